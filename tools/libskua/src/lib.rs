@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: MIT
+
+//! Safe access to a Skua GPU through its render node.

@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: MIT
+
+//! Assembler and disassembler of the Skua GPU's programs.

@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: MIT
+
+//! Counts what a submission and a wait cost.

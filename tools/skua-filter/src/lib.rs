@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: MIT
+
+//! Image filters on the Skua GPU.

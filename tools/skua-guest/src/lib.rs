@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: MIT
+
+//! The guest's init and test runner.

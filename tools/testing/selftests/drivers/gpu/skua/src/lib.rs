@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: MIT
+
+//! kselftests of the Skua driver.

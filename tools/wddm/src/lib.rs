@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: MIT
+
+//! WDDM's concepts over libskua.
