@@ -1,3 +1,34 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! The Skua GPU's hardware specification as code.
+//!
+//! What `Documentation/gpu/skua/hardware.rst` says in words stands here as types and constants, and
+//! nothing else: no state, no policy, no input or output. The device model, the driver, the
+//! assembler and the tests all take their numbers from here, so that each exists once. The manual
+//! and its golden vectors (bytes and their meaning, made by hand) keep this crate honest: a mistake
+//! made here would otherwise agree with itself on both sides.
+//!
+//! | module | manual section | what it holds |
+//! |---|---|---|
+//! | [`pci`] | 1 Identity | vendor, device, BARs, MSI-X vectors |
+//! | [`regs`] | 2 Registers | offsets, bits and reset values in BAR0 |
+//! | [`status`] | 3 Status page | what the device writes to memory: fences, ticks, acks, fault records |
+//! | [`address`] | 4 Address spaces | newtypes for every kind of address |
+//! | [`mmu`] | 5 Translation | page table and GART entries |
+//! | [`context`] | 6 Contexts | the context descriptor |
+//! | [`command`] | 7 Commands | encodings of ring and buffer commands |
+//! | [`fault`] | 8 Faults | fault records and reasons |
+//! | [`isa`] | 9 Programs | the instruction set of compute programs |
+//!
+//! The file is a crate of its own for the host and a module of `skua.ko`; it therefore uses `core`
+//! alone and paths relative to itself.
+
+pub mod address;
+pub mod command;
+pub mod context;
+pub mod fault;
+pub mod isa;
+pub mod mmu;
+pub mod pci;
+pub mod regs;
+pub mod status;

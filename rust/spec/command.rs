@@ -1,0 +1,585 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Commands (manual section 7).
+//!
+//! A command is an even number of 32-bit little-endian words that starts at a multiple of 8 bytes.
+//! Word 0 is the header: opcode in bits 31:24, flags in 23:16, length in words, header included, in
+//! 15:0. Reserved words and flags are zero. A 64-bit operand is a pair of words, low half first.
+//!
+//! The same commands stand in two places. In an engine's **ring** they come from the driver and
+//! their addresses are GPU-physical ([`super::address::GpuPhys`]). In a **buffer**, which EXEC in
+//! the ring names, they come from userspace, addresses are virtual ([`super::address::GpuVa`]), and
+//! the commands marked *ring only* are faults.
+//!
+//! | opcode | command | words | ring only |
+//! |---|---|---|---|
+//! | 0x00 | NOP | any even | |
+//! | 0x01 | FILL | 6 | |
+//! | 0x02 | COPY | 8 | |
+//! | 0x03 | COPY_2D | 10 | |
+//! | 0x10 | DISPATCH (graphics/compute engine) | 12 + arguments | |
+//! | 0x20 | WAIT | 6 | |
+//! | 0x21 | SIGNAL | 6 | |
+//! | 0x30 | FLUSH_TLB | 2 | yes |
+//! | 0x31 | FLUSH_CACHE | 2 | |
+//! | 0x40 | EXEC | 10 | yes |
+//! | 0x41 | FENCE | 4 | yes |
+
+use super::fault::Reason;
+
+/// Kind of an engine, as in [`super::regs::engine::INFO`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum EngineKind {
+    /// Graphics and compute: all commands.
+    Compute = 0,
+    /// Copy and paging: all commands but DISPATCH.
+    Copy = 1,
+}
+
+impl EngineKind {
+    /// The kind with this number.
+    pub const fn from_u32(value: u32) -> Option<Self> {
+        match value {
+            0 => Some(Self::Compute),
+            1 => Some(Self::Copy),
+            _ => None,
+        }
+    }
+}
+
+/// Flag of EXEC: write the fence id to the status page at the end.
+pub const FLAG_FENCE: u8 = 1 << 0;
+/// Flag of EXEC and FENCE: raise the engine's interrupt at the end. In EXEC only together with
+/// [`FLAG_FENCE`].
+pub const FLAG_INTERRUPT: u8 = 1 << 1;
+
+/// Words of the longest command but NOP.
+pub const MAX_WORDS: usize = DISPATCH_WORDS + MAX_ARGUMENTS;
+/// Words of DISPATCH without arguments.
+pub const DISPATCH_WORDS: usize = 12;
+/// Most arguments of DISPATCH.
+pub const MAX_ARGUMENTS: usize = 32;
+/// Most bytes of a compute program.
+pub const MAX_PROGRAM: u32 = 64 * 1024;
+/// Most threads of a group.
+pub const MAX_GROUP_THREADS: u32 = 1024;
+/// Threads of a wave: those that one instruction is issued for.
+pub const WAVE_THREADS: u32 = 32;
+/// Most bytes of a group's shared memory.
+pub const MAX_SHARED: u32 = 32 * 1024;
+/// Bytes that FILL and COPY move in one tick.
+pub const BYTES_PER_TICK: u64 = 64;
+/// Bytes that an engine moves at most before it looks for a reset or an invalidation.
+pub const TRANSFER_CHUNK: u64 = 64 * 1024;
+
+/// Opcodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Opcode {
+    /// See [`Command::Nop`].
+    Nop = 0x00,
+    /// See [`Command::Fill`].
+    Fill = 0x01,
+    /// See [`Command::Copy`].
+    Copy = 0x02,
+    /// See [`Command::Copy2d`].
+    Copy2d = 0x03,
+    /// See [`Command::Dispatch`].
+    Dispatch = 0x10,
+    /// See [`Command::Wait`].
+    Wait = 0x20,
+    /// See [`Command::Signal`].
+    Signal = 0x21,
+    /// See [`Command::FlushTlb`].
+    FlushTlb = 0x30,
+    /// See [`Command::FlushCache`].
+    FlushCache = 0x31,
+    /// See [`Command::Exec`].
+    Exec = 0x40,
+    /// See [`Command::Fence`].
+    Fence = 0x41,
+}
+
+impl Opcode {
+    /// All opcodes.
+    pub const ALL: [Self; 11] = [
+        Self::Nop,
+        Self::Fill,
+        Self::Copy,
+        Self::Copy2d,
+        Self::Dispatch,
+        Self::Wait,
+        Self::Signal,
+        Self::FlushTlb,
+        Self::FlushCache,
+        Self::Exec,
+        Self::Fence,
+    ];
+
+    /// The opcode with this number.
+    pub fn from_u8(value: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|o| *o as u8 == value)
+    }
+
+    /// Whether the command may stand in the ring only.
+    pub const fn is_ring_only(self) -> bool {
+        matches!(self, Self::FlushTlb | Self::Exec | Self::Fence)
+    }
+
+    /// Flags that have a meaning.
+    const fn flags(self) -> u8 {
+        match self {
+            Self::Exec => FLAG_FENCE | FLAG_INTERRUPT,
+            Self::Fence => FLAG_INTERRUPT,
+            _ => 0,
+        }
+    }
+}
+
+/// A launch of a compute program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dispatch {
+    /// Address of the program, a multiple of 8.
+    pub program: u64,
+    /// Bytes of the program: a multiple of 8, 8 to [`MAX_PROGRAM`].
+    pub program_bytes: u32,
+    /// Bytes of shared memory of each group, 0 to [`MAX_SHARED`]; zero when a group starts.
+    pub shared_bytes: u32,
+    /// Groups in x, y and z, each 1 to 65535.
+    pub groups: [u32; 3],
+    /// Threads of a group in x, y and z, at least 1 each, at most [`MAX_GROUP_THREADS`] together.
+    pub threads: [u32; 3],
+    /// Arguments; those beyond `argument_count` are zero.
+    pub arguments: [u32; MAX_ARGUMENTS],
+    /// How many arguments there are: even, 0 to [`MAX_ARGUMENTS`].
+    pub argument_count: usize,
+}
+
+/// A command with its operands. Addresses are GPU-physical in the ring and virtual in a buffer.
+// A `Dispatch` is much larger than the rest; commands live on the stack for a moment only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Does nothing; `words` is its length, header included.
+    Nop {
+        /// Even, 2 to 65534.
+        words: u16,
+    },
+    /// Writes a 32-bit pattern.
+    Fill {
+        /// The pattern.
+        pattern: u32,
+        /// Where to: a multiple of 4.
+        address: u64,
+        /// Bytes: a multiple of 4.
+        bytes: u64,
+    },
+    /// Copies bytes. Where source and destination overlap, the result is one of the two at each
+    /// byte.
+    Copy {
+        /// Where from.
+        source: u64,
+        /// Where to.
+        destination: u64,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// Copies `rows` rows of `bytes` bytes.
+    Copy2d {
+        /// Where the first row comes from.
+        source: u64,
+        /// Where the first row goes to.
+        destination: u64,
+        /// Bytes of a row.
+        bytes: u32,
+        /// Bytes from a row of the source to the next.
+        source_pitch: u32,
+        /// Bytes from a row of the destination to the next.
+        destination_pitch: u32,
+        /// Rows.
+        rows: u32,
+    },
+    /// Runs a compute program for every thread of every group, then goes on.
+    Dispatch(Dispatch),
+    /// Waits until the 64-bit value at `address` is at least `value`, unsigned.
+    Wait {
+        /// A multiple of 8.
+        address: u64,
+        /// The value.
+        value: u64,
+    },
+    /// Writes the 64-bit `value` to `address` when all that stands before is done and visible.
+    Signal {
+        /// A multiple of 8.
+        address: u64,
+        /// The value.
+        value: u64,
+    },
+    /// Drops this engine's translations of one address space, or of all (`None`).
+    FlushTlb {
+        /// Address space identifier.
+        asid: Option<u16>,
+    },
+    /// Drops what the engine keeps of programs, and orders the accesses before it before those
+    /// behind it.
+    FlushCache,
+    /// Runs the commands of a buffer.
+    Exec {
+        /// GPU-physical address of the context descriptor.
+        context: u64,
+        /// Virtual address of the buffer, a multiple of 8.
+        base: u64,
+        /// Offset in the buffer of the first command, a multiple of 8.
+        start: u32,
+        /// Offset behind the last command, a multiple of 8, not below `start`.
+        end: u32,
+        /// Fence id; written at the end if `Some`.
+        fence: Option<u64>,
+        /// Raise the engine's interrupt after the fence was written.
+        interrupt: bool,
+    },
+    /// Writes a fence id, as EXEC does at its end, without running anything.
+    Fence {
+        /// Fence id.
+        fence: u64,
+        /// Raise the engine's interrupt after the fence was written.
+        interrupt: bool,
+    },
+}
+
+/// An encoded command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Encoded {
+    words: [u32; MAX_WORDS],
+    len: usize,
+}
+
+impl Encoded {
+    /// The words of the command. A [`Command::Nop`] that is longer than the array is cut to it: its
+    /// header still has the whole length, and the rest may hold anything.
+    pub fn words(&self) -> &[u32] {
+        self.words.get(..self.len).unwrap_or(&self.words)
+    }
+}
+
+const fn lo(value: u64) -> u32 {
+    // CAST: the low half is meant.
+    value as u32
+}
+
+const fn hi(value: u64) -> u32 {
+    // CAST: the high half is meant.
+    (value >> 32) as u32
+}
+
+const fn pair(words: &[u32; MAX_WORDS], at: usize) -> u64 {
+    words[at] as u64 | ((words[at + 1] as u64) << 32)
+}
+
+impl Command {
+    /// The command's opcode.
+    pub const fn opcode(&self) -> Opcode {
+        match self {
+            Self::Nop { .. } => Opcode::Nop,
+            Self::Fill { .. } => Opcode::Fill,
+            Self::Copy { .. } => Opcode::Copy,
+            Self::Copy2d { .. } => Opcode::Copy2d,
+            Self::Dispatch(_) => Opcode::Dispatch,
+            Self::Wait { .. } => Opcode::Wait,
+            Self::Signal { .. } => Opcode::Signal,
+            Self::FlushTlb { .. } => Opcode::FlushTlb,
+            Self::FlushCache => Opcode::FlushCache,
+            Self::Exec { .. } => Opcode::Exec,
+            Self::Fence { .. } => Opcode::Fence,
+        }
+    }
+
+    /// Encodes the command. Operands are not checked: what breaks a rule is found by the device.
+    pub fn encode(&self) -> Encoded {
+        let mut words = [0; MAX_WORDS];
+        let mut flags = 0;
+        let len = match *self {
+            Self::Nop { words } => words as usize,
+            Self::Fill {
+                pattern,
+                address,
+                bytes,
+            } => {
+                words[1] = pattern;
+                (words[2], words[3]) = (lo(address), hi(address));
+                (words[4], words[5]) = (lo(bytes), hi(bytes));
+                6
+            }
+            Self::Copy {
+                source,
+                destination,
+                bytes,
+            } => {
+                (words[2], words[3]) = (lo(source), hi(source));
+                (words[4], words[5]) = (lo(destination), hi(destination));
+                (words[6], words[7]) = (lo(bytes), hi(bytes));
+                8
+            }
+            Self::Copy2d {
+                source,
+                destination,
+                bytes,
+                source_pitch,
+                destination_pitch,
+                rows,
+            } => {
+                words[1] = bytes;
+                (words[2], words[3]) = (lo(source), hi(source));
+                (words[4], words[5]) = (lo(destination), hi(destination));
+                words[6] = source_pitch;
+                words[7] = destination_pitch;
+                words[8] = rows;
+                10
+            }
+            Self::Dispatch(ref d) => {
+                words[1] = d.shared_bytes;
+                (words[2], words[3]) = (lo(d.program), hi(d.program));
+                words[4] = d.program_bytes;
+                words[5..8].copy_from_slice(&d.groups);
+                words[8..11].copy_from_slice(&d.threads);
+                words[DISPATCH_WORDS..].copy_from_slice(&d.arguments);
+                DISPATCH_WORDS + d.argument_count.min(MAX_ARGUMENTS)
+            }
+            Self::Wait { address, value } | Self::Signal { address, value } => {
+                (words[2], words[3]) = (lo(address), hi(address));
+                (words[4], words[5]) = (lo(value), hi(value));
+                6
+            }
+            Self::FlushTlb { asid } => {
+                words[1] = match asid {
+                    Some(asid) => asid as u32,
+                    None => super::regs::INVALIDATE_ALL,
+                };
+                2
+            }
+            Self::FlushCache => 2,
+            Self::Exec {
+                context,
+                base,
+                start,
+                end,
+                fence,
+                interrupt,
+            } => {
+                (words[2], words[3]) = (lo(context), hi(context));
+                (words[4], words[5]) = (lo(base), hi(base));
+                (words[6], words[7]) = (start, end);
+                if let Some(fence) = fence {
+                    flags |= FLAG_FENCE;
+                    (words[8], words[9]) = (lo(fence), hi(fence));
+                }
+                if interrupt {
+                    flags |= FLAG_INTERRUPT;
+                }
+                10
+            }
+            Self::Fence { fence, interrupt } => {
+                if interrupt {
+                    flags |= FLAG_INTERRUPT;
+                }
+                (words[2], words[3]) = (lo(fence), hi(fence));
+                4
+            }
+        };
+        // CAST: at most 65535 for a NOP, and MAX_WORDS for the rest.
+        words[0] = ((self.opcode() as u32) << 24) | ((flags as u32) << 16) | (len as u32 & 0xffff);
+        Encoded {
+            words,
+            len: len.min(MAX_WORDS),
+        }
+    }
+
+    /// Decodes the command at the start of `words`, and tells its length in words.
+    ///
+    /// All that can be told from the command alone is checked, in the order of manual section 7:
+    /// opcode, length, flags, reserved words, operands. Whether the command may stand here, and
+    /// whether its addresses translate, is for the engine to find.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::BadOpcode`], [`Reason::BadLength`] (also if `words` is shorter than the command),
+    /// [`Reason::BadFlags`], [`Reason::BadOperand`], [`Reason::Misaligned`].
+    pub fn decode(words: &[u32]) -> Result<(Self, usize), Reason> {
+        let header = *words.first().ok_or(Reason::BadLength)?;
+        // CAST: eight bits each.
+        let opcode = Opcode::from_u8((header >> 24) as u8).ok_or(Reason::BadOpcode)?;
+        let flags = (header >> 16) as u8;
+        let len = (header & 0xffff) as usize;
+        let exact = match opcode {
+            Opcode::Nop => len >= 2,
+            Opcode::Fill | Opcode::Wait | Opcode::Signal => len == 6,
+            Opcode::Copy => len == 8,
+            Opcode::Copy2d | Opcode::Exec => len == 10,
+            Opcode::Dispatch => (DISPATCH_WORDS..=MAX_WORDS).contains(&len),
+            Opcode::FlushTlb | Opcode::FlushCache => len == 2,
+            Opcode::Fence => len == 4,
+        };
+        if !exact || len % 2 != 0 || len > words.len() {
+            return Err(Reason::BadLength);
+        }
+        if flags & !opcode.flags() != 0 {
+            return Err(Reason::BadFlags);
+        }
+        if let Opcode::Nop = opcode {
+            // CAST: `len` came from 16 bits.
+            return Ok((Self::Nop { words: len as u16 }, len));
+        }
+        let mut w = [0; MAX_WORDS];
+        w[..len].copy_from_slice(&words[..len]);
+        Self::decode_operands(opcode, flags, &w, len).map(|c| (c, len))
+    }
+
+    fn decode_operands(
+        opcode: Opcode,
+        flags: u8,
+        w: &[u32; MAX_WORDS],
+        len: usize,
+    ) -> Result<Self, Reason> {
+        let reserved_word = match opcode {
+            Opcode::Nop | Opcode::Fill | Opcode::FlushTlb => 0,
+            Opcode::Copy2d => w[9],
+            Opcode::Dispatch => w[11],
+            _ => w[1],
+        };
+        if reserved_word != 0 {
+            return Err(Reason::BadFlags);
+        }
+        let aligned = |value: u64, align: u64| {
+            if value % align == 0 {
+                Ok(value)
+            } else {
+                Err(Reason::Misaligned)
+            }
+        };
+        let ends = |start: u64, bytes: u64| {
+            start
+                .checked_add(bytes)
+                .map(|_| ())
+                .ok_or(Reason::BadOperand)
+        };
+        Ok(match opcode {
+            // CAST: `len` came from 16 bits.
+            Opcode::Nop => Self::Nop { words: len as u16 },
+            Opcode::Fill => {
+                let (address, bytes) = (aligned(pair(w, 2), 4)?, aligned(pair(w, 4), 4)?);
+                ends(address, bytes)?;
+                Self::Fill {
+                    pattern: w[1],
+                    address,
+                    bytes,
+                }
+            }
+            Opcode::Copy => {
+                let (source, destination, bytes) = (pair(w, 2), pair(w, 4), pair(w, 6));
+                ends(source, bytes)?;
+                ends(destination, bytes)?;
+                Self::Copy {
+                    source,
+                    destination,
+                    bytes,
+                }
+            }
+            Opcode::Copy2d => {
+                let (source, destination) = (pair(w, 2), pair(w, 4));
+                let (bytes, source_pitch, destination_pitch, rows) = (w[1], w[6], w[7], w[8]);
+                if rows > 1 && (source_pitch < bytes || destination_pitch < bytes) {
+                    return Err(Reason::BadOperand);
+                }
+                // Below 2^32 * 2^32: cannot overflow.
+                let last = rows.saturating_sub(1) as u64;
+                let span = |pitch: u32| last * pitch as u64 + bytes as u64;
+                ends(source, span(source_pitch))?;
+                ends(destination, span(destination_pitch))?;
+                Self::Copy2d {
+                    source,
+                    destination,
+                    bytes,
+                    source_pitch,
+                    destination_pitch,
+                    rows,
+                }
+            }
+            Opcode::Dispatch => Self::Dispatch(Self::decode_dispatch(w, len)?),
+            Opcode::Wait => Self::Wait {
+                address: aligned(pair(w, 2), 8)?,
+                value: pair(w, 4),
+            },
+            Opcode::Signal => Self::Signal {
+                address: aligned(pair(w, 2), 8)?,
+                value: pair(w, 4),
+            },
+            Opcode::FlushTlb => Self::FlushTlb {
+                asid: match w[1] {
+                    super::regs::INVALIDATE_ALL => None,
+                    asid => Some(u16::try_from(asid).map_err(|_| Reason::BadOperand)?),
+                },
+            },
+            Opcode::FlushCache => Self::FlushCache,
+            Opcode::Exec => {
+                let fence = if flags & FLAG_FENCE != 0 {
+                    Some(pair(w, 8))
+                } else {
+                    None
+                };
+                let interrupt = flags & FLAG_INTERRUPT != 0;
+                if fence.is_none() && (interrupt || pair(w, 8) != 0) {
+                    return Err(Reason::BadFlags);
+                }
+                let (start, end) = (w[6], w[7]);
+                if start > end {
+                    return Err(Reason::BadOperand);
+                }
+                aligned(start as u64 | end as u64, 8)?;
+                let base = aligned(pair(w, 4), 8)?;
+                ends(base, end as u64)?;
+                Self::Exec {
+                    context: aligned(pair(w, 2), super::context::Descriptor::SIZE)?,
+                    base,
+                    start,
+                    end,
+                    fence,
+                    interrupt,
+                }
+            }
+            Opcode::Fence => Self::Fence {
+                fence: pair(w, 2),
+                interrupt: flags & FLAG_INTERRUPT != 0,
+            },
+        })
+    }
+
+    fn decode_dispatch(w: &[u32; MAX_WORDS], len: usize) -> Result<Dispatch, Reason> {
+        let mut d = Dispatch {
+            program: pair(w, 2),
+            program_bytes: w[4],
+            shared_bytes: w[1],
+            groups: [w[5], w[6], w[7]],
+            threads: [w[8], w[9], w[10]],
+            arguments: [0; MAX_ARGUMENTS],
+            argument_count: len - DISPATCH_WORDS,
+        };
+        d.arguments.copy_from_slice(&w[DISPATCH_WORDS..]);
+        if d.program % 8 != 0 || d.program_bytes % 8 != 0 {
+            return Err(Reason::Misaligned);
+        }
+        let in_range = (8..=MAX_PROGRAM).contains(&d.program_bytes)
+            && d.shared_bytes <= MAX_SHARED
+            && d.groups.iter().all(|g| (1..=0xffff).contains(g))
+            && d.threads
+                .iter()
+                .all(|t| (1..=MAX_GROUP_THREADS).contains(t));
+        // At most 2^30: cannot overflow.
+        if !in_range || d.threads[0] * d.threads[1] * d.threads[2] > MAX_GROUP_THREADS {
+            return Err(Reason::BadOperand);
+        }
+        if d.program.checked_add(d.program_bytes as u64).is_none() {
+            return Err(Reason::BadOperand);
+        }
+        Ok(d)
+    }
+}

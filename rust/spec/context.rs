@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The context descriptor (manual section 6).
+//!
+//! What an engine must know to run a buffer for a process. It lies at a GPU-physical address that
+//! is a multiple of [`Descriptor::SIZE`]; [`super::command::Command::Exec`] names it. The engine
+//! reads the identity when it starts the packet and adds the ticks and the count when it ends it;
+//! the driver changes the identity only while no packet that names the descriptor is in a ring.
+
+use super::mmu::Entry;
+
+/// The part of a context descriptor that the driver writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Root table, see [`Entry::table`].
+    pub root: Entry,
+    /// Address space identifier that tags the translations; not [`super::mmu::SYSTEM_ASID`].
+    pub asid: u16,
+    /// Chosen by the driver; repeated in fault records.
+    pub context_id: u32,
+}
+
+impl Descriptor {
+    /// Bytes of a descriptor, and its alignment.
+    pub const SIZE: u64 = 64;
+    /// Offset of the root table's entry, 8 bytes.
+    pub const ROOT: u64 = 0x00;
+    /// Offset of the address space identifier, 4 bytes, of which the upper two are zero.
+    pub const ASID: u64 = 0x08;
+    /// Offset of the context's number, 4 bytes.
+    pub const CONTEXT_ID: u64 = 0x0c;
+    /// Offset of the engine time that packets of this context used, in ticks, 8 bytes. Written by
+    /// the engine.
+    pub const TICKS: u64 = 0x20;
+    /// Offset of the number of packets that ended, 8 bytes. Written by the engine.
+    pub const PACKETS: u64 = 0x28;
+
+    /// The first 32 bytes of the descriptor, which the driver writes, as little-endian words; the
+    /// rest starts as zero.
+    pub const fn to_words(self) -> [u64; 4] {
+        [
+            self.root.0,
+            (self.asid as u64) | ((self.context_id as u64) << 32),
+            0,
+            0,
+        ]
+    }
+
+    /// The descriptor in `words` (the first 32 bytes), or `None` where the manual forbids it: the
+    /// root is not valid or malformed, the identifier is the system's or wider than 16 bits, or a
+    /// reserved word is not zero.
+    pub const fn from_words(words: [u64; 4]) -> Option<Self> {
+        let root = Entry(words[0]);
+        let asid = words[1] & 0xffff_ffff;
+        if !root.is_valid()
+            || root.is_malformed(super::mmu::ROOT_LEVEL)
+            || asid == super::mmu::SYSTEM_ASID as u64
+            || asid > 0xffff
+            || words[2] != 0
+            || words[3] != 0
+        {
+            return None;
+        }
+        // CAST: both were checked or are halves of a word.
+        Some(Self {
+            root,
+            asid: asid as u16,
+            context_id: (words[1] >> 32) as u32,
+        })
+    }
+}

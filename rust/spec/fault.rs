@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Faults (manual section 8).
+//!
+//! An engine that meets anything malformed writes one [`Record`] to the fault ring of the status
+//! page, raises the fault vector, and stays in [`super::status::EngineState::Faulted`] until it is
+//! reset. The other engines go on.
+
+/// Why an engine stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Reason {
+    /// The ring's base, size, tail or the doorbell's value breaks the rules of section 2.
+    BadRing = 1,
+    /// The opcode is not one of section 7, or not one that this engine has.
+    BadOpcode = 2,
+    /// The length does not fit the opcode, or runs over the end of the buffer or ring.
+    BadLength = 3,
+    /// A flag or reserved bit is set that has no meaning.
+    BadFlags = 4,
+    /// The command may stand in the ring only.
+    Privileged = 5,
+    /// An operand is out of its range: a size, a count, an address that wraps.
+    BadOperand = 6,
+    /// An address, offset or size is not aligned as the command or instruction needs.
+    Misaligned = 7,
+    /// The address is beyond 48 bits, or in neither window of the GPU-physical space.
+    AddressRange = 8,
+    /// No valid entry translates the address; `detail` is the level.
+    NotPresent = 9,
+    /// A write or atomic access through an entry without the write bit.
+    ReadOnly = 10,
+    /// A valid entry breaks the rules of section 5; `detail` is the level.
+    BadEntry = 11,
+    /// Nothing answered at the bus address, or the entry points outside VRAM.
+    BusError = 12,
+    /// The context descriptor breaks the rules of section 6.
+    BadContext = 13,
+    /// The program is empty, too long, or has an instruction that section 9 does not define; `pc`
+    /// tells where.
+    BadInstruction = 14,
+    /// Control left the program; `pc` tells where to.
+    PcRange = 15,
+    /// An access to shared memory outside what the dispatch asked for.
+    SharedRange = 16,
+    /// An argument that the dispatch did not give; `detail` is its index.
+    ArgumentRange = 17,
+    /// The program executed TRAP; `detail` is its code.
+    Trap = 18,
+}
+
+impl Reason {
+    /// All reasons.
+    pub const ALL: [Self; 18] = [
+        Self::BadRing,
+        Self::BadOpcode,
+        Self::BadLength,
+        Self::BadFlags,
+        Self::Privileged,
+        Self::BadOperand,
+        Self::Misaligned,
+        Self::AddressRange,
+        Self::NotPresent,
+        Self::ReadOnly,
+        Self::BadEntry,
+        Self::BusError,
+        Self::BadContext,
+        Self::BadInstruction,
+        Self::PcRange,
+        Self::SharedRange,
+        Self::ArgumentRange,
+        Self::Trap,
+    ];
+
+    /// The reason with this number.
+    pub fn from_u32(value: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|r| *r as u32 == value)
+    }
+}
+
+/// What the engine wanted to do at the address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Access {
+    /// No memory access was under way.
+    None = 0,
+    /// A load or the source of a copy.
+    Read = 1,
+    /// A store, the destination of a copy or fill, or a fence.
+    Write = 2,
+    /// An atomic read-modify-write.
+    Atomic = 3,
+    /// Fetching commands, descriptors or programs.
+    Fetch = 4,
+}
+
+impl Access {
+    /// The access with this number.
+    pub const fn from_u32(value: u32) -> Option<Self> {
+        Some(match value {
+            0 => Self::None,
+            1 => Self::Read,
+            2 => Self::Write,
+            3 => Self::Atomic,
+            4 => Self::Fetch,
+            _ => return None,
+        })
+    }
+}
+
+/// A fault record: 64 bytes, eight little-endian words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Engine that stopped.
+    pub engine: u32,
+    /// Why.
+    pub reason: Reason,
+    /// Address space: the context's, or [`super::mmu::SYSTEM_ASID`] for the ring itself.
+    pub asid: u16,
+    /// The context's number; 0 for the ring itself.
+    pub context_id: u32,
+    /// What was tried.
+    pub access: Access,
+    /// More about the reason; 0 where the reason says nothing of it.
+    pub detail: u32,
+    /// The address accessed: virtual for a process, GPU-physical for the ring; 0 if `access` is
+    /// none.
+    pub address: u64,
+    /// Fence id of the packet that was running; 0 if none.
+    pub fence: u64,
+    /// Address of the command: virtual in a buffer, offset in the ring otherwise.
+    pub command: u64,
+    /// Index of the instruction, or [`Record::NO_PC`].
+    pub pc: u32,
+}
+
+impl Record {
+    /// Bytes of a record.
+    pub const SIZE: u64 = 64;
+    /// `pc` where no program was running.
+    pub const NO_PC: u32 = u32::MAX;
+
+    /// The record as it stands in memory. `number` is the count of records before it, modulo 2^32.
+    pub const fn to_words(self, number: u32) -> [u64; 8] {
+        [
+            self.engine as u64 | ((self.reason as u64) << 32),
+            self.asid as u64 | ((self.context_id as u64) << 32),
+            self.access as u64 | ((self.detail as u64) << 32),
+            self.address,
+            self.fence,
+            self.command,
+            self.pc as u64,
+            number as u64,
+        ]
+    }
+
+    /// The record in `words` and its number, or `None` where a field has no meaning.
+    pub fn from_words(words: [u64; 8]) -> Option<(Self, u32)> {
+        // CAST: halves of words.
+        let (lo, hi) = (|w: u64| w as u32, |w: u64| (w >> 32) as u32);
+        if words[1] & 0xffff_0000 != 0 || hi(words[6]) != 0 || hi(words[7]) != 0 {
+            return None;
+        }
+        let record = Self {
+            engine: lo(words[0]),
+            reason: Reason::from_u32(hi(words[0]))?,
+            // CAST: the upper half of the identifier was checked.
+            asid: words[1] as u16,
+            context_id: hi(words[1]),
+            access: Access::from_u32(lo(words[2]))?,
+            detail: hi(words[2]),
+            address: words[3],
+            fence: words[4],
+            command: words[5],
+            pc: lo(words[6]),
+        };
+        Some((record, lo(words[7])))
+    }
+}

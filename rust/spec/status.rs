@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The status page (manual section 3).
+//!
+//! One 4 KiB page of system memory that the device writes and the driver reads, so that a running
+//! driver reads no register. All fields are little endian and are written whole. Counters only grow
+//! (modulo their width): there is nothing to acknowledge and nothing to lose when several causes
+//! come together.
+//!
+//! | offset | what |
+//! |---|---|
+//! | 0x000 | 8 engine blocks of 64 bytes |
+//! | 0x200 | the device block |
+//! | 0x400 | 64 counters of 8 bytes, written on request |
+//! | 0x800 | 32 fault records of 64 bytes |
+
+/// Bytes of the status page, and its alignment.
+pub const SIZE: u64 = 4096;
+
+/// Bytes of an engine's block; engine `e` has its block at `e * ENGINE_SIZE`.
+pub const ENGINE_SIZE: u64 = 64;
+
+/// Offsets in an engine's block.
+pub mod engine {
+    /// Fence id of the last packet that ended, 8 bytes.
+    pub const COMPLETED_FENCE: u64 = 0x00;
+    /// Engine time since the last adapter reset in ticks, 8 bytes; written when a packet ends and
+    /// at least every 65,536 ticks while one runs.
+    pub const TICKS: u64 = 0x08;
+    /// Offset in the ring of the next command, 4 bytes; written when a command was consumed.
+    pub const HEAD: u64 = 0x10;
+    /// State, 4 bytes, see [`super::EngineState`].
+    pub const STATE: u64 = 0x14;
+    /// Invalidation requests that hold for this engine, 4 bytes.
+    pub const INVALIDATE_ACK: u64 = 0x18;
+    /// Resets of this engine, 4 bytes; not cleared by an adapter reset.
+    pub const RESET_ACK: u64 = 0x1c;
+    /// Fence id of the packet that runs, 8 bytes; 0 if none.
+    pub const CURRENT_FENCE: u64 = 0x20;
+}
+
+/// Offset of the fault records ever written, 4 bytes. Record `n` is at `FAULTS + (n %
+/// FAULT_RECORDS) * Record::SIZE`.
+pub const FAULT_PUT: u64 = 0x200;
+/// Offset of the fault records dropped because the driver had not consumed older ones, 4 bytes.
+pub const FAULTS_DROPPED: u64 = 0x204;
+/// Offset of the counter snapshots taken, 4 bytes.
+pub const SNAPSHOT_ACK: u64 = 0x208;
+
+/// Offset of the first counter.
+pub const COUNTERS: u64 = 0x400;
+/// Offset of the fault records.
+pub const FAULTS: u64 = 0x800;
+/// Fault records that the ring has room for.
+pub const FAULT_RECORDS: u32 = 32;
+
+/// State of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum EngineState {
+    /// Not enabled since the last reset.
+    Disabled = 0,
+    /// Head equals tail.
+    Idle = 1,
+    /// Executing a command.
+    Running = 2,
+    /// In WAIT for a value in memory.
+    Waiting = 3,
+    /// Stopped by a fault; only a reset helps.
+    Faulted = 4,
+}
+
+impl EngineState {
+    /// The state with this number.
+    pub const fn from_u32(value: u32) -> Option<Self> {
+        Some(match value {
+            0 => Self::Disabled,
+            1 => Self::Idle,
+            2 => Self::Running,
+            3 => Self::Waiting,
+            4 => Self::Faulted,
+            _ => return None,
+        })
+    }
+}
+
+/// What the device counts; counter `c` is the 8 bytes at `COUNTERS + 8 * c` after a snapshot.
+///
+/// All count from the start of the device (an adapter reset does not clear them).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Counter {
+    /// Register reads by the CPU.
+    RegisterRead = 0,
+    /// Register writes by the CPU, doorbells included.
+    RegisterWrite = 1,
+    /// Doorbell writes.
+    Doorbell = 2,
+    /// Accesses to BAR0 that no register answers.
+    BadRegisterAccess = 3,
+    /// Interrupts raised by engines.
+    EngineInterrupt = 4,
+    /// Interrupts raised for faults.
+    FaultInterrupt = 5,
+    /// Ring commands executed.
+    RingCommand = 6,
+    /// Commands executed in buffers.
+    BufferCommand = 7,
+    /// Packets (EXEC) that ended.
+    Packet = 8,
+    /// Thread groups that ended.
+    ThreadGroup = 9,
+    /// Instructions issued, one for a wave.
+    Instruction = 10,
+    /// Bytes written by FILL.
+    FillBytes = 11,
+    /// Bytes written by COPY.
+    CopyBytes = 12,
+    /// Bytes read from system memory.
+    SystemRead = 13,
+    /// Bytes written to system memory.
+    SystemWrite = 14,
+    /// Bytes read from VRAM by engines.
+    VramRead = 15,
+    /// Bytes written to VRAM by engines.
+    VramWrite = 16,
+    /// Translations found in a TLB.
+    TlbHit = 17,
+    /// Translations that needed a table walk.
+    TlbMiss = 18,
+    /// Invalidation requests.
+    Invalidate = 19,
+    /// Faults.
+    Fault = 20,
+    /// Engine resets.
+    EngineReset = 21,
+    /// Adapter resets.
+    DeviceReset = 22,
+    /// Bus errors: accesses to bus addresses at which nothing answers.
+    BusError = 23,
+}
+
+impl Counter {
+    /// All counters in order, with the names that debugfs shows.
+    pub const ALL: [(Self, &'static str); 24] = [
+        (Self::RegisterRead, "register_read"),
+        (Self::RegisterWrite, "register_write"),
+        (Self::Doorbell, "doorbell"),
+        (Self::BadRegisterAccess, "bad_register_access"),
+        (Self::EngineInterrupt, "engine_interrupt"),
+        (Self::FaultInterrupt, "fault_interrupt"),
+        (Self::RingCommand, "ring_command"),
+        (Self::BufferCommand, "buffer_command"),
+        (Self::Packet, "packet"),
+        (Self::ThreadGroup, "thread_group"),
+        (Self::Instruction, "instruction"),
+        (Self::FillBytes, "fill_bytes"),
+        (Self::CopyBytes, "copy_bytes"),
+        (Self::SystemRead, "system_read_bytes"),
+        (Self::SystemWrite, "system_write_bytes"),
+        (Self::VramRead, "vram_read_bytes"),
+        (Self::VramWrite, "vram_write_bytes"),
+        (Self::TlbHit, "tlb_hit"),
+        (Self::TlbMiss, "tlb_miss"),
+        (Self::Invalidate, "invalidate"),
+        (Self::Fault, "fault"),
+        (Self::EngineReset, "engine_reset"),
+        (Self::DeviceReset, "device_reset"),
+        (Self::BusError, "bus_error"),
+    ];
+}
