@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The host's way into `policy.rs`: what cargo builds and tests.
+//!
+//! The driver does not see this file: it includes `policy.rs` as a module of its own. Here are only
+//! the attribute that keeps `std` out (so that a host build fails where the kernel build would) and
+//! the heap that tests and fuzz targets use.
+
+#![no_std]
+
+#[cfg(any(test, feature = "std"))]
+extern crate std;
+
+#[path = "policy.rs"]
+mod policy;
+#[cfg(any(test, feature = "std"))]
+pub mod std_heap;
+
+pub use policy::*;
