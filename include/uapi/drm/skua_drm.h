@@ -1,0 +1,653 @@
+/* SPDX-License-Identifier: MIT */
+/* Copyright The Skua developers */
+#ifndef _SKUA_DRM_H_
+#define _SKUA_DRM_H_
+
+#include "drm.h"
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+/**
+ * DOC: Introduction
+ *
+ * This header is the specification of the interface between the skua driver and
+ * userspace. It is used as it is by the driver, by userspace in C, and, through
+ * bindgen, by userspace in Rust.
+ *
+ * Rules that hold for all of it:
+ *
+ * - Only __u32, __s32 and __u64. Every structure is a multiple of 8 bytes, has no
+ *   holes, and every 64-bit member is 64-bit aligned.
+ * - A member called pad or reserved must be zero, a flag without a meaning must
+ *   not be set, and an enumeration's value must be a listed one: -EINVAL.
+ * - Structures and arrays of structures grow at the end, and zero in a new
+ *   member means what the driver did before it existed. The size of an ioctl's
+ *   argument is in its number, that of an array's element in
+ *   &drm_skua_array.stride, and that of a query's answer in
+ *   &drm_skua_query.size. A larger argument is accepted if what the driver does
+ *   not know is zero (-E2BIG), and a smaller one is filled up with zeroes.
+ * - An ioctl that fails changes nothing that userspace can see. What can fail is
+ *   checked in the order of the members, after the argument was copied once.
+ * - No ioctl of this header waits for the GPU. To wait, use a syncobj.
+ * - The node is the render node; every ioctl has DRM_RENDER_ALLOW.
+ *
+ * Errors that every ioctl can return, and that are not repeated below:
+ *
+ * - -EFAULT: a pointer cannot be read or written.
+ * - -EINTR: a signal came first; call again with the same argument.
+ * - -ENODEV: the device is gone.
+ * - -EIO: the device does not answer any more and waits for being rebound.
+ * - -ENOMEM: no memory for the driver's own use.
+ *
+ * DOC: Objects
+ *
+ * A **buffer object** (BO, WDDM: allocation) is memory, in VRAM or in system
+ * memory, and is named by a GEM handle. An **address space** (VM) maps ranges of
+ * 48-bit GPU virtual addresses to ranges of buffer objects. A **context** runs
+ * buffers of commands on one engine in one address space, in the order of their
+ * submission. Handles of VMs and contexts are numbers that mean something in
+ * one open file only, are never zero, and may be used again once destroyed.
+ *
+ * Objects stay alive while something uses them: destroying a VM's handle does
+ * not disturb contexts made on it, and closing a BO's handle does not disturb its
+ * mappings. All objects of a file are destroyed when the file is closed; work
+ * that has not started by then is cancelled (-ECANCELED).
+ *
+ * DOC: Synchronisation
+ *
+ * All of it is explicit, by syncobjs (binary and timeline) that an ioctl waits for
+ * before it acts, and signals when it is done. The fence that a signal
+ * operation puts into a syncobj carries the outcome, as SYNC_IOC_FILE_INFO shows:
+ *
+ * - 0: done.
+ * - -EFAULT: the work accessed an address that it may not access.
+ * - -EINVAL: a command or program was malformed, or executed TRAP.
+ * - -ETIME: it used up its time, see the module parameter job_timeout_ms.
+ * - -ECANCELED: it did not start, because its context is not active any more, was
+ *   destroyed, or what it waited for failed.
+ * - -ENODEV: the device was unplugged or stopped answering.
+ */
+
+/**
+ * enum drm_skua_ioctl_id - Numbers of the ioctls, from DRM_COMMAND_BASE
+ *
+ * New ones are added at the end.
+ */
+enum drm_skua_ioctl_id {
+	/** @DRM_SKUA_QUERY: Query the device. */
+	DRM_SKUA_QUERY = 0,
+	/** @DRM_SKUA_BO_CREATE: Create a buffer object. */
+	DRM_SKUA_BO_CREATE,
+	/** @DRM_SKUA_BO_MMAP_OFFSET: Get the offset to mmap a buffer object at. */
+	DRM_SKUA_BO_MMAP_OFFSET,
+	/** @DRM_SKUA_BO_INFO: Get what is known of a buffer object. */
+	DRM_SKUA_BO_INFO,
+	/** @DRM_SKUA_VM_CREATE: Create an address space. */
+	DRM_SKUA_VM_CREATE,
+	/** @DRM_SKUA_VM_DESTROY: Destroy an address space. */
+	DRM_SKUA_VM_DESTROY,
+	/** @DRM_SKUA_VM_BIND: Map and unmap in an address space. */
+	DRM_SKUA_VM_BIND,
+	/** @DRM_SKUA_CONTEXT_CREATE: Create a context. */
+	DRM_SKUA_CONTEXT_CREATE,
+	/** @DRM_SKUA_CONTEXT_DESTROY: Destroy a context. */
+	DRM_SKUA_CONTEXT_DESTROY,
+	/** @DRM_SKUA_CONTEXT_STATE: Get the state of a context. */
+	DRM_SKUA_CONTEXT_STATE,
+	/** @DRM_SKUA_SUBMIT: Submit work to a context. */
+	DRM_SKUA_SUBMIT,
+};
+
+/**
+ * struct drm_skua_array - An array of structures in userspace
+ */
+struct drm_skua_array {
+	/**
+	 * @stride: Bytes from an element to the next.
+	 *
+	 * At least the size that the structure had when it was introduced, and a
+	 * multiple of 8; at most 4096. -EINVAL otherwise, also if @count is 0 and
+	 * @stride is neither 0 nor valid. Bytes of an element that the driver does not
+	 * know must be zero: -E2BIG.
+	 */
+	__u32 stride;
+
+	/** @count: Elements. The limit is that of the member it stands in: -EINVAL. */
+	__u32 count;
+
+	/** @pointer: Address of the first element; must be 0 if @count is 0. */
+	__u64 pointer;
+};
+
+/**
+ * enum drm_skua_sync_flags - Flags of a &struct drm_skua_sync
+ */
+enum drm_skua_sync_flags {
+	/** @DRM_SKUA_SYNC_WAIT: Wait for the syncobj before acting. */
+	DRM_SKUA_SYNC_WAIT = 1 << 0,
+	/** @DRM_SKUA_SYNC_SIGNAL: Signal the syncobj when done. */
+	DRM_SKUA_SYNC_SIGNAL = 1 << 1,
+	/** @DRM_SKUA_SYNC_TIMELINE: The syncobj is a timeline. */
+	DRM_SKUA_SYNC_TIMELINE = 1 << 2,
+};
+
+/**
+ * struct drm_skua_sync - A syncobj to wait for or to signal
+ *
+ * Exactly one of DRM_SKUA_SYNC_WAIT and DRM_SKUA_SYNC_SIGNAL is set: -EINVAL.
+ */
+struct drm_skua_sync {
+	/** @flags: See &enum drm_skua_sync_flags. */
+	__u32 flags;
+
+	/** @handle: Handle of the syncobj: -ENOENT if there is none. */
+	__u32 handle;
+
+	/**
+	 * @point: The point of a timeline, not 0; 0 for a binary syncobj: -EINVAL.
+	 *
+	 * To be waited for, a point must have a fence already: -EINVAL. Points are
+	 * signalled in the order in which they are added.
+	 */
+	__u64 point;
+};
+
+/**
+ * enum drm_skua_query_type - What to query
+ */
+enum drm_skua_query_type {
+	/** @DRM_SKUA_QUERY_DEVICE: One &struct drm_skua_device_info. */
+	DRM_SKUA_QUERY_DEVICE = 0,
+	/** @DRM_SKUA_QUERY_ENGINES: &struct drm_skua_engine_info for each engine. */
+	DRM_SKUA_QUERY_ENGINES,
+	/** @DRM_SKUA_QUERY_REGIONS: &struct drm_skua_region_info for each memory region. */
+	DRM_SKUA_QUERY_REGIONS,
+};
+
+/**
+ * struct drm_skua_query - Argument of DRM_IOCTL_SKUA_QUERY
+ *
+ * With @pointer 0, sets @size to the bytes of the answer and writes nothing else.
+ * Otherwise writes at most @size bytes of the answer and sets @size to what was
+ * written; a shorter buffer gets the first elements, which may be cut.
+ */
+struct drm_skua_query {
+	/** @type: See &enum drm_skua_query_type. */
+	__u32 type;
+
+	/** @size: Bytes at @pointer; bytes of the answer when the ioctl returns. */
+	__u32 size;
+
+	/** @pointer: Where to write the answer, or 0. */
+	__u64 pointer;
+};
+
+/**
+ * struct drm_skua_device_info - The device
+ */
+struct drm_skua_device_info {
+	/** @hw_version: Hardware version: major in bits 31:16, minor in bits 15:0. */
+	__u32 hw_version;
+
+	/** @engine_count: Engines. */
+	__u32 engine_count;
+
+	/** @va_start: First GPU virtual address that can be bound. */
+	__u64 va_start;
+
+	/** @va_end: Address behind the last one that can be bound. */
+	__u64 va_end;
+
+	/**
+	 * @page_size_mask: Sizes of GPU pages, one bit each; bit 12 is 4 KiB.
+	 *
+	 * The driver uses the largest that addresses, offset and memory allow.
+	 */
+	__u64 page_size_mask;
+
+	/** @tick_hz: Ticks of engine time in a nominal second. */
+	__u64 tick_hz;
+
+	/** @max_group_threads: Most threads of a thread group. */
+	__u32 max_group_threads;
+
+	/** @wave_threads: Threads that share one instruction. */
+	__u32 wave_threads;
+
+	/** @max_shared_bytes: Most bytes of shared memory of a thread group. */
+	__u32 max_shared_bytes;
+
+	/** @max_bind_ops: Most operations of one &drm_skua_vm_bind. */
+	__u32 max_bind_ops;
+
+	/** @max_buffers: Most buffers of one &drm_skua_submit. */
+	__u32 max_buffers;
+
+	/** @max_syncs: Most syncs of one ioctl. */
+	__u32 max_syncs;
+};
+
+/**
+ * enum drm_skua_engine_kind - Kinds of engines
+ */
+enum drm_skua_engine_kind {
+	/** @DRM_SKUA_ENGINE_COMPUTE: Graphics and compute: all commands. */
+	DRM_SKUA_ENGINE_COMPUTE = 0,
+	/** @DRM_SKUA_ENGINE_COPY: Copy and paging: all commands but DISPATCH. */
+	DRM_SKUA_ENGINE_COPY,
+};
+
+/**
+ * struct drm_skua_engine_info - An engine
+ */
+struct drm_skua_engine_info {
+	/** @index: The engine's number, as &drm_skua_context_create.engine. */
+	__u32 index;
+
+	/** @kind: See &enum drm_skua_engine_kind. */
+	__u32 kind;
+};
+
+/**
+ * enum drm_skua_region_kind - Kinds of memory regions
+ */
+enum drm_skua_region_kind {
+	/** @DRM_SKUA_REGION_SYSTEM: System memory, cached and coherent. */
+	DRM_SKUA_REGION_SYSTEM = 0,
+	/** @DRM_SKUA_REGION_VRAM: The GPU's own memory. */
+	DRM_SKUA_REGION_VRAM,
+};
+
+/**
+ * struct drm_skua_region_info - A memory region (WDDM: segment)
+ */
+struct drm_skua_region_info {
+	/** @id: The region's number: its bit in &drm_skua_bo_create.placements. */
+	__u32 id;
+
+	/** @kind: See &enum drm_skua_region_kind. */
+	__u32 kind;
+
+	/** @size: Bytes that buffer objects can have here together. */
+	__u64 size;
+
+	/** @used: Bytes that buffer objects have here now, of all clients. */
+	__u64 used;
+
+	/** @cpu_visible_size: Bytes of @size that the CPU can map. */
+	__u64 cpu_visible_size;
+
+	/** @page_size: The granularity of placement in bytes. */
+	__u32 page_size;
+
+	/** @pad: Zero. */
+	__u32 pad;
+};
+
+/**
+ * enum drm_skua_bo_flags - Flags of a buffer object
+ */
+enum drm_skua_bo_flags {
+	/** @DRM_SKUA_BO_CPU_ACCESS: The buffer object can be mapped by the CPU. */
+	DRM_SKUA_BO_CPU_ACCESS = 1 << 0,
+};
+
+/**
+ * struct drm_skua_bo_create - Argument of DRM_IOCTL_SKUA_BO_CREATE
+ *
+ * The content is zero for whoever sees it first.
+ *
+ * Errors: -EINVAL for @size 0 or not a multiple of 4096 or above 2^40, @flags,
+ * @placements or @pad; -ENOSPC if VRAM alone is allowed and has no room; -ENOMEM if
+ * system memory has no room.
+ */
+struct drm_skua_bo_create {
+	/** @size: Bytes: a multiple of 4096. */
+	__u64 size;
+
+	/** @flags: See &enum drm_skua_bo_flags. */
+	__u32 flags;
+
+	/**
+	 * @placements: Regions that may hold it, one bit for each region's id.
+	 *
+	 * At least one, and only ones that exist. Of several, VRAM is taken if it has
+	 * room.
+	 */
+	__u32 placements;
+
+	/** @handle: Returned handle, not 0. */
+	__u32 handle;
+
+	/** @pad: Must be zero. */
+	__u32 pad;
+};
+
+/**
+ * struct drm_skua_bo_mmap_offset - Argument of DRM_IOCTL_SKUA_BO_MMAP_OFFSET
+ *
+ * A mapping of VRAM is write-combined, one of system memory is cached. It stays
+ * usable when the device is gone: it then shows a page of no meaning.
+ *
+ * Errors: -ENOENT for @handle; -EINVAL for @pad; -EPERM for a buffer object without
+ * DRM_SKUA_BO_CPU_ACCESS; -EOPNOTSUPP for an imported one: map its dma-buf.
+ */
+struct drm_skua_bo_mmap_offset {
+	/** @handle: Handle of the buffer object. */
+	__u32 handle;
+
+	/** @pad: Must be zero. */
+	__u32 pad;
+
+	/** @offset: Returned offset for mmap() on the same file. */
+	__u64 offset;
+};
+
+/**
+ * struct drm_skua_bo_info - Argument of DRM_IOCTL_SKUA_BO_INFO
+ *
+ * Errors: -ENOENT for @handle; -EINVAL for @pad.
+ */
+struct drm_skua_bo_info {
+	/** @handle: Handle of the buffer object. */
+	__u32 handle;
+
+	/** @pad: Must be zero. */
+	__u32 pad;
+
+	/** @size: Returned size in bytes. */
+	__u64 size;
+
+	/** @flags: Returned flags, as at creation. */
+	__u32 flags;
+
+	/** @placements: Returned regions that may hold it. */
+	__u32 placements;
+
+	/** @region: Returned number of the region that holds it now. */
+	__u32 region;
+
+	/** @imported: Returned 1 if it is another driver's dma-buf, else 0. */
+	__u32 imported;
+};
+
+/**
+ * struct drm_skua_vm_create - Argument of DRM_IOCTL_SKUA_VM_CREATE
+ *
+ * Errors: -EINVAL for @flags; -ENOSPC if there are too many address spaces.
+ */
+struct drm_skua_vm_create {
+	/** @flags: Must be zero. */
+	__u32 flags;
+
+	/** @vm: Returned handle. */
+	__u32 vm;
+};
+
+/**
+ * struct drm_skua_vm_destroy - Argument of DRM_IOCTL_SKUA_VM_DESTROY
+ *
+ * Errors: -ENOENT for @vm; -EINVAL for @pad.
+ */
+struct drm_skua_vm_destroy {
+	/** @vm: Handle of the address space. */
+	__u32 vm;
+
+	/** @pad: Must be zero. */
+	__u32 pad;
+};
+
+/**
+ * enum drm_skua_bind_op_type - What a bind operation does
+ */
+enum drm_skua_bind_op_type {
+	/**
+	 * @DRM_SKUA_BIND_MAP: Map a range of a buffer object.
+	 *
+	 * What was mapped in the range before is unmapped.
+	 */
+	DRM_SKUA_BIND_MAP = 0,
+	/** @DRM_SKUA_BIND_UNMAP: Unmap whatever is mapped in the range, if anything. */
+	DRM_SKUA_BIND_UNMAP,
+};
+
+/**
+ * enum drm_skua_bind_op_flags - Flags of a bind operation
+ */
+enum drm_skua_bind_op_flags {
+	/** @DRM_SKUA_BIND_READONLY: The GPU cannot write through the mapping. */
+	DRM_SKUA_BIND_READONLY = 1 << 0,
+};
+
+/**
+ * struct drm_skua_bind_op - One operation of a bind
+ */
+struct drm_skua_bind_op {
+	/** @type: See &enum drm_skua_bind_op_type. */
+	__u32 type;
+
+	/** @flags: See &enum drm_skua_bind_op_flags; zero for an unmap. */
+	__u32 flags;
+
+	/** @handle: Handle of the buffer object (-ENOENT); zero for an unmap. */
+	__u32 handle;
+
+	/** @pad: Must be zero. */
+	__u32 pad;
+
+	/** @offset: First byte in the buffer object: a multiple of 4096; zero for an unmap. */
+	__u64 offset;
+
+	/** @va: First GPU virtual address: a multiple of 4096. */
+	__u64 va;
+
+	/**
+	 * @size: Bytes: a multiple of 4096, not 0.
+	 *
+	 * Both ranges must lie in their space whole: -EINVAL.
+	 */
+	__u64 size;
+};
+
+/**
+ * struct drm_skua_vm_bind - Argument of DRM_IOCTL_SKUA_VM_BIND
+ *
+ * Performs @ops in order, when all binds before in this address space are done and
+ * all waits of @syncs are. Signals of @syncs follow when no engine uses an old
+ * translation any more. The whole bind is refused if one operation is not valid.
+ *
+ * The ioctl does not wait: work that needs the mappings waits for a signal.
+ *
+ * If a fence that it waits for has an error, the bind is performed all the same.
+ *
+ * Errors: -ENOENT for @vm or a handle; -EINVAL for anything else out of its range.
+ */
+struct drm_skua_vm_bind {
+	/** @vm: Handle of the address space. */
+	__u32 vm;
+
+	/** @flags: Must be zero. */
+	__u32 flags;
+
+	/** @ops: Array of &struct drm_skua_bind_op, 1 to &drm_skua_device_info.max_bind_ops. */
+	struct drm_skua_array ops;
+
+	/** @syncs: Array of &struct drm_skua_sync, up to &drm_skua_device_info.max_syncs. */
+	struct drm_skua_array syncs;
+};
+
+/**
+ * struct drm_skua_context_create - Argument of DRM_IOCTL_SKUA_CONTEXT_CREATE
+ *
+ * Errors: -ENOENT for @vm; -EINVAL for @engine, @flags or @pad; -ENOSPC if there are
+ * too many contexts.
+ */
+struct drm_skua_context_create {
+	/** @vm: Handle of the address space. */
+	__u32 vm;
+
+	/** @engine: Number of the engine. */
+	__u32 engine;
+
+	/** @flags: Must be zero. */
+	__u32 flags;
+
+	/** @context: Returned handle. */
+	__u32 context;
+};
+
+/**
+ * struct drm_skua_context_destroy - Argument of DRM_IOCTL_SKUA_CONTEXT_DESTROY
+ *
+ * Work that has not started is cancelled, work that runs is left to end.
+ *
+ * Errors: -ENOENT for @context; -EINVAL for @pad.
+ */
+struct drm_skua_context_destroy {
+	/** @context: Handle of the context. */
+	__u32 context;
+
+	/** @pad: Must be zero. */
+	__u32 pad;
+};
+
+/**
+ * enum drm_skua_context_status - Status of a context
+ */
+enum drm_skua_context_status {
+	/** @DRM_SKUA_CONTEXT_ACTIVE: It accepts work. */
+	DRM_SKUA_CONTEXT_ACTIVE = 0,
+	/** @DRM_SKUA_CONTEXT_FAULTED: Its work faulted; it takes no more. */
+	DRM_SKUA_CONTEXT_FAULTED,
+	/** @DRM_SKUA_CONTEXT_TIMED_OUT: Its work was cut by the watchdog; it takes no more. */
+	DRM_SKUA_CONTEXT_TIMED_OUT,
+	/** @DRM_SKUA_CONTEXT_LOST: The device was lost; it takes no more. */
+	DRM_SKUA_CONTEXT_LOST,
+};
+
+/**
+ * struct drm_skua_context_state - Argument of DRM_IOCTL_SKUA_CONTEXT_STATE
+ *
+ * The members behind @status are those of the fault record of the hardware manual
+ * if @status is DRM_SKUA_CONTEXT_FAULTED, and zero otherwise.
+ *
+ * Errors: -ENOENT for @context; -EINVAL for @pad.
+ */
+struct drm_skua_context_state {
+	/** @context: Handle of the context. */
+	__u32 context;
+
+	/** @pad: Must be zero. */
+	__u32 pad;
+
+	/** @status: Returned status, see &enum drm_skua_context_status. */
+	__u32 status;
+
+	/** @reason: Returned reason of the fault, as section 8 of the manual numbers them. */
+	__u32 reason;
+
+	/** @address: Returned GPU virtual address of the access. */
+	__u64 address;
+
+	/** @command: Returned GPU virtual address of the command. */
+	__u64 command;
+
+	/** @access: Returned kind of access, as section 8 of the manual numbers them. */
+	__u32 access;
+
+	/** @detail: Returned detail of the reason. */
+	__u32 detail;
+
+	/** @pc: Returned index of the instruction, or 0xffffffff. */
+	__u32 pc;
+
+	/** @reserved: Returned zero. */
+	__u32 reserved;
+
+	/** @ticks: Returned engine time that the context used, in ticks. */
+	__u64 ticks;
+
+	/** @completed: Returned number of submissions that ended, with or without error. */
+	__u64 completed;
+};
+
+/**
+ * struct drm_skua_buffer - A buffer of commands (WDDM: DMA buffer)
+ */
+struct drm_skua_buffer {
+	/** @va: GPU virtual address of the first command: a multiple of 8, not 0. */
+	__u64 va;
+
+	/** @size: Bytes: a multiple of 8, not 0. */
+	__u32 size;
+
+	/** @flags: Must be zero. */
+	__u32 flags;
+};
+
+/**
+ * struct drm_skua_submit - Argument of DRM_IOCTL_SKUA_SUBMIT
+ *
+ * Runs @buffers one after the other, when all work before in this context is done
+ * and all waits of @syncs are; then signals. Without buffers it only waits and
+ * signals. If a fence that it waits for has an error, the work is cancelled.
+ *
+ * Errors: -ENOENT for @context or a syncobj; -ECANCELED if the context is not active;
+ * -EINVAL for anything else out of its range.
+ */
+struct drm_skua_submit {
+	/** @context: Handle of the context. */
+	__u32 context;
+
+	/** @flags: Must be zero. */
+	__u32 flags;
+
+	/** @buffers: Array of &struct drm_skua_buffer, up to &drm_skua_device_info.max_buffers. */
+	struct drm_skua_array buffers;
+
+	/** @syncs: Array of &struct drm_skua_sync, up to &drm_skua_device_info.max_syncs. */
+	struct drm_skua_array syncs;
+};
+
+/**
+ * DRM_IOCTL_SKUA() - Build the number of an ioctl
+ * @__access: Access type. Must be R, W or RW.
+ * @__id: One of the DRM_SKUA_xxx ids, without the prefix.
+ * @__type: Suffix of the type of the argument.
+ */
+#define DRM_IOCTL_SKUA(__access, __id, __type) \
+	DRM_IO ## __access(DRM_COMMAND_BASE + DRM_SKUA_ ## __id, \
+			   struct drm_skua_ ## __type)
+
+enum {
+	DRM_IOCTL_SKUA_QUERY =
+		DRM_IOCTL_SKUA(WR, QUERY, query),
+	DRM_IOCTL_SKUA_BO_CREATE =
+		DRM_IOCTL_SKUA(WR, BO_CREATE, bo_create),
+	DRM_IOCTL_SKUA_BO_MMAP_OFFSET =
+		DRM_IOCTL_SKUA(WR, BO_MMAP_OFFSET, bo_mmap_offset),
+	DRM_IOCTL_SKUA_BO_INFO =
+		DRM_IOCTL_SKUA(WR, BO_INFO, bo_info),
+	DRM_IOCTL_SKUA_VM_CREATE =
+		DRM_IOCTL_SKUA(WR, VM_CREATE, vm_create),
+	DRM_IOCTL_SKUA_VM_DESTROY =
+		DRM_IOCTL_SKUA(WR, VM_DESTROY, vm_destroy),
+	DRM_IOCTL_SKUA_VM_BIND =
+		DRM_IOCTL_SKUA(WR, VM_BIND, vm_bind),
+	DRM_IOCTL_SKUA_CONTEXT_CREATE =
+		DRM_IOCTL_SKUA(WR, CONTEXT_CREATE, context_create),
+	DRM_IOCTL_SKUA_CONTEXT_DESTROY =
+		DRM_IOCTL_SKUA(WR, CONTEXT_DESTROY, context_destroy),
+	DRM_IOCTL_SKUA_CONTEXT_STATE =
+		DRM_IOCTL_SKUA(WR, CONTEXT_STATE, context_state),
+	DRM_IOCTL_SKUA_SUBMIT =
+		DRM_IOCTL_SKUA(WR, SUBMIT, submit),
+};
+
+#if defined(__cplusplus)
+}
+#endif
+
+#endif /* _SKUA_DRM_H_ */
