@@ -18,4 +18,6 @@
 //! - No locks: the owner of a structure protects it and says so.
 
 pub mod bit_tree;
+pub mod buddy;
 pub mod heap;
+pub mod interval_map;

@@ -24,10 +24,11 @@ extern "C" {
  *   not be set, and an enumeration's value must be a listed one: -EINVAL.
  * - Structures and arrays of structures grow at the end, and zero in a new
  *   member means what the driver did before it existed. The size of an ioctl's
- *   argument is in its number, that of an array's element in
- *   &drm_skua_array.stride, and that of a query's answer in
- *   &drm_skua_query.size. A larger argument is accepted if what the driver does
- *   not know is zero (-E2BIG), and a smaller one is filled up with zeroes.
+ *   argument is in its number: a shorter one is filled up with zeroes, and what
+ *   the driver does not know of a longer one is left alone, so that a client asks
+ *   for the driver's version before it uses a new member. The size of an array's
+ *   element is in &drm_skua_array.stride, that of a query's answer in
+ *   &drm_skua_query.size.
  * - An ioctl that fails changes nothing that userspace can see. What can fail is
  *   checked in the order of the members, after the argument was copied once.
  * - No ioctl of this header waits for the GPU. To wait, use a syncobj.

@@ -1,3 +1,56 @@
 // SPDX-License-Identifier: MIT
 
 //! Assembler and disassembler of the Skua GPU's programs.
+//!
+//! The instruction set is [`skua_spec::isa`]: mnemonics, operand forms, special registers and
+//! encodings come from there, and this crate adds only how they are written. The syntax is
+//! described in `Documentation/gpu/skua/assembler.rst`.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `token` | characters to tokens, each with its column |
+//! | `expression` | integer constant expressions |
+//! | `assembler` | lines to instructions and metadata |
+//! | `disassembler` | instructions to lines |
+//! | `program` | what an assembled program is, and how a dispatch of it is made |
+//! | `error` | what is wrong in a source, and where |
+//! | `interpreter` | a plain scalar reference of what programs do (feature `interpreter`) |
+//!
+//! # Examples
+//!
+//! ```
+//! let program = skua_asm::assemble(
+//!     "
+//!     .threads 64, 1, 1
+//!     .arg64 data
+//!         sr    r0, flat
+//!         arg   r2, data
+//!         arg   r3, data.hi
+//!         lea   r2, r2, r0, 2     // data + flat * 4
+//!         st.32 [r2], r0
+//!         exit
+//!     ",
+//! )
+//! .map_err(|errors| errors[0].to_string())?;
+//! assert_eq!(program.instructions().len(), 6);
+//! let dispatch = program.dispatch(0x1_0000, [1, 1, 1], |name| match name {
+//!     "data" => Some(0x20_0000),
+//!     _ => None,
+//! })?;
+//! assert_eq!(dispatch.threads, [64, 1, 1]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod assembler;
+mod disassembler;
+mod error;
+mod expression;
+#[cfg(feature = "interpreter")]
+pub mod interpreter;
+mod program;
+mod token;
+
+pub use assembler::assemble;
+pub use disassembler::{disassemble, BadInstruction};
+pub use error::Error;
+pub use program::{Argument, BindError, Program};
