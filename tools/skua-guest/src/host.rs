@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+
+//! Requests to the host that runs this guest, for tests that need a hand outside it.
+//!
+//! | request | what happens | answer |
+//! |---|---|---|
+//! | `ping` | nothing | `ok` |
+//! | `gpu-kill` | SIGKILL to the GPU server: a surprise removal | `ok` when it is gone |
+//! | `gpu-stop` | SIGSTOP to it: a hung bus. Any register read then stops the guest's CPU | `ok` when it stands still |
+//! | `gpu-cont` | SIGCONT | `ok` |
+//! | `gpu-pause MS` | SIGSTOP, and SIGCONT by itself after MS milliseconds: safe for a guest that may hang | `ok` at once |
+//! | `gpu-restart` | a new server with the same options and, if the old device is still there, its removal; then a new PCI device in the same slot (needs pciehp or a bus rescan) | `ok` when QEMU has it |
+//! | `gpu-unplug` | QMP `device_del`: pciehp sees the attention button; the slot is powered off some five seconds later | `ok` when QEMU has accepted it |
+//! | `gpu-replug` | QMP `device_add` of the device again, after `gpu-unplug` | `ok` when QEMU has it |
+//!
+//! After the last test of a program that killed the server there is no GPU in this guest: such
+//! tests belong in a program of their own, with a guest of its own (`guests.json`).
+
+use std::fs::OpenOptions;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{Flock, FlockArg};
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+
+use crate::wire::{Message, PORT};
+
+/// How long the host may take to answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Tells the requests of a process apart.
+static SEQUENCE: AtomicU32 = AtomicU32::new(0);
+
+/// Asks the host and returns what follows `ok`, usually nothing.
+///
+/// Requests of all processes of the guest are answered one at a time.
+///
+/// # Errors
+///
+/// [`io::ErrorKind::TimedOut`] without an answer within a minute, [`io::ErrorKind::Other`] with
+/// the host's words if it refuses, else what the serial port returned.
+pub fn request(request: &str) -> io::Result<String> {
+    let file = OpenOptions::new().read(true).write(true).open(PORT)?;
+    let mut port = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
+    let id = format!(
+        "{}.{}",
+        std::process::id(),
+        SEQUENCE.fetch_add(1, Ordering::Relaxed)
+    );
+    let question = Message::Ask {
+        id: id.clone(),
+        request: request.replace(['\r', '\n'], " "),
+    };
+    port.write_all(format!("{question}\n").as_bytes())?;
+
+    let end = Instant::now() + PATIENCE;
+    let mut line = Vec::new();
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        let mut ready = [PollFd::new(port.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut ready, timeout)? == 0 {
+            continue;
+        }
+        let mut byte = [0];
+        if port.read(&mut byte)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if byte[0] != b'\n' {
+            line.push(byte[0]);
+            continue;
+        }
+        let text = String::from_utf8_lossy(&std::mem::take(&mut line)).into_owned();
+        // An answer to somebody who gave up waiting is dropped.
+        if let Some(Message::Answer { id: of, answer }) = Message::parse(&text) {
+            if of == id {
+                return match answer.strip_prefix("ok") {
+                    Some(rest) => Ok(rest.trim().to_owned()),
+                    None => Err(io::Error::other(answer)),
+                };
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT
+
+//! `skua-init`: the guest's first process.
+//!
+//! It mounts what programs expect and the host's shares, and starts itself a second time, with
+//! an argument, to do the [job](skua_guest::job) while the first reaps orphans, as PID 1 must.
+//! Whatever happens, the guest says `@skua exit STATUS` and powers off.
+
+#![forbid(unsafe_code)]
+
+mod kselftest;
+mod kunit;
+mod mounts;
+mod port;
+
+use std::fs::{self, File, OpenOptions};
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, Result};
+use nix::kmod::{finit_module, ModuleInitFlags};
+use nix::sys::reboot::{reboot, RebootMode};
+use nix::sys::wait::{waitpid, WaitStatus};
+use nix::unistd::{getpid, Pid};
+use skua_guest::job::{Job, Task, FILE, OUTPUT, PRODUCTS};
+use skua_guest::wire::Message;
+
+use crate::port::Port;
+
+/// The exit status for "the job could not be done".
+const BROKEN: i32 = 125;
+
+fn main() -> ExitCode {
+    if getpid() == Pid::from_raw(1) {
+        let status = first().unwrap_or_else(|error| {
+            eprintln!("skua-init: {error:#}");
+            BROKEN
+        });
+        if let Ok(mut port) = Port::open() {
+            // Nothing is left to do about a deaf host but to power off.
+            let _ = port.say(&Message::Exit(status));
+        }
+        nix::unistd::sync();
+        let Err(error) = reboot(RebootMode::RB_POWER_OFF);
+        eprintln!("skua-init: power off: {error}");
+        return ExitCode::FAILURE;
+    }
+    match job() {
+        Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)),
+        Err(error) => {
+            eprintln!("skua-init: {error:#}");
+            if let Ok(mut port) = Port::open() {
+                let _ = port.line(&format!("# skua-init: {error:#}"));
+            }
+            ExitCode::from(125)
+        }
+    }
+}
+
+/// PID 1: mounts, then reaps until the second process has done the job.
+fn first() -> Result<i32> {
+    mounts::all()?;
+    port::make_raw()?;
+    let child = Command::new("/proc/self/exe")
+        .arg("job")
+        .env("PATH", format!("{PRODUCTS}/bin:/usr/bin:/usr/sbin"))
+        .env("HOME", "/tmp")
+        .env("LANG", "C.UTF-8")
+        .spawn()
+        .context("the second process")?;
+    let child = Pid::from_raw(i32::try_from(child.id())?);
+    loop {
+        match waitpid(None, None)? {
+            WaitStatus::Exited(pid, status) if pid == child => return Ok(status),
+            WaitStatus::Signaled(pid, signal, _) if pid == child => {
+                anyhow::bail!("the second process died of {signal}")
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The second process: does the job and returns the guest's exit status.
+fn job() -> Result<i32> {
+    let path = Path::new(OUTPUT).join(FILE);
+    let text = fs::read(&path).with_context(|| path.display().to_string())?;
+    let job: Job = serde_json::from_slice(&text).context("the job")?;
+    let suites = kunit::suites();
+    let loaded = job.module.as_deref().map_or(Ok(()), load);
+    match &job.task {
+        Task::Tests {
+            programs,
+            filter,
+            kunit,
+        } => {
+            let mut run = kselftest::Run::new(job.patience, filter.as_deref())?;
+            run.announce(programs.len(), *kunit)?;
+            if let Err(error) = loaded {
+                run.report("module", false, Some(&format!("{error:#}")))?;
+                return Ok(1);
+            }
+            if *kunit {
+                run.nested("kunit", &kunit::results(&suites)?)?;
+            }
+            for program in programs {
+                run.program(program)?;
+            }
+            run.kmemleak()?;
+            Ok(i32::from(run.failed()))
+        }
+        Task::Command { argv } => {
+            loaded?;
+            kselftest::command(argv)
+        }
+        Task::Shell { size, term } => {
+            if let Err(error) = loaded {
+                eprintln!("skua-init: {error:#}");
+            }
+            shell(*size, term)
+        }
+    }
+}
+
+/// Loads the driver.
+fn load(parameters: &str) -> Result<()> {
+    let path = Path::new(PRODUCTS).join("skua.ko");
+    let file = File::open(&path).with_context(|| path.display().to_string())?;
+    let parameters = std::ffi::CString::new(parameters)?;
+    finit_module(&file, &parameters, ModuleInitFlags::empty()).context("skua.ko does not load")
+}
+
+/// An interactive shell on the console's terminal, in a session of its own.
+fn shell(size: (u16, u16), term: &str) -> Result<i32> {
+    let tty = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/ttyS0")?;
+    let (rows, columns) = size;
+    let status = Command::new("/usr/bin/setsid")
+        .args(["--ctty", "--wait", "/bin/sh", "-c"])
+        .arg(format!(
+            "stty rows {rows} cols {columns}; cd /mnt/out; exec /bin/bash --norc -i"
+        ))
+        .env("TERM", term)
+        .env("PS1", "skua:\\w# ")
+        .stdin(Stdio::from(tty.try_clone()?))
+        .stdout(Stdio::from(tty.try_clone()?))
+        .stderr(Stdio::from(tty))
+        .status()
+        .context("the shell")?;
+    Ok(status.code().unwrap_or(BROKEN))
+}

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: MIT
+
+//! KTAP, the kernel's test output (`Documentation/dev-tools/ktap.rst`): reading it line by line
+//! and flattening nested results.
+//!
+//! A result line closes the more deeply indented results before it: they become
+//! `parent.child`. The lines of diagnosis before a result belong to it.
+
+/// The verdict on a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It held.
+    Pass,
+    /// It did not.
+    Fail,
+    /// It did not run, for a stated reason.
+    Skip,
+}
+
+/// A line of KTAP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Line<'a> {
+    /// `KTAP version 1` or `TAP version 13`.
+    Version,
+    /// `1..N`.
+    Plan(usize),
+    /// `ok 1 name # SKIP reason` and its kin.
+    Result {
+        /// What it says.
+        verdict: Verdict,
+        /// The test's name, without number and dash.
+        name: &'a str,
+        /// What follows `#`, if anything.
+        note: Option<&'a str>,
+    },
+    /// `Bail out!` and why.
+    BailOut(&'a str),
+    /// `# …`, and anything else: words for people.
+    Words(&'a str),
+}
+
+/// Reads a line: its indentation in columns, and what it says.
+pub fn parse(line: &str) -> (usize, Line<'_>) {
+    let line = line.trim_end();
+    let text = line.trim_start_matches(' ');
+    let indent = line.len() - text.len();
+    let body = if text.starts_with("KTAP version ") || text.starts_with("TAP version ") {
+        Line::Version
+    } else if let Some(count) = text.strip_prefix("1..").and_then(plan) {
+        Line::Plan(count)
+    } else if let Some(result) = result(text) {
+        result
+    } else if let Some(why) = text.strip_prefix("Bail out!") {
+        Line::BailOut(why.trim())
+    } else {
+        Line::Words(text)
+    };
+    (indent, body)
+}
+
+fn plan(text: &str) -> Option<usize> {
+    text.split_whitespace().next()?.parse().ok()
+}
+
+fn result(text: &str) -> Option<Line<'_>> {
+    let (verdict, rest) = match text.strip_prefix("not ok ") {
+        Some(rest) => (Verdict::Fail, rest),
+        None => (Verdict::Pass, text.strip_prefix("ok ")?),
+    };
+    let (number, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+    number.parse::<u64>().ok()?;
+    let rest = rest.trim_start();
+    let rest = rest.strip_prefix("- ").unwrap_or(rest);
+    let (name, note) = match rest.split_once("# ").or_else(|| rest.split_once('#')) {
+        Some((name, note)) => (name.trim(), Some(note.trim())),
+        None => (rest.trim(), None),
+    };
+    let skipped = note.is_some_and(|note| {
+        note.get(..4)
+            .is_some_and(|word| word.eq_ignore_ascii_case("skip"))
+    });
+    let expected = note.is_some_and(|note| {
+        note.get(..5)
+            .is_some_and(|word| word.eq_ignore_ascii_case("xfail"))
+    });
+    Some(Line::Result {
+        // KTAP: a skipped test is `ok … # SKIP`; a `not ok … # SKIP` has failed to be skipped.
+        verdict: match verdict {
+            Verdict::Pass if skipped => Verdict::Skip,
+            Verdict::Fail if expected => Verdict::Pass,
+            other => other,
+        },
+        name,
+        note,
+    })
+}
+
+/// A finished test: one without tests inside it, or one that failed though none inside did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// Outer names first, joined by dots.
+    pub name: String,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// The words before the result, and the note behind it.
+    pub output: Vec<String>,
+    /// What the caller said with the result's line.
+    pub tag: u64,
+}
+
+/// Builds [`Finished`] tests out of lines.
+#[derive(Debug, Default)]
+pub struct Reader {
+    /// Tests whose outer result has not come yet, with their indentation.
+    open: Vec<(usize, Finished)>,
+    words: Vec<String>,
+    /// Indentation and length of the plans whose tests are under way.
+    plans: Vec<(usize, usize, usize)>,
+}
+
+/// Output kept for one test, in lines; the rest is in the log of the guest.
+const WORDS: usize = 200;
+
+impl Reader {
+    /// Takes a line; `tag` is kept with a result. Returns whether it was a result, and the tests
+    /// that an outermost result finished.
+    pub fn line(&mut self, line: &str, tag: u64) -> (bool, Vec<Finished>) {
+        let (indent, body) = parse(line);
+        match body {
+            Line::Version => (false, Vec::new()),
+            Line::Plan(count) => {
+                self.plans.retain(|plan| plan.0 < indent);
+                self.plans.push((indent, count, 0));
+                (false, Vec::new())
+            }
+            Line::Words(text) | Line::BailOut(text) => {
+                let text = text.strip_prefix("# ").unwrap_or(text);
+                if self.words.len() < WORDS && !text.is_empty() {
+                    self.words.push(text.to_owned());
+                }
+                (false, Vec::new())
+            }
+            Line::Result {
+                verdict,
+                name,
+                note,
+            } => (true, self.result(indent, verdict, name, note, tag)),
+        }
+    }
+
+    fn result(
+        &mut self,
+        indent: usize,
+        verdict: Verdict,
+        name: &str,
+        note: Option<&str>,
+        tag: u64,
+    ) -> Vec<Finished> {
+        let first = self
+            .open
+            .iter()
+            .rposition(|(at, _)| *at <= indent)
+            .map_or(0, |last| last + 1);
+        let mut inner: Vec<Finished> = self.open.drain(first..).map(|(_, test)| test).collect();
+        for test in &mut inner {
+            test.name = format!("{name}.{}", test.name);
+        }
+        let mut output = std::mem::take(&mut self.words);
+        output.extend(note.map(str::to_owned));
+        // A plan inside this test that was not kept: tests are missing.
+        let mut verdict = verdict;
+        while let Some(&(at, planned, seen)) = self.plans.last() {
+            if at <= indent {
+                break;
+            }
+            self.plans.pop();
+            if planned != seen && verdict == Verdict::Pass {
+                verdict = Verdict::Fail;
+                output.push(format!("{planned} tests planned, {seen} reported"));
+            }
+        }
+        if let Some(plan) = self.plans.last_mut().filter(|plan| plan.0 == indent) {
+            plan.2 += 1;
+        }
+        let told = inner.iter().any(|test| test.verdict == Verdict::Fail);
+        if inner.is_empty() || (verdict == Verdict::Fail && !told) {
+            inner.push(Finished {
+                name: name.to_owned(),
+                verdict,
+                output,
+                tag,
+            });
+        }
+        if indent == 0 {
+            return inner;
+        }
+        self.open
+            .extend(inner.into_iter().map(|test| (indent, test)));
+        Vec::new()
+    }
+
+    /// Takes what is left when the output ended too early: tests inside one that never reported.
+    pub fn rest(&mut self) -> (Vec<Finished>, Vec<String>) {
+        let open = std::mem::take(&mut self.open);
+        self.plans.clear();
+        (
+            open.into_iter().map(|(_, test)| test).collect(),
+            std::mem::take(&mut self.words),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Vec<Finished> {
+        let mut reader = Reader::default();
+        (0..)
+            .zip(text.lines())
+            .flat_map(|(tag, line)| reader.line(line, tag).1)
+            .collect()
+    }
+
+    fn names(tests: &[Finished]) -> Vec<(&str, Verdict)> {
+        tests
+            .iter()
+            .map(|test| (test.name.as_str(), test.verdict))
+            .collect()
+    }
+
+    #[test]
+    fn lines_are_told_apart() {
+        assert_eq!(parse("KTAP version 1"), (0, Line::Version));
+        assert_eq!(parse("  1..3"), (2, Line::Plan(3)));
+        assert_eq!(parse("1..0 # SKIP no device"), (0, Line::Plan(0)));
+        assert_eq!(parse("# ok 1 not a result").1, Line::Words("# ok 1 not a result"));
+        assert_eq!(parse("ok then").1, Line::Words("ok then"));
+        assert_eq!(parse("Bail out! no node").1, Line::BailOut("no node"));
+        assert_eq!(
+            parse("    not ok 12 - a b # exit=1"),
+            (
+                4,
+                Line::Result {
+                    verdict: Verdict::Fail,
+                    name: "a b",
+                    note: Some("exit=1")
+                }
+            )
+        );
+        let skip = parse("ok 1 a # skip why").1;
+        assert!(matches!(skip, Line::Result { verdict: Verdict::Skip, .. }));
+        let expected = parse("not ok 1 a # XFAIL why").1;
+        assert!(matches!(expected, Line::Result { verdict: Verdict::Pass, .. }));
+        // A word of several bytes where SKIP might stand.
+        let odd = parse("ok 1 a # äöü").1;
+        assert!(matches!(odd, Line::Result { verdict: Verdict::Pass, .. }));
+    }
+
+    #[test]
+    fn nested_results_carry_their_outer_names() {
+        let tests = read(
+            "KTAP version 1\n1..2\n    KTAP version 1\n    1..2\n    ok 1 a\n    # why\n    not ok 2 b\n\
+             not ok 1 prog\nok 2 other # SKIP none\n",
+        );
+        assert_eq!(
+            names(&tests),
+            [
+                ("prog.a", Verdict::Pass),
+                ("prog.b", Verdict::Fail),
+                ("other", Verdict::Skip)
+            ]
+        );
+        assert_eq!(tests[1].output, ["why"]);
+        assert_eq!(tests[1].tag, 6);
+    }
+
+    #[test]
+    fn a_failure_without_a_failed_part_is_reported_itself() {
+        let tests = read("    1..1\n    ok 1 a\nnot ok 1 prog # exit=139\n");
+        assert_eq!(
+            names(&tests),
+            [("prog.a", Verdict::Pass), ("prog", Verdict::Fail)]
+        );
+        assert_eq!(tests[1].output, ["exit=139"]);
+    }
+
+    #[test]
+    fn a_broken_plan_is_a_failure() {
+        let tests = read("    1..3\n    ok 1 a\nok 1 prog\n");
+        assert_eq!(
+            names(&tests),
+            [("prog.a", Verdict::Pass), ("prog", Verdict::Fail)]
+        );
+        assert_eq!(tests[1].output, ["3 tests planned, 1 reported"]);
+    }
+
+    #[test]
+    fn what_a_dying_guest_had_reported_is_kept() {
+        let mut reader = Reader::default();
+        for line in ["    1..2", "    ok 1 a", "    # then it died"] {
+            assert!(reader.line(line, 0).1.is_empty());
+        }
+        let (tests, words) = reader.rest();
+        assert_eq!(names(&tests), [("a", Verdict::Pass)]);
+        assert_eq!(words, ["then it died"]);
+    }
+}
