@@ -20,4 +20,7 @@
 pub mod bit_tree;
 pub mod buddy;
 pub mod heap;
+pub mod in_flight;
 pub mod interval_map;
+pub mod page_plan;
+pub mod ring_space;

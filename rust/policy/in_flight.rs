@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What an engine was given and has not finished.
+//!
+//! One bounded queue per engine, in the order of submission. Each packet has a *hardware fence id*: the
+//! number that the engine writes to memory when it is done with the packet. Ids ascend as packets are
+//! pushed, but completion never compares ids: a reported id is looked up in the queue, and everything up
+//! to its *position* is complete. An id that is not there (from a device that lies, or late news from
+//! before a reset) is refused and changes nothing.
+//!
+//! After a hang or a preemption the queue is what there is to resubmit: [`InFlight::take`] or
+//! [`InFlight::remove_if`] takes the guilty packets out, [`InFlight::reissue`] gives the survivors that
+//! need them new ids, and [`InFlight::iter`] is then what to write into the ring again, in order. What
+//! waits for a packet holds on to its payload (a `dma_fence`, say), not to its id.
+//!
+//! The memory for `capacity` packets is allocated by [`InFlight::new`]. Id 0 is never given out: it is
+//! what the fence memory holds before anything was done.
+//!
+//! Invariants: ids in the queue are distinct and below the next one to give out.
+
+use super::heap::{FallibleVec, Heap, OutOfMemory};
+
+#[cfg(test)]
+mod tests;
+
+/// Why a packet was not taken. It comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PushError<P> {
+    /// As many packets as there is room for are in flight; some must complete first.
+    Full(P),
+    /// The ids are used up: 2^64 packets were pushed.
+    IdsExhausted(P),
+}
+
+/// The ids are used up. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdsExhausted;
+
+/// The device reported an id that is not in flight. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BogusId {
+    /// What it reported.
+    pub reported: u64,
+}
+
+/// The packets in flight on one engine.
+pub struct InFlight<H: Heap, P> {
+    /// As many as the capacity; the queue is the `len` ones from `head`, wrapping around.
+    slots: H::Vec<Option<(u64, P)>>,
+    head: usize,
+    len: usize,
+    next_id: u64,
+}
+
+impl<H: Heap, P> InFlight<H, P> {
+    /// An empty queue for `capacity` packets, whose ids begin at `first_id` (or 1, if that is 0).
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfMemory`].
+    pub fn new(capacity: usize, first_id: u64) -> Result<Self, OutOfMemory> {
+        Ok(InFlight {
+            slots: FallibleVec::filled_with(capacity, || None)?,
+            head: 0,
+            len: 0,
+            next_id: first_id.max(1),
+        })
+    }
+
+    /// How many packets can be in flight.
+    pub fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// How many are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether [`Self::push`] would answer [`PushError::Full`].
+    pub fn is_full(&self) -> bool {
+        self.len == self.capacity()
+    }
+
+    /// The id that the next packet gets.
+    pub fn next_id(&self) -> u64 {
+        self.next_id
+    }
+
+    /// Appends a packet and returns its id.
+    ///
+    /// # Errors
+    ///
+    /// [`PushError::Full`], [`PushError::IdsExhausted`].
+    pub fn push(&mut self, packet: P) -> Result<u64, PushError<P>> {
+        let id = self.next_id;
+        let Some(next_id) = id.checked_add(1) else {
+            return Err(PushError::IdsExhausted(packet));
+        };
+        if self.is_full() {
+            return Err(PushError::Full(packet));
+        }
+        let slot = self.slot(self.len);
+        match self.slots.as_mut_slice().get_mut(slot) {
+            Some(slot) => *slot = Some((id, packet)),
+            None => return Err(PushError::Full(packet)),
+        }
+        self.len += 1;
+        self.next_id = next_id;
+        Ok(id)
+    }
+
+    /// The oldest packet, which the engine works on.
+    pub fn front(&self) -> Option<(u64, &P)> {
+        self.at(0)
+    }
+
+    /// The place of a packet in the queue, 0 being the oldest.
+    pub fn position(&self, id: u64) -> Option<usize> {
+        // The oldest are asked for most.
+        self.iter().position(|(in_flight, _)| in_flight == id)
+    }
+
+    /// Takes the packets up to and including `id` out, oldest first. What the iterator has not yielded
+    /// when it is dropped is taken out all the same.
+    ///
+    /// # Errors
+    ///
+    /// [`BogusId`].
+    pub fn complete_up_to(&mut self, id: u64) -> Result<Completed<'_, H, P>, BogusId> {
+        let position = self.position(id).ok_or(BogusId { reported: id })?;
+        Ok(Completed {
+            left: position + 1,
+            queue: self,
+        })
+    }
+
+    /// The packet that a fault report or a watchdog names.
+    pub fn guilty(&self, id: u64) -> Option<&P> {
+        let (_, packet) = self.at(self.position(id)?)?;
+        Some(packet)
+    }
+
+    /// Takes one packet out; the others keep their order.
+    pub fn take(&mut self, id: u64) -> Option<P> {
+        let mut taken = None;
+        self.remove_if(
+            |in_flight, _| in_flight == id,
+            |_, packet| taken = Some(packet),
+        );
+        taken
+    }
+
+    /// Takes all packets out for which `condemned` says so, oldest first, and hands them to `removed`;
+    /// the others keep their order.
+    pub fn remove_if(
+        &mut self,
+        mut condemned: impl FnMut(u64, &P) -> bool,
+        mut removed: impl FnMut(u64, P),
+    ) {
+        let mut kept = 0;
+        for position in 0..self.len {
+            let from = self.slot(position);
+            let to = self.slot(kept);
+            let Some((id, packet)) = self
+                .slots
+                .as_mut_slice()
+                .get_mut(from)
+                .and_then(Option::take)
+            else {
+                continue;
+            };
+            if condemned(id, &packet) {
+                removed(id, packet);
+            } else if let Some(slot) = self.slots.as_mut_slice().get_mut(to) {
+                *slot = Some((id, packet));
+                kept += 1;
+            }
+        }
+        self.len = kept;
+    }
+
+    /// The packets in flight, oldest first: after a reset, what is to be written again.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &P)> {
+        (0..self.len).filter_map(|position| self.at(position))
+    }
+
+    /// Gives new ids, in order, to the packets for which `renew` says so; the others keep theirs.
+    ///
+    /// # Errors
+    ///
+    /// [`IdsExhausted`], if there might not be enough.
+    pub fn reissue(&mut self, mut renew: impl FnMut(u64, &P) -> bool) -> Result<(), IdsExhausted> {
+        u64::try_from(self.len)
+            .ok()
+            .and_then(|len| self.next_id.checked_add(len))
+            .ok_or(IdsExhausted)?;
+        for position in 0..self.len {
+            let slot = self.slot(position);
+            let Some(Some((id, packet))) = self.slots.as_mut_slice().get_mut(slot) else {
+                continue;
+            };
+            if renew(*id, packet) {
+                *id = self.next_id;
+                self.next_id += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the packet at `position` (or the next one) is stored.
+    fn slot(&self, position: usize) -> usize {
+        let capacity = self.capacity();
+        // Both are at most the capacity, which is a length in memory.
+        let slot = self.head.saturating_add(position);
+        if slot >= capacity {
+            slot - capacity
+        } else {
+            slot
+        }
+    }
+
+    fn at(&self, position: usize) -> Option<(u64, &P)> {
+        let (id, packet) = self.slots.as_slice().get(self.slot(position))?.as_ref()?;
+        Some((*id, packet))
+    }
+
+    fn pop(&mut self) -> Option<(u64, P)> {
+        self.len = self.len.checked_sub(1)?;
+        let head = self.head;
+        self.head = self.slot(1);
+        self.slots.as_mut_slice().get_mut(head)?.take()
+    }
+}
+
+/// The completed packets; see [`InFlight::complete_up_to`].
+pub struct Completed<'a, H: Heap, P> {
+    queue: &'a mut InFlight<H, P>,
+    left: usize,
+}
+
+impl<H: Heap, P> Iterator for Completed<'_, H, P> {
+    type Item = (u64, P);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        self.queue.pop()
+    }
+}
+
+impl<H: Heap, P> Drop for Completed<'_, H, P> {
+    fn drop(&mut self) {
+        for _ in self.by_ref() {}
+    }
+}

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Which page sizes map what, and which tables that takes.
+//!
+//! A GPU virtual address has 48 bits; its tables have four levels of 512 entries of 8 bytes:
+//!
+//! | level | bits of the address | one entry covers | an entry is |
+//! |---|---|---|---|
+//! | 3 (root) | 47:39 | 512 GiB | a table |
+//! | 2 | 38:30 | 1 GiB | a table |
+//! | 1 | 29:21 | 2 MiB | a table or a 2 MiB page |
+//! | 0 | 20:12 | 4 KiB | a 4 KiB page, or one of the 16 equal entries of a 64 KiB page |
+//!
+//! [`PagePlan`] walks the physical pieces of a mapping, joins those that are neighbours and yields
+//! [`Run`]s: so many pages of one size, consecutive in virtual and in physical address, in one table.
+//! Each run is as large as the alignment of both addresses and the permitted sizes allow, and each is one
+//! write of consecutive entries.
+//!
+//! [`TableCount`] says how many tables a range can need at most ([`TableCount::bound`], to set them
+//! aside before anything is published) or how many a plan does need ([`TableCount::add`]).
+
+#[cfg(test)]
+mod tests;
+
+/// Bits of a GPU virtual address.
+pub const VA_BITS: u32 = 48;
+/// Levels of tables; the root is level `LEVELS - 1`.
+pub const LEVELS: usize = 4;
+/// log2 of the entries of a table.
+const TABLE_BITS: u32 = 9;
+/// log2 of the smallest page.
+const PAGE_BITS: u32 = 12;
+/// Level 0 tables that an unmapping may need beyond those of the mapping: a 2 MiB page that is cut
+/// becomes a table, and at most the two at the ends of the range are.
+pub const SPLIT_TABLES: u64 = 2;
+
+/// Size of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PageSize {
+    /// 4 KiB.
+    Small,
+    /// 64 KiB, that is 16 equal entries of level 0.
+    Medium,
+    /// 2 MiB, an entry of level 1.
+    Large,
+}
+
+impl PageSize {
+    /// All sizes, the largest first.
+    pub const ALL: [PageSize; 3] = [PageSize::Large, PageSize::Medium, PageSize::Small];
+
+    /// log2 of its bytes.
+    pub const fn shift(self) -> u32 {
+        match self {
+            PageSize::Small => PAGE_BITS,
+            PageSize::Medium => 16,
+            PageSize::Large => 21,
+        }
+    }
+
+    /// Its bytes.
+    pub const fn bytes(self) -> u64 {
+        1 << self.shift()
+    }
+
+    /// The level of the tables that hold its entries.
+    pub const fn level(self) -> u32 {
+        match self {
+            PageSize::Small | PageSize::Medium => 0,
+            PageSize::Large => 1,
+        }
+    }
+
+    /// How many entries a page takes.
+    pub const fn entries(self) -> u64 {
+        self.bytes() >> level_shift(self.level())
+    }
+}
+
+/// log2 of the bytes that one entry of a table of `level` covers; `level` is below [`LEVELS`].
+pub const fn level_shift(level: u32) -> u32 {
+    PAGE_BITS.saturating_add(TABLE_BITS.saturating_mul(level))
+}
+
+/// log2 of the bytes that one table of `level` covers; `level` is below [`LEVELS`].
+pub const fn table_shift(level: u32) -> u32 {
+    level_shift(level).saturating_add(TABLE_BITS)
+}
+
+/// The index of the entry for `va` in its table of `level`, 0 to 511; `level` is below [`LEVELS`].
+pub const fn entry_index(va: u64, level: u32) -> u64 {
+    match va.checked_shr(level_shift(level)) {
+        Some(entry) => entry & ((1 << TABLE_BITS) - 1),
+        None => 0,
+    }
+}
+
+/// Whether `[va, va + len)` is a range of whole pages in the address space, and not empty.
+pub const fn is_mappable(va: u64, len: u64) -> bool {
+    match va.checked_add(len) {
+        Some(end) => len > 0 && end <= 1 << VA_BITS && (va | len) % PageSize::Small.bytes() == 0,
+        None => false,
+    }
+}
+
+/// Which page sizes a mapping may use. 4 KiB pages always.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// 64 KiB pages.
+    pub medium: bool,
+    /// 2 MiB pages.
+    pub large: bool,
+}
+
+impl Sizes {
+    /// Every size.
+    pub const ALL: Sizes = Sizes {
+        medium: true,
+        large: true,
+    };
+    /// 4 KiB only.
+    pub const SMALL: Sizes = Sizes {
+        medium: false,
+        large: false,
+    };
+
+    const fn allow(self, size: PageSize) -> bool {
+        match size {
+            PageSize::Small => true,
+            PageSize::Medium => self.medium,
+            PageSize::Large => self.large,
+        }
+    }
+}
+
+/// A piece of physical memory, in the address space that the entries are to name (GPU-physical or bus).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PhysPiece {
+    /// Its first byte, a multiple of 4 KiB.
+    pub start: u64,
+    /// Its bytes, a multiple of 4 KiB.
+    pub len: u64,
+}
+
+/// Consecutive pages of one size, in one table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The size of the pages.
+    pub size: PageSize,
+    /// The virtual address of the first.
+    pub va: u64,
+    /// Its physical address; that of each further page is larger by `size`.
+    pub phys: u64,
+    /// How many pages; at least 1.
+    pub count: u64,
+}
+
+impl Run {
+    /// Its bytes.
+    pub const fn bytes(&self) -> u64 {
+        // No overflow: a run lies in one table.
+        self.count << self.size.shift()
+    }
+
+    /// The index of its first entry in its table, which is of level `size.level()`.
+    pub const fn first_entry(&self) -> u64 {
+        entry_index(self.va, self.size.level())
+    }
+
+    /// How many consecutive entries it writes; 16 for each 64 KiB page.
+    pub const fn entries(&self) -> u64 {
+        self.count * self.size.entries()
+    }
+}
+
+/// Why there is no plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlanError {
+    /// The virtual range is empty, not of whole pages, or not within 48 bits.
+    BadRange,
+    /// A physical piece is not of whole pages, or ends beyond 64 bits.
+    BadPiece,
+    /// The pieces end before the range does.
+    Short,
+}
+
+/// The runs that map a virtual range, in order of address. After an error it ends.
+///
+/// Pieces beyond the end of the range are not looked at; empty ones are skipped.
+#[derive(Clone, Debug)]
+pub struct PagePlan<I> {
+    va: u64,
+    /// Bytes to go.
+    left: u64,
+    sizes: Sizes,
+    pieces: I,
+    /// The physical memory under `va`: neighbours joined, as far as it was looked at.
+    phys: PhysPiece,
+    /// A piece that was taken from `pieces` and is no neighbour of `phys`.
+    next: Option<PhysPiece>,
+}
+
+impl<I: Iterator<Item = PhysPiece>> PagePlan<I> {
+    /// A plan for the `len` bytes at `va`, on the memory that `pieces` yields in order.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError::BadRange`]. The pieces are judged as the plan comes to them.
+    pub fn new(va: u64, len: u64, sizes: Sizes, pieces: I) -> Result<Self, PlanError> {
+        if !is_mappable(va, len) {
+            return Err(PlanError::BadRange);
+        }
+        Ok(PagePlan {
+            va,
+            left: len,
+            sizes,
+            pieces,
+            phys: PhysPiece { start: 0, len: 0 },
+            next: None,
+        })
+    }
+
+    /// Joins pieces until `phys` holds what is left of the range or the next piece is no neighbour. Each
+    /// piece is joined once.
+    fn look_ahead(&mut self) -> Result<(), PlanError> {
+        while self.phys.len < self.left {
+            let piece = match self.next.take() {
+                Some(piece) => piece,
+                None => match self.pieces.next() {
+                    Some(piece) => piece,
+                    None => break,
+                },
+            };
+            let end = piece.start.checked_add(piece.len);
+            if (piece.start | piece.len) % PageSize::Small.bytes() != 0 || end.is_none() {
+                return Err(PlanError::BadPiece);
+            }
+            let behind = self.phys.start.checked_add(self.phys.len);
+            if piece.len == 0 {
+                continue;
+            } else if self.phys.len == 0 {
+                self.phys = piece;
+            } else if behind == Some(piece.start) {
+                // No overflow: `end` is within 64 bits.
+                self.phys.len = self.phys.len.saturating_add(piece.len);
+            } else {
+                self.next = Some(piece);
+                break;
+            }
+        }
+        if self.phys.len == 0 {
+            return Err(PlanError::Short);
+        }
+        Ok(())
+    }
+
+    /// The largest run that begins at `va`.
+    fn run(&self) -> Run {
+        let (va, phys) = (self.va, self.phys.start);
+        let room = self.left.min(self.phys.len);
+        let fits = |size: PageSize, at: u64| {
+            let off = size.bytes() - 1;
+            self.sizes.allow(size)
+                && (va.wrapping_add(at) | phys.wrapping_add(at)) & off == 0
+                && room.saturating_sub(at) > off
+        };
+        let size = PageSize::ALL
+            .into_iter()
+            .find(|size| fits(*size, 0))
+            .unwrap_or(PageSize::Small);
+        // To the end of the table, or to where a larger page begins.
+        let table = 1u64 << table_shift(size.level());
+        let mut bytes = room.min(table - va % table);
+        for larger in PageSize::ALL.into_iter().filter(|larger| *larger > size) {
+            let to_larger = va.next_multiple_of(larger.bytes()) - va;
+            if to_larger < bytes && fits(larger, to_larger) {
+                bytes = to_larger;
+            }
+        }
+        Run {
+            size,
+            va,
+            phys,
+            count: bytes >> size.shift(),
+        }
+    }
+}
+
+impl<I: Iterator<Item = PhysPiece>> Iterator for PagePlan<I> {
+    type Item = Result<Run, PlanError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left == 0 {
+            return None;
+        }
+        if let Err(error) = self.look_ahead() {
+            self.left = 0;
+            return Some(Err(error));
+        }
+        let run = self.run();
+        let bytes = run.bytes();
+        // No overflow: the run is within the range and within `phys`; the end of `phys` may be 2^64.
+        self.va = self.va.saturating_add(bytes);
+        self.left = self.left.saturating_sub(bytes);
+        self.phys.start = self.phys.start.saturating_add(bytes);
+        self.phys.len = self.phys.len.saturating_sub(bytes);
+        Some(Ok(run))
+    }
+}
+
+/// A number of tables per level.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableCount {
+    /// Index = level.
+    count: [u64; LEVELS],
+    /// Index = level: the table that was last counted, plus one; 0 = none yet.
+    last: [u64; LEVELS],
+}
+
+impl TableCount {
+    /// None.
+    pub const fn new() -> Self {
+        TableCount {
+            count: [0; LEVELS],
+            last: [0; LEVELS],
+        }
+    }
+
+    /// The tables, of all levels and with the root, that any mapping of `[va, va + len)` can need.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError::BadRange`].
+    pub fn bound(va: u64, len: u64) -> Result<Self, PlanError> {
+        if !is_mappable(va, len) {
+            return Err(PlanError::BadRange);
+        }
+        let mut tables = TableCount::new();
+        tables.add_range(va, len, 0);
+        Ok(tables)
+    }
+
+    /// Counts the tables that `run` needs and that were not counted for a run before it. Runs come in
+    /// order of address, as [`PagePlan`] yields them.
+    pub fn add(&mut self, run: &Run) {
+        self.add_range(run.va, run.bytes(), run.size.level());
+    }
+
+    fn add_range(&mut self, va: u64, len: u64, lowest: u32) {
+        let last_byte = va.saturating_add(len.saturating_sub(1));
+        let levels = self.count.iter_mut().zip(self.last.iter_mut()).zip(0u32..);
+        for ((count, last), level) in levels {
+            if level >= lowest {
+                let from = (va >> table_shift(level)).max(*last);
+                let behind = (last_byte >> table_shift(level)).saturating_add(1);
+                *count = count.saturating_add(behind.saturating_sub(from));
+                *last = behind.max(*last);
+            }
+        }
+    }
+
+    /// The tables of `level`.
+    pub fn of_level(&self, level: usize) -> u64 {
+        self.count.get(level).copied().unwrap_or(0)
+    }
+
+    /// All tables but the root, which an address space always has.
+    pub fn below_root(&self) -> u64 {
+        self.count.iter().take(LEVELS - 1).sum()
+    }
+}
+
+/// The tables of `level` that cover part of a range, in order of address: for each the first virtual
+/// address that it covers.
+pub fn tables(va: u64, len: u64, level: u32) -> impl Iterator<Item = u64> {
+    let shift = table_shift(level);
+    let numbers = if is_mappable(va, len) {
+        va >> shift..((va + (len - 1)) >> shift) + 1
+    } else {
+        0..0
+    };
+    numbers.map(move |number| number << shift)
+}
