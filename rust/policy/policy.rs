@@ -20,7 +20,10 @@
 pub mod bit_tree;
 pub mod buddy;
 pub mod heap;
+pub mod id_slots;
 pub mod in_flight;
 pub mod interval_map;
 pub mod page_plan;
 pub mod ring_space;
+pub mod run_queue;
+pub mod watchdog;

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Small numbers that the hardware remembers.
+//!
+//! An address space identifier (ASID) tags TLB entries. Freed and given to another process at once, it
+//! would let that process use what the TLB still holds of the first. So a freed id is *quarantined*: it
+//! is free again only after a flush that began later.
+//!
+//! Flushes have numbers that ascend (*epochs*). [`IdSlots::free`] says which flush will cover the id;
+//! when flush *e* is done, [`IdSlots::flushed`]`(e)` releases every id that waits for *e* or an earlier
+//! one. When all free ids are quarantined, [`IdSlots::alloc`] says which flush would help.
+//!
+//! All memory is allocated by [`IdSlots::new`]. The lowest free id is given out first, in O(log₆₄ n).
+//!
+//! Invariants: an id is reserved, or free, or in use, or once in the quarantine; the epochs in the
+//! quarantine do not descend.
+
+use super::bit_tree::BitTree;
+use super::heap::{FallibleVec, Heap, OutOfMemory};
+
+#[cfg(test)]
+mod tests;
+
+/// Why there is no id. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdError {
+    /// All are in use.
+    NoneFree,
+    /// Some wait for flushes; after this one there will be a free id.
+    FlushNeeded {
+        /// The flush.
+        epoch: u64,
+    },
+}
+
+/// The id is not in use: freed before, or never given out. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotInUse {
+    /// The id.
+    pub id: u32,
+}
+
+const NIL: u32 = u32::MAX;
+
+#[derive(Clone, Copy)]
+struct Quarantined {
+    epoch: u64,
+    /// The next one in the quarantine.
+    next: u32,
+}
+
+/// Ids below a limit.
+pub struct IdSlots<H: Heap> {
+    free: BitTree<H>,
+    in_use: BitTree<H>,
+    /// Index = id.
+    quarantine: H::Vec<Quarantined>,
+    /// The oldest and the youngest in the quarantine.
+    first: u32,
+    last: u32,
+    used: u32,
+    quarantined: u32,
+}
+
+impl<H: Heap> IdSlots<H> {
+    /// The ids from `lowest` to below `limit`, all free. Those below `lowest` are never given out.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfMemory`].
+    pub fn new(lowest: u32, limit: u32) -> Result<Self, OutOfMemory> {
+        let len = usize::try_from(limit).map_err(|_| OutOfMemory)?;
+        let none = Quarantined {
+            epoch: 0,
+            next: NIL,
+        };
+        let mut free = BitTree::new(u64::from(limit))?;
+        let slots = IdSlots {
+            in_use: BitTree::new(u64::from(limit))?,
+            quarantine: FallibleVec::filled_with(len, || none)?,
+            free: {
+                for id in lowest..limit {
+                    free.insert(u64::from(id));
+                }
+                free
+            },
+            first: NIL,
+            last: NIL,
+            used: 0,
+            quarantined: 0,
+        };
+        Ok(slots)
+    }
+
+    /// How many ids are in use.
+    pub fn in_use(&self) -> u32 {
+        self.used
+    }
+
+    /// How many wait for a flush.
+    pub fn quarantined(&self) -> u32 {
+        self.quarantined
+    }
+
+    /// Gives out the lowest free id.
+    ///
+    /// # Errors
+    ///
+    /// [`IdError::NoneFree`], [`IdError::FlushNeeded`].
+    pub fn alloc(&mut self) -> Result<u32, IdError> {
+        let id = self.free.first().and_then(|id| u32::try_from(id).ok());
+        let Some(id) = id else {
+            return Err(match self.slot(self.first) {
+                Some(oldest) => IdError::FlushNeeded {
+                    epoch: oldest.epoch,
+                },
+                None => IdError::NoneFree,
+            });
+        };
+        self.free.remove(u64::from(id));
+        self.in_use.insert(u64::from(id));
+        self.used = self.used.saturating_add(1);
+        Ok(id)
+    }
+
+    /// Takes an id back. It is free again when flush `epoch` is done, the first that begins after the
+    /// hardware last used the id. (An epoch below that of an earlier free counts as that one.)
+    ///
+    /// # Errors
+    ///
+    /// [`NotInUse`].
+    pub fn free(&mut self, id: u32, epoch: u64) -> Result<(), NotInUse> {
+        if !self.in_use.remove(u64::from(id)) {
+            return Err(NotInUse { id });
+        }
+        self.used = self.used.saturating_sub(1);
+        self.quarantined = self.quarantined.saturating_add(1);
+        let last = self.last;
+        let epoch = self.slot(last).map_or(epoch, |last| last.epoch.max(epoch));
+        match self.slot_mut(last) {
+            Some(last) => last.next = id,
+            None => self.first = id,
+        }
+        if let Some(slot) = self.slot_mut(id) {
+            *slot = Quarantined { epoch, next: NIL };
+        }
+        self.last = id;
+        Ok(())
+    }
+
+    /// Flush `epoch` and all earlier ones are done: releases the ids that waited for them and returns
+    /// how many.
+    pub fn flushed(&mut self, epoch: u64) -> u32 {
+        let mut released = 0;
+        while let Some(oldest) = self.slot(self.first).filter(|slot| slot.epoch <= epoch) {
+            self.free.insert(u64::from(self.first));
+            self.first = oldest.next;
+            released += 1;
+        }
+        if self.first == NIL {
+            self.last = NIL;
+        }
+        self.quarantined = self.quarantined.saturating_sub(released);
+        released
+    }
+
+    fn slot(&self, id: u32) -> Option<Quarantined> {
+        if id == NIL {
+            return None;
+        }
+        self.quarantine
+            .as_slice()
+            .get(usize::try_from(id).ok()?)
+            .copied()
+    }
+
+    fn slot_mut(&mut self, id: u32) -> Option<&mut Quarantined> {
+        if id == NIL {
+            return None;
+        }
+        self.quarantine
+            .as_mut_slice()
+            .get_mut(usize::try_from(id).ok()?)
+    }
+}

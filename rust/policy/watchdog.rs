@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Whether an engine hangs.
+//!
+//! The driver asks from time to time, with what it sees: the packet that the engine works on and the
+//! engine's tick counter, which counts work done and not time. Two things are wrong, and time alone is
+//! neither:
+//!
+//! - **overdue**: one packet has used more ticks than it may *and* more time than it may, so it really
+//!   works, but without end;
+//! - **stuck**: there is a packet, and for long no tick was counted.
+//!
+//! A slow host makes ticks slow; the packet then takes longer until it is overdue, but it is not killed
+//! for the host's load. For the same reason no two questions count for more than the longest step
+//! ([`Limits::step_ms`]), however far the clock has moved: a guest that was paused for an hour, or
+//! whose worker was not run, finds its engines as it left them. A clock that went back counts as
+//! stopped.
+//!
+//! The counter is the device's word. One that goes back is no progress; one that creeps for ever is
+//! believed, as it could be a host that is slow beyond measure.
+
+#[cfg(test)]
+mod tests;
+
+/// What is too much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Ticks of work that a packet may use ...
+    pub ticks: u64,
+    /// ... unless it has used less than this time, in milliseconds.
+    pub time_ms: u64,
+    /// Milliseconds without a tick after which an engine that has work is stuck.
+    pub stuck_ms: u64,
+    /// The most that the time between two questions counts, in milliseconds: somewhat more than the
+    /// period in which the driver asks, and a fraction of the other two.
+    pub step_ms: u64,
+}
+
+/// What the driver sees of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// The time in milliseconds, of any clock.
+    pub now_ms: u64,
+    /// The hardware fence id of the packet that the engine works on; `None` if it has none.
+    pub head: Option<u64>,
+    /// The engine's tick counter.
+    pub ticks: u64,
+}
+
+/// The answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing is wrong, or not yet.
+    Healthy,
+    /// The packet works without end.
+    Overdue {
+        /// The packet.
+        id: u64,
+    },
+    /// The engine does nothing for the packet.
+    Stuck {
+        /// The packet.
+        id: u64,
+    },
+}
+
+/// What was seen of one engine so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watchdog {
+    limits: Limits,
+    watched: Option<Watched>,
+}
+
+/// One packet at the head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Watched {
+    id: u64,
+    last_ms: u64,
+    last_ticks: u64,
+    /// Since it was first seen.
+    elapsed_ms: u64,
+    used_ticks: u64,
+    /// Since ticks last moved.
+    stalled_ms: u64,
+}
+
+impl Watchdog {
+    /// A watchdog that has seen nothing.
+    pub fn new(limits: Limits) -> Self {
+        Watchdog {
+            limits,
+            watched: None,
+        }
+    }
+
+    /// Changes the limits; what was seen stays.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    /// Forgets what was seen: the engine was reset, or the device is back from suspend.
+    pub fn restart(&mut self) {
+        self.watched = None;
+    }
+
+    /// Judges. The same verdict comes again as long as it holds.
+    pub fn check(&mut self, sample: Sample) -> Verdict {
+        let Some(id) = sample.head else {
+            self.watched = None;
+            return Verdict::Healthy;
+        };
+        let Some(watched) = self.watched.as_mut().filter(|watched| watched.id == id) else {
+            self.watched = Some(Watched {
+                id,
+                last_ms: sample.now_ms,
+                last_ticks: sample.ticks,
+                elapsed_ms: 0,
+                used_ticks: 0,
+                stalled_ms: 0,
+            });
+            return Verdict::Healthy;
+        };
+        let step = sample
+            .now_ms
+            .saturating_sub(watched.last_ms)
+            .min(self.limits.step_ms);
+        let worked = sample.ticks.saturating_sub(watched.last_ticks);
+        watched.last_ms = sample.now_ms;
+        watched.last_ticks = sample.ticks;
+        watched.elapsed_ms = watched.elapsed_ms.saturating_add(step);
+        watched.used_ticks = watched.used_ticks.saturating_add(worked);
+        watched.stalled_ms = if worked > 0 {
+            0
+        } else {
+            watched.stalled_ms.saturating_add(step)
+        };
+        if watched.stalled_ms >= self.limits.stuck_ms {
+            Verdict::Stuck { id }
+        } else if watched.used_ticks > self.limits.ticks && watched.elapsed_ms > self.limits.time_ms
+        {
+            Verdict::Overdue { id }
+        } else {
+            Verdict::Healthy
+        }
+    }
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Cases by hand, and a judge that looks at the whole history each time.
+
+use super::*;
+use proptest::prelude::*;
+use std::vec::Vec;
+
+const LIMITS: Limits = Limits {
+    ticks: 1000,
+    time_ms: 2000,
+    stuck_ms: 5000,
+    step_ms: 300,
+};
+
+/// Asks every `period` ms for `for_ms`, with `rate` ticks per second; the first verdict that is not
+/// healthy, and when.
+fn run(
+    dog: &mut Watchdog,
+    start: (u64, u64),
+    rate: u64,
+    period: u64,
+    for_ms: u64,
+) -> Option<(u64, Verdict)> {
+    (0..=for_ms / period).find_map(|i| {
+        let passed = i * period;
+        let verdict = dog.check(Sample {
+            now_ms: start.0 + passed,
+            head: Some(7),
+            ticks: start.1 + passed * rate / 1000,
+        });
+        (verdict != Verdict::Healthy).then_some((passed, verdict))
+    })
+}
+
+#[test]
+fn an_endless_job_is_overdue() {
+    let mut dog = Watchdog::new(LIMITS);
+    // Fast: the time decides. Slow: the ticks do.
+    let fast = run(&mut dog, (100, 0), 1_000_000, 100, 60_000);
+    assert_eq!(fast, Some((2100, Verdict::Overdue { id: 7 })));
+    dog.restart();
+    let slow = run(&mut dog, (100, 0), 100, 100, 60_000);
+    assert_eq!(slow, Some((10_100, Verdict::Overdue { id: 7 })));
+}
+
+#[test]
+fn a_dead_engine_is_stuck() {
+    let mut dog = Watchdog::new(LIMITS);
+    let dead = run(&mut dog, (0, 50), 0, 100, 60_000);
+    assert_eq!(dead, Some((5000, Verdict::Stuck { id: 7 })));
+}
+
+#[test]
+fn a_slow_host_is_no_hang() {
+    let mut dog = Watchdog::new(LIMITS);
+    // One tick per second for a quarter of an hour.
+    assert_eq!(run(&mut dog, (0, 0), 1, 100, 900_000), None);
+}
+
+#[test]
+fn a_clock_that_jumps_kills_nobody() {
+    let mut dog = Watchdog::new(LIMITS);
+    let at = |now_ms, ticks| Sample {
+        now_ms,
+        head: Some(7),
+        ticks,
+    };
+    for now in [0, 3_600_000, 0, u64::MAX, 5] {
+        assert_eq!(dog.check(at(now, 0)), Verdict::Healthy);
+    }
+    // Worked like mad, but for how long?
+    assert_eq!(dog.check(at(u64::MAX, u64::MAX)), Verdict::Healthy);
+}
+
+#[test]
+fn a_counter_that_goes_back_is_no_progress() {
+    let mut dog = Watchdog::new(LIMITS);
+    let stuck = (0..100u64).any(|i| {
+        dog.check(Sample {
+            now_ms: i * 100,
+            head: Some(1),
+            ticks: 1_000_000 - i,
+        }) == Verdict::Stuck { id: 1 }
+    });
+    assert!(stuck);
+}
+
+#[test]
+fn a_new_packet_starts_anew() {
+    let mut dog = Watchdog::new(LIMITS);
+    for i in 0..1000 {
+        let verdict = dog.check(Sample {
+            now_ms: i * 300,
+            head: (i % 5 != 4).then_some(i / 5),
+            ticks: i * 400,
+        });
+        assert_eq!(verdict, Verdict::Healthy);
+    }
+}
+
+proptest! {
+    #[test]
+    fn like_a_judge_of_the_history(
+        steps in prop::collection::vec(
+            (0i64..400, prop::option::weighted(0.98, 0u64..2), prop_oneof![1 => Just(0i64), 1 => -5i64..200]),
+            1..150,
+        ),
+        hold: bool,
+    ) {
+        let limits = Limits { ticks: 1500, time_ms: 2500, stuck_ms: 1500, step_ms: 300 };
+        let mut dog = Watchdog::new(limits);
+        let mut history: Vec<Sample> = Vec::new();
+        let (mut now_ms, mut ticks) = (10_000, 10_000);
+        for (time, head, work) in steps {
+            now_ms += time - 20;
+            ticks += work;
+            let head = if hold { Some(3) } else { head.map(|h| h + now_ms as u64 / 4000) };
+            let sample = Sample { now_ms: now_ms as u64, head, ticks: ticks as u64 };
+            history.push(sample);
+            // The samples since this packet came to the head, in pairs.
+            let since: Vec<_> = history.iter().rev().take_while(|s| s.head == head).collect();
+            let pairs: Vec<(u64, u64)> = since
+                .windows(2)
+                .map(|w| (
+                    w[0].now_ms.saturating_sub(w[1].now_ms).min(limits.step_ms),
+                    w[0].ticks.saturating_sub(w[1].ticks),
+                ))
+                .collect();
+            let stalled: u64 = pairs.iter().take_while(|p| p.1 == 0).map(|p| p.0).sum();
+            let elapsed: u64 = pairs.iter().map(|p| p.0).sum();
+            let used: u64 = pairs.iter().map(|p| p.1).sum();
+            let expected = match head {
+                Some(id) if stalled >= limits.stuck_ms => Verdict::Stuck { id },
+                Some(id) if used > limits.ticks && elapsed > limits.time_ms => Verdict::Overdue { id },
+                _ => Verdict::Healthy,
+            };
+            prop_assert_eq!(dog.check(sample), expected);
+        }
+    }
+}
