@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The heap that [`crate::policy`] draws from: the kernel's `KVVec`, with `GFP_KERNEL`.
+
+use crate::policy::heap::{
+    FallibleVec,
+    Heap,
+    OutOfMemory, //
+};
+use kernel::prelude::*;
+
+/// `policy`'s memory in the driver.
+pub(crate) struct KernelHeap;
+
+impl Heap for KernelHeap {
+    type Vec<T> = Elements<T>;
+}
+
+/// A vector of the policy's.
+pub(crate) struct Elements<T>(KVVec<T>);
+
+impl<T> FallibleVec<T> for Elements<T> {
+    fn new() -> Self {
+        Self(KVVec::new())
+    }
+
+    fn reserve(&mut self, additional: usize) -> Result<(), OutOfMemory> {
+        self.0
+            .reserve(additional, GFP_KERNEL)
+            .map_err(|_| OutOfMemory)
+    }
+
+    fn try_push(&mut self, value: T) -> Result<(), OutOfMemory> {
+        self.0.push(value, GFP_KERNEL).map_err(|_| OutOfMemory)
+    }
+
+    fn try_insert(&mut self, at: usize, value: T) -> Result<(), OutOfMemory> {
+        self.reserve(1)?;
+        let at = at.min(self.0.len());
+        self.0
+            .insert_within_capacity(at, value)
+            .map_err(|_| OutOfMemory)
+    }
+
+    fn remove(&mut self, at: usize) -> Option<T> {
+        self.0.remove(at).ok()
+    }
+
+    fn pop(&mut self) -> Option<T> {
+        self.0.pop()
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.0.truncate(len);
+    }
+
+    fn as_slice(&self) -> &[T] {
+        &self.0
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [T] {
+        &mut self.0
+    }
+}
+
+impl From<OutOfMemory> for Error {
+    fn from(_: OutOfMemory) -> Self {
+        ENOMEM
+    }
+}

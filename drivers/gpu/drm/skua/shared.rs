@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory that driver and device share: status page, GART table, rings, context descriptors.
+//!
+//! All of it is coherent system memory, allocated at probe and freed when the device is unbound; access
+//! goes through [`Devres::try_access`](kernel::devres::Devres::try_access), which is `None` afterwards.
+//!
+//! The status page and the GART table are at bus addresses (the device must find them before it can
+//! translate); rings and descriptors are seen by the engines through the GART window:
+//!
+//! ```text
+//! GART window   page 0..16            16 pages for each engine     rest
+//!               context descriptors   rings                        unmapped: the dummy page
+//! ```
+//!
+//! What is read from here was written by the device and is believed by nobody: each reader checks it.
+
+use crate::{
+    caps::{
+        Caps,
+        GART_PAGES, //
+    },
+    spec::{
+        address::{
+            BusAddr,
+            GpuPhys,
+            PAGE_SIZE, //
+        },
+        context::Descriptor,
+        fault,
+        mmu::Entry,
+        status, //
+    }, //
+};
+use kernel::{
+    device::{
+        Bound,
+        Device, //
+    },
+    dma::Coherent,
+    io::{
+        io_read,
+        io_write, //
+    },
+    prelude::*,
+    sync::barrier, //
+};
+
+/// Contexts that can exist at a time.
+pub(crate) const MAX_CONTEXTS: u32 = 1024;
+/// Bytes of each engine's ring.
+pub(crate) const RING_SIZE: u32 = 64 * 1024;
+
+const CONTEXT_PAGES: u32 = 16;
+const RING_PAGES: u32 = 16;
+const DESCRIPTOR_WORDS: usize = (Descriptor::SIZE / 8) as usize;
+
+const _: () = {
+    assert!(MAX_CONTEXTS as u64 * Descriptor::SIZE == CONTEXT_PAGES as u64 * PAGE_SIZE);
+    assert!(RING_SIZE as u64 == RING_PAGES as u64 * PAGE_SIZE);
+    assert!(CONTEXT_PAGES + crate::spec::pci::MAX_ENGINES * RING_PAGES <= GART_PAGES);
+};
+
+/// The shared memory.
+pub(crate) struct Shared {
+    status: Coherent<[u64]>,
+    gart: Coherent<[u64]>,
+    dummy: Coherent<[u64]>,
+    contexts: Coherent<[u64]>,
+    rings: KVec<Coherent<[u32]>>,
+}
+
+/// The words of `bytes` bytes.
+const fn words(bytes: u64) -> usize {
+    // CAST: all areas are small.
+    (bytes / 8) as usize
+}
+
+impl Shared {
+    /// Allocates all of it, zeroed, and fills the GART table. `ENOMEM`.
+    pub(crate) fn new(dev: &Device<Bound>, caps: &Caps) -> Result<Self> {
+        let mut rings = KVec::with_capacity(caps.engines.len(), GFP_KERNEL)?;
+        for _ in 0..caps.engines.len() {
+            // CAST: 64 KiB.
+            let ring = Coherent::zeroed_slice(dev, RING_SIZE as usize / 4, GFP_KERNEL)?;
+            rings.push(ring, GFP_KERNEL)?;
+        }
+        let shared = Self {
+            status: Coherent::zeroed_slice(dev, words(status::SIZE), GFP_KERNEL)?,
+            gart: Coherent::zeroed_slice(dev, words(u64::from(GART_PAGES) * 8), GFP_KERNEL)?,
+            dummy: Coherent::zeroed_slice(dev, words(PAGE_SIZE), GFP_KERNEL)?,
+            contexts: Coherent::zeroed_slice(
+                dev,
+                words(u64::from(CONTEXT_PAGES) * PAGE_SIZE),
+                GFP_KERNEL,
+            )?,
+            rings,
+        };
+
+        // What is not mapped is the dummy page, read only: a stray access is harmless and a stray write
+        // a fault.
+        for page in 0..GART_PAGES {
+            shared.map(page, shared.dummy.dma_address(), false)?;
+        }
+        shared.map_area(0, CONTEXT_PAGES, shared.contexts.dma_address())?;
+        let mut page = CONTEXT_PAGES;
+        for ring in &shared.rings {
+            shared.map_area(page, RING_PAGES, ring.dma_address())?;
+            page = page.checked_add(RING_PAGES).ok_or(EINVAL)?;
+        }
+        Ok(shared)
+    }
+
+    fn map(&self, page: u32, bus: u64, write: bool) -> Result {
+        let entry = Entry::gart(BusAddr(bus), write, true);
+        let index = usize::try_from(page)?;
+        io_write!(&self.gart, [try: index], entry.0);
+        Ok(())
+    }
+
+    fn map_area(&self, first: u32, pages: u32, bus: u64) -> Result {
+        for page in 0..pages {
+            let at = bus
+                .checked_add(u64::from(page) * PAGE_SIZE)
+                .ok_or(EINVAL)?;
+            self.map(first.checked_add(page).ok_or(EINVAL)?, at, true)?;
+        }
+        Ok(())
+    }
+
+    /// Bus address of the status page.
+    pub(crate) fn status_address(&self) -> u64 {
+        self.status.dma_address()
+    }
+
+    /// Bus address of the GART table.
+    pub(crate) fn gart_address(&self) -> u64 {
+        self.gart.dma_address()
+    }
+
+    /// The 8 bytes at `offset` of the status page.
+    fn status64(&self, offset: u64) -> Result<u64> {
+        let index = usize::try_from(offset / 8)?;
+        Ok(io_read!(&self.status, [try: index]))
+    }
+
+    /// The 4 bytes at `offset` of the status page.
+    fn status32(&self, offset: u64) -> Result<u32> {
+        let word = self.status64(offset)?;
+        // CAST: one half of the word.
+        Ok(if offset % 8 == 0 {
+            word as u32
+        } else {
+            (word >> 32) as u32
+        })
+    }
+
+    /// The 8-byte field `field` (one of [`status::engine`]) of engine `index`.
+    pub(crate) fn engine64(&self, index: u32, field: u64) -> Result<u64> {
+        let value = self.status64(u64::from(index) * status::ENGINE_SIZE + field);
+        // What the device wrote before this field is read after it.
+        barrier::dma_mb(barrier::Read);
+        value
+    }
+
+    /// The 4-byte field `field` (one of [`status::engine`]) of engine `index`.
+    pub(crate) fn engine32(&self, index: u32, field: u64) -> Result<u32> {
+        let value = self.status32(u64::from(index) * status::ENGINE_SIZE + field);
+        barrier::dma_mb(barrier::Read);
+        value
+    }
+
+    /// Fault records that the device has written, modulo 2^32.
+    pub(crate) fn fault_put(&self) -> Result<u32> {
+        let value = self.status32(status::FAULT_PUT);
+        barrier::dma_mb(barrier::Read);
+        value
+    }
+
+    /// Counter snapshots that the device has taken, modulo 2^32.
+    pub(crate) fn snapshot_ack(&self) -> Result<u32> {
+        let value = self.status32(status::SNAPSHOT_ACK);
+        barrier::dma_mb(barrier::Read);
+        value
+    }
+
+    /// Counter `number` of the last snapshot.
+    pub(crate) fn counter(&self, number: u32) -> Result<u64> {
+        self.status64(status::COUNTERS + u64::from(number) * 8)
+    }
+
+    /// Fault record `number`, or `None` if what stands there is not that record.
+    pub(crate) fn fault(&self, number: u32) -> Result<Option<fault::Record>> {
+        let slot = u64::from(number % status::FAULT_RECORDS);
+        let base = status::FAULTS + slot * fault::Record::SIZE;
+        let mut words = [0; 8];
+        for (offset, word) in (base..).step_by(8).zip(&mut words) {
+            *word = self.status64(offset)?;
+        }
+        Ok(fault::Record::from_words(words)
+            .filter(|(_, found)| *found == number)
+            .map(|(record, _)| record))
+    }
+
+    /// GPU-physical address of context descriptor `slot`.
+    pub(crate) fn descriptor_address(caps: &Caps, slot: u32) -> Result<GpuPhys> {
+        caps.gart_base
+            .checked_add(u64::from(slot) * Descriptor::SIZE)
+            .ok_or(EINVAL)
+    }
+
+    /// GPU-physical address of the ring of engine `index`.
+    pub(crate) fn ring_address(caps: &Caps, index: u32) -> Result<GpuPhys> {
+        let page = u64::from(CONTEXT_PAGES) + u64::from(index) * u64::from(RING_PAGES);
+        caps.gart_base.checked_add(page * PAGE_SIZE).ok_or(EINVAL)
+    }
+
+    /// Writes context descriptor `slot`; its engine-written part starts as zero.
+    pub(crate) fn write_descriptor(&self, slot: u32, descriptor: Descriptor) -> Result {
+        let first = usize::try_from(slot)? * DESCRIPTOR_WORDS;
+        let words = descriptor.to_words();
+        for word in 0..DESCRIPTOR_WORDS {
+            let value = words.get(word).copied().unwrap_or(0);
+            io_write!(&self.contexts, [try: first + word], value);
+        }
+        barrier::dma_mb(barrier::Write);
+        Ok(())
+    }
+
+    /// Engine time in ticks, and packets, that descriptor `slot` has counted.
+    pub(crate) fn descriptor_usage(&self, slot: u32) -> Result<(u64, u64)> {
+        let first = usize::try_from(slot)? * DESCRIPTOR_WORDS;
+        let ticks = first + words(Descriptor::TICKS);
+        let packets = first + words(Descriptor::PACKETS);
+        Ok((
+            io_read!(&self.contexts, [try: ticks]),
+            io_read!(&self.contexts, [try: packets]),
+        ))
+    }
+
+    /// Writes `words` into the ring of engine `index` at byte offset `at`.
+    pub(crate) fn write_ring(&self, index: u32, at: u32, words: &[u32]) -> Result {
+        let ring = self.rings.get(usize::try_from(index)?).ok_or(EINVAL)?;
+        let first = usize::try_from(at / 4)?;
+        for (word, value) in (first..).zip(words) {
+            io_write!(ring, [try: word], *value);
+        }
+        Ok(())
+    }
+
+    /// Word `word` of the ring of engine `index`, for debugfs.
+    pub(crate) fn ring_word(&self, index: u32, word: usize) -> Result<u32> {
+        let ring = self.rings.get(usize::try_from(index)?).ok_or(EINVAL)?;
+        Ok(io_read!(ring, [try: word]))
+    }
+}

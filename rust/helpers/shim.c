@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * C that Rust cannot call by itself: inline functions and macros, one line each
+ * where possible. The exceptions are the fault functions, which are TTM's rules
+ * (drivers/gpu/drm/ttm/ttm_bo_vm.c) without TTM.
+ *
+ * shim.h says where each comes from.
+ */
+#include <linux/dma-buf.h>
+#include <linux/dma-fence-chain.h>
+#include <linux/dma-fence.h>
+#include <linux/dma-resv.h>
+#include <linux/io.h>
+#include <linux/mm.h>
+#include <linux/pagemap.h>
+#include <linux/seq_file.h>
+#include <linux/workqueue.h>
+
+#include <drm/drm_debugfs.h>
+#include <drm/drm_device.h>
+#include <drm/drm_file.h>
+#include <drm/drm_gem.h>
+#include <drm/drm_print.h>
+#include <drm/drm_syncobj.h>
+#include <drm/drm_vma_manager.h>
+
+#include "shim.h"
+
+void skua_fence_get(struct dma_fence *fence)
+{
+	dma_fence_get(fence);
+}
+
+void skua_fence_put(struct dma_fence *fence)
+{
+	dma_fence_put(fence);
+}
+
+bool skua_fence_is_signaled(struct dma_fence *fence)
+{
+	return dma_fence_is_signaled(fence);
+}
+
+void skua_fence_set_error(struct dma_fence *fence, int error)
+{
+	dma_fence_set_error(fence, error);
+}
+
+bool skua_fence_begin_signalling(void)
+{
+	return dma_fence_begin_signalling();
+}
+
+void skua_fence_end_signalling(bool cookie)
+{
+	dma_fence_end_signalling(cookie);
+}
+
+struct dma_fence_chain *skua_chain_alloc(void)
+{
+	return dma_fence_chain_alloc();
+}
+
+void skua_chain_free(struct dma_fence_chain *chain)
+{
+	dma_fence_chain_free(chain);
+}
+
+int skua_resv_lock_interruptible(struct dma_resv *resv)
+{
+	return dma_resv_lock_interruptible(resv, NULL);
+}
+
+bool skua_resv_trylock(struct dma_resv *resv)
+{
+	return dma_resv_trylock(resv);
+}
+
+void skua_resv_unlock(struct dma_resv *resv)
+{
+	dma_resv_unlock(resv);
+}
+
+void skua_syncobj_put(struct drm_syncobj *syncobj)
+{
+	drm_syncobj_put(syncobj);
+}
+
+struct dma_fence *skua_syncobj_fence_get(struct drm_syncobj *syncobj)
+{
+	return drm_syncobj_fence_get(syncobj);
+}
+
+/* A function where debugfs is configured, an empty inline where it is not. */
+void skua_debugfs_add_file(struct drm_device *dev, const char *name,
+			   int (*show)(struct seq_file *m, void *unused), void *data)
+{
+	drm_debugfs_add_file(dev, name, show, data);
+}
+
+struct drm_device *skua_debugfs_dev(struct seq_file *m)
+{
+	struct drm_debugfs_entry *entry = m->private;
+
+	return entry->dev;
+}
+
+void *skua_debugfs_data(struct seq_file *m)
+{
+	struct drm_debugfs_entry *entry = m->private;
+
+	return entry->file.data;
+}
+
+/*
+ * drm_gem_object_funcs.mmap: page frame mappings that a fault fills. Called by
+ * drm_gem_mmap_obj(), and by drm_gem_prime_mmap() for an exported buffer.
+ */
+int skua_gem_mmap(struct drm_gem_object *obj, struct vm_area_struct *vma)
+{
+	if (drm_gem_is_imported(obj)) {
+		int ret;
+
+		/* The exporter sets its own. */
+		vma->vm_private_data = NULL;
+		vma->vm_ops = NULL;
+
+		/* dma_buf_mmap() takes the offset within the buffer. */
+		ret = dma_buf_mmap(obj->import_attach->dmabuf, vma, 0);
+		/* The vma has the exporter's reference now, not ours. */
+		if (!ret)
+			drm_gem_object_put(obj);
+		return ret;
+	}
+
+	/* vmf_insert_pfn_prot() has a BUG_ON() for these. */
+	if (vma_is_cow_mapping(vma))
+		return -EINVAL;
+
+	vm_flags_set(vma, VM_IO | VM_PFNMAP | VM_DONTEXPAND | VM_DONTDUMP);
+	vma->vm_page_prot = vma_get_page_prot(vma);
+	return 0;
+}
+
+void skua_gem_unmap(struct drm_gem_object *obj)
+{
+	drm_vma_node_unmap(&obj->vma_node, obj->dev->anon_inode->i_mapping);
+}
+
+/*
+ * Takes the reservation lock of @obj in a fault. The lock order is mmap_lock
+ * after reservation everywhere else (a copy to user memory under the lock takes
+ * mmap_lock), so here it may only be tried; if that fails, wait for it without
+ * mmap_lock and have the fault done again.
+ *
+ * Return: 0 with the lock held, or the vm_fault_t to return without it.
+ */
+unsigned int skua_fault_reserve(struct vm_fault *vmf, struct drm_gem_object *obj)
+{
+	if (likely(dma_resv_trylock(obj->resv)))
+		return 0;
+
+	if (fault_flag_allow_retry_first(vmf->flags)) {
+		if (!(vmf->flags & FAULT_FLAG_RETRY_NOWAIT)) {
+			/* The vma may go away with mmap_lock, and its reference with it. */
+			drm_gem_object_get(obj);
+			mmap_read_unlock(vmf->vma->vm_mm);
+			if (!dma_resv_lock_interruptible(obj->resv, NULL))
+				dma_resv_unlock(obj->resv);
+			drm_gem_object_put(obj);
+		}
+		return (__force unsigned int)VM_FAULT_RETRY;
+	}
+
+	if (dma_resv_lock_interruptible(obj->resv, NULL))
+		return (__force unsigned int)VM_FAULT_NOPAGE;
+	return 0;
+}
+
+/*
+ * Waits for the moves of @obj (its kernel fences) in a fault, by the same rules.
+ * The reservation lock is held on entry, and on return only if that is 0.
+ */
+unsigned int skua_fault_wait_kernel(struct vm_fault *vmf, struct drm_gem_object *obj)
+{
+	long err;
+
+	if (dma_resv_test_signaled(obj->resv, DMA_RESV_USAGE_KERNEL))
+		return 0;
+
+	if (fault_flag_allow_retry_first(vmf->flags)) {
+		if (vmf->flags & FAULT_FLAG_RETRY_NOWAIT) {
+			dma_resv_unlock(obj->resv);
+			return (__force unsigned int)VM_FAULT_RETRY;
+		}
+		drm_gem_object_get(obj);
+		mmap_read_unlock(vmf->vma->vm_mm);
+		(void)dma_resv_wait_timeout(obj->resv, DMA_RESV_USAGE_KERNEL, true,
+					    MAX_SCHEDULE_TIMEOUT);
+		dma_resv_unlock(obj->resv);
+		drm_gem_object_put(obj);
+		return (__force unsigned int)VM_FAULT_RETRY;
+	}
+
+	err = dma_resv_wait_timeout(obj->resv, DMA_RESV_USAGE_KERNEL, true,
+				    MAX_SCHEDULE_TIMEOUT);
+	if (err < 0) {
+		dma_resv_unlock(obj->resv);
+		return (__force unsigned int)(err == -ERESTARTSYS ? VM_FAULT_NOPAGE :
+								    VM_FAULT_SIGBUS);
+	}
+	return 0;
+}
+
+/* The page of @obj, counted from its start, that @vmf is about. */
+unsigned long skua_fault_page(struct vm_fault *vmf, struct drm_gem_object *obj)
+{
+	return linear_page_index(vmf->vma, vmf->address) - drm_vma_node_start(&obj->vma_node);
+}
+
+/* Pages of the mapping that follow the one @vmf is about. */
+unsigned long skua_fault_pages_after(struct vm_fault *vmf)
+{
+	return (vmf->vma->vm_end - (vmf->address & PAGE_MASK)) / PAGE_SIZE - 1;
+}
+
+unsigned int skua_fault_insert(struct vm_fault *vmf, unsigned long ahead, unsigned long pfn,
+			       bool wc)
+{
+	struct vm_area_struct *vma = vmf->vma;
+	pgprot_t prot = vma->vm_page_prot;
+
+	/* Device memory is neither cached nor encrypted. */
+	if (wc)
+		prot = pgprot_decrypted(pgprot_writecombine(prot));
+
+	return (__force unsigned int)vmf_insert_pfn_prot(vma,
+							 (vmf->address & PAGE_MASK) +
+							 ahead * PAGE_SIZE, pfn, prot);
+}
+
+/*
+ * drm_gem_get_pages() and drm_gem_put_pages() use nothing of the object but its
+ * file and its size. Naming these, instead of the object, lets the pages have
+ * an owner that does not depend on the object's lifetime.
+ */
+struct page **skua_pages_get(struct file *filp, unsigned long long size)
+{
+	struct drm_gem_object obj = { .filp = filp, .size = size };
+
+	return drm_gem_get_pages(&obj);
+}
+
+void skua_pages_put(struct file *filp, unsigned long long size, struct page **pages, bool dirty)
+{
+	struct drm_gem_object obj = { .filp = filp, .size = size };
+
+	drm_gem_put_pages(&obj, pages, dirty, dirty);
+}
+
+unsigned long skua_page_to_pfn(struct page *page)
+{
+	return page_to_pfn(page);
+}
+
+void skua_init_delayed_work(struct delayed_work *work, void (*func)(struct work_struct *work))
+{
+	INIT_DELAYED_WORK(work, func);
+}
+
+void skua_memset_io(void *dst, int value, unsigned long count)
+{
+	memset_io((void __iomem __force *)dst, value, count);
+}
+
+void skua_memcpy_fromio(void *dst, const void *src, unsigned long count)
+{
+	memcpy_fromio(dst, (const void __iomem __force *)src, count);
+}
+
+void skua_memcpy_toio(void *dst, const void *src, unsigned long count)
+{
+	memcpy_toio((void __iomem __force *)dst, src, count);
+}
+
+void skua_wmb(void)
+{
+	wmb();
+}

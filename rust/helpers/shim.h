@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What rust/kernel needs from C: inline functions, macros, and exported
+ * functions whose headers the kernel crate's bindings do not see.
+ *
+ * This file includes nothing, so that bindgen can read it with no kernel flags;
+ * shim.c includes it together with the real headers, so that the C compiler
+ * checks each prototype against the function it names. Types that
+ * kernel::bindings has are taken from there.
+ */
+#ifndef SKUA_SHIM_H
+#define SKUA_SHIM_H
+
+struct dma_fence;
+struct dma_fence_chain;
+struct dma_resv;
+struct delayed_work;
+struct drm_device;
+struct drm_file;
+struct drm_gem_object;
+struct drm_printer;
+struct drm_syncobj;
+struct file;
+struct page;
+struct seq_file;
+struct vm_area_struct;
+struct vm_fault;
+struct work_struct;
+
+/* include/linux/dma-fence.h */
+void skua_fence_get(struct dma_fence *fence);
+void skua_fence_put(struct dma_fence *fence);
+_Bool skua_fence_is_signaled(struct dma_fence *fence);
+void skua_fence_set_error(struct dma_fence *fence, int error);
+_Bool skua_fence_begin_signalling(void);
+void skua_fence_end_signalling(_Bool cookie);
+
+/* include/linux/dma-fence-chain.h */
+struct dma_fence_chain *skua_chain_alloc(void);
+void skua_chain_free(struct dma_fence_chain *chain);
+
+/* include/linux/dma-resv.h */
+int skua_resv_lock_interruptible(struct dma_resv *resv);
+_Bool skua_resv_trylock(struct dma_resv *resv);
+void skua_resv_unlock(struct dma_resv *resv);
+
+/* include/drm/drm_syncobj.h */
+struct drm_syncobj *drm_syncobj_find(struct drm_file *file, unsigned int handle);
+int drm_syncobj_find_fence(struct drm_file *file, unsigned int handle,
+			   unsigned long long point, unsigned long long flags,
+			   struct dma_fence **fence);
+void drm_syncobj_add_point(struct drm_syncobj *syncobj, struct dma_fence_chain *chain,
+			   struct dma_fence *fence, unsigned long long point);
+void drm_syncobj_replace_fence(struct drm_syncobj *syncobj, struct dma_fence *fence);
+int drm_syncobj_create(struct drm_syncobj **out, unsigned int flags, struct dma_fence *fence);
+void skua_syncobj_put(struct drm_syncobj *syncobj);
+struct dma_fence *skua_syncobj_fence_get(struct drm_syncobj *syncobj);
+
+/* include/drm/drm_print.h, include/drm/drm_debugfs.h */
+void drm_printf(struct drm_printer *p, const char *f, ...);
+void skua_debugfs_add_file(struct drm_device *dev, const char *name,
+			   int (*show)(struct seq_file *m, void *unused), void *data);
+struct drm_device *skua_debugfs_dev(struct seq_file *m);
+void *skua_debugfs_data(struct seq_file *m);
+
+/* include/drm/drm_gem.h, include/drm/drm_vma_manager.h */
+int skua_gem_mmap(struct drm_gem_object *obj, struct vm_area_struct *vma);
+void skua_gem_unmap(struct drm_gem_object *obj);
+
+/* include/linux/mm.h */
+unsigned int skua_fault_reserve(struct vm_fault *vmf, struct drm_gem_object *obj);
+unsigned long skua_fault_page(struct vm_fault *vmf, struct drm_gem_object *obj);
+unsigned long skua_fault_pages_after(struct vm_fault *vmf);
+unsigned int skua_fault_insert(struct vm_fault *vmf, unsigned long ahead, unsigned long pfn,
+			       _Bool wc);
+unsigned int skua_fault_wait_kernel(struct vm_fault *vmf, struct drm_gem_object *obj);
+
+/* drm_gem_get_pages(), drm_gem_put_pages() */
+struct page **skua_pages_get(struct file *filp, unsigned long long size);
+void skua_pages_put(struct file *filp, unsigned long long size, struct page **pages, _Bool dirty);
+unsigned long skua_page_to_pfn(struct page *page);
+
+/* include/linux/workqueue.h */
+void skua_init_delayed_work(struct delayed_work *work, void (*func)(struct work_struct *work));
+
+/* include/linux/io.h, include/asm/barrier.h */
+void skua_memset_io(void *dst, int value, unsigned long count);
+void skua_memcpy_fromio(void *dst, const void *src, unsigned long count);
+void skua_memcpy_toio(void *dst, const void *src, unsigned long count);
+void skua_wmb(void);
+
+/* rust/helpers/trace.c */
+void skua_trace_submit(struct drm_device *dev, unsigned int engine, unsigned int context,
+		       unsigned long long fence_context, unsigned long long fence_seqno);
+void skua_trace_start(struct drm_device *dev, unsigned int engine, unsigned int context,
+		      unsigned long long fence_context, unsigned long long fence_seqno);
+void skua_trace_done(struct drm_device *dev, unsigned int engine, unsigned int context,
+		     unsigned long long fence_context, unsigned long long fence_seqno, int error);
+void skua_trace_fault(struct drm_device *dev, unsigned int engine, unsigned int context,
+		      unsigned int reason, unsigned long long address);
+
+#endif /* SKUA_SHIM_H */

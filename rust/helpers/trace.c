@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The tracepoints, and functions that Rust can call: declare_trace!() of the
+ * kernel crate reaches in-tree tracepoints only.
+ */
+#include <linux/types.h>
+
+#include "shim.h"
+
+#define CREATE_TRACE_POINTS
+#include "trace.h"
+
+void skua_trace_submit(struct drm_device *dev, u32 engine, u32 context, u64 fence_context,
+		       u64 fence_seqno)
+{
+	trace_skua_submit(dev, engine, context, fence_context, fence_seqno);
+}
+
+void skua_trace_start(struct drm_device *dev, u32 engine, u32 context, u64 fence_context,
+		      u64 fence_seqno)
+{
+	trace_skua_start(dev, engine, context, fence_context, fence_seqno);
+}
+
+void skua_trace_done(struct drm_device *dev, u32 engine, u32 context, u64 fence_context,
+		     u64 fence_seqno, int error)
+{
+	trace_skua_done(dev, engine, context, fence_context, fence_seqno, error);
+}
+
+void skua_trace_fault(struct drm_device *dev, u32 engine, u32 context, u32 reason, u64 address)
+{
+	trace_skua_fault(dev, engine, context, reason, address);
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Tracepoints of a submission's life and of engine faults. The fields are those
+ * of the stable gpu_scheduler events: dev, engine, fence=context:seqno.
+ */
+#undef TRACE_SYSTEM
+#define TRACE_SYSTEM skua
+
+#if !defined(SKUA_TRACE_H) || defined(TRACE_HEADER_MULTI_READ)
+#define SKUA_TRACE_H
+
+#include <linux/tracepoint.h>
+
+#include <drm/drm_device.h>
+
+DECLARE_EVENT_CLASS(skua_job,
+	TP_PROTO(struct drm_device *drm, u32 engine, u32 context, u64 fence_context,
+		 u64 fence_seqno),
+	TP_ARGS(drm, engine, context, fence_context, fence_seqno),
+	TP_STRUCT__entry(
+		__string(dev, dev_name(drm->dev))
+		__field(u32, engine)
+		__field(u32, context)
+		__field(u64, fence_context)
+		__field(u64, fence_seqno)
+	),
+	TP_fast_assign(
+		__assign_str(dev);
+		__entry->engine = engine;
+		__entry->context = context;
+		__entry->fence_context = fence_context;
+		__entry->fence_seqno = fence_seqno;
+	),
+	TP_printk("dev=%s, engine=%u, context=%u, fence=%llu:%llu", __get_str(dev),
+		  __entry->engine, __entry->context, __entry->fence_context,
+		  __entry->fence_seqno)
+);
+
+/* Accepted: the fence is published, the work waits in its context's queue. */
+DEFINE_EVENT(skua_job, skua_submit,
+	TP_PROTO(struct drm_device *drm, u32 engine, u32 context, u64 fence_context,
+		 u64 fence_seqno),
+	TP_ARGS(drm, engine, context, fence_context, fence_seqno)
+);
+
+/* Written to an engine's ring. */
+DEFINE_EVENT(skua_job, skua_start,
+	TP_PROTO(struct drm_device *drm, u32 engine, u32 context, u64 fence_context,
+		 u64 fence_seqno),
+	TP_ARGS(drm, engine, context, fence_context, fence_seqno)
+);
+
+/* Finished: error is what the fence carries, 0 or a negative errno. */
+TRACE_EVENT(skua_done,
+	TP_PROTO(struct drm_device *drm, u32 engine, u32 context, u64 fence_context,
+		 u64 fence_seqno, int error),
+	TP_ARGS(drm, engine, context, fence_context, fence_seqno, error),
+	TP_STRUCT__entry(
+		__string(dev, dev_name(drm->dev))
+		__field(u32, engine)
+		__field(u32, context)
+		__field(u64, fence_context)
+		__field(u64, fence_seqno)
+		__field(int, error)
+	),
+	TP_fast_assign(
+		__assign_str(dev);
+		__entry->engine = engine;
+		__entry->context = context;
+		__entry->fence_context = fence_context;
+		__entry->fence_seqno = fence_seqno;
+		__entry->error = error;
+	),
+	TP_printk("dev=%s, engine=%u, context=%u, fence=%llu:%llu, error=%d", __get_str(dev),
+		  __entry->engine, __entry->context, __entry->fence_context,
+		  __entry->fence_seqno, __entry->error)
+);
+
+/* A fault record of the device. reason is the manual's code. */
+TRACE_EVENT(skua_fault,
+	TP_PROTO(struct drm_device *drm, u32 engine, u32 context, u32 reason, u64 address),
+	TP_ARGS(drm, engine, context, reason, address),
+	TP_STRUCT__entry(
+		__string(dev, dev_name(drm->dev))
+		__field(u32, engine)
+		__field(u32, context)
+		__field(u32, reason)
+		__field(u64, address)
+	),
+	TP_fast_assign(
+		__assign_str(dev);
+		__entry->engine = engine;
+		__entry->context = context;
+		__entry->reason = reason;
+		__entry->address = address;
+	),
+	TP_printk("dev=%s, engine=%u, context=%u, reason=%u, address=0x%llx", __get_str(dev),
+		  __entry->engine, __entry->context, __entry->reason, __entry->address)
+);
+
+#endif /* SKUA_TRACE_H */
+
+#undef TRACE_INCLUDE_PATH
+#define TRACE_INCLUDE_PATH .
+#undef TRACE_INCLUDE_FILE
+#define TRACE_INCLUDE_FILE trace
+#include <trace/define_trace.h>

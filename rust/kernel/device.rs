@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What [`drm::Device`] and the bus device do not offer a driver that has no `unsafe`.
+
+use kernel::{
+    bindings,
+    device::Core,
+    dma::{
+        Device as _,
+        DmaMask, //
+    },
+    drm,
+    pci,
+    prelude::*,
+    sync::barrier::{
+        smp_mb,
+        Read, //
+    }, //
+};
+
+/// The C structure of a DRM device.
+pub(super) fn as_raw<D: drm::Driver, C: drm::DeviceContext>(
+    dev: &drm::Device<D, C>,
+) -> *mut bindings::drm_device {
+    // CAST: `drm::Device` is `repr(C)` and begins with `Opaque<drm_device>`, whose content may be
+    // written through a shared reference.
+    core::ptr::from_ref(dev)
+        .cast_mut()
+        .cast::<bindings::drm_device>()
+}
+
+/// Keeps the device from being unregistered and unbound, from anywhere: work items, faults, timers.
+///
+/// [`None`] before registration and once unplugging has begun. Unplugging waits until the guard is
+/// dropped, so do not wait for the GPU with it; it is not to be taken in interrupt handlers that
+/// cannot be delayed, but it never sleeps.
+pub(crate) fn enter<D: drm::Driver>(
+    dev: &drm::Device<D>,
+) -> Option<drm::RegistrationGuard<'_, D>> {
+    // SAFETY:
+    // - The pointer is that of a valid reference, embedded in a `drm::Device<D>`.
+    // - The `Ioctl` context promises that the device has been registered at some point. The only use
+    //   made of it before that is checked below is `drm_dev_enter()`, which is valid on any device.
+    let ioctl: &drm::Device<D, drm::Ioctl> = unsafe { drm::Device::from_raw(as_raw(dev)) };
+    let guard = ioctl.registration_guard()?;
+
+    // An unregistered device lets `drm_dev_enter()` pass. `registered` is set once, by
+    // `drm_dev_register()`, after the registration data has been stored; it is cleared by
+    // `drm_dev_unplug()` only after it has waited for sections like this one.
+    //
+    // SAFETY: The device is valid; the field is a plain `bool` that another CPU may be setting.
+    let registered = unsafe { (&raw const (*as_raw(dev)).registered).read_volatile() };
+    smp_mb(Read);
+    registered.then_some(guard)
+}
+
+/// Whether the device is being unplugged, or was. A hint: see [`enter`] for a guarantee.
+pub(crate) fn is_unplugged<D: drm::Driver>(dev: &drm::Device<D>) -> bool {
+    let mut index = 0;
+    // SAFETY: The device is valid.
+    if unsafe { bindings::drm_dev_enter(as_raw(dev), &mut index) } {
+        // SAFETY: `index` is from the successful enter.
+        unsafe { bindings::drm_dev_exit(index) };
+        false
+    } else {
+        true
+    }
+}
+
+/// Registers `drm` with userspace, with `data` for its ioctls.
+///
+/// A safe form of [`drm::Registration::new`]. The result must be dropped before `'a` ends, which
+/// holds if it is a field of the bus driver's `Data`: the bus drops that at unbind, always. Do not
+/// pass it to `mem::forget()`.
+pub(crate) fn register<'a, D: drm::Driver, E>(
+    dev: &'a kernel::device::Device<kernel::device::Bound>,
+    drm: drm::UnregisteredDevice<D>,
+    data: impl PinInit<D::RegistrationData<'a>, E>,
+) -> Result<drm::Registration<'a, D>>
+where
+    Error: From<E>,
+{
+    // SAFETY: The caller does not forget the registration, as demanded above.
+    unsafe { drm::Registration::new(dev, drm, data, 0) }
+}
+
+/// Sets the device's DMA mask for streaming and coherent mappings to `bits` bits.
+///
+/// To be called in probe before anything is mapped or allocated for DMA: `Core` is the context of bus
+/// callbacks. `EIO` if the platform cannot do it, `EINVAL` for more than 64 bits.
+pub(crate) fn set_dma_bits(pdev: &pci::Device<Core<'_>>, bits: u32) -> Result {
+    let mask = DmaMask::try_new(bits)?;
+    // SAFETY: In probe, before this call, nobody can have made DMA mappings or allocations.
+    unsafe { pdev.dma_set_mask_and_coherent(mask) }
+}

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What [`drm::Driver`] cannot say in 7.3: syncobjs, fdinfo, debugfs, PRIME import.
+//!
+//! # Model
+//!
+//! The DRM core looks at `drm_device.driver` when it needs it, so a device can be given another table
+//! of functions until it is registered; the kernel crate itself does that
+//! (`rust/kernel/drm/device.rs`). [`extend`] copies the table that
+//! [`UnregisteredDevice::new`](drm::UnregisteredDevice::new) installed, adds to it, and installs the
+//! copy. There is one copy for a driver, in a [`Vtable`] static: files in use point into it, and they
+//! keep the module, through `fops.owner`.
+//!
+//! # Safety of the approach
+//!
+//! - `UnregisteredDevice` is not `Send` and its device is not registered: nobody else looks.
+//! - Features may be added before registration: render and GEM were set up at allocation and stay;
+//!   syncobj state is made per file at open.
+//! - [`extend`] checks that the device is what it believes it to be, and fails otherwise.
+//! - Concurrent probes write the same content; one of them writes, the others wait.
+//!
+//! C header: `include/drm/drm_drv.h`.
+
+use super::{
+    device,
+    gem::{
+        self,
+        GemExt, //
+    },
+    pages::Segment,
+    printer::{
+        Printer,
+        SeqPrinter, //
+    },
+    shim, //
+};
+use core::ptr;
+use kernel::{
+    bindings,
+    drm::{
+        self,
+        gem::Object,
+        Registered, //
+    },
+    prelude::*,
+    sync::{
+        aref::ARef,
+        SetOnce, //
+    }, //
+};
+
+/// What a driver adds to [`drm::Driver`].
+pub(crate) trait DriverExt: drm::Driver<Object = Object<Self::Gem>> + Sized + 'static {
+    /// What is in the driver's objects.
+    type Gem: GemExt<Driver = Self>;
+
+    /// A static of the driver, its own.
+    fn vtable() -> &'static Vtable;
+
+    /// Files in the device's debugfs directory.
+    const DEBUGFS: &'static [DebugfsFile<Self>] = &[];
+
+    /// Prints the driver's keys of `file` to fdinfo (`drm-usage-stats.rst`). The core has printed
+    /// driver, client and device. The device is registered; may sleep, not for the GPU.
+    fn show_fdinfo(
+        dev: &drm::Device<Self, Registered>,
+        file: &drm::File<Self::File>,
+        printer: &mut Printer<'_>,
+    );
+
+    /// Makes an object for memory of another driver: `size` bytes (whole pages), which the device
+    /// finds at `segments`, in order; they may be longer together. The object is made by
+    /// [`gem::create`](super::gem::create) with that size, and stays [`gem::Placement::Nowhere`].
+    fn import(
+        dev: &drm::Device<Self>,
+        size: usize,
+        segments: KVVec<Segment>,
+    ) -> Result<ARef<Object<Self::Gem>>>;
+}
+
+/// A file that shows text in debugfs.
+pub(crate) struct DebugfsFile<D: DriverExt> {
+    /// Its name.
+    pub(crate) name: &'static CStr,
+    /// Writes its content. The device is registered.
+    pub(crate) show: fn(&drm::Device<D, Registered>, &mut SeqPrinter<'_>) -> Result,
+}
+
+/// Room for a driver's extended tables: `static VTABLE: Vtable = Vtable::new();`.
+pub(crate) struct Vtable {
+    driver: SetOnce<Table<bindings::drm_driver>>,
+    fops: SetOnce<Table<bindings::file_operations>>,
+}
+
+impl Vtable {
+    /// Empty room.
+    pub(crate) const fn new() -> Self {
+        Self {
+            driver: SetOnce::new(),
+            fops: SetOnce::new(),
+        }
+    }
+}
+
+#[repr(transparent)]
+struct Table<T>(T);
+
+// SAFETY: The tables hold pointers to functions and to static data and are not written once stored.
+unsafe impl<T> Send for Table<T> {}
+// SAFETY: As above.
+unsafe impl<T> Sync for Table<T> {}
+
+/// Stores `new` in `cell`, or waits until who came first has done so.
+fn store<T>(cell: &'static SetOnce<Table<T>>, new: T) -> &'static T {
+    cell.populate(Table(new));
+    loop {
+        if let Some(table) = cell.as_ref() {
+            return &table.0;
+        }
+        // Another probe is between claiming the cell and having filled it: a copy away.
+        //
+        // SAFETY: Probe is process context and may sleep.
+        unsafe { bindings::schedule_timeout_uninterruptible(1) };
+    }
+}
+
+/// Extends `dev` by what `D` adds, before it is registered.
+///
+/// `EINVAL` if the device is not laid out as expected (another kernel than this was written for), or
+/// if [`DriverExt::vtable`] is another driver's.
+pub(crate) fn extend<D: DriverExt>(dev: &drm::UnregisteredDevice<D>) -> Result {
+    let raw = device::as_raw::<D, _>(dev);
+
+    // SAFETY: `raw` is the device of a valid reference, not registered, thus private to this thread.
+    // What is read here is only compared.
+    let (parent, stock) = unsafe { ((*raw).dev, (*raw).driver) };
+    let expected: &D::ParentDevice<kernel::device::Normal> = (**dev).as_ref();
+    let expected: &kernel::device::Device = expected.as_ref();
+    if !ptr::eq(parent, ptr::from_ref(expected).cast_mut().cast()) || stock.is_null() {
+        return Err(EINVAL);
+    }
+    // SAFETY: The parent is as expected, so this is a `drm_device`, and `driver` is the static table
+    // that `UnregisteredDevice::new()` has installed.
+    let stock = unsafe { &*stock };
+    if !ptr::eq(stock.name.cast_const(), D::INFO.name.as_char_ptr())
+        || !ptr::eq(stock.ioctls, D::IOCTLS.as_ptr())
+        || stock.fops.is_null()
+        || stock.show_fdinfo.is_some()
+        || stock.debugfs_init.is_some()
+    {
+        return Err(EINVAL);
+    }
+
+    // SAFETY: `fops` is a static of the stock table. The structure is plain data.
+    let mut fops = unsafe { ptr::read(stock.fops) };
+    fops.show_fdinfo = Some(bindings::drm_show_fdinfo);
+    let fops = store(&D::vtable().fops, fops);
+
+    // SAFETY: The structure is plain data.
+    let mut driver = unsafe { ptr::read(stock) };
+    driver.driver_features |= bindings::drm_driver_feature_DRIVER_SYNCOBJ
+        | bindings::drm_driver_feature_DRIVER_SYNCOBJ_TIMELINE;
+    driver.show_fdinfo = Some(fdinfo_callback::<D>);
+    driver.gem_prime_import_sg_table = Some(import_callback::<D>);
+    driver.fops = fops;
+    let driver = store(&D::vtable().driver, driver);
+    if !ptr::eq(driver.name, stock.name) || !ptr::eq(driver.ioctls, stock.ioctls) {
+        return Err(EINVAL);
+    }
+
+    // SAFETY: The device is private to this thread; `driver` is static.
+    unsafe { (*raw).driver = driver };
+
+    for file in D::DEBUGFS {
+        // SAFETY: The device is valid and not registered; the name and the entry are static. The
+        // function gives the entry to `debugfs_callback::<D>` and lets go of both when the device
+        // is unregistered.
+        unsafe {
+            shim::skua_debugfs_add_file(
+                raw,
+                file.name.as_char_ptr().cast(),
+                Some(debugfs_callback::<D>),
+                ptr::from_ref(file).cast_mut().cast(),
+            );
+        }
+    }
+    Ok(())
+}
+
+unsafe extern "C" fn fdinfo_callback<D: DriverExt>(
+    printer: *mut bindings::drm_printer,
+    file: *mut bindings::drm_file,
+) {
+    // SAFETY: `drm_show_fdinfo()` passes a valid file of a device of this driver. The device has been
+    // registered, since it was opened.
+    let (dev, file) = unsafe {
+        let dev = drm::Device::<D>::from_raw((*(*file).minor).dev);
+        (dev, drm::File::<D::File>::from_raw(file))
+    };
+    // SAFETY: The printer is valid for this call and used by nobody else.
+    let mut printer = unsafe { Printer::from_raw(printer) };
+    if let Some(dev) = device::enter(dev) {
+        D::show_fdinfo(&dev, file, &mut printer);
+    }
+}
+
+unsafe extern "C" fn debugfs_callback<D: DriverExt>(
+    m: *mut bindings::seq_file,
+    _unused: *mut c_void,
+) -> c_int {
+    // SAFETY: The core calls this for files added by `extend::<D>()`: the device is a valid one of this
+    // driver, and the data is a `&'static DebugfsFile<D>`. debugfs keeps the file, and thereby the
+    // device, from being removed during the call.
+    let (dev, file, mut printer) = unsafe {
+        (
+            drm::Device::<D>::from_raw(shim::skua_debugfs_dev(m)),
+            &*shim::skua_debugfs_data(m).cast::<DebugfsFile<D>>(),
+            SeqPrinter::from_raw(m),
+        )
+    };
+    let Some(dev) = device::enter(dev) else {
+        return ENODEV.to_errno();
+    };
+    (file.show)(&dev, &mut printer).map_or_else(Error::to_errno, |()| 0)
+}
+
+unsafe extern "C" fn import_callback<D: DriverExt>(
+    dev: *mut bindings::drm_device,
+    attach: *mut bindings::dma_buf_attachment,
+    table: *mut bindings::sg_table,
+) -> *mut bindings::drm_gem_object {
+    // SAFETY: The core calls this for a valid device of this driver.
+    let dev = unsafe { drm::Device::<D>::from_raw(dev) };
+    // SAFETY: This is that callback; its arguments are as the core passes them.
+    let obj = unsafe {
+        gem::import::<D::Gem>(attach, table, |size, list| D::import(dev, size, list))
+    };
+    obj.unwrap_or_else(|error| error.to_ptr())
+}

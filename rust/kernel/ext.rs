@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the `kernel` crate of Linux 7.3 lacks for a DRM driver.
+//!
+//! This folder is the only place of the project that says `unsafe` or `bindings::`. Each file wraps one
+//! thing, is shaped like what upstream has or has posted, and goes when upstream has it.
+//!
+//! # Table of contents
+//!
+//! | file | what it gives |
+//! |---|---|
+//! | [`driver`] | [`driver::extend`], [`driver::DriverExt`]: syncobj features, fdinfo, debugfs, PRIME import, before registration |
+//! | [`device`] | [`device::register`], [`device::enter`] (a registration guard from anywhere), [`device::set_dma_bits`] |
+//! | [`ioctl`] | [`declare_skua_ioctls!`](crate::declare_skua_ioctls): the ioctl table over the local uAPI |
+//! | [`uapi`] | `skua_drm.h` as Rust |
+//! | [`uaccess`] | [`uaccess::UserArray`]: `{stride, count, pointer}` arrays |
+//! | [`file`] | client number; walking a client's objects |
+//! | [`gem`] | [`gem::GemExt`], [`gem::create`], [`gem::Backing`], [`gem::placement`], [`gem::replace`], [`gem::unmap`] |
+//! | [`fault`] | [`fault::VmFault`], [`fault::FaultError`]: page faults by TTM's rules |
+//! | [`pages`] | [`pages::Pages`], [`pages::DmaMap`], [`pages::Segment`]: system memory of objects |
+//! | [`resv`] | [`resv::lock`], [`resv::Reserved`], [`resv::LockedSet`]: reservation locks and their fences |
+//! | [`fence`] | [`fence::FenceContext`], [`fence::DriverFence`], [`fence::Fence`], [`fence::Callback`], [`fence::Signalling`], [`fence::ModuleGuard`] |
+//! | [`syncobj`] | [`syncobj::find_fence`], [`syncobj::Syncobj`], [`syncobj::ChainNode`] |
+//! | [`queue`] | [`queue::OwnedQueue`], [`queue::Alarm`] (work with a time that can be stopped) |
+//! | [`bar`] | [`bar::WcBar`]: device memory write-combined |
+//! | [`printer`] | [`printer::Printer`] (fdinfo), [`printer::SeqPrinter`] (debugfs), [`printer::MemoryStats`] |
+//! | [`trace`] | the tracepoints |
+//!
+//! # How a driver uses it
+//!
+//! In probe: [`device::set_dma_bits`]; [`drm::UnregisteredDevice::new`](kernel::drm::UnregisteredDevice);
+//! [`driver::extend`]; set up the hardware; [`device::register`], last, into a field of the bus driver's
+//! `Data`. The module structure has a [`fence::ModuleGuard`] as its last field.
+//!
+//! Objects are made by [`gem::create`] and located by [`gem::replace`] under [`resv::lock`]. A submission
+//! allocates [`fence::FenceMemory`] and [`syncobj::ChainNode`]s, finds its in-fences, and then, when
+//! nothing can fail any more, makes and publishes its fence.
+//!
+//! # Lock order
+//!
+//! reservation lock → mmap_lock → driver mutexes → spin locks → fence locks. A page fault comes with
+//! mmap_lock and therefore only tries the reservation lock. `drm_dev_enter()` ([`device::enter`]) may be
+//! entered anywhere, but nobody waits for the GPU inside.
+
+pub(crate) mod bar;
+pub(crate) mod device;
+pub(crate) mod driver;
+pub(crate) mod fault;
+pub(crate) mod fence;
+pub(crate) mod file;
+pub(crate) mod gem;
+pub(crate) mod ioctl;
+pub(crate) mod pages;
+pub(crate) mod printer;
+pub(crate) mod queue;
+pub(crate) mod resv;
+mod shim;
+pub(crate) mod syncobj;
+pub(crate) mod trace;
+pub(crate) mod uaccess;
+pub(crate) mod uapi;

@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `dma_fence`: a promise that something will finish.
+//!
+//! # Model
+//!
+//! A [`FenceContext`] is a line of work that finishes in order: a context number and a counter. It
+//! makes fences from preallocated memory ([`FenceMemory`]), so that nothing is allocated once a
+//! submission can no longer fail. A fence has two faces:
+//!
+//! - [`DriverFence`], one owner: the only one who can signal. [`DriverFence::signal`] consumes it, so
+//!   a fence is signalled once. Dropped unsignalled, it signals `ECANCELED`: no path of the driver,
+//!   whatever it forgets, leaves a waiter hanging.
+//! - [`Fence`], shared and reference counted: can be looked at, waited for, called back from, handed
+//!   to syncobjs and reservation objects. It may come from another driver.
+//!
+//! # Invariants
+//!
+//! - The C structure is at offset 0 of a `kmalloc` allocation and the fence's operations have neither
+//!   `release` nor `wait`: the core detaches the operations when the fence signals and frees it with
+//!   `kfree_rcu()`. A signalled fence is thus independent of this module; what remains is that a
+//!   reader under RCU may have seen the operations just before. [`ModuleGuard`] waits for those.
+//! - The memory after the C structure is plain data (static strings): nothing is dropped.
+//!
+//! # Locks and contexts
+//!
+//! Signalling takes the fence's own spin lock with interrupts off and may be done anywhere. Callbacks
+//! run under that lock, in whatever context signals. What leads to a signal must not allocate with
+//! `GFP_KERNEL` nor take a reservation lock; [`Signalling`] tells lockdep where that holds.
+//!
+//! Modelled on the abstraction posted for `kernel::dma_buf` ("rust / dma_buf: Add abstractions for
+//! dma_fence", 2026-06-18). C header: `include/linux/dma-fence.h`.
+
+use super::shim;
+use core::{
+    marker::PhantomPinned,
+    mem::MaybeUninit,
+    ptr::{
+        self,
+        NonNull, //
+    }, //
+};
+use kernel::{
+    alloc::AllocError,
+    bindings,
+    error::to_result,
+    prelude::*,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    },
+    time::Jiffies,
+    types::{
+        NotThreadSafe,
+        Opaque, //
+    }, //
+};
+
+/// What a fence of this module consists of. The C part comes first, see the invariants above.
+#[repr(C)]
+struct FenceData {
+    base: bindings::dma_fence,
+    driver: &'static CStr,
+    timeline: &'static CStr,
+}
+
+const _: () = assert!(core::mem::offset_of!(FenceData, base) == 0);
+
+unsafe extern "C" fn driver_name(fence: *mut bindings::dma_fence) -> *const c_char {
+    // SAFETY: These operations are only ever given to fences that are the start of a `FenceData`,
+    // and the C core calls them with a fence that is alive under RCU. `driver` was written before
+    // the fence was published and never changes.
+    unsafe { (*fence.cast::<FenceData>()).driver }
+        .as_ptr()
+        .cast()
+}
+
+unsafe extern "C" fn timeline_name(fence: *mut bindings::dma_fence) -> *const c_char {
+    // SAFETY: As in `driver_name()`.
+    unsafe { (*fence.cast::<FenceData>()).timeline }
+        .as_ptr()
+        .cast()
+}
+
+/// The operations: names only. See the module's invariants for what must not be added.
+static OPS: Ops = Ops(bindings::dma_fence_ops {
+    get_driver_name: Some(driver_name),
+    get_timeline_name: Some(timeline_name),
+    ..pin_init::zeroed()
+});
+
+#[repr(transparent)]
+struct Ops(bindings::dma_fence_ops);
+
+// SAFETY: The structure holds function pointers and is never written.
+unsafe impl Sync for Ops {}
+
+/// Memory for one fence, obtained where failing is still possible.
+pub(crate) struct FenceMemory(KBox<MaybeUninit<FenceData>>);
+
+impl FenceMemory {
+    /// Allocates the memory of one fence.
+    pub(crate) fn new(flags: kernel::alloc::Flags) -> Result<Self, AllocError> {
+        Ok(Self(KBox::new_uninit(flags)?))
+    }
+}
+
+/// A line of fences that signal in order.
+pub(crate) struct FenceContext {
+    id: u64,
+    last: Atomic<u64>,
+    driver: &'static CStr,
+    timeline: &'static CStr,
+}
+
+impl FenceContext {
+    /// Takes a new context number. The names are what tracing and `sync_file` show.
+    pub(crate) fn new(driver: &'static CStr, timeline: &'static CStr) -> Self {
+        Self {
+            // SAFETY: The function has no requirements; it advances a global counter.
+            id: unsafe { bindings::dma_fence_context_alloc(1) },
+            last: Atomic::new(0),
+            driver,
+            timeline,
+        }
+    }
+
+    /// The context number, unique in the system since boot.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Makes the next fence of this context. Cannot fail.
+    ///
+    /// Callers that need their fences to signal in order call this under the lock that orders their
+    /// work.
+    pub(crate) fn fence(&self, memory: FenceMemory) -> DriverFence {
+        let seqno = self.last.fetch_add(1, Relaxed).wrapping_add(1);
+        let data = KBox::into_raw(memory.0).cast::<FenceData>();
+
+        // SAFETY: `data` is exclusively owned memory of the right size and alignment.
+        unsafe {
+            ptr::addr_of_mut!((*data).driver).write(self.driver);
+            ptr::addr_of_mut!((*data).timeline).write(self.timeline);
+        }
+
+        let raw = data.cast::<bindings::dma_fence>();
+        // SAFETY:
+        // - `raw` is the start of a `kmalloc` allocation (`KBox`), large enough, exclusively owned.
+        // - `OPS` is static; the core drops its pointer to it when the fence signals.
+        // - A null lock selects the fence's own.
+        unsafe {
+            bindings::dma_fence_init64(raw, &raw const OPS.0, ptr::null_mut(), self.id, seqno);
+        }
+
+        DriverFence {
+            // INVARIANT: The reference made by `dma_fence_init64()` is the new `Fence`'s.
+            // SAFETY: `raw` comes from a `KBox`, thus is not null.
+            fence: Fence(unsafe { NonNull::new_unchecked(raw) }),
+            result: Err(ECANCELED),
+        }
+    }
+}
+
+/// The right, and the duty, to signal a fence.
+///
+/// # Invariants
+///
+/// The fence was made by this module and is not signalled; no other `DriverFence` refers to it.
+#[must_use = "a fence that is dropped signals ECANCELED"]
+pub(crate) struct DriverFence {
+    fence: Fence,
+    /// What the fence is signalled with on drop.
+    result: Result,
+}
+
+impl DriverFence {
+    /// The fence, for those who wait; clone it to keep it.
+    pub(crate) fn fence(&self) -> &Fence {
+        &self.fence
+    }
+
+    /// Signals the fence; waiters see `result`.
+    ///
+    /// May be called in any context, also with interrupts off. Callbacks of the fence run in here.
+    pub(crate) fn signal(mut self, result: Result) {
+        self.result = result;
+    }
+}
+
+impl Drop for DriverFence {
+    fn drop(&mut self) {
+        if let Err(error) = self.result {
+            // SAFETY: By the type invariant the fence is alive and not signalled, and only we could
+            // signal it: `dma_fence_set_error()` requires exactly that. `Error` holds a valid errno.
+            unsafe { shim::skua_fence_set_error(self.fence.as_raw(), error.to_errno()) };
+        }
+        // SAFETY: The fence is alive and initialised.
+        unsafe { bindings::dma_fence_signal(self.fence.as_raw()) };
+    }
+}
+
+/// A shared reference to a fence, of this driver or of any other.
+///
+/// # Invariants
+///
+/// The pointer is a valid, initialised `dma_fence` of which this value owns one reference.
+pub(crate) struct Fence(NonNull<bindings::dma_fence>);
+
+// SAFETY: A `dma_fence` is reference counted atomically and made for use from any thread.
+unsafe impl Send for Fence {}
+// SAFETY: All operations on a shared fence are synchronised by the C code.
+unsafe impl Sync for Fence {}
+
+impl Fence {
+    /// Takes over one reference to a C fence.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be null or a valid fence of which the caller owns one reference, which it gives up.
+    pub(super) unsafe fn from_raw(raw: *mut bindings::dma_fence) -> Option<Self> {
+        // INVARIANT: By the safety requirements.
+        NonNull::new(raw).map(Self)
+    }
+
+    /// The C fence, valid as long as `self`.
+    pub(super) fn as_raw(&self) -> *mut bindings::dma_fence {
+        self.0.as_ptr()
+    }
+
+    /// The number of the context that the fence belongs to.
+    pub(crate) fn context(&self) -> u64 {
+        // SAFETY: By the type invariant; the field never changes after initialisation.
+        unsafe { (*self.as_raw()).context }
+    }
+
+    /// The position within the context.
+    pub(crate) fn seqno(&self) -> u64 {
+        // SAFETY: By the type invariant; the field never changes after initialisation.
+        unsafe { (*self.as_raw()).seqno }
+    }
+
+    /// Whether the fence is signalled. For another driver's fence this may ask that driver.
+    pub(crate) fn is_signaled(&self) -> bool {
+        // SAFETY: By the type invariant.
+        unsafe { shim::skua_fence_is_signaled(self.as_raw()) }
+    }
+
+    /// What the fence was signalled with, [`None`] while it is not.
+    pub(crate) fn status(&self) -> Option<Result> {
+        // SAFETY: By the type invariant.
+        match unsafe { bindings::dma_fence_get_status(self.as_raw()) } {
+            0 => None,
+            error if error < 0 => Some(to_result(error)),
+            _ => Some(Ok(())),
+        }
+    }
+
+    /// Waits until the fence is signalled, at most `timeout` jiffies, until a signal arrives.
+    ///
+    /// Returns the remaining jiffies (at least 1). Errors: `ETIME` when the time is over,
+    /// `ERESTARTSYS` when a signal arrived. Sleeps; must not be called in a path that leads to a
+    /// fence's signal, nor while the device is held registered.
+    pub(crate) fn wait_timeout(&self, timeout: Jiffies) -> Result<Jiffies> {
+        let timeout = isize::try_from(timeout).unwrap_or(isize::MAX);
+        // SAFETY: By the type invariant.
+        remaining(unsafe { bindings::dma_fence_wait_timeout(self.as_raw(), true, timeout) })
+    }
+}
+
+/// Translates what the wait functions of `dma_fence` and `dma_resv` return.
+pub(super) fn remaining(left: c_long) -> Result<Jiffies> {
+    match Jiffies::try_from(left) {
+        Ok(0) => Err(ETIME),
+        Ok(left) => Ok(left),
+        Err(_) => Err(c_int::try_from(left).map_or(EINVAL, Error::from_errno)),
+    }
+}
+
+impl Clone for Fence {
+    fn clone(&self) -> Self {
+        // SAFETY: By the type invariant.
+        unsafe { shim::skua_fence_get(self.as_raw()) };
+        // INVARIANT: The reference just taken is the clone's.
+        Self(self.0)
+    }
+}
+
+impl Drop for Fence {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant, the reference is ours to give up.
+        unsafe { shim::skua_fence_put(self.as_raw()) };
+    }
+}
+
+/// What is called when a fence signals.
+pub(crate) trait FenceCallback: Send + Sync + 'static {
+    /// The fence is signalled. Runs under the fence's lock with interrupts off, perhaps in an
+    /// interrupt: it must not sleep, must not signal that same fence, and must not be what drops the
+    /// [`PendingCallback`] it belongs to. Starting a work item is the intended use.
+    fn signaled(&self);
+}
+
+/// A callback that is not attached to a fence; memory obtained where failing is still possible.
+pub(crate) struct Callback<T: FenceCallback>(Pin<KBox<CallbackData<T>>>);
+
+#[pin_data]
+#[repr(C)]
+struct CallbackData<T> {
+    #[pin]
+    node: Opaque<bindings::dma_fence_cb>,
+    data: T,
+    #[pin]
+    _pin: PhantomPinned,
+}
+
+// SAFETY: `node` is only touched by the C code under the fence's lock; `T` is `Send` by its bound.
+unsafe impl<T: FenceCallback> Send for CallbackData<T> {}
+// SAFETY: As above; `T` is `Sync` by its bound.
+unsafe impl<T: FenceCallback> Sync for CallbackData<T> {}
+
+/// The outcome of [`Callback::attach`].
+pub(crate) enum Attached<T: FenceCallback> {
+    /// The callback will run, or has just run.
+    Pending(PendingCallback<T>),
+    /// The fence was signalled already; the callback did not and will not run.
+    Signaled(Callback<T>),
+}
+
+impl<T: FenceCallback> Callback<T> {
+    /// Allocates a callback.
+    pub(crate) fn new(data: T, flags: kernel::alloc::Flags) -> Result<Self> {
+        Ok(Self(KBox::pin_init(
+            pin_init!(CallbackData {
+                node: Opaque::new(pin_init::zeroed()),
+                data,
+                _pin: PhantomPinned,
+            }),
+            flags,
+        )?))
+    }
+
+    /// The callback's data.
+    pub(crate) fn data(&self) -> &T {
+        &self.0.data
+    }
+
+    /// Attaches the callback to `fence`. Cannot fail.
+    pub(crate) fn attach(self, fence: &Fence) -> Attached<T> {
+        // SAFETY:
+        // - `fence` is valid by its type invariant and is kept alive by the clone below until the
+        //   callback is removed.
+        // - The node is pinned memory that is not on any list: `self` is not attached. It stays valid
+        //   until `PendingCallback::drop()` has taken it off the list.
+        // - `called::<T>` expects a node within a `CallbackData<T>`, which this one is.
+        let ret = unsafe {
+            bindings::dma_fence_add_callback(
+                fence.as_raw(),
+                self.0.node.get(),
+                Some(called::<T>),
+            )
+        };
+        if ret == 0 {
+            Attached::Pending(PendingCallback {
+                callback: self,
+                fence: fence.clone(),
+            })
+        } else {
+            Attached::Signaled(self)
+        }
+    }
+}
+
+unsafe extern "C" fn called<T: FenceCallback>(
+    _fence: *mut bindings::dma_fence,
+    node: *mut bindings::dma_fence_cb,
+) {
+    // SAFETY: `attach()` registers this function only for nodes at the start of a `CallbackData<T>`
+    // (`repr(C)`, first field, `Opaque` is transparent), which outlives the call: its owner removes
+    // the node under the lock that is held here. Only a shared reference is made.
+    let data = unsafe { &(*node.cast::<CallbackData<T>>()).data };
+    data.signaled();
+}
+
+/// A callback attached to a fence. Dropping it detaches the callback, or waits until a call that is
+/// under way is over; afterwards it does not run.
+///
+/// # Invariants
+///
+/// The callback was attached to `fence`.
+#[must_use = "dropping it detaches the callback"]
+pub(crate) struct PendingCallback<T: FenceCallback> {
+    callback: Callback<T>,
+    fence: Fence,
+}
+
+impl<T: FenceCallback> PendingCallback<T> {
+    /// The fence that is waited for.
+    pub(crate) fn fence(&self) -> &Fence {
+        &self.fence
+    }
+
+    /// The callback's data.
+    pub(crate) fn data(&self) -> &T {
+        self.callback.data()
+    }
+}
+
+impl<T: FenceCallback> Drop for PendingCallback<T> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant the node was added to this fence, which is alive. The
+        // function takes the fence's lock, under which callbacks run, so on return the callback
+        // neither runs nor will run, and the memory may be freed.
+        let _ = unsafe {
+            bindings::dma_fence_remove_callback(
+                self.fence.as_raw(),
+                self.callback.0.node.get(),
+            )
+        };
+    }
+}
+
+/// A stretch of code that some fence's signal depends on. While it exists, lockdep complains about
+/// anything in this thread that may wait for a fence: memory reclaim, reservation locks, fence waits.
+#[must_use]
+pub(crate) struct Signalling {
+    cookie: bool,
+    _not_send: NotThreadSafe,
+}
+
+impl Signalling {
+    /// Begins a signalling section of this thread.
+    pub(crate) fn begin() -> Self {
+        Self {
+            // SAFETY: No requirements but that the section ends on the same thread, which
+            // `NotThreadSafe` and `Drop` see to.
+            cookie: unsafe { shim::skua_fence_begin_signalling() },
+            _not_send: NotThreadSafe,
+        }
+    }
+}
+
+impl Drop for Signalling {
+    fn drop(&mut self) {
+        // SAFETY: `cookie` was returned by the matching begin on this thread.
+        unsafe { shim::skua_fence_end_signalling(self.cookie) };
+    }
+}
+
+/// Owned by the module structure as its last field: on unload, waits until no reader under RCU can
+/// still be inside, or about to enter, a function of this module through a fence.
+pub(crate) struct ModuleGuard(());
+
+impl ModuleGuard {
+    /// Makes the guard.
+    pub(crate) const fn new() -> Self {
+        Self(())
+    }
+}
+
+impl Drop for ModuleGuard {
+    fn drop(&mut self) {
+        // SAFETY: Called in process context; no requirements otherwise.
+        unsafe { bindings::synchronize_rcu() };
+        // SAFETY: As above. Waits for callbacks queued by `call_rcu()`, of pages or objects.
+        unsafe { bindings::rcu_barrier() };
+    }
+}

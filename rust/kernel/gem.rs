@@ -1,0 +1,532 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What [`kernel::drm::gem::Object`] lacks: mmap, PRIME, and something to do before it is freed.
+//!
+//! # Model
+//!
+//! A driver's object implements [`GemExt`] besides [`DriverObject`], contains a [`Backing`] and is made
+//! by [`create`]. Its C functions are then those of [`Object`] plus mmap with page faults, pinning and
+//! the scatter-gather table for export, and a `free` that calls [`GemExt::release`] while the object is
+//! still whole.
+//!
+//! Where an object's memory is, is its [`Placement`]. It is protected by the object's reservation lock
+//! and changes only by [`replace`], which removes the CPU's mappings first. That is the whole protocol
+//! between moving memory and page faults, see [`fault`](super::fault).
+//!
+//! An imported object has [`Placement::Nowhere`]; its memory is the exporter's, its addresses were
+//! given to [`DriverExt::import`](super::driver::DriverExt::import), and mmap is the exporter's too.
+//!
+//! # Locks
+//!
+//! Under the reservation lock: `fault`, `pin`, `unpin`, the table for export. Under none: `release`.
+//!
+//! Upstream's counterpart: `gem/shmem.rs`, for system memory only. C header: `include/drm/drm_gem.h`.
+
+use super::{
+    device,
+    fault::{
+        self,
+        DummyPage,
+        FaultError,
+        VmFault, //
+    },
+    pages::{
+        Pages,
+        Segment, //
+    },
+    resv::Reserved,
+    shim, //
+};
+use core::{
+    cell::UnsafeCell,
+    ptr::{
+        self,
+        NonNull, //
+    }, //
+};
+use kernel::{
+    bindings,
+    drm::{
+        self,
+        gem::{
+            BaseObject,
+            DriverAllocImpl,
+            DriverFile,
+            DriverObject,
+            IntoGEMObject,
+            Object, //
+        },
+        Registered, //
+    },
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        atomic::{
+            Acquire,
+            Atomic, //
+        },
+        Arc, //
+    }, //
+};
+
+/// Where an object's memory is. `V` is the driver's handle of device memory.
+pub(crate) enum Placement<V> {
+    /// Nowhere yet, or with the exporter.
+    Nowhere,
+    /// In its own system pages.
+    System(Arc<Pages>),
+    /// In device memory.
+    Device(V),
+}
+
+/// An object's placement, protected by its reservation lock.
+///
+/// # Invariants
+///
+/// - `owner` is 0 or the address of the GEM object that this value is part of.
+/// - `placement` is accessed only with that object's reservation lock held, mutably only through a
+///   `&mut Reserved` of it; or with no other reference to the object left.
+pub(crate) struct Backing<V> {
+    placement: UnsafeCell<Placement<V>>,
+    owner: Atomic<usize>,
+    dummy: DummyPage,
+}
+
+// SAFETY: `placement` is protected by the reservation lock, by the type invariant.
+unsafe impl<V: Send> Send for Backing<V> {}
+// SAFETY: As above; the reservation lock is a mutex, so `V` is handed from thread to thread, and shared
+// references to it exist only under the lock.
+unsafe impl<V: Send + Sync> Sync for Backing<V> {}
+
+impl<V> Backing<V> {
+    /// Memory nowhere, of no object yet; [`create`] ties it to the object it is in.
+    pub(crate) const fn new() -> Self {
+        Self {
+            placement: UnsafeCell::new(Placement::Nowhere),
+            owner: Atomic::new(0),
+            dummy: DummyPage::new(),
+        }
+    }
+
+    fn is_of(&self, obj: *mut bindings::drm_gem_object) -> bool {
+        self.owner.load(Acquire) == obj.addr()
+    }
+}
+
+/// What a driver's object adds to [`DriverObject`].
+pub(crate) trait GemExt: DriverObject + Sized
+where
+    Self::Driver: drm::Driver<Object = Object<Self>>,
+{
+    /// The driver's handle of a piece of device memory; dropped, it is free again.
+    type Device: Send + Sync;
+
+    /// The [`Backing`] that is a field of `self`.
+    fn backing(&self) -> &Backing<Self::Device>;
+
+    /// The CPU accesses a page of `obj`: map it, by [`map_system`] or [`VmFault::map_bar`], after
+    /// bringing the memory to a place where that is possible.
+    ///
+    /// No kernel fence is pending. May allocate; may not wait for the GPU.
+    fn fault(
+        obj: &Object<Self>,
+        dev: &drm::Device<Self::Driver, Registered>,
+        reserved: &mut Reserved<'_>,
+        fault: &VmFault<'_>,
+    ) -> Result<(), FaultError>;
+
+    /// Another device is going to use `obj` until `unpin`: have it in system pages and keep it there.
+    /// Calls nest.
+    fn pin(obj: &Object<Self>, reserved: &mut Reserved<'_>) -> Result;
+
+    /// The end of one [`Self::pin`].
+    fn unpin(obj: &Object<Self>, reserved: &mut Reserved<'_>);
+
+    /// The last reference to `obj` is gone: no handle, mapping or dma-buf is left, but the object's
+    /// reservation and pages are still there. May sleep.
+    ///
+    /// `placement` is where its memory was; dropping it frees it.
+    fn release(obj: &Object<Self>, placement: Placement<Self::Device>);
+}
+
+/// The C functions of an object of `T`. Those of [`Object`], and ours.
+struct Funcs<T>(core::marker::PhantomData<T>);
+
+impl<T: GemExt> Funcs<T>
+where
+    T::Driver: drm::Driver<Object = Object<T>>,
+{
+    const VM_OPS: bindings::vm_operations_struct = bindings::vm_operations_struct {
+        open: Some(bindings::drm_gem_vm_open),
+        close: Some(bindings::drm_gem_vm_close),
+        fault: Some(fault_callback::<T>),
+        ..pin_init::zeroed()
+    };
+
+    const FUNCS: bindings::drm_gem_object_funcs = bindings::drm_gem_object_funcs {
+        free: Some(free_callback::<T>),
+        open: Some(open_callback::<T>),
+        close: Some(close_callback::<T>),
+        pin: Some(pin_callback::<T>),
+        unpin: Some(unpin_callback::<T>),
+        get_sg_table: Some(get_sg_table_callback::<T>),
+        mmap: Some(shim::skua_gem_mmap),
+        vm_ops: &Self::VM_OPS,
+        ..pin_init::zeroed()
+    };
+
+    const FUNCS_REF: &'static bindings::drm_gem_object_funcs = &Self::FUNCS;
+}
+
+/// Makes an object of `size` bytes, whose memory is nowhere yet.
+///
+/// `EINVAL` unless `size` is a positive multiple of the page size; `ENOMEM`.
+pub(crate) fn create<T: GemExt>(
+    dev: &drm::Device<T::Driver>,
+    size: usize,
+    args: T::Args,
+) -> Result<ARef<Object<T>>>
+where
+    T::Driver: drm::Driver<Object = Object<T>>,
+{
+    // A size that is no multiple of the page size is a `BUG_ON()` in the C code; one beyond `loff_t`
+    // is refused by shmem.
+    if size == 0 || size % PAGE_SIZE != 0 {
+        return Err(EINVAL);
+    }
+    let obj = Object::<T>::new(dev, size, args)?;
+    let raw = IntoGEMObject::as_raw(&*obj);
+
+    // `Object<T>` is the base class as we know it: with these functions and no others. If a later
+    // kernel adds some, replacing them would be wrong.
+    //
+    // SAFETY: `funcs` was set by `Object::new()` to a static.
+    let stock = unsafe { &*(*raw).funcs };
+    if stock.free.is_none()
+        || stock.mmap.is_some()
+        || !stock.vm_ops.is_null()
+        || stock.export.is_some()
+        || stock.pin.is_some()
+        || stock.evict.is_some()
+    {
+        return Err(ENOTSUPP);
+    }
+
+    let backing = T::backing(&obj);
+    let start = raw.addr();
+    let end = start
+        .checked_add(size_of::<Object<T>>())
+        .ok_or(EINVAL)?;
+    let at = ptr::from_ref(backing).addr();
+    if at < start || at >= end || backing.owner.cmpxchg(0, start, kernel::sync::atomic::Full) != Ok(0) {
+        return Err(EINVAL);
+    }
+
+    // SAFETY: Nobody else has seen the object yet. The functions are static, and expect an object that
+    // is embedded in an `Object<T>`, which this one is.
+    unsafe { (*raw).funcs = Funcs::<T>::FUNCS_REF };
+    Ok(obj)
+}
+
+/// Whether the functions of `obj` are ours for `T`.
+fn is_ours<T: GemExt>(obj: &Object<T>) -> bool
+where
+    T::Driver: drm::Driver<Object = Object<T>>,
+{
+    // SAFETY: The object is valid, its functions are static.
+    let funcs = unsafe { &*(*IntoGEMObject::as_raw(obj)).funcs };
+    let free: unsafe extern "C" fn(*mut bindings::drm_gem_object) = free_callback::<T>;
+    funcs.free.is_some_and(|f| ptr::fn_addr_eq(f, free))
+}
+
+/// Where the memory of `obj` is. `EINVAL` unless `reserved` is its lock.
+pub(crate) fn placement<'a, T: GemExt>(
+    obj: &'a Object<T>,
+    reserved: &'a Reserved<'_>,
+) -> Result<&'a Placement<T::Device>>
+where
+    T::Driver: drm::Driver<Object = Object<T>>,
+{
+    let backing = T::backing(obj);
+    if !reserved.guards(obj) || !backing.is_of(IntoGEMObject::as_raw(obj)) {
+        return Err(EINVAL);
+    }
+    // SAFETY: The lock is held as long as the result exists, and changes need `&mut Reserved` of the
+    // same lock, of which there is no second.
+    Ok(unsafe { &*backing.placement.get() })
+}
+
+/// Says where the memory of `obj` is from now on, and returns where it was.
+///
+/// The CPU's mappings are removed first: the next access faults, and waits for the lock. `EINVAL`
+/// unless `reserved` is the object's lock.
+pub(crate) fn replace<T: GemExt>(
+    obj: &Object<T>,
+    reserved: &mut Reserved<'_>,
+    new: Placement<T::Device>,
+) -> Result<Placement<T::Device>>
+where
+    T::Driver: drm::Driver<Object = Object<T>>,
+{
+    let backing = T::backing(obj);
+    if !reserved.guards(obj) || !backing.is_of(IntoGEMObject::as_raw(obj)) {
+        return Err(EINVAL);
+    }
+    unmap(obj);
+    // SAFETY: The lock is held exclusively (`&mut Reserved`), so there is no other reference.
+    Ok(unsafe { backing.placement.get().replace(new) })
+}
+
+/// Removes all CPU mappings of `obj`; the next access faults. Call it with the reservation lock held
+/// if faults are to wait for it.
+pub(crate) fn unmap<O: IntoGEMObject>(obj: &O) {
+    // SAFETY: The object and its device are valid.
+    unsafe { shim::skua_gem_unmap(obj.as_raw()) };
+}
+
+/// Whether the memory of `obj` is another driver's.
+pub(crate) fn is_imported<O: IntoGEMObject>(obj: &O) -> bool {
+    // SAFETY: The object is valid; the field is set before the object is published.
+    unsafe { !(*obj.as_raw()).import_attach.is_null() }
+}
+
+/// Maps up to `ahead + 1` pages from the one that `fault` is about, from the object's system pages.
+///
+/// [`FaultError::Sigbus`] if it has none or the access is beyond its end.
+pub(crate) fn map_system<T: GemExt>(
+    obj: &Object<T>,
+    reserved: &Reserved<'_>,
+    vmf: &VmFault<'_>,
+    ahead: usize,
+) -> Result<(), FaultError>
+where
+    T::Driver: drm::Driver<Object = Object<T>>,
+{
+    if !vmf.is_of(IntoGEMObject::as_raw(obj)) {
+        return Err(FaultError::Sigbus);
+    }
+    let Placement::System(pages) = placement(obj, reserved)? else {
+        return Err(FaultError::Sigbus);
+    };
+    let count = fault::window(vmf, obj.size(), ahead.saturating_add(1));
+    if count == 0 {
+        return Err(FaultError::Sigbus);
+    }
+    for i in 0..count {
+        // SAFETY: The pages leave the placement only by `replace()`, which unmaps the object.
+        let ret = unsafe { vmf.map_pages(i, pages, vmf.page() + i) };
+        match ret {
+            Ok(()) => (),
+            // What is mapped ahead is a guess.
+            Err(_) if i > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The object that embeds `raw`.
+///
+/// # Safety
+///
+/// `raw` must be the GEM object within an `Object<T>` that lives for `'a`.
+unsafe fn object<'a, T: DriverObject>(raw: *mut bindings::drm_gem_object) -> &'a Object<T> {
+    // SAFETY: By the safety requirements.
+    unsafe { <Object<T> as IntoGEMObject>::from_raw(raw) }
+}
+
+unsafe extern "C" fn fault_callback<T: GemExt>(vmf: *mut bindings::vm_fault) -> bindings::vm_fault_t
+where
+    T::Driver: drm::Driver<Object = Object<T>>,
+{
+    // SAFETY: `drm_gem_mmap_obj()` and `drm_gem_prime_mmap()` set `vm_private_data` to the object whose
+    // `vm_ops` these are, of which the vma holds a reference.
+    let raw = unsafe { (*(*vmf).__bindgen_anon_1.vma).vm_private_data }.cast();
+
+    // SAFETY: Fault and object are valid.
+    let ret = unsafe { shim::skua_fault_reserve(vmf, raw) };
+    if ret != 0 {
+        return ret;
+    }
+    // SAFETY: As above, and the lock is held.
+    let ret = unsafe { shim::skua_fault_wait_kernel(vmf, raw) };
+    if ret != 0 {
+        return ret;
+    }
+
+    // SAFETY: The object is an `Object<T>`: only these have this function.
+    let obj = unsafe { object::<T>(raw) };
+    // SAFETY: The lock was taken above and is this value's to release. The object outlives it.
+    let mut reserved = unsafe { Reserved::owned((*raw).resv) };
+    // SAFETY: A pfn mapping of `obj`, see `skua_gem_mmap()`, and the locks are held. The device is
+    // checked before the driver sees the fault.
+    let vmf = unsafe { VmFault::new(vmf, raw) };
+
+    let ret = match device::enter(obj.dev()) {
+        Some(dev) => T::fault(obj, &dev, &mut reserved, &vmf),
+        None => fault_unplugged(obj, &reserved, &vmf),
+    };
+    match ret {
+        Ok(()) | Err(FaultError::NoPage) => bindings::vm_fault_reason_VM_FAULT_NOPAGE,
+        Err(FaultError::Sigbus) => bindings::vm_fault_reason_VM_FAULT_SIGBUS,
+        Err(FaultError::Oom) => bindings::vm_fault_reason_VM_FAULT_OOM,
+    }
+}
+
+/// The device is gone: what is in system pages stays, the rest is a dummy page.
+fn fault_unplugged<T: GemExt>(
+    obj: &Object<T>,
+    reserved: &Reserved<'_>,
+    vmf: &VmFault<'_>,
+) -> Result<(), FaultError>
+where
+    T::Driver: drm::Driver<Object = Object<T>>,
+{
+    if let Placement::System(_) = placement(obj, reserved)? {
+        return map_system(obj, reserved, vmf, 0);
+    }
+    if vmf.page() >= obj.size() / PAGE_SIZE {
+        return Err(FaultError::Sigbus);
+    }
+    // SAFETY: The dummy page is part of the object.
+    unsafe { vmf.map_dummy(&T::backing(obj).dummy) }
+}
+
+unsafe extern "C" fn pin_callback<T: GemExt>(raw: *mut bindings::drm_gem_object) -> c_int
+where
+    T::Driver: drm::Driver<Object = Object<T>>,
+{
+    // SAFETY: Called on objects that have this function, alive, with the reservation lock held by this
+    // thread (`drm_gem_map_attach()`).
+    let (obj, mut reserved) = unsafe { (object::<T>(raw), Reserved::borrowed((*raw).resv)) };
+    T::pin(obj, &mut reserved).map_or_else(Error::to_errno, |()| 0)
+}
+
+unsafe extern "C" fn unpin_callback<T: GemExt>(raw: *mut bindings::drm_gem_object)
+where
+    T::Driver: drm::Driver<Object = Object<T>>,
+{
+    // SAFETY: As in `pin_callback()`, from `drm_gem_map_detach()`.
+    let (obj, mut reserved) = unsafe { (object::<T>(raw), Reserved::borrowed((*raw).resv)) };
+    T::unpin(obj, &mut reserved);
+}
+
+unsafe extern "C" fn get_sg_table_callback<T: GemExt>(
+    raw: *mut bindings::drm_gem_object,
+) -> *mut bindings::sg_table
+where
+    T::Driver: drm::Driver<Object = Object<T>>,
+{
+    // SAFETY: As in `pin_callback()`, from `drm_gem_map_dma_buf()`.
+    let (obj, reserved) = unsafe { (object::<T>(raw), Reserved::borrowed((*raw).resv)) };
+    let table = match placement(obj, &reserved) {
+        // SAFETY: The object is valid.
+        Ok(Placement::System(pages)) => pages.sg_table(unsafe { (*raw).dev }),
+        // Pinned objects are in system pages; this one is not pinned.
+        Ok(_) => Err(EBUSY),
+        Err(error) => Err(error),
+    };
+    table.unwrap_or_else(|error| error.to_ptr())
+}
+
+unsafe extern "C" fn open_callback<T: GemExt>(
+    raw: *mut bindings::drm_gem_object,
+    file: *mut bindings::drm_file,
+) -> c_int
+where
+    T::Driver: drm::Driver<Object = Object<T>>,
+{
+    // SAFETY: Called with a valid file of this driver and an object that has this function.
+    let (obj, file) = unsafe { (object::<T>(raw), DriverFile::<T>::from_raw(file)) };
+    let obj: &DriverAllocImpl<T> = obj;
+    T::open(obj, file).map_or_else(Error::to_errno, |()| 0)
+}
+
+unsafe extern "C" fn close_callback<T: GemExt>(
+    raw: *mut bindings::drm_gem_object,
+    file: *mut bindings::drm_file,
+) where
+    T::Driver: drm::Driver<Object = Object<T>>,
+{
+    // SAFETY: As in `open_callback()`.
+    let (obj, file) = unsafe { (object::<T>(raw), DriverFile::<T>::from_raw(file)) };
+    let obj: &DriverAllocImpl<T> = obj;
+    T::close(obj, file);
+}
+
+unsafe extern "C" fn free_callback<T: GemExt>(raw: *mut bindings::drm_gem_object)
+where
+    T::Driver: drm::Driver<Object = Object<T>>,
+{
+    {
+        // SAFETY: The object is whole, and this is the only reference left.
+        let obj = unsafe { object::<T>(raw) };
+        let backing = T::backing(obj);
+        let placement = if backing.is_of(raw) {
+            // SAFETY: There is no other reference to the object, so none to its placement.
+            unsafe { backing.placement.get().replace(Placement::Nowhere) }
+        } else {
+            Placement::Nowhere
+        };
+        T::release(obj, placement);
+    }
+
+    // SAFETY: The object is valid; an attachment of it was put there by `drm_gem_prime_import()`.
+    let attach = unsafe { (*raw).import_attach };
+    if !attach.is_null() {
+        // SAFETY: `import_callback()` stored the table that is mapped for the attachment; both are given
+        // up here, once.
+        unsafe { bindings::drm_prime_gem_destroy(raw, (*attach).importer_priv.cast()) };
+    }
+
+    // What follows is `drm::gem::Object::free_callback()`, which we stand in for.
+    //
+    // SAFETY: The last reference is gone and the object is initialised.
+    unsafe { bindings::drm_gem_object_release(raw) };
+    // SAFETY: `Object::new()` made the object as a pinned `KBox<Object<T>>`, whose first field is the
+    // GEM object (`repr(C)`), and gave it up to its reference count.
+    drop(unsafe { KBox::from_raw(raw.cast::<Object<T>>()) });
+}
+
+/// The `gem_prime_import_sg_table` of a driver whose objects are ours.
+///
+/// # Safety
+///
+/// To be used as that callback, for devices of `T::Driver`.
+pub(super) unsafe fn import<T: GemExt>(
+    attach: *mut bindings::dma_buf_attachment,
+    table: *mut bindings::sg_table,
+    make: impl FnOnce(usize, KVVec<Segment>) -> Result<ARef<Object<T>>>,
+) -> Result<*mut bindings::drm_gem_object>
+where
+    T::Driver: drm::Driver<Object = Object<T>>,
+{
+    // SAFETY: The attachment and its buffer are valid.
+    let size = unsafe { (*(*attach).dmabuf).size };
+    let mut list = KVVec::new();
+    let mut total: u64 = 0;
+    // SAFETY: The table is mapped as long as the attachment holds it, beyond this call.
+    for segment in unsafe { super::pages::segments(table) } {
+        total = total.checked_add(segment.len).ok_or(EOVERFLOW)?;
+        list.push(segment, GFP_KERNEL)?;
+    }
+    if size == 0 || size % PAGE_SIZE != 0 || total < u64::try_from(size)? {
+        return Err(EINVAL);
+    }
+
+    let obj = make(size, list)?;
+    let raw = IntoGEMObject::as_raw(&*obj);
+    // The object must be new and ours, so that its `free` undoes what follows.
+    // SAFETY: The object is valid.
+    if !is_ours(&obj) || is_imported(&*obj) || unsafe { (*raw).handle_count } != 0 || obj.size() != size
+    {
+        return Err(EINVAL);
+    }
+    // A static attachment leaves this field to the importer; `free_callback()` needs the table.
+    // SAFETY: The attachment is valid and, so far, this call's only.
+    unsafe { (*attach).importer_priv = table.cast() };
+    // The core sets `import_attach` and takes over the reference.
+    let _: NonNull<Object<T>> = ARef::into_raw(obj);
+    Ok(raw)
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! System memory of GEM objects: pages of the object's own shmem file, and their DMA addresses.
+//!
+//! # Model
+//!
+//! Every [`gem::Object`](kernel::drm::gem::Object) has a shmem file that is empty until used and can
+//! be swapped. [`Pages`] are all its pages, present and pinned. They own a reference to the file, not
+//! to the object, so they may be dropped anywhere, before or after it; dropped, they may be swapped
+//! out, and the next [`Pages::get`] finds the content again.
+//!
+//! [`DmaMap`] makes them reachable by a device. It holds the pages, so they cannot be swapped out under
+//! the device; and it is held by [`Devres`], so it is gone when the device is unbound. The order of a
+//! drop is therefore: unmap from the device, then unpin.
+//!
+//! C header: `include/drm/drm_gem.h`, `include/linux/dma-mapping.h`.
+
+use super::shim;
+use core::ptr::{
+    self,
+    NonNull, //
+};
+use kernel::{
+    bindings,
+    device::{
+        Bound,
+        Device, //
+    },
+    devres::Devres,
+    drm::gem::{
+        BaseObject,
+        IntoGEMObject, //
+    },
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        Arc, //
+    }, //
+};
+
+/// The page frame number of a page.
+///
+/// # Safety
+///
+/// `page` must be valid.
+pub(super) unsafe fn frame_number(page: *mut bindings::page) -> usize {
+    // SAFETY: By the safety requirements.
+    unsafe { shim::skua_page_to_pfn(page) }
+}
+
+/// All pages of one object, in memory and pinned there.
+///
+/// # Invariants
+///
+/// `array` is what `drm_gem_get_pages()` returned for `file` and `size`, of which `file` is a reference
+/// of ours: `size / PAGE_SIZE` pages, each with a reference.
+pub(crate) struct Pages {
+    file: NonNull<bindings::file>,
+    array: NonNull<*mut bindings::page>,
+    size: usize,
+}
+
+// SAFETY: Files and pages are reference counted atomically; the array is never written.
+unsafe impl Send for Pages {}
+// SAFETY: As above. Content is accessed as bytes that anybody may write at any time.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    /// Brings all pages of `obj` into memory and pins them. New pages are zero.
+    ///
+    /// Sleeps. `ENOMEM`; `EINVAL` for an imported object, whose memory is the exporter's.
+    pub(crate) fn get<O: IntoGEMObject>(obj: &O) -> Result<Arc<Self>> {
+        // SAFETY: The object is valid; both fields were set before it was published.
+        let (file, imported) = unsafe {
+            let raw = obj.as_raw();
+            ((*raw).filp, !(*raw).import_attach.is_null())
+        };
+        let file = NonNull::new(file).filter(|_| !imported).ok_or(EINVAL)?;
+        let size = obj.size();
+        // SAFETY: `file` is the shmem file of an object of `size` bytes, whole pages.
+        let array = from_err_ptr(unsafe {
+            shim::skua_pages_get(file.as_ptr(), u64::try_from(size)?)
+        })?;
+        let array = NonNull::new(array).ok_or(ENOMEM)?;
+        // SAFETY: The object holds a reference to the file.
+        unsafe { bindings::get_file(file.as_ptr()) };
+        // INVARIANT: As just obtained.
+        Ok(Arc::new(Self { file, array, size }, GFP_KERNEL)?)
+    }
+
+    /// Size in bytes, whole pages.
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    fn page(&self, index: usize) -> Option<*mut bindings::page> {
+        if index >= self.size / PAGE_SIZE {
+            return None;
+        }
+        // SAFETY: `index` is within the array by the type invariant.
+        Some(unsafe { *self.array.as_ptr().add(index) })
+    }
+
+    /// The page frame number of page `index`.
+    pub(super) fn frame_number(&self, index: usize) -> Option<usize> {
+        let page = self.page(index)?;
+        // SAFETY: The page is valid by the type invariant.
+        Some(unsafe { frame_number(page) })
+    }
+
+    /// Calls `f` with each stretch of `[offset, offset + len)` that lies in one page: its address, its
+    /// length and how much came before it.
+    fn stretches(
+        &self,
+        offset: usize,
+        len: usize,
+        mut f: impl FnMut(*mut u8, usize, usize),
+    ) -> Result {
+        if offset.checked_add(len).ok_or(EINVAL)? > self.size {
+            return Err(EINVAL);
+        }
+        let mut done = 0;
+        while done < len {
+            let at = offset + done;
+            let within = at % PAGE_SIZE;
+            let count = (PAGE_SIZE - within).min(len - done);
+            let page = self.page(at / PAGE_SIZE).ok_or(EINVAL)?;
+            // SAFETY: The page is valid by the type invariant. The mapping is undone below, on the
+            // same thread, in reverse order.
+            let base = unsafe { bindings::kmap_local_page(page) };
+            // SAFETY: `within + count` is at most a page.
+            f(unsafe { base.cast::<u8>().add(within) }, count, done);
+            // SAFETY: `base` was returned by the matching `kmap_local_page()`.
+            unsafe { bindings::kunmap_local(base) };
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// Copies from `offset` to `to`. `EINVAL` beyond the end.
+    pub(crate) fn read(&self, offset: usize, to: &mut [u8]) -> Result {
+        self.stretches(offset, to.len(), |at, count, done| {
+            // SAFETY: `at` is `count` mapped bytes; `done + count` is at most `to.len()`.
+            unsafe { ptr::copy_nonoverlapping(at, to.as_mut_ptr().add(done), count) }
+        })
+    }
+
+    /// Copies `from` to `offset`. `EINVAL` beyond the end.
+    pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result {
+        self.stretches(offset, from.len(), |at, count, done| {
+            // SAFETY: `at` is `count` mapped bytes; `done + count` is at most `from.len()`.
+            unsafe { ptr::copy_nonoverlapping(from.as_ptr().add(done), at, count) }
+        })
+    }
+
+    /// Fills `len` bytes at `offset` with `value`. `EINVAL` beyond the end.
+    pub(crate) fn fill(&self, offset: usize, len: usize, value: u8) -> Result {
+        self.stretches(offset, len, |at, count, _| {
+            // SAFETY: `at` is `count` mapped bytes.
+            unsafe { ptr::write_bytes(at, value, count) }
+        })
+    }
+
+    /// A scatter-gather table of the pages, not mapped to any device, for
+    /// `drm_gem_object_funcs.get_sg_table`; the caller frees it.
+    pub(super) fn sg_table(
+        &self,
+        dev: *mut bindings::drm_device,
+    ) -> Result<*mut bindings::sg_table> {
+        let count = u32::try_from(self.size / PAGE_SIZE)?;
+        // SAFETY: `dev` is null or valid; the array has `count` pages.
+        from_err_ptr(unsafe { bindings::drm_prime_pages_to_sg(dev, self.array.as_ptr(), count) })
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant. The pages may have been written by a device or a client.
+        unsafe {
+            // CAST: The size came from a `usize` that was converted before.
+            shim::skua_pages_put(
+                self.file.as_ptr(),
+                self.size as u64,
+                self.array.as_ptr(),
+                true,
+            );
+            bindings::fput(self.file.as_ptr());
+        }
+    }
+}
+
+/// A stretch of memory as a device sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Segment {
+    /// DMA address of its first byte.
+    pub(crate) address: u64,
+    /// Length in bytes.
+    pub(crate) len: u64,
+}
+
+/// The mapped part of a scatter-gather table, in order.
+///
+/// # Safety
+///
+/// `table` must be mapped for DMA and stay so for `'a`.
+pub(super) unsafe fn segments<'a>(
+    table: *mut bindings::sg_table,
+) -> impl Iterator<Item = Segment> + 'a {
+    // SAFETY: By the safety requirements.
+    let (mut entry, mut left) = unsafe { ((*table).sgl, (*table).nents) };
+    core::iter::from_fn(move || {
+        left = left.checked_sub(1)?;
+        // SAFETY: By the safety requirements, `nents` entries follow `sgl`.
+        let segment = unsafe {
+            Segment {
+                address: bindings::sg_dma_address(entry),
+                len: u64::from(bindings::sg_dma_len(entry)),
+            }
+        };
+        if left > 0 {
+            // SAFETY: As above, `entry` is not the last.
+            entry = unsafe { bindings::sg_next(entry) };
+        }
+        Some(segment)
+    })
+}
+
+/// Pages mapped for DMA by a device, in both directions.
+///
+/// # Invariants
+///
+/// `table` is exclusively owned, describes `pages`, and is mapped for `dev`.
+pub(crate) struct DmaMap {
+    table: NonNull<bindings::sg_table>,
+    dev: ARef<Device>,
+    _pages: Arc<Pages>,
+}
+
+// SAFETY: The mapping may be undone from any thread.
+unsafe impl Send for DmaMap {}
+// SAFETY: The table is never written after it was mapped.
+unsafe impl Sync for DmaMap {}
+
+/// The C device. `Device` is a transparent wrapper of it.
+fn raw<C: kernel::device::DeviceContext>(dev: &Device<C>) -> *mut bindings::device {
+    // CAST: `Device` is `repr(transparent)` over `Opaque<device>`.
+    ptr::from_ref(dev).cast_mut().cast::<bindings::device>()
+}
+
+impl DmaMap {
+    /// Maps `pages` for `dev`, until the result is dropped or `dev` is unbound.
+    ///
+    /// Sleeps. `ENOMEM`; `EIO` or `EINVAL` if the device cannot reach the pages.
+    pub(crate) fn new(dev: &Device<Bound>, pages: &Arc<Pages>) -> Result<Devres<Self>> {
+        let table = NonNull::new(pages.sg_table(ptr::null_mut())?).ok_or(ENOMEM)?;
+        // SAFETY: The device is bound, the table is ours.
+        let ret = to_result(unsafe {
+            bindings::dma_map_sgtable(
+                raw(dev),
+                table.as_ptr(),
+                bindings::dma_data_direction::DMA_BIDIRECTIONAL,
+                0,
+            )
+        });
+        if let Err(error) = ret {
+            // SAFETY: The table was allocated by `drm_prime_pages_to_sg()` and is not mapped.
+            unsafe { free_table(table) };
+            return Err(error);
+        }
+        let dev_ref: &Device = dev;
+        // INVARIANT: As just mapped.
+        let map = Self {
+            table,
+            dev: dev_ref.into(),
+            _pages: pages.clone(),
+        };
+        Devres::new(dev, map)
+    }
+
+    /// Where the device finds the pages, in order. Together as long as the pages are.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = Segment> + '_ {
+        // SAFETY: By the type invariant the table is mapped as long as `self`.
+        unsafe { segments(self.table.as_ptr()) }
+    }
+}
+
+impl Drop for DmaMap {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant the table is mapped for this device.
+        unsafe {
+            bindings::dma_unmap_sgtable(
+                raw(&self.dev),
+                self.table.as_ptr(),
+                bindings::dma_data_direction::DMA_BIDIRECTIONAL,
+                0,
+            );
+        }
+        // SAFETY: It is not mapped any more and ours.
+        unsafe { free_table(self.table) };
+    }
+}
+
+/// # Safety
+///
+/// `table` must have been allocated by `drm_prime_pages_to_sg()`, be owned and not mapped.
+unsafe fn free_table(table: NonNull<bindings::sg_table>) {
+    // SAFETY: By the safety requirements.
+    unsafe {
+        bindings::sg_free_table(table.as_ptr());
+        bindings::kfree(table.as_ptr().cast());
+    }
+}
