@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT
+
+//! A program's tests, and its `main`.
+//!
+//! Without arguments a program runs its tests in their order and prints one KTAP document. With
+//! names, it runs these alone. `SKUA_TEST_FILTER` takes a part of a name as the reports show it,
+//! `kselftest/drivers/gpu/skua:PROGRAM.TEST`; `SKUA_PATIENCE` multiplies every time limit.
+
+use std::env;
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::child::{self, End};
+use crate::document::Document;
+
+/// kselftest's exit status of a program that had nothing to run.
+const SKIP: u8 = 4;
+
+/// A test: a function that panics if what it tests does not hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Test {
+    /// Its name, which stays the same for ever: `row_S_RR_` at its start claims a row.
+    pub name: &'static str,
+    /// What it does.
+    pub run: fn(),
+    /// How long it may take, in seconds; a limit against hanging, not a measure.
+    pub seconds: u32,
+}
+
+/// The tests of a program: functions of these names, `name: seconds` for more than 30 seconds.
+#[macro_export]
+macro_rules! tests {
+    ($($name:ident $(: $seconds:literal)?),* $(,)?) => {
+        &[$($crate::suite::Test {
+            name: stringify!($name),
+            run: $name,
+            seconds: $crate::tests!(@seconds $($seconds)?),
+        }),*]
+    };
+    (@seconds) => { 30 };
+    (@seconds $seconds:literal) => { $seconds };
+}
+
+/// `main` of a program of tests.
+pub fn main(tests: &[Test]) -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["--list"] => {
+            for test in tests {
+                println!("{}", test.name);
+            }
+            ExitCode::SUCCESS
+        }
+        [child::ARGUMENT, name] => match tests.iter().find(|test| test.name == name) {
+            Some(test) => child::main(test),
+            None => ExitCode::FAILURE,
+        },
+        [ref names @ ..] => {
+            if let Some(unknown) = names
+                .iter()
+                .find(|name| !tests.iter().any(|test| test.name == **name))
+            {
+                eprintln!("no such test: {unknown}");
+                return ExitCode::FAILURE;
+            }
+            let wanted: Vec<&Test> = tests
+                .iter()
+                .filter(|test| names.is_empty() || names.contains(&test.name))
+                .filter(|test| wants(env::var("SKUA_TEST_FILTER").ok().as_deref(), test.name))
+                .collect();
+            run(&wanted)
+        }
+    }
+}
+
+fn run(tests: &[&Test]) -> ExitCode {
+    let mut document = Document::new(std::io::stdout(), tests.len());
+    for test in tests {
+        let end = child::run(test.name, limit(test.seconds), |line| document.words(line));
+        document.result(
+            test.name,
+            &end.unwrap_or_else(|error| End::Failed(format!("cannot be run: {error}"))),
+        );
+    }
+    match (tests.len(), document.failed()) {
+        (0, _) => ExitCode::from(SKIP),
+        (_, 0) => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}
+
+/// How many times longer than usual things may take here: a debug kernel is slow. At least 1.
+pub fn patience() -> u32 {
+    env::var("SKUA_PATIENCE")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .filter(|n| *n > 0)
+        .unwrap_or(1)
+}
+
+fn limit(seconds: u32) -> std::time::Duration {
+    std::time::Duration::from_secs(u64::from(seconds) * u64::from(patience()))
+}
+
+/// The running program's name.
+pub(crate) fn program() -> String {
+    env::args()
+        .next()
+        .and_then(|path| Some(Path::new(&path).file_name()?.to_string_lossy().into_owned()))
+        .unwrap_or_default()
+}
+
+fn wants(filter: Option<&str>, test: &str) -> bool {
+    match filter {
+        None | Some("") => true,
+        Some(filter) => {
+            format!("kselftest/drivers/gpu/skua:{}.{test}", program()).contains(filter)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quick() {}
+    fn slow() {}
+
+    #[test]
+    fn a_list_of_tests_keeps_names_and_limits() {
+        let tests: &[Test] = tests![quick, slow: 300];
+        assert_eq!(tests[0].name, "quick");
+        assert_eq!(tests[0].seconds, 30);
+        assert_eq!(tests[1].name, "slow");
+        assert_eq!(tests[1].seconds, 300);
+    }
+
+    #[test]
+    fn a_filter_is_a_part_of_the_reported_name() {
+        assert!(wants(None, "row_0_17_a"));
+        assert!(wants(Some(""), "row_0_17_a"));
+        assert!(wants(Some("row_0_17"), "row_0_17_a"));
+        assert!(wants(Some("gpu/skua:"), "a"));
+        assert!(!wants(Some("row_0_18"), "row_0_17_a"));
+    }
+}
