@@ -246,9 +246,7 @@ pub(crate) fn command(argv: &[String]) -> Result<i32> {
     };
     let mut port = Port::open()?;
     let mut command = Command::new(path);
-    command
-        .args(arguments)
-        .current_dir(skua_guest::job::OUTPUT);
+    command.args(arguments).current_dir(skua_guest::job::OUTPUT);
     let (mut child, lines) = start(command)?;
     for line in lines {
         port.line(&line)?;

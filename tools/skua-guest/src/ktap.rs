@@ -234,7 +234,10 @@ mod tests {
         assert_eq!(parse("KTAP version 1"), (0, Line::Version));
         assert_eq!(parse("  1..3"), (2, Line::Plan(3)));
         assert_eq!(parse("1..0 # SKIP no device"), (0, Line::Plan(0)));
-        assert_eq!(parse("# ok 1 not a result").1, Line::Words("# ok 1 not a result"));
+        assert_eq!(
+            parse("# ok 1 not a result").1,
+            Line::Words("# ok 1 not a result")
+        );
         assert_eq!(parse("ok then").1, Line::Words("ok then"));
         assert_eq!(parse("Bail out! no node").1, Line::BailOut("no node"));
         assert_eq!(
@@ -249,12 +252,30 @@ mod tests {
             )
         );
         let skip = parse("ok 1 a # skip why").1;
-        assert!(matches!(skip, Line::Result { verdict: Verdict::Skip, .. }));
+        assert!(matches!(
+            skip,
+            Line::Result {
+                verdict: Verdict::Skip,
+                ..
+            }
+        ));
         let expected = parse("not ok 1 a # XFAIL why").1;
-        assert!(matches!(expected, Line::Result { verdict: Verdict::Pass, .. }));
+        assert!(matches!(
+            expected,
+            Line::Result {
+                verdict: Verdict::Pass,
+                ..
+            }
+        ));
         // A word of several bytes where SKIP might stand.
         let odd = parse("ok 1 a # äöü").1;
-        assert!(matches!(odd, Line::Result { verdict: Verdict::Pass, .. }));
+        assert!(matches!(
+            odd,
+            Line::Result {
+                verdict: Verdict::Pass,
+                ..
+            }
+        ));
     }
 
     #[test]

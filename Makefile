@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: MIT
+#
+# The commands of Skua. Each sets up what it needs: `make help`.
+
+SHELL := /bin/bash
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+
+# release or debug (KASAN, lockdep, kmemleak, …)
+KERNEL ?= release
+# The user's own kernel tree and QEMU, and what `make run` and `make test` are told.
+KDIR ?=
+QEMU ?=
+IMAGE ?=
+FILTER ?=
+RADIUS ?=
+T ?=
+# Seconds for each target of `make fuzz`.
+FUZZ_TIME ?= 600
+
+export KERNEL
+export KDIR := $(if $(KDIR),$(abspath $(KDIR)))
+export QEMU := $(if $(QEMU),$(abspath $(QEMU)))
+unexport IMAGE FILTER RADIUS T
+
+SANDBOX := scripts/sandbox
+VM := out/cargo/debug/skua-vm
+# What every guest is made from, once scripts/kernel has said where.
+PARTS = --kernel "$$BUILD/arch/x86/boot/bzImage" --products out/guest/$(KERNEL) \
+	--patience $(if $(filter debug,$(KERNEL)),6,1) $(if $(ACCEL),--accel $(ACCEL)) \
+	$(if $(QEMU),--qemu "/host$(realpath $(QEMU))")
+# In the sandbox, with the trees of $(KERNEL).
+IN = set -a; . out/kernel/$(KERNEL).env; set +a; exec $(SANDBOX)
+
+.PHONY: help setup kernel module gpu tools guest run test shell bench fmt lint fuzz conformance clean distclean
+
+help: ## this list
+	@printf 'Skua: an emulated PCI GPU and its DRM driver. make …\n\n'
+	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@printf '\nOptions: KERNEL=release|debug  KDIR=your kernel tree  QEMU=your QEMU  ACCEL=tcg|auto\nCache: SKUA_CACHE, now %s\n' \
+		"$${SKUA_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/skua}"
+
+setup: ## fetch every tool into the cache, once
+	@scripts/sysroot
+
+kernel: setup ## build the guest's kernel into the cache, once for each configuration
+	@scripts/kernel $(KERNEL)
+
+module: kernel ## build the driver: out/module/$(KERNEL)/skua.ko
+	@scripts/build module
+
+gpu: setup ## build the GPU server: out/cargo/debug/skua-gpu
+	@$(SANDBOX) cargo build --locked -p skua-gpu
+
+tools: kernel ## build every program: out/cargo/debug
+	@scripts/build tools
+
+guest: kernel
+	@scripts/build guest
+
+run: guest ## process an image on the GPU: [IMAGE=photo.jpg] [FILTER=edge|blur|…] [RADIUS=n]
+	@mkdir -p out/run/log $(if $(IMAGE),&& cp -- '$(IMAGE)' out/run/log/image)
+	@$(IN) $(VM) run $(PARTS) $(if $(IMAGE),--image out/run/log/image --name '$(basename $(notdir $(IMAGE)))') \
+		$(if $(FILTER),--filter '$(FILTER)') $(if $(RADIUS),--radius '$(RADIUS)')
+
+test: guest ## run every test, or with T=pattern those whose name contains it
+	@$(IN) $(VM) test $(PARTS) --pattern '$(T)'
+
+shell: guest ## an interactive guest with the driver loaded
+	@$(IN) $(VM) shell $(PARTS) --size $$(stty size 2>/dev/null || echo 24 80)
+
+bench: export PROFILE := release
+bench: guest ## the measures, counted in guest instructions: out/bench.json
+	@$(IN) $(VM) bench $(PARTS)
+
+fmt: setup ## format the sources
+	@$(SANDBOX) cargo fmt --all
+
+lint: setup ## check formatting, clippy, scripts
+	@$(SANDBOX) cargo fmt --all --check
+	@$(SANDBOX) cargo clippy --workspace --all-targets --locked -- -D warnings
+	@$(SANDBOX) shellcheck -x -P . scripts/cache.sh scripts/sysroot scripts/kernel scripts/sandbox scripts/build .ci/run
+
+conformance: setup ## check Documentation/gpu/skua/conformance.rst against the last test report
+	@$(SANDBOX) cargo run --quiet --locked -p skua-conformance
+
+clean: ## remove what was built here; the cache stays
+	rm -rf out
+
+distclean: clean ## remove the cache too: shared by all checkouts
+	rm -rf "$${SKUA_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/skua}"

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT
+
+//! `skua-vm bench`: the measures, in a guest whose nanoseconds are instructions
+//! (`-icount shift=0,sleep=off`: one CPU, one thread, repeatable).
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{bail, Context, Result};
+use clap::Args;
+use serde_json::Value;
+use skua_guest::job::{Job, Task, OUTPUT};
+
+use crate::guest::{boot, Watch};
+use crate::machine::Config;
+use crate::Parts;
+
+/// Options of `skua-vm bench`.
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    parts: Parts,
+    /// Where the results go.
+    #[arg(long, default_value = "out/bench.json")]
+    json: PathBuf,
+    /// Where the logs go.
+    #[arg(long, default_value = "out/bench")]
+    output: PathBuf,
+}
+
+struct Words;
+
+impl Watch for Words {
+    fn words(&mut self, line: &str) {
+        println!("{line}");
+    }
+}
+
+/// Measures; returns whether the benchmark was content.
+pub(crate) fn main(options: &Options) -> Result<bool> {
+    let job = Job {
+        module: Some(String::new()),
+        task: Task::Command {
+            argv: vec![
+                "skua-bench".into(),
+                "--json".into(),
+                format!("{OUTPUT}/bench.json"),
+            ],
+        },
+        patience: options.parts.patience,
+    };
+    let config = Config {
+        gpu: Vec::new(),
+        cmdline: String::new(),
+        iommu: false,
+        icount: true,
+        interactive: false,
+        output: options.output.clone(),
+    };
+    let end = boot(&options.parts, &config, &job, &mut Words)?;
+    for complaint in &end.broken {
+        eprintln!("skua-vm: {complaint}");
+    }
+    if end.exit.is_none() {
+        bail!(
+            "the guest did not finish: {}/console.log",
+            options.output.display()
+        );
+    }
+    let results = options.output.join("bench.json");
+    let text = fs::read(&results).context("skua-bench left no results")?;
+    serde_json::from_slice::<Value>(&text).context("the results")?;
+    fs::copy(&results, &options.json)?;
+    println!("results: {}", options.json.display());
+    Ok(end.exit == Some(0) && end.broken.is_empty())
+}

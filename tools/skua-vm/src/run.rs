@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT
+
+//! `skua-vm run`: processes an image on the GPU, compares it with the CPU's result, and leaves
+//! the picture and a report.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{bail, Context, Result};
+use clap::Args;
+use skua_guest::job::{Job, Task, OUTPUT};
+
+use crate::guest::{boot, Watch};
+use crate::machine::Config;
+use crate::Parts;
+
+/// Options of `skua-vm run`.
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    parts: Parts,
+    /// A PNG or JPEG; without it the built-in sample is drawn.
+    #[arg(long)]
+    image: Option<PathBuf>,
+    /// What the results are named after; the image's name without it.
+    #[arg(long)]
+    name: Option<String>,
+    /// The filter.
+    #[arg(long)]
+    filter: Option<String>,
+    /// The radius of a blur, in pixels.
+    #[arg(long)]
+    radius: Option<u32>,
+    /// Where the picture, report.txt and the logs go.
+    #[arg(long, default_value = "out/run")]
+    output: PathBuf,
+}
+
+/// Shows what the program in the guest says.
+struct Words;
+
+impl Watch for Words {
+    fn words(&mut self, line: &str) {
+        println!("{line}");
+    }
+}
+
+/// Processes the image; returns whether the GPU's result is the CPU's.
+pub(crate) fn main(options: &Options) -> Result<bool> {
+    let filter = options.filter.as_deref().unwrap_or("edge");
+    let name = match (&options.name, &options.image) {
+        (Some(name), _) => name.clone(),
+        (None, Some(image)) => stem(image)?,
+        (None, None) => "sample".to_owned(),
+    };
+    let logs = options.output.join("log");
+    fs::create_dir_all(&logs)?;
+    let picture = format!("{name}-{filter}.png");
+    let mut argv = vec!["skua-filter".to_owned()];
+    let mut add = |option: &str, value: &str| argv.extend([option.to_owned(), value.to_owned()]);
+    if let Some(image) = &options.image {
+        // The guest sees the output share only.
+        fs::copy(image, logs.join("input")).with_context(|| image.display().to_string())?;
+        add("--input", &format!("{OUTPUT}/input"));
+    }
+    add("--filter", filter);
+    if let Some(radius) = options.radius {
+        add("--radius", &radius.to_string());
+    }
+    add("--output", &format!("{OUTPUT}/{picture}"));
+    add("--report", &format!("{OUTPUT}/report.txt"));
+    for old in [picture.as_str(), "report.txt"] {
+        for dir in [&logs, &options.output] {
+            match fs::remove_file(dir.join(old)) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(error).with_context(|| old.to_owned());
+                }
+                _ => {}
+            }
+        }
+    }
+    let job = Job {
+        module: Some(String::new()),
+        task: Task::Command { argv },
+        patience: options.parts.patience,
+    };
+    let config = Config {
+        gpu: Vec::new(),
+        cmdline: String::new(),
+        iommu: false,
+        icount: false,
+        interactive: false,
+        output: logs.clone(),
+    };
+    let end = boot(&options.parts, &config, &job, &mut Words)?;
+    for result in [picture.as_str(), "report.txt"] {
+        if logs.join(result).exists() {
+            fs::rename(logs.join(result), options.output.join(result))?;
+        }
+    }
+    for complaint in &end.broken {
+        eprintln!("skua-vm: {complaint}");
+    }
+    match end.exit {
+        None => bail!("the guest did not finish: {}/console.log", logs.display()),
+        Some(0) if end.broken.is_empty() => {}
+        Some(_) => return Ok(false),
+    }
+    if !options.output.join(&picture).exists() {
+        bail!("skua-filter left no picture");
+    }
+    println!("picture: {}", options.output.join(&picture).display());
+    println!("report:  {}", options.output.join("report.txt").display());
+    Ok(true)
+}
+
+/// A file's name without its extension, with nothing in it that a shell or a path minds.
+fn stem(path: &Path) -> Result<String> {
+    let stem = path.file_stem().context("the image has no name")?;
+    Ok(stem
+        .to_string_lossy()
+        .chars()
+        .map(|c| {
+            if c.is_alphanumeric() || "._-".contains(c) {
+                c
+            } else {
+                '_'
+            }
+        })
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_results_are_plain() {
+        assert_eq!(
+            stem(Path::new("/a/my photo;1.jpg")).expect("a name"),
+            "my_photo_1"
+        );
+        assert_eq!(stem(Path::new("x.y.png")).expect("a name"), "x.y");
+        assert!(stem(Path::new("..")).is_err());
+    }
+}
