@@ -19,7 +19,7 @@
 //! different content merge, the block is *mixed* and remembers its halves: splitting it brings them
 //! back, so one dirty page never spoils the gigabyte around it.
 //!
-//! **What it costs.** Everything is allocated by [`Buddy::new`]: about 15 bits per page (0.05 % of the
+//! **What it costs.** Everything is allocated by [`Buddy::new`]: about 12 bits per page (0.04 % of the
 //! memory managed). Requests and frees change O(log n) blocks, each found by O(log n) bit tests. The one
 //! exception is a contiguous request that no single block serves: it looks at the free blocks of at
 //! least a quarter of its size.

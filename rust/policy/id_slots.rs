@@ -74,21 +74,18 @@ impl<H: Heap> IdSlots<H> {
             epoch: 0,
             next: NIL,
         };
-        let mut free = BitTree::new(u64::from(limit))?;
-        let slots = IdSlots {
+        let mut slots = IdSlots {
+            free: BitTree::new(u64::from(limit))?,
             in_use: BitTree::new(u64::from(limit))?,
             quarantine: FallibleVec::filled_with(len, || none)?,
-            free: {
-                for id in lowest..limit {
-                    free.insert(u64::from(id));
-                }
-                free
-            },
             first: NIL,
             last: NIL,
             used: 0,
             quarantined: 0,
         };
+        for id in lowest..limit {
+            slots.free.insert(u64::from(id));
+        }
         Ok(slots)
     }
 

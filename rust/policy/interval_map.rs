@@ -137,24 +137,29 @@ struct Node<V> {
     gap: u64,
 }
 
-/// The way from the root to a node: (node, whether it went right from there).
+/// The way from the root to a node.
 struct Path {
-    steps: [(u32, bool); MAX_HEIGHT],
-    len: usize,
+    nodes: [u32; MAX_HEIGHT],
+    /// Bit *i*: from node *i* it went right.
+    right: u64,
+    len: u32,
 }
 
 impl Path {
     fn new() -> Self {
         Path {
-            steps: [(NIL, false); MAX_HEIGHT],
+            nodes: [NIL; MAX_HEIGHT],
+            right: 0,
             len: 0,
         }
     }
 
     fn push(&mut self, node: u32, right: bool) {
-        match self.steps.get_mut(self.len) {
-            Some(step) => {
-                *step = (node, right);
+        let at = usize::try_from(self.len).ok();
+        match at.and_then(|at| self.nodes.get_mut(at)) {
+            Some(place) => {
+                *place = node;
+                self.right = self.right & !(1 << self.len) | u64::from(right) << self.len;
                 self.len += 1;
             }
             None => debug_assert!(false, "the tree is higher than it can be"),
@@ -163,7 +168,8 @@ impl Path {
 
     fn pop(&mut self) -> Option<(u32, bool)> {
         self.len = self.len.checked_sub(1)?;
-        self.steps.get(self.len).copied()
+        let node = self.nodes.get(usize::try_from(self.len).ok()?)?;
+        Some((*node, self.right & 1 << self.len != 0))
     }
 }
 

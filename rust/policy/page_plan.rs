@@ -169,7 +169,7 @@ impl Run {
 
     /// How many consecutive entries it writes; 16 for each 64 KiB page.
     pub const fn entries(&self) -> u64 {
-        self.count * self.size.entries()
+        self.count.saturating_mul(self.size.entries())
     }
 }
 
@@ -371,13 +371,14 @@ impl TableCount {
 }
 
 /// The tables of `level` that cover part of a range, in order of address: for each the first virtual
-/// address that it covers.
+/// address that it covers. None if the range is not mappable or there is no such level.
 pub fn tables(va: u64, len: u64, level: u32) -> impl Iterator<Item = u64> {
     let shift = table_shift(level);
-    let numbers = if is_mappable(va, len) {
+    let is_level = usize::try_from(level).is_ok_and(|level| level < LEVELS);
+    let numbers = if is_level && is_mappable(va, len) {
         va >> shift..((va + (len - 1)) >> shift) + 1
     } else {
         0..0
     };
-    numbers.map(move |number| number << shift)
+    numbers.map(move |number| number.checked_shl(shift).unwrap_or(0))
 }

@@ -60,6 +60,7 @@ fn creation_survives_each_failure() {
 }
 
 proptest! {
+    #![proptest_config(crate::cases(8))]
     #[test]
     fn like_a_set(
         size in prop_oneof![1u64..200, 4000u64..5000, 262_100u64..262_200],

@@ -167,7 +167,7 @@ fn scattered(pages: u64, order: u32, prefer: Prefer) -> Scattered {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(crate::cases(8))]
     #[test]
     fn like_a_page_list(
         total in prop_oneof![1u64..20, 100u64..600, Just(512), Just(1000)],

@@ -36,7 +36,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(crate::cases(8))]
     #[test]
     fn like_a_state_per_id(lowest in 0u32..4, limit in 0u32..20, ops in prop::collection::vec(op(), 1..200)) {
         let mut ids = IdSlots::<StdHeap>::new(lowest, limit).unwrap();

@@ -35,7 +35,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(crate::cases(8))]
     #[test]
     fn like_a_deque(
         capacity in 0usize..9,

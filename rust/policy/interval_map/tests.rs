@@ -86,7 +86,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(crate::cases(8))]
     #[test]
     fn like_an_array(ops in prop::collection::vec(op(), 1..150)) {
         let mut map = Map::new();

@@ -79,7 +79,7 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(crate::cases(8))]
     #[test]
     fn like_lists(quantum in 0u64..5, ops in prop::collection::vec(op(), 1..200)) {
         let mut queue = Queue::new(quantum);

@@ -100,6 +100,7 @@ fn a_new_packet_starts_anew() {
 }
 
 proptest! {
+    #![proptest_config(crate::cases(8))]
     #[test]
     fn like_a_judge_of_the_history(
         steps in prop::collection::vec(
