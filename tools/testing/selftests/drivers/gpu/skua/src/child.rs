@@ -75,17 +75,11 @@ pub(crate) fn main(test: &Test) -> ExitCode {
 /// If it cannot be started.
 pub(crate) fn run(name: &str, limit: Duration, say: impl FnMut(&str)) -> io::Result<End> {
     let mut command = Command::new("/proc/self/exe");
-    command
-        .arg0(crate::suite::program())
-        .args([ARGUMENT, name]);
+    command.arg0(crate::suite::program()).args([ARGUMENT, name]);
     supervise(command, limit, say)
 }
 
-fn supervise(
-    mut command: Command,
-    limit: Duration,
-    mut say: impl FnMut(&str),
-) -> io::Result<End> {
+fn supervise(mut command: Command, limit: Duration, mut say: impl FnMut(&str)) -> io::Result<End> {
     let (read, write) = pipe()?;
     let mut child = command
         .stdin(Stdio::null())
@@ -200,13 +194,19 @@ mod tests {
     #[test]
     fn a_skip_without_a_reason_is_a_failure() {
         assert_eq!(shell("exit 4", LONG).0, End::Failed("exit status 4".into()));
-        assert_eq!(shell("echo 'SKIP a'; exit 1", LONG).0, End::Failed("exit status 1".into()));
+        assert_eq!(
+            shell("echo 'SKIP a'; exit 1", LONG).0,
+            End::Failed("exit status 1".into())
+        );
     }
 
     #[test]
     fn a_hanging_test_is_killed_with_its_children() {
         let begin = Instant::now();
-        let (end, lines) = shell("echo here; sleep 1000 & sleep 1000", Duration::from_millis(200));
+        let (end, lines) = shell(
+            "echo here; sleep 1000 & sleep 1000",
+            Duration::from_millis(200),
+        );
         assert_eq!(end, End::Failed("TIMEOUT 0 seconds".into()));
         assert_eq!(lines, ["here"]);
         assert!(begin.elapsed() < DEATH);

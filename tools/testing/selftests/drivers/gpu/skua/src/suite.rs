@@ -113,9 +113,7 @@ pub(crate) fn program() -> String {
 fn wants(filter: Option<&str>, test: &str) -> bool {
     match filter {
         None | Some("") => true,
-        Some(filter) => {
-            format!("kselftest/drivers/gpu/skua:{}.{test}", program()).contains(filter)
-        }
+        Some(filter) => format!("kselftest/drivers/gpu/skua:{}.{test}", program()).contains(filter),
     }
 }
 

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT
+
+//! Checks `Documentation/gpu/skua/conformance.rst` against the report of a test run.
+//!
+//! [`table`] reads the document, [`report`] the report, [`verdict`] compares.
+
+#![forbid(unsafe_code)]
+
+pub mod report;
+pub mod row;
+pub mod table;
+pub mod verdict;
