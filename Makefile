@@ -46,7 +46,7 @@ setup: ## fetch every tool into the cache, once
 kernel: setup ## build the guest's kernel into the cache, once for each configuration
 	@scripts/kernel $(KERNEL)
 
-module: kernel ## build the driver: out/module/$(KERNEL)/skua.ko
+module: kernel ## build the driver: out/module/release/skua.ko
 	@scripts/build module
 
 gpu: setup ## build the GPU server: out/cargo/debug/skua-gpu

@@ -374,16 +374,20 @@ fn arguments(
 fn cmdline(config: &Config, patience: u32) -> String {
     let level = if config.interactive { 4 } else { 7 };
     let iommu = if config.iommu { "intel_iommu=on " } else { "" };
-    let hung = 60 * patience;
+    let hung = if patience > 1 {
+        format!("sysctl.kernel.hung_task_timeout_secs={} ", 60 * patience)
+    } else {
+        String::new()
+    };
     let mount = format!(
-        "mount -t tmpfs -o mode=755 mnt /mnt && mkdir {PRODUCTS} /mnt/out && \
-         mount -t 9p -o ro,trans=virtio,version=9p2000.L,msize=524288,cache=loose skua {PRODUCTS} && \
+        "busybox mount -t tmpfs -o mode=755 mnt /mnt && busybox mkdir {PRODUCTS} /mnt/out && \
+         busybox mount -t 9p -o ro,trans=virtio,version=9p2000.L,msize=524288,cache=loose skua {PRODUCTS} && \
          exec {PRODUCTS}/bin/skua-init"
     );
     // The kernel's words, then the first process and its arguments.
     format!(
         "console=ttyS0,115200 loglevel={level} panic=-1 oops=panic printk.devkmsg=on \
-         sysctl.kernel.hung_task_timeout_secs={hung} kunit.enable=1 kunit.autorun=1 \
+         {hung}kunit.enable=1 kunit.autorun=1 \
          root=root rootfstype=9p \
          rootflags=trans=virtio,version=9p2000.L,msize=524288,cache=loose ro \
          {iommu}{} init=/usr/bin/busybox -- sh -c \"{mount}\"",
