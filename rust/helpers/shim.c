@@ -10,6 +10,7 @@
 #include <linux/dma-fence-chain.h>
 #include <linux/dma-fence.h>
 #include <linux/dma-resv.h>
+#include <linux/idr.h>
 #include <linux/io.h>
 #include <linux/mm.h>
 #include <linux/pagemap.h>
@@ -110,6 +111,19 @@ void *skua_debugfs_data(struct seq_file *m)
 	struct drm_debugfs_entry *entry = m->private;
 
 	return entry->file.data;
+}
+
+void skua_file_for_each_object(struct drm_file *file,
+			       void (*visit)(struct drm_gem_object *obj, bool shared, void *data),
+			       void *data)
+{
+	struct drm_gem_object *obj;
+	int id;
+
+	spin_lock(&file->table_lock);
+	idr_for_each_entry(&file->object_idr, obj, id)
+		visit(obj, drm_gem_object_is_shared_for_memory_stats(obj), data);
+	spin_unlock(&file->table_lock);
 }
 
 /*

@@ -237,3 +237,157 @@ unsafe extern "C" fn import_callback<D: DriverExt>(
     };
     obj.unwrap_or_else(|error| error.to_ptr())
 }
+
+#[kunit_tests(skua_driver)]
+mod tests {
+    use super::super::{
+        gem::Placement,
+        mock,
+        resv, //
+    };
+    use super::*;
+    use kernel::{
+        drm::gem::BaseObject,
+        page::PAGE_SIZE,
+        sync::atomic::Relaxed, //
+    };
+
+    #[test]
+    fn the_table_is_extended_once() -> Result {
+        let (_a, a) = mock::device(c"skua-mock-a")?;
+        let (_b, b) = mock::device(c"skua-mock-b")?;
+        let (a, b) = (device::as_raw(&*a), device::as_raw(&*b));
+        // SAFETY: Both devices are valid, their tables static.
+        let (a, b) = unsafe { (&*(*a).driver, &*(*b).driver) };
+        assert!(ptr::eq(a, b));
+        let features = bindings::drm_driver_feature_DRIVER_SYNCOBJ
+            | bindings::drm_driver_feature_DRIVER_SYNCOBJ_TIMELINE
+            | bindings::drm_driver_feature_DRIVER_GEM
+            | bindings::drm_driver_feature_DRIVER_RENDER;
+        assert_eq!(a.driver_features, features);
+        assert!(a.show_fdinfo.is_some());
+        // SAFETY: The table's file operations are static.
+        assert!(unsafe { (*a.fops).show_fdinfo.is_some() && (*a.fops).open.is_some() });
+        Ok(())
+    }
+
+    #[test]
+    fn extending_twice_is_refused() -> Result {
+        let (_parent, dev) = mock::device(c"skua-mock")?;
+        assert!(extend(&dev) == Err(EINVAL));
+        Ok(())
+    }
+
+    #[test]
+    fn enter_only_while_registered() -> Result {
+        let (parent, dev) = mock::device(c"skua-mock")?;
+        let held: ARef<drm::Device<mock::Mock>> = (&*dev).into();
+        assert!(device::enter(&held).is_none());
+        let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
+        let registration = device::register(bound, dev, init_data(7))?;
+        {
+            let guard = device::enter(&held).ok_or(ENODEV)?;
+            assert_eq!(guard.registration_data_with(|data| *data), 7);
+        }
+        drop(registration);
+        assert!(device::enter(&held).is_none());
+        assert!(device::is_unplugged(&held));
+        Ok(())
+    }
+
+    fn init_data(value: u32) -> impl PinInit<u32, Error> {
+        Ok(value)
+    }
+
+    #[test]
+    fn a_mapping_faults_in_and_survives_unplug() -> Result {
+        let (parent, dev) = mock::device(c"skua-mock")?;
+        let held: ARef<drm::Device<mock::Mock>> = (&*dev).into();
+        let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
+        let registration = device::register(bound, dev, init_data(0))?;
+        let client = mock::Client::open(&held).inspect_err(|e| pr_err!("XX open {e:?}\n"))?;
+
+        let obj = gem::create::<mock::MockObject>(&held, 2 * PAGE_SIZE, ())?;
+        let empty = gem::create::<mock::MockObject>(&held, PAGE_SIZE, ())?;
+        let handle = obj.create_handle(client.drm())?;
+        empty.create_handle(client.drm())?;
+        assert!(handle > 0);
+        let mut seen = 0;
+        super::super::file::for_each_object(client.drm(), |obj, shared| {
+            assert!(!shared);
+            seen += obj.size();
+        });
+        assert_eq!(seen, 3 * PAGE_SIZE);
+
+        // A private writable mapping of page frames is a BUG_ON() in the kernel: refused.
+        let offset = obj.create_mmap_offset()?;
+        assert!(client.mmap(offset, PAGE_SIZE, false).err() == Some(EINVAL));
+        let at = client.mmap(offset, 2 * PAGE_SIZE, true).inspect_err(|e| pr_err!("XX mmap {e:?}\n"))?;
+        let other = client.mmap(empty.create_mmap_offset()?, PAGE_SIZE, true)?;
+
+        // New memory is zero; a write goes to the object's pages.
+        let mut bytes = [1u8; 8];
+        mock::user_read(at, &mut bytes)?;
+        assert!(bytes == [0; 8]);
+        mock::user_write(at + PAGE_SIZE, b"skua")?;
+        assert_eq!(held.faults.load(Relaxed), 2);
+        {
+            let mut lock = resv::lock(&*obj)?;
+            let Placement::System(pages) = gem::placement(&obj, &lock)? else {
+                return Err(EINVAL);
+            };
+            let mut word = [0u8; 4];
+            pages.read(PAGE_SIZE, &mut word)?;
+            assert!(&word == b"skua");
+            // Another object's lock is not good enough.
+            assert!(gem::placement(&empty, &lock).is_err());
+
+            // Out of memory and back: the mapping faults again and finds the same content.
+            gem::replace(&obj, &mut lock, Placement::Nowhere)?;
+        }
+        let mut word = [0u8; 4];
+        mock::user_read(at + PAGE_SIZE, &mut word)?;
+        assert!(&word == b"skua");
+        assert_eq!(held.faults.load(Relaxed), 3);
+
+        // Unplugged: system pages stay, what was nowhere is a zeroed page; both without the driver.
+        drop(registration);
+        mock::user_read(at + PAGE_SIZE, &mut word)?;
+        assert!(&word == b"skua");
+        let mut bytes = [1u8; 8];
+        mock::user_read(other, &mut bytes)?;
+        assert!(bytes == [0; 8]);
+        mock::user_write(other, b"gone")?;
+        assert_eq!(held.faults.load(Relaxed), 3);
+        assert!(client.mmap(offset, PAGE_SIZE, true).err() == Some(ENODEV));
+
+        mock::munmap(at, 2 * PAGE_SIZE)?;
+        mock::munmap(other, PAGE_SIZE)?;
+        assert_eq!(held.objects.load(Relaxed), 2);
+        drop((obj, empty));
+        // The client's handles are the last references.
+        assert_eq!(held.objects.load(Relaxed), 2);
+        drop(client);
+        Ok(())
+    }
+
+    #[test]
+    fn objects_are_freed_and_bad_sizes_refused() -> Result {
+        let (_parent, dev) = mock::device(c"skua-mock")?;
+        for size in [0, 1, PAGE_SIZE - 1, PAGE_SIZE + 1, usize::MAX] {
+            assert!(gem::create::<mock::MockObject>(&dev, size, ()).err() == Some(EINVAL));
+        }
+        let obj = gem::create::<mock::MockObject>(&dev, PAGE_SIZE, ())?;
+        assert_eq!(dev.objects.load(Relaxed), 1);
+        {
+            let mut lock = resv::lock(&*obj)?;
+            assert!(resv::trylock(&*obj).is_none());
+            let pages = super::super::pages::Pages::get(&*obj)?;
+            gem::replace(&obj, &mut lock, Placement::System(pages))?;
+        }
+        assert!(resv::trylock(&*obj).is_some());
+        drop(obj);
+        assert_eq!(dev.objects.load(Relaxed), 0);
+        Ok(())
+    }
+}

@@ -14,6 +14,7 @@
 //! | [`ioctl`] | [`declare_skua_ioctls!`](crate::declare_skua_ioctls): the ioctl table over the local uAPI |
 //! | [`uapi`] | `skua_drm.h` as Rust |
 //! | [`uaccess`] | [`uaccess::UserArray`]: `{stride, count, pointer}` arrays |
+//! | [`irq`] | [`irq::Interrupts`]: MSI-X vectors with their handlers |
 //! | [`file`] | client number; walking a client's objects |
 //! | [`gem`] | [`gem::GemExt`], [`gem::create`], [`gem::Backing`], [`gem::placement`], [`gem::replace`], [`gem::unmap`] |
 //! | [`fault`] | [`fault::VmFault`], [`fault::FaultError`]: page faults by TTM's rules |
@@ -50,6 +51,9 @@ pub(crate) mod fence;
 pub(crate) mod file;
 pub(crate) mod gem;
 pub(crate) mod ioctl;
+#[cfg(CONFIG_KUNIT = "y")]
+mod mock;
+pub(crate) mod irq;
 pub(crate) mod pages;
 pub(crate) mod printer;
 pub(crate) mod queue;

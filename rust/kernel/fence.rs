@@ -466,3 +466,138 @@ impl Drop for ModuleGuard {
         unsafe { bindings::rcu_barrier() };
     }
 }
+
+#[kunit_tests(skua_fence)]
+mod tests {
+    use super::*;
+    use kernel::sync::Arc;
+
+    fn context() -> FenceContext {
+        FenceContext::new(c"skua-kunit", c"fence")
+    }
+
+    fn fence(context: &FenceContext) -> Result<DriverFence> {
+        Ok(context.fence(FenceMemory::new(GFP_KERNEL)?))
+    }
+
+    /// Counts calls.
+    struct Count(Arc<Atomic<u32>>);
+
+    impl FenceCallback for Count {
+        fn signaled(&self) {
+            self.0.add(1, Relaxed);
+        }
+    }
+
+    fn count() -> Result<(Arc<Atomic<u32>>, Callback<Count>)> {
+        let calls = Arc::new(Atomic::new(0), GFP_KERNEL)?;
+        Ok((calls.clone(), Callback::new(Count(calls), GFP_KERNEL)?))
+    }
+
+    #[test]
+    fn numbers_count_up_and_contexts_differ() -> Result {
+        let (a, b) = (context(), context());
+        let (first, second) = (fence(&a)?, fence(&a)?);
+        assert!(a.id() != b.id());
+        assert_eq!(first.fence().context(), a.id());
+        assert_eq!(first.fence().seqno(), 1);
+        assert_eq!(second.fence().seqno(), 2);
+        assert_eq!(fence(&b)?.fence().seqno(), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn signal_is_seen_by_every_reference() -> Result {
+        let owner = fence(&context())?;
+        let seen = owner.fence().clone();
+        assert!(!seen.is_signaled());
+        assert!(seen.status().is_none());
+        assert!(seen.wait_timeout(1) == Err(ETIME));
+        owner.signal(Ok(()));
+        assert!(seen.is_signaled());
+        assert!(seen.status() == Some(Ok(())));
+        assert!(seen.wait_timeout(1).is_ok());
+        Ok(())
+    }
+
+    #[test]
+    fn error_reaches_the_waiter() -> Result {
+        let owner = fence(&context())?;
+        let seen = owner.fence().clone();
+        owner.signal(Err(ETIME));
+        assert!(seen.is_signaled());
+        assert!(seen.status() == Some(Err(ETIME)));
+        Ok(())
+    }
+
+    #[test]
+    fn dropped_owner_cancels() -> Result {
+        let owner = fence(&context())?;
+        let seen = owner.fence().clone();
+        drop(owner);
+        assert!(seen.status() == Some(Err(ECANCELED)));
+        Ok(())
+    }
+
+    #[test]
+    fn callback_runs_once() -> Result {
+        let owner = fence(&context())?;
+        let (calls, callback) = count()?;
+        let Attached::Pending(pending) = callback.attach(owner.fence()) else {
+            return Err(EINVAL);
+        };
+        assert_eq!(calls.load(Relaxed), 0);
+        owner.signal(Ok(()));
+        assert_eq!(calls.load(Relaxed), 1);
+        drop(pending);
+        assert_eq!(calls.load(Relaxed), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn removed_callback_does_not_run() -> Result {
+        let owner = fence(&context())?;
+        let (calls, callback) = count()?;
+        let Attached::Pending(pending) = callback.attach(owner.fence()) else {
+            return Err(EINVAL);
+        };
+        drop(pending);
+        owner.signal(Ok(()));
+        assert_eq!(calls.load(Relaxed), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn callback_comes_back_from_a_signaled_fence() -> Result {
+        let owner = fence(&context())?;
+        let seen = owner.fence().clone();
+        owner.signal(Ok(()));
+        let (calls, callback) = count()?;
+        let Attached::Signaled(callback) = callback.attach(&seen) else {
+            return Err(EINVAL);
+        };
+        assert_eq!(callback.data().0.load(Relaxed), 0);
+        assert_eq!(calls.load(Relaxed), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn signals_with_interrupts_off_and_in_a_signalling_section() -> Result {
+        let owner = fence(&context())?;
+        let seen = owner.fence().clone();
+        let section = Signalling::begin();
+        {
+            let _off = kernel::interrupt::local_interrupt_disable();
+            owner.signal(Ok(()));
+        }
+        drop(section);
+        assert!(seen.is_signaled());
+        Ok(())
+    }
+
+    #[test]
+    fn memory_that_is_not_used_is_freed() -> Result {
+        drop(FenceMemory::new(GFP_KERNEL)?);
+        Ok(())
+    }
+}

@@ -2,9 +2,14 @@
 
 //! What [`drm::File`] does not offer: the client's number, and the C structure for this folder.
 
+use super::shim;
 use kernel::{
     bindings,
-    drm, //
+    drm::{
+        self,
+        gem::IntoGEMObject, //
+    },
+    prelude::*, //
 };
 
 /// The C structure of an open DRM file.
@@ -21,4 +26,35 @@ pub(crate) fn client_id<F: drm::file::DriverFile>(file: &drm::File<F>) -> u64 {
     // SAFETY: The file is valid by its type invariant; the field is set when it is opened and never
     // changes.
     unsafe { (*as_raw(file)).client_id }
+}
+
+/// Calls `f` with each object that `file` has a handle to, and whether others have it too (another
+/// client, or a dma-buf): what fdinfo's memory keys need.
+///
+/// `f` runs under the file's table spin lock: it must not sleep, and must not drop what could be the
+/// last reference to an object.
+pub(crate) fn for_each_object<F, D, C>(file: &drm::File<F>, mut f: C)
+where
+    F: drm::file::DriverFile<Driver = D>,
+    D: drm::Driver<File = F>,
+    C: FnMut(&D::Object, bool),
+{
+    unsafe extern "C" fn visit<O: IntoGEMObject, C: FnMut(&O, bool)>(
+        obj: *mut bindings::drm_gem_object,
+        shared: bool,
+        data: *mut c_void,
+    ) {
+        // SAFETY: `data` is the closure that `for_each_object()` passes, borrowed exclusively for that
+        // call. The file's driver has one type of object, and the file holds a reference to it.
+        unsafe { (*data.cast::<C>())(O::from_raw(obj), shared) }
+    }
+
+    // SAFETY: The file is valid; `visit` is called, during this call only, with `f`.
+    unsafe {
+        shim::skua_file_for_each_object(
+            as_raw(file),
+            Some(visit::<D::Object, C>),
+            (&raw mut f).cast(),
+        );
+    }
 }

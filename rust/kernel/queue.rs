@@ -200,3 +200,134 @@ impl<T: AlarmHandler> Drop for Alarm<T> {
         unsafe { bindings::disable_delayed_work_sync(self.0.work.get()) };
     }
 }
+
+#[kunit_tests(skua_queue)]
+mod tests {
+    use super::*;
+    use kernel::{
+        impl_has_work,
+        new_work,
+        sync::{
+            atomic::{
+                Atomic,
+                Relaxed, //
+            },
+            Completion, //
+        },
+        workqueue::{
+            Work,
+            WorkItem, //
+        }, //
+    };
+
+    #[pin_data]
+    struct Item {
+        #[pin]
+        work: Work<Item>,
+        place: Arc<Atomic<u32>>,
+        seen: Atomic<u32>,
+    }
+
+    impl_has_work! { impl HasWork<Self> for Item { self.work } }
+
+    impl WorkItem for Item {
+        type Pointer = Arc<Item>;
+
+        fn run(this: Arc<Item>) {
+            this.seen.store(this.place.fetch_add(1, Relaxed), Relaxed);
+        }
+    }
+
+    fn item(place: &Arc<Atomic<u32>>) -> Result<Arc<Item>> {
+        Arc::pin_init(
+            pin_init!(Item {
+                work <- new_work!("skua-kunit"),
+                place: place.clone(),
+                seen: Atomic::new(u32::MAX),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    #[test]
+    fn ordered_queue_keeps_order_and_drop_drains() -> Result {
+        let place = Arc::new(Atomic::new(0), GFP_KERNEL)?;
+        let (a, b, c) = (item(&place)?, item(&place)?, item(&place)?);
+        let queue = OwnedQueue::new(c"skua-kunit", Order::Ordered)?;
+        for work in [&a, &b, &c] {
+            assert!(queue.enqueue::<Arc<Item>, 0>(work.clone()).is_ok());
+        }
+        drop(queue);
+        assert_eq!(a.seen.load(Relaxed), 0);
+        assert_eq!(b.seen.load(Relaxed), 1);
+        assert_eq!(c.seen.load(Relaxed), 2);
+        Ok(())
+    }
+
+    #[test]
+    fn flush_waits() -> Result {
+        let place = Arc::new(Atomic::new(0), GFP_KERNEL)?;
+        let queue = OwnedQueue::new(c"skua-kunit", Order::Unordered)?;
+        let work = item(&place)?;
+        assert!(queue.enqueue::<Arc<Item>, 0>(work.clone()).is_ok());
+        queue.flush();
+        assert_eq!(work.seen.load(Relaxed), 0);
+        Ok(())
+    }
+
+    #[pin_data]
+    struct Bell {
+        rings: Atomic<u32>,
+        again: u32,
+        #[pin]
+        rung: Completion,
+    }
+
+    struct Ring(Arc<Bell>);
+
+    impl AlarmHandler for Ring {
+        fn run(&self) -> Option<Jiffies> {
+            let rings = self.0.rings.fetch_add(1, Relaxed).wrapping_add(1);
+            if rings < self.0.again {
+                Some(1)
+            } else {
+                self.0.rung.complete_all();
+                None
+            }
+        }
+    }
+
+    fn alarm(again: u32) -> Result<(Arc<Bell>, Alarm<Ring>)> {
+        let bell = Arc::pin_init(
+            pin_init!(Bell {
+                rings: Atomic::new(0),
+                again,
+                rung <- Completion::new(),
+            }),
+            GFP_KERNEL,
+        )?;
+        let queue = Arc::new(OwnedQueue::new(c"skua-kunit", Order::Ordered)?, GFP_KERNEL)?;
+        Ok((bell.clone(), Alarm::new(queue, Ring(bell))?))
+    }
+
+    #[test]
+    fn alarm_rings_as_often_as_it_asks() -> Result {
+        let (bell, alarm) = alarm(3)?;
+        alarm.kick();
+        bell.rung.wait_for_completion();
+        alarm.cancel();
+        assert_eq!(bell.rings.load(Relaxed), 3);
+        Ok(())
+    }
+
+    #[test]
+    fn alarm_that_is_cancelled_or_dropped_does_not_ring() -> Result {
+        let (bell, alarm) = alarm(1)?;
+        alarm.set(1000 * kernel::time::msecs_to_jiffies(1000));
+        alarm.cancel();
+        alarm.set(1000 * kernel::time::msecs_to_jiffies(1000));
+        drop(alarm);
+        assert_eq!(bell.rings.load(Relaxed), 0);
+        Ok(())
+    }
+}

@@ -1,15 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Arrays of extensible structures in user memory: `{stride, count, pointer}`.
+//! Arrays of extensible structures in user memory: `struct drm_skua_array`.
 //!
 //! # Contract
 //!
-//! Userspace says how large it believes an element is (`stride`), so both sides can grow (the rules are
-//! panthor's, `panthor_drv.c`): an element shorter than ours is extended by zeros, down to the size it
-//! had in the first version (`min`); one longer than ours is accepted if all it has beyond is zero,
-//! and is `E2BIG` otherwise. Errors: `EINVAL` for a stride below `min` or a count above the limit,
-//! `EFAULT` for bad memory, `EOVERFLOW`, `ENOMEM`. Everything is copied once.
+//! Userspace says how large it believes an element is (the stride), so both sides can grow; the rules
+//! are those of panthor's `panthor_drv.c`, made exact in `skua_drm.h`:
+//!
+//! - The stride is at least the size that the element had at first (`min`), a multiple of 8, and at
+//!   most [`MAX_STRIDE`]; or 0 if there are no elements: `EINVAL`.
+//! - There are at most as many elements as the caller says: `EINVAL`. If there are none, the pointer is
+//!   0: `EINVAL`.
+//! - An element shorter than the driver's is extended by zeros. What one has beyond the driver's must
+//!   be zero: `E2BIG`.
+//! - Memory that cannot be read, also because it wraps around: `EFAULT`. `ENOMEM`.
+//!
+//! Everything is copied once; what was checked is what is used.
 
+use super::uapi;
 use kernel::{
     prelude::*,
     uaccess::{
@@ -19,8 +27,11 @@ use kernel::{
 };
 use zerocopy::Immutable;
 
-/// An array in user memory as an ioctl structure describes it.
-#[derive(Clone, Copy, Debug)]
+/// The largest stride that is accepted, in bytes.
+pub(crate) const MAX_STRIDE: u32 = 4096;
+
+/// An array in user memory as an ioctl's argument describes it. Nothing is checked yet.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct UserArray {
     /// Bytes from one element to the next.
     pub(crate) stride: u32,
@@ -30,79 +41,81 @@ pub(crate) struct UserArray {
     pub(crate) pointer: u64,
 }
 
+impl From<&uapi::drm_skua_array> for UserArray {
+    fn from(array: &uapi::drm_skua_array) -> Self {
+        Self {
+            stride: array.stride,
+            count: array.count,
+            pointer: array.pointer,
+        }
+    }
+}
+
 impl UserArray {
     /// The address of element `index`.
     fn at(&self, index: u32) -> Result<UserPtr> {
-        let offset = u64::from(index)
-            .checked_mul(u64::from(self.stride))
-            .ok_or(EOVERFLOW)?;
-        let address = self.pointer.checked_add(offset).ok_or(EOVERFLOW)?;
-        Ok(UserPtr::from_addr(usize::try_from(address)?))
+        let offset = u64::from(index) * u64::from(self.stride);
+        let address = self.pointer.checked_add(offset).ok_or(EFAULT)?;
+        Ok(UserPtr::from_addr(
+            usize::try_from(address).map_err(|_| EFAULT)?,
+        ))
     }
 
-    /// Checks stride and count, and that the array does not wrap around the address space.
-    fn check(&self, min: usize, max_count: u32) -> Result {
+    /// Checks what can be checked without touching user memory: see the contract above.
+    pub(crate) fn check(&self, min: usize, max_count: u32) -> Result {
+        let stride = usize::try_from(self.stride)?;
+        let valid = stride >= min && stride % 8 == 0 && self.stride <= MAX_STRIDE;
         if self.count == 0 {
-            return Ok(());
+            return if (valid || stride == 0) && self.pointer == 0 {
+                Ok(())
+            } else {
+                Err(EINVAL)
+            };
         }
-        if usize::try_from(self.stride)? < min || self.count > max_count {
+        if !valid || self.count > max_count {
             return Err(EINVAL);
         }
-        let len = u64::from(self.count)
-            .checked_mul(u64::from(self.stride))
-            .ok_or(EOVERFLOW)?;
-        self.pointer.checked_add(len).ok_or(EOVERFLOW)?;
+        let len = u64::from(self.count) * u64::from(self.stride);
+        self.pointer.checked_add(len).ok_or(EFAULT)?;
         Ok(())
     }
 
-    /// Reads all elements. `min` is the size of `T` in the first version, at most `max_count` elements
-    /// are accepted.
+    /// Reads all elements. `min` is the size of `T` at first; at most `max_count` are accepted.
     pub(crate) fn read<T>(&self, min: usize, max_count: u32) -> Result<KVVec<T>>
     where
-        T: FromBytes + IntoBytes + Default,
+        T: FromBytes + IntoBytes,
     {
         self.check(min, max_count)?;
         let mut out = KVVec::with_capacity(usize::try_from(self.count)?, GFP_KERNEL)?;
-        let stride = usize::try_from(self.stride)?;
-        let known = stride.min(size_of::<T>());
         for index in 0..self.count {
-            let mut reader = UserSlice::new(self.at(index)?, stride).reader();
-            let mut value = T::default();
-            // Not all zero by default? What userspace does not pass is.
-            let bytes = value.as_mut_bytes();
-            bytes.fill(0);
-            reader.read_slice(bytes.get_mut(..known).ok_or(EINVAL)?)?;
-            while !reader.is_empty() {
-                let mut rest = [0u8; 64];
-                let len = reader.len().min(rest.len());
-                let rest = rest.get_mut(..len).ok_or(EINVAL)?;
-                reader.read_slice(rest)?;
-                if rest.iter().any(|byte| *byte != 0) {
-                    return Err(E2BIG);
-                }
-            }
-            out.push(value, GFP_KERNEL)?;
+            out.push(self.read_one(index)?, GFP_KERNEL)?;
         }
         Ok(out)
     }
 
-    /// Writes `values` to the elements, as many as there are: each as much of it as fits the stride,
-    /// zeros for what is beyond `T`. `ENOSPC` if there are more values than elements.
-    pub(crate) fn write<T>(&self, min: usize, values: &[T]) -> Result
+    fn read_one<T>(&self, index: u32) -> Result<T>
     where
-        T: IntoBytes + Immutable,
+        T: FromBytes + IntoBytes,
     {
-        self.check(min, u32::MAX)?;
-        if u32::try_from(values.len())? > self.count {
-            return Err(ENOSPC);
+        let stride = usize::try_from(self.stride)?;
+        let known = stride.min(size_of::<T>());
+        let mut reader = UserSlice::new(self.at(index)?, stride).reader();
+        let mut value = T::new_zeroed();
+        reader.read_slice(value.as_mut_bytes().get_mut(..known).ok_or(EINVAL)?)?;
+        while !reader.is_empty() {
+            let mut rest = [0u8; 64];
+            let len = reader.len().min(rest.len());
+            let rest = rest.get_mut(..len).ok_or(EINVAL)?;
+            reader.read_slice(rest)?;
+            if rest.iter().any(|byte| *byte != 0) {
+                return Err(E2BIG);
+            }
         }
-        for (index, value) in (0..self.count).zip(values) {
-            self.write_one(index, value)?;
-        }
-        Ok(())
+        Ok(value)
     }
 
-    /// Writes `value` to element `index`, `EINVAL` beyond the end.
+    /// Writes `value` to element `index`: as much as the stride has room for, and zeros for what the
+    /// element has beyond `T`. `EINVAL` beyond the last element.
     pub(crate) fn write_one<T>(&self, index: u32, value: &T) -> Result
     where
         T: IntoBytes + Immutable,
@@ -111,15 +124,144 @@ impl UserArray {
             return Err(EINVAL);
         }
         let stride = usize::try_from(self.stride)?;
-        let mut writer = UserSlice::new(self.at(index)?, stride).writer();
-        let bytes = value.as_bytes();
-        let known = stride.min(bytes.len());
-        writer.write_slice(bytes.get(..known).ok_or(EINVAL)?)?;
-        while !writer.is_empty() {
-            let zeros = [0u8; 64];
-            let len = writer.len().min(zeros.len());
-            writer.write_slice(zeros.get(..len).ok_or(EINVAL)?)?;
+        write_sized(self.at(index)?, stride, value.as_bytes())
+    }
+}
+
+/// Answers a query: copies as much of `value` to `pointer` as the `size` that userspace has room for,
+/// and zeros to what it has beyond. Returns how much `value` has.
+pub(crate) fn write_answer<T>(pointer: u64, size: u32, value: &T) -> Result<u32>
+where
+    T: IntoBytes + Immutable + ?Sized,
+{
+    let bytes = value.as_bytes();
+    let address = usize::try_from(pointer).map_err(|_| EFAULT)?;
+    write_sized(UserPtr::from_addr(address), usize::try_from(size)?, bytes)?;
+    Ok(u32::try_from(bytes.len())?)
+}
+
+fn write_sized(to: UserPtr, size: usize, bytes: &[u8]) -> Result {
+    let mut writer = UserSlice::new(to, size).writer();
+    let known = size.min(bytes.len());
+    writer.write_slice(bytes.get(..known).ok_or(EINVAL)?)?;
+    while !writer.is_empty() {
+        let zeros = [0u8; 64];
+        let len = writer.len().min(zeros.len());
+        writer.write_slice(zeros.get(..len).ok_or(EINVAL)?)?;
+    }
+    Ok(())
+}
+
+#[kunit_tests(skua_uaccess)]
+mod tests {
+    use super::super::mock::UserMemory;
+    use super::*;
+
+    /// An element of the first version has `a` only.
+    #[repr(C)]
+    #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, zerocopy_derive::Immutable)]
+    struct Element {
+        a: u64,
+        b: u64,
+    }
+
+    const MIN: usize = 8;
+
+    fn array(stride: u32, count: u32, pointer: u64) -> UserArray {
+        UserArray {
+            stride,
+            count,
+            pointer,
         }
+    }
+
+    #[test]
+    fn strides_counts_and_pointers_are_checked() -> Result {
+        let cases: [(u32, u32, u64, Result); 14] = [
+            (0, 0, 0, Ok(())),
+            (8, 0, 0, Ok(())),
+            (16, 0, 0, Ok(())),
+            (4, 0, 0, Err(EINVAL)),
+            (12, 0, 0, Err(EINVAL)),
+            (4104, 0, 0, Err(EINVAL)),
+            (8, 0, 1, Err(EINVAL)),
+            (0, 1, 4096, Err(EINVAL)),
+            (7, 1, 4096, Err(EINVAL)),
+            (20, 1, 4096, Err(EINVAL)),
+            (4096, 3, 4096, Ok(())),
+            (8, 4, 4096, Err(EINVAL)),
+            (8, 3, u64::MAX - 23, Err(EFAULT)),
+            (8, 3, u64::MAX - 24, Ok(())),
+        ];
+        for (stride, count, pointer, expected) in cases {
+            assert!(array(stride, count, pointer).check(MIN, 3) == expected);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn elements_grow_both_ways() -> Result {
+        let memory = UserMemory::new()?;
+        memory.write(0, &[1u64, 2, 3, 0].map(u64::to_le_bytes).as_flattened())?;
+
+        let short = array(8, 3, memory.address()).read::<Element>(MIN, 9)?;
+        assert_eq!(short.len(), 3);
+        assert!(short[2] == Element { a: 3, b: 0 });
+        let same = array(16, 2, memory.address()).read::<Element>(MIN, 9)?;
+        assert!(same[0] == Element { a: 1, b: 2 });
+        assert!(same[1] == Element { a: 3, b: 0 });
+        // 3 is not known, 0 does not matter.
+        assert!(array(24, 1, memory.address()).read::<Element>(MIN, 9).err() == Some(E2BIG));
+        let long = array(24, 1, memory.address() + 8).read::<Element>(MIN, 9)?;
+        assert!(long[0] == Element { a: 2, b: 3 });
+        Ok(())
+    }
+
+    #[test]
+    fn bad_memory_is_efault() -> Result {
+        let memory = UserMemory::new()?;
+        let end = memory.address() + memory.size();
+        assert!(array(16, 1, end).read::<Element>(MIN, 9).err() == Some(EFAULT));
+        assert!(array(16, 2, end - 16).read::<Element>(MIN, 9).err() == Some(EFAULT));
+        // The kernel's half of the address space.
+        assert!(array(16, 1, u64::MAX - 4095).read::<Element>(MIN, 9).err() == Some(EFAULT));
+        assert!(array(16, 1, end).write_one(0, &Element { a: 0, b: 0 }) == Err(EFAULT));
+        Ok(())
+    }
+
+    #[test]
+    fn elements_are_written_back() -> Result {
+        let memory = UserMemory::new()?;
+        memory.write(0, &[0xff; 64])?;
+        let value = Element { a: 5, b: 6 };
+        let out = array(24, 2, memory.address());
+        out.write_one(1, &value)?;
+        assert!(out.write_one(2, &value) == Err(EINVAL));
+        let mut bytes = [0u8; 56];
+        memory.read(0, &mut bytes)?;
+        assert!(bytes[..24].iter().all(|byte| *byte == 0xff));
+        assert!(bytes[24..32] == 5u64.to_le_bytes());
+        assert!(bytes[32..40] == 6u64.to_le_bytes());
+        assert!(bytes[40..48] == [0; 8]);
+        assert!(bytes[48..] == [0xff; 8]);
+        Ok(())
+    }
+
+    #[test]
+    fn an_answer_is_cut_or_filled() -> Result {
+        let memory = UserMemory::new()?;
+        memory.write(0, &[0xff; 64])?;
+        let value = Element { a: 5, b: 6 };
+        assert_eq!(write_answer(memory.address(), 8, &value)?, 16);
+        let mut bytes = [0u8; 32];
+        memory.read(0, &mut bytes)?;
+        assert!(bytes[..8] == 5u64.to_le_bytes());
+        assert!(bytes[8..] == [0xff; 24]);
+        assert_eq!(write_answer(memory.address(), 24, &value)?, 16);
+        memory.read(0, &mut bytes)?;
+        assert!(bytes[8..16] == 6u64.to_le_bytes());
+        assert!(bytes[16..24] == [0; 8]);
+        assert!(bytes[24..] == [0xff; 8]);
         Ok(())
     }
 }

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the KUnit suites of this folder need: user memory, and a DRM device without hardware.
+//!
+//! The device is on the faux bus and uses everything that [`ext`](super) gives, as the driver does; its
+//! "device memory" does not exist, so it places objects in system memory only.
+
+use super::{
+    driver::{
+        self,
+        DebugfsFile,
+        DriverExt,
+        Vtable, //
+    },
+    fault::{
+        FaultError,
+        VmFault, //
+    },
+    gem::{
+        self,
+        Backing,
+        GemExt,
+        Placement, //
+    },
+    pages::{
+        Pages,
+        Segment, //
+    },
+    printer::{
+        MemoryStats,
+        Printer,
+        SeqPrinter, //
+    },
+    resv::Reserved,
+    uapi, //
+};
+use core::fmt::Write as _;
+use kernel::{
+    bindings,
+    drm::{
+        self,
+        gem::{
+            DriverObject,
+            Object, //
+        },
+        Registered, //
+    },
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    faux,
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+    },
+    uaccess::{
+        UserPtr,
+        UserSlice, //
+    }, //
+};
+
+/// Two pages of user memory of the running test, followed by nothing.
+pub(super) struct UserMemory(usize);
+
+impl UserMemory {
+    /// Gives the test's thread an address space, if it has none, and maps memory in it.
+    pub(super) fn new() -> Result<Self> {
+        let at = map(
+            core::ptr::null_mut(),
+            3 * PAGE_SIZE,
+            MAP_PRIVATE | MAP_ANONYMOUS,
+            0,
+        )?;
+        munmap(at + 2 * PAGE_SIZE, PAGE_SIZE)?;
+        Ok(Self(at))
+    }
+
+    /// Where it starts.
+    pub(super) fn address(&self) -> u64 {
+        self.0 as u64
+    }
+
+    /// How much it is.
+    pub(super) fn size(&self) -> u64 {
+        2 * PAGE_SIZE as u64
+    }
+
+    /// Writes to it as a client would.
+    pub(super) fn write(&self, offset: usize, bytes: &[u8]) -> Result {
+        user_write(self.0 + offset, bytes)
+    }
+
+    /// Reads it as a client would.
+    pub(super) fn read(&self, offset: usize, bytes: &mut [u8]) -> Result {
+        user_read(self.0 + offset, bytes)
+    }
+}
+
+// `include/uapi/asm-generic/mman-common.h`, which the kernel crate does not have.
+const PROT_READ_WRITE: usize = 0x1 | 0x2;
+const MAP_SHARED: usize = 0x1;
+const MAP_PRIVATE: usize = 0x2;
+const MAP_ANONYMOUS: usize = 0x20;
+
+/// Writes to user memory.
+pub(super) fn user_write(at: usize, bytes: &[u8]) -> Result {
+    UserSlice::new(UserPtr::from_addr(at), bytes.len())
+        .writer()
+        .write_slice(bytes)
+}
+
+/// Reads user memory.
+pub(super) fn user_read(at: usize, bytes: &mut [u8]) -> Result {
+    UserSlice::new(UserPtr::from_addr(at), bytes.len())
+        .reader()
+        .read_slice(bytes)
+}
+
+/// Maps `file`, or memory if null, into the test's address space. KUnit unmaps it with the thread.
+fn map(
+    file: *mut bindings::file,
+    len: usize,
+    flags: usize,
+    offset: usize,
+) -> Result<usize> {
+    // SAFETY: KUnit runs a test in a kernel thread; this gives it an address space, once.
+    unsafe {
+        if (*kernel::current!().as_ptr()).mm.is_null() {
+            to_result(bindings::kunit_attach_mm())?;
+        }
+    }
+    // SAFETY: `file` is null or valid; the thread has an address space.
+    let at = unsafe { bindings::vm_mmap(file, 0, len, PROT_READ_WRITE, flags, offset) };
+    from_err_ptr(at as *mut c_void).map(|at| at as usize)
+}
+
+/// The mock driver.
+pub(super) struct Mock;
+
+/// What the device keeps count of.
+#[pin_data]
+pub(super) struct MockData {
+    /// Objects that exist.
+    pub(super) objects: Atomic<u32>,
+    /// Faults that the driver was asked about.
+    pub(super) faults: Atomic<u32>,
+}
+
+/// A client.
+pub(super) struct MockFile;
+
+/// What is in an object.
+#[pin_data]
+pub(super) struct MockObject {
+    backing: Backing<()>,
+    dev: ARef<drm::Device<Mock>>,
+    /// Pins held.
+    pub(super) pins: Atomic<u32>,
+}
+
+impl drm::file::DriverFile for MockFile {
+    type Driver = Mock;
+
+    fn open(_dev: &drm::Device<Mock>) -> Result<Pin<KBox<Self>>> {
+        Ok(KBox::new(Self, GFP_KERNEL)?.into())
+    }
+}
+
+impl DriverObject for MockObject {
+    type Driver = Mock;
+    type Args = ();
+
+    fn new(
+        dev: &drm::Device<Mock>,
+        _size: usize,
+        _args: Self::Args,
+    ) -> impl PinInit<Self, Error> {
+        dev.objects.add(1, Relaxed);
+        try_pin_init!(MockObject {
+            backing: Backing::new(),
+            dev: dev.into(),
+            pins: Atomic::new(0),
+        })
+    }
+}
+
+impl MockObject {
+    fn populate(obj: &Object<Self>, reserved: &mut Reserved<'_>) -> Result {
+        if let Placement::Nowhere = gem::placement(obj, reserved)? {
+            let pages = Pages::get(obj)?;
+            gem::replace(obj, reserved, Placement::System(pages))?;
+        }
+        Ok(())
+    }
+}
+
+impl GemExt for MockObject {
+    type Device = ();
+
+    fn backing(&self) -> &Backing<()> {
+        &self.backing
+    }
+
+    fn fault(
+        obj: &Object<Self>,
+        dev: &drm::Device<Mock, Registered>,
+        reserved: &mut Reserved<'_>,
+        fault: &VmFault<'_>,
+    ) -> Result<(), FaultError> {
+        dev.faults.add(1, Relaxed);
+        Self::populate(obj, reserved)?;
+        gem::map_system(obj, reserved, fault, 0)
+    }
+
+    fn pin(obj: &Object<Self>, reserved: &mut Reserved<'_>) -> Result {
+        Self::populate(obj, reserved)?;
+        obj.pins.add(1, Relaxed);
+        Ok(())
+    }
+
+    fn unpin(obj: &Object<Self>, _reserved: &mut Reserved<'_>) {
+        obj.pins.fetch_sub(1, Relaxed);
+    }
+
+    fn release(obj: &Object<Self>, _placement: Placement<()>) {
+        obj.dev.objects.fetch_sub(1, Relaxed);
+    }
+}
+
+static VTABLE: Vtable = Vtable::new();
+
+impl DriverExt for Mock {
+    type Gem = MockObject;
+
+    fn vtable() -> &'static Vtable {
+        &VTABLE
+    }
+
+    const DEBUGFS: &'static [DebugfsFile<Self>] = &[DebugfsFile {
+        name: c"mock",
+        show: |dev, out| mock_show(dev, out),
+    }];
+
+    fn show_fdinfo(
+        _dev: &drm::Device<Self, Registered>,
+        _file: &drm::File<MockFile>,
+        printer: &mut Printer<'_>,
+    ) {
+        let _ = writeln!(printer, "drm-engine-mock:\t{} ns", 7);
+        printer.memory_stats(c"mock", &MemoryStats::default());
+    }
+
+    fn import(
+        dev: &drm::Device<Self>,
+        size: usize,
+        _segments: KVVec<Segment>,
+    ) -> Result<ARef<Object<MockObject>>> {
+        gem::create(dev, size, ())
+    }
+}
+
+fn mock_show(dev: &drm::Device<Mock, Registered>, out: &mut SeqPrinter<'_>) -> Result {
+    writeln!(out, "objects {}", dev.objects.load(Relaxed)).map_err(|_| EINVAL)
+}
+
+#[vtable]
+impl drm::Driver for Mock {
+    type Data = MockData;
+    type RegistrationData<'a> = u32;
+    type File = MockFile;
+    type Object = Object<MockObject>;
+    type ParentDevice<Ctx: kernel::device::DeviceContext> = faux::Device<Ctx>;
+
+    const INFO: drm::DriverInfo = drm::DriverInfo {
+        major: 1,
+        minor: 0,
+        patchlevel: 0,
+        name: c"skua-mock",
+        desc: c"KUnit mock of skua",
+    };
+    const FEAT_RENDER: bool = true;
+
+    crate::declare_skua_ioctls! {
+        (SKUA_QUERY, drm_skua_query, drm::ioctl::RENDER_ALLOW, mock_query),
+    }
+}
+
+fn mock_query(
+    _dev: &drm::Device<Mock, Registered>,
+    reg_data: &u32,
+    data: &mut uapi::drm_skua_query,
+    _file: &drm::File<MockFile>,
+) -> Result<u32> {
+    data.size = *reg_data;
+    Ok(0)
+}
+
+/// An unregistered mock device and its parent, which must be the only one of its name.
+pub(super) fn device(name: &CStr) -> Result<(faux::Registration, drm::UnregisteredDevice<Mock>)> {
+    let parent = faux::Registration::new(name, None)?;
+    let drm = drm::UnregisteredDevice::new(
+        parent.as_ref(),
+        try_pin_init!(MockData {
+            objects: Atomic::new(0),
+            faults: Atomic::new(0),
+        }),
+    )?;
+    driver::extend(&drm)?;
+    Ok((parent, drm))
+}
+
+/// The render node of a registered device, opened by the test as a client would.
+pub(super) struct Client(core::ptr::NonNull<bindings::file>);
+
+impl Client {
+    /// Opens `/dev/dri/renderD<minor>`.
+    pub(super) fn open(dev: &drm::Device<Mock>) -> Result<Self> {
+        // SAFETY: The device is registered, so it has a render node.
+        let index = unsafe { (*(*super::device::as_raw(dev)).render).index };
+        let path = kernel::str::CString::try_from_fmt(fmt!("/dev/dri/renderD{}", index))?;
+        // SAFETY: The path is a valid string.
+        let file = from_err_ptr(unsafe {
+            bindings::filp_open(path.as_char_ptr(), bindings::O_RDWR as c_int, 0)
+        })?;
+        core::ptr::NonNull::new(file).map(Self).ok_or(ENOENT)
+    }
+
+    /// The DRM file.
+    pub(super) fn drm(&self) -> &drm::File<MockFile> {
+        // SAFETY: The file was opened through the DRM core, of a device of the mock driver.
+        unsafe { drm::File::from_raw((*self.0.as_ptr()).private_data.cast()) }
+    }
+
+    /// Maps `len` bytes at the offset `at` of the node, shared or private.
+    pub(super) fn mmap(&self, at: u64, len: usize, shared: bool) -> Result<usize> {
+        let flags = if shared { MAP_SHARED } else { MAP_PRIVATE };
+        map(self.0.as_ptr(), len, flags, usize::try_from(at)?)
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // SAFETY: The file is ours; a second close does not happen.
+        unsafe { bindings::filp_close(self.0.as_ptr(), core::ptr::null_mut()) };
+    }
+}
+
+/// What a test that maps must do last: unmaps, so that mappings do not outlive the test's device.
+pub(super) fn munmap(at: usize, len: usize) -> Result {
+    // SAFETY: The range was mapped by this test.
+    to_result(unsafe { bindings::vm_munmap(at, len) })
+}
+
