@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: MIT
+
+//! The interface's layout, written down by hand and asserted at compile time.
+//!
+//! A structure may grow at its end, in a new version of the interface and nowhere else; so what
+//! stands here is only ever added to. Each line is a member with its type and offset. Refused as
+//! well are a member that is not listed, a hole between two members, and a structure whose size is
+//! not a multiple of 8.
+
+use core::mem::{offset_of, size_of};
+
+use crate::*;
+
+macro_rules! layout {
+    ($($name:ident: $size:literal { $($member:ident: $type:ident @ $offset:literal;)* })*) => {
+        $(const _: () = {
+            // Every member is listed, and has this type.
+            const fn _listed(value: $name) {
+                let $name { $($member,)* } = value;
+                $(let _: $type = $member;)*
+            }
+            $(assert!(offset_of!($name, $member) == $offset);)*
+            assert!(size_of::<$name>() == $size && $size % 8 == 0);
+            assert!(0 $(+ size_of::<$type>())* == $size);
+        };)*
+
+        /// Every structure of the interface with its size in bytes, in the header's order.
+        pub const STRUCTURES: &[(&str, usize)] = &[$((stringify!($name), $size)),*];
+    };
+}
+
+layout! {
+    drm_skua_array: 16 {
+        stride: u32 @ 0;
+        count: u32 @ 4;
+        pointer: u64 @ 8;
+    }
+    drm_skua_sync: 16 {
+        flags: u32 @ 0;
+        handle: u32 @ 4;
+        point: u64 @ 8;
+    }
+    drm_skua_query: 16 {
+        type_: u32 @ 0;
+        size: u32 @ 4;
+        pointer: u64 @ 8;
+    }
+    drm_skua_device_info: 64 {
+        hw_version: u32 @ 0;
+        engine_count: u32 @ 4;
+        va_start: u64 @ 8;
+        va_end: u64 @ 16;
+        page_size_mask: u64 @ 24;
+        tick_hz: u64 @ 32;
+        max_group_threads: u32 @ 40;
+        wave_threads: u32 @ 44;
+        max_shared_bytes: u32 @ 48;
+        max_bind_ops: u32 @ 52;
+        max_buffers: u32 @ 56;
+        max_syncs: u32 @ 60;
+    }
+    drm_skua_engine_info: 8 {
+        index: u32 @ 0;
+        kind: u32 @ 4;
+    }
+    drm_skua_region_info: 40 {
+        id: u32 @ 0;
+        kind: u32 @ 4;
+        size: u64 @ 8;
+        used: u64 @ 16;
+        cpu_visible_size: u64 @ 24;
+        page_size: u32 @ 32;
+        pad: u32 @ 36;
+    }
+    drm_skua_bo_create: 24 {
+        size: u64 @ 0;
+        flags: u32 @ 8;
+        placements: u32 @ 12;
+        handle: u32 @ 16;
+        pad: u32 @ 20;
+    }
+    drm_skua_bo_mmap_offset: 16 {
+        handle: u32 @ 0;
+        pad: u32 @ 4;
+        offset: u64 @ 8;
+    }
+    drm_skua_bo_info: 32 {
+        handle: u32 @ 0;
+        pad: u32 @ 4;
+        size: u64 @ 8;
+        flags: u32 @ 16;
+        placements: u32 @ 20;
+        region: u32 @ 24;
+        imported: u32 @ 28;
+    }
+    drm_skua_vm_create: 8 {
+        flags: u32 @ 0;
+        vm: u32 @ 4;
+    }
+    drm_skua_vm_destroy: 8 {
+        vm: u32 @ 0;
+        pad: u32 @ 4;
+    }
+    drm_skua_bind_op: 40 {
+        type_: u32 @ 0;
+        flags: u32 @ 4;
+        handle: u32 @ 8;
+        pad: u32 @ 12;
+        offset: u64 @ 16;
+        va: u64 @ 24;
+        size: u64 @ 32;
+    }
+    drm_skua_vm_bind: 40 {
+        vm: u32 @ 0;
+        flags: u32 @ 4;
+        ops: drm_skua_array @ 8;
+        syncs: drm_skua_array @ 24;
+    }
+    drm_skua_context_create: 16 {
+        vm: u32 @ 0;
+        engine: u32 @ 4;
+        flags: u32 @ 8;
+        context: u32 @ 12;
+    }
+    drm_skua_context_destroy: 8 {
+        context: u32 @ 0;
+        pad: u32 @ 4;
+    }
+    drm_skua_context_state: 64 {
+        context: u32 @ 0;
+        pad: u32 @ 4;
+        status: u32 @ 8;
+        reason: u32 @ 12;
+        address: u64 @ 16;
+        command: u64 @ 24;
+        access: u32 @ 32;
+        detail: u32 @ 36;
+        pc: u32 @ 40;
+        reserved: u32 @ 44;
+        ticks: u64 @ 48;
+        completed: u64 @ 56;
+    }
+    drm_skua_buffer: 16 {
+        va: u64 @ 0;
+        size: u32 @ 8;
+        flags: u32 @ 12;
+    }
+    drm_skua_submit: 40 {
+        context: u32 @ 0;
+        flags: u32 @ 4;
+        buffers: drm_skua_array @ 8;
+        syncs: drm_skua_array @ 24;
+    }
+}
+
+/// An ioctl's number, as `_IOWR('d', DRM_COMMAND_BASE + id, type)` makes it on every architecture
+/// that uses the generic encoding.
+const fn number(id: u32, size: u32) -> u32 {
+    (3 << 30) | (size << 16) | ((DRM_IOCTL_BASE as u32) << 8) | (DRM_COMMAND_BASE + id)
+}
+
+macro_rules! ioctls {
+    ($($number:ident: $id:literal, $size:literal;)*) => {
+        $(const _: () = assert!($number == number($id, $size));)*
+
+        /// Every ioctl of the interface with its number, in the order of their ids.
+        pub const IOCTLS: &[(&str, u32)] = &[$((stringify!($number), $number)),*];
+    };
+}
+
+ioctls! {
+    DRM_IOCTL_SKUA_QUERY: 0, 16;
+    DRM_IOCTL_SKUA_BO_CREATE: 1, 24;
+    DRM_IOCTL_SKUA_BO_MMAP_OFFSET: 2, 16;
+    DRM_IOCTL_SKUA_BO_INFO: 3, 32;
+    DRM_IOCTL_SKUA_VM_CREATE: 4, 8;
+    DRM_IOCTL_SKUA_VM_DESTROY: 5, 8;
+    DRM_IOCTL_SKUA_VM_BIND: 6, 40;
+    DRM_IOCTL_SKUA_CONTEXT_CREATE: 7, 16;
+    DRM_IOCTL_SKUA_CONTEXT_DESTROY: 8, 8;
+    DRM_IOCTL_SKUA_CONTEXT_STATE: 9, 64;
+    DRM_IOCTL_SKUA_SUBMIT: 10, 40;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A structure or an ioctl that was added to the header must be added here.
+    #[test]
+    fn nothing_of_the_header_is_missing() {
+        let header = include_str!("../../../include/uapi/drm/skua_drm.h");
+        let defined: Vec<&str> = header
+            .lines()
+            .filter_map(|l| l.strip_prefix("struct ")?.strip_suffix(" {"))
+            .collect();
+        let listed: Vec<&str> = STRUCTURES.iter().map(|(name, _)| *name).collect();
+        assert_eq!(defined, listed);
+
+        let numbered: Vec<&str> = header
+            .lines()
+            .filter_map(|l| {
+                l.strip_prefix("\tDRM_IOCTL_SKUA_")
+                    .and(l.trim().strip_suffix(" ="))
+            })
+            .collect();
+        let listed: Vec<&str> = IOCTLS.iter().map(|(name, _)| *name).collect();
+        assert_eq!(numbered, listed);
+    }
+
+    /// The DRM core's numbers, from the kernel's documentation of its ioctls.
+    #[test]
+    fn numbers_of_the_core() {
+        assert_eq!(DRM_IOCTL_VERSION, 0xc040_6400);
+        assert_eq!(DRM_IOCTL_GEM_CLOSE, 0x4008_6409);
+        assert_eq!(DRM_IOCTL_PRIME_HANDLE_TO_FD, 0xc00c_642d);
+        assert_eq!(DRM_IOCTL_SYNCOBJ_CREATE, 0xc008_64bf);
+        assert_eq!(DRM_IOCTL_SYNCOBJ_EVENTFD & 0xffff, 0x64cf);
+        assert_eq!(SYNC_IOC_FILE_INFO, 0xc038_3e04);
+    }
+}
