@@ -18,6 +18,7 @@
 //! | [`file`] | client number; walking a client's objects |
 //! | [`gem`] | [`gem::GemExt`], [`gem::create`], [`gem::Backing`], [`gem::placement`], [`gem::replace`], [`gem::unmap`] |
 //! | [`fault`] | [`fault::VmFault`], [`fault::FaultError`]: page faults by TTM's rules |
+//! | [`memory`] | [`memory::total`]: how much the machine has |
 //! | [`pages`] | [`pages::Pages`], [`pages::DmaMap`], [`pages::Segment`]: system memory of objects |
 //! | [`resv`] | [`resv::lock`], [`resv::Reserved`], [`resv::LockedSet`]: reservation locks and their fences |
 //! | [`fence`] | [`fence::FenceContext`], [`fence::DriverFence`], [`fence::Fence`], [`fence::Callback`], [`fence::Signalling`], [`fence::ModuleGuard`] |
@@ -51,9 +52,10 @@ pub(crate) mod fence;
 pub(crate) mod file;
 pub(crate) mod gem;
 pub(crate) mod ioctl;
+pub(crate) mod irq;
+pub(crate) mod memory;
 #[cfg(CONFIG_KUNIT = "y")]
 mod mock;
-pub(crate) mod irq;
 pub(crate) mod pages;
 pub(crate) mod printer;
 pub(crate) mod queue;

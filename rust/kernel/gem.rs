@@ -215,11 +215,12 @@ where
 
     let backing = T::backing(&obj);
     let start = raw.addr();
-    let end = start
-        .checked_add(size_of::<Object<T>>())
-        .ok_or(EINVAL)?;
+    let end = start.checked_add(size_of::<Object<T>>()).ok_or(EINVAL)?;
     let at = ptr::from_ref(backing).addr();
-    if at < start || at >= end || backing.owner.cmpxchg(0, start, kernel::sync::atomic::Full) != Ok(0) {
+    if at < start
+        || at >= end
+        || backing.owner.cmpxchg(0, start, kernel::sync::atomic::Full) != Ok(0)
+    {
         return Err(EINVAL);
     }
 
@@ -227,6 +228,55 @@ where
     // is embedded in an `Object<T>`, which this one is.
     unsafe { (*raw).funcs = Funcs::<T>::FUNCS_REF };
     Ok(obj)
+}
+
+/// A reference to an object that may be sent to, and shared with, other threads.
+///
+/// [`Object`] does not say that it is `Send` and `Sync`, as a `drm_gem_object` is.
+pub(crate) struct ObjectRef<T: GemExt>(ARef<Object<T>>)
+where
+    T::Driver: drm::Driver<Object = Object<T>>;
+
+// SAFETY: GEM objects are reference counted atomically and freed from any thread; all that can be done
+// with a shared one is synchronised by the C code or by the reservation lock. `T` is dropped with the last
+// reference, on any thread, and shared: it must be both.
+unsafe impl<T: GemExt + Send + Sync> Send for ObjectRef<T> where
+    T::Driver: drm::Driver<Object = Object<T>>
+{
+}
+// SAFETY: As above.
+unsafe impl<T: GemExt + Send + Sync> Sync for ObjectRef<T> where
+    T::Driver: drm::Driver<Object = Object<T>>
+{
+}
+
+impl<T: GemExt> From<ARef<Object<T>>> for ObjectRef<T>
+where
+    T::Driver: drm::Driver<Object = Object<T>>,
+{
+    fn from(obj: ARef<Object<T>>) -> Self {
+        Self(obj)
+    }
+}
+
+impl<T: GemExt> Clone for ObjectRef<T>
+where
+    T::Driver: drm::Driver<Object = Object<T>>,
+{
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T: GemExt> core::ops::Deref for ObjectRef<T>
+where
+    T::Driver: drm::Driver<Object = Object<T>>,
+{
+    type Target = Object<T>;
+
+    fn deref(&self) -> &Object<T> {
+        &self.0
+    }
 }
 
 /// Whether the functions of `obj` are ours for `T`.
@@ -519,7 +569,10 @@ where
     let raw = IntoGEMObject::as_raw(&*obj);
     // The object must be new and ours, so that its `free` undoes what follows.
     // SAFETY: The object is valid.
-    if !is_ours(&obj) || is_imported(&*obj) || unsafe { (*raw).handle_count } != 0 || obj.size() != size
+    if !is_ours(&obj)
+        || is_imported(&*obj)
+        || unsafe { (*raw).handle_count } != 0
+        || obj.size() != size
     {
         return Err(EINVAL);
     }

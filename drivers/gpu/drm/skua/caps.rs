@@ -92,7 +92,9 @@ impl Caps {
 
         let mmu = regs.read(regs::MMU_CAPS)?;
         let (va_bits, bus_bits, asid_bits) = (mmu & 0xff, (mmu >> 8) & 0xff, (mmu >> 16) & 0xff);
-        if va_bits != VA_BITS || !(32..=PHYS_BITS).contains(&bus_bits) || !(1..=16).contains(&asid_bits)
+        if va_bits != VA_BITS
+            || !(32..=PHYS_BITS).contains(&bus_bits)
+            || !(1..=16).contains(&asid_bits)
         {
             return Err(refuse(dev, c"the MMU's capabilities", mmu.into()));
         }

@@ -120,9 +120,7 @@ impl Shared {
 
     fn map_area(&self, first: u32, pages: u32, bus: u64) -> Result {
         for page in 0..pages {
-            let at = bus
-                .checked_add(u64::from(page) * PAGE_SIZE)
-                .ok_or(EINVAL)?;
+            let at = bus.checked_add(u64::from(page) * PAGE_SIZE).ok_or(EINVAL)?;
             self.map(first.checked_add(page).ok_or(EINVAL)?, at, true)?;
         }
         Ok(())

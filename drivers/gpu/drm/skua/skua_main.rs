@@ -1,33 +1,88 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Skua: a DRM driver for an emulated PCI GPU.
+//! Skua: a DRM driver for an emulated PCI GPU, with WDDM's ideas of memory and scheduling.
 //!
-//! The crate's table of contents. `spec`, `policy` and `ext` are shared with, or kept apart from, the
-//! driver proper: see `rust/spec`, `rust/policy` and `rust/kernel`.
+//! The crate's table of contents. The way of a submission, one direction, no way back:
+//!
+//! ```text
+//! uapi ─▶ file (ioctl: copy once, check) ─▶ context (order, fence) ─▶ engine (turn) ─▶ ring ─▶ fence
+//!                    │                                                   ▲
+//!                    └─▶ vm (bind queue) ─▶ page_table                   └─ recovery
+//! ```
+//!
+//! | file | noun |
+//! |---|---|
+//! | [`driver`] | probe, unbind, what the DRM core is told |
+//! | [`gpu`] | the device; the order of all locks |
+//! | [`caps`], [`registers`], [`shared`] | the hardware: capabilities, registers, shared memory |
+//! | [`file`], [`query`], [`bind`], [`sync`], [`uarray`] | ioctls and their arguments |
+//! | [`bo`], [`vram`] | buffer objects and their memory |
+//! | [`vm`], [`page_table`] | address spaces |
+//! | [`context`], [`job`], [`gate`], [`engine`] | work |
+//! | [`recovery`] | faults and hangs |
+//! | [`slots`], [`heap`] | tables, and the policy's memory |
+//! | [`fdinfo`], [`debugfs`] | what can be seen |
+//!
+//! `spec`, `policy` and `ext` are shared with, or kept apart from, the driver proper: see `rust/spec`,
+//! `rust/policy` and `rust/kernel`.
 
 #![crate_name = "skua"]
 
-use kernel::prelude::*;
+use kernel::{
+    pci,
+    prelude::*,
+    InPlaceModule, //
+};
 
+mod bind;
+mod bo;
+mod caps;
+mod context;
+mod debugfs;
+mod driver;
+mod engine;
 #[path = "../../../../rust/kernel/ext.rs"]
-#[allow(dead_code, reason = "an abstraction is whole, whether or not each part has a user")]
+#[allow(
+    dead_code,
+    reason = "an abstraction is whole, whether or not each part has a user"
+)]
 mod ext;
+mod fdinfo;
+mod file;
+mod gate;
+mod gpu;
+mod heap;
+mod job;
+mod page_table;
 #[path = "../../../../rust/policy/policy.rs"]
 #[allow(dead_code, unreachable_pub, reason = "a crate of its own on the host")]
 mod policy;
+mod query;
+mod recovery;
+mod registers;
+mod shared;
+mod slots;
 #[path = "../../../../rust/spec/spec.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with the device model")]
 mod spec;
+mod sync;
+mod uarray;
+mod vm;
+mod vram;
 
 /// The module: what it registers, and what must be waited for when it goes.
+#[pin_data]
 struct Skua {
+    #[pin]
+    _driver: kernel::driver::Registration<pci::Adapter<crate::driver::SkuaDriver>>,
     /// Last, so that it waits when everything else is gone.
     _guard: ext::fence::ModuleGuard,
 }
 
-impl kernel::Module for Skua {
-    fn init(_module: &'static ThisModule) -> Result<Self> {
-        Ok(Self {
+impl InPlaceModule for Skua {
+    fn init(module: &'static ThisModule) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            _driver <- kernel::driver::Registration::new(<Self as kernel::ModuleMetadata>::NAME, module),
             _guard: ext::fence::ModuleGuard::new(),
         })
     }
@@ -40,4 +95,10 @@ module! {
     description: "Skua GPU",
     license: "GPL",
     imports_ns: ["DMA_BUF"],
+    params: {
+        job_timeout_ms: u32 {
+            default: 10000,
+            description: "Milliseconds that a job may run before it is cut",
+        },
+    },
 }

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The operations of a bind, as an ioctl gives them, checked.
+
+use crate::{
+    bo::Bo,
+    ext::uapi::*,
+    file::SkuaFile,
+    policy::interval_map::Span,
+    spec::address::PAGE_SIZE,
+    uarray,
+    vm::{
+        Mapping,
+        Operation,
+        VA_END,
+        VA_START, //
+    }, //
+};
+use kernel::{
+    drm::gem::BaseObject,
+    prelude::*, //
+};
+
+/// Most operations of one bind.
+pub(crate) const MAX_OPERATIONS: u32 = 1024;
+
+/// Reads the operations. `EINVAL` for what the uAPI forbids, `ENOENT` for a handle.
+pub(crate) fn read(file: &SkuaFile, array: &drm_skua_array) -> Result<KVVec<Operation>> {
+    if array.count == 0 {
+        return Err(EINVAL);
+    }
+    let ops: KVVec<drm_skua_bind_op> = uarray::read(array, MAX_OPERATIONS)?;
+    let mut operations = KVVec::with_capacity(ops.len(), GFP_KERNEL)?;
+    for op in &ops {
+        operations.push(operation(file, op)?, GFP_KERNEL)?;
+    }
+    Ok(operations)
+}
+
+fn operation(file: &SkuaFile, op: &drm_skua_bind_op) -> Result<Operation> {
+    let map = match op.type_ {
+        DRM_SKUA_BIND_MAP => true,
+        DRM_SKUA_BIND_UNMAP => false,
+        _ => return Err(EINVAL),
+    };
+    let flags = if map { DRM_SKUA_BIND_READONLY } else { 0 };
+    if op.flags & !flags != 0 || (!map && op.handle != 0) {
+        return Err(EINVAL);
+    }
+    let bo = if map {
+        Some(Bo::lookup_handle(file, op.handle)?)
+    } else {
+        None
+    };
+    if op.pad != 0 || (!map && op.offset != 0) {
+        return Err(EINVAL);
+    }
+    let aligned = (op.offset | op.va | op.size) % PAGE_SIZE == 0;
+    let span = Span::with_len(op.va, op.size).ok_or(EINVAL)?;
+    if !aligned || span.is_empty() || span.start < VA_START || span.end > VA_END {
+        return Err(EINVAL);
+    }
+    let Some(bo) = bo else {
+        return Ok(Operation::Unmap(span));
+    };
+    let end = op.offset.checked_add(op.size).ok_or(EINVAL)?;
+    if end > u64::try_from(bo.size())? {
+        return Err(EINVAL);
+    }
+    let write = op.flags & DRM_SKUA_BIND_READONLY == 0;
+    Ok(Operation::Map(
+        span,
+        Mapping::new(bo.into(), op.offset, write),
+    ))
+}

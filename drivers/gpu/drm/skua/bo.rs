@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Buffer objects: GEM objects in VRAM or in system memory (WDDM: allocations).
+//!
+//! An object gets its memory when it is created and keeps it: the first of the allowed places that has
+//! room. Where it is, is recorded twice because two parties ask: the CPU's page faults, under the
+//! reservation lock ([`Placement`]), and the page tables ([`Memory`], set once; it also owns the DMA mapping).
+//! Moving objects will make the second follow the first.
+//!
+//! Nobody sees what was in the memory before. System pages come zeroed from shmem. VRAM is cleared by the
+//! copy engine: the fence of that job is a kernel fence of the object, for which page faults and binds
+//! wait; and should it fail, which happens only when the device is lost, the memory stays invisible.
+//!
+//! An imported object is another driver's memory: the GPU reaches it through the pages that the exporter
+//! mapped for us; the CPU maps it through its dma-buf.
+
+use crate::{
+    driver::SkuaDriver,
+    ext::{
+        fault::{
+            FaultError,
+            VmFault, //
+        },
+        gem::{
+            self,
+            Backing,
+            GemExt,
+            Placement, //
+        },
+        pages::{
+            DmaMap,
+            Pages,
+            Segment, //
+        },
+        resv::{
+            self,
+            Reserved,
+            Usage, //
+        },
+        uapi, //
+    },
+    gpu::SkuaDevice,
+    policy::page_plan::PhysPiece,
+    spec::address::PAGE_SIZE,
+    vram::VramRange, //
+};
+use kernel::{
+    device::{
+        Bound,
+        Device, //
+    },
+    devres::Devres,
+    drm::{
+        self,
+        gem::{
+            BaseObject,
+            DriverObject,
+            Object, //
+        },
+        Registered, //
+    },
+    prelude::*,
+    sync::{
+        aref::ARef,
+        Arc,
+        SetOnce, //
+    }, //
+};
+
+/// Number of the system memory region in the uAPI.
+pub(crate) const REGION_SYSTEM: u32 = 0;
+/// Number of the VRAM region in the uAPI.
+pub(crate) const REGION_VRAM: u32 = 1;
+/// Regions that exist, one bit each.
+pub(crate) const REGIONS: u32 = (1 << REGION_SYSTEM) | (1 << REGION_VRAM);
+/// Largest object in bytes.
+const MAX_SIZE: u64 = 1 << 40;
+/// Pages that a fault maps beyond the one accessed.
+const FAULT_AHEAD: usize = 15;
+
+/// A buffer object.
+pub(crate) type Bo = Object<BoData>;
+/// A reference to a buffer object that any thread may hold.
+pub(crate) type BoRef = gem::ObjectRef<BoData>;
+
+/// Where the GPU finds an object's memory.
+pub(crate) enum Memory {
+    /// In VRAM.
+    Vram(Arc<VramRange>),
+    /// In system pages of its own.
+    System {
+        /// As the device sees them.
+        map: Devres<DmaMap>,
+        /// What they count against; given back on drop.
+        _charge: Charge,
+    },
+    /// With another driver, as the device sees it.
+    Imported(KVVec<Segment>),
+}
+
+/// System memory charged to the device's limit.
+pub(crate) struct Charge {
+    dev: ARef<SkuaDevice>,
+    bytes: u64,
+}
+
+impl Charge {
+    /// `ENOMEM` beyond the limit.
+    fn new(dev: &SkuaDevice, bytes: u64) -> Result<Self> {
+        dev.charge_system(bytes)?;
+        Ok(Self {
+            dev: dev.into(),
+            bytes,
+        })
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.dev.uncharge_system(self.bytes);
+    }
+}
+
+/// What is in a buffer object besides GEM.
+#[pin_data]
+pub(crate) struct BoData {
+    flags: u32,
+    placements: u32,
+    backing: Backing<Arc<VramRange>>,
+    memory: SetOnce<Memory>,
+}
+
+/// What an object is made from.
+pub(crate) struct BoArgs {
+    flags: u32,
+    placements: u32,
+}
+
+impl DriverObject for BoData {
+    type Driver = SkuaDriver;
+    type Args = BoArgs;
+
+    fn new(_dev: &SkuaDevice, _size: usize, args: BoArgs) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            flags: args.flags,
+            placements: args.placements,
+            backing: Backing::new(),
+            memory: SetOnce::new(),
+        })
+    }
+}
+
+/// Creates an object of `size` bytes in one of `placements`, cleared or on its way to be.
+///
+/// `EINVAL` for a size, flag or placement that the uAPI forbids; `ENOSPC` if VRAM alone is allowed and full;
+/// `ENOMEM`.
+pub(crate) fn create(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    size: u64,
+    flags: u32,
+    placements: u32,
+) -> Result<ARef<Bo>> {
+    if size == 0 || size % PAGE_SIZE != 0 || size > MAX_SIZE {
+        return Err(EINVAL);
+    }
+    if flags & !uapi::DRM_SKUA_BO_CPU_ACCESS != 0 {
+        return Err(EINVAL);
+    }
+    if placements == 0 || placements & !REGIONS != 0 {
+        return Err(EINVAL);
+    }
+    let system = placements & (1 << REGION_SYSTEM) != 0;
+    if placements & (1 << REGION_VRAM) != 0 {
+        match VramRange::new(dev, size) {
+            Ok(range) => return create_in_vram(dev, size, BoArgs { flags, placements }, range),
+            Err(error) if error == ENOSPC && system => (),
+            Err(error) => return Err(error),
+        }
+    }
+    create_in_system(dev, parent, size, BoArgs { flags, placements })
+}
+
+fn create_in_vram(
+    dev: &SkuaDevice,
+    size: u64,
+    args: BoArgs,
+    range: Arc<VramRange>,
+) -> Result<ARef<Bo>> {
+    let bo = gem::create::<BoData>(dev, usize::try_from(size)?, args)?;
+    bo.memory.populate(Memory::Vram(range.clone()));
+    let mut reserved = resv::lock(&*bo)?;
+    gem::replace(&bo, &mut reserved, Placement::Device(range.clone()))?;
+    dev.paging_engine()?.clear(dev, &range, |fence| {
+        reserved.reserve(1)?.add(fence, Usage::Kernel)
+    })?;
+    drop(reserved);
+    Ok(bo)
+}
+
+fn create_in_system(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    size: u64,
+    args: BoArgs,
+) -> Result<ARef<Bo>> {
+    let charge = Charge::new(dev, size)?;
+    let bo = gem::create::<BoData>(dev, usize::try_from(size)?, args)?;
+    let pages = Pages::get(&*bo)?;
+    bo.memory.populate(Memory::System {
+        map: DmaMap::new(parent, &pages)?,
+        _charge: charge,
+    });
+    let mut reserved = resv::lock(&*bo)?;
+    gem::replace(&bo, &mut reserved, Placement::System(pages))?;
+    drop(reserved);
+    Ok(bo)
+}
+
+/// Makes an object for another driver's memory.
+pub(crate) fn import(dev: &SkuaDevice, size: usize, segments: KVVec<Segment>) -> Result<ARef<Bo>> {
+    let args = BoArgs {
+        flags: 0,
+        placements: 1 << REGION_SYSTEM,
+    };
+    let bo = gem::create::<BoData>(dev, size, args)?;
+    bo.memory.populate(Memory::Imported(segments));
+    Ok(bo)
+}
+
+impl BoData {
+    /// The flags of its creation.
+    pub(crate) fn flags(&self) -> u32 {
+        self.flags
+    }
+
+    /// Regions that may hold it, one bit each.
+    pub(crate) fn placements(&self) -> u32 {
+        self.placements
+    }
+
+    /// Whether the CPU may map it.
+    pub(crate) fn has_cpu_access(&self) -> bool {
+        self.flags & uapi::DRM_SKUA_BO_CPU_ACCESS != 0
+    }
+
+    /// The region that holds it.
+    pub(crate) fn region(&self) -> u32 {
+        match self.memory.as_ref() {
+            Some(Memory::Vram(_)) => REGION_VRAM,
+            _ => REGION_SYSTEM,
+        }
+    }
+
+    /// Whether its memory is in VRAM, so that page table entries name GPU-physical addresses.
+    pub(crate) fn is_in_vram(&self) -> bool {
+        self.region() == REGION_VRAM
+    }
+
+    /// Calls `f` with the memory of `[offset, …)`, piece by piece as the device sees it.
+    ///
+    /// `EIO` if the memory was never cleared; `ENODEV` if the device is another one than at creation.
+    pub(crate) fn with_pieces<R>(
+        &self,
+        parent: &Device<Bound>,
+        offset: u64,
+        f: impl FnOnce(&mut dyn Iterator<Item = PhysPiece>) -> Result<R>,
+    ) -> Result<R> {
+        match self.memory.as_ref().ok_or(EIO)? {
+            Memory::Vram(range) => {
+                if !range.is_cleared() {
+                    return Err(EIO);
+                }
+                f(&mut behind(range.pieces(), offset))
+            }
+            Memory::System { map, .. } => {
+                let map = map.access(parent).map_err(|_| ENODEV)?;
+                f(&mut behind(map.segments().map(piece), offset))
+            }
+            Memory::Imported(segments) => {
+                f(&mut behind(segments.iter().copied().map(piece), offset))
+            }
+        }
+    }
+
+    /// The same, before the memory is cleared: for planning.
+    pub(crate) fn with_plan<R>(
+        &self,
+        parent: &Device<Bound>,
+        offset: u64,
+        f: impl FnOnce(&mut dyn Iterator<Item = PhysPiece>) -> Result<R>,
+    ) -> Result<R> {
+        match self.memory.as_ref().ok_or(EIO)? {
+            Memory::Vram(range) => f(&mut behind(range.pieces(), offset)),
+            _ => self.with_pieces(parent, offset, f),
+        }
+    }
+}
+
+/// A segment in the policy's terms.
+fn piece(segment: Segment) -> PhysPiece {
+    PhysPiece {
+        start: segment.address,
+        len: segment.len,
+    }
+}
+
+/// What of `pieces` lies behind the first `skip` bytes.
+fn behind(
+    pieces: impl Iterator<Item = PhysPiece>,
+    mut skip: u64,
+) -> impl Iterator<Item = PhysPiece> {
+    pieces.filter_map(move |piece| {
+        let cut = skip.min(piece.len);
+        skip -= cut;
+        let len = piece.len - cut;
+        (len > 0).then(|| PhysPiece {
+            // No overflow: within the piece.
+            start: piece.start.saturating_add(cut),
+            len,
+        })
+    })
+}
+
+impl GemExt for BoData {
+    type Device = Arc<VramRange>;
+
+    fn backing(&self) -> &Backing<Arc<VramRange>> {
+        &self.backing
+    }
+
+    fn fault(
+        obj: &Bo,
+        dev: &drm::Device<SkuaDriver, Registered>,
+        reserved: &mut Reserved<'_>,
+        fault: &VmFault<'_>,
+    ) -> Result<(), FaultError> {
+        let range = match gem::placement(obj, reserved)? {
+            Placement::System(_) => return gem::map_system(obj, reserved, fault, FAULT_AHEAD),
+            Placement::Device(range) => range,
+            Placement::Nowhere => return Err(FaultError::Sigbus),
+        };
+        if !range.is_cleared() {
+            // The device was lost before it could clear it.
+            return Err(FaultError::Sigbus);
+        }
+        dev.registration_data_with(|data| {
+            let pages = crate::ext::fault::window(fault, obj.size(), FAULT_AHEAD + 1);
+            if pages == 0 {
+                return Err(FaultError::Sigbus);
+            }
+            for ahead in 0..pages {
+                let offset = range
+                    .page_offset(fault.page() + ahead)
+                    .ok_or(FaultError::Sigbus)?;
+                match fault.map_bar(ahead, &data.vram, offset) {
+                    Ok(()) => (),
+                    // What is mapped ahead is a guess.
+                    Err(_) if ahead > 0 => break,
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn pin(obj: &Bo, reserved: &mut Reserved<'_>) -> Result {
+        // Another device can reach system pages only; VRAM would have to move, which it does not yet.
+        match gem::placement(obj, reserved)? {
+            Placement::System(_) => Ok(()),
+            Placement::Device(_) | Placement::Nowhere => Err(EOPNOTSUPP),
+        }
+    }
+
+    fn unpin(_obj: &Bo, _reserved: &mut Reserved<'_>) {}
+
+    fn release(_obj: &Bo, placement: Placement<Arc<VramRange>>) {
+        drop(placement);
+    }
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Files in the device's directory under `/sys/kernel/debug/dri`.
+//!
+//! | file | what it shows |
+//! |---|---|
+//! | `regions` | memory regions: size, use, the allocator's free blocks |
+//! | `vms` | address spaces: mappings, bytes mapped, tables |
+//! | `contexts` | contexts: engine, status, jobs ended, ticks used |
+//! | `rings` | engines: state, ring, jobs in flight |
+//! | `counters` | what driver (`driver_…`) and device count |
+
+use crate::{
+    bo::{
+        REGION_SYSTEM,
+        REGION_VRAM, //
+    },
+    context::Status,
+    driver::SkuaDriver,
+    ext::{
+        driver::DebugfsFile,
+        printer::SeqPrinter, //
+    },
+    gpu::SkuaDevice, //
+};
+use core::fmt::Write as _;
+use kernel::{
+    device::{
+        Bound,
+        Device, //
+    },
+    drm::Registered,
+    pci,
+    prelude::*,
+    sync::atomic::Relaxed, //
+};
+
+/// The files.
+pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
+    DebugfsFile {
+        name: c"regions",
+        show: |dev, out| regions(dev, out).map_err(full),
+    },
+    DebugfsFile {
+        name: c"vms",
+        show: |dev, out| vms(dev, out),
+    },
+    DebugfsFile {
+        name: c"contexts",
+        show: |dev, out| contexts(dev, out),
+    },
+    DebugfsFile {
+        name: c"rings",
+        show: |dev, out| rings(dev, out).map_err(full),
+    },
+    DebugfsFile {
+        name: c"counters",
+        show: |dev, out| counters(dev, out),
+    },
+];
+
+fn full(_: core::fmt::Error) -> Error {
+    ENOSPC
+}
+
+fn regions(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> core::fmt::Result {
+    for (name, region) in [("system", REGION_SYSTEM), ("vram0", REGION_VRAM)] {
+        let (size, used) = dev.region_usage(region);
+        writeln!(out, "{}: size {} used {}", name, size, used)?;
+    }
+    let vram = dev.vram.lock();
+    writeln!(
+        out,
+        "vram0: largest free block {} pages",
+        vram.largest_free_block().0
+    )?;
+    for order in 0..=vram.total().0.ilog2() {
+        writeln!(
+            out,
+            "vram0: order {} free {}",
+            order,
+            vram.free_blocks(order)
+        )?;
+    }
+    Ok(())
+}
+
+fn vms(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
+    let parent: &pci::Device<Bound> = dev.as_ref();
+    let parent: &Device<Bound> = parent.as_ref();
+    let mut result = Ok(());
+    dev.vms.for_each(|vm| {
+        let (mappings, bytes, tables) = vm.usage(parent);
+        let line = writeln!(
+            out,
+            "vm {}: mappings {} bytes {} tables {}",
+            vm.asid(),
+            mappings,
+            bytes,
+            tables
+        );
+        result = result.and(line.map_err(full));
+    });
+    result
+}
+
+fn contexts(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
+    let mut result = Ok(());
+    dev.contexts.for_each(|context| {
+        let status = match context.status() {
+            Status::Active => "active",
+            Status::Faulted(_) => "faulted",
+            Status::TimedOut => "timed out",
+            Status::Lost => "lost",
+            Status::Destroyed => "destroyed",
+        };
+        let line = writeln!(
+            out,
+            "context {}: engine {} vm {} status {} ended {} ticks {}",
+            context.id(),
+            context.engine(),
+            context.vm().asid(),
+            status,
+            context.finished(),
+            context.ticks()
+        );
+        result = result.and(line.map_err(full));
+    });
+    result
+}
+
+fn rings(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> core::fmt::Result {
+    for (index, engine) in dev.engines() {
+        let name = engine.name().to_str().unwrap_or("?");
+        let reported = engine.reported_state(dev);
+        let (head, tail, in_flight) = {
+            let state = engine.state.lock();
+            (state.ring.head(), state.ring.tail(), state.in_flight.len())
+        };
+        writeln!(
+            out,
+            "engine {} ({}): device {:?} head {:#x} tail {:#x} in flight {} ticks {}",
+            index,
+            name,
+            reported,
+            head,
+            tail,
+            in_flight,
+            engine.ticks(dev)
+        )?;
+        if head == tail {
+            continue;
+        }
+        let Some(shared) = dev.shared.try_access() else {
+            continue;
+        };
+        for word in (head as usize / 4..).take(16) {
+            if let Ok(value) = shared.ring_word(index, word) {
+                write!(out, " {:08x}", value)?;
+            }
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
+    // Before the snapshot, which itself writes a register.
+    let own = [
+        ("submissions", dev.counters.submissions.load(Relaxed)),
+        ("binds", dev.counters.binds.load(Relaxed)),
+        ("interrupts", dev.counters.interrupts.load(Relaxed)),
+        ("engine_resets", dev.counters.resets.load(Relaxed)),
+        ("tlb_flushes", dev.counters.flushes.load(Relaxed)),
+        ("register_reads", dev.regs.reads()),
+        ("register_writes", dev.regs.writes()),
+    ];
+    dev.snapshot()?;
+    for (name, value) in own {
+        writeln!(out, "driver_{}: {}", name, value).map_err(full)?;
+    }
+    let mut result = Ok(());
+    dev.counters(|name, value| {
+        let line = writeln!(out, "{}: {}", name, value);
+        result = result.and(line.map_err(full));
+    })?;
+    result
+}

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Probe and unbind, and what the DRM core is told of the driver.
+//!
+//! # Order of things
+//!
+//! Probe: enable the PCI device, map registers and VRAM, read the capabilities, reset the adapter, allocate
+//! what is shared with it, then the DRM device, interrupts, engines, alarms, and last the registration,
+//! after which userspace comes.
+//!
+//! Unbind undoes it from the other end, and must not wait for the GPU nor for userspace:
+//!
+//! 1. [`Gpu::lose`]: no more work; all fences signal, so whoever waits wakes up.
+//! 2. Alarms and work items end.
+//! 3. Registration: `drm_dev_unplug()` waits for ioctls under way and removes the CPU's mappings; the next
+//!    access to one maps the object's dummy page.
+//! 4. Interrupts, VRAM's BAR.
+//! 5. Device-managed resources: registers, shared memory, page tables, DMA mappings.
+//!
+//! Files, buffer objects and exported dma-bufs may outlive all that.
+
+use crate::{
+    bo::{
+        self,
+        Bo,
+        BoData, //
+    },
+    caps::Caps,
+    debugfs,
+    ext::{
+        self,
+        bar::WcBar,
+        driver::{
+            DebugfsFile,
+            DriverExt,
+            Vtable, //
+        },
+        irq::Interrupts,
+        pages::Segment,
+        printer::Printer,
+        queue::{
+            Order,
+            OwnedQueue, //
+        }, //
+    },
+    fdinfo,
+    file::{
+        File,
+        SkuaFile, //
+    },
+    gpu::{
+        Gpu,
+        SkuaDevice, //
+    },
+    module_parameters,
+    recovery::Hooks,
+    registers::{
+        Registers,
+        BAR_SIZE, //
+    },
+    spec, //
+};
+use kernel::{
+    device::{
+        self,
+        Bound,
+        Core, //
+    },
+    drm::{
+        self,
+        ioctl, //
+    },
+    irq::{
+        IrqReturn,
+        ThreadedHandler, //
+    },
+    page::PAGE_SIZE,
+    pci,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        atomic::Relaxed,
+        Arc, //
+    }, //
+};
+
+/// The driver.
+pub(crate) struct SkuaDriver;
+
+/// What ioctls and faults get while the device is bound.
+pub(crate) struct RegistrationData<'a> {
+    parent: &'a device::Device<Bound>,
+    /// The BAR of visible VRAM.
+    pub(crate) vram: WcBar<'a>,
+}
+
+impl RegistrationData<'_> {
+    /// The bus device.
+    pub(crate) fn parent(&self) -> &device::Device<Bound> {
+        self.parent
+    }
+}
+
+/// A bound device. Fields are dropped in the order of their declaration.
+pub(crate) struct Skua<'bound> {
+    _registration: drm::Registration<'bound, SkuaDriver>,
+    interrupts: Interrupts<'bound, Vector>,
+    dev: ARef<SkuaDevice>,
+}
+
+/// The handler of one interrupt vector.
+pub(crate) struct Vector {
+    dev: ARef<SkuaDevice>,
+    index: u32,
+}
+
+impl ThreadedHandler for Vector {
+    fn handle_threaded(&self) -> IrqReturn {
+        let dev = &*self.dev;
+        dev.counters.interrupts.fetch_add(1, Relaxed);
+        match dev.engine(self.index) {
+            Ok(engine) => engine.process(dev),
+            // The vector behind the engines'.
+            Err(_) => dev.look_at_faults(),
+        }
+        IrqReturn::Handled
+    }
+}
+
+kernel::pci_device_table!(
+    PCI_TABLE,
+    <SkuaDriver as pci::Driver>::IdInfo,
+    [(
+        pci::DeviceId::from_id(pci::Vendor::REDHAT_QUMRANET, spec::pci::DEVICE as u32),
+        ()
+    )]
+);
+
+/// Half of the machine's memory may be buffer objects.
+fn system_limit() -> u64 {
+    ext::memory::total() / 2 / PAGE_SIZE as u64 * PAGE_SIZE as u64
+}
+
+impl Skua<'_> {
+    fn probe<'bound>(pdev: &'bound pci::Device<Core<'_>>) -> Result<Skua<'bound>> {
+        let pdev_bound: &'bound pci::Device<Bound> = pdev;
+        let parent: &'bound device::Device<Bound> = pdev_bound.as_ref();
+        pdev.enable_device_mem()?;
+        pdev.set_master();
+
+        let bar = pdev.iomap_region_sized::<BAR_SIZE>(spec::pci::BAR_REGS, c"skua-registers")?;
+        let regs = Registers::new(bar.into_devres()?);
+        let caps = Caps::read(parent, &regs)?;
+        ext::device::set_dma_bits(pdev, caps.bus_bits)?;
+
+        // The CPU writes VRAM through clients' mappings only.
+        let vram = WcBar::new(pdev_bound, spec::pci::BAR_VRAM, PAGE_SIZE, c"skua-vram")?;
+        if vram.whole() < caps.vram_visible {
+            dev_err!(parent, "VRAM's BAR is smaller than what it should show\n");
+            return Err(EINVAL);
+        }
+        let vectors = u32::try_from(caps.engines.len())?
+            .checked_add(1)
+            .ok_or(EINVAL)?;
+
+        let queue = Arc::new(OwnedQueue::new(c"skua", Order::Unordered)?, GFP_KERNEL)?;
+        let gpu = Gpu::new(parent, regs, caps, queue, system_limit())?;
+        let drm = drm::UnregisteredDevice::<SkuaDriver>::new(pdev_bound, gpu)?;
+        ext::driver::extend(&drm)?;
+        let dev: ARef<SkuaDevice> = (&*drm).into();
+
+        let interrupts = Interrupts::new(pdev_bound, vectors, c"skua", |index| Vector {
+            dev: dev.clone(),
+            index,
+        })?;
+        for (_, engine) in dev.engines() {
+            engine.enable(&dev)?;
+        }
+        let alarms = Arc::new(OwnedQueue::new(c"skua-alarms", Order::Ordered)?, GFP_KERNEL)?;
+        let timeout = module_parameters::job_timeout_ms.value();
+        dev.attach(Hooks::new(&dev, &alarms, timeout)?);
+
+        let data = RegistrationData { parent, vram };
+        match ext::device::register(parent, drm, Ok::<_, Error>(data)) {
+            Ok(registration) => Ok(Skua {
+                _registration: registration,
+                interrupts,
+                dev,
+            }),
+            Err(error) => {
+                // The alarms hold references to the device.
+                drop(dev.detach());
+                Err(error)
+            }
+        }
+    }
+}
+
+impl pci::Driver for SkuaDriver {
+    type IdInfo = ();
+    type Data<'bound> = Skua<'bound>;
+    const ID_TABLE: pci::IdTable<Self::IdInfo> = &PCI_TABLE;
+
+    fn probe<'bound>(
+        pdev: &'bound pci::Device<Core<'_>>,
+        _info: Option<&'bound Self::IdInfo>,
+    ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound {
+        Skua::probe(pdev)
+    }
+
+    fn unbind<'bound>(_pdev: &'bound pci::Device<Core<'_>>, this: Pin<&Skua<'bound>>) {
+        let dev = &*this.dev;
+        drop(dev.detach());
+        Gpu::lose(dev, true);
+        this.interrupts.synchronize();
+        // What waits in the queue looks, finds nothing to do, and lets go of the device.
+        dev.queue.flush();
+    }
+}
+
+static VTABLE: Vtable = Vtable::new();
+
+impl DriverExt for SkuaDriver {
+    type Gem = BoData;
+
+    fn vtable() -> &'static Vtable {
+        &VTABLE
+    }
+
+    const DEBUGFS: &'static [DebugfsFile<Self>] = debugfs::FILES;
+
+    fn show_fdinfo(dev: &SkuaDevice<drm::Registered>, file: &SkuaFile, printer: &mut Printer<'_>) {
+        // Output that does not fit is the caller's to repeat.
+        let _ = fdinfo::show(dev, file, printer);
+    }
+
+    fn import(dev: &SkuaDevice, size: usize, segments: KVVec<Segment>) -> Result<ARef<Bo>> {
+        bo::import(dev, size, segments)
+    }
+}
+
+const INFO: drm::DriverInfo = drm::DriverInfo {
+    major: 1,
+    minor: 0,
+    patchlevel: 0,
+    name: c"skua",
+    desc: c"Skua GPU",
+};
+
+#[vtable]
+impl drm::Driver for SkuaDriver {
+    type Data = Gpu;
+    type RegistrationData<'a> = RegistrationData<'a>;
+    type File = File;
+    type Object = Bo;
+    type ParentDevice<Ctx: device::DeviceContext> = pci::Device<Ctx>;
+
+    const INFO: drm::DriverInfo = INFO;
+    const FEAT_RENDER: bool = true;
+
+    crate::declare_skua_ioctls! {
+        (SKUA_QUERY, drm_skua_query, ioctl::RENDER_ALLOW, File::query),
+        (SKUA_BO_CREATE, drm_skua_bo_create, ioctl::RENDER_ALLOW, File::bo_create),
+        (SKUA_BO_MMAP_OFFSET, drm_skua_bo_mmap_offset, ioctl::RENDER_ALLOW, File::bo_mmap_offset),
+        (SKUA_BO_INFO, drm_skua_bo_info, ioctl::RENDER_ALLOW, File::bo_info),
+        (SKUA_VM_CREATE, drm_skua_vm_create, ioctl::RENDER_ALLOW, File::vm_create),
+        (SKUA_VM_DESTROY, drm_skua_vm_destroy, ioctl::RENDER_ALLOW, File::vm_destroy),
+        (SKUA_VM_BIND, drm_skua_vm_bind, ioctl::RENDER_ALLOW, File::vm_bind),
+        (SKUA_CONTEXT_CREATE, drm_skua_context_create, ioctl::RENDER_ALLOW, File::context_create),
+        (SKUA_CONTEXT_DESTROY, drm_skua_context_destroy, ioctl::RENDER_ALLOW, File::context_destroy),
+        (SKUA_CONTEXT_STATE, drm_skua_context_state, ioctl::RENDER_ALLOW, File::context_state),
+        (SKUA_SUBMIT, drm_skua_submit, ioctl::RENDER_ALLOW, File::submit),
+    }
+}

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! An open file: the handles of one client.
+//!
+//! Handles of address spaces and contexts are numbers from 1, of this file alone. Closing the file destroys
+//! what they name: work that has not started is cancelled, work that runs ends or is cut by the watchdog.
+
+use crate::{
+    bo::{
+        self,
+        Bo, //
+    },
+    context::Context,
+    driver::SkuaDriver,
+    ext::{
+        gem,
+        uapi::*, //
+    },
+    gpu::SkuaDevice,
+    query,
+    sync,
+    uarray,
+    vm::Vm, //
+};
+use kernel::{
+    drm::{
+        self,
+        gem::BaseObject, //
+    },
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
+};
+
+/// Handles of one kind.
+pub(crate) struct Handles<T>(KVVec<Option<Arc<T>>>);
+
+impl<T> Handles<T> {
+    fn new() -> Self {
+        Self(KVVec::new())
+    }
+
+    /// Gives `object` the lowest free handle. `ENOMEM`.
+    fn insert(&mut self, object: Arc<T>) -> Result<u32> {
+        let free = self.0.iter().position(Option::is_none);
+        let index = free.unwrap_or(self.0.len());
+        match self.0.get_mut(index) {
+            Some(place) => *place = Some(object),
+            None => self.0.push(Some(object), GFP_KERNEL)?,
+        }
+        u32::try_from(index)?.checked_add(1).ok_or(EOVERFLOW)
+    }
+
+    fn place(&mut self, handle: u32) -> Result<&mut Option<Arc<T>>> {
+        let index = handle.checked_sub(1).ok_or(ENOENT)?;
+        self.0.get_mut(usize::try_from(index)?).ok_or(ENOENT)
+    }
+
+    /// What `handle` names. `ENOENT`.
+    fn get(&mut self, handle: u32) -> Result<Arc<T>> {
+        self.place(handle)?.clone().ok_or(ENOENT)
+    }
+
+    /// Frees `handle`. `ENOENT`.
+    fn remove(&mut self, handle: u32) -> Result<Arc<T>> {
+        self.place(handle)?.take().ok_or(ENOENT)
+    }
+
+    /// All objects.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<T>> {
+        self.0.iter().flatten()
+    }
+}
+
+/// A client.
+#[pin_data(PinnedDrop)]
+pub(crate) struct File {
+    #[pin]
+    vms: Mutex<Handles<Vm>>,
+    #[pin]
+    pub(crate) contexts: Mutex<Handles<Context>>,
+    /// Engine time of contexts that are gone, in ticks, by engine.
+    #[pin]
+    pub(crate) past_ticks: Mutex<[u64; crate::spec::pci::MAX_ENGINES as usize]>,
+}
+
+/// The DRM file of a client.
+pub(crate) type SkuaFile = drm::File<File>;
+
+impl drm::file::DriverFile for File {
+    type Driver = SkuaDriver;
+
+    fn open(_dev: &SkuaDevice) -> Result<Pin<KBox<Self>>> {
+        KBox::try_pin_init(
+            try_pin_init!(Self {
+                vms <- new_mutex!(Handles::new()),
+                contexts <- new_mutex!(Handles::new()),
+                past_ticks <- new_mutex!([0; crate::spec::pci::MAX_ENGINES as usize]),
+            }),
+            GFP_KERNEL,
+        )
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for File {
+    fn drop(self: Pin<&mut Self>) {
+        for context in self.contexts.lock().iter() {
+            context.destroy();
+        }
+        for vm in self.vms.lock().iter() {
+            vm.destroy();
+        }
+    }
+}
+
+/// The bound data that ioctls get.
+type Data<'a> = crate::driver::RegistrationData<'a>;
+/// The registered device.
+type Device = SkuaDevice<drm::Registered>;
+
+impl File {
+    /// The address space that `handle` names. `ENOENT`.
+    pub(crate) fn vm(&self, handle: u32) -> Result<Arc<Vm>> {
+        self.vms.lock().get(handle)
+    }
+
+    fn context(&self, handle: u32) -> Result<Arc<Context>> {
+        self.contexts.lock().get(handle)
+    }
+
+    /// `DRM_IOCTL_SKUA_QUERY`
+    pub(crate) fn query(
+        dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_query,
+        _file: &SkuaFile,
+    ) -> Result<u32> {
+        query::query(dev, args)?;
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_BO_CREATE`
+    pub(crate) fn bo_create(
+        dev: &Device,
+        data: &Data<'_>,
+        args: &mut drm_skua_bo_create,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        dev.check_health()?;
+        if args.pad != 0 {
+            return Err(EINVAL);
+        }
+        let bo = bo::create(dev, data.parent(), args.size, args.flags, args.placements)?;
+        args.handle = bo.create_handle(file)?;
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_BO_MMAP_OFFSET`
+    pub(crate) fn bo_mmap_offset(
+        _dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_bo_mmap_offset,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        let bo = Bo::lookup_handle(file, args.handle)?;
+        if args.pad != 0 {
+            return Err(EINVAL);
+        }
+        if gem::is_imported(&*bo) {
+            return Err(EOPNOTSUPP);
+        }
+        if !bo.has_cpu_access() {
+            return Err(EPERM);
+        }
+        args.offset = bo.create_mmap_offset()?;
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_BO_INFO`
+    pub(crate) fn bo_info(
+        _dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_bo_info,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        let bo = Bo::lookup_handle(file, args.handle)?;
+        if args.pad != 0 {
+            return Err(EINVAL);
+        }
+        *args = drm_skua_bo_info {
+            handle: args.handle,
+            pad: 0,
+            size: u64::try_from(bo.size())?,
+            flags: bo.flags(),
+            placements: bo.placements(),
+            region: bo.region(),
+            imported: gem::is_imported(&*bo).into(),
+        };
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_VM_CREATE`
+    pub(crate) fn vm_create(
+        dev: &Device,
+        data: &Data<'_>,
+        args: &mut drm_skua_vm_create,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        dev.check_health()?;
+        if args.flags != 0 {
+            return Err(EINVAL);
+        }
+        let vm = Vm::new(dev, data.parent())?;
+        let handle = file.inner().vms.lock().insert(vm.clone());
+        if handle.is_err() {
+            vm.destroy();
+        }
+        args.vm = handle?;
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_VM_DESTROY`
+    pub(crate) fn vm_destroy(
+        _dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_vm_destroy,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        if args.pad != 0 {
+            return Err(EINVAL);
+        }
+        let vm = file.inner().vms.lock().remove(args.vm)?;
+        vm.destroy();
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_CONTEXT_CREATE`
+    pub(crate) fn context_create(
+        dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_context_create,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        dev.check_health()?;
+        let this = file.inner();
+        let vm = this.vm(args.vm)?;
+        dev.engine(args.engine)?;
+        if args.flags != 0 {
+            return Err(EINVAL);
+        }
+        let context = Context::new(dev, &vm, args.engine)?;
+        let handle = this.contexts.lock().insert(context.clone());
+        if handle.is_err() {
+            context.destroy();
+        }
+        args.context = handle?;
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_CONTEXT_DESTROY`
+    pub(crate) fn context_destroy(
+        _dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_context_destroy,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        if args.pad != 0 {
+            return Err(EINVAL);
+        }
+        let this = file.inner();
+        let context = this.contexts.lock().remove(args.context)?;
+        context.destroy();
+        let mut past = this.past_ticks.lock();
+        if let Some(ticks) = past.get_mut(usize::try_from(context.engine())?) {
+            *ticks = ticks.saturating_add(context.ticks());
+        }
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_CONTEXT_STATE`
+    pub(crate) fn context_state(
+        _dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_context_state,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        if args.pad != 0 {
+            return Err(EINVAL);
+        }
+        let context = file.inner().context(args.context)?;
+        query::context_state(&context, args);
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_VM_BIND`
+    pub(crate) fn vm_bind(
+        dev: &Device,
+        data: &Data<'_>,
+        args: &mut drm_skua_vm_bind,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        dev.check_health()?;
+        let vm = file.inner().vm(args.vm)?;
+        if args.flags != 0 {
+            return Err(EINVAL);
+        }
+        let operations = crate::bind::read(file, &args.ops)?;
+        let (waits, signals) = sync::read(file, &args.syncs)?;
+        vm.bind(data.parent(), operations, waits, signals)?;
+        dev.counters
+            .binds
+            .fetch_add(1, kernel::sync::atomic::Relaxed);
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_SUBMIT`
+    pub(crate) fn submit(
+        dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_submit,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        dev.check_health()?;
+        let context = file.inner().context(args.context)?;
+        if args.flags != 0 {
+            return Err(EINVAL);
+        }
+        let mut buffers = KVVec::new();
+        let array: KVVec<drm_skua_buffer> = uarray::read(&args.buffers, query::MAX_BUFFERS)?;
+        for buffer in &array {
+            buffers.push(query::buffer(buffer)?, GFP_KERNEL)?;
+        }
+        let (waits, signals) = sync::read(file, &args.syncs)?;
+        context.submit(buffers, waits, signals)?;
+        dev.counters
+            .submissions
+            .fetch_add(1, kernel::sync::atomic::Relaxed);
+        Ok(0)
+    }
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What userspace can ask: the device, its engines, its memory regions, the state of a context.
+
+use crate::{
+    bind::MAX_OPERATIONS,
+    bo::{
+        REGION_SYSTEM,
+        REGION_VRAM, //
+    },
+    context::{
+        Context,
+        Status, //
+    },
+    ext::uapi::*,
+    gpu::SkuaDevice,
+    job::Buffer,
+    spec::{
+        command::EngineKind,
+        fault::Record, //
+    },
+    sync::MAX_SYNCS,
+    vm::{
+        VA_END,
+        VA_START, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    uaccess::{
+        UserPtr,
+        UserSlice, //
+    }, //
+};
+use zerocopy::Immutable;
+
+/// Most buffers of one submission.
+pub(crate) const MAX_BUFFERS: u32 = 64;
+/// Sizes of GPU pages: 4 KiB, 64 KiB, 2 MiB.
+const PAGE_SIZES: u64 = (1 << 12) | (1 << 16) | (1 << 21);
+
+/// Checks a buffer of a submission. `EINVAL`.
+pub(crate) fn buffer(buffer: &drm_skua_buffer) -> Result<Buffer> {
+    let end = buffer
+        .va
+        .checked_add(u64::from(buffer.size))
+        .ok_or(EINVAL)?;
+    let aligned = buffer.va % 8 == 0 && buffer.size % 8 == 0;
+    if !aligned || buffer.size == 0 || buffer.va < VA_START || end > VA_END || buffer.flags != 0 {
+        return Err(EINVAL);
+    }
+    Ok(Buffer {
+        va: buffer.va,
+        size: buffer.size,
+    })
+}
+
+/// Answers a query.
+pub(crate) fn query(dev: &SkuaDevice, args: &mut drm_skua_query) -> Result {
+    let mut answer = KVec::new();
+    match args.type_ {
+        DRM_SKUA_QUERY_DEVICE => append(&mut answer, &device(dev)?)?,
+        DRM_SKUA_QUERY_ENGINES => {
+            for (index, engine) in dev.engines() {
+                let kind = match engine.kind() {
+                    EngineKind::Compute => DRM_SKUA_ENGINE_COMPUTE,
+                    EngineKind::Copy => DRM_SKUA_ENGINE_COPY,
+                };
+                append(&mut answer, &drm_skua_engine_info { index, kind })?;
+            }
+        }
+        DRM_SKUA_QUERY_REGIONS => {
+            for id in [REGION_SYSTEM, REGION_VRAM] {
+                append(&mut answer, &region(dev, id))?;
+            }
+        }
+        _ => return Err(EINVAL),
+    }
+    if args.pointer == 0 {
+        args.size = u32::try_from(answer.len())?;
+        return Ok(());
+    }
+    let len = answer.len().min(usize::try_from(args.size)?);
+    let pointer = UserPtr::from_addr(usize::try_from(args.pointer)?);
+    UserSlice::new(pointer, len)
+        .writer()
+        .write_slice(answer.get(..len).ok_or(EINVAL)?)?;
+    args.size = u32::try_from(len)?;
+    Ok(())
+}
+
+fn append<T: IntoBytes + Immutable>(answer: &mut KVec<u8>, value: &T) -> Result {
+    answer.extend_from_slice(value.as_bytes(), GFP_KERNEL)?;
+    Ok(())
+}
+
+fn device(dev: &SkuaDevice) -> Result<drm_skua_device_info> {
+    let caps = &dev.caps;
+    Ok(drm_skua_device_info {
+        hw_version: caps.version,
+        engine_count: u32::try_from(caps.engines.len())?,
+        va_start: VA_START,
+        va_end: VA_END,
+        page_size_mask: PAGE_SIZES,
+        tick_hz: caps.tick_hz.into(),
+        max_group_threads: caps.group_threads,
+        wave_threads: caps.wave_threads,
+        max_shared_bytes: caps.shared_bytes,
+        max_bind_ops: MAX_OPERATIONS,
+        max_buffers: MAX_BUFFERS,
+        max_syncs: MAX_SYNCS,
+    })
+}
+
+fn region(dev: &SkuaDevice, id: u32) -> drm_skua_region_info {
+    let (size, used) = dev.region_usage(id);
+    let (kind, visible) = if id == REGION_VRAM {
+        (DRM_SKUA_REGION_VRAM, dev.caps.vram_visible.min(size))
+    } else {
+        (DRM_SKUA_REGION_SYSTEM, size)
+    };
+    drm_skua_region_info {
+        id,
+        kind,
+        size,
+        used,
+        cpu_visible_size: visible,
+        page_size: 4096,
+        pad: 0,
+    }
+}
+
+/// Fills in the state of a context.
+pub(crate) fn context_state(context: &Context, args: &mut drm_skua_context_state) {
+    let status = context.status();
+    *args = drm_skua_context_state {
+        context: args.context,
+        status: match status {
+            Status::Active | Status::Destroyed => DRM_SKUA_CONTEXT_ACTIVE,
+            Status::Faulted(_) => DRM_SKUA_CONTEXT_FAULTED,
+            Status::TimedOut => DRM_SKUA_CONTEXT_TIMED_OUT,
+            Status::Lost => DRM_SKUA_CONTEXT_LOST,
+        },
+        ticks: context.ticks(),
+        completed: context.finished(),
+        ..Default::default()
+    };
+    if let Status::Faulted(Record {
+        reason,
+        access,
+        detail,
+        address,
+        command,
+        pc,
+        ..
+    }) = status
+    {
+        args.reason = reason as u32;
+        args.access = access as u32;
+        args.detail = detail;
+        args.address = address;
+        args.command = command;
+        args.pc = pc;
+    }
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The syncs of an ioctl: what it waits for, what it signals.
+//!
+//! All that can fail about them (handles, points, memory) happens in [`read`]; [`Signals::publish`] then puts
+//! the fence of the work into the syncobjs, and cannot.
+
+use crate::{
+    ext::{
+        fence::Fence,
+        syncobj::{
+            self,
+            ChainNode,
+            Syncobj, //
+        },
+        uapi, //
+    },
+    file::SkuaFile,
+    uarray, //
+};
+use kernel::prelude::*;
+
+/// Most syncs of one ioctl.
+pub(crate) const MAX_SYNCS: u32 = 256;
+
+/// A syncobj to signal.
+struct Signal {
+    syncobj: Syncobj,
+    /// Node and point of a timeline; a binary syncobj has none.
+    point: Option<(ChainNode, u64)>,
+}
+
+/// The syncobjs that an ioctl signals.
+pub(crate) struct Signals(KVVec<Signal>);
+
+impl Signals {
+    /// Puts `fence` into all of them, in order.
+    pub(crate) fn publish(self, fence: &Fence) {
+        for signal in self.0 {
+            match signal.point {
+                Some((node, point)) => signal.syncobj.add_point(node, fence, point),
+                None => signal.syncobj.replace_fence(fence),
+            }
+        }
+    }
+}
+
+/// Reads the syncs of an ioctl: the fences to wait for, and what to signal.
+///
+/// `EINVAL` for flags or a point that the uAPI forbids, or a point without a fence; `ENOENT` for a handle.
+pub(crate) fn read(
+    file: &SkuaFile,
+    array: &uapi::drm_skua_array,
+) -> Result<(KVVec<Fence>, Signals)> {
+    let syncs: KVVec<uapi::drm_skua_sync> = uarray::read(array, MAX_SYNCS)?;
+    let mut waits = KVVec::new();
+    let mut signals = KVVec::new();
+    for sync in &syncs {
+        let timeline = sync.flags & uapi::DRM_SKUA_SYNC_TIMELINE != 0;
+        // A timeline has points from 1; a binary syncobj has none.
+        if timeline != (sync.point != 0) {
+            return Err(EINVAL);
+        }
+        match sync.flags & !uapi::DRM_SKUA_SYNC_TIMELINE {
+            uapi::DRM_SKUA_SYNC_WAIT => {
+                let fence = syncobj::find_fence(file, sync.handle, sync.point)?;
+                waits.push(fence, GFP_KERNEL)?;
+            }
+            uapi::DRM_SKUA_SYNC_SIGNAL => {
+                let signal = Signal {
+                    syncobj: Syncobj::find(file, sync.handle)?,
+                    point: if timeline {
+                        Some((ChainNode::new()?, sync.point))
+                    } else {
+                        None
+                    },
+                };
+                signals.push(signal, GFP_KERNEL)?;
+            }
+            _ => return Err(EINVAL),
+        }
+    }
+    Ok((waits, Signals(signals)))
+}

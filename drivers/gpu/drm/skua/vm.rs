@@ -1,0 +1,497 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Address spaces: what is mapped where for one process, and the queue of binds that change it.
+//!
+//! There are two views of an address space. The *map* says what will be mapped when all binds that were
+//! accepted are done; an ioctl changes it at once, since binds are done in order. The *page tables* say
+//! what the GPU translates now; a bind changes them when its turn comes.
+//!
+//! ```text
+//! VM_BIND ioctl:  check ─▶ allocate tables and nodes ─▶ change the map ─▶ publish the fence ─▶ queue
+//! worker:         gate open? ─▶ write entries ─▶ flush TLBs ─▶ signal the fence ─▶ let go of what was
+//!                                                                               unmapped
+//! ```
+//!
+//! Memory that was unmapped is held until no engine can reach it any more.
+//!
+//! # Locks
+//!
+//! `map` (a mutex) is for ioctls only and is held over allocations; nothing that leads to a fence's signal
+//! takes it. `binds` (a spin lock) orders the queue. The tables have a lock of their own, which is taken
+//! with neither held by the worker, and inside `map` by ioctls.
+
+use crate::{
+    bo::BoRef,
+    ext::{
+        device,
+        fence::{
+            DriverFence,
+            Fence,
+            FenceContext,
+            FenceMemory,
+            Signalling, //
+        },
+        resv::{
+            self,
+            Usage, //
+        }, //
+    },
+    gate::{
+        Gate,
+        Wake, //
+    },
+    gpu::SkuaDevice,
+    heap::KernelHeap,
+    page_table::{
+        Access,
+        Changed,
+        PageTable, //
+    },
+    policy::{
+        interval_map::{
+            Cut,
+            IntervalMap,
+            Slice,
+            Span,
+            MAP_NODES,
+            UNMAP_NODES, //
+        },
+        page_plan::{
+            PagePlan,
+            Sizes, //
+        }, //
+    },
+    spec::{
+        address::VA_BITS,
+        mmu::Entry, //
+    },
+    sync::Signals, //
+};
+use kernel::{
+    device::{
+        Bound,
+        Device, //
+    },
+    devres::Devres,
+    impl_has_work,
+    list::{
+        impl_list_arc_safe,
+        impl_list_item,
+        List,
+        ListArc,
+        ListLinks, //
+    },
+    new_mutex,
+    new_spinlock,
+    new_work,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        Arc,
+        Mutex,
+        SpinLock, //
+    },
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
+};
+
+/// First address that can be bound: the first 64 KiB catch null pointers.
+pub(crate) const VA_START: u64 = 0x1_0000;
+/// Address behind the last that can be bound: the upper 4 GiB are the driver's.
+pub(crate) const VA_END: u64 = (1 << VA_BITS) - (1 << 32);
+
+/// A range of a buffer object that is mapped.
+#[derive(Clone)]
+pub(crate) struct Mapping {
+    bo: BoRef,
+    offset: u64,
+    write: bool,
+}
+
+impl Mapping {
+    /// The object from byte `offset` on; whether the GPU may write.
+    pub(crate) fn new(bo: BoRef, offset: u64, write: bool) -> Self {
+        Self { bo, offset, write }
+    }
+}
+
+impl Slice for Mapping {
+    fn slice(&self, offset: u64, _len: u64) -> Self {
+        Self {
+            bo: self.bo.clone(),
+            // No overflow: within the object.
+            offset: self.offset.saturating_add(offset),
+            write: self.write,
+        }
+    }
+}
+
+/// One operation of a bind.
+pub(crate) enum Operation {
+    /// Maps, after unmapping what was there.
+    Map(Span, Mapping),
+    /// Unmaps.
+    Unmap(Span),
+}
+
+impl Operation {
+    fn span(&self) -> Span {
+        match self {
+            Self::Map(span, _) | Self::Unmap(span) => *span,
+        }
+    }
+}
+
+/// A bind that was accepted.
+#[pin_data]
+struct Bind {
+    operations: KVVec<Operation>,
+    gate: Gate<Vm>,
+    #[pin]
+    rest: SpinLock<Rest>,
+    #[pin]
+    links: ListLinks,
+}
+
+/// What a bind still has to do at its end.
+struct Rest {
+    fence: Option<DriverFence>,
+    /// What the bind unmaps, held until no engine reaches it.
+    unmapped: KVVec<Cut<Mapping>>,
+}
+
+impl_list_arc_safe! {
+    impl ListArcSafe<0> for Bind { untracked; }
+}
+
+impl_list_item! {
+    impl ListItem<0> for Bind { using ListLinks { self.links }; }
+}
+
+impl Bind {
+    fn finish(&self, result: Result) {
+        let fence = self.rest.lock().fence.take();
+        if let Some(fence) = fence {
+            fence.signal(result);
+        }
+    }
+}
+
+/// Binds that are not done.
+struct Binds {
+    queue: List<Bind>,
+    /// The worker is at one.
+    busy: bool,
+    /// The device is lost: nothing is accepted.
+    lost: bool,
+}
+
+/// An address space.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Vm {
+    dev: ARef<SkuaDevice>,
+    asid: u32,
+    root: Entry,
+    tables: Devres<PageTable>,
+    fences: FenceContext,
+    #[pin]
+    map: Mutex<IntervalMap<KernelHeap, Mapping>>,
+    #[pin]
+    binds: SpinLock<Binds>,
+    #[pin]
+    work: Work<Self>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Vm { self.work }
+}
+
+impl Vm {
+    /// Makes an address space in which nothing is mapped.
+    ///
+    /// `ENOSPC` if there are too many; `ENOMEM`.
+    pub(crate) fn new(dev: &SkuaDevice, parent: &Device<Bound>) -> Result<Arc<Self>> {
+        let tables = Devres::new(parent, PageTable::new(parent)?)?;
+        let root = tables.access(parent)?.entry();
+        let asid = dev.reserve_asid()?;
+        let vm = Arc::pin_init(
+            try_pin_init!(Self {
+                dev: dev.into(),
+                asid,
+                root,
+                tables,
+                fences: FenceContext::new(c"skua", c"bind"),
+                map <- new_mutex!(IntervalMap::new()),
+                binds <- new_spinlock!(Binds {
+                    queue: List::new(),
+                    busy: false,
+                    lost: false,
+                }),
+                work <- new_work!("Vm::work"),
+            }),
+            GFP_KERNEL,
+        );
+        match &vm {
+            Ok(vm) => dev.vms.fill(asid, vm.clone()),
+            Err(_) => dev.release_asid(asid),
+        }
+        vm
+    }
+
+    /// Its address space identifier.
+    pub(crate) fn asid(&self) -> u16 {
+        // CAST: `reserve_asid()` gives out identifiers below MAX_VMS.
+        self.asid as u16
+    }
+
+    /// The root table, for context descriptors.
+    pub(crate) fn root(&self) -> Entry {
+        self.root
+    }
+
+    /// Userspace has no handle of it any more; contexts and jobs may.
+    pub(crate) fn destroy(&self) {
+        self.dev.vms.empty(self.asid);
+    }
+
+    /// Mappings, bytes mapped, and tables, for debugfs.
+    pub(crate) fn usage(&self, parent: &Device<Bound>) -> (u32, u64, usize) {
+        let map = self.map.lock();
+        let bytes = map
+            .iter(Span::new(0, 1 << VA_BITS))
+            .fold(0u64, |sum, (span, _)| sum.saturating_add(span.len()));
+        let tables = self.tables.access(parent).map_or(0, PageTable::count);
+        (map.len(), bytes, tables)
+    }
+
+    /// Queues a bind of `operations`, whose ranges and handles were checked, after `waits`.
+    ///
+    /// `ENOMEM`, `ENODEV`; nothing has changed then.
+    pub(crate) fn bind(
+        self: &Arc<Self>,
+        parent: &Device<Bound>,
+        operations: KVVec<Operation>,
+        mut waits: KVVec<Fence>,
+        signals: Signals,
+    ) -> Result {
+        let tables = self.tables.access(parent)?;
+        for operation in &operations {
+            self.prepare(parent, tables, operation, &mut waits)?;
+        }
+        let nodes = u32::try_from(operations.len())?
+            .checked_mul(MAP_NODES + UNMAP_NODES)
+            .ok_or(EOVERFLOW)?;
+        // Binds of this address space are done in order anyway.
+        waits.retain(|fence| fence.context() != self.fences.id());
+        let gate = Gate::new(self, waits)?;
+        let memory = FenceMemory::new(GFP_KERNEL)?;
+
+        let mut map = self.map.lock();
+        let unmapped = KVVec::with_capacity(cuts(&map, &operations)?, GFP_KERNEL)?;
+        let bind = ListArc::pin_init(
+            try_pin_init!(Bind {
+                operations,
+                gate,
+                rest <- new_spinlock!(Rest { fence: None, unmapped }),
+                links <- ListLinks::new(),
+            }? Error),
+            GFP_KERNEL,
+        )?;
+        let mut reservation = map.prepare(nodes)?;
+        if self.binds.lock().lost {
+            map.release(reservation);
+            return Err(ENODEV);
+        }
+
+        // From here on nothing fails.
+        let mut unmapped = core::mem::take(&mut bind.rest.lock().unmapped);
+        for operation in &bind.operations {
+            let span = operation.span();
+            let cut = map.unmap(&mut reservation, span, |cut| {
+                // Within the capacity, see `cuts()`.
+                let _ = unmapped.push_within_capacity(cut);
+            });
+            if let Operation::Map(span, mapping) = operation {
+                if map.map(&mut reservation, *span, mapping.clone()).is_err() {
+                    pr_err!("an address range was mapped twice\n");
+                }
+            }
+            if cut.is_err() {
+                pr_err!("an address range was not reserved\n");
+            }
+        }
+        map.release(reservation);
+        let fence = self.fences.fence(memory);
+        signals.publish(fence.fence());
+        {
+            let mut rest = bind.rest.lock();
+            rest.unmapped = unmapped;
+            rest.fence = Some(fence);
+        }
+        let refused = {
+            let mut binds = self.binds.lock();
+            if binds.lost {
+                Some(bind)
+            } else {
+                bind.gate.arm();
+                binds.queue.push_back(bind);
+                None
+            }
+        };
+        drop(map);
+        if let Some(bind) = refused {
+            bind.finish(Err(ENODEV));
+            return Ok(());
+        }
+        // Most binds wait for nothing: do them here and spare the worker's wake-up.
+        self.process();
+        Ok(())
+    }
+
+    /// Allocates the tables for one operation, and adds what its memory waits for to `waits`.
+    fn prepare(
+        &self,
+        parent: &Device<Bound>,
+        tables: &PageTable,
+        operation: &Operation,
+        waits: &mut KVVec<Fence>,
+    ) -> Result {
+        let span = operation.span();
+        tables.prepare_cut(parent, span.start, span.len())?;
+        let Operation::Map(_, mapping) = operation else {
+            return Ok(());
+        };
+        mapping.bo.with_plan(parent, mapping.offset, |pieces| {
+            let plan = PagePlan::new(span.start, span.len(), Sizes::ALL, pieces);
+            for run in plan.map_err(|_| EINVAL)? {
+                tables.prepare_run(parent, &run.map_err(|_| EINVAL)?)?;
+            }
+            Ok(())
+        })?;
+        let reserved = resv::lock(&*mapping.bo)?;
+        if !reserved.is_idle(Usage::Kernel) {
+            if let Some(fence) = reserved.singleton(Usage::Kernel)? {
+                waits.push(fence, GFP_KERNEL)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does the binds whose turn it is. Process context; one thread at a time does the work.
+    fn process(&self) {
+        loop {
+            let bind = {
+                let mut binds = self.binds.lock();
+                if binds.busy {
+                    return;
+                }
+                let open = binds
+                    .queue
+                    .cursor_front()
+                    .peek_next()
+                    .is_some_and(|bind| bind.gate.is_open());
+                if !open {
+                    return;
+                }
+                binds.busy = true;
+                binds.queue.pop_front()
+            };
+            if let Some(bind) = bind {
+                let signalling = Signalling::begin();
+                let result = self.perform(&bind);
+                bind.finish(result);
+                drop(signalling);
+                // Lets go of what was unmapped, which may sleep.
+                drop(bind);
+            }
+            self.binds.lock().busy = false;
+        }
+    }
+
+    /// Writes a bind's entries and flushes the TLBs. Allocates nothing.
+    fn perform(&self, bind: &Bind) -> Result {
+        let dev = device::enter(&*self.dev).ok_or(ENODEV)?;
+        let parent: &kernel::pci::Device<Bound> = (*dev).as_ref();
+        let parent: &Device<Bound> = parent.as_ref();
+        let tables = self.tables.access(parent)?;
+        let mut changed = Changed::Fresh;
+        for operation in &bind.operations {
+            let span = operation.span();
+            changed = changed.and(tables.clear(span.start, span.len())?);
+            if let Operation::Map(_, mapping) = operation {
+                let access = Access {
+                    vram: mapping.bo.is_in_vram(),
+                    write: mapping.write,
+                };
+                mapping.bo.with_pieces(parent, mapping.offset, |pieces| {
+                    let plan = PagePlan::new(span.start, span.len(), Sizes::ALL, pieces);
+                    for run in plan.map_err(|_| EIO)? {
+                        tables.map(&run.map_err(|_| EIO)?, access)?;
+                    }
+                    Ok(())
+                })?;
+            }
+        }
+        if changed == Changed::Stale {
+            self.dev.invalidate(Some(self.asid()))?;
+        }
+        Ok(())
+    }
+
+    /// The device is lost: what waits is finished with `error`, nothing more is accepted.
+    pub(crate) fn lose(&self, error: Error) {
+        self.binds.lock().lost = true;
+        loop {
+            let bind = self.binds.lock().queue.pop_front();
+            match bind {
+                Some(bind) => bind.finish(Err(error)),
+                None => break,
+            }
+        }
+    }
+}
+
+/// How many pieces `operations` cut out of the map together, at most.
+///
+/// Each operation cuts what it overlaps now, and what earlier ones of the same bind left or put there: of
+/// each such at most two more pieces.
+fn cuts(map: &IntervalMap<KernelHeap, Mapping>, operations: &[Operation]) -> Result<usize> {
+    let mut count = 0usize;
+    for (index, operation) in operations.iter().enumerate() {
+        let span = operation.span();
+        count = count.checked_add(map.iter(span).count()).ok_or(EOVERFLOW)?;
+        let before = operations.get(..index).unwrap_or(&[]);
+        let overlapping = before
+            .iter()
+            .map(Operation::span)
+            .filter(|other| other.start < span.end && span.start < other.end)
+            .count();
+        count = count.checked_add(2 * overlapping).ok_or(EOVERFLOW)?;
+    }
+    Ok(count)
+}
+
+impl Wake for Vm {
+    fn wake(this: &Arc<Self>) {
+        // Refused if it is queued already: then it will run and look.
+        let _ = this.dev.queue.enqueue(this.clone());
+    }
+}
+
+impl WorkItem for Vm {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.process();
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Vm {
+    fn drop(self: Pin<&mut Self>) {
+        self.dev.vms.empty(self.asid);
+        self.dev.release_asid(self.asid);
+    }
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! VRAM: who has which pages.
+//!
+//! The allocator is [`crate::policy::buddy`]; this file gives its blocks an owner. A [`VramRange`] is the
+//! memory of one buffer object, one or several blocks, and returns them when dropped. Freed memory holds
+//! what its client left in it; it is cleared by the copy engine when it is given out again, before any
+//! client sees it, and [`VramRange::is_cleared`] tells when that is done.
+//!
+//! Lock: `pages`, a mutex under which the allocator may allocate. Nothing that leads to a fence's signal
+//! takes it, so a range must not be dropped there.
+
+use crate::{
+    gpu::SkuaDevice,
+    heap::KernelHeap,
+    policy::{
+        buddy::{
+            Block,
+            Buddy,
+            BuddyError,
+            Content,
+            PageCount,
+            Prefer,
+            Scattered,
+            PAGE_BYTES, //
+        },
+        heap::{
+            FallibleVec,
+            Heap, //
+        },
+        page_plan::PhysPiece, //
+    },
+    spec::address::{
+        GpuPhys,
+        VramOffset, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        aref::ARef,
+        atomic::{
+            Acquire,
+            Atomic,
+            Release, //
+        },
+        Arc, //
+    }, //
+};
+
+type Blocks = <KernelHeap as Heap>::Vec<Block>;
+
+/// The allocator of one device's VRAM.
+pub(crate) type Pages = Buddy<KernelHeap>;
+
+/// An allocator for `bytes` bytes of VRAM, of whose content nothing is known. `ENOMEM`, `EINVAL`.
+pub(crate) fn pages(bytes: u64) -> Result<Pages> {
+    Pages::new(PageCount(bytes / PAGE_BYTES), Content::Dirty).map_err(errno)
+}
+
+/// The errno of an allocator's refusal.
+fn errno(error: BuddyError) -> Error {
+    match error {
+        BuddyError::NoSpace | BuddyError::Busy => ENOSPC,
+        BuddyError::OutOfMemory => ENOMEM,
+        BuddyError::Invalid | BuddyError::NotAllocated => EINVAL,
+    }
+}
+
+/// The VRAM of one buffer object.
+pub(crate) struct VramRange {
+    dev: ARef<SkuaDevice>,
+    blocks: Blocks,
+    cleared: Atomic<u32>,
+}
+
+impl VramRange {
+    /// Allocates `bytes` bytes, a multiple of the page size, not cleared yet.
+    ///
+    /// `ENOSPC` if there is no room, `ENOMEM`.
+    pub(crate) fn new(dev: &SkuaDevice, bytes: u64) -> Result<Arc<Self>> {
+        let request = Scattered {
+            pages: PageCount(bytes / PAGE_BYTES),
+            granule: PageCount(1),
+            prefer: Prefer::Dirty,
+        };
+        let mut range = Self {
+            dev: dev.into(),
+            blocks: Blocks::new(),
+            cleared: Atomic::new(0),
+        };
+        dev.vram
+            .lock()
+            .alloc_scattered(request, &mut range.blocks)
+            .map_err(errno)?;
+        Ok(Arc::new(range, GFP_KERNEL)?)
+    }
+
+    /// Its blocks, in the order of the bytes that they hold.
+    pub(crate) fn blocks(&self) -> &[Block] {
+        self.blocks.as_slice()
+    }
+
+    /// Bytes of a block.
+    pub(crate) fn bytes(block: &Block) -> u64 {
+        block.range.pages.0.saturating_mul(PAGE_BYTES)
+    }
+
+    /// Where a block is in VRAM.
+    fn offset(block: &Block) -> VramOffset {
+        VramOffset(block.range.start.0.saturating_mul(PAGE_BYTES))
+    }
+
+    /// Where a block is for the GPU.
+    pub(crate) fn address(&self, block: &Block) -> Result<GpuPhys> {
+        let base = self.dev.caps.vram_base;
+        base.checked_add(Self::offset(block).0).ok_or(EINVAL)
+    }
+
+    /// The memory as the GPU sees it, in order.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = PhysPiece> + '_ {
+        self.blocks().iter().map(|block| PhysPiece {
+            // No overflow: the window was checked at probe to lie within the address bits.
+            start: self
+                .dev
+                .caps
+                .vram_base
+                .0
+                .saturating_add(Self::offset(block).0),
+            len: Self::bytes(block),
+        })
+    }
+
+    /// Offset in VRAM, and so in its BAR, of page `page` of the range.
+    pub(crate) fn page_offset(&self, page: usize) -> Option<usize> {
+        let mut left = u64::try_from(page).ok()?;
+        for block in self.blocks() {
+            match left.checked_sub(block.range.pages.0) {
+                Some(behind) => left = behind,
+                None => {
+                    let offset = Self::offset(block).0.checked_add(left * PAGE_BYTES)?;
+                    return usize::try_from(offset).ok();
+                }
+            }
+        }
+        None
+    }
+
+    /// The copy engine has written zeroes to all of it.
+    pub(crate) fn set_cleared(&self) {
+        self.cleared.store(1, Release);
+    }
+
+    /// Whether nothing of an earlier owner is left in it.
+    pub(crate) fn is_cleared(&self) -> bool {
+        self.cleared.load(Acquire) != 0
+    }
+}
+
+impl Drop for VramRange {
+    fn drop(&mut self) {
+        let mut vram = self.dev.vram.lock();
+        for block in self.blocks.as_slice() {
+            if vram.free(block.range, Content::Dirty).is_err() {
+                // Ours since `new()`: the allocator would be broken.
+                pr_err!("a VRAM block was freed twice\n");
+            }
+        }
+    }
+}
