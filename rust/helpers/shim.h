@@ -94,6 +94,9 @@ void skua_memcpy_fromio(void *dst, const void *src, unsigned long count);
 void skua_memcpy_toio(void *dst, const void *src, unsigned long count);
 void skua_wmb(void);
 
+/* include/linux/fs_struct.h, for the KUnit suites: opens a file as init would. */
+struct file *skua_kunit_open(const char *path, int flags);
+
 /* rust/helpers/trace.c */
 void skua_trace_submit(struct drm_device *dev, unsigned int engine, unsigned int context,
 		       unsigned long long fence_context, unsigned long long fence_seqno);

@@ -74,9 +74,7 @@ impl<'a> WcBar<'a> {
         let num = c_int::try_from(num)?;
 
         // SAFETY: The device is valid, `num` was checked by `resource_len()`, `name` is static.
-        to_result(unsafe {
-            bindings::pci_request_region(raw(pdev), num, name.as_char_ptr())
-        })?;
+        to_result(unsafe { bindings::pci_request_region(raw(pdev), num, name.as_char_ptr()) })?;
         // SAFETY: As above, and `len` is within the BAR.
         let base = unsafe { bindings::pci_iomap_wc_range(raw(pdev), num, 0, len) };
         let Some(base) = NonNull::new(base) else {

@@ -34,9 +34,7 @@ pub(super) fn as_raw<D: drm::Driver, C: drm::DeviceContext>(
 /// [`None`] before registration and once unplugging has begun. Unplugging waits until the guard is
 /// dropped, so do not wait for the GPU with it; it is not to be taken in interrupt handlers that
 /// cannot be delayed, but it never sleeps.
-pub(crate) fn enter<D: drm::Driver>(
-    dev: &drm::Device<D>,
-) -> Option<drm::RegistrationGuard<'_, D>> {
+pub(crate) fn enter<D: drm::Driver>(dev: &drm::Device<D>) -> Option<drm::RegistrationGuard<'_, D>> {
     // SAFETY:
     // - The pointer is that of a valid reference, embedded in a `drm::Device<D>`.
     // - The `Ioctl` context promises that the device has been registered at some point. The only use

@@ -50,7 +50,9 @@ use kernel::{
 };
 
 /// What a driver adds to [`drm::Driver`].
-pub(crate) trait DriverExt: drm::Driver<Object = Object<Self::Gem>> + Sized + 'static {
+pub(crate) trait DriverExt:
+    drm::Driver<Object = Object<Self::Gem>> + Sized + 'static
+{
     /// What is in the driver's objects.
     type Gem: GemExt<Driver = Self>;
 
@@ -232,9 +234,8 @@ unsafe extern "C" fn import_callback<D: DriverExt>(
     // SAFETY: The core calls this for a valid device of this driver.
     let dev = unsafe { drm::Device::<D>::from_raw(dev) };
     // SAFETY: This is that callback; its arguments are as the core passes them.
-    let obj = unsafe {
-        gem::import::<D::Gem>(attach, table, |size, list| D::import(dev, size, list))
-    };
+    let obj =
+        unsafe { gem::import::<D::Gem>(attach, table, |size, list| D::import(dev, size, list)) };
     obj.unwrap_or_else(|error| error.to_ptr())
 }
 
@@ -305,7 +306,7 @@ mod tests {
         let held: ARef<drm::Device<mock::Mock>> = (&*dev).into();
         let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
         let registration = device::register(bound, dev, init_data(0))?;
-        let client = mock::Client::open(&held).inspect_err(|e| pr_err!("XX open {e:?}\n"))?;
+        let client = mock::Client::open(&held)?;
 
         let obj = gem::create::<mock::MockObject>(&held, 2 * PAGE_SIZE, ())?;
         let empty = gem::create::<mock::MockObject>(&held, PAGE_SIZE, ())?;
@@ -322,7 +323,7 @@ mod tests {
         // A private writable mapping of page frames is a BUG_ON() in the kernel: refused.
         let offset = obj.create_mmap_offset()?;
         assert!(client.mmap(offset, PAGE_SIZE, false).err() == Some(EINVAL));
-        let at = client.mmap(offset, 2 * PAGE_SIZE, true).inspect_err(|e| pr_err!("XX mmap {e:?}\n"))?;
+        let at = client.mmap(offset, 2 * PAGE_SIZE, true)?;
         let other = client.mmap(empty.create_mmap_offset()?, PAGE_SIZE, true)?;
 
         // New memory is zero; a write goes to the object's pages.

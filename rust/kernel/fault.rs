@@ -228,8 +228,7 @@ impl DummyPage {
     /// The caller holds the object's reservation lock, so nobody else makes it at the same time.
     fn frame_number(&self) -> Result<usize> {
         if self.0.as_ref().is_none() {
-            self.0
-                .populate(Page::alloc_page(GFP_KERNEL | __GFP_ZERO)?);
+            self.0.populate(Page::alloc_page(GFP_KERNEL | __GFP_ZERO)?);
         }
         let page = self.0.as_ref().ok_or(ENOMEM)?;
         // SAFETY: The page is valid.

@@ -354,11 +354,7 @@ impl<T: FenceCallback> Callback<T> {
         //   until `PendingCallback::drop()` has taken it off the list.
         // - `called::<T>` expects a node within a `CallbackData<T>`, which this one is.
         let ret = unsafe {
-            bindings::dma_fence_add_callback(
-                fence.as_raw(),
-                self.0.node.get(),
-                Some(called::<T>),
-            )
+            bindings::dma_fence_add_callback(fence.as_raw(), self.0.node.get(), Some(called::<T>))
         };
         if ret == 0 {
             Attached::Pending(PendingCallback {
@@ -412,10 +408,7 @@ impl<T: FenceCallback> Drop for PendingCallback<T> {
         // function takes the fence's lock, under which callbacks run, so on return the callback
         // neither runs nor will run, and the memory may be freed.
         let _ = unsafe {
-            bindings::dma_fence_remove_callback(
-                self.fence.as_raw(),
-                self.callback.0.node.get(),
-            )
+            bindings::dma_fence_remove_callback(self.fence.as_raw(), self.callback.0.node.get())
         };
     }
 }

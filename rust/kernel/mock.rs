@@ -32,6 +32,7 @@ use super::{
         SeqPrinter, //
     },
     resv::Reserved,
+    shim,
     uapi, //
 };
 use core::fmt::Write as _;
@@ -123,12 +124,7 @@ pub(super) fn user_read(at: usize, bytes: &mut [u8]) -> Result {
 }
 
 /// Maps `file`, or memory if null, into the test's address space. KUnit unmaps it with the thread.
-fn map(
-    file: *mut bindings::file,
-    len: usize,
-    flags: usize,
-    offset: usize,
-) -> Result<usize> {
+fn map(file: *mut bindings::file, len: usize, flags: usize, offset: usize) -> Result<usize> {
     // SAFETY: KUnit runs a test in a kernel thread; this gives it an address space, once.
     unsafe {
         if (*kernel::current!().as_ptr()).mm.is_null() {
@@ -176,11 +172,7 @@ impl DriverObject for MockObject {
     type Driver = Mock;
     type Args = ();
 
-    fn new(
-        dev: &drm::Device<Mock>,
-        _size: usize,
-        _args: Self::Args,
-    ) -> impl PinInit<Self, Error> {
+    fn new(dev: &drm::Device<Mock>, _size: usize, _args: Self::Args) -> impl PinInit<Self, Error> {
         dev.objects.add(1, Relaxed);
         try_pin_init!(MockObject {
             backing: Backing::new(),
@@ -326,7 +318,7 @@ impl Client {
         let path = kernel::str::CString::try_from_fmt(fmt!("/dev/dri/renderD{}", index))?;
         // SAFETY: The path is a valid string.
         let file = from_err_ptr(unsafe {
-            bindings::filp_open(path.as_char_ptr(), bindings::O_RDWR as c_int, 0)
+            shim::skua_kunit_open(path.as_char_ptr(), bindings::O_RDWR as c_int)
         })?;
         core::ptr::NonNull::new(file).map(Self).ok_or(ENOENT)
     }
@@ -356,4 +348,3 @@ pub(super) fn munmap(at: usize, len: usize) -> Result {
     // SAFETY: The range was mapped by this test.
     to_result(unsafe { bindings::vm_munmap(at, len) })
 }
-

@@ -83,9 +83,8 @@ impl Pages {
         let file = NonNull::new(file).filter(|_| !imported).ok_or(EINVAL)?;
         let size = obj.size();
         // SAFETY: `file` is the shmem file of an object of `size` bytes, whole pages.
-        let array = from_err_ptr(unsafe {
-            shim::skua_pages_get(file.as_ptr(), u64::try_from(size)?)
-        })?;
+        let array =
+            from_err_ptr(unsafe { shim::skua_pages_get(file.as_ptr(), u64::try_from(size)?) })?;
         let array = NonNull::new(array).ok_or(ENOMEM)?;
         // SAFETY: The object holds a reference to the file.
         unsafe { bindings::get_file(file.as_ptr()) };

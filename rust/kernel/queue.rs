@@ -64,12 +64,7 @@ impl OwnedQueue {
         }
         // SAFETY: The format takes one string.
         let raw = unsafe {
-            bindings::alloc_workqueue_noprof(
-                c"%s".as_char_ptr(),
-                flags,
-                active,
-                name.as_char_ptr(),
-            )
+            bindings::alloc_workqueue_noprof(c"%s".as_char_ptr(), flags, active, name.as_char_ptr())
         };
         // INVARIANT: The queue is new.
         NonNull::new(raw).map(Self).ok_or(ENOMEM)

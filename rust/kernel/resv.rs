@@ -274,7 +274,10 @@ impl<O: IntoGEMObject + AlwaysRefCounted> LockedSet<O> {
             objs.push(obj.as_raw(), GFP_KERNEL)?;
         }
         let count = c_int::try_from(objs.len()).map_err(|_| E2BIG)?;
-        let ctx = KBox::pin_init(Opaque::<bindings::ww_acquire_ctx>::ffi_init(|_| ()), GFP_KERNEL)?;
+        let ctx = KBox::pin_init(
+            Opaque::<bindings::ww_acquire_ctx>::ffi_init(|_| ()),
+            GFP_KERNEL,
+        )?;
         // SAFETY: `objs` are `count` valid objects, kept alive by `refs`; the context is pinned memory
         // that the function initialises and that outlives the locks.
         to_result(unsafe {

@@ -63,10 +63,7 @@ unsafe impl Sync for Syncobj {}
 
 impl Syncobj {
     /// Finds the syncobj that `handle` names in `file`, `ENOENT` if there is none.
-    pub(crate) fn find<F: drm::file::DriverFile>(
-        file: &drm::File<F>,
-        handle: u32,
-    ) -> Result<Self> {
+    pub(crate) fn find<F: drm::file::DriverFile>(file: &drm::File<F>, handle: u32) -> Result<Self> {
         // SAFETY: `file` is a valid open file.
         let raw = unsafe { shim::drm_syncobj_find(file::as_raw(file), handle) };
         // INVARIANT: `drm_syncobj_find()` returns null or a reference of ours.
@@ -95,12 +92,7 @@ impl Syncobj {
         // SAFETY: The syncobj, the node and the fence are valid. The function consumes the node,
         // whose destructor therefore does not run, and takes its own reference to the fence.
         unsafe {
-            shim::drm_syncobj_add_point(
-                self.0.as_ptr(),
-                node.0.as_ptr(),
-                fence.as_raw(),
-                point,
-            );
+            shim::drm_syncobj_add_point(self.0.as_ptr(), node.0.as_ptr(), fence.as_raw(), point);
         }
     }
 
