@@ -157,6 +157,18 @@ impl Finished {
     }
 }
 
+/// What comes next for a context whose turn it is.
+enum Next {
+    /// This job goes into the ring.
+    Start(Arc<Job>),
+    /// This job is cancelled.
+    Cancel(Arc<Job>),
+    /// Its job has to wait until there is room in the ring.
+    Full,
+    /// It has no job.
+    Nothing,
+}
+
 impl State {
     /// Writes a job's commands to the ring and counts it as in flight. The caller has seen that there is
     /// room for both.
@@ -434,16 +446,15 @@ impl Engine {
             let Some((_, context)) = state.run_queue.take(1) else {
                 break;
             };
-            let (job, again) = self.next_job(state, &context);
-            let full = job.is_none() && again;
+            let (next, again) = self.next(state, &context);
             if again {
                 let _ = state.enqueue(&context);
             }
-            match job {
-                Some(job) if job.is_condemned() => finished.push(job, Err(ECANCELED)),
-                Some(job) => self.start(dev, &shared, state, job)?,
-                None if full => break,
-                None => (),
+            match next {
+                Next::Start(job) => self.start(dev, &shared, state, job)?,
+                Next::Cancel(job) => finished.push(job, Err(ECANCELED)),
+                Next::Full => break,
+                Next::Nothing => (),
             }
         }
         if state.ring.tail() != tail {
@@ -454,19 +465,21 @@ impl Engine {
         Ok(())
     }
 
-    /// The first job of a context whose turn it is, if the ring takes it; and whether the context has to
-    /// be put into the run queue again.
-    fn next_job(&self, state: &State, context: &Arc<Context>) -> (Option<Arc<Job>>, bool) {
+    /// What to do for a context whose turn it is; and whether it has to be put into the run queue again.
+    fn next(&self, state: &State, context: &Arc<Context>) -> (Next, bool) {
         let mut pending = context.pending.lock();
         pending.queued = false;
         let Some(job) = pending.jobs.pop_front() else {
-            return (None, false);
+            return (Next::Nothing, false);
         };
-        if !state.fits(&job) && pending.status == Status::Active {
-            pending.jobs.push_front(job);
-            return (None, Context::is_due(&mut pending));
+        if pending.status != Status::Active || job.is_condemned() {
+            return (Next::Cancel(job.into_arc()), Context::is_due(&mut pending));
         }
-        (Some(job.into_arc()), Context::is_due(&mut pending))
+        if !state.fits(&job) {
+            pending.jobs.push_front(job);
+            return (Next::Full, Context::is_due(&mut pending));
+        }
+        (Next::Start(job.into_arc()), Context::is_due(&mut pending))
     }
 
     /// Writes one job into the ring.

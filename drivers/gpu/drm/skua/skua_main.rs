@@ -63,7 +63,12 @@ mod registers;
 mod shared;
 mod slots;
 #[path = "../../../../rust/spec/spec.rs"]
-#[allow(dead_code, unreachable_pub, reason = "shared with the device model")]
+#[allow(
+    clippy::cast_lossless,
+    dead_code,
+    unreachable_pub,
+    reason = "shared with the device model; constant functions cannot use From"
+)]
 mod spec;
 mod sync;
 mod uarray;
