@@ -189,6 +189,11 @@ pub(crate) fn extend<D: DriverExt>(dev: &drm::UnregisteredDevice<D>) -> Result {
     Ok(())
 }
 
+/// `drm_driver.show_fdinfo`.
+///
+/// # Safety
+///
+/// To be called by the DRM core, for a file of a device of `D`.
 unsafe extern "C" fn fdinfo_callback<D: DriverExt>(
     printer: *mut bindings::drm_printer,
     file: *mut bindings::drm_file,
@@ -206,6 +211,11 @@ unsafe extern "C" fn fdinfo_callback<D: DriverExt>(
     }
 }
 
+/// `drm_debugfs_info.show`.
+///
+/// # Safety
+///
+/// To be called by the DRM core, for a file that [`extend::<D>`](extend) has added.
 unsafe extern "C" fn debugfs_callback<D: DriverExt>(
     m: *mut bindings::seq_file,
     _unused: *mut c_void,
@@ -226,6 +236,11 @@ unsafe extern "C" fn debugfs_callback<D: DriverExt>(
     (file.show)(&dev, &mut printer).map_or_else(Error::to_errno, |()| 0)
 }
 
+/// `drm_driver.gem_prime_import_sg_table`.
+///
+/// # Safety
+///
+/// To be called by the DRM core, for a device of `D`.
 unsafe extern "C" fn import_callback<D: DriverExt>(
     dev: *mut bindings::drm_device,
     attach: *mut bindings::dma_buf_attachment,
@@ -285,7 +300,7 @@ mod tests {
         let held: ARef<drm::Device<mock::Mock>> = (&*dev).into();
         assert!(device::enter(&held).is_none());
         let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
-        let registration = device::register(bound, dev, init_data(7))?;
+        let registration = device::register(bound, dev, mock::value(7))?;
         {
             let guard = device::enter(&held).ok_or(ENODEV)?;
             assert_eq!(guard.registration_data_with(|data| *data), 7);
@@ -296,16 +311,12 @@ mod tests {
         Ok(())
     }
 
-    fn init_data(value: u32) -> impl PinInit<u32, Error> {
-        Ok(value)
-    }
-
     #[test]
     fn a_mapping_faults_in_and_survives_unplug() -> Result {
         let (parent, dev) = mock::device(c"skua-mock")?;
         let held: ARef<drm::Device<mock::Mock>> = (&*dev).into();
         let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
-        let registration = device::register(bound, dev, init_data(0))?;
+        let registration = device::register(bound, dev, mock::value(0))?;
         let client = mock::Client::open(&held)?;
 
         let obj = gem::create::<mock::MockObject>(&held, 2 * PAGE_SIZE, ())?;
@@ -369,6 +380,8 @@ mod tests {
         // The client's handles are the last references.
         assert_eq!(held.objects.load(Relaxed), 2);
         drop(client);
+        mock::release_files();
+        assert_eq!(held.objects.load(Relaxed), 0);
         Ok(())
     }
 

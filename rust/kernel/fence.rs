@@ -66,20 +66,26 @@ struct FenceData {
 
 const _: () = assert!(core::mem::offset_of!(FenceData, base) == 0);
 
+/// `dma_fence_ops.get_driver_name`.
+///
+/// # Safety
+///
+/// `fence` must be the start of a [`FenceData`] that is alive.
 unsafe extern "C" fn driver_name(fence: *mut bindings::dma_fence) -> *const c_char {
     // SAFETY: These operations are only ever given to fences that are the start of a `FenceData`,
     // and the C core calls them with a fence that is alive under RCU. `driver` was written before
     // the fence was published and never changes.
-    unsafe { (*fence.cast::<FenceData>()).driver }
-        .as_ptr()
-        .cast()
+    unsafe { (*fence.cast::<FenceData>()).driver }.as_char_ptr()
 }
 
+/// `dma_fence_ops.get_timeline_name`.
+///
+/// # Safety
+///
+/// `fence` must be the start of a [`FenceData`] that is alive.
 unsafe extern "C" fn timeline_name(fence: *mut bindings::dma_fence) -> *const c_char {
     // SAFETY: As in `driver_name()`.
-    unsafe { (*fence.cast::<FenceData>()).timeline }
-        .as_ptr()
-        .cast()
+    unsafe { (*fence.cast::<FenceData>()).timeline }.as_char_ptr()
 }
 
 /// The operations: names only. See the module's invariants for what must not be added.
@@ -367,6 +373,11 @@ impl<T: FenceCallback> Callback<T> {
     }
 }
 
+/// What `dma_fence_cb.func` is for a [`Callback`] of `T`.
+///
+/// # Safety
+///
+/// `node` must be the start of a `CallbackData<T>` that stays alive for the call.
 unsafe extern "C" fn called<T: FenceCallback>(
     _fence: *mut bindings::dma_fence,
     node: *mut bindings::dma_fence_cb,

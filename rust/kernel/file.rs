@@ -39,6 +39,11 @@ where
     D: drm::Driver<File = F>,
     C: FnMut(&D::Object, bool),
 {
+    /// Calls the closure.
+    ///
+    /// # Safety
+    ///
+    /// `obj` must be an object of type `O`, `data` an exclusively borrowed `C`.
     unsafe extern "C" fn visit<O: IntoGEMObject, C: FnMut(&O, bool)>(
         obj: *mut bindings::drm_gem_object,
         shared: bool,

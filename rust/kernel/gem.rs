@@ -386,6 +386,11 @@ unsafe fn object<'a, T: DriverObject>(raw: *mut bindings::drm_gem_object) -> &'a
     unsafe { <Object<T> as IntoGEMObject>::from_raw(raw) }
 }
 
+/// `vm_operations_struct.fault`.
+///
+/// # Safety
+///
+/// To be called by the memory management on a mapping of an object of `T` that [`create`] has made.
 unsafe extern "C" fn fault_callback<T: GemExt>(vmf: *mut bindings::vm_fault) -> bindings::vm_fault_t
 where
     T::Driver: drm::Driver<Object = Object<T>>,
@@ -443,6 +448,12 @@ where
     unsafe { vmf.map_dummy(&T::backing(obj).dummy) }
 }
 
+/// `drm_gem_object_funcs.pin`.
+///
+/// # Safety
+///
+/// To be called by the C code of DRM on an object of `T` that [`create`] has made, which is alive,
+/// with its reservation lock held.
 unsafe extern "C" fn pin_callback<T: GemExt>(raw: *mut bindings::drm_gem_object) -> c_int
 where
     T::Driver: drm::Driver<Object = Object<T>>,
@@ -453,6 +464,12 @@ where
     T::pin(obj, &mut reserved).map_or_else(Error::to_errno, |()| 0)
 }
 
+/// `drm_gem_object_funcs.unpin`.
+///
+/// # Safety
+///
+/// To be called by the C code of DRM on an object of `T` that [`create`] has made, which is alive,
+/// with its reservation lock held.
 unsafe extern "C" fn unpin_callback<T: GemExt>(raw: *mut bindings::drm_gem_object)
 where
     T::Driver: drm::Driver<Object = Object<T>>,
@@ -462,6 +479,12 @@ where
     T::unpin(obj, &mut reserved);
 }
 
+/// `drm_gem_object_funcs.get_sg_table`.
+///
+/// # Safety
+///
+/// To be called by the C code of DRM on an object of `T` that [`create`] has made, which is alive,
+/// with its reservation lock held.
 unsafe extern "C" fn get_sg_table_callback<T: GemExt>(
     raw: *mut bindings::drm_gem_object,
 ) -> *mut bindings::sg_table
@@ -480,6 +503,12 @@ where
     table.unwrap_or_else(|error| error.to_ptr())
 }
 
+/// `drm_gem_object_funcs.open`.
+///
+/// # Safety
+///
+/// To be called by the C code of DRM on an object of `T` that [`create`] has made, which is alive,
+/// with a file of the same driver.
 unsafe extern "C" fn open_callback<T: GemExt>(
     raw: *mut bindings::drm_gem_object,
     file: *mut bindings::drm_file,
@@ -493,6 +522,12 @@ where
     T::open(obj, file).map_or_else(Error::to_errno, |()| 0)
 }
 
+/// `drm_gem_object_funcs.close`.
+///
+/// # Safety
+///
+/// To be called by the C code of DRM on an object of `T` that [`create`] has made, which is alive,
+/// with a file of the same driver.
 unsafe extern "C" fn close_callback<T: GemExt>(
     raw: *mut bindings::drm_gem_object,
     file: *mut bindings::drm_file,
@@ -505,6 +540,12 @@ unsafe extern "C" fn close_callback<T: GemExt>(
     T::close(obj, file);
 }
 
+/// `drm_gem_object_funcs.free`.
+///
+/// # Safety
+///
+/// To be called by the C code of DRM on an object of `T` that [`create`] has made, which is alive,
+/// and to which no reference is left.
 unsafe extern "C" fn free_callback<T: GemExt>(raw: *mut bindings::drm_gem_object)
 where
     T::Driver: drm::Driver<Object = Object<T>>,
@@ -567,13 +608,10 @@ where
 
     let obj = make(size, list)?;
     let raw = IntoGEMObject::as_raw(&*obj);
-    // The object must be new and ours, so that its `free` undoes what follows.
     // SAFETY: The object is valid.
-    if !is_ours(&obj)
-        || is_imported(&*obj)
-        || unsafe { (*raw).handle_count } != 0
-        || obj.size() != size
-    {
+    let handles = unsafe { (*raw).handle_count };
+    // The object must be new and ours, so that its `free` undoes what follows.
+    if !is_ours(&obj) || is_imported(&*obj) || handles != 0 || obj.size() != size {
         return Err(EINVAL);
     }
     // A static attachment leaves this field to the importer; `free_callback()` needs the table.
@@ -582,4 +620,133 @@ where
     // The core sets `import_attach` and takes over the reference.
     let _: NonNull<Object<T>> = ARef::into_raw(obj);
     Ok(raw)
+}
+
+#[kunit_tests(skua_gem)]
+mod tests {
+    use super::{
+        super::{
+            mock::{
+                self,
+                DmaBuf, //
+            },
+            pages::DmaMap,
+            resv, //
+        },
+        *, //
+    };
+    use kernel::sync::atomic::Relaxed;
+
+    #[test]
+    fn export_pins_and_import_is_undone() -> Result {
+        let (_a, a) = mock::device(c"skua-mock-a")?;
+        let (_b, b) = mock::device(c"skua-mock-b")?;
+        let obj = create::<mock::MockObject>(&a, 3 * PAGE_SIZE, ())?;
+
+        let buf = DmaBuf::export(&obj)?;
+        // Into the device it comes from: the same object.
+        let same = buf.import(&a)?;
+        assert!(ptr::eq(&*same, &*obj));
+        assert_eq!(a.objects.load(Relaxed), 1);
+        assert_eq!(obj.pins.load(Relaxed), 0);
+        drop(same);
+
+        // Into another: an object of its own, with addresses, and no memory of its own.
+        let other = buf.import(&b)?;
+        assert!(is_imported(&*other));
+        assert!(!is_imported(&*obj));
+        assert_eq!(other.size(), 3 * PAGE_SIZE);
+        assert_eq!(b.imported.load(Relaxed), 3 * PAGE_SIZE);
+        assert_eq!(obj.pins.load(Relaxed), 1);
+        assert!(resv::same(&*obj, &*other));
+        assert!(Pages::get(&*other).err() == Some(EINVAL));
+
+        // The importer is what keeps buffer and exporter.
+        drop(buf);
+        assert_eq!(a.objects.load(Relaxed), 1);
+        drop(other);
+        mock::release_files();
+        assert_eq!(b.objects.load(Relaxed), 0);
+        assert_eq!(obj.pins.load(Relaxed), 0);
+        drop(obj);
+        assert_eq!(a.objects.load(Relaxed), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_dma_buf_and_an_imported_object_can_be_mapped() -> Result {
+        let (parent, a) = mock::device(c"skua-mock-a")?;
+        let held: ARef<drm::Device<mock::Mock>> = (&*a).into();
+        let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
+        let registration = device::register(bound, a, mock::value(0))?;
+        let (parent_b, b) = mock::device(c"skua-mock-b")?;
+        let held_b: ARef<drm::Device<mock::Mock>> = (&*b).into();
+        let bound_b: &kernel::device::Device<kernel::device::Bound> = parent_b.as_ref().as_ref();
+        let registration_b = device::register(bound_b, b, mock::value(0))?;
+
+        let obj = create::<mock::MockObject>(&held, PAGE_SIZE, ())?;
+        // The fake offset is what a mapping of the buffer goes by, too.
+        obj.create_mmap_offset()?;
+        let buf = DmaBuf::export(&obj)?;
+        let at = buf.mmap(PAGE_SIZE)?;
+        mock::user_write(at, b"here")?;
+
+        let client = mock::Client::open(&held_b)?;
+        let imported = buf.import(&held_b)?;
+        imported.create_handle(client.drm())?;
+        let there = client.mmap(imported.create_mmap_offset()?, PAGE_SIZE, true)?;
+        let mut word = [0u8; 4];
+        mock::user_read(there, &mut word)?;
+        assert!(&word == b"here");
+        // Both mappings are the exporter's: it unmaps both.
+        let faults = held.faults.load(Relaxed);
+        unmap(&*obj);
+        mock::user_read(at, &mut word)?;
+        mock::user_read(there, &mut word)?;
+        assert_eq!(held.faults.load(Relaxed), faults + 2);
+        assert_eq!(held_b.faults.load(Relaxed), 0);
+
+        mock::munmap(at, PAGE_SIZE)?;
+        mock::munmap(there, PAGE_SIZE)?;
+        drop((client, imported, buf, obj));
+        mock::release_files();
+        assert_eq!(held.objects.load(Relaxed), 0);
+        assert_eq!(held_b.objects.load(Relaxed), 0);
+        drop((registration, registration_b));
+        Ok(())
+    }
+
+    #[test]
+    fn pages_keep_their_content_and_a_device_finds_them() -> Result {
+        let (parent, dev) = mock::device(c"skua-mock")?;
+        let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
+        let size = 5 * PAGE_SIZE;
+        let obj = create::<mock::MockObject>(&dev, size, ())?;
+        let pages = Pages::get(&*obj)?;
+        let mut bytes = [1u8; 16];
+        pages.read(PAGE_SIZE - 8, &mut bytes)?;
+        assert!(bytes == [0; 16]);
+        pages.write(PAGE_SIZE - 8, &[7; 16])?;
+        pages.fill(PAGE_SIZE, 4, 9)?;
+        assert!(pages.read(size - 8, &mut bytes) == Err(EINVAL));
+        assert!(pages.write(usize::MAX, &bytes) == Err(EINVAL));
+        assert!(pages.fill(size, 1, 0) == Err(EINVAL));
+        assert!(pages.fill(size, 0, 0) == Ok(()));
+
+        // Unpinned and got again, also when the object is no more.
+        drop(pages);
+        let pages = Pages::get(&*obj)?;
+        let map = DmaMap::new(bound, &pages)?;
+        let total: u64 = map
+            .access(bound)?
+            .segments()
+            .map(|segment| segment.len)
+            .sum();
+        assert_eq!(total, size as u64);
+        drop(obj);
+        assert_eq!(dev.objects.load(Relaxed), 0);
+        pages.read(PAGE_SIZE - 8, &mut bytes)?;
+        assert!(bytes == [7, 7, 7, 7, 7, 7, 7, 7, 9, 9, 9, 9, 7, 7, 7, 7]);
+        Ok(())
+    }
 }

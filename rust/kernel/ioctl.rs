@@ -40,16 +40,22 @@ macro_rules! declare_skua_ioctls {
                 ::kernel::drm::ioctl::internal::drm_ioctl_desc {
                     cmd: ::kernel::macros::concat_idents!(DRM_IOCTL_, $cmd) as u32,
                     func: {
+                        /// The ioctl's entry from the DRM core.
+                        ///
+                        /// # Safety
+                        ///
+                        /// To be called by `drm_ioctl()`, for a device and a file of the driver
+                        /// that has this table, with an argument of the ioctl's size.
                         #[allow(non_snake_case)]
                         unsafe extern "C" fn $cmd(
                                 raw_dev: *mut ::kernel::drm::ioctl::internal::drm_device,
                                 raw_data: *mut ::core::ffi::c_void,
                                 raw_file: *mut ::kernel::drm::ioctl::internal::drm_file,
                         ) -> ::core::ffi::c_int {
-                            // SAFETY: The DRM core keeps the device during the call, it was
-                            // registered before, and it is one of the driver that declares this
-                            // table, which the anchor below ties to the handler's type.
                             let dev: &::kernel::drm::device::Device<_, ::kernel::drm::Ioctl> =
+                                // SAFETY: The DRM core keeps the device during the call, it was
+                                // registered before, and it is one of the driver that declares
+                                // this table, which the anchor below ties to the handler's type.
                                 unsafe { ::kernel::drm::device::Device::from_raw(raw_dev) };
 
                             // Never called: ties the type of `dev` to that of the handler.

@@ -42,6 +42,7 @@ use kernel::{
         self,
         gem::{
             DriverObject,
+            IntoGEMObject,
             Object, //
         },
         Registered, //
@@ -146,6 +147,8 @@ pub(super) struct MockData {
     pub(super) objects: Atomic<u32>,
     /// Faults that the driver was asked about.
     pub(super) faults: Atomic<u32>,
+    /// Bytes in the segments of the last import.
+    pub(super) imported: Atomic<usize>,
 }
 
 /// A client.
@@ -251,8 +254,10 @@ impl DriverExt for Mock {
     fn import(
         dev: &drm::Device<Self>,
         size: usize,
-        _segments: KVVec<Segment>,
+        segments: KVVec<Segment>,
     ) -> Result<ARef<Object<MockObject>>> {
+        let total: u64 = segments.iter().map(|segment| segment.len).sum();
+        dev.imported.store(usize::try_from(total)?, Relaxed);
         gem::create(dev, size, ())
     }
 }
@@ -296,11 +301,23 @@ fn mock_query(
 /// An unregistered mock device and its parent, which must be the only one of its name.
 pub(super) fn device(name: &CStr) -> Result<(faux::Registration, drm::UnregisteredDevice<Mock>)> {
     let parent = faux::Registration::new(name, None)?;
+    let bus: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
+    let bus = core::ptr::from_ref(bus)
+        .cast_mut()
+        .cast::<bindings::device>();
+    // SAFETY: `Device` is a transparent wrapper of the C structure, and nobody else uses it yet. This
+    // is `dma_coerce_mask_and_coherent()`, which drivers of the faux bus call for the lack of a bus
+    // that knows.
+    unsafe {
+        (*bus).dma_mask = &raw mut (*bus).coherent_dma_mask;
+        to_result(bindings::dma_set_mask(bus, u64::MAX))?;
+    }
     let drm = drm::UnregisteredDevice::new(
         parent.as_ref(),
         try_pin_init!(MockData {
             objects: Atomic::new(0),
             faults: Atomic::new(0),
+            imported: Atomic::new(0),
         }),
     )?;
     driver::extend(&drm)?;
@@ -347,4 +364,55 @@ impl Drop for Client {
 pub(super) fn munmap(at: usize, len: usize) -> Result {
     // SAFETY: The range was mapped by this test.
     to_result(unsafe { bindings::vm_munmap(at, len) })
+}
+
+/// Has files that were closed be released: a kernel thread leaves that to a work item.
+pub(super) fn release_files() {
+    // SAFETY: Process context; no requirements otherwise.
+    unsafe { bindings::flush_delayed_fput() };
+}
+
+/// A value as an initialiser.
+pub(super) fn value(value: u32) -> impl PinInit<u32, Error> {
+    Ok(value)
+}
+
+/// An exported object.
+pub(super) struct DmaBuf(core::ptr::NonNull<bindings::dma_buf>);
+
+impl DmaBuf {
+    /// Exports `obj` as `PRIME_HANDLE_TO_FD` does.
+    pub(super) fn export(obj: &Object<MockObject>) -> Result<Self> {
+        // SAFETY: The object is valid; the buffer takes its own reference.
+        let buf = from_err_ptr(unsafe {
+            bindings::drm_gem_prime_export(IntoGEMObject::as_raw(obj), bindings::O_RDWR as c_int)
+        })?;
+        core::ptr::NonNull::new(buf).map(Self).ok_or(ENOMEM)
+    }
+
+    /// Imports it to `dev` as `PRIME_FD_TO_HANDLE` does.
+    pub(super) fn import(&self, dev: &drm::Device<Mock>) -> Result<ARef<Object<MockObject>>> {
+        // SAFETY: Device and buffer are valid.
+        let raw = from_err_ptr(unsafe {
+            bindings::drm_gem_prime_import(super::device::as_raw(dev), self.0.as_ptr())
+        })?;
+        // SAFETY: The object is one of the device's, and the reference is given to us.
+        Ok(unsafe {
+            let obj: &Object<MockObject> = IntoGEMObject::from_raw(raw);
+            ARef::from_raw(obj.into())
+        })
+    }
+
+    /// Maps its first `len` bytes.
+    pub(super) fn mmap(&self, len: usize) -> Result<usize> {
+        // SAFETY: The buffer is valid and has a file.
+        map(unsafe { (*self.0.as_ptr()).file }, len, MAP_SHARED, 0)
+    }
+}
+
+impl Drop for DmaBuf {
+    fn drop(&mut self) {
+        // SAFETY: The reference is ours.
+        unsafe { bindings::dma_buf_put(self.0.as_ptr()) };
+    }
 }

@@ -168,6 +168,11 @@ impl<T: AlarmHandler> Alarm<T> {
 /// `WORK_CPU_UNBOUND`: the number of CPUs, as C has it.
 const WORK_CPU_UNBOUND: c_int = bindings::wq_misc_consts_WORK_CPU_UNBOUND as c_int;
 
+/// What `work_struct.func` is for an [`Alarm`] of `T`.
+///
+/// # Safety
+///
+/// `work` must be the start of an `AlarmData<T>` that stays alive for the call.
 unsafe extern "C" fn alarm_callback<T: AlarmHandler>(work: *mut bindings::work_struct) {
     // SAFETY: The work is the first field of a `delayed_work`, itself the first of an `AlarmData<T>`
     // (`repr(C)`), that lives until the work is stopped; only a shared reference is made.

@@ -293,7 +293,7 @@ impl<O: IntoGEMObject + AlwaysRefCounted> LockedSet<O> {
     }
 
     /// The objects, each with its lock.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&ARef<O>, Reserved<'_>)> {
+    pub(crate) fn iter(&mut self) -> impl Iterator<Item = (&ARef<O>, Reserved<'_>)> {
         self.refs.iter().map(|obj| {
             // SAFETY: By the type invariant the lock is held as long as `self`.
             (obj, unsafe { Reserved::borrowed(resv_of(&**obj)) })
@@ -309,5 +309,79 @@ impl<O: IntoGEMObject + AlwaysRefCounted> Drop for LockedSet<O> {
         unsafe {
             bindings::drm_gem_unlock_reservations(self.objs.as_mut_ptr(), count, self.ctx.get());
         }
+    }
+}
+
+#[kunit_tests(skua_resv)]
+mod tests {
+    use super::{
+        super::{
+            fence::{
+                FenceContext,
+                FenceMemory, //
+            },
+            gem,
+            mock, //
+        },
+        *, //
+    };
+    use kernel::page::PAGE_SIZE;
+
+    #[test]
+    fn fences_are_seen_by_their_usage() -> Result {
+        let (_parent, dev) = mock::device(c"skua-mock")?;
+        let obj = gem::create::<mock::MockObject>(&dev, PAGE_SIZE, ())?;
+        let context = FenceContext::new(c"skua-kunit", c"resv");
+        let owner = context.fence(FenceMemory::new(GFP_KERNEL)?);
+        {
+            let lock = lock(&*obj)?;
+            assert!(lock.singleton(Usage::Bookkeep)?.is_none());
+            let mut room = lock.reserve(1)?;
+            room.add(owner.fence(), Usage::Bookkeep)?;
+            assert!(room.add(owner.fence(), Usage::Bookkeep) == Err(ENOSPC));
+        }
+        assert!(is_idle(&*obj, Usage::Kernel));
+        assert!(is_idle(&*obj, Usage::Read));
+        assert!(!is_idle(&*obj, Usage::Bookkeep));
+        assert!(wait(&*obj, Usage::Bookkeep, 1) == Err(ETIME));
+        assert!(wait(&*obj, Usage::Kernel, 1).is_ok());
+        {
+            let lock = lock(&*obj)?;
+            let one = lock.singleton(Usage::Bookkeep)?.ok_or(EINVAL)?;
+            assert_eq!(one.seqno(), owner.fence().seqno());
+        }
+        owner.signal(Ok(()));
+        assert!(is_idle(&*obj, Usage::Bookkeep));
+        assert!(wait(&*obj, Usage::Bookkeep, 1).is_ok());
+        wait_uninterruptible(&*obj, Usage::Bookkeep);
+        Ok(())
+    }
+
+    #[test]
+    fn a_set_locks_all_or_none() -> Result {
+        let (_parent, dev) = mock::device(c"skua-mock")?;
+        let a = gem::create::<mock::MockObject>(&dev, PAGE_SIZE, ())?;
+        let b = gem::create::<mock::MockObject>(&dev, PAGE_SIZE, ())?;
+        {
+            let mut refs = KVVec::new();
+            refs.push(a.clone(), GFP_KERNEL)?;
+            refs.push(b.clone(), GFP_KERNEL)?;
+            let mut set = LockedSet::lock(refs)?;
+            assert!(trylock(&*a).is_none());
+            assert!(trylock(&*b).is_none());
+            for (obj, lock) in set.iter() {
+                assert!(lock.guards(&**obj));
+                lock.reserve(1)?;
+            }
+        }
+        let mut refs = KVVec::new();
+        refs.push(a.clone(), GFP_KERNEL)?;
+        refs.push(a.clone(), GFP_KERNEL)?;
+        assert!(
+            LockedSet::lock(refs).err() == Some(Error::from_errno(-(bindings::EALREADY as c_int)))
+        );
+        assert!(trylock(&*a).is_some());
+        assert!(trylock(&*b).is_some());
+        Ok(())
     }
 }

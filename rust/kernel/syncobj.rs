@@ -136,3 +136,52 @@ impl Drop for ChainNode {
         unsafe { shim::skua_chain_free(self.0.as_ptr()) };
     }
 }
+
+#[kunit_tests(skua_syncobj)]
+mod tests {
+    use super::{
+        super::fence::{
+            FenceContext,
+            FenceMemory, //
+        },
+        *, //
+    };
+
+    #[test]
+    fn a_binary_syncobj_holds_what_it_is_given() -> Result {
+        let context = FenceContext::new(c"skua-kunit", c"syncobj");
+        let syncobj = Syncobj::create(None)?;
+        assert!(syncobj.fence().is_none());
+        let owner = context.fence(FenceMemory::new(GFP_KERNEL)?);
+        syncobj.replace_fence(owner.fence());
+        let held = syncobj.fence().ok_or(EINVAL)?;
+        assert_eq!(held.seqno(), owner.fence().seqno());
+        assert_eq!(held.context(), context.id());
+        owner.signal(Err(ETIME));
+        assert!(held.status() == Some(Err(ETIME)));
+        Ok(())
+    }
+
+    #[test]
+    fn a_timeline_signals_when_its_last_point_does() -> Result {
+        let context = FenceContext::new(c"skua-kunit", c"syncobj");
+        let timeline = Syncobj::create(None)?;
+        let first = context.fence(FenceMemory::new(GFP_KERNEL)?);
+        let second = context.fence(FenceMemory::new(GFP_KERNEL)?);
+        timeline.add_point(ChainNode::new()?, first.fence(), 5);
+        timeline.add_point(ChainNode::new()?, second.fence(), 9);
+        let head = timeline.fence().ok_or(EINVAL)?;
+        assert_eq!(head.seqno(), 9);
+        first.signal(Ok(()));
+        assert!(!head.is_signaled());
+        second.signal(Ok(()));
+        assert!(head.is_signaled());
+        Ok(())
+    }
+
+    #[test]
+    fn a_node_that_is_not_used_is_freed() -> Result {
+        drop(ChainNode::new()?);
+        Ok(())
+    }
+}

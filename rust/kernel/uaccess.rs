@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn elements_grow_both_ways() -> Result {
         let memory = UserMemory::new()?;
-        memory.write(0, &[1u64, 2, 3, 0].map(u64::to_le_bytes).as_flattened())?;
+        memory.write(0, [1u64, 2, 3, 0].map(u64::to_le_bytes).as_flattened())?;
 
         let short = array(8, 3, memory.address()).read::<Element>(MIN, 9)?;
         assert_eq!(short.len(), 3);
