@@ -12,8 +12,7 @@
 //!
 //! All memory is allocated by [`IdSlots::new`]. The lowest free id is given out first, in O(log₆₄ n).
 //!
-//! Invariants: an id is reserved, or free, or in use, or once in the quarantine; the epochs in the
-//! quarantine do not descend.
+//! Invariant: an id is reserved, or free, or in use, or once in the quarantine.
 
 use super::bit_tree::BitTree;
 use super::heap::{FallibleVec, Heap, OutOfMemory};
@@ -121,7 +120,8 @@ impl<H: Heap> IdSlots<H> {
     }
 
     /// Takes an id back. It is free again when flush `epoch` is done, the first that begins after the
-    /// hardware last used the id. (An epoch below that of an earlier free counts as that one.)
+    /// hardware last used the id. Ids leave the quarantine in the order in which they came, so an epoch
+    /// below that of an earlier free counts as that one.
     ///
     /// # Errors
     ///
@@ -133,7 +133,6 @@ impl<H: Heap> IdSlots<H> {
         self.used = self.used.saturating_sub(1);
         self.quarantined = self.quarantined.saturating_add(1);
         let last = self.last;
-        let epoch = self.slot(last).map_or(epoch, |last| last.epoch.max(epoch));
         match self.slot_mut(last) {
             Some(last) => last.next = id,
             None => self.first = id,
