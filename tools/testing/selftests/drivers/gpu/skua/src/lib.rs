@@ -8,14 +8,28 @@
 //! that row of `Documentation/gpu/skua/conformance.rst`, and that table names them.
 //!
 //! - [`suite`], [`child`], [`document`]: running and reporting;
-//! - [`cases`]: tables of cases.
+//! - [`cases`]: tables of cases;
+//! - [`raw`], [`mapping`]: system calls, the only files with `unsafe` besides a line in [`client`];
+//! - [`function`], [`fdinfo`]: what sysfs, debugfs and procfs tell;
+//! - [`client`], [`rig`]: an open device, and one that is ready to run work;
+//! - [`program`]: compute programs.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod cases;
 pub mod child;
+pub mod client;
 pub mod document;
+pub mod fdinfo;
+pub mod function;
+pub mod mapping;
+pub mod program;
+pub mod raw;
+pub mod rig;
 pub mod suite;
 
 pub use cases::Cases;
 pub use child::skip;
+pub use client::{Client, Place};
+pub use raw::Errno;
+pub use rig::{Engine, Rig};

@@ -55,7 +55,7 @@ pub fn main(tests: &[Test]) -> ExitCode {
             Some(test) => child::main(test),
             None => ExitCode::FAILURE,
         },
-        [ref names @ ..] => {
+        ref names => {
             if let Some(unknown) = names
                 .iter()
                 .find(|name| !tests.iter().any(|test| test.name == **name))

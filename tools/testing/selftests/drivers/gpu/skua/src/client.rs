@@ -1,0 +1,691 @@
+// SPDX-License-Identifier: MIT
+
+//! An open render node, and the uAPI's calls with good arguments.
+//!
+//! What returns a `Result` is under test; what does not is what a test builds on, and fails it.
+//! These tests speak to the kernel themselves: a library that retries or checks would hide what
+//! they are about.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use nix::fcntl::OFlag;
+use nix::time::{clock_gettime, ClockId};
+use skua_uapi::*;
+
+use crate::fdinfo::Fdinfo;
+use crate::function::Function;
+use crate::mapping::Mapping;
+use crate::raw::{ioctl, Errno};
+use crate::suite::patience;
+
+/// How long work may take that ends. Long, as a host may be slow; work that does not end fails the
+/// test all the same.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Where a buffer object may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In system memory.
+    System,
+    /// In VRAM.
+    Vram,
+}
+
+impl Place {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::System, Self::Vram];
+}
+
+/// An open render node.
+#[derive(Debug)]
+pub struct Client {
+    file: File,
+    /// The device.
+    pub device: drm_skua_device_info,
+    /// Its engines.
+    pub engines: Vec<drm_skua_engine_info>,
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Default for Client {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Client {
+    /// Opens the render node of the first GPU.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    #[track_caller]
+    pub fn new() -> Self {
+        Self::of(Function::first().open().expect("a render node"))
+    }
+
+    /// A client of an open render node.
+    #[track_caller]
+    pub fn of(file: File) -> Self {
+        let mut client = Self {
+            file,
+            device: drm_skua_device_info::default(),
+            engines: Vec::new(),
+        };
+        let info = client.query_all(DRM_SKUA_QUERY_DEVICE);
+        client.device = device_info(&info);
+        client.engines = client
+            .query_all(DRM_SKUA_QUERY_ENGINES)
+            .chunks_exact(2)
+            .map(|words| drm_skua_engine_info {
+                index: words[0],
+                kind: words[1],
+            })
+            .collect();
+        client
+    }
+
+    /// Calls an ioctl.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn call<T>(&self, number: u32, argument: &mut T) -> Result<(), Errno> {
+        ioctl(&self.file, number, argument)
+    }
+
+    /// QUERY into a buffer; what was written, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn query(&self, kind: u32, buffer: &mut [u32]) -> Result<usize, Errno> {
+        let mut query = drm_skua_query {
+            type_: kind,
+            size: u32::try_from(size_of_val(buffer)).map_err(|_| Errno::EINVAL)?,
+            pointer: buffer.as_mut_ptr() as u64,
+        };
+        self.call(DRM_IOCTL_SKUA_QUERY, &mut query)?;
+        usize::try_from(query.size).map_err(|_| Errno::EOVERFLOW)
+    }
+
+    /// The bytes of an answer.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn query_size(&self, kind: u32) -> Result<usize, Errno> {
+        let mut query = drm_skua_query {
+            type_: kind,
+            size: 0,
+            pointer: 0,
+        };
+        self.call(DRM_IOCTL_SKUA_QUERY, &mut query)?;
+        usize::try_from(query.size).map_err(|_| Errno::EOVERFLOW)
+    }
+
+    /// A whole answer in words.
+    #[track_caller]
+    fn query_all(&self, kind: u32) -> Vec<u32> {
+        let size = self.query_size(kind).expect("QUERY of a size");
+        let mut buffer = vec![0; size / 4];
+        assert_eq!(self.query(kind, &mut buffer), Ok(size), "QUERY {kind}");
+        buffer
+    }
+
+    /// The memory regions.
+    #[track_caller]
+    pub fn regions(&self) -> Vec<drm_skua_region_info> {
+        let quad = |words: &[u32]| u64::from(words[0]) | (u64::from(words[1]) << 32);
+        self.query_all(DRM_SKUA_QUERY_REGIONS)
+            .chunks_exact(size_of::<drm_skua_region_info>() / 4)
+            .map(|words| drm_skua_region_info {
+                id: words[0],
+                kind: words[1],
+                size: quad(&words[2..]),
+                used: quad(&words[4..]),
+                cpu_visible_size: quad(&words[6..]),
+                page_size: words[8],
+                pad: words[9],
+            })
+            .collect()
+    }
+
+    /// The region of this kind.
+    #[track_caller]
+    pub fn region(&self, place: Place) -> drm_skua_region_info {
+        let kind = match place {
+            Place::System => DRM_SKUA_REGION_SYSTEM,
+            Place::Vram => DRM_SKUA_REGION_VRAM,
+        };
+        self.regions()
+            .into_iter()
+            .find(|region| region.kind == kind)
+            .unwrap_or_else(|| panic!("there is no region for {place:?}"))
+    }
+
+    /// The number of the engine of this kind.
+    #[track_caller]
+    pub fn engine(&self, kind: u32) -> u32 {
+        self.engines
+            .iter()
+            .find(|engine| engine.kind == kind)
+            .unwrap_or_else(|| panic!("there is no engine of kind {kind}"))
+            .index
+    }
+
+    /// BO_CREATE; the handle.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn bo_create(&self, size: u64, flags: u32, placements: u32) -> Result<u32, Errno> {
+        let mut argument = drm_skua_bo_create {
+            size,
+            flags,
+            placements,
+            ..Default::default()
+        };
+        self.call(DRM_IOCTL_SKUA_BO_CREATE, &mut argument)?;
+        Ok(argument.handle)
+    }
+
+    /// A buffer object that the CPU can map, in one place.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    #[track_caller]
+    pub fn try_bo(&self, place: Place, size: u64) -> Result<u32, Errno> {
+        self.bo_create(size, DRM_SKUA_BO_CPU_ACCESS, 1 << self.region(place).id)
+    }
+
+    /// The same, which must work.
+    #[track_caller]
+    pub fn bo(&self, place: Place, size: u64) -> u32 {
+        self.try_bo(place, size)
+            .unwrap_or_else(|errno| panic!("BO_CREATE of {size:#x} bytes in {place:?}: {errno}"))
+    }
+
+    /// GEM_CLOSE.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn close(&self, handle: u32) -> Result<(), Errno> {
+        let mut argument = drm_gem_close { handle, pad: 0 };
+        self.call(DRM_IOCTL_GEM_CLOSE, &mut argument)
+    }
+
+    /// BO_INFO.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn info(&self, handle: u32) -> Result<drm_skua_bo_info, Errno> {
+        let mut argument = drm_skua_bo_info {
+            handle,
+            ..Default::default()
+        };
+        self.call(DRM_IOCTL_SKUA_BO_INFO, &mut argument)?;
+        Ok(argument)
+    }
+
+    /// BO_MMAP_OFFSET.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn mmap_offset(&self, handle: u32) -> Result<u64, Errno> {
+        let mut argument = drm_skua_bo_mmap_offset {
+            handle,
+            ..Default::default()
+        };
+        self.call(DRM_IOCTL_SKUA_BO_MMAP_OFFSET, &mut argument)?;
+        Ok(argument.offset)
+    }
+
+    /// Maps all of a buffer object.
+    #[track_caller]
+    pub fn map(&self, handle: u32) -> Mapping {
+        let offset = self.mmap_offset(handle).expect("BO_MMAP_OFFSET");
+        let size = self.info(handle).expect("BO_INFO").size;
+        let len = usize::try_from(size).expect("a size");
+        Mapping::new(&self.file, offset, len).expect("mmap")
+    }
+
+    /// VM_CREATE.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn vm_create(&self) -> Result<u32, Errno> {
+        let mut argument = drm_skua_vm_create::default();
+        self.call(DRM_IOCTL_SKUA_VM_CREATE, &mut argument)?;
+        Ok(argument.vm)
+    }
+
+    /// VM_DESTROY.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn vm_destroy(&self, vm: u32) -> Result<(), Errno> {
+        let mut argument = drm_skua_vm_destroy { vm, pad: 0 };
+        self.call(DRM_IOCTL_SKUA_VM_DESTROY, &mut argument)
+    }
+
+    /// VM_BIND.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn bind(
+        &self,
+        vm: u32,
+        ops: &[drm_skua_bind_op],
+        syncs: &[drm_skua_sync],
+    ) -> Result<(), Errno> {
+        let mut argument = drm_skua_vm_bind {
+            vm,
+            flags: 0,
+            ops: array(ops),
+            syncs: array(syncs),
+        };
+        self.call(DRM_IOCTL_SKUA_VM_BIND, &mut argument)
+    }
+
+    /// Binds and waits until it is done.
+    ///
+    /// # Errors
+    ///
+    /// The errno, of the call or of the fence.
+    #[track_caller]
+    pub fn bind_and_wait(&self, vm: u32, ops: &[drm_skua_bind_op]) -> Result<(), Errno> {
+        let done = self.syncobj();
+        let result = self
+            .bind(vm, ops, &[signal(done)])
+            .and_then(|()| self.wait(done));
+        self.syncobj_destroy(done).expect("SYNCOBJ_DESTROY");
+        result
+    }
+
+    /// CONTEXT_CREATE.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn context_create(&self, vm: u32, engine: u32) -> Result<u32, Errno> {
+        let mut argument = drm_skua_context_create {
+            vm,
+            engine,
+            ..Default::default()
+        };
+        self.call(DRM_IOCTL_SKUA_CONTEXT_CREATE, &mut argument)?;
+        Ok(argument.context)
+    }
+
+    /// CONTEXT_DESTROY.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn context_destroy(&self, context: u32) -> Result<(), Errno> {
+        let mut argument = drm_skua_context_destroy { context, pad: 0 };
+        self.call(DRM_IOCTL_SKUA_CONTEXT_DESTROY, &mut argument)
+    }
+
+    /// CONTEXT_STATE.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn state(&self, context: u32) -> Result<drm_skua_context_state, Errno> {
+        let mut argument = drm_skua_context_state {
+            context,
+            ..Default::default()
+        };
+        self.call(DRM_IOCTL_SKUA_CONTEXT_STATE, &mut argument)?;
+        Ok(argument)
+    }
+
+    /// SUBMIT.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn submit(
+        &self,
+        context: u32,
+        buffers: &[drm_skua_buffer],
+        syncs: &[drm_skua_sync],
+    ) -> Result<(), Errno> {
+        let mut argument = drm_skua_submit {
+            context,
+            flags: 0,
+            buffers: array(buffers),
+            syncs: array(syncs),
+        };
+        self.call(DRM_IOCTL_SKUA_SUBMIT, &mut argument)
+    }
+
+    /// A new syncobj.
+    #[track_caller]
+    pub fn syncobj(&self) -> u32 {
+        let mut argument = drm_syncobj_create::default();
+        self.call(DRM_IOCTL_SYNCOBJ_CREATE, &mut argument)
+            .expect("SYNCOBJ_CREATE");
+        argument.handle
+    }
+
+    /// SYNCOBJ_DESTROY.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn syncobj_destroy(&self, handle: u32) -> Result<(), Errno> {
+        let mut argument = drm_syncobj_destroy { handle, pad: 0 };
+        self.call(DRM_IOCTL_SYNCOBJ_DESTROY, &mut argument)
+    }
+
+    /// Waits for a binary syncobj and returns what its fence says of the work.
+    ///
+    /// # Errors
+    ///
+    /// The fence's error, ETIMEDOUT if it did not signal in [`PATIENCE`].
+    #[track_caller]
+    pub fn wait(&self, syncobj: u32) -> Result<(), Errno> {
+        self.wait_for(syncobj, PATIENCE)
+    }
+
+    /// The same with another time.
+    ///
+    /// # Errors
+    ///
+    /// The fence's error, ETIMEDOUT if it did not signal in that time.
+    #[track_caller]
+    pub fn wait_for(&self, syncobj: u32, time: Duration) -> Result<(), Errno> {
+        match self.signals_within(syncobj, 0, time) {
+            true => self.outcome(syncobj).expect("a signalled fence"),
+            false => Err(Errno::ETIMEDOUT),
+        }
+    }
+
+    /// The same for a point of a timeline.
+    ///
+    /// # Errors
+    ///
+    /// The fence's error, ETIMEDOUT if it did not signal in [`PATIENCE`].
+    #[track_caller]
+    pub fn wait_point(&self, syncobj: u32, point: u64) -> Result<(), Errno> {
+        if !self.signals_within(syncobj, point, PATIENCE) {
+            return Err(Errno::ETIMEDOUT);
+        }
+        let binary = self.syncobj();
+        let mut argument = drm_syncobj_transfer {
+            src_handle: syncobj,
+            dst_handle: binary,
+            src_point: point,
+            ..Default::default()
+        };
+        self.call(DRM_IOCTL_SYNCOBJ_TRANSFER, &mut argument)
+            .expect("SYNCOBJ_TRANSFER");
+        let outcome = self.outcome(binary).expect("a signalled fence");
+        self.syncobj_destroy(binary).expect("SYNCOBJ_DESTROY");
+        outcome
+    }
+
+    /// Whether a syncobj (a point of it, if not 0) has a fence that signals in this time.
+    #[track_caller]
+    pub fn signals_within(&self, syncobj: u32, point: u64, time: Duration) -> bool {
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("a clock");
+        let end = Duration::from(now) + time * patience();
+        let timeout_nsec = i64::try_from(end.as_nanos()).expect("a time");
+        let result = if point == 0 {
+            let mut argument = drm_syncobj_wait {
+                handles: std::ptr::from_ref(&syncobj) as u64,
+                timeout_nsec,
+                count_handles: 1,
+                flags: DRM_SYNCOBJ_WAIT_FLAGS_WAIT_FOR_SUBMIT,
+                ..Default::default()
+            };
+            self.call(DRM_IOCTL_SYNCOBJ_WAIT, &mut argument)
+        } else {
+            let mut argument = drm_syncobj_timeline_wait {
+                handles: std::ptr::from_ref(&syncobj) as u64,
+                points: std::ptr::from_ref(&point) as u64,
+                timeout_nsec,
+                count_handles: 1,
+                flags: DRM_SYNCOBJ_WAIT_FLAGS_WAIT_FOR_SUBMIT,
+                ..Default::default()
+            };
+            self.call(DRM_IOCTL_SYNCOBJ_TIMELINE_WAIT, &mut argument)
+        };
+        match result {
+            Ok(()) => true,
+            Err(Errno::ETIME) => false,
+            Err(errno) => panic!("SYNCOBJ_WAIT: {errno}"),
+        }
+    }
+
+    /// Whether a binary syncobj has a fence that has signalled.
+    #[track_caller]
+    pub fn has_signalled(&self, syncobj: u32) -> bool {
+        self.outcome(syncobj).is_some()
+    }
+
+    /// What the fence in a binary syncobj says: nothing yet, done, or an error. The worst of several
+    /// fences.
+    #[track_caller]
+    pub fn outcome(&self, syncobj: u32) -> Option<Result<(), Errno>> {
+        let file = self.sync_file(syncobj);
+        let mut fences = [sync_fence_info::default(); 16];
+        let mut info = sync_file_info {
+            num_fences: 16,
+            sync_fence_info: fences.as_mut_ptr() as u64,
+            ..Default::default()
+        };
+        ioctl(&file, SYNC_IOC_FILE_INFO, &mut info).expect("SYNC_IOC_FILE_INFO");
+        let count = usize::try_from(info.num_fences).expect("a count");
+        let statuses: Vec<i32> = fences[..count].iter().map(|fence| fence.status).collect();
+        if let Some(error) = statuses
+            .iter()
+            .chain([&info.status])
+            .find(|status| **status < 0)
+        {
+            return Some(Err(Errno::from_raw(-error)));
+        }
+        (info.status == 1).then_some(Ok(()))
+    }
+
+    /// The fence of a binary syncobj as a sync file.
+    #[track_caller]
+    pub fn sync_file(&self, syncobj: u32) -> OwnedFd {
+        let mut argument = drm_syncobj_handle {
+            handle: syncobj,
+            flags: DRM_SYNCOBJ_HANDLE_TO_FD_FLAGS_EXPORT_SYNC_FILE,
+            ..Default::default()
+        };
+        self.call(DRM_IOCTL_SYNCOBJ_HANDLE_TO_FD, &mut argument)
+            .expect("SYNCOBJ_HANDLE_TO_FD");
+        own(argument.fd)
+    }
+
+    /// A new syncobj with the fence of a sync file in it.
+    #[track_caller]
+    pub fn syncobj_of(&self, file: impl AsFd) -> u32 {
+        use std::os::fd::AsRawFd;
+        let handle = self.syncobj();
+        let mut argument = drm_syncobj_handle {
+            handle,
+            fd: file.as_fd().as_raw_fd(),
+            flags: DRM_SYNCOBJ_FD_TO_HANDLE_FLAGS_IMPORT_SYNC_FILE,
+            ..Default::default()
+        };
+        self.call(DRM_IOCTL_SYNCOBJ_FD_TO_HANDLE, &mut argument)
+            .expect("SYNCOBJ_FD_TO_HANDLE");
+        handle
+    }
+
+    /// Exports a buffer object as a dma-buf.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn export(&self, handle: u32) -> Result<OwnedFd, Errno> {
+        let mut argument = drm_prime_handle {
+            handle,
+            flags: (OFlag::O_CLOEXEC | OFlag::O_RDWR).bits().unsigned_abs(),
+            fd: -1,
+        };
+        self.call(DRM_IOCTL_PRIME_HANDLE_TO_FD, &mut argument)?;
+        Ok(own(argument.fd))
+    }
+
+    /// Imports a dma-buf; the handle.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn import(&self, dma_buf: impl AsFd) -> Result<u32, Errno> {
+        use std::os::fd::AsRawFd;
+        let mut argument = drm_prime_handle {
+            handle: 0,
+            flags: 0,
+            fd: dma_buf.as_fd().as_raw_fd(),
+        };
+        self.call(DRM_IOCTL_PRIME_FD_TO_HANDLE, &mut argument)?;
+        Ok(argument.handle)
+    }
+
+    /// What fdinfo says of this client.
+    #[track_caller]
+    pub fn fdinfo(&self) -> Fdinfo {
+        Fdinfo::of(&self.file)
+    }
+
+    /// Another descriptor of the same open file.
+    #[track_caller]
+    pub fn duplicate(&self) -> File {
+        self.file.try_clone().expect("dup")
+    }
+}
+
+/// A descriptor that the kernel has just made.
+#[expect(unsafe_code, reason = "a number from the kernel becomes a descriptor")]
+#[track_caller]
+pub(crate) fn own(fd: i32) -> OwnedFd {
+    assert!(fd >= 0, "descriptor {fd}");
+    // SAFETY: the kernel made it for this call, and nobody else knows of it.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// An array as an ioctl takes it.
+pub fn array<T>(elements: &[T]) -> drm_skua_array {
+    if elements.is_empty() {
+        return drm_skua_array::default();
+    }
+    drm_skua_array {
+        // CAST: sizes of the uAPI's structures, and counts of tests.
+        stride: size_of::<T>() as u32,
+        count: elements.len() as u32,
+        pointer: elements.as_ptr() as u64,
+    }
+}
+
+/// Waits for a binary syncobj.
+pub fn wait(handle: u32) -> drm_skua_sync {
+    drm_skua_sync {
+        flags: DRM_SKUA_SYNC_WAIT,
+        handle,
+        point: 0,
+    }
+}
+
+/// Signals a binary syncobj.
+pub fn signal(handle: u32) -> drm_skua_sync {
+    drm_skua_sync {
+        flags: DRM_SKUA_SYNC_SIGNAL,
+        handle,
+        point: 0,
+    }
+}
+
+/// Waits for a point.
+pub fn wait_point(handle: u32, point: u64) -> drm_skua_sync {
+    drm_skua_sync {
+        flags: DRM_SKUA_SYNC_WAIT | DRM_SKUA_SYNC_TIMELINE,
+        handle,
+        point,
+    }
+}
+
+/// Signals a point.
+pub fn signal_point(handle: u32, point: u64) -> drm_skua_sync {
+    drm_skua_sync {
+        flags: DRM_SKUA_SYNC_SIGNAL | DRM_SKUA_SYNC_TIMELINE,
+        handle,
+        point,
+    }
+}
+
+/// Maps a range of a buffer object.
+pub fn map(handle: u32, offset: u64, va: u64, size: u64) -> drm_skua_bind_op {
+    drm_skua_bind_op {
+        type_: DRM_SKUA_BIND_MAP,
+        handle,
+        offset,
+        va,
+        size,
+        ..Default::default()
+    }
+}
+
+/// Maps it so that the GPU cannot write.
+pub fn map_readonly(handle: u32, offset: u64, va: u64, size: u64) -> drm_skua_bind_op {
+    drm_skua_bind_op {
+        flags: DRM_SKUA_BIND_READONLY,
+        ..map(handle, offset, va, size)
+    }
+}
+
+/// Unmaps a range.
+pub fn unmap(va: u64, size: u64) -> drm_skua_bind_op {
+    drm_skua_bind_op {
+        type_: DRM_SKUA_BIND_UNMAP,
+        va,
+        size,
+        ..Default::default()
+    }
+}
+
+/// The answer to QUERY_DEVICE.
+fn device_info(words: &[u32]) -> drm_skua_device_info {
+    assert!(
+        words.len() >= size_of::<drm_skua_device_info>() / 4,
+        "QUERY_DEVICE has {} words",
+        words.len()
+    );
+    let quad = |at: usize| u64::from(words[at]) | (u64::from(words[at + 1]) << 32);
+    drm_skua_device_info {
+        hw_version: words[0],
+        engine_count: words[1],
+        va_start: quad(2),
+        va_end: quad(4),
+        page_size_mask: quad(6),
+        tick_hz: quad(8),
+        max_group_threads: words[10],
+        wave_threads: words[11],
+        max_shared_bytes: words[12],
+        max_bind_ops: words[13],
+        max_buffers: words[14],
+        max_syncs: words[15],
+    }
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT
+
+//! The PCI function: what sysfs and debugfs know of the GPU.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use skua_spec::pci::{DEVICE, VENDOR};
+
+/// Where PCI functions are.
+const DEVICES: &str = "/sys/bus/pci/devices";
+/// Where the driver is.
+const DRIVER: &str = "/sys/bus/pci/drivers/skua";
+
+/// A Skua GPU as a PCI function, with or without a driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// Its address: domain, bus, device and function.
+    pub address: String,
+}
+
+impl Function {
+    /// All of them, in the order of their addresses.
+    pub fn all() -> Vec<Self> {
+        let is = |dir: &Path, file: &str, id: u16| {
+            fs::read_to_string(dir.join(file)).is_ok_and(|text| text.trim() == format!("{id:#06x}"))
+        };
+        let mut all: Vec<Self> = fs::read_dir(DEVICES)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|entry| {
+                is(&entry.path(), "vendor", VENDOR) && is(&entry.path(), "device", DEVICE)
+            })
+            .map(|entry| Self {
+                address: entry.file_name().to_string_lossy().into_owned(),
+            })
+            .collect();
+        all.sort_by(|a, b| a.address.cmp(&b.address));
+        all
+    }
+
+    /// The first one.
+    ///
+    /// # Panics
+    ///
+    /// If there is none: a machine without a GPU proves nothing.
+    pub fn first() -> Self {
+        Self::all()
+            .into_iter()
+            .next()
+            .expect("this machine has no Skua GPU")
+    }
+
+    /// Its directory in sysfs.
+    pub fn sysfs(&self) -> PathBuf {
+        Path::new(DEVICES).join(&self.address)
+    }
+
+    /// Its render node, if a driver has made one.
+    pub fn node(&self) -> Option<PathBuf> {
+        fs::read_dir(self.sysfs().join("drm"))
+            .ok()?
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .find(|name| name.starts_with("renderD"))
+            .map(|name| Path::new("/dev/dri").join(name))
+    }
+
+    /// Opens the render node, which may take a moment to appear after a bind.
+    ///
+    /// # Errors
+    ///
+    /// If it does not appear, or cannot be opened.
+    pub fn open(&self) -> io::Result<File> {
+        let end = Instant::now() + Duration::from_secs(5 * u64::from(crate::suite::patience()));
+        loop {
+            let result = match self.node() {
+                Some(node) => OpenOptions::new().read(true).write(true).open(node),
+                None => Err(io::ErrorKind::NotFound.into()),
+            };
+            match result {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Whether the driver is bound.
+    pub fn is_bound(&self) -> bool {
+        fs::read_link(self.sysfs().join("driver"))
+            .is_ok_and(|path| path.file_name() == Path::new(DRIVER).file_name())
+    }
+
+    /// Binds the driver.
+    ///
+    /// # Errors
+    ///
+    /// What sysfs says.
+    pub fn bind(&self) -> io::Result<()> {
+        fs::write(Path::new(DRIVER).join("bind"), &self.address)
+    }
+
+    /// Takes the driver off.
+    ///
+    /// # Errors
+    ///
+    /// What sysfs says.
+    pub fn unbind(&self) -> io::Result<()> {
+        fs::write(Path::new(DRIVER).join("unbind"), &self.address)
+    }
+
+    /// The bytes of a BAR.
+    pub fn bar_size(&self, bar: u32) -> u64 {
+        self.bar(bar).map_or(0, |(start, end)| end - start + 1)
+    }
+
+    /// The first and the last bus address of a BAR.
+    pub fn bar(&self, bar: u32) -> Option<(u64, u64)> {
+        let text = fs::read_to_string(self.sysfs().join("resource")).ok()?;
+        let line = text.lines().nth(usize::try_from(bar).ok()?)?;
+        let mut numbers = line
+            .split_whitespace()
+            .map(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16));
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(start)), Some(Ok(end))) if end > start => Some((start, end)),
+            _ => None,
+        }
+    }
+
+    /// A file of its directory in debugfs.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read.
+    pub fn debugfs(&self, file: &str) -> io::Result<String> {
+        fs::read_to_string(self.debugfs_path().join(file))
+    }
+
+    /// Its directory in debugfs.
+    pub fn debugfs_path(&self) -> PathBuf {
+        Path::new("/sys/kernel/debug/dri").join(&self.address)
+    }
+}
+
+/// A parameter of the module, as sysfs shows it.
+///
+/// # Errors
+///
+/// If there is none of that name.
+pub fn parameter(name: &str) -> io::Result<String> {
+    let path = Path::new("/sys/module/skua/parameters").join(name);
+    fs::read_to_string(path).map(|text| text.trim().to_owned())
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+
+//! System calls as they are: no retry, no check, no opinion. These tests are about what the kernel
+//! makes of an argument, so that nothing between them and the kernel may mend it.
+
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd};
+
+pub use nix::errno::Errno;
+
+/// The bytes that an ioctl's number says its argument has.
+pub const fn argument_size(number: u32) -> usize {
+    ((number >> 16) & 0x3fff) as usize
+}
+
+/// An ioctl's number with another size of its argument.
+pub const fn with_size(number: u32, size: usize) -> u32 {
+    // CAST: sizes of arguments are below 2^14.
+    (number & !(0x3fff << 16)) | (((size & 0x3fff) as u32) << 16)
+}
+
+/// Calls an ioctl. Addresses in the argument are the kernel's to check; those that it writes
+/// through are those of memory that the caller lends it for the call, or of none.
+///
+/// # Errors
+///
+/// The errno.
+///
+/// # Panics
+///
+/// If the number says that the argument is larger than it is.
+#[expect(unsafe_code, reason = "a system call")]
+pub fn ioctl<T>(fd: impl AsFd, number: u32, argument: &mut T) -> Result<(), Errno> {
+    assert!(argument_size(number) <= size_of::<T>());
+    // SAFETY: the kernel reads and writes at most as many bytes of the argument as its number
+    // says, which are there.
+    let result = unsafe {
+        nix::libc::ioctl(
+            fd.as_fd().as_raw_fd(),
+            number.into(),
+            std::ptr::from_mut(argument),
+        )
+    };
+    Errno::result(result).map(|_| ())
+}
+
+/// Calls an ioctl with an address that need not be one.
+///
+/// # Errors
+///
+/// The errno.
+#[expect(unsafe_code, reason = "a system call")]
+pub fn ioctl_at(fd: impl AsFd, number: u32, address: u64) -> Result<(), Errno> {
+    // SAFETY: the address is one of no memory of this process, or the kernel's own: nothing can be
+    // written there.
+    let result = unsafe { nix::libc::ioctl(fd.as_fd().as_raw_fd(), number.into(), address) };
+    Errno::result(result).map(|_| ())
+}
