@@ -126,10 +126,15 @@ pub(super) fn user_read(at: usize, bytes: &mut [u8]) -> Result {
 
 /// Maps `file`, or memory if null, into the test's address space. KUnit unmaps it with the thread.
 fn map(file: *mut bindings::file, len: usize, flags: usize, offset: usize) -> Result<usize> {
-    // SAFETY: KUnit runs a test in a kernel thread; this gives it an address space, once.
+    // SAFETY: KUnit runs a test in a kernel thread of its own; this gives it an address space, once.
+    // KUnit means the thread's end to undo that, but that leaves the reference that
+    // `kthread_use_mm()` takes for `kthread_unuse_mm()`; it is dropped here. The thread's own keeps the
+    // address space until the end.
     unsafe {
-        if (*kernel::current!().as_ptr()).mm.is_null() {
+        let task = kernel::current!().as_ptr();
+        if (*task).mm.is_null() {
             to_result(bindings::kunit_attach_mm())?;
+            bindings::mmdrop((*task).mm);
         }
     }
     // SAFETY: `file` is null or valid; the thread has an address space.
