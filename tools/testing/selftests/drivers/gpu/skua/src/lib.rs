@@ -10,9 +10,10 @@
 //! - [`suite`], [`child`], [`document`]: running and reporting;
 //! - [`cases`]: tables of cases;
 //! - [`raw`], [`mapping`]: system calls, the only files with `unsafe` besides a line in [`client`];
-//! - [`function`], [`fdinfo`]: what sysfs, debugfs and procfs tell;
+//! - [`function`], [`fdinfo`], [`pagemap`]: what sysfs, debugfs and procfs tell;
 //! - [`client`], [`rig`]: an open device, and one that is ready to run work;
-//! - [`program`]: compute programs.
+//! - [`program`]: compute programs;
+//! - [`table`], [`witness`]: bad arguments, and what they must not change.
 
 #![deny(unsafe_code)]
 
@@ -23,10 +24,13 @@ pub mod document;
 pub mod fdinfo;
 pub mod function;
 pub mod mapping;
+pub mod pagemap;
 pub mod program;
 pub mod raw;
 pub mod rig;
 pub mod suite;
+pub mod table;
+pub mod witness;
 
 pub use cases::Cases;
 pub use child::skip;

@@ -3,7 +3,7 @@
 //! Mapped memory of buffer objects.
 
 use std::num::NonZeroUsize;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 
 use nix::libc::off_t;
@@ -169,6 +169,25 @@ impl Mapping {
                 value(offset)
             );
         }
+    }
+
+    /// Has the kernel read the beginning of a file into the mapping; how many bytes.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    #[expect(unsafe_code, reason = "a system call")]
+    pub fn read_from(&self, file: impl AsFd) -> Result<usize, Errno> {
+        // SAFETY: the range is this mapping's, in which any bytes may appear.
+        let read = unsafe {
+            nix::libc::pread(
+                file.as_fd().as_raw_fd(),
+                self.base.as_ptr().cast(),
+                self.len,
+                0,
+            )
+        };
+        Errno::result(read).map(isize::unsigned_abs)
     }
 
     /// Unmaps `len` bytes from `offset` on; what is left is a mapping before and one behind.

@@ -56,3 +56,26 @@ pub fn ioctl_at(fd: impl AsFd, number: u32, address: u64) -> Result<(), Errno> {
     let result = unsafe { nix::libc::ioctl(fd.as_fd().as_raw_fd(), number.into(), address) };
     Errno::result(result).map(|_| ())
 }
+
+/// Runs a function in a forked child, which has this process' memory mappings; whether it returned
+/// true. A child that dies of a signal did not.
+///
+/// # Panics
+///
+/// If there can be no child.
+#[expect(unsafe_code, reason = "a system call")]
+pub fn in_child(function: impl FnOnce() -> bool) -> bool {
+    use nix::sys::wait::{waitpid, WaitStatus};
+    use nix::unistd::{fork, ForkResult};
+    // SAFETY: a test is single-threaded where it forks, so that the child finds no lock taken.
+    match unsafe { fork() }.expect("fork") {
+        ForkResult::Child => std::process::exit(i32::from(!function())),
+        ForkResult::Parent { child } => {
+            let status = waitpid(child, None).expect("waitpid");
+            if !matches!(status, WaitStatus::Exited(_, 0)) {
+                println!("the child: {status:?}");
+            }
+            matches!(status, WaitStatus::Exited(_, 0))
+        }
+    }
+}

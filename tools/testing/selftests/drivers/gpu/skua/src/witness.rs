@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT
+
+//! What can be seen from outside of what a client has: for calls that must change nothing.
+
+use std::time::{Duration, Instant};
+
+use crate::client::Client;
+use crate::function::Function;
+
+/// A moment's sight of the device and of one client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Witness {
+    /// Bytes in use in each memory region.
+    pub used: Vec<u64>,
+    /// The client's memory.
+    pub memory: Vec<(String, String)>,
+    /// All address spaces of the device, as debugfs tells of them.
+    pub vms: String,
+    /// All contexts of the device.
+    pub contexts: String,
+}
+
+impl Witness {
+    /// Looks.
+    #[track_caller]
+    pub fn of(client: &Client) -> Self {
+        let fdinfo = client.fdinfo();
+        let memory = fdinfo
+            .keys()
+            .filter(|key| {
+                ["-total-", "-shared-", "-resident-"]
+                    .iter()
+                    .any(|part| key.contains(part))
+            })
+            .map(|key| {
+                let value = fdinfo.get(key).unwrap_or_default();
+                (key.to_owned(), value.to_owned())
+            })
+            .collect();
+        let (vms, contexts) = objects();
+        Self {
+            used: client.regions().iter().map(|region| region.used).collect(),
+            memory,
+            vms,
+            contexts,
+        }
+    }
+
+    /// What of the client and the device is not as it was, after a moment in which what is given
+    /// back late may be given back.
+    pub fn changes(&self, client: &Client) -> Option<String> {
+        let end = Instant::now() + Duration::from_secs(3);
+        loop {
+            let now = Self::of(client);
+            if now == *self {
+                return None;
+            }
+            if Instant::now() > end {
+                return Some(format!("was {self:?}, is {now:?}"));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Asserts that nothing changed.
+    #[track_caller]
+    pub fn expect_unchanged(&self, client: &Client) {
+        if let Some(changes) = self.changes(client) {
+            panic!("{changes}");
+        }
+    }
+}
+
+/// The device's address spaces and contexts in debugfs.
+#[track_caller]
+pub fn objects() -> (String, String) {
+    let function = Function::first();
+    let read = |file: &str| {
+        function
+            .debugfs(file)
+            .unwrap_or_else(|error| panic!("debugfs {file}: {error}"))
+    };
+    (read("vms"), read("contexts"))
+}
+
+/// Waits until earlier clients' objects are gone: they are given back after their file is closed.
+#[track_caller]
+pub fn quiet() {
+    let end = Instant::now() + Duration::from_secs(20 * u64::from(crate::suite::patience()));
+    loop {
+        let (vms, contexts) = objects();
+        if vms.is_empty() && contexts.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < end, "left by others: {vms}{contexts}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
