@@ -3,8 +3,9 @@
 //! Lines to instructions and metadata, in two passes.
 //!
 //! The first pass reads each line, runs its directive or counts its instruction, and learns where
-//! labels are; the second one reads the operands. Names (constants, register names, arguments and
-//! labels) live in one space: a name is one thing, and defined once. Instructions may use names that
+//! labels are; the second one reads the operands. Names (constants, register names and labels)
+//! live in one space: a name is one thing, and defined once. Arguments have a space of their own,
+//! because only the operation that reads an argument can name one. Instructions may use names that
 //! are defined further down; directives only those above them.
 //!
 //! An error spoils its line only: the others are read on, so that one run tells all that is wrong.
@@ -215,8 +216,8 @@ impl Assembler {
                 let (register, _) = self.register(cursor, false)?;
                 self.define(name, name_span, line, Meaning::Register(register))
             }
-            ".arg" => self.argument(cursor, line, 1),
-            ".arg64" => self.argument(cursor, line, 2),
+            ".arg" => self.argument(cursor, 1),
+            ".arg64" => self.argument(cursor, 2),
             ".shared" => {
                 let (value, value_span) = expression(cursor, self)?;
                 once(self.shared_bytes.is_some(), word, span)?;
@@ -257,12 +258,7 @@ impl Assembler {
         }
     }
 
-    fn argument(
-        &mut self,
-        cursor: &mut Cursor<'_>,
-        line: usize,
-        words: usize,
-    ) -> Result<(), LineError> {
+    fn argument(&mut self, cursor: &mut Cursor<'_>, words: usize) -> Result<(), LineError> {
         let (name, span) = cursor.word("the argument's name")?;
         let index = self.arguments.last().map_or(0, |a| a.index + a.words);
         // A 64-bit argument starts at an even word, as a pair starts at an even register.
@@ -273,11 +269,17 @@ impl Assembler {
                 format!("a program has at most {MAX_ARGUMENTS} words of arguments"),
             ));
         }
-        // CAST: below MAX_ARGUMENTS.
-        self.define(name, span, line, Meaning::Constant(index as i64))?;
-        if words == 2 {
-            let high = format!("{name}.hi");
-            self.define(&high, span, line, Meaning::Constant(index as i64 + 1))?;
+        if name.ends_with(".hi") {
+            return Err(LineError::new(
+                span,
+                format!("`{name}` cannot be an argument's name: it names a high half"),
+            ));
+        }
+        if self.arguments.iter().any(|a| a.name == name) {
+            return Err(LineError::new(
+                span,
+                format!("the argument `{name}` is declared already"),
+            ));
         }
         self.arguments.push(Argument {
             name: name.to_owned(),
@@ -593,6 +595,9 @@ impl Operands<'_, '_, '_> {
     fn index(&mut self, op: Op) -> Result<u32, LineError> {
         self.comma()?;
         if op != Op::Sr {
+            if let Some(index) = self.declared_argument()? {
+                return Ok(index);
+            }
             let (value, span) = expression(self.cursor, self.assembler)?;
             return u32::try_from(value)
                 .ok()
@@ -618,6 +623,38 @@ impl Operands<'_, '_, '_> {
                     nearest(word, Special::ALL.into_iter().map(|(_, name)| name)),
                 )
             })
+    }
+
+    /// The number of a declared argument, or of the high half of a 64-bit one, if a name is next
+    /// that is no constant's.
+    fn declared_argument(&mut self) -> Result<Option<u32>, LineError> {
+        let Some(Token {
+            kind: Kind::Word(word),
+            span,
+        }) = self.cursor.peek()
+        else {
+            return Ok(None);
+        };
+        let declared = &self.assembler.arguments;
+        let low = declared.iter().find(|a| a.name == *word).map(|a| a.index);
+        let high = word.strip_suffix(".hi").and_then(|name| {
+            let argument = declared.iter().find(|a| a.name == name && a.words == 2)?;
+            Some(argument.index + 1)
+        });
+        match low.or(high).map(u32::try_from) {
+            Some(Ok(index)) => {
+                self.cursor.next();
+                Ok(Some(index))
+            }
+            _ if self.assembler.names.contains_key(word) || register_number(word).is_some() => {
+                Ok(None)
+            }
+            _ => {
+                let error = LineError::new(*span, format!("there is no argument `{word}`"));
+                let names = declared.iter().map(|a| a.name.as_str());
+                Err(suggest(error, nearest(word, names)))
+            }
+        }
     }
 
     /// A label, or `@` and the number of an instruction.

@@ -285,6 +285,63 @@ fn names() {
 }
 
 #[test]
+fn arguments() {
+    wrong(
+        ".arg a\n.arg64 a\nnop",
+        2,
+        8,
+        1,
+        "the argument `a` is declared already",
+    );
+    wrong(
+        ".arg a.hi\nnop",
+        1,
+        6,
+        4,
+        "`a.hi` cannot be an argument's name: it names a high half",
+    );
+    wrong(
+        ".arg size\narg r1, siez",
+        2,
+        9,
+        4,
+        "there is no argument `siez`; did you mean `size`?",
+    );
+    wrong(
+        ".arg size\narg r1, size.hi",
+        2,
+        9,
+        7,
+        "there is no argument `size.hi`",
+    );
+    wrong(
+        ".arg size\nmov r1, size",
+        2,
+        9,
+        4,
+        "the name `size` is not defined",
+    );
+    wrong(
+        "arg r1, r2",
+        1,
+        9,
+        2,
+        "the register `r2` cannot stand here: a constant is needed",
+    );
+    let program =
+        assemble(".equ n, 3\n.arg64 size\n.reg size, r4\narg size, size.hi\narg size, n + 1")
+            .expect("arguments have their own names");
+    assert_eq!(
+        program
+            .instructions()
+            .iter()
+            .map(|i| i.imm)
+            .collect::<Vec<_>>(),
+        [1, 4]
+    );
+}
+
+#[test]
 fn directives() {
     wrong(
         ".shared 32769\nnop",
