@@ -399,7 +399,8 @@ impl Engine {
         }
     }
 
-    /// Moves jobs that the engine has completed from the ring to `finished`, which is new.
+    /// Takes what the engine reports: moves jobs that it has completed to `finished`, which is new, and
+    /// frees their part of the ring.
     ///
     /// `EIO` if the device reports what cannot be; `ENODEV` if it is unbound.
     pub(crate) fn collect(
@@ -408,9 +409,23 @@ impl Engine {
         state: &mut State,
         finished: &mut Finished,
     ) -> Result {
-        if state.mode == Mode::Lost {
+        if state.mode != Mode::Running {
             return Ok(());
         }
+        self.complete(dev, state, finished)?;
+        let shared = dev.shared.try_access().ok_or(ENODEV)?;
+        let head = shared.engine32(self.index, status::engine::HEAD)?;
+        state.ring.advance(head).map_err(|_| EIO)?;
+        Ok(())
+    }
+
+    /// The part of [`Engine::collect`] that holds for an engine that was just reset, too.
+    pub(crate) fn complete(
+        &self,
+        dev: &SkuaDevice,
+        state: &mut State,
+        finished: &mut Finished,
+    ) -> Result {
         let shared = dev.shared.try_access().ok_or(ENODEV)?;
         let completed = shared.engine64(self.index, status::engine::COMPLETED_FENCE)?;
         if completed != state.completed {
@@ -420,8 +435,6 @@ impl Engine {
             }
             state.completed = completed;
         }
-        let head = shared.engine32(self.index, status::engine::HEAD)?;
-        state.ring.advance(head).map_err(|_| EIO)?;
         Ok(())
     }
 

@@ -280,7 +280,7 @@ fn recover(dev: &SkuaDevice, index: u32, engine: &Engine, cause: Cause) {
             return;
         }
         // What it completed until it stopped.
-        let outcome = engine.collect(dev, &mut state, &mut finished);
+        let outcome = engine.complete(dev, &mut state, &mut finished);
         let guilty = state
             .in_flight
             .front()
