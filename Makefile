@@ -64,6 +64,7 @@ run: guest ## process an image on the GPU: [IMAGE=photo.jpg] [FILTER=edge|blur|â
 		$(if $(FILTER),--filter '$(FILTER)') $(if $(RADIUS),--radius '$(RADIUS)')
 
 test: guest ## run every test, or with T=pattern those whose name contains it
+	@scripts/build fuzz
 	@$(IN) $(VM) test $(PARTS) --pattern '$(T)'
 
 shell: guest ## an interactive guest with the driver loaded
@@ -80,6 +81,10 @@ lint: setup ## check formatting, clippy, scripts
 	@$(SANDBOX) cargo fmt --all --check
 	@$(SANDBOX) cargo clippy --workspace --all-targets --locked -- -D warnings
 	@$(SANDBOX) shellcheck -x -P . scripts/cache.sh scripts/sysroot scripts/kernel scripts/sandbox scripts/build .ci/run
+
+fuzz: tools ## run every fuzz target for FUZZ_TIME seconds: out/fuzz
+	@scripts/build fuzz
+	@$(IN) $(VM) fuzz --seconds $(FUZZ_TIME) --pattern '$(T)'
 
 conformance: setup ## check Documentation/gpu/skua/conformance.rst against the last test report
 	@$(SANDBOX) cargo run --quiet --locked -p skua-conformance

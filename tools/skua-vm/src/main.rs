@@ -9,12 +9,13 @@
 //! - [`machine`] starts the GPU server and QEMU, [`qmp`] talks to the latter;
 //! - [`guest`] follows one boot: KTAP, [`splat`]s of the kernel, requests, silence;
 //! - [`plan`] says which tests share a guest and what it is like;
-//! - [`cargo_tests`] runs the host's tests, [`report`] writes what came of all of them.
+//! - [`cargo_tests`] runs the host's tests, [`fuzz`] its fuzz targets, [`report`] writes what came of all of them.
 
 #![forbid(unsafe_code)]
 
 mod bench;
 mod cargo_tests;
+mod fuzz;
 mod guest;
 mod machine;
 mod plan;
@@ -47,6 +48,8 @@ enum Command {
     Run(run::Options),
     /// An interactive guest.
     Shell(shell::Options),
+    /// Run the fuzz targets.
+    Fuzz(fuzz::Options),
     /// Measure, with guest instructions as the unit of time.
     Bench(bench::Options),
 }
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Command::Test(options) => test::main(&options),
         Command::Run(options) => run::main(&options),
         Command::Shell(options) => shell::main(&options),
+        Command::Fuzz(options) => fuzz::main(&options),
         Command::Bench(options) => bench::main(&options),
     };
     match result {

@@ -18,6 +18,9 @@ use crate::plan::{self, Guest};
 use crate::report::{Outcome, Report, Suite, Test};
 use crate::Parts;
 
+/// How long each fuzz target runs, in seconds: enough to meet its corpus again.
+const FUZZ: u32 = 5;
+
 /// Options of `skua-vm test`.
 #[derive(Args)]
 pub(crate) struct Options {
@@ -40,6 +43,7 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
     let mut report = Report::new(&options.report, pattern)?;
     if !options.no_host {
         crate::cargo_tests::run(&mut report)?;
+        crate::fuzz::run(&mut report, FUZZ)?;
     }
     let mut kunit = true;
     for guest in plan::read(&options.parts.products.join("kselftest"))? {

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT
+
+//! Runs the fuzz targets, libFuzzer programs in `out/fuzz/bin` (`scripts/build fuzz`). What found
+//! something new stays in `out/fuzz/corpus`, what broke something is in `out/fuzz`.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::report::{Outcome, Report, Suite, Test};
+
+/// Where programs, corpora and logs are.
+const DIR: &str = "out/fuzz";
+
+/// Options of `skua-vm fuzz`.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// How long each target runs.
+    #[arg(long, default_value_t = 600)]
+    seconds: u32,
+    /// Only targets whose `cargo/fuzz::name` contains this.
+    #[arg(long)]
+    pattern: Option<String>,
+    /// Where report.tap and report.json go.
+    #[arg(long, default_value = "out/fuzz/report")]
+    report: PathBuf,
+}
+
+/// Runs them; returns whether none broke.
+pub(crate) fn main(options: &Options) -> Result<bool> {
+    let mut report = Report::new(&options.report, options.pattern.as_deref())?;
+    run(&mut report, options.seconds)?;
+    report.finish_without_guest()
+}
+
+/// Runs every wanted target for so many seconds.
+///
+/// # Errors
+///
+/// If a program cannot be run.
+pub(crate) fn run(report: &mut Report, seconds: u32) -> Result<()> {
+    let dir = Path::new(DIR);
+    let Ok(programs) = fs::read_dir(dir.join("bin")) else {
+        return Ok(());
+    };
+    let mut names: Vec<String> = programs
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    for name in names {
+        let full = format!("fuzz::{name}");
+        if !report.wants(&format!("cargo/{full}")) {
+            continue;
+        }
+        report.progress(&format!("fuzzing {name} for {seconds} seconds"));
+        let corpus = dir.join("corpus").join(&name);
+        fs::create_dir_all(&corpus)?;
+        let log = dir.join(format!("{name}.log"));
+        let file = File::create(&log)?;
+        let begin = Instant::now();
+        let status = Command::new(dir.join("bin").join(&name))
+            .arg(format!("-max_total_time={seconds}"))
+            .args(["-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"])
+            .arg(format!("-artifact_prefix={DIR}/{name}-"))
+            .arg(&corpus)
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .status()
+            .with_context(|| full.clone())?;
+        let words = fs::read(&log)?;
+        let words = String::from_utf8_lossy(&words);
+        let outcome = if status.success() && is_guided(&words) {
+            Outcome::Pass
+        } else {
+            Outcome::Fail
+        };
+        let tail: Vec<&str> = words.lines().rev().take(40).collect();
+        let tail: Vec<&str> = tail.into_iter().rev().collect();
+        let test = Test::new(Suite::Cargo, &full, outcome, begin.elapsed());
+        report.add(test.with_output(tail.join("\n")));
+    }
+    Ok(())
+}
+
+/// Whether the target saw its own coverage: without it, it would only throw dice.
+fn is_guided(log: &str) -> bool {
+    log.contains("inline 8-bit counters") && log.contains("stat::number_of_executed_units")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dice_are_not_enough() {
+        let stat = "stat::number_of_executed_units: 9";
+        assert!(!is_guided(stat));
+        assert!(is_guided(&format!(
+            "INFO: Loaded 1 modules   (160 inline 8-bit counters)\n{stat}"
+        )));
+    }
+}
