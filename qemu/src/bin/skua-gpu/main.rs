@@ -1,90 +1,89 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The vfio-user server: a Skua GPU on QEMU's PCI bus.
-//!
-//! It listens on a Unix socket, serves one connection, and ends with it.
+//! `skua-gpu`: the Skua GPU as a vfio-user server for QEMU.
 //!
 //! ```text
-//! QEMU ──▶ socket ──▶ config space ── bus master ─┐
-//!                 ├─▶ BAR0: registers ────────────┤
-//!                 ├─▶ dma_map, dma_unmap ─────────┼─▶ Device ──▶ VRAM (memfd) ◀── BAR2, mapped by QEMU
-//!                 └─▶ set_irqs ──▶ eventfds ◀─────┘
+//! skua-gpu --socket /tmp/gpu &
+//! qemu-system-x86_64 -machine q35,memory-backend=m -object memory-backend-memfd,id=m,size=1G,share=on \
+//!     -device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"/tmp/gpu"}}' …
 //! ```
+//!
+//! It serves one connection and ends with it: the guest's GPU lives as long as the guest.
 
-mod config;
-mod msix;
+#![forbid(unsafe_code)]
+
+mod config_space;
+mod guest_memory;
 mod server;
+mod vectors;
 
-use std::fs::File;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::process::ExitCode;
 
-use anyhow::{anyhow, Context};
+use anyhow::{Context, Result};
 use clap::Parser;
-use skua_gpu::device::Device;
-use skua_gpu::options::Options;
-use skua_gpu::vram::Vram;
-use tracing_subscriber::filter::LevelFilter;
+use skua_gpu::options::{VRAM_ALIGN, VRAM_MAX};
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::msix::Msix;
-use crate::server::Server;
-
-/// An emulated PCI GPU for QEMU's vfio-user-pci device.
-#[derive(Debug, Parser)]
-#[command(version)]
-struct Arguments {
-    /// Unix socket to listen on; it must not exist.
+/// The Skua GPU as a vfio-user server.
+#[derive(Parser)]
+#[command(name = "skua-gpu", version)]
+struct Cli {
+    /// Unix socket to listen on.
     #[arg(long)]
     socket: PathBuf,
-    /// Bytes of VRAM, a multiple of 2 MiB; K, M and G are understood.
+    /// Size of VRAM: bytes, or with K, M or G; a power of two, at least 2M.
     #[arg(long, default_value = "64M", value_parser = parse_size)]
     vram_size: u64,
-    /// What to log to the standard error: off, error, warn, info, debug or trace (every command).
+    /// What to log to stderr: a level, or target=level pairs separated by commas.
     #[arg(long, default_value = "warn")]
-    log: LevelFilter,
+    log: Targets,
+    /// Log every command that is executed.
+    #[arg(long)]
+    trace: bool,
 }
 
-/// A number of bytes with an optional K, M or G.
+/// Parses a size of VRAM.
 fn parse_size(text: &str) -> Result<u64, String> {
-    let (digits, shift) = match text.strip_suffix(['K', 'k']) {
-        Some(digits) => (digits, 10),
-        None => match text.strip_suffix(['M', 'm']) {
-            Some(digits) => (digits, 20),
-            None => match text.strip_suffix(['G', 'g']) {
-                Some(digits) => (digits, 30),
-                None => (text, 0),
-            },
-        },
+    let (digits, shift) = match text.char_indices().next_back() {
+        Some((at, 'K' | 'k')) => (&text[..at], 10),
+        Some((at, 'M' | 'm')) => (&text[..at], 20),
+        Some((at, 'G' | 'g')) => (&text[..at], 30),
+        _ => (text, 0),
     };
-    let number: u64 = digits.parse().map_err(|e| format!("{e}"))?;
+    let number: u64 = digits.parse().map_err(|_| "not a size".to_owned())?;
     number
         .checked_mul(1 << shift)
-        .ok_or_else(|| "too large".to_string())
+        // A BAR's size is a power of two.
+        .filter(|bytes| bytes.is_power_of_two() && (VRAM_ALIGN..=VRAM_MAX).contains(bytes))
+        .ok_or_else(|| "a power of two from 2M to 1024G".to_owned())
 }
 
-fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
-    tracing_subscriber::fmt()
-        .with_max_level(arguments.log)
-        .with_writer(std::io::stderr)
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let mut targets = cli.log.clone();
+    if cli.trace {
+        targets = targets.with_target("skua_gpu::command", Level::TRACE);
+    }
+    tracing_subscriber::registry()
+        .with(tracing_subscriber::fmt::layer().with_writer(std::io::stderr))
+        .with(targets)
         .init();
+    match run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("skua-gpu: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
 
-    let memory = rustix::fs::memfd_create("skua-vram", rustix::fs::MemfdFlags::CLOEXEC)
-        .context("memory for VRAM")?;
-    let memory = File::from(memory);
-    memory
-        .set_len(arguments.vram_size)
-        .context("memory for VRAM")?;
-    let vram = Vram::from_file(memory.try_clone()?, arguments.vram_size)
-        .context("the size of VRAM")?;
-
-    let interrupts = Arc::new(Msix::default());
-    let device = Device::new(&Options::default(), Arc::new(vram), interrupts.clone())
-        .context("starting the device")?;
-    let server = Server::new(device, interrupts, memory);
-    server
-        .serve(&arguments.socket)
-        .map_err(|e| anyhow!("{}: {e}", arguments.socket.display()))
+fn run(cli: &Cli) -> Result<()> {
+    server::serve(&cli.socket, cli.vram_size)
+        .with_context(|| format!("socket {}", cli.socket.display()))
 }
 
 #[cfg(test)]
@@ -93,12 +92,11 @@ mod tests {
 
     #[test]
     fn sizes() {
-        assert_eq!(parse_size("4096"), Ok(4096));
         assert_eq!(parse_size("64M"), Ok(64 << 20));
+        assert_eq!(parse_size("2097152"), Ok(2 << 20));
         assert_eq!(parse_size("1g"), Ok(1 << 30));
-        assert_eq!(parse_size("8K"), Ok(8192));
-        assert!(parse_size("").is_err());
-        assert!(parse_size("x").is_err());
-        assert!(parse_size("99999999999G").is_err());
+        for bad in ["", "M", "3M", "1M", "-2M", "2048G", "99999999999G", "2Mi"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
     }
 }

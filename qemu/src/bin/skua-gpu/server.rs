@@ -1,156 +1,151 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the vfio-user connection asks, passed on to the device.
-//!
-//! Guest memory arrives as ranges of bus addresses with a file descriptor each. All ranges of one file share one
-//! mapping of it: behind an IOMMU every page is a range of its own, and the host has limits for mappings
-//! and descriptors. A range without a descriptor (a ROM, another device's BAR) cannot be reached; an access to it is a
-//! bus error, which the device reports.
+//! The vfio-user side: regions, interrupts and guest memory of one connection.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::{Context, Result};
+use rustix::fs::{memfd_create, MemfdFlags};
 use skua_gpu::bus::Backing;
 use skua_gpu::device::Device;
-use skua_spec::pci;
+use skua_gpu::interrupt::Interrupts;
+use skua_gpu::options::Options;
+use skua_gpu::vram::Vram;
+use skua_spec::pci::{BAR_REGS, BAR_REGS_SIZE, BAR_VRAM};
 use vfio_bindings::bindings::vfio::{
     vfio_region_info, vfio_region_sparse_mmap_area, VFIO_IRQ_INFO_EVENTFD,
-    VFIO_IRQ_SET_DATA_EVENTFD, VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_MSIX_IRQ_INDEX,
-    VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS, VFIO_REGION_INFO_FLAG_MMAP, VFIO_REGION_INFO_FLAG_READ,
-    VFIO_REGION_INFO_FLAG_WRITE,
+    VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_DATA_EVENTFD, VFIO_PCI_CONFIG_REGION_INDEX,
+    VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS, VFIO_REGION_INFO_FLAG_MMAP,
+    VFIO_REGION_INFO_FLAG_READ, VFIO_REGION_INFO_FLAG_WRITE,
 };
-use vfio_user::{DmaMapFlags, DmaUnmapFlags, IrqInfo, ServerBackend, ServerRegion, SparseArea};
-use vm_memory::{FileOffset, MmapRegion};
+use vfio_user::{
+    DmaMapFlags, DmaUnmapFlags, IrqInfo, Server, ServerBackend, ServerRegion, SparseArea,
+};
 
-use crate::config::{self, Config};
-use crate::msix::Msix;
+use crate::config_space::{self, ConfigSpace};
+use crate::guest_memory::GuestMemory;
+use crate::vectors::Vectors;
 
-/// The device behind a connection.
-pub(crate) struct Server {
-    device: Device,
-    config: Config,
-    msix: Arc<Msix>,
-    vram: File,
-    /// Mappings of guest memory, by device and inode of the file.
-    files: HashMap<(u64, u64), Arc<MmapRegion>>,
+/// Serves one connection on `socket` with a device of `vram_size` bytes of VRAM.
+pub(crate) fn serve(socket: &Path, vram_size: u64) -> Result<()> {
+    remove_stale(socket)?;
+    let options = Options::default();
+    let file = File::from(memfd_create("skua-vram", MemfdFlags::CLOEXEC).context("VRAM")?);
+    file.set_len(vram_size).context("VRAM")?;
+    let vram = Vram::from_file(file.try_clone()?, vram_size).context("VRAM")?;
+    // CAST: at most eight engines.
+    let count = options.engines.len() as u32 + 1;
+    let vectors = Arc::new(Vectors::new(count));
+    let interrupts: Arc<dyn Interrupts> = Arc::<Vectors>::clone(&vectors);
+    let device = Device::new(&options, Arc::new(vram), interrupts)?;
+    let server = Server::new(socket, true, irqs(count), regions(vram_size, &file))?;
+    tracing::info!(socket = %socket.display(), vram_size, "ready");
+    let mut backend = Backend {
+        config: ConfigSpace::new(count, vram_size),
+        memory: GuestMemory::default(),
+        vectors,
+        device,
+    };
+    server.run(&mut backend)?;
+    Ok(())
 }
 
-impl Server {
-    /// A server for `device`, whose VRAM is in `vram` and whose interrupts go to `msix`.
-    pub(crate) fn new(device: Device, msix: Arc<Msix>, vram: File) -> Self {
-        Self {
-            config: Config::new(device.vectors()),
-            device,
-            msix,
-            vram,
-            files: HashMap::new(),
+/// Removes a socket that a server left which is no more.
+fn remove_stale(socket: &Path) -> io::Result<()> {
+    if !socket.exists() {
+        return Ok(());
+    }
+    match UnixStream::connect(socket) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(socket)
         }
+        _ => Err(io::Error::from(io::ErrorKind::AddrInUse)),
     }
+}
 
-    /// Serves one connection on a new socket at `path`, until it ends.
-    pub(crate) fn serve(mut self, path: &Path) -> Result<(), vfio_user::Error> {
-        let server = vfio_user::Server::new(path, true, self.irqs(), self.regions())?;
-        server.run(&mut self)
-    }
-
-    fn irqs(&self) -> Vec<IrqInfo> {
-        (0..VFIO_PCI_NUM_IRQS)
-            .map(|index| IrqInfo {
-                index,
-                flags: VFIO_IRQ_INFO_EVENTFD,
-                count: if index == VFIO_PCI_MSIX_IRQ_INDEX {
-                    self.device.vectors()
-                } else {
-                    0
+fn regions(vram_size: u64, vram: &File) -> Vec<ServerRegion> {
+    let rw = VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE;
+    (0..VFIO_PCI_NUM_REGIONS)
+        .map(|index| {
+            let (size, flags) = match index {
+                BAR_REGS => (BAR_REGS_SIZE, rw),
+                BAR_VRAM => (vram_size, rw | VFIO_REGION_INFO_FLAG_MMAP),
+                VFIO_PCI_CONFIG_REGION_INDEX => (config_space::SIZE as u64, rw),
+                _ => (0, 0),
+            };
+            let mapped = index == BAR_VRAM;
+            let area = vfio_region_sparse_mmap_area { offset: 0, size };
+            ServerRegion {
+                region_info: vfio_region_info {
+                    // CAST: the size of a small structure.
+                    argsz: size_of::<vfio_region_info>() as u32,
+                    flags,
+                    index,
+                    size,
+                    ..Default::default()
                 },
-            })
-            .collect()
-    }
-
-    fn regions(&self) -> Vec<ServerRegion> {
-        let access = VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE;
-        (0..VFIO_PCI_NUM_REGIONS)
-            .map(|index| {
-                let (size, flags) = match index {
-                    pci::BAR_REGS => (pci::BAR_REGS_SIZE, access),
-                    pci::BAR_VRAM => (
-                        self.device.vram().bytes(),
-                        access | VFIO_REGION_INFO_FLAG_MMAP,
-                    ),
-                    VFIO_PCI_CONFIG_REGION_INDEX => (config::SIZE as u64, access),
-                    _ => (0, 0),
-                };
-                let is_vram = index == pci::BAR_VRAM;
-                ServerRegion {
-                    region_info: vfio_region_info {
-                        argsz: size_of::<vfio_region_info>() as u32,
-                        flags,
-                        index,
-                        size,
-                        ..Default::default()
-                    },
-                    sparse_areas: if is_vram {
-                        vec![SparseArea {
-                            area: vfio_region_sparse_mmap_area { offset: 0, size },
-                        }]
-                    } else {
-                        Vec::new()
-                    },
-                    mmap_fd: is_vram.then(|| self.vram.as_raw_fd()),
-                }
-            })
-            .collect()
-    }
-
-    /// The mapping of all of `file`, made when it is first met or when the file has grown.
-    fn mapping(&mut self, file: File) -> io::Result<Arc<MmapRegion>> {
-        let metadata = file.metadata()?;
-        let key = (metadata.dev(), metadata.ino());
-        let bytes = usize::try_from(metadata.len()).map_err(io::Error::other)?;
-        if let Some(region) = self.files.get(&key).filter(|region| region.size() >= bytes) {
-            return Ok(Arc::clone(region));
-        }
-        let region = MmapRegion::from_file(FileOffset::new(file, 0), bytes)
-            .map(Arc::new)
-            .map_err(io::Error::other)?;
-        self.files.insert(key, Arc::clone(&region));
-        Ok(region)
-    }
+                sparse_areas: mapped.then_some(SparseArea { area }).into_iter().collect(),
+                mmap_fd: mapped.then(|| vram.as_raw_fd()),
+            }
+        })
+        .collect()
 }
 
-impl ServerBackend for Server {
-    fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), io::Error> {
+fn irqs(vectors: u32) -> Vec<IrqInfo> {
+    (0..VFIO_PCI_NUM_IRQS)
+        .map(|index| {
+            let msix = index == VFIO_PCI_MSIX_IRQ_INDEX;
+            IrqInfo {
+                index,
+                flags: if msix { VFIO_IRQ_INFO_EVENTFD } else { 0 },
+                count: if msix { vectors } else { 0 },
+            }
+        })
+        .collect()
+}
+
+struct Backend {
+    device: Device,
+    config: ConfigSpace,
+    memory: GuestMemory,
+    vectors: Arc<Vectors>,
+}
+
+impl ServerBackend for Backend {
+    fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
         match region {
-            pci::BAR_REGS => self.device.read(offset, data),
-            // Mapped by QEMU; what is trapped all the same (a debugger) is served.
-            pci::BAR_VRAM => {
+            BAR_REGS => self.device.read(offset, data),
+            BAR_VRAM => {
                 data.fill(0xff);
                 if let Some(slice) = self.device.vram().slice(offset, data.len() as u64) {
                     slice.copy_to(data);
                 }
             }
             VFIO_PCI_CONFIG_REGION_INDEX => self.config.read(offset, data),
-            _ => data.fill(0),
+            _ => data.fill(0xff),
         }
         Ok(())
     }
 
-    fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), io::Error> {
+    fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> io::Result<()> {
         match region {
-            pci::BAR_REGS => self.device.write(offset, data),
-            pci::BAR_VRAM => {
+            BAR_REGS => self.device.write(offset, data),
+            BAR_VRAM => {
                 if let Some(slice) = self.device.vram().slice(offset, data.len() as u64) {
                     slice.copy_from(data);
                 }
             }
             VFIO_PCI_CONFIG_REGION_INDEX => {
-                self.config.write(offset, data);
-                self.device.set_bus_master(self.config.is_bus_master());
+                let effect = self.config.write(offset, data);
+                self.device.set_bus_master(effect.master);
+                if effect.reset {
+                    self.device.reset();
+                }
             }
             _ => {}
         }
@@ -164,31 +159,30 @@ impl ServerBackend for Server {
         address: u64,
         size: u64,
         fd: Option<File>,
-    ) -> Result<(), io::Error> {
+    ) -> io::Result<()> {
+        // Regions without a descriptor (ROMs, other devices' BARs) cannot be reached: an access is
+        // a bus error.
         let Some(file) = fd else {
-            tracing::debug!(address, size, "a range without memory: not reachable");
+            tracing::debug!(address, size, "no descriptor");
             return Ok(());
         };
+        let end = offset
+            .checked_add(size)
+            .ok_or(io::ErrorKind::InvalidInput)?;
         let backing = Backing {
-            region: self.mapping(file)?,
+            region: self.memory.region(file, end)?,
             offset,
             readable: flags.contains(DmaMapFlags::READ),
             writable: flags.contains(DmaMapFlags::WRITE),
         };
-        tracing::debug!(address, size, offset, ?flags, "dma_map");
-        if let Err(error) = self.device.dma_map(address, size, backing) {
-            tracing::warn!(address, size, ?error, "a range was not mapped");
-        }
-        Ok(())
+        tracing::debug!(address, size, offset, ?flags, "map");
+        self.device
+            .dma_map(address, size, backing)
+            .map_err(|error| io::Error::other(format!("{error:?}")))
     }
 
-    fn dma_unmap(
-        &mut self,
-        flags: DmaUnmapFlags,
-        address: u64,
-        size: u64,
-    ) -> Result<(), io::Error> {
-        tracing::debug!(address, size, ?flags, "dma_unmap");
+    fn dma_unmap(&mut self, flags: DmaUnmapFlags, address: u64, size: u64) -> io::Result<()> {
+        tracing::debug!(address, size, ?flags, "unmap");
         if flags.contains(DmaUnmapFlags::UNMAP_ALL) {
             self.device.dma_unmap_all();
         } else {
@@ -197,7 +191,9 @@ impl ServerBackend for Server {
         Ok(())
     }
 
-    fn reset(&mut self) -> Result<(), io::Error> {
+    fn reset(&mut self) -> io::Result<()> {
+        self.config.reset();
+        self.device.set_bus_master(false);
         self.device.reset();
         Ok(())
     }
@@ -209,22 +205,19 @@ impl ServerBackend for Server {
         start: u32,
         count: u32,
         fds: Vec<File>,
-    ) -> Result<(), io::Error> {
-        if index != VFIO_PCI_MSIX_IRQ_INDEX {
+    ) -> io::Result<()> {
+        if index != VFIO_PCI_MSIX_IRQ_INDEX || flags & VFIO_IRQ_SET_ACTION_TRIGGER == 0 {
             return Ok(());
         }
-        let end = start.saturating_add(count);
-        if end > self.device.vectors() {
-            return Err(io::Error::from(io::ErrorKind::InvalidInput));
-        }
-        if count == 0 {
-            self.msix.clear();
-        } else if flags & VFIO_IRQ_SET_DATA_EVENTFD != 0 {
-            // Vectors for which no descriptor came are taken theirs.
-            let missing = (count as usize).saturating_sub(fds.len());
-            let fds = fds.into_iter().map(Some);
-            self.msix
-                .assign(start, fds.chain((0..missing).map(|_| None)));
+        if flags & VFIO_IRQ_SET_DATA_EVENTFD != 0 {
+            // A run without descriptors takes them away.
+            self.vectors.set(start, count, fds);
+        } else if count == 0 {
+            self.vectors.set(0, u32::MAX, Vec::new());
+        } else {
+            for vector in start..start.saturating_add(count).min(self.device.vectors()) {
+                self.vectors.raise(vector);
+            }
         }
         Ok(())
     }

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The bus: system memory by bus address (manual section 4).
+//!
+//! [`Bus`] is a table of ranges of bus addresses and the host memory behind each. Behind an IOMMU
+//! the table changes at any time and holds single pages; without one it is the guest's whole RAM.
+//!
+//! Whoever accesses memory takes a [`BusGuard`] for a bounded chunk of work. [`Bus::unmap`] waits
+//! until all guards are gone and then changes the table: when it returns, no access to the range is
+//! under way and none will follow. Nothing may be kept from one guard to the next; the lifetimes of
+//! the slices see to it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+use skua_spec::address::PAGE_SIZE;
+use vm_memory::{MmapRegion, VolatileMemory, VolatileSlice};
+
+/// Bits of a bus address.
+pub const BUS_BITS: u32 = 48;
+
+/// Host memory that a range of bus addresses stands for.
+#[derive(Clone, Debug)]
+pub struct Backing {
+    /// The memory, shared by all ranges of the same file.
+    pub region: Arc<MmapRegion>,
+    /// Where in `region` the range starts, a multiple of 4096.
+    pub offset: u64,
+    /// Whether the device may read.
+    pub readable: bool,
+    /// Whether the device may write.
+    pub writable: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Mapping {
+    bytes: u64,
+    backing: Backing,
+}
+
+/// Why a range could not be mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapError {
+    /// Address, size or offset is not a multiple of 4096, or the size is 0.
+    Misaligned,
+    /// The range is beyond [`BUS_BITS`] or beyond the end of the backing.
+    OutOfRange,
+    /// Part of the range is mapped.
+    Overlap,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    mappings: BTreeMap<u64, Mapping>,
+    /// Whether the device may access the bus at all.
+    master: bool,
+}
+
+/// The table of the bus.
+#[derive(Debug, Default)]
+pub struct Bus {
+    table: RwLock<Table>,
+}
+
+impl Bus {
+    /// Maps `bytes` bytes from `address` on.
+    ///
+    /// # Errors
+    ///
+    /// See [`MapError`]; nothing was changed then.
+    pub fn map(&self, address: u64, bytes: u64, backing: Backing) -> Result<(), MapError> {
+        if (address | bytes | backing.offset) % PAGE_SIZE != 0 || bytes == 0 {
+            return Err(MapError::Misaligned);
+        }
+        let fits = |start: u64, limit: u64| start.checked_add(bytes).is_some_and(|e| e <= limit);
+        if !fits(address, 1 << BUS_BITS) || !fits(backing.offset, backing.region.size() as u64) {
+            return Err(MapError::OutOfRange);
+        }
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let before = table.mappings.range(..address + bytes).next_back();
+        if before.is_some_and(|(start, m)| start + m.bytes > address) {
+            return Err(MapError::Overlap);
+        }
+        table.mappings.insert(address, Mapping { bytes, backing });
+        Ok(())
+    }
+
+    /// Removes all that is mapped in the `bytes` bytes from `address` on, and cuts what reaches
+    /// over. When it returns, no engine accesses the range any more.
+    pub fn unmap(&self, address: u64, bytes: u64) {
+        let end = address.saturating_add(bytes);
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        while let Some((&start, mapping)) = table.mappings.range(..end).next_back() {
+            let mapping_end = start + mapping.bytes;
+            if mapping_end <= address {
+                break;
+            }
+            let mapping = mapping.clone();
+            table.mappings.remove(&start);
+            if mapping_end > end {
+                let mut right = mapping.clone();
+                right.backing.offset += end - start;
+                right.bytes = mapping_end - end;
+                table.mappings.insert(end, right);
+            }
+            if start < address {
+                let mut left = mapping;
+                left.bytes = address - start;
+                table.mappings.insert(start, left);
+            }
+        }
+    }
+
+    /// Removes everything.
+    pub fn unmap_all(&self) {
+        self.unmap(0, u64::MAX);
+    }
+
+    /// Lets the device access the bus, or not: the bus master bit of its command register.
+    pub fn set_master(&self, master: bool) {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        table.master = master;
+    }
+
+    /// Takes a guard for a bounded chunk of work. A thread has one at a time.
+    pub fn enter(&self) -> BusGuard<'_> {
+        BusGuard {
+            table: self.table.read().unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+}
+
+/// The right to access system memory, until it is dropped.
+#[derive(Debug)]
+pub struct BusGuard<'a> {
+    table: RwLockReadGuard<'a, Table>,
+}
+
+impl BusGuard<'_> {
+    /// The memory at `address`, at most `bytes` (at least 1) long; `None` where nothing answers.
+    pub fn slice(&self, address: u64, bytes: u64, write: bool) -> Option<VolatileSlice<'_>> {
+        if !self.table.master {
+            return None;
+        }
+        let (start, mapping) = self.table.mappings.range(..=address).next_back()?;
+        let inside = address - start;
+        let left = mapping.bytes.checked_sub(inside).filter(|left| *left > 0)?;
+        let backing = &mapping.backing;
+        let allowed = if write {
+            backing.writable
+        } else {
+            backing.readable
+        };
+        if !allowed {
+            return None;
+        }
+        let offset = backing.offset + inside;
+        let count = left.min(bytes);
+        backing
+            .region
+            .get_slice(offset as usize, count as usize)
+            .ok()
+    }
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What the device counts ([`Counter`]; manual section 3).
+//!
+//! [`Counters`] are the device's. An engine counts in a [`Tally`] of its own, without atomics, and
+//! adds it to the device's counters when it lets go of a chunk of work.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use skua_spec::status::Counter;
+
+/// Number of counters.
+pub const COUNT: usize = Counter::ALL.len();
+
+/// The device's counters.
+#[derive(Debug, Default)]
+pub struct Counters([AtomicU64; COUNT]);
+
+impl Counters {
+    /// Adds `amount`.
+    pub fn add(&self, counter: Counter, amount: u64) {
+        self.0[counter as usize].fetch_add(amount, Ordering::Relaxed);
+    }
+
+    /// The present value.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.0[counter as usize].load(Ordering::Relaxed)
+    }
+}
+
+/// What one thread counted and has not yet added to the device's counters.
+#[derive(Debug, Default)]
+pub struct Tally([Cell<u64>; COUNT]);
+
+impl Tally {
+    /// Adds `amount`.
+    pub fn add(&self, counter: Counter, amount: u64) {
+        let cell = &self.0[counter as usize];
+        cell.set(cell.get().wrapping_add(amount));
+    }
+
+    /// Moves all that was counted to `counters`.
+    pub fn flush(&self, counters: &Counters) {
+        for (counter, _) in Counter::ALL {
+            let amount = self.0[counter as usize].take();
+            if amount != 0 {
+                counters.add(counter, amount);
+            }
+        }
+    }
+}

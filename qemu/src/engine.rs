@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! An engine: a thread that fetches commands from a ring and executes them (manual sections 2, 7).
+//!
+//! This file is the side that the registers see. [`Engine`] holds what the registers' thread tells
+//! the engine, in a mailbox under a short lock, and what the engine shows. Raising
+//! [`Engine::attention`] makes a busy engine look at its mailbox at the next chunk of work (a
+//! command, 64 KiB of transfer, a batch of instructions); a condition variable wakes an idle or
+//! waiting one. The other side is [`worker`].
+
+pub mod packet;
+pub mod worker;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use skua_spec::command::EngineKind;
+use skua_spec::status::EngineState;
+
+/// Invalidation requests that a mailbox keeps one by one; more of them drop everything.
+const MAX_INVALIDATIONS: usize = 64;
+
+/// A ring as it was latched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ring {
+    /// GPU-physical address.
+    pub base: u64,
+    /// Bytes.
+    pub size: u32,
+}
+
+/// Requests to an engine.
+#[derive(Debug, Default)]
+pub(crate) struct Mail {
+    /// A ring to start with.
+    pub(crate) enable: Option<Ring>,
+    /// Engine resets to do.
+    pub(crate) resets: u32,
+    /// An adapter reset to do.
+    pub(crate) adapter_reset: bool,
+    /// Translations to drop.
+    pub(crate) invalidations: Vec<Option<u16>>,
+    /// The number of the last of `invalidations`.
+    pub(crate) invalidate_count: u32,
+    /// The status page was enabled: write the whole block.
+    pub(crate) publish: bool,
+    /// The device ends.
+    pub(crate) shutdown: bool,
+}
+
+impl Mail {
+    /// Whether the engine must leave what it executes.
+    pub(crate) const fn stops(&self) -> bool {
+        self.resets != 0 || self.adapter_reset || self.shutdown
+    }
+}
+
+/// What the registers' thread tells an engine.
+#[derive(Debug, Default)]
+struct Mailbox {
+    /// Whether the engine is enabled, as the control register shows it.
+    enabled: bool,
+    /// A value in memory may have changed: look again.
+    poke: bool,
+    mail: Mail,
+}
+
+/// The side of an engine that the registers see.
+#[derive(Debug)]
+pub struct Engine {
+    /// Number of the engine.
+    pub index: u32,
+    /// Kind of the engine.
+    pub kind: EngineKind,
+    mailbox: Mutex<Mailbox>,
+    wake: Condvar,
+    attention: AtomicBool,
+    tail: AtomicU32,
+    head: AtomicU32,
+    state: AtomicU32,
+}
+
+impl Engine {
+    /// An engine that is disabled.
+    pub fn new(index: u32, kind: EngineKind) -> Self {
+        Self {
+            index,
+            kind,
+            mailbox: Mutex::default(),
+            wake: Condvar::new(),
+            attention: AtomicBool::new(false),
+            tail: AtomicU32::new(0),
+            head: AtomicU32::new(0),
+            state: AtomicU32::new(EngineState::Disabled as u32),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Mailbox> {
+        self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts something into the mailbox and makes the engine look.
+    fn post(&self, f: impl FnOnce(&mut Mailbox)) {
+        let mut mailbox = self.lock();
+        f(&mut mailbox);
+        self.attention.store(true, Ordering::Release);
+        self.wake.notify_all();
+    }
+
+    /// Whether the control register shows the engine as enabled.
+    pub fn is_enabled(&self) -> bool {
+        self.lock().enabled
+    }
+
+    /// Starts fetching from `ring`. Ignored while the engine is enabled or a reset is under way.
+    pub fn enable(&self, ring: Ring) {
+        self.post(|m| {
+            if !m.enabled && !m.mail.stops() {
+                m.enabled = true;
+                m.mail.enable = Some(ring);
+                self.tail.store(0, Ordering::Release);
+            }
+        });
+    }
+
+    /// The doorbell: a new tail. Ignored while the engine is disabled or a reset is under way.
+    pub fn ring_doorbell(&self, tail: u32) {
+        let mailbox = self.lock();
+        if mailbox.enabled && !mailbox.mail.stops() {
+            self.tail.store(tail, Ordering::Release);
+            self.wake.notify_all();
+        }
+    }
+
+    /// Asks for one more reset.
+    pub fn reset(&self) {
+        self.post(|m| m.mail.resets = m.mail.resets.saturating_add(1));
+    }
+
+    /// Asks for the engine's part of an adapter reset.
+    pub fn reset_adapter(&self) {
+        self.post(|m| m.mail.adapter_reset = true);
+    }
+
+    /// Asks for the whole block in the status page to be written.
+    pub fn publish(&self) {
+        self.post(|m| m.mail.publish = true);
+    }
+
+    /// Ends the thread.
+    pub fn shut_down(&self) {
+        self.post(|m| m.mail.shutdown = true);
+    }
+
+    /// Asks for translations to be dropped; `count` is the number of the request.
+    pub fn invalidate(&self, asid: Option<u16>, count: u32) {
+        self.post(|m| {
+            let list = &mut m.mail.invalidations;
+            if list.len() < MAX_INVALIDATIONS {
+                list.push(asid);
+            } else {
+                list.clear();
+                list.push(None);
+            }
+            m.mail.invalidate_count = count;
+        });
+    }
+
+    /// Makes an engine in WAIT look again.
+    pub fn poke(&self) {
+        if self.state.load(Ordering::Acquire) == EngineState::Waiting as u32 {
+            self.lock().poke = true;
+            self.wake.notify_all();
+        }
+    }
+
+    /// What the doorbell was last given.
+    pub fn tail(&self) -> u32 {
+        self.tail.load(Ordering::Acquire)
+    }
+
+    /// Offset of the next command.
+    pub fn head(&self) -> u32 {
+        self.head.load(Ordering::Acquire)
+    }
+
+    /// State, as [`EngineState`]'s number.
+    pub fn state(&self) -> u32 {
+        self.state.load(Ordering::Acquire)
+    }
+
+    /// Whether there is something in the mailbox: cheap, for the engine at work.
+    fn has_attention(&self) -> bool {
+        self.attention.load(Ordering::Acquire)
+    }
+
+    /// Takes all requests. A reset disables the engine in the same moment, so that what the driver
+    /// writes afterwards counts again.
+    fn take(&self) -> Mail {
+        let mut mailbox = self.lock();
+        self.attention.store(false, Ordering::Release);
+        let mut mail = std::mem::take(&mut mailbox.mail);
+        if mail.stops() {
+            mailbox.enabled = false;
+            mail.enable = None;
+            self.tail.store(0, Ordering::Release);
+        }
+        mail
+    }
+
+    /// Takes what an engine at work can do at once. `None` if it must stop; nothing was taken then.
+    fn take_at_work(&self) -> Option<Mail> {
+        let mut mailbox = self.lock();
+        if mailbox.mail.stops() {
+            return None;
+        }
+        self.attention.store(false, Ordering::Release);
+        Some(std::mem::take(&mut mailbox.mail))
+    }
+
+    /// Sleeps until there is something in the mailbox or `has_work` says so of the tail.
+    fn sleep_until(&self, has_work: impl Fn(u32) -> bool) {
+        let mut mailbox = self.lock();
+        while !self.has_attention() && !has_work(self.tail()) {
+            mailbox = self
+                .wake
+                .wait(mailbox)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Sleeps until there is something in the mailbox, a poke, or `time` is over.
+    pub(crate) fn nap(&self, time: Duration) {
+        let mut mailbox = self.lock();
+        if !mailbox.poke && !self.has_attention() {
+            (mailbox, _) = self
+                .wake
+                .wait_timeout(mailbox, time)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        mailbox.poke = false;
+    }
+}

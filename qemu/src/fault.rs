@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Faults inside the device, before they become records (manual section 8).
+
+use skua_spec::fault::{Access, Reason, Record};
+
+/// What went wrong, without where the engine was: the engine knows that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Why.
+    pub reason: Reason,
+    /// What was tried.
+    pub access: Access,
+    /// More about the reason.
+    pub detail: u32,
+    /// The address, 0 without an access.
+    pub address: u64,
+    /// The instruction, or [`Record::NO_PC`].
+    pub pc: u32,
+}
+
+impl Fault {
+    /// A fault that has to do with no memory access.
+    pub const fn plain(reason: Reason) -> Self {
+        Self {
+            reason,
+            access: Access::None,
+            detail: 0,
+            address: 0,
+            pc: Record::NO_PC,
+        }
+    }
+
+    /// A fault of an access.
+    pub const fn access(reason: Reason, access: Access, address: u64) -> Self {
+        Self {
+            reason,
+            access,
+            detail: 0,
+            address,
+            pc: Record::NO_PC,
+        }
+    }
+
+    /// The same with a detail.
+    pub const fn with_detail(mut self, detail: u32) -> Self {
+        self.detail = detail;
+        self
+    }
+
+    /// The same at an instruction.
+    pub const fn at(mut self, pc: u32) -> Self {
+        self.pc = pc;
+        self
+    }
+}
+
+/// Why an engine leaves a command before its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Halt {
+    /// The command is at fault.
+    Fault(Fault),
+    /// A reset of the engine or the adapter, or the end of the device.
+    Stop,
+}
+
+impl From<Fault> for Halt {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}

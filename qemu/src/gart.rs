@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The GART: the window of the GPU-physical space that shows system memory (manual section 5).
+
+use std::sync::{PoisonError, RwLock};
+
+/// GPU-physical address of the first byte of the window.
+pub const BASE: u64 = 0xc_0000_0000_0000;
+/// Most 4 KiB pages of the window.
+pub const MAX_PAGES: u32 = 65536;
+
+/// Where the table is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    /// Bus address of the first entry, 4 KiB aligned.
+    pub address: u64,
+    /// Entries, at most [`MAX_PAGES`]; 0 turns the GART off.
+    pub pages: u32,
+}
+
+/// The GART's table as it was last latched.
+#[derive(Debug, Default)]
+pub struct Gart {
+    table: RwLock<Table>,
+}
+
+impl Gart {
+    /// Latches a table. What a TLB keeps of the old one stays until it is flushed.
+    pub fn latch(&self, table: Table) {
+        *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
+    }
+
+    /// The table.
+    pub fn table(&self) -> Table {
+        *self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Memory as an engine sees it behind translation: VRAM and the bus, for one chunk of work.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use skua_spec::status::Counter;
+use vm_memory::{VolatileMemory, VolatileSlice};
+
+use crate::bus::{Bus, BusGuard};
+use crate::counters::Tally;
+use crate::vram::Vram;
+
+/// Where a byte lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In VRAM, at this offset.
+    Vram(u64),
+    /// In system memory, at this bus address.
+    System(u64),
+}
+
+impl Place {
+    /// The place `bytes` further on.
+    pub const fn add(self, bytes: u64) -> Self {
+        match self {
+            Self::Vram(a) => Self::Vram(a.wrapping_add(bytes)),
+            Self::System(a) => Self::System(a.wrapping_add(bytes)),
+        }
+    }
+}
+
+/// Nothing answers at the place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoAnswer;
+
+/// VRAM and the bus for one bounded chunk of work; see [`Bus`].
+#[derive(Debug)]
+pub struct Memory<'a> {
+    vram: &'a Vram,
+    bus: BusGuard<'a>,
+    tally: &'a Tally,
+}
+
+impl<'a> Memory<'a> {
+    /// Starts a chunk of work, whose bytes are counted in `tally`.
+    pub fn enter(vram: &'a Vram, bus: &'a Bus, tally: &'a Tally) -> Self {
+        Self {
+            vram,
+            bus: bus.enter(),
+            tally,
+        }
+    }
+
+    /// Where accesses are counted.
+    pub fn tally(&self) -> &Tally {
+        self.tally
+    }
+
+    /// VRAM.
+    pub fn vram(&self) -> &Vram {
+        self.vram
+    }
+
+    /// The memory at `place`, 1 to `bytes` long. Counts a bus error, but not the access.
+    pub fn slice(
+        &self,
+        place: Place,
+        bytes: u64,
+        write: bool,
+    ) -> Result<VolatileSlice<'_>, NoAnswer> {
+        match place {
+            Place::Vram(offset) => self.vram.slice(offset, bytes).ok_or(NoAnswer),
+            Place::System(address) => self.bus.slice(address, bytes, write).ok_or_else(|| {
+                self.tally.add(Counter::BusError, 1);
+                NoAnswer
+            }),
+        }
+    }
+
+    /// Counts `bytes` bytes read from `place`.
+    pub fn count_read(&self, place: Place, bytes: u64) {
+        let counter = match place {
+            Place::Vram(_) => Counter::VramRead,
+            Place::System(_) => Counter::SystemRead,
+        };
+        self.tally.add(counter, bytes);
+    }
+
+    /// Counts `bytes` bytes written to `place`.
+    pub fn count_write(&self, place: Place, bytes: u64) {
+        let counter = match place {
+            Place::Vram(_) => Counter::VramWrite,
+            Place::System(_) => Counter::SystemWrite,
+        };
+        self.tally.add(counter, bytes);
+    }
+
+    /// The eight bytes at `place`, a multiple of 8, as an atomic.
+    pub fn atomic_u64(&self, place: Place, write: bool) -> Result<AtomicU64Ref<'_>, NoAnswer> {
+        let slice = self.slice(place, 8, write)?;
+        // Everything is mapped in whole pages: a part of eight aligned bytes is not possible.
+        if slice.len() < 8 {
+            return Err(NoAnswer);
+        }
+        Ok(AtomicU64Ref(slice))
+    }
+
+    /// Reads the little-endian 64-bit value at `place`, a multiple of 8, whole.
+    pub fn read_u64(&self, place: Place) -> Result<u64, NoAnswer> {
+        let value = self
+            .atomic_u64(place, false)?
+            .with(|a| a.load(Ordering::Acquire))?;
+        self.count_read(place, 8);
+        Ok(u64::from_le(value))
+    }
+
+    /// Writes the little-endian 64-bit value at `place`, a multiple of 8, whole, after all that was
+    /// written before.
+    pub fn write_u64(&self, place: Place, value: u64) -> Result<(), NoAnswer> {
+        let slot = self.atomic_u64(place, true)?;
+        slot.with(|a| a.store(value.to_le(), Ordering::Release))?;
+        self.count_write(place, 8);
+        Ok(())
+    }
+
+    /// Adds to the little-endian 64-bit value at `place`, a multiple of 8.
+    pub fn add_u64(&self, place: Place, amount: u64) -> Result<(), NoAnswer> {
+        let slot = self.atomic_u64(place, true)?;
+        slot.with(|a| {
+            // The error type is the closure's own: the update cannot fail.
+            let _ = a.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| {
+                Some(u64::from_le(old).wrapping_add(amount).to_le())
+            });
+        })?;
+        self.count_read(place, 8);
+        self.count_write(place, 8);
+        Ok(())
+    }
+}
+
+/// Eight aligned bytes of shared memory.
+#[derive(Debug)]
+pub struct AtomicU64Ref<'a>(VolatileSlice<'a>);
+
+impl AtomicU64Ref<'_> {
+    /// Runs `f` on the value.
+    pub fn with<T>(&self, f: impl FnOnce(&AtomicU64) -> T) -> Result<T, NoAnswer> {
+        self.0
+            .get_atomic_ref::<AtomicU64>(0)
+            .map(f)
+            .map_err(|_| NoAnswer)
+    }
+}

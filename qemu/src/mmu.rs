@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Translation: from an address that a command or program names to a place in memory (manual
+//! section 5).
+//!
+//! In the system's space an address is GPU-physical: the VRAM window is VRAM, the GART window goes
+//! through the GART's table. In a process' space it is virtual and goes through four levels of page
+//! tables. What was found is kept in the engine's [`Tlb`].
+
+use skua_spec::address::{GpuPhys, GpuVa, PAGE_SHIFT, PAGE_SIZE, VA_BITS};
+use skua_spec::fault::{Access, Reason};
+use skua_spec::mmu::{index, Entry, PageSize, Target, ROOT_LEVEL, SYSTEM_ASID};
+use skua_spec::status::Counter;
+use vm_memory::VolatileSlice;
+
+use crate::fault::Fault;
+use crate::gart::{self, Gart};
+use crate::memory::{Memory, Place};
+use crate::tlb::{self, Tlb};
+use crate::vram;
+
+/// An address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// GPU-physical addresses.
+    System,
+    /// Virtual addresses.
+    Process {
+        /// Tag of the translations.
+        asid: u16,
+        /// The root table.
+        root: Entry,
+    },
+}
+
+impl Space {
+    /// The tag of the space's translations.
+    pub const fn asid(self) -> u16 {
+        match self {
+            Self::System => SYSTEM_ASID,
+            Self::Process { asid, .. } => asid,
+        }
+    }
+}
+
+/// Whether an access needs the write bit.
+pub const fn writes(access: Access) -> bool {
+    matches!(access, Access::Write | Access::Atomic)
+}
+
+/// What an address means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Translation {
+    /// Where the byte lies.
+    pub place: Place,
+    /// Bytes from there on that the same translation covers, at least 1.
+    pub bytes: u64,
+}
+
+/// An engine's translation hardware.
+#[derive(Debug, Default)]
+pub struct Mmu {
+    /// What is kept.
+    pub tlb: Tlb,
+}
+
+impl Mmu {
+    /// Translates `address` for an access of the kind `access`.
+    ///
+    /// # Errors
+    ///
+    /// The fault, in the order of manual section 5: range, walk, write bit, target.
+    pub fn translate(
+        &mut self,
+        memory: &Memory<'_>,
+        gart: &Gart,
+        space: Space,
+        address: u64,
+        access: Access,
+    ) -> Result<Translation, Fault> {
+        if space == Space::System {
+            let window = memory.vram().window();
+            if window.contains(&address) {
+                return Ok(Translation {
+                    place: Place::Vram(address - window.start),
+                    bytes: window.end - address,
+                });
+            }
+        }
+        let asid = space.asid();
+        let (entry, shift) = match self.tlb.find(asid, address) {
+            Some(found) => {
+                memory.tally().add(Counter::TlbHit, 1);
+                found
+            }
+            None => {
+                memory.tally().add(Counter::TlbMiss, 1);
+                let (page, size) = match space {
+                    Space::System => look_up_gart(memory, gart, address, access)?,
+                    Space::Process { root, .. } => walk(memory, root, address, access)?,
+                };
+                let entry = target(memory, page, address, access)?;
+                self.tlb.insert(asid, address, size, entry);
+                (entry, size.shift())
+            }
+        };
+        if writes(access) && !entry.writable {
+            return Err(Fault::access(Reason::ReadOnly, access, address));
+        }
+        let inside = address & ((1 << shift) - 1);
+        Ok(Translation {
+            place: entry.place.add(inside),
+            bytes: (1 << shift) - inside,
+        })
+    }
+
+    /// The memory at `address`, 1 to `bytes` long, and where it lies. It does not count the access.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::translate`], and [`Reason::BusError`].
+    pub fn slice<'m>(
+        &mut self,
+        memory: &'m Memory<'_>,
+        gart: &Gart,
+        space: Space,
+        address: u64,
+        bytes: u64,
+        access: Access,
+    ) -> Result<(VolatileSlice<'m>, Place), Fault> {
+        let found = self.translate(memory, gart, space, address, access)?;
+        let slice = memory
+            .slice(found.place, bytes.min(found.bytes), writes(access))
+            .map_err(|_| Fault::access(Reason::BusError, access, address))?;
+        Ok((slice, found.place))
+    }
+
+    /// Reads `buffer.len()` bytes from `address` on.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::slice`], with the first address that could not be read.
+    pub fn read(
+        &mut self,
+        memory: &Memory<'_>,
+        gart: &Gart,
+        space: Space,
+        address: u64,
+        buffer: &mut [u8],
+        access: Access,
+    ) -> Result<(), Fault> {
+        let mut done = 0;
+        while done < buffer.len() {
+            let rest = &mut buffer[done..];
+            // The address is checked by translation: where the sum wraps, it is in no window and
+            // beyond 48 bits.
+            let here = address.wrapping_add(done as u64);
+            let (slice, place) =
+                self.slice(memory, gart, space, here, rest.len() as u64, access)?;
+            let count = slice.copy_to(rest);
+            memory.count_read(place, count as u64);
+            done += count;
+        }
+        Ok(())
+    }
+}
+
+/// The entry of the GART for a GPU-physical `address` outside VRAM.
+fn look_up_gart(
+    memory: &Memory<'_>,
+    gart: &Gart,
+    address: u64,
+    access: Access,
+) -> Result<(Entry, PageSize), Fault> {
+    let inside = address
+        .checked_sub(gart::BASE)
+        .filter(|inside| *inside < u64::from(gart::MAX_PAGES) * PAGE_SIZE)
+        .ok_or(Fault::access(Reason::AddressRange, access, address))?;
+    let table = gart.table();
+    let page = inside >> PAGE_SHIFT;
+    if page >= u64::from(table.pages) {
+        return Err(Fault::access(Reason::NotPresent, access, address));
+    }
+    let entry = memory
+        .read_u64(Place::System(table.address.wrapping_add(page * 8)))
+        .map(Entry)
+        .map_err(|_| Fault::access(Reason::BusError, access, address))?;
+    if !entry.is_valid() {
+        return Err(Fault::access(Reason::NotPresent, access, address));
+    }
+    if entry.is_malformed(0) || entry.is_large() || !matches!(entry.target(), Target::System(_)) {
+        return Err(Fault::access(Reason::BadEntry, access, address));
+    }
+    Ok((entry, PageSize::Size4K))
+}
+
+/// The entry of the page tables for a virtual `address`.
+fn walk(
+    memory: &Memory<'_>,
+    root: Entry,
+    address: u64,
+    access: Access,
+) -> Result<(Entry, PageSize), Fault> {
+    if address >= 1 << VA_BITS {
+        return Err(Fault::access(Reason::AddressRange, access, address));
+    }
+    let mut table = root;
+    let mut level = ROOT_LEVEL;
+    loop {
+        let slot = index(GpuVa(address), level) as u64 * 8;
+        let entry = place_of(memory, table.target())
+            .and_then(|place| memory.read_u64(place.add(slot)).ok())
+            .map(Entry)
+            .ok_or(Fault::access(Reason::BusError, access, address))?;
+        let fault = |reason| Fault::access(reason, access, address).with_detail(level);
+        if !entry.is_valid() {
+            return Err(fault(Reason::NotPresent));
+        }
+        if entry.is_malformed(level) {
+            return Err(fault(Reason::BadEntry));
+        }
+        match (level, entry.is_large()) {
+            (0, false) => return Ok((entry, PageSize::Size4K)),
+            (0, true) => return Ok((entry, PageSize::Size64K)),
+            (1, true) => return Ok((entry, PageSize::Size2M)),
+            _ => (table, level) = (entry, level - 1),
+        }
+    }
+}
+
+/// What the TLB keeps of a page's entry.
+fn target(
+    memory: &Memory<'_>,
+    page: Entry,
+    address: u64,
+    access: Access,
+) -> Result<tlb::Entry, Fault> {
+    if writes(access) && !page.is_writable() {
+        return Err(Fault::access(Reason::ReadOnly, access, address));
+    }
+    let place =
+        place_of(memory, page.target()).ok_or(Fault::access(Reason::BusError, access, address))?;
+    Ok(tlb::Entry {
+        place,
+        writable: page.is_writable(),
+    })
+}
+
+/// The place of an entry's target; `None` if it is not in VRAM and not in system memory.
+///
+/// Windows and pages are aligned alike, so that a page which starts in VRAM ends there.
+fn place_of(memory: &Memory<'_>, target: Target) -> Option<Place> {
+    match target {
+        Target::System(bus) => Some(Place::System(bus.0)),
+        Target::Vram(GpuPhys(address)) => memory
+            .vram()
+            .window()
+            .contains(&address)
+            .then(|| Place::Vram(address - vram::BASE)),
+    }
+}

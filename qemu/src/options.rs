@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a device is made with.
+
+use skua_spec::command::EngineKind;
+use skua_spec::pci::MAX_ENGINES;
+
+/// Alignment of the size of VRAM: the largest page.
+pub const VRAM_ALIGN: u64 = 2 << 20;
+/// Most bytes of VRAM: what a BAR and the GPU-physical window have room for.
+pub const VRAM_MAX: u64 = 1 << 40;
+
+/// What a device is made with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The engines, in order; 1 to [`MAX_ENGINES`].
+    pub engines: Vec<EngineKind>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            engines: vec![EngineKind::Compute, EngineKind::Copy],
+        }
+    }
+}
+
+impl Options {
+    /// Whether a device can be made with these options.
+    pub fn is_valid(&self) -> bool {
+        (1..=MAX_ENGINES as usize).contains(&self.engines.len())
+    }
+}

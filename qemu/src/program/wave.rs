@@ -1,0 +1,518 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A wave: 32 threads that one instruction is issued for.
+//!
+//! Each thread has a program counter. The threads that stand at the lowest counter run together
+//! until they meet others, branch apart, end or wait at a barrier: so threads that took different
+//! ways meet again at the first instruction that both ways lead to, and a wave that never diverges
+//! pays nothing for it.
+
+use skua_spec::fault::Reason;
+use skua_spec::isa::{Instruction, Op, Special, IMMEDIATE, REGISTERS};
+
+use crate::fault::Fault;
+use crate::program::arithmetic as f;
+use crate::program::window::Surroundings;
+use crate::program::{global, shared};
+
+/// Threads of a wave.
+pub(crate) const LANES: usize = skua_spec::command::WAVE_THREADS as usize;
+
+/// A register of all threads.
+pub(crate) type Lanes = [u32; LANES];
+
+/// Index of a register; decoding has checked the number.
+const fn at(register: u8) -> usize {
+    (register & (REGISTERS - 1)) as usize
+}
+
+/// The numbers of the threads in `mask`.
+pub(crate) fn lanes(mask: u32) -> impl Iterator<Item = usize> {
+    let mut rest = mask;
+    std::iter::from_fn(move || {
+        if rest == 0 {
+            return None;
+        }
+        let lane = rest.trailing_zeros() as usize;
+        rest &= rest - 1;
+        Some(lane)
+    })
+}
+
+/// Where control goes after an instruction.
+enum Flow {
+    Next,
+    Jump(u32),
+    /// These threads go there, the others to the next instruction.
+    Split(u32, u32),
+    Exit,
+    Barrier,
+}
+
+/// How a run of a wave ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The budget is used up.
+    Budget,
+    /// Every thread has ended or waits at a barrier.
+    Blocked,
+}
+
+/// A wave.
+pub(crate) struct Wave {
+    registers: Box<[Lanes; REGISTERS as usize]>,
+    counters: Lanes,
+    /// Threads that exist and have not ended.
+    alive: u32,
+    /// Threads that wait at a barrier.
+    parked: u32,
+    /// Threads that the wave has at the start of a group.
+    present: u32,
+    /// Number of thread 0 in the group.
+    first: u32,
+    /// The threads' places in the group, x, y and z.
+    places: [Lanes; 3],
+    /// The group, x, y and z.
+    group: [u32; 3],
+}
+
+impl Wave {
+    /// The wave whose thread 0 is number `first` of a group of `threads`.
+    pub(crate) fn new(first: u32, threads: [u32; 3]) -> Self {
+        let mut places = [[0; LANES]; 3];
+        let total = threads[0] * threads[1] * threads[2];
+        let mut present = 0;
+        for (l, number) in (first..total).take(LANES).enumerate() {
+            present |= 1 << l;
+            places[0][l] = number % threads[0];
+            places[1][l] = number / threads[0] % threads[1];
+            places[2][l] = number / threads[0] / threads[1];
+        }
+        Self {
+            registers: Box::new([[0; LANES]; REGISTERS as usize]),
+            counters: [0; LANES],
+            alive: 0,
+            parked: 0,
+            present,
+            first,
+            places,
+            group: [0; 3],
+        }
+    }
+
+    /// Starts the wave's threads of a group. `registers` is the number of registers that the
+    /// program names: the others are never seen.
+    pub(crate) fn start(&mut self, group: [u32; 3], registers: usize) {
+        self.registers
+            .iter_mut()
+            .take(registers)
+            .for_each(|register| *register = [0; LANES]);
+        self.counters = [0; LANES];
+        self.alive = self.present;
+        self.parked = 0;
+        self.group = group;
+    }
+
+    /// Whether all threads have ended.
+    pub(crate) const fn has_ended(&self) -> bool {
+        self.alive == 0
+    }
+
+    /// Whether no thread can run before the barrier opens.
+    pub(crate) const fn is_blocked(&self) -> bool {
+        self.alive & !self.parked == 0
+    }
+
+    /// Opens the barrier.
+    pub(crate) fn release(&mut self) {
+        self.parked = 0;
+    }
+
+    /// A register.
+    #[inline(always)]
+    pub(crate) fn register(&self, register: u8) -> &Lanes {
+        &self.registers[at(register)]
+    }
+
+    /// A register to write.
+    #[inline(always)]
+    pub(crate) fn register_mut(&mut self, register: u8) -> &mut Lanes {
+        &mut self.registers[at(register)]
+    }
+
+    /// A pair: the low and the high halves.
+    #[inline(always)]
+    pub(crate) fn pair(&self, register: u8) -> (&Lanes, &Lanes) {
+        (self.register(register), self.register(register + 1))
+    }
+
+    /// Issues up to `budget` instructions; adds those issued to `issued`.
+    pub(crate) fn run(
+        &mut self,
+        around: &mut Surroundings<'_, '_>,
+        budget: u64,
+        issued: &mut u64,
+    ) -> Result<End, Fault> {
+        let mut left = budget;
+        loop {
+            let ready = self.alive & !self.parked;
+            if ready == 0 {
+                return Ok(End::Blocked);
+            }
+            // The threads at the lowest counter, and the lowest counter of the others.
+            let (mut pc, mut mask, mut meet) = (u32::MAX, 0, u32::MAX);
+            for l in lanes(ready) {
+                let here = self.counters[l];
+                if here < pc || mask == 0 {
+                    (meet, pc, mask) = (if mask == 0 { meet } else { pc }, here, 1 << l);
+                } else if here == pc {
+                    mask |= 1 << l;
+                } else {
+                    meet = meet.min(here);
+                }
+            }
+            let alone = mask == ready;
+            loop {
+                if left == 0 {
+                    self.set_counters(mask, pc);
+                    return Ok(End::Budget);
+                }
+                let Some(i) = around.program.get(pc as usize) else {
+                    return Err(Fault::plain(Reason::PcRange).at(pc));
+                };
+                left -= 1;
+                *issued += 1;
+                match self.step(around, i, mask).map_err(|fault| fault.at(pc))? {
+                    // The program is far shorter than 2^32.
+                    Flow::Next => pc += 1,
+                    Flow::Jump(to) => pc = to,
+                    Flow::Split(taken, to) => {
+                        self.set_counters(mask & !taken, pc + 1);
+                        self.set_counters(taken, to);
+                        break;
+                    }
+                    Flow::Exit => {
+                        self.alive &= !mask;
+                        break;
+                    }
+                    Flow::Barrier => {
+                        self.set_counters(mask, pc + 1);
+                        self.parked |= mask;
+                        break;
+                    }
+                }
+                if !alone && pc >= meet {
+                    self.set_counters(mask, pc);
+                    break;
+                }
+            }
+        }
+    }
+
+    fn set_counters(&mut self, mask: u32, pc: u32) {
+        for l in 0..LANES {
+            if mask >> l & 1 != 0 {
+                self.counters[l] = pc;
+            }
+        }
+    }
+
+    /// The operand B.
+    #[inline(always)]
+    fn operand(&self, i: &Instruction) -> Lanes {
+        if i.rb == IMMEDIATE {
+            [i.imm; LANES]
+        } else {
+            *self.register(i.rb)
+        }
+    }
+
+    /// The operand B as a pair.
+    #[inline(always)]
+    fn operand_pair(&self, i: &Instruction) -> (Lanes, Lanes) {
+        if i.rb == IMMEDIATE {
+            // CAST: the sign fills the high half.
+            ([i.imm; LANES], [((i.imm as i32) >> 31) as u32; LANES])
+        } else {
+            let (lo, hi) = self.pair(i.rb);
+            (*lo, *hi)
+        }
+    }
+
+    #[inline(always)]
+    fn write(&mut self, register: u8, mask: u32, value: &Lanes) {
+        let target = self.register_mut(register);
+        if mask == u32::MAX {
+            *target = *value;
+        } else {
+            for l in 0..LANES {
+                target[l] = if mask >> l & 1 != 0 {
+                    value[l]
+                } else {
+                    target[l]
+                };
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn unary(&mut self, i: &Instruction, mask: u32, f: impl Fn(u32) -> u32) -> Flow {
+        let mut value = self.operand(i);
+        value.iter_mut().for_each(|v| *v = f(*v));
+        self.write(i.rd, mask, &value);
+        Flow::Next
+    }
+
+    #[inline(always)]
+    fn binary(&mut self, i: &Instruction, mask: u32, f: impl Fn(u32, u32) -> u32) -> Flow {
+        let mut value = self.operand(i);
+        let a = self.register(i.ra);
+        for l in 0..LANES {
+            value[l] = f(a[l], value[l]);
+        }
+        self.write(i.rd, mask, &value);
+        Flow::Next
+    }
+
+    #[inline(always)]
+    fn ternary(&mut self, i: &Instruction, mask: u32, f: impl Fn(u32, u32, u32) -> u32) -> Flow {
+        let (a, b) = (self.register(i.ra), self.register(i.rb));
+        // CAST: decoding has checked that the field is a register.
+        let mut value = *self.register(i.imm as u8);
+        for l in 0..LANES {
+            value[l] = f(a[l], b[l], value[l]);
+        }
+        self.write(i.rd, mask, &value);
+        Flow::Next
+    }
+
+    #[inline(always)]
+    fn binary_pair(&mut self, i: &Instruction, mask: u32, f: impl Fn(u64, u64) -> u64) -> Flow {
+        let (mut lo, mut hi) = self.operand_pair(i);
+        let (a_lo, a_hi) = self.pair(i.ra);
+        for l in 0..LANES {
+            let a = u64::from(a_lo[l]) | (u64::from(a_hi[l]) << 32);
+            let b = u64::from(lo[l]) | (u64::from(hi[l]) << 32);
+            let value = f(a, b);
+            // CAST: halves.
+            (lo[l], hi[l]) = (value as u32, (value >> 32) as u32);
+        }
+        self.write(i.rd, mask, &lo);
+        self.write(i.rd + 1, mask, &hi);
+        Flow::Next
+    }
+
+    /// Goes to `imm` where the condition holds.
+    #[inline(always)]
+    fn branch(&self, i: &Instruction, mask: u32, f: impl Fn(u32, u32) -> bool) -> Flow {
+        let (a, b) = (self.register(i.ra), self.register(i.rb));
+        let mut taken = 0;
+        for l in 0..LANES {
+            taken |= u32::from(f(a[l], b[l])) << l;
+        }
+        match taken & mask {
+            0 => Flow::Next,
+            all if all == mask => Flow::Jump(i.imm),
+            some => Flow::Split(some, i.imm),
+        }
+    }
+
+    fn special(&self, around: &Surroundings<'_, '_>, number: u32) -> Lanes {
+        let all = |value: u32| [value; LANES];
+        match Special::from_u32(number) {
+            Some(Special::TidX) => self.places[0],
+            Some(Special::TidY) => self.places[1],
+            Some(Special::TidZ) => self.places[2],
+            Some(Special::GidX) => all(self.group[0]),
+            Some(Special::GidY) => all(self.group[1]),
+            Some(Special::GidZ) => all(self.group[2]),
+            Some(Special::NtidX) => all(around.threads[0]),
+            Some(Special::NtidY) => all(around.threads[1]),
+            Some(Special::NtidZ) => all(around.threads[2]),
+            Some(Special::NgidX) => all(around.groups[0]),
+            Some(Special::NgidY) => all(around.groups[1]),
+            Some(Special::NgidZ) => all(around.groups[2]),
+            // CAST: below 32.
+            Some(Special::Flat) => std::array::from_fn(|l| self.first + l as u32),
+            Some(Special::Lane) => std::array::from_fn(|l| l as u32),
+            // Decoding has checked the number.
+            None => all(0),
+        }
+    }
+
+    /// Executes one instruction for the threads in `mask`.
+    fn step(
+        &mut self,
+        around: &mut Surroundings<'_, '_>,
+        i: &Instruction,
+        mask: u32,
+    ) -> Result<Flow, Fault> {
+        let flow = match i.op {
+            Op::Nop => Flow::Next,
+            Op::Mov => self.unary(i, mask, |b| b),
+            Op::Sr => {
+                let value = self.special(around, i.imm);
+                self.write(i.rd, mask, &value);
+                Flow::Next
+            }
+            Op::Arg => {
+                let value = around
+                    .arguments
+                    .get(i.imm as usize)
+                    .ok_or(Fault::plain(Reason::ArgumentRange).with_detail(i.imm))?;
+                self.write(i.rd, mask, &[*value; LANES]);
+                Flow::Next
+            }
+            Op::Exit => Flow::Exit,
+            Op::Bar => Flow::Barrier,
+            Op::Trap => return Err(Fault::plain(Reason::Trap).with_detail(i.imm)),
+
+            Op::Add => self.binary(i, mask, u32::wrapping_add),
+            Op::Sub => self.binary(i, mask, u32::wrapping_sub),
+            Op::Mul => self.binary(i, mask, u32::wrapping_mul),
+            Op::MulHu => self.binary(i, mask, f::mulhu),
+            Op::MulHs => self.binary(i, mask, f::mulhs),
+            Op::DivU => self.binary(i, mask, f::divu),
+            Op::DivS => self.binary(i, mask, f::divs),
+            Op::RemU => self.binary(i, mask, f::remu),
+            Op::RemS => self.binary(i, mask, f::rems),
+            Op::And => self.binary(i, mask, |a, b| a & b),
+            Op::Or => self.binary(i, mask, |a, b| a | b),
+            Op::Xor => self.binary(i, mask, |a, b| a ^ b),
+            Op::Shl => self.binary(i, mask, u32::wrapping_shl),
+            Op::Shr => self.binary(i, mask, u32::wrapping_shr),
+            Op::Sar => self.binary(i, mask, f::sar),
+            Op::MinU => self.binary(i, mask, |a, b| a.min(b)),
+            Op::MaxU => self.binary(i, mask, |a, b| a.max(b)),
+            Op::MinS => self.binary(i, mask, f::mins),
+            Op::MaxS => self.binary(i, mask, f::maxs),
+            Op::Clz => self.unary(i, mask, u32::leading_zeros),
+            Op::Popc => self.unary(i, mask, u32::count_ones),
+            Op::Add64 => self.binary_pair(i, mask, u64::wrapping_add),
+            Op::Sub64 => self.binary_pair(i, mask, u64::wrapping_sub),
+            Op::MulWu => {
+                let mut lo = self.operand(i);
+                let mut hi = *self.register(i.ra);
+                for l in 0..LANES {
+                    let value = u64::from(hi[l]) * u64::from(lo[l]);
+                    // CAST: halves.
+                    (lo[l], hi[l]) = (value as u32, (value >> 32) as u32);
+                }
+                self.write(i.rd, mask, &lo);
+                self.write(i.rd + 1, mask, &hi);
+                Flow::Next
+            }
+            Op::Lea => {
+                let (lo, hi) = self.pair(i.ra);
+                let (mut lo, mut hi) = (*lo, *hi);
+                let index = self.register(i.rb);
+                for l in 0..LANES {
+                    let base = u64::from(lo[l]) | (u64::from(hi[l]) << 32);
+                    let value = base.wrapping_add(u64::from(index[l]) << (i.imm & 7));
+                    // CAST: halves.
+                    (lo[l], hi[l]) = (value as u32, (value >> 32) as u32);
+                }
+                self.write(i.rd, mask, &lo);
+                self.write(i.rd + 1, mask, &hi);
+                Flow::Next
+            }
+            Op::Mov64 => {
+                let (lo, hi) = self.operand_pair(i);
+                self.write(i.rd, mask, &lo);
+                self.write(i.rd + 1, mask, &hi);
+                Flow::Next
+            }
+
+            Op::FAdd => self.binary(i, mask, f::fadd),
+            Op::FSub => self.binary(i, mask, f::fsub),
+            Op::FMul => self.binary(i, mask, f::fmul),
+            Op::FDiv => self.binary(i, mask, f::fdiv),
+            Op::FMin => self.binary(i, mask, f::fmin),
+            Op::FMax => self.binary(i, mask, f::fmax),
+            Op::FSqrt => self.unary(i, mask, f::fsqrt),
+            Op::FFloor => self.unary(i, mask, f::ffloor),
+            Op::FMa => self.ternary(i, mask, f::fma),
+            Op::FAbs => self.unary(i, mask, |b| b & 0x7fff_ffff),
+            Op::FNeg => self.unary(i, mask, |b| b ^ 0x8000_0000),
+            Op::CvtFS => self.unary(i, mask, f::cvt_fs),
+            Op::CvtFU => self.unary(i, mask, f::cvt_fu),
+            Op::CvtSF => self.unary(i, mask, f::cvt_sf),
+            Op::CvtUF => self.unary(i, mask, f::cvt_uf),
+
+            Op::SetEq => self.binary(i, mask, |a, b| u32::from(a == b)),
+            Op::SetNe => self.binary(i, mask, |a, b| u32::from(a != b)),
+            Op::SetLtU => self.binary(i, mask, |a, b| u32::from(a < b)),
+            Op::SetLeU => self.binary(i, mask, |a, b| u32::from(a <= b)),
+            // CAST: registers as signed numbers.
+            Op::SetLtS => self.binary(i, mask, |a, b| u32::from((a as i32) < b as i32)),
+            Op::SetLeS => self.binary(i, mask, |a, b| u32::from(a as i32 <= b as i32)),
+            Op::FSetEq => self.binary(i, mask, f::fseq),
+            Op::FSetNe => self.binary(i, mask, f::fsne),
+            Op::FSetLt => self.binary(i, mask, f::fslt),
+            Op::FSetLe => self.binary(i, mask, f::fsle),
+            Op::Sel => self.ternary(i, mask, |a, b, c| if a != 0 { b } else { c }),
+
+            Op::Bra => Flow::Jump(i.imm),
+            Op::Bnz => self.branch(i, mask, |a, _| a != 0),
+            Op::Bz => self.branch(i, mask, |a, _| a == 0),
+            Op::Beq => self.branch(i, mask, |a, b| a == b),
+            Op::Bne => self.branch(i, mask, |a, b| a != b),
+            Op::BltU => self.branch(i, mask, |a, b| a < b),
+            Op::BgeU => self.branch(i, mask, |a, b| a >= b),
+            // CAST: registers as signed numbers.
+            Op::BltS => self.branch(i, mask, |a, b| (a as i32) < b as i32),
+            Op::BgeS => self.branch(i, mask, |a, b| a as i32 >= b as i32),
+
+            Op::LdU8 | Op::LdS8 | Op::LdU16 | Op::LdS16 | Op::Ld32 | Op::Ld64 => {
+                global::load(&mut around.windows, self, i, mask)?;
+                Flow::Next
+            }
+            Op::St8 | Op::St16 | Op::St32 | Op::St64 => {
+                global::store(&mut around.windows, self, i, mask)?;
+                Flow::Next
+            }
+            Op::LdsU8 | Op::LdsS8 | Op::LdsU16 | Op::LdsS16 | Op::Lds32 | Op::Lds64 => {
+                shared::load(around.shared, self, i, mask)?;
+                Flow::Next
+            }
+            Op::Sts8 | Op::Sts16 | Op::Sts32 | Op::Sts64 => {
+                shared::store(around.shared, self, i, mask)?;
+                Flow::Next
+            }
+            Op::AtomAdd
+            | Op::AtomMinU
+            | Op::AtomMaxU
+            | Op::AtomAnd
+            | Op::AtomOr
+            | Op::AtomXor
+            | Op::AtomXchg
+            | Op::AtomCas => {
+                global::atomic(&mut around.windows, self, i, mask)?;
+                Flow::Next
+            }
+            Op::AtomAdd64
+            | Op::AtomMinU64
+            | Op::AtomMaxU64
+            | Op::AtomAnd64
+            | Op::AtomOr64
+            | Op::AtomXor64
+            | Op::AtomXchg64
+            | Op::AtomCas64 => {
+                global::atomic_pair(&mut around.windows, self, i, mask)?;
+                Flow::Next
+            }
+            Op::AtomsAdd
+            | Op::AtomsMinU
+            | Op::AtomsMaxU
+            | Op::AtomsAnd
+            | Op::AtomsOr
+            | Op::AtomsXor
+            | Op::AtomsXchg
+            | Op::AtomsCas => {
+                shared::atomic(around.shared, self, i, mask)?;
+                Flow::Next
+            }
+        };
+        Ok(flow)
+    }
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Translated pages for one chunk of work.
+//!
+//! Programs touch few pages again and again. [`Windows`] keeps the host memory behind the last ones
+//! as long as the chunk's [`Memory`] lasts, in front of the TLB: what it finds counts as found in
+//! the TLB, and a chunk is short enough that nobody can tell the difference.
+
+use skua_spec::address::{PAGE_SHIFT, PAGE_SIZE};
+use skua_spec::fault::{Access, Reason};
+use skua_spec::isa::Instruction;
+use skua_spec::status::Counter;
+use vm_memory::VolatileSlice;
+
+use crate::fault::Fault;
+use crate::gart::Gart;
+use crate::memory::{Memory, Place};
+use crate::mmu::{writes, Mmu, Space};
+
+/// Pages that are kept.
+const SLOTS: usize = 64;
+
+/// A page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window<'m> {
+    page: u64,
+    readable: bool,
+    writable: bool,
+    /// The page's memory.
+    pub(crate) slice: VolatileSlice<'m>,
+    /// Where it lies.
+    pub(crate) place: Place,
+}
+
+/// The pages of one chunk, and what is needed to find more.
+pub(crate) struct Windows<'m> {
+    slots: [Option<Window<'m>>; SLOTS],
+    memory: &'m Memory<'m>,
+    mmu: &'m mut Mmu,
+    gart: &'m Gart,
+    space: Space,
+}
+
+impl<'m> Windows<'m> {
+    pub(crate) fn new(
+        memory: &'m Memory<'m>,
+        mmu: &'m mut Mmu,
+        gart: &'m Gart,
+        space: Space,
+    ) -> Self {
+        Self {
+            slots: [None; SLOTS],
+            memory,
+            mmu,
+            gart,
+            space,
+        }
+    }
+
+    /// Memory, to count in.
+    pub(crate) fn memory(&self) -> &'m Memory<'m> {
+        self.memory
+    }
+
+    /// The page of `address` for an access.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mmu::slice`].
+    #[inline]
+    pub(crate) fn find(&mut self, address: u64, access: Access) -> Result<Window<'m>, Fault> {
+        let page = address >> PAGE_SHIFT;
+        // CAST: below SLOTS.
+        if let Some(window) = self.slots[(page % SLOTS as u64) as usize] {
+            let allowed = if writes(access) {
+                window.writable
+            } else {
+                window.readable
+            };
+            if window.page == page && allowed {
+                self.memory.tally().add(Counter::TlbHit, 1);
+                return Ok(window);
+            }
+        }
+        self.open(address, access)
+    }
+
+    #[cold]
+    fn open(&mut self, address: u64, access: Access) -> Result<Window<'m>, Fault> {
+        let page = address >> PAGE_SHIFT;
+        let found = self
+            .mmu
+            .translate(self.memory, self.gart, self.space, address, access)?;
+        let inside = address & (PAGE_SIZE - 1);
+        let place = match found.place {
+            // A page is mapped whole: its start is there if a byte of it is.
+            Place::Vram(a) => Place::Vram(a - inside),
+            Place::System(a) => Place::System(a - inside),
+        };
+        let fault = Fault::access(Reason::BusError, access, address);
+        let slice = self
+            .memory
+            .slice(place, PAGE_SIZE, writes(access))
+            .map_err(|_| fault)?;
+        // CAST: below SLOTS.
+        let slot = &mut self.slots[(page % SLOTS as u64) as usize];
+        let old = slot.filter(|old| old.page == page);
+        let window = Window {
+            page,
+            readable: !writes(access) || old.is_some_and(|old| old.readable),
+            writable: writes(access) || old.is_some_and(|old| old.writable),
+            slice,
+            place,
+        };
+        *slot = Some(window);
+        Ok(window)
+    }
+
+    /// Counts what an access moved in a page.
+    #[inline]
+    pub(crate) fn count(&self, place: Place, access: Access, bytes: u64) {
+        if access != Access::Write {
+            self.memory.count_read(place, bytes);
+        }
+        if access != Access::Read {
+            self.memory.count_write(place, bytes);
+        }
+    }
+}
+
+/// What a wave needs from its surroundings to run for a while.
+pub(crate) struct Surroundings<'a, 'm> {
+    pub(crate) program: &'a [Instruction],
+    pub(crate) windows: Windows<'m>,
+    pub(crate) shared: &'a mut [u8],
+    /// Arguments that the dispatch gave.
+    pub(crate) arguments: &'a [u32],
+    /// Groups of the dispatch.
+    pub(crate) groups: [u32; 3],
+    /// Threads of a group.
+    pub(crate) threads: [u32; 3],
+}

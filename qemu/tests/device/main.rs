@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The device, driven in process as a driver would: registers, memory, interrupts.
+//!
+//! Time is never asserted: [`harness`] waits for what must come, with a limit that only a hang
+//! reaches.
+
+mod harness;
+mod transfers;
