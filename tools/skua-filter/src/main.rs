@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT
+
+//! `skua-filter`: filters an image on the GPU, and checks the result against the CPU.
+
+use std::error::Error;
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+use libskua::Device;
+use skua_filter::compare::difference;
+use skua_filter::counters::Counters;
+use skua_filter::filter::Filter;
+use skua_filter::gpu;
+use skua_filter::picture::Picture;
+use skua_filter::plan::Plan;
+use skua_filter::report::Report;
+use skua_filter::weights::MAX_RADIUS;
+use skua_filter::{reference, sample};
+
+/// Filters an image on the Skua GPU, and compares the result with the CPU's.
+///
+/// The exit code is 0 only if the GPU's result is, to the bit, what the CPU computes.
+#[derive(Parser)]
+#[command(version)]
+struct Options {
+    /// A PNG or JPEG file.
+    #[arg(short, long)]
+    input: Option<PathBuf>,
+    /// Draw a sample picture; so without --input.
+    #[arg(long, conflicts_with = "input")]
+    sample: bool,
+    /// The filter; see --list.
+    #[arg(short, long, value_parser = filter, default_value = "edge")]
+    filter: Filter,
+    /// The radius of the blur in pixels.
+    #[arg(short, long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(0..=i64::from(MAX_RADIUS)))]
+    radius: u32,
+    /// Where to write the result as PNG.
+    #[arg(short, long)]
+    output: Option<PathBuf>,
+    /// Where to write the report.
+    #[arg(long)]
+    report: Option<PathBuf>,
+    /// Bytes of VRAM for bands of the image; three quarters of what is free if not given.
+    #[arg(long)]
+    budget: Option<u64>,
+    /// List the filters.
+    #[arg(long)]
+    list: bool,
+}
+
+fn filter(name: &str) -> Result<Filter, String> {
+    Filter::from_name(name).ok_or_else(|| {
+        let names: Vec<_> = Filter::ALL.iter().map(|f| f.name()).collect();
+        format!("the filters are {}", names.join(", "))
+    })
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    if options.list {
+        for filter in Filter::ALL {
+            println!("{:<10} {}", filter.name(), filter.description());
+        }
+        return ExitCode::SUCCESS;
+    }
+    let mut report = Report::default();
+    let outcome = run(&options, &mut report);
+    let mut passed = outcome.is_ok();
+    report.add("result", if passed { "passed" } else { "failed" });
+    if let Err(error) = outcome {
+        report.add("error", &error);
+        eprintln!("skua-filter: {error}");
+    }
+    print!("{report}");
+    if let Some(path) = &options.report {
+        if let Err(error) = fs::write(path, report.to_string()) {
+            eprintln!("skua-filter: cannot write {}: {error}", path.display());
+            passed = false;
+        }
+    }
+    if passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn run(options: &Options, report: &mut Report) -> Result<(), Box<dyn Error>> {
+    let Options { filter, radius, .. } = *options;
+    report.add("filter", filter.name());
+    if filter == Filter::Blur {
+        report.add("radius", radius);
+    }
+    let picture = match &options.input {
+        Some(path) => Picture::load(path)?,
+        None => sample::picture(),
+    };
+    let (width, height) = (picture.width(), picture.height());
+    report.add("image", format_args!("{width}x{height}"));
+
+    let nodes = Device::enumerate()?;
+    let node = nodes.first().ok_or(libskua::Error::NoDevice)?;
+    let device = node.open()?;
+    report.add("device", &node.bus_id);
+    let budget = match options.budget {
+        Some(budget) => budget,
+        None => gpu::budget(&device)?,
+    };
+    let plan = Plan::new(filter, radius, width, height, budget)?;
+    report.add("bands", plan.bands().len());
+    report.add("vram_bytes", plan.sizes().band() * u64::from(plan.slots()));
+
+    let before = Counters::read(&device, &node.bus_id);
+    let start = Instant::now();
+    let (result, work) = gpu::run(&device, &plan, &picture)?;
+    let gpu_time = start.elapsed();
+    let after = Counters::read(&device, &node.bus_id);
+
+    report.add("submissions", work.submissions);
+    report.add("dispatches", work.dispatches);
+    report.add("bytes_uploaded", work.uploaded);
+    report.add("bytes_downloaded", work.downloaded);
+    for (key, name) in COUNTERS {
+        match after.since(&before, name) {
+            Some(value) => report.add(key, value),
+            None => report.add(key, "unknown"),
+        }
+    }
+    report.add("gpu_ms", gpu_time.as_millis());
+
+    // The picture is written before it is judged: a wrong one should be seen.
+    if let Some(path) = &options.output {
+        result.save(path)?;
+        report.add("output", path.display());
+    }
+    let start = Instant::now();
+    let expected = reference::apply(filter, radius, &picture);
+    report.add("cpu_ms", start.elapsed().as_millis());
+    if let Some(difference) = difference(&expected, &result) {
+        report.add("check_pixels", "failed");
+        return Err(difference.into());
+    }
+    report.add("check_pixels", "passed");
+    report.add("pixels_compared", result.pixels().len());
+    Ok(())
+}
+
+/// Keys of the report, and the counters that they show.
+const COUNTERS: [(&str, &str); 14] = [
+    ("ticks_compute", "drm-cycles-compute"),
+    ("ticks_copy", "drm-cycles-copy"),
+    ("interrupts_engines", "engine_interrupt"),
+    ("interrupts_handled", "driver_interrupts"),
+    ("driver_submissions", "driver_submissions"),
+    ("doorbells", "doorbell"),
+    ("packets", "packet"),
+    ("thread_groups", "thread_group"),
+    ("wave_instructions", "instruction"),
+    ("bytes_copied", "copy_bytes"),
+    ("vram_read_bytes", "vram_read_bytes"),
+    ("vram_write_bytes", "vram_write_bytes"),
+    ("faults", "fault"),
+    ("engine_resets", "engine_reset"),
+];
