@@ -581,7 +581,7 @@ impl Client {
 /// A descriptor that the kernel has just made.
 #[expect(unsafe_code, reason = "a number from the kernel becomes a descriptor")]
 #[track_caller]
-pub(crate) fn own(fd: i32) -> OwnedFd {
+pub fn own(fd: i32) -> OwnedFd {
     assert!(fd >= 0, "descriptor {fd}");
     // SAFETY: the kernel made it for this call, and nobody else knows of it.
     unsafe { OwnedFd::from_raw_fd(fd) }

@@ -79,3 +79,29 @@ pub fn in_child(function: impl FnOnce() -> bool) -> bool {
         }
     }
 }
+
+/// Calls a function during which a signal comes that interrupts system calls.
+///
+/// # Panics
+///
+/// If the timer cannot be set.
+#[expect(unsafe_code, reason = "a system call")]
+pub fn with_alarm<R>(after: std::time::Duration, function: impl FnOnce() -> R) -> R {
+    use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
+    extern "C" fn nothing(_: i32) {}
+    let action = SigAction::new(
+        SigHandler::Handler(nothing),
+        SaFlags::empty(),
+        SigSet::empty(),
+    );
+    // SAFETY: the handler does nothing.
+    unsafe { sigaction(Signal::SIGALRM, &action) }.expect("sigaction");
+    let this = nix::sys::pthread::pthread_self();
+    let timer = std::thread::spawn(move || {
+        std::thread::sleep(after);
+        nix::sys::pthread::pthread_kill(this, Signal::SIGALRM)
+    });
+    let result = function();
+    timer.join().expect("the timer").expect("pthread_kill");
+    result
+}
