@@ -9,9 +9,10 @@
 //! | `gpu-stop` | SIGSTOP to it: a hung bus. Any register read then stops the guest's CPU | `ok` when it stands still |
 //! | `gpu-cont` | SIGCONT | `ok` |
 //! | `gpu-pause MS` | SIGSTOP, and SIGCONT by itself after MS milliseconds: safe for a guest that may hang | `ok` at once |
-//! | `gpu-restart` | a new server with the same options and, if the old device is still there, its removal; then a new PCI device in the same slot (needs pciehp or a bus rescan) | `ok` when QEMU has it |
-//! | `gpu-unplug` | QMP `device_del`: pciehp sees the attention button; the slot is powered off some five seconds later | `ok` when QEMU has accepted it |
-//! | `gpu-replug` | QMP `device_add` of the device again, after `gpu-unplug` | `ok` when QEMU has it |
+//!
+//! The device cannot be unplugged from outside: QEMU 11.1 aborts when it takes a
+//! `vfio-user-pci` device apart. What a guest sees of a removal is had by `gpu-kill`, after which
+//! every register reads as ones, and by `remove` of the device in sysfs.
 //!
 //! After the last test of a program that killed the server there is no GPU in this guest: such
 //! tests belong in a program of their own, with a guest of its own (`guests.json`).

@@ -115,6 +115,12 @@ pub(crate) fn boot(
         machine.turn_off();
     }
     let complaint = machine.complaint();
+    let words = std::fs::read_to_string(config.output.join("qemu.log")).unwrap_or_default();
+    if follower.boot.exit.is_none() && words.contains("Assertion") {
+        follower
+            .dead
+            .get_or_insert(format!("QEMU: {}", words.trim()));
+    }
     Ok(follower.finish(complaint))
 }
 

@@ -16,11 +16,10 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, Context, Result};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
-use serde_json::{json, Value};
+use serde_json::json;
 use skua_guest::job::{Job, FILE, PRODUCTS};
 use tempfile::TempDir;
 
-use crate::qmp::Qmp;
 use crate::Parts;
 
 /// How long a process may take to start or to stop.
@@ -60,7 +59,6 @@ const MEMORY: u32 = 1024;
 pub(crate) struct Machine {
     gpu: Gpu,
     qemu: Child,
-    qmp: Qmp,
     /// The second serial port.
     control: UnixStream,
     _sockets: TempDir,
@@ -84,7 +82,6 @@ impl Machine {
         let sockets = tempfile::tempdir()?;
         let gpu = Gpu::start(parts, &config.gpu, sockets.path(), &output)?;
         let control = UnixListener::bind(sockets.path().join("control"))?;
-        let qmp = UnixListener::bind(sockets.path().join("qmp"))?;
         let kvm = !config.icount && parts.accel == Accel::Auto && kvm_works(parts);
         let log = output.join("qemu.log");
         let mut command = qemu(&parts.qemu);
@@ -104,16 +101,10 @@ impl Machine {
         let mut qemu = command
             .spawn()
             .with_context(|| parts.qemu.display().to_string())?;
-        let connected = (|| {
-            let control = accept(&control, &mut qemu)?;
-            let qmp = Qmp::new(accept(&qmp, &mut qemu)?)?;
-            Ok((control, qmp))
-        })();
-        match connected {
-            Ok((control, qmp)) => Ok(Self {
+        match accept(&control, &mut qemu) {
+            Ok(control) => Ok(Self {
                 gpu,
                 qemu,
-                qmp,
                 control,
                 _sockets: sockets,
             }),
@@ -175,44 +166,9 @@ impl Machine {
                 let time: u64 = argument.parse().context("milliseconds")?;
                 self.gpu.pause(Duration::from_millis(time))?;
             }
-            "gpu-unplug" => {
-                self.qmp.execute("device_del", json!({ "id": "gpu" }))?;
-            }
-            "gpu-replug" => self.plug()?,
-            "gpu-restart" => {
-                self.gpu.kill()?;
-                if self.is_plugged()? {
-                    self.qmp.execute("device_del", json!({ "id": "gpu" }))?;
-                    let since = Instant::now();
-                    while self.is_plugged()? {
-                        if since.elapsed() > PATIENCE {
-                            bail!("the guest does not let go of the old device");
-                        }
-                        std::thread::sleep(Duration::from_millis(100));
-                    }
-                }
-                self.plug()?;
-            }
             _ => bail!("no such request: {verb}"),
         }
         Ok(String::new())
-    }
-
-    /// Plugs in a device again. A server serves one connection, so it is a new one.
-    fn plug(&mut self) -> Result<()> {
-        self.gpu.restart()?;
-        self.qmp
-            .execute("device_add", device(&self.gpu.socket))
-            .map(drop)
-    }
-
-    fn is_plugged(&mut self) -> Result<bool> {
-        let devices = self
-            .qmp
-            .execute("qom-list", json!({ "path": "/machine/peripheral" }))?;
-        Ok(devices
-            .as_array()
-            .is_some_and(|all| all.iter().any(|device| device["name"] == "gpu")))
     }
 
     /// After the guest is off: what is to be said against the GPU server, if anything.
@@ -291,16 +247,6 @@ fn qemu(path: &Path) -> Command {
     command
 }
 
-/// The device as QEMU is told.
-fn device(socket: &Path) -> Value {
-    json!({
-        "driver": "vfio-user-pci",
-        "id": "gpu",
-        "bus": "slot0",
-        "socket": { "type": "unix", "path": socket },
-    })
-}
-
 fn arguments(
     parts: &Parts,
     config: &Config,
@@ -340,8 +286,14 @@ fn arguments(
     if config.iommu {
         add(&["-device", "intel-iommu,caching-mode=on,intremap=on"]);
     }
+    // Behind a port of its own, as a card would be.
     add(&["-device", "pcie-root-port,id=slot0,chassis=1,slot=1"]);
-    add(&["-device", &device(gpu).to_string()]);
+    let device = json!({
+        "driver": "vfio-user-pci",
+        "bus": "slot0",
+        "socket": { "type": "unix", "path": gpu },
+    });
+    add(&["-device", &device.to_string()]);
     let shares = [
         ("root", parts.root.as_path(), ",readonly=on"),
         ("skua", parts.products.as_path(), ",readonly=on"),
@@ -359,13 +311,10 @@ fn arguments(
     }
     add(&["-chardev", "stdio,id=console,signal=off"]);
     add(&["-serial", "chardev:console"]);
-    for name in ["control", "qmp"] {
-        let path = sockets.join(name);
-        add(&["-chardev"]);
-        add(&[&format!("socket,id={name},path={}", path.display())]);
-    }
+    let path = sockets.join("control");
+    add(&["-chardev"]);
+    add(&[&format!("socket,id=control,path={}", path.display())]);
     add(&["-serial", "chardev:control"]);
-    add(&["-mon", "chardev=qmp,mode=control"]);
     add(&["-kernel", &parts.kernel.display().to_string()]);
     add(&["-append", &cmdline(config, parts.patience)]);
     list
@@ -387,7 +336,7 @@ fn cmdline(config: &Config, patience: u32) -> String {
     // The kernel's words, then the first process and its arguments.
     format!(
         "console=ttyS0,115200 loglevel={level} panic=-1 oops=panic printk.devkmsg=on \
-         {hung}kunit.enable=1 kunit.autorun=1 \
+         {hung}pcie_ports=native kunit.enable=1 kunit.autorun=1 \
          root=root rootfstype=9p \
          rootflags=trans=virtio,version=9p2000.L,msize=524288,cache=loose ro \
          {iommu}{} init=/usr/bin/busybox -- sh -c \"{mount}\"",
@@ -439,45 +388,19 @@ fn kvm_works(parts: &Parts) -> bool {
 /// The GPU server.
 #[derive(Debug)]
 struct Gpu {
-    program: PathBuf,
-    options: Vec<String>,
-    sockets: PathBuf,
     socket: PathBuf,
     log: PathBuf,
     child: Child,
-    /// How many servers there have been.
-    count: u32,
     /// It was killed because a test asked for it.
     killed: bool,
 }
 
 impl Gpu {
     fn start(parts: &Parts, options: &[String], sockets: &Path, output: &Path) -> Result<Self> {
+        let socket = sockets.join("gpu");
         let log = output.join("gpu.log");
-        File::create(&log)?;
-        let (child, socket) = Self::spawn(&parts.gpu, options, sockets, &log, 0)?;
-        Ok(Self {
-            program: parts.gpu.clone(),
-            options: options.to_vec(),
-            sockets: sockets.to_owned(),
-            socket,
-            log,
-            child,
-            count: 1,
-            killed: false,
-        })
-    }
-
-    fn spawn(
-        program: &Path,
-        options: &[String],
-        sockets: &Path,
-        log: &Path,
-        count: u32,
-    ) -> Result<(Child, PathBuf)> {
-        let socket = sockets.join(format!("gpu{count}"));
-        let file = File::options().append(true).open(log)?;
-        let mut child = Command::new(program)
+        let file = File::create(&log)?;
+        let child = Command::new(&parts.gpu)
             .arg("--socket")
             .arg(&socket)
             .args(options)
@@ -485,32 +408,22 @@ impl Gpu {
             .stdout(file.try_clone()?)
             .stderr(file)
             .spawn()
-            .with_context(|| program.display().to_string())?;
+            .with_context(|| parts.gpu.display().to_string())?;
+        let mut gpu = Self {
+            socket,
+            log,
+            child,
+            killed: false,
+        };
         let since = Instant::now();
-        while !socket.exists() {
-            let ended = child.try_wait()?;
+        while !gpu.socket.exists() {
+            let ended = gpu.child.try_wait()?;
             if ended.is_some() || since.elapsed() > PATIENCE {
-                end(&mut child);
-                let words = std::fs::read_to_string(log).unwrap_or_default();
-                bail!("the GPU server does not start: {}", words.trim());
+                bail!("the GPU server does not start: {}", gpu.words());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        Ok((child, socket))
-    }
-
-    fn restart(&mut self) -> Result<()> {
-        end(&mut self.child);
-        (self.child, self.socket) = Self::spawn(
-            &self.program,
-            &self.options,
-            &self.sockets,
-            &self.log,
-            self.count,
-        )?;
-        self.count += 1;
-        self.killed = false;
-        Ok(())
+        Ok(gpu)
     }
 
     fn signal(&mut self, signal: Signal) -> Result<()> {

@@ -6,7 +6,7 @@
 //! guest is the stock kernel under QEMU's TCG with the sysroot as its root file system, read-only
 //! over 9p; a second share has the build products, a third takes what the guest leaves.
 //!
-//! - [`machine`] starts the GPU server and QEMU, [`qmp`] talks to the latter;
+//! - [`machine`] starts the GPU server and QEMU;
 //! - [`guest`] follows one boot: KTAP, [`splat`]s of the kernel, requests, silence;
 //! - [`plan`] says which tests share a guest and what it is like;
 //! - [`cargo_tests`] runs the host's tests, [`fuzz`] its fuzz targets, [`report`] writes what came of all of them.
@@ -19,7 +19,6 @@ mod fuzz;
 mod guest;
 mod machine;
 mod plan;
-mod qmp;
 mod report;
 mod run;
 mod shell;
