@@ -7,6 +7,8 @@
 //! gap.
 
 use std::fmt;
+use std::fs::File;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use image::{ImageFormat, ImageReader, RgbaImage};
@@ -90,8 +92,9 @@ impl Picture {
             path: path.to_owned(),
             why,
         };
-        let mut reader = ImageReader::open(path)
-            .and_then(ImageReader::with_guessed_format)
+        // Without the name: its ending says nothing.
+        let mut reader = File::open(path)
+            .and_then(|file| ImageReader::new(BufReader::new(file)).with_guessed_format())
             .map_err(|e| failed(e.to_string()))?;
         match reader.format() {
             Some(ImageFormat::Png | ImageFormat::Jpeg) => {}
