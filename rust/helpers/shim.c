@@ -69,6 +69,14 @@ void skua_chain_free(struct dma_fence_chain *chain)
 	dma_fence_chain_free(chain);
 }
 
+/* A point of a timeline does not take over its fence's error: look at that one. */
+int skua_fence_status(struct dma_fence *fence)
+{
+	int status = dma_fence_get_status(fence);
+
+	return status > 0 ? dma_fence_get_status(dma_fence_chain_contained(fence)) : status;
+}
+
 int skua_resv_lock_interruptible(struct dma_resv *resv)
 {
 	return dma_resv_lock_interruptible(resv, NULL);

@@ -38,6 +38,7 @@ void skua_fence_end_signalling(_Bool cookie);
 /* include/linux/dma-fence-chain.h */
 struct dma_fence_chain *skua_chain_alloc(void);
 void skua_chain_free(struct dma_fence_chain *chain);
+int skua_fence_status(struct dma_fence *fence);
 
 /* include/linux/dma-resv.h */
 int skua_resv_lock_interruptible(struct dma_resv *resv);

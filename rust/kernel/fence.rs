@@ -252,10 +252,11 @@ impl Fence {
         unsafe { shim::skua_fence_is_signaled(self.as_raw()) }
     }
 
-    /// What the fence was signalled with, [`None`] while it is not.
+    /// What the fence was signalled with, [`None`] while it is not. For a point of a timeline, what
+    /// the fence that was added at this point was signalled with.
     pub(crate) fn status(&self) -> Option<Result> {
         // SAFETY: By the type invariant.
-        match unsafe { bindings::dma_fence_get_status(self.as_raw()) } {
+        match unsafe { shim::skua_fence_status(self.as_raw()) } {
             0 => None,
             error if error < 0 => Some(to_result(error)),
             _ => Some(Ok(())),

@@ -230,10 +230,15 @@ impl File {
         args: &mut drm_skua_vm_destroy,
         file: &SkuaFile,
     ) -> Result<u32> {
-        if args.pad != 0 {
-            return Err(EINVAL);
-        }
-        let vm = file.inner().vms.lock().remove(args.vm)?;
+        let this = file.inner();
+        let vm = {
+            let mut vms = this.vms.lock();
+            vms.get(args.vm)?;
+            if args.pad != 0 {
+                return Err(EINVAL);
+            }
+            vms.remove(args.vm)?
+        };
         vm.destroy();
         Ok(0)
     }
@@ -268,11 +273,15 @@ impl File {
         args: &mut drm_skua_context_destroy,
         file: &SkuaFile,
     ) -> Result<u32> {
-        if args.pad != 0 {
-            return Err(EINVAL);
-        }
         let this = file.inner();
-        let context = this.contexts.lock().remove(args.context)?;
+        let context = {
+            let mut contexts = this.contexts.lock();
+            contexts.get(args.context)?;
+            if args.pad != 0 {
+                return Err(EINVAL);
+            }
+            contexts.remove(args.context)?
+        };
         context.destroy();
         let mut past = this.past_ticks.lock();
         if let Some(ticks) = past.get_mut(usize::try_from(context.engine())?) {
@@ -288,10 +297,10 @@ impl File {
         args: &mut drm_skua_context_state,
         file: &SkuaFile,
     ) -> Result<u32> {
+        let context = file.inner().context(args.context)?;
         if args.pad != 0 {
             return Err(EINVAL);
         }
-        let context = file.inner().context(args.context)?;
         query::context_state(&context, args);
         Ok(0)
     }

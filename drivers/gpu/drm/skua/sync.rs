@@ -57,27 +57,26 @@ pub(crate) fn read(
     let mut signals = KVVec::new();
     for sync in &syncs {
         let timeline = sync.flags & uapi::DRM_SKUA_SYNC_TIMELINE != 0;
+        let wait = match sync.flags & !uapi::DRM_SKUA_SYNC_TIMELINE {
+            uapi::DRM_SKUA_SYNC_WAIT => true,
+            uapi::DRM_SKUA_SYNC_SIGNAL => false,
+            _ => return Err(EINVAL),
+        };
+        let syncobj = Syncobj::find(file, sync.handle)?;
         // A timeline has points from 1; a binary syncobj has none.
         if timeline != (sync.point != 0) {
             return Err(EINVAL);
         }
-        match sync.flags & !uapi::DRM_SKUA_SYNC_TIMELINE {
-            uapi::DRM_SKUA_SYNC_WAIT => {
-                let fence = syncobj::find_fence(file, sync.handle, sync.point)?;
-                waits.push(fence, GFP_KERNEL)?;
-            }
-            uapi::DRM_SKUA_SYNC_SIGNAL => {
-                let signal = Signal {
-                    syncobj: Syncobj::find(file, sync.handle)?,
-                    point: if timeline {
-                        Some((ChainNode::new()?, sync.point))
-                    } else {
-                        None
-                    },
-                };
-                signals.push(signal, GFP_KERNEL)?;
-            }
-            _ => return Err(EINVAL),
+        if wait {
+            let fence = syncobj::find_fence(file, sync.handle, sync.point)?;
+            waits.push(fence, GFP_KERNEL)?;
+        } else {
+            let point = if timeline {
+                Some((ChainNode::new()?, sync.point))
+            } else {
+                None
+            };
+            signals.push(Signal { syncobj, point }, GFP_KERNEL)?;
         }
     }
     Ok((waits, Signals(signals)))
