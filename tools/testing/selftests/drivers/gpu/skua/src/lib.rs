@@ -10,7 +10,7 @@
 //! - [`suite`], [`child`], [`document`]: running and reporting;
 //! - [`cases`]: tables of cases;
 //! - [`raw`], [`mapping`]: system calls, the only files with `unsafe` besides a line in [`client`];
-//! - [`function`], [`fdinfo`], [`pagemap`]: what sysfs, debugfs and procfs tell;
+//! - [`function`], [`fdinfo`]: what sysfs, debugfs and procfs tell;
 //! - [`client`], [`rig`]: an open device, and one that is ready to run work;
 //! - [`program`]: compute programs;
 //! - [`table`], [`witness`]: bad arguments, and what they must not change.
@@ -24,7 +24,6 @@ pub mod document;
 pub mod fdinfo;
 pub mod function;
 pub mod mapping;
-pub mod pagemap;
 pub mod program;
 pub mod raw;
 pub mod rig;

@@ -205,6 +205,12 @@ impl Rig {
         va
     }
 
+    /// Whether something of this rig may be bound at an address.
+    pub fn uses(&self, va: u64) -> bool {
+        (COMMANDS..COMMANDS + SLOTS * SLOT).contains(&va)
+            || (BUFFERS..self.next.get()).contains(&va)
+    }
+
     /// Writes commands where the GPU finds them.
     #[track_caller]
     pub fn write(&self, commands: &[Command]) -> drm_skua_buffer {

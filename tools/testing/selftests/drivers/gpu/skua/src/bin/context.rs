@@ -120,24 +120,28 @@ fn destroying_twice_is_an_error() {
 }
 
 fn closing_the_file_cancels_what_has_not_started() {
-    let rig = Rig::new();
-    let gate = rig.buffer(Place::System, 4096);
+    // A mapping keeps its file open: the gate is another client's, and shared.
     let other = Client::new();
-    let running = rig.start(Engine::Copy, &[wait_value(gate.va, 1)]);
-    let queued: Vec<_> = (0..64).map(|_| rig.start(Engine::Copy, &[])).collect();
-    let running_fence = other.syncobj_of(rig.sync_file(running.syncobj));
-    let last = queued.last().expect("a job");
-    let last_fence = other.syncobj_of(rig.sync_file(last.syncobj));
-    let cpu = rig.map(gate.handle);
-    drop((running, queued));
-    drop(rig);
-    assert_eq!(other.wait(last_fence), Err(Errno::ECANCELED));
+    let gate = other.bo(Place::System, 4096);
+    let shared = other.export(gate).expect("PRIME_HANDLE_TO_FD");
+    let cpu = other.map(gate);
+    let (running, last) = {
+        let rig = Rig::new();
+        let handle = rig.import(&shared).expect("PRIME_FD_TO_HANDLE");
+        let va = rig.bound_at_will(handle, 4096);
+        let running = rig.start(Engine::Copy, &[wait_value(va, 1), write(va + 8, 1)]);
+        let queued: Vec<_> = (0..64).map(|_| rig.start(Engine::Copy, &[])).collect();
+        let last = queued.last().expect("a job");
+        (
+            other.syncobj_of(rig.sync_file(running.syncobj)),
+            other.syncobj_of(rig.sync_file(last.syncobj)),
+        )
+    };
+    assert_eq!(other.wait(last), Err(Errno::ECANCELED));
+    assert!(!other.has_signalled(running));
     cpu.write(0, 1);
-    assert_eq!(
-        other.wait(running_fence),
-        Ok(()),
-        "what ran was not left to end"
-    );
+    assert_eq!(other.wait(running), Ok(()), "what ran was not left to end");
+    assert_eq!(cpu.read(8), 1);
 }
 
 fn as_many_contexts_as_there_can_be() {

@@ -103,7 +103,9 @@ fn every_other_address_leads_nowhere() {
     addresses.extend((0..32).map(|n| n << 20));
     addresses.extend([(1 << 48) - 4096, ours.device.va_end, 0xfee0_0000]);
     for va in addresses {
-        let va = va.next_multiple_of(8);
+        if ours.uses(va) {
+            continue;
+        }
         let context = ours.new_context(Engine::Copy);
         let result = ours.start_in(context, &[copy(va, out.va, 8)]).wait();
         assert_eq!(
