@@ -12,7 +12,7 @@ use serde_json::Value;
 use skua_guest::job::{Job, Task, OUTPUT};
 
 use crate::guest::{boot, Watch};
-use crate::machine::Config;
+use crate::machine::{claim, Config};
 use crate::Parts;
 
 /// Options of `skua-vm bench`.
@@ -38,6 +38,7 @@ impl Watch for Words {
 
 /// Measures; returns whether the benchmark was content.
 pub(crate) fn main(options: &Options) -> Result<bool> {
+    let _claim = claim(&options.output)?;
     let job = Job {
         module: Some(String::new()),
         task: Task::Command {

@@ -32,6 +32,7 @@ pub(crate) struct Options {
 
 /// Runs them; returns whether none broke.
 pub(crate) fn main(options: &Options) -> Result<bool> {
+    let _claim = crate::machine::claim(&options.report)?;
     let mut report = Report::new(&options.report, options.pattern.as_deref())?;
     run(&mut report, options.seconds)?;
     report.finish_without_guest()

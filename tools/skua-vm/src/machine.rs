@@ -14,6 +14,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use serde_json::json;
@@ -61,7 +62,7 @@ pub(crate) struct Machine {
     qemu: Child,
     /// The second serial port.
     control: UnixStream,
-    _sockets: TempDir,
+    _directories: [TempDir; 2],
 }
 
 impl Machine {
@@ -71,7 +72,6 @@ impl Machine {
     ///
     /// If a part is missing or a process does not start; its log is quoted.
     pub(crate) fn start(parts: &Parts, config: &Config, job: &Job) -> Result<Self> {
-        std::fs::create_dir_all(&config.output)?;
         let output = config.output.canonicalize()?;
         std::fs::write(output.join(FILE), serde_json::to_vec_pretty(job)?)?;
         for part in [&parts.kernel, &parts.root, &parts.products] {
@@ -79,6 +79,9 @@ impl Machine {
                 bail!("{} is not there", part.display());
             }
         }
+        // The guest's own names for the products: a build meanwhile changes nothing under it.
+        let products = tempfile::tempdir_in("out").context("out/")?;
+        link(&parts.products, products.path())?;
         let sockets = tempfile::tempdir()?;
         let gpu = Gpu::start(parts, &config.gpu, sockets.path(), &output)?;
         let control = UnixListener::bind(sockets.path().join("control"))?;
@@ -89,6 +92,7 @@ impl Machine {
             .args(arguments(
                 parts,
                 config,
+                products.path(),
                 &output,
                 sockets.path(),
                 &gpu.socket,
@@ -106,7 +110,7 @@ impl Machine {
                 gpu,
                 qemu,
                 control,
-                _sockets: sockets,
+                _directories: [products, sockets],
             }),
             Err(error) => {
                 end(&mut qemu);
@@ -183,6 +187,33 @@ impl Drop for Machine {
     }
 }
 
+/// Gives every file below `from` a second name below `to`.
+fn link(from: &Path, to: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(from).with_context(|| from.display().to_string())? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            std::fs::create_dir(&to)?;
+            link(&entry.path(), &to)?;
+        } else {
+            std::fs::hard_link(entry.path(), to)?;
+        }
+    }
+    Ok(())
+}
+
+/// Claims a directory for this run: logs and reports of two would mix.
+///
+/// # Errors
+///
+/// If another run has it.
+pub(crate) fn claim(output: &Path) -> Result<Flock<File>> {
+    std::fs::create_dir_all(output).with_context(|| output.display().to_string())?;
+    let lock = File::create(output.join(".lock"))?;
+    Flock::lock(lock, FlockArg::LockExclusiveNonblock)
+        .map_err(|_| anyhow::anyhow!("another run is writing to {}", output.display()))
+}
+
 /// Connects with a starting QEMU.
 fn accept(listener: &UnixListener, qemu: &mut Child) -> Result<UnixStream> {
     listener.set_nonblocking(true)?;
@@ -250,6 +281,7 @@ fn qemu(path: &Path) -> Command {
 fn arguments(
     parts: &Parts,
     config: &Config,
+    products: &Path,
     output: &Path,
     sockets: &Path,
     gpu: &Path,
@@ -286,17 +318,14 @@ fn arguments(
     if config.iommu {
         add(&["-device", "intel-iommu,caching-mode=on,intremap=on"]);
     }
-    // Behind a port of its own, as a card would be.
-    add(&["-device", "pcie-root-port,id=slot0,chassis=1,slot=1"]);
     let device = json!({
         "driver": "vfio-user-pci",
-        "bus": "slot0",
         "socket": { "type": "unix", "path": gpu },
     });
     add(&["-device", &device.to_string()]);
     let shares = [
         ("root", parts.root.as_path(), ",readonly=on"),
-        ("skua", parts.products.as_path(), ",readonly=on"),
+        ("skua", products, ",readonly=on"),
         ("out", output, ""),
     ];
     for (tag, path, access) in shares {

@@ -11,7 +11,7 @@ use clap::Args;
 use skua_guest::job::{Job, Task, OUTPUT};
 
 use crate::guest::{boot, Watch};
-use crate::machine::Config;
+use crate::machine::{claim, Config};
 use crate::Parts;
 
 /// Options of `skua-vm run`.
@@ -47,6 +47,7 @@ impl Watch for Words {
 
 /// Processes the image; returns whether the GPU's result is the CPU's.
 pub(crate) fn main(options: &Options) -> Result<bool> {
+    let _claim = claim(&options.output)?;
     let filter = options.filter.as_deref().unwrap_or("edge");
     let name = match (&options.name, &options.image) {
         (Some(name), _) => name.clone(),

@@ -11,7 +11,7 @@ use nix::sys::termios::{cfmakeraw, tcgetattr, tcsetattr, SetArg, Termios};
 use skua_guest::job::{Job, Task};
 use skua_guest::wire::Message;
 
-use crate::machine::{Config, Machine};
+use crate::machine::{claim, Config, Machine};
 use crate::Parts;
 
 /// Options of `skua-vm shell`.
@@ -55,6 +55,7 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
         bail!("a shell wants a terminal");
     }
+    let _claim = claim(&options.output)?;
     let job = Job {
         module: Some(String::new()),
         task: Task::Shell {

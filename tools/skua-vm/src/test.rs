@@ -13,7 +13,7 @@ use clap::Args;
 use skua_guest::job::{Job, Task};
 
 use crate::guest::{boot, Watch};
-use crate::machine::Config;
+use crate::machine::{claim, Config};
 use crate::plan::{self, Guest};
 use crate::report::{Outcome, Report, Suite, Test};
 use crate::Parts;
@@ -39,6 +39,7 @@ pub(crate) struct Options {
 
 /// Runs the tests; returns whether all is well.
 pub(crate) fn main(options: &Options) -> Result<bool> {
+    let _claim = claim(&options.report)?;
     let pattern = options.pattern.as_deref().filter(|text| !text.is_empty());
     let mut report = Report::new(&options.report, pattern)?;
     if !options.no_host {
@@ -96,6 +97,7 @@ fn run(
         } else {
             format!("{}-{number}", guest.name)
         });
+        std::fs::create_dir_all(&output)?;
         report.progress(&format!("booting guest {}", guest.name));
         let config = Config {
             gpu: guest.gpu.clone(),
