@@ -4,26 +4,21 @@
 //!
 //! The waves of a group run in turn on one thread: nothing here needs to be atomic.
 
-use skua_spec::fault::{Access, Reason};
+use skua_spec::fault::Reason;
 use skua_spec::isa::{Instruction, Op};
 
 use crate::fault::Fault;
 use crate::program::wave::{lanes, Wave};
 
-/// The range of an access of `N` bytes at `offset`.
-fn slot<const N: usize>(
-    shared: &mut [u8],
-    offset: u32,
-    access: Access,
-) -> Result<&mut [u8; N], Fault> {
-    let fault = |reason| Fault::access(reason, access, u64::from(offset));
+/// The range of an access of `N` bytes at `offset`. A fault names no address: the offset is none.
+fn slot<const N: usize>(shared: &mut [u8], offset: u32) -> Result<&mut [u8; N], Fault> {
     if offset as usize % N != 0 {
-        return Err(fault(Reason::Misaligned));
+        return Err(Fault::plain(Reason::Misaligned));
     }
     shared
         .get_mut(offset as usize..)
         .and_then(|rest| rest.first_chunk_mut::<N>())
-        .ok_or_else(|| fault(Reason::SharedRange))
+        .ok_or(Fault::plain(Reason::SharedRange))
 }
 
 /// Executes a load.
@@ -34,22 +29,21 @@ pub(crate) fn load(
     mask: u32,
 ) -> Result<(), Fault> {
     let base = *wave.register(i.ra);
-    let read = Access::Read;
     for l in lanes(mask) {
         let at = base[l].wrapping_add(i.imm);
         // CAST: sign extension.
         let value = match i.op {
-            Op::LdsU8 => u32::from(slot::<1>(shared, at, read)?[0]),
-            Op::LdsS8 => i32::from(slot::<1>(shared, at, read)?[0] as i8) as u32,
-            Op::LdsU16 => u32::from(u16::from_le_bytes(*slot(shared, at, read)?)),
-            Op::LdsS16 => i32::from(i16::from_le_bytes(*slot(shared, at, read)?)) as u32,
+            Op::LdsU8 => u32::from(slot::<1>(shared, at)?[0]),
+            Op::LdsS8 => i32::from(slot::<1>(shared, at)?[0] as i8) as u32,
+            Op::LdsU16 => u32::from(u16::from_le_bytes(*slot(shared, at)?)),
+            Op::LdsS16 => i32::from(i16::from_le_bytes(*slot(shared, at)?)) as u32,
             Op::Lds64 => {
-                let value = u64::from_le_bytes(*slot(shared, at, read)?);
+                let value = u64::from_le_bytes(*slot(shared, at)?);
                 // CAST: halves.
                 wave.register_mut(i.rd + 1)[l] = (value >> 32) as u32;
                 value as u32
             }
-            _ => u32::from_le_bytes(*slot(shared, at, read)?),
+            _ => u32::from_le_bytes(*slot(shared, at)?),
         };
         wave.register_mut(i.rd)[l] = value;
     }
@@ -64,19 +58,18 @@ pub(crate) fn store(
     mask: u32,
 ) -> Result<(), Fault> {
     let (base, value) = (wave.register(i.ra), wave.register(i.rd));
-    let write = Access::Write;
     for l in lanes(mask) {
         let at = base[l].wrapping_add(i.imm);
         // CAST: the low bits are stored.
         match i.op {
-            Op::Sts8 => *slot(shared, at, write)? = [value[l] as u8],
-            Op::Sts16 => *slot(shared, at, write)? = (value[l] as u16).to_le_bytes(),
+            Op::Sts8 => *slot(shared, at)? = [value[l] as u8],
+            Op::Sts16 => *slot(shared, at)? = (value[l] as u16).to_le_bytes(),
             Op::Sts64 => {
                 let high = wave.register(i.rd + 1)[l];
                 let both = u64::from(value[l]) | (u64::from(high) << 32);
-                *slot(shared, at, write)? = both.to_le_bytes();
+                *slot(shared, at)? = both.to_le_bytes();
             }
-            _ => *slot(shared, at, write)? = value[l].to_le_bytes(),
+            _ => *slot(shared, at)? = value[l].to_le_bytes(),
         }
     }
     Ok(())
@@ -93,7 +86,7 @@ pub(crate) fn atomic(
     // CAST: decoding has checked that the field is a register where it is used.
     let compared = *wave.register(i.imm as u8);
     for l in lanes(mask) {
-        let slot = slot::<4>(shared, base[l], Access::Atomic)?;
+        let slot = slot::<4>(shared, base[l])?;
         let old = u32::from_le_bytes(*slot);
         let new = match i.op {
             Op::AtomsAdd => old.wrapping_add(value[l]),

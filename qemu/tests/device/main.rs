@@ -5,5 +5,17 @@
 //! Time is never asserted: [`harness`] waits for what must come, with a limit that only a hang
 //! reaches.
 
+mod arithmetic;
+mod faults;
+mod golden;
 mod harness;
+mod packets;
+mod programs;
+mod random;
+mod registers;
+mod resets;
+mod revocation;
+mod rings;
+mod semaphores;
 mod transfers;
+mod translation;

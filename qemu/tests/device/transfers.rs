@@ -3,10 +3,24 @@
 //! FILL, COPY and COPY_2D.
 
 use skua_gpu::vram;
+use skua_spec::address::BusAddr;
 use skua_spec::command::Command;
+use skua_spec::fault::{Access, Reason};
+use skua_spec::mmu::{Entry, Target};
 use skua_spec::status::Counter;
 
-use crate::harness::{Gpu, DATA, DATA_VA};
+use crate::harness::{Gpu, BUS, DATA, DATA_BYTES, DATA_VA, SYSTEM_FREE};
+
+/// Bytes that differ from their neighbours.
+fn noise(bytes: usize, seed: u8) -> Vec<u8> {
+    let mut state = u32::from(seed) + 1;
+    (0..bytes)
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        })
+        .collect()
+}
 
 #[test]
 fn fill_in_the_ring_and_in_a_buffer() {
@@ -48,4 +62,277 @@ fn fill_in_the_ring_and_in_a_buffer() {
         assert_eq!(gpu.lines.count(engine), 1);
     }
     assert_eq!(gpu.counter(Counter::Packet), 2);
+}
+
+#[test]
+fn sizes_of_zero_do_nothing() {
+    let mut gpu = Gpu::new();
+    // Not even the addresses are looked at.
+    gpu.run_buffer(
+        1,
+        &[
+            Command::Fill {
+                pattern: 1,
+                address: 4,
+                bytes: 0,
+            },
+            Command::Copy {
+                source: u64::MAX,
+                destination: u64::MAX,
+                bytes: 0,
+            },
+            Command::Copy2d {
+                source: 1,
+                destination: 2,
+                bytes: 0,
+                source_pitch: 0,
+                destination_pitch: u32::MAX,
+                rows: u32::MAX,
+            },
+            Command::Copy2d {
+                source: 1,
+                destination: 2,
+                bytes: u32::MAX,
+                source_pitch: 0,
+                destination_pitch: 0,
+                rows: 0,
+            },
+        ],
+    );
+    // EXEC and four commands.
+    assert_eq!(gpu.ticks(1), 5);
+    assert_eq!(gpu.counter(Counter::FillBytes), 0);
+    assert_eq!(gpu.counter(Counter::CopyBytes), 0);
+}
+
+#[test]
+fn ticks_of_transfers() {
+    let mut gpu = Gpu::new();
+    let (base, mut expected) = (vram::BASE + DATA, 0);
+    for (bytes, ticks) in [(4, 1), (64, 1), (68, 2), (0x1_0000, 1024), (0x2_0004, 2049)] {
+        // A start that is not aligned to anything more than it must be.
+        gpu.run(
+            1,
+            &[Command::Fill {
+                pattern: 0,
+                address: base + 4092,
+                bytes,
+            }],
+        );
+        expected += 1 + ticks;
+        assert_eq!(gpu.ticks(1), expected, "fill {bytes}");
+        gpu.run(
+            1,
+            &[Command::Copy {
+                source: base + 3,
+                destination: base + 0x4_0001,
+                bytes: bytes - 1,
+            }],
+        );
+        expected += 1 + (bytes - 1).div_ceil(64);
+        assert_eq!(gpu.ticks(1), expected, "copy {bytes}");
+    }
+    // Each row counts for itself.
+    gpu.run(
+        1,
+        &[Command::Copy2d {
+            source: base,
+            destination: base + 0x4_0000,
+            bytes: 65,
+            source_pitch: 65,
+            destination_pitch: 100,
+            rows: 7,
+        }],
+    );
+    expected += 1 + 14;
+    assert_eq!(gpu.ticks(1), expected);
+}
+
+#[test]
+fn copies_between_all_kinds_of_memory() {
+    let mut gpu = Gpu::new();
+    let data = noise(0x9000, 1);
+    let system_va = 0x5000_0000;
+    gpu.map_range(
+        system_va,
+        Target::System(BusAddr(BUS + SYSTEM_FREE)),
+        0x2_0000,
+        true,
+    );
+    for engine in 0..2 {
+        for (source_at, destination_at) in [(0, 0), (1, 0), (0, 3), (4095, 4095), (2048, 77)] {
+            gpu.set_vram(DATA, &vec![0; DATA_BYTES as usize]);
+            gpu.set_vram(DATA + source_at, &data);
+            gpu.set_system(SYSTEM_FREE, &vec![0; 0x2_0000]);
+            let bytes = data.len() as u64;
+            gpu.run_buffer(
+                engine,
+                &[
+                    Command::Copy {
+                        source: DATA_VA + source_at,
+                        destination: system_va + destination_at,
+                        bytes,
+                    },
+                    Command::Copy {
+                        source: system_va + destination_at,
+                        destination: system_va + 0x1_0000 + source_at,
+                        bytes,
+                    },
+                    Command::Copy {
+                        source: system_va + 0x1_0000 + source_at,
+                        destination: DATA_VA + 0x4_0000 + destination_at,
+                        bytes,
+                    },
+                ],
+            );
+            assert_eq!(
+                gpu.vram_bytes(DATA + 0x4_0000 + destination_at, data.len()),
+                data
+            );
+            assert_eq!(
+                gpu.vram_bytes(DATA + 0x4_0000 + destination_at + bytes, 1),
+                [0]
+            );
+            assert_eq!(
+                gpu.system_bytes(SYSTEM_FREE + destination_at + bytes, 1),
+                [0]
+            );
+            if destination_at > 0 {
+                assert_eq!(gpu.system_bytes(SYSTEM_FREE + destination_at - 1, 1), [0]);
+            }
+        }
+    }
+    let moved = 2 * 5 * data.len() as u64;
+    assert_eq!(gpu.counter(Counter::CopyBytes), 3 * moved);
+    assert!(gpu.counter(Counter::SystemRead) >= 2 * moved);
+    assert!(gpu.counter(Counter::SystemWrite) >= 2 * moved);
+    assert!(gpu.counter(Counter::VramRead) >= moved);
+    assert!(gpu.counter(Counter::VramWrite) >= moved);
+}
+
+#[test]
+fn through_the_gart() {
+    let mut gpu = Gpu::new();
+    let data = noise(0x1800, 2);
+    gpu.set_system(SYSTEM_FREE, &data);
+    // Pages that are not neighbours.
+    let page = gpu.set_gart(8, Entry::gart(BusAddr(BUS + SYSTEM_FREE), false, true));
+    gpu.set_gart(
+        9,
+        Entry::gart(BusAddr(BUS + SYSTEM_FREE + 0x1000), true, false),
+    );
+    gpu.run(
+        1,
+        &[Command::Copy {
+            source: page,
+            destination: vram::BASE + DATA,
+            bytes: 0x1800,
+        }],
+    );
+    assert_eq!(gpu.vram_bytes(DATA, 0x1800), data);
+}
+
+#[test]
+fn pitched_rows() {
+    let mut gpu = Gpu::new();
+    let source = noise(0x3000, 3);
+    gpu.set_vram(DATA, &source);
+    gpu.set_vram(DATA + 0x4_0000, &[0xee; 0x4000]);
+    let (bytes, from, to, rows) = (97, 131, 113, 70);
+    gpu.run_buffer(
+        0,
+        &[Command::Copy2d {
+            source: DATA_VA + 5,
+            destination: DATA_VA + 0x4_0007,
+            bytes: bytes as u32,
+            source_pitch: from as u32,
+            destination_pitch: to as u32,
+            rows: rows as u32,
+        }],
+    );
+    let mut expected = vec![0xee; 0x4000];
+    for row in 0..rows {
+        let (s, d) = (5 + row * from, 7 + row * to);
+        expected[d..d + bytes].copy_from_slice(&source[s..s + bytes]);
+    }
+    assert_eq!(gpu.vram_bytes(DATA + 0x4_0000, 0x4000), expected);
+    // One row needs no pitch.
+    gpu.run_buffer(
+        0,
+        &[Command::Copy2d {
+            source: DATA_VA,
+            destination: DATA_VA + 0x5_0000,
+            bytes: 0x2000,
+            source_pitch: 0,
+            destination_pitch: 0,
+            rows: 1,
+        }],
+    );
+    assert_eq!(gpu.vram_bytes(DATA + 0x5_0000, 0x2000), source[..0x2000]);
+}
+
+#[test]
+fn what_was_written_before_a_fault_stays() {
+    let mut gpu = Gpu::new();
+    gpu.clear_vram(DATA + DATA_BYTES - 0x1000, 0x1000);
+    let fault = gpu.run_buffer_to_fault(
+        1,
+        &[Command::Fill {
+            pattern: u32::MAX,
+            address: DATA_VA + DATA_BYTES - 0x1000,
+            bytes: 0x3000,
+        }],
+    );
+    let end = DATA_VA + DATA_BYTES;
+    let mut expected = gpu.expect(1, Reason::NotPresent, Access::Write, end);
+    expected.detail = fault.detail;
+    assert_eq!(fault, expected);
+    assert_eq!(
+        gpu.vram_bytes(DATA + DATA_BYTES - 0x1000, 0x1000),
+        [0xff; 0x1000]
+    );
+    // EXEC, FILL, and 64 times 64 bytes.
+    assert_eq!(gpu.ticks(1), 66);
+}
+
+#[test]
+fn the_largest_operands_end_at_the_first_hole() {
+    let mut gpu = Gpu::new();
+    let fault = gpu.run_buffer_to_fault(
+        1,
+        &[Command::Fill {
+            pattern: 0,
+            address: DATA_VA,
+            bytes: u64::MAX - DATA_VA & !3,
+        }],
+    );
+    assert_eq!(fault.address, DATA_VA + DATA_BYTES);
+    gpu.reset_engine(1);
+    gpu.start_engine(1);
+    let fault = gpu.run_buffer_to_fault(
+        1,
+        &[Command::Copy2d {
+            source: DATA_VA,
+            destination: DATA_VA,
+            bytes: 1,
+            source_pitch: u32::MAX,
+            destination_pitch: 1,
+            rows: u32::MAX,
+        }],
+    );
+    assert_eq!(fault.address, DATA_VA + u64::from(u32::MAX));
+    gpu.reset_engine(1);
+    gpu.start_engine(1);
+    // In the ring, over the end of VRAM.
+    let end = vram::BASE + crate::harness::VRAM_BYTES;
+    let fault = gpu.run_to_fault(
+        1,
+        &[Command::Fill {
+            pattern: 0,
+            address: end - 8,
+            bytes: 1 << 40,
+        }],
+    );
+    assert_eq!(fault.reason, Reason::AddressRange);
+    assert_eq!(fault.address, end);
 }

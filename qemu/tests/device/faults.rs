@@ -1,0 +1,767 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Every fault reason with its exact record, the order of the checks, and the ring of records.
+
+use skua_asm::assemble;
+use skua_gpu::vram;
+use skua_spec::command::{Command, Dispatch, FLAG_FENCE, FLAG_INTERRUPT, MAX_ARGUMENTS};
+use skua_spec::fault::{Access, Reason, Record};
+use skua_spec::mmu::{Entry, Target, ENTRIES};
+use skua_spec::regs;
+use skua_spec::status::{self, Counter, EngineState};
+
+use crate::harness::{Gpu, ASID, BUFFER_VA, CONTEXT, CONTEXT_ID, DATA, DATA_VA, STATUS};
+
+fn dispatch_of(gpu: &Gpu, source: &str) -> Dispatch {
+    let program = assemble(source).unwrap();
+    gpu.set_vram(DATA, &program.bytes());
+    program.dispatch(DATA_VA, [1; 3], |_| None).unwrap()
+}
+
+/// Words of a command in a buffer, and the fault that they must be.
+fn malformed() -> Vec<(&'static str, Vec<u32>, Reason)> {
+    let words = |c: Command| c.encode().words().to_vec();
+    let edit = |c: Command, at: usize, value: u32| {
+        let mut words = c.encode().words().to_vec();
+        words[at] = value;
+        words
+    };
+    let fill = Command::Fill {
+        pattern: 0,
+        address: DATA_VA,
+        bytes: 4,
+    };
+    let copy = Command::Copy {
+        source: DATA_VA,
+        destination: DATA_VA,
+        bytes: 4,
+    };
+    let copy2d = Command::Copy2d {
+        source: DATA_VA,
+        destination: DATA_VA,
+        bytes: 4,
+        source_pitch: 4,
+        destination_pitch: 4,
+        rows: 2,
+    };
+    let wait = Command::Wait {
+        address: DATA_VA,
+        value: 0,
+    };
+    let signal = Command::Signal {
+        address: DATA_VA,
+        value: 0,
+    };
+    let dispatch = Command::Dispatch(Dispatch {
+        program: DATA_VA,
+        program_bytes: 8,
+        shared_bytes: 0,
+        groups: [1; 3],
+        threads: [1; 3],
+        arguments: [0; MAX_ARGUMENTS],
+        argument_count: 0,
+    });
+    let exec = Command::Exec {
+        context: vram::BASE + CONTEXT,
+        base: BUFFER_VA,
+        start: 0,
+        end: 8,
+        fence: Some(1),
+        interrupt: true,
+    };
+    let fence = Command::Fence {
+        fence: 1,
+        interrupt: false,
+    };
+    let flush = Command::FlushTlb { asid: None };
+    let mut list = vec![
+        ("opcode 0x04", vec![0x0400_0002, 0], Reason::BadOpcode),
+        ("opcode 0xff", vec![0xff00_0002, 0], Reason::BadOpcode),
+        (
+            "opcode before length",
+            vec![0xff00_0000, 0],
+            Reason::BadOpcode,
+        ),
+        ("nop of none", vec![0, 0], Reason::BadLength),
+        ("nop of one", vec![1, 0], Reason::BadLength),
+        ("nop odd", vec![3, 0, 0, 0], Reason::BadLength),
+        ("nop over the end", vec![4, 0], Reason::BadLength),
+        ("nop flags", vec![0x0001_0002, 0], Reason::BadFlags),
+        ("fill short", vec![0x0100_0004, 0, 0, 0], Reason::BadLength),
+        (
+            "fill long",
+            vec![0x0100_0008, 0, 0, 0, 0, 0, 0, 0],
+            Reason::BadLength,
+        ),
+        ("fill over the end", vec![0x0100_0006, 0], Reason::BadLength),
+        ("fill flags", edit(fill, 0, 0x0180_0006), Reason::BadFlags),
+        ("fill address", edit(fill, 2, 2), Reason::Misaligned),
+        ("fill bytes", edit(fill, 4, 3), Reason::Misaligned),
+        (
+            "fill wraps",
+            words(Command::Fill {
+                pattern: 0,
+                address: !3,
+                bytes: 8,
+            }),
+            Reason::BadOperand,
+        ),
+        (
+            "length before flags",
+            vec![0x01ff_0004, 0, 0, 0],
+            Reason::BadLength,
+        ),
+        ("copy flags", edit(copy, 0, 0x0201_0008), Reason::BadFlags),
+        ("copy reserved", edit(copy, 1, 1), Reason::BadFlags),
+        (
+            "copy source wraps",
+            words(Command::Copy {
+                source: u64::MAX,
+                destination: 0,
+                bytes: 2,
+            }),
+            Reason::BadOperand,
+        ),
+        (
+            "copy destination wraps",
+            words(Command::Copy {
+                source: 0,
+                destination: u64::MAX,
+                bytes: 2,
+            }),
+            Reason::BadOperand,
+        ),
+        (
+            "copy2d flags",
+            edit(copy2d, 0, 0x0340_000a),
+            Reason::BadFlags,
+        ),
+        ("copy2d reserved", edit(copy2d, 9, 7), Reason::BadFlags),
+        (
+            "copy2d source pitch",
+            edit(copy2d, 6, 3),
+            Reason::BadOperand,
+        ),
+        (
+            "copy2d destination pitch",
+            edit(copy2d, 7, 3),
+            Reason::BadOperand,
+        ),
+        (
+            "copy2d wraps",
+            words(Command::Copy2d {
+                source: u64::MAX - 7,
+                destination: 0,
+                bytes: 4,
+                source_pitch: 4,
+                destination_pitch: 4,
+                rows: 3,
+            }),
+            Reason::BadOperand,
+        ),
+        ("wait flags", edit(wait, 0, 0x2001_0006), Reason::BadFlags),
+        ("wait reserved", edit(wait, 1, 1), Reason::BadFlags),
+        ("wait address", edit(wait, 2, 4), Reason::Misaligned),
+        (
+            "signal reserved",
+            edit(signal, 1, 1 << 31),
+            Reason::BadFlags,
+        ),
+        ("signal address", edit(signal, 2, 1), Reason::Misaligned),
+        (
+            "flush cache long",
+            vec![0x3100_0004, 0, 0, 0],
+            Reason::BadLength,
+        ),
+        (
+            "flush cache reserved",
+            vec![0x3100_0002, 1],
+            Reason::BadFlags,
+        ),
+        ("flush tlb", words(flush), Reason::Privileged),
+        (
+            "flush tlb operand before place",
+            vec![0x3000_0002, 0x1_0000],
+            Reason::BadOperand,
+        ),
+        ("exec", words(exec), Reason::Privileged),
+        (
+            "exec start behind end",
+            edit(exec, 6, 16),
+            Reason::BadOperand,
+        ),
+        ("exec offset", edit(exec, 7, 12), Reason::Misaligned),
+        ("exec base", edit(exec, 4, 4), Reason::Misaligned),
+        ("exec context", edit(exec, 2, 32), Reason::Misaligned),
+        (
+            "exec interrupt alone",
+            edit(exec, 0, 0x4000_000a | (u32::from(FLAG_INTERRUPT) << 16)),
+            Reason::BadFlags,
+        ),
+        (
+            "exec fence without flag",
+            edit(exec, 0, 0x4000_000a),
+            Reason::BadFlags,
+        ),
+        ("exec reserved", edit(exec, 1, 1), Reason::BadFlags),
+        ("fence", words(fence), Reason::Privileged),
+        (
+            "fence flags",
+            edit(fence, 0, 0x4100_0004 | (u32::from(FLAG_FENCE) << 16)),
+            Reason::BadFlags,
+        ),
+        ("fence reserved", edit(fence, 1, 1), Reason::BadFlags),
+        (
+            "dispatch short",
+            vec![0x1000_000a, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            Reason::BadLength,
+        ),
+        (
+            "dispatch flags",
+            edit(dispatch, 0, 0x1001_000c),
+            Reason::BadFlags,
+        ),
+        ("dispatch reserved", edit(dispatch, 11, 1), Reason::BadFlags),
+        ("dispatch program", edit(dispatch, 2, 4), Reason::Misaligned),
+        ("dispatch size", edit(dispatch, 4, 12), Reason::Misaligned),
+        (
+            "dispatch no program",
+            edit(dispatch, 4, 0),
+            Reason::BadOperand,
+        ),
+        (
+            "dispatch long program",
+            edit(dispatch, 4, 0x1_0008),
+            Reason::BadOperand,
+        ),
+        (
+            "dispatch shared",
+            edit(dispatch, 1, 0x8001),
+            Reason::BadOperand,
+        ),
+    ];
+    for at in 5..8 {
+        list.push(("no group", edit(dispatch, at, 0), Reason::BadOperand));
+        list.push((
+            "many groups",
+            edit(dispatch, at, 0x1_0000),
+            Reason::BadOperand,
+        ));
+    }
+    for at in 8..11 {
+        list.push(("no thread", edit(dispatch, at, 0), Reason::BadOperand));
+        list.push(("many threads", edit(dispatch, at, 1025), Reason::BadOperand));
+        list.push(("huge", edit(dispatch, at, u32::MAX), Reason::BadOperand));
+    }
+    let mut square = words(dispatch);
+    (square[8], square[9]) = (33, 32);
+    list.push(("many threads together", square, Reason::BadOperand));
+    let mut long = words(dispatch);
+    long[0] = 0x1000_0000 | 46;
+    long.resize(46, 0);
+    list.push(("many arguments", long, Reason::BadLength));
+    list
+}
+
+#[test]
+fn malformed_commands() {
+    let mut gpu = Gpu::new();
+    gpu.set_vram(DATA, &[0; 64]);
+    for (name, words, reason) in malformed() {
+        // A good command stands before it.
+        let mut all = vec![0x0000_0002, 0];
+        all.extend(&words);
+        let fault = gpu.run_words_to_fault(0, &all);
+        let mut expected = gpu.expect(0, reason, Access::None, 0);
+        expected.command += 8;
+        assert_eq!(fault, expected, "{name}");
+        gpu.reset_engine(0);
+        gpu.start_engine(0);
+    }
+    // In the ring the same are faults but for those that may stand there.
+    for (name, words, reason) in malformed() {
+        if reason == Reason::Privileged || words.len() < 2 {
+            continue;
+        }
+        gpu.push(1, &[Command::Nop { words: 4 }]);
+        gpu.push_words(1, &words);
+        gpu.doorbell(1);
+        let fault = gpu.wait_fault();
+        let reason = if words[0] >> 24 == 0x10 {
+            // The copy engine has no DISPATCH: that comes before everything else.
+            Reason::BadOpcode
+        } else {
+            reason
+        };
+        let expected = Record {
+            engine: 1,
+            reason,
+            asid: 0,
+            context_id: 0,
+            access: Access::None,
+            detail: 0,
+            address: 0,
+            fence: 0,
+            command: 16,
+            pc: Record::NO_PC,
+        };
+        assert_eq!(fault, expected, "{name}");
+        assert_eq!(gpu.head(1), 16);
+        gpu.reset_engine(1);
+        gpu.start_engine(1);
+    }
+}
+
+#[test]
+fn bad_contexts() {
+    let mut gpu = Gpu::new();
+    let exec = |context: u64, fence| Command::Exec {
+        context,
+        base: BUFFER_VA,
+        start: 0,
+        end: 0,
+        fence: Some(fence),
+        interrupt: false,
+    };
+    let root = Gpu::root();
+    let cases: [(&str, [u64; 4]); 8] = [
+        ("root absent", [root.0 & !1, 7, 0, 0]),
+        ("root writable", [root.0 | Entry::WRITE, 7, 0, 0]),
+        ("root large", [root.0 | Entry::LARGE, 7, 0, 0]),
+        ("root reserved", [root.0 | (1 << 60), 7, 0, 0]),
+        ("the system's", [root.0, 0, 0, 0]),
+        ("wide identifier", [root.0, 0x1_0000, 0, 0]),
+        ("reserved word 2", [root.0, 7, 1, 0]),
+        ("reserved word 3", [root.0, 7, 0, 1 << 63]),
+    ];
+    for (name, words) in cases {
+        for (i, word) in (0..).zip(words) {
+            gpu.set_vram64(CONTEXT + 64 + i * 8, word);
+        }
+        let address = vram::BASE + CONTEXT + 64;
+        let fault = gpu.run_to_fault(0, &[Command::Nop { words: 2 }, exec(address, 55)]);
+        let expected = Record {
+            engine: 0,
+            reason: Reason::BadContext,
+            asid: 0,
+            context_id: 0,
+            access: Access::Fetch,
+            detail: 0,
+            address,
+            fence: 55,
+            command: 8,
+            pc: Record::NO_PC,
+        };
+        assert_eq!(fault, expected, "{name}");
+        gpu.reset_engine(0);
+        gpu.start_engine(0);
+    }
+    // Where there is none.
+    let fault = gpu.run_to_fault(0, &[exec(64, 56)]);
+    assert_eq!(
+        (fault.reason, fault.access, fault.address, fault.fence),
+        (Reason::AddressRange, Access::Fetch, 64, 56)
+    );
+    gpu.reset_engine(0);
+    gpu.start_engine(0);
+    // A descriptor that cannot be written is a fault at the packet's end.
+    let page = gpu.set_gart(
+        0,
+        Entry::gart(
+            skua_spec::address::BusAddr(crate::harness::BUS + crate::harness::SYSTEM_FREE),
+            false,
+            true,
+        ),
+    );
+    gpu.set_system64(crate::harness::SYSTEM_FREE, root.0);
+    gpu.set_system64(crate::harness::SYSTEM_FREE + 8, 7 | (9 << 32));
+    let fault = gpu.run_to_fault(0, &[exec(page, 57)]);
+    assert_eq!(
+        (fault.reason, fault.access, fault.address),
+        (Reason::ReadOnly, Access::Write, page + 0x20)
+    );
+    assert_eq!((fault.asid, fault.context_id, fault.command), (7, 9, 0));
+    assert_eq!(gpu.engine64(0, status::engine::COMPLETED_FENCE), 0);
+}
+
+#[test]
+fn fetching_where_nothing_is() {
+    let mut gpu = Gpu::new();
+    let exec = Command::Exec {
+        context: vram::BASE + CONTEXT,
+        base: 0x7777_0000,
+        start: 8,
+        end: 16,
+        fence: Some(3),
+        interrupt: false,
+    };
+    let fault = gpu.run_to_fault(0, &[exec]);
+    let mut expected = Record {
+        engine: 0,
+        reason: Reason::NotPresent,
+        asid: ASID,
+        context_id: CONTEXT_ID,
+        access: Access::Fetch,
+        detail: 3,
+        address: 0x7777_0008,
+        fence: 3,
+        command: 0x7777_0008,
+        pc: Record::NO_PC,
+    };
+    expected.detail = fault.detail;
+    assert_eq!(fault, expected);
+    gpu.reset_engine(0);
+    gpu.start_engine(0);
+    // The operands lie on a page that is not there: the address of the first byte missing.
+    let end = DATA_VA + crate::harness::DATA_BYTES;
+    gpu.set_vram(
+        DATA + crate::harness::DATA_BYTES - 8,
+        &0x0100_0006_u64.to_le_bytes(),
+    );
+    let exec = Command::Exec {
+        context: vram::BASE + CONTEXT,
+        base: end - 8,
+        start: 0,
+        end: 64,
+        fence: None,
+        interrupt: false,
+    };
+    let fault = gpu.run_to_fault(0, &[exec]);
+    assert_eq!(
+        (
+            fault.reason,
+            fault.access,
+            fault.address,
+            fault.command,
+            fault.fence
+        ),
+        (Reason::NotPresent, Access::Fetch, end, end - 8, 0)
+    );
+    gpu.reset_engine(0);
+    gpu.start_engine(0);
+    // A program that is not there.
+    let mut dispatch = dispatch_of(&gpu, "exit");
+    dispatch.program = end - 8;
+    dispatch.program_bytes = 16;
+    let fault = gpu.run_buffer_to_fault(0, &[Command::Dispatch(dispatch)]);
+    let mut expected = gpu.expect(0, Reason::NotPresent, Access::Fetch, end);
+    expected.detail = fault.detail;
+    assert_eq!(fault, expected);
+}
+
+#[test]
+fn faults_of_programs() {
+    let mut gpu = Gpu::new();
+    let hole = 0x3333_0000_0000_u64;
+    let load = format!("mov r2, {}\n mov r3, {}\n", hole as u32, hole >> 32);
+    let read_only = format!(
+        "mov r2, {}\n mov r3, {}\n",
+        BUFFER_VA as u32,
+        BUFFER_VA >> 32
+    );
+    let good = format!("mov r2, {}\n mov r3, {}\n", DATA_VA as u32, DATA_VA >> 32);
+    let cases: Vec<(String, Reason, Access, u64, u32, u32)> = vec![
+        (
+            "trap 0xabcd".into(),
+            Reason::Trap,
+            Access::None,
+            0,
+            0xabcd,
+            0,
+        ),
+        ("nop\n nop\n".into(), Reason::PcRange, Access::None, 0, 0, 2),
+        ("bra @77".into(), Reason::PcRange, Access::None, 0, 0, 77),
+        (
+            "bra @0xffffffff".into(),
+            Reason::PcRange,
+            Access::None,
+            0,
+            0,
+            u32::MAX,
+        ),
+        (
+            "nop\n arg r0, 2".into(),
+            Reason::ArgumentRange,
+            Access::None,
+            0,
+            2,
+            1,
+        ),
+        (
+            "arg r0, 31".into(),
+            Reason::ArgumentRange,
+            Access::None,
+            0,
+            31,
+            0,
+        ),
+        (
+            "lds.32 r0, [r1]".into(),
+            Reason::SharedRange,
+            Access::None,
+            0,
+            0,
+            0,
+        ),
+        (
+            ".shared 8\n lds.64 r0, [r2 + 8]".into(),
+            Reason::SharedRange,
+            Access::None,
+            0,
+            0,
+            0,
+        ),
+        (
+            ".shared 8\n sts.32 [r1 - 4], r0".into(),
+            Reason::SharedRange,
+            Access::None,
+            0,
+            0,
+            0,
+        ),
+        (
+            ".shared 7\n sts.32 [r1 + 4], r0".into(),
+            Reason::SharedRange,
+            Access::None,
+            0,
+            0,
+            0,
+        ),
+        (
+            ".shared 64\n sts.32 [r1 + 2], r0".into(),
+            Reason::Misaligned,
+            Access::None,
+            0,
+            0,
+            0,
+        ),
+        (
+            ".shared 64\n lds.u16 r0, [r1 + 1]".into(),
+            Reason::Misaligned,
+            Access::None,
+            0,
+            0,
+            0,
+        ),
+        (
+            ".shared 64\n lds.64 r0, [r2 + 4]".into(),
+            Reason::Misaligned,
+            Access::None,
+            0,
+            0,
+            0,
+        ),
+        (
+            ".shared 64\n mov r1, 1\n atoms.add r0, [r1], r3".into(),
+            Reason::Misaligned,
+            Access::None,
+            0,
+            0,
+            1,
+        ),
+        (
+            format!("{load} ld.u8 r0, [r2 + 3]"),
+            Reason::NotPresent,
+            Access::Read,
+            hole + 3,
+            3,
+            2,
+        ),
+        (
+            format!("{load} ld.32 r0, [r2 - 4]"),
+            Reason::NotPresent,
+            Access::Read,
+            hole - 4,
+            3,
+            2,
+        ),
+        (
+            format!("{load} st.64 [r2], r0"),
+            Reason::NotPresent,
+            Access::Write,
+            hole,
+            3,
+            2,
+        ),
+        (
+            format!("{load} atom.add r0, [r2], r1"),
+            Reason::NotPresent,
+            Access::Atomic,
+            hole,
+            3,
+            2,
+        ),
+        (
+            format!("{load} atom.cas.64 r0, [r2], r4, r6"),
+            Reason::NotPresent,
+            Access::Atomic,
+            hole,
+            3,
+            2,
+        ),
+        (
+            format!("{load} ld.32 r0, [r2 + 2]"),
+            Reason::Misaligned,
+            Access::Read,
+            hole + 2,
+            0,
+            2,
+        ),
+        (
+            format!("{load} st.16 [r2 + 1], r0"),
+            Reason::Misaligned,
+            Access::Write,
+            hole + 1,
+            0,
+            2,
+        ),
+        (
+            format!("{load} ld.64 r0, [r2 + 4]"),
+            Reason::Misaligned,
+            Access::Read,
+            hole + 4,
+            0,
+            2,
+        ),
+        (
+            format!("{read_only} st.8 [r2], r0"),
+            Reason::ReadOnly,
+            Access::Write,
+            BUFFER_VA,
+            0,
+            2,
+        ),
+        (
+            format!("{read_only} ld.32 r0, [r2]\n st.32 [r2], r0"),
+            Reason::ReadOnly,
+            Access::Write,
+            BUFFER_VA,
+            0,
+            3,
+        ),
+        (
+            format!("{read_only} atom.or r0, [r2], r1"),
+            Reason::ReadOnly,
+            Access::Atomic,
+            BUFFER_VA,
+            0,
+            2,
+        ),
+        (
+            format!("{good} add r2, r2, 1\n atom.xchg r0, [r2], r1"),
+            Reason::Misaligned,
+            Access::Atomic,
+            DATA_VA + 1,
+            0,
+            3,
+        ),
+        (
+            "mov r3, 0x10000\n ld.32 r0, [r2]".into(),
+            Reason::AddressRange,
+            Access::Read,
+            1 << 48,
+            0,
+            1,
+        ),
+        (
+            "ld.32 r0, [r2 - 4]".into(),
+            Reason::AddressRange,
+            Access::Read,
+            u64::MAX - 3,
+            0,
+            0,
+        ),
+    ];
+    for (source, reason, access, address, detail, pc) in cases {
+        let mut dispatch = dispatch_of(&gpu, &source);
+        dispatch.argument_count = 2;
+        let fault = gpu.run_buffer_to_fault(0, &[Command::Dispatch(dispatch)]);
+        let mut expected = gpu.expect(0, reason, access, address);
+        (expected.detail, expected.pc) = (detail, pc);
+        assert_eq!(fault, expected, "{source}");
+        gpu.reset_engine(0);
+        gpu.start_engine(0);
+    }
+    // An instruction that is none, though it is never reached.
+    for bad in [0x04 | (1 << 8), 0xff, 0x10 | (64 << 8), 0x28 | (1 << 8)] {
+        let dispatch = dispatch_of(&gpu, "exit\n exit");
+        gpu.set_vram64(DATA + 8, bad);
+        let fault = gpu.run_buffer_to_fault(0, &[Command::Dispatch(dispatch)]);
+        let mut expected = gpu.expect(0, Reason::BadInstruction, Access::None, 0);
+        expected.pc = 1;
+        assert_eq!(fault, expected, "{bad:#x}");
+        gpu.reset_engine(0);
+        gpu.start_engine(0);
+    }
+}
+
+#[test]
+fn a_fault_stops_its_engine_alone() {
+    let mut gpu = Gpu::new();
+    gpu.run_words_to_fault(0, &[0xff00_0002, 0]);
+    assert_eq!(gpu.state(0), EngineState::Faulted as u32);
+    for _ in 0..3 {
+        gpu.run_buffer(
+            1,
+            &[Command::Signal {
+                address: DATA_VA,
+                value: 1,
+            }],
+        );
+    }
+    // What stands behind the fault never runs.
+    gpu.start(
+        0,
+        &[Command::Signal {
+            address: vram::BASE + DATA,
+            value: 5,
+        }],
+    );
+    gpu.invalidate(regs::INVALIDATE_ALL);
+    assert_eq!(gpu.state(0), EngineState::Faulted as u32);
+    assert_eq!(gpu.vram64(DATA), 1);
+    gpu.reset_engine(0);
+    gpu.start_engine(0);
+    gpu.run(0, &[Command::Nop { words: 2 }]);
+    assert_eq!(gpu.counter(Counter::Fault), 1);
+    assert_eq!(gpu.counter(Counter::FaultInterrupt), 1);
+}
+
+#[test]
+fn the_ring_of_records_fills_and_goes_round() {
+    let mut gpu = Gpu::new();
+    let one = |gpu: &mut Gpu| {
+        gpu.push_words(1, &[0xff00_0002, 0]);
+        gpu.doorbell(1);
+        gpu.wait_state(1, EngineState::Faulted);
+        let count = gpu.counter(Counter::FaultInterrupt);
+        gpu.reset_engine(1);
+        gpu.start_engine(1);
+        count
+    };
+    let dropped = |gpu: &Gpu| gpu.system32(STATUS + status::FAULTS_DROPPED);
+    for i in 0..32 {
+        one(&mut gpu);
+        gpu.wait_for("a record", |gpu| gpu.fault_put() == i + 1);
+    }
+    assert_eq!(dropped(&gpu), 0);
+    for i in 0..3 {
+        one(&mut gpu);
+        gpu.wait_for("a drop", |gpu| dropped(gpu) == i + 1);
+    }
+    assert_eq!(gpu.fault_put(), 32);
+    for number in 0..32 {
+        assert_eq!(gpu.fault(number).map(|(_, n)| n), Some(number));
+    }
+    // Room for one.
+    gpu.write(regs::FAULT_GET, 1);
+    one(&mut gpu);
+    gpu.wait_for("a record", |gpu| gpu.fault_put() == 33);
+    assert_eq!(gpu.fault(0).map(|(_, n)| n), Some(32));
+    // A count from the future is a full ring.
+    gpu.write(regs::FAULT_GET, 34);
+    one(&mut gpu);
+    gpu.wait_for("a drop", |gpu| dropped(gpu) == 4);
+    assert_eq!(gpu.counter(Counter::FaultInterrupt), 37);
+    let _ = (ENTRIES, Target::Vram(skua_spec::address::GpuPhys(0)));
+}

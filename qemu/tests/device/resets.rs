@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Resets of an engine and of the adapter, in every state.
+
+use skua_asm::assemble;
+use skua_gpu::vram;
+use skua_spec::command::{Command, Dispatch, MAX_ARGUMENTS};
+use skua_spec::regs::{self, engine, engine_reg};
+use skua_spec::status::{self, Counter, EngineState};
+
+use crate::harness::{Gpu, DATA, DATA_VA, STATUS};
+
+/// A program that never ends.
+fn endless(gpu: &Gpu) -> Command {
+    let program = assemble("again: bra again\n").unwrap().bytes();
+    gpu.set_vram(DATA, &program);
+    Command::Dispatch(Dispatch {
+        program: DATA_VA,
+        program_bytes: program.len() as u32,
+        shared_bytes: 0,
+        groups: [1; 3],
+        threads: [1; 3],
+        arguments: [0; MAX_ARGUMENTS],
+        argument_count: 0,
+    })
+}
+
+/// Ways to keep an engine busy without end.
+fn jobs(gpu: &Gpu) -> Vec<(Command, EngineState)> {
+    gpu.set_vram64(DATA + 0x1000, 0);
+    vec![
+        (endless(gpu), EngineState::Running),
+        (
+            Command::Wait {
+                address: DATA_VA + 0x1000,
+                value: 1,
+            },
+            EngineState::Waiting,
+        ),
+        // Four thousand million rows of one byte.
+        (
+            Command::Copy2d {
+                source: DATA_VA,
+                destination: DATA_VA + 0x2000,
+                bytes: 1,
+                source_pitch: 1,
+                destination_pitch: 1,
+                rows: 1,
+            },
+            EngineState::Idle,
+        ),
+    ]
+}
+
+#[test]
+fn an_engine_reset_stops_everything_and_nothing_else() {
+    let mut gpu = Gpu::new();
+    for (job, state) in jobs(&gpu) {
+        let (exec, _) = gpu.exec(0, &[job]);
+        gpu.start(0, &[exec]);
+        gpu.wait_state(0, state);
+        gpu.reset_engine(0);
+        assert_eq!(gpu.state(0), EngineState::Disabled as u32);
+        assert_eq!(gpu.head(0), 0);
+        assert_eq!(gpu.engine64(0, status::engine::CURRENT_FENCE), 0);
+        assert_eq!(gpu.read(engine_reg(0, engine::CTRL)), 0);
+        assert_eq!(gpu.read(engine_reg(0, engine::STATUS)), 0);
+        assert_eq!(gpu.read(engine_reg(0, engine::HEAD)), 0);
+        assert_eq!(gpu.read(engine_reg(0, engine::TAIL)), 0);
+        // The other engine works, and so does this one again.
+        gpu.run(1, &[Command::Nop { words: 2 }]);
+        gpu.start_engine(0);
+        gpu.run_buffer(
+            0,
+            &[Command::Signal {
+                address: DATA_VA + 0x3000,
+                value: 9,
+            }],
+        );
+    }
+    assert_eq!(gpu.counter(Counter::EngineReset), 3);
+    assert_eq!(gpu.counter(Counter::Fault), 0);
+}
+
+#[test]
+fn a_long_transfer_stops() {
+    let mut gpu = Gpu::new();
+    // 2^30 words over one page, through 512 times 512 equal entries.
+    let table = gpu.new_table();
+    let page = skua_spec::mmu::Entry::page(
+        skua_spec::mmu::Target::Vram(skua_spec::address::GpuPhys(vram::BASE + DATA)),
+        skua_spec::mmu::PageSize::Size4K,
+        true,
+        false,
+    );
+    let upper = gpu.new_table();
+    let target = |at| skua_spec::mmu::Target::Vram(skua_spec::address::GpuPhys(vram::BASE + at));
+    for i in 0..512 {
+        gpu.set_vram64(table + i * 8, page.0);
+        gpu.set_vram64(upper + i * 8, skua_spec::mmu::Entry::table(target(table)).0);
+    }
+    let at = gpu.entry_at(0x2000_0000_0000, 2);
+    for i in 0..512 - (at % 4096) / 8 {
+        gpu.set_vram64(at + i * 8, skua_spec::mmu::Entry::table(target(upper)).0);
+    }
+    let (exec, _) = gpu.exec(
+        1,
+        &[Command::Fill {
+            pattern: 3,
+            address: 0x2000_0000_0000,
+            bytes: 1 << 38,
+        }],
+    );
+    gpu.start(1, &[exec]);
+    // Time shows while it runs.
+    gpu.wait_for("ticks", |gpu| gpu.ticks(1) > 200_000);
+    assert_eq!(gpu.state(1), EngineState::Running as u32);
+    gpu.invalidate(regs::INVALIDATE_ALL);
+    gpu.reset_engine(1);
+}
+
+#[test]
+fn resets_are_counted_one_by_one() {
+    let mut gpu = Gpu::new();
+    for _ in 0..10 {
+        gpu.write(engine_reg(1, engine::CTRL), engine::CTRL_RESET);
+    }
+    gpu.wait_for("all resets", |gpu| {
+        gpu.engine32(1, status::engine::RESET_ACK) == 10
+    });
+    assert_eq!(gpu.counter(Counter::EngineReset), 10);
+    // Reset and enable in one write is a reset.
+    gpu.write(
+        engine_reg(1, engine::CTRL),
+        engine::CTRL_RESET | engine::CTRL_ENABLE,
+    );
+    gpu.wait_for("the reset", |gpu| {
+        gpu.engine32(1, status::engine::RESET_ACK) == 11
+    });
+    assert_eq!(gpu.read(engine_reg(1, engine::CTRL)), 0);
+    gpu.start_engine(1);
+    gpu.run(1, &[Command::Nop { words: 2 }]);
+}
+
+#[test]
+fn the_completed_fence_outlives_an_engine_reset() {
+    let mut gpu = Gpu::new();
+    gpu.run_buffer(0, &[]);
+    let fence = gpu.engine64(0, status::engine::COMPLETED_FENCE);
+    let ticks = gpu.ticks(0);
+    gpu.reset_engine(0);
+    assert_eq!(gpu.engine64(0, status::engine::COMPLETED_FENCE), fence);
+    assert_eq!(gpu.ticks(0), ticks);
+}
+
+/// Resets the adapter and waits for it.
+fn reset_adapter(gpu: &Gpu) {
+    gpu.write(regs::DEVICE_CTRL, regs::DEVICE_CTRL_RESET);
+    gpu.wait_for("the adapter", |gpu| {
+        gpu.read(regs::DEVICE_STATUS) == regs::DEVICE_STATUS_READY
+    });
+}
+
+#[test]
+fn an_adapter_reset_is_a_new_beginning() {
+    let mut gpu = Gpu::new();
+    for (job, state) in jobs(&gpu) {
+        let (exec, _) = gpu.exec(0, &[job]);
+        gpu.start(0, &[exec]);
+        gpu.wait_state(0, state);
+        gpu.invalidate(regs::INVALIDATE_ALL);
+        gpu.run_to_fault(
+            1,
+            &[Command::Fill {
+                pattern: 0,
+                address: 0,
+                bytes: 4,
+            }],
+        );
+        gpu.write(regs::SCRATCH, 77);
+        gpu.set_vram64(DATA, 0x1122_3344_5566_7788);
+        let page = gpu.system_bytes(STATUS, 4096);
+        reset_adapter(&gpu);
+        // The status page is not written any more.
+        assert_eq!(gpu.system_bytes(STATUS, 4096), page);
+        for (offset, _) in [
+            (regs::SCRATCH, 0),
+            (regs::STATUS_LO, 0),
+            (regs::STATUS_CTRL, 0),
+        ] {
+            assert_eq!(gpu.read(offset), 0, "{offset:#x}");
+        }
+        for register in [regs::GART_PAGES, regs::GART_TABLE_HI, regs::FAULT_GET] {
+            assert_eq!(gpu.read(register), 0, "{register:#x}");
+        }
+        for index in 0..2 {
+            for register in [
+                engine::STATUS,
+                engine::RING_BASE_HI,
+                engine::RING_SIZE,
+                engine::HEAD,
+                engine::TAIL,
+                engine::CTRL,
+            ] {
+                assert_eq!(gpu.read(engine_reg(index, register)), 0);
+            }
+        }
+        // VRAM is lost, and not zero.
+        let lost = gpu.vram64(DATA);
+        assert!(lost != 0x1122_3344_5566_7788 && lost != 0, "{lost:#x}");
+        gpu.set_up();
+        gpu.wait_for("ticks from the start", |gpu| gpu.ticks(0) == 0);
+        gpu.wait_for("invalidations from the start", |gpu| {
+            gpu.engine32(0, status::engine::INVALIDATE_ACK) == 0
+        });
+        assert_eq!(gpu.fault_put(), 0);
+        gpu.run_buffer(
+            0,
+            &[Command::Signal {
+                address: DATA_VA,
+                value: 1,
+            }],
+        );
+        jobs(&gpu);
+    }
+    assert_eq!(gpu.counter(Counter::DeviceReset), 3);
+}
+
+#[test]
+fn an_adapter_reset_keeps_the_count_of_engine_resets() {
+    let mut gpu = Gpu::new();
+    gpu.reset_engine(1);
+    gpu.reset_engine(1);
+    reset_adapter(&gpu);
+    gpu.set_up();
+    gpu.wait_for("the count", |gpu| {
+        gpu.engine32(1, status::engine::RESET_ACK) == 2
+    });
+}
+
+#[test]
+fn registers_are_deaf_during_an_adapter_reset() {
+    let gpu = Gpu::bare();
+    // A reset upon a reset, and writes at once behind it: either deaf, or after the reset.
+    for i in 0..50 {
+        gpu.device.reset();
+        gpu.write(regs::DEVICE_CTRL, regs::DEVICE_CTRL_RESET);
+        gpu.write(regs::SCRATCH, i + 1);
+        let scratch = gpu.read(regs::SCRATCH);
+        assert!(scratch == 0 || scratch == i + 1);
+        gpu.wait_for("the adapter", |gpu| gpu.device.is_ready());
+    }
+}
+
+#[test]
+fn a_device_can_be_dropped_at_work() {
+    for index in 0..3 {
+        let mut gpu = Gpu::new();
+        let (job, state) = jobs(&gpu)[index];
+        let (exec, _) = gpu.exec(0, &[job]);
+        gpu.start(0, &[exec]);
+        gpu.wait_state(0, state);
+    }
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! System memory that comes and goes under load.
+
+use std::sync::Arc;
+
+use skua_gpu::bus::{Backing, MapError};
+use skua_gpu::vram;
+use skua_spec::address::BusAddr;
+use skua_spec::command::Command;
+use skua_spec::fault::{Access, Reason};
+use skua_spec::mmu::{Entry, PageSize, Target};
+use skua_spec::regs;
+use skua_spec::status::Counter;
+use vm_memory::MmapRegion;
+
+use crate::harness::{Gpu, BUS, DATA, DATA_VA, SYSTEM_BYTES, SYSTEM_FREE};
+
+/// A second range of the bus.
+const OTHER: u64 = 0x40_0000_0000;
+
+#[test]
+fn mappings_that_break_the_rules() {
+    let gpu = Gpu::bare();
+    let map = |address, bytes, offset| gpu.device.dma_map(address, bytes, gpu.backing(offset));
+    assert_eq!(map(OTHER + 1, 0x1000, 0), Err(MapError::Misaligned));
+    assert_eq!(map(OTHER, 0x1001, 0), Err(MapError::Misaligned));
+    assert_eq!(map(OTHER, 0x1000, 8), Err(MapError::Misaligned));
+    assert_eq!(map(OTHER, 0, 0), Err(MapError::Misaligned));
+    assert_eq!(map(1 << 48, 0x1000, 0), Err(MapError::OutOfRange));
+    assert_eq!(
+        map((1 << 48) - 0x1000, 0x2000, 0),
+        Err(MapError::OutOfRange)
+    );
+    assert_eq!(map(u64::MAX - 0xfff, 0x1000, 0), Err(MapError::OutOfRange));
+    assert_eq!(map(OTHER, SYSTEM_BYTES, 0x1000), Err(MapError::OutOfRange));
+    for (address, bytes) in [
+        (BUS, 0x1000),
+        (BUS - 0x1000, 0x2000),
+        (BUS + SYSTEM_BYTES - 0x1000, 0x2000),
+    ] {
+        assert_eq!(map(address, bytes, 0), Err(MapError::Overlap));
+    }
+    assert_eq!(map(OTHER, 0x1000, 0), Ok(()));
+    assert_eq!(map(BUS - 0x1000, 0x1000, 0), Ok(()));
+}
+
+#[test]
+fn unmapping_cuts_what_reaches_over() {
+    let mut gpu = Gpu::new();
+    let page = |i: u64| BUS + SYSTEM_FREE + i * 0x1000;
+    for i in 0..8 {
+        gpu.set_gart(i, Entry::gart(BusAddr(page(i)), true, true));
+    }
+    gpu.device.dma_unmap(page(2), 0x3000);
+    let mut answers = Vec::new();
+    for i in 0..8 {
+        let signal = Command::Signal {
+            address: skua_gpu::gart::BASE + i * 0x1000,
+            value: 40 + i,
+        };
+        gpu.start(1, &[signal]);
+        gpu.wait_for("an end", |gpu| {
+            gpu.head(1) == gpu.tail(1) && gpu.system64(SYSTEM_FREE + i * 0x1000) == 40 + i
+                || gpu.state(1) == 4
+        });
+        answers.push(gpu.state(1) != 4);
+        if gpu.state(1) == 4 {
+            assert_eq!(gpu.wait_fault().reason, Reason::BusError);
+            gpu.reset_engine(1);
+            gpu.start_engine(1);
+        }
+    }
+    assert_eq!(answers, [true, true, false, false, false, true, true, true]);
+}
+
+#[test]
+fn permissions_of_the_bus() {
+    let mut gpu = Gpu::new();
+    let region = Arc::new(MmapRegion::new(0x1000).unwrap());
+    let signal = |address| Command::Signal { address, value: 1 };
+    let wait = |address| Command::Wait { address, value: 0 };
+    let page = gpu.set_gart(1, Entry::gart(BusAddr(OTHER), true, true));
+    for (readable, writable) in [(true, false), (false, true)] {
+        let backing = Backing {
+            region: Arc::clone(&region),
+            offset: 0,
+            readable,
+            writable,
+        };
+        gpu.device.dma_map(OTHER, 0x1000, backing).unwrap();
+        let (good, bad, access) = if writable {
+            (signal(page), wait(page), Access::Read)
+        } else {
+            (wait(page), signal(page), Access::Write)
+        };
+        gpu.run(1, &[good]);
+        let fault = gpu.run_to_fault(1, &[bad]);
+        assert_eq!((fault.reason, fault.access), (Reason::BusError, access));
+        gpu.reset_engine(1);
+        gpu.start_engine(1);
+        gpu.device.dma_unmap(OTHER, 0x1000);
+    }
+}
+
+#[test]
+fn without_bus_mastering_nothing_answers() {
+    let mut gpu = Gpu::new();
+    let page = gpu.set_gart(1, Entry::gart(BusAddr(BUS + SYSTEM_FREE), true, true));
+    gpu.device.set_bus_master(false);
+    let errors = gpu.counter(Counter::BusError);
+    gpu.push(
+        1,
+        &[Command::Signal {
+            address: page,
+            value: 1,
+        }],
+    );
+    gpu.doorbell(1);
+    gpu.wait_for("bus errors", |gpu| gpu.counter(Counter::BusError) > errors);
+    gpu.wait_for("the fault", |gpu| {
+        gpu.read(regs::engine_reg(1, regs::engine::STATUS)) == 4
+    });
+    assert_eq!(gpu.system64(SYSTEM_FREE), 0);
+    gpu.device.set_bus_master(true);
+    gpu.reset_engine(1);
+    gpu.start_engine(1);
+    gpu.run(
+        1,
+        &[Command::Signal {
+            address: page,
+            value: 1,
+        }],
+    );
+}
+
+/// While both engines write to system memory without end, its pages are taken away: when that
+/// returns, no byte of them changes any more.
+#[test]
+fn no_access_after_an_unmap() {
+    let mut gpu = Gpu::new();
+    let program = skua_asm::assemble(
+        ".arg64 target
+           arg r2, target
+           arg r3, target.hi
+         again: add r0, r0, 1
+           st.32 [r2], r0
+           bra again",
+    )
+    .unwrap();
+    gpu.set_vram(DATA, &program.bytes());
+    let va = 0x6000_0000;
+    for round in 0..10_u64 {
+        let region = Arc::new(MmapRegion::new(0x20_0000).unwrap());
+        let backing = Backing {
+            region: Arc::clone(&region),
+            offset: 0,
+            readable: true,
+            writable: true,
+        };
+        gpu.device.dma_map(OTHER, 0x20_0000, backing).unwrap();
+        gpu.map_page(va, Target::System(BusAddr(OTHER)), PageSize::Size2M, true);
+        let dispatch = program
+            .dispatch(DATA_VA, [1; 3], |_| Some(va + 0x1000 * round))
+            .unwrap();
+        let (compute, _) = gpu.exec(0, &[Command::Dispatch(dispatch)]);
+        let fills: Vec<_> = (0..2000)
+            .map(|i| Command::Fill {
+                pattern: i,
+                address: va + 0x10_0000,
+                bytes: 0x10_0000,
+            })
+            .collect();
+        let (copy, _) = gpu.exec(1, &fills);
+        gpu.start(0, &[compute]);
+        gpu.start(1, &[copy]);
+        let contents = || {
+            let mut bytes = vec![0; 0x20_0000];
+            vm_memory::VolatileMemory::as_volatile_slice(&*region).copy_to(&mut bytes);
+            bytes
+        };
+        gpu.wait_for("writes", |_| {
+            let bytes = contents();
+            bytes[0x1000 * round as usize] != 0 && bytes[0x1f_fffc] > 1
+        });
+        gpu.device.dma_unmap(OTHER, 0x20_0000);
+        let before = contents();
+        // Both engines find out by themselves.
+        for _ in 0..2 {
+            assert_eq!(gpu.wait_fault().reason, Reason::BusError);
+        }
+        assert!(contents() == before);
+        for engine in 0..2 {
+            gpu.reset_engine(engine);
+            gpu.start_engine(engine);
+        }
+    }
+}
+
+#[test]
+fn a_ring_whose_memory_goes_away() {
+    let mut gpu = Gpu::new();
+    let page = gpu.set_gart(1, Entry::gart(BusAddr(BUS + SYSTEM_FREE), true, true));
+    gpu.reset_engine(1);
+    gpu.set_pair(regs::engine_reg(1, regs::engine::RING_BASE_LO), page);
+    gpu.write(
+        regs::engine_reg(1, regs::engine::CTRL),
+        regs::engine::CTRL_ENABLE,
+    );
+    gpu.device.dma_unmap(BUS + SYSTEM_FREE, 0x1000);
+    gpu.write(regs::engine_reg(1, regs::engine::DOORBELL), 8);
+    let fault = gpu.wait_fault();
+    assert_eq!(
+        (fault.reason, fault.access, fault.address, fault.command),
+        (Reason::BusError, Access::Fetch, page, 0)
+    );
+    let _ = vram::BASE;
+}

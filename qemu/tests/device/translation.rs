@@ -1,0 +1,489 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Page-table walks, the GART, and the TLB that keeps what it found.
+
+use skua_gpu::{gart, vram};
+use skua_spec::address::{BusAddr, GpuPhys};
+use skua_spec::command::Command;
+use skua_spec::fault::{Access, Reason};
+use skua_spec::mmu::{Entry, PageSize, Target};
+use skua_spec::regs;
+use skua_spec::status::Counter;
+
+use crate::harness::{
+    Gpu, ASID, BUS, CONTEXT, CONTEXT_ID, DATA, DATA_VA, SYSTEM_FREE, TABLES, VRAM_BYTES,
+};
+
+/// A page for the tests of this file.
+const VA: u64 = 0x1234_5678_9000;
+
+fn signal(address: u64, value: u64) -> Command {
+    Command::Signal { address, value }
+}
+
+fn in_vram(offset: u64) -> Target {
+    Target::Vram(GpuPhys(vram::BASE + offset))
+}
+
+fn in_system(offset: u64) -> Target {
+    Target::System(BusAddr(BUS + offset))
+}
+
+#[test]
+fn all_page_sizes_in_both_memories() {
+    let mut gpu = Gpu::new();
+    let va = 0x40_0000_0000;
+    // Targets are aligned to the page, and the pages lie at other offsets than their addresses.
+    for (i, size) in (0..).zip([PageSize::Size4K, PageSize::Size64K, PageSize::Size2M]) {
+        for (j, target) in [in_vram(0x40_0000), in_system(0x20_0000)]
+            .into_iter()
+            .enumerate()
+        {
+            let va = va + (i * 2 + j as u64) * 0x4000_0000;
+            gpu.map_page(va, target, size, true);
+            let last = size.bytes() - 8;
+            gpu.run_buffer(0, &[signal(va, 1 + i), signal(va + last, 2 + i)]);
+            let (first, last) = match target {
+                Target::Vram(_) => (gpu.vram64(0x40_0000), gpu.vram64(0x40_0000 + last)),
+                Target::System(_) => (gpu.system64(0x20_0000), gpu.system64(0x20_0000 + last)),
+            };
+            assert_eq!((first, last), (1 + i, 2 + i), "{size:?} {target:?}");
+            // One translation each.
+            gpu.invalidate(regs::INVALIDATE_ALL);
+        }
+    }
+}
+
+#[test]
+fn one_entry_of_a_64k_page_serves_all_of_it() {
+    let mut gpu = Gpu::new();
+    let va = 0x40_0000_0000;
+    gpu.map_page(va, in_vram(0x40_0000), PageSize::Size64K, true);
+    let (exec, fence) = gpu.exec(
+        0,
+        &(0..16)
+            .map(|i| signal(va + i * 4096, i))
+            .collect::<Vec<_>>(),
+    );
+    let misses = gpu.counter(Counter::TlbMiss);
+    gpu.start(0, &[exec]);
+    gpu.wait_fence(0, fence);
+    gpu.wait_idle(0);
+    // The buffer's page and the large page.
+    assert_eq!(gpu.counter(Counter::TlbMiss) - misses, 2);
+    assert!(gpu.counter(Counter::TlbHit) >= 15);
+    for i in 0..16 {
+        assert_eq!(gpu.vram64(0x40_0000 + i * 4096), i);
+    }
+}
+
+#[test]
+fn tables_in_system_memory() {
+    let mut gpu = Gpu::new();
+    // All four levels in system memory, at pages of their own.
+    let tables = [0, 0x1000, 0x2000, 0x3000].map(|o| SYSTEM_FREE + o);
+    gpu.set_system(SYSTEM_FREE, &[0; 0x4000]);
+    for (i, level) in (1..4).rev().enumerate() {
+        let slot = skua_spec::mmu::index(skua_spec::address::GpuVa(VA), level) as u64 * 8;
+        let next = Entry::table(in_system(tables[i + 1]));
+        gpu.set_system64(tables[i] + slot, next.0);
+    }
+    let slot = skua_spec::mmu::index(skua_spec::address::GpuVa(VA), 0) as u64 * 8;
+    let page = Entry::page(
+        in_system(SYSTEM_FREE + 0x8000),
+        PageSize::Size4K,
+        true,
+        true,
+    );
+    gpu.set_system64(tables[3] + slot, page.0);
+    // The buffer is in the page, too.
+    let command = signal(VA + 0x800, 0xabcd);
+    for (i, word) in (0..).zip(command.encode().words()) {
+        gpu.set_system(SYSTEM_FREE + 0x8000 + i * 4, &word.to_le_bytes());
+    }
+    gpu.write_context(CONTEXT + 64, 3, 4, Entry::table(in_system(tables[0])));
+    gpu.run(
+        1,
+        &[Command::Exec {
+            context: vram::BASE + CONTEXT + 64,
+            base: VA,
+            start: 0,
+            end: 24,
+            fence: None,
+            interrupt: false,
+        }],
+    );
+    assert_eq!(gpu.system64(SYSTEM_FREE + 0x8800), 0xabcd);
+}
+
+#[test]
+fn the_edge_of_the_space() {
+    let mut gpu = Gpu::new();
+    let last = (1 << 48) - 4096;
+    gpu.map_page(last, in_vram(DATA), PageSize::Size4K, true);
+    gpu.map_page(0, in_vram(DATA + 0x1000), PageSize::Size4K, true);
+    gpu.run_buffer(0, &[signal(last + 4088, 5), signal(0, 6)]);
+    assert_eq!((gpu.vram64(DATA + 4088), gpu.vram64(DATA + 0x1000)), (5, 6));
+    // A transfer goes up to the edge and not over it.
+    for (address, expected) in [
+        (1 << 48, 1 << 48),
+        (last + 0xffc, 1 << 48),
+        (1 << 63, 1 << 63),
+    ] {
+        let fill = Command::Fill {
+            pattern: 0,
+            address,
+            bytes: 8,
+        };
+        let fault = gpu.run_buffer_to_fault(0, &[fill]);
+        let record = gpu.expect(0, Reason::AddressRange, Access::Write, expected);
+        assert_eq!(fault, record);
+        gpu.reset_engine(0);
+        gpu.start_engine(0);
+    }
+}
+
+#[test]
+fn absent_at_each_level() {
+    let mut gpu = Gpu::new();
+    gpu.map_page(VA, in_vram(DATA), PageSize::Size4K, true);
+    for level in 0..4 {
+        let at = gpu.entry_at(VA, level);
+        let entry = gpu.vram64(at);
+        for absent in [0, !Entry::VALID] {
+            gpu.set_vram64(at, absent);
+            let fault = gpu.run_buffer_to_fault(0, &[signal(VA + 8, 1)]);
+            let mut expected = gpu.expect(0, Reason::NotPresent, Access::Write, VA + 8);
+            expected.detail = level;
+            assert_eq!(fault, expected);
+            gpu.reset_engine(0);
+            gpu.start_engine(0);
+        }
+        gpu.set_vram64(at, entry);
+    }
+    gpu.run_buffer(0, &[signal(VA + 8, 1)]);
+}
+
+#[test]
+fn each_malformed_bit_at_each_level() {
+    let mut gpu = Gpu::new();
+    gpu.map_page(VA, in_vram(DATA), PageSize::Size4K, true);
+    for level in 0..4 {
+        let at = gpu.entry_at(VA, level);
+        let entry = gpu.vram64(at);
+        for bit in 0..64 {
+            let bit = 1_u64 << bit;
+            let reserved = Entry::RESERVED & bit != 0;
+            let wrong = match bit {
+                Entry::WRITE => level > 0,
+                // The entries point at VRAM.
+                Entry::SNOOP => true,
+                // Level 0: the page's address is no multiple of 64 KiB.
+                Entry::LARGE => level != 1 && (level > 1 || entry & 0xf000 != 0),
+                _ => reserved,
+            };
+            if !wrong {
+                continue;
+            }
+            gpu.set_vram64(at, entry | bit);
+            let fault = gpu.run_buffer_to_fault(0, &[signal(VA, 1)]);
+            let mut expected = gpu.expect(0, Reason::BadEntry, Access::Write, VA);
+            expected.detail = level;
+            assert_eq!(fault, expected, "level {level}, bit {bit:#x}");
+            gpu.reset_engine(0);
+            gpu.start_engine(0);
+        }
+        gpu.set_vram64(at, entry);
+    }
+    // Large pages that are not aligned.
+    for (level, size, target) in [
+        (0, PageSize::Size64K, 0x40_1000),
+        (1, PageSize::Size2M, 0x50_0000),
+    ] {
+        let at = gpu.entry_at(VA, level);
+        let entry = gpu.vram64(at);
+        gpu.set_vram64(at, Entry::page(in_vram(target), size, true, false).0);
+        let fault = gpu.run_buffer_to_fault(0, &[signal(VA, 1)]);
+        assert_eq!((fault.reason, fault.detail), (Reason::BadEntry, level));
+        gpu.reset_engine(0);
+        gpu.start_engine(0);
+        gpu.set_vram64(at, entry);
+    }
+    gpu.run_buffer(0, &[signal(VA, 1)]);
+}
+
+#[test]
+fn read_only_pages() {
+    let mut gpu = Gpu::new();
+    for (i, size) in (0..).zip([PageSize::Size4K, PageSize::Size64K, PageSize::Size2M]) {
+        let va = 0x40_0000_0000 + i * 0x4000_0000;
+        gpu.map_page(va, in_vram(0x40_0000), size, false);
+        let read = Command::Wait {
+            address: va,
+            value: 0,
+        };
+        // A look does not make it writable.
+        gpu.run_buffer(0, &[read]);
+        for command in [
+            signal(va, 1),
+            Command::Fill {
+                pattern: 0,
+                address: va,
+                bytes: 4,
+            },
+            Command::Copy {
+                source: DATA_VA,
+                destination: va,
+                bytes: 4,
+            },
+        ] {
+            let fault = gpu.run_buffer_to_fault(0, &[command]);
+            assert_eq!(fault, gpu.expect(0, Reason::ReadOnly, Access::Write, va));
+            gpu.reset_engine(0);
+            gpu.start_engine(0);
+        }
+    }
+}
+
+#[test]
+fn nothing_behind_an_entry() {
+    let mut gpu = Gpu::new();
+    let outside = [
+        Target::Vram(GpuPhys(vram::BASE + VRAM_BYTES)),
+        Target::Vram(GpuPhys(vram::BASE - 4096)),
+        Target::Vram(GpuPhys(gart::BASE)),
+        Target::Vram(GpuPhys(0)),
+        Target::System(BusAddr(0)),
+        Target::System(BusAddr(BUS - 4096)),
+        Target::System(BusAddr(BUS + crate::harness::SYSTEM_BYTES)),
+        Target::System(BusAddr((1 << 52) - 4096)),
+    ];
+    for target in outside {
+        // As a page, and as each of the tables.
+        for level in 0..4 {
+            gpu.map_page(VA, in_vram(DATA), PageSize::Size4K, true);
+            let at = gpu.entry_at(VA, level);
+            let entry = gpu.vram64(at);
+            let bad = if level == 0 {
+                Entry::page(target, PageSize::Size4K, true, false)
+            } else {
+                Entry::table(target)
+            };
+            gpu.set_vram64(at, bad.0);
+            let fault = gpu.run_buffer_to_fault(0, &[signal(VA, 1)]);
+            let expected = gpu.expect(0, Reason::BusError, Access::Write, VA);
+            assert_eq!(fault, expected, "{target:?} {level}");
+            gpu.reset_engine(0);
+            gpu.start_engine(0);
+            gpu.set_vram64(at, entry);
+        }
+    }
+    assert!(gpu.counter(Counter::BusError) > 0);
+}
+
+#[test]
+fn the_gart_and_its_faults() {
+    let mut gpu = Gpu::new();
+    let good = Entry::gart(BusAddr(BUS + SYSTEM_FREE), true, true);
+    let vram = Entry::page(in_vram(DATA), PageSize::Size4K, true, false);
+    let end = gart::BASE + u64::from(gart::MAX_PAGES) * 4096;
+    let page = gart::BASE + 0x5000;
+    for (entry, reason) in [
+        (Entry(0), Reason::NotPresent),
+        (Entry(!Entry::VALID), Reason::NotPresent),
+        (vram, Reason::BadEntry),
+        (Entry(good.0 | Entry::LARGE), Reason::BadEntry),
+        (Entry(good.0 | (1 << 5)), Reason::BadEntry),
+        (Entry(good.0 | (1 << 63)), Reason::BadEntry),
+        (Entry(good.0 & !Entry::WRITE), Reason::ReadOnly),
+        (Entry::gart(BusAddr(0x1000), true, true), Reason::BusError),
+    ] {
+        gpu.set_gart(5, entry);
+        let fault = gpu.run_to_fault(1, &[signal(page + 8, 1)]);
+        assert_eq!(
+            (fault.reason, fault.access, fault.address, fault.detail),
+            (reason, Access::Write, page + 8, 0)
+        );
+        assert_eq!((fault.asid, fault.context_id, fault.fence), (0, 0, 0));
+        gpu.reset_engine(1);
+        gpu.start_engine(1);
+    }
+    for (address, reason) in [
+        // Behind the pages that are switched on.
+        (gart::BASE + 256 * 4096, Reason::NotPresent),
+        (end - 8, Reason::NotPresent),
+        (end, Reason::AddressRange),
+        (gart::BASE - 8, Reason::AddressRange),
+        (vram::BASE - 8, Reason::AddressRange),
+        (vram::BASE + VRAM_BYTES, Reason::AddressRange),
+        (0, Reason::AddressRange),
+        (BUS, Reason::AddressRange),
+        (u64::MAX - 7, Reason::AddressRange),
+    ] {
+        let fault = gpu.run_to_fault(1, &[signal(address, 1)]);
+        assert_eq!((fault.reason, fault.address), (reason, address));
+        gpu.reset_engine(1);
+        gpu.start_engine(1);
+    }
+    gpu.set_gart(5, good);
+    gpu.run(1, &[signal(page + 8, 1)]);
+    assert_eq!(gpu.system64(SYSTEM_FREE + 8), 1);
+    // A table that nothing answers at.
+    gpu.set_pair(regs::GART_TABLE_LO, 0x7000);
+    gpu.write(regs::GART_PAGES, 16);
+    gpu.invalidate(0);
+    let fault = gpu.run_to_fault(1, &[signal(page, 1)]);
+    assert_eq!((fault.reason, fault.address), (Reason::BusError, page));
+}
+
+/// What must make a stale translation go, and what must not.
+#[derive(Clone, Copy, Debug)]
+enum Flush {
+    Command(Option<u16>),
+    Register(u32),
+    EngineReset,
+    AnotherAsid,
+    AnotherAsidByRegister,
+    Nothing,
+    NewPacket,
+}
+
+#[test]
+fn the_tlb_keeps_what_it_found_until_it_is_flushed() {
+    let (old, new) = (DATA + 0x1_0000, DATA + 0x2_0000);
+    for (flush, goes) in [
+        (Flush::Nothing, false),
+        (Flush::NewPacket, false),
+        (Flush::AnotherAsid, false),
+        (Flush::AnotherAsidByRegister, false),
+        (Flush::Command(Some(ASID)), true),
+        (Flush::Command(None), true),
+        (Flush::Register(ASID.into()), true),
+        (Flush::Register(regs::INVALIDATE_ALL), true),
+        (Flush::EngineReset, true),
+    ] {
+        let mut gpu = Gpu::new();
+        gpu.map_page(VA, in_vram(old), PageSize::Size4K, true);
+        gpu.set_vram64(old, 0);
+        gpu.set_vram64(new, 0);
+        gpu.run_buffer(0, &[signal(VA, 1)]);
+        gpu.map_page(VA, in_vram(new), PageSize::Size4K, true);
+        match flush {
+            Flush::Nothing => {}
+            Flush::NewPacket => gpu.run_buffer(0, &[Command::FlushCache]),
+            Flush::Command(asid) => gpu.run(0, &[Command::FlushTlb { asid }]),
+            Flush::AnotherAsid => gpu.run(
+                0,
+                &[
+                    Command::FlushTlb {
+                        asid: Some(ASID + 1),
+                    },
+                    Command::FlushTlb { asid: Some(0) },
+                ],
+            ),
+            Flush::Register(value) => gpu.invalidate(value),
+            Flush::AnotherAsidByRegister => {
+                gpu.invalidate(u32::from(ASID) + 1);
+                gpu.invalidate(0);
+            }
+            Flush::EngineReset => {
+                gpu.reset_engine(0);
+                gpu.start_engine(0);
+            }
+        }
+        gpu.run_buffer(0, &[signal(VA, 2)]);
+        let expected = if goes { (1, 2) } else { (2, 0) };
+        assert_eq!((gpu.vram64(old), gpu.vram64(new)), expected, "{flush:?}");
+        // The other engine has a TLB of its own.
+        gpu.run_buffer(1, &[signal(VA, 3)]);
+        assert_eq!(gpu.vram64(new), 3, "{flush:?}");
+    }
+}
+
+#[test]
+fn a_stale_entry_keeps_its_write_bit_and_an_absent_one_is_not_kept() {
+    let mut gpu = Gpu::new();
+    // Absent: a fault, then present: no flush is needed.
+    let fault = gpu.run_buffer_to_fault(0, &[signal(VA, 1)]);
+    assert_eq!(fault.reason, Reason::NotPresent);
+    gpu.map_page(VA, in_vram(DATA), PageSize::Size4K, false);
+    let read = Command::Wait {
+        address: VA,
+        value: 0,
+    };
+    gpu.reset_engine(0);
+    gpu.start_engine(0);
+    gpu.run_buffer(0, &[read]);
+    // Now writable, but the TLB does not know.
+    gpu.map_page(VA, in_vram(DATA), PageSize::Size4K, true);
+    let fault = gpu.run_buffer_to_fault(0, &[signal(VA, 1)]);
+    assert_eq!(fault.reason, Reason::ReadOnly);
+    gpu.reset_engine(0);
+    gpu.start_engine(0);
+    gpu.run_buffer(0, &[signal(VA, 1)]);
+    // Taken away, but the TLB still knows it.
+    let at = gpu.entry_at(VA, 0);
+    gpu.set_vram64(at, 0);
+    gpu.run_buffer(0, &[signal(VA, 2)]);
+    assert_eq!(gpu.vram64(DATA), 2);
+    gpu.invalidate(ASID.into());
+    let fault = gpu.run_buffer_to_fault(0, &[signal(VA, 3)]);
+    assert_eq!((fault.reason, fault.detail), (Reason::NotPresent, 0));
+}
+
+#[test]
+fn the_gart_is_kept_as_well() {
+    let mut gpu = Gpu::new();
+    let page = gpu.set_gart(7, Entry::gart(BusAddr(BUS + SYSTEM_FREE), true, true));
+    gpu.run(1, &[signal(page, 1)]);
+    gpu.set_gart(
+        7,
+        Entry::gart(BusAddr(BUS + SYSTEM_FREE + 0x1000), true, true),
+    );
+    gpu.run(
+        1,
+        &[signal(page, 2), Command::FlushTlb { asid: Some(ASID) }],
+    );
+    gpu.run(1, &[signal(page, 3)]);
+    assert_eq!(gpu.system64(SYSTEM_FREE), 3);
+    gpu.run(1, &[Command::FlushTlb { asid: Some(0) }, signal(page, 4)]);
+    assert_eq!(gpu.system64(SYSTEM_FREE), 3);
+    assert_eq!(gpu.system64(SYSTEM_FREE + 0x1000), 4);
+    // Switched off: what is kept still works, the rest does not.
+    gpu.write(regs::GART_PAGES, 0);
+    gpu.run(1, &[signal(page, 5)]);
+    assert_eq!(gpu.system64(SYSTEM_FREE + 0x1000), 5);
+    gpu.invalidate(0);
+    let fault = gpu.run_to_fault(1, &[signal(page, 6)]);
+    assert_eq!(fault.reason, Reason::NotPresent);
+}
+
+#[test]
+fn address_spaces_do_not_mix() {
+    let mut gpu = Gpu::new();
+    // A second process with the same addresses and another page.
+    gpu.map_page(VA, in_vram(DATA), PageSize::Size4K, true);
+    gpu.run_buffer(0, &[signal(VA, 1)]);
+    let tables = gpu.vram_bytes(TABLES, 0x1_0000);
+    let other = 0x50_0000;
+    gpu.set_vram(other, &tables);
+    // The copy's tables still point at the original ones but for the root; give it an own way.
+    gpu.write_context(
+        CONTEXT + 64,
+        ASID + 1,
+        CONTEXT_ID + 1,
+        Entry::table(in_vram(other)),
+    );
+    let (mut exec, _) = gpu.exec(0, &[signal(VA, 2)]);
+    if let Command::Exec { context, .. } = &mut exec {
+        *context = vram::BASE + CONTEXT + 64;
+    }
+    let index = skua_spec::mmu::index(skua_spec::address::GpuVa(VA), 3) as u64 * 8;
+    gpu.set_vram64(other + index, 0);
+    let fault = gpu.run_to_fault(0, &[exec]);
+    assert_eq!(
+        (fault.reason, fault.detail, fault.asid, fault.context_id),
+        (Reason::NotPresent, 3, ASID + 1, CONTEXT_ID + 1)
+    );
+    assert_eq!(gpu.vram64(DATA), 1);
+}

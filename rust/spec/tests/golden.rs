@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The golden vectors of the manual (`Documentation/gpu/skua/golden`), made by hand: the crate must
+//! read them as the manual does, and write the same bytes.
+
+use skua_spec::command::Command;
+use skua_spec::context::Descriptor;
+use skua_spec::fault::{Reason, Record};
+use skua_spec::isa::{Instruction, Op};
+use skua_spec::mmu::{Entry, PageSize, Target};
+
+/// The lines of a file, cut at the bars.
+fn lines(name: &str) -> Vec<Vec<String>> {
+    let path = format!(
+        "{}/../../Documentation/gpu/skua/golden/{name}.txt",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    let text = std::fs::read_to_string(&path).expect(&path);
+    let lines: Vec<_> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split('|').map(|part| part.trim().to_owned()).collect())
+        .collect();
+    assert!(lines.len() > 2, "{path}");
+    lines
+}
+
+/// Groups of four bytes in memory order, as little-endian words.
+fn words(text: &str) -> Vec<u32> {
+    text.split_whitespace()
+        .map(|group| {
+            assert_eq!(group.len(), 8, "{text}");
+            u32::from_str_radix(group, 16).expect(text).swap_bytes()
+        })
+        .collect()
+}
+
+fn wide(text: &str) -> Vec<u64> {
+    words(text)
+        .chunks(2)
+        .map(|pair| u64::from(pair[0]) | (u64::from(pair[1]) << 32))
+        .collect()
+}
+
+fn list(values: &[u32]) -> String {
+    let all: Vec<_> = values.iter().map(|v| format!("{v:#x}")).collect();
+    all.join(",")
+}
+
+fn command(command: &Command) -> String {
+    let interrupt_text = |interrupt| if interrupt { " interrupt" } else { "" };
+    match *command {
+        Command::Nop { words } => format!("NOP words={words:#x}"),
+        Command::Fill {
+            pattern,
+            address,
+            bytes,
+        } => format!("FILL pattern={pattern:#x} address={address:#x} bytes={bytes:#x}"),
+        Command::Copy {
+            source,
+            destination,
+            bytes,
+        } => format!("COPY source={source:#x} destination={destination:#x} bytes={bytes:#x}"),
+        Command::Copy2d {
+            source,
+            destination,
+            bytes,
+            source_pitch,
+            destination_pitch,
+            rows,
+        } => format!(
+            "COPY_2D source={source:#x} destination={destination:#x} bytes={bytes:#x} \
+             source_pitch={source_pitch:#x} destination_pitch={destination_pitch:#x} rows={rows:#x}"
+        ),
+        Command::Dispatch(d) => format!(
+            "DISPATCH program={:#x} program_bytes={:#x} shared_bytes={:#x} groups={} threads={} \
+             arguments={}",
+            d.program,
+            d.program_bytes,
+            d.shared_bytes,
+            list(&d.groups),
+            list(&d.threads),
+            list(&d.arguments[..d.argument_count]),
+        ),
+        Command::Wait { address, value } => format!("WAIT address={address:#x} value={value:#x}"),
+        Command::Signal { address, value } => {
+            format!("SIGNAL address={address:#x} value={value:#x}")
+        }
+        Command::FlushTlb { asid: None } => "FLUSH_TLB all".to_owned(),
+        Command::FlushTlb { asid: Some(asid) } => format!("FLUSH_TLB asid={asid:#x}"),
+        Command::FlushCache => "FLUSH_CACHE".to_owned(),
+        Command::Exec {
+            context,
+            base,
+            start,
+            end,
+            fence,
+            interrupt,
+        } => format!(
+            "EXEC context={context:#x} base={base:#x} start={start:#x} end={end:#x}{}{}",
+            fence.map_or(String::new(), |fence| format!(" fence={fence:#x}")),
+            interrupt_text(interrupt)
+        ),
+        Command::Fence { fence, interrupt } => {
+            format!("FENCE fence={fence:#x}{}", interrupt_text(interrupt))
+        }
+    }
+}
+
+#[test]
+fn commands() {
+    for line in lines("commands") {
+        let words = words(&line[0]);
+        let found = match Command::decode(&words) {
+            Ok((decoded, len)) => {
+                assert_eq!(len, words.len(), "{line:?}");
+                // What stands behind the header of a NOP means nothing.
+                let compared = match decoded {
+                    Command::Nop { .. } => 1,
+                    _ => len,
+                };
+                assert_eq!(decoded.encode().words()[..compared], words[..compared]);
+                command(&decoded)
+            }
+            Err(reason) => format!("{reason:?}"),
+        };
+        assert_eq!(found, line[1]);
+    }
+}
+
+#[test]
+fn entries() {
+    for line in lines("entries") {
+        let level: u32 = line[0].parse().expect(&line[0]);
+        let entry = Entry(wide(&line[1])[0]);
+        let (kind, address) = match entry.target() {
+            Target::Vram(a) => ("vram", a.0),
+            Target::System(a) => ("system", a.0),
+        };
+        let found = if !entry.is_valid() {
+            "absent".to_owned()
+        } else if entry.is_malformed(level) {
+            "malformed".to_owned()
+        } else if level > 1 || (level == 1 && !entry.is_large()) {
+            assert_eq!(Entry::table(entry.target()), entry);
+            format!("table {kind} {address:#x}")
+        } else {
+            let (size, name) = match (level, entry.is_large()) {
+                (_, false) => (PageSize::Size4K, "4K"),
+                (0, true) => (PageSize::Size64K, "64K"),
+                (_, true) => (PageSize::Size2M, "2M"),
+            };
+            let (write, snoop) = (entry.is_writable(), entry.0 & Entry::SNOOP != 0);
+            assert_eq!(Entry::page(entry.target(), size, write, snoop), entry);
+            let bit = |set, name| if set { name } else { "" };
+            format!(
+                "page {name} {kind} {address:#x}{}{}",
+                bit(write, " write"),
+                bit(snoop, " snoop")
+            )
+        };
+        assert_eq!(found, line[2], "{line:?}");
+    }
+}
+
+#[test]
+fn contexts() {
+    for line in lines("contexts") {
+        let words: [u64; 4] = wide(&line[0]).try_into().expect(&line[0]);
+        let found = match Descriptor::from_words(words) {
+            Some(d) => {
+                assert_eq!(d.to_words(), words);
+                format!(
+                    "root={:#x} asid={:#x} context_id={:#x}",
+                    d.root.0, d.asid, d.context_id
+                )
+            }
+            None => format!("{:?}", Reason::BadContext),
+        };
+        assert_eq!(found, line[1], "{line:?}");
+    }
+}
+
+#[test]
+fn faults() {
+    for line in lines("faults") {
+        let words: [u64; 8] = wide(&line[0]).try_into().expect(&line[0]);
+        let (r, number) = Record::from_words(words).expect(&line[0]);
+        assert_eq!(r.to_words(number), words);
+        let found = format!(
+            "engine={} reason={:?} asid={:#x} context_id={:#x} access={:?} detail={:#x} \
+             address={:#x} fence={:#x} command={:#x} pc={:#x} number={number}",
+            r.engine,
+            r.reason,
+            r.asid,
+            r.context_id,
+            r.access,
+            r.detail,
+            r.address,
+            r.fence,
+            r.command,
+            r.pc
+        );
+        assert_eq!(found, line[1]);
+    }
+}
+
+#[test]
+fn instructions() {
+    for line in lines("instructions") {
+        let bits = wide(&line[0])[0];
+        let found = match Instruction::decode(bits) {
+            Some(i) => {
+                assert_eq!(i.encode(), bits);
+                format!(
+                    "{} rd={} ra={} rb={} imm={:#x}",
+                    i.op.mnemonic(),
+                    i.rd,
+                    i.ra,
+                    i.rb,
+                    i.imm
+                )
+            }
+            None => "undefined".to_owned(),
+        };
+        assert_eq!(found, line[1], "{line:?}");
+    }
+}
+
+/// What the arithmetic vectors compute is the device's to check; here only that each operation
+/// that computes something has one.
+#[test]
+fn arithmetic() {
+    let named: Vec<String> = lines("arithmetic")
+        .iter()
+        .map(|line| line[0].split_whitespace().next().unwrap_or("").to_owned())
+        .collect();
+    for name in &named {
+        assert!(Op::ALL.iter().any(|(_, text)| text == name), "{name}");
+    }
+    let computes = |op: Op| (0x10..0x50).contains(&(op as u8)) && op != Op::Lea;
+    for (_, name) in Op::ALL.iter().filter(|(op, _)| computes(*op)) {
+        assert!(named.iter().any(|n| n == name), "{name} has no vector");
+    }
+}
