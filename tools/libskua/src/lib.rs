@@ -1,3 +1,146 @@
 // SPDX-License-Identifier: MIT
 
 //! Safe access to a Skua GPU through its render node.
+//!
+//! Each ioctl of `include/uapi/drm/skua_drm.h` is a method here, with typed errors, restarted when
+//! a signal comes first; objects destroy their handles when they are dropped. The header says what
+//! each ioctl does and which errors it returns, the hardware manual what commands do. Nothing is
+//! global, nothing is printed, and no thread is started.
+//!
+//! | type | what it is |
+//! |---|---|
+//! | [`Device`] | an open render node; [`Device::enumerate`] finds them by PCI id |
+//! | [`Bo`], [`Mapping`] | memory, and how the CPU gets at it |
+//! | [`Vm`], [`Bind`] | an address space, and changes to it |
+//! | [`Context`], [`Submission`] | a queue of work, and work for it |
+//! | [`CommandBuffer`] | commands in memory |
+//! | [`Syncobj`], [`SyncEvent`], [`SyncFile`] | to wait for and to signal; for reactors; for others |
+//! | [`Error`], [`Outcome`] | what went wrong in a call; how work ended |
+//! | [`raw`] | the ioctls as they are, for tests |
+//!
+//! # A first program
+//!
+//! It fills VRAM with a pattern and copies it to where the CPU sees it.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use libskua::{Access, Bo, BoFlags, CommandBuffer, Context, Device, EngineKind, Vm};
+//!
+//! # fn main() -> Result<(), libskua::Error> {
+//! let device = Device::open_first()?;
+//!
+//! // Memory: one buffer object in VRAM, and one in system memory that the CPU can map.
+//! let size = 1 << 20;
+//! let vram = Bo::create(&device, size, device.vram(), BoFlags::empty())?;
+//! let result = Bo::create(&device, size, device.system(), BoFlags::CPU_ACCESS)?;
+//!
+//! // Addresses: the program chooses them.
+//! let vm = Vm::create(&device)?;
+//! let (vram_va, result_va, commands_va) = (0x1000_0000, 0x2000_0000, 0x3000_0000);
+//! vm.map(&vram, vram_va, Access::ReadWrite)?;
+//! vm.map(&result, result_va, Access::ReadWrite)?;
+//!
+//! // Commands.
+//! let mut commands = CommandBuffer::create(&vm, commands_va, 4096)?;
+//! commands
+//!     .fill(vram_va, size, 0xcafe_f00d)?
+//!     .copy(vram_va, result_va, size)?;
+//!
+//! // Work, and its end.
+//! let engine = device.engine(EngineKind::Copy).ok_or(libskua::Error::NoDevice)?;
+//! let context = Context::create(&vm, engine)?;
+//! context.run(&commands, Duration::from_secs(10))?;
+//! assert_eq!(result.map()?.read::<u32>(4096)?, 0xcafe_f00d);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Work that does not wait
+//!
+//! [`Context::run`] and [`Vm::map`] block. Everything can also be chained without the CPU, by
+//! syncobjs: here a bind, then two submissions to two engines, and one wait at the end.
+//!
+//! ```no_run
+//! # use libskua::{Access, Bo, CommandBuffer, Context, Deadline, Syncobj, Vm, Error};
+//! # fn f(device: &libskua::Device, vm: &Vm, bo: &Bo, upload: &Context, compute: &Context,
+//! #      first: &CommandBuffer, second: &CommandBuffer) -> Result<(), Error> {
+//! let timeline = Syncobj::create(device)?;
+//! vm.bind()
+//!     .map(bo, 0, 0x4000_0000, bo.size(), Access::ReadWrite)
+//!     .signal(&timeline, 1)
+//!     .submit()?;
+//! upload
+//!     .submission()
+//!     .commands(first)
+//!     .wait(&timeline, 1)
+//!     .signal(&timeline, 2)
+//!     .submit()?;
+//! compute
+//!     .submission()
+//!     .commands(second)
+//!     .wait(&timeline, 2)
+//!     .signal(&timeline, 3)
+//!     .submit()?;
+//! timeline.wait_done(3, Deadline::NEVER)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! In an asynchronous program, [`Syncobj::eventfd`] takes the place of the wait.
+//!
+//! # When work fails
+//!
+//! A fault or an endless loop fails the submission, and its context takes no more; other contexts
+//! go on.
+//!
+//! ```no_run
+//! # use libskua::{CommandBuffer, Context, ContextStatus, Deadline, Error, ErrorKind, Outcome};
+//! # fn f(context: &Context, commands: &CommandBuffer) -> Result<(), Error> {
+//! match context.run(commands, Deadline::NEVER) {
+//!     Err(Error::Work(Outcome::Fault)) => {
+//!         if let ContextStatus::Faulted(fault) = context.state()?.status {
+//!             eprintln!("{:?} at {:#x}", fault.reason, fault.address);
+//!         }
+//!     }
+//!     Err(error) if error.kind() == ErrorKind::Gone => eprintln!("unplugged"),
+//!     other => other?,
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+#![deny(missing_docs, unsafe_code, unsafe_op_in_unsafe_fn)]
+
+mod bo;
+mod command_buffer;
+mod context;
+mod device;
+mod dma_buf;
+mod error;
+mod mapping;
+pub mod raw;
+mod sync;
+mod sync_file;
+mod syncobj;
+mod sys;
+mod vm;
+
+/// Encodings of commands and reasons of faults.
+pub use skua_spec as spec;
+pub use skua_spec::command::{Dispatch, EngineKind};
+/// Structures and numbers of the ioctls.
+pub use skua_uapi as uapi;
+
+pub use bo::{Bo, BoFlags, BoInfo};
+pub use command_buffer::CommandBuffer;
+pub use context::{Context, ContextState, ContextStatus, Fault, Submission};
+pub use device::{Device, DeviceInfo, Engine, Node, Placements, RegionInfo, RegionKind};
+pub use dma_buf::{CpuAccess, DmaBuf};
+pub use error::{Errno, Error, ErrorKind, Result};
+pub use mapping::Mapping;
+pub use sync::{Deadline, Outcome};
+pub use sync_file::SyncFile;
+pub use syncobj::{SyncEvent, Syncobj, WaitFlags};
+pub use sys::Word;
+pub use vm::{Access, Bind, Vm};

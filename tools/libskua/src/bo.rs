@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: MIT
+
+//! Buffer objects: memory, in VRAM or in system memory.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
+};
+
+use skua_uapi as uapi;
+
+use crate::{
+    device::{Device, File, Placements},
+    error::{Error, Result},
+    mapping::Mapping,
+    sys::{self, Exchange, Map},
+};
+
+bitflags::bitflags! {
+    /// Flags of a buffer object.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct BoFlags: u32 {
+        /// The CPU can map it.
+        const CPU_ACCESS = uapi::DRM_SKUA_BO_CPU_ACCESS;
+    }
+}
+
+/// A buffer object; its handle is closed when dropped.
+///
+/// Its mappings, by GPU and CPU, hold the memory by themselves: a `Bo` may be dropped as soon as it
+/// is bound and mapped.
+#[derive(Debug)]
+pub struct Bo {
+    file: Arc<File>,
+    handle: u32,
+    size: u64,
+}
+
+/// What is known of a buffer object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BoInfo {
+    /// Bytes.
+    pub size: u64,
+    /// Flags, as at creation.
+    pub flags: BoFlags,
+    /// Regions that may hold it.
+    pub placements: Placements,
+    /// Number of the region that holds it now.
+    pub region: u32,
+    /// Whether it is another driver's.
+    pub imported: bool,
+}
+
+impl Bo {
+    /// Creates a buffer object of `size` bytes, all zero, in one of `placements`: in VRAM, if that
+    /// is among them and has room.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if `size` is 0, not a multiple of 4096 or above 2^40, or if `placements` is empty or
+    /// has a region that does not exist; ENOSPC if VRAM alone is allowed and has no room; ENOMEM if
+    /// system memory has none.
+    pub fn create(
+        device: &Device,
+        size: u64,
+        placements: Placements,
+        flags: BoFlags,
+    ) -> Result<Self> {
+        let file = device.file();
+        let handle = file.acquire(|| {
+            let mut argument = uapi::drm_skua_bo_create {
+                size,
+                flags: flags.bits(),
+                placements: placements.bits(),
+                ..Default::default()
+            };
+            file.call(&mut argument)?;
+            Ok(argument.handle)
+        })?;
+        Ok(Self {
+            file: file.clone(),
+            handle,
+            size,
+        })
+    }
+
+    /// Imports a dma-buf. One that this file exported is the same buffer object again.
+    ///
+    /// # Errors
+    ///
+    /// EBADF or EINVAL if the descriptor is no dma-buf.
+    pub fn import(device: &Device, dma_buf: BorrowedFd<'_>) -> Result<Self> {
+        let file = device.file();
+        let handle = file.acquire(|| {
+            sys::fd_to_handle(file.as_fd(), Exchange::Bo, dma_buf, 0, 0).map_err(|errno| {
+                Error::Ioctl {
+                    name: "PRIME_FD_TO_HANDLE",
+                    errno,
+                }
+            })
+        })?;
+        let mut bo = Self {
+            file: file.clone(),
+            handle,
+            size: 0,
+        };
+        bo.size = bo.info()?.size;
+        Ok(bo)
+    }
+
+    /// Exports it as a dma-buf, readable and writable.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE, ENOMEM.
+    pub fn export(&self) -> Result<OwnedFd> {
+        sys::handle_to_fd(
+            self.file.as_fd(),
+            Exchange::Bo,
+            self.handle,
+            EXPORT_FLAGS,
+        )
+        .map_err(|errno| Error::Ioctl {
+            name: "PRIME_HANDLE_TO_FD",
+            errno,
+        })
+    }
+
+    /// The handle, for [`crate::raw`].
+    pub const fn handle(&self) -> u32 {
+        self.handle
+    }
+
+    /// Bytes.
+    pub const fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// What is known of it, where it is among that.
+    ///
+    /// # Errors
+    ///
+    /// ENODEV, EIO.
+    pub fn info(&self) -> Result<BoInfo> {
+        let mut argument = uapi::drm_skua_bo_info {
+            handle: self.handle,
+            ..Default::default()
+        };
+        self.file.call(&mut argument)?;
+        Ok(BoInfo {
+            size: argument.size,
+            flags: BoFlags::from_bits_retain(argument.flags),
+            placements: Placements::from_bits(argument.placements),
+            region: argument.region,
+            imported: argument.imported != 0,
+        })
+    }
+
+    /// Maps all of it, to read and to write.
+    ///
+    /// # Errors
+    ///
+    /// EPERM if it was created without [`BoFlags::CPU_ACCESS`]; EOPNOTSUPP if it is imported: map
+    /// the dma-buf ([`crate::DmaBuf`]).
+    pub fn map(&self) -> Result<Mapping> {
+        self.map_range(0, self.size, true)
+    }
+
+    /// Maps all of it, to read only.
+    ///
+    /// # Errors
+    ///
+    /// As [`Bo::map`].
+    pub fn map_read_only(&self) -> Result<Mapping> {
+        self.map_range(0, self.size, false)
+    }
+
+    /// Maps `size` bytes from `offset` on, a multiple of 4096.
+    ///
+    /// # Errors
+    ///
+    /// As [`Bo::map`], and EINVAL of mmap() for ranges that are not in the buffer object.
+    pub fn map_range(&self, offset: u64, size: u64, writable: bool) -> Result<Mapping> {
+        let start = self
+            .mmap_offset()?
+            .checked_add(offset)
+            .ok_or(Error::Argument("the range ends behind the address space"))?;
+        let len = usize::try_from(size)
+            .map_err(|_| Error::Argument("the range is larger than the address space"))?;
+        Map::new(self.file.as_fd(), start, len, writable)
+            .map(Mapping::new)
+            .map_err(|errno| Error::System {
+                name: "mmap",
+                errno,
+            })
+    }
+
+    /// The offset at which mmap() of the device's file shows it, for what [`Bo::map`] cannot do.
+    ///
+    /// # Errors
+    ///
+    /// As [`Bo::map`].
+    pub fn mmap_offset(&self) -> Result<u64> {
+        let mut argument = uapi::drm_skua_bo_mmap_offset {
+            handle: self.handle,
+            ..Default::default()
+        };
+        self.file.call(&mut argument)?;
+        Ok(argument.offset)
+    }
+}
+
+/// `DRM_CLOEXEC | DRM_RDWR`, which are O_CLOEXEC and O_RDWR.
+const EXPORT_FLAGS: u32 = rustix::fs::OFlags::CLOEXEC
+    .union(rustix::fs::OFlags::RDWR)
+    .bits();
+
+impl Drop for Bo {
+    /// Closes the handle, if no other `Bo` of the same file has it.
+    fn drop(&mut self) {
+        self.file.release(self.handle);
+    }
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: MIT
+
+//! Contexts: queues of work for an engine.
+
+use std::sync::Arc;
+
+use skua_spec::fault;
+use skua_uapi as uapi;
+
+use crate::{
+    command_buffer::CommandBuffer,
+    device::{Engine, File},
+    error::{Error, Result},
+    sync::{array, Deadline, Syncs},
+    syncobj::Syncobj,
+    vm::Vm,
+};
+
+/// A context; its handle is destroyed when dropped. Work that has not started by then is cancelled,
+/// work that runs is left to end.
+#[derive(Debug)]
+pub struct Context {
+    device: crate::Device,
+    handle: u32,
+}
+
+/// Whether a context takes work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContextStatus {
+    /// It does.
+    Active,
+    /// Not any more: its work faulted.
+    Faulted(Fault),
+    /// Not any more: its work was cut by the watchdog.
+    TimedOut,
+    /// Not any more: the device was lost.
+    Lost,
+}
+
+/// What is known of a fault; see section 8 of the hardware manual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Why the engine stopped; a number without a name is one of newer hardware.
+    pub reason: Result<fault::Reason, u32>,
+    /// What was tried at the address.
+    pub access: Result<fault::Access, u32>,
+    /// The GPU virtual address accessed; 0 if it was no access.
+    pub address: u64,
+    /// GPU virtual address of the command.
+    pub command: u64,
+    /// More about the reason.
+    pub detail: u32,
+    /// Index of the instruction, if a program was running.
+    pub pc: Option<u32>,
+}
+
+/// State of a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContextState {
+    /// Whether it takes work.
+    pub status: ContextStatus,
+    /// Engine time that it used, in ticks.
+    pub ticks: u64,
+    /// Submissions that ended, with or without error.
+    pub completed: u64,
+}
+
+impl Context {
+    /// Creates a context for one engine in one address space.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if there is no such engine; ENOSPC if there are too many contexts.
+    pub fn create(vm: &Vm, engine: Engine) -> Result<Self> {
+        let mut argument = uapi::drm_skua_context_create {
+            vm: vm.handle(),
+            engine: engine.index,
+            flags: 0,
+            context: 0,
+        };
+        vm.file().call(&mut argument)?;
+        Ok(Self {
+            device: vm.device().clone(),
+            handle: argument.context,
+        })
+    }
+
+    /// The device that it is on.
+    pub const fn device(&self) -> &crate::Device {
+        &self.device
+    }
+
+    const fn file(&self) -> &Arc<File> {
+        self.device.file()
+    }
+
+    /// The handle, for [`crate::raw`].
+    pub const fn handle(&self) -> u32 {
+        self.handle
+    }
+
+    /// Its state.
+    ///
+    /// # Errors
+    ///
+    /// ENODEV, EIO.
+    pub fn state(&self) -> Result<ContextState> {
+        let mut a = uapi::drm_skua_context_state {
+            context: self.handle,
+            ..Default::default()
+        };
+        self.file().call(&mut a)?;
+        state(&a)
+    }
+
+    /// Starts a submission.
+    pub const fn submission(&self) -> Submission<'_> {
+        Submission {
+            context: self,
+            buffers: Vec::new(),
+            syncs: Syncs::new(),
+        }
+    }
+
+    /// Runs the commands of a buffer and waits until they are done.
+    ///
+    /// # Errors
+    ///
+    /// As [`Submission::submit`]; ETIME if `deadline` comes first (the commands go on);
+    /// [`Error::Work`] if they did not end well: [`Context::state`] then tells more.
+    pub fn run(&self, commands: &CommandBuffer, deadline: impl Into<Deadline>) -> Result<()> {
+        self.submission().commands(commands).run(deadline)
+    }
+}
+
+fn state(a: &uapi::drm_skua_context_state) -> Result<ContextState> {
+    let status = match a.status {
+        uapi::DRM_SKUA_CONTEXT_ACTIVE => ContextStatus::Active,
+        uapi::DRM_SKUA_CONTEXT_FAULTED => ContextStatus::Faulted(Fault {
+            reason: fault::Reason::from_u32(a.reason).ok_or(a.reason),
+            access: fault::Access::from_u32(a.access).ok_or(a.access),
+            address: a.address,
+            command: a.command,
+            detail: a.detail,
+            pc: (a.pc != fault::Record::NO_PC).then_some(a.pc),
+        }),
+        uapi::DRM_SKUA_CONTEXT_TIMED_OUT => ContextStatus::TimedOut,
+        uapi::DRM_SKUA_CONTEXT_LOST => ContextStatus::Lost,
+        _ => return Err(Error::Answer("status of a context")),
+    };
+    Ok(ContextState {
+        status,
+        ticks: a.ticks,
+        completed: a.completed,
+    })
+}
+
+impl Drop for Context {
+    /// Destroys the handle. An error has no consequence: the handle goes with the file.
+    fn drop(&mut self) {
+        let _ = self.file().call(&mut uapi::drm_skua_context_destroy {
+            context: self.handle,
+            pad: 0,
+        });
+    }
+}
+
+/// A submission in the making.
+#[derive(Debug)]
+#[must_use = "nothing happens before it is submitted"]
+pub struct Submission<'a> {
+    context: &'a Context,
+    buffers: Vec<uapi::drm_skua_buffer>,
+    syncs: Syncs,
+}
+
+impl<'a> Submission<'a> {
+    /// Adds the commands that a buffer holds now. What is recorded later is not run, and what is
+    /// overwritten before the GPU read it is.
+    pub fn commands(self, commands: &'a CommandBuffer) -> Self {
+        // CAST: the length of a command buffer is below 2^32.
+        self.buffer(commands.va(), commands.bytes() as u32)
+    }
+
+    /// Adds commands by their GPU virtual address and size in bytes, multiples of 8.
+    pub fn buffer(mut self, va: u64, size: u32) -> Self {
+        self.buffers.push(uapi::drm_skua_buffer { va, size, flags: 0 });
+        self
+    }
+
+    /// Waits for a syncobj before anything runs; `point` 0 is a binary one. If its work failed, so
+    /// does this ([`crate::Outcome::Cancelled`]).
+    pub fn wait(mut self, syncobj: &'a Syncobj, point: u64) -> Self {
+        self.syncs.wait(syncobj, point);
+        self
+    }
+
+    /// Signals a syncobj when all has run; `point` 0 is a binary one.
+    pub fn signal(mut self, syncobj: &'a Syncobj, point: u64) -> Self {
+        self.syncs.signal(syncobj, point);
+        self
+    }
+
+    /// Hands the submission to the driver; it does not wait. It runs when all work before it in the
+    /// context is done.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if an address or size is out of its range, a point to wait for has no fence, or there
+    /// are more buffers or syncobjs than the device's limits; ENOENT for a syncobj of another
+    /// device; ECANCELED if the context is not active.
+    pub fn submit(self) -> Result<()> {
+        self.context
+            .file()
+            .call(&mut uapi::drm_skua_submit {
+                context: self.context.handle,
+                flags: 0,
+                buffers: array(&self.buffers),
+                syncs: self.syncs.as_array(),
+            })
+            .map(|_| ())
+    }
+
+    /// Hands the submission to the driver, and waits until it is done.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::run`].
+    pub fn run(mut self, deadline: impl Into<Deadline>) -> Result<()> {
+        let done = Syncobj::create(&self.context.device)?;
+        self.syncs.signal(&done, 0);
+        self.submit()?;
+        done.wait_done(0, deadline)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_are_told_apart() {
+        let mut a = uapi::drm_skua_context_state {
+            ticks: 5,
+            completed: 2,
+            ..Default::default()
+        };
+        let active = state(&a).unwrap();
+        assert_eq!(active.status, ContextStatus::Active);
+        assert_eq!((active.ticks, active.completed), (5, 2));
+
+        a.status = uapi::DRM_SKUA_CONTEXT_FAULTED;
+        a.reason = fault::Reason::NotPresent as u32;
+        a.access = 99;
+        a.address = 0x1000;
+        a.pc = fault::Record::NO_PC;
+        let ContextStatus::Faulted(fault) = state(&a).unwrap().status else {
+            panic!("not faulted");
+        };
+        assert_eq!(fault.reason, Ok(fault::Reason::NotPresent));
+        assert_eq!(fault.access, Err(99));
+        assert_eq!((fault.address, fault.pc), (0x1000, None));
+
+        a.status = 77;
+        assert!(state(&a).is_err());
+    }
+}

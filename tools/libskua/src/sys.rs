@@ -1,0 +1,699 @@
+// SPDX-License-Identifier: MIT
+
+//! The system calls and accesses that Rust cannot check: `ioctl`, `mmap`, and memory that a device
+//! shares.
+//!
+//! This is the one file of the crate with `unsafe` in it.
+//!
+//! # Shared memory
+//!
+//! Bytes behind a [`Map`] can change at any time: the GPU writes them, and so may another process.
+//! So no reference to them ever exists, and every access is a volatile one of 1, 2, 4 or 8 aligned
+//! bytes. The region is created by the kernel and never handed to Rust's allocator or to code that
+//! accesses it in another way, so that it is, in the terms of [`core::ptr::read_volatile`], memory
+//! outside of all Rust allocations; what changes it is no data race of this program. Aligned
+//! accesses of these sizes do not tear on the architectures that the driver knows.
+
+#![expect(unsafe_code, reason = "the only file that has to")]
+
+use std::{
+    ffi::c_void,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    ptr::{self, NonNull},
+};
+
+use rustix::{
+    io::Errno,
+    ioctl::{Ioctl, IoctlOutput, Opcode},
+    mm::{MapFlags, ProtFlags},
+};
+use skua_uapi as uapi;
+
+/// An ioctl whose number is only known when the program runs.
+struct Call {
+    request: u32,
+    argument: *mut c_void,
+}
+
+// SAFETY: `ioctl` below hands the caller's promise on that `argument` suits `request`. The output
+// is read by the caller alone.
+unsafe impl Ioctl for Call {
+    type Output = IoctlOutput;
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        // CAST: widens on every architecture that the driver knows.
+        self.request as Opcode
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        self.argument
+    }
+
+    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<IoctlOutput> {
+        Ok(out)
+    }
+}
+
+/// Calls any ioctl, once, with whatever argument.
+///
+/// # Errors
+///
+/// What the kernel says, EINTR and EAGAIN included.
+///
+/// # Safety
+///
+/// For `request`, `argument` must be what the kernel expects of it: valid for reads and writes of
+/// the size in the number, and each pointer in it valid for what the ioctl does with it; or else an
+/// address at which this process has no memory.
+pub unsafe fn ioctl(
+    fd: BorrowedFd<'_>,
+    request: u32,
+    argument: *mut c_void,
+) -> Result<i32, Errno> {
+    // SAFETY: by the caller's promise the kernel accesses only what it may.
+    unsafe { rustix::ioctl::ioctl(fd, Call { request, argument }) }
+}
+
+/// The argument of an ioctl that can be called with any value of it.
+///
+/// # Safety
+///
+/// The kernel writes to no address that stands in the argument: it may read at such addresses, and
+/// write to the argument itself.
+pub unsafe trait Argument: sealed::Sealed {
+    /// The ioctl's number.
+    const REQUEST: u32;
+    /// The ioctl's name, without `DRM_IOCTL_`.
+    const NAME: &'static str;
+}
+
+macro_rules! arguments {
+    ($($type:ident: $request:ident, $name:literal;)*) => { $(
+        impl sealed::Sealed for uapi::$type {}
+        // SAFETY: of the structure's members none is the address of something that the ioctl
+        // writes, by its documentation.
+        unsafe impl Argument for uapi::$type {
+            const REQUEST: u32 = uapi::$request;
+            const NAME: &'static str = $name;
+        }
+        const _: () = assert!(size_of::<uapi::$type>() == request_size(uapi::$request));
+    )* };
+}
+
+/// The size of the argument that stands in an ioctl's number.
+const fn request_size(request: u32) -> usize {
+    ((request >> SIZE_SHIFT) & SIZE_MAX) as usize
+}
+
+/// Where the size stands in an ioctl's number.
+const SIZE_SHIFT: u32 = 16;
+/// The largest size that can stand there.
+const SIZE_MAX: u32 = (1 << 14) - 1;
+
+// Without QUERY, SYNCOBJ_QUERY, VERSION and FILE_INFO, which write where the argument points to.
+arguments! {
+    drm_skua_bo_create: DRM_IOCTL_SKUA_BO_CREATE, "SKUA_BO_CREATE";
+    drm_skua_bo_mmap_offset: DRM_IOCTL_SKUA_BO_MMAP_OFFSET, "SKUA_BO_MMAP_OFFSET";
+    drm_skua_bo_info: DRM_IOCTL_SKUA_BO_INFO, "SKUA_BO_INFO";
+    drm_skua_vm_create: DRM_IOCTL_SKUA_VM_CREATE, "SKUA_VM_CREATE";
+    drm_skua_vm_destroy: DRM_IOCTL_SKUA_VM_DESTROY, "SKUA_VM_DESTROY";
+    drm_skua_vm_bind: DRM_IOCTL_SKUA_VM_BIND, "SKUA_VM_BIND";
+    drm_skua_context_create: DRM_IOCTL_SKUA_CONTEXT_CREATE, "SKUA_CONTEXT_CREATE";
+    drm_skua_context_destroy: DRM_IOCTL_SKUA_CONTEXT_DESTROY, "SKUA_CONTEXT_DESTROY";
+    drm_skua_context_state: DRM_IOCTL_SKUA_CONTEXT_STATE, "SKUA_CONTEXT_STATE";
+    drm_skua_submit: DRM_IOCTL_SKUA_SUBMIT, "SKUA_SUBMIT";
+    drm_get_cap: DRM_IOCTL_GET_CAP, "GET_CAP";
+    drm_gem_close: DRM_IOCTL_GEM_CLOSE, "GEM_CLOSE";
+    drm_syncobj_create: DRM_IOCTL_SYNCOBJ_CREATE, "SYNCOBJ_CREATE";
+    drm_syncobj_destroy: DRM_IOCTL_SYNCOBJ_DESTROY, "SYNCOBJ_DESTROY";
+    drm_syncobj_wait: DRM_IOCTL_SYNCOBJ_WAIT, "SYNCOBJ_WAIT";
+    drm_syncobj_timeline_wait: DRM_IOCTL_SYNCOBJ_TIMELINE_WAIT, "SYNCOBJ_TIMELINE_WAIT";
+    drm_syncobj_transfer: DRM_IOCTL_SYNCOBJ_TRANSFER, "SYNCOBJ_TRANSFER";
+    drm_syncobj_eventfd: DRM_IOCTL_SYNCOBJ_EVENTFD, "SYNCOBJ_EVENTFD";
+    dma_buf_sync: DMA_BUF_IOCTL_SYNC, "DMA_BUF_SYNC";
+    sync_merge_data: SYNC_IOC_MERGE, "SYNC_MERGE";
+}
+
+/// Calls an ioctl once.
+///
+/// # Errors
+///
+/// What the kernel says, EINTR and EAGAIN included.
+pub fn call<T: Argument>(fd: BorrowedFd<'_>, argument: &mut T) -> Result<i32, Errno> {
+    // SAFETY: the size in the number is that of `T` (asserted where the trait is implemented), and
+    // the kernel writes nowhere else by the contract of `Argument`.
+    unsafe { ioctl(fd, T::REQUEST, ptr::from_mut(argument).cast()) }
+}
+
+/// Calls an ioctl once with a number of another direction, type, id or size, the last being that of
+/// `argument`: for what an older or newer program would pass.
+///
+/// # Errors
+///
+/// What the kernel says, EINTR and EAGAIN included.
+///
+/// # Panics
+///
+/// If `argument` is longer than what an ioctl's number can tell.
+pub fn call_bytes<T: Argument>(fd: BorrowedFd<'_>, argument: &mut [u8]) -> Result<i32, Errno> {
+    let size = u32::try_from(argument.len())
+        .ok()
+        .filter(|s| *s <= SIZE_MAX)
+        .expect("the size of an ioctl's argument has 14 bits");
+    let request = T::REQUEST & !(SIZE_MAX << SIZE_SHIFT) | (size << SIZE_SHIFT);
+    // SAFETY: the kernel accesses no more of the argument than the number tells, which is the size
+    // of the slice, and writes nowhere else by the contract of `Argument`.
+    unsafe { ioctl(fd, request, argument.as_mut_ptr().cast()) }
+}
+
+/// Calls an ioctl once with an address at which no process has memory.
+///
+/// # Errors
+///
+/// What the kernel says, EINTR and EAGAIN included.
+///
+/// # Panics
+///
+/// If there could be memory at `address`: it must be below 4096, or not below 2^63.
+pub fn call_at_bad_address<T: Argument>(
+    fd: BorrowedFd<'_>,
+    address: usize,
+) -> Result<i32, Errno> {
+    assert_bad(address);
+    // SAFETY: the process has no memory there.
+    unsafe {
+        ioctl(
+            fd,
+            T::REQUEST,
+            ptr::without_provenance_mut::<c_void>(address),
+        )
+    }
+}
+
+/// Calls an ioctl of the driver once that has a number without a meaning, with 16 zero bytes.
+///
+/// # Errors
+///
+/// What the kernel says: ENOTTY or EINVAL.
+///
+/// # Panics
+///
+/// If `id` is one of those that the header lists, or beyond those that belong to drivers.
+pub fn call_unknown(fd: BorrowedFd<'_>, id: u32) -> Result<i32, Errno> {
+    assert!(id > uapi::DRM_SKUA_SUBMIT && id < uapi::DRM_COMMAND_END - uapi::DRM_COMMAND_BASE);
+    let mut argument = [0_u64; 2];
+    let size = uapi::DRM_IOCTL_SKUA_QUERY & !0xff;
+    let request = size | (uapi::DRM_COMMAND_BASE + id);
+    // SAFETY: the number tells 16 bytes, all zero: no address in them. No number is unknown to this
+    // crate and known to the driver, as both are made from one header.
+    unsafe { ioctl(fd, request, argument.as_mut_ptr().cast()) }
+}
+
+/// Calls QUERY once: `size` as given, the answer to `answer` or nowhere; returns the size.
+///
+/// # Errors
+///
+/// What the kernel says, EINTR and EAGAIN included.
+///
+/// # Panics
+///
+/// If there is an `answer` that is shorter than `size`.
+pub fn query(
+    fd: BorrowedFd<'_>,
+    kind: u32,
+    size: u32,
+    answer: Option<&mut [u8]>,
+) -> Result<u32, Errno> {
+    let mut argument = uapi::drm_skua_query {
+        type_: kind,
+        size,
+        pointer: match answer {
+            Some(answer) => {
+                assert!(size as usize <= answer.len());
+                answer.as_mut_ptr().expose_provenance() as u64
+            }
+            None => 0,
+        },
+    };
+    // SAFETY: the kernel writes the argument, whose size is that in the number, and at most `size`
+    // bytes at `pointer`, which the slice has.
+    unsafe {
+        ioctl(
+            fd,
+            uapi::DRM_IOCTL_SKUA_QUERY,
+            ptr::from_mut(&mut argument).cast(),
+        )
+    }?;
+    Ok(argument.size)
+}
+
+/// Calls QUERY once with an address at which no process has memory.
+///
+/// # Errors
+///
+/// What the kernel says.
+///
+/// # Panics
+///
+/// If there could be memory at `address`: it must be below 4096 and not 0, or not below 2^63.
+pub fn query_at_bad_address(
+    fd: BorrowedFd<'_>,
+    kind: u32,
+    size: u32,
+    address: usize,
+) -> Result<u32, Errno> {
+    assert_bad(address);
+    assert_ne!(address, 0);
+    let mut argument = uapi::drm_skua_query {
+        type_: kind,
+        size,
+        pointer: address as u64,
+    };
+    // SAFETY: the kernel writes the argument, whose size is that in the number; the process has no
+    // memory at `pointer`.
+    unsafe {
+        ioctl(
+            fd,
+            uapi::DRM_IOCTL_SKUA_QUERY,
+            ptr::from_mut(&mut argument).cast(),
+        )
+    }?;
+    Ok(argument.size)
+}
+
+fn assert_bad(address: usize) {
+    assert!(address < 4096 || address >= 1 << 63);
+}
+
+/// Name of the driver behind a DRM node.
+pub(crate) fn driver_name(fd: BorrowedFd<'_>) -> Result<String, Errno> {
+    let mut name = [0_u8; 64];
+    let mut argument = uapi::drm_version {
+        name: name.as_mut_ptr().cast(),
+        name_len: name.len() as _,
+        ..Default::default()
+    };
+    restart(|| {
+        // SAFETY: the kernel writes the argument and at most `name_len` bytes at `name`; the other
+        // strings have no room.
+        unsafe {
+            ioctl(
+                fd,
+                uapi::DRM_IOCTL_VERSION,
+                ptr::from_mut(&mut argument).cast(),
+            )
+        }
+    })?;
+    // The length that came back is that of the whole name.
+    let len = usize::try_from(argument.name_len).map_or(name.len(), |len| len.min(name.len()));
+    Ok(String::from_utf8_lossy(&name[..len]).into_owned())
+}
+
+/// Points of timeline syncobjs: the last signalled ones, or, by `flags`, the last submitted.
+pub(crate) fn syncobj_query(
+    fd: BorrowedFd<'_>,
+    handles: &[u32],
+    flags: u32,
+) -> Result<Vec<u64>, Errno> {
+    let mut points = vec![0; handles.len()];
+    let mut argument = timeline_array(handles, &mut points, flags)?;
+    restart(|| {
+        // SAFETY: the kernel reads `count_handles` handles and writes as many points; both arrays
+        // have as many.
+        unsafe {
+            ioctl(
+                fd,
+                uapi::DRM_IOCTL_SYNCOBJ_QUERY,
+                ptr::from_mut(&mut argument).cast(),
+            )
+        }
+    })?;
+    Ok(points)
+}
+
+/// Signals points of timeline syncobjs.
+pub(crate) fn syncobj_timeline_signal(
+    fd: BorrowedFd<'_>,
+    handles: &[u32],
+    points: &mut [u64],
+) -> Result<(), Errno> {
+    assert_eq!(handles.len(), points.len());
+    let mut argument = timeline_array(handles, points, 0)?;
+    restart(|| {
+        // SAFETY: the kernel reads `count_handles` of both arrays, which have as many.
+        unsafe {
+            ioctl(
+                fd,
+                uapi::DRM_IOCTL_SYNCOBJ_TIMELINE_SIGNAL,
+                ptr::from_mut(&mut argument).cast(),
+            )
+        }
+    })?;
+    Ok(())
+}
+
+fn timeline_array(
+    handles: &[u32],
+    points: &mut [u64],
+    flags: u32,
+) -> Result<uapi::drm_syncobj_timeline_array, Errno> {
+    Ok(uapi::drm_syncobj_timeline_array {
+        handles: handles.as_ptr().expose_provenance() as u64,
+        points: points.as_mut_ptr().expose_provenance() as u64,
+        count_handles: u32::try_from(handles.len()).map_err(|_| Errno::INVAL)?,
+        flags,
+    })
+}
+
+/// Resets or signals binary syncobjs: `request` is `DRM_IOCTL_SYNCOBJ_RESET` or `_SIGNAL`.
+pub(crate) fn syncobj_array(
+    fd: BorrowedFd<'_>,
+    request: u32,
+    handles: &[u32],
+) -> Result<(), Errno> {
+    assert!(matches!(
+        request,
+        uapi::DRM_IOCTL_SYNCOBJ_RESET | uapi::DRM_IOCTL_SYNCOBJ_SIGNAL
+    ));
+    let mut argument = uapi::drm_syncobj_array {
+        handles: handles.as_ptr().expose_provenance() as u64,
+        count_handles: u32::try_from(handles.len()).map_err(|_| Errno::INVAL)?,
+        pad: 0,
+    };
+    restart(|| {
+        // SAFETY: the kernel reads `count_handles` handles, which the slice has.
+        unsafe { ioctl(fd, request, ptr::from_mut(&mut argument).cast()) }
+    })?;
+    Ok(())
+}
+
+/// Makes a descriptor of a handle, by PRIME or for a syncobj.
+pub(crate) fn handle_to_fd(
+    fd: BorrowedFd<'_>,
+    object: Exchange,
+    handle: u32,
+    flags: u32,
+) -> Result<OwnedFd, Errno> {
+    let raw = match object {
+        Exchange::Bo => {
+            let mut argument = uapi::drm_prime_handle {
+                handle,
+                flags,
+                fd: -1,
+            };
+            restart(|| {
+                // SAFETY: the argument is all that the kernel accesses.
+                unsafe {
+                    ioctl(
+                        fd,
+                        uapi::DRM_IOCTL_PRIME_HANDLE_TO_FD,
+                        ptr::from_mut(&mut argument).cast(),
+                    )
+                }
+            })?;
+            argument.fd
+        }
+        Exchange::Syncobj => {
+            let mut argument = uapi::drm_syncobj_handle {
+                handle,
+                flags,
+                fd: -1,
+                ..Default::default()
+            };
+            restart(|| {
+                // SAFETY: the argument is all that the kernel accesses.
+                unsafe {
+                    ioctl(
+                        fd,
+                        uapi::DRM_IOCTL_SYNCOBJ_HANDLE_TO_FD,
+                        ptr::from_mut(&mut argument).cast(),
+                    )
+                }
+            })?;
+            argument.fd
+        }
+    };
+    if raw < 0 {
+        return Err(Errno::BADF);
+    }
+    // SAFETY: the kernel has just opened the descriptor for us, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Makes a handle of a descriptor, by PRIME or for a syncobj. With the flag for a sync file,
+/// `handle` is the syncobj that takes its fence.
+pub(crate) fn fd_to_handle(
+    fd: BorrowedFd<'_>,
+    object: Exchange,
+    descriptor: BorrowedFd<'_>,
+    handle: u32,
+    flags: u32,
+) -> Result<u32, Errno> {
+    match object {
+        Exchange::Bo => {
+            let mut argument = uapi::drm_prime_handle {
+                handle: 0,
+                flags: 0,
+                fd: descriptor.as_raw_fd(),
+            };
+            restart(|| {
+                // SAFETY: the argument is all that the kernel accesses.
+                unsafe {
+                    ioctl(
+                        fd,
+                        uapi::DRM_IOCTL_PRIME_FD_TO_HANDLE,
+                        ptr::from_mut(&mut argument).cast(),
+                    )
+                }
+            })?;
+            Ok(argument.handle)
+        }
+        Exchange::Syncobj => {
+            let mut argument = uapi::drm_syncobj_handle {
+                handle,
+                flags,
+                fd: descriptor.as_raw_fd(),
+                ..Default::default()
+            };
+            restart(|| {
+                // SAFETY: the argument is all that the kernel accesses.
+                unsafe {
+                    ioctl(
+                        fd,
+                        uapi::DRM_IOCTL_SYNCOBJ_FD_TO_HANDLE,
+                        ptr::from_mut(&mut argument).cast(),
+                    )
+                }
+            })?;
+            Ok(argument.handle)
+        }
+    }
+}
+
+/// What crosses processes as a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exchange {
+    /// A buffer object, as a dma-buf.
+    Bo,
+    /// A syncobj, or the fence in it as a sync file.
+    Syncobj,
+}
+
+/// The fences of a sync file.
+pub(crate) fn sync_file_fences(
+    fd: BorrowedFd<'_>,
+) -> Result<Vec<uapi::sync_fence_info>, Errno> {
+    let mut fences: Vec<uapi::sync_fence_info> = Vec::new();
+    loop {
+        let mut argument = uapi::sync_file_info {
+            num_fences: u32::try_from(fences.len()).map_err(|_| Errno::INVAL)?,
+            sync_fence_info: if fences.is_empty() {
+                0
+            } else {
+                fences.as_mut_ptr().expose_provenance() as u64
+            },
+            ..Default::default()
+        };
+        restart(|| {
+            // SAFETY: the kernel writes the argument and at most `num_fences` elements, which the
+            // vector has.
+            unsafe {
+                ioctl(
+                    fd,
+                    uapi::SYNC_IOC_FILE_INFO,
+                    ptr::from_mut(&mut argument).cast(),
+                )
+            }
+        })?;
+        let count = argument.num_fences as usize;
+        if fences.is_empty() && count > 0 {
+            fences.resize(count, uapi::sync_fence_info::default());
+        } else {
+            // Fences that ended meanwhile may have left the file.
+            fences.truncate(count);
+            return Ok(fences);
+        }
+    }
+}
+
+/// Calls until it is no signal that came first, as libdrm's drmIoctl() does.
+pub(crate) fn restart<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            result => return result,
+        }
+    }
+}
+
+/// A shared mapping of a file, unmapped when dropped.
+#[derive(Debug)]
+pub(crate) struct Map {
+    start: NonNull<u8>,
+    len: usize,
+    writable: bool,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread.
+unsafe impl Send for Map {}
+// SAFETY: all accesses are volatile ones of memory outside of all Rust allocations, see the head of
+// the file: two threads that access the same bytes see what two devices would.
+unsafe impl Sync for Map {}
+
+impl Map {
+    /// Maps `len` bytes of `fd` from `offset` on, shared.
+    pub(crate) fn new(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        writable: bool,
+    ) -> Result<Self, Errno> {
+        let prot = if writable {
+            ProtFlags::READ | ProtFlags::WRITE
+        } else {
+            ProtFlags::READ
+        };
+        // SAFETY: the kernel chooses an address where nothing is mapped yet.
+        let start = unsafe {
+            rustix::mm::mmap(
+                ptr::null_mut(),
+                len,
+                prot,
+                MapFlags::SHARED,
+                fd.as_fd(),
+                offset,
+            )
+        }?;
+        let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Self {
+            start,
+            len,
+            writable,
+        })
+    }
+
+    /// Bytes.
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it may be written.
+    pub(crate) const fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Address of the first byte.
+    pub(crate) const fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Reads a word, or `None` if it is not in the mapping or not aligned.
+    pub(crate) fn read<T: Word>(&self, offset: usize) -> Option<T> {
+        let at = self.at::<T>(offset, 1)?;
+        // SAFETY: `at` checked range and alignment; the mapping is readable and lives as long as
+        // `self`. Any bytes are a value of `T` by the contract of `Word`.
+        Some(unsafe { at.read_volatile() })
+    }
+
+    /// Writes a word; `None` if it is not in the mapping, not aligned, or not writable.
+    pub(crate) fn write<T: Word>(&self, offset: usize, value: T) -> Option<()> {
+        if !self.writable {
+            return None;
+        }
+        let at = self.at::<T>(offset, 1)?;
+        // SAFETY: `at` checked range and alignment; the mapping is writable and lives as long as
+        // `self`.
+        unsafe { at.write_volatile(value) };
+        Some(())
+    }
+
+    /// Reads words to `to`.
+    pub(crate) fn copy_to<T: Word>(&self, offset: usize, to: &mut [T]) -> Option<()> {
+        let at = self.at::<T>(offset, to.len())?;
+        for (i, word) in to.iter_mut().enumerate() {
+            // SAFETY: `at` checked all `to.len()` words, and `i` is below that.
+            *word = unsafe { at.add(i).read_volatile() };
+        }
+        Some(())
+    }
+
+    /// Writes the words of `from`.
+    pub(crate) fn copy_from<T: Word>(&self, offset: usize, from: &[T]) -> Option<()> {
+        if !self.writable {
+            return None;
+        }
+        let at = self.at::<T>(offset, from.len())?;
+        for (i, word) in from.iter().enumerate() {
+            // SAFETY: `at` checked all `from.len()` words, and `i` is below that.
+            unsafe { at.add(i).write_volatile(*word) };
+        }
+        Some(())
+    }
+
+    /// The address of `count` words, all of them in the mapping and aligned.
+    fn at<T: Word>(&self, offset: usize, count: usize) -> Option<*mut T> {
+        let end = count
+            .checked_mul(size_of::<T>())?
+            .checked_add(offset)
+            .filter(|end| *end <= self.len)?;
+        debug_assert!(end <= self.len);
+        // The start of a mapping is a page's: aligned for every word.
+        if offset % align_of::<T>() != 0 {
+            return None;
+        }
+        // SAFETY: `offset <= end <= len`, so that the result is in the mapping or just behind it.
+        Some(unsafe { self.start.as_ptr().add(offset) }.cast())
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and whole, and as `self` goes nobody has its address any
+        // more but who was warned by `as_ptr`.
+        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+        // Fails only if a split would need more mappings than allowed; ours is not split.
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+/// A plain number that can be read from and written to shared memory at once.
+///
+/// # Safety
+///
+/// Any bytes are a value of the type, and its size is 1, 2, 4 or 8 and its alignment.
+pub unsafe trait Word: Copy + Default + sealed::Sealed + 'static {}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+macro_rules! word {
+    ($($type:ty)*) => { $(
+        impl sealed::Sealed for $type {}
+        const _: () = assert!(size_of::<$type>() <= 8 && align_of::<$type>() == size_of::<$type>());
+        // SAFETY: a plain number; its size was asserted above.
+        unsafe impl Word for $type {}
+    )* };
+}
+word!(u8 i8 u16 i16 u32 i32 f32 u64 i64 f64);

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: MIT
+
+//! Address spaces of the GPU.
+//!
+//! A [`Vm`] maps ranges of GPU virtual addresses to ranges of buffer objects. Which addresses is
+//! the program's choice, within [`crate::DeviceInfo::va`] and in multiples of 4096; the driver
+//! uses large pages where addresses, offsets and memory allow it.
+
+use std::sync::Arc;
+
+use skua_uapi as uapi;
+
+use crate::{
+    bo::Bo,
+    device::{Device, File},
+    error::Result,
+    sync::{array, Deadline, Syncs},
+    syncobj::Syncobj,
+};
+
+/// What the GPU may do through a mapping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Read only: a write is a fault.
+    Read,
+    /// Read and write.
+    #[default]
+    ReadWrite,
+}
+
+/// An address space; its handle is destroyed when dropped, while contexts made on it keep it.
+#[derive(Debug)]
+pub struct Vm {
+    device: Device,
+    handle: u32,
+}
+
+impl Vm {
+    /// Creates an address space with nothing in it.
+    ///
+    /// # Errors
+    ///
+    /// ENOSPC if there are too many address spaces.
+    pub fn create(device: &Device) -> Result<Self> {
+        let mut argument = uapi::drm_skua_vm_create::default();
+        device.file().call(&mut argument)?;
+        Ok(Self {
+            device: device.clone(),
+            handle: argument.vm,
+        })
+    }
+
+    /// The device that it is on.
+    pub const fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(crate) const fn file(&self) -> &Arc<File> {
+        self.device.file()
+    }
+
+    /// The handle, for [`crate::raw`].
+    pub const fn handle(&self) -> u32 {
+        self.handle
+    }
+
+    /// Starts a bind: operations that are performed in order, together with what they wait for and
+    /// signal.
+    pub const fn bind(&self) -> Bind<'_> {
+        Bind {
+            vm: self,
+            ops: Vec::new(),
+            syncs: Syncs::new(),
+        }
+    }
+
+    /// Maps all of a buffer object, and waits until it is done.
+    ///
+    /// # Errors
+    ///
+    /// As [`Bind::submit`], and [`crate::Error::Work`] if the device was lost.
+    pub fn map(&self, bo: &Bo, va: u64, access: Access) -> Result<()> {
+        self.bind()
+            .map(bo, 0, va, bo.size(), access)
+            .submit_and_wait()
+    }
+
+    /// Unmaps whatever is mapped in a range, and waits until it is done.
+    ///
+    /// # Errors
+    ///
+    /// As [`Bind::submit`], and [`crate::Error::Work`] if the device was lost.
+    pub fn unmap(&self, va: u64, size: u64) -> Result<()> {
+        self.bind().unmap(va, size).submit_and_wait()
+    }
+}
+
+impl Drop for Vm {
+    /// Destroys the handle. An error has no consequence: the handle goes with the file.
+    fn drop(&mut self) {
+        let _ = self.file().call(&mut uapi::drm_skua_vm_destroy {
+            vm: self.handle,
+            pad: 0,
+        });
+    }
+}
+
+/// A bind in the making.
+#[derive(Debug)]
+#[must_use = "nothing happens before it is submitted"]
+pub struct Bind<'a> {
+    vm: &'a Vm,
+    ops: Vec<uapi::drm_skua_bind_op>,
+    syncs: Syncs,
+}
+
+impl<'a> Bind<'a> {
+    /// Maps `size` bytes of a buffer object from `offset` on at `va`, all multiples of 4096. What
+    /// was mapped there before is unmapped.
+    pub fn map(mut self, bo: &'a Bo, offset: u64, va: u64, size: u64, access: Access) -> Self {
+        self.ops.push(uapi::drm_skua_bind_op {
+            type_: uapi::DRM_SKUA_BIND_MAP,
+            flags: match access {
+                Access::Read => uapi::DRM_SKUA_BIND_READONLY,
+                Access::ReadWrite => 0,
+            },
+            handle: bo.handle(),
+            pad: 0,
+            offset,
+            va,
+            size,
+        });
+        self
+    }
+
+    /// Unmaps whatever is mapped in a range, if anything.
+    pub fn unmap(mut self, va: u64, size: u64) -> Self {
+        self.ops.push(uapi::drm_skua_bind_op {
+            type_: uapi::DRM_SKUA_BIND_UNMAP,
+            va,
+            size,
+            ..Default::default()
+        });
+        self
+    }
+
+    /// Waits for a syncobj before anything is performed; `point` 0 is a binary one.
+    pub fn wait(mut self, syncobj: &'a Syncobj, point: u64) -> Self {
+        self.syncs.wait(syncobj, point);
+        self
+    }
+
+    /// Signals a syncobj when all is performed; `point` 0 is a binary one.
+    pub fn signal(mut self, syncobj: &'a Syncobj, point: u64) -> Self {
+        self.syncs.signal(syncobj, point);
+        self
+    }
+
+    /// Hands the bind to the driver; it does not wait.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if an operation is out of its range, there is none, or there are more operations or
+    /// syncobjs than the device's limits; ENOENT for a syncobj of another device. Nothing is
+    /// performed then.
+    pub fn submit(self) -> Result<()> {
+        self.vm
+            .file()
+            .call(&mut uapi::drm_skua_vm_bind {
+                vm: self.vm.handle,
+                flags: 0,
+                ops: array(&self.ops),
+                syncs: self.syncs.as_array(),
+            })
+            .map(|_| ())
+    }
+
+    /// Hands the bind to the driver, and waits until it is performed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Bind::submit`], and [`crate::Error::Work`] if the device was lost.
+    pub fn submit_and_wait(mut self) -> Result<()> {
+        let done = Syncobj::create(&self.vm.device)?;
+        self.syncs.signal(&done, 0);
+        self.submit()?;
+        done.wait_done(0, Deadline::NEVER)
+    }
+}
