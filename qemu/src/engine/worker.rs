@@ -100,8 +100,12 @@ impl Worker {
     pub(crate) fn run(mut self) {
         loop {
             let (state, head) = (self.state, self.head);
-            self.engine
-                .sleep_until(|tail| state == EngineState::Idle && tail != head);
+            self.engine.sleep_until(|tail| match state {
+                // The mailbox came between the last command and the look at the tail.
+                EngineState::Running => true,
+                EngineState::Idle => tail != head,
+                _ => false,
+            });
             if self.engine.has_attention() && !self.read_mailbox() {
                 return;
             }
@@ -271,7 +275,8 @@ impl Worker {
             return Err(Fault::plain(Reason::BadOpcode).into());
         }
         let length = (self.words[0] & 0xffff) as usize;
-        let length = length.min(available as usize);
+        // The header is there in any case: what is wrong with it comes before its length.
+        let length = length.max(2).min(available as usize);
         // What stands behind the header of a NOP may be anything, absent memory too.
         if opcode.is_some_and(|o| o != Opcode::Nop) && length <= MAX_WORDS && length > 2 {
             self.read_words(space, address, 2..length)?;

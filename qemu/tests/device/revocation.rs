@@ -11,7 +11,7 @@ use skua_spec::command::Command;
 use skua_spec::fault::{Access, Reason};
 use skua_spec::mmu::{Entry, PageSize, Target};
 use skua_spec::regs;
-use skua_spec::status::Counter;
+use skua_spec::status::{Counter, EngineState};
 use vm_memory::MmapRegion;
 
 use crate::harness::{Gpu, BUS, DATA, DATA_VA, SYSTEM_BYTES, SYSTEM_FREE};
@@ -150,6 +150,7 @@ fn no_access_after_an_unmap() {
     .unwrap();
     gpu.set_vram(DATA, &program.bytes());
     let va = 0x6000_0000;
+    let mut seen = 0;
     for round in 0..10_u64 {
         let region = Arc::new(MmapRegion::new(0x20_0000).unwrap());
         let backing = Backing {
@@ -175,7 +176,7 @@ fn no_access_after_an_unmap() {
         gpu.start(0, &[compute]);
         gpu.start(1, &[copy]);
         let contents = || {
-            let mut bytes = vec![0; 0x20_0000];
+            let mut bytes = vec![0_u8; 0x20_0000];
             vm_memory::VolatileMemory::as_volatile_slice(&*region).copy_to(&mut bytes);
             bytes
         };
@@ -185,9 +186,15 @@ fn no_access_after_an_unmap() {
         });
         gpu.device.dma_unmap(OTHER, 0x20_0000);
         let before = contents();
-        // Both engines find out by themselves.
-        for _ in 0..2 {
+        // Both engines find out by themselves, but the copies may all have been done.
+        gpu.wait_state(0, EngineState::Faulted);
+        gpu.wait_for("the copy engine", |gpu| {
+            gpu.state(1) != EngineState::Running as u32
+        });
+        gpu.wait_for("the fault", |gpu| gpu.fault_put() != seen);
+        while gpu.fault_put() != seen {
             assert_eq!(gpu.wait_fault().reason, Reason::BusError);
+            seen += 1;
         }
         assert!(contents() == before);
         for engine in 0..2 {

@@ -303,7 +303,7 @@ fn the_largest_operands_end_at_the_first_hole() {
         &[Command::Fill {
             pattern: 0,
             address: DATA_VA,
-            bytes: u64::MAX - DATA_VA & !3,
+            bytes: (u64::MAX - DATA_VA) & !3,
         }],
     );
     assert_eq!(fault.address, DATA_VA + DATA_BYTES);
@@ -317,7 +317,7 @@ fn the_largest_operands_end_at_the_first_hole() {
             bytes: 1,
             source_pitch: u32::MAX,
             destination_pitch: 1,
-            rows: u32::MAX,
+            rows: 1 << 16,
         }],
     );
     assert_eq!(fault.address, DATA_VA + u64::from(u32::MAX));
