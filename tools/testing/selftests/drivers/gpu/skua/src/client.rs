@@ -71,14 +71,25 @@ impl Client {
         Self::of(Function::first().open().expect("a render node"))
     }
 
-    /// A client of an open render node.
-    #[track_caller]
-    pub fn of(file: File) -> Self {
-        let mut client = Self {
+    /// A client of an open render node, of which nothing is known yet.
+    ///
+    /// # Errors
+    ///
+    /// The errno with which it says that its device is gone.
+    pub fn try_of(file: File) -> Result<Self, Errno> {
+        let client = Self {
             file,
             device: drm_skua_device_info::default(),
             engines: Vec::new(),
         };
+        client.query_size(DRM_SKUA_QUERY_DEVICE)?;
+        Ok(client)
+    }
+
+    /// A client of an open render node.
+    #[track_caller]
+    pub fn of(file: File) -> Self {
+        let mut client = Self::try_of(file).expect("QUERY of a size");
         let info = client.query_all(DRM_SKUA_QUERY_DEVICE);
         client.device = device_info(&info);
         client.engines = client
@@ -379,10 +390,18 @@ impl Client {
     /// A new syncobj.
     #[track_caller]
     pub fn syncobj(&self) -> u32 {
+        self.try_syncobj().expect("SYNCOBJ_CREATE")
+    }
+
+    /// The same, of a device that may be gone.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn try_syncobj(&self) -> Result<u32, Errno> {
         let mut argument = drm_syncobj_create::default();
-        self.call(DRM_IOCTL_SYNCOBJ_CREATE, &mut argument)
-            .expect("SYNCOBJ_CREATE");
-        argument.handle
+        self.call(DRM_IOCTL_SYNCOBJ_CREATE, &mut argument)?;
+        Ok(argument.handle)
     }
 
     /// SYNCOBJ_DESTROY.
@@ -445,10 +464,27 @@ impl Client {
     /// Whether a syncobj (a point of it, if not 0) has a fence that signals in this time.
     #[track_caller]
     pub fn signals_within(&self, syncobj: u32, point: u64, time: Duration) -> bool {
+        match self.try_wait_point(syncobj, point, time * patience()) {
+            Ok(()) => true,
+            Err(Errno::ETIME) => false,
+            Err(errno) => panic!("SYNCOBJ_WAIT: {errno}"),
+        }
+    }
+
+    /// Waits for a syncobj to signal, for good or ill.
+    ///
+    /// # Errors
+    ///
+    /// The errno, ETIME if the time is over.
+    pub fn try_wait(&self, syncobj: u32, time: Duration) -> Result<(), Errno> {
+        self.try_wait_point(syncobj, 0, time)
+    }
+
+    fn try_wait_point(&self, syncobj: u32, point: u64, time: Duration) -> Result<(), Errno> {
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("a clock");
-        let end = Duration::from(now) + time * patience();
+        let end = Duration::from(now) + time;
         let timeout_nsec = i64::try_from(end.as_nanos()).expect("a time");
-        let result = if point == 0 {
+        if point == 0 {
             let mut argument = drm_syncobj_wait {
                 handles: std::ptr::from_ref(&syncobj) as u64,
                 timeout_nsec,
@@ -467,11 +503,6 @@ impl Client {
                 ..Default::default()
             };
             self.call(DRM_IOCTL_SYNCOBJ_TIMELINE_WAIT, &mut argument)
-        };
-        match result {
-            Ok(()) => true,
-            Err(Errno::ETIME) => false,
-            Err(errno) => panic!("SYNCOBJ_WAIT: {errno}"),
         }
     }
 

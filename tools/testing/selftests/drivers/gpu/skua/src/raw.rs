@@ -29,8 +29,21 @@ pub const fn with_size(number: u32, size: usize) -> u32 {
 /// # Panics
 ///
 /// If the number says that the argument is larger than it is.
-#[expect(unsafe_code, reason = "a system call")]
 pub fn ioctl<T>(fd: impl AsFd, number: u32, argument: &mut T) -> Result<(), Errno> {
+    ioctl_value(fd, number, argument).map(drop)
+}
+
+/// The same for an ioctl that returns a number.
+///
+/// # Errors
+///
+/// The errno.
+///
+/// # Panics
+///
+/// If the number says that the argument is larger than it is.
+#[expect(unsafe_code, reason = "a system call")]
+pub fn ioctl_value<T>(fd: impl AsFd, number: u32, argument: &mut T) -> Result<i32, Errno> {
     assert!(argument_size(number) <= size_of::<T>());
     // SAFETY: the kernel reads and writes at most as many bytes of the argument as its number
     // says, which are there.
@@ -41,7 +54,7 @@ pub fn ioctl<T>(fd: impl AsFd, number: u32, argument: &mut T) -> Result<(), Errn
             std::ptr::from_mut(argument),
         )
     };
-    Errno::result(result).map(|_| ())
+    Errno::result(result)
 }
 
 /// Calls an ioctl with an address that need not be one.

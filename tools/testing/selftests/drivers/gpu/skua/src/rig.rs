@@ -67,6 +67,11 @@ pub struct Job<'a> {
 }
 
 impl Job<'_> {
+    /// Whose it is.
+    pub fn client(&self) -> &Client {
+        self.client
+    }
+
     /// Waits for it.
     ///
     /// # Errors

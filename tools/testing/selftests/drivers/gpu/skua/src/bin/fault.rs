@@ -492,7 +492,7 @@ fn programs() {
             "shared memory that is not there",
             vec![op(Op::Lds32, 0, 1, 0, 0)],
             Reason::SharedRange,
-            Access::Read,
+            Access::None,
             0,
         ),
         (

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: MIT
+
+//! Cycles of use that must leave nothing behind: neither in the device nor in the kernel.
+
+use std::fs;
+use std::process::ExitCode;
+
+use skua_selftests::client::{map, signal, Place, PATIENCE};
+use skua_selftests::rig::{fill, write};
+use skua_selftests::witness::{quiet, Witness};
+use skua_selftests::{suite, tests, Client, Engine, Errno, Rig};
+
+fn main() -> ExitCode {
+    suite::main(tests![
+        a_thousand_files: 600,
+        a_thousand_objects_of_each_kind: 600,
+        a_thousand_submissions: 300,
+        a_thousand_binds: 300,
+        a_hundred_faults: 300,
+        a_hundred_killed_clients: 300,
+        allocations_that_fail_half_way: 300,
+    ])
+}
+
+/// Kernel memory in KiB: what slab and vmalloc hold, and page tables.
+fn kernel_memory() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").expect("/proc/meminfo");
+    ["Slab:", "VmallocUsed:"]
+        .iter()
+        .filter_map(|key| {
+            let line = text.lines().find(|line| line.starts_with(key))?;
+            line.split_whitespace().nth(1)?.parse::<u64>().ok()
+        })
+        .sum()
+}
+
+/// Runs a thousand cycles after some to warm up, and asserts that no kernel memory stayed: less
+/// than 128 bytes a cycle, over the best of three runs, as other things happen in a kernel too.
+fn without_growth(cycles: u32, mut cycle: impl FnMut()) {
+    quiet();
+    let observer = Client::new();
+    for _ in 0..cycles / 10 {
+        cycle();
+    }
+    let before = Witness::of(&observer);
+    let mut growths = Vec::new();
+    for _ in 0..3 {
+        let start = settled();
+        for _ in 0..cycles {
+            cycle();
+        }
+        before.expect_unchanged(&observer);
+        let growth = settled().saturating_sub(start);
+        growths.push(growth);
+        if growth * 1024 / u64::from(cycles) < 128 {
+            return;
+        }
+    }
+    panic!("kernel memory grew by {growths:?} KiB in {cycles} cycles each");
+}
+
+/// Kernel memory when what is freed late is free.
+fn settled() -> u64 {
+    // Inodes and directory entries are not ours, and shrink.
+    let _ = fs::write("/proc/sys/vm/drop_caches", "2");
+    let mut least = kernel_memory();
+    for _ in 0..5 {
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        least = least.min(kernel_memory());
+    }
+    least
+}
+
+fn a_thousand_files() {
+    without_growth(1000, || {
+        let rig = Rig::new();
+        let buffer = rig.buffer(Place::Vram, 4096);
+        assert_eq!(rig.run(Engine::Copy, &[write(buffer.va, 1)]), Ok(()));
+        assert_eq!(buffer.cpu.read(0), 1);
+    });
+}
+
+fn a_thousand_objects_of_each_kind() {
+    let client = Client::new();
+    without_growth(1000, || {
+        let vm = client.vm_create().expect("VM_CREATE");
+        for place in Place::ALL {
+            let handle = client.bo(place, 64 << 10);
+            client.map(handle).write(4096, 1);
+            let op = map(handle, 0, 1 << 40, 64 << 10);
+            assert_eq!(client.bind_and_wait(vm, &[op]), Ok(()));
+            let shared = client.export(handle).expect("PRIME_HANDLE_TO_FD");
+            assert_eq!(client.import(&shared), Ok(handle));
+            assert_eq!(client.close(handle), Ok(()));
+        }
+        let contexts: Vec<u32> = (0..2)
+            .map(|engine| client.context_create(vm, engine).expect("CONTEXT_CREATE"))
+            .collect();
+        let done = client.syncobj();
+        assert_eq!(client.submit(contexts[0], &[], &[signal(done)]), Ok(()));
+        assert_eq!(client.wait(done), Ok(()));
+        assert_eq!(client.syncobj_destroy(done), Ok(()));
+        for context in contexts {
+            assert_eq!(client.context_destroy(context), Ok(()));
+        }
+        assert_eq!(client.vm_destroy(vm), Ok(()));
+    });
+}
+
+fn a_thousand_submissions() {
+    let rig = Rig::new();
+    let buffer = rig.buffer(Place::System, 4096);
+    let line = rig.syncobj();
+    let mut point = 0;
+    without_growth(1000, || {
+        point += 2;
+        let commands = rig.write(&[fill(1, buffer.va, 64)]);
+        let first = [skua_selftests::client::signal_point(line, point - 1)];
+        let second = [
+            skua_selftests::client::wait_point(line, point - 1),
+            skua_selftests::client::signal_point(line, point),
+        ];
+        assert_eq!(rig.submit(rig.copy, &[commands], &first), Ok(()));
+        assert_eq!(rig.submit(rig.compute, &[commands], &second), Ok(()));
+        assert!(rig.signals_within(line, point, PATIENCE));
+    });
+}
+
+fn a_thousand_binds() {
+    let rig = Rig::new();
+    let handle = rig.bo(Place::Vram, 4 << 20);
+    let mut n = 0;
+    without_growth(1000, || {
+        n += 1;
+        let va = (1 << 40) + (n % 64) * (1 << 31);
+        let ops = [
+            map(handle, 0, va, 4 << 20),
+            map(handle, 4096, va + (1 << 20), 8192),
+        ];
+        assert_eq!(rig.bind_and_wait(rig.vm, &ops), Ok(()));
+        let hole = skua_selftests::client::unmap(va, 4 << 20);
+        assert_eq!(rig.bind_and_wait(rig.vm, &[hole]), Ok(()));
+    });
+}
+
+fn a_hundred_faults() {
+    let rig = Rig::new();
+    let nothing = rig.reserve(4096);
+    without_growth(300, || {
+        for engine in Engine::ALL {
+            let context = rig.new_context(engine);
+            let jobs = [
+                rig.start_in(context, &[write(nothing, 1)]),
+                rig.start_in(rig.context(engine), &[]),
+            ];
+            assert_eq!(jobs[0].wait(), Err(Errno::EFAULT));
+            assert_eq!(jobs[1].wait(), Ok(()));
+            assert_eq!(rig.context_destroy(context), Ok(()));
+        }
+    });
+}
+
+fn a_hundred_killed_clients() {
+    without_growth(100, || {
+        // It dies with everything in its hands, and work under way.
+        let killed = skua_selftests::raw::in_child(|| {
+            let rig = Rig::new();
+            let buffers = Place::ALL.map(|place| rig.buffer(place, 1 << 20));
+            for _ in 0..8 {
+                let work = [
+                    fill(1, buffers[0].va, 1 << 20),
+                    fill(2, buffers[1].va, 1 << 20),
+                ];
+                std::mem::forget(rig.start(Engine::Copy, &work));
+            }
+            nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL).expect("SIGKILL");
+            true
+        });
+        assert!(!killed);
+    });
+}
+
+/// A call under test, with good arguments.
+type Call<'a> = &'a dyn Fn() -> Result<(), Errno>;
+
+fn allocations_that_fail_half_way() {
+    // `make-it-fail` of `Documentation/fault-injection/fault-injection.rst`: the n-th allocation of
+    // a call fails, for every n until the call succeeds.
+    if !std::path::Path::new("/proc/self/fail-nth").exists() {
+        skua_selftests::skip("the kernel has no fault injection");
+    }
+    let path = format!("/proc/self/task/{}/fail-nth", nix::unistd::gettid());
+    let client = Client::new();
+    let vm = client.vm_create().expect("VM_CREATE");
+    let context = client.context_create(vm, 0).expect("CONTEXT_CREATE");
+    let handle = client.bo(Place::System, 4096);
+    let done = client.syncobj();
+    let calls: [(&str, Call<'_>); 7] = [
+        ("BO_CREATE in VRAM", &|| {
+            let vram = 1 << client.region(Place::Vram).id;
+            client
+                .bo_create(1 << 20, 1, vram)
+                .and_then(|handle| client.close(handle))
+        }),
+        ("BO_CREATE in system memory", &|| {
+            let system = 1 << client.region(Place::System).id;
+            client
+                .bo_create(1 << 20, 1, system)
+                .and_then(|handle| client.close(handle))
+        }),
+        ("VM_CREATE", &|| {
+            client.vm_create().and_then(|vm| client.vm_destroy(vm))
+        }),
+        ("CONTEXT_CREATE", &|| {
+            client
+                .context_create(vm, 1)
+                .and_then(|context| client.context_destroy(context))
+        }),
+        ("VM_BIND", &|| {
+            client.bind(vm, &[map(handle, 0, 1 << 40, 4096)], &[signal(done)])
+        }),
+        ("SUBMIT", &|| client.submit(context, &[], &[signal(done)])),
+        ("BO_MMAP_OFFSET", &|| client.mmap_offset(handle).map(drop)),
+    ];
+    let observer = Client::new();
+    for (name, call) in calls {
+        call().unwrap_or_else(|errno| panic!("{name}: {errno}"));
+        let settle = || std::thread::sleep(std::time::Duration::from_millis(20));
+        settle();
+        let mut succeeded = false;
+        for n in 1..500 {
+            let before = Witness::of(&observer);
+            fs::write(&path, n.to_string()).expect("fail-nth");
+            let result = call();
+            // What is left of the count says whether a failure came.
+            let left = fs::read_to_string(&path).expect("fail-nth");
+            fs::write(&path, "0").expect("fail-nth");
+            if let Err(errno) = result {
+                assert!(
+                    matches!(
+                        errno,
+                        Errno::ENOMEM | Errno::ENOSPC | Errno::EFAULT | Errno::EINTR
+                    ),
+                    "{name}: {errno} when allocation {n} failed"
+                );
+                before.expect_unchanged(&observer);
+            }
+            if left.trim() != "0" {
+                succeeded = true;
+                break;
+            }
+        }
+        assert!(succeeded, "{name}: allocations without end");
+        assert_eq!(call(), Ok(()), "{name} at the end");
+    }
+}

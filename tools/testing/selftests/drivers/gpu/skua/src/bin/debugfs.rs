@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT
+
+//! debugfs: files under `/sys/kernel/debug/dri/ADDRESS`. For people and for these tests, not an
+//! interface; but what they say is true.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use skua_selftests::client::map;
+use skua_selftests::function::Function;
+use skua_selftests::rig::{copy, fill, wait_value, write};
+use skua_selftests::witness::quiet;
+use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
+use skua_spec::status::Counter;
+
+fn main() -> ExitCode {
+    suite::main(tests![
+        the_files_are_there_with_and_without_clients,
+        regions_agree_with_the_query,
+        vms_show_what_is_bound,
+        contexts_show_their_status,
+        rings_show_what_is_under_way,
+        counters_count_exactly,
+        a_submission_costs_one_register_write,
+        reading_all_files_under_load: 120,
+    ])
+}
+
+const FILES: [&str; 5] = ["regions", "vms", "contexts", "rings", "counters"];
+
+#[track_caller]
+fn read(file: &str) -> String {
+    Function::first()
+        .debugfs(file)
+        .unwrap_or_else(|error| panic!("debugfs {file}: {error}"))
+}
+
+/// The counters of driver and device.
+#[track_caller]
+fn counters() -> BTreeMap<String, u64> {
+    read("counters")
+        .lines()
+        .map(|line| {
+            let (name, value) = line.split_once(": ").unwrap_or_else(|| panic!("{line}"));
+            (name.to_owned(), value.parse().expect("a number"))
+        })
+        .collect()
+}
+
+fn the_files_are_there_with_and_without_clients() {
+    quiet();
+    let empty = FILES.map(read);
+    let rig = Rig::new();
+    let _buffers = Place::ALL.map(|place| rig.buffer(place, 1 << 20));
+    let full = FILES.map(read);
+    for ((file, empty), full) in FILES.iter().zip(&empty).zip(&full) {
+        if *file != "rings" {
+            assert_ne!(empty, full, "{file}");
+        }
+    }
+}
+
+fn regions_agree_with_the_query() {
+    quiet();
+    let client = Client::new();
+    for _ in 0..2 {
+        let text = read("regions");
+        for (place, name) in [(Place::System, "system"), (Place::Vram, "vram0")] {
+            let region = client.region(place);
+            let line = format!("{name}: size {} used {}\n", region.size, region.used);
+            assert!(text.contains(&line), "{line}{text}");
+        }
+        client.bo(Place::Vram, 5 << 20);
+        client.bo(Place::System, 5 << 20);
+    }
+}
+
+fn vms_show_what_is_bound() {
+    quiet();
+    let client = Client::new();
+    let vm = client.vm_create().expect("VM_CREATE");
+    let handle = client.bo(Place::Vram, 1 << 20);
+    assert!(
+        read("vms").contains("mappings 0 bytes 0"),
+        "{}",
+        read("vms")
+    );
+    let ops = [
+        map(handle, 0, 1 << 40, 1 << 20),
+        map(handle, 0, 1 << 41, 4096),
+    ];
+    assert_eq!(client.bind_and_wait(vm, &ops), Ok(()));
+    let text = read("vms");
+    assert!(
+        text.contains(&format!("mappings 2 bytes {}", (1 << 20) + 4096)),
+        "{text}"
+    );
+    assert_eq!(client.vm_destroy(vm), Ok(()));
+}
+
+fn contexts_show_their_status() {
+    quiet();
+    let rig = Rig::new();
+    assert_eq!(read("contexts").matches("status active ended 0").count(), 2);
+    let context = rig.new_context(Engine::Copy);
+    let job = rig.start_in(context, &[write(rig.reserve(4096), 1)]);
+    assert_eq!(job.wait(), Err(Errno::EFAULT));
+    let text = read("contexts");
+    assert_eq!(text.matches("status faulted ended 1").count(), 1, "{text}");
+}
+
+fn rings_show_what_is_under_way() {
+    quiet();
+    let rig = Rig::new();
+    let gate = rig.buffer(Place::System, 4096);
+    let idle = read("rings");
+    assert_eq!(idle.matches("in flight 0").count(), 2, "{idle}");
+    let jobs = [
+        rig.start(Engine::Copy, &[wait_value(gate.va, 1)]),
+        rig.start(Engine::Copy, &[]),
+    ];
+    let busy = read("rings");
+    assert!(
+        busy.contains("(copy): device") && busy.contains("in flight 2"),
+        "{busy}"
+    );
+    gate.cpu.write(0, 1);
+    for job in &jobs {
+        assert_eq!(job.wait(), Ok(()));
+    }
+    let idle = read("rings");
+    assert_eq!(idle.matches("in flight 0").count(), 2, "{idle}");
+}
+
+fn counters_count_exactly() {
+    quiet();
+    let rig = Rig::new();
+    let (one, two) = (
+        rig.buffer(Place::Vram, 1 << 20),
+        rig.buffer(Place::System, 1 << 20),
+    );
+    let before = counters();
+    for (counter, name) in Counter::ALL {
+        assert!(
+            before.contains_key(name),
+            "{counter:?} is not shown: {before:?}"
+        );
+    }
+    let work = [fill(1, one.va, 12 << 10), copy(one.va, two.va, 12 << 10)];
+    assert_eq!(rig.run(Engine::Copy, &work), Ok(()));
+    let after = counters();
+    for (name, more) in [
+        ("driver_submissions", 1),
+        ("packet", 1),
+        ("buffer_command", 2),
+        ("fill_bytes", 12 << 10),
+        ("copy_bytes", 12 << 10),
+        ("fault", 0),
+        ("engine_reset", 0),
+        ("bus_error", 0),
+        ("bad_register_access", 0),
+        ("register_read", 0),
+    ] {
+        assert_eq!(after[name] - before[name], more, "{name}");
+    }
+    let context = rig.new_context(Engine::Copy);
+    let job = rig.start_in(context, &[write(rig.reserve(4096), 1)]);
+    assert_eq!(job.wait(), Err(Errno::EFAULT));
+    let faulted = counters();
+    for (name, more) in [
+        ("fault", 1),
+        ("engine_reset", 1),
+        ("driver_engine_resets", 1),
+        ("bus_error", 0),
+    ] {
+        assert_eq!(faulted[name] - after[name], more, "{name}");
+    }
+}
+
+fn a_submission_costs_one_register_write() {
+    quiet();
+    let rig = Rig::new();
+    assert_eq!(rig.run(Engine::Copy, &[]), Ok(()));
+    let count = 50;
+    let before = counters();
+    for _ in 0..count {
+        assert_eq!(rig.run(Engine::Copy, &[fill(1, 1 << 30, 0)]), Ok(()));
+    }
+    let after = counters();
+    let more = |name: &str| after[name] - before[name];
+    // Besides, each look at the counters writes one.
+    assert_eq!(more("doorbell"), count);
+    assert_eq!(more("register_write"), count + 1);
+    assert_eq!(more("register_read"), 0);
+    assert!(
+        more("engine_interrupt") <= count,
+        "{} interrupts",
+        more("engine_interrupt")
+    );
+}
+
+fn reading_all_files_under_load() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let rig = Rig::new();
+                    let buffer = rig.buffer(Place::Vram, 1 << 20);
+                    for engine in Engine::ALL {
+                        assert_eq!(rig.run(engine, &[fill(1, buffer.va, 1 << 20)]), Ok(()));
+                    }
+                    let context = rig.new_context(Engine::Copy);
+                    let job = rig.start_in(context, &[write(rig.reserve(4096), 1)]);
+                    assert_eq!(job.wait(), Err(Errno::EFAULT));
+                }
+            });
+        }
+        for _ in 0..100 {
+            for file in FILES {
+                assert!(
+                    !read(file).is_empty() || file == "vms" || file == "contexts",
+                    "{file}"
+                );
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}

@@ -1,0 +1,595 @@
+// SPDX-License-Identifier: MIT
+
+//! The driver goes while it is in use: unbind, rebind, unload.
+//!
+//! What userspace sees then is in `Documentation/gpu/drm-uapi.rst`, "Device Hot-Unplug": fences
+//! signal, mappings stay usable, calls fail with ENODEV, and nothing leaks.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::kmod::{delete_module, finit_module, DeleteModuleFlags, ModuleInitFlags};
+use skua_guest::job::PRODUCTS;
+use skua_selftests::client::{map, signal, PATIENCE};
+use skua_selftests::function::Function;
+use skua_selftests::mapping::Mapping;
+use skua_selftests::raw::in_child;
+use skua_selftests::rig::{copy, fill, wait_value, write};
+use skua_selftests::witness::quiet;
+use skua_selftests::{skip, suite, tests, Cases, Client, Engine, Errno, Place, Rig};
+
+fn main() -> ExitCode {
+    suite::main(tests![
+        idle_clients_survive_an_unbind,
+        calls_fail_when_the_device_is_gone,
+        fences_of_running_and_queued_work_signal,
+        waiters_wake_up,
+        mappings_stay_usable: 60,
+        dma_bufs_stay_usable,
+        memory_of_other_drivers_stays_usable,
+        a_new_client_works_beside_an_old_one: 60,
+        fdinfo_of_an_old_client_can_be_read,
+        old_clients_can_close_in_any_order: 60,
+        a_hundred_rebinds_when_idle: 300,
+        a_hundred_rebinds_under_load: 600,
+        removing_and_rescanning: 60,
+        the_module_stays_while_it_is_open: 60,
+        the_module_can_be_unloaded_and_loaded: 120,
+        unloading_under_load: 300,
+    ])
+}
+
+/// The device without its driver, for a moment: bound again at the end, also that of a failed test.
+struct Unbound(Function);
+
+impl Unbound {
+    #[track_caller]
+    fn new() -> Self {
+        let function = Function::first();
+        function.unbind().expect("unbind");
+        assert!(!function.is_bound());
+        Self(function)
+    }
+}
+
+impl Drop for Unbound {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.bind() {
+            println!("bind: {error}");
+            std::process::exit(1);
+        }
+    }
+}
+
+/// What a freshly bound device must be able to do.
+#[track_caller]
+fn expect_working() {
+    let rig = Rig::new();
+    for place in Place::ALL {
+        let (source, target) = (rig.buffer(place, 64 << 10), rig.buffer(place, 64 << 10));
+        source.cpu.expect("new memory", |_| 0);
+        for engine in Engine::ALL {
+            assert_eq!(
+                rig.run(
+                    engine,
+                    &[
+                        fill(5, source.va, 64 << 10),
+                        copy(source.va, target.va, 64 << 10)
+                    ]
+                ),
+                Ok(())
+            );
+            target.cpu.expect("a copy", |_| 5 << 32 | 5);
+            target.cpu.fill(|_| 0);
+        }
+    }
+}
+
+fn idle_clients_survive_an_unbind() {
+    let client = Client::new();
+    let rig = Rig::new();
+    let _buffers = Place::ALL.map(|place| rig.buffer(place, 1 << 20));
+    drop(Unbound::new());
+    drop(client);
+    drop(rig);
+    expect_working();
+}
+
+fn calls_fail_when_the_device_is_gone() {
+    let rig = Rig::new();
+    let handle = rig.bo(Place::System, 4096);
+    let unbound = Unbound::new();
+    let mut cases = Cases::new();
+    let mut check = |bound: &str| {
+        let mut gone = |name: &str, result: Result<(), Errno>| {
+            cases.expect(&format!("{name}, {bound}"), result, Err(Errno::ENODEV));
+        };
+        gone("QUERY", rig.query_size(0).map(drop));
+        gone("BO_CREATE", rig.bo_create(4096, 0, 1).map(drop));
+        gone("BO_MMAP_OFFSET", rig.mmap_offset(handle).map(drop));
+        gone("BO_INFO", rig.info(handle).map(drop));
+        gone("VM_CREATE", rig.vm_create().map(drop));
+        gone("VM_DESTROY", rig.vm_destroy(rig.vm));
+        gone(
+            "VM_BIND",
+            rig.bind(rig.vm, &[map(handle, 0, 1 << 40, 4096)], &[]),
+        );
+        gone("CONTEXT_CREATE", rig.context_create(rig.vm, 0).map(drop));
+        gone("CONTEXT_DESTROY", rig.context_destroy(rig.copy));
+        gone("CONTEXT_STATE", rig.state(rig.copy).map(drop));
+        gone("SUBMIT", rig.submit(rig.copy, &[], &[]));
+        gone("GEM_CLOSE", rig.close(handle));
+    };
+    check("unbound");
+    drop(unbound);
+    check("bound again");
+    cases.finish();
+}
+
+/// Fences of an open file can be asked for only while its device is there: as sync files they stay.
+fn status(file: &std::os::fd::OwnedFd) -> i32 {
+    let mut info = skua_uapi::sync_file_info::default();
+    skua_selftests::raw::ioctl(file, skua_uapi::SYNC_IOC_FILE_INFO, &mut info)
+        .expect("SYNC_IOC_FILE_INFO");
+    info.status
+}
+
+fn fences_of_running_and_queued_work_signal() {
+    let rig = Rig::new();
+    let never = rig.buffer(Place::System, 4096);
+    let target = rig.buffer(Place::System, 4096);
+    let mut files = Vec::new();
+    for engine in Engine::ALL {
+        let running = rig.start(engine, &[wait_value(never.va, 1), write(target.va, 1)]);
+        files.push(rig.sync_file(running.syncobj));
+        for _ in 0..40 {
+            let queued = rig.start(engine, &[write(target.va, 2)]);
+            files.push(rig.sync_file(queued.syncobj));
+        }
+    }
+    let bind = rig.syncobj();
+    let held = rig.start(Engine::Copy, &[]);
+    let syncs = [skua_selftests::client::wait(held.syncobj), signal(bind)];
+    let op = map(never.handle, 0, 1 << 41, 4096);
+    assert_eq!(rig.bind(rig.vm, &[op], &syncs), Ok(()));
+    let bind = rig.sync_file(bind);
+    let unbound = Unbound::new();
+    for (n, file) in files.iter().enumerate() {
+        assert_eq!(status(file), -(Errno::ENODEV as i32), "fence {n}");
+    }
+    // A bind is performed or fails, but does not stay.
+    assert_ne!(status(&bind), 0, "the bind's fence");
+    never.cpu.write(0, 1);
+    std::thread::sleep(Duration::from_millis(20));
+    drop(unbound);
+    assert_eq!(target.cpu.read(0), 0, "work ran after the device was gone");
+    expect_working();
+}
+
+fn waiters_wake_up() {
+    let rig = Rig::new();
+    let never = rig.buffer(Place::System, 4096);
+    let job = rig.start(Engine::Copy, &[wait_value(never.va, 1)]);
+    let file = rig.sync_file(job.syncobj);
+    let other = File::from(file);
+    let waiting = std::thread::spawn(move || {
+        use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+        use std::os::fd::AsFd;
+        let mut ready = [PollFd::new(other.as_fd(), PollFlags::POLLIN)];
+        let timeout = PollTimeout::try_from(PATIENCE * suite::patience()).expect("a time");
+        poll(&mut ready, timeout)
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    let unbound = Unbound::new();
+    assert_eq!(
+        waiting.join().expect("the waiter"),
+        Ok(1),
+        "it did not wake up"
+    );
+    drop(unbound);
+}
+
+fn mappings_stay_usable() {
+    let client = Client::new();
+    let mut maps = Vec::new();
+    for place in Place::ALL {
+        let handle = client.bo(place, 64 << 10);
+        let touched = client.map(handle);
+        touched.fill(|offset| offset as u64);
+        // One whose pages were never asked for.
+        let fresh = client.map(handle);
+        maps.push((place, touched, fresh));
+    }
+    let check = |when: &str, maps: &[(Place, Mapping, Mapping)]| {
+        // A SIGBUS would end this process, so it happens in another.
+        let survived = in_child(|| {
+            for (_, touched, fresh) in maps {
+                for map in [touched, fresh] {
+                    for offset in (0..map.len()).step_by(4096) {
+                        map.read(offset);
+                        map.write(offset, 1);
+                    }
+                }
+            }
+            true
+        });
+        assert!(survived, "{when}: an access to a mapping failed");
+    };
+    let unbound = Unbound::new();
+    check("unbound", &maps);
+    // System pages or a dummy: not somebody else's memory.
+    for (place, touched, fresh) in &maps {
+        touched.write(8, 42);
+        assert_eq!(touched.read(8), 42, "{place:?}");
+        fresh.write(16, 43);
+        assert_eq!(fresh.read(16), 43, "{place:?}");
+    }
+    drop(unbound);
+    check("bound again", &maps);
+    // What the old mappings write does not reach the new device's memory.
+    let new = Client::new();
+    let handle = new.bo(Place::Vram, 1 << 20);
+    let vram = new.map(handle);
+    for (_, touched, fresh) in &maps {
+        touched.fill(|_| u64::MAX);
+        fresh.fill(|_| u64::MAX);
+    }
+    vram.expect("memory of the new device", |_| 0);
+    drop(maps);
+    drop(client);
+    expect_working();
+}
+
+fn dma_bufs_stay_usable() {
+    let client = Client::new();
+    let shared: Vec<_> = Place::ALL
+        .into_iter()
+        .map(|place| {
+            let handle = client.bo(place, 64 << 10);
+            client.map(handle).fill(|_| 9);
+            (place, client.export(handle).expect("PRIME_HANDLE_TO_FD"))
+        })
+        .collect();
+    let early = Mapping::new(&shared[0].1, 0, 64 << 10).expect("mmap of a dma-buf");
+    drop(client);
+    let unbound = Unbound::new();
+    let survived = in_child(|| {
+        early.read(0);
+        early.write(4096, 1);
+        for (_, dma_buf) in &shared {
+            // It may be refused, but not kill.
+            if let Ok(map) = Mapping::new(dma_buf, 0, 64 << 10) {
+                map.read(0);
+                map.write(4096, 1);
+            }
+        }
+        true
+    });
+    assert!(survived);
+    drop(unbound);
+    // Another life of the device does not know them.
+    let new = Client::new();
+    for (place, dma_buf) in &shared {
+        let result = new.import(dma_buf);
+        if let Ok(handle) = result {
+            println!("{place:?} of the old device was imported as {handle}");
+            assert_eq!(new.info(handle).expect("BO_INFO").imported, 1);
+        }
+    }
+    drop((early, shared));
+    expect_working();
+}
+
+fn memory_of_other_drivers_stays_usable() {
+    let Ok(heap) = File::open("/dev/dma_heap/system") else {
+        skip("the kernel has no system heap");
+    };
+    // DMA_HEAP_IOCTL_ALLOC: length, descriptor and its flags, heap flags.
+    let mut argument = [64_u64 << 10, 0x8_0002 << 32, 0];
+    skua_selftests::raw::ioctl(&heap, 0xc018_4800, &mut argument).expect("DMA_HEAP_IOCTL_ALLOC");
+    let fd = i32::try_from(argument[1] & 0xffff_ffff).expect("a descriptor");
+    let dma_buf = skua_selftests::client::own(fd);
+    let cpu = Mapping::new(&dma_buf, 0, 64 << 10).expect("mmap of a dma-buf");
+    let rig = Rig::new();
+    let handle = rig.import(&dma_buf).expect("PRIME_FD_TO_HANDLE");
+    let va = rig.bound_at_will(handle, 64 << 10);
+    assert_eq!(rig.run(Engine::Copy, &[fill(6, va, 64 << 10)]), Ok(()));
+    drop(Unbound::new());
+    cpu.expect("after the unbind", |_| 6 << 32 | 6);
+    drop(rig);
+    let rig = Rig::new();
+    let handle = rig.import(&dma_buf).expect("PRIME_FD_TO_HANDLE");
+    let va = rig.bound_at_will(handle, 64 << 10);
+    assert_eq!(rig.run(Engine::Copy, &[fill(7, va, 64 << 10)]), Ok(()));
+    cpu.expect("by the new device", |_| 7 << 32 | 7);
+}
+
+fn a_new_client_works_beside_an_old_one() {
+    let old: Vec<Rig> = (0..3)
+        .map(|_| {
+            let rig = Rig::new();
+            let buffer = rig.buffer(Place::Vram, 1 << 20);
+            rig.start(Engine::Copy, &[fill(1, buffer.va, 1 << 20)]);
+            drop(Unbound::new());
+            expect_working();
+            rig
+        })
+        .collect();
+    for rig in old {
+        assert_eq!(rig.query_size(0), Err(Errno::ENODEV));
+        drop(rig);
+        expect_working();
+    }
+}
+
+fn fdinfo_of_an_old_client_can_be_read() {
+    let rig = Rig::new();
+    let _buffer = rig.buffer(Place::Vram, 1 << 20);
+    let unbound = Unbound::new();
+    let gone = rig.fdinfo();
+    drop(unbound);
+    let again = rig.fdinfo();
+    println!("{gone:?} {again:?}");
+}
+
+fn old_clients_can_close_in_any_order() {
+    for order in 0..3 {
+        let mut rigs: Vec<Rig> = (0..4).map(|_| Rig::new()).collect();
+        let maps: Vec<Mapping> = rigs
+            .iter()
+            .map(|rig| rig.buffer(Place::Vram, 1 << 20).cpu)
+            .collect();
+        let unbound = Unbound::new();
+        if order == 0 {
+            drop(rigs.split_off(2));
+        }
+        drop(unbound);
+        if order == 1 {
+            drop(maps);
+            drop(rigs.split_off(1));
+        } else {
+            rigs.reverse();
+            drop(rigs);
+            drop(maps);
+        }
+        expect_working();
+    }
+}
+
+fn a_hundred_rebinds_when_idle() {
+    quiet();
+    let function = Function::first();
+    for round in 0..100 {
+        function
+            .unbind()
+            .unwrap_or_else(|error| panic!("round {round}: unbind: {error}"));
+        function
+            .bind()
+            .unwrap_or_else(|error| panic!("round {round}: bind: {error}"));
+    }
+    expect_working();
+}
+
+/// A client that works until it is told to stop, opening the device anew whenever it is gone.
+fn load(stop: &AtomicBool, rounds: &AtomicU64) {
+    // Waits are short here: what matters is that all end.
+    while !stop.load(Ordering::Relaxed) {
+        let Ok(file) = Function::first().open() else {
+            continue;
+        };
+        if work(file, stop, rounds).is_err() {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Works with an open file until a call fails; every failure but that of a lost device panics.
+fn work(file: File, stop: &AtomicBool, rounds: &AtomicU64) -> Result<(), Errno> {
+    let expected = |errno: Errno| {
+        assert!(
+            matches!(errno, Errno::ENODEV | Errno::ECANCELED | Errno::EIO),
+            "under load: {errno}"
+        );
+        errno
+    };
+    let client = Client::try_of(file).map_err(expected)?;
+    let (system, vram) = (1, 2);
+    let vm = client.vm_create().map_err(expected)?;
+    let context = client
+        .context_create(vm, 0)
+        .and_then(|one| client.context_create(vm, 1).map(|two| [one, two]))
+        .map_err(expected)?;
+    let commands = client.bo_create(4096, 1, system).map_err(expected)?;
+    let target = client.bo_create(1 << 20, 1, vram).map_err(expected)?;
+    let ops = [
+        map(commands, 0, 1 << 30, 4096),
+        map(target, 0, 1 << 31, 1 << 20),
+    ];
+    let offset = client.mmap_offset(commands).map_err(expected)?;
+    let Ok(mapping) = Mapping::new(&client, offset, 4096) else {
+        return Err(Errno::ENODEV);
+    };
+    let words = fill(7, 1 << 31, 1 << 20).encode();
+    mapping.write_words(0, words.words());
+    let done = client.try_syncobj().map_err(expected)?;
+    client.bind(vm, &ops, &[signal(done)]).map_err(expected)?;
+    let buffer = skua_uapi::drm_skua_buffer {
+        va: 1 << 30,
+        size: 24,
+        flags: 0,
+    };
+    let mut last = done;
+    while !stop.load(Ordering::Relaxed) {
+        for context in context {
+            let next = client.try_syncobj().map_err(expected)?;
+            let syncs = [skua_selftests::client::wait(last), signal(next)];
+            client
+                .submit(context, &[buffer], &syncs)
+                .map_err(expected)?;
+            client.syncobj_destroy(last).map_err(expected)?;
+            last = next;
+        }
+        client
+            .try_wait(last, PATIENCE * suite::patience())
+            .map_err(expected)?;
+        rounds.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Runs `during` while four clients work; how many rounds they did.
+fn under_load(during: impl FnOnce(&AtomicU64)) {
+    let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| load(&stop, &rounds)))
+            .collect();
+        during(&rounds);
+        stop.store(true, Ordering::Relaxed);
+        for client in clients {
+            client.join().expect("a client");
+        }
+    });
+    println!("{} rounds", rounds.load(Ordering::Relaxed));
+}
+
+/// Waits until the clients did more.
+#[track_caller]
+fn wait_for_rounds(rounds: &AtomicU64, more: u64) {
+    let goal = rounds.load(Ordering::Relaxed) + more;
+    let end = Instant::now() + PATIENCE * suite::patience();
+    while rounds.load(Ordering::Relaxed) < goal {
+        assert!(Instant::now() < end, "the clients stand still");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn a_hundred_rebinds_under_load() {
+    quiet();
+    under_load(|rounds| {
+        for round in 0..100 {
+            wait_for_rounds(rounds, 2);
+            let function = Function::first();
+            function
+                .unbind()
+                .unwrap_or_else(|error| panic!("round {round}: unbind: {error}"));
+            function
+                .bind()
+                .unwrap_or_else(|error| panic!("round {round}: bind: {error}"));
+        }
+        wait_for_rounds(rounds, 10);
+    });
+    quiet();
+    expect_working();
+}
+
+fn removing_and_rescanning() {
+    let rig = Rig::new();
+    let buffer = rig.buffer(Place::Vram, 1 << 20);
+    let never = rig.buffer(Place::System, 4096);
+    let job = rig.start(Engine::Copy, &[wait_value(never.va, 1)]);
+    let file = rig.sync_file(job.syncobj);
+    let function = Function::first();
+    std::fs::write(function.sysfs().join("remove"), "1").expect("remove");
+    assert!(Function::all().is_empty());
+    assert_eq!(status(&file), -(Errno::ENODEV as i32));
+    buffer.cpu.write(0, 1);
+    buffer.cpu.read(4096);
+    std::fs::write("/sys/bus/pci/rescan", "1").expect("rescan");
+    assert_eq!(Function::all(), [function]);
+    expect_working();
+    drop(job);
+    drop((buffer, never, rig));
+    expect_working();
+}
+
+fn unload() -> Result<(), Errno> {
+    delete_module(c"skua", DeleteModuleFlags::O_NONBLOCK)
+}
+
+/// Loads the module as the guest's init did.
+fn load_module() {
+    let path = Path::new(PRODUCTS).join("skua.ko");
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => skip("skua.ko is not at hand"),
+        Err(error) => panic!("{}: {error}", path.display()),
+    };
+    finit_module(&file, c"", ModuleInitFlags::empty()).expect("finit_module");
+}
+
+fn the_module_stays_while_it_is_open() {
+    let client = Client::new();
+    assert_eq!(unload(), Err(Errno::EWOULDBLOCK), "an open file");
+    let handle = client.bo(Place::System, 4096);
+    let shared = client.export(handle).expect("PRIME_HANDLE_TO_FD");
+    let mapping = client.map(handle);
+    drop(client);
+    assert_eq!(unload(), Err(Errno::EWOULDBLOCK), "a mapping and a dma-buf");
+    drop(mapping);
+    assert_eq!(unload(), Err(Errno::EWOULDBLOCK), "a dma-buf");
+    drop(shared);
+    expect_working();
+}
+
+/// Unloads when the last reference is gone, which may be given back late.
+#[track_caller]
+fn unload_soon() {
+    let end = Instant::now() + PATIENCE * suite::patience();
+    loop {
+        match unload() {
+            Ok(()) => return,
+            Err(errno) => {
+                assert_eq!(errno, Errno::EWOULDBLOCK);
+                assert!(Instant::now() < end, "something keeps the module");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+}
+
+fn the_module_can_be_unloaded_and_loaded() {
+    if !Path::new(PRODUCTS).join("skua.ko").exists() {
+        skip("skua.ko is not at hand");
+    }
+    for _ in 0..5 {
+        expect_working();
+        unload_soon();
+        assert_eq!(Function::first().node(), None);
+        load_module();
+    }
+    expect_working();
+    // A fence outlives the module that made it.
+    let file = {
+        let rig = Rig::new();
+        let job = rig.start(Engine::Copy, &[]);
+        assert_eq!(job.wait(), Ok(()));
+        rig.sync_file(job.syncobj)
+    };
+    unload_soon();
+    assert_eq!(status(&file), 1);
+    drop(file);
+    load_module();
+    expect_working();
+}
+
+fn unloading_under_load() {
+    if !Path::new(PRODUCTS).join("skua.ko").exists() {
+        skip("skua.ko is not at hand");
+    }
+    under_load(|rounds| {
+        for _ in 0..5 {
+            wait_for_rounds(rounds, 2);
+            // The clients let go of the device when it is gone.
+            Function::first().unbind().expect("unbind");
+            unload_soon();
+            load_module();
+        }
+        wait_for_rounds(rounds, 10);
+    });
+    expect_working();
+}

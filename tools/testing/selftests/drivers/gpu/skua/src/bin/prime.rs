@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: MIT
+
+//! Sharing by dma-buf: among files of this driver, and with others.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::ExitCode;
+
+use nix::fcntl::{fcntl, FcntlArg, SealFlag};
+use nix::sys::memfd::{memfd_create, MFdFlags};
+use skua_selftests::client::{map, own};
+use skua_selftests::mapping::Mapping;
+use skua_selftests::raw::ioctl;
+use skua_selftests::rig::{copy, fill, write};
+use skua_selftests::witness::{quiet, Witness};
+use skua_selftests::{skip, suite, tests, Client, Engine, Errno, Place, Rig};
+use skua_uapi::*;
+
+const SIZE: u64 = 256 << 10;
+const LEN: usize = 256 << 10;
+
+fn main() -> ExitCode {
+    suite::main(tests![
+        an_object_that_comes_back_is_the_same,
+        clients_share_what_they_pass_on: 60,
+        a_shared_object_outlives_its_maker,
+        a_dma_buf_keeps_the_memory,
+        exported_system_memory_can_be_mapped,
+        exported_vram_can_be_mapped,
+        memory_of_udmabuf: 60,
+        memory_of_a_dma_heap: 60,
+        memory_of_vgem: 60,
+        an_imported_object_is_told_apart,
+        an_imported_object_outlives_its_exporter_handles,
+        vgem_imports_system_memory,
+        vgem_cannot_import_vram,
+        foreign_descriptors_are_refused,
+        imports_are_given_back,
+    ])
+}
+
+fn pattern(seed: u64) -> impl Fn(usize) -> u64 {
+    move |offset| (offset as u64).wrapping_mul(0x2545_f491_4f6c_dd1d) ^ seed
+}
+
+fn an_object_that_comes_back_is_the_same() {
+    let client = Client::new();
+    for place in Place::ALL {
+        let handle = client.bo(place, SIZE);
+        let shared = client.export(handle).expect("PRIME_HANDLE_TO_FD");
+        assert_eq!(client.import(&shared), Ok(handle), "{place:?}");
+        assert_eq!(client.info(handle).expect("BO_INFO").imported, 0);
+        // Twice exported is the same dma-buf.
+        let again = client.export(handle).expect("PRIME_HANDLE_TO_FD");
+        assert_eq!(client.import(&again), Ok(handle), "{place:?}");
+    }
+}
+
+fn clients_share_what_they_pass_on() {
+    let (one, two) = (Rig::new(), Rig::new());
+    for place in Place::ALL {
+        let buffer = one.buffer(place, SIZE);
+        let secret = one.buffer(place, SIZE);
+        secret.cpu.fill(|_| u64::MAX);
+        let shared = one.export(buffer.handle).expect("PRIME_HANDLE_TO_FD");
+        let handle = two.import(&shared).expect("PRIME_FD_TO_HANDLE");
+        let info = two.info(handle).expect("BO_INFO");
+        assert_eq!((info.size, info.imported), (SIZE, 0), "{place:?}");
+        let theirs = two.bound(handle, SIZE);
+        buffer.cpu.fill(pattern(1));
+        theirs
+            .cpu
+            .expect(&format!("{place:?}, by the CPU"), pattern(1));
+        let out = two.buffer(Place::System, SIZE);
+        assert_eq!(
+            two.run(Engine::Copy, &[copy(theirs.va, out.va, SIZE)]),
+            Ok(())
+        );
+        out.cpu
+            .expect(&format!("{place:?}, by the GPU"), pattern(1));
+        assert_eq!(
+            two.run(Engine::Compute, &[fill(7, theirs.va, SIZE)]),
+            Ok(())
+        );
+        buffer
+            .cpu
+            .expect(&format!("{place:?}, back"), |_| 7 << 32 | 7);
+        // What was not passed on is not reached by it.
+        secret.cpu.expect("the secret", |_| u64::MAX);
+    }
+}
+
+fn a_shared_object_outlives_its_maker() {
+    for place in Place::ALL {
+        let two = Rig::new();
+        let handle = {
+            let one = Rig::new();
+            let buffer = one.buffer(place, SIZE);
+            assert_eq!(one.run(Engine::Copy, &[fill(9, buffer.va, SIZE)]), Ok(()));
+            let shared = one.export(buffer.handle).expect("PRIME_HANDLE_TO_FD");
+            two.import(&shared).expect("PRIME_FD_TO_HANDLE")
+        };
+        let buffer = two.bound(handle, SIZE);
+        buffer.cpu.expect(&format!("{place:?}"), |_| 9 << 32 | 9);
+        assert_eq!(two.run(Engine::Copy, &[write(buffer.va, 10)]), Ok(()));
+        assert_eq!(buffer.cpu.read(0), 10);
+    }
+}
+
+fn a_dma_buf_keeps_the_memory() {
+    quiet();
+    let client = Client::new();
+    for place in Place::ALL {
+        let before = Witness::of(&client);
+        let handle = client.bo(place, SIZE);
+        client.map(handle).fill(pattern(2));
+        let shared = client.export(handle).expect("PRIME_HANDLE_TO_FD");
+        assert_eq!(client.close(handle), Ok(()));
+        let others: Vec<u32> = (0..8).map(|_| client.bo(place, SIZE)).collect();
+        for other in &others {
+            client.map(*other).fill(|_| u64::MAX);
+        }
+        let again = client.import(&shared).expect("PRIME_FD_TO_HANDLE");
+        client.map(again).expect(&format!("{place:?}"), pattern(2));
+        for handle in others.into_iter().chain([again]) {
+            assert_eq!(client.close(handle), Ok(()));
+        }
+        drop(shared);
+        before.expect_unchanged(&client);
+    }
+}
+
+/// Maps a dma-buf and brackets what is done with it, as its rules want.
+fn with_dma_buf(file: &OwnedFd, len: usize, work: impl FnOnce(&Mapping)) {
+    let mapping = Mapping::new(file, 0, len).expect("mmap of a dma-buf");
+    let sync = |flags: u32| {
+        let mut argument = dma_buf_sync {
+            flags: u64::from(flags),
+        };
+        ioctl(file, DMA_BUF_IOCTL_SYNC, &mut argument).expect("DMA_BUF_IOCTL_SYNC");
+    };
+    sync(DMA_BUF_SYNC_START | DMA_BUF_SYNC_RW);
+    work(&mapping);
+    sync(DMA_BUF_SYNC_END | DMA_BUF_SYNC_RW);
+}
+
+fn exported_memory_can_be_mapped(place: Place) {
+    let rig = Rig::new();
+    let buffer = rig.buffer(place, SIZE);
+    let shared = rig.export(buffer.handle).expect("PRIME_HANDLE_TO_FD");
+    buffer.cpu.fill(pattern(3));
+    with_dma_buf(&shared, LEN, |mapping| {
+        mapping.expect("what the client wrote", pattern(3));
+        mapping.fill(pattern(4));
+    });
+    buffer
+        .cpu
+        .expect("what came through the dma-buf", pattern(4));
+    assert_eq!(rig.run(Engine::Copy, &[fill(5, buffer.va, SIZE)]), Ok(()));
+    with_dma_buf(&shared, LEN, |mapping| {
+        mapping.expect("what the GPU wrote", |_| 5 << 32 | 5);
+    });
+}
+
+fn exported_system_memory_can_be_mapped() {
+    exported_memory_can_be_mapped(Place::System);
+}
+
+fn exported_vram_can_be_mapped() {
+    exported_memory_can_be_mapped(Place::Vram);
+}
+
+/// Imports a dma-buf of another driver, and has both engines and the CPU work on it.
+fn memory_of_another_driver(dma_buf: &OwnedFd, cpu: &Mapping) {
+    let rig = Rig::new();
+    let handle = rig.import(dma_buf).expect("PRIME_FD_TO_HANDLE");
+    let info = rig.info(handle).expect("BO_INFO");
+    assert_eq!((info.size, info.imported), (SIZE, 1));
+    assert_eq!(info.region, rig.region(Place::System).id);
+    let va = rig.bound_at_will(handle, SIZE);
+    for place in Place::ALL {
+        for (seed, engine) in (20..).zip(Engine::ALL) {
+            let own = rig.buffer(place, SIZE);
+            cpu.fill(pattern(seed));
+            assert_eq!(rig.run(engine, &[copy(va, own.va, SIZE)]), Ok(()));
+            own.cpu
+                .expect(&format!("{place:?} {engine:?}: read"), pattern(seed));
+            own.cpu.fill(pattern(seed + 10));
+            assert_eq!(rig.run(engine, &[copy(own.va, va, SIZE)]), Ok(()));
+            cpu.expect(
+                &format!("{place:?} {engine:?}: written"),
+                pattern(seed + 10),
+            );
+        }
+    }
+    // A part of it, at another address.
+    let part = rig.reserve(4096);
+    assert_eq!(
+        rig.bind_and_wait(rig.vm, &[map(handle, 64 << 10, part, 4096)]),
+        Ok(())
+    );
+    assert_eq!(rig.run(Engine::Copy, &[write(part, 77)]), Ok(()));
+    assert_eq!(cpu.read(64 << 10), 77);
+    assert_eq!(rig.close(handle), Ok(()));
+}
+
+/// A dma-buf of udmabuf, and its memory.
+fn udmabuf() -> (OwnedFd, OwnedFd) {
+    #[repr(C)]
+    struct Create {
+        memfd: u32,
+        flags: u32,
+        offset: u64,
+        size: u64,
+    }
+    let Ok(device) = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/udmabuf")
+    else {
+        skip("the kernel has no udmabuf");
+    };
+    let memory = memfd_create(c"prime", MFdFlags::MFD_ALLOW_SEALING).expect("memfd_create");
+    nix::unistd::ftruncate(&memory, i64::try_from(SIZE).expect("a size")).expect("ftruncate");
+    fcntl(&memory, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).expect("F_ADD_SEALS");
+    let mut argument = Create {
+        memfd: memory.as_raw_fd().unsigned_abs(),
+        flags: 1, // UDMABUF_FLAGS_CLOEXEC
+        offset: 0,
+        size: SIZE,
+    };
+    // _IOW('u', 0x42, struct udmabuf_create), which returns the descriptor.
+    let fd = skua_selftests::raw::ioctl_value(&device, 0x4018_7542, &mut argument)
+        .expect("UDMABUF_CREATE");
+    (own(fd), memory)
+}
+
+fn memory_of_udmabuf() {
+    let (dma_buf, memory) = udmabuf();
+    let cpu = Mapping::new(&memory, 0, LEN).expect("mmap of the memfd");
+    memory_of_another_driver(&dma_buf, &cpu);
+}
+
+/// A dma-buf of a heap.
+fn heap() -> OwnedFd {
+    #[repr(C)]
+    struct Allocation {
+        len: u64,
+        fd: u32,
+        fd_flags: u32,
+        heap_flags: u64,
+    }
+    let Ok(device) = File::open("/dev/dma_heap/system") else {
+        skip("the kernel has no system heap");
+    };
+    let mut argument = Allocation {
+        len: SIZE,
+        fd: 0,
+        fd_flags: 0x8_0002, // O_CLOEXEC | O_RDWR
+        heap_flags: 0,
+    };
+    // _IOWR('H', 0, struct dma_heap_allocation_data)
+    ioctl(&device, 0xc018_4800, &mut argument).expect("DMA_HEAP_IOCTL_ALLOC");
+    own(i32::try_from(argument.fd).expect("a descriptor"))
+}
+
+fn memory_of_a_dma_heap() {
+    let dma_buf = heap();
+    let cpu = Mapping::new(&dma_buf, 0, LEN).expect("mmap of a dma-buf");
+    memory_of_another_driver(&dma_buf, &cpu);
+}
+
+/// A primary node of vgem.
+fn vgem() -> File {
+    for n in 0..16 {
+        let path = format!("/dev/dri/card{n}");
+        let Ok(file) = OpenOptions::new().read(true).write(true).open(path) else {
+            continue;
+        };
+        let mut name = [0_u8; 16];
+        let mut version = drm_version {
+            name_len: 16,
+            name: name.as_mut_ptr().cast(),
+            ..Default::default()
+        };
+        if ioctl(&file, DRM_IOCTL_VERSION, &mut version).is_ok() && name.starts_with(b"vgem") {
+            return file;
+        }
+    }
+    skip("the kernel has no vgem")
+}
+
+#[repr(C)]
+struct Prime {
+    handle: u32,
+    flags: u32,
+    fd: i32,
+}
+
+fn memory_of_vgem() {
+    #[repr(C)]
+    struct CreateDumb {
+        height: u32,
+        width: u32,
+        bpp: u32,
+        flags: u32,
+        handle: u32,
+        pitch: u32,
+        size: u64,
+    }
+    let vgem = vgem();
+    let mut dumb = CreateDumb {
+        height: 256,
+        width: 256,
+        bpp: 32,
+        flags: 0,
+        handle: 0,
+        pitch: 0,
+        size: 0,
+    };
+    // DRM_IOCTL_MODE_CREATE_DUMB
+    ioctl(&vgem, 0xc020_64b2, &mut dumb).expect("MODE_CREATE_DUMB");
+    assert_eq!(dumb.size, SIZE);
+    let mut prime = Prime {
+        handle: dumb.handle,
+        flags: 0x8_0002,
+        fd: -1,
+    };
+    ioctl(&vgem, DRM_IOCTL_PRIME_HANDLE_TO_FD, &mut prime).expect("PRIME_HANDLE_TO_FD of vgem");
+    let dma_buf = own(prime.fd);
+    let cpu = Mapping::new(&dma_buf, 0, LEN).expect("mmap of a dma-buf");
+    memory_of_another_driver(&dma_buf, &cpu);
+}
+
+fn an_imported_object_is_told_apart() {
+    let client = Client::new();
+    let dma_buf = heap();
+    let handle = client.import(&dma_buf).expect("PRIME_FD_TO_HANDLE");
+    assert_eq!(client.info(handle).expect("BO_INFO").imported, 1);
+    assert_eq!(client.mmap_offset(handle), Err(Errno::EOPNOTSUPP));
+    assert_eq!(client.import(&dma_buf), Ok(handle), "imported twice");
+    // Passed on, it is the exporter's still.
+    let passed = client.export(handle).expect("PRIME_HANDLE_TO_FD");
+    let other = Client::new();
+    let there = other.import(&passed).expect("PRIME_FD_TO_HANDLE");
+    assert_eq!(other.info(there).expect("BO_INFO").imported, 1);
+}
+
+fn an_imported_object_outlives_its_exporter_handles() {
+    let rig = Rig::new();
+    let (dma_buf, memory) = udmabuf();
+    let handle = rig.import(&dma_buf).expect("PRIME_FD_TO_HANDLE");
+    let va = rig.bound_at_will(handle, SIZE);
+    drop(dma_buf);
+    assert_eq!(rig.run(Engine::Copy, &[write(va, 5)]), Ok(()));
+    let cpu = Mapping::new(&memory, 0, LEN).expect("mmap of the memfd");
+    assert_eq!(cpu.read(0), 5);
+    // The binding alone keeps it.
+    assert_eq!(rig.close(handle), Ok(()));
+    assert_eq!(rig.run(Engine::Copy, &[write(va + 8, 6)]), Ok(()));
+    assert_eq!(cpu.read(8), 6);
+}
+
+fn import_by_vgem(vgem: &File, dma_buf: &OwnedFd) -> Result<u32, Errno> {
+    let mut prime = Prime {
+        handle: 0,
+        flags: 0,
+        fd: dma_buf.as_fd().as_raw_fd(),
+    };
+    ioctl(vgem, DRM_IOCTL_PRIME_FD_TO_HANDLE, &mut prime)?;
+    Ok(prime.handle)
+}
+
+fn vgem_imports_system_memory() {
+    let vgem = vgem();
+    let rig = Rig::new();
+    let buffer = rig.buffer(Place::System, SIZE);
+    let shared = rig.export(buffer.handle).expect("PRIME_HANDLE_TO_FD");
+    let handle = import_by_vgem(&vgem, &shared).expect("PRIME_FD_TO_HANDLE of vgem");
+    // Its pages stay where they are: the GPU goes on with them.
+    assert_eq!(rig.run(Engine::Copy, &[fill(3, buffer.va, SIZE)]), Ok(()));
+    buffer.cpu.expect("shared with vgem", |_| 3 << 32 | 3);
+    assert_ne!(handle, 0);
+}
+
+fn vgem_cannot_import_vram() {
+    let vgem = vgem();
+    let rig = Rig::new();
+    let buffer = rig.buffer(Place::Vram, SIZE);
+    let before = Witness::of(&rig);
+    let shared = rig.export(buffer.handle).expect("PRIME_HANDLE_TO_FD");
+    let result = import_by_vgem(&vgem, &shared);
+    assert!(
+        matches!(result, Err(Errno::EOPNOTSUPP | Errno::EINVAL)),
+        "VRAM handed to a device that cannot reach it: {result:?}"
+    );
+    drop(shared);
+    assert_eq!(rig.run(Engine::Copy, &[fill(3, buffer.va, SIZE)]), Ok(()));
+    before.expect_unchanged(&rig);
+}
+
+fn foreign_descriptors_are_refused() {
+    let client = Client::new();
+    let before = Witness::of(&client);
+    let file = File::open("/dev/null").expect("/dev/null");
+    assert_eq!(client.import(&file), Err(Errno::EINVAL));
+    assert_eq!(client.import(&client), Err(Errno::EINVAL), "its own node");
+    let mut prime = drm_prime_handle {
+        fd: -1,
+        ..Default::default()
+    };
+    assert_eq!(
+        client.call(DRM_IOCTL_PRIME_FD_TO_HANDLE, &mut prime),
+        Err(Errno::EBADF)
+    );
+    assert_eq!(client.export(77).map(drop), Err(Errno::ENOENT));
+    before.expect_unchanged(&client);
+}
+
+fn imports_are_given_back() {
+    quiet();
+    let client = Client::new();
+    let vm = client.vm_create().expect("VM_CREATE");
+    let before = Witness::of(&client);
+    for _ in 0..100 {
+        let dma_buf = heap();
+        let handle = client.import(&dma_buf).expect("PRIME_FD_TO_HANDLE");
+        let op = map(handle, 0, 1 << 40, SIZE);
+        assert_eq!(client.bind_and_wait(vm, &[op]), Ok(()));
+        assert_eq!(client.close(handle), Ok(()));
+    }
+    let all = skua_selftests::client::unmap(1 << 40, SIZE);
+    assert_eq!(client.bind_and_wait(vm, &[all]), Ok(()));
+    before.expect_unchanged(&client);
+}

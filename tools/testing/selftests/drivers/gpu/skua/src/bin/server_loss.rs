@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT
+
+//! The GPU stands still, or is gone, in the middle of work.
+//!
+//! The host that runs this guest stops and kills the GPU server on request. The last test of this
+//! program leaves the guest without a GPU.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use skua_guest::host::request;
+use skua_selftests::client::PATIENCE;
+use skua_selftests::function::Function;
+use skua_selftests::raw::in_child;
+use skua_selftests::rig::{copy, fill, wait_value, write};
+use skua_selftests::{skip, suite, tests, Client, Engine, Errno, Place, Rig};
+
+fn main() -> ExitCode {
+    suite::main(tests![
+        a_pause_is_survived: 120,
+        a_pause_during_a_submission_is_survived: 120,
+        a_killed_server_ends_all_work: 240,
+        a_dead_device_can_be_unbound: 240,
+    ])
+}
+
+/// Asks the host, or skips: there may be none that understands.
+fn ask(what: &str) {
+    if let Err(error) = request("ping") {
+        skip(&format!("no host to ask: {error}"));
+    }
+    request(what).unwrap_or_else(|error| panic!("{what}: {error}"));
+}
+
+fn a_pause_is_survived() {
+    let rig = Rig::new();
+    let (source, target) = (
+        rig.buffer(Place::Vram, 4 << 20),
+        rig.buffer(Place::System, 4 << 20),
+    );
+    source.cpu.fill(|offset| offset as u64);
+    let jobs: Vec<_> = (0..20)
+        .map(|_| rig.start(Engine::Copy, &[copy(source.va, target.va, 4 << 20)]))
+        .collect();
+    ask("gpu-pause 400");
+    for job in &jobs {
+        assert_eq!(job.wait(), Ok(()));
+    }
+    target
+        .cpu
+        .expect("a copy over a pause", |offset| offset as u64);
+}
+
+fn a_pause_during_a_submission_is_survived() {
+    let rig = Rig::new();
+    let target = rig.buffer(Place::System, 4096);
+    ask("gpu-pause 300");
+    // Doorbells are posted: nobody waits for the device here.
+    let jobs: Vec<_> = (0..20)
+        .map(|n| rig.start(Engine::Compute, &[write(target.va + 8 * n, n + 1)]))
+        .collect();
+    for (n, job) in jobs.iter().enumerate() {
+        assert_eq!((job.wait(), target.cpu.read(8 * n)), (Ok(()), n as u64 + 1));
+    }
+}
+
+/// How long it may take until the driver gives the device up: the watchdog, then time-outs.
+const GIVING_UP: Duration = PATIENCE.saturating_mul(4);
+
+fn a_killed_server_ends_all_work() {
+    let rig = Rig::new();
+    let other = Rig::new();
+    let never = rig.buffer(Place::System, 4096);
+    let vram = rig.buffer(Place::Vram, 1 << 20);
+    vram.cpu.fill(|_| 1);
+    let mut jobs = vec![
+        rig.start(Engine::Copy, &[wait_value(never.va, 1)]),
+        rig.start(
+            Engine::Compute,
+            &[fill(2, vram.va, 1 << 20), wait_value(never.va, 1)],
+        ),
+        other.start(Engine::Copy, &[]),
+    ];
+    for _ in 0..20 {
+        jobs.push(rig.start(Engine::Copy, &[]));
+        jobs.push(other.start(Engine::Compute, &[]));
+    }
+    ask("gpu-kill");
+    // Every fence signals in bounded time, without this client doing anything.
+    let outcomes: Vec<_> = jobs
+        .iter()
+        .map(|job| job.client().wait_for(job.syncobj, GIVING_UP))
+        .collect();
+    for (n, outcome) in outcomes.iter().enumerate() {
+        let fair = match n {
+            // They ran, or were cut when the device was given up.
+            0 | 1 => matches!(outcome, Err(Errno::ENODEV | Errno::ETIME)),
+            _ => matches!(outcome, Ok(()) | Err(Errno::ENODEV | Errno::ECANCELED)),
+        };
+        assert!(fair, "job {n}: {outcome:?}");
+    }
+    // Mappings can be used, and calls fail and do not hang.
+    assert!(in_child(|| {
+        vram.cpu.write(0, 5);
+        vram.cpu.read(4096);
+        true
+    }));
+    let begin = Instant::now();
+    let mut lost = false;
+    while !lost && begin.elapsed() < GIVING_UP * suite::patience() {
+        let result = rig.submit(rig.copy, &[], &[]);
+        lost = matches!(result, Err(Errno::EIO | Errno::ENODEV | Errno::ECANCELED));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(lost, "the device is gone, and work is still accepted");
+    let result = rig.bo_create(4096, 0, 2);
+    assert!(
+        matches!(result, Err(Errno::EIO | Errno::ENODEV)),
+        "{result:?}"
+    );
+}
+
+fn a_dead_device_can_be_unbound() {
+    let function = match Function::all().into_iter().next() {
+        Some(function) => function,
+        // The host took it out of its slot: the driver has gone through all of it.
+        None => return,
+    };
+    if let Ok(file) = function.open() {
+        // It is dead, and says so.
+        let result = Client::try_of(file).and_then(|client| client.vm_create());
+        assert!(
+            matches!(result, Err(Errno::EIO | Errno::ENODEV)),
+            "a dead device: {result:?}"
+        );
+    }
+    if function.is_bound() {
+        function.unbind().expect("unbind");
+    }
+    assert!(!function.is_bound());
+    // And it does not come back to life by itself.
+    let bound = function.bind();
+    assert!(bound.is_err(), "a dead device was bound");
+}

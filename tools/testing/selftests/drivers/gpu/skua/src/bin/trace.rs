@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: MIT
+
+//! Tracepoints: the life of each submission, and faults.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use skua_selftests::client::wait;
+use skua_selftests::function::Function;
+use skua_selftests::rig::{wait_value, write};
+use skua_selftests::witness::quiet;
+use skua_selftests::{suite, tests, Engine, Errno, Place, Rig};
+use skua_spec::fault::Reason;
+
+fn main() -> ExitCode {
+    suite::main(tests![
+        the_events_are_there,
+        a_submission_is_submitted_started_and_done,
+        contexts_are_traced_in_order,
+        a_fault_is_traced,
+        errors_are_traced,
+        row_2_23_cancelled_work_ends_once_and_never_starts,
+        row_2_21_a_replayed_job_is_done_once,
+    ])
+}
+
+const EVENTS: [&str; 4] = ["skua_submit", "skua_start", "skua_done", "skua_fault"];
+
+/// A trace of the driver's events, in an instance of its own.
+struct Trace {
+    dir: PathBuf,
+}
+
+impl Trace {
+    fn new() -> Self {
+        quiet();
+        let dir =
+            Path::new("/sys/kernel/tracing/instances").join(format!("skua-{}", std::process::id()));
+        fs::create_dir(&dir).expect("an instance of tracing");
+        let trace = Self { dir };
+        fs::write(trace.dir.join("events/skua/enable"), "1").expect("events/skua/enable");
+        fs::write(trace.dir.join("tracing_on"), "1").expect("tracing_on");
+        trace
+    }
+
+    /// What was traced: each event's name and fields.
+    fn events(&self) -> Vec<Event> {
+        let text = fs::read_to_string(self.dir.join("trace")).expect("trace");
+        text.lines()
+            .filter(|line| !line.starts_with('#'))
+            .filter_map(|line| {
+                let at = line.find("skua_")?;
+                let (name, fields) = line[at..].split_once(": ")?;
+                Some(Event {
+                    name: name.to_owned(),
+                    fields: fields
+                        .split(", ")
+                        .filter_map(|field| field.split_once('='))
+                        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                        .collect(),
+                })
+            })
+            .collect()
+    }
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        let _ = fs::write(self.dir.join("events/skua/enable"), "0");
+        let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Event {
+    name: String,
+    fields: BTreeMap<String, String>,
+}
+
+impl Event {
+    #[track_caller]
+    fn get(&self, field: &str) -> &str {
+        self.fields
+            .get(field)
+            .unwrap_or_else(|| panic!("{} has no {field}: {self:?}", self.name))
+    }
+}
+
+/// The events of each fence, in order of their first: their names, and the last one's error.
+fn lives(events: &[Event]) -> Vec<(String, Vec<&str>, Option<i32>)> {
+    let mut lives: Vec<(String, Vec<&str>, Option<i32>)> = Vec::new();
+    for event in events.iter().filter(|event| event.name != "skua_fault") {
+        let fence = event.get("fence");
+        let error =
+            (event.name == "skua_done").then(|| event.get("error").parse().expect("a number"));
+        match lives.iter_mut().find(|life| life.0 == fence) {
+            Some(life) => {
+                life.1.push(&event.name);
+                life.2 = error.or(life.2);
+            }
+            None => lives.push((fence.to_owned(), vec![&event.name], error)),
+        }
+    }
+    lives
+}
+
+fn the_events_are_there() {
+    for event in EVENTS {
+        let path = Path::new("/sys/kernel/tracing/events/skua")
+            .join(event)
+            .join("format");
+        let format = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{event}: {error}"));
+        assert!(
+            format.contains(" engine;") && format.contains("dev"),
+            "{format}"
+        );
+    }
+}
+
+fn a_submission_is_submitted_started_and_done() {
+    let trace = Trace::new();
+    let rig = Rig::new();
+    let target = rig.buffer(Place::System, 4096);
+    for (n, engine) in (0..).zip(Engine::ALL) {
+        let before = trace.events().len();
+        assert_eq!(rig.run(engine, &[write(target.va, n)]), Ok(()));
+        let events = trace.events().split_off(before);
+        let names: Vec<&str> = events.iter().map(|event| &*event.name).collect();
+        assert_eq!(
+            names,
+            ["skua_submit", "skua_start", "skua_done"],
+            "{engine:?}"
+        );
+        for event in &events {
+            assert_eq!(event.get("dev"), Function::first().address);
+            assert_eq!(event.get("engine"), rig.engine(engine.kind()).to_string());
+            assert_eq!(event.get("fence"), events[0].get("fence"));
+            assert_eq!(event.get("context"), events[0].get("context"));
+        }
+        assert_eq!(events[2].get("error"), "0");
+    }
+}
+
+fn contexts_are_traced_in_order() {
+    let trace = Trace::new();
+    let rig = Rig::new();
+    let jobs: Vec<_> = (0..40).map(|_| rig.start(Engine::Copy, &[])).collect();
+    for job in &jobs {
+        assert_eq!(job.wait(), Ok(()));
+    }
+    let events = trace.events();
+    for name in ["skua_submit", "skua_start", "skua_done"] {
+        let numbers: Vec<u64> = events
+            .iter()
+            .filter(|event| event.name == name)
+            .map(|event| {
+                let (_, number) = event.get("fence").split_once(':').expect("a fence");
+                number.parse().expect("a number")
+            })
+            .collect();
+        assert_eq!(numbers.len(), 40, "{name}");
+        assert!(
+            numbers.windows(2).all(|pair| pair[0] < pair[1]),
+            "{name}: {numbers:?}"
+        );
+    }
+}
+
+fn a_fault_is_traced() {
+    let trace = Trace::new();
+    let rig = Rig::new();
+    let nothing = rig.reserve(4096);
+    let context = rig.new_context(Engine::Compute);
+    let job = rig.start_in(context, &[write(nothing + 64, 1)]);
+    assert_eq!(job.wait(), Err(Errno::EFAULT));
+    let events = trace.events();
+    let faults: Vec<&Event> = events
+        .iter()
+        .filter(|event| event.name == "skua_fault")
+        .collect();
+    assert_eq!(faults.len(), 1, "{events:?}");
+    assert_eq!(
+        faults[0].get("reason"),
+        (Reason::NotPresent as u32).to_string()
+    );
+    assert_eq!(faults[0].get("address"), format!("{:#x}", nothing + 64));
+    assert_eq!(
+        faults[0].get("engine"),
+        rig.engine(Engine::Compute.kind()).to_string()
+    );
+    // The context is the one that submitted.
+    let submit = events
+        .iter()
+        .rfind(|event| event.name == "skua_submit")
+        .expect("a submission");
+    assert_eq!(faults[0].get("context"), submit.get("context"));
+}
+
+fn errors_are_traced() {
+    let trace = Trace::new();
+    let rig = Rig::new();
+    let gate = rig.buffer(Place::System, 4096);
+    let before = trace.events().len();
+    let bad = rig.start_in(
+        rig.new_context(Engine::Compute),
+        &[wait_value(gate.va, 1), write(rig.reserve(4096), 1)],
+    );
+    let dependant = rig
+        .start_after(rig.copy, &[], &[wait(bad.syncobj)])
+        .expect("SUBMIT");
+    gate.cpu.write(0, 1);
+    assert_eq!(bad.wait(), Err(Errno::EFAULT));
+    assert_eq!(dependant.wait(), Err(Errno::ECANCELED));
+    let events = trace.events().split_off(before);
+    let lives = lives(&events);
+    let ends: Vec<_> = lives.iter().map(|life| (life.1.clone(), life.2)).collect();
+    assert_eq!(
+        ends,
+        [
+            (
+                vec!["skua_submit", "skua_start", "skua_done"],
+                Some(-(Errno::EFAULT as i32))
+            ),
+            (
+                vec!["skua_submit", "skua_done"],
+                Some(-(Errno::ECANCELED as i32))
+            ),
+        ]
+    );
+}
+
+fn row_2_23_cancelled_work_ends_once_and_never_starts() {
+    let trace = Trace::new();
+    let rig = Rig::new();
+    let gate = rig.buffer(Place::System, 4096);
+    let context = rig.new_context(Engine::Compute);
+    let before = trace.events().len();
+    let bad = rig.start_in(
+        context,
+        &[wait_value(gate.va, 1), write(rig.reserve(4096), 1)],
+    );
+    let queued: Vec<_> = (0..60).map(|_| rig.start_in(context, &[])).collect();
+    gate.cpu.write(0, 1);
+    assert_eq!(bad.wait(), Err(Errno::EFAULT));
+    for job in &queued {
+        assert_eq!(job.wait(), Err(Errno::ECANCELED));
+    }
+    let events = trace.events().split_off(before);
+    let lives = lives(&events);
+    assert_eq!(lives.len(), 61);
+    let mut waiting = 0;
+    for (fence, names, error) in &lives[1..] {
+        let dones = names.iter().filter(|name| **name == "skua_done").count();
+        assert_eq!(
+            (dones, *error),
+            (1, Some(-(Errno::ECANCELED as i32))),
+            "{fence}: {names:?}"
+        );
+        waiting += usize::from(!names.contains(&"skua_start"));
+    }
+    // All but those that the ring had taken.
+    assert!(waiting >= 40, "{waiting} of 60 had not started");
+    assert_eq!(rig.state(context).expect("CONTEXT_STATE").completed, 61);
+}
+
+fn row_2_21_a_replayed_job_is_done_once() {
+    let trace = Trace::new();
+    let rig = Rig::new();
+    let (gate, target) = (
+        rig.buffer(Place::System, 4096),
+        rig.buffer(Place::System, 4096),
+    );
+    let (guilty, innocent) = (rig.new_context(Engine::Copy), rig.new_context(Engine::Copy));
+    let before = trace.events().len();
+    let bad = rig.start_in(
+        guilty,
+        &[wait_value(gate.va, 1), write(rig.reserve(4096), 1)],
+    );
+    let jobs: Vec<_> = (0..10)
+        .map(|n| rig.start_in(innocent, &[write(target.va + 8 * n, n + 1)]))
+        .collect();
+    gate.cpu.write(0, 1);
+    assert_eq!(bad.wait(), Err(Errno::EFAULT));
+    for (n, job) in jobs.iter().enumerate() {
+        assert_eq!((job.wait(), target.cpu.read(8 * n)), (Ok(()), n as u64 + 1));
+    }
+    let events = trace.events().split_off(before);
+    for (fence, names, error) in &lives(&events)[1..] {
+        let dones = names.iter().filter(|name| **name == "skua_done").count();
+        assert_eq!((dones, *error), (1, Some(0)), "{fence}: {names:?}");
+        assert!(names.contains(&"skua_start"), "{fence}: {names:?}");
+    }
+}

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: MIT
+
+//! Work without end is cut, and nothing else.
+//!
+//! The guest of these tests sets `job_timeout_ms` low; they do not depend on it but for their
+//! duration.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use skua_selftests::client::PATIENCE;
+use skua_selftests::function::parameter;
+use skua_selftests::program::LOOP;
+use skua_selftests::rig::{copy, dispatch, fill, wait_value, write, Job};
+use skua_selftests::{suite, tests, Engine, Errno, Place, Rig};
+use skua_spec::command::{Command, Dispatch};
+use skua_uapi::*;
+
+fn main() -> ExitCode {
+    suite::main(tests![
+        a_program_without_end_is_cut: 120,
+        a_wait_without_end_is_cut: 120,
+        many_waves_without_end_are_cut: 120,
+        a_cut_context_takes_no_more: 120,
+        queued_jobs_of_the_context_are_cancelled: 120,
+        row_2_21_others_go_on_after_a_hang: 180,
+        the_other_engine_goes_on_during_a_hang: 120,
+        both_engines_hang_at_once: 180,
+        one_hang_after_the_other: 300,
+        long_work_is_not_cut: 120,
+        waiting_for_a_turn_is_not_hanging: 180,
+    ])
+}
+
+/// How long a job may run.
+fn timeout() -> Duration {
+    let text = parameter("job_timeout_ms").expect("the parameter job_timeout_ms");
+    Duration::from_millis(text.parse().expect("a number"))
+}
+
+/// How long it may take until a job is cut: generous, as hosts are slow.
+fn cut() -> Duration {
+    timeout() * 8 + PATIENCE
+}
+
+#[track_caller]
+fn expect_cut(rig: &Rig, job: &Job<'_>) {
+    let begin = Instant::now();
+    assert_eq!(
+        rig.wait_for(job.syncobj, cut()),
+        Err(Errno::ETIME),
+        "after {:?}",
+        begin.elapsed()
+    );
+}
+
+fn endless(rig: &Rig, context: u32) -> Job<'_> {
+    let program = rig.program(LOOP);
+    rig.start_in(context, &[dispatch(&program, LOOP, &[])])
+}
+
+fn a_program_without_end_is_cut() {
+    let rig = Rig::new();
+    let context = rig.new_context(Engine::Compute);
+    expect_cut(&rig, &endless(&rig, context));
+    let state = rig.state(context).expect("CONTEXT_STATE");
+    assert_eq!(
+        state,
+        drm_skua_context_state {
+            context,
+            status: DRM_SKUA_CONTEXT_TIMED_OUT,
+            ticks: state.ticks,
+            completed: 1,
+            ..Default::default()
+        }
+    );
+    assert!(state.ticks > 0, "it used no engine time");
+    assert_eq!(
+        rig.run(Engine::Compute, &[Command::Nop { words: 2 }]),
+        Ok(())
+    );
+}
+
+fn a_wait_without_end_is_cut() {
+    let rig = Rig::new();
+    let line = rig.buffer(Place::System, 4096);
+    for engine in Engine::ALL {
+        let context = rig.new_context(engine);
+        let job = rig.start_in(context, &[wait_value(line.va, 1), write(line.va + 8, 1)]);
+        expect_cut(&rig, &job);
+        let status = rig.state(context).expect("CONTEXT_STATE").status;
+        assert_eq!(status, DRM_SKUA_CONTEXT_TIMED_OUT, "{engine:?}");
+        // What it waited for comes too late.
+        line.cpu.write(0, 1);
+        assert_eq!(
+            rig.run(engine, &[write(line.va + 16, 1)]),
+            Ok(()),
+            "{engine:?}"
+        );
+        assert_eq!((line.cpu.read(8), line.cpu.read(16)), (0, 1), "{engine:?}");
+        line.cpu.fill(|_| 0);
+    }
+}
+
+fn many_waves_without_end_are_cut() {
+    let rig = Rig::new();
+    let program = rig.program(LOOP);
+    let Command::Dispatch(one) = dispatch(&program, LOOP, &[]) else {
+        panic!("not a dispatch");
+    };
+    let context = rig.new_context(Engine::Compute);
+    let work = [Command::Dispatch(Dispatch {
+        groups: [65535, 65535, 65535],
+        threads: [1024, 1, 1],
+        ..one
+    })];
+    expect_cut(&rig, &rig.start_in(context, &work));
+    assert_eq!(
+        rig.run(Engine::Compute, &[Command::Nop { words: 2 }]),
+        Ok(())
+    );
+}
+
+fn a_cut_context_takes_no_more() {
+    let rig = Rig::new();
+    let context = rig.new_context(Engine::Compute);
+    expect_cut(&rig, &endless(&rig, context));
+    let before = rig.state(context);
+    assert_eq!(rig.submit(context, &[], &[]), Err(Errno::ECANCELED));
+    assert_eq!(rig.state(context), before);
+    assert_eq!(rig.context_destroy(context), Ok(()));
+}
+
+fn queued_jobs_of_the_context_are_cancelled() {
+    let rig = Rig::new();
+    let target = rig.buffer(Place::System, 4096);
+    let context = rig.new_context(Engine::Compute);
+    let job = endless(&rig, context);
+    let queued: Vec<_> = (0..60)
+        .map(|n| rig.start_in(context, &[write(target.va + 8 * n, 1)]))
+        .collect();
+    expect_cut(&rig, &job);
+    for (n, job) in queued.iter().enumerate() {
+        assert_eq!(job.wait(), Err(Errno::ECANCELED), "job {n}");
+        assert_eq!(target.cpu.read(8 * n), 0, "job {n} ran");
+    }
+    assert_eq!(rig.state(context).expect("CONTEXT_STATE").completed, 61);
+}
+
+fn row_2_21_others_go_on_after_a_hang() {
+    for engine in Engine::ALL {
+        let (guilty, other) = (Rig::new(), Rig::new());
+        let never = guilty.buffer(Place::System, 4096);
+        let hung = guilty.start(engine, &[wait_value(never.va, 1)]);
+        let sibling = guilty.new_context(engine);
+        let targets = [
+            guilty.buffer(Place::System, 4096),
+            other.buffer(Place::System, 4096),
+            other.buffer(Place::System, 4096),
+        ];
+        let line = |rig: &Rig, context: u32, va: u64| -> Vec<u32> {
+            (0..40)
+                .map(|n| {
+                    let job = rig.start_in(context, &[write(va + 8 * n, n + 1)]);
+                    // Kept beyond the job: the fence is what counts.
+                    let file = rig.sync_file(job.syncobj);
+                    rig.syncobj_of(file)
+                })
+                .collect()
+        };
+        let siblings = line(&guilty, sibling, targets[0].va);
+        let computes = line(&other, other.compute, targets[1].va);
+        let copies = line(&other, other.copy, targets[2].va);
+        assert_eq!(
+            guilty.wait_for(hung.syncobj, cut()),
+            Err(Errno::ETIME),
+            "{engine:?}"
+        );
+        for (rig, fences) in [(&guilty, siblings), (&other, computes), (&other, copies)] {
+            for (n, fence) in fences.into_iter().enumerate() {
+                assert_eq!(rig.wait(fence), Ok(()), "{engine:?}: bystander {n}");
+            }
+        }
+        for target in &targets {
+            for n in 0..40 {
+                assert_eq!(target.cpu.read(8 * n), n as u64 + 1, "{engine:?}");
+            }
+        }
+        for (rig, context) in [
+            (&guilty, sibling),
+            (&other, other.compute),
+            (&other, other.copy),
+        ] {
+            let state = rig.state(context).expect("CONTEXT_STATE");
+            assert_eq!(
+                (state.status, state.completed),
+                (DRM_SKUA_CONTEXT_ACTIVE, 40),
+                "{engine:?}: each ran once"
+            );
+        }
+    }
+}
+
+fn the_other_engine_goes_on_during_a_hang() {
+    let rig = Rig::new();
+    for (hanging, working) in [
+        (Engine::Compute, Engine::Copy),
+        (Engine::Copy, Engine::Compute),
+    ] {
+        // The commands of the job that hangs stay where they are.
+        let hung = Rig::new();
+        let never = hung.buffer(Place::System, 4096);
+        let job = hung.start(hanging, &[wait_value(never.va, 1)]);
+        let (source, target) = (
+            rig.buffer(Place::Vram, 1 << 20),
+            rig.buffer(Place::System, 1 << 20),
+        );
+        let mut rounds = 0_u64;
+        while !job.has_ended() {
+            rounds += 1;
+            let pattern = u32::try_from(rounds).expect("a count");
+            let work = [
+                fill(pattern, source.va, 1 << 20),
+                copy(source.va, target.va, 1 << 20),
+            ];
+            assert_eq!(rig.run(working, &work), Ok(()), "round {rounds}");
+            assert_eq!(target.cpu.read32((1 << 20) - 4), pattern, "round {rounds}");
+        }
+        assert_eq!(job.wait(), Err(Errno::ETIME));
+        assert!(
+            rounds > 2,
+            "only {rounds} rounds on {working:?} while {hanging:?} hung"
+        );
+    }
+}
+
+fn both_engines_hang_at_once() {
+    let rig = Rig::new();
+    let never = rig.buffer(Place::System, 4096);
+    let jobs: Vec<_> = Engine::ALL
+        .into_iter()
+        .map(|engine| rig.start_in(rig.new_context(engine), &[wait_value(never.va, 1)]))
+        .collect();
+    for job in &jobs {
+        expect_cut(&rig, job);
+    }
+    for engine in Engine::ALL {
+        assert_eq!(
+            rig.run(engine, &[Command::Nop { words: 2 }]),
+            Ok(()),
+            "{engine:?}"
+        );
+    }
+}
+
+fn one_hang_after_the_other() {
+    let rig = Rig::new();
+    let target = rig.buffer(Place::System, 4096);
+    let jobs: Vec<_> = (0..4)
+        .map(|_| endless(&rig, rig.new_context(Engine::Compute)))
+        .collect();
+    let last = rig.start(Engine::Compute, &[write(target.va, 1)]);
+    for job in &jobs {
+        expect_cut(&rig, job);
+    }
+    assert_eq!(last.wait(), Ok(()));
+    assert_eq!(target.cpu.read(0), 1);
+}
+
+fn long_work_is_not_cut() {
+    // Work for longer than the limit in pieces that each end in time.
+    let rig = Rig::new();
+    let buffer = rig.buffer(Place::Vram, 4 << 20);
+    let begin = Instant::now();
+    let mut jobs = 0;
+    while begin.elapsed() < timeout() * 3 {
+        let queued: Vec<_> = (0..32)
+            .map(|n| rig.start(Engine::Copy, &[fill(n, buffer.va, 4 << 20)]))
+            .collect();
+        for job in &queued {
+            jobs += 1;
+            assert_eq!(job.wait(), Ok(()), "job {jobs} after {:?}", begin.elapsed());
+        }
+    }
+}
+
+fn waiting_for_a_turn_is_not_hanging() {
+    // A job behind a hanging one, and one whose dependency hangs, wait longer than they may run.
+    let rig = Rig::new();
+    let line = rig.buffer(Place::System, 4096);
+    let hung: Vec<_> = (0..2)
+        .map(|_| endless(&rig, rig.new_context(Engine::Compute)))
+        .collect();
+    let behind = rig.start(Engine::Compute, &[write(line.va, 1)]);
+    let dependant = rig
+        .start_after(
+            rig.new_context(Engine::Copy),
+            &[write(line.va + 8, 1)],
+            &[skua_selftests::client::wait(behind.syncobj)],
+        )
+        .expect("SUBMIT");
+    for job in &hung {
+        expect_cut(&rig, job);
+    }
+    assert_eq!(behind.wait(), Ok(()));
+    assert_eq!(dependant.wait(), Ok(()));
+    assert_eq!((line.cpu.read(0), line.cpu.read(8)), (1, 1));
+}
