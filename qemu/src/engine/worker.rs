@@ -355,6 +355,8 @@ impl Worker {
     /// Writes a fence's value after all that was done, then raises the interrupt.
     pub(crate) fn complete(&mut self, fence: u64, interrupt: bool) {
         self.completed_fence = fence;
+        // Who sees the fence sees what it cost.
+        self.tally.flush(&self.hub.counters);
         self.write_status(|page, block| {
             page.write_u64(block + status::engine::COMPLETED_FENCE, fence);
         });
@@ -369,6 +371,7 @@ impl Worker {
         if self.published_ticks != self.ticks {
             self.publish_ticks();
         }
+        self.tally.flush(&self.hub.counters);
         self.set_state(EngineState::Idle);
     }
 

@@ -105,9 +105,32 @@ pub(crate) fn fdiv(a: u32, b: u32) -> u32 {
     result(float(a) / float(b))
 }
 
+/// `a * b + c`, rounded once.
+///
+/// A host without the instruction would call a function for each thread. This is the same by the
+/// means of 64-bit floats, which a compiler can do for several threads at once: the product is
+/// exact, and a sum rounded to odd keeps enough to be rounded to nearest afterwards (Boldo and
+/// Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
 #[inline(always)]
 pub(crate) fn fma(a: u32, b: u32, c: u32) -> u32 {
-    result(float(a).mul_add(float(b), float(c)))
+    let product = f64::from(float(a)) * f64::from(float(b));
+    let addend = f64::from(float(c));
+    let sum = product + addend;
+    // What rounding took away, exactly; not a number where the sum is infinite or none.
+    let part = sum - product;
+    let error = (product - (sum - part)) + (addend - part);
+    let bits = sum.to_bits();
+    let inexact = error > 0.0 || error < 0.0;
+    let away = (error > 0.0) == (sum > 0.0);
+    let odd = if !inexact || bits & 1 != 0 {
+        bits
+    } else if away {
+        bits.wrapping_add(1)
+    } else {
+        bits.wrapping_sub(1)
+    };
+    // CAST: to nearest even.
+    result(f64::from_bits(odd) as f32)
 }
 
 #[inline(always)]
@@ -187,4 +210,72 @@ pub(crate) fn fslt(a: u32, b: u32) -> u32 {
 #[inline(always)]
 pub(crate) fn fsle(a: u32, b: u32) -> u32 {
     u32::from(float(a) <= float(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The bits of a float near `a * b` but for the sign, where the sum nearly vanishes.
+    fn near(a: u32, b: u32, off: u32) -> u32 {
+        (-(float(a) * float(b))).to_bits().wrapping_add(off)
+    }
+
+    fn check(a: u32, b: u32, c: u32) {
+        let expected = result(float(a).mul_add(float(b), float(c)));
+        assert_eq!(fma(a, b, c), expected, "{a:#x} {b:#x} {c:#x}");
+    }
+
+    #[test]
+    fn fma_of_what_is_special() {
+        let values = [
+            0,
+            1,
+            2,
+            0x007f_ffff,
+            0x0080_0000,
+            0x0080_0001,
+            0x3f7f_ffff,
+            0x3f80_0000,
+            0x3f80_0001,
+            0x4b7f_ffff,
+            0x4b80_0001,
+            0x7f7f_ffff,
+            0x7f80_0000,
+            0x7fc0_0000,
+            0x7f80_0001,
+            0x1a80_0001,
+            0x2500_0001,
+            0x3300_0001,
+            0x3380_0000,
+            0x0c80_0000,
+        ];
+        let signed = || values.into_iter().flat_map(|v: u32| [v, v | 1 << 31]);
+        for a in signed() {
+            for b in signed() {
+                for c in signed() {
+                    check(a, b, c);
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn fma_is_rounded_once(a in any::<u32>(), b in any::<u32>(), c in any::<u32>(), off in 0_u32..64, shift in 0_u32..24) {
+            check(a, b, c);
+            check(a, b, near(a, b, off.wrapping_sub(32)));
+            // Ties: few bits set, and addends of half a unit.
+            let few = |v: u32| v & (u32::MAX << shift);
+            check(few(a), few(b), c);
+            check(few(a), few(b), few(c));
+            let unit = ((float(few(a)) * float(few(b))).to_bits() & 0x7f80_0000).wrapping_sub(24 << 23);
+            check(few(a), few(b), unit);
+            check(few(a), few(b), unit | 1);
+            check(few(a), few(b), unit.wrapping_sub(1));
+        }
+    }
 }

@@ -124,46 +124,12 @@ pub(crate) fn load(
             *wave.register_mut(i.rd + 1) = high;
             Ok(())
         }
-        _ => load_words(windows, &at, mask, &mut out),
+        _ => for_each(windows, &at, mask, 4, read, |l, s, o| {
+            out[l] = load!(AtomicU32, s, o);
+        }),
     }?;
     *wave.register_mut(i.rd) = out;
     Ok(())
-}
-
-/// Loads 32 bits for every thread of `mask`.
-#[inline(always)]
-fn load_words(
-    windows: &mut Windows<'_>,
-    at: &[u64; LANES],
-    mask: u32,
-    out: &mut Lanes,
-) -> Result<(), Fault> {
-    if let Some(bytes) = run_of_words(at, mask) {
-        let window = windows.find(at[0], Access::Read)?;
-        if let Ok(run) = window.slice.subslice(inside(at[0]), bytes) {
-            // Word by word, each of them whole.
-            run.copy_to(out.as_mut_slice());
-            windows.count(window.place, Access::Read, bytes as u64);
-            return Ok(());
-        }
-    }
-    for_each(windows, at, mask, 4, Access::Read, |l, s, o| {
-        out[l] = load!(AtomicU32, s, o);
-    })
-}
-
-/// The bytes that all threads access one word after the other in a page, if that is what they do.
-#[inline(always)]
-fn run_of_words(at: &[u64; LANES], mask: u32) -> Option<usize> {
-    let bytes = 4 * LANES;
-    if mask != u32::MAX || at[0] % 4 != 0 || inside(at[0]) > PAGE_SIZE as usize - bytes {
-        return None;
-    }
-    let mut same = true;
-    for (l, address) in at.iter().enumerate() {
-        same &= *address == at[0].wrapping_add(4 * l as u64);
-    }
-    same.then_some(bytes)
 }
 
 /// Executes a store.
@@ -190,19 +156,9 @@ pub(crate) fn store(
                 store!(AtomicU64, s, o, u64::from(lo[l]) | (u64::from(hi[l]) << 32));
             })
         }
-        _ => {
-            if let Some(bytes) = run_of_words(&at, mask) {
-                let window = windows.find(at[0], write)?;
-                if let Ok(run) = window.slice.subslice(inside(at[0]), bytes) {
-                    run.copy_from(value.as_slice());
-                    windows.count(window.place, write, bytes as u64);
-                    return Ok(());
-                }
-            }
-            for_each(windows, &at, mask, 4, write, |l, s, o| {
-                store!(AtomicU32, s, o, value[l]);
-            })
-        }
+        _ => for_each(windows, &at, mask, 4, write, |l, s, o| {
+            store!(AtomicU32, s, o, value[l]);
+        }),
     }
 }
 

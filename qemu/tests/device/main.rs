@@ -17,5 +17,6 @@ mod resets;
 mod revocation;
 mod rings;
 mod semaphores;
+mod speed;
 mod transfers;
 mod translation;

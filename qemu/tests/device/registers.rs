@@ -58,7 +58,7 @@ fn table() -> Vec<(u32, u32, u32)> {
 
 #[test]
 fn the_windows_are_no_bus_addresses() {
-    assert!(vram::BASE >= 1 << 48 && gart::BASE >= 1 << 48);
+    const { assert!(vram::BASE >= 1 << 48 && gart::BASE >= 1 << 48) };
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn what_can_be_written() {
     };
     let gpu = Gpu::bare();
     for (offset, reset, mask) in table().into_iter().filter(|r| !skip(r.0)) {
-        for value in [0x1234_5678 & 0xffff_ffff, 0x89ab, 0] {
+        for value in [0x1234_5678, 0x89ab, 0] {
             gpu.write(offset, value);
             let expected = match offset {
                 // More than the window has are taken as the most.

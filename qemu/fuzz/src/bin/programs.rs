@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Bytes as a program: first a byte each for the shape of the dispatch, then instructions.
+
+#![no_main]
+
+#[path = "../../../tests/device/harness.rs"]
+#[allow(dead_code, reason = "the tests use all of it")]
+mod harness;
+#[path = "../session.rs"]
+mod session;
+
+use libfuzzer_sys::fuzz_target;
+use skua_spec::command::{Command, Dispatch, MAX_ARGUMENTS, MAX_PROGRAM};
+
+use harness::{DATA, DATA_VA};
+
+fuzz_target!(|data: &[u8]| session::with(|gpu| {
+    let Some((shape, program)) = data.split_first_chunk::<8>() else {
+        return;
+    };
+    let program = &program[..program.len().min(MAX_PROGRAM as usize) & !7];
+    gpu.set_vram(DATA, program);
+    let mut arguments = [0; MAX_ARGUMENTS];
+    // Addresses of data, the most useful arguments.
+    for pair in arguments.chunks_exact_mut(2) {
+        (pair[0], pair[1]) = (DATA_VA as u32 + 0x1_0000, (DATA_VA >> 32) as u32);
+    }
+    let dispatch = Dispatch {
+        program: DATA_VA,
+        program_bytes: program.len() as u32,
+        shared_bytes: u32::from(shape[0]) * 16,
+        groups: [u32::from(shape[1] % 4), 1, u32::from(shape[2] % 3)],
+        threads: [
+            u32::from(shape[3]),
+            u32::from(shape[4] % 8),
+            u32::from(shape[5] % 4),
+        ],
+        arguments,
+        argument_count: usize::from(shape[6]) % (MAX_ARGUMENTS + 1) & !1,
+    };
+    let (exec, _) = gpu.exec(0, &[Command::Dispatch(dispatch)]);
+    gpu.start(0, &[exec]);
+}));

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Bytes as changes to page tables, the GART's table and the context, under a few commands.
+
+#![no_main]
+
+#[path = "../../../tests/device/harness.rs"]
+#[allow(dead_code, reason = "the tests use all of it")]
+mod harness;
+#[path = "../session.rs"]
+mod session;
+
+use libfuzzer_sys::fuzz_target;
+use skua_gpu::gart;
+use skua_spec::command::Command;
+
+use harness::{CONTEXT, DATA_VA, GART_TABLE, TABLES};
+
+fuzz_target!(|data: &[u8]| session::with(|gpu| {
+    // Ten bytes: which word, and what is put there.
+    for change in data.chunks_exact(10) {
+        let at = u64::from(u16::from_le_bytes([change[0], change[1]]));
+        let mut value = [0; 8];
+        value.copy_from_slice(&change[2..]);
+        let value = u64::from_le_bytes(value);
+        match at {
+            0..0x1000 => gpu.set_vram64(TABLES + at * 8, value),
+            0x1000..0x1100 => gpu.set_system64(GART_TABLE + (at & 0xff) * 8, value),
+            0x1100..0x1108 => gpu.set_vram64(CONTEXT + (at & 7) * 8, value),
+            // A change of a few bits of what is there.
+            _ => {
+                let at = TABLES + (at & 0xfff) * 8;
+                gpu.set_vram64(at, gpu.vram64(at) ^ (1 << (value & 63)));
+            }
+        }
+    }
+    let work = [
+        Command::Copy {
+            source: DATA_VA,
+            destination: DATA_VA + 0x1_1000,
+            bytes: 0x3000,
+        },
+        Command::Signal {
+            address: DATA_VA + 0x7_fff8,
+            value: 1,
+        },
+    ];
+    let (exec, _) = gpu.exec(0, &work);
+    gpu.start(0, &[exec]);
+    gpu.start(
+        1,
+        &[Command::Fill {
+            pattern: 5,
+            address: gart::BASE,
+            bytes: 0x4000,
+        }],
+    );
+}));
