@@ -9,6 +9,7 @@
 //! | `contexts` | contexts: engine, status, jobs ended, ticks used |
 //! | `rings` | engines: state, ring, jobs in flight |
 //! | `counters` | what driver (`driver_…`) and device count |
+//! | `parameters` | the module's parameters, which sysfs does not show of Rust modules |
 
 use crate::{
     bo::{
@@ -56,6 +57,10 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
     DebugfsFile {
         name: c"counters",
         show: |dev, out| counters(dev, out),
+    },
+    DebugfsFile {
+        name: c"parameters",
+        show: |_, out| parameters(out).map_err(full),
     },
 ];
 
@@ -185,4 +190,9 @@ fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         result = result.and(line.map_err(full));
     })?;
     result
+}
+
+fn parameters(out: &mut SeqPrinter<'_>) -> core::fmt::Result {
+    let timeout = crate::module_parameters::job_timeout_ms.value();
+    writeln!(out, "job_timeout_ms: {}", timeout)
 }

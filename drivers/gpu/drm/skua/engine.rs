@@ -119,10 +119,13 @@ pub(crate) struct Engine {
     pub(crate) state: SpinLock<State>,
 }
 
-/// Jobs that are over and whose fences are to be signalled when no lock is held.
+/// What is to be done when no lock is held: jobs that are over, whose fences are to be signalled, and
+/// references to contexts, of which one may be the last.
 pub(crate) struct Finished {
     jobs: [Option<(Arc<Job>, Result)>; 2 * IN_FLIGHT],
     len: usize,
+    contexts: [Option<Arc<Context>>; 2 * IN_FLIGHT],
+    context_count: usize,
 }
 
 impl Finished {
@@ -131,12 +134,22 @@ impl Finished {
         Self {
             jobs: [const { None }; 2 * IN_FLIGHT],
             len: 0,
+            contexts: [const { None }; 2 * IN_FLIGHT],
+            context_count: 0,
         }
     }
 
-    /// How many more it takes.
-    fn room(&self) -> usize {
-        self.jobs.len() - self.len
+    /// Whether it takes one more of each.
+    fn has_room(&self) -> bool {
+        self.len < self.jobs.len() && self.context_count < self.contexts.len()
+    }
+
+    /// Keeps a reference until no lock is held; the caller has seen that there is room.
+    fn keep(&mut self, context: Arc<Context>) {
+        if let Some(place) = self.contexts.get_mut(self.context_count) {
+            *place = Some(context);
+            self.context_count += 1;
+        }
     }
 
     /// Adds a job; the caller has seen that there is room.
@@ -147,7 +160,7 @@ impl Finished {
         }
     }
 
-    /// Signals the fences, in order, then drops the jobs, which may sleep.
+    /// Signals the fences, in order, then drops jobs and contexts, which may sleep.
     pub(crate) fn signal(self, dev: &SkuaDevice, engine: u32) {
         let signalling = Signalling::begin();
         for (job, result) in self.jobs.iter().flatten() {
@@ -386,7 +399,7 @@ impl Engine {
                 self.collect(dev, &mut state, &mut finished)
                     .and_then(|()| self.refill(dev, &mut state, &mut finished))
             };
-            let more = finished.room() == 0;
+            let more = !finished.has_room();
             finished.signal(dev, self.index);
             if outcome.is_err() {
                 // What the device wrote cannot be, or it is unbound: in either case it is lost.
@@ -447,7 +460,7 @@ impl Engine {
     ) -> Result {
         let shared = dev.shared.try_access().ok_or(ENODEV)?;
         let tail = state.ring.tail();
-        while state.mode == Mode::Running && !state.in_flight.is_full() && finished.room() > 0 {
+        while state.mode == Mode::Running && !state.in_flight.is_full() && finished.has_room() {
             if let Some(job) = state.paging.pop_front() {
                 if !state.fits(&job) {
                     state.paging.push_front(job);
@@ -463,6 +476,8 @@ impl Engine {
             if again {
                 let _ = state.enqueue(&context);
             }
+            // Perhaps the last reference, whose drop takes this engine's lock.
+            finished.keep(context);
             match next {
                 Next::Start(job) => self.start(dev, &shared, state, job)?,
                 Next::Cancel(job) => finished.push(job, Err(ECANCELED)),

@@ -147,12 +147,22 @@ impl Function {
     }
 }
 
-/// A parameter of the module, as sysfs shows it.
+/// A parameter of the module, as debugfs shows it: sysfs has none of a module in Rust.
 ///
 /// # Errors
 ///
 /// If there is none of that name.
 pub fn parameter(name: &str) -> io::Result<String> {
-    let path = Path::new("/sys/module/skua/parameters").join(name);
-    fs::read_to_string(path).map(|text| text.trim().to_owned())
+    for device in fs::read_dir("/sys/kernel/debug/dri")? {
+        let Ok(text) = fs::read_to_string(device?.path().join("parameters")) else {
+            continue;
+        };
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        if let Some(value) = value {
+            return Ok(value.trim().to_owned());
+        }
+    }
+    Err(io::Error::from(io::ErrorKind::NotFound))
 }
