@@ -146,23 +146,3 @@ impl Function {
         Path::new("/sys/kernel/debug/dri").join(&self.address)
     }
 }
-
-/// A parameter of the module, as debugfs shows it: sysfs has none of a module in Rust.
-///
-/// # Errors
-///
-/// If there is none of that name.
-pub fn parameter(name: &str) -> io::Result<String> {
-    for device in fs::read_dir("/sys/kernel/debug/dri")? {
-        let Ok(text) = fs::read_to_string(device?.path().join("parameters")) else {
-            continue;
-        };
-        let value = text
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-        if let Some(value) = value {
-            return Ok(value.trim().to_owned());
-        }
-    }
-    Err(io::Error::from(io::ErrorKind::NotFound))
-}

@@ -37,7 +37,6 @@ fn kernel_memory() -> u64 {
 /// Runs a thousand cycles after some to warm up, and asserts that no kernel memory stayed: less
 /// than 128 bytes a cycle, over the best of three runs, as other things happen in a kernel too.
 fn without_growth(cycles: u32, mut cycle: impl FnMut()) {
-    quiet();
     let observer = Client::new();
     for _ in 0..cycles / 10 {
         cycle();
@@ -72,6 +71,7 @@ fn settled() -> u64 {
 }
 
 fn a_thousand_files() {
+    quiet();
     without_growth(1000, || {
         let rig = Rig::new();
         let buffer = rig.buffer(Place::Vram, 4096);
@@ -81,6 +81,7 @@ fn a_thousand_files() {
 }
 
 fn a_thousand_objects_of_each_kind() {
+    quiet();
     let client = Client::new();
     without_growth(1000, || {
         let vm = client.vm_create().expect("VM_CREATE");
@@ -108,6 +109,7 @@ fn a_thousand_objects_of_each_kind() {
 }
 
 fn a_thousand_submissions() {
+    quiet();
     let rig = Rig::new();
     let buffer = rig.buffer(Place::System, 4096);
     let line = rig.syncobj();
@@ -127,6 +129,7 @@ fn a_thousand_submissions() {
 }
 
 fn a_thousand_binds() {
+    quiet();
     let rig = Rig::new();
     let handle = rig.bo(Place::Vram, 4 << 20);
     let mut n = 0;
@@ -144,6 +147,7 @@ fn a_thousand_binds() {
 }
 
 fn a_hundred_faults() {
+    quiet();
     let rig = Rig::new();
     let nothing = rig.reserve(4096);
     without_growth(300, || {
@@ -161,6 +165,7 @@ fn a_hundred_faults() {
 }
 
 fn a_hundred_killed_clients() {
+    quiet();
     without_growth(100, || {
         // It dies with everything in its hands, and work under way.
         let killed = skua_selftests::raw::in_child(|| {

@@ -180,8 +180,9 @@ fn shared_memory_is_told_apart() {
             assert_eq!(client.fdinfo().bytes(&key), Some(1 << 20), "{place:?}");
         }
         assert_eq!(two.close(there), Ok(()));
-        assert_eq!(one.fdinfo().bytes(&key), Some(0), "{place:?}");
+        assert_eq!(two.fdinfo().bytes(&key), Some(0), "{place:?}");
         assert_eq!(one.close(handle), Ok(()));
+        assert_eq!(one.fdinfo().bytes(&key), Some(0), "{place:?}");
     }
 }
 
