@@ -365,7 +365,7 @@ fn cmdline(config: &Config, patience: u32) -> String {
     // The kernel's words, then the first process and its arguments.
     format!(
         "console=ttyS0,115200 loglevel={level} panic=-1 oops=panic printk.devkmsg=on \
-         {hung}pcie_ports=native kunit.enable=1 kunit.autorun=1 \
+         {hung}kunit.enable=1 kunit.autorun=1 \
          root=root rootfstype=9p \
          rootflags=trans=virtio,version=9p2000.L,msize=524288,cache=loose ro \
          {iommu}{} init=/usr/bin/busybox -- sh -c \"{mount}\"",

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context, Result};
 use clap::Args;
-use skua_guest::job::{Job, Task, OUTPUT};
+use skua_guest::job::{Job, Task};
 
 use crate::guest::{boot, Watch};
 use crate::machine::{claim, Config};
@@ -22,9 +22,9 @@ pub(crate) struct Options {
     /// A PNG or JPEG; without it the built-in sample is drawn.
     #[arg(long)]
     image: Option<PathBuf>,
-    /// What the results are named after; the image's name without it.
+    /// The file name that the results are named after; the image's own without it.
     #[arg(long)]
-    name: Option<String>,
+    name: Option<PathBuf>,
     /// The filter.
     #[arg(long)]
     filter: Option<String>,
@@ -49,10 +49,9 @@ impl Watch for Words {
 pub(crate) fn main(options: &Options) -> Result<bool> {
     let _claim = claim(&options.output)?;
     let filter = options.filter.as_deref().unwrap_or("edge");
-    let name = match (&options.name, &options.image) {
-        (Some(name), _) => name.clone(),
-        (None, Some(image)) => stem(image)?,
-        (None, None) => "sample".to_owned(),
+    let name = match options.name.as_ref().or(options.image.as_ref()) {
+        Some(image) => stem(image)?,
+        None => "sample".to_owned(),
     };
     let logs = options.output.join("log");
     fs::create_dir_all(&logs)?;
@@ -62,14 +61,15 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
     if let Some(image) = &options.image {
         // The guest sees the output share only.
         fs::copy(image, logs.join("input")).with_context(|| image.display().to_string())?;
-        add("--input", &format!("{OUTPUT}/input"));
+        add("--input", "input");
     }
     add("--filter", filter);
     if let Some(radius) = options.radius {
         add("--radius", &radius.to_string());
     }
-    add("--output", &format!("{OUTPUT}/{picture}"));
-    add("--report", &format!("{OUTPUT}/report.txt"));
+    // The program runs in the output share.
+    add("--output", &picture);
+    add("--report", "report.txt");
     for old in [picture.as_str(), "report.txt"] {
         for dir in [&logs, &options.output] {
             match fs::remove_file(dir.join(old)) {
