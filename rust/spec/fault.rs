@@ -36,8 +36,8 @@ pub enum Reason {
     BusError = 12,
     /// The context descriptor breaks the rules of section 6.
     BadContext = 13,
-    /// The program is empty, too long, or has an instruction that section 9 does not define; `pc`
-    /// tells where.
+    /// The program has an instruction that section 9 does not define, reached or not; `pc` tells
+    /// which.
     BadInstruction = 14,
     /// Control left the program; `pc` tells where to.
     PcRange = 15,

@@ -24,9 +24,14 @@ pub(crate) fn with(start: impl FnOnce(&mut Gpu)) {
         start(gpu);
         let since = Instant::now();
         for engine in 0..2 {
-            // By the register: the status page is memory that the input may have changed.
-            let state = || gpu.read(regs::engine_reg(engine, regs::engine::STATUS));
-            let busy = || state() == EngineState::Running as u32 || gpu.tail_is_ahead(engine);
+            // By registers: the status page is memory that the input may have changed.
+            let read = |register| gpu.read(regs::engine_reg(engine, register));
+            let busy = || match read(regs::engine::STATUS) {
+                state if state == EngineState::Idle as u32 => {
+                    read(regs::engine::HEAD) != read(regs::engine::TAIL)
+                }
+                state => state == EngineState::Running as u32,
+            };
             while busy() && since.elapsed() < Duration::from_millis(2) {
                 std::thread::yield_now();
             }

@@ -45,14 +45,13 @@ impl Worker {
         };
         match self.run_buffer(buffer) {
             Ok(()) => {}
-            Err(Halt::Fault(fault)) => {
+            Err(halt) => {
                 // The time was used, but no packet ended. If the descriptor cannot be written, the
-                // first fault is the one to report.
+                // fault, or the reset, that is under way counts.
                 let ticks = self.ticks.wrapping_sub(start_ticks);
                 let _ = self.add_to_context(context, Descriptor::TICKS, ticks);
-                return Err(fault.into());
+                return Err(halt);
             }
-            Err(stop) => return Err(stop),
         }
         let ticks = self.ticks.wrapping_sub(start_ticks);
         self.add_to_context(context, Descriptor::TICKS, ticks)?;

@@ -120,7 +120,8 @@ pub(crate) fn fma(a: u32, b: u32, c: u32) -> u32 {
     let part = sum - product;
     let error = (product - (sum - part)) + (addend - part);
     let bits = sum.to_bits();
-    let inexact = error > 0.0 || error < 0.0;
+    // False for what is not a number.
+    let inexact = error.abs() > 0.0;
     let away = (error > 0.0) == (sum > 0.0);
     let odd = if !inexact || bits & 1 != 0 {
         bits

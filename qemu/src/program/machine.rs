@@ -108,7 +108,8 @@ impl Machine {
                 }
                 continue;
             };
-            match wave.run(&mut around, TURN, issued)? {
+            let turn = TURN.min(budget - *issued);
+            match wave.run(&mut around, turn, issued)? {
                 End::Budget | End::Blocked => self.turn += 1,
             }
         }

@@ -356,13 +356,6 @@ impl Gpu {
         RINGS + u64::from(engine) * 0x1_0000
     }
 
-    /// Whether an engine that is not at fault still has commands to fetch.
-    pub(crate) fn tail_is_ahead(&self, engine: u32) -> bool {
-        let register = |offset| self.read(regs::engine_reg(engine, offset));
-        register(regs::engine::STATUS) < EngineState::Waiting as u32
-            && register(regs::engine::HEAD) != register(regs::engine::TAIL)
-    }
-
     pub(crate) fn tail(&self, engine: u32) -> u32 {
         self.tails[engine as usize]
     }

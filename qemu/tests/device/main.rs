@@ -17,6 +17,5 @@ mod resets;
 mod revocation;
 mod rings;
 mod semaphores;
-mod speed;
 mod transfers;
 mod translation;

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! How fast the model is on this host, for information only:
-//! `cargo test --release -p skua-gpu --test device speed -- --ignored --nocapture`.
+//! `cargo run --release -p skua-gpu --example speed`.
+
+#[path = "../tests/device/harness.rs"]
+#[allow(dead_code, reason = "the tests use all of it")]
+mod harness;
 
 use std::time::Instant;
 
 use skua_asm::assemble;
-use skua_gpu::vram;
 use skua_spec::command::Command;
 use skua_spec::status::Counter;
 
-use crate::harness::{Gpu, DATA, DATA_BYTES, DATA_VA};
+use harness::{Gpu, DATA, DATA_BYTES, DATA_VA};
 
 fn timed(gpu: &mut Gpu, engine: u32, commands: &[Command]) -> f64 {
     let since = Instant::now();
@@ -18,8 +21,6 @@ fn timed(gpu: &mut Gpu, engine: u32, commands: &[Command]) -> f64 {
     since.elapsed().as_secs_f64()
 }
 
-#[test]
-#[ignore = "measures, does not test"]
 fn transfers() {
     let mut gpu = Gpu::new();
     let half = DATA_BYTES / 2;
@@ -57,8 +58,6 @@ fn transfers() {
     println!("packet, doorbell to fence: {:?}", since.elapsed() / 10_000);
 }
 
-#[test]
-#[ignore = "measures, does not test"]
 fn programs() {
     // What programs are made of, in a loop of 16 instructions that differ in the body only.
     let bodies = [
@@ -135,5 +134,9 @@ fn programs() {
             time * 1e9 / instructions
         );
     }
-    let _ = vram::BASE;
+}
+
+fn main() {
+    transfers();
+    programs();
 }

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The vfio-user server, as a client such as QEMU sees it.
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Child, Command as Process};
+use std::time::{Duration, Instant};
+
+use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::fs::{memfd_create, MemfdFlags};
+use skua_spec::command::Command;
+use skua_spec::regs::{self, engine, engine_reg};
+use skua_spec::status;
+use vfio_bindings::bindings::vfio::{
+    VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_DATA_EVENTFD, VFIO_IRQ_SET_DATA_NONE,
+    VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_MSIX_IRQ_INDEX,
+};
+use vfio_user::Client;
+use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
+
+/// Longer than anything takes that does not hang.
+const LIMIT: Duration = Duration::from_secs(20);
+/// Bytes of VRAM of these tests.
+const VRAM: usize = 4 << 20;
+/// Bus address and bytes of system memory.
+const BUS: u64 = 0x8000_0000;
+const SYSTEM: usize = 16 << 20;
+
+struct Server {
+    child: Child,
+    client: Client,
+    vram: MmapRegion,
+    file: File,
+    system: MmapRegion,
+}
+
+fn start(name: &str) -> Server {
+    let socket =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    let child = Process::new(env!("CARGO_BIN_EXE_skua-gpu"))
+        .arg("--socket")
+        .arg(&socket)
+        .args(["--vram-size", "4M", "--log", "error"])
+        .spawn()
+        .unwrap();
+    let since = Instant::now();
+    let client = loop {
+        match Client::new(&socket) {
+            Ok(client) => break client,
+            Err(error) => assert!(since.elapsed() < LIMIT, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let region = client.region(2).unwrap();
+    assert_eq!(region.size as usize, VRAM);
+    let area = region.sparse_areas[0];
+    assert_eq!((area.offset, area.size as usize), (0, VRAM));
+    let file = region.file_offset.as_ref().unwrap().file();
+    let vram = MmapRegion::from_file(FileOffset::new(file.try_clone().unwrap(), 0), VRAM).unwrap();
+    let file = File::from(memfd_create("system", MemfdFlags::CLOEXEC).unwrap());
+    file.set_len(SYSTEM as u64).unwrap();
+    let system =
+        MmapRegion::from_file(FileOffset::new(file.try_clone().unwrap(), 0), SYSTEM).unwrap();
+    Server {
+        child,
+        client,
+        vram,
+        file,
+        system,
+    }
+}
+
+impl Server {
+    fn read(&mut self, offset: u32) -> u32 {
+        let mut data = [0; 4];
+        self.client
+            .region_read(0, offset.into(), &mut data)
+            .unwrap();
+        u32::from_le_bytes(data)
+    }
+
+    fn write(&mut self, offset: u32, value: u32) {
+        let data = value.to_le_bytes();
+        self.client.region_write(0, offset.into(), &data).unwrap();
+    }
+
+    fn config(&mut self, offset: u64, value: u32) {
+        let region = VFIO_PCI_CONFIG_REGION_INDEX;
+        let data = value.to_le_bytes();
+        self.client.region_write(region, offset, &data).unwrap();
+    }
+
+    fn status64(&self, field: u64) -> u64 {
+        self.system.get_ref::<u64>(field as usize).unwrap().load()
+    }
+
+    fn wait(&self, what: &str, mut condition: impl FnMut(&Self) -> bool) {
+        let since = Instant::now();
+        while !condition(self) {
+            assert!(since.elapsed() < LIMIT, "{what} does not come");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Bus mastering, status page, and a ring at the start of VRAM for the copy engine.
+    fn set_up(&mut self) {
+        self.config(4, 0x6);
+        self.write(regs::STATUS_LO, BUS as u32);
+        self.write(regs::STATUS_CTRL, 1);
+        let base = self.read(regs::VRAM_BASE_HI);
+        self.write(engine_reg(1, engine::RING_BASE_HI), base);
+        self.write(engine_reg(1, engine::RING_SIZE), 0x1000);
+        self.write(engine_reg(1, engine::CTRL), engine::CTRL_ENABLE);
+    }
+
+    /// Puts a command at the start of the ring.
+    fn run(&mut self, command: Command) {
+        let encoded = command.encode();
+        let words = encoded.words();
+        for (i, word) in words.iter().enumerate() {
+            self.vram.get_ref::<u32>(i * 4).unwrap().store(*word);
+        }
+        self.write(engine_reg(1, engine::DOORBELL), words.len() as u32 * 4);
+    }
+
+    fn descriptors(&self) -> usize {
+        let path = format!("/proc/{}/fd", self.child.id());
+        std::fs::read_dir(path).unwrap().count()
+    }
+
+    fn mappings(&self) -> usize {
+        let path = format!("/proc/{}/maps", self.child.id());
+        std::fs::read_to_string(path).unwrap().lines().count()
+    }
+
+    /// The server ends with its connection, and well.
+    fn end(mut self) {
+        self.client.shutdown().unwrap();
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+fn is_raised(fd: &OwnedFd, time: i64) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    let time = Timespec {
+        tv_sec: time,
+        tv_nsec: 0,
+    };
+    poll(&mut fds, Some(&time)).unwrap() == 1
+}
+
+#[test]
+fn a_fence_and_its_interrupt() {
+    let mut server = start("fence");
+    assert_eq!(server.read(regs::ID), regs::ID_VALUE);
+    let fd = server.file.as_raw_fd();
+    server.client.dma_map(0, BUS, SYSTEM as u64, fd).unwrap();
+    let events: Vec<OwnedFd> = (0..3)
+        .map(|_| eventfd(0, EventfdFlags::CLOEXEC).unwrap())
+        .collect();
+    let raw: Vec<_> = events.iter().map(AsRawFd::as_raw_fd).collect();
+    let eventfds = VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER;
+    let msix = VFIO_PCI_MSIX_IRQ_INDEX;
+    server.client.set_irqs(msix, eventfds, 0, 3, &raw).unwrap();
+    server.set_up();
+    server.run(Command::Fence {
+        fence: 0x1234,
+        interrupt: true,
+    });
+    assert!(is_raised(&events[1], 20));
+    assert!(!is_raised(&events[0], 0) && !is_raised(&events[2], 0));
+    let completed = status::ENGINE_SIZE + status::engine::COMPLETED_FENCE;
+    assert_eq!(server.status64(completed), 0x1234);
+    // All vectors are taken away: an interrupt is lost, the fence is not.
+    rustix::io::read(&events[1], &mut [0; 8]).unwrap();
+    let none = VFIO_IRQ_SET_DATA_NONE | VFIO_IRQ_SET_ACTION_TRIGGER;
+    server.client.set_irqs(msix, none, 0, 0, &[]).unwrap();
+    server.write(engine_reg(1, engine::CTRL), engine::CTRL_RESET);
+    server.wait("the reset", |s| {
+        s.status64(status::ENGINE_SIZE + status::engine::INVALIDATE_ACK) >> 32 == 1
+    });
+    server.set_up();
+    server.run(Command::Fence {
+        fence: 0x5678,
+        interrupt: true,
+    });
+    server.wait("the fence", |s| s.status64(completed) == 0x5678);
+    assert!(!is_raised(&events[1], 0));
+    server.end();
+}
+
+#[test]
+fn memory_in_single_pages_takes_one_mapping_and_no_descriptor() {
+    let mut server = start("pages");
+    let fd = server.file.as_raw_fd();
+    server.client.dma_map(0, BUS, 0x1000, fd).unwrap();
+    let (descriptors, mappings) = (server.descriptors(), server.mappings());
+    // As behind an IOMMU: each page by itself, in another order than in the file.
+    let pages = SYSTEM as u64 / 0x1000 - 1;
+    for i in 0..pages {
+        let (offset, address) = ((pages - i) * 0x1000, BUS + 0x1_0000_0000 + i * 0x1000);
+        server.client.dma_map(offset, address, 0x1000, fd).unwrap();
+    }
+    assert_eq!(server.descriptors(), descriptors);
+    assert!(server.mappings() <= mappings + 4);
+    // And it is the right memory: an entry of the GART in one page, its target in another.
+    server.set_up();
+    let entry =
+        skua_spec::mmu::Entry::gart(skua_spec::address::BusAddr(BUS + 0x1_0000_0000), true, true);
+    let table = SYSTEM - 2 * 0x1000;
+    server.system.get_ref::<u64>(table).unwrap().store(entry.0);
+    server.write(regs::GART_TABLE_LO, BUS as u32 + 0x1000);
+    server.write(regs::GART_TABLE_HI, 1);
+    server.write(regs::GART_PAGES, 1);
+    let gart = u64::from(server.read(regs::GART_BASE_HI)) << 32;
+    server.run(Command::Signal {
+        address: gart + 8,
+        value: 0x77,
+    });
+    let target = SYSTEM - 0x1000 + 8;
+    server.wait("the signal", |s| {
+        s.system.get_ref::<u64>(target).unwrap().load() == 0x77
+    });
+    for i in 0..pages {
+        let address = BUS + 0x1_0000_0000 + i * 0x1000;
+        server.client.dma_unmap(address, 0x1000).unwrap();
+    }
+    server.end();
+}
+
+#[test]
+fn a_function_level_reset() {
+    let mut server = start("flr");
+    let fd = server.file.as_raw_fd();
+    for by_client in [false, true] {
+        server.client.dma_map(0, BUS, SYSTEM as u64, fd).unwrap();
+        server.set_up();
+        server.write(regs::SCRATCH, 5);
+        server.run(Command::Nop { words: 2 });
+        if by_client {
+            server.client.reset().unwrap();
+        } else {
+            let region = VFIO_PCI_CONFIG_REGION_INDEX;
+            server.client.region_write(region, 0x54, &[1]).unwrap();
+        }
+        let since = Instant::now();
+        while server.read(regs::DEVICE_STATUS) != regs::DEVICE_STATUS_READY {
+            assert!(since.elapsed() < LIMIT);
+        }
+        assert_eq!(server.read(regs::SCRATCH), 0);
+        assert_eq!(server.read(engine_reg(1, engine::CTRL)), 0);
+        let mut command = [0; 2];
+        let region = VFIO_PCI_CONFIG_REGION_INDEX;
+        server.client.region_read(region, 4, &mut command).unwrap();
+        assert_eq!(command, [0, 0]);
+        server.client.dma_unmap(BUS, SYSTEM as u64).unwrap();
+    }
+    server.end();
+}
+
+#[test]
+fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
+    let socket =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("stale-{}", std::process::id()));
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    let server = || {
+        Process::new(env!("CARGO_BIN_EXE_skua-gpu"))
+            .arg("--socket")
+            .arg(&socket)
+            .args(["--vram-size", "2M"])
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let mut first = server();
+    let since = Instant::now();
+    let client = loop {
+        match Client::new(&socket) {
+            Ok(client) => break client,
+            Err(error) => assert!(since.elapsed() < LIMIT, "{error}"),
+        }
+    };
+    assert!(!server().wait().unwrap().success());
+    client.shutdown().unwrap();
+    assert!(first.wait().unwrap().success());
+}
