@@ -68,7 +68,6 @@ fn a_program_without_end_is_cut() {
             ..Default::default()
         }
     );
-    assert!(state.ticks > 0, "it used no engine time");
     assert_eq!(
         rig.run(Engine::Compute, &[Command::Nop { words: 2 }]),
         Ok(())
@@ -201,14 +200,15 @@ fn the_other_engine_goes_on_during_a_hang() {
         (Engine::Compute, Engine::Copy),
         (Engine::Copy, Engine::Compute),
     ] {
-        // The commands of the job that hangs stay where they are.
-        let hung = Rig::new();
-        let never = hung.buffer(Place::System, 4096);
-        let job = hung.start(hanging, &[wait_value(never.va, 1)]);
+        // Before the hang: the copy engine clears what is allocated in VRAM.
         let (source, target) = (
             rig.buffer(Place::Vram, 1 << 20),
             rig.buffer(Place::System, 1 << 20),
         );
+        // The commands of the job that hangs stay where they are.
+        let hung = Rig::new();
+        let never = hung.buffer(Place::System, 4096);
+        let job = hung.start(hanging, &[wait_value(never.va, 1)]);
         let mut rounds = 0_u64;
         while !job.has_ended() {
             rounds += 1;
