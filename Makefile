@@ -60,7 +60,7 @@ guest: kernel
 
 run: guest ## process an image on the GPU: [IMAGE=photo.jpg] [FILTER=edge|blur|…] [RADIUS=n]
 	@mkdir -p out/run/log $(if $(IMAGE),&& cp -- '$(IMAGE)' out/run/log/image)
-	@$(IN) $(VM) run $(PARTS) $(if $(IMAGE),--image out/run/log/image --name '$(basename $(notdir $(IMAGE)))') \
+	@$(IN) $(VM) run $(PARTS) $(if $(IMAGE),--image out/run/log/image --name "$$(basename -- '$(IMAGE)')") \
 		$(if $(FILTER),--filter '$(FILTER)') $(if $(RADIUS),--radius '$(RADIUS)')
 
 test: guest ## run every test, or with T=pattern those whose name contains it
