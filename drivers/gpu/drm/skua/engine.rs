@@ -21,7 +21,7 @@
 //!
 //! # Lock order
 //!
-//! `Context::order` → `Engine::state` → `Context::pending` → `Job::fence`. `state` and below are
+//! `Context::order` → `Engine::turn` → `Engine::state` → `Context::pending` → `Job::fence`. `state` and below are
 //! spin locks: what needs memory is allocated before, at the engine's creation or with the job. Fences are
 //! signalled with none of them held.
 
@@ -75,10 +75,12 @@ use kernel::{
         List,
         ListArc, //
     },
+    new_mutex,
     new_spinlock,
     prelude::*,
     sync::{
         Arc,
+        Mutex,
         SpinLock, //
     }, //
 };
@@ -115,6 +117,10 @@ pub(crate) struct Engine {
     index: u32,
     kind: EngineKind,
     paging_fences: FenceContext,
+    /// Held from taking jobs out of the ring until their fences are signalled, so that fences signal in
+    /// order. Nothing is allocated and no reference dropped under it.
+    #[pin]
+    pub(crate) turn: Mutex<()>,
     #[pin]
     pub(crate) state: SpinLock<State>,
 }
@@ -160,8 +166,9 @@ impl Finished {
         }
     }
 
-    /// Signals the fences, in order, then drops jobs and contexts, which may sleep.
-    pub(crate) fn signal(self, dev: &SkuaDevice, engine: u32) {
+    /// Signals the fences, in order, under the engine's `turn`. Dropping `self` drops jobs and contexts, which
+    /// may sleep: with nothing held.
+    pub(crate) fn signal(&self, dev: &SkuaDevice, engine: u32) {
         let signalling = Signalling::begin();
         for (job, result) in self.jobs.iter().flatten() {
             job.finish(dev, engine, *result);
@@ -255,6 +262,7 @@ impl Engine {
                 index,
                 kind,
                 paging_fences: FenceContext::new(c"skua", c"paging"),
+                turn <- new_mutex!(()),
                 state <- new_spinlock!(State {
                     mode: Mode::Running,
                     ring,
@@ -394,13 +402,16 @@ impl Engine {
     pub(crate) fn process(&self, dev: &SkuaDevice) {
         loop {
             let mut finished = Finished::new();
+            let turn = self.turn.lock();
             let outcome = {
                 let mut state = self.state.lock();
                 self.collect(dev, &mut state, &mut finished)
                     .and_then(|()| self.refill(dev, &mut state, &mut finished))
             };
-            let more = !finished.has_room();
             finished.signal(dev, self.index);
+            drop(turn);
+            let more = !finished.has_room();
+            drop(finished);
             if outcome.is_err() {
                 // What the device wrote cannot be, or it is unbound: in either case it is lost.
                 dev.lose_later();
@@ -544,6 +555,7 @@ impl Engine {
     pub(crate) fn lose(&self, dev: &SkuaDevice, error: Error) {
         let mut finished = Finished::new();
         let mut paging = List::new();
+        let turn = self.turn.lock();
         {
             let mut state = self.state.lock();
             state.mode = Mode::Lost;
@@ -553,6 +565,8 @@ impl Engine {
             core::mem::swap(&mut state.paging, &mut paging);
         }
         finished.signal(dev, self.index);
+        drop(turn);
+        drop(finished);
         while let Some(job) = paging.pop_front() {
             job.finish(dev, self.index, Err(error));
         }

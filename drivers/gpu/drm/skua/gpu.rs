@@ -18,7 +18,8 @@
 //! ```text
 //! Vm::map, Context::order        mutexes, ioctls only, allocate
 //! vram, asids                    mutexes, allocate
-//! PageTable::root, translations  mutexes, taken by work that fences depend on: nothing allocates
+//! Engine::turn, PageTable::root,  mutexes, taken by work that fences depend on: nothing allocates
+//!   translations
 //! hooks, Engine::state           spin locks
 //!   Context::pending, Vm::binds, Slots, Job::fence
 //! ```

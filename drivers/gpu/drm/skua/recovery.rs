@@ -245,6 +245,7 @@ fn errno(reason: Reason) -> Error {
 /// Resets an engine and goes on without the guilty.
 fn recover(dev: &SkuaDevice, index: u32, engine: &Engine, cause: Cause) {
     let mut finished = Finished::new();
+    let turn = engine.turn.lock();
     let outcome = {
         let mut state = engine.state.lock();
         if state.mode != Mode::Running {
@@ -264,6 +265,8 @@ fn recover(dev: &SkuaDevice, index: u32, engine: &Engine, cause: Cause) {
         outcome
     };
     finished.signal(dev, index);
+    drop(turn);
+    drop(finished);
     if outcome.and_then(|()| reset(dev, index)).is_err() {
         Gpu::lose(dev, false);
         return;
@@ -274,6 +277,7 @@ fn recover(dev: &SkuaDevice, index: u32, engine: &Engine, cause: Cause) {
         Cause::Endless(_) => (Status::TimedOut, ETIME),
     };
     let mut finished = Finished::new();
+    let turn = engine.turn.lock();
     let (outcome, guilty) = {
         let mut state = engine.state.lock();
         if state.mode != Mode::Recovering {
@@ -305,10 +309,13 @@ fn recover(dev: &SkuaDevice, index: u32, engine: &Engine, cause: Cause) {
     if let Some((_, context)) = guilty {
         context.mark(status);
         finished.signal(dev, index);
+        drop(turn);
         context.close(status, ECANCELED);
     } else {
         finished.signal(dev, index);
+        drop(turn);
     }
+    drop(finished);
     if blameless || outcome.is_err() {
         Gpu::lose(dev, false);
         return;
