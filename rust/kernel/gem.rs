@@ -441,6 +441,14 @@ where
     if let Placement::System(_) = placement(obj, reserved)? {
         return map_system(obj, reserved, vmf, 0);
     }
+    map_dummy(obj, vmf)
+}
+
+/// Answers a fault with the object's dummy page: for memory that nobody can reach any more.
+pub(crate) fn map_dummy<T: GemExt>(obj: &Object<T>, vmf: &VmFault<'_>) -> Result<(), FaultError>
+where
+    T::Driver: drm::Driver<Object = Object<T>>,
+{
     if vmf.page() >= obj.size() / PAGE_SIZE {
         return Err(FaultError::Sigbus);
     }

@@ -342,7 +342,7 @@ impl GemExt for BoData {
         };
         if !range.is_cleared() {
             // The device was lost before it could clear it.
-            return Err(FaultError::Sigbus);
+            return gem::map_dummy(obj, fault);
         }
         dev.registration_data_with(|data| {
             let pages = crate::ext::fault::window(fault, obj.size(), FAULT_AHEAD + 1);

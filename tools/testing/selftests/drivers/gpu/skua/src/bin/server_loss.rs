@@ -81,6 +81,8 @@ fn a_killed_server_ends_all_work() {
         ),
         other.start(Engine::Copy, &[]),
     ];
+    // Its memory is cleared behind work that never ends.
+    let unclear = rig.map(rig.bo(Place::Vram, 1 << 20));
     for _ in 0..20 {
         jobs.push(rig.start(Engine::Copy, &[]));
         jobs.push(other.start(Engine::Compute, &[]));
@@ -105,6 +107,15 @@ fn a_killed_server_ends_all_work() {
         vram.cpu.read(4096);
         true
     }));
+    assert!(
+        in_child(|| {
+            // A page of no meaning, but not somebody else's.
+            let nothing = unclear.read(4096) == 0;
+            unclear.write(0, 5);
+            nothing
+        }),
+        "memory that was never cleared"
+    );
     let begin = Instant::now();
     let mut lost = false;
     while !lost && begin.elapsed() < GIVING_UP * suite::patience() {
