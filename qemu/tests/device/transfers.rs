@@ -59,7 +59,7 @@ fn fill_in_the_ring_and_in_a_buffer() {
             [0xdd, 0xcc, 0xbb, 0xaa, 0xdd, 0xcc, 0xbb, 0xaa]
         );
         assert_eq!(gpu.vram_bytes(DATA, 4), [0, 0xcc, 0xbb, 0xaa]);
-        assert_eq!(gpu.lines.count(engine), 1);
+        gpu.wait_for("the interrupt", |gpu| gpu.lines.count(engine) == 1);
     }
     assert_eq!(gpu.counter(Counter::Packet), 2);
 }
