@@ -133,7 +133,7 @@ impl RingSpace {
     ///
     /// [`RingError::Misaligned`], [`RingError::TooLong`], [`RingError::Full`].
     pub fn place(&self, len: u32) -> Result<Slot, RingError> {
-        if len == 0 || len % self.unit != 0 {
+        if len == 0 || len.checked_rem(self.unit) != Some(0) {
             return Err(RingError::Misaligned);
         }
         if len > self.size / 2 {
@@ -175,7 +175,7 @@ impl RingSpace {
     /// [`BogusHead`]: outside the ring, not a multiple of the unit, before the last head or behind the
     /// tail.
     pub fn advance(&mut self, reported: u32) -> Result<u32, BogusHead> {
-        if reported >= self.size || reported % self.unit != 0 {
+        if reported >= self.size || reported.checked_rem(self.unit) != Some(0) {
             return Err(BogusHead { reported });
         }
         let freed = self.distance(self.head, reported);
