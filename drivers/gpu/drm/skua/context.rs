@@ -7,7 +7,8 @@
 //! ([`crate::engine`]) takes contexts whose first job is ready in turn.
 //!
 //! A context is active until its work faults, is cut by the watchdog, or the device is lost; then its queue
-//! is cancelled and it takes no more. Other contexts do not notice.
+//! is cancelled and it takes no more. Other contexts do not notice. Fences of a context signal in order all
+//! the same: what is cancelled waits until nothing of the context is in the ring.
 //!
 //! # Locks
 //!
@@ -87,6 +88,8 @@ pub(crate) enum Status {
 pub(crate) struct Pending {
     /// In order of submission.
     pub(crate) jobs: List<Job>,
+    /// How many jobs left the queue for the ring and are not taken out of it.
+    pub(crate) running: u32,
     /// The context stands in its engine's run queue.
     pub(crate) queued: bool,
     /// Whether more are taken.
@@ -159,6 +162,7 @@ impl Context {
                 order <- new_mutex!(()),
                 pending <- new_spinlock!(Pending {
                     jobs: List::new(),
+                    running: 0,
                     queued: false,
                     status: Status::Active,
                 }),
@@ -252,31 +256,28 @@ impl Context {
         Ok(())
     }
 
-    /// Puts a published job at the end of the queue; gives it back if the context is not active. Whether
-    /// the context now has to be put into the run queue. Called by the engine, under its lock.
-    pub(crate) fn push(&self, job: ListArc<Job>) -> Result<bool, ListArc<Job>> {
+    /// Puts a published job at the end of the queue. Whether the context now has to be put into the run
+    /// queue. Called by the engine, under its lock.
+    pub(crate) fn push(&self, job: ListArc<Job>) -> bool {
         let mut pending = self.pending.lock();
-        if pending.status != Status::Active {
-            return Err(job);
+        if let Some(gate) = job.gate() {
+            gate.arm();
         }
-        let armed = job.gate().is_some_and(Gate::arm);
-        let first = pending.jobs.is_empty();
         pending.jobs.push_back(job);
-        Ok(armed && first && !core::mem::replace(&mut pending.queued, true))
+        pending.is_due()
     }
 
-    /// Whether the context has to be put into the run queue, because its first job is ready. Called by
+    /// Counts a job out of the ring. Whether the context now has to be put into the run queue. Called by
     /// the engine, under its lock.
-    pub(crate) fn is_due(pending: &mut Pending) -> bool {
-        let ready = pending
-            .jobs
-            .cursor_front()
-            .peek_next()
-            .is_some_and(|job| job.is_ready());
-        ready && !core::mem::replace(&mut pending.queued, true)
+    pub(crate) fn retire(&self) -> bool {
+        let mut pending = self.pending.lock();
+        // No wrap: the engine counted it in.
+        pending.running = pending.running.saturating_sub(1);
+        pending.is_due()
     }
 
-    /// Takes no more work, for the reason `status`; the first reason counts.
+    /// Takes no more work, for the reason `status`; the first reason counts. The engine cancels what has not
+    /// started, when it comes to it.
     pub(crate) fn mark(&self, status: Status) {
         let mut pending = self.pending.lock();
         if pending.status == Status::Active {
@@ -284,22 +285,41 @@ impl Context {
         }
     }
 
-    /// Takes no more work, as [`Context::mark`]. What has not started is cancelled with `error`.
-    pub(crate) fn close(&self, status: Status, error: Error) {
+    /// Takes no more work, as [`Context::mark`], and cancels what has not started: at once, or when what
+    /// is in the ring is over.
+    pub(crate) fn close(&self, status: Status) {
         self.mark(status);
-        loop {
-            let job = self.pending.lock().jobs.pop_front();
-            let Some(job) = job else {
-                break;
-            };
-            job.finish(&self.dev, self.engine, Err(error));
+        if let Ok(engine) = self.dev.engine(self.engine) {
+            engine.drain(&self.dev, self);
         }
     }
 
     /// Userspace has no use for it any more.
     pub(crate) fn destroy(&self) {
-        self.close(Status::Destroyed, ECANCELED);
+        self.close(Status::Destroyed);
         self.dev.contexts.empty(self.slot);
+    }
+}
+
+impl Pending {
+    /// Whether `job` of this queue is to be cancelled instead of started.
+    pub(crate) fn dooms(&self, job: &Job) -> bool {
+        self.status != Status::Active || job.is_condemned()
+    }
+
+    /// Whether the context has to be put into the run queue, because something can be done about its first
+    /// job: start it, or cancel it when nothing of the context is in the ring any more.
+    pub(crate) fn is_due(&mut self) -> bool {
+        let (active, idle) = (self.status == Status::Active, self.running == 0);
+        let due = self
+            .jobs
+            .cursor_front()
+            .peek_next()
+            .is_some_and(|job| match active {
+                true => job.is_ready() && (idle || !job.is_condemned()),
+                false => idle,
+            });
+        due && !core::mem::replace(&mut self.queued, true)
     }
 }
 

@@ -26,10 +26,7 @@
 //! signalled with none of them held.
 
 use crate::{
-    context::{
-        Context,
-        Status, //
-    },
+    context::Context,
     ext::{
         fence::{
             FenceContext,
@@ -158,6 +155,11 @@ impl Finished {
         }
     }
 
+    /// The number of jobs.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     /// Adds a job; the caller has seen that there is room.
     pub(crate) fn push(&mut self, job: Arc<Job>, result: Result) {
         if let Some(place) = self.jobs.get_mut(self.len) {
@@ -222,6 +224,18 @@ impl State {
     /// Whether the ring takes `job` now.
     fn fits(&self, job: &Job) -> bool {
         !self.in_flight.is_full() && self.ring.space() >= job.ring_bytes()
+    }
+
+    /// Counts jobs that were put into `finished`, from number `from` on, out of the ring.
+    pub(crate) fn retire(&mut self, finished: &Finished, from: usize) {
+        let jobs = finished.jobs.get(from..finished.len).unwrap_or(&[]);
+        for (job, _) in jobs.iter().flatten() {
+            if let Some(context) = job.context() {
+                if context.retire() {
+                    let _ = self.enqueue(context);
+                }
+            }
+        }
     }
 
     /// Puts a context into the run queue.
@@ -329,26 +343,58 @@ impl Engine {
 
     /// Queues a published job of `context` and starts what can be started.
     pub(crate) fn submit(&self, dev: &SkuaDevice, context: &Arc<Context>, job: ListArc<Job>) {
-        let refused = {
+        self.look(dev, context, || context.push(job));
+    }
+
+    /// A gate of a job of `context` has opened.
+    pub(crate) fn wake(&self, dev: &SkuaDevice, context: &Arc<Context>) {
+        self.look(dev, context, || context.pending.lock().is_due());
+    }
+
+    /// Puts `context` into the run queue if `is_due`, asked under the lock, says so, and does what can be
+    /// done.
+    fn look(&self, dev: &SkuaDevice, context: &Arc<Context>, is_due: impl FnOnce() -> bool) {
+        let lost = {
             let mut state = self.state.lock();
-            if state.mode == Mode::Lost {
-                Some((job, ENODEV))
-            } else {
-                match context.push(job) {
-                    Ok(true) => {
-                        let _ = state.enqueue(context);
-                        None
-                    }
-                    Ok(false) => None,
-                    Err(job) => Some((job, ECANCELED)),
-                }
+            let due = is_due();
+            let lost = state.mode == Mode::Lost;
+            if due && lost {
+                context.pending.lock().queued = false;
+            } else if due {
+                let _ = state.enqueue(context);
             }
+            lost
         };
-        if let Some((job, error)) = refused {
-            job.finish(dev, self.index, Err(error));
-            return;
+        if lost {
+            self.drain(dev, context);
+        } else {
+            self.process(dev);
         }
-        self.process(dev);
+    }
+
+    /// Cancels all that is in the queue of `context` unless something of the context is in the ring; then
+    /// that, when it is over, leads to the same. Process context, no locks held.
+    ///
+    /// For a context that is closed, or an engine that is lost.
+    pub(crate) fn drain(&self, dev: &SkuaDevice, context: &Context) {
+        let mut jobs = List::new();
+        let turn = self.turn.lock();
+        let lost = self.state.lock().mode == Mode::Lost;
+        {
+            let mut pending = context.pending.lock();
+            if pending.running == 0 {
+                core::mem::swap(&mut pending.jobs, &mut jobs);
+            }
+        }
+        let error = if lost { ENODEV } else { ECANCELED };
+        let signalling = Signalling::begin();
+        for job in &jobs {
+            job.finish(dev, self.index, Err(error));
+        }
+        drop(signalling);
+        drop(turn);
+        // The jobs' references, which may be the last ones: with nothing held.
+        drop(jobs);
     }
 
     /// Queues a job that clears `range`, and returns its fence's reference for who waits. `ENOMEM`,
@@ -382,18 +428,6 @@ impl Engine {
         }
         self.process(dev);
         Ok(())
-    }
-
-    /// A gate of a job of `context` has opened.
-    pub(crate) fn wake(&self, dev: &SkuaDevice, context: &Arc<Context>) {
-        {
-            let mut state = self.state.lock();
-            let due = Context::is_due(&mut context.pending.lock());
-            if due {
-                let _ = state.enqueue(context);
-            }
-        }
-        self.process(dev);
     }
 
     /// Takes what is complete, starts what can be started, signals what is over.
@@ -453,11 +487,13 @@ impl Engine {
         let shared = dev.shared.try_access().ok_or(ENODEV)?;
         let completed = shared.engine64(self.index, status::engine::COMPLETED_FENCE)?;
         if completed != state.completed {
+            let from = finished.len();
             let jobs = state.in_flight.complete_up_to(completed).map_err(|_| EIO)?;
             for (_, job) in jobs {
                 finished.push(job, Ok(()));
             }
             state.completed = completed;
+            state.retire(finished, from);
         }
         Ok(())
     }
@@ -511,14 +547,21 @@ impl Engine {
         let Some(job) = pending.jobs.pop_front() else {
             return (Next::Nothing, false);
         };
-        if pending.status != Status::Active || job.is_condemned() {
-            return (Next::Cancel(job.into_arc()), Context::is_due(&mut pending));
-        }
-        if !state.fits(&job) {
+        let next = if pending.dooms(&job) {
+            if pending.running > 0 {
+                // Not before what is in the ring.
+                pending.jobs.push_front(job);
+                return (Next::Nothing, false);
+            }
+            Next::Cancel(job.into_arc())
+        } else if !state.fits(&job) {
             pending.jobs.push_front(job);
-            return (Next::Full, Context::is_due(&mut pending));
-        }
-        (Next::Start(job.into_arc()), Context::is_due(&mut pending))
+            Next::Full
+        } else {
+            pending.running = pending.running.saturating_add(1);
+            Next::Start(job.into_arc())
+        };
+        (next, pending.is_due())
     }
 
     /// Writes one job into the ring.
@@ -550,31 +593,39 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes no more work, and finishes what is in the ring and what waits for paging with `error`.
-    /// Contexts' queues are not touched.
-    pub(crate) fn lose(&self, dev: &SkuaDevice, error: Error) {
+    /// Takes no more work, and finishes with `ENODEV` what is in the ring, what waits for paging, and what
+    /// waits in contexts' queues for its turn. Of what else is there the caller takes care: it closes all
+    /// contexts.
+    pub(crate) fn lose(&self, dev: &SkuaDevice) {
         let mut finished = Finished::new();
         let mut paging = List::new();
         let turn = self.turn.lock();
         {
             let mut state = self.state.lock();
-            state.mode = Mode::Lost;
             state
                 .in_flight
-                .remove_if(|_, _| true, |_, job| finished.push(job, Err(error)));
+                .remove_if(|_, _| true, |_, job| finished.push(job, Err(ENODEV)));
+            state.retire(&finished, 0);
+            state.mode = Mode::Lost;
             core::mem::swap(&mut state.paging, &mut paging);
         }
         finished.signal(dev, self.index);
+        let signalling = Signalling::begin();
+        for job in &paging {
+            job.finish(dev, self.index, Err(ENODEV));
+        }
+        drop(signalling);
         drop(turn);
         drop(finished);
-        while let Some(job) = paging.pop_front() {
-            job.finish(dev, self.index, Err(error));
-        }
+        drop(paging);
         // Tokens hold references to contexts: drop them with no lock held.
         loop {
             let token = self.state.lock().run_queue.take(1);
             match token {
-                Some((_, context)) => context.pending.lock().queued = false,
+                Some((_, context)) => {
+                    context.pending.lock().queued = false;
+                    self.drain(dev, &context);
+                }
                 None => break,
             }
         }

@@ -417,11 +417,10 @@ impl Gpu {
             // If it still listens, it stops its accesses to memory.
             let reset = regs::engine::CTRL_RESET;
             let _ = dev.regs.write_engine(index, regs::engine::CTRL, reset);
-            engine.lose(dev, ENODEV);
+            engine.lose(dev);
         }
-        dev.contexts
-            .for_each(|context| context.close(Status::Lost, ENODEV));
-        dev.vms.for_each(|vm| vm.lose(ENODEV));
+        dev.contexts.for_each(|context| context.close(Status::Lost));
+        dev.vms.for_each(|vm| vm.lose());
     }
 }
 

@@ -290,6 +290,8 @@ fn recover(dev: &SkuaDevice, index: u32, engine: &Engine, cause: Cause) {
             .front()
             .and_then(|(id, job)| Some((id, job.context()?.clone())));
         if let Some((head, context)) = &guilty {
+            context.mark(status);
+            let from = finished.len();
             state.in_flight.remove_if(
                 |_, job| job.context_id() == context.id(),
                 |id, job| {
@@ -297,6 +299,8 @@ fn recover(dev: &SkuaDevice, index: u32, engine: &Engine, cause: Cause) {
                     finished.push(job, Err(error));
                 },
             );
+            // Now what waits in its queue can be cancelled.
+            state.retire(&finished, from);
         }
         let outcome = outcome.and_then(|()| {
             state.mode = Mode::Running;
@@ -306,15 +310,9 @@ fn recover(dev: &SkuaDevice, index: u32, engine: &Engine, cause: Cause) {
     };
     // A fault with nobody guilty is the device's own or the driver's.
     let blameless = guilty.is_none() && matches!(cause, Cause::Fault(_));
-    if let Some((_, context)) = guilty {
-        context.mark(status);
-        finished.signal(dev, index);
-        drop(turn);
-        context.close(status, ECANCELED);
-    } else {
-        finished.signal(dev, index);
-        drop(turn);
-    }
+    finished.signal(dev, index);
+    drop(turn);
+    drop(guilty);
     drop(finished);
     if blameless || outcome.is_err() {
         Gpu::lose(dev, false);

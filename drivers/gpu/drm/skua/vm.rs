@@ -330,21 +330,12 @@ impl Vm {
             rest.unmapped = unmapped;
             rest.fence = Some(fence);
         }
-        let refused = {
+        {
             let mut binds = self.binds.lock();
-            if binds.lost {
-                Some(bind)
-            } else {
-                bind.gate.arm();
-                binds.queue.push_back(bind);
-                None
-            }
-        };
-        drop(map);
-        if let Some(bind) = refused {
-            bind.finish(Err(ENODEV));
-            return Ok(());
+            bind.gate.arm();
+            binds.queue.push_back(bind);
         }
+        drop(map);
         // Most binds wait for nothing: do them here and spare the worker's wake-up.
         self.process();
         Ok(())
@@ -382,25 +373,31 @@ impl Vm {
     /// Does the binds whose turn it is. Process context; one thread at a time does the work.
     fn process(&self) {
         loop {
-            let bind = {
+            let (bind, lost) = {
                 let mut binds = self.binds.lock();
                 if binds.busy {
+                    // Who is at work looks again after it.
                     return;
                 }
+                let lost = binds.lost;
                 let open = binds
                     .queue
                     .cursor_front()
                     .peek_next()
-                    .is_some_and(|bind| bind.gate.is_open());
+                    .is_some_and(|bind| lost || bind.gate.is_open());
                 if !open {
                     return;
                 }
                 binds.busy = true;
-                binds.queue.pop_front()
+                (binds.queue.pop_front(), lost)
             };
             if let Some(bind) = bind {
                 let signalling = Signalling::begin();
-                let result = self.perform(&bind);
+                let result = if lost {
+                    Err(ENODEV)
+                } else {
+                    self.perform(&bind)
+                };
                 bind.finish(result);
                 drop(signalling);
                 // Lets go of what was unmapped, which may sleep.
@@ -440,16 +437,10 @@ impl Vm {
         Ok(())
     }
 
-    /// The device is lost: what waits is finished with `error`, nothing more is accepted.
-    pub(crate) fn lose(&self, error: Error) {
+    /// The device is lost: what waits is finished with `ENODEV`, in order, and nothing more is accepted.
+    pub(crate) fn lose(&self) {
         self.binds.lock().lost = true;
-        loop {
-            let bind = self.binds.lock().queue.pop_front();
-            match bind {
-                Some(bind) => bind.finish(Err(error)),
-                None => break,
-            }
-        }
+        self.process();
     }
 }
 

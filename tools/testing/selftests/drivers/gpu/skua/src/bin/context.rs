@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use skua_selftests::client::signal;
+use skua_selftests::client::{signal, wait};
 use skua_selftests::rig::{fill, wait_value, write};
 use skua_selftests::witness::{quiet, Witness};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
@@ -16,6 +16,7 @@ fn main() -> ExitCode {
         completed_counts_submissions,
         ticks_count_work,
         destroying_cancels_what_has_not_started,
+        a_job_whose_wait_failed_ends_in_its_order,
         destroying_twice_is_an_error,
         closing_the_file_cancels_what_has_not_started,
         as_many_contexts_as_there_can_be: 90,
@@ -91,6 +92,9 @@ fn destroying_cancels_what_has_not_started() {
         .collect();
     assert_eq!(rig.context_destroy(context), Ok(()));
     assert_eq!(rig.state(context).map(drop), Err(Errno::ENOENT));
+    for (n, job) in queued.iter().enumerate() {
+        assert!(!job.has_ended(), "job {n} ended before what is before it");
+    }
     gate.cpu.write(0, 1);
     assert_eq!(running.wait(), Ok(()), "what ran was not left to end");
     assert_eq!(target.cpu.read(0), 1);
@@ -109,6 +113,35 @@ fn destroying_cancels_what_has_not_started() {
         };
         assert_eq!((*outcome, target.cpu.read(8 + 8 * n)), expected, "job {n}");
     }
+}
+
+fn a_job_whose_wait_failed_ends_in_its_order() {
+    let rig = Rig::new();
+    let (gate, target) = (
+        rig.buffer(Place::System, 4096),
+        rig.buffer(Place::System, 4096),
+    );
+    let faulty = rig.new_context(Engine::Compute);
+    let failed = rig.start_in(faulty, &[fill(1, rig.reserve(4096), 64)]);
+    assert_eq!(failed.wait(), Err(Errno::EFAULT));
+    let running = rig.start(Engine::Copy, &[wait_value(gate.va, 1), write(target.va, 1)]);
+    let condemned = rig
+        .start_after(
+            rig.copy,
+            &[write(target.va + 8, 1)],
+            &[wait(failed.syncobj)],
+        )
+        .expect("SUBMIT");
+    let next = rig.start(Engine::Copy, &[write(target.va + 16, 1)]);
+    // Another engine's interrupt: the driver looked, and could have cancelled.
+    assert_eq!(rig.run(Engine::Compute, &[]), Ok(()));
+    assert!(!condemned.has_ended(), "before what is before it");
+    gate.cpu.write(0, 1);
+    assert_eq!(next.wait(), Ok(()));
+    assert!(condemned.has_ended() && running.has_ended());
+    assert_eq!(condemned.wait(), Err(Errno::ECANCELED));
+    assert_eq!(running.wait(), Ok(()));
+    assert_eq!([0, 8, 16].map(|at| target.cpu.read(at)), [1, 0, 1]);
 }
 
 fn destroying_twice_is_an_error() {
@@ -137,9 +170,11 @@ fn closing_the_file_cancels_what_has_not_started() {
             other.syncobj_of(rig.sync_file(last.syncobj)),
         )
     };
-    assert_eq!(other.wait(last), Err(Errno::ECANCELED));
     assert!(!other.has_signalled(running));
+    assert!(!other.has_signalled(last), "before what is before it");
     cpu.write(0, 1);
+    assert_eq!(other.wait(last), Err(Errno::ECANCELED));
+    assert!(other.has_signalled(running), "after what is after it");
     assert_eq!(other.wait(running), Ok(()), "what ran was not left to end");
     assert_eq!(cpu.read(8), 1);
 }
