@@ -114,16 +114,12 @@ impl Bo {
     ///
     /// EMFILE, ENOMEM.
     pub fn export(&self) -> Result<OwnedFd> {
-        sys::handle_to_fd(
-            self.file.as_fd(),
-            Exchange::Bo,
-            self.handle,
-            EXPORT_FLAGS,
+        sys::handle_to_fd(self.file.as_fd(), Exchange::Bo, self.handle, EXPORT_FLAGS).map_err(
+            |errno| Error::Ioctl {
+                name: "PRIME_HANDLE_TO_FD",
+                errno,
+            },
         )
-        .map_err(|errno| Error::Ioctl {
-            name: "PRIME_HANDLE_TO_FD",
-            errno,
-        })
     }
 
     /// The handle, for [`crate::raw`].

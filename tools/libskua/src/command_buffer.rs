@@ -271,14 +271,10 @@ mod tests {
                     rows,
                 }
             ),
-            (address.clone(), any::<u64>()).prop_map(|(address, value)| Command::Wait {
-                address,
-                value
-            }),
-            (address.clone(), any::<u64>()).prop_map(|(address, value)| Command::Signal {
-                address,
-                value
-            }),
+            (address.clone(), any::<u64>())
+                .prop_map(|(address, value)| Command::Wait { address, value }),
+            (address.clone(), any::<u64>())
+                .prop_map(|(address, value)| Command::Signal { address, value }),
             Just(Command::FlushCache),
             (address, 0_usize..=MAX_ARGUMENTS / 2, any::<u32>()).prop_map(|(program, n, word)| {
                 let mut arguments = [0; MAX_ARGUMENTS];

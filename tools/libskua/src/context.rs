@@ -184,7 +184,8 @@ impl<'a> Submission<'a> {
 
     /// Adds commands by their GPU virtual address and size in bytes, multiples of 8.
     pub fn buffer(mut self, va: u64, size: u32) -> Self {
-        self.buffers.push(uapi::drm_skua_buffer { va, size, flags: 0 });
+        self.buffers
+            .push(uapi::drm_skua_buffer { va, size, flags: 0 });
         self
     }
 

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use crate::{
     error::{Error, Result},
     sync::{Deadline, Outcome},
-    sys,
     syncobj::poll,
+    sys,
 };
 
 /// A file with one fence or several, readable when all are signalled.

@@ -66,11 +66,7 @@ unsafe impl Ioctl for Call {
 /// For `request`, `argument` must be what the kernel expects of it: valid for reads and writes of
 /// the size in the number, and each pointer in it valid for what the ioctl does with it; or else an
 /// address at which this process has no memory.
-pub unsafe fn ioctl(
-    fd: BorrowedFd<'_>,
-    request: u32,
-    argument: *mut c_void,
-) -> Result<i32, Errno> {
+pub unsafe fn ioctl(fd: BorrowedFd<'_>, request: u32, argument: *mut c_void) -> Result<i32, Errno> {
     // SAFETY: by the caller's promise the kernel accesses only what it may.
     unsafe { rustix::ioctl::ioctl(fd, Call { request, argument }) }
 }
@@ -176,10 +172,7 @@ pub fn call_bytes<T: Argument>(fd: BorrowedFd<'_>, argument: &mut [u8]) -> Resul
 /// # Panics
 ///
 /// If there could be memory at `address`: it must be below 4096, or not below 2^63.
-pub fn call_at_bad_address<T: Argument>(
-    fd: BorrowedFd<'_>,
-    address: usize,
-) -> Result<i32, Errno> {
+pub fn call_at_bad_address<T: Argument>(fd: BorrowedFd<'_>, address: usize) -> Result<i32, Errno> {
     assert_bad(address);
     // SAFETY: the process has no memory there.
     unsafe {
@@ -501,9 +494,7 @@ pub(crate) enum Exchange {
 }
 
 /// The fences of a sync file.
-pub(crate) fn sync_file_fences(
-    fd: BorrowedFd<'_>,
-) -> Result<Vec<uapi::sync_fence_info>, Errno> {
+pub(crate) fn sync_file_fences(fd: BorrowedFd<'_>) -> Result<Vec<uapi::sync_fence_info>, Errno> {
     let mut fences: Vec<uapi::sync_fence_info> = Vec::new();
     loop {
         let mut argument = uapi::sync_file_info {
