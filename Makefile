@@ -74,12 +74,18 @@ bench: export PROFILE := release
 bench: guest ## the measures, counted in guest instructions: out/bench.json
 	@$(IN) $(VM) bench $(PARTS)
 
+# What cargo fmt does not find: it is no crate.
+KERNEL_RUST := drivers/gpu/drm/skua/skua_main.rs
+
 fmt: setup ## format the sources
 	@$(SANDBOX) cargo fmt --all
+	@$(SANDBOX) rustfmt $(KERNEL_RUST)
 
-lint: setup ## check formatting, clippy, scripts
+lint: kernel ## check formatting, clippy, C style, scripts
 	@$(SANDBOX) cargo fmt --all --check
+	@$(SANDBOX) rustfmt --check $(KERNEL_RUST)
 	@$(SANDBOX) cargo clippy --workspace --all-targets --locked -- -D warnings
+	@scripts/build lint
 	@$(SANDBOX) shellcheck -x -P . scripts/cache.sh scripts/sysroot scripts/kernel scripts/sandbox scripts/build .ci/run
 
 fuzz: tools ## run every fuzz target for FUZZ_TIME seconds: out/fuzz

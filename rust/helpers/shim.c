@@ -123,9 +123,7 @@ void *skua_debugfs_data(struct seq_file *m)
 	return entry->file.data;
 }
 
-void skua_file_for_each_object(struct drm_file *file,
-			       void (*visit)(struct drm_gem_object *obj, bool shared, void *data),
-			       void *data)
+void skua_file_visit_objects(struct drm_file *file, void *data, skua_visit_fn visit)
 {
 	struct drm_gem_object *obj;
 	int id;
@@ -309,6 +307,7 @@ void skua_memcpy_toio(void *dst, const void *src, unsigned long count)
 
 void skua_wmb(void)
 {
+	/* Stores to memory that the device reads, before the doorbell that follows. */
 	wmb();
 }
 

@@ -69,9 +69,8 @@ int skua_gem_mmap(struct drm_gem_object *obj, struct vm_area_struct *vma);
 void skua_gem_unmap(struct drm_gem_object *obj);
 
 /* include/drm/drm_file.h, the loop of drm_show_memory_stats() */
-void skua_file_for_each_object(struct drm_file *file,
-			       void (*visit)(struct drm_gem_object *obj, _Bool shared, void *data),
-			       void *data);
+typedef void (*skua_visit_fn)(struct drm_gem_object *obj, _Bool shared, void *data);
+void skua_file_visit_objects(struct drm_file *file, void *data, skua_visit_fn visit);
 
 /* include/linux/mm.h */
 unsigned int skua_fault_reserve(struct vm_fault *vmf, struct drm_gem_object *obj);

@@ -56,10 +56,10 @@ where
 
     // SAFETY: The file is valid; `visit` is called, during this call only, with `f`.
     unsafe {
-        shim::skua_file_for_each_object(
+        shim::skua_file_visit_objects(
             as_raw(file),
-            Some(visit::<D::Object, C>),
             (&raw mut f).cast(),
+            Some(visit::<D::Object, C>),
         );
     }
 }
