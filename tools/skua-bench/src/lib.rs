@@ -1,3 +1,37 @@
 // SPDX-License-Identifier: MIT
 
-//! Counts what a submission and a wait cost.
+//! Counts what a submission, a wait and an object cost.
+//!
+//! A **row** ([`row`]) is a measure: its number, name, unit, and what it should be. A **source** is
+//! something outside of the measured code that counts: a clock of instructions, counters of device,
+//! driver and kernel, the kernel's trace events, the kernel's memory. A **subject** ([`submit`],
+//! [`wait`], [`footprint`]) does something to the GPU in a [`rig`], and puts what the sources counted
+//! into a [`report`].
+//!
+//! ```text
+//!   sources                          subjects                  rows
+//!   clock, counters, trace,  ──▶  submit, wait, footprint  ──▶  report: lines and JSON
+//!   kernel_memory                   (with a rig)
+//! ```
+//!
+//! A measure of another kind is a row in [`row::ROWS`] and a function that fills it; a report is
+//! complete only if every row was filled exactly once.
+//!
+//! What is measured how, and what the numbers do not mean, is in `Documentation/gpu/skua/bench.rst`.
+
+#![forbid(unsafe_code)]
+
+pub mod clock;
+pub mod companion;
+pub mod counters;
+pub mod event;
+pub mod fit;
+pub mod footprint;
+pub mod kernel_memory;
+pub mod report;
+pub mod rig;
+pub mod row;
+pub mod sample;
+pub mod submit;
+pub mod trace;
+pub mod wait;

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT
+
+//! A clock of guest instructions.
+//!
+//! Under `-icount shift=0,sleep=off` the guest's time advances by one nanosecond with each
+//! instruction, and jumps to the next timer when the CPU is idle. So the difference of two readings
+//! is the number of instructions in between **if the CPU was not idle**, whoever executed them: this
+//! thread, interrupts, other threads. [`crate::companion`] sees to it that it is not idle.
+//!
+//! On any other machine a nanosecond is a nanosecond. [`Clock::new`] notices: a fixed loop takes the
+//! same number of instructions each time, and never the same time.
+
+use std::hint::black_box;
+
+use rustix::time::{clock_gettime, ClockId};
+
+use crate::sample::Sample;
+
+/// The clock, as it was found to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    /// Instructions of reading it, which are in every difference.
+    overhead: u64,
+    exact: bool,
+}
+
+/// Iterations of the loop that tells whether the clock counts instructions.
+const LOOP: u64 = 2_000;
+/// By how much the loop's undisturbed runs may differ: the guest's clock has scaled the count twice.
+const ROUNDING: u64 = 2;
+
+impl Clock {
+    /// Finds out what the clock counts and what reading it costs.
+    pub fn new() -> Self {
+        let mut clock = Self {
+            overhead: 0,
+            exact: false,
+        };
+        if let Some(empty) = clock.sample(101, || ()) {
+            clock.overhead = empty.min;
+        }
+        let spin = || {
+            for i in 0..LOOP {
+                black_box(i);
+            }
+        };
+        clock.exact = clock.sample(101, spin).is_some_and(|sample| {
+            sample.median.saturating_sub(sample.min) <= ROUNDING && sample.min >= LOOP
+        });
+        clock
+    }
+
+    /// Whether a nanosecond is an instruction.
+    pub const fn counts_instructions(&self) -> bool {
+        self.exact
+    }
+
+    /// The instructions of reading it.
+    pub const fn overhead(&self) -> u64 {
+        self.overhead
+    }
+
+    /// The instructions of `f`.
+    pub fn count(&self, f: impl FnOnce()) -> u64 {
+        let start = nanoseconds(ClockId::Monotonic);
+        f();
+        nanoseconds(ClockId::Monotonic)
+            .saturating_sub(start)
+            .saturating_sub(self.overhead)
+    }
+
+    /// The instructions of `f`, `repetitions` times; `None` for no repetitions.
+    pub fn sample(&self, repetitions: usize, mut f: impl FnMut()) -> Option<Sample> {
+        Sample::of((0..repetitions).map(|_| self.count(&mut f)).collect())
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Instructions by who executed them, at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares {
+    /// By anybody, idle time included.
+    pub all: u64,
+    /// By this thread, in user and kernel mode, and by interrupts that came while it ran.
+    pub thread: u64,
+    /// The same of this process' other threads.
+    pub others: u64,
+}
+
+impl Shares {
+    /// Reads them.
+    pub fn now() -> Self {
+        let thread = nanoseconds(ClockId::ThreadCPUTime);
+        let process = nanoseconds(ClockId::ProcessCPUTime);
+        Self {
+            all: nanoseconds(ClockId::Monotonic),
+            thread,
+            others: process.saturating_sub(thread),
+        }
+    }
+
+    /// By how much they have grown since `earlier`.
+    pub const fn since(&self, earlier: &Self) -> Self {
+        Self {
+            all: self.all.saturating_sub(earlier.all),
+            thread: self.thread.saturating_sub(earlier.thread),
+            others: self.others.saturating_sub(earlier.others),
+        }
+    }
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    // Neither is negative for these clocks.
+    u64::try_from(now.tv_sec)
+        .unwrap_or(0)
+        .saturating_mul(1_000_000_000)
+        .saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_passes_and_threads_are_told_apart() {
+        let clock = Clock::new();
+        let spin = || {
+            (0..100_000_u64).for_each(|i| {
+                black_box(i);
+            })
+        };
+        let before = Shares::now();
+        assert!(clock.count(spin) > 0);
+        std::thread::spawn(spin).join().expect("a thread");
+        let passed = Shares::now().since(&before);
+        assert!(passed.thread > 0 && passed.others > 0 && passed.all > 0);
+    }
+}

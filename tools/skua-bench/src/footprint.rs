@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+
+//! Measure 20: how much memory of the kernel an object takes.
+//!
+//! Objects are made in steps and kept; after each step the kernel's memory is read
+//! ([`crate::kernel_memory`]), and a line fitted through the readings. The first step is not at
+//! zero, where what was free already is used up first.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use libskua::{Bo, BoFlags, Context, EngineKind, Placements, Vm};
+use serde_json::json;
+
+use crate::fit::Line;
+use crate::kernel_memory::{shrink, Usage};
+use crate::report::Report;
+use crate::rig::{Rig, Shape};
+
+/// Objects at which memory is read, of which there may be thousands.
+const STEPS: [usize; 8] = [256, 512, 768, 1024, 1280, 1536, 1792, 2048];
+/// Objects at which memory is read, of which a device has no more than 1024.
+const FEW: [usize; 7] = [128, 256, 384, 512, 640, 768, 896];
+/// Guest time after which nothing is on its way to be freed any more: kernels batch what RCU frees
+/// for up to five seconds. The CPU idles meanwhile, so that this is no time at all.
+const SETTLE: Duration = Duration::from_secs(12);
+
+/// Fills the rows of measure 20.
+///
+/// # Errors
+///
+/// If something cannot be measured.
+pub fn measure(rig: &mut Rig, report: &mut Report) -> Result<()> {
+    let bo = |rig: &Rig, place: Placements| {
+        Bo::create(&rig.device, 4096, place, BoFlags::empty()).context("BO_CREATE")
+    };
+    settle(rig)?;
+    let system = readings(rig, &STEPS, |rig| bo(rig, rig.device.system()))?;
+    fill(report, "memory.bo.system", &system)?;
+    let vram = readings(rig, &STEPS, |rig| bo(rig, rig.device.vram()))?;
+    fill(report, "memory.bo.vram", &vram)?;
+    let vm = readings(rig, &FEW, |rig| {
+        Vm::create(&rig.device).context("VM_CREATE")
+    })?;
+    fill(report, "memory.vm", &vm)?;
+    let context = readings(rig, &FEW, |rig| {
+        let engine = rig.device.engine(EngineKind::Copy);
+        let engine = engine.context("there is no copy engine")?;
+        Context::create(&rig.vm, engine).context("CONTEXT_CREATE")
+    })?;
+    fill(report, "memory.context", &context)?;
+    let jobs = jobs(rig)?;
+    fill(report, "memory.job", &jobs)
+}
+
+/// Has all that is to be freed be freed.
+fn settle(rig: &Rig) -> Result<()> {
+    shrink()?;
+    rig.companion.away(|| std::thread::sleep(SETTLE));
+    Ok(())
+}
+
+/// Readings with so many objects, which are dropped after.
+fn readings<T>(
+    rig: &Rig,
+    steps: &[usize],
+    create: impl Fn(&Rig) -> Result<T>,
+) -> Result<Vec<(usize, Usage)>> {
+    let mut objects = Vec::with_capacity(steps.last().copied().unwrap_or(0));
+    let mut readings = Vec::new();
+    for step in steps {
+        while objects.len() < *step {
+            objects.push(create(rig)?);
+        }
+        settle(rig)?;
+        readings.push((*step, Usage::read()?));
+    }
+    drop(objects);
+    settle(rig)?;
+    Ok(readings)
+}
+
+/// Readings with so many jobs in the queue of a context behind one that waits for the gate.
+///
+/// They have a buffer and signal nothing. Without settling: it would be the watchdog's time that
+/// passes, and jobs on their way in leave nothing behind to be freed.
+fn jobs(rig: &mut Rig) -> Result<Vec<(usize, Usage)>> {
+    let most = STEPS.last().copied().unwrap_or(0);
+    let mut batch = rig.batch_of(most, 1, false)?;
+    let mut readings = Vec::new();
+    let mut submitted = 0;
+    for step in STEPS {
+        rig.submit_range(&mut batch, submitted..step)?;
+        submitted = step;
+        readings.push((step, Usage::read()?));
+    }
+    // Something to wait for, behind them all; it waits for the gate too, which opens for both.
+    rig.open();
+    let mut last = rig.batch(Shape::One)?;
+    rig.submit(&mut last)?;
+    rig.finish()?;
+    rig.check()?;
+    Ok(readings)
+}
+
+/// Fits lines, and fills the row of the pages and the one of the slabs.
+fn fill(report: &mut Report, name: &str, readings: &[(usize, Usage)]) -> Result<()> {
+    let line = |bytes: &dyn Fn(&Usage) -> u64| {
+        // CAST: far below 2^53.
+        let point = |(count, usage): &(usize, Usage)| (*count as f64, bytes(usage) as f64);
+        let points: Vec<_> = readings.iter().map(point).collect();
+        Line::through(&points).context("too few readings")
+    };
+    let pages = line(&|usage| usage.kernel)?;
+    report.detailed(name, pages.slope, json!({ "deviation": pages.deviation }))?;
+    let slabs = line(&Usage::slab_bytes)?;
+    let (_, first) = readings.first().context("too few readings")?;
+    let mut caches = BTreeMap::new();
+    for cache in first.slabs.keys() {
+        let of = line(&|usage| usage.slabs.get(cache).copied().unwrap_or(0))?;
+        // Less than a word is what the machine did meanwhile.
+        if of.slope.abs() >= 8.0 {
+            caches.insert(cache, of.slope);
+        }
+    }
+    let detail = json!({ "deviation": slabs.deviation, "caches": caches });
+    report.detailed(&format!("{name}.slab"), slabs.slope, detail)
+}

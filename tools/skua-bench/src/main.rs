@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT
+
+//! `skua-bench`: prints and writes what submissions, waits and objects cost.
+//!
+//! It fails if a row could not be measured; a missed target is printed and is no failure.
+
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use skua_bench::report::Report;
+use skua_bench::rig::Rig;
+use skua_bench::trace::Trace;
+use skua_bench::{footprint, submit, wait};
+
+/// Counts what a submission, a wait and an object cost.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Options {
+    /// Also writes the rows here, as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("skua-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Measures; returns whether all rows were filled.
+fn run(options: &Options) -> Result<bool> {
+    let mut report = Report::default();
+    let mut rig = Rig::new()?;
+    machine(&rig, &mut report);
+    {
+        let trace = Trace::new()?;
+        submit::measure(&mut rig, &trace, &mut report).context("submission")?;
+        wait::measure(&mut rig, &trace, &mut report).context("waiting")?;
+    }
+    footprint::measure(&mut rig, &mut report).context("memory")?;
+    print!("{report}");
+    if let Some(path) = &options.json {
+        let text = serde_json::to_string_pretty(&report.json())?;
+        fs::write(path, text).with_context(|| path.display().to_string())?;
+    }
+    let (missed, missing) = (report.missed(), report.missing());
+    println!("{} targets missed", missed.len());
+    for name in &missing {
+        eprintln!("skua-bench: {name} could not be measured");
+    }
+    Ok(missing.is_empty())
+}
+
+/// What the numbers are of.
+fn machine(rig: &Rig, report: &mut Report) {
+    for (key, path) in [
+        ("kernel", "/proc/sys/kernel/osrelease"),
+        (
+            "clock",
+            "/sys/devices/system/clocksource/clocksource0/current_clocksource",
+        ),
+    ] {
+        if let Ok(text) = fs::read_to_string(path) {
+            report.machine(key, text.trim());
+        }
+    }
+    report.machine("clock_counts_instructions", rig.clock.counts_instructions());
+    report.machine("clock_overhead", rig.clock.overhead());
+    let (major, minor) = rig.device.info().version;
+    report.machine("device", format!("{major}.{minor}"));
+}

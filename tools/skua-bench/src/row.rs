@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: MIT
+
+//! The rows: what is measured, in which unit, and what it should be.
+//!
+//! A row's number is that of the measure it belongs to: 8 submission, 9 waiting, 20 memory. A
+//! **target** is what we set out to reach and may be missed, which is printed; a **limit** is what
+//! physics or logic allow at best.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// What a value should be.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// This or less.
+    AtMost(f64),
+    /// Less than this.
+    Below(f64),
+}
+
+impl Target {
+    /// Whether a value is what it should be.
+    pub fn is_met(self, value: f64) -> bool {
+        match self {
+            Self::AtMost(most) => value <= most,
+            Self::Below(bound) => value < bound,
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtMost(most) => write!(f, "<= {}", Number(*most)),
+            Self::Below(bound) => write!(f, "< {}", Number(*bound)),
+        }
+    }
+}
+
+/// A row.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The measure that it belongs to.
+    pub measure: u32,
+    /// Its name: unique.
+    pub name: &'static str,
+    /// Unit of the value.
+    pub unit: &'static str,
+    /// What the value should be, if that was decided.
+    pub target: Option<Target>,
+    /// The best that is possible, if that is known.
+    pub limit: Option<f64>,
+    /// Whether two runs must give the same value: nothing in it depends on when the device, which
+    /// is another process, gets to its work.
+    pub exact: bool,
+}
+
+impl Row {
+    /// The row of this name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        ROWS.iter().find(|row| row.name == name)
+    }
+}
+
+const fn row(measure: u32, name: &'static str, unit: &'static str) -> Row {
+    Row {
+        measure,
+        name,
+        unit,
+        target: None,
+        limit: None,
+        exact: true,
+    }
+}
+
+impl Row {
+    const fn at_most(mut self, most: f64) -> Self {
+        self.target = Some(Target::AtMost(most));
+        self
+    }
+
+    const fn below(mut self, bound: f64) -> Self {
+        self.target = Some(Target::Below(bound));
+        self
+    }
+
+    const fn limit(mut self, limit: f64) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
+    /// See [`Row::exact`].
+    const fn varies(mut self) -> Self {
+        self.exact = false;
+        self
+    }
+}
+
+/// All rows, in the order in which they are printed.
+///
+/// `one`: one submission with one buffer. `buffers`: one submission with 32 buffers. `queue`: 32
+/// submissions with one buffer each. Each signals a point of a timeline; counts of the last two are
+/// per buffer.
+pub const ROWS: &[Row] = &[
+    row(8, "null.syscall.instructions", "instructions"),
+    row(8, "null.ioctl.instructions", "instructions"),
+    row(8, "submit.one.ioctls", "per submission")
+        .at_most(1.0)
+        .limit(1.0),
+    row(8, "submit.one.doorbells", "per submission")
+        .at_most(1.0)
+        .limit(1.0),
+    row(8, "submit.one.register_writes", "per submission")
+        .at_most(1.0)
+        .limit(1.0),
+    row(8, "submit.one.register_reads", "per submission")
+        .at_most(0.0)
+        .limit(0.0),
+    row(8, "submit.one.interrupts", "per submission")
+        .at_most(1.0)
+        .limit(0.0),
+    row(8, "submit.one.allocations", "in the ioctl").limit(0.0),
+    row(8, "submit.one.allocated", "bytes in the ioctl").limit(0.0),
+    row(8, "submit.one.allocations_later", "until it has ended")
+        .limit(0.0)
+        .varies(),
+    row(8, "submit.one.instructions", "instructions"),
+    row(
+        8,
+        "submit.one.library",
+        "instructions, built and submitted by libskua",
+    ),
+    row(8, "submit.buffers.ioctls", "per buffer")
+        .at_most(1.0 / 32.0)
+        .limit(1.0 / 32.0),
+    row(8, "submit.buffers.doorbells", "per buffer")
+        .at_most(1.0 / 32.0)
+        .limit(1.0 / 32.0),
+    row(8, "submit.buffers.register_reads", "per buffer")
+        .at_most(0.0)
+        .limit(0.0),
+    row(8, "submit.buffers.interrupts", "per buffer")
+        .at_most(1.0 / 32.0)
+        .limit(0.0),
+    row(8, "submit.buffers.allocations", "in the ioctl, per buffer").limit(0.0),
+    row(8, "submit.buffers.instructions", "instructions per buffer"),
+    row(8, "submit.queue.ioctls", "per submission")
+        .at_most(1.0)
+        .limit(1.0),
+    row(8, "submit.queue.doorbells", "per submission")
+        .at_most(1.0)
+        .limit(1.0 / 32.0)
+        .varies(),
+    row(8, "submit.queue.register_reads", "per submission")
+        .at_most(0.0)
+        .limit(0.0),
+    row(8, "submit.queue.interrupts", "per submission")
+        .at_most(1.0)
+        .limit(0.0)
+        .varies(),
+    row(
+        8,
+        "submit.queue.allocations",
+        "in the ioctl, per submission",
+    )
+    .limit(0.0),
+    row(
+        8,
+        "submit.queue.instructions",
+        "instructions per submission",
+    ),
+    row(9, "wait.signalled.ioctls", "per wait")
+        .at_most(1.0)
+        .limit(0.0),
+    row(9, "wait.signalled.allocations", "per wait").limit(0.0),
+    row(9, "wait.signalled.instructions", "instructions"),
+    row(9, "wait.signalled.library", "instructions, by libskua"),
+    row(
+        9,
+        "wait.memory.ioctls",
+        "per wait, the GPU having written memory",
+    )
+    .at_most(0.0)
+    .limit(0.0),
+    row(9, "wait.memory.instructions", "instructions"),
+    row(9, "wait.blocking.ioctls", "per fence")
+        .at_most(1.0)
+        .limit(0.0),
+    row(9, "wait.blocking.interrupts", "per fence")
+        .at_most(1.0)
+        .limit(0.0),
+    row(9, "wait.blocking.wakeups", "of the waiter per fence")
+        .at_most(1.0)
+        .limit(0.0),
+    row(9, "wait.blocking.wakeups_all", "of any thread per fence")
+        .limit(0.0)
+        .varies(),
+    row(
+        9,
+        "wait.blocking.instructions",
+        "instructions of the waiter",
+    )
+    .varies(),
+    row(
+        9,
+        "wait.blocking.elsewhere",
+        "instructions of interrupts and kernel threads per fence",
+    )
+    .varies(),
+    row(9, "wait.load.interrupts", "per fence, 32 at a time")
+        .below(1.0)
+        .limit(0.0)
+        .varies(),
+    row(9, "wait.load.wakeups", "of the waiter per fence")
+        .below(1.0)
+        .limit(0.0),
+    row(9, "wait.load.wakeups_all", "of any thread per fence")
+        .below(1.0)
+        .limit(0.0)
+        .varies(),
+    row(
+        20,
+        "memory.bo.system",
+        "bytes per BO of 4 KiB, beyond these",
+    )
+    .varies(),
+    row(20, "memory.bo.system.slab", "bytes of it in slabs").varies(),
+    row(20, "memory.bo.vram", "bytes per BO of 4 KiB").varies(),
+    row(20, "memory.bo.vram.slab", "bytes of it in slabs").varies(),
+    row(20, "memory.vm", "bytes per address space").varies(),
+    row(20, "memory.vm.slab", "bytes of it in slabs").varies(),
+    row(20, "memory.context", "bytes per context").varies(),
+    row(20, "memory.context.slab", "bytes of it in slabs").varies(),
+    row(20, "memory.job", "bytes per pending job").varies(),
+    row(20, "memory.job.slab", "bytes of it in slabs").varies(),
+];
+
+/// A number as it is printed: whole if it is, else with three digits, and no zeroes at the end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Number(pub f64);
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = format!("{:.3}", self.0);
+        let text = text.trim_end_matches('0').trim_end_matches('.');
+        f.write_str(if text == "-0" { "0" } else { text })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_found() {
+        for (index, row) in ROWS.iter().enumerate() {
+            assert!(ROWS[..index].iter().all(|other| other.name != row.name));
+            assert_eq!(Row::named(row.name), Some(row));
+        }
+        assert_eq!(Row::named("nothing"), None);
+    }
+
+    #[test]
+    fn no_target_is_beyond_its_limit() {
+        for row in ROWS {
+            if let (Some(Target::AtMost(bound) | Target::Below(bound)), Some(limit)) =
+                (row.target, row.limit)
+            {
+                assert!(limit <= bound, "{}", row.name);
+            }
+        }
+    }
+
+    #[test]
+    fn targets_have_edges() {
+        assert!(Target::AtMost(1.0).is_met(1.0) && !Target::AtMost(1.0).is_met(1.001));
+        assert!(Target::Below(1.0).is_met(0.999) && !Target::Below(1.0).is_met(1.0));
+        assert_eq!(Target::Below(1.0).to_string(), "< 1");
+        assert_eq!(Target::AtMost(1.0 / 32.0).to_string(), "<= 0.031");
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        for (number, text) in [
+            (0.0, "0"),
+            (-0.0001, "0"),
+            (1.0, "1"),
+            (0.03125, "0.031"),
+            (2.5, "2.5"),
+            (1200.0, "1200"),
+        ] {
+            assert_eq!(Number(number).to_string(), text);
+        }
+    }
+}
