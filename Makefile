@@ -70,7 +70,6 @@ test: guest ## run every test, or with T=pattern those whose name contains it
 shell: guest ## an interactive guest with the driver loaded
 	@$(IN) $(VM) shell $(PARTS) --size $$(stty size 2>/dev/null || echo 24 80)
 
-bench: export PROFILE := release
 bench: guest ## the measures, counted in guest instructions: out/bench.json
 	@$(IN) $(VM) bench $(PARTS)
 
