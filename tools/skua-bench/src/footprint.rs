@@ -3,8 +3,8 @@
 //! Measure 20: how much memory of the kernel an object takes.
 //!
 //! Objects are made in steps and kept; after each step the kernel's memory is read
-//! ([`crate::kernel_memory`]), and a line fitted through the readings. The first step is not at
-//! zero, where what was free already is used up first.
+//! ([`crate::kernel_memory`]), and a line fitted through the readings. Before each, the kernel gives
+//! back what it can. The first step is not at zero: pages in which others left holes fill up first.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,9 +19,9 @@ use crate::report::Report;
 use crate::rig::{Rig, Shape};
 
 /// Objects at which memory is read, of which there may be thousands.
-const STEPS: [usize; 8] = [256, 512, 768, 1024, 1280, 1536, 1792, 2048];
+const STEPS: [usize; 9] = [1024, 1280, 1536, 1792, 2048, 2304, 2560, 2816, 3072];
 /// Objects at which memory is read, of which a device has no more than 1024.
-const FEW: [usize; 7] = [128, 256, 384, 512, 640, 768, 896];
+const FEW: [usize; 8] = [448, 512, 576, 640, 704, 768, 832, 896];
 /// Guest time after which nothing is on its way to be freed any more: kernels batch what RCU frees
 /// for up to five seconds. The CPU idles meanwhile, so that this is no time at all.
 const SETTLE: Duration = Duration::from_secs(12);
@@ -56,9 +56,8 @@ pub fn measure(rig: &mut Rig, report: &mut Report) -> Result<()> {
 
 /// Has all that is to be freed be freed.
 fn settle(rig: &Rig) -> Result<()> {
-    shrink()?;
     rig.companion.away(|| std::thread::sleep(SETTLE));
-    Ok(())
+    shrink()
 }
 
 /// Readings with so many objects, which are dropped after.
@@ -93,6 +92,7 @@ fn jobs(rig: &mut Rig) -> Result<Vec<(usize, Usage)>> {
     for step in STEPS {
         rig.submit_range(&mut batch, submitted..step)?;
         submitted = step;
+        shrink()?;
         readings.push((step, Usage::read()?));
     }
     // Something to wait for, behind them all; it waits for the gate too, which opens for both.

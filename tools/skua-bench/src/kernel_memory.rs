@@ -7,8 +7,9 @@
 //! - [`Usage::kernel`]: **pages**. All that the page allocator has given away, without what userspace
 //!   has and what holds the contents of files (buffer objects in system memory are such). It has
 //!   everything in it, coherent DMA memory and large allocations too, rounded up as it really is.
-//! - [`Usage::slabs`]: **objects** in each cache of the slab allocator, exact to what the CPU keeps
-//!   ready for the next allocations. It tells what it is that costs.
+//! - [`Usage::slabs`]: **objects** in each cache of the slab allocator. It tells what it is that
+//!   costs. Objects that a CPU keeps ready for the next allocation count as used; [`shrink`] has
+//!   them given back.
 //!
 //! The pages that each CPU keeps in its lists count as free, and the counters that each CPU keeps
 //! are gathered before, so that readings are exact to the page.
@@ -52,13 +53,22 @@ impl Usage {
     }
 }
 
-/// Has the kernel give back what it only keeps because nobody else wants it.
+/// Has the kernel give back what it only keeps because nobody else wants it: files' contents and
+/// names, and the free objects that each cache of the slab allocator keeps ready.
 ///
 /// # Errors
 ///
 /// If it does not let us.
 pub fn shrink() -> Result<()> {
-    fs::write("/proc/sys/vm/drop_caches", "3").context("/proc/sys/vm/drop_caches")
+    fs::write("/proc/sys/vm/drop_caches", "3").context("/proc/sys/vm/drop_caches")?;
+    for cache in fs::read_dir("/sys/kernel/slab").context("/sys/kernel/slab")? {
+        let file = cache?.path().join("shrink");
+        // A cache may go meanwhile.
+        if file.exists() {
+            fs::write(&file, "1").with_context(|| file.display().to_string())?;
+        }
+    }
+    Ok(())
 }
 
 fn read(path: &str) -> Result<String> {

@@ -175,7 +175,7 @@ impl Report {
                 "target": row.target,
                 "limit": row.limit,
                 "met": self.is_met(row),
-                "exact": row.exact,
+                "repeats": row.repeats,
                 "unmeasured": self.unmeasured.get(row.name),
             })
         });

@@ -27,7 +27,7 @@ use libskua::{
 
 use crate::clock::Clock;
 use crate::companion::Companion;
-use crate::counters::Source;
+use crate::counters::{Counters, Source};
 
 /// Bytes of a page, which all buffers here are.
 const PAGE: u64 = 4096;
@@ -308,6 +308,22 @@ impl Rig {
         Ok(())
     }
 
+    /// Submits and finishes batches; how far the counters grew by that.
+    ///
+    /// # Errors
+    ///
+    /// If something of it cannot be done.
+    pub fn counted(&mut self, shape: Shape, batches: usize) -> Result<Counters> {
+        let cost = self.counters.cost()?;
+        let before = self.counters.read()?;
+        for _ in 0..batches {
+            let mut batch = self.batch(shape)?;
+            self.submit(&mut batch)?;
+            self.finish()?;
+        }
+        Ok(self.counters.read()?.since(&before).since(&cost))
+    }
+
     /// Fails if the work so far did not end well: counts of work that failed mean nothing.
     ///
     /// # Errors
@@ -337,6 +353,20 @@ impl Rig {
             value: 0,
         };
         raw::call(self.device.as_fd(), &mut argument).context("GET_CAP")?;
+        Ok(())
+    }
+
+    /// Calls an ioctl of the driver that looks a context up and tells what it finds in memory.
+    ///
+    /// # Errors
+    ///
+    /// As CONTEXT_STATE.
+    pub fn driver_ioctl(&self) -> Result<()> {
+        let mut argument = uapi::drm_skua_context_state {
+            context: self.context.handle(),
+            ..Default::default()
+        };
+        raw::call(self.device.as_fd(), &mut argument).context("CONTEXT_STATE")?;
         Ok(())
     }
 }

@@ -52,9 +52,20 @@ pub struct Row {
     pub target: Option<Target>,
     /// The best that is possible, if that is known.
     pub limit: Option<f64>,
-    /// Whether two runs must give the same value: nothing in it depends on when the device, which
-    /// is another process, gets to its work.
-    pub exact: bool,
+    /// How much two runs of the same build may differ.
+    pub repeats: Repeats,
+}
+
+/// How much two runs of the same build may differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Repeats {
+    /// Not at all.
+    Exactly,
+    /// By a hundredth: where the kernel put things decides about a few instructions.
+    Nearly,
+    /// Something of it depends on when the device, which is a process of the host, gets to its work.
+    Roughly,
 }
 
 impl Row {
@@ -71,7 +82,7 @@ const fn row(measure: u32, name: &'static str, unit: &'static str) -> Row {
         unit,
         target: None,
         limit: None,
-        exact: true,
+        repeats: Repeats::Exactly,
     }
 }
 
@@ -91,9 +102,13 @@ impl Row {
         self
     }
 
-    /// See [`Row::exact`].
-    const fn varies(mut self) -> Self {
-        self.exact = false;
+    const fn nearly(mut self) -> Self {
+        self.repeats = Repeats::Nearly;
+        self
+    }
+
+    const fn roughly(mut self) -> Self {
+        self.repeats = Repeats::Roughly;
         self
     }
 }
@@ -104,8 +119,14 @@ impl Row {
 /// submissions with one buffer each. Each signals a point of a timeline; counts of the last two are
 /// per buffer.
 pub const ROWS: &[Row] = &[
-    row(8, "null.syscall.instructions", "instructions"),
-    row(8, "null.ioctl.instructions", "instructions"),
+    row(8, "null.syscall.instructions", "instructions").nearly(),
+    row(8, "null.ioctl.instructions", "instructions").nearly(),
+    row(
+        8,
+        "null.driver.instructions",
+        "instructions, an ioctl that only looks a context up",
+    )
+    .nearly(),
     row(8, "submit.one.ioctls", "per submission")
         .at_most(1.0)
         .limit(1.0),
@@ -123,15 +144,19 @@ pub const ROWS: &[Row] = &[
         .limit(0.0),
     row(8, "submit.one.allocations", "in the ioctl").limit(0.0),
     row(8, "submit.one.allocated", "bytes in the ioctl").limit(0.0),
-    row(8, "submit.one.allocations_later", "until it has ended")
-        .limit(0.0)
-        .varies(),
-    row(8, "submit.one.instructions", "instructions"),
+    row(
+        8,
+        "submit.one.allocations_later",
+        "by others, until it has ended",
+    )
+    .limit(0.0),
+    row(8, "submit.one.instructions", "instructions").nearly(),
     row(
         8,
         "submit.one.library",
         "instructions, built and submitted by libskua",
-    ),
+    )
+    .nearly(),
     row(8, "submit.buffers.ioctls", "per buffer")
         .at_most(1.0 / 32.0)
         .limit(1.0 / 32.0),
@@ -145,21 +170,21 @@ pub const ROWS: &[Row] = &[
         .at_most(1.0 / 32.0)
         .limit(0.0),
     row(8, "submit.buffers.allocations", "in the ioctl, per buffer").limit(0.0),
-    row(8, "submit.buffers.instructions", "instructions per buffer"),
+    row(8, "submit.buffers.instructions", "instructions per buffer").nearly(),
     row(8, "submit.queue.ioctls", "per submission")
         .at_most(1.0)
         .limit(1.0),
     row(8, "submit.queue.doorbells", "per submission")
         .at_most(1.0)
         .limit(1.0 / 32.0)
-        .varies(),
+        .roughly(),
     row(8, "submit.queue.register_reads", "per submission")
         .at_most(0.0)
         .limit(0.0),
     row(8, "submit.queue.interrupts", "per submission")
         .at_most(1.0)
         .limit(0.0)
-        .varies(),
+        .roughly(),
     row(
         8,
         "submit.queue.allocations",
@@ -175,8 +200,8 @@ pub const ROWS: &[Row] = &[
         .at_most(1.0)
         .limit(0.0),
     row(9, "wait.signalled.allocations", "per wait").limit(0.0),
-    row(9, "wait.signalled.instructions", "instructions"),
-    row(9, "wait.signalled.library", "instructions, by libskua"),
+    row(9, "wait.signalled.instructions", "instructions").nearly(),
+    row(9, "wait.signalled.library", "instructions, by libskua").nearly(),
     row(
         9,
         "wait.memory.ioctls",
@@ -184,7 +209,7 @@ pub const ROWS: &[Row] = &[
     )
     .at_most(0.0)
     .limit(0.0),
-    row(9, "wait.memory.instructions", "instructions"),
+    row(9, "wait.memory.instructions", "instructions").nearly(),
     row(9, "wait.blocking.ioctls", "per fence")
         .at_most(1.0)
         .limit(0.0),
@@ -196,45 +221,48 @@ pub const ROWS: &[Row] = &[
         .limit(0.0),
     row(9, "wait.blocking.wakeups_all", "of any thread per fence")
         .limit(0.0)
-        .varies(),
+        .roughly(),
     row(
         9,
         "wait.blocking.instructions",
         "instructions of the waiter",
     )
-    .varies(),
+    .roughly(),
     row(
         9,
         "wait.blocking.elsewhere",
         "instructions of interrupts and kernel threads per fence",
     )
-    .varies(),
+    .roughly(),
     row(9, "wait.load.interrupts", "per fence, 32 at a time")
         .below(1.0)
         .limit(0.0)
-        .varies(),
+        .roughly(),
+    row(9, "wait.load.raised", "interrupts by the device per fence")
+        .limit(0.0)
+        .roughly(),
     row(9, "wait.load.wakeups", "of the waiter per fence")
         .below(1.0)
         .limit(0.0),
     row(9, "wait.load.wakeups_all", "of any thread per fence")
         .below(1.0)
         .limit(0.0)
-        .varies(),
+        .roughly(),
     row(
         20,
         "memory.bo.system",
         "bytes per BO of 4 KiB, beyond these",
     )
-    .varies(),
-    row(20, "memory.bo.system.slab", "bytes of it in slabs").varies(),
-    row(20, "memory.bo.vram", "bytes per BO of 4 KiB").varies(),
-    row(20, "memory.bo.vram.slab", "bytes of it in slabs").varies(),
-    row(20, "memory.vm", "bytes per address space").varies(),
-    row(20, "memory.vm.slab", "bytes of it in slabs").varies(),
-    row(20, "memory.context", "bytes per context").varies(),
-    row(20, "memory.context.slab", "bytes of it in slabs").varies(),
-    row(20, "memory.job", "bytes per pending job").varies(),
-    row(20, "memory.job.slab", "bytes of it in slabs").varies(),
+    .roughly(),
+    row(20, "memory.bo.system.slab", "bytes of it in slabs").nearly(),
+    row(20, "memory.bo.vram", "bytes per BO of 4 KiB").nearly(),
+    row(20, "memory.bo.vram.slab", "bytes of it in slabs").nearly(),
+    row(20, "memory.vm", "bytes per address space").nearly(),
+    row(20, "memory.vm.slab", "bytes of it in slabs").nearly(),
+    row(20, "memory.context", "bytes per context").nearly(),
+    row(20, "memory.context.slab", "bytes of it in slabs").nearly(),
+    row(20, "memory.job", "bytes per pending job").nearly(),
+    row(20, "memory.job.slab", "bytes of it in slabs").nearly(),
 ];
 
 /// A number as it is printed: whole if it is, else with three digits, and no zeroes at the end.

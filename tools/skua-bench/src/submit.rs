@@ -6,7 +6,7 @@
 //! (before and after all); the trace. In each, work is submitted to an idle engine with the gate
 //! closed, so that nothing of it ends while it is submitted, and finished before the next.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::json;
 
 use crate::counters::CPU_INTERRUPTS;
@@ -39,6 +39,11 @@ pub fn measure(rig: &mut Rig, trace: &Trace, report: &mut Report) -> Result<()> 
         let _ = rig.null_ioctl();
     });
     report.instructions(&clock, "null.ioctl.instructions", ioctl)?;
+    rig.driver_ioctl()?;
+    let ioctl = clock.sample(CLOCKED, || {
+        let _ = rig.driver_ioctl();
+    });
+    report.instructions(&clock, "null.driver.instructions", ioctl)?;
     for shape in [Shape::One, Shape::Buffers, Shape::Queue] {
         clocked(rig, shape, report)?;
         counted(rig, shape, report)?;
@@ -88,23 +93,12 @@ fn library(rig: &mut Rig) -> Result<Option<Sample>> {
 
 /// What device, driver and kernel count.
 fn counted(rig: &mut Rig, shape: Shape, report: &mut Report) -> Result<()> {
-    let cost = rig.counters.cost()?;
-    let before = rig.counters.read()?;
-    for _ in 0..COUNTED {
-        let mut batch = rig.batch(shape)?;
-        rig.submit(&mut batch)?;
-        rig.finish()?;
-    }
-    let grown = rig.counters.read()?.since(&before);
-    let get = |name: &str| -> Result<u64> {
-        let count = grown.get(name)?.checked_sub(cost.get(name)?);
-        count.with_context(|| format!("{name} grew less than by reading it"))
-    };
+    let grown = rig.counted(shape, COUNTED)?;
     let units = shape.buffers() * COUNTED as u64;
     let mut ratio = |row: &str, counter: &str| -> Result<()> {
         report.ratio(
             &format!("submit.{}.{row}", shape.name()),
-            get(counter)?,
+            grown.get(counter)?,
             units,
         )
     };
@@ -133,15 +127,15 @@ fn traced(rig: &mut Rig, trace: &Trace, shape: Shape, report: &mut Report) -> Re
     report.detailed(
         &name("allocations"),
         per(ioctls.own_allocations),
-        json!({ "sites": ioctls.sites, "units": units }),
+        json!({ "sites": ioctls.own_sites, "units": units }),
     )?;
     if shape == Shape::One {
         report.ratio(&name("allocated"), ioctls.own_bytes, units)?;
-        let all = ioctls.allocations - ioctls.own_allocations + later.allocations;
+        let others = ioctls.other_allocations + later.other_allocations;
         report.detailed(
             &name("allocations_later"),
-            per(all),
-            json!({ "sites": later.sites, "units": units }),
+            per(others),
+            json!({ "sites": later.other_sites, "units": units }),
         )?;
     }
     Ok(())

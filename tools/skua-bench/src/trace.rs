@@ -46,16 +46,16 @@ pub struct Activity {
     pub own_allocations: u64,
     /// Bytes of these.
     pub own_bytes: u64,
-    /// Allocations.
-    pub allocations: u64,
-    /// Bytes of these.
-    pub bytes: u64,
+    /// Allocations by others, and in interrupts.
+    pub other_allocations: u64,
     /// How often this thread was woken.
     pub own_wakeups: u64,
     /// How often a thread was woken.
     pub wakeups: u64,
-    /// Allocations by the function that called the allocator.
-    pub sites: BTreeMap<String, Site>,
+    /// Allocations by this thread, by the function that called the allocator.
+    pub own_sites: BTreeMap<String, Site>,
+    /// The same of the others.
+    pub other_sites: BTreeMap<String, Site>,
 }
 
 /// What one function allocated.
@@ -150,15 +150,17 @@ impl Activity {
                 activity.ioctls += 1;
             }
             if let Some(bytes) = event.allocated() {
-                activity.allocations += 1;
-                activity.bytes += bytes;
-                if own {
+                let sites = if own {
                     activity.own_allocations += 1;
                     activity.own_bytes += bytes;
-                }
+                    &mut activity.own_sites
+                } else {
+                    activity.other_allocations += 1;
+                    &mut activity.other_sites
+                };
                 let name = event.argument("call_site").unwrap_or("?");
                 let name = name.split('+').next().unwrap_or(name);
-                let site = activity.sites.entry(name.to_owned()).or_default();
+                let site = sites.entry(name.to_owned()).or_default();
                 site.allocations += 1;
                 site.bytes += bytes;
             }
@@ -175,11 +177,11 @@ impl Activity {
         self.ioctls = self.ioctls.saturating_sub(own.ioctls);
         self.own_allocations = self.own_allocations.saturating_sub(own.own_allocations);
         self.own_bytes = self.own_bytes.saturating_sub(own.own_bytes);
-        self.allocations = self.allocations.saturating_sub(own.allocations);
-        self.bytes = self.bytes.saturating_sub(own.bytes);
+        self.other_allocations = self.other_allocations.saturating_sub(own.other_allocations);
         self.own_wakeups = self.own_wakeups.saturating_sub(own.own_wakeups);
         self.wakeups = self.wakeups.saturating_sub(own.wakeups);
-        self.sites.retain(|name, _| !own.sites.contains_key(name));
+        subtract(&mut self.own_sites, &own.own_sites);
+        subtract(&mut self.other_sites, &own.other_sites);
         self
     }
 
@@ -188,16 +190,30 @@ impl Activity {
         self.ioctls += other.ioctls;
         self.own_allocations += other.own_allocations;
         self.own_bytes += other.own_bytes;
-        self.allocations += other.allocations;
-        self.bytes += other.bytes;
+        self.other_allocations += other.other_allocations;
         self.own_wakeups += other.own_wakeups;
         self.wakeups += other.wakeups;
-        for (name, site) in &other.sites {
-            let sum = self.sites.entry(name.clone()).or_default();
-            sum.allocations += site.allocations;
-            sum.bytes += site.bytes;
+        add(&mut self.own_sites, &other.own_sites);
+        add(&mut self.other_sites, &other.other_sites);
+    }
+}
+
+fn add(sums: &mut BTreeMap<String, Site>, sites: &BTreeMap<String, Site>) {
+    for (name, site) in sites {
+        let sum = sums.entry(name.clone()).or_default();
+        sum.allocations += site.allocations;
+        sum.bytes += site.bytes;
+    }
+}
+
+fn subtract(sites: &mut BTreeMap<String, Site>, others: &BTreeMap<String, Site>) {
+    for (name, other) in others {
+        if let Some(site) = sites.get_mut(name) {
+            site.allocations = site.allocations.saturating_sub(other.allocations);
+            site.bytes = site.bytes.saturating_sub(other.bytes);
         }
     }
+    sites.retain(|_, site| site.allocations > 0);
 }
 
 #[cfg(test)]
@@ -217,34 +233,33 @@ mod tests {
         <idle>-0 [000] d.h2. 3.1: sched_waking: comm=irq/24-skua pid=55 prio=49 target_cpu=000
 ";
 
+    fn site(allocations: u64, bytes: u64) -> Site {
+        Site { allocations, bytes }
+    }
+
     #[test]
     fn events_are_counted_by_whose_they_are() {
         let activity = Activity::of(TEXT, 91).expect("a trace");
         assert_eq!(activity.ioctls, 1);
         assert_eq!((activity.own_allocations, activity.own_bytes), (1, 16));
-        assert_eq!((activity.allocations, activity.bytes), (3, 112));
+        assert_eq!(activity.other_allocations, 2);
         assert_eq!((activity.own_wakeups, activity.wakeups), (1, 2));
-        let f = activity.sites.get("f").copied();
+        assert_eq!(activity.own_sites, [("f".to_owned(), site(1, 16))].into());
         assert_eq!(
-            f,
-            Some(Site {
-                allocations: 2,
-                bytes: 80
-            })
+            activity.other_sites,
+            [("f".to_owned(), site(1, 64)), ("g".to_owned(), site(1, 32))].into()
         );
     }
 
     #[test]
-    fn what_recording_does_is_taken_off() {
-        let own = Activity {
-            allocations: 1,
-            bytes: 32,
-            sites: [("g".to_owned(), Site::default())].into(),
-            ..Activity::default()
-        };
-        let activity = Activity::of(TEXT, 91).expect("a trace").without(&own);
-        assert_eq!((activity.allocations, activity.bytes), (2, 80));
-        assert!(!activity.sites.contains_key("g"));
+    fn recordings_add_up_and_what_recording_does_is_taken_off() {
+        let one = Activity::of(TEXT, 91).expect("a trace");
+        let mut two = one.clone();
+        two.add(&one);
+        assert_eq!((two.ioctls, two.other_allocations), (2, 4));
+        assert_eq!(two.other_sites["g"], site(2, 64));
+        assert_eq!(two.without(&one), one);
+        assert_eq!(one.clone().without(&one), Activity::default());
     }
 
     #[test]

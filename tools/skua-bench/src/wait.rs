@@ -30,8 +30,8 @@ use crate::trace::{Activity, Trace};
 /// If something cannot be measured.
 pub fn measure(rig: &mut Rig, trace: &Trace, report: &mut Report) -> Result<()> {
     ended(rig, trace, report)?;
-    let interrupts = interrupts(rig, Shape::One)?;
-    report.ratio("wait.blocking.interrupts", interrupts, COUNTED as u64)?;
+    let taken = rig.counted(Shape::One, COUNTED)?.get(CPU_INTERRUPTS)?;
+    report.ratio("wait.blocking.interrupts", taken, COUNTED as u64)?;
     let seen = sleeping(rig, trace, Shape::One)?;
     let units = TRACED as u64;
     report.ratio("wait.blocking.ioctls", seen.ioctls, units)?;
@@ -39,8 +39,10 @@ pub fn measure(rig: &mut Rig, trace: &Trace, report: &mut Report) -> Result<()> 
     report.ratio("wait.blocking.wakeups_all", seen.wakeups, units)?;
     shares(rig, report)?;
     let load = Shape::Queue.buffers();
-    let interrupts = self::interrupts(rig, Shape::Queue)?;
-    report.ratio("wait.load.interrupts", interrupts, load * COUNTED as u64)?;
+    let grown = rig.counted(Shape::Queue, COUNTED)?;
+    let fences = load * COUNTED as u64;
+    report.ratio("wait.load.interrupts", grown.get(CPU_INTERRUPTS)?, fences)?;
+    report.ratio("wait.load.raised", grown.get("engine_interrupt")?, fences)?;
     let seen = sleeping(rig, trace, Shape::Queue)?;
     report.ratio("wait.load.wakeups", seen.own_wakeups, load * units)?;
     report.ratio("wait.load.wakeups_all", seen.wakeups, load * units)?;
@@ -74,18 +76,6 @@ fn ended(rig: &mut Rig, trace: &Trace, report: &mut Report) -> Result<()> {
     report.ratio("wait.signalled.ioctls", waited.ioctls, units)?;
     report.ratio("wait.signalled.allocations", waited.own_allocations, units)?;
     report.ratio("wait.memory.ioctls", polled.ioctls, units)
-}
-
-/// Interrupts that the CPU took.
-fn interrupts(rig: &mut Rig, shape: Shape) -> Result<u64> {
-    let before = rig.counters.read()?;
-    for _ in 0..COUNTED {
-        let mut batch = rig.batch(shape)?;
-        rig.submit(&mut batch)?;
-        rig.finish()?;
-    }
-    let grown = rig.counters.read()?.since(&before);
-    grown.get(CPU_INTERRUPTS)
 }
 
 /// What happens from when the waiter goes to sleep until it is awake.
