@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT
+
+//! Adapters: the GPUs of the machine, and this process on one of them.
+//!
+//! An open [`Adapter`] is what WDDM has as the pair of process and adapter: one open render node,
+//! one GPU address space, shared by all devices that are made on it. It is cheap to clone, and is
+//! closed when the last clone and the last object made on it are gone.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
+
+use libskua::{EngineKind, Placements, RegionInfo, Vm};
+
+use crate::{
+    address_space::AddressSpace,
+    lock,
+    status::{Result, Status},
+};
+
+/// Locally unique identifier of an adapter (LUID).
+///
+/// Made of the PCI address, so it stays the same as long as the GPU stays in its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Luid {
+    /// Lower half.
+    pub low: u32,
+    /// Upper half.
+    pub high: i32,
+}
+
+impl Luid {
+    /// The LUID of `dddd:bb:ss.f`.
+    fn of_bus_id(bus_id: &str) -> Option<Self> {
+        let (domain, rest) = bus_id.split_once(':')?;
+        let (bus, rest) = rest.split_once(':')?;
+        let (slot, function) = rest.split_once('.')?;
+        let hex = |text: &str| u32::from_str_radix(text, 16).ok();
+        Some(Self {
+            low: (hex(bus)? << 8) | (hex(slot)? << 3) | hex(function)?,
+            // Never 0 as a whole, which is no adapter.
+            high: i32::try_from(hex(domain)?.checked_add(1)?).ok()?,
+        })
+    }
+}
+
+/// An adapter that was found, not opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdapterInfo {
+    /// Its identifier.
+    pub luid: Luid,
+    /// Its address on the bus, like `0000:00:03.0`.
+    pub bus_id: String,
+    /// Its render node.
+    pub path: PathBuf,
+}
+
+impl AdapterInfo {
+    /// Opens it (`D3DKMTOpenAdapterFromLuid`).
+    ///
+    /// # Errors
+    ///
+    /// OBJECT_NAME_INVALID if it is gone; ACCESS_DENIED; NO_MEMORY.
+    pub fn open(&self) -> Result<Adapter> {
+        let device = libskua::Device::open(&self.path)?;
+        let vm = Vm::create(&device).map_err(crowded)?;
+        let space = Mutex::new(AddressSpace::new(device.info()));
+        Ok(Adapter(Arc::new(Inner {
+            info: self.clone(),
+            device,
+            vm,
+            space,
+        })))
+    }
+}
+
+/// An open adapter.
+#[derive(Clone, Debug)]
+pub struct Adapter(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    info: AdapterInfo,
+    device: libskua::Device,
+    vm: Vm,
+    space: Mutex<AddressSpace>,
+}
+
+impl Adapter {
+    /// Finds the adapters (`D3DKMTEnumAdapters2`), in the order of their nodes' names.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading sysfs.
+    pub fn enumerate() -> Result<Vec<AdapterInfo>> {
+        Ok(libskua::Device::enumerate()?
+            .into_iter()
+            .filter_map(|node| {
+                Some(AdapterInfo {
+                    luid: Luid::of_bus_id(&node.bus_id)?,
+                    bus_id: node.bus_id,
+                    path: node.path,
+                })
+            })
+            .collect())
+    }
+
+    /// Opens the first adapter.
+    ///
+    /// # Errors
+    ///
+    /// OBJECT_NAME_INVALID if there is none; as [`AdapterInfo::open`].
+    pub fn open_first() -> Result<Self> {
+        Self::enumerate()?
+            .first()
+            .ok_or(Status::OBJECT_NAME_INVALID)?
+            .open()
+    }
+
+    /// Which one it is.
+    pub fn info(&self) -> &AdapterInfo {
+        &self.0.info
+    }
+
+    /// The memory segments, as full as they are now.
+    ///
+    /// # Errors
+    ///
+    /// DEVICE_REMOVED.
+    pub fn segments(&self) -> Result<Vec<RegionInfo>> {
+        Ok(self.0.device.regions()?)
+    }
+
+    /// The nodes: which kind of engine each is, by its ordinal.
+    pub fn nodes(&self) -> Vec<EngineKind> {
+        self.0.device.engines().iter().map(|e| e.kind).collect()
+    }
+
+    /// The ordinal of the first node of a kind.
+    pub fn node(&self, kind: EngineKind) -> Option<u32> {
+        self.nodes()
+            .iter()
+            .position(|node| *node == kind)
+            .and_then(|ordinal| u32::try_from(ordinal).ok())
+    }
+
+    /// The set of video memory's segments, for [`crate::AllocationDesc`].
+    pub fn vram(&self) -> Placements {
+        self.0.device.vram()
+    }
+
+    /// The set of system memory's segments, for [`crate::AllocationDesc`].
+    pub fn system(&self) -> Placements {
+        self.0.device.system()
+    }
+
+    /// The libskua device below, for what has no name in WDDM.
+    pub fn libskua(&self) -> &libskua::Device {
+        &self.0.device
+    }
+
+    pub(crate) fn vm(&self) -> &Vm {
+        &self.0.vm
+    }
+
+    pub(crate) fn take_addresses(&self, size: u64) -> Result<u64> {
+        lock(&self.0.space).take(size)
+    }
+
+    pub(crate) fn give_addresses_back(&self, va: u64, size: u64) {
+        lock(&self.0.space).give_back(va, size);
+    }
+}
+
+impl PartialEq for Adapter {
+    /// Whether they are the same opening of an adapter.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// ENOSPC of what is not memory: too many objects of a kind.
+pub(crate) fn crowded(error: libskua::Error) -> Status {
+    match Status::from(error) {
+        Status::GRAPHICS_NO_VIDEO_MEMORY => Status::INSUFFICIENT_RESOURCES,
+        status => status,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn luids_name_pci_addresses() {
+        let luid = |text| Luid::of_bus_id(text);
+        assert_eq!(luid("0000:00:03.0"), Some(Luid { low: 0x18, high: 1 }));
+        assert_eq!(
+            luid("0001:ff:1f.7"),
+            Some(Luid {
+                low: 0xffff,
+                high: 2
+            })
+        );
+        assert_ne!(luid("0000:00:03.0"), luid("0000:00:03.1"));
+        for bad in ["", "00:03.0", "0000:00:03", "x:y:z.w", "ffffffff:00:00.0"] {
+            assert_eq!(luid(bad), None, "{bad}");
+        }
+    }
+}

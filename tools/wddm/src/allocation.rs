@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: MIT
+
+//! Allocations: memory that the GPU works on.
+//!
+//! An [`Allocation`] lies in one of the segments that its description allows, and has a GPU virtual
+//! address for its whole life. There are two ways for the CPU to get at it:
+//!
+//! - **Lock2** ([`Allocation::lock2`], [`Allocation::unlock2`]) gives the address of all of it, and
+//!   nothing more: no waiting, no flags, no part of it (rows 0.01, 0.12, 0.13). Locks nest. The address
+//!   is the same for the allocation's whole life, since the mapping made by the first lock is kept.
+//! - **Map** ([`Allocation::map`]) is what a user-mode driver makes of it: it knows what the GPU still
+//!   does with the allocation, and waits for as much of that as the kind of access needs, or tells
+//!   that it would have to.
+//!
+//! | [`MapMode`] | waits for |
+//! |---|---|
+//! | `Read` | GPU writes |
+//! | `Write`, `ReadWrite` | GPU reads and writes |
+//! | `NoOverwrite` | nothing: the caller does not touch what the GPU uses |
+//!
+//! # The end
+//!
+//! The handle is dead when [`Allocation::destroy`] returns. The memory and the addresses come back
+//!
+//! | [`DestroyFlags`] | when | the call |
+//! |---|---|---|
+//! | none | everything queued before the call is done | does not wait (row 0.02) |
+//! | `ASSUME_NOT_IN_USE` | at once | does not wait for work; work that uses it faults (row 0.04) |
+//! | `SYNCHRONOUS` | everything queued before the call is done | returns then (row 0.05) |
+//! | both | at once | returns then |
+//!
+//! "Everything" is what is queued in any context of the device, here or in the kernel: nobody knows
+//! what of it uses the allocation. A [`Mapping`] that somebody still holds stays valid and shows what
+//! was the allocation's memory, never another's; Windows would end the program instead.
+//!
+//! # CPU access
+//!
+//! An allocation without [`AllocationDesc::cpu_visible`] can be locked where it is in system memory,
+//! and is refused where it is in video memory, since it cannot be moved (row 0.20 asks for that move).
+
+use std::{
+    ops::Deref,
+    sync::{Arc, Mutex},
+};
+
+use libskua::{
+    Access as GpuAccess, BoFlags, CommandBuffer, Deadline, Mapping, Placements, RegionKind,
+};
+
+use crate::{
+    address_space::PAGE,
+    device::Device,
+    fence::{self, WaitFor},
+    lock,
+    memory::Memory,
+    scheduler::Scheduler,
+    status::{Result, Status},
+    usage::{Access, Usage},
+};
+
+bitflags::bitflags! {
+    /// `D3DDDICB_DESTROYALLOCATION2FLAGS`; see the head of this file.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct DestroyFlags: u32 {
+        /// No queued work uses it.
+        const ASSUME_NOT_IN_USE = 1 << 0;
+        /// Return when its memory is free.
+        const SYNCHRONOUS = 1 << 1;
+    }
+
+    /// How to map.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct MapFlags: u32 {
+        /// Fail with WAS_STILL_DRAWING rather than wait (`D3D11_MAP_FLAG_DO_NOT_WAIT`).
+        const DO_NOT_WAIT = 1 << 0;
+    }
+}
+
+/// What the CPU does with a map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MapMode {
+    /// It reads.
+    Read,
+    /// It writes.
+    Write,
+    /// It reads and writes.
+    ReadWrite,
+    /// It writes what the GPU does not use (`D3D11_MAP_WRITE_NO_OVERWRITE`).
+    NoOverwrite,
+}
+
+/// What an allocation shall be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AllocationDesc {
+    /// Bytes; rounded up to the GPU's smallest page, 4096.
+    pub size: u64,
+    /// Segments that may hold it: [`crate::Adapter::vram`], [`crate::Adapter::system`] or both.
+    pub segments: Placements,
+    /// Whether the CPU may access it wherever it is.
+    pub cpu_visible: bool,
+}
+
+impl AllocationDesc {
+    /// An allocation that the CPU may access.
+    pub const fn new(size: u64, segments: Placements) -> Self {
+        Self {
+            size,
+            segments,
+            cpu_visible: true,
+        }
+    }
+
+    /// Not for the CPU.
+    #[must_use]
+    pub const fn hidden(mut self) -> Self {
+        self.cpu_visible = false;
+        self
+    }
+}
+
+/// An allocation; destroyed without flags when dropped.
+///
+/// ```no_run
+/// # use wddm::{Adapter, Allocation, AllocationDesc, Device, MapFlags, MapMode, Status};
+/// # fn f(device: &Device) -> Result<(), Status> {
+/// let desc = AllocationDesc::new(64 << 10, device.adapter().vram());
+/// let allocation = Allocation::create(device, &desc)?;
+/// let map = allocation.map(MapMode::Write, MapFlags::empty())?;
+/// map.fill(0, 1024, 0xff00_00ff_u32)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Allocation {
+    device: Device,
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    id: u64,
+    va: u64,
+    size: u64,
+    cpu_visible: bool,
+    usage: Arc<Mutex<Usage>>,
+    live: Mutex<Option<Live>>,
+}
+
+/// What is gone once it is destroyed.
+#[derive(Debug)]
+struct Live {
+    memory: Memory,
+    /// Made by the first lock.
+    mapping: Option<Arc<Mapping>>,
+    locks: u32,
+}
+
+impl Inner {
+    /// Kills it; its memory is the caller's to give back. `None` if it is dead already.
+    pub(crate) fn take(&self) -> Option<Memory> {
+        lock(&self.live).take().map(|live| live.memory)
+    }
+}
+
+impl Allocation {
+    /// Creates an allocation, all zero (`D3DKMTCreateAllocation2`), and maps it in the GPU's address
+    /// space.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if the size is 0 or above 2^40, or there is no such segment;
+    /// GRAPHICS_NO_VIDEO_MEMORY; NO_MEMORY; DEVICE_REMOVED; INVALID_HANDLE if the device is destroyed.
+    pub fn create(device: &Device, desc: &AllocationDesc) -> Result<Self> {
+        let adapter = device.adapter();
+        device.scheduler().check_alive()?;
+        let size = desc
+            .size
+            .checked_next_multiple_of(PAGE)
+            .ok_or(Status::INVALID_PARAMETER)?;
+        // In system memory it may be locked anyway.
+        let system = desc.segments.bits() & adapter.system().bits() != 0;
+        let flags = if desc.cpu_visible || system {
+            BoFlags::CPU_ACCESS
+        } else {
+            BoFlags::empty()
+        };
+        let memory = Memory::create(adapter, size, desc.segments, flags, GpuAccess::ReadWrite)?;
+        let inner = device.adopt(|id| {
+            Arc::new(Inner {
+                id,
+                va: memory.va(),
+                size,
+                cpu_visible: desc.cpu_visible,
+                usage: Arc::default(),
+                live: Mutex::new(Some(Live {
+                    memory,
+                    mapping: None,
+                    locks: 0,
+                })),
+            })
+        })?;
+        Ok(Self {
+            device: device.clone(),
+            inner,
+        })
+    }
+
+    /// The device that it was created on.
+    pub const fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Its GPU virtual address.
+    pub fn gpu_va(&self) -> u64 {
+        self.inner.va
+    }
+
+    /// Bytes.
+    pub fn size(&self) -> u64 {
+        self.inner.size
+    }
+
+    /// Whether it is destroyed.
+    pub fn is_destroyed(&self) -> bool {
+        lock(&self.inner.live).is_none()
+    }
+
+    pub(crate) fn usage(&self) -> &Arc<Mutex<Usage>> {
+        &self.inner.usage
+    }
+
+    /// Locks all of it (`D3DKMTLock2`), at once, whatever the GPU does with it.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if `flags` is not 0, or the CPU cannot access it where it is;
+    /// INVALID_HANDLE if it is destroyed; GRAPHICS_TOO_MANY_REFERENCES; DEVICE_REMOVED.
+    pub fn lock2(&self, flags: u32) -> Result<Arc<Mapping>> {
+        if flags != 0 {
+            return Err(Status::INVALID_PARAMETER);
+        }
+        let mut live = lock(&self.inner.live);
+        let live = live.as_mut().ok_or(Status::INVALID_HANDLE)?;
+        self.device.scheduler().check_alive()?;
+        let locks = live
+            .locks
+            .checked_add(1)
+            .ok_or(Status::GRAPHICS_TOO_MANY_REFERENCES)?;
+        let mapping = match &live.mapping {
+            Some(mapping) => mapping.clone(),
+            None => {
+                if !self.inner.cpu_visible && !self.in_system_memory(&live.memory)? {
+                    return Err(Status::INVALID_PARAMETER);
+                }
+                let mapping = Arc::new(live.memory.map().map_err(|status| match status {
+                    // Created without access by the CPU.
+                    Status::NOT_SUPPORTED => Status::INVALID_PARAMETER,
+                    status => status,
+                })?);
+                live.mapping = Some(mapping.clone());
+                mapping
+            }
+        };
+        live.locks = locks;
+        Ok(mapping)
+    }
+
+    fn in_system_memory(&self, memory: &Memory) -> Result<bool> {
+        let region = memory.bo().info()?.region;
+        Ok(self
+            .device
+            .adapter()
+            .segments()?
+            .iter()
+            .any(|segment| segment.id == region && segment.kind == RegionKind::System))
+    }
+
+    /// Undoes one lock (`D3DKMTUnlock2`).
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if it is not locked; INVALID_HANDLE if it is destroyed.
+    pub fn unlock2(&self) -> Result<()> {
+        let mut live = lock(&self.inner.live);
+        let live = live.as_mut().ok_or(Status::INVALID_HANDLE)?;
+        live.locks = live.locks.checked_sub(1).ok_or(Status::INVALID_PARAMETER)?;
+        Ok(())
+    }
+
+    /// Maps it as a user-mode driver does, until the map is dropped: see the head of this file.
+    ///
+    /// # Errors
+    ///
+    /// WAS_STILL_DRAWING if the GPU is not done and `flags` says not to wait; DEVICE_REMOVED, also
+    /// if the device goes to error during the wait; as [`Allocation::lock2`].
+    pub fn map(&self, mode: MapMode, flags: MapFlags) -> Result<Map<'_>> {
+        let mapping = self.lock2(0)?;
+        let map = Map {
+            allocation: self,
+            mapping,
+        };
+        let cpu = match mode {
+            MapMode::NoOverwrite => return Ok(map),
+            MapMode::Read => Access::Read,
+            MapMode::Write | MapMode::ReadWrite => Access::Write,
+        };
+        let pending = lock(&self.inner.usage).pending(cpu);
+        if !pending.is_empty() {
+            if flags.contains(MapFlags::DO_NOT_WAIT) {
+                return Err(Status::WAS_STILL_DRAWING);
+            }
+            let scheduler = self.device.scheduler();
+            fence::wait(scheduler, &pending, WaitFor::All, Deadline::NEVER)?;
+        }
+        Ok(map)
+    }
+
+    /// A recorder of commands into it, from its start; the GPU must not execute what is there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Allocation::lock2`], but it counts as no lock.
+    pub fn recorder(&self) -> Result<CommandBuffer> {
+        let mut live = lock(&self.inner.live);
+        let live = live.as_mut().ok_or(Status::INVALID_HANDLE)?;
+        if !self.inner.cpu_visible && !self.in_system_memory(&live.memory)? {
+            return Err(Status::INVALID_PARAMETER);
+        }
+        Ok(CommandBuffer::new(live.memory.map()?, self.inner.va))
+    }
+
+    /// Destroys it (`D3DKMTDestroyAllocation2`): see the head of this file.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_HANDLE if it is destroyed already.
+    pub fn destroy(&self, flags: DestroyFlags) -> Result<()> {
+        let memory = self.inner.take().ok_or(Status::INVALID_HANDLE)?;
+        self.device.disown(self.inner.id);
+        let scheduler = self.device.scheduler();
+        if flags.contains(DestroyFlags::ASSUME_NOT_IN_USE) {
+            drop(memory);
+        } else if flags.contains(DestroyFlags::SYNCHRONOUS) {
+            let settled = Scheduler::settle(&scheduler.uses());
+            if settled.is_err() {
+                scheduler.destroy_memory(memory);
+            }
+            settled?;
+        } else {
+            scheduler.destroy_memory(memory);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        let _ = self.destroy(DestroyFlags::empty());
+    }
+}
+
+/// A map of an allocation, which is a lock of it; undone when dropped.
+#[derive(Debug)]
+#[must_use = "it is undone when it is dropped"]
+pub struct Map<'a> {
+    allocation: &'a Allocation,
+    mapping: Arc<Mapping>,
+}
+
+impl Deref for Map<'_> {
+    type Target = Mapping;
+
+    fn deref(&self) -> &Mapping {
+        &self.mapping
+    }
+}
+
+impl Drop for Map<'_> {
+    fn drop(&mut self) {
+        // It may have been destroyed meanwhile.
+        let _ = self.allocation.unlock2();
+    }
+}

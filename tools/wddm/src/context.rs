@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: MIT
+
+//! Contexts: queues of work for one node.
+//!
+//! Packets of a context are done in the order in which they were queued: work
+//! ([`Context::submit`], [`Submission`]), signals of fences behind it, and waits before what follows.
+//! Nothing here waits for the GPU. Contexts of a device are not ordered among each other, but by
+//! fences.
+//!
+//! ```no_run
+//! # use wddm::{Context, MonitoredFence, Status};
+//! # fn f(first: &Context, second: &Context, fence: &MonitoredFence, va: u64) -> Result<(), Status> {
+//! // The second waits for what the first does; which of these lines comes first does not matter.
+//! second.wait_from_gpu(&[(fence, 1)])?;
+//! second.submit(va + 4096, 64)?;
+//! first.submission().commands(va, 64).signal(fence, 1).submit()?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::sync::{Arc, Mutex};
+
+use libskua::CommandBuffer;
+
+use crate::{
+    allocation::Allocation,
+    device::Device,
+    fence::{MonitoredFence, MAX_FENCES},
+    status::{Result, Status},
+    usage::{Access, Usage},
+};
+
+/// A context; destroyed when dropped.
+#[derive(Debug)]
+pub struct Context {
+    device: Device,
+    id: u64,
+}
+
+impl Context {
+    /// Creates a context for a node (`D3DKMTCreateContextVirtual`), by its ordinal in
+    /// [`crate::Adapter::nodes`].
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if there is no such node; INSUFFICIENT_RESOURCES if there are too many
+    /// contexts; NO_MEMORY; DEVICE_REMOVED; INVALID_HANDLE if the device is destroyed.
+    pub fn create(device: &Device, node: u32) -> Result<Self> {
+        Ok(Self {
+            id: device.scheduler().create_context(node)?,
+            device: device.clone(),
+        })
+    }
+
+    /// The device that it was created on.
+    pub const fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Queues commands by their GPU virtual address and bytes, multiples of 8
+    /// (`D3DKMTSubmitCommand`).
+    ///
+    /// # Errors
+    ///
+    /// As [`Submission::submit`].
+    pub fn submit(&self, va: u64, bytes: u32) -> Result<()> {
+        self.submission().commands(va, bytes).submit()
+    }
+
+    /// Starts a submission that says more.
+    pub const fn submission(&self) -> Submission<'_> {
+        Submission {
+            context: self,
+            commands: None,
+            signal: None,
+            uses: Vec::new(),
+        }
+    }
+
+    /// Signals fences when everything queued so far is done
+    /// (`D3DKMTSignalSynchronizationObjectFromGpu`).
+    ///
+    /// # Errors
+    ///
+    /// As [`Submission::submit`], also if there are none or more than [`MAX_FENCES`]. All fences are
+    /// checked before the first is queued.
+    pub fn signal_from_gpu(&self, signals: &[(&MonitoredFence, u64)]) -> Result<()> {
+        self.check(signals)?;
+        self.device.scheduler().check_signals(
+            &signals
+                .iter()
+                .map(|(fence, value)| (fence.fence().as_ref(), *value))
+                .collect::<Vec<_>>(),
+        )?;
+        for (fence, value) in signals {
+            self.submission().signal(fence, *value).submit()?;
+        }
+        Ok(())
+    }
+
+    /// Lets everything queued from now on wait until fences have at least these values
+    /// (`D3DKMTWaitForSynchronizationObjectFromGpu`). The values need not be on their way yet; the
+    /// engine works for others meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if there are none or more than [`MAX_FENCES`] fences, or one is of another
+    /// device; INVALID_HANDLE if one, or the context, is destroyed; DEVICE_REMOVED.
+    pub fn wait_from_gpu(&self, waits: &[(&MonitoredFence, u64)]) -> Result<()> {
+        self.check(waits)?;
+        for (fence, value) in waits {
+            self.device
+                .scheduler()
+                .wait_from_gpu(self.id, fence.fence(), *value)?;
+        }
+        Ok(())
+    }
+
+    fn check(&self, fences: &[(&MonitoredFence, u64)]) -> Result<()> {
+        if fences.is_empty()
+            || fences.len() > MAX_FENCES
+            || fences.iter().any(|(f, _)| *f.device() != self.device)
+        {
+            return Err(Status::INVALID_PARAMETER);
+        }
+        Ok(())
+    }
+
+    /// Destroys it (`D3DKMTDestroyContext`). Work that has gone to the kernel is left to end; what
+    /// waits for fences that nobody has signalled is dropped, with its signals. Again it does
+    /// nothing.
+    pub fn destroy(&self) {
+        self.device.scheduler().destroy_context(self.id);
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        self.destroy();
+    }
+}
+
+/// A submission in the making.
+#[derive(Debug)]
+#[must_use = "nothing happens before it is submitted"]
+pub struct Submission<'a> {
+    context: &'a Context,
+    commands: Option<(u64, u32)>,
+    signal: Option<(&'a MonitoredFence, u64)>,
+    uses: Vec<(&'a Allocation, Access)>,
+}
+
+impl<'a> Submission<'a> {
+    /// The commands to run, by their GPU virtual address and bytes, multiples of 8. Without this it
+    /// only signals.
+    pub const fn commands(mut self, va: u64, bytes: u32) -> Self {
+        self.commands = Some((va, bytes));
+        self
+    }
+
+    /// The commands that a recorder holds now.
+    pub fn recorded(self, commands: &CommandBuffer) -> Self {
+        // CAST: the length of a command buffer is below 2^32.
+        self.commands(commands.va(), commands.bytes() as u32)
+    }
+
+    /// Signals a fence when they are done.
+    pub const fn signal(mut self, fence: &'a MonitoredFence, value: u64) -> Self {
+        self.signal = Some((fence, value));
+        self
+    }
+
+    /// Says that the commands use an allocation, for [`Allocation::map`]. The GPU does not care.
+    pub fn uses(mut self, allocation: &'a Allocation, access: Access) -> Self {
+        self.uses.push((allocation, access));
+        self
+    }
+
+    /// Queues it; it does not wait.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if the commands' address or size is 0, not a multiple of 8 or beyond the
+    /// address space, if the value to signal is not above all that were submitted, or if the fence
+    /// or an allocation is of another device; INVALID_HANDLE if one, or the context, is destroyed;
+    /// DEVICE_REMOVED. Nothing is queued then.
+    pub fn submit(self) -> Result<()> {
+        let device = &self.context.device;
+        if let Some((va, bytes)) = self.commands {
+            let range = &device.adapter().libskua().info().va;
+            let end = va.checked_add(bytes.into());
+            if va < range.start.max(8)
+                || va % 8 != 0
+                || bytes == 0
+                || bytes % 8 != 0
+                || end.is_none_or(|end| end > range.end)
+            {
+                return Err(Status::INVALID_PARAMETER);
+            }
+        }
+        if self
+            .signal
+            .is_some_and(|(fence, _)| fence.device() != device)
+        {
+            return Err(Status::INVALID_PARAMETER);
+        }
+        let mut uses: Vec<(Arc<Mutex<Usage>>, Access)> = Vec::with_capacity(self.uses.len());
+        for (allocation, access) in self.uses {
+            if allocation.device() != device {
+                return Err(Status::INVALID_PARAMETER);
+            }
+            if allocation.is_destroyed() {
+                return Err(Status::INVALID_HANDLE);
+            }
+            uses.push((allocation.usage().clone(), access));
+        }
+        device.scheduler().submit(
+            self.context.id,
+            self.commands,
+            self.signal.map(|(fence, value)| (fence.fence(), value)),
+            &uses,
+        )
+    }
+}

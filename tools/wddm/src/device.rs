@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: MIT
+
+//! Devices: what a client's contexts, allocations and fences belong to, and go to error with.
+//!
+//! ```text
+//!     Adapter ──▶ Device ──┬─▶ Context, Context, …
+//!       VM                 ├─▶ Allocation, Allocation, …
+//!                          └─▶ MonitoredFence, …
+//! ```
+//!
+//! A fault, a job that hangs, or the loss of the GPU takes all of a device out of service, and
+//! nothing of another device. Its state says why; what comes next is a new device.
+//!
+//! Destroying a device destroys what belongs to it: calls on those objects are INVALID_HANDLE from
+//! then on, sleepers are woken, work that has not started is cancelled, and work that runs is waited
+//! for. A device that is not destroyed explicitly is when it and all its objects have been dropped.
+
+use std::{
+    collections::HashMap,
+    os::fd::BorrowedFd,
+    sync::{
+        atomic::{AtomicU64, Ordering},
+        Arc, Mutex, Weak,
+    },
+    thread::JoinHandle,
+};
+
+use libskua::{spec::fault::Reason, Deadline, Fault};
+
+use crate::{
+    adapter::Adapter,
+    allocation,
+    fence::{self, Fence, MonitoredFence, WaitFor, MAX_FENCES},
+    lock,
+    scheduler::Scheduler,
+    status::{Result, Status},
+};
+
+/// Whether a device takes work, and why not (`D3DKMT_DEVICEEXECUTION_STATE`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceState {
+    /// It does.
+    Active,
+    /// Its work hung and was cut.
+    Hung,
+    /// The GPU is gone or does not answer any more.
+    Stopped,
+    /// There was no memory to go on with.
+    OutOfMemory,
+    /// Its commands or programs were malformed.
+    DmaFault(Fault),
+    /// Its work accessed an address that it may not access.
+    PageFault(Fault),
+    /// It was destroyed.
+    Destroyed,
+}
+
+impl DeviceState {
+    pub(crate) fn of_fault(fault: Fault) -> Self {
+        match fault.reason {
+            Ok(Reason::AddressRange | Reason::NotPresent | Reason::ReadOnly) => {
+                Self::PageFault(fault)
+            }
+            _ => Self::DmaFault(fault),
+        }
+    }
+
+    pub(crate) fn of_status(status: Status) -> Self {
+        match status {
+            Status::NO_MEMORY | Status::GRAPHICS_NO_VIDEO_MEMORY => Self::OutOfMemory,
+            _ => Self::Stopped,
+        }
+    }
+
+    /// The number in WDDM's enumeration. A destroyed device has none: it is shown as stopped.
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::Active => 1,
+            Self::Hung => 3,
+            Self::Stopped | Self::Destroyed => 4,
+            Self::OutOfMemory => 5,
+            Self::DmaFault(_) => 6,
+            Self::PageFault(_) => 7,
+        }
+    }
+}
+
+/// A device; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Device(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    scheduler: Arc<Scheduler>,
+    keeper: Mutex<Option<JoinHandle<()>>>,
+    allocations: Mutex<HashMap<u64, Weak<allocation::Inner>>>,
+    next: AtomicU64,
+}
+
+impl Device {
+    /// Creates a device (`D3DKMTCreateDevice`).
+    ///
+    /// # Errors
+    ///
+    /// NO_MEMORY, also if no thread can be made.
+    pub fn create(adapter: &Adapter) -> Result<Self> {
+        let scheduler = Arc::new(Scheduler::new(adapter)?);
+        let keeper = std::thread::Builder::new()
+            .name("wddm-keeper".into())
+            .spawn({
+                let scheduler = scheduler.clone();
+                move || scheduler.keep()
+            })
+            .map_err(|_| Status::NO_MEMORY)?;
+        Ok(Self(Arc::new(Inner {
+            scheduler,
+            keeper: Mutex::new(Some(keeper)),
+            allocations: Mutex::default(),
+            next: AtomicU64::new(1),
+        })))
+    }
+
+    /// The adapter that it is on.
+    pub fn adapter(&self) -> &Adapter {
+        self.0.scheduler.adapter()
+    }
+
+    /// Its state (`D3DKMTGetDeviceState`).
+    ///
+    /// Errors are noticed when the GPU reports them, without anybody asking.
+    pub fn state(&self) -> DeviceState {
+        self.0.scheduler.execution()
+    }
+
+    /// Destroys it and all that belongs to it (`D3DKMTDestroyDevice`); see the head of this file.
+    /// Again it does nothing.
+    pub fn destroy(&self) {
+        self.0.destroy();
+    }
+
+    /// Sleeps in the kernel until fences have their values
+    /// (`D3DKMTWaitForSynchronizationObjectFromCpu`). Values may be ones that nobody is about to
+    /// signal yet. Returns the index of a fence that has its value if `how` is
+    /// [`WaitFor::Any`], otherwise 0.
+    ///
+    /// Makes no system call if the values are there already.
+    ///
+    /// # Errors
+    ///
+    /// TIMEOUT if `deadline` comes first; DEVICE_REMOVED if the device is or goes to error;
+    /// INVALID_PARAMETER if there are none or more than [`MAX_FENCES`] fences, or one is of another
+    /// device; INVALID_HANDLE if one is or gets destroyed.
+    pub fn wait_from_cpu(
+        &self,
+        waits: &[(&MonitoredFence, u64)],
+        how: WaitFor,
+        deadline: impl Into<Deadline>,
+    ) -> Result<usize> {
+        let waits = self.fences(waits)?;
+        fence::wait(&self.0.scheduler, &waits, how, deadline.into())
+    }
+
+    /// Adds 1 to an eventfd, once, when fences have their values, when one of them is destroyed,
+    /// or when the device is in error (`hAsyncEvent`). Whoever is woken looks at the values and at
+    /// the device's state. The eventfd may be closed after this.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::wait_from_cpu`], without TIMEOUT; INVALID_PARAMETER if it is no eventfd.
+    pub fn wait_from_cpu_async(
+        &self,
+        waits: &[(&MonitoredFence, u64)],
+        how: WaitFor,
+        eventfd: BorrowedFd<'_>,
+    ) -> Result<()> {
+        let waits = self.fences(waits)?;
+        self.0.scheduler.add_event(waits, how, eventfd)
+    }
+
+    /// The fences of a wait, checked.
+    fn fences(&self, waits: &[(&MonitoredFence, u64)]) -> Result<Vec<(Arc<Fence>, u64)>> {
+        if waits.is_empty() || waits.len() > MAX_FENCES {
+            return Err(Status::INVALID_PARAMETER);
+        }
+        waits
+            .iter()
+            .map(|(fence, value)| {
+                if fence.device() != self {
+                    return Err(Status::INVALID_PARAMETER);
+                }
+                Ok((fence.fence().clone(), *value))
+            })
+            .collect()
+    }
+
+    pub(crate) fn scheduler(&self) -> &Arc<Scheduler> {
+        &self.0.scheduler
+    }
+
+    /// Lets the device destroy an allocation with itself.
+    pub(crate) fn adopt(
+        &self,
+        make: impl FnOnce(u64) -> Arc<allocation::Inner>,
+    ) -> Result<Arc<allocation::Inner>> {
+        let mut allocations = lock(&self.0.allocations);
+        // A device that is being destroyed says so before it takes this lock.
+        self.0.scheduler.check_alive()?;
+        let id = self.0.next.fetch_add(1, Ordering::Relaxed);
+        let inner = make(id);
+        allocations.insert(id, Arc::downgrade(&inner));
+        Ok(inner)
+    }
+
+    pub(crate) fn disown(&self, id: u64) {
+        lock(&self.0.allocations).remove(&id);
+    }
+}
+
+impl PartialEq for Device {
+    /// Whether they are the same device.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Device {}
+
+impl Inner {
+    fn destroy(&self) {
+        self.scheduler.shut_down();
+        let allocations = std::mem::take(&mut *lock(&self.allocations));
+        for allocation in allocations.values().filter_map(Weak::upgrade) {
+            if let Some(memory) = allocation.take() {
+                self.scheduler.destroy_memory(memory);
+            }
+        }
+        self.scheduler.stop();
+        let keeper = lock(&self.keeper).take();
+        if let Some(keeper) = keeper {
+            // The keeper holds no device, so that this is never the keeper's own thread.
+            let _ = keeper.join();
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.destroy();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_have_wddms_numbers() {
+        let fault = |reason| Fault {
+            reason: Ok(reason),
+            access: Err(0),
+            address: 0,
+            command: 0,
+            detail: 0,
+            pc: None,
+        };
+        let of = |reason| DeviceState::of_fault(fault(reason)).number();
+        assert_eq!(of(Reason::NotPresent), 7);
+        assert_eq!(of(Reason::BadOpcode), 6);
+        assert_eq!(DeviceState::of_status(Status::NO_MEMORY).number(), 5);
+        assert_eq!(
+            DeviceState::of_status(Status::INVALID_PARAMETER).number(),
+            4
+        );
+    }
+}

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: MIT
+
+//! Monitored fences: 64-bit values that grow, to wait for and to signal.
+//!
+//! A monitored fence is two things that this file keeps in step:
+//!
+//! - a **value**: eight bytes of memory that the GPU writes when it signals, and that the CPU reads
+//!   without a system call;
+//! - a **timeline** syncobj, in which the kernel puts waiters to sleep. Point *n* of it is signalled
+//!   after the value became at least *n*.
+//!
+//! ```text
+//!      signal from GPU:  SIGNAL command ─▶ value          fence of the submission ─▶ timeline ─▶ waiters
+//!      signal from CPU:  store ─────────▶ value, then     SYNCOBJ_TIMELINE_SIGNAL ─▶ timeline ─▶ waiters
+//!      wait from CPU:    load the value: enough? return.  Otherwise sleep in SYNCOBJ_TIMELINE_WAIT, look again
+//!      wait from GPU:    the value is submitted? the kernel orders it. Otherwise the context's queue waits here
+//! ```
+//!
+//! # What differs from Windows
+//!
+//! Signals of one fence take effect in the order in which they are submitted, even from different
+//! contexts: a later, larger value is not seen before an earlier, smaller one is done. A value
+//! is signalled once: a signal of a value that is not above all submitted ones is
+//! INVALID_PARAMETER, and one that was queued behind a wait and overtaken meanwhile does nothing,
+//! since the value is reached by other means. [`MonitoredFence::LOST`] cannot be signalled; it is the
+//! value of all fences of a device in error.
+//!
+//! The value is for reading alone. What else writes it, like a SIGNAL command in a client's buffer,
+//! wakes nobody; use [`crate::Submission::signal`].
+//!
+//! When the device goes to error, all its fences become [`MonitoredFence::LOST`] and all waits end
+//! with DEVICE_REMOVED (row 2.22). A wait that ends because of that, or because the fence is
+//! destroyed, never returns success.
+
+use std::{
+    os::fd::BorrowedFd,
+    sync::{
+        atomic::{fence, AtomicBool, AtomicU64, Ordering},
+        Arc,
+    },
+};
+
+use libskua::{Access, BoFlags, Deadline, Mapping, Syncobj, WaitFlags};
+
+use crate::{
+    address_space::PAGE,
+    device::Device,
+    memory::Memory,
+    scheduler::Scheduler,
+    status::{Result, Status},
+    Adapter,
+};
+
+/// Most fences of one wait or signal, as in WDDM (`D3DDDI_MAX_OBJECT_WAITED_ON`).
+pub const MAX_FENCES: usize = 32;
+
+/// Bytes of a value.
+const VALUE: u64 = 8;
+
+/// A page of values.
+#[derive(Debug)]
+pub(crate) struct Page {
+    memory: Memory,
+    cpu: Mapping,
+    user: Mapping,
+}
+
+impl Page {
+    /// Values in a page.
+    // CAST: a small number.
+    pub(crate) const VALUES: usize = (PAGE / VALUE) as usize;
+
+    pub(crate) fn create(adapter: &Adapter) -> Result<Self> {
+        let memory = Memory::create(
+            adapter,
+            PAGE,
+            adapter.system(),
+            BoFlags::CPU_ACCESS,
+            Access::ReadWrite,
+        )?;
+        Ok(Self {
+            cpu: memory.map()?,
+            user: memory.bo().map_read_only()?,
+            memory,
+        })
+    }
+}
+
+/// Where a value is.
+#[derive(Clone, Debug)]
+pub(crate) struct Cell {
+    pub(crate) page: Arc<Page>,
+    pub(crate) index: usize,
+}
+
+impl Cell {
+    fn offset(&self) -> usize {
+        // No overflow: the index is below Page::VALUES.
+        self.index * VALUE as usize
+    }
+}
+
+/// What a fence is below its handle. What is submitted to it is the scheduler's to know.
+#[derive(Debug)]
+pub(crate) struct Fence {
+    pub(crate) id: u64,
+    pub(crate) syncobj: Syncobj,
+    pub(crate) cell: Cell,
+    /// It is destroyed, and kept by what still uses it.
+    pub(crate) closed: AtomicBool,
+    /// Points above it are never signalled: the work was cancelled before it was submitted.
+    pub(crate) limit: AtomicU64,
+}
+
+impl Fence {
+    pub(crate) fn new(id: u64, adapter: &Adapter, cell: Cell, initial: u64) -> Result<Self> {
+        let syncobj = Syncobj::create(adapter.libskua())?;
+        if initial > 0 {
+            syncobj.signal(initial)?;
+        }
+        let fence = Self {
+            id,
+            syncobj,
+            cell,
+            closed: AtomicBool::new(false),
+            limit: AtomicU64::new(u64::MAX),
+        };
+        fence.set(initial);
+        Ok(fence)
+    }
+
+    /// The value, without a system call.
+    pub(crate) fn value(&self) -> u64 {
+        let value = self.cell.page.cpu.read(self.cell.offset());
+        // What the GPU wrote before its signal is to be seen after this.
+        fence(Ordering::Acquire);
+        // The cell is aligned and inside the page.
+        value.unwrap_or(0)
+    }
+
+    /// Stores the value, and not more: waiters sleep on.
+    pub(crate) fn set(&self, value: u64) {
+        fence(Ordering::Release);
+        let _ = self.cell.page.cpu.write(self.cell.offset(), value);
+    }
+
+    pub(crate) fn va(&self) -> u64 {
+        // No overflow: inside the page.
+        self.cell.page.memory.va() + self.cell.offset() as u64
+    }
+
+    /// Whether the work behind a point is done or was cancelled, by the value alone.
+    pub(crate) fn reached(&self, point: u64) -> bool {
+        self.value() >= point.min(self.limit.load(Ordering::Acquire))
+    }
+
+    /// Whether the kernel is done with everything up to a point, well or not.
+    pub(crate) fn settled(&self, point: u64) -> Result<bool> {
+        Ok(point == 0 || self.syncobj.is_signaled(point)?)
+    }
+}
+
+/// How many of several fences a wait needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WaitFor {
+    /// All of them.
+    All,
+    /// One of them (`D3DDDI_WAITFORSYNCHRONIZATIONOBJECTFROMCPU_FLAGS::WaitAny`).
+    Any,
+}
+
+/// The index of a value that suffices, or `None`; for [`WaitFor::All`] the index is 0.
+pub(crate) fn satisfied(waits: &[(Arc<Fence>, u64)], how: WaitFor) -> Option<usize> {
+    let reached = |(fence, value): &(Arc<Fence>, u64)| fence.reached(*value);
+    match how {
+        WaitFor::All => waits.iter().all(reached).then_some(0),
+        WaitFor::Any => waits.iter().position(reached),
+    }
+}
+
+/// Sleeps until fences of one device have their values.
+pub(crate) fn wait(
+    scheduler: &Scheduler,
+    waits: &[(Arc<Fence>, u64)],
+    how: WaitFor,
+    deadline: Deadline,
+) -> Result<usize> {
+    let mut flags = WaitFlags::FOR_SUBMIT;
+    if how == WaitFor::All {
+        flags |= WaitFlags::ALL;
+    }
+    let mut woken = false;
+    loop {
+        // In this order: a device in error and a destroyed fence have all values.
+        let index = satisfied(waits, how);
+        scheduler.check_alive()?;
+        if waits.iter().any(|(f, _)| f.closed.load(Ordering::Acquire)) {
+            return Err(Status::INVALID_HANDLE);
+        }
+        if let Some(index) = index {
+            return Ok(index);
+        }
+        if woken {
+            // A point is signalled and its value is not there: its work failed.
+            scheduler.find_error();
+            scheduler.check_alive()?;
+        }
+        // A point that is there already would not let it sleep.
+        let points: Vec<_> = waits
+            .iter()
+            .filter(|(f, value)| how == WaitFor::Any || !f.reached(*value))
+            .map(|(f, value)| (&f.syncobj, *value))
+            .collect();
+        if !points.is_empty() {
+            Syncobj::wait_many(&points, flags, deadline)?;
+            woken = true;
+        }
+    }
+}
+
+/// A monitored fence (`D3DDDI_MONITORED_FENCE`); destroyed when dropped.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use wddm::{Device, MonitoredFence, Status};
+/// # fn f(device: &Device) -> Result<(), Status> {
+/// let fence = MonitoredFence::create(device, 0)?;
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| fence.wait(7, Duration::from_secs(1)));
+///     fence.signal(7)
+/// })?;
+/// assert_eq!(fence.value(), 7);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct MonitoredFence {
+    device: Device,
+    fence: Arc<Fence>,
+}
+
+impl MonitoredFence {
+    /// The value of every fence of a device in error.
+    pub const LOST: u64 = u64::MAX;
+
+    /// Creates a fence with a value (`D3DKMTCreateSynchronizationObject2`).
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if `initial` is [`MonitoredFence::LOST`]; NO_MEMORY; DEVICE_REMOVED.
+    pub fn create(device: &Device, initial: u64) -> Result<Self> {
+        if initial == Self::LOST {
+            return Err(Status::INVALID_PARAMETER);
+        }
+        Ok(Self {
+            fence: device.scheduler().create_fence(initial)?,
+            device: device.clone(),
+        })
+    }
+
+    pub(crate) const fn fence(&self) -> &Arc<Fence> {
+        &self.fence
+    }
+
+    /// The device that it was created on.
+    pub const fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The value as it is now; makes no system call.
+    pub fn value(&self) -> u64 {
+        self.fence.value()
+    }
+
+    /// Address of the value in the CPU's address space, mapped to read only
+    /// (`FenceValueCPUVirtualAddress`); valid as long as `self` lives.
+    pub fn value_pointer(&self) -> *const u64 {
+        self.fence
+            .cell
+            .page
+            .user
+            .as_ptr()
+            .wrapping_add(self.fence.cell.offset())
+            .cast()
+    }
+
+    /// Address of the value in the GPU's address space (`FenceValueGPUVirtualAddress`), for WAIT
+    /// commands. Such a wait keeps its engine busy, and the watchdog ends one that takes too long;
+    /// [`crate::Context::wait_from_gpu`] does neither.
+    pub fn gpu_va(&self) -> u64 {
+        self.fence.va()
+    }
+
+    /// Signals a value from the CPU (`D3DKMTSignalSynchronizationObjectFromCpu`); it does not wait.
+    ///
+    /// If the GPU has yet to signal smaller values that are submitted, this one comes after them.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if the value is not above all that were submitted, or is
+    /// [`MonitoredFence::LOST`]; DEVICE_REMOVED; INVALID_HANDLE if it is destroyed.
+    pub fn signal(&self, value: u64) -> Result<()> {
+        self.device.scheduler().signal_from_cpu(&self.fence, value)
+    }
+
+    /// Sleeps in the kernel until the value is at least `value`, whether somebody is about to signal
+    /// it already or not.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::wait_from_cpu`].
+    pub fn wait(&self, value: u64, deadline: impl Into<Deadline>) -> Result<()> {
+        self.device
+            .wait_from_cpu(&[(self, value)], WaitFor::All, deadline)
+            .map(|_| ())
+    }
+
+    /// Adds 1 to an eventfd, once, when the value is at least `value` or the device is in error: for
+    /// any reactor. See [`Device::wait_from_cpu_async`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::wait_from_cpu_async`].
+    pub fn notify(&self, value: u64, eventfd: BorrowedFd<'_>) -> Result<()> {
+        self.device
+            .wait_from_cpu_async(&[(self, value)], WaitFor::All, eventfd)
+    }
+
+    /// Destroys it (`D3DKMTDestroySynchronizationObject`). Waits for it end with INVALID_HANDLE, and
+    /// contexts that wait for it go on. Again it does nothing.
+    pub fn destroy(&self) {
+        self.device.scheduler().destroy_fence(&self.fence);
+    }
+}
+
+impl Drop for MonitoredFence {
+    fn drop(&mut self) {
+        self.destroy();
+    }
+}

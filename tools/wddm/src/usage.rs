@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+
+//! Who uses an allocation, and until when.
+//!
+//! The kernel does not know which allocations a submission uses (row 0.01): the user-mode driver
+//! says so with each ([`crate::Submission::uses`]), and asks here before the CPU touches one. What
+//! is kept is, for each context, the number of its last packet that reads and of its last one that
+//! writes. Whether it is done is a load from memory: the progress of the context.
+
+use std::sync::Arc;
+
+use crate::fence::Fence;
+
+/// What the GPU does with an allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// It reads.
+    Read,
+    /// It writes, or reads and writes.
+    Write,
+}
+
+/// The last uses of an allocation in each context.
+#[derive(Debug, Default)]
+pub(crate) struct Usage {
+    reads: Vec<(Arc<Fence>, u64)>,
+    writes: Vec<(Arc<Fence>, u64)>,
+}
+
+impl Usage {
+    /// A packet of a context uses it.
+    pub(crate) fn record(&mut self, progress: &Arc<Fence>, point: u64, access: Access) {
+        let list = match access {
+            Access::Read => &mut self.reads,
+            Access::Write => &mut self.writes,
+        };
+        list.retain(|(fence, last)| fence.id != progress.id && !fence.reached(*last));
+        list.push((progress.clone(), point));
+    }
+
+    /// What must be done before the CPU may access it: writes before it reads, everything before it
+    /// writes.
+    pub(crate) fn pending(&mut self, cpu: Access) -> Vec<(Arc<Fence>, u64)> {
+        for list in [&mut self.reads, &mut self.writes] {
+            list.retain(|(fence, last)| !fence.reached(*last));
+        }
+        let mut pending = self.writes.clone();
+        if cpu == Access::Write {
+            pending.extend(self.reads.iter().cloned());
+        }
+        pending
+    }
+}
