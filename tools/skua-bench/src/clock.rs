@@ -21,7 +21,8 @@ use crate::sample::Sample;
 pub struct Clock {
     /// Instructions of reading it, which are in every difference.
     overhead: u64,
-    exact: bool,
+    /// The loop that takes the same number of instructions each time.
+    spin: Option<Sample>,
 }
 
 /// Iterations of the loop that tells whether the clock counts instructions.
@@ -34,7 +35,7 @@ impl Clock {
     pub fn new() -> Self {
         let mut clock = Self {
             overhead: 0,
-            exact: false,
+            spin: None,
         };
         if let Some(empty) = clock.sample(101, || ()) {
             clock.overhead = empty.min;
@@ -44,15 +45,20 @@ impl Clock {
                 black_box(i);
             }
         };
-        clock.exact = clock.sample(101, spin).is_some_and(|sample| {
-            sample.median.saturating_sub(sample.min) <= ROUNDING && sample.min >= LOOP
-        });
+        clock.spin = clock.sample(101, spin);
         clock
     }
 
     /// Whether a nanosecond is an instruction.
-    pub const fn counts_instructions(&self) -> bool {
-        self.exact
+    pub fn counts_instructions(&self) -> bool {
+        self.spin.is_some_and(|spin| {
+            spin.median.saturating_sub(spin.min) <= ROUNDING && spin.min >= LOOP
+        })
+    }
+
+    /// What it showed of a loop that takes the same number of instructions each time.
+    pub const fn spin(&self) -> Option<Sample> {
+        self.spin
     }
 
     /// The instructions of reading it.

@@ -14,7 +14,7 @@ use libskua::{Bo, BoFlags, Context, EngineKind, Placements, Vm};
 use serde_json::json;
 
 use crate::fit::Line;
-use crate::kernel_memory::{shrink, Usage};
+use crate::kernel_memory::{drop_caches, shrink_slabs, Usage};
 use crate::report::Report;
 use crate::rig::{Rig, Shape};
 
@@ -56,8 +56,9 @@ pub fn measure(rig: &mut Rig, report: &mut Report) -> Result<()> {
 
 /// Has all that is to be freed be freed.
 fn settle(rig: &Rig) -> Result<()> {
+    drop_caches()?;
     rig.companion.away(|| std::thread::sleep(SETTLE));
-    shrink()
+    shrink_slabs()
 }
 
 /// Readings with so many objects, which are dropped after.
@@ -92,7 +93,7 @@ fn jobs(rig: &mut Rig) -> Result<Vec<(usize, Usage)>> {
     for step in STEPS {
         rig.submit_range(&mut batch, submitted..step)?;
         submitted = step;
-        shrink()?;
+        shrink_slabs()?;
         readings.push((step, Usage::read()?));
     }
     // Something to wait for, behind them all; it waits for the gate too, which opens for both.

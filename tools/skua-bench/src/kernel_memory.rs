@@ -8,8 +8,8 @@
 //!   has and what holds the contents of files (buffer objects in system memory are such). It has
 //!   everything in it, coherent DMA memory and large allocations too, rounded up as it really is.
 //! - [`Usage::slabs`]: **objects** in each cache of the slab allocator. It tells what it is that
-//!   costs. Objects that a CPU keeps ready for the next allocation count as used; [`shrink`] has
-//!   them given back.
+//!   costs. Objects that a CPU keeps ready for the next allocation count as used; [`shrink_slabs`]
+//!   has them given back.
 //!
 //! The pages that each CPU keeps in its lists count as free, and the counters that each CPU keeps
 //! are gathered before, so that readings are exact to the page.
@@ -53,14 +53,22 @@ impl Usage {
     }
 }
 
-/// Has the kernel give back what it only keeps because nobody else wants it: files' contents and
-/// names, and the free objects that each cache of the slab allocator keeps ready.
+/// Has the kernel give up the contents and names of files that it only keeps for later. What it
+/// frees thereby is free when RCU says so.
 ///
 /// # Errors
 ///
 /// If it does not let us.
-pub fn shrink() -> Result<()> {
-    fs::write("/proc/sys/vm/drop_caches", "3").context("/proc/sys/vm/drop_caches")?;
+pub fn drop_caches() -> Result<()> {
+    fs::write("/proc/sys/vm/drop_caches", "3").context("/proc/sys/vm/drop_caches")
+}
+
+/// Has the slab allocator give up the free objects that its caches keep ready.
+///
+/// # Errors
+///
+/// If it does not let us.
+pub fn shrink_slabs() -> Result<()> {
     for cache in fs::read_dir("/sys/kernel/slab").context("/sys/kernel/slab")? {
         let file = cache?.path().join("shrink");
         // A cache may go meanwhile.

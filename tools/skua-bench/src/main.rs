@@ -76,6 +76,7 @@ fn machine(rig: &Rig, report: &mut Report) {
     }
     report.machine("clock_counts_instructions", rig.clock.counts_instructions());
     report.machine("clock_overhead", rig.clock.overhead());
+    report.machine("clock_loop", serde_json::json!(rig.clock.spin()));
     let (major, minor) = rig.device.info().version;
     report.machine("device", format!("{major}.{minor}"));
 }
