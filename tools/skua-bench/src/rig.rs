@@ -284,13 +284,22 @@ impl Rig {
     ///
     /// As SYNCOBJ_TIMELINE_WAIT.
     pub fn wait(&self) -> Result<()> {
-        let (handles, points) = ([self.timeline.handle()], [self.point]);
+        self.wait_for(&[self.timeline.handle()], &[self.point])
+    }
+
+    /// Waits for as many points as there are in both: one ioctl.
+    ///
+    /// # Errors
+    ///
+    /// As SYNCOBJ_TIMELINE_WAIT.
+    pub fn wait_for(&self, timelines: &[u32], points: &[u64]) -> Result<()> {
+        anyhow::ensure!(timelines.len() == points.len(), "a point for each timeline");
         let flags = WaitFlags::ALL | WaitFlags::FOR_SUBMIT;
         let mut argument = uapi::drm_syncobj_timeline_wait {
-            handles: address(&handles),
-            points: address(&points),
+            handles: address(timelines),
+            points: address(points),
             timeout_nsec: i64::MAX,
-            count_handles: 1,
+            count_handles: u32::try_from(points.len())?,
             flags: flags.bits(),
             ..Default::default()
         };

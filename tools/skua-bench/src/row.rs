@@ -203,6 +203,11 @@ pub const ROWS: &[Row] = &[
     row(9, "wait.signalled.allocations", "per wait").limit(0.0),
     row(9, "wait.signalled.instructions", "instructions").nearly(),
     row(9, "wait.signalled.library", "instructions, by libskua").nearly(),
+    row(9, "wait.many.ioctls", "per point")
+        .at_most(1.0 / 32.0)
+        .limit(0.0),
+    row(9, "wait.many.allocations", "per point").limit(0.0),
+    row(9, "wait.many.instructions", "instructions per point").nearly(),
     row(
         9,
         "wait.memory.ioctls",

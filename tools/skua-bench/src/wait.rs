@@ -5,6 +5,7 @@
 //! | | the fence is | who waits |
 //! |---|---|---|
 //! | `signalled` | signalled already | one ioctl that returns at once |
+//! | `many` | 32 of these | one ioctl for all |
 //! | `memory` | a word that the GPU has written | a load, no ioctl |
 //! | `blocking` | signalled while the waiter sleeps | one ioctl |
 //! | `load` | the last of 32 in flight | one ioctl |
@@ -30,6 +31,7 @@ use crate::trace::{Activity, Trace};
 /// If something cannot be measured.
 pub fn measure(rig: &mut Rig, trace: &Trace, report: &mut Report) -> Result<()> {
     ended(rig, trace, report)?;
+    many(rig, trace, report)?;
     let taken = rig.counted(Shape::One, COUNTED)?.get(CPU_INTERRUPTS)?;
     report.ratio("wait.blocking.interrupts", taken, COUNTED as u64)?;
     let seen = sleeping(rig, trace, Shape::One)?;
@@ -76,6 +78,24 @@ fn ended(rig: &mut Rig, trace: &Trace, report: &mut Report) -> Result<()> {
     report.ratio("wait.signalled.ioctls", waited.ioctls, units)?;
     report.ratio("wait.signalled.allocations", waited.own_allocations, units)?;
     report.ratio("wait.memory.ioctls", polled.ioctls, units)
+}
+
+/// Waits for much that is over.
+fn many(rig: &mut Rig, trace: &Trace, report: &mut Report) -> Result<()> {
+    let clock = rig.clock;
+    let mut batch = rig.batch(Shape::Queue)?;
+    rig.submit(&mut batch)?;
+    rig.finish()?;
+    let count = Shape::Queue.buffers();
+    let points: Vec<u64> = (rig.point() + 1 - count..=rig.point()).collect();
+    let timelines = vec![rig.timeline.handle(); points.len()];
+    rig.wait_for(&timelines, &points)?;
+    let wait = clock.sample(CLOCKED, || drop(rig.wait_for(&timelines, &points)));
+    let wait = wait.map(|sample| sample.per(count));
+    report.instructions(&clock, "wait.many.instructions", wait)?;
+    let waited = trace.record(|| rig.wait_for(&timelines, &points))?.0;
+    report.ratio("wait.many.ioctls", waited.ioctls, count)?;
+    report.ratio("wait.many.allocations", waited.own_allocations, count)
 }
 
 /// What happens from when the waiter goes to sleep until it is awake.
