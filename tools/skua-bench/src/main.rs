@@ -54,7 +54,9 @@ fn run(options: &Options) -> Result<bool> {
         fs::write(path, text).with_context(|| path.display().to_string())?;
     }
     let (missed, missing) = (report.missed(), report.missing());
-    println!("{} targets missed", missed.len());
+    if !missed.is_empty() {
+        println!("targets missed: {}", missed.join(", "));
+    }
     for name in &missing {
         eprintln!("skua-bench: {name} could not be measured");
     }
