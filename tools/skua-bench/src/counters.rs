@@ -9,7 +9,7 @@
 //! | `/proc/interrupts`: interrupts that the CPUs took for the driver | `cpu_interrupts` |
 //!
 //! Reading debugfs has the driver write a register, for the device to copy its counters out:
-//! [`Counters::cost`] is that, to be taken off.
+//! [`Source::cost`] is that, to be taken off.
 
 use std::collections::BTreeMap;
 use std::fs;
