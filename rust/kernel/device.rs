@@ -82,12 +82,16 @@ where
     unsafe { drm::Registration::new(dev, drm, data, 0) }
 }
 
-/// Sets the device's DMA mask for streaming and coherent mappings to `bits` bits.
+/// Sets the device's DMA mask for streaming and coherent mappings to `bits` bits, and that a segment may
+/// be as long as it likes: the device has page tables, and no limit of its own.
 ///
 /// To be called in probe before anything is mapped or allocated for DMA: `Core` is the context of bus
 /// callbacks. `EIO` if the platform cannot do it, `EINVAL` for more than 64 bits.
-pub(crate) fn set_dma_bits(pdev: &pci::Device<Core<'_>>, bits: u32) -> Result {
+pub(crate) fn set_dma_limits(pdev: &pci::Device<Core<'_>>, bits: u32) -> Result {
     let mask = DmaMask::try_new(bits)?;
-    // SAFETY: In probe, before this call, nobody can have made DMA mappings or allocations.
-    unsafe { pdev.dma_set_mask_and_coherent(mask) }
+    // SAFETY: In probe, before these calls, nobody can have made DMA mappings or allocations.
+    unsafe {
+        pdev.dma_set_max_seg_size(u32::MAX);
+        pdev.dma_set_mask_and_coherent(mask)
+    }
 }

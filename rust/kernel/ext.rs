@@ -10,7 +10,7 @@
 //! | file | what it gives |
 //! |---|---|
 //! | [`driver`] | [`driver::extend`], [`driver::DriverExt`]: syncobj features, fdinfo, debugfs, PRIME import, before registration |
-//! | [`device`] | [`device::register`], [`device::enter`] (a registration guard from anywhere), [`device::set_dma_bits`] |
+//! | [`device`] | [`device::register`], [`device::enter`] (a registration guard from anywhere), [`device::set_dma_limits`] |
 //! | [`ioctl`] | [`declare_skua_ioctls!`](crate::declare_skua_ioctls): the ioctl table over the local uAPI |
 //! | [`uapi`] | `skua_drm.h` as Rust |
 //! | [`uaccess`] | [`uaccess::UserArray`]: `{stride, count, pointer}` arrays |
@@ -30,7 +30,7 @@
 //!
 //! # How a driver uses it
 //!
-//! In probe: [`device::set_dma_bits`]; [`drm::UnregisteredDevice::new`](kernel::drm::UnregisteredDevice);
+//! In probe: [`device::set_dma_limits`]; [`drm::UnregisteredDevice::new`](kernel::drm::UnregisteredDevice);
 //! [`driver::extend`]; set up the hardware; [`device::register`], last, into a field of the bus driver's
 //! `Data`. The module structure has a [`fence::ModuleGuard`] as its last field.
 //!

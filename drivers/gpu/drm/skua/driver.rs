@@ -151,7 +151,7 @@ impl Skua<'_> {
         let bar = pdev.iomap_region_sized::<BAR_SIZE>(spec::pci::BAR_REGS, c"skua-registers")?;
         let regs = Registers::new(bar.into_devres()?);
         let caps = Caps::read(parent, &regs)?;
-        ext::device::set_dma_bits(pdev, caps.bus_bits)?;
+        ext::device::set_dma_limits(pdev, caps.bus_bits)?;
 
         // The CPU writes VRAM through clients' mappings only.
         let vram = WcBar::new(pdev_bound, spec::pci::BAR_VRAM, PAGE_SIZE, c"skua-vram")?;
