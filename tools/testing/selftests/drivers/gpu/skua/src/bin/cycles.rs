@@ -196,61 +196,90 @@ fn a_hundred_killed_clients() {
     });
 }
 
-/// A call under test, with good arguments.
-type Call<'a> = &'a dyn Fn() -> Result<(), Errno>;
+/// A client with an object of each kind.
+struct Subject {
+    client: Client,
+    vm: u32,
+    context: u32,
+    handle: u32,
+    done: u32,
+    vram: u32,
+    system: u32,
+}
+
+impl Subject {
+    fn new() -> Self {
+        let client = Client::new();
+        let vm = client.vm_create().expect("VM_CREATE");
+        Self {
+            vm,
+            context: client.context_create(vm, 0).expect("CONTEXT_CREATE"),
+            handle: client.bo(Place::System, 4096),
+            done: client.syncobj(),
+            vram: 1 << client.region(Place::Vram).id,
+            system: 1 << client.region(Place::System).id,
+            client,
+        }
+    }
+}
+
+/// A call under test, with good arguments, and nothing else.
+type Call = fn(&Subject) -> Result<(), Errno>;
 
 fn allocations_that_fail_half_way() {
-    // `make-it-fail` of `Documentation/fault-injection/fault-injection.rst`: the n-th allocation of
-    // a call fails, for every n until the call succeeds.
+    // `make-it-fail` of `Documentation/fault-injection/fault-injection.rst`: the n-th allocation, or
+    // access to the caller's memory, of a call fails, for every n until the call succeeds.
     if !std::path::Path::new("/proc/self/fail-nth").exists() {
         skua_selftests::skip("the kernel has no fault injection");
     }
     let path = format!("/proc/self/task/{}/fail-nth", nix::unistd::gettid());
-    let client = Client::new();
-    let vm = client.vm_create().expect("VM_CREATE");
-    let context = client.context_create(vm, 0).expect("CONTEXT_CREATE");
-    let handle = client.bo(Place::System, 4096);
-    let done = client.syncobj();
-    let calls: [(&str, Call<'_>); 7] = [
-        ("BO_CREATE in VRAM", &|| {
-            let vram = 1 << client.region(Place::Vram).id;
-            client
-                .bo_create(1 << 20, 1, vram)
-                .and_then(|handle| client.close(handle))
+    let calls: [(&str, Call); 7] = [
+        ("BO_CREATE in VRAM", |s| {
+            s.client
+                .bo_create(1 << 20, 1, s.vram)
+                .and_then(|handle| s.client.close(handle))
         }),
-        ("BO_CREATE in system memory", &|| {
-            let system = 1 << client.region(Place::System).id;
-            client
-                .bo_create(1 << 20, 1, system)
-                .and_then(|handle| client.close(handle))
+        ("BO_CREATE in system memory", |s| {
+            s.client
+                .bo_create(1 << 20, 1, s.system)
+                .and_then(|handle| s.client.close(handle))
         }),
-        ("VM_CREATE", &|| {
-            client.vm_create().and_then(|vm| client.vm_destroy(vm))
+        ("VM_CREATE", |s| {
+            s.client.vm_create().and_then(|vm| s.client.vm_destroy(vm))
         }),
-        ("CONTEXT_CREATE", &|| {
-            client
-                .context_create(vm, 1)
-                .and_then(|context| client.context_destroy(context))
+        ("CONTEXT_CREATE", |s| {
+            s.client
+                .context_create(s.vm, 1)
+                .and_then(|context| s.client.context_destroy(context))
         }),
-        ("VM_BIND", &|| {
-            client.bind(vm, &[map(handle, 0, 1 << 40, 4096)], &[signal(done)])
+        ("VM_BIND", |s| {
+            let map = map(s.handle, 0, 1 << 40, 4096);
+            s.client.bind(s.vm, &[map], &[signal(s.done)])
         }),
-        ("SUBMIT", &|| client.submit(context, &[], &[signal(done)])),
-        ("BO_MMAP_OFFSET", &|| client.mmap_offset(handle).map(drop)),
+        ("SUBMIT", |s| {
+            s.client.submit(s.context, &[], &[signal(s.done)])
+        }),
+        ("BO_MMAP_OFFSET", |s| {
+            s.client.mmap_offset(s.handle).map(drop)
+        }),
     ];
     let observer = Client::new();
+    let nothing = Witness::of(&observer);
+    let mut subject = Subject::new();
     for (name, call) in calls {
-        call().unwrap_or_else(|errno| panic!("{name}: {errno}"));
+        call(&subject).unwrap_or_else(|errno| panic!("{name}: {errno}"));
         let settle = || std::thread::sleep(std::time::Duration::from_millis(20));
         settle();
         let mut succeeded = false;
         for n in 1..500 {
             let before = Witness::of(&observer);
             fs::write(&path, n.to_string()).expect("fail-nth");
-            let result = call();
-            // What is left of the count says whether a failure came.
-            let left = fs::read_to_string(&path).expect("fail-nth");
-            fs::write(&path, "0").expect("fail-nth");
+            let result = call(&subject);
+            // What is left of the count says whether a failure came; it may come to the question, too.
+            let left = fs::read_to_string(&path).unwrap_or_else(|_| "some".into());
+            if fs::write(&path, "0").is_err() {
+                fs::write(&path, "0").expect("fail-nth");
+            }
             if let Err(errno) = result {
                 assert!(
                     matches!(
@@ -259,7 +288,15 @@ fn allocations_that_fail_half_way() {
                     ),
                     "{name}: {errno} when allocation {n} failed"
                 );
-                before.expect_unchanged(&observer);
+                if errno == Errno::EFAULT {
+                    // The kernel could not tell what it had made. The file's end undoes that.
+                    drop(subject);
+                    nothing.expect_unchanged(&observer);
+                    subject = Subject::new();
+                    settle();
+                } else {
+                    before.expect_unchanged(&observer);
+                }
             }
             if left.trim() != "0" {
                 succeeded = true;
@@ -267,6 +304,6 @@ fn allocations_that_fail_half_way() {
             }
         }
         assert!(succeeded, "{name}: allocations without end");
-        assert_eq!(call(), Ok(()), "{name} at the end");
+        assert_eq!(call(&subject), Ok(()), "{name} at the end");
     }
 }
