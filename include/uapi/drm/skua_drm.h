@@ -502,7 +502,8 @@ struct drm_skua_context_create {
 /**
  * struct drm_skua_context_destroy - Argument of DRM_IOCTL_SKUA_CONTEXT_DESTROY
  *
- * Work that has not started is cancelled, work that runs is left to end.
+ * Work that has not started is cancelled, work that runs is left to end. What is
+ * cancelled signals after what ran before it: fences of a context signal in order.
  *
  * Errors: -ENOENT for @context; -EINVAL for @pad.
  */
