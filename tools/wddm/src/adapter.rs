@@ -11,7 +11,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use libskua::{EngineKind, Placements, RegionInfo, Vm};
+use libskua::{Bind, EngineKind, Placements, RegionInfo, Syncobj, Vm};
 
 use crate::{
     address_space::AddressSpace,
@@ -65,12 +65,13 @@ impl AdapterInfo {
     pub fn open(&self) -> Result<Adapter> {
         let device = libskua::Device::open(&self.path)?;
         let vm = Vm::create(&device).map_err(crowded)?;
-        let space = Mutex::new(AddressSpace::new(device.info()));
         Ok(Adapter(Arc::new(Inner {
             info: self.clone(),
-            device,
             vm,
-            space,
+            space: Mutex::new(AddressSpace::new(device.info())),
+            binds: Mutex::default(),
+            bound: Arc::new(Syncobj::create(&device)?),
+            device,
         })))
     }
 }
@@ -85,6 +86,18 @@ struct Inner {
     device: libskua::Device,
     vm: Vm,
     space: Mutex<AddressSpace>,
+    /// Held over a bind, so that points come in order.
+    binds: Mutex<Binds>,
+    /// A timeline: point *n* is signalled when the *n*-th bind is performed.
+    bound: Arc<Syncobj>,
+}
+
+/// Numbers of the last binds.
+#[derive(Debug, Default)]
+struct Binds {
+    last: u64,
+    /// The last one that mapped.
+    mapped: u64,
 }
 
 impl Adapter {
@@ -162,6 +175,35 @@ impl Adapter {
 
     pub(crate) fn vm(&self) -> &Vm {
         &self.0.vm
+    }
+
+    /// Changes the address space, behind all changes before; it does not wait. Tells the change's
+    /// number.
+    pub(crate) fn bind<'a>(
+        &'a self,
+        maps: bool,
+        operation: impl FnOnce(Bind<'a>) -> Bind<'a>,
+    ) -> Result<u64> {
+        let mut binds = lock(&self.0.binds);
+        let point = binds.last + 1;
+        operation(self.0.vm.bind())
+            .signal(&self.0.bound, point)
+            .submit()?;
+        binds.last = point;
+        if maps {
+            binds.mapped = point;
+        }
+        Ok(point)
+    }
+
+    /// The timeline of changes to the address space.
+    pub(crate) fn bound(&self) -> &Arc<Syncobj> {
+        &self.0.bound
+    }
+
+    /// The number of the last change that mapped something.
+    pub(crate) fn last_map(&self) -> u64 {
+        lock(&self.0.binds).mapped
     }
 
     pub(crate) fn take_addresses(&self, size: u64) -> Result<u64> {

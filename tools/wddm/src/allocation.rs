@@ -29,7 +29,8 @@
 //! | `SYNCHRONOUS` | everything queued before the call is done | returns then (row 0.05) |
 //! | both | at once | returns then |
 //!
-//! "Everything" is what is queued in any context of the device, here or in the kernel: nobody knows
+//! "At once" is when the engines have dropped their translations of its addresses, which does not
+//! depend on what they execute. "Everything" is what is queued in any context of the device, here or in the kernel: nobody knows
 //! what of it uses the allocation. A [`Mapping`] that somebody still holds stays valid and shows what
 //! was the allocation's memory, never another's; Windows would end the program instead.
 //!
@@ -335,19 +336,22 @@ impl Allocation {
     ///
     /// INVALID_HANDLE if it is destroyed already.
     pub fn destroy(&self, flags: DestroyFlags) -> Result<()> {
-        let memory = self.inner.take().ok_or(Status::INVALID_HANDLE)?;
+        let mut memory = self.inner.take().ok_or(Status::INVALID_HANDLE)?;
         self.device.disown(self.inner.id);
         let scheduler = self.device.scheduler();
-        if flags.contains(DestroyFlags::ASSUME_NOT_IN_USE) {
-            drop(memory);
-        } else if flags.contains(DestroyFlags::SYNCHRONOUS) {
-            let settled = Scheduler::settle(&scheduler.uses());
-            if settled.is_err() {
+        if !flags.contains(DestroyFlags::ASSUME_NOT_IN_USE) {
+            if !flags.contains(DestroyFlags::SYNCHRONOUS) {
                 scheduler.destroy_memory(memory);
+                return Ok(());
             }
-            settled?;
-        } else {
-            scheduler.destroy_memory(memory);
+            if let Err(status) = Scheduler::settle(&scheduler.uses()) {
+                scheduler.destroy_memory(memory);
+                return Err(status);
+            }
+        }
+        // Drops it when no engine has a translation of it any more.
+        if let Some(point) = memory.unbind() {
+            Scheduler::settle(&[(self.device.adapter().bound().clone(), point)])?;
         }
         Ok(())
     }

@@ -104,7 +104,7 @@ impl Cell {
 #[derive(Debug)]
 pub(crate) struct Fence {
     pub(crate) id: u64,
-    pub(crate) syncobj: Syncobj,
+    pub(crate) syncobj: Arc<Syncobj>,
     pub(crate) cell: Cell,
     /// It is destroyed, and kept by what still uses it.
     pub(crate) closed: AtomicBool,
@@ -120,7 +120,7 @@ impl Fence {
         }
         let fence = Self {
             id,
-            syncobj,
+            syncobj: Arc::new(syncobj),
             cell,
             closed: AtomicBool::new(false),
             limit: AtomicU64::new(u64::MAX),
@@ -152,11 +152,6 @@ impl Fence {
     /// Whether the work behind a point is done or was cancelled, by the value alone.
     pub(crate) fn reached(&self, point: u64) -> bool {
         self.value() >= point.min(self.limit.load(Ordering::Acquire))
-    }
-
-    /// Whether the kernel is done with everything up to a point, well or not.
-    pub(crate) fn settled(&self, point: u64) -> Result<bool> {
-        Ok(point == 0 || self.syncobj.is_signaled(point)?)
     }
 }
 
@@ -209,7 +204,7 @@ pub(crate) fn wait(
         let points: Vec<_> = waits
             .iter()
             .filter(|(f, value)| how == WaitFor::Any || !f.reached(*value))
-            .map(|(f, value)| (&f.syncobj, *value))
+            .map(|(f, value)| (&*f.syncobj, *value))
             .collect();
         if !points.is_empty() {
             Syncobj::wait_many(&points, flags, deadline)?;

@@ -13,7 +13,9 @@ mod allocation;
 mod context;
 mod device;
 mod fence;
+mod handle;
 mod memory;
+mod process;
 mod scheduler;
 mod status;
 mod usage;
@@ -25,6 +27,8 @@ pub use allocation::{Allocation, AllocationDesc, DestroyFlags, Map, MapFlags, Ma
 pub use context::{Context, Submission};
 pub use device::{Device, DeviceState};
 pub use fence::{MonitoredFence, WaitFor, MAX_FENCES};
+pub use handle::{Handle, SPARE};
+pub use process::{CreatedAllocations, Process, MAX_ALLOCATIONS};
 pub use status::{Result, Status};
 pub use usage::Access;
 

@@ -2,21 +2,40 @@
 
 //! Memory that the GPU sees at an address of its own: what allocations, fence pages and the
 //! library's own commands are made of.
+//!
+//! Binding and unbinding do not wait. A bind of video memory may take as long as the copy engine is
+//! busy, since it clears the memory first; so submissions wait for the binds before them
+//! ([`Adapter::last_map`]), and not the program. Addresses are given back, and the memory is, when the
+//! unbind is performed, which is when no engine uses an old translation any more.
 
-use libskua::{Access, Bo, BoFlags, Mapping, Placements};
+use libskua::{Access, Bo, BoFlags, Deadline, Mapping, Placements};
 
 use crate::{
     adapter::Adapter,
     status::{Result, Status},
 };
 
-/// A buffer object, bound. Dropping it unbinds it, which waits for the engines to drop old
-/// translations; so it is dropped where no lock is held, after the GPU is done with it.
+/// A buffer object, bound.
+///
+/// Dropping it unbinds it and waits for that, unless [`Memory::unbind`] was called and what it
+/// returned was waited for.
 #[derive(Debug)]
 pub(crate) struct Memory {
     adapter: Adapter,
     bo: Bo,
     va: u64,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Bound,
+    /// Or nearly so: the change has this number.
+    Unbound(u64),
+    /// The device is gone, and uses nothing of it any more.
+    Lost,
+    /// It may still be bound: its addresses must not become another's.
+    Stuck,
 }
 
 impl Memory {
@@ -29,14 +48,15 @@ impl Memory {
     ) -> Result<Self> {
         let bo = Bo::create(adapter.libskua(), size, placements, flags)?;
         let va = adapter.take_addresses(size)?;
-        if let Err(error) = adapter.vm().map(&bo, va, access) {
+        if let Err(status) = adapter.bind(true, |b| b.map(&bo, 0, va, size, access)) {
             adapter.give_addresses_back(va, size);
-            return Err(error.into());
+            return Err(status);
         }
         Ok(Self {
             adapter: adapter.clone(),
             bo,
             va,
+            state: State::Bound,
         })
     }
 
@@ -55,17 +75,36 @@ impl Memory {
     pub(crate) fn map(&self) -> Result<Mapping> {
         Ok(self.bo.map()?)
     }
+
+    /// Begins to unbind it. Tells which change of the address space to wait for, if any, before it
+    /// is dropped.
+    pub(crate) fn unbind(&mut self) -> Option<u64> {
+        if matches!(self.state, State::Bound) {
+            let (va, size) = (self.va, self.size());
+            self.state = match self.adapter.bind(false, |b| b.unmap(va, size)) {
+                Ok(point) => State::Unbound(point),
+                Err(Status::DEVICE_REMOVED) => State::Lost,
+                Err(_) => State::Stuck,
+            };
+        }
+        match self.state {
+            State::Unbound(point) => Some(point),
+            _ => None,
+        }
+    }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        match self.adapter.vm().unmap(self.va, self.size()) {
-            // What is bound of a device that is gone is never used again.
-            Ok(()) => {}
-            Err(error) if Status::from(error.clone()) == Status::DEVICE_REMOVED => {}
-            // It may still be bound: its addresses must not become another's.
-            Err(_) => return,
+        if matches!(self.state, State::Bound) {
+            if let Some(point) = self.unbind() {
+                if self.adapter.bound().wait(point, Deadline::NEVER).is_err() {
+                    self.state = State::Stuck;
+                }
+            }
         }
-        self.adapter.give_addresses_back(self.va, self.size());
+        if !matches!(self.state, State::Stuck) {
+            self.adapter.give_addresses_back(self.va, self.size());
+        }
     }
 }

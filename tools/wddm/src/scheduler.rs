@@ -24,8 +24,8 @@
 //! watched at a time, the last one submitted when the watch began.
 //!
 //! Locks: `state` guards everything here, and is held over the kernel's submission so that points
-//! come in order. Under it, only the address space and the usage of allocations are locked. Waits
-//! for the GPU, and drops of [`Memory`], happen with no lock held.
+//! come in order. Under it, only the address space and the usage of allocations are locked. Nothing
+//! waits for the GPU with a lock held.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -38,6 +38,7 @@ use std::{
 
 use libskua::{
     spec::command::Command, Access, BoFlags, ContextStatus, Deadline, Error, ErrorKind, Mapping,
+    Syncobj,
 };
 use rustix::{event::EventfdFlags, io::Errno};
 
@@ -145,6 +146,8 @@ struct Queue {
     slots: Slots,
     /// The point that the keeper watches.
     watched: Option<u64>,
+    /// The last change of the address space that its work waits for.
+    bound: u64,
     /// Of `progress`.
     _cell: CellGuard,
 }
@@ -163,21 +166,27 @@ struct Line {
     cell: CellGuard,
 }
 
+/// A point of a timeline of the kernel's.
+type Point = (Arc<Syncobj>, u64);
+
 /// What was destroyed and may still be used until points are settled.
 #[derive(Debug)]
 struct Dying {
-    uses: Vec<(Arc<Fence>, u64)>,
-    // Dropped with it, and used for nothing else.
-    _remains: Remains,
+    uses: Vec<Point>,
+    /// To be unbound then, and dropped when it is.
+    memory: Vec<Memory>,
+    rest: Rest,
 }
 
+/// What is dropped when the points are settled.
 #[derive(Debug)]
 #[expect(dead_code, reason = "held to be dropped at the right time")]
-enum Remains {
-    Memory(Memory),
+enum Rest {
+    Nothing,
     /// With its cell.
     Queue(Box<Queue>),
     Cell(CellGuard),
+    Unbound(Vec<Memory>),
 }
 
 /// A cell that is free again when this is dropped.
@@ -330,8 +339,11 @@ impl Scheduler {
         let _ = fence.syncobj.signal(MonitoredFence::LOST);
         self.retire(
             &mut state,
-            vec![(fence.clone(), line.submitted)],
-            Remains::Cell(line.cell),
+            Dying {
+                uses: vec![(fence.syncobj.clone(), line.submitted)],
+                memory: Vec::new(),
+                rest: Rest::Cell(line.cell),
+            },
         );
         for context in line.parked {
             self.pump_or_fail(&mut state, context);
@@ -400,6 +412,7 @@ impl Scheduler {
                 waits: Vec::new(),
                 slots,
                 watched: None,
+                bound: 0,
                 _cell: guard,
             },
         );
@@ -417,8 +430,15 @@ impl Scheduler {
             return;
         };
         Self::cancel(&mut queue);
-        let uses = vec![(queue.progress.clone(), queue.sent)];
-        self.retire(state, uses, Remains::Queue(Box::new(queue)));
+        let chunks = std::mem::take(&mut queue.slots.chunks);
+        self.retire(
+            state,
+            Dying {
+                uses: vec![(queue.progress.syncobj.clone(), queue.sent)],
+                memory: chunks.into_iter().map(|(memory, _)| memory).collect(),
+                rest: Rest::Queue(Box::new(queue)),
+            },
+        );
     }
 
     /// Drops what the kernel does not have yet.
@@ -620,6 +640,8 @@ impl Scheduler {
         signals.push((queue.progress.va(), run.point));
 
         let slot = queue.slots.take(&self.adapter, queue.progress.value())?;
+        // What is mapped by now, the slot too. Later packets of the context come behind it anyway.
+        let bound = self.adapter.last_map();
         let (va, bytes) = queue.slots.write(slot, &signals)?;
         let sent = (|| -> Result<(), Error> {
             // More than one submission can take: some that wait and do nothing before.
@@ -633,6 +655,9 @@ impl Scheduler {
             let mut submission = waits
                 .iter()
                 .fold(raw.submission(), |s, (f, point)| s.wait(&f.syncobj, *point));
+            if bound > queue.bound {
+                submission = submission.wait(self.adapter.bound(), bound);
+            }
             if let Some((commands, bytes)) = run.commands {
                 submission = submission.buffer(commands, bytes);
             }
@@ -654,6 +679,7 @@ impl Scheduler {
         }
         queue.slots.busy.push_back((run.point, slot));
         queue.sent = run.point;
+        queue.bound = bound;
         self.watch(queue);
 
         let mut woken = Vec::new();
@@ -685,17 +711,17 @@ impl Scheduler {
 
     // The end of things
 
-    /// What may still be in use by what is queued, in any context of the device.
-    pub(crate) fn uses(&self) -> Vec<(Arc<Fence>, u64)> {
+    /// What is queued now, in any context of the device.
+    pub(crate) fn uses(&self) -> Vec<Point> {
         Self::uses_of(&lock(&self.state))
     }
 
-    fn uses_of(state: &State) -> Vec<(Arc<Fence>, u64)> {
+    fn uses_of(state: &State) -> Vec<Point> {
         state
             .queues
             .values()
             .filter(|queue| !queue.progress.reached(queue.queued) || queue.raw.is_none())
-            .map(|queue| (queue.progress.clone(), queue.queued))
+            .map(|queue| (queue.progress.syncobj.clone(), queue.queued))
             .collect()
     }
 
@@ -703,33 +729,32 @@ impl Scheduler {
     pub(crate) fn destroy_memory(&self, memory: Memory) {
         let mut state = lock(&self.state);
         let uses = Self::uses_of(&state);
-        if uses.is_empty() {
-            drop(state);
-            drop(memory);
-        } else {
-            self.retire(&mut state, uses, Remains::Memory(memory));
-        }
+        self.retire(
+            &mut state,
+            Dying {
+                uses,
+                memory: vec![memory],
+                rest: Rest::Nothing,
+            },
+        );
     }
 
-    fn retire(&self, state: &mut State, uses: Vec<(Arc<Fence>, u64)>, remains: Remains) {
-        for (fence, point) in &uses {
+    fn retire(&self, state: &mut State, dying: Dying) {
+        for (syncobj, point) in &dying.uses {
             if *point > 0 {
                 // Without memory for it, the keeper's next look finds it.
-                let _ = fence.syncobj.notify(*point, self.kick.as_fd());
+                let _ = syncobj.notify(*point, self.kick.as_fd());
             }
         }
-        state.dying.push(Dying {
-            uses,
-            _remains: remains,
-        });
+        state.dying.push(dying);
         self.kick();
     }
 
-    /// Waits until points are settled: everything that the kernel has of them is done.
-    pub(crate) fn settle(uses: &[(Arc<Fence>, u64)]) -> Result<()> {
-        for (fence, point) in uses {
+    /// Waits until everything that the kernel has up to these points is done, well or not.
+    pub(crate) fn settle(uses: &[Point]) -> Result<()> {
+        for (syncobj, point) in uses {
             if *point > 0 {
-                fence.syncobj.wait(*point, Deadline::NEVER)?;
+                syncobj.wait(*point, Deadline::NEVER)?;
             }
         }
         Ok(())
@@ -864,23 +889,41 @@ impl Scheduler {
                 // It cannot fail otherwise; without it nothing would be given back.
                 Err(_) => return,
             }
-            let (done, end) = self.look();
-            // With no lock held.
-            drop(done);
-            if end {
+            for dying in self.look() {
+                self.bury(dying);
+            }
+            let state = lock(&self.state);
+            if state.stopping && state.dying.is_empty() {
                 return;
             }
         }
     }
 
-    /// Looks at everything once: returns what can be given back, and whether nothing is left.
-    fn look(&self) -> (Vec<Dying>, bool) {
+    /// Gives back what nothing uses any more; called with no lock held.
+    fn bury(&self, dying: Dying) {
+        let Dying {
+            mut memory, rest, ..
+        } = dying;
+        drop(rest);
+        let points = memory.iter_mut().filter_map(Memory::unbind);
+        if let Some(last) = points.max() {
+            let dying = Dying {
+                uses: vec![(self.adapter.bound().clone(), last)],
+                memory: Vec::new(),
+                rest: Rest::Unbound(memory),
+            };
+            self.retire(&mut lock(&self.state), dying);
+        }
+    }
+
+    /// Looks at everything once: returns what can be given back.
+    fn look(&self) -> Vec<Dying> {
         let mut state = lock(&self.state);
         let state = &mut *state;
         let mut failed = false;
         for queue in state.queues.values_mut() {
             if let Some(point) = queue.watched {
-                if queue.progress.settled(point).unwrap_or(true) {
+                if is_settled(&queue.progress.syncobj, point) {
                     queue.watched = None;
                     // The value is there before the point is.
                     if queue.progress.value() < point {
@@ -908,16 +951,16 @@ impl Scheduler {
         });
         let (done, left) = std::mem::take(&mut state.dying)
             .into_iter()
-            .partition(|dying| {
-                // On a device that is gone everything is settled.
-                dying
-                    .uses
-                    .iter()
-                    .all(|(fence, point)| fence.settled(*point).unwrap_or(true))
-            });
+            .partition(|dying| dying.uses.iter().all(|(s, point)| is_settled(s, *point)));
         state.dying = left;
-        (done, state.stopping && state.dying.is_empty())
+        done
     }
+}
+
+/// Whether the kernel is done with everything up to a point, well or not. If the device is gone, it
+/// is.
+fn is_settled(syncobj: &Syncobj, point: u64) -> bool {
+    point == 0 || syncobj.is_signaled(point).unwrap_or(true)
 }
 
 fn is_gone(error: &Error) -> bool {

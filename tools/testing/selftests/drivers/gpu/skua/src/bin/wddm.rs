@@ -1,0 +1,1590 @@
+// SPDX-License-Identifier: MIT
+
+//! `tools/wddm` on the driver: what WDDM promises its clients.
+//!
+//! Where a test needs work that is under way, it submits a WAIT for a value in memory, the *gate*,
+//! that the CPU writes when it pleases.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::time::{clock_gettime, ClockId};
+use skua_selftests::client::PATIENCE;
+use skua_selftests::rig::{copy, fill, wait_value, write};
+use skua_selftests::{suite, tests, Cases};
+use skua_spec::command::Command;
+use wddm::{
+    Access, Adapter, Allocation, AllocationDesc, Context, DestroyFlags, Device, DeviceState,
+    EngineKind, Handle, MapFlags, MapMode, MonitoredFence, Process, Status, WaitFor,
+    MAX_ALLOCATIONS, MAX_FENCES,
+};
+
+fn main() -> ExitCode {
+    suite::main(tests![
+        work_is_done_and_seen,
+        row_0_01_locks_do_not_wait_and_maps_do,
+        row_0_02_destruction_is_deferred_and_does_not_wait: 60,
+        row_0_02_destruction_waits_for_what_is_queued_in_userspace: 60,
+        row_0_04_assume_not_in_use_frees_at_once_and_faults: 60,
+        row_0_05_synchronous_destruction_returns_when_memory_is_free: 60,
+        row_0_05_row_0_06_flags_without_a_meaning_are_refused,
+        row_0_06_a_destroy_names_a_resource_or_a_list: 60,
+        row_0_07_a_map_without_overwriting_never_waits,
+        row_0_09_a_map_that_must_not_wait_says_so,
+        row_0_10_waits_sleep: 60,
+        row_0_10_waits_end_when_the_device_is_lost: 60,
+        row_0_10_events_fire_once,
+        row_0_11_locks_nest_at_one_address,
+        row_0_12_lock2_has_no_flags,
+        row_0_20_without_cpu_access_only_system_memory_is_locked,
+        row_2_22_fences_of_a_device_in_error_have_the_largest_value: 60,
+        row_2_22_a_hang_wakes_all_who_wait: 120,
+        values_are_signalled_in_order,
+        a_wait_for_any_tells_which,
+        a_context_waits_for_what_nobody_has_submitted,
+        contexts_wait_for_each_other_in_a_chain: 60,
+        a_cpu_signal_comes_after_those_of_the_gpu,
+        many_threads_wait_for_many_values: 60,
+        many_submissions_are_queued: 60,
+        bad_fences_are_refused,
+        bad_submissions_are_refused,
+        bad_allocations_are_refused,
+        addresses_are_read_only_to_the_program,
+        stale_handles_name_nothing,
+        handles_of_other_types_and_devices_are_refused,
+        a_destroyed_device_takes_everything_with_it: 60,
+        a_destroyed_context_drops_what_waits: 60,
+        a_destroyed_fence_lets_go_of_who_waits,
+        nothing_is_left_behind: 120,
+        waits_end_with_the_process,
+    ])
+}
+
+const PAGE: u64 = 4096;
+
+fn patience() -> Duration {
+    PATIENCE * suite::patience()
+}
+
+/// Commands of a test, one slot after the other.
+struct Rig {
+    device: Device,
+    copy: Context,
+    compute: Context,
+    commands: Allocation,
+    slot: AtomicU64,
+    gate: Allocation,
+}
+
+const SLOT: u64 = 256;
+const SLOTS: u64 = 4096;
+
+impl Rig {
+    fn new() -> Self {
+        Self::on(&Adapter::open_first().expect("an adapter"))
+    }
+
+    fn on(adapter: &Adapter) -> Self {
+        let device = Device::create(adapter).expect("a device");
+        let context = |kind| {
+            let node = adapter.node(kind).expect("a node");
+            Context::create(&device, node).expect("a context")
+        };
+        let system =
+            |size| Allocation::create(&device, &AllocationDesc::new(size, adapter.system()));
+        Self {
+            copy: context(EngineKind::Copy),
+            compute: context(EngineKind::Compute),
+            commands: system(SLOT * SLOTS).expect("commands"),
+            slot: AtomicU64::new(0),
+            gate: system(PAGE).expect("a gate"),
+            device,
+        }
+    }
+
+    fn fence(&self) -> MonitoredFence {
+        MonitoredFence::create(&self.device, 0).expect("a fence")
+    }
+
+    fn system(&self, size: u64) -> Allocation {
+        let desc = AllocationDesc::new(size, self.device.adapter().system());
+        Allocation::create(&self.device, &desc).expect("an allocation")
+    }
+
+    fn vram(&self, size: u64) -> Allocation {
+        let desc = AllocationDesc::new(size, self.device.adapter().vram());
+        Allocation::create(&self.device, &desc).expect("an allocation")
+    }
+
+    /// Writes commands where the GPU finds them.
+    fn write(&self, commands: &[Command]) -> (u64, u32) {
+        let words: Vec<u32> = commands
+            .iter()
+            .flat_map(|command| command.encode().words().to_vec())
+            .collect();
+        let bytes = size_of_val(&words[..]) as u64;
+        assert!(bytes <= SLOT);
+        let offset = self.slot.fetch_add(1, Ordering::Relaxed) % SLOTS * SLOT;
+        let mapping = self.commands.lock2(0).expect("Lock2");
+        mapping
+            .copy_from_slice(usize::try_from(offset).expect("an offset"), &words)
+            .expect("commands");
+        self.commands.unlock2().expect("Unlock2");
+        (
+            self.commands.gpu_va() + offset,
+            u32::try_from(bytes).expect("a size"),
+        )
+    }
+
+    fn start(&self, context: &Context, commands: &[Command]) {
+        let (va, bytes) = self.write(commands);
+        context.submit(va, bytes).expect("SubmitCommand");
+    }
+
+    /// A command that is done when the gate is open.
+    fn wait_for_gate(&self) -> Command {
+        wait_value(self.gate.gpu_va(), 1)
+    }
+
+    fn open_gate(&self) {
+        let map = self.gate.lock2(0).expect("Lock2");
+        map.write(0, 1_u64).expect("a value");
+        self.gate.unlock2().expect("Unlock2");
+    }
+
+    /// Waits until a context has done all that was queued.
+    #[track_caller]
+    fn finish(&self, context: &Context) {
+        let fence = self.fence();
+        context.signal_from_gpu(&[(&fence, 1)]).expect("a signal");
+        assert_eq!(fence.wait(1, patience()), Ok(()));
+    }
+
+    fn vram_used(&self) -> u64 {
+        vram_used(self.device.adapter())
+    }
+}
+
+fn vram_used(adapter: &Adapter) -> u64 {
+    let set = adapter.vram();
+    let segments = adapter.segments().expect("segments");
+    segments
+        .iter()
+        .filter(|segment| set.contains(segment.id))
+        .map(|segment| segment.used)
+        .sum()
+}
+
+/// Waits until something holds that nothing tells of.
+#[track_caller]
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < patience(), "never: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn read(allocation: &Allocation, offset: usize) -> u64 {
+    let map = allocation.lock2(0).expect("Lock2");
+    let value = map.read(offset).expect("a value");
+    allocation.unlock2().expect("Unlock2");
+    value
+}
+
+/// Time that does not count as waiting, even here.
+fn at_once() -> Duration {
+    Duration::from_millis(500) * suite::patience()
+}
+
+fn work_is_done_and_seen() {
+    let rig = Rig::new();
+    let fence = rig.fence();
+    let (a, b) = (rig.vram(1 << 20), rig.system(1 << 20));
+    let (va, bytes) = rig.write(&[
+        fill(0x5a5a_1234, a.gpu_va(), a.size()),
+        copy(a.gpu_va(), b.gpu_va(), b.size()),
+    ]);
+    let submission = rig.copy.submission().commands(va, bytes);
+    assert_eq!(submission.signal(&fence, 3).submit(), Ok(()));
+    assert_eq!(fence.wait(3, patience()), Ok(()));
+    assert_eq!(fence.value(), 3);
+    for offset in [0, (1 << 20) - 8] {
+        assert_eq!(read(&b, offset), 0x5a5a_1234_5a5a_1234);
+    }
+    assert_eq!(rig.device.state(), DeviceState::Active);
+}
+
+fn row_0_01_locks_do_not_wait_and_maps_do() {
+    let rig = Rig::new();
+    let a = rig.system(PAGE);
+    let (va, bytes) = rig.write(&[rig.wait_for_gate(), write(a.gpu_va(), 7)]);
+    let job = rig.copy.submission().commands(va, bytes);
+    assert_eq!(job.uses(&a, Access::Write).submit(), Ok(()));
+    // The kernel does not know that it is in use, so that it cannot wait.
+    let start = Instant::now();
+    let lock = a.lock2(0).expect("Lock2");
+    assert!(start.elapsed() < at_once(), "{:?}", start.elapsed());
+    assert_eq!(lock.read::<u64>(0), Ok(0));
+    // The library knows.
+    let opened = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let mapped = scope.spawn(|| {
+            let map = a.map(MapMode::Read, MapFlags::empty()).expect("Map");
+            (opened.load(Ordering::SeqCst), map.read::<u64>(0))
+        });
+        thread::sleep(Duration::from_millis(50));
+        assert!(!mapped.is_finished(), "it did not wait");
+        opened.store(true, Ordering::SeqCst);
+        rig.open_gate();
+        assert_eq!(mapped.join().expect("a map"), (true, Ok(7)));
+    });
+    assert_eq!(lock.read::<u64>(0), Ok(7));
+}
+
+fn row_0_02_destruction_is_deferred_and_does_not_wait() {
+    let rig = Rig::new();
+    let (a, b) = (rig.vram(8 << 20), rig.system(8 << 20));
+    let size = a.size();
+    let va = a.gpu_va();
+    let used = rig.vram_used();
+    rig.start(
+        &rig.copy,
+        &[
+            rig.wait_for_gate(),
+            fill(0xabcd_0123, va, size),
+            copy(va, b.gpu_va(), size),
+        ],
+    );
+    let start = Instant::now();
+    assert_eq!(a.destroy(DestroyFlags::empty()), Ok(()));
+    assert!(start.elapsed() < at_once(), "{:?}", start.elapsed());
+    // The name is gone at once, the memory and the addresses are not.
+    assert_eq!(a.lock2(0).err(), Some(Status::INVALID_HANDLE));
+    assert_eq!(
+        a.destroy(DestroyFlags::empty()),
+        Err(Status::INVALID_HANDLE)
+    );
+    let next = rig.vram(size);
+    assert!(next.gpu_va() >= va + size || next.gpu_va() + size <= va);
+    assert_eq!(rig.vram_used(), used + size);
+    // What comes after the call does not count.
+    rig.start(&rig.compute, &[wait_value(rig.gate.gpu_va() + 8, 1)]);
+    rig.open_gate();
+    eventually("the memory is free", || rig.vram_used() == used);
+    for offset in [0, (8 << 20) - 8] {
+        assert_eq!(read(&b, offset), 0xabcd_0123_abcd_0123);
+        assert_eq!(read(&next, offset), 0);
+    }
+    let lock = rig.gate.lock2(0).expect("Lock2");
+    assert_eq!(lock.write(8, 1_u64), Ok(()));
+    rig.finish(&rig.compute);
+    assert_eq!(rig.device.state(), DeviceState::Active);
+}
+
+fn row_0_02_destruction_waits_for_what_is_queued_in_userspace() {
+    let rig = Rig::new();
+    let fence = rig.fence();
+    let (a, b) = (rig.vram(1 << 20), rig.system(1 << 20));
+    let used = rig.vram_used();
+    // Nobody has submitted this value: the kernel does not have the work yet.
+    assert_eq!(rig.compute.wait_from_gpu(&[(&fence, 1)]), Ok(()));
+    rig.start(
+        &rig.compute,
+        &[
+            fill(0x7777_8888, a.gpu_va(), a.size()),
+            copy(a.gpu_va(), b.gpu_va(), a.size()),
+        ],
+    );
+    assert_eq!(a.destroy(DestroyFlags::empty()), Ok(()));
+    rig.finish(&rig.copy);
+    thread::sleep(Duration::from_millis(50));
+    assert_eq!(rig.vram_used(), used);
+    assert_eq!(fence.signal(1), Ok(()));
+    eventually("the memory is free", || rig.vram_used() == used - (1 << 20));
+    assert_eq!(read(&b, (1 << 20) - 8), 0x7777_8888_7777_8888);
+    assert_eq!(rig.device.state(), DeviceState::Active);
+}
+
+fn row_0_04_assume_not_in_use_frees_at_once_and_faults() {
+    let rig = Rig::new();
+    let other = Rig::new();
+    // Not in use: free on return.
+    let used = rig.vram_used();
+    let idle = rig.vram(1 << 20);
+    assert_eq!(idle.destroy(DestroyFlags::ASSUME_NOT_IN_USE), Ok(()));
+    assert_eq!(rig.vram_used(), used);
+
+    // In use: freed all the same, and another client gets the memory.
+    let a = rig.vram(4 << 20);
+    let (va, size) = (a.gpu_va(), a.size());
+    rig.start(&rig.copy, &[rig.wait_for_gate(), fill(!0, va, size)]);
+    let start = Instant::now();
+    assert_eq!(a.destroy(DestroyFlags::ASSUME_NOT_IN_USE), Ok(()));
+    assert!(start.elapsed() < at_once(), "{:?}", start.elapsed());
+    assert_eq!(rig.vram_used(), used);
+    let canaries: Vec<Allocation> = std::iter::from_fn(|| {
+        let desc = AllocationDesc::new(1 << 20, other.device.adapter().vram());
+        Allocation::create(&other.device, &desc).ok()
+    })
+    .collect();
+    assert!(canaries.len() >= 4, "{}", canaries.len());
+
+    rig.open_gate();
+    let mut state = DeviceState::Active;
+    eventually("the device is in error", || {
+        state = rig.device.state();
+        state != DeviceState::Active
+    });
+    match state {
+        DeviceState::PageFault(fault) => assert_eq!(fault.address, va),
+        state => panic!("{state:?}"),
+    }
+    let fence = MonitoredFence::create(&rig.device, 0);
+    assert_eq!(fence.err(), Some(Status::DEVICE_REMOVED));
+    for canary in &canaries {
+        let lock = canary.lock2(0).expect("Lock2");
+        let words = lock.to_vec(0, 1 << 20).expect("bytes");
+        assert!(words.iter().all(|byte| *byte == 0), "a canary was hit");
+    }
+    assert_eq!(other.device.state(), DeviceState::Active);
+    other.finish(&other.copy);
+}
+
+fn row_0_05_synchronous_destruction_returns_when_memory_is_free() {
+    let rig = Rig::new();
+    let used = rig.vram_used();
+    let a = rig.vram(8 << 20);
+    rig.start(
+        &rig.copy,
+        &[rig.wait_for_gate(), fill(1, a.gpu_va(), a.size())],
+    );
+    thread::scope(|scope| {
+        let destroy = scope.spawn(|| {
+            // A signal interrupts it, and does not end it.
+            let result = skua_selftests::raw::with_alarm(Duration::from_millis(50), || {
+                a.destroy(DestroyFlags::SYNCHRONOUS)
+            });
+            (result, rig.vram_used())
+        });
+        thread::sleep(Duration::from_millis(200));
+        assert!(!destroy.is_finished(), "it did not wait");
+        // Its handle is dead meanwhile.
+        assert_eq!(a.lock2(0).err(), Some(Status::INVALID_HANDLE));
+        rig.open_gate();
+        let (result, then) = destroy.join().expect("a result");
+        assert_eq!((result, then), (Ok(()), used));
+    });
+    assert_eq!(rig.device.state(), DeviceState::Active);
+    // Not in use: both flags, and never more than one at a time in video memory.
+    let most = rig.device.adapter().segments().expect("segments");
+    let vram = rig.device.adapter().vram();
+    let size = most
+        .iter()
+        .find(|s| vram.contains(s.id))
+        .expect("VRAM")
+        .size
+        / 10
+        * 9
+        / PAGE
+        * PAGE;
+    for flags in [
+        DestroyFlags::SYNCHRONOUS,
+        DestroyFlags::SYNCHRONOUS | DestroyFlags::ASSUME_NOT_IN_USE,
+    ] {
+        for round in 0..4 {
+            let big = rig.vram(size);
+            rig.start(&rig.copy, &[fill(round, big.gpu_va(), 4096)]);
+            if flags.contains(DestroyFlags::ASSUME_NOT_IN_USE) {
+                rig.finish(&rig.copy);
+            }
+            assert_eq!(big.destroy(flags), Ok(()), "{flags:?}");
+            assert_eq!(rig.vram_used(), used, "{flags:?}, round {round}");
+        }
+    }
+}
+
+/// A process with one device.
+struct Handles {
+    process: Process,
+    adapter: Handle,
+    device: Handle,
+}
+
+impl Handles {
+    fn new() -> Self {
+        let process = Process::new();
+        let luid = Process::enum_adapters().expect("adapters")[0];
+        let adapter = process.open_adapter_from_luid(luid).expect("an adapter");
+        let device = process.create_device(adapter).expect("a device");
+        Self {
+            process,
+            adapter,
+            device,
+        }
+    }
+
+    fn desc(&self) -> AllocationDesc {
+        let adapter = self.process.adapter(self.adapter).expect("the adapter");
+        AllocationDesc::new(PAGE, adapter.system())
+    }
+
+    fn allocations(&self, count: usize, resource: bool) -> (Option<Handle>, Vec<Handle>) {
+        let descs = vec![self.desc(); count];
+        let created = self
+            .process
+            .create_allocation2(self.device, &descs, resource)
+            .expect("allocations");
+        (created.resource, created.allocations)
+    }
+
+    /// Whether all have a name, or none has.
+    #[track_caller]
+    fn expect(&self, allocations: &[Handle], live: bool) {
+        for handle in allocations {
+            let locked = self.process.lock2(self.device, *handle, 0);
+            assert_eq!(locked.is_ok(), live, "{handle:?}");
+            if live {
+                assert_eq!(self.process.unlock2(self.device, *handle), Ok(()));
+            }
+        }
+    }
+}
+
+fn row_0_05_row_0_06_flags_without_a_meaning_are_refused() {
+    let h = Handles::new();
+    let (_, list) = h.allocations(1, false);
+    let mut cases = Cases::new();
+    for bits in (2..32).map(|bit| 1 << bit).chain([u32::MAX, 4 | 1, 8 | 2]) {
+        let result = h.process.destroy_allocation2(h.device, None, &list, bits);
+        cases.expect(
+            &format!("{bits:#x}"),
+            result,
+            Err(Status::INVALID_PARAMETER),
+        );
+    }
+    cases.finish();
+    h.expect(&list, true);
+    for bits in 0..4 {
+        let (_, list) = h.allocations(1, false);
+        let result = h.process.destroy_allocation2(h.device, None, &list, bits);
+        assert_eq!(result, Ok(()), "{bits}");
+        h.expect(&list, false);
+    }
+}
+
+fn row_0_06_a_destroy_names_a_resource_or_a_list() {
+    let h = Handles::new();
+    let other = h.process.create_device(h.adapter).expect("a device");
+    let foreign = h
+        .process
+        .create_allocation2(other, &[h.desc()], true)
+        .expect("an allocation");
+    let (resource, members) = h.allocations(3, true);
+    let (_, others) = h.allocations(1, true);
+    let (_, singles) = h.allocations(2, false);
+    let all = [&members[..], &others[..], &singles[..]].concat();
+    let mut stale = h.allocations(1, false).1;
+    let destroyed = h.process.destroy_allocation2(h.device, None, &stale, 0);
+    assert_eq!(destroyed, Ok(()));
+    let parameter = Err(Status::INVALID_PARAMETER);
+    let handle = Err(Status::INVALID_HANDLE);
+    let mismatch = Err(Status::OBJECT_TYPE_MISMATCH);
+    let mut list = singles.clone();
+    list.append(&mut stale);
+    let cases: Vec<(&str, Option<Handle>, Vec<Handle>, Result<(), Status>)> = vec![
+        ("neither", None, vec![], parameter),
+        ("both", resource, members.clone(), parameter),
+        ("twice", None, vec![singles[0], singles[0]], parameter),
+        (
+            "two resources",
+            None,
+            vec![members[0], others[0]],
+            parameter,
+        ),
+        (
+            "in and out of one",
+            None,
+            vec![members[0], singles[0]],
+            parameter,
+        ),
+        (
+            "foreign",
+            None,
+            vec![singles[0], foreign.allocations[0]],
+            parameter,
+        ),
+        ("foreign resource", foreign.resource, vec![], parameter),
+        ("stale", None, list, handle),
+        (
+            "zero",
+            None,
+            vec![singles[0], Handle::from_value(0)],
+            handle,
+        ),
+        (
+            "a resource in the list",
+            None,
+            vec![resource.expect("one")],
+            mismatch,
+        ),
+        (
+            "an allocation as a resource",
+            Some(singles[0]),
+            vec![],
+            mismatch,
+        ),
+        ("a device as a resource", Some(h.device), vec![], mismatch),
+        (
+            "too many",
+            None,
+            vec![singles[0]; MAX_ALLOCATIONS + 1],
+            parameter,
+        ),
+    ];
+    for (name, resource, list, expected) in cases {
+        let result = h.process.destroy_allocation2(h.device, resource, &list, 0);
+        assert_eq!(result, expected, "{name}");
+        h.expect(&all, true);
+    }
+    // What is right: a part of a resource, the rest of it by its name, and a list.
+    let destroy =
+        |resource, list: &[Handle]| h.process.destroy_allocation2(h.device, resource, list, 0);
+    assert_eq!(destroy(None, &members[..1]), Ok(()));
+    h.expect(&members[..1], false);
+    h.expect(&members[1..], true);
+    assert_eq!(destroy(resource, &[]), Ok(()));
+    h.expect(&members, false);
+    assert_eq!(destroy(resource, &[]), Err(Status::INVALID_HANDLE));
+    assert_eq!(destroy(None, &singles), Ok(()));
+    h.expect(&singles, false);
+    h.expect(&others, true);
+    // The limit itself.
+    let (_, many) = h.allocations(MAX_ALLOCATIONS, false);
+    assert_eq!(destroy(None, &many), Ok(()));
+}
+
+fn row_0_07_a_map_without_overwriting_never_waits() {
+    let rig = Rig::new();
+    let a = rig.system(1 << 16);
+    let b = rig.system(1 << 15);
+    let before = a.lock2(0).expect("Lock2").as_ptr();
+    // The GPU reads the first half while the CPU appends to the second.
+    let half = 1 << 15;
+    let (va, bytes) = rig.write(&[
+        rig.wait_for_gate(),
+        copy(a.gpu_va(), b.gpu_va(), half as u64),
+    ]);
+    let job = rig.copy.submission().commands(va, bytes);
+    assert_eq!(
+        job.uses(&a, Access::Read).uses(&b, Access::Write).submit(),
+        Ok(())
+    );
+    // Nothing here can wait: nobody opens the gate before it is over.
+    for n in 0..10_000 {
+        let map = a.map(MapMode::NoOverwrite, MapFlags::empty()).expect("Map");
+        assert_eq!(map.as_ptr(), before);
+        assert_eq!(map.write(half + n % half / 8 * 8, n as u64), Ok(()));
+    }
+    // To be told not to wait makes no difference.
+    let map = a.map(MapMode::NoOverwrite, MapFlags::DO_NOT_WAIT);
+    assert_eq!(map.expect("Map").as_ptr(), before);
+    rig.open_gate();
+    rig.finish(&rig.copy);
+    assert_eq!(read(&a, half), 9999 / (half as u64) * (half as u64) + 7);
+}
+
+fn row_0_09_a_map_that_must_not_wait_says_so() {
+    let rig = Rig::new();
+    let fence = rig.fence();
+    let (a, b) = (rig.system(PAGE), rig.system(PAGE));
+    let map = |allocation: &Allocation, mode| {
+        let start = Instant::now();
+        let result = allocation.map(mode, MapFlags::DO_NOT_WAIT).map(|_| ());
+        assert!(start.elapsed() < at_once(), "{:?}", start.elapsed());
+        result
+    };
+    let modes = [MapMode::Read, MapMode::Write, MapMode::ReadWrite];
+    for mode in modes {
+        assert_eq!(map(&a, mode), Ok(()), "idle, {mode:?}");
+    }
+    let (va, bytes) = rig.write(&[rig.wait_for_gate(), copy(a.gpu_va(), b.gpu_va(), PAGE)]);
+    // Queued behind a value that nobody has submitted counts, too.
+    assert_eq!(rig.copy.wait_from_gpu(&[(&fence, 1)]), Ok(()));
+    let job = rig.copy.submission().commands(va, bytes);
+    let job = job.uses(&a, Access::Read).uses(&b, Access::Write);
+    assert_eq!(job.submit(), Ok(()));
+    for state in ["queued", "running"] {
+        // What the GPU reads may be read.
+        assert_eq!(map(&a, MapMode::Read), Ok(()), "{state}");
+        for (allocation, mode) in [
+            (&a, MapMode::Write),
+            (&a, MapMode::ReadWrite),
+            (&b, MapMode::Read),
+            (&b, MapMode::Write),
+        ] {
+            let result = map(allocation, mode);
+            assert_eq!(result, Err(Status::WAS_STILL_DRAWING), "{state}, {mode:?}");
+        }
+        if state == "queued" {
+            assert_eq!(fence.signal(1), Ok(()));
+        }
+    }
+    // A map that failed is no lock.
+    assert_eq!(b.unlock2(), Err(Status::INVALID_PARAMETER));
+    rig.open_gate();
+    rig.finish(&rig.copy);
+    for mode in modes {
+        assert_eq!(map(&a, mode), Ok(()), "done, {mode:?}");
+        assert_eq!(map(&b, mode), Ok(()), "done, {mode:?}");
+    }
+}
+
+fn row_0_10_waits_sleep() {
+    let rig = Rig::new();
+    let fence = rig.fence();
+    let a = rig.system(PAGE);
+    let (va, bytes) = rig.write(&[rig.wait_for_gate(), write(a.gpu_va(), 1)]);
+    let job = rig.copy.submission().commands(va, bytes);
+    assert_eq!(
+        job.uses(&a, Access::Write).signal(&fence, 1).submit(),
+        Ok(())
+    );
+    /// Runs a wait; tells what it cost and how often it was not asleep.
+    fn measure(wait: impl FnOnce() -> Status) -> (Duration, Duration, Status) {
+        let cpu =
+            || Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("a time"));
+        let (start, before) = (Instant::now(), cpu());
+        let result = wait();
+        (start.elapsed(), cpu() - before, result)
+    }
+    let status = |result: Result<(), Status>| result.err().unwrap_or(Status::SUCCESS);
+    thread::scope(|scope| {
+        let id = Arc::new(AtomicU64::new(0));
+        let mapping = scope.spawn({
+            let (id, a) = (id.clone(), &a);
+            move || {
+                id.store(
+                    u64::try_from(nix::unistd::gettid().as_raw()).expect("an id"),
+                    Ordering::SeqCst,
+                );
+                measure(|| status(a.map(MapMode::Read, MapFlags::empty()).map(|_| ())))
+            }
+        });
+        let waiting = scope.spawn(|| measure(|| status(fence.wait(1, patience()))));
+        let late = scope.spawn(|| measure(|| status(fence.wait(2, Duration::from_secs(2)))));
+        thread::sleep(Duration::from_secs(1));
+        for _ in 0..20 {
+            let stat = fs::read_to_string(format!(
+                "/proc/self/task/{}/stat",
+                id.load(Ordering::SeqCst)
+            ))
+            .expect("a thread");
+            let state = stat
+                .rsplit(") ")
+                .next()
+                .and_then(|rest| rest.chars().next());
+            assert_eq!(state, Some('S'), "{stat}");
+            thread::sleep(Duration::from_millis(100));
+        }
+        rig.open_gate();
+        for (name, thread, expected) in [
+            ("map", mapping, Status::SUCCESS),
+            ("wait", waiting, Status::SUCCESS),
+            ("time-out", late, Status::TIMEOUT),
+        ] {
+            let (elapsed, cpu, result) = thread.join().expect("a result");
+            assert_eq!(result, expected, "{name}");
+            assert!(
+                elapsed >= Duration::from_millis(1900),
+                "{name}: {elapsed:?}"
+            );
+            let limit = Duration::from_millis(10) * suite::patience();
+            assert!(cpu < limit, "{name}: {cpu:?} of CPU time");
+        }
+    });
+}
+
+/// Work that faults when the gate opens.
+fn doom(rig: &Rig, context: &Context) {
+    // Next to the gate's page nothing is bound.
+    let nothing = rig.gate.gpu_va() + PAGE;
+    rig.start(context, &[rig.wait_for_gate(), write(nothing, 1)]);
+}
+
+fn row_0_10_waits_end_when_the_device_is_lost() {
+    let rig = Rig::new();
+    let (fence, never) = (rig.fence(), rig.fence());
+    let a = rig.system(PAGE);
+    doom(&rig, &rig.copy);
+    let (va, bytes) = rig.write(&[write(a.gpu_va(), 1)]);
+    let job = rig.copy.submission().commands(va, bytes);
+    assert_eq!(
+        job.uses(&a, Access::Write).signal(&fence, 1).submit(),
+        Ok(())
+    );
+    let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("eventfd");
+    assert_eq!(never.notify(9, event.as_fd()), Ok(()));
+    thread::scope(|scope| {
+        let removed = Err(Status::DEVICE_REMOVED);
+        let map = scope.spawn(|| a.map(MapMode::Read, MapFlags::empty()).map(|_| ()));
+        let wait = scope.spawn(|| fence.wait(1, patience()));
+        // Whose value nobody has submitted, and nobody will.
+        let hopeless = scope.spawn(|| never.wait(5, patience()));
+        thread::sleep(Duration::from_millis(50));
+        assert!(!map.is_finished() && !wait.is_finished() && !hopeless.is_finished());
+        rig.open_gate();
+        assert_eq!(map.join().expect("a result"), removed);
+        assert_eq!(wait.join().expect("a result"), removed);
+        assert_eq!(hopeless.join().expect("a result"), removed);
+    });
+    let mut ready = [PollFd::new(event.as_fd(), PollFlags::POLLIN)];
+    let timeout = PollTimeout::try_from(patience()).expect("a time");
+    assert_eq!(poll(&mut ready, timeout), Ok(1), "the event never fired");
+    assert!(matches!(rig.device.state(), DeviceState::PageFault(_)));
+    // From now on at once, for what was asked before as for what is new.
+    assert_eq!(fence.wait(0, patience()), Err(Status::DEVICE_REMOVED));
+    let map = a.map(MapMode::Read, MapFlags::DO_NOT_WAIT);
+    assert_eq!(map.err(), Some(Status::DEVICE_REMOVED));
+    let (va, bytes) = rig.write_dead();
+    assert_eq!(rig.copy.submit(va, bytes), Err(Status::DEVICE_REMOVED));
+    assert_eq!(rig.compute.submit(va, bytes), Err(Status::DEVICE_REMOVED));
+    assert_eq!(fence.signal(2), Err(Status::DEVICE_REMOVED));
+}
+
+impl Rig {
+    /// Good commands, for a device that takes none.
+    fn write_dead(&self) -> (u64, u32) {
+        (self.commands.gpu_va(), 24)
+    }
+}
+
+/// What an eventfd counted until it was quiet for a while.
+fn count(event: &EventFd) -> u64 {
+    let mut sum = 0;
+    let mut ready = [PollFd::new(event.as_fd(), PollFlags::POLLIN)];
+    while poll(&mut ready, PollTimeout::from(200_u8)) == Ok(1) {
+        sum += event.read().expect("a count");
+    }
+    sum
+}
+
+fn row_0_10_events_fire_once() {
+    let rig = Rig::new();
+    let (a, b) = (rig.fence(), rig.fence());
+    let events: Vec<EventFd> = (0..5)
+        .map(|_| EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("eventfd"))
+        .collect();
+    let both = [(&a, 2), (&b, 1)];
+    assert_eq!(a.notify(2, events[0].as_fd()), Ok(()));
+    for (event, how) in [(&events[1], WaitFor::All), (&events[2], WaitFor::Any)] {
+        let registered = rig.device.wait_from_cpu_async(&both, how, event.as_fd());
+        assert_eq!(registered, Ok(()));
+    }
+    // There already.
+    assert_eq!(a.notify(0, events[3].as_fd()), Ok(()));
+    let counts = || events.iter().map(count).collect::<Vec<_>>();
+    assert_eq!(counts(), [0, 0, 0, 1, 0]);
+    assert_eq!(a.signal(1), Ok(()));
+    assert_eq!(counts(), [0, 0, 0, 0, 0]);
+    // Signalled by the GPU.
+    assert_eq!(rig.copy.signal_from_gpu(&[(&a, 2)]), Ok(()));
+    assert_eq!(counts(), [1, 0, 1, 0, 0]);
+    assert_eq!(rig.compute.signal_from_gpu(&[(&b, 1)]), Ok(()));
+    assert_eq!(counts(), [0, 1, 0, 0, 0]);
+    let all = rig
+        .device
+        .wait_from_cpu_async(&both, WaitFor::All, events[4].as_fd());
+    assert_eq!(all, Ok(()));
+    assert_eq!(a.signal(3), Ok(()));
+    assert_eq!(b.signal(3), Ok(()));
+    assert_eq!(counts(), [0, 0, 0, 0, 1]);
+    let null = fs::File::open("/dev/null").expect("a file");
+    assert_eq!(a.notify(9, null.as_fd()), Err(Status::INVALID_PARAMETER));
+}
+
+fn row_0_11_locks_nest_at_one_address() {
+    let rig = Rig::new();
+    for a in [rig.system(PAGE), rig.vram(PAGE)] {
+        assert_eq!(a.unlock2(), Err(Status::INVALID_PARAMETER));
+        let locks: Vec<_> = (0..3).map(|_| a.lock2(0).expect("Lock2")).collect();
+        let address = locks[0].as_ptr();
+        assert!(locks.iter().all(|lock| lock.as_ptr() == address));
+        assert_eq!(locks[0].write(8, 0x1111_2222_u64), Ok(()));
+        assert_eq!((a.unlock2(), a.unlock2()), (Ok(()), Ok(())));
+        assert_eq!(locks[2].read(8), Ok(0x1111_2222_u64));
+        assert_eq!(a.unlock2(), Ok(()));
+        assert_eq!(a.unlock2(), Err(Status::INVALID_PARAMETER));
+        // Again, after all were undone.
+        assert_eq!(a.lock2(0).expect("Lock2").as_ptr(), address);
+        // Destroyed while it is locked: nobody else's memory ever appears there.
+        let size = a.size();
+        assert_eq!(a.destroy(DestroyFlags::SYNCHRONOUS), Ok(()));
+        assert_eq!(a.unlock2(), Err(Status::INVALID_HANDLE));
+        assert_eq!(a.lock2(0).err(), Some(Status::INVALID_HANDLE));
+        let next = [rig.system(size), rig.vram(size)];
+        for other in &next {
+            rig.start(&rig.copy, &[fill(0x9999_9999, other.gpu_va(), size)]);
+        }
+        rig.finish(&rig.copy);
+        assert_eq!(locks[0].read(8), Ok(0x1111_2222_u64));
+    }
+}
+
+fn row_0_12_lock2_has_no_flags() {
+    let h = Handles::new();
+    let (_, list) = h.allocations(1, false);
+    for flags in (0..32).map(|bit| 1 << bit).chain([u32::MAX]) {
+        let lock = h.process.lock2(h.device, list[0], flags);
+        assert_eq!(lock.err(), Some(Status::INVALID_PARAMETER), "{flags:#x}");
+    }
+    // None of them was a lock.
+    let unlock = h.process.unlock2(h.device, list[0]);
+    assert_eq!(unlock, Err(Status::INVALID_PARAMETER));
+    assert!(h.process.lock2(h.device, list[0], 0).is_ok());
+}
+
+fn row_0_20_without_cpu_access_only_system_memory_is_locked() {
+    let rig = Rig::new();
+    let adapter = rig.device.adapter();
+    let create = |segments| {
+        let desc = AllocationDesc::new(PAGE, segments).hidden();
+        Allocation::create(&rig.device, &desc).expect("an allocation")
+    };
+    let system = create(adapter.system());
+    let lock = system.lock2(0).expect("Lock2");
+    assert_eq!(lock.write(0, 5_u64), Ok(()));
+    for segments in [adapter.vram(), adapter.vram() | adapter.system()] {
+        let vram = create(segments);
+        assert_eq!(vram.lock2(0).err(), Some(Status::INVALID_PARAMETER));
+        assert_eq!(vram.recorder().err(), Some(Status::INVALID_PARAMETER));
+        assert_eq!(vram.unlock2(), Err(Status::INVALID_PARAMETER));
+    }
+}
+
+fn row_2_22_fences_of_a_device_in_error_have_the_largest_value() {
+    let adapter = Adapter::open_first().expect("an adapter");
+    let (rig, bystander) = (Rig::on(&adapter), Rig::on(&adapter));
+    let (signalled, pending, idle) = (rig.fence(), rig.fence(), rig.fence());
+    let untouched = bystander.fence();
+    assert_eq!(signalled.signal(5), Ok(()));
+    doom(&rig, &rig.copy);
+    assert_eq!(rig.copy.signal_from_gpu(&[(&pending, 1)]), Ok(()));
+    // Runs when the device fails, and ends after it: its signal must not show.
+    let (va, bytes) = rig.write(&[wait_value(rig.gate.gpu_va() + 8, 1)]);
+    let late = rig.compute.submission().commands(va, bytes);
+    assert_eq!(late.signal(&idle, 3).submit(), Ok(()));
+    rig.open_gate();
+    eventually("the device is in error", || {
+        rig.device.state() != DeviceState::Active
+    });
+    for fence in [&signalled, &pending, &idle] {
+        assert_eq!(fence.value(), MonitoredFence::LOST);
+    }
+    // The program is not at the gate: through the address that it had before.
+    let gate = bystander.system(PAGE);
+    drop(gate);
+    assert_eq!(untouched.value(), 0);
+    assert_eq!(bystander.device.state(), DeviceState::Active);
+    bystander.finish(&bystander.copy);
+    // The same program goes on with a new device.
+    let anew = Rig::on(&adapter);
+    anew.finish(&anew.copy);
+    anew.finish(&anew.compute);
+}
+
+fn row_2_22_a_hang_wakes_all_who_wait() {
+    let rig = Rig::new();
+    let fences: Vec<MonitoredFence> = (0..8).map(|_| rig.fence()).collect();
+    // Nobody opens the gate: the watchdog ends it.
+    rig.start(&rig.copy, &[rig.wait_for_gate()]);
+    assert_eq!(rig.copy.signal_from_gpu(&[(&fences[0], 1)]), Ok(()));
+    assert_eq!(rig.compute.wait_from_gpu(&[(&fences[0], 1)]), Ok(()));
+    assert_eq!(rig.compute.signal_from_gpu(&[(&fences[1], 1)]), Ok(()));
+    let woken = thread::scope(|scope| {
+        let threads: Vec<_> = fences
+            .iter()
+            .map(|fence| {
+                scope.spawn(|| {
+                    assert_eq!(fence.wait(1, Duration::MAX), Err(Status::DEVICE_REMOVED));
+                    Instant::now()
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("a time"))
+            .collect::<Vec<_>>()
+    });
+    let apart = woken
+        .iter()
+        .max()
+        .expect("one")
+        .duration_since(*woken.iter().min().expect("one"));
+    assert!(apart < Duration::from_secs(3), "{apart:?} apart");
+    assert_eq!(rig.device.state(), DeviceState::Hung);
+    assert_eq!(rig.device.state().number(), 3);
+}
+
+fn values_are_signalled_in_order() {
+    let rig = Rig::new();
+    let fence = rig.fence();
+    let (va, bytes) = rig.write(&[rig.wait_for_gate()]);
+    // The copy engine will signal 1 late; the compute engine could signal 2 at once.
+    let job = rig.copy.submission().commands(va, bytes);
+    assert_eq!(job.signal(&fence, 1).submit(), Ok(()));
+    assert_eq!(rig.compute.signal_from_gpu(&[(&fence, 2)]), Ok(()));
+    assert_eq!(
+        fence.wait(2, Duration::from_millis(50)),
+        Err(Status::TIMEOUT)
+    );
+    assert_eq!(fence.value(), 0);
+    rig.open_gate();
+    assert_eq!(fence.wait(2, patience()), Ok(()));
+    rig.finish(&rig.copy);
+    assert_eq!(fence.value(), 2, "it went back");
+    // Each value once.
+    let again = [0, 1, 2, MonitoredFence::LOST];
+    for value in again {
+        let parameter = Err(Status::INVALID_PARAMETER);
+        assert_eq!(fence.signal(value), parameter, "{value}");
+        let gpu = rig.copy.signal_from_gpu(&[(&fence, value)]);
+        assert_eq!(gpu, parameter, "{value}");
+    }
+    assert_eq!(fence.signal(MonitoredFence::LOST - 1), Ok(()));
+    assert_eq!(fence.wait(MonitoredFence::LOST - 1, patience()), Ok(()));
+}
+
+fn a_wait_for_any_tells_which() {
+    let rig = Rig::new();
+    let fences: Vec<MonitoredFence> = (0..MAX_FENCES).map(|_| rig.fence()).collect();
+    let waits: Vec<(&MonitoredFence, u64)> = fences.iter().map(|f| (f, 1)).collect();
+    let any = |limit: Duration| rig.device.wait_from_cpu(&waits, WaitFor::Any, limit);
+    let all = |limit: Duration| rig.device.wait_from_cpu(&waits, WaitFor::All, limit);
+    assert_eq!(any(Duration::from_millis(20)), Err(Status::TIMEOUT));
+    thread::scope(|scope| {
+        let wait = scope.spawn(|| any(patience()));
+        thread::sleep(Duration::from_millis(20));
+        let signal = rig.compute.signal_from_gpu(&[(&fences[17], 1)]);
+        assert_eq!(signal, Ok(()));
+        assert_eq!(wait.join().expect("a result"), Ok(17));
+    });
+    assert_eq!(any(Duration::ZERO), Ok(17));
+    assert_eq!(all(Duration::from_millis(20)), Err(Status::TIMEOUT));
+    thread::scope(|scope| {
+        let wait = scope.spawn(|| all(patience()));
+        for (n, fence) in fences.iter().enumerate().filter(|(n, _)| *n != 17) {
+            assert!(!wait.is_finished(), "before {n}");
+            let signal = match n % 2 {
+                0 => fence.signal(1 + n as u64),
+                _ => rig.copy.signal_from_gpu(&[(fence, 1)]),
+            };
+            assert_eq!(signal, Ok(()));
+        }
+        assert_eq!(wait.join().expect("a result"), Ok(0));
+    });
+    assert_eq!(any(Duration::ZERO), Ok(0));
+}
+
+fn a_context_waits_for_what_nobody_has_submitted() {
+    let rig = Rig::new();
+    let (fence, done) = (rig.fence(), rig.fence());
+    let a = rig.system(PAGE);
+    assert_eq!(rig.compute.wait_from_gpu(&[(&fence, 2)]), Ok(()));
+    rig.start(&rig.compute, &[write(a.gpu_va(), 1)]);
+    assert_eq!(rig.compute.signal_from_gpu(&[(&done, 1)]), Ok(()));
+    // The engine is free for others meanwhile.
+    let other = Context::create(
+        &rig.device,
+        rig.device
+            .adapter()
+            .node(EngineKind::Compute)
+            .expect("a node"),
+    )
+    .expect("a context");
+    rig.finish(&other);
+    assert_eq!(fence.signal(1), Ok(()));
+    assert_eq!(
+        done.wait(1, Duration::from_millis(50)),
+        Err(Status::TIMEOUT)
+    );
+    assert_eq!(read(&a, 0), 0);
+    assert_eq!(rig.copy.signal_from_gpu(&[(&fence, 2)]), Ok(()));
+    assert_eq!(done.wait(1, patience()), Ok(()));
+    assert_eq!(read(&a, 0), 1);
+    // What is there already is no wait.
+    assert_eq!(
+        rig.compute.wait_from_gpu(&[(&fence, 1), (&done, 1)]),
+        Ok(())
+    );
+    rig.finish(&rig.compute);
+}
+
+fn contexts_wait_for_each_other_in_a_chain() {
+    let rig = Rig::new();
+    let node = rig.device.adapter().node(EngineKind::Copy).expect("a node");
+    let fence = rig.fence();
+    let a = rig.system(PAGE);
+    let length = 40;
+    // Backwards: each waits for what the one queued after it will signal.
+    let contexts: Vec<Context> = (1..=length)
+        .rev()
+        .map(|n| {
+            let context = Context::create(&rig.device, node).expect("a context");
+            assert_eq!(context.wait_from_gpu(&[(&fence, n)]), Ok(()));
+            let (va, bytes) = rig.write(&[copy(a.gpu_va() + 8 * (n - 1), a.gpu_va() + 8 * n, 8)]);
+            let job = context.submission().commands(va, bytes);
+            assert_eq!(job.signal(&fence, n + 1).submit(), Ok(()));
+            context
+        })
+        .collect();
+    let lock = a.lock2(0).expect("Lock2");
+    assert_eq!(lock.write(0, 0x1234_u64), Ok(()));
+    assert_eq!(fence.signal(1), Ok(()));
+    assert_eq!(fence.wait(length + 1, patience()), Ok(()));
+    assert_eq!(
+        lock.read::<u64>(usize::try_from(8 * length).expect("an offset")),
+        Ok(0x1234)
+    );
+    drop(contexts);
+}
+
+fn a_cpu_signal_comes_after_those_of_the_gpu() {
+    let rig = Rig::new();
+    let fence = rig.fence();
+    let (va, bytes) = rig.write(&[rig.wait_for_gate()]);
+    let job = rig.compute.submission().commands(va, bytes);
+    assert_eq!(job.signal(&fence, 5).submit(), Ok(()));
+    assert_eq!(fence.signal(5), Err(Status::INVALID_PARAMETER));
+    let start = Instant::now();
+    assert_eq!(fence.signal(10), Ok(()));
+    assert!(start.elapsed() < at_once(), "it waited");
+    assert_eq!(fence.signal(10), Err(Status::INVALID_PARAMETER));
+    assert_eq!(fence.value(), 0);
+    rig.open_gate();
+    assert_eq!(fence.wait(10, patience()), Ok(()));
+    rig.finish(&rig.compute);
+    assert_eq!(fence.value(), 10);
+    assert_eq!(fence.signal(11), Ok(()));
+    assert_eq!(fence.value(), 11);
+}
+
+fn many_threads_wait_for_many_values() {
+    let rig = Rig::new();
+    let fence = rig.fence();
+    let last = 64;
+    thread::scope(|scope| {
+        let threads: Vec<_> = (1..=last)
+            .map(|value| {
+                let (fence, device) = (&fence, &rig.device);
+                scope.spawn(move || {
+                    let result = match value % 3 {
+                        0 => fence.wait(value, patience()),
+                        1 => device
+                            .wait_from_cpu(&[(fence, value)], WaitFor::Any, patience())
+                            .map(|_| ()),
+                        _ => {
+                            let event = EventFd::new().expect("eventfd");
+                            fence
+                                .notify(value, event.as_fd())
+                                .map(|()| assert_eq!(event.read(), Ok(1)))
+                        }
+                    };
+                    assert_eq!(result, Ok(()));
+                    assert!(fence.value() >= value, "{} < {value}", fence.value());
+                })
+            })
+            .collect();
+        for value in 1..=last {
+            let signal = match value % 3 {
+                0 => fence.signal(value),
+                1 => rig.copy.signal_from_gpu(&[(&fence, value)]),
+                _ => rig.compute.signal_from_gpu(&[(&fence, value)]),
+            };
+            assert_eq!(signal, Ok(()));
+        }
+        for thread in threads {
+            thread.join().expect("a wait");
+        }
+    });
+    assert_eq!(fence.value(), last);
+}
+
+fn many_submissions_are_queued() {
+    let rig = Rig::new();
+    let fence = rig.fence();
+    let a = rig.system(PAGE);
+    rig.start(&rig.copy, &[rig.wait_for_gate()]);
+    // More than a chunk of the library's own commands has room for.
+    let count = 1000;
+    for n in 1..=count {
+        let (va, bytes) = rig.write(&[write(a.gpu_va(), n)]);
+        let job = rig.copy.submission().commands(va, bytes);
+        assert_eq!(job.signal(&fence, n).submit(), Ok(()), "{n}");
+    }
+    assert_eq!(fence.value(), 0);
+    rig.open_gate();
+    assert_eq!(fence.wait(count, patience()), Ok(()));
+    assert_eq!(read(&a, 0), count);
+}
+
+fn bad_fences_are_refused() {
+    let (rig, other) = (Rig::new(), Rig::new());
+    let (fence, foreign) = (rig.fence(), other.fence());
+    let parameter = Status::INVALID_PARAMETER;
+    let lost = MonitoredFence::create(&rig.device, MonitoredFence::LOST);
+    assert_eq!(lost.err(), Some(parameter));
+    let event = EventFd::new().expect("eventfd");
+    let too_many = vec![(&fence, 1); MAX_FENCES + 1];
+    for list in [
+        &[][..],
+        &[(&foreign, 1)],
+        &[(&fence, 1), (&foreign, 1)],
+        &too_many,
+    ] {
+        for how in [WaitFor::All, WaitFor::Any] {
+            let wait = rig.device.wait_from_cpu(list, how, Duration::ZERO);
+            assert_eq!(wait, Err(parameter));
+            let wait = rig.device.wait_from_cpu_async(list, how, event.as_fd());
+            assert_eq!(wait, Err(parameter));
+        }
+        assert_eq!(rig.copy.wait_from_gpu(list), Err(parameter));
+        assert_eq!(rig.copy.signal_from_gpu(list), Err(parameter));
+    }
+    // All or nothing.
+    let second = rig.fence();
+    let signals = rig.copy.signal_from_gpu(&[(&second, 1), (&fence, 0)]);
+    assert_eq!(signals, Err(parameter));
+    rig.finish(&rig.copy);
+    assert_eq!((fence.value(), second.value()), (0, 0));
+}
+
+fn bad_submissions_are_refused() {
+    let (rig, other) = (Rig::new(), Rig::new());
+    let (va, bytes) = rig.write(&[write(rig.gate.gpu_va(), 9)]);
+    let parameter = Err(Status::INVALID_PARAMETER);
+    for (name, va, bytes) in [
+        ("no address", 0, bytes),
+        ("address not aligned", va + 4, bytes),
+        ("no size", va, 0),
+        ("size not aligned", va, bytes - 4),
+        ("beyond the address space", 1 << 48, bytes),
+        ("over the end of it", (1 << 48) - 8, 16),
+        ("wrapping", u64::MAX - 7, 16),
+    ] {
+        assert_eq!(rig.copy.submit(va, bytes), parameter, "{name}");
+    }
+    let foreign = other.fence();
+    let job = rig.copy.submission().commands(va, bytes);
+    assert_eq!(job.signal(&foreign, 1).submit(), parameter);
+    let job = rig.copy.submission().commands(va, bytes);
+    assert_eq!(job.uses(&other.gate, Access::Read).submit(), parameter);
+    let dead = rig.system(PAGE);
+    assert_eq!(dead.destroy(DestroyFlags::empty()), Ok(()));
+    let job = rig.copy.submission().commands(va, bytes);
+    let result = job.uses(&dead, Access::Read).submit();
+    assert_eq!(result, Err(Status::INVALID_HANDLE));
+    rig.finish(&rig.copy);
+    assert_eq!(read(&rig.gate, 0), 0, "one of them ran");
+    let nodes = u32::try_from(rig.device.adapter().nodes().len()).expect("a count");
+    for node in [nodes, u32::MAX] {
+        let context = Context::create(&rig.device, node);
+        assert_eq!(context.err(), Some(Status::INVALID_PARAMETER));
+    }
+}
+
+fn bad_allocations_are_refused() {
+    let rig = Rig::new();
+    let adapter = rig.device.adapter();
+    let used = rig.vram_used();
+    for (name, size, segments, expected) in [
+        ("no size", 0, adapter.system(), Status::INVALID_PARAMETER),
+        (
+            "above 2^40",
+            (1 << 40) + 1,
+            adapter.system(),
+            Status::INVALID_PARAMETER,
+        ),
+        (
+            "overflowing",
+            u64::MAX,
+            adapter.system(),
+            Status::INVALID_PARAMETER,
+        ),
+        (
+            "no segment",
+            PAGE,
+            wddm::Placements::NONE,
+            Status::INVALID_PARAMETER,
+        ),
+        (
+            "no such segment",
+            PAGE,
+            wddm::Placements::from_bits(1 << 31),
+            Status::INVALID_PARAMETER,
+        ),
+        (
+            "more than all VRAM",
+            1 << 39,
+            adapter.vram(),
+            Status::GRAPHICS_NO_VIDEO_MEMORY,
+        ),
+    ] {
+        let desc = AllocationDesc::new(size, segments);
+        let result = Allocation::create(&rig.device, &desc);
+        assert_eq!(result.err(), Some(expected), "{name}");
+    }
+    assert_eq!(rig.vram_used(), used);
+    let odd = rig.system(PAGE + 1);
+    assert_eq!(odd.size(), 2 * PAGE);
+    let h = Handles::new();
+    for count in [0, MAX_ALLOCATIONS + 1] {
+        let descs = vec![h.desc(); count];
+        let created = h.process.create_allocation2(h.device, &descs, false);
+        assert_eq!(created, Err(Status::INVALID_PARAMETER), "{count}");
+    }
+    // All or nothing.
+    let bad = AllocationDesc {
+        size: 0,
+        ..h.desc()
+    };
+    let created = h
+        .process
+        .create_allocation2(h.device, &[h.desc(), bad], true);
+    assert_eq!(created, Err(Status::INVALID_PARAMETER));
+}
+
+fn addresses_are_read_only_to_the_program() {
+    let rig = Rig::new();
+    let fence = rig.fence();
+    assert_eq!(fence.signal(77), Ok(()));
+    let address = fence.value_pointer().addr() as u64;
+    let maps = fs::read_to_string("/proc/self/maps").expect("maps");
+    let line = maps
+        .lines()
+        .find(|line| {
+            let (range, _) = line.split_once(' ').expect("a range");
+            let (start, end) = range.split_once('-').expect("a range");
+            let hex = |text| u64::from_str_radix(text, 16).expect("an address");
+            (hex(start)..hex(end)).contains(&address)
+        })
+        .expect("a mapping");
+    assert!(line.contains(" r--s "), "{line}");
+    // The GPU sees the same value.
+    let a = rig.system(PAGE);
+    rig.start(&rig.copy, &[copy(fence.gpu_va(), a.gpu_va(), 8)]);
+    rig.finish(&rig.copy);
+    assert_eq!(read(&a, 0), 77);
+}
+
+fn stale_handles_name_nothing() {
+    let h = Handles::new();
+    let p = &h.process;
+    let context = p.create_context_virtual(h.device, 0).expect("a context");
+    let fence = p
+        .create_synchronization_object2(h.device, 0)
+        .expect("a fence");
+    let (_, list) = h.allocations(1, false);
+    let allocation = list[0];
+    assert_eq!(p.destroy_context(context), Ok(()));
+    assert_eq!(p.destroy_synchronization_object(fence), Ok(()));
+    assert_eq!(p.destroy_allocation2(h.device, None, &list, 0), Ok(()));
+    // Others take their place.
+    let _others = (
+        p.create_context_virtual(h.device, 0).expect("a context"),
+        p.create_synchronization_object2(h.device, 0)
+            .expect("a fence"),
+        h.allocations(600, false),
+    );
+    for context in [context, Handle::from_value(0), Handle::from_value(u32::MAX)] {
+        let handle = Err(Status::INVALID_HANDLE);
+        assert_eq!(p.submit_command(context, 1 << 20, 8), handle);
+        assert_eq!(p.destroy_context(context), handle);
+        assert_eq!(
+            p.signal_synchronization_object_from_gpu(context, &[(fence, 1)]),
+            handle
+        );
+    }
+    let handle = Err(Status::INVALID_HANDLE);
+    assert_eq!(
+        p.signal_synchronization_object_from_cpu(h.device, fence, 1),
+        handle
+    );
+    assert_eq!(p.destroy_synchronization_object(fence), handle);
+    let wait = |fence| {
+        p.wait_for_synchronization_object_from_cpu(h.device, &[(fence, 0)], WaitFor::All, None)
+    };
+    assert_eq!(wait(fence), handle);
+    assert_eq!(
+        p.lock2(h.device, allocation, 0).err(),
+        Some(Status::INVALID_HANDLE)
+    );
+    assert_eq!(p.unlock2(h.device, allocation), handle);
+    assert_eq!(
+        p.gpu_va(h.device, allocation).err(),
+        Some(Status::INVALID_HANDLE)
+    );
+    assert_eq!(p.destroy_device(h.device), Ok(()));
+    assert_eq!(p.destroy_device(h.device), handle);
+    assert_eq!(p.close_adapter(h.adapter), Ok(()));
+    assert_eq!(
+        p.create_device(h.adapter).err(),
+        Some(Status::INVALID_HANDLE)
+    );
+}
+
+fn handles_of_other_types_and_devices_are_refused() {
+    let h = Handles::new();
+    let p = &h.process;
+    let other = p.create_device(h.adapter).expect("a device");
+    let fence = p
+        .create_synchronization_object2(h.device, 0)
+        .expect("a fence");
+    let context = p.create_context_virtual(other, 0).expect("a context");
+    let (resource, list) = h.allocations(1, true);
+    let resource = resource.expect("a resource");
+    let mismatch = Err(Status::OBJECT_TYPE_MISMATCH);
+    for device in [h.adapter, fence, context, list[0], resource] {
+        assert_eq!(p.destroy_device(device), mismatch);
+        assert_eq!(
+            p.get_device_state(device).err(),
+            Some(Status::OBJECT_TYPE_MISMATCH)
+        );
+        assert_eq!(p.unlock2(device, list[0]), mismatch);
+    }
+    for context in [h.adapter, h.device, fence, list[0], resource] {
+        assert_eq!(p.submit_command(context, 1 << 20, 8), mismatch);
+        assert_eq!(p.destroy_context(context), mismatch);
+    }
+    for allocation in [h.adapter, h.device, fence, context, resource] {
+        assert_eq!(p.unlock2(h.device, allocation), mismatch);
+    }
+    for fence in [h.adapter, h.device, context, list[0], resource] {
+        assert_eq!(p.destroy_synchronization_object(fence), mismatch);
+        assert_eq!(
+            p.signal_synchronization_object_from_cpu(h.device, fence, 1),
+            mismatch
+        );
+    }
+    assert_eq!(p.close_adapter(h.device), mismatch);
+    // Right types, wrong device.
+    let parameter = Err(Status::INVALID_PARAMETER);
+    assert_eq!(p.unlock2(other, list[0]), parameter);
+    assert_eq!(
+        p.lock2(other, list[0], 0).err(),
+        Some(Status::INVALID_PARAMETER)
+    );
+    assert_eq!(
+        p.signal_synchronization_object_from_cpu(other, fence, 1),
+        parameter
+    );
+    assert_eq!(
+        p.signal_synchronization_object_from_gpu(context, &[(fence, 1)]),
+        parameter
+    );
+    assert_eq!(
+        p.wait_for_synchronization_object_from_gpu(context, &[(fence, 1)]),
+        parameter
+    );
+    let wait = p.wait_for_synchronization_object_from_cpu(other, &[(fence, 0)], WaitFor::Any, None);
+    assert_eq!(wait, parameter);
+    // Nothing has changed.
+    h.expect(&list, true);
+    assert_eq!(p.fence(fence).expect("the fence").value(), 0);
+    assert_eq!(
+        p.signal_synchronization_object_from_cpu(h.device, fence, 1),
+        Ok(())
+    );
+    let wait =
+        p.wait_for_synchronization_object_from_cpu(h.device, &[(fence, 1)], WaitFor::All, None);
+    assert_eq!(wait, Ok(()));
+}
+
+fn a_destroyed_device_takes_everything_with_it() {
+    let h = Handles::new();
+    let p = &h.process;
+    let adapter = p.adapter(h.adapter).expect("the adapter");
+    let used = vram_used(&adapter);
+    let survivor = p.create_device(h.adapter).expect("a device");
+    let context = p.create_context_virtual(h.device, 0).expect("a context");
+    let fence = p
+        .create_synchronization_object2(h.device, 0)
+        .expect("a fence");
+    let desc = AllocationDesc::new(1 << 20, adapter.vram());
+    let list = p
+        .create_allocation2(h.device, &[desc; 4], true)
+        .expect("allocations");
+    // Work that nobody will ever let go.
+    let waits = [(fence, 1)];
+    assert_eq!(
+        p.wait_for_synchronization_object_from_gpu(context, &waits),
+        Ok(())
+    );
+    assert_eq!(
+        p.signal_synchronization_object_from_gpu(context, &[(fence, 9)]),
+        Ok(())
+    );
+    thread::scope(|scope| {
+        let wait = scope.spawn(|| {
+            p.wait_for_synchronization_object_from_cpu(h.device, &waits, WaitFor::All, None)
+        });
+        thread::sleep(Duration::from_millis(50));
+        assert!(!wait.is_finished());
+        assert_eq!(p.destroy_device(h.device), Ok(()));
+        assert_eq!(wait.join().expect("a result"), Err(Status::INVALID_HANDLE));
+    });
+    assert_eq!(vram_used(&adapter), used);
+    let handle = Status::INVALID_HANDLE;
+    assert_eq!(p.submit_command(context, 1 << 20, 8), Err(handle));
+    assert_eq!(p.fence(fence).err(), Some(handle));
+    for allocation in &list.allocations {
+        assert_eq!(p.gpu_va(survivor, *allocation).err(), Some(handle));
+    }
+    assert_eq!(p.get_device_state(survivor), Ok(DeviceState::Active));
+    // The same for who holds the objects themselves.
+    let rig = Rig::on(&adapter);
+    rig.device.destroy();
+    rig.device.destroy();
+    assert_eq!(rig.device.state(), DeviceState::Destroyed);
+    assert_eq!(rig.gate.lock2(0).err(), Some(handle));
+    assert_eq!(rig.copy.submit(1 << 20, 8), Err(handle));
+    assert_eq!(MonitoredFence::create(&rig.device, 0).err(), Some(handle));
+    // The running job is waited for, and its memory is its own until then.
+    let rig = Rig::on(&adapter);
+    let b = rig.vram(1 << 20);
+    let gate = rig.gate.lock2(0).expect("Lock2");
+    rig.start(
+        &rig.copy,
+        &[rig.wait_for_gate(), fill(3, b.gpu_va(), b.size())],
+    );
+    thread::scope(|scope| {
+        // Started, so that it is not cancelled.
+        thread::sleep(Duration::from_millis(50));
+        let destroy = scope.spawn(|| rig.device.destroy());
+        thread::sleep(Duration::from_millis(50));
+        assert!(!destroy.is_finished(), "it did not wait");
+        assert!(vram_used(&adapter) >= used + (1 << 20));
+        assert_eq!(gate.write(0, 1_u64), Ok(()));
+        destroy.join().expect("an end");
+    });
+    assert_eq!(vram_used(&adapter), used);
+}
+
+fn a_destroyed_context_drops_what_waits() {
+    let rig = Rig::new();
+    let (fence, gone, done) = (rig.fence(), rig.fence(), rig.fence());
+    let a = rig.vram(1 << 20);
+    let used = rig.vram_used();
+    // Goes on to its end, since the kernel has it.
+    let (va, bytes) = rig.write(&[rig.wait_for_gate()]);
+    let job = rig.compute.submission().commands(va, bytes);
+    assert_eq!(job.signal(&done, 1).submit(), Ok(()));
+    // Does not.
+    assert_eq!(rig.compute.wait_from_gpu(&[(&fence, 1)]), Ok(()));
+    let (va, bytes) = rig.write(&[fill(1, a.gpu_va(), a.size())]);
+    let job = rig.compute.submission().commands(va, bytes);
+    let job = job.uses(&a, Access::Write).signal(&gone, 1);
+    assert_eq!(job.submit(), Ok(()));
+    thread::scope(|scope| {
+        let map = scope.spawn(|| a.map(MapMode::Read, MapFlags::empty()).map(|m| m.read(0)));
+        thread::sleep(Duration::from_millis(30));
+        rig.compute.destroy();
+        let result = rig.compute.submit(va, bytes);
+        assert_eq!(result, Err(Status::INVALID_HANDLE));
+        rig.open_gate();
+        assert_eq!(map.join().expect("a result"), Ok(Ok(0_u64)));
+    });
+    assert_eq!(done.wait(1, patience()), Ok(()));
+    assert_eq!(fence.signal(1), Ok(()));
+    assert_eq!(
+        gone.wait(1, Duration::from_millis(50)),
+        Err(Status::TIMEOUT)
+    );
+    assert_eq!(rig.device.state(), DeviceState::Active);
+    drop(a);
+    eventually("the memory is free", || rig.vram_used() == used - (1 << 20));
+}
+
+fn a_destroyed_fence_lets_go_of_who_waits() {
+    let rig = Rig::new();
+    let (fence, other) = (rig.fence(), rig.fence());
+    let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("eventfd");
+    let both = [(&fence, 1), (&other, 1)];
+    let registered = rig
+        .device
+        .wait_from_cpu_async(&both, WaitFor::All, event.as_fd());
+    assert_eq!(registered, Ok(()));
+    assert_eq!(rig.copy.wait_from_gpu(&[(&fence, 1)]), Ok(()));
+    assert_eq!(rig.copy.signal_from_gpu(&[(&other, 1)]), Ok(()));
+    thread::scope(|scope| {
+        let wait = scope.spawn(|| fence.wait(1, patience()));
+        thread::sleep(Duration::from_millis(30));
+        fence.destroy();
+        assert_eq!(wait.join().expect("a result"), Err(Status::INVALID_HANDLE));
+    });
+    assert_eq!(other.wait(1, patience()), Ok(()), "the context goes on");
+    assert_eq!(count(&event), 1);
+    let handle = Err(Status::INVALID_HANDLE);
+    assert_eq!(fence.signal(1), handle);
+    assert_eq!(fence.wait(0, patience()), handle);
+    assert_eq!(rig.copy.wait_from_gpu(&[(&fence, 1)]), handle);
+    assert_eq!(rig.copy.signal_from_gpu(&[(&fence, 1)]), handle);
+    rig.finish(&rig.copy);
+}
+
+fn nothing_is_left_behind() {
+    let adapter = Adapter::open_first().expect("an adapter");
+    let files = || fs::read_dir("/proc/self/fd").expect("descriptors").count();
+    let mappings = || {
+        let maps = fs::read_to_string("/proc/self/maps").expect("maps");
+        maps.lines().filter(|line| line.contains("/dri/")).count()
+    };
+    let threads = || fs::read_dir("/proc/self/task").expect("threads").count();
+    let round = || {
+        let rig = Rig::on(&adapter);
+        let fence = rig.fence();
+        let a = rig.vram(1 << 20);
+        let (va, bytes) = rig.write(&[fill(2, a.gpu_va(), a.size())]);
+        let job = rig.copy.submission().commands(va, bytes);
+        let job = job.uses(&a, Access::Write).signal(&fence, 1);
+        assert_eq!(job.submit(), Ok(()));
+        drop(fence);
+        drop(a);
+    };
+    round();
+    let before = (files(), mappings(), threads(), vram_used(&adapter));
+    // A range of addresses for each would be gone long before the end.
+    for _ in 0..300 {
+        round();
+    }
+    assert_eq!(
+        (files(), mappings(), threads(), vram_used(&adapter)),
+        before
+    );
+    let first = Rig::on(&adapter).gate.gpu_va();
+    round();
+    assert_eq!(Rig::on(&adapter).gate.gpu_va(), first, "addresses are lost");
+}
+
+fn waits_end_with_the_process() {
+    let rig: &'static Rig = Box::leak(Box::new(Rig::new()));
+    let fence: &'static MonitoredFence = Box::leak(Box::new(rig.fence()));
+    let a: &'static Allocation = Box::leak(Box::new(rig.vram(PAGE)));
+    rig.start(&rig.copy, &[rig.wait_for_gate()]);
+    let waiting = [
+        thread::spawn(|| fence.wait(1, Duration::MAX)),
+        thread::spawn(|| a.destroy(DestroyFlags::SYNCHRONOUS)),
+    ];
+    thread::sleep(Duration::from_millis(50));
+    assert!(waiting.iter().all(|thread| !thread.is_finished()));
+    // The end of the process kills the threads; one that cannot be killed would keep it.
+    let _ = io::Write::flush(&mut io::stdout());
+}

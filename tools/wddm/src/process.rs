@@ -1,0 +1,637 @@
+// SPDX-License-Identifier: MIT
+
+//! A process: all objects by their handles, as the D3DKMT interface names them.
+//!
+//! This is what a C interface is made of: each method is one D3DKMT call without its structure,
+//! takes [`Handle`]s, and checks what the types of [`crate::Device`], [`crate::Allocation`] and the
+//! others check at compile time. What a call does is said there.
+//!
+//! - A handle that names nothing, or not any more, is INVALID_HANDLE; one that names an object of
+//!   another type is OBJECT_TYPE_MISMATCH; an object of another device is INVALID_PARAMETER.
+//! - Destroying an adapter or a device takes the handles of what belongs to it away, too.
+//! - A **resource** is a name for several allocations that are created and destroyed together.
+//!
+//! No lock is held while a call does its work, so that calls on different objects, and waits, go on
+//! side by side. A call whose object is destroyed meanwhile fails as if it had come later.
+
+use std::{
+    os::fd::BorrowedFd,
+    sync::{Arc, Mutex},
+};
+
+use libskua::{Deadline, Mapping};
+
+use crate::{
+    adapter::{Adapter, Luid},
+    allocation::{Allocation, AllocationDesc, DestroyFlags},
+    context::Context,
+    device::{Device, DeviceState},
+    fence::{MonitoredFence, WaitFor, MAX_FENCES},
+    handle::{Handle, HandleTable},
+    lock,
+    status::{Result, Status},
+};
+
+/// Most allocations of one creation or destruction (`D3DKMT_CREATEALLOCATION_MAX`).
+pub const MAX_ALLOCATIONS: usize = 1024;
+
+#[derive(Clone, Debug)]
+enum Object {
+    Adapter(Adapter),
+    Device {
+        adapter: Handle,
+        device: Device,
+    },
+    Context {
+        device: Handle,
+        context: Arc<Context>,
+    },
+    Allocation {
+        device: Handle,
+        resource: Option<Handle>,
+        allocation: Arc<Allocation>,
+    },
+    Resource {
+        device: Handle,
+        allocations: Vec<Handle>,
+    },
+    Fence {
+        device: Handle,
+        fence: Arc<MonitoredFence>,
+    },
+}
+
+impl Object {
+    /// The object whose end is its end.
+    const fn parent(&self) -> Option<Handle> {
+        match self {
+            Self::Adapter(_) => None,
+            Self::Device { adapter, .. } => Some(*adapter),
+            Self::Context { device, .. }
+            | Self::Allocation { device, .. }
+            | Self::Resource { device, .. }
+            | Self::Fence { device, .. } => Some(*device),
+        }
+    }
+}
+
+/// What is asked for an object of another type.
+const MISMATCH: Result<()> = Err(Status::OBJECT_TYPE_MISMATCH);
+
+/// The objects of a process.
+///
+/// ```no_run
+/// # use wddm::{AllocationDesc, DestroyFlags, Process, Status};
+/// let process = Process::new();
+/// let luid = Process::enum_adapters()?[0];
+/// let adapter = process.open_adapter_from_luid(luid)?;
+/// let device = process.create_device(adapter)?;
+/// let desc = AllocationDesc::new(4096, process.adapter(adapter)?.system());
+/// let created = process.create_allocation2(device, &[desc], false)?;
+/// let allocation = created.allocations[0];
+/// process.lock2(device, allocation, 0)?.write(0, 1_u32)?;
+/// process.unlock2(device, allocation)?;
+/// process.destroy_allocation2(device, None, &[allocation], 0)?;
+/// assert_eq!(process.unlock2(device, allocation), Err(Status::INVALID_HANDLE));
+/// # Ok::<(), Status>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Process {
+    table: Mutex<HandleTable<Object>>,
+}
+
+/// What [`Process::create_allocation2`] creates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreatedAllocations {
+    /// The resource, if one was asked for.
+    pub resource: Option<Handle>,
+    /// The allocations, in the order of their descriptions.
+    pub allocations: Vec<Handle>,
+}
+
+macro_rules! getter {
+    ($name:ident, $type:ty, $pattern:pat => $value:expr) => {
+        fn $name(&self, handle: Handle) -> Result<$type> {
+            match lock(&self.table).get(handle)? {
+                $pattern => Ok($value),
+                _ => Err(Status::OBJECT_TYPE_MISMATCH),
+            }
+        }
+    };
+}
+
+impl Process {
+    /// A process with no objects.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    getter!(get_device, Device, Object::Device { device, .. } => device.clone());
+    getter!(get_context, Arc<Context>, Object::Context { context, .. } => context.clone());
+    getter!(get_fence, Arc<MonitoredFence>, Object::Fence { fence, .. } => fence.clone());
+
+    /// An allocation of a device.
+    fn get_allocation(&self, device: Handle, handle: Handle) -> Result<Arc<Allocation>> {
+        let table = lock(&self.table);
+        Self::expect_device(&table, device)?;
+        match table.get(handle)? {
+            Object::Allocation {
+                device: owner,
+                allocation,
+                ..
+            } => {
+                if *owner != device {
+                    return Err(Status::INVALID_PARAMETER);
+                }
+                Ok(allocation.clone())
+            }
+            _ => Err(Status::OBJECT_TYPE_MISMATCH),
+        }
+    }
+
+    fn expect_device(table: &HandleTable<Object>, handle: Handle) -> Result<()> {
+        match table.get(handle)? {
+            Object::Device { .. } => Ok(()),
+            _ => MISMATCH,
+        }
+    }
+
+    /// Names a child of a device, unless the device is gone by now.
+    fn insert(&self, object: Object) -> Result<Handle> {
+        let mut table = lock(&self.table);
+        if let Some(parent) = object.parent() {
+            table.get(parent)?;
+        }
+        table.insert(object)
+    }
+
+    /// Takes the handles of an object and its children; the objects are the caller's to drop, with
+    /// no lock held.
+    fn take(table: &mut HandleTable<Object>, handle: Handle) -> Result<Vec<Object>> {
+        let mut taken = vec![table.remove(handle)?];
+        let mut parents = vec![handle];
+        while let Some(parent) = parents.pop() {
+            let children: Vec<Handle> = table
+                .iter()
+                .filter(|(_, object)| object.parent() == Some(parent))
+                .map(|(handle, _)| handle)
+                .collect();
+            for child in children {
+                taken.push(table.remove(child)?);
+                parents.push(child);
+            }
+        }
+        Ok(taken)
+    }
+
+    // Adapters
+
+    /// The adapters of the machine (`D3DKMTEnumAdapters2`).
+    ///
+    /// # Errors
+    ///
+    /// As [`Adapter::enumerate`].
+    pub fn enum_adapters() -> Result<Vec<Luid>> {
+        Ok(Adapter::enumerate()?.iter().map(|a| a.luid).collect())
+    }
+
+    /// `D3DKMTOpenAdapterFromLuid`. Each call opens the adapter anew.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if there is none with this LUID; as [`crate::AdapterInfo::open`].
+    pub fn open_adapter_from_luid(&self, luid: Luid) -> Result<Handle> {
+        let adapters = Adapter::enumerate()?;
+        let info = adapters.iter().find(|a| a.luid == luid);
+        let adapter = info.ok_or(Status::INVALID_PARAMETER)?.open()?;
+        self.insert(Object::Adapter(adapter))
+    }
+
+    /// The adapter with a handle, for what is asked of it.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_HANDLE, OBJECT_TYPE_MISMATCH.
+    pub fn adapter(&self, handle: Handle) -> Result<Adapter> {
+        match lock(&self.table).get(handle)? {
+            Object::Adapter(adapter) => Ok(adapter.clone()),
+            _ => Err(Status::OBJECT_TYPE_MISMATCH),
+        }
+    }
+
+    /// `D3DKMTCloseAdapter`; destroys its devices.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_HANDLE, OBJECT_TYPE_MISMATCH.
+    pub fn close_adapter(&self, handle: Handle) -> Result<()> {
+        let taken = {
+            let mut table = lock(&self.table);
+            let Object::Adapter(_) = table.get(handle)? else {
+                return MISMATCH;
+            };
+            Self::take(&mut table, handle)?
+        };
+        Self::end(&taken);
+        Ok(())
+    }
+
+    /// Ends the devices among objects whose handles were taken.
+    fn end(taken: &[Object]) {
+        for object in taken {
+            if let Object::Device { device, .. } = object {
+                device.destroy();
+            }
+        }
+    }
+
+    // Devices
+
+    /// `D3DKMTCreateDevice`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::create`].
+    pub fn create_device(&self, adapter: Handle) -> Result<Handle> {
+        let device = Device::create(&self.adapter(adapter)?)?;
+        self.insert(Object::Device { adapter, device })
+    }
+
+    /// `D3DKMTDestroyDevice`; destroys all that belongs to it.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_HANDLE, OBJECT_TYPE_MISMATCH.
+    pub fn destroy_device(&self, handle: Handle) -> Result<()> {
+        let taken = {
+            let mut table = lock(&self.table);
+            Self::expect_device(&table, handle)?;
+            Self::take(&mut table, handle)?
+        };
+        Self::end(&taken);
+        Ok(())
+    }
+
+    /// `D3DKMTGetDeviceState`.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_HANDLE, OBJECT_TYPE_MISMATCH.
+    pub fn get_device_state(&self, device: Handle) -> Result<DeviceState> {
+        Ok(self.get_device(device)?.state())
+    }
+
+    // Contexts
+
+    /// `D3DKMTCreateContextVirtual`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::create`].
+    pub fn create_context_virtual(&self, device: Handle, node: u32) -> Result<Handle> {
+        let context = Arc::new(Context::create(&self.get_device(device)?, node)?);
+        self.insert(Object::Context { device, context })
+    }
+
+    /// `D3DKMTDestroyContext`.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_HANDLE, OBJECT_TYPE_MISMATCH.
+    pub fn destroy_context(&self, handle: Handle) -> Result<()> {
+        let context = self.get_context(handle)?;
+        // Another thread may have been faster.
+        let object = lock(&self.table).remove(handle)?;
+        context.destroy();
+        drop(object);
+        Ok(())
+    }
+
+    /// `D3DKMTSubmitCommand`.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Submission::submit`].
+    pub fn submit_command(&self, context: Handle, va: u64, bytes: u32) -> Result<()> {
+        self.get_context(context)?.submit(va, bytes)
+    }
+
+    // Allocations
+
+    /// `D3DKMTCreateAllocation2`: all or none of them.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if there are none or more than [`MAX_ALLOCATIONS`]; as
+    /// [`Allocation::create`].
+    pub fn create_allocation2(
+        &self,
+        device: Handle,
+        descs: &[AllocationDesc],
+        create_resource: bool,
+    ) -> Result<CreatedAllocations> {
+        let owner = self.get_device(device)?;
+        if descs.is_empty() || descs.len() > MAX_ALLOCATIONS {
+            return Err(Status::INVALID_PARAMETER);
+        }
+        let created = descs
+            .iter()
+            .map(|desc| Ok(Arc::new(Allocation::create(&owner, desc)?)))
+            .collect::<Result<Vec<_>>>()?;
+        let mut table = lock(&self.table);
+        Self::expect_device(&table, device)?;
+        let mut handles = Vec::with_capacity(created.len());
+        let named = Self::name(&mut table, device, &created, create_resource, &mut handles);
+        if named.is_err() {
+            for handle in handles {
+                // `created` holds it: nothing is destroyed with the lock held.
+                let _ = table.remove(handle);
+            }
+            drop(table);
+            return Err(named.err().unwrap_or(Status::UNSUCCESSFUL));
+        }
+        Ok(CreatedAllocations {
+            resource: named?,
+            allocations: handles,
+        })
+    }
+
+    /// Names new allocations, and their resource. What got a name before an error is in `handles`.
+    fn name(
+        table: &mut HandleTable<Object>,
+        device: Handle,
+        created: &[Arc<Allocation>],
+        create_resource: bool,
+        handles: &mut Vec<Handle>,
+    ) -> Result<Option<Handle>> {
+        let resource = if create_resource {
+            Some(table.insert(Object::Resource {
+                device,
+                allocations: Vec::new(),
+            })?)
+        } else {
+            None
+        };
+        for allocation in created {
+            let handle = table.insert(Object::Allocation {
+                device,
+                resource,
+                allocation: allocation.clone(),
+            });
+            match handle {
+                Ok(handle) => handles.push(handle),
+                Err(status) => {
+                    if let Some(resource) = resource {
+                        let _ = table.remove(resource);
+                    }
+                    return Err(status);
+                }
+            }
+        }
+        if let Some(resource) = resource {
+            if let Ok(Object::Resource { allocations, .. }) = table.get_mut(resource) {
+                allocations.clone_from(handles);
+            }
+        }
+        Ok(resource)
+    }
+
+    /// `D3DKMTDestroyAllocation2`: a resource with all its allocations, or a list of allocations
+    /// that belong to no resource or all to the same; all or none of them.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if a bit of `flags` has no meaning, both or none of the two are given, the
+    /// list is longer than [`MAX_ALLOCATIONS`], names one twice, one of another device, or ones of
+    /// different resources; INVALID_HANDLE, OBJECT_TYPE_MISMATCH.
+    pub fn destroy_allocation2(
+        &self,
+        device: Handle,
+        resource: Option<Handle>,
+        allocations: &[Handle],
+        flags: u32,
+    ) -> Result<()> {
+        let flags = DestroyFlags::from_bits(flags).ok_or(Status::INVALID_PARAMETER)?;
+        let taken = {
+            let mut table = lock(&self.table);
+            Self::expect_device(&table, device)?;
+            let list = Self::to_destroy(&table, device, resource, allocations)?;
+            if let Some(resource) = resource {
+                table.remove(resource)?;
+            }
+            let mut taken = Vec::with_capacity(list.len());
+            for handle in list {
+                if let Object::Allocation {
+                    allocation,
+                    resource,
+                    ..
+                } = table.remove(handle)?
+                {
+                    if let Some(resource) = resource {
+                        if let Ok(Object::Resource { allocations, .. }) = table.get_mut(resource) {
+                            allocations.retain(|other| *other != handle);
+                        }
+                    }
+                    taken.push(allocation);
+                }
+            }
+            taken
+        };
+        let mut result = Ok(());
+        for allocation in taken {
+            // What fails is the wait of a synchronous one: the others are destroyed all the same.
+            result = result.and(allocation.destroy(flags));
+        }
+        result
+    }
+
+    /// What a destroy means, checked; nothing is changed.
+    fn to_destroy(
+        table: &HandleTable<Object>,
+        device: Handle,
+        resource: Option<Handle>,
+        list: &[Handle],
+    ) -> Result<Vec<Handle>> {
+        if let Some(resource) = resource {
+            if !list.is_empty() {
+                return Err(Status::INVALID_PARAMETER);
+            }
+            return match table.get(resource)? {
+                Object::Resource {
+                    device: owner,
+                    allocations,
+                } if *owner == device => Ok(allocations.clone()),
+                Object::Resource { .. } => Err(Status::INVALID_PARAMETER),
+                _ => Err(Status::OBJECT_TYPE_MISMATCH),
+            };
+        }
+        if list.is_empty() || list.len() > MAX_ALLOCATIONS {
+            return Err(Status::INVALID_PARAMETER);
+        }
+        let mut sorted = list.to_vec();
+        sorted.sort_unstable();
+        if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(Status::INVALID_PARAMETER);
+        }
+        let mut of = None;
+        for handle in list {
+            let Object::Allocation {
+                device: owner,
+                resource,
+                ..
+            } = table.get(*handle)?
+            else {
+                return Err(Status::OBJECT_TYPE_MISMATCH);
+            };
+            if *owner != device || *of.get_or_insert(*resource) != *resource {
+                return Err(Status::INVALID_PARAMETER);
+            }
+        }
+        Ok(list.to_vec())
+    }
+
+    /// `D3DKMTLock2`.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if it is another device's; as [`Allocation::lock2`].
+    pub fn lock2(&self, device: Handle, allocation: Handle, flags: u32) -> Result<Arc<Mapping>> {
+        self.get_allocation(device, allocation)?.lock2(flags)
+    }
+
+    /// `D3DKMTUnlock2`.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if it is another device's; as [`Allocation::unlock2`].
+    pub fn unlock2(&self, device: Handle, allocation: Handle) -> Result<()> {
+        self.get_allocation(device, allocation)?.unlock2()
+    }
+
+    /// The GPU virtual address of an allocation.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if it is another device's; INVALID_HANDLE, OBJECT_TYPE_MISMATCH.
+    pub fn gpu_va(&self, device: Handle, allocation: Handle) -> Result<u64> {
+        Ok(self.get_allocation(device, allocation)?.gpu_va())
+    }
+
+    // Fences
+
+    /// `D3DKMTCreateSynchronizationObject2` of a monitored fence.
+    ///
+    /// # Errors
+    ///
+    /// As [`MonitoredFence::create`].
+    pub fn create_synchronization_object2(&self, device: Handle, initial: u64) -> Result<Handle> {
+        let fence = Arc::new(MonitoredFence::create(&self.get_device(device)?, initial)?);
+        self.insert(Object::Fence { device, fence })
+    }
+
+    /// `D3DKMTDestroySynchronizationObject`.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_HANDLE, OBJECT_TYPE_MISMATCH.
+    pub fn destroy_synchronization_object(&self, handle: Handle) -> Result<()> {
+        let fence = self.get_fence(handle)?;
+        // Another thread may have been faster.
+        let object = lock(&self.table).remove(handle)?;
+        fence.destroy();
+        drop(object);
+        Ok(())
+    }
+
+    /// The fence with a handle, for its value and its addresses.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_HANDLE, OBJECT_TYPE_MISMATCH.
+    pub fn fence(&self, handle: Handle) -> Result<Arc<MonitoredFence>> {
+        self.get_fence(handle)
+    }
+
+    fn fences(&self, list: &[(Handle, u64)]) -> Result<Vec<(Arc<MonitoredFence>, u64)>> {
+        if list.is_empty() || list.len() > MAX_FENCES {
+            return Err(Status::INVALID_PARAMETER);
+        }
+        list.iter()
+            .map(|(handle, value)| Ok((self.get_fence(*handle)?, *value)))
+            .collect()
+    }
+
+    /// `D3DKMTSignalSynchronizationObjectFromCpu` of one fence.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if it is another device's; as [`MonitoredFence::signal`].
+    pub fn signal_synchronization_object_from_cpu(
+        &self,
+        device: Handle,
+        fence: Handle,
+        value: u64,
+    ) -> Result<()> {
+        let device = self.get_device(device)?;
+        let fence = self.get_fence(fence)?;
+        if *fence.device() != device {
+            return Err(Status::INVALID_PARAMETER);
+        }
+        fence.signal(value)
+    }
+
+    /// `D3DKMTWaitForSynchronizationObjectFromCpu`: sleeps, or, with an eventfd, returns at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::wait_from_cpu`] and [`Device::wait_from_cpu_async`].
+    pub fn wait_for_synchronization_object_from_cpu(
+        &self,
+        device: Handle,
+        waits: &[(Handle, u64)],
+        how: WaitFor,
+        event: Option<BorrowedFd<'_>>,
+    ) -> Result<()> {
+        let device = self.get_device(device)?;
+        let fences = self.fences(waits)?;
+        let waits: Vec<_> = fences.iter().map(|(f, value)| (&**f, *value)).collect();
+        match event {
+            Some(event) => device.wait_from_cpu_async(&waits, how, event),
+            None => device
+                .wait_from_cpu(&waits, how, Deadline::NEVER)
+                .map(|_| ()),
+        }
+    }
+
+    /// `D3DKMTSignalSynchronizationObjectFromGpu`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::signal_from_gpu`].
+    pub fn signal_synchronization_object_from_gpu(
+        &self,
+        context: Handle,
+        signals: &[(Handle, u64)],
+    ) -> Result<()> {
+        let context = self.get_context(context)?;
+        let fences = self.fences(signals)?;
+        let signals: Vec<_> = fences.iter().map(|(f, value)| (&**f, *value)).collect();
+        context.signal_from_gpu(&signals)
+    }
+
+    /// `D3DKMTWaitForSynchronizationObjectFromGpu`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::wait_from_gpu`].
+    pub fn wait_for_synchronization_object_from_gpu(
+        &self,
+        context: Handle,
+        waits: &[(Handle, u64)],
+    ) -> Result<()> {
+        let context = self.get_context(context)?;
+        let fences = self.fences(waits)?;
+        let waits: Vec<_> = fences.iter().map(|(f, value)| (&**f, *value)).collect();
+        context.wait_from_gpu(&waits)
+    }
+}
