@@ -62,7 +62,7 @@ pub struct Row {
 pub enum Repeats {
     /// Not at all.
     Exactly,
-    /// By a hundredth: where the kernel put things decides about a few instructions.
+    /// By about a hundredth: where the kernel put things decides about a few instructions.
     Nearly,
     /// Something of it depends on when the device, which is a process of the host, gets to its work.
     Roughly,

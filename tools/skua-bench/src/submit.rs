@@ -113,11 +113,12 @@ fn counted(rig: &mut Rig, shape: Shape, report: &mut Report) -> Result<()> {
 
 /// What the kernel's trace shows.
 fn traced(rig: &mut Rig, trace: &Trace, shape: Shape, report: &mut Report) -> Result<()> {
+    let recorder = trace.enable()?;
     let (mut ioctls, mut later) = (Activity::default(), Activity::default());
     for _ in 0..TRACED {
         let mut batch = rig.batch(shape)?;
-        ioctls.add(&trace.record(|| rig.submit(&mut batch))?.0);
-        later.add(&trace.record(|| rig.finish())?.0);
+        ioctls.add(&recorder.record(|| rig.submit(&mut batch))?.0);
+        later.add(&recorder.record(|| rig.finish())?.0);
     }
     let units = shape.buffers() * TRACED as u64;
     let name = |row: &str| format!("submit.{}.{row}", shape.name());

@@ -3,8 +3,9 @@
 //! Counting by the kernel's trace events: system calls, allocations, wake-ups.
 //!
 //! These come from the kernel's own trace points, not from the code that is measured. They are
-//! recorded in a trace instance of our own, so that nobody's tracing is disturbed. Tracing costs
-//! instructions: nothing is counted by [`crate::clock`] meanwhile.
+//! recorded in a trace instance of our own, so that nobody's tracing is disturbed. An event that is
+//! enabled costs instructions, recorded or not: while a [`Recorder`] is there, nothing is counted by
+//! [`crate::clock`].
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,12 +30,19 @@ const EVENTS: &[&str] = &[
 /// The number of ioctl(), in x86-64's table and in that of other architectures.
 const IOCTL: i64 = if cfg!(target_arch = "x86_64") { 16 } else { 29 };
 
-/// The trace; nothing is recorded before [`Trace::record`].
+/// The trace; nothing is recorded and no event enabled before [`Trace::enable`].
 #[derive(Debug)]
 pub struct Trace {
     instance: PathBuf,
     /// What recording itself records.
     own: Activity,
+}
+
+/// The trace with its events enabled, which costs instructions even while nothing is recorded; they
+/// are disabled when it is dropped.
+#[derive(Debug)]
+pub struct Recorder<'a> {
+    trace: &'a Trace,
 }
 
 /// What happened while it was recorded, by all threads unless said otherwise.
@@ -85,36 +93,60 @@ impl Trace {
         };
         trace.write("tracing_on", "0")?;
         trace.write("buffer_size_kb", BUFFER)?;
-        for event in EVENTS {
-            trace.write(&format!("events/{event}/enable"), "1")?;
-        }
+        let recorder = trace.enable()?;
         // Twice: the first time may pay for what the second finds done.
-        trace.record(|| Ok(()))?;
-        let (own, ()) = trace.record(|| Ok(()))?;
+        recorder.record(|| Ok(()))?;
+        let (own, ()) = recorder.record(|| Ok(()))?;
+        drop(recorder);
         trace.own = own;
         Ok(trace)
+    }
+
+    /// Enables the events. Nothing is to be counted by a clock until they are disabled.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel does not have one of them, or does not let us.
+    pub fn enable(&self) -> Result<Recorder<'_>> {
+        let recorder = Recorder { trace: self };
+        for event in EVENTS {
+            self.write(&format!("events/{event}/enable"), "1")?;
+        }
+        Ok(recorder)
     }
 
     fn write(&self, file: &str, value: &str) -> Result<()> {
         let path = self.instance.join(file);
         fs::write(&path, value).with_context(|| path.display().to_string())
     }
+}
 
+impl Recorder<'_> {
     /// What `f` did, and what others did meanwhile.
     ///
     /// # Errors
     ///
     /// Those of `f`; if the trace cannot be read, or did not hold all.
     pub fn record<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<(Activity, T)> {
-        self.write("trace", "")?;
-        self.write("tracing_on", "1")?;
+        let trace = self.trace;
+        trace.write("trace", "")?;
+        trace.write("tracing_on", "1")?;
         let result = f();
-        self.write("tracing_on", "0")?;
-        let path = self.instance.join("trace");
+        trace.write("tracing_on", "0")?;
+        let path = trace.instance.join("trace");
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
-        let activity = Activity::of(&text, thread)?.without(&self.own);
+        let activity = Activity::of(&text, thread)?.without(&trace.own);
         Ok((activity, result?))
+    }
+}
+
+impl Drop for Recorder<'_> {
+    /// Disables the events. Should that fail, all that follows shows more instructions.
+    fn drop(&mut self) {
+        if let Err(error) = self.trace.write("events/enable", "0") {
+            eprintln!("skua-bench: {error:#}");
+        }
     }
 }
 

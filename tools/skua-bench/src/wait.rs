@@ -69,10 +69,11 @@ fn ended(rig: &mut Rig, trace: &Trace, report: &mut Report) -> Result<()> {
     let poll = clock.sample(CLOCKED, || drop(rig.poll()));
     report.instructions(&clock, "wait.memory.instructions", poll)?;
 
+    let recorder = trace.enable()?;
     let (mut waited, mut polled) = (Activity::default(), Activity::default());
     for _ in 0..TRACED {
-        waited.add(&trace.record(|| rig.wait())?.0);
-        polled.add(&trace.record(|| rig.poll())?.0);
+        waited.add(&recorder.record(|| rig.wait())?.0);
+        polled.add(&recorder.record(|| rig.poll())?.0);
     }
     let units = TRACED as u64;
     report.ratio("wait.signalled.ioctls", waited.ioctls, units)?;
@@ -93,18 +94,22 @@ fn many(rig: &mut Rig, trace: &Trace, report: &mut Report) -> Result<()> {
     let wait = clock.sample(CLOCKED, || drop(rig.wait_for(&timelines, &points)));
     let wait = wait.map(|sample| sample.per(count));
     report.instructions(&clock, "wait.many.instructions", wait)?;
-    let waited = trace.record(|| rig.wait_for(&timelines, &points))?.0;
+    let waited = trace
+        .enable()?
+        .record(|| rig.wait_for(&timelines, &points))?
+        .0;
     report.ratio("wait.many.ioctls", waited.ioctls, count)?;
     report.ratio("wait.many.allocations", waited.own_allocations, count)
 }
 
 /// What happens from when the waiter goes to sleep until it is awake.
 fn sleeping(rig: &mut Rig, trace: &Trace, shape: Shape) -> Result<Activity> {
+    let recorder = trace.enable()?;
     let mut all = Activity::default();
     for _ in 0..TRACED {
         let mut batch = rig.batch(shape)?;
         rig.submit(&mut batch)?;
-        all.add(&trace.record(|| rig.finish())?.0);
+        all.add(&recorder.record(|| rig.finish())?.0);
     }
     Ok(all)
 }
