@@ -1,6 +1,37 @@
 // SPDX-License-Identifier: MIT
 
-//! WDDM's concepts over libskua.
+//! WDDM's concepts for user-mode drivers, over libskua.
+//!
+//! The Windows Display Driver Model splits a graphics driver in two, and this is what its user-mode
+//! half sees of the system: adapters, devices, contexts, allocations and monitored fences, with
+//! WDDM's rules and status codes. What WDDM's kernel does beyond what a DRM driver does is done here:
+//! deferred destruction, waits for values that nobody has submitted, the error state of devices.
+//! `Documentation/gpu/skua/wddm.rst` explains it concept by concept.
+//!
+//! | type | WDDM | what it is |
+//! |---|---|---|
+//! | [`Adapter`] | `D3DKMTOpenAdapterFromLuid` | a GPU, and this process' address space on it |
+//! | [`Device`] | `D3DKMTCreateDevice` | what goes to error together |
+//! | [`Context`], [`Submission`] | `D3DKMTCreateContextVirtual`, `D3DKMTSubmitCommand` | a queue of work for a node |
+//! | [`Allocation`], [`Map`] | `D3DKMTCreateAllocation2`, `D3DKMTLock2` | memory, and the CPU's way to it |
+//! | [`MonitoredFence`] | `D3DKMTCreateSynchronizationObject2` | a 64-bit value that grows |
+//! | [`Process`], [`Handle`] | `D3DKMT_HANDLE` | all of these by number, for interfaces in C |
+//! | [`Status`] | `NTSTATUS` | how a call ended |
+//!
+//! All of it may be used from several threads at a time. Nothing polls: who waits sleeps in the
+//! kernel. Each [`Device`] has one thread, which sleeps until the kernel has something to tell.
+//! Objects destroy themselves when they are dropped.
+//!
+//! # A first program
+//!
+//! ```no_run
+#![doc = include_str!("../examples/first_wddm.rs")]
+//! ```
+//!
+//! # Not here yet
+//!
+//! Residency is implicit: what is created is resident and stays so. There are no paging queues, no
+//! budgets, no priorities, and allocations and fences are not shared between processes.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -20,7 +51,9 @@ mod scheduler;
 mod status;
 mod usage;
 
-pub use libskua::{self, Deadline, EngineKind, Fault, Mapping, Placements};
+/// The layer below.
+pub use libskua;
+pub use libskua::{Deadline, EngineKind, Fault, Mapping, Placements};
 
 pub use adapter::{Adapter, AdapterInfo, Luid};
 pub use allocation::{Allocation, AllocationDesc, DestroyFlags, Map, MapFlags, MapMode};
@@ -32,7 +65,7 @@ pub use process::{CreatedAllocations, Process, MAX_ALLOCATIONS};
 pub use status::{Result, Status};
 pub use usage::Access;
 
-/// Locks; what a panic left behind is as good as before, since no code here panics half-way.
+/// Locks. What a thread that panicked left behind is whole: no code here panics half-way.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

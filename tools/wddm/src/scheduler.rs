@@ -18,102 +18,43 @@
 //! Each context has a fence of its own, its **progress**: packet *n* signals value *n* behind its
 //! commands. By it everybody tells, without a system call, what is done ([`crate::Allocation::map`]).
 //!
-//! The **keeper** is the device's only thread. It sleeps on one eventfd that the kernel adds to when
-//! watched points are signalled. It gives back what was destroyed while queued work could use it,
-//! fires events for several fences, and notices that work failed. At most one point per context is
-//! watched at a time, the last one submitted when the watch began.
+//! The **keeper** ([`keeper`]) is the device's only thread. It notices that work failed, and gives back
+//! what was destroyed while queued work could use it.
 //!
 //! Locks: `state` guards everything here, and is held over the kernel's submission so that points
 //! come in order. Under it, only the address space and the usage of allocations are locked. Nothing
 //! waits for the GPU with a lock held.
 
+mod keeper;
+mod slots;
+
 use std::{
     collections::{HashMap, VecDeque},
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, OwnedFd},
     sync::{
         atomic::{AtomicBool, AtomicU64, Ordering},
         Arc, Mutex, MutexGuard,
     },
 };
 
-use libskua::{
-    spec::command::Command, Access, BoFlags, ContextStatus, Deadline, Error, ErrorKind, Mapping,
-    Syncobj,
-};
-use rustix::{event::EventfdFlags, io::Errno};
+use libskua::{ContextStatus, Error, ErrorKind};
+use rustix::event::EventfdFlags;
 
+use self::{
+    keeper::{fire, CellGuard, Dying, Event, Rest},
+    slots::Slots,
+};
 use crate::{
     adapter::{crowded, Adapter},
     device::DeviceState,
-    fence::{satisfied, Cell, Fence, MonitoredFence, Page, WaitFor},
+    fence::{Cell, Fence, MonitoredFence, Page},
     lock,
-    memory::Memory,
     status::{Result, Status},
-    usage::{Access as UsageAccess, Usage},
+    usage::{Access, Usage},
 };
 
-/// Bytes of the library's own commands behind a packet: two signals, padded.
-const SLOT: usize = 64;
-/// Bytes of slots allocated at a time.
-const CHUNK: u64 = 16384;
 /// The most waits that a kernel submission is given; below any limit of a driver.
 const MAX_WAITS: usize = 60;
-
-/// Room for the library's own commands, which follow each packet's.
-#[derive(Debug, Default)]
-struct Slots {
-    chunks: Vec<(Memory, Mapping)>,
-    free: Vec<(usize, usize)>,
-    /// In use until the progress reaches the number.
-    busy: VecDeque<(u64, (usize, usize))>,
-}
-
-impl Slots {
-    fn take(&mut self, adapter: &Adapter, progress: u64) -> Result<(usize, usize)> {
-        while let Some((point, slot)) = self.busy.front() {
-            if *point > progress {
-                break;
-            }
-            self.free.push(*slot);
-            self.busy.pop_front();
-        }
-        if let Some(slot) = self.free.pop() {
-            return Ok(slot);
-        }
-        let memory = Memory::create(
-            adapter,
-            CHUNK,
-            adapter.system(),
-            BoFlags::CPU_ACCESS,
-            Access::Read,
-        )?;
-        let cpu = memory.map()?;
-        let number = self.chunks.len();
-        // Backwards, so that they are used forwards.
-        let count = CHUNK as usize / SLOT;
-        self.free
-            .extend((1..count).rev().map(|n| (number, n * SLOT)));
-        self.chunks.push((memory, cpu));
-        Ok((number, 0))
-    }
-
-    /// Writes signals into a slot; tells where the GPU sees them, and how many bytes they are.
-    fn write(&self, (chunk, offset): (usize, usize), signals: &[(u64, u64)]) -> Result<(u64, u32)> {
-        let (memory, cpu) = self.chunks.get(chunk).ok_or(Status::UNSUCCESSFUL)?;
-        let mut at = offset;
-        for (address, value) in signals {
-            let encoded = Command::Signal {
-                address: *address,
-                value: *value,
-            }
-            .encode();
-            cpu.copy_from_slice(at, encoded.words())?;
-            at += size_of_val(encoded.words());
-        }
-        // CAST: at most SLOT, and an offset in a chunk.
-        Ok((memory.va() + offset as u64, (at - offset) as u32))
-    }
-}
 
 /// Work in a queue.
 #[derive(Debug)]
@@ -164,50 +105,6 @@ struct Line {
     parked: Vec<u64>,
     /// Of `fence`.
     cell: CellGuard,
-}
-
-/// A point of a timeline of the kernel's.
-type Point = (Arc<Syncobj>, u64);
-
-/// What was destroyed and may still be used until points are settled.
-#[derive(Debug)]
-struct Dying {
-    uses: Vec<Point>,
-    /// To be unbound then, and dropped when it is.
-    memory: Vec<Memory>,
-    rest: Rest,
-}
-
-/// What is dropped when the points are settled.
-#[derive(Debug)]
-#[expect(dead_code, reason = "held to be dropped at the right time")]
-enum Rest {
-    Nothing,
-    /// With its cell.
-    Queue(Box<Queue>),
-    Cell(CellGuard),
-    Unbound(Vec<Memory>),
-}
-
-/// A cell that is free again when this is dropped.
-#[derive(Debug)]
-struct CellGuard {
-    cell: Cell,
-    free: Arc<Mutex<Vec<Cell>>>,
-}
-
-impl Drop for CellGuard {
-    fn drop(&mut self) {
-        lock(&self.free).push(self.cell.clone());
-    }
-}
-
-/// A wait that ends by an eventfd and that the kernel cannot do alone.
-#[derive(Debug)]
-struct Event {
-    waits: Vec<(Arc<Fence>, u64)>,
-    how: WaitFor,
-    fd: OwnedFd,
 }
 
 #[derive(Debug)]
@@ -399,7 +296,7 @@ impl Scheduler {
         let progress = Fence::new(self.number(), &self.adapter, guard.cell.clone(), 0)?;
         let mut slots = Slots::default();
         let slot = slots.take(&self.adapter, 0)?;
-        slots.free.push(slot);
+        slots.give_back(slot);
         let id = self.number();
         state.queues.insert(
             id,
@@ -430,12 +327,12 @@ impl Scheduler {
             return;
         };
         Self::cancel(&mut queue);
-        let chunks = std::mem::take(&mut queue.slots.chunks);
+        let memory = queue.slots.take_memory();
         self.retire(
             state,
             Dying {
                 uses: vec![(queue.progress.syncobj.clone(), queue.sent)],
-                memory: chunks.into_iter().map(|(memory, _)| memory).collect(),
+                memory,
                 rest: Rest::Queue(Box::new(queue)),
             },
         );
@@ -459,7 +356,7 @@ impl Scheduler {
         context: u64,
         commands: Option<(u64, u32)>,
         signal: Option<(&Arc<Fence>, u64)>,
-        uses: &[(Arc<Mutex<Usage>>, UsageAccess)],
+        uses: &[(Arc<Mutex<Usage>>, Access)],
     ) -> Result<()> {
         let mut state = self.alive()?;
         if let Some((fence, value)) = signal {
@@ -491,7 +388,7 @@ impl Scheduler {
         context: u64,
         commands: Option<(u64, u32)>,
         signal: Option<(Arc<Fence>, u64)>,
-        uses: &[(Arc<Mutex<Usage>>, UsageAccess)],
+        uses: &[(Arc<Mutex<Usage>>, Access)],
     ) -> Result<()> {
         let queue = state
             .queues
@@ -536,13 +433,9 @@ impl Scheduler {
     fn pump(&self, state: &mut State, first: u64) -> Result<()> {
         let mut ready = vec![first];
         while let Some(id) = ready.pop() {
-            loop {
-                let Some(queue) = state.queues.get_mut(&id) else {
+            while let Some(queue) = state.queues.get_mut(&id) {
+                let Some(packet) = queue.packets.pop_front() else {
                     break;
-                };
-                let packet = match queue.packets.pop_front() {
-                    None => break,
-                    Some(packet) => packet,
                 };
                 match packet {
                     Packet::Wait(fence, value) => {
@@ -670,14 +563,14 @@ impl Scheduler {
             submission.submit()
         })();
         if let Err(error) = sent {
-            queue.slots.free.push(slot);
+            queue.slots.give_back(slot);
             queue.waits = waits;
             return Err(match error.kind() {
                 ErrorKind::Cancelled | ErrorKind::Gone | ErrorKind::Dead => Status::DEVICE_REMOVED,
                 _ => error.into(),
             });
         }
-        queue.slots.busy.push_back((run.point, slot));
+        queue.slots.use_until(run.point, slot);
         queue.sent = run.point;
         queue.bound = bound;
         self.watch(queue);
@@ -709,91 +602,7 @@ impl Scheduler {
         }
     }
 
-    // The end of things
-
-    /// What is queued now, in any context of the device.
-    pub(crate) fn uses(&self) -> Vec<Point> {
-        Self::uses_of(&lock(&self.state))
-    }
-
-    fn uses_of(state: &State) -> Vec<Point> {
-        state
-            .queues
-            .values()
-            .filter(|queue| !queue.progress.reached(queue.queued) || queue.raw.is_none())
-            .map(|queue| (queue.progress.syncobj.clone(), queue.queued))
-            .collect()
-    }
-
-    /// Gives memory back when everything that is queued now is done.
-    pub(crate) fn destroy_memory(&self, memory: Memory) {
-        let mut state = lock(&self.state);
-        let uses = Self::uses_of(&state);
-        self.retire(
-            &mut state,
-            Dying {
-                uses,
-                memory: vec![memory],
-                rest: Rest::Nothing,
-            },
-        );
-    }
-
-    fn retire(&self, state: &mut State, dying: Dying) {
-        for (syncobj, point) in &dying.uses {
-            if *point > 0 {
-                // Without memory for it, the keeper's next look finds it.
-                let _ = syncobj.notify(*point, self.kick.as_fd());
-            }
-        }
-        state.dying.push(dying);
-        self.kick();
-    }
-
-    /// Waits until everything that the kernel has up to these points is done, well or not.
-    pub(crate) fn settle(uses: &[Point]) -> Result<()> {
-        for (syncobj, point) in uses {
-            if *point > 0 {
-                syncobj.wait(*point, Deadline::NEVER)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Registers an eventfd for several fences.
-    pub(crate) fn add_event(
-        &self,
-        waits: Vec<(Arc<Fence>, u64)>,
-        how: WaitFor,
-        fd: BorrowedFd<'_>,
-    ) -> Result<()> {
-        let mut state = self.alive()?;
-        let live = |(f, _): &(Arc<Fence>, u64)| state.lines.contains_key(&f.id);
-        if !waits.iter().all(live) {
-            return Err(Status::INVALID_HANDLE);
-        }
-        if satisfied(&waits, how).is_some() {
-            return fire(fd);
-        }
-        if let [(fence, value)] = &waits[..] {
-            // The kernel does it alone.
-            return Ok(fence.syncobj.notify(*value, fd)?);
-        }
-        for (fence, value) in waits.iter().filter(|(_, value)| *value > 0) {
-            fence.syncobj.notify(*value, self.kick.as_fd())?;
-        }
-        state.events.push(Event {
-            waits,
-            how,
-            fd: fd
-                .try_clone_to_owned()
-                .map_err(|e| Status::from_errno(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?,
-        });
-        drop(state);
-        // They may have come before the kernel knew of the keeper.
-        self.kick();
-        Ok(())
-    }
+    // Errors, and the end
 
     /// Work has failed: finds out how.
     pub(crate) fn find_error(&self) {
@@ -877,101 +686,8 @@ impl Scheduler {
     fn kick(&self) {
         let _ = fire(self.kick.as_fd());
     }
-
-    // The keeper
-
-    /// The keeper's life.
-    pub(crate) fn keep(&self) {
-        loop {
-            let mut count = [0; 8];
-            match rustix::io::read(&self.kick, &mut count) {
-                Ok(_) | Err(Errno::INTR) => {}
-                // It cannot fail otherwise; without it nothing would be given back.
-                Err(_) => return,
-            }
-            for dying in self.look() {
-                self.bury(dying);
-            }
-            let state = lock(&self.state);
-            if state.stopping && state.dying.is_empty() {
-                return;
-            }
-        }
-    }
-
-    /// Gives back what nothing uses any more; called with no lock held.
-    fn bury(&self, dying: Dying) {
-        let Dying {
-            mut memory, rest, ..
-        } = dying;
-        drop(rest);
-        let points = memory.iter_mut().filter_map(Memory::unbind);
-        if let Some(last) = points.max() {
-            let dying = Dying {
-                uses: vec![(self.adapter.bound().clone(), last)],
-                memory: Vec::new(),
-                rest: Rest::Unbound(memory),
-            };
-            self.retire(&mut lock(&self.state), dying);
-        }
-    }
-
-    /// Looks at everything once: returns what can be given back.
-    fn look(&self) -> Vec<Dying> {
-        let mut state = lock(&self.state);
-        let state = &mut *state;
-        let mut failed = false;
-        for queue in state.queues.values_mut() {
-            if let Some(point) = queue.watched {
-                if is_settled(&queue.progress.syncobj, point) {
-                    queue.watched = None;
-                    // The value is there before the point is.
-                    if queue.progress.value() < point {
-                        failed = true;
-                    } else if queue.sent > point {
-                        self.watch(queue);
-                    }
-                }
-            }
-        }
-        if failed {
-            self.find_error_locked(state);
-        }
-        if state.execution != DeviceState::Active {
-            Self::lose_fences(state);
-        }
-        state.events.retain(|event| {
-            let closed = |(f, _): &(Arc<Fence>, u64)| f.closed.load(Ordering::Acquire);
-            let over =
-                satisfied(&event.waits, event.how).is_some() || event.waits.iter().any(closed);
-            if over {
-                let _ = fire(event.fd.as_fd());
-            }
-            !over
-        });
-        let (done, left) = std::mem::take(&mut state.dying)
-            .into_iter()
-            .partition(|dying| dying.uses.iter().all(|(s, point)| is_settled(s, *point)));
-        state.dying = left;
-        done
-    }
-}
-
-/// Whether the kernel is done with everything up to a point, well or not. If the device is gone, it
-/// is.
-fn is_settled(syncobj: &Syncobj, point: u64) -> bool {
-    point == 0 || syncobj.is_signaled(point).unwrap_or(true)
 }
 
 fn is_gone(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Gone | ErrorKind::Dead)
-}
-
-/// Adds 1 to an eventfd.
-fn fire(fd: BorrowedFd<'_>) -> Result<()> {
-    match rustix::io::write(fd, &1_u64.to_ne_bytes()) {
-        // At its limit it is readable already.
-        Ok(_) | Err(Errno::AGAIN) => Ok(()),
-        Err(errno) => Err(Status::from_errno(errno)),
-    }
 }

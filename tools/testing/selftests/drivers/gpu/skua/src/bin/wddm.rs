@@ -3,7 +3,9 @@
 //! `tools/wddm` on the driver: what WDDM promises its clients.
 //!
 //! Where a test needs work that is under way, it submits a WAIT for a value in memory, the *gate*,
-//! that the CPU writes when it pleases.
+//! that the CPU writes when it pleases. A call that returns before the gate is opened did not wait for
+//! that work; one that does wait would be there until the watchdog ends the work, and the device with
+//! it. So nothing here measures how long a call takes.
 
 use std::fs;
 use std::io;
@@ -200,11 +202,6 @@ fn read(allocation: &Allocation, offset: usize) -> u64 {
     value
 }
 
-/// Time that does not count as waiting, even here.
-fn at_once() -> Duration {
-    Duration::from_millis(500) * suite::patience()
-}
-
 fn work_is_done_and_seen() {
     let rig = Rig::new();
     let fence = rig.fence();
@@ -230,9 +227,7 @@ fn row_0_01_locks_do_not_wait_and_maps_do() {
     let job = rig.copy.submission().commands(va, bytes);
     assert_eq!(job.uses(&a, Access::Write).submit(), Ok(()));
     // The kernel does not know that it is in use, so that it cannot wait.
-    let start = Instant::now();
     let lock = a.lock2(0).expect("Lock2");
-    assert!(start.elapsed() < at_once(), "{:?}", start.elapsed());
     assert_eq!(lock.read::<u64>(0), Ok(0));
     // The library knows.
     let opened = AtomicBool::new(false);
@@ -264,9 +259,7 @@ fn row_0_02_destruction_is_deferred_and_does_not_wait() {
             copy(va, b.gpu_va(), size),
         ],
     );
-    let start = Instant::now();
     assert_eq!(a.destroy(DestroyFlags::empty()), Ok(()));
-    assert!(start.elapsed() < at_once(), "{:?}", start.elapsed());
     // The name is gone at once, the memory and the addresses are not.
     assert_eq!(a.lock2(0).err(), Some(Status::INVALID_HANDLE));
     assert_eq!(
@@ -327,9 +320,7 @@ fn row_0_04_assume_not_in_use_frees_at_once_and_faults() {
     let a = rig.vram(4 << 20);
     let (va, size) = (a.gpu_va(), a.size());
     rig.start(&rig.copy, &[rig.wait_for_gate(), fill(!0, va, size)]);
-    let start = Instant::now();
     assert_eq!(a.destroy(DestroyFlags::ASSUME_NOT_IN_USE), Ok(()));
-    assert!(start.elapsed() < at_once(), "{:?}", start.elapsed());
     assert_eq!(rig.vram_used(), used);
     let canaries: Vec<Allocation> = std::iter::from_fn(|| {
         let desc = AllocationDesc::new(1 << 20, other.device.adapter().vram());
@@ -500,7 +491,8 @@ fn row_0_06_a_destroy_names_a_resource_or_a_list() {
     let mismatch = Err(Status::OBJECT_TYPE_MISMATCH);
     let mut list = singles.clone();
     list.append(&mut stale);
-    let cases: Vec<(&str, Option<Handle>, Vec<Handle>, Result<(), Status>)> = vec![
+    type Case<'a> = (&'a str, Option<Handle>, Vec<Handle>, Result<(), Status>);
+    let cases: Vec<Case<'_>> = vec![
         ("neither", None, vec![], parameter),
         ("both", resource, members.clone(), parameter),
         ("twice", None, vec![singles[0], singles[0]], parameter),
@@ -606,12 +598,8 @@ fn row_0_09_a_map_that_must_not_wait_says_so() {
     let rig = Rig::new();
     let fence = rig.fence();
     let (a, b) = (rig.system(PAGE), rig.system(PAGE));
-    let map = |allocation: &Allocation, mode| {
-        let start = Instant::now();
-        let result = allocation.map(mode, MapFlags::DO_NOT_WAIT).map(|_| ());
-        assert!(start.elapsed() < at_once(), "{:?}", start.elapsed());
-        result
-    };
+    let map =
+        |allocation: &Allocation, mode| allocation.map(mode, MapFlags::DO_NOT_WAIT).map(|_| ());
     let modes = [MapMode::Read, MapMode::Write, MapMode::ReadWrite];
     for mode in modes {
         assert_eq!(map(&a, mode), Ok(()), "idle, {mode:?}");
@@ -676,7 +664,12 @@ fn row_0_10_waits_sleep() {
                     u64::try_from(nix::unistd::gettid().as_raw()).expect("an id"),
                     Ordering::SeqCst,
                 );
-                measure(|| status(a.map(MapMode::Read, MapFlags::empty()).map(|_| ())))
+                // A signal interrupts it, and does not end it.
+                measure(|| {
+                    skua_selftests::raw::with_alarm(Duration::from_millis(500), || {
+                        status(a.map(MapMode::Read, MapFlags::empty()).map(|_| ()))
+                    })
+                })
             }
         });
         let waiting = scope.spawn(|| measure(|| status(fence.wait(1, patience()))));
@@ -876,6 +869,7 @@ fn row_2_22_fences_of_a_device_in_error_have_the_largest_value() {
     let (signalled, pending, idle) = (rig.fence(), rig.fence(), rig.fence());
     let untouched = bystander.fence();
     assert_eq!(signalled.signal(5), Ok(()));
+    let gate = rig.gate.lock2(0).expect("Lock2");
     doom(&rig, &rig.copy);
     assert_eq!(rig.copy.signal_from_gpu(&[(&pending, 1)]), Ok(()));
     // Runs when the device fails, and ends after it: its signal must not show.
@@ -886,12 +880,15 @@ fn row_2_22_fences_of_a_device_in_error_have_the_largest_value() {
     eventually("the device is in error", || {
         rig.device.state() != DeviceState::Active
     });
-    for fence in [&signalled, &pending, &idle] {
-        assert_eq!(fence.value(), MonitoredFence::LOST);
-    }
-    // The program is not at the gate: through the address that it had before.
-    let gate = bystander.system(PAGE);
-    drop(gate);
+    let all_lost = || {
+        let fences = [&signalled, &pending, &idle];
+        fences.iter().all(|f| f.value() == MonitoredFence::LOST)
+    };
+    assert!(all_lost());
+    // The late one ends; that its signal is overwritten is seen when the device is gone.
+    assert_eq!(gate.write(8, 1_u64), Ok(()));
+    rig.device.destroy();
+    assert!(all_lost());
     assert_eq!(untouched.value(), 0);
     assert_eq!(bystander.device.state(), DeviceState::Active);
     bystander.finish(&bystander.copy);
@@ -909,27 +906,13 @@ fn row_2_22_a_hang_wakes_all_who_wait() {
     assert_eq!(rig.copy.signal_from_gpu(&[(&fences[0], 1)]), Ok(()));
     assert_eq!(rig.compute.wait_from_gpu(&[(&fences[0], 1)]), Ok(()));
     assert_eq!(rig.compute.signal_from_gpu(&[(&fences[1], 1)]), Ok(()));
-    let woken = thread::scope(|scope| {
-        let threads: Vec<_> = fences
-            .iter()
-            .map(|fence| {
-                scope.spawn(|| {
-                    assert_eq!(fence.wait(1, Duration::MAX), Err(Status::DEVICE_REMOVED));
-                    Instant::now()
-                })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().expect("a time"))
-            .collect::<Vec<_>>()
+    thread::scope(|scope| {
+        for fence in &fences {
+            scope.spawn(|| {
+                assert_eq!(fence.wait(1, Duration::MAX), Err(Status::DEVICE_REMOVED));
+            });
+        }
     });
-    let apart = woken
-        .iter()
-        .max()
-        .expect("one")
-        .duration_since(*woken.iter().min().expect("one"));
-    assert!(apart < Duration::from_secs(3), "{apart:?} apart");
     assert_eq!(rig.device.state(), DeviceState::Hung);
     assert_eq!(rig.device.state().number(), 3);
 }
@@ -1064,9 +1047,7 @@ fn a_cpu_signal_comes_after_those_of_the_gpu() {
     let job = rig.compute.submission().commands(va, bytes);
     assert_eq!(job.signal(&fence, 5).submit(), Ok(()));
     assert_eq!(fence.signal(5), Err(Status::INVALID_PARAMETER));
-    let start = Instant::now();
     assert_eq!(fence.signal(10), Ok(()));
-    assert!(start.elapsed() < at_once(), "it waited");
     assert_eq!(fence.signal(10), Err(Status::INVALID_PARAMETER));
     assert_eq!(fence.value(), 0);
     rig.open_gate();
@@ -1547,7 +1528,12 @@ fn nothing_is_left_behind() {
         let maps = fs::read_to_string("/proc/self/maps").expect("maps");
         maps.lines().filter(|line| line.contains("/dri/")).count()
     };
-    let threads = || fs::read_dir("/proc/self/task").expect("threads").count();
+    // A thread that was joined may be listed for a moment.
+    let alone = || {
+        eventually("one thread", || {
+            fs::read_dir("/proc/self/task").expect("threads").count() == 1
+        });
+    };
     let round = || {
         let rig = Rig::on(&adapter);
         let fence = rig.fence();
@@ -1560,15 +1546,14 @@ fn nothing_is_left_behind() {
         drop(a);
     };
     round();
-    let before = (files(), mappings(), threads(), vram_used(&adapter));
+    alone();
+    let before = (files(), mappings(), vram_used(&adapter));
     // A range of addresses for each would be gone long before the end.
     for _ in 0..300 {
         round();
     }
-    assert_eq!(
-        (files(), mappings(), threads(), vram_used(&adapter)),
-        before
-    );
+    alone();
+    assert_eq!((files(), mappings(), vram_used(&adapter)), before);
     let first = Rig::on(&adapter).gate.gpu_va();
     round();
     assert_eq!(Rig::on(&adapter).gate.gpu_va(), first, "addresses are lost");
