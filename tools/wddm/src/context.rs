@@ -82,10 +82,16 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// As [`Submission::submit`], also if there are none or more than [`MAX_FENCES`]. All fences are
-    /// checked before the first is queued.
+    /// As [`Submission::submit`], also if there are none or more than [`MAX_FENCES`], or one twice.
+    /// All are checked before the first is queued.
     pub fn signal_from_gpu(&self, signals: &[(&MonitoredFence, u64)]) -> Result<()> {
         self.check(signals)?;
+        for (n, (fence, _)) in signals.iter().enumerate() {
+            let same = |(other, _): &(&MonitoredFence, u64)| other.fence().id == fence.fence().id;
+            if signals[..n].iter().any(same) {
+                return Err(Status::INVALID_PARAMETER);
+            }
+        }
         self.device.scheduler().check_signals(
             &signals
                 .iter()
@@ -108,12 +114,11 @@ impl Context {
     /// device; INVALID_HANDLE if one, or the context, is destroyed; DEVICE_REMOVED.
     pub fn wait_from_gpu(&self, waits: &[(&MonitoredFence, u64)]) -> Result<()> {
         self.check(waits)?;
-        for (fence, value) in waits {
-            self.device
-                .scheduler()
-                .wait_from_gpu(self.id, fence.fence(), *value)?;
-        }
-        Ok(())
+        let waits: Vec<_> = waits
+            .iter()
+            .map(|(fence, value)| (fence.fence().clone(), *value))
+            .collect();
+        self.device.scheduler().wait_from_gpu(self.id, &waits)
     }
 
     fn check(&self, fences: &[(&MonitoredFence, u64)]) -> Result<()> {

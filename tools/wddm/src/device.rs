@@ -149,7 +149,7 @@ impl Device {
     ///
     /// TIMEOUT if `deadline` comes first; DEVICE_REMOVED if the device is or goes to error;
     /// INVALID_PARAMETER if there are none or more than [`MAX_FENCES`] fences, or one is of another
-    /// device; INVALID_HANDLE if one is or gets destroyed.
+    /// device; INVALID_HANDLE if one of them, or the device, is or gets destroyed.
     pub fn wait_from_cpu(
         &self,
         waits: &[(&MonitoredFence, u64)],

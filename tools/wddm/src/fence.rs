@@ -108,7 +108,8 @@ pub(crate) struct Fence {
     pub(crate) cell: Cell,
     /// It is destroyed, and kept by what still uses it.
     pub(crate) closed: AtomicBool,
-    /// Points above it are never signalled: the work was cancelled before it was submitted.
+    /// Points above it count as reached: the work was cancelled before it was submitted, or the
+    /// context is gone.
     pub(crate) limit: AtomicU64,
 }
 
@@ -151,7 +152,9 @@ impl Fence {
 
     /// Whether the work behind a point is done or was cancelled, by the value alone.
     pub(crate) fn reached(&self, point: u64) -> bool {
-        self.value() >= point.min(self.limit.load(Ordering::Acquire))
+        let value = self.value();
+        // In this order: the cell is another's only after the limit is 0.
+        value >= point.min(self.limit.load(Ordering::Acquire))
     }
 }
 
@@ -262,13 +265,18 @@ impl MonitoredFence {
         &self.device
     }
 
-    /// The value as it is now; makes no system call.
+    /// The value as it is now, [`MonitoredFence::LOST`] if it is destroyed; makes no system call.
     pub fn value(&self) -> u64 {
-        self.fence.value()
+        let value = self.fence.value();
+        // In this order: the memory is another's only after it is closed.
+        if self.fence.closed.load(Ordering::Acquire) {
+            return Self::LOST;
+        }
+        value
     }
 
     /// Address of the value in the CPU's address space, mapped to read only
-    /// (`FenceValueCPUVirtualAddress`); valid as long as `self` lives.
+    /// (`FenceValueCPUVirtualAddress`); valid as long as `self` lives, and its own until it is destroyed.
     pub fn value_pointer(&self) -> *const u64 {
         self.fence
             .cell

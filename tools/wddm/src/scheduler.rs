@@ -409,17 +409,20 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Lets what is queued in a context from now on wait for a value.
-    pub(crate) fn wait_from_gpu(&self, context: u64, fence: &Arc<Fence>, value: u64) -> Result<()> {
+    /// Lets what is queued in a context from now on wait for values.
+    pub(crate) fn wait_from_gpu(&self, context: u64, waits: &[(Arc<Fence>, u64)]) -> Result<()> {
         let mut state = self.alive()?;
-        if !state.lines.contains_key(&fence.id) {
+        if !waits.iter().all(|(f, _)| state.lines.contains_key(&f.id)) {
             return Err(Status::INVALID_HANDLE);
         }
         let queue = state
             .queues
             .get_mut(&context)
             .ok_or(Status::INVALID_HANDLE)?;
-        queue.packets.push_back(Packet::Wait(fence.clone(), value));
+        let packets = waits
+            .iter()
+            .map(|(f, value)| Packet::Wait(f.clone(), *value));
+        queue.packets.extend(packets);
         self.pump(&mut state, context)
     }
 
@@ -516,16 +519,6 @@ impl Scheduler {
                 .get(&fence.id)
                 .is_some_and(|line| *value > line.submitted)
         });
-        let mut waits = std::mem::take(&mut queue.waits);
-        if let Some((fence, _)) = signal {
-            // Behind the smaller values that others signal.
-            if let Some(line) = state.lines.get(&fence.id) {
-                if line.signaller.is_some_and(|other| other != id) && !fence.reached(line.submitted)
-                {
-                    waits.push((fence.clone(), line.submitted));
-                }
-            }
-        }
         let mut signals = Vec::with_capacity(2);
         if let Some((fence, value)) = signal {
             signals.push((fence.va(), *value));
@@ -536,6 +529,17 @@ impl Scheduler {
         // What is mapped by now, the slot too. Later packets of the context come behind it anyway.
         let bound = self.adapter.last_map();
         let (va, bytes) = queue.slots.write(slot, &signals)?;
+        // From here on what fails puts them back.
+        let mut waits = std::mem::take(&mut queue.waits);
+        if let Some((fence, _)) = signal {
+            // Behind the smaller values that others signal.
+            if let Some(line) = state.lines.get(&fence.id) {
+                if line.signaller.is_some_and(|other| other != id) && !fence.reached(line.submitted)
+                {
+                    waits.push((fence.clone(), line.submitted));
+                }
+            }
+        }
         let sent = (|| -> Result<(), Error> {
             // More than one submission can take: some that wait and do nothing before.
             while waits.len() > MAX_WAITS {

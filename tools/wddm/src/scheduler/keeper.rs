@@ -80,12 +80,18 @@ impl Scheduler {
     }
 
     fn uses_of(state: &State) -> Vec<Point> {
-        state
+        let queued = state
             .queues
             .values()
             .filter(|queue| !queue.progress.reached(queue.queued) || queue.raw.is_none())
-            .map(|queue| (queue.progress.syncobj.clone(), queue.queued))
-            .collect()
+            .map(|queue| (queue.progress.syncobj.clone(), queue.queued));
+        // Contexts that were destroyed may still run.
+        let dying = state
+            .dying
+            .iter()
+            .filter(|dying| matches!(dying.rest, Rest::Queue(_)))
+            .flat_map(|dying| dying.uses.iter().cloned());
+        queued.chain(dying).collect()
     }
 
     /// Gives memory back when everything that is queued now is done.
@@ -182,6 +188,10 @@ impl Scheduler {
         let Dying {
             mut memory, rest, ..
         } = dying;
+        if let Rest::Queue(queue) = &rest {
+            // Its value is about to become another fence's: all of its packets are done.
+            queue.progress.limit.store(0, Ordering::Release);
+        }
         drop(rest);
         let points = memory.iter_mut().filter_map(Memory::unbind);
         if let Some(last) = points.max() {

@@ -64,6 +64,7 @@ fn main() -> ExitCode {
         handles_of_other_types_and_devices_are_refused,
         a_destroyed_device_takes_everything_with_it: 60,
         a_destroyed_context_drops_what_waits: 60,
+        work_of_a_destroyed_context_keeps_its_allocations: 60,
         a_destroyed_fence_lets_go_of_who_waits,
         nothing_is_left_behind: 120,
         waits_end_with_the_process,
@@ -266,6 +267,8 @@ fn row_0_02_destruction_is_deferred_and_does_not_wait() {
         a.destroy(DestroyFlags::empty()),
         Err(Status::INVALID_HANDLE)
     );
+    // Time to do it too early.
+    thread::sleep(Duration::from_millis(50));
     let next = rig.vram(size);
     assert!(next.gpu_va() >= va + size || next.gpu_va() + size <= va);
     assert_eq!(rig.vram_used(), used + size);
@@ -1144,6 +1147,8 @@ fn bad_fences_are_refused() {
     let second = rig.fence();
     let signals = rig.copy.signal_from_gpu(&[(&second, 1), (&fence, 0)]);
     assert_eq!(signals, Err(parameter));
+    let signals = rig.copy.signal_from_gpu(&[(&second, 2), (&second, 1)]);
+    assert_eq!(signals, Err(parameter));
     rig.finish(&rig.copy);
     assert_eq!((fence.value(), second.value()), (0, 0));
 }
@@ -1490,8 +1495,39 @@ fn a_destroyed_context_drops_what_waits() {
         Err(Status::TIMEOUT)
     );
     assert_eq!(rig.device.state(), DeviceState::Active);
+    eventually("the context is gone", || {
+        a.map(MapMode::Write, MapFlags::DO_NOT_WAIT).is_ok()
+    });
+    // Other fences have its place in memory; what it used is as idle as before.
+    thread::sleep(Duration::from_millis(50));
+    let fences: Vec<MonitoredFence> = (0..100).map(|_| rig.fence()).collect();
+    assert!(a.map(MapMode::Write, MapFlags::DO_NOT_WAIT).is_ok());
+    drop(fences);
     drop(a);
     eventually("the memory is free", || rig.vram_used() == used - (1 << 20));
+    assert_eq!(rig.device.state(), DeviceState::Active);
+}
+
+fn work_of_a_destroyed_context_keeps_its_allocations() {
+    let rig = Rig::new();
+    let (a, b) = (rig.vram(1 << 20), rig.system(1 << 20));
+    let used = rig.vram_used();
+    rig.start(
+        &rig.compute,
+        &[
+            rig.wait_for_gate(),
+            fill(0x4321_8765, a.gpu_va(), a.size()),
+            copy(a.gpu_va(), b.gpu_va(), a.size()),
+        ],
+    );
+    rig.compute.destroy();
+    assert_eq!(a.destroy(DestroyFlags::empty()), Ok(()));
+    thread::sleep(Duration::from_millis(50));
+    assert_eq!(rig.vram_used(), used);
+    rig.open_gate();
+    eventually("the memory is free", || rig.vram_used() == used - (1 << 20));
+    assert_eq!(read(&b, (1 << 20) - 8), 0x4321_8765_4321_8765);
+    assert_eq!(rig.device.state(), DeviceState::Active);
 }
 
 fn a_destroyed_fence_lets_go_of_who_waits() {
@@ -1514,6 +1550,7 @@ fn a_destroyed_fence_lets_go_of_who_waits() {
     assert_eq!(other.wait(1, patience()), Ok(()), "the context goes on");
     assert_eq!(count(&event), 1);
     let handle = Err(Status::INVALID_HANDLE);
+    assert_eq!(fence.value(), MonitoredFence::LOST);
     assert_eq!(fence.signal(1), handle);
     assert_eq!(fence.wait(0, patience()), handle);
     assert_eq!(rig.copy.wait_from_gpu(&[(&fence, 1)]), handle);
