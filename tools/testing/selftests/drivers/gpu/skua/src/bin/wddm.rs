@@ -12,7 +12,6 @@ use std::io;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -649,63 +648,80 @@ fn row_0_10_waits_sleep() {
         job.uses(&a, Access::Write).signal(&fence, 1).submit(),
         Ok(())
     );
-    /// Runs a wait; tells what it cost and how often it was not asleep.
-    fn measure(wait: impl FnOnce() -> Status) -> (Duration, Duration, Status) {
+    struct Cost {
+        elapsed: Duration,
+        cpu: Duration,
+        sleeps: u64,
+    }
+    /// Runs a wait, telling which thread does; returns what it cost.
+    fn measure(id: &AtomicU64, wait: impl FnOnce() -> Result<(), Status>) -> (Cost, Status) {
         let cpu =
             || Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("a time"));
-        let (start, before) = (Instant::now(), cpu());
+        let sleeps = || -> u64 {
+            let status = fs::read_to_string("/proc/thread-self/status").expect("a status");
+            let line = status
+                .lines()
+                .find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"));
+            line.and_then(|n| n.trim().parse().ok()).expect("a number")
+        };
+        let (start, cpu_before, sleeps_before) = (Instant::now(), cpu(), sleeps());
+        let tid = nix::unistd::gettid().as_raw();
+        id.store(u64::try_from(tid).expect("an id"), Ordering::SeqCst);
         let result = wait();
-        (start.elapsed(), cpu() - before, result)
+        let cost = Cost {
+            elapsed: start.elapsed(),
+            cpu: cpu() - cpu_before,
+            sleeps: sleeps() - sleeps_before,
+        };
+        (cost, result.err().unwrap_or(Status::SUCCESS))
     }
-    let status = |result: Result<(), Status>| result.err().unwrap_or(Status::SUCCESS);
+    let ids = [const { AtomicU64::new(0) }; 3];
     thread::scope(|scope| {
-        let id = Arc::new(AtomicU64::new(0));
-        let mapping = scope.spawn({
-            let (id, a) = (id.clone(), &a);
-            move || {
-                id.store(
-                    u64::try_from(nix::unistd::gettid().as_raw()).expect("an id"),
-                    Ordering::SeqCst,
-                );
+        let mapping = scope.spawn(|| {
+            measure(&ids[0], || {
                 // A signal interrupts it, and does not end it.
-                measure(|| {
-                    skua_selftests::raw::with_alarm(Duration::from_millis(500), || {
-                        status(a.map(MapMode::Read, MapFlags::empty()).map(|_| ()))
-                    })
+                skua_selftests::raw::with_alarm(Duration::from_millis(500), || {
+                    a.map(MapMode::Read, MapFlags::empty()).map(|_| ())
                 })
-            }
+            })
         });
-        let waiting = scope.spawn(|| measure(|| status(fence.wait(1, patience()))));
-        let late = scope.spawn(|| measure(|| status(fence.wait(2, Duration::from_secs(2)))));
+        let waiting = scope.spawn(|| measure(&ids[1], || fence.wait(1, patience())));
+        let late = scope.spawn(|| measure(&ids[2], || fence.wait(2, Duration::from_secs(4))));
         thread::sleep(Duration::from_secs(1));
         for _ in 0..20 {
-            let stat = fs::read_to_string(format!(
-                "/proc/self/task/{}/stat",
-                id.load(Ordering::SeqCst)
-            ))
-            .expect("a thread");
-            let state = stat
-                .rsplit(") ")
-                .next()
-                .and_then(|rest| rest.chars().next());
-            assert_eq!(state, Some('S'), "{stat}");
+            for id in &ids {
+                let path = format!("/proc/self/task/{}/stat", id.load(Ordering::SeqCst));
+                let stat = fs::read_to_string(path).expect("a thread");
+                let state = stat
+                    .rsplit(") ")
+                    .next()
+                    .and_then(|rest| rest.chars().next());
+                assert_eq!(state, Some('S'), "{stat}");
+            }
             thread::sleep(Duration::from_millis(100));
         }
         rig.open_gate();
+        let mut least = Duration::MAX;
         for (name, thread, expected) in [
             ("map", mapping, Status::SUCCESS),
             ("wait", waiting, Status::SUCCESS),
             ("time-out", late, Status::TIMEOUT),
         ] {
-            let (elapsed, cpu, result) = thread.join().expect("a result");
+            let (cost, result) = thread.join().expect("a result");
             assert_eq!(result, expected, "{name}");
             assert!(
-                elapsed >= Duration::from_millis(1900),
-                "{name}: {elapsed:?}"
+                cost.elapsed >= Duration::from_millis(2900),
+                "{name}: {:?}",
+                cost.elapsed
             );
-            let limit = Duration::from_millis(10) * suite::patience();
-            assert!(cpu < limit, "{name}: {cpu:?} of CPU time");
+            assert!(cost.sleeps < 20, "{name}: slept {} times", cost.sleeps);
+            least = least.min(cost.cpu);
         }
+        // The guest's clock counts what the host takes from it, so that one may be unlucky.
+        assert!(
+            least < Duration::from_millis(10) * suite::patience(),
+            "{least:?} of CPU time"
+        );
     });
 }
 
