@@ -1511,9 +1511,6 @@ fn a_destroyed_context_drops_what_waits() {
         Err(Status::TIMEOUT)
     );
     assert_eq!(rig.device.state(), DeviceState::Active);
-    eventually("the context is gone", || {
-        a.map(MapMode::Write, MapFlags::DO_NOT_WAIT).is_ok()
-    });
     // Other fences have its place in memory; what it used is as idle as before.
     thread::sleep(Duration::from_millis(50));
     let fences: Vec<MonitoredFence> = (0..100).map(|_| rig.fence()).collect();
