@@ -27,7 +27,6 @@ use super::{
         self,
         GemExt, //
     },
-    pages::Segment,
     printer::{
         Printer,
         SeqPrinter, //
@@ -37,6 +36,10 @@ use super::{
 use core::ptr;
 use kernel::{
     bindings,
+    device::{
+        Bound,
+        Device, //
+    },
     drm::{
         self,
         gem::Object,
@@ -71,13 +74,9 @@ pub(crate) trait DriverExt:
     );
 
     /// Makes an object for memory of another driver: `size` bytes (whole pages), which the device
-    /// finds at `segments`, in order; they may be longer together. The object is made by
+    /// finds where [`gem::Backing::import`] tells, once this has returned. The object is made by
     /// [`gem::create`](super::gem::create) with that size, and stays [`gem::Placement::Nowhere`].
-    fn import(
-        dev: &drm::Device<Self>,
-        size: usize,
-        segments: KVVec<Segment>,
-    ) -> Result<ARef<Object<Self::Gem>>>;
+    fn import(dev: &drm::Device<Self>, size: usize) -> Result<ARef<Object<Self::Gem>>>;
 }
 
 /// A file that shows text in debugfs.
@@ -248,9 +247,13 @@ unsafe extern "C" fn import_callback<D: DriverExt>(
 ) -> *mut bindings::drm_gem_object {
     // SAFETY: The core calls this for a valid device of this driver.
     let dev = unsafe { drm::Device::<D>::from_raw(dev) };
+    let Some(guard) = device::enter(dev) else {
+        return ENODEV.to_ptr();
+    };
+    let parent: &D::ParentDevice<Bound> = (*guard).as_ref();
+    let parent: &Device<Bound> = parent.as_ref();
     // SAFETY: This is that callback; its arguments are as the core passes them.
-    let obj =
-        unsafe { gem::import::<D::Gem>(attach, table, |size, list| D::import(dev, size, list)) };
+    let obj = unsafe { gem::import::<D::Gem>(parent, attach, table, |size| D::import(dev, size)) };
     obj.unwrap_or_else(|error| error.to_ptr())
 }
 

@@ -17,6 +17,7 @@
 //! | [`irq`] | [`irq::Interrupts`]: MSI-X vectors with their handlers |
 //! | [`file`] | client number; walking a client's objects |
 //! | [`gem`] | [`gem::GemExt`], [`gem::create`], [`gem::Backing`], [`gem::placement`], [`gem::replace`], [`gem::unmap`] |
+//! | [`attachment`] | [`attachment::ImportMap`]: another driver's memory, as the device sees it |
 //! | [`fault`] | [`fault::VmFault`], [`fault::FaultError`]: page faults by TTM's rules |
 //! | [`memory`] | [`memory::total`]: how much the machine has |
 //! | [`pages`] | [`pages::Pages`], [`pages::DmaMap`], [`pages::Segment`]: system memory of objects |
@@ -44,6 +45,7 @@
 //! mmap_lock and therefore only tries the reservation lock. `drm_dev_enter()` ([`device::enter`]) may be
 //! entered anywhere, but nobody waits for the GPU inside.
 
+pub(crate) mod attachment;
 pub(crate) mod bar;
 pub(crate) mod device;
 pub(crate) mod driver;

@@ -13,8 +13,8 @@
 //! and changes only by [`replace`], which removes the CPU's mappings first. That is the whole protocol
 //! between moving memory and page faults, see [`fault`](super::fault).
 //!
-//! An imported object has [`Placement::Nowhere`]; its memory is the exporter's, its addresses were
-//! given to [`DriverExt::import`](super::driver::DriverExt::import), and mmap is the exporter's too.
+//! An imported object has [`Placement::Nowhere`]; its memory is the exporter's, and mmap is the exporter's
+//! too. Where the device finds it tells [`Backing::import`].
 //!
 //! # Locks
 //!
@@ -23,6 +23,10 @@
 //! Upstream's counterpart: `gem/shmem.rs`, for system memory only. C header: `include/drm/drm_gem.h`.
 
 use super::{
+    attachment::{
+        Attachment,
+        ImportMap, //
+    },
     device,
     fault::{
         self,
@@ -31,8 +35,8 @@ use super::{
         VmFault, //
     },
     pages::{
-        Pages,
-        Segment, //
+        segments,
+        Pages, //
     },
     resv::Reserved,
     shim, //
@@ -46,6 +50,11 @@ use core::{
 };
 use kernel::{
     bindings,
+    device::{
+        Bound,
+        Device, //
+    },
+    devres::Devres,
     drm::{
         self,
         gem::{
@@ -66,7 +75,8 @@ use kernel::{
             Acquire,
             Atomic, //
         },
-        Arc, //
+        Arc,
+        SetOnce, //
     }, //
 };
 
@@ -91,6 +101,7 @@ pub(crate) struct Backing<V> {
     placement: UnsafeCell<Placement<V>>,
     owner: Atomic<usize>,
     dummy: DummyPage,
+    import: SetOnce<Devres<ImportMap>>,
 }
 
 // SAFETY: `placement` is protected by the reservation lock, by the type invariant.
@@ -106,7 +117,14 @@ impl<V> Backing<V> {
             placement: UnsafeCell::new(Placement::Nowhere),
             owner: Atomic::new(0),
             dummy: DummyPage::new(),
+            import: SetOnce::new(),
         }
+    }
+
+    /// Where the device finds an imported object's memory, until it is unbound; [`None`] for an object of
+    /// our own.
+    pub(crate) fn import(&self) -> Option<&Devres<ImportMap>> {
+        self.import.as_ref()
     }
 
     fn is_of(&self, obj: *mut bindings::drm_gem_object) -> bool {
@@ -573,11 +591,11 @@ where
 
     // SAFETY: The object is valid; an attachment of it was put there by `drm_gem_prime_import()`.
     let attach = unsafe { (*raw).import_attach };
-    if !attach.is_null() {
-        // SAFETY: `import_callback()` stored the table that is mapped for the attachment; both are given
-        // up here, once.
-        unsafe { bindings::drm_prime_gem_destroy(raw, (*attach).importer_priv.cast()) };
-    }
+    let attachment = (!attach.is_null()).then(|| {
+        // SAFETY: `import()` stored its reference there, which is given up here, once. This stands in for
+        // `drm_prime_gem_destroy()`.
+        unsafe { Arc::from_raw((*attach).importer_priv.cast::<Attachment>()) }
+    });
 
     // What follows is `drm::gem::Object::free_callback()`, which we stand in for.
     //
@@ -586,35 +604,36 @@ where
     // SAFETY: `Object::new()` made the object as a pinned `KBox<Object<T>>`, whose first field is the
     // GEM object (`repr(C)`), and gave it up to its reference count.
     drop(unsafe { KBox::from_raw(raw.cast::<Object<T>>()) });
+    // After what the object had mapped of it.
+    drop(attachment);
 }
 
 /// The `gem_prime_import_sg_table` of a driver whose objects are ours.
 ///
 /// # Safety
 ///
-/// To be used as that callback, for devices of `T::Driver`.
+/// To be used as that callback, for devices of `T::Driver`, whose parent is `parent`.
 pub(super) unsafe fn import<T: GemExt>(
+    parent: &Device<Bound>,
     attach: *mut bindings::dma_buf_attachment,
     table: *mut bindings::sg_table,
-    make: impl FnOnce(usize, KVVec<Segment>) -> Result<ARef<Object<T>>>,
+    make: impl FnOnce(usize) -> Result<ARef<Object<T>>>,
 ) -> Result<*mut bindings::drm_gem_object>
 where
     T::Driver: drm::Driver<Object = Object<T>>,
 {
     // SAFETY: The attachment and its buffer are valid.
     let size = unsafe { (*(*attach).dmabuf).size };
-    let mut list = KVVec::new();
     let mut total: u64 = 0;
     // SAFETY: The table is mapped as long as the attachment holds it, beyond this call.
-    for segment in unsafe { super::pages::segments(table) } {
+    for segment in unsafe { segments(table) } {
         total = total.checked_add(segment.len).ok_or(EOVERFLOW)?;
-        list.push(segment, GFP_KERNEL)?;
     }
     if size == 0 || size % PAGE_SIZE != 0 || total < u64::try_from(size)? {
         return Err(EINVAL);
     }
 
-    let obj = make(size, list)?;
+    let obj = make(size)?;
     let raw = IntoGEMObject::as_raw(&*obj);
     // SAFETY: The object is valid.
     let handles = unsafe { (*raw).handle_count };
@@ -622,9 +641,23 @@ where
     if !is_ours(&obj) || is_imported(&*obj) || handles != 0 || obj.size() != size {
         return Err(EINVAL);
     }
-    // A static attachment leaves this field to the importer; `free_callback()` needs the table.
+    let (Some(held), Some(table)) = (NonNull::new(attach), NonNull::new(table)) else {
+        return Err(EINVAL);
+    };
+    // SAFETY: The attachment is valid, and stays so until it is dropped: by the core if this fails, else
+    // when it is owned.
+    let attachment = unsafe { Attachment::new(held)? };
+    // SAFETY: The table is the one of the attachment, which is of `parent`; that stays bound in this call.
+    let map = unsafe { ImportMap::new(parent, table, &attachment)? };
+    if !T::backing(&obj).import.populate(map) {
+        return Err(EINVAL);
+    }
+    // From here on nothing fails, and the core gives up the attachment, its table and the buffer.
+    // SAFETY: As just said.
+    unsafe { attachment.own() };
+    // A static attachment leaves this field to the importer; `free_callback()` takes the reference back.
     // SAFETY: The attachment is valid and, so far, this call's only.
-    unsafe { (*attach).importer_priv = table.cast() };
+    unsafe { (*attach).importer_priv = Arc::into_raw(attachment).cast_mut().cast() };
     // The core sets `import_attach` and takes over the reference.
     let _: NonNull<Object<T>> = ARef::into_raw(obj);
     Ok(raw)
@@ -645,10 +678,25 @@ mod tests {
     };
     use kernel::sync::atomic::Relaxed;
 
+    /// `ENODEV` once the device is unbound.
+    fn imported_bytes(obj: &Object<mock::MockObject>) -> Result<u64> {
+        let map = mock::MockObject::backing(obj).import().ok_or(EINVAL)?;
+        let map = map.try_access().ok_or(ENODEV)?;
+        Ok(map.segments().map(|segment| segment.len).sum())
+    }
+
+    fn size(pages: usize) -> Result<u64> {
+        Ok(u64::try_from(pages * PAGE_SIZE)?)
+    }
+
     #[test]
     fn export_pins_and_import_is_undone() -> Result {
         let (_a, a) = mock::device(c"skua-mock-a")?;
-        let (_b, b) = mock::device(c"skua-mock-b")?;
+        let (parent, b) = mock::device(c"skua-mock-b")?;
+        let held: ARef<drm::Device<mock::Mock>> = (&*b).into();
+        let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
+        let registration = device::register(bound, b, mock::value(0))?;
+        let b = held;
         let obj = create::<mock::MockObject>(&a, 3 * PAGE_SIZE, ())?;
 
         let buf = DmaBuf::export(&obj)?;
@@ -664,7 +712,7 @@ mod tests {
         assert!(is_imported(&*other));
         assert!(!is_imported(&*obj));
         assert_eq!(other.size(), 3 * PAGE_SIZE);
-        assert_eq!(b.imported.load(Relaxed), 3 * PAGE_SIZE);
+        assert_eq!(imported_bytes(&other)?, size(3)?);
         assert_eq!(obj.pins.load(Relaxed), 1);
         assert!(resv::same(&*obj, &*other));
         assert!(Pages::get(&*other).err() == Some(EINVAL));
@@ -678,6 +726,44 @@ mod tests {
         assert_eq!(obj.pins.load(Relaxed), 0);
         drop(obj);
         assert_eq!(a.objects.load(Relaxed), 0);
+        drop(registration);
+        Ok(())
+    }
+
+    #[test]
+    fn an_import_is_unmapped_when_its_device_is_unbound() -> Result {
+        let (_a, a) = mock::device(c"skua-mock-a")?;
+        let (parent, b) = mock::device(c"skua-mock-b")?;
+        let held: ARef<drm::Device<mock::Mock>> = (&*b).into();
+        let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
+        let registration = device::register(bound, b, mock::value(0))?;
+        let obj = create::<mock::MockObject>(&a, 3 * PAGE_SIZE, ())?;
+        let buf = DmaBuf::export(&obj)?;
+        let other = buf.import(&held)?;
+        drop(buf);
+        assert_eq!(imported_bytes(&other)?, size(3)?);
+
+        drop(registration);
+        drop(parent);
+        assert!(imported_bytes(&other).err() == Some(ENODEV));
+        // The buffer is the object's still.
+        assert_eq!(a.objects.load(Relaxed), 1);
+        assert_eq!(obj.pins.load(Relaxed), 1);
+        drop(other);
+        mock::release_files();
+        assert_eq!(held.objects.load(Relaxed), 0);
+        assert_eq!(obj.pins.load(Relaxed), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn an_unbound_device_imports_nothing() -> Result {
+        let (_a, a) = mock::device(c"skua-mock-a")?;
+        let (_b, b) = mock::device(c"skua-mock-b")?;
+        let obj = create::<mock::MockObject>(&a, PAGE_SIZE, ())?;
+        let buf = DmaBuf::export(&obj)?;
+        assert!(buf.import(&b).err() == Some(ENODEV));
+        assert_eq!(obj.pins.load(Relaxed), 0);
         Ok(())
     }
 

@@ -22,10 +22,7 @@ use super::{
         GemExt,
         Placement, //
     },
-    pages::{
-        Pages,
-        Segment, //
-    },
+    pages::Pages,
     printer::{
         MemoryStats,
         Printer,
@@ -152,8 +149,6 @@ pub(super) struct MockData {
     pub(super) objects: Atomic<u32>,
     /// Faults that the driver was asked about.
     pub(super) faults: Atomic<u32>,
-    /// Bytes in the segments of the last import.
-    pub(super) imported: Atomic<usize>,
 }
 
 /// A client.
@@ -256,13 +251,7 @@ impl DriverExt for Mock {
         printer.memory_stats(c"mock", &MemoryStats::default());
     }
 
-    fn import(
-        dev: &drm::Device<Self>,
-        size: usize,
-        segments: KVVec<Segment>,
-    ) -> Result<ARef<Object<MockObject>>> {
-        let total: u64 = segments.iter().map(|segment| segment.len).sum();
-        dev.imported.store(usize::try_from(total)?, Relaxed);
+    fn import(dev: &drm::Device<Self>, size: usize) -> Result<ARef<Object<MockObject>>> {
         gem::create(dev, size, ())
     }
 }
@@ -322,7 +311,6 @@ pub(super) fn device(name: &CStr) -> Result<(faux::Registration, drm::Unregister
         try_pin_init!(MockData {
             objects: Atomic::new(0),
             faults: Atomic::new(0),
-            imported: Atomic::new(0),
         }),
     )?;
     driver::extend(&drm)?;

@@ -94,8 +94,8 @@ pub(crate) enum Memory {
         /// What they count against; given back on drop.
         _charge: Charge,
     },
-    /// With another driver, as the device sees it.
-    Imported(KVVec<Segment>),
+    /// With another driver.
+    Imported,
 }
 
 /// System memory charged to the device's limit.
@@ -218,13 +218,13 @@ fn create_in_system(
 }
 
 /// Makes an object for another driver's memory.
-pub(crate) fn import(dev: &SkuaDevice, size: usize, segments: KVVec<Segment>) -> Result<ARef<Bo>> {
+pub(crate) fn import(dev: &SkuaDevice, size: usize) -> Result<ARef<Bo>> {
     let args = BoArgs {
         flags: 0,
         placements: 1 << REGION_SYSTEM,
     };
     let bo = gem::create::<BoData>(dev, size, args)?;
-    bo.memory.populate(Memory::Imported(segments));
+    bo.memory.populate(Memory::Imported);
     Ok(bo)
 }
 
@@ -277,8 +277,10 @@ impl BoData {
                 let map = map.access(parent).map_err(|_| ENODEV)?;
                 f(&mut behind(map.segments().map(piece), offset))
             }
-            Memory::Imported(segments) => {
-                f(&mut behind(segments.iter().copied().map(piece), offset))
+            Memory::Imported => {
+                let map = self.backing.import().ok_or(EIO)?;
+                let map = map.access(parent).map_err(|_| ENODEV)?;
+                f(&mut behind(map.segments().map(piece), offset))
             }
         }
     }

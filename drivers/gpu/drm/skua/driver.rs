@@ -36,7 +36,6 @@ use crate::{
             Vtable, //
         },
         irq::Interrupts,
-        pages::Segment,
         printer::Printer,
         queue::{
             Order,
@@ -234,8 +233,8 @@ impl DriverExt for SkuaDriver {
         let _ = fdinfo::show(dev, file, printer);
     }
 
-    fn import(dev: &SkuaDevice, size: usize, segments: KVVec<Segment>) -> Result<ARef<Bo>> {
-        bo::import(dev, size, segments)
+    fn import(dev: &SkuaDevice, size: usize) -> Result<ARef<Bo>> {
+        bo::import(dev, size)
     }
 }
 
