@@ -96,3 +96,13 @@ fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn options_do_not_contradict_each_other() {
+        super::Cli::command().debug_assert();
+    }
+}

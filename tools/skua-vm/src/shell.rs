@@ -27,7 +27,7 @@ pub(crate) struct Options {
     size: Vec<u16>,
     /// More options of the GPU server.
     #[arg(last = true)]
-    gpu: Vec<String>,
+    gpu_options: Vec<String>,
 }
 
 /// The terminal without line editing and signals of its own, until dropped.
@@ -65,7 +65,7 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
         patience: options.parts.patience,
     };
     let config = Config {
-        gpu: options.gpu.clone(),
+        gpu: options.gpu_options.clone(),
         cmdline: String::new(),
         iommu: false,
         icount: false,
