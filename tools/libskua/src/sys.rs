@@ -381,6 +381,17 @@ pub(crate) fn syncobj_array(
     Ok(())
 }
 
+/// Calls an ioctl, again when a signal comes first; gives back what became of its argument.
+///
+/// # Safety
+///
+/// `T` must be the argument that `request` tells, and the ioctl write to no address that stands in it.
+unsafe fn exchange<T>(fd: BorrowedFd<'_>, request: u32, mut argument: T) -> Result<T, Errno> {
+    // SAFETY: by the caller's promise the argument is all that the kernel accesses.
+    restart(|| unsafe { ioctl(fd, request, ptr::from_mut(&mut argument).cast()) })?;
+    Ok(argument)
+}
+
 /// Makes a descriptor of a handle, by PRIME or for a syncobj.
 pub(crate) fn handle_to_fd(
     fd: BorrowedFd<'_>,
@@ -390,41 +401,23 @@ pub(crate) fn handle_to_fd(
 ) -> Result<OwnedFd, Errno> {
     let raw = match object {
         Exchange::Bo => {
-            let mut argument = uapi::drm_prime_handle {
+            let argument = uapi::drm_prime_handle {
                 handle,
                 flags,
                 fd: -1,
             };
-            restart(|| {
-                // SAFETY: the argument is all that the kernel accesses.
-                unsafe {
-                    ioctl(
-                        fd,
-                        uapi::DRM_IOCTL_PRIME_HANDLE_TO_FD,
-                        ptr::from_mut(&mut argument).cast(),
-                    )
-                }
-            })?;
-            argument.fd
+            // SAFETY: it is this ioctl's argument, without addresses.
+            unsafe { exchange(fd, uapi::DRM_IOCTL_PRIME_HANDLE_TO_FD, argument)? }.fd
         }
         Exchange::Syncobj => {
-            let mut argument = uapi::drm_syncobj_handle {
+            let argument = uapi::drm_syncobj_handle {
                 handle,
                 flags,
                 fd: -1,
                 ..Default::default()
             };
-            restart(|| {
-                // SAFETY: the argument is all that the kernel accesses.
-                unsafe {
-                    ioctl(
-                        fd,
-                        uapi::DRM_IOCTL_SYNCOBJ_HANDLE_TO_FD,
-                        ptr::from_mut(&mut argument).cast(),
-                    )
-                }
-            })?;
-            argument.fd
+            // SAFETY: as above.
+            unsafe { exchange(fd, uapi::DRM_IOCTL_SYNCOBJ_HANDLE_TO_FD, argument)? }.fd
         }
     };
     if raw < 0 {
@@ -443,45 +436,27 @@ pub(crate) fn fd_to_handle(
     handle: u32,
     flags: u32,
 ) -> Result<u32, Errno> {
-    match object {
+    Ok(match object {
         Exchange::Bo => {
-            let mut argument = uapi::drm_prime_handle {
+            let argument = uapi::drm_prime_handle {
                 handle: 0,
                 flags: 0,
                 fd: descriptor.as_raw_fd(),
             };
-            restart(|| {
-                // SAFETY: the argument is all that the kernel accesses.
-                unsafe {
-                    ioctl(
-                        fd,
-                        uapi::DRM_IOCTL_PRIME_FD_TO_HANDLE,
-                        ptr::from_mut(&mut argument).cast(),
-                    )
-                }
-            })?;
-            Ok(argument.handle)
+            // SAFETY: it is this ioctl's argument, without addresses.
+            unsafe { exchange(fd, uapi::DRM_IOCTL_PRIME_FD_TO_HANDLE, argument)? }.handle
         }
         Exchange::Syncobj => {
-            let mut argument = uapi::drm_syncobj_handle {
+            let argument = uapi::drm_syncobj_handle {
                 handle,
                 flags,
                 fd: descriptor.as_raw_fd(),
                 ..Default::default()
             };
-            restart(|| {
-                // SAFETY: the argument is all that the kernel accesses.
-                unsafe {
-                    ioctl(
-                        fd,
-                        uapi::DRM_IOCTL_SYNCOBJ_FD_TO_HANDLE,
-                        ptr::from_mut(&mut argument).cast(),
-                    )
-                }
-            })?;
-            Ok(argument.handle)
+            // SAFETY: as above.
+            unsafe { exchange(fd, uapi::DRM_IOCTL_SYNCOBJ_FD_TO_HANDLE, argument)? }.handle
         }
-    }
+    })
 }
 
 /// What crosses processes as a descriptor.
