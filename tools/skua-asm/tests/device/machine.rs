@@ -189,10 +189,4 @@ impl Machine {
             .load(offset as usize, Ordering::Acquire)
             .expect("it is in the page")
     }
-
-    /// A counter of the device.
-    #[allow(dead_code, reason = "not every test looks at counters")]
-    pub(crate) fn counter(&self, counter: Counter) -> u64 {
-        self.device.counter(counter)
-    }
 }
