@@ -372,6 +372,15 @@ impl Engine {
         }
     }
 
+    /// Signals the fences of jobs that never started, in order, under `turn`.
+    fn cancel(&self, dev: &SkuaDevice, jobs: &List<Job>, error: Error) {
+        let signalling = Signalling::begin();
+        for job in jobs {
+            job.finish(dev, self.index, Err(error));
+        }
+        drop(signalling);
+    }
+
     /// Cancels all that is in the queue of `context` unless something of the context is in the ring; then
     /// that, when it is over, leads to the same. Process context, no locks held.
     ///
@@ -386,12 +395,7 @@ impl Engine {
                 core::mem::swap(&mut pending.jobs, &mut jobs);
             }
         }
-        let error = if lost { ENODEV } else { ECANCELED };
-        let signalling = Signalling::begin();
-        for job in &jobs {
-            job.finish(dev, self.index, Err(error));
-        }
-        drop(signalling);
+        self.cancel(dev, &jobs, if lost { ENODEV } else { ECANCELED });
         drop(turn);
         // The jobs' references, which may be the last ones: with nothing held.
         drop(jobs);
@@ -610,11 +614,7 @@ impl Engine {
             core::mem::swap(&mut state.paging, &mut paging);
         }
         finished.signal(dev, self.index);
-        let signalling = Signalling::begin();
-        for job in &paging {
-            job.finish(dev, self.index, Err(ENODEV));
-        }
-        drop(signalling);
+        self.cancel(dev, &paging, ENODEV);
         drop(turn);
         drop(finished);
         drop(paging);
