@@ -20,13 +20,6 @@
 //! Files, buffer objects and exported dma-bufs may outlive all that.
 
 use crate::{
-    bo::{
-        self,
-        Bo,
-        BoData, //
-    },
-    caps::Caps,
-    debugfs,
     ext::{
         self,
         bar::WcBar,
@@ -42,22 +35,33 @@ use crate::{
             OwnedQueue, //
         }, //
     },
-    fdinfo,
-    file::{
-        File,
-        SkuaFile, //
-    },
     gpu::{
         Gpu,
         SkuaDevice, //
     },
-    module_parameters,
-    recovery::Hooks,
-    registers::{
-        Registers,
-        BAR_SIZE, //
+    hardware::{
+        caps::Caps,
+        registers::{
+            Registers,
+            BAR_SIZE, //
+        }, //
     },
-    spec, //
+    ioctl::file::{
+        File,
+        SkuaFile, //
+    },
+    memory::bo::{
+        self,
+        Bo,
+        BoData, //
+    },
+    module_parameters,
+    observe::{
+        debugfs,
+        fdinfo, //
+    },
+    spec,
+    submit::recovery::Hooks, //
 };
 use kernel::{
     device::{

@@ -27,28 +27,31 @@
 //! The reservation lock of a buffer object comes before `vram` and after `Vm::map`.
 
 use crate::{
-    bo::REGION_SYSTEM,
-    caps::{
-        Caps,
-        GART_PAGES, //
-    },
-    context::{
-        Context,
-        Status, //
-    },
     driver::SkuaDriver,
-    engine::Engine,
     ext::queue::OwnedQueue,
-    heap::KernelHeap,
+    hardware::{
+        caps::{
+            Caps,
+            GART_PAGES, //
+        },
+        registers::Registers,
+        shared::{
+            Shared,
+            MAX_CONTEXTS, //
+        }, //
+    },
+    kernel_heap::KernelHeap,
+    memory::{
+        bo::REGION_SYSTEM,
+        vm::Vm,
+        vram::{
+            self,
+            Pages, //
+        }, //
+    },
     policy::id_slots::{
         IdError,
         IdSlots, //
-    },
-    recovery::Hooks,
-    registers::Registers,
-    shared::{
-        Shared,
-        MAX_CONTEXTS, //
     },
     slots::Slots,
     spec::{
@@ -59,10 +62,13 @@ use crate::{
             Counter, //
         }, //
     },
-    vm::Vm,
-    vram::{
-        self,
-        Pages, //
+    submit::{
+        context::{
+            Context,
+            Status, //
+        },
+        engine::Engine,
+        recovery::Hooks, //
     }, //
 };
 use kernel::{

@@ -5,23 +5,22 @@
 //! The crate's table of contents. The way of a submission, one direction, no way back:
 //!
 //! ```text
-//! uapi ─▶ file (ioctl: copy once, check) ─▶ context (order, fence) ─▶ engine (turn) ─▶ ring ─▶ fence
+//! uapi ─▶ ioctl (copy once, check) ─▶ context (order, fence) ─▶ engine (turn) ─▶ ring ─▶ fence
 //!                    │                                                   ▲
 //!                    └─▶ vm (bind queue) ─▶ page_table                   └─ recovery
 //! ```
 //!
-//! | file | noun |
-//! |---|---|
-//! | [`driver`] | probe, unbind, what the DRM core is told |
-//! | [`gpu`] | the device; the order of all locks |
-//! | [`caps`], [`registers`], [`shared`] | the hardware: capabilities, registers, shared memory |
-//! | [`file`], [`query`], [`bind`], [`sync`], [`uarray`] | ioctls and their arguments |
-//! | [`bo`], [`vram`] | buffer objects and their memory |
-//! | [`vm`], [`page_table`] | address spaces |
-//! | [`context`], [`job`], [`gate`], [`engine`] | work |
-//! | [`recovery`] | faults and hangs |
-//! | [`slots`], [`heap`] | tables, and the policy's memory |
-//! | [`fdinfo`], [`debugfs`] | what can be seen |
+//! | room | what is in it | may use |
+//! |---|---|---|
+//! | [`driver`] | probe, unbind, what the DRM core is told | all |
+//! | [`observe`] | what can be seen: fdinfo, debugfs | all below |
+//! | [`ioctl`] | files, ioctls and their arguments | all below |
+//! | [`gpu`] | the device: what the rooms share; the order of all locks | all below |
+//! | [`submit`] | contexts, jobs, engines, recovery | memory, fences, hardware |
+//! | [`memory`] | buffer objects, VRAM, address spaces, page tables | fences, hardware |
+//! | [`fences`] | what work waits for and what it signals | |
+//! | [`hardware`] | capabilities, registers, memory shared with the device | |
+//! | [`slots`], [`kernel_heap`] | tables, and the policy's memory | |
 //!
 //! `spec`, `policy` and `ext` are shared with, or kept apart from, the driver proper: see `rust/spec`,
 //! `rust/policy` and `rust/kernel`.
@@ -34,33 +33,23 @@ use kernel::{
     InPlaceModule, //
 };
 
-mod bind;
-mod bo;
-mod caps;
-mod context;
-mod debugfs;
 mod driver;
-mod engine;
 #[path = "../../../../rust/kernel/ext.rs"]
 #[allow(
     dead_code,
     reason = "an abstraction is whole, whether or not each part has a user"
 )]
 mod ext;
-mod fdinfo;
-mod file;
-mod gate;
+mod fences;
 mod gpu;
-mod heap;
-mod job;
-mod page_table;
+mod hardware;
+mod ioctl;
+mod kernel_heap;
+mod memory;
+mod observe;
 #[path = "../../../../rust/policy/policy.rs"]
 #[allow(dead_code, unreachable_pub, reason = "a crate of its own on the host")]
 mod policy;
-mod query;
-mod recovery;
-mod registers;
-mod shared;
 mod slots;
 #[path = "../../../../rust/spec/spec.rs"]
 #[allow(
@@ -70,10 +59,7 @@ mod slots;
     reason = "shared with the device model; constant functions cannot use From"
 )]
 mod spec;
-mod sync;
-mod uarray;
-mod vm;
-mod vram;
+mod submit;
 
 /// The module: what it registers, and what must be waited for when it goes.
 #[pin_data]

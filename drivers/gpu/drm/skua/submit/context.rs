@@ -4,7 +4,7 @@
 //!
 //! Jobs of a context run in the order of their submission, in one address space. The context's queue holds
 //! those that are not in the ring yet; only its first job can start, once its gate is open. The engine
-//! ([`crate::engine`]) takes contexts whose first job is ready in turn.
+//! ([`crate::submit::engine`]) takes contexts whose first job is ready in turn.
 //!
 //! A context is active until its work faults, is cut by the watchdog, or the device is lost; then its queue
 //! is cancelled and it takes no more. Other contexts do not notice. Fences of a context signal in order all
@@ -16,7 +16,6 @@
 //! it). The queue is under `pending`, a spin lock inside the engine's.
 
 use crate::{
-    engine::Engine,
     ext::{
         fence::{
             Fence,
@@ -25,23 +24,26 @@ use crate::{
         },
         trace, //
     },
-    gate::{
+    fences::gate::{
         Gate,
         Wake, //
     },
+    fences::signals::Signals,
     gpu::SkuaDevice,
-    job::{
-        Body,
-        Buffer,
-        Job, //
-    },
+    memory::vm::Vm,
     policy::run_queue::ContextKey,
     spec::{
         context::Descriptor,
         fault::Record, //
     },
-    sync::Signals,
-    vm::Vm, //
+    submit::{
+        engine::Engine,
+        job::{
+            Body,
+            Buffer,
+            Job, //
+        }, //
+    }, //
 };
 use kernel::{
     impl_has_work,

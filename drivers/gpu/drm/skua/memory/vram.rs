@@ -12,7 +12,7 @@
 
 use crate::{
     gpu::SkuaDevice,
-    heap::KernelHeap,
+    kernel_heap::KernelHeap,
     policy::{
         buddy::{
             Block,

@@ -10,40 +10,20 @@ use crate::{
         fence::Fence,
         syncobj::{
             self,
-            ChainNode,
             Syncobj, //
         },
         uapi, //
     },
-    file::SkuaFile,
-    uarray, //
+    fences::signals::Signals,
+    ioctl::{
+        file::SkuaFile,
+        user_array, //
+    }, //
 };
 use kernel::prelude::*;
 
 /// Most syncs of one ioctl.
 pub(crate) const MAX_SYNCS: u32 = 256;
-
-/// A syncobj to signal.
-struct Signal {
-    syncobj: Syncobj,
-    /// Node and point of a timeline; a binary syncobj has none.
-    point: Option<(ChainNode, u64)>,
-}
-
-/// The syncobjs that an ioctl signals.
-pub(crate) struct Signals(KVVec<Signal>);
-
-impl Signals {
-    /// Puts `fence` into all of them, in order.
-    pub(crate) fn publish(self, fence: &Fence) {
-        for signal in self.0 {
-            match signal.point {
-                Some((node, point)) => signal.syncobj.add_point(node, fence, point),
-                None => signal.syncobj.replace_fence(fence),
-            }
-        }
-    }
-}
 
 /// Reads the syncs of an ioctl: the fences to wait for, and what to signal.
 ///
@@ -52,9 +32,9 @@ pub(crate) fn read(
     file: &SkuaFile,
     array: &uapi::drm_skua_array,
 ) -> Result<(KVVec<Fence>, Signals)> {
-    let syncs: KVVec<uapi::drm_skua_sync> = uarray::read(array, MAX_SYNCS)?;
+    let syncs: KVVec<uapi::drm_skua_sync> = user_array::read(array, MAX_SYNCS)?;
     let mut waits = KVVec::new();
-    let mut signals = KVVec::new();
+    let mut signals = Signals::new();
     for sync in &syncs {
         let timeline = sync.flags & uapi::DRM_SKUA_SYNC_TIMELINE != 0;
         let wait = match sync.flags & !uapi::DRM_SKUA_SYNC_TIMELINE {
@@ -71,13 +51,8 @@ pub(crate) fn read(
             let fence = syncobj::find_fence(file, sync.handle, sync.point)?;
             waits.push(fence, GFP_KERNEL)?;
         } else {
-            let point = if timeline {
-                Some((ChainNode::new()?, sync.point))
-            } else {
-                None
-            };
-            signals.push(Signal { syncobj, point }, GFP_KERNEL)?;
+            signals.push(syncobj, sync.point)?;
         }
     }
-    Ok((waits, Signals(signals)))
+    Ok((waits, signals))
 }

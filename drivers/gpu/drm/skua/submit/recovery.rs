@@ -19,12 +19,6 @@
 //! The alarms run in one ordered queue, so that one thing at a time is done about a device.
 
 use crate::{
-    context::Status,
-    engine::{
-        Engine,
-        Finished,
-        Mode, //
-    },
     ext::{
         queue::{
             Alarm,
@@ -50,6 +44,14 @@ use crate::{
         },
         regs,
         status, //
+    },
+    submit::{
+        context::Status,
+        engine::{
+            Engine,
+            Finished,
+            Mode, //
+        }, //
     }, //
 };
 use kernel::{
@@ -323,7 +325,9 @@ fn recover(dev: &SkuaDevice, index: u32, engine: &Engine, cause: Cause) {
 
 /// Resets one engine and waits until it has stopped. `EIO`, `ENODEV`.
 fn reset(dev: &SkuaDevice, index: u32) -> Result {
-    let acks = |shared: &crate::shared::Shared| shared.engine32(index, status::engine::RESET_ACK);
+    let acks = |shared: &crate::hardware::shared::Shared| {
+        shared.engine32(index, status::engine::RESET_ACK)
+    };
     let before = acks(&*dev.shared.try_access().ok_or(ENODEV)?)?;
     dev.counters.resets.fetch_add(1, Relaxed);
     dev.regs

@@ -21,7 +21,6 @@
 //! with neither held by the worker, and inside `map` by ioctls.
 
 use crate::{
-    bo::BoRef,
     ext::{
         device,
         fence::{
@@ -36,16 +35,20 @@ use crate::{
             Usage, //
         }, //
     },
-    gate::{
+    fences::gate::{
         Gate,
         Wake, //
     },
+    fences::signals::Signals,
     gpu::SkuaDevice,
-    heap::KernelHeap,
-    page_table::{
-        Access,
-        Changed,
-        PageTable, //
+    kernel_heap::KernelHeap,
+    memory::{
+        bo::BoRef,
+        page_table::{
+            Access,
+            Changed,
+            PageTable, //
+        }, //
     },
     policy::{
         interval_map::{
@@ -64,8 +67,7 @@ use crate::{
     spec::{
         address::VA_BITS,
         mmu::Entry, //
-    },
-    sync::Signals, //
+    }, //
 };
 use kernel::{
     device::{

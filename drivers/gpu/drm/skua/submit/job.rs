@@ -21,7 +21,6 @@
 //! `ECANCELED` all the same.
 
 use crate::{
-    context::Context,
     ext::{
         fence::{
             DriverFence,
@@ -29,14 +28,15 @@ use crate::{
         },
         trace, //
     },
-    gate::Gate,
+    fences::gate::Gate,
     gpu::SkuaDevice,
-    shared::Shared,
+    hardware::shared::Shared,
+    memory::vram::VramRange,
     spec::command::{
         Command,
         Encoded, //
     },
-    vram::VramRange, //
+    submit::context::Context, //
 };
 use kernel::{
     list::{

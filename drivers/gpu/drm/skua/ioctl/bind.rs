@@ -3,18 +3,22 @@
 //! The operations of a bind, as an ioctl gives them, checked.
 
 use crate::{
-    bo::Bo,
     ext::uapi::*,
-    file::SkuaFile,
+    ioctl::{
+        file::SkuaFile,
+        user_array, //
+    },
+    memory::{
+        bo::Bo,
+        vm::{
+            Mapping,
+            Operation,
+            VA_END,
+            VA_START, //
+        }, //
+    },
     policy::interval_map::Span,
-    spec::address::PAGE_SIZE,
-    uarray,
-    vm::{
-        Mapping,
-        Operation,
-        VA_END,
-        VA_START, //
-    }, //
+    spec::address::PAGE_SIZE, //
 };
 use kernel::{
     drm::gem::BaseObject,
@@ -29,7 +33,7 @@ pub(crate) fn read(file: &SkuaFile, array: &drm_skua_array) -> Result<KVVec<Oper
     if array.count == 0 {
         return Err(EINVAL);
     }
-    let ops: KVVec<drm_skua_bind_op> = uarray::read(array, MAX_OPERATIONS)?;
+    let ops: KVVec<drm_skua_bind_op> = user_array::read(array, MAX_OPERATIONS)?;
     let mut operations = KVVec::with_capacity(ops.len(), GFP_KERNEL)?;
     for op in &ops {
         operations.push(operation(file, op)?, GFP_KERNEL)?;

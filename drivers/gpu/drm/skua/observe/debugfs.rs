@@ -12,17 +12,17 @@
 //! | `parameters` | the module's parameters, which sysfs does not show of Rust modules |
 
 use crate::{
-    bo::{
-        REGION_SYSTEM,
-        REGION_VRAM, //
-    },
-    context::Status,
     driver::SkuaDriver,
     ext::{
         driver::DebugfsFile,
         printer::SeqPrinter, //
     },
-    gpu::SkuaDevice, //
+    gpu::SkuaDevice,
+    memory::bo::{
+        REGION_SYSTEM,
+        REGION_VRAM, //
+    },
+    submit::context::Status, //
 };
 use core::fmt::Write as _;
 use kernel::{

@@ -3,26 +3,32 @@
 //! What userspace can ask: the device, its engines, its memory regions, the state of a context.
 
 use crate::{
-    bind::MAX_OPERATIONS,
-    bo::{
-        REGION_SYSTEM,
-        REGION_VRAM, //
-    },
-    context::{
-        Context,
-        Status, //
-    },
     ext::uapi::*,
     gpu::SkuaDevice,
-    job::Buffer,
+    ioctl::{
+        bind::MAX_OPERATIONS,
+        syncs::MAX_SYNCS, //
+    },
+    memory::{
+        bo::{
+            REGION_SYSTEM,
+            REGION_VRAM, //
+        },
+        vm::{
+            VA_END,
+            VA_START, //
+        }, //
+    },
     spec::{
         command::EngineKind,
         fault::Record, //
     },
-    sync::MAX_SYNCS,
-    vm::{
-        VA_END,
-        VA_START, //
+    submit::{
+        context::{
+            Context,
+            Status, //
+        },
+        job::Buffer, //
     }, //
 };
 use kernel::{

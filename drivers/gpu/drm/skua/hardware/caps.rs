@@ -7,7 +7,7 @@
 //! line in the log.
 
 use crate::{
-    registers::Registers,
+    hardware::registers::Registers,
     spec::{
         address::{
             GpuPhys,

@@ -16,7 +16,7 @@
 //! What is read from here was written by the device and is believed by nobody: each reader checks it.
 
 use crate::{
-    caps::{
+    hardware::caps::{
         Caps,
         GART_PAGES, //
     },

@@ -40,9 +40,9 @@ use crate::{
         uapi, //
     },
     gpu::SkuaDevice,
+    memory::vram::VramRange,
     policy::page_plan::PhysPiece,
-    spec::address::PAGE_SIZE,
-    vram::VramRange, //
+    spec::address::PAGE_SIZE, //
 };
 use kernel::{
     device::{

@@ -26,7 +26,6 @@
 //! signalled with none of them held.
 
 use crate::{
-    context::Context,
     ext::{
         fence::{
             FenceContext,
@@ -36,11 +35,13 @@ use crate::{
         trace, //
     },
     gpu::SkuaDevice,
-    heap::KernelHeap,
-    job::{
-        Body,
-        Job, //
+    hardware::shared::{
+        Shared,
+        MAX_CONTEXTS,
+        RING_SIZE, //
     },
+    kernel_heap::KernelHeap,
+    memory::vram::VramRange,
     policy::{
         in_flight::InFlight,
         ring_space::RingSpace,
@@ -48,11 +49,6 @@ use crate::{
             ContextKey,
             RunQueue, //
         }, //
-    },
-    shared::{
-        Shared,
-        MAX_CONTEXTS,
-        RING_SIZE, //
     },
     spec::{
         command::{
@@ -65,7 +61,13 @@ use crate::{
             EngineState, //
         }, //
     },
-    vram::VramRange, //
+    submit::{
+        context::Context,
+        job::{
+            Body,
+            Job, //
+        }, //
+    }, //
 };
 use kernel::{
     list::{

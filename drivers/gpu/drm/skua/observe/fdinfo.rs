@@ -6,7 +6,6 @@
 //! the same on a slow host as on a fast one. Memory is summed over the client's handles.
 
 use crate::{
-    bo::REGION_VRAM,
     ext::{
         file,
         printer::{
@@ -18,8 +17,9 @@ use crate::{
             Usage, //
         }, //
     },
-    file::SkuaFile,
-    gpu::SkuaDevice, //
+    gpu::SkuaDevice,
+    ioctl::file::SkuaFile,
+    memory::bo::REGION_VRAM, //
 };
 use core::fmt::Write as _;
 use kernel::drm::{

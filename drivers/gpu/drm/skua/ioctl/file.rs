@@ -6,21 +6,25 @@
 //! what they name: work that has not started is cancelled, work that runs ends or is cut by the watchdog.
 
 use crate::{
-    bo::{
-        self,
-        Bo, //
-    },
-    context::Context,
     driver::SkuaDriver,
     ext::{
         gem,
         uapi::*, //
     },
     gpu::SkuaDevice,
-    query,
-    sync,
-    uarray,
-    vm::Vm, //
+    ioctl::{
+        query,
+        syncs,
+        user_array, //
+    },
+    memory::{
+        bo::{
+            self,
+            Bo, //
+        },
+        vm::Vm, //
+    },
+    submit::context::Context, //
 };
 use kernel::{
     drm::{
@@ -317,8 +321,8 @@ impl File {
         if args.flags != 0 {
             return Err(EINVAL);
         }
-        let operations = crate::bind::read(file, &args.ops)?;
-        let (waits, signals) = sync::read(file, &args.syncs)?;
+        let operations = crate::ioctl::bind::read(file, &args.ops)?;
+        let (waits, signals) = syncs::read(file, &args.syncs)?;
         vm.bind(data.parent(), operations, waits, signals)?;
         dev.counters
             .binds
@@ -339,11 +343,11 @@ impl File {
             return Err(EINVAL);
         }
         let mut buffers = KVVec::new();
-        let array: KVVec<drm_skua_buffer> = uarray::read(&args.buffers, query::MAX_BUFFERS)?;
+        let array: KVVec<drm_skua_buffer> = user_array::read(&args.buffers, query::MAX_BUFFERS)?;
         for buffer in &array {
             buffers.push(query::buffer(buffer)?, GFP_KERNEL)?;
         }
-        let (waits, signals) = sync::read(file, &args.syncs)?;
+        let (waits, signals) = syncs::read(file, &args.syncs)?;
         context.submit(buffers, waits, signals)?;
         dev.counters
             .submissions

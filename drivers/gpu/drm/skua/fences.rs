@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What work waits for, and what it signals.
+//!
+//! Both are made whole while failing is possible; using them cannot fail. Uses no other room.
+
+pub(crate) mod gate;
+pub(crate) mod signals;

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Work: from what a client asked for to what an engine runs, and back to its fence.
+//!
+//! Uses [`crate::memory`], [`crate::fences`] and [`crate::hardware`]. It never sees arguments of ioctls.
+
+pub(crate) mod context;
+pub(crate) mod engine;
+pub(crate) mod job;
+pub(crate) mod recovery;
