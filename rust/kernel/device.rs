@@ -4,7 +4,10 @@
 
 use kernel::{
     bindings,
-    device::Core,
+    device::{
+        Bound,
+        Core, //
+    },
     dma::{
         Device as _,
         DmaMask, //
@@ -12,9 +15,12 @@ use kernel::{
     drm,
     pci,
     prelude::*,
-    sync::barrier::{
-        smp_mb,
-        Read, //
+    sync::{
+        aref::ARef,
+        barrier::{
+            smp_mb,
+            Read, //
+        }, //
     }, //
 };
 
@@ -93,5 +99,49 @@ pub(crate) fn set_dma_limits(pdev: &pci::Device<Core<'_>>, bits: u32) -> Result 
     unsafe {
         pdev.dma_set_max_seg_size(u32::MAX);
         pdev.dma_set_mask_and_coherent(mask)
+    }
+}
+
+/// The right of a PCI device to access memory by itself (bus mastering).
+pub(crate) struct BusMaster(ARef<pci::Device>);
+
+impl BusMaster {
+    /// For `pdev`, which cannot access memory yet.
+    pub(crate) fn new(pdev: &pci::Device<Bound>) -> Self {
+        let pdev: &pci::Device = pdev;
+        Self(pdev.into())
+    }
+
+    fn as_raw(&self) -> *mut bindings::pci_dev {
+        // CAST: `pci::Device` is `repr(transparent)` over `Opaque<pci_dev>`.
+        core::ptr::from_ref(&*self.0)
+            .cast_mut()
+            .cast::<bindings::pci_dev>()
+    }
+
+    /// Lets the device access memory.
+    pub(crate) fn turn_on(&self) {
+        // SAFETY: The device is valid, as a reference to it is held.
+        unsafe { bindings::pci_set_master(self.as_raw()) };
+    }
+
+    /// Takes the right away. Whether it is known to be gone: the device says so, or does not answer at
+    /// all, as one that was unplugged. A read of the device's configuration, so that what the device has
+    /// begun is over (PCIe 4.0, 2.4.1: a completion pushes posted writes).
+    ///
+    /// Not after the device was unbound: another driver may have it then.
+    pub(crate) fn turn_off(&self) -> bool {
+        let mut command = u16::MAX;
+        // SAFETY: The device is valid, as a reference to it is held; `command` receives the register.
+        unsafe {
+            bindings::pci_clear_master(self.as_raw());
+            bindings::pci_read_config_word(
+                self.as_raw(),
+                // CAST: 4.
+                bindings::PCI_COMMAND as c_int,
+                &mut command,
+            );
+        }
+        command == u16::MAX || u32::from(command) & bindings::PCI_COMMAND_MASTER == 0
     }
 }

@@ -20,7 +20,14 @@ use core::ptr::NonNull;
 use kernel::{
     bindings,
     prelude::*,
-    sync::Arc,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Release, //
+        },
+        Arc, //
+    },
     time::Jiffies,
     types::Opaque,
     workqueue::{
@@ -90,6 +97,75 @@ impl Drop for OwnedQueue {
     fn drop(&mut self) {
         // SAFETY: The queue is ours and nobody can queue any more. Runs what is queued.
         unsafe { bindings::destroy_workqueue(self.0.as_ptr()) };
+    }
+}
+
+/// A work queue of the module, for work that may hold the last reference to whatever else could own a
+/// queue: destroying a queue from its own work would wait for itself.
+///
+/// It is a `static`. [`ModuleQueue::open`] gives it a queue for as long as the module structure lives.
+pub(crate) struct ModuleQueue(Atomic<usize>);
+
+impl ModuleQueue {
+    /// Closed.
+    pub(crate) const fn new() -> Self {
+        Self(Atomic::new(0))
+    }
+
+    /// Opens the queue. The result belongs into the module structure, behind everything whose end may
+    /// queue work; dropping it runs what is queued, and what that queues, to the end. `ENOMEM`.
+    pub(crate) fn open(&'static self, name: &CStr, order: Order) -> Result<OpenQueue> {
+        let queue = OwnedQueue::new(name, order)?;
+        self.0.store(queue.0.as_ptr().expose_provenance(), Release);
+        Ok(OpenQueue { place: self, queue })
+    }
+
+    /// The queue; the system's while this one is closed.
+    fn with<R>(&self, f: impl FnOnce(&Queue) -> R) -> R {
+        let raw = core::ptr::with_exposed_provenance_mut::<bindings::workqueue_struct>(
+            self.0.load(Acquire),
+        );
+        if raw.is_null() {
+            return f(kernel::workqueue::system());
+        }
+        // SAFETY: The pointer is that of the queue in an `OpenQueue`, which takes it out before the
+        // queue is destroyed, and is destroyed with the module, when no code of it runs any more but
+        // the work of this queue itself, for whose end that waits.
+        f(unsafe { Queue::from_raw(raw) })
+    }
+
+    /// Queues a work item of the kernel crate.
+    pub(crate) fn enqueue<W, const ID: u64>(&self, work: W) -> W::EnqueueOutput
+    where
+        W: RawWorkItem<ID> + Send + 'static,
+    {
+        self.with(|queue| queue.enqueue(work))
+    }
+
+    /// Waits until everything queued before has run. Not to be called from work of this queue.
+    pub(crate) fn flush(&self) {
+        let raw = core::ptr::with_exposed_provenance_mut::<bindings::workqueue_struct>(
+            self.0.load(Acquire),
+        );
+        if !raw.is_null() {
+            // SAFETY: As in `with()`.
+            unsafe { bindings::__flush_workqueue(raw) };
+        }
+    }
+}
+
+/// What keeps a [`ModuleQueue`] open.
+pub(crate) struct OpenQueue {
+    place: &'static ModuleQueue,
+    queue: OwnedQueue,
+}
+
+impl Drop for OpenQueue {
+    fn drop(&mut self) {
+        // SAFETY: The queue is valid. Work that it runs may queue more: to this queue, which is still
+        // in its place.
+        unsafe { bindings::drain_workqueue(self.queue.0.as_ptr()) };
+        self.place.0.store(0, Release);
     }
 }
 
