@@ -8,10 +8,9 @@
 //! to its *position* is complete. An id that is not there (from a device that lies, or late news from
 //! before a reset) is refused and changes nothing.
 //!
-//! After a hang or a preemption the queue is what there is to resubmit: [`InFlight::take`] or
-//! [`InFlight::remove_if`] takes the guilty packets out, [`InFlight::reissue`] gives the survivors that
-//! need them new ids, and [`InFlight::iter`] is then what to write into the ring again, in order. What
-//! waits for a packet holds on to its payload (a `dma_fence`, say), not to its id.
+//! After a hang the queue is what there is to resubmit: [`InFlight::remove_if`] takes packets out, in
+//! order; those that go on are pushed again, with new ids. What waits for a packet holds on to its
+//! payload (a `dma_fence`, say), not to its id.
 //!
 //! The memory for `capacity` packets is allocated by [`InFlight::new`]. Id 0 is never given out: it is
 //! what the fence memory holds before anything was done.
@@ -31,10 +30,6 @@ pub enum PushError<P> {
     /// The ids are used up: 2^64 packets were pushed.
     IdsExhausted(P),
 }
-
-/// The ids are used up. Nothing has changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IdsExhausted;
 
 /// The device reported an id that is not in flight. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +63,7 @@ impl<H: Heap, P> InFlight<H, P> {
     }
 
     /// How many packets can be in flight.
-    pub fn capacity(&self) -> usize {
+    fn capacity(&self) -> usize {
         self.slots.len()
     }
 
@@ -121,7 +116,7 @@ impl<H: Heap, P> InFlight<H, P> {
     }
 
     /// The place of a packet in the queue, 0 being the oldest.
-    pub fn position(&self, id: u64) -> Option<usize> {
+    fn position(&self, id: u64) -> Option<usize> {
         // The oldest are asked for most.
         self.iter().position(|(in_flight, _)| in_flight == id)
     }
@@ -138,22 +133,6 @@ impl<H: Heap, P> InFlight<H, P> {
             left: position + 1,
             queue: self,
         })
-    }
-
-    /// The packet that a fault report or a watchdog names.
-    pub fn guilty(&self, id: u64) -> Option<&P> {
-        let (_, packet) = self.at(self.position(id)?)?;
-        Some(packet)
-    }
-
-    /// Takes one packet out; the others keep their order.
-    pub fn take(&mut self, id: u64) -> Option<P> {
-        let mut taken = None;
-        self.remove_if(
-            |in_flight, _| in_flight == id,
-            |_, packet| taken = Some(packet),
-        );
-        taken
     }
 
     /// Takes all packets out for which `condemned` says so, oldest first, and hands them to `removed`;
@@ -185,32 +164,9 @@ impl<H: Heap, P> InFlight<H, P> {
         self.len = kept;
     }
 
-    /// The packets in flight, oldest first: after a reset, what is to be written again.
+    /// The packets in flight, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &P)> {
         (0..self.len).filter_map(|position| self.at(position))
-    }
-
-    /// Gives new ids, in order, to the packets for which `renew` says so; the others keep theirs.
-    ///
-    /// # Errors
-    ///
-    /// [`IdsExhausted`], if there might not be enough.
-    pub fn reissue(&mut self, mut renew: impl FnMut(u64, &P) -> bool) -> Result<(), IdsExhausted> {
-        u64::try_from(self.len)
-            .ok()
-            .and_then(|len| self.next_id.checked_add(len))
-            .ok_or(IdsExhausted)?;
-        for position in 0..self.len {
-            let slot = self.slot(position);
-            let Some(Some((id, packet))) = self.slots.as_mut_slice().get_mut(slot) else {
-                continue;
-            };
-            if renew(*id, packet) {
-                *id = self.next_id;
-                self.next_id += 1;
-            }
-        }
-        Ok(())
     }
 
     /// Where the packet at `position` (or the next one) is stored.

@@ -25,5 +25,4 @@ pub mod in_flight;
 pub mod interval_map;
 pub mod page_plan;
 pub mod ring_space;
-pub mod run_queue;
 pub mod watchdog;

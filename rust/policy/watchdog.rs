@@ -10,14 +10,17 @@
 //!   works, but without end;
 //! - **stuck**: there is a packet, and for long no tick was counted.
 //!
+//! Somewhat earlier an engine that counts no tick is **stalled**, which is wrong only if the device is
+//! not there any more: the driver asks it.
+//!
 //! A slow host makes ticks slow; the packet then takes longer until it is overdue, but it is not killed
 //! for the host's load. For the same reason no two questions count for more than the longest step
 //! ([`Limits::step_ms`]), however far the clock has moved: a guest that was paused for an hour, or
 //! whose worker was not run, finds its engines as it left them. A clock that went back counts as
 //! stopped.
 //!
-//! The counter is the device's word. One that goes back is no progress; one that creeps for ever is
-//! believed, as it could be a host that is slow beyond measure.
+//! The counter is the device's word. One that goes back is no progress; one that creeps could be a host
+//! that is slow beyond measure, and is believed for [`Limits::hard_ms`], for every wait has an end.
 
 #[cfg(test)]
 mod tests;
@@ -31,6 +34,10 @@ pub struct Limits {
     pub time_ms: u64,
     /// Milliseconds without a tick after which an engine that has work is stuck.
     pub stuck_ms: u64,
+    /// Milliseconds after which a packet is overdue, however few ticks it has used.
+    pub hard_ms: u64,
+    /// Milliseconds without a tick after which an engine that has work is stalled.
+    pub stalled_ms: u64,
     /// The most that the time between two questions counts, in milliseconds: somewhat more than the
     /// period in which the driver asks, and a fraction of the other two.
     pub step_ms: u64,
@@ -57,6 +64,8 @@ pub enum Verdict {
         /// The packet.
         id: u64,
     },
+    /// The engine does nothing for its packet, which may well be what it waits for: is it there?
+    Stalled,
     /// The engine does nothing for the packet.
     Stuck {
         /// The packet.
@@ -137,8 +146,11 @@ impl Watchdog {
         if watched.stalled_ms >= self.limits.stuck_ms {
             Verdict::Stuck { id }
         } else if watched.used_ticks > self.limits.ticks && watched.elapsed_ms > self.limits.time_ms
+            || watched.elapsed_ms > self.limits.hard_ms
         {
             Verdict::Overdue { id }
+        } else if watched.stalled_ms >= self.limits.stalled_ms {
+            Verdict::Stalled
         } else {
             Verdict::Healthy
         }

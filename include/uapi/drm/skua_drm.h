@@ -302,7 +302,7 @@ enum drm_skua_bo_flags {
  *
  * Errors: -EINVAL for @size 0 or not a multiple of 4096 or above 2^40, @flags,
  * @placements or @pad; -ENOSPC if VRAM alone is allowed and has no room; -ENOMEM if
- * system memory has no room.
+ * system memory has no room, or one client would have more than half of it.
  */
 struct drm_skua_bo_create {
 	/** @size: Bytes: a multiple of 4096. */
@@ -377,7 +377,8 @@ struct drm_skua_bo_info {
 /**
  * struct drm_skua_vm_create - Argument of DRM_IOCTL_SKUA_VM_CREATE
  *
- * Errors: -EINVAL for @flags; -ENOSPC if there are too many address spaces.
+ * Errors: -EINVAL for @flags; -ENOSPC if there are too many address spaces, or the
+ * client has 256, those counted that are destroyed but still in use.
  */
 struct drm_skua_vm_create {
 	/** @flags: Must be zero. */
@@ -463,7 +464,10 @@ struct drm_skua_bind_op {
  *
  * If a fence that it waits for has an error, the bind is performed all the same.
  *
- * Errors: -ENOENT for @vm or a handle; -EINVAL for anything else out of its range.
+ * Binds that are not done when the file is closed are cancelled: -ECANCELED.
+ *
+ * Errors: -ENOENT for @vm or a handle; -EINVAL for anything else out of its range;
+ * -ENOSPC if 4096 binds of the address space wait.
  */
 struct drm_skua_vm_bind {
 	/** @vm: Handle of the address space. */
@@ -483,7 +487,8 @@ struct drm_skua_vm_bind {
  * struct drm_skua_context_create - Argument of DRM_IOCTL_SKUA_CONTEXT_CREATE
  *
  * Errors: -ENOENT for @vm; -EINVAL for @engine, @flags or @pad; -ENOSPC if there are
- * too many contexts.
+ * too many contexts, or the client has 256, those counted that are destroyed but have
+ * work that has not ended.
  */
 struct drm_skua_context_create {
 	/** @vm: Handle of the address space. */
@@ -597,7 +602,8 @@ struct drm_skua_buffer {
  * signals. If a fence that it waits for has an error, the work is cancelled.
  *
  * Errors: -ENOENT for @context or a syncobj; -ECANCELED if the context is not active;
- * -EINVAL for anything else out of its range.
+ * -ENOSPC if 4096 submissions of the context wait; -EINVAL for anything else out of
+ * its range.
  */
 struct drm_skua_submit {
 	/** @context: Handle of the context. */

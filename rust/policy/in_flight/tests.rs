@@ -16,9 +16,7 @@ enum Op {
     Complete(u64),
     /// Complete, but look only at so many.
     CompleteSome(u64, usize),
-    Take(u64),
     RemoveIf(u32),
-    Reissue(u32),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -28,9 +26,7 @@ fn op() -> impl Strategy<Value = Op> {
         8 => (0u32..100).prop_map(Op::Push),
         2 => id().prop_map(Op::Complete),
         1 => (id(), 0usize..5).prop_map(|(id, n)| Op::CompleteSome(id, n)),
-        1 => id().prop_map(Op::Take),
         1 => (2u32..5).prop_map(Op::RemoveIf),
-        1 => (1u32..5).prop_map(Op::Reissue),
     ]
 }
 
@@ -80,33 +76,12 @@ proptest! {
                         }
                     }
                 }
-                Op::Take(id) => {
-                    let id = base.saturating_add(id);
-                    let position = model.iter().position(|entry| entry.0 == id);
-                    prop_assert_eq!(queue.position(id), position);
-                    let expected = position.and_then(|at| model.remove(at)).map(|entry| entry.1);
-                    prop_assert_eq!(queue.guilty(id).copied(), expected);
-                    prop_assert_eq!(queue.take(id), expected);
-                    prop_assert_eq!(queue.take(id), None);
-                }
                 Op::RemoveIf(n) => {
                     let mut removed = Vec::new();
                     queue.remove_if(|_, p| p % n == 0, |id, p| removed.push((id, p)));
                     let expected: Vec<_> = model.iter().copied().filter(|e| e.1 % n == 0).collect();
                     model.retain(|entry| entry.1 % n != 0);
                     prop_assert_eq!(removed, expected);
-                }
-                Op::Reissue(n) => {
-                    let result = queue.reissue(|_, p| p % n == 0);
-                    if next.checked_add(model.len() as u64).is_none() {
-                        prop_assert_eq!(result, Err(IdsExhausted));
-                    } else {
-                        prop_assert_eq!(result, Ok(()));
-                        for entry in model.iter_mut().filter(|entry| entry.1 % n == 0) {
-                            entry.0 = next;
-                            next += 1;
-                        }
-                    }
                 }
             }
             prop_assert!(queue.iter().map(|(id, p)| (id, *p)).eq(model.iter().copied()));

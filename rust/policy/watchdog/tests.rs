@@ -11,10 +11,12 @@ const LIMITS: Limits = Limits {
     time_ms: 2000,
     stuck_ms: 5000,
     step_ms: 300,
+    hard_ms: 800_000,
+    stalled_ms: 1500,
 };
 
-/// Asks every `period` ms for `for_ms`, with `rate` ticks per second; the first verdict that is not
-/// healthy, and when.
+/// Asks every `period` ms for `for_ms`, with `rate` ticks per second; the first verdict that cuts
+/// the packet, and when.
 fn run(
     dog: &mut Watchdog,
     start: (u64, u64),
@@ -29,7 +31,7 @@ fn run(
             head: Some(7),
             ticks: start.1 + passed * rate / 1000,
         });
-        (verdict != Verdict::Healthy).then_some((passed, verdict))
+        (!matches!(verdict, Verdict::Healthy | Verdict::Stalled)).then_some((passed, verdict))
     })
 }
 
@@ -54,8 +56,33 @@ fn a_dead_engine_is_stuck() {
 #[test]
 fn a_slow_host_is_no_hang() {
     let mut dog = Watchdog::new(LIMITS);
-    // One tick per second for a quarter of an hour.
-    assert_eq!(run(&mut dog, (0, 0), 1, 100, 900_000), None);
+    // One tick per second for longer than ten minutes.
+    assert_eq!(run(&mut dog, (0, 0), 1, 100, 799_000), None);
+}
+
+#[test]
+fn ticks_that_creep_end_all_the_same() {
+    let mut dog = Watchdog::new(LIMITS);
+    let creeping = run(&mut dog, (0, 0), 1, 100, 900_000);
+    assert_eq!(creeping, Some((800_100, Verdict::Overdue { id: 7 })));
+}
+
+#[test]
+fn a_silent_engine_is_stalled_before_it_is_stuck() {
+    let mut dog = Watchdog::new(LIMITS);
+    let verdicts: Vec<_> = (0..=50)
+        .map(|i| {
+            dog.check(Sample {
+                now_ms: i * 100,
+                head: Some(7),
+                ticks: 0,
+            })
+        })
+        .collect();
+    assert_eq!(verdicts[14], Verdict::Healthy);
+    assert_eq!(verdicts[15], Verdict::Stalled);
+    assert_eq!(verdicts[49], Verdict::Stalled);
+    assert_eq!(verdicts[50], Verdict::Stuck { id: 7 });
 }
 
 #[test]
@@ -109,7 +136,14 @@ proptest! {
         ),
         hold: bool,
     ) {
-        let limits = Limits { ticks: 1500, time_ms: 2500, stuck_ms: 1500, step_ms: 300 };
+        let limits = Limits {
+            ticks: 1500,
+            time_ms: 2500,
+            stuck_ms: 1500,
+            step_ms: 300,
+            hard_ms: 9000,
+            stalled_ms: 700,
+        };
         let mut dog = Watchdog::new(limits);
         let mut history: Vec<Sample> = Vec::new();
         let (mut now_ms, mut ticks) = (10_000, 10_000);
@@ -134,6 +168,8 @@ proptest! {
             let expected = match head {
                 Some(id) if stalled >= limits.stuck_ms => Verdict::Stuck { id },
                 Some(id) if used > limits.ticks && elapsed > limits.time_ms => Verdict::Overdue { id },
+                Some(id) if elapsed > limits.hard_ms => Verdict::Overdue { id },
+                Some(_) if stalled >= limits.stalled_ms => Verdict::Stalled,
                 _ => Verdict::Healthy,
             };
             prop_assert_eq!(dog.check(sample), expected);

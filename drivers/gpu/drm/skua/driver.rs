@@ -4,18 +4,19 @@
 //!
 //! # Order of things
 //!
-//! Probe: enable the PCI device, map registers and VRAM, read the capabilities, reset the adapter, allocate
-//! what is shared with it, then the DRM device, interrupts, engines, alarms, and last the registration,
-//! after which userspace comes.
+//! Probe: enable the PCI device, map registers and VRAM, read the capabilities, reset the adapter, and
+//! only then let it access memory; allocate what is shared with it, then the DRM device, interrupts,
+//! engines, alarms, and last the registration, after which userspace comes.
 //!
-//! Unbind undoes it from the other end, and must not wait for the GPU nor for userspace:
+//! Unbind, and a probe that fails, undo it from the other end, and wait neither for the GPU nor for
+//! userspace:
 //!
-//! 1. [`Gpu::lose`]: no more work; all fences signal, so whoever waits wakes up.
-//! 2. Alarms and work items end.
-//! 3. Registration: `drm_dev_unplug()` waits for ioctls under way and removes the CPU's mappings; the next
-//!    access to one maps the object's dummy page.
-//! 4. Interrupts, VRAM's BAR.
-//! 5. Device-managed resources: registers, shared memory, page tables, DMA mappings.
+//! 1. [`Gpu::stop`]: alarms end; the device is made quiet; no more work; all fences signal, so whoever
+//!    waits wakes up; what work held is freed.
+//! 2. Registration: `drm_dev_unplug()` waits for ioctls under way and removes the CPU's mappings; the
+//!    next access to one maps the object's dummy page.
+//! 3. Interrupts, VRAM's BAR.
+//! 4. Device-managed resources: registers, shared memory, page tables, DMA mappings.
 //!
 //! Files, buffer objects and exported dma-bufs may outlive all that.
 
@@ -23,19 +24,18 @@ use crate::{
     ext::{
         self,
         bar::WcBar,
+        device::BusMaster,
         driver::{
             DebugfsFile,
             DriverExt,
             Vtable, //
         },
+        fence::Signalling,
         irq::Interrupts,
-        printer::Printer,
-        queue::{
-            Order,
-            OwnedQueue, //
-        }, //
+        printer::Printer, //
     },
     gpu::{
+        self,
         Gpu,
         SkuaDevice, //
     },
@@ -60,8 +60,7 @@ use crate::{
         debugfs,
         fdinfo, //
     },
-    spec,
-    submit::recovery::Hooks, //
+    spec, //
 };
 use kernel::{
     device::{
@@ -82,9 +81,9 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
-        atomic::Relaxed,
-        Arc, //
-    }, //
+        atomic::Relaxed, //
+    },
+    types::ScopeGuard, //
 };
 
 /// The driver.
@@ -119,6 +118,7 @@ pub(crate) struct Vector {
 
 impl ThreadedHandler for Vector {
     fn handle_threaded(&self) -> IrqReturn {
+        let _signalling = Signalling::begin();
         let dev = &*self.dev;
         dev.counters.interrupts.fetch_add(1, Relaxed);
         match dev.engine(self.index) {
@@ -149,7 +149,6 @@ impl Skua<'_> {
         let pdev_bound: &'bound pci::Device<Bound> = pdev;
         let parent: &'bound device::Device<Bound> = pdev_bound.as_ref();
         pdev.enable_device_mem()?;
-        pdev.set_master();
 
         let bar = pdev.iomap_region_sized::<BAR_SIZE>(spec::pci::BAR_REGS, c"skua-registers")?;
         let regs = Registers::new(bar.into_devres()?);
@@ -166,36 +165,30 @@ impl Skua<'_> {
             .checked_add(1)
             .ok_or(EINVAL)?;
 
-        let queue = Arc::new(OwnedQueue::new(c"skua", Order::Unordered)?, GFP_KERNEL)?;
-        let gpu = Gpu::new(parent, regs, caps, queue, system_limit())?;
+        // Whatever it was doing, it does not do to memory that is not its own any more.
+        gpu::reset(parent, &regs)?;
+        let bus = BusMaster::new(pdev_bound);
+        let gpu = Gpu::new(parent, bus, regs, caps, system_limit())?;
         let drm = drm::UnregisteredDevice::<SkuaDriver>::new(pdev_bound, gpu)?;
         ext::driver::extend(&drm)?;
         let dev: ARef<SkuaDevice> = (&*drm).into();
+        let stop = ScopeGuard::new_with_data(dev.clone(), |dev| Gpu::stop(&dev));
 
         let interrupts = Interrupts::new(pdev_bound, vectors, c"skua", |index| Vector {
             dev: dev.clone(),
             index,
-        })?;
-        for (_, engine) in dev.engines() {
-            engine.enable(&dev)?;
-        }
-        let alarms = Arc::new(OwnedQueue::new(c"skua-alarms", Order::Ordered)?, GFP_KERNEL)?;
-        let timeout = module_parameters::job_timeout_ms.value();
-        dev.attach(Hooks::new(&dev, &alarms, timeout)?);
+        })
+        .inspect_err(|_| dev_err!(parent, "no {} interrupt vectors\n", vectors))?;
+        Gpu::start(&dev, module_parameters::job_timeout_ms.value())?;
 
         let data = RegistrationData { parent, vram };
-        match ext::device::register(parent, drm, Ok::<_, Error>(data)) {
-            Ok(registration) => Ok(Skua {
-                _registration: registration,
-                interrupts,
-                dev,
-            }),
-            Err(error) => {
-                // The alarms hold references to the device.
-                drop(dev.detach());
-                Err(error)
-            }
-        }
+        let registration = ext::device::register(parent, drm, Ok::<_, Error>(data))?;
+        drop(stop.dismiss());
+        Ok(Skua {
+            _registration: registration,
+            interrupts,
+            dev,
+        })
     }
 }
 
@@ -212,12 +205,8 @@ impl pci::Driver for SkuaDriver {
     }
 
     fn unbind<'bound>(_pdev: &'bound pci::Device<Core<'_>>, this: Pin<&Skua<'bound>>) {
-        let dev = &*this.dev;
-        drop(dev.detach());
-        Gpu::lose(dev, true);
+        Gpu::stop(&this.dev);
         this.interrupts.synchronize();
-        // What waits in the queue looks, finds nothing to do, and lets go of the device.
-        dev.queue.flush();
     }
 }
 

@@ -9,26 +9,47 @@
 //! # When the device is lost
 //!
 //! A device that is unplugged, does not acknowledge in time, or reports what cannot be, is *lost*
-//! ([`Gpu::lose`]), once: engines take no more work, all contexts and address spaces finish what they have
-//! with `ENODEV`, every fence signals. Ioctls fail with `ENODEV` (unplugged) or `EIO` (not answering) until
-//! the device is bound again.
+//! ([`Gpu::lose`]), once. Before anything else it is made quiet: an adapter reset, and whether or not it
+//! acknowledges that, bus mastering off, read back. Then engines take no more work, all contexts and
+//! address spaces finish what they have with `ENODEV`, every fence signals. Ioctls fail with `ENODEV`
+//! (unplugged) or `EIO` (not answering) until the device is bound again.
+//!
+//! From the moment at which an acknowledgement is missing until the device is quiet, no memory that it
+//! may reach goes back to the system: [`crate::reaper`].
 //!
 //! # Locks, outermost first
 //!
+//! This is the one place where their order is written.
+//!
 //! ```text
+//! mmap_lock
+//! reservation locks              wound/wait mutexes; a page fault only tries; user memory is not
+//!                                touched under one
 //! Vm::map, Context::order        mutexes, ioctls only, allocate
 //! vram, asids                    mutexes, allocate
-//! Engine::turn, PageTable::root,  mutexes, taken by work that fences depend on: nothing allocates
-//!   translations
-//! hooks, Engine::state           spin locks
-//!   Context::pending, Vm::binds, Slots, Job::fence
+//! ---- below this line nothing is allocated: work that fences depend on takes these -------------
+//! Engine::turn                   mutexes, never taken by ioctls
+//! PageTable::root, translations
+//! Engine::state                  spin locks
+//! Context::pending, Vm::binds, Slots
+//! Submission::fence, Bind::end, hooks, Reaper::dead
+//! locks of fences and work queues
 //! ```
 //!
-//! The reservation lock of a buffer object comes before `vram` and after `Vm::map`.
+//! `drm_dev_enter()` ([`crate::ext::device::enter`]) may be entered anywhere; nobody waits for the GPU
+//! inside, but for its quick acknowledgements ([`Gpu::wait_for`]).
+//!
+//! Interrupt threads, the workers of [`QUEUE`] and the alarms are on the way to fences' signals as a
+//! whole, and say so to lockdep: they allocate nothing, take no reservation lock, and give references
+//! that may be the last to a reaper.
 
 use crate::{
     driver::SkuaDriver,
-    ext::queue::OwnedQueue,
+    ext::{
+        device::BusMaster,
+        fence::Signalling,
+        queue::ModuleQueue, //
+    },
     hardware::{
         caps::{
             Caps,
@@ -43,7 +64,10 @@ use crate::{
     kernel_heap::KernelHeap,
     memory::{
         bo::REGION_SYSTEM,
-        vm::Vm,
+        vm::{
+            Bind,
+            Vm, //
+        },
         vram::{
             self,
             Pages, //
@@ -52,6 +76,11 @@ use crate::{
     policy::id_slots::{
         IdError,
         IdSlots, //
+    },
+    quota::Quota,
+    reaper::{
+        Quarantine,
+        Reaper, //
     },
     slots::Slots,
     spec::{
@@ -68,7 +97,8 @@ use crate::{
             Status, //
         },
         engine::Engine,
-        recovery::Hooks, //
+        recovery::Hooks,
+        submission::Submission, //
     }, //
 };
 use kernel::{
@@ -86,7 +116,8 @@ use kernel::{
             Acquire,
             Atomic,
             Full,
-            Relaxed, //
+            Relaxed,
+            Release, //
         },
         Arc,
         Mutex,
@@ -107,6 +138,14 @@ pub(crate) type SkuaDevice<Ctx = drm::Normal> = drm::Device<SkuaDriver, Ctx>;
 const MAX_VMS: u32 = 1024;
 /// How long the device may take to acknowledge: register protocols are quick, hosts may be slow.
 pub(crate) const ACK_TIMEOUT: Delta = Delta::from_millis(5000);
+/// How long an acknowledgement may be missing before the device is asked whether it is there.
+const PRESENCE_TIMEOUT: Delta = Delta::from_millis(500);
+/// How long a lost device may take to stop by itself before its bus mastering is turned off.
+const QUIET_TIMEOUT: Delta = Delta::from_millis(1000);
+
+/// Where contexts and address spaces are looked at when something that they wait for has happened. It
+/// belongs to the module: the work may hold the last reference to the device.
+pub(crate) static QUEUE: ModuleQueue = ModuleQueue::new();
 
 /// The device works.
 const HEALTHY: u32 = 0;
@@ -135,15 +174,66 @@ pub(crate) struct Counters {
     pub(crate) flushes: Atomic<u64>,
 }
 
+/// What frees objects that work lets go of.
+pub(crate) struct Reapers {
+    pub(crate) binds: Arc<Reaper<Bind>>,
+    pub(crate) contexts: Arc<Reaper<Context>>,
+    pub(crate) submissions: Arc<Reaper<Submission>>,
+    pub(crate) vms: Arc<Reaper<Vm>>,
+    quarantine: Arc<Quarantine>,
+}
+
+impl Reapers {
+    /// `ENOMEM`.
+    fn new() -> Result<Self> {
+        let quarantine = Quarantine::new()?;
+        Ok(Self {
+            binds: Reaper::new(&quarantine)?,
+            contexts: Reaper::new(&quarantine)?,
+            submissions: Reaper::new(&quarantine)?,
+            vms: Reaper::new(&quarantine)?,
+            quarantine,
+        })
+    }
+
+    /// The device is quiet: what was kept may go.
+    fn release(&self) {
+        self.quarantine.open();
+        self.binds.wake();
+        self.contexts.wake();
+        self.submissions.wake();
+        self.vms.wake();
+    }
+
+    /// Whether memory is kept because the device may still reach it, and how many objects wait to be
+    /// freed.
+    pub(crate) fn usage(&self) -> (bool, u64) {
+        let counts = [
+            self.binds.count(),
+            self.contexts.count(),
+            self.submissions.count(),
+            self.vms.count(),
+        ];
+        let sum = counts.into_iter().fold(0, u64::saturating_add);
+        (self.quarantine.is_closed(), sum)
+    }
+}
+
 /// The device's data.
 #[pin_data]
 pub(crate) struct Gpu {
     pub(crate) caps: Caps,
     pub(crate) regs: Registers,
     pub(crate) shared: Devres<Shared>,
-    pub(crate) queue: Arc<OwnedQueue>,
     pub(crate) counters: Counters,
+    pub(crate) reapers: Reapers,
+    /// Bytes of system memory for buffer objects.
+    pub(crate) system: Arc<Quota>,
+    bus: BusMaster,
     engines: KVec<Pin<KBox<Engine>>>,
+    /// The driver's own line of work; none before the device works and when it is lost.
+    #[pin]
+    paging: SpinLock<Option<Arc<Context>>>,
     #[pin]
     pub(crate) contexts: Slots<Context>,
     #[pin]
@@ -156,29 +246,26 @@ pub(crate) struct Gpu {
     translations: Mutex<Translations>,
     #[pin]
     hooks: SpinLock<Option<Arc<Hooks>>>,
+    /// `HEALTHY`, `WEDGED` or `GONE`.
     health: Atomic<u32>,
+    /// 1 once [`Gpu::lose`] has begun.
+    ended: Atomic<u32>,
+    /// 1 while the watchdog is set.
     watching: Atomic<u32>,
-    system_limit: u64,
-    system_used: Atomic<u64>,
 }
 
 impl Gpu {
-    /// Sets the device up to its first idle moment. Nobody else knows of it yet.
+    /// Sets the device up to its first idle moment, after a [`reset`]. Nobody else knows of it yet.
     ///
-    /// `ENOMEM`; `ETIMEDOUT` if the device does not get ready; `ENODEV`.
+    /// `ENOMEM`, `ENODEV`.
     pub(crate) fn new(
         parent: &Device<Bound>,
+        bus: BusMaster,
         regs: Registers,
         caps: Caps,
-        queue: Arc<OwnedQueue>,
         system_limit: u64,
     ) -> Result<impl PinInit<Self, Error>> {
-        reset(&regs)?;
         let shared = Shared::new(parent, &caps)?;
-        regs.write_pair(regs::STATUS_LO, shared.status_address())?;
-        regs.write(regs::STATUS_CTRL, regs::STATUS_CTRL_ENABLE)?;
-        regs.write_pair(regs::GART_TABLE_LO, shared.gart_address())?;
-        regs.write(regs::GART_PAGES, GART_PAGES)?;
 
         let mut engines = KVec::with_capacity(caps.engines.len(), GFP_KERNEL)?;
         for (index, kind) in (0..).zip(&caps.engines) {
@@ -194,7 +281,7 @@ impl Gpu {
             caps,
             regs,
             shared,
-            queue,
+            bus,
             counters: Counters {
                 submissions: Atomic::new(0),
                 binds: Atomic::new(0),
@@ -202,7 +289,10 @@ impl Gpu {
                 resets: Atomic::new(0),
                 flushes: Atomic::new(0),
             },
+            reapers: Reapers::new()?,
+            system: Quota::new(system_limit)?,
             engines,
+            paging <- new_spinlock!(None),
             contexts <- contexts,
             vms <- vms,
             vram <- new_mutex!(vram),
@@ -210,9 +300,8 @@ impl Gpu {
             translations <- new_mutex!(Translations { requests: 0 }),
             hooks <- new_spinlock!(None),
             health: Atomic::new(HEALTHY),
+            ended: Atomic::new(0),
             watching: Atomic::new(0),
-            system_limit,
-            system_used: Atomic::new(0),
         }))
     }
 
@@ -227,12 +316,29 @@ impl Gpu {
         (0..).zip(self.engines.iter().map(|engine| &**engine))
     }
 
-    /// The engine for paging: the first that copies.
-    pub(crate) fn paging_engine(&self) -> Result<&Engine> {
+    /// The number of the engine for paging: the last that copies. If there is another one, it is the
+    /// driver's alone, so that no client's work, which may wait, is ever before it.
+    fn paging_engine(&self) -> Result<u32> {
         self.engines()
-            .map(|(_, engine)| engine)
-            .find(|engine| engine.kind() == EngineKind::Copy)
+            .filter(|(_, engine)| engine.kind() == EngineKind::Copy)
+            .last()
+            .map(|(index, _)| index)
             .ok_or(EIO)
+    }
+
+    /// The engines that clients can use, in order: all, or all but the one for paging.
+    pub(crate) fn client_engines(&self) -> impl Iterator<Item = (u32, &Engine)> {
+        let copies = self
+            .engines()
+            .filter(|(_, engine)| engine.kind() == EngineKind::Copy)
+            .count();
+        let own = self.paging_engine().ok().filter(|_| copies > 1);
+        self.engines().filter(move |(index, _)| Some(*index) != own)
+    }
+
+    /// The driver's own context. `ENODEV` if the device is lost.
+    pub(crate) fn paging(&self) -> Result<Arc<Context>> {
+        self.paging.lock().clone().ok_or(ENODEV)
     }
 
     /// `EIO` or `ENODEV` once the device is lost.
@@ -244,13 +350,31 @@ impl Gpu {
         }
     }
 
-    /// Gives the device its alarms; from now on it looks after its engines.
-    pub(crate) fn attach(&self, hooks: Arc<Hooks>) {
-        *self.hooks.lock() = Some(hooks);
+    /// Starts the device: its access to memory, its engines, its driver's own context, and its alarms, which from now on look
+    /// after the engines. `timeout_ms` is how long a job may run. `ENOMEM`, `ENODEV`.
+    pub(crate) fn start(dev: &SkuaDevice, timeout_ms: u32) -> Result {
+        dev.bus.turn_on();
+        let (status, gart) = {
+            let shared = dev.shared.try_access().ok_or(ENODEV)?;
+            (shared.status_address(), shared.gart_address())
+        };
+        dev.regs.write_pair(regs::STATUS_LO, status)?;
+        dev.regs
+            .write(regs::STATUS_CTRL, regs::STATUS_CTRL_ENABLE)?;
+        dev.regs.write_pair(regs::GART_TABLE_LO, gart)?;
+        dev.regs.write(regs::GART_PAGES, GART_PAGES)?;
+        for (_, engine) in dev.engines() {
+            engine.enable(dev)?;
+        }
+        let paging = Context::new_system(dev, dev.paging_engine()?)?;
+        *dev.paging.lock() = Some(paging);
+        let hooks = Hooks::new(dev, timeout_ms)?;
+        *dev.hooks.lock() = Some(hooks);
+        Ok(())
     }
 
     /// Takes the alarms; dropping them stops them.
-    pub(crate) fn detach(&self) -> Option<Arc<Hooks>> {
+    fn detach(&self) -> Option<Arc<Hooks>> {
         self.hooks.lock().take()
     }
 
@@ -273,7 +397,7 @@ impl Gpu {
 
     /// The watchdog stops, unless [`Gpu::watch`] starts it again.
     pub(crate) fn stop_watching(&self) {
-        self.watching.store(0, kernel::sync::atomic::Release);
+        self.watching.store(0, Release);
     }
 
     /// The watchdog goes on. Whether nobody else has started it meanwhile.
@@ -288,31 +412,10 @@ impl Gpu {
         }
     }
 
-    /// Charges system memory to the device's limit. `ENOMEM` beyond it.
-    pub(crate) fn charge_system(&self, bytes: u64) -> Result {
-        let mut used = self.system_used.load(Relaxed);
-        loop {
-            let new = used
-                .checked_add(bytes)
-                .filter(|new| *new <= self.system_limit)
-                .ok_or(ENOMEM)?;
-            match self.system_used.cmpxchg(used, new, Full) {
-                Ok(_) => return Ok(()),
-                Err(now) => used = now,
-            }
-        }
-    }
-
-    /// Gives back what [`Gpu::charge_system`] charged.
-    pub(crate) fn uncharge_system(&self, bytes: u64) {
-        // No wrap: what was charged before.
-        self.system_used.fetch_sub(bytes, Full);
-    }
-
     /// Size and use in bytes of a region of the uAPI.
     pub(crate) fn region_usage(&self, region: u32) -> (u64, u64) {
         if region == REGION_SYSTEM {
-            return (self.system_limit, self.system_used.load(Relaxed));
+            return (self.system.limit(), self.system.used());
         }
         let vram = self.vram.lock();
         let size = vram.total().0.saturating_mul(4096);
@@ -334,9 +437,10 @@ impl Gpu {
 
     /// Gives an identifier back, to be used again after the next flush.
     pub(crate) fn release_asid(&self, asid: u32) {
-        // All flushes are whole, so there is one epoch: the next flush.
-        let _ = self.asids.lock().free(asid, 0);
+        // First out of the table: the next one with this identifier is put there.
         self.vms.release(asid);
+        // All flushes are whole, so there is one epoch: the next flush.
+        kernel::warn_on!(self.asids.lock().free(asid, 0).is_err());
     }
 
     /// Has all engines drop the translations of an address space, or of all, and waits until they have.
@@ -364,23 +468,47 @@ impl Gpu {
 
     /// Waits until `done` says so of the shared memory. Process context.
     ///
-    /// `EIO` after [`ACK_TIMEOUT`], with the device to be lost; `ENODEV` if it is unbound.
+    /// `EIO` after [`ACK_TIMEOUT`], with the device to be lost; `ENODEV` if it is unbound or gone.
     pub(crate) fn wait_for(&self, mut done: impl FnMut(&Shared) -> Result<bool>) -> Result {
         let start = Instant::<Monotonic>::now();
+        let mut asked = false;
         loop {
             let shared = self.shared.try_access().ok_or(ENODEV)?;
             if done(&shared)? {
                 return Ok(());
             }
             drop(shared);
-            if start.elapsed() > ACK_TIMEOUT {
-                pr_err!("the device does not acknowledge\n");
-                self.lose_later();
+            self.check_health()?;
+            let late = start.elapsed();
+            if late > PRESENCE_TIMEOUT && !asked {
+                asked = true;
+                if !self.is_present() {
+                    self.doubt(GONE);
+                    return Err(ENODEV);
+                }
+            }
+            if late > ACK_TIMEOUT {
+                self.doubt(WEDGED);
                 return Err(EIO);
             }
-            self.check_health()?;
             fsleep(Delta::from_micros(20));
         }
+    }
+
+    /// Whether something answers at the registers, and it is this device. Reads a register.
+    pub(crate) fn is_present(&self) -> bool {
+        self.regs
+            .read(regs::ID)
+            .is_ok_and(|id| id == regs::ID_VALUE)
+    }
+
+    /// The device did not do what it must: it is to be lost, for the reason `health`, and until it is
+    /// quiet it may reach memory that it should not.
+    fn doubt(&self, health: u32) {
+        self.reapers.quarantine.close();
+        // Whoever comes first; `lose()` decides.
+        let _ = self.health.cmpxchg(HEALTHY, health, Full);
+        self.lose_later();
     }
 
     /// Copies the device's counters to where [`Shared::counter`] finds them.
@@ -404,34 +532,94 @@ impl Gpu {
         Ok(())
     }
 
-    /// The device is lost: `gone` if it was unplugged. Everything that is under way ends with `ENODEV`.
+    /// The device is lost: `gone` if it was unplugged. It is made quiet; then everything that is under
+    /// way ends with `ENODEV`.
     ///
-    /// Process context; not from work that itself waits for what is ended here.
+    /// Process context; not from work that itself waits for what is ended here. Bounded, and in a
+    /// signalling section as a whole.
     pub(crate) fn lose(dev: &SkuaDevice, gone: bool) {
-        let new = if gone { GONE } else { WEDGED };
-        let old = dev.health.xchg(new, Full);
-        if old == GONE {
-            dev.health.store(GONE, kernel::sync::atomic::Release);
+        dev.reapers.quarantine.close();
+        if gone {
+            dev.health.store(GONE, Release);
+        } else {
+            let _ = dev.health.cmpxchg(HEALTHY, WEDGED, Full);
         }
-        if old != HEALTHY && !gone {
+        if dev.ended.xchg(1, Full) != 0 {
+            // Unbound after it was lost: perhaps it can be made quiet now.
+            if dev.quiet() {
+                dev.reapers.release();
+            }
             return;
         }
+        let parent = dev.as_ref();
         if !gone {
-            pr_err!("the device is lost; unbind and bind it to use it again\n");
+            dev_err!(
+                parent,
+                "the device is lost; unbind and bind it to use it again\n"
+            );
         }
-        for (index, engine) in dev.engines() {
-            // If it still listens, it stops its accesses to memory.
-            let reset = regs::engine::CTRL_RESET;
-            let _ = dev.regs.write_engine(index, regs::engine::CTRL, reset);
+        let quiet = dev.quiet();
+        for (_, engine) in dev.engines() {
             engine.lose(dev);
         }
-        dev.contexts.for_each(|context| context.close(Status::Lost));
-        dev.vms.for_each(|vm| vm.lose());
+        let paging = dev.paging.lock().take();
+        let close = |context: Arc<Context>| {
+            context.mark(Status::Lost);
+            if let Ok(engine) = dev.engine(context.engine()) {
+                engine.drain(dev, &context);
+            }
+            dev.reapers.contexts.bury(context);
+        };
+        if let Some(paging) = paging {
+            close(paging);
+        }
+        dev.contexts.for_each(close);
+        dev.vms.for_each(|vm| {
+            vm.end(ENODEV);
+            dev.reapers.vms.bury(vm);
+        });
+        if quiet {
+            dev.reapers.release();
+        } else {
+            dev_err!(
+                parent,
+                "the device cannot be stopped: memory that it may reach is kept\n"
+            );
+        }
+    }
+
+    /// The device is unbound, or its probe has failed: ends all that [`Gpu::start`] has begun.
+    pub(crate) fn stop(dev: &SkuaDevice) {
+        // Not inside a signalling section: waits for the alarms, which are.
+        drop(dev.detach());
+        let signalling = Signalling::begin();
+        Gpu::lose(dev, true);
+        drop(signalling);
+        // What waits in the queue looks, finds nothing to do, and lets go of the device.
+        QUEUE.flush();
+        crate::reaper::flush();
+    }
+
+    /// Has the device stop its accesses to memory. Whether it is known to have.
+    fn quiet(&self) -> bool {
+        let start = Instant::<Monotonic>::now();
+        // It may be gone, or not listen: what counts is the bus.
+        let _ = self.regs.write(regs::DEVICE_CTRL, regs::DEVICE_CTRL_RESET);
+        while start.elapsed() < QUIET_TIMEOUT {
+            match self.regs.read(regs::DEVICE_STATUS) {
+                Ok(status) if status & regs::DEVICE_STATUS_READY == 0 => (),
+                // Ready, or all ones, or unbound.
+                _ => break,
+            }
+            fsleep(Delta::from_micros(100));
+        }
+        self.bus.turn_off()
     }
 }
 
-/// Resets the adapter and waits until it is ready. `ETIMEDOUT`, `ENODEV`.
-fn reset(regs: &Registers) -> Result {
+/// Resets the adapter and waits until it is ready: what an earlier driver has begun is over. `ETIMEDOUT`
+/// with a line in the log; `ENODEV`.
+pub(crate) fn reset(parent: &Device<Bound>, regs: &Registers) -> Result {
     regs.write(regs::DEVICE_CTRL, regs::DEVICE_CTRL_RESET)?;
     let start = Instant::<Monotonic>::now();
     loop {
@@ -441,6 +629,7 @@ fn reset(regs: &Registers) -> Result {
             return Ok(());
         }
         if start.elapsed() > ACK_TIMEOUT {
+            dev_err!(parent, "the device does not get ready after a reset\n");
             return Err(ETIMEDOUT);
         }
         fsleep(Delta::from_micros(100));

@@ -16,17 +16,19 @@
 //! | [`observe`] | what can be seen: fdinfo, debugfs | all below |
 //! | [`ioctl`] | files, ioctls and their arguments | all below |
 //! | [`gpu`] | the device: what the rooms share; the order of all locks | all below |
-//! | [`submit`] | contexts, jobs, engines, recovery | memory, fences, hardware |
+//! | [`submit`] | contexts, submissions and their packets, engines, recovery | memory, fences, hardware |
 //! | [`memory`] | buffer objects, VRAM, address spaces, page tables | fences, hardware |
 //! | [`fences`] | what work waits for and what it signals | |
 //! | [`hardware`] | capabilities, registers, memory shared with the device | |
-//! | [`slots`], [`kernel_heap`] | tables, and the policy's memory | |
+//! | [`slots`], [`quota`], [`kernel_heap`] | tables, limits, and the policy's memory | |
+//! | [`reaper`] | frees what work lets go of, when the device cannot reach it | |
 //!
 //! `spec`, `policy` and `ext` are shared with, or kept apart from, the driver proper: see `rust/spec`,
 //! `rust/policy` and `rust/kernel`.
 
 #![crate_name = "skua"]
 
+use ext::queue::Order;
 use kernel::{
     pci,
     prelude::*,
@@ -50,6 +52,8 @@ mod observe;
 #[path = "../../../../rust/policy/policy.rs"]
 #[allow(dead_code, unreachable_pub, reason = "a crate of its own on the host")]
 mod policy;
+mod quota;
+mod reaper;
 mod slots;
 #[path = "../../../../rust/spec/spec.rs"]
 #[allow(
@@ -66,6 +70,9 @@ mod submit;
 struct Skua {
     #[pin]
     _driver: kernel::driver::Registration<pci::Adapter<crate::driver::SkuaDriver>>,
+    /// What looks at contexts and address spaces buries them: before the reapers.
+    _work: ext::queue::OpenQueue,
+    _reapers: ext::queue::OpenQueue,
     /// Last, so that it waits when everything else is gone.
     _guard: ext::fence::ModuleGuard,
 }
@@ -73,6 +80,8 @@ struct Skua {
 impl InPlaceModule for Skua {
     fn init(module: &'static ThisModule) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
+            _work: gpu::QUEUE.open(c"skua", Order::Unordered)?,
+            _reapers: reaper::QUEUE.open(c"skua-reapers", Order::Unordered)?,
             _driver <- kernel::driver::Registration::new(<Self as kernel::ModuleMetadata>::NAME, module),
             _guard: ext::fence::ModuleGuard::new(),
         })

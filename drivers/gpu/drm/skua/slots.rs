@@ -55,31 +55,31 @@ impl<T> Slots<T> {
         Err(ENOSPC)
     }
 
-    fn set(&self, index: u32, new: Place<T>) {
-        let old = {
-            let mut places = self.places.lock();
-            let place = usize::try_from(index)
-                .ok()
-                .and_then(|index| places.get_mut(index));
-            place.map(|place| core::mem::replace(place, new))
-        };
-        // Perhaps the last reference: dropped with no lock held.
-        drop(old);
+    fn set(&self, index: u32, new: Place<T>) -> Option<Arc<T>> {
+        let mut places = self.places.lock();
+        let place = usize::try_from(index)
+            .ok()
+            .and_then(|index| places.get_mut(index))?;
+        match core::mem::replace(place, new) {
+            Place::Filled(object) => Some(object),
+            Place::Free | Place::Reserved => None,
+        }
     }
 
-    /// Puts an object into its place.
+    /// Puts an object into its place, which was reserved for it.
     pub(crate) fn fill(&self, index: u32, object: Arc<T>) {
-        self.set(index, Place::Filled(object));
+        kernel::warn_on!(self.set(index, Place::Filled(object)).is_some());
     }
 
-    /// Takes the object out; the place stays taken.
-    pub(crate) fn empty(&self, index: u32) {
-        self.set(index, Place::Reserved);
+    /// Takes the object out; the place stays taken. What is returned may be the last reference.
+    #[must_use = "it may be the last reference"]
+    pub(crate) fn empty(&self, index: u32) -> Option<Arc<T>> {
+        self.set(index, Place::Reserved)
     }
 
     /// Gives the place back: the object is gone.
     pub(crate) fn release(&self, index: u32) {
-        self.set(index, Place::Free);
+        kernel::warn_on!(self.set(index, Place::Free).is_some());
     }
 
     /// The object in a place.
@@ -91,13 +91,13 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Calls `f` with each object, with no lock held.
-    pub(crate) fn for_each(&self, mut f: impl FnMut(&Arc<T>)) {
+    /// Calls `f` with a reference to each object, which may become the last one; with no lock held.
+    pub(crate) fn for_each(&self, mut f: impl FnMut(Arc<T>)) {
         let count = self.places.lock().len();
         for index in 0..count {
             let object = u32::try_from(index).ok().and_then(|index| self.get(index));
             if let Some(object) = object {
-                f(&object);
+                f(object);
             }
         }
     }

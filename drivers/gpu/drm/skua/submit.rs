@@ -6,5 +6,6 @@
 
 pub(crate) mod context;
 pub(crate) mod engine;
-pub(crate) mod job;
+pub(crate) mod packet;
 pub(crate) mod recovery;
+pub(crate) mod submission;

@@ -24,6 +24,7 @@ use crate::{
         },
         vm::Vm, //
     },
+    quota::Quota,
     submit::context::Context, //
 };
 use kernel::{
@@ -34,6 +35,7 @@ use kernel::{
     new_mutex,
     prelude::*,
     sync::{
+        aref::ARef,
         Arc,
         Mutex, //
     }, //
@@ -79,16 +81,35 @@ impl<T> Handles<T> {
     }
 }
 
+/// Address spaces of one client at a time, those counted that are destroyed and not gone yet.
+const MAX_VMS: u64 = 256;
+/// Contexts of one client at a time, likewise.
+const MAX_CONTEXTS: u64 = 256;
+
+/// Engine time in ticks, by engine.
+pub(crate) type Ticks = [u64; crate::spec::pci::MAX_ENGINES as usize];
+
+/// Contexts of a client.
+pub(crate) struct Contexts {
+    pub(crate) handles: Handles<Context>,
+    /// Engine time of contexts that are gone.
+    pub(crate) past_ticks: Ticks,
+}
+
 /// A client.
 #[pin_data(PinnedDrop)]
 pub(crate) struct File {
+    dev: ARef<SkuaDevice>,
     #[pin]
     vms: Mutex<Handles<Vm>>,
     #[pin]
-    pub(crate) contexts: Mutex<Handles<Context>>,
-    /// Engine time of contexts that are gone, in ticks, by engine.
-    #[pin]
-    pub(crate) past_ticks: Mutex<[u64; crate::spec::pci::MAX_ENGINES as usize]>,
+    pub(crate) contexts: Mutex<Contexts>,
+    /// Address spaces that the client may have.
+    vm_quota: Arc<Quota>,
+    /// Contexts that the client may have.
+    context_quota: Arc<Quota>,
+    /// Bytes of system memory that the client's buffer objects may have: half of what all may.
+    system_quota: Arc<Quota>,
 }
 
 /// The DRM file of a client.
@@ -97,14 +118,20 @@ pub(crate) type SkuaFile = drm::File<File>;
 impl drm::file::DriverFile for File {
     type Driver = SkuaDriver;
 
-    fn open(_dev: &SkuaDevice) -> Result<Pin<KBox<Self>>> {
+    fn open(dev: &SkuaDevice) -> Result<Pin<KBox<Self>>> {
         KBox::try_pin_init(
             try_pin_init!(Self {
+                dev: dev.into(),
                 vms <- new_mutex!(Handles::new()),
-                contexts <- new_mutex!(Handles::new()),
-                past_ticks <- new_mutex!([0; crate::spec::pci::MAX_ENGINES as usize]),
+                contexts <- new_mutex!(Contexts {
+                    handles: Handles::new(),
+                    past_ticks: [0; crate::spec::pci::MAX_ENGINES as usize],
+                }),
+                vm_quota: Quota::new(MAX_VMS)?,
+                context_quota: Quota::new(MAX_CONTEXTS)?,
+                system_quota: Quota::new(dev.system.limit() / 2)?,
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )
     }
 }
@@ -112,12 +139,16 @@ impl drm::file::DriverFile for File {
 #[pinned_drop]
 impl PinnedDrop for File {
     fn drop(self: Pin<&mut Self>) {
-        for context in self.contexts.lock().iter() {
+        for context in self.contexts.lock().handles.iter() {
             context.destroy();
         }
-        for vm in self.vms.lock().iter() {
-            vm.destroy();
-        }
+        // Also those without a handle: what waits for others' fences may wait for ever.
+        self.dev.vms.for_each(|vm| {
+            if vm.is_of(&self.vm_quota) {
+                vm.end(ECANCELED);
+                vm.destroy();
+            }
+        });
     }
 }
 
@@ -133,7 +164,7 @@ impl File {
     }
 
     fn context(&self, handle: u32) -> Result<Arc<Context>> {
-        self.contexts.lock().get(handle)
+        self.contexts.lock().handles.get(handle)
     }
 
     /// `DRM_IOCTL_SKUA_QUERY`
@@ -158,7 +189,14 @@ impl File {
         if args.pad != 0 {
             return Err(EINVAL);
         }
-        let bo = bo::create(dev, data.parent(), args.size, args.flags, args.placements)?;
+        let bo = bo::create(
+            dev,
+            data.parent(),
+            &file.inner().system_quota,
+            args.size,
+            args.flags,
+            args.placements,
+        )?;
         args.handle = bo.create_handle(file)?;
         Ok(0)
     }
@@ -218,8 +256,10 @@ impl File {
         if args.flags != 0 {
             return Err(EINVAL);
         }
-        let vm = Vm::new(dev, data.parent())?;
-        let handle = file.inner().vms.lock().insert(vm.clone());
+        let this = file.inner();
+        let share = this.vm_quota.take(1).ok_or(ENOSPC)?;
+        let vm = Vm::new(dev, data.parent(), share)?;
+        let handle = this.vms.lock().insert(vm.clone());
         if handle.is_err() {
             vm.destroy();
         }
@@ -257,12 +297,13 @@ impl File {
         dev.check_health()?;
         let this = file.inner();
         let vm = this.vm(args.vm)?;
-        dev.engine(args.engine)?;
-        if args.flags != 0 {
+        let exists = dev.client_engines().any(|(index, _)| index == args.engine);
+        if !exists || args.flags != 0 {
             return Err(EINVAL);
         }
-        let context = Context::new(dev, &vm, args.engine)?;
-        let handle = this.contexts.lock().insert(context.clone());
+        let share = this.context_quota.take(1).ok_or(ENOSPC)?;
+        let context = Context::new(dev, &vm, args.engine, share)?;
+        let handle = this.contexts.lock().handles.insert(context.clone());
         if handle.is_err() {
             context.destroy();
         }
@@ -280,17 +321,19 @@ impl File {
         let this = file.inner();
         let context = {
             let mut contexts = this.contexts.lock();
-            contexts.get(args.context)?;
+            contexts.handles.get(args.context)?;
             if args.pad != 0 {
                 return Err(EINVAL);
             }
-            contexts.remove(args.context)?
+            let context = contexts.handles.remove(args.context)?;
+            // In one step, so that nobody sees less engine time than before.
+            let engine = usize::try_from(context.engine())?;
+            if let Some(ticks) = contexts.past_ticks.get_mut(engine) {
+                *ticks = ticks.saturating_add(context.ticks());
+            }
+            context
         };
         context.destroy();
-        let mut past = this.past_ticks.lock();
-        if let Some(ticks) = past.get_mut(usize::try_from(context.engine())?) {
-            *ticks = ticks.saturating_add(context.ticks());
-        }
         Ok(0)
     }
 

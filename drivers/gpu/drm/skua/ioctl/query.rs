@@ -28,7 +28,7 @@ use crate::{
             Context,
             Status, //
         },
-        job::Buffer, //
+        submission::Buffer, //
     }, //
 };
 use kernel::{
@@ -67,7 +67,7 @@ pub(crate) fn query(dev: &SkuaDevice, args: &mut drm_skua_query) -> Result {
     match args.type_ {
         DRM_SKUA_QUERY_DEVICE => append(&mut answer, &device(dev)?)?,
         DRM_SKUA_QUERY_ENGINES => {
-            for (index, engine) in dev.engines() {
+            for (index, engine) in dev.client_engines() {
                 let kind = match engine.kind() {
                     EngineKind::Compute => DRM_SKUA_ENGINE_COMPUTE,
                     EngineKind::Copy => DRM_SKUA_ENGINE_COPY,
@@ -104,7 +104,7 @@ fn device(dev: &SkuaDevice) -> Result<drm_skua_device_info> {
     let caps = &dev.caps;
     Ok(drm_skua_device_info {
         hw_version: caps.version,
-        engine_count: u32::try_from(caps.engines.len())?,
+        engine_count: u32::try_from(dev.client_engines().count())?,
         va_start: VA_START,
         va_end: VA_END,
         page_size_mask: PAGE_SIZES,

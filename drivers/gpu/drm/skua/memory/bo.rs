@@ -42,6 +42,11 @@ use crate::{
     gpu::SkuaDevice,
     memory::vram::VramRange,
     policy::page_plan::PhysPiece,
+    quota::{
+        Quota,
+        Share, //
+    },
+    reaper,
     spec::address::PAGE_SIZE, //
 };
 use kernel::{
@@ -91,34 +96,11 @@ pub(crate) enum Memory {
     System {
         /// As the device sees them.
         map: Devres<DmaMap>,
-        /// What they count against; given back on drop.
-        _charge: Charge,
+        /// Their part of the device's and the client's quota of system memory.
+        _shares: [Share; 2],
     },
     /// With another driver.
     Imported,
-}
-
-/// System memory charged to the device's limit.
-pub(crate) struct Charge {
-    dev: ARef<SkuaDevice>,
-    bytes: u64,
-}
-
-impl Charge {
-    /// `ENOMEM` beyond the limit.
-    fn new(dev: &SkuaDevice, bytes: u64) -> Result<Self> {
-        dev.charge_system(bytes)?;
-        Ok(Self {
-            dev: dev.into(),
-            bytes,
-        })
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        self.dev.uncharge_system(self.bytes);
-    }
 }
 
 /// What is in a buffer object besides GEM.
@@ -153,10 +135,11 @@ impl DriverObject for BoData {
 /// Creates an object of `size` bytes in one of `placements`, cleared or on its way to be.
 ///
 /// `EINVAL` for a size, flag or placement that the uAPI forbids; `ENOSPC` if VRAM alone is allowed and full;
-/// `ENOMEM`.
+/// `ENOMEM`, also beyond the quota of system memory of the device, or of the client, `quota`.
 pub(crate) fn create(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
+    quota: &Arc<Quota>,
     size: u64,
     flags: u32,
     placements: u32,
@@ -172,13 +155,19 @@ pub(crate) fn create(
     }
     let system = placements & (1 << REGION_SYSTEM) != 0;
     if placements & (1 << REGION_VRAM) != 0 {
-        match VramRange::new(dev, size) {
+        let mut range = VramRange::new(dev, size);
+        if matches!(range, Err(error) if error == ENOSPC) {
+            // Perhaps there is room in what is about to be freed.
+            reaper::flush();
+            range = VramRange::new(dev, size);
+        }
+        match range {
             Ok(range) => return create_in_vram(dev, size, BoArgs { flags, placements }, range),
             Err(error) if error == ENOSPC && system => (),
             Err(error) => return Err(error),
         }
     }
-    create_in_system(dev, parent, size, BoArgs { flags, placements })
+    create_in_system(dev, parent, quota, size, BoArgs { flags, placements })
 }
 
 fn create_in_vram(
@@ -191,9 +180,9 @@ fn create_in_vram(
     bo.memory.populate(Memory::Vram(range.clone()));
     let mut reserved = resv::lock(&*bo)?;
     gem::replace(&bo, &mut reserved, Placement::Device(range.clone()))?;
-    dev.paging_engine()?.clear(dev, &range, |fence| {
-        reserved.reserve(1)?.add(fence, Usage::Kernel)
-    })?;
+    let mut room = reserved.reserve(1)?;
+    dev.paging()?
+        .clear(&range, |fence| room.add(fence, Usage::Kernel))?;
     drop(reserved);
     Ok(bo)
 }
@@ -201,15 +190,19 @@ fn create_in_vram(
 fn create_in_system(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
+    quota: &Arc<Quota>,
     size: u64,
     args: BoArgs,
 ) -> Result<ARef<Bo>> {
-    let charge = Charge::new(dev, size)?;
+    let shares = [
+        dev.system.take(size).ok_or(ENOMEM)?,
+        quota.take(size).ok_or(ENOMEM)?,
+    ];
     let bo = gem::create::<BoData>(dev, usize::try_from(size)?, args)?;
     let pages = Pages::get(&*bo)?;
     bo.memory.populate(Memory::System {
         map: DmaMap::new(parent, &pages)?,
-        _charge: charge,
+        _shares: shares,
     });
     let mut reserved = resv::lock(&*bo)?;
     gem::replace(&bo, &mut reserved, Placement::System(pages))?;

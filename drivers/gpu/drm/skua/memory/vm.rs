@@ -14,11 +14,8 @@
 //!
 //! Memory that was unmapped is held until no engine can reach it any more.
 //!
-//! # Locks
-//!
-//! `map` (a mutex) is for ioctls only and is held over allocations; nothing that leads to a fence's signal
-//! takes it. `binds` (a spin lock) orders the queue. The tables have a lock of their own, which is taken
-//! with neither held by the worker, and inside `map` by ioctls.
+//! An address space whose handle is gone stays in the device's table while it has binds that are not
+//! done, so that a device that is lost ends them, too.
 
 use crate::{
     ext::{
@@ -64,6 +61,11 @@ use crate::{
             Sizes, //
         }, //
     },
+    quota::{
+        Quota,
+        Share, //
+    },
+    reaper::Reapable,
     spec::{
         address::VA_BITS,
         mmu::Entry, //
@@ -148,19 +150,20 @@ impl Operation {
 
 /// A bind that was accepted.
 #[pin_data]
-struct Bind {
+pub(crate) struct Bind {
     operations: KVVec<Operation>,
     gate: Gate<Vm>,
     #[pin]
-    rest: SpinLock<Rest>,
+    end: SpinLock<BindEnd>,
     #[pin]
     links: ListLinks,
 }
 
 /// What a bind still has to do at its end.
-struct Rest {
+struct BindEnd {
+    /// From publication until it is finished.
     fence: Option<DriverFence>,
-    /// What the bind unmaps, held until no engine reaches it.
+    /// What the bind unmaps, held until no engine reaches it and the bind is freed.
     unmapped: KVVec<Cut<Mapping>>,
 }
 
@@ -172,22 +175,41 @@ impl_list_item! {
     impl ListItem<0> for Bind { using ListLinks { self.links }; }
 }
 
+impl Reapable for Bind {}
+
 impl Bind {
+    /// Signals the bind's fence with `result`.
     fn finish(&self, result: Result) {
-        let fence = self.rest.lock().fence.take();
+        let fence = self.end.lock().fence.take();
         if let Some(fence) = fence {
             fence.signal(result);
         }
     }
 }
 
+/// Binds of one address space that may wait at a time.
+const MAX_QUEUED: u32 = 4096;
+
 /// Binds that are not done.
 struct Binds {
+    /// In order.
     queue: List<Bind>,
-    /// The worker is at one.
+    /// How many are in `queue`.
+    len: u32,
+    /// A thread is at one, which it has taken out of `queue`.
     busy: bool,
-    /// The device is lost: nothing is accepted.
-    lost: bool,
+    /// Userspace has no handle any more.
+    destroyed: bool,
+    /// Nothing is accepted, and what waits is finished with this error: the device is lost, or the client
+    /// gone.
+    end: Option<Error>,
+}
+
+impl Binds {
+    /// Whether the address space is only in the device's table for what is still to be done.
+    fn is_over(&self) -> bool {
+        self.destroyed && !self.busy && self.len == 0
+    }
 }
 
 /// An address space.
@@ -202,19 +224,34 @@ pub(crate) struct Vm {
     map: Mutex<IntervalMap<KernelHeap, Mapping>>,
     #[pin]
     binds: SpinLock<Binds>,
+    /// Looks at the queue, in a worker.
     #[pin]
     work: Work<Self>,
+    #[pin]
+    links: ListLinks,
+    /// Its part of the client's quota of address spaces.
+    share: Share,
 }
 
 impl_has_work! {
     impl HasWork<Self> for Vm { self.work }
 }
 
+impl_list_arc_safe! {
+    impl ListArcSafe<0> for Vm { untracked; }
+}
+
+impl_list_item! {
+    impl ListItem<0> for Vm { using ListLinks { self.links }; }
+}
+
+impl Reapable for Vm {}
+
 impl Vm {
     /// Makes an address space in which nothing is mapped.
     ///
     /// `ENOSPC` if there are too many; `ENOMEM`.
-    pub(crate) fn new(dev: &SkuaDevice, parent: &Device<Bound>) -> Result<Arc<Self>> {
+    pub(crate) fn new(dev: &SkuaDevice, parent: &Device<Bound>, share: Share) -> Result<Arc<Self>> {
         let tables = Devres::new(parent, PageTable::new(parent)?)?;
         let root = tables.access(parent)?.entry();
         let asid = dev.reserve_asid()?;
@@ -228,12 +265,16 @@ impl Vm {
                 map <- new_mutex!(IntervalMap::new()),
                 binds <- new_spinlock!(Binds {
                     queue: List::new(),
+                    len: 0,
                     busy: false,
-                    lost: false,
+                    destroyed: false,
+                    end: None,
                 }),
                 work <- new_work!("Vm::work"),
+                links <- ListLinks::new(),
+                share,
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         );
         match &vm {
             Ok(vm) => dev.vms.fill(asid, vm.clone()),
@@ -253,9 +294,28 @@ impl Vm {
         self.root
     }
 
-    /// Userspace has no handle of it any more; contexts and jobs may.
+    /// Userspace has no handle of it any more; contexts and submissions may. What is queued is done.
     pub(crate) fn destroy(&self) {
-        self.dev.vms.empty(self.asid);
+        let over = {
+            let mut binds = self.binds.lock();
+            binds.destroyed = true;
+            binds.is_over()
+        };
+        if over {
+            self.leave();
+        }
+    }
+
+    /// Whether it counts against `quota`.
+    pub(crate) fn is_of(&self, quota: &Arc<Quota>) -> bool {
+        self.share.is_of(quota)
+    }
+
+    /// Takes it out of the device's table.
+    fn leave(&self) {
+        if let Some(vm) = self.dev.vms.empty(self.asid) {
+            self.dev.reapers.vms.bury(vm);
+        }
     }
 
     /// Mappings, bytes mapped, and tables, for debugfs.
@@ -296,47 +356,52 @@ impl Vm {
             try_pin_init!(Bind {
                 operations,
                 gate,
-                rest <- new_spinlock!(Rest { fence: None, unmapped }),
+                end <- new_spinlock!(BindEnd { fence: None, unmapped }),
                 links <- ListLinks::new(),
             }? Error),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         let mut reservation = map.prepare(nodes)?;
-        if self.binds.lock().lost {
+        let refused = {
+            let binds = self.binds.lock();
+            binds.end.or((binds.len >= MAX_QUEUED).then_some(ENOSPC))
+        };
+        if let Some(error) = refused {
             map.release(reservation);
-            return Err(ENODEV);
+            return Err(error);
         }
 
         // From here on nothing fails.
-        let mut unmapped = core::mem::take(&mut bind.rest.lock().unmapped);
+        let mut unmapped = core::mem::take(&mut bind.end.lock().unmapped);
         for operation in &bind.operations {
             let span = operation.span();
             let cut = map.unmap(&mut reservation, span, |cut| {
                 // Within the capacity, see `cuts()`.
-                let _ = unmapped.push_within_capacity(cut);
+                kernel::warn_on!(unmapped.push_within_capacity(cut).is_err());
             });
             if let Operation::Map(span, mapping) = operation {
-                if map.map(&mut reservation, *span, mapping.clone()).is_err() {
-                    pr_err!("an address range was mapped twice\n");
-                }
+                let mapped = map.map(&mut reservation, *span, mapping.clone());
+                kernel::warn_on!(mapped.is_err());
             }
-            if cut.is_err() {
-                pr_err!("an address range was not reserved\n");
-            }
+            kernel::warn_on!(cut.is_err());
         }
         map.release(reservation);
         let fence = self.fences.fence(memory);
         signals.publish(fence.fence());
+        let signalling = Signalling::begin();
         {
-            let mut rest = bind.rest.lock();
-            rest.unmapped = unmapped;
-            rest.fence = Some(fence);
+            let mut end = bind.end.lock();
+            end.unmapped = unmapped;
+            end.fence = Some(fence);
         }
         {
             let mut binds = self.binds.lock();
             bind.gate.arm();
             binds.queue.push_back(bind);
+            // No wrap: see `MAX_QUEUED`.
+            binds.len = binds.len.wrapping_add(1);
         }
+        drop(signalling);
         drop(map);
         // Most binds wait for nothing: do them here and spare the worker's wake-up.
         self.process();
@@ -374,38 +439,40 @@ impl Vm {
 
     /// Does the binds whose turn it is. Process context; one thread at a time does the work.
     fn process(&self) {
+        let _signalling = Signalling::begin();
         loop {
-            let (bind, lost) = {
+            let (bind, end) = {
                 let mut binds = self.binds.lock();
                 if binds.busy {
                     // Who is at work looks again after it.
                     return;
                 }
-                let lost = binds.lost;
-                let open = binds
-                    .queue
-                    .cursor_front()
+                let end = binds.end;
+                let mut cursor = binds.queue.cursor_front();
+                let due = cursor
                     .peek_next()
-                    .is_some_and(|bind| lost || bind.gate.is_open());
-                if !open {
-                    return;
+                    .is_some_and(|bind| end.is_some() || bind.gate.is_open());
+                if !due {
+                    break;
                 }
-                binds.busy = true;
-                (binds.queue.pop_front(), lost)
-            };
-            if let Some(bind) = bind {
-                let signalling = Signalling::begin();
-                let result = if lost {
-                    Err(ENODEV)
-                } else {
-                    self.perform(&bind)
+                let Some(bind) = binds.queue.pop_front() else {
+                    break;
                 };
-                bind.finish(result);
-                drop(signalling);
-                // Lets go of what was unmapped, which may sleep.
-                drop(bind);
-            }
+                binds.len = binds.len.saturating_sub(1);
+                binds.busy = true;
+                (bind, end)
+            };
+            let result = match end {
+                Some(error) => Err(error),
+                None => self.perform(&bind),
+            };
+            // That it does not answer is the device's loss.
+            bind.finish(result.map_err(|error| if error == EIO { ENODEV } else { error }));
+            self.dev.reapers.binds.bury(bind.into_arc());
             self.binds.lock().busy = false;
+        }
+        if self.binds.lock().is_over() {
+            self.leave();
         }
     }
 
@@ -439,9 +506,10 @@ impl Vm {
         Ok(())
     }
 
-    /// The device is lost: what waits is finished with `ENODEV`, in order, and nothing more is accepted.
-    pub(crate) fn lose(&self) {
-        self.binds.lock().lost = true;
+    /// What waits is finished with `error`, in order, and nothing more is accepted: the device is lost
+    /// (`ENODEV`), or the client gone (`ECANCELED`). The first error counts.
+    pub(crate) fn end(&self, error: Error) {
+        self.binds.lock().end.get_or_insert(error);
         self.process();
     }
 }
@@ -469,7 +537,7 @@ fn cuts(map: &IntervalMap<KernelHeap, Mapping>, operations: &[Operation]) -> Res
 impl Wake for Vm {
     fn wake(this: &Arc<Self>) {
         // Refused if it is queued already: then it will run and look.
-        let _ = this.dev.queue.enqueue(this.clone());
+        let _ = crate::gpu::QUEUE.enqueue(this.clone());
     }
 }
 
@@ -478,13 +546,14 @@ impl WorkItem for Vm {
 
     fn run(this: Arc<Self>) {
         this.process();
+        let dev = this.dev.clone();
+        dev.reapers.vms.bury(this);
     }
 }
 
 #[pinned_drop]
 impl PinnedDrop for Vm {
     fn drop(self: Pin<&mut Self>) {
-        self.dev.vms.empty(self.asid);
         self.dev.release_asid(self.asid);
     }
 }

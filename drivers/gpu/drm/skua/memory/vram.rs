@@ -161,10 +161,8 @@ impl Drop for VramRange {
     fn drop(&mut self) {
         let mut vram = self.dev.vram.lock();
         for block in self.blocks.as_slice() {
-            if vram.free(block.range, Content::Dirty).is_err() {
-                // Ours since `new()`: the allocator would be broken.
-                pr_err!("a VRAM block was freed twice\n");
-            }
+            // Ours since `new()`.
+            kernel::warn_on!(vram.free(block.range, Content::Dirty).is_err());
         }
     }
 }

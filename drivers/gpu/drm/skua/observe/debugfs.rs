@@ -124,7 +124,7 @@ fn contexts(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
             "context {}: engine {} vm {} status {} ended {} ticks {}",
             context.id(),
             context.engine(),
-            context.vm().asid(),
+            context.vm().map_or(0, |vm| vm.asid()),
             status,
             context.finished(),
             context.ticks()
@@ -180,6 +180,9 @@ fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         ("register_reads", dev.regs.reads()),
         ("register_writes", dev.regs.writes()),
     ];
+    let (kept, dying) = dev.reapers.usage();
+    writeln!(out, "driver_dying: {}", dying).map_err(full)?;
+    writeln!(out, "driver_quarantine: {}", if kept { dying } else { 0 }).map_err(full)?;
     dev.snapshot()?;
     for (name, value) in own {
         writeln!(out, "driver_{}: {}", name, value).map_err(full)?;

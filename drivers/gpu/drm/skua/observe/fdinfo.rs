@@ -35,13 +35,19 @@ pub(crate) fn show(
     file: &SkuaFile,
     out: &mut Printer<'_>,
 ) -> core::fmt::Result {
-    let mut ticks = *file.inner().past_ticks.lock();
-    for context in file.inner().contexts.lock().iter() {
-        if let Some(sum) = ticks.get_mut(context.engine() as usize) {
-            *sum = sum.saturating_add(context.ticks());
+    let ticks = {
+        let client = file.inner();
+        let contexts = client.contexts.lock();
+        let mut ticks = contexts.past_ticks;
+        for context in contexts.handles.iter() {
+            if let Some(sum) = ticks.get_mut(context.engine() as usize) {
+                *sum = sum.saturating_add(context.ticks());
+            }
         }
-    }
-    for ((_, engine), ticks) in dev.engines().zip(ticks) {
+        ticks
+    };
+    for (index, engine) in dev.client_engines() {
+        let ticks = ticks.get(index as usize).copied().unwrap_or(0);
         let name = engine.name().to_str().unwrap_or("?");
         let hz = u64::from(dev.caps.tick_hz);
         // Whole seconds and the rest: below 2^32 * 10^9, which fits.

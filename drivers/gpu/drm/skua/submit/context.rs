@@ -1,55 +1,67 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A context: one process' line of work on one engine.
+//! A context: one line of work on one engine, of a client or of the driver itself.
 //!
-//! Jobs of a context run in the order of their submission, in one address space. The context's queue holds
-//! those that are not in the ring yet; only its first job can start, once its gate is open. The engine
-//! ([`crate::submit::engine`]) takes contexts whose first job is ready in turn.
+//! Submissions of a context run in the order in which they were made; a client's in its address space,
+//! the driver's (paging) in the system's. The context's queue holds what is not in the ring yet; only
+//! its first submission can start, once its gate is open, portion by portion. The engine
+//! ([`crate::submit::engine`]) takes contexts whose first submission is ready in turn.
 //!
-//! A context is active until its work faults, is cut by the watchdog, or the device is lost; then its queue
-//! is cancelled and it takes no more. Other contexts do not notice. Fences of a context signal in order all
-//! the same: what is cancelled waits until nothing of the context is in the ring.
+//! A context is active until its work faults, is cut by the watchdog, or the device is lost; then its
+//! queue is cancelled and it takes no more. Other contexts do not notice. Fences of a context signal
+//! in order all the same: what is cancelled waits until nothing of the context is in the ring.
 //!
-//! # Locks
-//!
-//! [`Context::submit`] orders submissions by `order` (a mutex; nothing that leads to a fence's signal takes
-//! it). The queue is under `pending`, a spin lock inside the engine's.
+//! [`Context::submit`] orders submissions by `order` (a mutex; nothing that leads to a fence's signal
+//! takes it). The queue is under `pending`, a spin lock inside the engine's, which nobody else sees:
+//! the engine asks what is [`Due`].
 
 use crate::{
     ext::{
         fence::{
             Fence,
             FenceContext,
-            FenceMemory, //
+            FenceMemory,
+            Signalling, //
         },
         trace, //
     },
-    fences::gate::{
-        Gate,
-        Wake, //
+    fences::{
+        gate::{
+            Gate,
+            Wake, //
+        },
+        signals::Signals, //
     },
-    fences::signals::Signals,
     gpu::SkuaDevice,
-    memory::vm::Vm,
-    policy::run_queue::ContextKey,
+    memory::{
+        vm::Vm,
+        vram::VramRange, //
+    },
+    quota::Share,
+    reaper::Reapable,
     spec::{
         context::Descriptor,
         fault::Record, //
     },
     submit::{
-        engine::Engine,
-        job::{
-            Body,
+        packet::Packet,
+        submission::{
             Buffer,
-            Job, //
+            Submission,
+            Work as Task, //
         }, //
     }, //
 };
 use kernel::{
     impl_has_work,
     list::{
+        impl_list_arc_safe,
+        impl_list_item,
+        AtomicTracker,
         List,
-        ListArc, //
+        ListArc,
+        ListLinks,
+        TryNewListArc, //
     },
     new_mutex,
     new_spinlock,
@@ -71,6 +83,9 @@ use kernel::{
     }, //
 };
 
+/// Submissions of one context that may wait at a time.
+pub(crate) const MAX_QUEUED: u32 = 4096;
+
 /// Whether a context takes work.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Status {
@@ -86,48 +101,101 @@ pub(crate) enum Status {
     Destroyed,
 }
 
-/// Jobs that have not started.
-pub(crate) struct Pending {
+/// What is to be done about a context.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// Nothing, or not before something happens that leads here again.
+    Nothing,
+    /// Its first submission can start: it wants its turn.
+    Turn,
+    /// Its first submission is to be cancelled, and nothing of the context is in the ring.
+    Drain,
+}
+
+/// Submissions that have not started, or not all.
+struct Pending {
     /// In order of submission.
-    pub(crate) jobs: List<Job>,
-    /// How many jobs left the queue for the ring and are not taken out of it.
-    pub(crate) running: u32,
-    /// The context stands in its engine's run queue.
-    pub(crate) queued: bool,
+    queue: List<Submission>,
+    /// How many are in `queue`.
+    len: u32,
+    /// Portions of the first one that left for the ring.
+    started: u32,
+    /// Packets of the context that are in the ring.
+    running: u32,
     /// Whether more are taken.
-    pub(crate) status: Status,
+    status: Status,
+}
+
+/// A client's side of a context.
+struct Client {
+    vm: Arc<Vm>,
+    /// Its place in the table of descriptors.
+    slot: u32,
+    /// Its part of the client's quota of contexts.
+    _share: Share,
 }
 
 /// A context.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Context {
     dev: ARef<SkuaDevice>,
-    vm: Arc<Vm>,
+    /// Number of its engine.
     engine: u32,
-    slot: u32,
-    key: ContextKey,
+    /// [`None`]: the driver's own.
+    client: Option<Client>,
+    /// The line of its submissions' fences.
     fences: FenceContext,
+    /// Submissions that ended, with or without error.
     finished: Atomic<u64>,
+    /// Held from giving a submission its fence until it is in the queue.
     #[pin]
     order: Mutex<()>,
     #[pin]
-    pub(crate) pending: SpinLock<Pending>,
+    pending: SpinLock<Pending>,
+    /// Looks at the context, in a worker.
     #[pin]
     work: Work<Self>,
+    /// Whether it is in its engine's ready list, or with the reaper.
+    #[pin]
+    listed: AtomicTracker,
+    #[pin]
+    links: ListLinks,
 }
 
 impl_has_work! {
     impl HasWork<Self> for Context { self.work }
 }
 
+impl_list_arc_safe! {
+    impl ListArcSafe<0> for Context { tracked_by listed: AtomicTracker; }
+}
+
+impl_list_item! {
+    impl ListItem<0> for Context { using ListLinks { self.links }; }
+}
+
+impl Reapable for Context {}
+
 impl Context {
-    /// Makes a context on engine number `engine` and adds it to the device's table of contexts.
+    /// Makes a client's context on engine number `engine` and adds it to the device's table of
+    /// contexts.
     ///
     /// `EINVAL` for an engine that does not exist; `ENOSPC` if there are too many contexts; `ENOMEM`.
-    pub(crate) fn new(dev: &SkuaDevice, vm: &Arc<Vm>, engine: u32) -> Result<Arc<Self>> {
-        let place = dev.engine(engine)?;
+    pub(crate) fn new(
+        dev: &SkuaDevice,
+        vm: &Arc<Vm>,
+        engine: u32,
+        share: Share,
+    ) -> Result<Arc<Self>> {
+        let name = dev.engine(engine)?.name();
         let slot = dev.contexts.reserve()?;
-        let made = Self::make(dev, vm, engine, place, slot);
+        let client = Client {
+            vm: vm.clone(),
+            slot,
+            _share: share,
+        };
+        let made = Self::describe(dev, vm, slot)
+            .and_then(|()| Self::make(dev, engine, FenceContext::new(c"skua", name), Some(client)));
         match &made {
             Ok(context) => dev.contexts.fill(slot, context.clone()),
             Err(_) => dev.contexts.release(slot),
@@ -135,13 +203,13 @@ impl Context {
         made
     }
 
-    fn make(
-        dev: &SkuaDevice,
-        vm: &Arc<Vm>,
-        engine: u32,
-        place: &Engine,
-        slot: u32,
-    ) -> Result<Arc<Self>> {
+    /// Makes the driver's own context for paging on engine number `engine`. `ENOMEM`.
+    pub(crate) fn new_system(dev: &SkuaDevice, engine: u32) -> Result<Arc<Self>> {
+        Self::make(dev, engine, FenceContext::new(c"skua", c"paging"), None)
+    }
+
+    /// Writes the descriptor of the context in `slot`.
+    fn describe(dev: &SkuaDevice, vm: &Vm, slot: u32) -> Result {
         let descriptor = Descriptor {
             root: vm.root(),
             asid: vm.asid(),
@@ -150,42 +218,51 @@ impl Context {
         dev.shared
             .try_access()
             .ok_or(ENODEV)?
-            .write_descriptor(slot, descriptor)?;
-        let key = place.add_context()?;
-        let context = Arc::pin_init(
+            .write_descriptor(slot, descriptor)
+    }
+
+    fn make(
+        dev: &SkuaDevice,
+        engine: u32,
+        fences: FenceContext,
+        client: Option<Client>,
+    ) -> Result<Arc<Self>> {
+        Arc::pin_init(
             try_pin_init!(Self {
                 dev: dev.into(),
-                vm: vm.clone(),
                 engine,
-                slot,
-                key,
-                fences: FenceContext::new(c"skua", place.name()),
+                client,
+                fences,
                 finished: Atomic::new(0),
                 order <- new_mutex!(()),
                 pending <- new_spinlock!(Pending {
-                    jobs: List::new(),
+                    queue: List::new(),
+                    len: 0,
+                    started: 0,
                     running: 0,
-                    queued: false,
                     status: Status::Active,
                 }),
                 work <- new_work!("Context::work"),
+                listed <- AtomicTracker::new(),
+                links <- ListLinks::new(),
             }),
-            GFP_KERNEL,
-        );
-        if context.is_err() {
-            place.remove_context(key);
-        }
-        context
+            GFP_KERNEL_ACCOUNT,
+        )
     }
 
-    /// Its place in the table of context descriptors.
-    pub(crate) fn slot(&self) -> u32 {
-        self.slot
+    /// Its place in the table of context descriptors; the driver's own has none.
+    pub(crate) fn slot(&self) -> Option<u32> {
+        self.client.as_ref().map(|client| client.slot)
     }
 
-    /// The number that the device and traces name it by, from 1.
+    /// The number that the device and traces name it by, from 1; 0 is the driver's own.
     pub(crate) fn id(&self) -> u32 {
-        self.slot.saturating_add(1)
+        self.slot().map_or(0, |slot| slot.saturating_add(1))
+    }
+
+    /// Whether it is the driver's own.
+    pub(crate) fn is_system(&self) -> bool {
+        self.client.is_none()
     }
 
     /// Its engine's number.
@@ -193,14 +270,9 @@ impl Context {
         self.engine
     }
 
-    /// Its place in the engine's run queue.
-    pub(crate) fn key(&self) -> ContextKey {
-        self.key
-    }
-
-    /// Its address space.
-    pub(crate) fn vm(&self) -> &Arc<Vm> {
-        &self.vm
+    /// Its address space; the driver's own has none.
+    pub(crate) fn vm(&self) -> Option<&Arc<Vm>> {
+        self.client.as_ref().map(|client| &client.vm)
     }
 
     /// Whether it takes work.
@@ -208,78 +280,151 @@ impl Context {
         self.pending.lock().status
     }
 
-    /// Jobs that ended, with or without error.
+    /// Submissions that ended, with or without error.
     pub(crate) fn finished(&self) -> u64 {
         self.finished.load(Relaxed)
     }
 
-    /// Counts a job that ended.
+    /// Counts a submission that ended.
     pub(crate) fn count_finished(&self) {
         self.finished.fetch_add(1, Relaxed);
     }
 
     /// Engine time that it used so far, in ticks; 0 when the device is unbound.
     pub(crate) fn ticks(&self) -> u64 {
-        let shared = self.dev.shared.try_access();
-        shared
-            .and_then(|shared| shared.descriptor_usage(self.slot).ok())
-            .map_or(0, |(ticks, _)| ticks)
+        let ticks = || {
+            let shared = self.dev.shared.try_access()?;
+            let (ticks, _) = shared.descriptor_usage(self.slot()?).ok()?;
+            Some(ticks)
+        };
+        ticks().unwrap_or(0)
     }
 
-    /// Queues a job that runs `buffers` after `waits`, and gives its fence to `signals`.
+    /// Queues `buffers` to run after `waits`, and gives the fence to `signals`.
     ///
-    /// `ECANCELED` if the context is not active; `ENOMEM`. Nothing has changed then.
+    /// `ECANCELED` if the context is not active; `ENOSPC` if [`MAX_QUEUED`] submissions wait; `ENOMEM`.
+    /// Nothing has changed then.
     pub(crate) fn submit(
         self: &Arc<Self>,
         buffers: KVVec<Buffer>,
-        mut waits: KVVec<Fence>,
+        waits: KVVec<Fence>,
         signals: Signals,
+    ) -> Result {
+        self.queue(Task::Buffers(buffers), waits, |fence| {
+            signals.publish(fence);
+            Ok(())
+        })
+    }
+
+    /// Queues the clearing of `range`, which nobody uses yet, and gives the fence to `publish`; if that
+    /// fails, nothing has changed. `ENOMEM`, `ENODEV`.
+    pub(crate) fn clear(
+        self: &Arc<Self>,
+        range: &Arc<VramRange>,
+        publish: impl FnOnce(&Fence) -> Result,
+    ) -> Result {
+        self.queue(Task::Clear(range.clone()), KVVec::new(), publish)
+    }
+
+    fn queue(
+        self: &Arc<Self>,
+        task: Task,
+        mut waits: KVVec<Fence>,
+        publish: impl FnOnce(&Fence) -> Result,
     ) -> Result {
         // What this context did before is done before by its order.
         waits.retain(|fence| fence.context() != self.fences.id());
-        let job = Job::new(Body::Buffers {
-            context: self.clone(),
-            buffers,
-            gate: Gate::new(self, waits)?,
-        })?;
-        let memory = FenceMemory::new(GFP_KERNEL)?;
+        let submission = Submission::new(self, task, Gate::new(self, waits)?)?;
+        let memory = FenceMemory::new(GFP_KERNEL_ACCOUNT)?;
         let engine = self.dev.engine(self.engine)?;
 
         let order = self.order.lock();
-        if self.status() != Status::Active {
-            return Err(ECANCELED);
+        {
+            let pending = self.pending.lock();
+            if pending.status != Status::Active {
+                return Err(ECANCELED);
+            }
+            if pending.len >= MAX_QUEUED {
+                return Err(ENOSPC);
+            }
         }
         let fence = self.fences.fence(memory);
+        publish(fence.fence())?;
+        let signalling = Signalling::begin();
         trace::submit(&self.dev, self.engine, self.id(), fence.fence());
-        signals.publish(fence.fence());
-        job.publish(fence);
-        engine.submit(&self.dev, self, job);
+        submission.publish(fence);
+        engine.submit(&self.dev, self, submission);
+        drop(signalling);
         drop(order);
         Ok(())
     }
 
-    /// Puts a published job at the end of the queue. Whether the context now has to be put into the run
-    /// queue. Called by the engine, under its lock.
-    pub(crate) fn push(&self, job: ListArc<Job>) -> bool {
+    /// Puts a published submission at the end of the queue. Called by the engine, under its lock.
+    pub(crate) fn push(&self, submission: ListArc<Submission>) -> Due {
         let mut pending = self.pending.lock();
-        if let Some(gate) = job.gate() {
-            gate.arm();
+        submission.gate().arm();
+        pending.queue.push_back(submission);
+        // No wrap: see `MAX_QUEUED`.
+        pending.len = pending.len.wrapping_add(1);
+        pending.due()
+    }
+
+    /// The next portion for the ring, which is not in the ring yet, if there is one and `fits` takes it;
+    /// and what the context is due for then. Called by the engine, under its lock.
+    pub(crate) fn next(
+        &self,
+        fits: impl FnOnce(&Submission, u32) -> bool,
+    ) -> (Option<Packet>, Due) {
+        let mut pending = self.pending.lock();
+        let due = pending.due();
+        if due != Due::Turn {
+            return (None, due);
         }
-        pending.jobs.push_back(job);
-        pending.is_due()
+        let portion = pending.started;
+        let Some(submission) = pending.first().filter(|first| fits(first, portion)) else {
+            return (None, due);
+        };
+        pending.started = portion.saturating_add(1);
+        if pending.started == submission.portions() {
+            pending.pop();
+        }
+        pending.running = pending.running.saturating_add(1);
+        let packet = Packet {
+            submission,
+            portion,
+            start: 0,
+            end: 0,
+        };
+        (Some(packet), pending.due())
     }
 
-    /// Counts a job out of the ring. Whether the context now has to be put into the run queue. Called by
-    /// the engine, under its lock.
-    pub(crate) fn retire(&self) -> bool {
+    /// Counts a packet out of the ring. Called by the engine, under its lock.
+    pub(crate) fn retire(&self) -> Due {
         let mut pending = self.pending.lock();
-        // No wrap: the engine counted it in.
-        pending.running = pending.running.saturating_sub(1);
-        pending.is_due()
+        match pending.running.checked_sub(1) {
+            Some(running) => pending.running = running,
+            None => _ = kernel::warn_on!(true),
+        }
+        pending.due()
     }
 
-    /// Takes no more work, for the reason `status`; the first reason counts. The engine cancels what has not
-    /// started, when it comes to it.
+    /// What the context is due for.
+    pub(crate) fn due(&self) -> Due {
+        self.pending.lock().due()
+    }
+
+    /// Takes the first submission out of the queue if it is to be cancelled now; `lost`: because the
+    /// device is lost.
+    pub(crate) fn pop_cancelled(&self, lost: bool) -> Option<Arc<Submission>> {
+        let mut pending = self.pending.lock();
+        if pending.due() == Due::Drain || (lost && pending.running == 0) {
+            pending.pop()
+        } else {
+            None
+        }
+    }
+
+    /// Takes no more work, for the reason `status`; the first reason counts.
     pub(crate) fn mark(&self, status: Status) {
         let mut pending = self.pending.lock();
         if pending.status == Status::Active {
@@ -287,48 +432,59 @@ impl Context {
         }
     }
 
-    /// Takes no more work, as [`Context::mark`], and cancels what has not started: at once, or when what
-    /// is in the ring is over.
-    pub(crate) fn close(&self, status: Status) {
-        self.mark(status);
-        if let Ok(engine) = self.dev.engine(self.engine) {
-            engine.drain(&self.dev, self);
+    /// Userspace has no use for it any more: what has not started is cancelled, at once or when what is
+    /// in the ring is over, by a worker.
+    pub(crate) fn destroy(self: &Arc<Self>) {
+        self.mark(Status::Destroyed);
+        if let Some(slot) = self.slot() {
+            // The caller has a reference, so this is not the last one.
+            drop(self.dev.contexts.empty(slot));
         }
-    }
-
-    /// Userspace has no use for it any more.
-    pub(crate) fn destroy(&self) {
-        self.close(Status::Destroyed);
-        self.dev.contexts.empty(self.slot);
+        Self::wake(self);
     }
 }
 
 impl Pending {
-    /// Whether `job` of this queue is to be cancelled instead of started.
-    pub(crate) fn dooms(&self, job: &Job) -> bool {
-        self.status != Status::Active || job.is_condemned()
+    /// The first submission.
+    fn first(&mut self) -> Option<Arc<Submission>> {
+        let mut cursor = self.queue.cursor_front();
+        let first = cursor.peek_next()?;
+        Some(first.arc().into())
     }
 
-    /// Whether the context has to be put into the run queue, because something can be done about its first
-    /// job: start it, or cancel it when nothing of the context is in the ring any more.
-    pub(crate) fn is_due(&mut self) -> bool {
-        let (active, idle) = (self.status == Status::Active, self.running == 0);
-        let due = self
-            .jobs
-            .cursor_front()
-            .peek_next()
-            .is_some_and(|job| match active {
-                true => job.is_ready() && (idle || !job.is_condemned()),
-                false => idle,
-            });
-        due && !core::mem::replace(&mut self.queued, true)
+    /// Takes the first submission out.
+    fn pop(&mut self) -> Option<Arc<Submission>> {
+        let first = self.queue.pop_front()?;
+        self.len = self.len.saturating_sub(1);
+        self.started = 0;
+        Some(first.into_arc())
+    }
+
+    /// What the context is due for.
+    fn due(&mut self) -> Due {
+        let (status, running, started) = (self.status, self.running, self.started);
+        let mut cursor = self.queue.cursor_front();
+        let Some(first) = cursor.peek_next() else {
+            return Due::Nothing;
+        };
+        let cancelled = match status {
+            Status::Active if !first.gate().is_open() => return Due::Nothing,
+            Status::Active => started == 0 && first.gate().has_failed(),
+            _ => true,
+        };
+        match (cancelled, running) {
+            (false, _) => Due::Turn,
+            (true, 0) => Due::Drain,
+            // Not before what is in the ring.
+            (true, _) => Due::Nothing,
+        }
     }
 }
 
 impl Wake for Context {
     fn wake(this: &Arc<Self>) {
         // Refused if it is queued already: then it will run and look.
-        let _ = this.dev.queue.enqueue(this.clone());
+        let _ = crate::gpu::QUEUE.enqueue(this.clone());
     }
 }
 
@@ -336,18 +492,19 @@ impl WorkItem for Context {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        if let Ok(engine) = this.dev.engine(this.engine) {
-            engine.wake(&this.dev, &this);
+        let dev = this.dev.clone();
+        if let Ok(engine) = dev.engine(this.engine) {
+            engine.look_at(&dev, &this);
         }
+        dev.reapers.contexts.bury(this);
     }
 }
 
 #[pinned_drop]
 impl PinnedDrop for Context {
     fn drop(self: Pin<&mut Self>) {
-        if let Ok(engine) = self.dev.engine(self.engine) {
-            engine.remove_context(self.key);
+        if let Some(slot) = self.slot() {
+            self.dev.contexts.release(slot);
         }
-        self.dev.contexts.release(self.slot);
     }
 }

@@ -2,9 +2,9 @@
 
 //! What happens when work goes wrong: faults, and work without end.
 //!
-//! Both end in [`recover`]: the engine alone is reset, the guilty context is closed, its job's fence gets the
-//! errno that tells what it did, and the jobs of innocent contexts that were in the ring are written into
-//! it again, in order. Other engines do not notice.
+//! Both end in [`recover`]: the engine alone is reset, the guilty context is closed, its submission's
+//! fence gets the errno that tells what it did, and the packets of innocent contexts that were in the
+//! ring are written into it again, in order. Other engines do not notice.
 //!
 //! ```text
 //! fault interrupt ─▶ faults alarm ──┐                        ┌─▶ guilty: EFAULT, EINVAL, ETIME
@@ -13,16 +13,21 @@
 //!                                         └─ no acknowledgement ─▶ the device is lost
 //! ```
 //!
-//! Who is guilty is decided by position: the engine works in order, so it is the oldest job that is not
-//! complete. A paging job at fault means that the device itself is broken.
+//! The engine works in order, so only the packet at the ring's head can be guilty, and it is only if
+//! the cause names it: until the reset takes effect the engine may have ended what was reported, and
+//! begun something else. A fault record from before the last reset has been dealt with by that reset.
+//! Where nobody is to blame, everything is replayed; an engine that is reset for nothing again and
+//! again, or whose guilty packet is the driver's own, is broken, and the device lost.
 //!
 //! The alarms run in one ordered queue, so that one thing at a time is done about a device.
 
 use crate::{
     ext::{
+        fence::Signalling,
         queue::{
             Alarm,
             AlarmHandler,
+            Order,
             OwnedQueue, //
         },
         trace, //
@@ -49,8 +54,11 @@ use crate::{
         context::Status,
         engine::{
             Engine,
-            Finished,
             Mode, //
+        },
+        packet::{
+            Finished,
+            Packet, //
         }, //
     }, //
 };
@@ -77,12 +85,40 @@ use kernel::{
 /// Period of the watchdog in milliseconds.
 const PERIOD_MS: u32 = 250;
 
+/// How much longer than a job's time it may take on a host so slow that the engine hardly works.
+const HARD_FACTOR: u64 = 16;
+/// Milliseconds without progress after which the watchdog asks the device whether it is there at all.
+const PRESENCE_MS: u64 = 1000;
+/// Resets of an engine without a packet that ends in between, and with nobody to blame, after which
+/// the device is lost.
+const MAX_BLAMELESS: u32 = 4;
+/// Fault records that are looked at before others get their turn.
+const FAULT_BATCH: u32 = 32;
+
 /// Why an engine is to be recovered.
 enum Cause {
     /// It reported this.
     Fault(Record),
-    /// This packet works, or waits, without end.
+    /// The packet with this hardware fence id works, or waits, without end.
     Endless(u64),
+}
+
+impl Cause {
+    /// Whether this is about `packet`, which has hardware fence id `id` and is at the ring's head.
+    fn names(&self, id: u64, packet: &Packet) -> bool {
+        match self {
+            Self::Fault(record) => packet.is_named_by(record, id),
+            Self::Endless(endless) => *endless == id,
+        }
+    }
+
+    /// What the guilty context's clients are told.
+    fn verdict(&self) -> (Status, Error) {
+        match self {
+            Self::Fault(record) => (Status::Faulted(*record), errno(record.reason)),
+            Self::Endless(_) => (Status::TimedOut, ETIME),
+        }
+    }
 }
 
 /// The alarms of a device.
@@ -95,17 +131,16 @@ pub(crate) struct Hooks {
 
 impl Hooks {
     /// Makes the alarms of `dev`; `timeout_ms` is how long a job may run. `ENOMEM`.
-    pub(crate) fn new(
-        dev: &SkuaDevice,
-        queue: &Arc<OwnedQueue>,
-        timeout_ms: u32,
-    ) -> Result<Arc<Self>> {
+    pub(crate) fn new(dev: &SkuaDevice, timeout_ms: u32) -> Result<Arc<Self>> {
+        let queue = Arc::new(OwnedQueue::new(c"skua-alarms", Order::Ordered)?, GFP_KERNEL)?;
         let limits = Limits {
             // A job may be as slow as its host, but not use next to no engine time for long: see the
             // policy.
             ticks: u64::from(timeout_ms).saturating_mul(u64::from(dev.caps.tick_hz) / 100_000),
             time_ms: timeout_ms.into(),
             stuck_ms: timeout_ms.into(),
+            hard_ms: u64::from(timeout_ms).saturating_mul(HARD_FACTOR),
+            stalled_ms: PRESENCE_MS,
             step_ms: u64::from(PERIOD_MS) * 2,
         };
         let mut watchdogs = KVec::new();
@@ -147,6 +182,7 @@ struct Loss {
 
 impl AlarmHandler for Loss {
     fn run(&self) -> Option<Jiffies> {
+        let _signalling = Signalling::begin();
         Gpu::lose(&self.dev, false);
         None
     }
@@ -155,27 +191,32 @@ impl AlarmHandler for Loss {
 /// Reads fault records.
 pub(crate) struct Faults {
     dev: ARef<SkuaDevice>,
+    /// Number of the next record, modulo 2^32.
     next: Atomic<u32>,
 }
 
 impl AlarmHandler for Faults {
     fn run(&self) -> Option<Jiffies> {
+        let _signalling = Signalling::begin();
         let dev = &*self.dev;
-        loop {
+        for _ in 0..FAULT_BATCH {
+            dev.check_health().ok()?;
             let number = self.next.load(Relaxed);
             let record = {
                 let shared = dev.shared.try_access()?;
-                match shared.fault_put() {
-                    Ok(put) if put == number => return None,
-                    Ok(_) => shared.fault(number).ok().flatten(),
-                    Err(_) => return None,
+                if shared.fault_put().ok()? == number {
+                    return None;
                 }
+                shared.fault(number).ok().flatten()
             };
             self.next.store(number.wrapping_add(1), Relaxed);
-            let _ = dev.regs.write(regs::FAULT_GET, number.wrapping_add(1));
-            let engine = record.and_then(|record| dev.engine(record.engine).ok().zip(Some(record)));
-            let Some((engine, record)) = engine else {
-                pr_err!("fault record {} makes no sense\n", number);
+            dev.regs
+                .write(regs::FAULT_GET, number.wrapping_add(1))
+                .ok()?;
+            let Some((record, engine)) =
+                record.and_then(|record| Some((record, dev.engine(record.engine).ok()?)))
+            else {
+                dev_err!(dev.as_ref(), "fault record {} makes no sense\n", number);
                 Gpu::lose(dev, false);
                 return None;
             };
@@ -186,8 +227,13 @@ impl AlarmHandler for Faults {
                 record.reason as u32,
                 record.address,
             );
-            recover(dev, record.engine, engine, Cause::Fault(record));
+            // Modulo 2^32: at most half of it behind.
+            let behind = engine.stale_faults.load(Relaxed).wrapping_sub(number);
+            if behind == 0 || behind > 1 << 31 {
+                recover(dev, record.engine, engine, &Cause::Fault(record));
+            }
         }
+        Some(0)
     }
 }
 
@@ -195,33 +241,47 @@ impl AlarmHandler for Faults {
 struct Watch {
     dev: ARef<SkuaDevice>,
     start: Instant<Monotonic>,
+    /// One for each engine, in order.
     watchdogs: Pin<KBox<Mutex<KVec<Watchdog>>>>,
+}
+
+impl Watch {
+    /// The policy's verdict about one engine now.
+    fn ask(&self, index: u32, engine: &Engine) -> Verdict {
+        let head = engine.state.lock().in_flight.front().map(|(id, _)| id);
+        let sample = Sample {
+            now_ms: u64::try_from(self.start.elapsed().as_millis()).unwrap_or(0),
+            head,
+            ticks: engine.ticks(&self.dev),
+        };
+        let mut watchdogs = self.watchdogs.lock();
+        match watchdogs.get_mut(index as usize) {
+            Some(watchdog) => watchdog.check(sample),
+            None => Verdict::Healthy,
+        }
+    }
 }
 
 impl AlarmHandler for Watch {
     fn run(&self) -> Option<Jiffies> {
+        let _signalling = Signalling::begin();
         let dev = &*self.dev;
         dev.stop_watching();
-        let now_ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(0);
         let mut busy = false;
         for (index, engine) in dev.engines() {
             // An interrupt may have been lost.
             engine.process(dev);
-            let head = engine.state.lock().in_flight.front().map(|(id, _)| id);
-            busy |= head.is_some();
-            let sample = Sample {
-                now_ms,
-                head,
-                ticks: engine.ticks(dev),
-            };
-            let verdict = match self.watchdogs.lock().get_mut(index as usize) {
-                Some(watchdog) => watchdog.check(sample),
-                None => Verdict::Healthy,
-            };
-            match verdict {
+            busy |= !engine.state.lock().in_flight.is_empty();
+            match self.ask(index, engine) {
                 Verdict::Healthy => (),
+                Verdict::Stalled => {
+                    if !dev.is_present() {
+                        Gpu::lose(dev, true);
+                        return None;
+                    }
+                }
                 Verdict::Overdue { id } | Verdict::Stuck { id } => {
-                    recover(dev, index, engine, Cause::Endless(id));
+                    recover(dev, index, engine, &Cause::Endless(id));
                     if let Some(watchdog) = self.watchdogs.lock().get_mut(index as usize) {
                         watchdog.restart();
                     }
@@ -244,8 +304,8 @@ fn errno(reason: Reason) -> Error {
     }
 }
 
-/// Resets an engine and goes on without the guilty.
-fn recover(dev: &SkuaDevice, index: u32, engine: &Engine, cause: Cause) {
+/// Resets an engine and goes on without the guilty, if there is one.
+fn recover(dev: &SkuaDevice, index: u32, engine: &Engine, cause: &Cause) {
     let mut finished = Finished::new();
     let turn = engine.turn.lock();
     let outcome = {
@@ -253,34 +313,29 @@ fn recover(dev: &SkuaDevice, index: u32, engine: &Engine, cause: Cause) {
         if state.mode != Mode::Running {
             return;
         }
-        let outcome = engine.collect(dev, &mut state, &mut finished);
-        let head = state.in_flight.front().map(|(id, _)| id);
-        if let Cause::Endless(id) = cause {
-            if head != Some(id) {
-                // It did end, just now.
-                drop(state);
-                finished.signal(dev, index);
-                return;
-            }
+        let outcome = engine.complete(dev, &mut state, &mut finished);
+        let head = state.in_flight.front();
+        let names = head.is_some_and(|(id, packet)| cause.names(id, packet));
+        // What works without end may have ended just now; what has faulted has stopped the engine, whoever
+        // it was.
+        let needed = names || matches!(cause, Cause::Fault(_));
+        if needed {
+            state.mode = Mode::Recovering;
         }
-        state.mode = Mode::Recovering;
-        outcome
+        outcome.map(|()| needed)
     };
     finished.signal(dev, index);
     drop(turn);
-    drop(finished);
-    if outcome.and_then(|()| reset(dev, index)).is_err() {
-        Gpu::lose(dev, false);
-        return;
+    finished.bury(&dev.reapers.submissions);
+    match outcome.and_then(|needed| if needed { reset(dev, index) } else { Ok(false) }) {
+        Ok(true) => (),
+        Ok(false) => return,
+        Err(_) => return Gpu::lose(dev, false),
     }
 
-    let (status, error) = match cause {
-        Cause::Fault(record) => (Status::Faulted(record), errno(record.reason)),
-        Cause::Endless(_) => (Status::TimedOut, ETIME),
-    };
     let mut finished = Finished::new();
     let turn = engine.turn.lock();
-    let (outcome, guilty) = {
+    let outcome = {
         let mut state = engine.state.lock();
         if state.mode != Mode::Recovering {
             return;
@@ -290,41 +345,53 @@ fn recover(dev: &SkuaDevice, index: u32, engine: &Engine, cause: Cause) {
         let guilty = state
             .in_flight
             .front()
-            .and_then(|(id, job)| Some((id, job.context()?.clone())));
-        if let Some((head, context)) = &guilty {
-            context.mark(status);
-            let from = finished.len();
-            state.in_flight.remove_if(
-                |_, job| job.context_id() == context.id(),
-                |id, job| {
-                    let error = if id == *head { error } else { ECANCELED };
-                    finished.push(job, Err(error));
-                },
-            );
-            // Now what waits in its queue can be cancelled.
-            state.retire(&finished, from);
-        }
-        let outcome = outcome.and_then(|()| {
+            .filter(|(id, packet)| cause.names(*id, packet))
+            .map(|(id, packet)| (id, packet.submission.context().clone()));
+        let broken = match guilty {
+            Some((head, context)) => {
+                let (status, error) = cause.verdict();
+                context.mark(status);
+                let mut removed = Finished::new();
+                state.in_flight.remove_if(
+                    |_, packet| Arc::ptr_eq(packet.submission.context(), &context),
+                    |id, packet| {
+                        let error = if id == head { error } else { ECANCELED };
+                        removed.push(packet, Err(error));
+                    },
+                );
+                // Now what waits in its queue can be cancelled.
+                for (packet, _) in removed.iter() {
+                    state.retire(packet);
+                }
+                finished.append(removed);
+                let broken = context.is_system();
+                dev.reapers.contexts.bury(context);
+                broken
+            }
+            None => {
+                state.blameless = state.blameless.saturating_add(1);
+                state.blameless > MAX_BLAMELESS
+            }
+        };
+        outcome.and_then(|()| {
+            if broken {
+                return Err(EIO);
+            }
             state.mode = Mode::Running;
             engine.replay(dev, &mut state)
-        });
-        (outcome, guilty)
+        })
     };
-    // A fault with nobody guilty is the device's own or the driver's.
-    let blameless = guilty.is_none() && matches!(cause, Cause::Fault(_));
     finished.signal(dev, index);
     drop(turn);
-    drop(guilty);
-    drop(finished);
-    if blameless || outcome.is_err() {
-        Gpu::lose(dev, false);
-        return;
+    finished.bury(&dev.reapers.submissions);
+    match outcome {
+        Ok(()) => engine.process(dev),
+        Err(_) => Gpu::lose(dev, false),
     }
-    engine.process(dev);
 }
 
-/// Resets one engine and waits until it has stopped. `EIO`, `ENODEV`.
-fn reset(dev: &SkuaDevice, index: u32) -> Result {
+/// Resets one engine and waits until it has stopped; true. `EIO`, `ENODEV`.
+fn reset(dev: &SkuaDevice, index: u32) -> Result<bool> {
     let acks = |shared: &crate::hardware::shared::Shared| {
         shared.engine32(index, status::engine::RESET_ACK)
     };
@@ -332,5 +399,9 @@ fn reset(dev: &SkuaDevice, index: u32) -> Result {
     dev.counters.resets.fetch_add(1, Relaxed);
     dev.regs
         .write_engine(index, regs::engine::CTRL, regs::engine::CTRL_RESET)?;
-    dev.wait_for(|shared| Ok(acks(shared)? != before))
+    dev.wait_for(|shared| Ok(acks(shared)? != before))?;
+    // The engine reports its faults before it acknowledges a reset.
+    let put = dev.shared.try_access().ok_or(ENODEV)?.fault_put()?;
+    dev.engine(index)?.stale_faults.store(put, Relaxed);
+    Ok(true)
 }

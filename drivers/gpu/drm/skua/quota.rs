@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How much of something there may be.
+//!
+//! A [`Quota`] is a limit with a count; a [`Share`] is a part of it that its owner has, given back on
+//! drop. An object keeps the shares that it takes of its device's and its client's quotas, so it
+//! counts as long as it lives, whether or not its client still has a handle of it.
+
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Full,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
+};
+
+/// A limit, in a unit that its owner says.
+pub(crate) struct Quota {
+    limit: u64,
+    used: Atomic<u64>,
+}
+
+impl Quota {
+    /// A quota of `limit` units, of which none is used. `ENOMEM`.
+    pub(crate) fn new(limit: u64) -> Result<Arc<Self>> {
+        let quota = Self {
+            limit,
+            used: Atomic::new(0),
+        };
+        Ok(Arc::new(quota, GFP_KERNEL)?)
+    }
+
+    /// The limit.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Units in use.
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+
+    /// Takes `units`; [`None`] if that is more than is left.
+    pub(crate) fn take(self: &Arc<Self>, units: u64) -> Option<Share> {
+        let mut used = self.used.load(Relaxed);
+        loop {
+            let new = used.checked_add(units).filter(|new| *new <= self.limit)?;
+            match self.used.cmpxchg(used, new, Full) {
+                Ok(_) => {
+                    return Some(Share {
+                        quota: self.clone(),
+                        units,
+                    })
+                }
+                Err(now) => used = now,
+            }
+        }
+    }
+}
+
+/// A part of a quota.
+pub(crate) struct Share {
+    quota: Arc<Quota>,
+    units: u64,
+}
+
+impl Share {
+    /// Whether it is a part of `quota`.
+    pub(crate) fn is_of(&self, quota: &Arc<Quota>) -> bool {
+        Arc::ptr_eq(&self.quota, quota)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        // No wrap: what was taken before.
+        self.quota.used.fetch_sub(self.units, Full);
+    }
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Freeing, away from where fences signal.
+//!
+//! The interrupt threads, workers and recovery lead to fences' signals, so they must not do what
+//! freeing does: take reservation locks, wait for the device, sleep in the allocator. They give what
+//! may be a last reference to a [`Reaper`] instead, which drops it later, in a queue that no fence
+//! waits for.
+//!
+//! ```text
+//! interrupt thread, worker, recovery ── bury(Arc) ─▶ last one? ─▶ list ─▶ work item: drop
+//!                                                       │ no
+//!                                                       └─▶ one reference less, nothing else
+//! ```
+//!
+//! # Quarantine
+//!
+//! Memory must not go back to the system while the device may still reach it. A device that did not
+//! acknowledge is such a device: from that moment on, until it is known to be quiet, reapers keep
+//! what they are given ([`Quarantine`]).
+
+use crate::ext::queue::ModuleQueue;
+use kernel::{
+    impl_has_work,
+    list::{
+        List,
+        ListArc,
+        ListItem, //
+    },
+    new_spinlock,
+    new_work,
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed,
+            Release, //
+        },
+        Arc,
+        SpinLock, //
+    },
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
+};
+
+/// Where reapers work. It belongs to the module: what is reaped may hold the last reference to its
+/// device, which therefore cannot own the queue.
+pub(crate) static QUEUE: ModuleQueue = ModuleQueue::new();
+
+/// Whether memory may go back to the system.
+pub(crate) struct Quarantine {
+    /// 1 while the device may reach memory that it should not.
+    closed: Atomic<u32>,
+}
+
+impl Quarantine {
+    /// Nothing is kept. `ENOMEM`.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let open = Self {
+            closed: Atomic::new(0),
+        };
+        Ok(Arc::new(open, GFP_KERNEL)?)
+    }
+
+    /// From now on, everything that reapers are given is kept.
+    pub(crate) fn close(&self) {
+        self.closed.store(1, Release);
+    }
+
+    /// The device is quiet. The caller wakes the reapers.
+    pub(crate) fn open(&self) {
+        self.closed.store(0, Release);
+    }
+
+    /// Whether things are kept.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Acquire) != 0
+    }
+}
+
+/// What a [`Reaper`] frees: something that is in no list when its last reference goes.
+pub(crate) trait Reapable: ListItem<0> + Send + Sync + 'static {}
+
+/// Frees objects of one type.
+#[pin_data]
+pub(crate) struct Reaper<T: Reapable> {
+    /// Objects of which this is the last reference.
+    #[pin]
+    dead: SpinLock<List<T>>,
+    /// How many are in `dead`.
+    count: Atomic<u64>,
+    quarantine: Arc<Quarantine>,
+    #[pin]
+    work: Work<Self>,
+}
+
+impl_has_work! {
+    impl{T: Reapable} HasWork<Self> for Reaper<T> { self.work }
+}
+
+impl<T: Reapable> Reaper<T> {
+    /// A reaper that keeps what it gets while `quarantine` is closed. `ENOMEM`.
+    pub(crate) fn new(quarantine: &Arc<Quarantine>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                dead <- new_spinlock!(List::new()),
+                count: Atomic::new(0),
+                quarantine: quarantine.clone(),
+                work <- new_work!("Reaper::work"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Gives up a reference; if it was the last one, the object is freed later. In any context in
+    /// which a spin lock may be taken with interrupts on; allocates nothing.
+    pub(crate) fn bury(self: &Arc<Self>, object: Arc<T>) {
+        // Whoever gets the unique reference is the last, so nobody frees the object elsewhere.
+        if let Some(object) = Arc::into_unique_or_drop(object) {
+            self.dead.lock().push_back(ListArc::from(object));
+            self.count.fetch_add(1, Relaxed);
+            self.wake();
+        }
+    }
+
+    /// Looks again whether what was kept may go.
+    pub(crate) fn wake(self: &Arc<Self>) {
+        if !self.quarantine.is_closed() {
+            // Refused if it is queued already: then it will run and look.
+            let _ = QUEUE.enqueue(self.clone());
+        }
+    }
+
+    /// Objects that are not freed yet.
+    pub(crate) fn count(&self) -> u64 {
+        self.count.load(Relaxed)
+    }
+}
+
+impl<T: Reapable> WorkItem for Reaper<T> {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        while !this.quarantine.is_closed() {
+            let Some(object) = this.dead.lock().pop_front() else {
+                break;
+            };
+            drop(object);
+            this.count.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+/// Waits until what was buried is free, unless it is in quarantine. Process context, no locks held.
+pub(crate) fn flush() {
+    QUEUE.flush();
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A packet: one attempt of one portion of a submission, in an engine's ring.
+//!
+//! The ring works in order, so a packet that has ended tells how far the ring is read: its space is
+//! freed by the packet's own end, and nothing that the device says of its head is needed for it.
+
+use crate::{
+    gpu::SkuaDevice,
+    reaper::Reaper,
+    spec::fault::Record,
+    submit::submission::Submission, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// Packets that are in a ring at a time: enough to keep the engine busy over an interrupt, few enough
+/// that whose turn it is is decided late.
+pub(crate) const IN_FLIGHT: usize = 16;
+
+/// A packet.
+pub(crate) struct Packet {
+    /// What it is a portion of.
+    pub(crate) submission: Arc<Submission>,
+    /// Which.
+    pub(crate) portion: u32,
+    /// Offset in the ring of its first command, padding included.
+    pub(crate) start: u32,
+    /// Offset in the ring behind its last command.
+    pub(crate) end: u32,
+}
+
+impl Packet {
+    /// Whether the submission has ended when this has.
+    fn is_last(&self) -> bool {
+        self.portion.saturating_add(1) == self.submission.portions()
+    }
+
+    /// Whether a fault record is about this packet, which has hardware fence id `id` and is at the
+    /// ring's head.
+    ///
+    /// A record names the fence id of an EXEC; for a command of the ring itself it gives the
+    /// command's offset instead.
+    pub(crate) fn is_named_by(&self, record: &Record, id: u64) -> bool {
+        if record.fence != 0 {
+            return record.fence == id;
+        }
+        let at = record.command;
+        let (start, end) = (u64::from(self.start), u64::from(self.end));
+        if start <= end {
+            (start..end).contains(&at)
+        } else {
+            // It goes on at the ring's beginning.
+            at >= start || at < end
+        }
+    }
+
+    /// The packet has ended: signals the submission's fence if that was all of it, or if it failed.
+    pub(crate) fn finish(&self, dev: &SkuaDevice, engine: u32, result: Result) {
+        if result.is_err() || self.is_last() {
+            self.submission.finish(dev, engine, result);
+        }
+    }
+}
+
+/// Packets that are out of the ring and whose fences are to be signalled when no spin lock is held.
+pub(crate) struct Finished {
+    packets: [Option<(Packet, Result)>; IN_FLIGHT],
+    len: usize,
+}
+
+impl Finished {
+    /// Has room for all that can be in a ring.
+    pub(crate) fn new() -> Self {
+        Self {
+            packets: [const { None }; IN_FLIGHT],
+            len: 0,
+        }
+    }
+
+    /// Adds a packet that ended with `result`.
+    pub(crate) fn push(&mut self, packet: Packet, result: Result) {
+        match self.packets.get_mut(self.len) {
+            Some(place) => {
+                *place = Some((packet, result));
+                self.len += 1;
+            }
+            // Each packet in flight is taken out once.
+            None => {
+                kernel::warn_on!(true);
+            }
+        }
+    }
+
+    /// Adds all of `other` behind what is there.
+    pub(crate) fn append(&mut self, other: Self) {
+        for (packet, result) in other.packets.into_iter().flatten() {
+            self.push(packet, result);
+        }
+    }
+
+    /// The packets, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &(Packet, Result)> {
+        self.packets.iter().flatten()
+    }
+
+    /// Signals the fences, in order, under the engine's `turn`.
+    pub(crate) fn signal(&self, dev: &SkuaDevice, engine: u32) {
+        for (packet, result) in self.iter() {
+            packet.finish(dev, engine, *result);
+        }
+    }
+
+    /// Lets go of the packets.
+    pub(crate) fn bury(self, reaper: &Arc<Reaper<Submission>>) {
+        for (packet, _) in self.packets.into_iter().flatten() {
+            reaper.bury(packet.submission);
+        }
+    }
+}

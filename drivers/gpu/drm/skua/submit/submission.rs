@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A submission: what a client, or the driver, asked for, and the fence that tells when it was done.
+//!
+//! What an engine sees of it are *portions*: one buffer of commands, or the clearing of some blocks
+//! of VRAM. A portion in a ring is a packet ([`crate::submit::packet`]), with a hardware fence id of
+//! its own; a submission has one `dma_fence`, which stays the same however often its portions are
+//! written. All memory that the way to the ring and back needs is allocated when the submission is
+//! made: from the moment at which its fence is published nothing can fail but the work itself.
+//!
+//! ```text
+//! made ─▶ published ─▶ waiting (its gate is closed, or others are before it)
+//!                        │
+//!                        ▼                    ┌─ engine was reset, another was guilty ─┐
+//!                      portion 0, 1, … in the ring ◀──────────────────────────────────┘
+//!                        │ the last one ended, or one failed
+//!                        ▼
+//!                      finished: fence signalled, 0 or an error
+//! ```
+
+use crate::{
+    ext::{
+        fence::{
+            DriverFence,
+            Fence, //
+        },
+        trace, //
+    },
+    fences::gate::Gate,
+    gpu::SkuaDevice,
+    hardware::shared::Shared,
+    memory::vram::VramRange,
+    reaper::Reapable,
+    spec::command::{
+        Command,
+        Encoded, //
+    },
+    submit::context::Context, //
+};
+use kernel::{
+    list::{
+        impl_list_arc_safe,
+        impl_list_item,
+        ListArc,
+        ListLinks, //
+    },
+    new_spinlock,
+    prelude::*,
+    sync::{
+        Arc,
+        SpinLock, //
+    }, //
+};
+
+/// A buffer of commands in a process' address space.
+#[derive(Clone, Copy)]
+pub(crate) struct Buffer {
+    /// GPU virtual address, a multiple of 8.
+    pub(crate) va: u64,
+    /// Bytes, a multiple of 8, not 0.
+    pub(crate) size: u32,
+}
+
+/// What an engine is to do.
+pub(crate) enum Work {
+    /// Run these buffers, one after the other, in the context's address space; nothing, if there is
+    /// none.
+    Buffers(KVVec<Buffer>),
+    /// Write zeroes to this memory (`DXGK_OPERATION_FILL`).
+    Clear(Arc<VramRange>),
+}
+
+/// Blocks of VRAM that one portion clears: at most this many FILLs, so that every portion fits the
+/// ring many times over, however scattered the memory is.
+const CLEAR_BLOCKS: usize = 32;
+/// Portions after which an engine tells of its progress, so that the ring is filled up in time.
+const INTERRUPT_PERIOD: u32 = 8;
+
+/// The longest ring command, in words.
+const LONGEST_WORDS: u32 = 10;
+
+/// A submission.
+#[pin_data]
+pub(crate) struct Submission {
+    /// Whose work it is.
+    context: Arc<Context>,
+    work: Work,
+    /// What it waits for before its first portion.
+    gate: Gate<Context>,
+    /// From publication until it is finished.
+    #[pin]
+    fence: SpinLock<Option<DriverFence>>,
+    #[pin]
+    links: ListLinks,
+}
+
+impl_list_arc_safe! {
+    impl ListArcSafe<0> for Submission { untracked; }
+}
+
+impl_list_item! {
+    impl ListItem<0> for Submission { using ListLinks { self.links }; }
+}
+
+impl Reapable for Submission {}
+
+impl Submission {
+    /// Makes a submission of `work` to `context`. `ENOMEM`.
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        work: Work,
+        gate: Gate<Context>,
+    ) -> Result<ListArc<Self>> {
+        ListArc::pin_init(
+            try_pin_init!(Self {
+                context: context.clone(),
+                work,
+                gate,
+                fence <- new_spinlock!(None),
+                links <- ListLinks::new(),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// Gives the submission its fence. From now on nothing may fail.
+    pub(crate) fn publish(&self, fence: DriverFence) {
+        *self.fence.lock() = Some(fence);
+    }
+
+    /// Whose work it is.
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// What it waits for.
+    pub(crate) fn gate(&self) -> &Gate<Context> {
+        &self.gate
+    }
+
+    /// The number of portions, at least 1.
+    pub(crate) fn portions(&self) -> u32 {
+        let count = match &self.work {
+            Work::Buffers(buffers) => buffers.len(),
+            Work::Clear(range) => range.blocks().len().div_ceil(CLEAR_BLOCKS),
+        };
+        u32::try_from(count).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// The blocks that clearing portion `portion` is about.
+    fn blocks(range: &VramRange, portion: u32) -> &[crate::policy::buddy::Block] {
+        let blocks = range.blocks();
+        let first = (portion as usize).saturating_mul(CLEAR_BLOCKS);
+        let end = first.saturating_add(CLEAR_BLOCKS).min(blocks.len());
+        blocks.get(first..end).unwrap_or(&[])
+    }
+
+    /// Bytes of the ring that suffice for portion `portion` wherever the tail is.
+    pub(crate) fn ring_bytes(&self, portion: u32) -> u32 {
+        let commands = match &self.work {
+            Work::Buffers(_) => 1,
+            // And the fence.
+            Work::Clear(range) => Self::blocks(range, portion).len().saturating_add(1),
+        };
+        // And as much padding as the longest command.
+        u32::try_from(commands)
+            .unwrap_or(u32::MAX)
+            .saturating_add(1)
+            .saturating_mul(LONGEST_WORDS * 4)
+    }
+
+    /// Hands the ring commands of portion `portion` to `emit`, in order; the last one writes fence id
+    /// `id`.
+    pub(crate) fn commands(
+        &self,
+        dev: &SkuaDevice,
+        portion: u32,
+        id: u64,
+        mut emit: impl FnMut(&Encoded) -> Result,
+    ) -> Result {
+        let next = portion.saturating_add(1);
+        let interrupt = next == self.portions() || next % INTERRUPT_PERIOD == 0;
+        match &self.work {
+            Work::Buffers(buffers) => {
+                if let Some(buffer) = buffers.get(portion as usize) {
+                    let slot = self.context.slot().ok_or(EIO)?;
+                    let exec = Command::Exec {
+                        context: Shared::descriptor_address(&dev.caps, slot)?.0,
+                        base: buffer.va,
+                        start: 0,
+                        end: buffer.size,
+                        fence: Some(id),
+                        interrupt,
+                    };
+                    return emit(&exec.encode());
+                }
+            }
+            Work::Clear(range) => {
+                for block in Self::blocks(range, portion) {
+                    let fill = Command::Fill {
+                        pattern: 0,
+                        address: range.address(block)?.0,
+                        bytes: VramRange::bytes(block),
+                    };
+                    emit(&fill.encode())?;
+                }
+            }
+        }
+        let fence = Command::Fence {
+            fence: id,
+            interrupt,
+        };
+        emit(&fence.encode())
+    }
+
+    /// Calls `f` with the fence, unless the submission is finished.
+    pub(crate) fn with_fence(&self, f: impl FnOnce(&Fence)) {
+        if let Some(fence) = self.fence.lock().as_ref() {
+            f(fence.fence());
+        }
+    }
+
+    /// The submission is over: signals its fence with `result`. The first call counts.
+    ///
+    /// Callbacks run in here: not with a spin lock of the driver's held.
+    pub(crate) fn finish(&self, dev: &SkuaDevice, engine: u32, result: Result) {
+        let Some(fence) = self.fence.lock().take() else {
+            return;
+        };
+        self.context.count_finished();
+        if let (Work::Clear(range), Ok(())) = (&self.work, result) {
+            range.set_cleared();
+        }
+        trace::done(dev, engine, self.context.id(), fence.fence(), result);
+        fence.signal(result);
+    }
+}
