@@ -12,7 +12,7 @@
 //! - [`raw`], [`mapping`]: system calls, the only files with `unsafe` besides a line in [`client`];
 //! - [`function`], [`fdinfo`]: what sysfs, debugfs and procfs tell;
 //! - [`client`], [`rig`]: an open device, and one that is ready to run work;
-//! - [`program`]: compute programs;
+//! - [`program`]: compute programs; [`software_timeline`]: fences of another driver;
 //! - [`table`], [`witness`]: bad arguments, and what they must not change.
 
 #![deny(unsafe_code)]
@@ -27,6 +27,7 @@ pub mod mapping;
 pub mod program;
 pub mod raw;
 pub mod rig;
+pub mod software_timeline;
 pub mod suite;
 pub mod table;
 pub mod witness;

@@ -9,6 +9,7 @@
 use std::env;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use crate::child::{self, End};
 use crate::document::Document;
@@ -140,5 +141,17 @@ mod tests {
         assert!(wants(Some("row_0_17"), "row_0_17_a"));
         assert!(wants(Some("gpu/skua:"), "a"));
         assert!(!wants(Some("row_0_18"), "row_0_17_a"));
+    }
+}
+
+/// Asks again and again, for a while: what happens by itself, but not at once.
+pub fn eventually<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+    let end = Instant::now() + Duration::from_secs(5) * patience();
+    loop {
+        let answer = ask();
+        if answer.is_some() || Instant::now() > end {
+            return answer;
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }

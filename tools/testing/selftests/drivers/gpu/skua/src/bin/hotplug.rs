@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,11 +15,12 @@ use std::time::{Duration, Instant};
 
 use nix::kmod::{delete_module, finit_module, DeleteModuleFlags, ModuleInitFlags};
 use skua_guest::job::PRODUCTS;
-use skua_selftests::client::{map, signal, PATIENCE};
+use skua_selftests::client::{map, signal, wait, PATIENCE};
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
 use skua_selftests::raw::in_child;
 use skua_selftests::rig::{copy, fill, wait_value, write};
+use skua_selftests::software_timeline::SoftwareTimeline;
 use skua_selftests::witness::quiet;
 use skua_selftests::{skip, suite, tests, Cases, Client, Engine, Errno, Place, Rig};
 
@@ -40,6 +42,9 @@ fn main() -> ExitCode {
         the_module_stays_while_it_is_open: 60,
         the_module_can_be_unloaded_and_loaded: 120,
         unloading_under_load: 300,
+        binds_of_a_destroyed_address_space_end: 60,
+        binds_that_wait_end_with_their_client: 60,
+        gated_work_ends_at_an_unbind: 60,
     ])
 }
 
@@ -591,5 +596,85 @@ fn unloading_under_load() {
         }
         wait_for_rounds(rounds, 10);
     });
+    expect_working();
+}
+
+/// A bind that waits for a fence of another driver; its own fence.
+fn waiting_bind(client: &Client, vm: u32, line: &SoftwareTimeline) -> OwnedFd {
+    let bo = client.bo(Place::System, 4096);
+    let foreign = client.syncobj_of(line.fence(5));
+    let done = client.syncobj();
+    client
+        .bind(
+            vm,
+            &[map(bo, 0, 1 << 32, 4096)],
+            &[wait(foreign), signal(done)],
+        )
+        .expect("VM_BIND");
+    client.sync_file(done)
+}
+
+const ENDED: i32 = -(Errno::ENODEV as i32);
+
+fn binds_of_a_destroyed_address_space_end() {
+    if !Path::new(PRODUCTS).join("skua.ko").exists() {
+        skip("skua.ko is not at hand");
+    }
+    let line = SoftwareTimeline::new();
+    let client = Client::new();
+    let (kept, destroyed) = (
+        client.vm_create().expect("VM_CREATE"),
+        client.vm_create().expect("VM_CREATE"),
+    );
+    let fences = [kept, destroyed].map(|vm| waiting_bind(&client, vm, &line));
+    assert_eq!(client.vm_destroy(destroyed), Ok(()));
+    assert_eq!(fences.each_ref().map(status), [0, 0]);
+    Function::first().unbind().expect("unbind");
+    assert_eq!(fences.each_ref().map(status), [ENDED, ENDED]);
+    drop(client);
+    // What it waited for comes when the driver is gone.
+    unload_soon();
+    line.advance(10);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(fences.each_ref().map(status), [ENDED, ENDED]);
+    load_module();
+    expect_working();
+}
+
+fn binds_that_wait_end_with_their_client() {
+    let line = SoftwareTimeline::new();
+    let client = Client::new();
+    let vm = client.vm_create().expect("VM_CREATE");
+    let other = client.vm_create().expect("VM_CREATE");
+    let fences = [vm, other].map(|vm| waiting_bind(&client, vm, &line));
+    assert_eq!(client.vm_destroy(other), Ok(()));
+    drop(client);
+    let cancelled = -(Errno::ECANCELED as i32);
+    assert_eq!(fences.each_ref().map(status), [cancelled, cancelled]);
+    line.advance(10);
+    expect_working();
+}
+
+fn gated_work_ends_at_an_unbind() {
+    let line = SoftwareTimeline::new();
+    let rig = Rig::new();
+    let foreign = rig.syncobj_of(line.fence(5));
+    let target = rig.buffer(Place::System, 4096);
+    let jobs: Vec<_> = (0..8)
+        .map(|n| {
+            let commands = [write(target.va, n)];
+            let context = if n % 2 == 0 { rig.copy } else { rig.compute };
+            rig.start_after(context, &commands, &[wait(foreign)])
+                .expect("SUBMIT")
+        })
+        .collect();
+    let files: Vec<_> = jobs.iter().map(|job| rig.sync_file(job.syncobj)).collect();
+    let unbound = Unbound::new();
+    let ends: Vec<_> = files.iter().map(status).collect();
+    assert_eq!(ends, [ENDED; 8]);
+    line.advance(10);
+    drop(jobs);
+    drop(rig);
+    drop(unbound);
     expect_working();
 }

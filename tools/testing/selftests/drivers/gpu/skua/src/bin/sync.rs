@@ -10,6 +10,7 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use skua_selftests::client::{signal, signal_point, wait, wait_point, PATIENCE};
 use skua_selftests::rig::{wait_value, write};
+use skua_selftests::software_timeline::SoftwareTimeline;
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_uapi::*;
 
@@ -193,47 +194,6 @@ fn a_wait_for_a_signalled_fence_is_no_wait() {
         .start_after(rig.compute, &[], &[wait(done); 8])
         .expect("SUBMIT");
     assert_eq!(job.wait(), Ok(()));
-}
-
-/// A software timeline: `drivers/dma-buf/sw_sync.c`.
-struct SoftwareTimeline(std::fs::File);
-
-impl SoftwareTimeline {
-    fn new() -> Self {
-        let path = "/sys/kernel/debug/sync/sw_sync";
-        match std::fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(path)
-        {
-            Ok(file) => Self(file),
-            Err(_) => skua_selftests::skip("the kernel has no sw_sync"),
-        }
-    }
-
-    /// A sync file that signals at a value.
-    fn fence(&self, value: u32) -> std::os::fd::OwnedFd {
-        #[repr(C)]
-        struct Create {
-            value: u32,
-            name: [u8; 32],
-            fence: i32,
-        }
-        let mut argument = Create {
-            value,
-            name: [0; 32],
-            fence: -1,
-        };
-        // _IOWR('W', 0, struct sw_sync_create_fence_data)
-        skua_selftests::raw::ioctl(&self.0, 0xc028_5700, &mut argument).expect("CREATE_FENCE");
-        skua_selftests::client::own(argument.fence)
-    }
-
-    fn advance(&self, by: u32) {
-        let mut by = by;
-        // _IOW('W', 1, __u32)
-        skua_selftests::raw::ioctl(&self.0, 0x4004_5701, &mut by).expect("INC");
-    }
 }
 
 fn a_wait_for_a_fence_of_another_driver() {

@@ -8,10 +8,11 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use skua_guest::host::request;
 use skua_selftests::client::PATIENCE;
 use skua_selftests::program::LOOP;
 use skua_selftests::rig::{copy, dispatch, fill, wait_value, write, Job};
-use skua_selftests::{suite, tests, Engine, Errno, Place, Rig};
+use skua_selftests::{skip, suite, tests, Engine, Errno, Place, Rig};
 use skua_spec::command::{Command, Dispatch};
 use skua_uapi::*;
 
@@ -28,6 +29,8 @@ fn main() -> ExitCode {
         one_hang_after_the_other: 300,
         long_work_is_not_cut: 120,
         waiting_for_a_turn_is_not_hanging: 180,
+        the_innocent_behind_a_late_fault_is_not_blamed: 240,
+        row_2_21_a_late_fault_does_not_lose_the_device: 240,
     ])
 }
 
@@ -302,4 +305,72 @@ fn waiting_for_a_turn_is_not_hanging() {
     assert_eq!(behind.wait(), Ok(()));
     assert_eq!(dependant.wait(), Ok(()));
     assert_eq!((line.cpu.read(0), line.cpu.read(8)), (1, 1));
+}
+
+/// Work that waits until the watchdog has decided to cut it, and then faults, while the GPU stands
+/// still: the fault is reported when the engine is reset already.
+fn late_fault(guilty: &Rig) -> Job<'_> {
+    if let Err(error) = request("ping") {
+        skip(&format!("no host to ask: {error}"));
+    }
+    let gates = guilty.buffer(Place::System, 4096);
+    let job = guilty.start(
+        Engine::Copy,
+        &[wait_value(gates.va, 1), fill(1, 1 << 45, 4096)],
+    );
+    std::thread::sleep(Duration::from_millis(900));
+    request("gpu-pause 1400").expect("a pause");
+    std::thread::sleep(Duration::from_millis(50));
+    gates.cpu.write(0, 1);
+    job
+}
+
+/// Whether it was cut or its fault counts is a matter of moments.
+#[track_caller]
+fn expect_guilty(rig: &Rig, job: &Job<'_>) {
+    let outcome = rig.wait_for(job.syncobj, cut());
+    assert!(
+        matches!(outcome, Err(Errno::ETIME | Errno::EFAULT)),
+        "{outcome:?}"
+    );
+}
+
+fn the_innocent_behind_a_late_fault_is_not_blamed() {
+    for round in 0..3 {
+        let (guilty, innocent) = (Rig::new(), Rig::new());
+        let gate = innocent.buffer(Place::System, 4096);
+        let a = late_fault(&guilty);
+        let b = innocent.start(
+            Engine::Copy,
+            &[wait_value(gate.va, 1), write(gate.va + 8, 7)],
+        );
+        expect_guilty(&guilty, &a);
+        std::thread::sleep(Duration::from_millis(300));
+        let state = innocent.state(innocent.copy).expect("CONTEXT_STATE");
+        assert_eq!(
+            (innocent.outcome(b.syncobj), state.status, state.address),
+            (None, DRM_SKUA_CONTEXT_ACTIVE, 0),
+            "round {round}"
+        );
+        gate.cpu.write(0, 1);
+        assert_eq!(b.wait(), Ok(()), "round {round}");
+        assert_eq!(gate.cpu.read(8), 7, "round {round}");
+    }
+}
+
+/// Nobody is behind it: the record is about nobody.
+fn row_2_21_a_late_fault_does_not_lose_the_device() {
+    for round in 0..3 {
+        let guilty = Rig::new();
+        let job = late_fault(&guilty);
+        expect_guilty(&guilty, &job);
+        std::thread::sleep(Duration::from_millis(300));
+        for engine in Engine::ALL {
+            assert_eq!(
+                Rig::new().run(engine, &[]),
+                Ok(()),
+                "round {round}, {engine:?}"
+            );
+        }
+    }
 }

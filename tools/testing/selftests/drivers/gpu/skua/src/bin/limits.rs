@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT
+
+//! One client cannot take what all need, nor hold up the driver's own work.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use skua_selftests::client::{map, signal, wait};
+use skua_selftests::program::LOOP;
+use skua_selftests::rig::{dispatch, fill, wait_value};
+use skua_selftests::software_timeline::SoftwareTimeline;
+use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
+
+fn main() -> ExitCode {
+    suite::main(tests![
+        contexts_of_one_client_are_limited: 60,
+        address_spaces_of_one_client_are_limited: 60,
+        system_memory_of_one_client_is_limited: 60,
+        submissions_that_wait_are_limited: 120,
+        binds_that_wait_are_limited: 120,
+        waits_do_not_hold_up_the_drivers_own_work: 120,
+        vram_in_thousands_of_pieces_is_cleared: 240,
+    ])
+}
+
+/// Makes as many as it can; how many, and why no more.
+fn until_refused(mut make: impl FnMut() -> Result<u32, Errno>) -> (Vec<u32>, Errno) {
+    let mut made = Vec::new();
+    loop {
+        match make() {
+            Ok(handle) => made.push(handle),
+            Err(errno) => return (made, errno),
+        }
+        assert!(made.len() < 100_000, "there is no limit");
+    }
+}
+
+fn contexts_of_one_client_are_limited() {
+    let (greedy, modest) = (Client::new(), Client::new());
+    let vm = greedy.vm_create().expect("VM_CREATE");
+    let (contexts, errno) = until_refused(|| greedy.context_create(vm, 0));
+    println!("{} contexts", contexts.len());
+    assert_eq!(errno, Errno::ENOSPC);
+    let other = modest.vm_create().expect("VM_CREATE");
+    let (others, errno) = until_refused(|| modest.context_create(other, 0));
+    assert_eq!((others.len(), errno), (contexts.len(), Errno::ENOSPC));
+    // What is given back can be taken again, when it is gone.
+    assert_eq!(greedy.context_destroy(contexts[0]), Ok(()));
+    let again = suite::eventually(|| greedy.context_create(vm, 0).ok());
+    assert!(
+        again.is_some(),
+        "a context was destroyed and none can be made"
+    );
+}
+
+fn address_spaces_of_one_client_are_limited() {
+    let (greedy, modest) = (Client::new(), Client::new());
+    let (vms, errno) = until_refused(|| greedy.vm_create());
+    println!("{} address spaces", vms.len());
+    assert_eq!(errno, Errno::ENOSPC);
+    let (others, errno) = until_refused(|| modest.vm_create());
+    assert_eq!((others.len(), errno), (vms.len(), Errno::ENOSPC));
+    assert_eq!(greedy.vm_destroy(vms[0]), Ok(()));
+    let again = suite::eventually(|| greedy.vm_create().ok());
+    assert!(again.is_some(), "one was destroyed and none can be made");
+}
+
+fn system_memory_of_one_client_is_limited() {
+    let (greedy, modest) = (Client::new(), Client::new());
+    let size = greedy.region(Place::System).size;
+    let before = greedy.region(Place::System).used;
+    let (bos, errno) = until_refused(|| greedy.try_bo(Place::System, 8 << 20));
+    let used = greedy.region(Place::System).used - before;
+    println!("{} objects, {used} of {size} bytes", bos.len());
+    assert_eq!(errno, Errno::ENOMEM);
+    assert!(used <= size / 2, "one client has more than half");
+    modest.bo(Place::System, 8 << 20);
+}
+
+fn submissions_that_wait_are_limited() {
+    let rig = Rig::new();
+    let line = SoftwareTimeline::new();
+    let gate = rig.syncobj_of(line.fence(1));
+    let (queued, errno) = until_refused(|| rig.submit(rig.copy, &[], &[wait(gate)]).map(|()| 0));
+    println!("{} submissions", queued.len());
+    assert_eq!(errno, Errno::ENOSPC);
+    // Other contexts have their own limit.
+    assert_eq!(rig.run(Engine::Compute, &[]), Ok(()));
+    line.advance(1);
+    // Now there is room again, and the fences are in order.
+    let last = suite::eventually(|| {
+        let done = rig.syncobj();
+        rig.submit(rig.copy, &[], &[signal(done)])
+            .ok()
+            .map(|()| done)
+    });
+    assert_eq!(rig.wait(last.expect("room in the queue")), Ok(()));
+}
+
+fn binds_that_wait_are_limited() {
+    let client = Client::new();
+    let vm = client.vm_create().expect("VM_CREATE");
+    let bo = client.bo(Place::System, 4096);
+    let line = SoftwareTimeline::new();
+    let gate = client.syncobj_of(line.fence(1));
+    let op = [map(bo, 0, 1 << 32, 4096)];
+    let (queued, errno) = until_refused(|| client.bind(vm, &op, &[wait(gate)]).map(|()| 0));
+    println!("{} binds", queued.len());
+    assert_eq!(errno, Errno::ENOSPC);
+    line.advance(1);
+    let room = suite::eventually(|| client.bind_and_wait(vm, &op).ok());
+    assert!(room.is_some(), "no room in the queue");
+}
+
+/// Each context's first job waits for good; together they fill the copy engine's ring.
+fn waits_do_not_hold_up_the_drivers_own_work() {
+    let attacker = Rig::new();
+    let never = attacker.buffer(Place::System, 4096);
+    let jobs: Vec<_> = (0..16)
+        .map(|_| attacker.new_context(Engine::Copy))
+        .map(|context| attacker.start_in(context, &[wait_value(never.va, 1)]))
+        .collect();
+    let victim = Client::new();
+    for _ in 0..4 {
+        let mapping = victim.map(victim.bo(Place::Vram, 64 << 10));
+        // Waits until it is cleared.
+        mapping.expect("new memory", |_| 0);
+    }
+    let ended = jobs.iter().filter(|job| job.has_ended()).count();
+    assert_eq!(ended, 0, "the waits had to be cut first");
+    // Nor does work that never ends.
+    let program = attacker.program(LOOP);
+    let endless = attacker.start(Engine::Compute, &[dispatch(&program, LOOP, &[])]);
+    victim
+        .map(victim.bo(Place::Vram, 4096))
+        .expect("new memory", |_| 0);
+    assert!(!endless.has_ended(), "the loop had to be cut first");
+    never.cpu.write(0, 1);
+}
+
+/// An object of more pieces than there is room for in a ring.
+fn vram_in_thousands_of_pieces_is_cleared() {
+    const PAGES: u64 = 1900;
+    let rig = Rig::new();
+    let free = |rig: &Rig| {
+        let region = rig.region(Place::Vram);
+        (region.size - region.used) / 4096
+    };
+    // Nothing is left that could be had in one piece.
+    while free(&rig) > 2 * PAGES + 256 {
+        let pages = (free(&rig) - 2 * PAGES - 256).min(256);
+        let Ok(handle) = rig.bo_create(pages * 4096, 0, 1 << rig.region(Place::Vram).id) else {
+            break;
+        };
+        let va = rig.bound_at_will(handle, pages * 4096);
+        assert_eq!(rig.run(Engine::Copy, &[fill(!0, va, pages * 4096)]), Ok(()));
+    }
+    let (pieces, errno) = until_refused(|| rig.bo_create(4096, 0, 1 << rig.region(Place::Vram).id));
+    assert_eq!(errno, Errno::ENOSPC);
+    println!("{} objects of a page", pieces.len());
+    let all: Vec<_> = (0..)
+        .zip(&pieces)
+        .map(|(n, handle)| map(*handle, 0, (1 << 40) + n * 4096, 4096))
+        .collect();
+    for ops in all.chunks(1024) {
+        rig.bind_and_wait(rig.vm, ops).expect("VM_BIND");
+    }
+    let bytes = pieces.len() as u64 * 4096;
+    assert_eq!(rig.run(Engine::Copy, &[fill(!0, 1 << 40, bytes)]), Ok(()));
+    rig.bind_and_wait(rig.vm, &[skua_selftests::client::unmap(1 << 40, bytes)])
+        .expect("VM_BIND");
+    for handle in pieces.iter().step_by(2) {
+        assert_eq!(rig.close(*handle), Ok(()));
+    }
+    let big = suite::eventually(|| rig.try_bo(Place::Vram, PAGES * 4096).ok())
+        .unwrap_or_else(|| panic!("{} pages are free, and {PAGES} cannot be had", free(&rig)));
+    rig.map(big).expect("memory in pieces", |_| 0);
+    // And the engine goes on, for this client and others.
+    for engine in Engine::ALL {
+        assert_eq!(Rig::new().run(engine, &[]), Ok(()), "{engine:?}");
+    }
+    assert!(rig.signals_within(
+        rig.start(Engine::Copy, &[]).syncobj,
+        0,
+        Duration::from_secs(10)
+    ));
+}
