@@ -11,7 +11,7 @@ use skua_filter::plan::{Layout, Plan};
 use skua_filter::{reference, sample};
 use skua_spec::status::Counter;
 
-#[path = "../../skua-asm/tests/device/machine.rs"]
+#[path = "../../../tools/skua-asm/tests/device/machine.rs"]
 mod machine;
 use machine::{Machine, DATA, VA};
 

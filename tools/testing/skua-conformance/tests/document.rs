@@ -8,7 +8,7 @@ use skua_conformance::{table, verdict};
 
 #[test]
 fn the_conformance_table_is_whole_and_true() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     let path = root.join("Documentation/gpu/skua/conformance.rst");
     let text = std::fs::read_to_string(path).expect("the table");
     let rows = table::parse(&text).expect("well formed");
