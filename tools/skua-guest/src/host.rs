@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-//! Requests to the host that runs this guest, for tests that need a hand outside it.
+//! Requests to the host that runs this guest, for tests that need a hand outside it; and what its
+//! test runner is told of errors to come.
 //!
 //! | request | what happens | answer |
 //! |---|---|---|
@@ -21,18 +22,32 @@ use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::fcntl::{Flock, FlockArg};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
+use crate::clock::Clock;
 use crate::wire::{Message, PORT};
 
-/// How long the host may take to answer.
+/// How long the host may take to answer, of the time that it lets the guest run.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Tells the requests of a process apart.
 static SEQUENCE: AtomicU32 = AtomicU32::new(0);
+
+/// What a kernel message that announces errors says before them.
+pub const EXPECT: &str = "skua-expect: ";
+
+/// Announces that the running test program makes the driver complain in these words, at error
+/// level. An error that is not announced fails the test that runs.
+///
+/// # Errors
+///
+/// If the kernel's log cannot be written to.
+pub fn expect_error(words: &str) -> io::Result<()> {
+    std::fs::write("/dev/kmsg", format!("{EXPECT}{words}\n"))
+}
 
 /// Asks the host and returns what follows `ok`, usually nothing.
 ///
@@ -56,16 +71,14 @@ pub fn request(request: &str) -> io::Result<String> {
     };
     port.write_all(format!("{question}\n").as_bytes())?;
 
-    let end = Instant::now() + PATIENCE;
+    let mut clock = Clock::of_guest();
     let mut line = Vec::new();
     loop {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        if clock.elapsed() > PATIENCE {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
         let mut ready = [PollFd::new(port.as_fd(), PollFlags::POLLIN)];
-        if poll(&mut ready, timeout)? == 0 {
+        if poll(&mut ready, PollTimeout::from(1000u16))? == 0 {
             continue;
         }
         let mut byte = [0];

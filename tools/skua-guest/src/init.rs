@@ -8,12 +8,14 @@
 
 #![forbid(unsafe_code)]
 
+mod kernel_log;
 mod kselftest;
 mod kunit;
 mod mounts;
 mod port;
 
 use std::fs::{self, File, OpenOptions};
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
@@ -22,13 +24,11 @@ use nix::kmod::{finit_module, ModuleInitFlags};
 use nix::sys::reboot::{reboot, RebootMode};
 use nix::sys::wait::{waitpid, WaitStatus};
 use nix::unistd::{getpid, Pid};
-use skua_guest::job::{Job, Task, FILE, OUTPUT, PRODUCTS};
+use skua_guest::job::{Job, Task, BROKEN, FILE, MODULE_GDB, OUTPUT, PRODUCTS};
+use skua_guest::ktap::Verdict;
 use skua_guest::wire::Message;
 
 use crate::port::Port;
-
-/// The exit status for "the job could not be done".
-const BROKEN: i32 = 125;
 
 fn main() -> ExitCode {
     if getpid() == Pid::from_raw(1) {
@@ -50,9 +50,10 @@ fn main() -> ExitCode {
         Err(error) => {
             eprintln!("skua-init: {error:#}");
             if let Ok(mut port) = Port::open() {
-                let _ = port.line(&format!("# skua-init: {error:#}"));
+                let words = format!("# skua-init: {error:#}").replace('\n', " ");
+                let _ = writeln!(port, "{words}");
             }
-            ExitCode::from(125)
+            ExitCode::from(u8::try_from(BROKEN).unwrap_or(u8::MAX))
         }
     }
 }
@@ -86,21 +87,24 @@ fn job() -> Result<i32> {
     let text = fs::read(&path).with_context(|| path.display().to_string())?;
     let job: Job = serde_json::from_slice(&text).context("the job")?;
     let suites = kunit::suites();
-    let loaded = job.module.as_deref().map_or(Ok(()), load);
+    let mut loaded = job.module.as_deref().map_or(Ok(()), load);
+    if let (Ok(()), Some(symbols)) = (&loaded, &job.symbols) {
+        loaded = tell_debugger(symbols);
+    }
     match &job.task {
         Task::Tests {
             programs,
             filter,
             kunit,
         } => {
-            let mut run = kselftest::Run::new(job.patience, filter.as_deref())?;
-            run.announce(programs.len(), *kunit)?;
+            let mut run =
+                kselftest::Run::new(job.patience, filter.as_deref(), programs.len(), *kunit)?;
             if let Err(error) = loaded {
-                run.report("module", false, Some(&format!("{error:#}")))?;
+                run.report("module", Verdict::Fail, &format!("{error:#}"))?;
                 return Ok(1);
             }
             if *kunit {
-                run.nested("kunit", &kunit::results(&suites)?)?;
+                run.kunit(&suites)?;
             }
             for program in programs {
                 run.program(program)?;
@@ -127,6 +131,22 @@ fn load(parameters: &str) -> Result<()> {
     let file = File::open(&path).with_context(|| path.display().to_string())?;
     let parameters = std::ffi::CString::new(parameters)?;
     finit_module(&file, &parameters, ModuleInitFlags::empty()).context("skua.ko does not load")
+}
+
+/// Leaves a script for GDB with the module's addresses.
+fn tell_debugger(symbols: &Path) -> Result<()> {
+    let sections = Path::new("/sys/module/skua/sections");
+    let mut script = format!("add-symbol-file {}", symbols.display());
+    for section in fs::read_dir(sections).context("the module's sections")? {
+        let section = section?;
+        let address = fs::read_to_string(section.path())?;
+        let name = section.file_name().to_string_lossy().into_owned();
+        script.push_str(&format!(" -s {name} {}", address.trim()));
+    }
+    Ok(fs::write(
+        Path::new(OUTPUT).join(MODULE_GDB),
+        script + "\n",
+    )?)
 }
 
 /// An interactive shell on the console's terminal, in a session of its own.

@@ -2,6 +2,8 @@
 
 //! What a guest is booted for: one [`Job`], a JSON file in the guest's output share.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 /// Where the guest mounts the build products, read-only: `bin/`, `skua.ko`, `kselftest/`.
@@ -13,6 +15,12 @@ pub const OUTPUT: &str = "/mnt/out";
 /// The job's file name in the output share.
 pub const FILE: &str = "job.json";
 
+/// A script of GDB in the output share that reads the module's symbols for its addresses.
+pub const MODULE_GDB: &str = "module.gdb";
+
+/// The guest's exit status for "the job could not be done".
+pub const BROKEN: i32 = 125;
+
 /// The work of one boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
@@ -22,6 +30,9 @@ pub struct Job {
     pub task: Task,
     /// How many times longer than usual anything may take (a debug kernel is slow). At least 1.
     pub patience: u32,
+    /// For a debugger: where its host has the module with its symbols. The guest then leaves the
+    /// module's addresses in [`MODULE_GDB`].
+    pub symbols: Option<PathBuf>,
 }
 
 /// The kinds of work.

@@ -9,164 +9,142 @@
 //! which test a kernel message belongs to; and what a test leaves running is killed.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nix::sys::signal::{killpg, Signal};
-use nix::unistd::{pipe, Pid};
 use skua_guest::job::PRODUCTS;
-use skua_guest::ktap::{self, Line};
-use skua_guest::wire::{Message, MARK};
+use skua_guest::ktap::{self, Line, Verdict, Writer};
+use skua_guest::process::{self, End, Time};
+use skua_guest::wire::Message;
 
+use crate::kernel_log::KernelLog;
+use crate::kunit::Suites;
 use crate::port::Port;
 
 /// kselftest's own, in seconds.
 const TIMEOUT: u64 = 45;
 /// A test without a time limit may still not be silent for longer, in seconds.
 const SILENCE: u64 = 600;
-/// How long a killed test may take to be gone: it may be in the kernel.
-const DEATH: Duration = Duration::from_secs(20);
+const KMEMLEAK: &str = "/sys/kernel/debug/kmemleak";
 
 /// A run of tests.
 pub(crate) struct Run {
+    document: Writer<Port>,
+    /// For messages: a second opening of the document's port.
     port: Port,
-    kmsg: File,
+    log: KernelLog,
     patience: u32,
     filter: Option<String>,
-    number: usize,
-    mark: u64,
-    failed: bool,
 }
 
+/// A verdict and why.
+type Told = (Verdict, String);
+
 impl Run {
-    /// A run that has reported nothing.
-    pub(crate) fn new(patience: u32, filter: Option<&str>) -> Result<Self> {
-        Ok(Self {
+    /// The head of the document of so many programs, and of what every boot is asked besides.
+    pub(crate) fn new(
+        patience: u32,
+        filter: Option<&str>,
+        programs: usize,
+        kunit: bool,
+    ) -> Result<Self> {
+        let count = programs + usize::from(kunit) + usize::from(Path::new(KMEMLEAK).exists());
+        let mut run = Self {
+            document: Writer::new(Port::open()?, Some(count))?,
             port: Port::open()?,
-            kmsg: OpenOptions::new().write(true).open("/dev/kmsg")?,
+            log: KernelLog::open()?,
             patience: patience.max(1),
             filter: filter.map(str::to_owned),
-            number: 0,
-            mark: 0,
-            failed: false,
-        })
+        };
+        run.set_mark()?;
+        Ok(run)
     }
 
     /// Whether a test failed.
     pub(crate) fn failed(&self) -> bool {
-        self.failed
-    }
-
-    /// The head of the document.
-    pub(crate) fn announce(&mut self, programs: usize, kunit: bool) -> Result<()> {
-        let count = programs + usize::from(kunit) + usize::from(Path::new(KMEMLEAK).exists());
-        self.port.line("KTAP version 1")?;
-        self.port.line(&format!("1..{count}"))?;
-        self.set_mark()
+        self.document.failed() > 0
     }
 
     /// An outermost result.
-    pub(crate) fn report(&mut self, name: &str, passed: bool, note: Option<&str>) -> Result<()> {
-        self.number += 1;
-        self.failed |= !passed;
-        let verdict = if passed { "ok" } else { "not ok" };
-        let note = note.map_or(String::new(), |note| {
-            format!(" # {}", note.replace('\n', " "))
-        });
-        self.port
-            .line(&format!("{verdict} {} {name}{note}", self.number))?;
+    pub(crate) fn report(&mut self, name: &str, verdict: Verdict, why: &str) -> Result<()> {
+        self.document.result(name, verdict, why)?;
         self.set_mark()
     }
 
-    /// A document that is already there, as an outermost result.
-    pub(crate) fn nested(&mut self, name: &str, lines: &[String]) -> Result<()> {
-        let mut passed = true;
-        for line in lines {
-            let (indent, body) = ktap::parse(line);
-            if let (0, Line::Result { verdict, .. }) = (indent, body) {
-                passed &= verdict != ktap::Verdict::Fail;
+    /// Announces an outermost test that may be silent for so many seconds, has it done, and
+    /// reports it.
+    fn announced(
+        &mut self,
+        name: &str,
+        seconds: u64,
+        test: impl FnOnce(&mut Self) -> Result<Told>,
+    ) -> Result<()> {
+        self.port.say(&Message::Begin {
+            name: name.to_owned(),
+            seconds,
+        })?;
+        let (verdict, why) =
+            test(self).unwrap_or_else(|error| (Verdict::Fail, format!("{error:#}")));
+        self.report(name, verdict, &why)?;
+        self.log.end_program();
+        self.port.say(&Message::End(name.to_owned()))?;
+        Ok(())
+    }
+
+    /// The results of the suites that came with the module.
+    pub(crate) fn kunit(&mut self, before: &Suites) -> Result<()> {
+        self.announced("kunit", SILENCE, |run| {
+            let mut verdict = Verdict::Pass;
+            for line in crate::kunit::results(before)? {
+                if let (0, Line::Result { verdict: one, .. }) = ktap::parse(&line) {
+                    if one == Verdict::Fail {
+                        verdict = Verdict::Fail;
+                    }
+                }
+                run.document.nested(&line)?;
             }
-            self.port.line(&format!("    {line}"))?;
-        }
-        let none = lines.is_empty().then_some("SKIP the module has no suites");
-        self.report(name, passed, none)
+            Ok((verdict, String::new()))
+        })
     }
 
     /// Runs an entry of `kselftest-list.txt`.
     pub(crate) fn program(&mut self, entry: &str) -> Result<()> {
         let Some((collection, name)) = entry.split_once(':') else {
-            return self.report(entry, false, Some("not collection:program"));
+            return self.report(entry, Verdict::Fail, "not collection:program");
         };
         let dir = Path::new(PRODUCTS).join("kselftest").join(collection);
         let limit = match setting(&dir, "timeout").unwrap_or(TIMEOUT) {
             0 => None,
             seconds => Some(seconds.saturating_mul(self.patience.into())),
         };
-        self.port.say(&Message::Begin {
-            name: entry.to_owned(),
-            seconds: limit.unwrap_or(SILENCE),
-        })?;
-        let (passed, note) = match self.supervise(&dir, name, limit.map(Duration::from_secs)) {
-            Ok(end) => end.verdict(limit),
-            Err(error) => (false, Some(format!("{error:#}"))),
-        };
-        self.report(entry, passed, note.as_deref())?;
-        self.port.say(&Message::End(entry.to_owned()))?;
-        Ok(())
-    }
-
-    fn supervise(&mut self, dir: &Path, name: &str, limit: Option<Duration>) -> Result<End> {
-        let mut command = Command::new(dir.join(name));
-        command
-            .current_dir(dir)
-            .env("SKUA_PATIENCE", self.patience.to_string());
-        if let Some(filter) = &self.filter {
-            command.env("SKUA_TEST_FILTER", filter);
-        }
-        let (mut child, lines) = start(command)?;
-        let begin = Instant::now();
-        let mut killed = None;
-        let mut status = None;
-        loop {
-            match lines.recv_timeout(Duration::from_millis(20)) {
-                Ok(line) => self.forward(&line)?,
-                // All writers are gone.
-                Err(mpsc::RecvTimeoutError::Disconnected) if status.is_some() => break,
-                Err(mpsc::RecvTimeoutError::Disconnected) => {
-                    std::thread::sleep(Duration::from_millis(5));
+        self.announced(entry, limit.unwrap_or(SILENCE), |run| {
+            let mut command = Command::new(dir.join(name));
+            command
+                .current_dir(&dir)
+                .env("SKUA_PATIENCE", run.patience.to_string());
+            if let Some(filter) = &run.filter {
+                command.env("SKUA_TEST_FILTER", filter);
+            }
+            let limit = limit.map(|limit| (Duration::from_secs(limit), Time::OfGuest));
+            let mut heard = Ok(());
+            let end = process::run(command, limit, |line| {
+                if heard.is_ok() {
+                    heard = run.forward(line);
                 }
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
-            }
-            if status.is_none() {
-                status = child.try_wait()?;
-                if status.is_some() {
-                    // Whatever it left behind holds the pipe and perhaps the device.
-                    kill(&child);
-                }
-            }
-            if killed.is_none() && limit.is_some_and(|limit| begin.elapsed() > limit) {
-                killed = Some(Instant::now());
-                kill(&child);
-            }
-            if killed.is_some_and(|since| since.elapsed() > DEATH) {
-                break;
-            }
-        }
-        Ok(End {
-            status,
-            late: killed.is_some(),
+            });
+            heard?;
+            Ok(verdict(&end.context("cannot be run")?))
         })
     }
 
     /// A line of a test, indented into the document; a result gets its mark.
     fn forward(&mut self, line: &str) -> Result<()> {
-        self.port.line(&format!("    {line}"))?;
+        self.document.nested(line)?;
         if matches!(ktap::parse(line).1, Line::Result { .. }) {
             self.set_mark()?;
         }
@@ -174,10 +152,8 @@ impl Run {
     }
 
     fn set_mark(&mut self) -> Result<()> {
-        self.mark += 1;
-        self.kmsg
-            .write_all(format!("<6>{MARK}{}\n", self.mark).as_bytes())?;
-        self.port.say(&Message::Mark(self.mark))?;
+        let mark = self.log.set_mark()?;
+        self.port.say(&Message::Mark(mark))?;
         Ok(())
     }
 
@@ -187,51 +163,30 @@ impl Run {
         if !Path::new(KMEMLEAK).exists() {
             return Ok(());
         }
-        self.port.say(&Message::Begin {
-            name: "kmemleak".to_owned(),
-            seconds: SILENCE,
-        })?;
-        std::thread::sleep(Duration::from_secs(6));
-        for _ in 0..2 {
-            fs::write(KMEMLEAK, "scan").context("kmemleak scan")?;
-        }
-        let leaks = fs::read_to_string(KMEMLEAK).context("kmemleak")?;
-        for line in leaks.lines() {
-            self.port.line(&format!("    # {line}"))?;
-        }
-        self.report("kmemleak", leaks.trim().is_empty(), None)
+        self.announced("kmemleak", SILENCE, |run| {
+            std::thread::sleep(Duration::from_secs(6));
+            for _ in 0..2 {
+                fs::write(KMEMLEAK, "scan").context("kmemleak scan")?;
+            }
+            let leaks = fs::read_to_string(KMEMLEAK).context("kmemleak")?;
+            for line in leaks.lines() {
+                run.document.nested(&format!("# {line}"))?;
+            }
+            Ok(match leaks.trim().is_empty() {
+                true => (Verdict::Pass, String::new()),
+                false => (Verdict::Fail, "memory was leaked".to_owned()),
+            })
+        })
     }
 }
 
-const KMEMLEAK: &str = "/sys/kernel/debug/kmemleak";
-
-/// How a program ended.
-struct End {
-    /// `None` if it could not even be killed.
-    status: Option<std::process::ExitStatus>,
-    late: bool,
-}
-
-impl End {
-    fn verdict(&self, limit: Option<u64>) -> (bool, Option<String>) {
-        let seconds = limit.unwrap_or(0);
-        match self.status {
-            None => (
-                false,
-                Some(format!("TIMEOUT {seconds} seconds, and cannot be killed")),
-            ),
-            _ if self.late => (false, Some(format!("TIMEOUT {seconds} seconds"))),
-            Some(status) => match (status.code(), status.signal()) {
-                (Some(0), _) => (true, None),
-                (Some(2), _) => (true, Some("XFAIL".to_owned())),
-                (Some(4), _) => (true, Some("SKIP".to_owned())),
-                (Some(code), _) => (false, Some(format!("exit={code}"))),
-                (None, signal) => (
-                    false,
-                    Some(format!("killed by signal {}", signal.unwrap_or_default())),
-                ),
-            },
-        }
+/// kselftest's exit statuses.
+fn verdict(end: &End) -> Told {
+    match end.code() {
+        Some(0) => (Verdict::Pass, String::new()),
+        Some(2) => (Verdict::Pass, "XFAIL".to_owned()),
+        Some(4) => (Verdict::Skip, String::new()),
+        _ => (Verdict::Fail, end.to_string()),
     }
 }
 
@@ -247,48 +202,16 @@ pub(crate) fn command(argv: &[String]) -> Result<i32> {
     let mut port = Port::open()?;
     let mut command = Command::new(path);
     command.args(arguments).current_dir(skua_guest::job::OUTPUT);
-    let (mut child, lines) = start(command)?;
-    for line in lines {
-        port.line(&line)?;
-    }
-    let status = child.wait()?;
-    Ok(status
-        .code()
-        .unwrap_or_else(|| 128 + status.signal().unwrap_or_default()))
-}
-
-/// Starts a program in a process group of its own; its output comes by the line.
-fn start(mut command: Command) -> Result<(Child, mpsc::Receiver<String>)> {
-    let (read, write) = pipe()?;
-    let child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::from(write.try_clone()?))
-        .stderr(Stdio::from(write))
-        .process_group(0)
-        .spawn()
-        .with_context(|| format!("{:?}", command.get_program()))?;
-    // The writing ends are the child's alone, or the output would never end.
-    drop(command);
-    let (sender, lines) = mpsc::channel();
-    std::thread::spawn(move || {
-        let mut input = BufReader::new(File::from(read));
-        let mut bytes = Vec::new();
-        while input.read_until(b'\n', &mut bytes).is_ok_and(|n| n > 0) {
-            let line = String::from_utf8_lossy(&bytes);
-            if sender.send(line.trim_end().to_owned()).is_err() {
-                return;
-            }
-            bytes.clear();
+    let mut said: io::Result<()> = Ok(());
+    let end = process::run(command, None, |line| {
+        if said.is_ok() {
+            said = port.write_all(format!("{line}\n").as_bytes());
         }
-    });
-    Ok((child, lines))
-}
-
-fn kill(child: &Child) {
-    if let Ok(id) = i32::try_from(child.id()) {
-        // It may be gone already.
-        let _ = killpg(Pid::from_raw(id), Signal::SIGKILL);
-    }
+    })
+    .with_context(|| name.clone())?;
+    said?;
+    let signal = end.status.and_then(|status| status.signal());
+    Ok(end.code().unwrap_or(128 + signal.unwrap_or_default()))
 }
 
 fn setting(dir: &Path, name: &str) -> Option<u64> {

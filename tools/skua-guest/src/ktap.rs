@@ -1,20 +1,135 @@
 // SPDX-License-Identifier: MIT
 
-//! KTAP, the kernel's test output (`Documentation/dev-tools/ktap.rst`): reading it line by line
-//! and flattening nested results.
+//! KTAP, the kernel's test output (`Documentation/dev-tools/ktap.rst`): writing it, reading it
+//! line by line, and flattening nested results.
 //!
 //! A result line closes the more deeply indented results before it: they become
-//! `parent.child`. The lines of diagnosis before a result belong to it.
+//! `parent.child`. The lines of diagnosis before a result belong to it. A line `# begin NAME`
+//! says which test runs from there on, for the case that its result never comes.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+
+use serde::{Deserialize, Serialize};
 
 /// The verdict on a test.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// It held.
+    /// What it asserts holds.
     Pass,
-    /// It did not.
+    /// Something does not.
     Fail,
     /// It did not run, for a stated reason.
     Skip,
+}
+
+/// What the words before a test say that announce it.
+const BEGIN: &str = "begin ";
+
+/// A document under way. Every line is flushed at once, so that what a dying machine did last
+/// can be read.
+#[derive(Debug)]
+pub struct Writer<W: Write> {
+    output: W,
+    number: usize,
+    failed: usize,
+}
+
+impl<W: Write> Writer<W> {
+    /// Writes the head of a document; without a `plan` it is [closed](Writer::close) with one.
+    ///
+    /// # Errors
+    ///
+    /// What the output returned, as for all that follows.
+    pub fn new(output: W, plan: Option<usize>) -> io::Result<Self> {
+        let mut writer = Self {
+            output,
+            number: 0,
+            failed: 0,
+        };
+        writer.line("KTAP version 1")?;
+        match plan {
+            Some(0) => writer.line("1..0 # SKIP nothing of this was asked for")?,
+            Some(count) => writer.line(format_args!("1..{count}"))?,
+            None => {}
+        }
+        Ok(writer)
+    }
+
+    /// Says which test runs now.
+    ///
+    /// # Errors
+    ///
+    /// What the output returned.
+    pub fn begin(&mut self, name: &str) -> io::Result<()> {
+        self.words(&format!("{BEGIN}{name}"))
+    }
+
+    /// Words of the test that runs.
+    ///
+    /// # Errors
+    ///
+    /// What the output returned.
+    pub fn words(&mut self, words: &str) -> io::Result<()> {
+        words
+            .lines()
+            .try_for_each(|line| self.line(format_args!("# {line}")))
+    }
+
+    /// A line of a document inside this one.
+    ///
+    /// # Errors
+    ///
+    /// What the output returned.
+    pub fn nested(&mut self, line: &str) -> io::Result<()> {
+        self.line(format_args!("    {line}"))
+    }
+
+    /// The result of a test, and why.
+    ///
+    /// # Errors
+    ///
+    /// What the output returned.
+    pub fn result(&mut self, name: &str, verdict: Verdict, why: &str) -> io::Result<()> {
+        self.number += 1;
+        self.failed += usize::from(verdict == Verdict::Fail);
+        let state = if verdict == Verdict::Fail {
+            "not ok"
+        } else {
+            "ok"
+        };
+        let directive = if verdict == Verdict::Skip {
+            "SKIP "
+        } else {
+            ""
+        };
+        let (number, name) = (self.number, name.replace('#', "_"));
+        let note = format!(" # {directive}{}", why.replace('\n', " "));
+        let note = if note == " # " { "" } else { note.trim_end() };
+        self.line(format_args!("{state} {number} {name}{note}"))
+    }
+
+    /// How many failed.
+    pub fn failed(&self) -> usize {
+        self.failed
+    }
+
+    /// The plan at the end, of a document that did not know it before.
+    ///
+    /// # Errors
+    ///
+    /// What the output returned.
+    pub fn close(mut self) -> io::Result<()> {
+        let count = self.number;
+        self.line(format_args!("1..{count}"))
+    }
+
+    fn line(&mut self, line: impl Display) -> io::Result<()> {
+        // One write: whole among other writers.
+        self.output.write_all(format!("{line}\n").as_bytes())?;
+        self.output.flush()
+    }
 }
 
 /// A line of KTAP.
@@ -108,14 +223,19 @@ pub struct Finished {
     pub tag: u64,
 }
 
-/// Builds [`Finished`] tests out of lines.
+/// Builds [`Finished`] tests out of a document's lines.
 #[derive(Debug, Default)]
 pub struct Reader {
     /// Tests whose outer result has not come yet, with their indentation.
     open: Vec<(usize, Finished)>,
     words: Vec<String>,
-    /// Indentation and length of the plans whose tests are under way.
+    /// Indentation and length of the plans whose tests are under way, and how many of these came.
     plans: Vec<(usize, usize, usize)>,
+    /// The test that was announced last and has no result yet.
+    running: Option<String>,
+    /// A finished test failed.
+    failed: bool,
+    any: bool,
 }
 
 /// Output kept for one test, in lines; the rest is in the log of the guest.
@@ -127,35 +247,37 @@ impl Reader {
     pub fn line(&mut self, line: &str, tag: u64) -> (bool, Vec<Finished>) {
         let (indent, body) = parse(line);
         match body {
-            Line::Version => (false, Vec::new()),
+            Line::Version => {}
             Line::Plan(count) => {
                 self.plans.retain(|plan| plan.0 < indent);
                 self.plans.push((indent, count, 0));
-                (false, Vec::new())
             }
             Line::Words(text) | Line::BailOut(text) => {
                 let text = text.strip_prefix("# ").unwrap_or(text);
-                if self.words.len() < WORDS && !text.is_empty() {
+                if let Some(name) = text.strip_prefix(BEGIN) {
+                    self.running = Some(name.to_owned());
+                } else if self.words.len() < WORDS && !text.is_empty() {
                     self.words.push(text.to_owned());
                 }
-                (false, Vec::new())
             }
             Line::Result {
                 verdict,
                 name,
                 note,
-            } => (true, self.result(indent, verdict, name, note, tag)),
+            } => return (true, self.result(indent, verdict, name, note, tag)),
         }
+        (false, Vec::new())
     }
 
     fn result(
         &mut self,
         indent: usize,
-        verdict: Verdict,
+        mut verdict: Verdict,
         name: &str,
         note: Option<&str>,
         tag: u64,
     ) -> Vec<Finished> {
+        self.running = None;
         let first = self
             .open
             .iter()
@@ -167,16 +289,12 @@ impl Reader {
         }
         let mut output = std::mem::take(&mut self.words);
         output.extend(note.map(str::to_owned));
-        // A plan inside this test that was not kept: tests are missing.
-        let mut verdict = verdict;
-        while let Some(&(at, planned, seen)) = self.plans.last() {
-            if at <= indent {
-                break;
-            }
+        while self.plans.last().is_some_and(|plan| plan.0 > indent) {
+            let broken = self.broken_plan();
             self.plans.pop();
-            if planned != seen && verdict == Verdict::Pass {
+            if let (Some(words), Verdict::Pass) = (broken, verdict) {
                 verdict = Verdict::Fail;
-                output.push(format!("{planned} tests planned, {seen} reported"));
+                output.push(words);
             }
         }
         if let Some(plan) = self.plans.last_mut().filter(|plan| plan.0 == indent) {
@@ -192,6 +310,8 @@ impl Reader {
             });
         }
         if indent == 0 {
+            self.any = true;
+            self.failed |= inner.iter().any(|test| test.verdict == Verdict::Fail);
             return inner;
         }
         self.open
@@ -199,15 +319,40 @@ impl Reader {
         Vec::new()
     }
 
-    /// Takes what is left when the output ended too early: tests inside one that never reported.
-    pub fn rest(&mut self) -> (Vec<Finished>, Vec<String>) {
-        let open = std::mem::take(&mut self.open);
-        self.plans.clear();
-        (
-            open.into_iter().map(|(_, test)| test).collect(),
-            std::mem::take(&mut self.words),
-        )
+    /// What is wrong with the innermost plan: tests are missing, or too many.
+    fn broken_plan(&self) -> Option<String> {
+        let &(_, planned, seen) = self.plans.last()?;
+        (planned != seen).then(|| format!("{planned} tests planned, {seen} reported"))
     }
+
+    /// What is left at the document's end, where all is told that the plan promised.
+    pub fn rest(self) -> Rest {
+        Rest {
+            broken: self.broken_plan(),
+            unclosed: self.open.into_iter().map(|(_, test)| test).collect(),
+            words: self.words,
+            running: self.running,
+            failed: self.failed,
+            any: self.any,
+        }
+    }
+}
+
+/// What a document's lines left behind.
+#[derive(Debug)]
+pub struct Rest {
+    /// The innermost open plan was not kept: how.
+    pub broken: Option<String>,
+    /// Tests inside one that never reported.
+    pub unclosed: Vec<Finished>,
+    /// Words that no result followed.
+    pub words: Vec<String>,
+    /// The test that was running.
+    pub running: Option<String>,
+    /// A test that was told of has failed.
+    pub failed: bool,
+    /// A test was told of.
+    pub any: bool,
 }
 
 #[cfg(test)]
@@ -319,11 +464,62 @@ mod tests {
     #[test]
     fn what_a_dying_guest_had_reported_is_kept() {
         let mut reader = Reader::default();
-        for line in ["    1..2", "    ok 1 a", "    # then it died"] {
+        for line in ["1..2", "    ok 1 a", "# begin b", "# then it died"] {
             assert!(reader.line(line, 0).1.is_empty());
         }
-        let (tests, words) = reader.rest();
-        assert_eq!(names(&tests), [("a", Verdict::Pass)]);
-        assert_eq!(words, ["then it died"]);
+        let rest = reader.rest();
+        assert_eq!(names(&rest.unclosed), [("a", Verdict::Pass)]);
+        assert_eq!(rest.words, ["then it died"]);
+        assert_eq!(rest.running.as_deref(), Some("b"));
+        assert_eq!(rest.broken.as_deref(), Some("2 tests planned, 0 reported"));
+    }
+
+    #[test]
+    fn a_written_document_reads_back() {
+        let mut text = Vec::new();
+        let mut writer = Writer::new(&mut text, Some(3)).expect("memory");
+        writer.begin("a").expect("memory");
+        writer.result("a", Verdict::Pass, "").expect("memory");
+        writer.nested("ok 1 b").expect("memory");
+        writer.words("left: 1,\nright: 2").expect("memory");
+        writer
+            .result("b#", Verdict::Fail, "why\nnot")
+            .expect("memory");
+        writer
+            .result("c", Verdict::Skip, "no vgem")
+            .expect("memory");
+        assert_eq!(writer.failed(), 1);
+        let text = String::from_utf8(text).expect("text");
+        assert_eq!(
+            text,
+            "KTAP version 1\n1..3\n# begin a\nok 1 a\n    ok 1 b\n# left: 1,\n# right: 2\n\
+             not ok 2 b_ # why not\nok 3 c # SKIP no vgem\n"
+        );
+        let tests = read(&text);
+        assert_eq!(
+            names(&tests),
+            [
+                ("a", Verdict::Pass),
+                ("b_.b", Verdict::Pass),
+                ("b_", Verdict::Fail),
+                ("c", Verdict::Skip)
+            ]
+        );
+        assert_eq!(tests[2].output, ["left: 1,", "right: 2", "why not"]);
+    }
+
+    #[test]
+    fn a_plan_may_stand_at_the_end() {
+        let mut text = Vec::new();
+        let mut writer = Writer::new(&mut text, None).expect("memory");
+        writer.result("a", Verdict::Skip, "").expect("memory");
+        writer.close().expect("memory");
+        assert_eq!(
+            String::from_utf8(text).expect("text"),
+            "KTAP version 1\nok 1 a # SKIP\n1..1\n"
+        );
+        let mut text = Vec::new();
+        Writer::new(&mut text, Some(0)).expect("memory");
+        assert!(String::from_utf8_lossy(&text).contains("\n1..0 # SKIP "));
     }
 }

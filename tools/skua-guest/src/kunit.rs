@@ -6,13 +6,16 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use skua_guest::ktap::{self, Line};
 
 const DEBUGFS: &str = "/sys/kernel/debug/kunit";
 
+/// Names of suites.
+pub(crate) type Suites = BTreeSet<String>;
+
 /// The suites that there are now.
-pub(crate) fn suites() -> BTreeSet<String> {
+pub(crate) fn suites() -> Suites {
     fs::read_dir(DEBUGFS)
         .into_iter()
         .flatten()
@@ -25,8 +28,8 @@ pub(crate) fn suites() -> BTreeSet<String> {
 ///
 /// # Errors
 ///
-/// If a suite has no results.
-pub(crate) fn results(before: &BTreeSet<String>) -> Result<Vec<String>> {
+/// If a suite has no results, or there is none: the module's own tests are gone.
+pub(crate) fn results(before: &Suites) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     for suite in suites().difference(before) {
         let path = Path::new(DEBUGFS).join(suite).join("results");
@@ -38,5 +41,6 @@ pub(crate) fn results(before: &BTreeSet<String>) -> Result<Vec<String>> {
                 .map(str::to_owned),
         );
     }
+    ensure!(!lines.is_empty(), "the module has no KUnit suites");
     Ok(lines)
 }

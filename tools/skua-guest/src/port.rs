@@ -21,17 +21,20 @@ impl Port {
             .map(Self)
     }
 
-    /// Writes a line, whole among other writers.
-    pub(crate) fn line(&mut self, line: &str) -> io::Result<()> {
-        let mut text = String::with_capacity(line.len() + 1);
-        text.push_str(line);
-        text.push('\n');
-        self.0.write_all(text.as_bytes())
-    }
-
     /// Writes a message.
     pub(crate) fn say(&mut self, message: &Message) -> io::Result<()> {
-        self.line(&message.to_string())
+        self.write_all(format!("{message}\n").as_bytes())
+    }
+}
+
+/// What is written at once stays whole among other writers.
+impl Write for Port {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 

@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::Value;
 use skua_guest::job::{Job, Task, OUTPUT};
 
-use crate::guest::{boot, Watch};
+use crate::guest::{boot, Words};
 use crate::machine::{claim, Config};
 use crate::Parts;
 
@@ -28,17 +28,10 @@ pub(crate) struct Options {
     output: PathBuf,
 }
 
-struct Words;
-
-impl Watch for Words {
-    fn words(&mut self, line: &str) {
-        println!("{line}");
-    }
-}
-
 /// Measures; returns whether the benchmark was content.
 pub(crate) fn main(options: &Options) -> Result<bool> {
     let _claim = claim(&options.output)?;
+    let parts = options.parts.pin()?;
     let job = Job {
         module: Some(String::new()),
         task: Task::Command {
@@ -48,17 +41,15 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
                 format!("{OUTPUT}/bench.json"),
             ],
         },
-        patience: options.parts.patience,
+        patience: parts.patience,
+        symbols: parts.symbols(),
     };
     let config = Config {
-        gpu: Vec::new(),
-        cmdline: String::new(),
-        iommu: false,
         icount: true,
-        interactive: false,
         output: options.output.clone(),
+        ..Config::default()
     };
-    let end = boot(&options.parts, &config, &job, &mut Words)?;
+    let end = boot(&parts, &config, &job, &mut Words)?;
     for complaint in &end.broken {
         eprintln!("skua-vm: {complaint}");
     }

@@ -4,19 +4,19 @@
 //! duration, a time limit and an output to itself. Doc tests are rustdoc's to run.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::mpsc::channel;
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, Context, Result};
+use anyhow::{ensure, Context, Result};
 use serde_json::Value;
+use skua_guest::ktap::Verdict;
+use skua_guest::process::{self, End, Time};
 
-use crate::report::{Outcome, Report, Suite, Test};
+use crate::report::{Report, Suite, Test};
 
 /// How long one test may take.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -40,8 +40,8 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
     let programs = match build(report)? {
         Ok(programs) => programs,
         Err(words) => {
-            let test = Test::new(Suite::Cargo, "build", Outcome::Fail, Duration::ZERO);
-            report.add(test.with_output(words));
+            let test = Test::new(Suite::Cargo, "build", Verdict::Fail, Duration::ZERO);
+            report.add(test.with_output(words))?;
             return Ok(());
         }
     };
@@ -50,8 +50,8 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
         for (name, ignored) in list(program)? {
             let full = full_name(program, &name);
             if ignored {
-                let test = Test::new(Suite::Cargo, &full, Outcome::Skip, Duration::ZERO);
-                report.add(test.with_output("SKIP ignored".into()));
+                let test = Test::new(Suite::Cargo, &full, Verdict::Skip, Duration::ZERO);
+                report.add(test.with_output("SKIP ignored".into()))?;
             } else if report.wants(&format!("cargo/{full}")) {
                 queue.push_back((program, name, full));
             }
@@ -59,7 +59,7 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
     }
     let queue = Mutex::new(queue);
     let (sender, ended) = channel();
-    thread::scope(|scope| {
+    thread::scope(|scope| -> Result<()> {
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
             let (sender, queue) = (sender.clone(), &queue);
             scope.spawn(move || loop {
@@ -75,35 +75,33 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
         drop(sender);
         for test in ended {
             report.progress(&test.id());
-            report.add(test);
+            report.add(test)?;
         }
-    });
+        Ok(())
+    })?;
     docs(report)
+}
+
+/// A command's end, and the lines that it said.
+fn output(command: Command, limit: Option<Duration>) -> Result<(End, Vec<String>)> {
+    let mut lines = Vec::new();
+    let limit = limit.map(|limit| (limit, Time::OfProcess));
+    let end = process::run(command, limit, |line| lines.push(line.to_owned()))?;
+    Ok((end, lines))
 }
 
 /// Builds the tests; the inner error is what the compiler said.
 fn build(report: &mut Report) -> Result<Result<Vec<Program>, String>> {
-    let mut cargo = Command::new("cargo")
+    let mut command = Command::new("cargo");
+    command
         .args(["test", "--workspace", "--locked", "--no-run", "--quiet"])
-        .arg("--message-format=json")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("cargo")?;
-    let stdout = cargo.stdout.take().context("cargo's output")?;
-    let stderr = cargo.stderr.take().context("cargo's output")?;
-    let errors = thread::spawn(move || {
-        let mut text = String::new();
-        // What cargo could not say is not to be had.
-        let _ = BufReader::new(stderr).read_to_string(&mut text);
-        text
-    });
-    let mut programs = Vec::new();
-    let mut words = String::new();
-    for line in BufReader::new(stdout).lines() {
-        let Ok(message) = serde_json::from_str::<Value>(&line?) else {
-            continue;
+        .arg("--message-format=json");
+    let (mut programs, mut words) = (Vec::new(), String::new());
+    let end = process::run(command, None, |line| {
+        let Ok(message) = serde_json::from_str::<Value>(line) else {
+            words.push_str(line);
+            words.push('\n');
+            return;
         };
         if message["reason"] == "compiler-message" && message["message"]["level"] == "error" {
             words.push_str(message["message"]["rendered"].as_str().unwrap_or_default());
@@ -112,10 +110,13 @@ fn build(report: &mut Report) -> Result<Result<Vec<Program>, String>> {
             report.progress(&format!("building the host's tests: {name}"));
         }
         programs.extend(program(&message));
-    }
-    let success = cargo.wait()?.success();
-    words.push_str(&errors.join().unwrap_or_default());
-    Ok(if success { Ok(programs) } else { Err(words) })
+    })
+    .context("cargo")?;
+    Ok(if end.is_success() {
+        Ok(programs)
+    } else {
+        Err(words)
+    })
 }
 
 /// The test program that a message of cargo announces.
@@ -153,17 +154,14 @@ fn full_name(program: &Program, test: &str) -> String {
 /// The tests of a program, and whether each is ignored.
 fn list(program: &Program) -> Result<Vec<(String, bool)>> {
     let ask = |more: &[&str]| -> Result<Vec<String>> {
-        let output = Command::new(&program.executable)
+        let mut command = Command::new(&program.executable);
+        command
             .args(["--list", "--format", "terse"])
             .args(more)
-            .current_dir(&program.dir)
-            .stdin(Stdio::null())
-            .output()?;
-        if !output.status.success() {
-            bail!("{}: has no list of tests", program.name);
-        }
-        let text = String::from_utf8_lossy(&output.stdout);
-        let tests = text.lines().filter_map(|line| line.strip_suffix(": test"));
+            .current_dir(&program.dir);
+        let (end, lines) = output(command, Some(LIMIT))?;
+        ensure!(end.is_success(), "{}: has no list of tests", program.name);
+        let tests = lines.iter().filter_map(|line| line.strip_suffix(": test"));
         Ok(tests.map(str::to_owned).collect())
     };
     let ignored = ask(&["--ignored"])?;
@@ -178,49 +176,28 @@ fn list(program: &Program) -> Result<Vec<(String, bool)>> {
 fn one(program: &Program, name: &str, full: &str) -> Test {
     let begin = Instant::now();
     let (outcome, words) = match supervise(program, name) {
-        Ok((true, _)) => (Outcome::Pass, String::new()),
-        Ok((false, words)) => (Outcome::Fail, words),
-        Err(error) => (Outcome::Fail, format!("{error:#}")),
+        Ok((true, _)) => (Verdict::Pass, String::new()),
+        Ok((false, words)) => (Verdict::Fail, words),
+        Err(error) => (Verdict::Fail, format!("{error:#}")),
     };
     Test::new(Suite::Cargo, full, outcome, begin.elapsed()).with_output(words)
 }
 
 fn supervise(program: &Program, name: &str) -> Result<(bool, String)> {
-    // A file, not a pipe: nobody need read it while the test runs.
-    let mut log: File = tempfile::tempfile()?;
-    let mut child = Command::new(&program.executable)
+    let mut command = Command::new(&program.executable);
+    command
         .args(["--exact", name, "--test-threads", "1"])
         .current_dir(&program.dir)
-        .env("CARGO_MANIFEST_DIR", &program.dir)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log.try_clone()?)
-        .spawn()?;
-    let begin = Instant::now();
-    let mut pause = Duration::from_millis(1);
-    let (status, late) = loop {
-        if let Some(status) = child.try_wait()? {
-            break (status, false);
-        }
-        if begin.elapsed() > LIMIT {
-            child.kill()?;
-            break (child.wait()?, true);
-        }
-        thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(50));
-    };
-    let mut bytes = Vec::new();
-    log.rewind()?;
-    log.read_to_end(&mut bytes)?;
-    let mut words = String::from_utf8_lossy(&bytes).into_owned();
-    if late {
-        words.push_str(&format!("\nTIMEOUT {} seconds", LIMIT.as_secs()));
-    } else if !status.success() {
-        words.push_str(&format!("\n{status}"));
-    }
+        .env("CARGO_MANIFEST_DIR", &program.dir);
+    let (end, mut lines) = output(command, Some(LIMIT))?;
     // Exit status 0 without the test having run would prove nothing.
-    let ran = words.contains("test result: ok. 1 passed");
-    Ok((status.success() && ran, words))
+    let ran = lines
+        .iter()
+        .any(|line| line.starts_with("test result: ok. 1 passed"));
+    if !end.is_success() {
+        lines.push(end.to_string());
+    }
+    Ok((end.is_success() && ran, lines.join("\n")))
 }
 
 /// Runs the doc tests.
@@ -230,36 +207,33 @@ fn docs(report: &mut Report) -> Result<()> {
     }
     report.progress("doc tests");
     let begin = Instant::now();
-    let output = Command::new("cargo")
-        .args(["test", "--workspace", "--locked", "--doc", "--no-fail-fast"])
-        .stdin(Stdio::null())
-        .output()
-        .context("cargo")?;
-    let text = String::from_utf8_lossy(&output.stdout);
+    let mut command = Command::new("cargo");
+    command.args(["test", "--workspace", "--locked", "--doc", "--no-fail-fast"]);
+    let (end, lines) = output(command, None).context("cargo")?;
+    let text = lines.join("\n");
     let mut failed = false;
-    for line in text.lines() {
+    for line in &lines {
         if let Some((name, outcome)) = doc_result(line) {
-            failed |= outcome == Outcome::Fail;
+            failed |= outcome == Verdict::Fail;
             let name = format!("doc::{name}");
             let test = Test::new(Suite::Cargo, &name, outcome, Duration::ZERO);
-            report.add(test.with_output(doc_output(&text, &name)));
+            report.add(test.with_output(doc_output(&text, &name)))?;
         }
     }
-    if !output.status.success() && !failed {
-        let words = String::from_utf8_lossy(&output.stderr).into_owned();
-        let test = Test::new(Suite::Cargo, "doc::build", Outcome::Fail, begin.elapsed());
-        report.add(test.with_output(words));
+    if !end.is_success() && !failed {
+        let test = Test::new(Suite::Cargo, "doc::build", Verdict::Fail, begin.elapsed());
+        report.add(test.with_output(text))?;
     }
     Ok(())
 }
 
 /// A result line of rustdoc's test program.
-fn doc_result(line: &str) -> Option<(&str, Outcome)> {
+fn doc_result(line: &str) -> Option<(&str, Verdict)> {
     let (name, result) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
     let outcome = match result.split(',').next()? {
-        "ok" => Outcome::Pass,
-        "FAILED" => Outcome::Fail,
-        "ignored" => Outcome::Skip,
+        "ok" => Verdict::Pass,
+        "FAILED" => Verdict::Fail,
+        "ignored" => Verdict::Skip,
         _ => return None,
     };
     // `compile fail` and such follow the name.
@@ -316,11 +290,11 @@ mod tests {
     fn doc_results_are_read() {
         assert_eq!(
             doc_result("test tools/x.rs - a::b (line 3) ... ok"),
-            Some(("tools/x.rs - a::b (line 3)", Outcome::Pass))
+            Some(("tools/x.rs - a::b (line 3)", Verdict::Pass))
         );
         assert_eq!(
             doc_result("test x.rs - a (line 3) - compile fail ... FAILED"),
-            Some(("x.rs - a (line 3)", Outcome::Fail))
+            Some(("x.rs - a (line 3)", Verdict::Fail))
         );
         assert_eq!(doc_result("test result: ok. 1 passed"), None);
         let text = "---- x.rs - a (line 3) stdout ----\nbad\n\n---- y stdout ----\nother";
@@ -335,6 +309,6 @@ mod tests {
             name: "true".into(),
         };
         // It exits with 0 and has run nothing.
-        assert_eq!(one(&program, "x", "true::x").result, Outcome::Fail);
+        assert_eq!(one(&program, "x", "true::x").result, Verdict::Fail);
     }
 }

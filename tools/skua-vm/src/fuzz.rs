@@ -3,15 +3,17 @@
 //! Runs the fuzz targets, libFuzzer programs in `out/fuzz/bin` (`scripts/build fuzz`). What found
 //! something new stays in `out/fuzz/corpus`, what broke something is in `out/fuzz`.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use skua_guest::ktap::Verdict;
+use skua_guest::process;
 
-use crate::report::{Outcome, Report, Suite, Test};
+use crate::report::{Report, Suite, Test};
 
 /// Where programs, corpora and logs are.
 const DIR: &str = "out/fuzz";
@@ -32,10 +34,9 @@ pub(crate) struct Options {
 
 /// Runs them; returns whether none broke.
 pub(crate) fn main(options: &Options) -> Result<bool> {
-    let _claim = crate::machine::claim(&options.report)?;
     let mut report = Report::new(&options.report, options.pattern.as_deref())?;
     run(&mut report, options.seconds)?;
-    report.finish_without_guest()
+    report.finish(false)
 }
 
 /// Runs every wanted target for so many seconds.
@@ -61,30 +62,29 @@ pub(crate) fn run(report: &mut Report, seconds: u32) -> Result<()> {
         report.progress(&format!("fuzzing {name} for {seconds} seconds"));
         let corpus = dir.join("corpus").join(&name);
         fs::create_dir_all(&corpus)?;
-        let log = dir.join(format!("{name}.log"));
-        let file = File::create(&log)?;
         let begin = Instant::now();
-        let status = Command::new(dir.join("bin").join(&name))
+        let mut command = Command::new(dir.join("bin").join(&name));
+        command
             .arg(format!("-max_total_time={seconds}"))
-            .args(["-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"])
+            .args(["-timeout=60", "-rss_limit_mb=2048", "-print_final_stats=1"])
             .arg(format!("-artifact_prefix={DIR}/{name}-"))
-            .arg(&corpus)
-            .stdin(Stdio::null())
-            .stdout(file.try_clone()?)
-            .stderr(file)
-            .status()
-            .with_context(|| full.clone())?;
-        let words = fs::read(&log)?;
-        let words = String::from_utf8_lossy(&words);
-        let outcome = if status.success() && is_guided(&words) {
-            Outcome::Pass
+            .arg(&corpus);
+        let mut words = String::new();
+        let end = process::run(command, None, |line| {
+            words.push_str(line);
+            words.push('\n');
+        })
+        .with_context(|| full.clone())?;
+        fs::write(dir.join(format!("{name}.log")), &words)?;
+        let outcome = if end.is_success() && is_guided(&words) {
+            Verdict::Pass
         } else {
-            Outcome::Fail
+            Verdict::Fail
         };
-        let tail: Vec<&str> = words.lines().rev().take(40).collect();
-        let tail: Vec<&str> = tail.into_iter().rev().collect();
+        let lines: Vec<&str> = words.lines().collect();
+        let tail = lines[lines.len().saturating_sub(40)..].join("\n");
         let test = Test::new(Suite::Cargo, &full, outcome, begin.elapsed());
-        report.add(test.with_output(tail.join("\n")));
+        report.add(test.with_output(tail))?;
     }
     Ok(())
 }

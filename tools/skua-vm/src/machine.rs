@@ -10,21 +10,28 @@ use std::io::ErrorKind;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 use nix::fcntl::{Flock, FlockArg};
-use nix::sys::signal::{kill, Signal};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::json;
+use skua_guest::clock::{self, Clock};
 use skua_guest::job::{Job, FILE, PRODUCTS};
+use skua_guest::process::{run, Process, Time};
 use tempfile::TempDir;
 
+use crate::gdb::{self, Gdb};
 use crate::Parts;
 
-/// How long a process may take to start or to stop.
+/// How long a process may take to start, of its own time.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long QEMU waits for the GPU server's answer, in milliseconds. It gives the device up for
+/// good after that; a server that is being debugged, or that a loaded host lets wait, answers
+/// within the hour.
+const MESSAGE_TIMEOUT: u32 = 3_600_000;
 
 /// What runs the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -36,7 +43,7 @@ pub(crate) enum Accel {
 }
 
 /// What a machine is like, beyond its [`Parts`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Config {
     /// More options of the GPU server.
     pub(crate) gpu: Vec<String>,
@@ -48,21 +55,28 @@ pub(crate) struct Config {
     pub(crate) icount: bool,
     /// The console is the user's terminal.
     pub(crate) interactive: bool,
+    /// [`crate::plan::Guest::may_die_of`].
+    pub(crate) may_die_of: Option<String>,
+    /// [`crate::plan::Guest::no_posted_writes`].
+    pub(crate) no_posted_writes: bool,
     /// The guest's output share: job and logs go here too.
     pub(crate) output: PathBuf,
 }
 
 /// The memory of a guest, in MiB; a debug kernel needs more.
-const MEMORY: u32 = 1024;
+pub(crate) const MEMORY: u32 = 1024;
 
 /// A running machine.
 #[derive(Debug)]
 pub(crate) struct Machine {
     gpu: Gpu,
-    qemu: Child,
+    qemu: Process,
+    /// QEMU was killed from here.
+    turned_off: bool,
+    log: PathBuf,
     /// The second serial port.
     control: UnixStream,
-    _directories: [TempDir; 2],
+    _sockets: TempDir,
 }
 
 impl Machine {
@@ -79,9 +93,8 @@ impl Machine {
                 bail!("{} is not there", part.display());
             }
         }
-        // The guest's own names for the products: a build meanwhile changes nothing under it.
-        let products = tempfile::tempdir_in("out").context("out/")?;
-        link(&parts.products, products.path())?;
+        // What an earlier guest was kept waiting for is not this one's.
+        std::fs::write(output.join(clock::FILE), "0")?;
         let sockets = tempfile::tempdir()?;
         let gpu = Gpu::start(parts, &config.gpu, sockets.path(), &output)?;
         let control = UnixListener::bind(sockets.path().join("control"))?;
@@ -92,37 +105,33 @@ impl Machine {
             .args(arguments(
                 parts,
                 config,
-                products.path(),
                 &output,
                 sockets.path(),
                 &gpu.socket,
                 kvm,
             ))
             .stderr(File::create(&log)?);
-        if !config.interactive {
-            command.stdin(Stdio::null()).stdout(Stdio::piped());
-        }
-        let mut qemu = command
-            .spawn()
-            .with_context(|| parts.qemu.display().to_string())?;
-        match accept(&control, &mut qemu) {
-            Ok(control) => Ok(Self {
-                gpu,
-                qemu,
-                control,
-                _directories: [products, sockets],
-            }),
-            Err(error) => {
-                end(&mut qemu);
-                let words = std::fs::read_to_string(&log).unwrap_or_default();
-                Err::<Self, anyhow::Error>(error).context(format!("QEMU: {}", words.trim()))
-            }
-        }
+        let started = if config.interactive {
+            Process::start_in_foreground(&mut command)
+        } else {
+            Process::start(command.stdin(Stdio::null()).stdout(Stdio::piped()))
+        };
+        let mut qemu = started.with_context(|| parts.qemu.display().to_string())?;
+        let control =
+            accept(&control, &mut qemu).with_context(|| format!("QEMU: {}", words(&log)))?;
+        Ok(Self {
+            gpu,
+            qemu,
+            turned_off: false,
+            log,
+            control,
+            _sockets: sockets,
+        })
     }
 
     /// The guest's console, once; `None` if it is the terminal or was taken.
     pub(crate) fn console(&mut self) -> Option<ChildStdout> {
-        self.qemu.stdout.take()
+        self.qemu.stdout()
     }
 
     /// The second serial port.
@@ -134,16 +143,6 @@ impl Machine {
         Ok(self.control.try_clone()?)
     }
 
-    /// Waits until the guest is off.
-    ///
-    /// # Errors
-    ///
-    /// If the process cannot be waited for.
-    pub(crate) fn wait(&mut self) -> Result<()> {
-        self.qemu.wait()?;
-        Ok(())
-    }
-
     /// Whether the guest is off.
     pub(crate) fn is_off(&mut self) -> bool {
         !matches!(self.qemu.try_wait(), Ok(None))
@@ -151,28 +150,73 @@ impl Machine {
 
     /// Turns it off at once.
     pub(crate) fn turn_off(&mut self) {
-        end(&mut self.qemu);
+        self.turned_off = true;
+        self.qemu.end();
     }
 
-    /// Does what a test asks for ([`skua_guest::host`]). Returns the words behind `ok`.
-    ///
-    /// # Errors
-    ///
-    /// If the request is unknown or cannot be fulfilled.
-    pub(crate) fn act(&mut self, request: &str) -> Result<String> {
+    /// A clock of the time that the host gave both processes.
+    pub(crate) fn clock(&self) -> Clock {
+        Clock::of_processes(&[self.qemu.id(), self.gpu.process.id()])
+    }
+
+    /// Whether somebody other than the guest holds one of the processes: a test that had the
+    /// server paused for some time, or a debugger.
+    pub(crate) fn is_held(&self) -> bool {
+        self.gpu.paused.is_some_and(|until| Instant::now() < until)
+            || [&self.qemu, &self.gpu.process]
+                .iter()
+                .any(|process| is_traced(process.id()))
+    }
+
+    /// After the guest is off: what is to be said about QEMU's own end, if anything.
+    pub(crate) fn end(&mut self) -> Option<String> {
+        if self.turned_off {
+            return None;
+        }
+        let mut clock = Clock::of_processes(&[self.qemu.id()]);
+        let status = loop {
+            match self.qemu.try_wait().ok()? {
+                Some(status) => break status,
+                None if clock.elapsed() > PATIENCE => {
+                    self.turn_off();
+                    return Some("QEMU has closed its console and does not end".to_owned());
+                }
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        if status.success() {
+            return None;
+        }
+        let how = match status.signal().map(Signal::try_from) {
+            Some(Ok(signal)) => format!("was killed by {signal}"),
+            _ => format!("ended with {status}"),
+        };
+        Some(format!("QEMU {how}: {}", words(&self.log)))
+    }
+
+    /// Answers a request of a test ([`skua_guest::host`]).
+    pub(crate) fn answer(&mut self, request: &str) -> String {
+        match self.act(request) {
+            Ok(()) => "ok".to_owned(),
+            Err(error) => format!("error {error:#}").replace('\n', " "),
+        }
+    }
+
+    fn act(&mut self, request: &str) -> Result<()> {
         let (verb, argument) = request.split_once(' ').unwrap_or((request, ""));
         match verb {
             "ping" => {}
             "gpu-kill" => self.gpu.kill()?,
-            "gpu-stop" => self.gpu.signal(Signal::SIGSTOP)?,
-            "gpu-cont" => self.gpu.signal(Signal::SIGCONT)?,
+            "gpu-stop" => self.gpu.process.signal(Signal::SIGSTOP)?,
+            "gpu-cont" => self.gpu.process.signal(Signal::SIGCONT)?,
             "gpu-pause" => {
-                let time: u64 = argument.parse().context("milliseconds")?;
-                self.gpu.pause(Duration::from_millis(time))?;
+                let time = Duration::from_millis(argument.parse().context("milliseconds")?);
+                self.gpu.process.pause(time)?;
+                self.gpu.paused = Some(Instant::now() + time);
             }
             _ => bail!("no such request: {verb}"),
         }
-        Ok(String::new())
+        Ok(())
     }
 
     /// After the guest is off: what is to be said against the GPU server, if anything.
@@ -181,14 +225,28 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
-    fn drop(&mut self) {
-        end(&mut self.qemu);
-    }
+/// Whether a debugger has stopped a process.
+fn is_traced(id: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    // The state follows the name, which may have any character but the last bracket.
+    stat.rsplit(") ")
+        .next()
+        .is_some_and(|rest| rest.starts_with('t'))
+}
+
+/// The end of a log.
+fn words(log: &Path) -> String {
+    let log = std::fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(40)..].join("\n")
 }
 
 /// Gives every file below `from` a second name below `to`.
-fn link(from: &Path, to: &Path) -> Result<()> {
+///
+/// # Errors
+///
+/// If a file cannot be had there.
+pub(crate) fn link(from: &Path, to: &Path) -> Result<()> {
     for entry in std::fs::read_dir(from).with_context(|| from.display().to_string())? {
         let entry = entry?;
         let to = to.join(entry.file_name());
@@ -215,9 +273,9 @@ pub(crate) fn claim(output: &Path) -> Result<Flock<File>> {
 }
 
 /// Connects with a starting QEMU.
-fn accept(listener: &UnixListener, qemu: &mut Child) -> Result<UnixStream> {
+fn accept(listener: &UnixListener, qemu: &mut Process) -> Result<UnixStream> {
     listener.set_nonblocking(true)?;
-    let since = Instant::now();
+    let mut clock = Clock::of_processes(&[qemu.id()]);
     loop {
         match listener.accept() {
             Ok((stream, _)) => {
@@ -230,17 +288,11 @@ fn accept(listener: &UnixListener, qemu: &mut Child) -> Result<UnixStream> {
         if let Some(status) = qemu.try_wait()? {
             bail!("ended at once ({status})");
         }
-        if since.elapsed() > PATIENCE {
+        if clock.elapsed() > PATIENCE {
             bail!("does not start");
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-}
-
-fn end(child: &mut Child) {
-    // It may be over already.
-    let _ = child.kill();
-    let _ = child.wait();
 }
 
 /// A command of the user's QEMU. A program of the host finds its libraries by the host's loader.
@@ -281,7 +333,6 @@ fn qemu(path: &Path) -> Command {
 fn arguments(
     parts: &Parts,
     config: &Config,
-    products: &Path,
     output: &Path,
     sockets: &Path,
     gpu: &Path,
@@ -321,11 +372,13 @@ fn arguments(
     let device = json!({
         "driver": "vfio-user-pci",
         "socket": { "type": "unix", "path": gpu },
+        "x-msg-timeout": MESSAGE_TIMEOUT,
+        "x-no-posted-writes": config.no_posted_writes,
     });
     add(&["-device", &device.to_string()]);
     let shares = [
         ("root", parts.root.as_path(), ",readonly=on"),
-        ("skua", products, ",readonly=on"),
+        ("skua", parts.products.as_path(), ",readonly=on"),
         ("out", output, ""),
     ];
     for (tag, path, access) in shares {
@@ -344,6 +397,21 @@ fn arguments(
     add(&["-chardev"]);
     add(&[&format!("socket,id=control,path={}", path.display())]);
     add(&["-serial", "chardev:control"]);
+    if let Some(gdb) = parts.gdb {
+        // A path that a GDB in another sandbox sees too.
+        let socket = std::env::current_dir()
+            .unwrap_or_default()
+            .join(gdb::SOCKET);
+        add(&["-chardev"]);
+        add(&[&format!(
+            "socket,id=gdb,path={},server=on,wait=off",
+            socket.display()
+        )]);
+        add(&["-gdb", "chardev:gdb"]);
+        if gdb == Gdb::Wait {
+            add(&["-S"]);
+        }
+    }
     add(&["-kernel", &parts.kernel.display().to_string()]);
     add(&["-append", &cmdline(config, parts.patience)]);
     list
@@ -364,9 +432,11 @@ fn cmdline(config: &Config, patience: u32) -> String {
     );
     // The kernel's words, then the first process and its arguments. no5lvl: while identify_cpu()
     // rewrites the CPU's capabilities, 7.3 takes a kernel of five levels for one of four, and KASAN
-    // complains if just then an interrupt comes.
+    // complains if just then an interrupt comes. no_timer_check: on a loaded host the timer's first
+    // interrupts come too late for 7.3, which then panics. nokaslr: for GDB, and for a user's kernel.
     format!(
         "console=ttyS0,115200 loglevel={level} panic=-1 oops=panic printk.devkmsg=on no5lvl \
+         no_timer_check nokaslr \
          {hung}kunit.enable=1 kunit.autorun=1 \
          root=root rootfstype=9p \
          rootflags=trans=virtio,version=9p2000.L,msize=524288,cache=loose ro \
@@ -390,30 +460,20 @@ fn kvm_works(parts: &Parts) -> bool {
         return false;
     }
     // Without a root the kernel panics and, told to, reboots: it got that far.
-    let probe = qemu(&parts.qemu)
+    let mut probe = qemu(&parts.qemu);
+    probe
         .args(["-nodefaults", "-no-user-config", "-display", "none"])
         .args(["-no-reboot", "-machine", "q35", "-accel", "kvm", "-cpu"])
         .args(["host", "-m", "256M", "-serial", "stdio", "-append"])
         .arg("console=ttyS0 panic=-1")
         .arg("-kernel")
-        .arg(&parts.kernel)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn();
-    let Ok(mut probe) = probe else {
-        return false;
-    };
-    let since = Instant::now();
-    while since.elapsed() < PATIENCE {
-        if matches!(probe.try_wait(), Ok(Some(_))) {
-            let log = probe.wait_with_output().map(|output| output.stdout);
-            return log.is_ok_and(|log| String::from_utf8_lossy(&log).contains("Linux version"));
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    end(&mut probe);
-    false
+        .arg(&parts.kernel);
+    let mut booted = false;
+    let limit = Some((PATIENCE, Time::OfProcess));
+    let end = run(probe, limit, |line| {
+        booted |= line.contains("Linux version")
+    });
+    booted && end.is_ok_and(|end| end.limit.is_none())
 }
 
 /// The GPU server.
@@ -421,9 +481,11 @@ fn kvm_works(parts: &Parts) -> bool {
 struct Gpu {
     socket: PathBuf,
     log: PathBuf,
-    child: Child,
+    process: Process,
     /// It was killed because a test asked for it.
     killed: bool,
+    /// It stands still until then because a test asked for it.
+    paused: Option<Instant>,
 }
 
 impl Gpu {
@@ -431,60 +493,37 @@ impl Gpu {
         let socket = sockets.join("gpu");
         let log = output.join("gpu.log");
         let file = File::create(&log)?;
-        let child = Command::new(&parts.gpu)
+        let mut command = Command::new(&parts.gpu);
+        command
             .arg("--socket")
             .arg(&socket)
             .args(options)
             .stdin(Stdio::null())
             .stdout(file.try_clone()?)
-            .stderr(file)
-            .spawn()
-            .with_context(|| parts.gpu.display().to_string())?;
+            .stderr(file);
+        let process =
+            Process::start(&mut command).with_context(|| parts.gpu.display().to_string())?;
         let mut gpu = Self {
             socket,
             log,
-            child,
+            process,
             killed: false,
+            paused: None,
         };
-        let since = Instant::now();
+        let mut clock = Clock::of_processes(&[gpu.process.id()]);
         while !gpu.socket.exists() {
-            let ended = gpu.child.try_wait()?;
-            if ended.is_some() || since.elapsed() > PATIENCE {
-                bail!("the GPU server does not start: {}", gpu.words());
+            if gpu.process.try_wait()?.is_some() || clock.elapsed() > PATIENCE {
+                bail!("the GPU server does not start: {}", words(&gpu.log));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(gpu)
     }
 
-    fn signal(&mut self, signal: Signal) -> Result<()> {
-        if let Some(status) = self.child.try_wait()? {
-            bail!("the GPU server is not running ({status})");
-        }
-        kill(self.pid()?, signal)?;
-        Ok(())
-    }
-
-    fn pid(&self) -> Result<Pid> {
-        Ok(Pid::from_raw(i32::try_from(self.child.id())?))
-    }
-
     fn kill(&mut self) -> Result<()> {
         self.killed = true;
-        self.signal(Signal::SIGKILL)?;
-        self.child.wait()?;
-        Ok(())
-    }
-
-    fn pause(&mut self, time: Duration) -> Result<()> {
-        self.signal(Signal::SIGSTOP)?;
-        let pid = self.pid()?;
-        std::thread::spawn(move || {
-            std::thread::sleep(time);
-            // If it was killed meanwhile there is nothing to continue: the machine has not
-            // waited for its last process yet, or the number is free.
-            let _ = kill(pid, Signal::SIGCONT);
-        });
+        self.process.signal(Signal::SIGKILL)?;
+        self.process.wait()?;
         Ok(())
     }
 
@@ -492,9 +531,9 @@ impl Gpu {
     fn complaint(&mut self) -> Option<String> {
         let since = Instant::now();
         // A stopped server would neither notice nor end.
-        let _ = self.signal(Signal::SIGCONT);
+        let _ = self.process.signal(Signal::SIGCONT);
         while since.elapsed() < Duration::from_secs(3) {
-            match self.child.try_wait() {
+            match self.process.try_wait() {
                 Ok(Some(_)) if self.killed => return None,
                 Ok(Some(status)) if status.success() => break,
                 Ok(Some(status)) => {
@@ -502,30 +541,17 @@ impl Gpu {
                         || status.to_string(),
                         |signal| format!("killed by signal {signal}"),
                     );
-                    return Some(format!("the GPU server ended: {end}\n{}", self.words()));
+                    return Some(format!("the GPU server ended: {end}\n{}", words(&self.log)));
                 }
                 Ok(None) => std::thread::sleep(Duration::from_millis(10)),
                 Err(error) => return Some(format!("the GPU server: {error}")),
             }
         }
-        end(&mut self.child);
-        let words = self.words();
+        self.process.end();
+        let words = words(&self.log);
         words
             .contains("panicked at")
             .then(|| format!("a thread of the GPU server panicked\n{words}"))
-    }
-
-    /// The end of its log.
-    fn words(&self) -> String {
-        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(40)..].join("\n")
-    }
-}
-
-impl Drop for Gpu {
-    fn drop(&mut self) {
-        end(&mut self.child);
     }
 }
 
@@ -535,13 +561,33 @@ mod tests {
 
     fn config() -> Config {
         Config {
-            gpu: Vec::new(),
             cmdline: "skua.watchdog=1".into(),
-            iommu: false,
-            icount: false,
-            interactive: false,
             output: PathBuf::from("/out"),
+            ..Config::default()
         }
+    }
+
+    fn command_line(parts: &Parts) -> String {
+        let path = Path::new("/x");
+        arguments(parts, &config(), path, path, path, false).join(" ")
+    }
+
+    #[test]
+    fn a_server_may_stand_still_for_minutes() {
+        let line = command_line(&Parts::of_test());
+        assert!(line.contains("\"x-msg-timeout\":3600000"), "{line}");
+    }
+
+    #[test]
+    fn a_debugger_is_let_in_where_one_is_asked_for() {
+        let mut parts = Parts::of_test();
+        assert!(!command_line(&parts).contains("-gdb"));
+        parts.gdb = Some(Gdb::On);
+        let line = command_line(&parts);
+        assert!(line.contains("-gdb chardev:gdb") && line.contains("nokaslr"));
+        assert!(!line.contains(" -S"));
+        parts.gdb = Some(Gdb::Wait);
+        assert!(command_line(&parts).contains(" -S"));
     }
 
     #[test]

@@ -7,15 +7,18 @@
 //! over 9p; a second share has the build products, a third takes what the guest leaves.
 //!
 //! - [`machine`] starts the GPU server and QEMU;
-//! - [`guest`] follows one boot: KTAP, [`splat`]s of the kernel, requests, silence;
+//! - [`guest`] follows one boot: KTAP, [`splat`]s of the kernel with their [`symbols`], requests,
+//!   silence; [`gdb`] lets a debugger in;
 //! - [`plan`] says which tests share a guest and what it is like;
-//! - [`cargo_tests`] runs the host's tests, [`fuzz`] its fuzz targets, [`report`] writes what came of all of them.
+//! - [`cargo_tests`] runs the host's tests, [`fuzz`] its fuzz targets, [`report`] writes what came
+//!   of all of them.
 
 #![forbid(unsafe_code)]
 
 mod bench;
 mod cargo_tests;
 mod fuzz;
+mod gdb;
 mod guest;
 mod machine;
 mod plan;
@@ -23,13 +26,15 @@ mod report;
 mod run;
 mod shell;
 mod splat;
+mod symbols;
 mod test;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
+use tempfile::TempDir;
 
 /// Boots guests with a Skua GPU.
 #[derive(Parser)]
@@ -77,6 +82,68 @@ pub(crate) struct Parts {
     /// tcg, or auto: KVM where the CPU has it and a probe boot works.
     #[arg(long, default_value = "tcg")]
     pub(crate) accel: machine::Accel,
+    /// Let a debugger in: on, or wait for it.
+    #[arg(long)]
+    pub(crate) gdb: Option<gdb::Gdb>,
+}
+
+/// Parts that a build meanwhile does not change: files of their own, until dropped.
+pub(crate) struct Pinned {
+    parts: Parts,
+    _dir: TempDir,
+}
+
+impl std::ops::Deref for Pinned {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.parts
+    }
+}
+
+impl Parts {
+    /// Gives what a build replaces, the products and the GPU server, names of this run's own.
+    ///
+    /// # Errors
+    ///
+    /// If one is missing, or cannot be linked below `out`.
+    pub(crate) fn pin(&self) -> Result<Pinned> {
+        self.pin_below(Path::new("out"))
+    }
+
+    fn pin_below(&self, out: &Path) -> Result<Pinned> {
+        let dir = tempfile::tempdir_in(out).with_context(|| out.display().to_string())?;
+        let (products, gpu) = (dir.path().join("products"), dir.path().join("skua-gpu"));
+        std::fs::create_dir(&products)?;
+        machine::link(&self.products, &products)?;
+        std::fs::hard_link(&self.gpu, &gpu).with_context(|| self.gpu.display().to_string())?;
+        let parts = Self {
+            products: products.canonicalize()?,
+            gpu: gpu.canonicalize()?,
+            ..self.clone()
+        };
+        Ok(Pinned { parts, _dir: dir })
+    }
+
+    /// The kernel's build tree, if it was built in one.
+    pub(crate) fn build(&self) -> Option<PathBuf> {
+        Some(self.kernel.ancestors().nth(4)?.to_owned())
+    }
+
+    /// Where a debugger finds the module's symbols, if one is let in.
+    pub(crate) fn symbols(&self) -> Option<PathBuf> {
+        self.gdb.map(|_| self.products.join("skua.ko"))
+    }
+
+    #[cfg(test)]
+    fn of_test() -> Self {
+        #[derive(Parser)]
+        struct Only {
+            #[command(flatten)]
+            parts: Parts,
+        }
+        Only::parse_from(["test", "--kernel", "/nowhere/arch/x86/boot/bzImage"]).parts
+    }
 }
 
 fn main() -> ExitCode {
@@ -101,8 +168,35 @@ fn main() -> ExitCode {
 mod tests {
     use clap::CommandFactory;
 
+    use super::*;
+
+    #[test]
+    fn a_build_does_not_change_what_a_run_uses() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut parts = Parts::of_test();
+        (parts.gpu, parts.products) = (dir.path().join("gpu"), dir.path().join("products"));
+        assert!(parts.pin_below(dir.path()).is_err());
+        let build = |words: &str| {
+            for file in [parts.gpu.clone(), parts.products.join("skua.ko")] {
+                // As linkers do: a new file under the old name.
+                drop(std::fs::remove_file(&file));
+                std::fs::write(file, words).expect("written");
+            }
+        };
+        std::fs::create_dir(&parts.products).expect("a directory");
+        build("old");
+        let pinned = parts.pin_below(dir.path()).expect("pinned");
+        build("new");
+        for file in [pinned.gpu.clone(), pinned.products.join("skua.ko")] {
+            assert_eq!(std::fs::read(file).expect("there"), b"old");
+        }
+        let left = pinned.gpu.clone();
+        drop(pinned);
+        assert!(!left.exists());
+    }
+
     #[test]
     fn options_do_not_contradict_each_other() {
-        super::Cli::command().debug_assert();
+        Cli::command().debug_assert();
     }
 }

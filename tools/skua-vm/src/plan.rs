@@ -12,7 +12,9 @@
 //!     "gpu": ["--vram-size", "8M"],
 //!     "module": "watchdog_ms=100",
 //!     "cmdline": "",
-//!     "iommu": false
+//!     "iommu": false,
+//!     "no_posted_writes": false,
+//!     "may_die_of": "panic: on purpose"
 //!   }
 //! ]
 //! ```
@@ -51,6 +53,14 @@ pub(crate) struct Guest {
     /// Put an IOMMU before the GPU.
     #[serde(default)]
     pub(crate) iommu: bool,
+    /// QEMU waits for the GPU at each register write: its assertion about posted writes on a
+    /// broken connection is out of the way.
+    #[serde(default)]
+    pub(crate) no_posted_writes: bool,
+    /// Words of a death of this guest that passes the test that runs: what QEMU or the kernel said
+    /// last has them. Any other death fails as always.
+    #[serde(default)]
+    pub(crate) may_die_of: Option<String>,
     /// A boot for each program.
     #[serde(default)]
     pub(crate) alone: bool,
@@ -113,21 +123,44 @@ pub(crate) fn assign(mut guests: Vec<Guest>, entries: &[&str]) -> Vec<Guest> {
             if !guest.alone || guest.programs.len() == 1 {
                 return vec![guest];
             }
-            guest
-                .programs
-                .iter()
-                .map(|entry| Guest {
-                    name: format!(
-                        "{}-{}",
-                        guest.name,
-                        entry.rsplit(':').next().unwrap_or_default()
-                    ),
-                    programs: vec![entry.clone()],
-                    ..guest.clone()
-                })
-                .collect()
+            let part = |entry: &String| {
+                let program = entry.rsplit(':').next().unwrap_or_default();
+                guest.part(program, vec![entry.clone()])
+            };
+            guest.programs.iter().map(part).collect()
         })
         .collect()
+}
+
+impl Guest {
+    /// A guest like this for some of its programs.
+    fn part(&self, name: &str, programs: Vec<String>) -> Self {
+        Self {
+            name: format!("{}-{name}", self.name),
+            programs,
+            ..self.clone()
+        }
+    }
+}
+
+/// Deals the programs of each guest that has many out to several like it, `most` in each, so
+/// that guests which run side by side end at about the same time.
+pub(crate) fn deal(guests: Vec<Guest>, most: usize) -> Vec<Guest> {
+    let (mut many, mut few) = (Vec::new(), Vec::new());
+    for guest in guests {
+        if guest.programs.len() <= most {
+            few.push(guest);
+            continue;
+        }
+        let hands = guest.programs.len().div_ceil(most);
+        many.extend((0..hands).map(|hand| {
+            let programs = guest.programs.iter().skip(hand).step_by(hands);
+            guest.part(&(hand + 1).to_string(), programs.cloned().collect())
+        }));
+    }
+    // Who begins with the long ones does not end with them.
+    many.extend(few);
+    many
 }
 
 /// Whether a text is what the pattern says, `*` being any text.
@@ -200,6 +233,21 @@ mod tests {
         let names: Vec<_> = plan.iter().map(|guest| guest.name.as_str()).collect();
         assert_eq!(names, ["default", "kill-a_kill", "kill-b_kill"]);
         assert_eq!(plan[0].cmdline, "quiet");
+    }
+
+    #[test]
+    fn many_programs_are_dealt_out() {
+        let plan = vec![guest("a", &["1", "2", "3", "4", "5"]), guest("b", &["6"])];
+        assert_eq!(
+            deal(plan.clone(), 2),
+            [
+                guest("a-1", &["1", "4"]),
+                guest("a-2", &["2", "5"]),
+                guest("a-3", &["3"]),
+                guest("b", &["6"])
+            ]
+        );
+        assert_eq!(deal(plan.clone(), 5), plan);
     }
 
     #[test]

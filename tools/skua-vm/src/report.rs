@@ -1,40 +1,20 @@
 // SPDX-License-Identifier: MIT
 
-//! What came of the tests: a stream of KTAP for people, `report.tap` and `report.json`.
+//! What came of the tests: a stream of KTAP for people, `report.tap` and `report.json`, written
+//! test by test, so that a run that is interrupted keeps what it had.
 //!
 //! A test's name carries the rows that it proves: `row_0_17_lock_waits` proves row 0.17, and
 //! `row_0_17_row_0_19_…` both.
 
-use std::fs;
-use std::io::{IsTerminal, Write};
+use std::fs::File;
+use std::io::{IsTerminal, Seek, SeekFrom, Stdout, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use nix::fcntl::Flock;
 use serde::{Deserialize, Serialize};
-use skua_guest::ktap::Verdict;
-
-/// How a test ended, as `report.json` has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Outcome {
-    /// It held.
-    Pass,
-    /// It did not.
-    Fail,
-    /// It did not run.
-    Skip,
-}
-
-impl From<Verdict> for Outcome {
-    fn from(verdict: Verdict) -> Self {
-        match verdict {
-            Verdict::Pass => Self::Pass,
-            Verdict::Fail => Self::Fail,
-            Verdict::Skip => Self::Skip,
-        }
-    }
-}
+use skua_guest::ktap::{Verdict, Writer};
 
 /// The kinds of tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +31,8 @@ pub(crate) enum Suite {
 }
 
 impl Suite {
+    const ALL: [Self; 4] = [Self::Cargo, Self::Kunit, Self::Kselftest, Self::Guest];
+
     fn name(self) -> &'static str {
         match self {
             Self::Cargo => "cargo",
@@ -67,7 +49,7 @@ pub(crate) struct Test {
     /// Its full name within the suite.
     pub(crate) test: String,
     /// How it ended.
-    pub(crate) result: Outcome,
+    pub(crate) result: Verdict,
     /// How long it took.
     pub(crate) duration_s: f64,
     /// The rows that it proves, as `0.17`.
@@ -81,7 +63,7 @@ pub(crate) struct Test {
 
 impl Test {
     /// A test with the rows of its name.
-    pub(crate) fn new(suite: Suite, name: &str, result: Outcome, time: Duration) -> Self {
+    pub(crate) fn new(suite: Suite, name: &str, result: Verdict, time: Duration) -> Self {
         Self {
             rows: rows(name),
             test: name.to_owned(),
@@ -95,7 +77,7 @@ impl Test {
 
     /// The same with its output.
     pub(crate) fn with_output(mut self, output: String) -> Self {
-        if self.result != Outcome::Pass {
+        if self.result != Verdict::Pass {
             self.output = output;
         }
         self
@@ -106,19 +88,16 @@ impl Test {
         format!("{}/{}", self.suite.name(), self.test)
     }
 
-    fn ktap(&self, number: usize) -> String {
-        let id = self.id().replace('#', "_");
-        match self.result {
-            Outcome::Pass => format!("ok {number} {id}"),
-            Outcome::Fail => format!("not ok {number} {id}"),
-            Outcome::Skip => {
-                let why = self.output.lines().next_back().unwrap_or_default();
-                let why = why.strip_prefix("SKIP").unwrap_or(why).trim();
-                format!("ok {number} {id} # SKIP {why}")
-                    .trim_end()
-                    .to_owned()
-            }
+    /// Writes its result, and before it what it printed where that is wanted.
+    fn write(&self, ktap: &mut Writer<impl Write>, with_output: bool) -> Result<()> {
+        let mut why = "";
+        if self.result == Verdict::Skip {
+            why = self.output.lines().next_back().unwrap_or_default();
+            why = why.strip_prefix("SKIP").unwrap_or(why).trim();
+        } else if with_output {
+            ktap.words(&self.output)?;
         }
+        Ok(ktap.result(&self.id(), self.result, why)?)
     }
 }
 
@@ -143,32 +122,48 @@ pub(crate) struct Report {
     dir: PathBuf,
     pattern: Option<String>,
     tests: Vec<Test>,
-    shown: Instant,
+    shown: Writer<Stdout>,
+    tap: Writer<File>,
+    json: Json,
+    /// When a line of progress was written last, without a terminal.
+    told: Instant,
+    _claim: Flock<File>,
 }
 
 impl Report {
-    /// An empty report in `dir` of the tests whose id contains `pattern`.
+    /// An empty report in `dir` of the tests whose id contains `pattern`. One of a pattern is in
+    /// a directory of its own below, for `dir` has what a whole run said.
     ///
     /// # Errors
     ///
-    /// If the directory cannot be made, or an old report in it not be removed.
+    /// If the directory is another run's, or the reports in it cannot be begun.
     pub(crate) fn new(dir: &Path, pattern: Option<&str>) -> Result<Self> {
-        fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
-        for old in ["report.json", "report.tap"] {
-            match fs::remove_file(dir.join(old)) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(error).context(old);
-                }
-                _ => {}
-            }
-        }
-        println!("KTAP version 1");
+        let pattern = pattern.filter(|text| !text.is_empty()).map(str::to_owned);
+        let dir = match pattern {
+            Some(_) => dir.join("selected"),
+            None => dir.to_owned(),
+        };
+        let claim = crate::machine::claim(&dir)?;
         Ok(Self {
-            dir: dir.to_owned(),
-            pattern: pattern.filter(|text| !text.is_empty()).map(str::to_owned),
+            shown: Writer::new(std::io::stdout(), None)?,
+            tap: Writer::new(File::create(dir.join("report.tap"))?, None)?,
+            json: Json::new(&dir.join("report.json"))?,
+            dir,
+            pattern,
             tests: Vec::new(),
-            shown: Instant::now(),
+            told: Instant::now(),
+            _claim: claim,
         })
+    }
+
+    /// Where it is.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What the wanted tests' ids contain, if not all are wanted.
+    pub(crate) fn pattern(&self) -> Option<&str> {
+        self.pattern.as_deref()
     }
 
     /// Whether a test of this id is wanted.
@@ -178,16 +173,44 @@ impl Report {
             .is_none_or(|pattern| id.contains(pattern))
     }
 
-    /// Takes a test that has ended, if it is wanted or failed about a guest as a whole.
-    pub(crate) fn add(&mut self, test: Test) {
-        let broken = test.suite == Suite::Guest && test.result == Outcome::Fail;
-        if !broken && !self.wants(&test.id()) {
-            return;
+    /// Whether the pattern leaves room for tests of a suite: it may name another.
+    pub(crate) fn may_want(&self, suite: Suite) -> bool {
+        let named = self.pattern.as_ref().and_then(|pattern| {
+            Suite::ALL
+                .into_iter()
+                .find(|suite| pattern.starts_with(&format!("{}/", suite.name())))
+        });
+        named.is_none_or(|named| named == suite)
+    }
+
+    /// Takes a test that has ended, if it is wanted or has failed: a pattern chooses what runs,
+    /// and what runs and fails is told, whatever its name.
+    ///
+    /// # Errors
+    ///
+    /// If a report cannot be written.
+    pub(crate) fn add(&mut self, test: Test) -> Result<()> {
+        if test.result != Verdict::Fail && !self.wants(&test.id()) {
+            return Ok(());
         }
         self.clear_progress();
-        println!("{}", test.ktap(self.tests.len() + 1));
+        test.write(&mut self.shown, false)?;
+        test.write(&mut self.tap, true)?;
+        self.json.add(&test)?;
         self.tests.push(test);
         self.progress("");
+        Ok(())
+    }
+
+    /// Says something about the run that is no result.
+    ///
+    /// # Errors
+    ///
+    /// If the report cannot be written.
+    pub(crate) fn words(&mut self, words: &str) -> Result<()> {
+        self.clear_progress();
+        self.shown.words(words)?;
+        Ok(self.tap.words(words)?)
     }
 
     /// Shows what is going on, on a terminal.
@@ -197,8 +220,8 @@ impl Report {
             let what: String = what.chars().take(60).collect();
             eprint!("\r\x1b[K[{passed} passed, {failed} failed, {skipped} skipped] {what}");
             let _ = std::io::stderr().flush();
-        } else if !what.is_empty() && self.shown.elapsed() > Duration::from_secs(30) {
-            self.shown = Instant::now();
+        } else if !what.is_empty() && self.told.elapsed() > Duration::from_secs(30) {
+            self.told = Instant::now();
             println!("# {what}");
         }
     }
@@ -210,94 +233,86 @@ impl Report {
     }
 
     fn counts(&self) -> (usize, usize, usize) {
-        let count = |outcome| {
+        let count = |verdict| {
             self.tests
                 .iter()
-                .filter(|test| test.result == outcome)
+                .filter(|test| test.result == verdict)
                 .count()
         };
         (
-            count(Outcome::Pass),
-            count(Outcome::Fail),
-            count(Outcome::Skip),
+            count(Verdict::Pass),
+            count(Verdict::Fail),
+            count(Verdict::Skip),
         )
     }
 
-    /// How many tests ran in a guest.
-    fn guest_tests(&self) -> usize {
-        self.tests
-            .iter()
-            .filter(|test| matches!(test.suite, Suite::Kunit | Suite::Kselftest))
-            .filter(|test| test.result != Outcome::Skip)
-            .count()
-    }
-
-    /// Writes the reports, prints what failed and the closing line. Returns whether all is well:
-    /// nothing failed and at least one test ran in a guest.
+    /// Closes the reports, prints what failed and the closing line. Returns whether all is well:
+    /// nothing failed, and tests ran; those of a guest, where the whole was asked for.
     ///
     /// # Errors
     ///
     /// If a report cannot be written.
-    pub(crate) fn finish(self) -> Result<bool> {
-        let ran = self.guest_tests();
-        let none_failed = self.close(ran == 0)?;
-        Ok(none_failed && ran > 0)
-    }
-
-    /// The same where no guest is wanted.
-    ///
-    /// # Errors
-    ///
-    /// If a report cannot be written.
-    pub(crate) fn finish_without_guest(self) -> Result<bool> {
-        self.close(false)
-    }
-
-    /// Writes and prints; returns whether nothing failed.
-    fn close(self, lacks_guest: bool) -> Result<bool> {
+    pub(crate) fn finish(self, with_guests: bool) -> Result<bool> {
         self.clear_progress();
-        println!("1..{}", self.tests.len());
-        fs::write(self.dir.join("report.tap"), self.tap())?;
-        fs::write(
-            self.dir.join("report.json"),
-            serde_json::to_vec_pretty(&self.tests)?,
-        )?;
         let (passed, failed, skipped) = self.counts();
+        let ran = self
+            .tests
+            .iter()
+            .filter(|test| test.result != Verdict::Skip && test.suite != Suite::Guest)
+            .filter(|test| !with_guests || self.pattern.is_some() || test.suite != Suite::Cargo)
+            .count();
+        self.shown.close()?;
+        self.tap.close()?;
         for test in self
             .tests
             .iter()
-            .filter(|test| test.result == Outcome::Fail)
+            .filter(|test| test.result == Verdict::Fail)
         {
             println!("\nfailed: {}", test.id());
-            for line in test.output.lines().take(30) {
+            for line in test.output.lines().take(60) {
                 println!("    {line}");
             }
         }
-        if lacks_guest {
-            println!("\nno guest test ran: that is not a success");
+        if ran == 0 {
+            println!("\nno test ran that had to: that is not a success");
         }
         println!("\n{passed} passed, {failed} failed, {skipped} skipped");
-        Ok(failed == 0)
+        Ok(failed == 0 && ran > 0)
+    }
+}
+
+/// A JSON array in a file that is whole after each element.
+#[derive(Debug)]
+struct Json {
+    file: File,
+    /// Where the array's end stands.
+    end: u64,
+}
+
+impl Json {
+    fn new(path: &Path) -> Result<Self> {
+        let mut file = File::create(path).with_context(|| path.display().to_string())?;
+        file.write_all(b"[]")?;
+        Ok(Self { file, end: 1 })
     }
 
-    fn tap(&self) -> String {
-        let mut text = format!("KTAP version 1\n1..{}\n", self.tests.len());
-        for (number, test) in (1..).zip(&self.tests) {
-            for line in test.output.lines() {
-                text.push_str(&format!("# {line}\n"));
-            }
-            text.push_str(&test.ktap(number));
-            text.push('\n');
-        }
-        text
+    fn add(&mut self, test: &Test) -> Result<()> {
+        let comma = if self.end > 1 { "," } else { "" };
+        let text = format!("{comma}\n{}", serde_json::to_string_pretty(test)?);
+        self.file.seek(SeekFrom::Start(self.end))?;
+        self.file.write_all(format!("{text}\n]\n").as_bytes())?;
+        self.end += u64::try_from(text.len())?;
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
-    fn test(name: &str, result: Outcome) -> Test {
+    fn test(name: &str, result: Verdict) -> Test {
         Test::new(Suite::Kselftest, name, result, Duration::from_millis(1500))
     }
 
@@ -311,51 +326,108 @@ mod tests {
         assert!(rows("row_a_1").is_empty());
     }
 
+    fn report(pattern: Option<&str>) -> (tempfile::TempDir, Report) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let report = Report::new(dir.path(), pattern).expect("a report");
+        (dir, report)
+    }
+
+    fn read(dir: &Path) -> Vec<Test> {
+        let json = fs::read(dir.join("report.json")).expect("a report");
+        serde_json::from_slice(&json).expect("tests")
+    }
+
     #[test]
     fn the_reports_say_what_was_added() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let mut report = Report::new(dir.path(), None).expect("a report");
-        report.add(test("a:row_0_01_x", Outcome::Pass));
-        report.add(test("a:b", Outcome::Fail).with_output("one\ntwo".into()));
-        report.add(test("a:c", Outcome::Skip).with_output("SKIP no node".into()));
-        assert!(!report.finish().expect("written"));
+        let (dir, mut report) = report(None);
+        for test in [
+            test("a:row_0_01_x", Verdict::Pass),
+            test("a:b", Verdict::Fail).with_output("one\ntwo".into()),
+            test("a:c", Verdict::Skip).with_output("SKIP no node".into()),
+        ] {
+            report.add(test).expect("written");
+        }
+        assert!(!report.finish(true).expect("written"));
         let tap = fs::read_to_string(dir.path().join("report.tap")).expect("a report");
         assert_eq!(
             tap,
-            "KTAP version 1\n1..3\nok 1 kselftest/a:row_0_01_x\n# one\n# two\n\
-             not ok 2 kselftest/a:b\n# SKIP no node\nok 3 kselftest/a:c # SKIP no node\n"
+            "KTAP version 1\nok 1 kselftest/a:row_0_01_x\n# one\n# two\n\
+             not ok 2 kselftest/a:b\nok 3 kselftest/a:c # SKIP no node\n1..3\n"
         );
-        let json = fs::read(dir.path().join("report.json")).expect("a report");
-        let tests: Vec<Test> = serde_json::from_slice(&json).expect("tests");
+        let tests = read(dir.path());
         assert_eq!(tests[0].rows, ["0.01"]);
         assert_eq!(tests[0].duration_s, 1.5);
         assert_eq!(tests[1].output, "one\ntwo");
     }
 
     #[test]
-    fn without_a_guest_test_there_is_no_success() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let mut report = Report::new(dir.path(), None).expect("a report");
-        report.add(Test::new(Suite::Cargo, "a", Outcome::Pass, Duration::ZERO));
-        report.add(test("skipped", Outcome::Skip));
-        assert!(!report.finish().expect("written"));
-        let mut report = Report::new(dir.path(), None).expect("a report");
-        report.add(test("ran", Outcome::Pass));
-        assert!(report.finish().expect("written"));
+    fn a_run_that_is_interrupted_keeps_what_it_had() {
+        let (dir, mut report) = report(None);
+        assert!(read(dir.path()).is_empty());
+        report.add(test("a", Verdict::Pass)).expect("written");
+        report.add(test("b", Verdict::Fail)).expect("written");
+        // It is not finished, and nothing of it runs any more.
+        std::mem::forget(report);
+        let names: Vec<String> = read(dir.path()).iter().map(Test::id).collect();
+        assert_eq!(names, ["kselftest/a", "kselftest/b"]);
+        let tap = fs::read_to_string(dir.path().join("report.tap")).expect("a report");
+        assert!(tap.ends_with("not ok 2 kselftest/b\n"), "{tap}");
     }
 
     #[test]
-    fn a_pattern_chooses_but_hides_no_broken_guest() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let mut report = Report::new(dir.path(), Some("bo")).expect("a report");
-        report.add(test("vm:x", Outcome::Fail));
-        report.add(test("bo:x", Outcome::Pass));
-        report.add(Test::new(
-            Suite::Guest,
-            "kernel-log",
-            Outcome::Fail,
-            Duration::ZERO,
-        ));
-        assert_eq!(report.counts(), (1, 1, 0));
+    fn without_a_guest_test_there_is_no_success() {
+        let host = || Test::new(Suite::Cargo, "a", Verdict::Pass, Duration::ZERO);
+        let broken = || Test::new(Suite::Guest, "default", Verdict::Pass, Duration::ZERO);
+        for (pattern, with_guests, tests, well) in [
+            (None, true, vec![host(), broken()], false),
+            (None, true, vec![test("skipped", Verdict::Skip)], false),
+            (None, true, vec![test("ran", Verdict::Pass)], true),
+            (None, false, vec![host()], true),
+            (Some("cargo/"), true, vec![host()], true),
+            (Some("default"), true, vec![broken()], false),
+        ] {
+            let (_dir, mut report) = report(pattern);
+            for test in tests {
+                report.add(test).expect("written");
+            }
+            assert_eq!(report.finish(with_guests).expect("written"), well);
+        }
+    }
+
+    #[test]
+    fn a_pattern_chooses_but_hides_no_failure() {
+        let (_dir, mut report) = report(Some("row_0_17"));
+        for test in [
+            test("bo.row_0_17_x", Verdict::Pass),
+            test("bo.x", Verdict::Pass),
+            // What a guest leaves that died in a program, or a program that was killed.
+            test("bo", Verdict::Fail),
+            Test::new(Suite::Guest, "default", Verdict::Fail, Duration::ZERO),
+            Test::new(Suite::Cargo, "build", Verdict::Fail, Duration::ZERO),
+        ] {
+            report.add(test).expect("written");
+        }
+        assert_eq!(report.counts(), (1, 3, 0));
+        assert!(!report.finish(true).expect("written"));
+    }
+
+    #[test]
+    fn a_pattern_has_a_report_of_its_own() {
+        let (dir, mut whole) = report(None);
+        whole.add(test("a", Verdict::Pass)).expect("written");
+        whole.finish(true).expect("written");
+        let mut some = Report::new(dir.path(), Some("b")).expect("a report");
+        some.add(test("b", Verdict::Fail)).expect("written");
+        some.finish(true).expect("written");
+        assert_eq!(read(dir.path())[0].id(), "kselftest/a");
+        assert_eq!(read(&dir.path().join("selected"))[0].id(), "kselftest/b");
+    }
+
+    #[test]
+    fn a_suite_in_a_pattern_leaves_out_the_others() {
+        let (_dir, some) = report(Some("cargo/skua-vm"));
+        assert!(some.may_want(Suite::Cargo) && !some.may_want(Suite::Kselftest));
+        let (_dir, some) = report(Some("row_0_17"));
+        assert!(some.may_want(Suite::Cargo) && some.may_want(Suite::Kselftest));
     }
 }

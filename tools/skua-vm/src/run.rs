@@ -10,7 +10,8 @@ use anyhow::{bail, Context, Result};
 use clap::Args;
 use skua_guest::job::{Job, Task};
 
-use crate::guest::{boot, Watch};
+use crate::gdb;
+use crate::guest::{boot, Words};
 use crate::machine::{claim, Config};
 use crate::Parts;
 
@@ -36,18 +37,10 @@ pub(crate) struct Options {
     output: PathBuf,
 }
 
-/// Shows what the program in the guest says.
-struct Words;
-
-impl Watch for Words {
-    fn words(&mut self, line: &str) {
-        println!("{line}");
-    }
-}
-
 /// Processes the image; returns whether the GPU's result is the CPU's.
 pub(crate) fn main(options: &Options) -> Result<bool> {
     let _claim = claim(&options.output)?;
+    let parts = options.parts.pin()?;
     let filter = options.filter.as_deref().unwrap_or("edge");
     let name = match options.name.as_ref().or(options.image.as_ref()) {
         Some(image) => stem(image)?,
@@ -83,17 +76,17 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
     let job = Job {
         module: Some(String::new()),
         task: Task::Command { argv },
-        patience: options.parts.patience,
+        patience: parts.patience,
+        symbols: parts.symbols(),
     };
     let config = Config {
-        gpu: Vec::new(),
-        cmdline: String::new(),
-        iommu: false,
-        icount: false,
-        interactive: false,
         output: logs.clone(),
+        ..Config::default()
     };
-    let end = boot(&options.parts, &config, &job, &mut Words)?;
+    if parts.gdb.is_some() {
+        gdb::announce(&parts, &logs)?;
+    }
+    let end = boot(&parts, &config, &job, &mut Words)?;
     for result in [picture.as_str(), "report.txt"] {
         if logs.join(result).exists() {
             fs::rename(logs.join(result), options.output.join(result))?;

@@ -11,6 +11,7 @@ use nix::sys::termios::{cfmakeraw, tcgetattr, tcsetattr, SetArg, Termios};
 use skua_guest::job::{Job, Task};
 use skua_guest::wire::Message;
 
+use crate::gdb;
 use crate::machine::{claim, Config, Machine};
 use crate::Parts;
 
@@ -56,25 +57,28 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
         bail!("a shell wants a terminal");
     }
     let _claim = claim(&options.output)?;
+    let parts = options.parts.pin()?;
     let job = Job {
         module: Some(String::new()),
         task: Task::Shell {
             size: (options.size[0], options.size[1]),
             term: std::env::var("TERM").unwrap_or_else(|_| "vt100".into()),
         },
-        patience: options.parts.patience,
+        patience: parts.patience,
+        symbols: parts.symbols(),
     };
     let config = Config {
         gpu: options.gpu_options.clone(),
-        cmdline: String::new(),
-        iommu: false,
-        icount: false,
         interactive: true,
         output: options.output.clone(),
+        ..Config::default()
     };
+    if parts.gdb.is_some() {
+        gdb::announce(&parts, &options.output)?;
+    }
     println!("a guest with the driver loaded: `exit` turns it off, /mnt/out is out/shell");
     let terminal = RawTerminal::new()?;
-    let mut machine = Machine::start(&options.parts, &config, &job)?;
+    let mut machine = Machine::start(&parts, &config, &job)?;
     let mut control = machine.control()?;
     let mut exit = None;
     // Until the guest closes the port by being off.
@@ -82,17 +86,17 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
         match Message::parse(&line?) {
             Some(Message::Exit(status)) => exit = Some(status),
             Some(Message::Ask { id, request }) => {
-                let answer = match machine.act(&request) {
-                    Ok(words) => format!("ok {words}"),
-                    Err(error) => format!("error {error:#}").replace('\n', " "),
-                };
+                let answer = machine.answer(&request);
                 writeln!(control, "{}", Message::Answer { id, answer })?;
             }
             _ => {}
         }
     }
-    machine.wait()?;
+    let end = machine.end();
     drop(terminal);
     println!();
+    if let Some(words) = end {
+        bail!(words);
+    }
     Ok(exit.is_some())
 }

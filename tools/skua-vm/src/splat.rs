@@ -28,15 +28,19 @@ const SIGNS: &[&str] = &[
     "suspicious RCU usage",
     "sleeping function called from invalid context",
     "scheduling while atomic",
+    "new suspected memory leaks",
+    "rust_kernel: panicked at",
+    "nobody cared",
+];
+
+/// Complaints that time passed: the guest's fault only if it was allowed to run.
+const STALLS: &[&str] = &[
     "blocked for more than ",
     "soft lockup",
     "hard LOCKUP",
     "rcu: INFO: ",
     "self-detected stall",
     "detected stalls on CPUs",
-    "new suspected memory leaks",
-    "rust_kernel: panicked at",
-    "nobody cared",
 ];
 
 /// What a complaint of this kind need not be: said in the same words by a healthy kernel.
@@ -51,9 +55,14 @@ const HARMLESS: &[&str] = &[
 const CONTEXT: usize = 60;
 
 /// Whether a line of the kernel log begins a complaint.
-pub(crate) fn is_splat(line: &str) -> bool {
-    SIGNS.iter().any(|sign| line.contains(sign))
-        && !HARMLESS.iter().any(|words| line.contains(words))
+fn is_splat(line: &str) -> bool {
+    let has = |signs: &[&str]| signs.iter().any(|sign| line.contains(sign));
+    (has(SIGNS) || has(STALLS)) && !has(HARMLESS)
+}
+
+/// Whether it is about time that passed.
+fn is_stall(line: &str) -> bool {
+    STALLS.iter().any(|sign| line.contains(sign))
 }
 
 /// A complaint: where in the log, by the mark that follows it, and its first lines.
@@ -74,15 +83,15 @@ pub(crate) struct Detector {
 }
 
 impl Detector {
-    /// Takes a line of the log. Returns whether a complaint began with it.
-    pub(crate) fn line(&mut self, line: &str) -> bool {
+    /// Takes a line of the log; `ran` says that the host let the guest run all the time. Returns
+    /// whether it was taken for what it is: `false` for a stall that is the host's.
+    pub(crate) fn line(&mut self, line: &str, ran: bool) -> bool {
         if let Some((_, number)) = line.split_once(skua_guest::wire::MARK) {
             if let Ok(number) = number.trim().parse::<u64>() {
                 self.mark = self.mark.max(number);
-                return false;
+                return true;
             }
         }
-        let splat = is_splat(line);
         let next = self.mark.saturating_add(1);
         match self.found.last_mut() {
             // What follows one within the same test is mostly its own register dump and trace.
@@ -91,18 +100,30 @@ impl Detector {
                     last.lines.push(line.to_owned());
                 }
             }
-            _ if splat => self.found.push(Splat {
+            _ if is_splat(line) && !ran && is_stall(line) => return false,
+            _ if is_splat(line) => self.found.push(Splat {
                 mark: next,
                 lines: vec![line.to_owned()],
             }),
             _ => {}
         }
-        splat
+        true
     }
 
-    /// All complaints, in order.
-    pub(crate) fn found(&self) -> &[Splat] {
-        &self.found
+    /// The last mark that the log had.
+    pub(crate) fn mark(&self) -> u64 {
+        self.mark
+    }
+
+    /// Takes the complaint before this mark out of the log, if there is one.
+    pub(crate) fn take(&mut self, mark: u64) -> Option<Splat> {
+        let at = self.found.iter().position(|splat| splat.mark == mark)?;
+        Some(self.found.remove(at))
+    }
+
+    /// The complaints that nobody took, in order.
+    pub(crate) fn rest(&mut self) -> Vec<Splat> {
+        std::mem::take(&mut self.found)
     }
 }
 
@@ -123,6 +144,7 @@ mod tests {
             "[    3.1] Kernel panic - not syncing: Attempted to kill init!",
             "[    3.1] kmemleak: 3 new suspected memory leaks (see /sys/kernel/debug/kmemleak)",
             "[    3.1] DMA-API: skua 0000:01:00.0: device driver frees DMA memory with wrong function",
+            "[    3.1] rcu: INFO: rcu_preempt self-detected stall on CPU",
             "[    3.1] rust_kernel: panicked at drivers/gpu/drm/skua/gem.rs:1:2:",
         ] {
             assert!(is_splat(line), "{line}");
@@ -158,13 +180,12 @@ mod tests {
             "[1.5] skua-mark: 3",
             "[1.6] WARNING: worse",
         ] {
-            log.line(line);
+            assert!(log.line(line, true));
         }
-        let marks: Vec<_> = log.found().iter().map(|splat| splat.mark).collect();
-        assert_eq!(marks, [2, 4]);
-        assert_eq!(
-            log.found()[0].lines,
-            ["[1.2] BUG: bad", "[1.2] Call Trace:"]
-        );
+        let first = log.take(2).expect("a complaint");
+        assert_eq!(first.lines, ["[1.2] BUG: bad", "[1.2] Call Trace:"]);
+        assert_eq!(log.take(2), None);
+        let marks: Vec<_> = log.rest().iter().map(|splat| splat.mark).collect();
+        assert_eq!(marks, [4]);
     }
 }

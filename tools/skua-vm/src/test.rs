@@ -2,20 +2,27 @@
 
 //! `skua-vm test`: the host's tests, then a boot for each guest of the [plan](crate::plan).
 //!
-//! A guest that dies or falls silent fails the program that was running; another boot of the
-//! same guest takes the programs that it had not come to.
+//! Guests run side by side, as many as there are CPUs and memory for. A guest that dies or falls
+//! silent fails the test that was running; another boot of the same guest takes the programs that
+//! it had not come to.
 
-use std::path::PathBuf;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{channel, Sender};
+use std::sync::Mutex;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
 use skua_guest::job::{Job, Task};
+use skua_guest::ktap::Verdict;
 
+use crate::gdb;
 use crate::guest::{boot, Watch};
-use crate::machine::{claim, Config};
+use crate::machine::{Config, MEMORY};
 use crate::plan::{self, Guest};
-use crate::report::{Outcome, Report, Suite, Test};
+use crate::report::{Report, Suite, Test};
 use crate::Parts;
 
 /// How long each fuzz target runs, in seconds: enough to meet its corpus again.
@@ -29,98 +36,201 @@ pub(crate) struct Options {
     /// Only tests whose `suite/name` contains this.
     #[arg(long)]
     pattern: Option<String>,
-    /// Where report.tap, report.json and each guest's logs go.
+    /// Where report.tap, report.json and each guest's logs go; with a pattern, below it.
     #[arg(long, default_value = "out/test")]
     report: PathBuf,
     /// Leave out the host's tests.
     #[arg(long)]
     no_host: bool,
+    /// How many guests run side by side; as many as fit without it.
+    #[arg(long)]
+    guests: Option<usize>,
 }
+
+/// Programs that one boot takes at most, where guests run side by side.
+const HAND: usize = 6;
 
 /// Runs the tests; returns whether all is well.
 pub(crate) fn main(options: &Options) -> Result<bool> {
-    let _claim = claim(&options.report)?;
-    let pattern = options.pattern.as_deref().filter(|text| !text.is_empty());
-    let mut report = Report::new(&options.report, pattern)?;
-    if !options.no_host {
+    let parts = options.parts.pin()?;
+    let mut report = Report::new(&options.report, options.pattern.as_deref())?;
+    if !options.no_host && report.may_want(Suite::Cargo) {
         crate::cargo_tests::run(&mut report)?;
         crate::fuzz::run(&mut report, FUZZ)?;
     }
-    let mut kunit = true;
-    for guest in plan::read(&options.parts.products.join("kselftest"))? {
-        run(options, &guest, pattern, kunit, &mut report)?;
-        kunit = false;
+    if report.may_want(Suite::Kselftest) || report.may_want(Suite::Kunit) {
+        guests(options, &parts, &mut report)?;
     }
-    report.finish()
+    report.finish(true)
 }
 
-/// Shows the running program in the progress line.
-struct Progress<'a> {
-    report: &'a mut Report,
-    guest: &'a str,
+/// How many guests fit beside each other.
+fn how_many(parts: &Parts) -> usize {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let free = info
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<usize>().ok());
+    // Twice a guest's memory: the server's, QEMU's own, and what the guest's files take.
+    let each = usize::try_from(MEMORY).unwrap_or(usize::MAX)
+        * 1024
+        * if parts.patience > 1 { 4 } else { 2 };
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    free.map_or(1, |free| free / each).clamp(1, cpus)
 }
 
-impl Watch for Progress<'_> {
-    fn running(&mut self, name: &str) {
-        self.report.progress(&format!("{}: {name}", self.guest));
+/// What guests say while they run.
+enum Event {
+    Running(String),
+    Ended(Test),
+    Words(String),
+}
+
+/// Runs every guest of the plan.
+fn guests(options: &Options, parts: &Parts, report: &mut Report) -> Result<()> {
+    let plan = plan::read(&parts.products.join("kselftest"))?;
+    let many = match parts.gdb {
+        // There is one debugger.
+        Some(_) => 1,
+        None => options.guests.unwrap_or_else(|| how_many(parts)).max(1),
+    };
+    let plan = match many {
+        1 => plan,
+        _ => plan::deal(plan, HAND),
+    };
+    let mut units: VecDeque<Unit> = plan.into_iter().map(|guest| unit(guest, report)).collect();
+    if let Some(first) = units.front_mut() {
+        first.kunit = true;
     }
+    let dir = report.dir().to_owned();
+    let units = Mutex::new(units);
+    let (sender, events) = channel();
+    thread::scope(|scope| {
+        for _ in 0..many {
+            let (sender, units, dir) = (sender.clone(), &units, &dir);
+            scope.spawn(move || loop {
+                let next = units.lock().ok().and_then(|mut units| units.pop_front());
+                let Some(unit) = next else {
+                    return;
+                };
+                run(parts, dir, unit, &sender);
+            });
+        }
+        drop(sender);
+        for event in events {
+            match event {
+                Event::Running(what) => report.progress(&what),
+                Event::Ended(test) => report.add(test)?,
+                Event::Words(words) => report.words(&words)?,
+            }
+        }
+        Ok(())
+    })
 }
 
-/// All programs of a guest, in as many boots as it takes.
-fn run(
-    options: &Options,
-    guest: &Guest,
-    pattern: Option<&str>,
-    mut kunit: bool,
-    report: &mut Report,
-) -> Result<()> {
-    // A pattern that is in a program's own name wants all of it; one that is in none may be in
-    // the names of tests that only the programs know.
+/// A guest and what it is to do.
+struct Unit {
+    guest: Guest,
+    /// Its programs that are wanted.
+    programs: Vec<String>,
+    /// What they are told to look for in the names of their tests.
+    filter: Option<String>,
+    /// It tells of the KUnit suites too.
+    kunit: bool,
+}
+
+/// What is wanted of a guest. A pattern that is in a program's own name wants all of it; one that
+/// is in none may be in the names of tests that only the programs know.
+fn unit(guest: Guest, report: &Report) -> Unit {
     let named: Vec<String> = guest
         .programs
         .iter()
         .filter(|entry| report.wants(&format!("kselftest/{entry}")))
         .cloned()
         .collect();
-    let (mut left, filter) = if named.is_empty() {
-        (guest.programs.clone(), pattern)
+    let (programs, filter) = if named.is_empty() {
+        (guest.programs.clone(), report.pattern())
     } else {
         (named, None)
     };
+    Unit {
+        guest,
+        programs,
+        filter: filter.map(str::to_owned),
+        kunit: false,
+    }
+}
+
+/// Hands on what a guest says.
+struct Teller<'a> {
+    sender: &'a Sender<Event>,
+    guest: &'a str,
+}
+
+impl Teller<'_> {
+    fn say(&self, event: Event) {
+        // Nobody listens any more if the report cannot be written.
+        let _ = self.sender.send(event);
+    }
+}
+
+impl Watch for Teller<'_> {
+    fn running(&mut self, name: &str) {
+        self.say(Event::Running(format!("{}: {name}", self.guest)));
+    }
+
+    fn ended(&mut self, test: Test) {
+        self.say(Event::Ended(test));
+    }
+}
+
+/// All programs of a guest, in as many boots as it takes.
+fn run(parts: &Parts, dir: &Path, unit: Unit, sender: &Sender<Event>) {
+    let Unit {
+        guest,
+        programs: mut left,
+        filter,
+        mut kunit,
+    } = unit;
     let begin = Instant::now();
+    let mut teller = Teller {
+        sender,
+        guest: &guest.name,
+    };
     let mut broken = Vec::new();
-    let mut number = 0;
-    while !left.is_empty() {
-        number += 1;
-        let output = options.report.join(if number == 1 {
-            guest.name.clone()
-        } else {
-            format!("{}-{number}", guest.name)
+    for number in 1.. {
+        teller.say(Event::Running(format!("booting guest {}", guest.name)));
+        let output = dir.join(match number {
+            1 => guest.name.clone(),
+            _ => format!("{}-again-{number}", guest.name),
         });
-        std::fs::create_dir_all(&output)?;
-        report.progress(&format!("booting guest {}", guest.name));
         let config = Config {
             gpu: guest.gpu.clone(),
             cmdline: guest.cmdline.clone(),
             iommu: guest.iommu,
-            icount: false,
-            interactive: false,
+            no_posted_writes: guest.no_posted_writes,
+            may_die_of: guest.may_die_of.clone(),
             output,
+            ..Config::default()
         };
         let job = Job {
             module: Some(guest.module.clone()),
             task: Task::Tests {
                 programs: left.clone(),
-                filter: filter.map(str::to_owned),
+                filter: filter.clone(),
                 kunit,
             },
-            patience: options.parts.patience,
+            patience: parts.patience,
+            symbols: parts.symbols(),
         };
-        let watch = &mut Progress {
-            report,
-            guest: &guest.name,
-        };
-        let end = match boot(&options.parts, &config, &job, watch) {
+        let booted = std::fs::create_dir_all(&config.output)
+            .map_err(anyhow::Error::from)
+            .and_then(|()| match parts.gdb {
+                Some(_) => gdb::announce(parts, &config.output),
+                None => Ok(()),
+            })
+            .and_then(|()| boot(parts, &config, &job, &mut teller));
+        let end = match booted {
             Ok(end) => end,
             Err(error) => {
                 broken.push(format!("{error:#}"));
@@ -128,29 +238,28 @@ fn run(
             }
         };
         kunit = false;
-        for test in end.tests {
-            report.add(test);
-        }
         broken.extend(end.broken);
         left.retain(|entry| !end.begun.contains(entry));
-        if end.exit.is_some() || end.begun.is_empty() {
+        if end.exit.is_none() {
+            let ran = end.begun.join(", ");
+            teller.say(Event::Words(format!(
+                "guest {} died; it ran {ran}",
+                guest.name
+            )));
+        }
+        // One that died before its first program would do so again.
+        if left.is_empty() || end.exit.is_some() || end.begun.is_empty() {
             break;
         }
     }
-    let unrun: Vec<Test> = left
-        .iter()
-        .map(|entry| Test::new(Suite::Kselftest, entry, Outcome::Fail, Duration::ZERO))
-        .map(|test| test.with_output("did not run: see its guest".into()))
-        .collect();
-    for test in unrun {
-        report.add(test);
+    for entry in left {
+        let test = Test::new(Suite::Kselftest, &entry, Verdict::Fail, Duration::ZERO);
+        teller.ended(test.with_output("did not run: see its guest".into()));
     }
-    let result = if broken.is_empty() {
-        Outcome::Pass
-    } else {
-        Outcome::Fail
+    let verdict = match broken.is_empty() {
+        true => Verdict::Pass,
+        false => Verdict::Fail,
     };
-    let test = Test::new(Suite::Guest, &guest.name, result, begin.elapsed());
-    report.add(test.with_output(broken.join("\n")));
-    Ok(())
+    let test = Test::new(Suite::Guest, &guest.name, verdict, begin.elapsed());
+    teller.ended(test.with_output(broken.join("\n")));
 }

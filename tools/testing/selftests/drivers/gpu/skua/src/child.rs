@@ -7,16 +7,15 @@
 //! started ends with it, and the child ends with the program. A child that cannot be killed (it
 //! hangs in the kernel) is reported as such and left behind.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use nix::sys::prctl::set_pdeathsig;
-use nix::sys::signal::{killpg, Signal};
-use nix::unistd::{pipe, Pid};
+use nix::sys::signal::Signal;
+use skua_guest::ktap::Verdict;
+use skua_guest::process::{self, Time};
 
 use crate::suite::Test;
 
@@ -27,19 +26,9 @@ pub(crate) const ARGUMENT: &str = "--only";
 const SKIPPED: i32 = 4;
 /// What the line with its reason starts with.
 const SKIP_MARK: &str = "SKIP ";
-/// How long a killed test may take to be gone.
-const DEATH: Duration = Duration::from_secs(10);
 
-/// How a test ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
-    /// All that it asserts holds.
-    Passed,
-    /// Something does not; in short, how one sees it.
-    Failed(String),
-    /// It cannot be done here, for this reason.
-    Skipped(String),
-}
+/// A verdict, and in short how one sees it.
+pub(crate) type End = (Verdict, String);
 
 /// Ends the running test: it cannot be done here. For what a machine may lack, never for what
 /// the driver must have.
@@ -79,82 +68,19 @@ pub(crate) fn run(name: &str, limit: Duration, say: impl FnMut(&str)) -> io::Res
     supervise(command, limit, say)
 }
 
-fn supervise(mut command: Command, limit: Duration, mut say: impl FnMut(&str)) -> io::Result<End> {
-    let (read, write) = pipe()?;
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::from(write.try_clone()?))
-        .stderr(Stdio::from(write))
-        .process_group(0)
-        .spawn()?;
-    // It holds the pipe's writing ends: the output would never end.
-    drop(command);
-    let (sender, lines) = mpsc::channel();
-    std::thread::spawn(move || {
-        let mut input = BufReader::new(File::from(read));
-        let mut bytes = Vec::new();
-        while input.read_until(b'\n', &mut bytes).is_ok_and(|n| n > 0) {
-            let line = String::from_utf8_lossy(&bytes).trim_end().to_owned();
-            if sender.send(line).is_err() {
-                return;
-            }
-            bytes.clear();
+fn supervise(command: Command, limit: Duration, mut say: impl FnMut(&str)) -> io::Result<End> {
+    let mut skipped = None;
+    let end = process::run(command, Some((limit, Time::OfGuest)), |line| {
+        match line.strip_prefix(SKIP_MARK) {
+            Some(why) => skipped = Some(why.to_owned()),
+            None => say(line),
         }
-    });
-
-    let begin = Instant::now();
-    let (mut status, mut late, mut over, mut skipped) = (None, None, false, None);
-    while !(over && status.is_some()) {
-        match lines.recv_timeout(Duration::from_millis(10)) {
-            Ok(line) => match line.strip_prefix(SKIP_MARK) {
-                Some(why) => skipped = Some(why.to_owned()),
-                None => say(&line),
-            },
-            Err(RecvTimeoutError::Disconnected) => {
-                over = true;
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-        }
-        if status.is_none() {
-            status = child.try_wait()?;
-            if status.is_some() {
-                // What it left behind holds the pipe, and perhaps the device.
-                kill(&child);
-            }
-        }
-        if late.is_none() && begin.elapsed() > limit {
-            late = Some(Instant::now());
-            kill(&child);
-        }
-        if late.is_some_and(|since| since.elapsed() > DEATH) {
-            return Ok(End::Failed(format!(
-                "TIMEOUT {} seconds, and cannot be killed",
-                limit.as_secs()
-            )));
-        }
-    }
-    Ok(match status {
-        _ if late.is_some() => End::Failed(format!("TIMEOUT {} seconds", limit.as_secs())),
-        Some(status) => verdict(status, skipped),
-        None => End::Failed("no exit status".to_owned()),
+    })?;
+    Ok(match (end.code(), skipped) {
+        (Some(0), _) => (Verdict::Pass, String::new()),
+        (Some(SKIPPED), Some(why)) => (Verdict::Skip, why),
+        _ => (Verdict::Fail, end.to_string()),
     })
-}
-
-fn verdict(status: ExitStatus, skipped: Option<String>) -> End {
-    match (status.code(), status.signal()) {
-        (Some(0), _) => End::Passed,
-        (Some(SKIPPED), _) if skipped.is_some() => End::Skipped(skipped.unwrap_or_default()),
-        (Some(code), _) => End::Failed(format!("exit status {code}")),
-        (None, signal) => End::Failed(format!("killed by signal {}", signal.unwrap_or_default())),
-    }
-}
-
-fn kill(child: &Child) {
-    if let Ok(id) = i32::try_from(child.id()) {
-        // It may be gone already.
-        let _ = killpg(Pid::from_raw(id), Signal::SIGKILL);
-    }
 }
 
 #[cfg(test)]
@@ -173,49 +99,29 @@ mod tests {
 
     #[test]
     fn the_ends_are_told_apart() {
-        assert_eq!(shell("exit 0", LONG).0, End::Passed);
+        assert_eq!(shell("exit 0", LONG).0, (Verdict::Pass, String::new()));
         assert_eq!(
             shell("echo left; echo right >&2; exit 101", LONG),
             (
-                End::Failed("exit status 101".into()),
+                (Verdict::Fail, "exit status 101".into()),
                 vec!["left".into(), "right".into()]
             )
         );
         assert_eq!(
-            shell("kill -SEGV $$", LONG).0,
-            End::Failed("killed by signal 11".into())
-        );
-        assert_eq!(
             shell("echo 'SKIP no vgem'; exit 4", LONG),
-            (End::Skipped("no vgem".into()), vec![])
+            ((Verdict::Skip, "no vgem".into()), vec![])
         );
     }
 
     #[test]
     fn a_skip_without_a_reason_is_a_failure() {
-        assert_eq!(shell("exit 4", LONG).0, End::Failed("exit status 4".into()));
+        assert_eq!(
+            shell("exit 4", LONG).0,
+            (Verdict::Fail, "exit status 4".into())
+        );
         assert_eq!(
             shell("echo 'SKIP a'; exit 1", LONG).0,
-            End::Failed("exit status 1".into())
+            (Verdict::Fail, "exit status 1".into())
         );
-    }
-
-    #[test]
-    fn a_hanging_test_is_killed_with_its_children() {
-        let begin = Instant::now();
-        let (end, lines) = shell(
-            "echo here; sleep 1000 & sleep 1000",
-            Duration::from_millis(200),
-        );
-        assert_eq!(end, End::Failed("TIMEOUT 0 seconds".into()));
-        assert_eq!(lines, ["here"]);
-        assert!(begin.elapsed() < DEATH);
-    }
-
-    #[test]
-    fn what_a_test_leaves_running_does_not_keep_the_result() {
-        let begin = Instant::now();
-        assert_eq!(shell("sleep 1000 & exit 0", LONG).0, End::Passed);
-        assert!(begin.elapsed() < LONG);
     }
 }

@@ -7,7 +7,7 @@
 //! process of its own ([`child`]). Names never change; those that start with `row_S_RR_` prove
 //! that row of `Documentation/gpu/skua/conformance.rst`, and that table names them.
 //!
-//! - [`suite`], [`child`], [`document`]: running and reporting;
+//! - [`suite`], [`child`]: running and reporting;
 //! - [`cases`]: tables of cases;
 //! - [`raw`], [`mapping`]: system calls, the only files with `unsafe` besides a line in [`client`];
 //! - [`function`], [`fdinfo`]: what sysfs, debugfs and procfs tell;
@@ -20,7 +20,6 @@
 pub mod cases;
 pub mod child;
 pub mod client;
-pub mod document;
 pub mod fdinfo;
 pub mod function;
 pub mod mapping;

@@ -7,12 +7,14 @@
 //! `kselftest/drivers/gpu/skua:PROGRAM.TEST`; `SKUA_PATIENCE` multiplies every time limit.
 
 use std::env;
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::child::{self, End};
-use crate::document::Document;
+use skua_guest::ktap::{Verdict, Writer};
+
+use crate::child;
 
 /// kselftest's exit status of a program that had nothing to run.
 const SKIP: u8 = 4;
@@ -69,25 +71,32 @@ pub fn main(tests: &[Test]) -> ExitCode {
                 .filter(|test| names.is_empty() || names.contains(&test.name))
                 .filter(|test| wants(env::var("SKUA_TEST_FILTER").ok().as_deref(), test.name))
                 .collect();
-            run(&wanted)
+            // With nobody to read the results there are none.
+            run(&wanted).unwrap_or(ExitCode::FAILURE)
         }
     }
 }
 
-fn run(tests: &[&Test]) -> ExitCode {
-    let mut document = Document::new(std::io::stdout(), tests.len());
+fn run(tests: &[&Test]) -> io::Result<ExitCode> {
+    let mut document = Writer::new(io::stdout(), Some(tests.len()))?;
     for test in tests {
-        let end = child::run(test.name, limit(test.seconds), |line| document.words(line));
-        document.result(
-            test.name,
-            &end.unwrap_or_else(|error| End::Failed(format!("cannot be run: {error}"))),
-        );
+        document.begin(test.name)?;
+        let mut told = Ok(());
+        let end = child::run(test.name, limit(test.seconds), |line| {
+            if told.is_ok() {
+                told = document.words(line);
+            }
+        });
+        let (verdict, why) =
+            end.unwrap_or_else(|error| (Verdict::Fail, format!("cannot be run: {error}")));
+        told?;
+        document.result(test.name, verdict, &why)?;
     }
-    match (tests.len(), document.failed()) {
+    Ok(match (tests.len(), document.failed()) {
         (0, _) => ExitCode::from(SKIP),
         (_, 0) => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
-    }
+    })
 }
 
 /// How many times longer than usual things may take here: a debug kernel is slow. At least 1.
