@@ -108,6 +108,30 @@ impl Access {
     }
 }
 
+/// Which kind of address a record has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Space {
+    /// There is no address: the access is [`Access::None`].
+    None = 0,
+    /// Virtual, in the address space that the record names.
+    Virtual = 1,
+    /// GPU-physical: commands in the ring and what they name, context descriptors.
+    GpuPhysical = 2,
+}
+
+impl Space {
+    /// The kind with this number.
+    pub const fn from_u32(value: u32) -> Option<Self> {
+        Some(match value {
+            0 => Self::None,
+            1 => Self::Virtual,
+            2 => Self::GpuPhysical,
+            _ => return None,
+        })
+    }
+}
+
 /// A fault record: 64 bytes, eight little-endian words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
@@ -123,12 +147,14 @@ pub struct Record {
     pub access: Access,
     /// More about the reason; 0 where the reason says nothing of it.
     pub detail: u32,
-    /// The address accessed: virtual for a process, GPU-physical for the ring; 0 if `access` is
-    /// none.
+    /// Kind of the address.
+    pub space: Space,
+    /// The address accessed, as `space` says; 0 if `access` is none.
     pub address: u64,
     /// Fence id of the packet that was running; 0 if none.
     pub fence: u64,
-    /// Address of the command: virtual in a buffer, offset in the ring otherwise.
+    /// Address of the command: offset in the ring where `asid` is 0 or `space` is GPU-physical,
+    /// virtual in a buffer otherwise.
     pub command: u64,
     /// Index of the instruction, or [`Record::NO_PC`].
     pub pc: u32,
@@ -149,7 +175,7 @@ impl Record {
             self.address,
             self.fence,
             self.command,
-            self.pc as u64,
+            self.pc as u64 | ((self.space as u64) << 32),
             number as u64,
         ]
     }
@@ -158,7 +184,7 @@ impl Record {
     pub fn from_words(words: [u64; 8]) -> Option<(Self, u32)> {
         // CAST: halves of words.
         let (lo, hi) = (|w: u64| w as u32, |w: u64| (w >> 32) as u32);
-        if words[1] & 0xffff_0000 != 0 || hi(words[6]) != 0 || hi(words[7]) != 0 {
+        if words[1] & 0xffff_0000 != 0 || hi(words[7]) != 0 {
             return None;
         }
         let record = Self {
@@ -169,6 +195,7 @@ impl Record {
             context_id: hi(words[1]),
             access: Access::from_u32(lo(words[2]))?,
             detail: hi(words[2]),
+            space: Space::from_u32(hi(words[6]))?,
             address: words[3],
             fence: words[4],
             command: words[5],

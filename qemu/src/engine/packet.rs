@@ -73,6 +73,7 @@ impl Worker {
         let ring_offset = self.current.command;
         self.current.asid = descriptor.asid;
         self.current.context_id = descriptor.context_id;
+        self.current.in_buffer = true;
         let space = Space::Process {
             asid: descriptor.asid,
             root: descriptor.root,
@@ -93,6 +94,7 @@ impl Worker {
             at += words as u32 * 4;
         }
         self.current.command = ring_offset;
+        self.current.in_buffer = false;
         Ok(())
     }
 

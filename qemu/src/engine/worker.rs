@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use skua_spec::address::{GpuPhys, PAGE_SIZE};
 use skua_spec::command::{Command, EngineKind, Opcode, MAX_WORDS};
-use skua_spec::fault::{Access, Reason, Record};
+use skua_spec::fault::{self, Access, Reason, Record};
 use skua_spec::regs::engine::{RING_MAX, RING_MIN};
 use skua_spec::status::{self, Counter, EngineState};
 
@@ -50,6 +50,8 @@ pub(crate) struct Current {
     pub(crate) context_id: u32,
     pub(crate) fence: u64,
     pub(crate) command: u64,
+    /// Whether the command stands in a buffer, so that its addresses are virtual.
+    pub(crate) in_buffer: bool,
 }
 
 /// An engine's thread.
@@ -377,6 +379,11 @@ impl Worker {
 
     /// Stops with a fault.
     fn fault(&mut self, fault: Fault) {
+        let space = match fault.access {
+            Access::None => fault::Space::None,
+            _ if self.current.in_buffer => fault::Space::Virtual,
+            _ => fault::Space::GpuPhysical,
+        };
         let record = Record {
             engine: self.engine.index,
             reason: fault.reason,
@@ -384,6 +391,7 @@ impl Worker {
             context_id: self.current.context_id,
             access: fault.access,
             detail: fault.detail,
+            space,
             address: fault.address,
             fence: self.current.fence,
             command: self.current.command,

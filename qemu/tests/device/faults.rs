@@ -5,7 +5,7 @@
 use skua_asm::assemble;
 use skua_gpu::vram;
 use skua_spec::command::{Command, Dispatch, FLAG_FENCE, FLAG_INTERRUPT, MAX_ARGUMENTS};
-use skua_spec::fault::{Access, Reason, Record};
+use skua_spec::fault::{Access, Reason, Record, Space};
 use skua_spec::mmu::{Entry, Target, ENTRIES};
 use skua_spec::regs;
 use skua_spec::status::{self, Counter, EngineState};
@@ -300,6 +300,7 @@ fn malformed_commands() {
             context_id: 0,
             access: Access::None,
             detail: 0,
+            space: Space::None,
             address: 0,
             fence: 0,
             command: 16,
@@ -347,6 +348,7 @@ fn bad_contexts() {
             context_id: 0,
             access: Access::Fetch,
             detail: 0,
+            space: Space::GpuPhysical,
             address,
             fence: 55,
             command: 8,
@@ -377,8 +379,13 @@ fn bad_contexts() {
     gpu.set_system64(crate::harness::SYSTEM_FREE + 8, 7 | (9 << 32));
     let fault = gpu.run_to_fault(0, &[exec(page, 57)]);
     assert_eq!(
-        (fault.reason, fault.access, fault.address),
-        (Reason::ReadOnly, Access::Write, page + 0x20)
+        (fault.reason, fault.access, fault.space, fault.address),
+        (
+            Reason::ReadOnly,
+            Access::Write,
+            Space::GpuPhysical,
+            page + 0x20
+        )
     );
     assert_eq!((fault.asid, fault.context_id, fault.command), (7, 9, 0));
     assert_eq!(gpu.engine64(0, status::engine::COMPLETED_FENCE), 0);
@@ -403,6 +410,7 @@ fn fetching_where_nothing_is() {
         context_id: CONTEXT_ID,
         access: Access::Fetch,
         detail: 3,
+        space: Space::Virtual,
         address: 0x7777_0008,
         fence: 3,
         command: 0x7777_0008,

@@ -4,15 +4,17 @@
 
 use skua_asm::assemble;
 use skua_gpu::vram;
-use skua_spec::address::GpuVa;
+use skua_spec::address::{BusAddr, GpuVa};
 use skua_spec::command::Command;
 use skua_spec::fault::{Reason, Record};
 use skua_spec::isa::{Form, Op};
-use skua_spec::mmu::index;
+use skua_spec::mmu::{index, Entry};
 use skua_spec::regs;
 use skua_spec::status;
 
-use crate::harness::{Gpu, BUFFER_VA, BUS, CONTEXT, DATA, DATA_VA, STATUS};
+use crate::harness::{
+    Gpu, ASID, BUFFER_VA, BUS, CONTEXT, CONTEXT_ID, DATA, DATA_VA, STATUS, SYSTEM_FREE,
+};
 
 /// The lines of a file, cut at the bars.
 fn lines(name: &str) -> Vec<Vec<String>> {
@@ -262,6 +264,25 @@ fn faults() {
     gpu.start(0, &[exec]);
     assert_eq!(record(&mut gpu), bytes(&vectors[2][0]));
     assert_eq!(gpu.read(regs::FAULT_GET), 1);
+
+    // A descriptor that can be read and not written.
+    let mut gpu = Gpu::new();
+    let context = gpu.set_gart(0, Entry::gart(BusAddr(BUS + SYSTEM_FREE), false, true));
+    gpu.set_system64(SYSTEM_FREE, Gpu::root().0);
+    gpu.set_system64(
+        SYSTEM_FREE + 8,
+        u64::from(ASID) | u64::from(CONTEXT_ID) << 32,
+    );
+    let exec = Command::Exec {
+        context,
+        base: 0,
+        start: 0,
+        end: 0,
+        fence: Some(0x39),
+        interrupt: false,
+    };
+    gpu.start(0, &[exec]);
+    assert_eq!(record(&mut gpu), bytes(&vectors[3][0]));
 }
 
 #[test]

@@ -18,7 +18,7 @@ use skua_gpu::vram::{self, Vram};
 use skua_spec::address::{BusAddr, GpuPhys, GpuVa};
 use skua_spec::command::Command;
 use skua_spec::context::Descriptor;
-use skua_spec::fault::{Access, Reason, Record};
+use skua_spec::fault::{Access, Reason, Record, Space};
 use skua_spec::mmu::{self, Entry, PageSize, Target};
 use skua_spec::regs;
 use skua_spec::status::{self, Counter, EngineState};
@@ -604,6 +604,11 @@ impl Gpu {
             context_id: CONTEXT_ID,
             access,
             detail: 0,
+            space: if access == Access::None {
+                Space::None
+            } else {
+                Space::Virtual
+            },
             address,
             fence: self.next_fence - 1,
             command: BUFFER_VA + u64::from(engine) * 0x4_0000,

@@ -5,7 +5,7 @@
 use skua_gpu::{gart, vram};
 use skua_spec::address::BusAddr;
 use skua_spec::command::Command;
-use skua_spec::fault::{Access, Reason, Record};
+use skua_spec::fault::{Access, Reason, Record, Space};
 use skua_spec::mmu::Entry;
 use skua_spec::regs::{self, engine, engine_reg};
 use skua_spec::status::{self, Counter, EngineState};
@@ -20,6 +20,7 @@ fn bad_ring(engine: u32, command: u64) -> Record {
         context_id: 0,
         access: Access::None,
         detail: 0,
+        space: Space::None,
         address: 0,
         fence: 0,
         command,

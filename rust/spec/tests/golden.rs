@@ -189,13 +189,14 @@ fn faults() {
         assert_eq!(r.to_words(number), words);
         let found = format!(
             "engine={} reason={:?} asid={:#x} context_id={:#x} access={:?} detail={:#x} \
-             address={:#x} fence={:#x} command={:#x} pc={:#x} number={number}",
+             space={:?} address={:#x} fence={:#x} command={:#x} pc={:#x} number={number}",
             r.engine,
             r.reason,
             r.asid,
             r.context_id,
             r.access,
             r.detail,
+            r.space,
             r.address,
             r.fence,
             r.command,

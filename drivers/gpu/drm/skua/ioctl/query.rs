@@ -21,7 +21,10 @@ use crate::{
     },
     spec::{
         command::EngineKind,
-        fault::Record, //
+        fault::{
+            Record,
+            Space, //
+        }, //
     },
     submit::{
         context::{
@@ -155,6 +158,7 @@ pub(crate) fn context_state(context: &Context, args: &mut drm_skua_context_state
         reason,
         access,
         detail,
+        space,
         address,
         command,
         pc,
@@ -164,8 +168,11 @@ pub(crate) fn context_state(context: &Context, args: &mut drm_skua_context_state
         args.reason = reason as u32;
         args.access = access as u32;
         args.detail = detail;
-        args.address = address;
-        args.command = command;
         args.pc = pc;
+        // Where things lie in the driver's own memory is nobody else's business.
+        if space != Space::GpuPhysical {
+            args.address = address;
+            args.command = command;
+        }
     }
 }
