@@ -6,7 +6,7 @@ use skua_gpu::vram;
 use skua_spec::command::Command;
 use skua_spec::context::Descriptor;
 use skua_spec::fault::Reason;
-use skua_spec::status::{self, Counter};
+use skua_spec::status::{self, Counter, EngineState};
 
 use crate::harness::{Gpu, BUFFER_VA, CONTEXT, DATA_VA};
 
@@ -115,6 +115,35 @@ fn the_time_of_contexts_adds_up() {
     assert_eq!(ticks(other), 10 * 66);
     assert_eq!(gpu.vram64(other + Descriptor::PACKETS), 10);
     assert_eq!(gpu.ticks(1), ticks(CONTEXT) + ticks(other));
+}
+
+/// The time that a cut packet used is in its descriptor when the reset is acknowledged.
+#[test]
+fn a_reset_charges_the_time_but_ends_no_packet() {
+    let mut gpu = Gpu::new();
+    let (exec, _) = gpu.exec(
+        1,
+        &[
+            Command::Fill {
+                pattern: 0,
+                address: DATA_VA,
+                bytes: 0x1000,
+            },
+            Command::Wait {
+                address: DATA_VA,
+                value: 1,
+            },
+        ],
+    );
+    gpu.start(1, &[exec]);
+    gpu.wait_state(1, EngineState::Waiting);
+    assert_eq!(gpu.vram64(CONTEXT + Descriptor::TICKS), 0);
+    gpu.reset_engine(1);
+    // EXEC, FILL, 64 pieces of it, WAIT.
+    assert_eq!(gpu.vram64(CONTEXT + Descriptor::TICKS), 67);
+    assert_eq!(gpu.vram64(CONTEXT + Descriptor::PACKETS), 0);
+    assert_eq!(gpu.counter(Counter::Packet), 0);
+    assert_eq!(gpu.engine64(1, status::engine::COMPLETED_FENCE), 0);
 }
 
 #[test]
