@@ -243,7 +243,8 @@ fn a_function_level_reset() {
             server.client.reset().unwrap();
         } else {
             let region = VFIO_PCI_CONFIG_REGION_INDEX;
-            server.client.region_write(region, 0x54, &[1]).unwrap();
+            let flr = [0x10, 0xa8];
+            server.client.region_write(region, 0x68, &flr).unwrap();
         }
         let since = Instant::now();
         while server.read(regs::DEVICE_STATUS) != regs::DEVICE_STATUS_READY {

@@ -6,8 +6,9 @@
 
 use skua_spec::pci;
 
-/// Bytes of the configuration space.
-pub(crate) const SIZE: usize = 256;
+/// Bytes of the configuration space: PCI Express gives a function 4 KiB. No extended capabilities
+/// are in it yet.
+pub(crate) const SIZE: usize = 4096;
 
 const COMMAND: usize = 0x04;
 const COMMAND_MASTER: u8 = 1 << 2;
@@ -18,20 +19,42 @@ const BAR2: usize = 0x18;
 /// A BAR of 64 bits, prefetchable.
 const BAR_64_PREFETCHABLE: u32 = 0xc;
 const CAPABILITIES: usize = 0x34;
-const MSIX: usize = 0x40;
+/// Power management, version 1.2 of its specification: D0 and D3hot.
+const POWER: usize = 0x40;
+const POWER_ID: u8 = 0x01;
+const POWER_VERSION: u16 = 0x3;
+const POWER_CONTROL: usize = POWER + 4;
+const POWER_CONTROL_STATE: u8 = 0x3;
+/// Coming back from D3hot is no reset.
+const POWER_CONTROL_NO_SOFT_RESET: u8 = 1 << 3;
+const MSIX: usize = 0x50;
 const MSIX_ID: u8 = 0x11;
-/// Advanced features: the function level reset of a conventional device.
-const ADVANCED: usize = 0x50;
-const ADVANCED_ID: u8 = 0x13;
-/// Transactions pending and function level reset.
-const ADVANCED_CAPS: u8 = 0x3;
-const ADVANCED_CONTROL: usize = ADVANCED + 4;
-const ADVANCED_CONTROL_FLR: u8 = 1 << 0;
+/// PCI Express, version 2 of the capability.
+const EXPRESS: usize = 0x60;
+const EXPRESS_ID: u8 = 0x10;
+const EXPRESS_ENDPOINT_V2: u16 = 0x0002;
+/// Role-based error reporting, which is not optional, and function level reset.
+const EXPRESS_DEVICE_CAPS: u32 = 1 << 15 | 1 << 28;
+const EXPRESS_DEVICE_CONTROL: usize = EXPRESS + 0x08;
+/// Relaxed ordering and no snoop allowed, reads of 512 bytes.
+const EXPRESS_DEVICE_CONTROL_RESET: u16 = 0x2810;
+/// Error reporting, relaxed ordering, no snoop, size of reads.
+const EXPRESS_DEVICE_CONTROL_WRITABLE: u16 = 0x781f;
+/// In the upper byte of the device control.
+const EXPRESS_DEVICE_CONTROL_FLR: u8 = 1 << 7;
+/// One lane of 2.5 GT/s, no power management of the link.
+const EXPRESS_LINK_CAPS: u32 = 1 << 22 | 1 << 4 | 1;
+const EXPRESS_LINK_STATUS: u16 = 1 << 4 | 1;
+/// Completion time-outs can be disabled.
+const EXPRESS_DEVICE_CAPS_2: u32 = 1 << 4;
+const EXPRESS_DEVICE_CONTROL_2_WRITABLE: u16 = 1 << 4;
+const EXPRESS_LINK_CAPS_2: u32 = 1 << 1;
+const EXPRESS_LINK_CONTROL_2: u16 = 1;
 
 /// What a write asks the device for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Effect {
-    /// Whether the device may access the bus now.
+    /// Whether the device may access the bus now: bus master, and not asleep.
     pub(crate) master: bool,
     /// A function level reset.
     pub(crate) reset: bool,
@@ -64,14 +87,28 @@ impl ConfigSpace {
         put(0x2c, &pci::VENDOR.to_le_bytes());
         put(0x2e, &pci::DEVICE.to_le_bytes());
         // CAST: constants below 256.
-        put(CAPABILITIES, &[MSIX as u8]);
+        put(CAPABILITIES, &[POWER as u8]);
+        put(POWER, &[POWER_ID, MSIX as u8]);
+        put(POWER + 2, &POWER_VERSION.to_le_bytes());
+        put(POWER_CONTROL, &[POWER_CONTROL_NO_SOFT_RESET]);
         // CAST: at most 2047.
         let size = (vectors - 1) as u16;
-        put(MSIX, &[MSIX_ID, ADVANCED as u8]);
+        put(MSIX, &[MSIX_ID, EXPRESS as u8]);
         put(MSIX + 2, &size.to_le_bytes());
         put(MSIX + 4, &(pci::MSIX_TABLE | pci::BAR_REGS).to_le_bytes());
         put(MSIX + 8, &(pci::MSIX_PBA | pci::BAR_REGS).to_le_bytes());
-        put(ADVANCED, &[ADVANCED_ID, 0, 6, ADVANCED_CAPS]);
+        put(EXPRESS, &[EXPRESS_ID, 0]);
+        put(EXPRESS + 0x02, &EXPRESS_ENDPOINT_V2.to_le_bytes());
+        put(EXPRESS + 0x04, &EXPRESS_DEVICE_CAPS.to_le_bytes());
+        put(
+            EXPRESS_DEVICE_CONTROL,
+            &EXPRESS_DEVICE_CONTROL_RESET.to_le_bytes(),
+        );
+        put(EXPRESS + 0x0c, &EXPRESS_LINK_CAPS.to_le_bytes());
+        put(EXPRESS + 0x12, &EXPRESS_LINK_STATUS.to_le_bytes());
+        put(EXPRESS + 0x24, &EXPRESS_DEVICE_CAPS_2.to_le_bytes());
+        put(EXPRESS + 0x2c, &EXPRESS_LINK_CAPS_2.to_le_bytes());
+        put(EXPRESS + 0x30, &EXPRESS_LINK_CONTROL_2.to_le_bytes());
 
         let mut allow =
             |at: usize, mask: &[u8]| writable[at..at + mask.len()].copy_from_slice(mask);
@@ -85,6 +122,15 @@ impl ConfigSpace {
         allow(0x3c, &[0xff]);
         // Function mask and enable.
         allow(MSIX + 3, &[0xc0]);
+        allow(POWER_CONTROL, &[POWER_CONTROL_STATE]);
+        allow(
+            EXPRESS_DEVICE_CONTROL,
+            &EXPRESS_DEVICE_CONTROL_WRITABLE.to_le_bytes(),
+        );
+        allow(
+            EXPRESS + 0x28,
+            &EXPRESS_DEVICE_CONTROL_2_WRITABLE.to_le_bytes(),
+        );
         Self {
             bytes,
             writable,
@@ -112,16 +158,25 @@ impl ConfigSpace {
         let mut reset = false;
         for (at, value) in (start..SIZE).zip(data) {
             let mask = self.writable[at];
+            // D1 and D2 are not there: asked for, the state stays.
+            if at == POWER_CONTROL && !matches!(value & POWER_CONTROL_STATE, 0 | 3) {
+                continue;
+            }
             self.bytes[at] = (self.bytes[at] & !mask) | (value & mask);
-            reset |= at == ADVANCED_CONTROL && value & ADVANCED_CONTROL_FLR != 0;
+            reset |= at == EXPRESS_DEVICE_CONTROL + 1 && value & EXPRESS_DEVICE_CONTROL_FLR != 0;
         }
         if reset {
             self.reset();
         }
         Effect {
-            master: self.bytes[COMMAND] & COMMAND_MASTER != 0,
+            master: self.bytes[COMMAND] & COMMAND_MASTER != 0 && self.is_awake(),
             reset,
         }
+    }
+
+    /// Whether the function is in D0. In D3hot it answers to its configuration space only.
+    pub(crate) fn is_awake(&self) -> bool {
+        self.bytes[POWER_CONTROL] & POWER_CONTROL_STATE == 0
     }
 }
 
@@ -140,10 +195,50 @@ mod tests {
         let space = ConfigSpace::new(3, 64 << 20);
         assert_eq!(word(&space, 0), 0x10f5_1af4);
         assert_eq!(word(&space, 8), 0x0380_0001);
-        assert_eq!(word(&space, 0x40), 0x0002_5011);
-        assert_eq!(word(&space, 0x44), 0x8000);
-        assert_eq!(word(&space, 0x48), 0x9000);
-        assert_eq!(word(&space, 0x50), 0x0306_0013);
+    }
+
+    /// The list as tools walk it: identifiers in order, none overlapping the next.
+    #[test]
+    fn capabilities() {
+        let space = ConfigSpace::new(3, 64 << 20);
+        assert_ne!(word(&space, 4) & 1 << 20, 0, "there is a list");
+        let sizes = [(0x01, 8), (0x11, 12), (0x10, 0x3c)];
+        let mut at = u64::from(word(&space, 0x34) & 0xff);
+        let mut free = 0x40;
+        for (id, size) in sizes {
+            assert!(at >= free && at % 4 == 0, "capability {id:#x} is at {at:#x}");
+            let header = word(&space, at);
+            assert_eq!(header & 0xff, id);
+            (at, free) = (u64::from(header >> 8 & 0xff), at + size);
+        }
+        assert_eq!(at, 0);
+        // Power management: version 3, D3hot keeps the state.
+        assert_eq!(word(&space, 0x40) >> 16, 0x0003);
+        assert_eq!(word(&space, 0x44), 0x8);
+        assert_eq!(word(&space, 0x50) >> 16, 2);
+        assert_eq!(word(&space, 0x54), 0x8000);
+        assert_eq!(word(&space, 0x58), 0x9000);
+        // An endpoint with function level reset, on a link that works.
+        assert_eq!(word(&space, 0x60) >> 16, 0x0002);
+        assert_eq!(word(&space, 0x64), 0x1000_8000);
+        assert_eq!(word(&space, 0x68), 0x2810);
+        assert_eq!(word(&space, 0x6c) & 0x3ff, word(&space, 0x70) >> 16 & 0x3ff);
+        // No extended capability.
+        assert_eq!(word(&space, 0x100), 0);
+    }
+
+    #[test]
+    fn a_function_asleep_is_no_bus_master() {
+        let mut space = ConfigSpace::new(3, 64 << 20);
+        assert!(space.write(4, &[6]).master);
+        assert!(!space.write(0x44, &[3]).master);
+        assert!(!space.is_awake());
+        // There is no D1.
+        space.write(0x44, &[1]);
+        assert_eq!(word(&space, 0x44), 0xb);
+        let effect = space.write(0x44, &[0]);
+        assert!(effect.master && !effect.reset, "the state was kept");
+        assert_eq!(word(&space, 0x44), 0x8);
     }
 
     #[test]
@@ -163,19 +258,21 @@ mod tests {
         let effect = space.write(4, &[0xff, 0xff]);
         assert_eq!((effect.master, effect.reset), (true, false));
         assert_eq!(word(&space, 4) & 0xffff, 0x0406);
-        let effect = space.write(0x54, &[1]);
+        space.write(0x68, &[0x1f, 0x08]);
+        assert_eq!(word(&space, 0x68), 0x081f);
+        let effect = space.write(0x68, &[0x10, 0xa8]);
         assert_eq!((effect.master, effect.reset), (false, true));
         assert_eq!(word(&space, 4) & 0xffff, 0);
-        assert_eq!(word(&space, 0x54), 0);
+        assert_eq!(word(&space, 0x68), 0x2810);
     }
 
     #[test]
     fn beyond_the_end() {
         let mut space = ConfigSpace::new(3, 64 << 20);
-        space.write(254, &[1, 2, 3, 4]);
+        space.write(4094, &[1, 2, 3, 4]);
         space.write(u64::MAX, &[1, 2]);
         let mut bytes = [9; 4];
-        space.read(254, &mut bytes);
+        space.read(4094, &mut bytes);
         assert_eq!(bytes, [0; 4]);
     }
 }

@@ -119,6 +119,7 @@ struct Backend {
 impl ServerBackend for Backend {
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
         match region {
+            BAR_REGS | BAR_VRAM if !self.config.is_awake() => data.fill(0xff),
             BAR_REGS => self.device.read(offset, data),
             BAR_VRAM => {
                 data.fill(0xff);
@@ -134,6 +135,7 @@ impl ServerBackend for Backend {
 
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> io::Result<()> {
         match region {
+            BAR_REGS | BAR_VRAM if !self.config.is_awake() => {}
             BAR_REGS => self.device.write(offset, data),
             BAR_VRAM => {
                 if let Some(slice) = self.device.vram().slice(offset, data.len() as u64) {
