@@ -49,6 +49,18 @@ pub enum MapError {
     Overlap,
 }
 
+impl std::fmt::Display for MapError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Misaligned => "it is not made of whole pages",
+            Self::OutOfRange => "it is out of range",
+            Self::Overlap => "part of it is mapped",
+        })
+    }
+}
+
+impl std::error::Error for MapError {}
+
 #[derive(Debug, Default)]
 struct Table {
     mappings: BTreeMap<u64, Mapping>,

@@ -261,6 +261,80 @@ fn a_function_level_reset() {
     server.end();
 }
 
+/// What cannot be mapped is a bus error when it is used, and not the end of the connection.
+#[test]
+fn ranges_that_cannot_be_mapped() {
+    let mut server = start("unmappable");
+    let fd = server.file.as_raw_fd();
+    server.client.dma_map(0, BUS, SYSTEM as u64, fd).unwrap();
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("read-only-{}", std::process::id()));
+    std::fs::write(&path, vec![7; 0x2000]).unwrap();
+    let file = File::open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let short = File::from(memfd_create("short", MemfdFlags::CLOEXEC).unwrap());
+    short.set_len(0x1000).unwrap();
+    let place = BUS + 0x1_0000_0000;
+    // Longer than its file; to be written, but open for reading only; over what is there.
+    for (address, size, fd) in [
+        (place, 0x2000, short.as_raw_fd()),
+        (place, 0x2000, file.as_raw_fd()),
+        (BUS, 0x1000, fd),
+    ] {
+        server.client.dma_map(0, address, size, fd).unwrap();
+    }
+    server.set_up();
+    assert_eq!(server.read(regs::ID), regs::ID_VALUE);
+    let entry = skua_spec::mmu::Entry::gart(skua_spec::address::BusAddr(place), true, true);
+    server.system.get_ref::<u64>(0x1000).unwrap().store(entry.0);
+    server.write(regs::GART_TABLE_LO, BUS as u32 + 0x1000);
+    server.write(regs::GART_PAGES, 1);
+    let gart = u64::from(server.read(regs::GART_BASE_HI)) << 32;
+    server.run(Command::Signal {
+        address: gart,
+        value: 1,
+    });
+    server.wait("the fault", |s| s.status64(status::FAULT_PUT) as u32 == 1);
+    let reason = server.status64(status::FAULTS) >> 32;
+    assert_eq!(reason, skua_spec::fault::Reason::BusError as u64);
+    server.end();
+}
+
+/// A debugger, or a host under load, may stop the server for long: nobody on its side gives up.
+#[test]
+fn a_stopped_server_goes_on() {
+    use rustix::process::{kill_process, Pid, Signal};
+    let mut server = start("stopped");
+    let fd = server.file.as_raw_fd();
+    server.client.dma_map(0, BUS, SYSTEM as u64, fd).unwrap();
+    server.set_up();
+    let flag = 0x2000;
+    let gart = u64::from(server.read(regs::GART_BASE_HI)) << 32;
+    let entry = skua_spec::mmu::Entry::gart(
+        skua_spec::address::BusAddr(BUS + 0x2000),
+        true,
+        true,
+    );
+    server.system.get_ref::<u64>(0x1000).unwrap().store(entry.0);
+    server.write(regs::GART_TABLE_LO, BUS as u32 + 0x1000);
+    server.write(regs::GART_PAGES, 1);
+    // Longer than QEMU's own patience is by default, and in the middle of a command.
+    server.run(Command::Wait {
+        address: gart,
+        value: 1,
+    });
+    let state = status::ENGINE_SIZE + status::engine::HEAD;
+    server.wait("WAIT", |s| s.status64(state) >> 32 == 3);
+    let pid = Pid::from_child(&server.child);
+    kill_process(pid, Signal::STOP).unwrap();
+    std::thread::sleep(Duration::from_secs(7));
+    server.system.get_ref::<u64>(flag).unwrap().store(1);
+    kill_process(pid, Signal::CONT).unwrap();
+    server.wait("the end of WAIT", |s| s.status64(state) == 1 << 32 | 24);
+    assert_eq!(server.read(regs::ID), regs::ID_VALUE);
+    server.end();
+}
+
 #[test]
 fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     let socket =

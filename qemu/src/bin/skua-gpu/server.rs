@@ -116,6 +116,32 @@ struct Backend {
     vectors: Arc<Vectors>,
 }
 
+impl Backend {
+    /// Makes a range of a file known to the device.
+    fn map(
+        &mut self,
+        flags: DmaMapFlags,
+        offset: u64,
+        address: u64,
+        size: u64,
+        file: File,
+    ) -> Result<()> {
+        let (readable, writable) = (
+            flags.contains(DmaMapFlags::READ),
+            flags.contains(DmaMapFlags::WRITE),
+        );
+        let end = offset.checked_add(size).context("its end wraps")?;
+        let backing = Backing {
+            region: self.memory.region(file, end, writable)?,
+            offset,
+            readable,
+            writable,
+        };
+        self.device.dma_map(address, size, backing)?;
+        Ok(())
+    }
+}
+
 impl ServerBackend for Backend {
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
         match region {
@@ -168,19 +194,10 @@ impl ServerBackend for Backend {
             tracing::debug!(address, size, "no descriptor");
             return Ok(());
         };
-        let end = offset
-            .checked_add(size)
-            .ok_or(io::ErrorKind::InvalidInput)?;
-        let backing = Backing {
-            region: self.memory.region(file, end)?,
-            offset,
-            readable: flags.contains(DmaMapFlags::READ),
-            writable: flags.contains(DmaMapFlags::WRITE),
-        };
         tracing::debug!(address, size, offset, ?flags, "map");
         // An error would end QEMU. What is not mapped is a bus error when it is used.
-        if let Err(error) = self.device.dma_map(address, size, backing) {
-            tracing::warn!(address, size, ?error, "a range was not mapped");
+        if let Err(error) = self.map(flags, offset, address, size, file) {
+            tracing::warn!(address, size, %error, "a range was not mapped");
         }
         Ok(())
     }
