@@ -206,7 +206,10 @@ mod tests {
         let mut at = u64::from(word(&space, 0x34) & 0xff);
         let mut free = 0x40;
         for (id, size) in sizes {
-            assert!(at >= free && at % 4 == 0, "capability {id:#x} is at {at:#x}");
+            assert!(
+                at >= free && at % 4 == 0,
+                "capability {id:#x} is at {at:#x}"
+            );
             let header = word(&space, at);
             assert_eq!(header & 0xff, id);
             (at, free) = (u64::from(header >> 8 & 0xff), at + size);
