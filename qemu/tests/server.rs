@@ -310,11 +310,7 @@ fn a_stopped_server_goes_on() {
     server.set_up();
     let flag = 0x2000;
     let gart = u64::from(server.read(regs::GART_BASE_HI)) << 32;
-    let entry = skua_spec::mmu::Entry::gart(
-        skua_spec::address::BusAddr(BUS + 0x2000),
-        true,
-        true,
-    );
+    let entry = skua_spec::mmu::Entry::gart(skua_spec::address::BusAddr(BUS + 0x2000), true, true);
     server.system.get_ref::<u64>(0x1000).unwrap().store(entry.0);
     server.write(regs::GART_TABLE_LO, BUS as u32 + 0x1000);
     server.write(regs::GART_PAGES, 1);
