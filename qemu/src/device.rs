@@ -20,9 +20,10 @@ use crate::engine::worker::Worker;
 use crate::engine::{Engine, Ring};
 use crate::gart::{self, Gart};
 use crate::interrupt::Interrupts;
+use crate::lie::{Lie, Lies};
 use crate::options::Options;
 use crate::registers::{EngineRegister, File, Register};
-use crate::status::{FaultRing, StatusPage};
+use crate::status::{FaultRing, Page, StatusPage};
 use crate::vram::{self, Vram};
 
 /// Nominal ticks in a second ([`regs::TICK_HZ`]).
@@ -36,6 +37,7 @@ pub(crate) struct Hub {
     pub(crate) status: StatusPage,
     pub(crate) counters: Counters,
     pub(crate) interrupts: Arc<dyn Interrupts>,
+    lies: Arc<Lies>,
     faults: FaultRing,
     engines: Vec<Arc<Engine>>,
     /// Engines that have still to do their part of an adapter reset.
@@ -46,8 +48,15 @@ pub(crate) struct Hub {
 impl Hub {
     /// Writes a fault record and raises the fault vector.
     pub(crate) fn report_fault(&self, record: Record) {
+        self.lies.note_fault(record);
+        self.report_words(1, |number| record.to_words(number));
+    }
+
+    /// Writes the words of a fault record, after which `count` more are said to be there, and
+    /// raises the fault vector.
+    pub(crate) fn report_words(&self, count: u32, words: impl Fn(u32) -> [u64; 8]) {
         self.faults
-            .push(&self.status, &self.bus, &self.counters, record);
+            .push(&self.status, &self.bus, &self.counters, count, words);
         self.counters.add(Counter::FaultInterrupt, 1);
         self.interrupts.raise(fault_vector(self.engine_count()));
     }
@@ -68,7 +77,26 @@ impl Hub {
         }
     }
 
-    fn engine_count(&self) -> u32 {
+    /// Calls `f` with engine `index`, if there is one.
+    pub(crate) fn with_engine(&self, index: u32, f: impl FnOnce(&Engine)) {
+        if let Some(engine) = self.engines.get(index as usize) {
+            f(engine);
+        }
+    }
+
+    /// Has all engines write their blocks of the status page.
+    pub(crate) fn publish_engines(&self) {
+        for engine in &self.engines {
+            engine.publish();
+        }
+    }
+
+    /// Runs `f` on the status page, if it is enabled.
+    pub(crate) fn with_page(&self, f: impl FnOnce(Page<'_>)) {
+        self.status.with(&self.bus, &self.counters, f);
+    }
+
+    pub(crate) fn engine_count(&self) -> u32 {
         // CAST: at most MAX_ENGINES.
         self.engines.len() as u32
     }
@@ -81,6 +109,8 @@ pub struct Device {
     hub: Arc<Hub>,
     file: Mutex<File>,
     threads: Vec<JoinHandle<()>>,
+    /// Acts for lies, once there was one.
+    liar: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Device {
@@ -101,13 +131,16 @@ impl Device {
             .zip(&options.engines)
             .map(|(index, kind)| Arc::new(Engine::new(index, *kind)))
             .collect();
+        let lies = Arc::new(Lies::new(interrupts));
+        let interrupts: Arc<dyn Interrupts> = Arc::<Lies>::clone(&lies);
         let hub = Arc::new(Hub {
             vram,
             bus: Bus::default(),
             gart: Gart::default(),
-            status: StatusPage::default(),
+            status: StatusPage::new(Arc::clone(&lies)),
             counters: Counters::default(),
             interrupts,
+            lies,
             faults: FaultRing::default(),
             engines,
             resetting: AtomicU32::new(0),
@@ -116,6 +149,7 @@ impl Device {
         let mut device = Self {
             file: Mutex::new(File::new(hub.engines.len())),
             threads: Vec::new(),
+            liar: Mutex::default(),
             hub,
         };
         for engine in &device.hub.engines {
@@ -148,6 +182,22 @@ impl Device {
         self.hub.bus.set_master(master);
     }
 
+    /// Tells these lies from now on, and no others: none, to be honest.
+    ///
+    /// # Errors
+    ///
+    /// The host has no thread left.
+    pub fn lie(&self, lies: &[Lie]) -> io::Result<()> {
+        let mut liar = self.liar.lock().unwrap_or_else(PoisonError::into_inner);
+        if liar.is_none() {
+            let hub = Arc::clone(&self.hub);
+            let thread = std::thread::Builder::new().name("liar".to_owned());
+            *liar = Some(thread.spawn(move || hub.lies.run(&hub))?);
+        }
+        self.hub.lies.tell(lies);
+        Ok(())
+    }
+
     /// Makes system memory known at `address`.
     ///
     /// # Errors
@@ -173,7 +223,10 @@ impl Device {
         match self.decode(offset, data.len()) {
             Some(register) => {
                 self.hub.counters.add(Counter::RegisterRead, 1);
-                data.copy_from_slice(&self.read_register(register).to_le_bytes());
+                let value = self.read_register(register);
+                // CAST: below the size of the BAR.
+                let value = self.hub.lies.register(offset as u32, value);
+                data.copy_from_slice(&value.to_le_bytes());
             }
             None => self.bad_access(offset, data.len(), "read"),
         }
@@ -209,14 +262,22 @@ impl Device {
             return;
         }
         self.hub.counters.add(Counter::DeviceReset, 1);
-        self.hub.status.set(None);
+        self.switch_status_off();
         self.hub.gart.latch(gart::Table::default());
         *file = File::new(self.hub.engines.len());
         self.hub
             .resetting
             .store(self.hub.engine_count(), Ordering::Release);
         for engine in &self.hub.engines {
-            engine.reset_adapter();
+            if !self.hub.lies.withholds_adapter_reset(engine.index) {
+                engine.reset_adapter();
+            }
+        }
+    }
+
+    fn switch_status_off(&self) {
+        if !self.hub.lies.withholds_switch_off() {
+            self.hub.status.set(None);
         }
     }
 
@@ -342,15 +403,14 @@ impl Device {
         }
         file.status_enabled = enable;
         if !enable {
-            self.hub.status.set(None);
+            self.switch_status_off();
             return;
         }
         let hub = &self.hub;
+        hub.lies.note_page();
         hub.status.set(Some(file.status.value() & !(PAGE_SIZE - 1)));
         hub.faults.publish(&hub.status, &hub.bus, &hub.counters);
-        for engine in &hub.engines {
-            engine.publish();
-        }
+        hub.publish_engines();
     }
 
     fn take_snapshot(&self, file: &mut File) {
@@ -379,13 +439,17 @@ impl Device {
             }
             EngineRegister::Ctrl if value & regs::engine::CTRL_RESET != 0 => {
                 self.hub.counters.add(Counter::EngineReset, 1);
-                engine.reset();
+                if !self.hub.lies.withholds_engine_reset(engine.index) {
+                    engine.reset();
+                }
             }
             EngineRegister::Ctrl if value & regs::engine::CTRL_ENABLE != 0 => {
-                engine.enable(Ring {
+                let ring = Ring {
                     base: file.ring_base.value(),
                     size: file.ring_size,
-                });
+                };
+                self.hub.lies.note_ring(index, ring);
+                engine.enable(ring);
             }
             EngineRegister::Ctrl
             | EngineRegister::Info
@@ -405,6 +469,11 @@ impl Drop for Device {
             if thread.join().is_err() {
                 tracing::error!("an engine's thread has panicked");
             }
+        }
+        self.hub.lies.shut_down();
+        let liar = self.liar.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if liar.take().is_some_and(|liar| liar.join().is_err()) {
+            tracing::error!("the liar's thread has panicked");
         }
     }
 }

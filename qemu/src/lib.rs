@@ -35,6 +35,7 @@ pub mod engine;
 pub mod fault;
 pub mod gart;
 pub mod interrupt;
+pub mod lie;
 pub mod memory;
 pub mod mmu;
 pub mod options;

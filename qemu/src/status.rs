@@ -8,7 +8,7 @@
 //! the registers.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use skua_spec::fault::Record;
 use skua_spec::status::{Counter, FAULTS, FAULTS_DROPPED, FAULT_PUT, FAULT_RECORDS, SIZE};
@@ -16,34 +16,62 @@ use vm_memory::{VolatileMemory, VolatileSlice};
 
 use crate::bus::Bus;
 use crate::counters::Counters;
+use crate::lie::Lies;
 
 /// The status page: where it is, if the driver has enabled it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct StatusPage {
     address: RwLock<Option<u64>>,
+    lies: Arc<Lies>,
 }
 
 /// The page's memory, for a few writes.
 #[derive(Debug)]
-pub struct Page<'a>(VolatileSlice<'a>);
+pub struct Page<'a> {
+    slice: VolatileSlice<'a>,
+    lies: &'a Lies,
+}
 
 impl Page<'_> {
     /// Writes four bytes at `offset`, a multiple of 4.
     pub fn write_u32(&self, offset: u64, value: u32) {
-        if let Ok(slot) = self.0.get_atomic_ref::<AtomicU32>(offset as usize) {
-            slot.store(value.to_le(), Ordering::Release);
+        if let Some(value) = self.lies.field(offset, value.into()) {
+            // CAST: a lie about four bytes has as many.
+            self.tell_u32(offset, value as u32);
         }
     }
 
     /// Writes eight bytes at `offset`, a multiple of 8.
     pub fn write_u64(&self, offset: u64, value: u64) {
-        if let Ok(slot) = self.0.get_atomic_ref::<AtomicU64>(offset as usize) {
+        if let Some(value) = self.lies.field(offset, value) {
+            self.tell_u64(offset, value);
+        }
+    }
+
+    /// As [`Self::write_u32`], whatever is lied about.
+    pub(crate) fn tell_u32(&self, offset: u64, value: u32) {
+        if let Ok(slot) = self.slice.get_atomic_ref::<AtomicU32>(offset as usize) {
+            slot.store(value.to_le(), Ordering::Release);
+        }
+    }
+
+    /// As [`Self::write_u64`], whatever is lied about.
+    pub(crate) fn tell_u64(&self, offset: u64, value: u64) {
+        if let Ok(slot) = self.slice.get_atomic_ref::<AtomicU64>(offset as usize) {
             slot.store(value.to_le(), Ordering::Release);
         }
     }
 }
 
 impl StatusPage {
+    /// A page that is disabled, in which `lies` are told.
+    pub fn new(lies: Arc<Lies>) -> Self {
+        Self {
+            address: RwLock::default(),
+            lies,
+        }
+    }
+
     /// Enables the page at a bus address, a multiple of 4096, or disables it. When it returns,
     /// nothing is written to the old page any more.
     pub fn set(&self, address: Option<u64>) {
@@ -70,7 +98,8 @@ impl StatusPage {
             tracing::debug!(address, "nothing answers at the status page");
             return None;
         };
-        Some(f(Page(slice)))
+        let lies = &self.lies;
+        Some(f(Page { slice, lies }))
     }
 }
 
@@ -98,8 +127,16 @@ impl FaultRing {
         *self.lock() = Ring::default();
     }
 
-    /// Writes a record, or counts it as dropped where there is no room or no page.
-    pub fn push(&self, status: &StatusPage, bus: &Bus, counters: &Counters, record: Record) {
+    /// Writes the record with the `words` of its number, after which `count` more are said to be
+    /// there: one, if that is true. Counts it as dropped where there is no room or no page.
+    pub(crate) fn push(
+        &self,
+        status: &StatusPage,
+        bus: &Bus,
+        counters: &Counters,
+        count: u32,
+        words: impl Fn(u32) -> [u64; 8],
+    ) {
         let mut ring = self.lock();
         let number = ring.put;
         // A `get` beyond `put` is the driver's mistake and means a full ring.
@@ -108,14 +145,14 @@ impl FaultRing {
             && status
                 .with(bus, counters, |page| {
                     let start = FAULTS + u64::from(number % FAULT_RECORDS) * Record::SIZE;
-                    for (i, word) in (0..).zip(record.to_words(number)) {
+                    for (i, word) in (0..).zip(words(number)) {
                         page.write_u64(start + i * 8, word);
                     }
-                    page.write_u32(FAULT_PUT, number.wrapping_add(1));
+                    page.write_u32(FAULT_PUT, number.wrapping_add(count));
                 })
                 .is_some();
         if written {
-            ring.put = number.wrapping_add(1);
+            ring.put = number.wrapping_add(count);
         } else {
             ring.dropped = ring.dropped.wrapping_add(1);
             let dropped = ring.dropped;

@@ -8,7 +8,9 @@
 mod arithmetic;
 mod faults;
 mod golden;
+mod handshakes;
 mod harness;
+mod lies;
 mod packets;
 mod programs;
 mod random;

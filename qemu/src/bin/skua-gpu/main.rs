@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod config_space;
+mod control;
 mod guest_memory;
 mod server;
 mod vectors;
@@ -22,6 +23,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use skua_gpu::lie::Lie;
 use skua_gpu::options::{VRAM_ALIGN, VRAM_MAX};
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
@@ -31,7 +33,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// The Skua GPU as a vfio-user server.
 #[derive(Parser)]
 #[command(name = "skua-gpu", version)]
-struct Cli {
+pub(crate) struct Cli {
     /// Unix socket to listen on.
     #[arg(long)]
     socket: PathBuf,
@@ -44,6 +46,12 @@ struct Cli {
     /// Log every command that is executed.
     #[arg(long)]
     trace: bool,
+    /// Tell a lie, to test a driver: Documentation/gpu/skua/lies.rst. May be given again.
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    lie: Vec<Lie>,
+    /// Unix socket on which other lies can be asked for.
+    #[arg(long)]
+    control: Option<PathBuf>,
 }
 
 /// Parses a size of VRAM.
@@ -82,8 +90,7 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<()> {
-    server::serve(&cli.socket, cli.vram_size)
-        .with_context(|| format!("socket {}", cli.socket.display()))
+    server::serve(cli).with_context(|| format!("socket {}", cli.socket.display()))
 }
 
 #[cfg(test)]

@@ -28,11 +28,14 @@ use vfio_user::{
 };
 
 use crate::config_space::{self, ConfigSpace};
+use crate::control;
 use crate::guest_memory::GuestMemory;
 use crate::vectors::Vectors;
+use crate::Cli;
 
-/// Serves one connection on `socket` with a device of `vram_size` bytes of VRAM.
-pub(crate) fn serve(socket: &Path, vram_size: u64) -> Result<()> {
+/// Serves one connection with a device of these options.
+pub(crate) fn serve(cli: &Cli) -> Result<()> {
+    let (socket, vram_size) = (cli.socket.as_path(), cli.vram_size);
     remove_stale(socket)?;
     let options = Options::default();
     let file = File::from(memfd_create("skua-vram", MemfdFlags::CLOEXEC).context("VRAM")?);
@@ -42,7 +45,13 @@ pub(crate) fn serve(socket: &Path, vram_size: u64) -> Result<()> {
     let count = options.engines.len() as u32 + 1;
     let vectors = Arc::new(Vectors::new(count));
     let interrupts: Arc<dyn Interrupts> = Arc::<Vectors>::clone(&vectors);
-    let device = Device::new(&options, Arc::new(vram), interrupts)?;
+    let device = Arc::new(Device::new(&options, Arc::new(vram), interrupts)?);
+    if !cli.lie.is_empty() {
+        device.lie(&cli.lie)?;
+    }
+    if let Some(path) = &cli.control {
+        control::listen(path, &device)?;
+    }
     let server = Server::new(socket, true, irqs(count), regions(vram_size, &file))?;
     tracing::info!(socket = %socket.display(), vram_size, "ready");
     let mut backend = Backend {
@@ -110,7 +119,7 @@ fn irqs(vectors: u32) -> Vec<IrqInfo> {
 }
 
 struct Backend {
-    device: Device,
+    device: Arc<Device>,
     config: ConfigSpace,
     memory: GuestMemory,
     vectors: Arc<Vectors>,

@@ -1,0 +1,624 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A device that lies: what it says, or does not do, to order (`Documentation/gpu/skua/lies.rst`).
+//!
+//! A driver must not be brought down by a device, so its tests need one that tries. [`Lies`] sits
+//! at the device's edges alone: what registers read as, what is written to the status page, which
+//! interrupts are raised, and whether a reset is begun. The engines know nothing of it and go on
+//! working honestly, which is the worst that a device can do that says otherwise. What a lie needs
+//! beyond that, a thread does that runs while there are lies: storms, floods, what comes late.
+//!
+//! [`TABLE`] has all of them.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use skua_spec::fault::{Access, Reason, Record, Space};
+use skua_spec::pci::MAX_ENGINES;
+use skua_spec::{regs, status};
+
+use crate::counters::Tally;
+use crate::device::Hub;
+use crate::engine::{Engine, Ring};
+use crate::interrupt::Interrupts;
+use crate::memory::Memory;
+use crate::mmu::{self, Mmu};
+
+/// Defines [`Kind`] and [`TABLE`]: one line for each lie.
+macro_rules! lies {
+    ($($kind:ident $name:literal $(= $default:expr)?, $what:literal;)*) => {
+        /// What is lied about.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Kind {
+            $(#[doc = $what] $kind,)*
+        }
+
+        /// All lies: kind, name, the value that is meant without one (`None`: it takes none), and
+        /// what the device says or does.
+        pub const TABLE: &[(Kind, &str, Option<u64>, &str)] = &[
+            $((Kind::$kind, $name, lies!(@default $($default)?), $what),)*
+        ];
+    };
+    (@default) => { None };
+    (@default $default:expr) => { Some($default) };
+}
+
+lies! {
+    Id "id" = 0, "ID reads as the value.";
+    Version "version" = 0x2_0000, "VERSION reads as the value.";
+    Engines "engines" = 8, "CAPS reads as the value.";
+    EngineKind "engine-kind" = 7, "INFO of every engine reads as the value.";
+    MmuCaps "mmu-caps" = 0, "MMU_CAPS reads as the value.";
+    VramSize "vram-size" = 1 << 51, "VRAM_SIZE reads as the value.";
+    VramBase "vram-base" = 0x800, "VRAM_BASE reads as the value.";
+    VramVisible "vram-visible" = 1 << 40, "VRAM_VISIBLE reads as the value.";
+    GartBase "gart-base" = crate::vram::BASE, "GART_BASE reads as the value.";
+    GartPages "gart-pages" = 0, "GART_MAX_PAGES reads as the value.";
+    TickHz "tick-hz" = 0, "TICK_HZ reads as the value.";
+    NeverReady "never-ready", "READY is never set.";
+    FenceAhead "fence-ahead" = 1000, "completed_fence is so much too high.";
+    FenceBack "fence-back", "Every second completed_fence is two less than it should be.";
+    FenceNever "fence-never", "completed_fence is not written.";
+    HeadNever "head-never", "head is not written.";
+    HeadOut "head-out" = 0x10_0000, "head is the value.";
+    TicksCreep "ticks-creep",
+        "No fence, head or state is written; ticks grows by one each 10 ms, work or not.";
+    InvalidateAckLate "invalidate-ack-late" = 3000, "invalidate_ack comes so many ms late.";
+    InvalidateAckNever "invalidate-ack-never", "invalidate_ack is not written.";
+    InvalidateAckAhead "invalidate-ack-ahead" = 1000, "invalidate_ack is so much too high.";
+    ResetAckLate "reset-ack-late" = 3000, "reset_ack comes so many ms late.";
+    ResetAckNever "reset-ack-never", "reset_ack is not written.";
+    ResetAckAhead "reset-ack-ahead" = 5, "reset_ack is so much too high.";
+    SnapshotAckLate "snapshot-ack-late" = 3000, "snapshot_ack comes so many ms late.";
+    SnapshotAckNever "snapshot-ack-never", "snapshot_ack is not written.";
+    EngineResetLate "engine-reset-late" = 3000,
+        "A reset of an engine begins so many ms late; until then the engine goes on.";
+    EngineResetNever "engine-reset-never", "Resets of engines do not begin; they go on.";
+    AdapterResetLate "adapter-reset-late" = 3000,
+        "The engines' part of an adapter reset begins so many ms late; until then they go on.";
+    AdapterResetNever "adapter-reset-never",
+        "The engines' part of an adapter reset does not begin; they go on.";
+    FaultFlood "fault-flood", "Fault records of engine 0 without end.";
+    FaultStale "fault-stale", "The last fault's record once more, each 100 ms.";
+    FaultNobody "fault-nobody", "A record of a context that does not exist, each 100 ms.";
+    FaultGarbage "fault-garbage", "A record of random words, each 100 ms.";
+    FaultAhead "fault-ahead" = 1000, "fault_put grows by the value each 100 ms, without records.";
+    InterruptLost "interrupt-lost", "No interrupt is raised.";
+    InterruptDoubled "interrupt-doubled", "Every interrupt is raised twice.";
+    InterruptStorm "interrupt-storm", "All vectors are raised all the time.";
+    StatusScribble "status-scribble", "The status page is overwritten with random words.";
+    StatusStays "status-stays",
+        "The status page cannot be switched off, and its counters are written all the time.";
+    RingScribble "ring-scribble", "Enabled rings are overwritten with ones.";
+}
+
+/// One lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lie {
+    /// What about.
+    pub kind: Kind,
+    /// Its value; 0 where it takes none.
+    pub value: u64,
+}
+
+/// A text that names no lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownLie(String);
+
+impl fmt::Display for UnknownLie {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no such lie: {}", self.0)
+    }
+}
+
+impl std::error::Error for UnknownLie {}
+
+/// A number: decimal, hexadecimal with 0x, or a power as `2^n`.
+fn parse_value(text: &str) -> Option<u64> {
+    if let Some(digits) = text.strip_prefix("0x") {
+        return u64::from_str_radix(digits, 16).ok();
+    }
+    match text.strip_prefix("2^") {
+        Some(exponent) => 1u64.checked_shl(exponent.parse().ok()?),
+        None => text.parse().ok(),
+    }
+}
+
+impl FromStr for Lie {
+    type Err = UnknownLie;
+
+    /// Reads `NAME` or `NAME=VALUE`.
+    fn from_str(text: &str) -> Result<Self, UnknownLie> {
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (text, None),
+        };
+        let unknown = || UnknownLie(text.to_owned());
+        let (kind, _, default, _) = TABLE
+            .iter()
+            .find(|(_, known, ..)| *known == name)
+            .ok_or_else(unknown)?;
+        let value = match (value, default) {
+            (None, default) => default.unwrap_or(0),
+            (Some(value), Some(_)) => parse_value(value).ok_or_else(unknown)?,
+            (Some(_), None) => return Err(unknown()),
+        };
+        Ok(Self { kind: *kind, value })
+    }
+}
+
+/// What is done later than it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Deed {
+    /// An acknowledgement is written to the status page.
+    Acknowledge {
+        /// Its offset there.
+        offset: u64,
+        /// Its value.
+        value: u64,
+    },
+    /// The status page is switched off.
+    SwitchOff,
+    /// An engine begins its reset.
+    ResetEngine(u32),
+    /// An engine begins its part of an adapter reset.
+    ResetAdapter(u32),
+}
+
+#[derive(Debug, Default)]
+struct State {
+    lies: Vec<Lie>,
+    /// Withheld deeds and their times; without one it is the end of the lies.
+    late: Vec<(Option<Instant>, Deed)>,
+    rings: [Option<Ring>; MAX_ENGINES as usize],
+    /// For [`Kind::FenceBack`]: each engine's last fence, what was said of it, and how many.
+    fences: [(u64, u64, u64); MAX_ENGINES as usize],
+    ticks: [u64; MAX_ENGINES as usize],
+    last_fault: Option<Record>,
+    /// The lies were changed, or the device ends.
+    changed: bool,
+    shutdown: bool,
+}
+
+impl State {
+    fn value(&self, kind: Kind) -> Option<u64> {
+        let lie = self.lies.iter().find(|lie| lie.kind == kind)?;
+        Some(lie.value)
+    }
+
+    fn has(&self, kind: Kind) -> bool {
+        self.value(kind).is_some()
+    }
+
+    /// Whether a deed is to be withheld, for ever or for milliseconds; then it is kept.
+    fn withholds(&mut self, never: Kind, late: Kind, deed: Deed) -> bool {
+        let due = match self.value(late) {
+            _ if self.has(never) => None,
+            Some(ms) => Some(Instant::now() + Duration::from_millis(ms)),
+            None => return false,
+        };
+        self.late.push((due, deed));
+        true
+    }
+}
+
+/// The lies that the device tells now. None at first.
+pub struct Lies {
+    /// Whether there are any: honest devices look no further.
+    told: AtomicBool,
+    state: Mutex<State>,
+    wake: Condvar,
+    interrupts: Arc<dyn Interrupts>,
+}
+
+impl fmt::Debug for Lies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Lies").field(&self.lock().lies).finish()
+    }
+}
+
+impl Interrupts for Lies {
+    fn raise(&self, vector: u32) {
+        let times = match self.state() {
+            None => 1,
+            Some(state) if state.has(Kind::InterruptLost) => 0,
+            Some(state) if state.has(Kind::InterruptDoubled) => 2,
+            Some(_) => 1,
+        };
+        for _ in 0..times {
+            self.interrupts.raise(vector);
+        }
+    }
+}
+
+impl Lies {
+    /// An honest device, whose interrupts go to `interrupts`.
+    pub fn new(interrupts: Arc<dyn Interrupts>) -> Self {
+        Self {
+            told: AtomicBool::new(false),
+            state: Mutex::default(),
+            wake: Condvar::new(),
+            interrupts,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, unless the device is honest.
+    fn state(&self) -> Option<MutexGuard<'_, State>> {
+        self.told.load(Ordering::Acquire).then(|| self.lock())
+    }
+
+    /// Tells these lies from now on, and no others. What others withheld is done at once.
+    pub(crate) fn tell(&self, lies: &[Lie]) {
+        let mut state = self.lock();
+        state.lies = lies.to_vec();
+        for (due, _) in &mut state.late {
+            *due = Some(Instant::now());
+        }
+        state.changed = true;
+        self.told.store(true, Ordering::Release);
+        self.wake.notify_all();
+    }
+
+    /// Ends [`Lies::run`].
+    pub(crate) fn shut_down(&self) {
+        self.lock().shutdown = true;
+        self.wake.notify_all();
+    }
+
+    /// What the register at `offset` reads as.
+    pub(crate) fn register(&self, offset: u32, value: u32) -> u32 {
+        let Some(state) = self.state() else {
+            return value;
+        };
+        let in_engine = offset >= regs::ENGINE_BASE;
+        let (kind, first) = match offset {
+            regs::ID => (Kind::Id, offset),
+            regs::VERSION => (Kind::Version, offset),
+            regs::CAPS => (Kind::Engines, offset),
+            regs::MMU_CAPS => (Kind::MmuCaps, offset),
+            regs::VRAM_SIZE_LO | regs::VRAM_SIZE_HI => (Kind::VramSize, regs::VRAM_SIZE_LO),
+            regs::VRAM_BASE_LO | regs::VRAM_BASE_HI => (Kind::VramBase, regs::VRAM_BASE_LO),
+            regs::VRAM_VISIBLE_LO | regs::VRAM_VISIBLE_HI => {
+                (Kind::VramVisible, regs::VRAM_VISIBLE_LO)
+            }
+            regs::GART_BASE_LO | regs::GART_BASE_HI => (Kind::GartBase, regs::GART_BASE_LO),
+            regs::GART_MAX_PAGES => (Kind::GartPages, offset),
+            regs::TICK_HZ => (Kind::TickHz, offset),
+            regs::DEVICE_STATUS => (Kind::NeverReady, offset),
+            _ if in_engine && offset % regs::ENGINE_STRIDE == regs::engine::INFO => {
+                (Kind::EngineKind, offset)
+            }
+            _ => return value,
+        };
+        // CAST: a half.
+        state
+            .value(kind)
+            .map_or(value, |lie| (lie >> ((offset - first) * 8)) as u32)
+    }
+
+    /// What is written to the field at `offset` of the status page instead of `value`; `None` if
+    /// nothing is.
+    pub(crate) fn field(&self, offset: u64, value: u64) -> Option<u64> {
+        let Some(mut state) = self.state() else {
+            return Some(value);
+        };
+        let mut late = |never, late| {
+            let deed = Deed::Acknowledge { offset, value };
+            (!state.withholds(never, late, deed)).then_some(value)
+        };
+        if offset == status::SNAPSHOT_ACK {
+            return late(Kind::SnapshotAckNever, Kind::SnapshotAckLate);
+        }
+        if offset >= u64::from(MAX_ENGINES) * status::ENGINE_SIZE {
+            return Some(value);
+        }
+        let engine = (offset / status::ENGINE_SIZE) as usize;
+        match offset % status::ENGINE_SIZE {
+            status::engine::INVALIDATE_ACK => {
+                let value = late(Kind::InvalidateAckNever, Kind::InvalidateAckLate)?;
+                let ahead = state.value(Kind::InvalidateAckAhead).unwrap_or(0);
+                Some(value.wrapping_add(ahead))
+            }
+            status::engine::RESET_ACK => {
+                let value = late(Kind::ResetAckNever, Kind::ResetAckLate)?;
+                let ahead = state.value(Kind::ResetAckAhead).unwrap_or(0);
+                Some(value.wrapping_add(ahead))
+            }
+            field => state.progress(engine, field, value),
+        }
+    }
+
+    /// Whether a reset of an engine is not to begin now.
+    pub(crate) fn withholds_engine_reset(&self, engine: u32) -> bool {
+        let deed = Deed::ResetEngine(engine);
+        self.state().is_some_and(|mut state| {
+            state.withholds(Kind::EngineResetNever, Kind::EngineResetLate, deed)
+        })
+    }
+
+    /// Whether an engine's part of an adapter reset is not to begin now.
+    pub(crate) fn withholds_adapter_reset(&self, engine: u32) -> bool {
+        let deed = Deed::ResetAdapter(engine);
+        self.state().is_some_and(|mut state| {
+            state.withholds(Kind::AdapterResetNever, Kind::AdapterResetLate, deed)
+        })
+    }
+
+    /// Whether the status page is not to be switched off now.
+    pub(crate) fn withholds_switch_off(&self) -> bool {
+        let withheld = |mut state: MutexGuard<'_, State>| {
+            let stays = state.has(Kind::StatusStays);
+            if stays {
+                state.late.push((None, Deed::SwitchOff));
+            }
+            stays
+        };
+        self.state().is_some_and(withheld)
+    }
+
+    /// The status page was switched on.
+    pub(crate) fn note_page(&self) {
+        self.lock()
+            .late
+            .retain(|(_, deed)| *deed != Deed::SwitchOff);
+    }
+
+    /// An engine was enabled with `ring`.
+    pub(crate) fn note_ring(&self, engine: usize, ring: Ring) {
+        if let Some(slot) = self.lock().rings.get_mut(engine) {
+            *slot = Some(ring);
+        }
+    }
+
+    /// There was a fault.
+    pub(crate) fn note_fault(&self, record: Record) {
+        self.lock().last_fault = Some(record);
+    }
+
+    /// Does what lies need from time to time, until [`Lies::shut_down`].
+    pub(crate) fn run(&self, hub: &Hub) {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        for round in 0u64.. {
+            let state = self.lock();
+            let period = Duration::from_micros(if state.has(Kind::InterruptStorm) {
+                200
+            } else {
+                1000
+            });
+            // Without lies there is nothing to do, but what was withheld.
+            let idle = state.lies.is_empty() && state.late.is_empty();
+            let wait = |state: &mut State| !state.changed && !state.shutdown;
+            let mut state = if idle {
+                self.wake
+                    .wait_while(state, wait)
+                    .unwrap_or_else(PoisonError::into_inner)
+            } else {
+                let waited = self.wake.wait_timeout_while(state, period, wait);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            };
+            if state.shutdown {
+                return;
+            }
+            let changed = std::mem::take(&mut state.changed);
+            if state.lies.is_empty() {
+                self.told.store(false, Ordering::Release);
+            }
+            let now = Instant::now();
+            let (due, late) = std::mem::take(&mut state.late)
+                .into_iter()
+                .partition(|(due, _)| due.is_some_and(|due| due <= now));
+            state.late = late;
+            let lies = state.lies.clone();
+            let rings = state.rings;
+            let last_fault = state.last_fault;
+            let ticks = state.has(Kind::TicksCreep) && round % 10 == 0;
+            if ticks {
+                for ticks in &mut state.ticks {
+                    *ticks = ticks.wrapping_add(1);
+                }
+            }
+            let creep = ticks.then_some(state.ticks);
+            drop(state);
+
+            for (_, deed) in due {
+                hub.do_late(deed);
+            }
+            if changed && lies.is_empty() {
+                // What was said last was perhaps not true.
+                hub.publish_engines();
+            }
+            if let Some(ticks) = creep {
+                hub.with_page(|page| {
+                    for (block, ticks) in (0..).step_by(64).zip(ticks) {
+                        page.tell_u64(block + status::engine::TICKS, ticks);
+                    }
+                });
+            }
+            let told = Told {
+                hub,
+                slow: round % 100 == 0,
+                last_fault,
+                rings: &rings,
+            };
+            for lie in lies {
+                told.act(lie, &mut random);
+            }
+        }
+    }
+}
+
+impl State {
+    /// What is said of an engine's progress.
+    fn progress(&mut self, engine: usize, field: u64, value: u64) -> Option<u64> {
+        use status::engine::{COMPLETED_FENCE, HEAD, STATE, TICKS};
+        let creeps = self.has(Kind::TicksCreep);
+        match field {
+            COMPLETED_FENCE | HEAD | STATE if creeps => None,
+            TICKS if creeps => {
+                self.ticks[engine] = self.ticks[engine].max(value);
+                None
+            }
+            COMPLETED_FENCE if self.has(Kind::FenceNever) => None,
+            COMPLETED_FENCE if self.has(Kind::FenceBack) => {
+                let (last, said, count) = &mut self.fences[engine];
+                if *last != value {
+                    (*last, *count) = (value, count.wrapping_add(1));
+                    *said = value.wrapping_sub(if *count % 2 == 0 { 2 } else { 0 });
+                }
+                Some(*said)
+            }
+            COMPLETED_FENCE => Some(value.wrapping_add(self.value(Kind::FenceAhead).unwrap_or(0))),
+            HEAD if self.has(Kind::HeadNever) => None,
+            HEAD => Some(self.value(Kind::HeadOut).unwrap_or(value)),
+            _ => Some(value),
+        }
+    }
+}
+
+/// Numbers without a pattern that a driver could take for meaning.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}
+
+/// What the liar's thread knows in one round.
+struct Told<'a> {
+    hub: &'a Hub,
+    /// Whether it is a round of those that come each 100 ms.
+    slow: bool,
+    last_fault: Option<Record>,
+    rings: &'a [Option<Ring>],
+}
+
+impl Told<'_> {
+    fn act(&self, lie: Lie, random: &mut Random) {
+        match lie.kind {
+            Kind::FaultFlood => {
+                for _ in 0..64 {
+                    self.hub.report_fault(record(7, 1));
+                }
+            }
+            Kind::FaultStale if self.slow => {
+                self.hub
+                    .report_fault(self.last_fault.unwrap_or(record(7, 1)));
+            }
+            Kind::FaultNobody if self.slow => self.hub.report_fault(record(0xfffe, u32::MAX - 1)),
+            Kind::FaultGarbage if self.slow => {
+                let words = std::array::from_fn(|_| random.next());
+                self.hub.report_words(1, |_| words);
+            }
+            // CAST: what the field has room for.
+            Kind::FaultAhead if self.slow => self.hub.report_words(lie.value as u32, |_| [0; 8]),
+            Kind::InterruptStorm => {
+                for vector in 0..=self.hub.engine_count() {
+                    self.hub.interrupts.raise(vector);
+                }
+            }
+            Kind::StatusScribble => self.scribble(0, status::SIZE, random),
+            Kind::StatusStays => self.scribble(status::COUNTERS, status::FAULTS, random),
+            Kind::RingScribble => {
+                for ring in self.rings.iter().flatten() {
+                    self.overwrite(*ring);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn scribble(&self, from: u64, to: u64, random: &mut Random) {
+        self.hub.with_page(|page| {
+            for offset in (from..to).step_by(8) {
+                page.tell_u64(offset, random.next());
+            }
+        });
+    }
+
+    fn overwrite(&self, ring: Ring) {
+        let tally = Tally::default();
+        let memory = Memory::enter(&self.hub.vram, &self.hub.bus, &tally);
+        let mut mmu = Mmu::default();
+        for offset in (0..u64::from(ring.size)).step_by(4096) {
+            let slice = mmu.slice(
+                &memory,
+                &self.hub.gart,
+                mmu::Space::System,
+                ring.base.wrapping_add(offset),
+                4096,
+                Access::Write,
+            );
+            if let Ok((slice, _)) = slice {
+                slice.copy_from(&[0xff_u8; 4096]);
+            }
+        }
+    }
+}
+
+/// A record of a fault that did not happen.
+fn record(asid: u16, context_id: u32) -> Record {
+    Record {
+        engine: 0,
+        reason: Reason::NotPresent,
+        asid,
+        context_id,
+        access: Access::Read,
+        detail: 3,
+        space: Space::Virtual,
+        address: 0xdead_0000,
+        fence: 0,
+        command: 0xdead_0000,
+        pc: Record::NO_PC,
+    }
+}
+
+impl Hub {
+    /// Does what was withheld.
+    fn do_late(&self, deed: Deed) {
+        match deed {
+            // CAST: a field of four bytes.
+            Deed::Acknowledge { offset, value } => {
+                self.with_page(|page| page.tell_u32(offset, value as u32));
+            }
+            Deed::SwitchOff => self.status.set(None),
+            Deed::ResetEngine(engine) => self.with_engine(engine, Engine::reset),
+            Deed::ResetAdapter(engine) => self.with_engine(engine, Engine::reset_adapter),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_values() {
+        let lie = |text: &str| text.parse::<Lie>().map(|lie| (lie.kind, lie.value));
+        assert_eq!(lie("vram-size=2^42"), Ok((Kind::VramSize, 1 << 42)));
+        assert_eq!(lie("vram-size"), Ok((Kind::VramSize, 1 << 51)));
+        assert_eq!(lie("id=0x10"), Ok((Kind::Id, 16)));
+        assert_eq!(lie("reset-ack-late=20"), Ok((Kind::ResetAckLate, 20)));
+        for bad in [
+            "",
+            "ID",
+            "id=",
+            "id=-1",
+            "id=2^64",
+            "fence-never=1",
+            "truth",
+        ] {
+            assert!(lie(bad).is_err(), "{bad}");
+        }
+    }
+}

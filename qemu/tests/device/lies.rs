@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Lies to order: each says what its table says, and the device is honest again afterwards.
+
+use std::time::{Duration, Instant};
+
+use skua_gpu::lie::{Lie, TABLE};
+use skua_gpu::vram;
+use skua_spec::command::Command;
+use skua_spec::fault::Reason;
+use skua_spec::regs::{self, engine, engine_reg};
+use skua_spec::status::{self, Counter, EngineState};
+
+use crate::harness::{Gpu, DATA, DATA_VA, STATUS};
+
+fn lie(gpu: &Gpu, names: &[&str]) {
+    let lies: Vec<Lie> = names.iter().map(|name| name.parse().unwrap()).collect();
+    gpu.device.lie(&lies).unwrap();
+}
+
+fn fence(fence: u64) -> Command {
+    Command::Fence {
+        fence,
+        interrupt: true,
+    }
+}
+
+/// Runs a job and waits until the engine is done with it, whatever it says of that.
+fn run(gpu: &mut Gpu, engine: u32, id: u64) {
+    gpu.start(engine, &[fence(id)]);
+    gpu.wait_for("the end of the ring", |gpu| {
+        gpu.read(engine_reg(engine, engine::STATUS)) == EngineState::Idle as u32
+            && gpu.read(engine_reg(engine, engine::HEAD)) == gpu.tail(engine)
+    });
+}
+
+fn completed(gpu: &Gpu, engine: u32) -> u64 {
+    gpu.engine64(engine, status::engine::COMPLETED_FENCE)
+}
+
+/// The page of the manual and the program agree on names and values.
+#[test]
+fn the_manual_lists_every_lie() {
+    let page = include_str!("../../../Documentation/gpu/skua/lies.rst");
+    let mut listed: Vec<(String, Option<u64>)> = Vec::new();
+    for line in page.lines().skip_while(|line| !line.starts_with("lie ")) {
+        let mut words = line.split_whitespace();
+        let name = words.next().and_then(|word| word.strip_prefix("``"));
+        if let Some(name) = name.and_then(|name| name.strip_suffix("``")) {
+            let value = words.next().unwrap();
+            let value = (value != "—").then(|| {
+                let lie: Lie = format!("{name}={value}").parse().unwrap();
+                lie.value
+            });
+            listed.push((name.to_owned(), value));
+        }
+    }
+    let known: Vec<_> = TABLE
+        .iter()
+        .map(|(_, name, value, _)| ((*name).to_owned(), *value))
+        .collect();
+    assert_eq!(listed, known);
+}
+
+#[test]
+fn registers() {
+    let gpu = Gpu::new();
+    let cases = [
+        ("id", regs::ID, 0),
+        ("version", regs::VERSION, 0x2_0000),
+        ("engines", regs::CAPS, 8),
+        ("engine-kind", engine_reg(1, engine::INFO), 7),
+        ("mmu-caps", regs::MMU_CAPS, 0),
+        ("vram-size", regs::VRAM_SIZE_LO, 1 << 51),
+        ("vram-base", regs::VRAM_BASE_LO, 0x800),
+        ("vram-visible", regs::VRAM_VISIBLE_LO, 1 << 40),
+        ("gart-base", regs::GART_BASE_LO, vram::BASE),
+        ("gart-pages", regs::GART_MAX_PAGES, 0),
+        ("tick-hz", regs::TICK_HZ, 0),
+        ("never-ready", regs::DEVICE_STATUS, 0),
+    ];
+    let pair = |at: u32| u64::from(gpu.read(at)) | u64::from(gpu.read(at + 4)) << 32;
+    for (name, at, value) in cases {
+        let honest = pair(at);
+        lie(&gpu, &[name]);
+        // A single register has a neighbour that is not lied about.
+        assert!(
+            [value, value | honest & !0xffff_ffff].contains(&pair(at)),
+            "{name}: {:#x}",
+            pair(at)
+        );
+        assert_ne!(pair(at), honest, "{name}");
+        lie(&gpu, &[]);
+        assert_eq!(pair(at), honest, "{name}");
+    }
+}
+
+#[test]
+fn fences_and_heads() {
+    let mut gpu = Gpu::new();
+    run(&mut gpu, 1, 5);
+    lie(&gpu, &["fence-ahead"]);
+    run(&mut gpu, 1, 6);
+    assert_eq!(completed(&gpu, 1), 1006);
+    lie(&gpu, &["fence-never"]);
+    run(&mut gpu, 1, 7);
+    assert_eq!(completed(&gpu, 1), 1006);
+    lie(&gpu, &["fence-back"]);
+    for (id, said) in [(8, 8), (9, 7), (10, 10)] {
+        run(&mut gpu, 1, id);
+        assert_eq!(completed(&gpu, 1), said);
+    }
+    let head = gpu.head(1);
+    lie(&gpu, &["head-never"]);
+    run(&mut gpu, 1, 11);
+    assert_eq!((completed(&gpu, 1), gpu.head(1)), (11, head));
+    lie(&gpu, &["head-out"]);
+    run(&mut gpu, 1, 12);
+    assert_eq!((completed(&gpu, 1), gpu.head(1)), (12, 0x10_0000));
+    lie(&gpu, &[]);
+    gpu.wait_for("honesty", |gpu| gpu.head(1) == gpu.tail(1));
+}
+
+#[test]
+fn time_that_creeps() {
+    let mut gpu = Gpu::new();
+    let ticks = gpu.ticks(1);
+    lie(&gpu, &["ticks-creep"]);
+    run(&mut gpu, 1, 5);
+    gpu.wait_for("ticks", |gpu| gpu.ticks(1) >= ticks + 3);
+    assert_eq!((completed(&gpu, 1), gpu.head(1)), (0, 0));
+    lie(&gpu, &[]);
+    gpu.wait_for("honesty", |gpu| completed(gpu, 1) == 5);
+}
+
+#[test]
+fn acknowledgements() {
+    let mut gpu = Gpu::new();
+    let late = Duration::from_millis(100);
+    let invalidated = |gpu: &Gpu| gpu.engine32(1, status::engine::INVALIDATE_ACK);
+    let reset = |gpu: &Gpu| gpu.engine32(1, status::engine::RESET_ACK);
+    let snapshot = |gpu: &Gpu| gpu.system32(STATUS + status::SNAPSHOT_ACK);
+    type Field = fn(&Gpu) -> u32;
+    let fields: [(&str, Field, u32, u32); 3] = [
+        (
+            "invalidate",
+            invalidated,
+            regs::INVALIDATE,
+            regs::INVALIDATE_ALL,
+        ),
+        (
+            "reset",
+            reset,
+            engine_reg(1, engine::CTRL),
+            engine::CTRL_RESET,
+        ),
+        ("snapshot", snapshot, regs::SNAPSHOT, 1),
+    ];
+    for (name, field, register, value) in fields {
+        let before = field(&gpu);
+        lie(&gpu, &[&format!("{name}-ack-late=100")]);
+        let since = Instant::now();
+        gpu.write(register, value);
+        gpu.wait_for(name, |gpu| field(gpu) == before + 1);
+        assert!(since.elapsed() >= late, "{name}");
+        lie(&gpu, &[&format!("{name}-ack-never")]);
+        gpu.write(register, value);
+        std::thread::sleep(late);
+        assert_eq!(field(&gpu), before + 1, "{name}");
+        lie(&gpu, &[]);
+        gpu.wait_for(name, |gpu| field(gpu) == before + 2);
+    }
+    for (name, field, register, value, ahead) in [
+        (
+            "invalidate-ack-ahead",
+            fields[0].1,
+            fields[0].2,
+            fields[0].3,
+            1000,
+        ),
+        ("reset-ack-ahead", fields[1].1, fields[1].2, fields[1].3, 5),
+    ] {
+        let before = field(&gpu);
+        lie(&gpu, &[name]);
+        gpu.write(register, value);
+        gpu.wait_for(name, |gpu| field(gpu) == before + 1 + ahead);
+        lie(&gpu, &[]);
+        gpu.wait_for(name, |gpu| field(gpu) == before + 1);
+    }
+    gpu.start_engine(1);
+}
+
+/// An engine that is told to stop and does not goes on writing, and stops with the lie.
+#[test]
+fn resets_that_do_not_begin() {
+    for (name, register, value) in [
+        (
+            "engine-reset",
+            engine_reg(0, engine::CTRL),
+            engine::CTRL_RESET,
+        ),
+        ("adapter-reset", regs::DEVICE_CTRL, regs::DEVICE_CTRL_RESET),
+    ] {
+        for (end, by_itself) in [("late=50", true), ("never", false)] {
+            let mut gpu = Gpu::new();
+            let source = format!(
+                "mov r2, {}\n mov r3, {}\nagain: add r4, r4, 1\n st.32 [r2], r4\n bra again",
+                DATA_VA as u32,
+                DATA_VA >> 32
+            );
+            let program = skua_asm::assemble(&source).unwrap();
+            gpu.set_vram(DATA + 0x1000, &program.bytes());
+            let dispatch = program.dispatch(DATA_VA + 0x1000, [1; 3], |_| None);
+            let (exec, _) = gpu.exec(0, &[Command::Dispatch(dispatch.unwrap())]);
+            lie(&gpu, &[&format!("{name}-{end}")]);
+            gpu.start(0, &[exec]);
+            gpu.wait_for("work", |gpu| gpu.vram32(DATA) != 0);
+            gpu.write(register, value);
+            let seen = gpu.vram32(DATA);
+            gpu.wait_for("more work", |gpu| gpu.vram32(DATA) != seen);
+            if !by_itself {
+                lie(&gpu, &[]);
+            }
+            gpu.wait_for("the end", |gpu| {
+                gpu.device.is_ready()
+                    && gpu.read(engine_reg(0, engine::STATUS)) == EngineState::Disabled as u32
+            });
+            let seen = gpu.vram32(DATA);
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(gpu.vram32(DATA), seen, "{name}-{end}");
+        }
+    }
+}
+
+#[test]
+fn faults() {
+    let gpu = Gpu::new();
+    lie(&gpu, &["fault-flood"]);
+    // As many as there is room for, then as many as are read.
+    gpu.wait_for("a full ring", |gpu| gpu.fault_put() == 32);
+    gpu.write(regs::FAULT_GET, 20);
+    gpu.wait_for("more", |gpu| gpu.fault_put() == 52);
+    lie(&gpu, &[]);
+    for (name, sense, count) in [
+        ("fault-stale", true, 1),
+        ("fault-nobody", true, 1),
+        ("fault-garbage", false, 1),
+        ("fault-ahead", false, 1000),
+    ] {
+        let mut gpu = Gpu::new();
+        gpu.write(engine_reg(1, engine::CTRL), engine::CTRL_RESET);
+        gpu.wait_for("a reset", |gpu| {
+            gpu.engine32(1, status::engine::RESET_ACK) == 1
+        });
+        // A ring that cannot be is a true fault.
+        gpu.write(engine_reg(1, engine::RING_SIZE), 1);
+        gpu.write(engine_reg(1, engine::CTRL), engine::CTRL_ENABLE);
+        assert_eq!(gpu.wait_fault().reason, Reason::BadRing);
+        lie(&gpu, &[name]);
+        gpu.wait_for(name, |gpu| gpu.fault_put() > count);
+        lie(&gpu, &[]);
+        let record = gpu.fault(1).filter(|(_, number)| *number == 1);
+        assert_eq!(record.is_some(), sense, "{name}: {record:?}");
+        if name == "fault-stale" {
+            assert_eq!(record.unwrap().0.reason, Reason::BadRing);
+        }
+    }
+}
+
+#[test]
+fn interrupts() {
+    let mut gpu = Gpu::new();
+    for (name, count) in [("interrupt-lost", 0), ("interrupt-doubled", 2)] {
+        let before = gpu.lines.count(1);
+        lie(&gpu, &[name]);
+        run(&mut gpu, 1, 5);
+        assert_eq!(gpu.lines.count(1), before + count, "{name}");
+    }
+    lie(&gpu, &["interrupt-storm"]);
+    for vector in 0..3 {
+        gpu.wait_for("a storm", |gpu| gpu.lines.count(vector) > 100);
+    }
+}
+
+#[test]
+fn memory() {
+    let gpu = Gpu::new();
+    lie(&gpu, &["status-scribble"]);
+    let unused = STATUS + 0x3f8;
+    gpu.wait_for("scribbles", |gpu| gpu.system64(unused) != 0);
+    lie(&gpu, &["status-stays"]);
+    gpu.write(regs::STATUS_CTRL, 0);
+    gpu.write(regs::DEVICE_CTRL, regs::DEVICE_CTRL_RESET);
+    gpu.wait_for("READY", |gpu| gpu.device.is_ready());
+    gpu.set_system64(STATUS + status::COUNTERS, 0);
+    gpu.wait_for("a page that stays on", |gpu| {
+        gpu.system64(STATUS + status::COUNTERS) != 0
+    });
+    lie(&gpu, &[]);
+    gpu.write(regs::SNAPSHOT, 1);
+    std::thread::sleep(Duration::from_millis(20));
+    gpu.set_system64(STATUS + status::COUNTERS, 0);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(gpu.system64(STATUS + status::COUNTERS), 0);
+
+    let mut gpu = Gpu::new();
+    lie(&gpu, &["ring-scribble"]);
+    gpu.wait_for("an overwritten ring", |gpu| {
+        gpu.vram64(gpu.ring_at(1) + 0x800) == u64::MAX
+    });
+    gpu.doorbell(1);
+    gpu.start(1, &[Command::Nop { words: 2 }]);
+    gpu.wait_for("what came of it", |gpu| {
+        gpu.counter(Counter::Fault) == 1 || gpu.head(1) == 8
+    });
+}
