@@ -6,7 +6,7 @@
 //! killed, the sandbox's PID namespace ends with it.
 
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -209,6 +209,7 @@ impl Machine {
             "gpu-kill" => self.gpu.kill()?,
             "gpu-stop" => self.gpu.process.signal(Signal::SIGSTOP)?,
             "gpu-cont" => self.gpu.process.signal(Signal::SIGCONT)?,
+            "gpu-lie" => self.gpu.lie(argument)?,
             "gpu-pause" => {
                 let time = Duration::from_millis(argument.parse().context("milliseconds")?);
                 self.gpu.process.pause(time)?;
@@ -480,6 +481,8 @@ fn kvm_works(parts: &Parts) -> bool {
 #[derive(Debug)]
 struct Gpu {
     socket: PathBuf,
+    /// Where other lies can be asked for.
+    control: PathBuf,
     log: PathBuf,
     process: Process,
     /// It was killed because a test asked for it.
@@ -491,12 +494,15 @@ struct Gpu {
 impl Gpu {
     fn start(parts: &Parts, options: &[String], sockets: &Path, output: &Path) -> Result<Self> {
         let socket = sockets.join("gpu");
+        let control = sockets.join("gpu-control");
         let log = output.join("gpu.log");
         let file = File::create(&log)?;
         let mut command = Command::new(&parts.gpu);
         command
             .arg("--socket")
             .arg(&socket)
+            .arg("--control")
+            .arg(&control)
             .args(options)
             .stdin(Stdio::null())
             .stdout(file.try_clone()?)
@@ -505,6 +511,7 @@ impl Gpu {
             Process::start(&mut command).with_context(|| parts.gpu.display().to_string())?;
         let mut gpu = Self {
             socket,
+            control,
             log,
             process,
             killed: false,
@@ -525,6 +532,19 @@ impl Gpu {
         self.process.signal(Signal::SIGKILL)?;
         self.process.wait()?;
         Ok(())
+    }
+
+    /// Has it tell these lies, and no others.
+    fn lie(&self, lies: &str) -> Result<()> {
+        let mut stream = UnixStream::connect(&self.control)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        writeln!(stream, "lie {lies}")?;
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer)?;
+        match answer.trim() {
+            "ok" => Ok(()),
+            answer => bail!("the GPU server: {answer}"),
+        }
     }
 
     /// Lets it end with the guest; says so if it had ended badly by itself.
