@@ -285,6 +285,33 @@ fn faults() {
     assert_eq!(record(&mut gpu), bytes(&vectors[3][0]));
 }
 
+/// The manual's example, a line for each step.
+#[test]
+fn example() {
+    let mut gpu = Gpu::new();
+    gpu.reset_engine(1);
+    gpu.clear_vram(0, 0x8000);
+    for line in lines("example") {
+        let data = bytes(&line[1]);
+        let place: Vec<&str> = line[0].split_whitespace().collect();
+        let at = |text: &str| u64::from_str_radix(text.strip_prefix("0x").unwrap(), 16).unwrap();
+        match place[..] {
+            ["vram", offset] => gpu.set_vram(at(offset), &data),
+            ["register", offset] => gpu.device.write(at(offset), &data),
+            ["found", "vram", offset] => {
+                assert_eq!(gpu.vram_bytes(at(offset), data.len()), data, "{line:?}");
+            }
+            ["found", "status", offset] => {
+                gpu.wait_fence(1, 7);
+                let found = gpu.system_bytes(STATUS + at(offset), data.len());
+                assert_eq!(found, data, "{line:?}");
+            }
+            _ => panic!("{line:?}"),
+        }
+    }
+    gpu.wait_for("the interrupt", |gpu| gpu.lines.count(1) == 1);
+}
+
 #[test]
 fn instructions() {
     let mut gpu = Gpu::new();
