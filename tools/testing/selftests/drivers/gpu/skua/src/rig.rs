@@ -303,6 +303,30 @@ impl Rig {
     }
 }
 
+/// A freshly bound device does all kinds of work for a new client.
+#[track_caller]
+pub fn expect_working() {
+    let rig = Rig::new();
+    for place in Place::ALL {
+        let (source, target) = (rig.buffer(place, 64 << 10), rig.buffer(place, 64 << 10));
+        source.cpu.expect("new memory", |_| 0);
+        for engine in Engine::ALL {
+            assert_eq!(
+                rig.run(
+                    engine,
+                    &[
+                        fill(5, source.va, 64 << 10),
+                        copy(source.va, target.va, 64 << 10)
+                    ]
+                ),
+                Ok(())
+            );
+            target.cpu.expect("a copy", |_| 5 << 32 | 5);
+            target.cpu.fill(|_| 0);
+        }
+    }
+}
+
 /// A dispatch of one thread.
 pub fn dispatch(program: &Buffer, instructions: &[u64], arguments: &[u32]) -> Command {
     let mut padded = [0; MAX_ARGUMENTS];

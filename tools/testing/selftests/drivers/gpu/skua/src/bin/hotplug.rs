@@ -19,7 +19,7 @@ use skua_selftests::client::{map, signal, wait, PATIENCE};
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
 use skua_selftests::raw::in_child;
-use skua_selftests::rig::{copy, fill, wait_value, write};
+use skua_selftests::rig::{expect_working, fill, wait_value, write};
 use skua_selftests::software_timeline::SoftwareTimeline;
 use skua_selftests::witness::quiet;
 use skua_selftests::{skip, suite, tests, Cases, Client, Engine, Errno, Place, Rig};
@@ -66,30 +66,6 @@ impl Drop for Unbound {
         if let Err(error) = self.0.bind() {
             println!("bind: {error}");
             std::process::exit(1);
-        }
-    }
-}
-
-/// What a freshly bound device must be able to do.
-#[track_caller]
-fn expect_working() {
-    let rig = Rig::new();
-    for place in Place::ALL {
-        let (source, target) = (rig.buffer(place, 64 << 10), rig.buffer(place, 64 << 10));
-        source.cpu.expect("new memory", |_| 0);
-        for engine in Engine::ALL {
-            assert_eq!(
-                rig.run(
-                    engine,
-                    &[
-                        fill(5, source.va, 64 << 10),
-                        copy(source.va, target.va, 64 << 10)
-                    ]
-                ),
-                Ok(())
-            );
-            target.cpu.expect("a copy", |_| 5 << 32 | 5);
-            target.cpu.fill(|_| 0);
         }
     }
 }

@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: MIT
+
+//! A device that lies: whatever it says, the kernel stays whole, clients are told within seconds, and
+//! the driver can be unbound and, once the device is honest, bound again.
+//!
+//! The host makes the GPU server tell the lies of `Documentation/gpu/skua/lies.rst`. An entry is a
+//! test of its own: the kernel's complaints are charged to it, and one that hangs spoils no other.
+//! Those that may hang an unbind come last.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::OFlag;
+use skua_guest::host::request;
+use skua_selftests::client::{map, unmap, PATIENCE};
+use skua_selftests::function::Function;
+use skua_selftests::program::{address, op, op_imm};
+use skua_selftests::rig::{copy, dispatch, expect_working, fill, wait_value, write, Job};
+use skua_selftests::suite::Test;
+use skua_selftests::{skip, suite, Engine, Errno, Place, Rig};
+use skua_spec::command::Command;
+use skua_spec::isa::Op;
+
+/// What must come of a lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The driver does not bind, and one line says why.
+    Refused,
+    /// The driver binds, or says why not in one line, in no more memory than an honest device takes.
+    Bound,
+    /// All work is done as if nothing were.
+    Works,
+    /// Nobody need see the lie: it works, or work ends with a documented error, or the device is lost.
+    Survived,
+    /// The device is declared lost: work ends with a documented error, calls fail.
+    Lost,
+}
+
+/// What is done while the device lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// The driver is bound.
+    Bind,
+    /// Ordinary jobs on both engines.
+    Jobs,
+    /// VRAM is made, cleared and bound.
+    Paging,
+    /// Memory is taken out of an address space.
+    Unmap,
+    /// A job waits without end.
+    Hang,
+    /// A job accesses what it may not.
+    Fault,
+    /// More jobs than the ring has room for.
+    Many,
+    /// The device's counters are read.
+    Counters,
+    /// A program writes to system memory without end while the driver goes.
+    Unbind,
+}
+
+/// An entry for each lie: `name: lies, work => end`.
+macro_rules! lies {
+    ($($name:ident: $lies:literal, $work:ident => $end:ident;)*) => {
+        $(fn $name() {
+            attempt($lies, Work::$work, End::$end);
+        })*
+
+        const TESTS: &[Test] = &[$(Test {
+            name: stringify!($name),
+            run: $name,
+            seconds: 180,
+        }),*];
+    };
+}
+
+lies! {
+    // What the registers say.
+    another_device: "id", Bind => Refused;
+    no_device: "id=0xffffffff", Bind => Refused;
+    another_version: "version", Bind => Refused;
+    no_engines: "engines=0", Bind => Refused;
+    more_engines_than_vectors: "engines=8", Bind => Refused;
+    more_engines_than_there_can_be: "engines=255", Bind => Refused;
+    no_engine_of_any_kind: "engine-kind", Bind => Refused;
+    no_copy_engine: "engine-kind=0", Bind => Refused;
+    no_mmu: "mmu-caps", Bind => Refused;
+    no_vram: "vram-size=0", Bind => Refused;
+    half_a_page_of_vram: "vram-size=2048", Bind => Refused;
+    vram_of_2_pib: "vram-size=2^51", Bind => Refused;
+    vram_of_4_tib: "vram-size=2^42", Bind => Refused;
+    vram_of_1_tib: "vram-size=2^40", Bind => Bound;
+    vram_that_is_not_aligned: "vram-base", Bind => Refused;
+    more_visible_than_there_is: "vram-visible", Bind => Refused;
+    a_gart_within_vram: "gart-base", Bind => Refused;
+    no_gart: "gart-pages", Bind => Refused;
+    no_time: "tick-hz", Bind => Refused;
+    never_ready: "never-ready", Bind => Refused;
+
+    // What it says of work.
+    a_fence_too_high: "fence-ahead", Jobs => Lost;
+    a_fence_that_goes_back: "fence-back", Jobs => Survived;
+    a_fence_that_never_comes: "fence-never", Jobs => Survived;
+    a_clear_that_never_ends: "fence-never", Paging => Lost;
+    a_head_out_of_range: "head-out", Jobs => Lost;
+    a_head_that_never_moves: "head-never", Many => Survived;
+    time_that_creeps: "ticks-creep", Jobs => Survived;
+
+    // What it acknowledges.
+    an_invalidation_acknowledged_late: "invalidate-ack-late", Unmap => Works;
+    an_invalidation_never_acknowledged: "invalidate-ack-never", Unmap => Lost;
+    too_many_invalidations_acknowledged: "invalidate-ack-ahead", Unmap => Survived;
+    a_reset_acknowledged_late: "reset-ack-late", Hang => Works;
+    a_reset_never_acknowledged: "reset-ack-never", Hang => Lost;
+    too_many_resets_acknowledged: "reset-ack-ahead", Hang => Survived;
+    a_snapshot_acknowledged_late: "snapshot-ack-late", Counters => Works;
+    a_snapshot_never_acknowledged: "snapshot-ack-never", Counters => Survived;
+
+    // What it reports.
+    a_record_of_nobody: "fault-nobody", Jobs => Survived;
+    a_record_once_more: "fault-stale", Fault => Survived;
+    a_record_of_garbage: "fault-garbage", Jobs => Lost;
+    records_that_are_not_there: "fault-ahead", Jobs => Lost;
+    lost_interrupts: "interrupt-lost", Jobs => Works;
+    doubled_interrupts: "interrupt-doubled", Jobs => Works;
+    a_storm_of_interrupts: "interrupt-storm", Jobs => Works;
+
+    // What it writes.
+    a_status_page_of_garbage: "status-scribble", Jobs => Lost;
+    a_status_page_that_stays_on: "status-stays", Unbind => Survived;
+    rings_of_garbage: "ring-scribble", Jobs => Survived;
+
+    // What it does not do.
+    an_engine_that_stops_late: "engine-reset-late", Hang => Works;
+    an_engine_that_does_not_stop: "engine-reset-never", Hang => Lost;
+    an_adapter_reset_that_is_late: "adapter-reset-late", Bind => Bound;
+    no_adapter_reset: "adapter-reset-never", Bind => Refused;
+    an_engine_that_goes_on_after_unbind: "engine-reset-never", Unbind => Survived;
+    engines_that_go_on_whatever_is_reset: "engine-reset-never adapter-reset-never", Unbind => Survived;
+    a_flood_of_records: "fault-flood", Jobs => Lost;
+}
+
+fn main() -> ExitCode {
+    suite::main(TESTS)
+}
+
+/// How long it may take until the driver gives the device up: the watchdog, then time-outs.
+const GIVING_UP: Duration = PATIENCE.saturating_mul(2);
+/// Lines of the driver that a lie may be worth, however often it is told.
+const LINES: usize = 60;
+/// Placements in system memory and in VRAM, of a device that may not be asked any more.
+const SYSTEM: u32 = 1 << 0;
+const VRAM: u32 = 1 << 1;
+/// Bytes that binding to a device may take from the system for good.
+const ROOM: u64 = 64 << 20;
+
+/// Has the device tell these lies and no others.
+#[track_caller]
+fn tell(lies: &str) {
+    request(&format!("gpu-lie {lies}")).unwrap_or_else(|error| panic!("gpu-lie {lies}: {error}"));
+}
+
+/// One entry of the table.
+fn attempt(lies: &str, work: Work, end: End) {
+    if let Err(error) = request("ping") {
+        skip(&format!("no host to ask: {error}"));
+    }
+    let function = Function::first();
+    // As a test before this one left it.
+    tell("");
+    if function.is_bound() {
+        function.unbind().expect("unbind, at first");
+    }
+    let mut log = Log::new();
+    if work == Work::Bind {
+        bind_to(&function, lies, end, &mut log);
+    } else {
+        function.bind().expect("bind, at first");
+        live_with(lies, work, end);
+        let lines = log.lines();
+        assert!(lines.len() <= LINES, "{} lines of the driver", lines.len());
+        if function.is_bound() {
+            function.unbind().expect("unbind");
+        }
+    }
+    tell("");
+    function.bind().expect("bind to an honest device");
+    expect_working();
+}
+
+/// Binds the driver to a device that lies, and takes it off again if that works.
+fn bind_to(function: &Function, lies: &str, end: End, log: &mut Log) {
+    tell(lies);
+    let before = available();
+    let bound = function.bind();
+    let taken = before.saturating_sub(available());
+    let lines = log.lines();
+    match bound {
+        Err(_) => assert_eq!(lines.len(), 1, "what is said of it: {lines:#?}"),
+        Ok(()) => {
+            assert_eq!(end, End::Bound, "it was bound");
+            assert!(taken < ROOM, "{taken} bytes for it");
+            function.unbind().expect("unbind");
+        }
+    }
+}
+
+/// Works on a device that begins to lie, until it is lost or goes well; and then lets go of it.
+fn live_with(lies: &str, work: Work, end: End) {
+    let rig = Rig::new();
+    let target = rig.buffer(Place::System, 1 << 20);
+    let source = rig.buffer(Place::Vram, 1 << 20);
+    let mut jobs = Vec::new();
+    let mut calls: Vec<(&str, Result<(), Errno>)> = Vec::new();
+    if work == Work::Unbind {
+        jobs.push(write_without_end(&rig, target.va));
+    }
+    tell(lies);
+    let mut ordinary = |count: u64, calls: &mut Vec<_>| {
+        for n in 0..count {
+            for engine in Engine::ALL {
+                let commands = [
+                    fill(5, source.va, 4096),
+                    copy(source.va, target.va, 4096),
+                    write(target.va + 4096, n),
+                ];
+                match start(&rig, engine, &commands) {
+                    Ok(job) => jobs.push(job),
+                    Err(errno) => calls.push(("SUBMIT", Err(errno))),
+                }
+            }
+        }
+    };
+    match work {
+        Work::Bind => unreachable!("there is no driver yet"),
+        Work::Jobs => ordinary(8, &mut calls),
+        Work::Many => ordinary(1500, &mut calls),
+        Work::Hang => {
+            let hang = [wait_value(target.va, u64::MAX)];
+            jobs.extend(start(&rig, Engine::Copy, &hang));
+        }
+        Work::Fault => jobs.extend(start(&rig, Engine::Copy, &[fill(1, 1 << 45, 4096)])),
+        Work::Paging => calls.push(("VM_BIND of new VRAM", bind_vram(&rig))),
+        Work::Unmap => {
+            let result = rig.bind_and_wait(rig.vm, &[unmap(source.va, source.size)]);
+            calls.push(("VM_BIND", result));
+        }
+        Work::Counters => {
+            // A time-out there is what it is.
+            let _ = Function::first().debugfs("counters");
+        }
+        Work::Unbind => {
+            std::thread::sleep(Duration::from_millis(100));
+            Function::first().unbind().expect("unbind");
+            drop(jobs);
+            drop((source, target));
+            drop(rig);
+            expect_memory_left_alone();
+            return;
+        }
+    }
+    let ends: Vec<_> = jobs
+        .iter()
+        .map(|job| job.client().wait_for(job.syncobj, GIVING_UP))
+        .collect();
+    for (n, end) in ends.iter().enumerate() {
+        assert!(is_documented(*end), "job {n}: {end:?}");
+    }
+    for (call, end) in &calls {
+        let refused = *end == Err(Errno::EIO);
+        assert!(is_documented(*end) || refused, "{call}: {end:?}");
+    }
+    // Work behind the lie: it must not wait for ever either.
+    let paging = bind_vram(&rig);
+    assert_ne!(paging, Err(Errno::ETIMEDOUT), "new VRAM");
+    match end {
+        End::Works => {
+            let job_cut = work == Work::Hang;
+            let good = |end: &Result<(), Errno>| match end {
+                Ok(()) => !job_cut,
+                Err(errno) => job_cut && *errno == Errno::ETIME,
+            };
+            assert!(ends.iter().all(good), "{ends:?}");
+            assert!(calls.iter().all(|(_, end)| end.is_ok()), "{calls:?}");
+            assert_eq!(paging, Ok(()));
+            expect_working();
+        }
+        End::Lost => expect_lost(&rig),
+        _ => {}
+    }
+    if work == Work::Hang {
+        // The engine may write to this rig's memory still when it is gone.
+        drop(jobs);
+        Function::first().unbind().expect("unbind");
+        drop((source, target));
+        drop(rig);
+        expect_memory_left_alone();
+    }
+}
+
+/// Whether the uAPI lists the end of a piece of work.
+fn is_documented(end: Result<(), Errno>) -> bool {
+    matches!(
+        end,
+        Ok(())
+            | Err(Errno::EFAULT | Errno::EINVAL | Errno::ETIME | Errno::ECANCELED | Errno::ENODEV)
+    )
+}
+
+/// Submits commands to a device that may be lost.
+fn start<'a>(rig: &'a Rig, engine: Engine, commands: &[Command]) -> Result<Job<'a>, Errno> {
+    rig.start_after(rig.context(engine), commands, &[])
+}
+
+/// Makes a buffer of VRAM, which is cleared first, and binds it.
+fn bind_vram(rig: &Rig) -> Result<(), Errno> {
+    let handle = rig.bo_create(1 << 20, 0, VRAM)?;
+    let va = rig.reserve(1 << 20);
+    rig.bind_and_wait(rig.vm, &[map(handle, 0, va, 1 << 20)])
+}
+
+/// A program that writes to all of a buffer of 1 MiB, again and again.
+fn write_without_end(rig: &Rig, va: u64) -> Job<'_> {
+    let instructions = [
+        op(Op::Arg, 2, 0, 0, 0),
+        op(Op::Arg, 3, 0, 0, 1),
+        // r6:r7 = r2:r3 + r4 % 2^18 * 4
+        op_imm(Op::And, 5, 4, (1 << 18) - 1),
+        op(Op::Lea, 6, 2, 5, 2),
+        op(Op::St32, 4, 6, 0, 0),
+        // Not each word: the whole buffer soon.
+        op_imm(Op::Add, 4, 4, 61),
+        op(Op::Bra, 0, 0, 0, 2),
+    ];
+    let program = rig.program(&instructions);
+    let job = rig.start(
+        Engine::Compute,
+        &[dispatch(&program, &instructions, &address(va))],
+    );
+    // Bound until the address space goes, with its pages.
+    job
+}
+
+/// Memory that was given back is not written to by the device: most of what is free takes a
+/// pattern and keeps it.
+#[track_caller]
+fn expect_memory_left_alone() {
+    // CAST: less than there is.
+    let words = (available() / 2 / 8) as usize;
+    let mut canaries = vec![0x5afe_5afe_5afe_5afe_u64; words];
+    std::thread::sleep(Duration::from_millis(500));
+    // Read anew, not remembered.
+    let canaries = std::hint::black_box(&mut canaries);
+    let changed = canaries
+        .iter()
+        .filter(|canary| **canary != 0x5afe_5afe_5afe_5afe)
+        .count();
+    assert_eq!(changed, 0, "words of other people's memory were written");
+}
+
+/// Bytes that the system could give away.
+fn available() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").expect("/proc/meminfo");
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .expect("MemAvailable");
+    let kib = line.trim().trim_end_matches(" kB").parse::<u64>();
+    kib.expect("a number") * 1024
+}
+
+/// The device is declared lost: new work is refused.
+#[track_caller]
+fn expect_lost(rig: &Rig) {
+    let begin = Instant::now();
+    let refused = || {
+        let result = rig.bo_create(4096, 0, SYSTEM);
+        matches!(result, Err(Errno::EIO | Errno::ENODEV))
+    };
+    while !refused() {
+        let late = begin.elapsed() > GIVING_UP * suite::patience();
+        assert!(!late, "the device is not declared lost");
+        // What makes it look.
+        let _ = start(rig, Engine::Copy, &[]);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The kernel's log from now on.
+struct Log(File);
+
+impl Log {
+    #[track_caller]
+    fn new() -> Self {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .custom_flags(OFlag::O_NONBLOCK.bits())
+            .open("/dev/kmsg")
+            .expect("/dev/kmsg");
+        file.seek(SeekFrom::End(0)).expect("the end of the log");
+        Self(file)
+    }
+
+    /// The driver's complaints since the last call, without what the driver core says of a probe.
+    #[track_caller]
+    fn lines(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut record = [0; 8192];
+        loop {
+            match self.0.read(&mut record) {
+                Ok(0) => return lines,
+                Ok(bytes) => {
+                    let text = String::from_utf8_lossy(&record[..bytes]).into_owned();
+                    let (prefix, message) = text.split_once(';').expect("a prefix");
+                    let priority = prefix.split(',').next().and_then(|n| n.parse::<u32>().ok());
+                    let message = message.lines().next().unwrap_or_default();
+                    // Warnings and worse.
+                    let complaint = priority.is_some_and(|priority| priority & 7 <= 4);
+                    let ours = message.starts_with("skua") && !message.starts_with("skua-mark");
+                    if complaint && ours && !message.contains("probe with driver") {
+                        lines.push(message.to_owned());
+                    }
+                }
+                // Some were overwritten: that is a flood.
+                Err(error) if error.raw_os_error() == Some(32) => {
+                    lines.extend(std::iter::repeat_n("lost".to_owned(), LINES + 1));
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return lines,
+                Err(error) => panic!("/dev/kmsg: {error}"),
+            }
+        }
+    }
+}
