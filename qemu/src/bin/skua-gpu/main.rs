@@ -24,6 +24,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Parser;
 use skua_gpu::lie::Lie;
+use skua_spec::command::EngineKind;
 use skua_gpu::options::{VRAM_ALIGN, VRAM_MAX};
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
@@ -40,6 +41,9 @@ pub(crate) struct Cli {
     /// Size of VRAM: bytes, or with K, M or G; a power of two, at least 2M.
     #[arg(long, default_value = "64M", value_parser = parse_size)]
     vram_size: u64,
+    /// The engines, in order: compute or copy. A driver may keep the second copy engine to itself.
+    #[arg(long, default_value = "compute,copy,copy", value_delimiter = ',', value_parser = parse_engine)]
+    engines: Vec<EngineKind>,
     /// What to log to stderr: a level, or target=level pairs separated by commas.
     #[arg(long, default_value = "warn")]
     log: Targets,
@@ -68,6 +72,15 @@ fn parse_size(text: &str) -> Result<u64, String> {
         // A BAR's size is a power of two.
         .filter(|bytes| bytes.is_power_of_two() && (VRAM_ALIGN..=VRAM_MAX).contains(bytes))
         .ok_or_else(|| "a power of two from 2M to 1024G".to_owned())
+}
+
+/// Parses a kind of engine.
+fn parse_engine(text: &str) -> Result<EngineKind, String> {
+    match text {
+        "compute" => Ok(EngineKind::Compute),
+        "copy" => Ok(EngineKind::Copy),
+        _ => Err("compute or copy".to_owned()),
+    }
 }
 
 fn main() -> ExitCode {

@@ -37,7 +37,9 @@ use crate::Cli;
 pub(crate) fn serve(cli: &Cli) -> Result<()> {
     let (socket, vram_size) = (cli.socket.as_path(), cli.vram_size);
     remove_stale(socket)?;
-    let options = Options::default();
+    let options = Options {
+        engines: cli.engines.clone(),
+    };
     let file = File::from(memfd_create("skua-vram", MemfdFlags::CLOEXEC).context("VRAM")?);
     file.set_len(vram_size).context("VRAM")?;
     let vram = Vram::from_file(file.try_clone()?, vram_size).context("VRAM")?;

@@ -19,6 +19,7 @@ use crate::{
             VA_START, //
         }, //
     },
+    reaper,
     spec::{
         command::EngineKind,
         fault::{
@@ -79,6 +80,8 @@ pub(crate) fn query(dev: &SkuaDevice, args: &mut drm_skua_query) -> Result {
             }
         }
         DRM_SKUA_QUERY_REGIONS => {
+            // What is unmapped and closed is free.
+            reaper::flush();
             for id in [REGION_SYSTEM, REGION_VRAM] {
                 append(&mut answer, &region(dev, id))?;
             }

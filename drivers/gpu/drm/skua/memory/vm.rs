@@ -177,16 +177,6 @@ impl_list_item! {
 
 impl Reapable for Bind {}
 
-impl Bind {
-    /// Signals the bind's fence with `result`.
-    fn finish(&self, result: Result) {
-        let fence = self.end.lock().fence.take();
-        if let Some(fence) = fence {
-            fence.signal(result);
-        }
-    }
-}
-
 /// Binds of one address space that may wait at a time.
 const MAX_QUEUED: u32 = 4096;
 
@@ -463,12 +453,18 @@ impl Vm {
                 (bind, end)
             };
             let result = match end {
-                Some(error) => Err(error),
                 None => self.perform(&bind),
+                // What it would have unmapped is not held any longer: nobody must reach it.
+                Some(ECANCELED) => self.withdraw(&bind).and(Err(ECANCELED)),
+                Some(error) => Err(error),
             };
-            // That it does not answer is the device's loss.
-            bind.finish(result.map_err(|error| if error == EIO { ENODEV } else { error }));
+            // Before the signal: who waits for it may count on the memory.
+            let fence = bind.end.lock().fence.take();
             self.dev.reapers.binds.bury(bind.into_arc());
+            if let Some(fence) = fence {
+                // That it does not answer is the device's loss.
+                fence.signal(result.map_err(|error| if error == EIO { ENODEV } else { error }));
+            }
             self.binds.lock().busy = false;
         }
         if self.binds.lock().is_over() {
@@ -499,6 +495,22 @@ impl Vm {
                     Ok(())
                 })?;
             }
+        }
+        if changed == Changed::Stale {
+            self.dev.invalidate(Some(self.asid()))?;
+        }
+        Ok(())
+    }
+
+    /// Unmaps all that a cancelled bind is about. Allocates nothing.
+    fn withdraw(&self, bind: &Bind) -> Result {
+        let dev = device::enter(&*self.dev).ok_or(ENODEV)?;
+        let parent: &kernel::pci::Device<Bound> = (*dev).as_ref();
+        let tables = self.tables.access(parent.as_ref())?;
+        let mut changed = Changed::Fresh;
+        for operation in &bind.operations {
+            let span = operation.span();
+            changed = changed.and(tables.clear(span.start, span.len())?);
         }
         if changed == Changed::Stale {
             self.dev.invalidate(Some(self.asid()))?;
