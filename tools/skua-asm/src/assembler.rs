@@ -18,25 +18,43 @@ use skua_spec::isa::{Form, Instruction, Op, Special, IMMEDIATE, INSTRUCTION_SIZE
 use crate::error::{nearest, Error, LineError, Span};
 use crate::expression::{expression, Cursor, Names};
 use crate::program::{Argument, Program};
+use crate::source::{Expansion, Line, INCLUDE};
 use crate::token::{tokens, Kind, Token};
 
 /// Most instructions of a program.
 const MAX_INSTRUCTIONS: usize = (MAX_PROGRAM / INSTRUCTION_SIZE) as usize;
 
 /// All directives.
-const DIRECTIVES: [&str; 6] = [".arg", ".arg64", ".equ", ".reg", ".shared", ".threads"];
+const DIRECTIVES: [&str; 7] = [
+    ".arg", ".arg64", ".equ", INCLUDE, ".reg", ".shared", ".threads",
+];
 
-/// Assembles a program.
+/// Assembles a program that includes nothing.
 ///
 /// # Errors
 ///
 /// All that is wrong, in the order of lines; at least one.
 pub fn assemble(source: &str) -> Result<Program, Vec<Error>> {
-    let mut assembler = Assembler::default();
+    assemble_with(source, |_| None)
+}
+
+/// Assembles a program; `find` gives the text of an included file by its name.
+///
+/// # Errors
+///
+/// All that is wrong, in the order of lines; at least one.
+pub fn assemble_with(
+    source: &str,
+    find: impl Fn(&str) -> Option<String>,
+) -> Result<Program, Vec<Error>> {
+    let Expansion { lines, errors, .. } = Expansion::new(source, find);
+    let mut assembler = Assembler {
+        errors,
+        ..Assembler::default()
+    };
     let mut pending = Vec::new();
-    let lines: Vec<&str> = source.lines().collect();
     for (number, line) in lines.iter().enumerate() {
-        match tokens(line).and_then(|t| assembler.line(number, line, t)) {
+        match tokens(&line.text).and_then(|t| assembler.line(number, &lines, t)) {
             Ok(Some(instruction)) => pending.push(instruction),
             Ok(None) => {}
             Err(error) => assembler.error(number, line, error),
@@ -45,11 +63,11 @@ pub fn assemble(source: &str) -> Result<Program, Vec<Error>> {
     let mut instructions = Vec::new();
     let mut numbers = Vec::new();
     for statement in &pending {
-        let line = lines[statement.line];
-        match assembler.instruction(statement, line) {
+        let line = &lines[statement.line];
+        match assembler.instruction(statement, &line.text) {
             Ok(instruction) => {
                 instructions.push(instruction);
-                numbers.push(statement.line + 1);
+                numbers.push(line.origin);
             }
             Err(error) => assembler.error(statement.line, line, error),
         }
@@ -59,16 +77,22 @@ pub fn assemble(source: &str) -> Result<Program, Vec<Error>> {
             over.span,
             format!("a program has at most {MAX_INSTRUCTIONS} instructions"),
         );
-        assembler.error(over.line, lines[over.line], error);
+        assembler.error(over.line, &lines[over.line], error);
     }
     if pending.is_empty() && assembler.errors.is_empty() {
         let span = Span { start: 0, end: 1 };
         let error = LineError::new(span, "the program has no instruction");
-        assembler.error(0, lines.first().copied().unwrap_or(""), error);
+        let first = Line {
+            file: None,
+            number: 1,
+            text: source.lines().next().unwrap_or("").to_owned(),
+            origin: 1,
+        };
+        assembler.error(0, &first, error);
     }
     if !assembler.errors.is_empty() {
-        assembler.errors.sort_by_key(|e| (e.line, e.column));
-        return Err(assembler.errors);
+        assembler.errors.sort_by_key(|(line, e)| (*line, e.column));
+        return Err(assembler.errors.into_iter().map(|(_, e)| e).collect());
     }
     Ok(Program {
         instructions,
@@ -91,8 +115,8 @@ enum Meaning {
 #[derive(Debug)]
 struct Name {
     meaning: Meaning,
-    /// Line of the definition, from 0.
-    line: usize,
+    /// Where it is defined, as an error tells.
+    place: String,
 }
 
 /// An instruction whose operands are still to be read.
@@ -111,40 +135,37 @@ struct Assembler {
     threads: Option<[u32; 3]>,
     shared_bytes: Option<u32>,
     arguments: Vec<Argument>,
-    errors: Vec<Error>,
+    /// With the index of the line behind or of each.
+    errors: Vec<(usize, Error)>,
 }
 
 impl Assembler {
-    fn error(&mut self, line: usize, source: &str, error: LineError) {
-        self.errors.push(error.at(line + 1, source));
+    fn error(&mut self, index: usize, line: &Line, error: LineError) {
+        self.errors.push((index, error.at(line)));
     }
 
     /// First pass: labels, directives, and the mnemonic.
     fn line(
         &mut self,
         number: usize,
-        line: &str,
+        lines: &[Line],
         tokens: Vec<Token>,
     ) -> Result<Option<Pending>, LineError> {
-        let mut cursor = Cursor::new(&tokens, line);
+        let line = &lines[number];
+        let mut cursor = Cursor::new(&tokens, &line.text);
         while let (Some(first), Some(Kind::Mark(":"))) =
             (cursor.peek(), cursor.peek_second().map(|t| &t.kind))
         {
             let (name, span) = cursor.word("a label's name")?;
             cursor.next();
-            self.define(
-                name,
-                first.span.to(span),
-                number,
-                Meaning::Label(self.count),
-            )?;
+            self.define(name, first.span.to(span), line, Meaning::Label(self.count))?;
         }
         let Some(first) = cursor.peek() else {
             return Ok(None);
         };
         let (word, span) = cursor.word("an instruction, a directive or a label")?;
         if word.starts_with('.') {
-            self.directive(word, span, number, &mut cursor)?;
+            self.directive(word, span, line, &mut cursor)?;
             cursor.finish()?;
             return Ok(None);
         }
@@ -171,7 +192,7 @@ impl Assembler {
         &mut self,
         name: &str,
         span: Span,
-        line: usize,
+        line: &Line,
         meaning: Meaning,
     ) -> Result<(), LineError> {
         if name.starts_with('.') || name.ends_with('.') {
@@ -189,10 +210,11 @@ impl Assembler {
         if let Some(old) = self.names.get(name) {
             return Err(LineError::new(
                 span,
-                format!("`{name}` is defined already, in line {}", old.line + 1),
+                format!("`{name}` is defined already, in {}", old.place),
             ));
         }
-        self.names.insert(name.to_owned(), Name { meaning, line });
+        let place = line.place();
+        self.names.insert(name.to_owned(), Name { meaning, place });
         Ok(())
     }
 
@@ -200,7 +222,7 @@ impl Assembler {
         &mut self,
         word: &str,
         span: Span,
-        line: usize,
+        line: &Line,
         cursor: &mut Cursor<'_>,
     ) -> Result<(), LineError> {
         match word {
@@ -251,6 +273,8 @@ impl Assembler {
                 self.threads = Some(threads);
                 Ok(())
             }
+            // Others were read before.
+            INCLUDE => Err(LineError::new(span, "`.include` stands first in its line")),
             _ => {
                 let error = LineError::new(span, format!("unknown directive `{word}`"));
                 Err(suggest(error, nearest(word, DIRECTIVES)))
@@ -336,10 +360,10 @@ impl Assembler {
                     ..
                 }),
             ) => *number,
-            (None, Some(Name { line, .. })) => {
+            (None, Some(Name { place, .. })) => {
                 return Err(LineError::new(
                     span,
-                    format!("`{word}`, defined in line {}, is not a register", line + 1),
+                    format!("`{word}`, defined in {place}, is not a register"),
                 ))
             }
             (None, None) => {
@@ -368,9 +392,9 @@ impl Names for Assembler {
                 meaning: Meaning::Constant(value),
                 ..
             }) => Ok(*value),
-            Some(Name { line, .. }) => Err(LineError::new(
+            Some(Name { place, .. }) => Err(LineError::new(
                 span,
-                format!("`{name}`, defined in line {}, is not a constant", line + 1),
+                format!("`{name}`, defined in {place}, is not a constant"),
             )),
             None if register_number(name).is_some() => Err(LineError::new(
                 span,
@@ -671,9 +695,9 @@ impl Operands<'_, '_, '_> {
             }) => {
                 u32::try_from(*index).map_err(|_| LineError::new(span, "the label is too far down"))
             }
-            Some(Name { line, .. }) => Err(LineError::new(
+            Some(Name { place, .. }) => Err(LineError::new(
                 span,
-                format!("`{word}`, defined in line {}, is not a label", line + 1),
+                format!("`{word}`, defined in {place}, is not a label"),
             )),
             None => {
                 let error = LineError::new(span, format!("there is no label `{word}`"));

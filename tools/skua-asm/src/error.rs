@@ -7,9 +7,13 @@
 
 use std::fmt;
 
+use crate::source::Line;
+
 /// An error in an assembly source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
+    /// The included file that it is in; none if it is in the source itself.
+    pub file: Option<String>,
     /// Line, from 1.
     pub line: usize,
     /// Column of the first character concerned, from 1.
@@ -25,7 +29,8 @@ pub struct Error {
 }
 
 impl Error {
-    /// The error with the file's name before line and column, as compilers print it.
+    /// The error with the name of its file before line and column, as compilers print it. The
+    /// source's own name is `file`.
     pub fn display<'a>(&'a self, file: &'a str) -> impl fmt::Display + 'a {
         Shown { error: self, file }
     }
@@ -51,6 +56,7 @@ struct Shown<'a> {
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Error {
+            file,
             line,
             column,
             length,
@@ -58,8 +64,9 @@ impl fmt::Display for Shown<'_> {
             help,
             source,
         } = self.error;
-        if !self.file.is_empty() {
-            write!(f, "{}:", self.file)?;
+        let file = file.as_deref().unwrap_or(self.file);
+        if !file.is_empty() {
+            write!(f, "{file}:")?;
         }
         writeln!(f, "{line}:{column}: error: {message}")?;
         writeln!(f, "{line:5} | {source}")?;
@@ -118,15 +125,16 @@ impl LineError {
         self
     }
 
-    /// The error, at line `line` (from 1) which reads `source`.
-    pub(crate) fn at(self, line: usize, source: &str) -> Error {
+    /// The error, at a line.
+    pub(crate) fn at(self, line: &Line) -> Error {
         Error {
-            line,
+            file: line.file.clone(),
+            line: line.number,
             column: self.span.start + 1,
             length: self.span.end.saturating_sub(self.span.start).max(1),
             message: self.message,
             help: self.help,
-            source: source.to_owned(),
+            source: line.text.clone(),
         }
     }
 }

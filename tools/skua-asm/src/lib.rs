@@ -8,6 +8,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
+//! | `source` | a source and what it includes to lines |
 //! | `token` | characters to tokens, each with its column |
 //! | `expression` | integer constant expressions |
 //! | `assembler` | lines to instructions and metadata |
@@ -48,9 +49,10 @@ mod expression;
 #[cfg(feature = "interpreter")]
 pub mod interpreter;
 mod program;
+mod source;
 mod token;
 
-pub use assembler::assemble;
+pub use assembler::{assemble, assemble_with};
 pub use disassembler::{disassemble, BadInstruction};
 pub use error::Error;
 pub use program::{Argument, BindError, Program};

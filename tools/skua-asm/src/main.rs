@@ -59,7 +59,9 @@ fn run(options: &Options) -> Result<(), String> {
     }
     let source =
         String::from_utf8(bytes).map_err(|_| format!("{name}: error: the file is not UTF-8"))?;
-    let program = skua_asm::assemble(&source).map_err(|errors| {
+    // Beside the source that includes it.
+    let find = |name: &str| std::fs::read_to_string(options.input.with_file_name(name)).ok();
+    let program = skua_asm::assemble_with(&source, find).map_err(|errors| {
         let mut text = String::new();
         for error in &errors {
             // Writing to a string cannot fail.

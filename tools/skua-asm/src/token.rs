@@ -2,10 +2,10 @@
 
 //! Characters to tokens, one line at a time.
 //!
-//! A comment starts with `;` or `//` and ends with the line. A word is letters, digits, `_` and `.`,
-//! and starts with no digit; it may be a mnemonic, a directive (with a leading dot), a register or a
-//! name. A number is decimal, `0x` or `0b`, with `_` between digits, or a float, which always ends
-//! with `f`.
+//! A comment starts with `;` or `//` and ends with the line. A word is letters, digits, `_` and
+//! `.`, and starts with no digit; it may be a mnemonic, a directive (with a leading dot), a
+//! register or a name. A number is decimal, `0x` or `0b`, with `_` between digits, or a float,
+//! which always ends with `f`. A text stands between quotes, which it cannot contain.
 
 use crate::error::{LineError, Span};
 
@@ -18,6 +18,8 @@ pub(crate) enum Kind {
     Integer(u64),
     /// A float without a sign.
     Float(f32),
+    /// What stands between quotes.
+    Text(String),
     /// A punctuation mark or operator: `, : [ ] ( ) + - * @ << >>`.
     Mark(&'static str),
 }
@@ -52,6 +54,18 @@ pub(crate) fn tokens(line: &str) -> Result<Vec<Token>, LineError> {
             at = number_end(&chars, at);
             let text: String = chars[start..at].iter().collect();
             number(&text, Span { start, end: at })?
+        } else if c == '"' {
+            at += 1;
+            let Some(length) = chars[at..].iter().position(|c| *c == '"') else {
+                let span = Span {
+                    start,
+                    end: chars.len(),
+                };
+                return Err(LineError::new(span, "the text has no end"));
+            };
+            let text = chars[at..at + length].iter().collect();
+            at += length + 1;
+            Kind::Text(text)
         } else if is_word(c) {
             at += chars[at..].iter().take_while(|c| is_word(**c)).count();
             Kind::Word(chars[start..at].iter().collect())
@@ -168,6 +182,10 @@ mod tests {
             ]
         );
         assert_eq!(kinds(" // all comment"), []);
+        assert_eq!(
+            kinds(".include \"a; b\" ; c"),
+            [Kind::Word(".include".into()), Kind::Text("a; b".into())]
+        );
         assert_eq!(
             kinds("1<<3"),
             [Kind::Integer(1), Kind::Mark("<<"), Kind::Integer(3)]
