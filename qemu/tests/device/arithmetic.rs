@@ -4,7 +4,7 @@
 //! written from the manual and shares nothing with the device but the encoding.
 
 use proptest::prelude::*;
-use skua_asm::interpreter::{self, Buffers};
+use skua_reference::Buffers;
 use skua_spec::command::{Command, Dispatch, MAX_ARGUMENTS};
 use skua_spec::isa::{Form, Instruction, Op, IMMEDIATE};
 
@@ -105,7 +105,7 @@ fn compare(gpu: &mut Gpu, middle: &[Instruction], sources: &[u32]) {
     let mut buffers = Buffers::default();
     buffers.add(SOURCES, bytes.clone());
     buffers.add(RESULTS, vec![0; results]);
-    interpreter::run(&program, &dispatch, &mut buffers, u64::MAX).expect("a run");
+    skua_reference::run(&program, &dispatch, &mut buffers, u64::MAX).expect("a run");
     gpu.set_vram(DATA, &program);
     gpu.set_vram(DATA + 0x1_0000, &bytes);
     gpu.clear_vram(DATA + 0x2_0000, results as u64);

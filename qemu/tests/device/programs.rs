@@ -3,8 +3,8 @@
 //! Programs: control flow, divergence, groups, barriers, memory, atomics.
 
 use skua_asm::assemble;
-use skua_asm::interpreter::{self, Buffers};
 use skua_gpu::vram;
+use skua_reference::Buffers;
 use skua_spec::address::{BusAddr, GpuPhys};
 use skua_spec::command::{Command, Dispatch};
 use skua_spec::mmu::{Entry, PageSize, Target};
@@ -44,7 +44,7 @@ fn compare(gpu: &mut Gpu, source: &str, groups: [u32; 3], bytes: usize) {
     let mut buffers = Buffers::default();
     buffers.add(OUT, vec![0; 0x1_0000]);
     buffers.add(OUT + 0x1_0000, input);
-    interpreter::run(&program.bytes(), &dispatch, &mut buffers, u64::MAX).unwrap();
+    skua_reference::run(&program.bytes(), &dispatch, &mut buffers, u64::MAX).unwrap();
     gpu.run_buffer(0, &[Command::Dispatch(dispatch)]);
     assert!(
         gpu.vram_bytes(OUT_AT, bytes) == buffers.get(OUT).unwrap()[..bytes],

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT
 
-//! Every filter's programs on the reference interpreter, against the CPU.
+//! Every filter's programs on the reference, against the CPU.
 
-use skua_asm::interpreter::{self, Buffers};
 use skua_filter::compare::difference;
 use skua_filter::filter::Filter;
 use skua_filter::picture::Picture;
 use skua_filter::plan::{Layout, Plan};
 use skua_filter::reference;
+use skua_reference::Buffers;
 
 /// Addresses far apart: what lies between is not mapped, so that an access outside is found.
 fn address(number: u64) -> u64 {
     0x7f00_0000_0000 + (number << 32)
 }
 
-/// Carries a plan out on the interpreter.
+/// Carries a plan out on the reference.
 fn run(filter: Filter, radius: u32, picture: &Picture, budget: u64) -> Picture {
     let plan = Plan::new(filter, radius, picture.width(), picture.height(), budget)
         .expect("the image can be planned");
@@ -63,11 +63,11 @@ fn run(filter: Filter, radius: u32, picture: &Picture, budget: u64) -> Picture {
                 .expect("all arguments");
             for (i, dispatch) in dispatches.iter().enumerate() {
                 let program = &plan.programs()[number + i];
-                let stop = interpreter::run(&program.bytes(), dispatch, &mut memory, 1 << 32);
+                let stop = skua_reference::run(&program.bytes(), dispatch, &mut memory, 1 << 32);
                 if let Err(stop) = stop {
                     let line = match stop {
-                        interpreter::Stop::Fault { pc, .. } => program.line(pc),
-                        interpreter::Stop::Limit => None,
+                        skua_reference::Stop::Fault { pc, .. } => program.line(pc),
+                        skua_reference::Stop::Limit => None,
                     };
                     panic!("{}, line {line:?}: {stop:?}", stage.passes[i].source.name);
                 }

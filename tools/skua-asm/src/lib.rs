@@ -15,7 +15,6 @@
 //! | `disassembler` | instructions to lines |
 //! | `program` | what an assembled program is, and how a dispatch of it is made |
 //! | `error` | what is wrong in a source, and where |
-//! | `interpreter` | a plain scalar reference of what programs do (feature `interpreter`) |
 //!
 //! # Examples
 //!
@@ -46,8 +45,6 @@ mod assembler;
 mod disassembler;
 mod error;
 mod expression;
-#[cfg(feature = "interpreter")]
-pub mod interpreter;
 mod program;
 mod source;
 mod token;

@@ -2,7 +2,7 @@
 
 //! The example of `Documentation/gpu/skua/assembler.rst` assembles and does what the page says.
 
-use skua_asm::interpreter::{run, Buffers};
+use skua_reference::{run, Buffers};
 
 #[test]
 fn the_worked_example_sums() {

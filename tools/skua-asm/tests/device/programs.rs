@@ -11,7 +11,7 @@
 use std::cell::RefCell;
 
 use proptest::prelude::*;
-use skua_asm::interpreter::{run, Buffers, Stop};
+use skua_reference::{run, Buffers, Stop};
 use skua_spec::command::{Dispatch, MAX_ARGUMENTS};
 use skua_spec::fault::{Access, Reason};
 use skua_spec::isa::{Form, Instruction, Op, Special, IMMEDIATE};
@@ -312,7 +312,7 @@ fn faults() {
             reason: record.reason,
             access: record.access,
             address: record.address,
-            // Of translations it is the level, which the interpreter has none of.
+            // Of translations it is the level, which the reference has none of.
             detail: if record.access == Access::None {
                 record.detail
             } else {

@@ -2,12 +2,14 @@
 
 //! A plain reference of what compute programs do, written from the manual (section 9) for tests.
 //!
-//! It has nothing of the device: no waves, no page tables, no decoded programs. One thread runs at
-//! a time, from its start or last barrier to the next barrier or its end; when all threads of a
-//! group wait or have ended, the waiting ones go on. Groups run one after the other. A program
-//! whose result does not depend on the order of its threads therefore has the same result here and
-//! on the device, and that is what tests compare. A program in which a thread waits for another one
-//! without a barrier does not end here, and is cut by the limit of instructions.
+//! Tests compare what it computes with what the device model, the GPU and the filters do. Nothing
+//! that is shipped uses it. It has nothing of the device: no waves, no page tables, no decoded
+//! programs. One thread runs at a time, from its start or last barrier to the next barrier or its
+//! end; when all threads of a group wait or have ended, the waiting ones go on. Groups run one
+//! after the other. A program whose result does not depend on the order of its threads therefore
+//! has the same result here and on the device, and that is what tests compare. A program in which a
+//! thread waits for another one without a barrier does not end here, and is cut by the limit of
+//! instructions.
 
 use skua_spec::command::Dispatch;
 use skua_spec::fault::{Access, Reason};
