@@ -3,8 +3,8 @@
 ; Sobel's edges: the length of the gradient of luma, rounded down and held to 255, in all three
 ; channels. Alpha stays. Beyond the borders the nearest pixel counts.
 ;
-; A group computes luma once for each pixel of its tile and a frame of one pixel around it, in shared
-; memory; each thread then reads its eight neighbours there.
+; A group computes luma once for each pixel of its tile and a frame of one pixel around it, in
+; shared memory; each thread then reads its eight neighbours there.
 
 .equ    COLUMNS, 34             ; of the tile with its frame
 .equ    ROWS, 10
@@ -20,6 +20,7 @@
 
 .reg    x, r0
 .reg    y, r1
+.reg    index, r6
 .reg    address, r8             ; a pair
 .reg    pixel, r10
 .reg    luma, r11
@@ -60,18 +61,7 @@ fill:
     arg     r9, source.hi
     lea     address, address, r6, 2
     ld.32   pixel, [address]
-    and     r12, pixel, 0xff
-    mul     luma, r12, 77
-    shr     r12, pixel, 8
-    and     r12, r12, 0xff
-    mul     r12, r12, 150
-    add     luma, luma, r12
-    shr     r12, pixel, 16
-    and     r12, r12, 0xff
-    mul     r12, r12, 29
-    add     luma, luma, r12
-    add     luma, luma, 128
-    shr     luma, luma, 8
+.include "luma.inc"
     shl     r12, element, 2
     sts.32  [r12], luma
     add     element, element, 256
@@ -134,11 +124,6 @@ fill:
     ld.32   pixel, [address]
     and     pixel, pixel, 0xff000000
     or      pixel, pixel, gx
-    mul     r6, y, r4
-    add     r6, r6, x
-    arg     r8, target
-    arg     r9, target.hi
-    lea     address, address, r6, 2
-    st.32   [address], pixel
-done:
-    exit
+    mul     index, y, r4
+    add     index, index, x
+.include "store.inc"

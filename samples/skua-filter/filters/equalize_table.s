@@ -2,9 +2,9 @@
 ;
 ; Makes the table that equalises luma of a histogram: one group, one thread for each luma.
 ;
-; With c the number of pixels up to this luma, c0 that of the darkest luma that occurs, and n that of
-; all: (((c - c0) >> s) * 255 + d / 2) / d, where d = (n - c0) >> s. Where d is 0 the table changes
-; nothing; a luma darker than all is 0. The shift s keeps the product in 32 bits.
+; With c the number of pixels up to this luma, c0 that of the darkest luma that occurs, and n that
+; of all: (((c - c0) >> s) * 255 + d / 2) / d, where d = (n - c0) >> s. Where d is 0 the table
+; changes nothing; a luma darker than all is 0. The shift s keeps the product in 32 bits.
 
 .equ    LEAST, 256 * 4
 .threads 256

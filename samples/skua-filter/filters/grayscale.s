@@ -1,60 +1,14 @@
 ; SPDX-License-Identifier: MIT
 ;
-; Luma in all three channels: (77 r + 150 g + 29 b + 128) / 256, which is at most 255. Alpha stays.
+; Luma in all three channels. Alpha stays.
 
-.threads 32, 8
-.arg64  source
-.arg64  target
-.arg    width
-.arg    rows
-
-.reg    x, r0
-.reg    y, r1
-.reg    index, r6
-.reg    address, r8             ; a pair
-.reg    pixel, r10
+.include "point.inc"
 .reg    luma, r11
 
-    sr      x, tid.x
-    sr      r2, gid.x
-    shl     r2, r2, 5           ; 32 columns in a group
-    add     x, x, r2
-    sr      y, tid.y
-    sr      r3, gid.y
-    shl     r3, r3, 3           ; 8 rows in a group
-    add     y, y, r3
-    arg     r4, width
-    arg     r5, rows
-    bgeu    x, r4, done         ; the last groups reach over the edges
-    bgeu    y, r5, done
-    mul     index, y, r4
-    add     index, index, x
-
-    arg     r8, source
-    arg     r9, source.hi
-    lea     address, address, index, 2
-    ld.32   pixel, [address]
-
-    and     r12, pixel, 0xff
-    mul     luma, r12, 77
-    shr     r12, pixel, 8
-    and     r12, r12, 0xff
-    mul     r12, r12, 150
-    add     luma, luma, r12
-    shr     r12, pixel, 16
-    and     r12, r12, 0xff
-    mul     r12, r12, 29
-    add     luma, luma, r12
-    add     luma, luma, 128
-    shr     luma, luma, 8
+.include "luma.inc"
 
     and     pixel, pixel, 0xff000000
     mul     luma, luma, 0x010101
     or      pixel, pixel, luma
 
-    arg     r8, target
-    arg     r9, target.hi
-    lea     address, address, index, 2
-    st.32   [address], pixel
-done:
-    exit
+.include "store.inc"

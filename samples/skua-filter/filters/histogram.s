@@ -42,18 +42,7 @@ next:
     arg     r9, source.hi
     lea     address, address, r6, 2
     ld.32   pixel, [address]
-    and     r12, pixel, 0xff
-    mul     luma, r12, 77
-    shr     r12, pixel, 8
-    and     r12, r12, 0xff
-    mul     r12, r12, 150
-    add     luma, luma, r12
-    shr     r12, pixel, 16
-    and     r12, r12, 0xff
-    mul     r12, r12, 29
-    add     luma, luma, r12
-    add     luma, luma, 128
-    shr     luma, luma, 8
+.include "luma.inc"
     shl     luma, luma, 2
     atoms.add r12, [luma], one
     add     y, y, 1

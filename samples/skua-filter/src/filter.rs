@@ -43,6 +43,18 @@ macro_rules! source {
     };
 }
 
+macro_rules! includes {
+    ($($name:literal)*) => {
+        &[$(($name, include_str!(concat!("../filters/", $name)))),*]
+    };
+}
+
+/// What the programs share: names and texts.
+const INCLUDES: &[(&str, &str)] = includes![
+    "blur_begin.inc" "blur_end.inc" "channels.inc" "group.inc" "luma.inc" "neighbours.inc"
+    "point.inc" "store.inc"
+];
+
 impl Source {
     /// Assembles the program.
     ///
@@ -50,7 +62,11 @@ impl Source {
     ///
     /// The assembler's first error, with the file's name: a mistake in this crate.
     pub fn assemble(&self) -> Result<Program, String> {
-        skua_asm::assemble(self.text).map_err(|errors| {
+        let include = |name: &str| {
+            let file = INCLUDES.iter().find(|(other, _)| *other == name);
+            file.map(|(_, text)| (*text).to_owned())
+        };
+        skua_asm::assemble_with(self.text, include).map_err(|errors| {
             let file = format!("{}.s", self.name);
             errors
                 .first()

@@ -5,9 +5,9 @@
 //! Every band of every stage goes through three contexts, each of which works in order:
 //!
 //! ```text
-//!             CPU            copy engine          compute engine        copy engine         CPU
-//!   image ──────────▶ input ──────────▶ source ──────────▶ target ──────────▶ output ──────────▶ image
-//!            (system memory)   upload     (VRAM)  dispatches  (VRAM)   download (system memory)
+//!              CPU          copy engine        compute engine      copy engine        CPU
+//!   image ─────────▶ input ─────────▶ source ─────────▶ target ─────────▶ output ─────────▶ image
+//!            (system memory)  upload  (VRAM) dispatches (VRAM)  download (system memory)
 //! ```
 //!
 //! Each context has a timeline, on which job `n` (a band in a stage) is point `n + 1`. An upload
