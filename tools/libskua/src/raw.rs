@@ -19,7 +19,4 @@
 //! # Ok::<(), libskua::Error>(())
 //! ```
 
-pub use crate::sys::{
-    call, call_at_bad_address, call_bytes, call_unknown, ioctl, query, query_at_bad_address,
-    Argument,
-};
+pub use crate::sys::{argument_size, call, ioctl, query, with_size, Argument};

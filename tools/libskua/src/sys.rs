@@ -93,13 +93,19 @@ macro_rules! arguments {
             const REQUEST: u32 = uapi::$request;
             const NAME: &'static str = $name;
         }
-        const _: () = assert!(size_of::<uapi::$type>() == request_size(uapi::$request));
+        const _: () = assert!(size_of::<uapi::$type>() == argument_size(uapi::$request));
     )* };
 }
 
-/// The size of the argument that stands in an ioctl's number.
-const fn request_size(request: u32) -> usize {
+/// The bytes that an ioctl's number says its argument has.
+pub const fn argument_size(request: u32) -> usize {
     ((request >> SIZE_SHIFT) & SIZE_MAX) as usize
+}
+
+/// An ioctl's number with another size of its argument, of 14 bits.
+pub const fn with_size(request: u32, size: usize) -> u32 {
+    // CAST: what is more than 14 bits is cut.
+    (request & !(SIZE_MAX << SIZE_SHIFT)) | ((size as u32 & SIZE_MAX) << SIZE_SHIFT)
 }
 
 /// Where the size stands in an ioctl's number.
@@ -142,67 +148,6 @@ pub fn call<T: Argument>(fd: BorrowedFd<'_>, argument: &mut T) -> Result<i32, Er
     unsafe { ioctl(fd, T::REQUEST, ptr::from_mut(argument).cast()) }
 }
 
-/// Calls an ioctl once with a number of another direction, type, id or size, the last being that of
-/// `argument`: for what an older or newer program would pass.
-///
-/// # Errors
-///
-/// What the kernel says, EINTR and EAGAIN included.
-///
-/// # Panics
-///
-/// If `argument` is longer than what an ioctl's number can tell.
-pub fn call_bytes<T: Argument>(fd: BorrowedFd<'_>, argument: &mut [u8]) -> Result<i32, Errno> {
-    let size = u32::try_from(argument.len())
-        .ok()
-        .filter(|s| *s <= SIZE_MAX)
-        .expect("the size of an ioctl's argument has 14 bits");
-    let request = T::REQUEST & !(SIZE_MAX << SIZE_SHIFT) | (size << SIZE_SHIFT);
-    // SAFETY: the kernel accesses no more of the argument than the number tells, which is the size
-    // of the slice, and writes nowhere else by the contract of `Argument`.
-    unsafe { ioctl(fd, request, argument.as_mut_ptr().cast()) }
-}
-
-/// Calls an ioctl once with an address at which no process has memory.
-///
-/// # Errors
-///
-/// What the kernel says, EINTR and EAGAIN included.
-///
-/// # Panics
-///
-/// If there could be memory at `address`: it must be below 4096, or not below 2^63.
-pub fn call_at_bad_address<T: Argument>(fd: BorrowedFd<'_>, address: usize) -> Result<i32, Errno> {
-    assert_bad(address);
-    // SAFETY: the process has no memory there.
-    unsafe {
-        ioctl(
-            fd,
-            T::REQUEST,
-            ptr::without_provenance_mut::<c_void>(address),
-        )
-    }
-}
-
-/// Calls an ioctl of the driver once that has a number without a meaning, with 16 zero bytes.
-///
-/// # Errors
-///
-/// What the kernel says: ENOTTY or EINVAL.
-///
-/// # Panics
-///
-/// If `id` is one of those that the header lists, or beyond those that belong to drivers.
-pub fn call_unknown(fd: BorrowedFd<'_>, id: u32) -> Result<i32, Errno> {
-    assert!(id > uapi::DRM_SKUA_SUBMIT && id < uapi::DRM_COMMAND_END - uapi::DRM_COMMAND_BASE);
-    let mut argument = [0_u64; 2];
-    let size = uapi::DRM_IOCTL_SKUA_QUERY & !0xff;
-    let request = size | (uapi::DRM_COMMAND_BASE + id);
-    // SAFETY: the number tells 16 bytes, all zero: no address in them. No number is unknown to this
-    // crate and known to the driver, as both are made from one header.
-    unsafe { ioctl(fd, request, argument.as_mut_ptr().cast()) }
-}
-
 /// Calls QUERY once: `size` as given, the answer to `answer` or nowhere; returns the size.
 ///
 /// # Errors
@@ -239,44 +184,6 @@ pub fn query(
         )
     }?;
     Ok(argument.size)
-}
-
-/// Calls QUERY once with an address at which no process has memory.
-///
-/// # Errors
-///
-/// What the kernel says.
-///
-/// # Panics
-///
-/// If there could be memory at `address`: it must be below 4096 and not 0, or not below 2^63.
-pub fn query_at_bad_address(
-    fd: BorrowedFd<'_>,
-    kind: u32,
-    size: u32,
-    address: usize,
-) -> Result<u32, Errno> {
-    assert_bad(address);
-    assert_ne!(address, 0);
-    let mut argument = uapi::drm_skua_query {
-        type_: kind,
-        size,
-        pointer: address as u64,
-    };
-    // SAFETY: the kernel writes the argument, whose size is that in the number; the process has no
-    // memory at `pointer`.
-    unsafe {
-        ioctl(
-            fd,
-            uapi::DRM_IOCTL_SKUA_QUERY,
-            ptr::from_mut(&mut argument).cast(),
-        )
-    }?;
-    Ok(argument.size)
-}
-
-fn assert_bad(address: usize) {
-    assert!(!(4096..1 << 63).contains(&address));
 }
 
 /// Name of the driver behind a DRM node.
@@ -385,7 +292,8 @@ pub(crate) fn syncobj_array(
 ///
 /// # Safety
 ///
-/// `T` must be the argument that `request` tells, and the ioctl write to no address that stands in it.
+/// `T` must be the argument that `request` tells, and the ioctl write to no address that stands in
+/// it.
 unsafe fn exchange<T>(fd: BorrowedFd<'_>, request: u32, mut argument: T) -> Result<T, Errno> {
     // SAFETY: by the caller's promise the argument is all that the kernel accesses.
     restart(|| unsafe { ioctl(fd, request, ptr::from_mut(&mut argument).cast()) })?;

@@ -146,3 +146,32 @@ impl Function {
         Path::new("/sys/kernel/debug/dri").join(&self.address)
     }
 }
+
+/// The first GPU without its driver, for a moment: bound again at the end, also that of a failed
+/// test.
+#[derive(Debug)]
+pub struct Unbound(Function);
+
+impl Unbound {
+    /// Takes the driver off.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be taken off.
+    #[track_caller]
+    pub fn first() -> Self {
+        let function = Function::first();
+        function.unbind().expect("unbind");
+        assert!(!function.is_bound());
+        Self(function)
+    }
+}
+
+impl Drop for Unbound {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.bind() {
+            println!("bind: {error}");
+            std::process::exit(1);
+        }
+    }
+}

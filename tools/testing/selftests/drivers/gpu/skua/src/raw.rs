@@ -3,21 +3,12 @@
 //! System calls as they are: no retry, no check, no opinion. These tests are about what the kernel
 //! makes of an argument, so that nothing between them and the kernel may mend it.
 
+use std::ffi::c_void;
 use std::mem::size_of;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
+pub use libskua::raw::{argument_size, with_size};
 pub use nix::errno::Errno;
-
-/// The bytes that an ioctl's number says its argument has.
-pub const fn argument_size(number: u32) -> usize {
-    ((number >> 16) & 0x3fff) as usize
-}
-
-/// An ioctl's number with another size of its argument.
-pub const fn with_size(number: u32, size: usize) -> u32 {
-    // CAST: sizes of arguments are below 2^14.
-    (number & !(0x3fff << 16)) | (((size & 0x3fff) as u32) << 16)
-}
 
 /// Calls an ioctl. Addresses in the argument are the kernel's to check; those that it writes
 /// through are those of memory that the caller lends it for the call, or of none.
@@ -45,16 +36,14 @@ pub fn ioctl<T>(fd: impl AsFd, number: u32, argument: &mut T) -> Result<(), Errn
 #[expect(unsafe_code, reason = "a system call")]
 pub fn ioctl_value<T>(fd: impl AsFd, number: u32, argument: &mut T) -> Result<i32, Errno> {
     assert!(argument_size(number) <= size_of::<T>());
+    let argument = std::ptr::from_mut(argument).cast();
     // SAFETY: the kernel reads and writes at most as many bytes of the argument as its number
     // says, which are there.
-    let result = unsafe {
-        nix::libc::ioctl(
-            fd.as_fd().as_raw_fd(),
-            number.into(),
-            std::ptr::from_mut(argument),
-        )
-    };
-    Errno::result(result)
+    unsafe { libskua::raw::ioctl(fd.as_fd(), number, argument) }.map_err(errno)
+}
+
+fn errno(errno: libskua::Errno) -> Errno {
+    Errno::from_raw(errno.raw_os_error())
 }
 
 /// Calls an ioctl with an address that need not be one.
@@ -64,10 +53,13 @@ pub fn ioctl_value<T>(fd: impl AsFd, number: u32, argument: &mut T) -> Result<i3
 /// The errno.
 #[expect(unsafe_code, reason = "a system call")]
 pub fn ioctl_at(fd: impl AsFd, number: u32, address: u64) -> Result<(), Errno> {
+    // CAST: the same on the architectures that the driver knows.
+    let argument = std::ptr::without_provenance_mut::<c_void>(address as usize);
     // SAFETY: the address is one of no memory of this process, or the kernel's own: nothing can be
     // written there.
-    let result = unsafe { nix::libc::ioctl(fd.as_fd().as_raw_fd(), number.into(), address) };
-    Errno::result(result).map(|_| ())
+    unsafe { libskua::raw::ioctl(fd.as_fd(), number, argument) }
+        .map(drop)
+        .map_err(errno)
 }
 
 /// Runs a function in a forked child, which has this process' memory mappings; whether it returned
@@ -91,6 +83,44 @@ pub fn in_child(function: impl FnOnce() -> bool) -> bool {
             matches!(status, WaitStatus::Exited(_, 0))
         }
     }
+}
+
+/// A descriptor behind which another file stands, until this is dropped.
+#[derive(Debug)]
+pub struct Replaced {
+    descriptor: RawFd,
+    /// The file that belongs there.
+    file: OwnedFd,
+}
+
+impl Replaced {
+    /// Puts a file in the place of that of a descriptor, so that calls on it fail in a way that the
+    /// owner of the descriptor has no part in.
+    ///
+    /// # Panics
+    ///
+    /// If there are too many descriptors.
+    pub fn new(descriptor: BorrowedFd<'_>, by: impl AsFd) -> Self {
+        let file = descriptor.try_clone_to_owned().expect("a descriptor");
+        replace(descriptor.as_raw_fd(), by.as_fd());
+        Self {
+            descriptor: descriptor.as_raw_fd(),
+            file,
+        }
+    }
+}
+
+impl Drop for Replaced {
+    fn drop(&mut self) {
+        replace(self.descriptor, self.file.as_fd());
+    }
+}
+
+#[expect(unsafe_code, reason = "a system call")]
+fn replace(descriptor: RawFd, by: BorrowedFd<'_>) {
+    // SAFETY: the descriptor stays open, and its owner sees no memory through it.
+    let result = unsafe { nix::libc::dup2(by.as_raw_fd(), descriptor) };
+    Errno::result(result).expect("dup2");
 }
 
 /// Calls a function during which a signal comes that interrupts system calls.

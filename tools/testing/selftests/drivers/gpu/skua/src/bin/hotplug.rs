@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use nix::kmod::{delete_module, finit_module, DeleteModuleFlags, ModuleInitFlags};
 use skua_guest::job::PRODUCTS;
 use skua_selftests::client::{map, signal, wait, PATIENCE};
-use skua_selftests::function::Function;
+use skua_selftests::function::{Function, Unbound};
 use skua_selftests::mapping::Mapping;
 use skua_selftests::raw::in_child;
 use skua_selftests::rig::{expect_working, fill, wait_value, write};
@@ -48,33 +48,11 @@ fn main() -> ExitCode {
     ])
 }
 
-/// The device without its driver, for a moment: bound again at the end, also that of a failed test.
-struct Unbound(Function);
-
-impl Unbound {
-    #[track_caller]
-    fn new() -> Self {
-        let function = Function::first();
-        function.unbind().expect("unbind");
-        assert!(!function.is_bound());
-        Self(function)
-    }
-}
-
-impl Drop for Unbound {
-    fn drop(&mut self) {
-        if let Err(error) = self.0.bind() {
-            println!("bind: {error}");
-            std::process::exit(1);
-        }
-    }
-}
-
 fn idle_clients_survive_an_unbind() {
     let client = Client::new();
     let rig = Rig::new();
     let _buffers = Place::ALL.map(|place| rig.buffer(place, 1 << 20));
-    drop(Unbound::new());
+    drop(Unbound::first());
     drop(client);
     drop(rig);
     expect_working();
@@ -83,7 +61,7 @@ fn idle_clients_survive_an_unbind() {
 fn calls_fail_when_the_device_is_gone() {
     let rig = Rig::new();
     let handle = rig.bo(Place::System, 4096);
-    let unbound = Unbound::new();
+    let unbound = Unbound::first();
     let mut cases = Cases::new();
     let mut check = |bound: &str| {
         let mut gone = |name: &str, result: Result<(), Errno>| {
@@ -138,7 +116,7 @@ fn fences_of_running_and_queued_work_signal() {
     let op = map(never.handle, 0, 1 << 41, 4096);
     assert_eq!(rig.bind(rig.vm, &[op], &syncs), Ok(()));
     let bind = rig.sync_file(bind);
-    let unbound = Unbound::new();
+    let unbound = Unbound::first();
     for (n, file) in files.iter().enumerate() {
         assert_eq!(status(file), -(Errno::ENODEV as i32), "fence {n}");
     }
@@ -165,7 +143,7 @@ fn waiters_wake_up() {
         poll(&mut ready, timeout)
     });
     std::thread::sleep(Duration::from_millis(50));
-    let unbound = Unbound::new();
+    let unbound = Unbound::first();
     assert_eq!(
         waiting.join().expect("the waiter"),
         Ok(1),
@@ -200,7 +178,7 @@ fn mappings_stay_usable() {
         });
         assert!(survived, "{when}: an access to a mapping failed");
     };
-    let unbound = Unbound::new();
+    let unbound = Unbound::first();
     check("unbound", &maps);
     // System pages or a dummy: not somebody else's memory.
     for (place, touched, fresh) in &maps {
@@ -237,7 +215,7 @@ fn dma_bufs_stay_usable() {
         .collect();
     let early = Mapping::new(&shared[0].1, 0, 64 << 10).expect("mmap of a dma-buf");
     drop(client);
-    let unbound = Unbound::new();
+    let unbound = Unbound::first();
     let survived = in_child(|| {
         early.read(0);
         early.write(4096, 1);
@@ -279,7 +257,7 @@ fn memory_of_other_drivers_stays_usable() {
     let handle = rig.import(&dma_buf).expect("PRIME_FD_TO_HANDLE");
     let va = rig.bound_at_will(handle, 64 << 10);
     assert_eq!(rig.run(Engine::Copy, &[fill(6, va, 64 << 10)]), Ok(()));
-    drop(Unbound::new());
+    drop(Unbound::first());
     cpu.expect("after the unbind", |_| 6 << 32 | 6);
     drop(rig);
     let rig = Rig::new();
@@ -295,7 +273,7 @@ fn a_new_client_works_beside_an_old_one() {
             let rig = Rig::new();
             let buffer = rig.buffer(Place::Vram, 1 << 20);
             rig.start(Engine::Copy, &[fill(1, buffer.va, 1 << 20)]);
-            drop(Unbound::new());
+            drop(Unbound::first());
             expect_working();
             rig
         })
@@ -310,7 +288,7 @@ fn a_new_client_works_beside_an_old_one() {
 fn fdinfo_of_an_old_client_can_be_read() {
     let rig = Rig::new();
     let _buffer = rig.buffer(Place::Vram, 1 << 20);
-    let unbound = Unbound::new();
+    let unbound = Unbound::first();
     let gone = rig.fdinfo();
     drop(unbound);
     let again = rig.fdinfo();
@@ -324,7 +302,7 @@ fn old_clients_can_close_in_any_order() {
             .iter()
             .map(|rig| rig.buffer(Place::Vram, 1 << 20).cpu)
             .collect();
-        let unbound = Unbound::new();
+        let unbound = Unbound::first();
         if order == 0 {
             drop(rigs.split_off(2));
         }
