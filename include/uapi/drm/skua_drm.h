@@ -69,6 +69,13 @@ extern "C" {
  * - -ECANCELED: it did not start, because its context is not active any more, was
  *   destroyed, or what it waited for failed.
  * - -ENODEV: the device was unplugged or stopped answering.
+ *
+ * A binary syncobj and a sync file keep the outcome. A timeline keeps that of a
+ * point only until a later point has a fence: from then on the DRM core may drop
+ * a fence that is signalled, with its error, and the point counts as done for
+ * whoever asks or waits for it. So what must not run after a failure waits for a
+ * binary syncobj, and who wants to know how work ended asks one. That a context
+ * has failed, DRM_IOCTL_SKUA_CONTEXT_STATE tells in any case.
  */
 
 /**
@@ -599,7 +606,8 @@ struct drm_skua_buffer {
  *
  * Runs @buffers one after the other, when all work before in this context is done
  * and all waits of @syncs are; then signals. Without buffers it only waits and
- * signals. If a fence that it waits for has an error, the work is cancelled.
+ * signals. If a fence that it waits for has an error, the work is cancelled; for
+ * timelines see "Synchronisation" above.
  *
  * Errors: -ENOENT for @context or a syncobj; -ECANCELED if the context is not active;
  * -ENOSPC if 4096 submissions of the context wait; -EINVAL for anything else out of

@@ -2,7 +2,10 @@
 
 //! Contexts: queues of work for an engine.
 
-use std::sync::Arc;
+use std::sync::{
+    atomic::{AtomicU64, Ordering},
+    Arc, OnceLock,
+};
 
 use skua_spec::fault;
 use skua_uapi as uapi;
@@ -21,7 +24,51 @@ use crate::{
 #[derive(Debug)]
 pub struct Context {
     device: crate::Device,
+    record: Arc<Record>,
+}
+
+/// What the timelines that a context signals keep of it, to know whether all its work ended well.
+#[derive(Debug)]
+pub(crate) struct Record {
+    file: Arc<File>,
     handle: u32,
+    /// How many submissions it took.
+    submitted: AtomicU64,
+    /// Whether all of them had ended well when it was destroyed.
+    sound: OnceLock<bool>,
+}
+
+impl Record {
+    fn state(&self) -> Result<ContextState> {
+        let mut a = uapi::drm_skua_context_state {
+            context: self.handle,
+            ..Default::default()
+        };
+        self.file.call(&mut a)?;
+        state(&a)
+    }
+
+    /// Whether none of its work that has ended ended badly; false if nobody knows any more.
+    pub(crate) fn is_sound(&self) -> bool {
+        let active = |state: ContextState| state.status == ContextStatus::Active;
+        self.ended()
+            .unwrap_or_else(|| self.state().is_ok_and(active))
+    }
+
+    /// Whether all of its work had ended well when it was destroyed, if it is.
+    pub(crate) fn ended(&self) -> Option<bool> {
+        self.sound.get().copied()
+    }
+
+    /// Its context is about to be destroyed.
+    fn end(&self) {
+        let submitted = self.submitted.load(Ordering::Relaxed);
+        let sound = self
+            .state()
+            .is_ok_and(|s| s.status == ContextStatus::Active && s.completed >= submitted);
+        // It ends once.
+        let _ = self.sound.set(sound);
+    }
 }
 
 /// Whether a context takes work.
@@ -81,7 +128,12 @@ impl Context {
         vm.file().call(&mut argument)?;
         Ok(Self {
             device: vm.device().clone(),
-            handle: argument.context,
+            record: Arc::new(Record {
+                file: vm.file().clone(),
+                handle: argument.context,
+                submitted: AtomicU64::new(0),
+                sound: OnceLock::new(),
+            }),
         })
     }
 
@@ -95,8 +147,8 @@ impl Context {
     }
 
     /// The handle, for [`crate::raw`].
-    pub const fn handle(&self) -> u32 {
-        self.handle
+    pub fn handle(&self) -> u32 {
+        self.record.handle
     }
 
     /// Its state.
@@ -105,12 +157,7 @@ impl Context {
     ///
     /// ENODEV, EIO.
     pub fn state(&self) -> Result<ContextState> {
-        let mut a = uapi::drm_skua_context_state {
-            context: self.handle,
-            ..Default::default()
-        };
-        self.file().call(&mut a)?;
-        state(&a)
+        self.record.state()
     }
 
     /// Starts a submission.
@@ -156,10 +203,12 @@ fn state(a: &uapi::drm_skua_context_state) -> Result<ContextState> {
 }
 
 impl Drop for Context {
-    /// Destroys the handle. An error has no consequence: the handle goes with the file.
     fn drop(&mut self) {
-        let _ = self.file().call(&mut uapi::drm_skua_context_destroy {
-            context: self.handle,
+        if Arc::strong_count(&self.record) > 1 {
+            self.record.end();
+        }
+        self.file().destroy(uapi::drm_skua_context_destroy {
+            context: self.handle(),
             pad: 0,
         });
     }
@@ -171,7 +220,7 @@ impl Drop for Context {
 pub struct Submission<'a> {
     context: &'a Context,
     buffers: Vec<uapi::drm_skua_buffer>,
-    syncs: Syncs,
+    syncs: Syncs<'a>,
 }
 
 impl<'a> Submission<'a> {
@@ -211,15 +260,19 @@ impl<'a> Submission<'a> {
     /// are more buffers or syncobjs than the device's limits; ENOENT for a syncobj of another
     /// device; ECANCELED if the context is not active.
     pub fn submit(self) -> Result<()> {
-        self.context
-            .file()
-            .call(&mut uapi::drm_skua_submit {
-                context: self.context.handle,
-                flags: 0,
-                buffers: array(&self.buffers),
-                syncs: self.syncs.as_array(),
-            })
-            .map(|_| ())
+        let record = &self.context.record;
+        // Before, so that nobody can ask for a point and miss who signals it.
+        for timeline in self.syncs.timelines() {
+            timeline.keep(record);
+        }
+        record.file.call(&mut uapi::drm_skua_submit {
+            context: record.handle,
+            flags: 0,
+            buffers: array(&self.buffers),
+            syncs: self.syncs.as_array(),
+        })?;
+        record.submitted.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Hands the submission to the driver, and waits until it is done.
@@ -227,10 +280,11 @@ impl<'a> Submission<'a> {
     /// # Errors
     ///
     /// As [`Context::run`].
-    pub fn run(mut self, deadline: impl Into<Deadline>) -> Result<()> {
+    pub fn run(self, deadline: impl Into<Deadline>) -> Result<()> {
         let done = Syncobj::create(&self.context.device)?;
-        self.syncs.signal(&done, 0);
-        self.submit()?;
+        // Does not outlive this call.
+        let this: Submission<'_> = self;
+        this.signal(&done, 0).submit()?;
         done.wait_done(0, deadline)
     }
 }

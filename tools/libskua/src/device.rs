@@ -32,6 +32,9 @@ const NODES: &str = "/dev/dri";
 #[derive(Debug)]
 pub(crate) struct File {
     fd: OwnedFd,
+    /// The process that opened it. A forked child has the same file, whose handles are not its own
+    /// to close.
+    owner: u32,
     /// The kernel gives one handle for one buffer object however often it is imported, and closes
     /// it the first time that it is told to. Held over every ioctl that makes or closes a handle.
     handles: Mutex<HashMap<u32, u32>>,
@@ -46,6 +49,18 @@ impl File {
         })
     }
 
+    /// Calls an ioctl that destroys a handle, unless another process owns it. An error has no
+    /// consequence: the handle goes with the file.
+    pub(crate) fn destroy<T: Argument>(&self, mut argument: T) {
+        if !self.is_inherited() {
+            let _ = self.call(&mut argument);
+        }
+    }
+
+    pub(crate) fn is_inherited(&self) -> bool {
+        std::process::id() != self.owner
+    }
+
     /// Counts the user of a GEM handle that `make` makes.
     pub(crate) fn acquire(&self, make: impl FnOnce() -> Result<u32>) -> Result<u32> {
         let mut handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,13 +71,16 @@ impl File {
 
     /// Closes a GEM handle when its last user is gone.
     pub(crate) fn release(&self, handle: u32) {
+        // Before the lock, which another thread may have held when this process was forked.
+        if self.is_inherited() {
+            return;
+        }
         let mut handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(users) = handles.get_mut(&handle) {
             *users -= 1;
             if *users == 0 {
                 handles.remove(&handle);
-                // An error has no consequence: the handle goes with the file.
-                let _ = self.call(&mut uapi::drm_gem_close { handle, pad: 0 });
+                self.destroy(uapi::drm_gem_close { handle, pad: 0 });
             }
         }
     }
@@ -155,6 +173,7 @@ impl Device {
         Ok(Self {
             file: Arc::new(File {
                 fd,
+                owner: std::process::id(),
                 handles: Mutex::default(),
             }),
             info: Arc::new(Info {
@@ -163,6 +182,12 @@ impl Device {
                 regions,
             }),
         })
+    }
+
+    /// Whether this process got it from its parent by fork(). All that was made on it is the
+    /// parent's then, and dropping it destroys nothing.
+    pub fn is_inherited(&self) -> bool {
+        self.file.is_inherited()
     }
 
     pub(crate) const fn file(&self) -> &Arc<File> {

@@ -14,7 +14,8 @@
 //! | [`Vm`], [`Bind`] | an address space, and changes to it |
 //! | [`Context`], [`Submission`] | a queue of work, and work for it |
 //! | [`CommandBuffer`] | commands in memory |
-//! | [`Syncobj`], [`SyncEvent`], [`SyncFile`] | to wait for and to signal; for reactors; for others |
+//! | [`Syncobj`] | to wait for and to signal |
+//! | [`SyncEvent`], [`SyncFile`] | the same for reactors, and for other processes |
 //! | [`Error`], [`Outcome`] | what went wrong in a call; how work ended |
 //! | [`raw`] | the ioctls as they are, for tests |
 //!
@@ -62,7 +63,8 @@
 //! # When work fails
 //!
 //! A fault or an endless loop fails the submission, and its context takes no more; other contexts
-//! go on.
+//! go on. Whether a submission was done says the binary syncobj that it signals, for good, and the
+//! point of a timeline, until a later one has a fence: [`Syncobj::outcome`] says what holds then.
 //!
 //! ```no_run
 //! # use libskua::{CommandBuffer, Context, ContextStatus, Deadline, Error, ErrorKind, Outcome};

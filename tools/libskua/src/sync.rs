@@ -80,6 +80,9 @@ pub enum Outcome {
     Cancelled,
     /// The device was unplugged or stopped answering (ENODEV).
     DeviceLost,
+    /// It ended, and the kernel has forgotten how; it may have failed. Only a point of a timeline
+    /// that is followed by another ends like this: see [`Syncobj::outcome`].
+    Unknown,
     /// It failed otherwise.
     Other(Errno),
 }
@@ -109,10 +112,10 @@ impl Outcome {
         !matches!(self, Self::Pending)
     }
 
-    /// The errno that the fence carries; none if it is done or pending.
+    /// The errno that the fence carries; none if it is done, pending or unknown.
     pub const fn errno(self) -> Option<Errno> {
         Some(match self {
-            Self::Pending | Self::Done => return None,
+            Self::Pending | Self::Done | Self::Unknown => return None,
             Self::Fault => Errno::FAULT,
             Self::Malformed => Errno::INVAL,
             Self::TimedOut => Errno::TIME,
@@ -133,6 +136,7 @@ impl fmt::Display for Outcome {
             Self::TimedOut => "it used up its time",
             Self::Cancelled => "it was cancelled before it started",
             Self::DeviceLost => "the device was lost",
+            Self::Unknown => "it ended, and the kernel has forgotten how",
             Self::Other(errno) => return write!(f, "{errno}"),
         })
     }
@@ -140,19 +144,40 @@ impl fmt::Display for Outcome {
 
 /// The syncobjs that an ioctl waits for before it acts, and signals when it is done.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Syncs(Vec<uapi::drm_skua_sync>);
+pub(crate) struct Syncs<'a> {
+    all: Vec<uapi::drm_skua_sync>,
+    /// Of those that it signals, the timelines.
+    timelines: Vec<&'a Syncobj>,
+}
 
-impl Syncs {
+impl<'a> Syncs<'a> {
     pub(crate) const fn new() -> Self {
-        Self(Vec::new())
+        Self {
+            all: Vec::new(),
+            timelines: Vec::new(),
+        }
     }
 
     pub(crate) fn wait(&mut self, syncobj: &Syncobj, point: u64) {
         self.push(uapi::DRM_SKUA_SYNC_WAIT, syncobj, point);
     }
 
-    pub(crate) fn signal(&mut self, syncobj: &Syncobj, point: u64) {
+    pub(crate) fn signal(&mut self, syncobj: &'a Syncobj, point: u64) {
         self.push(uapi::DRM_SKUA_SYNC_SIGNAL, syncobj, point);
+        if point != 0 {
+            self.timelines.push(syncobj);
+        }
+    }
+
+    /// Whether it waits for anything.
+    pub(crate) fn waits(&self) -> bool {
+        let is_wait = |sync: &uapi::drm_skua_sync| sync.flags & uapi::DRM_SKUA_SYNC_WAIT != 0;
+        self.all.iter().any(is_wait)
+    }
+
+    /// The timelines that it signals.
+    pub(crate) fn timelines(&self) -> &[&'a Syncobj] {
+        &self.timelines
     }
 
     fn push(&mut self, flags: u32, syncobj: &Syncobj, point: u64) {
@@ -161,7 +186,7 @@ impl Syncs {
         } else {
             uapi::DRM_SKUA_SYNC_TIMELINE
         };
-        self.0.push(uapi::drm_skua_sync {
+        self.all.push(uapi::drm_skua_sync {
             flags: flags | timeline,
             handle: syncobj.handle(),
             point,
@@ -169,7 +194,7 @@ impl Syncs {
     }
 
     pub(crate) fn as_array(&self) -> uapi::drm_skua_array {
-        array(&self.0)
+        array(&self.all)
     }
 }
 

@@ -16,10 +16,18 @@
 //! | know how the work ended | [`Syncobj::outcome`] |
 //!
 //! A wait ends when the work ended, well or not, and says nothing about how.
+//!
+//! # Where errors are kept
+//!
+//! A binary syncobj and a sync file keep how their work ended. A timeline does so only until a
+//! later point has a fence: then the kernel drops fences that are signalled, with their errors,
+//! takes such a point for done, and runs what waits for it. So [`Syncobj::outcome`] does not
+//! believe it, and asks the contexts that signal the timeline. What must run only if other work
+//! succeeded waits for a binary syncobj.
 
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use rustix::{
@@ -29,6 +37,7 @@ use rustix::{
 use skua_uapi as uapi;
 
 use crate::{
+    context::Record,
     device::{Device, File},
     error::{Error, Result},
     sync::{Deadline, Outcome},
@@ -54,9 +63,50 @@ bitflags::bitflags! {
 pub struct Syncobj {
     file: Arc<File>,
     handle: u32,
+    signallers: Mutex<Signallers>,
+}
+
+/// Who signals points of a timeline.
+#[derive(Clone, Debug, Default)]
+struct Signallers {
+    contexts: Vec<Arc<Record>>,
+    /// Others, too: how they fare cannot be asked.
+    others: bool,
 }
 
 impl Syncobj {
+    fn new(file: &Arc<File>, handle: u32, others: bool) -> Self {
+        Self {
+            file: file.clone(),
+            handle,
+            signallers: Mutex::new(Signallers {
+                contexts: Vec::new(),
+                others,
+            }),
+        }
+    }
+
+    fn signallers(&self) -> MutexGuard<'_, Signallers> {
+        self.signallers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A context signals a point. Contexts that are destroyed are forgotten.
+    pub(crate) fn keep(&self, context: &Arc<Record>) {
+        let Signallers { contexts, others } = &mut *self.signallers();
+        contexts.retain(|other| {
+            let ended = other.ended();
+            *others |= ended == Some(false);
+            ended.is_none() && !Arc::ptr_eq(other, context)
+        });
+        contexts.push(context.clone());
+    }
+
+    /// Something that cannot be asked signals a point.
+    pub(crate) fn doubt(&self) {
+        self.signallers().others = true;
+    }
     /// Creates a syncobj, without a fence.
     ///
     /// # Errors
@@ -78,10 +128,7 @@ impl Syncobj {
     fn with_flags(device: &Device, flags: u32) -> Result<Self> {
         let mut argument = uapi::drm_syncobj_create { handle: 0, flags };
         device.file().call(&mut argument)?;
-        Ok(Self {
-            file: device.file().clone(),
-            handle: argument.handle,
-        })
+        Ok(Self::new(device.file(), argument.handle, false))
     }
 
     /// The handle, for [`crate::raw`].
@@ -211,21 +258,34 @@ impl Syncobj {
 
     /// How the work that signals `point` ended.
     ///
-    /// The kernel forgets fences of a timeline that are signalled and followed by others: ask for
-    /// the last point, or give a submission whose outcome matters a binary syncobj of its own.
+    /// Exact for a binary syncobj and for the last point of a timeline. Of a point that is followed
+    /// by another the kernel may have forgotten how it ended: it is [`Outcome::Done`] if every
+    /// context that signals the timeline is active, or was with all its work done when it was
+    /// dropped, and [`Outcome::Unknown`] otherwise, or if somebody else may signal it: another
+    /// process ([`Syncobj::export`]), or a bind that waits. A submission whose outcome matters
+    /// takes a binary syncobj of its own.
     ///
     /// # Errors
     ///
     /// EINVAL if the point has no fence yet.
     pub fn outcome(&self, point: u64) -> Result<Outcome> {
-        self.export_sync_file(point)?.outcome()
+        let outcome = self.export_sync_file(point)?.outcome()?;
+        if outcome != Outcome::Done || point == 0 || self.query_submitted()? <= point {
+            return Ok(outcome);
+        }
+        let signallers = self.signallers().clone();
+        Ok(match signallers {
+            Signallers { others: true, .. } => Outcome::Unknown,
+            Signallers { contexts, .. } if contexts.iter().all(|c| c.is_sound()) => Outcome::Done,
+            Signallers { .. } => Outcome::Unknown,
+        })
     }
 
     /// Blocks until the work that signals `point` ended, and fails if it did not end well.
     ///
     /// # Errors
     ///
-    /// As [`Syncobj::wait`], and [`Error::Work`].
+    /// As [`Syncobj::wait`], and [`Error::Work`], also with [`Outcome::Unknown`].
     pub fn wait_done(&self, point: u64, deadline: impl Into<Deadline>) -> Result<()> {
         self.wait(point, deadline)?;
         match self.outcome(point)? {
@@ -243,16 +303,20 @@ impl Syncobj {
         if !Arc::ptr_eq(&self.file, &to.file) {
             return Err(Error::Argument("a transfer to a syncobj of another device"));
         }
-        self.file
-            .call(&mut uapi::drm_syncobj_transfer {
-                src_handle: self.handle,
-                dst_handle: to.handle,
-                src_point: point,
-                dst_point: to_point,
-                flags: 0,
-                pad: 0,
-            })
-            .map(|_| ())
+        self.file.call(&mut uapi::drm_syncobj_transfer {
+            src_handle: self.handle,
+            dst_handle: to.handle,
+            src_point: point,
+            dst_point: to_point,
+            flags: 0,
+            pad: 0,
+        })?;
+        if to_point != 0 {
+            let from = self.signallers().clone();
+            from.contexts.iter().for_each(|context| to.keep(context));
+            to.signallers().others |= from.others;
+        }
+        Ok(())
     }
 
     /// The syncobj as a descriptor, for [`Syncobj::import`] in another process.
@@ -261,6 +325,7 @@ impl Syncobj {
     ///
     /// EMFILE.
     pub fn export(&self) -> Result<OwnedFd> {
+        self.doubt();
         sys::handle_to_fd(self.file.as_fd(), Exchange::Syncobj, self.handle, 0)
             .map_err(error("SYNCOBJ_HANDLE_TO_FD"))
     }
@@ -274,10 +339,7 @@ impl Syncobj {
         let file = device.file();
         let handle = sys::fd_to_handle(file.as_fd(), Exchange::Syncobj, fd, 0, 0)
             .map_err(error("SYNCOBJ_FD_TO_HANDLE"))?;
-        Ok(Self {
-            file: file.clone(),
-            handle,
-        })
+        Ok(Self::new(file, handle, true))
     }
 
     /// The fence of a point as a sync file.
@@ -299,10 +361,7 @@ impl Syncobj {
         // Kernels before 6.16 export the fence of a binary syncobj only.
         let mut argument = uapi::drm_syncobj_create::default();
         self.file.call(&mut argument)?;
-        let binary = Self {
-            file: self.file.clone(),
-            handle: argument.handle,
-        };
+        let binary = Self::new(&self.file, argument.handle, false);
         self.transfer(point, &binary, 0)?;
         binary.export_sync_file(0)
     }
@@ -362,9 +421,8 @@ impl Syncobj {
 }
 
 impl Drop for Syncobj {
-    /// Destroys the handle. An error has no consequence: the handle goes with the file.
     fn drop(&mut self) {
-        let _ = self.file.call(&mut uapi::drm_syncobj_destroy {
+        self.file.destroy(uapi::drm_syncobj_destroy {
             handle: self.handle,
             pad: 0,
         });

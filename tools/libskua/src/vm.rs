@@ -96,9 +96,8 @@ impl Vm {
 }
 
 impl Drop for Vm {
-    /// Destroys the handle. An error has no consequence: the handle goes with the file.
     fn drop(&mut self) {
-        let _ = self.file().call(&mut uapi::drm_skua_vm_destroy {
+        self.file().destroy(uapi::drm_skua_vm_destroy {
             vm: self.handle,
             pad: 0,
         });
@@ -111,7 +110,7 @@ impl Drop for Vm {
 pub struct Bind<'a> {
     vm: &'a Vm,
     ops: Vec<uapi::drm_skua_bind_op>,
-    syncs: Syncs,
+    syncs: Syncs<'a>,
 }
 
 impl<'a> Bind<'a> {
@@ -164,6 +163,10 @@ impl<'a> Bind<'a> {
     /// syncobjs than the device's limits; ENOENT for a syncobj of another device. Nothing is
     /// performed then.
     pub fn submit(self) -> Result<()> {
+        // What fails is a bind that waits for what failed.
+        if self.syncs.waits() {
+            self.syncs.timelines().iter().for_each(|t| t.doubt());
+        }
         self.vm
             .file()
             .call(&mut uapi::drm_skua_vm_bind {
@@ -180,10 +183,11 @@ impl<'a> Bind<'a> {
     /// # Errors
     ///
     /// As [`Bind::submit`], and [`crate::Error::Work`] if the device was lost.
-    pub fn submit_and_wait(mut self) -> Result<()> {
+    pub fn submit_and_wait(self) -> Result<()> {
         let done = Syncobj::create(&self.vm.device)?;
-        self.syncs.signal(&done, 0);
-        self.submit()?;
+        // Does not outlive this call.
+        let this: Bind<'_> = self;
+        this.signal(&done, 0).submit()?;
         done.wait_done(0, Deadline::NEVER)
     }
 }
