@@ -17,7 +17,7 @@
 //! only when [`SPARE`] others were freed after it: a stale handle names an object again only after
 //! more than a million others were destroyed.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use crate::status::{Result, Status};
 
@@ -60,6 +60,7 @@ impl Handle {
 
 #[derive(Debug)]
 struct Slot<T> {
+    /// How many objects it has had, as far as 12 bits go.
     generation: u32,
     object: Option<T>,
 }
@@ -151,8 +152,34 @@ impl<T> HandleTable<T> {
         Ok(object)
     }
 
+    /// Takes the name of an object away, and those of all below it: of which it is the parent, and
+    /// so on. The objects are the caller's to drop. Looks at the table once for each level.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_HANDLE if it names nothing.
+    pub(crate) fn remove_tree(
+        &mut self,
+        root: Handle,
+        parent: impl Fn(&T) -> Option<Handle>,
+    ) -> Result<Vec<T>> {
+        let mut taken = vec![self.remove(root)?];
+        let mut parents = HashSet::from([root]);
+        while !parents.is_empty() {
+            parents = self
+                .iter()
+                .filter(|(_, object)| parent(object).is_some_and(|p| parents.contains(&p)))
+                .map(|(handle, _)| handle)
+                .collect();
+            for child in &parents {
+                taken.push(self.remove(*child)?);
+            }
+        }
+        Ok(taken)
+    }
+
     /// All names and objects.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Handle, &T)> {
+    fn iter(&self) -> impl Iterator<Item = (Handle, &T)> {
         self.slots.iter().enumerate().filter_map(|(number, slot)| {
             let object = slot.object.as_ref()?;
             Some((Handle::new(number, slot.generation), object))
@@ -191,6 +218,30 @@ mod tests {
             assert_eq!(table.get(stale), Err(Status::INVALID_HANDLE), "after {n}");
             table.remove(handle).unwrap();
         }
+    }
+
+    #[test]
+    fn a_tree_goes_as_a_whole_in_one_look_for_each_level() {
+        let mut table = HandleTable::default();
+        let root = table.insert(None).unwrap();
+        let other = table.insert(None).unwrap();
+        let middle = [(); 3].map(|()| table.insert(Some(root)).unwrap());
+        let leaves = 1000;
+        for n in 0..leaves {
+            table.insert(Some(middle[n % 2])).unwrap();
+        }
+        let spared = table.insert(Some(other)).unwrap();
+        let looks = std::cell::Cell::new(0);
+        let taken = table.remove_tree(root, |parent| {
+            looks.set(looks.get() + 1);
+            *parent
+        });
+        assert_eq!(taken.map(|taken| taken.len()), Ok(1 + 3 + leaves));
+        assert!(looks.get() <= 3 * (leaves + 6), "{} looks", looks.get());
+        let left: HashSet<_> = table.iter().map(|(handle, _)| handle).collect();
+        assert_eq!(left, HashSet::from([other, spared]));
+        let gone = table.remove_tree(root, |parent| *parent);
+        assert_eq!(gone, Err(Status::INVALID_HANDLE));
     }
 
     proptest! {

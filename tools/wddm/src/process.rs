@@ -165,25 +165,6 @@ impl Process {
         table.insert(object)
     }
 
-    /// Takes the handles of an object and its children; the objects are the caller's to drop, with
-    /// no lock held.
-    fn take(table: &mut HandleTable<Object>, handle: Handle) -> Result<Vec<Object>> {
-        let mut taken = vec![table.remove(handle)?];
-        let mut parents = vec![handle];
-        while let Some(parent) = parents.pop() {
-            let children: Vec<Handle> = table
-                .iter()
-                .filter(|(_, object)| object.parent() == Some(parent))
-                .map(|(handle, _)| handle)
-                .collect();
-            for child in children {
-                taken.push(table.remove(child)?);
-                parents.push(child);
-            }
-        }
-        Ok(taken)
-    }
-
     // Adapters
 
     /// The adapters of the machine (`D3DKMTEnumAdapters2`).
@@ -230,7 +211,7 @@ impl Process {
             let Object::Adapter(_) = table.get(handle)? else {
                 return MISMATCH;
             };
-            Self::take(&mut table, handle)?
+            table.remove_tree(handle, Object::parent)?
         };
         Self::end(&taken);
         Ok(())
@@ -266,7 +247,7 @@ impl Process {
         let taken = {
             let mut table = lock(&self.table);
             Self::expect_device(&table, handle)?;
-            Self::take(&mut table, handle)?
+            table.remove_tree(handle, Object::parent)?
         };
         Self::end(&taken);
         Ok(())
