@@ -8,7 +8,10 @@
 
 use std::{
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::{
+        atomic::{AtomicU64, Ordering},
+        Arc, Mutex,
+    },
 };
 
 use libskua::{Bind, EngineKind, Placements, RegionInfo, Syncobj, Vm};
@@ -69,8 +72,8 @@ impl AdapterInfo {
             info: self.clone(),
             vm,
             space: Mutex::new(AddressSpace::new(device.info())),
-            binds: Mutex::default(),
-            bound: Arc::new(Syncobj::create(&device)?),
+            binds: Binds::default(),
+            bound: Syncobj::create(&device)?,
             device,
         })))
     }
@@ -84,20 +87,40 @@ pub struct Adapter(Arc<Inner>);
 struct Inner {
     info: AdapterInfo,
     device: libskua::Device,
+    /// What the GPU sees of this process.
     vm: Vm,
+    /// Which addresses of `vm` are free.
     space: Mutex<AddressSpace>,
-    /// Held over a bind, so that points come in order.
-    binds: Mutex<Binds>,
+    binds: Binds,
     /// A timeline: point *n* is signalled when the *n*-th bind is performed.
-    bound: Arc<Syncobj>,
+    bound: Syncobj,
 }
 
 /// Numbers of the last binds.
 #[derive(Debug, Default)]
 struct Binds {
-    last: u64,
-    /// The last one that mapped.
-    mapped: u64,
+    /// The last one; locked over a bind, so that points come in order.
+    last: Mutex<u64>,
+    /// The last one that mapped; can be asked while another is under way.
+    mapped: AtomicU64,
+}
+
+impl Binds {
+    /// Makes the next bind; tells its number.
+    fn next(&self, maps: bool, bind: impl FnOnce(u64) -> libskua::Result<()>) -> Result<u64> {
+        let mut last = lock(&self.last);
+        let point = *last + 1;
+        bind(point)?;
+        *last = point;
+        if maps {
+            self.mapped.store(point, Ordering::Release);
+        }
+        Ok(point)
+    }
+
+    fn mapped(&self) -> u64 {
+        self.mapped.load(Ordering::Acquire)
+    }
 }
 
 impl Adapter {
@@ -184,26 +207,27 @@ impl Adapter {
         maps: bool,
         operation: impl FnOnce(Bind<'a>) -> Bind<'a>,
     ) -> Result<u64> {
-        let mut binds = lock(&self.0.binds);
-        let point = binds.last + 1;
-        operation(self.0.vm.bind())
-            .signal(&self.0.bound, point)
-            .submit()?;
-        binds.last = point;
-        if maps {
-            binds.mapped = point;
-        }
-        Ok(point)
+        self.0.binds.next(maps, |point| {
+            operation(self.0.vm.bind())
+                .signal(&self.0.bound, point)
+                .submit()
+        })
     }
 
     /// The timeline of changes to the address space.
-    pub(crate) fn bound(&self) -> &Arc<Syncobj> {
+    pub(crate) fn bound(&self) -> &Syncobj {
         &self.0.bound
     }
 
-    /// The number of the last change that mapped something.
+    /// The number of the last change that mapped something; does not wait for one under way.
     pub(crate) fn last_map(&self) -> u64 {
-        lock(&self.0.binds).mapped
+        self.0.binds.mapped()
+    }
+
+    /// Whether this process got the adapter from its parent by fork(), with all that was made on
+    /// it: it is the parent's to destroy.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.0.device.is_inherited()
     }
 
     pub(crate) fn take_addresses(&self, size: u64) -> Result<u64> {
@@ -232,7 +256,29 @@ pub(crate) fn crowded(error: libskua::Error) -> Status {
 
 #[cfg(test)]
 mod tests {
+    use std::{sync::mpsc, time::Duration};
+
     use super::*;
+
+    #[test]
+    fn a_bind_under_way_keeps_nobody_from_asking_for_the_last() {
+        let binds = Arc::new(Binds::default());
+        let during = |expected| {
+            // In a thread, which may be stuck.
+            let (answer, answers) = mpsc::channel();
+            let asked = binds.clone();
+            std::thread::spawn(move || answer.send(asked.mapped()));
+            let last = answers.recv_timeout(Duration::from_secs(60));
+            assert_eq!(last, Ok(expected));
+            Ok(())
+        };
+        assert_eq!(binds.next(true, |_| during(0)), Ok(1));
+        assert_eq!(binds.next(false, |_| during(1)), Ok(2));
+        let refused = binds.next(true, |_| Err(libskua::Error::NoDevice));
+        assert_eq!(refused, Err(Status::OBJECT_NAME_INVALID));
+        assert_eq!(binds.next(true, |_| during(1)), Ok(3));
+        assert_eq!(binds.mapped(), 3);
+    }
 
     #[test]
     fn luids_name_pci_addresses() {

@@ -57,7 +57,8 @@ impl AddressSpace {
         }
     }
 
-    /// Takes `size` addresses, a multiple of [`PAGE`], aligned to the largest page not above `size`.
+    /// Takes `size` addresses, a multiple of [`PAGE`], aligned to the largest page not above
+    /// `size`.
     ///
     /// # Errors
     ///

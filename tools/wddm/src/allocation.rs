@@ -6,11 +6,11 @@
 //! address for its whole life. There are two ways for the CPU to get at it:
 //!
 //! - **Lock2** ([`Allocation::lock2`], [`Allocation::unlock2`]) gives the address of all of it, and
-//!   nothing more: no waiting, no flags, no part of it (rows 0.01, 0.12, 0.13). Locks nest. The address
-//!   is the same for the allocation's whole life, since the mapping made by the first lock is kept.
-//! - **Map** ([`Allocation::map`]) is what a user-mode driver makes of it: it knows what the GPU still
-//!   does with the allocation, and waits for as much of that as the kind of access needs, or tells
-//!   that it would have to.
+//!   nothing more: no waiting, no flags, no part of it (rows 0.01, 0.12, 0.13). Locks nest. The
+//!   address is the same for the allocation's whole life: the first lock's mapping is kept.
+//! - **Map** ([`Allocation::map`]) is what a user-mode driver makes of it: it knows what the GPU
+//!   still does with the allocation, and waits for as much of that as the kind of access needs, or
+//!   tells that it would have to.
 //!
 //! | [`MapMode`] | waits for |
 //! |---|---|
@@ -30,14 +30,16 @@
 //! | both | at once | returns then |
 //!
 //! "At once" is when the engines have dropped their translations of its addresses, which does not
-//! depend on what they execute. "Everything" is what is queued in any context of the device, here or in the kernel: nobody knows
-//! what of it uses the allocation. A [`Mapping`] that somebody still holds stays valid and shows what
-//! was the allocation's memory, never another's; Windows would end the program instead.
+//! depend on what they execute. "Everything" is what is queued in any context of the device, here
+//! or in the kernel: nobody knows what of it uses the allocation. A [`Mapping`] that somebody still
+//! holds stays valid and shows what was the allocation's memory, never another's; Windows would end
+//! the program instead.
 //!
 //! # CPU access
 //!
-//! An allocation without [`AllocationDesc::cpu_visible`] can be locked where it is in system memory,
-//! and is refused where it is in video memory, since it cannot be moved (row 0.20 asks for that move).
+//! An allocation without [`AllocationDesc::cpu_visible`] can be locked where it is in system
+//! memory, and is refused where it is in video memory, since it cannot be moved (row 0.20 asks for
+//! that move).
 
 use std::{
     ops::Deref,
@@ -139,11 +141,16 @@ pub struct Allocation {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
+    /// Its number in the device.
     id: u64,
+    /// Where the GPU sees it.
     va: u64,
+    /// Bytes, a multiple of a page.
     size: u64,
     cpu_visible: bool,
+    /// What was submitted that uses it.
     usage: Arc<Mutex<Usage>>,
+    /// None when it is destroyed.
     live: Mutex<Option<Live>>,
 }
 
@@ -164,13 +171,14 @@ impl Inner {
 }
 
 impl Allocation {
-    /// Creates an allocation, all zero (`D3DKMTCreateAllocation2`), and maps it in the GPU's address
-    /// space.
+    /// Creates an allocation, all zero (`D3DKMTCreateAllocation2`), and maps it in the GPU's
+    /// address space.
     ///
     /// # Errors
     ///
     /// INVALID_PARAMETER if the size is 0 or above 2^40, or there is no such segment;
-    /// GRAPHICS_NO_VIDEO_MEMORY; NO_MEMORY; DEVICE_REMOVED; INVALID_HANDLE if the device is destroyed.
+    /// GRAPHICS_NO_VIDEO_MEMORY; NO_MEMORY; DEVICE_REMOVED; INVALID_HANDLE if the device is
+    /// destroyed.
     pub fn create(device: &Device, desc: &AllocationDesc) -> Result<Self> {
         let adapter = device.adapter();
         device.scheduler().check_alive()?;
@@ -336,6 +344,9 @@ impl Allocation {
     ///
     /// INVALID_HANDLE if it is destroyed already.
     pub fn destroy(&self, flags: DestroyFlags) -> Result<()> {
+        if self.device.is_inherited() {
+            return Ok(());
+        }
         let mut memory = self.inner.take().ok_or(Status::INVALID_HANDLE)?;
         self.device.disown(self.inner.id);
         let scheduler = self.device.scheduler();
@@ -351,7 +362,7 @@ impl Allocation {
         }
         // Drops it when no engine has a translation of it any more.
         if let Some(point) = memory.unbind() {
-            Scheduler::settle(&[(self.device.adapter().bound().clone(), point)])?;
+            self.device.adapter().bound().wait(point, Deadline::NEVER)?;
         }
         Ok(())
     }

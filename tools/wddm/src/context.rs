@@ -3,16 +3,15 @@
 //! Contexts: queues of work for one node.
 //!
 //! Packets of a context are done in the order in which they were queued: work
-//! ([`Context::submit`], [`Submission`]), signals of fences behind it, and waits before what follows.
-//! Nothing here waits for the GPU. Contexts of a device are not ordered among each other, but by
-//! fences.
+//! ([`Context::submit`], [`Submission`]), signals of fences behind it, and waits before what
+//! follows. Nothing here waits for the GPU. Contexts of a device are not ordered among each other,
+//! but by fences.
 //!
 //! ```no_run
 //! # use wddm::{Context, MonitoredFence, Status};
-//! # fn f(first: &Context, second: &Context, fence: &MonitoredFence, va: u64) -> Result<(), Status> {
-//! // The second waits for what the first does; which of these lines comes first does not matter.
-//! second.wait_from_gpu(&[(fence, 1)])?;
-//! second.submit(va + 4096, 64)?;
+//! # fn f(first: &Context, second: &Context, fence: &MonitoredFence, va: u64) -> Result<(), Status>
+//! { // The second waits for what the first does; which of these lines comes first does not matter.
+//! second.wait_from_gpu(&[(fence, 1)])?; second.submit(va + 4096, 64)?;
 //! first.submission().commands(va, 64).signal(fence, 1).submit()?;
 //! # Ok(())
 //! # }
@@ -83,7 +82,7 @@ impl Context {
     /// # Errors
     ///
     /// As [`Submission::submit`], also if there are none or more than [`MAX_FENCES`], or one twice.
-    /// All are checked before the first is queued.
+    /// None is signalled then.
     pub fn signal_from_gpu(&self, signals: &[(&MonitoredFence, u64)]) -> Result<()> {
         self.check(signals)?;
         for (n, (fence, _)) in signals.iter().enumerate() {
@@ -92,16 +91,11 @@ impl Context {
                 return Err(Status::INVALID_PARAMETER);
             }
         }
-        self.device.scheduler().check_signals(
-            &signals
-                .iter()
-                .map(|(fence, value)| (fence.fence().as_ref(), *value))
-                .collect::<Vec<_>>(),
-        )?;
-        for (fence, value) in signals {
-            self.submission().signal(fence, *value).submit()?;
-        }
-        Ok(())
+        let signals: Vec<_> = signals
+            .iter()
+            .map(|(fence, value)| (fence.fence(), *value))
+            .collect();
+        self.device.scheduler().submit(self.id, None, &signals, &[])
     }
 
     /// Lets everything queued from now on wait until fences have at least these values
@@ -135,7 +129,9 @@ impl Context {
     /// waits for fences that nobody has signalled is dropped, with its signals. Again it does
     /// nothing.
     pub fn destroy(&self) {
-        self.device.scheduler().destroy_context(self.id);
+        if !self.device.is_inherited() {
+            self.device.scheduler().destroy_context(self.id);
+        }
     }
 }
 
@@ -219,11 +215,9 @@ impl<'a> Submission<'a> {
             }
             uses.push((allocation.usage().clone(), access));
         }
-        device.scheduler().submit(
-            self.context.id,
-            self.commands,
-            self.signal.map(|(fence, value)| (fence.fence(), value)),
-            &uses,
-        )
+        let signal = self.signal.map(|(fence, value)| (fence.fence(), value));
+        device
+            .scheduler()
+            .submit(self.context.id, self.commands, signal.as_slice(), &uses)
     }
 }

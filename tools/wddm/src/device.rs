@@ -12,8 +12,12 @@
 //! nothing of another device. Its state says why; what comes next is a new device.
 //!
 //! Destroying a device destroys what belongs to it: calls on those objects are INVALID_HANDLE from
-//! then on, sleepers are woken, work that has not started is cancelled, and work that runs is waited
-//! for. A device that is not destroyed explicitly is when it and all its objects have been dropped.
+//! then on, sleepers are woken, work that has not started is cancelled, and work that runs is
+//! waited for. A device that is not destroyed explicitly is when it and all its objects have been
+//! dropped.
+//!
+//! A device belongs to the process that made it. A child that got it by fork() has no keeper, and
+//! must not use it: what it drops or destroys there stays the parent's.
 
 use std::{
     collections::HashMap,
@@ -92,8 +96,11 @@ pub struct Device(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     scheduler: Arc<Scheduler>,
+    /// The thread, until the device is destroyed.
     keeper: Mutex<Option<JoinHandle<()>>>,
+    /// What is destroyed with the device.
     allocations: Mutex<HashMap<u64, Weak<allocation::Inner>>>,
+    /// Number of the next allocation.
     next: AtomicU64,
 }
 
@@ -197,6 +204,11 @@ impl Device {
         &self.0.scheduler
     }
 
+    /// See [`Adapter::is_inherited`].
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.adapter().is_inherited()
+    }
+
     /// Lets the device destroy an allocation with itself.
     pub(crate) fn adopt(
         &self,
@@ -227,6 +239,9 @@ impl Eq for Device {}
 
 impl Inner {
     fn destroy(&self) {
+        if self.scheduler.adapter().is_inherited() {
+            return;
+        }
         self.scheduler.shut_down();
         let allocations = std::mem::take(&mut *lock(&self.allocations));
         for allocation in allocations.values().filter_map(Weak::upgrade) {

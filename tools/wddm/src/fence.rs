@@ -6,15 +6,19 @@
 //!
 //! - a **value**: eight bytes of memory that the GPU writes when it signals, and that the CPU reads
 //!   without a system call;
-//! - a **timeline** syncobj, in which the kernel puts waiters to sleep. Point *n* of it is signalled
-//!   after the value became at least *n*.
+//! - a **timeline** syncobj, in which the kernel puts waiters to sleep. Point *n* of it is
+//!   signalled after the value became at least *n*.
 //!
 //! ```text
-//!      signal from GPU:  SIGNAL command ─▶ value          fence of the submission ─▶ timeline ─▶ waiters
-//!      signal from CPU:  store ─────────▶ value, then     SYNCOBJ_TIMELINE_SIGNAL ─▶ timeline ─▶ waiters
-//!      wait from CPU:    load the value: enough? return.  Otherwise sleep in SYNCOBJ_TIMELINE_WAIT, look again
-//!      wait from GPU:    the value is submitted? the kernel orders it. Otherwise the context's queue waits here
+//!   GPU signals   SIGNAL command ─▶ value         fence of the submission ─▶ timeline ─▶ waiters
+//!   CPU signals   store ─▶ value, then            SYNCOBJ_TIMELINE_SIGNAL ─▶ timeline ─▶ waiters
+//!   CPU waits     load the value: enough? return. Otherwise sleep, look again
+//!   GPU waits     the value is submitted? the kernel orders it. Otherwise the queue waits here
 //! ```
+//!
+//! A thread sleeps in the kernel until values are there that are submitted: whatever comes, also
+//! the loss of the GPU, the kernel signals those. For values that nobody has submitted the kernel
+//! promises nothing, so until they are, threads sleep in this process.
 //!
 //! # What differs from Windows
 //!
@@ -22,8 +26,8 @@
 //! contexts: a later, larger value is not seen before an earlier, smaller one is done. A value
 //! is signalled once: a signal of a value that is not above all submitted ones is
 //! INVALID_PARAMETER, and one that was queued behind a wait and overtaken meanwhile does nothing,
-//! since the value is reached by other means. [`MonitoredFence::LOST`] cannot be signalled; it is the
-//! value of all fences of a device in error.
+//! since the value is reached by other means. [`MonitoredFence::LOST`] cannot be signalled; it is
+//! the value of all fences of a device in error.
 //!
 //! The value is for reading alone. What else writes it, like a SIGNAL command in a client's buffer,
 //! wakes nobody; use [`crate::Submission::signal`].
@@ -36,8 +40,9 @@ use std::{
     os::fd::BorrowedFd,
     sync::{
         atomic::{fence, AtomicBool, AtomicU64, Ordering},
-        Arc,
+        Arc, Mutex,
     },
+    thread::{self, Thread},
 };
 
 use libskua::{Access, BoFlags, Deadline, Mapping, Syncobj, WaitFlags};
@@ -45,6 +50,7 @@ use libskua::{Access, BoFlags, Deadline, Mapping, Syncobj, WaitFlags};
 use crate::{
     address_space::PAGE,
     device::Device,
+    lock,
     memory::Memory,
     scheduler::Scheduler,
     status::{Result, Status},
@@ -61,7 +67,9 @@ const VALUE: u64 = 8;
 #[derive(Debug)]
 pub(crate) struct Page {
     memory: Memory,
+    /// The library's way to it.
     cpu: Mapping,
+    /// The program's, which cannot write.
     user: Mapping,
 }
 
@@ -103,14 +111,22 @@ impl Cell {
 /// What a fence is below its handle. What is submitted to it is the scheduler's to know.
 #[derive(Debug)]
 pub(crate) struct Fence {
+    /// Its number among contexts and fences of the device.
     pub(crate) id: u64,
+    /// The timeline.
     pub(crate) syncobj: Arc<Syncobj>,
+    /// Where its value is.
     pub(crate) cell: Cell,
     /// It is destroyed, and kept by what still uses it.
     pub(crate) closed: AtomicBool,
     /// Points above it count as reached: the work was cancelled before it was submitted, or the
     /// context is gone.
     pub(crate) limit: AtomicU64,
+    /// The largest value that was signalled, or that the kernel has a fence for; changed with the
+    /// scheduler's state locked.
+    submitted: AtomicU64,
+    /// Threads that sleep until more is submitted.
+    sleepers: Mutex<Vec<Thread>>,
 }
 
 impl Fence {
@@ -125,6 +141,8 @@ impl Fence {
             cell,
             closed: AtomicBool::new(false),
             limit: AtomicU64::new(u64::MAX),
+            submitted: AtomicU64::new(initial),
+            sleepers: Mutex::default(),
         };
         fence.set(initial);
         Ok(fence)
@@ -154,7 +172,38 @@ impl Fence {
     pub(crate) fn reached(&self, point: u64) -> bool {
         let value = self.value();
         // In this order: the cell is another's only after the limit is 0.
-        value >= point.min(self.limit.load(Ordering::Acquire))
+        value >= self.limited(point)
+    }
+
+    /// The point, or the last one before it that was not cancelled.
+    pub(crate) fn limited(&self, point: u64) -> u64 {
+        point.min(self.limit.load(Ordering::Acquire))
+    }
+
+    /// Its work is over, and its cell is about to become another's.
+    pub(crate) fn end(&self) {
+        self.limit.store(0, Ordering::Release);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// The largest value that was signalled, or that the kernel has a fence for.
+    pub(crate) fn submitted(&self) -> u64 {
+        self.submitted.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_submitted(&self, value: u64) {
+        self.submitted.store(value, Ordering::Release);
+        self.wake();
+    }
+
+    /// Wakes who sleeps until more is submitted, to look again.
+    pub(crate) fn wake(&self) {
+        for thread in std::mem::take(&mut *lock(&self.sleepers)) {
+            thread.unpark();
+        }
     }
 }
 
@@ -183,6 +232,13 @@ pub(crate) fn wait(
     how: WaitFor,
     deadline: Deadline,
 ) -> Result<usize> {
+    let over = || {
+        scheduler.check_alive()?;
+        if waits.iter().any(|(fence, _)| fence.is_closed()) {
+            return Err(Status::INVALID_HANDLE);
+        }
+        Ok(())
+    };
     let mut flags = WaitFlags::FOR_SUBMIT;
     if how == WaitFor::All {
         flags |= WaitFlags::ALL;
@@ -191,29 +247,70 @@ pub(crate) fn wait(
     loop {
         // In this order: a device in error and a destroyed fence have all values.
         let index = satisfied(waits, how);
-        scheduler.check_alive()?;
-        if waits.iter().any(|(f, _)| f.closed.load(Ordering::Acquire)) {
-            return Err(Status::INVALID_HANDLE);
-        }
+        over()?;
         if let Some(index) = index {
             return Ok(index);
         }
         if woken {
             // A point is signalled and its value is not there: its work failed.
             scheduler.find_error();
-            scheduler.check_alive()?;
+            over()?;
         }
         // A point that is there already would not let it sleep.
-        let points: Vec<_> = waits
+        let missing: Vec<_> = waits
             .iter()
-            .filter(|(f, value)| how == WaitFor::Any || !f.reached(*value))
-            .map(|(f, value)| (&*f.syncobj, *value))
+            .map(|(fence, value)| (fence.clone(), fence.limited(*value)))
+            .filter(|(fence, point)| fence.value() < *point)
             .collect();
-        if !points.is_empty() {
+        let sleeps = || {
+            let mut unsubmitted = missing
+                .iter()
+                .map(|(fence, point)| fence.submitted() < fence.limited(*point));
+            over().is_ok()
+                && match how {
+                    WaitFor::All => unsubmitted.any(|is| is),
+                    WaitFor::Any => unsubmitted.all(|is| is),
+                }
+        };
+        woken = !sleeps();
+        if !woken {
+            park(&missing, deadline, sleeps)?;
+        } else if !missing.is_empty() {
+            let points: Vec<_> = missing
+                .iter()
+                .map(|(f, point)| (&*f.syncobj, *point))
+                .collect();
             Syncobj::wait_many(&points, flags, deadline)?;
-            woken = true;
         }
     }
+}
+
+/// Sleeps until more is submitted of one of the fences, or something happens to it, as long as that
+/// is wanted when they all know of this thread. It may wake without a reason.
+///
+/// # Errors
+///
+/// TIMEOUT if `deadline` is past.
+pub(crate) fn park(
+    waits: &[(Arc<Fence>, u64)],
+    deadline: Deadline,
+    wanted: impl Fn() -> bool,
+) -> Result<()> {
+    let me = thread::current();
+    for (fence, _) in waits {
+        lock(&fence.sleepers).push(me.clone());
+    }
+    let left = deadline.left();
+    if wanted() && !left.is_zero() {
+        thread::park_timeout(left);
+    }
+    for (fence, _) in waits {
+        lock(&fence.sleepers).retain(|thread| thread.id() != me.id());
+    }
+    if deadline.left().is_zero() && wanted() {
+        return Err(Status::TIMEOUT);
+    }
+    Ok(())
 }
 
 /// A monitored fence (`D3DDDI_MONITORED_FENCE`); destroyed when dropped.
@@ -269,14 +366,15 @@ impl MonitoredFence {
     pub fn value(&self) -> u64 {
         let value = self.fence.value();
         // In this order: the memory is another's only after it is closed.
-        if self.fence.closed.load(Ordering::Acquire) {
+        if self.fence.is_closed() {
             return Self::LOST;
         }
         value
     }
 
     /// Address of the value in the CPU's address space, mapped to read only
-    /// (`FenceValueCPUVirtualAddress`); valid as long as `self` lives, and its own until it is destroyed.
+    /// (`FenceValueCPUVirtualAddress`); valid as long as `self` lives, and its own until it is
+    /// destroyed.
     pub fn value_pointer(&self) -> *const u64 {
         self.fence
             .cell
@@ -306,8 +404,8 @@ impl MonitoredFence {
         self.device.scheduler().signal_from_cpu(&self.fence, value)
     }
 
-    /// Sleeps in the kernel until the value is at least `value`, whether somebody is about to signal
-    /// it already or not.
+    /// Sleeps in the kernel until the value is at least `value`, whether somebody is about to
+    /// signal it already or not.
     ///
     /// # Errors
     ///
@@ -318,8 +416,8 @@ impl MonitoredFence {
             .map(|_| ())
     }
 
-    /// Adds 1 to an eventfd, once, when the value is at least `value` or the device is in error: for
-    /// any reactor. See [`Device::wait_from_cpu_async`].
+    /// Adds 1 to an eventfd, once, when the value is at least `value` or the device is in error:
+    /// for any reactor. See [`Device::wait_from_cpu_async`].
     ///
     /// # Errors
     ///
@@ -329,10 +427,12 @@ impl MonitoredFence {
             .wait_from_cpu_async(&[(self, value)], WaitFor::All, eventfd)
     }
 
-    /// Destroys it (`D3DKMTDestroySynchronizationObject`). Waits for it end with INVALID_HANDLE, and
-    /// contexts that wait for it go on. Again it does nothing.
+    /// Destroys it (`D3DKMTDestroySynchronizationObject`). Waits for it end with INVALID_HANDLE,
+    /// and contexts that wait for it go on. Again it does nothing.
     pub fn destroy(&self) {
-        self.device.scheduler().destroy_fence(&self.fence);
+        if !self.device.is_inherited() {
+            self.device.scheduler().destroy_fence(&self.fence);
+        }
     }
 }
 

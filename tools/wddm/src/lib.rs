@@ -4,16 +4,18 @@
 //!
 //! The Windows Display Driver Model splits a graphics driver in two, and this is what its user-mode
 //! half sees of the system: adapters, devices, contexts, allocations and monitored fences, with
-//! WDDM's rules and status codes. What WDDM's kernel does beyond what a DRM driver does is done here:
-//! deferred destruction, waits for values that nobody has submitted, the error state of devices.
-//! `Documentation/gpu/skua/wddm.rst` explains it concept by concept.
+//! WDDM's rules and status codes. What WDDM's kernel does beyond what a DRM driver does is done
+//! here: deferred destruction, waits for values that nobody has submitted, the error state of
+//! devices. `Documentation/gpu/skua/wddm.rst` explains it concept by concept.
 //!
 //! | type | WDDM | what it is |
 //! |---|---|---|
 //! | [`Adapter`] | `D3DKMTOpenAdapterFromLuid` | a GPU, and this process' address space on it |
 //! | [`Device`] | `D3DKMTCreateDevice` | what goes to error together |
-//! | [`Context`], [`Submission`] | `D3DKMTCreateContextVirtual`, `D3DKMTSubmitCommand` | a queue of work for a node |
-//! | [`Allocation`], [`Map`] | `D3DKMTCreateAllocation2`, `D3DKMTLock2` | memory, and the CPU's way to it |
+//! | [`Context`] | `D3DKMTCreateContextVirtual` | a queue of work for a node |
+//! | [`Submission`] | `D3DKMTSubmitCommand` | work for it |
+//! | [`Allocation`] | `D3DKMTCreateAllocation2` | memory |
+//! | [`Map`] | `D3DKMTLock2` | the CPU's way to it |
 //! | [`MonitoredFence`] | `D3DKMTCreateSynchronizationObject2` | a 64-bit value that grows |
 //! | [`Process`], [`Handle`] | `D3DKMT_HANDLE` | all of these by number, for interfaces in C |
 //! | [`Status`] | `NTSTATUS` | how a call ended |

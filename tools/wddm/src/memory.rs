@@ -5,8 +5,8 @@
 //!
 //! Binding and unbinding do not wait. A bind of video memory may take as long as the copy engine is
 //! busy, since it clears the memory first; so submissions wait for the binds before them
-//! ([`Adapter::last_map`]), and not the program. Addresses are given back, and the memory is, when the
-//! unbind is performed, which is when no engine uses an old translation any more.
+//! ([`Adapter::last_map`]), and not the program. Addresses are given back, and the memory is, when
+//! the unbind is performed, which is when no engine uses an old translation any more.
 
 use libskua::{Access, Bo, BoFlags, Deadline, Mapping, Placements};
 
@@ -23,6 +23,7 @@ use crate::{
 pub(crate) struct Memory {
     adapter: Adapter,
     bo: Bo,
+    /// Where the GPU sees it.
     va: u64,
     state: State,
 }
@@ -96,6 +97,9 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        if self.adapter.is_inherited() {
+            return;
+        }
         if matches!(self.state, State::Bound) {
             if let Some(point) = self.unbind() {
                 if self.adapter.bound().wait(point, Deadline::NEVER).is_err() {

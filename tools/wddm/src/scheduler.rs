@@ -16,17 +16,24 @@
 //! ```
 //!
 //! Each context has a fence of its own, its **progress**: packet *n* signals value *n* behind its
-//! commands. By it everybody tells, without a system call, what is done ([`crate::Allocation::map`]).
+//! commands. By it everybody tells, without a system call, what is done
+//! ([`crate::Allocation::map`]).
 //!
-//! The **keeper** ([`keeper`]) is the device's only thread. It notices that work failed, and gives back
-//! what was destroyed while queued work could use it.
+//! The **keeper** ([`keeper`]) is the device's only thread. It notices that work failed, signals
+//! for the CPU what must come after the GPU's signals, and gives back what was destroyed while
+//! queued work could use it.
+//!
+//! A packet that was accepted is done, or the device is in error. All that it needs of this library
+//! is made before it is queued. If the kernel has no memory for a packet that was held back, the
+//! keeper tries again; if it refuses one for good, the device goes to error.
 //!
 //! Locks: `state` guards everything here, and is held over the kernel's submission so that points
-//! come in order. Under it, only the address space and the usage of allocations are locked. Nothing
-//! waits for the GPU with a lock held.
+//! come in order. Under it only the usage of allocations is locked. With a lock held nothing waits
+//! for the GPU, and nothing changes the address space.
 
 mod keeper;
 mod slots;
+mod uevents;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -42,7 +49,7 @@ use rustix::event::EventfdFlags;
 
 use self::{
     keeper::{fire, CellGuard, Dying, Event, Rest},
-    slots::Slots,
+    slots::{Slot, Slots},
 };
 use crate::{
     adapter::{crowded, Adapter},
@@ -59,10 +66,14 @@ const MAX_WAITS: usize = 60;
 /// Work in a queue.
 #[derive(Debug)]
 struct Run {
+    /// GPU virtual address and bytes of the client's commands.
     commands: Option<(u64, u32)>,
+    /// The fence and value that the packet signals behind its commands.
     signal: Option<(Arc<Fence>, u64)>,
     /// Its number in the context.
     point: u64,
+    /// Where the commands go that signal.
+    slot: Slot,
 }
 
 #[derive(Debug)]
@@ -71,19 +82,42 @@ enum Packet {
     Run(Run),
 }
 
+/// Why a packet did not go to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    /// The context takes no more work, or the GPU is gone.
+    Removed,
+    /// There is no memory for it now.
+    Later(Status),
+    /// Nothing will change this.
+    Never(Status),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        match error.kind() {
+            ErrorKind::Cancelled | ErrorKind::Gone | ErrorKind::Dead => Self::Removed,
+            ErrorKind::NoMemory | ErrorKind::NoSpace => Self::Later(error.into()),
+            _ => Self::Never(error.into()),
+        }
+    }
+}
+
 /// A context's queue.
 #[derive(Debug)]
 struct Queue {
     /// Taken away when the device goes to error, which cancels what has not started.
     raw: Option<libskua::Context>,
+    /// Its value is the number of the last packet that is done, and what is submitted of it that of
+    /// the last one that the kernel has.
     progress: Arc<Fence>,
     /// Number of the last packet.
     queued: u64,
-    /// Number of the last one that the kernel has.
-    sent: u64,
+    /// Those that the kernel does not have yet, in order.
     packets: VecDeque<Packet>,
     /// What the next packet that goes to the kernel waits for.
     waits: Vec<(Arc<Fence>, u64)>,
+    /// The library's own commands.
     slots: Slots,
     /// The point that the keeper watches.
     watched: Option<u64>,
@@ -93,15 +127,13 @@ struct Queue {
     _cell: CellGuard,
 }
 
-/// What is known of a fence beyond its value.
+/// A fence that is not destroyed, and who uses it.
 #[derive(Debug)]
 struct Line {
     fence: Arc<Fence>,
-    /// The largest value that was signalled, or that the kernel has a fence for.
-    submitted: u64,
-    /// The context whose work signals it.
+    /// The context whose work signals the last value that was submitted; none if the CPU did.
     signaller: Option<u64>,
-    /// Contexts that wait for a larger value.
+    /// Contexts whose first packet waits until a larger value is submitted.
     parked: Vec<u64>,
     /// Of `fence`.
     cell: CellGuard,
@@ -109,13 +141,23 @@ struct Line {
 
 #[derive(Debug)]
 struct State {
+    /// Changes once, and once more to [`DeviceState::Destroyed`].
     execution: DeviceState,
+    /// The contexts that are not destroyed, by their numbers.
     queues: HashMap<u64, Queue>,
+    /// The fences that are not destroyed, by their numbers.
     lines: HashMap<u64, Line>,
+    /// Values that the CPU signals when the GPU has signalled the smaller ones, by the fence's
+    /// number. What signals a larger one is held back until then.
+    late: HashMap<u64, u64>,
+    /// What is destroyed and may still be used.
     dying: Vec<Dying>,
+    /// Whom to tell by an eventfd, and of what.
     events: Vec<Event>,
-    /// The context that signals for the CPU what must come after the GPU's signals.
-    signaller: Option<u64>,
+    /// Contexts with a packet that the kernel had no memory for.
+    refused: Vec<u64>,
+    /// There was no memory for something: the keeper tries again after a while.
+    again: bool,
     /// The device is destroyed; the keeper ends when nothing runs any more.
     stopping: bool,
 }
@@ -127,7 +169,9 @@ pub(crate) struct Scheduler {
     state: Mutex<State>,
     /// Not active, for a look without the lock.
     ended: AtomicBool,
+    /// Those that no fence uses.
     cells: Arc<Mutex<Vec<Cell>>>,
+    /// Number of the next context or fence.
     next: AtomicU64,
     /// Wakes the keeper.
     kick: OwnedFd,
@@ -142,14 +186,17 @@ impl Scheduler {
                 queues: HashMap::new(),
                 lines: HashMap::new(),
                 dying: Vec::new(),
+                late: HashMap::new(),
                 events: Vec::new(),
-                signaller: None,
+                refused: Vec::new(),
+                again: false,
                 stopping: false,
             }),
             ended: AtomicBool::new(false),
             cells: Arc::default(),
             next: AtomicU64::new(1),
-            kick: rustix::event::eventfd(0, EventfdFlags::CLOEXEC).map_err(Status::from_errno)?,
+            kick: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map_err(Status::from_errno)?,
         })
     }
 
@@ -187,41 +234,42 @@ impl Scheduler {
 
     // Fences
 
+    /// Takes a cell for a new fence; called with no lock held.
     fn cell(&self) -> Result<CellGuard> {
-        let mut cells = lock(&self.cells);
-        if cells.is_empty() {
-            let page = Arc::new(Page::create(&self.adapter)?);
-            cells.extend((0..Page::VALUES).rev().map(|index| Cell {
-                page: page.clone(),
-                index,
-            }));
-        }
-        let cell = cells.pop().ok_or(Status::NO_MEMORY)?;
+        let free = lock(&self.cells).pop();
+        let cell = match free {
+            Some(cell) => cell,
+            None => {
+                let page = Arc::new(Page::create(&self.adapter)?);
+                let cell = |index| Cell {
+                    page: page.clone(),
+                    index,
+                };
+                lock(&self.cells).extend((1..Page::VALUES).rev().map(cell));
+                cell(0)
+            }
+        };
         Ok(CellGuard {
             cell,
             free: self.cells.clone(),
         })
     }
 
-    pub(crate) fn create_fence(&self, initial: u64) -> Result<Arc<Fence>> {
+    fn new_fence(&self, initial: u64) -> Result<(Arc<Fence>, CellGuard)> {
         let guard = self.cell()?;
-        let fence = Arc::new(Fence::new(
-            self.number(),
-            &self.adapter,
-            guard.cell.clone(),
-            initial,
-        )?);
-        let mut state = self.alive()?;
-        state.lines.insert(
-            fence.id,
-            Line {
-                fence: fence.clone(),
-                submitted: initial,
-                signaller: None,
-                parked: Vec::new(),
-                cell: guard,
-            },
-        );
+        let fence = Fence::new(self.number(), &self.adapter, guard.cell.clone(), initial)?;
+        Ok((Arc::new(fence), guard))
+    }
+
+    pub(crate) fn create_fence(&self, initial: u64) -> Result<Arc<Fence>> {
+        let (fence, cell) = self.new_fence(initial)?;
+        let line = Line {
+            fence: fence.clone(),
+            signaller: None,
+            parked: Vec::new(),
+            cell,
+        };
+        self.alive()?.lines.insert(fence.id, line);
         Ok(fence)
     }
 
@@ -230,54 +278,55 @@ impl Scheduler {
         let Some(line) = state.lines.remove(&fence.id) else {
             return;
         };
+        state.late.remove(&fence.id);
         fence.closed.store(true, Ordering::Release);
-        // Wakes who sleeps; the kernel keeps it after what is submitted. Without memory for it
-        // they sleep until their time is up.
-        let _ = fence.syncobj.signal(MonitoredFence::LOST);
+        Self::release(fence);
         self.retire(
             &mut state,
             Dying {
-                uses: vec![(fence.syncobj.clone(), line.submitted)],
+                uses: vec![(fence.clone(), fence.submitted())],
                 memory: Vec::new(),
                 rest: Rest::Cell(line.cell),
             },
         );
-        for context in line.parked {
-            self.pump_or_fail(&mut state, context);
-        }
+        self.go_on(&mut state, line.parked);
+    }
+
+    /// Wakes who sleeps until a fence that is lost has a value.
+    fn release(fence: &Fence) {
+        // The kernel keeps it after what is submitted. Without memory for it they sleep until their
+        // time is up; if the GPU is gone, the kernel has signalled everything that was submitted.
+        let _ = fence.syncobj.signal(MonitoredFence::LOST);
+        fence.wake();
     }
 
     pub(crate) fn signal_from_cpu(&self, fence: &Arc<Fence>, value: u64) -> Result<()> {
         let mut state = self.alive()?;
         Self::check_signal(&state, fence, value)?;
-        let line = state
-            .lines
-            .get_mut(&fence.id)
-            .ok_or(Status::INVALID_HANDLE)?;
-        if fence.value() >= line.submitted {
-            fence.set(value);
-            fence.syncobj.signal(value)?;
-            line.submitted = value;
-            line.signaller = None;
-            for context in std::mem::take(&mut line.parked) {
-                self.pump_or_fail(&mut state, context);
-            }
-            return Ok(());
+        if fence.value() >= fence.submitted() {
+            return self.signal_now(&mut state, fence, value);
         }
         // The GPU has yet to write a smaller value, and must not do so after this.
-        let context = self.signaller(&mut state)?;
-        self.enqueue(&mut state, context, None, Some((fence.clone(), value)), &[])
+        if !state.late.contains_key(&fence.id) {
+            fence.syncobj.notify(fence.submitted(), self.kick.as_fd())?;
+        }
+        state.late.insert(fence.id, value);
+        Ok(())
     }
 
-    fn signaller(&self, state: &mut State) -> Result<u64> {
-        if let Some(id) = state.signaller {
-            return Ok(id);
-        }
-        let engines = self.adapter.libskua().engines();
-        let engine = engines.last().copied().ok_or(Status::NOT_SUPPORTED)?;
-        let id = self.insert_context(state, engine)?;
-        state.signaller = Some(id);
-        Ok(id)
+    /// Signals a value of a fence whose submitted values are all there.
+    fn signal_now(&self, state: &mut State, fence: &Arc<Fence>, value: u64) -> Result<()> {
+        fence.set(value);
+        fence.syncobj.signal(value)?;
+        state.late.remove(&fence.id);
+        fence.set_submitted(value);
+        let line = state.lines.get_mut(&fence.id);
+        let parked = line.map_or_else(Vec::new, |line| {
+            line.signaller = None;
+            std::mem::take(&mut line.parked)
+        });
+        self.go_on(state, parked);
+        Ok(())
     }
 
     // Contexts
@@ -286,33 +335,21 @@ impl Scheduler {
         let ordinal = usize::try_from(node).map_err(|_| Status::INVALID_PARAMETER)?;
         let engines = self.adapter.libskua().engines();
         let engine = *engines.get(ordinal).ok_or(Status::INVALID_PARAMETER)?;
-        let mut state = self.alive()?;
-        self.insert_context(&mut state, engine)
-    }
-
-    fn insert_context(&self, state: &mut State, engine: libskua::Engine) -> Result<u64> {
         let raw = libskua::Context::create(self.adapter.vm(), engine).map_err(crowded)?;
-        let guard = self.cell()?;
-        let progress = Fence::new(self.number(), &self.adapter, guard.cell.clone(), 0)?;
-        let mut slots = Slots::default();
-        let slot = slots.take(&self.adapter, 0)?;
-        slots.give_back(slot);
+        let (progress, cell) = self.new_fence(0)?;
         let id = self.number();
-        state.queues.insert(
-            id,
-            Queue {
-                raw: Some(raw),
-                progress: Arc::new(progress),
-                queued: 0,
-                sent: 0,
-                packets: VecDeque::new(),
-                waits: Vec::new(),
-                slots,
-                watched: None,
-                bound: 0,
-                _cell: guard,
-            },
-        );
+        let queue = Queue {
+            raw: Some(raw),
+            progress,
+            queued: 0,
+            packets: VecDeque::new(),
+            waits: Vec::new(),
+            slots: Slots::default(),
+            watched: None,
+            bound: 0,
+            _cell: cell,
+        };
+        self.alive()?.queues.insert(id, queue);
         Ok(id)
     }
 
@@ -331,7 +368,7 @@ impl Scheduler {
         self.retire(
             state,
             Dying {
-                uses: vec![(queue.progress.syncobj.clone(), queue.sent)],
+                uses: vec![(queue.progress.clone(), queue.progress.submitted())],
                 memory,
                 rest: Rest::Queue(Box::new(queue)),
             },
@@ -342,71 +379,114 @@ impl Scheduler {
     fn cancel(queue: &mut Queue) {
         queue.packets.clear();
         queue.waits.clear();
-        if queue.queued > queue.sent {
-            queue.progress.limit.store(queue.sent, Ordering::Release);
-            // Who sleeps until later packets are done: behind what the kernel has.
+        let sent = queue.progress.submitted();
+        if queue.queued > sent {
+            queue.progress.limit.store(sent, Ordering::Release);
+            // For the keeper, which looks when later packets are done: behind what the kernel has.
             let _ = queue.progress.syncobj.signal(queue.queued);
-            queue.queued = queue.sent;
+            queue.queued = sent;
+            queue.progress.wake();
         }
     }
 
-    /// Queues work, and hands to the kernel what can go there.
+    /// Queues commands, and behind them signals, and hands to the kernel what can go there; all or
+    /// nothing.
     pub(crate) fn submit(
         &self,
         context: u64,
         commands: Option<(u64, u32)>,
-        signal: Option<(&Arc<Fence>, u64)>,
+        signals: &[(&Arc<Fence>, u64)],
         uses: &[(Arc<Mutex<Usage>>, Access)],
     ) -> Result<()> {
-        let mut state = self.alive()?;
-        if let Some((fence, value)) = signal {
-            Self::check_signal(&state, fence, value)?;
-        }
-        let signal = signal.map(|(fence, value)| (fence.clone(), value));
-        self.enqueue(&mut state, context, commands, signal, uses)
-    }
-
-    /// Whether these values can be signalled.
-    pub(crate) fn check_signals(&self, signals: &[(&Fence, u64)]) -> Result<()> {
-        let state = self.alive()?;
-        signals
+        let (mut state, slots) = self.alive_with_slots(context, signals.len().max(1))?;
+        let state = &mut *state;
+        let checked = signals
             .iter()
-            .try_for_each(|(fence, value)| Self::check_signal(&state, fence, *value))
+            .try_for_each(|(fence, value)| Self::check_signal(state, fence, *value));
+        let queue = state.queues.get_mut(&context);
+        let queue = queue.ok_or(Status::INVALID_HANDLE)?;
+        if checked.is_err() {
+            slots
+                .into_iter()
+                .for_each(|slot| queue.slots.give_back(slot));
+            return checked;
+        }
+        let before = queue.queued;
+        let progress = queue.progress.clone();
+        for (n, slot) in slots.into_iter().enumerate() {
+            queue.queued += 1;
+            queue.packets.push_back(Packet::Run(Run {
+                commands: commands.filter(|_| n == 0),
+                signal: signals
+                    .get(n)
+                    .map(|(fence, value)| ((*fence).clone(), *value)),
+                point: queue.queued,
+                slot,
+            }));
+        }
+        let last = queue.queued;
+        let result = self.pump(state, vec![context], Some((context, before + 1)));
+        if result.is_err() {
+            // As if it had not been called, unless the device's end has taken them already.
+            if let Some(queue) = state.queues.get_mut(&context) {
+                while queue.queued > before {
+                    let Some(Packet::Run(run)) = queue.packets.pop_back() else {
+                        break;
+                    };
+                    queue.slots.give_back(run.slot);
+                    queue.queued -= 1;
+                }
+            }
+            return result;
+        }
+        for (usage, access) in uses {
+            lock(usage).record(&progress, last, *access);
+        }
+        Ok(())
     }
 
+    /// Locks the state, if the device takes work, and takes slots of a context's.
+    fn alive_with_slots(
+        &self,
+        context: u64,
+        count: usize,
+    ) -> Result<(MutexGuard<'_, State>, Vec<Slot>)> {
+        loop {
+            let mut state = self.alive()?;
+            let queue = state.queues.get_mut(&context);
+            let queue = queue.ok_or(Status::INVALID_HANDLE)?;
+            if let Some(slots) = queue.slots.take(count, queue.progress.value()) {
+                return Ok((state, slots));
+            }
+            drop(state);
+            // Binds memory, which nobody else shall wait for.
+            let chunk = Slots::new_chunk(&self.adapter)?;
+            let mut state = self.alive()?;
+            match state.queues.get_mut(&context) {
+                Some(queue) => queue.slots.add(chunk),
+                None => {
+                    drop(state);
+                    return Err(Status::INVALID_HANDLE);
+                }
+            }
+        }
+    }
+
+    /// Whether a value can be signalled.
     fn check_signal(state: &State, fence: &Fence, value: u64) -> Result<()> {
-        let line = state.lines.get(&fence.id).ok_or(Status::INVALID_HANDLE)?;
-        if value <= line.submitted || value == MonitoredFence::LOST {
+        if !state.lines.contains_key(&fence.id) {
+            return Err(Status::INVALID_HANDLE);
+        }
+        if value <= Self::last_signal(state, fence) || value == MonitoredFence::LOST {
             return Err(Status::INVALID_PARAMETER);
         }
         Ok(())
     }
 
-    fn enqueue(
-        &self,
-        state: &mut State,
-        context: u64,
-        commands: Option<(u64, u32)>,
-        signal: Option<(Arc<Fence>, u64)>,
-        uses: &[(Arc<Mutex<Usage>>, Access)],
-    ) -> Result<()> {
-        let queue = state
-            .queues
-            .get_mut(&context)
-            .ok_or(Status::INVALID_HANDLE)?;
-        let point = queue.queued + 1;
-        queue.packets.push_back(Packet::Run(Run {
-            commands,
-            signal,
-            point,
-        }));
-        queue.queued = point;
-        let progress = queue.progress.clone();
-        self.pump(state, context)?;
-        for (usage, access) in uses {
-            lock(usage).record(&progress, point, *access);
-        }
-        Ok(())
+    /// The largest value that is signalled, or will be without anybody doing more for it.
+    fn last_signal(state: &State, fence: &Fence) -> u64 {
+        let late = state.late.get(&fence.id).copied();
+        fence.submitted().max(late.unwrap_or(0))
     }
 
     /// Lets what is queued in a context from now on wait for values.
@@ -423,120 +503,130 @@ impl Scheduler {
             .iter()
             .map(|(f, value)| Packet::Wait(f.clone(), *value));
         queue.packets.extend(packets);
-        self.pump(&mut state, context)
+        self.pump(&mut state, vec![context], None)
     }
 
-    /// Hands to the kernel what can go there: of one context, then of those that waited for what
+    /// Hands to the kernel what can go there: of some contexts, then of those that waited for what
     /// was thereby submitted, and so on.
     ///
     /// # Errors
     ///
-    /// Why the last packet of `first` was refused, which is then not in the queue any more. If
-    /// another packet is refused, the device goes to error.
-    fn pump(&self, state: &mut State, first: u64) -> Result<()> {
-        let mut ready = vec![first];
+    /// Why the packet `own` of a context was refused, which is then still queued; DEVICE_REMOVED if
+    /// the device has gone to error over this.
+    fn pump(&self, state: &mut State, mut ready: Vec<u64>, own: Option<(u64, u64)>) -> Result<()> {
+        let mut result = Ok(());
         while let Some(id) = ready.pop() {
-            while let Some(queue) = state.queues.get_mut(&id) {
-                let Some(packet) = queue.packets.pop_front() else {
-                    break;
-                };
-                match packet {
+            while let Some(packet) = Self::next_packet(state, id) {
+                let run = match packet {
+                    Packet::Run(run) => run,
                     Packet::Wait(fence, value) => {
-                        if fence.reached(value) || fence.closed.load(Ordering::Acquire) {
-                            continue;
-                        }
-                        match state.lines.get_mut(&fence.id) {
-                            Some(line) if line.submitted < value => {
-                                if !line.parked.contains(&id) {
-                                    line.parked.push(id);
-                                }
-                                queue.packets.push_front(Packet::Wait(fence, value));
-                                break;
+                        if let Some(queue) = state.queues.get_mut(&id) {
+                            match queue.waits.iter_mut().find(|(f, _)| f.id == fence.id) {
+                                Some((_, largest)) => *largest = value.max(*largest),
+                                None => queue.waits.push((fence, value)),
                             }
-                            _ => {}
                         }
-                        match queue.waits.iter_mut().find(|(f, _)| f.id == fence.id) {
-                            Some((_, largest)) => *largest = value.max(*largest),
-                            None => queue.waits.push((fence, value)),
-                        }
+                        continue;
                     }
-                    Packet::Run(run) => {
-                        let point = run.point;
-                        match self.send(state, id, &run) {
-                            Ok(woken) => ready.extend(woken),
-                            Err(error) => return self.refused(state, (first, id), point, error),
-                        }
+                };
+                let refusal = match self.send(state, id, &run) {
+                    Ok(woken) => {
+                        ready.extend(woken);
+                        continue;
+                    }
+                    Err(refusal) => refusal,
+                };
+                let is_own = own == Some((id, run.point));
+                if let Some(queue) = state.queues.get_mut(&id) {
+                    queue.packets.push_front(Packet::Run(run));
+                }
+                match refusal {
+                    Refusal::Removed => {
+                        self.find_error_locked(state);
+                        result = Err(Status::DEVICE_REMOVED);
+                    }
+                    Refusal::Later(status) | Refusal::Never(status) if is_own => {
+                        result = Err(status);
+                    }
+                    Refusal::Later(_) => {
+                        state.refused.push(id);
+                        state.again = true;
+                        self.kick();
+                    }
+                    Refusal::Never(status) => {
+                        self.fail(state, DeviceState::of_status(status));
+                        result = Err(Status::DEVICE_REMOVED);
                     }
                 }
+                break;
             }
         }
-        Ok(())
+        result
     }
 
-    fn pump_or_fail(&self, state: &mut State, context: u64) {
-        if let Err(error) = self.pump(state, context) {
-            // Whose call this is has nothing to do with it.
-            if state.execution == DeviceState::Active {
-                self.fail(state, DeviceState::of_status(error));
+    /// Takes the first packet out of a queue, if what it needs is submitted; otherwise the context
+    /// is parked.
+    fn next_packet(state: &mut State, id: u64) -> Option<Packet> {
+        let queue = state.queues.get_mut(&id)?;
+        loop {
+            let packet = queue.packets.pop_front()?;
+            let fence = match &packet {
+                Packet::Wait(fence, value) => {
+                    if fence.reached(*value) || fence.is_closed() {
+                        continue;
+                    }
+                    (fence.submitted() < *value).then_some(fence)
+                }
+                // Behind a smaller value that the CPU is to signal.
+                Packet::Run(run) => run.signal.as_ref().and_then(|(fence, value)| {
+                    let late = state.late.get(&fence.id)?;
+                    (late < value).then_some(fence)
+                }),
+            };
+            let Some(line) = fence.and_then(|fence| state.lines.get_mut(&fence.id)) else {
+                return Some(packet);
+            };
+            if !line.parked.contains(&id) {
+                line.parked.push(id);
             }
+            queue.packets.push_front(packet);
+            return None;
         }
     }
 
-    /// The kernel, or the library, could not take a packet.
-    fn refused(
-        &self,
-        state: &mut State,
-        (first, id): (u64, u64),
-        point: u64,
-        status: Status,
-    ) -> Result<()> {
-        if status == Status::DEVICE_REMOVED {
-            self.find_error_locked(state);
-            return Err(status);
-        }
-        match state.queues.get_mut(&id) {
-            // The caller's own: as if it had not been called.
-            Some(queue) if id == first && queue.queued == point && queue.packets.is_empty() => {
-                queue.queued = point - 1;
-                Err(status)
-            }
-            _ => {
-                self.fail(state, DeviceState::of_status(status));
-                Err(Status::DEVICE_REMOVED)
-            }
-        }
+    /// Goes on with contexts that waited. Whose call this is has nothing to do with how it ends.
+    fn go_on(&self, state: &mut State, contexts: Vec<u64>) {
+        let _ = self.pump(state, contexts, None);
     }
 
     /// Hands one packet to the kernel; tells which contexts waited for what it signals.
-    fn send(&self, state: &mut State, id: u64, run: &Run) -> Result<Vec<u64>> {
-        let queue = state.queues.get_mut(&id).ok_or(Status::INVALID_HANDLE)?;
-        let raw = queue.raw.as_ref().ok_or(Status::DEVICE_REMOVED)?;
-
+    fn send(&self, state: &mut State, id: u64, run: &Run) -> Result<Vec<u64>, Refusal> {
         // A signal that others have overtaken is reached by them; a destroyed fence has none.
         let signal = run.signal.as_ref().filter(|(fence, value)| {
-            state
-                .lines
-                .get(&fence.id)
-                .is_some_and(|line| *value > line.submitted)
+            state.lines.contains_key(&fence.id) && *value > Self::last_signal(state, fence)
         });
+        let queue = state.queues.get_mut(&id).ok_or(Refusal::Removed)?;
+        let raw = queue.raw.as_ref().ok_or(Refusal::Removed)?;
         let mut signals = Vec::with_capacity(2);
         if let Some((fence, value)) = signal {
             signals.push((fence.va(), *value));
         }
         signals.push((queue.progress.va(), run.point));
 
-        let slot = queue.slots.take(&self.adapter, queue.progress.value())?;
         // What is mapped by now, the slot too. Later packets of the context come behind it anyway.
         let bound = self.adapter.last_map();
-        let (va, bytes) = queue.slots.write(slot, &signals)?;
+        let (va, bytes) = queue
+            .slots
+            .write(run.slot, &signals)
+            .map_err(Refusal::Never)?;
         // From here on what fails puts them back.
         let mut waits = std::mem::take(&mut queue.waits);
         if let Some((fence, _)) = signal {
             // Behind the smaller values that others signal.
             if let Some(line) = state.lines.get(&fence.id) {
-                if line.signaller.is_some_and(|other| other != id) && !fence.reached(line.submitted)
-                {
-                    waits.push((fence.clone(), line.submitted));
+                let submitted = fence.submitted();
+                if line.signaller.is_some_and(|other| other != id) && !fence.reached(submitted) {
+                    waits.push((fence.clone(), submitted));
                 }
             }
         }
@@ -567,22 +657,18 @@ impl Scheduler {
             submission.submit()
         })();
         if let Err(error) = sent {
-            queue.slots.give_back(slot);
             queue.waits = waits;
-            return Err(match error.kind() {
-                ErrorKind::Cancelled | ErrorKind::Gone | ErrorKind::Dead => Status::DEVICE_REMOVED,
-                _ => error.into(),
-            });
+            return Err(error.into());
         }
-        queue.slots.use_until(run.point, slot);
-        queue.sent = run.point;
+        queue.slots.use_until(run.point, run.slot);
+        queue.progress.set_submitted(run.point);
         queue.bound = bound;
         self.watch(queue);
 
         let mut woken = Vec::new();
         if let Some((fence, value)) = signal {
             if let Some(line) = state.lines.get_mut(&fence.id) {
-                line.submitted = *value;
+                fence.set_submitted(*value);
                 line.signaller = Some(id);
                 woken = std::mem::take(&mut line.parked);
             }
@@ -592,8 +678,8 @@ impl Scheduler {
 
     /// Lets the keeper look at a context when what the kernel has now is done.
     fn watch(&self, queue: &mut Queue) {
-        if queue.watched.is_none() && queue.sent > 0 {
-            let point = queue.sent;
+        let point = queue.progress.submitted();
+        if queue.watched.is_none() && point > 0 {
             // Without memory for it, the next submission tries again.
             if queue
                 .progress
@@ -617,25 +703,23 @@ impl Scheduler {
         if state.execution != DeviceState::Active {
             return;
         }
-        // The cause first: a context that was cancelled because of another one is still active.
-        let mut found = DeviceState::Active;
-        for queue in state.queues.values() {
-            let Some(raw) = &queue.raw else { continue };
-            match raw.state().map(|s| s.status) {
-                Ok(ContextStatus::Active) => {}
-                Ok(ContextStatus::Faulted(fault)) => found = DeviceState::of_fault(fault),
-                Ok(ContextStatus::TimedOut) => found = DeviceState::Hung,
-                Ok(ContextStatus::Lost) => found = DeviceState::Stopped,
-                Err(error) if is_gone(&error) => found = DeviceState::Stopped,
-                Err(_) => {}
-            }
-            if found != DeviceState::Active {
-                self.fail(state, found);
-                return;
-            }
-        }
+        let found = Self::cause(state.queues.values());
         // A point was signalled without its value; whatever the contexts say, it will not come.
-        self.fail(state, DeviceState::Stopped);
+        self.fail(state, found.unwrap_or(DeviceState::Stopped));
+    }
+
+    /// What the kernel says is the matter with contexts, if anything is. A context that was
+    /// cancelled because of another one is active.
+    fn cause<'a>(mut queues: impl Iterator<Item = &'a Queue>) -> Option<DeviceState> {
+        queues.find_map(
+            |queue| match queue.raw.as_ref()?.state().map(|s| s.status) {
+                Ok(ContextStatus::Active) => None,
+                Ok(ContextStatus::Faulted(fault)) => Some(DeviceState::of_fault(fault)),
+                Ok(ContextStatus::TimedOut) => Some(DeviceState::Hung),
+                Ok(ContextStatus::Lost) => Some(DeviceState::Stopped),
+                Err(error) => is_gone(&error).then_some(DeviceState::Stopped),
+            },
+        )
     }
 
     /// Takes the device out of service: nothing is accepted any more, what has not started is
@@ -650,9 +734,10 @@ impl Scheduler {
             Self::cancel(queue);
             queue.raw = None;
         }
+        state.late.clear();
         Self::lose_fences(state);
         for line in state.lines.values() {
-            let _ = line.fence.syncobj.signal(MonitoredFence::LOST);
+            Self::release(&line.fence);
         }
         for event in state.events.drain(..) {
             let _ = fire(event.fd.as_fd());
@@ -694,4 +779,28 @@ impl Scheduler {
 
 fn is_gone(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Gone | ErrorKind::Dead)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn a_lack_of_memory_is_not_for_good() {
+        let refusal = |errno| {
+            Refusal::from(Error::Ioctl {
+                name: "SKUA_SUBMIT",
+                errno,
+            })
+        };
+        assert_eq!(refusal(Errno::NOMEM), Refusal::Later(Status::NO_MEMORY));
+        assert!(matches!(refusal(Errno::NOSPC), Refusal::Later(_)));
+        let parameter = Refusal::Never(Status::INVALID_PARAMETER);
+        assert_eq!(refusal(Errno::INVAL), parameter);
+        for errno in [Errno::CANCELED, Errno::NODEV, Errno::IO] {
+            assert_eq!(refusal(errno), Refusal::Removed, "{errno}");
+        }
+    }
 }

@@ -7,12 +7,12 @@
 //! and the only translation between them and the kernel's error numbers:
 //!
 //! ```text
-//!     ioctl ── errno ──▶ libskua::Error ── From ──▶ Status ── to_errno ──▶ a caller that wants errno
+//!   ioctl ── errno ──▶ libskua::Error ── From ──▶ Status ── to_errno ──▶ a caller that wants errno
 //! ```
 //!
 //! The pairs of [`Status::from_errno`] and [`Status::to_errno`] are those of the public libdxg,
-//! which D3DKMT clients on Linux know, with one addition: a lack of video memory has an errno of its
-//! own (ENOSPC), as DRM drivers have it, where libdxg's table merges it with ENOMEM.
+//! which D3DKMT clients on Linux know, with one addition: a lack of video memory has an errno of
+//! its own (ENOSPC), as DRM drivers have it, where libdxg's table merges it with ENOMEM.
 
 use std::fmt;
 
@@ -197,7 +197,8 @@ impl fmt::Display for Status {
 impl std::error::Error for Status {}
 
 impl From<Error> for Status {
-    /// Where the kernel gave a number, [`Status::from_errno`] of it; otherwise by the kind of error.
+    /// Where the kernel gave a number, [`Status::from_errno`] of it; otherwise by the kind of
+    /// error.
     fn from(error: Error) -> Self {
         if let Error::Work(outcome) = &error {
             return match outcome {

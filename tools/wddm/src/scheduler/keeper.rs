@@ -2,35 +2,47 @@
 
 //! The keeper: the device's only thread.
 //!
-//! It sleeps on one eventfd, which the kernel adds to when points that matter are signalled, and then
-//! looks at everything once:
+//! It sleeps on an eventfd, which the kernel adds to when points that matter are signalled, and
+//! then looks at everything once:
 //!
 //! - **errors**: in each context the last point that was submitted when the watch began is
 //!   watched. If it is signalled and its value is not there, work failed. So an error is
 //!   noticed without anybody asking, for one system call and one wake-up per burst of work;
-//! - **events** for several fences, which the kernel knows nothing of;
+//! - **late signals**: those of the CPU that come behind the GPU's;
+//! - **events**: whom to tell by an eventfd that fences have their values;
+//! - **packets** that the kernel had no memory for: they are tried again after a while;
 //! - **the dead**: what was destroyed is given back when everything that was queued before is done.
 //!   Memory is then unbound, and given back when that is done, too.
+//!
+//! What is idle has no points to watch. That the GPU is unplugged then, the kernel tells everybody
+//! who listens to its [`Uevents`].
 
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{atomic::Ordering, Arc, Mutex},
+    sync::{Arc, Mutex},
+    time::Duration,
 };
 
-use libskua::{Deadline, Syncobj};
-use rustix::io::Errno;
+use libskua::{Deadline, ErrorKind, Syncobj};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec},
+    io::Errno,
+};
 
-use super::{Queue, Scheduler, State};
+use super::{uevents::Uevents, Queue, Scheduler, State};
 use crate::{
     device::DeviceState,
-    fence::{satisfied, Cell, Fence, WaitFor},
+    fence::{self, satisfied, Cell, Fence, WaitFor},
     lock,
     memory::Memory,
     status::{Result, Status},
 };
 
-/// A point of a timeline of the kernel's.
-pub(crate) type Point = (Arc<Syncobj>, u64);
+/// How long a packet that the kernel has no memory for is left alone.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// A point of a fence.
+pub(crate) type Point = (Arc<Fence>, u64);
 
 /// What was destroyed and may still be used until points are settled.
 #[derive(Debug)]
@@ -49,7 +61,33 @@ pub(super) enum Rest {
     /// With its cell.
     Queue(Box<Queue>),
     Cell(CellGuard),
-    Unbound(Vec<Memory>),
+    /// When the change of the address space with this number is performed, too.
+    Unbound(u64, Vec<Memory>),
+}
+
+impl Dying {
+    fn is_settled(&self, bound: &Syncobj) -> bool {
+        let unbound = match self.rest {
+            Rest::Unbound(change, _) => is_settled(bound, change),
+            _ => true,
+        };
+        unbound
+            && self
+                .uses
+                .iter()
+                .all(|(fence, point)| is_settled(&fence.syncobj, fence.limited(*point)))
+    }
+
+    /// A context whose work did not do what it was to do, though nothing of it runs any more.
+    fn failed(&self) -> Option<&Queue> {
+        match &self.rest {
+            Rest::Queue(queue) => {
+                let progress = &queue.progress;
+                (progress.value() < progress.submitted()).then_some(queue)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// A cell that is free again when this is dropped.
@@ -65,10 +103,10 @@ impl Drop for CellGuard {
     }
 }
 
-/// A wait that ends by an eventfd and that the kernel cannot do alone.
+/// A wait that ends by an eventfd.
 #[derive(Debug)]
 pub(super) struct Event {
-    pub(super) waits: Vec<(Arc<Fence>, u64)>,
+    pub(super) waits: Vec<Point>,
     pub(super) how: WaitFor,
     pub(super) fd: OwnedFd,
 }
@@ -84,7 +122,7 @@ impl Scheduler {
             .queues
             .values()
             .filter(|queue| !queue.progress.reached(queue.queued) || queue.raw.is_none())
-            .map(|queue| (queue.progress.syncobj.clone(), queue.queued));
+            .map(|queue| (queue.progress.clone(), queue.queued));
         // Contexts that were destroyed may still run.
         let dying = state
             .dying
@@ -109,44 +147,49 @@ impl Scheduler {
     }
 
     pub(super) fn retire(&self, state: &mut State, dying: Dying) {
-        for (syncobj, point) in &dying.uses {
-            if *point > 0 {
-                // Without memory for it, the keeper's next look finds it.
-                let _ = syncobj.notify(*point, self.kick.as_fd());
-            }
+        // Without memory for it, the keeper's next look finds it.
+        for (fence, point) in dying.uses.iter().filter(|(_, point)| *point > 0) {
+            let _ = fence.syncobj.notify(*point, self.kick.as_fd());
+        }
+        if let Rest::Unbound(change, _) = dying.rest {
+            let _ = self.adapter.bound().notify(change, self.kick.as_fd());
         }
         state.dying.push(dying);
         self.kick();
     }
 
-    /// Waits until everything that the kernel has up to these points is done, well or not.
+    /// Waits until everything up to these points is done, well or not, or was cancelled.
     pub(crate) fn settle(uses: &[Point]) -> Result<()> {
-        for (syncobj, point) in uses {
-            if *point > 0 {
-                syncobj.wait(*point, Deadline::NEVER)?;
+        for (fence, point) in uses {
+            // Until the kernel has it, or it was cancelled.
+            let held = || fence.submitted() < fence.limited(*point);
+            while held() {
+                fence::park(&[(fence.clone(), *point)], Deadline::NEVER, held)?;
+            }
+            let point = fence.limited(*point);
+            if point > 0 {
+                fence.syncobj.wait(point, Deadline::NEVER)?;
             }
         }
         Ok(())
     }
 
-    /// Registers an eventfd for several fences.
+    /// Registers an eventfd for fences.
     pub(crate) fn add_event(
         &self,
-        waits: Vec<(Arc<Fence>, u64)>,
+        waits: Vec<Point>,
         how: WaitFor,
         fd: BorrowedFd<'_>,
     ) -> Result<()> {
+        // The kernel tells whether it is an eventfd; this point is never signalled.
+        Syncobj::create(self.adapter.libskua())?.notify(1, fd)?;
         let mut state = self.alive()?;
-        let live = |(f, _): &(Arc<Fence>, u64)| state.lines.contains_key(&f.id);
+        let live = |(f, _): &Point| state.lines.contains_key(&f.id);
         if !waits.iter().all(live) {
             return Err(Status::INVALID_HANDLE);
         }
         if satisfied(&waits, how).is_some() {
             return fire(fd);
-        }
-        if let [(fence, value)] = &waits[..] {
-            // The kernel does it alone.
-            return Ok(fence.syncobj.notify(*value, fd)?);
         }
         for (fence, value) in waits.iter().filter(|(_, value)| *value > 0) {
             fence.syncobj.notify(*value, self.kick.as_fd())?;
@@ -166,20 +209,50 @@ impl Scheduler {
 
     /// The keeper's life.
     pub(crate) fn keep(&self) {
+        // Without it, that the GPU is unplugged shows at the next call only.
+        let uevents = Uevents::new().ok();
+        let mut retry: Option<Deadline> = None;
         loop {
-            let mut count = [0; 8];
-            match rustix::io::read(&self.kick, &mut count) {
-                Ok(_) | Err(Errno::INTR) => {}
+            let mut fds = vec![PollFd::new(&self.kick, PollFlags::IN)];
+            fds.extend(uevents.iter().map(|u| PollFd::new(u, PollFlags::IN)));
+            let limit = retry.and_then(|at| Timespec::try_from(at.left()).ok());
+            match rustix::event::poll(&mut fds, limit.as_ref()) {
+                Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::NOMEM) => {}
                 // It cannot fail otherwise; without it nothing would be given back.
                 Err(_) => return,
             }
-            for dying in self.look() {
+            // Nothing to read is no error here.
+            let _ = rustix::io::read(&self.kick, &mut [0; 8]);
+            if uevents.as_ref().is_some_and(Uevents::drain) {
+                self.look_for_gpu();
+            }
+            let due = retry.is_some_and(|at| at.left().is_zero());
+            for dying in self.look(due) {
                 self.bury(dying);
             }
             let state = lock(&self.state);
             if state.stopping && state.dying.is_empty() {
                 return;
             }
+            if due || !state.again {
+                retry = None;
+            }
+            if state.again {
+                retry = retry.or_else(|| Some(Deadline::after(RETRY)));
+            }
+        }
+    }
+
+    /// Finds out whether the GPU is still there.
+    fn look_for_gpu(&self) {
+        let mut state = lock(&self.state);
+        let gone = match Self::cause(state.queues.values()) {
+            // Without contexts.
+            None => self.adapter.segments() == Err(Status::DEVICE_REMOVED),
+            Some(_) => true,
+        };
+        if gone {
+            self.find_error_locked(&mut state);
         }
     }
 
@@ -190,22 +263,23 @@ impl Scheduler {
         } = dying;
         if let Rest::Queue(queue) = &rest {
             // Its value is about to become another fence's: all of its packets are done.
-            queue.progress.limit.store(0, Ordering::Release);
+            queue.progress.end();
         }
         drop(rest);
         let points = memory.iter_mut().filter_map(Memory::unbind);
         if let Some(last) = points.max() {
             let dying = Dying {
-                uses: vec![(self.adapter.bound().clone(), last)],
+                uses: Vec::new(),
                 memory: Vec::new(),
-                rest: Rest::Unbound(memory),
+                rest: Rest::Unbound(last, memory),
             };
             self.retire(&mut lock(&self.state), dying);
         }
     }
 
-    /// Looks at everything once: returns what can be given back.
-    fn look(&self) -> Vec<Dying> {
+    /// Looks at everything once: returns what can be given back. What there was no memory for is
+    /// tried again if it is `due`.
+    fn look(&self, due: bool) -> Vec<Dying> {
         let mut state = lock(&self.state);
         let state = &mut *state;
         let mut failed = false;
@@ -216,11 +290,19 @@ impl Scheduler {
                     // The value is there before the point is.
                     if queue.progress.value() < point {
                         failed = true;
-                    } else if queue.sent > point {
+                    } else if queue.progress.submitted() > point {
                         self.watch(queue);
                     }
                 }
             }
+        }
+        let (done, left): (Vec<Dying>, _) = std::mem::take(&mut state.dying)
+            .into_iter()
+            .partition(|dying| dying.is_settled(self.adapter.bound()));
+        state.dying = left;
+        if let Some(queue) = done.iter().find_map(Dying::failed) {
+            let found = Self::cause(std::iter::once(queue));
+            self.fail(state, found.unwrap_or(DeviceState::Stopped));
         }
         if failed {
             self.find_error_locked(state);
@@ -228,27 +310,50 @@ impl Scheduler {
         if state.execution != DeviceState::Active {
             Self::lose_fences(state);
         }
+        if due {
+            state.again = false;
+            let refused = std::mem::take(&mut state.refused);
+            self.go_on(state, refused);
+        }
+        self.signal_late(state);
         state.events.retain(|event| {
-            let closed = |(f, _): &(Arc<Fence>, u64)| f.closed.load(Ordering::Acquire);
-            let over =
-                satisfied(&event.waits, event.how).is_some() || event.waits.iter().any(closed);
+            let over = satisfied(&event.waits, event.how).is_some()
+                || event.waits.iter().any(|(fence, _)| fence.is_closed());
             if over {
                 let _ = fire(event.fd.as_fd());
             }
             !over
         });
-        let (done, left) = std::mem::take(&mut state.dying)
-            .into_iter()
-            .partition(|dying| dying.uses.iter().all(|(s, point)| is_settled(s, *point)));
-        state.dying = left;
         done
+    }
+
+    /// Signals for the CPU what comes after signals of the GPU that are done.
+    fn signal_late(&self, state: &mut State) {
+        let late: Vec<_> = state.late.iter().map(|(id, value)| (*id, *value)).collect();
+        for (id, value) in late {
+            let Some(fence) = state.lines.get(&id).map(|line| line.fence.clone()) else {
+                continue;
+            };
+            if fence.value() >= fence.submitted() {
+                let signalled = self.signal_now(state, &fence, value);
+                state.again |= signalled.is_err();
+            }
+        }
     }
 }
 
-/// Whether the kernel is done with everything up to a point, well or not. If the device is gone, it
-/// is.
+/// Whether the kernel is done with everything up to a point, well or not.
 fn is_settled(syncobj: &Syncobj, point: u64) -> bool {
-    point == 0 || syncobj.is_signaled(point).unwrap_or(true)
+    point == 0 || settles(&syncobj.is_signaled(point))
+}
+
+/// What an answer of the kernel's means: that the device is gone says that it is done with
+/// everything, and no other error says anything.
+fn settles(answer: &libskua::Result<bool>) -> bool {
+    match answer {
+        Ok(signaled) => *signaled,
+        Err(error) => error.kind() == ErrorKind::Gone,
+    }
 }
 
 /// Adds 1 to an eventfd.
@@ -257,5 +362,28 @@ pub(super) fn fire(fd: BorrowedFd<'_>) -> Result<()> {
         // At its limit it is readable already.
         Ok(_) | Err(Errno::AGAIN) => Ok(()),
         Err(errno) => Err(Status::from_errno(errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libskua::Error;
+
+    use super::*;
+
+    #[test]
+    fn only_a_device_that_is_gone_settles_by_an_error() {
+        let error = |errno| {
+            Err(Error::Ioctl {
+                name: "SYNCOBJ_TIMELINE_WAIT",
+                errno,
+            })
+        };
+        assert!(settles(&Ok(true)));
+        assert!(!settles(&Ok(false)));
+        assert!(settles(&error(Errno::NODEV)));
+        for errno in [Errno::NOMEM, Errno::INVAL, Errno::NOENT, Errno::IO] {
+            assert!(!settles(&error(errno)), "{errno}");
+        }
     }
 }

@@ -3,8 +3,8 @@
 //! The library's own commands.
 //!
 //! Behind the commands of each packet the engine executes a few of the library's: it writes the
-//! fences' values. They are in *slots* of system memory that the GPU cannot write, one per packet, which
-//! are used again when the context's progress has passed the packet.
+//! fences' values. They are in *slots* of system memory that the GPU cannot write, one per packet,
+//! which are used again when the context's progress has passed the packet.
 
 use std::collections::VecDeque;
 
@@ -20,12 +20,18 @@ use crate::{
 const SLOT: usize = 64;
 /// Bytes of slots allocated at a time.
 const CHUNK: u64 = 16384;
+
+/// Slots, and the CPU's way to them.
+pub(super) type Chunk = (Memory, Mapping);
+
 /// Room for the library's own commands, which follow each packet's.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
-    chunks: Vec<(Memory, Mapping)>,
+    /// All that was allocated.
+    chunks: Vec<Chunk>,
+    /// The next one to use is the last.
     free: Vec<Slot>,
-    /// In use until the progress reaches the number.
+    /// In use until the progress reaches the number, which grows from front to back.
     busy: VecDeque<(u64, Slot)>,
 }
 
@@ -34,18 +40,8 @@ pub(super) struct Slots {
 pub(super) struct Slot(usize, usize);
 
 impl Slots {
-    /// Takes a slot. Up to `progress`, packets are done.
-    pub(super) fn take(&mut self, adapter: &Adapter, progress: u64) -> Result<Slot> {
-        while let Some((point, slot)) = self.busy.front() {
-            if *point > progress {
-                break;
-            }
-            self.free.push(*slot);
-            self.busy.pop_front();
-        }
-        if let Some(slot) = self.free.pop() {
-            return Ok(slot);
-        }
+    /// Allocates slots, for [`Slots::add`].
+    pub(super) fn new_chunk(adapter: &Adapter) -> Result<Chunk> {
         let memory = Memory::create(
             adapter,
             CHUNK,
@@ -54,13 +50,26 @@ impl Slots {
             Access::Read,
         )?;
         let cpu = memory.map()?;
+        Ok((memory, cpu))
+    }
+
+    pub(super) fn add(&mut self, chunk: Chunk) {
         let number = self.chunks.len();
+        self.chunks.push(chunk);
         // Backwards, so that they are used forwards.
         let count = CHUNK as usize / SLOT;
         self.free
-            .extend((1..count).rev().map(|n| Slot(number, n * SLOT)));
-        self.chunks.push((memory, cpu));
-        Ok(Slot(number, 0))
+            .extend((0..count).rev().map(|n| Slot(number, n * SLOT)));
+    }
+
+    /// Takes as many slots, if there are. Up to `progress`, packets are done.
+    pub(super) fn take(&mut self, count: usize, progress: u64) -> Option<Vec<Slot>> {
+        while let Some((_, slot)) = self.busy.front().filter(|(point, _)| *point <= progress) {
+            self.free.push(*slot);
+            self.busy.pop_front();
+        }
+        let from = self.free.len().checked_sub(count)?;
+        Some(self.free.split_off(from))
     }
 
     /// Writes signals into a slot; tells where the GPU sees them, and how many bytes they are.
