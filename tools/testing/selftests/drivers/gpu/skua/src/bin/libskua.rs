@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: MIT
+
+//! `tools/libskua` on the driver: what it says beyond what the kernel does.
+
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use libskua::{
+    Access, Bo, BoFlags, CommandBuffer, Context, ContextStatus, Device, EngineKind, Error,
+    ErrorKind, Mapping, Outcome, Syncobj, Vm,
+};
+use skua_selftests::client::PATIENCE;
+use skua_selftests::raw::{in_child, with_alarm};
+use skua_selftests::rig::{wait_value, write};
+use skua_selftests::{suite, tests};
+
+fn main() -> ExitCode {
+    suite::main(tests![
+        a_failed_point_of_a_timeline_is_never_done,
+        points_of_sound_contexts_are_done,
+        a_binary_syncobj_keeps_how_its_work_ended,
+        a_signal_ends_no_wait,
+        a_forked_child_destroys_nothing: 60,
+    ])
+}
+
+const GATE: u64 = 1 << 32;
+const COMMANDS: u64 = 2 << 32;
+/// Nothing is bound there.
+const NOTHING: u64 = 3 << 32;
+
+fn patience() -> Duration {
+    PATIENCE * suite::patience()
+}
+
+struct Rig {
+    device: Device,
+    vm: Vm,
+    _memory: Bo,
+    gate: Mapping,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let device = Device::open_first().expect("a device");
+        let vm = Vm::create(&device).expect("VM_CREATE");
+        let memory = Bo::create(&device, 4096, device.system(), BoFlags::CPU_ACCESS);
+        let memory = memory.expect("BO_CREATE");
+        vm.map(&memory, GATE, Access::ReadWrite).expect("VM_BIND");
+        Self {
+            gate: memory.map().expect("mmap"),
+            device,
+            vm,
+            _memory: memory,
+        }
+    }
+
+    fn context(&self, kind: EngineKind) -> Context {
+        let engine = self.device.engine(kind).expect("an engine");
+        Context::create(&self.vm, engine).expect("CONTEXT_CREATE")
+    }
+
+    /// Two programs: one that faults when the gate opens, and one that is done then.
+    fn commands(&self) -> (CommandBuffer, CommandBuffer) {
+        let buffer = |va| CommandBuffer::create(&self.vm, va, 4096).expect("a buffer");
+        let (mut bad, mut good) = (buffer(COMMANDS), buffer(COMMANDS + 4096));
+        for commands in [&mut bad, &mut good] {
+            commands.push(&wait_value(GATE, 1)).expect("room");
+        }
+        bad.push(&write(NOTHING, 1)).expect("room");
+        (bad, good)
+    }
+
+    fn open_gate(&self) {
+        self.gate.write(0, 1_u64).expect("a value");
+    }
+}
+
+fn unknown() -> Error {
+    Error::Work(Outcome::Unknown)
+}
+
+fn a_failed_point_of_a_timeline_is_never_done() {
+    let rig = Rig::new();
+    let (bad, good) = rig.commands();
+    let (guilty, innocent) = (
+        rig.context(EngineKind::Copy),
+        rig.context(EngineKind::Compute),
+    );
+    let [timeline, copied] = [(); 2].map(|()| Syncobj::create(&rig.device).expect("a syncobj"));
+    let first = guilty.submission().commands(&bad).signal(&timeline, 1);
+    first.submit().expect("SUBMIT");
+    let second = innocent.submission().commands(&good).signal(&timeline, 2);
+    second.submit().expect("SUBMIT");
+    rig.open_gate();
+    timeline.wait(2, patience()).expect("a wait");
+    // What the kernel has dropped, it takes for done.
+    assert_ne!(timeline.outcome(1), Ok(Outcome::Done));
+    assert!(timeline.wait_done(1, patience()).is_err());
+    assert!(matches!(
+        guilty.state().expect("CONTEXT_STATE").status,
+        ContextStatus::Faulted(_)
+    ));
+    // Nor does the next point, or a copy, make it done; nor the end of the context.
+    let third = innocent.submission().signal(&timeline, 3);
+    third.submit().expect("SUBMIT");
+    timeline.wait(3, patience()).expect("a wait");
+    assert_eq!(timeline.outcome(1), Ok(Outcome::Unknown));
+    assert_eq!(timeline.wait_done(1, patience()), Err(unknown()));
+    assert_eq!(timeline.outcome(3), Ok(Outcome::Done));
+    timeline.transfer(1, &copied, 1).expect("TRANSFER");
+    timeline.transfer(3, &copied, 2).expect("TRANSFER");
+    assert_eq!(copied.outcome(1), Ok(Outcome::Unknown));
+    drop(guilty);
+    assert_eq!(timeline.outcome(1), Ok(Outcome::Unknown));
+    let fourth = innocent.submission().signal(&timeline, 4);
+    fourth.submit().expect("SUBMIT");
+    timeline.wait(4, patience()).expect("a wait");
+    assert_eq!(timeline.outcome(1), Ok(Outcome::Unknown));
+}
+
+fn points_of_sound_contexts_are_done() {
+    let rig = Rig::new();
+    let (_, good) = rig.commands();
+    let [timeline, shared] = [(); 2].map(|()| Syncobj::create(&rig.device).expect("a syncobj"));
+    rig.open_gate();
+    for (point, kind) in [
+        (1, EngineKind::Copy),
+        (2, EngineKind::Compute),
+        (3, EngineKind::Copy),
+    ] {
+        let context = rig.context(kind);
+        for syncobj in [&timeline, &shared] {
+            let job = context.submission().commands(&good).signal(syncobj, point);
+            job.submit().expect("SUBMIT");
+            syncobj.wait_done(point, patience()).expect("it is done");
+        }
+    }
+    timeline.signal(4).expect("TIMELINE_SIGNAL");
+    for point in 1..=4 {
+        assert_eq!(timeline.outcome(point), Ok(Outcome::Done), "{point}");
+    }
+    // Whoever has it may have signalled it, too.
+    let exported = shared.export().expect("HANDLE_TO_FD");
+    let imported = Syncobj::import(&rig.device, exported.as_fd()).expect("FD_TO_HANDLE");
+    for syncobj in [&shared, &imported] {
+        assert_eq!(syncobj.outcome(1), Ok(Outcome::Unknown));
+        assert_eq!(syncobj.outcome(3), Ok(Outcome::Done));
+    }
+    let pending = timeline.outcome(5).expect_err("it has no fence");
+    assert_eq!(pending.kind(), ErrorKind::Invalid);
+}
+
+fn a_binary_syncobj_keeps_how_its_work_ended() {
+    let rig = Rig::new();
+    let (bad, good) = rig.commands();
+    let (guilty, innocent) = (
+        rig.context(EngineKind::Copy),
+        rig.context(EngineKind::Compute),
+    );
+    let [failed, done] = [(); 2].map(|()| Syncobj::create(&rig.device).expect("a syncobj"));
+    let job = guilty.submission().commands(&bad).signal(&failed, 0);
+    job.submit().expect("SUBMIT");
+    rig.open_gate();
+    let error = failed.wait_done(0, patience()).expect_err("it faults");
+    assert_eq!(error, Error::Work(Outcome::Fault));
+    let job = innocent.submission().commands(&good).wait(&failed, 0);
+    job.signal(&done, 0).submit().expect("SUBMIT");
+    let error = done.wait_done(0, patience()).expect_err("it is cancelled");
+    assert_eq!(error, Error::Work(Outcome::Cancelled));
+    assert_eq!(failed.outcome(0), Ok(Outcome::Fault));
+}
+
+fn a_signal_ends_no_wait() {
+    let rig = Rig::new();
+    let (_, good) = rig.commands();
+    let context = rig.context(EngineKind::Copy);
+    let done = Syncobj::create(&rig.device).expect("a syncobj");
+    let job = context.submission().commands(&good).signal(&done, 0);
+    job.submit().expect("SUBMIT");
+    let event = done.eventfd(0).expect("an eventfd");
+    let file = done.export_sync_file(0).expect("a sync file");
+    let waits: [(&str, &(dyn Fn() -> libskua::Result<()> + Sync)); 3] = [
+        ("syncobj", &|| done.wait(0, patience())),
+        ("eventfd", &|| event.wait(patience())),
+        ("sync file", &|| file.wait(patience().into())),
+    ];
+    thread::scope(|scope| {
+        let waiting = waits.map(|(name, wait)| {
+            (
+                name,
+                scope.spawn(move || with_alarm(Duration::from_millis(50), wait)),
+            )
+        });
+        thread::sleep(Duration::from_millis(500));
+        for (name, thread) in &waiting {
+            assert!(!thread.is_finished(), "{name}");
+        }
+        rig.open_gate();
+        for (name, thread) in waiting {
+            assert_eq!(thread.join().expect("a result"), Ok(()), "{name}");
+        }
+    });
+}
+
+fn a_forked_child_destroys_nothing() {
+    let rig = Rig::new();
+    let (_, good) = rig.commands();
+    let mut context = Some(rig.context(EngineKind::Copy));
+    let mut done = Some(Syncobj::create(&rig.device).expect("a syncobj"));
+    let mut rig = Some(rig);
+    let mut good = Some(good);
+    let dropped = in_child(|| {
+        drop((context.take(), done.take(), good.take()));
+        drop(rig.take());
+        true
+    });
+    assert!(dropped);
+    let (rig, good) = (rig.expect("a rig"), good.expect("commands"));
+    let (context, done) = (context.expect("a context"), done.expect("a syncobj"));
+    rig.open_gate();
+    let job = context.submission().commands(&good).signal(&done, 0);
+    job.submit().expect("SUBMIT");
+    done.wait_done(0, patience()).expect("it is done");
+}
