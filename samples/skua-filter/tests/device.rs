@@ -129,7 +129,7 @@ fn a_large_blur_takes_seconds() {
     println!(
         "1920x1080, radius 8: {:?}, {} wave instructions",
         start.elapsed(),
-        machine.counter(Counter::Instruction)
+        machine.device.counter(Counter::Instruction)
     );
     assert_eq!(difference(&expected, &got), None);
 }

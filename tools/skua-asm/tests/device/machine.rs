@@ -20,7 +20,7 @@ use skua_spec::context::Descriptor;
 use skua_spec::fault::Record;
 use skua_spec::mmu::{Entry, PageSize, Target};
 use skua_spec::regs;
-use skua_spec::status::{self, Counter};
+use skua_spec::status;
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 
 /// Virtual address of the first byte of VRAM.
@@ -44,7 +44,7 @@ impl Interrupts for NoInterrupts {
 }
 
 pub(crate) struct Machine {
-    device: Device,
+    pub(crate) device: Device,
     system: Arc<MmapRegion>,
     tail: u32,
     fence: u64,
