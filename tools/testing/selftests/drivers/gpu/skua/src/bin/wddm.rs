@@ -767,7 +767,7 @@ fn row_0_10_waits_end_when_the_device_is_lost() {
         let map = scope.spawn(|| a.map(MapMode::Read, MapFlags::empty()).map(|_| ()));
         let wait = scope.spawn(|| fence.wait(1, patience()));
         // Whose value nobody has submitted, and nobody will.
-        let hopeless = scope.spawn(|| never.wait(5, patience()));
+        let hopeless = scope.spawn(|| never.wait(5, Duration::MAX));
         thread::sleep(Duration::from_millis(50));
         assert!(!map.is_finished() && !wait.is_finished() && !hopeless.is_finished());
         rig.open_gate();
@@ -1758,7 +1758,10 @@ fn the_memory_of_a_destroyed_fence_is_its_own_until_the_gpu_has_written() {
     // But not longer.
     let place = fence.value_pointer();
     drop(others);
-    eventually("it is used again", || rig.fence().value_pointer() == place);
+    eventually("it is used again", || {
+        let many: Vec<MonitoredFence> = (0..16).map(|_| rig.fence()).collect();
+        many.iter().any(|other| other.value_pointer() == place)
+    });
 }
 
 fn everybody_learns_that_the_gpu_is_unplugged(busy: bool) {
@@ -1786,11 +1789,15 @@ fn everybody_learns_that_the_gpu_is_unplugged(busy: bool) {
     assert_eq!(many, Ok(()));
     let removed = Err(Status::DEVICE_REMOVED);
     let callers = [const { Caller::new() }; 6];
-    let multi = |how| rig.device.wait_from_cpu(&both, how, patience()).map(|_| ());
+    let multi = |how| {
+        rig.device
+            .wait_from_cpu(&both, how, Duration::MAX)
+            .map(|_| ())
+    };
     let unbound = thread::scope(|scope| {
         let threads = [
-            scope.spawn(|| callers[0].call(|| never.wait(5, patience()))),
-            scope.spawn(|| callers[1].call(|| running.wait(1, patience()))),
+            scope.spawn(|| callers[0].call(|| never.wait(5, Duration::MAX))),
+            scope.spawn(|| callers[1].call(|| running.wait(1, Duration::MAX))),
             scope.spawn(|| callers[2].call(|| multi(WaitFor::Any))),
             scope.spawn(|| callers[3].call(|| multi(WaitFor::All))),
             scope.spawn(|| callers[4].call(|| a.map(MapMode::Read, MapFlags::empty()).map(|_| ()))),
@@ -1848,7 +1855,7 @@ fn an_unplug_is_noticed_without_contexts() {
     let device = Device::create(&Adapter::open_first().expect("an adapter")).expect("a device");
     let fence = MonitoredFence::create(&device, 0).expect("a fence");
     thread::scope(|scope| {
-        let wait = scope.spawn(|| fence.wait(1, patience()));
+        let wait = scope.spawn(|| fence.wait(1, Duration::MAX));
         let unbound = Unbound::first();
         assert_eq!(wait.join().expect("a result"), Err(Status::DEVICE_REMOVED));
         drop(unbound);
