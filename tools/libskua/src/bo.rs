@@ -41,7 +41,7 @@ pub struct Bo {
 pub struct BoInfo {
     /// Bytes.
     pub size: u64,
-    /// Flags, as at creation.
+    /// What it was created with.
     pub flags: BoFlags,
     /// Regions that may hold it.
     pub placements: Placements,

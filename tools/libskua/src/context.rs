@@ -24,6 +24,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Context {
     device: crate::Device,
+    /// Its handle, and what timelines keep of it.
     record: Arc<Record>,
 }
 
@@ -74,7 +75,7 @@ impl Record {
 /// Whether a context takes work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContextStatus {
-    /// It does.
+    /// It takes work.
     Active,
     /// Not any more: its work faulted.
     Faulted(Fault),
@@ -95,16 +96,16 @@ pub struct Fault {
     pub address: u64,
     /// GPU virtual address of the command.
     pub command: u64,
-    /// More about the reason.
+    /// What the manual lists for the reason, like the number of a TRAP.
     pub detail: u32,
     /// Index of the instruction, if a program was running.
     pub pc: Option<u32>,
 }
 
-/// State of a context.
+/// What is known of a context at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextState {
-    /// Whether it takes work.
+    /// Whether it takes work, and why not.
     pub status: ContextStatus,
     /// Engine time that it used, in ticks.
     pub ticks: u64,
@@ -151,7 +152,7 @@ impl Context {
         self.record.handle
     }
 
-    /// Its state.
+    /// Asks the kernel how it is.
     ///
     /// # Errors
     ///
@@ -160,7 +161,7 @@ impl Context {
         self.record.state()
     }
 
-    /// Starts a submission.
+    /// Starts a submission, which does nothing before it is submitted.
     pub const fn submission(&self) -> Submission<'_> {
         Submission {
             context: self,
@@ -214,7 +215,7 @@ impl Drop for Context {
     }
 }
 
-/// A submission in the making.
+/// Work for a context, and what it waits for and signals.
 #[derive(Debug)]
 #[must_use = "nothing happens before it is submitted"]
 pub struct Submission<'a> {

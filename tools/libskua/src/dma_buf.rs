@@ -22,11 +22,11 @@ pub struct DmaBuf {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum CpuAccess {
-    /// Read.
+    /// It reads what the device has written.
     Read = uapi::DMA_BUF_SYNC_READ,
-    /// Write.
+    /// It writes what the device reads.
     Write = uapi::DMA_BUF_SYNC_WRITE,
-    /// Both.
+    /// It does both.
     ReadWrite = uapi::DMA_BUF_SYNC_RW,
 }
 
@@ -43,7 +43,7 @@ impl DmaBuf {
         })
     }
 
-    /// Maps all of it.
+    /// Maps the whole buffer.
     ///
     /// # Errors
     ///

@@ -16,7 +16,7 @@ pub use rustix::io::Errno;
 /// Shorthand for results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong.
+/// Why a call of this crate failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -25,23 +25,23 @@ pub enum Error {
     Ioctl {
         /// The ioctl's name, as in the header.
         name: &'static str,
-        /// What the kernel said.
+        /// The kernel's error number.
         errno: Errno,
     },
     /// Another system call failed.
     #[error("{name}: {errno}")]
     System {
-        /// The system call.
+        /// The system call's name.
         name: &'static str,
-        /// What the kernel said.
+        /// The kernel's error number.
         errno: Errno,
     },
     /// A device node or a file of sysfs could not be opened or read.
     #[error("{}: {errno}", path.display())]
     Path {
-        /// The file.
+        /// The file that was to be opened or read.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error number.
         errno: Errno,
     },
     /// No device of ours is here, or the driver is not loaded.
@@ -110,7 +110,7 @@ pub enum ErrorKind {
     NotSupported,
     /// Work failed; the [`Outcome`] tells how.
     Work,
-    /// Anything else.
+    /// What has no kind of its own.
     Other,
 }
 

@@ -19,7 +19,7 @@ pub struct Deadline(i64);
 impl Deadline {
     /// Already past: to look, and not to wait.
     pub const NOW: Self = Self(0);
-    /// After some 292 years.
+    /// The last moment that the kernel can tell, some 292 years after the first.
     pub const NEVER: Self = Self(i64::MAX);
 
     /// The moment after this much time.
@@ -65,9 +65,9 @@ impl From<Duration> for Deadline {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// It has not ended.
+    /// It has not ended yet.
     Pending,
-    /// It is done.
+    /// It ended well.
     Done,
     /// It accessed an address that it may not access (EFAULT).
     Fault,
@@ -83,7 +83,7 @@ pub enum Outcome {
     /// It ended, and the kernel has forgotten how; it may have failed. Only a point of a timeline
     /// that is followed by another ends like this: see [`Syncobj::outcome`].
     Unknown,
-    /// It failed otherwise.
+    /// It failed in a way that the header does not list.
     Other(Errno),
 }
 

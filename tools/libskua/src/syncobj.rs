@@ -63,12 +63,14 @@ bitflags::bitflags! {
 pub struct Syncobj {
     file: Arc<File>,
     handle: u32,
+    /// Whom to ask how points ended that the kernel has forgotten.
     signallers: Mutex<Signallers>,
 }
 
 /// Who signals points of a timeline.
 #[derive(Clone, Debug, Default)]
 struct Signallers {
+    /// Each once; those that were destroyed with all their work done are dropped.
     contexts: Vec<Arc<Record>>,
     /// Others, too: how they fare cannot be asked.
     others: bool,

@@ -78,7 +78,7 @@ pub unsafe fn ioctl(fd: BorrowedFd<'_>, request: u32, argument: *mut c_void) -> 
 /// The kernel writes to no address that stands in the argument: it may read at such addresses, and
 /// write to the argument itself.
 pub unsafe trait Argument: sealed::Sealed {
-    /// The ioctl's number.
+    /// The ioctl's number, with the size of the structure.
     const REQUEST: u32;
     /// The ioctl's name, without `DRM_IOCTL_`.
     const NAME: &'static str;
@@ -137,7 +137,7 @@ arguments! {
     sync_merge_data: SYNC_IOC_MERGE, "SYNC_MERGE";
 }
 
-/// Calls an ioctl once.
+/// Calls an ioctl once, with any value of its argument.
 ///
 /// # Errors
 ///

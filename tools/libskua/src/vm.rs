@@ -104,7 +104,7 @@ impl Drop for Vm {
     }
 }
 
-/// A bind in the making.
+/// Changes to an address space that are performed together, or not at all.
 #[derive(Debug)]
 #[must_use = "nothing happens before it is submitted"]
 pub struct Bind<'a> {

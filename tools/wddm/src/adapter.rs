@@ -27,9 +27,9 @@ use crate::{
 /// Made of the PCI address, so it stays the same as long as the GPU stays in its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Luid {
-    /// Lower half.
+    /// Bus, device and function, as in a PCI address.
     pub low: u32,
-    /// Upper half.
+    /// The PCI domain, plus 1.
     pub high: i32,
 }
 
@@ -51,11 +51,11 @@ impl Luid {
 /// An adapter that was found, not opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterInfo {
-    /// Its identifier.
+    /// The same as long as the GPU stays in its slot.
     pub luid: Luid,
     /// Its address on the bus, like `0000:00:03.0`.
     pub bus_id: String,
-    /// Its render node.
+    /// The render node that [`AdapterInfo::open`] opens.
     pub path: PathBuf,
 }
 
@@ -79,7 +79,7 @@ impl AdapterInfo {
     }
 }
 
-/// An open adapter.
+/// An open adapter: what is made on it shares one GPU address space.
 #[derive(Clone, Debug)]
 pub struct Adapter(Arc<Inner>);
 
@@ -142,7 +142,7 @@ impl Adapter {
             .collect())
     }
 
-    /// Opens the first adapter.
+    /// Opens the adapter whose node has the first name.
     ///
     /// # Errors
     ///
@@ -154,7 +154,7 @@ impl Adapter {
             .open()
     }
 
-    /// Which one it is.
+    /// What was opened.
     pub fn info(&self) -> &AdapterInfo {
         &self.0.info
     }

@@ -71,7 +71,7 @@ bitflags::bitflags! {
         const SYNCHRONOUS = 1 << 1;
     }
 
-    /// How to map.
+    /// What a user-mode driver says when it maps.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct MapFlags: u32 {
         /// Fail with WAS_STILL_DRAWING rather than wait (`D3D11_MAP_FLAG_DO_NOT_WAIT`).
@@ -82,11 +82,11 @@ bitflags::bitflags! {
 /// What the CPU does with a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MapMode {
-    /// It reads.
+    /// It reads what the GPU has written.
     Read,
-    /// It writes.
+    /// It writes, and does not care for what is there.
     Write,
-    /// It reads and writes.
+    /// It changes what is there.
     ReadWrite,
     /// It writes what the GPU does not use (`D3D11_MAP_WRITE_NO_OVERWRITE`).
     NoOverwrite,
@@ -113,7 +113,7 @@ impl AllocationDesc {
         }
     }
 
-    /// Not for the CPU.
+    /// Lets the driver place it where the CPU has no way to it.
     #[must_use]
     pub const fn hidden(mut self) -> Self {
         self.cpu_visible = false;
@@ -158,7 +158,7 @@ pub(crate) struct Inner {
 #[derive(Debug)]
 struct Live {
     memory: Memory,
-    /// Made by the first lock.
+    /// All of it; made by the first lock, and kept.
     mapping: Option<Arc<Mapping>>,
     locks: u32,
 }
@@ -219,17 +219,17 @@ impl Allocation {
         &self.device
     }
 
-    /// Its GPU virtual address.
+    /// Where the GPU sees it, as long as it lives.
     pub fn gpu_va(&self) -> u64 {
         self.inner.va
     }
 
-    /// Bytes.
+    /// Bytes, rounded up to whole pages.
     pub fn size(&self) -> u64 {
         self.inner.size
     }
 
-    /// Whether it is destroyed.
+    /// Whether its name is dead; its memory may live on.
     pub fn is_destroyed(&self) -> bool {
         lock(&self.inner.live).is_none()
     }

@@ -43,7 +43,7 @@ use crate::{
 /// Whether a device takes work, and why not (`D3DKMT_DEVICEEXECUTION_STATE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceState {
-    /// It does.
+    /// It takes work.
     Active,
     /// Its work hung and was cut.
     Hung,
@@ -55,7 +55,7 @@ pub enum DeviceState {
     DmaFault(Fault),
     /// Its work accessed an address that it may not access.
     PageFault(Fault),
-    /// It was destroyed.
+    /// The program has destroyed it.
     Destroyed,
 }
 

@@ -60,10 +60,10 @@ use crate::{
 /// Most fences of one wait or signal, as in WDDM (`D3DDDI_MAX_OBJECT_WAITED_ON`).
 pub const MAX_FENCES: usize = 32;
 
-/// Bytes of a value.
+/// Bytes that a fence's value takes in memory.
 const VALUE: u64 = 8;
 
-/// A page of values.
+/// Memory for the values of several fences of a device.
 #[derive(Debug)]
 pub(crate) struct Page {
     memory: Memory,
@@ -74,7 +74,7 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Values in a page.
+    /// How many cells a page has.
     // CAST: a small number.
     pub(crate) const VALUES: usize = (PAGE / VALUE) as usize;
 
@@ -94,10 +94,11 @@ impl Page {
     }
 }
 
-/// Where a value is.
+/// Eight bytes of a page, for the value of one fence at a time.
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
     pub(crate) page: Arc<Page>,
+    /// Below [`Page::VALUES`].
     pub(crate) index: usize,
 }
 
@@ -113,9 +114,9 @@ impl Cell {
 pub(crate) struct Fence {
     /// Its number among contexts and fences of the device.
     pub(crate) id: u64,
-    /// The timeline.
+    /// A timeline: who sleeps for submitted values sleeps on it.
     pub(crate) syncobj: Arc<Syncobj>,
-    /// Where its value is.
+    /// Its own until the GPU writes nothing of it any more.
     pub(crate) cell: Cell,
     /// It is destroyed, and kept by what still uses it.
     pub(crate) closed: AtomicBool,
@@ -210,9 +211,9 @@ impl Fence {
 /// How many of several fences a wait needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WaitFor {
-    /// All of them.
+    /// Every fence has its value.
     All,
-    /// One of them (`D3DDDI_WAITFORSYNCHRONIZATIONOBJECTFROMCPU_FLAGS::WaitAny`).
+    /// At least one has (`D3DDDI_WAITFORSYNCHRONIZATIONOBJECTFROMCPU_FLAGS::WaitAny`).
     Any,
 }
 

@@ -23,7 +23,7 @@ use crate::status::{Result, Status};
 
 /// Bits of the slot's number.
 const SLOT_BITS: u32 = 20;
-/// Most objects at a time.
+/// Most objects that have a name at a time.
 const SLOTS: usize = (1 << SLOT_BITS) - 1;
 /// Free slots that are kept back before one is used again.
 pub const SPARE: usize = 256;
@@ -83,7 +83,7 @@ impl<T> Default for HandleTable<T> {
 }
 
 impl<T> HandleTable<T> {
-    /// Names an object.
+    /// Gives an object a name that no living object has.
     ///
     /// # Errors
     ///

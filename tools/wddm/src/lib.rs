@@ -53,7 +53,7 @@ mod scheduler;
 mod status;
 mod usage;
 
-/// The layer below.
+/// What this crate is made of, for what has no name in WDDM.
 pub use libskua;
 pub use libskua::{Deadline, EngineKind, Fault, Mapping, Placements};
 

@@ -15,7 +15,7 @@ use crate::{
     status::{Result, Status},
 };
 
-/// A buffer object, bound.
+/// A buffer object that is bound at one address for its whole life.
 ///
 /// Dropping it unbinds it and waits for that, unless [`Memory::unbind`] was called and what it
 /// returned was waited for.

@@ -63,7 +63,7 @@ use crate::{
 /// The most waits that a kernel submission is given; below any limit of a driver.
 const MAX_WAITS: usize = 60;
 
-/// Work in a queue.
+/// A packet of work: commands, a signal, or both.
 #[derive(Debug)]
 struct Run {
     /// GPU virtual address and bytes of the client's commands.
@@ -103,7 +103,7 @@ impl From<Error> for Refusal {
     }
 }
 
-/// A context's queue.
+/// A context: what it has to do, and how far it is.
 #[derive(Debug)]
 struct Queue {
     /// Taken away when the device goes to error, which cancels what has not started.
@@ -123,7 +123,7 @@ struct Queue {
     watched: Option<u64>,
     /// The last change of the address space that its work waits for.
     bound: u64,
-    /// Of `progress`.
+    /// Where `progress` has its value.
     _cell: CellGuard,
 }
 
@@ -135,7 +135,7 @@ struct Line {
     signaller: Option<u64>,
     /// Contexts whose first packet waits until a larger value is submitted.
     parked: Vec<u64>,
-    /// Of `fence`.
+    /// Where `fence` has its value.
     cell: CellGuard,
 }
 
@@ -173,7 +173,7 @@ pub(crate) struct Scheduler {
     cells: Arc<Mutex<Vec<Cell>>>,
     /// Number of the next context or fence.
     next: AtomicU64,
-    /// Wakes the keeper.
+    /// An eventfd: makes the keeper look at everything.
     kick: OwnedFd,
 }
 

@@ -18,7 +18,7 @@ use std::fmt;
 
 use libskua::{Errno, Error, ErrorKind, Outcome};
 
-/// Result of this crate.
+/// What a call gives, or the code that WDDM has for why not.
 pub type Result<T, E = Status> = std::result::Result<T, E>;
 
 /// A status code (NTSTATUS).
@@ -53,7 +53,7 @@ macro_rules! statuses {
 }
 
 statuses! {
-    /// It worked.
+    /// The call did what it was to do.
     SUCCESS = 0x0000_0000, "STATUS_SUCCESS";
     /// The time was up first. A success code in NTSTATUS's terms; functions of this library
     /// return it as an error, since what was waited for is not there.

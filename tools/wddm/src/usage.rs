@@ -14,7 +14,7 @@ use crate::fence::Fence;
 /// What the GPU does with an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// It reads.
+    /// It reads: the CPU may read, too.
     Read,
     /// It writes, or reads and writes.
     Write,
@@ -23,7 +23,9 @@ pub enum Access {
 /// The last uses of an allocation in each context.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
+    /// Progress of a context, and its last packet that reads; those that are done are dropped.
     reads: Vec<(Arc<Fence>, u64)>,
+    /// The same for packets that write.
     writes: Vec<(Arc<Fence>, u64)>,
 }
 

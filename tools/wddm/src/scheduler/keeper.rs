@@ -41,12 +41,13 @@ use crate::{
 /// How long a packet that the kernel has no memory for is left alone.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// A point of a fence.
+/// A fence, and the value of it that something waits for.
 pub(crate) type Point = (Arc<Fence>, u64);
 
 /// What was destroyed and may still be used until points are settled.
 #[derive(Debug)]
 pub(super) struct Dying {
+    /// What may still use it.
     pub(super) uses: Vec<Point>,
     /// To be unbound then, and dropped when it is.
     pub(super) memory: Vec<Memory>,
@@ -58,7 +59,7 @@ pub(super) struct Dying {
 #[expect(dead_code, reason = "held to be dropped at the right time")]
 pub(super) enum Rest {
     Nothing,
-    /// With its cell.
+    /// A context, whose progress has its cell.
     Queue(Box<Queue>),
     Cell(CellGuard),
     /// When the change of the address space with this number is performed, too.
@@ -94,6 +95,7 @@ impl Dying {
 #[derive(Debug)]
 pub(super) struct CellGuard {
     pub(super) cell: Cell,
+    /// The device's free cells.
     pub(super) free: Arc<Mutex<Vec<Cell>>>,
 }
 
@@ -106,8 +108,10 @@ impl Drop for CellGuard {
 /// A wait that ends by an eventfd.
 #[derive(Debug)]
 pub(super) struct Event {
+    /// What it waits for.
     pub(super) waits: Vec<Point>,
     pub(super) how: WaitFor,
+    /// The eventfd, which the caller may have closed.
     pub(super) fd: OwnedFd,
 }
 
@@ -207,7 +211,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The keeper's life.
+    /// What the keeper's thread does until the device is destroyed and nothing of it runs.
     pub(crate) fn keep(&self) {
         // Without it, that the GPU is unplugged shows at the next call only.
         let uevents = Uevents::new().ok();
@@ -356,7 +360,7 @@ fn settles(answer: &libskua::Result<bool>) -> bool {
     }
 }
 
-/// Adds 1 to an eventfd.
+/// Adds 1 to an eventfd; one that is at its limit is left alone.
 pub(super) fn fire(fd: BorrowedFd<'_>) -> Result<()> {
     match rustix::io::write(fd, &1_u64.to_ne_bytes()) {
         // At its limit it is readable already.

@@ -27,7 +27,7 @@ pub(super) type Chunk = (Memory, Mapping);
 /// Room for the library's own commands, which follow each packet's.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
-    /// All that was allocated.
+    /// By their numbers; kept until the context is destroyed.
     chunks: Vec<Chunk>,
     /// The next one to use is the last.
     free: Vec<Slot>,
