@@ -623,7 +623,7 @@ fn gated_work_ends_at_an_unbind() {
         })
         .collect();
     let files: Vec<_> = jobs.iter().map(|job| rig.sync_file(job.syncobj)).collect();
-    let unbound = Unbound::new();
+    let unbound = Unbound::first();
     let ends: Vec<_> = files.iter().map(status).collect();
     assert_eq!(ends, [ENDED; 8]);
     line.advance(10);
