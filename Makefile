@@ -21,36 +21,41 @@ FUZZ_TIME ?= 600
 export KERNEL
 export KDIR := $(if $(KDIR),$(abspath $(KDIR)))
 export QEMU := $(if $(QEMU),$(abspath $(QEMU)))
-unexport IMAGE FILTER RADIUS T
+# As they are, whatever is in them: recipes and scripts take them from the environment.
+$(foreach name,IMAGE FILTER RADIUS T,$(eval override export $(name) := $$(value $(name))))
 
 SANDBOX := scripts/sandbox
 VM := out/cargo/debug/skua-vm
+PRODUCTS = out/guest/$(KERNEL)
 # What every guest is made from, once scripts/kernel has said where.
-PARTS = --kernel "$$BUILD/arch/x86/boot/bzImage" --products out/guest/$(KERNEL) \
+PARTS = --kernel "$$BUILD/arch/x86/boot/bzImage" --products $(PRODUCTS) \
 	--patience $(if $(filter debug,$(KERNEL)),6,1) $(if $(ACCEL),--accel $(ACCEL)) \
 	$(if $(QEMU),--qemu "/host$(realpath $(QEMU))")
 # In the sandbox, with the trees of $(KERNEL).
 IN = set -a; . out/kernel/$(KERNEL).env; set +a; exec $(SANDBOX)
 
-.PHONY: help setup kernel module gpu tools guest run test shell bench fmt lint fuzz conformance clean distclean
+.PHONY: help setup kernel module gpu tools guest picture run test shell bench fmt lint fuzz conformance \
+	prune clean distclean
+# Builds lock one another out anyway, and what is checked first is to come first.
+.NOTPARALLEL:
 
 help: ## this list
 	@printf 'Skua: an emulated PCI GPU and its DRM driver. make …\n\n'
-	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 	@printf '\nOptions: KERNEL=release|debug  KDIR=your kernel tree  QEMU=your QEMU  ACCEL=tcg|auto\nCache: SKUA_CACHE, now %s\n' \
 		"$${SKUA_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/skua}"
 
 setup: ## fetch every tool into the cache, once
 	@scripts/sysroot
 
-kernel: setup ## build the guest's kernel into the cache, once for each configuration
+kernel: ## build the guest's kernel into the cache, once for each configuration
 	@scripts/kernel $(KERNEL)
 
 module: kernel ## build the driver: out/module/release/skua.ko
 	@scripts/build module
 
 gpu: setup ## build the GPU server: out/cargo/debug/skua-gpu
-	@$(SANDBOX) cargo build --locked -p skua-gpu
+	@$(SANDBOX) cargo build --workspace --locked --bin skua-gpu
 
 tools: kernel ## build every program: out/cargo/debug
 	@scripts/build tools
@@ -58,18 +63,23 @@ tools: kernel ## build every program: out/cargo/debug
 guest: kernel
 	@scripts/build guest
 
-run: guest ## process an image on the GPU: [IMAGE=photo.jpg] [FILTER=edge|blur|…] [RADIUS=n]
-	@mkdir -p out/run/log $(if $(IMAGE),&& cp -- '$(IMAGE)' out/run/log/image)
-	@$(IN) $(VM) run $(PARTS) $(if $(IMAGE),--image out/run/log/image --name "$$(basename -- '$(IMAGE)')") \
-		$(if $(FILTER),--filter '$(FILTER)') $(if $(RADIUS),--radius '$(RADIUS)')
+picture:
+	@scripts/picture
+	@scripts/kernel $(KERNEL)
+	@scripts/build picture
+
+run: PRODUCTS = out/picture/$(KERNEL)
+run: picture ## process an image on the GPU: [IMAGE=photo.jpg] [FILTER=edge|blur|…] [RADIUS=n]
+	@$(IN) $(VM) run $(PARTS) $(if $(IMAGE),--image out/run/log/image --name="$$(basename -- "$$IMAGE")") \
+		$(if $(FILTER),--filter "$$FILTER") $(if $(RADIUS),--radius "$$RADIUS")
 
 # The host's tests have no kernel: once is enough.
 test: guest ## run every test, or with T=pattern those whose name contains it
 ifeq ($(KERNEL),release)
 	@scripts/build fuzz
-	@$(IN) $(VM) test $(PARTS) --pattern '$(T)'
+	@$(IN) $(VM) test $(PARTS) --pattern="$$T"
 else
-	@$(IN) $(VM) test $(PARTS) --pattern '$(T)' --no-host --report out/test-$(KERNEL)
+	@$(IN) $(VM) test $(PARTS) --pattern="$$T" --no-host --report out/test-$(KERNEL)
 endif
 
 shell: guest ## an interactive guest with the driver loaded
@@ -90,14 +100,18 @@ lint: kernel ## check formatting, clippy, C style, scripts
 	@$(SANDBOX) rustfmt --check $(KERNEL_RUST)
 	@$(SANDBOX) cargo clippy --workspace --all-targets --locked -- -D warnings
 	@scripts/build lint
-	@$(SANDBOX) shellcheck -x -P . scripts/cache.sh scripts/sysroot scripts/kernel scripts/sandbox scripts/build .ci/run
+	@$(SANDBOX) shellcheck -x -P . $$(grep -rlE '^(#!/bin/(ba)?sh|# shellcheck shell=)' scripts .ci)
 
 fuzz: tools ## run every fuzz target for FUZZ_TIME seconds: out/fuzz
 	@scripts/build fuzz
-	@$(IN) $(VM) fuzz --seconds $(FUZZ_TIME) --pattern '$(T)'
+	@$(IN) $(VM) fuzz --seconds $(FUZZ_TIME) --pattern="$$T"
 
 conformance: setup ## check Documentation/gpu/skua/conformance.rst against the last test report
-	@$(SANDBOX) cargo run --quiet --locked -p skua-conformance
+	@$(SANDBOX) cargo build --quiet --workspace --locked --bin skua-conformance
+	@$(SANDBOX) out/cargo/debug/skua-conformance
+
+prune: ## remove old entries of the cache, and say of each why and how large it was
+	@scripts/prune
 
 clean: ## remove what was built here; the cache stays
 	rm -rf out

@@ -42,12 +42,75 @@ kernel() {
 	echo "$cache/kernel-$1-$({ sysroot_key; key "${files[@]}"; } | sha256sum | cut -c1-16)"
 }
 
+# What the parts of a set-up take: MiB on disk, and minutes on two processors.
+declare -A room=([sysroot]=2600 [linux]=1900 [kernel-release]=1200 [kernel-debug]=2200)
+declare -A minutes=([sysroot]=2 [linux]=1 [kernel-release]=10 [kernel-debug]=16)
+declare -A words=([sysroot]='fetch the tools' [linux]='unpack the kernel source'
+	[kernel-release]='build the release kernel' [kernel-debug]='build the debug kernel')
+
+# announce PATH…: says once, before any of these entries is made, what will be done, where,
+# and about how long it takes. A cache that cannot take it is refused here.
+announce() {
+	local path kind parts=() mib=0 time=0 free
+	for path; do
+		[[ -d $path ]] && continue
+		kind=${path##*/}
+		kind=${kind%-*}
+		parts+=("${words[$kind]}")
+		((mib += room[$kind], time += minutes[$kind])) || true
+	done
+	if ((${#parts[@]} == 0)) || [[ -n ${SKUA_ANNOUNCED:-} ]]; then
+		return
+	fi
+	export SKUA_ANNOUNCED=1
+	usable
+	free=$(df -Pm "$cache" | awk 'NR == 2 { print $4 }')
+	((free >= mib)) || die "the cache $cache lacks room: $free MiB are free, $mib MiB are needed (make prune," \
+		'or another place in SKUA_CACHE)'
+	time=$((time * 2 / $(nproc) < 1 ? 1 : time * 2 / $(nproc)))
+	printf 'skua: set-up, once: %s\n' "$(printf ', %s' "${parts[@]}" | cut -c3-)" >&2
+	printf 'skua: about %d minutes and %d.%d GB in %s\n' "$time" $((mib / 1000)) $((mib % 1000 / 100)) "$cache" >&2
+}
+
+# usable: the cache is a directory that can be written to.
+usable() {
+	local probe
+	if mkdir -p "$cache" 2>/dev/null && probe=$(mktemp -d "$cache/.probe.XXXXXX" 2>/dev/null); then
+		rmdir "$probe"
+	else
+		die "the cache $cache cannot be written to: name another place in SKUA_CACHE"
+	fi
+}
+
+# register: notes in the cache which entries this checkout needs, for `make prune`.
+register() {
+	local record text
+	record=$cache/.checkouts/$(sha256sum <<<"$top" | cut -c1-16)
+	text=$(printf '%s\n' "$top" "$(sysroot)" "$(linux)" "$(kernel release)" "$(kernel debug)")
+	[[ $text != "$(cat "$record" 2>/dev/null)" ]] || return 0
+	usable
+	mkdir -p "${record%/*}"
+	printf '%s\n' "$text" >"$record"
+}
+
+# use PATH…: holds a shared lock on entries for as long as this process and what it turns
+# into runs, so that nobody removes them meanwhile.
+use() {
+	local path lock
+	for path; do
+		# One that is being made is locked by its maker.
+		[[ -d $path && $path == "$cache"/* && $path != *.tmp.* ]] || continue
+		exec {lock}>>"$cache/.lock-${path##*/}"
+		flock -s "$lock"
+	done
+}
+
 # entry PATH MAKE [ARG…]: makes the entry at PATH by `MAKE TEMP ARG…` unless it is there.
 entry() {
 	local path=$1 make=$2 lock temp
 	shift 2
 	[[ -d $path ]] && return
-	mkdir -p "$cache"
+	usable
 	exec {lock}>"$cache/.lock-${path##*/}"
 	flock -n "$lock" || {
 		echo "skua: waiting for another set-up that makes ${path##*/}"
@@ -89,6 +152,8 @@ step() {
 	trap - INT TERM
 	[[ ! -t 2 ]] || printf '\r\033[K' >&2
 	if ((rc)); then
+		! grep -qi 'no space left on device' "$file" ||
+			die "$what: no room is left in $cache or $top (make prune, or another place in SKUA_CACHE)"
 		tail -n 40 "$file" >&2
 		die "$what: failed ($rc), the whole log is ${file#"$PWD"/}"
 	fi
