@@ -7,11 +7,15 @@
 //! gap.
 
 use std::fmt;
-use std::fs::File;
-use std::io::BufReader;
+use std::fs;
+use std::io::{BufWriter, Cursor};
 use std::path::{Path, PathBuf};
 
-use image::{ImageFormat, ImageReader, RgbaImage};
+use png::{ColorType, Limits, Transformations};
+use zune_jpeg::zune_core::bytestream::ZCursor;
+use zune_jpeg::zune_core::colorspace::ColorSpace;
+use zune_jpeg::zune_core::options::DecoderOptions;
+use zune_jpeg::JpegDecoder;
 
 /// An image of at least one pixel.
 #[derive(Clone, PartialEq, Eq)]
@@ -92,22 +96,51 @@ impl Picture {
             path: path.to_owned(),
             why,
         };
-        // Without the name: its ending says nothing.
-        let mut reader = File::open(path)
-            .and_then(|file| ImageReader::new(BufReader::new(file)).with_guessed_format())
-            .map_err(|e| failed(e.to_string()))?;
-        match reader.format() {
-            Some(ImageFormat::Png | ImageFormat::Jpeg) => {}
-            _ => return Err(failed("it is neither a PNG nor a JPEG file".into())),
-        }
+        let file = fs::read(path).map_err(|e| failed(e.to_string()))?;
+        // The name's ending says nothing.
+        let picture = if file.starts_with(b"\x89PNG\r\n\x1a\n") {
+            Self::from_png(&file).map_err(|e| failed(e.to_string()))?
+        } else if file.starts_with(b"\xff\xd8\xff") {
+            Self::from_jpeg(&file).map_err(|e| failed(e.to_string()))?
+        } else {
+            return Err(failed("it is neither a PNG nor a JPEG file".into()));
+        };
+        picture.ok_or_else(|| failed("the image is empty".into()))
+    }
+
+    /// The image in a PNG file; `None` as for [`Picture::new`].
+    fn from_png(file: &[u8]) -> Result<Option<Self>, png::DecodingError> {
         // The user's own file: it may be as large as memory is.
-        reader.no_limits();
-        let image = reader
-            .decode()
-            .map_err(|e| failed(e.to_string()))?
-            .into_rgba8();
-        Self::from_bytes(image.width(), image.height(), image.as_raw())
-            .ok_or_else(|| failed("the image is empty".into()))
+        let mut decoder =
+            png::Decoder::new_with_limits(Cursor::new(file), Limits { bytes: usize::MAX });
+        decoder
+            .set_transformations(Transformations::normalize_to_color8() | Transformations::ALPHA);
+        let mut reader = decoder.read_info()?;
+        let size = reader
+            .output_buffer_size()
+            .ok_or(png::DecodingError::LimitsExceeded)?;
+        let mut bytes = vec![0; size];
+        let info = reader.next_frame(&mut bytes)?;
+        bytes.truncate(info.buffer_size());
+        if info.color_type == ColorType::GrayscaleAlpha {
+            let pixels = bytes.chunks_exact(2);
+            bytes = pixels.flat_map(|p| [p[0], p[0], p[0], p[1]]).collect();
+        }
+        Ok(Self::from_bytes(info.width, info.height, &bytes))
+    }
+
+    /// The image in a JPEG file; `None` as for [`Picture::new`].
+    fn from_jpeg(file: &[u8]) -> Result<Option<Self>, zune_jpeg::errors::DecodeErrors> {
+        let options = DecoderOptions::default()
+            .set_strict_mode(false)
+            .set_max_width(usize::MAX)
+            .set_max_height(usize::MAX)
+            .jpeg_set_out_colorspace(ColorSpace::RGBA);
+        let mut decoder = JpegDecoder::new_with_options(ZCursor::new(file), options);
+        let bytes = decoder.decode()?;
+        Ok(decoder
+            .info()
+            .and_then(|info| Self::from_bytes(info.width.into(), info.height.into(), &bytes)))
     }
 
     /// Writes a PNG file with 8 bits a channel and alpha.
@@ -121,9 +154,16 @@ impl Picture {
             path: path.to_owned(),
             why,
         };
-        RgbaImage::from_raw(self.width, self.height, self.to_bytes())
-            .ok_or_else(|| failed("the image is too large".into()))?
-            .save_with_format(path, ImageFormat::Png)
+        let file = fs::File::create(path).map_err(|e| failed(e.to_string()))?;
+        let mut encoder = png::Encoder::new(BufWriter::new(file), self.width, self.height);
+        encoder.set_color(ColorType::Rgba);
+        encoder.set_compression(png::Compression::Fast);
+        encoder
+            .write_header()
+            .and_then(|mut writer| {
+                writer.write_image_data(&self.to_bytes())?;
+                writer.finish()
+            })
             .map_err(|e| failed(e.to_string()))
     }
 }

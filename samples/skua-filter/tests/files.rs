@@ -5,12 +5,22 @@
 use std::fs;
 use std::path::Path;
 
-use image::{DynamicImage, GrayImage, ImageBuffer, Luma, Rgb, Rgba, RgbaImage};
+use png::{BitDepth, ColorType};
 use skua_filter::picture::Picture;
 
 fn in_directory(test: impl FnOnce(&Path)) {
     let directory = tempfile::tempdir().expect("a directory");
     test(directory.path());
+}
+
+/// Writes an image of one row, by the png crate alone: what our own code swaps on both ways
+/// would not be found.
+fn write_png(path: &Path, width: u32, color: ColorType, depth: BitDepth, bytes: &[u8]) {
+    let mut encoder = png::Encoder::new(fs::File::create(path).expect("a file"), width, 1);
+    encoder.set_color(color);
+    encoder.set_depth(depth);
+    let mut writer = encoder.write_header().expect("it is written");
+    writer.write_image_data(bytes).expect("it is written");
 }
 
 #[test]
@@ -29,11 +39,9 @@ fn a_png_comes_back_with_its_alpha() {
 #[test]
 fn pixels_are_red_green_blue_alpha() {
     in_directory(|directory| {
-        // By the image crate alone, so that a swap of channels on both ways is found.
         let path = directory.join("a.png");
-        RgbaImage::from_pixel(2, 1, Rgba([1, 2, 3, 4]))
-            .save(&path)
-            .expect("it is written");
+        let pixels = [1, 2, 3, 4, 1, 2, 3, 4];
+        write_png(&path, 2, ColorType::Rgba, BitDepth::Eight, &pixels);
         let picture = Picture::load(&path).expect("it is read");
         assert_eq!(picture.pixels(), [0x0403_0201; 2]);
         assert_eq!((picture.width(), picture.height()), (2, 1));
@@ -44,40 +52,46 @@ fn pixels_are_red_green_blue_alpha() {
 fn other_depths_and_kinds_are_converted() {
     in_directory(|directory| {
         let path = directory.join("a.png");
-        GrayImage::from_pixel(1, 1, Luma([7]))
-            .save(&path)
-            .expect("it is written");
-        assert_eq!(
-            Picture::load(&path).expect("it is read").pixels(),
-            [0xff07_0707]
-        );
-        ImageBuffer::from_pixel(1, 1, Rgb([0xffffu16, 0x8080, 0]))
-            .save(&path)
-            .expect("it is written");
-        assert_eq!(
-            Picture::load(&path).expect("it is read").pixels(),
-            [0xff00_80ff]
-        );
+        for (color, depth, bytes, pixel) in [
+            (ColorType::Grayscale, BitDepth::Eight, &[7][..], 0xff07_0707),
+            (ColorType::Grayscale, BitDepth::One, &[0x80], 0xffff_ffff),
+            (
+                ColorType::GrayscaleAlpha,
+                BitDepth::Eight,
+                &[7, 9],
+                0x0907_0707,
+            ),
+            (ColorType::Rgb, BitDepth::Eight, &[1, 2, 3], 0xff03_0201),
+            (
+                ColorType::Rgb,
+                BitDepth::Sixteen,
+                &[255, 255, 128, 128, 0, 0],
+                0xff00_80ff,
+            ),
+        ] {
+            write_png(&path, 1, color, depth, bytes);
+            let picture = Picture::load(&path).expect("it is read");
+            assert_eq!(picture.pixels(), [pixel], "{color:?} {depth:?}");
+        }
     });
 }
 
 #[test]
 fn a_jpeg_is_told_from_its_content() {
     in_directory(|directory| {
-        // The name lies.
-        let path = directory.join("photo.png");
-        let image = ImageBuffer::from_pixel(33, 17, Rgb([200u8, 100, 50]));
-        DynamicImage::ImageRgb8(image)
-            .save_with_format(&path, image::ImageFormat::Jpeg)
-            .expect("it is written");
-        let picture = Picture::load(&path).expect("it is read");
-        assert_eq!((picture.width(), picture.height()), (33, 17));
-        for (got, wanted) in picture.pixels()[40]
-            .to_le_bytes()
-            .into_iter()
-            .zip([200, 100, 50, 255])
-        {
-            assert!(got.abs_diff(wanted) <= 4, "{got} is not near {wanted}");
+        for (file, color) in [
+            (&include_bytes!("color.jpg")[..], [200, 100, 50, 255]),
+            (include_bytes!("grey.jpg"), [77, 77, 77, 255]),
+        ] {
+            // The name lies.
+            let path = directory.join("photo.png");
+            fs::write(&path, file).expect("it is written");
+            let picture = Picture::load(&path).expect("it is read");
+            assert_eq!((picture.width(), picture.height()), (33, 17));
+            let pixel = picture.pixels()[40].to_le_bytes();
+            for (got, wanted) in pixel.into_iter().zip(color) {
+                assert!(got.abs_diff(wanted) <= 4, "{got} is not near {wanted}");
+            }
         }
     });
 }
@@ -96,6 +110,9 @@ fn what_is_no_image_is_refused() {
             fs::write(&path, bytes).expect("it is written");
             assert!(load().contains("neither a PNG nor a JPEG"), "{}", load());
         }
+        // A JPEG that ends after its headers.
+        fs::write(&path, &include_bytes!("color.jpg")[..200]).expect("it is written");
+        assert!(load().contains("cannot read"), "{}", load());
         // Cut short, before all pixels are there.
         let pixels = (0..64 * 64).map(|i: u32| i.wrapping_mul(0x9e37_79b9).rotate_left(i % 31));
         let picture = Picture::new(64, 64, pixels.collect()).expect("pixels");
