@@ -4,7 +4,7 @@
 //!
 //! This file is the side that the registers see. [`Engine`] holds what the registers' thread tells
 //! the engine, in a mailbox under a short lock, and what the engine shows. Raising
-//! [`Engine::attention`] makes a busy engine look at its mailbox at the next chunk of work (a
+//! `Engine::attention` makes a busy engine look at its mailbox at the next chunk of work (a
 //! command, 64 KiB of transfer, a batch of instructions); a condition variable wakes an idle or
 //! waiting one. The other side is [`worker`].
 

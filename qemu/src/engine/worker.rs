@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A command is a chain of bounded chunks. Between two chunks the engine holds no
-//! [`crate::bus::BusGuard`] and calls [`Worker::attend`], which drops translations that were
+//! [`crate::bus::BusGuard`] and calls `Worker::attend`, which drops translations that were
 //! invalidated and says [`Halt::Stop`] if a reset waits.
 
 use std::ops::Range;

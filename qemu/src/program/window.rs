@@ -2,7 +2,7 @@
 
 //! Translated pages for one chunk of work.
 //!
-//! Programs touch few pages again and again. [`Windows`] keeps the host memory behind the last ones
+//! Programs touch few pages again and again. `Windows` keeps the host memory behind the last ones
 //! as long as the chunk's [`Memory`] lasts, in front of the TLB: what it finds counts as found in
 //! the TLB, and a chunk is short enough that nobody can tell the difference.
 

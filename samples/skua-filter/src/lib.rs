@@ -17,7 +17,7 @@
 //! | [`plan`] | bands, buffers and dispatches for one image |
 //! | [`gpu`] | carrying a plan out on the GPU |
 //! | [`counters`] | what device and driver counted meanwhile |
-//! | [`reference`] | the filters on the CPU, in plain Rust |
+//! | [`mod@reference`] | the filters on the CPU, in plain Rust |
 //! | [`compare`] | finding differences |
 //! | [`report`] | what is written down about a run |
 
