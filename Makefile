@@ -34,7 +34,7 @@ PARTS = --kernel "$$BUILD/arch/x86/boot/bzImage" --products $(PRODUCTS) \
 # In the sandbox, with the trees of $(KERNEL).
 IN = set -a; . out/kernel/$(KERNEL).env; set +a; exec $(SANDBOX)
 
-.PHONY: help setup kernel module gpu tools guest picture run test shell bench docs fmt lint fuzz conformance \
+.PHONY: help setup kernel module gpu tools guest picture run test shell bench rust-analyzer docs fmt lint fuzz conformance \
 	prune clean distclean
 # Builds lock one another out anyway, and what is checked first is to come first.
 .NOTPARALLEL:
@@ -90,6 +90,9 @@ bench: guest ## the measures, counted in guest instructions: out/bench.json
 
 # What cargo fmt does not find: it is no crate.
 KERNEL_RUST := drivers/gpu/drm/skua/skua_main.rs
+
+rust-analyzer: kernel ## rust-project.json: an IDE sees driver, kernel and programs
+	@scripts/build analyzer
 
 docs: kernel ## the manual and the libraries' documentation: out/docs/index.html
 	@scripts/build docs
