@@ -78,9 +78,11 @@ usable() {
 	if mkdir -p "$cache" 2>/dev/null && probe=$(mktemp -d "$cache/.probe.XXXXXX" 2>/dev/null); then
 		rmdir "$probe"
 	else
-		die "the cache $cache cannot be written to: name another place in SKUA_CACHE"
+		unusable
 	fi
 }
+
+unusable() { die "the cache $cache cannot be written to: name another place in SKUA_CACHE"; }
 
 # register: notes in the cache which entries this checkout needs, for `make prune`.
 register() {
@@ -100,7 +102,7 @@ use() {
 	for path; do
 		# One that is being made is locked by its maker.
 		[[ -d $path && $path == "$cache"/* && $path != *.tmp.* ]] || continue
-		exec {lock}>>"$cache/.lock-${path##*/}"
+		{ exec {lock}>>"$cache/.lock-${path##*/}"; } 2>/dev/null || unusable
 		flock -s "$lock"
 	done
 }

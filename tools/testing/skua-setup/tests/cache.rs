@@ -94,6 +94,14 @@ fn a_cache_that_cannot_be_written_to_is_one_line() {
             busybox mount -t tmpfs -o ro none cache && exec scripts/sysroot'",
     );
     assert!(words.contains("cannot be written to"), "{words}");
+    // One that has everything.
+    let words = refusal(
+        &set_up(),
+        "exec unshare --map-root-user --mount sh -c '
+            busybox mount --bind $SKUA_CACHE $SKUA_CACHE &&
+            busybox mount -o remount,bind,ro $SKUA_CACHE && exec scripts/sandbox true'",
+    );
+    assert!(words.contains("cannot be written to"), "{words}");
 }
 
 #[test]
