@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use skua_spec::address::{PAGE_SIZE, VA_BITS};
+use skua_spec::address::{GpuPhys, VA_BITS};
 use skua_spec::command::{MAX_GROUP_THREADS, MAX_SHARED, WAVE_THREADS};
 use skua_spec::fault::Record;
-use skua_spec::pci::{fault_vector, BAR_REGS_SIZE};
-use skua_spec::regs;
+use skua_spec::number::EngineIndex;
+use skua_spec::pci::fault_vector;
+use skua_spec::register::Half;
+use skua_spec::regs::{self, Decoded, DeviceRegister, EngineRegister};
 use skua_spec::status::{Counter, COUNTERS, SNAPSHOT_ACK};
 
 use crate::bus::{Backing, Bus, MapError, BUS_BITS};
@@ -22,12 +24,14 @@ use crate::gart::{self, Gart};
 use crate::interrupt::Interrupts;
 use crate::lie::{Lie, Lies};
 use crate::options::Options;
-use crate::registers::{EngineRegister, File, Register};
+use crate::registers::File;
 use crate::status::{FaultRing, Page, StatusPage};
 use crate::vram::{self, Vram};
 
-/// Nominal ticks in a second ([`regs::TICK_HZ`]).
+/// Nominal ticks in a second ([`struct@regs::TICK_HZ`]).
 pub const TICK_HZ: u32 = 1_000_000_000;
+/// log2 of the number of address space identifiers.
+const ASID_BITS: u8 = 16;
 
 /// What the engines share with each other and with the registers.
 pub(crate) struct Hub {
@@ -127,7 +131,8 @@ impl Device {
         if !options.is_valid() {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
         }
-        let engines: Vec<_> = (0..)
+        let engines: Vec<_> = EngineIndex::ALL
+            .into_iter()
             .zip(&options.engines)
             .map(|(index, kind)| Arc::new(Engine::new(index, *kind)))
             .collect();
@@ -147,7 +152,7 @@ impl Device {
             ready: AtomicBool::new(true),
         });
         let mut device = Self {
-            file: Mutex::new(File::new(hub.engines.len())),
+            file: Mutex::new(Self::power_on(&hub)),
             threads: Vec::new(),
             liar: Mutex::default(),
             hub,
@@ -221,12 +226,12 @@ impl Device {
     pub fn read(&self, offset: u64, data: &mut [u8]) {
         data.fill(0);
         match self.decode(offset, data.len()) {
-            Some(register) => {
+            Some((register, half)) => {
                 self.hub.counters.add(Counter::RegisterRead, 1);
-                let value = self.read_register(register);
+                let word = half.of(self.read_register(register));
                 // CAST: below the size of the BAR.
-                let value = self.hub.lies.register(offset as u32, value);
-                data.copy_from_slice(&value.to_le_bytes());
+                let word = self.hub.lies.register(offset as u32, word);
+                data.copy_from_slice(&word.to_le_bytes());
             }
             None => self.bad_access(offset, data.len(), "read"),
         }
@@ -234,19 +239,19 @@ impl Device {
 
     /// Writes to BAR0.
     pub fn write(&self, offset: u64, data: &[u8]) {
-        let value = <[u8; 4]>::try_from(data).map(u32::from_le_bytes);
-        match (self.decode(offset, data.len()), value) {
-            (Some(register), Ok(value)) => {
+        let word = <[u8; 4]>::try_from(data).map(u32::from_le_bytes);
+        match (self.decode(offset, data.len()), word) {
+            (Some((register, half)), Ok(word)) => {
                 self.hub.counters.add(Counter::RegisterWrite, 1);
                 if self.hub.ready.load(Ordering::Acquire) {
-                    self.write_register(register, value);
+                    self.write_register(register, half, word);
                 }
             }
             _ => self.bad_access(offset, data.len(), "write"),
         }
     }
 
-    /// Resets the adapter: a function level reset, or [`regs::DEVICE_CTRL_RESET`].
+    /// Resets the adapter: a function level reset, or [`regs::DEVICE_CTRL::reset`].
     pub fn reset(&self) {
         let mut file = self.lock();
         self.reset_locked(&mut file);
@@ -264,7 +269,7 @@ impl Device {
         self.hub.counters.add(Counter::DeviceReset, 1);
         self.switch_status_off();
         self.hub.gart.latch(gart::Table::default());
-        *file = File::new(self.hub.engines.len());
+        *file = Self::power_on(&self.hub);
         self.hub
             .resetting
             .store(self.hub.engine_count(), Ordering::Release);
@@ -281,11 +286,15 @@ impl Device {
         }
     }
 
-    fn decode(&self, offset: u64, bytes: usize) -> Option<Register> {
-        if bytes != 4 || offset % 4 != 0 || offset >= BAR_REGS_SIZE {
+    /// The register that answers an access, and the word of it.
+    fn decode(&self, offset: u64, bytes: usize) -> Option<(Decoded, Half)> {
+        if bytes != 4 {
             return None;
         }
-        Register::decode(offset, self.hub.engine_count())
+        Decoded::at(u32::try_from(offset).ok()?).filter(|(register, _)| match register {
+            Decoded::Device(_) => true,
+            Decoded::Engine(index, _) => index.get() < self.hub.engine_count(),
+        })
     }
 
     fn bad_access(&self, offset: u64, bytes: usize, what: &str) {
@@ -297,118 +306,122 @@ impl Device {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read_register(&self, register: Register) -> u32 {
-        let file = self.lock();
-        // CAST: halves of a 64-bit quantity.
-        let (lo, hi) = (|v: u64| v as u32, |v: u64| (v >> 32) as u32);
-        let vram = &self.hub.vram;
+    /// The registers after a reset.
+    fn power_on(hub: &Hub) -> File {
+        let mut file = File::new(hub.engines.len());
+        file.set(regs::ID::SKUA);
+        file.set(regs::VERSION::CURRENT);
+        // CAST: at most MAX_ENGINES.
+        file.set(regs::CAPS::new().with_engines(hub.engines.len() as u8));
+        // CAST: 64 at most.
+        file.set(
+            regs::MMU_CAPS::new()
+                .with_va_bits(VA_BITS as u8)
+                .with_bus_bits(BUS_BITS as u8)
+                .with_asid_bits(ASID_BITS),
+        );
+        file.set(regs::VRAM_SIZE::new().with_bytes(hub.vram.bytes()));
+        file.set(regs::VRAM_BASE::new().with_address(GpuPhys(vram::BASE)));
+        file.set(regs::VRAM_VISIBLE::new().with_bytes(hub.vram.bytes()));
+        file.set(regs::GART_BASE::new().with_address(GpuPhys(gart::BASE)));
+        file.set(regs::GART_MAX_PAGES::new().with_pages(gart::MAX_PAGES));
+        // CAST: 1024 and 32.
+        file.set(
+            regs::DISPATCH_CAPS::new()
+                .with_group_threads(MAX_GROUP_THREADS as u16)
+                .with_wave_threads(WAVE_THREADS as u8),
+        );
+        file.set(regs::SHARED_CAPS::new().with_bytes(MAX_SHARED));
+        file.set(regs::TICK_HZ::new().with_hz(TICK_HZ));
+        for engine in &hub.engines {
+            file.set_engine(
+                engine.index,
+                regs::engine::INFO::new().with_kind(engine.kind),
+            );
+        }
+        file
+    }
+
+    fn read_register(&self, register: Decoded) -> u64 {
         match register {
-            Register::Id => regs::ID_VALUE,
-            Register::Version => (regs::VERSION_MAJOR << 16) | regs::VERSION_MINOR,
-            Register::Caps => self.hub.engine_count(),
-            Register::MmuCaps => VA_BITS | (BUS_BITS << 8) | (16 << 16),
-            Register::VramSizeLo | Register::VramVisibleLo => lo(vram.bytes()),
-            Register::VramSizeHi | Register::VramVisibleHi => hi(vram.bytes()),
-            Register::VramBaseLo => lo(vram::BASE),
-            Register::VramBaseHi => hi(vram::BASE),
-            Register::GartBaseLo => lo(gart::BASE),
-            Register::GartBaseHi => hi(gart::BASE),
-            Register::GartMaxPages => gart::MAX_PAGES,
-            Register::DispatchCaps => MAX_GROUP_THREADS | (WAVE_THREADS << 16),
-            Register::SharedCaps => MAX_SHARED,
-            Register::TickHz => TICK_HZ,
-            Register::DeviceCtrl => 0,
-            Register::DeviceStatus if self.is_ready() => regs::DEVICE_STATUS_READY,
-            Register::DeviceStatus => 0,
-            Register::Scratch => file.scratch,
-            Register::StatusLo => file.status.lo,
-            Register::StatusHi => file.status.hi,
-            Register::StatusCtrl if file.status_enabled => regs::STATUS_CTRL_ENABLE,
-            Register::StatusCtrl => 0,
-            Register::GartTableLo => file.gart_table.lo,
-            Register::GartTableHi => file.gart_table.hi,
-            Register::GartPages => file.gart_pages,
-            Register::Invalidate | Register::Snapshot => 0,
-            Register::FaultGet => file.fault_get,
-            Register::Engine(index, register) => self.read_engine(&file, index as usize, register),
+            Decoded::Device(DeviceRegister::DEVICE_STATUS) => regs::DEVICE_STATUS::new()
+                .with_ready(self.is_ready())
+                .bits(),
+            Decoded::Engine(index, register) => self.read_engine(index, register),
+            Decoded::Device(_) => self.lock().held(register),
         }
     }
 
-    fn read_engine(&self, file: &File, index: usize, register: EngineRegister) -> u32 {
-        let (Some(engine), Some(file)) = (self.hub.engines.get(index), file.engines.get(index))
-        else {
-            return 0;
-        };
+    fn read_engine(&self, index: EngineIndex, register: EngineRegister) -> u64 {
+        let engine = &self.hub.engines[index.index()];
         match register {
-            EngineRegister::Info => engine.kind as u32,
-            EngineRegister::Status => engine.state(),
-            EngineRegister::RingBaseLo => file.ring_base.lo,
-            EngineRegister::RingBaseHi => file.ring_base.hi,
-            EngineRegister::RingSize => file.ring_size,
-            EngineRegister::Head => engine.head(),
-            EngineRegister::Tail => engine.tail(),
-            EngineRegister::Doorbell => 0,
-            EngineRegister::Ctrl if engine.is_enabled() => regs::engine::CTRL_ENABLE,
-            EngineRegister::Ctrl => 0,
+            EngineRegister::STATUS => engine.state().into(),
+            EngineRegister::HEAD => regs::engine::HEAD::new().with_offset(engine.head()).bits(),
+            EngineRegister::TAIL => regs::engine::TAIL::new().with_offset(engine.tail()).bits(),
+            EngineRegister::CTRL => regs::engine::CTRL::new()
+                .with_enable(engine.is_enabled())
+                .bits(),
+            _ => self.lock().held(Decoded::Engine(index, register)),
         }
     }
 
-    fn write_register(&self, register: Register, value: u32) {
+    fn write_register(&self, register: Decoded, half: Half, word: u32) {
         let mut guard = self.lock();
         let file = &mut *guard;
+        let old = file.held(register);
+        let bits = file.write(register, half, word);
+        let register = match register {
+            Decoded::Device(register) => register,
+            Decoded::Engine(index, register) => {
+                return self.write_engine(file, index, register, bits);
+            }
+        };
         match register {
-            Register::DeviceCtrl if value & regs::DEVICE_CTRL_RESET != 0 => {
+            DeviceRegister::DEVICE_CTRL if regs::DEVICE_CTRL::from_bits(bits).reset() => {
                 self.reset_locked(file);
             }
-            Register::Scratch => file.scratch = value,
-            Register::StatusLo => file.status.lo = value,
-            Register::StatusHi => file.status.hi = value,
-            Register::StatusCtrl => self.write_status_ctrl(file, value),
-            Register::GartTableLo => file.gart_table.lo = value,
-            Register::GartTableHi => file.gart_table.hi = value,
-            Register::GartPages => {
-                file.gart_pages = value.min(gart::MAX_PAGES);
+            DeviceRegister::STATUS_CTRL => {
+                self.write_status_ctrl(file, regs::STATUS_CTRL::from_bits(old));
+            }
+            DeviceRegister::GART_PAGES => {
+                let pages = file.get::<regs::GART_PAGES>().pages().min(gart::MAX_PAGES);
+                file.set(regs::GART_PAGES::new().with_pages(pages));
                 self.hub.gart.latch(gart::Table {
-                    address: file.gart_table.value() & !(PAGE_SIZE - 1),
-                    pages: file.gart_pages,
+                    address: file.get::<regs::GART_TABLE>().address().0,
+                    pages,
                 });
             }
-            Register::Invalidate => {
+            DeviceRegister::INVALIDATE => {
                 file.invalidations = file.invalidations.wrapping_add(1);
                 self.hub.counters.add(Counter::Invalidate, 1);
-                let all = value & regs::INVALIDATE_ALL != 0;
-                // CAST: the low half is the identifier.
-                let asid = (!all).then_some(value as u16);
+                let asid = regs::INVALIDATE::from_bits(bits).target();
                 for engine in &self.hub.engines {
                     engine.invalidate(asid, file.invalidations);
                 }
             }
-            Register::FaultGet => {
-                file.fault_get = value;
-                self.hub.faults.consumed(value);
+            DeviceRegister::FAULT_GET => {
+                let records = file.get::<regs::FAULT_GET>().records();
+                self.hub.faults.consumed(records);
             }
-            Register::Snapshot => self.take_snapshot(file),
-            Register::Engine(index, register) => {
-                self.write_engine(file, index as usize, register, value);
-            }
-            // The rest is read only, or was written without its one meaningful bit.
+            DeviceRegister::SNAPSHOT => self.take_snapshot(file),
+            // What is read only, or nothing but held; or DEVICE_CTRL without its bit.
             _ => {}
         }
     }
 
-    fn write_status_ctrl(&self, file: &mut File, value: u32) {
-        let enable = value & regs::STATUS_CTRL_ENABLE != 0;
-        if enable == file.status_enabled {
+    fn write_status_ctrl(&self, file: &File, old: regs::STATUS_CTRL) {
+        let enable = file.get::<regs::STATUS_CTRL>().enable();
+        if enable == old.enable() {
             return;
         }
-        file.status_enabled = enable;
         if !enable {
             self.switch_status_off();
             return;
         }
         let hub = &self.hub;
+        let address = file.get::<regs::STATUS>().address();
         hub.lies.note_page();
-        hub.status.set(Some(file.status.value() & !(PAGE_SIZE - 1)));
+        hub.status.set(Some(address.0));
         hub.faults.publish(&hub.status, &hub.bus, &hub.counters);
         hub.publish_engines();
     }
@@ -424,38 +437,30 @@ impl Device {
         });
     }
 
-    fn write_engine(&self, file: &mut File, index: usize, register: EngineRegister, value: u32) {
-        let (Some(engine), Some(file)) = (self.hub.engines.get(index), file.engines.get_mut(index))
-        else {
-            return;
-        };
+    fn write_engine(&self, file: &File, index: EngineIndex, register: EngineRegister, bits: u64) {
+        let engine = &self.hub.engines[index.index()];
         match register {
-            EngineRegister::RingBaseLo => file.ring_base.lo = value,
-            EngineRegister::RingBaseHi => file.ring_base.hi = value,
-            EngineRegister::RingSize => file.ring_size = value,
-            EngineRegister::Doorbell => {
+            EngineRegister::DOORBELL => {
                 self.hub.counters.add(Counter::Doorbell, 1);
-                engine.ring_doorbell(value);
+                engine.ring_doorbell(regs::engine::DOORBELL::from_bits(bits).tail());
             }
-            EngineRegister::Ctrl if value & regs::engine::CTRL_RESET != 0 => {
-                self.hub.counters.add(Counter::EngineReset, 1);
-                if !self.hub.lies.withholds_engine_reset(engine.index) {
-                    engine.reset();
+            EngineRegister::CTRL => {
+                let ctrl = regs::engine::CTRL::from_bits(bits);
+                if ctrl.reset() {
+                    self.hub.counters.add(Counter::EngineReset, 1);
+                    if !self.hub.lies.withholds_engine_reset(engine.index) {
+                        engine.reset();
+                    }
+                } else if ctrl.enable() {
+                    let ring = Ring {
+                        base: file.engine::<regs::engine::RING_BASE>(index).address().0,
+                        size: file.engine::<regs::engine::RING_SIZE>(index).bytes(),
+                    };
+                    self.hub.lies.note_ring(index.index(), ring);
+                    engine.enable(ring);
                 }
             }
-            EngineRegister::Ctrl if value & regs::engine::CTRL_ENABLE != 0 => {
-                let ring = Ring {
-                    base: file.ring_base.value(),
-                    size: file.ring_size,
-                };
-                self.hub.lies.note_ring(index, ring);
-                engine.enable(ring);
-            }
-            EngineRegister::Ctrl
-            | EngineRegister::Info
-            | EngineRegister::Status
-            | EngineRegister::Head
-            | EngineRegister::Tail => {}
+            _ => {}
         }
     }
 }

@@ -16,6 +16,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use skua_spec::command::EngineKind;
+use skua_spec::number::{Asid, EngineIndex};
 use skua_spec::status::EngineState;
 
 /// Invalidation requests that a mailbox keeps one by one; more of them drop everything.
@@ -40,7 +41,7 @@ pub(crate) struct Mail {
     /// An adapter reset to do.
     pub(crate) adapter_reset: bool,
     /// Translations to drop.
-    pub(crate) invalidations: Vec<Option<u16>>,
+    pub(crate) invalidations: Vec<Option<Asid>>,
     /// The number of the last of `invalidations`.
     pub(crate) invalidate_count: u32,
     /// The status page was enabled: write the whole block.
@@ -70,7 +71,7 @@ struct Mailbox {
 #[derive(Debug)]
 pub struct Engine {
     /// Number of the engine.
-    pub index: u32,
+    pub index: EngineIndex,
     /// Kind of the engine.
     pub kind: EngineKind,
     mailbox: Mutex<Mailbox>,
@@ -83,7 +84,7 @@ pub struct Engine {
 
 impl Engine {
     /// An engine that is disabled.
-    pub fn new(index: u32, kind: EngineKind) -> Self {
+    pub fn new(index: EngineIndex, kind: EngineKind) -> Self {
         Self {
             index,
             kind,
@@ -154,7 +155,7 @@ impl Engine {
     }
 
     /// Asks for translations to be dropped; `count` is the number of the request.
-    pub fn invalidate(&self, asid: Option<u16>, count: u32) {
+    pub fn invalidate(&self, asid: Option<Asid>, count: u32) {
         self.post(|m| {
             let list = &mut m.mail.invalidations;
             if list.len() < MAX_INVALIDATIONS {

@@ -9,7 +9,8 @@
 
 use skua_spec::address::{GpuPhys, GpuVa, PAGE_SHIFT, PAGE_SIZE, VA_BITS};
 use skua_spec::fault::{Access, Reason};
-use skua_spec::mmu::{index, Entry, PageSize, Target, ROOT_LEVEL, SYSTEM_ASID};
+use skua_spec::mmu::{index, Entry, PageSize, Target, ROOT_LEVEL};
+use skua_spec::number::Asid;
 use skua_spec::status::Counter;
 use vm_memory::VolatileSlice;
 
@@ -27,7 +28,7 @@ pub enum Space {
     /// Virtual addresses.
     Process {
         /// Tag of the translations.
-        asid: u16,
+        asid: Asid,
         /// The root table.
         root: Entry,
     },
@@ -35,9 +36,9 @@ pub enum Space {
 
 impl Space {
     /// The tag of the space's translations.
-    pub const fn asid(self) -> u16 {
+    pub const fn asid(self) -> Asid {
         match self {
-            Self::System => SYSTEM_ASID,
+            Self::System => Asid::SYSTEM,
             Self::Process { asid, .. } => asid,
         }
     }

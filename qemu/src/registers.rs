@@ -1,221 +1,93 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Which register is at an offset, and the values that the driver wrote (manual section 2).
+//! What the registers hold (manual section 2).
 //!
-//! An access is first decoded to a [`Register`]; [`crate::device`] then says what it does.
+//! The table of [`skua_spec::regs`] says which there are, what a reset makes of them and which of
+//! their bits a write changes; this file keeps the values. What a write does besides, and what a
+//! read finds that is not kept, is in [`crate::device`].
 
-use skua_spec::regs::{self, engine};
+use skua_spec::number::EngineIndex;
+use skua_spec::register::{Half, Info, Register, Reset};
+use skua_spec::regs::{Decoded, Device, DeviceRegister, EngineRegister};
 
-/// A register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Register {
-    /// [`regs::ID`]
-    Id,
-    /// [`regs::VERSION`]
-    Version,
-    /// [`regs::CAPS`]
-    Caps,
-    /// [`regs::MMU_CAPS`]
-    MmuCaps,
-    /// [`regs::VRAM_SIZE_LO`]
-    VramSizeLo,
-    /// [`regs::VRAM_SIZE_HI`]
-    VramSizeHi,
-    /// [`regs::VRAM_BASE_LO`]
-    VramBaseLo,
-    /// [`regs::VRAM_BASE_HI`]
-    VramBaseHi,
-    /// [`regs::VRAM_VISIBLE_LO`]
-    VramVisibleLo,
-    /// [`regs::VRAM_VISIBLE_HI`]
-    VramVisibleHi,
-    /// [`regs::GART_BASE_LO`]
-    GartBaseLo,
-    /// [`regs::GART_BASE_HI`]
-    GartBaseHi,
-    /// [`regs::GART_MAX_PAGES`]
-    GartMaxPages,
-    /// [`regs::DISPATCH_CAPS`]
-    DispatchCaps,
-    /// [`regs::SHARED_CAPS`]
-    SharedCaps,
-    /// [`regs::TICK_HZ`]
-    TickHz,
-    /// [`regs::DEVICE_CTRL`]
-    DeviceCtrl,
-    /// [`regs::DEVICE_STATUS`]
-    DeviceStatus,
-    /// [`regs::SCRATCH`]
-    Scratch,
-    /// [`regs::STATUS_LO`]
-    StatusLo,
-    /// [`regs::STATUS_HI`]
-    StatusHi,
-    /// [`regs::STATUS_CTRL`]
-    StatusCtrl,
-    /// [`regs::GART_TABLE_LO`]
-    GartTableLo,
-    /// [`regs::GART_TABLE_HI`]
-    GartTableHi,
-    /// [`regs::GART_PAGES`]
-    GartPages,
-    /// [`regs::INVALIDATE`]
-    Invalidate,
-    /// [`regs::FAULT_GET`]
-    FaultGet,
-    /// [`regs::SNAPSHOT`]
-    Snapshot,
-    /// A register of an engine.
-    Engine(u32, EngineRegister),
-}
-
-/// A register of an engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum EngineRegister {
-    /// [`engine::INFO`]
-    Info,
-    /// [`engine::STATUS`]
-    Status,
-    /// [`engine::RING_BASE_LO`]
-    RingBaseLo,
-    /// [`engine::RING_BASE_HI`]
-    RingBaseHi,
-    /// [`engine::RING_SIZE`]
-    RingSize,
-    /// [`engine::HEAD`]
-    Head,
-    /// [`engine::TAIL`]
-    Tail,
-    /// [`engine::DOORBELL`]
-    Doorbell,
-    /// [`engine::CTRL`]
-    Ctrl,
-}
-
-impl Register {
-    /// The register at `offset` of BAR0 of a device with `engines` engines.
-    pub const fn decode(offset: u64, engines: u32) -> Option<Self> {
-        if offset > u32::MAX as u64 {
-            return None;
-        }
-        // CAST: just checked.
-        let offset = offset as u32;
-        if offset >= regs::ENGINE_BASE {
-            let index = (offset - regs::ENGINE_BASE) / regs::ENGINE_STRIDE;
-            if index >= engines {
-                return None;
-            }
-            let inside = (offset - regs::ENGINE_BASE) % regs::ENGINE_STRIDE;
-            return match EngineRegister::decode(inside) {
-                Some(register) => Some(Self::Engine(index, register)),
-                None => None,
-            };
-        }
-        Some(match offset {
-            regs::ID => Self::Id,
-            regs::VERSION => Self::Version,
-            regs::CAPS => Self::Caps,
-            regs::MMU_CAPS => Self::MmuCaps,
-            regs::VRAM_SIZE_LO => Self::VramSizeLo,
-            regs::VRAM_SIZE_HI => Self::VramSizeHi,
-            regs::VRAM_BASE_LO => Self::VramBaseLo,
-            regs::VRAM_BASE_HI => Self::VramBaseHi,
-            regs::VRAM_VISIBLE_LO => Self::VramVisibleLo,
-            regs::VRAM_VISIBLE_HI => Self::VramVisibleHi,
-            regs::GART_BASE_LO => Self::GartBaseLo,
-            regs::GART_BASE_HI => Self::GartBaseHi,
-            regs::GART_MAX_PAGES => Self::GartMaxPages,
-            regs::DISPATCH_CAPS => Self::DispatchCaps,
-            regs::SHARED_CAPS => Self::SharedCaps,
-            regs::TICK_HZ => Self::TickHz,
-            regs::DEVICE_CTRL => Self::DeviceCtrl,
-            regs::DEVICE_STATUS => Self::DeviceStatus,
-            regs::SCRATCH => Self::Scratch,
-            regs::STATUS_LO => Self::StatusLo,
-            regs::STATUS_HI => Self::StatusHi,
-            regs::STATUS_CTRL => Self::StatusCtrl,
-            regs::GART_TABLE_LO => Self::GartTableLo,
-            regs::GART_TABLE_HI => Self::GartTableHi,
-            regs::GART_PAGES => Self::GartPages,
-            regs::INVALIDATE => Self::Invalidate,
-            regs::FAULT_GET => Self::FaultGet,
-            regs::SNAPSHOT => Self::Snapshot,
-            _ => return None,
-        })
-    }
-}
-
-impl EngineRegister {
-    const fn decode(offset: u32) -> Option<Self> {
-        Some(match offset {
-            engine::INFO => Self::Info,
-            engine::STATUS => Self::Status,
-            engine::RING_BASE_LO => Self::RingBaseLo,
-            engine::RING_BASE_HI => Self::RingBaseHi,
-            engine::RING_SIZE => Self::RingSize,
-            engine::HEAD => Self::Head,
-            engine::TAIL => Self::Tail,
-            engine::DOORBELL => Self::Doorbell,
-            engine::CTRL => Self::Ctrl,
-            _ => return None,
-        })
-    }
-}
-
-/// A 64-bit quantity in two registers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pair {
-    /// The low half.
-    pub lo: u32,
-    /// The high half.
-    pub hi: u32,
-}
-
-impl Pair {
-    /// The quantity.
-    pub const fn value(self) -> u64 {
-        self.lo as u64 | ((self.hi as u64) << 32)
-    }
-}
-
-/// What the driver wrote to one engine's registers.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct EngineFile {
-    /// GPU-physical address of the ring.
-    pub ring_base: Pair,
-    /// Bytes of the ring.
-    pub ring_size: u32,
-}
-
-/// What the driver wrote. The reset values are all zero.
-#[derive(Clone, Debug, Default)]
+/// The values of all registers. A register that is only written has none, and reads as zero.
+#[derive(Clone, Debug)]
 pub struct File {
-    /// [`regs::SCRATCH`]
-    pub scratch: u32,
-    /// Bus address of the status page.
-    pub status: Pair,
-    /// Whether the status page is enabled.
-    pub status_enabled: bool,
-    /// Bus address of the GART's table.
-    pub gart_table: Pair,
-    /// Entries of the GART's table.
-    pub gart_pages: u32,
-    /// [`regs::FAULT_GET`]
-    pub fault_get: u32,
-    /// Invalidation requests.
+    /// By [`DeviceRegister`].
+    device: [u64; DeviceRegister::ALL.len()],
+    /// By engine and [`EngineRegister`].
+    engines: Vec<[u64; EngineRegister::ALL.len()]>,
+    /// Requests in [`struct@skua_spec::regs::INVALIDATE`], modulo 2^32.
     pub invalidations: u32,
-    /// Counter snapshots.
+    /// Requests in [`struct@skua_spec::regs::SNAPSHOT`], modulo 2^32.
     pub snapshots: u32,
-    /// The engines.
-    pub engines: Vec<EngineFile>,
+}
+
+/// The value after a reset, of what does not depend on the device.
+fn reset(info: &Info) -> u64 {
+    match info.reset {
+        Reset::Value(value) => value,
+        Reset::Fixed | Reset::Nothing => 0,
+    }
 }
 
 impl File {
-    /// The reset values of a device with `engines` engines.
+    /// The reset values of a device with `engines` engines. Those that say what the device is are
+    /// for the caller to set.
     pub fn new(engines: usize) -> Self {
+        let engine = std::array::from_fn(|i| reset(EngineRegister::ALL[i].info()));
         Self {
-            engines: vec![EngineFile::default(); engines],
-            ..Self::default()
+            device: std::array::from_fn(|i| reset(DeviceRegister::ALL[i].info())),
+            engines: vec![engine; engines],
+            invalidations: 0,
+            snapshots: 0,
         }
+    }
+
+    fn slot(&mut self, register: Decoded) -> &mut u64 {
+        match register {
+            Decoded::Device(register) => &mut self.device[register as usize],
+            Decoded::Engine(engine, register) => {
+                &mut self.engines[engine.index()][register as usize]
+            }
+        }
+    }
+
+    /// The value of a register of the device.
+    pub fn get<R: Register<Block = Device>>(&self) -> R {
+        R::from_bits(self.device[R::ID as usize])
+    }
+
+    /// Sets a register of the device.
+    pub fn set<R: Register<Block = Device>>(&mut self, value: R) {
+        self.device[R::ID as usize] = value.bits();
+    }
+
+    /// The value of a register of an engine that the device has.
+    pub fn engine<R: Register<Block = EngineIndex>>(&self, engine: EngineIndex) -> R {
+        R::from_bits(self.engines[engine.index()][R::ID as usize])
+    }
+
+    /// Sets a register of an engine that the device has.
+    pub fn set_engine<R: Register<Block = EngineIndex>>(&mut self, engine: EngineIndex, value: R) {
+        self.engines[engine.index()][R::ID as usize] = value.bits();
+    }
+
+    /// What a register holds.
+    pub fn held(&self, register: Decoded) -> u64 {
+        match register {
+            Decoded::Device(register) => self.device[register as usize],
+            Decoded::Engine(engine, register) => self.engines[engine.index()][register as usize],
+        }
+    }
+
+    /// Takes a word that the driver wrote, as far as the register holds it. Returns what the driver
+    /// wanted the register to be.
+    pub fn write(&mut self, register: Decoded, half: Half, word: u32) -> u64 {
+        let held = register.info().held();
+        let slot = self.slot(register);
+        let wanted = half.replace(*slot, word);
+        *slot = (*slot & !held) | (wanted & held);
+        wanted
     }
 }

@@ -6,6 +6,7 @@
 //! often the tables change meanwhile. Absent translations are not kept; the write bit is.
 
 use skua_spec::mmu::PageSize;
+use skua_spec::number::Asid;
 
 use crate::memory::Place;
 
@@ -20,7 +21,7 @@ pub struct Entry {
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    asid: u16,
+    asid: Asid,
     page: u64,
     entry: Entry,
 }
@@ -40,9 +41,9 @@ impl Bank {
         }
     }
 
-    fn index(&self, asid: u16, page: u64) -> usize {
+    fn index(&self, asid: Asid, page: u64) -> usize {
         // CAST: below the number of slots.
-        ((page ^ (u64::from(asid) * 0x9e37)) % self.slots.len() as u64) as usize
+        ((page ^ (u64::from(asid.get()) * 0x9e37)) % self.slots.len() as u64) as usize
     }
 }
 
@@ -66,7 +67,7 @@ impl Default for Tlb {
 
 impl Tlb {
     /// The translation that covers `address`, and log2 of its page's size.
-    pub fn find(&self, asid: u16, address: u64) -> Option<(Entry, u32)> {
+    pub fn find(&self, asid: Asid, address: u64) -> Option<(Entry, u32)> {
         self.banks.iter().find_map(|bank| {
             let page = address >> bank.shift;
             bank.slots[bank.index(asid, page)]
@@ -76,7 +77,7 @@ impl Tlb {
     }
 
     /// Keeps the translation of the page of `size` at `address`.
-    pub fn insert(&mut self, asid: u16, address: u64, size: PageSize, entry: Entry) {
+    pub fn insert(&mut self, asid: Asid, address: u64, size: PageSize, entry: Entry) {
         let bank = match size {
             PageSize::Size4K => &mut self.banks[0],
             PageSize::Size64K => &mut self.banks[1],
@@ -88,7 +89,7 @@ impl Tlb {
     }
 
     /// Drops the translations of one address space, or of all (`None`).
-    pub fn flush(&mut self, asid: Option<u16>) {
+    pub fn flush(&mut self, asid: Option<Asid>) {
         for slot in self.banks.iter_mut().flat_map(|bank| &mut bank.slots) {
             if asid.is_none_or(|asid| slot.is_some_and(|slot| slot.asid == asid)) {
                 *slot = None;

@@ -10,8 +10,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fs::{memfd_create, MemfdFlags};
+use skua_spec::address::BusAddr;
 use skua_spec::command::Command;
-use skua_spec::regs::{self, engine, engine_reg};
+use skua_spec::number::EngineIndex;
+use skua_spec::register::{Location, Readable, Writable};
+use skua_spec::regs::{self, engine};
 use skua_spec::status;
 use vfio_bindings::bindings::vfio::{
     VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_DATA_EVENTFD, VFIO_IRQ_SET_DATA_NONE,
@@ -27,6 +30,9 @@ const VRAM: usize = 4 << 20;
 /// Bus address and bytes of system memory.
 const BUS: u64 = 0x8000_0000;
 const SYSTEM: usize = 16 << 20;
+
+/// The engine that the tests use.
+const COPY: EngineIndex = EngineIndex::ALL[1];
 
 struct Server {
     child: Child,
@@ -86,6 +92,19 @@ impl Server {
         self.client.region_write(0, offset.into(), &data).unwrap();
     }
 
+    fn get<R: Readable<Block = regs::Device>>(&mut self, _: Location<R>) -> R {
+        R::read(regs::Device, |offset| self.read(offset))
+    }
+
+    fn set<R: Writable<Block = regs::Device>>(&mut self, value: R) {
+        value.write(regs::Device, |offset, word| self.write(offset, word));
+    }
+
+    /// Writes a register of the copy engine.
+    fn set_engine<R: Writable<Block = EngineIndex>>(&mut self, value: R) {
+        value.write(COPY, |offset, word| self.write(offset, word));
+    }
+
     fn config(&mut self, offset: u64, value: u32) {
         let region = VFIO_PCI_CONFIG_REGION_INDEX;
         let data = value.to_le_bytes();
@@ -107,12 +126,12 @@ impl Server {
     /// Bus mastering, status page, and a ring at the start of VRAM for the copy engine.
     fn set_up(&mut self) {
         self.config(4, 0x6);
-        self.write(regs::STATUS_LO, BUS as u32);
-        self.write(regs::STATUS_CTRL, 1);
-        let base = self.read(regs::VRAM_BASE_HI);
-        self.write(engine_reg(1, engine::RING_BASE_HI), base);
-        self.write(engine_reg(1, engine::RING_SIZE), 0x1000);
-        self.write(engine_reg(1, engine::CTRL), engine::CTRL_ENABLE);
+        self.set(regs::STATUS::new().with_address(BusAddr(BUS)));
+        self.set(regs::STATUS_CTRL::new().with_enable(true));
+        let base = self.get(regs::VRAM_BASE).address();
+        self.set_engine(engine::RING_BASE::new().with_address(base));
+        self.set_engine(engine::RING_SIZE::new().with_bytes(0x1000));
+        self.set_engine(engine::CTRL::new().with_enable(true));
     }
 
     /// Puts a command at the start of the ring.
@@ -122,7 +141,7 @@ impl Server {
         for (i, word) in words.iter().enumerate() {
             self.vram.get_ref::<u32>(i * 4).unwrap().store(*word);
         }
-        self.write(engine_reg(1, engine::DOORBELL), words.len() as u32 * 4);
+        self.set_engine(engine::DOORBELL::new().with_tail(words.len() as u32 * 4));
     }
 
     fn descriptors(&self) -> usize {
@@ -154,7 +173,7 @@ fn is_raised(fd: &OwnedFd, time: i64) -> bool {
 #[test]
 fn a_fence_and_its_interrupt() {
     let mut server = start("fence");
-    assert_eq!(server.read(regs::ID), regs::ID_VALUE);
+    assert_eq!(server.get(regs::ID), regs::ID::SKUA);
     let fd = server.file.as_raw_fd();
     server.client.dma_map(0, BUS, SYSTEM as u64, fd).unwrap();
     let events: Vec<OwnedFd> = (0..3)
@@ -177,7 +196,7 @@ fn a_fence_and_its_interrupt() {
     rustix::io::read(&events[1], &mut [0; 8]).unwrap();
     let none = VFIO_IRQ_SET_DATA_NONE | VFIO_IRQ_SET_ACTION_TRIGGER;
     server.client.set_irqs(msix, none, 0, 0, &[]).unwrap();
-    server.write(engine_reg(1, engine::CTRL), engine::CTRL_RESET);
+    server.set_engine(engine::CTRL::new().with_reset(true));
     server.wait("the reset", |s| {
         s.status64(status::ENGINE_SIZE + status::engine::INVALIDATE_ACK) >> 32 == 1
     });
@@ -207,14 +226,12 @@ fn memory_in_single_pages_takes_one_mapping_and_no_descriptor() {
     assert!(server.mappings() <= mappings + 4);
     // And it is the right memory: an entry of the GART in one page, its target in another.
     server.set_up();
-    let entry =
-        skua_spec::mmu::Entry::gart(skua_spec::address::BusAddr(BUS + 0x1_0000_0000), true, true);
+    let entry = skua_spec::mmu::Entry::gart(BusAddr(BUS + 0x1_0000_0000), true, true);
     let table = SYSTEM - 2 * 0x1000;
     server.system.get_ref::<u64>(table).unwrap().store(entry.0);
-    server.write(regs::GART_TABLE_LO, BUS as u32 + 0x1000);
-    server.write(regs::GART_TABLE_HI, 1);
-    server.write(regs::GART_PAGES, 1);
-    let gart = u64::from(server.read(regs::GART_BASE_HI)) << 32;
+    server.set(regs::GART_TABLE::new().with_address(BusAddr(BUS + 0x1_0000_1000)));
+    server.set(regs::GART_PAGES::new().with_pages(1));
+    let gart = server.get(regs::GART_BASE).address().0;
     server.run(Command::Signal {
         address: gart + 8,
         value: 0x77,
@@ -237,7 +254,7 @@ fn a_function_level_reset() {
     for by_client in [false, true] {
         server.client.dma_map(0, BUS, SYSTEM as u64, fd).unwrap();
         server.set_up();
-        server.write(regs::SCRATCH, 5);
+        server.set(regs::SCRATCH::new().with_value(5));
         server.run(Command::Nop { words: 2 });
         if by_client {
             server.client.reset().unwrap();
@@ -247,11 +264,11 @@ fn a_function_level_reset() {
             server.client.region_write(region, 0x68, &flr).unwrap();
         }
         let since = Instant::now();
-        while server.read(regs::DEVICE_STATUS) != regs::DEVICE_STATUS_READY {
+        while !server.get(regs::DEVICE_STATUS).ready() {
             assert!(since.elapsed() < LIMIT);
         }
-        assert_eq!(server.read(regs::SCRATCH), 0);
-        assert_eq!(server.read(engine_reg(1, engine::CTRL)), 0);
+        assert_eq!(server.get(regs::SCRATCH).value(), 0);
+        assert_eq!(server.read(engine::CTRL.of(COPY)), 0);
         let mut command = [0; 2];
         let region = VFIO_PCI_CONFIG_REGION_INDEX;
         server.client.region_read(region, 4, &mut command).unwrap();

@@ -10,6 +10,19 @@
 //! | [`BusAddr`] | the bus: what the platform's DMA mapping returned | the kernel's DMA API |
 //!
 //! A GPU-physical address never equals the bus address of the same byte, on purpose.
+//!
+//! # Examples
+//!
+//! ```
+//! use skua_spec::address::{GpuVa, PAGE_SIZE};
+//!
+//! let start = GpuVa(0x7f00_0000_0000);
+//! let end = start.checked_add(0x3000).expect("it does not wrap");
+//! assert!(start.range_is_valid(0x3000) && end.is_aligned(PAGE_SIZE));
+//! assert_eq!(end.checked_sub(start), Some(0x3000));
+//! // Virtual addresses have 48 bits.
+//! assert!(!GpuVa(1 << 48).range_is_valid(1));
+//! ```
 
 /// Bytes of the smallest page, of VRAM and of the GART.
 pub const PAGE_SIZE: u64 = 4096;

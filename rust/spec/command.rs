@@ -24,10 +24,29 @@
 //! | 0x31 | FLUSH_CACHE | 2 | |
 //! | 0x40 | EXEC | 10 | yes |
 //! | 0x41 | FENCE | 4 | yes |
+//!
+//! # Examples
+//!
+//! ```
+//! use skua_spec::command::Command;
+//! use skua_spec::fault::Reason;
+//!
+//! let fence = Command::Fence { fence: 5, interrupt: true };
+//! let encoded = fence.encode();
+//! assert_eq!(encoded.words(), [0x4102_0004, 0, 5, 0]);
+//! assert_eq!(Command::decode(encoded.words()), Ok((fence, 4)));
+//! assert!(fence.opcode().is_ring_only());
+//!
+//! // A reserved word that is not zero.
+//! assert_eq!(Command::decode(&[0x4102_0004, 1, 5, 0]), Err(Reason::BadFlags));
+//! ```
 
+use super::bits::{self, hi, lo};
 use super::fault::Reason;
+use super::number::Asid;
+use super::regs::INVALIDATE;
 
-/// Kind of an engine, as in [`super::regs::engine::INFO`].
+/// Kind of an engine, as in [`super::regs::engine::INFO::kind`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum EngineKind {
@@ -217,8 +236,8 @@ pub enum Command {
     },
     /// Drops this engine's translations of one address space, or of all (`None`).
     FlushTlb {
-        /// Address space identifier.
-        asid: Option<u16>,
+        /// The address space.
+        asid: Option<Asid>,
     },
     /// Drops what the engine keeps of programs, and orders the accesses before it before those
     /// behind it.
@@ -262,18 +281,8 @@ impl Encoded {
     }
 }
 
-const fn lo(value: u64) -> u32 {
-    // CAST: the low half is meant.
-    value as u32
-}
-
-const fn hi(value: u64) -> u32 {
-    // CAST: the high half is meant.
-    (value >> 32) as u32
-}
-
 const fn pair(words: &[u32; MAX_WORDS], at: usize) -> u64 {
-    words[at] as u64 | ((words[at + 1] as u64) << 32)
+    bits::pair(words[at], words[at + 1])
 }
 
 impl Command {
@@ -351,10 +360,7 @@ impl Command {
                 6
             }
             Self::FlushTlb { asid } => {
-                words[1] = match asid {
-                    Some(asid) => asid as u32,
-                    None => super::regs::INVALIDATE_ALL,
-                };
+                words[1] = INVALIDATE::of(asid).word();
                 2
             }
             Self::FlushCache => 2,
@@ -387,7 +393,8 @@ impl Command {
             }
         };
         // CAST: at most 65535 for a NOP, and MAX_WORDS for the rest.
-        words[0] = ((self.opcode() as u32) << 24) | ((flags as u32) << 16) | (len as u32 & 0xffff);
+        words[0] =
+            ((self.opcode() as u32) << 24) | (u32::from(flags) << 16) | (len as u32 & 0xffff);
         Encoded {
             words,
             len: len.min(MAX_WORDS),
@@ -491,8 +498,8 @@ impl Command {
                     return Err(Reason::BadOperand);
                 }
                 // Below 2^32 * 2^32: cannot overflow.
-                let last = rows.saturating_sub(1) as u64;
-                let span = |pitch: u32| last * pitch as u64 + bytes as u64;
+                let last = u64::from(rows.saturating_sub(1));
+                let span = |pitch: u32| last * u64::from(pitch) + u64::from(bytes);
                 ends(source, span(source_pitch))?;
                 ends(destination, span(destination_pitch))?;
                 Self::Copy2d {
@@ -513,12 +520,16 @@ impl Command {
                 address: aligned(pair(w, 2), 8)?,
                 value: pair(w, 4),
             },
-            Opcode::FlushTlb => Self::FlushTlb {
-                asid: match w[1] {
-                    super::regs::INVALIDATE_ALL => None,
-                    asid => Some(u16::try_from(asid).map_err(|_| Reason::BadOperand)?),
-                },
-            },
+            Opcode::FlushTlb => {
+                // Of the form that the register has.
+                let request = INVALIDATE::from_bits(w[1].into());
+                if request != INVALIDATE::of(request.target()) {
+                    return Err(Reason::BadOperand);
+                }
+                Self::FlushTlb {
+                    asid: request.target(),
+                }
+            }
             Opcode::FlushCache => Self::FlushCache,
             Opcode::Exec => {
                 let fence = if flags & FLAG_FENCE != 0 {
@@ -534,9 +545,9 @@ impl Command {
                 if start > end {
                     return Err(Reason::BadOperand);
                 }
-                aligned(start as u64 | end as u64, 8)?;
+                aligned(u64::from(start | end), 8)?;
                 let base = aligned(pair(w, 4), 8)?;
-                ends(base, end as u64)?;
+                ends(base, end.into())?;
                 Self::Exec {
                     context: aligned(pair(w, 2), super::context::Descriptor::SIZE)?,
                     base,
@@ -577,7 +588,7 @@ impl Command {
         if !in_range || d.threads[0] * d.threads[1] * d.threads[2] > MAX_GROUP_THREADS {
             return Err(Reason::BadOperand);
         }
-        if d.program.checked_add(d.program_bytes as u64).is_none() {
+        if d.program.checked_add(d.program_bytes.into()).is_none() {
             return Err(Reason::BadOperand);
         }
         Ok(d)

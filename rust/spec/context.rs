@@ -6,16 +6,39 @@
 //! is a multiple of [`Descriptor::SIZE`]; [`super::command::Command::Exec`] names it. The engine
 //! reads the identity when it starts the packet and adds the ticks and the count when it ends it;
 //! the driver changes the identity only while no packet that names the descriptor is in a ring.
+//!
+//! # Examples
+//!
+//! ```
+//! use skua_spec::address::GpuPhys;
+//! use skua_spec::context::Descriptor;
+//! use skua_spec::mmu::{Entry, Target};
+//! use skua_spec::number::Asid;
+//!
+//! let descriptor = Descriptor {
+//!     root: Entry::table(Target::Vram(GpuPhys(0x8_0000_0000_1000))),
+//!     asid: Asid(7),
+//!     context_id: 3,
+//! };
+//! let words = descriptor.to_words();
+//! assert_eq!(words[1], 0x3_0000_0007);
+//! assert_eq!(Descriptor::from_words(words), Some(descriptor));
+//! // The system's address space is no process'.
+//! let system = Descriptor { asid: Asid::SYSTEM, ..descriptor };
+//! assert_eq!(Descriptor::from_words(system.to_words()), None);
+//! ```
 
+use super::bits::{hi, lo, pair};
 use super::mmu::Entry;
+use super::number::Asid;
 
 /// The part of a context descriptor that the driver writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
     /// Root table, see [`Entry::table`].
     pub root: Entry,
-    /// Address space identifier that tags the translations; not [`super::mmu::SYSTEM_ASID`].
-    pub asid: u16,
+    /// Address space that tags the translations; not [`Asid::SYSTEM`].
+    pub asid: Asid,
     /// Chosen by the driver; repeated in fault records.
     pub context_id: u32,
 }
@@ -38,34 +61,27 @@ impl Descriptor {
     /// The first 32 bytes of the descriptor, which the driver writes, as little-endian words; the
     /// rest starts as zero.
     pub const fn to_words(self) -> [u64; 4] {
-        [
-            self.root.0,
-            (self.asid as u64) | ((self.context_id as u64) << 32),
-            0,
-            0,
-        ]
+        [self.root.0, pair(self.asid.0 as u32, self.context_id), 0, 0]
     }
 
     /// The descriptor in `words` (the first 32 bytes), or `None` where the manual forbids it: the
     /// root is not valid or malformed, the identifier is the system's or wider than 16 bits, or a
     /// reserved word is not zero.
-    pub const fn from_words(words: [u64; 4]) -> Option<Self> {
+    pub fn from_words(words: [u64; 4]) -> Option<Self> {
         let root = Entry(words[0]);
-        let asid = words[1] & 0xffff_ffff;
+        let asid = Asid::try_from(lo(words[1])).ok()?;
         if !root.is_valid()
             || root.is_malformed(super::mmu::ROOT_LEVEL)
-            || asid == super::mmu::SYSTEM_ASID as u64
-            || asid > 0xffff
+            || asid == Asid::SYSTEM
             || words[2] != 0
             || words[3] != 0
         {
             return None;
         }
-        // CAST: both were checked or are halves of a word.
         Some(Self {
             root,
-            asid: asid as u16,
-            context_id: (words[1] >> 32) as u32,
+            asid,
+            context_id: hi(words[1]),
         })
     }
 }

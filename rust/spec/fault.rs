@@ -5,6 +5,32 @@
 //! An engine that meets anything malformed writes one [`Record`] to the fault ring of the status
 //! page, raises the fault vector, and stays in [`super::status::EngineState::Faulted`] until it is
 //! reset. The other engines go on.
+//!
+//! # Examples
+//!
+//! ```
+//! use skua_spec::fault::{Access, Reason, Record};
+//! use skua_spec::number::{Asid, EngineIndex};
+//!
+//! // The third record: a page that is not there, which a COPY wanted to write to.
+//! let record = Record {
+//!     engine: EngineIndex::ALL[1],
+//!     reason: Reason::NotPresent,
+//!     asid: Asid(7),
+//!     context_id: 3,
+//!     access: Access::Write,
+//!     detail: 0,
+//!     address: 0x7f00_0000_0000,
+//!     fence: 12,
+//!     command: 0x10_0000,
+//!     pc: Record::NO_PC,
+//! };
+//! let words = record.to_words(2);
+//! assert_eq!(Record::from_words(words), Some((record, 2)));
+//! ```
+
+use super::bits::{hi, lo, pair, wide};
+use super::number::{Asid, EngineIndex};
 
 /// Why an engine stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -136,11 +162,11 @@ impl Space {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Engine that stopped.
-    pub engine: u32,
+    pub engine: EngineIndex,
     /// Why.
     pub reason: Reason,
-    /// Address space: the context's, or [`super::mmu::SYSTEM_ASID`] for the ring itself.
-    pub asid: u16,
+    /// Address space: the context's, or [`Asid::SYSTEM`] for the ring itself.
+    pub asid: Asid,
     /// The context's number; 0 for the ring itself.
     pub context_id: u32,
     /// What was tried.
@@ -169,29 +195,26 @@ impl Record {
     /// The record as it stands in memory. `number` is the count of records before it, modulo 2^32.
     pub const fn to_words(self, number: u32) -> [u64; 8] {
         [
-            self.engine as u64 | ((self.reason as u64) << 32),
-            self.asid as u64 | ((self.context_id as u64) << 32),
-            self.access as u64 | ((self.detail as u64) << 32),
+            pair(self.engine.get(), self.reason as u32),
+            pair(self.asid.0 as u32, self.context_id),
+            pair(self.access as u32, self.detail),
             self.address,
             self.fence,
             self.command,
-            self.pc as u64 | ((self.space as u64) << 32),
-            number as u64,
+            pair(self.pc, self.space as u32),
+            wide(number),
         ]
     }
 
     /// The record in `words` and its number, or `None` where a field has no meaning.
     pub fn from_words(words: [u64; 8]) -> Option<(Self, u32)> {
-        // CAST: halves of words.
-        let (lo, hi) = (|w: u64| w as u32, |w: u64| (w >> 32) as u32);
-        if words[1] & 0xffff_0000 != 0 || hi(words[7]) != 0 {
+        if hi(words[7]) != 0 {
             return None;
         }
         let record = Self {
-            engine: lo(words[0]),
+            engine: EngineIndex::new(lo(words[0]))?,
             reason: Reason::from_u32(hi(words[0]))?,
-            // CAST: the upper half of the identifier was checked.
-            asid: words[1] as u16,
+            asid: Asid::try_from(lo(words[1])).ok()?,
             context_id: hi(words[1]),
             access: Access::from_u32(lo(words[2]))?,
             detail: hi(words[2]),

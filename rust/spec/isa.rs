@@ -13,6 +13,20 @@
 //!
 //! The table below is the whole set; [`Op::form`] gives each one's operands, and the manual what it
 //! computes.
+//!
+//! # Examples
+//!
+//! ```
+//! use skua_spec::isa::{Form, Instruction, Op, IMMEDIATE};
+//!
+//! // r1 = r2 + 5
+//! let add = Instruction { op: Op::Add, rd: 1, ra: 2, rb: IMMEDIATE, imm: 5 };
+//! assert_eq!(add.encode(), 0x0000_0005_ff02_0110);
+//! assert_eq!(Instruction::decode(add.encode()), Some(add));
+//! assert_eq!(Op::Add.form(), Form::Binary);
+//! // There are 64 registers.
+//! assert_eq!(Instruction::decode(Instruction { rd: 64, ..add }.encode()), None);
+//! ```
 
 /// Registers of a thread.
 pub const REGISTERS: u8 = 64;

@@ -10,11 +10,30 @@
 //! | 3 | 47:39 | a table |
 //! | 2 | 38:30 | a table |
 //! | 1 | 29:21 | a table, or a 2 MiB page if [`Entry::LARGE`] |
-//! | 0 | 20:12 | a 4 KiB page, or one of the 16 equal entries of a 64 KiB page if [`Entry::LARGE`] |
+//! | 0 | 20:12 | a 4 KiB page, or one of the 16 equal entries of a 64 KiB page if `LARGE` |
 //!
 //! A table or a page lies in VRAM (the entry holds its GPU-physical address) or in system memory
 //! (it holds the bus address and has [`Entry::SYSTEM`]). The GART is a flat table in system memory
 //! of entries of the same form, without `LARGE`; all of them have `SYSTEM`.
+//!
+//! # Examples
+//!
+//! ```
+//! use skua_spec::address::{BusAddr, GpuPhys, GpuVa};
+//! use skua_spec::mmu::{index, Entry, PageSize, Target, ROOT_LEVEL};
+//!
+//! // A writable page of system memory, whose accesses snoop, and the entry of the root table that
+//! // leads to it.
+//! let page = Entry::page(Target::System(BusAddr(0x1234_5000)), PageSize::Size4K, true, true);
+//! assert_eq!(page.0, 0x1234_500f);
+//! assert!(page.is_valid() && page.is_writable() && !page.is_malformed(0));
+//! assert_eq!(index(GpuVa(0x0080_0000_0000), ROOT_LEVEL), 1);
+//!
+//! // A table entry has no write bit.
+//! let table = Entry::table(Target::Vram(GpuPhys(0x8_0000_0000_1000)));
+//! assert!(!table.is_malformed(ROOT_LEVEL));
+//! assert!(Entry(table.0 | Entry::WRITE).is_malformed(ROOT_LEVEL));
+//! ```
 
 use super::address::{BusAddr, GpuPhys, GpuVa};
 
@@ -28,8 +47,6 @@ pub const ROOT_LEVEL: u32 = 3;
 pub const LEVEL_BITS: u32 = 9;
 /// Entries of level 0 that make a 64 KiB page.
 pub const ENTRIES_PER_64K: usize = 16;
-/// Address space identifier of the system: ring commands, with GPU-physical addresses.
-pub const SYSTEM_ASID: u16 = 0;
 
 /// Size of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

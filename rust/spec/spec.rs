@@ -11,8 +11,10 @@
 //! | module | manual section | what it holds |
 //! |---|---|---|
 //! | [`pci`] | 1 Identity | vendor, device, BARs, MSI-X vectors |
-//! | [`regs`] | 2 Registers | offsets, bits and reset values in BAR0 |
-//! | [`status`] | 3 Status page | what the device writes to memory: fences, ticks, acks, fault records |
+//! | [`regs`] | 2 Registers | the table of registers: offsets, fields, access, reset values |
+//! | [`register`] | | how that table is written and used |
+//! | [`number`] | | newtypes for what is known by a number: engines, contexts, fences |
+//! | [`status`] | 3 Status page | what the device writes: fences, ticks, acks, fault records |
 //! | [`address`] | 4 Address spaces | newtypes for every kind of address |
 //! | [`mmu`] | 5 Translation | page table and GART entries |
 //! | [`context`] | 6 Contexts | the context descriptor |
@@ -23,12 +25,19 @@
 //! The file is a crate of its own for the host and a module of `skua.ko`; it therefore uses `core`
 //! alone and paths relative to itself.
 
+#[macro_use]
+pub mod register;
+
 pub mod address;
+mod bits;
 pub mod command;
 pub mod context;
 pub mod fault;
+// A driver does not look into programs.
+#[cfg(not(MODULE))]
 pub mod isa;
 pub mod mmu;
+pub mod number;
 pub mod pci;
 pub mod regs;
 pub mod status;

@@ -13,6 +13,18 @@
 //! | 0x200 | the device block |
 //! | 0x400 | 64 counters of 8 bytes, written on request |
 //! | 0x800 | 32 fault records of 64 bytes |
+//!
+//! # Examples
+//!
+//! ```
+//! use skua_spec::number::EngineIndex;
+//! use skua_spec::status::{self, EngineState};
+//!
+//! // Where the copy engine's fence is.
+//! let block = u64::from(EngineIndex::ALL[1].get()) * status::ENGINE_SIZE;
+//! assert_eq!(block + status::engine::COMPLETED_FENCE, 0x40);
+//! assert_eq!(EngineState::from_u32(3), Some(EngineState::Waiting));
+//! ```
 
 /// Bytes of the status page, and its alignment.
 pub const SIZE: u64 = 4096;

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use skua_spec::command::Command;
-use skua_spec::regs;
+use skua_spec::regs::{self, engine};
 use skua_spec::status::EngineState;
 
 use crate::harness::{Gpu, DATA, DATA_BYTES, STATUS};
@@ -23,28 +23,25 @@ pub(crate) fn with(start: impl FnOnce(&mut Gpu)) {
         gpu.clear_vram(DATA, DATA_BYTES);
         start(gpu);
         let since = Instant::now();
-        for engine in 0..2 {
+        for index in 0..2 {
             // By registers: the status page is memory that the input may have changed.
-            let read = |register| gpu.read(regs::engine_reg(engine, register));
-            let busy = || match read(regs::engine::STATUS) {
-                state if state == EngineState::Idle as u32 => {
-                    read(regs::engine::HEAD) != read(regs::engine::TAIL)
+            let busy = || match gpu.get_engine(index, engine::STATUS).state() {
+                Some(EngineState::Idle) => {
+                    let head = gpu.get_engine(index, engine::HEAD).offset();
+                    head != gpu.get_engine(index, engine::TAIL).offset()
                 }
-                state => state == EngineState::Running as u32,
+                state => state == Some(EngineState::Running),
             };
             while busy() && since.elapsed() < Duration::from_millis(2) {
                 std::thread::yield_now();
             }
         }
         // The status page may lie under the input's page tables: it is written anew.
-        gpu.write(regs::STATUS_CTRL, 0);
-        for engine in 0..2 {
-            gpu.write(
-                regs::engine_reg(engine, regs::engine::CTRL),
-                regs::engine::CTRL_RESET,
-            );
+        gpu.set(regs::STATUS_CTRL::new());
+        for index in 0..2 {
+            gpu.set_engine(index, engine::CTRL::new().with_reset(true));
             gpu.wait_for("a reset", |gpu| {
-                gpu.read(regs::engine_reg(engine, regs::engine::CTRL)) == 0
+                !gpu.get_engine(index, engine::CTRL).enable()
             });
         }
         gpu.set_system(STATUS, &[0; 4096]);

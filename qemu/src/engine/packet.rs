@@ -87,7 +87,7 @@ impl Worker {
             let (command, words) = self.fetch(space, address, (buffer.end - at) / 4)?;
             self.tally.add(Counter::BufferCommand, 1);
             self.tick(1);
-            tracing::trace!(target: "skua_gpu::command", engine = self.engine.index,
+            tracing::trace!(target: "skua_gpu::command", engine = self.engine.index.get(),
                 context = descriptor.context_id, address, ?command, "buffer");
             self.execute(space, &command)?;
             // CAST: at most what is left to `end`.

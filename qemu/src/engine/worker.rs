@@ -21,6 +21,7 @@ use std::sync::Arc;
 use skua_spec::address::{GpuPhys, PAGE_SIZE};
 use skua_spec::command::{Command, EngineKind, Opcode, MAX_WORDS};
 use skua_spec::fault::{self, Access, Reason, Record};
+use skua_spec::number::Asid;
 use skua_spec::regs::engine::{RING_MAX, RING_MIN};
 use skua_spec::status::{self, Counter, EngineState};
 
@@ -46,7 +47,7 @@ const LONGEST: usize = 0xffff;
 /// Who a command works for: what a fault record says.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Current {
-    pub(crate) asid: u16,
+    pub(crate) asid: Asid,
     pub(crate) context_id: u32,
     pub(crate) fence: u64,
     pub(crate) command: u64,
@@ -241,7 +242,7 @@ impl Worker {
         let (command, words) = self.fetch(Space::System, address, available)?;
         self.tally.add(Counter::RingCommand, 1);
         self.tick(1);
-        tracing::trace!(target: "skua_gpu::command", engine = self.engine.index,
+        tracing::trace!(target: "skua_gpu::command", engine = self.engine.index.get(),
             head = self.head, ?command, "ring");
         // CAST: at most `available`.
         let next = self.head + words as u32 * 4;
@@ -364,7 +365,7 @@ impl Worker {
         });
         if interrupt {
             self.hub.counters.add(Counter::EngineInterrupt, 1);
-            self.hub.interrupts.raise(self.engine.index);
+            self.hub.interrupts.raise(self.engine.index.get());
         }
     }
 
@@ -450,7 +451,7 @@ impl Worker {
 
     /// Runs `f` on the status page and the offset of this engine's block. Not inside a chunk.
     pub(crate) fn write_status(&self, f: impl FnOnce(Page<'_>, u64)) {
-        let block = u64::from(self.engine.index) * status::ENGINE_SIZE;
+        let block = u64::from(self.engine.index.get()) * status::ENGINE_SIZE;
         self.hub
             .status
             .with(&self.hub.bus, &self.hub.counters, |page| f(page, block));

@@ -9,12 +9,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use skua_spec::isa::Instruction;
+use skua_spec::number::Asid;
 
 /// Programs that are kept at most; with one more, all are dropped.
 const MAX_PROGRAMS: usize = 32;
 
 /// Address space, address and bytes of a program.
-type Key = (u16, u64, u32);
+type Key = (Asid, u64, u32);
 
 /// The cache of one engine.
 #[derive(Debug, Default)]
@@ -24,12 +25,12 @@ pub struct ProgramCache {
 
 impl ProgramCache {
     /// The program of `bytes` bytes at `address`.
-    pub fn find(&self, asid: u16, address: u64, bytes: u32) -> Option<Arc<[Instruction]>> {
+    pub fn find(&self, asid: Asid, address: u64, bytes: u32) -> Option<Arc<[Instruction]>> {
         self.programs.get(&(asid, address, bytes)).cloned()
     }
 
     /// Keeps a program.
-    pub fn insert(&mut self, asid: u16, address: u64, bytes: u32, program: Arc<[Instruction]>) {
+    pub fn insert(&mut self, asid: Asid, address: u64, bytes: u32, program: Arc<[Instruction]>) {
         if self.programs.len() >= MAX_PROGRAMS {
             self.clear();
         }

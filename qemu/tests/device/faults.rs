@@ -7,6 +7,7 @@ use skua_gpu::vram;
 use skua_spec::command::{Command, Dispatch, FLAG_FENCE, FLAG_INTERRUPT, MAX_ARGUMENTS};
 use skua_spec::fault::{Access, Reason, Record, Space};
 use skua_spec::mmu::{Entry, Target, ENTRIES};
+use skua_spec::number::{Asid, EngineIndex};
 use skua_spec::regs;
 use skua_spec::status::{self, Counter, EngineState};
 
@@ -294,9 +295,9 @@ fn malformed_commands() {
             reason
         };
         let expected = Record {
-            engine: 1,
+            engine: EngineIndex::ALL[1],
             reason,
-            asid: 0,
+            asid: Asid::SYSTEM,
             context_id: 0,
             access: Access::None,
             detail: 0,
@@ -342,9 +343,9 @@ fn bad_contexts() {
         let address = vram::BASE + CONTEXT + 64;
         let fault = gpu.run_to_fault(0, &[Command::Nop { words: 2 }, exec(address, 55)]);
         let expected = Record {
-            engine: 0,
+            engine: EngineIndex::ALL[0],
             reason: Reason::BadContext,
-            asid: 0,
+            asid: Asid::SYSTEM,
             context_id: 0,
             access: Access::Fetch,
             detail: 0,
@@ -387,7 +388,7 @@ fn bad_contexts() {
             page + 0x20
         )
     );
-    assert_eq!((fault.asid, fault.context_id, fault.command), (7, 9, 0));
+    assert_eq!((fault.asid, fault.context_id, fault.command), (ASID, 9, 0));
     assert_eq!(gpu.engine64(0, status::engine::COMPLETED_FENCE), 0);
 }
 
@@ -404,7 +405,7 @@ fn fetching_where_nothing_is() {
     };
     let fault = gpu.run_to_fault(0, &[exec]);
     let mut expected = Record {
-        engine: 0,
+        engine: EngineIndex::ALL[0],
         reason: Reason::NotPresent,
         asid: ASID,
         context_id: CONTEXT_ID,
@@ -725,7 +726,7 @@ fn a_fault_stops_its_engine_alone() {
             value: 5,
         }],
     );
-    gpu.invalidate(regs::INVALIDATE_ALL);
+    gpu.invalidate(None);
     assert_eq!(gpu.state(0), EngineState::Faulted as u32);
     assert_eq!(gpu.vram64(DATA), 1);
     gpu.reset_engine(0);

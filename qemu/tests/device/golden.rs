@@ -86,7 +86,7 @@ fn commands() {
             records
                 .iter()
                 // Not what a buffer that EXEC in the ring names is at fault for.
-                .find(|r| r.engine == engine && (r.asid == 0) == (engine == 0))
+                .find(|r| r.engine.get() == engine && r.asid.is_system() == (engine == 0))
                 .map(|r| r.reason)
         };
         if line[1].split_whitespace().count() > 1 || line[1] == "FLUSH_CACHE" {
@@ -222,7 +222,8 @@ fn contexts() {
             assert_eq!(fault.reason, Reason::BadLength);
             let found = format!(
                 "root=0x8000000040001 asid={:#x} context_id={:#x}",
-                fault.asid, fault.context_id
+                fault.asid.get(),
+                fault.context_id
             );
             assert_eq!(found, line[1]);
         }

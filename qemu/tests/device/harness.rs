@@ -20,7 +20,9 @@ use skua_spec::command::Command;
 use skua_spec::context::Descriptor;
 use skua_spec::fault::{Access, Reason, Record, Space};
 use skua_spec::mmu::{self, Entry, PageSize, Target};
-use skua_spec::regs;
+use skua_spec::number::{Asid, EngineIndex};
+use skua_spec::register::{Location, Readable, Writable};
+use skua_spec::regs::{self, engine, Decoded};
 use skua_spec::status::{self, Counter, EngineState};
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 
@@ -53,7 +55,9 @@ pub(crate) const DATA_VA: u64 = 0x7f00_0020_0000;
 pub(crate) const DATA_BYTES: u64 = 0x8_0000;
 
 /// The process.
-pub(crate) const ASID: u16 = 7;
+pub(crate) const ASID: Asid = Asid(7);
+/// An address space that nobody uses.
+pub(crate) const OTHER: Asid = Asid(8);
 /// Its context's number.
 pub(crate) const CONTEXT_ID: u32 = 0xc0de;
 
@@ -133,10 +137,10 @@ impl Gpu {
 
     /// Sets everything up, as after a reset.
     pub(crate) fn set_up(&mut self) {
-        self.set_pair(regs::STATUS_LO, BUS + STATUS);
-        self.write(regs::STATUS_CTRL, regs::STATUS_CTRL_ENABLE);
-        self.set_pair(regs::GART_TABLE_LO, BUS + GART_TABLE);
-        self.write(regs::GART_PAGES, GART_PAGES);
+        self.set(regs::STATUS::new().with_address(BusAddr(BUS + STATUS)));
+        self.set(regs::STATUS_CTRL::new().with_enable(true));
+        self.set(regs::GART_TABLE::new().with_address(BusAddr(BUS + GART_TABLE)));
+        self.set(regs::GART_PAGES::new().with_pages(GART_PAGES));
         self.clear_vram(0, DATA);
         self.next_table = TABLES;
         self.faults_seen = 0;
@@ -166,7 +170,7 @@ impl Gpu {
         Entry::table(Target::Vram(GpuPhys(vram::BASE + TABLES)))
     }
 
-    pub(crate) fn write_context(&self, at: u64, asid: u16, context_id: u32, root: Entry) {
+    pub(crate) fn write_context(&self, at: u64, asid: Asid, context_id: u32, root: Entry) {
         let descriptor = Descriptor {
             root,
             asid,
@@ -183,33 +187,61 @@ impl Gpu {
     /// Enables an engine with its ring.
     pub(crate) fn start_engine(&mut self, engine: u32) {
         let base = vram::BASE + RINGS + u64::from(engine) * 0x1_0000;
-        self.set_pair(regs::engine_reg(engine, regs::engine::RING_BASE_LO), base);
-        self.write(
-            regs::engine_reg(engine, regs::engine::RING_SIZE),
-            RING_BYTES,
-        );
-        self.write(
-            regs::engine_reg(engine, regs::engine::CTRL),
-            regs::engine::CTRL_ENABLE,
-        );
+        self.set_engine(engine, engine::RING_BASE::new().with_address(GpuPhys(base)));
+        self.set_engine(engine, engine::RING_SIZE::new().with_bytes(RING_BYTES));
+        self.set_engine(engine, engine::CTRL::new().with_enable(true));
         self.tails[engine as usize] = 0;
     }
 
     // Registers.
 
-    pub(crate) fn read(&self, offset: u32) -> u32 {
+    /// Reads a word of BAR0.
+    pub(crate) fn read(&self, offset: impl Into<u32>) -> u32 {
         let mut data = [0; 4];
-        self.device.read(offset.into(), &mut data);
+        self.device.read(offset.into().into(), &mut data);
         u32::from_le_bytes(data)
     }
 
-    pub(crate) fn write(&self, offset: u32, value: u32) {
-        self.device.write(offset.into(), &value.to_le_bytes());
+    /// Writes a word of BAR0.
+    pub(crate) fn write(&self, offset: impl Into<u32>, value: u32) {
+        self.device
+            .write(offset.into().into(), &value.to_le_bytes());
     }
 
-    pub(crate) fn set_pair(&self, offset: u32, value: u64) {
-        self.write(offset, value as u32);
-        self.write(offset + 4, (value >> 32) as u32);
+    /// Reads a register, all of it.
+    pub(crate) fn register(&self, register: Decoded) -> u64 {
+        let word = |offset: u32| u64::from(self.read(register.offset() + offset));
+        match register.info().bits {
+            64 => word(0) | (word(4) << 32),
+            _ => word(0),
+        }
+    }
+
+    /// Reads a register of the device.
+    pub(crate) fn get<R: Readable<Block = regs::Device>>(&self, _: Location<R>) -> R {
+        R::read(regs::Device, |offset| self.read(offset))
+    }
+
+    /// Writes a register of the device.
+    pub(crate) fn set<R: Writable<Block = regs::Device>>(&self, value: R) {
+        value.write(regs::Device, |offset, word| self.write(offset, word));
+    }
+
+    /// Reads a register of an engine.
+    pub(crate) fn get_engine<R: Readable<Block = EngineIndex>>(
+        &self,
+        engine: u32,
+        _: Location<R>,
+    ) -> R {
+        R::read(EngineIndex::new(engine).unwrap(), |offset| {
+            self.read(offset)
+        })
+    }
+
+    /// Writes a register of an engine.
+    pub(crate) fn set_engine<R: Writable<Block = EngineIndex>>(&self, engine: u32, value: R) {
+        let engine = EngineIndex::new(engine).unwrap();
+        value.write(engine, |offset, word| self.write(offset, word));
     }
 
     // Memory.
@@ -399,10 +431,8 @@ impl Gpu {
 
     /// Rings the doorbell.
     pub(crate) fn doorbell(&self, engine: u32) {
-        self.write(
-            regs::engine_reg(engine, regs::engine::DOORBELL),
-            self.tails[engine as usize],
-        );
+        let tail = self.tails[engine as usize];
+        self.set_engine(engine, engine::DOORBELL::new().with_tail(tail));
     }
 
     /// Puts commands into the ring and starts them.
@@ -566,21 +596,18 @@ impl Gpu {
     #[track_caller]
     pub(crate) fn reset_engine(&mut self, engine: u32) {
         let before = self.engine32(engine, status::engine::RESET_ACK);
-        self.write(
-            regs::engine_reg(engine, regs::engine::CTRL),
-            regs::engine::CTRL_RESET,
-        );
+        self.set_engine(engine, engine::CTRL::new().with_reset(true));
         self.wait_for("a reset", |gpu| {
             gpu.engine32(engine, status::engine::RESET_ACK) == before.wrapping_add(1)
         });
         self.tails[engine as usize] = 0;
     }
 
-    /// Drops all translations and waits for both engines.
+    /// Drops translations, of one address space or of all, and waits for both engines.
     #[track_caller]
-    pub(crate) fn invalidate(&self, what: u32) {
+    pub(crate) fn invalidate(&self, asid: Option<Asid>) {
         let before = self.engine32(0, status::engine::INVALIDATE_ACK);
-        self.write(regs::INVALIDATE, what);
+        self.set(regs::INVALIDATE::of(asid));
         for engine in 0..2 {
             self.wait_for("an invalidation", |gpu| {
                 gpu.engine32(engine, status::engine::INVALIDATE_ACK) == before.wrapping_add(1)
@@ -598,7 +625,7 @@ impl Gpu {
         address: u64,
     ) -> Record {
         Record {
-            engine,
+            engine: EngineIndex::new(engine).unwrap(),
             reason,
             asid: ASID,
             context_id: CONTEXT_ID,

@@ -6,6 +6,7 @@ use skua_gpu::vram;
 use skua_spec::command::Command;
 use skua_spec::context::Descriptor;
 use skua_spec::fault::Reason;
+use skua_spec::number::Asid;
 use skua_spec::status::{self, Counter, EngineState};
 
 use crate::harness::{Gpu, BUFFER_VA, CONTEXT, DATA_VA};
@@ -94,7 +95,7 @@ fn a_command_does_not_run_over_the_end_of_its_buffer() {
 fn the_time_of_contexts_adds_up() {
     let mut gpu = Gpu::new();
     let other = CONTEXT + 64;
-    gpu.write_context(other, 9, 2, Gpu::root());
+    gpu.write_context(other, Asid(9), 2, Gpu::root());
     for _ in 0..5 {
         let (exec, _) = gpu.exec(
             1,

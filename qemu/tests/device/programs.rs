@@ -535,7 +535,7 @@ fn the_tlb_serves_programs_too() {
     gpu.map_page(va, target(DATA + 0x2_0000), PageSize::Size4K, true);
     gpu.run_buffer(0, &[Command::Dispatch(dispatch)]);
     assert_eq!(gpu.vram32(DATA + 0x1_0000), 2);
-    gpu.invalidate(crate::harness::ASID.into());
+    gpu.invalidate(Some(crate::harness::ASID));
     gpu.run_buffer(0, &[Command::Dispatch(dispatch)]);
     assert_eq!(gpu.vram32(DATA + 0x2_0000), 1);
 }
@@ -557,7 +557,7 @@ fn an_invalidation_reaches_a_program_that_runs() {
     gpu.start(0, &[exec]);
     gpu.wait_for("a store", |gpu| gpu.vram32(DATA + 0x1_0000) != 0);
     gpu.map_page(va, target(DATA + 0x2_0000), PageSize::Size4K, true);
-    gpu.invalidate(crate::harness::ASID.into());
+    gpu.invalidate(Some(crate::harness::ASID));
     // From the acknowledgement on nothing is stored to the old page.
     let last = gpu.vram32(DATA + 0x1_0000);
     gpu.wait_for("a store", |gpu| gpu.vram32(DATA + 0x2_0000) != 0);
@@ -565,7 +565,7 @@ fn an_invalidation_reaches_a_program_that_runs() {
     // The page goes away altogether.
     let at = gpu.entry_at(va, 0);
     gpu.set_vram64(at, 0);
-    gpu.invalidate(crate::harness::ASID.into());
+    gpu.invalidate(Some(crate::harness::ASID));
     let fault = gpu.wait_fault();
     assert_eq!(fault.address, va);
     gpu.reset_engine(0);

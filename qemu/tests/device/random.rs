@@ -101,7 +101,7 @@ proptest! {
         let bytes: Vec<u8> = even.iter().flat_map(|w| w.to_le_bytes()).collect();
         gpu.set_vram(gpu.ring_at(engine) + 8, &bytes);
         let tail = u32::from(tail) % (2 * RING_BYTES);
-        gpu.write(regs::engine_reg(engine, regs::engine::DOORBELL), tail);
+        gpu.set_engine(engine, regs::engine::DOORBELL::new().with_tail(tail));
         survive(&mut gpu, engine);
     }
 

@@ -3,57 +3,42 @@
 //! Every register: reset value, what can be written, what cannot; bad accesses.
 
 use skua_gpu::{gart, vram};
-use skua_spec::regs::{self, engine, engine_reg};
+use skua_spec::address::BusAddr;
+use skua_spec::register::{Access, Half, Reset};
+use skua_spec::regs::{self, Decoded, DeviceRegister, EngineRegister};
 use skua_spec::status::{self, Counter, EngineState};
 
 use crate::harness::{Gpu, BUS, GART_TABLE, STATUS, VRAM_BYTES};
 
-/// Offset, reset value, and the bits that read back what was written.
-fn table() -> Vec<(u32, u32, u32)> {
-    let mut table = vec![
-        (regs::ID, 0x4155_4b53, 0),
-        (regs::VERSION, 0x0001_0000, 0),
-        (regs::CAPS, 2, 0),
-        (regs::MMU_CAPS, 48 | (48 << 8) | (16 << 16), 0),
-        (regs::VRAM_SIZE_LO, VRAM_BYTES as u32, 0),
-        (regs::VRAM_SIZE_HI, 0, 0),
-        (regs::VRAM_BASE_LO, 0, 0),
-        (regs::VRAM_BASE_HI, 0x8_0000, 0),
-        (regs::VRAM_VISIBLE_LO, VRAM_BYTES as u32, 0),
-        (regs::VRAM_VISIBLE_HI, 0, 0),
-        (regs::GART_BASE_LO, 0, 0),
-        (regs::GART_BASE_HI, 0xc_0000, 0),
-        (regs::GART_MAX_PAGES, 65536, 0),
-        (regs::DISPATCH_CAPS, 1024 | (32 << 16), 0),
-        (regs::SHARED_CAPS, 32768, 0),
-        (regs::TICK_HZ, 1_000_000_000, 0),
-        (regs::DEVICE_CTRL, 0, 0),
-        (regs::DEVICE_STATUS, 1, 0),
-        (regs::SCRATCH, 0, u32::MAX),
-        (regs::STATUS_LO, 0, u32::MAX),
-        (regs::STATUS_HI, 0, u32::MAX),
-        (regs::STATUS_CTRL, 0, 1),
-        (regs::GART_TABLE_LO, 0, u32::MAX),
-        (regs::GART_TABLE_HI, 0, u32::MAX),
-        (regs::GART_PAGES, 0, 0xffff),
-        (regs::INVALIDATE, 0, 0),
-        (regs::FAULT_GET, 0, u32::MAX),
-        (regs::SNAPSHOT, 0, 0),
-    ];
-    for index in 0..2 {
-        table.extend([
-            (engine_reg(index, engine::INFO), index, 0),
-            (engine_reg(index, engine::STATUS), 0, 0),
-            (engine_reg(index, engine::RING_BASE_LO), 0, u32::MAX),
-            (engine_reg(index, engine::RING_BASE_HI), 0, u32::MAX),
-            (engine_reg(index, engine::RING_SIZE), 0, u32::MAX),
-            (engine_reg(index, engine::HEAD), 0, 0),
-            (engine_reg(index, engine::TAIL), 0, 0),
-            (engine_reg(index, engine::DOORBELL), 0, 0),
-            (engine_reg(index, engine::CTRL), 0, 0),
-        ]);
-    }
-    table
+/// What the device is: offset and value of the registers that no reset changes.
+const FIXED: [(u32, u64); 14] = [
+    (0x0000, 0x4155_4b53),
+    (0x0004, 0x0001_0000),
+    (0x0008, 2),
+    (0x000c, 48 | (48 << 8) | (16 << 16)),
+    (0x0010, VRAM_BYTES),
+    (0x0018, 0x8_0000_0000_0000),
+    (0x0020, VRAM_BYTES),
+    (0x0028, 0xc_0000_0000_0000),
+    (0x0030, 65536),
+    (0x0034, 1024 | (32 << 16)),
+    (0x0038, 32768),
+    (0x003c, 1_000_000_000),
+    (0x1000, 0),
+    (0x1100, 1),
+];
+
+/// All words that answer: offset, register, and which word of it.
+fn words() -> Vec<(u32, Decoded, Half)> {
+    Decoded::all(2)
+        .flat_map(|register| {
+            let low = (register.offset(), register, Half::Low);
+            let high = (register.offset() + 4, register, Half::High);
+            [low, high]
+                .into_iter()
+                .take(register.info().bits as usize / 32)
+        })
+        .collect()
 }
 
 #[test]
@@ -64,31 +49,50 @@ fn the_windows_are_no_bus_addresses() {
 #[test]
 fn reset_values() {
     let gpu = Gpu::bare();
-    for (offset, value, _) in table() {
-        assert_eq!(gpu.read(offset), value, "{offset:#x}");
+    let mut fixed = FIXED.iter();
+    for register in Decoded::all(2) {
+        let expected = match register.info().reset {
+            Reset::Value(value) => value,
+            Reset::Nothing => 0,
+            Reset::Fixed => {
+                let (offset, value) = *fixed.next().unwrap();
+                assert_eq!(register.offset(), offset);
+                value
+            }
+        };
+        assert_eq!(gpu.register(register), expected, "{register:?}");
     }
+    assert_eq!(fixed.next(), None);
     assert_eq!(gpu.counter(Counter::BadRegisterAccess), 0);
-    assert_eq!(gpu.counter(Counter::RegisterRead), table().len() as u64);
+    assert_eq!(gpu.counter(Counter::RegisterRead), words().len() as u64);
 }
 
 #[test]
 fn what_can_be_written() {
-    // The control registers are left out: they start things. Without an enabled engine the
-    // doorbells do not.
-    let skip = |offset| {
-        matches!(offset, regs::DEVICE_CTRL | regs::STATUS_CTRL)
-            || (offset >= regs::ENGINE_BASE && offset % regs::ENGINE_STRIDE == engine::CTRL)
-    };
     let gpu = Gpu::bare();
-    for (offset, reset, mask) in table().into_iter().filter(|r| !skip(r.0)) {
-        for value in [0x1234_5678, 0x89ab, 0] {
+    for (offset, register, half) in words() {
+        // The control registers are left out: they start things. Without an enabled engine the
+        // doorbells do not.
+        if matches!(
+            register,
+            Decoded::Device(DeviceRegister::DEVICE_CTRL | DeviceRegister::STATUS_CTRL)
+                | Decoded::Engine(_, EngineRegister::CTRL)
+        ) {
+            continue;
+        }
+        let reset = gpu.read(offset);
+        let written = match register.info().access {
+            Access::ReadWrite => half.of(register.info().held()),
+            _ => 0,
+        };
+        for value in [0x1234_5678, 0x89ab, u32::MAX, 0] {
             gpu.write(offset, value);
-            let expected = match offset {
+            let expected = match register {
                 // More than the window has are taken as the most.
-                regs::GART_PAGES => value.min(65536),
-                _ => (reset & !mask) | (value & mask),
+                Decoded::Device(DeviceRegister::GART_PAGES) => value.min(65536),
+                _ => (reset & !written) | (value & written),
             };
-            assert_eq!(gpu.read(offset), expected, "{offset:#x}");
+            assert_eq!(gpu.read(offset), expected, "{register:?}");
         }
     }
     assert_eq!(gpu.counter(Counter::BadRegisterAccess), 0);
@@ -97,9 +101,9 @@ fn what_can_be_written() {
 #[test]
 fn every_other_access_is_bad() {
     let gpu = Gpu::bare();
-    let known: Vec<u32> = table().into_iter().map(|r| r.0).collect();
+    let known: Vec<u32> = words().into_iter().map(|word| word.0).collect();
     let mut bad = 0;
-    for offset in (0..0x1_0000).step_by(4).filter(|o| !known.contains(o)) {
+    for offset in (0..0x1_0000u32).step_by(4).filter(|o| !known.contains(o)) {
         gpu.write(offset, u32::MAX);
         assert_eq!(gpu.read(offset), 0, "{offset:#x}");
         bad += 2;
@@ -109,7 +113,7 @@ fn every_other_access_is_bad() {
     gpu.write(regs::SCRATCH, 0xdead_beef);
     for (offset, bytes) in [(0, 1), (0, 2), (0, 8), (0, 3), (0, 0), (1, 4), (2, 4)] {
         let mut data = vec![0xaa; bytes];
-        let offset = u64::from(regs::SCRATCH) + offset;
+        let offset = u64::from(u32::from(regs::SCRATCH)) + offset;
         gpu.device.write(offset, &data);
         gpu.device.read(offset, &mut data);
         assert_eq!(data, vec![0; bytes]);
@@ -130,7 +134,7 @@ fn enabling_the_status_page_writes_it() {
     let gpu = Gpu::bare();
     // Everything but the fault records and the counters.
     gpu.set_system(STATUS, &[0xff; 0x210]);
-    gpu.set_pair(regs::STATUS_LO, BUS + STATUS);
+    gpu.set(regs::STATUS::new().with_address(BusAddr(BUS + STATUS)));
     gpu.write(regs::STATUS_CTRL, 1);
     assert_eq!(gpu.read(regs::STATUS_CTRL), 1);
     assert_eq!(gpu.fault_put(), 0);
@@ -173,14 +177,15 @@ fn a_disabled_status_page_is_not_written() {
 #[test]
 fn the_status_page_address_is_latched() {
     let gpu = Gpu::new();
-    gpu.set_pair(regs::STATUS_LO, BUS + 0x2000);
+    gpu.set(regs::STATUS::new().with_address(BusAddr(BUS + 0x2000)));
     gpu.write(regs::STATUS_CTRL, 1);
     gpu.write(regs::SNAPSHOT, 0);
     assert_eq!(gpu.system32(STATUS + status::SNAPSHOT_ACK), 1);
     assert_eq!(gpu.system32(0x2000 + status::SNAPSHOT_ACK), 0);
     // The lowest twelve bits are ignored.
     gpu.write(regs::STATUS_CTRL, 0);
-    gpu.set_pair(regs::STATUS_LO, BUS + 0x2abc);
+    gpu.write(regs::STATUS, 0x2abc);
+    assert_eq!(gpu.read(regs::STATUS), 0x2000);
     gpu.write(regs::STATUS_CTRL, 1);
     gpu.write(regs::SNAPSHOT, 0);
     assert_eq!(gpu.system32(0x2000 + status::SNAPSHOT_ACK), 2);
@@ -190,7 +195,7 @@ fn the_status_page_address_is_latched() {
 fn a_status_page_that_nothing_answers_is_survived() {
     let mut gpu = Gpu::new();
     gpu.write(regs::STATUS_CTRL, 0);
-    gpu.set_pair(regs::STATUS_LO, 0x5000);
+    gpu.set(regs::STATUS::new().with_address(BusAddr(0x5000)));
     let before = gpu.counter(Counter::BusError);
     gpu.write(regs::STATUS_CTRL, 1);
     let command = skua_spec::command::Command::Fence {
@@ -220,7 +225,7 @@ fn a_snapshot_has_every_counter() {
 #[test]
 fn the_gart_is_latched_by_its_size() {
     let gpu = Gpu::bare();
-    gpu.set_pair(regs::GART_TABLE_LO, BUS + GART_TABLE);
+    gpu.set(regs::GART_TABLE::new().with_address(BusAddr(BUS + GART_TABLE)));
     gpu.write(regs::GART_PAGES, u32::MAX);
     assert_eq!(gpu.read(regs::GART_PAGES), 65536);
 }

@@ -5,7 +5,8 @@
 use skua_asm::assemble;
 use skua_gpu::vram;
 use skua_spec::command::{Command, Dispatch, MAX_ARGUMENTS};
-use skua_spec::regs::{self, engine, engine_reg};
+use skua_spec::register::Reset;
+use skua_spec::regs::{self, engine, Decoded};
 use skua_spec::status::{self, Counter, EngineState};
 
 use crate::harness::{Gpu, DATA, DATA_VA, STATUS};
@@ -63,10 +64,13 @@ fn an_engine_reset_stops_everything_and_nothing_else() {
         assert_eq!(gpu.state(0), EngineState::Disabled as u32);
         assert_eq!(gpu.head(0), 0);
         assert_eq!(gpu.engine64(0, status::engine::CURRENT_FENCE), 0);
-        assert_eq!(gpu.read(engine_reg(0, engine::CTRL)), 0);
-        assert_eq!(gpu.read(engine_reg(0, engine::STATUS)), 0);
-        assert_eq!(gpu.read(engine_reg(0, engine::HEAD)), 0);
-        assert_eq!(gpu.read(engine_reg(0, engine::TAIL)), 0);
+        assert_eq!(gpu.get_engine(0, engine::CTRL), engine::CTRL::new());
+        assert_eq!(
+            gpu.get_engine(0, engine::STATUS).state(),
+            Some(EngineState::Disabled)
+        );
+        assert_eq!(gpu.get_engine(0, engine::HEAD).offset(), 0);
+        assert_eq!(gpu.get_engine(0, engine::TAIL).offset(), 0);
         // The other engine works, and so does this one again.
         gpu.run(1, &[Command::Nop { words: 2 }]);
         gpu.start_engine(0);
@@ -115,7 +119,7 @@ fn a_long_transfer_stops() {
     // Time shows while it runs.
     gpu.wait_for("ticks", |gpu| gpu.ticks(1) > 200_000);
     assert_eq!(gpu.state(1), EngineState::Running as u32);
-    gpu.invalidate(regs::INVALIDATE_ALL);
+    gpu.invalidate(None);
     gpu.reset_engine(1);
 }
 
@@ -123,21 +127,18 @@ fn a_long_transfer_stops() {
 fn resets_are_counted_one_by_one() {
     let mut gpu = Gpu::new();
     for _ in 0..10 {
-        gpu.write(engine_reg(1, engine::CTRL), engine::CTRL_RESET);
+        gpu.set_engine(1, engine::CTRL::new().with_reset(true));
     }
     gpu.wait_for("all resets", |gpu| {
         gpu.engine32(1, status::engine::RESET_ACK) == 10
     });
     assert_eq!(gpu.counter(Counter::EngineReset), 10);
     // Reset and enable in one write is a reset.
-    gpu.write(
-        engine_reg(1, engine::CTRL),
-        engine::CTRL_RESET | engine::CTRL_ENABLE,
-    );
+    gpu.set_engine(1, engine::CTRL::new().with_reset(true).with_enable(true));
     gpu.wait_for("the reset", |gpu| {
         gpu.engine32(1, status::engine::RESET_ACK) == 11
     });
-    assert_eq!(gpu.read(engine_reg(1, engine::CTRL)), 0);
+    assert_eq!(gpu.get_engine(1, engine::CTRL), engine::CTRL::new());
     gpu.start_engine(1);
     gpu.run(1, &[Command::Nop { words: 2 }]);
 }
@@ -155,10 +156,8 @@ fn the_completed_fence_outlives_an_engine_reset() {
 
 /// Resets the adapter and waits for it.
 fn reset_adapter(gpu: &Gpu) {
-    gpu.write(regs::DEVICE_CTRL, regs::DEVICE_CTRL_RESET);
-    gpu.wait_for("the adapter", |gpu| {
-        gpu.read(regs::DEVICE_STATUS) == regs::DEVICE_STATUS_READY
-    });
+    gpu.set(regs::DEVICE_CTRL::new().with_reset(true));
+    gpu.wait_for("the adapter", |gpu| gpu.get(regs::DEVICE_STATUS).ready());
 }
 
 #[test]
@@ -168,7 +167,7 @@ fn an_adapter_reset_is_a_new_beginning() {
         let (exec, _) = gpu.exec(0, &[job]);
         gpu.start(0, &[exec]);
         gpu.wait_state(0, state);
-        gpu.invalidate(regs::INVALIDATE_ALL);
+        gpu.invalidate(None);
         gpu.run_to_fault(
             1,
             &[Command::Fill {
@@ -183,26 +182,9 @@ fn an_adapter_reset_is_a_new_beginning() {
         reset_adapter(&gpu);
         // The status page is not written any more.
         assert_eq!(gpu.system_bytes(STATUS, 4096), page);
-        for (offset, _) in [
-            (regs::SCRATCH, 0),
-            (regs::STATUS_LO, 0),
-            (regs::STATUS_CTRL, 0),
-        ] {
-            assert_eq!(gpu.read(offset), 0, "{offset:#x}");
-        }
-        for register in [regs::GART_PAGES, regs::GART_TABLE_HI, regs::FAULT_GET] {
-            assert_eq!(gpu.read(register), 0, "{register:#x}");
-        }
-        for index in 0..2 {
-            for register in [
-                engine::STATUS,
-                engine::RING_BASE_HI,
-                engine::RING_SIZE,
-                engine::HEAD,
-                engine::TAIL,
-                engine::CTRL,
-            ] {
-                assert_eq!(gpu.read(engine_reg(index, register)), 0);
+        for register in Decoded::all(2) {
+            if let Reset::Value(value) = register.info().reset {
+                assert_eq!(gpu.register(register), value, "{register:?}");
             }
         }
         // VRAM is lost, and not zero.
@@ -244,7 +226,7 @@ fn registers_are_deaf_during_an_adapter_reset() {
     // A reset upon a reset, and writes at once behind it: either deaf, or after the reset.
     for i in 0..50 {
         gpu.device.reset();
-        gpu.write(regs::DEVICE_CTRL, regs::DEVICE_CTRL_RESET);
+        gpu.set(regs::DEVICE_CTRL::new().with_reset(true));
         gpu.write(regs::SCRATCH, i + 1);
         let scratch = gpu.read(regs::SCRATCH);
         assert!(scratch == 0 || scratch == i + 1);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use skua_gpu::bus::{Backing, MapError};
 use skua_gpu::vram;
-use skua_spec::address::BusAddr;
+use skua_spec::address::{BusAddr, GpuPhys};
 use skua_spec::command::Command;
 use skua_spec::fault::{Access, Reason};
 use skua_spec::mmu::{Entry, PageSize, Target};
@@ -119,7 +119,7 @@ fn without_bus_mastering_nothing_answers() {
     gpu.doorbell(1);
     gpu.wait_for("bus errors", |gpu| gpu.counter(Counter::BusError) > errors);
     gpu.wait_for("the fault", |gpu| {
-        gpu.read(regs::engine_reg(1, regs::engine::STATUS)) == 4
+        gpu.get_engine(1, regs::engine::STATUS).state() == Some(EngineState::Faulted)
     });
     assert_eq!(gpu.system64(SYSTEM_FREE), 0);
     gpu.device.set_bus_master(true);
@@ -209,13 +209,13 @@ fn a_ring_whose_memory_goes_away() {
     let mut gpu = Gpu::new();
     let page = gpu.set_gart(1, Entry::gart(BusAddr(BUS + SYSTEM_FREE), true, true));
     gpu.reset_engine(1);
-    gpu.set_pair(regs::engine_reg(1, regs::engine::RING_BASE_LO), page);
-    gpu.write(
-        regs::engine_reg(1, regs::engine::CTRL),
-        regs::engine::CTRL_ENABLE,
+    gpu.set_engine(
+        1,
+        regs::engine::RING_BASE::new().with_address(GpuPhys(page)),
     );
+    gpu.set_engine(1, regs::engine::CTRL::new().with_enable(true));
     gpu.device.dma_unmap(BUS + SYSTEM_FREE, 0x1000);
-    gpu.write(regs::engine_reg(1, regs::engine::DOORBELL), 8);
+    gpu.set_engine(1, regs::engine::DOORBELL::new().with_tail(8));
     let fault = gpu.wait_fault();
     assert_eq!(
         (fault.reason, fault.access, fault.address, fault.command),

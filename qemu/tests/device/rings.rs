@@ -4,19 +4,21 @@
 
 use skua_gpu::{gart, vram};
 use skua_spec::address::BusAddr;
+use skua_spec::address::GpuPhys;
 use skua_spec::command::Command;
 use skua_spec::fault::{Access, Reason, Record, Space};
 use skua_spec::mmu::Entry;
-use skua_spec::regs::{self, engine, engine_reg};
+use skua_spec::number::{Asid, EngineIndex};
+use skua_spec::regs::engine;
 use skua_spec::status::{self, Counter, EngineState};
 
 use crate::harness::{Gpu, BUS, DATA, RING_BYTES, SYSTEM_FREE, VRAM_BYTES};
 
 fn bad_ring(engine: u32, command: u64) -> Record {
     Record {
-        engine,
+        engine: EngineIndex::new(engine).unwrap(),
         reason: Reason::BadRing,
-        asid: 0,
+        asid: Asid::SYSTEM,
         context_id: 0,
         access: Access::None,
         detail: 0,
@@ -29,9 +31,9 @@ fn bad_ring(engine: u32, command: u64) -> Record {
 }
 
 fn enable(gpu: &Gpu, engine: u32, base: u64, size: u32) {
-    gpu.set_pair(engine_reg(engine, engine::RING_BASE_LO), base);
-    gpu.write(engine_reg(engine, engine::RING_SIZE), size);
-    gpu.write(engine_reg(engine, engine::CTRL), engine::CTRL_ENABLE);
+    gpu.set_engine(engine, engine::RING_BASE::new().with_address(GpuPhys(base)));
+    gpu.set_engine(engine, engine::RING_SIZE::new().with_bytes(size));
+    gpu.set_engine(engine, engine::CTRL::new().with_enable(true));
 }
 
 #[test]
@@ -57,7 +59,7 @@ fn rings_that_break_the_rules() {
         assert_eq!(gpu.wait_fault(), bad_ring(1, 0), "{base:#x} {size:#x}");
         assert_eq!(gpu.state(1), EngineState::Faulted as u32);
         // Faulted is enabled: it takes a reset.
-        assert_eq!(gpu.read(engine_reg(1, engine::CTRL)), engine::CTRL_ENABLE);
+        assert!(gpu.get_engine(1, engine::CTRL).enable());
     }
     for (base, size) in [
         (vram::BASE + VRAM_BYTES - 0x10_0000, 0x10_0000),
@@ -98,8 +100,8 @@ fn many_times_round() {
         }
         last = gpu.head(0);
     }
-    assert_eq!(gpu.read(engine_reg(0, engine::HEAD)), last);
-    assert_eq!(gpu.read(engine_reg(0, engine::TAIL)), last);
+    assert_eq!(gpu.get_engine(0, engine::HEAD).offset(), last);
+    assert_eq!(gpu.get_engine(0, engine::TAIL).offset(), last);
     assert!(gpu.counter(Counter::RingCommand) >= 5000);
 }
 
@@ -129,7 +131,7 @@ fn a_ring_in_system_memory() {
     };
     put(0, &pad.encode().words()[..1]);
     put(1022 * 4, signal.encode().words());
-    gpu.write(engine_reg(0, engine::DOORBELL), 1028 * 4);
+    gpu.set_engine(0, engine::DOORBELL::new().with_tail(1028 * 4));
     gpu.wait_for("the signal", |gpu| gpu.vram64(DATA) == 77);
 }
 
@@ -140,13 +142,13 @@ fn doorbells_that_break_the_rules() {
         gpu.reset_engine(0);
         gpu.start_engine(0);
         gpu.run(0, &[Command::Nop { words: 2 }]);
-        gpu.write(engine_reg(0, engine::DOORBELL), tail);
+        gpu.set_engine(0, engine::DOORBELL::new().with_tail(tail));
         assert_eq!(gpu.wait_fault(), bad_ring(0, 8), "{tail:#x}");
         assert_eq!(gpu.head(0), 8);
-        assert_eq!(gpu.read(engine_reg(0, engine::TAIL)), tail);
+        assert_eq!(gpu.get_engine(0, engine::TAIL).offset(), tail);
         // A faulted engine hears no doorbell.
-        gpu.write(engine_reg(0, engine::DOORBELL), 0x10);
-        gpu.invalidate(regs::INVALIDATE_ALL);
+        gpu.set_engine(0, engine::DOORBELL::new().with_tail(0x10));
+        gpu.invalidate(None);
         assert_eq!(gpu.state(0), EngineState::Faulted as u32);
     }
     // The other engine has not noticed.
@@ -157,16 +159,16 @@ fn doorbells_that_break_the_rules() {
 fn a_doorbell_without_an_engine() {
     let mut gpu = Gpu::new();
     gpu.reset_engine(0);
-    gpu.write(engine_reg(0, engine::DOORBELL), 8);
-    assert_eq!(gpu.read(engine_reg(0, engine::TAIL)), 0);
-    gpu.invalidate(regs::INVALIDATE_ALL);
+    gpu.set_engine(0, engine::DOORBELL::new().with_tail(8));
+    assert_eq!(gpu.get_engine(0, engine::TAIL).offset(), 0);
+    gpu.invalidate(None);
     assert_eq!(gpu.state(0), EngineState::Disabled as u32);
     // An engine that is enabled afterwards starts with an empty ring.
     gpu.start_engine(0);
     gpu.wait_state(0, EngineState::Idle);
     assert_eq!(gpu.head(0), 0);
     // A device without this engine.
-    gpu.write(engine_reg(5, engine::DOORBELL), 8);
+    gpu.set_engine(5, engine::DOORBELL::new().with_tail(8));
     assert_eq!(gpu.counter(Counter::BadRegisterAccess), 1);
 }
 
@@ -175,10 +177,10 @@ fn enabling_twice_changes_nothing() {
     let mut gpu = Gpu::new();
     gpu.run(0, &[Command::Nop { words: 2 }]);
     enable(&gpu, 0, vram::BASE + DATA, 0x2000);
-    gpu.write(engine_reg(0, engine::CTRL), 0);
+    gpu.set_engine(0, engine::CTRL::new());
     gpu.run(0, &[Command::Nop { words: 2 }]);
     assert_eq!(gpu.head(0), 16);
-    assert_eq!(gpu.read(engine_reg(0, engine::CTRL)), engine::CTRL_ENABLE);
+    assert!(gpu.get_engine(0, engine::CTRL).enable());
 }
 
 #[test]
@@ -192,7 +194,7 @@ fn a_command_never_runs_over_tail_or_end() {
     gpu.clear_vram(DATA, 16);
     // Its last pair of words is behind the tail.
     gpu.push(0, &[fill]);
-    gpu.write(engine_reg(0, engine::DOORBELL), 16);
+    gpu.set_engine(0, engine::DOORBELL::new().with_tail(16));
     let fault = gpu.wait_fault();
     assert_eq!((fault.reason, fault.command), (Reason::BadLength, 0));
     // It would go round.
@@ -209,7 +211,7 @@ fn a_command_never_runs_over_tail_or_end() {
         let at = (RING_BYTES - 16 + i * 4) % RING_BYTES;
         gpu.set_vram(ring + u64::from(at), &word.to_le_bytes());
     }
-    gpu.write(engine_reg(0, engine::DOORBELL), 8);
+    gpu.set_engine(0, engine::DOORBELL::new().with_tail(8));
     let fault = gpu.wait_fault();
     assert_eq!(fault.reason, Reason::BadLength);
     assert_eq!(fault.command, u64::from(RING_BYTES - 16));
@@ -223,7 +225,7 @@ fn the_longest_nop() {
     enable(&gpu, 0, vram::BASE + DATA, 0x10_0000);
     let nop = Command::Nop { words: 0xfffe };
     gpu.set_vram(DATA, &nop.encode().words()[0].to_le_bytes());
-    gpu.write(engine_reg(0, engine::DOORBELL), 0xfffe * 4);
+    gpu.set_engine(0, engine::DOORBELL::new().with_tail(0xfffe * 4));
     gpu.wait_for("the end", |gpu| gpu.head(0) == 0xfffe * 4);
     gpu.wait_state(0, EngineState::Idle);
     assert_eq!(gpu.ticks(0), 1);

@@ -6,7 +6,6 @@ use skua_gpu::vram;
 use skua_spec::address::BusAddr;
 use skua_spec::command::Command;
 use skua_spec::mmu::Entry;
-use skua_spec::regs;
 use skua_spec::status::{self, EngineState};
 
 use crate::harness::{Gpu, BUS, DATA, DATA_VA, SYSTEM_FREE};
@@ -112,7 +111,7 @@ fn a_waiting_engine_still_answers() {
     gpu.start(0, &[wait(1)]);
     gpu.wait_state(0, EngineState::Waiting);
     for _ in 0..10 {
-        gpu.invalidate(regs::INVALIDATE_ALL);
+        gpu.invalidate(None);
     }
     assert_eq!(gpu.engine32(0, status::engine::INVALIDATE_ACK), 10);
     assert_eq!(gpu.state(0), EngineState::Waiting as u32);

@@ -7,11 +7,12 @@ use skua_spec::address::{BusAddr, GpuPhys};
 use skua_spec::command::Command;
 use skua_spec::fault::{Access, Reason};
 use skua_spec::mmu::{Entry, PageSize, Target};
+use skua_spec::number::Asid;
 use skua_spec::regs;
 use skua_spec::status::Counter;
 
 use crate::harness::{
-    Gpu, ASID, BUS, CONTEXT, CONTEXT_ID, DATA, DATA_VA, SYSTEM_FREE, TABLES, VRAM_BYTES,
+    Gpu, ASID, BUS, CONTEXT, CONTEXT_ID, DATA, DATA_VA, OTHER, SYSTEM_FREE, TABLES, VRAM_BYTES,
 };
 
 /// A page for the tests of this file.
@@ -49,7 +50,7 @@ fn all_page_sizes_in_both_memories() {
             };
             assert_eq!((first, last), (1 + i, 2 + i), "{size:?} {target:?}");
             // One translation each.
-            gpu.invalidate(regs::INVALIDATE_ALL);
+            gpu.invalidate(None);
         }
     }
 }
@@ -101,7 +102,7 @@ fn tables_in_system_memory() {
     for (i, word) in (0..).zip(command.encode().words()) {
         gpu.set_system(SYSTEM_FREE + 0x8000 + i * 4, &word.to_le_bytes());
     }
-    gpu.write_context(CONTEXT + 64, 3, 4, Entry::table(in_system(tables[0])));
+    gpu.write_context(CONTEXT + 64, Asid(3), 4, Entry::table(in_system(tables[0])));
     gpu.run(
         1,
         &[Command::Exec {
@@ -304,7 +305,10 @@ fn the_gart_and_its_faults() {
             (fault.reason, fault.access, fault.address, fault.detail),
             (reason, Access::Write, page + 8, 0)
         );
-        assert_eq!((fault.asid, fault.context_id, fault.fence), (0, 0, 0));
+        assert_eq!(
+            (fault.asid, fault.context_id, fault.fence),
+            (Asid::SYSTEM, 0, 0)
+        );
         gpu.reset_engine(1);
         gpu.start_engine(1);
     }
@@ -329,9 +333,9 @@ fn the_gart_and_its_faults() {
     gpu.run(1, &[signal(page + 8, 1)]);
     assert_eq!(gpu.system64(SYSTEM_FREE + 8), 1);
     // A table that nothing answers at.
-    gpu.set_pair(regs::GART_TABLE_LO, 0x7000);
+    gpu.set(regs::GART_TABLE::new().with_address(BusAddr(0x7000)));
     gpu.write(regs::GART_PAGES, 16);
-    gpu.invalidate(0);
+    gpu.invalidate(Some(Asid::SYSTEM));
     let fault = gpu.run_to_fault(1, &[signal(page, 1)]);
     assert_eq!((fault.reason, fault.address), (Reason::BusError, page));
 }
@@ -339,8 +343,8 @@ fn the_gart_and_its_faults() {
 /// What must make a stale translation go, and what must not.
 #[derive(Clone, Copy, Debug)]
 enum Flush {
-    Command(Option<u16>),
-    Register(u32),
+    Command(Option<Asid>),
+    Register(Option<Asid>),
     EngineReset,
     AnotherAsid,
     AnotherAsidByRegister,
@@ -358,8 +362,8 @@ fn the_tlb_keeps_what_it_found_until_it_is_flushed() {
         (Flush::AnotherAsidByRegister, false),
         (Flush::Command(Some(ASID)), true),
         (Flush::Command(None), true),
-        (Flush::Register(ASID.into()), true),
-        (Flush::Register(regs::INVALIDATE_ALL), true),
+        (Flush::Register(Some(ASID)), true),
+        (Flush::Register(None), true),
         (Flush::EngineReset, true),
     ] {
         let mut gpu = Gpu::new();
@@ -375,16 +379,16 @@ fn the_tlb_keeps_what_it_found_until_it_is_flushed() {
             Flush::AnotherAsid => gpu.run(
                 0,
                 &[
+                    Command::FlushTlb { asid: Some(OTHER) },
                     Command::FlushTlb {
-                        asid: Some(ASID + 1),
+                        asid: Some(Asid::SYSTEM),
                     },
-                    Command::FlushTlb { asid: Some(0) },
                 ],
             ),
-            Flush::Register(value) => gpu.invalidate(value),
+            Flush::Register(asid) => gpu.invalidate(asid),
             Flush::AnotherAsidByRegister => {
-                gpu.invalidate(u32::from(ASID) + 1);
-                gpu.invalidate(0);
+                gpu.invalidate(Some(OTHER));
+                gpu.invalidate(Some(Asid::SYSTEM));
             }
             Flush::EngineReset => {
                 gpu.reset_engine(0);
@@ -426,7 +430,7 @@ fn a_stale_entry_keeps_its_write_bit_and_an_absent_one_is_not_kept() {
     gpu.set_vram64(at, 0);
     gpu.run_buffer(0, &[signal(VA, 2)]);
     assert_eq!(gpu.vram64(DATA), 2);
-    gpu.invalidate(ASID.into());
+    gpu.invalidate(Some(ASID));
     let fault = gpu.run_buffer_to_fault(0, &[signal(VA, 3)]);
     assert_eq!((fault.reason, fault.detail), (Reason::NotPresent, 0));
 }
@@ -446,14 +450,22 @@ fn the_gart_is_kept_as_well() {
     );
     gpu.run(1, &[signal(page, 3)]);
     assert_eq!(gpu.system64(SYSTEM_FREE), 3);
-    gpu.run(1, &[Command::FlushTlb { asid: Some(0) }, signal(page, 4)]);
+    gpu.run(
+        1,
+        &[
+            Command::FlushTlb {
+                asid: Some(Asid::SYSTEM),
+            },
+            signal(page, 4),
+        ],
+    );
     assert_eq!(gpu.system64(SYSTEM_FREE), 3);
     assert_eq!(gpu.system64(SYSTEM_FREE + 0x1000), 4);
     // Switched off: what is kept still works, the rest does not.
     gpu.write(regs::GART_PAGES, 0);
     gpu.run(1, &[signal(page, 5)]);
     assert_eq!(gpu.system64(SYSTEM_FREE + 0x1000), 5);
-    gpu.invalidate(0);
+    gpu.invalidate(Some(Asid::SYSTEM));
     let fault = gpu.run_to_fault(1, &[signal(page, 6)]);
     assert_eq!(fault.reason, Reason::NotPresent);
 }
@@ -470,7 +482,7 @@ fn address_spaces_do_not_mix() {
     // The copy's tables still point at the original ones but for the root; give it an own way.
     gpu.write_context(
         CONTEXT + 64,
-        ASID + 1,
+        OTHER,
         CONTEXT_ID + 1,
         Entry::table(in_vram(other)),
     );
@@ -483,7 +495,7 @@ fn address_spaces_do_not_mix() {
     let fault = gpu.run_to_fault(0, &[exec]);
     assert_eq!(
         (fault.reason, fault.detail, fault.asid, fault.context_id),
-        (Reason::NotPresent, 3, ASID + 1, CONTEXT_ID + 1)
+        (Reason::NotPresent, 3, OTHER, CONTEXT_ID + 1)
     );
     assert_eq!(gpu.vram64(DATA), 1);
 }

@@ -87,7 +87,7 @@ fn command(command: &Command) -> String {
             format!("SIGNAL address={address:#x} value={value:#x}")
         }
         Command::FlushTlb { asid: None } => "FLUSH_TLB all".to_owned(),
-        Command::FlushTlb { asid: Some(asid) } => format!("FLUSH_TLB asid={asid:#x}"),
+        Command::FlushTlb { asid: Some(asid) } => format!("FLUSH_TLB asid={:#x}", asid.get()),
         Command::FlushCache => "FLUSH_CACHE".to_owned(),
         Command::Exec {
             context,
@@ -172,7 +172,9 @@ fn contexts() {
                 assert_eq!(d.to_words(), words);
                 format!(
                     "root={:#x} asid={:#x} context_id={:#x}",
-                    d.root.0, d.asid, d.context_id
+                    d.root.0,
+                    d.asid.get(),
+                    d.context_id
                 )
             }
             None => format!("{:?}", Reason::BadContext),
@@ -192,7 +194,7 @@ fn faults() {
              space={:?} address={:#x} fence={:#x} command={:#x} pc={:#x} number={number}",
             r.engine,
             r.reason,
-            r.asid,
+            r.asid.get(),
             r.context_id,
             r.access,
             r.detail,

@@ -85,6 +85,10 @@ use crate::{
     slots::Slots,
     spec::{
         command::EngineKind,
+        number::{
+            Asid,
+            EngineIndex, //
+        },
         regs,
         status::{
             self,
@@ -268,7 +272,7 @@ impl Gpu {
         let shared = Shared::new(parent, &caps)?;
 
         let mut engines = KVec::with_capacity(caps.engines.len(), GFP_KERNEL)?;
-        for (index, kind) in (0..).zip(&caps.engines) {
+        for (index, kind) in EngineIndex::ALL.into_iter().zip(&caps.engines) {
             engines.push(Engine::new(index, *kind)?, GFP_KERNEL)?;
         }
         let limit = MAX_VMS.min(1 << caps.asid_bits.min(16));
@@ -306,19 +310,21 @@ impl Gpu {
     }
 
     /// Engine number `index`. `EINVAL` if there is none.
-    pub(crate) fn engine(&self, index: u32) -> Result<&Engine> {
-        let engine = self.engines.get(usize::try_from(index)?).ok_or(EINVAL)?;
+    pub(crate) fn engine(&self, index: impl Into<u32>) -> Result<&Engine> {
+        let index = usize::try_from(index.into())?;
+        let engine = self.engines.get(index).ok_or(EINVAL)?;
         Ok(engine)
     }
 
     /// All engines, in order.
-    pub(crate) fn engines(&self) -> impl Iterator<Item = (u32, &Engine)> {
-        (0..).zip(self.engines.iter().map(|engine| &**engine))
+    pub(crate) fn engines(&self) -> impl Iterator<Item = (EngineIndex, &Engine)> {
+        let engines = self.engines.iter().map(|engine| &**engine);
+        EngineIndex::ALL.into_iter().zip(engines)
     }
 
     /// The number of the engine for paging: the last that copies. If there is another one, it is the
     /// driver's alone, so that no client's work, which may wait, is ever before it.
-    fn paging_engine(&self) -> Result<u32> {
+    fn paging_engine(&self) -> Result<EngineIndex> {
         self.engines()
             .filter(|(_, engine)| engine.kind() == EngineKind::Copy)
             .last()
@@ -327,7 +333,7 @@ impl Gpu {
     }
 
     /// The engines that clients can use, in order: all, or all but the one for paging.
-    pub(crate) fn client_engines(&self) -> impl Iterator<Item = (u32, &Engine)> {
+    pub(crate) fn client_engines(&self) -> impl Iterator<Item = (EngineIndex, &Engine)> {
         let copies = self
             .engines()
             .filter(|(_, engine)| engine.kind() == EngineKind::Copy)
@@ -358,15 +364,14 @@ impl Gpu {
             let shared = dev.shared.try_access().ok_or(ENODEV)?;
             (shared.status_address(), shared.gart_address())
         };
-        dev.regs.write_pair(regs::STATUS_LO, status)?;
-        dev.regs
-            .write(regs::STATUS_CTRL, regs::STATUS_CTRL_ENABLE)?;
-        dev.regs.write_pair(regs::GART_TABLE_LO, gart)?;
-        dev.regs.write(regs::GART_PAGES, GART_PAGES)?;
+        dev.regs.write(regs::STATUS::new().with_address(status))?;
+        dev.regs.write(regs::STATUS_CTRL::new().with_enable(true))?;
+        dev.regs.write(regs::GART_TABLE::new().with_address(gart))?;
+        dev.regs.write(regs::GART_PAGES::new().with_pages(GART_PAGES))?;
         for (_, engine) in dev.engines() {
             engine.enable(dev)?;
         }
-        let paging = Context::new_system(dev, dev.paging_engine()?)?;
+        let paging = Context::new_system(dev, dev.paging_engine()?.get())?;
         *dev.paging.lock() = Some(paging);
         let hooks = Hooks::new(dev, timeout_ms)?;
         *dev.hooks.lock() = Some(hooks);
@@ -446,12 +451,11 @@ impl Gpu {
     /// Has all engines drop the translations of an address space, or of all, and waits until they have.
     ///
     /// Process context; bounded by [`ACK_TIMEOUT`], after which the device is lost. `EIO`, `ENODEV`.
-    pub(crate) fn invalidate(&self, asid: Option<u16>) -> Result {
+    pub(crate) fn invalidate(&self, asid: Option<Asid>) -> Result {
         self.check_health()?;
-        let value = asid.map_or(regs::INVALIDATE_ALL, u32::from);
         let request = {
             let mut translations = self.translations.lock();
-            self.regs.write(regs::INVALIDATE, value)?;
+            self.regs.write(regs::INVALIDATE::of(asid))?;
             translations.requests = translations.requests.wrapping_add(1);
             translations.requests
         };
@@ -499,7 +503,7 @@ impl Gpu {
     pub(crate) fn is_present(&self) -> bool {
         self.regs
             .read(regs::ID)
-            .is_ok_and(|id| id == regs::ID_VALUE)
+            .is_ok_and(|id| id == regs::ID::SKUA)
     }
 
     /// The device did not do what it must: it is to be lost, for the reason `health`, and until it is
@@ -514,7 +518,7 @@ impl Gpu {
     /// Copies the device's counters to where [`Shared::counter`] finds them.
     pub(crate) fn snapshot(&self) -> Result {
         let before = self.shared.try_access().ok_or(ENODEV)?.snapshot_ack()?;
-        self.regs.write(regs::SNAPSHOT, 1)?;
+        self.regs.write(regs::SNAPSHOT::new())?;
         self.wait_for(|shared| Ok(shared.snapshot_ack()? != before))
     }
 
@@ -604,10 +608,10 @@ impl Gpu {
     fn quiet(&self) -> bool {
         let start = Instant::<Monotonic>::now();
         // It may be gone, or not listen: what counts is the bus.
-        let _ = self.regs.write(regs::DEVICE_CTRL, regs::DEVICE_CTRL_RESET);
+        let _ = self.regs.write(regs::DEVICE_CTRL::new().with_reset(true));
         while start.elapsed() < QUIET_TIMEOUT {
             match self.regs.read(regs::DEVICE_STATUS) {
-                Ok(status) if status & regs::DEVICE_STATUS_READY == 0 => (),
+                Ok(status) if !status.ready() => (),
                 // Ready, or all ones, or unbound.
                 _ => break,
             }
@@ -620,12 +624,11 @@ impl Gpu {
 /// Resets the adapter and waits until it is ready: what an earlier driver has begun is over. `ETIMEDOUT`
 /// with a line in the log; `ENODEV`.
 pub(crate) fn reset(parent: &Device<Bound>, regs: &Registers) -> Result {
-    regs.write(regs::DEVICE_CTRL, regs::DEVICE_CTRL_RESET)?;
+    regs.write(regs::DEVICE_CTRL::new().with_reset(true))?;
     let start = Instant::<Monotonic>::now();
     loop {
         let status = regs.read(regs::DEVICE_STATUS)?;
-        // All ones are no device at all.
-        if status != u32::MAX && status & regs::DEVICE_STATUS_READY != 0 {
+        if status.ready() && !status.is_absent() {
             return Ok(());
         }
         if start.elapsed() > ACK_TIMEOUT {

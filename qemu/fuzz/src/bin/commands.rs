@@ -11,7 +11,7 @@ mod harness;
 mod session;
 
 use libfuzzer_sys::fuzz_target;
-use skua_spec::regs;
+use skua_spec::regs::engine;
 
 use harness::RING_BYTES;
 
@@ -24,8 +24,5 @@ fuzz_target!(|data: &[u8]| session::with(|gpu| {
     let (exec, _) = gpu.exec_words(0, &words);
     gpu.start(0, &[exec]);
     gpu.set_vram(gpu.ring_at(1), bytes);
-    gpu.write(
-        regs::engine_reg(1, regs::engine::DOORBELL),
-        bytes.len() as u32,
-    );
+    gpu.set_engine(1, engine::DOORBELL::new().with_tail(bytes.len() as u32));
 }));

@@ -14,12 +14,14 @@ use skua_gpu::device::Device;
 use skua_gpu::interrupt::Interrupts;
 use skua_gpu::options::Options;
 use skua_gpu::vram::{self, Vram};
-use skua_spec::address::GpuPhys;
+use skua_spec::address::{BusAddr, GpuPhys};
 use skua_spec::command::{Command, Dispatch};
 use skua_spec::context::Descriptor;
 use skua_spec::fault::Record;
 use skua_spec::mmu::{Entry, PageSize, Target};
-use skua_spec::regs;
+use skua_spec::number::{Asid, EngineIndex};
+use skua_spec::register::Writable;
+use skua_spec::regs::{self, engine};
 use skua_spec::status;
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 
@@ -28,6 +30,8 @@ pub(crate) const VA: u64 = 0x7f00_0000_0000;
 /// Offset in VRAM of the test's memory.
 pub(crate) const DATA: u64 = 0x20_0000;
 
+/// The engine that has programs.
+const ENGINE: EngineIndex = EngineIndex::ALL[0];
 const BUS: u64 = 0x1_0000_0000;
 const RING: u64 = 0;
 const RING_BYTES: u32 = 0x1000;
@@ -89,28 +93,26 @@ impl Machine {
         }
         let descriptor = Descriptor {
             root: Entry::table(place(TABLES)),
-            asid: 1,
+            asid: Asid(1),
             context_id: 1,
         };
         for (at, word) in (CONTEXT..).step_by(8).zip(descriptor.to_words()) {
             machine.write(at, &word.to_le_bytes());
         }
-        machine.set_pair(regs::STATUS_LO, BUS);
-        machine.set(regs::STATUS_CTRL, regs::STATUS_CTRL_ENABLE);
-        let reg = |reg: u32| regs::engine_reg(0, reg);
-        machine.set_pair(reg(regs::engine::RING_BASE_LO), vram::BASE + RING);
-        machine.set(reg(regs::engine::RING_SIZE), RING_BYTES);
-        machine.set(reg(regs::engine::CTRL), regs::engine::CTRL_ENABLE);
+        let device = regs::Device;
+        machine.set(device, regs::STATUS::new().with_address(BusAddr(BUS)));
+        machine.set(device, regs::STATUS_CTRL::new().with_enable(true));
+        let ring = GpuPhys(vram::BASE + RING);
+        machine.set(ENGINE, engine::RING_BASE::new().with_address(ring));
+        machine.set(ENGINE, engine::RING_SIZE::new().with_bytes(RING_BYTES));
+        machine.set(ENGINE, engine::CTRL::new().with_enable(true));
         machine
     }
 
-    fn set(&self, register: u32, value: u32) {
-        self.device.write(register.into(), &value.to_le_bytes());
-    }
-
-    fn set_pair(&self, register: u32, value: u64) {
-        self.set(register, value as u32);
-        self.set(register + 4, (value >> 32) as u32);
+    fn set<R: Writable>(&self, block: R::Block, value: R) {
+        value.write(block, |offset, word| {
+            self.device.write(offset.into(), &word.to_le_bytes());
+        });
     }
 
     /// Writes to VRAM at an offset.
@@ -168,7 +170,7 @@ impl Machine {
         }
         self.write(RING + u64::from(self.tail), &bytes);
         self.tail = (self.tail + bytes.len() as u32) % RING_BYTES;
-        self.set(regs::engine_reg(0, regs::engine::DOORBELL), self.tail);
+        self.set(ENGINE, engine::DOORBELL::new().with_tail(self.tail));
         let since = Instant::now();
         while self.status64(status::engine::COMPLETED_FENCE) < self.fence {
             if self.status64(status::FAULT_PUT) & 0xffff_ffff != 0 {

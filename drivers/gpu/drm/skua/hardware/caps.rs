@@ -16,6 +16,7 @@ use crate::{
             VA_BITS, //
         },
         command::EngineKind,
+        number::EngineIndex,
         pci::MAX_ENGINES,
         regs, //
     }, //
@@ -30,8 +31,8 @@ pub(crate) const GART_PAGES: u32 = 256;
 
 /// The capabilities of one device.
 pub(crate) struct Caps {
-    /// Major version in bits 31:16, minor in 15:0.
-    pub(crate) version: u32,
+    /// Hardware version; the major one is [`regs::VERSION_MAJOR`].
+    pub(crate) version: regs::VERSION,
     /// The engines, in order.
     pub(crate) engines: KVec<EngineKind>,
     /// Bytes of VRAM.
@@ -67,23 +68,24 @@ impl Caps {
     /// gone.
     pub(crate) fn read(dev: &device::Device, regs: &Registers) -> Result<Self> {
         let id = regs.read(regs::ID)?;
-        if id != regs::ID_VALUE {
-            return Err(refuse(dev, c"the identification", id.into()));
+        if id != regs::ID::SKUA {
+            return Err(refuse(dev, c"the identification", id.bits()));
         }
         let version = regs.read(regs::VERSION)?;
-        if version >> 16 != regs::VERSION_MAJOR {
-            return Err(refuse(dev, c"the version", version.into()));
+        if version.major() != regs::VERSION_MAJOR {
+            return Err(refuse(dev, c"the version", version.bits()));
         }
 
-        let count = regs.read(regs::CAPS)? & 0xff;
-        if !(1..=MAX_ENGINES).contains(&count) {
+        let count = regs.read(regs::CAPS)?.engines();
+        if !(1..=MAX_ENGINES).contains(&count.into()) {
             return Err(refuse(dev, c"the number of engines", count.into()));
         }
-        let mut engines = KVec::with_capacity(usize::try_from(count)?, GFP_KERNEL)?;
-        for index in 0..count {
+        let mut engines = KVec::with_capacity(count.into(), GFP_KERNEL)?;
+        for index in EngineIndex::ALL.into_iter().take(count.into()) {
             let info = regs.read_engine(index, regs::engine::INFO)?;
-            let kind = EngineKind::from_u32(info & 0xff)
-                .ok_or_else(|| refuse(dev, c"an engine's kind", info.into()))?;
+            let kind = info
+                .kind()
+                .ok_or_else(|| refuse(dev, c"an engine's kind", info.bits()))?;
             engines.push(kind, GFP_KERNEL)?;
         }
         if !engines.contains(&EngineKind::Copy) {
@@ -91,19 +93,19 @@ impl Caps {
         }
 
         let mmu = regs.read(regs::MMU_CAPS)?;
-        let (va_bits, bus_bits, asid_bits) = (mmu & 0xff, (mmu >> 8) & 0xff, (mmu >> 16) & 0xff);
-        if va_bits != VA_BITS
+        let bus_bits = u32::from(mmu.bus_bits());
+        if u32::from(mmu.va_bits()) != VA_BITS
             || !(32..=PHYS_BITS).contains(&bus_bits)
-            || !(1..=16).contains(&asid_bits)
+            || !(1..=16).contains(&mmu.asid_bits())
         {
-            return Err(refuse(dev, c"the MMU's capabilities", mmu.into()));
+            return Err(refuse(dev, c"the MMU's capabilities", mmu.bits()));
         }
 
-        let vram_size = regs.read_pair(regs::VRAM_SIZE_LO)?;
-        let vram_base = regs.read_pair(regs::VRAM_BASE_LO)?;
-        let vram_visible = regs.read_pair(regs::VRAM_VISIBLE_LO)?;
-        let gart_base = regs.read_pair(regs::GART_BASE_LO)?;
-        let gart_pages = regs.read(regs::GART_MAX_PAGES)?;
+        let vram_size = regs.read(regs::VRAM_SIZE)?.bytes();
+        let vram_base = regs.read(regs::VRAM_BASE)?.address();
+        let vram_visible = regs.read(regs::VRAM_VISIBLE)?.bytes();
+        let gart_base = regs.read(regs::GART_BASE)?.address();
+        let gart_pages = regs.read(regs::GART_MAX_PAGES)?.pages();
         if vram_size == 0
             || vram_size % PAGE_SIZE != 0
             || vram_visible > vram_size
@@ -111,23 +113,23 @@ impl Caps {
         {
             return Err(refuse(dev, c"the size of VRAM", vram_size));
         }
-        let end = |base: u64, size: u64| {
+        let end = |base: GpuPhys, size: u64| {
             base.checked_add(size)
-                .filter(|end| base % PAGE_SIZE == 0 && *end <= 1 << PHYS_BITS)
+                .filter(|end| base.is_aligned(PAGE_SIZE) && end.0 <= 1 << PHYS_BITS)
         };
         let vram_end =
-            end(vram_base, vram_size).ok_or_else(|| refuse(dev, c"VRAM's base", vram_base))?;
+            end(vram_base, vram_size).ok_or_else(|| refuse(dev, c"VRAM's base", vram_base.0))?;
         let gart_end = end(gart_base, u64::from(gart_pages) * PAGE_SIZE)
-            .ok_or_else(|| refuse(dev, c"the GART's base", gart_base))?;
+            .ok_or_else(|| refuse(dev, c"the GART's base", gart_base.0))?;
         if vram_base < gart_end && gart_base < vram_end {
-            return Err(refuse(dev, c"the GART's base, within VRAM,", gart_base));
+            return Err(refuse(dev, c"the GART's base, within VRAM,", gart_base.0));
         }
         if gart_pages < GART_PAGES {
             return Err(refuse(dev, c"the GART's size", gart_pages.into()));
         }
 
         let dispatch = regs.read(regs::DISPATCH_CAPS)?;
-        let tick_hz = regs.read(regs::TICK_HZ)?;
+        let tick_hz = regs.read(regs::TICK_HZ)?.hz();
         if tick_hz == 0 {
             return Err(refuse(dev, c"the frequency of ticks", 0));
         }
@@ -136,14 +138,14 @@ impl Caps {
             version,
             engines,
             vram_size,
-            vram_base: GpuPhys(vram_base),
+            vram_base,
             vram_visible,
-            gart_base: GpuPhys(gart_base),
-            asid_bits,
+            gart_base,
+            asid_bits: mmu.asid_bits().into(),
             bus_bits,
-            group_threads: dispatch & 0xffff,
-            wave_threads: (dispatch >> 16) & 0xff,
-            shared_bytes: regs.read(regs::SHARED_CAPS)?,
+            group_threads: dispatch.group_threads().into(),
+            wave_threads: dispatch.wave_threads().into(),
+            shared_bytes: regs.read(regs::SHARED_CAPS)?.bytes(),
             tick_hz,
         })
     }

@@ -9,8 +9,14 @@
 //! The mapping is gone once the device is unbound; an access then is `ENODEV`.
 
 use crate::spec::{
+    number::EngineIndex,
     pci::BAR_REGS_SIZE,
-    regs, //
+    register::{
+        Location,
+        Readable,
+        Writable, //
+    },
+    regs::Device, //
 };
 use kernel::{
     io::Io,
@@ -43,44 +49,62 @@ impl Registers {
         }
     }
 
-    /// Reads the register at `offset`. `ENODEV` when the device is unbound.
-    pub(crate) fn read(&self, offset: u32) -> Result<u32> {
-        self.reads.fetch_add(1, Relaxed);
+    /// Reads a register in `block`: one access, or two for a pair, the low half first.
+    // Inline, so that the offset is known, and within the BAR, when this is compiled.
+    #[inline(always)]
+    fn read_in<R: Readable>(&self, block: R::Block) -> Result<R> {
         let bar = self.bar.try_access().ok_or(ENODEV)?;
         let bar = &*bar;
-        bar.try_read32(usize::try_from(offset)?)
+        Ok(R::read(block, |offset| {
+            self.reads.fetch_add(1, Relaxed);
+            // CAST: within the BAR.
+            bar.read32(offset as usize)
+        }))
     }
 
-    /// Reads the pair of registers whose low half is at `offset`.
-    pub(crate) fn read_pair(&self, offset: u32) -> Result<u64> {
-        let low = self.read(offset)?;
-        let high = self.read(offset.checked_add(4).ok_or(EINVAL)?)?;
-        Ok(u64::from(low) | (u64::from(high) << 32))
-    }
-
-    /// Writes the register at `offset`. `ENODEV` when the device is unbound.
-    pub(crate) fn write(&self, offset: u32, value: u32) -> Result {
-        self.writes.fetch_add(1, Relaxed);
+    /// Writes a register in `block`: one access, or two for a pair, the low half first.
+    #[inline(always)]
+    fn write_in<R: Writable>(&self, block: R::Block, value: R) -> Result {
         let bar = self.bar.try_access().ok_or(ENODEV)?;
         let bar = &*bar;
-        bar.try_write32(value, usize::try_from(offset)?)
+        value.write(block, |offset, word| {
+            self.writes.fetch_add(1, Relaxed);
+            // CAST: within the BAR.
+            bar.write32(word, offset as usize);
+        });
+        Ok(())
     }
 
-    /// Writes the pair of registers whose low half is at `offset`, low half first.
-    pub(crate) fn write_pair(&self, offset: u32, value: u64) -> Result {
-        // CAST: the two halves.
-        self.write(offset, value as u32)?;
-        self.write(offset.checked_add(4).ok_or(EINVAL)?, (value >> 32) as u32)
+    /// Reads a register of the device. `ENODEV` when the device is unbound.
+    pub(crate) fn read<R>(&self, _: Location<R>) -> Result<R>
+    where
+        R: Readable<Block = Device>,
+    {
+        self.read_in(Device)
     }
 
-    /// Reads register `register` (one of [`regs::engine`]) of engine `index`.
-    pub(crate) fn read_engine(&self, index: u32, register: u32) -> Result<u32> {
-        self.read(regs::engine_reg(index, register))
+    /// Writes a register of the device. `ENODEV` when the device is unbound.
+    pub(crate) fn write<R>(&self, value: R) -> Result
+    where
+        R: Writable<Block = Device>,
+    {
+        self.write_in(Device, value)
     }
 
-    /// Writes register `register` (one of [`regs::engine`]) of engine `index`.
-    pub(crate) fn write_engine(&self, index: u32, register: u32, value: u32) -> Result {
-        self.write(regs::engine_reg(index, register), value)
+    /// Reads a register of `engine`. `ENODEV` when the device is unbound.
+    pub(crate) fn read_engine<R>(&self, engine: EngineIndex, _: Location<R>) -> Result<R>
+    where
+        R: Readable<Block = EngineIndex>,
+    {
+        self.read_in(engine)
+    }
+
+    /// Writes a register of `engine`. `ENODEV` when the device is unbound.
+    pub(crate) fn write_engine<R>(&self, engine: EngineIndex, value: R) -> Result
+    where
+        R: Writable<Block = EngineIndex>,
+    {
+        self.write_in(engine, value)
     }
 
     /// Register reads since probe.

@@ -29,6 +29,10 @@ use crate::{
         context::Descriptor,
         fault,
         mmu::Entry,
+        number::{
+            ContextSlot,
+            EngineIndex, //
+        },
         status, //
     }, //
 };
@@ -127,13 +131,13 @@ impl Shared {
     }
 
     /// Bus address of the status page.
-    pub(crate) fn status_address(&self) -> u64 {
-        self.status.dma_address()
+    pub(crate) fn status_address(&self) -> BusAddr {
+        BusAddr(self.status.dma_address())
     }
 
     /// Bus address of the GART table.
-    pub(crate) fn gart_address(&self) -> u64 {
-        self.gart.dma_address()
+    pub(crate) fn gart_address(&self) -> BusAddr {
+        BusAddr(self.gart.dma_address())
     }
 
     /// The 8 bytes at `offset` of the status page.
@@ -153,17 +157,17 @@ impl Shared {
         })
     }
 
-    /// The 8-byte field `field` (one of [`status::engine`]) of engine `index`.
-    pub(crate) fn engine64(&self, index: u32, field: u64) -> Result<u64> {
-        let value = self.status64(u64::from(index) * status::ENGINE_SIZE + field);
+    /// The 8-byte field `field` (one of [`status::engine`]) of `engine`.
+    pub(crate) fn engine64(&self, engine: EngineIndex, field: u64) -> Result<u64> {
+        let value = self.status64(u64::from(engine.get()) * status::ENGINE_SIZE + field);
         // What the device wrote before this field is read after it.
         barrier::dma_mb(barrier::Read);
         value
     }
 
-    /// The 4-byte field `field` (one of [`status::engine`]) of engine `index`.
-    pub(crate) fn engine32(&self, index: u32, field: u64) -> Result<u32> {
-        let value = self.status32(u64::from(index) * status::ENGINE_SIZE + field);
+    /// The 4-byte field `field` (one of [`status::engine`]) of `engine`.
+    pub(crate) fn engine32(&self, engine: EngineIndex, field: u64) -> Result<u32> {
+        let value = self.status32(u64::from(engine.get()) * status::ENGINE_SIZE + field);
         barrier::dma_mb(barrier::Read);
         value
     }
@@ -201,21 +205,21 @@ impl Shared {
     }
 
     /// GPU-physical address of context descriptor `slot`.
-    pub(crate) fn descriptor_address(caps: &Caps, slot: u32) -> Result<GpuPhys> {
+    pub(crate) fn descriptor_address(caps: &Caps, slot: ContextSlot) -> Result<GpuPhys> {
         caps.gart_base
-            .checked_add(u64::from(slot) * Descriptor::SIZE)
+            .checked_add(u64::from(slot.get()) * Descriptor::SIZE)
             .ok_or(EINVAL)
     }
 
-    /// GPU-physical address of the ring of engine `index`.
-    pub(crate) fn ring_address(caps: &Caps, index: u32) -> Result<GpuPhys> {
-        let page = u64::from(CONTEXT_PAGES) + u64::from(index) * u64::from(RING_PAGES);
+    /// GPU-physical address of the ring of `engine`.
+    pub(crate) fn ring_address(caps: &Caps, engine: EngineIndex) -> Result<GpuPhys> {
+        let page = u64::from(CONTEXT_PAGES) + u64::from(engine.get()) * u64::from(RING_PAGES);
         caps.gart_base.checked_add(page * PAGE_SIZE).ok_or(EINVAL)
     }
 
     /// Writes context descriptor `slot`; its engine-written part starts as zero.
-    pub(crate) fn write_descriptor(&self, slot: u32, descriptor: Descriptor) -> Result {
-        let first = usize::try_from(slot)? * DESCRIPTOR_WORDS;
+    pub(crate) fn write_descriptor(&self, slot: ContextSlot, descriptor: Descriptor) -> Result {
+        let first = usize::try_from(slot.get())? * DESCRIPTOR_WORDS;
         let words = descriptor.to_words();
         for word in 0..DESCRIPTOR_WORDS {
             let value = words.get(word).copied().unwrap_or(0);
@@ -226,8 +230,8 @@ impl Shared {
     }
 
     /// Engine time in ticks, and packets, that descriptor `slot` has counted.
-    pub(crate) fn descriptor_usage(&self, slot: u32) -> Result<(u64, u64)> {
-        let first = usize::try_from(slot)? * DESCRIPTOR_WORDS;
+    pub(crate) fn descriptor_usage(&self, slot: ContextSlot) -> Result<(u64, u64)> {
+        let first = usize::try_from(slot.get())? * DESCRIPTOR_WORDS;
         let ticks = first + words(Descriptor::TICKS);
         let packets = first + words(Descriptor::PACKETS);
         Ok((
@@ -236,9 +240,9 @@ impl Shared {
         ))
     }
 
-    /// Writes `words` into the ring of engine `index` at byte offset `at`.
-    pub(crate) fn write_ring(&self, index: u32, at: u32, words: &[u32]) -> Result {
-        let ring = self.rings.get(usize::try_from(index)?).ok_or(EINVAL)?;
+    /// Writes `words` into the ring of `engine` at byte offset `at`.
+    pub(crate) fn write_ring(&self, engine: EngineIndex, at: u32, words: &[u32]) -> Result {
+        let ring = self.rings.get(engine.index()).ok_or(EINVAL)?;
         let first = usize::try_from(at / 4)?;
         for (word, value) in (first..).zip(words) {
             io_write!(ring, [try: word], *value);
@@ -246,9 +250,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Word `word` of the ring of engine `index`, for debugfs.
-    pub(crate) fn ring_word(&self, index: u32, word: usize) -> Result<u32> {
-        let ring = self.rings.get(usize::try_from(index)?).ok_or(EINVAL)?;
+    /// Word `word` of the ring of `engine`, for debugfs.
+    pub(crate) fn ring_word(&self, engine: EngineIndex, word: usize) -> Result<u32> {
+        let ring = self.rings.get(engine.index()).ok_or(EINVAL)?;
         Ok(io_read!(ring, [try: word]))
     }
 }

@@ -297,7 +297,7 @@ impl File {
         dev.check_health()?;
         let this = file.inner();
         let vm = this.vm(args.vm)?;
-        let exists = dev.client_engines().any(|(index, _)| index == args.engine);
+        let exists = dev.client_engines().any(|(index, _)| index.get() == args.engine);
         if !exists || args.flags != 0 {
             return Err(EINVAL);
         }

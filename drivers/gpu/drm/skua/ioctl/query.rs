@@ -76,6 +76,7 @@ pub(crate) fn query(dev: &SkuaDevice, args: &mut drm_skua_query) -> Result {
                     EngineKind::Compute => DRM_SKUA_ENGINE_COMPUTE,
                     EngineKind::Copy => DRM_SKUA_ENGINE_COPY,
                 };
+                let index = index.get();
                 append(&mut answer, &drm_skua_engine_info { index, kind })?;
             }
         }
@@ -109,7 +110,7 @@ fn append<T: IntoBytes + Immutable>(answer: &mut KVec<u8>, value: &T) -> Result 
 fn device(dev: &SkuaDevice) -> Result<drm_skua_device_info> {
     let caps = &dev.caps;
     Ok(drm_skua_device_info {
-        hw_version: caps.version,
+        hw_version: caps.version.word(),
         engine_count: u32::try_from(dev.client_engines().count())?,
         va_start: VA_START,
         va_end: VA_END,

@@ -68,7 +68,8 @@ use crate::{
     reaper::Reapable,
     spec::{
         address::VA_BITS,
-        mmu::Entry, //
+        mmu::Entry,
+        number::Asid, //
     }, //
 };
 use kernel::{
@@ -274,9 +275,9 @@ impl Vm {
     }
 
     /// Its address space identifier.
-    pub(crate) fn asid(&self) -> u16 {
+    pub(crate) fn asid(&self) -> Asid {
         // CAST: `reserve_asid()` gives out identifiers below MAX_VMS.
-        self.asid as u16
+        Asid(self.asid as u16)
     }
 
     /// The root table, for context descriptors.

@@ -22,6 +22,7 @@ use crate::{
         REGION_SYSTEM,
         REGION_VRAM, //
     },
+    spec::number::Asid,
     submit::context::Status, //
 };
 use core::fmt::Write as _;
@@ -124,7 +125,7 @@ fn contexts(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
             "context {}: engine {} vm {} status {} ended {} ticks {}",
             context.id(),
             context.engine(),
-            context.vm().map_or(0, |vm| vm.asid()),
+            context.vm().map_or(Asid::SYSTEM, |vm| vm.asid()),
             status,
             context.finished(),
             context.ticks()

@@ -47,7 +47,7 @@ pub(crate) fn show(
         ticks
     };
     for (index, engine) in dev.client_engines() {
-        let ticks = ticks.get(index as usize).copied().unwrap_or(0);
+        let ticks = ticks.get(index.index()).copied().unwrap_or(0);
         let name = engine.name().to_str().unwrap_or("?");
         let hz = u64::from(dev.caps.tick_hz);
         // Whole seconds and the rest: below 2^32 * 10^9, which fits.

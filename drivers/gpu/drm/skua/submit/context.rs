@@ -218,7 +218,7 @@ impl Context {
         dev.shared
             .try_access()
             .ok_or(ENODEV)?
-            .write_descriptor(slot, descriptor)
+            .write_descriptor(slot.into(), descriptor)
     }
 
     fn make(
@@ -294,7 +294,7 @@ impl Context {
     pub(crate) fn ticks(&self) -> u64 {
         let ticks = || {
             let shared = self.dev.shared.try_access()?;
-            let (ticks, _) = shared.descriptor_usage(self.slot()?).ok()?;
+            let (ticks, _) = shared.descriptor_usage(self.slot()?.into()).ok()?;
             Some(ticks)
         };
         ticks().unwrap_or(0)

@@ -42,6 +42,7 @@ use crate::{
             Command,
             EngineKind, //
         },
+        number::EngineIndex,
         regs::engine as regs,
         status::{
             self,
@@ -108,7 +109,7 @@ pub(crate) struct State {
 /// An engine.
 #[pin_data]
 pub(crate) struct Engine {
-    index: u32,
+    index: EngineIndex,
     kind: EngineKind,
     /// Fault records with numbers before this one (modulo 2^32) are from before the last reset.
     pub(crate) stale_faults: Atomic<u32>,
@@ -126,7 +127,7 @@ impl State {
         &mut self,
         dev: &SkuaDevice,
         shared: &Shared,
-        engine: u32,
+        engine: EngineIndex,
         mut packet: Packet,
     ) -> Result {
         let id = self.in_flight.next_id();
@@ -190,7 +191,7 @@ impl State {
 
 impl Engine {
     /// Makes an engine that is not enabled. `ENOMEM`.
-    pub(crate) fn new(index: u32, kind: EngineKind) -> Result<Pin<KBox<Self>>> {
+    pub(crate) fn new(index: EngineIndex, kind: EngineKind) -> Result<Pin<KBox<Self>>> {
         let ring = RingSpace::new(RING_SIZE, 8).map_err(|_| EINVAL)?;
         let in_flight = InFlight::new(IN_FLIGHT, 1)?;
         KBox::try_pin_init(
@@ -229,12 +230,12 @@ impl Engine {
     /// Programs the ring and starts fetching, from an empty ring.
     pub(crate) fn enable(&self, dev: &SkuaDevice) -> Result {
         let ring = Shared::ring_address(&dev.caps, self.index)?;
-        // CAST: the two halves.
-        let write = |register, value| dev.regs.write_engine(self.index, register, value);
-        write(regs::RING_BASE_LO, ring.0 as u32)?;
-        write(regs::RING_BASE_HI, (ring.0 >> 32) as u32)?;
-        write(regs::RING_SIZE, RING_SIZE)?;
-        write(regs::CTRL, regs::CTRL_ENABLE)
+        dev.regs
+            .write_engine(self.index, regs::RING_BASE::new().with_address(ring))?;
+        dev.regs
+            .write_engine(self.index, regs::RING_SIZE::new().with_bytes(RING_SIZE))?;
+        dev.regs
+            .write_engine(self.index, regs::CTRL::new().with_enable(true))
     }
 
     /// The state that the device last reported of the engine.
@@ -385,7 +386,7 @@ impl Engine {
                 let id = packet.submission.context().id();
                 packet
                     .submission
-                    .with_fence(|fence| trace::start(dev, self.index, id, fence));
+                    .with_fence(|fence| trace::start(dev, self.index.get(), id, fence));
             }
             state.start(dev, &shared, self.index, packet)?;
         }
@@ -395,8 +396,8 @@ impl Engine {
     /// Tells the engine of what was written to the ring since the tail was `before`.
     fn ring_doorbell(&self, dev: &SkuaDevice, state: &State, before: u32) -> Result {
         if state.ring.tail() != before {
-            dev.regs
-                .write_engine(self.index, regs::DOORBELL, state.ring.tail())?;
+            let doorbell = regs::DOORBELL::new().with_tail(state.ring.tail());
+            dev.regs.write_engine(self.index, doorbell)?;
             dev.watch();
         }
         Ok(())

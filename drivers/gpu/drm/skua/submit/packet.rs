@@ -8,7 +8,10 @@
 use crate::{
     gpu::SkuaDevice,
     reaper::Reaper,
-    spec::fault::Record,
+    spec::{
+        fault::Record,
+        number::EngineIndex, //
+    },
     submit::submission::Submission, //
 };
 use kernel::{
@@ -58,7 +61,7 @@ impl Packet {
     }
 
     /// The packet has ended: signals the submission's fence if that was all of it, or if it failed.
-    pub(crate) fn finish(&self, dev: &SkuaDevice, engine: u32, result: Result) {
+    pub(crate) fn finish(&self, dev: &SkuaDevice, engine: EngineIndex, result: Result) {
         if result.is_err() || self.is_last() {
             self.submission.finish(dev, engine, result);
         }
@@ -107,7 +110,7 @@ impl Finished {
     }
 
     /// Signals the fences, in order, under the engine's `turn`.
-    pub(crate) fn signal(&self, dev: &SkuaDevice, engine: u32) {
+    pub(crate) fn signal(&self, dev: &SkuaDevice, engine: EngineIndex) {
         for (packet, result) in self.iter() {
             packet.finish(dev, engine, *result);
         }

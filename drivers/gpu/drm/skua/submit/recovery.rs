@@ -47,6 +47,7 @@ use crate::{
             Reason,
             Record, //
         },
+        number::EngineIndex,
         regs,
         status, //
     },
@@ -210,9 +211,8 @@ impl AlarmHandler for Faults {
                 shared.fault(number).ok().flatten()
             };
             self.next.store(number.wrapping_add(1), Relaxed);
-            dev.regs
-                .write(regs::FAULT_GET, number.wrapping_add(1))
-                .ok()?;
+            let read = regs::FAULT_GET::new().with_records(number.wrapping_add(1));
+            dev.regs.write(read).ok()?;
             let Some((record, engine)) =
                 record.and_then(|record| Some((record, dev.engine(record.engine).ok()?)))
             else {
@@ -222,7 +222,7 @@ impl AlarmHandler for Faults {
             };
             trace::fault(
                 dev,
-                record.engine,
+                record.engine.get(),
                 record.context_id,
                 record.reason as u32,
                 record.address,
@@ -247,7 +247,7 @@ struct Watch {
 
 impl Watch {
     /// The policy's verdict about one engine now.
-    fn ask(&self, index: u32, engine: &Engine) -> Verdict {
+    fn ask(&self, index: EngineIndex, engine: &Engine) -> Verdict {
         let head = engine.state.lock().in_flight.front().map(|(id, _)| id);
         let sample = Sample {
             now_ms: u64::try_from(self.start.elapsed().as_millis()).unwrap_or(0),
@@ -255,7 +255,7 @@ impl Watch {
             ticks: engine.ticks(&self.dev),
         };
         let mut watchdogs = self.watchdogs.lock();
-        match watchdogs.get_mut(index as usize) {
+        match watchdogs.get_mut(index.index()) {
             Some(watchdog) => watchdog.check(sample),
             None => Verdict::Healthy,
         }
@@ -282,7 +282,7 @@ impl AlarmHandler for Watch {
                 }
                 Verdict::Overdue { id } | Verdict::Stuck { id } => {
                     recover(dev, index, engine, &Cause::Endless(id));
-                    if let Some(watchdog) = self.watchdogs.lock().get_mut(index as usize) {
+                    if let Some(watchdog) = self.watchdogs.lock().get_mut(index.index()) {
                         watchdog.restart();
                     }
                 }
@@ -305,7 +305,7 @@ fn errno(reason: Reason) -> Error {
 }
 
 /// Resets an engine and goes on without the guilty, if there is one.
-fn recover(dev: &SkuaDevice, index: u32, engine: &Engine, cause: &Cause) {
+fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause) {
     let mut finished = Finished::new();
     let turn = engine.turn.lock();
     let outcome = {
@@ -391,14 +391,14 @@ fn recover(dev: &SkuaDevice, index: u32, engine: &Engine, cause: &Cause) {
 }
 
 /// Resets one engine and waits until it has stopped; true. `EIO`, `ENODEV`.
-fn reset(dev: &SkuaDevice, index: u32) -> Result<bool> {
+fn reset(dev: &SkuaDevice, index: EngineIndex) -> Result<bool> {
     let acks = |shared: &crate::hardware::shared::Shared| {
         shared.engine32(index, status::engine::RESET_ACK)
     };
     let before = acks(&*dev.shared.try_access().ok_or(ENODEV)?)?;
     dev.counters.resets.fetch_add(1, Relaxed);
     dev.regs
-        .write_engine(index, regs::engine::CTRL, regs::engine::CTRL_RESET)?;
+        .write_engine(index, regs::engine::CTRL::new().with_reset(true))?;
     dev.wait_for(|shared| Ok(acks(shared)? != before))?;
     // The engine reports its faults before it acknowledges a reset.
     let put = dev.shared.try_access().ok_or(ENODEV)?.fault_put()?;

@@ -31,9 +31,12 @@ use crate::{
     hardware::shared::Shared,
     memory::vram::VramRange,
     reaper::Reapable,
-    spec::command::{
-        Command,
-        Encoded, //
+    spec::{
+        command::{
+            Command,
+            Encoded, //
+        },
+        number::EngineIndex, //
     },
     submit::context::Context, //
 };
@@ -185,7 +188,7 @@ impl Submission {
                 if let Some(buffer) = buffers.get(portion as usize) {
                     let slot = self.context.slot().ok_or(EIO)?;
                     let exec = Command::Exec {
-                        context: Shared::descriptor_address(&dev.caps, slot)?.0,
+                        context: Shared::descriptor_address(&dev.caps, slot.into())?.0,
                         base: buffer.va,
                         start: 0,
                         end: buffer.size,
@@ -223,7 +226,7 @@ impl Submission {
     /// The submission is over: signals its fence with `result`. The first call counts.
     ///
     /// Callbacks run in here: not with a spin lock of the driver's held.
-    pub(crate) fn finish(&self, dev: &SkuaDevice, engine: u32, result: Result) {
+    pub(crate) fn finish(&self, dev: &SkuaDevice, engine: EngineIndex, result: Result) {
         let Some(fence) = self.fence.lock().take() else {
             return;
         };
@@ -231,7 +234,7 @@ impl Submission {
         if let (Work::Clear(range), Ok(())) = (&self.work, result) {
             range.set_cleared();
         }
-        trace::done(dev, engine, self.context.id(), fence.fence(), result);
+        trace::done(dev, engine.get(), self.context.id(), fence.fence(), result);
         fence.signal(result);
     }
 }

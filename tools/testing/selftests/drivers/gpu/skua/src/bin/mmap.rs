@@ -13,6 +13,7 @@ use skua_selftests::raw::in_child;
 use skua_selftests::rig::{copy, wait_value, write};
 use skua_selftests::{suite, tests, Engine, Errno, Place, Rig};
 use skua_spec::pci::{BAR_REGS, BAR_VRAM};
+use skua_spec::register::Register;
 use skua_spec::regs;
 
 const PAGE: usize = 4096;
@@ -391,12 +392,9 @@ fn row_0_17_row_1_08_addresses_lead_straight_to_the_bar() {
     let (start, end) = Function::first().bar(BAR_VRAM).expect("the BAR of VRAM");
     let registers = Mapping::new(resource(&format!("resource{BAR_REGS}")), 0, PAGE)
         .expect("mmap of the registers");
-    let register = |lo: u32, hi: u32| {
-        let half = |reg: u32| u64::from(registers.read32(reg as usize));
-        half(lo) | (half(hi) << 32)
-    };
-    let base = register(regs::VRAM_BASE_LO, regs::VRAM_BASE_HI);
-    let size = register(regs::VRAM_SIZE_LO, regs::VRAM_SIZE_HI);
+    let word = |offset: u32| registers.read32(offset as usize);
+    let base = regs::VRAM_BASE::read(regs::Device, word).address().0;
+    let size = regs::VRAM_SIZE::read(regs::Device, word).bytes();
     assert!(
         base > end || base + size <= start,
         "VRAM is at {base:#x} for the GPU, and at {start:#x} on the bus"

@@ -55,7 +55,8 @@ fn the_driver_names_itself() {
 
 fn the_device_is_described() {
     let device = Client::new().device;
-    assert_eq!(device.hw_version >> 16, skua_spec::regs::VERSION_MAJOR);
+    let version = skua_spec::regs::VERSION::from_bits(device.hw_version.into());
+    assert_eq!(version.major(), skua_spec::regs::VERSION_MAJOR);
     assert!(device.engine_count >= 2, "{} engines", device.engine_count);
     assert!(device.va_start >= 4096, "null can be bound");
     assert_eq!(device.va_start % 4096, 0);
