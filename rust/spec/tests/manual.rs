@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The register tables of the manual (`Documentation/gpu/skua/hardware.rst`, section 2), written by
+//! hand, and those of the crate say the same: neither has a register, field, access or reset value
+//! that the other has not.
+
+use skua_spec::pci::MAX_ENGINES;
+use skua_spec::register::{Info, Reset};
+use skua_spec::regs::{Decoded, DeviceRegister, EngineRegister, ENGINE_BASE, ENGINE_STRIDE};
+
+fn manual() -> String {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../Documentation/gpu/skua/hardware.rst"
+    );
+    std::fs::read_to_string(path).expect(path)
+}
+
+/// The tables of registers: their rows, cut into cells, without the meaning.
+fn tables(manual: &str) -> Vec<Vec<[&str; 5]>> {
+    let mut lines = manual.lines();
+    let mut tables = Vec::new();
+    let mut above = "";
+    while let Some(line) = lines.next() {
+        if !line
+            .split_whitespace()
+            .eq(["offset", "name", "bits", "access", "reset", "meaning"])
+        {
+            above = line;
+            continue;
+        }
+        // The line of `=` says where the cells are.
+        let starts: Vec<usize> = above
+            .char_indices()
+            .filter(|(at, c)| *c == '=' && !above[..*at].ends_with('='))
+            .map(|(at, _)| at)
+            .collect();
+        assert_eq!(starts.len(), 6, "{above}");
+        assert_eq!(lines.next(), Some(above));
+        let rows = lines
+            .by_ref()
+            .take_while(|line| *line != above)
+            // The rest of the row above.
+            .filter(|line| !line.starts_with(' '))
+            .map(|line| {
+                // In characters: a dash is more than a byte.
+                let at = |n: usize| {
+                    line.char_indices()
+                        .nth(starts[n])
+                        .map_or(line.len(), |c| c.0)
+                };
+                std::array::from_fn(|n| line[at(n)..at(n + 1)].trim())
+            });
+        tables.push(rows.collect());
+    }
+    tables
+}
+
+/// The rows that the manual must have for a register.
+fn rows(info: &Info) -> Vec<[String; 5]> {
+    let reset = match info.reset {
+        Reset::Value(value) => value.to_string(),
+        Reset::Fixed => "fixed".to_owned(),
+        Reset::Nothing => "—".to_owned(),
+    };
+    let mut rows = vec![[
+        // Filled in by the caller: as many digits as the table has.
+        String::new(),
+        info.name.to_owned(),
+        format!("{}:0", info.bits - 1),
+        info.access.name().to_owned(),
+        reset,
+    ]];
+    if let [field] = info.fields {
+        if (field.high, field.low) == (info.bits - 1, 0) {
+            assert_eq!(field.access, info.access, "{}", info.name);
+            return rows;
+        }
+    }
+    rows.extend(info.fields.iter().map(|field| {
+        [
+            "\\".to_owned(),
+            field.name.to_uppercase(),
+            match (field.high, field.low) {
+                (high, low) if high == low => high.to_string(),
+                (high, low) => format!("{high}:{low}"),
+            },
+            match field.access {
+                access if access == info.access => String::new(),
+                access => access.name().to_owned(),
+            },
+            String::new(),
+        ]
+    }));
+    rows
+}
+
+fn compare<'a>(manual: &[[&str; 5]], table: impl Iterator<Item = &'a Info>, digits: usize) {
+    let table = table.flat_map(|info| {
+        let mut rows = rows(info);
+        rows[0][0] = format!("{:#0width$x}", info.offset, width = digits + 2);
+        rows
+    });
+    let mut manual = manual.iter();
+    for row in table {
+        let found = manual.next().unwrap_or_else(|| panic!("no {row:?}"));
+        assert_eq!(*found, row.each_ref().map(String::as_str));
+    }
+    assert_eq!(manual.next(), None);
+}
+
+#[test]
+fn the_manual_has_every_register_and_no_other() {
+    let manual = manual();
+    let tables = tables(&manual);
+    let [device, engine] = &*tables else {
+        panic!("{} tables of registers", tables.len());
+    };
+    compare(device, DeviceRegister::ALL.iter().map(|r| r.info()), 4);
+    compare(engine, EngineRegister::ALL.iter().map(|r| r.info()), 2);
+    let place = format!("at ``{ENGINE_BASE:#x} + e * {ENGINE_STRIDE:#x}``");
+    assert!(manual.contains(&place), "{place}");
+}
+
+#[test]
+fn registers_and_fields_do_not_overlap() {
+    let mut end = 0;
+    for register in Decoded::all(MAX_ENGINES) {
+        let info = register.info();
+        assert!(register.offset() >= end && info.offset % 4 == 0, "{info:?}");
+        end = register.offset() + info.bits / 8;
+        let mut all = 0;
+        for field in info.fields {
+            assert!(
+                field.low <= field.high && field.high < info.bits,
+                "{info:?}"
+            );
+            assert_eq!(all & field.mask(), 0, "{info:?}");
+            all |= field.mask();
+        }
+        if let Reset::Value(value) = info.reset {
+            assert_eq!(value & !all, 0, "{info:?}");
+        }
+        // What there is to say of an offset is found there, and nowhere else.
+        assert_eq!(Decoded::at(register.offset()).map(|d| d.0), Some(register));
+    }
+    assert!(end <= skua_spec::pci::MSIX_TABLE);
+}
