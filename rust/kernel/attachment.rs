@@ -9,9 +9,15 @@
 //!
 //! C header: `include/linux/dma-buf.h`.
 
-use super::pages::{
-    segments,
-    Segment, //
+use super::{
+    devres::{
+        DevresItem,
+        DevresSet, //
+    },
+    pages::{
+        segments,
+        Segment, //
+    }, //
 };
 use core::ptr::NonNull;
 use kernel::{
@@ -20,7 +26,6 @@ use kernel::{
         Bound,
         Device, //
     },
-    devres::Devres,
     prelude::*,
     sync::{
         atomic::{
@@ -115,19 +120,20 @@ impl ImportMap {
     ///
     /// # Safety
     ///
-    /// `table` must be the mapped table of the attachment, and `parent` the device of it. The caller
-    /// keeps `parent` bound until it has owned the attachment or dropped the result.
+    /// `table` must be the mapped table of the attachment, and `parent`, the device of `set`, that of the
+    /// attachment. The caller keeps `parent` bound until it has owned the attachment or dropped the result.
     pub(super) unsafe fn new(
+        set: &DevresSet,
         parent: &Device<Bound>,
         table: NonNull<bindings::sg_table>,
         attachment: &Arc<Attachment>,
-    ) -> Result<Devres<Self>> {
+    ) -> Result<DevresItem<Self>> {
         // INVARIANT: By the safety requirements.
         let map = Self {
             table,
             attachment: attachment.clone(),
         };
-        Devres::new(parent, map)
+        set.insert(parent, Ok::<_, Error>(map))
     }
 
     /// Where the device finds the memory, in order. Together at least as long as the object.

@@ -23,6 +23,7 @@
 
 use super::{
     device,
+    devres::DevresSet,
     gem::{
         self,
         GemExt, //
@@ -72,6 +73,9 @@ pub(crate) trait DriverExt:
         file: &drm::File<Self::File>,
         printer: &mut Printer<'_>,
     );
+
+    /// What the device's objects have that ends with the bus device's driver.
+    fn resources(dev: &drm::Device<Self>) -> &DevresSet;
 
     /// Makes an object for memory of another driver: `size` bytes (whole pages), which the device
     /// finds where [`gem::Backing::import`] tells, once this has returned. The object is made by
@@ -252,8 +256,11 @@ unsafe extern "C" fn import_callback<D: DriverExt>(
     };
     let parent: &D::ParentDevice<Bound> = (*guard).as_ref();
     let parent: &Device<Bound> = parent.as_ref();
-    // SAFETY: This is that callback; its arguments are as the core passes them.
-    let obj = unsafe { gem::import::<D::Gem>(parent, attach, table, |size| D::import(dev, size)) };
+    let set = D::resources(dev);
+    // SAFETY: This is that callback; its arguments are as the core passes them. A set of another device
+    // refuses `parent`.
+    let obj =
+        unsafe { gem::import::<D::Gem>(set, parent, attach, table, |size| D::import(dev, size)) };
     obj.unwrap_or_else(|error| error.to_ptr())
 }
 

@@ -11,11 +11,12 @@
 //! |---|---|
 //! | [`driver`] | [`driver::extend`], [`driver::DriverExt`]: syncobj features, fdinfo, debugfs, PRIME import, before registration |
 //! | [`device`] | [`device::register`], [`device::enter`] (a registration guard from anywhere), [`device::set_dma_limits`] |
+//! | [`devres`] | [`devres::DevresSet`]: resources that end with the device's driver, in thousands |
 //! | [`ioctl`] | [`declare_skua_ioctls!`](crate::declare_skua_ioctls): the ioctl table over the local uAPI |
 //! | [`uapi`] | `skua_drm.h` as Rust |
 //! | [`uaccess`] | [`uaccess::UserArray`]: `{stride, count, pointer}` arrays |
 //! | [`irq`] | [`irq::Interrupts`]: MSI-X vectors with their handlers |
-//! | [`file`] | client number; walking a client's objects |
+//! | [`file`] | walking a client's objects |
 //! | [`gem`] | [`gem::GemExt`], [`gem::create`], [`gem::Backing`], [`gem::placement`], [`gem::replace`], [`gem::unmap`] |
 //! | [`attachment`] | [`attachment::ImportMap`]: another driver's memory, as the device sees it |
 //! | [`fault`] | [`fault::VmFault`], [`fault::FaultError`]: page faults by TTM's rules |
@@ -48,6 +49,7 @@
 pub(crate) mod attachment;
 pub(crate) mod bar;
 pub(crate) mod device;
+pub(crate) mod devres;
 pub(crate) mod driver;
 pub(crate) mod fault;
 pub(crate) mod fence;

@@ -28,6 +28,10 @@ use super::{
         ImportMap, //
     },
     device,
+    devres::{
+        DevresItem,
+        DevresSet, //
+    },
     fault::{
         self,
         DummyPage,
@@ -54,7 +58,6 @@ use kernel::{
         Bound,
         Device, //
     },
-    devres::Devres,
     drm::{
         self,
         gem::{
@@ -101,7 +104,7 @@ pub(crate) struct Backing<V> {
     placement: UnsafeCell<Placement<V>>,
     owner: Atomic<usize>,
     dummy: DummyPage,
-    import: SetOnce<Devres<ImportMap>>,
+    import: SetOnce<DevresItem<ImportMap>>,
 }
 
 // SAFETY: `placement` is protected by the reservation lock, by the type invariant.
@@ -123,7 +126,7 @@ impl<V> Backing<V> {
 
     /// Where the device finds an imported object's memory, until it is unbound; [`None`] for an object of
     /// our own.
-    pub(crate) fn import(&self) -> Option<&Devres<ImportMap>> {
+    pub(crate) fn import(&self) -> Option<&DevresItem<ImportMap>> {
         self.import.as_ref()
     }
 
@@ -612,8 +615,9 @@ where
 ///
 /// # Safety
 ///
-/// To be used as that callback, for devices of `T::Driver`, whose parent is `parent`.
+/// To be used as that callback, for devices of `T::Driver`, whose parent is `parent`, the device of `set`.
 pub(super) unsafe fn import<T: GemExt>(
+    set: &DevresSet,
     parent: &Device<Bound>,
     attach: *mut bindings::dma_buf_attachment,
     table: *mut bindings::sg_table,
@@ -648,7 +652,7 @@ where
     // when it is owned.
     let attachment = unsafe { Attachment::new(held)? };
     // SAFETY: The table is the one of the attachment, which is of `parent`; that stays bound in this call.
-    let map = unsafe { ImportMap::new(parent, table, &attachment)? };
+    let map = unsafe { ImportMap::new(set, parent, table, &attachment)? };
     if !T::backing(&obj).import.populate(map) {
         return Err(EINVAL);
     }
@@ -678,11 +682,10 @@ mod tests {
     };
     use kernel::sync::atomic::Relaxed;
 
-    /// `ENODEV` once the device is unbound.
-    fn imported_bytes(obj: &Object<mock::MockObject>) -> Result<u64> {
-        let map = mock::MockObject::backing(obj).import().ok_or(EINVAL)?;
-        let map = map.try_access().ok_or(ENODEV)?;
-        Ok(map.segments().map(|segment| segment.len).sum())
+    fn imported_bytes(obj: &Object<mock::MockObject>, dev: &Device<Bound>) -> Result<u64> {
+        let map = mock::MockObject::backing(obj).import().ok_or(ENODEV)?;
+        let segments = map.access(dev)?.segments();
+        Ok(segments.map(|segment| segment.len).sum())
     }
 
     fn size(pages: usize) -> Result<u64> {
@@ -712,7 +715,7 @@ mod tests {
         assert!(is_imported(&*other));
         assert!(!is_imported(&*obj));
         assert_eq!(other.size(), 3 * PAGE_SIZE);
-        assert_eq!(imported_bytes(&other)?, size(3)?);
+        assert_eq!(imported_bytes(&other, bound)?, size(3)?);
         assert_eq!(obj.pins.load(Relaxed), 1);
         assert!(resv::same(&*obj, &*other));
         assert!(Pages::get(&*other).err() == Some(EINVAL));
@@ -741,11 +744,12 @@ mod tests {
         let buf = DmaBuf::export(&obj)?;
         let other = buf.import(&held)?;
         drop(buf);
-        assert_eq!(imported_bytes(&other)?, size(3)?);
+        assert_eq!(imported_bytes(&other, bound)?, size(3)?);
 
         drop(registration);
         drop(parent);
-        assert!(imported_bytes(&other).err() == Some(ENODEV));
+        let map = mock::MockObject::backing(&other).import().ok_or(EINVAL)?;
+        assert!(map.is_released());
         // The buffer is the object's still.
         assert_eq!(a.objects.load(Relaxed), 1);
         assert_eq!(obj.pins.load(Relaxed), 1);
@@ -830,7 +834,7 @@ mod tests {
         // Unpinned and got again, also when the object is no more.
         drop(pages);
         let pages = Pages::get(&*obj)?;
-        let map = DmaMap::new(bound, &pages)?;
+        let map = DmaMap::new(&dev.resources, bound, &pages)?;
         let total: u64 = map
             .access(bound)?
             .segments()

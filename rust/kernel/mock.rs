@@ -6,6 +6,7 @@
 //! "device memory" does not exist, so it places objects in system memory only.
 
 use super::{
+    devres::DevresSet,
     driver::{
         self,
         DebugfsFile,
@@ -149,6 +150,8 @@ pub(super) struct MockData {
     pub(super) objects: Atomic<u32>,
     /// Faults that the driver was asked about.
     pub(super) faults: Atomic<u32>,
+    /// What its objects have mapped.
+    pub(super) resources: DevresSet,
 }
 
 /// A client.
@@ -251,6 +254,10 @@ impl DriverExt for Mock {
         printer.memory_stats(c"mock", &MemoryStats::default());
     }
 
+    fn resources(dev: &drm::Device<Self>) -> &DevresSet {
+        &dev.resources
+    }
+
     fn import(dev: &drm::Device<Self>, size: usize) -> Result<ARef<Object<MockObject>>> {
         gem::create(dev, size, ())
     }
@@ -295,8 +302,8 @@ fn mock_query(
 /// An unregistered mock device and its parent, which must be the only one of its name.
 pub(super) fn device(name: &CStr) -> Result<(faux::Registration, drm::UnregisteredDevice<Mock>)> {
     let parent = faux::Registration::new(name, None)?;
-    let bus: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
-    let bus = core::ptr::from_ref(bus)
+    let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
+    let bus = core::ptr::from_ref(bound)
         .cast_mut()
         .cast::<bindings::device>();
     // SAFETY: `Device` is a transparent wrapper of the C structure, and nobody else uses it yet. This
@@ -311,6 +318,7 @@ pub(super) fn device(name: &CStr) -> Result<(faux::Registration, drm::Unregister
         try_pin_init!(MockData {
             objects: Atomic::new(0),
             faults: Atomic::new(0),
+            resources: DevresSet::new(bound)?,
         }),
     )?;
     driver::extend(&drm)?;

@@ -10,12 +10,18 @@
 //! out, and the next [`Pages::get`] finds the content again.
 //!
 //! [`DmaMap`] makes them reachable by a device. It holds the pages, so they cannot be swapped out under
-//! the device; and it is held by [`Devres`], so it is gone when the device is unbound. The order of a
-//! drop is therefore: unmap from the device, then unpin.
+//! the device; and it is in a [`DevresSet`], so it is gone when the device is unbound. The order of a drop
+//! is therefore: unmap from the device, then unpin.
 //!
 //! C header: `include/drm/drm_gem.h`, `include/linux/dma-mapping.h`.
 
-use super::shim;
+use super::{
+    devres::{
+        DevresItem,
+        DevresSet, //
+    },
+    shim, //
+};
 use core::ptr::{
     self,
     NonNull, //
@@ -26,7 +32,6 @@ use kernel::{
         Bound,
         Device, //
     },
-    devres::Devres,
     drm::gem::{
         BaseObject,
         IntoGEMObject, //
@@ -90,11 +95,6 @@ impl Pages {
         unsafe { bindings::get_file(file.as_ptr()) };
         // INVARIANT: As just obtained.
         Ok(Arc::new(Self { file, array, size }, GFP_KERNEL)?)
-    }
-
-    /// Size in bytes, whole pages.
-    pub(crate) fn size(&self) -> usize {
-        self.size
     }
 
     fn page(&self, index: usize) -> Option<*mut bindings::page> {
@@ -252,10 +252,14 @@ fn raw<C: kernel::device::DeviceContext>(dev: &Device<C>) -> *mut bindings::devi
 }
 
 impl DmaMap {
-    /// Maps `pages` for `dev`, until the result is dropped or `dev` is unbound.
+    /// Maps `pages` for `dev`, until the result is dropped or `dev`, the device of `set`, is unbound.
     ///
     /// Sleeps. `ENOMEM`; `EIO` or `EINVAL` if the device cannot reach the pages.
-    pub(crate) fn new(dev: &Device<Bound>, pages: &Arc<Pages>) -> Result<Devres<Self>> {
+    pub(crate) fn new(
+        set: &DevresSet,
+        dev: &Device<Bound>,
+        pages: &Arc<Pages>,
+    ) -> Result<DevresItem<Self>> {
         let table = NonNull::new(pages.sg_table(ptr::null_mut())?).ok_or(ENOMEM)?;
         // SAFETY: The device is bound, the table is ours.
         let ret = to_result(unsafe {
@@ -278,7 +282,7 @@ impl DmaMap {
             dev: dev_ref.into(),
             _pages: pages.clone(),
         };
-        Devres::new(dev, map)
+        set.insert(dev, Ok::<_, Error>(map))
     }
 
     /// Where the device finds the pages, in order. Together as long as the pages are.

@@ -25,6 +25,7 @@ use crate::{
         self,
         bar::WcBar,
         device::BusMaster,
+        devres::DevresSet,
         driver::{
             DebugfsFile,
             DriverExt,
@@ -224,6 +225,10 @@ impl DriverExt for SkuaDriver {
     fn show_fdinfo(dev: &SkuaDevice<drm::Registered>, file: &SkuaFile, printer: &mut Printer<'_>) {
         // Output that does not fit is the caller's to repeat.
         let _ = fdinfo::show(dev, file, printer);
+    }
+
+    fn resources(dev: &SkuaDevice) -> &DevresSet {
+        &dev.resources
     }
 
     fn import(dev: &SkuaDevice, size: usize) -> Result<ARef<Bo>> {

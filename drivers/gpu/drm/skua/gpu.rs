@@ -47,6 +47,7 @@ use crate::{
     driver::SkuaDriver,
     ext::{
         device::BusMaster,
+        devres::DevresSet,
         fence::Signalling,
         queue::ModuleQueue, //
     },
@@ -229,6 +230,8 @@ pub(crate) struct Gpu {
     pub(crate) caps: Caps,
     pub(crate) regs: Registers,
     pub(crate) shared: Devres<Shared>,
+    /// DMA mappings and page tables, of which there is one for each object and address space.
+    pub(crate) resources: DevresSet,
     pub(crate) counters: Counters,
     pub(crate) reapers: Reapers,
     /// Bytes of system memory for buffer objects.
@@ -281,10 +284,12 @@ impl Gpu {
         let contexts = Slots::new(MAX_CONTEXTS)?;
         let vms = Slots::new(MAX_VMS)?;
         let shared = Devres::new(parent, Ok::<_, Error>(shared))?;
+        let resources = DevresSet::new(parent)?;
         Ok(try_pin_init!(Self {
             caps,
             regs,
             shared,
+            resources,
             bus,
             counters: Counters {
                 submissions: Atomic::new(0),

@@ -17,6 +17,7 @@
 use crate::{
     driver::SkuaDriver,
     ext::{
+        devres::DevresItem,
         fault::{
             FaultError,
             VmFault, //
@@ -54,7 +55,6 @@ use kernel::{
         Bound,
         Device, //
     },
-    devres::Devres,
     drm::{
         self,
         gem::{
@@ -95,7 +95,7 @@ pub(crate) enum Memory {
     /// In system pages of its own.
     System {
         /// As the device sees them.
-        map: Devres<DmaMap>,
+        map: DevresItem<DmaMap>,
         /// Their part of the device's and the client's quota of system memory.
         _shares: [Share; 2],
     },
@@ -201,7 +201,7 @@ fn create_in_system(
     let bo = gem::create::<BoData>(dev, usize::try_from(size)?, args)?;
     let pages = Pages::get(&*bo)?;
     bo.memory.populate(Memory::System {
-        map: DmaMap::new(parent, &pages)?,
+        map: DmaMap::new(&dev.resources, parent, &pages)?,
         _shares: shares,
     });
     let mut reserved = resv::lock(&*bo)?;

@@ -20,6 +20,7 @@
 use crate::{
     ext::{
         device,
+        devres::DevresItem,
         fence::{
             DriverFence,
             Fence,
@@ -77,7 +78,6 @@ use kernel::{
         Bound,
         Device, //
     },
-    devres::Devres,
     impl_has_work,
     list::{
         impl_list_arc_safe,
@@ -209,7 +209,7 @@ pub(crate) struct Vm {
     dev: ARef<SkuaDevice>,
     asid: u32,
     root: Entry,
-    tables: Devres<PageTable>,
+    tables: DevresItem<PageTable>,
     fences: FenceContext,
     #[pin]
     map: Mutex<IntervalMap<KernelHeap, Mapping>>,
@@ -243,7 +243,7 @@ impl Vm {
     ///
     /// `ENOSPC` if there are too many; `ENOMEM`.
     pub(crate) fn new(dev: &SkuaDevice, parent: &Device<Bound>, share: Share) -> Result<Arc<Self>> {
-        let tables = Devres::new(parent, PageTable::new(parent)?)?;
+        let tables = dev.resources.insert(parent, PageTable::new(parent)?)?;
         let root = tables.access(parent)?.entry();
         let asid = dev.reserve_asid()?;
         let vm = Arc::pin_init(

@@ -13,10 +13,12 @@
 //! - [`function`], [`fdinfo`]: what sysfs, debugfs and procfs tell;
 //! - [`client`], [`rig`]: an open device, and one that is ready to run work;
 //! - [`program`]: compute programs; [`software_timeline`]: fences of another driver;
+//! - [`calls`]: what the kernel called for it;
 //! - [`table`], [`witness`]: bad arguments, and what they must not change.
 
 #![deny(unsafe_code)]
 
+pub mod calls;
 pub mod cases;
 pub mod child;
 pub mod client;

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use nix::kmod::{delete_module, finit_module, DeleteModuleFlags, ModuleInitFlags};
 use skua_guest::job::PRODUCTS;
+use skua_selftests::calls::Calls;
 use skua_selftests::client::{map, signal, wait, PATIENCE};
 use skua_selftests::function::{Function, Unbound};
 use skua_selftests::mapping::Mapping;
@@ -27,6 +28,8 @@ use skua_selftests::{skip, suite, tests, Cases, Client, Engine, Errno, Place, Ri
 fn main() -> ExitCode {
     suite::main(tests![
         idle_clients_survive_an_unbind,
+        unbind_waits_no_longer_for_many_objects: 60,
+        close_waits_no_longer_for_many_objects: 60,
         calls_fail_when_the_device_is_gone,
         fences_of_running_and_queued_work_signal,
         waiters_wake_up,
@@ -56,6 +59,60 @@ fn idle_clients_survive_an_unbind() {
     drop(client);
     drop(rig);
     expect_working();
+}
+
+/// What waits for a grace period.
+const WAITS: [&str; 4] = [
+    "synchronize_rcu",
+    "synchronize_rcu_expedited",
+    "synchronize_srcu",
+    "rcu_barrier",
+];
+
+/// A client with `count` objects, and a twentieth as many address spaces and as many imports, if the
+/// kernel has whom to import from.
+fn crowd(count: u32) -> Client {
+    let client = Client::new();
+    for n in 0..count {
+        client.bo(Place::System, 4096);
+        if n % 20 == 0 {
+            client.vm_create().expect("VM_CREATE");
+            if let Some(buffer) = heap_buffer(4096) {
+                client.import(&buffer).expect("PRIME_FD_TO_HANDLE");
+            }
+        }
+    }
+    client
+}
+
+fn unbind_waits_no_longer_for_many_objects() {
+    let [few, many] = [10, 500].map(|count| {
+        quiet();
+        let client = crowd(count);
+        let calls = Calls::of(&WAITS);
+        let unbound = Unbound::new();
+        let waits = calls.count();
+        drop(unbound);
+        drop(client);
+        println!("unbind with {count} objects: {waits:?}");
+        waits.values().sum::<usize>()
+    });
+    // drm_dev_unplug() waits, at least.
+    assert!(few > 0, "nothing was counted");
+    assert!(many <= few + 5, "{few} waits, {many} with many objects");
+    expect_working();
+}
+
+fn close_waits_no_longer_for_many_objects() {
+    quiet();
+    let client = crowd(500);
+    // The second is a search through all that the device has.
+    let calls = Calls::of(&[&WAITS[..], &["devres_node_remove", "drm_release"]].concat());
+    drop(client);
+    let mut calls = calls.count();
+    println!("close with 500 objects: {calls:?}");
+    assert_eq!(calls.remove("drm_release"), Some(1));
+    assert!(calls.values().sum::<usize>() <= 5, "{calls:?}");
 }
 
 fn calls_fail_when_the_device_is_gone() {
@@ -243,15 +300,20 @@ fn dma_bufs_stay_usable() {
     expect_working();
 }
 
-fn memory_of_other_drivers_stays_usable() {
-    let Ok(heap) = File::open("/dev/dma_heap/system") else {
-        skip("the kernel has no system heap");
-    };
+/// Memory of another driver, if the kernel has the one that this is about.
+fn heap_buffer(bytes: u64) -> Option<OwnedFd> {
+    let heap = File::open("/dev/dma_heap/system").ok()?;
     // DMA_HEAP_IOCTL_ALLOC: length, descriptor and its flags, heap flags.
-    let mut argument = [64_u64 << 10, 0x8_0002 << 32, 0];
+    let mut argument = [bytes, 0x8_0002 << 32, 0];
     skua_selftests::raw::ioctl(&heap, 0xc018_4800, &mut argument).expect("DMA_HEAP_IOCTL_ALLOC");
     let fd = i32::try_from(argument[1] & 0xffff_ffff).expect("a descriptor");
-    let dma_buf = skua_selftests::client::own(fd);
+    Some(skua_selftests::client::own(fd))
+}
+
+fn memory_of_other_drivers_stays_usable() {
+    let Some(dma_buf) = heap_buffer(64 << 10) else {
+        skip("the kernel has no system heap");
+    };
     let cpu = Mapping::new(&dma_buf, 0, 64 << 10).expect("mmap of a dma-buf");
     let rig = Rig::new();
     let handle = rig.import(&dma_buf).expect("PRIME_FD_TO_HANDLE");
