@@ -350,11 +350,21 @@ fn a_new_client_works_beside_an_old_one() {
 fn fdinfo_of_an_old_client_can_be_read() {
     let rig = Rig::new();
     let _buffer = rig.buffer(Place::Vram, 1 << 20);
+    let bound = rig.fdinfo();
+    for key in ["drm-client-id", "drm-engine-copy", "drm-total-vram0"] {
+        assert!(bound.get(key).is_some(), "{key}");
+    }
+    let keys = || rig.fdinfo().keys().map(str::to_owned).collect::<Vec<_>>();
+    let none: [&str; 0] = [];
     let unbound = Unbound::first();
-    let gone = rig.fdinfo();
+    // The file can be read, and says nothing of a device that is gone ...
+    assert_eq!(keys(), none);
     drop(unbound);
-    let again = rig.fdinfo();
-    println!("{gone:?} {again:?}");
+    // ... nor of the new one, which is not this file's.
+    assert_eq!(keys(), none);
+    let new = Client::new().fdinfo();
+    assert_ne!(new.get("drm-client-id"), bound.get("drm-client-id"));
+    assert!(new.get("drm-engine-copy").is_some());
 }
 
 fn old_clients_can_close_in_any_order() {
