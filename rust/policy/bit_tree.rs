@@ -2,32 +2,65 @@
 
 //! A set of small integers with a fast "which is next".
 //!
-//! A bitmap with summaries: bit *i* of level *l + 1* says whether word *i* of level *l* is not zero,
-//! up to a level of one word. Asking, inserting, removing and finding the next member at or after a
-//! value touch at most one word per level (two when finding), that is O(log₆₄ n).
+//! A tree of words: bit *i* of a word of level 0 is a member, bit *i* of a word of a level above says
+//! whether word *i* below it is not zero. Asking, inserting, removing and finding the next member at or
+//! after a value touch at most one word per level (two when finding), that is O(log₆₄ n).
 //!
-//! All memory is allocated by [`BitTree::new`]: 1 bit and 1/63 per possible member.
+//! Words exist from when [`BitTree::prepare`] was first called for a member in them, so that memory
+//! follows what is used of the range, not its size: 1.6 bits for each possible member of it, if they are
+//! neighbours. Everything else allocates nothing.
 //!
-//! Invariants: bits at and beyond the size are zero in every level; a summary bit is set if and only
-//! if its word is not zero.
+//! Invariants: bits at and beyond the size are zero; a bit of a level above is set if and only if the
+//! word below it exists and is not zero.
+//!
+//! # Examples
+//!
+//! ```
+//! use skua_policy::{bit_tree::BitTree, std_heap::StdHeap};
+//!
+//! let mut tree = BitTree::<StdHeap>::new(1 << 40)?;
+//! tree.prepare(1 << 39)?;
+//! assert!(tree.insert(1 << 39));
+//! assert_eq!(tree.next(5), Some(1 << 39));
+//! # Ok::<(), skua_policy::heap::OutOfMemory>(())
+//! ```
 
 use super::heap::{FallibleVec, Heap, OutOfMemory};
 
 #[cfg(test)]
 mod tests;
 
-const WORD_BITS: u64 = 64;
+/// log2 of the bits of a word.
+const WORD_SHIFT: u32 = 6;
+const WORD_BITS: usize = 1 << WORD_SHIFT;
 /// Enough for 2^48 members.
-const MAX_LEVELS: usize = 8;
+const MAX_LEVELS: u32 = 8;
+/// No word.
+const NONE: u32 = u32::MAX;
+
+/// A word of a level above 0.
+struct Branch {
+    /// Which of the words below are not zero.
+    set: u64,
+    /// Their indices in `leaves` or `branches`, or [`NONE`].
+    below: [u32; WORD_BITS],
+}
 
 /// A set of integers below a size fixed at creation.
 pub struct BitTree<H: Heap> {
-    /// All levels, level 0 (the members) first.
-    words: H::Vec<u64>,
-    /// Where each level begins in `words`; `bounds[levels]` is the end of the last.
-    bounds: [usize; MAX_LEVELS + 1],
-    levels: usize,
+    /// The words of level 0.
+    leaves: H::Vec<u64>,
+    /// Those of the levels above. The first of all is the root: here, or in `leaves` if that is the only
+    /// level.
+    branches: H::Vec<Branch>,
+    levels: u32,
     size: u64,
+}
+
+/// The number of the bit on the way to `member` in a word of `level`.
+fn digit(member: u64, level: u32) -> usize {
+    // CAST: below 64.
+    (member >> (WORD_SHIFT * level)) as usize % WORD_BITS
 }
 
 impl<H: Heap> BitTree<H> {
@@ -35,59 +68,106 @@ impl<H: Heap> BitTree<H> {
     ///
     /// # Errors
     ///
-    /// [`OutOfMemory`], also if `size` is so large that no memory could hold it.
+    /// [`OutOfMemory`], also if `size` is above 2^48.
     pub fn new(size: u64) -> Result<Self, OutOfMemory> {
-        let mut bounds = [0; MAX_LEVELS + 1];
-        let mut levels = 0;
-        let mut end = 0usize;
-        let mut bits = size;
-        loop {
-            let words = bits.div_ceil(WORD_BITS).max(1);
-            end = usize::try_from(words)
-                .ok()
-                .and_then(|words| end.checked_add(words))
-                .ok_or(OutOfMemory)?;
+        let mut levels = 1;
+        while levels < MAX_LEVELS && size > 1 << (WORD_SHIFT * levels) {
             levels += 1;
-            *bounds.get_mut(levels).ok_or(OutOfMemory)? = end;
-            if words == 1 {
-                break;
-            }
-            bits = words;
         }
-        Ok(BitTree {
-            words: FallibleVec::filled_with(end, || 0)?,
-            bounds,
+        if size > 1 << (WORD_SHIFT * levels) {
+            return Err(OutOfMemory);
+        }
+        let mut tree = BitTree {
+            leaves: FallibleVec::new(),
+            branches: FallibleVec::new(),
             levels,
             size,
-        })
+        };
+        tree.add_word(levels - 1)?;
+        Ok(tree)
     }
 
-    /// Integers from this one on cannot be members.
-    pub fn size(&self) -> u64 {
-        self.size
+    /// Bytes of the words that exist.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(self.leaves.as_slice()) + size_of_val(self.branches.as_slice())
+    }
+
+    /// Has the words that `member` needs exist, so that it can be inserted; those of all integers with
+    /// the same quotient by 64 are the same. Does nothing outside the size.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfMemory`]; the set is as before.
+    pub fn prepare(&mut self, member: u64) -> Result<(), OutOfMemory> {
+        if member >= self.size {
+            return Ok(());
+        }
+        let mut at = 0;
+        for level in (1..self.levels).rev() {
+            at = match self.below(at, member, level) {
+                Some(below) => below,
+                None => {
+                    let new = self.add_word(level - 1)?;
+                    let branch = self.branches.as_mut_slice().get_mut(at);
+                    let place =
+                        branch.and_then(|branch| branch.below.get_mut(digit(member, level)));
+                    // CAST: add_word() saw that it fits.
+                    *place.ok_or(OutOfMemory)? = new as u32;
+                    new
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// Adds an empty word of `level` that nothing leads to; its index.
+    fn add_word(&mut self, level: u32) -> Result<usize, OutOfMemory> {
+        let index = if level == 0 {
+            self.leaves.len()
+        } else {
+            self.branches.len()
+        };
+        if index >= NONE as usize {
+            return Err(OutOfMemory);
+        }
+        if level == 0 {
+            self.leaves.try_push(0)?;
+        } else {
+            self.branches.try_push(Branch {
+                set: 0,
+                below: [NONE; WORD_BITS],
+            })?;
+        }
+        Ok(index)
     }
 
     /// Whether `member` is in the set.
     pub fn contains(&self, member: u64) -> bool {
-        self.word(0, member / WORD_BITS) & bit(member) != 0
+        let Some(path) = self.path(member) else {
+            return false;
+        };
+        self.word(0, path[0]) & bit(member, 0) != 0
     }
 
-    /// Inserts `member`; says whether the set changed. Outside the size, it does not.
+    /// Inserts `member`; says whether the set changed. Outside the size, and where nothing was prepared,
+    /// it does not.
     pub fn insert(&mut self, member: u64) -> bool {
-        if member >= self.size || self.contains(member) {
+        let Some(path) = self.path(member) else {
             return false;
-        }
-        let mut at = member;
-        for level in 0..self.levels {
-            let Some(word) = self.word_mut(level, at / WORD_BITS) else {
+        };
+        for (level, at) in (0..self.levels).zip(path) {
+            let Some(word) = self.word_mut(level, at) else {
                 break;
             };
             let was = *word;
-            *word |= bit(at);
+            *word |= bit(member, level);
+            if level == 0 && *word == was {
+                return false;
+            }
             if was != 0 {
                 break;
             }
-            at /= WORD_BITS;
         }
         true
     }
@@ -97,16 +177,17 @@ impl<H: Heap> BitTree<H> {
         if !self.contains(member) {
             return false;
         }
-        let mut at = member;
-        for level in 0..self.levels {
-            let Some(word) = self.word_mut(level, at / WORD_BITS) else {
+        let Some(path) = self.path(member) else {
+            return false;
+        };
+        for (level, at) in (0..self.levels).zip(path) {
+            let Some(word) = self.word_mut(level, at) else {
                 break;
             };
-            *word &= !bit(at);
+            *word &= !bit(member, level);
             if *word != 0 {
                 break;
             }
-            at /= WORD_BITS;
         }
         true
     }
@@ -118,44 +199,88 @@ impl<H: Heap> BitTree<H> {
 
     /// The smallest member that is `from` or larger.
     pub fn next(&self, from: u64) -> Option<u64> {
-        let mut at = from;
-        for level in 0..self.levels {
-            // Up, until something is set at or after `at` ...
-            let rest = self.word(level, at / WORD_BITS) & (u64::MAX << (at % WORD_BITS));
-            if rest != 0 {
-                at = at / WORD_BITS * WORD_BITS + u64::from(rest.trailing_zeros());
-                // ... and down to its first member.
-                for below in (0..level).rev() {
-                    let first = u64::from(self.word(below, at).trailing_zeros());
-                    at = at * WORD_BITS + first;
-                }
-                return Some(at);
-            }
-            at = at / WORD_BITS + 1;
+        if from >= self.size {
+            return None;
         }
-        None
+        // Down along `from`, as far as there is something at or behind it; the last word that has
+        // something behind it is where to turn.
+        let mut turn = None;
+        let (mut level, mut at) = (self.levels - 1, 0);
+        loop {
+            let word = self.word(level, at);
+            let digit = digit(from, level);
+            let behind = word & (u64::MAX << digit << 1);
+            if behind != 0 {
+                turn = Some((level, at, behind));
+            }
+            if word & bit(from, level) == 0 {
+                break;
+            }
+            if level == 0 {
+                return Some(from);
+            }
+            at = self.below(at, from, level)?;
+            level -= 1;
+        }
+        // From there on always the first.
+        let (mut level, mut at, behind) = turn?;
+        let mut digit = behind.trailing_zeros();
+        let mut found = from >> (WORD_SHIFT * level) & !(WORD_BITS as u64 - 1) | u64::from(digit);
+        while level > 0 {
+            at = self.child(at, digit as usize)?;
+            level -= 1;
+            digit = self.word(level, at).trailing_zeros();
+            found = found << WORD_SHIFT | u64::from(digit);
+        }
+        Some(found)
     }
 
-    fn place(&self, level: usize, word: u64) -> Option<usize> {
-        let begin = *self.bounds.get(level)?;
-        let end = *self.bounds.get(level + 1)?;
-        let place = begin.checked_add(usize::try_from(word).ok()?)?;
-        (place < end).then_some(place)
+    /// The indices of the words that lead to `member`, by level; `None` if it cannot be one or its words
+    /// do not exist.
+    fn path(&self, member: u64) -> Option<[usize; MAX_LEVELS as usize]> {
+        if member >= self.size {
+            return None;
+        }
+        let mut path = [0; MAX_LEVELS as usize];
+        let mut at = 0;
+        for level in (1..self.levels).rev() {
+            at = self.below(at, member, level)?;
+            *path.get_mut(level as usize - 1)? = at;
+        }
+        Some(path)
     }
 
-    /// A word of a level; zero beyond its end.
-    fn word(&self, level: usize, word: u64) -> u64 {
-        self.place(level, word)
-            .and_then(|place| self.words.as_slice().get(place))
-            .map_or(0, |word| *word)
+    /// The index of the word under word `at` of `level` on the way to `member`.
+    fn below(&self, at: usize, member: u64, level: u32) -> Option<usize> {
+        self.child(at, digit(member, level))
     }
 
-    fn word_mut(&mut self, level: usize, word: u64) -> Option<&mut u64> {
-        let place = self.place(level, word)?;
-        self.words.as_mut_slice().get_mut(place)
+    /// The index of word `digit` under branch `at`.
+    fn child(&self, at: usize, digit: usize) -> Option<usize> {
+        let below = *self.branches.as_slice().get(at)?.below.get(digit)?;
+        (below != NONE).then_some(below as usize)
+    }
+
+    /// A word of a level; zero if it does not exist.
+    fn word(&self, level: u32, at: usize) -> u64 {
+        if level == 0 {
+            self.leaves.as_slice().get(at).copied().unwrap_or(0)
+        } else {
+            let branch = self.branches.as_slice().get(at);
+            branch.map_or(0, |branch| branch.set)
+        }
+    }
+
+    fn word_mut(&mut self, level: u32, at: usize) -> Option<&mut u64> {
+        if level == 0 {
+            self.leaves.as_mut_slice().get_mut(at)
+        } else {
+            let branch = self.branches.as_mut_slice().get_mut(at);
+            branch.map(|branch| &mut branch.set)
+        }
     }
 }
 
-fn bit(at: u64) -> u64 {
-    1 << (at % WORD_BITS)
+fn bit(member: u64, level: u32) -> u64 {
+    1 << digit(member, level)
 }

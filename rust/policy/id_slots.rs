@@ -13,6 +13,22 @@
 //! All memory is allocated by [`IdSlots::new`]. The lowest free id is given out first, in O(log₆₄ n).
 //!
 //! Invariant: an id is reserved, or free, or in use, or once in the quarantine.
+//!
+//! # Examples
+//!
+//! ```
+//! use skua_policy::id_slots::{IdError, IdSlots};
+//! use skua_policy::std_heap::StdHeap;
+//!
+//! // One id, for 0 is the system's.
+//! let mut ids = IdSlots::<StdHeap>::new(1, 2).expect("memory");
+//! assert_eq!(ids.alloc(), Ok(1));
+//! // Flush number 5 will cover it.
+//! ids.free(1, 5).expect("it is in use");
+//! assert_eq!(ids.alloc(), Err(IdError::FlushNeeded { epoch: 5 }));
+//! ids.flushed(5);
+//! assert_eq!(ids.alloc(), Ok(1));
+//! ```
 
 use super::bit_tree::BitTree;
 use super::heap::{FallibleVec, Heap, OutOfMemory};
@@ -61,6 +77,15 @@ pub struct IdSlots<H: Heap> {
     quarantined: u32,
 }
 
+/// An empty set of ids below `limit`, in which inserting allocates nothing.
+fn set<H: Heap>(limit: u32) -> Result<BitTree<H>, OutOfMemory> {
+    let mut set = BitTree::new(u64::from(limit))?;
+    for id in 0..limit {
+        set.prepare(u64::from(id))?;
+    }
+    Ok(set)
+}
+
 impl<H: Heap> IdSlots<H> {
     /// The ids from `lowest` to below `limit`, all free. Those below `lowest` are never given out.
     ///
@@ -74,8 +99,8 @@ impl<H: Heap> IdSlots<H> {
             next: NIL,
         };
         let mut slots = IdSlots {
-            free: BitTree::new(u64::from(limit))?,
-            in_use: BitTree::new(u64::from(limit))?,
+            free: set(limit)?,
+            in_use: set(limit)?,
             quarantine: FallibleVec::filled_with(len, || none)?,
             first: NIL,
             last: NIL,
@@ -89,11 +114,13 @@ impl<H: Heap> IdSlots<H> {
     }
 
     /// How many ids are in use.
+    #[cfg(test)]
     pub fn in_use(&self) -> u32 {
         self.used
     }
 
     /// How many wait for a flush.
+    #[cfg(test)]
     pub fn quarantined(&self) -> u32 {
         self.quarantined
     }

@@ -158,8 +158,14 @@ impl Skua<'_> {
 
         // The CPU writes VRAM through clients' mappings only.
         let vram = WcBar::new(pdev_bound, spec::pci::BAR_VRAM, PAGE_SIZE, c"skua-vram")?;
-        if vram.whole() < caps.vram_visible {
-            dev_err!(parent, "VRAM's BAR is smaller than what it should show\n");
+        if vram.whole() != caps.vram_visible {
+            let (bar, visible) = (vram.whole(), caps.vram_visible);
+            dev_err!(
+                parent,
+                "VRAM's BAR has {:#x} bytes, not {:#x}\n",
+                bar,
+                visible
+            );
             return Err(EINVAL);
         }
         let vectors = u32::try_from(caps.engines.len())?

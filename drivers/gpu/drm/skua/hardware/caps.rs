@@ -29,6 +29,9 @@ use kernel::{
 /// Pages of the GART window that the driver uses: rings and context descriptors.
 pub(crate) const GART_PAGES: u32 = 256;
 
+/// VRAM is a multiple of this.
+const VRAM_UNIT: u64 = 2 << 20;
+
 /// The capabilities of one device.
 pub(crate) struct Caps {
     /// Hardware version; the major one is [`regs::VERSION_MAJOR`].
@@ -106,12 +109,13 @@ impl Caps {
         let vram_visible = regs.read(regs::VRAM_VISIBLE)?.bytes();
         let gart_base = regs.read(regs::GART_BASE)?.address();
         let gart_pages = regs.read(regs::GART_MAX_PAGES)?.pages();
-        if vram_size == 0
-            || vram_size % PAGE_SIZE != 0
-            || vram_visible > vram_size
-            || vram_size > 1 << PHYS_BITS
-        {
+        // More than an address space has room for means nothing.
+        if vram_size == 0 || vram_size % VRAM_UNIT != 0 || vram_size > 1 << VA_BITS {
             return Err(refuse(dev, c"the size of VRAM", vram_size));
+        }
+        // It is the size of a BAR.
+        if vram_visible > vram_size || !vram_visible.is_power_of_two() || vram_visible < PAGE_SIZE {
+            return Err(refuse(dev, c"the size of visible VRAM", vram_visible));
         }
         let end = |base: GpuPhys, size: u64| {
             base.checked_add(size)

@@ -15,12 +15,10 @@ use crate::{
     kernel_heap::KernelHeap,
     policy::{
         buddy::{
-            Block,
             Buddy,
             BuddyError,
-            Content,
             PageCount,
-            Prefer,
+            PageRange,
             Scattered,
             PAGE_BYTES, //
         },
@@ -48,14 +46,14 @@ use kernel::{
     }, //
 };
 
-type Blocks = <KernelHeap as Heap>::Vec<Block>;
+type Blocks = <KernelHeap as Heap>::Vec<PageRange>;
 
 /// The allocator of one device's VRAM.
 pub(crate) type Pages = Buddy<KernelHeap>;
 
-/// An allocator for `bytes` bytes of VRAM, of whose content nothing is known. `ENOMEM`, `EINVAL`.
+/// An allocator for `bytes` bytes of VRAM. `ENOMEM`, `EINVAL`.
 pub(crate) fn pages(bytes: u64) -> Result<Pages> {
-    Pages::new(PageCount(bytes / PAGE_BYTES), Content::Dirty).map_err(errno)
+    Pages::new(PageCount(bytes / PAGE_BYTES)).map_err(errno)
 }
 
 /// The errno of an allocator's refusal.
@@ -82,7 +80,6 @@ impl VramRange {
         let request = Scattered {
             pages: PageCount(bytes / PAGE_BYTES),
             granule: PageCount(1),
-            prefer: Prefer::Dirty,
         };
         let mut range = Self {
             dev: dev.into(),
@@ -97,22 +94,22 @@ impl VramRange {
     }
 
     /// Its blocks, in the order of the bytes that they hold.
-    pub(crate) fn blocks(&self) -> &[Block] {
+    pub(crate) fn blocks(&self) -> &[PageRange] {
         self.blocks.as_slice()
     }
 
     /// Bytes of a block.
-    pub(crate) fn bytes(block: &Block) -> u64 {
-        block.range.pages.0.saturating_mul(PAGE_BYTES)
+    pub(crate) fn bytes(block: &PageRange) -> u64 {
+        block.pages.0.saturating_mul(PAGE_BYTES)
     }
 
     /// Where a block is in VRAM.
-    fn offset(block: &Block) -> VramOffset {
-        VramOffset(block.range.start.0.saturating_mul(PAGE_BYTES))
+    fn offset(block: &PageRange) -> VramOffset {
+        VramOffset(block.start.0.saturating_mul(PAGE_BYTES))
     }
 
     /// Where a block is for the GPU.
-    pub(crate) fn address(&self, block: &Block) -> Result<GpuPhys> {
+    pub(crate) fn address(&self, block: &PageRange) -> Result<GpuPhys> {
         let base = self.dev.caps.vram_base;
         base.checked_add(Self::offset(block).0).ok_or(EINVAL)
     }
@@ -135,7 +132,7 @@ impl VramRange {
     pub(crate) fn page_offset(&self, page: usize) -> Option<usize> {
         let mut left = u64::try_from(page).ok()?;
         for block in self.blocks() {
-            match left.checked_sub(block.range.pages.0) {
+            match left.checked_sub(block.pages.0) {
                 Some(behind) => left = behind,
                 None => {
                     let offset = Self::offset(block).0.checked_add(left * PAGE_BYTES)?;
@@ -162,7 +159,7 @@ impl Drop for VramRange {
         let mut vram = self.dev.vram.lock();
         for block in self.blocks.as_slice() {
             // Ours since `new()`.
-            kernel::warn_on!(vram.free(block.range, Content::Dirty).is_err());
+            kernel::warn_on!(vram.free(*block).is_err());
         }
     }
 }

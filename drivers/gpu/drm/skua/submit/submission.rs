@@ -151,7 +151,7 @@ impl Submission {
     }
 
     /// The blocks that clearing portion `portion` is about.
-    fn blocks(range: &VramRange, portion: u32) -> &[crate::policy::buddy::Block] {
+    fn blocks(range: &VramRange, portion: u32) -> &[crate::policy::buddy::PageRange] {
         let blocks = range.blocks();
         let first = (portion as usize).saturating_mul(CLEAR_BLOCKS);
         let end = first.saturating_add(CLEAR_BLOCKS).min(blocks.len());
