@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What [`drm::File`] does not offer: the client's number, and the C structure for this folder.
+//! What [`drm::File`] does not offer: a client's objects, and the C structure for this folder.
 
 use super::shim;
 use kernel::{
@@ -21,11 +21,16 @@ pub(super) fn as_raw<F: drm::file::DriverFile>(file: &drm::File<F>) -> *mut bind
         .cast::<bindings::drm_file>()
 }
 
-/// The client's number, unique since boot: `drm-client-id` of fdinfo.
-pub(crate) fn client_id<F: drm::file::DriverFile>(file: &drm::File<F>) -> u64 {
-    // SAFETY: The file is valid by its type invariant; the field is set when it is opened and never
-    // changes.
-    unsafe { (*as_raw(file)).client_id }
+/// Whether a client has a handle to `obj`, or a dma-buf of it exists: for fdinfo, of an object to which the
+/// asking client has no handle.
+pub(crate) fn is_shared<O: IntoGEMObject>(obj: &O) -> bool {
+    // SAFETY: The object is valid. Both fields may change at any time, as for C's
+    // `drm_gem_object_is_shared_for_memory_stats()`, which reads them as this does.
+    unsafe {
+        let raw = obj.as_raw();
+        (&raw const (*raw).handle_count).read_volatile() > 0
+            || !(&raw const (*raw).dma_buf).read_volatile().is_null()
+    }
 }
 
 /// Calls `f` with each object that `file` has a handle to, and whether others have it too (another

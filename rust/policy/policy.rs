@@ -19,6 +19,7 @@
 
 pub mod bit_tree;
 pub mod buddy;
+pub mod head_clock;
 pub mod heap;
 pub mod id_slots;
 pub mod in_flight;

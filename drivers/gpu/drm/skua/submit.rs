@@ -4,6 +4,7 @@
 //!
 //! Uses [`crate::memory`], [`crate::fences`] and [`crate::hardware`]. It never sees arguments of ioctls.
 
+pub(crate) mod busy;
 pub(crate) mod context;
 pub(crate) mod engine;
 pub(crate) mod packet;

@@ -25,7 +25,10 @@ use crate::{
         vm::Vm, //
     },
     quota::Quota,
-    submit::context::Context, //
+    submit::{
+        busy::Usage,
+        context::Context, //
+    }, //
 };
 use kernel::{
     drm::{
@@ -86,24 +89,16 @@ const MAX_VMS: u64 = 256;
 /// Contexts of one client at a time, likewise.
 const MAX_CONTEXTS: u64 = 256;
 
-/// Engine time in ticks, by engine.
-pub(crate) type Ticks = [u64; crate::spec::pci::MAX_ENGINES as usize];
-
-/// Contexts of a client.
-pub(crate) struct Contexts {
-    pub(crate) handles: Handles<Context>,
-    /// Engine time of contexts that are gone.
-    pub(crate) past_ticks: Ticks,
-}
-
 /// A client.
 #[pin_data(PinnedDrop)]
 pub(crate) struct File {
     dev: ARef<SkuaDevice>,
     #[pin]
-    vms: Mutex<Handles<Vm>>,
+    pub(crate) vms: Mutex<Handles<Vm>>,
     #[pin]
-    pub(crate) contexts: Mutex<Contexts>,
+    pub(crate) contexts: Mutex<Handles<Context>>,
+    /// What all its contexts used of the engines.
+    pub(crate) usage: Arc<Usage>,
     /// Address spaces that the client may have.
     vm_quota: Arc<Quota>,
     /// Contexts that the client may have.
@@ -123,10 +118,8 @@ impl drm::file::DriverFile for File {
             try_pin_init!(Self {
                 dev: dev.into(),
                 vms <- new_mutex!(Handles::new()),
-                contexts <- new_mutex!(Contexts {
-                    handles: Handles::new(),
-                    past_ticks: [0; crate::spec::pci::MAX_ENGINES as usize],
-                }),
+                contexts <- new_mutex!(Handles::new()),
+                usage: Usage::new()?,
                 vm_quota: Quota::new(MAX_VMS)?,
                 context_quota: Quota::new(MAX_CONTEXTS)?,
                 system_quota: Quota::new(dev.system.limit() / 2)?,
@@ -139,7 +132,7 @@ impl drm::file::DriverFile for File {
 #[pinned_drop]
 impl PinnedDrop for File {
     fn drop(self: Pin<&mut Self>) {
-        for context in self.contexts.lock().handles.iter() {
+        for context in self.contexts.lock().iter() {
             context.destroy();
         }
         // Also those without a handle: what waits for others' fences may wait for ever.
@@ -164,7 +157,7 @@ impl File {
     }
 
     fn context(&self, handle: u32) -> Result<Arc<Context>> {
-        self.contexts.lock().handles.get(handle)
+        self.contexts.lock().get(handle)
     }
 
     /// `DRM_IOCTL_SKUA_QUERY`
@@ -302,8 +295,8 @@ impl File {
             return Err(EINVAL);
         }
         let share = this.context_quota.take(1).ok_or(ENOSPC)?;
-        let context = Context::new(dev, &vm, args.engine, share)?;
-        let handle = this.contexts.lock().handles.insert(context.clone());
+        let context = Context::new(dev, &vm, args.engine, &this.usage, share)?;
+        let handle = this.contexts.lock().insert(context.clone());
         if handle.is_err() {
             context.destroy();
         }
@@ -321,17 +314,11 @@ impl File {
         let this = file.inner();
         let context = {
             let mut contexts = this.contexts.lock();
-            contexts.handles.get(args.context)?;
+            contexts.get(args.context)?;
             if args.pad != 0 {
                 return Err(EINVAL);
             }
-            let context = contexts.handles.remove(args.context)?;
-            // In one step, so that nobody sees less engine time than before.
-            let engine = usize::try_from(context.engine())?;
-            if let Some(ticks) = contexts.past_ticks.get_mut(engine) {
-                *ticks = ticks.saturating_add(context.ticks());
-            }
-            context
+            contexts.remove(args.context)?
         };
         context.destroy();
         Ok(0)

@@ -309,6 +309,16 @@ impl Vm {
         }
     }
 
+    /// Appends each object that something is mapped of, once for each mapping. `ENOMEM`.
+    pub(crate) fn collect_objects(&self, objects: &mut KVVec<BoRef>) -> Result {
+        let map = self.map.lock();
+        objects.reserve(usize::try_from(map.len())?, GFP_KERNEL)?;
+        for (_, mapping) in map.iter(Span::new(0, 1 << VA_BITS)) {
+            objects.push(mapping.bo.clone(), GFP_KERNEL)?;
+        }
+        Ok(())
+    }
+
     /// Mappings, bytes mapped, and tables, for debugfs.
     pub(crate) fn usage(&self, parent: &Device<Bound>) -> (u32, u64, usize) {
         let map = self.map.lock();

@@ -2,8 +2,13 @@
 
 //! What a client uses, for `/proc/<pid>/fdinfo/<fd>`: `Documentation/gpu/drm-usage-stats.rst`.
 //!
-//! Engine time comes from the ticks that the engines count in the context descriptors, so it is exact, and
-//! the same on a slow host as on a fast one. Memory is summed over the client's handles.
+//! `drm-engine-*` is the wall-clock time that an engine was busy with the client's work, which the driver
+//! measures; `drm-cycles-*` are the ticks that the device counts, so they are exact, and the same on a slow
+//! host as on a fast one. There is no `drm-total-cycles-*`: ticks pass while an engine works, and
+//! then only. See [`crate::submit::busy`].
+//!
+//! Memory is summed over the objects to which the client has a handle, and those that only the mappings of
+//! its address spaces keep.
 
 use crate::{
     ext::{
@@ -19,15 +24,25 @@ use crate::{
     },
     gpu::SkuaDevice,
     ioctl::file::SkuaFile,
-    memory::bo::REGION_VRAM, //
+    memory::bo::{
+        Bo,
+        BoRef,
+        REGION_VRAM, //
+    },
+    spec::command::EngineKind,
+    submit::busy::Used, //
 };
-use core::fmt::Write as _;
-use kernel::drm::{
-    gem::BaseObject,
-    Registered, //
+use core::{
+    fmt::Write as _,
+    ptr, //
 };
-
-const NSEC_PER_SEC: u64 = 1_000_000_000;
+use kernel::{
+    drm::{
+        gem::BaseObject,
+        Registered, //
+    },
+    prelude::*, //
+};
 
 /// Prints the keys of `file`.
 pub(crate) fn show(
@@ -35,36 +50,56 @@ pub(crate) fn show(
     file: &SkuaFile,
     out: &mut Printer<'_>,
 ) -> core::fmt::Result {
-    let ticks = {
-        let client = file.inner();
-        let contexts = client.contexts.lock();
-        let mut ticks = contexts.past_ticks;
-        for context in contexts.handles.iter() {
-            if let Some(sum) = ticks.get_mut(context.engine() as usize) {
-                *sum = sum.saturating_add(context.ticks());
-            }
-        }
-        ticks
-    };
-    for (index, engine) in dev.client_engines() {
-        let ticks = ticks.get(index.index()).copied().unwrap_or(0);
-        let name = engine.name().to_str().unwrap_or("?");
-        let hz = u64::from(dev.caps.tick_hz);
-        // Whole seconds and the rest: below 2^32 * 10^9, which fits.
-        let ns = (ticks / hz)
-            .saturating_mul(NSEC_PER_SEC)
-            .saturating_add(ticks % hz * NSEC_PER_SEC / hz);
-        writeln!(out, "drm-engine-{}:\t{} ns", name, ns)?;
-        writeln!(out, "drm-cycles-{}:\t{}", name, ticks)?;
+    for kind in [EngineKind::Compute, EngineKind::Copy] {
+        engines(dev, file, kind, out)?;
     }
+    memory(file, out);
+    Ok(())
+}
 
-    let mut system = MemoryStats::default();
-    let mut vram = MemoryStats::default();
-    file::for_each_object(file, |bo, shared| {
+/// The keys of all engines of one kind, which have one name.
+fn engines(
+    dev: &SkuaDevice,
+    file: &SkuaFile,
+    kind: EngineKind,
+    out: &mut Printer<'_>,
+) -> core::fmt::Result {
+    let file = file.inner();
+    let mut sum = Used::default();
+    let mut count = 0;
+    let mut name = "";
+    for (_, engine) in dev.client_engines().filter(|(_, engine)| engine.kind() == kind) {
+        let used = engine.used(&file.usage, file.contexts.lock().iter());
+        sum.busy_ns = sum.busy_ns.saturating_add(used.busy_ns);
+        sum.ticks = sum.ticks.saturating_add(used.ticks);
+        count += 1;
+        name = engine.name().to_str().unwrap_or("?");
+    }
+    if count == 0 {
+        return Ok(());
+    }
+    writeln!(out, "drm-engine-{}:\t{} ns", name, sum.busy_ns)?;
+    writeln!(out, "drm-cycles-{}:\t{}", name, sum.ticks)?;
+    if count > 1 {
+        writeln!(out, "drm-engine-capacity-{}:\t{}", name, count)?;
+    }
+    Ok(())
+}
+
+/// The memory of a client, by region.
+#[derive(Default)]
+struct Memory {
+    system: MemoryStats,
+    vram: MemoryStats,
+}
+
+impl Memory {
+    /// Counts an object, once.
+    fn add(&mut self, bo: &Bo, shared: bool) {
         let stats = if bo.region() == REGION_VRAM {
-            &mut vram
+            &mut self.vram
         } else {
-            &mut system
+            &mut self.system
         };
         let size = bo.size() as u64;
         let add = |sum: &mut u64| *sum = sum.saturating_add(size);
@@ -77,8 +112,53 @@ pub(crate) fn show(
         if !resv::is_idle(bo, Usage::Bookkeep) {
             add(&mut stats.active);
         }
+    }
+}
+
+/// The memory keys.
+fn memory(file: &SkuaFile, out: &mut Printer<'_>) {
+    let mut memory = Memory::default();
+    // What could not be looked at for want of memory is missing.
+    let mut mapped = mapped(file).unwrap_or_default();
+    file::for_each_object(file, |bo, shared| {
+        memory.add(bo, shared);
+        // Counted: what is left has no handle.
+        let place = mapped.binary_search_by_key(&ptr::from_ref(bo), |(bo, _)| ptr::from_ref(&**bo));
+        if let Some((_, has_handle)) = place.ok().and_then(|place| mapped.get_mut(place)) {
+            *has_handle = true;
+        }
     });
-    out.memory_stats(c"memory", &system);
-    out.memory_stats(c"vram0", &vram);
-    Ok(())
+    for (bo, has_handle) in &mapped {
+        if !has_handle {
+            memory.add(bo, file::is_shared(&**bo));
+        }
+    }
+    out.memory_stats(c"memory", &memory.system);
+    out.memory_stats(c"vram0", &memory.vram);
+}
+
+/// The objects that are mapped in address spaces of `file`, by address and once each, and `false`.
+/// `ENOMEM`.
+fn mapped(file: &SkuaFile) -> Result<KVVec<(BoRef, bool)>> {
+    let mut all = KVVec::new();
+    for vm in file.inner().vms.lock().iter() {
+        vm.collect_objects(&mut all)?;
+    }
+    // An address space without a handle lives as long as its contexts.
+    for context in file.inner().contexts.lock().iter() {
+        if let Some(vm) = context.vm() {
+            vm.collect_objects(&mut all)?;
+        }
+    }
+    all.sort_unstable_by_key(|bo| ptr::from_ref(&**bo));
+    let mut objects = KVVec::<(BoRef, bool)>::with_capacity(all.len(), GFP_KERNEL)?;
+    for bo in all {
+        if objects
+            .last()
+            .is_none_or(|(last, _)| !ptr::eq(&**last, &*bo))
+        {
+            objects.push((bo, false), GFP_KERNEL)?;
+        }
+    }
+    Ok(objects)
 }

@@ -44,6 +44,10 @@ use crate::{
         fault::Record, //
     },
     submit::{
+        busy::{
+            Account,
+            Usage, //
+        },
         packet::Packet,
         submission::{
             Buffer,
@@ -131,6 +135,8 @@ struct Client {
     vm: Arc<Vm>,
     /// Its place in the table of descriptors.
     slot: u32,
+    /// Its part of what the client used of the engine.
+    account: Account,
     /// Its part of the client's quota of contexts.
     _share: Share,
 }
@@ -185,6 +191,7 @@ impl Context {
         dev: &SkuaDevice,
         vm: &Arc<Vm>,
         engine: u32,
+        usage: &Arc<Usage>,
         share: Share,
     ) -> Result<Arc<Self>> {
         let name = dev.engine(engine)?.name();
@@ -192,6 +199,7 @@ impl Context {
         let client = Client {
             vm: vm.clone(),
             slot,
+            account: Account::new(usage, engine),
             _share: share,
         };
         let made = Self::describe(dev, vm, slot)
@@ -298,6 +306,19 @@ impl Context {
             Some(ticks)
         };
         ticks().unwrap_or(0)
+    }
+
+    /// What its client used of the engines; none for the driver's own.
+    pub(crate) fn usage(&self) -> Option<&Arc<Usage>> {
+        Some(self.client.as_ref()?.account.usage())
+    }
+
+    /// Has its client's usage know of all ticks. Called under the engine's lock, or when nobody else has
+    /// the context.
+    pub(crate) fn settle(&self) {
+        if let Some(client) = &self.client {
+            client.account.settle(self.ticks());
+        }
     }
 
     /// Queues `buffers` to run after `waits`, and gives the fence to `signals`.
@@ -503,6 +524,7 @@ impl WorkItem for Context {
 #[pinned_drop]
 impl PinnedDrop for Context {
     fn drop(self: Pin<&mut Self>) {
+        self.settle();
         if let Some(slot) = self.slot() {
             self.dev.contexts.release(slot);
         }

@@ -50,6 +50,11 @@ use crate::{
         }, //
     },
     submit::{
+        busy::{
+            EngineClock,
+            Usage,
+            Used, //
+        },
         context::{
             Context,
             Due, //
@@ -96,6 +101,8 @@ pub(crate) struct State {
     pub(crate) mode: Mode,
     pub(crate) ring: RingSpace,
     pub(crate) in_flight: InFlight<KernelHeap, Packet>,
+    /// Whose time it is.
+    clock: EngineClock,
     /// The system's context, if it is ready.
     ready_system: List<Context>,
     /// Clients' contexts that are ready, in turn.
@@ -156,6 +163,7 @@ impl State {
         if kernel::warn_on!(self.in_flight.push(packet).is_err()) {
             return Err(EIO);
         }
+        self.look_at_head();
         emitted
     }
 
@@ -167,7 +175,17 @@ impl State {
     /// Counts a packet out of the ring.
     pub(crate) fn retire(&mut self, packet: &Packet) {
         let context = packet.submission.context();
+        context.settle();
+        self.look_at_head();
         self.attend(context, context.retire());
+    }
+
+    /// Tells the clock what is at the head of the ring.
+    fn look_at_head(&mut self) {
+        let head = self.in_flight.front();
+        self.clock.head_changed(head.map(|(id, _)| id), || {
+            head?.1.submission.context().usage()
+        });
     }
 
     /// Does what a context has become due for.
@@ -194,6 +212,7 @@ impl Engine {
     pub(crate) fn new(index: EngineIndex, kind: EngineKind) -> Result<Pin<KBox<Self>>> {
         let ring = RingSpace::new(RING_SIZE, 8).map_err(|_| EINVAL)?;
         let in_flight = InFlight::new(IN_FLIGHT, 1)?;
+        let clock = EngineClock::new(index);
         KBox::try_pin_init(
             try_pin_init!(Self {
                 index,
@@ -204,6 +223,7 @@ impl Engine {
                     mode: Mode::Running,
                     ring,
                     in_flight,
+                    clock,
                     ready_system: List::new(),
                     ready: List::new(),
                     completed: 0,
@@ -251,6 +271,21 @@ impl Engine {
         shared
             .and_then(|shared| shared.engine64(self.index, status::engine::TICKS).ok())
             .unwrap_or(0)
+    }
+
+    /// What the client of `usage`, to which `contexts` belong, used of it so far.
+    pub(crate) fn used<'a>(
+        &self,
+        usage: &Arc<Usage>,
+        contexts: impl Iterator<Item = &'a Arc<Context>>,
+    ) -> Used {
+        let state = self.state.lock();
+        let mine = contexts.filter(|context| context.engine() == self.index);
+        mine.for_each(|context| context.settle());
+        // Also those that were destroyed and still run.
+        let running = state.in_flight.iter();
+        running.for_each(|(_, packet)| packet.submission.context().settle());
+        state.clock.read(usage)
     }
 
     /// Queues a published submission of `context` and starts what can be started.

@@ -4,6 +4,7 @@
 
 use std::process::ExitCode;
 
+use skua_selftests::client::map;
 use skua_selftests::function::Function;
 use skua_selftests::rig::{copy, fill, wait_value};
 use skua_selftests::witness::quiet;
@@ -13,10 +14,14 @@ fn main() -> ExitCode {
     suite::main(tests![
         the_client_is_named,
         every_key_is_there_and_well_formed,
-        engine_time_is_the_work_done,
-        engine_time_of_destroyed_contexts_stays,
+        cycles_are_the_work_done,
+        engine_time_is_what_a_clock_says,
+        engine_time_is_whose_work_is_at_the_head,
+        what_destroyed_contexts_used_is_summed,
+        a_destroyed_context_counts_while_it_runs,
         clients_have_their_own_time,
         memory_is_counted_where_it_is,
+        memory_that_only_a_mapping_keeps_is_counted,
         shared_memory_is_told_apart,
         active_memory_is_in_use,
         other_processes_can_read_it,
@@ -90,13 +95,12 @@ fn every_key_is_there_and_well_formed() {
     }
 }
 
-fn engine_time_is_the_work_done() {
+fn cycles_are_the_work_done() {
     let rig = Rig::new();
     let buffer = rig.buffer(Place::System, 1 << 20);
     for one in Engine::ALL {
         let before = rig.fdinfo();
         let cycles = format!("drm-cycles-{}", engine(one));
-        let time = format!("drm-engine-{}", engine(one));
         let mut last = before.number(&cycles).expect("cycles");
         for _ in 0..4 {
             assert_eq!(rig.run(one, &[fill(1, buffer.va, 1 << 20)]), Ok(()));
@@ -105,30 +109,148 @@ fn engine_time_is_the_work_done() {
             let least = (1 << 20) / skua_spec::command::BYTES_PER_TICK;
             assert!(now >= last + least, "{one:?}: {last}, then {now}");
             last = now;
-            let expected = u128::from(now) * 1_000_000_000 / u128::from(rig.device.tick_hz);
-            assert_eq!(
-                info.nanoseconds(&time).map(u128::from),
-                Some(expected),
-                "{one:?}"
-            );
         }
         let ticks = rig.state(rig.context(one)).expect("CONTEXT_STATE").ticks;
         assert_eq!(last, ticks, "{one:?}: the context's time is the client's");
     }
 }
 
-fn engine_time_of_destroyed_contexts_stays() {
+/// Nanoseconds of a clock that monitors use, from some moment on.
+fn clock() -> u64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).expect("a clock");
+    // CAST: after the boot.
+    now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
+}
+
+/// A client's engine time, and between which moments it was asked for.
+fn engine_time(client: &Client, one: Engine) -> (u64, [u64; 2]) {
+    let before = clock();
+    let key = format!("drm-engine-{}", engine(one));
+    let time = client.fdinfo().nanoseconds(&key).expect("a time");
+    (time, [before, clock()])
+}
+
+/// That from `start` to `end` the engine was busy for this client all the time.
+#[track_caller]
+fn expect_busy(start: (u64, [u64; 2]), end: (u64, [u64; 2])) {
+    let (least, most) = (end.1[0] - start.1[1], end.1[1] - start.1[0]);
+    let busy = end.0 - start.0;
+    assert!(
+        (least..=most).contains(&busy),
+        "busy for {busy} ns of {least} to {most}"
+    );
+}
+
+/// Waits until the job is at the head of its ring, which the first time that it has tells.
+#[track_caller]
+fn wait_until_at_head(client: &Client, one: Engine, before: u64) {
+    let end = clock() + 10_000_000_000 * u64::from(suite::patience());
+    while engine_time(client, one).0 == before {
+        assert!(clock() < end, "no engine time");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+fn engine_time_is_what_a_clock_says() {
+    quiet();
+    let (rig, idle) = (Rig::new(), Rig::new());
+    let gate = rig.buffer(Place::System, 4096);
+    for one in Engine::ALL {
+        gate.cpu.write(0, 0);
+        let other = Engine::ALL[usize::from(one == Engine::ALL[0])];
+        let before = [&rig, &idle].map(|rig| engine_time(rig, other).0);
+        let untouched = engine_time(&idle, one).0;
+        let was = engine_time(&rig, one).0;
+        let job = rig.start(one, &[wait_value(gate.va, 1)]);
+        wait_until_at_head(&rig, one, was);
+        let start = engine_time(&rig, one);
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        expect_busy(start, engine_time(&rig, one));
+        gate.cpu.write(0, 1);
+        assert_eq!(job.wait(), Ok(()));
+        // Over, and no more than that.
+        let after = engine_time(&rig, one);
+        assert!(after.0 - start.0 <= after.1[1] - start.1[0]);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert_eq!(engine_time(&rig, one).0, after.0, "{one:?} is idle");
+        assert_eq!(engine_time(&idle, one).0, untouched, "another client");
+        assert_eq!([&rig, &idle].map(|rig| engine_time(rig, other).0), before);
+    }
+}
+
+fn engine_time_is_whose_work_is_at_the_head() {
+    quiet();
+    let rigs = [Rig::new(), Rig::new()];
+    let gates: Vec<_> = rigs
+        .iter()
+        .map(|rig| rig.buffer(Place::System, 4096))
+        .collect();
+    let was: Vec<u64> = rigs
+        .iter()
+        .map(|rig| engine_time(rig, Engine::Compute).0)
+        .collect();
+    let first = rigs[0].start(Engine::Compute, &[wait_value(gates[0].va, 1)]);
+    wait_until_at_head(&rigs[0], Engine::Compute, was[0]);
+    let second = rigs[1].start(Engine::Compute, &[wait_value(gates[1].va, 1)]);
+    let start = engine_time(&rigs[0], Engine::Compute);
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert_eq!(engine_time(&rigs[1], Engine::Compute).0, was[1]);
+    expect_busy(start, engine_time(&rigs[0], Engine::Compute));
+    gates[0].cpu.write(0, 1);
+    assert_eq!(first.wait(), Ok(()));
+    wait_until_at_head(&rigs[1], Engine::Compute, was[1]);
+    let had = engine_time(&rigs[0], Engine::Compute).0;
+    let start = engine_time(&rigs[1], Engine::Compute);
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    expect_busy(start, engine_time(&rigs[1], Engine::Compute));
+    assert_eq!(engine_time(&rigs[0], Engine::Compute).0, had);
+    gates[1].cpu.write(0, 1);
+    assert_eq!(second.wait(), Ok(()));
+}
+
+/// What the client used of the copy engine: ticks and nanoseconds.
+fn used(client: &Client) -> [u64; 2] {
+    let info = client.fdinfo();
+    let time = info.nanoseconds("drm-engine-copy");
+    [info.number("drm-cycles-copy"), time].map(|value| value.expect("a number"))
+}
+
+fn what_destroyed_contexts_used_is_summed() {
     let rig = Rig::new();
     let buffer = rig.buffer(Place::System, 1 << 20);
+    let mut ticks = used(&rig)[0];
+    for _ in 0..3 {
+        let context = rig.new_context(Engine::Copy);
+        let job = rig.start_in(context, &[fill(1, buffer.va, 1 << 20)]);
+        assert_eq!(job.wait(), Ok(()));
+        ticks += rig.state(context).expect("CONTEXT_STATE").ticks;
+        let before = used(&rig);
+        assert_eq!(before[0], ticks);
+        assert_eq!(rig.context_destroy(context), Ok(()));
+        assert_eq!(used(&rig), before);
+        assert!(before.iter().all(|value| *value > 0), "{before:?}");
+    }
+}
+
+fn a_destroyed_context_counts_while_it_runs() {
+    quiet();
+    let rig = Rig::new();
+    let gate = rig.buffer(Place::System, 4096);
+    let target = rig.buffer(Place::System, 1 << 20);
+    let before = used(&rig);
     let context = rig.new_context(Engine::Copy);
-    assert_eq!(
-        rig.start_in(context, &[fill(1, buffer.va, 1 << 20)]).wait(),
-        Ok(())
-    );
-    let before = rig.fdinfo().number("drm-cycles-copy");
+    let work = [wait_value(gate.va, 1), fill(1, target.va, 1 << 20)];
+    let job = rig.start_in(context, &work);
+    wait_until_at_head(&rig, Engine::Copy, before[1]);
     assert_eq!(rig.context_destroy(context), Ok(()));
-    assert_eq!(rig.fdinfo().number("drm-cycles-copy"), before);
-    assert!(before > Some(0));
+    let start = engine_time(&rig, Engine::Copy);
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    expect_busy(start, engine_time(&rig, Engine::Copy));
+    gate.cpu.write(0, 1);
+    assert_eq!(job.wait(), Ok(()));
+    let least = (1 << 20) / skua_spec::command::BYTES_PER_TICK;
+    let after = used(&rig);
+    assert!(after[0] >= before[0] + least, "{before:?}, then {after:?}");
 }
 
 fn clients_have_their_own_time() {
@@ -164,6 +286,55 @@ fn memory_is_counted_where_it_is() {
         assert_eq!(with.bytes(other), before.bytes(other));
         assert_eq!(client.close(handle), Ok(()));
         assert_eq!(client.fdinfo().bytes(&total), before.bytes(&total));
+    }
+}
+
+fn memory_that_only_a_mapping_keeps_is_counted() {
+    quiet();
+    let (rig, other) = (Rig::new(), Client::new());
+    for place in Place::ALL {
+        let keys =
+            ["total", "resident", "shared"].map(|key| format!("drm-{key}-{}", region(place)));
+        let look = || {
+            let info = rig.fdinfo();
+            keys.each_ref()
+                .map(|key| info.bytes(key).expect("a number of bytes"))
+        };
+        let [total, resident, shared] = look();
+        let with = [total + (1 << 20), resident + (1 << 20), shared];
+        let vm = rig.vm_create().expect("VM_CREATE");
+        let handle = rig.bo(place, 1 << 20);
+        // Twice, and counted once.
+        for at in [1_u64 << 40, 1 << 41] {
+            let op = map(handle, 0, at, 1 << 20);
+            assert_eq!(rig.bind_and_wait(vm, &[op]), Ok(()));
+            assert_eq!(look(), with, "{place:?}: bound");
+        }
+        let dma_buf = rig.export(handle).expect("PRIME_HANDLE_TO_FD");
+        let there = other.import(&dma_buf).expect("PRIME_FD_TO_HANDLE");
+        drop(dma_buf);
+        assert_eq!(rig.close(handle), Ok(()));
+        let with_shared = [with[0], with[1], shared + (1 << 20)];
+        assert_eq!(look(), with_shared, "{place:?}: another client's, too");
+        assert_eq!(other.close(there), Ok(()));
+        assert_eq!(look(), with, "{place:?}: kept by the mappings");
+        // By the context's, if nothing else.
+        let context = rig.context_create(vm, 0).expect("CONTEXT_CREATE");
+        assert_eq!(rig.vm_destroy(vm), Ok(()));
+        assert_eq!(look(), with, "{place:?}: kept by the context");
+        assert_eq!(rig.context_destroy(context), Ok(()));
+        wait_for_one_address_space();
+        assert_eq!(look(), [total, resident, shared], "{place:?}: gone");
+    }
+}
+
+/// Waits until one address space is left.
+#[track_caller]
+fn wait_for_one_address_space() {
+    let end = clock() + 10_000_000_000 * u64::from(suite::patience());
+    while skua_selftests::witness::objects().0.lines().count() > 1 {
+        assert!(clock() < end, "an address space is left");
+        std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }
 
