@@ -122,12 +122,14 @@ impl VmFault<'_> {
     }
 
     /// The user address that is accessed.
+    #[expect(dead_code, reason = "what a fault is about, whole")]
     pub(crate) fn address(&self) -> usize {
         // SAFETY: By the type invariant.
         unsafe { (*self.raw).__bindgen_anon_1.address }
     }
 
     /// Whether the access is a write.
+    #[expect(dead_code, reason = "what a fault is about, whole")]
     pub(crate) fn is_write(&self) -> bool {
         // SAFETY: By the type invariant.
         unsafe { (*self.raw).flags & bindings::fault_flag_FAULT_FLAG_WRITE != 0 }

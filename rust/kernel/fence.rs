@@ -402,18 +402,6 @@ pub(crate) struct PendingCallback<T: FenceCallback> {
     fence: Fence,
 }
 
-impl<T: FenceCallback> PendingCallback<T> {
-    /// The fence that is waited for.
-    pub(crate) fn fence(&self) -> &Fence {
-        &self.fence
-    }
-
-    /// The callback's data.
-    pub(crate) fn data(&self) -> &T {
-        self.callback.data()
-    }
-}
-
 impl<T: FenceCallback> Drop for PendingCallback<T> {
     fn drop(&mut self) {
         // SAFETY: By the type invariant the node was added to this fence, which is alive. The

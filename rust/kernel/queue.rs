@@ -234,11 +234,6 @@ impl<T: AlarmHandler> Alarm<T> {
         // SAFETY: The work is valid.
         unsafe { bindings::cancel_delayed_work_sync(self.0.work.get()) };
     }
-
-    /// The handler.
-    pub(crate) fn handler(&self) -> &T {
-        &self.0.handler
-    }
 }
 
 /// `WORK_CPU_UNBOUND`: the number of CPUs, as C has it.

@@ -50,6 +50,7 @@ pub(crate) enum Usage {
     /// Memory management: moves, clears. Everybody waits.
     Kernel,
     /// Implicitly synchronised writers.
+    #[expect(dead_code, reason = "the order of usages is the kernel's")]
     Write,
     /// Implicitly synchronised readers.
     Read,
@@ -86,6 +87,7 @@ pub(crate) fn lock<O: IntoGEMObject>(obj: &O) -> Result<Reserved<'_>> {
 
 /// Takes the reservation lock of `obj`, for as long as it takes: for paths that cannot fail, such as
 /// unbind.
+#[expect(dead_code, reason = "for work that no signal may end")]
 pub(crate) fn lock_uninterruptible<O: IntoGEMObject>(obj: &O) -> Result<Reserved<'_>> {
     let resv = resv_of(obj);
     // SAFETY: The reservation object lives as long as `obj`; no acquire context is used.

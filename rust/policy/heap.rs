@@ -7,8 +7,8 @@
 //! host a `std` vector that fails on request.
 //!
 //! A vector keeps its capacity until it is dropped. Code that must not fail later reserves first
-//! ([`FallibleVec::reserve`]); [`FallibleVec::try_push`] and [`FallibleVec::try_insert`] do not
-//! allocate, hence cannot fail, within the capacity.
+//! ([`FallibleVec::reserve`]); [`FallibleVec::try_push`] does not allocate, hence cannot fail, within the
+//! capacity.
 
 /// There is no memory. The driver answers `ENOMEM`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,21 +39,8 @@ pub trait FallibleVec<T>: Sized {
     /// [`OutOfMemory`]; the vector is unchanged and `value` is dropped. Never within the capacity.
     fn try_push(&mut self, value: T) -> Result<(), OutOfMemory>;
 
-    /// Inserts `value` before element `at`; behind the last one if `at` is larger than the length.
-    ///
-    /// # Errors
-    ///
-    /// [`OutOfMemory`]; the vector is unchanged and `value` is dropped. Never within the capacity.
-    fn try_insert(&mut self, at: usize, value: T) -> Result<(), OutOfMemory>;
-
-    /// Takes element `at` out, moving the later ones up; `None` if there is no such element.
-    fn remove(&mut self, at: usize) -> Option<T>;
-
     /// Takes the last element out.
     fn pop(&mut self) -> Option<T>;
-
-    /// Drops all elements from `len` on; the capacity stays.
-    fn truncate(&mut self, len: usize);
 
     /// The elements.
     fn as_slice(&self) -> &[T];
@@ -64,11 +51,6 @@ pub trait FallibleVec<T>: Sized {
     /// The number of elements.
     fn len(&self) -> usize {
         self.as_slice().len()
-    }
-
-    /// Whether there are no elements.
-    fn is_empty(&self) -> bool {
-        self.as_slice().is_empty()
     }
 
     /// An empty vector with room for `capacity` elements.

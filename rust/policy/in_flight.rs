@@ -16,6 +16,22 @@
 //! what the fence memory holds before anything was done.
 //!
 //! Invariants: ids in the queue are distinct and below the next one to give out.
+//!
+//! # Examples
+//!
+//! ```
+//! use skua_policy::{in_flight::InFlight, std_heap::StdHeap};
+//!
+//! let mut ring = InFlight::<StdHeap, &str>::new(4, 1).expect("memory");
+//! for packet in ["first", "second", "third"] {
+//!     ring.push(packet).expect("there is room");
+//! }
+//! // The engine reports the second: both are complete.
+//! let complete: Vec<_> = ring.complete_up_to(2).expect("it is there").collect();
+//! assert_eq!(complete, [(1, "first"), (2, "second")]);
+//! assert!(ring.complete_up_to(2).is_err(), "late news");
+//! assert_eq!(ring.front(), Some((3, &"third")));
+//! ```
 
 use super::heap::{FallibleVec, Heap, OutOfMemory};
 

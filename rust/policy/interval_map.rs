@@ -14,11 +14,43 @@
 //! [`UNMAP_NODES`], since cutting a hole into a range makes two of it. Several reservations may be
 //! outstanding at the same time.
 //!
+//! **Why not `drm_gpuvm`.** It keeps the mappings of GEM objects, each in a list of its object, and splits
+//! an operation into steps that the driver performs. This map knows no objects: it serves userspace's
+//! address spaces as well (`tools/wddm`), is checked on the host against a list, and says before an
+//! operation begins how many nodes it can take at most.
+//!
 //! Lookup, map, unmap of one range: O(log n). No recursion; the tree is at most 48 high, and that is
 //! the size of the path that operations keep on the stack.
 //!
 //! Invariants: ranges are not empty, do not overlap and are ordered as the tree is; heights of siblings
 //! differ by at most one; the spare nodes are at least as many as all reservations promise.
+//!
+//! # Examples
+//!
+//! ```
+//! use skua_policy::interval_map::{IntervalMap, Slice, Span, MAP_NODES, UNMAP_NODES};
+//! use skua_policy::std_heap::StdHeap;
+//!
+//! /// A part of a file: its first byte.
+//! #[derive(Clone, Debug, PartialEq)]
+//! struct Part(u64);
+//!
+//! impl Slice for Part {
+//!     fn slice(&self, offset: u64, _len: u64) -> Self {
+//!         Part(self.0 + offset)
+//!     }
+//! }
+//!
+//! let mut map = IntervalMap::<StdHeap, Part>::new();
+//! let mut nodes = map.prepare(MAP_NODES + UNMAP_NODES).expect("memory");
+//! map.map(&mut nodes, Span::new(0, 100), Part(0)).expect("nothing is there");
+//! let mut holes = 0;
+//! map.unmap(&mut nodes, Span::new(40, 60), |_cut| holes += 1).expect("the nodes suffice");
+//! map.release(nodes);
+//! assert_eq!(holes, 1);
+//! assert_eq!(map.get(50), None);
+//! assert_eq!(map.get(70), Some((Span::new(60, 100), &Part(60))));
+//! ```
 
 use super::heap::{FallibleVec, Heap, OutOfMemory};
 

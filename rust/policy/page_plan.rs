@@ -16,24 +16,32 @@
 //! Each run is as large as the alignment of both addresses and the permitted sizes allow, and each is one
 //! write of consecutive entries.
 //!
-//! [`TableCount`] says how many tables a range can need at most ([`TableCount::bound`], to set them
-//! aside before anything is published) or how many a plan does need ([`TableCount::add`]).
+//! # Examples
+//!
+//! ```
+//! use skua_policy::page_plan::{PagePlan, PageSize, PhysPiece, Sizes};
+//!
+//! // 2 MiB and a page more, at addresses that both are multiples of 2 MiB.
+//! let memory = PhysPiece {
+//!     start: 0x4000_0000,
+//!     len: 0x20_1000,
+//! };
+//! let plan = PagePlan::new(0x8000_0000, memory.len, Sizes::ALL, [memory].into_iter())?;
+//! let runs = plan.collect::<Result<Vec<_>, _>>()?;
+//! let sizes: Vec<_> = runs.iter().map(|run| (run.size, run.count)).collect();
+//! assert_eq!(sizes, [(PageSize::Large, 1), (PageSize::Small, 1)]);
+//! # Ok::<(), skua_policy::page_plan::PlanError>(())
+//! ```
 
 #[cfg(test)]
 mod tests;
 
 /// Bits of a GPU virtual address.
 pub const VA_BITS: u32 = 48;
-/// Levels of tables; the root is level `LEVELS - 1`.
-pub const LEVELS: usize = 4;
 /// log2 of the entries of a table.
 const TABLE_BITS: u32 = 9;
 /// log2 of the smallest page.
 const PAGE_BITS: u32 = 12;
-/// Level 0 tables that an unmapping may need beyond those of the mapping: a 2 MiB page that is cut
-/// becomes a table, and at most the two at the ends of the range are.
-pub const SPLIT_TABLES: u64 = 2;
-
 /// Size of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PageSize {
@@ -70,24 +78,19 @@ impl PageSize {
             PageSize::Large => 1,
         }
     }
-
-    /// How many entries a page takes.
-    pub const fn entries(self) -> u64 {
-        self.bytes() >> level_shift(self.level())
-    }
 }
 
-/// log2 of the bytes that one entry of a table of `level` covers; `level` is below [`LEVELS`].
+/// log2 of the bytes that one entry of a table of `level` covers; `level` is below 4.
 pub const fn level_shift(level: u32) -> u32 {
     PAGE_BITS.saturating_add(TABLE_BITS.saturating_mul(level))
 }
 
-/// log2 of the bytes that one table of `level` covers; `level` is below [`LEVELS`].
+/// log2 of the bytes that one table of `level` covers; `level` is below 4.
 pub const fn table_shift(level: u32) -> u32 {
     level_shift(level).saturating_add(TABLE_BITS)
 }
 
-/// The index of the entry for `va` in its table of `level`, 0 to 511; `level` is below [`LEVELS`].
+/// The index of the entry for `va` in its table of `level`, 0 to 511; `level` is below 4.
 pub const fn entry_index(va: u64, level: u32) -> u64 {
     match va.checked_shr(level_shift(level)) {
         Some(entry) => entry & ((1 << TABLE_BITS) - 1),
@@ -117,11 +120,6 @@ impl Sizes {
     pub const ALL: Sizes = Sizes {
         medium: true,
         large: true,
-    };
-    /// 4 KiB only.
-    pub const SMALL: Sizes = Sizes {
-        medium: false,
-        large: false,
     };
 
     const fn allow(self, size: PageSize) -> bool {
@@ -165,11 +163,6 @@ impl Run {
     /// The index of its first entry in its table, which is of level `size.level()`.
     pub const fn first_entry(&self) -> u64 {
         entry_index(self.va, self.size.level())
-    }
-
-    /// How many consecutive entries it writes; 16 for each 64 KiB page.
-    pub const fn entries(&self) -> u64 {
-        self.count.saturating_mul(self.size.entries())
     }
 }
 
@@ -306,79 +299,4 @@ impl<I: Iterator<Item = PhysPiece>> Iterator for PagePlan<I> {
         self.phys.len = self.phys.len.saturating_sub(bytes);
         Some(Ok(run))
     }
-}
-
-/// A number of tables per level.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TableCount {
-    /// Index = level.
-    count: [u64; LEVELS],
-    /// Index = level: the table that was last counted, plus one; 0 = none yet.
-    last: [u64; LEVELS],
-}
-
-impl TableCount {
-    /// None.
-    pub const fn new() -> Self {
-        TableCount {
-            count: [0; LEVELS],
-            last: [0; LEVELS],
-        }
-    }
-
-    /// The tables, of all levels and with the root, that any mapping of `[va, va + len)` can need.
-    ///
-    /// # Errors
-    ///
-    /// [`PlanError::BadRange`].
-    pub fn bound(va: u64, len: u64) -> Result<Self, PlanError> {
-        if !is_mappable(va, len) {
-            return Err(PlanError::BadRange);
-        }
-        let mut tables = TableCount::new();
-        tables.add_range(va, len, 0);
-        Ok(tables)
-    }
-
-    /// Counts the tables that `run` needs and that were not counted for a run before it. Runs come in
-    /// order of address, as [`PagePlan`] yields them.
-    pub fn add(&mut self, run: &Run) {
-        self.add_range(run.va, run.bytes(), run.size.level());
-    }
-
-    fn add_range(&mut self, va: u64, len: u64, lowest: u32) {
-        let last_byte = va.saturating_add(len.saturating_sub(1));
-        let levels = self.count.iter_mut().zip(self.last.iter_mut()).zip(0u32..);
-        for ((count, last), level) in levels {
-            if level >= lowest {
-                let from = (va >> table_shift(level)).max(*last);
-                let behind = (last_byte >> table_shift(level)).saturating_add(1);
-                *count = count.saturating_add(behind.saturating_sub(from));
-                *last = behind.max(*last);
-            }
-        }
-    }
-
-    /// The tables of `level`.
-    pub fn of_level(&self, level: usize) -> u64 {
-        self.count.get(level).copied().unwrap_or(0)
-    }
-
-    /// All tables but the root, which an address space always has.
-    pub fn below_root(&self) -> u64 {
-        self.count.iter().take(LEVELS - 1).sum()
-    }
-}
-
-/// The tables of `level` that cover part of a range, in order of address: for each the first virtual
-/// address that it covers. None if the range is not mappable or there is no such level.
-pub fn tables(va: u64, len: u64, level: u32) -> impl Iterator<Item = u64> {
-    let shift = table_shift(level);
-    let is_level = usize::try_from(level).is_ok_and(|level| level < LEVELS);
-    let numbers = if is_level && is_mappable(va, len) {
-        va >> shift..((va + (len - 1)) >> shift) + 1
-    } else {
-        0..0
-    };
-    numbers.map(move |number| number.checked_shl(shift).unwrap_or(0))
 }

@@ -23,6 +23,10 @@ pub mod head_clock;
 pub mod heap;
 pub mod id_slots;
 pub mod in_flight;
+#[cfg_attr(
+    MODULE,
+    expect(dead_code, reason = "userspace's address spaces use the rest")
+)]
 pub mod interval_map;
 pub mod page_plan;
 pub mod ring_space;

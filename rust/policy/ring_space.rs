@@ -6,14 +6,34 @@
 //! where the driver writes next, *head* that of the next command the engine will read; equal means
 //! empty, so one unit (the alignment of commands) always stays free, or a full ring would look empty.
 //!
-//! A command does not wrap, and is at most half as long as the ring: one that would not fit before the end begins at 0, and what is left before
-//! the end is padding that the driver fills with no-operations ([`Slot::pad`]).
+//! A command does not wrap, and is at most half as long as the ring: one that would not fit before the end
+//! begins at 0, and what is left before the end is padding that the driver fills with no-operations
+//! ([`Slot::pad`]).
 //!
 //! Writing has two steps: [`RingSpace::place`] says where, and [`RingSpace::commit`] moves the tail when
 //! the bytes are written. The head comes from memory that the device writes, so it is believed only if it
 //! lies between the last one and the tail ([`RingSpace::advance`]).
 //!
 //! Invariant: head and tail are multiples of the unit below the size.
+//!
+//! # Examples
+//!
+//! ```
+//! use skua_policy::ring_space::RingSpace;
+//!
+//! let mut ring = RingSpace::new(64, 8)?;
+//! let slot = ring.place(32)?;
+//! assert_eq!((slot.at, slot.pad), (0, 0));
+//! ring.commit(slot)?;
+//! // The engine has read it.
+//! ring.advance(32).expect("between head and tail");
+//! let slot = ring.place(24)?;
+//! ring.commit(slot)?;
+//! // 8 bytes are left before the end: the next one goes to the start.
+//! let slot = ring.place(16)?;
+//! assert_eq!((slot.pad_at, slot.pad, slot.at), (56, 8, 0));
+//! # Ok::<(), skua_policy::ring_space::RingError>(())
+//! ```
 
 #[cfg(test)]
 mod tests;
@@ -84,6 +104,7 @@ impl RingSpace {
     }
 
     /// The size in bytes.
+    #[cfg(test)]
     pub fn size(&self) -> u32 {
         self.size
     }
@@ -99,6 +120,7 @@ impl RingSpace {
     }
 
     /// Whether the engine has read all.
+    #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.head == self.tail
     }
@@ -120,6 +142,7 @@ impl RingSpace {
     }
 
     /// The longest command that has a place now.
+    #[cfg(test)]
     pub fn longest(&self) -> u32 {
         let (space, room) = (self.space(), self.room_before_wrap());
         room.min(space)

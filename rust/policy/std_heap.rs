@@ -89,22 +89,8 @@ impl<T> FallibleVec<T> for StdVec<T> {
         Ok(())
     }
 
-    fn try_insert(&mut self, at: usize, value: T) -> Result<(), OutOfMemory> {
-        self.grow(1)?;
-        self.0.insert(at.min(self.0.len()), value);
-        Ok(())
-    }
-
-    fn remove(&mut self, at: usize) -> Option<T> {
-        (at < self.0.len()).then(|| self.0.remove(at))
-    }
-
     fn pop(&mut self) -> Option<T> {
         self.0.pop()
-    }
-
-    fn truncate(&mut self, len: usize) {
-        self.0.truncate(len);
     }
 
     fn as_slice(&self) -> &[T] {

@@ -21,6 +21,30 @@
 //!
 //! The counter is the device's word. One that goes back is no progress; one that creeps could be a host
 //! that is slow beyond measure, and is believed for [`Limits::hard_ms`], for every wait has an end.
+//!
+//! # Examples
+//!
+//! ```
+//! use skua_policy::watchdog::{Limits, Sample, Verdict, Watchdog};
+//!
+//! let mut watchdog = Watchdog::new(Limits {
+//!     ticks: 1000,
+//!     time_ms: 2000,
+//!     stuck_ms: 3000,
+//!     hard_ms: 60_000,
+//!     stalled_ms: 1000,
+//!     step_ms: 500,
+//! });
+//! // Packet 7 is there for ten seconds, and nothing is done.
+//! let verdicts = (0..=20).map(|second| {
+//!     watchdog.check(Sample {
+//!         now_ms: 500 * second,
+//!         head: Some(7),
+//!         ticks: 40,
+//!     })
+//! });
+//! assert_eq!(verdicts.last(), Some(Verdict::Stuck { id: 7 }));
+//! ```
 
 #[cfg(test)]
 mod tests;
@@ -100,11 +124,6 @@ impl Watchdog {
             limits,
             watched: None,
         }
-    }
-
-    /// Changes the limits; what was seen stays.
-    pub fn set_limits(&mut self, limits: Limits) {
-        self.limits = limits;
     }
 
     /// Forgets what was seen: the engine was reset, or the device is back from suspend.

@@ -34,24 +34,8 @@ impl<T> FallibleVec<T> for Elements<T> {
         self.0.push(value, GFP_KERNEL).map_err(|_| OutOfMemory)
     }
 
-    fn try_insert(&mut self, at: usize, value: T) -> Result<(), OutOfMemory> {
-        self.reserve(1)?;
-        let at = at.min(self.0.len());
-        self.0
-            .insert_within_capacity(at, value)
-            .map_err(|_| OutOfMemory)
-    }
-
-    fn remove(&mut self, at: usize) -> Option<T> {
-        self.0.remove(at).ok()
-    }
-
     fn pop(&mut self) -> Option<T> {
         self.0.pop()
-    }
-
-    fn truncate(&mut self, len: usize) {
-        self.0.truncate(len);
     }
 
     fn as_slice(&self) -> &[T] {

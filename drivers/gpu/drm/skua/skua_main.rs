@@ -37,10 +37,6 @@ use kernel::{
 
 mod driver;
 #[path = "../../../../rust/kernel/ext.rs"]
-#[allow(
-    dead_code,
-    reason = "an abstraction is whole, whether or not each part has a user"
-)]
 mod ext;
 mod fences;
 mod gpu;
@@ -50,7 +46,7 @@ mod kernel_heap;
 mod memory;
 mod observe;
 #[path = "../../../../rust/policy/policy.rs"]
-#[allow(dead_code, unreachable_pub, reason = "a crate of its own on the host")]
+#[allow(unreachable_pub, reason = "a crate of its own on the host")]
 mod policy;
 mod quota;
 mod reaper;
