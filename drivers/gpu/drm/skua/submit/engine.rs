@@ -212,7 +212,7 @@ impl Engine {
     pub(crate) fn new(index: EngineIndex, kind: EngineKind) -> Result<Pin<KBox<Self>>> {
         let ring = RingSpace::new(RING_SIZE, 8).map_err(|_| EINVAL)?;
         let in_flight = InFlight::new(IN_FLIGHT, 1)?;
-        let clock = EngineClock::new(index);
+        let clock = EngineClock::new(index.get());
         KBox::try_pin_init(
             try_pin_init!(Self {
                 index,
@@ -280,7 +280,7 @@ impl Engine {
         contexts: impl Iterator<Item = &'a Arc<Context>>,
     ) -> Used {
         let state = self.state.lock();
-        let mine = contexts.filter(|context| context.engine() == self.index);
+        let mine = contexts.filter(|context| context.engine() == self.index.get());
         mine.for_each(|context| context.settle());
         // Also those that were destroyed and still run.
         let running = state.in_flight.iter();
