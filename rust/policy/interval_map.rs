@@ -69,6 +69,11 @@ pub trait Slice: Clone {
     fn slice(&self, offset: u64, len: u64) -> Self;
 }
 
+/// A map of ranges alone.
+impl Slice for () {
+    fn slice(&self, _offset: u64, _len: u64) -> Self {}
+}
+
 /// A half-open range `[start, end)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Span {
@@ -391,6 +396,24 @@ impl<H: Heap, V: Slice> IntervalMap<H, V> {
     /// The mappings that have a part in `span`, in order of address, whole (not cut to `span`).
     pub fn iter(&self, span: Span) -> Iter<'_, H, V> {
         Iter { map: self, span }
+    }
+
+    /// How many pieces are cut out at most when the ranges of `spans` are unmapped one after the other, in
+    /// any order, and each is possibly mapped anew before the next. Sorts `spans`.
+    ///
+    /// A piece is a whole mapping or a part of one. Whole ones go that are there now, each once, or that
+    /// the operations made: one each, and one more by a hole, which is then the only part that is cut. At
+    /// most two parts are cut by each operation, at its ends.
+    pub fn most_cuts(&self, spans: &mut [Span]) -> usize {
+        spans.sort_unstable_by_key(|span| span.start);
+        let mut end = 0;
+        let mut count = spans.len().saturating_mul(3);
+        for span in spans {
+            let fresh = Span::new(span.start.max(end), span.end);
+            count = count.saturating_add(self.iter(fresh).count());
+            end = end.max(span.end);
+        }
+        count
     }
 
     /// The lowest address in `within` from which `size` are not mapped, a multiple of `align`.

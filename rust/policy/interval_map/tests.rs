@@ -272,3 +272,32 @@ fn a_large_map_is_low_and_finds_gaps_fast() {
     map.release(res);
     check(&map);
 }
+
+proptest! {
+    #![proptest_config(crate::cases(8))]
+    #[test]
+    fn the_most_cuts_are_enough(
+        had in prop::collection::vec((0u64..200, 1u64..20), 0..40),
+        spans in prop::collection::vec((0u64..200, 1u64..80, any::<bool>()), 1..12),
+    ) {
+        let mut map = IntervalMap::<StdHeap, ()>::new();
+        let mut res = map.prepare(200).unwrap();
+        for (start, len) in had {
+            // What overlaps is refused.
+            let _ = map.map(&mut res, Span::new(start, start + len), ());
+        }
+        let mut sorted: Vec<_> = spans.iter().map(|(at, len, _)| Span::new(*at, at + len)).collect();
+        let most = map.most_cuts(&mut sorted);
+        prop_assert!(most <= map.len() as usize + 4 * spans.len());
+        let mut cuts = 0;
+        for (start, len, maps) in spans {
+            let span = Span::new(start, start + len);
+            map.unmap(&mut res, span, |_| cuts += 1).unwrap();
+            if maps {
+                map.map(&mut res, span, ()).unwrap();
+            }
+        }
+        prop_assert!(cuts <= most, "{cuts} of {most}");
+        map.release(res);
+    }
+}
