@@ -77,14 +77,29 @@ int skua_fence_status(struct dma_fence *fence)
 	return status > 0 ? dma_fence_get_status(dma_fence_chain_contained(fence)) : status;
 }
 
-int skua_resv_lock_interruptible(struct dma_resv *resv)
+int skua_resv_lock_interruptible(struct dma_resv *resv, struct ww_acquire_ctx *ticket)
 {
-	return dma_resv_lock_interruptible(resv, NULL);
+	return dma_resv_lock_interruptible(resv, ticket);
 }
 
-bool skua_resv_trylock(struct dma_resv *resv)
+int skua_resv_lock_slow_interruptible(struct dma_resv *resv, struct ww_acquire_ctx *ticket)
 {
-	return dma_resv_trylock(resv);
+	return dma_resv_lock_slow_interruptible(resv, ticket);
+}
+
+bool skua_resv_trylock(struct dma_resv *resv, struct ww_acquire_ctx *ticket)
+{
+	return ww_mutex_trylock(&resv->lock, ticket);
+}
+
+void skua_ticket_init(struct ww_acquire_ctx *ticket)
+{
+	ww_acquire_init(ticket, &reservation_ww_class);
+}
+
+void skua_ticket_fini(struct ww_acquire_ctx *ticket)
+{
+	ww_acquire_fini(ticket);
 }
 
 void skua_resv_unlock(struct dma_resv *resv)

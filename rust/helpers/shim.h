@@ -26,6 +26,7 @@ struct seq_file;
 struct vm_area_struct;
 struct vm_fault;
 struct work_struct;
+struct ww_acquire_ctx;
 
 /* include/linux/dma-fence.h */
 void skua_fence_get(struct dma_fence *fence);
@@ -41,9 +42,12 @@ void skua_chain_free(struct dma_fence_chain *chain);
 int skua_fence_status(struct dma_fence *fence);
 
 /* include/linux/dma-resv.h */
-int skua_resv_lock_interruptible(struct dma_resv *resv);
-_Bool skua_resv_trylock(struct dma_resv *resv);
+int skua_resv_lock_interruptible(struct dma_resv *resv, struct ww_acquire_ctx *ticket);
+int skua_resv_lock_slow_interruptible(struct dma_resv *resv, struct ww_acquire_ctx *ticket);
+_Bool skua_resv_trylock(struct dma_resv *resv, struct ww_acquire_ctx *ticket);
 void skua_resv_unlock(struct dma_resv *resv);
+void skua_ticket_init(struct ww_acquire_ctx *ticket);
+void skua_ticket_fini(struct ww_acquire_ctx *ticket);
 
 /* include/drm/drm_syncobj.h */
 struct drm_syncobj *drm_syncobj_find(struct drm_file *file, unsigned int handle);

@@ -22,7 +22,8 @@
 //! | [`fault`] | [`fault::VmFault`], [`fault::FaultError`]: page faults by TTM's rules |
 //! | [`memory`] | [`memory::total`]: how much the machine has |
 //! | [`pages`] | [`pages::Pages`], [`pages::DmaMap`], [`pages::Segment`]: system memory of objects |
-//! | [`resv`] | [`resv::lock`], [`resv::Reserved`], [`resv::LockedSet`]: reservation locks and their fences |
+//! | [`resv`] | [`resv::lock`], [`resv::Reserved`], [`resv::Reservation`]: reservation locks and their fences |
+//! | [`exec`] | [`exec::Exec`]: many reservation locks at once |
 //! | [`fence`] | [`fence::FenceContext`], [`fence::DriverFence`], [`fence::Fence`], [`fence::Callback`], [`fence::Signalling`], [`fence::ModuleGuard`] |
 //! | [`syncobj`] | [`syncobj::find_fence`], [`syncobj::Syncobj`], [`syncobj::ChainNode`] |
 //! | [`queue`] | [`queue::OwnedQueue`], [`queue::Alarm`] (work with a time that can be stopped) |
@@ -51,6 +52,7 @@ pub(crate) mod bar;
 pub(crate) mod device;
 pub(crate) mod devres;
 pub(crate) mod driver;
+pub(crate) mod exec;
 pub(crate) mod fault;
 pub(crate) mod fence;
 pub(crate) mod file;

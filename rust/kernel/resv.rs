@@ -11,7 +11,8 @@
 //!
 //! # Lock order
 //!
-//! Reservation locks are wound/wait mutexes: one is taken alone ([`lock`]), several by [`LockedSet`].
+//! Reservation locks are wound/wait mutexes: one is taken alone ([`lock`]), several by
+//! [`Exec`](super::exec::Exec).
 //! mmap_lock is taken *inside* them (user memory may be touched while one is held), so a page fault
 //! may only try (see [`fault`](super::fault)). A path that leads to a fence's signal takes none.
 //!
@@ -26,16 +27,19 @@ use super::{
 };
 use core::{
     marker::PhantomData,
-    ptr, //
+    ptr::{
+        self,
+        NonNull, //
+    }, //
 };
 use kernel::{
     bindings,
     drm::gem::IntoGEMObject,
     error::to_result,
     prelude::*,
-    sync::aref::{
-        ARef,
-        AlwaysRefCounted, //
+    sync::{
+        aref::AlwaysRefCounted,
+        Arc, //
     },
     time::Jiffies,
     types::{
@@ -80,9 +84,27 @@ fn resv_of<O: IntoGEMObject>(obj: &O) -> *mut bindings::dma_resv {
 pub(crate) fn lock<O: IntoGEMObject>(obj: &O) -> Result<Reserved<'_>> {
     let resv = resv_of(obj);
     // SAFETY: The reservation object lives as long as `obj`.
-    to_result(unsafe { shim::skua_resv_lock_interruptible(resv) })?;
+    unsafe { lock_raw(resv) }
+}
+
+/// # Safety
+///
+/// `resv` must be valid for `'a`.
+unsafe fn lock_raw<'a>(resv: *mut bindings::dma_resv) -> Result<Reserved<'a>> {
+    // SAFETY: By the safety requirements; no ticket is used.
+    to_result(unsafe { shim::skua_resv_lock_interruptible(resv, ptr::null_mut()) })?;
     // SAFETY: The lock was just taken by this thread.
     Ok(unsafe { Reserved::owned(resv) })
+}
+
+/// # Safety
+///
+/// `resv` must be valid for `'a`.
+unsafe fn trylock_raw<'a>(resv: *mut bindings::dma_resv) -> Option<Reserved<'a>> {
+    // SAFETY: By the safety requirements; no ticket is used.
+    let locked = unsafe { shim::skua_resv_trylock(resv, ptr::null_mut()) };
+    // SAFETY: The lock was just taken by this thread.
+    locked.then(|| unsafe { Reserved::owned(resv) })
 }
 
 /// Takes the reservation lock of `obj`, for as long as it takes: for paths that cannot fail, such as
@@ -100,12 +122,7 @@ pub(crate) fn lock_uninterruptible<O: IntoGEMObject>(obj: &O) -> Result<Reserved
 pub(crate) fn trylock<O: IntoGEMObject>(obj: &O) -> Option<Reserved<'_>> {
     let resv = resv_of(obj);
     // SAFETY: The reservation object lives as long as `obj`.
-    if unsafe { shim::skua_resv_trylock(resv) } {
-        // SAFETY: The lock was just taken by this thread.
-        Some(unsafe { Reserved::owned(resv) })
-    } else {
-        None
-    }
+    unsafe { trylock_raw(resv) }
 }
 
 /// Waits for the fences of `obj` up to `usage`, at most `timeout` jiffies, until a signal arrives.
@@ -141,6 +158,122 @@ pub(crate) fn is_idle<O: IntoGEMObject>(obj: &O, usage: Usage) -> bool {
 /// Whether two objects share one reservation.
 pub(crate) fn same<A: IntoGEMObject, B: IntoGEMObject>(a: &A, b: &B) -> bool {
     ptr::eq(resv_of(a), resv_of(b))
+}
+
+/// A reservation that is no single object's: for objects that are always used together.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Reservation {
+    #[pin]
+    resv: Opaque<bindings::dma_resv>,
+}
+
+// SAFETY: A `dma_resv` is made to be used from any thread.
+unsafe impl Send for Reservation {}
+// SAFETY: As above: it is synchronised by its lock, and by RCU where that is not held.
+unsafe impl Sync for Reservation {}
+
+impl Reservation {
+    /// One without fences, not locked. `ENOMEM`.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                // SAFETY: The slot is valid and pinned; the function initialises it.
+                resv <- Opaque::ffi_init(|resv| unsafe { bindings::dma_resv_init(resv) }),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// Takes the lock. `EINTR` if a signal arrives first.
+    pub(crate) fn lock(&self) -> Result<Reserved<'_>> {
+        // SAFETY: It is valid as long as `self`.
+        unsafe { lock_raw(self.resv.get()) }
+    }
+
+    /// Takes the lock if it is free.
+    pub(crate) fn trylock(&self) -> Option<Reserved<'_>> {
+        // SAFETY: It is valid as long as `self`.
+        unsafe { trylock_raw(self.resv.get()) }
+    }
+
+    /// A handle to it.
+    pub(crate) fn handle(self: &Arc<Self>) -> Handle {
+        Handle(Owner::Shared(self.clone()))
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Reservation {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: It is initialised, and nobody has a reference to it.
+        unsafe { bindings::dma_resv_fini(self.resv.get()) };
+    }
+}
+
+/// A reservation, whoever's it is, kept alive.
+#[derive(Clone)]
+pub(crate) struct Handle(Owner);
+
+#[derive(Clone)]
+enum Owner {
+    Object(ObjectHold),
+    Shared(Arc<Reservation>),
+}
+
+/// A reference to a GEM object of any kind.
+///
+/// # Invariants
+///
+/// A reference of the object is this value's.
+struct ObjectHold(NonNull<bindings::drm_gem_object>);
+
+// SAFETY: GEM objects are reference counted atomically, and freed from any thread; nothing else is done
+// with one here but to use its reservation.
+unsafe impl Send for ObjectHold {}
+// SAFETY: As above.
+unsafe impl Sync for ObjectHold {}
+
+impl Clone for ObjectHold {
+    fn clone(&self) -> Self {
+        // SAFETY: The object is valid by the type invariant.
+        unsafe { bindings::drm_gem_object_get(self.0.as_ptr()) };
+        // INVARIANT: The reference was just taken.
+        Self(self.0)
+    }
+}
+
+impl Drop for ObjectHold {
+    fn drop(&mut self) {
+        // SAFETY: The reference is ours by the type invariant, and given up here.
+        unsafe { bindings::drm_gem_object_put(self.0.as_ptr()) };
+    }
+}
+
+impl Handle {
+    /// The reservation of `obj`.
+    pub(crate) fn of<O: IntoGEMObject + AlwaysRefCounted>(obj: &O) -> Self {
+        obj.inc_ref();
+        // SAFETY: `as_raw()` is never null.
+        let raw = unsafe { NonNull::new_unchecked(obj.as_raw()) };
+        // INVARIANT: The reference was just taken, which is one of the GEM object's.
+        Self(Owner::Object(ObjectHold(raw)))
+    }
+
+    /// The C structure, valid as long as `self`.
+    pub(super) fn as_raw(&self) -> *mut bindings::dma_resv {
+        match &self.0 {
+            // SAFETY: The object is valid; the field does not change.
+            Owner::Object(obj) => unsafe { (*obj.0.as_ptr()).resv },
+            Owner::Shared(shared) => shared.resv.get(),
+        }
+    }
+}
+
+/// Of the same reservation.
+impl PartialEq for Handle {
+    fn eq(&self, other: &Self) -> bool {
+        ptr::eq(self.as_raw(), other.as_raw())
+    }
 }
 
 /// A reservation lock held by this thread.
@@ -192,10 +325,10 @@ impl Reserved<'_> {
     /// Makes room for `count` fences, so that as many calls of [`Self::add`] cannot fail. `ENOMEM`.
     ///
     /// The room lasts until the lock is dropped.
-    pub(crate) fn reserve(&self, count: u32) -> Result<Room<'_>> {
+    pub(crate) fn reserve(&mut self, count: u32) -> Result<Room<'_>> {
         // SAFETY: By the type invariant the object is valid and locked.
         to_result(unsafe { bindings::dma_resv_reserve_fences(self.resv, count) })?;
-        // INVARIANT: `count` slots were reserved under the lock, which `Room` borrows.
+        // INVARIANT: `count` slots were reserved under the lock, which `Room` borrows alone.
         Ok(Room {
             reserved: self,
             left: count,
@@ -233,7 +366,7 @@ impl Drop for Reserved<'_> {
 ///
 /// # Invariants
 ///
-/// At least `left` slots are reserved.
+/// At least `left` slots are reserved, for this value alone.
 pub(crate) struct Room<'a> {
     reserved: &'a Reserved<'a>,
     left: u32,
@@ -250,67 +383,6 @@ impl Room<'_> {
             bindings::dma_resv_add_fence(self.reserved.resv, fence.as_raw(), usage.as_raw());
         }
         Ok(())
-    }
-}
-
-/// Several objects locked together.
-///
-/// # Invariants
-///
-/// All of `objs` are valid, referenced by `refs`, and locked with `ctx`, by this thread.
-#[must_use]
-pub(crate) struct LockedSet<O: IntoGEMObject + AlwaysRefCounted> {
-    refs: KVVec<ARef<O>>,
-    objs: KVVec<*mut bindings::drm_gem_object>,
-    ctx: Pin<KBox<Opaque<bindings::ww_acquire_ctx>>>,
-    _not_send: NotThreadSafe,
-}
-
-impl<O: IntoGEMObject + AlwaysRefCounted> LockedSet<O> {
-    /// Locks all of `refs`, whatever order others lock them in.
-    ///
-    /// No two may share a reservation (`EALREADY`). `EINTR` if a signal arrives; `ENOMEM`.
-    pub(crate) fn lock(refs: KVVec<ARef<O>>) -> Result<Self> {
-        let mut objs = KVVec::with_capacity(refs.len(), GFP_KERNEL)?;
-        for obj in &refs {
-            objs.push(obj.as_raw(), GFP_KERNEL)?;
-        }
-        let count = c_int::try_from(objs.len()).map_err(|_| E2BIG)?;
-        let ctx = KBox::pin_init(
-            Opaque::<bindings::ww_acquire_ctx>::ffi_init(|_| ()),
-            GFP_KERNEL,
-        )?;
-        // SAFETY: `objs` are `count` valid objects, kept alive by `refs`; the context is pinned memory
-        // that the function initialises and that outlives the locks.
-        to_result(unsafe {
-            bindings::drm_gem_lock_reservations(objs.as_mut_ptr(), count, ctx.get())
-        })?;
-        // INVARIANT: The function succeeded.
-        Ok(Self {
-            refs,
-            objs,
-            ctx,
-            _not_send: NotThreadSafe,
-        })
-    }
-
-    /// The objects, each with its lock.
-    pub(crate) fn iter(&mut self) -> impl Iterator<Item = (&ARef<O>, Reserved<'_>)> {
-        self.refs.iter().map(|obj| {
-            // SAFETY: By the type invariant the lock is held as long as `self`.
-            (obj, unsafe { Reserved::borrowed(resv_of(&**obj)) })
-        })
-    }
-}
-
-impl<O: IntoGEMObject + AlwaysRefCounted> Drop for LockedSet<O> {
-    fn drop(&mut self) {
-        // CAST: The length was checked to fit when the set was locked.
-        let count = self.objs.len() as c_int;
-        // SAFETY: By the type invariant these objects are locked with this context.
-        unsafe {
-            bindings::drm_gem_unlock_reservations(self.objs.as_mut_ptr(), count, self.ctx.get());
-        }
     }
 }
 
@@ -336,7 +408,7 @@ mod tests {
         let context = FenceContext::new(c"skua-kunit", c"resv");
         let owner = context.fence(FenceMemory::new(GFP_KERNEL)?);
         {
-            let lock = lock(&*obj)?;
+            let mut lock = lock(&*obj)?;
             assert!(lock.singleton(Usage::Bookkeep)?.is_none());
             let mut room = lock.reserve(1)?;
             room.add(owner.fence(), Usage::Bookkeep)?;
@@ -360,30 +432,25 @@ mod tests {
     }
 
     #[test]
-    fn a_set_locks_all_or_none() -> Result {
-        let (_parent, dev) = mock::device(c"skua-mock")?;
-        let a = gem::create::<mock::MockObject>(&dev, PAGE_SIZE, ())?;
-        let b = gem::create::<mock::MockObject>(&dev, PAGE_SIZE, ())?;
+    fn a_reservation_of_its_own() -> Result {
+        let shared = Reservation::new()?;
+        let context = FenceContext::new(c"skua-kunit", c"resv");
+        let owner = context.fence(FenceMemory::new(GFP_KERNEL)?);
         {
-            let mut refs = KVVec::new();
-            refs.push(a.clone(), GFP_KERNEL)?;
-            refs.push(b.clone(), GFP_KERNEL)?;
-            let mut set = LockedSet::lock(refs)?;
-            assert!(trylock(&*a).is_none());
-            assert!(trylock(&*b).is_none());
-            for (obj, lock) in set.iter() {
-                assert!(lock.guards(&**obj));
-                lock.reserve(1)?;
-            }
+            let mut lock = shared.lock()?;
+            assert!(shared.trylock().is_none());
+            let mut room = lock.reserve(2)?;
+            room.add(owner.fence(), Usage::Bookkeep)?;
+            room.add(owner.fence(), Usage::Bookkeep)?;
+            assert!(lock.is_idle(Usage::Kernel));
+            assert!(!lock.is_idle(Usage::Bookkeep));
         }
-        let mut refs = KVVec::new();
-        refs.push(a.clone(), GFP_KERNEL)?;
-        refs.push(a.clone(), GFP_KERNEL)?;
-        assert!(
-            LockedSet::lock(refs).err() == Some(Error::from_errno(-(bindings::EALREADY as c_int)))
-        );
-        assert!(trylock(&*a).is_some());
-        assert!(trylock(&*b).is_some());
+        owner.signal(Ok(()));
+        assert!(shared.lock()?.is_idle(Usage::Bookkeep));
+        // A handle keeps it.
+        let handle = shared.handle();
+        drop(shared);
+        assert!(handle == handle.clone());
         Ok(())
     }
 }
