@@ -300,17 +300,6 @@ where
     }
 }
 
-/// Whether the functions of `obj` are ours for `T`.
-fn is_ours<T: GemExt>(obj: &Object<T>) -> bool
-where
-    T::Driver: drm::Driver<Object = Object<T>>,
-{
-    // SAFETY: The object is valid, its functions are static.
-    let funcs = unsafe { &*(*IntoGEMObject::as_raw(obj)).funcs };
-    let free: unsafe extern "C" fn(*mut bindings::drm_gem_object) = free_callback::<T>;
-    funcs.free.is_some_and(|f| ptr::fn_addr_eq(f, free))
-}
-
 /// Where the memory of `obj` is. `EINVAL` unless `reserved` is its lock.
 pub(crate) fn placement<'a, T: GemExt>(
     obj: &'a Object<T>,
@@ -642,7 +631,7 @@ where
     // SAFETY: The object is valid.
     let handles = unsafe { (*raw).handle_count };
     // The object must be new and ours, so that its `free` undoes what follows.
-    if !is_ours(&obj) || is_imported(&*obj) || handles != 0 || obj.size() != size {
+    if !T::backing(&obj).is_of(raw) || is_imported(&*obj) || handles != 0 || obj.size() != size {
         return Err(EINVAL);
     }
     let (Some(held), Some(table)) = (NonNull::new(attach), NonNull::new(table)) else {
