@@ -184,6 +184,33 @@ void skua_gem_unmap(struct drm_gem_object *obj)
 	drm_vma_node_unmap(&obj->vma_node, obj->dev->anon_inode->i_mapping);
 }
 
+/* Of all objects that have a handle. Which objects there are, only the clients' files know. */
+unsigned long skua_gem_unmap_all(struct drm_device *dev)
+{
+	struct drm_gem_object *obj;
+	struct drm_file *file;
+	unsigned long count = 0;
+	int id;
+
+	mutex_lock(&dev->filelist_mutex);
+	list_for_each_entry(file, &dev->filelist, lhead) {
+		for (id = 0; ; id++) {
+			spin_lock(&file->table_lock);
+			obj = idr_get_next(&file->object_idr, &id);
+			if (obj)
+				drm_gem_object_get(obj);
+			spin_unlock(&file->table_lock);
+			if (!obj)
+				break;
+			skua_gem_unmap(obj);
+			drm_gem_object_put(obj);
+			count++;
+		}
+	}
+	mutex_unlock(&dev->filelist_mutex);
+	return count;
+}
+
 /*
  * Takes the reservation lock of @obj in a fault. The lock order is mmap_lock
  * after reservation everywhere else (a copy to user memory under the lock takes

@@ -71,6 +71,7 @@ void *skua_debugfs_data(struct seq_file *m);
 /* include/drm/drm_gem.h, include/drm/drm_vma_manager.h */
 int skua_gem_mmap(struct drm_gem_object *obj, struct vm_area_struct *vma);
 void skua_gem_unmap(struct drm_gem_object *obj);
+unsigned long skua_gem_unmap_all(struct drm_device *dev);
 
 /* include/drm/drm_file.h, the loop of drm_show_memory_stats() */
 typedef void (*skua_visit_fn)(struct drm_gem_object *obj, _Bool shared, void *data);

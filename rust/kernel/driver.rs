@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(held.faults.load(Relaxed), 2);
         {
             let mut lock = resv::lock(&*obj)?;
-            let Placement::System(pages) = gem::placement(&obj, &lock)? else {
+            let Placement::System(pages, ()) = gem::placement(&obj, &lock)? else {
                 return Err(EINVAL);
             };
             let mut word = [0u8; 4];
@@ -407,7 +407,7 @@ mod tests {
             let mut lock = resv::lock(&*obj)?;
             assert!(resv::trylock(&*obj).is_none());
             let pages = super::super::pages::Pages::get(&*obj)?;
-            gem::replace(&obj, &mut lock, Placement::System(pages))?;
+            gem::replace(&obj, &mut lock, Placement::System(pages, ()))?;
         }
         assert!(resv::trylock(&*obj).is_some());
         drop(obj);

@@ -10,10 +10,12 @@
 //!    done again (`VM_FAULT_RETRY`), unless it may not be (`FAULT_FLAG_RETRY_NOWAIT`, second try).
 //! 2. Kernel fences (moves, clears) are waited for by the same rules.
 //! 3. If the device is registered, the driver maps the page: [`GemExt::fault`](super::gem::GemExt),
-//!    with the lock held and the device kept from being unbound. Otherwise the object's system pages
-//!    stay mapped, and what was in device memory becomes a zeroed dummy page of the object, never
-//!    `SIGBUS`: a program does not die when the device goes ("Requirements for Memory Maps",
-//!    `drm-uapi.rst`).
+//!    with the lock held and the device kept from being unbound. It may have the memory moved instead
+//!    ([`FaultError::Again`]): then it goes on with 2.
+//! 4. If the device is unplugged, the object's system pages stay mapped, and what was in device memory
+//!    becomes a zeroed dummy page of the object, never `SIGBUS`: a program does not die when the device
+//!    goes ("Requirements for Memory Maps", `drm-uapi.rst`).
+//! 5. If it is neither, its registration is under way: nothing is mapped, and the access is done again.
 //!
 //! # Why a mapped page stays valid
 //!
@@ -58,6 +60,9 @@ pub(crate) enum FaultError {
     Sigbus,
     /// No memory for the mapping.
     Oom,
+    /// The memory is being moved to where it can be mapped: wait for the object's kernel fences, and ask
+    /// the driver again.
+    Again,
 }
 
 /// Errors on the way to a page: `ENOMEM` is out-of-memory, interruption repeats the access.

@@ -83,15 +83,19 @@ use kernel::{
     }, //
 };
 
-/// Where an object's memory is. `V` is the driver's handle of device memory.
-pub(crate) enum Placement<V> {
+/// Where an object's memory is. `D` is the driver's handle of device memory, `S` what it keeps with system
+/// pages.
+pub(crate) enum Placement<D, S> {
     /// Nowhere yet, or with the exporter.
     Nowhere,
     /// In its own system pages.
-    System(Arc<Pages>),
+    System(Arc<Pages>, S),
     /// In device memory.
-    Device(V),
+    Device(D),
 }
+
+/// The placement of an object of `T`.
+pub(crate) type PlacementOf<T> = Placement<<T as GemExt>::Device, <T as GemExt>::System>;
 
 /// An object's placement, protected by its reservation lock.
 ///
@@ -100,20 +104,20 @@ pub(crate) enum Placement<V> {
 /// - `owner` is 0 or the address of the GEM object that this value is part of.
 /// - `placement` is accessed only with that object's reservation lock held, mutably only through a
 ///   `&mut Reserved` of it; or with no other reference to the object left.
-pub(crate) struct Backing<V> {
-    placement: UnsafeCell<Placement<V>>,
+pub(crate) struct Backing<D, S> {
+    placement: UnsafeCell<Placement<D, S>>,
     owner: Atomic<usize>,
     dummy: DummyPage,
     import: SetOnce<DevresItem<ImportMap>>,
 }
 
 // SAFETY: `placement` is protected by the reservation lock, by the type invariant.
-unsafe impl<V: Send> Send for Backing<V> {}
-// SAFETY: As above; the reservation lock is a mutex, so `V` is handed from thread to thread, and shared
-// references to it exist only under the lock.
-unsafe impl<V: Send + Sync> Sync for Backing<V> {}
+unsafe impl<D: Send, S: Send> Send for Backing<D, S> {}
+// SAFETY: As above; the reservation lock is a mutex, so `D` and `S` are handed from thread to thread, and
+// shared references to them exist only under the lock.
+unsafe impl<D: Send + Sync, S: Send + Sync> Sync for Backing<D, S> {}
 
-impl<V> Backing<V> {
+impl<D, S> Backing<D, S> {
     /// Memory nowhere, of no object yet; [`create`] ties it to the object it is in.
     pub(crate) const fn new() -> Self {
         Self {
@@ -143,13 +147,21 @@ where
     /// The driver's handle of a piece of device memory; dropped, it is free again.
     type Device: Send + Sync;
 
-    /// The [`Backing`] that is a field of `self`.
-    fn backing(&self) -> &Backing<Self::Device>;
+    /// What the driver keeps with an object's system pages: where the device finds them.
+    type System: Send + Sync;
 
-    /// The CPU accesses a page of `obj`: map it, by [`map_system`] or [`VmFault::map_bar`], after
-    /// bringing the memory to a place where that is possible.
+    /// The [`Backing`] that is a field of `self`.
+    fn backing(&self) -> &Backing<Self::Device, Self::System>;
+
+    /// Whether the CPU may map `obj`, through the node or through its dma-buf; the error is the client's.
+    fn check_mmap(obj: &Object<Self>) -> Result;
+
+    /// The CPU accesses a page of `obj`: map it, by [`map_system`] or [`VmFault::map_bar`]. No kernel
+    /// fence is pending.
     ///
-    /// No kernel fence is pending. May allocate; may not wait for the GPU.
+    /// If the memory is where that is not possible, have it moved: file the move's fence under
+    /// [`Usage::Kernel`](super::resv::Usage) and return [`FaultError::Again`]. The fence is waited for, and
+    /// this is called again. May allocate; may not wait for the GPU.
     fn fault(
         obj: &Object<Self>,
         dev: &drm::Device<Self::Driver, Registered>,
@@ -168,7 +180,7 @@ where
     /// reservation and pages are still there. May sleep.
     ///
     /// `placement` is where its memory was; dropping it frees it.
-    fn release(obj: &Object<Self>, placement: Placement<Self::Device>);
+    fn release(obj: &Object<Self>, placement: PlacementOf<Self>);
 }
 
 /// The C functions of an object of `T`. Those of [`Object`], and ours.
@@ -192,7 +204,7 @@ where
         pin: Some(pin_callback::<T>),
         unpin: Some(unpin_callback::<T>),
         get_sg_table: Some(get_sg_table_callback::<T>),
-        mmap: Some(shim::skua_gem_mmap),
+        mmap: Some(mmap_callback::<T>),
         vm_ops: &Self::VM_OPS,
         ..pin_init::zeroed()
     };
@@ -201,6 +213,9 @@ where
 }
 
 /// Makes an object of `size` bytes, whose memory is nowhere yet.
+///
+/// It has an offset in the node from now on, by which [`unmap`] finds its mappings, those of its dma-buf
+/// too.
 ///
 /// `EINVAL` unless `size` is a positive multiple of the page size; `ENOMEM`.
 pub(crate) fn create<T: GemExt>(
@@ -248,6 +263,7 @@ where
     // SAFETY: Nobody else has seen the object yet. The functions are static, and expect an object that
     // is embedded in an `Object<T>`, which this one is.
     unsafe { (*raw).funcs = Funcs::<T>::FUNCS_REF };
+    obj.create_mmap_offset()?;
     Ok(obj)
 }
 
@@ -304,7 +320,7 @@ where
 pub(crate) fn placement<'a, T: GemExt>(
     obj: &'a Object<T>,
     reserved: &'a Reserved<'_>,
-) -> Result<&'a Placement<T::Device>>
+) -> Result<&'a PlacementOf<T>>
 where
     T::Driver: drm::Driver<Object = Object<T>>,
 {
@@ -324,8 +340,8 @@ where
 pub(crate) fn replace<T: GemExt>(
     obj: &Object<T>,
     reserved: &mut Reserved<'_>,
-    new: Placement<T::Device>,
-) -> Result<Placement<T::Device>>
+    new: PlacementOf<T>,
+) -> Result<PlacementOf<T>>
 where
     T::Driver: drm::Driver<Object = Object<T>>,
 {
@@ -343,6 +359,13 @@ where
 pub(crate) fn unmap<O: IntoGEMObject>(obj: &O) {
     // SAFETY: The object and its device are valid.
     unsafe { shim::skua_gem_unmap(obj.as_raw()) };
+}
+
+/// Does what [`unmap`] does to every object that a client of `dev` has a handle of; to how many, counted
+/// once for each handle.
+pub(crate) fn unmap_all<D: drm::Driver>(dev: &drm::Device<D>) -> usize {
+    // SAFETY: The device is valid.
+    unsafe { shim::skua_gem_unmap_all(device::as_raw(dev)) }
 }
 
 /// Whether the memory of `obj` is another driver's.
@@ -366,7 +389,7 @@ where
     if !vmf.is_of(IntoGEMObject::as_raw(obj)) {
         return Err(FaultError::Sigbus);
     }
-    let Placement::System(pages) = placement(obj, reserved)? else {
+    let Placement::System(pages, _) = placement(obj, reserved)? else {
         return Err(FaultError::Sigbus);
     };
     let count = fault::window(vmf, obj.size(), ahead.saturating_add(1));
@@ -414,29 +437,56 @@ where
     if ret != 0 {
         return ret;
     }
-    // SAFETY: As above, and the lock is held.
-    let ret = unsafe { shim::skua_fault_wait_kernel(vmf, raw) };
-    if ret != 0 {
-        return ret;
-    }
-
     // SAFETY: The object is an `Object<T>`: only these have this function.
     let obj = unsafe { object::<T>(raw) };
     // SAFETY: The lock was taken above and is this value's to release. The object outlives it.
     let mut reserved = unsafe { Reserved::owned((*raw).resv) };
-    // SAFETY: A pfn mapping of `obj`, see `skua_gem_mmap()`, and the locks are held. The device is
-    // checked before the driver sees the fault.
-    let vmf = unsafe { VmFault::new(vmf, raw) };
-
-    let ret = match device::enter(obj.dev()) {
-        Some(dev) => T::fault(obj, &dev, &mut reserved, &vmf),
-        None => fault_unplugged(obj, &reserved, &vmf),
-    };
-    match ret {
-        Ok(()) | Err(FaultError::NoPage) => bindings::vm_fault_reason_VM_FAULT_NOPAGE,
-        Err(FaultError::Sigbus) => bindings::vm_fault_reason_VM_FAULT_SIGBUS,
-        Err(FaultError::Oom) => bindings::vm_fault_reason_VM_FAULT_OOM,
+    loop {
+        // SAFETY: Fault and object are valid, and the lock is held.
+        let ret = unsafe { shim::skua_fault_wait_kernel(vmf, raw) };
+        if ret != 0 {
+            // It is not held any more, and the object may be gone.
+            core::mem::forget(reserved);
+            return ret;
+        }
+        // SAFETY: A pfn mapping of `obj`, see `skua_gem_mmap()`, and the locks are held. The device is
+        // checked before the driver sees the fault.
+        let fault = unsafe { VmFault::new(vmf, raw) };
+        let result = match device::enter(obj.dev()) {
+            Some(dev) => T::fault(obj, &dev, &mut reserved, &fault),
+            None if device::is_unplugged(obj.dev()) => fault_unplugged(obj, &reserved, &fault),
+            // Its registration is under way: the access is done again until that is over.
+            None => Err(FaultError::NoPage),
+        };
+        return match result {
+            Err(FaultError::Again) => continue,
+            Ok(()) | Err(FaultError::NoPage) => bindings::vm_fault_reason_VM_FAULT_NOPAGE,
+            Err(FaultError::Sigbus) => bindings::vm_fault_reason_VM_FAULT_SIGBUS,
+            Err(FaultError::Oom) => bindings::vm_fault_reason_VM_FAULT_OOM,
+        };
     }
+}
+
+/// `drm_gem_object_funcs.mmap`.
+///
+/// # Safety
+///
+/// To be called by the C code of DRM on an object of `T` that [`create`] has made, which is alive,
+/// with a mapping that is being made of it.
+unsafe extern "C" fn mmap_callback<T: GemExt>(
+    raw: *mut bindings::drm_gem_object,
+    vma: *mut bindings::vm_area_struct,
+) -> c_int
+where
+    T::Driver: drm::Driver<Object = Object<T>>,
+{
+    // SAFETY: Called on objects that have this function, alive.
+    let obj = unsafe { object::<T>(raw) };
+    if let Err(error) = T::check_mmap(obj) {
+        return error.to_errno();
+    }
+    // SAFETY: As the C code calls this.
+    unsafe { shim::skua_gem_mmap(raw, vma) }
 }
 
 /// The device is gone: what is in system pages stays, the rest is a dummy page.
@@ -448,7 +498,7 @@ fn fault_unplugged<T: GemExt>(
 where
     T::Driver: drm::Driver<Object = Object<T>>,
 {
-    if let Placement::System(_) = placement(obj, reserved)? {
+    if let Placement::System(..) = placement(obj, reserved)? {
         return map_system(obj, reserved, vmf, 0);
     }
     map_dummy(obj, vmf)
@@ -513,7 +563,7 @@ where
     let (obj, reserved) = unsafe { (object::<T>(raw), Reserved::borrowed((*raw).resv)) };
     let table = match placement(obj, &reserved) {
         // SAFETY: The object is valid.
-        Ok(Placement::System(pages)) => pages.sg_table(unsafe { (*raw).dev }),
+        Ok(Placement::System(pages, _)) => pages.sg_table(unsafe { (*raw).dev }),
         // Pinned objects are in system pages; this one is not pinned.
         Ok(_) => Err(EBUSY),
         Err(error) => Err(error),
@@ -772,8 +822,6 @@ mod tests {
         let registration_b = device::register(bound_b, b, mock::value(0))?;
 
         let obj = create::<mock::MockObject>(&held, PAGE_SIZE, ())?;
-        // The fake offset is what a mapping of the buffer goes by, too.
-        obj.create_mmap_offset()?;
         let buf = DmaBuf::export(&obj)?;
         let at = buf.mmap(PAGE_SIZE)?;
         mock::user_write(at, b"here")?;
@@ -800,6 +848,54 @@ mod tests {
         assert_eq!(held.objects.load(Relaxed), 0);
         assert_eq!(held_b.objects.load(Relaxed), 0);
         drop((registration, registration_b));
+        Ok(())
+    }
+
+    #[test]
+    fn hidden_objects_are_mapped_in_no_way() -> Result {
+        let (parent, a) = mock::device(c"skua-mock")?;
+        let held: ARef<drm::Device<mock::Mock>> = (&*a).into();
+        let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
+        let registration = device::register(bound, a, mock::value(0))?;
+        let client = mock::Client::open(&held)?;
+        let obj = create::<mock::MockObject>(&held, PAGE_SIZE, ())?;
+        obj.create_handle(client.drm())?;
+        let offset = obj.create_mmap_offset()?;
+        let buf = DmaBuf::export(&obj)?;
+        obj.hidden.store(1, Relaxed);
+        assert!(client.mmap(offset, PAGE_SIZE, true).err() == Some(EPERM));
+        assert!(buf.mmap(PAGE_SIZE).err() == Some(EPERM));
+        obj.hidden.store(0, Relaxed);
+        let at = client.mmap(offset, PAGE_SIZE, true)?;
+        mock::user_write(at, b"seen")?;
+        mock::munmap(at, PAGE_SIZE)?;
+        drop((client, buf, obj));
+        mock::release_files();
+        assert_eq!(held.objects.load(Relaxed), 0);
+        drop(registration);
+        Ok(())
+    }
+
+    #[test]
+    fn a_fault_looks_again_after_a_move() -> Result {
+        let (parent, a) = mock::device(c"skua-mock")?;
+        let held: ARef<drm::Device<mock::Mock>> = (&*a).into();
+        let obj = create::<mock::MockObject>(&held, PAGE_SIZE, ())?;
+        let buf = DmaBuf::export(&obj)?;
+        let at = buf.mmap(PAGE_SIZE)?;
+        // Nothing is mapped before the device is registered, and nothing refused.
+        assert_eq!(mock::fault(at), Ok(()));
+        assert!(!mock::is_mapped(at));
+        let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
+        let registration = device::register(bound, a, mock::value(0))?;
+        obj.moves.store(3, Relaxed);
+        assert_eq!(mock::fault(at), Ok(()));
+        assert!(mock::is_mapped(at));
+        assert_eq!(held.faults.load(Relaxed), 4);
+        mock::munmap(at, PAGE_SIZE)?;
+        drop((buf, obj));
+        mock::release_files();
+        drop(registration);
         Ok(())
     }
 

@@ -140,6 +140,33 @@ fn map(file: *mut bindings::file, len: usize, flags: usize, offset: usize) -> Re
     from_err_ptr(at as *mut c_void).map(|at| at as usize)
 }
 
+/// Has the fault at `at` handled once, whatever comes of it.
+pub(super) fn fault(at: usize) -> Result {
+    // SAFETY: The thread has an address space, since it has mapped `at`. Its mmap_lock is taken as the
+    // function demands, which may give it up and take it again.
+    to_result(unsafe {
+        let mm = (*kernel::current!().as_ptr()).mm;
+        bindings::down_read(&raw mut (*mm).__bindgen_anon_1.mmap_lock);
+        let mut unlocked = false;
+        let ret = bindings::fixup_user_fault(
+            mm,
+            at,
+            bindings::fault_flag_FAULT_FLAG_WRITE,
+            &mut unlocked,
+        );
+        bindings::up_read(&raw mut (*mm).__bindgen_anon_1.mmap_lock);
+        ret
+    })
+}
+
+/// Whether there is a page at `at` now.
+pub(super) fn is_mapped(at: usize) -> bool {
+    let mut byte = 0u8;
+    let to = core::ptr::from_mut(&mut byte).cast();
+    // SAFETY: `to` is one byte; any address may be asked about.
+    unsafe { bindings::copy_from_user_nofault(to, at as *const c_void, 1) == 0 }
+}
+
 /// The mock driver.
 pub(super) struct Mock;
 
@@ -160,10 +187,14 @@ pub(super) struct MockFile;
 /// What is in an object.
 #[pin_data]
 pub(super) struct MockObject {
-    backing: Backing<()>,
+    backing: Backing<(), ()>,
     dev: ARef<drm::Device<Mock>>,
     /// Pins held.
     pub(super) pins: Atomic<u32>,
+    /// If not 0, the CPU may not map it.
+    pub(super) hidden: Atomic<u32>,
+    /// Faults that have the memory moved before it can be mapped.
+    pub(super) moves: Atomic<u32>,
 }
 
 impl drm::file::DriverFile for MockFile {
@@ -184,6 +215,8 @@ impl DriverObject for MockObject {
             backing: Backing::new(),
             dev: dev.into(),
             pins: Atomic::new(0),
+            hidden: Atomic::new(0),
+            moves: Atomic::new(0),
         })
     }
 }
@@ -192,7 +225,7 @@ impl MockObject {
     fn populate(obj: &Object<Self>, reserved: &mut Reserved<'_>) -> Result {
         if let Placement::Nowhere = gem::placement(obj, reserved)? {
             let pages = Pages::get(obj)?;
-            gem::replace(obj, reserved, Placement::System(pages))?;
+            gem::replace(obj, reserved, Placement::System(pages, ()))?;
         }
         Ok(())
     }
@@ -200,9 +233,17 @@ impl MockObject {
 
 impl GemExt for MockObject {
     type Device = ();
+    type System = ();
 
-    fn backing(&self) -> &Backing<()> {
+    fn backing(&self) -> &Backing<(), ()> {
         &self.backing
+    }
+
+    fn check_mmap(obj: &Object<Self>) -> Result {
+        if obj.hidden.load(Relaxed) != 0 {
+            return Err(EPERM);
+        }
+        Ok(())
     }
 
     fn fault(
@@ -212,6 +253,10 @@ impl GemExt for MockObject {
         fault: &VmFault<'_>,
     ) -> Result<(), FaultError> {
         dev.faults.add(1, Relaxed);
+        if obj.moves.load(Relaxed) > 0 {
+            obj.moves.fetch_sub(1, Relaxed);
+            return Err(FaultError::Again);
+        }
         Self::populate(obj, reserved)?;
         gem::map_system(obj, reserved, fault, 0)
     }
@@ -226,7 +271,7 @@ impl GemExt for MockObject {
         obj.pins.fetch_sub(1, Relaxed);
     }
 
-    fn release(obj: &Object<Self>, _placement: Placement<()>) {
+    fn release(obj: &Object<Self>, _placement: Placement<(), ()>) {
         obj.dev.objects.fetch_sub(1, Relaxed);
     }
 }

@@ -372,7 +372,8 @@ impl Gpu {
         dev.regs.write(regs::STATUS::new().with_address(status))?;
         dev.regs.write(regs::STATUS_CTRL::new().with_enable(true))?;
         dev.regs.write(regs::GART_TABLE::new().with_address(gart))?;
-        dev.regs.write(regs::GART_PAGES::new().with_pages(GART_PAGES))?;
+        dev.regs
+            .write(regs::GART_PAGES::new().with_pages(GART_PAGES))?;
         for (_, engine) in dev.engines() {
             engine.enable(dev)?;
         }

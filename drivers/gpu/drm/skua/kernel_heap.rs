@@ -1,13 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The heap that [`crate::policy`] draws from: the kernel's `KVVec`, with `GFP_KERNEL`.
+//! The heap that [`crate::policy`] draws from: the kernel's `KVVec`.
+//!
+//! What grows here grows at a client's wish, and counts against that client's memory cgroup. A wish that
+//! cannot be met is an error of the client's, about which the log says nothing.
 
 use crate::policy::heap::{
     FallibleVec,
     Heap,
     OutOfMemory, //
 };
-use kernel::prelude::*;
+use kernel::{
+    alloc::Flags,
+    prelude::*, //
+};
+
+/// How memory is allocated whose amount a client decides.
+pub(crate) fn client_flags() -> Flags {
+    GFP_KERNEL_ACCOUNT | __GFP_NOWARN
+}
 
 /// `policy`'s memory in the driver.
 pub(crate) struct KernelHeap;
@@ -26,12 +37,12 @@ impl<T> FallibleVec<T> for Elements<T> {
 
     fn reserve(&mut self, additional: usize) -> Result<(), OutOfMemory> {
         self.0
-            .reserve(additional, GFP_KERNEL)
+            .reserve(additional, client_flags())
             .map_err(|_| OutOfMemory)
     }
 
     fn try_push(&mut self, value: T) -> Result<(), OutOfMemory> {
-        self.0.push(value, GFP_KERNEL).map_err(|_| OutOfMemory)
+        self.0.push(value, client_flags()).map_err(|_| OutOfMemory)
     }
 
     fn pop(&mut self) -> Option<T> {

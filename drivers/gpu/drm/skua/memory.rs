@@ -5,6 +5,7 @@
 //! Uses [`crate::hardware`] and [`crate::fences`]; what is submitted to engines it does not know.
 
 pub(crate) mod bo;
+pub(crate) mod installed;
 pub(crate) mod page_table;
 pub(crate) mod vm;
 pub(crate) mod vram;

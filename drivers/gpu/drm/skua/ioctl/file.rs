@@ -8,7 +8,10 @@
 use crate::{
     driver::SkuaDriver,
     ext::{
-        gem,
+        gem::{
+            self,
+            GemExt, //
+        },
         uapi::*, //
     },
     gpu::SkuaDevice,
@@ -205,12 +208,7 @@ impl File {
         if args.pad != 0 {
             return Err(EINVAL);
         }
-        if gem::is_imported(&*bo) {
-            return Err(EOPNOTSUPP);
-        }
-        if !bo.has_cpu_access() {
-            return Err(EPERM);
-        }
+        bo::BoData::check_mmap(&bo)?;
         args.offset = bo.create_mmap_offset()?;
         Ok(0)
     }
@@ -290,7 +288,9 @@ impl File {
         dev.check_health()?;
         let this = file.inner();
         let vm = this.vm(args.vm)?;
-        let exists = dev.client_engines().any(|(index, _)| index.get() == args.engine);
+        let exists = dev
+            .client_engines()
+            .any(|(index, _)| index.get() == args.engine);
         if !exists || args.flags != 0 {
             return Err(EINVAL);
         }

@@ -3,9 +3,9 @@
 //! Buffer objects: GEM objects in VRAM or in system memory (WDDM: allocations).
 //!
 //! An object gets its memory when it is created and keeps it: the first of the allowed places that has
-//! room. Where it is, is recorded twice because two parties ask: the CPU's page faults, under the
-//! reservation lock ([`Placement`]), and the page tables ([`Memory`], set once; it also owns the DMA mapping).
-//! Moving objects will make the second follow the first.
+//! room. Where it is, is said by its [`Placement`], under its reservation lock. Who may not take that lock,
+//! because a fence depends on it, works with a copy that was taken before ([`Memory`]), which keeps the
+//! memory from being given to others.
 //!
 //! Nobody sees what was in the memory before. System pages come zeroed from shmem. VRAM is cleared by the
 //! copy engine: the fence of that job is a kernel fence of the object, for which page faults and binds
@@ -41,7 +41,10 @@ use crate::{
         uapi, //
     },
     gpu::SkuaDevice,
-    memory::vram::VramRange,
+    memory::{
+        installed::Sites,
+        vram::VramRange, //
+    },
     policy::page_plan::PhysPiece,
     quota::{
         Quota,
@@ -67,8 +70,11 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
-        Arc,
-        SetOnce, //
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
     }, //
 };
 
@@ -88,19 +94,22 @@ pub(crate) type Bo = Object<BoData>;
 /// A reference to a buffer object that any thread may hold.
 pub(crate) type BoRef = gem::ObjectRef<BoData>;
 
-/// Where the GPU finds an object's memory.
+/// Where the GPU finds an object's memory, as of the moment when it was asked for.
 pub(crate) enum Memory {
     /// In VRAM.
     Vram(Arc<VramRange>),
     /// In system pages of its own.
-    System {
-        /// As the device sees them.
-        map: DevresItem<DmaMap>,
-        /// Their part of the device's and the client's quota of system memory.
-        _shares: [Share; 2],
-    },
-    /// With another driver.
-    Imported,
+    System(Arc<SystemMemory>),
+    /// With another driver, for good.
+    Imported(BoRef),
+}
+
+/// An object's system pages, for the device.
+pub(crate) struct SystemMemory {
+    /// Where it sees them.
+    map: DevresItem<DmaMap>,
+    /// Their part of the device's and the client's quota of system memory.
+    _shares: [Share; 2],
 }
 
 /// What is in a buffer object besides GEM.
@@ -108,8 +117,12 @@ pub(crate) enum Memory {
 pub(crate) struct BoData {
     flags: u32,
     placements: u32,
-    backing: Backing<Arc<VramRange>>,
-    memory: SetOnce<Memory>,
+    backing: Backing<Arc<VramRange>, Arc<SystemMemory>>,
+    /// The region of the placement, for those who look without the lock.
+    region: Atomic<u32>,
+    /// Where the GPU finds it now.
+    #[pin]
+    pub(crate) sites: Sites,
 }
 
 /// What an object is made from.
@@ -127,7 +140,8 @@ impl DriverObject for BoData {
             flags: args.flags,
             placements: args.placements,
             backing: Backing::new(),
-            memory: SetOnce::new(),
+            region: Atomic::new(REGION_SYSTEM),
+            sites <- Sites::new(),
         })
     }
 }
@@ -177,9 +191,8 @@ fn create_in_vram(
     range: Arc<VramRange>,
 ) -> Result<ARef<Bo>> {
     let bo = gem::create::<BoData>(dev, usize::try_from(size)?, args)?;
-    bo.memory.populate(Memory::Vram(range.clone()));
     let mut reserved = resv::lock(&*bo)?;
-    gem::replace(&bo, &mut reserved, Placement::Device(range.clone()))?;
+    place(&bo, &mut reserved, Placement::Device(range.clone()))?;
     let mut room = reserved.reserve(1)?;
     dev.paging()?
         .clear(&range, |fence| room.add(fence, Usage::Kernel))?;
@@ -200,12 +213,13 @@ fn create_in_system(
     ];
     let bo = gem::create::<BoData>(dev, usize::try_from(size)?, args)?;
     let pages = Pages::get(&*bo)?;
-    bo.memory.populate(Memory::System {
+    let memory = SystemMemory {
         map: DmaMap::new(&dev.resources, parent, &pages)?,
         _shares: shares,
-    });
+    };
+    let memory = Arc::new(memory, GFP_KERNEL_ACCOUNT)?;
     let mut reserved = resv::lock(&*bo)?;
-    gem::replace(&bo, &mut reserved, Placement::System(pages))?;
+    place(&bo, &mut reserved, Placement::System(pages, memory))?;
     drop(reserved);
     Ok(bo)
 }
@@ -216,9 +230,28 @@ pub(crate) fn import(dev: &SkuaDevice, size: usize) -> Result<ARef<Bo>> {
         flags: 0,
         placements: 1 << REGION_SYSTEM,
     };
-    let bo = gem::create::<BoData>(dev, size, args)?;
-    bo.memory.populate(Memory::Imported);
-    Ok(bo)
+    gem::create::<BoData>(dev, size, args)
+}
+
+/// Says where the memory of `bo` is from now on.
+fn place(bo: &Bo, reserved: &mut Reserved<'_>, new: gem::PlacementOf<BoData>) -> Result {
+    let region = match new {
+        Placement::Device(_) => REGION_VRAM,
+        _ => REGION_SYSTEM,
+    };
+    gem::replace(bo, reserved, new)?;
+    bo.region.store(region, Relaxed);
+    Ok(())
+}
+
+/// Where the memory of `bo` is now. `EIO` if it has none.
+pub(crate) fn memory(bo: &BoRef, reserved: &Reserved<'_>) -> Result<Memory> {
+    match gem::placement(bo, reserved)? {
+        Placement::Device(range) => Ok(Memory::Vram(range.clone())),
+        Placement::System(_, memory) => Ok(Memory::System(memory.clone())),
+        Placement::Nowhere if gem::is_imported(&**bo) => Ok(Memory::Imported(bo.clone())),
+        Placement::Nowhere => Err(EIO),
+    }
 }
 
 impl BoData {
@@ -232,62 +265,47 @@ impl BoData {
         self.placements
     }
 
-    /// Whether the CPU may map it.
-    pub(crate) fn has_cpu_access(&self) -> bool {
-        self.flags & uapi::DRM_SKUA_BO_CPU_ACCESS != 0
-    }
-
-    /// The region that holds it.
+    /// The region that holds it at the moment.
     pub(crate) fn region(&self) -> u32 {
-        match self.memory.as_ref() {
-            Some(Memory::Vram(_)) => REGION_VRAM,
-            _ => REGION_SYSTEM,
-        }
+        self.region.load(Relaxed)
+    }
+}
+
+impl Memory {
+    /// Whether it is in VRAM, so that page table entries name GPU-physical addresses.
+    pub(crate) fn is_vram(&self) -> bool {
+        matches!(self, Self::Vram(_))
     }
 
-    /// Whether its memory is in VRAM, so that page table entries name GPU-physical addresses.
-    pub(crate) fn is_in_vram(&self) -> bool {
-        self.region() == REGION_VRAM
+    /// Whether nothing of an earlier owner is left in it. Not before the clearing is over, and for good not
+    /// if the device was lost in it.
+    pub(crate) fn is_cleared(&self) -> bool {
+        match self {
+            Self::Vram(range) => range.is_cleared(),
+            _ => true,
+        }
     }
 
     /// Calls `f` with the memory of `[offset, …)`, piece by piece as the device sees it.
     ///
-    /// `EIO` if the memory was never cleared; `ENODEV` if the device is another one than at creation.
+    /// `ENODEV` if the device is another one than at creation.
     pub(crate) fn with_pieces<R>(
         &self,
         parent: &Device<Bound>,
         offset: u64,
         f: impl FnOnce(&mut dyn Iterator<Item = PhysPiece>) -> Result<R>,
     ) -> Result<R> {
-        match self.memory.as_ref().ok_or(EIO)? {
-            Memory::Vram(range) => {
-                if !range.is_cleared() {
-                    return Err(EIO);
-                }
-                f(&mut behind(range.pieces(), offset))
+        match self {
+            Self::Vram(range) => f(&mut behind(range.pieces(), offset)),
+            Self::System(memory) => {
+                let map = memory.map.access(parent).map_err(|_| ENODEV)?;
+                f(&mut behind(map.segments().map(piece), offset))
             }
-            Memory::System { map, .. } => {
+            Self::Imported(bo) => {
+                let map = bo.backing.import().ok_or(EIO)?;
                 let map = map.access(parent).map_err(|_| ENODEV)?;
                 f(&mut behind(map.segments().map(piece), offset))
             }
-            Memory::Imported => {
-                let map = self.backing.import().ok_or(EIO)?;
-                let map = map.access(parent).map_err(|_| ENODEV)?;
-                f(&mut behind(map.segments().map(piece), offset))
-            }
-        }
-    }
-
-    /// The same, before the memory is cleared: for planning.
-    pub(crate) fn with_plan<R>(
-        &self,
-        parent: &Device<Bound>,
-        offset: u64,
-        f: impl FnOnce(&mut dyn Iterator<Item = PhysPiece>) -> Result<R>,
-    ) -> Result<R> {
-        match self.memory.as_ref().ok_or(EIO)? {
-            Memory::Vram(range) => f(&mut behind(range.pieces(), offset)),
-            _ => self.with_pieces(parent, offset, f),
         }
     }
 }
@@ -319,9 +337,20 @@ fn behind(
 
 impl GemExt for BoData {
     type Device = Arc<VramRange>;
+    type System = Arc<SystemMemory>;
 
-    fn backing(&self) -> &Backing<Arc<VramRange>> {
+    fn backing(&self) -> &Backing<Self::Device, Self::System> {
         &self.backing
+    }
+
+    fn check_mmap(obj: &Bo) -> Result {
+        if gem::is_imported(obj) {
+            return Err(EOPNOTSUPP);
+        }
+        if obj.flags & uapi::DRM_SKUA_BO_CPU_ACCESS == 0 {
+            return Err(EPERM);
+        }
+        Ok(())
     }
 
     fn fault(
@@ -331,7 +360,7 @@ impl GemExt for BoData {
         fault: &VmFault<'_>,
     ) -> Result<(), FaultError> {
         let range = match gem::placement(obj, reserved)? {
-            Placement::System(_) => return gem::map_system(obj, reserved, fault, FAULT_AHEAD),
+            Placement::System(..) => return gem::map_system(obj, reserved, fault, FAULT_AHEAD),
             Placement::Device(range) => range,
             Placement::Nowhere => return Err(FaultError::Sigbus),
         };
@@ -362,14 +391,14 @@ impl GemExt for BoData {
     fn pin(obj: &Bo, reserved: &mut Reserved<'_>) -> Result {
         // Another device can reach system pages only; VRAM would have to move, which it does not yet.
         match gem::placement(obj, reserved)? {
-            Placement::System(_) => Ok(()),
+            Placement::System(..) => Ok(()),
             Placement::Device(_) | Placement::Nowhere => Err(EOPNOTSUPP),
         }
     }
 
     fn unpin(_obj: &Bo, _reserved: &mut Reserved<'_>) {}
 
-    fn release(_obj: &Bo, placement: Placement<Arc<VramRange>>) {
+    fn release(_obj: &Bo, placement: gem::PlacementOf<Self>) {
         drop(placement);
     }
 }

@@ -18,10 +18,12 @@
 //! Lock: `root`, a mutex under which nothing is allocated; work that fences depend on takes it.
 
 use crate::{
+    gpu::SkuaDevice,
     policy::page_plan::{
         PageSize as PlanSize,
         Run, //
     },
+    quota::Share,
     spec::{
         address::{
             BusAddr,
@@ -57,11 +59,16 @@ use kernel::{
     }, //
 };
 
+/// Bytes of a table's entries.
+const TABLE_BYTES: u64 = ENTRIES as u64 * 8;
+
 /// One table.
 struct Table {
     memory: Coherent<[u64]>,
     /// The tables below, by entry; empty in level 0.
     children: KVec<Option<KBox<Table>>>,
+    /// Its memory counts as system memory in use.
+    _share: Share,
 }
 
 /// The tables of an address space. Lives while the device is bound.
@@ -114,16 +121,19 @@ impl Access {
 }
 
 impl Table {
-    fn new(dev: &Device<Bound>, level: u32) -> Result<Self> {
+    fn new(dev: &SkuaDevice, parent: &Device<Bound>, level: u32) -> Result<Self> {
+        let mut bytes = TABLE_BYTES;
         let mut children = KVec::new();
         if level > 0 {
-            children = KVec::with_capacity(ENTRIES, GFP_KERNEL)?;
+            bytes *= 2;
+            children = KVec::with_capacity(ENTRIES, GFP_KERNEL_ACCOUNT)?;
             for _ in 0..ENTRIES {
-                children.push(None, GFP_KERNEL)?;
+                children.push(None, GFP_KERNEL_ACCOUNT)?;
             }
         }
         Ok(Self {
-            memory: Coherent::zeroed_slice(dev, ENTRIES, GFP_KERNEL)?,
+            _share: dev.system.take(bytes).ok_or(ENOMEM)?,
+            memory: Coherent::zeroed_slice(parent, ENTRIES, GFP_KERNEL_ACCOUNT)?,
             children,
         })
     }
@@ -191,8 +201,11 @@ fn entry_end(va: u64, level: u32) -> u64 {
 
 impl PageTable {
     /// An address space in which nothing is mapped. `ENOMEM`.
-    pub(crate) fn new(dev: &Device<Bound>) -> Result<impl PinInit<Self, Error>> {
-        let root = Table::new(dev, ROOT_LEVEL)?;
+    pub(crate) fn new(
+        dev: &SkuaDevice,
+        parent: &Device<Bound>,
+    ) -> Result<impl PinInit<Self, Error>> {
+        let root = Table::new(dev, parent, ROOT_LEVEL)?;
         let entry = root.pointer();
         Ok(try_pin_init!(Self {
             root <- new_mutex!(root),
@@ -206,43 +219,52 @@ impl PageTable {
     }
 
     /// Adds the tables down to `level` for all of `[va, va + len)`. `ENOMEM`; what was added stays.
-    pub(crate) fn prepare(&self, dev: &Device<Bound>, va: u64, len: u64, level: u32) -> Result {
+    pub(crate) fn prepare(
+        &self,
+        dev: &SkuaDevice,
+        parent: &Device<Bound>,
+        va: u64,
+        len: u64,
+        level: u32,
+    ) -> Result {
         let end = va.checked_add(len).ok_or(EINVAL)?;
         let mut at = va;
         while at < end {
-            self.prepare_one(dev, GpuVa(at), level)?;
+            self.prepare_one(dev, parent, GpuVa(at), level)?;
             at = entry_end(at, level + 1);
         }
         Ok(())
     }
 
-    fn prepare_one(&self, dev: &Device<Bound>, va: GpuVa, level: u32) -> Result {
+    fn prepare_one(
+        &self,
+        dev: &SkuaDevice,
+        parent: &Device<Bound>,
+        va: GpuVa,
+        level: u32,
+    ) -> Result {
         let mut new = None;
         loop {
             // Nothing is allocated under the lock.
             let missing = self.root.lock().add(va, level, &mut new)?;
             match missing {
-                Some(level) => new = Some(KBox::new(Table::new(dev, level)?, GFP_KERNEL)?),
+                Some(level) => {
+                    let table = Table::new(dev, parent, level)?;
+                    new = Some(KBox::new(table, GFP_KERNEL_ACCOUNT)?);
+                }
                 None => return Ok(()),
             }
         }
     }
 
     /// Adds the tables that mapping `run` needs. `ENOMEM`.
-    pub(crate) fn prepare_run(&self, dev: &Device<Bound>, run: &Run) -> Result {
-        self.prepare(dev, run.va, run.bytes(), run.size.level())
-    }
-
-    /// Adds the tables that cutting out `[va, va + len)` can need: a large page at either edge is split.
-    /// `ENOMEM`.
-    pub(crate) fn prepare_cut(&self, dev: &Device<Bound>, va: u64, len: u64) -> Result {
-        let end = va.checked_add(len).ok_or(EINVAL)?;
-        for edge in [va, end] {
-            if edge % PageSize::Size2M.bytes() != 0 {
-                self.prepare_one(dev, GpuVa(edge), 0)?;
-            }
-        }
-        Ok(())
+    pub(crate) fn prepare_run(
+        &self,
+        dev: &SkuaDevice,
+        parent: &Device<Bound>,
+        run: &Run,
+    ) -> Result {
+        self.prepare(dev, parent, run.va, run.bytes(), run.size.level())
     }
 
     /// Writes the entries of `run`, whose tables were prepared and which maps where nothing is mapped.

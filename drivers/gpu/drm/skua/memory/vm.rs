@@ -30,6 +30,7 @@ use crate::{
         },
         resv::{
             self,
+            Reservation,
             Usage, //
         }, //
     },
@@ -39,9 +40,21 @@ use crate::{
     },
     fences::signals::Signals,
     gpu::SkuaDevice,
-    kernel_heap::KernelHeap,
+    kernel_heap::{
+        client_flags,
+        KernelHeap, //
+    },
     memory::{
-        bo::BoRef,
+        bo::{
+            self,
+            BoRef,
+            Memory, //
+        },
+        installed::{
+            Installed,
+            Node,
+            Site, //
+        },
         page_table::{
             Access,
             Changed,
@@ -50,7 +63,6 @@ use crate::{
     },
     policy::{
         interval_map::{
-            Cut,
             IntervalMap,
             Slice,
             Span,
@@ -68,8 +80,14 @@ use crate::{
     },
     reaper::Reapable,
     spec::{
-        address::VA_BITS,
-        mmu::Entry,
+        address::{
+            PAGE_SIZE,
+            VA_BITS, //
+        },
+        mmu::{
+            Entry,
+            PageSize, //
+        },
         number::Asid, //
     }, //
 };
@@ -96,16 +114,20 @@ use kernel::{
         Mutex,
         SpinLock, //
     },
+    warn_on, //
     workqueue::{
         Work,
         WorkItem, //
-    }, //
+    },
 };
 
 /// First address that can be bound: the first 64 KiB catch null pointers.
 pub(crate) const VA_START: u64 = 0x1_0000;
 /// Address behind the last that can be bound: the upper 4 GiB are the driver's.
 pub(crate) const VA_END: u64 = (1 << VA_BITS) - (1 << 32);
+
+/// All addresses.
+const ALL: Span = Span::new(0, 1 << VA_BITS);
 
 /// A range of a buffer object that is mapped.
 #[derive(Clone)]
@@ -153,6 +175,8 @@ impl Operation {
 #[pin_data]
 pub(crate) struct Bind {
     operations: KVVec<Operation>,
+    /// Where the memory is that is mapped, in the order of the operations that map.
+    memory: KVVec<Memory>,
     gate: Gate<Vm>,
     #[pin]
     end: SpinLock<BindEnd>,
@@ -164,8 +188,21 @@ pub(crate) struct Bind {
 struct BindEnd {
     /// From publication until it is finished.
     fence: Option<DriverFence>,
-    /// What the bind unmaps, held until no engine reaches it and the bind is freed.
-    unmapped: KVVec<Cut<Mapping>>,
+    /// What the bind unmaps, in the order of its operations.
+    unmapped: KVVec<Removed>,
+    /// Memory for the records of what it installs.
+    records: KVVec<Node>,
+}
+
+/// What an operation unmaps.
+struct Removed {
+    /// The operation's place in its bind.
+    operation: usize,
+    span: Span,
+    /// The range of the mapping that `span` was cut out of.
+    whole: Span,
+    /// What was mapped there, held until no engine reaches it.
+    mapping: Mapping,
 }
 
 impl_list_arc_safe! {
@@ -210,6 +247,8 @@ pub(crate) struct Vm {
     asid: u32,
     root: Entry,
     tables: DevresItem<PageTable>,
+    /// See [`Vm::reservation`].
+    users: Arc<Reservation>,
     fences: FenceContext,
     #[pin]
     map: Mutex<IntervalMap<KernelHeap, Mapping>>,
@@ -243,8 +282,9 @@ impl Vm {
     ///
     /// `ENOSPC` if there are too many; `ENOMEM`.
     pub(crate) fn new(dev: &SkuaDevice, parent: &Device<Bound>, share: Share) -> Result<Arc<Self>> {
-        let tables = dev.resources.insert(parent, PageTable::new(parent)?)?;
+        let tables = dev.resources.insert(parent, PageTable::new(dev, parent)?)?;
         let root = tables.access(parent)?.entry();
+        let users = Reservation::new()?;
         let asid = dev.reserve_asid()?;
         let vm = Arc::pin_init(
             try_pin_init!(Self {
@@ -252,6 +292,7 @@ impl Vm {
                 asid,
                 root,
                 tables,
+                users,
                 fences: FenceContext::new(c"skua", c"bind"),
                 map <- new_mutex!(IntervalMap::new()),
                 binds <- new_spinlock!(Binds {
@@ -319,14 +360,34 @@ impl Vm {
         Ok(())
     }
 
-    /// Mappings, bytes mapped, and tables, for debugfs.
-    pub(crate) fn usage(&self, parent: &Device<Bound>) -> (u32, u64, usize) {
+    /// Mappings, bytes mapped, mappings that are installed, and tables, for debugfs.
+    pub(crate) fn usage(&self, parent: &Device<Bound>) -> (u32, u64, usize, usize) {
         let map = self.map.lock();
         let bytes = map
-            .iter(Span::new(0, 1 << VA_BITS))
+            .iter(ALL)
             .fold(0u64, |sum, (span, _)| sum.saturating_add(span.len()));
+        let is_installed = |(span, mapping): &(Span, &Mapping)| {
+            let wanted = Installed::new(*span, mapping.offset, mapping.write);
+            mapping.bo.sites.get(self.site(span.start)) == Some(wanted)
+        };
+        let installed = map.iter(ALL).filter(is_installed).count();
         let tables = self.tables.access(parent).map_or(0, PageTable::count);
-        (map.len(), bytes, tables)
+        (map.len(), bytes, installed, tables)
+    }
+
+    /// The reservation of those who use what is mapped here: each submission files its fence with it,
+    /// under [`Usage::Bookkeep`], before it publishes it. That is one fence for all that is mapped. Who
+    /// moves an object learns from its [`Sites`](super::installed::Sites) in which address spaces it is,
+    /// and here who uses them.
+    ///
+    /// Lock: where that of a buffer object is, inside `Context::order` and `Vm::map`. Room for the fence
+    /// ([`Reserved::reserve`](resv::Reserved::reserve)) is made while the submission can still fail.
+    #[expect(
+        dead_code,
+        reason = "submissions file their fences when objects can move"
+    )]
+    pub(crate) fn reservation(&self) -> &Arc<Reservation> {
+        &self.users
     }
 
     /// Queues a bind of `operations`, whose ranges and handles were checked, after `waits`.
@@ -340,24 +401,23 @@ impl Vm {
         signals: Signals,
     ) -> Result {
         let tables = self.tables.access(parent)?;
-        for operation in &operations {
-            self.prepare(parent, tables, operation, &mut waits)?;
-        }
         let nodes = u32::try_from(operations.len())?
             .checked_mul(MAP_NODES + UNMAP_NODES)
             .ok_or(EOVERFLOW)?;
+        let mut map = self.map.lock();
+        let (memory, records) = self.prepare(parent, tables, &map, &operations, &mut waits)?;
         // Binds of this address space are done in order anyway.
         waits.retain(|fence| fence.context() != self.fences.id());
         let gate = Gate::new(self, waits)?;
-        let memory = FenceMemory::new(GFP_KERNEL)?;
+        let fence = FenceMemory::new(GFP_KERNEL_ACCOUNT)?;
 
-        let mut map = self.map.lock();
-        let unmapped = KVVec::with_capacity(cuts(&map, &operations)?, GFP_KERNEL)?;
+        let unmapped = KVVec::with_capacity(cuts(&map, &operations)?, client_flags())?;
         let bind = ListArc::pin_init(
             try_pin_init!(Bind {
                 operations,
+                memory,
                 gate,
-                end <- new_spinlock!(BindEnd { fence: None, unmapped }),
+                end <- new_spinlock!(BindEnd { fence: None, unmapped, records }),
                 links <- ListLinks::new(),
             }? Error),
             GFP_KERNEL_ACCOUNT,
@@ -374,20 +434,30 @@ impl Vm {
 
         // From here on nothing fails.
         let mut unmapped = core::mem::take(&mut bind.end.lock().unmapped);
-        for operation in &bind.operations {
+        for (number, operation) in bind.operations.iter().enumerate() {
             let span = operation.span();
             let cut = map.unmap(&mut reservation, span, |cut| {
-                // Within the capacity, see `cuts()`.
-                kernel::warn_on!(unmapped.push_within_capacity(cut).is_err());
+                let span = cut.removed.span;
+                let removed = Removed {
+                    operation: number,
+                    span,
+                    whole: Span::new(
+                        cut.before.map_or(span.start, |before| before.span.start),
+                        cut.after.map_or(span.end, |after| after.span.end),
+                    ),
+                    mapping: cut.removed.value,
+                };
+                let kept = unmapped.push_within_capacity(removed);
+                warn_on!(kept.is_err());
             });
+            warn_on!(cut.is_err());
             if let Operation::Map(span, mapping) = operation {
                 let mapped = map.map(&mut reservation, *span, mapping.clone());
-                kernel::warn_on!(mapped.is_err());
+                warn_on!(mapped.is_err());
             }
-            kernel::warn_on!(cut.is_err());
         }
         map.release(reservation);
-        let fence = self.fences.fence(memory);
+        let fence = self.fences.fence(fence);
         signals.publish(fence.fence());
         let signalling = Signalling::begin();
         {
@@ -409,33 +479,67 @@ impl Vm {
         Ok(())
     }
 
-    /// Allocates the tables for one operation, and adds what its memory waits for to `waits`.
+    /// Allocates the tables that `operations` need, adds what their memory waits for to `waits`, and tells
+    /// where the memory is that they map. Sets aside the records of what will be installed.
+    ///
+    /// A table is needed where something is mapped, and where a large page may stand through which a cut
+    /// goes: `map`, which is as all binds before this one will leave it, tells where.
     fn prepare(
         &self,
         parent: &Device<Bound>,
         tables: &PageTable,
-        operation: &Operation,
+        map: &IntervalMap<KernelHeap, Mapping>,
+        operations: &[Operation],
         waits: &mut KVVec<Fence>,
-    ) -> Result {
-        let span = operation.span();
-        tables.prepare_cut(parent, span.start, span.len())?;
-        let Operation::Map(_, mapping) = operation else {
-            return Ok(());
-        };
-        mapping.bo.with_plan(parent, mapping.offset, |pieces| {
-            let plan = PagePlan::new(span.start, span.len(), Sizes::ALL, pieces);
-            for run in plan.map_err(|_| EINVAL)? {
-                tables.prepare_run(parent, &run.map_err(|_| EINVAL)?)?;
+    ) -> Result<(KVVec<Memory>, KVVec<Node>)> {
+        let mut memory = KVVec::new();
+        let mut records = KVVec::new();
+        // What the operations so far have mapped.
+        let mut own = IntervalMap::<KernelHeap, ()>::new();
+        let later = u32::try_from(operations.len())?.saturating_sub(1);
+        let mut nodes = own.prepare(later.saturating_mul(MAP_NODES + UNMAP_NODES))?;
+        for (number, operation) in (0..).zip(operations) {
+            let span = operation.span();
+            for edge in [span.start, span.end] {
+                if may_split(map, edge) || may_split(&own, edge) {
+                    tables.prepare(&self.dev, parent, edge, PAGE_SIZE, 0)?;
+                }
+                if is_inside(map, edge) || is_inside(&own, edge) {
+                    // What is cut there leaves a part.
+                    records.push(Node::new(client_flags())?, client_flags())?;
+                }
             }
-            Ok(())
-        })?;
+            if let Operation::Map(span, mapping) = operation {
+                let place = Self::locate(mapping, waits)?;
+                place.with_pieces(parent, mapping.offset, |pieces| {
+                    let plan = PagePlan::new(span.start, span.len(), Sizes::ALL, pieces);
+                    for run in plan.map_err(|_| EINVAL)? {
+                        tables.prepare_run(&self.dev, parent, &run.map_err(|_| EINVAL)?)?;
+                    }
+                    Ok(())
+                })?;
+                memory.push(place, client_flags())?;
+                records.push(Node::new(client_flags())?, client_flags())?;
+            }
+            if number < later {
+                own.unmap(&mut nodes, span, |_| ()).map_err(|_| EINVAL)?;
+                if let Operation::Map(span, _) = operation {
+                    own.map(&mut nodes, *span, ()).map_err(|_| EINVAL)?;
+                }
+            }
+        }
+        Ok((memory, records))
+    }
+
+    /// Where the memory of `mapping` is; what it waits for is added to `waits`.
+    fn locate(mapping: &Mapping, waits: &mut KVVec<Fence>) -> Result<Memory> {
         let reserved = resv::lock(&*mapping.bo)?;
         if !reserved.is_idle(Usage::Kernel) {
             if let Some(fence) = reserved.singleton(Usage::Kernel)? {
-                waits.push(fence, GFP_KERNEL)?;
+                waits.push(fence, client_flags())?;
             }
         }
-        Ok(())
+        bo::memory(&mapping.bo, &reserved)
     }
 
     /// Does the binds whose turn it is. Process context; one thread at a time does the work.
@@ -464,9 +568,9 @@ impl Vm {
                 (bind, end)
             };
             let result = match end {
-                None => self.perform(&bind),
+                None => self.perform(&bind, false),
                 // What it would have unmapped is not held any longer: nobody must reach it.
-                Some(ECANCELED) => self.withdraw(&bind).and(Err(ECANCELED)),
+                Some(ECANCELED) => self.perform(&bind, true).and(Err(ECANCELED)),
                 Some(error) => Err(error),
             };
             // Before the signal: who waits for it may count on the memory.
@@ -483,50 +587,101 @@ impl Vm {
         }
     }
 
-    /// Writes a bind's entries and flushes the TLBs. Allocates nothing.
-    fn perform(&self, bind: &Bind) -> Result {
+    /// Writes a bind's entries, only those that unmap if it was `cancelled`, and flushes the TLBs. Allocates nothing.
+    fn perform(&self, bind: &Bind, cancelled: bool) -> Result {
         let dev = device::enter(&*self.dev).ok_or(ENODEV)?;
         let parent: &kernel::pci::Device<Bound> = (*dev).as_ref();
         let parent: &Device<Bound> = parent.as_ref();
         let tables = self.tables.access(parent)?;
+        let (unmapped, mut records) = {
+            let mut end = bind.end.lock();
+            let end = &mut *end;
+            (
+                core::mem::take(&mut end.unmapped),
+                core::mem::take(&mut end.records),
+            )
+        };
+        let mut record = |bo: &BoRef, span: Span, offset: u64, write: bool| {
+            let node = records.pop();
+            // `prepare()` set enough aside.
+            warn_on!(node.is_none());
+            if let Some(node) = node.filter(|_| !span.is_empty()) {
+                let installed = Installed::new(span, offset, write);
+                bo.sites.add(node, self.site(span.start), installed);
+            }
+        };
+        let mut removed = unmapped.iter().peekable();
+        let mut memory = bind.memory.iter();
         let mut changed = Changed::Fresh;
-        for operation in &bind.operations {
-            let span = operation.span();
-            changed = changed.and(tables.clear(span.start, span.len())?);
-            if let Operation::Map(_, mapping) = operation {
-                let access = Access {
-                    vram: mapping.bo.is_in_vram(),
-                    write: mapping.write,
-                };
-                mapping.bo.with_pieces(parent, mapping.offset, |pieces| {
-                    let plan = PagePlan::new(span.start, span.len(), Sizes::ALL, pieces);
-                    for run in plan.map_err(|_| EIO)? {
-                        tables.map(&run.map_err(|_| EIO)?, access)?;
-                    }
-                    Ok(())
-                })?;
+        let mut result = Ok(());
+        for (number, operation) in bind.operations.iter().enumerate() {
+            // Only what was mapped is in the tables. It goes even if something failed: it is let go of.
+            while let Some(gone) = removed.next_if(|removed| removed.operation == number) {
+                match tables.clear(gone.span.start, gone.span.len()) {
+                    Ok(now) => changed = changed.and(now),
+                    Err(error) => result = result.and(Err(error)),
+                }
+                let Mapping { bo, offset, write } = &gone.mapping;
+                let (span, whole) = (gone.span, gone.whole);
+                bo.sites.remove(self.site(whole.start));
+                if whole.start < span.start {
+                    // No overflow: within the object, as all of the mapping is.
+                    let before = offset.saturating_sub(span.start - whole.start);
+                    record(bo, Span::new(whole.start, span.start), before, *write);
+                }
+                if span.end < whole.end {
+                    let after = offset.saturating_add(span.len());
+                    record(bo, Span::new(span.end, whole.end), after, *write);
+                }
+            }
+            if let (Operation::Map(span, mapping), false) = (operation, cancelled) {
+                record(&mapping.bo, *span, mapping.offset, mapping.write);
+                let memory = memory.next().ok_or(EINVAL);
+                result =
+                    result.and_then(|()| Self::install(parent, tables, *span, mapping, memory?));
             }
         }
+        {
+            let mut end = bind.end.lock();
+            end.unmapped = unmapped;
+            // What is over is freed with the bind.
+            end.records = records;
+        }
         if changed == Changed::Stale {
             self.dev.invalidate(Some(self.asid()))?;
         }
-        Ok(())
+        result
     }
 
-    /// Unmaps all that a cancelled bind is about. Allocates nothing.
-    fn withdraw(&self, bind: &Bind) -> Result {
-        let dev = device::enter(&*self.dev).ok_or(ENODEV)?;
-        let parent: &kernel::pci::Device<Bound> = (*dev).as_ref();
-        let tables = self.tables.access(parent.as_ref())?;
-        let mut changed = Changed::Fresh;
-        for operation in &bind.operations {
-            let span = operation.span();
-            changed = changed.and(tables.clear(span.start, span.len())?);
+    /// The place of an address of this address space in an object's records.
+    fn site(&self, start: u64) -> Site {
+        Site {
+            asid: self.asid().0,
+            start,
         }
-        if changed == Changed::Stale {
-            self.dev.invalidate(Some(self.asid()))?;
+    }
+
+    fn install(
+        parent: &Device<Bound>,
+        tables: &PageTable,
+        span: Span,
+        mapping: &Mapping,
+        memory: &Memory,
+    ) -> Result {
+        if !memory.is_cleared() {
+            return Err(EIO);
         }
-        Ok(())
+        let access = Access {
+            vram: memory.is_vram(),
+            write: mapping.write,
+        };
+        memory.with_pieces(parent, mapping.offset, |pieces| {
+            let plan = PagePlan::new(span.start, span.len(), Sizes::ALL, pieces);
+            for run in plan.map_err(|_| EIO)? {
+                tables.map(&run.map_err(|_| EIO)?, access)?;
+            }
+            Ok(())
+        })
     }
 
     /// What waits is finished with `error`, in order, and nothing more is accepted: the device is lost
@@ -537,24 +692,30 @@ impl Vm {
     }
 }
 
+/// Whether a mapping of `map` goes on across `edge`.
+fn is_inside<V: Slice>(map: &IntervalMap<KernelHeap, V>, edge: u64) -> bool {
+    map.get(edge).is_some_and(|(span, _)| span.start < edge)
+}
+
+/// Whether a large page may stand in `map` across `edge`.
+fn may_split<V: Slice>(map: &IntervalMap<KernelHeap, V>, edge: u64) -> bool {
+    let page = PageSize::Size2M.bytes();
+    let start = edge - edge % page;
+    // No overflow: addresses have 48 bits.
+    let end = start.saturating_add(page);
+    start < edge
+        && map
+            .get(edge)
+            .is_some_and(|(span, _)| span.start <= start && end <= span.end)
+}
+
 /// How many pieces `operations` cut out of the map together, at most.
-///
-/// Each operation cuts what it overlaps now, and what earlier ones of the same bind left or put there: of
-/// each such at most two more pieces.
 fn cuts(map: &IntervalMap<KernelHeap, Mapping>, operations: &[Operation]) -> Result<usize> {
-    let mut count = 0usize;
-    for (index, operation) in operations.iter().enumerate() {
-        let span = operation.span();
-        count = count.checked_add(map.iter(span).count()).ok_or(EOVERFLOW)?;
-        let before = operations.get(..index).unwrap_or(&[]);
-        let overlapping = before
-            .iter()
-            .map(Operation::span)
-            .filter(|other| other.start < span.end && span.start < other.end)
-            .count();
-        count = count.checked_add(2 * overlapping).ok_or(EOVERFLOW)?;
+    let mut spans = KVVec::with_capacity(operations.len(), client_flags())?;
+    for operation in operations {
+        spans.push(operation.span(), client_flags())?;
     }
-    Ok(count)
+    Ok(map.most_cuts(&mut spans))
 }
 
 impl Wake for Vm {
@@ -577,6 +738,9 @@ impl WorkItem for Vm {
 #[pinned_drop]
 impl PinnedDrop for Vm {
     fn drop(self: Pin<&mut Self>) {
+        for (span, mapping) in self.map.lock().iter(ALL) {
+            mapping.bo.sites.remove(self.site(span.start));
+        }
         self.dev.release_asid(self.asid);
     }
 }

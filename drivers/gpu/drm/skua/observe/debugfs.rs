@@ -5,9 +5,10 @@
 //! | file | what it shows |
 //! |---|---|
 //! | `regions` | memory regions: size, use, the allocator's free blocks |
-//! | `vms` | address spaces: mappings, bytes mapped, tables |
+//! | `vms` | address spaces: mappings, bytes mapped, mappings that are installed, tables |
 //! | `contexts` | contexts: engine, status, jobs ended, ticks used |
 //! | `rings` | engines: state, ring, jobs in flight |
+//! | `zap` | removes the CPU's mappings of all objects, which fault in again; of how many handles |
 //! | `counters` | what driver (`driver_…`) and device count |
 //! | `parameters` | the module's parameters, which sysfs does not show of Rust modules |
 
@@ -15,6 +16,7 @@ use crate::{
     driver::SkuaDriver,
     ext::{
         driver::DebugfsFile,
+        gem,
         printer::SeqPrinter, //
     },
     gpu::SkuaDevice,
@@ -54,6 +56,10 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
     DebugfsFile {
         name: c"rings",
         show: |dev, out| rings(dev, out).map_err(full),
+    },
+    DebugfsFile {
+        name: c"zap",
+        show: |dev, out| writeln!(out, "{}", gem::unmap_all(dev)).map_err(full),
     },
     DebugfsFile {
         name: c"counters",
@@ -96,13 +102,14 @@ fn vms(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
     let parent: &Device<Bound> = parent.as_ref();
     let mut result = Ok(());
     dev.vms.for_each(|vm| {
-        let (mappings, bytes, tables) = vm.usage(parent);
+        let (mappings, bytes, installed, tables) = vm.usage(parent);
         let line = writeln!(
             out,
-            "vm {}: mappings {} bytes {} tables {}",
+            "vm {}: mappings {} bytes {} installed {} tables {}",
             vm.asid(),
             mappings,
             bytes,
+            installed,
             tables
         );
         result = result.and(line.map_err(full));

@@ -68,7 +68,10 @@ fn engines(
     let mut sum = Used::default();
     let mut count = 0;
     let mut name = "";
-    for (_, engine) in dev.client_engines().filter(|(_, engine)| engine.kind() == kind) {
+    for (_, engine) in dev
+        .client_engines()
+        .filter(|(_, engine)| engine.kind() == kind)
+    {
         let used = engine.used(&file.usage, file.contexts.lock().iter());
         sum.busy_ns = sum.busy_ns.saturating_add(used.busy_ns);
         sum.ticks = sum.ticks.saturating_add(used.ticks);

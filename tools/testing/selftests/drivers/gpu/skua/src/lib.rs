@@ -12,6 +12,7 @@
 //! - [`raw`], [`mapping`]: system calls, the only files with `unsafe` besides a line in [`client`];
 //! - [`function`], [`fdinfo`]: what sysfs, debugfs and procfs tell;
 //! - [`client`], [`rig`]: an open device, and one that is ready to run work;
+//! - [`cgroup`]: what the kernel charges a process with;
 //! - [`program`]: compute programs; [`software_timeline`]: fences of another driver;
 //! - [`calls`]: what the kernel called for it;
 //! - [`table`], [`witness`]: bad arguments, and what they must not change.
@@ -20,6 +21,7 @@
 
 pub mod calls;
 pub mod cases;
+pub mod cgroup;
 pub mod child;
 pub mod client;
 pub mod fdinfo;

@@ -58,6 +58,19 @@ pub const COPY_WORD: &[u64] = &[
 /// Never ends.
 pub const LOOP: &[u64] = &[op(Op::Bra, 0, 0, 0, 0)];
 
+/// Writes its argument 2 for ever: thread `n` of a group to the `n`-th word from the address in arguments
+/// 0 and 1.
+pub const STORE_FOR_EVER: &[u64] = &[
+    op(Op::Arg, 2, 0, 0, 0),
+    op(Op::Arg, 3, 0, 0, 1),
+    op(Op::Sr, 4, 0, 0, 0),
+    // r6:r7 = address + 4 * thread
+    op(Op::Lea, 6, 2, 4, 2),
+    op(Op::Arg, 8, 0, 0, 2),
+    op(Op::St32, 8, 6, 0, 0),
+    op(Op::Bra, 0, 0, 0, 5),
+];
+
 /// An address as two arguments.
 pub const fn address(va: u64) -> [u32; 2] {
     // CAST: halves.
@@ -70,7 +83,7 @@ mod tests {
 
     #[test]
     fn the_programs_are_what_the_manual_defines() {
-        for program in [WRITE_NUMBERS, COPY_WORD, LOOP] {
+        for program in [WRITE_NUMBERS, COPY_WORD, LOOP, STORE_FOR_EVER] {
             for (n, bits) in program.iter().enumerate() {
                 assert!(Instruction::decode(*bits).is_some(), "instruction {n}");
             }

@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     ])
 }
 
-const FILES: [&str; 5] = ["regions", "vms", "contexts", "rings", "counters"];
+const FILES: [&str; 6] = ["regions", "vms", "contexts", "rings", "zap", "counters"];
 
 #[track_caller]
 fn read(file: &str) -> String {

@@ -5,8 +5,9 @@
 //! Handles of other files are in `bad_input`, dma-bufs, which are for sharing, in `prime`.
 
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
-use skua_selftests::client::map;
+use skua_selftests::client::{map, unmap, PATIENCE};
 use skua_selftests::mapping::Mapping;
 use skua_selftests::rig::{copy, fill, write};
 use skua_selftests::witness::quiet;
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
         every_other_address_leads_nowhere: 60,
         vram_of_others_is_not_seen_by_the_cpu: 120,
         vram_of_others_is_not_seen_by_the_gpu: 120,
+        vram_in_many_pieces_shows_nothing_of_others: 120,
         system_memory_of_others_is_not_seen: 120,
         the_end_of_an_odd_object_shows_nothing: 60,
         contexts_do_not_leave_registers_behind,
@@ -179,6 +181,61 @@ fn vram_of_others_is_not_seen_by_the_gpu() {
         }
     }
     assert_eq!(total, rig.region(Place::Vram).size);
+}
+
+fn vram_in_many_pieces_shows_nothing_of_others() {
+    let pieces = 400;
+    quiet();
+    leave_canaries(Place::Vram, u64::MAX);
+    quiet();
+    let rig = Rig::new();
+    let used = || rig.region(Place::Vram).used;
+    let size = rig.region(Place::Vram).size;
+    let free = || size - used();
+    // All is taken, the last of it page by page; then every other of these pages is free.
+    let mut kept = Vec::new();
+    while free() > 4 * pages(pieces) {
+        let size = (free() - 4 * pages(pieces)).min(1 << 20);
+        kept.push(rig.bo(Place::Vram, size));
+    }
+    let mut single = Vec::new();
+    while let Ok(handle) = rig.try_bo(Place::Vram, 4096) {
+        single.push(handle);
+    }
+    let holes: Vec<u32> = single.iter().copied().step_by(2).collect();
+    for chunk in holes.chunks(64) {
+        let work: Vec<_> = chunk
+            .iter()
+            .map(|handle| fill(CANARY, rig.bound_at_will(*handle, 4096), 4096))
+            .collect();
+        assert_eq!(rig.run(Engine::Copy, &work), Ok(()));
+    }
+    // Where the rig puts its buffers.
+    let all = unmap(1 << 32, rig.device.va_end - (1 << 32));
+    assert_eq!(rig.bind_and_wait(rig.vm, &[all]), Ok(()));
+    for handle in &holes {
+        assert_eq!(rig.close(*handle), Ok(()));
+    }
+    let end = Instant::now() + PATIENCE * suite::patience();
+    while free() < pages(2 * pieces) {
+        assert!(Instant::now() < end, "{:#x} bytes came back", free());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // No two of its pages are neighbours.
+    let ours = Client::new();
+    let map = ours.map(ours.bo(Place::Vram, pages(pieces)));
+    map.expect("by the CPU", |_| 0);
+    let handle = rig.bo(Place::Vram, pages(pieces));
+    let out = rig.buffer(Place::System, pages(pieces));
+    out.cpu.fill(|_| u64::MAX);
+    let va = rig.bound_at_will(handle, pages(pieces));
+    let work = [copy(va, out.va, pages(pieces))];
+    assert_eq!(rig.run(Engine::Copy, &work), Ok(()));
+    out.cpu.expect("by the GPU", |_| 0);
+}
+
+fn pages(count: u64) -> u64 {
+    count * 4096
 }
 
 fn system_memory_of_others_is_not_seen() {

@@ -6,6 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::process::ExitCode;
 
 use nix::sys::mman::{MRemapFlags, MapFlags, ProtFlags};
+use nix::sys::resource::{getrusage, UsageWho};
 use skua_selftests::client::Client;
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         read_only_files_cannot_be_mapped_for_writing,
         rights_can_be_changed,
         system_calls_write_to_mappings,
+        mappings_of_every_kind_can_be_removed_and_come_back: 60,
         row_0_01_mapping_does_not_wait_for_the_gpu,
         row_0_17_all_of_vram_is_mapped_at_once: 120,
         row_0_17_row_1_08_addresses_lead_straight_to_the_bar: 60,
@@ -282,6 +284,42 @@ fn system_calls_write_to_mappings() {
         let file = File::open("/proc/self/exe").expect("a file");
         assert_eq!(map.read_from(&file), Ok(map.len()), "{place:?}");
         assert_eq!(map.read32(0).to_le_bytes(), *b"\x7fELF", "{place:?}");
+    }
+}
+
+/// Page faults that reading the first word takes.
+fn faults_of_a_read(map: &Mapping) -> i64 {
+    let count = || getrusage(UsageWho::RUSAGE_THREAD).map(|usage| usage.minor_page_faults());
+    let before = count().expect("getrusage");
+    map.read(0);
+    count().expect("getrusage") - before
+}
+
+fn mappings_of_every_kind_can_be_removed_and_come_back() {
+    let client = Client::new();
+    for place in Place::ALL {
+        let handle = client.bo(place, 1 << 20);
+        // By its dma-buf first, before anybody has asked for its offset in the node.
+        let shared = client.export(handle).expect("PRIME_HANDLE_TO_FD");
+        let theirs = Mapping::new(&shared, 0, 1 << 20).expect("mmap of a dma-buf");
+        theirs.fill(pattern(8));
+        let ours = client.map(handle);
+        ours.expect(&format!("{place:?}"), pattern(8));
+        for _ in 0..3 {
+            for (name, map) in [("dma-buf", &theirs), ("node", &ours)] {
+                assert_eq!(faults_of_a_read(map), 0, "{place:?}, {name}: mapped");
+            }
+            let handles = Function::first().debugfs("zap").expect("debugfs");
+            assert_eq!(handles.trim(), "1", "objects with a handle");
+            for (name, map) in [("dma-buf", &theirs), ("node", &ours)] {
+                assert!(
+                    faults_of_a_read(map) > 0,
+                    "{place:?}, {name}: the mapping is still there"
+                );
+                map.expect(&format!("{place:?}, {name}: come back"), pattern(8));
+            }
+        }
+        assert_eq!(client.close(handle), Ok(()));
     }
 }
 

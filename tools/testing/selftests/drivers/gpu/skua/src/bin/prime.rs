@@ -10,7 +10,7 @@ use nix::fcntl::{fcntl, FcntlArg, SealFlag};
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use skua_selftests::client::{map, own};
 use skua_selftests::mapping::Mapping;
-use skua_selftests::raw::ioctl;
+use skua_selftests::raw::{in_child, ioctl};
 use skua_selftests::rig::{copy, fill, write};
 use skua_selftests::witness::{quiet, Witness};
 use skua_selftests::{skip, suite, tests, Client, Engine, Errno, Place, Rig};
@@ -27,6 +27,8 @@ fn main() -> ExitCode {
         a_dma_buf_keeps_the_memory,
         exported_system_memory_can_be_mapped,
         exported_vram_can_be_mapped,
+        a_dma_buf_can_be_mapped_before_the_object,
+        hidden_objects_are_mapped_in_no_way,
         memory_of_udmabuf: 60,
         memory_of_a_dma_heap: 60,
         memory_of_vgem: 60,
@@ -168,6 +170,55 @@ fn exported_system_memory_can_be_mapped() {
 
 fn exported_vram_can_be_mapped() {
     exported_memory_can_be_mapped(Place::Vram);
+}
+
+fn a_dma_buf_can_be_mapped_before_the_object() {
+    let client = Client::new();
+    for place in Place::ALL {
+        let handle = client.bo(place, SIZE);
+        let shared = client.export(handle).expect("PRIME_HANDLE_TO_FD");
+        let mapping = Mapping::new(&shared, 0, LEN).expect("mmap of a dma-buf");
+        mapping.write(0, 1);
+        client.mmap_offset(handle).expect("BO_MMAP_OFFSET");
+        // What was not touched before.
+        let touched = in_child(|| {
+            mapping.write(LEN / 2, 2);
+            true
+        });
+        assert!(touched, "{place:?}");
+        mapping.fill(pattern(6));
+        client.map(handle).expect(&format!("{place:?}"), pattern(6));
+    }
+}
+
+fn hidden_objects_are_mapped_in_no_way() {
+    let (client, other) = (Client::new(), Client::new());
+    for place in Place::ALL {
+        let around = [(); 2].map(|()| client.bo(place, 4096));
+        let placements = 1 << client.region(place).id;
+        let handle = client.bo_create(4096, 0, placements).expect("BO_CREATE");
+        let around = [around[0], around[1], client.bo(place, 4096)]
+            .map(|handle| client.mmap_offset(handle).expect("BO_MMAP_OFFSET"));
+        assert_eq!(client.mmap_offset(handle), Err(Errno::EPERM), "{place:?}");
+        // It has an offset in the node, which can be guessed.
+        let (first, last) = (around.iter().min(), around.iter().max());
+        let between = *first.expect("offsets")..=*last.expect("offsets") + (1 << 20);
+        let refused = between
+            .step_by(4096)
+            .filter(|offset| !around.contains(offset))
+            .filter_map(|offset| Mapping::new(&client, offset, 4096).map(drop).err())
+            .filter(|errno| *errno == Errno::EPERM)
+            .count();
+        assert_eq!(refused, 1, "{place:?}: by its offset");
+        let shared = client.export(handle).expect("PRIME_HANDLE_TO_FD");
+        let mapped = |file: &OwnedFd| Mapping::new(file, 0, 4096).map(drop);
+        assert_eq!(mapped(&shared), Err(Errno::EPERM), "{place:?}: dma-buf");
+        // Nor does it become visible by being passed on.
+        let there = other.import(&shared).expect("PRIME_FD_TO_HANDLE");
+        assert_eq!(other.mmap_offset(there), Err(Errno::EPERM), "{place:?}");
+        let again = other.export(there).expect("PRIME_HANDLE_TO_FD");
+        assert_eq!(mapped(&again), Err(Errno::EPERM), "{place:?}: passed on");
+    }
 }
 
 /// Imports a dma-buf of another driver, and has both engines and the CPU work on it.

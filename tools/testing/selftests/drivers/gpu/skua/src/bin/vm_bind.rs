@@ -3,12 +3,18 @@
 //! Address spaces: what is bound where, and when.
 
 use std::process::ExitCode;
+use std::time::Instant;
 
-use skua_selftests::client::{map, map_readonly, signal, signal_point, unmap, wait, wait_point};
+use skua_selftests::cgroup::MemoryGroup;
+use skua_selftests::client::{
+    map, map_readonly, signal, signal_point, unmap, wait, wait_point, PATIENCE,
+};
 use skua_selftests::function::Function;
-use skua_selftests::rig::{copy, fill, wait_value, write, Buffer};
+use skua_selftests::program::{address, STORE_FOR_EVER};
+use skua_selftests::rig::{copy, dispatch, fill, wait_value, write, Buffer};
 use skua_selftests::witness::{quiet, Witness};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
+use skua_spec::command::{Command, Dispatch};
 use skua_uapi::*;
 
 const PAGE: u64 = 4096;
@@ -34,6 +40,16 @@ fn main() -> ExitCode {
         binds_after_a_failed_fence_happen,
         old_translations_are_not_used_after_the_signal: 120,
         tables_are_given_back: 60,
+        unmapping_nothing_takes_no_tables,
+        a_cut_takes_tables_for_the_large_pages_that_it_splits,
+        a_cut_knows_what_its_own_bind_mapped,
+        what_is_installed_is_recorded: 60,
+        tables_are_charged_to_the_client: 60,
+        tables_count_as_system_memory: 120,
+        many_unmaps_of_many_mappings: 120,
+        large_pages_are_flushed_when_they_go: 60,
+        what_is_cut_off_a_page_of_64k_is_gone: 60,
+        nothing_is_written_once_an_unmap_is_done: 120,
         a_destroyed_vm_serves_its_contexts,
         as_many_vms_as_there_can_be: 60,
     ])
@@ -414,7 +430,7 @@ fn address_spaces_are_apart() {
     assert_eq!((two.read(0), two.read(8)), (2, 0));
 }
 
-fn command_words(commands: &[skua_spec::command::Command]) -> Vec<u32> {
+fn command_words(commands: &[Command]) -> Vec<u32> {
     commands
         .iter()
         .flat_map(|command| command.encode().words().to_vec())
@@ -574,6 +590,318 @@ fn tables_are_given_back() {
     assert_eq!(client.region(Place::System).used, system);
 }
 
+/// Tables of the youngest address space, as debugfs counts them.
+fn tables() -> u64 {
+    last_vm("tables")
+}
+
+const GIB: u64 = 1 << 30;
+
+/// What is unmapped begins and ends within a table's span, each in another table of every level.
+fn scattered_unmaps(client: &Client) -> Vec<drm_skua_bind_op> {
+    (0..u64::from(client.device.max_bind_ops))
+        .map(|n| unmap(2 * n * GIB + 17 * PAGE, GIB))
+        .collect()
+}
+
+fn unmapping_nothing_takes_no_tables() {
+    quiet();
+    let client = Client::new();
+    let vm = client.vm_create().expect("VM_CREATE");
+    assert_eq!(tables(), 1, "the root alone");
+    assert_eq!(client.bind_and_wait(vm, &scattered_unmaps(&client)), Ok(()));
+    assert_eq!(tables(), 1, "tables for nothing");
+    // Mappings of small pages have all the tables that cutting them takes.
+    let handle = client.bo(Place::System, 4 * PAGE);
+    let va = 1 << 40;
+    let op = map(handle, 0, va, 4 * PAGE);
+    assert_eq!(client.bind_and_wait(vm, &[op]), Ok(()));
+    assert_eq!(tables(), 4, "one of each level");
+    let ops = [
+        unmap(va + PAGE, PAGE),
+        unmap(va + 3 * PAGE, GIB),
+        unmap(va - GIB, GIB + PAGE),
+        unmap(va, GIB),
+    ];
+    assert_eq!(client.bind_and_wait(vm, &ops), Ok(()));
+    assert_eq!(client.bind_and_wait(vm, &scattered_unmaps(&client)), Ok(()));
+    assert_eq!(tables(), 4);
+}
+
+fn a_cut_takes_tables_for_the_large_pages_that_it_splits() {
+    quiet();
+    let client = Client::new();
+    let vm = client.vm_create().expect("VM_CREATE");
+    let handle = client.bo(Place::Vram, 8 * LARGE);
+    let va = 1 << 40;
+    let whole = map(handle, 0, va, 8 * LARGE);
+    assert_eq!(client.bind_and_wait(vm, &[whole]), Ok(()));
+    let before = tables();
+    // At the edges of large pages nothing is split.
+    assert_eq!(client.bind_and_wait(vm, &[unmap(va, LARGE)]), Ok(()));
+    assert_eq!(tables(), before);
+    let middle = unmap(va + LARGE + PAGE, 4 * LARGE);
+    assert_eq!(client.bind_and_wait(vm, &[middle]), Ok(()));
+    assert_eq!(tables(), before + 2, "one at each edge");
+    // What is left of a split page is split already, and where nothing is left there is nothing.
+    let ops = [unmap(va + LARGE, PAGE), unmap(va + 2 * LARGE + PAGE, LARGE)];
+    assert_eq!(client.bind_and_wait(vm, &ops), Ok(()));
+    assert_eq!(tables(), before + 2);
+}
+
+fn a_cut_knows_what_its_own_bind_mapped() {
+    let rig = Rig::new();
+    let out = rig.buffer(Place::System, PAGE);
+    let handle = rig.bo(Place::Vram, 2 * LARGE);
+    rig.map(handle).fill(|offset| offset as u64);
+    let va = rig.reserve(2 * LARGE);
+    let at = va + LARGE + 16 * PAGE;
+    let ops = [map(handle, 0, va, 2 * LARGE), unmap(at, PAGE)];
+    assert_eq!(rig.bind_and_wait(rig.vm, &ops), Ok(()));
+    assert_eq!(peek(&rig, &out, at - 8), Ok(at - va - 8));
+    assert_eq!(peek(&rig, &out, at), Err(Errno::EFAULT));
+    assert_eq!(peek(&rig, &out, at + PAGE), Ok(at - va + PAGE));
+}
+
+/// A number of the last line of debugfs' `vms`.
+fn last_vm(key: &str) -> u64 {
+    let text = Function::first().debugfs("vms").expect("debugfs");
+    let line = text.lines().next_back().unwrap_or_default();
+    let mut words = line.split_whitespace().skip_while(|word| *word != key);
+    words
+        .nth(1)
+        .and_then(|number| number.parse().ok())
+        .unwrap_or_else(|| panic!("no {key}: {text:?}"))
+}
+
+fn what_is_installed_is_recorded() {
+    quiet();
+    let rig = Rig::new();
+    let gate = rig.buffer(Place::System, PAGE);
+    let vm = rig.vm_create().expect("VM_CREATE");
+    let handles: Vec<u32> = Place::ALL
+        .iter()
+        .chain(&Place::ALL)
+        .map(|place| rig.bo(*place, 4 * LARGE))
+        .collect();
+    let mut state = 1_u64;
+    let mut random = |below: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) % below
+    };
+    let mut most = 0;
+    for round in 0..100 {
+        let ops: Vec<_> = (0..=random(12))
+            .map(|_| {
+                let (offset, size) = (random(1024) * PAGE, (1 + random(1024)) * PAGE);
+                let va = (1 << 40) + random(4096) * PAGE;
+                match random(3) {
+                    0 => unmap(va, size),
+                    n => {
+                        let handle = handles[usize::try_from(random(4)).expect("an index")];
+                        let op = if n == 1 { map } else { map_readonly };
+                        op(handle, offset, va, size)
+                    }
+                }
+            })
+            .collect();
+        assert_eq!(rig.bind_and_wait(vm, &ops), Ok(()));
+        let (mapped, installed) = (last_vm("mappings"), last_vm("installed"));
+        assert_eq!(mapped, installed, "round {round}: {ops:x?}");
+        most = most.max(mapped);
+    }
+    assert!(most > 10, "at most {most} mappings");
+    // What waits is not installed yet.
+    let job = rig.start(Engine::Compute, &[wait_value(gate.va, 1)]);
+    let done = rig.syncobj();
+    let syncs = [wait(job.syncobj), signal(done)];
+    let (start, end) = (rig.device.va_start, rig.device.va_end);
+    let ops = [
+        unmap(start, end - start),
+        map(handles[0], 0, 1 << 41, PAGE),
+        map(handles[1], 0, 1 << 42, PAGE),
+    ];
+    assert_eq!(rig.bind(vm, &ops, &syncs), Ok(()));
+    assert_eq!((last_vm("mappings"), last_vm("installed")), (2, 0));
+    gate.cpu.write(0, 1);
+    assert_eq!(rig.wait(done), Ok(()));
+    assert_eq!((last_vm("mappings"), last_vm("installed")), (2, 2));
+}
+
+fn tables_are_charged_to_the_client() {
+    quiet();
+    let group = MemoryGroup::enter();
+    let client = Client::new();
+    let vm = client.vm_create().expect("VM_CREATE");
+    let handle = client.bo(Place::System, PAGE);
+    let before = (group.kernel_bytes(), tables());
+    let ops: Vec<_> = (1..=1024).map(|n| map(handle, 0, n * GIB, PAGE)).collect();
+    assert_eq!(client.bind_and_wait(vm, &ops), Ok(()));
+    let (charged, made) = (group.kernel_bytes() - before.0, tables() - before.1);
+    assert!(made >= 2048, "{made} tables");
+    assert!(
+        charged >= made * PAGE,
+        "{charged} bytes charged for {made} tables"
+    );
+}
+
+fn tables_count_as_system_memory() {
+    quiet();
+    let client = Client::new();
+    let region = client.region(Place::System);
+    let vm = client.vm_create().expect("VM_CREATE");
+    let handle = client.bo(Place::System, PAGE);
+    let room = 4 << 20;
+    let left = |client: &Client| region.size - client.region(Place::System).used;
+    let most = client.bo(Place::System, left(&client) - room);
+    let mut bound = 0;
+    let end = loop {
+        match client.bind_and_wait(vm, &[map(handle, 0, (bound + 1) * GIB, PAGE)]) {
+            Ok(()) => bound += 1,
+            Err(errno) => break errno,
+        }
+        assert!(bound * 2 * PAGE <= room, "{bound} mappings: no end");
+    };
+    assert_eq!(end, Errno::ENOMEM, "after {bound} mappings");
+    assert!(bound > 64, "{bound} mappings");
+    // Others feel it, unmapping goes on, and all of it comes back.
+    assert_eq!(client.try_bo(Place::System, room), Err(Errno::ENOMEM));
+    assert_eq!(client.bind_and_wait(vm, &scattered_unmaps(&client)), Ok(()));
+    assert_eq!(client.vm_destroy(vm), Ok(()));
+    for handle in [handle, most] {
+        assert_eq!(client.close(handle), Ok(()));
+    }
+    quiet();
+    assert_eq!(client.region(Place::System).used, region.used);
+}
+
+fn many_unmaps_of_many_mappings() {
+    quiet();
+    let group = MemoryGroup::enter();
+    let rig = Rig::new();
+    let vm = rig.vm_create().expect("VM_CREATE");
+    let handle = rig.bo(Place::System, PAGE);
+    let mappings = 24_000;
+    let ops: Vec<_> = (0..mappings)
+        .map(|n| map(handle, 0, (1 << 32) + n * PAGE, PAGE))
+        .collect();
+    for ops in ops.chunks(1024) {
+        assert_eq!(rig.bind_and_wait(vm, ops), Ok(()));
+    }
+    let (start, end) = (rig.device.va_start, rig.device.va_end);
+    let all = vec![unmap(start, end - start); 1024];
+    let gate = rig.buffer(Place::System, PAGE);
+    let job = rig.start(Engine::Compute, &[wait_value(gate.va, 1)]);
+    let done = rig.syncobj();
+    let before = group.kernel_bytes();
+    assert_eq!(
+        rig.bind(vm, &all, &[wait(job.syncobj), signal(done)]),
+        Ok(())
+    );
+    // While it waits, it holds each mapping once.
+    let held = group.kernel_bytes().saturating_sub(before);
+    assert!(held < 8 << 20, "{held} bytes for {mappings} mappings");
+    gate.cpu.write(0, 1);
+    assert_eq!(rig.wait(done), Ok(()));
+    assert_eq!(job.wait(), Ok(()));
+    // Each operation undoes part of what the one before it did.
+    let mut ops = Vec::new();
+    for n in 0..256 {
+        ops.push(map(handle, 0, (1 << 32) + n * PAGE, PAGE));
+        ops.push(unmap((1 << 32) + n * PAGE, PAGE));
+        ops.push(all[0]);
+        ops.push(map(handle, 0, (1 << 32) + n * PAGE, PAGE));
+    }
+    assert_eq!(rig.bind_and_wait(vm, &ops), Ok(()));
+    assert_eq!(rig.bind_and_wait(vm, &all), Ok(()));
+}
+
+/// A mapping of `size` bytes on pages of as many, which both engines have used, and its value.
+fn used_by_both(rig: &Rig, handle: u32, va: u64, size: u64) {
+    let op = map(handle, 0, va, size);
+    assert_eq!(rig.bind_and_wait(rig.vm, &[op]), Ok(()));
+    for engine in Engine::ALL {
+        assert_eq!(rig.run(engine, &[fill(5, va, size)]), Ok(()), "{engine:?}");
+    }
+}
+
+fn large_pages_are_flushed_when_they_go() {
+    let rig = Rig::new();
+    for size in [LARGE, 64 << 10] {
+        let handle = rig.bo(Place::Vram, size);
+        let cpu = rig.map(handle);
+        let va = rig.reserve(size);
+        for engine in Engine::ALL {
+            used_by_both(&rig, handle, va, size);
+            assert_eq!(rig.bind_and_wait(rig.vm, &[unmap(va, size)]), Ok(()));
+            let context = rig.new_context(engine);
+            let job = rig.start_in(context, &[fill(6, va + 8 * PAGE, PAGE)]);
+            assert_eq!(job.wait(), Err(Errno::EFAULT), "{engine:?}, {size:#x}");
+            cpu.expect(&format!("{engine:?}, {size:#x}"), |_| 5 << 32 | 5);
+        }
+    }
+}
+
+fn what_is_cut_off_a_page_of_64k_is_gone() {
+    let rig = Rig::new();
+    let size: u64 = 64 << 10;
+    let handle = rig.bo(Place::Vram, size);
+    let cpu = rig.map(handle);
+    let va = rig.reserve(size);
+    // The cut ends, or begins, within the page.
+    for (gone, kept) in [(0, PAGE), (size - PAGE, 0), (5 * PAGE, 6 * PAGE)] {
+        for engine in Engine::ALL {
+            used_by_both(&rig, handle, va, size);
+            assert_eq!(rig.bind_and_wait(rig.vm, &[unmap(va + gone, PAGE)]), Ok(()));
+            // What is left is in the TLB again, and only that.
+            assert_eq!(rig.run(engine, &[fill(5, va + kept, PAGE)]), Ok(()));
+            let context = rig.new_context(engine);
+            let job = rig.start_in(context, &[fill(6, va + gone, PAGE)]);
+            assert_eq!(job.wait(), Err(Errno::EFAULT), "{engine:?}, {gone:#x}");
+            cpu.expect(&format!("{engine:?}, {gone:#x}"), |_| 5 << 32 | 5);
+        }
+    }
+}
+
+fn nothing_is_written_once_an_unmap_is_done() {
+    let rig = Rig::new();
+    let threads = rig.device.max_group_threads;
+    let len = usize::try_from(threads * 4).expect("a size");
+    let program = rig.program(STORE_FOR_EVER);
+    let buffer = rig.buffer(Place::System, u64::from(threads * 4).next_multiple_of(PAGE));
+    let arguments = [&address(buffer.va)[..], &[1]].concat();
+    let Command::Dispatch(one) = dispatch(&program, STORE_FOR_EVER, &arguments) else {
+        unreachable!("a dispatch");
+    };
+    let all = Command::Dispatch(Dispatch {
+        threads: [threads, 1, 1],
+        ..one
+    });
+    for round in 0..40 {
+        let context = rig.new_context(Engine::Compute);
+        let job = rig.start_in(context, &[all]);
+        let end = Instant::now() + PATIENCE * suite::patience();
+        while buffer.cpu.read32(len - 4) != 1 {
+            assert!(Instant::now() < end, "round {round}: nothing is written");
+        }
+        // The engine writes all the time, by the translation that goes.
+        let op = unmap(buffer.va, buffer.size);
+        assert_eq!(rig.bind_and_wait(rig.vm, &[op]), Ok(()));
+        for at in (0..len).step_by(4) {
+            buffer.cpu.write32(at, 2);
+        }
+        assert_eq!(job.wait(), Err(Errno::EFAULT), "round {round}");
+        for at in (0..len).step_by(4) {
+            assert_eq!(buffer.cpu.read32(at), 2, "round {round}: word {at:#x}");
+        }
+        assert_eq!(rig.context_destroy(context), Ok(()));
+        let op = map(buffer.handle, 0, buffer.va, buffer.size);
+        assert_eq!(rig.bind_and_wait(rig.vm, &[op]), Ok(()));
+    }
+}
+
 fn a_destroyed_vm_serves_its_contexts() {
     let rig = Rig::new();
     let buffer = rig.buffer(Place::System, PAGE);
@@ -625,10 +953,10 @@ fn as_many_vms_as_there_can_be() {
     let (owner, vm) = (&clients[vms[3].0], vms[3].1);
     assert_eq!(owner.vm_destroy(vm), Ok(()));
     // An identifier is used again when no engine knows it any more.
-    let end = std::time::Instant::now() + skua_selftests::client::PATIENCE;
+    let end = Instant::now() + PATIENCE;
     let again = loop {
         match owner.vm_create() {
-            Err(Errno::ENOSPC) if std::time::Instant::now() < end => {
+            Err(Errno::ENOSPC) if Instant::now() < end => {
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
             result => break result,

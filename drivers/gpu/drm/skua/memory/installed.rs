@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Where a buffer object is installed: the ranges of address spaces whose page tables lead to its memory.
+//!
+//! Who moves an object has to change all of them, and to wait for whom they serve. They are recorded as
+//! binds are done, on the way to a fence's signal, where nothing is allocated: memory for the records
+//! ([`Node`]) is set aside when a bind is accepted.
+//!
+//! A record is there before the first entry is written and until the last one is flushed. When the device
+//! is lost the records are no longer kept: no table is walked any more.
+//!
+//! Lock: `sites`, a spin lock, innermost.
+
+use crate::policy::interval_map::Span;
+use kernel::{
+    new_spinlock,
+    prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNode,
+        RBTreeNodeReservation, //
+    },
+    sync::SpinLock, //
+};
+
+/// Where a range begins: the address space, and the address in it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Site {
+    pub(crate) asid: u16,
+    pub(crate) start: u64,
+}
+
+/// What is at a site.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Installed {
+    /// The address behind the range.
+    pub(crate) end: u64,
+    /// Where in the object the range begins, in bytes.
+    pub(crate) offset: u64,
+    /// Whether the GPU may write.
+    pub(crate) write: bool,
+}
+
+impl Installed {
+    /// What is at `span`, from byte `offset` of the object on.
+    pub(crate) fn new(span: Span, offset: u64, write: bool) -> Self {
+        Self {
+            end: span.end,
+            offset,
+            write,
+        }
+    }
+}
+
+/// Memory for one record.
+pub(crate) type Node = RBTreeNodeReservation<Site, Installed>;
+
+/// The ranges in which one object is installed.
+#[pin_data]
+pub(crate) struct Sites {
+    #[pin]
+    sites: SpinLock<RBTree<Site, Installed>>,
+}
+
+impl Sites {
+    /// None.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            sites <- new_spinlock!(RBTree::new()),
+        })
+    }
+
+    /// Records a range, in place of one that begins where it does.
+    pub(crate) fn add(&self, node: Node, site: Site, installed: Installed) {
+        let old: Option<RBTreeNode<_, _>> =
+            self.sites.lock().insert(node.into_node(site, installed));
+        drop(old);
+    }
+
+    /// Forgets the range that begins at `site`, if there is one.
+    pub(crate) fn remove(&self, site: Site) {
+        let old = self.sites.lock().remove_node(&site);
+        drop(old);
+    }
+
+    /// What is recorded at `site`.
+    pub(crate) fn get(&self, site: Site) -> Option<Installed> {
+        self.sites.lock().get(&site).copied()
+    }
+}
