@@ -9,7 +9,7 @@
 //!
 //! | file | what it gives |
 //! |---|---|
-//! | [`driver`] | [`driver::extend`], [`driver::DriverExt`]: syncobj features, fdinfo, debugfs, PRIME import, before registration |
+//! | [`drm_driver`] | [`drm_driver::extend`], [`drm_driver::DriverExt`]: syncobj features, fdinfo, debugfs, PRIME import, before registration |
 //! | [`device`] | [`device::register`], [`device::enter`] (a registration guard from anywhere), [`device::set_dma_limits`] |
 //! | [`devres`] | [`devres::DevresSet`]: resources that end with the device's driver, in thousands |
 //! | [`ioctl`] | [`declare_skua_ioctls!`](crate::declare_skua_ioctls): the ioctl table over the local uAPI |
@@ -34,7 +34,7 @@
 //! # How a driver uses it
 //!
 //! In probe: [`device::set_dma_limits`]; [`drm::UnregisteredDevice::new`](kernel::drm::UnregisteredDevice);
-//! [`driver::extend`]; set up the hardware; [`device::register`], last, into a field of the bus driver's
+//! [`drm_driver::extend`]; set up the hardware; [`device::register`], last, into a field of the bus driver's
 //! `Data`. The module structure has a [`fence::ModuleGuard`] as its last field.
 //!
 //! Objects are made by [`gem::create`] and located by [`gem::replace`] under [`resv::lock`]. A submission
@@ -43,15 +43,14 @@
 //!
 //! # Lock order
 //!
-//! reservation lock → mmap_lock → driver mutexes → spin locks → fence locks. A page fault comes with
-//! mmap_lock and therefore only tries the reservation lock. `drm_dev_enter()` ([`device::enter`]) may be
-//! entered anywhere, but nobody waits for the GPU inside.
+//! The driver's is written at the top of `drivers/gpu/drm/skua/gpu.rs`, and says where the locks of this
+//! folder stand in it.
 
 pub(crate) mod attachment;
 pub(crate) mod bar;
 pub(crate) mod device;
 pub(crate) mod devres;
-pub(crate) mod driver;
+pub(crate) mod drm_driver;
 pub(crate) mod exec;
 pub(crate) mod fault;
 pub(crate) mod fence;

@@ -7,7 +7,7 @@
 
 use super::{
     devres::DevresSet,
-    driver::{
+    drm_driver::{
         self,
         DebugfsFile,
         DriverExt,
@@ -366,7 +366,7 @@ pub(super) fn device(name: &CStr) -> Result<(faux::Registration, drm::Unregister
             resources: DevresSet::new(bound)?,
         }),
     )?;
-    driver::extend(&drm)?;
+    drm_driver::extend(&drm)?;
     Ok((parent, drm))
 }
 

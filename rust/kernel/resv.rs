@@ -13,8 +13,9 @@
 //!
 //! Reservation locks are wound/wait mutexes: one is taken alone ([`lock`]), several by
 //! [`Exec`](super::exec::Exec).
-//! mmap_lock is taken *inside* them (user memory may be touched while one is held), so a page fault
-//! may only try (see [`fault`](super::fault)). A path that leads to a fence's signal takes none.
+//! They come after mmap_lock, so user memory is not touched while one is held; a page fault, which comes
+//! with mmap_lock, only tries, so as not to hold that up (see [`fault`](super::fault)). A path that leads
+//! to a fence's signal takes none.
 //!
 //! C header: `include/linux/dma-resv.h`.
 

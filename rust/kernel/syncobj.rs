@@ -10,7 +10,7 @@
 //! publishes its out-fence with [`Syncobj::add_point`] or [`Syncobj::replace_fence`], which cannot.
 //!
 //! Waiting by userspace is the DRM core's business: it works once the driver has the syncobj features
-//! (see [`driver`](super::driver)).
+//! (see [`drm_driver`](super::drm_driver)).
 //!
 //! C header: `include/drm/drm_syncobj.h`.
 

@@ -26,7 +26,7 @@ use crate::{
         bar::WcBar,
         device::BusMaster,
         devres::DevresSet,
-        driver::{
+        drm_driver::{
             DebugfsFile,
             DriverExt,
             Vtable, //
@@ -177,7 +177,7 @@ impl Skua<'_> {
         let bus = BusMaster::new(pdev_bound);
         let gpu = Gpu::new(parent, bus, regs, caps, system_limit())?;
         let drm = drm::UnregisteredDevice::<SkuaDriver>::new(pdev_bound, gpu)?;
-        ext::driver::extend(&drm)?;
+        ext::drm_driver::extend(&drm)?;
         let dev: ARef<SkuaDevice> = (&*drm).into();
         let stop = ScopeGuard::new_with_data(dev.clone(), |dev| Gpu::stop(&dev));
 

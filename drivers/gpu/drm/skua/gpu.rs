@@ -32,7 +32,7 @@
 //! PageTable::root, translations
 //! Engine::state                  spin locks
 //! Context::pending, Vm::binds, Slots
-//! Submission::fence, Bind::end, hooks, Reaper::dead
+//! Submission::fence, Bind::end, alarms, Reaper::dead
 //! locks of fences and work queues
 //! ```
 //!
@@ -102,7 +102,7 @@ use crate::{
             Status, //
         },
         engine::Engine,
-        recovery::Hooks,
+        recovery::Alarms,
         submission::Submission, //
     }, //
 };
@@ -252,7 +252,7 @@ pub(crate) struct Gpu {
     #[pin]
     translations: Mutex<Translations>,
     #[pin]
-    hooks: SpinLock<Option<Arc<Hooks>>>,
+    alarms: SpinLock<Option<Arc<Alarms>>>,
     /// `HEALTHY`, `WEDGED` or `GONE`.
     health: Atomic<u32>,
     /// 1 once [`Gpu::lose`] has begun.
@@ -307,7 +307,7 @@ impl Gpu {
             vram <- new_mutex!(vram),
             asids <- new_mutex!(asids),
             translations <- new_mutex!(Translations { requests: 0 }),
-            hooks <- new_spinlock!(None),
+            alarms <- new_spinlock!(None),
             health: Atomic::new(HEALTHY),
             ended: Atomic::new(0),
             watching: Atomic::new(0),
@@ -379,20 +379,20 @@ impl Gpu {
         }
         let paging = Context::new_system(dev, dev.paging_engine()?.get())?;
         *dev.paging.lock() = Some(paging);
-        let hooks = Hooks::new(dev, timeout_ms)?;
-        *dev.hooks.lock() = Some(hooks);
+        let alarms = Alarms::new(dev, timeout_ms)?;
+        *dev.alarms.lock() = Some(alarms);
         Ok(())
     }
 
     /// Takes the alarms; dropping them stops them.
-    fn detach(&self) -> Option<Arc<Hooks>> {
-        self.hooks.lock().take()
+    fn detach(&self) -> Option<Arc<Alarms>> {
+        self.alarms.lock().take()
     }
 
     /// Has faults looked at soon. Process context.
     pub(crate) fn look_at_faults(&self) {
-        if let Some(hooks) = &*self.hooks.lock() {
-            hooks.faults.kick();
+        if let Some(alarms) = &*self.alarms.lock() {
+            alarms.faults.kick();
         }
     }
 
@@ -401,8 +401,8 @@ impl Gpu {
         if self.watching.load(Relaxed) != 0 || self.watching.xchg(1, Full) != 0 {
             return;
         }
-        if let Some(hooks) = &*self.hooks.lock() {
-            hooks.start_watchdog();
+        if let Some(alarms) = &*self.alarms.lock() {
+            alarms.start_watchdog();
         }
     }
 
@@ -418,8 +418,8 @@ impl Gpu {
 
     /// Declares the device lost soon, from where it cannot be done at once. Process context.
     pub(crate) fn lose_later(&self) {
-        if let Some(hooks) = &*self.hooks.lock() {
-            hooks.lose();
+        if let Some(alarms) = &*self.alarms.lock() {
+            alarms.lose();
         }
     }
 

@@ -380,12 +380,8 @@ impl Vm {
     /// moves an object learns from its [`Sites`](super::installed::Sites) in which address spaces it is,
     /// and here who uses them.
     ///
-    /// Lock: where that of a buffer object is, inside `Context::order` and `Vm::map`. Room for the fence
-    /// ([`Reserved::reserve`](resv::Reserved::reserve)) is made while the submission can still fail.
-    #[expect(
-        dead_code,
-        reason = "submissions file their fences when objects can move"
-    )]
+    /// Lock: a reservation lock. Room for the fence ([`Reserved::reserve`](resv::Reserved::reserve)) is
+    /// made while the submission can still fail.
     pub(crate) fn reservation(&self) -> &Arc<Reservation> {
         &self.users
     }

@@ -15,7 +15,7 @@
 use crate::{
     driver::SkuaDriver,
     ext::{
-        driver::DebugfsFile,
+        drm_driver::DebugfsFile,
         gem,
         printer::SeqPrinter, //
     },

@@ -23,6 +23,7 @@ use crate::{
             FenceMemory,
             Signalling, //
         },
+        resv::Usage,
         trace, //
     },
     fences::{
@@ -359,6 +360,15 @@ impl Context {
         let memory = FenceMemory::new(GFP_KERNEL_ACCOUNT)?;
         let engine = self.dev.engine(self.engine)?;
 
+        // Whoever moves what is mapped sees that it is used.
+        let mut users = match self.vm() {
+            Some(vm) => Some(vm.reservation().lock()?),
+            None => None,
+        };
+        let mut room = match &mut users {
+            Some(users) => Some(users.reserve(1)?),
+            None => None,
+        };
         let order = self.order.lock();
         {
             let pending = self.pending.lock();
@@ -371,6 +381,9 @@ impl Context {
         }
         let fence = self.fences.fence(memory);
         publish(fence.fence())?;
+        if let Some(room) = &mut room {
+            kernel::warn_on!(room.add(fence.fence(), Usage::Bookkeep).is_err());
+        }
         let signalling = Signalling::begin();
         trace::submit(&self.dev, self.engine, self.id(), fence.fence());
         submission.publish(fence);

@@ -123,14 +123,14 @@ impl Cause {
 }
 
 /// The alarms of a device.
-pub(crate) struct Hooks {
+pub(crate) struct Alarms {
     /// Looks at fault records.
     pub(crate) faults: Alarm<Faults>,
     watchdog: Alarm<Watch>,
     loss: Alarm<Loss>,
 }
 
-impl Hooks {
+impl Alarms {
     /// Makes the alarms of `dev`; `timeout_ms` is how long a job may run. `ENOMEM`.
     pub(crate) fn new(dev: &SkuaDevice, timeout_ms: u32) -> Result<Arc<Self>> {
         let queue = Arc::new(OwnedQueue::new(c"skua-alarms", Order::Ordered)?, GFP_KERNEL)?;
@@ -157,12 +157,12 @@ impl Hooks {
             dev: dev.into(),
             next: Atomic::new(0),
         };
-        let hooks = Self {
+        let alarms = Self {
             faults: Alarm::new(queue.clone(), faults)?,
             watchdog: Alarm::new(queue.clone(), watch)?,
             loss: Alarm::new(queue.clone(), Loss { dev: dev.into() })?,
         };
-        Ok(Arc::new(hooks, GFP_KERNEL)?)
+        Ok(Arc::new(alarms, GFP_KERNEL)?)
     }
 
     /// Starts the watchdog.
