@@ -4,7 +4,9 @@
 
 use skua_asm::assemble;
 use skua_gpu::vram;
+use skua_spec::address::GpuPhys;
 use skua_spec::command::{Command, Dispatch, MAX_ARGUMENTS};
+use skua_spec::mmu::{Entry, PageSize, Target};
 use skua_spec::register::Reset;
 use skua_spec::regs::{self, engine, Decoded};
 use skua_spec::status::{self, Counter, EngineState};
@@ -26,8 +28,27 @@ fn endless(gpu: &Gpu) -> Command {
     })
 }
 
+/// 256 GiB from here on are the page at [`DATA`] again and again.
+const LOOP_VA: u64 = 0x2000_0000_0000;
+
+/// Maps the page at [`DATA`] behind all of [`LOOP_VA`]: 512 times 256 equal tables of equal entries.
+fn map_loop(gpu: &mut Gpu) {
+    let target = |at| Target::Vram(GpuPhys(vram::BASE + at));
+    let page = Entry::page(target(DATA), PageSize::Size4K, true, false);
+    let (table, upper) = (gpu.new_table(), gpu.new_table());
+    for i in 0..512 {
+        gpu.set_vram64(table + i * 8, page.0);
+        gpu.set_vram64(upper + i * 8, Entry::table(target(table)).0);
+    }
+    let at = gpu.entry_at(LOOP_VA, 2);
+    for i in 0..256 {
+        gpu.set_vram64(at + i * 8, Entry::table(target(upper)).0);
+    }
+}
+
 /// Ways to keep an engine busy without end.
-fn jobs(gpu: &Gpu) -> Vec<(Command, EngineState)> {
+fn jobs(gpu: &mut Gpu) -> Vec<(Command, EngineState)> {
+    map_loop(gpu);
     gpu.set_vram64(DATA + 0x1000, 0);
     vec![
         (endless(gpu), EngineState::Running),
@@ -38,17 +59,17 @@ fn jobs(gpu: &Gpu) -> Vec<(Command, EngineState)> {
             },
             EngineState::Waiting,
         ),
-        // Four thousand million rows of one byte.
+        // 2^29 rows of a byte: a transfer of many pieces.
         (
             Command::Copy2d {
-                source: DATA_VA,
-                destination: DATA_VA + 0x2000,
+                source: LOOP_VA,
+                destination: LOOP_VA + (1 << 37) + 0x80,
                 bytes: 1,
-                source_pitch: 1,
-                destination_pitch: 1,
-                rows: 1,
+                source_pitch: 0x100,
+                destination_pitch: 0x100,
+                rows: 1 << 29,
             },
-            EngineState::Idle,
+            EngineState::Running,
         ),
     ]
 }
@@ -56,7 +77,7 @@ fn jobs(gpu: &Gpu) -> Vec<(Command, EngineState)> {
 #[test]
 fn an_engine_reset_stops_everything_and_nothing_else() {
     let mut gpu = Gpu::new();
-    for (job, state) in jobs(&gpu) {
+    for (job, state) in jobs(&mut gpu) {
         let (exec, _) = gpu.exec(0, &[job]);
         gpu.start(0, &[exec]);
         gpu.wait_state(0, state);
@@ -89,29 +110,12 @@ fn an_engine_reset_stops_everything_and_nothing_else() {
 #[test]
 fn a_long_transfer_stops() {
     let mut gpu = Gpu::new();
-    // 2^30 words over one page, through 512 times 512 equal entries.
-    let table = gpu.new_table();
-    let page = skua_spec::mmu::Entry::page(
-        skua_spec::mmu::Target::Vram(skua_spec::address::GpuPhys(vram::BASE + DATA)),
-        skua_spec::mmu::PageSize::Size4K,
-        true,
-        false,
-    );
-    let upper = gpu.new_table();
-    let target = |at| skua_spec::mmu::Target::Vram(skua_spec::address::GpuPhys(vram::BASE + at));
-    for i in 0..512 {
-        gpu.set_vram64(table + i * 8, page.0);
-        gpu.set_vram64(upper + i * 8, skua_spec::mmu::Entry::table(target(table)).0);
-    }
-    let at = gpu.entry_at(0x2000_0000_0000, 2);
-    for i in 0..512 - (at % 4096) / 8 {
-        gpu.set_vram64(at + i * 8, skua_spec::mmu::Entry::table(target(upper)).0);
-    }
+    map_loop(&mut gpu);
     let (exec, _) = gpu.exec(
         1,
         &[Command::Fill {
             pattern: 3,
-            address: 0x2000_0000_0000,
+            address: LOOP_VA,
             bytes: 1 << 38,
         }],
     );
@@ -163,7 +167,7 @@ fn reset_adapter(gpu: &Gpu) {
 #[test]
 fn an_adapter_reset_is_a_new_beginning() {
     let mut gpu = Gpu::new();
-    for (job, state) in jobs(&gpu) {
+    for (job, state) in jobs(&mut gpu) {
         let (exec, _) = gpu.exec(0, &[job]);
         gpu.start(0, &[exec]);
         gpu.wait_state(0, state);
@@ -203,7 +207,7 @@ fn an_adapter_reset_is_a_new_beginning() {
                 value: 1,
             }],
         );
-        jobs(&gpu);
+        jobs(&mut gpu);
     }
     assert_eq!(gpu.counter(Counter::DeviceReset), 3);
 }
@@ -238,7 +242,7 @@ fn registers_are_deaf_during_an_adapter_reset() {
 fn a_device_can_be_dropped_at_work() {
     for index in 0..3 {
         let mut gpu = Gpu::new();
-        let (job, state) = jobs(&gpu)[index];
+        let (job, state) = jobs(&mut gpu)[index];
         let (exec, _) = gpu.exec(0, &[job]);
         gpu.start(0, &[exec]);
         gpu.wait_state(0, state);

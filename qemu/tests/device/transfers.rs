@@ -284,8 +284,7 @@ fn what_was_written_before_a_fault_stays() {
         }],
     );
     let end = DATA_VA + DATA_BYTES;
-    let mut expected = gpu.expect(1, Reason::NotPresent, Access::Write, end);
-    expected.detail = fault.detail;
+    let expected = gpu.expect(1, Reason::NotPresent, Access::Write, end);
     assert_eq!(fault, expected);
     assert_eq!(
         gpu.vram_bytes(DATA + DATA_BYTES - 0x1000, 0x1000),
