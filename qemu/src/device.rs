@@ -106,6 +106,18 @@ impl Hub {
     }
 }
 
+/// Ends the process if the thread that holds it panics: an engine that is gone would leave a driver
+/// waiting for ever, where a device that is gone is noticed at once.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
 /// A Skua GPU.
 ///
 /// Its engines' threads end when it is dropped.
@@ -161,7 +173,10 @@ impl Device {
             let worker = (Arc::clone(&device.hub), Arc::clone(engine));
             let thread = std::thread::Builder::new()
                 .name(format!("engine{}", engine.index))
-                .spawn(move || Worker::new(worker.0, worker.1).run())?;
+                .spawn(move || {
+                    let _abort = AbortOnPanic;
+                    Worker::new(worker.0, worker.1).run();
+                })?;
             device.threads.push(thread);
         }
         Ok(device)
@@ -471,9 +486,8 @@ impl Drop for Device {
             engine.shut_down();
         }
         for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("an engine's thread has panicked");
-            }
+            // A panic has ended the process.
+            drop(thread.join());
         }
         self.hub.lies.shut_down();
         let liar = self.liar.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -144,7 +144,7 @@ impl Worker {
             self.reset_ack = self.reset_ack.wrapping_add(mail.resets);
         }
         if mail.adapter_reset {
-            self.ticks = 0;
+            (self.ticks, self.published_ticks) = (0, 0);
             self.completed_fence = 0;
             self.invalidate_ack = 0;
             self.show();

@@ -12,6 +12,7 @@ mod handshakes;
 mod harness;
 mod lies;
 mod packets;
+mod panics;
 mod programs;
 mod random;
 mod registers;

@@ -213,6 +213,30 @@ fn an_adapter_reset_is_a_new_beginning() {
 }
 
 #[test]
+fn time_starts_from_zero_without_a_status_page() {
+    let mut gpu = Gpu::new();
+    gpu.run_buffer(
+        1,
+        &[Command::Fill {
+            pattern: 0,
+            address: DATA_VA,
+            bytes: 0x1_0000,
+        }],
+    );
+    reset_adapter(&gpu);
+    // Work before the driver has given the device a page to write its time to.
+    gpu.start_engine(1);
+    gpu.start(1, &[Command::Nop { words: 2 }]);
+    gpu.wait_for("the end of the ring", |gpu| {
+        gpu.get_engine(1, engine::HEAD).offset() == 8
+    });
+    reset_adapter(&gpu);
+    gpu.set_up();
+    gpu.run(1, &[Command::Nop { words: 2 }]);
+    assert_eq!(gpu.ticks(1), 1);
+}
+
+#[test]
 fn an_adapter_reset_keeps_the_count_of_engine_resets() {
     let mut gpu = Gpu::new();
     gpu.reset_engine(1);
