@@ -5,6 +5,7 @@
 use skua_spec::command::Command;
 use skua_spec::context::Descriptor;
 use skua_spec::fault::{Access, Reason};
+use skua_spec::mmu::SYSTEM_ASID;
 use skua_spec::status::{self, Counter};
 
 use crate::engine::worker::Worker;
@@ -47,9 +48,12 @@ impl Worker {
             Ok(()) => {}
             Err(halt) => {
                 // The time was used, but no packet ended. If the descriptor cannot be written, the
-                // fault, or the reset, that is under way counts.
-                let ticks = self.ticks.wrapping_sub(start_ticks);
-                let _ = self.add_to_context(context, Descriptor::TICKS, ticks);
+                // fault, or the reset, that is under way counts. One that was refused is not
+                // written to.
+                if self.current.asid != SYSTEM_ASID {
+                    let ticks = self.ticks.wrapping_sub(start_ticks);
+                    let _ = self.add_to_context(context, Descriptor::TICKS, ticks);
+                }
                 return Err(halt);
             }
         }

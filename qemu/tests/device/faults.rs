@@ -337,6 +337,7 @@ fn bad_contexts() {
         ("reserved word 3", [root.0, 7, 0, 1 << 63]),
     ];
     for (name, words) in cases {
+        gpu.clear_vram(CONTEXT + 64, 64);
         for (i, word) in (0..).zip(words) {
             gpu.set_vram64(CONTEXT + 64 + i * 8, word);
         }
@@ -356,6 +357,10 @@ fn bad_contexts() {
             pc: Record::NO_PC,
         };
         assert_eq!(fault, expected, "{name}");
+        // What was refused is not written to.
+        for i in 4..8 {
+            assert_eq!(gpu.vram64(CONTEXT + 64 + i * 8), 0, "{name}");
+        }
         gpu.reset_engine(0);
         gpu.start_engine(0);
     }
