@@ -438,6 +438,8 @@ impl Device {
         hub.lies.note_page();
         hub.status.set(Some(address.0));
         hub.faults.publish(&hub.status, &hub.bus, &hub.counters);
+        let snapshots = file.snapshots;
+        hub.with_page(|page| page.write_u32(SNAPSHOT_ACK, snapshots));
         hub.publish_engines();
     }
 

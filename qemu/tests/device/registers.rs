@@ -134,6 +134,8 @@ fn every_other_access_is_bad() {
 #[test]
 fn enabling_the_status_page_writes_it() {
     let gpu = Gpu::bare();
+    gpu.write(regs::SNAPSHOT, 0);
+    gpu.write(regs::SNAPSHOT, 0);
     // Everything but the fault records and the counters.
     gpu.set_system(STATUS, &[0xff; 0x210]);
     gpu.set(regs::STATUS::new().with_address(BusAddr(BUS + STATUS)));
@@ -141,6 +143,7 @@ fn enabling_the_status_page_writes_it() {
     assert_eq!(gpu.read(regs::STATUS_CTRL), 1);
     assert_eq!(gpu.fault_put(), 0);
     assert_eq!(gpu.system32(STATUS + status::FAULTS_DROPPED), 0);
+    assert_eq!(gpu.system32(STATUS + status::SNAPSHOT_ACK), 2);
     for engine in 0..2 {
         gpu.wait_for("the engine's block", |gpu| {
             gpu.engine32(engine, status::engine::RESET_ACK) == 0
