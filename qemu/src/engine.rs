@@ -125,10 +125,12 @@ impl Engine {
         });
     }
 
-    /// The doorbell: a new tail. Ignored while the engine is disabled or a reset is under way.
+    /// The doorbell: a new tail. Ignored while the engine is disabled or faulted, or a reset is under
+    /// way.
     pub fn ring_doorbell(&self, tail: u32) {
         let mailbox = self.lock();
-        if mailbox.enabled && !mailbox.mail.stops() {
+        let faulted = self.state() == EngineState::Faulted as u32;
+        if mailbox.enabled && !faulted && !mailbox.mail.stops() {
             self.tail.store(tail, Ordering::Release);
             self.wake.notify_all();
         }

@@ -257,6 +257,10 @@ fn malformed() -> Vec<(&'static str, Vec<u32>, Reason)> {
     let mut square = words(dispatch);
     (square[8], square[9]) = (33, 32);
     list.push(("many threads together", square, Reason::BadOperand));
+    // The last byte of the program is below 2^64, its end is not.
+    let mut wraps = words(dispatch);
+    (wraps[2], wraps[3], wraps[4]) = (0u32.wrapping_sub(8), u32::MAX, 8);
+    list.push(("dispatch program wraps", wraps, Reason::BadOperand));
     let mut long = words(dispatch);
     long[0] = 0x1000_0000 | 46;
     long.resize(46, 0);

@@ -148,6 +148,7 @@ fn doorbells_that_break_the_rules() {
         assert_eq!(gpu.get_engine(0, engine::TAIL).offset(), tail);
         // A faulted engine hears no doorbell.
         gpu.set_engine(0, engine::DOORBELL::new().with_tail(0x10));
+        assert_eq!(gpu.get_engine(0, engine::TAIL).offset(), tail);
         gpu.invalidate(None);
         assert_eq!(gpu.state(0), EngineState::Faulted as u32);
     }
