@@ -745,6 +745,44 @@ fn a_fault_stops_its_engine_alone() {
 }
 
 #[test]
+fn everything_is_written_before_the_interrupt() {
+    let mut gpu = Gpu::new();
+    let signal = Command::Signal {
+        address: DATA_VA,
+        value: 1,
+    };
+    gpu.run_buffer(0, &[signal]);
+    gpu.wait_for("the interrupt", |gpu| gpu.lines.count(0) == 1);
+    let (exec, fence) = gpu.exec_words(0, &[0x0000_0002, 0, 0xff00_0002, 0]);
+    gpu.run_to_fault(0, &[exec]);
+    // The engine's block as it stood when its interrupts were raised: at the end of the packet, and
+    // at the fault in the next one.
+    let block = |vector| {
+        let page = gpu.lines.page(vector);
+        let at = |field: u64| u64::from_le_bytes(page[field as usize..][..8].try_into().unwrap());
+        let state = at(status::engine::HEAD) >> 32;
+        let head = at(status::engine::HEAD) & 0xffff_ffff;
+        let fences = [
+            at(status::engine::COMPLETED_FENCE),
+            at(status::engine::CURRENT_FENCE),
+        ];
+        (
+            state,
+            head,
+            at(status::engine::TICKS),
+            fences,
+            at(status::FAULT_PUT),
+        )
+    };
+    let (running, faulted) = (EngineState::Running as u64, EngineState::Faulted as u64);
+    assert_eq!(block(0), (running, 40, 2, [fence - 1, 0], 0));
+    let fault = skua_spec::pci::fault_vector(2);
+    assert_eq!(block(fault), (faulted, 40, 4, [fence - 1, 0], 1));
+    let record = &gpu.lines.page(fault)[status::FAULTS as usize..][..64];
+    assert_eq!(record, gpu.system_bytes(STATUS + status::FAULTS, 64));
+}
+
+#[test]
 fn the_ring_of_records_fills_and_goes_round() {
     let mut gpu = Gpu::new();
     let one = |gpu: &mut Gpu| {

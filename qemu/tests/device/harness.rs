@@ -6,7 +6,7 @@
 //! below. VRAM is 8 MiB; [`Gpu::new`] gives each engine a ring and one process.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use skua_gpu::bus::Backing;
@@ -64,19 +64,42 @@ pub(crate) const CONTEXT_ID: u32 = 0xc0de;
 /// How long to wait for what must come.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Counts interrupts.
-#[derive(Default)]
-pub(crate) struct Lines([AtomicU32; 16]);
+/// The interrupt vectors.
+pub(crate) struct Lines {
+    system: Arc<MmapRegion>,
+    counts: [AtomicU32; 16],
+    pages: [Mutex<Vec<u8>>; 16],
+}
 
 impl Lines {
+    fn new(system: Arc<MmapRegion>) -> Self {
+        Self {
+            system,
+            counts: Default::default(),
+            pages: Default::default(),
+        }
+    }
+
+    /// How often a vector was raised.
     pub(crate) fn count(&self, vector: u32) -> u32 {
-        self.0[vector as usize].load(Ordering::Acquire)
+        self.counts[vector as usize].load(Ordering::Acquire)
+    }
+
+    /// The status page as it stood when a vector was last raised.
+    pub(crate) fn page(&self, vector: u32) -> Vec<u8> {
+        self.pages[vector as usize].lock().unwrap().clone()
     }
 }
 
 impl Interrupts for Lines {
     fn raise(&self, vector: u32) {
-        self.0[vector as usize].fetch_add(1, Ordering::AcqRel);
+        let mut page = vec![0; status::SIZE as usize];
+        self.system
+            .get_slice(STATUS as usize, page.len())
+            .unwrap()
+            .copy_to(&mut page);
+        *self.pages[vector as usize].lock().unwrap() = page;
+        self.counts[vector as usize].fetch_add(1, Ordering::AcqRel);
     }
 }
 
@@ -95,10 +118,10 @@ impl Gpu {
     /// A device without a driver: system memory is mapped, nothing is enabled.
     pub(crate) fn bare() -> Self {
         let vram = Arc::new(Vram::anonymous(VRAM_BYTES).unwrap());
-        let lines = Arc::new(Lines::default());
+        let system = Arc::new(MmapRegion::new(SYSTEM_BYTES as usize).unwrap());
+        let lines = Arc::new(Lines::new(Arc::clone(&system)));
         let interrupts: Arc<dyn Interrupts> = Arc::<Lines>::clone(&lines);
         let device = Device::new(&Options::default(), vram, interrupts).unwrap();
-        let system = Arc::new(MmapRegion::new(SYSTEM_BYTES as usize).unwrap());
         let gpu = Self {
             device,
             system,
