@@ -9,6 +9,7 @@ use vm_memory::{VolatileMemory, VolatileSlice};
 
 use crate::bus::{Bus, BusGuard};
 use crate::counters::Tally;
+use crate::gart::{self, Gart};
 use crate::vram::Vram;
 
 /// Where a byte lies.
@@ -16,8 +17,13 @@ use crate::vram::Vram;
 pub enum Place {
     /// In VRAM, at this offset.
     Vram(u64),
-    /// In system memory, at this bus address.
-    System(u64),
+    /// In system memory.
+    System {
+        /// Bus address.
+        address: u64,
+        /// Whether an access snoops the CPU's caches, as the entry that was found says.
+        snoop: bool,
+    },
 }
 
 impl Place {
@@ -25,7 +31,10 @@ impl Place {
     pub const fn add(self, bytes: u64) -> Self {
         match self {
             Self::Vram(a) => Self::Vram(a.wrapping_add(bytes)),
-            Self::System(a) => Self::System(a.wrapping_add(bytes)),
+            Self::System { address, snoop } => Self::System {
+                address: address.wrapping_add(bytes),
+                snoop,
+            },
         }
     }
 }
@@ -34,19 +43,21 @@ impl Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoAnswer;
 
-/// VRAM and the bus for one bounded chunk of work; see [`Bus`].
+/// VRAM, the bus and the GART's table for one bounded chunk of work; see [`Bus`].
 #[derive(Debug)]
 pub struct Memory<'a> {
     vram: &'a Vram,
+    gart: gart::Table,
     bus: BusGuard<'a>,
     tally: &'a Tally,
 }
 
 impl<'a> Memory<'a> {
     /// Starts a chunk of work, whose bytes are counted in `tally`.
-    pub fn enter(vram: &'a Vram, bus: &'a Bus, tally: &'a Tally) -> Self {
+    pub fn enter(vram: &'a Vram, gart: &Gart, bus: &'a Bus, tally: &'a Tally) -> Self {
         Self {
             vram,
+            gart: gart.table(),
             bus: bus.enter(),
             tally,
         }
@@ -55,6 +66,11 @@ impl<'a> Memory<'a> {
     /// Where accesses are counted.
     pub fn tally(&self) -> &Tally {
         self.tally
+    }
+
+    /// Where the GART's table is.
+    pub fn gart(&self) -> gart::Table {
+        self.gart
     }
 
     /// VRAM.
@@ -71,10 +87,12 @@ impl<'a> Memory<'a> {
     ) -> Result<VolatileSlice<'_>, NoAnswer> {
         match place {
             Place::Vram(offset) => self.vram.slice(offset, bytes).ok_or(NoAnswer),
-            Place::System(address) => self.bus.slice(address, bytes, write).ok_or_else(|| {
-                self.tally.add(Counter::BusError, 1);
-                NoAnswer
-            }),
+            Place::System { address, .. } => {
+                self.bus.slice(address, bytes, write).ok_or_else(|| {
+                    self.tally.add(Counter::BusError, 1);
+                    NoAnswer
+                })
+            }
         }
     }
 
@@ -82,7 +100,7 @@ impl<'a> Memory<'a> {
     pub fn count_read(&self, place: Place, bytes: u64) {
         let counter = match place {
             Place::Vram(_) => Counter::VramRead,
-            Place::System(_) => Counter::SystemRead,
+            Place::System { .. } => Counter::SystemRead,
         };
         self.tally.add(counter, bytes);
     }
@@ -91,7 +109,7 @@ impl<'a> Memory<'a> {
     pub fn count_write(&self, place: Place, bytes: u64) {
         let counter = match place {
             Place::Vram(_) => Counter::VramWrite,
-            Place::System(_) => Counter::SystemWrite,
+            Place::System { .. } => Counter::SystemWrite,
         };
         self.tally.add(counter, bytes);
     }

@@ -7,7 +7,7 @@
 //! through the GART's table. In a process' space it is virtual and goes through four levels of page
 //! tables. What was found is kept in the engine's [`Tlb`].
 
-use skua_spec::address::{GpuPhys, GpuVa, PAGE_SHIFT, PAGE_SIZE, VA_BITS};
+use skua_spec::address::{BusAddr, GpuPhys, GpuVa, PAGE_SHIFT, PAGE_SIZE, VA_BITS};
 use skua_spec::fault::{Access, Reason};
 use skua_spec::mmu::{index, Entry, PageSize, Target, ROOT_LEVEL};
 use skua_spec::number::Asid;
@@ -15,7 +15,7 @@ use skua_spec::status::Counter;
 use vm_memory::VolatileSlice;
 
 use crate::fault::Fault;
-use crate::gart::{self, Gart};
+use crate::gart;
 use crate::memory::{Memory, Place};
 use crate::tlb::{self, Tlb};
 use crate::vram;
@@ -74,7 +74,6 @@ impl Mmu {
     pub fn translate(
         &mut self,
         memory: &Memory<'_>,
-        gart: &Gart,
         space: Space,
         address: u64,
         access: Access,
@@ -97,7 +96,7 @@ impl Mmu {
             None => {
                 memory.tally().add(Counter::TlbMiss, 1);
                 let (page, size) = match space {
-                    Space::System => look_up_gart(memory, gart, address, access)?,
+                    Space::System => look_up_gart(memory, address, access)?,
                     Space::Process { root, .. } => walk(memory, root, address, access)?,
                 };
                 let entry = target(memory, page, address, access)?;
@@ -123,13 +122,12 @@ impl Mmu {
     pub fn slice<'m>(
         &mut self,
         memory: &'m Memory<'_>,
-        gart: &Gart,
         space: Space,
         address: u64,
         bytes: u64,
         access: Access,
     ) -> Result<(VolatileSlice<'m>, Place), Fault> {
-        let found = self.translate(memory, gart, space, address, access)?;
+        let found = self.translate(memory, space, address, access)?;
         let slice = memory
             .slice(found.place, bytes.min(found.bytes), writes(access))
             .map_err(|_| Fault::access(Reason::BusError, access, address))?;
@@ -144,7 +142,6 @@ impl Mmu {
     pub fn read(
         &mut self,
         memory: &Memory<'_>,
-        gart: &Gart,
         space: Space,
         address: u64,
         buffer: &mut [u8],
@@ -156,8 +153,7 @@ impl Mmu {
             // The address is checked by translation: where the sum wraps, it is in no window and
             // beyond 48 bits.
             let here = address.wrapping_add(done as u64);
-            let (slice, place) =
-                self.slice(memory, gart, space, here, rest.len() as u64, access)?;
+            let (slice, place) = self.slice(memory, space, here, rest.len() as u64, access)?;
             let count = slice.copy_to(rest);
             memory.count_read(place, count as u64);
             done += count;
@@ -169,7 +165,6 @@ impl Mmu {
 /// The entry of the GART for a GPU-physical `address` outside VRAM.
 fn look_up_gart(
     memory: &Memory<'_>,
-    gart: &Gart,
     address: u64,
     access: Access,
 ) -> Result<(Entry, PageSize), Fault> {
@@ -177,13 +172,16 @@ fn look_up_gart(
         .checked_sub(gart::BASE)
         .filter(|inside| *inside < u64::from(gart::MAX_PAGES) * PAGE_SIZE)
         .ok_or(Fault::access(Reason::AddressRange, access, address))?;
-    let table = gart.table();
+    let table = memory.gart();
     let page = inside >> PAGE_SHIFT;
     if page >= u64::from(table.pages) {
         return Err(Fault::access(Reason::NotPresent, access, address));
     }
     let entry = memory
-        .read_u64(Place::System(table.address.wrapping_add(page * 8)))
+        .read_u64(Place::System {
+            address: table.address.wrapping_add(page * 8),
+            snoop: true,
+        })
         .map(Entry)
         .map_err(|_| Fault::access(Reason::BusError, access, address))?;
     if !entry.is_valid() {
@@ -209,7 +207,7 @@ fn walk(
     let mut level = ROOT_LEVEL;
     loop {
         let slot = index(GpuVa(address), level) as u64 * 8;
-        let entry = place_of(memory, table.target())
+        let entry = place_of(memory, table, true)
             .and_then(|place| memory.read_u64(place.add(slot)).ok())
             .map(Entry)
             .ok_or(Fault::access(Reason::BusError, access, address))?;
@@ -239,20 +237,24 @@ fn target(
     if writes(access) && !page.is_writable() {
         return Err(Fault::access(Reason::ReadOnly, access, address));
     }
-    let place =
-        place_of(memory, page.target()).ok_or(Fault::access(Reason::BusError, access, address))?;
+    let place = place_of(memory, page, page.0 & Entry::SNOOP != 0).ok_or(Fault::access(
+        Reason::BusError,
+        access,
+        address,
+    ))?;
     Ok(tlb::Entry {
         place,
         writable: page.is_writable(),
     })
 }
 
-/// The place of an entry's target; `None` if it is not in VRAM and not in system memory.
+/// Where an entry points; `None` if that is not in VRAM and not in system memory. `snoop` says how
+/// system memory is accessed: a page's entry tells, tables are always coherent.
 ///
 /// Windows and pages are aligned alike, so that a page which starts in VRAM ends there.
-fn place_of(memory: &Memory<'_>, target: Target) -> Option<Place> {
-    match target {
-        Target::System(bus) => Some(Place::System(bus.0)),
+fn place_of(memory: &Memory<'_>, entry: Entry, snoop: bool) -> Option<Place> {
+    match entry.target() {
+        Target::System(BusAddr(address)) => Some(Place::System { address, snoop }),
         Target::Vram(GpuPhys(address)) => memory
             .vram()
             .window()

@@ -27,8 +27,8 @@ impl Worker {
         loop {
             self.attend()?;
             let mut issued = 0;
-            let memory = Memory::enter(&self.hub.vram, &self.hub.bus, &self.tally);
-            let windows = Windows::new(&memory, &mut self.mmu, &self.hub.gart, space);
+            let memory = Memory::enter(&self.hub.vram, &self.hub.gart, &self.hub.bus, &self.tally);
+            let windows = Windows::new(&memory, &mut self.mmu, space);
             let end = self
                 .machine
                 .run(dispatch, &program, windows, CHUNK, &mut issued);
@@ -48,15 +48,9 @@ impl Worker {
             return Ok(program);
         }
         let mut bytes = vec![0; size as usize];
-        let memory = Memory::enter(&self.hub.vram, &self.hub.bus, &self.tally);
-        self.mmu.read(
-            &memory,
-            &self.hub.gart,
-            space,
-            address,
-            &mut bytes,
-            Access::Fetch,
-        )?;
+        let memory = Memory::enter(&self.hub.vram, &self.hub.gart, &self.hub.bus, &self.tally);
+        self.mmu
+            .read(&memory, space, address, &mut bytes, Access::Fetch)?;
         drop(memory);
         let program =
             decode(&bytes).map_err(|index| Fault::plain(Reason::BadInstruction).at(index))?;

@@ -38,11 +38,9 @@ impl Worker {
     }
 
     fn read_value(&mut self, space: Space, address: u64) -> Result<u64, Fault> {
-        let memory = Memory::enter(&self.hub.vram, &self.hub.bus, &self.tally);
+        let memory = Memory::enter(&self.hub.vram, &self.hub.gart, &self.hub.bus, &self.tally);
         let access = Access::Read;
-        let found = self
-            .mmu
-            .translate(&memory, &self.hub.gart, space, address, access)?;
+        let found = self.mmu.translate(&memory, space, address, access)?;
         memory
             .read_u64(found.place)
             .map_err(|_| Fault::access(Reason::BusError, access, address))
@@ -52,10 +50,8 @@ impl Worker {
     pub(crate) fn signal(&mut self, space: Space, address: u64, value: u64) -> Result<(), Halt> {
         let access = Access::Write;
         {
-            let memory = Memory::enter(&self.hub.vram, &self.hub.bus, &self.tally);
-            let found = self
-                .mmu
-                .translate(&memory, &self.hub.gart, space, address, access)?;
+            let memory = Memory::enter(&self.hub.vram, &self.hub.gart, &self.hub.bus, &self.tally);
+            let found = self.mmu.translate(&memory, space, address, access)?;
             memory
                 .write_u64(found.place, value)
                 .map_err(|_| Fault::access(Reason::BusError, access, address))?;

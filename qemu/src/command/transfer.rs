@@ -54,16 +54,11 @@ impl Worker {
         while done < bytes {
             self.attend()?;
             let end = done + (bytes - done).min(TRANSFER_CHUNK);
-            let memory = Memory::enter(&self.hub.vram, &self.hub.bus, &self.tally);
+            let memory = Memory::enter(&self.hub.vram, &self.hub.gart, &self.hub.bus, &self.tally);
             while done < end {
-                let (slice, place) = self.mmu.slice(
-                    &memory,
-                    &self.hub.gart,
-                    space,
-                    address + done,
-                    end - done,
-                    Access::Write,
-                )?;
+                let (slice, place) =
+                    self.mmu
+                        .slice(&memory, space, address + done, end - done, Access::Write)?;
                 let count = slice.len();
                 for at in (0..count).step_by(PATTERN_BYTES) {
                     if let Ok(part) = slice.offset(at) {
@@ -109,7 +104,7 @@ impl Worker {
         let (mut row, mut column) = (0, 0);
         while row < rows.rows {
             self.attend()?;
-            let memory = Memory::enter(&self.hub.vram, &self.hub.bus, &self.tally);
+            let memory = Memory::enter(&self.hub.vram, &self.hub.gart, &self.hub.bus, &self.tally);
             let mut budget = TRANSFER_CHUNK;
             while row < rows.rows && budget > 0 {
                 // Decoding has checked that no row's end wraps.
@@ -117,13 +112,10 @@ impl Worker {
                 let destination =
                     rows.destination + u64::from(row) * rows.destination_pitch + column;
                 let want = (rows.bytes - column).min(budget);
-                let gart = &self.hub.gart;
                 let (from, from_place) =
-                    self.mmu
-                        .slice(&memory, gart, space, source, want, Access::Read)?;
+                    self.mmu.slice(&memory, space, source, want, Access::Read)?;
                 let (to, to_place) = self.mmu.slice(
                     &memory,
-                    gart,
                     space,
                     destination,
                     from.len() as u64,

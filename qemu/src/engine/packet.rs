@@ -103,17 +103,11 @@ impl Worker {
     }
 
     fn read_context(&mut self, context: u64) -> Result<Descriptor, Halt> {
-        let memory = Memory::enter(&self.hub.vram, &self.hub.bus, &self.tally);
+        let memory = Memory::enter(&self.hub.vram, &self.hub.gart, &self.hub.bus, &self.tally);
         let mut bytes = [0; 32];
         let access = Access::Fetch;
-        self.mmu.read(
-            &memory,
-            &self.hub.gart,
-            Space::System,
-            context,
-            &mut bytes,
-            access,
-        )?;
+        self.mmu
+            .read(&memory, Space::System, context, &mut bytes, access)?;
         let mut words = [0; 4];
         for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
             let mut eight = [0; 8];
@@ -128,10 +122,10 @@ impl Worker {
         // A descriptor is aligned to its size, 64 bytes: the sum cannot wrap.
         let address = context + offset;
         let access = Access::Write;
-        let memory = Memory::enter(&self.hub.vram, &self.hub.bus, &self.tally);
+        let memory = Memory::enter(&self.hub.vram, &self.hub.gart, &self.hub.bus, &self.tally);
         let found = self
             .mmu
-            .translate(&memory, &self.hub.gart, Space::System, address, access)?;
+            .translate(&memory, Space::System, address, access)?;
         memory
             .add_u64(found.place, amount)
             .map_err(|_| Fault::access(Reason::BusError, access, address))

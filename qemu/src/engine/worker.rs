@@ -291,10 +291,9 @@ impl Worker {
     fn read_words(&mut self, space: Space, address: u64, range: Range<usize>) -> Result<(), Halt> {
         let mut bytes = [0; MAX_WORDS * 4];
         let bytes = &mut bytes[..range.len() * 4];
-        let memory = Memory::enter(&self.hub.vram, &self.hub.bus, &self.tally);
+        let memory = Memory::enter(&self.hub.vram, &self.hub.gart, &self.hub.bus, &self.tally);
         let from = address.wrapping_add(range.start as u64 * 4);
-        self.mmu
-            .read(&memory, &self.hub.gart, space, from, bytes, Access::Fetch)?;
+        self.mmu.read(&memory, space, from, bytes, Access::Fetch)?;
         for (word, bytes) in self.words[range].iter_mut().zip(bytes.chunks_exact(4)) {
             *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         }

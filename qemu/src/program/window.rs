@@ -13,7 +13,6 @@ use skua_spec::status::Counter;
 use vm_memory::VolatileSlice;
 
 use crate::fault::Fault;
-use crate::gart::Gart;
 use crate::memory::{Memory, Place};
 use crate::mmu::{writes, Mmu, Space};
 
@@ -37,22 +36,15 @@ pub(crate) struct Windows<'m> {
     slots: [Option<Window<'m>>; SLOTS],
     memory: &'m Memory<'m>,
     mmu: &'m mut Mmu,
-    gart: &'m Gart,
     space: Space,
 }
 
 impl<'m> Windows<'m> {
-    pub(crate) fn new(
-        memory: &'m Memory<'m>,
-        mmu: &'m mut Mmu,
-        gart: &'m Gart,
-        space: Space,
-    ) -> Self {
+    pub(crate) fn new(memory: &'m Memory<'m>, mmu: &'m mut Mmu, space: Space) -> Self {
         Self {
             slots: [None; SLOTS],
             memory,
             mmu,
-            gart,
             space,
         }
     }
@@ -90,12 +82,15 @@ impl<'m> Windows<'m> {
         let page = address >> PAGE_SHIFT;
         let found = self
             .mmu
-            .translate(self.memory, self.gart, self.space, address, access)?;
+            .translate(self.memory, self.space, address, access)?;
         let inside = address & (PAGE_SIZE - 1);
         let place = match found.place {
             // A page is mapped whole: its start is there if a byte of it is.
             Place::Vram(a) => Place::Vram(a - inside),
-            Place::System(a) => Place::System(a - inside),
+            Place::System { address, snoop } => Place::System {
+                address: address - inside,
+                snoop,
+            },
         };
         let fault = Fault::access(Reason::BusError, access, address);
         let slice = self

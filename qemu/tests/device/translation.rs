@@ -2,6 +2,11 @@
 
 //! Page-table walks, the GART, and the TLB that keeps what it found.
 
+use skua_gpu::bus::Bus;
+use skua_gpu::counters::Tally;
+use skua_gpu::gart::Gart;
+use skua_gpu::memory::{Memory, Place};
+use skua_gpu::mmu::{Mmu, Space};
 use skua_gpu::{gart, vram};
 use skua_spec::address::{BusAddr, GpuPhys};
 use skua_spec::command::Command;
@@ -12,7 +17,8 @@ use skua_spec::regs;
 use skua_spec::status::Counter;
 
 use crate::harness::{
-    Gpu, ASID, BUS, CONTEXT, CONTEXT_ID, DATA, DATA_VA, OTHER, SYSTEM_FREE, TABLES, VRAM_BYTES,
+    Gpu, ASID, BUS, CONTEXT, CONTEXT_ID, DATA, DATA_VA, GART_PAGES, GART_TABLE, OTHER,
+    SYSTEM_BYTES, SYSTEM_FREE, TABLES, VRAM_BYTES,
 };
 
 /// A page for the tests of this file.
@@ -498,4 +504,49 @@ fn address_spaces_do_not_mix() {
         (Reason::NotPresent, 3, OTHER, CONTEXT_ID + 1)
     );
     assert_eq!(gpu.vram64(DATA), 1);
+}
+
+#[test]
+fn snooping_travels_with_a_translation() {
+    let mut gpu = Gpu::new();
+    let mut pages = Vec::new();
+    for (i, size) in (0..).zip([PageSize::Size4K, PageSize::Size64K, PageSize::Size2M]) {
+        for (j, snoop) in (0..).zip([true, false]) {
+            let va = 0x5000_0000 + (2 * i + j) * 0x20_0000;
+            let target = Target::System(BusAddr(BUS));
+            gpu.map_page(va, target, size, true);
+            let level = u32::from(size == PageSize::Size2M);
+            let (at, entry) = (
+                gpu.entry_at(va, level),
+                Entry::page(target, size, true, snoop),
+            );
+            for k in 0..if size == PageSize::Size64K { 16 } else { 1 } {
+                gpu.set_vram64(at + k * 8, entry.0);
+            }
+            let root = Gpu::root();
+            pages.push((Space::Process { asid: ASID, root }, va, snoop));
+        }
+    }
+    for (i, snoop) in [(0, true), (1, false)] {
+        let va = gpu.set_gart(i, Entry::gart(BusAddr(BUS), true, snoop));
+        pages.push((Space::System, va, snoop));
+    }
+    let (bus, gart, tally) = (Bus::default(), Gart::default(), Tally::default());
+    bus.set_master(true);
+    bus.map(BUS, SYSTEM_BYTES, gpu.backing(0)).unwrap();
+    gart.latch(gart::Table {
+        address: BUS + GART_TABLE,
+        pages: GART_PAGES,
+    });
+    let memory = Memory::enter(gpu.device.vram(), &gart, &bus, &tally);
+    let mut mmu = Mmu::default();
+    for (space, va, snoop) in pages {
+        // Of the tables, and of the TLB.
+        for _ in 0..2 {
+            let found = mmu.translate(&memory, space, va + 0x10, Access::Read);
+            let address = BUS + 0x10;
+            let place = found.map(|found| found.place);
+            assert_eq!(place, Ok(Place::System { address, snoop }), "{va:#x}");
+        }
+    }
 }
