@@ -244,8 +244,7 @@ impl Device {
             Some((register, half)) => {
                 self.hub.counters.add(Counter::RegisterRead, 1);
                 let word = half.of(self.read_register(register));
-                // CAST: below the size of the BAR.
-                let word = self.hub.lies.register(offset as u32, word);
+                let word = self.hub.lies.register(register, half, word);
                 data.copy_from_slice(&word.to_le_bytes());
             }
             None => self.bad_access(offset, data.len(), "read"),

@@ -17,8 +17,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use skua_spec::fault::{Access, Reason, Record, Space};
+use skua_spec::number::{Asid, EngineIndex};
 use skua_spec::pci::MAX_ENGINES;
-use skua_spec::{regs, status};
+use skua_spec::register::Half;
+use skua_spec::regs::{Decoded, DeviceRegister, EngineRegister};
+use skua_spec::status;
 
 use crate::counters::Tally;
 use crate::device::Hub;
@@ -272,35 +275,27 @@ impl Lies {
         self.wake.notify_all();
     }
 
-    /// What the register at `offset` reads as.
-    pub(crate) fn register(&self, offset: u32, value: u32) -> u32 {
+    /// What a word of a register reads as.
+    pub(crate) fn register(&self, register: Decoded, half: Half, word: u32) -> u32 {
         let Some(state) = self.state() else {
-            return value;
+            return word;
         };
-        let in_engine = offset >= regs::ENGINE_BASE;
-        let (kind, first) = match offset {
-            regs::ID => (Kind::Id, offset),
-            regs::VERSION => (Kind::Version, offset),
-            regs::CAPS => (Kind::Engines, offset),
-            regs::MMU_CAPS => (Kind::MmuCaps, offset),
-            regs::VRAM_SIZE_LO | regs::VRAM_SIZE_HI => (Kind::VramSize, regs::VRAM_SIZE_LO),
-            regs::VRAM_BASE_LO | regs::VRAM_BASE_HI => (Kind::VramBase, regs::VRAM_BASE_LO),
-            regs::VRAM_VISIBLE_LO | regs::VRAM_VISIBLE_HI => {
-                (Kind::VramVisible, regs::VRAM_VISIBLE_LO)
-            }
-            regs::GART_BASE_LO | regs::GART_BASE_HI => (Kind::GartBase, regs::GART_BASE_LO),
-            regs::GART_MAX_PAGES => (Kind::GartPages, offset),
-            regs::TICK_HZ => (Kind::TickHz, offset),
-            regs::DEVICE_STATUS => (Kind::NeverReady, offset),
-            _ if in_engine && offset % regs::ENGINE_STRIDE == regs::engine::INFO => {
-                (Kind::EngineKind, offset)
-            }
-            _ => return value,
+        let kind = match register {
+            Decoded::Device(DeviceRegister::ID) => Kind::Id,
+            Decoded::Device(DeviceRegister::VERSION) => Kind::Version,
+            Decoded::Device(DeviceRegister::CAPS) => Kind::Engines,
+            Decoded::Device(DeviceRegister::MMU_CAPS) => Kind::MmuCaps,
+            Decoded::Device(DeviceRegister::VRAM_SIZE) => Kind::VramSize,
+            Decoded::Device(DeviceRegister::VRAM_BASE) => Kind::VramBase,
+            Decoded::Device(DeviceRegister::VRAM_VISIBLE) => Kind::VramVisible,
+            Decoded::Device(DeviceRegister::GART_BASE) => Kind::GartBase,
+            Decoded::Device(DeviceRegister::GART_MAX_PAGES) => Kind::GartPages,
+            Decoded::Device(DeviceRegister::TICK_HZ) => Kind::TickHz,
+            Decoded::Device(DeviceRegister::DEVICE_STATUS) => Kind::NeverReady,
+            Decoded::Engine(_, EngineRegister::INFO) => Kind::EngineKind,
+            _ => return word,
         };
-        // CAST: a half.
-        state
-            .value(kind)
-            .map_or(value, |lie| (lie >> ((offset - first) * 8)) as u32)
+        state.value(kind).map_or(word, |lie| half.of(lie))
     }
 
     /// What is written to the field at `offset` of the status page instead of `value`; `None` if
@@ -336,16 +331,16 @@ impl Lies {
     }
 
     /// Whether a reset of an engine is not to begin now.
-    pub(crate) fn withholds_engine_reset(&self, engine: u32) -> bool {
-        let deed = Deed::ResetEngine(engine);
+    pub(crate) fn withholds_engine_reset(&self, engine: EngineIndex) -> bool {
+        let deed = Deed::ResetEngine(engine.get());
         self.state().is_some_and(|mut state| {
             state.withholds(Kind::EngineResetNever, Kind::EngineResetLate, deed)
         })
     }
 
     /// Whether an engine's part of an adapter reset is not to begin now.
-    pub(crate) fn withholds_adapter_reset(&self, engine: u32) -> bool {
-        let deed = Deed::ResetAdapter(engine);
+    pub(crate) fn withholds_adapter_reset(&self, engine: EngineIndex) -> bool {
+        let deed = Deed::ResetAdapter(engine.get());
         self.state().is_some_and(|mut state| {
             state.withholds(Kind::AdapterResetNever, Kind::AdapterResetLate, deed)
         })
@@ -548,12 +543,12 @@ impl Told<'_> {
 
     fn overwrite(&self, ring: Ring) {
         let tally = Tally::default();
-        let memory = Memory::enter(&self.hub.vram, &self.hub.bus, &tally);
+        let hub = self.hub;
+        let memory = Memory::enter(&hub.vram, &hub.gart, &hub.bus, &tally);
         let mut mmu = Mmu::default();
         for offset in (0..u64::from(ring.size)).step_by(4096) {
             let slice = mmu.slice(
                 &memory,
-                &self.hub.gart,
                 mmu::Space::System,
                 ring.base.wrapping_add(offset),
                 4096,
@@ -569,9 +564,9 @@ impl Told<'_> {
 /// A record of a fault that did not happen.
 fn record(asid: u16, context_id: u32) -> Record {
     Record {
-        engine: 0,
+        engine: EngineIndex::default(),
         reason: Reason::NotPresent,
-        asid,
+        asid: Asid(asid),
         context_id,
         access: Access::Read,
         detail: 3,

@@ -301,12 +301,12 @@ fn ranges_that_cannot_be_mapped() {
         server.client.dma_map(0, address, size, fd).unwrap();
     }
     server.set_up();
-    assert_eq!(server.read(regs::ID), regs::ID_VALUE);
-    let entry = skua_spec::mmu::Entry::gart(skua_spec::address::BusAddr(place), true, true);
+    assert_eq!(server.get(regs::ID), regs::ID::SKUA);
+    let entry = skua_spec::mmu::Entry::gart(BusAddr(place), true, true);
     server.system.get_ref::<u64>(0x1000).unwrap().store(entry.0);
-    server.write(regs::GART_TABLE_LO, BUS as u32 + 0x1000);
-    server.write(regs::GART_PAGES, 1);
-    let gart = u64::from(server.read(regs::GART_BASE_HI)) << 32;
+    server.set(regs::GART_TABLE::new().with_address(BusAddr(BUS + 0x1000)));
+    server.set(regs::GART_PAGES::new().with_pages(1));
+    let gart = server.get(regs::GART_BASE).address().0;
     server.run(Command::Signal {
         address: gart,
         value: 1,
@@ -326,11 +326,11 @@ fn a_stopped_server_goes_on() {
     server.client.dma_map(0, BUS, SYSTEM as u64, fd).unwrap();
     server.set_up();
     let flag = 0x2000;
-    let gart = u64::from(server.read(regs::GART_BASE_HI)) << 32;
-    let entry = skua_spec::mmu::Entry::gart(skua_spec::address::BusAddr(BUS + 0x2000), true, true);
+    let gart = server.get(regs::GART_BASE).address().0;
+    let entry = skua_spec::mmu::Entry::gart(BusAddr(BUS + 0x2000), true, true);
     server.system.get_ref::<u64>(0x1000).unwrap().store(entry.0);
-    server.write(regs::GART_TABLE_LO, BUS as u32 + 0x1000);
-    server.write(regs::GART_PAGES, 1);
+    server.set(regs::GART_TABLE::new().with_address(BusAddr(BUS + 0x1000)));
+    server.set(regs::GART_PAGES::new().with_pages(1));
     // Longer than QEMU's own patience is by default, and in the middle of a command.
     server.run(Command::Wait {
         address: gart,
@@ -344,7 +344,7 @@ fn a_stopped_server_goes_on() {
     server.system.get_ref::<u64>(flag).unwrap().store(1);
     kill_process(pid, Signal::CONT).unwrap();
     server.wait("the end of WAIT", |s| s.status64(state) == 1 << 32 | 24);
-    assert_eq!(server.read(regs::ID), regs::ID_VALUE);
+    assert_eq!(server.get(regs::ID), regs::ID::SKUA);
     server.end();
 }
 

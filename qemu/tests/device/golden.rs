@@ -272,7 +272,7 @@ fn faults() {
     gpu.set_system64(SYSTEM_FREE, Gpu::root().0);
     gpu.set_system64(
         SYSTEM_FREE + 8,
-        u64::from(ASID) | u64::from(CONTEXT_ID) << 32,
+        u64::from(ASID.get()) | u64::from(CONTEXT_ID) << 32,
     );
     let exec = Command::Exec {
         context,

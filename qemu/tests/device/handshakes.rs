@@ -2,11 +2,17 @@
 
 //! What the manual promises to who waits for the device: set-up, resets, a device that cannot write.
 
+use skua_spec::address::BusAddr;
 use skua_spec::command::Command;
-use skua_spec::regs::{self, engine, engine_reg};
+use skua_spec::number::EngineIndex;
+use skua_spec::regs::{self, engine};
 use skua_spec::status::{self, Counter, EngineState};
 
 use crate::harness::{Gpu, BUS, RING_BYTES, STATUS, SYSTEM_BYTES, SYSTEM_FREE};
+
+/// Bits of an engine's control register.
+const ENABLE: u32 = 1;
+const RESET: u32 = 2;
 
 fn fence(fence: u64) -> Command {
     Command::Fence {
@@ -16,10 +22,8 @@ fn fence(fence: u64) -> Command {
 }
 
 fn reset_adapter(gpu: &Gpu) {
-    gpu.write(regs::DEVICE_CTRL, regs::DEVICE_CTRL_RESET);
-    gpu.wait_for("READY", |gpu| {
-        gpu.read(regs::DEVICE_STATUS) == regs::DEVICE_STATUS_READY
-    });
+    gpu.set(regs::DEVICE_CTRL::new().with_reset(true));
+    gpu.wait_for("READY", |gpu| gpu.get(regs::DEVICE_STATUS).ready());
 }
 
 /// A page that was filled with ones shows what was written to it, and no more.
@@ -35,8 +39,8 @@ fn a_block_can_be_told_from_what_stood_there() {
     for offset in (0..status::SIZE).step_by(8) {
         gpu.set_system64(STATUS + offset, u64::MAX);
     }
-    gpu.set_pair(regs::STATUS_LO, BUS + STATUS);
-    gpu.write(regs::STATUS_CTRL, regs::STATUS_CTRL_ENABLE);
+    gpu.set(regs::STATUS::new().with_address(BusAddr(BUS + STATUS)));
+    gpu.set(regs::STATUS_CTRL::new().with_enable(true));
     // The device block is there when a register was read.
     gpu.read(regs::ID);
     assert_eq!(gpu.fault_put(), 0);
@@ -60,14 +64,14 @@ fn a_block_can_be_told_from_what_stood_there() {
 #[test]
 fn an_enabled_status_page_stays_where_it_is() {
     let mut gpu = Gpu::new();
-    gpu.set_pair(regs::STATUS_LO, BUS + SYSTEM_FREE);
-    gpu.write(regs::STATUS_CTRL, regs::STATUS_CTRL_ENABLE);
+    gpu.set(regs::STATUS::new().with_address(BusAddr(BUS + SYSTEM_FREE)));
+    gpu.set(regs::STATUS_CTRL::new().with_enable(true));
     gpu.run(1, &[fence(5)]);
     assert_eq!(gpu.engine64(1, status::engine::COMPLETED_FENCE), 5);
     assert_eq!(gpu.system64(SYSTEM_FREE + status::ENGINE_SIZE), 0);
     // It moves when it was switched off.
     gpu.write(regs::STATUS_CTRL, 0);
-    gpu.write(regs::STATUS_CTRL, regs::STATUS_CTRL_ENABLE);
+    gpu.set(regs::STATUS_CTRL::new().with_enable(true));
     gpu.wait_for("the new page", |gpu| {
         gpu.system64(SYSTEM_FREE + status::ENGINE_SIZE) == 5
     });
@@ -77,19 +81,19 @@ fn an_enabled_status_page_stays_where_it_is() {
 #[test]
 fn enable_says_whether_it_was_heeded() {
     let mut gpu = Gpu::new();
-    let control = engine_reg(1, engine::CTRL);
+    let control = engine::CTRL.of(EngineIndex::ALL[1]);
     for round in 0..100 {
         gpu.reset_engine(1);
         assert_eq!(gpu.read(control), 0, "round {round}");
         gpu.start_engine(1);
-        assert_eq!(gpu.read(control), engine::CTRL_ENABLE, "round {round}");
+        assert_eq!(gpu.read(control), ENABLE, "round {round}");
         gpu.run(1, &[fence(round)]);
     }
     // A ring that cannot be is seen in the state; the engine is enabled and faulted.
     gpu.reset_engine(1);
-    gpu.write(engine_reg(1, engine::RING_SIZE), RING_BYTES + 8);
-    gpu.write(control, engine::CTRL_ENABLE);
-    assert_eq!(gpu.read(control), engine::CTRL_ENABLE);
+    gpu.write(engine::RING_SIZE.of(EngineIndex::ALL[1]), RING_BYTES + 8);
+    gpu.write(control, ENABLE);
+    assert_eq!(gpu.read(control), ENABLE);
     gpu.wait_state(1, EngineState::Faulted);
 }
 
@@ -111,8 +115,8 @@ fn a_status_page_that_does_not_answer() {
     gpu.device.dma_unmap(BUS + STATUS, 4096);
     gpu.start(1, &[fence(5)]);
     gpu.wait_for("the registers", |gpu| {
-        gpu.read(engine_reg(1, engine::HEAD)) == gpu.tail(1)
-            && gpu.read(engine_reg(1, engine::STATUS)) == EngineState::Idle as u32
+        gpu.read(engine::HEAD.of(EngineIndex::ALL[1])) == gpu.tail(1)
+            && gpu.read(engine::STATUS.of(EngineIndex::ALL[1])) == EngineState::Idle as u32
     });
     assert_ne!(gpu.counter(Counter::BusError), 0);
     // A fault whose record cannot be written counts as dropped.
@@ -124,14 +128,14 @@ fn a_status_page_that_does_not_answer() {
         }],
     );
     gpu.wait_for("the fault", |gpu| {
-        gpu.read(engine_reg(1, engine::STATUS)) == EngineState::Faulted as u32
+        gpu.read(engine::STATUS.of(EngineIndex::ALL[1])) == EngineState::Faulted as u32
     });
     gpu.device
         .dma_map(BUS + STATUS, 4096, gpu.backing(STATUS))
         .unwrap();
     assert_eq!(gpu.engine64(1, status::engine::COMPLETED_FENCE), 0);
     gpu.write(regs::STATUS_CTRL, 0);
-    gpu.write(regs::STATUS_CTRL, regs::STATUS_CTRL_ENABLE);
+    gpu.set(regs::STATUS_CTRL::new().with_enable(true));
     gpu.wait_state(1, EngineState::Faulted);
     gpu.wait_for("the block", |gpu| {
         gpu.engine64(1, status::engine::COMPLETED_FENCE) == 5
@@ -153,11 +157,11 @@ fn without_bus_master_the_registers_tell() {
         }],
     );
     gpu.wait_for("the fault", |gpu| {
-        gpu.read(engine_reg(1, engine::STATUS)) == EngineState::Faulted as u32
+        gpu.read(engine::STATUS.of(EngineIndex::ALL[1])) == EngineState::Faulted as u32
     });
-    gpu.write(engine_reg(1, engine::CTRL), engine::CTRL_RESET);
+    gpu.write(engine::CTRL.of(EngineIndex::ALL[1]), RESET);
     gpu.wait_for("the reset", |gpu| {
-        gpu.read(engine_reg(1, engine::STATUS)) == EngineState::Disabled as u32
+        gpu.read(engine::STATUS.of(EngineIndex::ALL[1])) == EngineState::Disabled as u32
     });
     assert!(gpu.system_bytes(0, SYSTEM_BYTES as usize) == before);
 }

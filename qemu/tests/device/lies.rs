@@ -8,10 +8,15 @@ use skua_gpu::lie::{Lie, TABLE};
 use skua_gpu::vram;
 use skua_spec::command::Command;
 use skua_spec::fault::Reason;
-use skua_spec::regs::{self, engine, engine_reg};
+use skua_spec::number::EngineIndex;
+use skua_spec::regs::{self, engine};
 use skua_spec::status::{self, Counter, EngineState};
 
 use crate::harness::{Gpu, DATA, DATA_VA, STATUS};
+
+/// Bits of an engine's control register.
+const ENABLE: u32 = 1;
+const RESET: u32 = 2;
 
 fn lie(gpu: &Gpu, names: &[&str]) {
     let lies: Vec<Lie> = names.iter().map(|name| name.parse().unwrap()).collect();
@@ -29,8 +34,8 @@ fn fence(fence: u64) -> Command {
 fn run(gpu: &mut Gpu, engine: u32, id: u64) {
     gpu.start(engine, &[fence(id)]);
     gpu.wait_for("the end of the ring", |gpu| {
-        gpu.read(engine_reg(engine, engine::STATUS)) == EngineState::Idle as u32
-            && gpu.read(engine_reg(engine, engine::HEAD)) == gpu.tail(engine)
+        gpu.read(engine::STATUS.of(EngineIndex::ALL[engine as usize])) == EngineState::Idle as u32
+            && gpu.read(engine::HEAD.of(EngineIndex::ALL[engine as usize])) == gpu.tail(engine)
     });
 }
 
@@ -65,19 +70,19 @@ fn the_manual_lists_every_lie() {
 #[test]
 fn registers() {
     let gpu = Gpu::new();
-    let cases = [
-        ("id", regs::ID, 0),
-        ("version", regs::VERSION, 0x2_0000),
-        ("engines", regs::CAPS, 8),
-        ("engine-kind", engine_reg(1, engine::INFO), 7),
-        ("mmu-caps", regs::MMU_CAPS, 0),
-        ("vram-size", regs::VRAM_SIZE_LO, 1 << 51),
-        ("vram-base", regs::VRAM_BASE_LO, 0x800),
-        ("vram-visible", regs::VRAM_VISIBLE_LO, 1 << 40),
-        ("gart-base", regs::GART_BASE_LO, vram::BASE),
-        ("gart-pages", regs::GART_MAX_PAGES, 0),
-        ("tick-hz", regs::TICK_HZ, 0),
-        ("never-ready", regs::DEVICE_STATUS, 0),
+    let cases: [(_, u32, _); 12] = [
+        ("id", regs::ID.into(), 0),
+        ("version", regs::VERSION.into(), 0x2_0000),
+        ("engines", regs::CAPS.into(), 8),
+        ("engine-kind", engine::INFO.of(EngineIndex::ALL[1]), 7),
+        ("mmu-caps", regs::MMU_CAPS.into(), 0),
+        ("vram-size", regs::VRAM_SIZE.into(), 1 << 51),
+        ("vram-base", regs::VRAM_BASE.into(), 0x800),
+        ("vram-visible", regs::VRAM_VISIBLE.into(), 1 << 40),
+        ("gart-base", regs::GART_BASE.into(), vram::BASE),
+        ("gart-pages", regs::GART_MAX_PAGES.into(), 0),
+        ("tick-hz", regs::TICK_HZ.into(), 0),
+        ("never-ready", regs::DEVICE_STATUS.into(), 0),
     ];
     let pair = |at: u32| u64::from(gpu.read(at)) | u64::from(gpu.read(at + 4)) << 32;
     for (name, at, value) in cases {
@@ -142,19 +147,9 @@ fn acknowledgements() {
     let snapshot = |gpu: &Gpu| gpu.system32(STATUS + status::SNAPSHOT_ACK);
     type Field = fn(&Gpu) -> u32;
     let fields: [(&str, Field, u32, u32); 3] = [
-        (
-            "invalidate",
-            invalidated,
-            regs::INVALIDATE,
-            regs::INVALIDATE_ALL,
-        ),
-        (
-            "reset",
-            reset,
-            engine_reg(1, engine::CTRL),
-            engine::CTRL_RESET,
-        ),
-        ("snapshot", snapshot, regs::SNAPSHOT, 1),
+        ("invalidate", invalidated, regs::INVALIDATE.into(), 1 << 31),
+        ("reset", reset, engine::CTRL.of(EngineIndex::ALL[1]), RESET),
+        ("snapshot", snapshot, regs::SNAPSHOT.into(), 1),
     ];
     for (name, field, register, value) in fields {
         let before = field(&gpu);
@@ -194,12 +189,8 @@ fn acknowledgements() {
 #[test]
 fn resets_that_do_not_begin() {
     for (name, register, value) in [
-        (
-            "engine-reset",
-            engine_reg(0, engine::CTRL),
-            engine::CTRL_RESET,
-        ),
-        ("adapter-reset", regs::DEVICE_CTRL, regs::DEVICE_CTRL_RESET),
+        ("engine-reset", engine::CTRL.of(EngineIndex::ALL[0]), RESET),
+        ("adapter-reset", regs::DEVICE_CTRL.into(), 1),
     ] {
         for (end, by_itself) in [("late=50", true), ("never", false)] {
             let mut gpu = Gpu::new();
@@ -223,7 +214,8 @@ fn resets_that_do_not_begin() {
             }
             gpu.wait_for("the end", |gpu| {
                 gpu.device.is_ready()
-                    && gpu.read(engine_reg(0, engine::STATUS)) == EngineState::Disabled as u32
+                    && gpu.read(engine::STATUS.of(EngineIndex::ALL[0]))
+                        == EngineState::Disabled as u32
             });
             let seen = gpu.vram32(DATA);
             std::thread::sleep(Duration::from_millis(20));
@@ -248,13 +240,13 @@ fn faults() {
         ("fault-ahead", false, 1000),
     ] {
         let mut gpu = Gpu::new();
-        gpu.write(engine_reg(1, engine::CTRL), engine::CTRL_RESET);
+        gpu.write(engine::CTRL.of(EngineIndex::ALL[1]), RESET);
         gpu.wait_for("a reset", |gpu| {
             gpu.engine32(1, status::engine::RESET_ACK) == 1
         });
         // A ring that cannot be is a true fault.
-        gpu.write(engine_reg(1, engine::RING_SIZE), 1);
-        gpu.write(engine_reg(1, engine::CTRL), engine::CTRL_ENABLE);
+        gpu.write(engine::RING_SIZE.of(EngineIndex::ALL[1]), 1);
+        gpu.write(engine::CTRL.of(EngineIndex::ALL[1]), ENABLE);
         assert_eq!(gpu.wait_fault().reason, Reason::BadRing);
         lie(&gpu, &[name]);
         gpu.wait_for(name, |gpu| gpu.fault_put() > count);
@@ -290,7 +282,7 @@ fn memory() {
     gpu.wait_for("scribbles", |gpu| gpu.system64(unused) != 0);
     lie(&gpu, &["status-stays"]);
     gpu.write(regs::STATUS_CTRL, 0);
-    gpu.write(regs::DEVICE_CTRL, regs::DEVICE_CTRL_RESET);
+    gpu.set(regs::DEVICE_CTRL::new().with_reset(true));
     gpu.wait_for("READY", |gpu| gpu.device.is_ready());
     gpu.set_system64(STATUS + status::COUNTERS, 0);
     gpu.wait_for("a page that stays on", |gpu| {
