@@ -40,6 +40,18 @@ impl Tally {
         cell.set(cell.get().wrapping_add(amount));
     }
 
+    /// The present value.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.0[counter as usize].get()
+    }
+
+    /// Moves all that was counted to `other`.
+    pub fn move_to(&self, other: &Self) {
+        for (counter, _) in Counter::ALL {
+            other.add(counter, self.0[counter as usize].take());
+        }
+    }
+
     /// Moves all that was counted to `counters`.
     pub fn flush(&self, counters: &Counters) {
         for (counter, _) in Counter::ALL {

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! An engine: a thread that fetches commands from a ring and executes them (manual sections 2, 7).
+//! An engine: it fetches commands from a ring and executes them (manual sections 2, 7).
+//!
+//! | module | what |
+//! |---|---|
+//! | [`core`] | what an engine does, as a value that is stepped |
+//! | [`packet`] | the part of it that runs a buffer for a context |
+//! | [`worker`] | the thread around a core |
 //!
 //! This file is the side that the registers see. [`Engine`] holds what the registers' thread tells
-//! the engine, in a mailbox under a short lock, and what the engine shows. Raising
-//! `Engine::attention` makes a busy engine look at its mailbox at the next chunk of work (a
-//! command, 64 KiB of transfer, a batch of instructions); a condition variable wakes an idle or
-//! waiting one. The other side is [`worker`].
+//! the worker, in a mailbox under a short lock, and what the engine shows. Raising
+//! `Engine::attention` makes a busy worker look at its mailbox behind the step; a condition
+//! variable wakes an idle or waiting one.
 
+pub mod core;
 pub mod packet;
 pub mod worker;
 
@@ -193,12 +199,18 @@ impl Engine {
         self.state.load(Ordering::Acquire)
     }
 
+    /// Shows state and head in the registers.
+    fn show(&self, state: EngineState, head: u32) {
+        self.state.store(state as u32, Ordering::Release);
+        self.head.store(head, Ordering::Release);
+    }
+
     /// Whether there is something in the mailbox: cheap, for the engine at work.
     fn has_attention(&self) -> bool {
         self.attention.load(Ordering::Acquire)
     }
 
-    /// Takes all requests. A reset disables the engine in the same moment, so that what the driver
+    /// Takes all requests, between two steps. A reset disables the engine in the same moment, so that what the driver
     /// writes afterwards counts again.
     fn take(&self) -> Mail {
         let mut mailbox = self.lock();
@@ -210,16 +222,6 @@ impl Engine {
             self.tail.store(0, Ordering::Release);
         }
         mail
-    }
-
-    /// Takes what an engine at work can do at once. `None` if it must stop; nothing was taken then.
-    fn take_at_work(&self) -> Option<Mail> {
-        let mut mailbox = self.lock();
-        if mailbox.mail.stops() {
-            return None;
-        }
-        self.attention.store(false, Ordering::Release);
-        Some(std::mem::take(&mut mailbox.mail))
     }
 
     /// Sleeps until there is something in the mailbox or `has_work` says so of the tail.

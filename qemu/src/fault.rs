@@ -54,18 +54,3 @@ impl Fault {
         self
     }
 }
-
-/// Why an engine leaves a command before its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Halt {
-    /// The command is at fault.
-    Fault(Fault),
-    /// A reset of the engine or the adapter, or the end of the device.
-    Stop,
-}
-
-impl From<Fault> for Halt {
-    fn from(fault: Fault) -> Self {
-        Self::Fault(fault)
-    }
-}

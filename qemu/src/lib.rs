@@ -9,10 +9,16 @@
 //!
 //! # Threads
 //!
-//! Every engine has a thread of its own ([`engine`]). Whoever calls [`device::Device`] (the
-//! connection's thread) never waits for an engine, with one bounded exception: taking system memory
-//! away ([`device::Device::dma_unmap`]) waits until no engine is inside a chunk of work that may
-//! touch it ([`bus`]).
+//! What an engine does is a value without a thread, [`engine::core::Core`], that works in bounded
+//! steps. Every engine has a thread that steps it ([`engine::worker`]). Whoever calls
+//! [`device::Device`] (the connection's thread) never waits for more than an engine's present step:
+//!
+//! - to change the bus table (mapping and unmapping system memory, bus mastering), for the steps of
+//!   all engines: when [`device::Device::dma_unmap`] returns, no engine is inside one that may touch
+//!   what was taken away ([`bus`]);
+//! - to move or disable the status page (an adapter reset too), for a write to it.
+//!
+//! Dropping the device waits for all threads to end.
 //!
 //! # Trust
 //!
@@ -21,9 +27,9 @@
 //!
 //! # Locks
 //!
-//! In the order in which they are taken: the register file, an engine's mailbox; the fault ring,
-//! the status page's address, the bus table. No thread holds the bus table while it takes another
-//! lock.
+//! In the order in which they are taken: the register file; the fault ring; the status page's
+//! address; the bus table. An engine's mailbox and the GART's table are taken with no lock but the
+//! register file's held, and nothing is locked under them or under the bus table.
 
 #![forbid(unsafe_code)]
 

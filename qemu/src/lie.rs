@@ -544,7 +544,8 @@ impl Told<'_> {
     fn overwrite(&self, ring: Ring) {
         let tally = Tally::default();
         let hub = self.hub;
-        let memory = Memory::enter(&hub.vram, &hub.gart, &hub.bus, &tally);
+        let (gart, bus) = (hub.gart.table(), hub.bus.enter());
+        let memory = Memory::new(&hub.vram, gart, &bus, &tally);
         let mut mmu = Mmu::default();
         for offset in (0..u64::from(ring.size)).step_by(4096) {
             let slice = mmu.slice(

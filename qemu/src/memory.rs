@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use skua_spec::status::Counter;
 use vm_memory::{VolatileMemory, VolatileSlice};
 
-use crate::bus::{Bus, BusGuard};
+use crate::bus::BusGuard;
 use crate::counters::Tally;
-use crate::gart::{self, Gart};
+use crate::fault::Fault;
+use crate::gart;
 use crate::vram::Vram;
 
 /// Where a byte lies.
@@ -27,6 +28,11 @@ pub enum Place {
 }
 
 impl Place {
+    /// The place `bytes` before.
+    pub const fn sub(self, bytes: u64) -> Self {
+        self.add(bytes.wrapping_neg())
+    }
+
     /// The place `bytes` further on.
     pub const fn add(self, bytes: u64) -> Self {
         match self {
@@ -43,28 +49,55 @@ impl Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoAnswer;
 
-/// VRAM, the bus and the GART's table for one bounded chunk of work; see [`Bus`].
-#[derive(Debug)]
+/// VRAM, the bus and the GART's table for one bounded chunk of work; see [`crate::bus::Bus`].
+#[derive(Clone, Copy, Debug)]
 pub struct Memory<'a> {
     vram: &'a Vram,
     gart: gart::Table,
-    bus: BusGuard<'a>,
+    bus: &'a BusGuard<'a>,
     tally: &'a Tally,
 }
 
 impl<'a> Memory<'a> {
-    /// Starts a chunk of work, whose bytes are counted in `tally`.
-    pub fn enter(vram: &'a Vram, gart: &Gart, bus: &'a Bus, tally: &'a Tally) -> Self {
+    /// Memory whose accesses are counted in `tally`.
+    pub const fn new(
+        vram: &'a Vram,
+        gart: gart::Table,
+        bus: &'a BusGuard<'a>,
+        tally: &'a Tally,
+    ) -> Self {
         Self {
             vram,
-            gart: gart.table(),
-            bus: bus.enter(),
+            gart,
+            bus,
             tally,
         }
     }
 
+    /// Does `f`. If it does `again` what was done before, and because of how work was cut into
+    /// steps, it counts only where it fails now.
+    #[inline(always)]
+    pub fn look<T>(
+        &self,
+        again: bool,
+        f: impl FnOnce(&Memory<'_>) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        if !again {
+            return f(self);
+        }
+        let tally = Tally::default();
+        let result = f(&Memory {
+            tally: &tally,
+            ..*self
+        });
+        if result.is_err() {
+            tally.move_to(self.tally);
+        }
+        result
+    }
+
     /// Where accesses are counted.
-    pub fn tally(&self) -> &Tally {
+    pub fn tally(&self) -> &'a Tally {
         self.tally
     }
 
@@ -74,7 +107,7 @@ impl<'a> Memory<'a> {
     }
 
     /// VRAM.
-    pub fn vram(&self) -> &Vram {
+    pub fn vram(&self) -> &'a Vram {
         self.vram
     }
 
@@ -84,7 +117,7 @@ impl<'a> Memory<'a> {
         place: Place,
         bytes: u64,
         write: bool,
-    ) -> Result<VolatileSlice<'_>, NoAnswer> {
+    ) -> Result<VolatileSlice<'a>, NoAnswer> {
         match place {
             Place::Vram(offset) => self.vram.slice(offset, bytes).ok_or(NoAnswer),
             Place::System { address, .. } => {

@@ -56,6 +56,8 @@ pub struct Translation {
     pub place: Place,
     /// Bytes from there on that the same translation covers, at least 1.
     pub bytes: u64,
+    /// Bytes before it that the same translation covers.
+    pub before: u64,
 }
 
 /// An engine's translation hardware.
@@ -84,6 +86,7 @@ impl Mmu {
                 return Ok(Translation {
                     place: Place::Vram(address - window.start),
                     bytes: window.end - address,
+                    before: address - window.start,
                 });
             }
         }
@@ -111,6 +114,7 @@ impl Mmu {
         Ok(Translation {
             place: entry.place.add(inside),
             bytes: (1 << shift) - inside,
+            before: inside,
         })
     }
 
@@ -121,7 +125,7 @@ impl Mmu {
     /// As [`Self::translate`], and [`Reason::BusError`].
     pub fn slice<'m>(
         &mut self,
-        memory: &'m Memory<'_>,
+        memory: &Memory<'m>,
         space: Space,
         address: u64,
         bytes: u64,

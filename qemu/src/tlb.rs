@@ -51,6 +51,7 @@ impl Bank {
 #[derive(Debug)]
 pub struct Tlb {
     banks: [Bank; 3],
+    displaced: u64,
 }
 
 impl Default for Tlb {
@@ -61,6 +62,7 @@ impl Default for Tlb {
                 Bank::new(PageSize::Size64K, 256),
                 Bank::new(PageSize::Size2M, 64),
             ],
+            displaced: 0,
         }
     }
 }
@@ -85,7 +87,13 @@ impl Tlb {
         };
         let page = address >> bank.shift;
         let index = bank.index(asid, page);
-        bank.slots[index] = Some(Slot { asid, page, entry });
+        let old = bank.slots[index].replace(Slot { asid, page, entry });
+        self.displaced += u64::from(old.is_some());
+    }
+
+    /// How often a translation has taken another one's slot.
+    pub const fn displaced(&self) -> u64 {
+        self.displaced
     }
 
     /// Drops the translations of one address space, or of all (`None`).

@@ -193,8 +193,8 @@ pub enum Command {
         /// Bytes: a multiple of 4.
         bytes: u64,
     },
-    /// Copies bytes. Where source and destination overlap, the result is one of the two at each
-    /// byte.
+    /// Copies bytes. Where source and destination overlap, the destination holds afterwards what
+    /// the source held before.
     Copy {
         /// Where from.
         source: u64,

@@ -6,54 +6,66 @@ use std::sync::Arc;
 
 use skua_spec::command::Dispatch;
 use skua_spec::fault::{Access, Reason};
-use skua_spec::isa::Instruction;
 use skua_spec::status::Counter;
 
-use crate::engine::worker::Worker;
-use crate::fault::{Fault, Halt};
+use crate::engine::core::{Core, Flow, Work};
+use crate::fault::Fault;
 use crate::memory::Memory;
 use crate::mmu::Space;
-use crate::program::cache::decode;
+use crate::program::cache::Program;
 use crate::program::window::Windows;
 
-/// Instructions, each for a wave, that are a chunk of work.
-const CHUNK: u64 = 4096;
-
-impl Worker {
-    /// Runs a dispatch.
-    pub(crate) fn dispatch(&mut self, space: Space, dispatch: &Dispatch) -> Result<(), Halt> {
-        let program = self.program(space, dispatch)?;
-        self.machine.prepare(dispatch, &program);
-        loop {
-            self.attend()?;
-            let mut issued = 0;
-            let memory = Memory::enter(&self.hub.vram, &self.hub.gart, &self.hub.bus, &self.tally);
-            let windows = Windows::new(&memory, &mut self.mmu, space);
-            let end = self
-                .machine
-                .run(dispatch, &program, windows, CHUNK, &mut issued);
-            drop(memory);
-            self.tally.add(Counter::Instruction, issued);
-            self.tick(issued);
-            if end? {
-                return Ok(());
+impl Core {
+    /// Goes on with a dispatch.
+    pub(crate) fn dispatch(
+        &mut self,
+        memory: &Memory<'_>,
+        space: Space,
+        dispatch: &Dispatch,
+        work: &mut Work,
+        limit: u64,
+    ) -> Result<Flow, Fault> {
+        // The cache keeps it as long as the dispatch runs; where that goes on elsewhere, it is read
+        // again.
+        let program = self.program(memory, space, dispatch)?;
+        let mut machine = match std::mem::take(work) {
+            Work::Dispatch(machine) => machine,
+            _ => {
+                let mut machine = self.machine.take().unwrap_or_default();
+                machine.prepare(dispatch);
+                machine
             }
+        };
+        let (mut issued, budget) = (0, self.left(limit));
+        let windows = Windows::new(memory, &mut self.mmu, space);
+        let ended = machine.run(dispatch, &program, windows, budget, &mut issued);
+        memory.tally().add(Counter::Instruction, issued);
+        self.tick(issued);
+        if ended? {
+            self.machine = Some(machine);
+            return Ok(Flow::End);
         }
+        *work = Work::Dispatch(machine);
+        Ok(Flow::Pause)
     }
 
     /// The program of a dispatch, decoded.
-    fn program(&mut self, space: Space, dispatch: &Dispatch) -> Result<Arc<[Instruction]>, Halt> {
+    fn program(
+        &mut self,
+        memory: &Memory<'_>,
+        space: Space,
+        dispatch: &Dispatch,
+    ) -> Result<Arc<Program>, Fault> {
         let (asid, address, size) = (space.asid(), dispatch.program, dispatch.program_bytes);
         if let Some(program) = self.programs.find(asid, address, size) {
             return Ok(program);
         }
         let mut bytes = vec![0; size as usize];
-        let memory = Memory::enter(&self.hub.vram, &self.hub.gart, &self.hub.bus, &self.tally);
         self.mmu
-            .read(&memory, space, address, &mut bytes, Access::Fetch)?;
-        drop(memory);
-        let program =
-            decode(&bytes).map_err(|index| Fault::plain(Reason::BadInstruction).at(index))?;
+            .read(memory, space, address, &mut bytes, Access::Fetch)?;
+        let program = Program::decode(&bytes)
+            .map(Arc::new)
+            .map_err(|index| Fault::plain(Reason::BadInstruction).at(index))?;
         self.programs
             .insert(asid, address, size, Arc::clone(&program));
         Ok(program)

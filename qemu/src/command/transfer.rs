@@ -2,26 +2,56 @@
 
 //! FILL, COPY and COPY_2D.
 //!
-//! A transfer is cut where a page ends, and into chunks of [`TRANSFER_CHUNK`] bytes; between two
-//! chunks the engine attends to resets and invalidations. What was written before a fault stays.
+//! A transfer goes piece by piece: a piece ends where a page or a row does, or the step. What was
+//! written before a fault stays.
+//!
+//! Where the destination lies behind the source and they overlap, a copy goes from its last byte to
+//! its first, so that nothing is overwritten that is still to be read.
 
-use skua_spec::command::{BYTES_PER_TICK, TRANSFER_CHUNK};
-use skua_spec::fault::Access;
+use skua_spec::address::PAGE_SIZE;
+use skua_spec::command::BYTES_PER_TICK;
+use skua_spec::fault::{Access, Reason};
 use skua_spec::status::Counter;
+use vm_memory::VolatileSlice;
 
-use crate::engine::worker::Worker;
-use crate::fault::Halt;
-use crate::memory::Memory;
-use crate::mmu::Space;
+use crate::engine::core::{Core, Flow, Work};
+use crate::fault::Fault;
+use crate::memory::{Memory, Place};
+use crate::mmu::{writes, Mmu, Space};
 
 /// Bytes of the pattern that FILL writes at once: small enough to stay in the host's first cache.
-const PATTERN_BYTES: usize = 8192;
+const TILE: usize = 8192;
 
-/// What a row, or what is left of it, counts at least towards a chunk: rows of few bytes are work
-/// too.
-const LEAST: u64 = 64;
+/// A pattern, many times.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Tile {
+    bytes: [u8; TILE],
+    pattern: u32,
+}
 
-/// Operands of COPY_2D.
+impl Default for Tile {
+    fn default() -> Self {
+        Self {
+            bytes: [0; TILE],
+            pattern: 0,
+        }
+    }
+}
+
+impl Tile {
+    fn of(&mut self, pattern: u32) -> &[u8; TILE] {
+        if self.pattern != pattern {
+            self.pattern = pattern;
+            for word in self.bytes.chunks_exact_mut(4) {
+                word.copy_from_slice(&pattern.to_le_bytes());
+            }
+        }
+        &self.bytes
+    }
+}
+
+/// Operands of COPY_2D, of which COPY is a case.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rows {
     pub(crate) source: u64,
@@ -32,108 +62,205 @@ pub(crate) struct Rows {
     pub(crate) rows: u32,
 }
 
-/// Ticks for the bytes from `before` to `after` of a transfer.
+impl Rows {
+    /// Whether the copy goes from its end to its start.
+    fn is_backward(&self) -> bool {
+        // Decoding has checked that no row's end wraps.
+        let span = u64::from(self.rows - 1) * self.source_pitch + self.bytes;
+        self.destination > self.source && self.destination - self.source < span
+    }
+}
+
+/// How far a transfer has come, in the order in which it goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moved {
+    /// Rows that are done.
+    row: u32,
+    /// Bytes of the next row that are done.
+    bytes: u64,
+    /// Bytes of that row that the last translation of the source covers: looking it up once more,
+    /// because a step has ended, is not counted.
+    source: u64,
+    /// The same of the destination.
+    destination: u64,
+}
+
+/// The next piece of a row of the source or destination.
+#[derive(Clone, Copy)]
+struct Piece {
+    /// Where the row starts.
+    row: u64,
+    /// Bytes of the row.
+    bytes: u64,
+    backward: bool,
+    /// Bytes of the row that are done.
+    done: u64,
+    /// Most bytes of the piece.
+    want: u64,
+    access: Access,
+}
+
+impl Piece {
+    /// The piece's memory. `covered` is kept from piece to piece, see [`Moved`].
+    #[inline(always)]
+    fn find<'m>(
+        &self,
+        mmu: &mut Mmu,
+        memory: &Memory<'m>,
+        space: Space,
+        covered: &mut u64,
+    ) -> Result<(VolatileSlice<'m>, Place), Fault> {
+        let Self { done, access, .. } = *self;
+        let address = if self.backward {
+            self.row + (self.bytes - done - 1)
+        } else {
+            self.row + done
+        };
+        let again = done < *covered;
+        let found = memory.look(again, |memory| {
+            mmu.translate(memory, space, address, access)
+        })?;
+        let (place, count) = if self.backward {
+            *covered = done + found.before + 1;
+            // On the bus each page may lie elsewhere.
+            let count = self.want.min(address % PAGE_SIZE + 1);
+            (found.place.sub(count - 1), count)
+        } else {
+            *covered = done + found.bytes;
+            (found.place, self.want.min(found.bytes))
+        };
+        let slice = memory
+            .slice(place, count, writes(access))
+            .map_err(|_| Fault::access(Reason::BusError, access, address))?;
+        Ok((slice, place))
+    }
+}
+
+/// Ticks for the bytes from `before` to `after` of a row.
 const fn ticks(before: u64, after: u64) -> u64 {
     after.div_ceil(BYTES_PER_TICK) - before.div_ceil(BYTES_PER_TICK)
 }
 
-impl Worker {
-    /// Writes `pattern` to `bytes` bytes from `address` on.
+impl Core {
+    /// Goes on to write `pattern` to `bytes` bytes from `address` on.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the operands of FILL and the step's"
+    )]
     pub(crate) fn fill(
         &mut self,
+        memory: &Memory<'_>,
         space: Space,
         pattern: u32,
         address: u64,
         bytes: u64,
-    ) -> Result<(), Halt> {
-        let mut tile = [0; PATTERN_BYTES];
-        for word in tile.chunks_exact_mut(4) {
-            word.copy_from_slice(&pattern.to_le_bytes());
-        }
-        let mut done = 0;
-        while done < bytes {
-            self.attend()?;
-            let end = done + (bytes - done).min(TRANSFER_CHUNK);
-            let memory = Memory::enter(&self.hub.vram, &self.hub.gart, &self.hub.bus, &self.tally);
-            while done < end {
-                let (slice, place) =
-                    self.mmu
-                        .slice(&memory, space, address + done, end - done, Access::Write)?;
-                let count = slice.len();
-                for at in (0..count).step_by(PATTERN_BYTES) {
-                    if let Ok(part) = slice.offset(at) {
-                        part.copy_from(&tile);
-                    }
-                }
-                memory.count_write(place, count as u64);
-                memory.tally().add(Counter::FillBytes, count as u64);
-                self.ticks += ticks(done, done + count as u64);
-                done += count as u64;
+        work: &mut Work,
+        limit: u64,
+    ) -> Result<Flow, Fault> {
+        let mut moved = work.moved();
+        while moved.bytes < bytes {
+            let left = self.left(limit);
+            if left == 0 {
+                *work = Work::Transfer(moved);
+                return Ok(Flow::Pause);
             }
+            let done = moved.bytes;
+            let piece = Piece {
+                row: address,
+                bytes,
+                backward: false,
+                done,
+                want: (bytes - done).min(left.saturating_mul(BYTES_PER_TICK)),
+                access: Access::Write,
+            };
+            let covered = &mut moved.destination;
+            let (slice, place) = piece.find(&mut self.mmu, memory, space, covered)?;
+            let (count, tile) = (slice.len(), self.tile.of(pattern));
+            for at in (0..count).step_by(TILE) {
+                if let Ok(part) = slice.offset(at) {
+                    part.copy_from(tile);
+                }
+            }
+            memory.count_write(place, count as u64);
+            memory.tally().add(Counter::FillBytes, count as u64);
+            moved.bytes += count as u64;
+            self.tick(ticks(done, moved.bytes));
         }
-        Ok(())
+        Ok(Flow::End)
     }
 
-    /// Copies bytes.
+    /// Goes on to copy rows of bytes.
     pub(crate) fn copy(
         &mut self,
+        memory: &Memory<'_>,
         space: Space,
-        source: u64,
-        destination: u64,
-        bytes: u64,
-    ) -> Result<(), Halt> {
-        self.copy_rows(
-            space,
-            Rows {
-                source,
-                destination,
-                bytes,
-                source_pitch: 0,
-                destination_pitch: 0,
-                rows: 1,
-            },
-        )
-    }
-
-    /// Copies rows of bytes.
-    pub(crate) fn copy_rows(&mut self, space: Space, rows: Rows) -> Result<(), Halt> {
-        if rows.bytes == 0 {
-            return Ok(());
+        rows: Rows,
+        work: &mut Work,
+        limit: u64,
+    ) -> Result<Flow, Fault> {
+        if rows.bytes == 0 || rows.rows == 0 {
+            return Ok(Flow::End);
         }
-        // The row and the byte in it that come next.
-        let (mut row, mut column) = (0, 0);
-        while row < rows.rows {
-            self.attend()?;
-            let memory = Memory::enter(&self.hub.vram, &self.hub.gart, &self.hub.bus, &self.tally);
-            let mut budget = TRANSFER_CHUNK;
-            while row < rows.rows && budget > 0 {
-                // Decoding has checked that no row's end wraps.
-                let source = rows.source + u64::from(row) * rows.source_pitch + column;
-                let destination =
-                    rows.destination + u64::from(row) * rows.destination_pitch + column;
-                let want = (rows.bytes - column).min(budget);
-                let (from, from_place) =
-                    self.mmu.slice(&memory, space, source, want, Access::Read)?;
-                let (to, to_place) = self.mmu.slice(
-                    &memory,
-                    space,
-                    destination,
-                    from.len() as u64,
-                    Access::Write,
-                )?;
-                let count = to.len() as u64;
-                from.copy_to_volatile_slice(to);
-                memory.count_read(from_place, count);
-                memory.count_write(to_place, count);
-                memory.tally().add(Counter::CopyBytes, count);
-                self.ticks += ticks(column, column + count);
-                column += count;
-                budget = budget.saturating_sub(count.max(LEAST));
-                if column == rows.bytes {
-                    (row, column) = (row + 1, 0);
+        let backward = rows.is_backward();
+        let mut moved = work.moved();
+        while moved.row < rows.rows {
+            let left = self.left(limit);
+            if left == 0 {
+                *work = Work::Transfer(moved);
+                return Ok(Flow::Pause);
+            }
+            let number = if backward {
+                rows.rows - 1 - moved.row
+            } else {
+                moved.row
+            };
+            let done = moved.bytes;
+            let source = Piece {
+                row: rows.source + u64::from(number) * rows.source_pitch,
+                bytes: rows.bytes,
+                backward,
+                done,
+                want: (rows.bytes - done).min(left.saturating_mul(BYTES_PER_TICK)),
+                access: Access::Read,
+            };
+            let covered = &mut moved.source;
+            let (mut from, from_place) = source.find(&mut self.mmu, memory, space, covered)?;
+            let destination = Piece {
+                row: rows.destination + u64::from(number) * rows.destination_pitch,
+                want: from.len() as u64,
+                access: Access::Write,
+                ..source
+            };
+            let covered = &mut moved.destination;
+            let (to, to_place) = destination.find(&mut self.mmu, memory, space, covered)?;
+            let count = to.len() as u64;
+            if backward {
+                if let Ok(end) = from.offset(from.len() - to.len()) {
+                    from = end;
                 }
             }
+            from.copy_to_volatile_slice(to);
+            memory.count_read(from_place, count);
+            memory.count_write(to_place, count);
+            memory.tally().add(Counter::CopyBytes, count);
+            moved.bytes += count;
+            self.tick(ticks(done, moved.bytes));
+            if moved.bytes == rows.bytes {
+                moved = Moved {
+                    row: moved.row + 1,
+                    ..Moved::default()
+                };
+            }
         }
-        Ok(())
+        Ok(Flow::End)
+    }
+}
+
+impl Work {
+    fn moved(&self) -> Moved {
+        match *self {
+            Self::Transfer(moved) => moved,
+            _ => Moved::default(),
+        }
     }
 }

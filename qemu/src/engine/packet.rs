@@ -2,139 +2,134 @@
 
 //! A packet: EXEC, which runs the commands of a buffer for a context (manual sections 6 and 7).
 
-use skua_spec::command::Command;
 use skua_spec::context::Descriptor;
 use skua_spec::fault::{Access, Reason};
-use skua_spec::mmu::SYSTEM_ASID;
-use skua_spec::status::{self, Counter};
+use skua_spec::status::Counter;
 
-use crate::engine::worker::Worker;
-use crate::fault::{Fault, Halt};
+use crate::engine::core::{Core, Outcome};
+use crate::fault::Fault;
 use crate::memory::Memory;
 use crate::mmu::Space;
 
-/// The buffer of a packet.
-#[derive(Clone, Copy, Debug)]
-struct Buffer {
-    context: u64,
-    base: u64,
-    start: u32,
-    end: u32,
+/// A packet that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Packet {
+    /// GPU-physical address of the context's descriptor.
+    pub(crate) context: u64,
+    /// What stands there, once it was read and found good.
+    pub(crate) descriptor: Option<Descriptor>,
+    /// Virtual address of the buffer.
+    pub(crate) base: u64,
+    /// Offset in the buffer of the command that runs or comes next.
+    pub(crate) at: u32,
+    /// Offset behind the last command.
+    pub(crate) end: u32,
+    /// Fence id to complete.
+    pub(crate) fence: Option<u64>,
+    /// Raise an interrupt then.
+    pub(crate) interrupt: bool,
+    /// Length of EXEC.
+    pub(crate) bytes: u32,
+    /// Ticks used, EXEC's own included, that the context was not charged yet.
+    pub(crate) ticks: u64,
 }
 
-impl Worker {
-    /// Executes EXEC, whose decoding began at `start_ticks`.
-    pub(crate) fn exec(&mut self, command: Command, start_ticks: u64) -> Result<(), Halt> {
-        let Command::Exec {
-            context,
-            base,
-            start,
-            end,
-            fence,
-            interrupt,
-        } = command
-        else {
-            return Ok(());
+impl Packet {
+    /// Where the packet's commands and their operands are.
+    pub(crate) fn space(&self) -> Space {
+        self.descriptor.map_or(Space::System, |d| Space::Process {
+            asid: d.asid,
+            root: d.root,
+        })
+    }
+
+    /// Address of the command that runs or comes next; `None` before the first and behind the last.
+    pub(crate) fn command(&self) -> Option<u64> {
+        // Decoding has checked that the end does not wrap.
+        (self.descriptor.is_some() && self.at < self.end).then(|| self.base + u64::from(self.at))
+    }
+}
+
+impl Core {
+    /// Goes on with the packet where no command is under way: to its context, its next command or
+    /// its end.
+    pub(crate) fn run_packet(&mut self, memory: &Memory<'_>) -> Result<Option<Outcome>, Fault> {
+        let Some(packet) = &mut self.progress.packet else {
+            return Ok(None);
         };
-        self.current.fence = fence.unwrap_or(0);
-        self.write_current_fence();
-        let buffer = Buffer {
-            context,
-            base,
-            start,
-            end,
-        };
-        match self.run_buffer(buffer) {
-            Ok(()) => {}
-            Err(halt) => {
-                // The time was used, but no packet ended. If the descriptor cannot be written, the
-                // fault, or the reset, that is under way counts. One that was refused is not
-                // written to.
-                if self.current.asid != SYSTEM_ASID {
-                    let ticks = self.ticks.wrapping_sub(start_ticks);
-                    let _ = self.add_to_context(context, Descriptor::TICKS, ticks);
-                }
-                return Err(halt);
+        if packet.descriptor.is_none() {
+            let context = packet.context;
+            let descriptor = self.read_context(memory, context)?;
+            self.programs.clear();
+            if let Some(packet) = &mut self.progress.packet {
+                packet.descriptor = Some(descriptor);
             }
+            return Ok(None);
         }
-        let ticks = self.ticks.wrapping_sub(start_ticks);
-        self.add_to_context(context, Descriptor::TICKS, ticks)?;
-        self.add_to_context(context, Descriptor::PACKETS, 1)?;
-        self.tally.add(Counter::Packet, 1);
-        self.current.fence = 0;
-        self.publish_ticks();
-        self.write_current_fence();
-        self.consume();
-        if let Some(fence) = fence {
-            self.complete(fence, interrupt);
+        if let Some(address) = packet.command() {
+            let (space, words) = (packet.space(), (packet.end - packet.at) / 4);
+            self.fetch(memory, space, address, words)?;
+            memory.tally().add(Counter::BufferCommand, 1);
+            return Ok(None);
         }
-        Ok(())
+        let ticks = std::mem::take(&mut packet.ticks);
+        let packet = *packet;
+        self.add_to_context(memory, packet.context, Descriptor::TICKS, ticks)?;
+        self.add_to_context(memory, packet.context, Descriptor::PACKETS, 1)?;
+        memory.tally().add(Counter::Packet, 1);
+        self.progress.packet = None;
+        self.consume(packet.bytes);
+        Ok(Some(match packet.fence {
+            Some(fence) => {
+                self.completed_fence = fence;
+                Outcome::Completed {
+                    interrupt: packet.interrupt,
+                }
+            }
+            None => Outcome::Busy,
+        }))
     }
 
-    fn run_buffer(&mut self, buffer: Buffer) -> Result<(), Halt> {
-        let descriptor = self.read_context(buffer.context)?;
-        self.programs.clear();
-        let ring_offset = self.current.command;
-        self.current.asid = descriptor.asid;
-        self.current.context_id = descriptor.context_id;
-        self.current.in_buffer = true;
-        let space = Space::Process {
-            asid: descriptor.asid,
-            root: descriptor.root,
+    /// Adds the time of a packet that is cut short to its context.
+    pub(crate) fn charge(&mut self, memory: &Memory<'_>) {
+        let Some(packet) = &mut self.progress.packet else {
+            return;
         };
-        let mut at = buffer.start;
-        while at < buffer.end {
-            self.attend()?;
-            // Decoding has checked that the end does not wrap.
-            let address = buffer.base + u64::from(at);
-            self.current.command = address;
-            let (command, words) = self.fetch(space, address, (buffer.end - at) / 4)?;
-            self.tally.add(Counter::BufferCommand, 1);
-            self.tick(1);
-            tracing::trace!(target: "skua_gpu::command", engine = self.engine.index.get(),
-                context = descriptor.context_id, address, ?command, "buffer");
-            self.execute(space, &command)?;
-            // CAST: at most what is left to `end`.
-            at += words as u32 * 4;
+        let (context, ticks) = (packet.context, std::mem::take(&mut packet.ticks));
+        // A descriptor that was refused is not written to.
+        if packet.descriptor.is_some() && ticks > 0 {
+            // Where it cannot be written, the fault, or the reset, that is under way counts.
+            let _ = self.add_to_context(memory, context, Descriptor::TICKS, ticks);
         }
-        self.current.command = ring_offset;
-        self.current.in_buffer = false;
-        Ok(())
     }
 
-    fn read_context(&mut self, context: u64) -> Result<Descriptor, Halt> {
-        let memory = Memory::enter(&self.hub.vram, &self.hub.gart, &self.hub.bus, &self.tally);
+    fn read_context(&mut self, memory: &Memory<'_>, context: u64) -> Result<Descriptor, Fault> {
         let mut bytes = [0; 32];
         let access = Access::Fetch;
         self.mmu
-            .read(&memory, Space::System, context, &mut bytes, access)?;
+            .read(memory, Space::System, context, &mut bytes, access)?;
         let mut words = [0; 4];
         for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
             let mut eight = [0; 8];
             eight.copy_from_slice(chunk);
             *word = u64::from_le_bytes(eight);
         }
-        Descriptor::from_words(words)
-            .ok_or_else(|| Fault::access(Reason::BadContext, access, context).into())
+        Descriptor::from_words(words).ok_or(Fault::access(Reason::BadContext, access, context))
     }
 
-    fn add_to_context(&mut self, context: u64, offset: u64, amount: u64) -> Result<(), Fault> {
+    fn add_to_context(
+        &mut self,
+        memory: &Memory<'_>,
+        context: u64,
+        offset: u64,
+        amount: u64,
+    ) -> Result<(), Fault> {
         // A descriptor is aligned to its size, 64 bytes: the sum cannot wrap.
         let address = context + offset;
         let access = Access::Write;
-        let memory = Memory::enter(&self.hub.vram, &self.hub.gart, &self.hub.bus, &self.tally);
-        let found = self
-            .mmu
-            .translate(&memory, Space::System, address, access)?;
+        let found = self.mmu.translate(memory, Space::System, address, access)?;
         memory
             .add_u64(found.place, amount)
             .map_err(|_| Fault::access(Reason::BusError, access, address))
-    }
-
-    fn write_current_fence(&self) {
-        let fence = self.current.fence;
-        self.write_status(|page, block| {
-            page.write_u64(block + status::engine::CURRENT_FENCE, fence);
-        });
     }
 }

@@ -2,50 +2,41 @@
 
 //! A dispatch under way: its groups one after the other, the waves of a group in turn.
 
-use skua_spec::command::{Dispatch, MAX_SHARED, WAVE_THREADS};
-use skua_spec::isa::{Instruction, REGISTERS};
+use skua_spec::command::{Dispatch, WAVE_THREADS};
 use skua_spec::status::Counter;
 
 use crate::fault::Fault;
+use crate::program::cache::Program;
 use crate::program::wave::{End, Wave};
 use crate::program::window::{Surroundings, Windows};
 
 /// Instructions that a wave issues before the next one has its turn.
 const TURN: u64 = 256;
 
-/// The state of a dispatch.
+/// A dispatch under way.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Machine {
     waves: Vec<Wave>,
     /// Threads of a group that `waves` was made for.
     shape: [u32; 3],
+    /// The group's shared memory.
     shared: Vec<u8>,
     group: [u32; 3],
     /// The wave whose turn it is.
     turn: usize,
-    /// Registers that the program names.
-    registers: usize,
+    /// Instructions that it has issued in this turn.
+    issued: u64,
+    /// Whether the group's threads have begun.
     started: bool,
 }
 
-impl Default for Machine {
-    fn default() -> Self {
-        Self {
-            waves: Vec::new(),
-            shape: [0; 3],
-            shared: vec![0; MAX_SHARED as usize],
-            group: [0; 3],
-            turn: 0,
-            registers: 0,
-            started: false,
-        }
-    }
-}
-
 impl Machine {
-    /// Prepares for a dispatch of `program`.
-    pub(crate) fn prepare(&mut self, dispatch: &Dispatch, program: &[Instruction]) {
+    /// Prepares for a dispatch.
+    pub(crate) fn prepare(&mut self, dispatch: &Dispatch) {
         let threads = dispatch.threads;
-        if self.shape != threads {
+        if self.shape == threads {
+            self.waves.iter_mut().for_each(Wave::clear);
+        } else {
             // Decoding has checked that the product is at most 1024.
             let total = threads[0] * threads[1] * threads[2];
             self.waves = (0..total)
@@ -54,45 +45,39 @@ impl Machine {
                 .collect();
             self.shape = threads;
         }
-        self.registers = registers_of(program);
-        self.group = [0; 3];
-        self.started = false;
+        self.shared.resize(dispatch.shared_bytes as usize, 0);
+        (self.group, self.started) = ([0; 3], false);
     }
 
-    /// Issues about `budget` instructions, all of one chunk of work, and adds them to `issued`.
+    /// Issues up to `budget` instructions, all of one chunk of work, and adds them to `issued`.
     /// `true` when the dispatch has ended.
     pub(crate) fn run(
         &mut self,
         dispatch: &Dispatch,
-        program: &[Instruction],
+        program: &Program,
         windows: Windows<'_>,
         budget: u64,
         issued: &mut u64,
     ) -> Result<bool, Fault> {
-        // Decoding has checked the size.
-        let shared = self
-            .shared
-            .get_mut(..dispatch.shared_bytes as usize)
-            .unwrap_or_default();
         let arguments = dispatch
             .arguments
             .get(..dispatch.argument_count)
             .unwrap_or_default();
         let mut around = Surroundings {
-            program,
+            program: &program.instructions,
             windows,
-            shared,
+            shared: &mut self.shared,
             arguments,
             groups: dispatch.groups,
             threads: dispatch.threads,
         };
-        while *issued < budget {
+        while *issued < budget && !around.windows.is_exhausted() {
             if !self.started {
                 around.shared.fill(0);
                 for wave in &mut self.waves {
-                    wave.start(self.group, self.registers);
+                    wave.start(self.group, program.registers);
                 }
-                (self.turn, self.started) = (0, true);
+                (self.turn, self.issued, self.started) = (0, 0, true);
             }
             let Some(wave) = self.waves.get_mut(self.turn) else {
                 // All waves have had their turn.
@@ -108,9 +93,13 @@ impl Machine {
                 }
                 continue;
             };
-            let turn = TURN.min(budget - *issued);
-            match wave.run(&mut around, turn, issued)? {
-                End::Budget | End::Blocked => self.turn += 1,
+            let before = *issued;
+            let most = (TURN - self.issued).min(budget - before);
+            let end = wave.run(&mut around, most, issued)?;
+            self.issued += *issued - before;
+            // A turn goes on in the next chunk where this one's end has cut it.
+            if end == End::Blocked || self.issued == TURN {
+                (self.turn, self.issued) = (self.turn + 1, 0);
             }
         }
         Ok(false)
@@ -127,20 +116,4 @@ fn next_group(group: &mut [u32; 3], groups: [u32; 3]) -> bool {
         *at = 0;
     }
     false
-}
-
-/// The number of registers that a program may name.
-fn registers_of(program: &[Instruction]) -> usize {
-    let highest = |i: &Instruction| {
-        // A pair has one more; a third source is in the immediate. What is no register there may
-        // count for one: more are cleared than needed then.
-        let third = u8::try_from(i.imm).unwrap_or(0);
-        [i.rd, i.ra, i.rb, third]
-            .into_iter()
-            .filter(|r| *r < REGISTERS)
-            .max()
-            .unwrap_or(0)
-    };
-    let highest = program.iter().map(highest).max().unwrap_or(0);
-    (highest as usize + 2).min(REGISTERS as usize)
 }

@@ -47,18 +47,32 @@ enum Flow {
     Split(u32, u32),
     Exit,
     Barrier,
+    /// As `Next`, and the chunk is to end.
+    Pause,
+}
+
+impl Surroundings<'_, '_> {
+    /// Where control goes after an access to memory.
+    fn after_access(&self) -> Flow {
+        if self.windows.is_exhausted() {
+            Flow::Pause
+        } else {
+            Flow::Next
+        }
+    }
 }
 
 /// How a run of a wave ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// The budget is used up.
+    /// The budget is used up, or the chunk is to end.
     Budget,
     /// Every thread has ended or waits at a barrier.
     Blocked,
 }
 
 /// A wave.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wave {
     registers: Box<[Lanes; REGISTERS as usize]>,
     counters: Lanes,
@@ -98,6 +112,11 @@ impl Wave {
             places,
             group: [0; 3],
         }
+    }
+
+    /// Forgets what another program has left.
+    pub(crate) fn clear(&mut self) {
+        self.registers.fill([0; LANES]);
     }
 
     /// Starts the wave's threads of a group. `registers` is the number of registers that the
@@ -190,6 +209,10 @@ impl Wave {
                         self.set_counters(mask & !taken, pc + 1);
                         self.set_counters(taken, to);
                         break;
+                    }
+                    Flow::Pause => {
+                        self.set_counters(mask, pc + 1);
+                        return Ok(End::Budget);
                     }
                     Flow::Exit => {
                         self.alive &= !mask;
@@ -465,11 +488,11 @@ impl Wave {
 
             Op::LdU8 | Op::LdS8 | Op::LdU16 | Op::LdS16 | Op::Ld32 | Op::Ld64 => {
                 global::load(&mut around.windows, self, i, mask)?;
-                Flow::Next
+                around.after_access()
             }
             Op::St8 | Op::St16 | Op::St32 | Op::St64 => {
                 global::store(&mut around.windows, self, i, mask)?;
-                Flow::Next
+                around.after_access()
             }
             Op::LdsU8 | Op::LdsS8 | Op::LdsU16 | Op::LdsS16 | Op::Lds32 | Op::Lds64 => {
                 shared::load(around.shared, self, i, mask)?;
@@ -488,7 +511,7 @@ impl Wave {
             | Op::AtomXchg
             | Op::AtomCas => {
                 global::atomic(&mut around.windows, self, i, mask)?;
-                Flow::Next
+                around.after_access()
             }
             Op::AtomAdd64
             | Op::AtomMinU64
@@ -499,7 +522,7 @@ impl Wave {
             | Op::AtomXchg64
             | Op::AtomCas64 => {
                 global::atomic_pair(&mut around.windows, self, i, mask)?;
-                Flow::Next
+                around.after_access()
             }
             Op::AtomsAdd
             | Op::AtomsMinU

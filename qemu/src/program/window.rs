@@ -3,8 +3,8 @@
 //! Translated pages for one chunk of work.
 //!
 //! Programs touch few pages again and again. `Windows` keeps the host memory behind the last ones
-//! as long as the chunk's [`Memory`] lasts, in front of the TLB: what it finds counts as found in
-//! the TLB, and a chunk is short enough that nobody can tell the difference.
+//! as long as the chunk's [`Memory`] lasts, in front of the TLB. What it keeps is in the TLB as
+//! well, so that it makes no difference to what is counted where a chunk ends.
 
 use skua_spec::address::{PAGE_SHIFT, PAGE_SIZE};
 use skua_spec::fault::{Access, Reason};
@@ -18,6 +18,10 @@ use crate::mmu::{writes, Mmu, Space};
 
 /// Pages that are kept.
 const SLOTS: usize = 64;
+
+/// Pages that a chunk opens at most, but for those of its last instruction: each may be a walk
+/// through four tables, and who takes memory away waits for the chunk's end.
+const MOST: u32 = 512;
 
 /// A page.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +38,8 @@ pub(crate) struct Window<'m> {
 /// The pages of one chunk, and what is needed to find more.
 pub(crate) struct Windows<'m> {
     slots: [Option<Window<'m>>; SLOTS],
-    memory: &'m Memory<'m>,
+    opened: u32,
+    memory: Memory<'m>,
     mmu: &'m mut Mmu,
     space: Space,
 }
@@ -43,15 +48,21 @@ impl<'m> Windows<'m> {
     pub(crate) fn new(memory: &'m Memory<'m>, mmu: &'m mut Mmu, space: Space) -> Self {
         Self {
             slots: [None; SLOTS],
-            memory,
+            opened: 0,
+            memory: *memory,
             mmu,
             space,
         }
     }
 
     /// Memory, to count in.
-    pub(crate) fn memory(&self) -> &'m Memory<'m> {
-        self.memory
+    pub(crate) fn memory(&self) -> &Memory<'m> {
+        &self.memory
+    }
+
+    /// Whether the chunk is to end.
+    pub(crate) const fn is_exhausted(&self) -> bool {
+        self.opened >= MOST
     }
 
     /// The page of `address` for an access.
@@ -70,7 +81,10 @@ impl<'m> Windows<'m> {
                 window.readable
             };
             if window.page == page && allowed {
-                self.memory.tally().add(Counter::TlbHit, 1);
+                // The system's window of VRAM needs no TLB.
+                if self.space != Space::System || matches!(window.place, Place::System { .. }) {
+                    self.memory.tally().add(Counter::TlbHit, 1);
+                }
                 return Ok(window);
             }
         }
@@ -80,18 +94,18 @@ impl<'m> Windows<'m> {
     #[cold]
     fn open(&mut self, address: u64, access: Access) -> Result<Window<'m>, Fault> {
         let page = address >> PAGE_SHIFT;
+        let displaced = self.mmu.tlb.displaced();
         let found = self
             .mmu
-            .translate(self.memory, self.space, address, access)?;
+            .translate(&self.memory, self.space, address, access)?;
+        self.opened += 1;
+        if self.mmu.tlb.displaced() != displaced {
+            // What the TLB has lost may be here.
+            self.slots = [None; SLOTS];
+        }
         let inside = address & (PAGE_SIZE - 1);
-        let place = match found.place {
-            // A page is mapped whole: its start is there if a byte of it is.
-            Place::Vram(a) => Place::Vram(a - inside),
-            Place::System { address, snoop } => Place::System {
-                address: address - inside,
-                snoop,
-            },
-        };
+        // A page is mapped whole: its start is there if a byte of it is.
+        let place = found.place.sub(inside);
         let fault = Fault::access(Reason::BusError, access, address);
         let slice = self
             .memory

@@ -6,7 +6,7 @@ use skua_gpu::vram;
 use skua_spec::address::BusAddr;
 use skua_spec::command::Command;
 use skua_spec::mmu::Entry;
-use skua_spec::status::{self, EngineState};
+use skua_spec::status::{self, Counter, EngineState};
 
 use crate::harness::{Gpu, BUS, DATA, DATA_VA, SYSTEM_FREE};
 
@@ -75,6 +75,48 @@ fn engines_wait_for_each_other() {
         gpu.wait_idle(1);
     }
     assert_eq!(gpu.vram64(DATA + 8), 100);
+}
+
+#[test]
+fn waiting_counts_nothing() {
+    let counted = |there: bool| {
+        let mut gpu = Gpu::new();
+        gpu.set_vram64(DATA, u64::from(there));
+        let (exec, _) = gpu.exec(
+            0,
+            &[Command::Wait {
+                address: DATA_VA,
+                value: 1,
+            }],
+        );
+        gpu.start(0, &[exec]);
+        if there {
+            gpu.wait_idle(0);
+        } else {
+            gpu.wait_state(0, EngineState::Waiting);
+        }
+        // Each makes an engine that waits look again.
+        for i in 0..50 {
+            gpu.run_buffer(
+                1,
+                &[Command::Signal {
+                    address: DATA_VA + 8,
+                    value: i,
+                }],
+            );
+        }
+        gpu.set_vram64(DATA, 1);
+        gpu.wait_idle(0);
+        gpu.wait_idle(1);
+        [
+            Counter::TlbHit,
+            Counter::TlbMiss,
+            Counter::VramRead,
+            Counter::VramWrite,
+        ]
+        .map(|counter| gpu.counter(counter))
+    };
+    assert_eq!(counted(false), counted(true));
 }
 
 #[test]

@@ -272,6 +272,63 @@ fn pitched_rows() {
 }
 
 #[test]
+fn copies_between_overlapping_ranges() {
+    let mut gpu = Gpu::new();
+    let data = noise(0x3_4000, 4);
+    let bytes = 0x2_0000;
+    for distance in [1, 3, 64, 4095, 4096, 5000, 0x1_2345] {
+        for (from, to) in [(distance, 5), (5, distance)] {
+            gpu.set_vram(DATA, &data);
+            gpu.run_buffer(
+                1,
+                &[Command::Copy {
+                    source: DATA_VA + from as u64,
+                    destination: DATA_VA + to as u64,
+                    bytes: bytes as u64,
+                }],
+            );
+            let mut expected = data.clone();
+            expected.copy_within(from..from + bytes, to);
+            assert!(
+                gpu.vram_bytes(DATA, data.len()) == expected,
+                "{from} to {to}"
+            );
+        }
+    }
+    // A rectangle that moves in its picture: of equal pitches, whatever the rows have in common.
+    let (row, pitch, rows) = (700, 1000, 100);
+    for (from, to) in [
+        (0, 1),
+        (1, 0),
+        (0, pitch),
+        (pitch, 0),
+        (3, 2 * pitch),
+        (2 * pitch, 3),
+    ] {
+        gpu.set_vram(DATA, &data);
+        gpu.run_buffer(
+            0,
+            &[Command::Copy2d {
+                source: DATA_VA + from as u64,
+                destination: DATA_VA + to as u64,
+                bytes: row as u32,
+                source_pitch: pitch as u32,
+                destination_pitch: pitch as u32,
+                rows: rows as u32,
+            }],
+        );
+        let mut expected = data.clone();
+        for at in (0..rows).map(|r| r * pitch) {
+            expected[to + at..][..row].copy_from_slice(&data[from + at..][..row]);
+        }
+        assert!(
+            gpu.vram_bytes(DATA, data.len()) == expected,
+            "{from} to {to}"
+        );
+    }
+}
+
+#[test]
 fn what_was_written_before_a_fault_stays() {
     let mut gpu = Gpu::new();
     gpu.clear_vram(DATA + DATA_BYTES - 0x1000, 0x1000);

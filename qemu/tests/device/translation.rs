@@ -4,7 +4,6 @@
 
 use skua_gpu::bus::Bus;
 use skua_gpu::counters::Tally;
-use skua_gpu::gart::Gart;
 use skua_gpu::memory::{Memory, Place};
 use skua_gpu::mmu::{Mmu, Space};
 use skua_gpu::{gart, vram};
@@ -531,14 +530,15 @@ fn snooping_travels_with_a_translation() {
         let va = gpu.set_gart(i, Entry::gart(BusAddr(BUS), true, snoop));
         pages.push((Space::System, va, snoop));
     }
-    let (bus, gart, tally) = (Bus::default(), Gart::default(), Tally::default());
+    let (bus, tally) = (Bus::default(), Tally::default());
     bus.set_master(true);
     bus.map(BUS, SYSTEM_BYTES, gpu.backing(0)).unwrap();
-    gart.latch(gart::Table {
+    let gart = gart::Table {
         address: BUS + GART_TABLE,
         pages: GART_PAGES,
-    });
-    let memory = Memory::enter(gpu.device.vram(), &gart, &bus, &tally);
+    };
+    let guard = bus.enter();
+    let memory = Memory::new(gpu.device.vram(), gart, &guard, &tally);
     let mut mmu = Mmu::default();
     for (space, va, snoop) in pages {
         // Of the tables, and of the TLB.

@@ -1,0 +1,538 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The core of an engine: commands in, memory and [`Outcome`]s out.
+//!
+//! ```text
+//!            enable            doorbell           WAIT not yet true
+//! Disabled ---------> Idle ------------> Running <-----------------> Waiting
+//!     ^                ^  <------------     |                          |
+//!     |                     head == tail    | fault                    |
+//!     +---- reset (from every state) ----- Faulted <-------------------+
+//! ```
+//!
+//! A core is a value that nobody shares: no thread, lock or mailbox is in it. [`Core::step`] does a
+//! bounded amount of work on the [`Memory`] that it is lent and says what came of it; between two
+//! steps everything that was begun and has not ended is data, [`Progress`], which can be taken out,
+//! kept and given to this or another core of the kind. How the work is cut into steps changes
+//! nothing: memory, ticks and counters are the same.
+//!
+//! What must be seen outside before more happens ends a step: the caller writes [`Core::shown`] to
+//! the status page, raises interrupts, wakes who waits. [`super::worker`] does so on a thread for
+//! each core, a test or a fuzz target by plain calls.
+
+use std::ops::Range;
+use std::sync::atomic::{fence, Ordering};
+
+use skua_spec::address::{GpuPhys, PAGE_SIZE};
+use skua_spec::command::{Command, EngineKind, Opcode, MAX_WORDS};
+use skua_spec::fault::{self, Access, Reason, Record};
+use skua_spec::number::{Asid, EngineIndex};
+use skua_spec::regs::engine::{RING_MAX, RING_MIN};
+use skua_spec::status::{Counter, EngineState};
+
+use crate::command::transfer::{Moved, Rows, Tile};
+use crate::engine::packet::Packet;
+use crate::engine::Ring;
+use crate::fault::Fault;
+use crate::gart;
+use crate::memory::Memory;
+use crate::mmu::{Mmu, Space};
+use crate::program::cache::ProgramCache;
+use crate::program::machine::Machine;
+
+/// Most words of a command: what the length field can say.
+const LONGEST: usize = 0xffff;
+
+/// What came of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// There is more to do.
+    Busy,
+    /// A SIGNAL was executed: who waits for a value may look again. There may be more to do.
+    Signalled,
+    /// A fence's value is in [`Shown::completed_fence`]. There may be more to do.
+    Completed {
+        /// Raise the engine's interrupt when the value can be seen.
+        interrupt: bool,
+    },
+    /// WAIT's value is not there: the next step looks again.
+    Waiting,
+    /// Nothing to do before [`Core::enable`] or [`Core::ring_doorbell`].
+    Idle,
+    /// The engine is faulted. The record is for the fault ring.
+    Faulted(Record),
+}
+
+/// What the status page and the registers show of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// Engine time since the last adapter reset.
+    pub ticks: u64,
+    /// Offset in the ring of the next command.
+    pub head: u32,
+    /// State.
+    pub state: EngineState,
+    /// Fence id of the packet that runs, 0 if none.
+    pub current_fence: u64,
+    /// Fence id that was last completed.
+    pub completed_fence: u64,
+}
+
+/// All that an engine has begun and not ended. Whatever else a core has is its time, its last fence,
+/// and what it may forget: translations and decoded programs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    state: EngineState,
+    /// `None` while disabled.
+    ring: Option<Ring>,
+    /// Offset of the command that runs or comes next.
+    head: u32,
+    /// What the doorbell was last given.
+    tail: u32,
+    pub(crate) packet: Option<Packet>,
+    /// The command that was fetched last, in the packet or in the ring, until it ends.
+    command: Option<Begun>,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self {
+            state: EngineState::Disabled,
+            ring: None,
+            head: 0,
+            tail: 0,
+            packet: None,
+            command: None,
+        }
+    }
+}
+
+/// A command that was fetched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Begun {
+    command: Command,
+    /// Its length.
+    bytes: u32,
+    work: Work,
+}
+
+/// How far a command has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Nothing was done.
+    #[default]
+    Fetched,
+    /// FILL, COPY or COPY_2D.
+    Transfer(Moved),
+    /// DISPATCH.
+    Dispatch(Box<Machine>),
+    /// WAIT, which has looked.
+    Wait,
+}
+
+/// Where control goes after some of a command's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// The command has ended.
+    End,
+    /// The step's end.
+    Pause,
+    /// As `End`, and a value was signalled.
+    Signal,
+    /// The value is not there.
+    Wait,
+    /// As `End`; the fence's value is to be seen.
+    Fence {
+        /// Then an interrupt is raised.
+        interrupt: bool,
+    },
+    /// The packet has begun.
+    Packet,
+}
+
+/// The core of an engine.
+#[derive(Debug)]
+pub struct Core {
+    index: EngineIndex,
+    kind: EngineKind,
+    pub(crate) mmu: Mmu,
+    pub(crate) programs: ProgramCache,
+    ticks: u64,
+    pub(crate) completed_fence: u64,
+    pub(crate) progress: Progress,
+    /// The command that is fetched.
+    words: Vec<u32>,
+    /// What FILL wrote last.
+    pub(crate) tile: Box<Tile>,
+    /// A dispatch's memory, for the next one.
+    pub(crate) machine: Option<Box<Machine>>,
+}
+
+impl Core {
+    /// Engine `index`, disabled.
+    pub fn new(index: EngineIndex, kind: EngineKind) -> Self {
+        Self {
+            index,
+            kind,
+            mmu: Mmu::default(),
+            programs: ProgramCache::default(),
+            ticks: 0,
+            completed_fence: 0,
+            progress: Progress::default(),
+            words: vec![0; LONGEST],
+            tile: Box::default(),
+            machine: None,
+        }
+    }
+
+    /// What the engine shows of itself.
+    pub fn shown(&self) -> Shown {
+        let packet = self.progress.packet.as_ref();
+        Shown {
+            ticks: self.ticks,
+            head: self.progress.head,
+            state: self.progress.state,
+            current_fence: packet.and_then(|p| p.fence).unwrap_or(0),
+            completed_fence: self.completed_fence,
+        }
+    }
+
+    /// Takes away all that was begun. The engine is disabled then.
+    pub fn take_progress(&mut self) -> Progress {
+        std::mem::take(&mut self.progress)
+    }
+
+    /// Goes on where an engine of the same kind was when its progress was taken.
+    pub fn set_progress(&mut self, progress: Progress) {
+        self.progress = progress;
+    }
+
+    /// Starts an engine that is disabled at the start of `ring`.
+    pub fn enable(&mut self, memory: &Memory<'_>, ring: Ring) -> Outcome {
+        if !ring_is_valid(memory, ring) {
+            return self.fault(memory, Fault::plain(Reason::BadRing));
+        }
+        self.progress = Progress {
+            state: EngineState::Idle,
+            ring: Some(ring),
+            ..Progress::default()
+        };
+        Outcome::Busy
+    }
+
+    /// A new tail, checked when the engine next fetches a command.
+    pub fn ring_doorbell(&mut self, tail: u32) {
+        self.progress.tail = tail;
+    }
+
+    /// Drops the translations of one address space, or of all (`None`).
+    pub fn invalidate(&mut self, asid: Option<Asid>) {
+        self.mmu.tlb.flush(asid);
+    }
+
+    /// An engine reset: what was begun is forgotten, but the time that a packet has used is its
+    /// context's.
+    pub fn reset(&mut self, memory: &Memory<'_>) {
+        self.charge(memory);
+        self.forget();
+    }
+
+    /// The engine's part of an adapter reset.
+    pub fn reset_adapter(&mut self) {
+        self.forget();
+        (self.ticks, self.completed_fence) = (0, 0);
+    }
+
+    fn forget(&mut self) {
+        self.mmu.tlb.flush(None);
+        self.programs.clear();
+        self.progress = Progress::default();
+    }
+
+    /// Works for up to `budget` ticks, at least 1: less if something must be seen outside, or if it
+    /// took many accesses.
+    pub fn step(&mut self, memory: &Memory<'_>, budget: u64) -> Outcome {
+        let limit = self.ticks.wrapping_add(budget);
+        self.advance(memory, limit)
+            .unwrap_or_else(|fault| self.fault(memory, fault))
+    }
+
+    /// Works until the engine's time is `limit`.
+    fn advance(&mut self, memory: &Memory<'_>, limit: u64) -> Result<Outcome, Fault> {
+        while self.ticks != limit {
+            let state = self.progress.state;
+            if let Some(begun) = &mut self.progress.command {
+                let (bytes, mut work) = (begun.bytes, std::mem::take(&mut begun.work));
+                let flow = self.execute(memory, &mut work, limit)?;
+                match (flow, &mut self.progress.command) {
+                    (Flow::Pause | Flow::Wait, Some(begun)) => begun.work = work,
+                    (Flow::Packet, command) => *command = None,
+                    (_, command) => {
+                        *command = None;
+                        self.consume(bytes);
+                    }
+                }
+                match flow {
+                    Flow::Wait => return Ok(Outcome::Waiting),
+                    Flow::Signal => return Ok(Outcome::Signalled),
+                    Flow::Fence { interrupt } => return Ok(Outcome::Completed { interrupt }),
+                    // In a packet a command's end shows nowhere.
+                    Flow::End if self.progress.packet.is_some() => {}
+                    Flow::End | Flow::Pause | Flow::Packet => return Ok(Outcome::Busy),
+                }
+                if self.progress.state != state {
+                    return Ok(Outcome::Busy);
+                }
+            } else if self.progress.packet.is_some() {
+                if let Some(outcome) = self.run_packet(memory)? {
+                    return Ok(outcome);
+                }
+            } else if let Some(outcome) = self.run_ring(memory)? {
+                return Ok(outcome);
+            }
+        }
+        Ok(Outcome::Busy)
+    }
+
+    /// Fetches the command at the head.
+    fn run_ring(&mut self, memory: &Memory<'_>) -> Result<Option<Outcome>, Fault> {
+        let Progress {
+            ring, head, tail, ..
+        } = self.progress;
+        let Some(ring) = ring else {
+            return Ok(Some(Outcome::Idle));
+        };
+        if tail == head {
+            self.progress.state = EngineState::Idle;
+            return Ok(Some(Outcome::Idle));
+        }
+        if tail >= ring.size || tail % 8 != 0 {
+            return Err(Fault::plain(Reason::BadRing));
+        }
+        if self.progress.state != EngineState::Running {
+            self.progress.state = EngineState::Running;
+            return Ok(Some(Outcome::Busy));
+        }
+        let end = if tail > head { tail } else { ring.size };
+        let address = ring.base + u64::from(head);
+        self.fetch(memory, Space::System, address, (end - head) / 4)?;
+        memory.tally().add(Counter::RingCommand, 1);
+        Ok(None)
+    }
+
+    /// Fetches the command at `address`, of which `available` words stand there.
+    pub(crate) fn fetch(
+        &mut self,
+        memory: &Memory<'_>,
+        space: Space,
+        address: u64,
+        available: u32,
+    ) -> Result<(), Fault> {
+        self.read_words(memory, space, address, 0..2.min(available as usize))?;
+        // CAST: eight bits.
+        let opcode = Opcode::from_u8((self.words[0] >> 24) as u8);
+        if opcode == Some(Opcode::Dispatch) && self.kind != EngineKind::Compute {
+            return Err(Fault::plain(Reason::BadOpcode));
+        }
+        let length = (self.words[0] & 0xffff) as usize;
+        // The header is there in any case: what is wrong with it comes before its length.
+        let length = length.max(2).min(available as usize);
+        // What stands behind the header of a NOP may be anything, absent memory too.
+        if opcode.is_some_and(|o| o != Opcode::Nop) && length <= MAX_WORDS && length > 2 {
+            self.read_words(memory, space, address, 2..length)?;
+        }
+        let (command, words) = Command::decode(&self.words[..length]).map_err(Fault::plain)?;
+        tracing::trace!(target: "skua_gpu::command", engine = self.index.get(), asid = space.asid().get(),
+            address, ?command);
+        self.tick(1);
+        self.progress.command = Some(Begun {
+            command,
+            // CAST: at most LONGEST words.
+            bytes: words as u32 * 4,
+            work: Work::Fetched,
+        });
+        Ok(())
+    }
+
+    /// Reads words of a command into the same place of `words`.
+    fn read_words(
+        &mut self,
+        memory: &Memory<'_>,
+        space: Space,
+        address: u64,
+        range: Range<usize>,
+    ) -> Result<(), Fault> {
+        let mut bytes = [0; MAX_WORDS * 4];
+        let bytes = &mut bytes[..range.len() * 4];
+        let from = address.wrapping_add(range.start as u64 * 4);
+        self.mmu.read(memory, space, from, bytes, Access::Fetch)?;
+        for (word, bytes) in self.words[range].iter_mut().zip(bytes.chunks_exact(4)) {
+            *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        }
+        Ok(())
+    }
+
+    /// Goes on with the command until the engine's time is `limit`.
+    fn execute(&mut self, memory: &Memory<'_>, work: &mut Work, limit: u64) -> Result<Flow, Fault> {
+        let packet = self.progress.packet.as_ref();
+        let space = packet.map_or(Space::System, Packet::space);
+        let Some(begun) = &self.progress.command else {
+            return Ok(Flow::End);
+        };
+        if packet.is_some() && begun.command.opcode().is_ring_only() {
+            return Err(Fault::plain(Reason::Privileged));
+        }
+        match begun.command {
+            Command::Nop { .. } => Ok(Flow::End),
+            Command::Fill {
+                pattern,
+                address,
+                bytes,
+            } => self.fill(memory, space, pattern, address, bytes, work, limit),
+            Command::Copy {
+                source,
+                destination,
+                bytes,
+            } => {
+                let rows = Rows {
+                    source,
+                    destination,
+                    bytes,
+                    source_pitch: 0,
+                    destination_pitch: 0,
+                    rows: 1,
+                };
+                self.copy(memory, space, rows, work, limit)
+            }
+            Command::Copy2d {
+                source,
+                destination,
+                bytes,
+                source_pitch,
+                destination_pitch,
+                rows,
+            } => {
+                let rows = Rows {
+                    source,
+                    destination,
+                    bytes: u64::from(bytes),
+                    source_pitch: u64::from(source_pitch),
+                    destination_pitch: u64::from(destination_pitch),
+                    rows,
+                };
+                self.copy(memory, space, rows, work, limit)
+            }
+            Command::Dispatch(dispatch) => self.dispatch(memory, space, &dispatch, work, limit),
+            Command::Wait { address, value } => self.wait(memory, space, address, value, work),
+            Command::Signal { address, value } => self.signal(memory, space, address, value),
+            Command::FlushCache => {
+                self.programs.clear();
+                fence(Ordering::SeqCst);
+                Ok(Flow::End)
+            }
+            Command::FlushTlb { asid } => {
+                self.mmu.tlb.flush(asid);
+                Ok(Flow::End)
+            }
+            Command::Fence { fence, interrupt } => {
+                self.completed_fence = fence;
+                Ok(Flow::Fence { interrupt })
+            }
+            Command::Exec {
+                context,
+                base,
+                start,
+                end,
+                fence,
+                interrupt,
+            } => {
+                let bytes = begun.bytes;
+                self.progress.packet = Some(Packet {
+                    context,
+                    descriptor: None,
+                    base,
+                    at: start,
+                    end,
+                    fence,
+                    interrupt,
+                    bytes,
+                    // EXEC's own.
+                    ticks: 1,
+                });
+                Ok(Flow::Packet)
+            }
+        }
+    }
+
+    /// A command of `bytes` bytes has ended.
+    pub(crate) fn consume(&mut self, bytes: u32) {
+        if let Some(packet) = &mut self.progress.packet {
+            packet.at += bytes;
+        } else if let Some(ring) = self.progress.ring {
+            // No command reaches over the end.
+            self.progress.head = (self.progress.head + bytes) % ring.size;
+        }
+    }
+
+    /// Counts work done.
+    pub(crate) fn tick(&mut self, ticks: u64) {
+        self.ticks = self.ticks.wrapping_add(ticks);
+        if let Some(packet) = &mut self.progress.packet {
+            packet.ticks = packet.ticks.wrapping_add(ticks);
+        }
+    }
+
+    /// Ticks to the time `limit`, which was not passed.
+    pub(crate) const fn left(&self, limit: u64) -> u64 {
+        limit.wrapping_sub(self.ticks)
+    }
+
+    pub(crate) fn set_state(&mut self, state: EngineState) {
+        self.progress.state = state;
+    }
+
+    /// Stops with a fault.
+    fn fault(&mut self, memory: &Memory<'_>, fault: Fault) -> Outcome {
+        let packet = self.progress.packet.as_ref();
+        let descriptor = packet.and_then(|p| p.descriptor);
+        let command = packet.and_then(Packet::command);
+        let record = Record {
+            engine: self.index,
+            reason: fault.reason,
+            asid: descriptor.map_or(Asid::SYSTEM, |d| d.asid),
+            context_id: descriptor.map_or(0, |d| d.context_id),
+            access: fault.access,
+            detail: fault.detail,
+            space: match fault.access {
+                Access::None => fault::Space::None,
+                _ if command.is_some() => fault::Space::Virtual,
+                _ => fault::Space::GpuPhysical,
+            },
+            address: fault.address,
+            fence: packet.and_then(|p| p.fence).unwrap_or(0),
+            command: command.unwrap_or(u64::from(self.progress.head)),
+            pc: fault.pc,
+        };
+        tracing::debug!(?record, "fault");
+        self.charge(memory);
+        memory.tally().add(Counter::Fault, 1);
+        self.progress.state = EngineState::Faulted;
+        (self.progress.packet, self.progress.command) = (None, None);
+        // Nothing is fetched any more.
+        self.progress.ring = None;
+        Outcome::Faulted(record)
+    }
+}
+
+fn ring_is_valid(memory: &Memory<'_>, ring: Ring) -> bool {
+    let size = u64::from(ring.size);
+    let inside = |start: u64, end: u64| {
+        ring.base >= start && ring.base.checked_add(size).is_some_and(|e| e <= end)
+    };
+    let vram = memory.vram().window();
+    let gart_end = gart::BASE + u64::from(gart::MAX_PAGES) * PAGE_SIZE;
+    ring.size.is_power_of_two()
+        && (RING_MIN..=RING_MAX).contains(&ring.size)
+        && GpuPhys(ring.base).is_aligned(PAGE_SIZE)
+        && (inside(vram.start, vram.end) || inside(gart::BASE, gart_end))
+}
