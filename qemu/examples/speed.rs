@@ -3,6 +3,9 @@
 //! How fast the model is on this host, for information only:
 //! `cargo run --release -p skua-gpu --example speed`.
 
+#[path = "../tests/device/board.rs"]
+#[allow(dead_code, reason = "the tests use all of it")]
+mod board;
 #[path = "../tests/device/harness.rs"]
 #[allow(dead_code, reason = "the tests use all of it")]
 mod harness;

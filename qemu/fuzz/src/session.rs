@@ -1,53 +1,46 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! One device for all inputs, set up anew for each.
+//! Two cores and their memory for all inputs, set up anew for each.
 
 use std::cell::RefCell;
-use std::time::{Duration, Instant};
 
+use skua_gpu::engine::core::Outcome;
 use skua_spec::command::Command;
-use skua_spec::regs::{self, engine};
-use skua_spec::status::EngineState;
 
-use crate::harness::{Gpu, DATA, DATA_BYTES, STATUS};
+use crate::board::{DATA, DATA_BYTES};
+use crate::stepped::Stepped;
+
+/// Steps that an input is given on each engine: some work never ends.
+const STEPS: usize = 200;
 
 thread_local! {
-    static GPU: RefCell<Option<Gpu>> = const { RefCell::new(None) };
+    static STEPPED: RefCell<Option<Stepped>> = const { RefCell::new(None) };
 }
 
-/// Gives `start` a device that is set up, lets the engines work for a moment, and then checks that
-/// both can be reset and used: whatever stood in memory, the device is still a device.
-pub(crate) fn with(start: impl FnOnce(&mut Gpu)) {
-    GPU.with_borrow_mut(|slot| {
-        let gpu = slot.get_or_insert_with(Gpu::new);
-        gpu.clear_vram(DATA, DATA_BYTES);
-        start(gpu);
-        let since = Instant::now();
-        for index in 0..2 {
-            // By registers: the status page is memory that the input may have changed.
-            let busy = || match gpu.get_engine(index, engine::STATUS).state() {
-                Some(EngineState::Idle) => {
-                    let head = gpu.get_engine(index, engine::HEAD).offset();
-                    head != gpu.get_engine(index, engine::TAIL).offset()
-                }
-                state => state == Some(EngineState::Running),
-            };
-            while busy() && since.elapsed() < Duration::from_millis(2) {
-                std::thread::yield_now();
+/// Has `start` start something, lets the engines work for a while in turn, in steps of odd lengths
+/// between which their progress is taken out and put back, and then checks that both can be reset
+/// and used: whatever stood in memory, an engine is still an engine.
+pub(crate) fn with(start: impl FnOnce(&mut Stepped)) {
+    STEPPED.with_borrow_mut(|slot| {
+        let stepped = slot.get_or_insert_with(Stepped::new);
+        stepped.clear_vram(DATA, DATA_BYTES);
+        start(stepped);
+        for (_, budget) in (0..STEPS).zip([1000, 1, 63, 2, 300].into_iter().cycle()) {
+            let outcomes = [0, 1].map(|index| {
+                let outcome = stepped.step(index, budget);
+                let progress = stepped.cores[index].take_progress();
+                stepped.cores[index].set_progress(progress);
+                outcome
+            });
+            if outcomes == [Outcome::Idle; 2] {
+                break;
             }
         }
-        // The status page may lie under the input's page tables: it is written anew.
-        gpu.set(regs::STATUS_CTRL::new());
+        stepped.set_up();
         for index in 0..2 {
-            gpu.set_engine(index, engine::CTRL::new().with_reset(true));
-            gpu.wait_for("a reset", |gpu| {
-                !gpu.get_engine(index, engine::CTRL).enable()
-            });
-        }
-        gpu.set_system(STATUS, &[0; 4096]);
-        gpu.set_up();
-        for engine in 0..2 {
-            gpu.run(engine, &[Command::Nop { words: 2 }]);
+            stepped.start(index, &[Command::Nop { words: 2 }]);
+            while stepped.step(index, 1) != Outcome::Idle {}
+            assert_eq!(stepped.cores[index].shown().head, 8);
         }
     });
 }

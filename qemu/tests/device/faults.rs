@@ -329,7 +329,7 @@ fn bad_contexts() {
         fence: Some(fence),
         interrupt: false,
     };
-    let root = Gpu::root();
+    let root = crate::board::root();
     let cases: [(&str, [u64; 4]); 8] = [
         ("root absent", [root.0 & !1, 7, 0, 0]),
         ("root writable", [root.0 | Entry::WRITE, 7, 0, 0]),

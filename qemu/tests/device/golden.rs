@@ -269,7 +269,7 @@ fn faults() {
     // A descriptor that can be read and not written.
     let mut gpu = Gpu::new();
     let context = gpu.set_gart(0, Entry::gart(BusAddr(BUS + SYSTEM_FREE), false, true));
-    gpu.set_system64(SYSTEM_FREE, Gpu::root().0);
+    gpu.set_system64(SYSTEM_FREE, crate::board::root().0);
     gpu.set_system64(
         SYSTEM_FREE + 8,
         u64::from(ASID.get()) | u64::from(CONTEXT_ID) << 32,

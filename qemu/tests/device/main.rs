@@ -6,6 +6,7 @@
 //! reaches.
 
 mod arithmetic;
+mod board;
 mod faults;
 mod golden;
 mod handshakes;
@@ -20,5 +21,7 @@ mod resets;
 mod revocation;
 mod rings;
 mod semaphores;
+mod stepped;
+mod steps;
 mod transfers;
 mod translation;

@@ -95,7 +95,7 @@ fn a_command_does_not_run_over_the_end_of_its_buffer() {
 fn the_time_of_contexts_adds_up() {
     let mut gpu = Gpu::new();
     let other = CONTEXT + 64;
-    gpu.write_context(other, Asid(9), 2, Gpu::root());
+    gpu.write_context(other, Asid(9), 2, crate::board::root());
     for _ in 0..5 {
         let (exec, _) = gpu.exec(
             1,

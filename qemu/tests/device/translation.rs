@@ -522,7 +522,7 @@ fn snooping_travels_with_a_translation() {
             for k in 0..if size == PageSize::Size64K { 16 } else { 1 } {
                 gpu.set_vram64(at + k * 8, entry.0);
             }
-            let root = Gpu::root();
+            let root = crate::board::root();
             pages.push((Space::Process { asid: ASID, root }, va, snoop));
         }
     }

@@ -4,25 +4,26 @@
 
 #![no_main]
 
-#[path = "../../../tests/device/harness.rs"]
+#[path = "../../../tests/device/board.rs"]
 #[allow(dead_code, reason = "the tests use all of it")]
-mod harness;
+mod board;
 #[path = "../session.rs"]
 mod session;
+#[path = "../../../tests/device/stepped.rs"]
+#[allow(dead_code, reason = "the tests use all of it")]
+mod stepped;
 
+use board::RING_BYTES;
 use libfuzzer_sys::fuzz_target;
-use skua_spec::regs::engine;
 
-use harness::RING_BYTES;
-
-fuzz_target!(|data: &[u8]| session::with(|gpu| {
+fuzz_target!(|data: &[u8]| session::with(|stepped| {
     let bytes = &data[..data.len().min(RING_BYTES as usize - 64) & !7];
     let words: Vec<u32> = bytes
         .chunks_exact(4)
         .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
         .collect();
-    let (exec, _) = gpu.exec_words(0, &words);
-    gpu.start(0, &[exec]);
-    gpu.set_vram(gpu.ring_at(1), bytes);
-    gpu.set_engine(1, engine::DOORBELL::new().with_tail(bytes.len() as u32));
+    let (exec, _) = stepped.exec_words(0, &words);
+    stepped.start(0, &[exec]);
+    stepped.set_vram(stepped.ring_at(1), bytes);
+    stepped.cores[1].ring_doorbell(bytes.len() as u32);
 }));

@@ -4,23 +4,26 @@
 
 #![no_main]
 
-#[path = "../../../tests/device/harness.rs"]
+#[path = "../../../tests/device/board.rs"]
 #[allow(dead_code, reason = "the tests use all of it")]
-mod harness;
+mod board;
 #[path = "../session.rs"]
 mod session;
+#[path = "../../../tests/device/stepped.rs"]
+#[allow(dead_code, reason = "the tests use all of it")]
+mod stepped;
 
 use libfuzzer_sys::fuzz_target;
 use skua_spec::command::{Command, Dispatch, MAX_ARGUMENTS, MAX_PROGRAM};
 
-use harness::{DATA, DATA_VA};
+use board::{DATA, DATA_VA};
 
-fuzz_target!(|data: &[u8]| session::with(|gpu| {
+fuzz_target!(|data: &[u8]| session::with(|stepped| {
     let Some((shape, program)) = data.split_first_chunk::<8>() else {
         return;
     };
     let program = &program[..program.len().min(MAX_PROGRAM as usize) & !7];
-    gpu.set_vram(DATA, program);
+    stepped.set_vram(DATA, program);
     let mut arguments = [0; MAX_ARGUMENTS];
     // Addresses of data, the most useful arguments.
     for pair in arguments.chunks_exact_mut(2) {
@@ -39,6 +42,6 @@ fuzz_target!(|data: &[u8]| session::with(|gpu| {
         arguments,
         argument_count: usize::from(shape[6]) % (MAX_ARGUMENTS + 1) & !1,
     };
-    let (exec, _) = gpu.exec(0, &[Command::Dispatch(dispatch)]);
-    gpu.start(0, &[exec]);
+    let (exec, _) = stepped.exec(0, &[Command::Dispatch(dispatch)]);
+    stepped.start(0, &[exec]);
 }));

@@ -4,19 +4,22 @@
 
 #![no_main]
 
-#[path = "../../../tests/device/harness.rs"]
+#[path = "../../../tests/device/board.rs"]
 #[allow(dead_code, reason = "the tests use all of it")]
-mod harness;
+mod board;
 #[path = "../session.rs"]
 mod session;
+#[path = "../../../tests/device/stepped.rs"]
+#[allow(dead_code, reason = "the tests use all of it")]
+mod stepped;
 
 use libfuzzer_sys::fuzz_target;
 use skua_gpu::gart;
 use skua_spec::command::Command;
 
-use harness::{CONTEXT, DATA_VA, GART_TABLE, TABLES};
+use board::{CONTEXT, DATA_VA, GART_TABLE, TABLES};
 
-fuzz_target!(|data: &[u8]| session::with(|gpu| {
+fuzz_target!(|data: &[u8]| session::with(|stepped| {
     // Ten bytes: which word, and what is put there.
     for change in data.chunks_exact(10) {
         let at = u64::from(u16::from_le_bytes([change[0], change[1]]));
@@ -24,13 +27,13 @@ fuzz_target!(|data: &[u8]| session::with(|gpu| {
         value.copy_from_slice(&change[2..]);
         let value = u64::from_le_bytes(value);
         match at {
-            0..0x1000 => gpu.set_vram64(TABLES + at * 8, value),
-            0x1000..0x1100 => gpu.set_system64(GART_TABLE + (at & 0xff) * 8, value),
-            0x1100..0x1108 => gpu.set_vram64(CONTEXT + (at & 7) * 8, value),
+            0..0x1000 => stepped.set_vram64(TABLES + at * 8, value),
+            0x1000..0x1100 => stepped.set_system64(GART_TABLE + (at & 0xff) * 8, value),
+            0x1100..0x1108 => stepped.set_vram64(CONTEXT + (at & 7) * 8, value),
             // A change of a few bits of what is there.
             _ => {
                 let at = TABLES + (at & 0xfff) * 8;
-                gpu.set_vram64(at, gpu.vram64(at) ^ (1 << (value & 63)));
+                stepped.set_vram64(at, stepped.vram64(at) ^ (1 << (value & 63)));
             }
         }
     }
@@ -45,9 +48,9 @@ fuzz_target!(|data: &[u8]| session::with(|gpu| {
             value: 1,
         },
     ];
-    let (exec, _) = gpu.exec(0, &work);
-    gpu.start(0, &[exec]);
-    gpu.start(
+    let (exec, _) = stepped.exec(0, &work);
+    stepped.start(0, &[exec]);
+    stepped.start(
         1,
         &[Command::Fill {
             pattern: 5,

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Both engines on one thread: their cores, stepped by plain calls on the memory that
+//! [`crate::board`] lays out.
+
+use std::ops::{Deref, DerefMut};
+
+use skua_gpu::bus::Bus;
+use skua_gpu::counters::Tally;
+use skua_gpu::engine::core::{Core, Outcome};
+use skua_gpu::engine::Ring;
+use skua_gpu::gart;
+use skua_gpu::memory::Memory;
+use skua_gpu::options::Options;
+use skua_gpu::vram;
+use skua_spec::command::Command;
+use skua_spec::number::EngineIndex;
+
+use crate::board::{Board, BUS, GART_PAGES, GART_TABLE, RING_BYTES, SYSTEM_BYTES};
+
+/// Two cores and their memory.
+pub(crate) struct Stepped {
+    board: Board,
+    bus: Bus,
+    pub(crate) cores: [Core; 2],
+    pub(crate) tally: Tally,
+}
+
+impl Deref for Stepped {
+    type Target = Board;
+
+    fn deref(&self) -> &Board {
+        &self.board
+    }
+}
+
+impl DerefMut for Stepped {
+    fn deref_mut(&mut self) -> &mut Board {
+        &mut self.board
+    }
+}
+
+/// A core as engine `index` has it.
+pub(crate) fn new_core(index: usize) -> Core {
+    Core::new(EngineIndex::ALL[index], Options::default().engines[index])
+}
+
+impl Stepped {
+    /// Both engines, with a process and rings.
+    pub(crate) fn new() -> Self {
+        let board = Board::new();
+        let bus = Bus::default();
+        bus.set_master(true);
+        bus.map(BUS, SYSTEM_BYTES, board.backing(0)).unwrap();
+        let mut stepped = Self {
+            board,
+            bus,
+            cores: [new_core(0), new_core(1)],
+            tally: Tally::default(),
+        };
+        stepped.set_up();
+        stepped
+    }
+
+    /// Sets everything up, as after a reset.
+    pub(crate) fn set_up(&mut self) {
+        self.write_process();
+        for index in 0..2 {
+            let base = vram::BASE + self.ring_at(index as u32);
+            let size = RING_BYTES;
+            let outcome = self.with_memory(index, |core, memory| {
+                core.reset(memory);
+                core.enable(memory, Ring { base, size })
+            });
+            assert_eq!(outcome, Outcome::Busy);
+        }
+    }
+
+    /// Lends memory to a core.
+    pub(crate) fn with_memory<T>(
+        &mut self,
+        index: usize,
+        f: impl FnOnce(&mut Core, &Memory<'_>) -> T,
+    ) -> T {
+        let guard = self.bus.enter();
+        let gart = gart::Table {
+            address: BUS + GART_TABLE,
+            pages: GART_PAGES,
+        };
+        let memory = Memory::new(&self.board.vram, gart, &guard, &self.tally);
+        f(&mut self.cores[index], &memory)
+    }
+
+    /// Puts commands into the ring, and rings the doorbell.
+    pub(crate) fn start(&mut self, index: usize, commands: &[Command]) {
+        self.push(index as u32, commands);
+        self.cores[index].ring_doorbell(self.board.tails[index]);
+    }
+
+    /// Has an engine do a step.
+    pub(crate) fn step(&mut self, index: usize, budget: u64) -> Outcome {
+        self.with_memory(index, |core, memory| core.step(memory, budget))
+    }
+}

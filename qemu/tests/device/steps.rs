@@ -1,0 +1,532 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Work that is cut into steps, kept and taken up again at every point where it can be: memory,
+//! time and counters are as if nobody had disturbed it.
+
+use skua_asm::assemble;
+use skua_gpu::engine::core::{Outcome, Progress};
+use skua_gpu::{gart, vram};
+use skua_spec::address::{BusAddr, GpuPhys};
+use skua_spec::command::Command;
+use skua_spec::fault::{Reason, Record};
+use skua_spec::mmu::{Entry, PageSize, Target};
+use skua_spec::status::{Counter, EngineState};
+
+use crate::board::{
+    ASID, BUS, CONTEXT, DATA, DATA_BYTES, DATA_VA, SYSTEM_BYTES, SYSTEM_FREE, VRAM_BYTES,
+};
+use crate::stepped::{new_core, Stepped};
+
+/// 64 KiB pages of system memory, from [`SYSTEM_FREE`] on.
+const MEDIUM_VA: u64 = 0x5000_0000;
+/// A 2 MiB page of VRAM.
+const LARGE_VA: u64 = 0x6000_0000;
+/// Where it is.
+const LARGE: u64 = 0x20_0000;
+/// 4 KiB pages, each of which has the place in the TLB of one from [`DATA_VA`] on.
+const RIVAL_VA: u64 = DATA_VA + (1024 << 12);
+/// Where they are.
+const RIVAL: u64 = 0x40_0000;
+/// 64 KiB pages with the place in the TLB of those from [`MEDIUM_VA`] on.
+const MEDIUM_RIVAL_VA: u64 = MEDIUM_VA + (256 << 16);
+/// Where they are.
+const MEDIUM_RIVAL: u64 = 0x60_0000;
+
+/// What happens to a core between two steps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Between {
+    Nothing,
+    /// Its progress is taken out and put back.
+    Kept,
+    /// Another core goes on.
+    Moved,
+}
+
+/// All that may be seen of a run.
+#[derive(PartialEq)]
+struct Seen {
+    vram: Vec<u8>,
+    system: Vec<u8>,
+    ticks: [u64; 2],
+    outcomes: Vec<(usize, Outcome)>,
+    states: [EngineState; 2],
+    counters: Vec<(&'static str, u64)>,
+}
+
+/// Counters of what a core may forget: another core has to find it once more.
+const FORGETFUL: [Counter; 4] = [
+    Counter::TlbHit,
+    Counter::TlbMiss,
+    Counter::VramRead,
+    Counter::SystemRead,
+];
+
+fn memory() -> Stepped {
+    let mut stepped = Stepped::new();
+    let vram = |at| Target::Vram(GpuPhys(vram::BASE + at));
+    for i in 0..8 {
+        let (at, size) = (i * 0x1_0000, PageSize::Size64K);
+        let system = Target::System(BusAddr(BUS + SYSTEM_FREE + at));
+        stepped.map_page(MEDIUM_VA + at, system, size, true);
+        stepped.map_page(MEDIUM_RIVAL_VA + at, vram(MEDIUM_RIVAL + at), size, true);
+    }
+    stepped.map_page(LARGE_VA, vram(LARGE), PageSize::Size2M, true);
+    stepped.map_range(RIVAL_VA, vram(RIVAL), DATA_BYTES, true);
+    for i in 0..8 {
+        let at = BUS + SYSTEM_FREE + 0x10_0000 + (7 - i) * 0x1000;
+        stepped.set_gart(i, Entry::gart(BusAddr(at), true, i % 2 == 0));
+    }
+    // Everywhere other bytes.
+    for at in (DATA..VRAM_BYTES).step_by(8) {
+        stepped.set_vram64(at, at.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    }
+    for at in (SYSTEM_FREE..SYSTEM_BYTES).step_by(8) {
+        stepped.set_system64(at, at.wrapping_mul(0xc2b2_ae3d_27d4_eb4f));
+    }
+    stepped
+}
+
+/// Runs what `start` starts: an engine until it has nothing to do or waits, then the other one.
+fn run(start: impl Fn(&mut Stepped), budgets: &[u64], between: Between) -> Seen {
+    let mut stepped = memory();
+    start(&mut stepped);
+    let (mut ticks, mut outcomes) = ([0; 2], Vec::new());
+    let mut budgets = budgets.iter().cycle();
+    let mut rounds = 0;
+    loop {
+        let mut last = [Outcome::Idle; 2];
+        for index in 0..2 {
+            last[index] = loop {
+                let before = stepped.cores[index].shown().ticks;
+                let budget = *budgets.next().unwrap();
+                let outcome = stepped.step(index, budget);
+                let used = stepped.cores[index].shown().ticks - before;
+                assert!(used <= budget, "{used} ticks of {budget}");
+                ticks[index] += used;
+                let progress = match between {
+                    Between::Nothing => None,
+                    _ => Some(stepped.cores[index].take_progress()),
+                };
+                if between == Between::Moved {
+                    stepped.cores[index] = new_core(index);
+                }
+                if let Some(progress) = progress {
+                    let shown = stepped.cores[index].shown();
+                    assert_eq!(shown.state, EngineState::Disabled);
+                    let kept = Progress::clone(&progress);
+                    drop(progress);
+                    stepped.cores[index].set_progress(kept);
+                }
+                match outcome {
+                    Outcome::Busy => {}
+                    Outcome::Waiting | Outcome::Idle | Outcome::Faulted(_) => break outcome,
+                    Outcome::Signalled | Outcome::Completed { .. } => {
+                        outcomes.push((index, outcome));
+                    }
+                }
+            };
+            if last[index] != Outcome::Idle {
+                outcomes.push((index, last[index]));
+            }
+        }
+        rounds += 1;
+        assert!(rounds < 1000, "{last:?}");
+        if !last.contains(&Outcome::Waiting) {
+            break;
+        }
+    }
+    let counted = |counter| between != Between::Moved || !FORGETFUL.contains(&counter);
+    Seen {
+        vram: stepped.vram_bytes(0, VRAM_BYTES as usize),
+        system: stepped.system_bytes(0, SYSTEM_BYTES as usize),
+        ticks,
+        outcomes,
+        states: [0, 1].map(|index| stepped.cores[index].shown().state),
+        counters: Counter::ALL
+            .into_iter()
+            .filter(|(counter, _)| counted(*counter))
+            .map(|(counter, name)| (name, stepped.tally.get(counter)))
+            .collect(),
+    }
+}
+
+/// Compares a run that nobody disturbs with those that are cut everywhere, or at odd places.
+fn check(start: impl Fn(&mut Stepped)) -> Seen {
+    for between in [Between::Kept, Between::Moved, Between::Nothing] {
+        let mut whole = run(&start, &[u64::MAX], Between::Nothing);
+        whole.counters.retain(|(name, _)| {
+            between != Between::Moved
+                || !FORGETFUL
+                    .iter()
+                    .any(|f| Counter::ALL[*f as usize].1 == *name)
+        });
+        for budgets in [&[1][..], &[7, 1, 300, 2, 64]] {
+            let cut = run(&start, budgets, between);
+            let what = format!("{between:?} {budgets:?}");
+            assert_eq!(cut.outcomes, whole.outcomes, "{what}");
+            assert_eq!(cut.ticks, whole.ticks, "{what}");
+            assert_eq!(cut.states, whole.states, "{what}");
+            assert_eq!(cut.counters, whole.counters, "{what}");
+            assert!(cut.vram == whole.vram, "{what}");
+            assert!(cut.system == whole.system, "{what}");
+        }
+    }
+    run(&start, &[u64::MAX], Between::Nothing)
+}
+
+fn packet(stepped: &mut Stepped, index: usize, commands: &[Command]) {
+    let (exec, _) = stepped.exec(index as u32, commands);
+    stepped.start(index, &[exec]);
+}
+
+fn fill(address: u64, bytes: u64) -> Command {
+    Command::Fill {
+        pattern: 0x0403_0201,
+        address,
+        bytes,
+    }
+}
+
+fn copy(source: u64, destination: u64, bytes: u64) -> Command {
+    Command::Copy {
+        source,
+        destination,
+        bytes,
+    }
+}
+
+#[test]
+fn fills() {
+    let seen = check(|stepped| {
+        let commands = [
+            fill(DATA_VA + 4, 4),
+            fill(DATA_VA + 0x0ffc, 64),
+            fill(DATA_VA + 0x1ff4, 0x2010),
+            fill(MEDIUM_VA + 0xfff8, 0x1_0010),
+            fill(LARGE_VA + 0x14, 0x1_8004),
+        ];
+        packet(stepped, 1, &commands);
+        let system = vram::BASE + RIVAL + 4;
+        stepped.start(1, &[fill(system, 0x1_0000), fill(gart::BASE + 8, 0x3004)]);
+    });
+    assert_eq!(seen.states[1], EngineState::Idle);
+    assert_eq!(seen.system[SYSTEM_FREE as usize + 0xfff8], 1);
+}
+
+#[test]
+fn copies() {
+    let seen = check(|stepped| {
+        let commands = [
+            copy(DATA_VA + 1, MEDIUM_VA + 0xfff0, 0x1_1111),
+            copy(MEDIUM_VA + 3, LARGE_VA + 0x1000, 0x1_0801),
+            copy(LARGE_VA + 7, DATA_VA + 0x4_0005, 65),
+            // Upwards and downwards.
+            copy(DATA_VA + 0x1_0000, DATA_VA + 0x1_0003, 0x2345),
+            copy(MEDIUM_VA + 0x1234, MEDIUM_VA + 0x5, 0x1_0203),
+            copy(LARGE_VA + 0x100, LARGE_VA + 0x2101, 0x4567),
+            copy(MEDIUM_VA + 1, MEDIUM_VA + 0x800, 0x1_2345),
+            // Pages that take each other's place in the TLB.
+            copy(DATA_VA + 0x123, RIVAL_VA + 0x40, 0x3210),
+            copy(MEDIUM_VA + 5, MEDIUM_RIVAL_VA + 0x40, 0x1_1111),
+        ];
+        packet(stepped, 1, &commands);
+        let system = vram::BASE + RIVAL;
+        stepped.start(1, &[copy(gart::BASE + 100, system, 0x5000)]);
+    });
+    assert_eq!(seen.states[1], EngineState::Idle);
+}
+
+#[test]
+fn rectangles() {
+    check(|stepped| {
+        let rows = |source, destination, bytes, pitches: (u32, u32), rows| Command::Copy2d {
+            source,
+            destination,
+            bytes,
+            source_pitch: pitches.0,
+            destination_pitch: pitches.1,
+            rows,
+        };
+        let commands = [
+            rows(DATA_VA + 3, MEDIUM_VA + 0xfff0, 129, (333, 1000), 40),
+            rows(DATA_VA, DATA_VA + 0x5_0000, 1, (64, 3), 100),
+            rows(DATA_VA + 500, DATA_VA, 700, (1000, 1000), 20),
+            rows(DATA_VA, DATA_VA + 1500, 700, (1000, 1000), 20),
+        ];
+        packet(stepped, 0, &commands);
+    });
+}
+
+/// A program whose result depends on the order in which waves and groups run: in turns, through
+/// barriers, apart and together again.
+const RACE: &str = "
+    .threads 80
+    .shared 512
+    .arg64 target
+        arg r2, target
+        arg r3, target.hi
+        sr r0, flat
+        sr r1, gid.x
+        mov r4, 1
+        mov r20, 90
+        and r5, r0, 3
+        shl r6, r0, 2
+        and r7, r0, 127
+    again:
+        atom.add r10, [r2], r4
+        add r11, r11, r10
+        bz r5, even
+        mul r11, r11, 77
+        add r11, r11, r0
+    even:
+        xor r12, r11, r1
+        sub r20, r20, 1
+        bnz r20, again
+        sts.32 [r6], r12
+        bar
+        lds.32 r13, [r6]
+        and r14, r0, 31
+        atoms.add r15, [r14], r4
+        bar
+        add r13, r13, r15
+        mul r16, r1, 80
+        add r16, r16, r0
+        lea r8, r2, r16, 2
+        st.32 [r8 + 64], r13
+        st.32 [r8 + 4096], r12
+        exit";
+
+#[test]
+fn dispatches() {
+    let seen = check(|stepped| {
+        // Shared counters are words.
+        let program = assemble(&RACE.replace("and r14, r0, 31", "and r14, r0, 28")).unwrap();
+        stepped.set_vram(DATA, &program.bytes());
+        for (program_at, target) in [
+            (DATA_VA, RIVAL_VA),
+            (DATA_VA, MEDIUM_VA + 0xf000),
+            (vram::BASE + DATA, vram::BASE + LARGE),
+        ] {
+            let dispatch = program
+                .dispatch(program_at, [3, 2, 1], |_| Some(target))
+                .unwrap();
+            let command = Command::Dispatch(dispatch);
+            if program_at == DATA_VA {
+                packet(stepped, 0, &[command]);
+            } else {
+                stepped.start(0, &[command]);
+            }
+        }
+    });
+    assert_eq!(seen.states[0], EngineState::Idle);
+    let groups = seen.counters[Counter::ThreadGroup as usize];
+    assert_eq!(groups, ("thread_group", 18));
+}
+
+#[test]
+fn programs_whose_pages_displace_each_other() {
+    let seen = check(|stepped| {
+        let source = ".threads 64
+            .arg64 one
+            .arg64 other
+                sr r0, flat
+                arg r2, one\n arg r3, one.hi\n arg r4, other\n arg r5, other.hi
+                lea r2, r2, r0, 2\n lea r4, r4, r0, 2
+                mov r20, 40
+            again:
+                ld.32 r10, [r2]\n ld.32 r11, [r4]\n ld.32 r12, [r4 + 4096]
+                add r10, r10, r11\n add r10, r10, r12
+                st.32 [r4 + 512], r10\n st.32 [r2 + 4096], r10
+                sub r20, r20, 1
+                bnz r20, again
+                exit";
+        let program = assemble(source).unwrap();
+        stepped.set_vram(DATA, &program.bytes());
+        for (one, other) in [
+            (DATA_VA + 0x1000, RIVAL_VA + 0x1000),
+            (MEDIUM_VA + 0x1000, MEDIUM_RIVAL_VA + 0x5000),
+        ] {
+            let dispatch = program
+                .dispatch(DATA_VA, [2, 1, 1], |name| match name {
+                    "one" => Some(one),
+                    _ => Some(other),
+                })
+                .unwrap();
+            packet(stepped, 0, &[Command::Dispatch(dispatch)]);
+        }
+    });
+    assert_eq!(seen.states[0], EngineState::Idle);
+}
+
+#[test]
+fn waits_and_signals() {
+    let seen = check(|stepped| {
+        stepped.set_vram(RIVAL, &[0; 16]);
+        let signal = |at, value| Command::Signal {
+            address: RIVAL_VA + at,
+            value,
+        };
+        let wait = |at, value| Command::Wait {
+            address: RIVAL_VA + at,
+            value,
+        };
+        let (mut ping, mut pong) = (Vec::new(), Vec::new());
+        for i in 1..10 {
+            ping.extend([signal(0, i), wait(8, i), fill(DATA_VA + i * 64, 64)]);
+            pong.extend([
+                wait(0, i),
+                copy(DATA_VA, DATA_VA + 0x1_0000, 99),
+                signal(8, i),
+            ]);
+        }
+        packet(stepped, 0, &ping);
+        packet(stepped, 1, &pong);
+    });
+    // Each engine in each round, but for the last look.
+    let waits = seen.outcomes.iter().filter(|o| o.1 == Outcome::Waiting);
+    assert_eq!(waits.count(), 2 * 9 - 1);
+    assert_eq!(seen.states, [EngineState::Idle; 2]);
+}
+
+#[test]
+fn rings_and_packets() {
+    let seen = check(|stepped| {
+        for i in 0..40 {
+            let fence = |fence, interrupt| Command::Fence { fence, interrupt };
+            let nop = Command::Nop { words: 4 };
+            let (exec, _) = stepped.exec(0, &[nop, Command::FlushCache, nop]);
+            let mut silent = exec;
+            if let Command::Exec {
+                fence, interrupt, ..
+            } = &mut silent
+            {
+                (*fence, *interrupt) = (None, false);
+            }
+            let asid = (i % 2 == 0).then_some(ASID);
+            let flush = Command::FlushTlb { asid };
+            stepped.start(0, &[exec, flush, silent, fence(1000 + i, i % 2 != 0)]);
+            // What is cut goes over the end of the ring.
+            while i < 30 && stepped.step(0, u64::MAX) != Outcome::Idle {}
+        }
+    });
+    assert_eq!(seen.states[0], EngineState::Idle);
+}
+
+#[test]
+fn faults() {
+    let end = DATA_VA + DATA_BYTES;
+    let cases: Vec<(Vec<Command>, Reason)> = vec![
+        (vec![fill(end - 0x1204, 0x2000)], Reason::NotPresent),
+        (
+            vec![copy(DATA_VA, end - 0x1203, 0x2000)],
+            Reason::NotPresent,
+        ),
+        // From the end to the start.
+        (
+            vec![copy(end - 0x2001, end - 0x1001, 0x2000)],
+            Reason::NotPresent,
+        ),
+        (vec![copy(gart::BASE, DATA_VA, 8)], Reason::AddressRange),
+        (
+            vec![Command::FlushCache, Command::FlushTlb { asid: None }],
+            Reason::Privileged,
+        ),
+    ];
+    for (commands, reason) in cases {
+        let seen = check(|stepped| packet(stepped, 1, &commands));
+        let [(1, Outcome::Faulted(Record { reason: found, .. }))] = seen.outcomes[..] else {
+            panic!("{:?}", seen.outcomes);
+        };
+        assert_eq!(found, reason);
+        assert_eq!(seen.states[1], EngineState::Faulted);
+    }
+    // Some threads of the second group.
+    let seen = check(|stepped| {
+        let source = ".threads 50
+            .arg64 target
+                arg r2, target\n arg r3, target.hi
+                sr r0, flat\n sr r1, gid.x
+                bz r1, good
+                lea r2, r2, r0, 3
+            good: st.32 [r2], r0
+                atom.add r4, [r2], r0
+                exit";
+        let program = assemble(source).unwrap();
+        stepped.set_vram(DATA, &program.bytes());
+        let dispatch = program
+            .dispatch(DATA_VA, [2, 1, 1], |_| Some(end - 16 * 8))
+            .unwrap();
+        packet(stepped, 0, &[Command::Dispatch(dispatch)]);
+    });
+    let [(0, Outcome::Faulted(record))] = seen.outcomes[..] else {
+        panic!("{:?}", seen.outcomes);
+    };
+    assert_eq!((record.reason, record.address), (Reason::NotPresent, end));
+    assert_eq!(seen.counters[Counter::ThreadGroup as usize].1, 1);
+}
+
+#[test]
+fn a_reset_between_any_two_steps_charges_the_time() {
+    let work = [fill(DATA_VA, 0x400), copy(DATA_VA, DATA_VA + 0x1001, 0x200)];
+    let mut steps = 0;
+    loop {
+        let mut stepped = memory();
+        packet(&mut stepped, 1, &work);
+        for _ in 0..steps {
+            stepped.step(1, 1);
+        }
+        let shown = stepped.cores[1].shown();
+        stepped.with_memory(1, |core, memory| core.reset(memory));
+        let after = stepped.cores[1].shown();
+        assert_eq!(after.ticks, shown.ticks);
+        assert_eq!(after.state, EngineState::Disabled);
+        assert_eq!((after.head, after.current_fence), (0, 0));
+        assert_eq!(stepped.step(1, 1), Outcome::Idle);
+        let charged = stepped.vram64(CONTEXT + 0x20);
+        if shown.state == EngineState::Idle && shown.ticks > 0 {
+            assert_eq!(charged, shown.ticks);
+            break;
+        }
+        // EXEC's own time is charged once the context is known.
+        assert!(charged == shown.ticks || (shown.ticks <= 1 && charged == 0));
+        steps += 1;
+        assert!(steps < 100);
+    }
+    // EXEC, two commands, and 64 bytes each.
+    assert!(steps >= 3 + 16 + 8, "{steps}");
+}
+
+#[test]
+fn a_step_is_bounded_by_the_pages_that_it_opens() {
+    let mut stepped = memory();
+    // More pages than any TLB has room for: every access walks the tables.
+    let va = 0x7000_0000;
+    for i in 0..4096 {
+        let target = Target::Vram(GpuPhys(vram::BASE + DATA + i % 8 * 0x1000));
+        stepped.map_page(va + i * 0x1000, target, PageSize::Size4K, true);
+    }
+    let source = ".threads 32
+        .arg64 target
+            arg r2, target\n arg r3, target.hi
+            sr r0, flat\n shl r0, r0, 12
+            mov r20, 1000
+        again:
+            add r0, r0, 0x20000
+            and r0, r0, 0xffffff
+            lea r4, r2, r0, 0
+            ld.32 r6, [r4]
+            sub r20, r20, 1
+            bnz r20, again
+            exit";
+    let program = assemble(source).unwrap();
+    stepped.set_vram(DATA, &program.bytes());
+    let dispatch = program.dispatch(DATA_VA, [1; 3], |_| Some(va)).unwrap();
+    packet(&mut stepped, 0, &[Command::Dispatch(dispatch)]);
+    let mut before = 0;
+    while stepped.step(0, u64::MAX) != Outcome::Idle {
+        let opened = stepped.tally.get(Counter::TlbMiss) - before;
+        before += opened;
+        assert!(opened < 512 + 64, "{opened}");
+    }
+    assert!(before > 30_000, "{before}");
+}
