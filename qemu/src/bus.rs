@@ -5,7 +5,7 @@
 //! [`Bus`] is a table of ranges of bus addresses and the host memory behind each. Behind an IOMMU
 //! the table changes at any time and holds single pages; without one it is the guest's whole RAM.
 //!
-//! Whoever accesses memory takes a [`BusGuard`] for a bounded chunk of work. [`Bus::unmap`] waits
+//! Whoever accesses memory takes a [`BusGuard`] for a bounded step of work. [`Bus::unmap`] waits
 //! until all guards are gone and then changes the table: when it returns, no access to the range is
 //! under way and none will follow. Nothing may be kept from one guard to the next; the lifetimes of
 //! the slices see to it.
@@ -134,7 +134,7 @@ impl Bus {
         table.master = master;
     }
 
-    /// Takes a guard for a bounded chunk of work. A thread has one at a time.
+    /// Takes a guard for a bounded step of work. A thread has one at a time.
     pub fn enter(&self) -> BusGuard<'_> {
         BusGuard {
             table: self.table.read().unwrap_or_else(PoisonError::into_inner),

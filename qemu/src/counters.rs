@@ -3,7 +3,7 @@
 //! What the device counts ([`Counter`]; manual section 3).
 //!
 //! [`Counters`] are the device's. An engine counts in a [`Tally`] of its own, without atomics, and
-//! adds it to the device's counters when it lets go of a chunk of work.
+//! adds it to the device's counters when it shows what it did.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};

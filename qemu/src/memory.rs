@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Memory as an engine sees it behind translation: VRAM and the bus, for one chunk of work.
+//! Memory as an engine sees it behind translation: VRAM and the bus, for one step.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -49,7 +49,7 @@ impl Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoAnswer;
 
-/// VRAM, the bus and the GART's table for one bounded chunk of work; see [`crate::bus::Bus`].
+/// VRAM, the bus and the GART's table for one step; see [`crate::bus::Bus`].
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'a> {
     vram: &'a Vram,

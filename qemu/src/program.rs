@@ -8,7 +8,7 @@
 //! | [`machine`] | a dispatch: groups one after the other, their waves in turn |
 //! | [`wave`] | 32 threads: registers, control flow, divergence |
 //! | [`arithmetic`] | what an instruction computes for one thread |
-//! | [`window`] | translated pages for one chunk of work |
+//! | [`window`] | translated pages for one step |
 //! | [`global`] | loads, stores and atomics through GPU addresses |
 //! | [`shared`] | the same in a group's shared memory |
 

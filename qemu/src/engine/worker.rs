@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use skua_spec::command::{BYTES_PER_TICK, TRANSFER_CHUNK};
 use skua_spec::status::{self, Counter, EngineState};
 
 use crate::counters::Tally;
@@ -17,8 +18,8 @@ use crate::engine::Engine;
 use crate::memory::Memory;
 use crate::status::Page;
 
-/// Ticks of a step: 64 KiB of a transfer or 1024 instructions.
-const STEP: u64 = 1024;
+/// Ticks of a step: as many bytes of a transfer as may pass before the mailbox is read.
+const STEP: u64 = TRANSFER_CHUNK / BYTES_PER_TICK;
 
 /// Ticks after which a running engine writes its time to the status page. With a step it is far
 /// from the 65,536 that the manual promises.
@@ -84,7 +85,7 @@ impl Worker {
         }
     }
 
-    /// Lends the core memory for a bounded chunk of work.
+    /// Lends the core memory, for a step at most.
     fn with_memory<T>(&mut self, f: impl FnOnce(&mut Core, &Memory<'_>) -> T) -> T {
         let gart = self.hub.gart.table();
         let bus = self.hub.bus.enter();
@@ -210,7 +211,7 @@ impl Worker {
         self.engine.show(self.published.state, self.published.head);
     }
 
-    /// Runs `f` on the status page and the offset of this engine's block. Not inside a chunk.
+    /// Runs `f` on the status page and the offset of this engine's block. Not inside a step.
     fn write_status(&self, f: impl FnOnce(Page<'_>, u64)) {
         let block = u64::from(self.engine.index.get()) * status::ENGINE_SIZE;
         self.hub

@@ -49,7 +49,7 @@ impl Machine {
         (self.group, self.started) = ([0; 3], false);
     }
 
-    /// Issues up to `budget` instructions, all of one chunk of work, and adds them to `issued`.
+    /// Issues up to `budget` instructions, all of one step, and adds them to `issued`.
     /// `true` when the dispatch has ended.
     pub(crate) fn run(
         &mut self,
@@ -97,7 +97,7 @@ impl Machine {
             let most = (TURN - self.issued).min(budget - before);
             let end = wave.run(&mut around, most, issued)?;
             self.issued += *issued - before;
-            // A turn goes on in the next chunk where this one's end has cut it.
+            // A turn goes on in the next step where this one's end has cut it.
             if end == End::Blocked || self.issued == TURN {
                 (self.turn, self.issued) = (self.turn + 1, 0);
             }

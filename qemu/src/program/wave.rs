@@ -47,7 +47,7 @@ enum Flow {
     Split(u32, u32),
     Exit,
     Barrier,
-    /// As `Next`, and the chunk is to end.
+    /// As `Next`, and the step is to end.
     Pause,
 }
 
@@ -65,7 +65,7 @@ impl Surroundings<'_, '_> {
 /// How a run of a wave ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// The budget is used up, or the chunk is to end.
+    /// The budget is used up, or the step is to end.
     Budget,
     /// Every thread has ended or waits at a barrier.
     Blocked,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Translated pages for one chunk of work.
+//! Translated pages for one step.
 //!
 //! Programs touch few pages again and again. `Windows` keeps the host memory behind the last ones
-//! as long as the chunk's [`Memory`] lasts, in front of the TLB. What it keeps is in the TLB as
-//! well, so that it makes no difference to what is counted where a chunk ends.
+//! as long as the step's [`Memory`] lasts, in front of the TLB. What it keeps is in the TLB as
+//! well, so that it makes no difference to what is counted where a step ends.
 
 use skua_spec::address::{PAGE_SHIFT, PAGE_SIZE};
 use skua_spec::fault::{Access, Reason};
@@ -19,8 +19,8 @@ use crate::mmu::{writes, Mmu, Space};
 /// Pages that are kept.
 const SLOTS: usize = 64;
 
-/// Pages that a chunk opens at most, but for those of its last instruction: each may be a walk
-/// through four tables, and who takes memory away waits for the chunk's end.
+/// Pages that a step opens at most, but for those of its last instruction: each may be a walk
+/// through four tables, and who takes memory away waits for the step's end.
 const MOST: u32 = 512;
 
 /// A page.
@@ -35,7 +35,7 @@ pub(crate) struct Window<'m> {
     pub(crate) place: Place,
 }
 
-/// The pages of one chunk, and what is needed to find more.
+/// The pages of one step, and what is needed to find more.
 pub(crate) struct Windows<'m> {
     slots: [Option<Window<'m>>; SLOTS],
     opened: u32,
@@ -60,7 +60,7 @@ impl<'m> Windows<'m> {
         &self.memory
     }
 
-    /// Whether the chunk is to end.
+    /// Whether the step is to end.
     pub(crate) const fn is_exhausted(&self) -> bool {
         self.opened >= MOST
     }
