@@ -497,6 +497,18 @@ fn a_reset_between_any_two_steps_charges_the_time() {
 }
 
 #[test]
+fn a_tail_that_goes_back_leaves_nothing_to_do() {
+    let mut stepped = memory();
+    stepped.start(0, &[fill(vram::BASE + DATA, 0x40)]);
+    assert_eq!(stepped.step(0, 1), Outcome::Busy);
+    assert_eq!(stepped.cores[0].shown().state, EngineState::Running);
+    // The tail that was found to be another than the head is not the one that counts.
+    stepped.cores[0].ring_doorbell(0);
+    assert_eq!(stepped.step(0, 100), Outcome::Idle);
+    assert_eq!(stepped.tally.get(Counter::RingCommand), 0);
+}
+
+#[test]
 fn a_step_is_bounded_by_the_pages_that_it_opens() {
     let mut stepped = memory();
     // More pages than any TLB has room for: every access walks the tables.
