@@ -78,6 +78,16 @@ pub struct Shown {
     pub completed_fence: u64,
 }
 
+impl Shown {
+    /// Whether only the ticks differ.
+    pub(crate) const fn is_but_for_time(&self, other: &Self) -> bool {
+        self.head == other.head
+            && self.state as u32 == other.state as u32
+            && self.current_fence == other.current_fence
+            && self.completed_fence == other.completed_fence
+    }
+}
+
 /// All that an engine has begun and not ended. Whatever else a core has is its time, its last fence,
 /// and what it may forget: translations and decoded programs.
 #[derive(Clone, Debug, PartialEq, Eq)]

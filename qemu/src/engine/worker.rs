@@ -65,7 +65,7 @@ impl Worker {
             }
             self.core.ring_doorbell(self.engine.tail());
             let outcome = self.with_memory(|core, memory| core.step(memory, STEP));
-            self.settle(outcome);
+            self.settle(&outcome);
             match outcome {
                 Outcome::Idle | Outcome::Faulted(_) => {
                     let shown = self.core.shown();
@@ -128,20 +128,20 @@ impl Worker {
         }
         if let Some(ring) = mail.enable {
             let outcome = self.with_memory(|core, memory| core.enable(memory, ring));
-            self.settle(outcome);
+            self.settle(&outcome);
         }
         true
     }
 
     /// Shows what came of a step.
-    fn settle(&mut self, outcome: Outcome) {
-        if let Outcome::Faulted(record) = outcome {
+    fn settle(&mut self, outcome: &Outcome) {
+        if let Outcome::Faulted(record) = *outcome {
             self.publish_block();
             self.hub.report_fault(record);
             return;
         }
         self.publish();
-        match outcome {
+        match *outcome {
             Outcome::Completed { interrupt: true } => {
                 self.hub.counters.add(Counter::EngineInterrupt, 1);
                 self.hub.interrupts.raise(self.engine.index.get());
@@ -156,13 +156,7 @@ impl Worker {
     fn publish(&mut self) {
         let (old, new) = (self.published, self.core.shown());
         let ticks = new.ticks.wrapping_sub(old.ticks);
-        if ticks < PUBLISH_TICKS
-            && new
-                == (Shown {
-                    ticks: new.ticks,
-                    ..old
-                })
-        {
+        if ticks < PUBLISH_TICKS && new.is_but_for_time(&old) {
             return;
         }
         self.published = new;
