@@ -131,8 +131,8 @@ impl Engine {
         });
     }
 
-    /// The doorbell: a new tail. Ignored while the engine is disabled or faulted, or a reset is under
-    /// way.
+    /// The doorbell: a new tail. Ignored while the engine is disabled or faulted, or a reset is
+    /// under way.
     pub fn ring_doorbell(&self, tail: u32) {
         let mailbox = self.lock();
         let faulted = self.state() == EngineState::Faulted as u32;
@@ -210,8 +210,8 @@ impl Engine {
         self.attention.load(Ordering::Acquire)
     }
 
-    /// Takes all requests, between two steps. A reset disables the engine in the same moment, so that what the driver
-    /// writes afterwards counts again.
+    /// Takes all requests, between two steps. A reset disables the engine in the same moment, so
+    /// that what the driver writes afterwards counts again.
     fn take(&self) -> Mail {
         let mut mailbox = self.lock();
         self.attention.store(false, Ordering::Release);

@@ -14,8 +14,8 @@
 //! [`device::Device`] (the connection's thread) never waits for more than an engine's present step:
 //!
 //! - to change the bus table (mapping and unmapping system memory, bus mastering), for the steps of
-//!   all engines: when [`device::Device::dma_unmap`] returns, no engine is inside one that may touch
-//!   what was taken away ([`bus`]);
+//!   all engines: when [`device::Device::dma_unmap`] returns, no engine is inside one that may
+//!   touch what was taken away ([`bus`]);
 //! - to move or disable the status page (an adapter reset too), for a write to it.
 //!
 //! Dropping the device waits for all threads to end.

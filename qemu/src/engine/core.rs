@@ -88,8 +88,8 @@ impl Shown {
     }
 }
 
-/// All that an engine has begun and not ended. Whatever else a core has is its time, its last fence,
-/// and what it may forget: translations and decoded programs.
+/// All that an engine has begun and not ended. Whatever else a core has is its time, its last
+/// fence, and what it may forget: translations and decoded programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
     state: EngineState,
@@ -352,8 +352,8 @@ impl Core {
             self.read_words(memory, space, address, 2..length)?;
         }
         let (command, words) = Command::decode(&self.words[..length]).map_err(Fault::plain)?;
-        tracing::trace!(target: "skua_gpu::command", engine = self.index.get(), asid = space.asid().get(),
-            address, ?command);
+        tracing::trace!(target: "skua_gpu::command", engine = self.index.get(),
+            asid = space.asid().get(), address, ?command);
         self.tick(1);
         self.progress.command = Some(Begun {
             command,
