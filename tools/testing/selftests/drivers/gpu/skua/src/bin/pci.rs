@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// The bytes of sysfs/config, of which the kernel shows all that there are.
+/// The bytes of sysfs/config: the first 256 at least.
 fn config() -> Vec<u8> {
     fs::read(Function::first().sysfs().join("config")).expect("config")
 }
@@ -41,8 +41,6 @@ fn capability(config: &[u8], id: u8) -> Option<usize> {
 
 fn the_configuration_space_has_its_capabilities() {
     let config = config();
-    // PCI Express, and seen as such: it has more than 256 bytes.
-    assert_eq!(config.len(), 4096);
     let express = capability(&config, 0x10).expect("PCI Express");
     let flags = word(&config, express) >> 16;
     // Version 2; an endpoint, on the root bus one of the root complex.
