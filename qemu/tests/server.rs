@@ -36,6 +36,8 @@ const COPY: EngineIndex = EngineIndex::ALL[1];
 
 struct Server {
     child: Child,
+    /// What it says, which is nothing as long as no request is answered with an error.
+    log: PathBuf,
     client: Client,
     vram: MmapRegion,
     file: File,
@@ -45,10 +47,12 @@ struct Server {
 fn start(name: &str) -> Server {
     let socket =
         PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    let log = socket.with_extension("log");
     let child = Process::new(env!("CARGO_BIN_EXE_skua-gpu"))
         .arg("--socket")
         .arg(&socket)
         .args(["--vram-size", "4M", "--log", "error"])
+        .stderr(File::create(&log).unwrap())
         .spawn()
         .unwrap();
     let since = Instant::now();
@@ -71,6 +75,7 @@ fn start(name: &str) -> Server {
         MmapRegion::from_file(FileOffset::new(file.try_clone().unwrap(), 0), SYSTEM).unwrap();
     Server {
         child,
+        log,
         client,
         vram,
         file,
@@ -158,6 +163,8 @@ impl Server {
     fn end(mut self) {
         self.client.shutdown().unwrap();
         assert!(self.child.wait().unwrap().success());
+        assert_eq!(std::fs::read_to_string(&self.log).unwrap(), "");
+        std::fs::remove_file(&self.log).unwrap();
     }
 }
 
