@@ -416,6 +416,7 @@ impl Device {
             DeviceRegister::FAULT_GET => {
                 let records = file.get::<regs::FAULT_GET>().records();
                 self.hub.faults.consumed(records);
+                self.hub.lies.note_fault_get(&self.hub);
             }
             DeviceRegister::SNAPSHOT => self.take_snapshot(file),
             // What is read only, or nothing but held; or DEVICE_CTRL without its bit.

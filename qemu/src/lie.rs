@@ -84,7 +84,7 @@ lies! {
         "The engines' part of an adapter reset begins so many ms late; until then they go on.";
     AdapterResetNever "adapter-reset-never",
         "The engines' part of an adapter reset does not begin; they go on.";
-    FaultFlood "fault-flood", "Fault records of engine 0 without end.";
+    FaultFlood "fault-flood", "Fault records of engine 0: as soon as one is read, there is another.";
     FaultStale "fault-stale", "The last fault's record once more, each 100 ms.";
     FaultNobody "fault-nobody", "A record of a context that does not exist, each 100 ms.";
     FaultGarbage "fault-garbage", "A record of random words, each 100 ms.";
@@ -377,6 +377,16 @@ impl Lies {
         self.lock().last_fault = Some(record);
     }
 
+    /// The driver has made room for fault records.
+    pub(crate) fn note_fault_get(&self, hub: &Hub) {
+        if self
+            .state()
+            .is_some_and(|state| state.has(Kind::FaultFlood))
+        {
+            hub.flood();
+        }
+    }
+
     /// Does what lies need from time to time, until [`Lies::shut_down`].
     pub(crate) fn run(&self, hub: &Hub) {
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
@@ -501,11 +511,7 @@ struct Told<'a> {
 impl Told<'_> {
     fn act(&self, lie: Lie, random: &mut Random) {
         match lie.kind {
-            Kind::FaultFlood => {
-                for _ in 0..64 {
-                    self.hub.report_fault(record(7, 1));
-                }
-            }
+            Kind::FaultFlood => self.hub.flood(),
             Kind::FaultStale if self.slow => {
                 self.hub
                     .report_fault(self.last_fault.unwrap_or(record(7, 1)));
@@ -580,6 +586,13 @@ fn record(asid: u16, context_id: u32) -> Record {
 }
 
 impl Hub {
+    /// Leaves no room for fault records.
+    fn flood(&self) {
+        for _ in 0..status::FAULT_RECORDS {
+            self.report_fault(record(7, 1));
+        }
+    }
+
     /// Does what was withheld.
     fn do_late(&self, deed: Deed) {
         match deed {
