@@ -15,6 +15,7 @@
 //! - [`cgroup`]: what the kernel charges a process with;
 //! - [`program`]: compute programs; [`software_timeline`]: fences of another driver;
 //! - [`calls`]: what the kernel called for it;
+//! - [`loss`]: a GPU that goes away;
 //! - [`table`], [`witness`]: bad arguments, and what they must not change.
 
 #![deny(unsafe_code)]
@@ -26,6 +27,7 @@ pub mod child;
 pub mod client;
 pub mod fdinfo;
 pub mod function;
+pub mod loss;
 pub mod mapping;
 pub mod program;
 pub mod raw;
