@@ -57,8 +57,6 @@ pub(crate) struct Config {
     pub(crate) interactive: bool,
     /// [`crate::plan::Guest::may_die_of`].
     pub(crate) may_die_of: Option<String>,
-    /// [`crate::plan::Guest::no_posted_writes`].
-    pub(crate) no_posted_writes: bool,
     /// The guest's output share: job and logs go here too.
     pub(crate) output: PathBuf,
 }
@@ -374,7 +372,6 @@ fn arguments(
         "driver": "vfio-user-pci",
         "socket": { "type": "unix", "path": gpu },
         "x-msg-timeout": MESSAGE_TIMEOUT,
-        "x-no-posted-writes": config.no_posted_writes,
     });
     add(&["-device", &device.to_string()]);
     let shares = [

@@ -13,7 +13,6 @@
 //!     "module": "watchdog_ms=100",
 //!     "cmdline": "",
 //!     "iommu": false,
-//!     "no_posted_writes": false,
 //!     "may_die_of": "panic: on purpose"
 //!   }
 //! ]
@@ -53,10 +52,6 @@ pub(crate) struct Guest {
     /// Put an IOMMU before the GPU.
     #[serde(default)]
     pub(crate) iommu: bool,
-    /// QEMU waits for the GPU at each register write: its assertion about posted writes on a
-    /// broken connection is out of the way.
-    #[serde(default)]
-    pub(crate) no_posted_writes: bool,
     /// Words of a death of this guest that passes the test that runs: what QEMU or the kernel said
     /// last has them. Any other death fails as always.
     #[serde(default)]

@@ -100,8 +100,9 @@ fn guests(options: &Options, parts: &Parts, report: &mut Report) -> Result<()> {
     };
     let mut units: VecDeque<Unit> = plan.into_iter().map(|guest| unit(guest, report)).collect();
     if let Some(first) = units.front_mut() {
-        first.kunit = true;
+        first.kunit = report.may_want(Suite::Kunit);
     }
+    units.retain(|unit| unit.kunit || !unit.programs.is_empty());
     let dir = report.dir().to_owned();
     let units = Mutex::new(units);
     let (sender, events) = channel();
@@ -142,22 +143,31 @@ struct Unit {
 /// What is wanted of a guest. A pattern that is in a program's own name wants all of it; one that
 /// is in none may be in the names of tests that only the programs know.
 fn unit(guest: Guest, report: &Report) -> Unit {
-    let named: Vec<String> = guest
-        .programs
-        .iter()
-        .filter(|entry| report.wants(&format!("kselftest/{entry}")))
-        .cloned()
-        .collect();
-    let (programs, filter) = if named.is_empty() {
-        (guest.programs.clone(), report.pattern())
-    } else {
-        (named, None)
+    let chosen = |wanted: &dyn Fn(&str) -> bool| -> Vec<String> {
+        let entries = guest.programs.iter();
+        entries.filter(|entry| wanted(entry)).cloned().collect()
+    };
+    let named = chosen(&|entry| report.wants(&format!("kselftest/{entry}")));
+    let (programs, filter) = match report.pattern() {
+        Some(pattern) if named.is_empty() => {
+            (chosen(&|entry| may_have(entry, pattern)), Some(pattern))
+        }
+        _ => (named, None),
     };
     Unit {
-        guest,
         programs,
         filter: filter.map(str::to_owned),
         kunit: false,
+        guest,
+    }
+}
+
+/// Whether a test of a program could have a name with this pattern in it: what stands before the
+/// pattern's first dot, the only one of a name, ends the program's part; and that has the colon.
+fn may_have(entry: &str, pattern: &str) -> bool {
+    match pattern.split_once('.') {
+        Some((program, _)) => format!("kselftest/{entry}").ends_with(program),
+        None => !pattern.contains([':', '/']),
     }
 }
 
@@ -208,7 +218,6 @@ fn run(parts: &Parts, dir: &Path, unit: Unit, sender: &Sender<Event>) {
             gpu: guest.gpu.clone(),
             cmdline: guest.cmdline.clone(),
             iommu: guest.iommu,
-            no_posted_writes: guest.no_posted_writes,
             may_die_of: guest.may_die_of.clone(),
             output,
             ..Config::default()
@@ -262,4 +271,29 @@ fn run(parts: &Parts, dir: &Path, unit: Unit, sender: &Sender<Event>) {
     };
     let test = Test::new(Suite::Guest, &guest.name, verdict, begin.elapsed());
     teller.ended(test.with_output(broken.join("\n")));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_chooses_the_programs_that_could_have_it() {
+        for (pattern, expected) in [
+            ("row_0_17", true),
+            ("bo.row_0_17", true),
+            ("skua:bo.row", true),
+            ("kselftest/drivers/gpu/skua:bo.row", true),
+            ("o.row", true),
+            ("vm.row_0_17", false),
+            ("skua:vm", false),
+            ("kselftest/other", false),
+        ] {
+            assert_eq!(
+                may_have("drivers/gpu/skua:bo", pattern),
+                expected,
+                "{pattern}"
+            );
+        }
+    }
 }
