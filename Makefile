@@ -15,6 +15,10 @@ IMAGE ?=
 FILTER ?=
 RADIUS ?=
 T ?=
+# What the GPU of `make shell` is told: --vram-size 256M, …
+GPU ?=
+# 1: let a debugger into the guest (`make gdb`); wait: the guest waits for it.
+GDB ?=
 # Seconds for each target of `make fuzz`.
 FUZZ_TIME ?= 600
 
@@ -22,7 +26,7 @@ export KERNEL
 export KDIR := $(if $(KDIR),$(abspath $(KDIR)))
 export QEMU := $(if $(QEMU),$(abspath $(QEMU)))
 # As they are, whatever is in them: recipes and scripts take them from the environment.
-$(foreach name,IMAGE FILTER RADIUS T,$(eval override export $(name) := $$(value $(name))))
+$(foreach name,IMAGE FILTER RADIUS T GPU GDB,$(eval override export $(name) := $$(value $(name))))
 
 SANDBOX := scripts/sandbox
 VM := out/cargo/debug/skua-vm
@@ -30,11 +34,11 @@ PRODUCTS = out/guest/$(KERNEL)
 # What every guest is made from, once scripts/kernel has said where.
 PARTS = --kernel "$$BUILD/arch/x86/boot/bzImage" --products $(PRODUCTS) \
 	--patience $(if $(filter debug,$(KERNEL)),6,1) $(if $(ACCEL),--accel $(ACCEL)) \
-	$(if $(QEMU),--qemu "/host$(realpath $(QEMU))")
+	$(if $(QEMU),--qemu "/host$(realpath $(QEMU))") $(if $(GDB),--gdb "$$GDB")
 # In the sandbox, with the trees of $(KERNEL).
 IN = set -a; . out/kernel/$(KERNEL).env; set +a; exec $(SANDBOX)
 
-.PHONY: help setup kernel module gpu tools guest picture run test shell bench rust-analyzer docs fmt lint fuzz conformance \
+.PHONY: help setup kernel module gpu tools guest picture run test shell gdb bench rust-analyzer docs fmt lint fuzz conformance \
 	prune clean distclean
 # Builds lock one another out anyway, and what is checked first is to come first.
 .NOTPARALLEL:
@@ -42,7 +46,7 @@ IN = set -a; . out/kernel/$(KERNEL).env; set +a; exec $(SANDBOX)
 help: ## this list
 	@printf 'Skua: an emulated PCI GPU and its DRM driver. make …\n\n'
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
-	@printf '\nOptions: KERNEL=release|debug  KDIR=your kernel tree  QEMU=your QEMU  ACCEL=tcg|auto\nCache: SKUA_CACHE, now %s\n' \
+	@printf '\nOptions: KERNEL=release|debug  KDIR=your kernel tree  QEMU=your QEMU  ACCEL=tcg|auto  GDB=1|wait\nCache: SKUA_CACHE, now %s\n' \
 		"$${SKUA_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/skua}"
 
 setup: ## fetch every tool into the cache, once
@@ -82,8 +86,11 @@ else
 	@$(IN) $(VM) test $(PARTS) --pattern="$$T" --no-host --report out/test-$(KERNEL)
 endif
 
-shell: guest ## an interactive guest with the driver loaded
-	@$(IN) $(VM) shell $(PARTS) --size $$(stty size 2>/dev/null || echo 24 80)
+shell: guest ## an interactive guest with the driver loaded: [GPU='--vram-size 256M']
+	@$(IN) $(VM) shell $(PARTS) --size $$(stty size 2>/dev/null || echo 24 80) $(if $(GPU),-- $$GPU)
+
+gdb: kernel ## debug the kernel of a guest that runs with GDB=1
+	@$(IN) gdb -q -x out/gdb
 
 bench: guest ## the measures, counted in guest instructions: out/bench.json
 	@$(IN) $(VM) bench $(PARTS)
