@@ -41,13 +41,13 @@ static SEQUENCE: AtomicU32 = AtomicU32::new(0);
 pub const EXPECT: &str = "skua-expect: ";
 
 /// Announces that the running test program makes the driver complain in these words, at error
-/// level. An error that is not announced fails the test that runs.
+/// level; no words are any. An error that is not announced fails the test that runs.
 ///
 /// # Errors
 ///
 /// If the kernel's log cannot be written to.
 pub fn expect_error(words: &str) -> io::Result<()> {
-    std::fs::write("/dev/kmsg", format!("{EXPECT}{words}\n"))
+    std::fs::write("/dev/kmsg", format!("<6>{EXPECT}{words}\n"))
 }
 
 /// Asks the host and returns what follows `ok`, usually nothing.
