@@ -141,6 +141,9 @@ fn tell_debugger(symbols: &Path) -> Result<()> {
         let section = section?;
         let address = fs::read_to_string(section.path())?;
         let name = section.file_name().to_string_lossy().into_owned();
+        if name.ends_with("strtab") || name.ends_with("symtab") {
+            continue;
+        }
         script.push_str(&format!(" -s {name} {}", address.trim()));
     }
     Ok(fs::write(
