@@ -38,8 +38,8 @@ PARTS = --kernel "$$BUILD/arch/x86/boot/bzImage" --products $(PRODUCTS) \
 # In the sandbox, with the trees of $(KERNEL).
 IN = set -a; . out/kernel/$(KERNEL).env; set +a; exec $(SANDBOX)
 
-.PHONY: help setup kernel module gpu tools guest picture run test shell gdb bench rust-analyzer docs fmt lint fuzz conformance \
-	prune clean distclean
+.PHONY: help setup kernel module gpu tools guest picture run test shell gdb bench rust-analyzer docs fmt \
+	lint fuzz conformance mutants prune clean distclean
 # Builds lock one another out anyway, and what is checked first is to come first.
 .NOTPARALLEL:
 
@@ -122,6 +122,11 @@ fuzz: tools ## run every fuzz target for FUZZ_TIME seconds: out/fuzz
 conformance: setup ## check Documentation/gpu/skua/conformance.rst against the last test report
 	@$(SANDBOX) cargo build --quiet --workspace --locked --bin skua-conformance
 	@$(SANDBOX) out/cargo/debug/skua-conformance
+
+# Not in CI: each mutant is a build and a boot.
+mutants: guest ## break each rule of mutants.toml in a copy, and see its test fail: [T=pattern] [HOST=1]
+	@$(IN) out/cargo/debug/skua-mutants $(if $(HOST),host,table --kernel $(KERNEL) \
+		--patience $(if $(filter debug,$(KERNEL)),6,1)) --pattern="$$T"
 
 prune: ## remove old entries of the cache, and say of each why and how large it was
 	@scripts/prune

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::{bail, Context, Result};
 use clap::Parser;
-use skua_conformance::{report, table, verdict};
+use skua_conformance::{mutants, report, table, verdict};
 
 /// Checks the conformance table against a test report.
 #[derive(Parser)]
@@ -23,6 +23,9 @@ struct Options {
     /// The report of `make test`.
     #[arg(long, default_value = "out/test/report.json")]
     report: PathBuf,
+    /// The changes that break the rows.
+    #[arg(long, default_value = "mutants.toml")]
+    mutants: PathBuf,
     /// What the table's paths start from.
     #[arg(long, default_value = ".")]
     root: PathBuf,
@@ -38,7 +41,11 @@ fn main() -> Result<ExitCode> {
     };
     let tests = report::parse(&read(&options.report).context("run `make test` first")?)
         .with_context(|| options.report.display().to_string())?;
-    let verdict = verdict::judge(&rows, &options.root, &tests);
+    let mut verdict = verdict::judge(&rows, &options.root, &tests);
+    match mutants::check(&rows, &read(&options.mutants)?) {
+        Ok(wrong) => verdict.disagreements.extend(wrong),
+        Err(wrong) => bail!("{}: {wrong}", options.mutants.display()),
+    }
     for words in &verdict.disagreements {
         println!("{words}");
     }

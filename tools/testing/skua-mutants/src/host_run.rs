@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+
+//! `make mutants HOST=1`: `cargo-mutants` over the crates whose tests run on the host.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{bail, Context, Result};
+
+use crate::scratch::DIR;
+use crate::table::{self, Survivor};
+
+/// The version that is installed into the cache when it is first used.
+const VERSION: &str = "27.0.0";
+
+/// The crates with tests of their own on the host.
+const PACKAGES: [&str; 6] = [
+    "skua-spec",
+    "skua-policy",
+    "skua-gpu",
+    "skua-asm",
+    "libskua",
+    "wddm",
+];
+
+/// Runs it; returns whether each survivor is justified, and each justification needed.
+///
+/// # Errors
+///
+/// If it cannot be installed or run.
+pub fn run(pattern: &str) -> Result<bool> {
+    let text = fs::read_to_string(table::FILE).context(table::FILE)?;
+    let table = table::parse(&text).map_err(|why| anyhow::anyhow!("{}: {why}", table::FILE))?;
+    let home = std::env::var("CARGO_HOME").context("CARGO_HOME")?;
+    let root = format!("{home}/cargo-mutants-{VERSION}");
+    let program = format!("{root}/bin/cargo-mutants");
+    if !Path::new(&program).exists() {
+        let installed = Command::new("cargo")
+            .args(["install", "--quiet", "--locked", "--root", &root])
+            .args(["--target-dir", "out/mutants/install"])
+            .arg(format!("cargo-mutants@{VERSION}"))
+            .status()?;
+        if !installed.success() {
+            bail!("cargo-mutants cannot be installed: {installed}");
+        }
+    }
+    let temporary = std::env::current_dir()?.join(DIR).join("tmp");
+    fs::create_dir_all(&temporary)?;
+    let mut command = Command::new(&program);
+    command
+        .args(["mutants", "--output", DIR, "--iterate", "--no-shuffle"])
+        .args(["--minimum-test-timeout", "60"])
+        // Its copies build into themselves, and are too large for a /tmp in memory.
+        .env_remove("CARGO_TARGET_DIR")
+        .env("TMPDIR", temporary);
+    for package in PACKAGES {
+        command.args(["--package", package]);
+    }
+    if !pattern.is_empty() {
+        command.args(["--re", pattern]);
+    }
+    let status = command.status().context(program)?;
+    // 0: all caught; 2: some survived; 3: some timed out, which is as good as caught.
+    if !matches!(status.code(), Some(0 | 2 | 3)) {
+        bail!("cargo-mutants: {status}");
+    }
+    let missed = Path::new(DIR).join("mutants.out/missed.txt");
+    let (known, new) = sort(&fs::read_to_string(missed)?, &table.survivor);
+    println!("KTAP version 1\n1..{}", known.len() + new.len());
+    let mut number = 0;
+    for (mutation, why) in &known {
+        number += 1;
+        println!("ok {number} {mutation} # survives: {why}");
+    }
+    for mutation in &new {
+        number += 1;
+        println!("not ok {number} {mutation}");
+    }
+    println!("\n{} justified, {} not", known.len(), new.len());
+    Ok(new.is_empty())
+}
+
+/// The survivors that are justified, with why, and the others.
+fn sort(missed: &str, justified: &[Survivor]) -> (BTreeMap<String, String>, Vec<String>) {
+    let (mut known, mut new) = (BTreeMap::new(), Vec::new());
+    for line in missed.lines() {
+        let mutation = without_position(line);
+        match justified.iter().find(|other| other.mutation == mutation) {
+            Some(survivor) => drop(known.insert(mutation, survivor.why.clone())),
+            None => new.push(line.to_owned()),
+        }
+    }
+    (known, new)
+}
+
+/// `file:12:34: words` as `file: words`.
+fn without_position(line: &str) -> String {
+    let Some((place, words)) = line.split_once(": ") else {
+        return line.to_owned();
+    };
+    let file = place.split(':').next().unwrap_or(place);
+    format!("{file}: {words}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn survivors_are_known_wherever_they_stand() {
+        let justified = [Survivor {
+            mutation: "a.rs: replace < with <= in f".into(),
+            why: "equal".into(),
+        }];
+        let missed = "a.rs:1:2: replace < with <= in f\na.rs:3:4: replace + with - in g\n";
+        let (known, new) = sort(missed, &justified);
+        assert_eq!(known.len(), 1);
+        assert_eq!(new, ["a.rs:3:4: replace + with - in g"]);
+    }
+}

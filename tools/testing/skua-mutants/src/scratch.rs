@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT
+
+//! A copy of the tree, in which one file at a time is changed, and commands that run in it.
+//!
+//! What is built names the tree by its place in the sandbox, `/mnt`. So a command sees the copy
+//! there, in a mount namespace of its own, and builds into the `out` of the copy; the copy of what
+//! is built already makes the first build a short one.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+
+use anyhow::{bail, Context, Result};
+
+/// Where everything of this program is.
+pub const DIR: &str = "out/mutants";
+
+/// Of the tree, what a copy has not.
+pub const WITHOUT: [&str; 4] = ["out", "target", ".git", "rust-project.json"];
+
+/// Of what was built, what a copy begins with.
+const BUILT: [&str; 3] = ["cargo", "kernel", "module"];
+
+/// Mounts the copy, `$0`, in the place of the tree.
+const ENTER: &str = "busybox mount --bind \"$0\" /mnt && cd /mnt && exec \"$@\"";
+
+/// The copy.
+#[derive(Debug)]
+pub struct Scratch {
+    root: PathBuf,
+}
+
+impl Scratch {
+    /// Makes the copy, or brings the one that is there to the tree's state.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be copied.
+    pub fn new() -> Result<Self> {
+        let root = std::env::current_dir()?.join(DIR).join("tree");
+        let first = !root.exists();
+        fs::create_dir_all(&root)?;
+        let mut copy = Command::new("rsync");
+        copy.args(["-rlp", "--delete", "--checksum"]);
+        // A file that is put back is newer than what was built of it. In the first copy nothing is.
+        if first {
+            copy.arg("--times");
+        }
+        for name in WITHOUT {
+            copy.arg(format!("--exclude=/{name}"));
+        }
+        let copied = copy.arg("./").arg(&root).status().context("rsync")?;
+        if !copied.success() {
+            bail!("rsync: {copied}");
+        }
+        if first {
+            fs::create_dir_all(root.join("out"))?;
+            for name in BUILT {
+                let from = Path::new("out").join(name);
+                if from.exists() {
+                    let copied = Command::new("cp")
+                        .args(["-a", "--reflink=auto"])
+                        .args([&from, &root.join(&from)])
+                        .status()?;
+                    if !copied.success() {
+                        bail!("cp {name}: {copied}");
+                    }
+                }
+            }
+        }
+        Ok(Self { root })
+    }
+
+    /// Its root.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Runs a command in it, for at most so many seconds, with its output in a file.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be run.
+    pub fn run(&self, words: &[&str], seconds: u32, log: &Path) -> io::Result<ExitStatus> {
+        let log = File::create(log)?;
+        Command::new("timeout")
+            .args(["--kill-after=10", &seconds.to_string()])
+            .args(["unshare", "--map-root-user", "--mount", "sh", "-c", ENTER])
+            .arg(&self.root)
+            .args(words)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .status()
+    }
+
+    /// Changes a file until the result is dropped.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read or written.
+    pub fn change(&self, file: &str, text: &str) -> io::Result<Changed> {
+        let path = self.root.join(file);
+        let before = fs::read(&path)?;
+        fs::write(&path, text)?;
+        Ok(Changed { path, before })
+    }
+}
+
+/// A changed file, put back when dropped; where that fails the next copy does it.
+#[derive(Debug)]
+pub struct Changed {
+    path: PathBuf,
+    before: Vec<u8>,
+}
+
+impl Drop for Changed {
+    fn drop(&mut self) {
+        if let Err(error) = fs::write(&self.path, &self.before) {
+            eprintln!("skua-mutants: {}: {error}", self.path.display());
+        }
+    }
+}

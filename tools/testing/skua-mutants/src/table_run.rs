@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: MIT
+
+//! `make mutants`: each entry of `mutants.toml`, one at a time.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use skua_conformance::report::{self, Outcome, Test};
+
+use crate::known::{self, Known};
+use crate::place::{self, Place};
+use crate::scratch::{Scratch, DIR, WITHOUT};
+use crate::table::{self, Mutant};
+use crate::verdict::{cargo_results, judge, Verdict};
+
+/// How long a build and a run may take, in seconds: a mutant may hang.
+const BUILD: u32 = 1800;
+const RUN: u32 = 900;
+
+/// What a run is told.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// A part of the names of the mutants that are wanted.
+    pub pattern: String,
+    /// The kernel whose guests are booted.
+    pub kernel: String,
+    /// How many times longer than usual everything may take.
+    pub patience: u32,
+}
+
+/// Breaks what the table says; returns whether every mutant was killed.
+///
+/// # Errors
+///
+/// If the table cannot be read, or the tree not be copied.
+pub fn run(options: &Options) -> Result<bool> {
+    let text = fs::read_to_string(table::FILE).context(table::FILE)?;
+    let table = table::parse(&text).map_err(|why| anyhow::anyhow!("{}: {why}", table::FILE))?;
+    let chosen: Vec<&Mutant> = table
+        .mutant
+        .iter()
+        .filter(|mutant| mutant.name().contains(&options.pattern))
+        .collect();
+    println!("KTAP version 1\n1..{}", chosen.len());
+    fs::create_dir_all(Path::new(DIR).join("log"))?;
+    let tree = known::state(Path::new("."), &[&WITHOUT[..], &[table::FILE]].concat())?;
+    let mut bench = Bench {
+        options,
+        scratch: Scratch::new()?,
+        known: Known::read(&Path::new(DIR).join("known"), tree),
+        log: PathBuf::new(),
+    };
+    let (mut killed, mut others, mut skipped) = (0, 0, 0);
+    for (number, mutant) in (1..).zip(&chosen) {
+        let name = mutant.name();
+        if mutant.kernel != options.kernel {
+            skipped += 1;
+            println!("ok {number} {name} # SKIP needs KERNEL={}", mutant.kernel);
+            continue;
+        }
+        bench.log = Path::new(DIR).join(format!("log/{number}.log"));
+        progress(&format!(
+            "[{killed} killed, {others} not, of {}] {name}",
+            chosen.len()
+        ));
+        let verdict = bench.verdict(mutant)?;
+        progress("");
+        if verdict == Verdict::Killed {
+            killed += 1;
+            println!("ok {number} {name}");
+        } else {
+            others += 1;
+            println!(
+                "# {verdict}; see {}\nnot ok {number} {name}",
+                bench.log.display()
+            );
+        }
+    }
+    println!("\n{killed} killed, {others} not, {skipped} for another kernel");
+    Ok(others == 0 && killed + skipped > 0)
+}
+
+/// Shows what is going on, on a terminal; nothing clears it.
+fn progress(what: &str) {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K{}", what.chars().take(79).collect::<String>());
+        // A terminal that is gone shows nothing.
+        let _ = std::io::stderr().flush();
+    }
+}
+
+/// Where mutants are tried.
+struct Bench<'a> {
+    options: &'a Options,
+    scratch: Scratch,
+    known: Known,
+    log: PathBuf,
+}
+
+impl Bench<'_> {
+    /// Tries one mutant, unless it is known what comes of it.
+    fn verdict(&mut self, mutant: &Mutant) -> Result<Verdict> {
+        let key = (mutant, &self.options.kernel);
+        if let Some(verdict @ Verdict::Killed) = self.known.get(key) {
+            return Ok(verdict.clone());
+        }
+        let text = match fs::read_to_string(self.scratch.root().join(&mutant.file)) {
+            Ok(text) => text,
+            Err(error) => return Ok(Verdict::Broken(format!("{}: {error}", mutant.file))),
+        };
+        let changed = match mutant.apply(&text) {
+            Ok(changed) => changed,
+            Err(why) => return Ok(Verdict::Broken(why)),
+        };
+        let places = place::find(self.scratch.root(), &mutant.test)?;
+        if places.is_empty() {
+            return Ok(Verdict::Broken(format!("there is no test {}", mutant.test)));
+        }
+        // A test that fails anyway proves nothing.
+        match self.sound(&mutant.test, &places)? {
+            Verdict::Survived => {}
+            Verdict::Killed => {
+                let why = format!("{} fails without the change", mutant.test);
+                return Ok(Verdict::Broken(why));
+            }
+            broken => return Ok(broken),
+        }
+        let change = self.scratch.change(&mutant.file, &changed)?;
+        let verdict = self.try_out(&mutant.test, &places);
+        drop(change);
+        let verdict = verdict?;
+        self.known.add(key, &verdict)?;
+        Ok(verdict)
+    }
+
+    /// What comes of the test in the tree as it is.
+    fn sound(&mut self, test: &str, places: &BTreeSet<Place>) -> Result<Verdict> {
+        let key = ("unchanged", test, self.options.kernel.clone());
+        if let Some(verdict @ Verdict::Survived) = self.known.get(&key) {
+            return Ok(verdict.clone());
+        }
+        let verdict = self.try_out(test, places)?;
+        self.known.add(&key, &verdict)?;
+        Ok(verdict)
+    }
+
+    /// Builds the scratch tree and runs a test in it.
+    fn try_out(&self, test: &str, places: &BTreeSet<Place>) -> Result<Verdict> {
+        let mut results = Vec::new();
+        let mut programs = BTreeSet::new();
+        let mut guest = false;
+        for place in places {
+            match place {
+                Place::Host(package) => match self.host(package, test)? {
+                    Some(tests) => results.extend(tests),
+                    None => return Ok(Verdict::Broken("it does not build".into())),
+                },
+                Place::Kselftest(program) => {
+                    guest = true;
+                    programs.insert(program.as_str());
+                }
+                Place::Kunit => guest = true,
+            }
+        }
+        if guest {
+            match self.guest(&programs, test)? {
+                Some(tests) => results.extend(tests),
+                None => return Ok(Verdict::Broken("it does not build".into())),
+            }
+        }
+        Ok(judge(test, &results))
+    }
+
+    /// A package's tests on the host; `None` if it does not build.
+    fn host(&self, package: &str, test: &str) -> Result<Option<Vec<Test>>> {
+        let cargo = ["cargo", "test", "--locked", "-p", package, "--no-fail-fast"];
+        let build = [&cargo[..], &["--no-run"]].concat();
+        if !self.scratch.run(&build, BUILD, &self.log)?.success() {
+            return Ok(None);
+        }
+        let run = [&cargo[..], &[place::function(test)]].concat();
+        let status = self.scratch.run(&run, RUN, &self.log)?;
+        let output = String::from_utf8_lossy(&fs::read(&self.log)?).into_owned();
+        let mut tests = cargo_results(package, &output);
+        if !status.success() {
+            // One that hangs or aborts leaves no result.
+            tests.push(Test {
+                test: package.to_owned(),
+                suite: "cargo".to_owned(),
+                result: Outcome::Fail,
+                rows: Vec::new(),
+            });
+        }
+        Ok(Some(tests))
+    }
+
+    /// Programs in a guest, without any the module's own tests; `None` if it does not build.
+    fn guest(&self, programs: &BTreeSet<&str>, test: &str) -> Result<Option<Vec<Test>>> {
+        let build = [
+            "env",
+            &format!("KERNEL={}", self.options.kernel),
+            "scripts/build",
+            "guest",
+        ];
+        if !self.scratch.run(&build, BUILD, &self.log)?.success() {
+            return Ok(None);
+        }
+        let products = format!("out/guest/{}", self.options.kernel);
+        let list = self
+            .scratch
+            .root()
+            .join(&products)
+            .join("kselftest/kselftest-list.txt");
+        let text = fs::read_to_string(&list)?;
+        fs::write(&list, choose(&text, programs))?;
+        let report = self.scratch.root().join("out/test/report.json");
+        if report.exists() {
+            fs::remove_file(&report)?;
+        }
+        let patience = self.options.patience.to_string();
+        let command = [
+            "out/cargo/debug/skua-vm",
+            "test",
+            "--no-host",
+            "--products",
+            &products,
+            "--patience",
+            &patience,
+            "--pattern",
+            test,
+        ];
+        self.scratch
+            .run(&command, RUN * self.options.patience, &self.log)?;
+        let Ok(text) = fs::read_to_string(&report) else {
+            return Ok(Some(Vec::new()));
+        };
+        Ok(Some(report::parse(&text)?))
+    }
+}
+
+/// The list of kselftests with these programs alone, or with its first.
+fn choose(list: &str, programs: &BTreeSet<&str>) -> String {
+    let wanted = |line: &&str| {
+        let program = line.rsplit(':').next().unwrap_or_default();
+        programs.is_empty() || programs.contains(program)
+    };
+    let most = if programs.is_empty() { 1 } else { usize::MAX };
+    list.lines()
+        .filter(wanted)
+        .take(most)
+        .map(|line| format!("{line}\n"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_runs_the_programs_that_are_asked_for() {
+        let list = "c:bo\nc:vm\nc:wddm\n";
+        assert_eq!(
+            choose(list, &BTreeSet::from(["wddm", "bo"])),
+            "c:bo\nc:wddm\n"
+        );
+        assert_eq!(choose(list, &BTreeSet::new()), "c:bo\n");
+        assert_eq!(choose(list, &BTreeSet::from(["b"])), "");
+    }
+}
