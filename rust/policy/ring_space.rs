@@ -130,7 +130,7 @@ impl RingSpace {
         self.distance(self.head, self.tail)
     }
 
-    /// Bytes that can be written, wrapping around; for one command see [`Self::longest`].
+    /// Bytes that can be written, wrapping around; a command does not wrap, and may have fewer.
     pub fn space(&self) -> u32 {
         // `used` is at most `size - unit`.
         self.size - self.unit - self.used()
