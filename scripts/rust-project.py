@@ -36,8 +36,9 @@ def messages(path):
         for message in map(json.loads, lines):
             if message["reason"] == "build-script-executed":
                 scripts[message["package_id"]] = message
-            elif message["reason"] == "compiler-artifact" and "proc-macro" in message["target"]["kind"]:
-                macros[message["package_id"]] = message["filenames"][0]
+            elif message["reason"] == "compiler-artifact":
+                if "proc-macro" in message["target"]["kind"]:
+                    macros[message["package_id"]] = message["filenames"][0]
     return scripts, macros
 
 
@@ -52,14 +53,19 @@ def cargo_crates(metadata, scripts, macros, first):
         for target in package["targets"]
         if LIBRARIES & set(target["kind"]) or package["id"] in members
     ]
-    libraries = {package["id"]: first + at for at, (package, _, library) in enumerate(targets) if library}
+    libraries = {
+        package["id"]: first + at
+        for at, (package, _, library) in enumerate(targets)
+        if library
+    }
 
     def dependencies(package, target, library):
         for dep in nodes[package["id"]]["deps"]:
             kinds = {kind["kind"] for kind in dep["dep_kinds"]}
             wanted = {"build"} if target["kind"] == ["custom-build"] else {None}
             # Tests of members may go in circles, but libraries may not.
-            if package["id"] in members and wanted == {None} and not (library and dep["pkg"] in members):
+            circle = library and dep["pkg"] in members
+            if package["id"] in members and wanted == {None} and not circle:
                 wanted.add("dev")
             if kinds & wanted and dep["pkg"] in libraries:
                 yield {"crate": libraries[dep["pkg"]], "name": dep["name"]}

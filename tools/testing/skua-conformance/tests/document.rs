@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use skua_conformance::{table, verdict};
+use skua_conformance::{mutants, table, verdict};
 
 #[test]
 fn the_conformance_table_is_whole_and_true() {
@@ -13,4 +13,6 @@ fn the_conformance_table_is_whole_and_true() {
     let text = std::fs::read_to_string(path).expect("the table");
     let rows = table::parse(&text).expect("well formed");
     assert_eq!(verdict::table(&rows, &root), Vec::<String>::new());
+    let text = std::fs::read_to_string(root.join("mutants.toml")).expect("the mutants");
+    assert_eq!(mutants::check(&rows, &text), Ok(vec![]));
 }
