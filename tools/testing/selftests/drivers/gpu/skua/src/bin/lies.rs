@@ -141,7 +141,7 @@ lies! {
     // What may take the machine with it.
     vram_of_2_pib: "vram-size=2^51 gart-base=2^50", Bind => Refused;
     a_flood_of_records: "fault-flood", Jobs => Lost;
-    vram_of_4_tib: "vram-size=2^42", Bind => Refused;
+    vram_of_4_tib: "vram-size=2^42", Bind => Bound;
     an_engine_that_goes_on_after_unbind: "engine-reset-never", Unbind => Survived;
     engines_that_go_on_whatever_is_reset: "engine-reset-never adapter-reset-never", Unbind => Survived;
 }
