@@ -115,6 +115,8 @@ pub(crate) struct SystemMemory {
 /// What is in a buffer object besides GEM.
 #[pin_data]
 pub(crate) struct BoData {
+    /// GEM objects do not hold their device, which has their mmap offsets and their region's quota.
+    _dev: ARef<SkuaDevice>,
     flags: u32,
     placements: u32,
     backing: Backing<Arc<VramRange>, Arc<SystemMemory>>,
@@ -135,8 +137,9 @@ impl DriverObject for BoData {
     type Driver = SkuaDriver;
     type Args = BoArgs;
 
-    fn new(_dev: &SkuaDevice, _size: usize, args: BoArgs) -> impl PinInit<Self, Error> {
+    fn new(dev: &SkuaDevice, _size: usize, args: BoArgs) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
+            _dev: dev.into(),
             flags: args.flags,
             placements: args.placements,
             backing: Backing::new(),

@@ -39,6 +39,7 @@ fn main() -> ExitCode {
         a_new_client_works_beside_an_old_one: 60,
         fdinfo_of_an_old_client_can_be_read,
         old_clients_can_close_in_any_order: 60,
+        objects_are_freed_after_their_device: 120,
         a_hundred_rebinds_when_idle: 300,
         a_hundred_rebinds_under_load: 600,
         removing_and_rescanning: 60,
@@ -389,6 +390,24 @@ fn old_clients_can_close_in_any_order() {
         }
         expect_working();
     }
+}
+
+/// Objects that an address space holds are freed late, in the order in which they were bound: when the
+/// first goes, the device may have gone with its file.
+fn objects_are_freed_after_their_device() {
+    for _ in 0..20 {
+        for order in [[Place::System, Place::Vram], [Place::Vram, Place::System]] {
+            let rig = Rig::new();
+            let buffers = order.map(|place| rig.buffer(place, 64 << 10));
+            for buffer in &buffers {
+                assert_eq!(rig.close(buffer.handle), Ok(()));
+            }
+            drop(Unbound::first());
+            drop(buffers);
+            drop(rig);
+        }
+    }
+    expect_working();
 }
 
 fn a_hundred_rebinds_when_idle() {
