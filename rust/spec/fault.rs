@@ -9,7 +9,7 @@
 //! # Examples
 //!
 //! ```
-//! use skua_spec::fault::{Access, Reason, Record};
+//! use skua_spec::fault::{Access, Reason, Record, Space};
 //! use skua_spec::number::{Asid, EngineIndex};
 //!
 //! // The third record: a page that is not there, which a COPY wanted to write to.
@@ -20,6 +20,7 @@
 //!     context_id: 3,
 //!     access: Access::Write,
 //!     detail: 0,
+//!     space: Space::Virtual,
 //!     address: 0x7f00_0000_0000,
 //!     fence: 12,
 //!     command: 0x10_0000,
