@@ -23,7 +23,7 @@ use crate::{
             FenceMemory,
             Signalling, //
         },
-        resv::Usage,
+        resv,
         trace, //
     },
     fences::{
@@ -382,7 +382,7 @@ impl Context {
         let fence = self.fences.fence(memory);
         publish(fence.fence())?;
         if let Some(room) = &mut room {
-            kernel::warn_on!(room.add(fence.fence(), Usage::Bookkeep).is_err());
+            kernel::warn_on!(room.add(fence.fence(), resv::Usage::Bookkeep).is_err());
         }
         let signalling = Signalling::begin();
         trace::submit(&self.dev, self.engine, self.id(), fence.fence());
