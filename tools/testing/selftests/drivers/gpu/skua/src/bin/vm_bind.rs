@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         one_object_at_many_addresses,
         unmapping_nothing_is_fine,
         read_only_mappings,
+        what_is_left_of_a_read_only_mapping_is_read_only,
         large_pages_come_apart_and_together: 60,
         pages_of_all_sizes: 120,
         the_largest_bind: 60,
@@ -254,6 +255,35 @@ fn read_only_mappings() {
         );
         assert_eq!(rig.run(Engine::Copy, &[write(va, 36)]), Ok(()), "{place:?}");
         assert_eq!(cpu.read(0), 36, "{place:?}");
+    }
+}
+
+fn what_is_left_of_a_read_only_mapping_is_read_only() {
+    let rig = Rig::new();
+    let out = rig.buffer(Place::System, PAGE);
+    // Pages of 64 KiB, and of 2 MiB, which come apart.
+    for size in [64 << 10, LARGE] {
+        let handle = rig.bo(Place::Vram, size);
+        let cpu = rig.map(handle);
+        cpu.fill(|_| 33);
+        let va = rig.reserve(size);
+        let ops = [
+            map_readonly(handle, 0, va, size),
+            unmap(va + 5 * PAGE, PAGE),
+        ];
+        assert_eq!(rig.bind_and_wait(rig.vm, &ops[..1]), Ok(()));
+        assert_eq!(rig.bind_and_wait(rig.vm, &ops[1..]), Ok(()));
+        for offset in [0, 4 * PAGE, 6 * PAGE, size - PAGE] {
+            assert_eq!(
+                peek(&rig, &out, va + offset),
+                Ok(33),
+                "{size:#x}, {offset:#x}"
+            );
+            let context = rig.new_context(Engine::Copy);
+            let job = rig.start_in(context, &[write(va + offset, 34)]);
+            assert_eq!(job.wait(), Err(Errno::EFAULT), "{size:#x}, {offset:#x}");
+        }
+        cpu.expect(&format!("{size:#x}"), |_| 33);
     }
 }
 
