@@ -281,7 +281,7 @@ struct drm_skua_region_info {
 	/** @size: Bytes that buffer objects can have here together. */
 	__u64 size;
 
-	/** @used: Bytes that buffer objects have here now, of all clients. */
+	/** @used: Bytes that buffer objects and page tables have here now, of all clients. */
 	__u64 used;
 
 	/** @cpu_visible_size: Bytes of @size that the CPU can map. */
