@@ -147,6 +147,9 @@ fn a_status_page_that_does_not_answer() {
 #[test]
 fn without_bus_master_the_registers_tell() {
     let mut gpu = Gpu::new();
+    for engine in 0..2 {
+        gpu.wait_state(engine, EngineState::Idle);
+    }
     let before = gpu.system_bytes(0, SYSTEM_BYTES as usize);
     gpu.device.set_bus_master(false);
     gpu.start(
