@@ -173,14 +173,20 @@ impl Report {
             .is_none_or(|pattern| id.contains(pattern))
     }
 
-    /// Whether the pattern leaves room for tests of a suite: it may name another.
+    /// Whether the pattern leaves room for tests of a suite. It may name another; and `::` is in
+    /// names of the host's tests alone, a dot in all others, but for that of a file with doc tests.
     pub(crate) fn may_want(&self, suite: Suite) -> bool {
-        let named = self.pattern.as_ref().and_then(|pattern| {
-            Suite::ALL
-                .into_iter()
-                .find(|suite| pattern.starts_with(&format!("{}/", suite.name())))
-        });
-        named.is_none_or(|named| named == suite)
+        let Some(pattern) = &self.pattern else {
+            return true;
+        };
+        let named = Suite::ALL
+            .into_iter()
+            .find(|suite| pattern.starts_with(&format!("{}/", suite.name())));
+        match (named, suite) {
+            (Some(named), suite) => named == suite,
+            (None, Suite::Cargo) => !pattern.contains('.') || pattern.contains(".rs"),
+            (None, _) => !pattern.contains("::"),
+        }
     }
 
     /// Takes a test that has ended, if it is wanted or has failed: a pattern chooses what runs,
@@ -424,10 +430,18 @@ mod tests {
     }
 
     #[test]
-    fn a_suite_in_a_pattern_leaves_out_the_others() {
-        let (_dir, some) = report(Some("cargo/skua-vm"));
-        assert!(some.may_want(Suite::Cargo) && !some.may_want(Suite::Kselftest));
-        let (_dir, some) = report(Some("row_0_17"));
-        assert!(some.may_want(Suite::Cargo) && some.may_want(Suite::Kselftest));
+    fn a_pattern_leaves_out_the_suites_that_cannot_have_it() {
+        for (pattern, on_host, in_guest) in [
+            ("row_0_17", true, true),
+            ("cargo/skua-vm", true, false),
+            ("kselftest/drivers", false, true),
+            ("report::tests", true, false),
+            ("bo.row_0_17", false, true),
+            ("lib.rs - fence", true, true),
+        ] {
+            let (_dir, some) = report(Some(pattern));
+            assert_eq!(some.may_want(Suite::Cargo), on_host, "{pattern}");
+            assert_eq!(some.may_want(Suite::Kselftest), in_guest, "{pattern}");
+        }
     }
 }
