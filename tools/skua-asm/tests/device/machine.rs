@@ -191,13 +191,4 @@ impl Machine {
             .load(offset as usize, Ordering::Acquire)
             .expect("it is in the page")
     }
-
-    /// A counter of the device.
-    #[allow(
-        dead_code,
-        reason = "the filters' tests, which share this file, look at counters"
-    )]
-    pub(crate) fn counter(&self, counter: Counter) -> u64 {
-        self.device.counter(counter)
-    }
 }
