@@ -197,7 +197,7 @@ impl Bench<'_> {
         Ok(Some(tests))
     }
 
-    /// Programs in a guest, without any the module's own tests; `None` if it does not build.
+    /// Tests of programs, or of the module, in a guest; `None` if it does not build.
     fn guest(&self, programs: &BTreeSet<&str>, test: &str) -> Result<Option<Vec<Test>>> {
         let build = [
             "env",
@@ -209,14 +209,7 @@ impl Bench<'_> {
             return Ok(None);
         }
         let products = format!("out/guest/{}", self.options.kernel);
-        let list = self
-            .scratch
-            .root()
-            .join(&products)
-            .join("kselftest/kselftest-list.txt");
-        let text = fs::read_to_string(&list)?;
-        fs::write(&list, choose(&text, programs))?;
-        let report = self.scratch.root().join("out/test/report.json");
+        let report = self.scratch.root().join("out/test/selected/report.json");
         if report.exists() {
             fs::remove_file(&report)?;
         }
@@ -230,7 +223,7 @@ impl Bench<'_> {
             "--patience",
             &patience,
             "--pattern",
-            test,
+            &whole(test, programs),
         ];
         self.scratch
             .run(&command, RUN * self.options.patience, &self.log)?;
@@ -241,18 +234,16 @@ impl Bench<'_> {
     }
 }
 
-/// The list of kselftests with these programs alone, or with its first.
-fn choose(list: &str, programs: &BTreeSet<&str>) -> String {
-    let wanted = |line: &&str| {
-        let program = line.rsplit(':').next().unwrap_or_default();
-        programs.is_empty() || programs.contains(program)
-    };
-    let most = if programs.is_empty() { 1 } else { usize::MAX };
-    list.lines()
-        .filter(wanted)
-        .take(most)
-        .map(|line| format!("{line}\n"))
-        .collect()
+/// The whole of a test's name, as far as it is told: a guest that cannot have it is not booted.
+fn whole(test: &str, programs: &BTreeSet<&str>) -> String {
+    let known = programs
+        .iter()
+        .any(|program| test.starts_with(&format!("{program}.")));
+    if known {
+        format!("kselftest/drivers/gpu/skua:{test}")
+    } else {
+        test.to_owned()
+    }
 }
 
 #[cfg(test)]
@@ -260,13 +251,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guest_runs_the_programs_that_are_asked_for() {
-        let list = "c:bo\nc:vm\nc:wddm\n";
-        assert_eq!(
-            choose(list, &BTreeSet::from(["wddm", "bo"])),
-            "c:bo\nc:wddm\n"
-        );
-        assert_eq!(choose(list, &BTreeSet::new()), "c:bo\n");
-        assert_eq!(choose(list, &BTreeSet::from(["b"])), "");
+    fn a_test_is_asked_for_by_all_of_its_name() {
+        let programs = BTreeSet::from(["bo", "wddm"]);
+        for (test, name) in [
+            ("bo.x", "kselftest/drivers/gpu/skua:bo.x"),
+            ("skua:bo.x", "skua:bo.x"),
+            ("row_0_17", "row_0_17"),
+            ("skua_gem.x", "skua_gem.x"),
+        ] {
+            assert_eq!(whole(test, &programs), name);
+        }
     }
 }
