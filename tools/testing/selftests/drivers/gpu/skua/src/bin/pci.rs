@@ -55,8 +55,8 @@ fn the_configuration_space_has_its_capabilities() {
     // In D0, and coming back to it is no reset.
     assert_eq!(word(&config, power + 4) & 0xb, 0x8);
     let msix = capability(&config, 0x11).expect("MSI-X");
-    // Three vectors, enabled by the driver.
-    assert_eq!(word(&config, msix) >> 16 & 0x7ff, 2);
+    // One vector for each of the three engines and one for faults, enabled by the driver.
+    assert_eq!(word(&config, msix) >> 16 & 0x7ff, 3);
     assert_ne!(word(&config, msix) & 1 << 31, 0, "MSI-X is not enabled");
     assert_eq!(capability(&config, 0x05), None, "there is no MSI");
 }
