@@ -357,7 +357,7 @@ fn expect_silence() {
     let file = memfd_create("canaries", MFdFlags::MFD_CLOEXEC).expect("memfd_create");
     let mut file = File::from(file);
     let canaries = vec![0x5a_u8; 1 << 20];
-    for _ in 0..available() / 4 * 3 >> 20 {
+    for _ in 0..(available() / 4 * 3) >> 20 {
         file.write_all(&canaries).expect("canaries");
     }
     std::thread::sleep(Duration::from_millis(500));
