@@ -127,6 +127,18 @@ fn wants(filter: Option<&str>, test: &str) -> bool {
     }
 }
 
+/// Asks again and again, for a while: what happens by itself, but not at once.
+pub fn eventually<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+    let end = Instant::now() + Duration::from_secs(5) * patience();
+    loop {
+        let answer = ask();
+        if answer.is_some() || Instant::now() > end {
+            return answer;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,17 +162,5 @@ mod tests {
         assert!(wants(Some("row_0_17"), "row_0_17_a"));
         assert!(wants(Some("gpu/skua:"), "a"));
         assert!(!wants(Some("row_0_18"), "row_0_17_a"));
-    }
-}
-
-/// Asks again and again, for a while: what happens by itself, but not at once.
-pub fn eventually<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T> {
-    let end = Instant::now() + Duration::from_secs(5) * patience();
-    loop {
-        let answer = ask();
-        if answer.is_some() || Instant::now() > end {
-            return answer;
-        }
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
