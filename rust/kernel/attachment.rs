@@ -2,10 +2,10 @@
 
 //! Another driver's memory, attached to a device of ours.
 //!
-//! An imported object holds an [`Attachment`] for as long as it lives, and by it the exporter's buffer.
-//! Where the device finds the memory is an [`ImportMap`], which ends earlier: at the latest when the
-//! device is unbound, since a DMA mapping is of a bound device. Upstream's importers keep it until the
-//! object is freed, which may be long after, and the DMA API's debugging complains.
+//! An imported object holds an [`Attachment`] for as long as it lives, and by it the exporter's
+//! buffer. Where the device finds the memory is an [`ImportMap`], which ends earlier: at the latest
+//! when the device is unbound, since a DMA mapping is of a bound device. Upstream's importers keep
+//! it until the object is freed, which may be long after, and the DMA API's debugging complains.
 //!
 //! C header: `include/linux/dma-buf.h`.
 
@@ -58,8 +58,8 @@ impl Attachment {
     ///
     /// # Safety
     ///
-    /// `raw` must be a valid static attachment; it must stay so until the result is dropped, or until
-    /// `own()` and the drop.
+    /// `raw` must be a valid static attachment; it must stay so until the result is dropped, or
+    /// until `own()` and the drop.
     pub(super) unsafe fn new(raw: NonNull<bindings::dma_buf_attachment>) -> Result<Arc<Self>> {
         // INVARIANT: By the safety requirements; not owned.
         let attachment = Self {
@@ -87,8 +87,8 @@ impl Attachment {
 impl Drop for Attachment {
     fn drop(&mut self) {
         if self.is_owned() {
-            // SAFETY: By the type invariant attachment and buffer are valid and ours. What was mapped
-            // is unmapped: an `ImportMap` holds a reference to `self`.
+            // SAFETY: By the type invariant attachment and buffer are valid and ours. What was
+            // mapped is unmapped: an `ImportMap` holds a reference to `self`.
             unsafe {
                 let buffer = (*self.raw.as_ptr()).dmabuf;
                 bindings::dma_buf_detach(buffer, self.raw.as_ptr());
@@ -102,8 +102,8 @@ impl Drop for Attachment {
 ///
 /// # Invariants
 ///
-/// `table` is mapped for `attachment`, by `dma_buf_map_attachment()`, and nobody else unmaps it once the
-/// attachment is owned.
+/// `table` is mapped for `attachment`, by `dma_buf_map_attachment()`, and nobody else unmaps it
+/// once the attachment is owned.
 pub(crate) struct ImportMap {
     table: NonNull<bindings::sg_table>,
     attachment: Arc<Attachment>,
@@ -120,8 +120,9 @@ impl ImportMap {
     ///
     /// # Safety
     ///
-    /// `table` must be the mapped table of the attachment, and `parent`, the device of `set`, that of the
-    /// attachment. The caller keeps `parent` bound until it has owned the attachment or dropped the result.
+    /// `table` must be the mapped table of the attachment, and `parent`, the device of `set`, that
+    /// of the attachment. The caller keeps `parent` bound until it has owned the attachment or
+    /// dropped the result.
     pub(super) unsafe fn new(
         set: &DevresSet,
         parent: &Device<Bound>,
@@ -146,7 +147,8 @@ impl ImportMap {
 impl Drop for ImportMap {
     fn drop(&mut self) {
         if self.attachment.is_owned() {
-            // SAFETY: By the type invariant the table is mapped for the attachment, and ours to unmap.
+            // SAFETY: By the type invariant the table is mapped for the attachment, and ours to
+            // unmap.
             unsafe {
                 bindings::dma_buf_unmap_attachment_unlocked(
                     self.attachment.raw.as_ptr(),

@@ -27,7 +27,8 @@ use kernel::{
 /// # Invariants
 ///
 /// - `base` is a write-combined mapping of `len` bytes of BAR `num` of `pdev`, from its start.
-/// - `phys` is the CPU physical address of the BAR, of whose `whole` bytes the region was requested.
+/// - `phys` is the CPU physical address of the BAR, of whose `whole` bytes the region was
+///   requested.
 pub(crate) struct WcBar<'a> {
     pdev: &'a pci::Device<Bound>,
     num: c_int,
@@ -39,8 +40,8 @@ pub(crate) struct WcBar<'a> {
 
 // SAFETY: The mapping may be used and released from any thread.
 unsafe impl Send for WcBar<'_> {}
-// SAFETY: Shared access to device memory is what it is for; accesses are volatile, and concurrent ones
-// have no effect on Rust's memory.
+// SAFETY: Shared access to device memory is what it is for; accesses are volatile, and concurrent
+// ones have no effect on Rust's memory.
 unsafe impl Sync for WcBar<'_> {}
 
 /// The C device. `pci::Device` is a transparent wrapper of it.
@@ -206,7 +207,8 @@ impl Drop for WcBar<'_> {
     }
 }
 
-/// `wmb()`: writes before it, write-combined ones too, are visible to devices before writes after it.
+/// `wmb()`: writes before it, write-combined ones too, are visible to devices before writes after
+/// it.
 pub(crate) fn write_barrier() {
     // SAFETY: No requirements.
     unsafe { shim::skua_wmb() };

@@ -43,8 +43,9 @@ pub(super) fn as_raw<D: drm::Driver, C: drm::DeviceContext>(
 pub(crate) fn enter<D: drm::Driver>(dev: &drm::Device<D>) -> Option<drm::RegistrationGuard<'_, D>> {
     // SAFETY:
     // - The pointer is that of a valid reference, embedded in a `drm::Device<D>`.
-    // - The `Ioctl` context promises that the device has been registered at some point. The only use
-    //   made of it before that is checked below is `drm_dev_enter()`, which is valid on any device.
+    // - The `Ioctl` context promises that the device has been registered at some point. The only
+    //   use made of it before that is checked below is `drm_dev_enter()`, which is valid on any
+    //   device.
     let ioctl: &drm::Device<D, drm::Ioctl> = unsafe { drm::Device::from_raw(as_raw(dev)) };
     let guard = ioctl.registration_guard()?;
 
@@ -88,11 +89,11 @@ where
     unsafe { drm::Registration::new(dev, drm, data, 0) }
 }
 
-/// Sets the device's DMA mask for streaming and coherent mappings to `bits` bits, and that a segment may
-/// be as long as it likes: the device has page tables, and no limit of its own.
+/// Sets the device's DMA mask for streaming and coherent mappings to `bits` bits, and that a
+/// segment may be as long as it likes: the device has page tables, and no limit of its own.
 ///
-/// To be called in probe before anything is mapped or allocated for DMA: `Core` is the context of bus
-/// callbacks. `EIO` if the platform cannot do it, `EINVAL` for more than 64 bits.
+/// To be called in probe before anything is mapped or allocated for DMA: `Core` is the context of
+/// bus callbacks. `EIO` if the platform cannot do it, `EINVAL` for more than 64 bits.
 pub(crate) fn set_dma_limits(pdev: &pci::Device<Core<'_>>, bits: u32) -> Result {
     let mask = DmaMask::try_new(bits)?;
     // SAFETY: In probe, before these calls, nobody can have made DMA mappings or allocations.
@@ -125,14 +126,15 @@ impl BusMaster {
         unsafe { bindings::pci_set_master(self.as_raw()) };
     }
 
-    /// Takes the right away. Whether it is known to be gone: the device says so, or does not answer at
-    /// all, as one that was unplugged. A read of the device's configuration, so that what the device has
-    /// begun is over (PCIe 4.0, 2.4.1: a completion pushes posted writes).
+    /// Takes the right away. Whether it is known to be gone: the device says so, or does not answer
+    /// at all, as one that was unplugged. A read of the device's configuration, so that what the
+    /// device has begun is over (PCIe 4.0, 2.4.1: a completion pushes posted writes).
     ///
     /// Not after the device was unbound: another driver may have it then.
     pub(crate) fn turn_off(&self) -> bool {
         let mut command = u16::MAX;
-        // SAFETY: The device is valid, as a reference to it is held; `command` receives the register.
+        // SAFETY: The device is valid, as a reference to it is held; `command` receives the
+        // register.
         unsafe {
             bindings::pci_clear_master(self.as_raw());
             bindings::pci_read_config_word(

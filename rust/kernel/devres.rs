@@ -4,18 +4,19 @@
 //!
 //! # Model
 //!
-//! Such a resource ends with its owner, or with the device's driver, whichever goes first: the DMA API
-//! wants every mapping undone before the device is unbound (`Documentation/core-api/dma-api.rst`), and
-//! owners may outlive that. [`Devres`](kernel::devres::Devres) does this for a handful of resources. Each
-//! is a node in the device's list, which is searched when the resource is dropped early, with interrupts
-//! off, and each waits for an RCU grace period of its own at unbind, for `try_access()`. A hundred objects
+//! Such a resource ends with its owner, or with the device's driver, whichever goes first: the DMA
+//! API wants every mapping undone before the device is unbound
+//! (`Documentation/core-api/dma-api.rst`), and owners may outlive that.
+//! [`Devres`](kernel::devres::Devres) does this for a handful of resources. Each is a node in the
+//! device's list, which is searched when the resource is dropped early, with interrupts off, and
+//! each waits for an RCU grace period of its own at unbind, for `try_access()`. A hundred objects
 //! thus cost seconds.
 //!
-//! A [`DevresSet`] is one node for all of them. A [`DevresItem`] takes itself out of its set when it is
-//! dropped, in constant time; at unbind the set releases what is left in it, one after the other, with no
-//! grace period at all. None is needed, since there is one way to an item's value, [`DevresItem::access`],
-//! and it asks for a proof that the device is bound: whoever has one keeps the device from being unbound.
-//! Access takes no lock and allocates nothing.
+//! A [`DevresSet`] is one node for all of them. A [`DevresItem`] takes itself out of its set when
+//! it is dropped, in constant time; at unbind the set releases what is left in it, one after the
+//! other, with no grace period at all. None is needed, since there is one way to an item's value,
+//! [`DevresItem::access`], and it asks for a proof that the device is bound: whoever has one keeps
+//! the device from being unbound. Access takes no lock and allocates nothing.
 //!
 //! ```text
 //! owner drops its item ─▶ out of the list ─▶ release ─▶ counted out ──┐
@@ -95,7 +96,8 @@ impl<T: Send + Sync> Resource for Slot<T> {
 ///
 /// # Invariants
 ///
-/// A node is put into the list of one set, once, when it is made. Who takes it out of there releases it.
+/// A node is put into the list of one set, once, when it is made. Who takes it out of there
+/// releases it.
 #[pin_data]
 struct Node<R: ?Sized> {
     #[pin]
@@ -221,9 +223,9 @@ impl Drop for Closer {
         self.0.closed.store(true, Release);
         // The last first, as devres does.
         while let Some(node) = self.take() {
-            // SAFETY: The node was taken out of the list here. This is devres' release of a device whose
-            // driver is being unbound: no `Device<Bound>` of it is left, and therefore no result of
-            // `access()`.
+            // SAFETY: The node was taken out of the list here. This is devres' release of a device
+            // whose driver is being unbound: no `Device<Bound>` of it is left, and therefore no
+            // result of `access()`.
             unsafe { node.resource.release() };
         }
         let mut state = self.0.state.lock();
@@ -241,8 +243,8 @@ impl Closer {
 
 /// A value that is dropped with `self`, or before its device is unbound.
 ///
-/// Its drop may come when the device has been unbound, and does nothing then. It sleeps if that of `T`
-/// does.
+/// Its drop may come when the device has been unbound, and does nothing then. It sleeps if that of
+/// `T` does.
 pub(crate) struct DevresItem<T: Send + Sync + 'static> {
     set: Arc<Inner>,
     node: Arc<Node<Slot<T>>>,
@@ -254,9 +256,9 @@ impl<T: Send + Sync + 'static> DevresItem<T> {
     /// `EINVAL` unless `dev` is the device that it was made for, and not bound anew since.
     pub(crate) fn access<'a>(&'a self, dev: &'a Device<Bound>) -> Result<&'a T> {
         self.set.check(dev)?;
-        // SAFETY: The value is dropped with `self`, or when the device is unbound. `self` is borrowed
-        // for `'a`; the device is bound for `'a`, by the type of `dev`, and was not unbound since the
-        // set was made, for it is not closed.
+        // SAFETY: The value is dropped with `self`, or when the device is unbound. `self` is
+        // borrowed for `'a`; the device is bound for `'a`, by the type of `dev`, and was not
+        // unbound since the set was made, for it is not closed.
         Ok(unsafe { &*self.node.resource.value.get() })
     }
 

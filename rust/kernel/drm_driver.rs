@@ -4,12 +4,12 @@
 //!
 //! # Model
 //!
-//! The DRM core looks at `drm_device.driver` when it needs it, so a device can be given another table
-//! of functions until it is registered; the kernel crate itself does that
+//! The DRM core looks at `drm_device.driver` when it needs it, so a device can be given another
+//! table of functions until it is registered; the kernel crate itself does that
 //! (`rust/kernel/drm/device.rs`). [`extend`] copies the table that
-//! [`UnregisteredDevice::new`](drm::UnregisteredDevice::new) installed, adds to it, and installs the
-//! copy. There is one copy for a driver, in a [`Vtable`] static: files in use point into it, and they
-//! keep the module, through `fops.owner`.
+//! [`UnregisteredDevice::new`](drm::UnregisteredDevice::new) installed, adds to it, and installs
+//! the copy. There is one copy for a driver, in a [`Vtable`] static: files in use point into it,
+//! and they keep the module, through `fops.owner`.
 //!
 //! # Safety of the approach
 //!
@@ -131,21 +131,21 @@ fn store<T>(cell: &'static SetOnce<Table<T>>, new: T) -> &'static T {
 
 /// Extends `dev` by what `D` adds, before it is registered.
 ///
-/// `EINVAL` if the device is not laid out as expected (another kernel than this was written for), or
-/// if [`DriverExt::vtable`] is another driver's.
+/// `EINVAL` if the device is not laid out as expected (another kernel than this was written for),
+/// or if [`DriverExt::vtable`] is another driver's.
 pub(crate) fn extend<D: DriverExt>(dev: &drm::UnregisteredDevice<D>) -> Result {
     let raw = device::as_raw::<D, _>(dev);
 
-    // SAFETY: `raw` is the device of a valid reference, not registered, thus private to this thread.
-    // What is read here is only compared.
+    // SAFETY: `raw` is the device of a valid reference, not registered, thus private to this
+    // thread. What is read here is only compared.
     let (parent, stock) = unsafe { ((*raw).dev, (*raw).driver) };
     let expected: &D::ParentDevice<kernel::device::Normal> = (**dev).as_ref();
     let expected: &kernel::device::Device = expected.as_ref();
     if !ptr::eq(parent, ptr::from_ref(expected).cast_mut().cast()) || stock.is_null() {
         return Err(EINVAL);
     }
-    // SAFETY: The parent is as expected, so this is a `drm_device`, and `driver` is the static table
-    // that `UnregisteredDevice::new()` has installed.
+    // SAFETY: The parent is as expected, so this is a `drm_device`, and `driver` is the static
+    // table that `UnregisteredDevice::new()` has installed.
     let stock = unsafe { &*stock };
     if !ptr::eq(stock.name.cast_const(), D::INFO.name.as_char_ptr())
         || !ptr::eq(stock.ioctls, D::IOCTLS.as_ptr())
@@ -201,8 +201,8 @@ unsafe extern "C" fn fdinfo_callback<D: DriverExt>(
     printer: *mut bindings::drm_printer,
     file: *mut bindings::drm_file,
 ) {
-    // SAFETY: `drm_show_fdinfo()` passes a valid file of a device of this driver. The device has been
-    // registered, since it was opened.
+    // SAFETY: `drm_show_fdinfo()` passes a valid file of a device of this driver. The device has
+    // been registered, since it was opened.
     let (dev, file) = unsafe {
         let dev = drm::Device::<D>::from_raw((*(*file).minor).dev);
         (dev, drm::File::<D::File>::from_raw(file))
@@ -223,9 +223,9 @@ unsafe extern "C" fn debugfs_callback<D: DriverExt>(
     m: *mut bindings::seq_file,
     _unused: *mut c_void,
 ) -> c_int {
-    // SAFETY: The core calls this for files added by `extend::<D>()`: the device is a valid one of this
-    // driver, and the data is a `&'static DebugfsFile<D>`. debugfs keeps the file, and thereby the
-    // device, from being removed during the call.
+    // SAFETY: The core calls this for files added by `extend::<D>()`: the device is a valid one of
+    // this driver, and the data is a `&'static DebugfsFile<D>`. debugfs keeps the file, and thereby
+    // the device, from being removed during the call.
     let (dev, file, mut printer) = unsafe {
         (
             drm::Device::<D>::from_raw(shim::skua_debugfs_dev(m)),
@@ -257,8 +257,8 @@ unsafe extern "C" fn import_callback<D: DriverExt>(
     let parent: &D::ParentDevice<Bound> = (*guard).as_ref();
     let parent: &Device<Bound> = parent.as_ref();
     let set = D::resources(dev);
-    // SAFETY: This is that callback; its arguments are as the core passes them. A set of another device
-    // refuses `parent`.
+    // SAFETY: This is that callback; its arguments are as the core passes them. A set of another
+    // device refuses `parent`.
     let obj =
         unsafe { gem::import::<D::Gem>(set, parent, attach, table, |size| D::import(dev, size)) };
     obj.unwrap_or_else(|error| error.to_ptr())

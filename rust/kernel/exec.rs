@@ -4,14 +4,14 @@
 //!
 //! # Model
 //!
-//! Locks that are taken one after the other in whatever order need a way out of a deadlock. Reservation
-//! locks are wound/wait mutexes: all that are taken for one purpose carry one *ticket*, and of two parties
-//! that wait for each other the one with the younger ticket gives up all that it holds, waits for the lock
-//! that it could not get, and begins again. [`Exec`] is that loop: what is to be locked is said by a
-//! closure, which is called again each time.
+//! Locks that are taken one after the other in whatever order need a way out of a deadlock.
+//! Reservation locks are wound/wait mutexes: all that are taken for one purpose carry one *ticket*,
+//! and of two parties that wait for each other the one with the younger ticket gives up all that it
+//! holds, waits for the lock that it could not get, and begins again. [`Exec`] is that loop: what
+//! is to be locked is said by a closure, which is called again each time.
 //!
-//! Locking twice is locking once: objects may share a reservation. A victim of eviction is only tried
-//! ([`Exec::try_lock`]), so that nobody waits for memory that somebody else is using.
+//! Locking twice is locking once: objects may share a reservation. A victim of eviction is only
+//! tried ([`Exec::try_lock`]), so that nobody waits for memory that somebody else is using.
 //!
 //! # Examples
 //!
@@ -65,8 +65,8 @@ pub(crate) struct Exec {
 impl Exec {
     /// Calls `f` until it has locked all that it wants, and keeps the locks.
     ///
-    /// `f` passes errors of [`Self::lock`] on, and is otherwise free to fail: then nothing is locked. It
-    /// starts from nothing each time. `EINTR` if a signal arrives; `ENOMEM`.
+    /// `f` passes errors of [`Self::lock`] on, and is otherwise free to fail: then nothing is
+    /// locked. It starts from nothing each time. `EINTR` if a signal arrives; `ENOMEM`.
     pub(crate) fn lock_all(mut f: impl FnMut(&mut Self) -> Result) -> Result<Self> {
         let ticket = KBox::pin_init(
             // SAFETY: The slot is valid and pinned; the function initialises it.
@@ -143,7 +143,8 @@ impl Exec {
             .ok_or(EINVAL)
     }
 
-    /// Makes room for one fence in each reservation, so that [`Self::add_fence`] cannot fail. `ENOMEM`.
+    /// Makes room for one fence in each reservation, so that [`Self::add_fence`] cannot fail.
+    /// `ENOMEM`.
     pub(crate) fn reserve_fences(&mut self) -> Result {
         for handle in &self.locked {
             // SAFETY: By the type invariant it is locked; the value does not outlive this step.

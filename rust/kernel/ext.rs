@@ -2,8 +2,8 @@
 
 //! What the `kernel` crate of Linux 7.3 lacks for a DRM driver.
 //!
-//! This folder is the only place of the project that says `unsafe` or `bindings::`. Each file wraps one
-//! thing, is shaped like what upstream has or has posted, and goes when upstream has it.
+//! This folder is the only place of the project that says `unsafe` or `bindings::`. Each file wraps
+//! one thing, is shaped like what upstream has or has posted, and goes when upstream has it.
 //!
 //! # Table of contents
 //!
@@ -33,18 +33,19 @@
 //!
 //! # How a driver uses it
 //!
-//! In probe: [`device::set_dma_limits`]; [`drm::UnregisteredDevice::new`](kernel::drm::UnregisteredDevice);
-//! [`drm_driver::extend`]; set up the hardware; [`device::register`], last, into a field of the bus driver's
-//! `Data`. The module structure has a [`fence::ModuleGuard`] as its last field.
+//! In probe: [`device::set_dma_limits`];
+//! [`drm::UnregisteredDevice::new`](kernel::drm::UnregisteredDevice); [`drm_driver::extend`]; set
+//! up the hardware; [`device::register`], last, into a field of the bus driver's `Data`. The module
+//! structure has a [`fence::ModuleGuard`] as its last field.
 //!
-//! Objects are made by [`gem::create`] and located by [`gem::replace`] under [`resv::lock`]. A submission
-//! allocates [`fence::FenceMemory`] and [`syncobj::ChainNode`]s, finds its in-fences, and then, when
-//! nothing can fail any more, makes and publishes its fence.
+//! Objects are made by [`gem::create`] and located by [`gem::replace`] under [`resv::lock`]. A
+//! submission allocates [`fence::FenceMemory`] and [`syncobj::ChainNode`]s, finds its in-fences,
+//! and then, when nothing can fail any more, makes and publishes its fence.
 //!
 //! # Lock order
 //!
-//! The driver's is written at the top of `drivers/gpu/drm/skua/gpu.rs`, and says where the locks of this
-//! folder stand in it.
+//! The driver's is written at the top of `drivers/gpu/drm/skua/gpu.rs`, and says where the locks of
+//! this folder stand in it.
 
 pub(crate) mod attachment;
 pub(crate) mod bar;

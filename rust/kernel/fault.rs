@@ -6,24 +6,26 @@
 //!
 //! The rules are TTM's (`drivers/gpu/drm/ttm/ttm_bo_vm.c`), made for memory that moves:
 //!
-//! 1. The reservation lock is tried; if it is taken, the fault waits for it without mmap_lock and is
-//!    done again (`VM_FAULT_RETRY`), unless it may not be (`FAULT_FLAG_RETRY_NOWAIT`, second try).
+//! 1. The reservation lock is tried; if it is taken, the fault waits for it without mmap_lock and
+//!    is done again (`VM_FAULT_RETRY`), unless it may not be (`FAULT_FLAG_RETRY_NOWAIT`, second
+//!    try).
 //! 2. Kernel fences (moves, clears) are waited for by the same rules.
 //! 3. If the device is registered, the driver maps the page: [`GemExt::fault`](super::gem::GemExt),
-//!    with the lock held and the device kept from being unbound. It may have the memory moved instead
-//!    ([`FaultError::Again`]): then it goes on with 2.
-//! 4. If the device is unplugged, the object's system pages stay mapped, and what was in device memory
-//!    becomes a zeroed dummy page of the object, never `SIGBUS`: a program does not die when the device
-//!    goes ("Requirements for Memory Maps", `drm-uapi.rst`).
-//! 5. If it is neither, its registration is under way: nothing is mapped, and the access is done again.
+//!    with the lock held and the device kept from being unbound. It may have the memory moved
+//!    instead ([`FaultError::Again`]): then it goes on with 2.
+//! 4. If the device is unplugged, the object's system pages stay mapped, and what was in device
+//!    memory becomes a zeroed dummy page of the object, never `SIGBUS`: a program does not die when
+//!    the device goes ("Requirements for Memory Maps", `drm-uapi.rst`).
+//! 5. If it is neither, its registration is under way: nothing is mapped, and the access is done
+//!    again.
 //!
 //! # Why a mapped page stays valid
 //!
 //! Page table entries made here hold no reference to what they point at. They point at
 //!
 //! - the object's own system pages, which leave the object's [`Backing`](super::gem::Backing) only
-//!   through [`gem::replace`](super::gem::replace), which unmaps the object first, under the lock that
-//!   a fault holds;
+//!   through [`gem::replace`](super::gem::replace), which unmaps the object first, under the lock
+//!   that a fault holds;
 //! - a BAR of the object's own device, whose mappings `drm_dev_unplug()` removes before the BAR is
 //!   released, and which a fault can only add while the device is registered;
 //! - the dummy page, which lives as long as the object.
@@ -60,8 +62,8 @@ pub(crate) enum FaultError {
     Sigbus,
     /// No memory for the mapping.
     Oom,
-    /// The memory is being moved to where it can be mapped: wait for the object's kernel fences, and ask
-    /// the driver again.
+    /// The memory is being moved to where it can be mapped: wait for the object's kernel fences,
+    /// and ask the driver again.
     Again,
 }
 
@@ -82,8 +84,8 @@ impl From<Error> for FaultError {
 ///
 /// # Invariants
 ///
-/// - `raw` is a valid `vm_fault` of a `VM_PFNMAP` mapping of `obj`, which is not a private writable one.
-///   mmap_lock (or the vma's) is held for reading, and the reservation lock of `obj`.
+/// - `raw` is a valid `vm_fault` of a `VM_PFNMAP` mapping of `obj`, which is not a private writable
+///   one. mmap_lock (or the vma's) is held for reading, and the reservation lock of `obj`.
 /// - Where the driver sees it, the device is registered.
 pub(crate) struct VmFault<'a> {
     raw: *mut bindings::vm_fault,
@@ -140,11 +142,11 @@ impl VmFault<'_> {
         unsafe { (*self.raw).flags & bindings::fault_flag_FAULT_FLAG_WRITE != 0 }
     }
 
-    /// Maps device memory, write-combined: the page of `bar` at `offset` (bytes, page aligned), at the
-    /// accessed page plus `ahead` pages.
+    /// Maps device memory, write-combined: the page of `bar` at `offset` (bytes, page aligned), at
+    /// the accessed page plus `ahead` pages.
     ///
-    /// [`FaultError::Sigbus`] if `ahead` is beyond the mapping, `offset` beyond the BAR, or the BAR not
-    /// of this object's device.
+    /// [`FaultError::Sigbus`] if `ahead` is beyond the mapping, `offset` beyond the BAR, or the BAR
+    /// not of this object's device.
     pub(crate) fn map_bar(
         &self,
         ahead: usize,
@@ -220,8 +222,8 @@ const VM_FAULT_ERROR: u32 = bindings::vm_fault_reason_VM_FAULT_OOM
 
 /// A zeroed page that an object is mapped to when its memory is gone with the device.
 ///
-/// One per object, made when first needed, so that clients who cannot see each other's objects cannot
-/// meet in it.
+/// One per object, made when first needed, so that clients who cannot see each other's objects
+/// cannot meet in it.
 pub(super) struct DummyPage(SetOnce<Page>);
 
 impl DummyPage {

@@ -8,25 +8,27 @@
 //! makes fences from preallocated memory ([`FenceMemory`]), so that nothing is allocated once a
 //! submission can no longer fail. A fence has two faces:
 //!
-//! - [`DriverFence`], one owner: the only one who can signal. [`DriverFence::signal`] consumes it, so
-//!   a fence is signalled once. Dropped unsignalled, it signals `ECANCELED`: no path of the driver,
-//!   whatever it forgets, leaves a waiter hanging.
-//! - [`Fence`], shared and reference counted: can be looked at, waited for, called back from, handed
-//!   to syncobjs and reservation objects. It may come from another driver.
+//! - [`DriverFence`], one owner: the only one who can signal. [`DriverFence::signal`] consumes it,
+//!   so a fence is signalled once. Dropped unsignalled, it signals `ECANCELED`: no path of the
+//!   driver, whatever it forgets, leaves a waiter hanging.
+//! - [`Fence`], shared and reference counted: can be looked at, waited for, called back from,
+//!   handed to syncobjs and reservation objects. It may come from another driver.
 //!
 //! # Invariants
 //!
-//! - The C structure is at offset 0 of a `kmalloc` allocation and the fence's operations have neither
-//!   `release` nor `wait`: the core detaches the operations when the fence signals and frees it with
-//!   `kfree_rcu()`. A signalled fence is thus independent of this module; what remains is that a
-//!   reader under RCU may have seen the operations just before. [`ModuleGuard`] waits for those.
+//! - The C structure is at offset 0 of a `kmalloc` allocation and the fence's operations have
+//!   neither `release` nor `wait`: the core detaches the operations when the fence signals and
+//!   frees it with `kfree_rcu()`. A signalled fence is thus independent of this module; what
+//!   remains is that a reader under RCU may have seen the operations just before. [`ModuleGuard`]
+//!   waits for those.
 //! - The memory after the C structure is plain data (static strings): nothing is dropped.
 //!
 //! # Locks and contexts
 //!
-//! Signalling takes the fence's own spin lock with interrupts off and may be done anywhere. Callbacks
-//! run under that lock, in whatever context signals. What leads to a signal must not allocate with
-//! `GFP_KERNEL` nor take a reservation lock; [`Signalling`] tells lockdep where that holds.
+//! Signalling takes the fence's own spin lock with interrupts off and may be done anywhere.
+//! Callbacks run under that lock, in whatever context signals. What leads to a signal must not
+//! allocate with `GFP_KERNEL` nor take a reservation lock; [`Signalling`] tells lockdep where that
+//! holds.
 //!
 //! Modelled on the abstraction posted for `kernel::dma_buf` ("rust / dma_buf: Add abstractions for
 //! dma_fence", 2026-06-18). C header: `include/linux/dma-fence.h`.
@@ -198,7 +200,8 @@ impl Drop for DriverFence {
     fn drop(&mut self) {
         if let Err(error) = self.result {
             // SAFETY: By the type invariant the fence is alive and not signalled, and only we could
-            // signal it: `dma_fence_set_error()` requires exactly that. `Error` holds a valid errno.
+            // signal it: `dma_fence_set_error()` requires exactly that. `Error` holds a valid
+            // errno.
             unsafe { shim::skua_fence_set_error(self.fence.as_raw(), error.to_errno()) };
         }
         // SAFETY: The fence is alive and initialised.
@@ -223,7 +226,8 @@ impl Fence {
     ///
     /// # Safety
     ///
-    /// `raw` must be null or a valid fence of which the caller owns one reference, which it gives up.
+    /// `raw` must be null or a valid fence of which the caller owns one reference, which it gives
+    /// up.
     pub(super) unsafe fn from_raw(raw: *mut bindings::dma_fence) -> Option<Self> {
         // INVARIANT: By the safety requirements.
         NonNull::new(raw).map(Self)
@@ -303,8 +307,8 @@ impl Drop for Fence {
 /// What is called when a fence signals.
 pub(crate) trait FenceCallback: Send + Sync + 'static {
     /// The fence is signalled. Runs under the fence's lock with interrupts off, perhaps in an
-    /// interrupt: it must not sleep, must not signal that same fence, and must not be what drops the
-    /// [`PendingCallback`] it belongs to. Starting a work item is the intended use.
+    /// interrupt: it must not sleep, must not signal that same fence, and must not be what drops
+    /// the [`PendingCallback`] it belongs to. Starting a work item is the intended use.
     fn signaled(&self);
 }
 
@@ -357,8 +361,8 @@ impl<T: FenceCallback> Callback<T> {
         // SAFETY:
         // - `fence` is valid by its type invariant and is kept alive by the clone below until the
         //   callback is removed.
-        // - The node is pinned memory that is not on any list: `self` is not attached. It stays valid
-        //   until `PendingCallback::drop()` has taken it off the list.
+        // - The node is pinned memory that is not on any list: `self` is not attached. It stays
+        //   valid until `PendingCallback::drop()` has taken it off the list.
         // - `called::<T>` expects a node within a `CallbackData<T>`, which this one is.
         let ret = unsafe {
             bindings::dma_fence_add_callback(fence.as_raw(), self.0.node.get(), Some(called::<T>))
@@ -414,7 +418,8 @@ impl<T: FenceCallback> Drop for PendingCallback<T> {
 }
 
 /// A stretch of code that some fence's signal depends on. While it exists, lockdep complains about
-/// anything in this thread that may wait for a fence: memory reclaim, reservation locks, fence waits.
+/// anything in this thread that may wait for a fence: memory reclaim, reservation locks, fence
+/// waits.
 #[must_use]
 pub(crate) struct Signalling {
     cookie: bool,

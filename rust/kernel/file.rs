@@ -14,15 +14,15 @@ use kernel::{
 
 /// The C structure of an open DRM file.
 pub(super) fn as_raw<F: drm::file::DriverFile>(file: &drm::File<F>) -> *mut bindings::drm_file {
-    // CAST: `drm::File` is a transparent wrapper of `Opaque<drm_file>`, whose content may be written
-    // through a shared reference.
+    // CAST: `drm::File` is a transparent wrapper of `Opaque<drm_file>`, whose content may be
+    // written through a shared reference.
     core::ptr::from_ref(file)
         .cast_mut()
         .cast::<bindings::drm_file>()
 }
 
-/// Whether a client has a handle to `obj`, or a dma-buf of it exists: for fdinfo, of an object to which the
-/// asking client has no handle.
+/// Whether a client has a handle to `obj`, or a dma-buf of it exists: for fdinfo, of an object to
+/// which the asking client has no handle.
 pub(crate) fn is_shared<O: IntoGEMObject>(obj: &O) -> bool {
     // SAFETY: The object is valid. Both fields may change at any time, as for C's
     // `drm_gem_object_is_shared_for_memory_stats()`, which reads them as this does.
@@ -36,8 +36,8 @@ pub(crate) fn is_shared<O: IntoGEMObject>(obj: &O) -> bool {
 /// Calls `f` with each object that `file` has a handle to, and whether others have it too (another
 /// client, or a dma-buf): what fdinfo's memory keys need.
 ///
-/// `f` runs under the file's table spin lock: it must not sleep, and must not drop what could be the
-/// last reference to an object.
+/// `f` runs under the file's table spin lock: it must not sleep, and must not drop what could be
+/// the last reference to an object.
 pub(crate) fn for_each_object<F, D, C>(file: &drm::File<F>, mut f: C)
 where
     F: drm::file::DriverFile<Driver = D>,
@@ -54,8 +54,9 @@ where
         shared: bool,
         data: *mut c_void,
     ) {
-        // SAFETY: `data` is the closure that `for_each_object()` passes, borrowed exclusively for that
-        // call. The file's driver has one type of object, and the file holds a reference to it.
+        // SAFETY: `data` is the closure that `for_each_object()` passes, borrowed exclusively for
+        // that call. The file's driver has one type of object, and the file holds a reference to
+        // it.
         unsafe { (*data.cast::<C>())(O::from_raw(obj), shared) }
     }
 

@@ -4,23 +4,25 @@
 //!
 //! # Model
 //!
-//! A driver's object implements [`GemExt`] besides [`DriverObject`], contains a [`Backing`] and is made
-//! by [`create`]. Its C functions are then those of [`Object`] plus mmap with page faults, pinning and
-//! the scatter-gather table for export, and a `free` that calls [`GemExt::release`] while the object is
-//! still whole.
+//! A driver's object implements [`GemExt`] besides [`DriverObject`], contains a [`Backing`] and is
+//! made by [`create`]. Its C functions are then those of [`Object`] plus mmap with page faults,
+//! pinning and the scatter-gather table for export, and a `free` that calls [`GemExt::release`]
+//! while the object is still whole.
 //!
-//! Where an object's memory is, is its [`Placement`]. It is protected by the object's reservation lock
-//! and changes only by [`replace`], which removes the CPU's mappings first. That is the whole protocol
-//! between moving memory and page faults, see [`fault`](super::fault).
+//! Where an object's memory is, is its [`Placement`]. It is protected by the object's reservation
+//! lock and changes only by [`replace`], which removes the CPU's mappings first. That is the whole
+//! protocol between moving memory and page faults, see [`fault`](super::fault).
 //!
-//! An imported object has [`Placement::Nowhere`]; its memory is the exporter's, and mmap is the exporter's
-//! too. Where the device finds it tells [`Backing::import`].
+//! An imported object has [`Placement::Nowhere`]; its memory is the exporter's, and mmap is the
+//! exporter's too. Where the device finds it tells [`Backing::import`].
 //!
 //! # Locks
 //!
-//! Under the reservation lock: `fault`, `pin`, `unpin`, the table for export. Under none: `release`.
+//! Under the reservation lock: `fault`, `pin`, `unpin`, the table for export. Under none:
+//! `release`.
 //!
-//! Upstream's counterpart: `gem/shmem.rs`, for system memory only. C header: `include/drm/drm_gem.h`.
+//! Upstream's counterpart: `gem/shmem.rs`, for system memory only. C header:
+//! `include/drm/drm_gem.h`.
 
 use super::{
     attachment::{
@@ -83,8 +85,8 @@ use kernel::{
     }, //
 };
 
-/// Where an object's memory is. `D` is the driver's handle of device memory, `S` what it keeps with system
-/// pages.
+/// Where an object's memory is. `D` is the driver's handle of device memory, `S` what it keeps with
+/// system pages.
 pub(crate) enum Placement<D, S> {
     /// Nowhere yet, or with the exporter.
     Nowhere,
@@ -113,8 +115,8 @@ pub(crate) struct Backing<D, S> {
 
 // SAFETY: `placement` is protected by the reservation lock, by the type invariant.
 unsafe impl<D: Send, S: Send> Send for Backing<D, S> {}
-// SAFETY: As above; the reservation lock is a mutex, so `D` and `S` are handed from thread to thread, and
-// shared references to them exist only under the lock.
+// SAFETY: As above; the reservation lock is a mutex, so `D` and `S` are handed from thread to
+// thread, and shared references to them exist only under the lock.
 unsafe impl<D: Send + Sync, S: Send + Sync> Sync for Backing<D, S> {}
 
 impl<D, S> Backing<D, S> {
@@ -128,8 +130,8 @@ impl<D, S> Backing<D, S> {
         }
     }
 
-    /// Where the device finds an imported object's memory, until it is unbound; [`None`] for an object of
-    /// our own.
+    /// Where the device finds an imported object's memory, until it is unbound; [`None`] for an
+    /// object of our own.
     pub(crate) fn import(&self) -> Option<&DevresItem<ImportMap>> {
         self.import.as_ref()
     }
@@ -153,15 +155,16 @@ where
     /// The [`Backing`] that is a field of `self`.
     fn backing(&self) -> &Backing<Self::Device, Self::System>;
 
-    /// Whether the CPU may map `obj`, through the node or through its dma-buf; the error is the client's.
+    /// Whether the CPU may map `obj`, through the node or through its dma-buf; the error is the
+    /// client's.
     fn check_mmap(obj: &Object<Self>) -> Result;
 
-    /// The CPU accesses a page of `obj`: map it, by [`map_system`] or [`VmFault::map_bar`]. No kernel
-    /// fence is pending.
+    /// The CPU accesses a page of `obj`: map it, by [`map_system`] or [`VmFault::map_bar`]. No
+    /// kernel fence is pending.
     ///
     /// If the memory is where that is not possible, have it moved: file the move's fence under
-    /// [`Usage::Kernel`](super::resv::Usage) and return [`FaultError::Again`]. The fence is waited for, and
-    /// this is called again. May allocate; may not wait for the GPU.
+    /// [`Usage::Kernel`](super::resv::Usage) and return [`FaultError::Again`]. The fence is waited
+    /// for, and this is called again. May allocate; may not wait for the GPU.
     fn fault(
         obj: &Object<Self>,
         dev: &drm::Device<Self::Driver, Registered>,
@@ -169,8 +172,8 @@ where
         fault: &VmFault<'_>,
     ) -> Result<(), FaultError>;
 
-    /// Another device is going to use `obj` until `unpin`: have it in system pages and keep it there.
-    /// Calls nest.
+    /// Another device is going to use `obj` until `unpin`: have it in system pages and keep it
+    /// there. Calls nest.
     fn pin(obj: &Object<Self>, reserved: &mut Reserved<'_>) -> Result;
 
     /// The end of one [`Self::pin`].
@@ -214,8 +217,8 @@ where
 
 /// Makes an object of `size` bytes, whose memory is nowhere yet.
 ///
-/// It has an offset in the node from now on, by which [`unmap`] finds its mappings, those of its dma-buf
-/// too.
+/// It has an offset in the node from now on, by which [`unmap`] finds its mappings, those of its
+/// dma-buf too.
 ///
 /// `EINVAL` unless `size` is a positive multiple of the page size; `ENOMEM`.
 pub(crate) fn create<T: GemExt>(
@@ -226,8 +229,8 @@ pub(crate) fn create<T: GemExt>(
 where
     T::Driver: drm::Driver<Object = Object<T>>,
 {
-    // A size that is no multiple of the page size is a `BUG_ON()` in the C code; one beyond `loff_t`
-    // is refused by shmem.
+    // A size that is no multiple of the page size is a `BUG_ON()` in the C code; one beyond
+    // `loff_t` is refused by shmem.
     if size == 0 || size % PAGE_SIZE != 0 {
         return Err(EINVAL);
     }
@@ -260,8 +263,8 @@ where
         return Err(EINVAL);
     }
 
-    // SAFETY: Nobody else has seen the object yet. The functions are static, and expect an object that
-    // is embedded in an `Object<T>`, which this one is.
+    // SAFETY: Nobody else has seen the object yet. The functions are static, and expect an object
+    // that is embedded in an `Object<T>`, which this one is.
     unsafe { (*raw).funcs = Funcs::<T>::FUNCS_REF };
     obj.create_mmap_offset()?;
     Ok(obj)
@@ -274,9 +277,9 @@ pub(crate) struct ObjectRef<T: GemExt>(ARef<Object<T>>)
 where
     T::Driver: drm::Driver<Object = Object<T>>;
 
-// SAFETY: GEM objects are reference counted atomically and freed from any thread; all that can be done
-// with a shared one is synchronised by the C code or by the reservation lock. `T` is dropped with the last
-// reference, on any thread, and shared: it must be both.
+// SAFETY: GEM objects are reference counted atomically and freed from any thread; all that can be
+// done with a shared one is synchronised by the C code or by the reservation lock. `T` is dropped
+// with the last reference, on any thread, and shared: it must be both.
 unsafe impl<T: GemExt + Send + Sync> Send for ObjectRef<T> where
     T::Driver: drm::Driver<Object = Object<T>>
 {
@@ -328,8 +331,8 @@ where
     if !reserved.guards(obj) || !backing.is_of(IntoGEMObject::as_raw(obj)) {
         return Err(EINVAL);
     }
-    // SAFETY: The lock is held as long as the result exists, and changes need `&mut Reserved` of the
-    // same lock, of which there is no second.
+    // SAFETY: The lock is held as long as the result exists, and changes need `&mut Reserved` of
+    // the same lock, of which there is no second.
     Ok(unsafe { &*backing.placement.get() })
 }
 
@@ -354,15 +357,15 @@ where
     Ok(unsafe { backing.placement.get().replace(new) })
 }
 
-/// Removes all CPU mappings of `obj`; the next access faults. Call it with the reservation lock held
-/// if faults are to wait for it.
+/// Removes all CPU mappings of `obj`; the next access faults. Call it with the reservation lock
+/// held if faults are to wait for it.
 pub(crate) fn unmap<O: IntoGEMObject>(obj: &O) {
     // SAFETY: The object and its device are valid.
     unsafe { shim::skua_gem_unmap(obj.as_raw()) };
 }
 
-/// Does what [`unmap`] does to every object that a client of `dev` has a handle of; to how many, counted
-/// once for each handle.
+/// Does what [`unmap`] does to every object that a client of `dev` has a handle of; to how many,
+/// counted once for each handle.
 pub(crate) fn unmap_all<D: drm::Driver>(dev: &drm::Device<D>) -> usize {
     // SAFETY: The device is valid.
     unsafe { shim::skua_gem_unmap_all(device::as_raw(dev)) }
@@ -428,8 +431,8 @@ unsafe extern "C" fn fault_callback<T: GemExt>(vmf: *mut bindings::vm_fault) -> 
 where
     T::Driver: drm::Driver<Object = Object<T>>,
 {
-    // SAFETY: `drm_gem_mmap_obj()` and `drm_gem_prime_mmap()` set `vm_private_data` to the object whose
-    // `vm_ops` these are, of which the vma holds a reference.
+    // SAFETY: `drm_gem_mmap_obj()` and `drm_gem_prime_mmap()` set `vm_private_data` to the object
+    // whose `vm_ops` these are, of which the vma holds a reference.
     let raw = unsafe { (*(*vmf).__bindgen_anon_1.vma).vm_private_data }.cast();
 
     // SAFETY: Fault and object are valid.
@@ -449,8 +452,8 @@ where
             core::mem::forget(reserved);
             return ret;
         }
-        // SAFETY: A pfn mapping of `obj`, see `skua_gem_mmap()`, and the locks are held. The device is
-        // checked before the driver sees the fault.
+        // SAFETY: A pfn mapping of `obj`, see `skua_gem_mmap()`, and the locks are held. The device
+        // is checked before the driver sees the fault.
         let fault = unsafe { VmFault::new(vmf, raw) };
         let result = match device::enter(obj.dev()) {
             Some(dev) => T::fault(obj, &dev, &mut reserved, &fault),
@@ -526,8 +529,8 @@ unsafe extern "C" fn pin_callback<T: GemExt>(raw: *mut bindings::drm_gem_object)
 where
     T::Driver: drm::Driver<Object = Object<T>>,
 {
-    // SAFETY: Called on objects that have this function, alive, with the reservation lock held by this
-    // thread (`drm_gem_map_attach()`).
+    // SAFETY: Called on objects that have this function, alive, with the reservation lock held by
+    // this thread (`drm_gem_map_attach()`).
     let (obj, mut reserved) = unsafe { (object::<T>(raw), Reserved::borrowed((*raw).resv)) };
     T::pin(obj, &mut reserved).map_or_else(Error::to_errno, |()| 0)
 }
@@ -634,8 +637,8 @@ where
     // SAFETY: The object is valid; an attachment of it was put there by `drm_gem_prime_import()`.
     let attach = unsafe { (*raw).import_attach };
     let attachment = (!attach.is_null()).then(|| {
-        // SAFETY: `import()` stored its reference there, which is given up here, once. This stands in for
-        // `drm_prime_gem_destroy()`.
+        // SAFETY: `import()` stored its reference there, which is given up here, once. This stands
+        // in for `drm_prime_gem_destroy()`.
         unsafe { Arc::from_raw((*attach).importer_priv.cast::<Attachment>()) }
     });
 
@@ -643,8 +646,8 @@ where
     //
     // SAFETY: The last reference is gone and the object is initialised.
     unsafe { bindings::drm_gem_object_release(raw) };
-    // SAFETY: `Object::new()` made the object as a pinned `KBox<Object<T>>`, whose first field is the
-    // GEM object (`repr(C)`), and gave it up to its reference count.
+    // SAFETY: `Object::new()` made the object as a pinned `KBox<Object<T>>`, whose first field is
+    // the GEM object (`repr(C)`), and gave it up to its reference count.
     drop(unsafe { KBox::from_raw(raw.cast::<Object<T>>()) });
     // After what the object had mapped of it.
     drop(attachment);
@@ -654,7 +657,8 @@ where
 ///
 /// # Safety
 ///
-/// To be used as that callback, for devices of `T::Driver`, whose parent is `parent`, the device of `set`.
+/// To be used as that callback, for devices of `T::Driver`, whose parent is `parent`, the device of
+/// `set`.
 pub(super) unsafe fn import<T: GemExt>(
     set: &DevresSet,
     parent: &Device<Bound>,
@@ -687,10 +691,11 @@ where
     let (Some(held), Some(table)) = (NonNull::new(attach), NonNull::new(table)) else {
         return Err(EINVAL);
     };
-    // SAFETY: The attachment is valid, and stays so until it is dropped: by the core if this fails, else
-    // when it is owned.
+    // SAFETY: The attachment is valid, and stays so until it is dropped: by the core if this fails,
+    // else when it is owned.
     let attachment = unsafe { Attachment::new(held)? };
-    // SAFETY: The table is the one of the attachment, which is of `parent`; that stays bound in this call.
+    // SAFETY: The table is the one of the attachment, which is of `parent`; that stays bound in
+    // this call.
     let map = unsafe { ImportMap::new(set, parent, table, &attachment)? };
     if !T::backing(&obj).import.populate(map) {
         return Err(EINVAL);
@@ -698,7 +703,8 @@ where
     // From here on nothing fails, and the core gives up the attachment, its table and the buffer.
     // SAFETY: As just said.
     unsafe { attachment.own() };
-    // A static attachment leaves this field to the importer; `free_callback()` takes the reference back.
+    // A static attachment leaves this field to the importer; `free_callback()` takes the reference
+    // back.
     // SAFETY: The attachment is valid and, so far, this call's only.
     unsafe { (*attach).importer_priv = Arc::into_raw(attachment).cast_mut().cast() };
     // The core sets `import_attach` and takes over the reference.

@@ -3,14 +3,16 @@
 //! The driver's ioctl table.
 //!
 //! [`declare_drm_ioctls!`](crate::declare_skua_ioctls) is `kernel::declare_drm_ioctls!` with the
-//! structures taken from the local [`uapi`](super::uapi) instead of the kernel's. The DRM core copies
-//! the argument in and out: a shorter structure from userspace is extended by zeros, a longer one is
-//! cut, and as many bytes as userspace passed are copied back. So structures can grow at the end.
+//! structures taken from the local [`uapi`](super::uapi) instead of the kernel's. The DRM core
+//! copies the argument in and out: a shorter structure from userspace is extended by zeros, a
+//! longer one is cut, and as many bytes as userspace passed are copied back. So structures can grow
+//! at the end.
 
 /// Declares the `IOCTLS` of a [`drm::Driver`](kernel::drm::Driver). To be used within its `impl`.
 ///
 /// Each entry is `(NAME, structure, flags, handler)`, in the order of the ioctl numbers, from 0,
-/// without gaps, which is checked: `DRM_IOCTL_<NAME>` must exist in `uapi` with that structure. A handler is
+/// without gaps, which is checked: `DRM_IOCTL_<NAME>` must exist in `uapi` with that structure. A
+/// handler is
 ///
 /// ```ignore
 /// fn foo(device: &kernel::drm::Device<Self, kernel::drm::Registered>,

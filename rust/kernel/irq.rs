@@ -4,10 +4,10 @@
 //!
 //! # Model
 //!
-//! [`pci::Device::alloc_irq_vectors`] and [`irq::ThreadedRegistration`] exist, but the second borrows
-//! from the first, so that no structure can hold both, and making the second is `unsafe`.
-//! [`Interrupts`] owns both: dropped, it first removes the handlers, waiting for those that run, and
-//! then gives the vectors back.
+//! [`pci::Device::alloc_irq_vectors`] and [`irq::ThreadedRegistration`] exist, but the second
+//! borrows from the first, so that no structure can hold both, and making the second is `unsafe`.
+//! [`Interrupts`] owns both: dropped, it first removes the handlers, waiting for those that run,
+//! and then gives the vectors back.
 //!
 //! C header: `include/linux/interrupt.h`, `include/linux/pci.h`.
 
@@ -32,8 +32,8 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// `handlers` borrow from `vectors`, which is not moved out of its box and is dropped after them (fields
-/// are dropped in the order of their declaration).
+/// `handlers` borrow from `vectors`, which is not moved out of its box and is dropped after them
+/// (fields are dropped in the order of their declaration).
 pub(crate) struct Interrupts<'a, T: ThreadedHandler + 'a> {
     handlers: KVec<Pin<KBox<ThreadedRegistration<'a, T>>>>,
     _vectors: KBox<IrqVectorRegistration<'a>>,
@@ -42,9 +42,9 @@ pub(crate) struct Interrupts<'a, T: ThreadedHandler + 'a> {
 impl<'a, T: ThreadedHandler + 'a> Interrupts<'a, T> {
     /// Allocates `count` MSI-X vectors of `pdev` and registers `make(i)` for vector `i`.
     ///
-    /// From then on handlers are called. `ENOSPC` if the device has fewer vectors. The result must be
-    /// dropped before `'a` ends, which holds if it is a field of the bus driver's `Data`; do not pass it
-    /// to `mem::forget()`.
+    /// From then on handlers are called. `ENOSPC` if the device has fewer vectors. The result must
+    /// be dropped before `'a` ends, which holds if it is a field of the bus driver's `Data`; do not
+    /// pass it to `mem::forget()`.
     pub(crate) fn new(
         pdev: &'a pci::Device<Bound>,
         count: u32,
@@ -53,17 +53,17 @@ impl<'a, T: ThreadedHandler + 'a> Interrupts<'a, T> {
     ) -> Result<Self> {
         let types = IrqTypes::default().with(IrqType::MsiX);
         let vectors = KBox::new(pdev.alloc_irq_vectors(count, count, types)?, GFP_KERNEL)?;
-        // SAFETY: The box is not moved out of and lives longer than what borrows from it: on an early
-        // return locals are dropped in reverse order, `handlers` first, and in `Self` by the order of
-        // its fields. `'a` is not longer than the device is bound.
+        // SAFETY: The box is not moved out of and lives longer than what borrows from it: on an
+        // early return locals are dropped in reverse order, `handlers` first, and in `Self` by the
+        // order of its fields. `'a` is not longer than the device is bound.
         let borrowed: &'a IrqVectorRegistration<'a> = unsafe { &*ptr::from_ref(&*vectors) };
 
         let mut handlers = KVec::with_capacity(usize::try_from(count)?, GFP_KERNEL)?;
         for index in 0..count {
             let vector = borrowed.index(usize::try_from(index)?)?;
             let handler = make(index);
-            // SAFETY: The registration is not forgotten: it is dropped with `handlers`, as demanded of
-            // the caller for `Self`.
+            // SAFETY: The registration is not forgotten: it is dropped with `handlers`, as demanded
+            // of the caller for `Self`.
             let registration = unsafe {
                 ThreadedRegistration::new(vector.into(), Flags::TRIGGER_NONE, name, Ok(handler))
             };

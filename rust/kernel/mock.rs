@@ -2,8 +2,8 @@
 
 //! What the KUnit suites of this folder need: user memory, and a DRM device without hardware.
 //!
-//! The device is on the faux bus and uses everything that [`ext`](super) gives, as the driver does; its
-//! "device memory" does not exist, so it places objects in system memory only.
+//! The device is on the faux bus and uses everything that [`ext`](super) gives, as the driver does;
+//! its "device memory" does not exist, so it places objects in system memory only.
 
 use super::{
     devres::DevresSet,
@@ -124,10 +124,10 @@ pub(super) fn user_read(at: usize, bytes: &mut [u8]) -> Result {
 
 /// Maps `file`, or memory if null, into the test's address space. KUnit unmaps it with the thread.
 fn map(file: *mut bindings::file, len: usize, flags: usize, offset: usize) -> Result<usize> {
-    // SAFETY: KUnit runs a test in a kernel thread of its own; this gives it an address space, once.
-    // KUnit means the thread's end to undo that, but that leaves the reference that
-    // `kthread_use_mm()` takes for `kthread_unuse_mm()`; it is dropped here. The thread's own keeps the
-    // address space until the end.
+    // SAFETY: KUnit runs a test in a kernel thread of its own; this gives it an address space,
+    // once. KUnit means the thread's end to undo that, but that leaves the reference that
+    // `kthread_use_mm()` takes for `kthread_unuse_mm()`; it is dropped here. The thread's own keeps
+    // the address space until the end.
     unsafe {
         let task = kernel::current!().as_ptr();
         if (*task).mm.is_null() {
@@ -142,8 +142,8 @@ fn map(file: *mut bindings::file, len: usize, flags: usize, offset: usize) -> Re
 
 /// Has the fault at `at` handled once, whatever comes of it.
 pub(super) fn fault(at: usize) -> Result {
-    // SAFETY: The thread has an address space, since it has mapped `at`. Its mmap_lock is taken as the
-    // function demands, which may give it up and take it again.
+    // SAFETY: The thread has an address space, since it has mapped `at`. Its mmap_lock is taken as
+    // the function demands, which may give it up and take it again.
     to_result(unsafe {
         let mm = (*kernel::current!().as_ptr()).mm;
         bindings::down_read(&raw mut (*mm).__bindgen_anon_1.mmap_lock);
@@ -351,9 +351,9 @@ pub(super) fn device(name: &CStr) -> Result<(faux::Registration, drm::Unregister
     let bus = core::ptr::from_ref(bound)
         .cast_mut()
         .cast::<bindings::device>();
-    // SAFETY: `Device` is a transparent wrapper of the C structure, and nobody else uses it yet. This
-    // is `dma_coerce_mask_and_coherent()`, which drivers of the faux bus call for the lack of a bus
-    // that knows.
+    // SAFETY: `Device` is a transparent wrapper of the C structure, and nobody else uses it yet.
+    // This is `dma_coerce_mask_and_coherent()`, which drivers of the faux bus call for the lack of
+    // a bus that knows.
     unsafe {
         (*bus).dma_mask = &raw mut (*bus).coherent_dma_mask;
         to_result(bindings::dma_set_mask(bus, u64::MAX))?;

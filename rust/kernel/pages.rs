@@ -4,14 +4,14 @@
 //!
 //! # Model
 //!
-//! Every [`gem::Object`](kernel::drm::gem::Object) has a shmem file that is empty until used and can
-//! be swapped. [`Pages`] are all its pages, present and pinned. They own a reference to the file, not
-//! to the object, so they may be dropped anywhere, before or after it; dropped, they may be swapped
-//! out, and the next [`Pages::get`] finds the content again.
+//! Every [`gem::Object`](kernel::drm::gem::Object) has a shmem file that is empty until used and
+//! can be swapped. [`Pages`] are all its pages, present and pinned. They own a reference to the
+//! file, not to the object, so they may be dropped anywhere, before or after it; dropped, they may
+//! be swapped out, and the next [`Pages::get`] finds the content again.
 //!
-//! [`DmaMap`] makes them reachable by a device. It holds the pages, so they cannot be swapped out under
-//! the device; and it is in a [`DevresSet`], so it is gone when the device is unbound. The order of a drop
-//! is therefore: unmap from the device, then unpin.
+//! [`DmaMap`] makes them reachable by a device. It holds the pages, so they cannot be swapped out
+//! under the device; and it is in a [`DevresSet`], so it is gone when the device is unbound. The
+//! order of a drop is therefore: unmap from the device, then unpin.
 //!
 //! C header: `include/drm/drm_gem.h`, `include/linux/dma-mapping.h`.
 
@@ -62,8 +62,8 @@ pub(super) unsafe fn frame_number(page: *mut bindings::page) -> usize {
 ///
 /// # Invariants
 ///
-/// `array` is what `drm_gem_get_pages()` returned for `file` and `size`, of which `file` is a reference
-/// of ours: `size / PAGE_SIZE` pages, each with a reference.
+/// `array` is what `drm_gem_get_pages()` returned for `file` and `size`, of which `file` is a
+/// reference of ours: `size / PAGE_SIZE` pages, each with a reference.
 pub(crate) struct Pages {
     file: NonNull<bindings::file>,
     array: NonNull<*mut bindings::page>,
@@ -112,8 +112,8 @@ impl Pages {
         Some(unsafe { frame_number(page) })
     }
 
-    /// Calls `f` with each stretch of `[offset, offset + len)` that lies in one page: its address, its
-    /// length and how much came before it.
+    /// Calls `f` with each stretch of `[offset, offset + len)` that lies in one page: its address,
+    /// its length and how much came before it.
     fn stretches(
         &self,
         offset: usize,
@@ -252,7 +252,8 @@ fn raw<C: kernel::device::DeviceContext>(dev: &Device<C>) -> *mut bindings::devi
 }
 
 impl DmaMap {
-    /// Maps `pages` for `dev`, until the result is dropped or `dev`, the device of `set`, is unbound.
+    /// Maps `pages` for `dev`, until the result is dropped or `dev`, the device of `set`, is
+    /// unbound.
     ///
     /// Sleeps. `ENOMEM`; `EIO` or `EINVAL` if the device cannot reach the pages.
     pub(crate) fn new(

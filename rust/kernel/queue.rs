@@ -5,13 +5,13 @@
 //! # Model
 //!
 //! [`OwnedQueue`] is a queue of the driver's own: fences may depend on what runs in it, so it has a
-//! rescuer thread (`WQ_MEM_RECLAIM`) and does not wait behind others' work. Dropping it runs what is
-//! queued to the end first.
+//! rescuer thread (`WQ_MEM_RECLAIM`) and does not wait behind others' work. Dropping it runs what
+//! is queued to the end first.
 //!
 //! [`Alarm`] is a piece of work that is started now or after a time, any number of times, from any
-//! context; dropping it (or [`Alarm::cancel`]) stops it and waits until it is not running. The kernel
-//! crate's own delayed work cannot be cancelled, and on an owned queue could outlive it; so owned
-//! queues take no such work.
+//! context; dropping it (or [`Alarm::cancel`]) stops it and waits until it is not running. The
+//! kernel crate's own delayed work cannot be cancelled, and on an owned queue could outlive it; so
+//! owned queues take no such work.
 //!
 //! C header: `include/linux/workqueue.h`.
 
@@ -100,10 +100,11 @@ impl Drop for OwnedQueue {
     }
 }
 
-/// A work queue of the module, for work that may hold the last reference to whatever else could own a
-/// queue: destroying a queue from its own work would wait for itself.
+/// A work queue of the module, for work that may hold the last reference to whatever else could own
+/// a queue: destroying a queue from its own work would wait for itself.
 ///
-/// It is a `static`. [`ModuleQueue::open`] gives it a queue for as long as the module structure lives.
+/// It is a `static`. [`ModuleQueue::open`] gives it a queue for as long as the module structure
+/// lives.
 pub(crate) struct ModuleQueue(Atomic<usize>);
 
 impl ModuleQueue {
@@ -112,8 +113,8 @@ impl ModuleQueue {
         Self(Atomic::new(0))
     }
 
-    /// Opens the queue. The result belongs into the module structure, behind everything whose end may
-    /// queue work; dropping it runs what is queued, and what that queues, to the end. `ENOMEM`.
+    /// Opens the queue. The result belongs into the module structure, behind everything whose end
+    /// may queue work; dropping it runs what is queued, and what that queues, to the end. `ENOMEM`.
     pub(crate) fn open(&'static self, name: &CStr, order: Order) -> Result<OpenQueue> {
         let queue = OwnedQueue::new(name, order)?;
         self.0.store(queue.0.as_ptr().expose_provenance(), Release);
@@ -129,8 +130,8 @@ impl ModuleQueue {
             return f(kernel::workqueue::system());
         }
         // SAFETY: The pointer is that of the queue in an `OpenQueue`, which takes it out before the
-        // queue is destroyed, and is destroyed with the module, when no code of it runs any more but
-        // the work of this queue itself, for whose end that waits.
+        // queue is destroyed, and is destroyed with the module, when no code of it runs any more
+        // but the work of this queue itself, for whose end that waits.
         f(unsafe { Queue::from_raw(raw) })
     }
 
@@ -162,8 +163,8 @@ pub(crate) struct OpenQueue {
 
 impl Drop for OpenQueue {
     fn drop(&mut self) {
-        // SAFETY: The queue is valid. Work that it runs may queue more: to this queue, which is still
-        // in its place.
+        // SAFETY: The queue is valid. Work that it runs may queue more: to this queue, which is
+        // still in its place.
         unsafe { bindings::drain_workqueue(self.queue.0.as_ptr()) };
         self.place.0.store(0, Release);
     }
@@ -171,8 +172,8 @@ impl Drop for OpenQueue {
 
 /// What an [`Alarm`] does.
 pub(crate) trait AlarmHandler: Send + Sync + 'static {
-    /// Runs in a thread of the queue; never twice at a time. Returning a number of jiffies starts it
-    /// again after these, unless it was started meanwhile or is being cancelled.
+    /// Runs in a thread of the queue; never twice at a time. Returning a number of jiffies starts
+    /// it again after these, unless it was started meanwhile or is being cancelled.
     fn run(&self) -> Option<Jiffies>;
 }
 
@@ -210,7 +211,8 @@ impl<T: AlarmHandler> Alarm<T> {
         )?))
     }
 
-    /// Has the handler run in `delay` jiffies (0: now), instead of when it was to run. In any context.
+    /// Has the handler run in `delay` jiffies (0: now), instead of when it was to run. In any
+    /// context.
     pub(crate) fn set(&self, delay: Jiffies) {
         let data = &*self.0;
         // SAFETY: Work and queue are valid as long as `self`, whose drop stops the work.
@@ -245,8 +247,9 @@ const WORK_CPU_UNBOUND: c_int = bindings::wq_misc_consts_WORK_CPU_UNBOUND as c_i
 ///
 /// `work` must be the start of an `AlarmData<T>` that stays alive for the call.
 unsafe extern "C" fn alarm_callback<T: AlarmHandler>(work: *mut bindings::work_struct) {
-    // SAFETY: The work is the first field of a `delayed_work`, itself the first of an `AlarmData<T>`
-    // (`repr(C)`), that lives until the work is stopped; only a shared reference is made.
+    // SAFETY: The work is the first field of a `delayed_work`, itself the first of an
+    // `AlarmData<T>` (`repr(C)`), that lives until the work is stopped; only a shared reference is
+    // made.
     let data = unsafe { &*work.cast::<AlarmData<T>>() };
     if let Some(delay) = data.handler.run() {
         // Queues only if it is not queued already; refused while being cancelled.

@@ -4,18 +4,17 @@
 //!
 //! # Model
 //!
-//! Every GEM object has a reservation: a lock, and fences filed under a [`Usage`]. The lock protects
-//! where the object's memory is; the fences say who is still using it. [`Usage::Kernel`] fences are
-//! moves and clears, which everybody waits for; a driver with explicit synchronisation files
-//! submissions under [`Usage::Bookkeep`], which only memory management waits for.
+//! Every GEM object has a reservation: a lock, and fences filed under a [`Usage`]. The lock
+//! protects where the object's memory is; the fences say who is still using it. [`Usage::Kernel`]
+//! fences are moves and clears, which everybody waits for; a driver with explicit synchronisation
+//! files submissions under [`Usage::Bookkeep`], which only memory management waits for.
 //!
 //! # Lock order
 //!
 //! Reservation locks are wound/wait mutexes: one is taken alone ([`lock`]), several by
-//! [`Exec`](super::exec::Exec).
-//! They come after mmap_lock, so user memory is not touched while one is held; a page fault, which comes
-//! with mmap_lock, only tries, so as not to hold that up (see [`fault`](super::fault)). A path that leads
-//! to a fence's signal takes none.
+//! [`Exec`](super::exec::Exec). They come after mmap_lock, so user memory is not touched while one
+//! is held; a page fault, which comes with mmap_lock, only tries, so as not to hold that up (see
+//! [`fault`](super::fault)). A path that leads to a fence's signal takes none.
 //!
 //! C header: `include/linux/dma-resv.h`.
 
@@ -108,8 +107,8 @@ unsafe fn trylock_raw<'a>(resv: *mut bindings::dma_resv) -> Option<Reserved<'a>>
     locked.then(|| unsafe { Reserved::owned(resv) })
 }
 
-/// Takes the reservation lock of `obj`, for as long as it takes: for paths that cannot fail, such as
-/// unbind.
+/// Takes the reservation lock of `obj`, for as long as it takes: for paths that cannot fail, such
+/// as unbind.
 #[expect(dead_code, reason = "for work that no signal may end")]
 pub(crate) fn lock_uninterruptible<O: IntoGEMObject>(obj: &O) -> Result<Reserved<'_>> {
     let resv = resv_of(obj);
@@ -136,7 +135,8 @@ pub(crate) fn wait<O: IntoGEMObject>(obj: &O, usage: Usage, timeout: Jiffies) ->
     })
 }
 
-/// Waits for the fences of `obj` up to `usage`, however long that takes; for paths that cannot fail.
+/// Waits for the fences of `obj` up to `usage`, however long that takes; for paths that cannot
+/// fail.
 pub(crate) fn wait_uninterruptible<O: IntoGEMObject>(obj: &O, usage: Usage) {
     // SAFETY: The reservation object lives as long as `obj`.
     let _ = unsafe {
@@ -228,8 +228,8 @@ enum Owner {
 /// A reference of the object is this value's.
 struct ObjectHold(NonNull<bindings::drm_gem_object>);
 
-// SAFETY: GEM objects are reference counted atomically, and freed from any thread; nothing else is done
-// with one here but to use its reservation.
+// SAFETY: GEM objects are reference counted atomically, and freed from any thread; nothing else is
+// done with one here but to use its reservation.
 unsafe impl Send for ObjectHold {}
 // SAFETY: As above.
 unsafe impl Sync for ObjectHold {}
@@ -293,8 +293,8 @@ pub(crate) struct Reserved<'a> {
 impl Reserved<'_> {
     /// # Safety
     ///
-    /// `resv` must be valid as long as the result and locked by this thread, and unlocking be left to
-    /// the result.
+    /// `resv` must be valid as long as the result and locked by this thread, and unlocking be left
+    /// to the result.
     pub(super) unsafe fn owned(resv: *mut bindings::dma_resv) -> Self {
         // INVARIANT: By the safety requirements.
         Self {
@@ -374,8 +374,8 @@ pub(crate) struct Room<'a> {
 }
 
 impl Room<'_> {
-    /// Files `fence` under `usage`. Returns `ENOSPC` if more fences are added than room was made for,
-    /// and otherwise does not fail.
+    /// Files `fence` under `usage`. Returns `ENOSPC` if more fences are added than room was made
+    /// for, and otherwise does not fail.
     pub(crate) fn add(&mut self, fence: &Fence, usage: Usage) -> Result {
         self.left = self.left.checked_sub(1).ok_or(ENOSPC)?;
         // SAFETY: The object is valid and locked; a slot is reserved by the type invariant; the

@@ -9,8 +9,8 @@
 //! ([`Syncobj::find`]), with a [`ChainNode`] for each timeline point, all of which can fail; then
 //! publishes its out-fence with [`Syncobj::add_point`] or [`Syncobj::replace_fence`], which cannot.
 //!
-//! Waiting by userspace is the DRM core's business: it works once the driver has the syncobj features
-//! (see [`drm_driver`](super::drm_driver)).
+//! Waiting by userspace is the DRM core's business: it works once the driver has the syncobj
+//! features (see [`drm_driver`](super::drm_driver)).
 //!
 //! C header: `include/drm/drm_syncobj.h`.
 
@@ -34,7 +34,8 @@ use kernel::{
 
 /// Finds the fence of `handle` at `point` (0 for a binary syncobj).
 ///
-/// Never waits: `ENOENT` if there is no such syncobj, `EINVAL` if it holds no fence at that point yet.
+/// Never waits: `ENOENT` if there is no such syncobj, `EINVAL` if it holds no fence at that point
+/// yet.
 pub(crate) fn find_fence<F: drm::file::DriverFile>(
     file: &drm::File<F>,
     handle: u32,

@@ -4,15 +4,15 @@
 //!
 //! # Contract
 //!
-//! Userspace says how large it believes an element is (the stride), so both sides can grow; the rules
-//! are those of panthor's `panthor_drv.c`, made exact in `skua_drm.h`:
+//! Userspace says how large it believes an element is (the stride), so both sides can grow; the
+//! rules are those of panthor's `panthor_drv.c`, made exact in `skua_drm.h`:
 //!
 //! - The stride is at least the size that the element had at first (`min`), a multiple of 8, and at
 //!   most [`MAX_STRIDE`]; or 0 if there are no elements: `EINVAL`.
-//! - There are at most as many elements as the caller says: `EINVAL`. If there are none, the pointer is
-//!   0: `EINVAL`.
-//! - An element shorter than the driver's is extended by zeros. What one has beyond the driver's must
-//!   be zero: `E2BIG`.
+//! - There are at most as many elements as the caller says: `EINVAL`. If there are none, the
+//!   pointer is 0: `EINVAL`.
+//! - An element shorter than the driver's is extended by zeros. What one has beyond the driver's
+//!   must be zero: `E2BIG`.
 //! - Memory that cannot be read, also because it wraps around: `EFAULT`. `ENOMEM`.
 //!
 //! Everything is copied once; what was checked is what is used.
@@ -114,8 +114,8 @@ impl UserArray {
         Ok(value)
     }
 
-    /// Writes `value` to element `index`: as much as the stride has room for, and zeros for what the
-    /// element has beyond `T`. `EINVAL` beyond the last element.
+    /// Writes `value` to element `index`: as much as the stride has room for, and zeros for what
+    /// the element has beyond `T`. `EINVAL` beyond the last element.
     pub(crate) fn write_one<T>(&self, index: u32, value: &T) -> Result
     where
         T: IntoBytes + Immutable,
@@ -128,8 +128,8 @@ impl UserArray {
     }
 }
 
-/// Answers a query: copies as much of `value` to `pointer` as the `size` that userspace has room for,
-/// and zeros to what it has beyond. Returns how much `value` has.
+/// Answers a query: copies as much of `value` to `pointer` as the `size` that userspace has room
+/// for, and zeros to what it has beyond. Returns how much `value` has.
 pub(crate) fn write_answer<T>(pointer: u64, size: u32, value: &T) -> Result<u32>
 where
     T: IntoBytes + Immutable + ?Sized,

@@ -3,7 +3,8 @@
 //! `include/uapi/drm/skua_drm.h`, made into Rust by bindgen during the build.
 //!
 //! Every structure can be read from and written to bytes (`FromBytes`, `IntoBytes`), which the
-//! compiler accepts only if it has no padding; sizes and offsets are asserted by what bindgen emits.
+//! compiler accepts only if it has no padding; sizes and offsets are asserted by what bindgen
+//! emits.
 
 #![allow(
     clippy::all,

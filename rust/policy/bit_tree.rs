@@ -2,16 +2,17 @@
 
 //! A set of small integers with a fast "which is next".
 //!
-//! A tree of words: bit *i* of a word of level 0 is a member, bit *i* of a word of a level above says
-//! whether word *i* below it is not zero. Asking, inserting, removing and finding the next member at or
-//! after a value touch at most one word per level (two when finding), that is O(log₆₄ n).
+//! A tree of words: bit *i* of a word of level 0 is a member, bit *i* of a word of a level above
+//! says whether word *i* below it is not zero. Asking, inserting, removing and finding the next
+//! member at or after a value touch at most one word per level (two when finding), that is O(log₆₄
+//! n).
 //!
 //! Words exist from when [`BitTree::prepare`] was first called for a member in them, so that memory
-//! follows what is used of the range, not its size: 1.6 bits for each possible member of it, if they are
-//! neighbours. Everything else allocates nothing.
+//! follows what is used of the range, not its size: 1.6 bits for each possible member of it, if
+//! they are neighbours. Everything else allocates nothing.
 //!
-//! Invariants: bits at and beyond the size are zero; a bit of a level above is set if and only if the
-//! word below it exists and is not zero.
+//! Invariants: bits at and beyond the size are zero; a bit of a level above is set if and only if
+//! the word below it exists and is not zero.
 //!
 //! # Examples
 //!
@@ -50,8 +51,8 @@ struct Branch {
 pub struct BitTree<H: Heap> {
     /// The words of level 0.
     leaves: H::Vec<u64>,
-    /// Those of the levels above. The first of all is the root: here, or in `leaves` if that is the only
-    /// level.
+    /// Those of the levels above. The first of all is the root: here, or in `leaves` if that is the
+    /// only level.
     branches: H::Vec<Branch>,
     levels: u32,
     size: u64,
@@ -93,8 +94,8 @@ impl<H: Heap> BitTree<H> {
         size_of_val(self.leaves.as_slice()) + size_of_val(self.branches.as_slice())
     }
 
-    /// Has the words that `member` needs exist, so that it can be inserted; those of all integers with
-    /// the same quotient by 64 are the same. Does nothing outside the size.
+    /// Has the words that `member` needs exist, so that it can be inserted; those of all integers
+    /// with the same quotient by 64 are the same. Does nothing outside the size.
     ///
     /// # Errors
     ///
@@ -150,8 +151,8 @@ impl<H: Heap> BitTree<H> {
         self.word(0, path[0]) & bit(member, 0) != 0
     }
 
-    /// Inserts `member`; says whether the set changed. Outside the size, and where nothing was prepared,
-    /// it does not.
+    /// Inserts `member`; says whether the set changed. Outside the size, and where nothing was
+    /// prepared, it does not.
     pub fn insert(&mut self, member: u64) -> bool {
         let Some(path) = self.path(member) else {
             return false;
@@ -235,8 +236,8 @@ impl<H: Heap> BitTree<H> {
         Some(found)
     }
 
-    /// The indices of the words that lead to `member`, by level; `None` if it cannot be one or its words
-    /// do not exist.
+    /// The indices of the words that lead to `member`, by level; `None` if it cannot be one or its
+    /// words do not exist.
     fn path(&self, member: u64) -> Option<[usize; MAX_LEVELS as usize]> {
         if member >= self.size {
             return None;

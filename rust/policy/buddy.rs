@@ -2,36 +2,37 @@
 
 //! Who has which page of VRAM.
 //!
-//! A binary buddy allocator over pages of 4 KiB, numbered from 0. A *block* of order *o* is 2^*o* pages
-//! that begin at a multiple of 2^*o*; free memory is kept as the fewest, largest blocks: two free
-//! halves of a block never stand alone. The number of pages need not be a power of two.
+//! A binary buddy allocator over pages of 4 KiB, numbered from 0. A *block* of order *o* is 2^*o*
+//! pages that begin at a multiple of 2^*o*; free memory is kept as the fewest, largest blocks: two
+//! free halves of a block never stand alone. The number of pages need not be a power of two.
 //!
 //! Two kinds of request:
 //!
-//! - **contiguous** ([`Buddy::alloc`]): one range of exactly the pages asked for; what a block has more
-//!   is given back at once. If no single block is large enough, neighbouring free blocks that are
-//!   together large enough serve, so a contiguous request fails only if no free range fits.
-//! - **scattered** ([`Buddy::alloc_scattered`]): as few blocks as possible, largest first, all or none.
+//! - **contiguous** ([`Buddy::alloc`]): one range of exactly the pages asked for; what a block has
+//!   more is given back at once. If no single block is large enough, neighbouring free blocks that
+//!   are together large enough serve, so a contiguous request fails only if no free range fits.
+//! - **scattered** ([`Buddy::alloc_scattered`]): as few blocks as possible, largest first, all or
+//!   none.
 //!
 //! What was in memory when it was freed is still there: clearing is the owner's part.
 //!
-//! **Why not `gpu_buddy`.** The kernel's `drivers/gpu/buddy.c` would serve the requests. This one also runs
-//! on the host, like all of the policy, where it is checked against a list of pages, with each of its
-//! allocations failing once; and what it is given back it checks, where `gpu_buddy` trusts a pointer. With
-//! the driver upstream it would be the first to go.
+//! **Why not `gpu_buddy`.** The kernel's `drivers/gpu/buddy.c` would serve the requests. This one
+//! also runs on the host, like all of the policy, where it is checked against a list of pages, with
+//! each of its allocations failing once; and what it is given back it checks, where `gpu_buddy`
+//! trusts a pointer. With the driver upstream it would be the first to go.
 //!
-//! **What it costs.** Memory follows the pages that were ever handed out, not the size of what is managed:
-//! about 7 bits for each, where they are neighbours, and some kilobytes. It is allocated by the requests;
-//! a free allocates nothing and cannot fail. Requests and frees change O(log n) blocks, each found by
-//! O(log n) bit tests. The one exception is a contiguous request that no single block serves: it looks at
-//! the free blocks of at least a quarter of its size.
+//! **What it costs.** Memory follows the pages that were ever handed out, not the size of what is
+//! managed: about 7 bits for each, where they are neighbours, and some kilobytes. It is allocated
+//! by the requests; a free allocates nothing and cannot fail. Requests and frees change O(log n)
+//! blocks, each found by O(log n) bit tests. The one exception is a contiguous request that no
+//! single block serves: it looks at the free blocks of at least a quarter of its size.
 //!
-//! **What it refuses.** The bounds of every allocation are kept; a free of anything but exactly one of
-//! them (twice, in parts, foreign) is an error and changes nothing.
+//! **What it refuses.** The bounds of every allocation are kept; a free of anything but exactly one
+//! of them (twice, in parts, foreign) is an error and changes nothing.
 //!
-//! Invariants: a page is in exactly one free block or in exactly one allocation; no two buddies are both
-//! free; for the first and the last page of each allocation and each order, the words that hold the blocks
-//! with these pages are prepared.
+//! Invariants: a page is in exactly one free block or in exactly one allocation; no two buddies are
+//! both free; for the first and the last page of each allocation and each order, the words that
+//! hold the blocks with these pages are prepared.
 //!
 //! # Examples
 //!
@@ -60,7 +61,8 @@ mod tests;
 /// Size of the allocator's page in bytes.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// The number of a page: its offset from the start of the managed memory in units of [`PAGE_BYTES`].
+/// The number of a page: its offset from the start of the managed memory in units of
+/// [`PAGE_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageIndex(pub u64);
 
@@ -232,8 +234,8 @@ impl<H: Heap> Buddy<H> {
         PageCount(self.free)
     }
 
-    /// The size of the largest free block. A contiguous request of so many pages, aligned to as many,
-    /// succeeds; a larger one may, where blocks are neighbours.
+    /// The size of the largest free block. A contiguous request of so many pages, aligned to as
+    /// many, succeeds; a larger one may, where blocks are neighbours.
     pub fn largest_free_block(&self) -> PageCount {
         let largest = (0..=self.top())
             .rev()
@@ -276,8 +278,8 @@ impl<H: Heap> Buddy<H> {
         self.hand_out(start, pages)
     }
 
-    /// Hands out blocks of `request.pages` pages in sum and appends them to `out`, largest first, as
-    /// few as can be. Each is to be freed on its own.
+    /// Hands out blocks of `request.pages` pages in sum and appends them to `out`, largest first,
+    /// as few as can be. Each is to be freed on its own.
     ///
     /// # Errors
     ///
@@ -330,8 +332,8 @@ impl<H: Heap> Buddy<H> {
         Ok(())
     }
 
-    /// Takes a fixed range out of the free memory: what firmware or hardware uses. It is an allocation
-    /// like others and can be freed.
+    /// Takes a fixed range out of the free memory: what firmware or hardware uses. It is an
+    /// allocation like others and can be freed.
     ///
     /// # Errors
     ///
@@ -412,7 +414,8 @@ impl<H: Heap> Buddy<H> {
         self.free_node_around(page.checked_sub(1)?)
     }
 
-    /// The block of `order` to hand out: free, or the first part of a larger free one, the tightest fit.
+    /// The block of `order` to hand out: free, or the first part of a larger free one, the tightest
+    /// fit.
     fn locate(&self, order: u32) -> Option<Node> {
         let (found, at) = (order..=self.top())
             .find_map(|order| Some((order, self.order(order)?.free.first()?)))?;
@@ -450,9 +453,9 @@ impl<H: Heap> Buddy<H> {
 
     /// Allocates what handing out `pages` pages from `start`, and freeing them, can have to record.
     ///
-    /// Of each order these are blocks at the first or the last page, or the buddies of such: parts of the
-    /// free blocks that are cut, the range's own blocks, and what they merge to. Buddies are in one word,
-    /// of which only the even one is sure to be a block.
+    /// Of each order these are blocks at the first or the last page, or the buddies of such: parts
+    /// of the free blocks that are cut, the range's own blocks, and what they merge to. Buddies are
+    /// in one word, of which only the even one is sure to be a block.
     fn prepare(&mut self, start: u64, pages: u64) -> Result<(), OutOfMemory> {
         let last = start + (pages - 1);
         for (order, blocks) in (0u32..).zip(self.orders.as_mut_slice()) {

@@ -2,10 +2,10 @@
 
 //! Whose an engine's time is.
 //!
-//! An engine works on its ring in order, so that its time belongs to the packet at the head, from when
-//! that got there until another takes its place. A packet that waits on the engine has its time, too: it
-//! keeps the engine from others. Packets whose end is seen at once ended shortly after one another; what
-//! passed until then is the time of the first.
+//! An engine works on its ring in order, so that its time belongs to the packet at the head, from
+//! when that got there until another takes its place. A packet that waits on the engine has its
+//! time, too: it keeps the engine from others. Packets whose end is seen at once ended shortly
+//! after one another; what passed until then is the time of the first.
 //!
 //! Times are nanoseconds of any clock that does not go back.
 //!
@@ -55,7 +55,8 @@ impl<T> HeadClock<T> {
     }
 
     /// Looks at the head of the ring: the packet with number `id`, or none. If that is another than
-    /// before, returns whose the one before was, and its time, which is to be added to what the owner has.
+    /// before, returns whose the one before was, and its time, which is to be added to what the
+    /// owner has.
     ///
     /// `owner` is asked for the owner of a packet that is new at the head.
     pub fn head_changed(
@@ -76,8 +77,8 @@ impl<T> HeadClock<T> {
         Some((old.owner, now.saturating_sub(old.since)))
     }
 
-    /// The time that the packet at the head has had so far, if it is an owner's for whom `is` says so;
-    /// 0 otherwise.
+    /// The time that the packet at the head has had so far, if it is an owner's for whom `is` says
+    /// so; 0 otherwise.
     pub fn running(&self, now: u64, is: impl FnOnce(&T) -> bool) -> u64 {
         match &self.head {
             Some(head) if is(&head.owner) => now.saturating_sub(head.since),

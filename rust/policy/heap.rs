@@ -3,12 +3,12 @@
 //! Where memory comes from.
 //!
 //! The modules of this crate do not allocate by themselves: they are generic over a [`Heap`], which
-//! names a vector type whose every growth can fail. In the driver that is the kernel's `KVVec`, on the
-//! host a `std` vector that fails on request.
+//! names a vector type whose every growth can fail. In the driver that is the kernel's `KVVec`, on
+//! the host a `std` vector that fails on request.
 //!
 //! A vector keeps its capacity until it is dropped. Code that must not fail later reserves first
-//! ([`FallibleVec::reserve`]); [`FallibleVec::try_push`] does not allocate, hence cannot fail, within the
-//! capacity.
+//! ([`FallibleVec::reserve`]); [`FallibleVec::try_push`] does not allocate, hence cannot fail,
+//! within the capacity.
 
 /// There is no memory. The driver answers `ENOMEM`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

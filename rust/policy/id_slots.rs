@@ -2,15 +2,16 @@
 
 //! Small numbers that the hardware remembers.
 //!
-//! An address space identifier (ASID) tags TLB entries. Freed and given to another process at once, it
-//! would let that process use what the TLB still holds of the first. So a freed id is *quarantined*: it
-//! is free again only after a flush that began later.
+//! An address space identifier (ASID) tags TLB entries. Freed and given to another process at once,
+//! it would let that process use what the TLB still holds of the first. So a freed id is
+//! *quarantined*: it is free again only after a flush that began later.
 //!
-//! Flushes have numbers that ascend (*epochs*). [`IdSlots::free`] says which flush will cover the id;
-//! when flush *e* is done, [`IdSlots::flushed`]`(e)` releases every id that waits for *e* or an earlier
-//! one. When all free ids are quarantined, [`IdSlots::alloc`] says which flush would help.
+//! Flushes have numbers that ascend (*epochs*). [`IdSlots::free`] says which flush will cover the
+//! id; when flush *e* is done, [`IdSlots::flushed`]`(e)` releases every id that waits for *e* or an
+//! earlier one. When all free ids are quarantined, [`IdSlots::alloc`] says which flush would help.
 //!
-//! All memory is allocated by [`IdSlots::new`]. The lowest free id is given out first, in O(log₆₄ n).
+//! All memory is allocated by [`IdSlots::new`]. The lowest free id is given out first, in O(log₆₄
+//! n).
 //!
 //! Invariant: an id is reserved, or free, or in use, or once in the quarantine.
 //!
@@ -146,9 +147,9 @@ impl<H: Heap> IdSlots<H> {
         Ok(id)
     }
 
-    /// Takes an id back. It is free again when flush `epoch` is done, the first that begins after the
-    /// hardware last used the id. Ids leave the quarantine in the order in which they came, so an epoch
-    /// below that of an earlier free counts as that one.
+    /// Takes an id back. It is free again when flush `epoch` is done, the first that begins after
+    /// the hardware last used the id. Ids leave the quarantine in the order in which they came, so
+    /// an epoch below that of an earlier free counts as that one.
     ///
     /// # Errors
     ///
@@ -171,8 +172,8 @@ impl<H: Heap> IdSlots<H> {
         Ok(())
     }
 
-    /// Flush `epoch` and all earlier ones are done: releases the ids that waited for them and returns
-    /// how many.
+    /// Flush `epoch` and all earlier ones are done: releases the ids that waited for them and
+    /// returns how many.
     pub fn flushed(&mut self, epoch: u64) -> u32 {
         let mut released = 0;
         while let Some(oldest) = self.slot(self.first).filter(|slot| slot.epoch <= epoch) {

@@ -2,18 +2,18 @@
 
 //! What an engine was given and has not finished.
 //!
-//! One bounded queue per engine, in the order of submission. Each packet has a *hardware fence id*: the
-//! number that the engine writes to memory when it is done with the packet. Ids ascend as packets are
-//! pushed, but completion never compares ids: a reported id is looked up in the queue, and everything up
-//! to its *position* is complete. An id that is not there (from a device that lies, or late news from
-//! before a reset) is refused and changes nothing.
+//! One bounded queue per engine, in the order of submission. Each packet has a *hardware fence id*:
+//! the number that the engine writes to memory when it is done with the packet. Ids ascend as
+//! packets are pushed, but completion never compares ids: a reported id is looked up in the queue,
+//! and everything up to its *position* is complete. An id that is not there (from a device that
+//! lies, or late news from before a reset) is refused and changes nothing.
 //!
-//! After a hang the queue is what there is to resubmit: [`InFlight::remove_if`] takes packets out, in
-//! order; those that go on are pushed again, with new ids. What waits for a packet holds on to its
-//! payload (a `dma_fence`, say), not to its id.
+//! After a hang the queue is what there is to resubmit: [`InFlight::remove_if`] takes packets out,
+//! in order; those that go on are pushed again, with new ids. What waits for a packet holds on to
+//! its payload (a `dma_fence`, say), not to its id.
 //!
-//! The memory for `capacity` packets is allocated by [`InFlight::new`]. Id 0 is never given out: it is
-//! what the fence memory holds before anything was done.
+//! The memory for `capacity` packets is allocated by [`InFlight::new`]. Id 0 is never given out: it
+//! is what the fence memory holds before anything was done.
 //!
 //! Invariants: ids in the queue are distinct and below the next one to give out.
 //!
@@ -137,8 +137,8 @@ impl<H: Heap, P> InFlight<H, P> {
         self.iter().position(|(in_flight, _)| in_flight == id)
     }
 
-    /// Takes the packets up to and including `id` out, oldest first. What the iterator has not yielded
-    /// when it is dropped is taken out all the same.
+    /// Takes the packets up to and including `id` out, oldest first. What the iterator has not
+    /// yielded when it is dropped is taken out all the same.
     ///
     /// # Errors
     ///
@@ -151,8 +151,8 @@ impl<H: Heap, P> InFlight<H, P> {
         })
     }
 
-    /// Takes all packets out for which `condemned` says so, oldest first, and hands them to `removed`;
-    /// the others keep their order.
+    /// Takes all packets out for which `condemned` says so, oldest first, and hands them to
+    /// `removed`; the others keep their order.
     pub fn remove_if(
         &mut self,
         mut condemned: impl FnMut(u64, &P) -> bool,

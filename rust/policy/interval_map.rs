@@ -3,27 +3,27 @@
 //! What is mapped where.
 //!
 //! A map from disjoint half-open ranges `[start, end)` of `u64` to values: the mappings of a GPU
-//! address space, the allocations of an aperture. It is a height-balanced (AVL) tree whose nodes live in
-//! one vector and name each other by number. Each node also knows the extent of its subtree and the
-//! largest gap inside, so that [`IntervalMap::find_gap`] skips what is too full.
+//! address space, the allocations of an aperture. It is a height-balanced (AVL) tree whose nodes
+//! live in one vector and name each other by number. Each node also knows the extent of its subtree
+//! and the largest gap inside, so that [`IntervalMap::find_gap`] skips what is too full.
 //!
-//! **Prepare, then commit.** Changes happen where nothing may fail any more, so the memory for them is
-//! set aside before: [`IntervalMap::prepare`] returns a [`Reservation`] of nodes, which
-//! [`IntervalMap::map`] and [`IntervalMap::unmap`] draw from and
-//! [`IntervalMap::release`] gives back what is left of. A mapping needs [`MAP_NODES`], an unmapping
-//! [`UNMAP_NODES`], since cutting a hole into a range makes two of it. Several reservations may be
-//! outstanding at the same time.
+//! **Prepare, then commit.** Changes happen where nothing may fail any more, so the memory for them
+//! is set aside before: [`IntervalMap::prepare`] returns a [`Reservation`] of nodes, which
+//! [`IntervalMap::map`] and [`IntervalMap::unmap`] draw from and [`IntervalMap::release`] gives
+//! back what is left of. A mapping needs [`MAP_NODES`], an unmapping [`UNMAP_NODES`], since cutting
+//! a hole into a range makes two of it. Several reservations may be outstanding at the same time.
 //!
-//! **Why not `drm_gpuvm`.** It keeps the mappings of GEM objects, each in a list of its object, and splits
-//! an operation into steps that the driver performs. This map knows no objects: it serves userspace's
-//! address spaces as well (`tools/wddm`), is checked on the host against a list, and says before an
-//! operation begins how many nodes it can take at most.
+//! **Why not `drm_gpuvm`.** It keeps the mappings of GEM objects, each in a list of its object, and
+//! splits an operation into steps that the driver performs. This map knows no objects: it serves
+//! userspace's address spaces as well (`tools/wddm`), is checked on the host against a list, and
+//! says before an operation begins how many nodes it can take at most.
 //!
-//! Lookup, map, unmap of one range: O(log n). No recursion; the tree is at most 48 high, and that is
-//! the size of the path that operations keep on the stack.
+//! Lookup, map, unmap of one range: O(log n). No recursion; the tree is at most 48 high, and that
+//! is the size of the path that operations keep on the stack.
 //!
-//! Invariants: ranges are not empty, do not overlap and are ordered as the tree is; heights of siblings
-//! differ by at most one; the spare nodes are at least as many as all reservations promise.
+//! Invariants: ranges are not empty, do not overlap and are ordered as the tree is; heights of
+//! siblings differ by at most one; the spare nodes are at least as many as all reservations
+//! promise.
 //!
 //! # Examples
 //!
@@ -310,9 +310,9 @@ impl<H: Heap, V: Slice> IntervalMap<H, V> {
         Ok(())
     }
 
-    /// Unmaps all of `span`, wherever it is mapped, and tells `cut` of each mapping that lost something,
-    /// in order of address. Uses up at most [`UNMAP_NODES`] of the reservation, namely if `span` lies
-    /// inside one mapping. Parts of `span` that are not mapped are no error.
+    /// Unmaps all of `span`, wherever it is mapped, and tells `cut` of each mapping that lost
+    /// something, in order of address. Uses up at most [`UNMAP_NODES`] of the reservation, namely
+    /// if `span` lies inside one mapping. Parts of `span` that are not mapped are no error.
     ///
     /// # Errors
     ///
@@ -358,7 +358,8 @@ impl<H: Heap, V: Slice> IntervalMap<H, V> {
                 debug_assert!(false, "a node was found and is not there");
                 return Ok(());
             };
-            // Of the three parts at most two go back; one of them by the node that just became spare.
+            // Of the three parts at most two go back; one of them by the node that just became
+            // spare.
             if let Some(piece) = &before {
                 if let Some(node) = self.pop_spare() {
                     self.attach(node, piece.span, piece.value.clone());
@@ -398,12 +399,12 @@ impl<H: Heap, V: Slice> IntervalMap<H, V> {
         Iter { map: self, span }
     }
 
-    /// How many pieces are cut out at most when the ranges of `spans` are unmapped one after the other, in
-    /// any order, and each is possibly mapped anew before the next. Sorts `spans`.
+    /// How many pieces are cut out at most when the ranges of `spans` are unmapped one after the
+    /// other, in any order, and each is possibly mapped anew before the next. Sorts `spans`.
     ///
-    /// A piece is a whole mapping or a part of one. Whole ones go that are there now, each once, or that
-    /// the operations made: one each, and one more by a hole, which is then the only part that is cut. At
-    /// most two parts are cut by each operation, at its ends.
+    /// A piece is a whole mapping or a part of one. Whole ones go that are there now, each once, or
+    /// that the operations made: one each, and one more by a hole, which is then the only part that
+    /// is cut. At most two parts are cut by each operation, at its ends.
     pub fn most_cuts(&self, spans: &mut [Span]) -> usize {
         spans.sort_unstable_by_key(|span| span.start);
         let mut end = 0;
@@ -429,8 +430,8 @@ impl<H: Heap, V: Slice> IntervalMap<H, V> {
             let at = from.checked_next_multiple_of(align)?;
             (at.checked_add(size)? <= to.min(within.end)).then_some(at)
         };
-        // In order, with the end of what came before in `from`; a subtree that lies before `within`, or
-        // has no gap that is large enough, counts as one solid range.
+        // In order, with the end of what came before in `from`; a subtree that lies before
+        // `within`, or has no gap that is large enough, counts as one solid range.
         let mut from = within.start;
         let mut path = Path::new();
         let mut at = self.root;
@@ -558,7 +559,8 @@ impl<H: Heap, V: Slice> IntervalMap<H, V> {
         } else if right == NIL {
             left
         } else {
-            // The next range moves up into this node, and its own node, which has no left child, goes.
+            // The next range moves up into this node, and its own node, which has no left child,
+            // goes.
             path.push(at, true);
             gone = right;
             while let Some(next) = self.node(gone).map(|node| node.left) {
@@ -611,8 +613,8 @@ impl<H: Heap, V: Slice> IntervalMap<H, V> {
             .map_or((NIL, NIL), |node| (node.left, node.right))
     }
 
-    /// Makes the heights of a node's children differ by at most one (they differ by at most two) and
-    /// returns the node that is now on top.
+    /// Makes the heights of a node's children differ by at most one (they differ by at most two)
+    /// and returns the node that is now on top.
     fn balance(&mut self, number: u32) -> u32 {
         let (left, right) = self.children(number);
         let (of_left, of_right) = (self.height(left), self.height(right));

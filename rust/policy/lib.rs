@@ -18,7 +18,8 @@ pub mod std_heap;
 
 pub use policy::*;
 
-/// So many times the usual number of random cases; `PROPTEST_CASES` sets the usual number for a long run.
+/// So many times the usual number of random cases; `PROPTEST_CASES` sets the usual number for a
+/// long run.
 #[cfg(test)]
 fn cases(times: u32) -> proptest::test_runner::Config {
     let usual = proptest::test_runner::Config::default();

@@ -12,9 +12,9 @@
 //! | 0 | 20:12 | 4 KiB | a 4 KiB page, or one of the 16 equal entries of a 64 KiB page |
 //!
 //! [`PagePlan`] walks the physical pieces of a mapping, joins those that are neighbours and yields
-//! [`Run`]s: so many pages of one size, consecutive in virtual and in physical address, in one table.
-//! Each run is as large as the alignment of both addresses and the permitted sizes allow, and each is one
-//! write of consecutive entries.
+//! [`Run`]s: so many pages of one size, consecutive in virtual and in physical address, in one
+//! table. Each run is as large as the alignment of both addresses and the permitted sizes allow,
+//! and each is one write of consecutive entries.
 //!
 //! # Examples
 //!
@@ -131,7 +131,8 @@ impl Sizes {
     }
 }
 
-/// A piece of physical memory, in the address space that the entries are to name (GPU-physical or bus).
+/// A piece of physical memory, in the address space that the entries are to name (GPU-physical or
+/// bus).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhysPiece {
     /// Its first byte, a multiple of 4 KiB.
@@ -213,8 +214,8 @@ impl<I: Iterator<Item = PhysPiece>> PagePlan<I> {
         })
     }
 
-    /// Joins pieces until `phys` holds what is left of the range or the next piece is no neighbour. Each
-    /// piece is joined once.
+    /// Joins pieces until `phys` holds what is left of the range or the next piece is no neighbour.
+    /// Each piece is joined once.
     fn look_ahead(&mut self) -> Result<(), PlanError> {
         while self.phys.len < self.left {
             let piece = match self.next.take() {
@@ -292,7 +293,8 @@ impl<I: Iterator<Item = PhysPiece>> Iterator for PagePlan<I> {
         }
         let run = self.run();
         let bytes = run.bytes();
-        // No overflow: the run is within the range and within `phys`; the end of `phys` may be 2^64.
+        // No overflow: the run is within the range and within `phys`; the end of `phys` may be
+        // 2^64.
         self.va = self.va.saturating_add(bytes);
         self.left = self.left.saturating_sub(bytes);
         self.phys.start = self.phys.start.saturating_add(bytes);

@@ -2,19 +2,19 @@
 
 //! The Skua driver's decisions, free of kernel types.
 //!
-//! Each module here is a data structure or a rule that the driver relies on but that needs nothing of
-//! a kernel: who gets which memory, which page size maps what, whose turn it is, whether an engine
-//! hangs. They are compiled into `skua.ko` and, unchanged, into a crate that is tested on the host
-//! against simple models.
+//! Each module here is a data structure or a rule that the driver relies on but that needs nothing
+//! of a kernel: who gets which memory, which page size maps what, whose turn it is, whether an
+//! engine hangs. They are compiled into `skua.ko` and, unchanged, into a crate that is tested on
+//! the host against simple models.
 //!
 //! What all of them keep:
 //!
 //! - Only `core`. Memory comes from the [`heap::Heap`] that the includer names, and only while
-//!   something is created or prepared: what runs after a fence was published cannot fail for want of
-//!   memory.
+//!   something is created or prepared: what runs after a fence was published cannot fail for want
+//!   of memory.
 //! - A refused call changes nothing.
-//! - No panic and no overflow, whatever the arguments: a caller's mistake is an error value, a broken
-//!   promise of the device is an error value.
+//! - No panic and no overflow, whatever the arguments: a caller's mistake is an error value, a
+//!   broken promise of the device is an error value.
 //! - No locks: the owner of a structure protects it and says so.
 
 pub mod bit_tree;

@@ -2,17 +2,18 @@
 
 //! Where in a ring the next command goes.
 //!
-//! A ring is a power of two of bytes that the driver fills and an engine empties. *Tail* is the offset
-//! where the driver writes next, *head* that of the next command the engine will read; equal means
-//! empty, so one unit (the alignment of commands) always stays free, or a full ring would look empty.
+//! A ring is a power of two of bytes that the driver fills and an engine empties. *Tail* is the
+//! offset where the driver writes next, *head* that of the next command the engine will read; equal
+//! means empty, so one unit (the alignment of commands) always stays free, or a full ring would
+//! look empty.
 //!
-//! A command does not wrap, and is at most half as long as the ring: one that would not fit before the end
-//! begins at 0, and what is left before the end is padding that the driver fills with no-operations
-//! ([`Slot::pad`]).
+//! A command does not wrap, and is at most half as long as the ring: one that would not fit before
+//! the end begins at 0, and what is left before the end is padding that the driver fills with
+//! no-operations ([`Slot::pad`]).
 //!
-//! Writing has two steps: [`RingSpace::place`] says where, and [`RingSpace::commit`] moves the tail when
-//! the bytes are written. The head comes from memory that the device writes, so it is believed only if it
-//! lies between the last one and the tail ([`RingSpace::advance`]).
+//! Writing has two steps: [`RingSpace::place`] says where, and [`RingSpace::commit`] moves the tail
+//! when the bytes are written. The head comes from memory that the device writes, so it is believed
+//! only if it lies between the last one and the tail ([`RingSpace::advance`]).
 //!
 //! Invariant: head and tail are multiples of the unit below the size.
 //!
@@ -182,7 +183,8 @@ impl RingSpace {
     ///
     /// # Errors
     ///
-    /// [`RingError::Stale`]: since [`Self::place`] another slot was committed or the ring was reset.
+    /// [`RingError::Stale`]: since [`Self::place`] another slot was committed or the ring was
+    /// reset.
     pub fn commit(&mut self, slot: Slot) -> Result<u32, RingError> {
         if self.place(slot.len) != Ok(slot) {
             return Err(RingError::Stale);
@@ -195,8 +197,8 @@ impl RingSpace {
     ///
     /// # Errors
     ///
-    /// [`BogusHead`]: outside the ring, not a multiple of the unit, before the last head or behind the
-    /// tail.
+    /// [`BogusHead`]: outside the ring, not a multiple of the unit, before the last head or behind
+    /// the tail.
     pub fn advance(&mut self, reported: u32) -> Result<u32, BogusHead> {
         if reported >= self.size || reported.checked_rem(self.unit) != Some(0) {
             return Err(BogusHead { reported });

@@ -2,9 +2,9 @@
 
 //! A [`Heap`] on the host, which fails where a test wants it to.
 //!
-//! Each thread has a countdown: [`fail_at`] makes the n-th allocation from now on fail, once. A test
-//! calls the operation with n = 0, 1, 2, … until it succeeds ([`until_enough`]) and checks after each
-//! failure that nothing changed; so each allocation of the operation fails once.
+//! Each thread has a countdown: [`fail_at`] makes the n-th allocation from now on fail, once. A
+//! test calls the operation with n = 0, 1, 2, … until it succeeds ([`until_enough`]) and checks
+//! after each failure that nothing changed; so each allocation of the operation fails once.
 
 use super::heap::{FallibleVec, Heap, OutOfMemory};
 use core::cell::Cell;
@@ -39,8 +39,8 @@ pub fn allocations() -> u64 {
 }
 
 /// Runs `attempt` with its first allocation failing, then its second, and so on, until it gets by
-/// without a failure, and returns what it then returned. `attempt` sees whether a failure was injected
-/// only by its own result, and says by `Err` that it was.
+/// without a failure, and returns what it then returned. `attempt` sees whether a failure was
+/// injected only by its own result, and says by `Err` that it was.
 pub fn until_enough<T, E>(mut attempt: impl FnMut() -> Result<T, E>) -> T {
     let mut n = 0;
     loop {

@@ -2,25 +2,26 @@
 
 //! Whether an engine hangs.
 //!
-//! The driver asks from time to time, with what it sees: the packet that the engine works on and the
-//! engine's tick counter, which counts work done and not time. Two things are wrong, and time alone is
-//! neither:
+//! The driver asks from time to time, with what it sees: the packet that the engine works on and
+//! the engine's tick counter, which counts work done and not time. Two things are wrong, and time
+//! alone is neither:
 //!
-//! - **overdue**: one packet has used more ticks than it may *and* more time than it may, so it really
-//!   works, but without end;
+//! - **overdue**: one packet has used more ticks than it may *and* more time than it may, so it
+//!   really works, but without end;
 //! - **stuck**: there is a packet, and for long no tick was counted.
 //!
-//! Somewhat earlier an engine that counts no tick is **stalled**, which is wrong only if the device is
-//! not there any more: the driver asks it.
+//! Somewhat earlier an engine that counts no tick is **stalled**, which is wrong only if the device
+//! is not there any more: the driver asks it.
 //!
-//! A slow host makes ticks slow; the packet then takes longer until it is overdue, but it is not killed
-//! for the host's load. For the same reason no two questions count for more than the longest step
-//! ([`Limits::step_ms`]), however far the clock has moved: a guest that was paused for an hour, or
-//! whose worker was not run, finds its engines as it left them. A clock that went back counts as
-//! stopped.
+//! A slow host makes ticks slow; the packet then takes longer until it is overdue, but it is not
+//! killed for the host's load. For the same reason no two questions count for more than the longest
+//! step ([`Limits::step_ms`]), however far the clock has moved: a guest that was paused for an
+//! hour, or whose worker was not run, finds its engines as it left them. A clock that went back
+//! counts as stopped.
 //!
-//! The counter is the device's word. One that goes back is no progress; one that creeps could be a host
-//! that is slow beyond measure, and is believed for [`Limits::hard_ms`], for every wait has an end.
+//! The counter is the device's word. One that goes back is no progress; one that creeps could be a
+//! host that is slow beyond measure, and is believed for [`Limits::hard_ms`], for every wait has an
+//! end.
 //!
 //! # Examples
 //!

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the manual promises to who waits for the device: set-up, resets, a device that cannot write.
+//! What the manual promises to who waits for the device: set-up, resets, a device that cannot
+//! write.
 
 use skua_spec::address::BusAddr;
 use skua_spec::command::Command;

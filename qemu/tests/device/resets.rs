@@ -31,7 +31,8 @@ fn endless(gpu: &Gpu) -> Command {
 /// 256 GiB from here on are the page at [`DATA`] again and again.
 const LOOP_VA: u64 = 0x2000_0000_0000;
 
-/// Maps the page at [`DATA`] behind all of [`LOOP_VA`]: 512 times 256 equal tables of equal entries.
+/// Maps the page at [`DATA`] behind all of [`LOOP_VA`]: 512 times 256 equal tables of equal
+/// entries.
 fn map_loop(gpu: &mut Gpu) {
     let target = |at| Target::Vram(GpuPhys(vram::BASE + at));
     let page = Entry::page(target(DATA), PageSize::Size4K, true, false);

@@ -145,8 +145,8 @@ fn run(start: impl Fn(&mut Stepped), budgets: &[u64], between: Between) -> Seen 
     }
 }
 
-/// Compares a run that nobody disturbs, which is returned, with those that are cut everywhere, or at
-/// odd places.
+/// Compares a run that nobody disturbs, which is returned, with those that are cut everywhere, or
+/// at odd places.
 fn check(start: impl Fn(&mut Stepped)) -> Seen {
     let whole = run(&start, &[u64::MAX], Between::Nothing);
     for between in [Between::Nothing, Between::Kept, Between::Moved] {

@@ -18,8 +18,8 @@ fn add(tree: &mut BitTree<StdHeap>, member: u64) -> bool {
     tree.insert(member)
 }
 
-/// Each bit above level 0 says whether the word below exists and is not zero; nothing is set beyond the
-/// size.
+/// Each bit above level 0 says whether the word below exists and is not zero; nothing is set beyond
+/// the size.
 fn check(tree: &BitTree<StdHeap>) {
     let mut work = vec![(tree.levels - 1, 0, 0u64)];
     while let Some((level, at, first)) = work.pop() {

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 proptest! {
     #![proptest_config(crate::cases(4))]
 
-    /// At any moment, what owners were given and what runs are together the time that the ring was not
-    /// empty, each part with whose packet was at the head, and no owner's sum ever goes back.
+    /// At any moment, what owners were given and what runs are together the time that the ring was
+    /// not empty, each part with whose packet was at the head, and no owner's sum ever goes back.
     #[test]
     fn each_moment_is_the_head_owners(
         steps in prop::collection::vec((0..50u64, prop::option::weighted(0.8, 0..3usize), any::<bool>()), 1..100),

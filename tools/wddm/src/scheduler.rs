@@ -28,8 +28,8 @@
 //! keeper tries again; if it refuses one for good, the device goes to error.
 //!
 //! Locks: `state` guards everything here, and is held over the kernel's submission so that points
-//! come in order. Under it only the usage of allocations and the sleepers of fences are locked. With
-//! a lock held nothing waits for the GPU, and nothing changes the address space.
+//! come in order. Under it only the usage of allocations and the sleepers of fences are locked.
+//! With a lock held nothing waits for the GPU, and nothing changes the address space.
 
 mod keeper;
 mod slots;

@@ -4,17 +4,17 @@
 //!
 //! # Order of things
 //!
-//! Probe: enable the PCI device, map registers and VRAM, read the capabilities, reset the adapter, and
-//! only then let it access memory; allocate what is shared with it, then the DRM device, interrupts,
-//! engines, alarms, and last the registration, after which userspace comes.
+//! Probe: enable the PCI device, map registers and VRAM, read the capabilities, reset the adapter,
+//! and only then let it access memory; allocate what is shared with it, then the DRM device,
+//! interrupts, engines, alarms, and last the registration, after which userspace comes.
 //!
 //! Unbind, and a probe that fails, undo it from the other end, and wait neither for the GPU nor for
 //! userspace:
 //!
-//! 1. [`Gpu::stop`]: alarms end; the device is made quiet; no more work; all fences signal, so whoever
-//!    waits wakes up; what work held is freed.
-//! 2. Registration: `drm_dev_unplug()` waits for ioctls under way and removes the CPU's mappings; the
-//!    next access to one maps the object's dummy page.
+//! 1. [`Gpu::stop`]: alarms end; the device is made quiet; no more work; all fences signal, so
+//!    whoever waits wakes up; what work held is freed.
+//! 2. Registration: `drm_dev_unplug()` waits for ioctls under way and removes the CPU's mappings;
+//!    the next access to one maps the object's dummy page.
 //! 3. Interrupts, VRAM's BAR.
 //! 4. Device-managed resources: registers, shared memory, page tables, DMA mappings.
 //!

@@ -2,20 +2,20 @@
 
 //! The device: what all other parts share.
 //!
-//! [`Gpu`] is the data of the DRM device and lives as long as that, beyond unbind, while files are open. What
-//! is tied to the bound device (registers, shared memory, DMA mappings) is revoked at unbind, and every
-//! access says so by an error.
+//! [`Gpu`] is the data of the DRM device and lives as long as that, beyond unbind, while files are
+//! open. What is tied to the bound device (registers, shared memory, DMA mappings) is revoked at
+//! unbind, and every access says so by an error.
 //!
 //! # When the device is lost
 //!
 //! A device that is unplugged, does not acknowledge in time, or reports what cannot be, is *lost*
-//! ([`Gpu::lose`]), once. Before anything else it is made quiet: an adapter reset, and whether or not it
-//! acknowledges that, bus mastering off, read back. Then engines take no more work, all contexts and
-//! address spaces finish what they have with `ENODEV`, every fence signals. Ioctls fail with `ENODEV`
-//! (unplugged) or `EIO` (not answering) until the device is bound again.
+//! ([`Gpu::lose`]), once. Before anything else it is made quiet: an adapter reset, and whether or
+//! not it acknowledges that, bus mastering off, read back. Then engines take no more work, all
+//! contexts and address spaces finish what they have with `ENODEV`, every fence signals. Ioctls
+//! fail with `ENODEV` (unplugged) or `EIO` (not answering) until the device is bound again.
 //!
-//! From the moment at which an acknowledgement is missing until the device is quiet, no memory that it
-//! may reach goes back to the system: [`crate::reaper`].
+//! From the moment at which an acknowledgement is missing until the device is quiet, no memory that
+//! it may reach goes back to the system: [`crate::reaper`].
 //!
 //! # Locks, outermost first
 //!
@@ -36,12 +36,12 @@
 //! locks of fences and work queues
 //! ```
 //!
-//! `drm_dev_enter()` ([`crate::ext::device::enter`]) may be entered anywhere; nobody waits for the GPU
-//! inside, but for its quick acknowledgements ([`Gpu::wait_for`]).
+//! `drm_dev_enter()` ([`crate::ext::device::enter`]) may be entered anywhere; nobody waits for the
+//! GPU inside, but for its quick acknowledgements ([`Gpu::wait_for`]).
 //!
-//! Interrupt threads, the workers of [`QUEUE`] and the alarms are on the way to fences' signals as a
-//! whole, and say so to lockdep: they allocate nothing, take no reservation lock, and give references
-//! that may be the last to a reaper.
+//! Interrupt threads, the workers of [`QUEUE`] and the alarms are on the way to fences' signals as
+//! a whole, and say so to lockdep: they allocate nothing, take no reservation lock, and give
+//! references that may be the last to a reaper.
 
 use crate::{
     driver::SkuaDriver,
@@ -148,8 +148,8 @@ const PRESENCE_TIMEOUT: Delta = Delta::from_millis(500);
 /// How long a lost device may take to stop by itself before its bus mastering is turned off.
 const QUIET_TIMEOUT: Delta = Delta::from_millis(1000);
 
-/// Where contexts and address spaces are looked at when something that they wait for has happened. It
-/// belongs to the module: the work may hold the last reference to the device.
+/// Where contexts and address spaces are looked at when something that they wait for has happened.
+/// It belongs to the module: the work may hold the last reference to the device.
 pub(crate) static QUEUE: ModuleQueue = ModuleQueue::new();
 
 /// The device works.
@@ -210,8 +210,8 @@ impl Reapers {
         self.vms.wake();
     }
 
-    /// Whether memory is kept because the device may still reach it, and how many objects wait to be
-    /// freed.
+    /// Whether memory is kept because the device may still reach it, and how many objects wait to
+    /// be freed.
     pub(crate) fn usage(&self) -> (bool, u64) {
         let counts = [
             self.binds.count(),
@@ -327,8 +327,8 @@ impl Gpu {
         EngineIndex::ALL.into_iter().zip(engines)
     }
 
-    /// The number of the engine for paging: the last that copies. If there is another one, it is the
-    /// driver's alone, so that no client's work, which may wait, is ever before it.
+    /// The number of the engine for paging: the last that copies. If there is another one, it is
+    /// the driver's alone, so that no client's work, which may wait, is ever before it.
     fn paging_engine(&self) -> Result<EngineIndex> {
         self.engines()
             .filter(|(_, engine)| engine.kind() == EngineKind::Copy)
@@ -361,8 +361,9 @@ impl Gpu {
         }
     }
 
-    /// Starts the device: its access to memory, its engines, its driver's own context, and its alarms, which from now on look
-    /// after the engines. `timeout_ms` is how long a job may run. `ENOMEM`, `ENODEV`.
+    /// Starts the device: its access to memory, its engines, its driver's own context, and its
+    /// alarms, which from now on look after the engines. `timeout_ms` is how long a job may run.
+    /// `ENOMEM`, `ENODEV`.
     pub(crate) fn start(dev: &SkuaDevice, timeout_ms: u32) -> Result {
         dev.bus.turn_on();
         let (status, gart) = {
@@ -454,9 +455,11 @@ impl Gpu {
         kernel::warn_on!(self.asids.lock().free(asid, 0).is_err());
     }
 
-    /// Has all engines drop the translations of an address space, or of all, and waits until they have.
+    /// Has all engines drop the translations of an address space, or of all, and waits until they
+    /// have.
     ///
-    /// Process context; bounded by [`ACK_TIMEOUT`], after which the device is lost. `EIO`, `ENODEV`.
+    /// Process context; bounded by [`ACK_TIMEOUT`], after which the device is lost. `EIO`,
+    /// `ENODEV`.
     pub(crate) fn invalidate(&self, asid: Option<Asid>) -> Result {
         self.check_health()?;
         let request = {
@@ -512,8 +515,8 @@ impl Gpu {
             .is_ok_and(|id| id == regs::ID::SKUA)
     }
 
-    /// The device did not do what it must: it is to be lost, for the reason `health`, and until it is
-    /// quiet it may reach memory that it should not.
+    /// The device did not do what it must: it is to be lost, for the reason `health`, and until it
+    /// is quiet it may reach memory that it should not.
     fn doubt(&self, health: u32) {
         self.reapers.quarantine.close();
         // Whoever comes first; `lose()` decides.
@@ -542,8 +545,8 @@ impl Gpu {
         Ok(())
     }
 
-    /// The device is lost: `gone` if it was unplugged. It is made quiet; then everything that is under
-    /// way ends with `ENODEV`.
+    /// The device is lost: `gone` if it was unplugged. It is made quiet; then everything that is
+    /// under way ends with `ENODEV`.
     ///
     /// Process context; not from work that itself waits for what is ended here. Bounded, and in a
     /// signalling section as a whole.
@@ -627,8 +630,8 @@ impl Gpu {
     }
 }
 
-/// Resets the adapter and waits until it is ready: what an earlier driver has begun is over. `ETIMEDOUT`
-/// with a line in the log; `ENODEV`.
+/// Resets the adapter and waits until it is ready: what an earlier driver has begun is over.
+/// `ETIMEDOUT` with a line in the log; `ENODEV`.
 pub(crate) fn reset(parent: &Device<Bound>, regs: &Registers) -> Result {
     regs.write(regs::DEVICE_CTRL::new().with_reset(true))?;
     let start = Instant::<Monotonic>::now();

@@ -2,8 +2,8 @@
 
 //! What the driver knows of the device itself, and how it reaches it.
 //!
-//! Knows numbers and memory layouts ([`crate::spec`]), and nothing of what they are used for. Uses no other
-//! room.
+//! Knows numbers and memory layouts ([`crate::spec`]), and nothing of what they are used for. Uses
+//! no other room.
 
 pub(crate) mod caps;
 pub(crate) mod registers;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The way in: what userspace says is copied once, checked, and turned into the words of the rooms below.
+//! The way in: what userspace says is copied once, checked, and turned into the words of the rooms
+//! below.
 //!
-//! Everything about an argument that can be refused is refused here, or in the room that knows the limit,
-//! before anything has changed. Nothing below this room sees user memory or handles.
+//! Everything about an argument that can be refused is refused here, or in the room that knows the
+//! limit, before anything has changed. Nothing below this room sees user memory or handles.
 
 pub(crate) mod bind;
 pub(crate) mod file;

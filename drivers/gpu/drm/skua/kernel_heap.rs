@@ -2,8 +2,8 @@
 
 //! The heap that [`crate::policy`] draws from: the kernel's `KVVec`.
 //!
-//! What grows here grows at a client's wish, and counts against that client's memory cgroup. A wish that
-//! cannot be met is an error of the client's, about which the log says nothing.
+//! What grows here grows at a client's wish, and counts against that client's memory cgroup. A wish
+//! that cannot be met is an error of the client's, about which the log says nothing.
 
 use crate::policy::heap::{
     FallibleVec,

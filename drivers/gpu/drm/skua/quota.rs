@@ -2,8 +2,8 @@
 
 //! How much of something there may be.
 //!
-//! A [`Quota`] is a limit with a count; a [`Share`] is a part of it that its owner has, given back on
-//! drop. An object keeps the shares that it takes of its device's and its client's quotas, so it
+//! A [`Quota`] is a limit with a count; a [`Share`] is a part of it that its owner has, given back
+//! on drop. An object keeps the shares that it takes of its device's and its client's quotas, so it
 //! counts as long as it lives, whether or not its client still has a handle of it.
 
 use kernel::{

@@ -3,9 +3,9 @@
 //! Freeing, away from where fences signal.
 //!
 //! The interrupt threads, workers and recovery lead to fences' signals, so they must not do what
-//! freeing does: take reservation locks, wait for the device, sleep in the allocator. They give what
-//! may be a last reference to a [`Reaper`] instead, which drops it later, in a queue that no fence
-//! waits for.
+//! freeing does: take reservation locks, wait for the device, sleep in the allocator. They give
+//! what may be a last reference to a [`Reaper`] instead, which drops it later, in a queue that no
+//! fence waits for.
 //!
 //! ```text
 //! interrupt thread, worker, recovery ── bury(Arc) ─▶ last one? ─▶ list ─▶ work item: drop

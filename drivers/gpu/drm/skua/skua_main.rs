@@ -23,8 +23,8 @@
 //! | [`slots`], [`quota`], [`kernel_heap`] | tables, limits, and the policy's memory | |
 //! | [`reaper`] | frees what work lets go of, when the device cannot reach it | |
 //!
-//! `spec`, `policy` and `ext` are shared with, or kept apart from, the driver proper: see `rust/spec`,
-//! `rust/policy` and `rust/kernel`.
+//! `spec`, `policy` and `ext` are shared with, or kept apart from, the driver proper: see
+//! `rust/spec`, `rust/policy` and `rust/kernel`.
 
 #![crate_name = "skua"]
 

@@ -4,8 +4,8 @@
 //!
 //! Behind an IOMMU every page comes as a mapping of its own, with a descriptor of its own of the
 //! same file: mapping each would soon be more than a process may have. So a file is mapped whole
-//! when its inode is first seen, and a range of the bus is an offset in it. What the device may only
-//! read is a mapping apart: its descriptor may be open for reading only.
+//! when its inode is first seen, and a range of the bus is an offset in it. What the device may
+//! only read is a mapping apart: its descriptor may be open for reading only.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -4,11 +4,11 @@
 //!
 //! Under `-icount shift=0,sleep=off` the guest's time advances by one nanosecond with each
 //! instruction, and jumps to the next timer when the CPU is idle. So the difference of two readings
-//! is the number of instructions in between **if the CPU was not idle**, whoever executed them: this
-//! thread, interrupts, other threads. [`crate::companion`] sees to it that it is not idle.
+//! is the number of instructions in between **if the CPU was not idle**, whoever executed them:
+//! this thread, interrupts, other threads. [`crate::companion`] sees to it that it is not idle.
 //!
-//! On any other machine a nanosecond is a nanosecond. [`Clock::new`] notices: a fixed loop takes the
-//! same number of instructions each time, and never the same time.
+//! On any other machine a nanosecond is a nanosecond. [`Clock::new`] notices: a fixed loop takes
+//! the same number of instructions each time, and never the same time.
 
 use std::hint::black_box;
 
@@ -27,7 +27,8 @@ pub struct Clock {
 
 /// Iterations of the loop that tells whether the clock counts instructions.
 const LOOP: u64 = 2_000;
-/// By how much the loop's undisturbed runs may differ: the guest's clock has scaled the count twice.
+/// By how much the loop's undisturbed runs may differ: the guest's clock has scaled the count
+/// twice.
 const ROUNDING: u64 = 2;
 
 impl Clock {

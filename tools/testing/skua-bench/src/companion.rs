@@ -5,15 +5,15 @@
 //! It is there for two things:
 //!
 //! - **The CPU is never idle.** While it is idle, guest time jumps from timer to timer
-//!   (`sleep=off`), so that it would count nothing; and the driver's watchdog would see seconds pass
-//!   in which the GPU, which runs in the host's time, had none.
-//! - **It opens the gate.** Work of the [`crate::rig`] waits in the engine until a word of memory is
-//!   large enough. The measuring thread says which value it wants there, and goes on; the companion
-//!   writes it once that thread sleeps. So a submission is measured while the engine has not ended
-//!   anything of it, and a wait always sleeps.
+//!   (`sleep=off`), so that it would count nothing; and the driver's watchdog would see seconds
+//!   pass in which the GPU, which runs in the host's time, had none.
+//! - **It opens the gate.** Work of the [`crate::rig`] waits in the engine until a word of memory
+//!   is large enough. The measuring thread says which value it wants there, and goes on; the
+//!   companion writes it once that thread sleeps. So a submission is measured while the engine has
+//!   not ended anything of it, and a wait always sleeps.
 //!
-//! With one CPU and the least weight that the scheduler has, it runs only when the others sleep, but
-//! for a time slice now and then, which a median does not see.
+//! With one CPU and the least weight that the scheduler has, it runs only when the others sleep,
+//! but for a time slice now and then, which a median does not see.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;

@@ -7,8 +7,8 @@
 //!       task, its id       CPU   flags     time      name     arguments
 //! ```
 //!
-//! Of the flags, the third says in which context the CPU was: `.` in the task's own, `h` and `s` in an
-//! interrupt that only happened to come while the task ran (`Documentation/trace/ftrace.rst`).
+//! Of the flags, the third says in which context the CPU was: `.` in the task's own, `h` and `s` in
+//! an interrupt that only happened to come while the task ran (`Documentation/trace/ftrace.rst`).
 
 /// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,9 @@
 //! Measure 20: how much memory of the kernel an object takes.
 //!
 //! Objects are made in steps and kept; after each step the kernel's memory is read
-//! ([`crate::kernel_memory`]), and a line fitted through the readings. Before each, the kernel gives
-//! back what it can. The first step is not at zero: pages in which others left holes fill up first.
+//! ([`crate::kernel_memory`]), and a line fitted through the readings. Before each, the kernel
+//! gives back what it can. The first step is not at zero: pages in which others left holes fill up
+//! first.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

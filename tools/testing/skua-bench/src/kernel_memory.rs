@@ -4,9 +4,10 @@
 //!
 //! Two views, since neither sees all:
 //!
-//! - [`Usage::kernel`]: **pages**. All that the page allocator has given away, without what userspace
-//!   has and what holds the contents of files (buffer objects in system memory are such). It has
-//!   everything in it, coherent DMA memory and large allocations too, rounded up as it really is.
+//! - [`Usage::kernel`]: **pages**. All that the page allocator has given away, without what
+//!   userspace has and what holds the contents of files (buffer objects in system memory are such).
+//!   It has everything in it, coherent DMA memory and large allocations too, rounded up as it
+//!   really is.
 //! - [`Usage::slabs`]: **objects** in each cache of the slab allocator. It tells what it is that
 //!   costs. Objects that a CPU keeps ready for the next allocation count as used; [`shrink_slabs`]
 //!   has them given back.

@@ -5,8 +5,8 @@
 //! A **row** ([`row`]) is a measure: its number, name, unit, and what it should be. A **source** is
 //! something outside of the measured code that counts: a clock of instructions, counters of device,
 //! driver and kernel, the kernel's trace events, the kernel's memory. A **subject** ([`submit`],
-//! [`wait`], [`footprint`]) does something to the GPU in a [`rig`], and puts what the sources counted
-//! into a [`report`].
+//! [`wait`], [`footprint`]) does something to the GPU in a [`rig`], and puts what the sources
+//! counted into a [`report`].
 //!
 //! ```text
 //!   sources                          subjects                  rows
@@ -17,7 +17,8 @@
 //! A measure of another kind is a row in [`row::ROWS`] and a function that fills it; a report is
 //! complete only if every row was filled exactly once.
 //!
-//! What is measured how, and what the numbers do not mean, is in `Documentation/gpu/skua/bench.rst`.
+//! What is measured how, and what the numbers do not mean, is in
+//! `Documentation/gpu/skua/bench.rst`.
 
 #![forbid(unsafe_code)]
 

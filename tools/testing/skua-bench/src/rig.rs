@@ -3,7 +3,8 @@
 //! A GPU with work for it that starts when it is told to.
 //!
 //! All work runs in one context of the copy engine, and each submission signals the next point of
-//! one timeline. The first buffer of a [`Batch`] waits in the engine for the gate, a word of memory:
+//! one timeline. The first buffer of a [`Batch`] waits in the engine for the gate, a word of
+//! memory:
 //!
 //! ```text
 //!   WAIT gate >= n;  SIGNAL done = n        then buffers with one NOP
@@ -13,8 +14,8 @@
 //! [`Companion`] open it, and sleeps until the last point is signalled. There is never more than
 //! one batch.
 //!
-//! Ioctls are called as they are ([`libskua::raw`]), with arguments made before: what a library does
-//! around them is measured by itself.
+//! Ioctls are called as they are ([`libskua::raw`]), with arguments made before: what a library
+//! does around them is measured by itself.
 
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -350,8 +351,9 @@ impl Rig {
 
     /// Calls an ioctl that does next to nothing.
     ///
-    /// GET_CAP goes all the way of an ioctl of the driver through the DRM core (the number is looked
-    /// up, rights are checked, the argument is copied in and out), and then returns a constant.
+    /// GET_CAP goes all the way of an ioctl of the driver through the DRM core (the number is
+    /// looked up, rights are checked, the argument is copied in and out), and then returns a
+    /// constant.
     ///
     /// # Errors
     ///

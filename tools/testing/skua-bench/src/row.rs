@@ -64,7 +64,8 @@ pub enum Repeats {
     Exactly,
     /// By about a hundredth: where the kernel put things decides about a few instructions.
     Nearly,
-    /// Something of it depends on when the device, which is a process of the host, gets to its work.
+    /// Something of it depends on when the device, which is a process of the host, gets to its
+    /// work.
     Roughly,
 }
 

@@ -4,8 +4,8 @@
 //!
 //! These come from the kernel's own trace points, not from the code that is measured. They are
 //! recorded in a trace instance of our own, so that nobody's tracing is disturbed. An event that is
-//! enabled costs instructions, recorded or not: while a [`Recorder`] is there, nothing is counted by
-//! [`crate::clock`].
+//! enabled costs instructions, recorded or not: while a [`Recorder`] is there, nothing is counted
+//! by [`crate::clock`].
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -11,8 +11,8 @@
 //! | `load` | the last of 32 in flight | one ioctl |
 //!
 //! How long a sleep lasts is the device's business and not counted. What is counted of it: the
-//! instructions that the waiting thread executed to fall asleep and after it woke up, and those that
-//! all others did, but the companion.
+//! instructions that the waiting thread executed to fall asleep and after it woke up, and those
+//! that all others did, but the companion.
 
 use anyhow::{Context, Result};
 

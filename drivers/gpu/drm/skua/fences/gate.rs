@@ -2,10 +2,10 @@
 
 //! What a job waits for before it may start.
 //!
-//! A [`Gate`] holds the fences that a job's owner named, each with a callback, all of it allocated before
-//! the job's own fence is published. It is open when all of them have signalled *and* the job was armed,
-//! that is, put where the one that is woken will find it. Whoever makes the last step wakes the
-//! target, once: a work item, since fences signal in any context.
+//! A [`Gate`] holds the fences that a job's owner named, each with a callback, all of it allocated
+//! before the job's own fence is published. It is open when all of them have signalled *and* the
+//! job was armed, that is, put where the one that is woken will find it. Whoever makes the last
+//! step wakes the target, once: a work item, since fences signal in any context.
 //!
 //! ```text
 //! fence ──callback──▶ remaining − 1 ─┐
@@ -72,8 +72,8 @@ pub(crate) struct Gate<T: Wake> {
 }
 
 impl<T: Wake> Gate<T> {
-    /// A gate that opens when all of `fences` have signalled and it was armed; `target` is woken then,
-    /// unless the last step is [`Gate::arm`]. `ENOMEM`.
+    /// A gate that opens when all of `fences` have signalled and it was armed; `target` is woken
+    /// then, unless the last step is [`Gate::arm`]. `ENOMEM`.
     pub(crate) fn new(target: &Arc<T>, fences: KVVec<Fence>) -> Result<Self> {
         let steps = u32::try_from(fences.len())?
             .checked_add(1)
@@ -100,7 +100,8 @@ impl<T: Wake> Gate<T> {
         })
     }
 
-    /// The job is where its target finds it. Whether the gate is open; if not, the target is woken later.
+    /// The job is where its target finds it. Whether the gate is open; if not, the target is woken
+    /// later.
     pub(crate) fn arm(&self) -> bool {
         self.remaining.step()
     }

@@ -2,8 +2,8 @@
 
 //! What accepted work signals.
 //!
-//! A [`Signals`] is made where failing is still possible (syncobjs found, nodes of timelines allocated) and
-//! used when the work's fence exists: [`Signals::publish`] cannot fail.
+//! A [`Signals`] is made where failing is still possible (syncobjs found, nodes of timelines
+//! allocated) and used when the work's fence exists: [`Signals::publish`] cannot fail.
 
 use crate::ext::{
     fence::Fence,

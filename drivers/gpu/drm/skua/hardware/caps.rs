@@ -2,9 +2,9 @@
 
 //! What the device says of itself at probe, checked once.
 //!
-//! Nothing the device says is trusted further than these checks: a device with another identification, a
-//! version that this driver does not know, or figures that contradict each other, is refused with one
-//! line in the log.
+//! Nothing the device says is trusted further than these checks: a device with another
+//! identification, a version that this driver does not know, or figures that contradict each other,
+//! is refused with one line in the log.
 
 use crate::{
     hardware::registers::Registers,
@@ -67,8 +67,8 @@ fn refuse(dev: &device::Device, what: &CStr, value: u64) -> Error {
 }
 
 impl Caps {
-    /// Reads and checks the capabilities. `EINVAL` for a device that cannot be driven; `ENODEV` if it is
-    /// gone.
+    /// Reads and checks the capabilities. `EINVAL` for a device that cannot be driven; `ENODEV` if
+    /// it is gone.
     pub(crate) fn read(dev: &device::Device, regs: &Registers) -> Result<Self> {
         let id = regs.read(regs::ID)?;
         if id != regs::ID::SKUA {

@@ -2,8 +2,9 @@
 
 //! Memory that driver and device share: status page, GART table, rings, context descriptors.
 //!
-//! All of it is coherent system memory, allocated at probe and freed when the device is unbound; access
-//! goes through [`Devres::try_access`](kernel::devres::Devres::try_access), which is `None` afterwards.
+//! All of it is coherent system memory, allocated at probe and freed when the device is unbound;
+//! access goes through [`Devres::try_access`](kernel::devres::Devres::try_access), which is `None`
+//! afterwards.
 //!
 //! The status page and the GART table are at bus addresses (the device must find them before it can
 //! translate); rings and descriptors are seen by the engines through the GART window:
@@ -13,7 +14,8 @@
 //!               context descriptors   rings                        unmapped: the dummy page
 //! ```
 //!
-//! What is read from here was written by the device and is believed by nobody: each reader checks it.
+//! What is read from here was written by the device and is believed by nobody: each reader checks
+//! it.
 
 use crate::{
     hardware::caps::{
@@ -101,8 +103,8 @@ impl Shared {
             rings,
         };
 
-        // What is not mapped is the dummy page, read only: a stray access is harmless and a stray write
-        // a fault.
+        // What is not mapped is the dummy page, read only: a stray access is harmless and a stray
+        // write a fault.
         for page in 0..GART_PAGES {
             shared.map(page, shared.dummy.dma_address(), false)?;
         }

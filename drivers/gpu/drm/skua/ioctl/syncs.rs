@@ -2,8 +2,8 @@
 
 //! The syncs of an ioctl: what it waits for, what it signals.
 //!
-//! All that can fail about them (handles, points, memory) happens in [`read`]; [`Signals::publish`] then puts
-//! the fence of the work into the syncobjs, and cannot.
+//! All that can fail about them (handles, points, memory) happens in [`read`]; [`Signals::publish`]
+//! then puts the fence of the work into the syncobjs, and cannot.
 
 use crate::{
     ext::{
@@ -27,7 +27,8 @@ pub(crate) const MAX_SYNCS: u32 = 256;
 
 /// Reads the syncs of an ioctl: the fences to wait for, and what to signal.
 ///
-/// `EINVAL` for flags or a point that the uAPI forbids, or a point without a fence; `ENOENT` for a handle.
+/// `EINVAL` for flags or a point that the uAPI forbids, or a point without a fence; `ENOENT` for a
+/// handle.
 pub(crate) fn read(
     file: &SkuaFile,
     array: &uapi::drm_skua_array,

@@ -13,7 +13,8 @@ const MAX_STRIDE: u32 = 4096;
 
 /// Reads an array of at most `max` elements, which had today's size in the first version.
 ///
-/// `EINVAL` for stride, count or pointer; `E2BIG` for an unknown byte that is not zero; `EFAULT`; `ENOMEM`.
+/// `EINVAL` for stride, count or pointer; `E2BIG` for an unknown byte that is not zero; `EFAULT`;
+/// `ENOMEM`.
 pub(crate) fn read<T>(array: &uapi::drm_skua_array, max: u32) -> Result<KVVec<T>>
 where
     T: FromBytes + IntoBytes + Default,

@@ -2,17 +2,18 @@
 
 //! Buffer objects: GEM objects in VRAM or in system memory (WDDM: allocations).
 //!
-//! An object gets its memory when it is created and keeps it: the first of the allowed places that has
-//! room. Where it is, is said by its [`Placement`], under its reservation lock. Who may not take that lock,
-//! because a fence depends on it, works with a copy that was taken before ([`Memory`]), which keeps the
-//! memory from being given to others.
+//! An object gets its memory when it is created and keeps it: the first of the allowed places that
+//! has room. Where it is, is said by its [`Placement`], under its reservation lock. Who may not
+//! take that lock, because a fence depends on it, works with a copy that was taken before
+//! ([`Memory`]), which keeps the memory from being given to others.
 //!
-//! Nobody sees what was in the memory before. System pages come zeroed from shmem. VRAM is cleared by the
-//! copy engine: the fence of that job is a kernel fence of the object, for which page faults and binds
-//! wait; and should it fail, which happens only when the device is lost, the memory stays invisible.
+//! Nobody sees what was in the memory before. System pages come zeroed from shmem. VRAM is cleared
+//! by the copy engine: the fence of that job is a kernel fence of the object, for which page faults
+//! and binds wait; and should it fail, which happens only when the device is lost, the memory stays
+//! invisible.
 //!
-//! An imported object is another driver's memory: the GPU reaches it through the pages that the exporter
-//! mapped for us; the CPU maps it through its dma-buf.
+//! An imported object is another driver's memory: the GPU reaches it through the pages that the
+//! exporter mapped for us; the CPU maps it through its dma-buf.
 
 use crate::{
     driver::SkuaDriver,
@@ -151,8 +152,9 @@ impl DriverObject for BoData {
 
 /// Creates an object of `size` bytes in one of `placements`, cleared or on its way to be.
 ///
-/// `EINVAL` for a size, flag or placement that the uAPI forbids; `ENOSPC` if VRAM alone is allowed and full;
-/// `ENOMEM`, also beyond the quota of system memory of the device, or of the client, `quota`.
+/// `EINVAL` for a size, flag or placement that the uAPI forbids; `ENOSPC` if VRAM alone is allowed
+/// and full; `ENOMEM`, also beyond the quota of system memory of the device, or of the client,
+/// `quota`.
 pub(crate) fn create(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
@@ -280,8 +282,8 @@ impl Memory {
         matches!(self, Self::Vram(_))
     }
 
-    /// Whether nothing of an earlier owner is left in it. Not before the clearing is over, and for good not
-    /// if the device was lost in it.
+    /// Whether nothing of an earlier owner is left in it. Not before the clearing is over, and for
+    /// good not if the device was lost in it.
     pub(crate) fn is_cleared(&self) -> bool {
         match self {
             Self::Vram(range) => range.is_cleared(),
@@ -392,7 +394,8 @@ impl GemExt for BoData {
     }
 
     fn pin(obj: &Bo, reserved: &mut Reserved<'_>) -> Result {
-        // Another device can reach system pages only; VRAM would have to move, which it does not yet.
+        // Another device can reach system pages only; VRAM would have to move, which it does not
+        // yet.
         match gem::placement(obj, reserved)? {
             Placement::System(..) => Ok(()),
             Placement::Device(_) | Placement::Nowhere => Err(EOPNOTSUPP),

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where a buffer object is installed: the ranges of address spaces whose page tables lead to its memory.
+//! Where a buffer object is installed: the ranges of address spaces whose page tables lead to its
+//! memory.
 //!
-//! Who moves an object has to change all of them, and to wait for whom they serve. They are recorded as
-//! binds are done, on the way to a fence's signal, where nothing is allocated: memory for the records
-//! ([`Node`]) is set aside when a bind is accepted.
+//! Who moves an object has to change all of them, and to wait for whom they serve. They are
+//! recorded as binds are done, on the way to a fence's signal, where nothing is allocated: memory
+//! for the records ([`Node`]) is set aside when a bind is accepted.
 //!
-//! A record is there before the first entry is written and until the last one is flushed. When the device
-//! is lost the records are no longer kept: no table is walked any more.
+//! A record is there before the first entry is written and until the last one is flushed. When the
+//! device is lost the records are no longer kept: no table is walked any more.
 //!
 //! Lock: `sites`, a spin lock, innermost.
 

@@ -2,16 +2,17 @@
 
 //! Page tables of one address space, manual section 5.
 //!
-//! Tables are pages of coherent system memory in a tree that the CPU owns: each table knows the tables
-//! below it. They are added when a mapping is prepared, which can fail, and stay until the address space
-//! goes; writing entries allocates nothing. An empty table translates nothing, so adding one is invisible.
+//! Tables are pages of coherent system memory in a tree that the CPU owns: each table knows the
+//! tables below it. They are added when a mapping is prepared, which can fail, and stay until the
+//! address space goes; writing entries allocates nothing. An empty table translates nothing, so
+//! adding one is invisible.
 //!
 //! The rules for a running GPU, which may walk at any moment:
 //!
-//! - an entry is written whole, 8 bytes, and a table is filled before the entry that points at it is
-//!   written;
-//! - a large page of which a part goes is first replaced by smaller ones that translate the same, then the
-//!   part is cleared: the rest translates at every moment;
+//! - an entry is written whole, 8 bytes, and a table is filled before the entry that points at it
+//!   is written;
+//! - a large page of which a part goes is first replaced by smaller ones that translate the same,
+//!   then the part is cleared: the rest translates at every moment;
 //! - what was valid may live on in a TLB until it is flushed, which is the caller's part
 //!   ([`Changed::Stale`]).
 //!
@@ -164,8 +165,8 @@ impl Table {
         Some(table)
     }
 
-    /// Adds `new` where the way to the table of `level` for `va` ends, and says whether that was it. The
-    /// level it is at is returned if another one is missing; `new` comes back if none is.
+    /// Adds `new` where the way to the table of `level` for `va` ends, and says whether that was
+    /// it. The level it is at is returned if another one is missing; `new` comes back if none is.
     fn add(&mut self, va: GpuVa, level: u32, new: &mut Option<KBox<Table>>) -> Result<Option<u32>> {
         let mut table = self;
         for above in (level + 1..=ROOT_LEVEL).rev() {
@@ -267,7 +268,8 @@ impl PageTable {
         self.prepare(dev, parent, run.va, run.bytes(), run.size.level())
     }
 
-    /// Writes the entries of `run`, whose tables were prepared and which maps where nothing is mapped.
+    /// Writes the entries of `run`, whose tables were prepared and which maps where nothing is
+    /// mapped.
     pub(crate) fn map(&self, run: &Run, access: Access) -> Result {
         let (size, level) = match run.size {
             PlanSize::Small => (PageSize::Size4K, 0),

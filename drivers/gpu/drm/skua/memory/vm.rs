@@ -2,9 +2,9 @@
 
 //! Address spaces: what is mapped where for one process, and the queue of binds that change it.
 //!
-//! There are two views of an address space. The *map* says what will be mapped when all binds that were
-//! accepted are done; an ioctl changes it at once, since binds are done in order. The *page tables* say
-//! what the GPU translates now; a bind changes them when its turn comes.
+//! There are two views of an address space. The *map* says what will be mapped when all binds that
+//! were accepted are done; an ioctl changes it at once, since binds are done in order. The *page
+//! tables* say what the GPU translates now; a bind changes them when its turn comes.
 //!
 //! ```text
 //! VM_BIND ioctl:  check ─▶ allocate tables and nodes ─▶ change the map ─▶ publish the fence ─▶ queue
@@ -14,8 +14,8 @@
 //!
 //! Memory that was unmapped is held until no engine can reach it any more.
 //!
-//! An address space whose handle is gone stays in the device's table while it has binds that are not
-//! done, so that a device that is lost ends them, too.
+//! An address space whose handle is gone stays in the device's table while it has binds that are
+//! not done, so that a device that is lost ends them, too.
 
 use crate::{
     ext::{
@@ -228,8 +228,8 @@ struct Binds {
     busy: bool,
     /// Userspace has no handle any more.
     destroyed: bool,
-    /// Nothing is accepted, and what waits is finished with this error: the device is lost, or the client
-    /// gone.
+    /// Nothing is accepted, and what waits is finished with this error: the device is lost, or the
+    /// client gone.
     end: Option<Error>,
 }
 
@@ -326,7 +326,8 @@ impl Vm {
         self.root
     }
 
-    /// Userspace has no handle of it any more; contexts and submissions may. What is queued is done.
+    /// Userspace has no handle of it any more; contexts and submissions may. What is queued is
+    /// done.
     pub(crate) fn destroy(&self) {
         let over = {
             let mut binds = self.binds.lock();
@@ -375,13 +376,14 @@ impl Vm {
         (map.len(), bytes, installed, tables)
     }
 
-    /// The reservation of those who use what is mapped here: each submission files its fence with it,
-    /// under [`Usage::Bookkeep`], before it publishes it. That is one fence for all that is mapped. Who
-    /// moves an object learns from its [`Sites`](super::installed::Sites) in which address spaces it is,
-    /// and here who uses them.
+    /// The reservation of those who use what is mapped here: each submission files its fence with
+    /// it, under [`Usage::Bookkeep`], before it publishes it. That is one fence for all that is
+    /// mapped. Who moves an object learns from its [`Sites`](super::installed::Sites) in which
+    /// address spaces it is, and here who uses them.
     ///
-    /// Lock: a reservation lock. Room for the fence ([`Reserved::reserve`](resv::Reserved::reserve)) is
-    /// made while the submission can still fail.
+    /// Lock: a reservation lock. Room for the fence
+    /// ([`Reserved::reserve`](resv::Reserved::reserve)) is made while the submission can still
+    /// fail.
     pub(crate) fn reservation(&self) -> &Arc<Reservation> {
         &self.users
     }
@@ -475,11 +477,12 @@ impl Vm {
         Ok(())
     }
 
-    /// Allocates the tables that `operations` need, adds what their memory waits for to `waits`, and tells
-    /// where the memory is that they map. Sets aside the records of what will be installed.
+    /// Allocates the tables that `operations` need, adds what their memory waits for to `waits`,
+    /// and tells where the memory is that they map. Sets aside the records of what will be
+    /// installed.
     ///
-    /// A table is needed where something is mapped, and where a large page may stand through which a cut
-    /// goes: `map`, which is as all binds before this one will leave it, tells where.
+    /// A table is needed where something is mapped, and where a large page may stand through which
+    /// a cut goes: `map`, which is as all binds before this one will leave it, tells where.
     fn prepare(
         &self,
         parent: &Device<Bound>,
@@ -583,7 +586,8 @@ impl Vm {
         }
     }
 
-    /// Writes a bind's entries, only those that unmap if it was `cancelled`, and flushes the TLBs. Allocates nothing.
+    /// Writes a bind's entries, only those that unmap if it was `cancelled`, and flushes the TLBs.
+    /// Allocates nothing.
     fn perform(&self, bind: &Bind, cancelled: bool) -> Result {
         let dev = device::enter(&*self.dev).ok_or(ENODEV)?;
         let parent: &kernel::pci::Device<Bound> = (*dev).as_ref();
@@ -611,7 +615,8 @@ impl Vm {
         let mut changed = Changed::Fresh;
         let mut result = Ok(());
         for (number, operation) in bind.operations.iter().enumerate() {
-            // Only what was mapped is in the tables. It goes even if something failed: it is let go of.
+            // Only what was mapped is in the tables. It goes even if something failed: it is let go
+            // of.
             while let Some(gone) = removed.next_if(|removed| removed.operation == number) {
                 match tables.clear(gone.span.start, gone.span.len()) {
                     Ok(now) => changed = changed.and(now),
@@ -680,8 +685,8 @@ impl Vm {
         })
     }
 
-    /// What waits is finished with `error`, in order, and nothing more is accepted: the device is lost
-    /// (`ENODEV`), or the client gone (`ECANCELED`). The first error counts.
+    /// What waits is finished with `error`, in order, and nothing more is accepted: the device is
+    /// lost (`ENODEV`), or the client gone (`ECANCELED`). The first error counts.
     pub(crate) fn end(&self, error: Error) {
         self.binds.lock().end.get_or_insert(error);
         self.process();

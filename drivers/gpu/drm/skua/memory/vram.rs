@@ -2,13 +2,13 @@
 
 //! VRAM: who has which pages.
 //!
-//! The allocator is [`crate::policy::buddy`]; this file gives its blocks an owner. A [`VramRange`] is the
-//! memory of one buffer object, one or several blocks, and returns them when dropped. Freed memory holds
-//! what its client left in it; it is cleared by the copy engine when it is given out again, before any
-//! client sees it, and [`VramRange::is_cleared`] tells when that is done.
+//! The allocator is [`crate::policy::buddy`]; this file gives its blocks an owner. A [`VramRange`]
+//! is the memory of one buffer object, one or several blocks, and returns them when dropped. Freed
+//! memory holds what its client left in it; it is cleared by the copy engine when it is given out
+//! again, before any client sees it, and [`VramRange::is_cleared`] tells when that is done.
 //!
-//! Lock: `pages`, a mutex under which the allocator may allocate. Nothing that leads to a fence's signal
-//! takes it, so a range must not be dropped there.
+//! Lock: `pages`, a mutex under which the allocator may allocate. Nothing that leads to a fence's
+//! signal takes it, so a range must not be dropped there.
 
 use crate::{
     gpu::SkuaDevice,

@@ -2,13 +2,13 @@
 
 //! What a client uses, for `/proc/<pid>/fdinfo/<fd>`: `Documentation/gpu/drm-usage-stats.rst`.
 //!
-//! `drm-engine-*` is the wall-clock time that an engine was busy with the client's work, which the driver
-//! measures; `drm-cycles-*` are the ticks that the device counts, so they are exact, and the same on a slow
-//! host as on a fast one. There is no `drm-total-cycles-*`: ticks pass while an engine works, and
-//! then only. See [`crate::submit::busy`].
+//! `drm-engine-*` is the wall-clock time that an engine was busy with the client's work, which the
+//! driver measures; `drm-cycles-*` are the ticks that the device counts, so they are exact, and the
+//! same on a slow host as on a fast one. There is no `drm-total-cycles-*`: ticks pass while an
+//! engine works, and then only. See [`crate::submit::busy`].
 //!
-//! Memory is summed over the objects to which the client has a handle, and those that only the mappings of
-//! its address spaces keep.
+//! Memory is summed over the objects to which the client has a handle, and those that only the
+//! mappings of its address spaces keep.
 
 use crate::{
     ext::{

@@ -2,14 +2,15 @@
 
 //! What each client used of the engines: time on the wall, and ticks.
 //!
-//! Monitors divide `drm-engine-*` of fdinfo by the time that passed, so it has to be wall-clock time. The
-//! device counts ticks, which are work done and know nothing of time; so the driver measures. An engine's
-//! time belongs to the packet at the ring's head ([`HeadClock`] says why), and that to its context's client.
-//! Packets of the driver's own are nobody's.
+//! Monitors divide `drm-engine-*` of fdinfo by the time that passed, so it has to be wall-clock
+//! time. The device counts ticks, which are work done and know nothing of time; so the driver
+//! measures. An engine's time belongs to the packet at the ring's head ([`HeadClock`] says why),
+//! and that to its context's client. Packets of the driver's own are nobody's.
 //!
-//! A [`Usage`] is one client's. Its contexts share it, and it only grows: nothing has to be carried over
-//! when a context is destroyed, whose work may still run. What is counted is counted under the engine's lock,
-//! and so is what is read ([`EngineClock::read`]), so that no reader sees a sum that is smaller than before.
+//! A [`Usage`] is one client's. Its contexts share it, and it only grows: nothing has to be carried
+//! over when a context is destroyed, whose work may still run. What is counted is counted under the
+//! engine's lock, and so is what is read ([`EngineClock::read`]), so that no reader sees a sum that
+//! is smaller than before.
 //!
 //! Two hooks keep it up: [`EngineClock::head_changed`] when packets entered or left a ring, and
 //! [`Account::settle`] when a job of a context left it.
@@ -102,8 +103,8 @@ impl Account {
         &self.usage
     }
 
-    /// Counts what was added to the context's `ticks` since the last time. Called under the engine's lock,
-    /// or when nobody else has the context.
+    /// Counts what was added to the context's `ticks` since the last time. Called under the
+    /// engine's lock, or when nobody else has the context.
     pub(crate) fn settle(&self, ticks: u64) {
         let new = ticks.saturating_sub(self.settled.load(Relaxed));
         if let Some(engine) = self.usage.engine(self.engine).filter(|_| new > 0) {
@@ -129,8 +130,8 @@ impl EngineClock {
         }
     }
 
-    /// Hook: packets entered or left the ring. `head` is the fence id of the oldest one; `owner` says
-    /// whose it is.
+    /// Hook: packets entered or left the ring. `head` is the fence id of the oldest one; `owner`
+    /// says whose it is.
     pub(crate) fn head_changed<'a>(
         &mut self,
         head: Option<u64>,

@@ -2,18 +2,19 @@
 
 //! A context: one line of work on one engine, of a client or of the driver itself.
 //!
-//! Submissions of a context run in the order in which they were made; a client's in its address space,
-//! the driver's (paging) in the system's. The context's queue holds what is not in the ring yet; only
-//! its first submission can start, once its gate is open, portion by portion. The engine
+//! Submissions of a context run in the order in which they were made; a client's in its address
+//! space, the driver's (paging) in the system's. The context's queue holds what is not in the ring
+//! yet; only its first submission can start, once its gate is open, portion by portion. The engine
 //! ([`crate::submit::engine`]) takes contexts whose first submission is ready in turn.
 //!
-//! A context is active until its work faults, is cut by the watchdog, or the device is lost; then its
-//! queue is cancelled and it takes no more. Other contexts do not notice. Fences of a context signal
-//! in order all the same: what is cancelled waits until nothing of the context is in the ring.
+//! A context is active until its work faults, is cut by the watchdog, or the device is lost; then
+//! its queue is cancelled and it takes no more. Other contexts do not notice. Fences of a context
+//! signal in order all the same: what is cancelled waits until nothing of the context is in the
+//! ring.
 //!
-//! [`Context::submit`] orders submissions by `order` (a mutex; nothing that leads to a fence's signal
-//! takes it). The queue is under `pending`, a spin lock inside the engine's, which nobody else sees:
-//! the engine asks what is [`Due`].
+//! [`Context::submit`] orders submissions by `order` (a mutex; nothing that leads to a fence's
+//! signal takes it). The queue is under `pending`, a spin lock inside the engine's, which nobody
+//! else sees: the engine asks what is [`Due`].
 
 use crate::{
     ext::{
@@ -187,7 +188,8 @@ impl Context {
     /// Makes a client's context on engine number `engine` and adds it to the device's table of
     /// contexts.
     ///
-    /// `EINVAL` for an engine that does not exist; `ENOSPC` if there are too many contexts; `ENOMEM`.
+    /// `EINVAL` for an engine that does not exist; `ENOSPC` if there are too many contexts;
+    /// `ENOMEM`.
     pub(crate) fn new(
         dev: &SkuaDevice,
         vm: &Arc<Vm>,
@@ -314,8 +316,8 @@ impl Context {
         Some(self.client.as_ref()?.account.usage())
     }
 
-    /// Has its client's usage know of all ticks. Called under the engine's lock, or when nobody else has
-    /// the context.
+    /// Has its client's usage know of all ticks. Called under the engine's lock, or when nobody
+    /// else has the context.
     pub(crate) fn settle(&self) {
         if let Some(client) = &self.client {
             client.account.settle(self.ticks());
@@ -324,8 +326,8 @@ impl Context {
 
     /// Queues `buffers` to run after `waits`, and gives the fence to `signals`.
     ///
-    /// `ECANCELED` if the context is not active; `ENOSPC` if [`MAX_QUEUED`] submissions wait; `ENOMEM`.
-    /// Nothing has changed then.
+    /// `ECANCELED` if the context is not active; `ENOSPC` if [`MAX_QUEUED`] submissions wait;
+    /// `ENOMEM`. Nothing has changed then.
     pub(crate) fn submit(
         self: &Arc<Self>,
         buffers: KVVec<Buffer>,
@@ -338,8 +340,8 @@ impl Context {
         })
     }
 
-    /// Queues the clearing of `range`, which nobody uses yet, and gives the fence to `publish`; if that
-    /// fails, nothing has changed. `ENOMEM`, `ENODEV`.
+    /// Queues the clearing of `range`, which nobody uses yet, and gives the fence to `publish`; if
+    /// that fails, nothing has changed. `ENOMEM`, `ENODEV`.
     pub(crate) fn clear(
         self: &Arc<Self>,
         range: &Arc<VramRange>,
@@ -403,8 +405,8 @@ impl Context {
         pending.due()
     }
 
-    /// The next portion for the ring, which is not in the ring yet, if there is one and `fits` takes it;
-    /// and what the context is due for then. Called by the engine, under its lock.
+    /// The next portion for the ring, which is not in the ring yet, if there is one and `fits`
+    /// takes it; and what the context is due for then. Called by the engine, under its lock.
     pub(crate) fn next(
         &self,
         fits: impl FnOnce(&Submission, u32) -> bool,
@@ -447,8 +449,8 @@ impl Context {
         self.pending.lock().due()
     }
 
-    /// Takes the first submission out of the queue if it is to be cancelled now; `lost`: because the
-    /// device is lost.
+    /// Takes the first submission out of the queue if it is to be cancelled now; `lost`: because
+    /// the device is lost.
     pub(crate) fn pop_cancelled(&self, lost: bool) -> Option<Arc<Submission>> {
         let mut pending = self.pending.lock();
         if pending.due() == Due::Drain || (lost && pending.running == 0) {
@@ -466,8 +468,8 @@ impl Context {
         }
     }
 
-    /// Userspace has no use for it any more: what has not started is cancelled, at once or when what is
-    /// in the ring is over, by a worker.
+    /// Userspace has no use for it any more: what has not started is cancelled, at once or when
+    /// what is in the ring is over, by a worker.
     pub(crate) fn destroy(self: &Arc<Self>) {
         self.mark(Status::Destroyed);
         if let Some(slot) = self.slot() {

@@ -10,16 +10,16 @@
 //!                                of contexts)   IN_FLIGHT packets)   engine wrote to memory)
 //! ```
 //!
-//! A context stands in the ready list while its first submission can start. The system's context, for
-//! paging, goes before all others.
+//! A context stands in the ready list while its first submission can start. The system's context,
+//! for paging, goes before all others.
 //!
-//! Two parties work here. A thread that submits fills the ring ([`Engine::submit`]): under a spin lock,
-//! so it cannot be stopped on the way, and without signalling anything. Interrupt threads and workers
-//! take out what has ended, signal it, and fill the ring again ([`Engine::process`]). No client's
-//! thread ever holds what others' fences need.
+//! Two parties work here. A thread that submits fills the ring ([`Engine::submit`]): under a spin
+//! lock, so it cannot be stopped on the way, and without signalling anything. Interrupt threads and
+//! workers take out what has ended, signal it, and fill the ring again ([`Engine::process`]). No
+//! client's thread ever holds what others' fences need.
 //!
-//! Decisions are [`crate::policy`]'s: where in the ring ([`RingSpace`]), which fence id is which packet
-//! ([`InFlight`]).
+//! Decisions are [`crate::policy`]'s: where in the ring ([`RingSpace`]), which fence id is which
+//! packet ([`InFlight`]).
 
 use crate::{
     ext::{
@@ -308,8 +308,8 @@ impl Engine {
         }
     }
 
-    /// Looks at `context` again: a gate of it has opened, it was closed, or the device is lost. Process
-    /// context, no locks held; signals fences.
+    /// Looks at `context` again: a gate of it has opened, it was closed, or the device is lost.
+    /// Process context, no locks held; signals fences.
     pub(crate) fn look_at(&self, dev: &SkuaDevice, context: &Arc<Context>) {
         let _signalling = Signalling::begin();
         self.drain(dev, context);
@@ -340,8 +340,8 @@ impl Engine {
         }
     }
 
-    /// Takes what is complete, starts what can be started, signals what is over. Process context, no
-    /// locks held.
+    /// Takes what is complete, starts what can be started, signals what is over. Process context,
+    /// no locks held.
     pub(crate) fn process(&self, dev: &SkuaDevice) {
         let _signalling = Signalling::begin();
         let mut finished = Finished::new();
@@ -459,8 +459,8 @@ impl Engine {
         self.ring_doorbell(dev, state, 0)
     }
 
-    /// Takes no more work, and finishes with `ENODEV` what is in the ring. Of what waits in contexts'
-    /// queues the caller takes care: it closes all contexts.
+    /// Takes no more work, and finishes with `ENODEV` what is in the ring. Of what waits in
+    /// contexts' queues the caller takes care: it closes all contexts.
     pub(crate) fn lose(&self, dev: &SkuaDevice) {
         let mut finished = Finished::new();
         let turn = self.turn.lock();

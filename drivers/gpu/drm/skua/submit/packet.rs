@@ -19,8 +19,8 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Packets that are in a ring at a time: enough to keep the engine busy over an interrupt, few enough
-/// that whose turn it is is decided late.
+/// Packets that are in a ring at a time: enough to keep the engine busy over an interrupt, few
+/// enough that whose turn it is is decided late.
 pub(crate) const IN_FLIGHT: usize = 16;
 
 /// A packet.

@@ -2,9 +2,9 @@
 
 //! What happens when work goes wrong: faults, and work without end.
 //!
-//! Both end in [`recover`]: the engine alone is reset, the guilty context is closed, its submission's
-//! fence gets the errno that tells what it did, and the packets of innocent contexts that were in the
-//! ring are written into it again, in order. Other engines do not notice.
+//! Both end in [`recover`]: the engine alone is reset, the guilty context is closed, its
+//! submission's fence gets the errno that tells what it did, and the packets of innocent contexts
+//! that were in the ring are written into it again, in order. Other engines do not notice.
 //!
 //! ```text
 //! fault interrupt ─▶ faults alarm ──┐                        ┌─▶ guilty: EFAULT, EINVAL, ETIME
@@ -13,11 +13,11 @@
 //!                                         └─ no acknowledgement ─▶ the device is lost
 //! ```
 //!
-//! The engine works in order, so only the packet at the ring's head can be guilty, and it is only if
-//! the cause names it: until the reset takes effect the engine may have ended what was reported, and
-//! begun something else. A fault record from before the last reset has been dealt with by that reset.
-//! Where nobody is to blame, everything is replayed; an engine that is reset for nothing again and
-//! again, or whose guilty packet is the driver's own, is broken, and the device lost.
+//! The engine works in order, so only the packet at the ring's head can be guilty, and it is only
+//! if the cause names it: until the reset takes effect the engine may have ended what was reported,
+//! and begun something else. A fault record from before the last reset has been dealt with by that
+//! reset. Where nobody is to blame, everything is replayed; an engine that is reset for nothing
+//! again and again, or whose guilty packet is the driver's own, is broken, and the device lost.
 //!
 //! The alarms run in one ordered queue, so that one thing at a time is done about a device.
 
@@ -88,7 +88,8 @@ const PERIOD_MS: u32 = 250;
 
 /// How much longer than a job's time it may take on a host so slow that the engine hardly works.
 const HARD_FACTOR: u64 = 16;
-/// Milliseconds without progress after which the watchdog asks the device whether it is there at all.
+/// Milliseconds without progress after which the watchdog asks the device whether it is there at
+/// all.
 const PRESENCE_MS: u64 = 1000;
 /// Resets of an engine without a packet that ends in between, and with nobody to blame, after which
 /// the device is lost.
@@ -135,8 +136,8 @@ impl Alarms {
     pub(crate) fn new(dev: &SkuaDevice, timeout_ms: u32) -> Result<Arc<Self>> {
         let queue = Arc::new(OwnedQueue::new(c"skua-alarms", Order::Ordered)?, GFP_KERNEL)?;
         let limits = Limits {
-            // A job may be as slow as its host, but not use next to no engine time for long: see the
-            // policy.
+            // A job may be as slow as its host, but not use next to no engine time for long: see
+            // the policy.
             ticks: u64::from(timeout_ms).saturating_mul(u64::from(dev.caps.tick_hz) / 100_000),
             time_ms: timeout_ms.into(),
             stuck_ms: timeout_ms.into(),
@@ -316,8 +317,8 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause)
         let outcome = engine.complete(dev, &mut state, &mut finished);
         let head = state.in_flight.front();
         let names = head.is_some_and(|(id, packet)| cause.names(id, packet));
-        // What works without end may have ended just now; what has faulted has stopped the engine, whoever
-        // it was.
+        // What works without end may have ended just now; what has faulted has stopped the engine,
+        // whoever it was.
         let needed = names || matches!(cause, Cause::Fault(_));
         if needed {
             state.mode = Mode::Recovering;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A submission: what a client, or the driver, asked for, and the fence that tells when it was done.
+//! A submission: what a client, or the driver, asked for, and the fence that tells when it was
+//! done.
 //!
 //! What an engine sees of it are *portions*: one buffer of commands, or the clearing of some blocks
-//! of VRAM. A portion in a ring is a packet ([`crate::submit::packet`]), with a hardware fence id of
-//! its own; a submission has one `dma_fence`, which stays the same however often its portions are
-//! written. All memory that the way to the ring and back needs is allocated when the submission is
-//! made: from the moment at which its fence is published nothing can fail but the work itself.
+//! of VRAM. A portion in a ring is a packet ([`crate::submit::packet`]), with a hardware fence id
+//! of its own; a submission has one `dma_fence`, which stays the same however often its portions
+//! are written. All memory that the way to the ring and back needs is allocated when the submission
+//! is made: from the moment at which its fence is published nothing can fail but the work itself.
 //!
 //! ```text
 //! made ─▶ published ─▶ waiting (its gate is closed, or others are before it)
@@ -172,8 +173,8 @@ impl Submission {
             .saturating_mul(LONGEST_WORDS * 4)
     }
 
-    /// Hands the ring commands of portion `portion` to `emit`, in order; the last one writes fence id
-    /// `id`.
+    /// Hands the ring commands of portion `portion` to `emit`, in order; the last one writes fence
+    /// id `id`.
     pub(crate) fn commands(
         &self,
         dev: &SkuaDevice,

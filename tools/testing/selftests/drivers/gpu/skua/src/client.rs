@@ -512,8 +512,8 @@ impl Client {
         self.outcome(syncobj).is_some()
     }
 
-    /// What the fence in a binary syncobj says: nothing yet, done, or an error. The worst of several
-    /// fences.
+    /// What the fence in a binary syncobj says: nothing yet, done, or an error. The worst of
+    /// several fences.
     #[track_caller]
     pub fn outcome(&self, syncobj: u32) -> Option<Result<(), Errno>> {
         let file = self.sync_file(syncobj);

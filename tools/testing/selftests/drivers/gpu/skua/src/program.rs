@@ -58,8 +58,8 @@ pub const COPY_WORD: &[u64] = &[
 /// Never ends.
 pub const LOOP: &[u64] = &[op(Op::Bra, 0, 0, 0, 0)];
 
-/// Writes its argument 2 for ever: thread `n` of a group to the `n`-th word from the address in arguments
-/// 0 and 1.
+/// Writes its argument 2 for ever: thread `n` of a group to the `n`-th word from the address in
+/// arguments 0 and 1.
 pub const STORE_FOR_EVER: &[u64] = &[
     op(Op::Arg, 2, 0, 0, 0),
     op(Op::Arg, 3, 0, 0, 1),

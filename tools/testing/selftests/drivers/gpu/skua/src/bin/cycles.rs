@@ -39,11 +39,11 @@ fn kernel_memory() -> u64 {
 const RUNS: usize = 10;
 
 /// Runs cycles after some to warm up, and asserts that no kernel memory stayed: less than 128 bytes
-/// a cycle, over the best of [`RUNS`], as other things happen in a kernel too: caches fill by tens of
-/// KiB, less each time, while what leaks does so in every run.
+/// a cycle, over the best of [`RUNS`], as other things happen in a kernel too: caches fill by tens
+/// of KiB, less each time, while what leaks does so in every run.
 ///
-/// A kernel that finds leaks itself is slow, and keeps back what is freed, to catch its use: it gets
-/// a tenth of the cycles, and looks for leaks at the end of its boot.
+/// A kernel that finds leaks itself is slow, and keeps back what is freed, to catch its use: it
+/// gets a tenth of the cycles, and looks for leaks at the end of its boot.
 fn without_growth(cycles: u32, mut cycle: impl FnMut()) {
     let observer = Client::new();
     for _ in 0..cycles / 10 {
@@ -231,8 +231,8 @@ impl Subject {
 type Call = fn(&Subject) -> Result<(), Errno>;
 
 fn allocations_that_fail_half_way() {
-    // `make-it-fail` of `Documentation/fault-injection/fault-injection.rst`: the n-th allocation, or
-    // access to the caller's memory, of a call fails, for every n until the call succeeds.
+    // `make-it-fail` of `Documentation/fault-injection/fault-injection.rst`: the n-th allocation,
+    // or access to the caller's memory, of a call fails, for every n until the call succeeds.
     if !std::path::Path::new("/proc/self/fail-nth").exists() {
         skua_selftests::skip("the kernel has no fault injection");
     }
@@ -279,7 +279,8 @@ fn allocations_that_fail_half_way() {
             let before = Witness::of(&observer);
             fs::write(&path, n.to_string()).expect("fail-nth");
             let result = call(&subject);
-            // What is left of the count says whether a failure came; it may come to the question, too.
+            // What is left of the count says whether a failure came; it may come to the question,
+            // too.
             let left = fs::read_to_string(&path).unwrap_or_else(|_| "some".into());
             if fs::write(&path, "0").is_err() {
                 fs::write(&path, "0").expect("fail-nth");

@@ -70,8 +70,8 @@ const WAITS: [&str; 4] = [
     "rcu_barrier",
 ];
 
-/// A client with `count` objects, and a twentieth as many address spaces and as many imports, if the
-/// kernel has whom to import from.
+/// A client with `count` objects, and a twentieth as many address spaces and as many imports, if
+/// the kernel has whom to import from.
 fn crowd(count: u32) -> Client {
     let client = Client::new();
     for n in 0..count {
@@ -392,8 +392,8 @@ fn old_clients_can_close_in_any_order() {
     }
 }
 
-/// Objects that an address space holds are freed late, in the order in which they were bound: when the
-/// first goes, the device may have gone with its file.
+/// Objects that an address space holds are freed late, in the order in which they were bound: when
+/// the first goes, the device may have gone with its file.
 fn objects_are_freed_after_their_device() {
     for _ in 0..20 {
         for order in [[Place::System, Place::Vram], [Place::Vram, Place::System]] {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-//! A device that lies: whatever it says, the kernel stays whole, clients are told within seconds, and
-//! the driver can be unbound and, once the device is honest, bound again.
+//! A device that lies: whatever it says, the kernel stays whole, clients are told within seconds,
+//! and the driver can be unbound and, once the device is honest, bound again.
 //!
 //! The host makes the GPU server tell the lies of `Documentation/gpu/skua/lies.rst`. An entry is a
 //! test of its own: the kernel's complaints are charged to it, and one that hangs spoils no other.
@@ -30,11 +30,13 @@ use skua_spec::isa::Op;
 enum End {
     /// The driver does not bind, and one line says why.
     Refused,
-    /// The driver binds, or says why not in one line, in no more memory than an honest device takes.
+    /// The driver binds, or says why not in one line, in no more memory than an honest device
+    /// takes.
     Bound,
     /// All work is done as if nothing were.
     Works,
-    /// Nobody need see the lie: it works, or work ends with a documented error, or the device is lost.
+    /// Nobody need see the lie: it works, or work ends with a documented error, or the device is
+    /// lost.
     Survived,
     /// The device is declared lost: work ends with a documented error, calls fail.
     Lost,
@@ -348,8 +350,8 @@ fn write_without_end(rig: &Rig, va: u64) -> Job<'_> {
     job
 }
 
-/// A device without a driver is no bus master, and does not write to memory that was given back: most
-/// of what is free takes a pattern, page by page, and keeps it.
+/// A device without a driver is no bus master, and does not write to memory that was given back:
+/// most of what is free takes a pattern, page by page, and keeps it.
 #[track_caller]
 fn expect_silence() {
     let config = std::fs::read(Function::first().sysfs().join("config")).expect("config");
