@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         long_work_is_not_cut: 120,
         waiting_for_a_turn_is_not_hanging: 180,
         the_innocent_behind_a_late_fault_is_not_blamed: 240,
-        row_2_21_a_late_fault_does_not_lose_the_device: 240,
+        a_late_fault_does_not_lose_the_device: 240,
     ])
 }
 
@@ -359,7 +359,7 @@ fn the_innocent_behind_a_late_fault_is_not_blamed() {
 }
 
 /// Nobody is behind it: the record is about nobody.
-fn row_2_21_a_late_fault_does_not_lose_the_device() {
+fn a_late_fault_does_not_lose_the_device() {
     for round in 0..3 {
         let guilty = Rig::new();
         let job = late_fault(&guilty);
