@@ -257,25 +257,6 @@ mod tests {
     }
 
     #[test]
-    fn victims_are_tried() -> Result {
-        let (_parent, dev) = mock::device(c"skua-mock")?;
-        let a = gem::create::<mock::MockObject>(&dev, PAGE_SIZE, ())?;
-        let busy = Reservation::new()?;
-        let held = busy.trylock();
-        assert!(held.is_some());
-        let mut exec = Exec::lock_all(|exec| {
-            assert!(!exec.try_lock(&busy.handle())?);
-            assert!(exec.try_lock(&Handle::of(&*a))?);
-            Ok(())
-        })?;
-        assert!(exec.reserved(&busy.handle()).err() == Some(EINVAL));
-        assert!(exec.reserved(&Handle::of(&*a)).is_ok());
-        drop(exec);
-        drop(held);
-        Ok(())
-    }
-
-    #[test]
     fn a_fence_is_filed_with_all() -> Result {
         let (_parent, dev) = mock::device(c"skua-mock")?;
         let a = gem::create::<mock::MockObject>(&dev, PAGE_SIZE, ())?;
@@ -327,9 +308,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_younger_gives_way_and_begins_again() -> Result {
-        let (a, b) = (Reservation::new()?, Reservation::new()?);
+    /// A rival for `a` and then `b` that has been started in `queue`.
+    fn rival(queue: &OwnedQueue, a: &Arc<Reservation>, b: &Arc<Reservation>) -> Result<Arc<Rival>> {
         let (first, second) = (a.handle(), b.handle());
         let rival = Arc::pin_init(
             pin_init!(Rival {
@@ -341,10 +321,35 @@ mod tests {
             }),
             GFP_KERNEL,
         )?;
-        let queue = OwnedQueue::new(c"skua-kunit", Order::Unordered)?;
         assert!(queue.enqueue::<Arc<Rival>, 0>(rival.clone()).is_ok());
-        // Its ticket is the older one, and it has what we want.
         rival.has_first.wait_for_completion();
+        Ok(rival)
+    }
+
+    #[test]
+    fn victims_are_tried() -> Result {
+        let (a, b) = (Reservation::new()?, Reservation::new()?);
+        let queue = OwnedQueue::new(c"skua-kunit", Order::Unordered)?;
+        let rival = rival(&queue, &a, &b)?;
+        let mut exec = Exec::lock_all(|exec| {
+            assert!(!exec.try_lock(&a.handle())?);
+            assert!(exec.try_lock(&b.handle())?);
+            Ok(())
+        })?;
+        assert!(exec.reserved(&a.handle()).err() == Some(EINVAL));
+        assert!(exec.reserved(&b.handle()).is_ok());
+        drop(exec);
+        rival.go_on.complete_all();
+        queue.flush();
+        Ok(())
+    }
+
+    #[test]
+    fn the_younger_gives_way_and_begins_again() -> Result {
+        let (a, b) = (Reservation::new()?, Reservation::new()?);
+        let queue = OwnedQueue::new(c"skua-kunit", Order::Unordered)?;
+        // Its ticket is the older one, and it has what we want.
+        let rival = rival(&queue, &a, &b)?;
         let mut rounds = 0;
         let mut exec = Exec::lock_all(|exec| {
             rounds += 1;
