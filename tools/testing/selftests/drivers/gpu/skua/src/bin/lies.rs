@@ -24,6 +24,7 @@ use skua_selftests::suite::Test;
 use skua_selftests::{skip, suite, Engine, Errno, Place, Rig};
 use skua_spec::command::Command;
 use skua_spec::isa::Op;
+use skua_uapi::{DRM_SKUA_CONTEXT_FAULTED, DRM_SKUA_CONTEXT_LOST};
 
 /// What must come of a lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,6 +226,12 @@ fn live_with(lies: &str, work: Work, end: End) {
     if work == Work::Unbind {
         jobs.push(write_without_end(&rig, target.va));
     }
+    let (faulted, idle) = (
+        rig.new_context(Engine::Compute),
+        rig.new_context(Engine::Compute),
+    );
+    let fault = rig.start_in(faulted, &[fill(1, 1 << 45, 4096)]).wait();
+    assert_eq!(fault, Err(Errno::EFAULT));
     tell(lies);
     let mut ordinary = |count: u64, calls: &mut Vec<_>| {
         for n in 0..count {
@@ -294,7 +301,14 @@ fn live_with(lies: &str, work: Work, end: End) {
             assert_eq!(paging, Ok(()));
             expect_working();
         }
-        End::Lost => expect_lost(&rig),
+        End::Lost => {
+            expect_lost(&rig);
+            let status = |context| rig.state(context).expect("CONTEXT_STATE").status;
+            let lost = || (status(idle) == DRM_SKUA_CONTEXT_LOST).then_some(());
+            assert!(suite::eventually(lost).is_some(), "{}", status(idle));
+            // The first reason counts.
+            assert_eq!(status(faulted), DRM_SKUA_CONTEXT_FAULTED);
+        }
         _ => {}
     }
     if work == Work::Hang {
