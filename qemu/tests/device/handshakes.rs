@@ -128,8 +128,9 @@ fn a_status_page_that_does_not_answer() {
             value: 0,
         }],
     );
-    gpu.wait_for("the fault", |gpu| {
+    gpu.wait_for("the fault, and its interrupt", |gpu| {
         gpu.read(engine::STATUS.of(EngineIndex::ALL[1])) == EngineState::Faulted as u32
+            && gpu.counter(Counter::FaultInterrupt) == 1
     });
     gpu.device
         .dma_map(BUS + STATUS, 4096, gpu.backing(STATUS))
