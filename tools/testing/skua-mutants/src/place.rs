@@ -77,15 +77,23 @@ pub fn find(root: &Path, test: &str) -> io::Result<BTreeSet<Place>> {
     Ok(places)
 }
 
-/// Whether a source has a function whose name contains this.
+/// Whether a source has a test whose name contains this: a function, or a line `name: "…", …;` of
+/// a table that a macro makes functions of.
 fn defines(text: &str, part: &str) -> bool {
-    text.match_indices("fn ").any(|(at, word)| {
-        text.get(at + word.len()..).is_some_and(|rest| {
-            let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_');
-            rest.get(..end.unwrap_or(rest.len()))
-                .is_some_and(|name| name.contains(part))
-        })
-    })
+    let name = |text: &str| -> usize {
+        let end = text.find(|c: char| !c.is_alphanumeric() && c != '_');
+        end.unwrap_or(text.len())
+    };
+    let function = text.match_indices("fn ").any(|(at, word)| {
+        text.get(at + word.len()..)
+            .and_then(|rest| rest.get(..name(rest)))
+            .is_some_and(|name| name.contains(part))
+    });
+    let entry = |line: &str| {
+        let (word, rest) = line.trim_start().split_at(name(line.trim_start()));
+        word.contains(part) && rest.starts_with(": \"") && rest.ends_with(';')
+    };
+    function || text.lines().any(entry)
 }
 
 /// The Rust files of the tree, without what was built.
@@ -167,6 +175,8 @@ mod tests {
     fn functions_are_told_by_parts_of_their_names() {
         assert!(defines("pub fn row_1_02_x() {", "row_1_02"));
         assert!(!defines("call(row_1_02_x)", "row_1_02"));
+        assert!(defines("    a_lie: \"a\", Jobs => Lost;\n", "a_lie"));
+        assert!(!defines("    a_lie: \"a\",\n", "a_lie"));
         assert_eq!(function("a::b.c"), "c");
         assert_eq!(name("[package]\nname = \"x\"\n").as_deref(), Some("x"));
     }
