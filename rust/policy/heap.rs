@@ -3,21 +3,32 @@
 //! Where memory comes from.
 //!
 //! The modules of this crate do not allocate by themselves: they are generic over a [`Heap`], which
-//! names a vector type whose every growth can fail. In the driver that is the kernel's `KVVec`, on
-//! the host a `std` vector that fails on request.
+//! names a vector type whose every growth can fail, and a box type. In the driver those are the
+//! kernel's `KVVec` and `KBox`, on the host `std`'s, which fail on request.
 //!
 //! A vector keeps its capacity until it is dropped. Code that must not fail later reserves first
 //! ([`FallibleVec::reserve`]); [`FallibleVec::try_push`] does not allocate, hence cannot fail,
 //! within the capacity.
 
+use core::ops::DerefMut;
+
 /// There is no memory. The driver answers `ENOMEM`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory;
 
-/// A family of vectors.
+/// A family of vectors, and of boxes.
 pub trait Heap {
     /// The vector type for elements of type `T`.
     type Vec<T>: FallibleVec<T>;
+    /// The box type for one `T`.
+    type Box<T>: DerefMut<Target = T>;
+
+    /// Puts `value` into memory of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfMemory`]; `value` is dropped.
+    fn boxed<T>(value: T) -> Result<Self::Box<T>, OutOfMemory>;
 }
 
 /// A vector that asks before it grows.

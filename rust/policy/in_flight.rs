@@ -9,8 +9,8 @@
 //! lies, or late news from before a reset) is refused and changes nothing.
 //!
 //! After a hang the queue is what there is to resubmit: [`InFlight::remove_if`] takes packets out,
-//! in order; those that go on are pushed again, with new ids. What waits for a packet holds on to
-//! its payload (a `dma_fence`, say), not to its id.
+//! in order; those that go on get new ids ([`InFlight::renumber`]). What waits for a packet holds on
+//! to its payload (a `dma_fence`, say), not to its id.
 //!
 //! The memory for `capacity` packets is allocated by [`InFlight::new`]. Id 0 is never given out: it
 //! is what the fence memory holds before anything was done.
@@ -46,6 +46,10 @@ pub enum PushError<P> {
     /// The ids are used up: 2^64 packets were pushed.
     IdsExhausted(P),
 }
+
+/// The ids are used up: 2^64 packets were pushed or renumbered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdsExhausted;
 
 /// The device reported an id that is not in flight. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,6 +182,27 @@ impl<H: Heap, P> InFlight<H, P> {
             }
         }
         self.len = kept;
+    }
+
+    /// Gives every packet a new id, oldest first, as if it was taken out and pushed again; `changed`
+    /// sees each.
+    ///
+    /// # Errors
+    ///
+    /// [`IdsExhausted`]; nothing has changed.
+    pub fn renumber(&mut self, mut changed: impl FnMut(u64, &mut P)) -> Result<(), IdsExhausted> {
+        let first = self.next_id;
+        let len = u64::try_from(self.len).map_err(|_| IdsExhausted)?;
+        let next_id = first.checked_add(len).ok_or(IdsExhausted)?;
+        for (position, id) in (0..self.len).zip(first..) {
+            let slot = self.slot(position);
+            if let Some(Some((number, packet))) = self.slots.as_mut_slice().get_mut(slot) {
+                *number = id;
+                changed(id, packet);
+            }
+        }
+        self.next_id = next_id;
+        Ok(())
     }
 
     /// The packets in flight, oldest first.

@@ -17,6 +17,8 @@ mod policy;
 pub mod std_heap;
 
 pub use policy::*;
+// Where the driver has it.
+pub use skua_spec as spec;
 
 /// So many times the usual number of random cases; `PROPTEST_CASES` sets the usual number for a
 /// long run.

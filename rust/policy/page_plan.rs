@@ -19,7 +19,8 @@
 //! # Examples
 //!
 //! ```
-//! use skua_policy::page_plan::{PagePlan, PageSize, PhysPiece, Sizes};
+//! use skua_policy::page_plan::{PagePlan, PhysPiece, Sizes};
+//! use skua_spec::mmu::PageSize;
 //!
 //! // 2 MiB and a page more, at addresses that both are multiples of 2 MiB.
 //! let memory = PhysPiece {
@@ -29,79 +30,22 @@
 //! let plan = PagePlan::new(0x8000_0000, memory.len, Sizes::ALL, [memory].into_iter())?;
 //! let runs = plan.collect::<Result<Vec<_>, _>>()?;
 //! let sizes: Vec<_> = runs.iter().map(|run| (run.size, run.count)).collect();
-//! assert_eq!(sizes, [(PageSize::Large, 1), (PageSize::Small, 1)]);
+//! assert_eq!(sizes, [(PageSize::Size2M, 1), (PageSize::Size4K, 1)]);
 //! # Ok::<(), skua_policy::page_plan::PlanError>(())
 //! ```
 
 #[cfg(test)]
 mod tests;
 
-/// Bits of a GPU virtual address.
-pub const VA_BITS: u32 = 48;
-/// log2 of the entries of a table.
-const TABLE_BITS: u32 = 9;
-/// log2 of the smallest page.
-const PAGE_BITS: u32 = 12;
-/// Size of a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum PageSize {
-    /// 4 KiB.
-    Small,
-    /// 64 KiB, that is 16 equal entries of level 0.
-    Medium,
-    /// 2 MiB, an entry of level 1.
-    Large,
-}
-
-impl PageSize {
-    /// All sizes, the largest first.
-    pub const ALL: [PageSize; 3] = [PageSize::Large, PageSize::Medium, PageSize::Small];
-
-    /// log2 of its bytes.
-    pub const fn shift(self) -> u32 {
-        match self {
-            PageSize::Small => PAGE_BITS,
-            PageSize::Medium => 16,
-            PageSize::Large => 21,
-        }
-    }
-
-    /// Its bytes.
-    pub const fn bytes(self) -> u64 {
-        1 << self.shift()
-    }
-
-    /// The level of the tables that hold its entries.
-    pub const fn level(self) -> u32 {
-        match self {
-            PageSize::Small | PageSize::Medium => 0,
-            PageSize::Large => 1,
-        }
-    }
-}
-
-/// log2 of the bytes that one entry of a table of `level` covers; `level` is below 4.
-pub const fn level_shift(level: u32) -> u32 {
-    PAGE_BITS.saturating_add(TABLE_BITS.saturating_mul(level))
-}
-
-/// log2 of the bytes that one table of `level` covers; `level` is below 4.
-pub const fn table_shift(level: u32) -> u32 {
-    level_shift(level).saturating_add(TABLE_BITS)
-}
-
-/// The index of the entry for `va` in its table of `level`, 0 to 511; `level` is below 4.
-pub const fn entry_index(va: u64, level: u32) -> u64 {
-    match va.checked_shr(level_shift(level)) {
-        Some(entry) => entry & ((1 << TABLE_BITS) - 1),
-        None => 0,
-    }
-}
+use crate::spec::{
+    address::{GpuVa, VA_BITS},
+    mmu::{self, PageSize},
+};
 
 /// Whether `[va, va + len)` is a range of whole pages in the address space, and not empty.
 pub const fn is_mappable(va: u64, len: u64) -> bool {
     match va.checked_add(len) {
-        Some(end) => len > 0 && end <= 1 << VA_BITS && (va | len) % PageSize::Small.bytes() == 0,
+        Some(end) => len > 0 && end <= 1 << VA_BITS && (va | len) % PageSize::Size4K.bytes() == 0,
         None => false,
     }
 }
@@ -124,9 +68,9 @@ impl Sizes {
 
     const fn allow(self, size: PageSize) -> bool {
         match size {
-            PageSize::Small => true,
-            PageSize::Medium => self.medium,
-            PageSize::Large => self.large,
+            PageSize::Size4K => true,
+            PageSize::Size64K => self.medium,
+            PageSize::Size2M => self.large,
         }
     }
 }
@@ -162,8 +106,8 @@ impl Run {
     }
 
     /// The index of its first entry in its table, which is of level `size.level()`.
-    pub const fn first_entry(&self) -> u64 {
-        entry_index(self.va, self.size.level())
+    pub const fn first_entry(&self) -> usize {
+        mmu::index(GpuVa(self.va), self.size.level())
     }
 }
 
@@ -226,7 +170,7 @@ impl<I: Iterator<Item = PhysPiece>> PagePlan<I> {
                 },
             };
             let end = piece.start.checked_add(piece.len);
-            if (piece.start | piece.len) % PageSize::Small.bytes() != 0 || end.is_none() {
+            if (piece.start | piece.len) % PageSize::Size4K.bytes() != 0 || end.is_none() {
                 return Err(PlanError::BadPiece);
             }
             let behind = self.phys.start.checked_add(self.phys.len);
@@ -261,9 +205,9 @@ impl<I: Iterator<Item = PhysPiece>> PagePlan<I> {
         let size = PageSize::ALL
             .into_iter()
             .find(|size| fits(*size, 0))
-            .unwrap_or(PageSize::Small);
+            .unwrap_or(PageSize::Size4K);
         // To the end of the table, or to where a larger page begins.
-        let table = 1u64 << table_shift(size.level());
+        let table = mmu::table_span(size.level());
         let mut bytes = room.min(table - va % table);
         for larger in PageSize::ALL.into_iter().filter(|larger| *larger > size) {
             let to_larger = va.next_multiple_of(larger.bytes()) - va;

@@ -7,9 +7,11 @@
 //! engine hangs. They are compiled into `skua.ko` and, unchanged, into a crate that is tested on
 //! the host against simple models.
 //!
+//! What reaches the GPU goes through one trait, [`miniport::Miniport`].
+//!
 //! What all of them keep:
 //!
-//! - Only `core`. Memory comes from the [`heap::Heap`] that the includer names, and only while
+//! - Only `core`, and what the hardware's numbers mean (`spec`). Memory comes from the [`heap::Heap`] that the includer names, and only while
 //!   something is created or prepared: what runs after a fence was published cannot fail for want
 //!   of memory.
 //! - A refused call changes nothing.
@@ -28,6 +30,11 @@ pub mod in_flight;
     expect(dead_code, reason = "userspace's address spaces use the rest")
 )]
 pub mod interval_map;
+pub mod miniport;
+pub mod node;
 pub mod page_plan;
+pub mod page_table;
+#[cfg(test)]
+mod recorder;
 pub mod ring_space;
 pub mod watchdog;

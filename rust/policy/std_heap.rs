@@ -8,6 +8,7 @@
 
 use super::heap::{FallibleVec, Heap, OutOfMemory};
 use core::cell::Cell;
+use std::boxed::Box;
 use std::thread_local;
 use std::vec::Vec;
 
@@ -22,6 +23,26 @@ pub struct StdHeap;
 
 impl Heap for StdHeap {
     type Vec<T> = StdVec<T>;
+    type Box<T> = Box<T>;
+
+    fn boxed<T>(value: T) -> Result<Box<T>, OutOfMemory> {
+        allocate()?;
+        Ok(Box::new(value))
+    }
+}
+
+/// Counts an allocation, and says whether it is to fail.
+fn allocate() -> Result<(), OutOfMemory> {
+    match COUNTDOWN.get() {
+        Some(0) => {
+            COUNTDOWN.set(None);
+            return Err(OutOfMemory);
+        }
+        Some(n) => COUNTDOWN.set(Some(n - 1)),
+        None => {}
+    }
+    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+    Ok(())
 }
 
 /// A `std` vector that grows only through `try_reserve`.
@@ -61,15 +82,7 @@ impl<T> StdVec<T> {
         if self.0.capacity() - self.0.len() >= additional {
             return Ok(());
         }
-        match COUNTDOWN.get() {
-            Some(0) => {
-                COUNTDOWN.set(None);
-                return Err(OutOfMemory);
-            }
-            Some(n) => COUNTDOWN.set(Some(n - 1)),
-            None => {}
-        }
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        allocate()?;
         self.0.try_reserve(additional).map_err(|_| OutOfMemory)
     }
 }

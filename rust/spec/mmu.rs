@@ -60,6 +60,17 @@ pub enum PageSize {
 }
 
 impl PageSize {
+    /// All sizes, the largest first.
+    pub const ALL: [Self; 3] = [Self::Size2M, Self::Size64K, Self::Size4K];
+
+    /// The level of the tables that hold its entries.
+    pub const fn level(self) -> u32 {
+        match self {
+            Self::Size4K | Self::Size64K => 0,
+            Self::Size2M => 1,
+        }
+    }
+
     /// log2 of the size in bytes.
     pub const fn shift(self) -> u32 {
         match self {
@@ -201,4 +212,9 @@ pub const fn index(va: GpuVa, level: u32) -> usize {
 /// Bytes that one entry of `level` (0 to 3) covers.
 pub const fn entry_span(level: u32) -> u64 {
     1 << (super::address::PAGE_SHIFT + (level & 3) * LEVEL_BITS)
+}
+
+/// Bytes that one table of `level` (0 to 3) covers.
+pub const fn table_span(level: u32) -> u64 {
+    entry_span(level) << LEVEL_BITS
 }

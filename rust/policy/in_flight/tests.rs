@@ -17,6 +17,7 @@ enum Op {
     /// Complete, but look only at so many.
     CompleteSome(u64, usize),
     RemoveIf(u32),
+    Renumber,
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -27,6 +28,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => id().prop_map(Op::Complete),
         1 => (id(), 0usize..5).prop_map(|(id, n)| Op::CompleteSome(id, n)),
         1 => (2u32..5).prop_map(Op::RemoveIf),
+        1 => Just(Op::Renumber),
     ]
 }
 
@@ -82,6 +84,21 @@ proptest! {
                     let expected: Vec<_> = model.iter().copied().filter(|e| e.1 % n == 0).collect();
                     model.retain(|entry| entry.1 % n != 0);
                     prop_assert_eq!(removed, expected);
+                }
+                Op::Renumber => {
+                    let mut seen = Vec::new();
+                    let renumbered = queue.renumber(|id, p| seen.push((id, *p)));
+                    if let Some(last) = next.checked_add(model.len() as u64) {
+                        prop_assert_eq!(renumbered, Ok(()));
+                        for (id, entry) in (next..last).zip(&mut model) {
+                            entry.0 = id;
+                        }
+                        prop_assert_eq!(&seen, &model.iter().copied().collect::<Vec<_>>());
+                        next = last;
+                    } else {
+                        prop_assert_eq!(renumbered, Err(IdsExhausted));
+                        prop_assert_eq!(seen, []);
+                    }
                 }
             }
             prop_assert!(queue.iter().map(|(id, p)| (id, *p)).eq(model.iter().copied()));

@@ -42,7 +42,7 @@ fn greedy(va: u64, phys: &[u64], sizes: Sizes) -> Vec<(PageSize, u64, u64)> {
 
 /// How many entries of its table a run takes.
 fn entries(run: &Run) -> u64 {
-    run.bytes() >> level_shift(run.size.level())
+    run.bytes() >> mmu::entry_span(run.size.level()).trailing_zeros()
 }
 
 fn piece() -> impl Strategy<Value = (u64, u64)> {
@@ -92,7 +92,7 @@ proptest! {
         let mut pages = Vec::new();
         for run in &runs {
             prop_assert!(run.count > 0);
-            prop_assert!(run.first_entry() + entries(run) <= 512, "a run leaves its table");
+            prop_assert!(run.first_entry() as u64 + entries(run) <= 512, "a run leaves its table");
             for i in 0..run.count {
                 let off = i * run.size.bytes();
                 pages.push((run.size, run.va + off, run.phys + off));
@@ -104,7 +104,7 @@ proptest! {
             let (a, b) = (&pair[0], &pair[1]);
             let joined = a.size == b.size
                 && a.phys + a.bytes() == b.phys
-                && a.first_entry() + entries(a) < 512;
+                && a.first_entry() as u64 + entries(a) < 512;
             prop_assert!(!joined, "{:?} and {:?}", a, b);
         }
         // One page more than there is.
@@ -127,7 +127,7 @@ proptest! {
 fn edges() {
     let top = (1 << 48) - PAGE;
     let one = Run {
-        size: PageSize::Small,
+        size: PageSize::Size4K,
         va: top,
         phys: u64::MAX - 0xfff,
         count: 1,
@@ -181,11 +181,9 @@ fn by_hand() {
             &[(at + (4 << 20), 8 << 20)]
         ),
         Ok(vec![
-            run(PageSize::Small, at, at + (4 << 20), 1),
-            run(PageSize::Large, 2 << 20, 6 << 20, 1),
-            run(PageSize::Small, 4 << 20, 8 << 20, 1),
+            run(PageSize::Size4K, at, at + (4 << 20), 1),
+            run(PageSize::Size2M, 2 << 20, 6 << 20, 1),
+            run(PageSize::Size4K, 4 << 20, 8 << 20, 1),
         ])
     );
-    assert_eq!(entry_index(0x7fff_ffff_f000, 0), 511);
-    assert_eq!(entry_index(0x7fff_ffff_f000, 3), 255);
 }

@@ -36,7 +36,6 @@ use crate::{
         printer::Printer, //
     },
     gpu::{
-        self,
         Gpu,
         SkuaDevice, //
     },
@@ -172,8 +171,6 @@ impl Skua<'_> {
             .checked_add(1)
             .ok_or(EINVAL)?;
 
-        // Whatever it was doing, it does not do to memory that is not its own any more.
-        gpu::reset(parent, &regs)?;
         let bus = BusMaster::new(pdev_bound);
         let gpu = Gpu::new(parent, bus, regs, caps, system_limit())?;
         let drm = drm::UnregisteredDevice::<SkuaDriver>::new(pdev_bound, gpu)?;

@@ -29,7 +29,7 @@
 //! vram, asids                    mutexes, allocate
 //! ---- below this line nothing is allocated: work that fences depend on takes these -------------
 //! Engine::turn                   mutexes, never taken by ioctls
-//! PageTable::root, translations
+//! PageTable::tables, Hardware::flushes
 //! Engine::state                  spin locks
 //! Context::pending, Vm::binds, Slots
 //! Submission::fence, Bind::end, alarms, Reaper::dead
@@ -52,15 +52,10 @@ use crate::{
         queue::ModuleQueue, //
     },
     hardware::{
-        caps::{
-            Caps,
-            GART_PAGES, //
-        },
+        caps::Caps,
+        miniport::Hardware,
         registers::Registers,
-        shared::{
-            Shared,
-            MAX_CONTEXTS, //
-        }, //
+        shared::MAX_CONTEXTS, //
     },
     kernel_heap::KernelHeap,
     memory::{
@@ -74,9 +69,12 @@ use crate::{
             Pages, //
         }, //
     },
-    policy::id_slots::{
-        IdError,
-        IdSlots, //
+    policy::{
+        id_slots::{
+            IdError,
+            IdSlots, //
+        },
+        miniport::Miniport, //
     },
     quota::Quota,
     reaper::{
@@ -91,10 +89,7 @@ use crate::{
             EngineIndex, //
         },
         regs,
-        status::{
-            self,
-            Counter, //
-        }, //
+        status::Counter, //
     },
     submit::{
         context::{
@@ -111,7 +106,6 @@ use kernel::{
         Bound,
         Device, //
     },
-    devres::Devres,
     drm,
     new_mutex,
     new_spinlock,
@@ -158,12 +152,6 @@ const HEALTHY: u32 = 0;
 const WEDGED: u32 = 1;
 /// The device is gone.
 const GONE: u32 = 2;
-
-/// Requests to drop translations.
-pub(crate) struct Translations {
-    /// Requests written so far.
-    requests: u32,
-}
 
 /// What the driver counts, for debugfs.
 pub(crate) struct Counters {
@@ -227,9 +215,9 @@ impl Reapers {
 /// The device's data.
 #[pin_data]
 pub(crate) struct Gpu {
-    pub(crate) caps: Caps,
-    pub(crate) regs: Registers,
-    pub(crate) shared: Devres<Shared>,
+    /// The miniport.
+    #[pin]
+    pub(crate) hw: Hardware,
     /// DMA mappings and page tables, of which there is one for each object and address space.
     pub(crate) resources: DevresSet,
     pub(crate) counters: Counters,
@@ -250,8 +238,6 @@ pub(crate) struct Gpu {
     #[pin]
     asids: Mutex<IdSlots<KernelHeap>>,
     #[pin]
-    translations: Mutex<Translations>,
-    #[pin]
     alarms: SpinLock<Option<Arc<Alarms>>>,
     /// `HEALTHY`, `WEDGED` or `GONE`.
     health: Atomic<u32>,
@@ -262,7 +248,7 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    /// Sets the device up to its first idle moment, after a [`reset`]. Nobody else knows of it yet.
+    /// The data of a device that was not started. Nobody else knows of it yet.
     ///
     /// `ENOMEM`, `ENODEV`.
     pub(crate) fn new(
@@ -272,8 +258,6 @@ impl Gpu {
         caps: Caps,
         system_limit: u64,
     ) -> Result<impl PinInit<Self, Error>> {
-        let shared = Shared::new(parent, &caps)?;
-
         let mut engines = KVec::with_capacity(caps.engines.len(), GFP_KERNEL)?;
         for (index, kind) in EngineIndex::ALL.into_iter().zip(&caps.engines) {
             engines.push(Engine::new(index, *kind)?, GFP_KERNEL)?;
@@ -283,12 +267,10 @@ impl Gpu {
         let vram = vram::pages(caps.vram_size)?;
         let contexts = Slots::new(MAX_CONTEXTS)?;
         let vms = Slots::new(MAX_VMS)?;
-        let shared = Devres::new(parent, Ok::<_, Error>(shared))?;
+        let hw = Hardware::new(parent, regs, caps)?;
         let resources = DevresSet::new(parent)?;
         Ok(try_pin_init!(Self {
-            caps,
-            regs,
-            shared,
+            hw <- hw,
             resources,
             bus,
             counters: Counters {
@@ -306,7 +288,6 @@ impl Gpu {
             vms <- vms,
             vram <- new_mutex!(vram),
             asids <- new_mutex!(asids),
-            translations <- new_mutex!(Translations { requests: 0 }),
             alarms <- new_spinlock!(None),
             health: Atomic::new(HEALTHY),
             ended: Atomic::new(0),
@@ -361,20 +342,13 @@ impl Gpu {
         }
     }
 
-    /// Starts the device: its access to memory, its engines, its driver's own context, and its
+    /// Starts the device: a reset, its access to memory, its engines, its driver's own context, and its
     /// alarms, which from now on look after the engines. `timeout_ms` is how long a job may run.
     /// `ENOMEM`, `ENODEV`.
     pub(crate) fn start(dev: &SkuaDevice, timeout_ms: u32) -> Result {
+        reset(dev)?;
         dev.bus.turn_on();
-        let (status, gart) = {
-            let shared = dev.shared.try_access().ok_or(ENODEV)?;
-            (shared.status_address(), shared.gart_address())
-        };
-        dev.regs.write(regs::STATUS::new().with_address(status))?;
-        dev.regs.write(regs::STATUS_CTRL::new().with_enable(true))?;
-        dev.regs.write(regs::GART_TABLE::new().with_address(gart))?;
-        dev.regs
-            .write(regs::GART_PAGES::new().with_pages(GART_PAGES))?;
+        dev.hw.start()?;
         for (_, engine) in dev.engines() {
             engine.enable(dev)?;
         }
@@ -462,35 +436,21 @@ impl Gpu {
     /// `ENODEV`.
     pub(crate) fn invalidate(&self, asid: Option<Asid>) -> Result {
         self.check_health()?;
-        let request = {
-            let mut translations = self.translations.lock();
-            self.regs.write(regs::INVALIDATE::of(asid))?;
-            translations.requests = translations.requests.wrapping_add(1);
-            translations.requests
-        };
+        let request = self.hw.flush_tlb(asid)?;
         self.counters.flushes.fetch_add(1, Relaxed);
-        for (index, _) in self.engines() {
-            self.wait_for(|shared| {
-                let ack = shared.engine32(index, status::engine::INVALIDATE_ACK)?;
-                // Modulo 2^32: at most half of it behind.
-                Ok(ack.wrapping_sub(request) < 1 << 31)
-            })?;
-        }
-        Ok(())
+        self.wait_for(|| self.hw.is_done(request))
     }
 
-    /// Waits until `done` says so of the shared memory. Process context.
+    /// Waits until `done` says so, which looks at shared memory only. Process context.
     ///
     /// `EIO` after [`ACK_TIMEOUT`], with the device to be lost; `ENODEV` if it is unbound or gone.
-    pub(crate) fn wait_for(&self, mut done: impl FnMut(&Shared) -> Result<bool>) -> Result {
+    pub(crate) fn wait_for(&self, mut done: impl FnMut() -> Result<bool>) -> Result {
         let start = Instant::<Monotonic>::now();
         let mut asked = false;
         loop {
-            let shared = self.shared.try_access().ok_or(ENODEV)?;
-            if done(&shared)? {
+            if done()? {
                 return Ok(());
             }
-            drop(shared);
             self.check_health()?;
             let late = start.elapsed();
             if late > PRESENCE_TIMEOUT && !asked {
@@ -510,7 +470,8 @@ impl Gpu {
 
     /// Whether something answers at the registers, and it is this device. Reads a register.
     pub(crate) fn is_present(&self) -> bool {
-        self.regs
+        self.hw
+            .regs
             .read(regs::ID)
             .is_ok_and(|id| id == regs::ID::SKUA)
     }
@@ -526,9 +487,13 @@ impl Gpu {
 
     /// Copies the device's counters to where [`Shared::counter`] finds them.
     pub(crate) fn snapshot(&self) -> Result {
-        let before = self.shared.try_access().ok_or(ENODEV)?.snapshot_ack()?;
-        self.regs.write(regs::SNAPSHOT::new())?;
-        self.wait_for(|shared| Ok(shared.snapshot_ack()? != before))
+        let taken = || {
+            let shared = self.hw.shared.try_access().ok_or(ENODEV)?;
+            shared.snapshot_ack()
+        };
+        let before = taken()?;
+        self.hw.regs.write(regs::SNAPSHOT::new())?;
+        self.wait_for(|| Ok(taken()? != before))
     }
 
     /// Calls `f` with the name and value of each of the device's counters, as of the last snapshot.
@@ -536,6 +501,7 @@ impl Gpu {
         for (counter, name) in Counter::ALL {
             // Not over a call that may sleep.
             let value = self
+                .hw
                 .shared
                 .try_access()
                 .ok_or(ENODEV)?
@@ -617,13 +583,9 @@ impl Gpu {
     fn quiet(&self) -> bool {
         let start = Instant::<Monotonic>::now();
         // It may be gone, or not listen: what counts is the bus.
-        let _ = self.regs.write(regs::DEVICE_CTRL::new().with_reset(true));
-        while start.elapsed() < QUIET_TIMEOUT {
-            match self.regs.read(regs::DEVICE_STATUS) {
-                Ok(status) if !status.ready() => (),
-                // Ready, or all ones, or unbound.
-                _ => break,
-            }
+        let _ = self.hw.reset_from_timeout();
+        // Until it is, or is gone, or unbound.
+        while start.elapsed() < QUIET_TIMEOUT && self.hw.is_reset() == Ok(false) {
             fsleep(Delta::from_micros(100));
         }
         self.bus.turn_off()
@@ -632,18 +594,18 @@ impl Gpu {
 
 /// Resets the adapter and waits until it is ready: what an earlier driver has begun is over.
 /// `ETIMEDOUT` with a line in the log; `ENODEV`.
-pub(crate) fn reset(parent: &Device<Bound>, regs: &Registers) -> Result {
-    regs.write(regs::DEVICE_CTRL::new().with_reset(true))?;
+fn reset(dev: &SkuaDevice) -> Result {
+    dev.hw.reset_from_timeout()?;
     let start = Instant::<Monotonic>::now();
-    loop {
-        let status = regs.read(regs::DEVICE_STATUS)?;
-        if status.ready() && !status.is_absent() {
-            return Ok(());
-        }
+    while !dev.hw.is_reset()? {
         if start.elapsed() > ACK_TIMEOUT {
-            dev_err!(parent, "the device does not get ready after a reset\n");
+            dev_err!(
+                dev.as_ref(),
+                "the device does not get ready after a reset\n"
+            );
             return Err(ETIMEDOUT);
         }
         fsleep(Delta::from_micros(100));
     }
+    Ok(())
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The heap that [`crate::policy`] draws from: the kernel's `KVVec`.
+//! The heap that [`crate::policy`] draws from: the kernel's `KVVec` and `KBox`.
 //!
 //! What grows here grows at a client's wish, and counts against that client's memory cgroup. A wish
 //! that cannot be met is an error of the client's, about which the log says nothing.
@@ -25,6 +25,11 @@ pub(crate) struct KernelHeap;
 
 impl Heap for KernelHeap {
     type Vec<T> = Elements<T>;
+    type Box<T> = KBox<T>;
+
+    fn boxed<T>(value: T) -> Result<KBox<T>, OutOfMemory> {
+        KBox::new(value, client_flags()).map_err(|_| OutOfMemory)
+    }
 }
 
 /// A vector of the policy's.

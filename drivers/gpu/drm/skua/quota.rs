@@ -69,6 +69,14 @@ pub(crate) struct Share {
 }
 
 impl Share {
+    /// Takes `other`, of the same quota, in.
+    pub(crate) fn join(&mut self, mut other: Self) {
+        if !kernel::warn_on!(!other.is_of(&self.quota)) {
+            // No wrap: both are within the limit.
+            self.units = self.units.wrapping_add(core::mem::take(&mut other.units));
+        }
+    }
+
     /// Whether it is a part of `quota`.
     pub(crate) fn is_of(&self, quota: &Arc<Quota>) -> bool {
         Arc::ptr_eq(&self.quota, quota)

@@ -9,15 +9,14 @@ use crate::{
         bind::MAX_OPERATIONS,
         syncs::MAX_SYNCS, //
     },
-    memory::{
-        bo::{
-            REGION_SYSTEM,
-            REGION_VRAM, //
-        },
-        vm::{
-            VA_END,
-            VA_START, //
-        }, //
+    memory::vm::{
+        VA_END,
+        VA_START, //
+    },
+    policy::miniport::{
+        Miniport,
+        Segment,
+        SegmentKind, //
     },
     reaper,
     spec::{
@@ -83,8 +82,8 @@ pub(crate) fn query(dev: &SkuaDevice, args: &mut drm_skua_query) -> Result {
         DRM_SKUA_QUERY_REGIONS => {
             // What is unmapped and closed is free.
             reaper::flush();
-            for id in [REGION_SYSTEM, REGION_VRAM] {
-                append(&mut answer, &region(dev, id))?;
+            for segment in dev.hw.query_segments() {
+                append(&mut answer, &region(dev, segment))?;
             }
         }
         _ => return Err(EINVAL),
@@ -108,7 +107,7 @@ fn append<T: IntoBytes + Immutable>(answer: &mut KVec<u8>, value: &T) -> Result 
 }
 
 fn device(dev: &SkuaDevice) -> Result<drm_skua_device_info> {
-    let caps = &dev.caps;
+    let caps = &dev.hw.caps;
     Ok(drm_skua_device_info {
         hw_version: caps.version.word(),
         engine_count: u32::try_from(dev.client_engines().count())?,
@@ -125,15 +124,14 @@ fn device(dev: &SkuaDevice) -> Result<drm_skua_device_info> {
     })
 }
 
-fn region(dev: &SkuaDevice, id: u32) -> drm_skua_region_info {
-    let (size, used) = dev.region_usage(id);
-    let (kind, visible) = if id == REGION_VRAM {
-        (DRM_SKUA_REGION_VRAM, dev.caps.vram_visible.min(size))
-    } else {
-        (DRM_SKUA_REGION_SYSTEM, size)
+fn region(dev: &SkuaDevice, segment: Segment) -> drm_skua_region_info {
+    let (size, used) = dev.region_usage(segment.id);
+    let (kind, visible) = match segment.kind {
+        SegmentKind::Memory { cpu_visible, .. } => (DRM_SKUA_REGION_VRAM, cpu_visible.min(size)),
+        SegmentKind::System => (DRM_SKUA_REGION_SYSTEM, size),
     };
     drm_skua_region_info {
-        id,
+        id: segment.id,
         kind,
         size,
         used,

@@ -55,11 +55,7 @@ use crate::{
             Node,
             Site, //
         },
-        page_table::{
-            Access,
-            Changed,
-            PageTable, //
-        }, //
+        page_table::PageTable, //
     },
     policy::{
         interval_map::{
@@ -72,6 +68,10 @@ use crate::{
         page_plan::{
             PagePlan,
             Sizes, //
+        },
+        page_table::{
+            Access,
+            Changed, //
         }, //
     },
     quota::{
@@ -618,7 +618,7 @@ impl Vm {
             // Only what was mapped is in the tables. It goes even if something failed: it is let go
             // of.
             while let Some(gone) = removed.next_if(|removed| removed.operation == number) {
-                match tables.clear(gone.span.start, gone.span.len()) {
+                match tables.clear(&self.dev, gone.span.start, gone.span.len()) {
                     Ok(now) => changed = changed.and(now),
                     Err(error) => result = result.and(Err(error)),
                 }
@@ -639,7 +639,7 @@ impl Vm {
                 record(&mapping.bo, *span, mapping.offset, mapping.write);
                 let memory = memory.next().ok_or(EINVAL);
                 result =
-                    result.and_then(|()| Self::install(parent, tables, *span, mapping, memory?));
+                    result.and_then(|()| self.install(parent, tables, *span, mapping, memory?));
             }
         }
         {
@@ -663,6 +663,7 @@ impl Vm {
     }
 
     fn install(
+        &self,
         parent: &Device<Bound>,
         tables: &PageTable,
         span: Span,
@@ -679,7 +680,7 @@ impl Vm {
         memory.with_pieces(parent, mapping.offset, |pieces| {
             let plan = PagePlan::new(span.start, span.len(), Sizes::ALL, pieces);
             for run in plan.map_err(|_| EIO)? {
-                tables.map(&run.map_err(|_| EIO)?, access)?;
+                tables.map(&self.dev, &run.map_err(|_| EIO)?, access)?;
             }
             Ok(())
         })

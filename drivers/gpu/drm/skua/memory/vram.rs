@@ -28,10 +28,7 @@ use crate::{
         },
         page_plan::PhysPiece, //
     },
-    spec::address::{
-        GpuPhys,
-        VramOffset, //
-    }, //
+    spec::address::VramOffset, //
 };
 use kernel::{
     prelude::*,
@@ -99,7 +96,7 @@ impl VramRange {
     }
 
     /// Bytes of a block.
-    pub(crate) fn bytes(block: &PageRange) -> u64 {
+    fn bytes(block: &PageRange) -> u64 {
         block.pages.0.saturating_mul(PAGE_BYTES)
     }
 
@@ -108,18 +105,13 @@ impl VramRange {
         VramOffset(block.start.0.saturating_mul(PAGE_BYTES))
     }
 
-    /// Where a block is for the GPU.
-    pub(crate) fn address(&self, block: &PageRange) -> Result<GpuPhys> {
-        let base = self.dev.caps.vram_base;
-        base.checked_add(Self::offset(block).0).ok_or(EINVAL)
-    }
-
     /// The memory as the GPU sees it, in order.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = PhysPiece> + '_ {
         self.blocks().iter().map(|block| PhysPiece {
             // No overflow: the window was checked at probe to lie within the address bits.
             start: self
                 .dev
+                .hw
                 .caps
                 .vram_base
                 .0

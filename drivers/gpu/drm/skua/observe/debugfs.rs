@@ -148,7 +148,8 @@ fn rings(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> core::fmt::R
         let reported = engine.reported_state(dev);
         let (head, tail, in_flight) = {
             let state = engine.state.lock();
-            (state.ring.head(), state.ring.tail(), state.in_flight.len())
+            let (head, tail) = state.node.ring().bounds();
+            (head, tail, state.node.len())
         };
         writeln!(
             out,
@@ -164,7 +165,7 @@ fn rings(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> core::fmt::R
         if head == tail {
             continue;
         }
-        let Some(shared) = dev.shared.try_access() else {
+        let Some(shared) = dev.hw.shared.try_access() else {
             continue;
         };
         for word in (head as usize / 4..).take(16) {
@@ -185,8 +186,8 @@ fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         ("interrupts", dev.counters.interrupts.load(Relaxed)),
         ("engine_resets", dev.counters.resets.load(Relaxed)),
         ("tlb_flushes", dev.counters.flushes.load(Relaxed)),
-        ("register_reads", dev.regs.reads()),
-        ("register_writes", dev.regs.writes()),
+        ("register_reads", dev.hw.regs.reads()),
+        ("register_writes", dev.hw.regs.writes()),
     ];
     let (kept, dying) = dev.reapers.usage();
     writeln!(out, "driver_dying: {}", dying).map_err(full)?;

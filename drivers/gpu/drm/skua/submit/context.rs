@@ -39,11 +39,15 @@ use crate::{
         vm::Vm,
         vram::VramRange, //
     },
+    policy::miniport::{
+        Miniport,
+        Task, //
+    },
     quota::Share,
     reaper::Reapable,
     spec::{
-        context::Descriptor,
-        fault::Record, //
+        fault::Record,
+        number::ContextSlot, //
     },
     submit::{
         busy::{
@@ -52,9 +56,9 @@ use crate::{
         },
         packet::Packet,
         submission::{
+            self,
             Buffer,
-            Submission,
-            Work as Task, //
+            Submission, //
         }, //
     }, //
 };
@@ -136,7 +140,7 @@ struct Pending {
 struct Client {
     vm: Arc<Vm>,
     /// Its place in the table of descriptors.
-    slot: u32,
+    slot: ContextSlot,
     /// Its part of what the client used of the engine.
     account: Account,
     /// Its part of the client's quota of contexts.
@@ -201,11 +205,13 @@ impl Context {
         let slot = dev.contexts.reserve()?;
         let client = Client {
             vm: vm.clone(),
-            slot,
+            slot: slot.into(),
             account: Account::new(usage, engine),
             _share: share,
         };
-        let made = Self::describe(dev, vm, slot)
+        let made = dev
+            .hw
+            .set_root_page_table(slot.into(), vm.root(), vm.asid())
             .and_then(|()| Self::make(dev, engine, FenceContext::new(c"skua", name), Some(client)));
         match &made {
             Ok(context) => dev.contexts.fill(slot, context.clone()),
@@ -217,19 +223,6 @@ impl Context {
     /// Makes the driver's own context for paging on engine number `engine`. `ENOMEM`.
     pub(crate) fn new_system(dev: &SkuaDevice, engine: u32) -> Result<Arc<Self>> {
         Self::make(dev, engine, FenceContext::new(c"skua", c"paging"), None)
-    }
-
-    /// Writes the descriptor of the context in `slot`.
-    fn describe(dev: &SkuaDevice, vm: &Vm, slot: u32) -> Result {
-        let descriptor = Descriptor {
-            root: vm.root(),
-            asid: vm.asid(),
-            context_id: slot.checked_add(1).ok_or(EOVERFLOW)?,
-        };
-        dev.shared
-            .try_access()
-            .ok_or(ENODEV)?
-            .write_descriptor(slot.into(), descriptor)
     }
 
     fn make(
@@ -262,13 +255,13 @@ impl Context {
     }
 
     /// Its place in the table of context descriptors; the driver's own has none.
-    pub(crate) fn slot(&self) -> Option<u32> {
-        self.client.as_ref().map(|client| client.slot)
+    pub(crate) fn slot(&self) -> Option<ContextSlot> {
+        Some(self.client.as_ref()?.slot)
     }
 
     /// The number that the device and traces name it by, from 1; 0 is the driver's own.
     pub(crate) fn id(&self) -> u32 {
-        self.slot().map_or(0, |slot| slot.saturating_add(1))
+        self.slot().map_or(0, |slot| slot.get().saturating_add(1))
     }
 
     /// Whether it is the driver's own.
@@ -304,8 +297,8 @@ impl Context {
     /// Engine time that it used so far, in ticks; 0 when the device is unbound.
     pub(crate) fn ticks(&self) -> u64 {
         let ticks = || {
-            let shared = self.dev.shared.try_access()?;
-            let (ticks, _) = shared.descriptor_usage(self.slot()?.into()).ok()?;
+            let shared = self.dev.hw.shared.try_access()?;
+            let (ticks, _) = shared.descriptor_usage(self.slot()?).ok()?;
             Some(ticks)
         };
         ticks().unwrap_or(0)
@@ -334,7 +327,7 @@ impl Context {
         waits: KVVec<Fence>,
         signals: Signals,
     ) -> Result {
-        self.queue(Task::Buffers(buffers), waits, |fence| {
+        self.queue(submission::Work::Buffers(buffers), waits, |fence| {
             signals.publish(fence);
             Ok(())
         })
@@ -347,18 +340,18 @@ impl Context {
         range: &Arc<VramRange>,
         publish: impl FnOnce(&Fence) -> Result,
     ) -> Result {
-        self.queue(Task::Clear(range.clone()), KVVec::new(), publish)
+        self.queue(submission::Work::Clear(range.clone()), KVVec::new(), publish)
     }
 
     fn queue(
         self: &Arc<Self>,
-        task: Task,
+        work: submission::Work,
         mut waits: KVVec<Fence>,
         publish: impl FnOnce(&Fence) -> Result,
     ) -> Result {
         // What this context did before is done before by its order.
         waits.retain(|fence| fence.context() != self.fences.id());
-        let submission = Submission::new(self, task, Gate::new(self, waits)?)?;
+        let submission = Submission::new(self, work, Gate::new(self, waits)?)?;
         let memory = FenceMemory::new(GFP_KERNEL_ACCOUNT)?;
         let engine = self.dev.engine(self.engine)?;
 
@@ -409,7 +402,7 @@ impl Context {
     /// takes it; and what the context is due for then. Called by the engine, under its lock.
     pub(crate) fn next(
         &self,
-        fits: impl FnOnce(&Submission, u32) -> bool,
+        fits: impl FnOnce(Task<'_>) -> bool,
     ) -> (Option<Packet>, Due) {
         let mut pending = self.pending.lock();
         let due = pending.due();
@@ -417,7 +410,9 @@ impl Context {
             return (None, due);
         }
         let portion = pending.started;
-        let Some(submission) = pending.first().filter(|first| fits(first, portion)) else {
+        let Some(submission) = pending
+            .first()
+            .filter(|first| fits(first.task(portion))) else {
             return (None, due);
         };
         pending.started = portion.saturating_add(1);
@@ -428,8 +423,6 @@ impl Context {
         let packet = Packet {
             submission,
             portion,
-            start: 0,
-            end: 0,
         };
         (Some(packet), pending.due())
     }
@@ -474,7 +467,7 @@ impl Context {
         self.mark(Status::Destroyed);
         if let Some(slot) = self.slot() {
             // The caller has a reference, so this is not the last one.
-            drop(self.dev.contexts.empty(slot));
+            drop(self.dev.contexts.empty(slot.into()));
         }
         Self::wake(self);
     }
@@ -541,7 +534,7 @@ impl PinnedDrop for Context {
     fn drop(self: Pin<&mut Self>) {
         self.settle();
         if let Some(slot) = self.slot() {
-            self.dev.contexts.release(slot);
+            self.dev.contexts.release(slot.into());
         }
     }
 }

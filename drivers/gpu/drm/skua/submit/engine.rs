@@ -18,8 +18,8 @@
 //! workers take out what has ended, signal it, and fill the ring again ([`Engine::process`]). No
 //! client's thread ever holds what others' fences need.
 //!
-//! Decisions are [`crate::policy`]'s: where in the ring ([`RingSpace`]), which fence id is which
-//! packet ([`InFlight`]).
+//! Decisions are [`crate::policy`]'s: which fence id is which packet, what has ended, whose fault a
+//! reset is ([`Node`]).
 
 use crate::{
     ext::{
@@ -28,22 +28,18 @@ use crate::{
     },
     fences::gate::Wake,
     gpu::SkuaDevice,
-    hardware::shared::{
-        Shared,
-        RING_SIZE, //
+    hardware::miniport::{
+        Hardware,
+        Ring, //
     },
     kernel_heap::KernelHeap,
-    policy::{
-        in_flight::InFlight,
-        ring_space::RingSpace, //
+    policy::node::{
+        Node,
+        NodeError, //
     },
     spec::{
-        command::{
-            Command,
-            EngineKind, //
-        },
+        command::EngineKind,
         number::EngineIndex,
-        regs::engine as regs,
         status::{
             self,
             EngineState, //
@@ -96,21 +92,26 @@ pub(crate) enum Mode {
     Lost,
 }
 
+impl From<NodeError<Error>> for Error {
+    fn from(error: NodeError<Error>) -> Self {
+        match error {
+            NodeError::Bogus | NodeError::Full => EIO,
+            NodeError::Miniport(error) => error,
+        }
+    }
+}
+
 /// What is under the engine's lock.
 pub(crate) struct State {
     pub(crate) mode: Mode,
-    pub(crate) ring: RingSpace,
-    pub(crate) in_flight: InFlight<KernelHeap, Packet>,
+    /// What is in the ring.
+    pub(crate) node: Node<KernelHeap, Hardware, Packet>,
     /// Whose time it is.
     clock: EngineClock,
     /// The system's context, if it is ready.
     ready_system: List<Context>,
     /// Clients' contexts that are ready, in turn.
     ready: List<Context>,
-    /// The fence id that was last taken from the status page.
-    completed: u64,
-    /// Resets since a packet last ended for which nobody in the ring was to blame.
-    pub(crate) blameless: u32,
 }
 
 /// An engine.
@@ -129,49 +130,6 @@ pub(crate) struct Engine {
 }
 
 impl State {
-    /// Puts a packet into the ring as the newest in flight. The caller has seen that there is room.
-    fn start(
-        &mut self,
-        dev: &SkuaDevice,
-        shared: &Shared,
-        engine: EngineIndex,
-        mut packet: Packet,
-    ) -> Result {
-        let id = self.in_flight.next_id();
-        packet.start = self.ring.tail();
-        let ring = &mut self.ring;
-        let emitted = packet
-            .submission
-            .commands(dev, packet.portion, id, |encoded| {
-                let words = encoded.words();
-                let bytes = u32::try_from(words.len() * 4)?;
-                let slot = ring.place(bytes).map_err(|_| EIO)?;
-                if slot.pad > 0 {
-                    let nop = Command::Nop {
-                        words: u16::try_from(slot.pad / 4)?,
-                    };
-                    let nop = nop.encode();
-                    let header = nop.words().get(..2).ok_or(EIO)?;
-                    shared.write_ring(engine, slot.pad_at, header)?;
-                }
-                shared.write_ring(engine, slot.at, words)?;
-                ring.commit(slot).map_err(|_| EIO)?;
-                Ok(())
-            });
-        packet.end = self.ring.tail();
-        // Also one that could not be written: whoever ends the device finishes it.
-        if kernel::warn_on!(self.in_flight.push(packet).is_err()) {
-            return Err(EIO);
-        }
-        self.look_at_head();
-        emitted
-    }
-
-    /// Whether the ring takes portion `portion` of `submission` now.
-    fn fits(&self, submission: &Submission, portion: u32) -> bool {
-        !self.in_flight.is_full() && self.ring.space() >= submission.ring_bytes(portion)
-    }
-
     /// Counts a packet out of the ring.
     pub(crate) fn retire(&mut self, packet: &Packet) {
         let context = packet.submission.context();
@@ -181,8 +139,8 @@ impl State {
     }
 
     /// Tells the clock what is at the head of the ring.
-    fn look_at_head(&mut self) {
-        let head = self.in_flight.front();
+    pub(crate) fn look_at_head(&mut self) {
+        let head = self.node.head();
         self.clock.head_changed(head.map(|(id, _)| id), || {
             head?.1.submission.context().usage()
         });
@@ -210,8 +168,7 @@ impl State {
 impl Engine {
     /// Makes an engine that is not enabled. `ENOMEM`.
     pub(crate) fn new(index: EngineIndex, kind: EngineKind) -> Result<Pin<KBox<Self>>> {
-        let ring = RingSpace::new(RING_SIZE, 8).map_err(|_| EINVAL)?;
-        let in_flight = InFlight::new(IN_FLIGHT, 1)?;
+        let node = Node::new(index, Ring::new()?, IN_FLIGHT)?;
         let clock = EngineClock::new(index.get());
         KBox::try_pin_init(
             try_pin_init!(Self {
@@ -221,13 +178,10 @@ impl Engine {
                 turn <- new_mutex!(()),
                 state <- new_spinlock!(State {
                     mode: Mode::Running,
-                    ring,
-                    in_flight,
+                    node,
                     clock,
                     ready_system: List::new(),
                     ready: List::new(),
-                    completed: 0,
-                    blameless: 0,
                 }),
             }),
             GFP_KERNEL,
@@ -247,27 +201,21 @@ impl Engine {
         }
     }
 
-    /// Programs the ring and starts fetching, from an empty ring.
+    /// Has it fetch, from an empty ring.
     pub(crate) fn enable(&self, dev: &SkuaDevice) -> Result {
-        let ring = Shared::ring_address(&dev.caps, self.index)?;
-        dev.regs
-            .write_engine(self.index, regs::RING_BASE::new().with_address(ring))?;
-        dev.regs
-            .write_engine(self.index, regs::RING_SIZE::new().with_bytes(RING_SIZE))?;
-        dev.regs
-            .write_engine(self.index, regs::CTRL::new().with_enable(true))
+        Ok(self.state.lock().node.enable(&dev.hw)?)
     }
 
     /// The state that the device last reported of the engine.
     pub(crate) fn reported_state(&self, dev: &SkuaDevice) -> Option<EngineState> {
-        let shared = dev.shared.try_access()?;
+        let shared = dev.hw.shared.try_access()?;
         let state = shared.engine32(self.index, status::engine::STATE).ok()?;
         EngineState::from_u32(state)
     }
 
     /// Engine time since the device was started, in ticks; 0 when the device is unbound.
     pub(crate) fn ticks(&self, dev: &SkuaDevice) -> u64 {
-        let shared = dev.shared.try_access();
+        let shared = dev.hw.shared.try_access();
         shared
             .and_then(|shared| shared.engine64(self.index, status::engine::TICKS).ok())
             .unwrap_or(0)
@@ -283,7 +231,7 @@ impl Engine {
         let mine = contexts.filter(|context| context.engine() == self.index.get());
         mine.for_each(|context| context.settle());
         // Also those that were destroyed and still run.
-        let running = state.in_flight.iter();
+        let running = state.node.iter();
         running.for_each(|(_, packet)| packet.submission.context().settle());
         state.clock.read(usage)
     }
@@ -373,25 +321,13 @@ impl Engine {
         state: &mut State,
         finished: &mut Finished,
     ) -> Result {
-        let shared = dev.shared.try_access().ok_or(ENODEV)?;
-        let completed = shared.engine64(self.index, status::engine::COMPLETED_FENCE)?;
-        if completed == state.completed {
-            return Ok(());
-        }
-        let mut end = None;
-        for (_, packet) in state.in_flight.complete_up_to(completed).map_err(|_| EIO)? {
-            end = Some(packet.end);
-            finished.push(packet, Ok(()));
-        }
-        if let Some(end) = end {
-            state.ring.advance(end).map_err(|_| EIO)?;
-        }
-        state.completed = completed;
-        state.blameless = 0;
+        let ended = state
+            .node
+            .complete(&dev.hw, |packet| finished.push(packet, Ok(())));
         for (packet, _) in finished.iter() {
             state.retire(packet);
         }
-        Ok(())
+        Ok(ended?)
     }
 
     /// Moves portions that can start into the ring, as far as there is room, and tells the engine.
@@ -399,15 +335,13 @@ impl Engine {
         if state.mode != Mode::Running {
             return Ok(());
         }
-        let shared = dev.shared.try_access().ok_or(ENODEV)?;
-        let tail = state.ring.tail();
-        while !state.in_flight.is_full() {
+        while !state.node.is_full() {
             let next = state.ready_system.pop_front();
             let Some(context) = next.or_else(|| state.ready.pop_front()) else {
                 break;
             };
             let context = context.into_arc();
-            let (packet, due) = context.next(|submission, portion| state.fits(submission, portion));
+            let (packet, due) = context.next(|task| state.node.fits(&dev.hw, &task));
             let full = packet.is_none() && matches!(due, Due::Turn);
             state.attend(&context, due);
             dev.reapers.contexts.bury(context);
@@ -423,40 +357,14 @@ impl Engine {
                     .submission
                     .with_fence(|fence| trace::start(dev, self.index.get(), id, fence));
             }
-            state.start(dev, &shared, self.index, packet)?;
+            let started = state.node.start(&dev.hw, packet);
+            state.look_at_head();
+            started?;
         }
-        self.ring_doorbell(dev, state, tail)
-    }
-
-    /// Tells the engine of what was written to the ring since the tail was `before`.
-    fn ring_doorbell(&self, dev: &SkuaDevice, state: &State, before: u32) -> Result {
-        if state.ring.tail() != before {
-            let doorbell = regs::DOORBELL::new().with_tail(state.ring.tail());
-            dev.regs.write_engine(self.index, doorbell)?;
+        if state.node.notify(&dev.hw)? {
             dev.watch();
         }
         Ok(())
-    }
-
-    /// Writes all packets in flight into the empty ring again, with new fence ids, and starts the
-    /// engine.
-    pub(crate) fn replay(&self, dev: &SkuaDevice, state: &mut State) -> Result {
-        let shared = dev.shared.try_access().ok_or(ENODEV)?;
-        let mut packets = [const { None }; IN_FLIGHT];
-        let mut places = packets.iter_mut();
-        state.in_flight.remove_if(
-            |_, _| true,
-            |_, packet| match places.next() {
-                Some(place) => *place = Some(packet),
-                None => _ = kernel::warn_on!(true),
-            },
-        );
-        state.ring.reset();
-        for packet in packets.into_iter().flatten() {
-            state.start(dev, &shared, self.index, packet)?;
-        }
-        self.enable(dev)?;
-        self.ring_doorbell(dev, state, 0)
     }
 
     /// Takes no more work, and finishes with `ENODEV` what is in the ring. Of what waits in
@@ -469,8 +377,8 @@ impl Engine {
             let mut state = self.state.lock();
             state.mode = Mode::Lost;
             state
-                .in_flight
-                .remove_if(|_, _| true, |_, packet| finished.push(packet, Err(ENODEV)));
+                .node
+                .abandon(|packet| finished.push(packet, Err(ENODEV)));
             for (packet, _) in finished.iter() {
                 state.retire(packet);
             }

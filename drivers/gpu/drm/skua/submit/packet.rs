@@ -7,10 +7,14 @@
 
 use crate::{
     gpu::SkuaDevice,
+    policy::{
+        miniport::Task,
+        node, //
+    },
     reaper::Reaper,
-    spec::{
-        fault::Record,
-        number::EngineIndex, //
+    spec::number::{
+        ContextSlot,
+        EngineIndex, //
     },
     submit::submission::Submission, //
 };
@@ -29,35 +33,26 @@ pub(crate) struct Packet {
     pub(crate) submission: Arc<Submission>,
     /// Which.
     pub(crate) portion: u32,
-    /// Offset in the ring of its first command, padding included.
-    pub(crate) start: u32,
-    /// Offset in the ring behind its last command.
-    pub(crate) end: u32,
+}
+
+impl node::Packet for Packet {
+    fn task(&self) -> Task<'_> {
+        self.submission.task(self.portion)
+    }
+
+    fn interrupts(&self) -> bool {
+        self.submission.interrupts(self.portion)
+    }
+
+    fn context(&self) -> Option<ContextSlot> {
+        self.submission.context().slot()
+    }
 }
 
 impl Packet {
     /// Whether the submission has ended when this has.
     fn is_last(&self) -> bool {
         self.portion.saturating_add(1) == self.submission.portions()
-    }
-
-    /// Whether a fault record is about this packet, which has hardware fence id `id` and is at the
-    /// ring's head.
-    ///
-    /// A record names the fence id of an EXEC; for a command of the ring itself it gives the
-    /// command's offset instead.
-    pub(crate) fn is_named_by(&self, record: &Record, id: u64) -> bool {
-        if record.fence != 0 {
-            return record.fence == id;
-        }
-        let at = record.command;
-        let (start, end) = (u64::from(self.start), u64::from(self.end));
-        if start <= end {
-            (start..end).contains(&at)
-        } else {
-            // It goes on at the ring's beginning.
-            at >= start || at < end
-        }
     }
 
     /// The packet has ended: signals the submission's fence if that was all of it, or if it failed.

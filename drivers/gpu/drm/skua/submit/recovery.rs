@@ -13,11 +13,9 @@
 //!                                         └─ no acknowledgement ─▶ the device is lost
 //! ```
 //!
-//! The engine works in order, so only the packet at the ring's head can be guilty, and it is only
-//! if the cause names it: until the reset takes effect the engine may have ended what was reported,
-//! and begun something else. A fault record from before the last reset has been dealt with by that
-//! reset. Where nobody is to blame, everything is replayed; an engine that is reset for nothing
-//! again and again, or whose guilty packet is the driver's own, is broken, and the device lost.
+//! Who is guilty is the policy's to say ([`Node::blame`](crate::policy::node::Node::blame)). A fault
+//! record from before the last reset has been dealt with by that reset. An engine that is broken,
+//! by its verdict, is the device's loss.
 //!
 //! The alarms run in one ordered queue, so that one thing at a time is done about a device.
 
@@ -36,20 +34,23 @@ use crate::{
         Gpu,
         SkuaDevice, //
     },
-    policy::watchdog::{
-        Limits,
-        Sample,
-        Verdict,
-        Watchdog, //
+    policy::{
+        miniport::Miniport,
+        node::{
+            self,
+            Cause, //
+        },
+        watchdog::{
+            Limits,
+            Sample,
+            Verdict,
+            Watchdog, //
+        }, //
     },
     spec::{
-        fault::{
-            Reason,
-            Record, //
-        },
+        fault::Reason,
         number::EngineIndex,
-        regs,
-        status, //
+        regs, //
     },
     submit::{
         context::Status,
@@ -57,10 +58,7 @@ use crate::{
             Engine,
             Mode, //
         },
-        packet::{
-            Finished,
-            Packet, //
-        }, //
+        packet::Finished, //
     }, //
 };
 use kernel::{
@@ -91,35 +89,14 @@ const HARD_FACTOR: u64 = 16;
 /// Milliseconds without progress after which the watchdog asks the device whether it is there at
 /// all.
 const PRESENCE_MS: u64 = 1000;
-/// Resets of an engine without a packet that ends in between, and with nobody to blame, after which
-/// the device is lost.
-const MAX_BLAMELESS: u32 = 4;
 /// Fault records that are looked at before others get their turn.
 const FAULT_BATCH: u32 = 32;
 
-/// Why an engine is to be recovered.
-enum Cause {
-    /// It reported this.
-    Fault(Record),
-    /// The packet with this hardware fence id works, or waits, without end.
-    Endless(u64),
-}
-
-impl Cause {
-    /// Whether this is about `packet`, which has hardware fence id `id` and is at the ring's head.
-    fn names(&self, id: u64, packet: &Packet) -> bool {
-        match self {
-            Self::Fault(record) => packet.is_named_by(record, id),
-            Self::Endless(endless) => *endless == id,
-        }
-    }
-
-    /// What the guilty context's clients are told.
-    fn verdict(&self) -> (Status, Error) {
-        match self {
-            Self::Fault(record) => (Status::Faulted(*record), errno(record.reason)),
-            Self::Endless(_) => (Status::TimedOut, ETIME),
-        }
+/// What the guilty context's clients are told of it.
+fn sentence(cause: &Cause) -> (Status, Error) {
+    match cause {
+        Cause::Fault(record) => (Status::Faulted(*record), errno(record.reason)),
+        Cause::Endless(_) => (Status::TimedOut, ETIME),
     }
 }
 
@@ -138,7 +115,7 @@ impl Alarms {
         let limits = Limits {
             // A job may be as slow as its host, but not use next to no engine time for long: see
             // the policy.
-            ticks: u64::from(timeout_ms).saturating_mul(u64::from(dev.caps.tick_hz) / 100_000),
+            ticks: u64::from(timeout_ms).saturating_mul(u64::from(dev.hw.caps.tick_hz) / 100_000),
             time_ms: timeout_ms.into(),
             stuck_ms: timeout_ms.into(),
             hard_ms: u64::from(timeout_ms).saturating_mul(HARD_FACTOR),
@@ -205,7 +182,7 @@ impl AlarmHandler for Faults {
             dev.check_health().ok()?;
             let number = self.next.load(Relaxed);
             let record = {
-                let shared = dev.shared.try_access()?;
+                let shared = dev.hw.shared.try_access()?;
                 if shared.fault_put().ok()? == number {
                     return None;
                 }
@@ -213,7 +190,7 @@ impl AlarmHandler for Faults {
             };
             self.next.store(number.wrapping_add(1), Relaxed);
             let read = regs::FAULT_GET::new().with_records(number.wrapping_add(1));
-            dev.regs.write(read).ok()?;
+            dev.hw.regs.write(read).ok()?;
             let Some((record, engine)) =
                 record.and_then(|record| Some((record, dev.engine(record.engine).ok()?)))
             else {
@@ -249,7 +226,7 @@ struct Watch {
 impl Watch {
     /// The policy's verdict about one engine now.
     fn ask(&self, index: EngineIndex, engine: &Engine) -> Verdict {
-        let head = engine.state.lock().in_flight.front().map(|(id, _)| id);
+        let head = engine.state.lock().node.head().map(|(id, _)| id);
         let sample = Sample {
             now_ms: u64::try_from(self.start.elapsed().as_millis()).unwrap_or(0),
             head,
@@ -272,7 +249,7 @@ impl AlarmHandler for Watch {
         for (index, engine) in dev.engines() {
             // An interrupt may have been lost.
             engine.process(dev);
-            busy |= !engine.state.lock().in_flight.is_empty();
+            busy |= !engine.state.lock().node.is_empty();
             match self.ask(index, engine) {
                 Verdict::Healthy => (),
                 Verdict::Stalled => {
@@ -315,11 +292,9 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause)
             return;
         }
         let outcome = engine.complete(dev, &mut state, &mut finished);
-        let head = state.in_flight.front();
-        let names = head.is_some_and(|(id, packet)| cause.names(id, packet));
         // What works without end may have ended just now; what has faulted has stopped the engine,
         // whoever it was.
-        let needed = names || matches!(cause, Cause::Fault(_));
+        let needed = state.node.is_named(cause) || matches!(cause, Cause::Fault(_));
         if needed {
             state.mode = Mode::Recovering;
         }
@@ -343,43 +318,30 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause)
         }
         // What it completed until it stopped.
         let outcome = engine.complete(dev, &mut state, &mut finished);
-        let guilty = state
-            .in_flight
-            .front()
-            .filter(|(id, packet)| cause.names(*id, packet))
-            .map(|(id, packet)| (id, packet.submission.context().clone()));
-        let broken = match guilty {
-            Some((head, context)) => {
-                let (status, error) = cause.verdict();
-                context.mark(status);
-                let mut removed = Finished::new();
-                state.in_flight.remove_if(
-                    |_, packet| Arc::ptr_eq(packet.submission.context(), &context),
-                    |id, packet| {
-                        let error = if id == head { error } else { ECANCELED };
-                        removed.push(packet, Err(error));
-                    },
-                );
-                // Now what waits in its queue can be cancelled.
-                for (packet, _) in removed.iter() {
-                    state.retire(packet);
-                }
-                finished.append(removed);
-                let broken = context.is_system();
-                dev.reapers.contexts.bury(context);
-                broken
+        let (status, error) = sentence(cause);
+        let mut removed = Finished::new();
+        let verdict = state.node.blame(cause, |packet, is_it| {
+            removed.push(packet, Err(if is_it { error } else { ECANCELED }));
+        });
+        if let Some((guilty, _)) = removed.iter().next() {
+            let context = guilty.submission.context().clone();
+            context.mark(status);
+            // Now what waits in its queue can be cancelled.
+            for (packet, _) in removed.iter() {
+                state.retire(packet);
             }
-            None => {
-                state.blameless = state.blameless.saturating_add(1);
-                state.blameless > MAX_BLAMELESS
-            }
-        };
+            dev.reapers.contexts.bury(context);
+        }
+        finished.append(removed);
         outcome.and_then(|()| {
-            if broken {
+            if verdict == node::Verdict::Broken {
                 return Err(EIO);
             }
             state.mode = Mode::Running;
-            engine.replay(dev, &mut state)
+            let replayed = state.node.replay(&dev.hw);
+            state.look_at_head();
+            dev.watch();
+            Ok(replayed?)
         })
     };
     finished.signal(dev, index);
@@ -393,16 +355,11 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause)
 
 /// Resets one engine and waits until it has stopped; true. `EIO`, `ENODEV`.
 fn reset(dev: &SkuaDevice, index: EngineIndex) -> Result<bool> {
-    let acks = |shared: &crate::hardware::shared::Shared| {
-        shared.engine32(index, status::engine::RESET_ACK)
-    };
-    let before = acks(&*dev.shared.try_access().ok_or(ENODEV)?)?;
+    let request = dev.hw.reset_engine(index)?;
     dev.counters.resets.fetch_add(1, Relaxed);
-    dev.regs
-        .write_engine(index, regs::engine::CTRL::new().with_reset(true))?;
-    dev.wait_for(|shared| Ok(acks(shared)? != before))?;
+    dev.wait_for(|| dev.hw.is_done(request))?;
     // The engine reports its faults before it acknowledges a reset.
-    let put = dev.shared.try_access().ok_or(ENODEV)?.fault_put()?;
+    let put = dev.hw.shared.try_access().ok_or(ENODEV)?.fault_put()?;
     dev.engine(index)?.stale_faults.store(put, Relaxed);
     Ok(true)
 }

@@ -29,14 +29,17 @@ use crate::{
     },
     fences::gate::Gate,
     gpu::SkuaDevice,
-    hardware::shared::Shared,
-    memory::vram::VramRange,
+    memory::{
+        bo::REGION_VRAM,
+        vram::VramRange, //
+    },
+    policy::miniport::{
+        PagingOperation,
+        Task, //
+    },
     reaper::Reapable,
     spec::{
-        command::{
-            Command,
-            Encoded, //
-        },
+        address::GpuVa,
         number::EngineIndex, //
     },
     submit::context::Context, //
@@ -79,9 +82,6 @@ pub(crate) enum Work {
 const CLEAR_BLOCKS: usize = 32;
 /// Portions after which an engine tells of its progress, so that the ring is filled up in time.
 const INTERRUPT_PERIOD: u32 = 8;
-
-/// The longest ring command, in words.
-const LONGEST_WORDS: u32 = 10;
 
 /// A submission.
 #[pin_data]
@@ -159,62 +159,31 @@ impl Submission {
         blocks.get(first..end).unwrap_or(&[])
     }
 
-    /// Bytes of the ring that suffice for portion `portion` wherever the tail is.
-    pub(crate) fn ring_bytes(&self, portion: u32) -> u32 {
-        let commands = match &self.work {
-            Work::Buffers(_) => 1,
-            // And the fence.
-            Work::Clear(range) => Self::blocks(range, portion).len().saturating_add(1),
-        };
-        // And as much padding as the longest command.
-        u32::try_from(commands)
-            .unwrap_or(u32::MAX)
-            .saturating_add(1)
-            .saturating_mul(LONGEST_WORDS * 4)
-    }
-
-    /// Hands the ring commands of portion `portion` to `emit`, in order; the last one writes fence
-    /// id `id`.
-    pub(crate) fn commands(
-        &self,
-        dev: &SkuaDevice,
-        portion: u32,
-        id: u64,
-        mut emit: impl FnMut(&Encoded) -> Result,
-    ) -> Result {
-        let next = portion.saturating_add(1);
-        let interrupt = next == self.portions() || next % INTERRUPT_PERIOD == 0;
+    /// What an engine is to do for portion `portion`.
+    pub(crate) fn task(&self, portion: u32) -> Task<'_> {
         match &self.work {
             Work::Buffers(buffers) => {
-                if let Some(buffer) = buffers.get(portion as usize) {
-                    let slot = self.context.slot().ok_or(EIO)?;
-                    let exec = Command::Exec {
-                        context: Shared::descriptor_address(&dev.caps, slot.into())?.0,
-                        base: buffer.va,
-                        start: 0,
-                        end: buffer.size,
-                        fence: Some(id),
-                        interrupt,
-                    };
-                    return emit(&exec.encode());
+                let buffer = buffers.get(portion as usize);
+                match buffer.zip(self.context.slot()) {
+                    Some((buffer, context)) => Task::Virtual {
+                        context,
+                        va: GpuVa(buffer.va),
+                        bytes: buffer.size,
+                    },
+                    None => Task::Null,
                 }
             }
-            Work::Clear(range) => {
-                for block in Self::blocks(range, portion) {
-                    let fill = Command::Fill {
-                        pattern: 0,
-                        address: range.address(block)?.0,
-                        bytes: VramRange::bytes(block),
-                    };
-                    emit(&fill.encode())?;
-                }
-            }
+            Work::Clear(range) => Task::Paging(PagingOperation::Fill {
+                segment: REGION_VRAM,
+                blocks: Self::blocks(range, portion),
+            }),
         }
-        let fence = Command::Fence {
-            fence: id,
-            interrupt,
-        };
-        emit(&fence.encode())
+    }
+
+    /// Whether the end of portion `portion` is to interrupt.
+    pub(crate) fn interrupts(&self, portion: u32) -> bool {
+        let next = portion.saturating_add(1);
+        next == self.portions() || next % INTERRUPT_PERIOD == 0
     }
 
     /// Calls `f` with the fence, unless the submission is finished.

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The miniport: what the rest of the driver asks of this GPU, in terms of its registers, rings and
+//! tables.
+//!
+//! Nothing here decides, waits, or takes a lock but that of the count of flushes.
+
+use crate::{
+    hardware::{
+        caps::{
+            Caps,
+            GART_PAGES, //
+        },
+        registers::Registers,
+        shared::{
+            Shared,
+            RING_SIZE, //
+        }, //
+    },
+    policy::{
+        miniport::{
+            Completion,
+            Miniport,
+            PagingOperation,
+            Place,
+            Segment,
+            SegmentKind,
+            Task, //
+        },
+        ring_space::RingSpace, //
+    },
+    spec::{
+        address::{
+            BusAddr,
+            GpuPhys,
+            PAGE_SIZE, //
+        },
+        command::Command,
+        context::Descriptor,
+        mmu::{
+            Entry,
+            ENTRIES, //
+        },
+        number::{
+            Asid,
+            ContextSlot,
+            EngineIndex, //
+        },
+        regs,
+        status, //
+    }, //
+};
+use kernel::{
+    device::{
+        Bound,
+        Device, //
+    },
+    devres::Devres,
+    dma::Coherent,
+    io::{
+        io_read,
+        io_write, //
+    },
+    new_mutex,
+    prelude::*,
+    sync::{
+        barrier,
+        Mutex, //
+    }, //
+};
+
+/// The longest ring command, in bytes.
+const LONGEST: u32 = 40;
+
+/// The device as this driver reaches it.
+#[pin_data]
+pub(crate) struct Hardware {
+    pub(crate) caps: Caps,
+    pub(crate) regs: Registers,
+    pub(crate) shared: Devres<Shared>,
+    /// Flushes requested so far, modulo 2^32. Its lock has the number written before a later one.
+    #[pin]
+    flushes: Mutex<u32>,
+}
+
+/// A node's ring.
+pub(crate) struct Ring {
+    space: RingSpace,
+    /// The tail that the engine was told last.
+    told: u32,
+}
+
+impl Ring {
+    /// The ring of an engine that was not started. `EINVAL`.
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self {
+            space: RingSpace::new(RING_SIZE, 8).map_err(|_| EINVAL)?,
+            told: 0,
+        })
+    }
+
+    /// Offsets of what the engine has still to read, as far as it is known, for debugfs.
+    pub(crate) fn bounds(&self) -> (u32, u32) {
+        (self.space.head(), self.space.tail())
+    }
+}
+
+/// What the device acknowledges.
+#[derive(Clone, Copy)]
+pub(crate) enum Request {
+    /// The reset of an engine, whose count of resets was this.
+    Reset(EngineIndex, u32),
+    /// The flush with this number, by all engines.
+    Flush(u32),
+}
+
+impl Hardware {
+    /// Takes the device over. `ENOMEM`.
+    pub(crate) fn new(
+        parent: &Device<Bound>,
+        regs: Registers,
+        caps: Caps,
+    ) -> Result<impl PinInit<Self, Error>> {
+        let shared = Shared::new(parent, &caps)?;
+        let shared = Devres::new(parent, Ok::<_, Error>(shared))?;
+        Ok(try_pin_init!(Self {
+            caps,
+            regs,
+            shared,
+            flushes <- new_mutex!(0),
+        }))
+    }
+
+    /// Tells the device where the memory is that it shares with the driver. `ENODEV`.
+    pub(crate) fn start(&self) -> Result {
+        let (status, gart) = {
+            let shared = self.shared.try_access().ok_or(ENODEV)?;
+            (shared.status_address(), shared.gart_address())
+        };
+        self.regs
+            .write(regs::STATUS::new().with_address(status))?;
+        self.regs
+            .write(regs::STATUS_CTRL::new().with_enable(true))?;
+        self.regs
+            .write(regs::GART_TABLE::new().with_address(gart))?;
+        self.regs
+            .write(regs::GART_PAGES::new().with_pages(GART_PAGES))
+    }
+
+    /// GPU-physical address of byte `offset` of a segment. `EINVAL` for one without addresses.
+    fn address(&self, segment: u32, offset: u64) -> Result<GpuPhys> {
+        let segments = self.query_segments();
+        let found = segments.iter().find(|known| known.id == segment);
+        match found.map(|segment| segment.kind) {
+            Some(SegmentKind::Memory { base, .. }) => base.checked_add(offset).ok_or(EINVAL),
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// A zeroed page table. `ENOMEM`.
+    pub(crate) fn page_table(parent: &Device<Bound>) -> Result<Coherent<[u64]>> {
+        Coherent::zeroed_slice(parent, ENTRIES, GFP_KERNEL_ACCOUNT)
+    }
+}
+
+/// Writes `command` where the ring goes on.
+fn emit(shared: &Shared, node: EngineIndex, space: &mut RingSpace, command: &Command) -> Result {
+    let encoded = command.encode();
+    let words = encoded.words();
+    let slot = space
+        .place(u32::try_from(words.len() * 4)?)
+        .map_err(|_| EIO)?;
+    if slot.pad > 0 {
+        let nop = Command::Nop {
+            words: u16::try_from(slot.pad / 4)?,
+        };
+        let nop = nop.encode();
+        // What it skips is not read.
+        shared.write_ring(node, slot.pad_at, nop.words().get(..2).ok_or(EIO)?)?;
+    }
+    shared.write_ring(node, slot.at, words)?;
+    space.commit(slot).map_err(|_| EIO)?;
+    Ok(())
+}
+
+impl Miniport for Hardware {
+    type Error = Error;
+    type Ring = Ring;
+    type Table = Coherent<[u64]>;
+    type Request = Request;
+
+    fn query_segments(&self) -> [Segment; 2] {
+        let vram = SegmentKind::Memory {
+            base: self.caps.vram_base,
+            bytes: self.caps.vram_size,
+            cpu_visible: self.caps.vram_visible,
+        };
+        [
+            Segment {
+                id: 0,
+                kind: SegmentKind::System,
+            },
+            Segment { id: 1, kind: vram },
+        ]
+    }
+
+    fn start_node(&self, node: EngineIndex, ring: &mut Ring) -> Result {
+        ring.space.reset();
+        ring.told = 0;
+        let address = Shared::ring_address(&self.caps, node)?;
+        let regs = &self.regs;
+        regs.write_engine(node, regs::engine::RING_BASE::new().with_address(address))?;
+        regs.write_engine(node, regs::engine::RING_SIZE::new().with_bytes(RING_SIZE))?;
+        regs.write_engine(node, regs::engine::CTRL::new().with_enable(true))
+    }
+
+    fn has_room(&self, ring: &Ring, task: &Task<'_>) -> bool {
+        let commands = match task {
+            Task::Virtual { .. } | Task::Null => 1,
+            // And the fence.
+            Task::Paging(PagingOperation::Fill { blocks, .. }) => blocks.len().saturating_add(1),
+        };
+        // And as much padding as the longest command.
+        let bytes = u32::try_from(commands)
+            .unwrap_or(u32::MAX)
+            .saturating_add(1)
+            .saturating_mul(LONGEST);
+        ring.space.space() >= bytes
+    }
+
+    fn submit_command(
+        &self,
+        node: EngineIndex,
+        ring: &mut Ring,
+        task: &Task<'_>,
+        completion: Completion,
+    ) -> Result<Place> {
+        let shared = self.shared.try_access().ok_or(ENODEV)?;
+        let start = ring.space.tail();
+        let mut emit = |command: &Command| emit(&shared, node, &mut ring.space, command);
+        let Completion { fence, interrupt } = completion;
+        match *task {
+            Task::Virtual { context, va, bytes } => emit(&Command::Exec {
+                context: Shared::descriptor_address(&self.caps, context)?.0,
+                base: va.0,
+                start: 0,
+                end: bytes,
+                fence: Some(fence),
+                interrupt,
+            })?,
+            Task::Paging(PagingOperation::Fill { segment, blocks }) => {
+                for block in blocks {
+                    let offset = block.start.0.saturating_mul(PAGE_SIZE);
+                    emit(&Command::Fill {
+                        pattern: 0,
+                        address: self.address(segment, offset)?.0,
+                        bytes: block.pages.0.saturating_mul(PAGE_SIZE),
+                    })?;
+                }
+                emit(&Command::Fence { fence, interrupt })?;
+            }
+            Task::Null => emit(&Command::Fence { fence, interrupt })?,
+        }
+        Ok(Place {
+            start,
+            end: ring.space.tail(),
+        })
+    }
+
+    fn ring_doorbell(&self, node: EngineIndex, ring: &mut Ring) -> Result<bool> {
+        let tail = ring.space.tail();
+        if tail == ring.told {
+            return Ok(false);
+        }
+        let doorbell = regs::engine::DOORBELL::new().with_tail(tail);
+        self.regs.write_engine(node, doorbell)?;
+        ring.told = tail;
+        Ok(true)
+    }
+
+    fn retire(&self, ring: &mut Ring, place: Place) -> Result {
+        ring.space.advance(place.end).map_err(|_| EIO)?;
+        Ok(())
+    }
+
+    fn query_current_fence(&self, node: EngineIndex) -> Result<u64> {
+        let shared = self.shared.try_access().ok_or(ENODEV)?;
+        shared.engine64(node, status::engine::COMPLETED_FENCE)
+    }
+
+    fn reset_engine(&self, node: EngineIndex) -> Result<Request> {
+        let before = {
+            let shared = self.shared.try_access().ok_or(ENODEV)?;
+            shared.engine32(node, status::engine::RESET_ACK)?
+        };
+        self.regs
+            .write_engine(node, regs::engine::CTRL::new().with_reset(true))?;
+        Ok(Request::Reset(node, before))
+    }
+
+    fn reset_from_timeout(&self) -> Result {
+        self.regs.write(regs::DEVICE_CTRL::new().with_reset(true))
+    }
+
+    fn is_reset(&self) -> Result<bool> {
+        let status = self.regs.read(regs::DEVICE_STATUS)?;
+        if status.is_absent() {
+            return Err(ENODEV);
+        }
+        Ok(status.ready())
+    }
+
+    fn set_root_page_table(&self, context: ContextSlot, root: Entry, asid: Asid) -> Result {
+        let descriptor = Descriptor {
+            root,
+            asid,
+            context_id: context.get().checked_add(1).ok_or(EOVERFLOW)?,
+        };
+        let shared = self.shared.try_access().ok_or(ENODEV)?;
+        shared.write_descriptor(context, descriptor)
+    }
+
+    fn page_table_address(&self, table: &Coherent<[u64]>) -> BusAddr {
+        BusAddr(table.dma_address())
+    }
+
+    fn read_page_table(&self, table: &Coherent<[u64]>, index: usize) -> Result<Entry> {
+        Ok(Entry(io_read!(table, [try: index])))
+    }
+
+    fn update_page_table(&self, table: &Coherent<[u64]>, index: usize, entry: Entry) -> Result {
+        io_write!(table, [try: index], entry.0);
+        Ok(())
+    }
+
+    fn order_page_tables(&self) {
+        barrier::dma_mb(barrier::Write);
+    }
+
+    fn flush_tlb(&self, asid: Option<Asid>) -> Result<Request> {
+        let mut flushes = self.flushes.lock();
+        self.regs.write(regs::INVALIDATE::of(asid))?;
+        *flushes = flushes.wrapping_add(1);
+        Ok(Request::Flush(*flushes))
+    }
+
+    fn is_done(&self, request: Request) -> Result<bool> {
+        let shared = self.shared.try_access().ok_or(ENODEV)?;
+        match request {
+            Request::Reset(node, before) => {
+                Ok(shared.engine32(node, status::engine::RESET_ACK)? != before)
+            }
+            Request::Flush(number) => {
+                for (node, _) in EngineIndex::ALL.into_iter().zip(&self.caps.engines) {
+                    let ack = shared.engine32(node, status::engine::INVALIDATE_ACK)?;
+                    // Modulo 2^32: at most half of it behind.
+                    if ack.wrapping_sub(number) >= 1 << 31 {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+        }
+    }
+}

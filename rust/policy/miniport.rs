@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Where the operating system's part of the driver meets the miniport's.
+//!
+//! WDDM splits a driver in two: the system's core (memory manager and scheduler) decides, a
+//! *miniport* knows the GPU. Here both are one module, and what separates them is [`Miniport`]: the
+//! decisions of this crate, and the rooms `memory` and `submit` of the driver, ask for everything
+//! that reaches the GPU through it; the room `hardware` implements it; a recording one in this
+//! crate's tests shows what the core asks for, and in which order, without a guest.
+//!
+//! A function carries the name of the DDI whose part it has, where WDDM has one; [`Miniport`]'s
+//! table tells. None of them waits: what the GPU acknowledges later is a [`Miniport::Request`], and
+//! how long to wait for it is the core's to decide. Those on the way to a fence's signal allocate
+//! nothing; they say so.
+
+use super::buddy::PageRange;
+use crate::spec::{
+    address::{BusAddr, GpuPhys, GpuVa},
+    mmu::Entry,
+    number::{Asid, ContextSlot, EngineIndex},
+};
+
+/// What memory a segment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SegmentKind {
+    /// The implicit segment of system memory, of which the miniport says nothing more.
+    System,
+    /// Memory of the GPU's own.
+    Memory {
+        /// GPU-physical address of its first byte.
+        base: GpuPhys,
+        /// Its bytes.
+        bytes: u64,
+        /// Those of them, from the first on, that the CPU reaches through a BAR.
+        cpu_visible: u64,
+    },
+}
+
+/// A segment (`DXGK_SEGMENTDESCRIPTOR4`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Its number; 0 is the implicit one.
+    pub id: u32,
+    /// What it is.
+    pub kind: SegmentKind,
+}
+
+/// A paging operation (`DXGK_OPERATION_*`) that an engine does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PagingOperation<'a> {
+    /// `DXGK_OPERATION_FILL`: write zeroes.
+    Fill {
+        /// The segment of the memory.
+        segment: u32,
+        /// The memory, in pages of the segment.
+        blocks: &'a [PageRange],
+    },
+}
+
+/// What one packet has an engine do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task<'a> {
+    /// A buffer of commands, by its virtual address in a context (`DxgkDdiSubmitCommandVirtual`).
+    Virtual {
+        /// Whose address space it is in.
+        context: ContextSlot,
+        /// Where it is, a multiple of 8.
+        va: GpuVa,
+        /// Its bytes, a multiple of 8, not 0.
+        bytes: u32,
+    },
+    /// A paging operation, in the system's context (`DxgkDdiBuildPagingBuffer`,
+    /// `DxgkDdiSubmitCommand`).
+    Paging(PagingOperation<'a>),
+    /// Nothing: only the completion (`DXGK_SUBMITCOMMANDFLAGS::NullRendering`).
+    Null,
+}
+
+/// What an engine tells at a packet's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The fence id (`SubmissionFenceId`) that [`Miniport::query_current_fence`] then returns.
+    pub fence: u64,
+    /// With an interrupt.
+    pub interrupt: bool,
+}
+
+/// Which part of a node's ring a packet lies in: byte offsets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Of its first command, padding before it included.
+    pub start: u32,
+    /// Behind its last command; below `start` if it goes on at the ring's beginning.
+    pub end: u32,
+}
+
+impl Place {
+    /// Whether the command at `offset` is the packet's.
+    pub fn contains(&self, offset: u64) -> bool {
+        let (start, end) = (u64::from(self.start), u64::from(self.end));
+        if start <= end {
+            (start..end).contains(&offset)
+        } else {
+            offset >= start || offset < end
+        }
+    }
+}
+
+/// The part of a driver that knows the GPU.
+///
+/// | function | DDI |
+/// |---|---|
+/// | [`query_segments`](Self::query_segments) | `DxgkDdiQueryAdapterInfo(QUERYSEGMENT4)` |
+/// | [`submit_command`](Self::submit_command) | `DxgkDdiSubmitCommand(Virtual)`, `DxgkDdiBuildPagingBuffer` |
+/// | [`query_current_fence`](Self::query_current_fence) | `DxgkDdiQueryCurrentFence` |
+/// | [`reset_engine`](Self::reset_engine) | `DxgkDdiResetEngine` |
+/// | [`reset_from_timeout`](Self::reset_from_timeout) | `DxgkDdiResetFromTimeout` |
+/// | [`set_root_page_table`](Self::set_root_page_table) | `DxgkDdiSetRootPageTable` |
+/// | [`update_page_table`](Self::update_page_table) | `DXGK_OPERATION_UPDATE_PAGE_TABLE`, by the CPU |
+/// | [`flush_tlb`](Self::flush_tlb) | `DXGK_OPERATION_FLUSH_TLB` |
+pub trait Miniport {
+    /// Why something cannot be done: the device is gone or broken, for good.
+    type Error;
+    /// What it keeps of a node's ring. Its lock is the core's.
+    type Ring;
+    /// The memory of one page table of [`ENTRIES`](crate::spec::mmu::ENTRIES) entries.
+    type Table;
+    /// Something that the GPU acknowledges.
+    type Request: Copy;
+
+    /// The segments, by their numbers, the implicit one first.
+    fn query_segments(&self) -> [Segment; 2];
+
+    /// Has a node fetch from its ring, which is empty from now on: at first and after each reset.
+    /// Allocates nothing.
+    fn start_node(&self, node: EngineIndex, ring: &mut Self::Ring) -> Result<(), Self::Error>;
+
+    /// Whether the ring takes `task` now.
+    fn has_room(&self, ring: &Self::Ring, task: &Task<'_>) -> bool;
+
+    /// Writes `task` into the ring, which has room for it, and says where. The engine does not see
+    /// it before [`Self::ring_doorbell`]. Allocates nothing.
+    fn submit_command(
+        &self,
+        node: EngineIndex,
+        ring: &mut Self::Ring,
+        task: &Task<'_>,
+        completion: Completion,
+    ) -> Result<Place, Self::Error>;
+
+    /// Tells the engine of what was written since the last time, if there is anything, by one
+    /// register write. Whether there was. Allocates nothing.
+    fn ring_doorbell(&self, node: EngineIndex, ring: &mut Self::Ring) -> Result<bool, Self::Error>;
+
+    /// The ring up to the end of `place` can be written over: the packet there has ended. Allocates
+    /// nothing.
+    fn retire(&self, ring: &mut Self::Ring, place: Place) -> Result<(), Self::Error>;
+
+    /// The fence id that a node reported last; nobody has checked it. No register is read.
+    fn query_current_fence(&self, node: EngineIndex) -> Result<u64, Self::Error>;
+
+    /// Has a node stop and forget what it was doing. When that is acknowledged, it does nothing
+    /// until [`Self::start_node`], and all its faults are reported.
+    fn reset_engine(&self, node: EngineIndex) -> Result<Self::Request, Self::Error>;
+
+    /// Has the whole adapter stop and forget. What it does in memory is over when
+    /// [`Self::is_reset`] says so.
+    fn reset_from_timeout(&self) -> Result<(), Self::Error>;
+
+    /// Whether an adapter reset is over. An error if nothing answers any more.
+    fn is_reset(&self) -> Result<bool, Self::Error>;
+
+    /// Says which address space a context's work runs in, before it first has any.
+    fn set_root_page_table(
+        &self,
+        context: ContextSlot,
+        root: Entry,
+        asid: Asid,
+    ) -> Result<(), Self::Error>;
+
+    /// Where a page table is.
+    fn page_table_address(&self, table: &Self::Table) -> BusAddr;
+
+    /// Entry number `index` of a page table, as last written.
+    fn read_page_table(&self, table: &Self::Table, index: usize) -> Result<Entry, Self::Error>;
+
+    /// Writes an entry of a page table, whole: a GPU that walks at any moment sees the old one or
+    /// the new one. Allocates nothing.
+    fn update_page_table(
+        &self,
+        table: &Self::Table,
+        index: usize,
+        entry: Entry,
+    ) -> Result<(), Self::Error>;
+
+    /// What was written to page tables before is seen before what is written after.
+    fn order_page_tables(&self);
+
+    /// Has all nodes forget the translations of an address space, or of all.
+    fn flush_tlb(&self, asid: Option<Asid>) -> Result<Self::Request, Self::Error>;
+
+    /// Whether the GPU has acknowledged a request. No register is read.
+    fn is_done(&self, request: Self::Request) -> Result<bool, Self::Error>;
+}

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A node: one engine's hardware queue, as the scheduler sees it.
+//!
+//! What was given to the engine and is not known to be done, in order. Each packet that is started
+//! gets a fence id of the hardware; packets are complete by their *position* before the id that the
+//! engine reports ([`InFlight`]). After a reset those that go on are written again, in order, with
+//! new ids: what waits for a packet holds on to it, never to its id.
+//!
+//! # Whose fault it is
+//!
+//! The engine works in order, so only the packet at the head can be guilty, and it is only if the
+//! cause names it: until a reset takes effect the engine may have ended what was reported, and
+//! begun something else. With it go the later packets of the same context. Where nobody is to
+//! blame, all go on; an engine that is reset for nothing again and again, or whose guilty packet is
+//! the system's own, is broken.
+
+use super::{
+    heap::{Heap, OutOfMemory},
+    in_flight::InFlight,
+    miniport::{Completion, Miniport, Place, Task},
+};
+use crate::spec::{
+    fault::Record,
+    number::{ContextSlot, EngineIndex},
+};
+
+#[cfg(test)]
+mod tests;
+
+/// Resets of an engine without a packet that ends in between, and with nobody to blame, after which
+/// it is broken.
+const MAX_BLAMELESS: u32 = 4;
+
+/// What a node needs to know of a packet.
+pub trait Packet {
+    /// What the engine is to do.
+    fn task(&self) -> Task<'_>;
+
+    /// Whether its end is to interrupt.
+    fn interrupts(&self) -> bool;
+
+    /// Whose it is, so that one packet's guilt is another's; [`None`] for the system's own.
+    fn context(&self) -> Option<ContextSlot>;
+}
+
+/// Why an engine is to be reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It reported this, and has stopped.
+    Fault(Record),
+    /// The packet with this fence id works, or waits, without end.
+    Endless(u64),
+}
+
+impl Cause {
+    /// Whether this is about the packet with fence id `id`, which lies in `place`.
+    ///
+    /// A record names the fence id of a buffer of commands; for a command of the ring itself it
+    /// gives the command's offset instead.
+    fn names(&self, id: u64, place: Place) -> bool {
+        match self {
+            Self::Fault(record) if record.fence != 0 => record.fence == id,
+            Self::Fault(record) => place.contains(record.command),
+            Self::Endless(endless) => *endless == id,
+        }
+    }
+}
+
+/// What [`Node::blame`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The rest goes on.
+    GoOn,
+    /// The engine is broken.
+    Broken,
+}
+
+/// The engine did what it cannot do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeError<E> {
+    /// It reported a fence id that is not in flight.
+    Bogus,
+    /// There is no room for a packet for which there was to be some, or there are no more ids.
+    Full,
+    /// What the miniport says.
+    Miniport(E),
+}
+
+/// A packet in the ring.
+struct Entry<P> {
+    packet: P,
+    place: Place,
+}
+
+/// A node. `H` is where its memory comes from, `M` the miniport, `P` what a packet is.
+pub struct Node<H: Heap, M: Miniport, P> {
+    index: EngineIndex,
+    ring: M::Ring,
+    in_flight: InFlight<H, Entry<P>>,
+    /// The fence id that was last reported.
+    completed: u64,
+    /// Resets with nobody to blame since a packet last ended.
+    blameless: u32,
+}
+
+impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
+    /// Node number `index` with an empty ring that holds at most `capacity` packets.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfMemory`].
+    pub fn new(index: EngineIndex, ring: M::Ring, capacity: usize) -> Result<Self, OutOfMemory> {
+        Ok(Node {
+            index,
+            ring,
+            in_flight: InFlight::new(capacity, 1)?,
+            completed: 0,
+            blameless: 0,
+        })
+    }
+
+    /// Has the engine fetch, at first.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::Miniport`].
+    pub fn enable(&mut self, miniport: &M) -> Result<(), NodeError<M::Error>> {
+        miniport
+            .start_node(self.index, &mut self.ring)
+            .map_err(NodeError::Miniport)
+    }
+
+    /// Whether as many packets are in the ring as may be.
+    pub fn is_full(&self) -> bool {
+        self.in_flight.is_full()
+    }
+
+    /// Whether the engine has nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
+    /// How many packets are in the ring.
+    pub fn len(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Whether `task` can be started now.
+    pub fn fits(&self, miniport: &M, task: &Task<'_>) -> bool {
+        !self.is_full() && miniport.has_room(&self.ring, task)
+    }
+
+    /// The oldest packet with its fence id: what the engine works on.
+    pub fn head(&self) -> Option<(u64, &P)> {
+        let (id, entry) = self.in_flight.front()?;
+        Some((id, &entry.packet))
+    }
+
+    /// The packets with their fence ids, oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &P)> {
+        self.in_flight.iter().map(|(id, entry)| (id, &entry.packet))
+    }
+
+    /// The ring.
+    pub fn ring(&self) -> &M::Ring {
+        &self.ring
+    }
+
+    /// Puts a packet that [`Self::fits`] behind the others. The engine sees it with
+    /// [`Self::notify`].
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::Full`], and the packet is dropped; [`NodeError::Miniport`], and it is in the
+    /// queue all the same, to be taken out with the others when the device is given up.
+    pub fn start(&mut self, miniport: &M, packet: P) -> Result<(), NodeError<M::Error>> {
+        let completion = Completion {
+            fence: self.in_flight.next_id(),
+            interrupt: packet.interrupts(),
+        };
+        let written =
+            miniport.submit_command(self.index, &mut self.ring, &packet.task(), completion);
+        let place = written.as_ref().map_or(Place::default(), |place| *place);
+        self.in_flight
+            .push(Entry { packet, place })
+            .map_err(|_| NodeError::Full)?;
+        written.map(|_| ()).map_err(NodeError::Miniport)
+    }
+
+    /// Tells the engine of packets that were started since the last time. Whether there were any.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::Miniport`].
+    pub fn notify(&mut self, miniport: &M) -> Result<bool, NodeError<M::Error>> {
+        miniport
+            .ring_doorbell(self.index, &mut self.ring)
+            .map_err(NodeError::Miniport)
+    }
+
+    /// Takes what the engine reports: hands the packets that it has completed to `finished`, oldest
+    /// first, and frees their part of the ring.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::Bogus`], [`NodeError::Miniport`].
+    pub fn complete(
+        &mut self,
+        miniport: &M,
+        mut finished: impl FnMut(P),
+    ) -> Result<(), NodeError<M::Error>> {
+        let reported = miniport
+            .query_current_fence(self.index)
+            .map_err(NodeError::Miniport)?;
+        if reported == self.completed {
+            return Ok(());
+        }
+        let complete = self.in_flight.complete_up_to(reported);
+        let mut end = None;
+        for (_, entry) in complete.map_err(|_| NodeError::Bogus)? {
+            end = Some(entry.place);
+            finished(entry.packet);
+        }
+        self.completed = reported;
+        self.blameless = 0;
+        match end {
+            Some(place) => miniport
+                .retire(&mut self.ring, place)
+                .map_err(NodeError::Miniport),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether `cause` names the packet at the head.
+    pub fn is_named(&self, cause: &Cause) -> bool {
+        let head = self.in_flight.front();
+        head.is_some_and(|(id, entry)| cause.names(id, entry.place))
+    }
+
+    /// The engine was reset because of `cause`: takes the guilty packet out, and later ones of its
+    /// context, oldest first. `guilty` sees each, and whether it is the one that did it.
+    pub fn blame(&mut self, cause: &Cause, mut guilty: impl FnMut(P, bool)) -> Verdict {
+        if !self.is_named(cause) {
+            self.blameless = self.blameless.saturating_add(1);
+            return if self.blameless > MAX_BLAMELESS {
+                Verdict::Broken
+            } else {
+                Verdict::GoOn
+            };
+        }
+        let Some((head, context)) = self.head().map(|(id, packet)| (id, packet.context())) else {
+            return Verdict::GoOn;
+        };
+        self.in_flight.remove_if(
+            |_, entry| entry.packet.context() == context,
+            |id, entry| guilty(entry.packet, id == head),
+        );
+        match context {
+            Some(_) => Verdict::GoOn,
+            None => Verdict::Broken,
+        }
+    }
+
+    /// Writes all packets into the empty ring again, with new fence ids, and starts the engine,
+    /// which was reset.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::Full`] if the ids are used up, [`NodeError::Miniport`].
+    pub fn replay(&mut self, miniport: &M) -> Result<(), NodeError<M::Error>> {
+        let (index, ring) = (self.index, &mut self.ring);
+        miniport
+            .start_node(index, ring)
+            .map_err(NodeError::Miniport)?;
+        let mut result = Ok(());
+        let renumbered = self.in_flight.renumber(|fence, entry| {
+            if result.is_ok() {
+                let interrupt = entry.packet.interrupts();
+                let completion = Completion { fence, interrupt };
+                result = miniport
+                    .submit_command(index, ring, &entry.packet.task(), completion)
+                    .map(|place| entry.place = place);
+            }
+        });
+        result.map_err(NodeError::Miniport)?;
+        renumbered.map_err(|_| NodeError::Full)?;
+        self.notify(miniport).map(|_| ())
+    }
+
+    /// Takes all packets out, oldest first: the device is given up.
+    pub fn abandon(&mut self, mut abandoned: impl FnMut(P)) {
+        self.in_flight
+            .remove_if(|_, _| true, |_, entry| abandoned(entry.packet));
+    }
+}

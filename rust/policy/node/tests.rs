@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Against a recording miniport and a `VecDeque`.
+
+use super::super::{
+    buddy::PageRange,
+    miniport::PagingOperation,
+    recorder::{Call, Gone, Recorder, Ring, What},
+};
+use super::*;
+use crate::spec::{
+    address::GpuVa,
+    fault::{Access, Reason, Space},
+    number::Asid,
+};
+use crate::std_heap::{allocations, until_enough, StdHeap};
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use std::vec::Vec;
+
+/// A packet of a context, or of the system's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Work {
+    context: Option<u32>,
+    number: u32,
+}
+
+const BLOCKS: [PageRange; 1] = [PageRange::new(0, 1)];
+
+impl Packet for Work {
+    fn task(&self) -> Task<'_> {
+        match self.context {
+            Some(context) => Task::Virtual {
+                context: ContextSlot(context),
+                va: GpuVa(u64::from(self.number) * 8),
+                bytes: 8,
+            },
+            None => Task::Paging(PagingOperation::Fill {
+                segment: 1,
+                blocks: &BLOCKS,
+            }),
+        }
+    }
+
+    fn interrupts(&self) -> bool {
+        self.number % 2 == 0
+    }
+
+    fn context(&self) -> Option<ContextSlot> {
+        self.context.map(ContextSlot)
+    }
+}
+
+impl Work {
+    /// The call that puts it into the ring.
+    fn submit(&self, fence: u64) -> Call {
+        let what = match self.context {
+            Some(context) => {
+                What::Virtual(ContextSlot(context), GpuVa(u64::from(self.number) * 8), 8)
+            }
+            None => What::Fill(1, 1),
+        };
+        let interrupt = self.interrupts();
+        let completion = Completion { fence, interrupt };
+        Call::Submit { what, completion }
+    }
+}
+
+type TestNode = Node<StdHeap, Recorder, Work>;
+
+const RECORD: Record = Record {
+    engine: EngineIndex::ALL[0],
+    reason: Reason::NotPresent,
+    asid: Asid(1),
+    context_id: 1,
+    access: Access::Read,
+    detail: 0,
+    space: Space::Virtual,
+    address: 0,
+    fence: 0,
+    command: 0,
+    pc: Record::NO_PC,
+};
+
+fn node(slots: u32, capacity: usize) -> TestNode {
+    Node::new(EngineIndex::ALL[0], Ring::new(slots), capacity).expect("memory")
+}
+
+fn client(context: u32, number: u32) -> Work {
+    Work {
+        context: Some(context),
+        number,
+    }
+}
+
+/// Resets and blames; the packets that were taken out.
+fn recover(node: &mut TestNode, hw: &Recorder, cause: &Cause) -> (Verdict, Vec<(Work, bool)>) {
+    let mut taken = Vec::new();
+    let verdict = node.blame(cause, |packet, is_it| taken.push((packet, is_it)));
+    if verdict == Verdict::GoOn {
+        node.replay(hw).expect("a miniport");
+    }
+    (verdict, taken)
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Start(Option<u32>),
+    Notify,
+    /// The packet at this place of the queue, counted from the oldest, is reported.
+    Complete(usize),
+    /// An id that is not in flight.
+    Bogus(u64),
+    /// The packet at this place is reported to be guilty, by its id.
+    Fault(usize),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        8 => prop::option::weighted(0.8, 0u32..3).prop_map(Op::Start),
+        2 => Just(Op::Notify),
+        4 => (0usize..6).prop_map(Op::Complete),
+        1 => (0u64..100).prop_map(Op::Bogus),
+        1 => (0usize..2).prop_map(Op::Fault),
+    ]
+}
+
+proptest! {
+    #![proptest_config(crate::cases(4))]
+    #[test]
+    fn like_a_queue(
+        slots in 2u32..9,
+        capacity in 1usize..9,
+        ops in prop::collection::vec(op(), 1..120),
+    ) {
+        let hw = Recorder::default();
+        let mut node = node(slots, capacity);
+        node.enable(&hw).unwrap();
+        let mut model: VecDeque<(u64, Work)> = VecDeque::new();
+        let (mut next, mut number, mut untold, mut reported, mut blameless) = (1, 0, false, 0, 0);
+        let mut expected = std::vec![Call::Start];
+        for op in ops {
+            match op {
+                Op::Start(context) => {
+                    let packet = Work { context, number };
+                    let fits = model.len() < capacity.min(slots as usize - 1);
+                    prop_assert_eq!(node.fits(&hw, &packet.task()), fits);
+                    if fits {
+                        node.start(&hw, packet).unwrap();
+                        expected.push(packet.submit(next));
+                        model.push_back((next, packet));
+                        next += 1;
+                        number += 1;
+                        untold = true;
+                    }
+                }
+                Op::Notify => {
+                    prop_assert_eq!(node.notify(&hw), Ok(untold));
+                    if untold {
+                        expected.push(Call::Doorbell);
+                    }
+                    untold = false;
+                }
+                Op::Complete(place) => {
+                    let Some((id, _)) = model.get(place).copied() else {
+                        continue;
+                    };
+                    // The engine ends nothing that it was not told of.
+                    node.notify(&hw).unwrap();
+                    expected.extend(untold.then_some(Call::Doorbell));
+                    untold = false;
+                    hw.reported.set(id);
+                    reported = id;
+                    let ended: Vec<_> = model.drain(..=place).map(|(_, packet)| packet).collect();
+                    let mut seen = Vec::new();
+                    node.complete(&hw, |packet| seen.push(packet)).unwrap();
+                    prop_assert_eq!(seen, ended);
+                    // Up to the end of the last one, whichever it is.
+                    let end = hw.calls.borrow().last().cloned();
+                    prop_assert!(matches!(end, Some(Call::Retire { .. })), "{:?}", end);
+                    expected.extend(end);
+                    blameless = 0;
+                }
+                Op::Bogus(id) => {
+                    if id == reported || model.iter().any(|(known, _)| *known == id) {
+                        continue;
+                    }
+                    hw.reported.set(id);
+                    let complete = node.complete(&hw, |_| panic!("a packet ended"));
+                    prop_assert_eq!(complete, Err(NodeError::Bogus));
+                    hw.reported.set(reported);
+                }
+                Op::Fault(place) => {
+                    // Otherwise the ring has packets that the engine was not told of.
+                    node.notify(&hw).unwrap();
+                    expected.extend(untold.then_some(Call::Doorbell));
+                    untold = false;
+                    let fence = model.get(place).map_or(next, |(id, _)| *id);
+                    let cause = Cause::Fault(Record { fence, ..RECORD });
+                    let named = place == 0 && !model.is_empty();
+                    prop_assert_eq!(node.is_named(&cause), named);
+                    let guilty = model.front().filter(|_| named).map(|(_, packet)| packet.context);
+                    let mut removed = Vec::new();
+                    model.retain(|(id, packet)| {
+                        let goes = guilty == Some(packet.context);
+                        if goes {
+                            removed.push((*packet, *id == fence));
+                        }
+                        !goes
+                    });
+                    blameless += u32::from(!named);
+                    let broken = guilty == Some(None) || blameless > MAX_BLAMELESS;
+                    let (verdict, taken) = recover(&mut node, &hw, &cause);
+                    prop_assert_eq!(taken, removed);
+                    prop_assert_eq!(verdict == Verdict::Broken, broken);
+                    if broken {
+                        // The device is given up.
+                        let mut left = Vec::new();
+                        node.abandon(|packet| left.push(packet));
+                        let all: Vec<_> = model.iter().map(|(_, packet)| *packet).collect();
+                        prop_assert_eq!(left, all);
+                        prop_assert!(node.is_empty());
+                        break;
+                    }
+                    expected.push(Call::Start);
+                    for (id, packet) in &mut model {
+                        *id = next;
+                        next += 1;
+                        expected.push(packet.submit(*id));
+                    }
+                    expected.extend((!model.is_empty()).then_some(Call::Doorbell));
+                }
+            }
+            prop_assert!(node.iter().map(|(id, packet)| (id, *packet)).eq(model.iter().copied()));
+            prop_assert_eq!(node.len(), model.len());
+            prop_assert_eq!(&*hw.calls.borrow(), &expected);
+        }
+    }
+}
+
+#[test]
+fn only_what_is_at_the_head_can_be_guilty() {
+    let hw = Recorder::default();
+    let mut node = node(8, 8);
+    for (context, number) in [(1, 0), (2, 1), (1, 2), (2, 3)] {
+        node.start(&hw, client(context, number)).unwrap();
+    }
+    // Of the second: it is not its turn.
+    let named = Record { fence: 2, ..RECORD };
+    assert!(!node.is_named(&Cause::Fault(named)));
+    assert!(!node.is_named(&Cause::Endless(2)));
+    assert!(node.is_named(&Cause::Endless(1)));
+    // A command of the ring, by its offset: the first packet has slot 0, the second slot 1.
+    let at = |command| Cause::Fault(Record { command, ..RECORD });
+    assert!(node.is_named(&at(0)));
+    assert!(!node.is_named(&at(1)));
+
+    let (verdict, taken) = recover(&mut node, &hw, &Cause::Endless(1));
+    assert_eq!(verdict, Verdict::GoOn);
+    assert_eq!(taken, [(client(1, 0), true), (client(1, 2), false)]);
+    // The others have new ids.
+    assert!(node
+        .iter()
+        .map(|(id, p)| (id, *p))
+        .eq([(5, client(2, 1)), (6, client(2, 3))]));
+    // Late news of before.
+    hw.reported.set(4);
+    assert_eq!(node.complete(&hw, |_| ()), Err(NodeError::Bogus));
+}
+
+#[test]
+fn a_place_may_go_on_at_the_beginning() {
+    let place = Place { start: 48, end: 16 };
+    for (offset, inside) in [(0, true), (8, true), (16, false), (40, false), (48, true)] {
+        assert_eq!(place.contains(offset), inside, "{offset}");
+    }
+}
+
+#[test]
+fn an_engine_that_is_reset_for_nothing_is_broken_at_last() {
+    let hw = Recorder::default();
+    let mut node = node(8, 8);
+    node.start(&hw, client(1, 0)).unwrap();
+    let nobody = Cause::Endless(1000);
+    for _ in 0..MAX_BLAMELESS {
+        assert_eq!(
+            recover(&mut node, &hw, &nobody),
+            (Verdict::GoOn, Vec::new())
+        );
+    }
+    // A packet that ends shows that it works.
+    let (id, _) = node.head().unwrap();
+    node.start(&hw, client(2, 1)).unwrap();
+    hw.reported.set(id);
+    node.complete(&hw, |_| ()).unwrap();
+    for _ in 0..MAX_BLAMELESS {
+        assert_eq!(
+            recover(&mut node, &hw, &nobody),
+            (Verdict::GoOn, Vec::new())
+        );
+    }
+    assert_eq!(
+        recover(&mut node, &hw, &nobody),
+        (Verdict::Broken, Vec::new())
+    );
+}
+
+#[test]
+fn the_systems_own_guilt_breaks_the_engine() {
+    let hw = Recorder::default();
+    let mut node = node(8, 8);
+    let system = Work {
+        context: None,
+        number: 0,
+    };
+    node.start(&hw, system).unwrap();
+    node.start(&hw, client(1, 1)).unwrap();
+    let (verdict, taken) = recover(&mut node, &hw, &Cause::Endless(1));
+    assert_eq!(
+        (verdict, taken),
+        (Verdict::Broken, std::vec![(system, true)])
+    );
+}
+
+#[test]
+fn what_could_not_be_written_is_given_up_with_the_rest() {
+    let hw = Recorder::default();
+    let mut node = node(8, 8);
+    node.start(&hw, client(1, 0)).unwrap();
+    hw.gone.set(true);
+    assert_eq!(
+        node.start(&hw, client(1, 1)),
+        Err(NodeError::Miniport(Gone))
+    );
+    assert_eq!(node.notify(&hw), Err(NodeError::Miniport(Gone)));
+    assert_eq!(node.complete(&hw, |_| ()), Err(NodeError::Miniport(Gone)));
+    assert_eq!(node.replay(&hw), Err(NodeError::Miniport(Gone)));
+    let mut left = Vec::new();
+    node.abandon(|packet| left.push(packet.number));
+    assert_eq!(left, [0, 1]);
+}
+
+#[test]
+fn only_creation_allocates() {
+    until_enough(|| TestNode::new(EngineIndex::ALL[0], Ring::new(8), 4));
+    let hw = Recorder::default();
+    let mut node = node(8, 4);
+    let before = allocations();
+    for number in 0..4 {
+        node.start(&hw, client(1, number)).unwrap();
+    }
+    assert!(!node.fits(&hw, &client(1, 4).task()));
+    assert_eq!(node.start(&hw, client(1, 4)), Err(NodeError::Full));
+    node.replay(&hw).unwrap();
+    assert_eq!(allocations(), before);
+}

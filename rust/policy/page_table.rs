@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Page tables of one address space: which entries are written, and in which order.
+//!
+//! A tree that the CPU owns: each table knows the tables below it. Tables are added when a mapping
+//! is prepared, which can fail, and stay until the address space goes; writing entries allocates
+//! nothing. An empty table translates nothing, so adding one is invisible.
+//!
+//! The rules for a running GPU, which may walk at any moment:
+//!
+//! - an entry is written whole, and a table is filled before the entry that points at it is
+//!   written;
+//! - a large page of which a part goes is first replaced by smaller ones that translate the same,
+//!   then the part is cleared: the rest translates at every moment;
+//! - what was valid may live on in a TLB until it is flushed, which is the caller's part
+//!   ([`Changed::Stale`]).
+
+use super::{
+    heap::{FallibleVec, Heap, OutOfMemory},
+    miniport::Miniport,
+    page_plan::Run,
+};
+use crate::spec::{
+    address::{BusAddr, GpuPhys, GpuVa},
+    mmu::{self, Entry, PageSize, Target, ENTRIES, ENTRIES_PER_64K, ROOT_LEVEL},
+};
+
+#[cfg(test)]
+mod tests;
+
+/// Why entries cannot be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableError<E> {
+    /// The range wraps, or a table is missing that was to be prepared.
+    Unprepared,
+    /// What the miniport says.
+    Miniport(E),
+}
+
+impl<E> From<E> for TableError<E> {
+    fn from(error: E) -> Self {
+        Self::Miniport(error)
+    }
+}
+
+/// Whether translations that were valid may live on in a TLB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changed {
+    /// Only invalid entries were written over, which are not cached.
+    Fresh,
+    /// A valid entry was removed or replaced.
+    Stale,
+}
+
+impl Changed {
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        if self == Self::Stale {
+            self
+        } else {
+            other
+        }
+    }
+}
+
+/// What a mapping's entries have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// The memory is VRAM; system memory otherwise.
+    pub vram: bool,
+    /// The GPU may write.
+    pub write: bool,
+}
+
+impl Access {
+    fn entry(self, phys: u64, size: PageSize) -> Entry {
+        let target = if self.vram {
+            Target::Vram(GpuPhys(phys))
+        } else {
+            Target::System(BusAddr(phys))
+        };
+        // System memory is cached by the CPU: the GPU has to snoop (row 0.28).
+        Entry::page(target, size, self.write, true)
+    }
+}
+
+/// A table with all below it; the root of an address space is one of [`ROOT_LEVEL`].
+pub struct Table<H: Heap, M: Miniport> {
+    memory: M::Table,
+    /// The tables below, by entry; empty in level 0.
+    children: H::Vec<Option<H::Box<Self>>>,
+}
+
+type Outcome<T, M> = Result<T, TableError<<M as Miniport>::Error>>;
+
+impl<H: Heap, M: Miniport> Table<H, M> {
+    /// A table of `level` in which nothing is mapped; `memory` is zeroed.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfMemory`].
+    pub fn new(memory: M::Table, level: u32) -> Result<Self, OutOfMemory> {
+        let below = if level > 0 { ENTRIES } else { 0 };
+        Ok(Table {
+            memory,
+            children: H::Vec::filled_with(below, || None)?,
+        })
+    }
+
+    /// The entry that points at it.
+    pub fn pointer(&self, miniport: &M) -> Entry {
+        Entry::table(Target::System(miniport.page_table_address(&self.memory)))
+    }
+
+    fn read(&self, miniport: &M, index: usize) -> Outcome<Entry, M> {
+        Ok(miniport.read_page_table(&self.memory, index)?)
+    }
+
+    fn write(&self, miniport: &M, index: usize, entry: Entry) -> Outcome<(), M> {
+        Ok(miniport.update_page_table(&self.memory, index, entry)?)
+    }
+
+    /// Has entry `index` point at `below`, as that is now.
+    fn link(&self, miniport: &M, index: usize, below: Entry) -> Outcome<(), M> {
+        miniport.order_page_tables();
+        self.write(miniport, index, below)
+    }
+
+    fn child(&self, index: usize) -> Option<&Self> {
+        self.children.as_slice().get(index)?.as_deref()
+    }
+
+    /// The table of `level` for `va`, if there is one.
+    fn find(&self, va: GpuVa, level: u32) -> Option<&Self> {
+        let mut table = self;
+        for above in (level + 1..=ROOT_LEVEL).rev() {
+            table = table.child(mmu::index(va, above))?;
+        }
+        Some(table)
+    }
+
+    /// Adds `new` where the way to the table of `level` for `va` ends. If a table is missing there
+    /// then, its level is returned; `new` stays if none was.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError`]; `new` may be lost.
+    pub fn add(
+        &mut self,
+        miniport: &M,
+        va: GpuVa,
+        level: u32,
+        new: &mut Option<H::Box<Self>>,
+    ) -> Outcome<Option<u32>, M> {
+        let mut table = self;
+        for above in (level + 1..=ROOT_LEVEL).rev() {
+            let index = mmu::index(va, above);
+            if table.child(index).is_none() {
+                let Some(fresh) = new.take() else {
+                    return Ok(Some(above - 1));
+                };
+                let pointer = fresh.pointer(miniport);
+                // A large page that is mapped here stays until it is split.
+                if !table.read(miniport, index)?.is_valid() {
+                    table.link(miniport, index, pointer)?;
+                }
+                let place = table.children.as_mut_slice().get_mut(index);
+                *place.ok_or(TableError::Unprepared)? = Some(fresh);
+            }
+            table = table
+                .children
+                .as_mut_slice()
+                .get_mut(index)
+                .and_then(Option::as_deref_mut)
+                .ok_or(TableError::Unprepared)?;
+        }
+        Ok(None)
+    }
+
+    /// Writes the entries of `run`, whose tables were added and which maps where nothing is mapped.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError`].
+    pub fn map(&self, miniport: &M, run: &Run, access: Access) -> Outcome<(), M> {
+        let va = GpuVa(run.va);
+        let level = run.size.level();
+        let table = self.find(va, level).ok_or(TableError::Unprepared)?;
+        let repeat = if run.size == PageSize::Size64K {
+            ENTRIES_PER_64K
+        } else {
+            1
+        };
+        let mut index = run.first_entry();
+        let mut phys = run.phys;
+        for _ in 0..run.count {
+            let entry = access.entry(phys, run.size);
+            for _ in 0..repeat {
+                table.write(miniport, index, entry)?;
+                index += 1;
+            }
+            phys = phys.wrapping_add(run.size.bytes());
+        }
+        if level == 0 {
+            // A large page may have stood here, whose removal left nothing.
+            let above = self.find(va, 1).ok_or(TableError::Unprepared)?;
+            let at = mmu::index(va, 1);
+            let pointer = table.pointer(miniport);
+            if above.read(miniport, at)? != pointer {
+                above.link(miniport, at, pointer)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Clears all entries of `[va, va + len)`, splitting large pages at its edges, where the tables
+    /// that this needs were added.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError`].
+    pub fn clear(&self, miniport: &M, va: u64, len: u64) -> Outcome<Changed, M> {
+        let end = va.checked_add(len).ok_or(TableError::Unprepared)?;
+        let mut changed = Changed::Fresh;
+        let mut at = va;
+        while at < end {
+            // The way down as far as it goes; what is missing is not mapped.
+            if self.find(GpuVa(at), 2).is_none() {
+                at = entry_end(at, 3);
+                continue;
+            }
+            let Some(table) = self.find(GpuVa(at), 1) else {
+                at = entry_end(at, 2);
+                continue;
+            };
+            let to = entry_end(at, 1).min(end);
+            changed = changed.and(table.clear_2m(miniport, at, to)?);
+            at = to;
+        }
+        Ok(changed)
+    }
+
+    /// Clears `[from, to)` within one entry of this table, of level 1.
+    fn clear_2m(&self, miniport: &M, from: u64, to: u64) -> Outcome<Changed, M> {
+        let index = mmu::index(GpuVa(from), 1);
+        let entry = self.read(miniport, index)?;
+        if !entry.is_valid() {
+            return Ok(Changed::Fresh);
+        }
+        let below = self.child(index);
+        if entry.is_large() {
+            if to - from == PageSize::Size2M.bytes() {
+                // What is below translates nothing.
+                match below {
+                    Some(below) => self.link(miniport, index, below.pointer(miniport))?,
+                    None => self.write(miniport, index, Entry::INVALID)?,
+                }
+                return Ok(Changed::Stale);
+            }
+            // Split: the same memory by 64 KiB pages, then the entry that points at them.
+            let below = below.ok_or(TableError::Unprepared)?;
+            for slot in 0..ENTRIES {
+                let page = slot - slot % ENTRIES_PER_64K;
+                below.write(miniport, slot, part(entry, page, PageSize::Size64K))?;
+            }
+            self.link(miniport, index, below.pointer(miniport))?;
+        }
+        let below = below.ok_or(TableError::Unprepared)?;
+        let first = mmu::index(GpuVa(from), 0);
+        // An entry of level 1 ends at a table's end.
+        let last = match mmu::index(GpuVa(to), 0) {
+            0 => ENTRIES,
+            last => last,
+        };
+        below.split_64k(miniport, first)?;
+        if last < ENTRIES {
+            below.split_64k(miniport, last)?;
+        }
+        let mut changed = Changed::Fresh;
+        for slot in first..last {
+            if below.read(miniport, slot)?.is_valid() {
+                below.write(miniport, slot, Entry::INVALID)?;
+                changed = Changed::Stale;
+            }
+        }
+        Ok(changed)
+    }
+
+    /// If a cut before `slot` goes through a 64 KiB page, replaces it by 4 KiB pages.
+    fn split_64k(&self, miniport: &M, slot: usize) -> Outcome<(), M> {
+        let first = slot - slot % ENTRIES_PER_64K;
+        let entry = self.read(miniport, first)?;
+        if slot == first || !entry.is_valid() || !entry.is_large() {
+            return Ok(());
+        }
+        for page in 0..ENTRIES_PER_64K {
+            self.write(miniport, first + page, part(entry, page, PageSize::Size4K))?;
+        }
+        Ok(())
+    }
+
+    /// How many tables there are, this one and all below.
+    pub fn count(&self) -> usize {
+        let below = self.children.as_slice().iter().flatten();
+        below.fold(1, |sum, table| sum + table.count())
+    }
+}
+
+/// Where the entry of `level` that holds `va` ends.
+pub fn entry_end(va: u64, level: u32) -> u64 {
+    let span = mmu::entry_span(level);
+    // No overflow: addresses have 48 bits.
+    (va & !(span - 1)).saturating_add(span)
+}
+
+/// The entry of `size` for the 4 KiB page number `page` of what `entry` maps.
+fn part(entry: Entry, page: usize, size: PageSize) -> Entry {
+    // CAST: below ENTRIES. No overflow: a large page is aligned and within the address's bits.
+    let offset = page as u64 * PageSize::Size4K.bytes();
+    let large = match size {
+        PageSize::Size4K => 0,
+        _ => Entry::LARGE,
+    };
+    Entry((entry.0 & !Entry::LARGE).saturating_add(offset) | large)
+}

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A miniport without a GPU, for tests: it records what is asked of it, holds the rings and page
+//! tables, and refuses what a GPU could not bear.
+
+use super::miniport::{Completion, Miniport, PagingOperation, Place, Segment, SegmentKind, Task};
+use crate::spec::{
+    address::{BusAddr, GpuPhys, GpuVa, PAGE_SIZE},
+    mmu::{self, Entry, PageSize, Target, ENTRIES, ROOT_LEVEL},
+    number::{Asid, ContextSlot, EngineIndex},
+};
+use std::boxed::Box;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::vec::Vec;
+
+/// What the core asked for, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    Start,
+    Submit { what: What, completion: Completion },
+    Doorbell,
+    Retire { end: u32 },
+    Reset,
+}
+
+/// A task, without what it borrows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Virtual(ContextSlot, GpuVa, u32),
+    Fill(u32, usize),
+    Null,
+}
+
+/// The GPU was gone when it was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gone;
+
+/// A ring of slots, each as long as any task.
+pub(crate) struct Ring {
+    pub(crate) slots: u32,
+    pub(crate) head: u32,
+    pub(crate) tail: u32,
+    told: u32,
+}
+
+impl Ring {
+    pub(crate) fn new(slots: u32) -> Self {
+        Ring {
+            slots,
+            head: 0,
+            tail: 0,
+            told: 0,
+        }
+    }
+
+    fn used(&self) -> u32 {
+        (self.tail + self.slots - self.head) % self.slots
+    }
+}
+
+/// The memory of one page table.
+#[derive(Clone)]
+pub(crate) struct Memory {
+    address: u64,
+    words: Rc<RefCell<Vec<Entry>>>,
+}
+
+type Watcher = Box<dyn Fn(&Recorder)>;
+
+#[derive(Default)]
+pub(crate) struct Recorder {
+    pub(crate) calls: RefCell<Vec<Call>>,
+    /// What [`Miniport::query_current_fence`] answers.
+    pub(crate) reported: Cell<u64>,
+    /// Whether nothing answers any more.
+    pub(crate) gone: Cell<bool>,
+    tables: RefCell<BTreeMap<u64, Memory>>,
+    /// Tables with entries that a walk may see later than what is written now.
+    unordered: RefCell<Vec<u64>>,
+    /// Called after each write to a page table: a GPU may walk at that moment.
+    pub(crate) watcher: RefCell<Option<Watcher>>,
+}
+
+impl Recorder {
+    /// A zeroed page table.
+    pub(crate) fn table(&self) -> Memory {
+        let mut tables = self.tables.borrow_mut();
+        let address = (tables.len() as u64 + 1) * PAGE_SIZE;
+        let memory = Memory {
+            address,
+            words: Rc::new(RefCell::new([Entry::INVALID; ENTRIES].to_vec())),
+        };
+        tables.insert(address, memory.clone());
+        memory
+    }
+
+    /// What `va` translates to below `root`, by the rules of the manual's section 5.
+    pub(crate) fn walk(&self, root: Entry, va: GpuVa) -> Option<(Target, bool)> {
+        let mut entry = root;
+        for level in (0..=ROOT_LEVEL).rev() {
+            let Target::System(address) = entry.target() else {
+                panic!("a table in VRAM: {entry:?}");
+            };
+            let tables = self.tables.borrow();
+            let table = tables.get(&address.0).expect("a table");
+            entry = table.words.borrow()[mmu::index(va, level)];
+            if !entry.is_valid() {
+                return None;
+            }
+            assert!(!entry.is_malformed(level), "level {level}: {entry:?}");
+            if level == 1 && entry.is_large() {
+                return Some(inside(entry, va, PageSize::Size2M));
+            }
+        }
+        let size = if entry.is_large() {
+            PageSize::Size64K
+        } else {
+            PageSize::Size4K
+        };
+        Some(inside(entry, va, size))
+    }
+
+    fn ask(&self) -> Result<(), Gone> {
+        if self.gone.get() {
+            return Err(Gone);
+        }
+        Ok(())
+    }
+}
+
+/// Where the page of 4 KiB at `va` is in the page of `size` that `entry` maps, and whether it can
+/// be written.
+fn inside(entry: Entry, va: GpuVa, size: PageSize) -> (Target, bool) {
+    let offset = va.0 & (size.bytes() - 1) & !(PAGE_SIZE - 1);
+    let target = match entry.target() {
+        Target::Vram(start) => Target::Vram(GpuPhys(start.0 + offset)),
+        Target::System(start) => Target::System(BusAddr(start.0 + offset)),
+    };
+    (target, entry.is_writable())
+}
+
+impl Miniport for Recorder {
+    type Error = Gone;
+    type Ring = Ring;
+    type Table = Memory;
+    type Request = ();
+
+    fn query_segments(&self) -> [Segment; 2] {
+        let kind = SegmentKind::System;
+        [Segment { id: 0, kind }, Segment { id: 1, kind }]
+    }
+
+    fn start_node(&self, _node: EngineIndex, ring: &mut Ring) -> Result<(), Gone> {
+        self.ask()?;
+        (ring.head, ring.tail, ring.told) = (0, 0, 0);
+        self.calls.borrow_mut().push(Call::Start);
+        Ok(())
+    }
+
+    fn has_room(&self, ring: &Ring, _task: &Task<'_>) -> bool {
+        ring.used() + 1 < ring.slots
+    }
+
+    fn submit_command(
+        &self,
+        _node: EngineIndex,
+        ring: &mut Ring,
+        task: &Task<'_>,
+        completion: Completion,
+    ) -> Result<Place, Gone> {
+        self.ask()?;
+        assert!(
+            self.has_room(ring, task),
+            "what the engine has not read is written over"
+        );
+        let start = ring.tail;
+        ring.tail = (ring.tail + 1) % ring.slots;
+        let what = match *task {
+            Task::Virtual { context, va, bytes } => What::Virtual(context, va, bytes),
+            Task::Paging(PagingOperation::Fill { segment, blocks }) => {
+                What::Fill(segment, blocks.len())
+            }
+            Task::Null => What::Null,
+        };
+        self.calls
+            .borrow_mut()
+            .push(Call::Submit { what, completion });
+        Ok(Place {
+            start,
+            end: ring.tail,
+        })
+    }
+
+    fn ring_doorbell(&self, _node: EngineIndex, ring: &mut Ring) -> Result<bool, Gone> {
+        self.ask()?;
+        if ring.told == ring.tail {
+            return Ok(false);
+        }
+        ring.told = ring.tail;
+        self.calls.borrow_mut().push(Call::Doorbell);
+        Ok(true)
+    }
+
+    fn retire(&self, ring: &mut Ring, place: Place) -> Result<(), Gone> {
+        ring.head = place.end;
+        self.calls
+            .borrow_mut()
+            .push(Call::Retire { end: place.end });
+        Ok(())
+    }
+
+    fn query_current_fence(&self, _node: EngineIndex) -> Result<u64, Gone> {
+        self.ask()?;
+        Ok(self.reported.get())
+    }
+
+    fn reset_engine(&self, _node: EngineIndex) -> Result<(), Gone> {
+        self.ask()?;
+        self.calls.borrow_mut().push(Call::Reset);
+        Ok(())
+    }
+
+    fn reset_from_timeout(&self) -> Result<(), Gone> {
+        self.ask()
+    }
+
+    fn is_reset(&self) -> Result<bool, Gone> {
+        self.ask().map(|()| true)
+    }
+
+    fn set_root_page_table(&self, _: ContextSlot, _: Entry, _: Asid) -> Result<(), Gone> {
+        self.ask()
+    }
+
+    fn page_table_address(&self, table: &Memory) -> BusAddr {
+        BusAddr(table.address)
+    }
+
+    fn read_page_table(&self, table: &Memory, index: usize) -> Result<Entry, Gone> {
+        self.ask()?;
+        Ok(table.words.borrow()[index])
+    }
+
+    fn update_page_table(&self, table: &Memory, index: usize, entry: Entry) -> Result<(), Gone> {
+        self.ask()?;
+        if let Target::System(BusAddr(below)) = entry.target() {
+            let ordered = !self.unordered.borrow().contains(&below);
+            let is_table = self.tables.borrow().contains_key(&below) && !entry.is_large();
+            assert!(ordered || !is_table, "a table is shown before it is filled");
+        }
+        table.words.borrow_mut()[index] = entry;
+        self.unordered.borrow_mut().push(table.address);
+        if let Some(watcher) = &*self.watcher.borrow() {
+            watcher(self);
+        }
+        Ok(())
+    }
+
+    fn order_page_tables(&self) {
+        self.unordered.borrow_mut().clear();
+    }
+
+    fn flush_tlb(&self, _asid: Option<Asid>) -> Result<(), Gone> {
+        self.ask()
+    }
+
+    fn is_done(&self, (): ()) -> Result<bool, Gone> {
+        self.ask().map(|()| true)
+    }
+}
