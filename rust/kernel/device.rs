@@ -4,14 +4,7 @@
 
 use kernel::{
     bindings,
-    device::{
-        Bound,
-        Core, //
-    },
-    dma::{
-        Device as _,
-        DmaMask, //
-    },
+    device::Bound,
     drm,
     pci,
     prelude::*,
@@ -69,37 +62,6 @@ pub(crate) fn is_unplugged<D: drm::Driver>(dev: &drm::Device<D>) -> bool {
         false
     } else {
         true
-    }
-}
-
-/// Registers `drm` with userspace, with `data` for its ioctls.
-///
-/// A safe form of [`drm::Registration::new`]. The result must be dropped before `'a` ends, which
-/// holds if it is a field of the bus driver's `Data`: the bus drops that at unbind, always. Do not
-/// pass it to `mem::forget()`.
-pub(crate) fn register<'a, D: drm::Driver, E>(
-    dev: &'a kernel::device::Device<kernel::device::Bound>,
-    drm: drm::UnregisteredDevice<D>,
-    data: impl PinInit<D::RegistrationData<'a>, E>,
-) -> Result<drm::Registration<'a, D>>
-where
-    Error: From<E>,
-{
-    // SAFETY: The caller does not forget the registration, as demanded above.
-    unsafe { drm::Registration::new(dev, drm, data, 0) }
-}
-
-/// Sets the device's DMA mask for streaming and coherent mappings to `bits` bits, and that a
-/// segment may be as long as it likes: the device has page tables, and no limit of its own.
-///
-/// To be called in probe before anything is mapped or allocated for DMA: `Core` is the context of
-/// bus callbacks. `EIO` if the platform cannot do it, `EINVAL` for more than 64 bits.
-pub(crate) fn set_dma_limits(pdev: &pci::Device<Core<'_>>, bits: u32) -> Result {
-    let mask = DmaMask::try_new(bits)?;
-    // SAFETY: In probe, before these calls, nobody can have made DMA mappings or allocations.
-    unsafe {
-        pdev.dma_set_max_seg_size(u32::MAX);
-        pdev.dma_set_mask_and_coherent(mask)
     }
 }
 

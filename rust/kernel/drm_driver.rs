@@ -133,7 +133,7 @@ fn store<T>(cell: &'static SetOnce<Table<T>>, new: T) -> &'static T {
 ///
 /// `EINVAL` if the device is not laid out as expected (another kernel than this was written for),
 /// or if [`DriverExt::vtable`] is another driver's.
-pub(crate) fn extend<D: DriverExt>(dev: &drm::UnregisteredDevice<D>) -> Result {
+pub(super) fn extend<D: DriverExt>(dev: &drm::UnregisteredDevice<D>) -> Result {
     let raw = device::as_raw::<D, _>(dev);
 
     // SAFETY: `raw` is the device of a valid reference, not registered, thus private to this
@@ -310,7 +310,7 @@ mod tests {
         let held: ARef<drm::Device<mock::Mock>> = (&*dev).into();
         assert!(device::enter(&held).is_none());
         let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
-        let registration = device::register(bound, dev, mock::value(7))?;
+        let registration = mock::register(bound, dev, 7)?;
         {
             let guard = device::enter(&held).ok_or(ENODEV)?;
             assert_eq!(guard.registration_data_with(|data| *data), 7);
@@ -326,7 +326,7 @@ mod tests {
         let (parent, dev) = mock::device(c"skua-mock")?;
         let held: ARef<drm::Device<mock::Mock>> = (&*dev).into();
         let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
-        let registration = device::register(bound, dev, mock::value(0))?;
+        let registration = mock::register(bound, dev, 0)?;
         let client = mock::Client::open(&held)?;
 
         let obj = gem::create::<mock::MockObject>(&held, 2 * PAGE_SIZE, ())?;

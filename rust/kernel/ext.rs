@@ -9,13 +9,14 @@
 //!
 //! | file | what it gives |
 //! |---|---|
-//! | [`drm_driver`] | [`drm_driver::extend`], [`drm_driver::DriverExt`]: syncobj features, fdinfo, debugfs, PRIME import, before registration |
-//! | [`device`] | [`device::register`], [`device::enter`] (a registration guard from anywhere), [`device::set_dma_limits`] |
+//! | [`pci`] | [`pci::PciDriver`], [`pci::Probe`], [`pci::Parts`]: probe, interrupts, registration and unbind, in their order |
+//! | [`drm_driver`] | [`drm_driver::DriverExt`]: syncobj features, fdinfo, debugfs, PRIME import |
+//! | [`device`] | [`device::enter`] (a registration guard from anywhere), [`device::BusMaster`] |
 //! | [`devres`] | [`devres::DevresSet`]: resources that end with the device's driver, in thousands |
 //! | [`ioctl`] | [`declare_skua_ioctls!`](crate::declare_skua_ioctls): the ioctl table over the local uAPI |
 //! | [`uapi`] | `skua_drm.h` as Rust |
 //! | [`uaccess`] | [`uaccess::UserArray`]: `{stride, count, pointer}` arrays |
-//! | [`irq`] | [`irq::Interrupts`]: MSI-X vectors with their handlers |
+//! | [`irq`] | MSI-X vectors with their handlers, for [`pci`] |
 //! | [`file`] | walking a client's objects |
 //! | [`gem`] | [`gem::GemExt`], [`gem::create`], [`gem::Backing`], [`gem::placement`], [`gem::replace`], [`gem::unmap`] |
 //! | [`attachment`] | [`attachment::ImportMap`]: another driver's memory, as the device sees it |
@@ -33,10 +34,8 @@
 //!
 //! # How a driver uses it
 //!
-//! In probe: [`device::set_dma_limits`];
-//! [`drm::UnregisteredDevice::new`](kernel::drm::UnregisteredDevice); [`drm_driver::extend`]; set
-//! up the hardware; [`device::register`], last, into a field of the bus driver's `Data`. The module
-//! structure has a [`fence::ModuleGuard`] as its last field.
+//! Its type implements [`pci::PciDriver`], and the module structure has a [`pci::Registration`] of
+//! it. A [`fence::ModuleGuard`] is that structure's last field.
 //!
 //! Objects are made by [`gem::create`] and located by [`gem::replace`] under [`resv::lock`]. A
 //! submission allocates [`fence::FenceMemory`] and [`syncobj::ChainNode`]s, finds its in-fences,
@@ -58,11 +57,12 @@ pub(crate) mod fence;
 pub(crate) mod file;
 pub(crate) mod gem;
 pub(crate) mod ioctl;
-pub(crate) mod irq;
+mod irq;
 pub(crate) mod memory;
 #[cfg(CONFIG_KUNIT = "y")]
 mod mock;
 pub(crate) mod pages;
+pub(crate) mod pci;
 pub(crate) mod printer;
 pub(crate) mod queue;
 pub(crate) mod resv;

@@ -743,7 +743,7 @@ mod tests {
         let (parent, b) = mock::device(c"skua-mock-b")?;
         let held: ARef<drm::Device<mock::Mock>> = (&*b).into();
         let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
-        let registration = device::register(bound, b, mock::value(0))?;
+        let registration = mock::register(bound, b, 0)?;
         let b = held;
         let obj = create::<mock::MockObject>(&a, 3 * PAGE_SIZE, ())?;
 
@@ -784,7 +784,7 @@ mod tests {
         let (parent, b) = mock::device(c"skua-mock-b")?;
         let held: ARef<drm::Device<mock::Mock>> = (&*b).into();
         let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
-        let registration = device::register(bound, b, mock::value(0))?;
+        let registration = mock::register(bound, b, 0)?;
         let obj = create::<mock::MockObject>(&a, 3 * PAGE_SIZE, ())?;
         let buf = DmaBuf::export(&obj)?;
         let other = buf.import(&held)?;
@@ -821,11 +821,11 @@ mod tests {
         let (parent, a) = mock::device(c"skua-mock-a")?;
         let held: ARef<drm::Device<mock::Mock>> = (&*a).into();
         let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
-        let registration = device::register(bound, a, mock::value(0))?;
+        let registration = mock::register(bound, a, 0)?;
         let (parent_b, b) = mock::device(c"skua-mock-b")?;
         let held_b: ARef<drm::Device<mock::Mock>> = (&*b).into();
         let bound_b: &kernel::device::Device<kernel::device::Bound> = parent_b.as_ref().as_ref();
-        let registration_b = device::register(bound_b, b, mock::value(0))?;
+        let registration_b = mock::register(bound_b, b, 0)?;
 
         let obj = create::<mock::MockObject>(&held, PAGE_SIZE, ())?;
         let buf = DmaBuf::export(&obj)?;
@@ -862,7 +862,7 @@ mod tests {
         let (parent, a) = mock::device(c"skua-mock")?;
         let held: ARef<drm::Device<mock::Mock>> = (&*a).into();
         let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
-        let registration = device::register(bound, a, mock::value(0))?;
+        let registration = mock::register(bound, a, 0)?;
         let client = mock::Client::open(&held)?;
         let obj = create::<mock::MockObject>(&held, PAGE_SIZE, ())?;
         obj.create_handle(client.drm())?;
@@ -893,7 +893,7 @@ mod tests {
         assert_eq!(mock::fault(at), Ok(()));
         assert!(!mock::is_mapped(at));
         let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
-        let registration = device::register(bound, a, mock::value(0))?;
+        let registration = mock::register(bound, a, 0)?;
         obj.moves.store(3, Relaxed);
         assert_eq!(mock::fault(at), Ok(()));
         assert!(mock::is_mapped(at));

@@ -34,7 +34,7 @@ use kernel::{
 ///
 /// `handlers` borrow from `vectors`, which is not moved out of its box and is dropped after them
 /// (fields are dropped in the order of their declaration).
-pub(crate) struct Interrupts<'a, T: ThreadedHandler + 'a> {
+pub(super) struct Interrupts<'a, T: ThreadedHandler + 'a> {
     handlers: KVec<Pin<KBox<ThreadedRegistration<'a, T>>>>,
     _vectors: KBox<IrqVectorRegistration<'a>>,
 }
@@ -42,10 +42,12 @@ pub(crate) struct Interrupts<'a, T: ThreadedHandler + 'a> {
 impl<'a, T: ThreadedHandler + 'a> Interrupts<'a, T> {
     /// Allocates `count` MSI-X vectors of `pdev` and registers `make(i)` for vector `i`.
     ///
-    /// From then on handlers are called. `ENOSPC` if the device has fewer vectors. The result must
-    /// be dropped before `'a` ends, which holds if it is a field of the bus driver's `Data`; do not
-    /// pass it to `mem::forget()`.
-    pub(crate) fn new(
+    /// From then on handlers are called. `ENOSPC` if the device has fewer vectors.
+    ///
+    /// # Safety
+    ///
+    /// The result must be dropped before `'a` ends.
+    pub(super) unsafe fn new(
         pdev: &'a pci::Device<Bound>,
         count: u32,
         name: &'static CStr,
@@ -62,8 +64,8 @@ impl<'a, T: ThreadedHandler + 'a> Interrupts<'a, T> {
         for index in 0..count {
             let vector = borrowed.index(usize::try_from(index)?)?;
             let handler = make(index);
-            // SAFETY: The registration is not forgotten: it is dropped with `handlers`, as demanded
-            // of the caller for `Self`.
+            // SAFETY: It is dropped with `handlers`: here, or with `Self`, by the safety
+            // requirements.
             let registration = unsafe {
                 ThreadedRegistration::new(vector.into(), Flags::TRIGGER_NONE, name, Ok(handler))
             };
@@ -77,7 +79,7 @@ impl<'a, T: ThreadedHandler + 'a> Interrupts<'a, T> {
     }
 
     /// Waits until no handler runs that was called before.
-    pub(crate) fn synchronize(&self) {
+    pub(super) fn synchronize(&self) {
         for handler in &self.handlers {
             handler.synchronize();
         }

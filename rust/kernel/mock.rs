@@ -36,6 +36,10 @@ use super::{
 use core::fmt::Write as _;
 use kernel::{
     bindings,
+    device::{
+        Bound,
+        Device, //
+    },
     drm::{
         self,
         gem::{
@@ -347,7 +351,7 @@ fn mock_query(
 /// An unregistered mock device and its parent, which must be the only one of its name.
 pub(super) fn device(name: &CStr) -> Result<(faux::Registration, drm::UnregisteredDevice<Mock>)> {
     let parent = faux::Registration::new(name, None)?;
-    let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
+    let bound: &Device<Bound> = parent.as_ref().as_ref();
     let bus = core::ptr::from_ref(bound)
         .cast_mut()
         .cast::<bindings::device>();
@@ -418,9 +422,14 @@ pub(super) fn release_files() {
     unsafe { bindings::flush_delayed_fput() };
 }
 
-/// A value as an initialiser.
-pub(super) fn value(value: u32) -> impl PinInit<u32, Error> {
-    Ok(value)
+/// Registers a mock device with userspace; `value` is what `SKUA_QUERY` returns.
+pub(super) fn register(
+    parent: &Device<Bound>,
+    drm: drm::UnregisteredDevice<Mock>,
+    value: u32,
+) -> Result<drm::Registration<'_, Mock>> {
+    // SAFETY: The suites of this folder, for which alone this is, forget no registration.
+    unsafe { drm::Registration::new(parent, drm, Ok::<_, Error>(value), 0) }
 }
 
 /// An exported object.

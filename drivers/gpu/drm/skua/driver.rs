@@ -8,14 +8,14 @@
 //! and only then let it access memory; allocate what is shared with it, then the DRM device,
 //! interrupts, engines, alarms, and last the registration, after which userspace comes.
 //!
-//! Unbind, and a probe that fails, undo it from the other end, and wait neither for the GPU nor for
+//! Unbind, and a probe that fails, undo it from the other end ([`ext::pci`]), and wait neither for the GPU nor for
 //! userspace:
 //!
 //! 1. [`Gpu::stop`]: alarms end; the device is made quiet; no more work; all fences signal, so
 //!    whoever waits wakes up; what work held is freed.
 //! 2. Registration: `drm_dev_unplug()` waits for ioctls under way and removes the CPU's mappings;
 //!    the next access to one maps the object's dummy page.
-//! 3. Interrupts, VRAM's BAR.
+//! 3. VRAM's BAR, interrupts.
 //! 4. Device-managed resources: registers, shared memory, page tables, DMA mappings.
 //!
 //! Files, buffer objects and exported dma-bufs may outlive all that.
@@ -32,7 +32,11 @@ use crate::{
             Vtable, //
         },
         fence::Signalling,
-        irq::Interrupts,
+        pci::{
+            Parts,
+            PciDriver,
+            Probe, //
+        },
         printer::Printer, //
     },
     gpu::{
@@ -41,10 +45,7 @@ use crate::{
     },
     hardware::{
         caps::Caps,
-        registers::{
-            Registers,
-            BAR_SIZE, //
-        }, //
+        registers::Registers, //
     },
     ioctl::file::{
         File,
@@ -65,16 +66,11 @@ use crate::{
 use kernel::{
     device::{
         self,
-        Bound,
-        Core, //
+        Bound, //
     },
     drm::{
         self,
         ioctl, //
-    },
-    irq::{
-        IrqReturn,
-        ThreadedHandler, //
     },
     page::PAGE_SIZE,
     pci,
@@ -82,8 +78,7 @@ use kernel::{
     sync::{
         aref::ARef,
         atomic::Relaxed, //
-    },
-    types::ScopeGuard, //
+    }, //
 };
 
 /// The driver.
@@ -103,36 +98,9 @@ impl RegistrationData<'_> {
     }
 }
 
-/// A bound device. Fields are dropped in the order of their declaration.
-pub(crate) struct Skua<'bound> {
-    _registration: drm::Registration<'bound, SkuaDriver>,
-    interrupts: Interrupts<'bound, Vector>,
-    dev: ARef<SkuaDevice>,
-}
-
-/// The handler of one interrupt vector.
-pub(crate) struct Vector {
-    dev: ARef<SkuaDevice>,
-    index: u32,
-}
-
-impl ThreadedHandler for Vector {
-    fn handle_threaded(&self) -> IrqReturn {
-        let _signalling = Signalling::begin();
-        let dev = &*self.dev;
-        dev.counters.interrupts.fetch_add(1, Relaxed);
-        match dev.engine(self.index) {
-            Ok(engine) => engine.process(dev),
-            // The vector behind the engines'.
-            Err(_) => dev.look_at_faults(),
-        }
-        IrqReturn::Handled
-    }
-}
-
 kernel::pci_device_table!(
     PCI_TABLE,
-    <SkuaDriver as pci::Driver>::IdInfo,
+    (),
     [(
         pci::DeviceId::from_id(pci::Vendor::REDHAT_QUMRANET, spec::pci::DEVICE as u32),
         ()
@@ -144,19 +112,17 @@ fn system_limit() -> u64 {
     ext::memory::total() / 2 / PAGE_SIZE as u64 * PAGE_SIZE as u64
 }
 
-impl Skua<'_> {
-    fn probe<'bound>(pdev: &'bound pci::Device<Core<'_>>) -> Result<Skua<'bound>> {
-        let pdev_bound: &'bound pci::Device<Bound> = pdev;
-        let parent: &'bound device::Device<Bound> = pdev_bound.as_ref();
-        pdev.enable_device_mem()?;
+impl PciDriver for SkuaDriver {
+    const ID_TABLE: pci::IdTable<()> = &PCI_TABLE;
 
-        let bar = pdev.iomap_region_sized::<BAR_SIZE>(spec::pci::BAR_REGS, c"skua-registers")?;
-        let regs = Registers::new(bar.into_devres()?);
-        let caps = Caps::read(parent, &regs)?;
-        ext::device::set_dma_limits(pdev, caps.bus_bits)?;
+    fn probe<'bound>(probe: Probe<'bound, '_>) -> Result<Parts<'bound, Self>> {
+        let regs = Registers::new(probe.map(spec::pci::BAR_REGS, c"skua-registers")?);
+        let caps = Caps::read(probe.device(), &regs)?;
+        let pdev = probe.limit_dma(caps.bus_bits)?;
+        let parent = pdev.as_ref();
 
         // The CPU writes VRAM through clients' mappings only.
-        let vram = WcBar::new(pdev_bound, spec::pci::BAR_VRAM, PAGE_SIZE, c"skua-vram")?;
+        let vram = WcBar::new(pdev, spec::pci::BAR_VRAM, PAGE_SIZE, c"skua-vram")?;
         if vram.whole() != caps.vram_visible {
             let (bar, visible) = (vram.whole(), caps.vram_visible);
             dev_err!(
@@ -171,46 +137,30 @@ impl Skua<'_> {
             .checked_add(1)
             .ok_or(EINVAL)?;
 
-        let bus = BusMaster::new(pdev_bound);
-        let gpu = Gpu::new(parent, bus, regs, caps, system_limit())?;
-        let drm = drm::UnregisteredDevice::<SkuaDriver>::new(pdev_bound, gpu)?;
-        ext::drm_driver::extend(&drm)?;
-        let dev: ARef<SkuaDevice> = (&*drm).into();
-        let stop = ScopeGuard::new_with_data(dev.clone(), |dev| Gpu::stop(&dev));
-
-        let interrupts = Interrupts::new(pdev_bound, vectors, c"skua", |index| Vector {
-            dev: dev.clone(),
-            index,
-        })
-        .inspect_err(|_| dev_err!(parent, "no {} interrupt vectors\n", vectors))?;
-        Gpu::start(&dev, module_parameters::job_timeout_ms.value())?;
-
-        let data = RegistrationData { parent, vram };
-        let registration = ext::device::register(parent, drm, Ok::<_, Error>(data))?;
-        drop(stop.dismiss());
-        Ok(Skua {
-            _registration: registration,
-            interrupts,
-            dev,
+        let gpu = Gpu::new(parent, BusMaster::new(pdev), regs, caps, system_limit())?;
+        Ok(Parts {
+            drm: drm::UnregisteredDevice::new(pdev, gpu)?,
+            data: RegistrationData { parent, vram },
+            vectors,
         })
     }
-}
 
-impl pci::Driver for SkuaDriver {
-    type IdInfo = ();
-    type Data<'bound> = Skua<'bound>;
-    const ID_TABLE: pci::IdTable<Self::IdInfo> = &PCI_TABLE;
-
-    fn probe<'bound>(
-        pdev: &'bound pci::Device<Core<'_>>,
-        _info: Option<&'bound Self::IdInfo>,
-    ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound {
-        Skua::probe(pdev)
+    fn start(dev: &SkuaDevice) -> Result {
+        Gpu::start(dev, module_parameters::job_timeout_ms.value())
     }
 
-    fn unbind<'bound>(_pdev: &'bound pci::Device<Core<'_>>, this: Pin<&Skua<'bound>>) {
-        Gpu::stop(&this.dev);
-        this.interrupts.synchronize();
+    fn interrupt(dev: &SkuaDevice, vector: u32) {
+        let _signalling = Signalling::begin();
+        dev.counters.interrupts.fetch_add(1, Relaxed);
+        match dev.engine(vector) {
+            Ok(engine) => engine.process(dev),
+            // The vector behind the engines'.
+            Err(_) => dev.look_at_faults(),
+        }
+    }
+
+    fn stop(dev: &SkuaDevice) {
+        Gpu::stop(dev);
     }
 }
 

@@ -30,7 +30,6 @@
 
 use ext::queue::Order;
 use kernel::{
-    pci,
     prelude::*,
     InPlaceModule, //
 };
@@ -60,7 +59,7 @@ mod submit;
 #[pin_data]
 struct Skua {
     #[pin]
-    _driver: kernel::driver::Registration<pci::Adapter<crate::driver::SkuaDriver>>,
+    _driver: ext::pci::Registration<driver::SkuaDriver>,
     /// What looks at contexts and address spaces buries them: before the reapers.
     _work: ext::queue::OpenQueue,
     _reapers: ext::queue::OpenQueue,
@@ -73,7 +72,7 @@ impl InPlaceModule for Skua {
         try_pin_init!(Self {
             _work: gpu::QUEUE.open(c"skua", Order::Unordered)?,
             _reapers: reaper::QUEUE.open(c"skua-reapers", Order::Unordered)?,
-            _driver <- kernel::driver::Registration::new(<Self as kernel::ModuleMetadata>::NAME, module),
+            _driver <- ext::pci::Registration::new(<Self as kernel::ModuleMetadata>::NAME, module),
             _guard: ext::fence::ModuleGuard::new(),
         })
     }

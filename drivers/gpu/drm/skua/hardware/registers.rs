@@ -30,7 +30,7 @@ use kernel::{
 
 /// Bytes of the BAR as the type parameter of its mapping.
 // CAST: 64 KiB.
-pub(crate) const BAR_SIZE: usize = BAR_REGS_SIZE as usize;
+const BAR_SIZE: usize = BAR_REGS_SIZE as usize;
 
 /// The register BAR.
 pub(crate) struct Registers {

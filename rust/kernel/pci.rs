@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A PCI driver of a DRM device.
+//!
+//! # Model
+//!
+//! A DRM registration and interrupt handlers may borrow from the bound device, and are not to
+//! outlive that: whoever could have one as a value could forget it, so that making one is `unsafe`.
+//! A driver gets neither. It says what they are made of ([`Parts`]) and what they call
+//! ([`PciDriver`]); they are made here, belong to the bus as the device's private data, and the bus
+//! drops that at unbind, always.
+//!
+//! ```text
+//! probe   PciDriver::probe ─▶ interrupts ─▶ PciDriver::start ─▶ registration
+//! unbind  PciDriver::stop ─▶ handlers return ─▶ registration ─▶ interrupts ─▶ devres
+//! ```
+//!
+//! A probe that fails after [`PciDriver::probe`] gives the vectors back and stops the device.
+//!
+//! Whoever maps or allocates memory for DMA must have seen the device bound. The one way to that is
+//! [`Probe::limit_dma`], so that what it sets is set before, once.
+//!
+//! # Examples
+//!
+//! ```ignore
+//! impl PciDriver for MyDriver {
+//!     const ID_TABLE: pci::IdTable<()> = &PCI_TABLE;
+//!
+//!     fn probe<'bound>(probe: Probe<'bound, '_>) -> Result<Parts<'bound, Self>> {
+//!         let regs = probe.map::<BAR_SIZE>(0, c"my-registers")?;
+//!         let pdev = probe.limit_dma(48)?;
+//!         let data = MyData::new(pdev, regs)?;
+//!         Ok(Parts {
+//!             drm: drm::UnregisteredDevice::new(pdev, data)?,
+//!             data: (),
+//!             vectors: 1,
+//!         })
+//!     }
+//!
+//!     // …
+//! }
+//!
+//! // In the module structure:
+//! _driver <- ext::pci::Registration::<MyDriver>::new(<Self as ModuleMetadata>::NAME, module),
+//! ```
+//!
+//! Upstream's counterpart: `rust/kernel/pci.rs`.
+
+use super::{
+    drm_driver::{
+        self,
+        DriverExt, //
+    },
+    irq::Interrupts, //
+};
+use core::marker::PhantomData;
+use kernel::{
+    device::{
+        Bound,
+        Core,
+        Device, //
+    },
+    dma::{
+        Device as _,
+        DmaMask, //
+    },
+    driver,
+    drm,
+    irq::{
+        IrqReturn,
+        ThreadedHandler, //
+    },
+    pci::{
+        self,
+        DevresBar, //
+    },
+    prelude::*,
+    sync::aref::ARef,
+    types::ScopeGuard, //
+};
+
+/// What a driver does with its devices. Its [`drm::Driver::ParentDevice`] is [`pci::Device`].
+pub(crate) trait PciDriver: DriverExt {
+    /// The devices that it drives.
+    const ID_TABLE: pci::IdTable<()>;
+
+    /// Gets a device ready, as far as nothing runs on it yet. Its BARs are enabled.
+    fn probe<'bound>(probe: Probe<'bound, '_>) -> Result<Parts<'bound, Self>>;
+
+    /// Starts the device: interrupts are handled, and userspace comes after this.
+    fn start(dev: &drm::Device<Self>) -> Result;
+
+    /// Interrupt vector `vector` was raised. In a thread of the vector's own.
+    fn interrupt(dev: &drm::Device<Self>, vector: u32);
+
+    /// The device is about to be unbound, and userspace may be at work; or probing it has failed,
+    /// and [`Self::start`] with it, or was not called. Undoes what it did.
+    fn stop(dev: &drm::Device<Self>);
+}
+
+/// What a bound device consists of.
+pub(crate) struct Parts<'bound, D: PciDriver> {
+    /// The DRM device.
+    pub(crate) drm: drm::UnregisteredDevice<D>,
+    /// What ioctls and faults get while it is registered.
+    pub(crate) data: D::RegistrationData<'bound>,
+    /// How many MSI-X vectors it has.
+    pub(crate) vectors: u32,
+}
+
+/// A device in probe.
+///
+/// # Invariants
+///
+/// Nobody has been given the device as a bound one since its probe has begun.
+pub(crate) struct Probe<'bound, 'core>(&'bound pci::Device<Core<'core>>);
+
+impl<'bound> Probe<'bound, '_> {
+    /// The device, for the log.
+    pub(crate) fn device(&self) -> &Device {
+        self.0.as_ref()
+    }
+
+    /// Maps all of `bar`, until the device is unbound.
+    pub(crate) fn map<const SIZE: usize>(
+        &self,
+        bar: u32,
+        name: &'static CStr,
+    ) -> Result<DevresBar<SIZE>> {
+        self.0.iomap_region_sized::<SIZE>(bar, name)?.into_devres()
+    }
+
+    /// Says that DMA addresses, streaming and coherent, have `bits` bits, and that a segment may be
+    /// as long as it likes: the device has page tables, and no limit of its own.
+    ///
+    /// `EIO` if the platform cannot do it, `EINVAL` for more than 64 bits.
+    pub(crate) fn limit_dma(self, bits: u32) -> Result<&'bound pci::Device<Bound>> {
+        let mask = DmaMask::try_new(bits)?;
+        // SAFETY: Mapping and allocating asks for the bound device, which by the type invariant
+        // nobody has.
+        unsafe {
+            self.0.dma_set_max_seg_size(u32::MAX);
+            self.0.dma_set_mask_and_coherent(mask)?;
+        }
+        Ok(self.0)
+    }
+}
+
+/// The handler of one interrupt vector.
+struct Vector<D: PciDriver> {
+    dev: ARef<drm::Device<D>>,
+    index: u32,
+}
+
+impl<D: PciDriver> ThreadedHandler for Vector<D> {
+    fn handle_threaded(&self) -> IrqReturn {
+        D::interrupt(&self.dev, self.index);
+        IrqReturn::Handled
+    }
+}
+
+/// The private data of a bound device. Fields are dropped in the order of their declaration.
+struct Running<'bound, D: PciDriver> {
+    registration: drm::Registration<'bound, D>,
+    interrupts: Interrupts<'bound, Vector<D>>,
+}
+
+impl<'bound, D: PciDriver> Running<'bound, D> {
+    /// # Safety
+    ///
+    /// The result must be dropped before `'bound` ends.
+    unsafe fn new(pdev: &'bound pci::Device<Core<'_>>) -> Result<Self> {
+        pdev.enable_device_mem()?;
+        // INVARIANT: This is the begin of its probe.
+        let Parts { drm, data, vectors } = D::probe(Probe(pdev))?;
+        drm_driver::extend(&drm)?;
+        let dev: ARef<drm::Device<D>> = (&*drm).into();
+        let stop = ScopeGuard::new_with_data(dev.clone(), |dev| D::stop(&dev));
+        let handler = |index| Vector {
+            dev: dev.clone(),
+            index,
+        };
+        // SAFETY: Dropped here, or with the result.
+        let interrupts = unsafe { Interrupts::new(pdev, vectors, D::INFO.name, handler) }
+            .inspect_err(|_| dev_err!(pdev, "no {} interrupt vectors\n", vectors))?;
+        D::start(&dev)?;
+        // SAFETY: As above.
+        let registration =
+            unsafe { drm::Registration::new(pdev.as_ref(), drm, Ok::<_, Error>(data), 0) }?;
+        stop.dismiss();
+        Ok(Self {
+            registration,
+            interrupts,
+        })
+    }
+}
+
+/// What the bus calls for a driver. Private, so that nobody else gets what its probe makes.
+struct Bus<D>(PhantomData<D>);
+
+impl<D: PciDriver> pci::Driver for Bus<D> {
+    type IdInfo = ();
+    type Data<'bound> = Running<'bound, D>;
+    const ID_TABLE: pci::IdTable<Self::IdInfo> = D::ID_TABLE;
+
+    fn probe<'bound>(
+        pdev: &'bound pci::Device<Core<'_>>,
+        _info: Option<&'bound Self::IdInfo>,
+    ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound {
+        // SAFETY: The bus, who alone calls this, drops it after `unbind()`.
+        unsafe { Running::new(pdev) }
+    }
+
+    fn unbind<'bound>(_pdev: &'bound pci::Device<Core<'_>>, this: Pin<&Self::Data<'bound>>) {
+        D::stop(this.registration.device());
+        this.interrupts.synchronize();
+    }
+}
+
+/// The registration of a driver with the bus.
+#[pin_data]
+pub(crate) struct Registration<D: PciDriver> {
+    #[pin]
+    driver: driver::Registration<pci::Adapter<Bus<D>>>,
+}
+
+impl<D: PciDriver> Registration<D> {
+    /// Registers driver `name` of `module`. From then on devices are probed.
+    pub(crate) fn new(
+        name: &'static CStr,
+        module: &'static ThisModule,
+    ) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            driver <- driver::Registration::new(name, module),
+        })
+    }
+}
