@@ -786,13 +786,15 @@ mod tests {
         let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
         let registration = mock::register(bound, b, 0)?;
         let obj = create::<mock::MockObject>(&a, 3 * PAGE_SIZE, ())?;
-        let buf = DmaBuf::export(&obj)?;
+        let buf = DmaBuf::export_watched(&obj)?;
         let other = buf.import(&held)?;
         drop(buf);
         assert_eq!(imported_bytes(&other, bound)?, size(3)?);
+        assert_eq!(obj.mapped.load(Relaxed), 1);
 
         drop(registration);
         drop(parent);
+        assert_eq!(obj.mapped.load(Relaxed), 0);
         let map = mock::MockObject::backing(&other).import().ok_or(EINVAL)?;
         assert!(map.is_released());
         // The buffer is the object's still.

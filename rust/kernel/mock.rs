@@ -195,6 +195,8 @@ pub(super) struct MockObject {
     dev: ARef<drm::Device<Mock>>,
     /// Pins held.
     pub(super) pins: Atomic<u32>,
+    /// Tables that importers of [`DmaBuf::export_watched`] have mapped and not unmapped.
+    pub(super) mapped: Atomic<u32>,
     /// If not 0, the CPU may not map it.
     pub(super) hidden: Atomic<u32>,
     /// Faults that have the memory moved before it can be mapped.
@@ -219,6 +221,7 @@ impl DriverObject for MockObject {
             backing: Backing::new(),
             dev: dev.into(),
             pins: Atomic::new(0),
+            mapped: Atomic::new(0),
             hidden: Atomic::new(0),
             moves: Atomic::new(0),
         })
@@ -445,6 +448,14 @@ impl DmaBuf {
         core::ptr::NonNull::new(buf).map(Self).ok_or(ENOMEM)
     }
 
+    /// Exports `obj`, and has it count what importers map.
+    pub(super) fn export_watched(obj: &Object<MockObject>) -> Result<Self> {
+        let buf = Self::export(obj)?;
+        // SAFETY: Nobody else has seen the buffer yet; the operations are static.
+        unsafe { (*buf.0.as_ptr()).ops = &raw const WATCHED };
+        Ok(buf)
+    }
+
     /// Imports it to `dev` as `PRIME_FD_TO_HANDLE` does.
     pub(super) fn import(&self, dev: &drm::Device<Mock>) -> Result<ARef<Object<MockObject>>> {
         // SAFETY: Device and buffer are valid.
@@ -470,4 +481,60 @@ impl Drop for DmaBuf {
         // SAFETY: The reference is ours.
         unsafe { bindings::dma_buf_put(self.0.as_ptr()) };
     }
+}
+
+/// The operations of a buffer of GEM's, which count.
+static WATCHED: bindings::dma_buf_ops = bindings::dma_buf_ops {
+    attach: Some(bindings::drm_gem_map_attach),
+    detach: Some(bindings::drm_gem_map_detach),
+    map_dma_buf: Some(watched_map),
+    unmap_dma_buf: Some(watched_unmap),
+    release: Some(bindings::drm_gem_dmabuf_release),
+    ..pin_init::zeroed()
+};
+
+/// What counts the mappings of `attach`.
+///
+/// # Safety
+///
+/// `attach` must be a valid attachment to a buffer of a mock object.
+unsafe fn mapped<'a>(attach: *mut bindings::dma_buf_attachment) -> &'a Atomic<u32> {
+    // SAFETY: By the safety requirements; the buffer keeps its object.
+    let obj: &Object<MockObject> =
+        unsafe { IntoGEMObject::from_raw((*(*attach).dmabuf).priv_.cast()) };
+    &obj.mapped
+}
+
+/// `dma_buf_ops.map_dma_buf`.
+///
+/// # Safety
+///
+/// To be called by the C code, for a buffer of a mock object.
+unsafe extern "C" fn watched_map(
+    attach: *mut bindings::dma_buf_attachment,
+    dir: bindings::dma_data_direction,
+) -> *mut bindings::sg_table {
+    // SAFETY: Called as GEM's own is, which this stands in for.
+    let table = unsafe { bindings::drm_gem_map_dma_buf(attach, dir) };
+    if from_err_ptr(table).is_ok() {
+        // SAFETY: By the safety requirements.
+        unsafe { mapped(attach) }.add(1, Relaxed);
+    }
+    table
+}
+
+/// `dma_buf_ops.unmap_dma_buf`.
+///
+/// # Safety
+///
+/// As of [`watched_map`].
+unsafe extern "C" fn watched_unmap(
+    attach: *mut bindings::dma_buf_attachment,
+    table: *mut bindings::sg_table,
+    dir: bindings::dma_data_direction,
+) {
+    // SAFETY: By the safety requirements.
+    unsafe { mapped(attach) }.fetch_sub(1, Relaxed);
+    // SAFETY: Called as GEM's own is.
+    unsafe { bindings::drm_gem_unmap_dma_buf(attach, table, dir) };
 }
