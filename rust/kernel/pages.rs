@@ -7,7 +7,8 @@
 //! Every [`gem::Object`](kernel::drm::gem::Object) has a shmem file that is empty until used and
 //! can be swapped. [`Pages`] are all its pages, present and pinned. They own a reference to the
 //! file, not to the object, so they may be dropped anywhere, before or after it; dropped, they may
-//! be swapped out, and the next [`Pages::get`] finds the content again.
+//! be swapped out, and the next [`Pages::get`] finds the content again. The driver does not read or
+//! write them: clients and devices do, at any time.
 //!
 //! [`DmaMap`] makes them reachable by a device. It holds the pages, so they cannot be swapped out
 //! under the device; and it is in a [`DevresSet`], so it is gone when the device is unbound. The
@@ -72,7 +73,7 @@ pub(crate) struct Pages {
 
 // SAFETY: Files and pages are reference counted atomically; the array is never written.
 unsafe impl Send for Pages {}
-// SAFETY: As above. Content is accessed as bytes that anybody may write at any time.
+// SAFETY: As above.
 unsafe impl Sync for Pages {}
 
 impl Pages {
@@ -112,59 +113,6 @@ impl Pages {
         Some(unsafe { frame_number(page) })
     }
 
-    /// Calls `f` with each stretch of `[offset, offset + len)` that lies in one page: its address,
-    /// its length and how much came before it.
-    fn stretches(
-        &self,
-        offset: usize,
-        len: usize,
-        mut f: impl FnMut(*mut u8, usize, usize),
-    ) -> Result {
-        if offset.checked_add(len).ok_or(EINVAL)? > self.size {
-            return Err(EINVAL);
-        }
-        let mut done = 0;
-        while done < len {
-            let at = offset + done;
-            let within = at % PAGE_SIZE;
-            let count = (PAGE_SIZE - within).min(len - done);
-            let page = self.page(at / PAGE_SIZE).ok_or(EINVAL)?;
-            // SAFETY: The page is valid by the type invariant. The mapping is undone below, on the
-            // same thread, in reverse order.
-            let base = unsafe { bindings::kmap_local_page(page) };
-            // SAFETY: `within + count` is at most a page.
-            f(unsafe { base.cast::<u8>().add(within) }, count, done);
-            // SAFETY: `base` was returned by the matching `kmap_local_page()`.
-            unsafe { bindings::kunmap_local(base) };
-            done += count;
-        }
-        Ok(())
-    }
-
-    /// Copies from `offset` to `to`. `EINVAL` beyond the end.
-    pub(crate) fn read(&self, offset: usize, to: &mut [u8]) -> Result {
-        self.stretches(offset, to.len(), |at, count, done| {
-            // SAFETY: `at` is `count` mapped bytes; `done + count` is at most `to.len()`.
-            unsafe { ptr::copy_nonoverlapping(at, to.as_mut_ptr().add(done), count) }
-        })
-    }
-
-    /// Copies `from` to `offset`. `EINVAL` beyond the end.
-    pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result {
-        self.stretches(offset, from.len(), |at, count, done| {
-            // SAFETY: `at` is `count` mapped bytes; `done + count` is at most `from.len()`.
-            unsafe { ptr::copy_nonoverlapping(from.as_ptr().add(done), at, count) }
-        })
-    }
-
-    /// Fills `len` bytes at `offset` with `value`. `EINVAL` beyond the end.
-    pub(crate) fn fill(&self, offset: usize, len: usize, value: u8) -> Result {
-        self.stretches(offset, len, |at, count, _| {
-            // SAFETY: `at` is `count` mapped bytes.
-            unsafe { ptr::write_bytes(at, value, count) }
-        })
-    }
-
     /// A scatter-gather table of the pages, not mapped to any device, for
     /// `drm_gem_object_funcs.get_sg_table`; the caller frees it.
     pub(super) fn sg_table(
@@ -174,6 +122,44 @@ impl Pages {
         let count = u32::try_from(self.size / PAGE_SIZE)?;
         // SAFETY: `dev` is null or valid; the array has `count` pages.
         from_err_ptr(unsafe { bindings::drm_prime_pages_to_sg(dev, self.array.as_ptr(), count) })
+    }
+}
+
+#[cfg(CONFIG_KUNIT = "y")]
+impl Pages {
+    /// Copies from `offset` to `to`; how much of it there is.
+    ///
+    /// As a `read()` of the file, so that anybody may write the pages meanwhile.
+    pub(super) fn read(&self, offset: usize, to: &mut [u8]) -> Result<usize> {
+        let mut at = i64::try_from(offset)?;
+        // SAFETY: The file is valid by the type invariant; `to` may be written.
+        let len = unsafe {
+            bindings::kernel_read(
+                self.file.as_ptr(),
+                to.as_mut_ptr().cast(),
+                to.len(),
+                &mut at,
+            )
+        };
+        usize::try_from(len).map_err(|_| EIO)
+    }
+
+    /// Copies `from` to `offset`, as a `write()` of the file.
+    pub(super) fn write(&self, offset: usize, from: &[u8]) -> Result {
+        let mut at = i64::try_from(offset)?;
+        // SAFETY: The file is valid by the type invariant; `from` may be read.
+        let len = unsafe {
+            bindings::kernel_write(
+                self.file.as_ptr(),
+                from.as_ptr().cast(),
+                from.len(),
+                &mut at,
+            )
+        };
+        if usize::try_from(len) != Ok(from.len()) {
+            return Err(EIO);
+        }
+        Ok(())
     }
 }
 
