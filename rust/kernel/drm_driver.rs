@@ -54,6 +54,36 @@ use kernel::{
 };
 
 /// What a driver adds to [`drm::Driver`].
+///
+/// # Examples
+///
+/// ```ignore
+/// static VTABLE: Vtable = Vtable::new();
+///
+/// impl DriverExt for MyDriver {
+///     type Gem = MyObject;
+///
+///     fn vtable() -> &'static Vtable {
+///         &VTABLE
+///     }
+///
+///     fn show_fdinfo(
+///         dev: &drm::Device<Self, Registered>,
+///         file: &drm::File<MyFile>,
+///         printer: &mut Printer<'_>,
+///     ) {
+///         let _ = writeln!(printer, "drm-engine-copy:\t{} ns", file.inner().busy());
+///     }
+///
+///     fn resources(dev: &drm::Device<Self>) -> &DevresSet {
+///         &dev.resources
+///     }
+///
+///     fn import(dev: &drm::Device<Self>, size: usize) -> Result<ARef<Object<MyObject>>> {
+///         gem::create(dev, size, ())
+///     }
+/// }
+/// ```
 pub(crate) trait DriverExt:
     drm::Driver<Object = Object<Self::Gem>> + Sized + 'static
 {

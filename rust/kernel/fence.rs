@@ -114,6 +114,24 @@ impl FenceMemory {
 }
 
 /// A line of fences that signal in order.
+///
+/// # Examples
+///
+/// ```ignore
+/// // Where failing is possible:
+/// let memory = FenceMemory::new(GFP_KERNEL)?;
+/// let waiter = Callback::new(Wake(work), GFP_KERNEL)?;
+///
+/// // Where it is not:
+/// let owner = context.fence(memory);
+/// let fence = owner.fence().clone();
+/// if let Attached::Pending(pending) = waiter.attach(&fence) {
+///     this.waiting = Some(pending);
+/// }
+///
+/// // When the work is done:
+/// owner.signal(Ok(()));
+/// ```
 pub(crate) struct FenceContext {
     id: u64,
     last: Atomic<u64>,

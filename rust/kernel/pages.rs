@@ -61,6 +61,16 @@ pub(super) unsafe fn frame_number(page: *mut bindings::page) -> usize {
 
 /// All pages of one object, in memory and pinned there.
 ///
+/// # Examples
+///
+/// ```ignore
+/// let pages = Pages::get(&*obj)?;
+/// let map = DmaMap::new(&dev.resources, parent, &pages)?;
+/// for segment in map.access(parent)?.segments() {
+///     table.map(segment.address, segment.len)?;
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// `array` is what `drm_gem_get_pages()` returned for `file` and `size`, of which `file` is a

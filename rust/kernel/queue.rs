@@ -47,6 +47,15 @@ pub(crate) enum Order {
 
 /// A work queue.
 ///
+/// # Examples
+///
+/// ```ignore
+/// let queue = OwnedQueue::new(c"moves", Order::Unordered)?;
+/// // It comes back if the item is queued already.
+/// let _ = queue.enqueue(item);
+/// queue.flush();
+/// ```
+///
 /// # Invariants
 ///
 /// The pointer is a valid queue of ours.
@@ -178,6 +187,22 @@ pub(crate) trait AlarmHandler: Send + Sync + 'static {
 }
 
 /// Work that can be started, now or later, and stopped.
+///
+/// # Examples
+///
+/// ```ignore
+/// impl AlarmHandler for Watchdog {
+///     fn run(&self) -> Option<Jiffies> {
+///         self.is_busy().then(|| msecs_to_jiffies(100))
+///     }
+/// }
+///
+/// let queue = Arc::new(OwnedQueue::new(c"watchdog", Order::Ordered)?, GFP_KERNEL)?;
+/// let watchdog = Alarm::new(queue, Watchdog::new())?;
+/// watchdog.set(msecs_to_jiffies(100));
+/// // It is not running, and will not.
+/// drop(watchdog);
+/// ```
 pub(crate) struct Alarm<T: AlarmHandler>(Pin<KBox<AlarmData<T>>>);
 
 #[pin_data]

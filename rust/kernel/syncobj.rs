@@ -52,6 +52,18 @@ pub(crate) fn find_fence<F: drm::file::DriverFile>(
 
 /// A reference to a syncobj.
 ///
+/// # Examples
+///
+/// ```ignore
+/// // Where failing is possible:
+/// let before = find_fence(file, args.wait, args.wait_point)?;
+/// let timeline = Syncobj::find(file, args.signal)?;
+/// let node = ChainNode::new()?;
+///
+/// // Where it is not:
+/// timeline.add_point(node, owner.fence(), args.signal_point);
+/// ```
+///
 /// # Invariants
 ///
 /// The pointer is a valid syncobj of which this value owns one reference.
