@@ -77,9 +77,9 @@ impl Slice for () {
 /// A half-open range `[start, end)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Span {
-    /// The first that belongs to it.
+    /// Inclusive.
     pub start: u64,
-    /// The first that no longer does.
+    /// Exclusive.
     pub end: u64,
 }
 
@@ -97,12 +97,12 @@ impl Span {
         }
     }
 
-    /// Its length; 0 if it is empty or reversed.
+    /// 0 if it is empty or reversed.
     pub const fn len(&self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 
-    /// Whether nothing belongs to it.
+    /// Also true of a reversed one.
     pub const fn is_empty(&self) -> bool {
         self.start >= self.end
     }
@@ -111,9 +111,9 @@ impl Span {
 /// A range and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece<V> {
-    /// Where.
+    /// Not empty.
     pub span: Span,
-    /// What.
+    /// What [`Slice::slice`] made for just this range.
     pub value: V,
 }
 
@@ -145,28 +145,25 @@ pub enum MapError {
 #[must_use = "nodes stay set aside until `release`"]
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reservation {
+    /// Not yet drawn; part of the map's `promised`.
     nodes: u32,
 }
 
-impl Reservation {
-    /// The nodes still in it.
-    pub fn nodes(&self) -> u32 {
-        self.nodes
-    }
-}
-
-/// No node.
+/// The index that stands for no node.
 const NIL: u32 = u32::MAX;
 /// An AVL tree of 2^32 nodes is at most 46 high.
 const MAX_HEIGHT: usize = 48;
 
 struct Node<V> {
+    /// The node's own range is `[start, end)`.
     start: u64,
     end: u64,
     /// `None`: a spare node; `left` is then the next spare one.
     value: Option<V>,
+    /// The children: index in `nodes`, or [`NIL`].
     left: u32,
     right: u32,
+    /// Of the subtree: 1 for a leaf.
     height: u8,
     /// Of the subtree: its first start, its last end, its largest gap between neighbours.
     first: u64,
@@ -210,15 +207,19 @@ impl Path {
     }
 }
 
-/// The map.
+/// Disjoint ranges of `u64` with a value each.
 pub struct IntervalMap<H: Heap, V> {
+    /// Every node of the tree and of the list of spare ones; never shrinks.
     nodes: H::Vec<Node<V>>,
+    /// Index of the tree's top in `nodes`, or [`NIL`].
     root: u32,
-    /// First spare node.
+    /// Head of the list of spare nodes, or [`NIL`].
     spare: u32,
+    /// Length of that list.
     spares: u32,
     /// How many of the spare ones are promised to reservations.
     promised: u32,
+    /// Nodes in the tree.
     count: u32,
 }
 
@@ -241,6 +242,7 @@ impl<H: Heap, V: Slice> IntervalMap<H, V> {
     }
 
     /// Whether nothing is mapped.
+    #[cfg(not(MODULE))] // The driver asks for the number alone.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -275,12 +277,6 @@ impl<H: Heap, V: Slice> IntervalMap<H, V> {
         }
         self.promised = promised;
         Ok(Reservation { nodes })
-    }
-
-    /// Moves the nodes of `more` into `reservation`.
-    pub fn merge(&self, reservation: &mut Reservation, more: Reservation) {
-        // No overflow: `promised` holds both.
-        reservation.nodes = reservation.nodes.saturating_add(more.nodes);
     }
 
     /// Gives a reservation back. Its nodes stay allocated, for the next one.
@@ -422,6 +418,7 @@ impl<H: Heap, V: Slice> IntervalMap<H, V> {
     /// `None` if there is no such address, `size` is zero or `align` is not a power of two.
     ///
     /// O(log n) and the number of gaps that are large enough but not so aligned.
+    #[cfg(not(MODULE))] // In a client's address space the client says what lies where.
     pub fn find_gap(&self, size: u64, align: u64, within: Span) -> Option<u64> {
         if size == 0 || !align.is_power_of_two() {
             return None;

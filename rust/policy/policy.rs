@@ -25,10 +25,6 @@ pub mod head_clock;
 pub mod heap;
 pub mod id_slots;
 pub mod in_flight;
-#[cfg_attr(
-    MODULE,
-    expect(dead_code, reason = "userspace's address spaces use the rest")
-)]
 pub mod interval_map;
 pub mod miniport;
 pub mod node;
