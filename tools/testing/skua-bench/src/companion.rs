@@ -25,17 +25,23 @@ use libskua::Mapping;
 /// The weakest niceness.
 const NICE: i32 = 19;
 
+/// What the measuring thread wants of the companion.
 #[derive(Debug, Default)]
 struct Wishes {
+    /// What the gate's word is to hold.
     gate: AtomicU64,
+    /// Leave the CPU until unparked.
     idle: AtomicBool,
+    /// End.
     stop: AtomicBool,
 }
 
 /// The thread; it ends when dropped.
 #[derive(Debug)]
 pub struct Companion {
+    /// Shared with the thread.
     wishes: Arc<Wishes>,
+    /// `None` while it is dropped.
     thread: Option<JoinHandle<()>>,
 }
 

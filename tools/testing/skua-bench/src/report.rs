@@ -18,11 +18,14 @@ use serde_json::{json, Value};
 use crate::clock::Clock;
 use crate::row::{Number, Row, ROWS};
 use crate::sample::Sample;
+use crate::submit::CLOCKED;
 
 /// The value of a row, and what is known about how it came about.
 #[derive(Clone, Debug, PartialEq)]
 struct Measured {
+    /// In the row's unit.
     value: f64,
+    /// What `value` is the median of, if that is how it was measured.
     sample: Option<Sample>,
     /// More about it, for the JSON.
     detail: Value,
@@ -31,7 +34,9 @@ struct Measured {
 /// A report in the making.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
+    /// By the names of rows, each of which is here or in `unmeasured`.
     values: BTreeMap<&'static str, Measured>,
+    /// Why there is no value.
     unmeasured: BTreeMap<&'static str, String>,
     /// About the machine, for the JSON.
     machine: BTreeMap<&'static str, Value>,
@@ -43,20 +48,11 @@ impl Report {
         self.machine.insert(key, value.into());
     }
 
-    /// Fills a row.
-    ///
-    /// # Errors
-    ///
-    /// If there is no such row, or it was filled before.
-    pub fn value(&mut self, name: &str, value: f64) -> Result<()> {
-        self.detailed(name, value, Value::Null)
-    }
-
     /// Fills a row, with more about it for the JSON.
     ///
     /// # Errors
     ///
-    /// As [`Report::value`].
+    /// If there is no such row, or it was filled before.
     pub fn detailed(&mut self, name: &str, value: f64, detail: Value) -> Result<()> {
         self.insert(
             name,
@@ -72,7 +68,7 @@ impl Report {
     ///
     /// # Errors
     ///
-    /// As [`Report::value`].
+    /// As [`Report::detailed`].
     pub fn ratio(&mut self, name: &str, count: u64, units: u64) -> Result<()> {
         // CAST: counts are far below 2^53.
         let value = count as f64 / units.max(1) as f64;
@@ -83,7 +79,7 @@ impl Report {
     ///
     /// # Errors
     ///
-    /// As [`Report::value`].
+    /// As [`Report::detailed`].
     pub fn sample(&mut self, name: &str, sample: Option<Sample>) -> Result<()> {
         let sample = sample.context("no repetitions")?;
         self.insert(
@@ -101,7 +97,7 @@ impl Report {
     ///
     /// # Errors
     ///
-    /// As [`Report::value`].
+    /// As [`Report::detailed`].
     pub fn instructions(
         &mut self,
         clock: &Clock,
@@ -115,11 +111,20 @@ impl Report {
         }
     }
 
+    /// Fills a row with the instructions of `f`, which is called [`CLOCKED`] times.
+    ///
+    /// # Errors
+    ///
+    /// As [`Report::detailed`].
+    pub fn clocked(&mut self, clock: &Clock, name: &str, f: impl FnMut()) -> Result<()> {
+        self.instructions(clock, name, clock.sample(CLOCKED, f))
+    }
+
     /// Says that a row cannot be measured on this machine, and why.
     ///
     /// # Errors
     ///
-    /// As [`Report::value`].
+    /// As [`Report::detailed`].
     pub fn unmeasured(&mut self, name: &str, why: &str) -> Result<()> {
         let row = self.vacant(name)?;
         self.unmeasured.insert(row.name, why.to_owned());
@@ -247,10 +252,10 @@ mod tests {
     #[test]
     fn rows_are_filled_once() {
         let mut report = Report::default();
-        report.value("memory.vm", 1.0).expect("a row");
-        assert!(report.value("memory.vm", 1.0).is_err());
+        report.ratio("memory.vm", 1, 1).expect("a row");
+        assert!(report.ratio("memory.vm", 1, 1).is_err());
         assert!(report.unmeasured("memory.vm", "").is_err());
-        assert!(report.value("memory.of.elephants", 1.0).is_err());
+        assert!(report.ratio("memory.of.elephants", 1, 1).is_err());
         assert!(report.sample("memory.job", None).is_err());
     }
 
@@ -258,7 +263,7 @@ mod tests {
     fn json_has_every_row() {
         let mut report = Report::default();
         report.machine("clock", "tsc");
-        report.value("wait.load.interrupts", 1.0).expect("a row");
+        report.ratio("wait.load.interrupts", 1, 1).expect("a row");
         let json = report.json();
         let rows = json["rows"].as_array().expect("rows");
         assert_eq!(rows.len(), ROWS.len());

@@ -76,22 +76,25 @@ impl Shape {
 /// The GPU, and what measuring needs.
 #[derive(Debug)]
 pub struct Rig {
-    /// The device.
+    /// The first that the system has.
     pub device: Device,
-    /// Its address space.
+    /// Has the gate and both command buffers mapped.
     pub vm: Vm,
-    /// Its context.
+    /// Of the copy engine; all work runs in it.
     pub context: Context,
-    /// The timeline that all submissions signal.
+    /// What all submissions signal.
     pub timeline: Syncobj,
-    /// The clock.
+    /// Calibrated before anything is measured.
     pub clock: Clock,
-    /// The counters.
+    /// What device, driver and kernel count of `device`.
     pub counters: Source,
-    /// What keeps the CPU busy.
+    /// What opens the gate and keeps the CPU busy.
     pub companion: Companion,
+    /// Waits for the gate, then writes `point` behind it.
     waiting: CommandBuffer,
+    /// One NOP.
     nothing: CommandBuffer,
+    /// The gate, and at [`DONE`] how far the GPU came.
     memory: Mapping,
     /// The last point that a batch was given, and the value that opens the gate to it.
     point: u64,
@@ -101,7 +104,7 @@ pub struct Rig {
 #[derive(Debug)]
 pub struct Batch {
     submissions: Vec<uapi::drm_skua_submit>,
-    /// What they point to.
+    /// What `submissions` points to, as `_syncs`.
     _buffers: Vec<Vec<uapi::drm_skua_buffer>>,
     _syncs: Vec<Vec<uapi::drm_skua_sync>>,
 }
@@ -214,15 +217,9 @@ impl Rig {
             handle: self.timeline.handle(),
             point,
         };
-        let all_syncs: Vec<_> = (first_point..)
+        let all_syncs: Vec<Vec<_>> = (first_point..)
             .take(submissions)
-            .map(|point| {
-                if signal {
-                    vec![sync(point)]
-                } else {
-                    Vec::new()
-                }
-            })
+            .map(|point| signal.then(|| sync(point)).into_iter().collect())
             .collect();
         let submissions = all_buffers.iter().zip(&all_syncs);
         Ok(Batch {
@@ -245,10 +242,7 @@ impl Rig {
     ///
     /// As SUBMIT.
     pub fn submit(&self, batch: &mut Batch) -> Result<()> {
-        for submission in &mut batch.submissions {
-            raw::call(self.device.as_fd(), submission).context("SUBMIT")?;
-        }
-        Ok(())
+        self.call(&mut batch.submissions)
     }
 
     /// Submits a part of a batch.
@@ -258,7 +252,11 @@ impl Rig {
     /// As SUBMIT.
     pub fn submit_range(&self, batch: &mut Batch, range: Range<usize>) -> Result<()> {
         let part = batch.submissions.get_mut(range);
-        for submission in part.context("the batch is smaller")? {
+        self.call(part.context("the batch is smaller")?)
+    }
+
+    fn call(&self, submissions: &mut [uapi::drm_skua_submit]) -> Result<()> {
+        for submission in submissions {
             raw::call(self.device.as_fd(), submission).context("SUBMIT")?;
         }
         Ok(())

@@ -39,14 +39,14 @@ impl fmt::Display for Target {
     }
 }
 
-/// A row.
+/// What is said of a value before it is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// The measure that it belongs to.
+    /// 8 submission, 9 waiting, 20 memory.
     pub measure: u32,
-    /// Its name: unique.
+    /// Unique; `subject.case.what`.
     pub name: &'static str,
-    /// Unit of the value.
+    /// Behind the value, where it is printed.
     pub unit: &'static str,
     /// What the value should be, if that was decided.
     pub target: Option<Target>,
@@ -70,7 +70,7 @@ pub enum Repeats {
 }
 
 impl Row {
-    /// The row of this name.
+    /// Finds a row in [`ROWS`].
     pub fn named(name: &str) -> Option<&'static Self> {
         ROWS.iter().find(|row| row.name == name)
     }
@@ -119,149 +119,53 @@ impl Row {
 /// `one`: one submission with one buffer. `buffers`: one submission with 32 buffers. `queue`: 32
 /// submissions with one buffer each. Each signals a point of a timeline; counts of the last two are
 /// per buffer.
+#[rustfmt::skip] // A table: a line for each row.
 pub const ROWS: &[Row] = &[
     row(8, "null.syscall.instructions", "instructions").nearly(),
     row(8, "null.ioctl.instructions", "instructions").nearly(),
-    row(
-        8,
-        "null.driver.instructions",
-        "instructions, an ioctl that only looks a context up",
-    )
-    .nearly(),
-    row(8, "submit.one.ioctls", "per submission")
-        .at_most(1.0)
-        .limit(1.0),
-    row(8, "submit.one.doorbells", "per submission")
-        .at_most(1.0)
-        .limit(1.0),
-    row(8, "submit.one.register_writes", "per submission")
-        .at_most(1.0)
-        .limit(1.0),
-    row(8, "submit.one.register_reads", "per submission")
-        .at_most(0.0)
-        .limit(0.0),
-    row(8, "submit.one.interrupts", "per submission")
-        .at_most(1.0)
-        .limit(0.0),
+    row(8, "null.driver.instructions", "instructions, an ioctl that looks a context up").nearly(),
+    row(8, "submit.one.ioctls", "per submission").at_most(1.0).limit(1.0),
+    row(8, "submit.one.doorbells", "per submission").at_most(1.0).limit(1.0),
+    row(8, "submit.one.register_writes", "per submission").at_most(1.0).limit(1.0),
+    row(8, "submit.one.register_reads", "per submission").at_most(0.0).limit(0.0),
+    row(8, "submit.one.interrupts", "per submission").at_most(1.0).limit(0.0),
     row(8, "submit.one.allocations", "in the ioctl").limit(0.0),
     row(8, "submit.one.allocated", "bytes in the ioctl").limit(0.0),
-    row(
-        8,
-        "submit.one.allocations_later",
-        "by others, until it has ended",
-    )
-    .limit(0.0),
+    row(8, "submit.one.allocations_later", "by others, until it has ended").limit(0.0),
     row(8, "submit.one.instructions", "instructions").nearly(),
-    row(
-        8,
-        "submit.one.library",
-        "instructions, built and submitted by libskua",
-    )
-    .nearly(),
-    row(8, "submit.buffers.ioctls", "per buffer")
-        .at_most(1.0 / 32.0)
-        .limit(1.0 / 32.0),
-    row(8, "submit.buffers.doorbells", "per buffer")
-        .at_most(1.0 / 32.0)
-        .limit(1.0 / 32.0),
-    row(8, "submit.buffers.register_reads", "per buffer")
-        .at_most(0.0)
-        .limit(0.0),
-    row(8, "submit.buffers.interrupts", "per buffer")
-        .at_most(1.0 / 32.0)
-        .limit(0.0),
+    row(8, "submit.one.library", "instructions, built and submitted by libskua").nearly(),
+    row(8, "submit.buffers.ioctls", "per buffer").at_most(1.0 / 32.0).limit(1.0 / 32.0),
+    row(8, "submit.buffers.doorbells", "per buffer").at_most(1.0 / 32.0).limit(1.0 / 32.0),
+    row(8, "submit.buffers.register_reads", "per buffer").at_most(0.0).limit(0.0),
+    row(8, "submit.buffers.interrupts", "per buffer").at_most(1.0 / 32.0).limit(0.0),
     row(8, "submit.buffers.allocations", "in the ioctl, per buffer").limit(0.0),
     row(8, "submit.buffers.instructions", "instructions per buffer").nearly(),
-    row(8, "submit.queue.ioctls", "per submission")
-        .at_most(1.0)
-        .limit(1.0),
-    row(8, "submit.queue.doorbells", "per submission")
-        .at_most(1.0)
-        .limit(1.0 / 32.0)
-        .roughly(),
-    row(8, "submit.queue.register_reads", "per submission")
-        .at_most(0.0)
-        .limit(0.0),
-    row(8, "submit.queue.interrupts", "per submission")
-        .at_most(1.0)
-        .limit(0.0)
-        .roughly(),
-    row(
-        8,
-        "submit.queue.allocations",
-        "in the ioctl, per submission",
-    )
-    .limit(0.0),
-    row(
-        8,
-        "submit.queue.instructions",
-        "instructions per submission",
-    )
-    .nearly(),
-    row(9, "wait.signalled.ioctls", "per wait")
-        .at_most(1.0)
-        .limit(0.0),
+    row(8, "submit.queue.ioctls", "per submission").at_most(1.0).limit(1.0),
+    row(8, "submit.queue.doorbells", "per submission").at_most(1.0).limit(1.0 / 32.0).roughly(),
+    row(8, "submit.queue.register_reads", "per submission").at_most(0.0).limit(0.0),
+    row(8, "submit.queue.interrupts", "per submission").at_most(1.0).limit(0.0).roughly(),
+    row(8, "submit.queue.allocations", "in the ioctl, per submission").limit(0.0),
+    row(8, "submit.queue.instructions", "instructions per submission").nearly(),
+    row(9, "wait.signalled.ioctls", "per wait").at_most(1.0).limit(0.0),
     row(9, "wait.signalled.allocations", "per wait").limit(0.0),
     row(9, "wait.signalled.instructions", "instructions").nearly(),
     row(9, "wait.signalled.library", "instructions, by libskua").nearly(),
-    row(9, "wait.many.ioctls", "per point")
-        .at_most(1.0 / 32.0)
-        .limit(0.0),
+    row(9, "wait.many.ioctls", "per point").at_most(1.0 / 32.0).limit(0.0),
     row(9, "wait.many.allocations", "per point").limit(0.0),
     row(9, "wait.many.instructions", "instructions per point").nearly(),
-    row(
-        9,
-        "wait.memory.ioctls",
-        "per wait, the GPU having written memory",
-    )
-    .at_most(0.0)
-    .limit(0.0),
+    row(9, "wait.memory.ioctls", "per wait, the GPU having written memory").at_most(0.0).limit(0.0),
     row(9, "wait.memory.instructions", "instructions").nearly(),
-    row(9, "wait.blocking.ioctls", "per fence")
-        .at_most(1.0)
-        .limit(0.0),
-    row(9, "wait.blocking.interrupts", "per fence")
-        .at_most(1.0)
-        .limit(0.0),
-    row(9, "wait.blocking.wakeups", "of the waiter per fence")
-        .at_most(1.0)
-        .limit(0.0),
-    row(9, "wait.blocking.wakeups_all", "of any thread per fence")
-        .limit(0.0)
-        .roughly(),
-    row(
-        9,
-        "wait.blocking.instructions",
-        "instructions of the waiter",
-    )
-    .roughly(),
-    row(
-        9,
-        "wait.blocking.elsewhere",
-        "instructions of interrupts and kernel threads per fence",
-    )
-    .roughly(),
-    row(9, "wait.load.interrupts", "per fence, 32 at a time")
-        .below(1.0)
-        .limit(0.0)
-        .roughly(),
-    row(9, "wait.load.raised", "interrupts by the device per fence")
-        .below(1.0)
-        .limit(0.0)
-        .roughly(),
-    row(9, "wait.load.wakeups", "of the waiter per fence")
-        .below(1.0)
-        .limit(0.0),
-    row(9, "wait.load.wakeups_all", "of any thread per fence")
-        .below(1.0)
-        .limit(0.0)
-        .roughly(),
-    row(
-        20,
-        "memory.bo.system",
-        "bytes per BO of 4 KiB, beyond these",
-    )
-    .nearly(),
+    row(9, "wait.blocking.ioctls", "per fence").at_most(1.0).limit(0.0),
+    row(9, "wait.blocking.interrupts", "per fence").at_most(1.0).limit(0.0),
+    row(9, "wait.blocking.wakeups", "of the waiter per fence").at_most(1.0).limit(0.0),
+    row(9, "wait.blocking.wakeups_all", "of any thread per fence").limit(0.0).roughly(),
+    row(9, "wait.blocking.instructions", "instructions of the waiter").roughly(),
+    row(9, "wait.blocking.elsewhere", "instructions of all others per fence").roughly(),
+    row(9, "wait.load.interrupts", "per fence, 32 at a time").below(1.0).limit(0.0).roughly(),
+    row(9, "wait.load.raised", "raised by the device per fence").below(1.0).limit(0.0).roughly(),
+    row(9, "wait.load.wakeups", "of the waiter per fence").below(1.0).limit(0.0),
+    row(9, "wait.load.wakeups_all", "of any thread per fence").below(1.0).limit(0.0).roughly(),
+    row(20, "memory.bo.system", "bytes per BO of 4 KiB, beyond these").nearly(),
     row(20, "memory.bo.system.slab", "bytes of it in slabs").nearly(),
     row(20, "memory.bo.vram", "bytes per BO of 4 KiB").nearly(),
     row(20, "memory.bo.vram.slab", "bytes of it in slabs").nearly(),

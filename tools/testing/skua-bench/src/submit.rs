@@ -29,62 +29,47 @@ pub const TRACED: usize = 16;
 /// If something cannot be measured.
 pub fn measure(rig: &mut Rig, trace: &Trace, report: &mut Report) -> Result<()> {
     let clock = rig.clock;
-    let system_call = clock.sample(CLOCKED, || {
+    report.clocked(&clock, "null.syscall.instructions", || {
         let _ = rustix::process::getppid();
-    });
-    report.instructions(&clock, "null.syscall.instructions", system_call)?;
+    })?;
+    // Once before: that they work, for the clock does not look.
     rig.null_ioctl()?;
-    let ioctl = clock.sample(CLOCKED, || {
-        // It was fine the time before.
-        let _ = rig.null_ioctl();
-    });
-    report.instructions(&clock, "null.ioctl.instructions", ioctl)?;
     rig.driver_ioctl()?;
-    let ioctl = clock.sample(CLOCKED, || {
-        let _ = rig.driver_ioctl();
-    });
-    report.instructions(&clock, "null.driver.instructions", ioctl)?;
+    report.clocked(&clock, "null.ioctl.instructions", || drop(rig.null_ioctl()))?;
+    report.clocked(&clock, "null.driver.instructions", || {
+        drop(rig.driver_ioctl())
+    })?;
     for shape in [Shape::One, Shape::Buffers, Shape::Queue] {
-        clocked(rig, shape, report)?;
+        let sample = clocked(rig, |rig| rig.batch(shape), Rig::submit)?;
+        let sample = sample.map(|sample| sample.per(shape.buffers()));
+        let name = format!("submit.{}.instructions", shape.name());
+        report.instructions(&clock, &name, sample)?;
         counted(rig, shape, report)?;
         traced(rig, trace, shape, report)?;
         rig.check()?;
     }
-    let library = library(rig)?;
+    // By the library: what a program pays.
+    let library = clocked(rig, Rig::advance, |rig, point| {
+        let submission = rig.context.submission().commands(rig.waiting());
+        submission.signal(&rig.timeline, *point).submit()
+    })?;
     report.instructions(&clock, "submit.one.library", library)
 }
 
-/// Instructions of the ioctls.
-fn clocked(rig: &mut Rig, shape: Shape, report: &mut Report) -> Result<()> {
-    let clock = rig.clock;
+/// Instructions of `submit`, each time with what `prepare` made.
+fn clocked<T, E>(
+    rig: &mut Rig,
+    prepare: impl Fn(&mut Rig) -> Result<T>,
+    submit: impl Fn(&Rig, &mut T) -> Result<(), E>,
+) -> Result<Option<Sample>>
+where
+    anyhow::Error: From<E>,
+{
     let mut counts = Vec::new();
     for _ in 0..CLOCKED {
-        let mut batch = rig.batch(shape)?;
+        let mut work = prepare(rig)?;
         let mut result = Ok(());
-        counts.push(clock.count(|| result = rig.submit(&mut batch)));
-        result?;
-        rig.finish()?;
-    }
-    let sample = Sample::of(counts).map(|sample| sample.per(shape.buffers()));
-    let name = format!("submit.{}.instructions", shape.name());
-    report.instructions(&clock, &name, sample)
-}
-
-/// Instructions of a submission by the library: what a program pays.
-fn library(rig: &mut Rig) -> Result<Option<Sample>> {
-    let clock = rig.clock;
-    let mut counts = Vec::new();
-    for _ in 0..CLOCKED {
-        let point = rig.advance()?;
-        let mut result = Ok(());
-        counts.push(clock.count(|| {
-            result = rig
-                .context
-                .submission()
-                .commands(rig.waiting())
-                .signal(&rig.timeline, point)
-                .submit();
-        }));
+        counts.push(rig.clock.count(|| result = submit(rig, &mut work)));
         result?;
         rig.finish()?;
     }

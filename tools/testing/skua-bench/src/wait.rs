@@ -60,14 +60,13 @@ fn ended(rig: &mut Rig, trace: &Trace, report: &mut Report) -> Result<()> {
     // Each once before: that they work, and that all is in memory.
     rig.wait()?;
     rig.poll()?;
-    let wait = clock.sample(CLOCKED, || drop(rig.wait()));
-    report.instructions(&clock, "wait.signalled.instructions", wait)?;
+    report.clocked(&clock, "wait.signalled.instructions", || drop(rig.wait()))?;
     let forever = libskua::Deadline::NEVER;
     rig.timeline.wait(rig.point(), forever)?;
-    let library = clock.sample(CLOCKED, || drop(rig.timeline.wait(rig.point(), forever)));
-    report.instructions(&clock, "wait.signalled.library", library)?;
-    let poll = clock.sample(CLOCKED, || drop(rig.poll()));
-    report.instructions(&clock, "wait.memory.instructions", poll)?;
+    report.clocked(&clock, "wait.signalled.library", || {
+        drop(rig.timeline.wait(rig.point(), forever))
+    })?;
+    report.clocked(&clock, "wait.memory.instructions", || drop(rig.poll()))?;
 
     let recorder = trace.enable()?;
     let (mut waited, mut polled) = (Activity::default(), Activity::default());
