@@ -3,20 +3,12 @@
 //! How fast the model is on this host, for information only:
 //! `cargo run --release -p skua-gpu --example speed`.
 
-#[path = "../tests/device/board.rs"]
-#[allow(dead_code, reason = "the tests use all of it")]
-mod board;
-#[path = "../tests/device/harness.rs"]
-#[allow(dead_code, reason = "the tests use all of it")]
-mod harness;
-
 use std::time::Instant;
 
 use skua_asm::assemble;
 use skua_spec::command::Command;
 use skua_spec::status::Counter;
-
-use harness::{Gpu, DATA, DATA_BYTES, DATA_VA};
+use skua_testbed::{Gpu, DATA, DATA_BYTES, DATA_VA};
 
 fn timed(gpu: &mut Gpu, engine: u32, commands: &[Command]) -> f64 {
     let since = Instant::now();

@@ -6,9 +6,7 @@ use std::cell::RefCell;
 
 use skua_gpu::engine::core::Outcome;
 use skua_spec::command::Command;
-
-use crate::board::{DATA, DATA_BYTES};
-use crate::stepped::Stepped;
+use skua_testbed::{Stepped, DATA, DATA_BYTES};
 
 /// Steps that an input is given on each engine: some work never ends.
 const STEPS: usize = 200;

@@ -7,8 +7,7 @@ use proptest::prelude::*;
 use skua_reference::Buffers;
 use skua_spec::command::{Command, Dispatch, MAX_ARGUMENTS};
 use skua_spec::isa::{Form, Instruction, Op, IMMEDIATE};
-
-use crate::harness::{Gpu, DATA, DATA_VA};
+use skua_testbed::{Gpu, DATA, DATA_VA};
 
 /// Values at which something changes.
 const INTERESTING: [u32; 30] = [

@@ -10,8 +10,9 @@ use skua_spec::mmu::Entry;
 use skua_spec::number::{Asid, EngineIndex};
 use skua_spec::regs;
 use skua_spec::status::{self, Counter, EngineState};
-
-use crate::harness::{Gpu, ASID, BUFFER_VA, CONTEXT, CONTEXT_ID, DATA, DATA_VA, STATUS};
+use skua_testbed::{
+    Gpu, ASID, BUFFER_VA, BUS, CONTEXT, CONTEXT_ID, DATA, DATA_BYTES, DATA_VA, STATUS, SYSTEM_FREE,
+};
 
 fn dispatch_of(gpu: &Gpu, source: &str) -> Dispatch {
     let program = assemble(source).unwrap();
@@ -329,7 +330,7 @@ fn bad_contexts() {
         fence: Some(fence),
         interrupt: false,
     };
-    let root = crate::board::root();
+    let root = skua_testbed::root();
     let cases: [(&str, [u64; 4]); 8] = [
         ("root absent", [root.0 & !1, 7, 0, 0]),
         ("root writable", [root.0 | Entry::WRITE, 7, 0, 0]),
@@ -379,14 +380,10 @@ fn bad_contexts() {
     // A descriptor that cannot be written is a fault at the packet's end.
     let page = gpu.set_gart(
         0,
-        Entry::gart(
-            skua_spec::address::BusAddr(crate::harness::BUS + crate::harness::SYSTEM_FREE),
-            false,
-            true,
-        ),
+        Entry::gart(skua_spec::address::BusAddr(BUS + SYSTEM_FREE), false, true),
     );
-    gpu.set_system64(crate::harness::SYSTEM_FREE, root.0);
-    gpu.set_system64(crate::harness::SYSTEM_FREE + 8, 7 | (9 << 32));
+    gpu.set_system64(SYSTEM_FREE, root.0);
+    gpu.set_system64(SYSTEM_FREE + 8, 7 | (9 << 32));
     let fault = gpu.run_to_fault(0, &[exec(page, 57)]);
     assert_eq!(
         (fault.reason, fault.access, fault.space, fault.address),
@@ -431,11 +428,8 @@ fn fetching_where_nothing_is() {
     gpu.reset_engine(0);
     gpu.start_engine(0);
     // The operands lie on a page that is not there: the address of the first byte missing.
-    let end = DATA_VA + crate::harness::DATA_BYTES;
-    gpu.set_vram(
-        DATA + crate::harness::DATA_BYTES - 8,
-        &0x0100_0006_u64.to_le_bytes(),
-    );
+    let end = DATA_VA + DATA_BYTES;
+    gpu.set_vram(DATA + DATA_BYTES - 8, &0x0100_0006_u64.to_le_bytes());
     let exec = Command::Exec {
         context: vram::BASE + CONTEXT,
         base: end - 8,

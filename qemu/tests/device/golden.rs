@@ -11,8 +11,7 @@ use skua_spec::isa::{Form, Op};
 use skua_spec::mmu::{index, Entry};
 use skua_spec::regs;
 use skua_spec::status;
-
-use crate::harness::{
+use skua_testbed::{
     Gpu, ASID, BUFFER_VA, BUS, CONTEXT, CONTEXT_ID, DATA, DATA_VA, STATUS, SYSTEM_FREE,
 };
 
@@ -213,7 +212,7 @@ fn contexts() {
             fence: Some(1),
             interrupt: false,
         };
-        gpu.set_vram64(crate::harness::BUFFER, 0xff);
+        gpu.set_vram64(skua_testbed::BUFFER, 0xff);
         let fault = gpu.run_to_fault(0, &[exec]);
         if line[1] == "BadContext" {
             assert_eq!(fault.reason, Reason::BadContext, "{line:?}");
@@ -269,7 +268,7 @@ fn faults() {
     // A descriptor that can be read and not written.
     let mut gpu = Gpu::new();
     let context = gpu.set_gart(0, Entry::gart(BusAddr(BUS + SYSTEM_FREE), false, true));
-    gpu.set_system64(SYSTEM_FREE, crate::board::root().0);
+    gpu.set_system64(SYSTEM_FREE, skua_testbed::root().0);
     gpu.set_system64(
         SYSTEM_FREE + 8,
         u64::from(ASID.get()) | u64::from(CONTEXT_ID) << 32,

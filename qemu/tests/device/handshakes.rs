@@ -8,8 +8,7 @@ use skua_spec::command::Command;
 use skua_spec::number::EngineIndex;
 use skua_spec::regs::{self, engine};
 use skua_spec::status::{self, Counter, EngineState};
-
-use crate::harness::{Gpu, BUS, RING_BYTES, STATUS, SYSTEM_BYTES, SYSTEM_FREE};
+use skua_testbed::{Gpu, BUS, RING_BYTES, STATUS, SYSTEM_BYTES, SYSTEM_FREE};
 
 /// Bits of an engine's control register.
 const ENABLE: u32 = 1;

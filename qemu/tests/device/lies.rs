@@ -11,8 +11,7 @@ use skua_spec::fault::Reason;
 use skua_spec::number::EngineIndex;
 use skua_spec::regs::{self, engine};
 use skua_spec::status::{self, Counter, EngineState};
-
-use crate::harness::{Gpu, DATA, DATA_VA, STATUS};
+use skua_testbed::{Gpu, DATA, DATA_VA, STATUS};
 
 /// Bits of an engine's control register.
 const ENABLE: u32 = 1;

@@ -2,15 +2,13 @@
 
 //! The device, driven in process as a driver would: registers, memory, interrupts.
 //!
-//! Time is never asserted: [`harness`] waits for what must come, with a limit that only a hang
+//! Time is never asserted: [`skua_testbed::Gpu`] waits for what must come, with a limit that only a hang
 //! reaches.
 
 mod arithmetic;
-mod board;
 mod faults;
 mod golden;
 mod handshakes;
-mod harness;
 mod lies;
 mod packets;
 mod panics;
@@ -21,7 +19,6 @@ mod resets;
 mod revocation;
 mod rings;
 mod semaphores;
-mod stepped;
 mod steps;
 mod transfers;
 mod translation;

@@ -8,8 +8,7 @@ use skua_spec::context::Descriptor;
 use skua_spec::fault::Reason;
 use skua_spec::number::Asid;
 use skua_spec::status::{self, Counter, EngineState};
-
-use crate::harness::{Gpu, BUFFER_VA, CONTEXT, DATA_VA};
+use skua_testbed::{Gpu, BUFFER_VA, CONTEXT, DATA_VA};
 
 #[test]
 fn an_empty_packet() {
@@ -43,7 +42,7 @@ fn a_part_of_a_buffer() {
         value: i + 100,
     };
     gpu.exec(0, &[signal(0), signal(1), signal(2), signal(3)]);
-    gpu.clear_vram(crate::harness::DATA, 64);
+    gpu.clear_vram(skua_testbed::DATA, 64);
     gpu.run(
         0,
         &[Command::Exec {
@@ -56,7 +55,7 @@ fn a_part_of_a_buffer() {
         }],
     );
     let values: Vec<_> = (0..4)
-        .map(|i| gpu.vram64(crate::harness::DATA + i * 8))
+        .map(|i| gpu.vram64(skua_testbed::DATA + i * 8))
         .collect();
     assert_eq!(values, [0, 101, 102, 0]);
     assert_eq!(gpu.engine64(0, status::engine::COMPLETED_FENCE), 0);
@@ -95,7 +94,7 @@ fn a_command_does_not_run_over_the_end_of_its_buffer() {
 fn the_time_of_contexts_adds_up() {
     let mut gpu = Gpu::new();
     let other = CONTEXT + 64;
-    gpu.write_context(other, Asid(9), 2, crate::board::root());
+    gpu.write_context(other, Asid(9), 2, skua_testbed::root());
     for _ in 0..5 {
         let (exec, _) = gpu.exec(
             1,

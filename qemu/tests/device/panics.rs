@@ -13,8 +13,7 @@ use skua_gpu::options::Options;
 use skua_gpu::vram::Vram;
 use skua_spec::number::EngineIndex;
 use skua_spec::regs::engine;
-
-use crate::harness::VRAM_BYTES;
+use skua_testbed::VRAM_BYTES;
 
 /// Set in the process that is to end.
 const CHILD: &str = "SKUA_GPU_PANICS";

@@ -9,8 +9,7 @@ use skua_spec::address::{BusAddr, GpuPhys};
 use skua_spec::command::{Command, Dispatch};
 use skua_spec::mmu::{Entry, PageSize, Target};
 use skua_spec::status::Counter;
-
-use crate::harness::{Gpu, BUS, DATA, DATA_VA, SYSTEM_FREE};
+use skua_testbed::{Gpu, BUS, DATA, DATA_VA, SYSTEM_FREE};
 
 /// Data of the tests of this file.
 const OUT: u64 = DATA_VA + 0x1_0000;
@@ -535,7 +534,7 @@ fn the_tlb_serves_programs_too() {
     gpu.map_page(va, target(DATA + 0x2_0000), PageSize::Size4K, true);
     gpu.run_buffer(0, &[Command::Dispatch(dispatch)]);
     assert_eq!(gpu.vram32(DATA + 0x1_0000), 2);
-    gpu.invalidate(Some(crate::harness::ASID));
+    gpu.invalidate(Some(skua_testbed::ASID));
     gpu.run_buffer(0, &[Command::Dispatch(dispatch)]);
     assert_eq!(gpu.vram32(DATA + 0x2_0000), 1);
 }
@@ -557,7 +556,7 @@ fn an_invalidation_reaches_a_program_that_runs() {
     gpu.start(0, &[exec]);
     gpu.wait_for("a store", |gpu| gpu.vram32(DATA + 0x1_0000) != 0);
     gpu.map_page(va, target(DATA + 0x2_0000), PageSize::Size4K, true);
-    gpu.invalidate(Some(crate::harness::ASID));
+    gpu.invalidate(Some(skua_testbed::ASID));
     // From the acknowledgement on nothing is stored to the old page.
     let last = gpu.vram32(DATA + 0x1_0000);
     gpu.wait_for("a store", |gpu| gpu.vram32(DATA + 0x2_0000) != 0);
@@ -565,7 +564,7 @@ fn an_invalidation_reaches_a_program_that_runs() {
     // The page goes away altogether.
     let at = gpu.entry_at(va, 0);
     gpu.set_vram64(at, 0);
-    gpu.invalidate(Some(crate::harness::ASID));
+    gpu.invalidate(Some(skua_testbed::ASID));
     let fault = gpu.wait_fault();
     assert_eq!(fault.address, va);
     gpu.reset_engine(0);

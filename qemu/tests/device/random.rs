@@ -10,8 +10,7 @@ use skua_asm::assemble;
 use skua_gpu::vram;
 use skua_spec::command::{Command, Dispatch, MAX_ARGUMENTS};
 use skua_spec::regs;
-
-use crate::harness::{Gpu, CONTEXT, DATA, DATA_VA, RING_BYTES, TABLES};
+use skua_testbed::{Gpu, CONTEXT, DATA, DATA_VA, RING_BYTES, TABLES};
 
 /// Lets the engine work for a moment, whatever it does, then resets it and uses it.
 fn survive(gpu: &mut Gpu, engine: u32) {

@@ -7,8 +7,7 @@ use skua_spec::address::BusAddr;
 use skua_spec::register::{Access, Half, Reset};
 use skua_spec::regs::{self, Decoded, DeviceRegister, EngineRegister};
 use skua_spec::status::{self, Counter, EngineState};
-
-use crate::harness::{Gpu, BUS, GART_TABLE, STATUS, VRAM_BYTES};
+use skua_testbed::{Gpu, BUS, GART_TABLE, STATUS, VRAM_BYTES};
 
 /// What the device is: offset and value of the registers that no reset changes.
 const FIXED: [(u32, u64); 14] = [

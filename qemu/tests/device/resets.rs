@@ -10,8 +10,7 @@ use skua_spec::mmu::{Entry, PageSize, Target};
 use skua_spec::register::Reset;
 use skua_spec::regs::{self, engine, Decoded};
 use skua_spec::status::{self, Counter, EngineState};
-
-use crate::harness::{Gpu, DATA, DATA_VA, STATUS};
+use skua_testbed::{Gpu, DATA, DATA_VA, STATUS};
 
 /// A program that never ends.
 fn endless(gpu: &Gpu) -> Command {

@@ -11,9 +11,8 @@ use skua_spec::fault::{Access, Reason};
 use skua_spec::mmu::{Entry, PageSize, Target};
 use skua_spec::regs;
 use skua_spec::status::{Counter, EngineState};
+use skua_testbed::{Gpu, BUS, DATA, DATA_VA, SYSTEM_BYTES, SYSTEM_FREE};
 use vm_memory::MmapRegion;
-
-use crate::harness::{Gpu, BUS, DATA, DATA_VA, SYSTEM_BYTES, SYSTEM_FREE};
 
 /// A second range of the bus.
 const OTHER: u64 = 0x40_0000_0000;

@@ -11,8 +11,7 @@ use skua_spec::mmu::Entry;
 use skua_spec::number::{Asid, EngineIndex};
 use skua_spec::regs::engine;
 use skua_spec::status::{self, Counter, EngineState};
-
-use crate::harness::{Gpu, BUS, DATA, RING_BYTES, SYSTEM_FREE, VRAM_BYTES};
+use skua_testbed::{Gpu, BUS, DATA, RING_BYTES, SYSTEM_FREE, VRAM_BYTES};
 
 fn bad_ring(engine: u32, command: u64) -> Record {
     Record {

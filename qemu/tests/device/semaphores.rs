@@ -7,8 +7,7 @@ use skua_spec::address::BusAddr;
 use skua_spec::command::Command;
 use skua_spec::mmu::Entry;
 use skua_spec::status::{self, Counter, EngineState};
-
-use crate::harness::{Gpu, BUS, DATA, DATA_VA, SYSTEM_FREE};
+use skua_testbed::{Gpu, BUS, DATA, DATA_VA, SYSTEM_FREE};
 
 fn wait(value: u64) -> Command {
     Command::Wait {

@@ -12,11 +12,10 @@ use skua_spec::command::Command;
 use skua_spec::fault::{Reason, Record};
 use skua_spec::mmu::{Entry, PageSize, Target};
 use skua_spec::status::{Counter, EngineState};
-
-use crate::board::{
-    ASID, BUS, CONTEXT, DATA, DATA_BYTES, DATA_VA, SYSTEM_BYTES, SYSTEM_FREE, VRAM_BYTES,
+use skua_testbed::{
+    new_core, Stepped, ASID, BUS, CONTEXT, DATA, DATA_BYTES, DATA_VA, SYSTEM_BYTES, SYSTEM_FREE,
+    VRAM_BYTES,
 };
-use crate::stepped::{new_core, Stepped};
 
 /// 64 KiB pages of system memory, from [`SYSTEM_FREE`] on.
 const MEDIUM_VA: u64 = 0x5000_0000;

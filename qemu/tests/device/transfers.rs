@@ -8,8 +8,7 @@ use skua_spec::command::Command;
 use skua_spec::fault::{Access, Reason};
 use skua_spec::mmu::{Entry, Target};
 use skua_spec::status::Counter;
-
-use crate::harness::{Gpu, BUS, DATA, DATA_BYTES, DATA_VA, SYSTEM_FREE};
+use skua_testbed::{Gpu, BUS, DATA, DATA_BYTES, DATA_VA, SYSTEM_FREE};
 
 /// Bytes that differ from their neighbours.
 fn noise(bytes: usize, seed: u8) -> Vec<u8> {
@@ -380,7 +379,7 @@ fn the_largest_operands_end_at_the_first_hole() {
     gpu.reset_engine(1);
     gpu.start_engine(1);
     // In the ring, over the end of VRAM.
-    let end = vram::BASE + crate::harness::VRAM_BYTES;
+    let end = vram::BASE + skua_testbed::VRAM_BYTES;
     let fault = gpu.run_to_fault(
         1,
         &[Command::Fill {

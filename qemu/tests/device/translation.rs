@@ -14,8 +14,7 @@ use skua_spec::mmu::{Entry, PageSize, Target};
 use skua_spec::number::Asid;
 use skua_spec::regs;
 use skua_spec::status::Counter;
-
-use crate::harness::{
+use skua_testbed::{
     Gpu, ASID, BUS, CONTEXT, CONTEXT_ID, DATA, DATA_VA, GART_PAGES, GART_TABLE, OTHER,
     SYSTEM_BYTES, SYSTEM_FREE, TABLES, VRAM_BYTES,
 };
@@ -261,7 +260,7 @@ fn nothing_behind_an_entry() {
         Target::Vram(GpuPhys(0)),
         Target::System(BusAddr(0)),
         Target::System(BusAddr(BUS - 4096)),
-        Target::System(BusAddr(BUS + crate::harness::SYSTEM_BYTES)),
+        Target::System(BusAddr(BUS + skua_testbed::SYSTEM_BYTES)),
         Target::System(BusAddr((1 << 52) - 4096)),
     ];
     for target in outside {
@@ -522,7 +521,7 @@ fn snooping_travels_with_a_translation() {
             for k in 0..if size == PageSize::Size64K { 16 } else { 1 } {
                 gpu.set_vram64(at + k * 8, entry.0);
             }
-            let root = crate::board::root();
+            let root = skua_testbed::root();
             pages.push((Space::Process { asid: ASID, root }, va, snoop));
         }
     }

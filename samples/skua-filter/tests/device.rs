@@ -10,10 +10,7 @@ use skua_filter::picture::Picture;
 use skua_filter::plan::{Layout, Plan};
 use skua_filter::{reference, sample};
 use skua_spec::status::Counter;
-
-#[path = "../../../tools/skua-asm/tests/device/machine.rs"]
-mod machine;
-use machine::{Machine, DATA, VA};
+use skua_testbed::machine::{Machine, DATA, VA};
 
 /// Carries a plan out on the device; transfers are the CPU's.
 fn run(machine: &mut Machine, filter: Filter, radius: u32, picture: &Picture) -> Picture {

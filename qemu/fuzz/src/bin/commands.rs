@@ -4,17 +4,10 @@
 
 #![no_main]
 
-#[path = "../../../tests/device/board.rs"]
-#[allow(dead_code, reason = "the tests use all of it")]
-mod board;
 #[path = "../session.rs"]
 mod session;
-#[path = "../../../tests/device/stepped.rs"]
-#[allow(dead_code, reason = "the tests use all of it")]
-mod stepped;
-
-use board::RING_BYTES;
 use libfuzzer_sys::fuzz_target;
+use skua_testbed::RING_BYTES;
 
 fuzz_target!(|data: &[u8]| session::with(|stepped| {
     let bytes = &data[..data.len().min(RING_BYTES as usize - 64) & !7];

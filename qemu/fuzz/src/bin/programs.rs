@@ -4,19 +4,12 @@
 
 #![no_main]
 
-#[path = "../../../tests/device/board.rs"]
-#[allow(dead_code, reason = "the tests use all of it")]
-mod board;
 #[path = "../session.rs"]
 mod session;
-#[path = "../../../tests/device/stepped.rs"]
-#[allow(dead_code, reason = "the tests use all of it")]
-mod stepped;
 
 use libfuzzer_sys::fuzz_target;
 use skua_spec::command::{Command, Dispatch, MAX_ARGUMENTS, MAX_PROGRAM};
-
-use board::{DATA, DATA_VA};
+use skua_testbed::{DATA, DATA_VA};
 
 fuzz_target!(|data: &[u8]| session::with(|stepped| {
     let Some((shape, program)) = data.split_first_chunk::<8>() else {

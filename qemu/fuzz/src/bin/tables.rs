@@ -4,20 +4,13 @@
 
 #![no_main]
 
-#[path = "../../../tests/device/board.rs"]
-#[allow(dead_code, reason = "the tests use all of it")]
-mod board;
 #[path = "../session.rs"]
 mod session;
-#[path = "../../../tests/device/stepped.rs"]
-#[allow(dead_code, reason = "the tests use all of it")]
-mod stepped;
 
 use libfuzzer_sys::fuzz_target;
 use skua_gpu::gart;
 use skua_spec::command::Command;
-
-use board::{CONTEXT, DATA_VA, GART_TABLE, TABLES};
+use skua_testbed::{CONTEXT, DATA_VA, GART_TABLE, TABLES};
 
 fuzz_target!(|data: &[u8]| session::with(|stepped| {
     // Ten bytes: which word, and what is put there.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-//! Programs made at random, run on both.
+//! Programs made at random, on the reference and on the device model, which were written apart and
+//! must agree.
 //!
 //! A program is a prologue that gives each thread registers of its own (random bits, small numbers,
 //! floats), a body of random instructions, and an epilogue that stores registers. Jumps in the body
@@ -16,7 +17,7 @@ use skua_spec::command::{Dispatch, MAX_ARGUMENTS};
 use skua_spec::fault::{Access, Reason};
 use skua_spec::isa::{Form, Instruction, Op, Special, IMMEDIATE};
 
-use crate::machine::{Machine, DATA, VA};
+use skua_testbed::machine::{Machine, DATA, VA};
 
 /// Registers that the body uses: 0 to 15. The others hold addresses.
 const USED: u8 = 16;

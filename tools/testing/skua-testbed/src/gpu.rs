@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A small driver: registers, interrupts, and the memory that [`crate::board`] lays out.
+//! A small driver: registers, interrupts, and the memory of a [`Board`].
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,15 +20,18 @@ use skua_spec::regs::{self, engine, Decoded};
 use skua_spec::status::{self, Counter, EngineState};
 use vm_memory::{MmapRegion, VolatileMemory};
 
-pub(crate) use crate::board::*;
+use crate::board::*;
 
 /// How long to wait for what must come.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// The interrupt vectors.
-pub(crate) struct Lines {
+pub struct Lines {
+    /// Has the status page.
     system: Arc<MmapRegion>,
+    /// By vector, how often it was raised.
     counts: [AtomicU32; 16],
+    /// By vector, the status page when it was last raised.
     pages: [Mutex<Vec<u8>>; 16],
 }
 
@@ -42,12 +45,12 @@ impl Lines {
     }
 
     /// How often a vector was raised.
-    pub(crate) fn count(&self, vector: u32) -> u32 {
+    pub fn count(&self, vector: u32) -> u32 {
         self.counts[vector as usize].load(Ordering::Acquire)
     }
 
     /// The status page as it stood when a vector was last raised.
-    pub(crate) fn page(&self, vector: u32) -> Vec<u8> {
+    pub fn page(&self, vector: u32) -> Vec<u8> {
         self.pages[vector as usize].lock().unwrap().clone()
     }
 }
@@ -65,10 +68,13 @@ impl Interrupts for Lines {
 }
 
 /// A device and its driver.
-pub(crate) struct Gpu {
-    pub(crate) device: Device,
+pub struct Gpu {
+    /// Switched on, a bus master.
+    pub device: Device,
     board: Board,
-    pub(crate) lines: Arc<Lines>,
+    /// What the device has raised.
+    pub lines: Arc<Lines>,
+    /// Records that [`Self::wait_fault`] has consumed.
     faults_seen: u32,
 }
 
@@ -88,7 +94,7 @@ impl DerefMut for Gpu {
 
 impl Gpu {
     /// A device without a driver: system memory is mapped, nothing is enabled.
-    pub(crate) fn bare() -> Self {
+    pub fn bare() -> Self {
         let board = Board::new();
         let lines = Arc::new(Lines::new(Arc::clone(&board.system)));
         let interrupts: Arc<dyn Interrupts> = Arc::<Lines>::clone(&lines);
@@ -105,20 +111,20 @@ impl Gpu {
     }
 
     /// Maps system memory to the bus.
-    pub(crate) fn map_system(&self) {
+    pub fn map_system(&self) {
         let backing = self.backing(0);
         self.device.dma_map(BUS, SYSTEM_BYTES, backing).unwrap();
     }
 
     /// A device with everything set up.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let mut gpu = Self::bare();
         gpu.set_up();
         gpu
     }
 
     /// Sets everything up, as after a reset.
-    pub(crate) fn set_up(&mut self) {
+    pub fn set_up(&mut self) {
         self.set(regs::STATUS::new().with_address(BusAddr(BUS + STATUS)));
         self.set(regs::STATUS_CTRL::new().with_enable(true));
         self.set(regs::GART_TABLE::new().with_address(BusAddr(BUS + GART_TABLE)));
@@ -131,7 +137,7 @@ impl Gpu {
     }
 
     /// Enables an engine with its ring.
-    pub(crate) fn start_engine(&mut self, engine: u32) {
+    pub fn start_engine(&mut self, engine: u32) {
         let base = vram::BASE + RINGS + u64::from(engine) * 0x1_0000;
         self.set_engine(engine, engine::RING_BASE::new().with_address(GpuPhys(base)));
         self.set_engine(engine, engine::RING_SIZE::new().with_bytes(RING_BYTES));
@@ -142,20 +148,20 @@ impl Gpu {
     // Registers.
 
     /// Reads a word of BAR0.
-    pub(crate) fn read(&self, offset: impl Into<u32>) -> u32 {
+    pub fn read(&self, offset: impl Into<u32>) -> u32 {
         let mut data = [0; 4];
         self.device.read(offset.into().into(), &mut data);
         u32::from_le_bytes(data)
     }
 
     /// Writes a word of BAR0.
-    pub(crate) fn write(&self, offset: impl Into<u32>, value: u32) {
+    pub fn write(&self, offset: impl Into<u32>, value: u32) {
         self.device
             .write(offset.into().into(), &value.to_le_bytes());
     }
 
     /// Reads a register, all of it.
-    pub(crate) fn register(&self, register: Decoded) -> u64 {
+    pub fn register(&self, register: Decoded) -> u64 {
         let word = |offset: u32| u64::from(self.read(register.offset() + offset));
         match register.info().bits {
             64 => word(0) | (word(4) << 32),
@@ -164,71 +170,67 @@ impl Gpu {
     }
 
     /// Reads a register of the device.
-    pub(crate) fn get<R: Readable<Block = regs::Device>>(&self, _: Location<R>) -> R {
+    pub fn get<R: Readable<Block = regs::Device>>(&self, _: Location<R>) -> R {
         R::read(regs::Device, |offset| self.read(offset))
     }
 
     /// Writes a register of the device.
-    pub(crate) fn set<R: Writable<Block = regs::Device>>(&self, value: R) {
+    pub fn set<R: Writable<Block = regs::Device>>(&self, value: R) {
         value.write(regs::Device, |offset, word| self.write(offset, word));
     }
 
     /// Reads a register of an engine.
-    pub(crate) fn get_engine<R: Readable<Block = EngineIndex>>(
-        &self,
-        engine: u32,
-        _: Location<R>,
-    ) -> R {
+    pub fn get_engine<R: Readable<Block = EngineIndex>>(&self, engine: u32, _: Location<R>) -> R {
         R::read(EngineIndex::new(engine).unwrap(), |offset| {
             self.read(offset)
         })
     }
 
     /// Writes a register of an engine.
-    pub(crate) fn set_engine<R: Writable<Block = EngineIndex>>(&self, engine: u32, value: R) {
+    pub fn set_engine<R: Writable<Block = EngineIndex>>(&self, engine: u32, value: R) {
         let engine = EngineIndex::new(engine).unwrap();
         value.write(engine, |offset, word| self.write(offset, word));
     }
 
     /// Rings the doorbell.
-    pub(crate) fn doorbell(&self, engine: u32) {
+    pub fn doorbell(&self, engine: u32) {
         let tail = engine::DOORBELL::new().with_tail(self.tail(engine));
         self.set_engine(engine, tail);
     }
 
     /// Puts commands into the ring and starts them.
-    pub(crate) fn start(&mut self, engine: u32, commands: &[Command]) {
+    pub fn start(&mut self, engine: u32, commands: &[Command]) {
         self.push(engine, commands);
         self.doorbell(engine);
     }
 
     /// Runs commands in the ring to their end.
-    pub(crate) fn run(&mut self, engine: u32, commands: &[Command]) {
+    pub fn run(&mut self, engine: u32, commands: &[Command]) {
         self.start(engine, commands);
         self.wait_idle(engine);
     }
 
     /// Runs commands in the ring, which end in a fault.
-    pub(crate) fn run_to_fault(&mut self, engine: u32, commands: &[Command]) -> Record {
+    pub fn run_to_fault(&mut self, engine: u32, commands: &[Command]) -> Record {
         self.start(engine, commands);
         self.wait_fault()
     }
 
     /// Runs commands in a buffer to the end of the packet.
-    pub(crate) fn run_buffer(&mut self, engine: u32, commands: &[Command]) {
+    pub fn run_buffer(&mut self, engine: u32, commands: &[Command]) {
         let (exec, fence) = self.exec(engine, commands);
         self.start(engine, &[exec]);
         self.wait_fence(engine, fence);
     }
 
     /// Runs words in a buffer, which end in a fault.
-    pub(crate) fn run_words_to_fault(&mut self, engine: u32, words: &[u32]) -> Record {
+    pub fn run_words_to_fault(&mut self, engine: u32, words: &[u32]) -> Record {
         let (exec, _) = self.exec_words(engine, words);
         self.run_to_fault(engine, &[exec])
     }
 
     /// Runs commands in a buffer, which end in a fault.
-    pub(crate) fn run_buffer_to_fault(&mut self, engine: u32, commands: &[Command]) -> Record {
+    pub fn run_buffer_to_fault(&mut self, engine: u32, commands: &[Command]) -> Record {
         let (exec, _) = self.exec(engine, commands);
         self.run_to_fault(engine, &[exec])
     }
@@ -237,7 +239,7 @@ impl Gpu {
 
     /// Waits for a condition; a wait that does not end is a failure with its name.
     #[track_caller]
-    pub(crate) fn wait_for(&self, what: &str, condition: impl Fn(&Self) -> bool) {
+    pub fn wait_for(&self, what: &str, condition: impl Fn(&Self) -> bool) {
         let since = Instant::now();
         while !condition(self) {
             assert!(
@@ -250,22 +252,25 @@ impl Gpu {
         }
     }
 
+    /// Waits until the engine has consumed its ring.
     #[track_caller]
-    pub(crate) fn wait_idle(&self, engine: u32) {
+    pub fn wait_idle(&self, engine: u32) {
         self.wait_for("the end of the ring", |gpu| {
             gpu.state(engine) == EngineState::Idle as u32 && gpu.head(engine) == gpu.tail(engine)
         });
     }
 
+    /// Waits until the status page shows the fence, or a later one, as completed.
     #[track_caller]
-    pub(crate) fn wait_fence(&self, engine: u32, fence: u64) {
+    pub fn wait_fence(&self, engine: u32, fence: u64) {
         self.wait_for("a fence", |gpu| {
             gpu.engine64(engine, status::engine::COMPLETED_FENCE) >= fence
         });
     }
 
+    /// Waits until the status page shows the state.
     #[track_caller]
-    pub(crate) fn wait_state(&self, engine: u32, state: EngineState) {
+    pub fn wait_state(&self, engine: u32, state: EngineState) {
         self.wait_for(&format!("{state:?}"), |gpu| {
             gpu.state(engine) == state as u32
         });
@@ -273,7 +278,7 @@ impl Gpu {
 
     /// Waits for the next fault record and consumes it.
     #[track_caller]
-    pub(crate) fn wait_fault(&mut self) -> Record {
+    pub fn wait_fault(&mut self) -> Record {
         let number = self.faults_seen;
         self.wait_for("a fault", |gpu| gpu.fault_put() != number);
         self.faults_seen += 1;
@@ -289,44 +294,52 @@ impl Gpu {
 
     // The status page.
 
-    pub(crate) fn engine32(&self, engine: u32, field: u64) -> u32 {
+    /// A field of the engine's block in the status page.
+    pub fn engine32(&self, engine: u32, field: u64) -> u32 {
         self.system32(STATUS + u64::from(engine) * status::ENGINE_SIZE + field)
     }
 
-    pub(crate) fn engine64(&self, engine: u32, field: u64) -> u64 {
+    /// As [`Self::engine32`].
+    pub fn engine64(&self, engine: u32, field: u64) -> u64 {
         self.system64(STATUS + u64::from(engine) * status::ENGINE_SIZE + field)
     }
 
-    pub(crate) fn state(&self, engine: u32) -> u32 {
+    /// By [`EngineState`], from the status page, as all that follows.
+    pub fn state(&self, engine: u32) -> u32 {
         self.engine32(engine, status::engine::STATE)
     }
 
-    pub(crate) fn head(&self, engine: u32) -> u32 {
+    /// Offset in the ring of the next command.
+    pub fn head(&self, engine: u32) -> u32 {
         self.engine32(engine, status::engine::HEAD)
     }
 
-    pub(crate) fn ticks(&self, engine: u32) -> u64 {
+    /// The engine's time since the adapter reset.
+    pub fn ticks(&self, engine: u32) -> u64 {
         self.engine64(engine, status::engine::TICKS)
     }
 
-    pub(crate) fn fault_put(&self) -> u32 {
+    /// Fault records written since the adapter reset.
+    pub fn fault_put(&self) -> u32 {
         self.system32(STATUS + status::FAULT_PUT)
     }
 
-    pub(crate) fn fault(&self, number: u32) -> Option<(Record, u32)> {
+    /// The record in the place of the `number`th, and the number that it has; `None` if it is none.
+    pub fn fault(&self, number: u32) -> Option<(Record, u32)> {
         let start =
             STATUS + status::FAULTS + u64::from(number % status::FAULT_RECORDS) * Record::SIZE;
         let words = std::array::from_fn(|i| self.system64(start + i as u64 * 8));
         Record::from_words(words)
     }
 
-    pub(crate) fn counter(&self, counter: Counter) -> u64 {
+    /// The value now, without a snapshot.
+    pub fn counter(&self, counter: Counter) -> u64 {
         self.device.counter(counter)
     }
 
     /// Resets an engine and waits for it.
     #[track_caller]
-    pub(crate) fn reset_engine(&mut self, engine: u32) {
+    pub fn reset_engine(&mut self, engine: u32) {
         let before = self.engine32(engine, status::engine::RESET_ACK);
         self.set_engine(engine, engine::CTRL::new().with_reset(true));
         self.wait_for("a reset", |gpu| {
@@ -337,7 +350,7 @@ impl Gpu {
 
     /// Drops translations, of one address space or of all, and waits for both engines.
     #[track_caller]
-    pub(crate) fn invalidate(&self, asid: Option<Asid>) {
+    pub fn invalidate(&self, asid: Option<Asid>) {
         let before = self.engine32(0, status::engine::INVALIDATE_ACK);
         self.set(regs::INVALIDATE::of(asid));
         for engine in 0..2 {

@@ -26,9 +26,9 @@ use skua_spec::status;
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 
 /// Virtual address of the first byte of VRAM.
-pub(crate) const VA: u64 = 0x7f00_0000_0000;
+pub const VA: u64 = 0x7f00_0000_0000;
 /// Offset in VRAM of the test's memory.
-pub(crate) const DATA: u64 = 0x20_0000;
+pub const DATA: u64 = 0x20_0000;
 
 /// The engine that has programs.
 const ENGINE: EngineIndex = EngineIndex::ALL[0];
@@ -47,16 +47,21 @@ impl Interrupts for NoInterrupts {
     fn raise(&self, _vector: u32) {}
 }
 
-pub(crate) struct Machine {
-    pub(crate) device: Device,
+/// A device whose first engine runs dispatches of one process.
+pub struct Machine {
+    /// For its counters.
+    pub device: Device,
+    /// The status page, all of system memory.
     system: Arc<MmapRegion>,
+    /// Offset in the ring of the next packet.
     tail: u32,
+    /// Of the last packet.
     fence: u64,
 }
 
 impl Machine {
     /// A device with `vram_bytes` of VRAM, a multiple of 2 MiB up to 1 GiB.
-    pub(crate) fn new(vram_bytes: u64) -> Self {
+    pub fn new(vram_bytes: u64) -> Self {
         let vram = Arc::new(Vram::anonymous(vram_bytes).expect("memory"));
         let device =
             Device::new(&Options::default(), vram, Arc::new(NoInterrupts)).expect("a device");
@@ -116,7 +121,7 @@ impl Machine {
     }
 
     /// Writes to VRAM at an offset.
-    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) {
+    pub fn write(&self, offset: u64, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
@@ -125,7 +130,7 @@ impl Machine {
     }
 
     /// Reads from VRAM at an offset.
-    pub(crate) fn read(&self, offset: u64, bytes: usize) -> Vec<u8> {
+    pub fn read(&self, offset: u64, bytes: usize) -> Vec<u8> {
         let mut data = vec![0; bytes];
         let slice = self.device.vram().slice(offset, bytes as u64);
         slice.expect("it is in VRAM").copy_to(&mut data);
@@ -137,7 +142,7 @@ impl Machine {
     /// # Errors
     ///
     /// The record of a fault; the engine is of no use after it.
-    pub(crate) fn run(&mut self, dispatches: &[Dispatch]) -> Result<(), Record> {
+    pub fn run(&mut self, dispatches: &[Dispatch]) -> Result<(), Record> {
         let words: Vec<u8> = dispatches
             .iter()
             .flat_map(|d| [Command::Dispatch(*d), Command::FlushCache])

@@ -20,57 +20,69 @@ use skua_spec::number::{Asid, EngineIndex};
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 
 /// Bytes of system memory.
-pub(crate) const SYSTEM_BYTES: u64 = 4 << 20;
-/// Its bus address.
-pub(crate) const BUS: u64 = 0x1_0000_0000;
+pub const SYSTEM_BYTES: u64 = 4 << 20;
+/// Bus address of system memory.
+pub const BUS: u64 = 0x1_0000_0000;
 /// Bytes of VRAM.
-pub(crate) const VRAM_BYTES: u64 = 8 << 20;
+pub const VRAM_BYTES: u64 = 8 << 20;
 
-/// Offsets in system memory: the status page, the GART's table (64 KiB: 8192 entries).
-pub(crate) const STATUS: u64 = 0;
-pub(crate) const GART_TABLE: u64 = 0x1_0000;
+/// Offset of the status page in system memory.
+pub const STATUS: u64 = 0;
+/// Offset of the GART's table in system memory; it has 64 KiB, 8192 entries.
+pub const GART_TABLE: u64 = 0x1_0000;
 /// Pages of the GART that are switched on.
-pub(crate) const GART_PAGES: u32 = 256;
+pub const GART_PAGES: u32 = 256;
 /// Free system memory from here on.
-pub(crate) const SYSTEM_FREE: u64 = 0x10_0000;
+pub const SYSTEM_FREE: u64 = 0x10_0000;
 
-/// Offsets in VRAM: the rings (64 KiB each), the contexts, the page tables.
-pub(crate) const RINGS: u64 = 0;
-pub(crate) const RING_BYTES: u32 = 0x1000;
-pub(crate) const CONTEXT: u64 = 0x2_0000;
-pub(crate) const TABLES: u64 = 0x4_0000;
-/// Where buffers go in VRAM, and their virtual address.
-pub(crate) const BUFFER: u64 = 0x8_0000;
-pub(crate) const BUFFER_VA: u64 = 0x10_0000;
+/// Offset in VRAM of the first engine's ring; the next is 64 KiB behind it.
+pub const RINGS: u64 = 0;
+/// Bytes of a ring.
+pub const RING_BYTES: u32 = 0x1000;
+/// Offset in VRAM of the process' context descriptor.
+pub const CONTEXT: u64 = 0x2_0000;
+/// Offset in VRAM of the process' root table; tables follow up to [`BUFFER`].
+pub const TABLES: u64 = 0x4_0000;
+/// Offset in VRAM of the first engine's command buffer; the next is 256 KiB behind it.
+pub const BUFFER: u64 = 0x8_0000;
+/// Virtual address of [`BUFFER`].
+pub const BUFFER_VA: u64 = 0x10_0000;
 /// Free VRAM from here on; mapped 1:1 in 4 KiB pages from [`DATA_VA`] on, [`DATA_BYTES`] long.
-pub(crate) const DATA: u64 = 0x10_0000;
-pub(crate) const DATA_VA: u64 = 0x7f00_0020_0000;
-pub(crate) const DATA_BYTES: u64 = 0x8_0000;
+pub const DATA: u64 = 0x10_0000;
+/// Virtual address of [`DATA`].
+pub const DATA_VA: u64 = 0x7f00_0020_0000;
+/// Bytes that are mapped from [`DATA_VA`] on.
+pub const DATA_BYTES: u64 = 0x8_0000;
 
-/// The process.
-pub(crate) const ASID: Asid = Asid(7);
+/// The address space of the process.
+pub const ASID: Asid = Asid(7);
 /// An address space that nobody uses.
-pub(crate) const OTHER: Asid = Asid(8);
-/// Its context's number.
-pub(crate) const CONTEXT_ID: u32 = 0xc0de;
+pub const OTHER: Asid = Asid(8);
+/// What the process' context descriptor names itself.
+pub const CONTEXT_ID: u32 = 0xc0de;
 
-/// The process' root table.
-pub(crate) fn root() -> Entry {
+/// The entry that leads to the process' root table.
+pub fn root() -> Entry {
     Entry::table(Target::Vram(GpuPhys(vram::BASE + TABLES)))
 }
 
 /// The memory of a device and its driver.
-pub(crate) struct Board {
-    pub(crate) vram: Arc<Vram>,
-    pub(crate) system: Arc<MmapRegion>,
-    pub(crate) tails: [u32; 2],
+pub struct Board {
+    /// Also the device's: both may write at any time.
+    pub vram: Arc<Vram>,
+    /// What the device has at [`BUS`].
+    pub system: Arc<MmapRegion>,
+    /// For each engine, where its ring's next command goes; not yet told to the doorbell.
+    pub tails: [u32; 2],
+    /// What the next EXEC completes.
     next_fence: u64,
+    /// Offset in VRAM behind the tables in use.
     next_table: u64,
 }
 
 impl Board {
     /// Memory with nothing in it.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             vram: Arc::new(Vram::anonymous(VRAM_BYTES).unwrap()),
             system: Arc::new(MmapRegion::new(SYSTEM_BYTES as usize).unwrap()),
@@ -80,8 +92,8 @@ impl Board {
         }
     }
 
-    /// Empty rings, and the process.
-    pub(crate) fn write_process(&mut self) {
+    /// Clears the rings and writes the process: its tables and its context.
+    pub fn write_process(&mut self) {
         self.clear_vram(0, DATA);
         self.next_table = TABLES;
         self.tails = [0; 2];
@@ -92,7 +104,8 @@ impl Board {
         self.map_range(DATA_VA, target(DATA), DATA_BYTES, true);
     }
 
-    pub(crate) fn backing(&self, offset: u64) -> Backing {
+    /// System memory from `offset` on, for the device's bus.
+    pub fn backing(&self, offset: u64) -> Backing {
         Backing {
             region: Arc::clone(&self.system),
             offset,
@@ -101,7 +114,8 @@ impl Board {
         }
     }
 
-    pub(crate) fn write_context(&self, at: u64, asid: Asid, context_id: u32, root: Entry) {
+    /// Writes a context descriptor whose ticks start from 0.
+    pub fn write_context(&self, at: u64, asid: Asid, context_id: u32, root: Entry) {
         let descriptor = Descriptor {
             root,
             asid,
@@ -115,19 +129,22 @@ impl Board {
         }
     }
 
-    pub(crate) fn clear_vram(&self, at: u64, bytes: u64) {
+    /// Zeroes `bytes` of VRAM.
+    pub fn clear_vram(&self, at: u64, bytes: u64) {
         let slice = self.vram.slice(at, bytes).unwrap();
         slice.copy_from(&vec![0u8; bytes as usize]);
     }
 
-    pub(crate) fn vram_bytes(&self, at: u64, bytes: usize) -> Vec<u8> {
+    /// A copy of VRAM.
+    pub fn vram_bytes(&self, at: u64, bytes: usize) -> Vec<u8> {
         let mut data = vec![0; bytes];
         let slice = self.vram.slice(at, bytes as u64).unwrap();
         slice.copy_to(&mut data);
         data
     }
 
-    pub(crate) fn set_vram(&self, at: u64, data: &[u8]) {
+    /// Copies `data` to VRAM.
+    pub fn set_vram(&self, at: u64, data: &[u8]) {
         if data.is_empty() {
             return;
         }
@@ -135,44 +152,52 @@ impl Board {
         slice.copy_from(data);
     }
 
-    pub(crate) fn vram64(&self, at: u64) -> u64 {
+    /// Acquires: what the device wrote before is seen after.
+    pub fn vram64(&self, at: u64) -> u64 {
         let slice = self.vram.slice(at, 8).unwrap();
         slice.load(0, Ordering::Acquire).unwrap()
     }
 
-    pub(crate) fn set_vram64(&self, at: u64, value: u64) {
+    /// Releases: who sees the value sees what was written before.
+    pub fn set_vram64(&self, at: u64, value: u64) {
         let slice = self.vram.slice(at, 8).unwrap();
         slice.store(value, 0, Ordering::Release).unwrap();
     }
 
-    pub(crate) fn vram32(&self, at: u64) -> u32 {
+    /// As [`Self::vram64`].
+    pub fn vram32(&self, at: u64) -> u32 {
         let slice = self.vram.slice(at, 4).unwrap();
         slice.load(0, Ordering::Acquire).unwrap()
     }
 
-    pub(crate) fn system64(&self, at: u64) -> u64 {
+    /// As [`Self::vram64`], of system memory.
+    pub fn system64(&self, at: u64) -> u64 {
         let slice = self.system.as_volatile_slice();
         slice.load(at as usize, Ordering::Acquire).unwrap()
     }
 
-    pub(crate) fn set_system64(&self, at: u64, value: u64) {
+    /// As [`Self::set_vram64`], of system memory.
+    pub fn set_system64(&self, at: u64, value: u64) {
         let slice = self.system.as_volatile_slice();
         slice.store(value, at as usize, Ordering::Release).unwrap();
     }
 
-    pub(crate) fn system32(&self, at: u64) -> u32 {
+    /// As [`Self::system64`].
+    pub fn system32(&self, at: u64) -> u32 {
         let slice = self.system.as_volatile_slice();
         slice.load(at as usize, Ordering::Acquire).unwrap()
     }
 
-    pub(crate) fn set_system(&self, at: u64, data: &[u8]) {
+    /// Copies `data` to system memory.
+    pub fn set_system(&self, at: u64, data: &[u8]) {
         self.system
             .get_slice(at as usize, data.len())
             .unwrap()
             .copy_from(data);
     }
 
-    pub(crate) fn system_bytes(&self, at: u64, bytes: usize) -> Vec<u8> {
+    /// A copy of system memory.
+    pub fn system_bytes(&self, at: u64, bytes: usize) -> Vec<u8> {
         let mut data = vec![0; bytes];
         self.system
             .get_slice(at as usize, bytes)
@@ -181,8 +206,8 @@ impl Board {
         data
     }
 
-    /// Offset in VRAM of a new, empty table.
-    pub(crate) fn new_table(&mut self) -> u64 {
+    /// Takes the next free table, clears it, and returns its offset in VRAM.
+    pub fn new_table(&mut self) -> u64 {
         let at = self.next_table;
         self.next_table += 4096;
         assert!(self.next_table <= BUFFER);
@@ -191,7 +216,7 @@ impl Board {
     }
 
     /// Offset in VRAM of the entry of `level` for `va`; tables above it are made as needed.
-    pub(crate) fn entry_at(&mut self, va: u64, level: u32) -> u64 {
+    pub fn entry_at(&mut self, va: u64, level: u32) -> u64 {
         let mut table = TABLES;
         for above in (level + 1..mmu::LEVELS).rev() {
             let slot = table + mmu::index(GpuVa(va), above) as u64 * 8;
@@ -212,7 +237,7 @@ impl Board {
     }
 
     /// Maps one page; 64 KiB pages get their 16 entries.
-    pub(crate) fn map_page(&mut self, va: u64, target: Target, size: PageSize, write: bool) {
+    pub fn map_page(&mut self, va: u64, target: Target, size: PageSize, write: bool) {
         let entry = Entry::page(target, size, write, false).0;
         match size {
             PageSize::Size2M => {
@@ -233,7 +258,7 @@ impl Board {
     }
 
     /// Maps a range in 4 KiB pages.
-    pub(crate) fn map_range(&mut self, va: u64, target: Target, bytes: u64, write: bool) {
+    pub fn map_range(&mut self, va: u64, target: Target, bytes: u64, write: bool) {
         for offset in (0..bytes).step_by(4096) {
             let target = match target {
                 Target::Vram(a) => Target::Vram(GpuPhys(a.0 + offset)),
@@ -244,21 +269,23 @@ impl Board {
     }
 
     /// Writes an entry of the GART and returns the GPU-physical address of its page.
-    pub(crate) fn set_gart(&self, page: u64, entry: Entry) -> u64 {
+    pub fn set_gart(&self, page: u64, entry: Entry) -> u64 {
         self.set_system64(GART_TABLE + page * 8, entry.0);
         gart::BASE + page * 4096
     }
 
-    pub(crate) fn ring_at(&self, engine: u32) -> u64 {
+    /// Offset in VRAM of the engine's ring.
+    pub fn ring_at(&self, engine: u32) -> u64 {
         RINGS + u64::from(engine) * 0x1_0000
     }
 
-    pub(crate) fn tail(&self, engine: u32) -> u32 {
+    /// One of [`Self::tails`].
+    pub fn tail(&self, engine: u32) -> u32 {
         self.tails[engine as usize]
     }
 
     /// Puts words into the ring, padding to its end where they do not fit, without a doorbell.
-    pub(crate) fn push_words(&mut self, engine: u32, words: &[u32]) {
+    pub fn push_words(&mut self, engine: u32, words: &[u32]) {
         let ring = self.ring_at(engine);
         let mut tail = self.tails[engine as usize];
         let bytes = words.len() as u32 * 4;
@@ -279,7 +306,7 @@ impl Board {
     }
 
     /// Puts commands into the ring.
-    pub(crate) fn push(&mut self, engine: u32, commands: &[Command]) {
+    pub fn push(&mut self, engine: u32, commands: &[Command]) {
         for command in commands {
             match *command {
                 // Longer than its encoding: what stands behind the header is left as it is.
@@ -295,7 +322,7 @@ impl Board {
     }
 
     /// Writes words into the engine's buffer and returns EXEC for it.
-    pub(crate) fn exec_words(&mut self, engine: u32, words: &[u32]) -> (Command, u64) {
+    pub fn exec_words(&mut self, engine: u32, words: &[u32]) -> (Command, u64) {
         // A buffer of its own for each engine.
         let at = u64::from(engine) * 0x4_0000;
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
@@ -314,7 +341,7 @@ impl Board {
     }
 
     /// As [`Self::exec_words`] with commands.
-    pub(crate) fn exec(&mut self, engine: u32, commands: &[Command]) -> (Command, u64) {
+    pub fn exec(&mut self, engine: u32, commands: &[Command]) -> (Command, u64) {
         let words: Vec<u32> = commands
             .iter()
             .flat_map(|c| c.encode().words().to_vec())
@@ -324,13 +351,7 @@ impl Board {
 
     /// The record of a fault in the process' first buffer command on `engine`, to be changed by
     /// the test where more is to be said.
-    pub(crate) fn expect(
-        &self,
-        engine: u32,
-        reason: Reason,
-        access: Access,
-        address: u64,
-    ) -> Record {
+    pub fn expect(&self, engine: u32, reason: Reason, access: Access, address: u64) -> Record {
         Record {
             engine: EngineIndex::new(engine).unwrap(),
             reason,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Both engines on one thread: their cores, stepped by plain calls on the memory that
-//! [`crate::board`] lays out.
+//! Both engines on one thread: their cores, stepped by plain calls on the memory of a
+//! [`Board`].
 
 use std::ops::{Deref, DerefMut};
 
@@ -19,11 +19,14 @@ use skua_spec::number::EngineIndex;
 use crate::board::{Board, BUS, GART_PAGES, GART_TABLE, RING_BYTES, SYSTEM_BYTES};
 
 /// Two cores and their memory.
-pub(crate) struct Stepped {
+pub struct Stepped {
     board: Board,
+    /// Has the board's system memory.
     bus: Bus,
-    pub(crate) cores: [Core; 2],
-    pub(crate) tally: Tally,
+    /// By index of their engines.
+    pub cores: [Core; 2],
+    /// What both count, whoever is stepped.
+    pub tally: Tally,
 }
 
 impl Deref for Stepped {
@@ -41,13 +44,13 @@ impl DerefMut for Stepped {
 }
 
 /// A core as engine `index` has it.
-pub(crate) fn new_core(index: usize) -> Core {
+pub fn new_core(index: usize) -> Core {
     Core::new(EngineIndex::ALL[index], Options::default().engines[index])
 }
 
 impl Stepped {
     /// Both engines, with a process and rings.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let board = Board::new();
         let bus = Bus::default();
         bus.set_master(true);
@@ -63,7 +66,7 @@ impl Stepped {
     }
 
     /// Sets everything up, as after a reset.
-    pub(crate) fn set_up(&mut self) {
+    pub fn set_up(&mut self) {
         self.write_process();
         for index in 0..2 {
             let base = vram::BASE + self.ring_at(index as u32);
@@ -77,7 +80,7 @@ impl Stepped {
     }
 
     /// Lends memory to a core.
-    pub(crate) fn with_memory<T>(
+    pub fn with_memory<T>(
         &mut self,
         index: usize,
         f: impl FnOnce(&mut Core, &Memory<'_>) -> T,
@@ -92,13 +95,13 @@ impl Stepped {
     }
 
     /// Puts commands into the ring, and rings the doorbell.
-    pub(crate) fn start(&mut self, index: usize, commands: &[Command]) {
+    pub fn start(&mut self, index: usize, commands: &[Command]) {
         self.push(index as u32, commands);
         self.cores[index].ring_doorbell(self.board.tails[index]);
     }
 
     /// Has an engine do a step.
-    pub(crate) fn step(&mut self, index: usize, budget: u64) -> Outcome {
+    pub fn step(&mut self, index: usize, budget: u64) -> Outcome {
         self.with_memory(index, |core, memory| core.step(memory, budget))
     }
 }
