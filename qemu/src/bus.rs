@@ -34,7 +34,9 @@ pub struct Backing {
 
 #[derive(Clone, Debug)]
 struct Mapping {
+    /// Length of the range.
     bytes: u64,
+    /// Where its first byte lies.
     backing: Backing,
 }
 
@@ -63,6 +65,7 @@ impl std::error::Error for MapError {}
 
 #[derive(Debug, Default)]
 struct Table {
+    /// By their first bus address; none overlaps another.
     mappings: BTreeMap<u64, Mapping>,
     /// Whether the device may access the bus at all.
     master: bool,
@@ -71,6 +74,7 @@ struct Table {
 /// The table of the bus.
 #[derive(Debug, Default)]
 pub struct Bus {
+    /// Read-locked over every step of an engine, so that a change waits for accesses under way.
     table: RwLock<Table>,
 }
 
@@ -123,7 +127,7 @@ impl Bus {
         }
     }
 
-    /// Removes everything.
+    /// As [`Self::unmap`] of all ranges.
     pub fn unmap_all(&self) {
         self.unmap(0, u64::MAX);
     }
@@ -145,6 +149,7 @@ impl Bus {
 /// The right to access system memory, until it is dropped.
 #[derive(Debug)]
 pub struct BusGuard<'a> {
+    /// Holds off changes.
     table: RwLockReadGuard<'a, Table>,
 }
 

@@ -10,20 +10,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use skua_spec::status::Counter;
 
-/// Number of counters.
+/// As many as the status page has.
 pub const COUNT: usize = Counter::ALL.len();
 
-/// The device's counters.
+/// Counts since power-on, by [`Counter`]; no reset clears them.
 #[derive(Debug, Default)]
 pub struct Counters([AtomicU64; COUNT]);
 
 impl Counters {
-    /// Adds `amount`.
+    /// Wraps at 2^64.
     pub fn add(&self, counter: Counter, amount: u64) {
         self.0[counter as usize].fetch_add(amount, Ordering::Relaxed);
     }
 
-    /// The present value.
+    /// Without what is still in tallies.
     pub fn get(&self, counter: Counter) -> u64 {
         self.0[counter as usize].load(Ordering::Relaxed)
     }
@@ -34,13 +34,13 @@ impl Counters {
 pub struct Tally([Cell<u64>; COUNT]);
 
 impl Tally {
-    /// Adds `amount`.
+    /// Seen by others once it was moved.
     pub fn add(&self, counter: Counter, amount: u64) {
         let cell = &self.0[counter as usize];
         cell.set(cell.get().wrapping_add(amount));
     }
 
-    /// The present value.
+    /// Since it was moved last.
     pub fn get(&self, counter: Counter) -> u64 {
         self.0[counter as usize].get()
     }

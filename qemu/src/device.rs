@@ -35,17 +35,27 @@ const ASID_BITS: u8 = 16;
 
 /// What the engines share with each other and with the registers.
 pub(crate) struct Hub {
+    /// Shared with the server, which maps it into the guest.
     pub(crate) vram: Arc<Vram>,
+    /// System memory, as far as the guest lets the device see it.
     pub(crate) bus: Bus,
+    /// What GART_TABLE and GART_PAGES latched.
     pub(crate) gart: Gart,
+    /// What STATUS and STATUS_CTRL latched.
     pub(crate) status: StatusPage,
+    /// Sums of what engines and registers have counted.
     pub(crate) counters: Counters,
+    /// The way to the guest.
     pub(crate) interrupts: Arc<dyn Interrupts>,
+    /// Shared with the status page and the thread that acts for them.
     lies: Arc<Lies>,
+    /// Counts of the ring of records, which lies in the status page.
     faults: FaultRing,
+    /// By their indices.
     engines: Vec<Arc<Engine>>,
     /// Engines that have still to do their part of an adapter reset.
     resetting: AtomicU32,
+    /// DEVICE_STATUS's READY.
     ready: AtomicBool,
 }
 
@@ -122,8 +132,11 @@ impl Drop for AbortOnPanic {
 ///
 /// Its engines' threads end when it is dropped.
 pub struct Device {
+    /// Shared with the engines' threads.
     hub: Arc<Hub>,
+    /// The registers that only hold what was written.
     file: Mutex<File>,
+    /// One for each engine, joined by drop.
     threads: Vec<JoinHandle<()>>,
     /// Acts for lies, once there was one.
     liar: Mutex<Option<JoinHandle<()>>>,
@@ -187,7 +200,7 @@ impl Device {
         self.hub.engine_count() + 1
     }
 
-    /// The device's memory.
+    /// For whom also maps it: the server, and tests.
     pub fn vram(&self) -> &Arc<Vram> {
         &self.hub.vram
     }
@@ -237,7 +250,7 @@ impl Device {
         self.hub.bus.unmap_all();
     }
 
-    /// Reads from BAR0.
+    /// Reads from BAR0, and has effect as if the guest did.
     pub fn read(&self, offset: u64, data: &mut [u8]) {
         data.fill(0);
         match self.decode(offset, data.len()) {
@@ -251,7 +264,7 @@ impl Device {
         }
     }
 
-    /// Writes to BAR0.
+    /// Writes to BAR0; what it starts may end after it has returned.
     pub fn write(&self, offset: u64, data: &[u8]) {
         let word = <[u8; 4]>::try_from(data).map(u32::from_le_bytes);
         match (self.decode(offset, data.len()), word) {

@@ -70,6 +70,7 @@ struct Mailbox {
     enabled: bool,
     /// A value in memory may have changed: look again.
     poke: bool,
+    /// Collected until the worker takes it.
     mail: Mail,
 }
 
@@ -80,11 +81,17 @@ pub struct Engine {
     pub index: EngineIndex,
     /// Kind of the engine.
     pub kind: EngineKind,
+    /// Written by the registers' thread, emptied by the worker.
     mailbox: Mutex<Mailbox>,
+    /// Of a worker that has nothing to do; goes with `mailbox`.
     wake: Condvar,
+    /// There is mail: looked at behind each step, without the lock.
     attention: AtomicBool,
+    /// What DOORBELL was last given.
     tail: AtomicU32,
+    /// Published by the worker, for HEAD.
     head: AtomicU32,
+    /// Published by the worker, for STATUS; an [`EngineState`].
     state: AtomicU32,
 }
 

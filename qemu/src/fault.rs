@@ -7,9 +7,9 @@ use skua_spec::fault::{Access, Reason, Record};
 /// What went wrong, without where the engine was: the engine knows that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Why.
+    /// As the record names it.
     pub reason: Reason,
-    /// What was tried.
+    /// [`Access::None`] where memory has nothing to do with it.
     pub access: Access,
     /// More about the reason.
     pub detail: u32,

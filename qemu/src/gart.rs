@@ -21,6 +21,7 @@ pub struct Table {
 /// The GART's table as it was last latched.
 #[derive(Debug, Default)]
 pub struct Gart {
+    /// Replaced as a whole by the registers' thread.
     table: RwLock<Table>,
 }
 
@@ -30,7 +31,7 @@ impl Gart {
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
     }
 
-    /// The table.
+    /// The table as it is latched now.
     pub fn table(&self) -> Table {
         *self.table.read().unwrap_or_else(PoisonError::into_inner)
     }

@@ -98,10 +98,10 @@ lies! {
     RingScribble "ring-scribble", "Enabled rings are overwritten with ones.";
 }
 
-/// One lie.
+/// Something untrue that the device says or does, as `name` or `name=value` tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lie {
-    /// What about.
+    /// One of [`TABLE`].
     pub kind: Kind,
     /// Its value; 0 where it takes none.
     pub value: u64,
@@ -158,9 +158,9 @@ impl FromStr for Lie {
 enum Deed {
     /// An acknowledgement is written to the status page.
     Acknowledge {
-        /// Its offset there.
+        /// In the engine's block.
         offset: u64,
-        /// Its value.
+        /// What the engine had to say.
         value: u64,
     },
     /// The status page is switched off.
@@ -173,16 +173,21 @@ enum Deed {
 
 #[derive(Debug, Default)]
 struct State {
+    /// As they were last set.
     lies: Vec<Lie>,
     /// Withheld deeds and their times; without one it is the end of the lies.
     late: Vec<(Option<Instant>, Deed)>,
+    /// Those of enabled engines.
     rings: [Option<Ring>; MAX_ENGINES as usize],
     /// For [`Kind::FenceBack`]: each engine's last fence, what was said of it, and how many.
     fences: [(u64, u64, u64); MAX_ENGINES as usize],
+    /// For [`Kind::TicksCreep`]: what was last said of each engine, or was true, if that is more.
     ticks: [u64; MAX_ENGINES as usize],
+    /// For a record that is told again.
     last_fault: Option<Record>,
     /// The lies were changed, or the device ends.
     changed: bool,
+    /// The device ends.
     shutdown: bool,
 }
 
@@ -212,8 +217,11 @@ impl State {
 pub struct Lies {
     /// Whether there are any: honest devices look no further.
     told: AtomicBool,
+    /// Let go before anything is done to the device.
     state: Mutex<State>,
+    /// Of the liar's thread; goes with `state`.
     wake: Condvar,
+    /// For those that nothing has caused.
     interrupts: Arc<dyn Interrupts>,
 }
 

@@ -52,9 +52,13 @@ pub struct NoAnswer;
 /// VRAM, the bus and the GART's table for one step; see [`crate::bus::Bus`].
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'a> {
+    /// All of it; the window at [`crate::vram::BASE`] is this.
     vram: &'a Vram,
+    /// A copy: what is latched meanwhile counts from the next step.
     gart: gart::Table,
+    /// Mappings stay as they are while it is held.
     bus: &'a BusGuard<'a>,
+    /// Counts of the step's accesses.
     tally: &'a Tally,
 }
 
@@ -106,7 +110,7 @@ impl<'a> Memory<'a> {
         self.gart
     }
 
-    /// VRAM.
+    /// All of it, by offset.
     pub fn vram(&self) -> &'a Vram {
         self.vram
     }

@@ -20,16 +20,16 @@ use crate::memory::{Memory, Place};
 use crate::tlb::{self, Tlb};
 use crate::vram;
 
-/// An address space.
+/// What addresses of a command mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
-    /// GPU-physical addresses.
+    /// GPU-physical addresses: commands in the ring.
     System,
-    /// Virtual addresses.
+    /// Virtual addresses: commands in a buffer, programs.
     Process {
         /// Tag of the translations.
         asid: Asid,
-        /// The root table.
+        /// The context's entry for level 3.
         root: Entry,
     },
 }
@@ -63,7 +63,7 @@ pub struct Translation {
 /// An engine's translation hardware.
 #[derive(Debug, Default)]
 pub struct Mmu {
-    /// What is kept.
+    /// Translations of both spaces.
     pub tlb: Tlb,
 }
 

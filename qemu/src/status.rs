@@ -21,7 +21,9 @@ use crate::lie::Lies;
 /// The status page: where it is, if the driver has enabled it.
 #[derive(Debug)]
 pub struct StatusPage {
+    /// Bus address; `None` while it is switched off.
     address: RwLock<Option<u64>>,
+    /// What is published may be bent by them.
     lies: Arc<Lies>,
 }
 
@@ -105,14 +107,18 @@ impl StatusPage {
 
 #[derive(Debug, Default)]
 struct Ring {
+    /// Records ever written.
     put: u32,
+    /// Records that found no place.
     dropped: u32,
+    /// FAULT_GET: records that the driver has consumed.
     get: u32,
 }
 
 /// The ring of fault records.
 #[derive(Debug, Default)]
 pub struct FaultRing {
+    /// Locked over the write of a record, so that they come in order.
     ring: Mutex<Ring>,
 }
 

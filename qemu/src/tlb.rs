@@ -21,15 +21,20 @@ pub struct Entry {
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
+    /// Whose translation it is; 0 is the GART's.
     asid: Asid,
+    /// Number of the page: the address without its offset.
     page: u64,
+    /// What the walk found.
     entry: Entry,
 }
 
 /// The slots for one size of page, each of which a page finds by its number.
 #[derive(Debug)]
 struct Bank {
+    /// log2 of the page's size.
     shift: u32,
+    /// By a hash of page and address space.
     slots: Vec<Option<Slot>>,
 }
 
@@ -47,10 +52,12 @@ impl Bank {
     }
 }
 
-/// A TLB.
+/// Translations by address space and page, never refused for want of room.
 #[derive(Debug)]
 pub struct Tlb {
+    /// One for each size of page.
     banks: [Bank; 3],
+    /// How often a translation took another one's slot.
     displaced: u64,
 }
 

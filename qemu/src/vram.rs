@@ -18,6 +18,7 @@ pub const BASE: u64 = 0x8_0000_0000_0000;
 /// The device's own memory.
 #[derive(Debug)]
 pub struct Vram {
+    /// All of it, mapped for the device's life.
     region: MmapRegion,
 }
 

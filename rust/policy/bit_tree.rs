@@ -54,7 +54,9 @@ pub struct BitTree<H: Heap> {
     /// Those of the levels above. The first of all is the root: here, or in `leaves` if that is the
     /// only level.
     branches: H::Vec<Branch>,
+    /// At least 1; a level has a bit for each word of the one below.
     levels: u32,
+    /// Members are below this.
     size: u64,
 }
 

@@ -73,9 +73,9 @@ pub struct PageCount(pub u64);
 /// A contiguous range of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PageRange {
-    /// The first page.
+    /// Number of the first page; the memory begins with 0.
     pub start: PageIndex,
-    /// How many.
+    /// Of these, from `start` on.
     pub pages: PageCount,
 }
 
@@ -177,11 +177,13 @@ impl Node {
 
 /// The free blocks of one order.
 struct Order<H: Heap> {
+    /// Members are block numbers: first page >> order.
     free: BitTree<H>,
+    /// Of `free`.
     count: u64,
 }
 
-/// The allocator.
+/// Who has which pages of a range that starts at 0.
 pub struct Buddy<H: Heap> {
     /// Index = order.
     orders: H::Vec<Order<H>>,
@@ -189,7 +191,9 @@ pub struct Buddy<H: Heap> {
     starts: BitTree<H>,
     /// Last pages of allocations.
     lasts: BitTree<H>,
+    /// Pages, free or not.
     total: u64,
+    /// Pages that no allocation has.
     free: u64,
 }
 

@@ -30,8 +30,11 @@ mod tests;
 /// What is at the head, and since when.
 #[derive(Clone, Debug)]
 struct Head<T> {
+    /// The packet's.
     id: u64,
+    /// When it became the head, in the caller's time.
     since: u64,
+    /// To whom its time is counted.
     owner: T,
 }
 

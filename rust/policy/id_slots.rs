@@ -44,7 +44,7 @@ pub enum IdError {
     NoneFree,
     /// Some wait for flushes; after this one there will be a free id.
     FlushNeeded {
-        /// The flush.
+        /// The flush that would free one.
         epoch: u64,
     },
 }
@@ -52,7 +52,7 @@ pub enum IdError {
 /// The id is not in use: freed before, or never given out. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotInUse {
-    /// The id.
+    /// What was to be freed.
     pub id: u32,
 }
 
@@ -60,6 +60,7 @@ const NIL: u32 = u32::MAX;
 
 #[derive(Clone, Copy)]
 struct Quarantined {
+    /// The id may be used again once this one has been flushed.
     epoch: u64,
     /// The next one in the quarantine.
     next: u32,
@@ -67,14 +68,18 @@ struct Quarantined {
 
 /// Ids below a limit.
 pub struct IdSlots<H: Heap> {
+    /// Ids that were flushed, or never used.
     free: BitTree<H>,
+    /// Ids that were given out.
     in_use: BitTree<H>,
     /// Index = id.
     quarantine: H::Vec<Quarantined>,
     /// The oldest and the youngest in the quarantine.
     first: u32,
     last: u32,
+    /// Of `in_use`.
     used: u32,
+    /// Length of the quarantine.
     quarantined: u32,
 }
 

@@ -54,7 +54,7 @@ pub struct IdsExhausted;
 /// The device reported an id that is not in flight. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BogusId {
-    /// What it reported.
+    /// Neither an id in flight nor the last one completed.
     pub reported: u64,
 }
 
@@ -64,6 +64,7 @@ pub struct InFlight<H: Heap, P> {
     slots: H::Vec<Option<(u64, P)>>,
     head: usize,
     len: usize,
+    /// Of the next packet; one more with each.
     next_id: u64,
 }
 
@@ -87,12 +88,12 @@ impl<H: Heap, P> InFlight<H, P> {
         self.slots.len()
     }
 
-    /// How many are.
+    /// Packets in flight, at most the capacity.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether none is.
+    /// Whether the engine has nothing to do.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -173,6 +173,7 @@ struct Node<V> {
 
 /// The way from the root to a node.
 struct Path {
+    /// Indices, the root's first; `len` of them count.
     nodes: [u32; MAX_HEIGHT],
     /// Bit *i*: from node *i* it went right.
     right: u64,

@@ -127,10 +127,13 @@ pub enum PlanError {
 /// Pieces beyond the end of the range are not looked at; empty ones are skipped.
 #[derive(Clone, Debug)]
 pub struct PagePlan<I> {
+    /// Where the next run begins.
     va: u64,
     /// Bytes to go.
     left: u64,
+    /// What the caller permits.
     sizes: Sizes,
+    /// Physical memory in order of address, not yet looked at.
     pieces: I,
     /// The physical memory under `va`: neighbours joined, as far as it was looked at.
     phys: PhysPiece,

@@ -42,9 +42,13 @@ mod tests;
 /// Accounting of one ring; the memory itself is the driver's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingSpace {
+    /// Bytes, a power of two.
     size: u32,
+    /// Alignment of commands in bytes, a power of two.
     unit: u32,
+    /// What the device was last seen at; below `size`.
     head: u32,
+    /// Where the next command goes; below `size`.
     tail: u32,
 }
 
@@ -58,7 +62,7 @@ pub struct Slot {
     pub pad: u32,
     /// Offset of the command.
     pub at: u32,
-    /// Its bytes.
+    /// The command's bytes, as they were asked for.
     pub len: u32,
     /// The tail once it is written.
     pub tail: u32,
@@ -82,7 +86,7 @@ pub enum RingError {
 /// The device reported a head that it cannot have. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BogusHead {
-    /// What it reported.
+    /// Not a multiple of the unit, or not among what is queued.
     pub reported: u32,
 }
 
@@ -115,7 +119,7 @@ impl RingSpace {
         self.head
     }
 
-    /// The tail.
+    /// What the doorbell is to be told.
     pub fn tail(&self) -> u32 {
         self.tail
     }

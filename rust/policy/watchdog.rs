@@ -79,21 +79,21 @@ pub struct Sample {
     pub ticks: u64,
 }
 
-/// The answer.
+/// What is to be done about the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Nothing is wrong, or not yet.
     Healthy,
     /// The packet works without end.
     Overdue {
-        /// The packet.
+        /// The packet to be blamed.
         id: u64,
     },
     /// The engine does nothing for its packet, which may well be what it waits for: is it there?
     Stalled,
     /// The engine does nothing for the packet.
     Stuck {
-        /// The packet.
+        /// The packet to be blamed.
         id: u64,
     },
 }
@@ -101,18 +101,24 @@ pub enum Verdict {
 /// What was seen of one engine so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watchdog {
+    /// What a packet may take.
     limits: Limits,
+    /// `None` while nothing is at the head.
     watched: Option<Watched>,
 }
 
 /// One packet at the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Watched {
+    /// Another one at the head starts anew.
     id: u64,
+    /// When it was last looked at.
     last_ms: u64,
+    /// What the engine showed then.
     last_ticks: u64,
     /// Since it was first seen.
     elapsed_ms: u64,
+    /// Since it was first seen.
     used_ticks: u64,
     /// Since ticks last moved.
     stalled_ms: u64,

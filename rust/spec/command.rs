@@ -92,7 +92,7 @@ pub const BYTES_PER_TICK: u64 = 64;
 /// Bytes that an engine moves at most before it looks for a reset or an invalidation.
 pub const TRANSFER_CHUNK: u64 = 64 * 1024;
 
-/// Opcodes.
+/// Bits 31:24 of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Opcode {
@@ -121,7 +121,7 @@ pub enum Opcode {
 }
 
 impl Opcode {
-    /// All opcodes.
+    /// In the order of their numbers.
     pub const ALL: [Self; 11] = [
         Self::Nop,
         Self::Fill,
@@ -186,7 +186,7 @@ pub enum Command {
     },
     /// Writes a 32-bit pattern.
     Fill {
-        /// The pattern.
+        /// What every word gets.
         pattern: u32,
         /// Where to: a multiple of 4.
         address: u64,
@@ -196,11 +196,11 @@ pub enum Command {
     /// Copies bytes. Where source and destination overlap, the destination holds afterwards what
     /// the source held before.
     Copy {
-        /// Where from.
+        /// Of any alignment.
         source: u64,
-        /// Where to.
+        /// Of any alignment; may overlap the source.
         destination: u64,
-        /// Bytes.
+        /// May be 0, which does nothing.
         bytes: u64,
     },
     /// Copies `rows` rows of `bytes` bytes.
@@ -215,7 +215,7 @@ pub enum Command {
         source_pitch: u32,
         /// Bytes from a row of the destination to the next.
         destination_pitch: u32,
-        /// Rows.
+        /// May be 0, which does nothing.
         rows: u32,
     },
     /// Runs a compute program for every thread of every group, then goes on.
@@ -224,19 +224,19 @@ pub enum Command {
     Wait {
         /// A multiple of 8.
         address: u64,
-        /// The value.
+        /// What memory must reach, unsigned.
         value: u64,
     },
     /// Writes the 64-bit `value` to `address` when all that stands before is done and visible.
     Signal {
         /// A multiple of 8.
         address: u64,
-        /// The value.
+        /// What memory gets.
         value: u64,
     },
     /// Drops this engine's translations of one address space, or of all (`None`).
     FlushTlb {
-        /// The address space.
+        /// `None`: all of them.
         asid: Option<Asid>,
     },
     /// Drops what the engine keeps of programs, and orders the accesses before it before those
@@ -259,16 +259,17 @@ pub enum Command {
     },
     /// Writes a fence id, as EXEC does at its end, without running anything.
     Fence {
-        /// Fence id.
+        /// What the status page then shows as completed.
         fence: u64,
         /// Raise the engine's interrupt after the fence was written.
         interrupt: bool,
     },
 }
 
-/// An encoded command.
+/// A command as it stands in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encoded {
+    /// The first `len` count.
     words: [u32; MAX_WORDS],
     len: usize,
 }
@@ -286,7 +287,7 @@ const fn pair(words: &[u32; MAX_WORDS], at: usize) -> u64 {
 }
 
 impl Command {
-    /// The command's opcode.
+    /// What its header begins with.
     pub const fn opcode(&self) -> Opcode {
         match self {
             Self::Nop { .. } => Opcode::Nop,

@@ -77,7 +77,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// All reasons.
+    /// In the order of their numbers.
     pub const ALL: [Self; 18] = [
         Self::BadRing,
         Self::BadOpcode,
@@ -162,15 +162,15 @@ impl Space {
 /// A fault record: 64 bytes, eight little-endian words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Engine that stopped.
+    /// Which one stopped, until it is reset.
     pub engine: EngineIndex,
-    /// Why.
+    /// Tells what [`Self::detail`] means.
     pub reason: Reason,
     /// Address space: the context's, or [`Asid::SYSTEM`] for the ring itself.
     pub asid: Asid,
     /// The context's number; 0 for the ring itself.
     pub context_id: u32,
-    /// What was tried.
+    /// [`Access::None`]: `address` says nothing.
     pub access: Access,
     /// More about the reason; 0 where the reason says nothing of it.
     pub detail: u32,

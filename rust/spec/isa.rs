@@ -97,7 +97,7 @@ pub enum Form {
 
 macro_rules! ops {
     ($( $(#[$doc:meta])* $name:ident = $code:literal, $text:literal, $form:ident; )*) => {
-        /// An operation.
+        /// An opcode; its name in assembly is in [`Op::ALL`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Op { $( $(#[$doc])* $name = $code, )* }
@@ -119,7 +119,7 @@ macro_rules! ops {
                 match self { $( Self::$name => $text, )* }
             }
 
-            /// The operation's operands.
+            /// Which fields it uses, and how.
             pub const fn form(self) -> Form {
                 match self { $( Self::$name => Form::$form, )* }
             }
@@ -425,7 +425,7 @@ impl Special {
 /// An instruction, field by field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Instruction {
-    /// Operation.
+    /// Bits 63:56.
     pub op: Op,
     /// First register field.
     pub rd: u8,

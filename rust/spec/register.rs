@@ -72,9 +72,9 @@ pub enum Reset {
 pub struct Field {
     /// The getter's name; the manual has it in capitals.
     pub name: &'static str,
-    /// Its highest bit.
+    /// Inclusive, below the register's bits.
     pub high: u32,
-    /// Its lowest bit.
+    /// At most `high`.
     pub low: u32,
     /// What the driver may do with it.
     pub access: Access,
@@ -90,7 +90,7 @@ impl Field {
 /// What there is to say of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// The manual's name.
+    /// As the manual has it, in capitals.
     pub name: &'static str,
     /// Bytes from the start of its block.
     pub offset: u32,

@@ -54,10 +54,15 @@ impl Tile {
 /// Operands of COPY_2D, of which COPY is a case.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rows {
+    /// Address of the first row.
     pub(crate) source: u64,
+    /// As `source`.
     pub(crate) destination: u64,
+    /// Of a row, not of the pitch.
     pub(crate) bytes: u64,
+    /// Bytes from the start of a row to that of the next.
     pub(crate) source_pitch: u64,
+    /// As `source_pitch`.
     pub(crate) destination_pitch: u64,
     pub(crate) rows: u32,
 }

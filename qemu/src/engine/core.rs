@@ -70,7 +70,7 @@ pub struct Shown {
     pub ticks: u64,
     /// Offset in the ring of the next command.
     pub head: u32,
-    /// State.
+    /// As it is from the step's end on.
     pub state: EngineState,
     /// Fence id of the packet that runs, 0 if none.
     pub current_fence: u64,
@@ -92,6 +92,7 @@ impl Shown {
 /// fence, and what it may forget: translations and decoded programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
+    /// As the status page will show it.
     state: EngineState,
     /// `None` while disabled.
     ring: Option<Ring>,
@@ -99,6 +100,7 @@ pub struct Progress {
     head: u32,
     /// What the doorbell was last given.
     tail: u32,
+    /// The EXEC that runs, if the command is not the ring's.
     pub(crate) packet: Option<Packet>,
     /// The command that was fetched last, in the packet or in the ring, until it ends.
     command: Option<Begun>,
@@ -120,21 +122,23 @@ impl Default for Progress {
 /// A command that was fetched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Begun {
+    /// As it was decoded.
     command: Command,
-    /// Its length.
+    /// To go on behind it.
     bytes: u32,
+    /// How far it has come.
     work: Work,
 }
 
 /// How far a command has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// Nothing was done.
+    /// No effect of it is visible yet.
     #[default]
     Fetched,
     /// FILL, COPY or COPY_2D.
     Transfer(Moved),
-    /// DISPATCH.
+    /// DISPATCH, with its groups' threads.
     Dispatch(Box<Machine>),
     /// WAIT, which has looked.
     Wait,
@@ -145,7 +149,7 @@ pub(crate) enum Work {
 pub(crate) enum Flow {
     /// The command has ended.
     End,
-    /// The step's end.
+    /// The step's budget is used up.
     Pause,
     /// As `End`, and a value was signalled.
     Signal,
@@ -163,12 +167,19 @@ pub(crate) enum Flow {
 /// The core of an engine.
 #[derive(Debug)]
 pub struct Core {
+    /// Whose ring, vector and block it is.
     index: EngineIndex,
+    /// Without compute, DISPATCH is a bad opcode.
     kind: EngineKind,
+    /// With the engine's TLB.
     pub(crate) mmu: Mmu,
+    /// Forgotten by EXEC and FLUSH_CACHE.
     pub(crate) programs: ProgramCache,
+    /// Engine time since the last adapter reset.
     ticks: u64,
+    /// 0 until the first one.
     pub(crate) completed_fence: u64,
+    /// Taken out and put back between steps by tests.
     pub(crate) progress: Progress,
     /// The command that is fetched.
     words: Vec<u32>,
@@ -484,7 +495,7 @@ impl Core {
         }
     }
 
-    /// Counts work done.
+    /// Adds to the engine's time and to the packet's.
     pub(crate) fn tick(&mut self, ticks: u64) {
         self.ticks = self.ticks.wrapping_add(ticks);
         if let Some(packet) = &mut self.progress.packet {

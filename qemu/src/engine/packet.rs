@@ -28,7 +28,7 @@ pub(crate) struct Packet {
     pub(crate) fence: Option<u64>,
     /// Raise an interrupt then.
     pub(crate) interrupt: bool,
-    /// Length of EXEC.
+    /// Length of EXEC, to go on behind it in the ring.
     pub(crate) bytes: u32,
     /// Ticks used, EXEC's own included, that the context was not charged yet.
     pub(crate) ticks: u64,

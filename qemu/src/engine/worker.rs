@@ -29,16 +29,21 @@ const PUBLISH_TICKS: u64 = 32768;
 /// pause; the CPU's writes are seen at its end.
 const PAUSE: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
 
-/// An engine's thread.
+/// What an engine's thread owns.
 pub(crate) struct Worker {
+    /// What all engines share.
     hub: Arc<Hub>,
+    /// The side that the registers see.
     engine: Arc<Engine>,
+    /// Stepped by this thread alone.
     core: Core,
     /// What the core has counted and the device has not.
     tally: Tally,
     /// What the status page was last given.
     published: Shown,
+    /// Number of the last request that was honoured.
     invalidate_ack: u32,
+    /// Engine resets done, modulo 2^32.
     reset_ack: u32,
 }
 

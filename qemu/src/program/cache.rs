@@ -17,9 +17,10 @@ const MAX_PROGRAMS: usize = 32;
 /// Address space, address and bytes of a program.
 type Key = (Asid, u64, u32);
 
-/// The cache of one engine.
+/// Decoded programs of one engine.
 #[derive(Debug, Default)]
 pub struct ProgramCache {
+    /// By address space, address and length.
     programs: HashMap<Key, Arc<Program>>,
 }
 
@@ -29,7 +30,7 @@ impl ProgramCache {
         self.programs.get(&(asid, address, bytes)).cloned()
     }
 
-    /// Keeps a program.
+    /// Keeps a program, if need be in place of all others.
     pub fn insert(&mut self, asid: Asid, address: u64, bytes: u32, program: Arc<Program>) {
         if self.programs.len() >= MAX_PROGRAMS {
             self.clear();
@@ -37,23 +38,23 @@ impl ProgramCache {
         self.programs.insert((asid, address, bytes), program);
     }
 
-    /// Drops all.
+    /// For FLUSH_CACHE and EXEC: memory may have changed.
     pub fn clear(&mut self) {
         self.programs.clear();
     }
 }
 
-/// A program.
+/// A program whose instructions are all defined.
 #[derive(Debug)]
 pub struct Program {
-    /// Its instructions.
+    /// By index, as jumps name them.
     pub instructions: Vec<Instruction>,
     /// The registers that it may name, from the first on: the others are never seen.
     pub registers: usize,
 }
 
 impl Program {
-    /// Decodes a program.
+    /// Decodes all of it, reached or not.
     ///
     /// # Errors
     ///

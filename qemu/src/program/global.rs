@@ -91,7 +91,7 @@ macro_rules! store {
     };
 }
 
-/// Executes a load.
+/// Executes a load for all active threads, in the order of their numbers.
 pub(crate) fn load(
     windows: &mut Windows<'_>,
     wave: &mut Wave,
@@ -132,7 +132,7 @@ pub(crate) fn load(
     Ok(())
 }
 
-/// Executes a store.
+/// As [`load`].
 pub(crate) fn store(
     windows: &mut Windows<'_>,
     wave: &Wave,

@@ -16,11 +16,13 @@ const TURN: u64 = 256;
 /// A dispatch under way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Machine {
+    /// Of one group, reused by the next.
     waves: Vec<Wave>,
     /// Threads of a group that `waves` was made for.
     shape: [u32; 3],
     /// The group's shared memory.
     shared: Vec<u8>,
+    /// Which one runs: x, y and z.
     group: [u32; 3],
     /// The wave whose turn it is.
     turn: usize,

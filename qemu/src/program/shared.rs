@@ -21,7 +21,7 @@ fn slot<const N: usize>(shared: &mut [u8], offset: u32) -> Result<&mut [u8; N], 
         .ok_or(Fault::plain(Reason::SharedRange))
 }
 
-/// Executes a load.
+/// Executes a load from the group's memory for all active threads.
 pub(crate) fn load(
     shared: &mut [u8],
     wave: &mut Wave,
@@ -50,7 +50,7 @@ pub(crate) fn load(
     Ok(())
 }
 
-/// Executes a store.
+/// As [`load`].
 pub(crate) fn store(
     shared: &mut [u8],
     wave: &Wave,

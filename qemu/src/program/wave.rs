@@ -71,10 +71,12 @@ pub(crate) enum End {
     Blocked,
 }
 
-/// A wave.
+/// 32 threads of a group and their registers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wave {
+    /// By register, then by lane.
     registers: Box<[Lanes; REGISTERS as usize]>,
+    /// Program counters, by lane.
     counters: Lanes,
     /// Threads that exist and have not ended.
     alive: u32,
@@ -142,12 +144,12 @@ impl Wave {
         self.alive & !self.parked == 0
     }
 
-    /// Opens the barrier.
+    /// Lets go those who wait at the barrier: all of the group are there.
     pub(crate) fn release(&mut self) {
         self.parked = 0;
     }
 
-    /// A register.
+    /// A register of all lanes, those that have ended included.
     #[inline(always)]
     pub(crate) fn register(&self, register: u8) -> &Lanes {
         &self.registers[at(register)]
@@ -240,7 +242,7 @@ impl Wave {
         }
     }
 
-    /// The operand B.
+    /// Operand B by lane: a register, or the immediate in all of them.
     #[inline(always)]
     fn operand(&self, i: &Instruction) -> Lanes {
         if i.rb == IMMEDIATE {

@@ -23,24 +23,29 @@ const SLOTS: usize = 64;
 /// through four tables, and who takes memory away waits for the step's end.
 const MOST: u32 = 512;
 
-/// A page.
+/// A page that was translated in this step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window<'m> {
     page: u64,
     readable: bool,
     writable: bool,
-    /// The page's memory.
+    /// All of the page.
     pub(crate) slice: VolatileSlice<'m>,
-    /// Where it lies.
+    /// In VRAM or on the bus, which are counted apart.
     pub(crate) place: Place,
 }
 
 /// The pages of one step, and what is needed to find more.
 pub(crate) struct Windows<'m> {
+    /// By the low bits of the page's number.
     slots: [Option<Window<'m>>; SLOTS],
+    /// Pages opened in this step.
     opened: u32,
+    /// For pages that are not open.
     memory: Memory<'m>,
+    /// To translate them.
     mmu: &'m mut Mmu,
+    /// The packet's, or the system's.
     space: Space,
 }
 

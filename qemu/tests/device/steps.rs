@@ -21,15 +21,15 @@ use skua_testbed::{
 const MEDIUM_VA: u64 = 0x5000_0000;
 /// A 2 MiB page of VRAM.
 const LARGE_VA: u64 = 0x6000_0000;
-/// Where it is.
+/// Offset in VRAM of the page at [`LARGE_VA`].
 const LARGE: u64 = 0x20_0000;
 /// 4 KiB pages, each of which has the place in the TLB of one from [`DATA_VA`] on.
 const RIVAL_VA: u64 = DATA_VA + (1024 << 12);
-/// Where they are.
+/// Offset in VRAM of the pages at [`RIVAL_VA`].
 const RIVAL: u64 = 0x40_0000;
 /// 64 KiB pages with the place in the TLB of those from [`MEDIUM_VA`] on.
 const MEDIUM_RIVAL_VA: u64 = MEDIUM_VA + (256 << 16);
-/// Where they are.
+/// Offset in VRAM of the pages at [`MEDIUM_RIVAL_VA`].
 const MEDIUM_RIVAL: u64 = 0x60_0000;
 
 /// What happens to a core between two steps.

@@ -18,7 +18,7 @@ pub enum Difference {
     },
     /// Pixels differ.
     Pixels {
-        /// How many.
+        /// Of all pixels.
         count: u64,
         /// Column of the first one, row by row from the top.
         x: u32,

@@ -4,7 +4,7 @@
 
 use skua_asm::Program;
 
-/// A filter.
+/// What is done to an image, in one pass or several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Filter {
     /// Luma only.
@@ -30,7 +30,7 @@ pub enum Filter {
 pub struct Source {
     /// Name of the file without its ending.
     pub name: &'static str,
-    /// Its text.
+    /// Assembly, without what it includes.
     pub text: &'static str,
 }
 
@@ -89,7 +89,7 @@ pub enum Cover {
 /// One dispatch for each band.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pass {
-    /// Its program.
+    /// What each thread of the pass runs.
     pub source: Source,
     /// The rows it covers.
     pub cover: Cover,
@@ -100,7 +100,7 @@ pub struct Pass {
 /// Passes that run one after the other on each band, before the next stage begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stage {
-    /// The passes.
+    /// In order; each reads what the one before wrote.
     pub passes: &'static [Pass],
     /// It runs on every band, which is uploaded for it; else it runs once, without an image.
     pub banded: bool,

@@ -42,9 +42,9 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// What the GPU was given to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Submissions.
+    /// To all three contexts.
     pub submissions: u64,
-    /// Dispatches.
+    /// One for each pass of each band.
     pub dispatches: u64,
     /// Bytes copied from system memory to VRAM.
     pub uploaded: u64,
@@ -86,8 +86,10 @@ pub fn run(device: &Device, plan: &Plan, picture: &Picture) -> Result<(Picture, 
 
 /// A context, and the timeline of what it does.
 struct Queue {
+    /// For errors.
     name: &'static str,
     context: Context,
+    /// Job *n* of the run signals *n*.
     timeline: Syncobj,
 }
 
@@ -107,17 +109,25 @@ impl Queue {
 
 /// Memory that the CPU and the GPU see.
 struct Shared {
+    /// The CPU's view.
     memory: Mapping,
+    /// The GPU's address.
     va: u64,
 }
 
 /// What a band under way uses.
 struct Slot {
+    /// The band's pixels; the CPU writes them.
     input: Shared,
+    /// The band's result; the CPU reads it.
     output: Shared,
+    /// Addresses in VRAM.
     layout: Layout,
+    /// From `input` to VRAM.
     upload: CommandBuffer,
+    /// The band's dispatches.
     compute: CommandBuffer,
+    /// From VRAM to `output`.
     download: CommandBuffer,
     /// The band whose result will be in the output, and the point at which the slot is free.
     busy: Option<Busy>,
@@ -126,21 +136,27 @@ struct Slot {
 /// A job that uses a slot.
 struct Busy {
     band: Band,
+    /// The band has a result to read.
     writes: bool,
+    /// Of the download's timeline.
     point: u64,
 }
 
 struct Run<'a> {
+    /// What is to be done.
     plan: &'a Plan,
     uploads: Queue,
     computes: Queue,
     downloads: Queue,
+    /// Used in turn.
     slots: Vec<Slot>,
+    /// Programs and weights on their way to VRAM.
     constants: Shared,
     /// Address in VRAM, and bytes, of programs, weights, histogram and table.
     tables: (u64, u64),
     /// Jobs so far; points count from 1.
     jobs: u64,
+    /// What was done so far.
     work: Work,
 }
 
@@ -416,9 +432,9 @@ pub enum GpuError {
     Library(libskua::Error),
     /// Work failed, and its context tells why.
     Work {
-        /// The context.
+        /// The name of the context that it happened to.
         queue: &'static str,
-        /// What it tells.
+        /// As the driver tells it.
         status: String,
         /// What the waiting call returned.
         error: libskua::Error,

@@ -20,8 +20,11 @@ use zune_jpeg::JpegDecoder;
 /// An image of at least one pixel.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Picture {
+    /// Pixels of a row.
     width: u32,
+    /// Rows.
     height: u32,
+    /// Row by row; red in bits 7:0, then green, blue and alpha.
     pixels: Vec<u32>,
 }
 

@@ -88,13 +88,21 @@ pub struct Layout {
 /// How an image is filtered.
 pub struct Plan {
     filter: Filter,
+    /// Of a blur, in pixels.
     radius: u32,
+    /// Pixels of a row of the image.
     width: u32,
+    /// Rows of the image.
     height: u32,
+    /// From top to bottom, together the whole image.
     bands: Vec<Band>,
+    /// Of all passes, in order.
     programs: Vec<Program>,
+    /// Of a blur of `radius`.
     weights: Vec<u32>,
+    /// Of a band's buffers; the last band may need less.
     sizes: Sizes,
+    /// Bands in VRAM at the same time: 2, or 1 if there is only one.
     slots: u32,
 }
 

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-/// A report.
+/// Lines of a name and what there is to say of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     lines: Vec<(&'static str, String)>,

@@ -31,15 +31,18 @@ bitflags::bitflags! {
 /// is bound and mapped.
 #[derive(Debug)]
 pub struct Bo {
+    /// Where `handle` means something.
     file: Arc<File>,
+    /// GEM's; counted in `file`, for an import may have made it a second time.
     handle: u32,
+    /// Bytes, a multiple of a page.
     size: u64,
 }
 
 /// What is known of a buffer object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BoInfo {
-    /// Bytes.
+    /// A multiple of 4096.
     pub size: u64,
     /// What it was created with.
     pub flags: BoFlags,
@@ -127,7 +130,7 @@ impl Bo {
         self.handle
     }
 
-    /// Bytes.
+    /// In bytes, a multiple of 4096.
     pub const fn size(&self) -> u64 {
         self.size
     }

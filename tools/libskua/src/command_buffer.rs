@@ -21,9 +21,13 @@ use crate::{
 /// Commands in memory that CPU and GPU share.
 #[derive(Debug)]
 pub struct CommandBuffer {
+    /// Kept mapped for the buffer's life.
     memory: Mapping,
+    /// Where the GPU fetches the first command.
     va: u64,
+    /// Filled so far.
     bytes: usize,
+    /// Bytes in all.
     capacity: usize,
 }
 
@@ -98,7 +102,7 @@ impl CommandBuffer {
         })
     }
 
-    /// Copies bytes.
+    /// Adds COPY: bytes of any alignment, also onto each other.
     ///
     /// # Errors
     ///

@@ -23,6 +23,7 @@ use crate::{
 /// work that runs is left to end.
 #[derive(Debug)]
 pub struct Context {
+    /// Its engines and limits.
     device: crate::Device,
     /// Its handle, and what timelines keep of it.
     record: Arc<Record>,
@@ -31,7 +32,9 @@ pub struct Context {
 /// What the timelines that a context signals keep of it, to know whether all its work ended well.
 #[derive(Debug)]
 pub(crate) struct Record {
+    /// Keeps `handle` meaningful.
     file: Arc<File>,
+    /// Of the context; asks the kernel while it lives.
     handle: u32,
     /// How many submissions it took.
     submitted: AtomicU64,
@@ -75,7 +78,7 @@ impl Record {
 /// Whether a context takes work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContextStatus {
-    /// It takes work.
+    /// Submissions are accepted.
     Active,
     /// Not any more: its work faulted.
     Faulted(Fault),

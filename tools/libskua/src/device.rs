@@ -31,6 +31,7 @@ const NODES: &str = "/dev/dri";
 /// The open file, and which of its GEM handles are in use how often.
 #[derive(Debug)]
 pub(crate) struct File {
+    /// Of the render node.
     fd: OwnedFd,
     /// The process that opened it. A forked child has the same file, whose handles are not its own
     /// to close.
@@ -92,10 +93,12 @@ impl AsFd for File {
     }
 }
 
-/// An open device.
+/// A render node, open; clones share it.
 #[derive(Clone, Debug)]
 pub struct Device {
+    /// Shared by all objects of the device, which keep it open.
     file: Arc<File>,
+    /// Queried once, when it was opened.
     info: Arc<Info>,
 }
 
@@ -103,7 +106,9 @@ pub struct Device {
 #[derive(Debug)]
 struct Info {
     device: DeviceInfo,
+    /// In the order of their indices.
     engines: Vec<Engine>,
+    /// As they were then: sizes hold, use does not.
     regions: Vec<RegionInfo>,
 }
 
@@ -199,7 +204,7 @@ impl Device {
         &self.info.device
     }
 
-    /// The engines.
+    /// In the order of their indices.
     pub fn engines(&self) -> &[Engine] {
         &self.info.engines
     }
@@ -269,7 +274,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Opens it.
+    /// Opens the render node and asks the driver for what [`Device::info`] tells.
     ///
     /// # Errors
     ///
@@ -348,7 +353,7 @@ pub struct DeviceInfo {
     pub max_syncs: u32,
 }
 
-/// An engine.
+/// What a context is created on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Engine {
     /// Its number, for [`crate::Context::create`].
@@ -366,12 +371,12 @@ pub enum RegionKind {
     Vram,
 }
 
-/// A memory region.
+/// Memory that buffer objects may be placed in, and how full it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionInfo {
-    /// Its number.
+    /// Number of its bit in [`Placements`].
     pub id: u32,
-    /// What it is.
+    /// System memory or VRAM.
     pub kind: RegionKind,
     /// Bytes that buffer objects can have here together.
     pub size: u64,

@@ -26,12 +26,12 @@ pub enum CpuAccess {
     Read = uapi::DMA_BUF_SYNC_READ,
     /// It writes what the device reads.
     Write = uapi::DMA_BUF_SYNC_WRITE,
-    /// It does both.
+    /// Caches are made good in both directions.
     ReadWrite = uapi::DMA_BUF_SYNC_RW,
 }
 
 impl DmaBuf {
-    /// Bytes.
+    /// In bytes, as the exporter says.
     ///
     /// # Errors
     ///

@@ -59,9 +59,9 @@ pub enum Error {
     /// An access outside of a mapping, not aligned for its type, or a write to what is read-only.
     #[error("{bytes} bytes at {offset:#x} are not accessible in a mapping of {len:#x} bytes")]
     Range {
-        /// First byte.
+        /// From the start of the mapping.
         offset: usize,
-        /// Bytes.
+        /// How much was to be accessed.
         bytes: usize,
         /// Bytes of the mapping.
         len: usize,

@@ -28,7 +28,7 @@ impl Mapping {
         Self { map }
     }
 
-    /// Bytes.
+    /// In bytes: an access must lie below.
     pub const fn len(&self) -> usize {
         self.map.len()
     }

@@ -67,7 +67,7 @@ impl From<Duration> for Deadline {
 pub enum Outcome {
     /// It has not ended yet.
     Pending,
-    /// It ended well.
+    /// All its work was done, without a fault.
     Done,
     /// It accessed an address that it may not access (EFAULT).
     Fault,
@@ -145,6 +145,7 @@ impl fmt::Display for Outcome {
 /// The syncobjs that an ioctl waits for before it acts, and signals when it is done.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Syncs<'a> {
+    /// As the ioctl takes them.
     all: Vec<uapi::drm_skua_sync>,
     /// Of those that it signals, the timelines.
     timelines: Vec<&'a Syncobj>,

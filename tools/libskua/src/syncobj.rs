@@ -61,7 +61,9 @@ bitflags::bitflags! {
 /// A syncobj; its handle is destroyed when dropped, while what uses its fences goes on.
 #[derive(Debug)]
 pub struct Syncobj {
+    /// Where `handle` means something.
     file: Arc<File>,
+    /// DRM's; destroyed by drop.
     handle: u32,
     /// Whom to ask how points ended that the kernel has forgotten.
     signallers: Mutex<Signallers>,

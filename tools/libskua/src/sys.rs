@@ -424,8 +424,11 @@ pub(crate) fn restart<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T
 /// A shared mapping of a file, unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Map {
+    /// Page aligned.
     start: NonNull<u8>,
+    /// Bytes; not 0.
     len: usize,
+    /// Writes to one that is not would be a signal.
     writable: bool,
 }
 
@@ -467,7 +470,7 @@ impl Map {
         })
     }
 
-    /// Bytes.
+    /// In bytes, as it was asked for.
     pub(crate) const fn len(&self) -> usize {
         self.len
     }

@@ -31,7 +31,9 @@ pub enum Access {
 /// An address space; its handle is destroyed when dropped, while contexts made on it keep it.
 #[derive(Debug)]
 pub struct Vm {
+    /// Kept open.
     device: Device,
+    /// The driver's, of the address space.
     handle: u32,
 }
 

@@ -121,19 +121,26 @@ struct Name {
 
 /// An instruction whose operands are still to be read.
 struct Pending {
+    /// Index in the expanded source.
     line: usize,
     op: Op,
+    /// Of the name of the operation.
     span: Span,
+    /// All that stands behind it.
     operands: Vec<Token>,
 }
 
 #[derive(Default)]
 struct Assembler {
+    /// Labels, arguments and constants, which share one name space.
     names: HashMap<String, Name>,
     /// Instructions so far.
     count: usize,
+    /// `.threads`; once at most.
     threads: Option<[u32; 3]>,
+    /// `.shared`; once at most.
     shared_bytes: Option<u32>,
+    /// In the order of their declarations.
     arguments: Vec<Argument>,
     /// With the index of the line behind or of each.
     errors: Vec<(usize, Error)>,

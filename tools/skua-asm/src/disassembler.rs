@@ -17,9 +17,9 @@ pub enum BadInstruction {
     Length(usize),
     /// The instruction with this index is not defined.
     Undefined {
-        /// Index from 0.
+        /// As jumps name it, from 0.
         index: usize,
-        /// The instruction.
+        /// What stands there instead of an instruction.
         bits: u64,
     },
 }

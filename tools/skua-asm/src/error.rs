@@ -106,8 +106,11 @@ impl Span {
 /// An error in the line at hand, before it is known which line that is.
 #[derive(Debug)]
 pub(crate) struct LineError {
+    /// The part of the line that is marked.
     pub(crate) span: Span,
+    /// What is wrong.
     pub(crate) message: String,
+    /// What would be right, if that is known.
     pub(crate) help: Option<String>,
 }
 

@@ -10,6 +10,7 @@ use crate::token::{Kind, Token};
 
 /// The tokens of a line that are still to be read.
 pub(crate) struct Cursor<'a> {
+    /// The next one first.
     tokens: &'a [Token],
     /// Where the line ends, for errors about what is missing.
     end: Span,

@@ -22,9 +22,13 @@ pub struct Argument {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     pub(crate) instructions: Vec<Instruction>,
+    /// By instruction, the number of its line in the source.
     pub(crate) lines: Vec<usize>,
+    /// Of a group, in x, y and z.
     pub(crate) threads: [u32; 3],
+    /// Of a group.
     pub(crate) shared_bytes: u32,
+    /// In the order of their words.
     pub(crate) arguments: Vec<Argument>,
 }
 
@@ -113,7 +117,7 @@ impl Program {
 /// A dispatch lacks an argument, or has one that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BindError {
-    /// The argument's name.
+    /// What `arg` calls it, without `.hi`.
     pub name: String,
     /// It has no value; else its value needs more than the declared 32 bits.
     pub missing: bool,

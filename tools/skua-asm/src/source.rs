@@ -9,7 +9,7 @@ use crate::error::{Error, LineError};
 use crate::expression::Cursor;
 use crate::token::{tokens, Kind};
 
-/// The directive.
+/// Followed by the file's name in quotes.
 pub(crate) const INCLUDE: &str = ".include";
 
 /// A line of the source or of a file that it includes.
@@ -36,6 +36,7 @@ impl Line {
 
 /// A source, being read.
 pub(crate) struct Expansion<F> {
+    /// Gives the text of an included file.
     find: F,
     /// What was read, with the lines of included files in place of the includes.
     pub(crate) lines: Vec<Line>,

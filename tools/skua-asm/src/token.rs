@@ -12,7 +12,7 @@ use crate::error::{LineError, Span};
 /// What a token is.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Kind {
-    /// A word.
+    /// A name, a register, an operation or a directive.
     Word(String),
     /// An integer without a sign.
     Integer(u64),

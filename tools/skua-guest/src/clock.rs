@@ -24,9 +24,13 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// A clock that began when it was made.
 #[derive(Debug)]
 pub struct Clock {
+    /// What tells how long the watched were kept from running.
     source: Source,
+    /// When it was last looked at.
     last: Instant,
+    /// Time that was theirs.
     counted: Duration,
+    /// Time that was somebody else's.
     lost: Duration,
 }
 

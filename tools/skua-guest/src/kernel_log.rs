@@ -19,7 +19,9 @@ const ERROR: u32 = 3;
 
 /// Both ends of `/dev/kmsg`.
 pub(crate) struct KernelLog {
+    /// Reads records, and writes marks.
     file: File,
+    /// Number of the last one set.
     mark: u64,
     /// What the running program said that the driver will complain about.
     expected: Vec<String>,

@@ -34,11 +34,15 @@ const KMEMLEAK: &str = "/sys/kernel/debug/kmemleak";
 
 /// A run of tests.
 pub(crate) struct Run {
+    /// Goes to the host.
     document: Writer<Port>,
     /// For messages: a second opening of the document's port.
     port: Port,
+    /// Marked behind each result.
     log: KernelLog,
+    /// By how much every limit of time is multiplied.
     patience: u32,
+    /// What the names of tests must contain.
     filter: Option<String>,
 }
 

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 pub enum Verdict {
     /// What it asserts holds.
     Pass,
-    /// Something does not.
+    /// The rule does not hold.
     Fail,
     /// It did not run, for a stated reason.
     Skip,
@@ -31,8 +31,11 @@ const BEGIN: &str = "begin ";
 /// can be read.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
+    /// Flushed behind each line.
     output: W,
+    /// Results so far; the next has one more.
     number: usize,
+    /// Of them.
     failed: usize,
 }
 
@@ -141,7 +144,7 @@ pub enum Line<'a> {
     Plan(usize),
     /// `ok 1 name # SKIP reason` and its kin.
     Result {
-        /// What it says.
+        /// A directive on the line included.
         verdict: Verdict,
         /// The test's name, without number and dash.
         name: &'a str,
@@ -215,7 +218,7 @@ fn result(text: &str) -> Option<Line<'_>> {
 pub struct Finished {
     /// Outer names first, joined by dots.
     pub name: String,
-    /// The verdict.
+    /// As it stands on its line; a broken plan makes it a failure.
     pub verdict: Verdict,
     /// The words before the result, and the note behind it.
     pub output: Vec<String>,
@@ -228,6 +231,7 @@ pub struct Finished {
 pub struct Reader {
     /// Tests whose outer result has not come yet, with their indentation.
     open: Vec<(usize, Finished)>,
+    /// Said since the last result; at most [`WORDS`].
     words: Vec<String>,
     /// Indentation and length of the plans whose tests are under way, and how many of these came.
     plans: Vec<(usize, usize, usize)>,
@@ -235,6 +239,7 @@ pub struct Reader {
     running: Option<String>,
     /// A finished test failed.
     failed: bool,
+    /// There was a result.
     any: bool,
 }
 

@@ -23,7 +23,7 @@ const SYSTEM: &[(&str, &str, &str)] = &[
     ("tmpfs", "/dev/shm", "mode=1777"),
 ];
 
-/// Mounts them all.
+/// Mounts all of the table, in its order.
 ///
 /// # Errors
 ///

@@ -8,11 +8,11 @@ use std::io::{self, Write};
 use nix::sys::termios::{cfmakeraw, tcgetattr, tcsetattr, SetArg};
 use skua_guest::wire::{Message, PORT};
 
-/// An open port.
+/// A virtio port to the host; messages are lines.
 pub(crate) struct Port(File);
 
 impl Port {
-    /// Opens it.
+    /// Opens [`PORT`], which may be open several times.
     pub(crate) fn open() -> io::Result<Self> {
         OpenOptions::new()
             .read(true)
@@ -21,7 +21,7 @@ impl Port {
             .map(Self)
     }
 
-    /// Writes a message.
+    /// In one piece, at once.
     pub(crate) fn say(&mut self, message: &Message) -> io::Result<()> {
         self.write_all(format!("{message}\n").as_bytes())
     }

@@ -53,7 +53,7 @@ impl Process {
         })
     }
 
-    /// Its number.
+    /// The process id, also after it has ended.
     pub fn id(&self) -> u32 {
         self.child.id()
     }

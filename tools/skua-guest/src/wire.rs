@@ -23,7 +23,7 @@ pub const PREFIX: &str = "@skua ";
 /// What a kernel message that separates the tests' kernel messages says before its number.
 pub const MARK: &str = "skua-mark: ";
 
-/// A marked line.
+/// What a line with the mark of this protocol says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// The last result ends at this mark of the kernel log.
@@ -44,9 +44,9 @@ pub enum Message {
         /// What it asks for.
         request: String,
     },
-    /// The host's answer.
+    /// The host's, to one [`Message::Ask`].
     Answer {
-        /// Of the question.
+        /// That of the question.
         id: String,
         /// `ok…` or `error …`.
         answer: String,

@@ -152,6 +152,7 @@ fn forward(
 
 /// A program of the guest that was announced and has no result yet.
 struct Program {
+    /// As it was announced.
     name: String,
     /// Reads what it prints.
     reader: Reader,
@@ -159,15 +160,19 @@ struct Program {
 
 /// The state of a boot as its lines tell it.
 struct Follower<'a> {
+    /// For the kernel's symbols.
     parts: &'a Parts,
     /// Words of a death that is as good as an end: [`crate::plan::Guest::may_die_of`].
     may_die_of: Option<&'a str>,
+    /// Gets every line of the console.
     console_log: File,
+    /// Gets every line of the kernel.
     serial_log: File,
     /// The console's last lines.
     tail: VecDeque<String>,
     /// The last words that belong to no program.
     words: Option<String>,
+    /// Finds the kernel's complaints.
     detector: Detector,
     /// The last mark announced; the next result ends at the one after it.
     mark: u64,
@@ -175,6 +180,7 @@ struct Follower<'a> {
     names: BTreeMap<u64, String>,
     /// When the last result, or the program, began.
     since: Instant,
+    /// The one that runs.
     program: Option<Program>,
     /// How long the running program may be silent, in seconds.
     silence: u64,
@@ -186,6 +192,7 @@ struct Follower<'a> {
     waiting: VecDeque<(u64, Test)>,
     /// When, and for how long, the host kept the guest waiting in the last [`WHILE`].
     stood_still: VecDeque<(Instant, Duration)>,
+    /// How far it came.
     boot: Boot,
     /// Why the guest is off before its end.
     dead: Option<String>,

@@ -64,16 +64,20 @@ pub(crate) struct Config {
 /// The memory of a guest, in MiB; a debug kernel needs more.
 pub(crate) const MEMORY: u32 = 1024;
 
-/// A running machine.
+/// QEMU and the GPU server that it is connected to.
 #[derive(Debug)]
 pub(crate) struct Machine {
+    /// What `qemu` is connected to.
     gpu: Gpu,
+    /// Killed when dropped.
     qemu: Process,
     /// QEMU was killed from here.
     turned_off: bool,
+    /// What QEMU said.
     log: PathBuf,
     /// The second serial port.
     control: UnixStream,
+    /// Removed last.
     _sockets: TempDir,
 }
 
@@ -475,13 +479,16 @@ fn kvm_works(parts: &Parts) -> bool {
     booted && end.is_ok_and(|end| end.limit.is_none())
 }
 
-/// The GPU server.
+/// The process that is the GPU.
 #[derive(Debug)]
 struct Gpu {
+    /// Where QEMU connects.
     socket: PathBuf,
     /// Where other lies can be asked for.
     control: PathBuf,
+    /// What the server said.
     log: PathBuf,
+    /// Killed when dropped.
     process: Process,
     /// It was killed because a test asked for it.
     killed: bool,

@@ -48,13 +48,13 @@ impl Suite {
 pub(crate) struct Test {
     /// Its full name within the suite.
     pub(crate) test: String,
-    /// How it ended.
+    /// One that was cut off has failed.
     pub(crate) result: Verdict,
     /// How long it took.
     pub(crate) duration_s: f64,
     /// The rows that it proves, as `0.17`.
     pub(crate) rows: Vec<String>,
-    /// Its suite.
+    /// What stands before the first slash of its id.
     pub(crate) suite: Suite,
     /// What it printed, if it failed, or why it was skipped.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -119,14 +119,21 @@ pub(crate) fn rows(name: &str) -> Vec<String> {
 /// Collects tests, shows them as they end, and writes the reports.
 #[derive(Debug)]
 pub(crate) struct Report {
+    /// Where the files are.
     dir: PathBuf,
+    /// What the ids of its tests contain.
     pattern: Option<String>,
+    /// In the order in which they ended.
     tests: Vec<Test>,
+    /// KTAP for people.
     shown: Writer<Stdout>,
+    /// The same in a file.
     tap: Writer<File>,
+    /// The same for programs, whole at any moment.
     json: Json,
     /// When a line of progress was written last, without a terminal.
     told: Instant,
+    /// Nobody else writes to `dir` meanwhile.
     _claim: Flock<File>,
 }
 
@@ -156,7 +163,7 @@ impl Report {
         })
     }
 
-    /// Where it is.
+    /// Also where guests' logs go.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }

@@ -79,6 +79,7 @@ pub(crate) struct Splat {
 pub(crate) struct Detector {
     /// The last mark seen.
     mark: u64,
+    /// Not yet taken, the oldest first.
     found: Vec<Splat>,
 }
 

@@ -85,12 +85,15 @@ pub struct Adapter(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
+    /// Queried once, when it was opened.
     info: AdapterInfo,
+    /// Its render node.
     device: libskua::Device,
     /// What the GPU sees of this process.
     vm: Vm,
     /// Which addresses of `vm` are free.
     space: Mutex<AddressSpace>,
+    /// Which changes of `vm` were asked for.
     binds: Binds,
     /// A timeline: point *n* is signalled when the *n*-th bind is performed.
     bound: Syncobj,
@@ -154,7 +157,7 @@ impl Adapter {
             .open()
     }
 
-    /// What was opened.
+    /// As enumeration found it.
     pub fn info(&self) -> &AdapterInfo {
         &self.0.info
     }

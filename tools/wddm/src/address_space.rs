@@ -31,7 +31,9 @@ impl Slice for Taken {
 
 /// The ranges that are given out.
 pub(crate) struct AddressSpace {
+    /// What is given out, with the guards behind it.
     taken: IntervalMap<StdHeap, Taken>,
+    /// Nothing is given out beyond it.
     range: Span,
     /// Sizes of pages, increasing.
     pages: Vec<u64>,

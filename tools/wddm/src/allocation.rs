@@ -135,7 +135,9 @@ impl AllocationDesc {
 /// ```
 #[derive(Debug)]
 pub struct Allocation {
+    /// Of which it is an allocation, kept alive.
     device: Device,
+    /// What submissions and the device know of it, too.
     inner: Arc<Inner>,
 }
 
@@ -147,6 +149,7 @@ pub(crate) struct Inner {
     va: u64,
     /// Bytes, a multiple of a page.
     size: u64,
+    /// Whether it can be locked.
     cpu_visible: bool,
     /// What was submitted that uses it.
     usage: Arc<Mutex<Usage>>,
@@ -157,9 +160,11 @@ pub(crate) struct Inner {
 /// What is gone once it is destroyed.
 #[derive(Debug)]
 struct Live {
+    /// The keeper has it, once this is gone, until the last use has ended.
     memory: Memory,
     /// All of it; made by the first lock, and kept.
     mapping: Option<Arc<Mapping>>,
+    /// Nested ones count.
     locks: u32,
 }
 
@@ -379,6 +384,7 @@ impl Drop for Allocation {
 #[must_use = "it is undone when it is dropped"]
 pub struct Map<'a> {
     allocation: &'a Allocation,
+    /// Stays if the allocation is destroyed meanwhile.
     mapping: Arc<Mapping>,
 }
 

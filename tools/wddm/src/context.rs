@@ -32,7 +32,9 @@ use crate::{
 /// A context; destroyed when dropped.
 #[derive(Debug)]
 pub struct Context {
+    /// Whose scheduler has its queue.
     device: Device,
+    /// The scheduler's number of it.
     id: u64,
 }
 
@@ -146,8 +148,11 @@ impl Drop for Context {
 #[must_use = "nothing happens before it is submitted"]
 pub struct Submission<'a> {
     context: &'a Context,
+    /// Address and bytes; `None`: it only signals.
     commands: Option<(u64, u32)>,
+    /// The fence, and the value that it gets.
     signal: Option<(&'a MonitoredFence, u64)>,
+    /// What must not be freed before it has ended.
     uses: Vec<(&'a Allocation, Access)>,
 }
 

@@ -43,7 +43,7 @@ use crate::{
 /// Whether a device takes work, and why not (`D3DKMT_DEVICEEXECUTION_STATE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceState {
-    /// It takes work.
+    /// Submissions are accepted.
     Active,
     /// Its work hung and was cut.
     Hung,
@@ -95,6 +95,7 @@ pub struct Device(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
+    /// Shared with the keeper's thread.
     scheduler: Arc<Scheduler>,
     /// The thread, until the device is destroyed.
     keeper: Mutex<Option<JoinHandle<()>>>,

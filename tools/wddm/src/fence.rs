@@ -66,6 +66,7 @@ const VALUE: u64 = 8;
 /// Memory for the values of several fences of a device.
 #[derive(Debug)]
 pub(crate) struct Page {
+    /// Where the GPU writes the values.
     memory: Memory,
     /// The library's way to it.
     cpu: Mapping,
@@ -97,6 +98,7 @@ impl Page {
 /// Eight bytes of a page, for the value of one fence at a time.
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
+    /// Kept as long as one of its cells is.
     pub(crate) page: Arc<Page>,
     /// Below [`Page::VALUES`].
     pub(crate) index: usize,
@@ -331,7 +333,9 @@ pub(crate) fn park(
 /// ```
 #[derive(Debug)]
 pub struct MonitoredFence {
+    /// Whose scheduler knows of it.
     device: Device,
+    /// What waits and signals know of it, too.
     fence: Arc<Fence>,
 }
 

@@ -62,12 +62,14 @@ impl Handle {
 struct Slot<T> {
     /// How many objects it has had, as far as 12 bits go.
     generation: u32,
+    /// `None`: free.
     object: Option<T>,
 }
 
 /// Objects by their handles.
 #[derive(Debug)]
 pub(crate) struct HandleTable<T> {
+    /// A handle has the index and the generation.
     slots: Vec<Slot<T>>,
     /// The slot that was freed first is used first.
     free: VecDeque<usize>,

@@ -21,10 +21,13 @@ use crate::{
 /// returned was waited for.
 #[derive(Debug)]
 pub(crate) struct Memory {
+    /// Has the address space.
     adapter: Adapter,
+    /// The kernel's object.
     bo: Bo,
     /// Where the GPU sees it.
     va: u64,
+    /// What drop has still to do.
     state: State,
 }
 

@@ -97,6 +97,7 @@ const MISMATCH: Result<()> = Err(Status::OBJECT_TYPE_MISMATCH);
 /// ```
 #[derive(Debug, Default)]
 pub struct Process {
+    /// All kinds of objects share one space of handles.
     table: Mutex<HandleTable<Object>>,
 }
 

@@ -130,6 +130,7 @@ struct Queue {
 /// A fence that is not destroyed, and who uses it.
 #[derive(Debug)]
 struct Line {
+    /// Also held by waits under way.
     fence: Arc<Fence>,
     /// The context whose work signals the last value that was submitted; none if the CPU did.
     signaller: Option<u64>,
@@ -165,7 +166,9 @@ struct State {
 /// A device's queues and fences.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
+    /// Where fences' memory is made.
     adapter: Adapter,
+    /// All queues and fences.
     state: Mutex<State>,
     /// Not active, for a look without the lock.
     ended: AtomicBool,

@@ -60,12 +60,14 @@ pub(crate) struct Effect {
     pub(crate) reset: bool,
 }
 
-/// The configuration space.
+/// What the guest configures through PCI; it is reset with the function.
 #[derive(Clone, Debug)]
 pub(crate) struct ConfigSpace {
+    /// What the guest reads.
     bytes: [u8; SIZE],
     /// Bits that the guest can write.
     writable: [u8; SIZE],
+    /// What `bytes` holds after a reset.
     reset: [u8; SIZE],
 }
 

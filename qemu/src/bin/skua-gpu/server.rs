@@ -121,9 +121,13 @@ fn irqs(vectors: u32) -> Vec<IrqInfo> {
 }
 
 struct Backend {
+    /// Told of all that the guest does to it.
     device: Arc<Device>,
+    /// What the guest has set of BARs, MSI-X and power.
     config: ConfigSpace,
+    /// The files behind what QEMU has mapped for the device.
     memory: GuestMemory,
+    /// The event descriptors that QEMU gave for MSI-X.
     vectors: Arc<Vectors>,
 }
 

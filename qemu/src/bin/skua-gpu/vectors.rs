@@ -8,7 +8,7 @@ use std::sync::{PoisonError, RwLock};
 
 use skua_gpu::interrupt::Interrupts;
 
-/// The vectors.
+/// By vector, the event descriptor to write to; `None` while the guest has none.
 #[derive(Debug)]
 pub(crate) struct Vectors(RwLock<Vec<Option<File>>>);
 

@@ -100,7 +100,7 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Reads them.
+    /// As they are now; looking costs some instructions itself.
     pub fn now() -> Self {
         let thread = nanoseconds(ClockId::ThreadCPUTime);
         let process = nanoseconds(ClockId::ProcessCPUTime);

@@ -20,6 +20,7 @@ use anyhow::{Context, Result};
 /// Where a device's counters are.
 #[derive(Clone, Debug)]
 pub struct Source {
+    /// The file of this name there.
     debugfs: PathBuf,
 }
 
@@ -40,7 +41,7 @@ impl Source {
         }
     }
 
-    /// Reads them.
+    /// As they are now; see [`Self::cost`].
     ///
     /// # Errors
     ///
@@ -75,7 +76,7 @@ impl Counters {
         Self(self.0.iter().filter_map(grown).collect())
     }
 
-    /// One of them.
+    /// By the name of the line in debugfs, or [`CPU_INTERRUPTS`].
     ///
     /// # Errors
     ///

@@ -10,14 +10,14 @@
 //! Of the flags, the third says in which context the CPU was: `.` in the task's own, `h` and `s` in
 //! an interrupt that only happened to come while the task ran (`Documentation/trace/ftrace.rst`).
 
-/// An event.
+/// The parts of an event's line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
     /// The thread that ran.
     pub thread: i32,
     /// Whether an interrupt had the CPU.
     pub in_interrupt: bool,
-    /// What happened.
+    /// The tracepoint, without its system.
     pub name: &'a str,
     /// `key=value`, or as the event likes.
     pub arguments: &'a str,

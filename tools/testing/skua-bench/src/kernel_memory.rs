@@ -23,7 +23,7 @@ use anyhow::{bail, Context, Result};
 /// Bytes of a page on the one architecture that the kernel's text files are read on.
 const PAGE: u64 = 4096;
 
-/// A reading.
+/// What the kernel used at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes of pages.
@@ -33,7 +33,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Reads it.
+    /// As it is now, with the counts of all CPUs gathered.
     ///
     /// # Errors
     ///

@@ -10,7 +10,7 @@ use serde::Serialize;
 /// allocator ran dry: the median is the usual path, the minimum the undisturbed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Sample {
-    /// How many.
+    /// Repetitions.
     pub count: usize,
     /// The least.
     pub min: u64,

@@ -33,6 +33,7 @@ const IOCTL: i64 = if cfg!(target_arch = "x86_64") { 16 } else { 29 };
 /// The trace; nothing is recorded and no event enabled before [`Trace::enable`].
 #[derive(Debug)]
 pub struct Trace {
+    /// Its own directory in tracefs, removed by drop.
     instance: PathBuf,
     /// What recording itself records.
     own: Activity,

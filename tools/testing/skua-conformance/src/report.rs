@@ -8,9 +8,9 @@ use serde::Deserialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// It held.
+    /// All that it asserts held.
     Pass,
-    /// It did not.
+    /// An assertion failed, or it did not end.
     Fail,
     /// It did not run.
     Skip,
@@ -21,9 +21,9 @@ pub enum Outcome {
 pub struct Test {
     /// Its name in the suite.
     pub test: String,
-    /// Its suite.
+    /// What stands before the first slash of its id.
     pub suite: String,
-    /// How it ended.
+    /// One that was skipped proves nothing.
     pub result: Outcome,
     /// The rows that it claims to prove, as `0.17`.
     pub rows: Vec<String>,

@@ -71,7 +71,7 @@ impl Status {
 /// A row of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Its number.
+    /// Unique in the table.
     pub id: Id,
     /// The rule, for people.
     pub rule: String,

@@ -18,7 +18,9 @@ use crate::verdict::Verdict;
 /// A line of the file.
 #[derive(Serialize, Deserialize)]
 struct Line {
+    /// Digest of the tree that it is about.
     tree: u64,
+    /// Digest of what was tried.
     key: u64,
     verdict: Verdict,
 }
@@ -26,8 +28,11 @@ struct Line {
 /// The results about one state of the tree.
 #[derive(Debug)]
 pub struct Known {
+    /// Has lines about other trees, too, which are left out here.
     file: PathBuf,
+    /// Digest of all sources.
     tree: u64,
+    /// By [`Line::key`].
     verdicts: HashMap<u64, Verdict>,
 }
 
@@ -53,7 +58,7 @@ impl Known {
         self.verdicts.get(&key(what))
     }
 
-    /// Notes a result.
+    /// Notes a result, in the file at once.
     ///
     /// # Errors
     ///

@@ -25,9 +25,10 @@ const BUILT: [&str; 3] = ["cargo", "kernel", "module"];
 /// Mounts the copy, `$0`, in the place of the tree.
 const ENTER: &str = "busybox mount --bind \"$0\" /mnt && cd /mnt && exec \"$@\"";
 
-/// The copy.
+/// A copy of the checkout, to be changed.
 #[derive(Debug)]
 pub struct Scratch {
+    /// Stays between runs: builds in it are warm.
     root: PathBuf,
 }
 
@@ -72,7 +73,7 @@ impl Scratch {
         Ok(Self { root })
     }
 
-    /// Its root.
+    /// Where the copy's files are.
     pub fn root(&self) -> &Path {
         &self.root
     }

@@ -95,8 +95,11 @@ fn progress(what: &str) {
 /// Where mutants are tried.
 struct Bench<'a> {
     options: &'a Options,
+    /// Where the change is made.
     scratch: Scratch,
+    /// What need not be tried again.
     known: Known,
+    /// Of the builds and boots.
     log: PathBuf,
 }
 

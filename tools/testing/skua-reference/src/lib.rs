@@ -38,6 +38,7 @@ pub trait Memory {
 /// Memory made of buffers that lie anywhere.
 #[derive(Clone, Debug, Default)]
 pub struct Buffers {
+    /// Address and contents of each.
     buffers: Vec<(u64, Vec<u8>)>,
 }
 
@@ -87,9 +88,9 @@ impl Memory for Buffers {
 pub enum Stop {
     /// A fault, as the device would report it.
     Fault {
-        /// Why.
+        /// As the device's record would have it.
         reason: Reason,
-        /// What was tried.
+        /// As the device's record would have it.
         access: Access,
         /// The address, for accesses to global memory; else 0.
         address: u64,
@@ -163,8 +164,10 @@ enum State {
 struct Thread {
     /// Position in the group.
     position: [u32; 3],
+    /// Number in the group, x first.
     flat: u32,
     registers: [u32; REGISTERS as usize],
+    /// Index of the next instruction.
     pc: u32,
     state: State,
 }
@@ -210,8 +213,10 @@ struct Group<'a> {
     instructions: &'a [Instruction],
     dispatch: &'a Dispatch,
     memory: &'a mut dyn Memory,
+    /// Which one: x, y and z.
     group: [u32; 3],
     shared: Vec<u8>,
+    /// Instructions that may still be executed, by all groups together.
     left: &'a mut u64,
 }
 

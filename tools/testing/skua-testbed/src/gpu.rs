@@ -71,6 +71,7 @@ impl Interrupts for Lines {
 pub struct Gpu {
     /// Switched on, a bus master.
     pub device: Device,
+    /// The device's memory.
     board: Board,
     /// What the device has raised.
     pub lines: Arc<Lines>,

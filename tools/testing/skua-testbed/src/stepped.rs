@@ -20,6 +20,7 @@ use crate::board::{Board, BUS, GART_PAGES, GART_TABLE, RING_BYTES, SYSTEM_BYTES}
 
 /// Two cores and their memory.
 pub struct Stepped {
+    /// The cores' memory.
     board: Board,
     /// Has the board's system memory.
     bus: Bus,

@@ -51,6 +51,7 @@ pub(super) struct Dying {
     pub(super) uses: Vec<Point>,
     /// To be unbound then, and dropped when it is.
     pub(super) memory: Vec<Memory>,
+    /// To be dropped then, too.
     pub(super) rest: Rest,
 }
 
@@ -94,6 +95,7 @@ impl Dying {
 /// A cell that is free again when this is dropped.
 #[derive(Debug)]
 pub(super) struct CellGuard {
+    /// Nobody else's until then.
     pub(super) cell: Cell,
     /// The device's free cells.
     pub(super) free: Arc<Mutex<Vec<Cell>>>,
@@ -110,6 +112,7 @@ impl Drop for CellGuard {
 pub(super) struct Event {
     /// What it waits for.
     pub(super) waits: Vec<Point>,
+    /// All of `waits`, or one of them.
     pub(super) how: WaitFor,
     /// The eventfd, which the caller may have closed.
     pub(super) fd: OwnedFd,

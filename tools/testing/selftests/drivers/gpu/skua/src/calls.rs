@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 /// A count under way, in an instance of tracing of its own.
 #[derive(Debug)]
 pub struct Calls {
+    /// The instance's, removed by drop.
     dir: PathBuf,
 }
 

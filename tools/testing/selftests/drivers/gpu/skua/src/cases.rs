@@ -7,7 +7,9 @@ use std::fmt::Debug;
 /// Takes the outcome of every case of a table, and fails once at the end.
 #[derive(Debug, Default)]
 pub struct Cases {
+    /// Of all, failed or not.
     count: usize,
+    /// A line for each.
     failures: Vec<String>,
 }
 

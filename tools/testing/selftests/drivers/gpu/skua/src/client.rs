@@ -27,9 +27,9 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// Where a buffer object may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In system memory.
+    /// Pages of the host, seen by the GPU through the bus.
     System,
-    /// In VRAM.
+    /// The device's own.
     Vram,
 }
 
@@ -41,10 +41,11 @@ impl Place {
 /// An open render node.
 #[derive(Debug)]
 pub struct Client {
+    /// Closed by drop, and with it what was made through it.
     file: File,
-    /// The device.
+    /// What QUERY told when it was opened.
     pub device: drm_skua_device_info,
-    /// Its engines.
+    /// By index.
     pub engines: Vec<drm_skua_engine_info>,
 }
 
@@ -103,7 +104,7 @@ impl Client {
         client
     }
 
-    /// Calls an ioctl.
+    /// Calls an ioctl once: EINTR is the caller's.
     ///
     /// # Errors
     ///
@@ -151,7 +152,7 @@ impl Client {
         buffer
     }
 
-    /// The memory regions.
+    /// With their use now.
     #[track_caller]
     pub fn regions(&self) -> Vec<drm_skua_region_info> {
         let quad = |words: &[u32]| u64::from(words[0]) | (u64::from(words[1]) << 32);

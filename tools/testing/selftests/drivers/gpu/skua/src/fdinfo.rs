@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 /// The `drm-*` keys of an open file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fdinfo {
+    /// Values as they stand there, with their units.
     keys: BTreeMap<String, String>,
 }
 
@@ -39,7 +40,7 @@ impl Fdinfo {
         self.keys.get(key).map(String::as_str)
     }
 
-    /// The keys.
+    /// In alphabetical order.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.keys.keys().map(String::as_str)
     }
@@ -62,7 +63,7 @@ impl Fdinfo {
         self.get(key)?.strip_suffix(" ns")?.parse().ok()
     }
 
-    /// A plain number.
+    /// A number without a unit; `None` also if it has one.
     pub fn number(&self, key: &str) -> Option<u64> {
         self.get(key)?.parse().ok()
     }

@@ -42,7 +42,7 @@ impl Function {
         all
     }
 
-    /// The first one.
+    /// The one with the lowest address; there must be one.
     ///
     /// # Panics
     ///

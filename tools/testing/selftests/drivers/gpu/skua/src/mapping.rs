@@ -15,7 +15,9 @@ use crate::raw::Errno;
 /// access is a volatile one of its own.
 #[derive(Debug)]
 pub struct Mapping {
+    /// Page aligned.
     base: NonNull<u8>,
+    /// Bytes; every access is checked against it.
     len: usize,
 }
 
@@ -75,7 +77,7 @@ impl Mapping {
         self.len == 0
     }
 
-    /// Where it is.
+    /// For system calls that take an address.
     pub fn address(&self) -> usize {
         self.base.as_ptr() as usize
     }

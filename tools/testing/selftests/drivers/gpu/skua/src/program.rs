@@ -4,7 +4,7 @@
 
 use skua_spec::isa::{Instruction, Op, IMMEDIATE};
 
-/// An instruction.
+/// Encodes fields as they are given, sense or not.
 pub const fn op(op: Op, rd: u8, ra: u8, rb: u8, imm: u32) -> u64 {
     Instruction {
         op,

@@ -12,13 +12,13 @@ use crate::client::{map, signal, Client, Place};
 use crate::mapping::Mapping;
 use crate::raw::Errno;
 
-/// Where commands are.
+/// Virtual address of the slots for commands.
 const COMMANDS: u64 = 1 << 30;
 /// Bytes of commands of one job at most.
 const SLOT: u64 = 4096;
 /// Jobs that can be under way.
 const SLOTS: u64 = 512;
-/// Where buffers are.
+/// Virtual address of the first buffer.
 const BUFFERS: u64 = 1 << 32;
 /// Their alignment, so that pages of all sizes are possible.
 const ALIGNMENT: u64 = 2 << 20;
@@ -48,17 +48,17 @@ impl Engine {
 /// A buffer object that is bound, and mapped by the CPU.
 #[derive(Debug)]
 pub struct Buffer {
-    /// Its handle.
+    /// GEM's, of the rig's client.
     pub handle: u32,
     /// Its GPU virtual address.
     pub va: u64,
-    /// Its bytes.
+    /// In bytes.
     pub size: u64,
-    /// The CPU's mapping.
+    /// All of it.
     pub cpu: Mapping,
 }
 
-/// Work under way.
+/// Work that was accepted, ended or not.
 #[derive(Debug)]
 pub struct Job<'a> {
     client: &'a Client,
@@ -67,12 +67,12 @@ pub struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Whose it is.
+    /// Whose syncobj it signals.
     pub fn client(&self) -> &Client {
         self.client
     }
 
-    /// Waits for it.
+    /// Waits for its end; a fault is the errno of its fence.
     ///
     /// # Errors
     ///
@@ -99,15 +99,19 @@ impl Drop for Job<'_> {
 /// A client ready to run work.
 #[derive(Debug)]
 pub struct Rig {
+    /// Whose ids the others are.
     client: Client,
-    /// Its address space.
+    /// Has the commands and every buffer of the rig.
     pub vm: u32,
     /// A context on the compute engine.
     pub compute: u32,
     /// A context on the copy engine.
     pub copy: u32,
+    /// A slot for each job, used in turn.
     commands: Mapping,
+    /// Slots taken so far.
     slot: Cell<u64>,
+    /// Address for the next buffer.
     next: Cell<u64>,
 }
 
@@ -352,7 +356,7 @@ pub fn fill(pattern: u32, address: u64, bytes: u64) -> Command {
     }
 }
 
-/// Copies.
+/// COPY; of any alignment.
 pub fn copy(source: u64, destination: u64, bytes: u64) -> Command {
     Command::Copy {
         source,
@@ -361,7 +365,7 @@ pub fn copy(source: u64, destination: u64, bytes: u64) -> Command {
     }
 }
 
-/// Writes a value.
+/// SIGNAL: 64 bits, behind all before it.
 pub fn write(address: u64, value: u64) -> Command {
     Command::Signal { address, value }
 }

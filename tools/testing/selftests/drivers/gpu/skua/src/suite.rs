@@ -24,7 +24,7 @@ const SKIP: u8 = 4;
 pub struct Test {
     /// Its name, which stays the same for ever: `row_S_RR_` at its start claims a row.
     pub name: &'static str,
-    /// What it does.
+    /// Panics if it fails.
     pub run: fn(),
     /// How long it may take, in seconds; a limit against hanging, not a measure.
     pub seconds: u32,

@@ -14,9 +14,13 @@ use crate::witness::Witness;
 #[derive(Debug)]
 pub struct Table<'a, T> {
     client: &'a Client,
+    /// Of the ioctl.
     number: u32,
+    /// What succeeds as it is.
     good: T,
+    /// What must not change.
     before: Witness,
+    /// Those tried so far.
     cases: Cases,
 }
 

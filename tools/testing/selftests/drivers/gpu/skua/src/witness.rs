@@ -12,7 +12,7 @@ use crate::function::Function;
 pub struct Witness {
     /// Bytes in use in each memory region.
     pub used: Vec<u64>,
-    /// The client's memory.
+    /// The client's, as its fdinfo shows it.
     pub memory: Vec<(String, String)>,
     /// All address spaces of the device, as debugfs tells of them.
     pub vms: String,
@@ -21,7 +21,7 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// Looks.
+    /// Takes the sight: of what there is, not of work that was done.
     #[track_caller]
     pub fn of(client: &Client) -> Self {
         let fdinfo = client.fdinfo();

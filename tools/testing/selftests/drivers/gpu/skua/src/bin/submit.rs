@@ -428,8 +428,11 @@ const TAKE_A_NUMBER: &[u64] = &[
 /// Jobs that take numbers, in contexts that queue them while the engine is held.
 struct Race<'a> {
     rig: &'a Rig,
+    /// [`TAKE_A_NUMBER`].
     program: Buffer,
+    /// The next number; behind it the one that each job took.
     line: Buffer,
+    /// Opens to all jobs at once.
     gate: Buffer,
     jobs: Vec<Job<'a>>,
 }

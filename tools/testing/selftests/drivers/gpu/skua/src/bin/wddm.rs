@@ -98,7 +98,9 @@ struct Rig {
     copy: Context,
     compute: Context,
     commands: Allocation,
+    /// Number of the next slot of `commands`.
     slot: AtomicU64,
+    /// A word for work to wait for.
     gate: Allocation,
 }
 
