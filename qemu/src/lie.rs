@@ -84,7 +84,8 @@ lies! {
         "The engines' part of an adapter reset begins so many ms late; until then they go on.";
     AdapterResetNever "adapter-reset-never",
         "The engines' part of an adapter reset does not begin; they go on.";
-    FaultFlood "fault-flood", "Fault records of engine 0: as soon as one is read, there is another.";
+    FaultFlood "fault-flood",
+        "Fault records of engine 0: as soon as one is read, there is another.";
     FaultStale "fault-stale", "The last fault's record once more, each 100 ms.";
     FaultNobody "fault-nobody", "A record of a context that does not exist, each 100 ms.";
     FaultGarbage "fault-garbage", "A record of random words, each 100 ms.";

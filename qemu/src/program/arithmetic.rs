@@ -263,17 +263,23 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            cases: 20_000, failure_persistence: None, ..ProptestConfig::default()
+        })]
 
         #[test]
-        fn fma_is_rounded_once(a in any::<u32>(), b in any::<u32>(), c in any::<u32>(), off in 0_u32..64, shift in 0_u32..24) {
+        fn fma_is_rounded_once(
+            a in any::<u32>(), b in any::<u32>(), c in any::<u32>(),
+            off in 0_u32..64, shift in 0_u32..24,
+        ) {
             check(a, b, c);
             check(a, b, near(a, b, off.wrapping_sub(32)));
             // Ties: few bits set, and addends of half a unit.
             let few = |v: u32| v & (u32::MAX << shift);
             check(few(a), few(b), c);
             check(few(a), few(b), few(c));
-            let unit = ((float(few(a)) * float(few(b))).to_bits() & 0x7f80_0000).wrapping_sub(24 << 23);
+            let product = (float(few(a)) * float(few(b))).to_bits();
+            let unit = (product & 0x7f80_0000).wrapping_sub(24 << 23);
             check(few(a), few(b), unit);
             check(few(a), few(b), unit | 1);
             check(few(a), few(b), unit.wrapping_sub(1));

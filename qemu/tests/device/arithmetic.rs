@@ -199,7 +199,9 @@ fn chain() -> impl Strategy<Value = Vec<Instruction>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 100, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     #[test]
     fn random_chains(middle in chain(), sources in prop::collection::vec(any::<u32>(), 6 * 64)) {

@@ -2,8 +2,8 @@
 
 //! The device, driven in process as a driver would: registers, memory, interrupts.
 //!
-//! Time is never asserted: [`skua_testbed::Gpu`] waits for what must come, with a limit that only a hang
-//! reaches.
+//! Time is never asserted: [`skua_testbed::Gpu`] waits for what must come, with a limit that only
+//! a hang reaches.
 
 mod arithmetic;
 mod faults;

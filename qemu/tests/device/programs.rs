@@ -156,7 +156,8 @@ fn a_wave_that_stays_together_issues_each_instruction_once() {
     let before = gpu.counter(Counter::Instruction);
     run(
         &mut gpu,
-        ".threads 32\n sr r0, lane\n and r1, r0, 1\n bnz r1, odd\n nop\n bra end\nodd: nop\n nop\nend: exit",
+        ".threads 32\n sr r0, lane\n and r1, r0, 1\n bnz r1, odd\n nop\n bra end\n\
+         odd: nop\n nop\nend: exit",
         [1; 3],
     );
     assert_eq!(gpu.counter(Counter::Instruction) - before, 3 + 2 + 2 + 1);
@@ -203,7 +204,8 @@ fn shared_memory_starts_as_zero() {
     let source = format!(
         ".threads 32\n .shared 32768\n {PLACE}
             sr r4, lane\n shl r4, r4, 10\n lds.32 r5, [r4]\n lds.32 r6, [r4 + 1020]
-            or r5, r5, r6\n st.32 [r2], r5\n mov r5, -1\n sts.32 [r4], r5\n sts.32 [r4 + 1020], r5\n exit"
+            or r5, r5, r6\n st.32 [r2], r5\n mov r5, -1\n sts.32 [r4], r5
+            sts.32 [r4 + 1020], r5\n exit"
     );
     gpu.set_vram(OUT_AT, &[0xff; 0x1000]);
     run(&mut gpu, &source, [8, 1, 1]);
@@ -475,7 +477,8 @@ fn a_program_is_kept_until_the_cache_is_flushed() {
     let mut gpu = Gpu::new();
     let store = |value: u32| {
         assemble(&format!(
-            ".arg64 out\n arg r2, out\n arg r3, out.hi\n mov r4, {value}\n atom.add r5, [r2], r4\n exit"
+            ".arg64 out\n arg r2, out\n arg r3, out.hi\n mov r4, {value}\n\
+             atom.add r5, [r2], r4\n exit"
         ))
         .unwrap()
         .bytes()
@@ -545,7 +548,8 @@ fn an_invalidation_reaches_a_program_that_runs() {
     let va = 0x9000_0000;
     let target = |at| Target::Vram(GpuPhys(vram::BASE + at));
     let program = assemble(
-        ".arg64 out\n arg r2, out\n arg r3, out.hi\nagain: add r4, r4, 1\n st.32 [r2], r4\n bra again",
+        ".arg64 out\n arg r2, out\n arg r3, out.hi\n\
+         again: add r4, r4, 1\n st.32 [r2], r4\n bra again",
     )
     .unwrap();
     gpu.set_vram(DATA, &program.bytes());

@@ -88,10 +88,14 @@ fn instruction() -> impl Strategy<Value = u64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 150, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     #[test]
-    fn ring_and_buffer_words(words in prop::collection::vec(word(), 2..200), engine in 0_u32..2, tail in any::<u16>()) {
+    fn ring_and_buffer_words(
+        words in prop::collection::vec(word(), 2..200), engine in 0_u32..2, tail in any::<u16>(),
+    ) {
         let mut gpu = Gpu::new();
         let even = &words[..words.len() & !1];
         let (exec, _) = gpu.exec_words(engine, even);
@@ -105,7 +109,10 @@ proptest! {
     }
 
     #[test]
-    fn tables_and_contexts(words in prop::collection::vec(any::<u64>(), 512), bits in any::<u64>(), context in any::<[u64; 4]>()) {
+    fn tables_and_contexts(
+        words in prop::collection::vec(any::<u64>(), 512),
+        bits in any::<u64>(), context in any::<[u64; 4]>(),
+    ) {
         let mut gpu = Gpu::new();
         // Entries near the real ones, and altogether random ones.
         for (i, word) in (0..).zip(&words) {
@@ -118,7 +125,8 @@ proptest! {
             };
             gpu.set_vram64(at, new);
         }
-        let copy = Command::Copy { source: DATA_VA, destination: DATA_VA + 0x1_0000, bytes: 0x1_0000 };
+        let (source, bytes) = (DATA_VA, 0x1_0000);
+        let copy = Command::Copy { source, destination: source + bytes, bytes };
         for engine in 0..2 {
             let (exec, _) = gpu.exec(engine, &[copy]);
             gpu.start(engine, &[exec]);
@@ -143,7 +151,8 @@ proptest! {
         let mut gpu = Gpu::new();
         // The first pairs of registers point at data.
         let head = assemble(&format!(
-            "sr r0, flat\n mov r2, {0}\n mov r3, {1}\n mov r4, {0}\n mov r5, {1}\n lea r4, r4, r0, 3\n",
+            "sr r0, flat\n mov r2, {0}\n mov r3, {1}\n mov r4, {0}\n mov r5, {1}\n\
+             lea r4, r4, r0, 3\n",
             (DATA_VA + 0x1_0000) as u32, DATA_VA >> 32
         )).unwrap().bytes();
         let mut program = head;
@@ -164,7 +173,9 @@ proptest! {
     }
 
     #[test]
-    fn register_writes(writes in prop::collection::vec((0_u32..0x1400, any::<u32>(), 0_usize..9), 1..300)) {
+    fn register_writes(
+        writes in prop::collection::vec((0_u32..0x1400, any::<u32>(), 0_usize..9), 1..300),
+    ) {
         let mut gpu = Gpu::new();
         for (offset, value, bytes) in writes {
             let data = u64::from(value).to_le_bytes();

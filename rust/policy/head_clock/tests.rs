@@ -12,7 +12,9 @@ proptest! {
     /// not empty, each part with whose packet was at the head, and no owner's sum ever goes back.
     #[test]
     fn each_moment_is_the_head_owners(
-        steps in prop::collection::vec((0..50u64, prop::option::weighted(0.8, 0..3usize), any::<bool>()), 1..100),
+        steps in prop::collection::vec(
+            (0..50u64, prop::option::weighted(0.8, 0..3usize), any::<bool>()), 1..100,
+        ),
     ) {
         let mut clock = HeadClock::new();
         let (mut given, mut expected) = ([0u64; 3], [0u64; 3]);
@@ -24,7 +26,8 @@ proptest! {
                 expected[owner] += passed;
             }
             for owner in 0..3 {
-                prop_assert_eq!(given[owner] + clock.running(now, |who| *who == owner), expected[owner]);
+                let running = clock.running(now, |who| *who == owner);
+                prop_assert_eq!(given[owner] + running, expected[owner]);
             }
             // Looking once more changes nothing.
             let next = if same { head } else { next };

@@ -38,7 +38,9 @@ fn op() -> impl Strategy<Value = Op> {
 proptest! {
     #![proptest_config(crate::cases(8))]
     #[test]
-    fn like_a_state_per_id(lowest in 0u32..4, limit in 0u32..20, ops in prop::collection::vec(op(), 1..200)) {
+    fn like_a_state_per_id(
+        lowest in 0u32..4, limit in 0u32..20, ops in prop::collection::vec(op(), 1..200),
+    ) {
         let mut ids = IdSlots::<StdHeap>::new(lowest, limit).unwrap();
         let mut model = vec![State::Free; limit as usize];
         for state in model.iter_mut().take(lowest as usize) {
@@ -63,7 +65,10 @@ proptest! {
                             prop_assert_eq!(free, None);
                             prop_assert_eq!(
                                 error,
-                                oldest.map_or(IdError::NoneFree, |epoch| IdError::FlushNeeded { epoch })
+                                oldest.map_or(
+                                    IdError::NoneFree,
+                                    |epoch| IdError::FlushNeeded { epoch },
+                                )
                             );
                         }
                     }

@@ -37,7 +37,9 @@ proptest! {
     #[test]
     fn like_a_deque(
         capacity in 0usize..9,
-        first in prop_oneof![Just(0u64), Just(1), Just(1000), (0u64..40).prop_map(|n| u64::MAX - n)],
+        first in prop_oneof![
+            Just(0u64), Just(1), Just(1000), (0u64..40).prop_map(|n| u64::MAX - n),
+        ],
         ops in prop::collection::vec(op(), 1..100),
     ) {
         let mut queue = Queue::new(capacity, first).unwrap();

@@ -147,13 +147,17 @@ proptest! {
                             }
                         }
                     }
-                    prop_assert!(model[start as usize..(start + len) as usize].iter().all(Option::is_none));
+                    let range = start as usize..(start + len) as usize;
+                    prop_assert!(model[range].iter().all(Option::is_none));
                 }
                 Op::Gap(size, align, from, to) => {
                     let align = 1 << align;
                     let expected = (from..to)
                         .filter(|at| at % align == 0 && at + size <= to)
-                        .find(|at| model[*at as usize..(at + size) as usize].iter().all(Option::is_none));
+                        .find(|at| {
+                            let range = *at as usize..(at + size) as usize;
+                            model[range].iter().all(Option::is_none)
+                        });
                     prop_assert_eq!(map.find_gap(size, align, Span::new(from, to)), expected);
                 }
             }
@@ -285,7 +289,8 @@ proptest! {
             // What overlaps is refused.
             let _ = map.map(&mut res, Span::new(start, start + len), ());
         }
-        let mut sorted: Vec<_> = spans.iter().map(|(at, len, _)| Span::new(*at, at + len)).collect();
+        let span = |(at, len, _): &(u64, u64, _)| Span::new(*at, at + len);
+        let mut sorted: Vec<_> = spans.iter().map(span).collect();
         let most = map.most_cuts(&mut sorted);
         prop_assert!(most <= map.len() as usize + 4 * spans.len());
         let mut cuts = 0;

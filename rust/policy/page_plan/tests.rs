@@ -66,7 +66,10 @@ proptest! {
     #![proptest_config(crate::cases(8))]
     #[test]
     fn like_a_page_map(
-        va in prop_oneof![0u64..2000, (0u64..8).prop_map(|n| n * 512), (261_000u64..263_000), (0u64..5).prop_map(|n| n * 16)],
+        va in prop_oneof![
+            0u64..2000, (0u64..8).prop_map(|n| n * 512),
+            (261_000u64..263_000), (0u64..5).prop_map(|n| n * 16),
+        ],
         raw in prop::collection::vec(piece(), 1..12),
         medium: bool, large: bool,
         short in 0u64..3,
@@ -115,7 +118,9 @@ proptest! {
     }
 
     #[test]
-    fn any_numbers(va: u64, len: u64, pieces in prop::collection::vec((any::<u64>(), any::<u64>()), 0..4)) {
+    fn any_numbers(
+        va: u64, len: u64, pieces in prop::collection::vec((any::<u64>(), any::<u64>()), 0..4),
+    ) {
         let _ = plan(va, len, Sizes::ALL, &pieces);
         let _ = plan(va & !0xfff & ((1 << 48) - 1), len & 0xfff_f000, Sizes::ALL, &pieces);
         let pieces: Vec<_> = pieces.iter().map(|(s, l)| (s & !0xfff, l & !0xfff)).collect();

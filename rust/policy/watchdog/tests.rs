@@ -131,7 +131,10 @@ proptest! {
     #[test]
     fn like_a_judge_of_the_history(
         steps in prop::collection::vec(
-            (0i64..400, prop::option::weighted(0.98, 0u64..2), prop_oneof![1 => Just(0i64), 1 => -5i64..200]),
+            (
+                0i64..400, prop::option::weighted(0.98, 0u64..2),
+                prop_oneof![1 => Just(0i64), 1 => -5i64..200],
+            ),
             1..150,
         ),
         hold: bool,
@@ -167,7 +170,9 @@ proptest! {
             let used: u64 = pairs.iter().map(|p| p.1).sum();
             let expected = match head {
                 Some(id) if stalled >= limits.stuck_ms => Verdict::Stuck { id },
-                Some(id) if used > limits.ticks && elapsed > limits.time_ms => Verdict::Overdue { id },
+                Some(id) if used > limits.ticks && elapsed > limits.time_ms => {
+                    Verdict::Overdue { id }
+                }
                 Some(id) if elapsed > limits.hard_ms => Verdict::Overdue { id },
                 Some(_) if stalled >= limits.stalled_ms => Verdict::Stalled,
                 _ => Verdict::Healthy,

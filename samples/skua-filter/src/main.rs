@@ -36,7 +36,12 @@ struct Options {
     #[arg(short, long, value_parser = filter, default_value = "edge")]
     filter: Filter,
     /// The radius of the blur in pixels.
-    #[arg(short, long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(0..=i64::from(MAX_RADIUS)))]
+    #[arg(
+        short,
+        long,
+        default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(0..=i64::from(MAX_RADIUS))
+    )]
     radius: u32,
     /// Where to write the result as PNG.
     #[arg(short, long)]

@@ -179,12 +179,15 @@ fn reassembled(bytes: &[u8]) -> (String, Vec<u8>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 64, failure_persistence: None, ..Default::default()
+    })]
 
     /// One of every operation, with any operands.
     #[test]
     fn every_operation(operands in proptest::collection::vec(fields(), Op::ALL.len())) {
-        let program: Vec<_> = Op::ALL.iter().zip(operands).map(|((op, _), f)| mend(*op, f)).collect();
+        let pairs = Op::ALL.iter().zip(operands);
+        let program: Vec<_> = pairs.map(|((op, _), f)| mend(*op, f)).collect();
         for instruction in &program {
             prop_assert!(instruction.is_valid(), "{:?}", instruction);
         }
@@ -210,7 +213,8 @@ proptest! {
     /// As [`any_bytes`], with opcodes that exist and small fields, so that many are valid.
     #[test]
     fn likely_bytes(words in proptest::collection::vec(
-        (0..Op::ALL.len(), 0u8..65, 0u8..65, prop_oneof![0u8..65, Just(IMMEDIATE)], 0u32..40), 1..16,
+        (0..Op::ALL.len(), 0u8..65, 0u8..65, prop_oneof![0u8..65, Just(IMMEDIATE)], 0u32..40),
+        1..16,
     )) {
         let bytes = bytes(&words.iter().map(|&(op, rd, ra, rb, imm)| Instruction {
             op: Op::ALL[op].0, rd, ra, rb, imm,

@@ -7,10 +7,10 @@
 //! |---|---|---|
 //! | `ping` | nothing | `ok` |
 //! | `gpu-kill` | SIGKILL to the GPU server: a surprise removal | `ok` when it is gone |
-//! | `gpu-stop` | SIGSTOP to it: a hung bus. Any register read then stops the guest's CPU | `ok` when it stands still |
+//! | `gpu-stop` | SIGSTOP: a hung bus; a register read stops the CPU | `ok` when it stands still |
 //! | `gpu-cont` | SIGCONT | `ok` |
-//! | `gpu-lie NAME[=VALUE]…` | the GPU tells these lies from now on, and no others; none: it is honest (`Documentation/gpu/skua/lies.rst`) | `ok` when it does |
-//! | `gpu-pause MS` | SIGSTOP, and SIGCONT by itself after MS milliseconds: safe for a guest that may hang | `ok` at once |
+//! | `gpu-lie NAME[=VALUE]…` | from now on it tells these lies; none: no more | `ok` when it does |
+//! | `gpu-pause MS` | SIGSTOP, and SIGCONT by itself after MS milliseconds | `ok` at once |
 //!
 //! The device cannot be unplugged from outside: QEMU 11.1 aborts when it takes a
 //! `vfio-user-pci` device apart. What a guest sees of a removal is had by `gpu-kill`, after which

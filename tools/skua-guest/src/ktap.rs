@@ -431,7 +431,8 @@ mod tests {
     #[test]
     fn nested_results_carry_their_outer_names() {
         let tests = read(
-            "KTAP version 1\n1..2\n    KTAP version 1\n    1..2\n    ok 1 a\n    # why\n    not ok 2 b\n\
+            "KTAP version 1\n1..2\n    KTAP version 1\n    1..2\n    ok 1 a\n    # why\n\
+             \x20   not ok 2 b\n\
              not ok 1 prog\nok 2 other # SKIP none\n",
         );
         assert_eq!(

@@ -23,7 +23,7 @@
     missing_docs,
     non_camel_case_types,
     clippy::undocumented_unsafe_blocks,
-    reason = "generated: names and comments are the headers', unsafe is Default of structures with pointers"
+    reason = "generated: names and comments are the headers', unsafe is for Default"
 )]
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/uapi.rs"));

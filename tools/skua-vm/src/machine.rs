@@ -429,7 +429,8 @@ fn cmdline(config: &Config, patience: u32) -> String {
     };
     let mount = format!(
         "busybox mount -t tmpfs -o mode=755 mnt /mnt && busybox mkdir {PRODUCTS} /mnt/out && \
-         busybox mount -t 9p -o ro,trans=virtio,version=9p2000.L,msize=524288,cache=loose skua {PRODUCTS} && \
+         busybox mount -t 9p -o ro,trans=virtio,version=9p2000.L,msize=524288,cache=loose \
+         skua {PRODUCTS} && \
          exec {PRODUCTS}/bin/skua-init"
     );
     // The kernel's words, then the first process and its arguments. no5lvl: while identify_cpu()

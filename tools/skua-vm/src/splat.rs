@@ -144,7 +144,8 @@ mod tests {
             "[    3.1] BUG: sleeping function called from invalid context at mm/slab.h:1",
             "[    3.1] Kernel panic - not syncing: Attempted to kill init!",
             "[    3.1] kmemleak: 3 new suspected memory leaks (see /sys/kernel/debug/kmemleak)",
-            "[    3.1] DMA-API: skua 0000:01:00.0: device driver frees DMA memory with wrong function",
+            "[    3.1] DMA-API: skua 0000:01:00.0: device driver frees DMA memory \
+             with wrong function",
             "[    3.1] rcu: INFO: rcu_preempt self-detected stall on CPU",
             "[    3.1] rust_kernel: panicked at drivers/gpu/drm/skua/gem.rs:1:2:",
         ] {

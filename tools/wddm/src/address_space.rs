@@ -151,7 +151,9 @@ mod tests {
     proptest! {
         /// Ranges do not overlap, keep a page between them, stay inside, and come back.
         #[test]
-        fn ranges_are_apart(operations in prop::collection::vec((any::<bool>(), 1_u64..700, any::<prop::sample::Index>()), 1..200)) {
+        fn ranges_are_apart(operations in prop::collection::vec(
+            (any::<bool>(), 1_u64..700, any::<prop::sample::Index>()), 1..200,
+        )) {
             let (start, end) = (1 << 20, 1 << 25);
             let mut s = space(start, end);
             let mut live: Vec<(u64, u64)> = Vec::new();

@@ -248,7 +248,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_map(operations in prop::collection::vec((0..3_u8, any::<u16>(), any::<prop::sample::Index>()), 1..2000)) {
+        fn it_is_a_map(operations in prop::collection::vec(
+            (0..3_u8, any::<u16>(), any::<prop::sample::Index>()), 1..2000,
+        )) {
             let mut table = HandleTable::default();
             let mut live: HashMap<Handle, u16> = HashMap::new();
             let mut dead: Vec<Handle> = Vec::new();

@@ -4,7 +4,8 @@
 //!
 //! ```text
 //! skua-gpu --socket /tmp/gpu &
-//! qemu-system-x86_64 -machine q35,memory-backend=m -object memory-backend-memfd,id=m,size=1G,share=on \
+//! qemu-system-x86_64 -machine q35,memory-backend=m \
+//!     -object memory-backend-memfd,id=m,size=1G,share=on \
 //!     -device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"/tmp/gpu"}}' …
 //! ```
 //!
@@ -42,7 +43,12 @@ pub(crate) struct Cli {
     #[arg(long, default_value = "64M", value_parser = parse_size)]
     vram_size: u64,
     /// The engines, in order: compute or copy. A driver may keep the second copy engine to itself.
-    #[arg(long, default_value = "compute,copy,copy", value_delimiter = ',', value_parser = parse_engine)]
+    #[arg(
+        long,
+        default_value = "compute,copy,copy",
+        value_delimiter = ',',
+        value_parser = parse_engine
+    )]
     engines: Vec<EngineKind>,
     /// What to log to stderr: a level, or target=level pairs separated by commas.
     #[arg(long, default_value = "warn")]

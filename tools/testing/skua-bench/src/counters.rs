@@ -4,7 +4,7 @@
 //!
 //! | from | names |
 //! |---|---|
-//! | the device, through debugfs (manual section 3) | `doorbell`, `register_read`, `engine_interrupt`, … |
+//! | the device, through debugfs (manual section 3) | `doorbell`, `engine_interrupt`, … |
 //! | the driver, through debugfs | `driver_interrupts`, … |
 //! | `/proc/interrupts`: interrupts that the CPUs took for the driver | `cpu_interrupts` |
 //!

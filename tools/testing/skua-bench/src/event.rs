@@ -84,7 +84,8 @@ mod tests {
     #[test]
     fn events_are_read() {
         let line = "      skua-bench-91      [000] ...1.     3.147483: kmalloc: \
-             call_site=drm_ioctl+0x1/0x2 ptr=00000000c bytes_req=40 bytes_alloc=64 gfp_flags=GFP_KERNEL node=-1";
+             call_site=drm_ioctl+0x1/0x2 ptr=00000000c bytes_req=40 bytes_alloc=64 \
+             gfp_flags=GFP_KERNEL node=-1";
         let event = Event::parse(line).expect("an event");
         assert_eq!((event.thread, event.in_interrupt), (91, false));
         assert_eq!(event.allocated(), Some(64));
@@ -94,7 +95,8 @@ mod tests {
 
     #[test]
     fn names_of_tasks_may_be_odd() {
-        let line = " irq/24-s kua: -7-33 [001] d.h2. 3.1: sched_waking: comm=a b pid=12 prio=120 target_cpu=000";
+        let line = " irq/24-s kua: -7-33 [001] d.h2. 3.1: sched_waking: comm=a b pid=12 \
+             prio=120 target_cpu=000";
         let event = Event::parse(line).expect("an event");
         assert_eq!((event.thread, event.in_interrupt), (33, true));
         assert_eq!(event.woken(), Some(12));

@@ -259,9 +259,9 @@ mod tests {
 # entries-in-buffer/entries-written: 6/6   #P:1
 #
       skua-bench-91 [000] ..... 3.1: sys_enter: NR 16 (3, 4, 5, 0, 0, 0)
-      skua-bench-91 [000] ..... 3.1: kmalloc: call_site=f+0x1/0x9 ptr=a bytes_req=9 bytes_alloc=16 gfp_flags=X
-      skua-bench-91 [000] ..s1. 3.1: kmalloc: call_site=g+0x1/0x9 ptr=b bytes_req=9 bytes_alloc=32 gfp_flags=X
-   kworker/0:1-12 [000] ..... 3.1: kmem_cache_alloc: call_site=f+0x5/0x9 ptr=c bytes_req=9 bytes_alloc=64 node=-1
+      skua-bench-91 [000] ..... 3.1: kmalloc: call_site=f+0x1/0x9 ptr=a bytes_req=9 bytes_alloc=16
+      skua-bench-91 [000] ..s1. 3.1: kmalloc: call_site=g+0x1/0x9 ptr=b bytes_req=9 bytes_alloc=32
+   kworker/0:1-12 [000] ..... 3.1: kmem_cache_alloc: call_site=f+0x5/0x9 bytes_req=9 bytes_alloc=64
    kworker/0:1-12 [000] d..2. 3.1: sched_waking: comm=skua-bench pid=91 prio=120 target_cpu=000
         <idle>-0 [000] d.h2. 3.1: sched_waking: comm=irq/24-skua pid=55 prio=49 target_cpu=000
 ";

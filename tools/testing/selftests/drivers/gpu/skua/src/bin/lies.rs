@@ -146,7 +146,8 @@ lies! {
     a_flood_of_records: "fault-flood", Jobs => Lost;
     vram_of_4_tib: "vram-size=2^42", Bind => Bound;
     an_engine_that_goes_on_after_unbind: "engine-reset-never", Unbind => Survived;
-    engines_that_go_on_whatever_is_reset: "engine-reset-never adapter-reset-never", Unbind => Survived;
+    engines_that_go_on_whatever_is_reset: "engine-reset-never adapter-reset-never",
+        Unbind => Survived;
 }
 
 fn main() -> ExitCode {
