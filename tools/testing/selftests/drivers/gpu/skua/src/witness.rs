@@ -52,6 +52,21 @@ impl Witness {
         }
     }
 
+    /// Looks until the same is seen for a while: work of clients that are gone may go on.
+    #[track_caller]
+    pub fn settled(client: &Client) -> Self {
+        let end = Instant::now() + Duration::from_secs(5) * crate::suite::patience();
+        let mut seen = (Self::of(client), Instant::now());
+        while seen.1.elapsed() < Duration::from_millis(300) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+            let now = Self::of(client);
+            if now != seen.0 {
+                seen = (now, Instant::now());
+            }
+        }
+        seen.0
+    }
+
     /// What of the client and the device is not as it was, after a moment in which what is given
     /// back late may be given back.
     pub fn changes(&self, client: &Client) -> Option<String> {

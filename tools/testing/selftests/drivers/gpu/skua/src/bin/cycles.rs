@@ -49,7 +49,7 @@ fn without_growth(cycles: u32, mut cycle: impl FnMut()) {
     for _ in 0..cycles / 10 {
         cycle();
     }
-    let before = Witness::of(&observer);
+    let before = Witness::settled(&observer);
     if Path::new("/sys/kernel/debug/kmemleak").exists() {
         for _ in 0..cycles / 10 {
             cycle();
