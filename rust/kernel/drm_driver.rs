@@ -359,8 +359,8 @@ mod tests {
         let registration = mock::register(bound, dev, 0)?;
         let client = mock::Client::open(&held)?;
 
-        let obj = gem::create::<mock::MockObject>(&held, 2 * PAGE_SIZE, ())?;
-        let empty = gem::create::<mock::MockObject>(&held, PAGE_SIZE, ())?;
+        let obj = gem::create::<mock::MockObject>(&held, 2 * PAGE_SIZE, None)?;
+        let empty = gem::create::<mock::MockObject>(&held, PAGE_SIZE, None)?;
         let handle = obj.create_handle(client.drm())?;
         empty.create_handle(client.drm())?;
         assert!(handle > 0);
@@ -429,9 +429,9 @@ mod tests {
     fn objects_are_freed_and_bad_sizes_refused() -> Result {
         let (_parent, dev) = mock::device(c"skua-mock")?;
         for size in [0, 1, PAGE_SIZE - 1, PAGE_SIZE + 1, usize::MAX] {
-            assert!(gem::create::<mock::MockObject>(&dev, size, ()).err() == Some(EINVAL));
+            assert!(gem::create::<mock::MockObject>(&dev, size, None).err() == Some(EINVAL));
         }
-        let obj = gem::create::<mock::MockObject>(&dev, PAGE_SIZE, ())?;
+        let obj = gem::create::<mock::MockObject>(&dev, PAGE_SIZE, None)?;
         assert_eq!(dev.objects.load(Relaxed), 1);
         {
             let mut lock = resv::lock(&*obj)?;

@@ -227,8 +227,8 @@ mod tests {
     #[test]
     fn all_are_locked_or_none() -> Result {
         let (_parent, dev) = mock::device(c"skua-mock")?;
-        let a = gem::create::<mock::MockObject>(&dev, PAGE_SIZE, ())?;
-        let b = gem::create::<mock::MockObject>(&dev, PAGE_SIZE, ())?;
+        let a = gem::create::<mock::MockObject>(&dev, PAGE_SIZE, None)?;
+        let b = gem::create::<mock::MockObject>(&dev, PAGE_SIZE, None)?;
         let shared = Reservation::new()?;
         let handles = [Handle::of(&*a), Handle::of(&*b), shared.handle()];
         {
@@ -259,8 +259,8 @@ mod tests {
     #[test]
     fn a_fence_is_filed_with_all() -> Result {
         let (_parent, dev) = mock::device(c"skua-mock")?;
-        let a = gem::create::<mock::MockObject>(&dev, PAGE_SIZE, ())?;
-        let b = gem::create::<mock::MockObject>(&dev, PAGE_SIZE, ())?;
+        let a = gem::create::<mock::MockObject>(&dev, PAGE_SIZE, None)?;
+        let b = gem::create::<mock::MockObject>(&dev, PAGE_SIZE, None)?;
         let context = FenceContext::new(c"skua-kunit", c"exec");
         let owner = context.fence(FenceMemory::new(GFP_KERNEL)?);
         {

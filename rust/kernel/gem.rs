@@ -44,7 +44,10 @@ use super::{
         segments,
         Pages, //
     },
-    resv::Reserved,
+    resv::{
+        Reservation,
+        Reserved, //
+    },
     shim, //
 };
 use core::{
@@ -111,6 +114,8 @@ pub(crate) struct Backing<D, S> {
     owner: Atomic<usize>,
     dummy: DummyPage,
     import: SetOnce<DevresItem<ImportMap>>,
+    /// The reservation that the object shares with others instead of having its own.
+    shared: Option<Arc<Reservation>>,
 }
 
 // SAFETY: `placement` is protected by the reservation lock, by the type invariant.
@@ -121,13 +126,28 @@ unsafe impl<D: Send + Sync, S: Send + Sync> Sync for Backing<D, S> {}
 
 impl<D, S> Backing<D, S> {
     /// Memory nowhere, of no object yet; [`create`] ties it to the object it is in.
-    pub(crate) const fn new() -> Self {
+    ///
+    /// An object with a `shared` reservation is locked, and its fences are filed, together with all
+    /// others that have it. It is never exported.
+    pub(crate) const fn new(shared: Option<Arc<Reservation>>) -> Self {
         Self {
             placement: UnsafeCell::new(Placement::Nowhere),
             owner: Atomic::new(0),
             dummy: DummyPage::new(),
             import: SetOnce::new(),
+            shared,
         }
+    }
+
+    /// Whether the object's reservation is `other`.
+    pub(crate) fn shares(&self, other: &Arc<Reservation>) -> bool {
+        let shared = self.shared.as_ref();
+        shared.is_some_and(|shared| Arc::ptr_eq(shared, other))
+    }
+
+    /// Whether the object shares its reservation.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.is_some()
     }
 
     /// Where the device finds an imported object's memory, until it is unbound; [`None`] for an
@@ -206,6 +226,7 @@ where
         close: Some(close_callback::<T>),
         pin: Some(pin_callback::<T>),
         unpin: Some(unpin_callback::<T>),
+        export: Some(export_callback::<T>),
         get_sg_table: Some(get_sg_table_callback::<T>),
         mmap: Some(mmap_callback::<T>),
         vm_ops: &Self::VM_OPS,
@@ -266,6 +287,12 @@ where
     // SAFETY: Nobody else has seen the object yet. The functions are static, and expect an object
     // that is embedded in an `Object<T>`, which this one is.
     unsafe { (*raw).funcs = Funcs::<T>::FUNCS_REF };
+    if let Some(shared) = &backing.shared {
+        // SAFETY: Nobody else has seen the object yet, and its own reservation is not locked. The
+        // other one is kept by the object's data, which `Object::free_callback()` drops after
+        // `drm_gem_object_release()`, the last user.
+        unsafe { (*raw).resv = shared.as_raw() };
+    }
     obj.create_mmap_offset()?;
     Ok(obj)
 }
@@ -550,6 +577,28 @@ where
     T::unpin(obj, &mut reserved);
 }
 
+/// `drm_gem_object_funcs.export`.
+///
+/// # Safety
+///
+/// To be called by the C code of DRM on an object of `T` that [`create`] has made, which is alive.
+unsafe extern "C" fn export_callback<T: GemExt>(
+    raw: *mut bindings::drm_gem_object,
+    flags: c_int,
+) -> *mut bindings::dma_buf
+where
+    T::Driver: drm::Driver<Object = Object<T>>,
+{
+    // SAFETY: As in `pin_callback()`, from `drm_gem_prime_handle_to_dmabuf()`.
+    let obj = unsafe { object::<T>(raw) };
+    if T::backing(obj).is_shared() {
+        // Who waits for the dma-buf's fences would wait for others'.
+        return EPERM.to_ptr();
+    }
+    // SAFETY: The object is valid; this is what is called where there is no `export`.
+    unsafe { bindings::drm_gem_prime_export(raw, flags) }
+}
+
 /// `drm_gem_object_funcs.get_sg_table`.
 ///
 /// # Safety
@@ -738,6 +787,33 @@ mod tests {
     }
 
     #[test]
+    fn objects_may_share_a_reservation() -> Result {
+        let (_a, a) = mock::device(c"skua-mock-shared")?;
+        let shared = Reservation::new()?;
+        let make = |shared| create::<mock::MockObject>(&a, PAGE_SIZE, shared);
+        let (one, two) = (make(Some(shared.clone()))?, make(Some(shared.clone()))?);
+        let other = make(None)?;
+        assert!(resv::same(&*one, &*two));
+        assert!(!resv::same(&*one, &*other));
+        assert!(mock::MockObject::backing(&one).shares(&shared));
+        assert!(!mock::MockObject::backing(&other).shares(&shared));
+        {
+            let lock = shared.lock()?;
+            // It is the lock of what is in both, and of nothing else.
+            assert!(placement(&*one, &lock).is_ok() && placement(&*two, &lock).is_ok());
+            assert!(placement(&*other, &lock).is_err());
+            assert!(resv::trylock(&*one).is_none());
+            assert!(resv::trylock(&*other).is_some());
+        }
+        assert!(DmaBuf::export(&one).is_err());
+        assert!(DmaBuf::export(&other).is_ok());
+        // The objects keep it.
+        drop(shared);
+        drop(resv::lock(&*two)?);
+        Ok(())
+    }
+
+    #[test]
     fn export_pins_and_import_is_undone() -> Result {
         let (_a, a) = mock::device(c"skua-mock-a")?;
         let (parent, b) = mock::device(c"skua-mock-b")?;
@@ -745,7 +821,7 @@ mod tests {
         let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
         let registration = mock::register(bound, b, 0)?;
         let b = held;
-        let obj = create::<mock::MockObject>(&a, 3 * PAGE_SIZE, ())?;
+        let obj = create::<mock::MockObject>(&a, 3 * PAGE_SIZE, None)?;
 
         let buf = DmaBuf::export(&obj)?;
         // Into the device it comes from: the same object.
@@ -785,7 +861,7 @@ mod tests {
         let held: ARef<drm::Device<mock::Mock>> = (&*b).into();
         let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
         let registration = mock::register(bound, b, 0)?;
-        let obj = create::<mock::MockObject>(&a, 3 * PAGE_SIZE, ())?;
+        let obj = create::<mock::MockObject>(&a, 3 * PAGE_SIZE, None)?;
         let buf = DmaBuf::export_watched(&obj)?;
         let other = buf.import(&held)?;
         drop(buf);
@@ -811,7 +887,7 @@ mod tests {
     fn an_unbound_device_imports_nothing() -> Result {
         let (_a, a) = mock::device(c"skua-mock-a")?;
         let (_b, b) = mock::device(c"skua-mock-b")?;
-        let obj = create::<mock::MockObject>(&a, PAGE_SIZE, ())?;
+        let obj = create::<mock::MockObject>(&a, PAGE_SIZE, None)?;
         let buf = DmaBuf::export(&obj)?;
         assert!(buf.import(&b).err() == Some(ENODEV));
         assert_eq!(obj.pins.load(Relaxed), 0);
@@ -829,7 +905,7 @@ mod tests {
         let bound_b: &kernel::device::Device<kernel::device::Bound> = parent_b.as_ref().as_ref();
         let registration_b = mock::register(bound_b, b, 0)?;
 
-        let obj = create::<mock::MockObject>(&held, PAGE_SIZE, ())?;
+        let obj = create::<mock::MockObject>(&held, PAGE_SIZE, None)?;
         let buf = DmaBuf::export(&obj)?;
         let at = buf.mmap(PAGE_SIZE)?;
         mock::user_write(at, b"here")?;
@@ -866,7 +942,7 @@ mod tests {
         let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
         let registration = mock::register(bound, a, 0)?;
         let client = mock::Client::open(&held)?;
-        let obj = create::<mock::MockObject>(&held, PAGE_SIZE, ())?;
+        let obj = create::<mock::MockObject>(&held, PAGE_SIZE, None)?;
         obj.create_handle(client.drm())?;
         let offset = obj.create_mmap_offset()?;
         let buf = DmaBuf::export(&obj)?;
@@ -888,7 +964,7 @@ mod tests {
     fn a_fault_looks_again_after_a_move() -> Result {
         let (parent, a) = mock::device(c"skua-mock")?;
         let held: ARef<drm::Device<mock::Mock>> = (&*a).into();
-        let obj = create::<mock::MockObject>(&held, PAGE_SIZE, ())?;
+        let obj = create::<mock::MockObject>(&held, PAGE_SIZE, None)?;
         let buf = DmaBuf::export(&obj)?;
         let at = buf.mmap(PAGE_SIZE)?;
         // Nothing is mapped before the device is registered, and nothing refused.
@@ -912,7 +988,7 @@ mod tests {
         let (parent, dev) = mock::device(c"skua-mock")?;
         let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
         let size = 5 * PAGE_SIZE;
-        let obj = create::<mock::MockObject>(&dev, size, ())?;
+        let obj = create::<mock::MockObject>(&dev, size, None)?;
         let pages = Pages::get(&*obj)?;
         let mut bytes = [1u8; 16];
         assert_eq!(pages.read(PAGE_SIZE - 8, &mut bytes)?, 16);

@@ -29,7 +29,10 @@ use super::{
         Printer,
         SeqPrinter, //
     },
-    resv::Reserved,
+    resv::{
+        Reservation,
+        Reserved, //
+    },
     shim,
     uapi, //
 };
@@ -62,6 +65,7 @@ use kernel::{
             Atomic,
             Relaxed, //
         },
+        Arc, //
     },
     uaccess::{
         UserPtr,
@@ -213,12 +217,13 @@ impl drm::file::DriverFile for MockFile {
 
 impl DriverObject for MockObject {
     type Driver = Mock;
-    type Args = ();
+    /// The reservation that it shares.
+    type Args = Option<Arc<Reservation>>;
 
-    fn new(dev: &drm::Device<Mock>, _size: usize, _args: Self::Args) -> impl PinInit<Self, Error> {
+    fn new(dev: &drm::Device<Mock>, _size: usize, shared: Self::Args) -> impl PinInit<Self, Error> {
         dev.objects.add(1, Relaxed);
         try_pin_init!(MockObject {
-            backing: Backing::new(),
+            backing: Backing::new(shared),
             dev: dev.into(),
             pins: Atomic::new(0),
             mapped: Atomic::new(0),
@@ -311,7 +316,7 @@ impl DriverExt for Mock {
     }
 
     fn import(dev: &drm::Device<Self>, size: usize) -> Result<ARef<Object<MockObject>>> {
-        gem::create(dev, size, ())
+        gem::create(dev, size, None)
     }
 }
 
@@ -441,10 +446,13 @@ pub(super) struct DmaBuf(core::ptr::NonNull<bindings::dma_buf>);
 impl DmaBuf {
     /// Exports `obj` as `PRIME_HANDLE_TO_FD` does.
     pub(super) fn export(obj: &Object<MockObject>) -> Result<Self> {
+        let raw = IntoGEMObject::as_raw(obj);
+        // SAFETY: `funcs` was set by `gem::create()` to a static.
+        let export = unsafe { (*(*raw).funcs).export }.ok_or(ENODEV)?;
+        // As `drm_gem_prime_handle_to_dmabuf()` does.
+        //
         // SAFETY: The object is valid; the buffer takes its own reference.
-        let buf = from_err_ptr(unsafe {
-            bindings::drm_gem_prime_export(IntoGEMObject::as_raw(obj), bindings::O_RDWR as c_int)
-        })?;
+        let buf = from_err_ptr(unsafe { export(raw, bindings::O_RDWR as c_int) })?;
         core::ptr::NonNull::new(buf).map(Self).ok_or(ENOMEM)
     }
 

@@ -197,6 +197,11 @@ impl Reservation {
         unsafe { trylock_raw(self.resv.get()) }
     }
 
+    /// The C structure, for objects that share it. Valid as long as `self`.
+    pub(super) fn as_raw(&self) -> *mut bindings::dma_resv {
+        self.resv.get()
+    }
+
     /// A handle to it.
     pub(crate) fn handle(self: &Arc<Self>) -> Handle {
         Handle(Owner::Shared(self.clone()))
@@ -405,7 +410,7 @@ mod tests {
     #[test]
     fn fences_are_seen_by_their_usage() -> Result {
         let (_parent, dev) = mock::device(c"skua-mock")?;
-        let obj = gem::create::<mock::MockObject>(&dev, PAGE_SIZE, ())?;
+        let obj = gem::create::<mock::MockObject>(&dev, PAGE_SIZE, None)?;
         let context = FenceContext::new(c"skua-kunit", c"resv");
         let owner = context.fence(FenceMemory::new(GFP_KERNEL)?);
         {

@@ -307,8 +307,8 @@ enum drm_skua_bo_flags {
  *
  * The content is zero for whoever sees it first.
  *
- * Errors: -EINVAL for @size 0 or not a multiple of 4096 or above 2^40, @flags,
- * @placements or @pad; -ENOSPC if VRAM alone is allowed and has no room; -ENOMEM if
+ * Errors: -ENOENT for @vm; -EINVAL for @size 0 or not a multiple of 4096 or above
+ * 2^40, @flags or @placements; -ENOSPC if VRAM alone is allowed and has no room; -ENOMEM if
  * system memory has no room, or one client would have more than half of it.
  */
 struct drm_skua_bo_create {
@@ -329,8 +329,13 @@ struct drm_skua_bo_create {
 	/** @handle: Returned handle, not 0. */
 	__u32 handle;
 
-	/** @pad: Must be zero. */
-	__u32 pad;
+	/**
+	 * @vm: The only address space in which it can be bound, or 0.
+	 *
+	 * What uses such a buffer object is known from what uses the address space, which
+	 * makes it cheaper for the driver to move. It cannot be exported (-EPERM).
+	 */
+	__u32 vm;
 };
 
 /**
@@ -473,8 +478,8 @@ struct drm_skua_bind_op {
  *
  * Binds that are not done when the file is closed are cancelled: -ECANCELED.
  *
- * Errors: -ENOENT for @vm or a handle; -EINVAL for anything else out of its range;
- * -ENOSPC if 4096 binds of the address space wait.
+ * Errors: -ENOENT for @vm or a handle; -EINVAL for anything else out of its range,
+ * and for a buffer object that is another address space's; -ENOSPC if 4096 binds of the address space wait.
  */
 struct drm_skua_vm_bind {
 	/** @vm: Handle of the address space. */

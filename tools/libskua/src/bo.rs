@@ -14,6 +14,7 @@ use crate::{
     error::{Error, Result},
     mapping::Mapping,
     sys::{self, Exchange, Map},
+    vm::Vm,
 };
 
 bitflags::bitflags! {
@@ -69,13 +70,34 @@ impl Bo {
         placements: Placements,
         flags: BoFlags,
     ) -> Result<Self> {
+        Self::create_for(device, 0, size, placements, flags)
+    }
+
+    /// Creates one that can be mapped in the address space `vm` only, and not be exported, which
+    /// makes it cheaper to move.
+    ///
+    /// # Errors
+    ///
+    /// As [`Bo::create`].
+    pub fn create_in(vm: &Vm, size: u64, placements: Placements, flags: BoFlags) -> Result<Self> {
+        Self::create_for(vm.device(), vm.handle(), size, placements, flags)
+    }
+
+    fn create_for(
+        device: &Device,
+        vm: u32,
+        size: u64,
+        placements: Placements,
+        flags: BoFlags,
+    ) -> Result<Self> {
         let file = device.file();
         let handle = file.acquire(|| {
             let mut argument = uapi::drm_skua_bo_create {
                 size,
                 flags: flags.bits(),
                 placements: placements.bits(),
-                ..Default::default()
+                vm,
+                handle: 0,
             };
             file.call(&mut argument)?;
             Ok(argument.handle)
@@ -115,7 +137,7 @@ impl Bo {
     ///
     /// # Errors
     ///
-    /// EMFILE, ENOMEM.
+    /// EMFILE, ENOMEM; EPERM if it was created for one address space.
     pub fn export(&self) -> Result<OwnedFd> {
         sys::handle_to_fd(self.file.as_fd(), Exchange::Bo, self.handle, EXPORT_FLAGS).map_err(
             |errno| Error::Ioctl {

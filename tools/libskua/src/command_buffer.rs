@@ -42,7 +42,7 @@ impl CommandBuffer {
     /// As [`Bo::create`], [`Bo::map`] and [`Vm::map`].
     pub fn create(vm: &Vm, va: u64, size: u64) -> Result<Self> {
         let device = vm.device();
-        let bo = Bo::create(device, size, device.system(), BoFlags::CPU_ACCESS)?;
+        let bo = Bo::create_in(vm, size, device.system(), BoFlags::CPU_ACCESS)?;
         vm.map(&bo, va, Access::Read)?;
         Ok(Self::new(bo.map()?, va))
     }

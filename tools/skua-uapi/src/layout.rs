@@ -77,7 +77,7 @@ layout! {
         flags: u32 @ 8;
         placements: u32 @ 12;
         handle: u32 @ 16;
-        pad: u32 @ 20;
+        vm: u32 @ 20;
     }
     drm_skua_bo_mmap_offset: 16 {
         handle: u32 @ 0;

@@ -50,7 +50,7 @@ impl Memory {
         flags: BoFlags,
         access: Access,
     ) -> Result<Self> {
-        let bo = Bo::create(adapter.libskua(), size, placements, flags)?;
+        let bo = Bo::create_in(adapter.vm(), size, placements, flags)?;
         let va = adapter.take_addresses(size)?;
         if let Err(status) = adapter.bind(true, |b| b.map(&bo, 0, va, size, access)) {
             adapter.give_addresses_back(va, size);

@@ -23,9 +23,10 @@
 //!
 //! ```text
 //! mmap_lock
+//! Vm::map                        mutex, ioctls only, allocates; user memory is not touched under it
 //! reservation locks              wound/wait mutexes; a page fault only tries; user memory is not
 //!                                touched under one
-//! Vm::map, Context::order        mutexes, ioctls only, allocate
+//! Context::order                 mutex, ioctls only
 //! vram, asids                    mutexes, allocate
 //! ---- below this line nothing is allocated: work that fences depend on takes these -------------
 //! Engine::turn                   mutexes, never taken by ioctls

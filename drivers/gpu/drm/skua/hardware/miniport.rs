@@ -137,8 +137,7 @@ impl Hardware {
             let shared = self.shared.try_access().ok_or(ENODEV)?;
             (shared.status_address(), shared.gart_address())
         };
-        self.regs
-            .write(regs::STATUS::new().with_address(status))?;
+        self.regs.write(regs::STATUS::new().with_address(status))?;
         self.regs
             .write(regs::STATUS_CTRL::new().with_enable(true))?;
         self.regs

@@ -13,6 +13,7 @@ use crate::{
         vm::{
             Mapping,
             Operation,
+            Vm,
             VA_END,
             VA_START, //
         }, //
@@ -29,19 +30,19 @@ use kernel::{
 pub(crate) const MAX_OPERATIONS: u32 = 1024;
 
 /// Reads the operations. `EINVAL` for what the uAPI forbids, `ENOENT` for a handle.
-pub(crate) fn read(file: &SkuaFile, array: &drm_skua_array) -> Result<KVVec<Operation>> {
+pub(crate) fn read(file: &SkuaFile, vm: &Vm, array: &drm_skua_array) -> Result<KVVec<Operation>> {
     if array.count == 0 {
         return Err(EINVAL);
     }
     let ops: KVVec<drm_skua_bind_op> = user_array::read(array, MAX_OPERATIONS)?;
     let mut operations = KVVec::with_capacity(ops.len(), GFP_KERNEL)?;
     for op in &ops {
-        operations.push(operation(file, op)?, GFP_KERNEL)?;
+        operations.push(operation(file, vm, op)?, GFP_KERNEL)?;
     }
     Ok(operations)
 }
 
-fn operation(file: &SkuaFile, op: &drm_skua_bind_op) -> Result<Operation> {
+fn operation(file: &SkuaFile, vm: &Vm, op: &drm_skua_bind_op) -> Result<Operation> {
     let map = match op.type_ {
         DRM_SKUA_BIND_MAP => true,
         DRM_SKUA_BIND_UNMAP => false,
@@ -68,7 +69,7 @@ fn operation(file: &SkuaFile, op: &drm_skua_bind_op) -> Result<Operation> {
         return Ok(Operation::Unmap(span));
     };
     let end = op.offset.checked_add(op.size).ok_or(EINVAL)?;
-    if end > u64::try_from(bo.size())? {
+    if end > u64::try_from(bo.size())? || !bo.may_be_mapped_in(vm.reservation()) {
         return Err(EINVAL);
     }
     let write = op.flags & DRM_SKUA_BIND_READONLY == 0;

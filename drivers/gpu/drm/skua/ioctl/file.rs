@@ -183,17 +183,18 @@ impl File {
         file: &SkuaFile,
     ) -> Result<u32> {
         dev.check_health()?;
-        if args.pad != 0 {
-            return Err(EINVAL);
-        }
-        let bo = bo::create(
-            dev,
-            data.parent(),
-            &file.inner().system_quota,
-            args.size,
-            args.flags,
-            args.placements,
-        )?;
+        let this = file.inner();
+        let users = match args.vm {
+            0 => None,
+            handle => Some(this.vm(handle)?.reservation().clone()),
+        };
+        let wanted = bo::BoArgs {
+            flags: args.flags,
+            placements: args.placements,
+            users,
+        };
+        let (parent, quota) = (data.parent(), &this.system_quota);
+        let bo = bo::create(dev, parent, quota, args.size, wanted)?;
         args.handle = bo.create_handle(file)?;
         Ok(0)
     }
@@ -352,7 +353,7 @@ impl File {
         if args.flags != 0 {
             return Err(EINVAL);
         }
-        let operations = crate::ioctl::bind::read(file, &args.ops)?;
+        let operations = crate::ioctl::bind::read(file, &vm, &args.ops)?;
         let (waits, signals) = syncs::read(file, &args.syncs)?;
         vm.bind(data.parent(), operations, waits, signals)?;
         dev.counters

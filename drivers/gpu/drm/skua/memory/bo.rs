@@ -12,6 +12,9 @@
 //! and binds wait; and should it fail, which happens only when the device is lost, the memory stays
 //! invisible.
 //!
+//! An object that is private to an address space shares the reservation of that: what uses the one
+//! uses the other. Whoever moves it sees there at once who uses it.
+//!
 //! An imported object is another driver's memory: the GPU reaches it through the pages that the
 //! exporter mapped for us; the CPU maps it through its dma-buf.
 
@@ -36,6 +39,7 @@ use crate::{
         },
         resv::{
             self,
+            Reservation,
             Reserved,
             Usage, //
         },
@@ -130,8 +134,11 @@ pub(crate) struct BoData {
 
 /// What an object is made from.
 pub(crate) struct BoArgs {
-    flags: u32,
-    placements: u32,
+    pub(crate) flags: u32,
+    pub(crate) placements: u32,
+    /// [`Vm::reservation`](super::vm::Vm::reservation) of the only address space in which it can be
+    /// mapped, if there is one.
+    pub(crate) users: Option<Arc<Reservation>>,
 }
 
 impl DriverObject for BoData {
@@ -143,7 +150,7 @@ impl DriverObject for BoData {
             _dev: dev.into(),
             flags: args.flags,
             placements: args.placements,
-            backing: Backing::new(),
+            backing: Backing::new(args.users),
             region: Atomic::new(REGION_SYSTEM),
             sites <- Sites::new(),
         })
@@ -160,13 +167,13 @@ pub(crate) fn create(
     parent: &Device<Bound>,
     quota: &Arc<Quota>,
     size: u64,
-    flags: u32,
-    placements: u32,
+    args: BoArgs,
 ) -> Result<ARef<Bo>> {
+    let placements = args.placements;
     if size == 0 || size % PAGE_SIZE != 0 || size > MAX_SIZE {
         return Err(EINVAL);
     }
-    if flags & !uapi::DRM_SKUA_BO_CPU_ACCESS != 0 {
+    if args.flags & !uapi::DRM_SKUA_BO_CPU_ACCESS != 0 {
         return Err(EINVAL);
     }
     if placements == 0 || placements & !REGIONS != 0 {
@@ -181,12 +188,12 @@ pub(crate) fn create(
             range = VramRange::new(dev, size);
         }
         match range {
-            Ok(range) => return create_in_vram(dev, size, BoArgs { flags, placements }, range),
+            Ok(range) => return create_in_vram(dev, size, args, range),
             Err(error) if error == ENOSPC && system => (),
             Err(error) => return Err(error),
         }
     }
-    create_in_system(dev, parent, quota, size, BoArgs { flags, placements })
+    create_in_system(dev, parent, quota, size, args)
 }
 
 fn create_in_vram(
@@ -234,6 +241,7 @@ pub(crate) fn import(dev: &SkuaDevice, size: usize) -> Result<ARef<Bo>> {
     let args = BoArgs {
         flags: 0,
         placements: 1 << REGION_SYSTEM,
+        users: None,
     };
     gem::create::<BoData>(dev, size, args)
 }
@@ -268,6 +276,11 @@ impl BoData {
     /// Regions that may hold it, one bit each.
     pub(crate) fn placements(&self) -> u32 {
         self.placements
+    }
+
+    /// Whether it may be mapped in the address space whose users are `users`.
+    pub(crate) fn may_be_mapped_in(&self, users: &Arc<Reservation>) -> bool {
+        !self.backing.is_shared() || self.backing.shares(users)
     }
 
     /// The region that holds it at the moment.

@@ -340,7 +340,11 @@ impl Context {
         range: &Arc<VramRange>,
         publish: impl FnOnce(&Fence) -> Result,
     ) -> Result {
-        self.queue(submission::Work::Clear(range.clone()), KVVec::new(), publish)
+        self.queue(
+            submission::Work::Clear(range.clone()),
+            KVVec::new(),
+            publish,
+        )
     }
 
     fn queue(
@@ -400,19 +404,14 @@ impl Context {
 
     /// The next portion for the ring, which is not in the ring yet, if there is one and `fits`
     /// takes it; and what the context is due for then. Called by the engine, under its lock.
-    pub(crate) fn next(
-        &self,
-        fits: impl FnOnce(Task<'_>) -> bool,
-    ) -> (Option<Packet>, Due) {
+    pub(crate) fn next(&self, fits: impl FnOnce(Task<'_>) -> bool) -> (Option<Packet>, Due) {
         let mut pending = self.pending.lock();
         let due = pending.due();
         if due != Due::Turn {
             return (None, due);
         }
         let portion = pending.started;
-        let Some(submission) = pending
-            .first()
-            .filter(|first| fits(first.task(portion))) else {
+        let Some(submission) = pending.first().filter(|first| fits(first.task(portion))) else {
             return (None, due);
         };
         pending.started = portion.saturating_add(1);

@@ -199,11 +199,27 @@ impl Client {
     ///
     /// The errno.
     pub fn bo_create(&self, size: u64, flags: u32, placements: u32) -> Result<u32, Errno> {
+        self.bo_create_in(0, size, flags, placements)
+    }
+
+    /// BO_CREATE of an object that is private to an address space, if that is not 0.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn bo_create_in(
+        &self,
+        vm: u32,
+        size: u64,
+        flags: u32,
+        placements: u32,
+    ) -> Result<u32, Errno> {
         let mut argument = drm_skua_bo_create {
             size,
             flags,
             placements,
-            ..Default::default()
+            vm,
+            handle: 0,
         };
         self.call(DRM_IOCTL_SKUA_BO_CREATE, &mut argument)?;
         Ok(argument.handle)

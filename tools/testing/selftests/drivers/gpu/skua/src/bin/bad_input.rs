@@ -120,7 +120,9 @@ fn bo_create() {
             a.placements = 1 << bit
         });
     }
-    table.bits("pad", 0, |a| &mut a.pad);
+    for vm in [1, 2, u32::MAX] {
+        table.case(&format!("vm {vm}"), Errno::ENOENT, |a| a.vm = vm);
+    }
     let vram = 1 << client.region(Place::Vram).id;
     let system = 1 << client.region(Place::System).id;
     table.case("more VRAM than there is", Errno::ENOSPC, |a| {
@@ -1001,13 +1003,13 @@ fn unknown_ioctls() {
 fn shorter_arguments() {
     quiet();
     let client = Client::new();
-    // What is missing counts as zero, here the flags, placements and pad of BO_CREATE.
+    // What is missing counts as zero, here the flags, placements and vm of BO_CREATE.
     let mut argument = drm_skua_bo_create {
         size: PAGE,
         flags: u32::MAX,
         placements: u32::MAX,
         handle: 77,
-        pad: u32::MAX,
+        vm: u32::MAX,
     };
     let number = with_size(DRM_IOCTL_SKUA_BO_CREATE, 8);
     assert_eq!(
@@ -1021,7 +1023,7 @@ fn shorter_arguments() {
     let number = with_size(DRM_IOCTL_SKUA_BO_CREATE, 16);
     assert_eq!(client.call(number, &mut argument), Ok(()));
     assert_eq!(
-        (argument.handle, argument.pad),
+        (argument.handle, argument.vm),
         (77, u32::MAX),
         "written behind its end"
     );

@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use skua_selftests::client::PATIENCE;
+use skua_selftests::client::{map, PATIENCE};
 use skua_selftests::rig::{copy, fill};
 use skua_selftests::witness::{quiet, Witness};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
@@ -25,6 +25,8 @@ fn main() -> ExitCode {
         a_mapping_keeps_the_object,
         a_binding_keeps_the_object,
         closing_the_file_gives_everything_back,
+        a_private_object_is_its_address_spaces_alone,
+        private_objects_survive_their_address_space,
         row_0_03_memory_of_running_work_is_not_reused: 120,
     ])
 }
@@ -56,6 +58,60 @@ fn info_tells_what_was_asked_for() {
                 ..Default::default()
             }
         );
+    }
+}
+
+/// It works like any other, but for one address space, and is not exported.
+fn a_private_object_is_its_address_spaces_alone() {
+    let rig = Rig::new();
+    let other = rig.vm_create().expect("VM_CREATE");
+    let flags = DRM_SKUA_BO_CPU_ACCESS;
+    for place in Place::ALL {
+        let placements = 1 << rig.region(place).id;
+        let make = || rig.bo_create_in(rig.vm, 1 << 20, flags, placements);
+        let (one, two) = (make().expect("BO_CREATE"), make().expect("BO_CREATE"));
+        let (from, to) = (
+            rig.bound_at_will(one, 1 << 20),
+            rig.bound_at_will(two, 1 << 20),
+        );
+        let (cpu, seen) = (rig.map(one), rig.map(two));
+        cpu.fill(|i| i as u64 ^ 0x5a5a);
+        assert_eq!(rig.run(Engine::Copy, &[copy(from, to, 1 << 20)]), Ok(()));
+        seen.expect(&format!("{place:?}"), |i| i as u64 ^ 0x5a5a);
+        let elsewhere = [map(one, 0, 1 << 30, PAGE)];
+        assert_eq!(
+            rig.bind(other, &elsewhere, &[]),
+            Err(Errno::EINVAL),
+            "{place:?}"
+        );
+        assert_eq!(rig.export(one).map(drop), Err(Errno::EPERM), "{place:?}");
+    }
+    // An address space is named by the client's own handles only.
+    let stranger = Client::new();
+    let placements = 1 << rig.region(Place::System).id;
+    let foreign = stranger.bo_create_in(other, PAGE, flags, placements);
+    assert_eq!(foreign, Err(Errno::ENOENT));
+}
+
+/// They share what belongs to it, which goes with the last of them.
+fn private_objects_survive_their_address_space() {
+    let rig = Rig::new();
+    for place in Place::ALL {
+        let vm = rig.vm_create().expect("VM_CREATE");
+        let placements = 1 << rig.region(place).id;
+        let make = || rig.bo_create_in(vm, PAGE, DRM_SKUA_BO_CPU_ACCESS, placements);
+        let (bound, free) = (make().expect("BO_CREATE"), make().expect("BO_CREATE"));
+        rig.bind_and_wait(vm, &[map(bound, 0, 1 << 30, PAGE)])
+            .expect("VM_BIND");
+        rig.vm_destroy(vm).expect("VM_DESTROY");
+        for handle in [bound, free] {
+            let cpu = rig.map(handle);
+            cpu.fill(|i| i as u64 + 1);
+            cpu.expect(&format!("{place:?}"), |i| i as u64 + 1);
+            // There is nowhere left where it could be bound.
+            let elsewhere = [map(handle, 0, 1 << 30, PAGE)];
+            assert_eq!(rig.bind(rig.vm, &elsewhere, &[]), Err(Errno::EINVAL));
+        }
     }
 }
 
