@@ -63,7 +63,7 @@ impl Hub {
     /// Writes a fault record and raises the fault vector.
     pub(crate) fn report_fault(&self, record: Record) {
         self.lies.note_fault(record);
-        self.report_words(1, |number| record.to_words(number));
+        self.report_words(1, |number| self.lies.fault_words(record.to_words(number)));
     }
 
     /// Writes the words of a fault record, after which `count` more are said to be there, and

@@ -90,6 +90,7 @@ lies! {
     FaultNobody "fault-nobody", "A record of a context that does not exist, each 100 ms.";
     FaultGarbage "fault-garbage", "A record of random words, each 100 ms.";
     FaultAhead "fault-ahead" = 1000, "fault_put grows by the value each 100 ms, without records.";
+    FaultReason "fault-reason" = 12, "Fault records have the value for their reason.";
     InterruptLost "interrupt-lost", "No interrupt is raised.";
     InterruptDoubled "interrupt-doubled", "Every interrupt is raised twice.";
     InterruptStorm "interrupt-storm", "All vectors are raised all the time.";
@@ -379,6 +380,17 @@ impl Lies {
         if let Some(slot) = self.lock().rings.get_mut(engine) {
             *slot = Some(ring);
         }
+    }
+
+    /// What is written of a fault.
+    pub(crate) fn fault_words(&self, mut words: [u64; 8]) -> [u64; 8] {
+        if let Some(reason) = self
+            .state()
+            .and_then(|state| state.value(Kind::FaultReason))
+        {
+            words[0] = words[0] & u64::from(u32::MAX) | reason << 32;
+        }
+        words
     }
 
     /// There was a fault.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use skua_gpu::lie::{Lie, TABLE};
 use skua_gpu::vram;
 use skua_spec::command::Command;
-use skua_spec::fault::Reason;
+use skua_spec::fault::{Reason, Record};
 use skua_spec::number::EngineIndex;
 use skua_spec::regs::{self, engine};
 use skua_spec::status::{self, Counter, EngineState};
@@ -257,6 +257,32 @@ fn faults() {
             assert_eq!(record.unwrap().0.reason, Reason::BadRing);
         }
     }
+}
+
+#[test]
+fn reasons() {
+    let mut gpu = Gpu::new();
+    let fault = |gpu: &mut Gpu, resets: u32| {
+        gpu.write(engine::CTRL.of(EngineIndex::ALL[1]), RESET);
+        gpu.wait_for("a reset", |gpu| {
+            gpu.engine32(1, status::engine::RESET_ACK) == resets
+        });
+        gpu.write(engine::RING_SIZE.of(EngineIndex::ALL[1]), 1);
+        gpu.write(engine::CTRL.of(EngineIndex::ALL[1]), ENABLE);
+        gpu.wait_fault()
+    };
+    let honest = fault(&mut gpu, 1);
+    assert_eq!(honest.reason, Reason::BadRing);
+    for (resets, name, reason) in [
+        (2, "fault-reason", Reason::BusError),
+        (3, "fault-reason=18", Reason::Trap),
+    ] {
+        lie(&gpu, &[name]);
+        let expected = Record { reason, ..honest };
+        assert_eq!(fault(&mut gpu, resets), expected, "{name}");
+    }
+    lie(&gpu, &[]);
+    assert_eq!(fault(&mut gpu, 4), honest);
 }
 
 #[test]
