@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use nix::fcntl::OFlag;
 use nix::time::{clock_gettime, ClockId};
+use skua_spec::fault::Reason;
 use skua_uapi::*;
 
 use crate::fdinfo::Fdinfo;
@@ -645,6 +646,19 @@ pub fn array<T>(elements: &[T]) -> drm_skua_array {
         stride: size_of::<T>() as u32,
         count: elements.len() as u32,
         pointer: elements.as_ptr() as u64,
+    }
+}
+
+/// What the fence of a job gets that faulted for `reason`, by `skua_drm.h`: one errno for what
+/// accessed an address that it may not access, and one for all else.
+pub fn errno_of(reason: Reason) -> Errno {
+    match reason {
+        Reason::AddressRange
+        | Reason::NotPresent
+        | Reason::ReadOnly
+        | Reason::BadEntry
+        | Reason::BusError => Errno::EFAULT,
+        _ => Errno::EINVAL,
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use skua_selftests::client::{map_readonly, signal};
+use skua_selftests::client::{errno_of, map_readonly, signal};
 use skua_selftests::program::{address, op, op_imm, EXIT};
 use skua_selftests::rig::{copy, dispatch, fill, wait_value, write, Buffer};
 use skua_selftests::{suite, tests, Cases, Engine, Errno, Place, Rig};
@@ -37,19 +37,10 @@ struct Expected {
 }
 
 fn expected(reason: Reason, access: Access) -> Expected {
-    // The header: what accessed an address that it may not access, and all else.
-    let errno = match reason {
-        Reason::AddressRange
-        | Reason::NotPresent
-        | Reason::ReadOnly
-        | Reason::BadEntry
-        | Reason::BusError => Errno::EFAULT,
-        _ => Errno::EINVAL,
-    };
     Expected {
         reason,
         access,
-        errno,
+        errno: errno_of(reason),
     }
 }
 

@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         mappings_stay_usable: 60,
         dma_bufs_stay_usable,
         memory_of_other_drivers_stays_usable,
+        memory_of_other_drivers_is_unmapped_by_an_unbind,
         a_new_client_works_beside_an_old_one: 60,
         fdinfo_of_an_old_client_can_be_read,
         old_clients_can_close_in_any_order: 60,
@@ -328,6 +329,28 @@ fn memory_of_other_drivers_stays_usable() {
     let va = rig.bound_at_will(handle, 64 << 10);
     assert_eq!(rig.run(Engine::Copy, &[fill(7, va, 64 << 10)]), Ok(()));
     cpu.expect("by the new device", |_| 7 << 32 | 7);
+}
+
+/// A DMA mapping is of a bound device: its exporter undoes it then, not when the object goes.
+fn memory_of_other_drivers_is_unmapped_by_an_unbind() {
+    const UNMAP: &str = "dma_buf_unmap_attachment_unlocked";
+    quiet();
+    let client = Client::new();
+    for _ in 0..3 {
+        let Some(dma_buf) = heap_buffer(4096) else {
+            skip("the kernel has no system heap");
+        };
+        client.import(&dma_buf).expect("PRIME_FD_TO_HANDLE");
+    }
+    let calls = Calls::of(&[UNMAP]);
+    let unbound = Unbound::first();
+    assert_eq!(calls.count().get(UNMAP), Some(&3), "by the unbind");
+    drop(calls);
+    let calls = Calls::of(&[UNMAP]);
+    drop(client);
+    assert_eq!(calls.count().get(UNMAP), None, "again");
+    drop(unbound);
+    expect_working();
 }
 
 fn a_new_client_works_beside_an_old_one() {

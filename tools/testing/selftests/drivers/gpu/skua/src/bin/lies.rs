@@ -16,13 +16,14 @@ use std::time::{Duration, Instant};
 use nix::fcntl::OFlag;
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use skua_guest::host::{expect_error, request};
-use skua_selftests::client::{map, unmap, PATIENCE};
+use skua_selftests::client::{errno_of, map, unmap, PATIENCE};
 use skua_selftests::function::Function;
 use skua_selftests::program::{address, op, op_imm};
 use skua_selftests::rig::{copy, dispatch, expect_working, fill, wait_value, write, Job};
 use skua_selftests::suite::Test;
-use skua_selftests::{skip, suite, Engine, Errno, Place, Rig};
+use skua_selftests::{skip, suite, tests, Cases, Engine, Errno, Place, Rig};
 use skua_spec::command::Command;
+use skua_spec::fault::Reason;
 use skua_spec::isa::Op;
 use skua_uapi::{DRM_SKUA_CONTEXT_FAULTED, DRM_SKUA_CONTEXT_LOST};
 
@@ -125,6 +126,7 @@ lies! {
     a_record_of_nobody: "fault-nobody", Jobs => Survived;
     a_record_once_more: "fault-stale", Fault => Survived;
     a_record_of_garbage: "fault-garbage", Jobs => Lost;
+    a_reason_that_is_none: "fault-reason=19", Fault => Lost;
     records_that_are_not_there: "fault-ahead", Jobs => Lost;
     lost_interrupts: "interrupt-lost", Jobs => Works;
     doubled_interrupts: "interrupt-doubled", Jobs => Works;
@@ -151,7 +153,11 @@ lies! {
 }
 
 fn main() -> ExitCode {
-    suite::main(TESTS)
+    let own: &[Test] = tests![
+        each_reason_has_its_errno: 60,
+        work_is_found_without_interrupts: 60,
+    ];
+    suite::main(&[own, TESTS].concat())
 }
 
 /// How long it may take until the driver gives the device up: the watchdog, then time-outs.
@@ -172,17 +178,23 @@ fn tell(lies: &str) {
     request(&format!("gpu-lie {lies}")).unwrap_or_else(|error| panic!("gpu-lie {lies}: {error}"));
 }
 
-/// One entry of the table.
-fn attempt(lies: &str, work: Work, end: End) {
+/// The function, honest and without its driver, whatever a test before this one left.
+#[track_caller]
+fn honest() -> Function {
     if let Err(error) = request("ping") {
         skip(&format!("no host to ask: {error}"));
     }
     let function = Function::first();
-    // As a test before this one left it.
     tell("");
     if function.is_bound() {
         function.unbind().expect("unbind, at first");
     }
+    function
+}
+
+/// One entry of the table.
+fn attempt(lies: &str, work: Work, end: End) {
+    let function = honest();
     let mut log = Log::new();
     if work == Work::Bind {
         bind_to(&function, lies, end, &mut log);
@@ -320,6 +332,51 @@ fn live_with(lies: &str, work: Work, end: End) {
         drop(rig);
         expect_silence();
     }
+}
+
+fn each_reason_has_its_errno() {
+    honest().bind().expect("bind");
+    let rig = Rig::new();
+    let mut cases = Cases::new();
+    for reason in Reason::ALL {
+        tell(&format!("fault-reason={}", reason as u32));
+        let context = rig.new_context(Engine::Copy);
+        let job = rig.start_in(context, &[fill(1, 1 << 45, 4096)]);
+        let state = || rig.state(context).expect("CONTEXT_STATE");
+        cases.expect(
+            &format!("{reason:?}: fence, reason"),
+            (job.wait(), Reason::from_u32(state().reason)),
+            (Err(errno_of(reason)), Some(reason)),
+        );
+    }
+    tell("");
+    cases.finish();
+    expect_working();
+}
+
+/// By the watchdog, which looks at engines before it counts their time: each piece of work is done
+/// long before its time is up.
+fn work_is_found_without_interrupts() {
+    honest().bind().expect("bind");
+    let rig = Rig::new();
+    let target = rig.buffer(Place::System, 4096);
+    let parameters = Function::first().debugfs("parameters").expect("parameters");
+    let limit = parameters.trim().strip_prefix("job_timeout_ms: ");
+    let limit = Duration::from_millis(limit.and_then(|ms| ms.parse().ok()).expect("a time"));
+    tell("interrupt-lost");
+    for engine in Engine::ALL {
+        let rounds = (1..=5).map(|n| {
+            let begin = Instant::now();
+            let job = rig.start(engine, &[write(target.va, n)]);
+            assert_eq!((job.wait(), target.cpu.read(0)), (Ok(()), n), "{engine:?}");
+            begin.elapsed()
+        });
+        // A host may hold one up, not all.
+        let best = rounds.min().expect("rounds");
+        assert!(best < limit, "{engine:?}: {best:?}");
+    }
+    tell("");
+    expect_working();
 }
 
 /// Whether the uAPI lists the end of a piece of work.
