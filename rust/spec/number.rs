@@ -125,6 +125,12 @@ impl TryFrom<u32> for Asid {
     }
 }
 
+impl From<Asid> for u32 {
+    fn from(asid: Asid) -> Self {
+        asid.0.into()
+    }
+}
+
 impl Asid {
     /// The system's: ring commands, whose addresses are GPU-physical. No context has it.
     pub const SYSTEM: Self = Self(0);

@@ -61,7 +61,10 @@ use crate::{
         debugfs,
         fdinfo, //
     },
-    spec, //
+    spec::{
+        self,
+        number::EngineIndex, //
+    }, //
 };
 use kernel::{
     device::{
@@ -152,10 +155,10 @@ impl PciDriver for SkuaDriver {
     fn interrupt(dev: &SkuaDevice, vector: u32) {
         let _signalling = Signalling::begin();
         dev.counters.interrupts.fetch_add(1, Relaxed);
-        match dev.engine(vector) {
-            Ok(engine) => engine.process(dev),
+        match EngineIndex::new(vector).map(|index| dev.engine(index)) {
+            Some(Ok(engine)) => engine.process(dev),
             // The vector behind the engines'.
-            Err(_) => dev.look_at_faults(),
+            _ => dev.look_at_faults(),
         }
     }
 

@@ -87,6 +87,7 @@ use crate::{
         command::EngineKind,
         number::{
             Asid,
+            ContextSlot,
             EngineIndex, //
         },
         regs,
@@ -231,9 +232,9 @@ pub(crate) struct Gpu {
     #[pin]
     paging: SpinLock<Option<Arc<Context>>>,
     #[pin]
-    pub(crate) contexts: Slots<Context>,
+    pub(crate) contexts: Slots<ContextSlot, Context>,
     #[pin]
-    pub(crate) vms: Slots<Vm>,
+    pub(crate) vms: Slots<Asid, Vm>,
     #[pin]
     pub(crate) vram: Mutex<Pages>,
     #[pin]
@@ -297,9 +298,8 @@ impl Gpu {
     }
 
     /// Engine number `index`. `EINVAL` if there is none.
-    pub(crate) fn engine(&self, index: impl Into<u32>) -> Result<&Engine> {
-        let index = usize::try_from(index.into())?;
-        let engine = self.engines.get(index).ok_or(EINVAL)?;
+    pub(crate) fn engine(&self, index: EngineIndex) -> Result<&Engine> {
+        let engine = self.engines.get(index.index()).ok_or(EINVAL)?;
         Ok(engine)
     }
 
@@ -353,7 +353,7 @@ impl Gpu {
         for (_, engine) in dev.engines() {
             engine.enable(dev)?;
         }
-        let paging = Context::new_system(dev, dev.paging_engine()?.get())?;
+        let paging = Context::new_system(dev, dev.paging_engine()?)?;
         *dev.paging.lock() = Some(paging);
         let alarms = Alarms::new(dev, timeout_ms)?;
         *dev.alarms.lock() = Some(alarms);
@@ -411,7 +411,7 @@ impl Gpu {
     }
 
     /// An address space identifier that no TLB knows. `ENOSPC`, `EIO`, `ENODEV`.
-    pub(crate) fn reserve_asid(&self) -> Result<u32> {
+    pub(crate) fn reserve_asid(&self) -> Result<Asid> {
         let mut asids = self.asids.lock();
         let mut id = asids.alloc();
         if let Err(IdError::FlushNeeded { epoch }) = id {
@@ -419,15 +419,15 @@ impl Gpu {
             asids.flushed(epoch);
             id = asids.alloc();
         }
-        id.map_err(|_| ENOSPC)
+        Ok(Asid::try_from(id.map_err(|_| ENOSPC)?)?)
     }
 
     /// Gives an identifier back, to be used again after the next flush.
-    pub(crate) fn release_asid(&self, asid: u32) {
+    pub(crate) fn release_asid(&self, asid: Asid) {
         // First out of the table: the next one with this identifier is put there.
         self.vms.release(asid);
         // All flushes are whole, so there is one epoch: the next flush.
-        kernel::warn_on!(self.asids.lock().free(asid, 0).is_err());
+        kernel::warn_on!(self.asids.lock().free(asid.into(), 0).is_err());
     }
 
     /// Has all engines drop the translations of an address space, or of all, and waits until they

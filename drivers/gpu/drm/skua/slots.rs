@@ -6,6 +6,7 @@
 //! the object, and is free again when the object is gone. All memory is allocated at creation. With
 //! it the device finds all contexts and address spaces when it is lost.
 
+use core::marker::PhantomData;
 use kernel::{
     new_spinlock,
     prelude::*,
@@ -24,14 +25,15 @@ enum Place<T> {
     Filled(Arc<T>),
 }
 
-/// The table.
+/// The table, for numbers of the type `K`.
 #[pin_data]
-pub(crate) struct Slots<T> {
+pub(crate) struct Slots<K, T> {
     #[pin]
     places: SpinLock<KVVec<Place<T>>>,
+    _key: PhantomData<fn(K)>,
 }
 
-impl<T> Slots<T> {
+impl<K: Into<u32> + TryFrom<u32>, T> Slots<K, T> {
     /// A table of `count` free places. `ENOMEM`.
     pub(crate) fn new(count: u32) -> Result<impl PinInit<Self, Error>> {
         let mut places = KVVec::with_capacity(usize::try_from(count)?, GFP_KERNEL)?;
@@ -40,26 +42,25 @@ impl<T> Slots<T> {
         }
         Ok(try_pin_init!(Self {
             places <- new_spinlock!(places),
+            _key: PhantomData,
         }))
     }
 
     /// Takes the first free place. `ENOSPC` if there is none.
-    pub(crate) fn reserve(&self) -> Result<u32> {
+    pub(crate) fn reserve(&self) -> Result<K> {
         let mut places = self.places.lock();
         for (index, place) in places.iter_mut().enumerate() {
             if let Place::Free = place {
                 *place = Place::Reserved;
-                return Ok(u32::try_from(index)?);
+                return K::try_from(u32::try_from(index)?).map_err(|_| ENOSPC);
             }
         }
         Err(ENOSPC)
     }
 
-    fn set(&self, index: u32, new: Place<T>) -> Option<Arc<T>> {
+    fn set(&self, key: K, new: Place<T>) -> Option<Arc<T>> {
         let mut places = self.places.lock();
-        let place = usize::try_from(index)
-            .ok()
-            .and_then(|index| places.get_mut(index))?;
+        let place = places.get_mut(usize::try_from(key.into()).ok()?)?;
         match core::mem::replace(place, new) {
             Place::Filled(object) => Some(object),
             Place::Free | Place::Reserved => None,
@@ -67,25 +68,23 @@ impl<T> Slots<T> {
     }
 
     /// Puts an object into its place, which was reserved for it.
-    pub(crate) fn fill(&self, index: u32, object: Arc<T>) {
-        kernel::warn_on!(self.set(index, Place::Filled(object)).is_some());
+    pub(crate) fn fill(&self, key: K, object: Arc<T>) {
+        kernel::warn_on!(self.set(key, Place::Filled(object)).is_some());
     }
 
     /// Takes the object out; the place stays taken. What is returned may be the last reference.
     #[must_use = "it may be the last reference"]
-    pub(crate) fn empty(&self, index: u32) -> Option<Arc<T>> {
-        self.set(index, Place::Reserved)
+    pub(crate) fn empty(&self, key: K) -> Option<Arc<T>> {
+        self.set(key, Place::Reserved)
     }
 
     /// Gives the place back: the object is gone.
-    pub(crate) fn release(&self, index: u32) {
-        kernel::warn_on!(self.set(index, Place::Free).is_some());
+    pub(crate) fn release(&self, key: K) {
+        kernel::warn_on!(self.set(key, Place::Free).is_some());
     }
 
-    /// The object in a place.
-    pub(crate) fn get(&self, index: u32) -> Option<Arc<T>> {
-        let places = self.places.lock();
-        match places.get(usize::try_from(index).ok()?)? {
+    fn get(&self, index: usize) -> Option<Arc<T>> {
+        match self.places.lock().get(index)? {
             Place::Filled(object) => Some(object.clone()),
             _ => None,
         }
@@ -95,8 +94,7 @@ impl<T> Slots<T> {
     pub(crate) fn for_each(&self, mut f: impl FnMut(Arc<T>)) {
         let count = self.places.lock().len();
         for index in 0..count {
-            let object = u32::try_from(index).ok().and_then(|index| self.get(index));
-            if let Some(object) = object {
+            if let Some(object) = self.get(index) {
                 f(object);
             }
         }

@@ -29,6 +29,7 @@ use crate::{
         vm::Vm, //
     },
     quota::Quota,
+    spec::number::EngineIndex,
     submit::{
         busy::Usage,
         context::Context, //
@@ -290,14 +291,13 @@ impl File {
         dev.check_health()?;
         let this = file.inner();
         let vm = this.vm(args.vm)?;
-        let exists = dev
-            .client_engines()
-            .any(|(index, _)| index.get() == args.engine);
+        let engine = EngineIndex::new(args.engine).ok_or(EINVAL)?;
+        let exists = dev.client_engines().any(|(index, _)| index == engine);
         if !exists || args.flags != 0 {
             return Err(EINVAL);
         }
         let share = this.context_quota.take(1).ok_or(ENOSPC)?;
-        let context = Context::new(dev, &vm, args.engine, &this.usage, share)?;
+        let context = Context::new(dev, &vm, engine, &this.usage, share)?;
         let handle = this.contexts.lock().insert(context.clone());
         if handle.is_err() {
             context.destroy();

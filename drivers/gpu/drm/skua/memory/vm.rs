@@ -244,7 +244,7 @@ impl Binds {
 #[pin_data(PinnedDrop)]
 pub(crate) struct Vm {
     dev: ARef<SkuaDevice>,
-    asid: u32,
+    asid: Asid,
     root: Entry,
     tables: DevresItem<PageTable>,
     /// See [`Vm::reservation`].
@@ -317,8 +317,7 @@ impl Vm {
 
     /// Its address space identifier.
     pub(crate) fn asid(&self) -> Asid {
-        // CAST: `reserve_asid()` gives out identifiers below MAX_VMS.
-        Asid(self.asid as u16)
+        self.asid
     }
 
     /// The root table, for context descriptors.

@@ -17,7 +17,10 @@
 
 use crate::{
     policy::head_clock::HeadClock,
-    spec::pci::MAX_ENGINES, //
+    spec::{
+        number::EngineIndex,
+        pci::MAX_ENGINES, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -75,22 +78,22 @@ impl Usage {
         Ok(Arc::new(usage, GFP_KERNEL)?)
     }
 
-    fn engine(&self, index: u32) -> Option<&EngineUsage> {
-        self.engines.get(usize::try_from(index).ok()?)
+    fn engine(&self, index: EngineIndex) -> Option<&EngineUsage> {
+        self.engines.get(index.index())
     }
 }
 
 /// A context's part in its client's usage of one engine.
 pub(crate) struct Account {
     usage: Arc<Usage>,
-    engine: u32,
+    engine: EngineIndex,
     /// What of the context's ticks is in `usage`.
     settled: Atomic<u64>,
 }
 
 impl Account {
     /// That of a new context on engine number `engine`.
-    pub(crate) fn new(usage: &Arc<Usage>, engine: u32) -> Self {
+    pub(crate) fn new(usage: &Arc<Usage>, engine: EngineIndex) -> Self {
         Self {
             usage: usage.clone(),
             engine,
@@ -116,14 +119,14 @@ impl Account {
 
 /// The clock of one engine, under its lock.
 pub(crate) struct EngineClock {
-    engine: u32,
+    engine: EngineIndex,
     /// The owner is none for a packet of the driver's own.
     clock: HeadClock<Option<Arc<Usage>>>,
 }
 
 impl EngineClock {
     /// That of engine number `engine`, whose ring is empty.
-    pub(crate) const fn new(engine: u32) -> Self {
+    pub(crate) const fn new(engine: EngineIndex) -> Self {
         Self {
             engine,
             clock: HeadClock::new(),

@@ -47,7 +47,10 @@ use crate::{
     reaper::Reapable,
     spec::{
         fault::Record,
-        number::ContextSlot, //
+        number::{
+            ContextSlot,
+            EngineIndex, //
+        }, //
     },
     submit::{
         busy::{
@@ -151,8 +154,7 @@ struct Client {
 #[pin_data(PinnedDrop)]
 pub(crate) struct Context {
     dev: ARef<SkuaDevice>,
-    /// Number of its engine.
-    engine: u32,
+    engine: EngineIndex,
     /// [`None`]: the driver's own.
     client: Option<Client>,
     /// The line of its submissions' fences.
@@ -197,7 +199,7 @@ impl Context {
     pub(crate) fn new(
         dev: &SkuaDevice,
         vm: &Arc<Vm>,
-        engine: u32,
+        engine: EngineIndex,
         usage: &Arc<Usage>,
         share: Share,
     ) -> Result<Arc<Self>> {
@@ -205,13 +207,13 @@ impl Context {
         let slot = dev.contexts.reserve()?;
         let client = Client {
             vm: vm.clone(),
-            slot: slot.into(),
+            slot,
             account: Account::new(usage, engine),
             _share: share,
         };
         let made = dev
             .hw
-            .set_root_page_table(slot.into(), vm.root(), vm.asid())
+            .set_root_page_table(slot, vm.root(), vm.asid())
             .and_then(|()| Self::make(dev, engine, FenceContext::new(c"skua", name), Some(client)));
         match &made {
             Ok(context) => dev.contexts.fill(slot, context.clone()),
@@ -221,13 +223,13 @@ impl Context {
     }
 
     /// Makes the driver's own context for paging on engine number `engine`. `ENOMEM`.
-    pub(crate) fn new_system(dev: &SkuaDevice, engine: u32) -> Result<Arc<Self>> {
+    pub(crate) fn new_system(dev: &SkuaDevice, engine: EngineIndex) -> Result<Arc<Self>> {
         Self::make(dev, engine, FenceContext::new(c"skua", c"paging"), None)
     }
 
     fn make(
         dev: &SkuaDevice,
-        engine: u32,
+        engine: EngineIndex,
         fences: FenceContext,
         client: Option<Client>,
     ) -> Result<Arc<Self>> {
@@ -269,8 +271,8 @@ impl Context {
         self.client.is_none()
     }
 
-    /// Its engine's number.
-    pub(crate) fn engine(&self) -> u32 {
+    /// The engine that works for it.
+    pub(crate) fn engine(&self) -> EngineIndex {
         self.engine
     }
 
@@ -384,7 +386,7 @@ impl Context {
             kernel::warn_on!(room.add(fence.fence(), resv::Usage::Bookkeep).is_err());
         }
         let signalling = Signalling::begin();
-        trace::submit(&self.dev, self.engine, self.id(), fence.fence());
+        trace::submit(&self.dev, self.engine.get(), self.id(), fence.fence());
         submission.publish(fence);
         engine.submit(&self.dev, self, submission);
         drop(signalling);
@@ -466,7 +468,7 @@ impl Context {
         self.mark(Status::Destroyed);
         if let Some(slot) = self.slot() {
             // The caller has a reference, so this is not the last one.
-            drop(self.dev.contexts.empty(slot.into()));
+            drop(self.dev.contexts.empty(slot));
         }
         Self::wake(self);
     }
@@ -533,7 +535,7 @@ impl PinnedDrop for Context {
     fn drop(self: Pin<&mut Self>) {
         self.settle();
         if let Some(slot) = self.slot() {
-            self.dev.contexts.release(slot.into());
+            self.dev.contexts.release(slot);
         }
     }
 }

@@ -169,7 +169,7 @@ impl Engine {
     /// Makes an engine that is not enabled. `ENOMEM`.
     pub(crate) fn new(index: EngineIndex, kind: EngineKind) -> Result<Pin<KBox<Self>>> {
         let node = Node::new(index, Ring::new()?, IN_FLIGHT)?;
-        let clock = EngineClock::new(index.get());
+        let clock = EngineClock::new(index);
         KBox::try_pin_init(
             try_pin_init!(Self {
                 index,
@@ -228,7 +228,7 @@ impl Engine {
         contexts: impl Iterator<Item = &'a Arc<Context>>,
     ) -> Used {
         let state = self.state.lock();
-        let mine = contexts.filter(|context| context.engine() == self.index.get());
+        let mine = contexts.filter(|context| context.engine() == self.index);
         mine.for_each(|context| context.settle());
         // Also those that were destroyed and still run.
         let running = state.node.iter();
