@@ -4,9 +4,10 @@
 //!
 //! WDDM splits a driver in two: the system's core (memory manager and scheduler) decides, a
 //! *miniport* knows the GPU. Here both are one module, and what separates them is [`Miniport`]: the
-//! decisions of this crate, and the rooms `memory` and `submit` of the driver, ask for everything
-//! that reaches the GPU through it; the room `hardware` implements it; a recording one in this
-//! crate's tests shows what the core asks for, and in which order, without a guest.
+//! decisions of this crate, and the rooms `memory` and `submit` of the driver, have the GPU do
+//! things through it; the room `hardware` implements it; a recording one in this crate's tests shows
+//! what the core asks for, and in which order, without a guest. What the GPU only reports (ticks,
+//! fault records, counters) is read where it is.
 //!
 //! A function carries the name of the DDI whose part it has, where WDDM has one; [`Miniport`]'s
 //! table tells. None of them waits: what the GPU acknowledges later is a [`Miniport::Request`], and
@@ -35,6 +36,11 @@ pub enum SegmentKind {
         cpu_visible: u64,
     },
 }
+
+/// Number of the implicit segment, system memory.
+pub const SYSTEM_SEGMENT: u32 = 0;
+/// Number of the segment of VRAM.
+pub const VRAM_SEGMENT: u32 = 1;
 
 /// A segment (`DXGK_SEGMENTDESCRIPTOR4`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

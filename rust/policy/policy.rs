@@ -7,7 +7,7 @@
 //! engine hangs. They are compiled into `skua.ko` and, unchanged, into a crate that is tested on
 //! the host against simple models.
 //!
-//! What reaches the GPU goes through one trait, [`miniport::Miniport`].
+//! What they have the GPU do goes through one trait, [`miniport::Miniport`].
 //!
 //! What all of them keep:
 //!

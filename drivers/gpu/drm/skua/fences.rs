@@ -2,7 +2,7 @@
 
 //! What work waits for, and what it signals.
 //!
-//! Both are made whole while failing is possible; using them cannot fail. Uses no other room.
+//! Both are made whole while failing is possible; using them cannot fail. Uses no other room of the driver.
 
 pub(crate) mod gate;
 pub(crate) mod signals;

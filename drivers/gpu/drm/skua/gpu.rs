@@ -23,17 +23,18 @@
 //!
 //! ```text
 //! mmap_lock
-//! Vm::map                        mutex, ioctls only, allocates; user memory is not touched under it
+//! File::vms, File::contexts      mutexes, allocate
+//! Vm::map                        mutex, allocates; user memory is not touched under it
 //! reservation locks              wound/wait mutexes; a page fault only tries; user memory is not
 //!                                touched under one
 //! Context::order                 mutex, ioctls only
 //! vram, asids                    mutexes, allocate
 //! ---- below this line nothing is allocated: work that fences depend on takes these -------------
 //! Engine::turn                   mutexes, never taken by ioctls
-//! PageTable::tables, Hardware::flushes
+//! PageTable::tables, Hardware::flushes, Watch::watchdogs
 //! Engine::state                  spin locks
 //! Context::pending, Vm::binds, Slots
-//! Submission::fence, Bind::end, alarms, Reaper::dead
+//! Submission::fence, Bind::end, Gpu::paging, alarms, Reaper::dead, Sites
 //! locks of fences and work queues
 //! ```
 //!

@@ -2,7 +2,9 @@
 
 //! What clients' memory is, where it is, and at which addresses the GPU finds it.
 //!
-//! Uses [`crate::hardware`] and [`crate::fences`]; what is submitted to engines it does not know.
+//! Uses [`crate::hardware`], [`crate::fences`] and the trunk ([`crate::gpu`]), which it asks for one
+//! thing of [`crate::submit`]: that VRAM be cleared. What clients submit it does not know; that an
+//! address space is used, it sees by fences.
 
 pub(crate) mod bo;
 pub(crate) mod installed;

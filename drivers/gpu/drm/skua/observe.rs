@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What can be seen from outside: fdinfo, debugfs. Reads, and changes nothing.
+//! What can be seen from outside: fdinfo, debugfs. Reading changes nothing but what its file says:
+//! `counters` has the device take a snapshot, `zap` has the CPU fault again.
+//!
+//! Uses all rooms, and nobody uses it but [`crate::driver`], which registers it.
 
 pub(crate) mod debugfs;
 pub(crate) mod fdinfo;

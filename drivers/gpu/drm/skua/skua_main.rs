@@ -15,16 +15,21 @@
 //! | [`driver`] | probe, unbind, what the DRM core is told | all |
 //! | [`observe`] | what can be seen: fdinfo, debugfs | all below |
 //! | [`ioctl`] | files, ioctls and their arguments | all below |
-//! | [`gpu`] | the device: what the rooms share; the order of all locks | all below |
 //! | [`submit`] | contexts, submissions and their packets, engines, recovery | memory, fences, hardware |
 //! | [`memory`] | buffer objects, VRAM, address spaces, page tables | fences, hardware |
-//! | [`fences`] | what work waits for and what it signals | |
-//! | [`hardware`] | capabilities, registers, memory shared with the device | |
-//! | [`slots`], [`quota`], [`kernel_heap`] | tables, limits, and the policy's memory | |
-//! | [`reaper`] | frees what work lets go of, when the device cannot reach it | |
+//! | [`fences`] | what work waits for and what it signals | none |
+//! | [`hardware`] | the miniport: capabilities, registers, memory shared with the device | none |
 //!
-//! `spec`, `policy` and `ext` are shared with, or kept apart from, the driver proper: see
-//! `rust/spec`, `rust/policy` and `rust/kernel`.
+//! Between rooms arrows go one way. What is no room stands beside them:
+//!
+//! | part | what is in it |
+//! |---|---|
+//! | [`gpu`] | the trunk: the data of the device, which holds a piece of each room below `ioctl` and is known to them; the order of all locks |
+//! | [`reaper`] | frees what work lets go of, when the device cannot reach it |
+//! | [`slots`], [`quota`], [`kernel_heap`] | tables, limits, and the policy's memory |
+//! | [`policy`] | decisions, free of kernel types: `rust/policy` |
+//! | [`mod@spec`] | the hardware's numbers: `rust/spec` |
+//! | [`ext`] | what the kernel crate lacks, and all `unsafe`: `rust/kernel` |
 
 #![crate_name = "skua"]
 

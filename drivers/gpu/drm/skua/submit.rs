@@ -2,8 +2,8 @@
 
 //! Work: from what a client asked for to what an engine runs, and back to its fence.
 //!
-//! Uses [`crate::memory`], [`crate::fences`] and [`crate::hardware`]. It never sees arguments of
-//! ioctls.
+//! Uses [`crate::memory`], [`crate::fences`], [`crate::hardware`] and the trunk ([`crate::gpu`]). It
+//! never sees arguments of ioctls.
 
 pub(crate) mod busy;
 pub(crate) mod context;

@@ -25,7 +25,9 @@ use crate::{
             Place,
             Segment,
             SegmentKind,
-            Task, //
+            Task,
+            SYSTEM_SEGMENT,
+            VRAM_SEGMENT, //
         },
         ring_space::RingSpace, //
     },
@@ -196,10 +198,13 @@ impl Miniport for Hardware {
         };
         [
             Segment {
-                id: 0,
+                id: SYSTEM_SEGMENT,
                 kind: SegmentKind::System,
             },
-            Segment { id: 1, kind: vram },
+            Segment {
+                id: VRAM_SEGMENT,
+                kind: vram,
+            },
         ]
     }
 

@@ -32,7 +32,11 @@ use crate::{
     spec::number::EngineIndex,
     submit::{
         busy::Usage,
-        context::Context, //
+        context::Context,
+        submission::{
+            Buffer,
+            MAX_BUFFERS, //
+        }, //
     }, //
 };
 use kernel::{
@@ -375,9 +379,12 @@ impl File {
             return Err(EINVAL);
         }
         let mut buffers = KVVec::new();
-        let array: KVVec<drm_skua_buffer> = user_array::read(&args.buffers, query::MAX_BUFFERS)?;
+        let array: KVVec<drm_skua_buffer> = user_array::read(&args.buffers, MAX_BUFFERS)?;
         for buffer in &array {
-            buffers.push(query::buffer(buffer)?, GFP_KERNEL)?;
+            if buffer.flags != 0 {
+                return Err(EINVAL);
+            }
+            buffers.push(Buffer::new(buffer.va, buffer.size)?, GFP_KERNEL)?;
         }
         let (waits, signals) = syncs::read(file, &args.syncs)?;
         context.submit(buffers, waits, signals)?;

@@ -31,7 +31,7 @@ use crate::{
             Context,
             Status, //
         },
-        submission::Buffer, //
+        submission::MAX_BUFFERS, //
     }, //
 };
 use kernel::{
@@ -43,26 +43,8 @@ use kernel::{
 };
 use zerocopy::Immutable;
 
-/// Most buffers of one submission.
-pub(crate) const MAX_BUFFERS: u32 = 64;
 /// Sizes of GPU pages: 4 KiB, 64 KiB, 2 MiB.
 const PAGE_SIZES: u64 = (1 << 12) | (1 << 16) | (1 << 21);
-
-/// Checks a buffer of a submission. `EINVAL`.
-pub(crate) fn buffer(buffer: &drm_skua_buffer) -> Result<Buffer> {
-    let end = buffer
-        .va
-        .checked_add(u64::from(buffer.size))
-        .ok_or(EINVAL)?;
-    let aligned = buffer.va % 8 == 0 && buffer.size % 8 == 0;
-    if !aligned || buffer.size == 0 || buffer.va < VA_START || end > VA_END || buffer.flags != 0 {
-        return Err(EINVAL);
-    }
-    Ok(Buffer {
-        va: buffer.va,
-        size: buffer.size,
-    })
-}
 
 /// Answers a query.
 pub(crate) fn query(dev: &SkuaDevice, args: &mut drm_skua_query) -> Result {

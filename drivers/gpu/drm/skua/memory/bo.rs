@@ -83,10 +83,11 @@ use kernel::{
     }, //
 };
 
-/// Number of the system memory region in the uAPI.
-pub(crate) const REGION_SYSTEM: u32 = 0;
-/// Number of the VRAM region in the uAPI.
-pub(crate) const REGION_VRAM: u32 = 1;
+/// Regions of the uAPI are the miniport's segments.
+pub(crate) use crate::policy::miniport::{
+    SYSTEM_SEGMENT as REGION_SYSTEM,
+    VRAM_SEGMENT as REGION_VRAM, //
+};
 /// Regions that exist, one bit each.
 pub(crate) const REGIONS: u32 = (1 << REGION_SYSTEM) | (1 << REGION_VRAM);
 /// Largest object in bytes.

@@ -30,12 +30,16 @@ use crate::{
     fences::gate::Gate,
     gpu::SkuaDevice,
     memory::{
-        bo::REGION_VRAM,
+        vm::{
+            VA_END,
+            VA_START, //
+        },
         vram::VramRange, //
     },
     policy::miniport::{
         PagingOperation,
-        Task, //
+        Task,
+        VRAM_SEGMENT, //
     },
     reaper::Reapable,
     spec::{
@@ -62,11 +66,30 @@ use kernel::{
 /// A buffer of commands in a process' address space.
 #[derive(Clone, Copy)]
 pub(crate) struct Buffer {
-    /// GPU virtual address, a multiple of 8.
-    pub(crate) va: u64,
+    /// A multiple of 8.
+    va: GpuVa,
     /// Bytes, a multiple of 8, not 0.
-    pub(crate) size: u32,
+    size: u32,
 }
+
+impl Buffer {
+    /// The `size` bytes at `va`. `EINVAL` if they are none, not aligned, or not all in what a
+    /// client can map.
+    pub(crate) fn new(va: u64, size: u32) -> Result<Self> {
+        let end = va.checked_add(u64::from(size)).ok_or(EINVAL)?;
+        let aligned = va % 8 == 0 && size % 8 == 0;
+        if !aligned || size == 0 || va < VA_START || end > VA_END {
+            return Err(EINVAL);
+        }
+        Ok(Self {
+            va: GpuVa(va),
+            size,
+        })
+    }
+}
+
+/// Most buffers of one submission.
+pub(crate) const MAX_BUFFERS: u32 = 64;
 
 /// What an engine is to do.
 pub(crate) enum Work {
@@ -167,14 +190,14 @@ impl Submission {
                 match buffer.zip(self.context.slot()) {
                     Some((buffer, context)) => Task::Virtual {
                         context,
-                        va: GpuVa(buffer.va),
+                        va: buffer.va,
                         bytes: buffer.size,
                     },
                     None => Task::Null,
                 }
             }
             Work::Clear(range) => Task::Paging(PagingOperation::Fill {
-                segment: REGION_VRAM,
+                segment: VRAM_SEGMENT,
                 blocks: Self::blocks(range, portion),
             }),
         }
