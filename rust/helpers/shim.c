@@ -243,6 +243,8 @@ unsigned int skua_fault_reserve(struct vm_fault *vmf, struct drm_gem_object *obj
 
 /*
  * Waits for the moves of @obj (its kernel fences) in a fault, by the same rules.
+ * Not with the reservation locked, which the object may share with a whole address
+ * space.
  * The reservation lock is held on entry, and on return only if that is 0.
  */
 unsigned int skua_fault_wait_kernel(struct vm_fault *vmf, struct drm_gem_object *obj)
@@ -259,21 +261,19 @@ unsigned int skua_fault_wait_kernel(struct vm_fault *vmf, struct drm_gem_object 
 		}
 		drm_gem_object_get(obj);
 		mmap_read_unlock(vmf->vma->vm_mm);
+		dma_resv_unlock(obj->resv);
 		(void)dma_resv_wait_timeout(obj->resv, DMA_RESV_USAGE_KERNEL, true,
 					    MAX_SCHEDULE_TIMEOUT);
-		dma_resv_unlock(obj->resv);
 		drm_gem_object_put(obj);
 		return (__force unsigned int)VM_FAULT_RETRY;
 	}
 
+	dma_resv_unlock(obj->resv);
 	err = dma_resv_wait_timeout(obj->resv, DMA_RESV_USAGE_KERNEL, true,
 				    MAX_SCHEDULE_TIMEOUT);
-	if (err < 0) {
-		dma_resv_unlock(obj->resv);
-		return (__force unsigned int)(err == -ERESTARTSYS ? VM_FAULT_NOPAGE :
-								    VM_FAULT_SIGBUS);
-	}
-	return 0;
+	/* Done again: the object may have moved while the lock was free. */
+	return (__force unsigned int)(err < 0 && err != -ERESTARTSYS ? VM_FAULT_SIGBUS :
+								       VM_FAULT_NOPAGE);
 }
 
 /* The page of @obj, counted from its start, that @vmf is about. */

@@ -123,8 +123,11 @@ impl Exec {
 
     /// Locks a reservation if it is free now; whether it was.
     ///
-    /// `false` also if this holds it already. `ENOMEM`.
+    /// `false` also if this holds it already. `ENOMEM`; `EDEADLK` if all is to be given up.
     pub(crate) fn try_lock(&mut self, handle: &Handle) -> Result<bool> {
+        if self.contended.is_some() {
+            return Err(EDEADLK);
+        }
         self.locked.reserve(1, GFP_KERNEL)?;
         // SAFETY: As in `lock()`.
         let locked = unsafe { shim::skua_resv_trylock(handle.as_raw(), self.ticket.get()) };

@@ -81,7 +81,8 @@ use kernel::{
         aref::ARef,
         atomic::{
             Acquire,
-            Atomic, //
+            Atomic,
+            Relaxed, //
         },
         Arc,
         SetOnce, //
@@ -114,6 +115,9 @@ pub(crate) struct Backing<D, S> {
     owner: Atomic<usize>,
     dummy: DummyPage,
     import: SetOnce<DevresItem<ImportMap>>,
+    /// How often it is pinned: importers have its pages' addresses. Changed with the reservation
+    /// locked.
+    pins: Atomic<u32>,
     /// The reservation that the object shares with others instead of having its own.
     shared: Option<Arc<Reservation>>,
 }
@@ -135,6 +139,7 @@ impl<D, S> Backing<D, S> {
             owner: Atomic::new(0),
             dummy: DummyPage::new(),
             import: SetOnce::new(),
+            pins: Atomic::new(0),
             shared,
         }
     }
@@ -366,7 +371,7 @@ where
 /// Says where the memory of `obj` is from now on, and returns where it was.
 ///
 /// The CPU's mappings are removed first: the next access faults, and waits for the lock. `EINVAL`
-/// unless `reserved` is the object's lock.
+/// unless `reserved` is the object's lock; `EBUSY` if it is pinned.
 pub(crate) fn replace<T: GemExt>(
     obj: &Object<T>,
     reserved: &mut Reserved<'_>,
@@ -378,6 +383,9 @@ where
     let backing = T::backing(obj);
     if !reserved.guards(obj) || !backing.is_of(IntoGEMObject::as_raw(obj)) {
         return Err(EINVAL);
+    }
+    if backing.pins.load(Relaxed) != 0 {
+        return Err(EBUSY);
     }
     unmap(obj);
     // SAFETY: The lock is held exclusively (`&mut Reserved`), so there is no other reference.
@@ -470,18 +478,22 @@ where
     // SAFETY: The object is an `Object<T>`: only these have this function.
     let obj = unsafe { object::<T>(raw) };
     // SAFETY: The lock was taken above and is this value's to release. The object outlives it.
-    let mut reserved = unsafe { Reserved::owned((*raw).resv) };
+    let owner = unsafe { Reserved::owned((*raw).resv) };
     loop {
         // SAFETY: Fault and object are valid, and the lock is held.
         let ret = unsafe { shim::skua_fault_wait_kernel(vmf, raw) };
         if ret != 0 {
             // It is not held any more, and the object may be gone.
-            core::mem::forget(reserved);
+            core::mem::forget(owner);
             return ret;
         }
         // SAFETY: A pfn mapping of `obj`, see `skua_gem_mmap()`, and the locks are held. The device
         // is checked before the driver sees the fault.
         let fault = unsafe { VmFault::new(vmf, raw) };
+        // Not the owner, which could be dropped.
+        //
+        // SAFETY: The lock is held as long as `owner`.
+        let mut reserved = unsafe { Reserved::borrowed((*raw).resv) };
         let result = match device::enter(obj.dev()) {
             Some(dev) => T::fault(obj, &dev, &mut reserved, &fault),
             None if device::is_unplugged(obj.dev()) => fault_unplugged(obj, &reserved, &fault),
@@ -531,18 +543,27 @@ where
     if let Placement::System(..) = placement(obj, reserved)? {
         return map_system(obj, reserved, vmf, 0);
     }
-    map_dummy(obj, vmf)
+    map_dummy(obj, reserved, vmf)
 }
 
 /// Answers a fault with the object's dummy page: for memory that nobody can reach any more.
-pub(crate) fn map_dummy<T: GemExt>(obj: &Object<T>, vmf: &VmFault<'_>) -> Result<(), FaultError>
+///
+/// [`FaultError::Sigbus`] if the fault is another object's, or beyond this one's end.
+pub(crate) fn map_dummy<T: GemExt>(
+    obj: &Object<T>,
+    reserved: &Reserved<'_>,
+    vmf: &VmFault<'_>,
+) -> Result<(), FaultError>
 where
     T::Driver: drm::Driver<Object = Object<T>>,
 {
+    if !vmf.is_of(IntoGEMObject::as_raw(obj)) || !reserved.guards(obj) {
+        return Err(FaultError::Sigbus);
+    }
     if vmf.page() >= obj.size() / PAGE_SIZE {
         return Err(FaultError::Sigbus);
     }
-    // SAFETY: The dummy page is part of the object.
+    // SAFETY: The dummy page is part of the object that is mapped, whose lock is held.
     unsafe { vmf.map_dummy(&T::backing(obj).dummy) }
 }
 
@@ -559,7 +580,13 @@ where
     // SAFETY: Called on objects that have this function, alive, with the reservation lock held by
     // this thread (`drm_gem_map_attach()`).
     let (obj, mut reserved) = unsafe { (object::<T>(raw), Reserved::borrowed((*raw).resv)) };
-    T::pin(obj, &mut reserved).map_or_else(Error::to_errno, |()| 0)
+    match T::pin(obj, &mut reserved) {
+        Ok(()) => {
+            T::backing(obj).pins.add(1, Relaxed);
+            0
+        }
+        Err(error) => error.to_errno(),
+    }
 }
 
 /// `drm_gem_object_funcs.unpin`.
@@ -574,6 +601,7 @@ where
 {
     // SAFETY: As in `pin_callback()`, from `drm_gem_map_detach()`.
     let (obj, mut reserved) = unsafe { (object::<T>(raw), Reserved::borrowed((*raw).resv)) };
+    T::backing(obj).pins.fetch_sub(1, Relaxed);
     T::unpin(obj, &mut reserved);
 }
 

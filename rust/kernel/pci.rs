@@ -195,6 +195,15 @@ impl<'bound, D: PciDriver> Running<'bound, D> {
     }
 }
 
+/// At unbind, which drops it before what devres holds, and where the bus has no memory for it after
+/// a probe.
+impl<D: PciDriver> Drop for Running<'_, D> {
+    fn drop(&mut self) {
+        D::stop(self.registration.device());
+        self.interrupts.synchronize();
+    }
+}
+
 /// What the bus calls for a driver. Private, so that nobody else gets what its probe makes.
 struct Bus<D>(PhantomData<D>);
 
@@ -207,13 +216,8 @@ impl<D: PciDriver> pci::Driver for Bus<D> {
         pdev: &'bound pci::Device<Core<'_>>,
         _info: Option<&'bound Self::IdInfo>,
     ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound {
-        // SAFETY: The bus, who alone calls this, drops it after `unbind()`.
+        // SAFETY: The bus, who alone calls this, drops it at unbind.
         unsafe { Running::new(pdev) }
-    }
-
-    fn unbind<'bound>(_pdev: &'bound pci::Device<Core<'_>>, this: Pin<&Self::Data<'bound>>) {
-        D::stop(this.registration.device());
-        this.interrupts.synchronize();
     }
 }
 

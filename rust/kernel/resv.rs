@@ -161,6 +161,9 @@ pub(crate) fn same<A: IntoGEMObject, B: IntoGEMObject>(a: &A, b: &B) -> bool {
     ptr::eq(resv_of(a), resv_of(b))
 }
 
+/// Most fences that room is made for at once.
+const MAX_ROOM: u32 = 1 << 16;
+
 /// A reservation that is no single object's: for objects that are always used together.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Reservation {
@@ -328,10 +331,14 @@ impl Reserved<'_> {
         ptr::eq(self.resv, resv_of(obj))
     }
 
-    /// Makes room for `count` fences, so that as many calls of [`Self::add`] cannot fail. `ENOMEM`.
+    /// Makes room for `count` fences, so that as many calls of [`Self::add`] cannot fail. `ENOMEM`;
+    /// `EINVAL` for none, or so many that the C code's sums would wrap.
     ///
     /// The room lasts until the lock is dropped.
     pub(crate) fn reserve(&mut self, count: u32) -> Result<Room<'_>> {
+        if !(1..=MAX_ROOM).contains(&count) {
+            return Err(EINVAL);
+        }
         // SAFETY: By the type invariant the object is valid and locked.
         to_result(unsafe { bindings::dma_resv_reserve_fences(self.resv, count) })?;
         // INVARIANT: `count` slots were reserved under the lock, which `Room` borrows alone.

@@ -80,7 +80,8 @@ use kernel::{
             Relaxed, //
         },
         Arc, //
-    }, //
+    },
+    warn_on, //
 };
 
 /// Regions of the uAPI are the miniport's segments.
@@ -207,8 +208,11 @@ fn create_in_vram(
     let mut reserved = resv::lock(&*bo)?;
     place(&bo, &mut reserved, Placement::Device(range.clone()))?;
     let mut room = reserved.reserve(1)?;
-    dev.paging()?
-        .clear(&range, |fence| room.add(fence, Usage::Kernel))?;
+    let cleared = dev.paging()?.clear(&range, |fence| {
+        warn_on!(room.add(fence, Usage::Kernel).is_err());
+    });
+    // It takes no work: the device was lost since this began.
+    cleared.map_err(|error| if error == ECANCELED { ENODEV } else { error })?;
     drop(reserved);
     Ok(bo)
 }
@@ -220,10 +224,19 @@ fn create_in_system(
     size: u64,
     args: BoArgs,
 ) -> Result<ARef<Bo>> {
-    let shares = [
-        dev.system.take(size).ok_or(ENOMEM)?,
-        quota.take(size).ok_or(ENOMEM)?,
-    ];
+    let take = || -> Option<[Share; 2]> {
+        // The client's own first: what it may not have is not taken from others for a moment.
+        let own = quota.take(size)?;
+        Some([own, dev.system.take(size)?])
+    };
+    let shares = match take() {
+        Some(shares) => shares,
+        None => {
+            // Perhaps there is room in what is about to be freed.
+            reaper::flush();
+            take().ok_or(ENOMEM)?
+        }
+    };
     let bo = gem::create::<BoData>(dev, usize::try_from(size)?, args)?;
     let pages = Pages::get(&*bo)?;
     let memory = SystemMemory {
@@ -385,7 +398,7 @@ impl GemExt for BoData {
         };
         if !range.is_cleared() {
             // The device was lost before it could clear it.
-            return gem::map_dummy(obj, fault);
+            return gem::map_dummy(obj, reserved, fault);
         }
         dev.registration_data_with(|data| {
             let pages = crate::ext::fault::window(fault, obj.size(), FAULT_AHEAD + 1);
