@@ -120,8 +120,9 @@ impl<T: Reapable> Reaper<T> {
     pub(crate) fn bury(self: &Arc<Self>, object: Arc<T>) {
         // Whoever gets the unique reference is the last, so nobody frees the object elsewhere.
         if let Some(object) = Arc::into_unique_or_drop(object) {
-            self.dead.lock().push_back(ListArc::from(object));
+            // First: who takes it out counts it down.
             self.count.fetch_add(1, Relaxed);
+            self.dead.lock().push_back(ListArc::from(object));
             self.wake();
         }
     }
@@ -144,12 +145,24 @@ impl<T: Reapable> WorkItem for Reaper<T> {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        while !this.quarantine.is_closed() {
-            let Some(object) = this.dead.lock().pop_front() else {
-                break;
+        // Not what comes meanwhile: others wait for the queue to be empty of what was there.
+        for _ in 0..this.count.load(Relaxed) {
+            let object = {
+                let mut dead = this.dead.lock();
+                // Under the lock: it is closed before what it is to keep is buried.
+                if this.quarantine.is_closed() {
+                    return;
+                }
+                dead.pop_front()
             };
-            drop(object);
-            this.count.fetch_sub(1, Relaxed);
+            if object.is_some() {
+                drop(object);
+                this.count.fetch_sub(1, Relaxed);
+            }
+        }
+        let more = !this.dead.lock().is_empty();
+        if more {
+            this.wake();
         }
     }
 }

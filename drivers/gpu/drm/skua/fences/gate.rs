@@ -13,12 +13,15 @@
 //! arm()  ───────────▶ remaining − 1 ─┘
 //! ```
 
-use crate::ext::fence::{
-    Attached,
-    Callback,
-    Fence,
-    FenceCallback,
-    PendingCallback, //
+use crate::{
+    ext::fence::{
+        Attached,
+        Callback,
+        Fence,
+        FenceCallback,
+        PendingCallback, //
+    },
+    kernel_heap::client_flags, //
 };
 use kernel::{
     prelude::*,
@@ -78,15 +81,15 @@ impl<T: Wake> Gate<T> {
         let steps = u32::try_from(fences.len())?
             .checked_add(1)
             .ok_or(EOVERFLOW)?;
-        let remaining = Arc::new(Remaining(Atomic::new(steps)), GFP_KERNEL)?;
-        let mut pending = KVVec::with_capacity(fences.len(), GFP_KERNEL)?;
+        let remaining = Arc::new(Remaining(Atomic::new(steps)), client_flags())?;
+        let mut pending = KVVec::with_capacity(fences.len(), client_flags())?;
         for fence in &fences {
             let waiter = Waiter {
                 remaining: remaining.clone(),
                 target: target.clone(),
             };
-            match Callback::new(waiter, GFP_KERNEL)?.attach(fence) {
-                Attached::Pending(callback) => pending.push(callback, GFP_KERNEL)?,
+            match Callback::new(waiter, client_flags())?.attach(fence) {
+                Attached::Pending(callback) => pending.push(callback, client_flags())?,
                 Attached::Signaled(_) => {
                     // Cannot be the last one: `arm()` is still to come.
                     remaining.step();

@@ -5,12 +5,15 @@
 //! A [`Signals`] is made where failing is still possible (syncobjs found, nodes of timelines
 //! allocated) and used when the work's fence exists: [`Signals::publish`] cannot fail.
 
-use crate::ext::{
-    fence::Fence,
-    syncobj::{
-        ChainNode,
-        Syncobj, //
-    }, //
+use crate::{
+    ext::{
+        fence::Fence,
+        syncobj::{
+            ChainNode,
+            Syncobj, //
+        }, //
+    },
+    kernel_heap::client_flags, //
 };
 use kernel::prelude::*;
 
@@ -38,7 +41,7 @@ impl Signals {
             0 => None,
             point => Some((ChainNode::new()?, point)),
         };
-        Ok(self.0.push(Signal { syncobj, point }, GFP_KERNEL)?)
+        Ok(self.0.push(Signal { syncobj, point }, client_flags())?)
     }
 
     /// Puts `fence` into all of them, in order.

@@ -8,6 +8,7 @@ use crate::{
         file::SkuaFile,
         user_array, //
     },
+    kernel_heap::client_flags,
     memory::{
         bo::Bo,
         vm::{
@@ -35,9 +36,9 @@ pub(crate) fn read(file: &SkuaFile, vm: &Vm, array: &drm_skua_array) -> Result<K
         return Err(EINVAL);
     }
     let ops: KVVec<drm_skua_bind_op> = user_array::read(array, MAX_OPERATIONS)?;
-    let mut operations = KVVec::with_capacity(ops.len(), GFP_KERNEL)?;
+    let mut operations = KVVec::with_capacity(ops.len(), client_flags())?;
     for op in &ops {
-        operations.push(operation(file, vm, op)?, GFP_KERNEL)?;
+        operations.push(operation(file, vm, op)?, client_flags())?;
     }
     Ok(operations)
 }

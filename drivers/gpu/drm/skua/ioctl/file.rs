@@ -21,6 +21,7 @@ use crate::{
         syncs,
         user_array, //
     },
+    kernel_heap::client_flags,
     memory::{
         bo::{
             self,
@@ -67,7 +68,7 @@ impl<T> Handles<T> {
         let index = free.unwrap_or(self.0.len());
         match self.0.get_mut(index) {
             Some(place) => *place = Some(object),
-            None => self.0.push(Some(object), GFP_KERNEL)?,
+            None => self.0.push(Some(object), client_flags())?,
         }
         u32::try_from(index)?.checked_add(1).ok_or(EOVERFLOW)
     }
@@ -256,7 +257,7 @@ impl File {
         }
         let this = file.inner();
         let share = this.vm_quota.take(1).ok_or(ENOSPC)?;
-        let vm = Vm::new(dev, data.parent(), share)?;
+        let vm = Vm::new(dev, data.parent(), share, &this.system_quota)?;
         let handle = this.vms.lock().insert(vm.clone());
         if handle.is_err() {
             vm.destroy();
@@ -384,7 +385,7 @@ impl File {
             if buffer.flags != 0 {
                 return Err(EINVAL);
             }
-            buffers.push(Buffer::new(buffer.va, buffer.size)?, GFP_KERNEL)?;
+            buffers.push(Buffer::new(buffer.va, buffer.size)?, client_flags())?;
         }
         let (waits, signals) = syncs::read(file, &args.syncs)?;
         context.submit(buffers, waits, signals)?;

@@ -18,7 +18,8 @@ use crate::{
     ioctl::{
         file::SkuaFile,
         user_array, //
-    }, //
+    },
+    kernel_heap::client_flags, //
 };
 use kernel::prelude::*;
 
@@ -50,7 +51,7 @@ pub(crate) fn read(
         }
         if wait {
             let fence = syncobj::find_fence(file, sync.handle, sync.point)?;
-            waits.push(fence, GFP_KERNEL)?;
+            waits.push(fence, client_flags())?;
         } else {
             signals.push(syncobj, sync.point)?;
         }

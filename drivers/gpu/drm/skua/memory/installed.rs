@@ -78,10 +78,11 @@ impl Sites {
         drop(old);
     }
 
-    /// Forgets the range that begins at `site`, if there is one.
-    pub(crate) fn remove(&self, site: Site) {
+    /// Forgets the range that begins at `site`; whether there was one.
+    pub(crate) fn remove(&self, site: Site) -> bool {
+        // Not under the lock: the memory is freed here.
         let old = self.sites.lock().remove_node(&site);
-        drop(old);
+        old.is_some()
     }
 
     /// What is recorded at `site`.

@@ -22,7 +22,10 @@ use crate::{
             TableError, //
         }, //
     },
-    quota::Share,
+    quota::{
+        Quota,
+        Share, //
+    },
     spec::{
         address::GpuVa,
         mmu::{
@@ -39,7 +42,10 @@ use kernel::{
     },
     new_mutex,
     prelude::*,
-    sync::Mutex, //
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
 };
 
 /// Bytes of a table's entries.
@@ -50,7 +56,7 @@ type Node = Table<KernelHeap, Hardware>;
 /// The tables of an address space, and their part of the system memory in use.
 struct Tables {
     root: Node,
-    share: Share,
+    shares: [Share; 2],
 }
 
 /// The page tables of an address space. Live while the device is bound.
@@ -59,6 +65,8 @@ pub(crate) struct PageTable {
     #[pin]
     tables: Mutex<Tables>,
     entry: Entry,
+    /// The client's quota of system memory.
+    quota: Arc<Quota>,
 }
 
 impl From<TableError<Error>> for Error {
@@ -70,16 +78,25 @@ impl From<TableError<Error>> for Error {
     }
 }
 
-/// An empty table of `level`, which counts as system memory in use. `ENOMEM`.
-fn table(dev: &SkuaDevice, parent: &Device<Bound>, level: u32) -> Result<(Node, Share)> {
+/// An empty table of `level`, which counts as system memory in use, of the client that has `quota`.
+/// `ENOMEM`.
+fn table(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    quota: &Arc<Quota>,
+    level: u32,
+) -> Result<(Node, [Share; 2])> {
     // What it knows of the tables below takes as much again.
     let bytes = if level > 0 {
         TABLE_BYTES * 2
     } else {
         TABLE_BYTES
     };
-    let share = dev.system.take(bytes).ok_or(ENOMEM)?;
-    Ok((Node::new(Hardware::page_table(parent)?, level)?, share))
+    let shares = [
+        quota.take(bytes).ok_or(ENOMEM)?,
+        dev.system.take(bytes).ok_or(ENOMEM)?,
+    ];
+    Ok((Node::new(Hardware::page_table(parent)?, level)?, shares))
 }
 
 impl PageTable {
@@ -87,12 +104,15 @@ impl PageTable {
     pub(crate) fn new(
         dev: &SkuaDevice,
         parent: &Device<Bound>,
-    ) -> Result<impl PinInit<Self, Error>> {
-        let (root, share) = table(dev, parent, ROOT_LEVEL)?;
+        quota: &Arc<Quota>,
+    ) -> Result<impl PinInit<Self, Error> + use<>> {
+        let quota = quota.clone();
+        let (root, shares) = table(dev, parent, &quota, ROOT_LEVEL)?;
         let entry = root.pointer(&dev.hw);
         Ok(try_pin_init!(Self {
-            tables <- new_mutex!(Tables { root, share }),
+            tables <- new_mutex!(Tables { root, shares }),
             entry,
+            quota,
         }))
     }
 
@@ -126,15 +146,19 @@ impl PageTable {
         va: GpuVa,
         level: u32,
     ) -> Result {
-        let (mut new, mut share) = (None, None);
+        let (mut new, mut parts) = (None, None);
         loop {
             // Nothing is allocated under the lock.
             let missing = {
                 let mut tables = self.tables.lock();
                 let missing = tables.root.add(&dev.hw, va, level, &mut new)?;
                 if new.is_none() {
-                    if let Some(share) = share.take() {
-                        tables.share.join(share);
+                    for (share, part) in tables
+                        .shares
+                        .iter_mut()
+                        .zip(parts.take().into_iter().flatten())
+                    {
+                        share.join(part);
                     }
                 }
                 missing
@@ -142,9 +166,9 @@ impl PageTable {
             let Some(level) = missing else {
                 return Ok(());
             };
-            let (node, part) = table(dev, parent, level)?;
+            let (node, shares) = table(dev, parent, &self.quota, level)?;
             new = Some(KernelHeap::boxed(node)?);
-            share = Some(part);
+            parts = Some(shares);
         }
     }
 

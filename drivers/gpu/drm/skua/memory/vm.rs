@@ -222,7 +222,7 @@ const MAX_QUEUED: u32 = 4096;
 struct Binds {
     /// In order.
     queue: List<Bind>,
-    /// How many are in `queue`.
+    /// How many are in `queue`, or accepted and on their way there.
     len: u32,
     /// A thread is at one, which it has taken out of `queue`.
     busy: bool,
@@ -280,9 +280,16 @@ impl Reapable for Vm {}
 impl Vm {
     /// Makes an address space in which nothing is mapped.
     ///
-    /// `ENOSPC` if there are too many; `ENOMEM`.
-    pub(crate) fn new(dev: &SkuaDevice, parent: &Device<Bound>, share: Share) -> Result<Arc<Self>> {
-        let tables = dev.resources.insert(parent, PageTable::new(dev, parent)?)?;
+    /// Its page tables count against `system`, the client's quota of system memory; `share` is its
+    /// part of the client's address spaces. `ENOSPC` if there are too many; `ENOMEM`.
+    pub(crate) fn new(
+        dev: &SkuaDevice,
+        parent: &Device<Bound>,
+        share: Share,
+        system: &Arc<Quota>,
+    ) -> Result<Arc<Self>> {
+        let tables = PageTable::new(dev, parent, system)?;
+        let tables = dev.resources.insert(parent, tables)?;
         let root = tables.access(parent)?.entry();
         let users = Reservation::new()?;
         let asid = dev.reserve_asid()?;
@@ -309,7 +316,13 @@ impl Vm {
             GFP_KERNEL_ACCOUNT,
         );
         match &vm {
-            Ok(vm) => dev.vms.fill(asid, vm.clone()),
+            Ok(vm) => {
+                dev.vms.fill(asid, vm.clone());
+                // A device that is lost looks at the table once: before this, or it is seen here.
+                if let Err(error) = dev.check_health() {
+                    vm.end(error);
+                }
+            }
             Err(_) => dev.release_asid(asid),
         }
         vm
@@ -353,9 +366,9 @@ impl Vm {
     /// Appends each object that something is mapped of, once for each mapping. `ENOMEM`.
     pub(crate) fn collect_objects(&self, objects: &mut KVVec<BoRef>) -> Result {
         let map = self.map.lock();
-        objects.reserve(usize::try_from(map.len())?, GFP_KERNEL)?;
+        objects.reserve(usize::try_from(map.len())?, client_flags())?;
         for (_, mapping) in map.iter(Span::new(0, 1 << VA_BITS)) {
-            objects.push(mapping.bo.clone(), GFP_KERNEL)?;
+            objects.push(mapping.bo.clone(), client_flags())?;
         }
         Ok(())
     }
@@ -389,7 +402,8 @@ impl Vm {
 
     /// Queues a bind of `operations`, whose ranges and handles were checked, after `waits`.
     ///
-    /// `ENOMEM`, `ENODEV`; nothing has changed then.
+    /// `ENOMEM`, `ENODEV`; `ENOSPC` if [`MAX_QUEUED`] binds wait; `ENOENT` if its handle is gone.
+    /// Nothing has changed then.
     pub(crate) fn bind(
         self: &Arc<Self>,
         parent: &Device<Bound>,
@@ -421,8 +435,20 @@ impl Vm {
         )?;
         let mut reservation = map.prepare(nodes)?;
         let refused = {
-            let binds = self.binds.lock();
-            binds.end.or((binds.len >= MAX_QUEUED).then_some(ENOSPC))
+            let mut binds = self.binds.lock();
+            let refused = match binds.end {
+                Some(error) => Some(error),
+                // Nobody would end it.
+                None if binds.destroyed => Some(ENOENT),
+                None if binds.len >= MAX_QUEUED => Some(ENOSPC),
+                None => None,
+            };
+            if refused.is_none() {
+                // From here on the address space stays where a device that is lost finds it. No
+                // wrap: see `MAX_QUEUED`.
+                binds.len = binds.len.wrapping_add(1);
+            }
+            refused
         };
         if let Some(error) = refused {
             map.release(reservation);
@@ -466,8 +492,6 @@ impl Vm {
             let mut binds = self.binds.lock();
             bind.gate.arm();
             binds.queue.push_back(bind);
-            // No wrap: see `MAX_QUEUED`.
-            binds.len = binds.len.wrapping_add(1);
         }
         drop(signalling);
         drop(map);
@@ -613,17 +637,30 @@ impl Vm {
         let mut memory = bind.memory.iter();
         let mut changed = Changed::Fresh;
         let mut result = Ok(());
+        let mut cancelled = cancelled;
         for (number, operation) in bind.operations.iter().enumerate() {
+            // Many large operations take their time, and nobody may want it any more.
+            let end = self.binds.lock().end;
+            if let (Some(error), false) = (end, cancelled) {
+                cancelled = true;
+                result = result.and(Err(error));
+            }
             // Only what was mapped is in the tables. It goes even if something failed: it is let go
             // of.
             while let Some(gone) = removed.next_if(|removed| removed.operation == number) {
-                match tables.clear(&self.dev, gone.span.start, gone.span.len()) {
-                    Ok(now) => changed = changed.and(now),
-                    Err(error) => result = result.and(Err(error)),
-                }
                 let Mapping { bo, offset, write } = &gone.mapping;
                 let (span, whole) = (gone.span, gone.whole);
-                bo.sites.remove(self.site(whole.start));
+                if !bo.sites.remove(self.site(whole.start)) {
+                    // The bind that was to map it was cancelled.
+                    continue;
+                }
+                match tables.clear(&self.dev, span.start, span.len()) {
+                    Ok(now) => changed = changed.and(now),
+                    Err(error) => {
+                        changed = Changed::Stale;
+                        result = result.and(Err(error));
+                    }
+                }
                 if whole.start < span.start {
                     // No overflow: within the object, as all of the mapping is.
                     let before = offset.saturating_sub(span.start - whole.start);

@@ -24,10 +24,14 @@ use crate::{
     },
     gpu::SkuaDevice,
     ioctl::file::SkuaFile,
-    memory::bo::{
-        Bo,
-        BoRef,
-        REGION_VRAM, //
+    kernel_heap::client_flags,
+    memory::{
+        bo::{
+            Bo,
+            BoRef,
+            REGION_VRAM, //
+        },
+        vm::Vm, //
     },
     spec::command::EngineKind,
     submit::busy::Used, //
@@ -41,7 +45,8 @@ use kernel::{
         gem::BaseObject,
         Registered, //
     },
-    prelude::*, //
+    prelude::*,
+    sync::Arc, //
 };
 
 /// Prints the keys of `file`.
@@ -143,24 +148,33 @@ fn memory(file: &SkuaFile, out: &mut Printer<'_>) {
 /// The objects that are mapped in address spaces of `file`, by address and once each, and `false`.
 /// `ENOMEM`.
 fn mapped(file: &SkuaFile) -> Result<KVVec<(BoRef, bool)>> {
-    let mut all = KVVec::new();
+    let mut vms = KVec::<Arc<Vm>>::new();
     for vm in file.inner().vms.lock().iter() {
-        vm.collect_objects(&mut all)?;
+        vms.push(vm.clone(), client_flags())?;
     }
     // An address space without a handle lives as long as its contexts.
     for context in file.inner().contexts.lock().iter() {
         if let Some(vm) = context.vm() {
-            vm.collect_objects(&mut all)?;
+            vms.push(vm.clone(), client_flags())?;
         }
     }
+    vms.sort_unstable_by_key(|vm| Arc::as_ptr(vm));
+    let mut all = KVVec::new();
+    let mut last = ptr::null();
+    for vm in &vms {
+        if !ptr::eq(last, Arc::as_ptr(vm)) {
+            vm.collect_objects(&mut all)?;
+        }
+        last = Arc::as_ptr(vm);
+    }
     all.sort_unstable_by_key(|bo| ptr::from_ref(&**bo));
-    let mut objects = KVVec::<(BoRef, bool)>::with_capacity(all.len(), GFP_KERNEL)?;
+    let mut objects = KVVec::<(BoRef, bool)>::with_capacity(all.len(), client_flags())?;
     for bo in all {
         if objects
             .last()
             .is_none_or(|(last, _)| !ptr::eq(&**last, &*bo))
         {
-            objects.push((bo, false), GFP_KERNEL)?;
+            objects.push((bo, false), client_flags())?;
         }
     }
     Ok(objects)

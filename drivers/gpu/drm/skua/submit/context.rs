@@ -216,7 +216,13 @@ impl Context {
             .set_root_page_table(slot, vm.root(), vm.asid())
             .and_then(|()| Self::make(dev, engine, FenceContext::new(c"skua", name), Some(client)));
         match &made {
-            Ok(context) => dev.contexts.fill(slot, context.clone()),
+            Ok(context) => {
+                dev.contexts.fill(slot, context.clone());
+                // A device that is lost looks at the table once: before this, or it is seen here.
+                if dev.check_health().is_err() {
+                    context.mark(Status::Lost);
+                }
+            }
             Err(_) => dev.contexts.release(slot),
         }
         made
@@ -331,29 +337,25 @@ impl Context {
     ) -> Result {
         self.queue(submission::Work::Buffers(buffers), waits, |fence| {
             signals.publish(fence);
-            Ok(())
         })
     }
 
-    /// Queues the clearing of `range`, which nobody uses yet, and gives the fence to `publish`; if
-    /// that fails, nothing has changed. `ENOMEM`, `ENODEV`.
+    /// Queues the clearing of `range`, which nobody uses yet, and gives the fence to `publish`.
+    /// `ENOMEM`, `ECANCELED`. Nothing has changed then.
     pub(crate) fn clear(
         self: &Arc<Self>,
         range: &Arc<VramRange>,
-        publish: impl FnOnce(&Fence) -> Result,
+        publish: impl FnOnce(&Fence),
     ) -> Result {
-        self.queue(
-            submission::Work::Clear(range.clone()),
-            KVVec::new(),
-            publish,
-        )
+        let work = submission::Work::clear(range)?;
+        self.queue(work, KVVec::new(), publish)
     }
 
     fn queue(
         self: &Arc<Self>,
         work: submission::Work,
         mut waits: KVVec<Fence>,
-        publish: impl FnOnce(&Fence) -> Result,
+        publish: impl FnOnce(&Fence),
     ) -> Result {
         // What this context did before is done before by its order.
         waits.retain(|fence| fence.context() != self.fences.id());
@@ -376,16 +378,17 @@ impl Context {
             if pending.status != Status::Active {
                 return Err(ECANCELED);
             }
-            if pending.len >= MAX_QUEUED {
+            // The driver's own are bounded by the memory that they are about.
+            if pending.len >= MAX_QUEUED && !self.is_system() {
                 return Err(ENOSPC);
             }
         }
         let fence = self.fences.fence(memory);
-        publish(fence.fence())?;
+        let signalling = Signalling::begin();
         if let Some(room) = &mut room {
             kernel::warn_on!(room.add(fence.fence(), resv::Usage::Bookkeep).is_err());
         }
-        let signalling = Signalling::begin();
+        publish(fence.fence());
         trace::submit(&self.dev, self.engine.get(), self.id(), fence.fence());
         submission.publish(fence);
         engine.submit(&self.dev, self, submission);

@@ -29,6 +29,7 @@ use crate::{
     },
     fences::gate::Gate,
     gpu::SkuaDevice,
+    kernel_heap::client_flags,
     memory::{
         vm::{
             VA_END,
@@ -36,10 +37,13 @@ use crate::{
         },
         vram::VramRange, //
     },
-    policy::miniport::{
-        PagingOperation,
-        Task,
-        VRAM_SEGMENT, //
+    policy::{
+        buddy::PageRange,
+        miniport::{
+            PagingOperation,
+            Task,
+            VRAM_SEGMENT, //
+        }, //
     },
     reaper::Reapable,
     spec::{
@@ -96,13 +100,33 @@ pub(crate) enum Work {
     /// Run these buffers, one after the other, in the context's address space; nothing, if there is
     /// none.
     Buffers(KVVec<Buffer>),
-    /// Write zeroes to this memory (`DXGK_OPERATION_FILL`).
-    Clear(Arc<VramRange>),
+    /// Write zeroes to this memory (`DXGK_OPERATION_FILL`), piece by piece.
+    Clear(Arc<VramRange>, KVVec<PageRange>),
 }
 
-/// Blocks of VRAM that one portion clears: at most this many FILLs, so that every portion fits the
-/// ring many times over, however scattered the memory is.
-const CLEAR_BLOCKS: usize = 32;
+impl Work {
+    /// The clearing of `range`. `ENOMEM`.
+    pub(crate) fn clear(range: &Arc<VramRange>) -> Result<Self> {
+        let mut pieces = KVVec::new();
+        for block in range.blocks() {
+            let (mut start, mut left) = (block.start.0, block.pages.0);
+            while left > 0 {
+                let pages = left.min(CLEAR_PAGES);
+                pieces.push(PageRange::new(start, pages), client_flags())?;
+                // No overflow: within the block.
+                start = start.saturating_add(pages);
+                left = left.saturating_sub(pages);
+            }
+        }
+        Ok(Self::Clear(range.clone(), pieces))
+    }
+}
+
+/// Pages that one FILL clears at most.
+const CLEAR_PAGES: u64 = 256;
+/// FILLs of one portion, at most: so that it fits the ring many times over, however scattered the
+/// memory is, and ends in time, however large.
+const CLEAR_FILLS: usize = 32;
 /// Portions after which an engine tells of its progress, so that the ring is filled up in time.
 const INTERRUPT_PERIOD: u32 = 8;
 
@@ -169,17 +193,9 @@ impl Submission {
     pub(crate) fn portions(&self) -> u32 {
         let count = match &self.work {
             Work::Buffers(buffers) => buffers.len(),
-            Work::Clear(range) => range.blocks().len().div_ceil(CLEAR_BLOCKS),
+            Work::Clear(_, pieces) => pieces.len().div_ceil(CLEAR_FILLS),
         };
         u32::try_from(count).unwrap_or(u32::MAX).max(1)
-    }
-
-    /// The blocks that clearing portion `portion` is about.
-    fn blocks(range: &VramRange, portion: u32) -> &[crate::policy::buddy::PageRange] {
-        let blocks = range.blocks();
-        let first = (portion as usize).saturating_mul(CLEAR_BLOCKS);
-        let end = first.saturating_add(CLEAR_BLOCKS).min(blocks.len());
-        blocks.get(first..end).unwrap_or(&[])
     }
 
     /// What an engine is to do for portion `portion`.
@@ -196,10 +212,13 @@ impl Submission {
                     None => Task::Null,
                 }
             }
-            Work::Clear(range) => Task::Paging(PagingOperation::Fill {
-                segment: VRAM_SEGMENT,
-                blocks: Self::blocks(range, portion),
-            }),
+            Work::Clear(_, pieces) => {
+                let pieces = pieces.chunks(CLEAR_FILLS).nth(portion as usize);
+                Task::Paging(PagingOperation::Fill {
+                    segment: VRAM_SEGMENT,
+                    blocks: pieces.unwrap_or(&[]),
+                })
+            }
         }
     }
 
@@ -224,7 +243,7 @@ impl Submission {
             return;
         };
         self.context.count_finished();
-        if let (Work::Clear(range), Ok(())) = (&self.work, result) {
+        if let (Work::Clear(range, _), Ok(())) = (&self.work, result) {
             range.set_cleared();
         }
         trace::done(dev, engine.get(), self.context.id(), fence.fence(), result);

@@ -49,6 +49,7 @@ fn main() -> ExitCode {
         unloading_under_load: 300,
         binds_of_a_destroyed_address_space_end: 60,
         binds_that_wait_end_with_their_client: 60,
+        binds_that_meet_the_end_of_their_address_space_end: 60,
         gated_work_ends_at_an_unbind: 60,
     ])
 }
@@ -719,6 +720,47 @@ fn binds_that_wait_end_with_their_client() {
     drop(client);
     let cancelled = -(Errno::ECANCELED as i32);
     assert_eq!(fences.each_ref().map(status), [cancelled, cancelled]);
+    line.advance(10);
+    expect_working();
+}
+
+/// A bind is refused, or it ends with its client: also one that is on its way into an address space
+/// whose handle goes at that moment.
+fn binds_that_meet_the_end_of_their_address_space_end() {
+    let line = SoftwareTimeline::new();
+    let client = Client::new();
+    let bo = client.bo(Place::System, 4096);
+    let foreign = client.syncobj_of(line.fence(5));
+    // Takes its time between the handle and the queue.
+    let ops: Vec<_> = (1..256).map(|n| map(bo, 0, n << 21, 4096)).collect();
+    let mut accepted = Vec::new();
+    for round in 0..200u32 {
+        let vm = client.vm_create().expect("VM_CREATE");
+        let done = client.syncobj();
+        let begun = AtomicBool::new(false);
+        let result = std::thread::scope(|scope| {
+            let bind = scope.spawn(|| {
+                begun.store(true, Ordering::Release);
+                client.bind(vm, &ops, &[wait(foreign), signal(done)])
+            });
+            while !begun.load(Ordering::Acquire) {
+                std::hint::spin_loop();
+            }
+            std::thread::sleep(Duration::from_micros(u64::from(round) * 10));
+            client.vm_destroy(vm).expect("VM_DESTROY");
+            bind.join().expect("a result")
+        });
+        match result {
+            Ok(()) => accepted.push(client.sync_file(done)),
+            Err(errno) => assert_eq!(errno, Errno::ENOENT, "round {round}"),
+        }
+    }
+    println!("# {} of 200 binds were accepted", accepted.len());
+    assert_ne!(accepted.len(), 0);
+    drop(client);
+    let cancelled = -(Errno::ECANCELED as i32);
+    let left = accepted.iter().filter(|fence| status(fence) != cancelled);
+    assert_eq!(left.count(), 0);
     line.advance(10);
     expect_working();
 }

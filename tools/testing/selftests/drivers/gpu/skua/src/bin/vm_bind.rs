@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         what_is_installed_is_recorded: 60,
         tables_are_charged_to_the_client: 60,
         tables_count_as_system_memory: 120,
+        tables_count_as_their_clients_memory: 120,
         many_unmaps_of_many_mappings: 120,
         large_pages_are_flushed_when_they_go: 60,
         what_is_cut_off_a_page_of_64k_is_gone: 60,
@@ -775,6 +776,33 @@ fn tables_are_charged_to_the_client() {
         charged >= made * PAGE,
         "{charged} bytes charged for {made} tables"
     );
+}
+
+/// A client that maps a page here and there takes nothing from others.
+fn tables_count_as_their_clients_memory() {
+    quiet();
+    let client = Client::new();
+    let region = client.region(Place::System);
+    let vm = client.vm_create().expect("VM_CREATE");
+    let handle = client.bo(Place::System, PAGE);
+    let room = 4 << 20;
+    // No client has more than half.
+    let most = client.bo(Place::System, (region.size / 2 - room) / PAGE * PAGE);
+    let mut bound = 0;
+    let end = loop {
+        match client.bind_and_wait(vm, &[map(handle, 0, (bound + 1) * GIB, PAGE)]) {
+            Ok(()) => bound += 1,
+            Err(errno) => break errno,
+        }
+        assert!(bound * 2 * PAGE <= room, "{bound} mappings: no end");
+    };
+    assert_eq!(end, Errno::ENOMEM, "after {bound} mappings");
+    let other = Client::new();
+    other.bo(Place::System, (region.size / 2 - room) / PAGE * PAGE);
+    assert_eq!(client.vm_destroy(vm), Ok(()));
+    for handle in [handle, most] {
+        assert_eq!(client.close(handle), Ok(()));
+    }
 }
 
 fn tables_count_as_system_memory() {
