@@ -85,6 +85,7 @@ use crate::{
     },
     slots::Slots,
     spec::{
+        address::PAGE_SIZE,
         command::EngineKind,
         number::{
             Asid,
@@ -406,8 +407,8 @@ impl Gpu {
             return (self.system.limit(), self.system.used());
         }
         let vram = self.vram.lock();
-        let size = vram.total().0.saturating_mul(4096);
-        let free = vram.free_pages().0.saturating_mul(4096);
+        let size = vram.total().0.saturating_mul(PAGE_SIZE);
+        let free = vram.free_pages().0.saturating_mul(PAGE_SIZE);
         (size, size.saturating_sub(free))
     }
 

@@ -20,6 +20,7 @@ use crate::{
     },
     reaper,
     spec::{
+        address::PAGE_SIZE,
         command::EngineKind,
         fault::{
             Record,
@@ -118,7 +119,8 @@ fn region(dev: &SkuaDevice, segment: Segment) -> drm_skua_region_info {
         size,
         used,
         cpu_visible_size: visible,
-        page_size: 4096,
+        // CAST: 4 KiB.
+        page_size: PAGE_SIZE as u32,
         pad: 0,
     }
 }

@@ -367,7 +367,7 @@ impl Vm {
     pub(crate) fn collect_objects(&self, objects: &mut KVVec<BoRef>) -> Result {
         let map = self.map.lock();
         objects.reserve(usize::try_from(map.len())?, client_flags())?;
-        for (_, mapping) in map.iter(Span::new(0, 1 << VA_BITS)) {
+        for (_, mapping) in map.iter(ALL) {
             objects.push(mapping.bo.clone(), client_flags())?;
         }
         Ok(())
