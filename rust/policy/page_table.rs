@@ -53,7 +53,7 @@ pub enum Changed {
 }
 
 impl Changed {
-    /// Both together.
+    /// What two changes are together: stale if one of them is.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         if self == Self::Stale {
@@ -87,6 +87,7 @@ impl Access {
 
 /// A table with all below it; the root of an address space is one of [`ROOT_LEVEL`].
 pub struct Table<H: Heap, M: Miniport> {
+    /// The entries, as the GPU reads them.
     memory: M::Table,
     /// The tables below, by entry; empty in level 0.
     children: H::Vec<Option<H::Box<Self>>>,
@@ -108,7 +109,7 @@ impl<H: Heap, M: Miniport> Table<H, M> {
         })
     }
 
-    /// The entry that points at it.
+    /// The entry of the table above that leads here, or the root of a context descriptor.
     pub fn pointer(&self, miniport: &M) -> Entry {
         Entry::table(Target::System(miniport.page_table_address(&self.memory)))
     }
@@ -262,7 +263,7 @@ impl<H: Heap, M: Miniport> Table<H, M> {
             let below = below.ok_or(TableError::Unprepared)?;
             for slot in 0..ENTRIES {
                 let page = slot - slot % ENTRIES_PER_64K;
-                below.write(miniport, slot, part(entry, page, PageSize::Size64K))?;
+                below.write(miniport, slot, entry.part(page, PageSize::Size64K))?;
             }
             self.link(miniport, index, below.pointer(miniport))?;
         }
@@ -295,7 +296,7 @@ impl<H: Heap, M: Miniport> Table<H, M> {
             return Ok(());
         }
         for page in 0..ENTRIES_PER_64K {
-            self.write(miniport, first + page, part(entry, page, PageSize::Size4K))?;
+            self.write(miniport, first + page, entry.part(page, PageSize::Size4K))?;
         }
         Ok(())
     }
@@ -312,15 +313,4 @@ pub fn entry_end(va: u64, level: u32) -> u64 {
     let span = mmu::entry_span(level);
     // No overflow: addresses have 48 bits.
     (va & !(span - 1)).saturating_add(span)
-}
-
-/// The entry of `size` for the 4 KiB page number `page` of what `entry` maps.
-fn part(entry: Entry, page: usize, size: PageSize) -> Entry {
-    // CAST: below ENTRIES. No overflow: a large page is aligned and within the address's bits.
-    let offset = page as u64 * PageSize::Size4K.bytes();
-    let large = match size {
-        PageSize::Size4K => 0,
-        _ => Entry::LARGE,
-    };
-    Entry((entry.0 & !Entry::LARGE).saturating_add(offset) | large)
 }

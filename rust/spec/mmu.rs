@@ -176,6 +176,19 @@ impl Entry {
         }
     }
 
+    /// The entry for a smaller page of `size` within the large one that this entry maps, beginning
+    /// at its 4 KiB page number `page` (below [`ENTRIES`], a multiple of `size`). It translates the
+    /// same addresses as this one did, with the same rights.
+    pub const fn part(self, page: usize, size: PageSize) -> Self {
+        // CAST: below ENTRIES. No overflow: a large page is aligned and within the address's bits.
+        let offset = page as u64 * PageSize::Size4K.bytes();
+        let large = match size {
+            PageSize::Size4K => 0,
+            PageSize::Size64K | PageSize::Size2M => Self::LARGE,
+        };
+        Self((self.0 & !Self::LARGE).saturating_add(offset) | large)
+    }
+
     /// Whether a valid entry breaks a rule of manual section 5 for `level` (0 to 3): a reserved bit
     /// is set, `SNOOP` stands without `SYSTEM`, a table entry has `WRITE`, `SNOOP` or (above level
     /// 1) `LARGE`, or a large page is not aligned.

@@ -141,7 +141,8 @@ proptest! {
             }
             *hw.watcher.borrow_mut() = None;
             for page in 0..PAGES {
-                prop_assert_eq!(at(&hw, pointer, START + page * PAGE_SIZE), model.get(&page).copied());
+                let va = START + page * PAGE_SIZE;
+                prop_assert_eq!(at(&hw, pointer, va), model.get(&page).copied());
             }
         }
     }

@@ -246,3 +246,56 @@ fn arithmetic() {
         assert!(named.iter().any(|n| n == name), "{name} has no vector");
     }
 }
+
+/// Bytes of a large page's entry and of one within it, made by hand from section 5.
+#[test]
+fn parts_of_a_large_page() {
+    let entry = |text| Entry(wide(text)[0]);
+    for (whole, page, size, part) in [
+        // 2 MiB of VRAM, writable: pages of 64 KiB, the first and the second.
+        (
+            "13004000 00000800",
+            0,
+            PageSize::Size64K,
+            "13004000 00000800",
+        ),
+        (
+            "13004000 00000800",
+            16,
+            PageSize::Size64K,
+            "13004100 00000800",
+        ),
+        // 2 MiB of system memory, read only: the last page of either size.
+        (
+            "19002000 01000000",
+            496,
+            PageSize::Size64K,
+            "19003f00 01000000",
+        ),
+        (
+            "19002000 01000000",
+            511,
+            PageSize::Size4K,
+            "09f03f00 01000000",
+        ),
+        // 64 KiB of system memory that snoops: the first and the last page.
+        (
+            "1d002000 01000000",
+            0,
+            PageSize::Size4K,
+            "0d002000 01000000",
+        ),
+        (
+            "1d002000 01000000",
+            15,
+            PageSize::Size4K,
+            "0df02000 01000000",
+        ),
+    ] {
+        assert_eq!(
+            entry(whole).part(page, size),
+            entry(part),
+            "{whole}, {page}"
+        );
+    }
+}
