@@ -4,10 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{bail, Context, Result};
+use skua_guest::ktap::{self, Writer};
 
 use crate::scratch::DIR;
 use crate::table::{self, Survivor};
@@ -68,15 +70,12 @@ pub fn run(pattern: &str) -> Result<bool> {
     }
     let missed = Path::new(DIR).join("mutants.out/missed.txt");
     let (known, new) = sort(&fs::read_to_string(missed)?, &table.survivor);
-    println!("KTAP version 1\n1..{}", known.len() + new.len());
-    let mut number = 0;
+    let mut report = Writer::new(io::stdout(), Some(known.len() + new.len()))?;
     for (mutation, why) in &known {
-        number += 1;
-        println!("ok {number} {mutation} # survives: {why}");
+        report.result(mutation, ktap::Verdict::Pass, &format!("survives: {why}"))?;
     }
     for mutation in &new {
-        number += 1;
-        println!("not ok {number} {mutation}");
+        report.result(mutation, ktap::Verdict::Fail, "")?;
     }
     println!("\n{} justified, {} not", known.len(), new.len());
     Ok(new.is_empty())

@@ -4,11 +4,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use skua_conformance::report::{self, Outcome, Test};
+use skua_guest::ktap::{self, Writer};
 
 use crate::known::{self, Known};
 use crate::place::{self, Place};
@@ -44,7 +45,7 @@ pub fn run(options: &Options) -> Result<bool> {
         .iter()
         .filter(|mutant| mutant.name().contains(&options.pattern))
         .collect();
-    println!("KTAP version 1\n1..{}", chosen.len());
+    let mut report = Writer::new(io::stdout(), Some(chosen.len()))?;
     fs::create_dir_all(Path::new(DIR).join("log"))?;
     let tree = known::state(Path::new("."), &[&WITHOUT[..], &[table::FILE]].concat())?;
     let mut bench = Bench {
@@ -58,7 +59,8 @@ pub fn run(options: &Options) -> Result<bool> {
         let name = mutant.name();
         if mutant.kernel != options.kernel {
             skipped += 1;
-            println!("ok {number} {name} # SKIP needs KERNEL={}", mutant.kernel);
+            let why = format!("needs KERNEL={}", mutant.kernel);
+            report.result(&name, ktap::Verdict::Skip, &why)?;
             continue;
         }
         bench.log = Path::new(DIR).join(format!("log/{number}.log"));
@@ -70,13 +72,11 @@ pub fn run(options: &Options) -> Result<bool> {
         progress("");
         if verdict == Verdict::Killed {
             killed += 1;
-            println!("ok {number} {name}");
+            report.result(&name, ktap::Verdict::Pass, "")?;
         } else {
             others += 1;
-            println!(
-                "# {verdict}; see {}\nnot ok {number} {name}",
-                bench.log.display()
-            );
+            report.words(&format!("{verdict}; see {}", bench.log.display()))?;
+            report.result(&name, ktap::Verdict::Fail, "")?;
         }
     }
     println!("\n{killed} killed, {others} not, {skipped} for another kernel");
