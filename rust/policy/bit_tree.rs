@@ -36,7 +36,7 @@ const WORD_SHIFT: u32 = 6;
 const WORD_BITS: usize = 1 << WORD_SHIFT;
 /// Enough for 2^48 members.
 const MAX_LEVELS: u32 = 8;
-/// No word.
+/// Stands for a word that is not allocated.
 const NONE: u32 = u32::MAX;
 
 /// A word of a level above 0.

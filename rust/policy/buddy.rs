@@ -179,13 +179,13 @@ impl Node {
 struct Order<H: Heap> {
     /// Members are block numbers: first page >> order.
     free: BitTree<H>,
-    /// Of `free`.
+    /// How many members `free` has.
     count: u64,
 }
 
 /// Who has which pages of a range that starts at 0.
 pub struct Buddy<H: Heap> {
-    /// Index = order.
+    /// The free blocks, by order.
     orders: H::Vec<Order<H>>,
     /// First pages of allocations.
     starts: BitTree<H>,

@@ -30,7 +30,7 @@ mod tests;
 /// What is at the head, and since when.
 #[derive(Clone, Debug)]
 struct Head<T> {
-    /// The packet's.
+    /// The number by which the caller tells packets apart: its fence id.
     id: u64,
     /// When it became the head, in the caller's time.
     since: u64,

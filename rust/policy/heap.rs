@@ -9,6 +9,30 @@
 //! A vector keeps its capacity until it is dropped. Code that must not fail later reserves first
 //! ([`FallibleVec::reserve`]); [`FallibleVec::try_push`] does not allocate, hence cannot fail,
 //! within the capacity.
+//!
+//! # Examples
+//!
+//! ```
+//! use skua_policy::heap::{FallibleVec, Heap, OutOfMemory};
+//! use skua_policy::std_heap::{fail_at, StdHeap};
+//!
+//! /// What allocates comes first, and may fail; what changes something comes last, and may not.
+//! fn append<H: Heap>(to: &mut H::Vec<u32>, values: &[u32]) -> Result<(), OutOfMemory> {
+//!     to.reserve(values.len())?;
+//!     for value in values {
+//!         to.try_push(*value)?;
+//!     }
+//!     Ok(())
+//! }
+//!
+//! let mut numbers = FallibleVec::new();
+//! append::<StdHeap>(&mut numbers, &[1, 2])?;
+//! // The host's heap fails on request: nothing has changed then.
+//! fail_at(Some(0));
+//! assert_eq!(append::<StdHeap>(&mut numbers, &[3; 1000]), Err(OutOfMemory));
+//! assert_eq!(numbers.as_slice(), [1, 2]);
+//! # Ok::<(), OutOfMemory>(())
+//! ```
 
 use core::ops::DerefMut;
 
@@ -47,7 +71,7 @@ pub trait FallibleVec<T>: Sized {
     /// [`OutOfMemory`]; the vector is unchanged.
     fn reserve(&mut self, additional: usize) -> Result<(), OutOfMemory>;
 
-    /// Appends `value`.
+    /// Appends `value`, growing if the capacity is used up.
     ///
     /// # Errors
     ///
@@ -57,10 +81,10 @@ pub trait FallibleVec<T>: Sized {
     /// Takes the last element out.
     fn pop(&mut self) -> Option<T>;
 
-    /// The elements.
+    /// The elements in the order in which they were pushed.
     fn as_slice(&self) -> &[T];
 
-    /// The elements, to change.
+    /// As [`Self::as_slice`], to change elements in place.
     fn as_mut_slice(&mut self) -> &mut [T];
 
     /// The number of elements.

@@ -9,8 +9,8 @@
 //! lies, or late news from before a reset) is refused and changes nothing.
 //!
 //! After a hang the queue is what there is to resubmit: [`InFlight::remove_if`] takes packets out,
-//! in order; those that go on get new ids ([`InFlight::renumber`]). What waits for a packet holds on
-//! to its payload (a `dma_fence`, say), not to its id.
+//! in order; those that go on get new ids ([`InFlight::renumber`]). What waits for a packet holds
+//! on to its payload (a `dma_fence`, say), not to its id.
 //!
 //! The memory for `capacity` packets is allocated by [`InFlight::new`]. Id 0 is never given out: it
 //! is what the fence memory holds before anything was done.
@@ -185,8 +185,8 @@ impl<H: Heap, P> InFlight<H, P> {
         self.len = kept;
     }
 
-    /// Gives every packet a new id, oldest first, as if it was taken out and pushed again; `changed`
-    /// sees each.
+    /// Gives every packet a new id, oldest first, as if it was taken out and pushed again;
+    /// `changed` sees each.
     ///
     /// # Errors
     ///

@@ -77,14 +77,14 @@ impl Slice for () {
 /// A half-open range `[start, end)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Span {
-    /// Inclusive.
+    /// The first address of the range.
     pub start: u64,
-    /// Exclusive.
+    /// The address behind the last of the range.
     pub end: u64,
 }
 
 impl Span {
-    /// `[start, end)`.
+    /// The range `[start, end)`, which is empty if `end` is not above `start`.
     pub const fn new(start: u64, end: u64) -> Self {
         Span { start, end }
     }
@@ -97,12 +97,12 @@ impl Span {
         }
     }
 
-    /// 0 if it is empty or reversed.
+    /// How many addresses are in it: 0 if it is empty or reversed.
     pub const fn len(&self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 
-    /// Also true of a reversed one.
+    /// Whether no address is in it; also true of a reversed one.
     pub const fn is_empty(&self) -> bool {
         self.start >= self.end
     }
@@ -111,7 +111,7 @@ impl Span {
 /// A range and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece<V> {
-    /// Not empty.
+    /// The range, not empty.
     pub span: Span,
     /// What [`Slice::slice`] made for just this range.
     pub value: V,

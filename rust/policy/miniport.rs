@@ -30,9 +30,9 @@ pub enum SegmentKind {
     Memory {
         /// GPU-physical address of its first byte.
         base: GpuPhys,
-        /// Its bytes.
+        /// Its size.
         bytes: u64,
-        /// Those of them, from the first on, that the CPU reaches through a BAR.
+        /// Bytes, from the first on, that the CPU reaches through a BAR.
         cpu_visible: u64,
     },
 }
@@ -47,7 +47,7 @@ pub const VRAM_SEGMENT: u32 = 1;
 pub struct Segment {
     /// Its number; 0 is the implicit one.
     pub id: u32,
-    /// What it is.
+    /// What memory it is, and where.
     pub kind: SegmentKind,
 }
 
@@ -68,11 +68,11 @@ pub enum PagingOperation<'a> {
 pub enum Task<'a> {
     /// A buffer of commands, by its virtual address in a context (`DxgkDdiSubmitCommandVirtual`).
     Virtual {
-        /// Whose address space it is in.
+        /// The context in whose address space it is.
         context: ContextSlot,
-        /// Where it is, a multiple of 8.
+        /// Its first command, a multiple of 8.
         va: GpuVa,
-        /// Its bytes, a multiple of 8, not 0.
+        /// Its length, a multiple of 8, not 0.
         bytes: u32,
     },
     /// A paging operation, in the system's context (`DxgkDdiBuildPagingBuffer`,
@@ -87,16 +87,26 @@ pub enum Task<'a> {
 pub struct Completion {
     /// The fence id (`SubmissionFenceId`) that [`Miniport::query_current_fence`] then returns.
     pub fence: u64,
-    /// With an interrupt.
+    /// Whether the engine interrupts, too.
     pub interrupt: bool,
 }
 
 /// Which part of a node's ring a packet lies in: byte offsets.
+///
+/// # Examples
+///
+/// ```
+/// use skua_policy::miniport::Place;
+///
+/// // A packet that goes on at the beginning of a ring of 4 KiB.
+/// let place = Place { start: 0xff0, end: 0x20 };
+/// assert!(place.contains(0xff8) && place.contains(0) && !place.contains(0x20));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Of its first command, padding before it included.
+    /// Where its first command begins, padding before it included.
     pub start: u32,
-    /// Behind its last command; below `start` if it goes on at the ring's beginning.
+    /// Where its last command ends; below `start` if it goes on at the ring's beginning.
     pub end: u32,
 }
 
@@ -184,7 +194,7 @@ pub trait Miniport {
         asid: Asid,
     ) -> Result<(), Self::Error>;
 
-    /// Where a page table is.
+    /// Bus address of a page table, which never changes.
     fn page_table_address(&self, table: &Self::Table) -> BusAddr;
 
     /// Entry number `index` of a page table, as last written.

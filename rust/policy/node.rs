@@ -40,7 +40,8 @@ pub trait Packet {
     /// Whether its end is to interrupt.
     fn interrupts(&self) -> bool;
 
-    /// Whose it is, so that one packet's guilt is another's; [`None`] for the system's own.
+    /// The context that it belongs to, all of whose packets go with a guilty one; [`None`] for the
+    /// system's own.
     fn context(&self) -> Option<ContextSlot>;
 }
 
@@ -89,16 +90,21 @@ pub enum NodeError<E> {
 
 /// A packet in the ring.
 struct Entry<P> {
+    /// What the caller has started.
     packet: P,
+    /// Where it was written last; empty if the miniport refused it.
     place: Place,
 }
 
 /// A node. `H` is where its memory comes from, `M` the miniport, `P` what a packet is.
 pub struct Node<H: Heap, M: Miniport, P> {
+    /// The engine that it is.
     index: EngineIndex,
+    /// What the miniport keeps of the ring.
     ring: M::Ring,
+    /// Packets in the ring, oldest first, by fence id.
     in_flight: InFlight<H, Entry<P>>,
-    /// The fence id that was last reported.
+    /// The fence id that was reported last; 0 before any.
     completed: u64,
     /// Resets with nobody to blame since a packet last ended.
     blameless: u32,
@@ -162,7 +168,7 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         self.in_flight.iter().map(|(id, entry)| (id, &entry.packet))
     }
 
-    /// The ring.
+    /// What the miniport keeps of the ring.
     pub fn ring(&self) -> &M::Ring {
         &self.ring
     }

@@ -53,9 +53,9 @@ pub const fn is_mappable(va: u64, len: u64) -> bool {
 /// Which page sizes a mapping may use. 4 KiB pages always.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// 64 KiB pages.
+    /// Whether 64 KiB pages may be used.
     pub medium: bool,
-    /// 2 MiB pages.
+    /// Whether 2 MiB pages may be used.
     pub large: bool,
 }
 
@@ -81,7 +81,7 @@ impl Sizes {
 pub struct PhysPiece {
     /// Its first byte, a multiple of 4 KiB.
     pub start: u64,
-    /// Its bytes, a multiple of 4 KiB.
+    /// Its length in bytes, a multiple of 4 KiB.
     pub len: u64,
 }
 
@@ -99,13 +99,13 @@ pub struct Run {
 }
 
 impl Run {
-    /// Its bytes.
+    /// Length of the run in bytes.
     pub const fn bytes(&self) -> u64 {
         // No overflow: a run lies in one table.
         self.count << self.size.shift()
     }
 
-    /// The index of its first entry in its table, which is of level `size.level()`.
+    /// The index of the run's first entry in its table, which is of level `size.level()`.
     pub const fn first_entry(&self) -> usize {
         mmu::index(GpuVa(self.va), self.size.level())
     }
@@ -129,7 +129,7 @@ pub enum PlanError {
 pub struct PagePlan<I> {
     /// Where the next run begins.
     va: u64,
-    /// Bytes to go.
+    /// Bytes of the range from `va` on; 0 also after an error.
     left: u64,
     /// What the caller permits.
     sizes: Sizes,

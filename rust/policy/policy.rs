@@ -11,9 +11,9 @@
 //!
 //! What all of them keep:
 //!
-//! - Only `core`, and what the hardware's numbers mean (`spec`). Memory comes from the [`heap::Heap`] that the includer names, and only while
-//!   something is created or prepared: what runs after a fence was published cannot fail for want
-//!   of memory.
+//! - Only `core`, and what the hardware's numbers mean (`spec`). Memory comes from the
+//!   [`heap::Heap`] that the includer names, and only while something is created or prepared: what
+//!   runs after a fence was published cannot fail for want of memory.
 //! - A refused call changes nothing.
 //! - No panic and no overflow, whatever the arguments: a caller's mistake is an error value, a
 //!   broken promise of the device is an error value.

@@ -181,12 +181,12 @@ pub struct Dispatch {
 pub enum Command {
     /// Does nothing; `words` is its length, header included.
     Nop {
-        /// Even, 2 to 65534.
+        /// Words that the command takes: even, 2 to 65534.
         words: u16,
     },
     /// Writes a 32-bit pattern.
     Fill {
-        /// What every word gets.
+        /// What is written to every word.
         pattern: u32,
         /// Where to: a multiple of 4.
         address: u64,
@@ -196,9 +196,9 @@ pub enum Command {
     /// Copies bytes. Where source and destination overlap, the destination holds afterwards what
     /// the source held before.
     Copy {
-        /// Of any alignment.
+        /// Where from, of any alignment.
         source: u64,
-        /// Of any alignment; may overlap the source.
+        /// Where to, of any alignment; may overlap the source.
         destination: u64,
         /// May be 0, which does nothing.
         bytes: u64,
@@ -231,12 +231,12 @@ pub enum Command {
     Signal {
         /// A multiple of 8.
         address: u64,
-        /// What memory gets.
+        /// What is written.
         value: u64,
     },
     /// Drops this engine's translations of one address space, or of all (`None`).
     FlushTlb {
-        /// `None`: all of them.
+        /// The address space; `None` is all of them.
         asid: Option<Asid>,
     },
     /// Drops what the engine keeps of programs, and orders the accesses before it before those

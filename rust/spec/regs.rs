@@ -148,7 +148,7 @@ register! {
 
     /// Holds what was written; no other effect.
     SCRATCH(32) @ 0x0048, ReadWrite, 0 {
-        /// Anything.
+        /// What was written last.
         31:0 value, with_value => u32;
     }
 
@@ -348,9 +348,9 @@ impl<R: Register<Block = Device>> From<Location<R>> for u32 {
 /// A register somewhere in BAR0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Decoded {
-    /// One of the device.
+    /// A register of the device.
     Device(DeviceRegister),
-    /// One of an engine.
+    /// A register of this engine.
     Engine(EngineIndex, EngineRegister),
 }
 
