@@ -7,6 +7,16 @@
 //! when the device is unbound, since a DMA mapping is of a bound device. Upstream's importers keep
 //! it until the object is freed, which may be long after, and the DMA API's debugging complains.
 //!
+//! # Examples
+//!
+//! ```ignore
+//! // Set when the object was imported; revoked when the device is unbound.
+//! let map = obj.backing().import().ok_or(EIO)?;
+//! for segment in map.access(parent)?.segments() {
+//!     table.map(segment.address, segment.len)?;
+//! }
+//! ```
+//!
 //! C header: `include/linux/dma-buf.h`.
 
 use super::{
@@ -105,7 +115,9 @@ impl Drop for Attachment {
 /// `table` is mapped for `attachment`, by `dma_buf_map_attachment()`, and nobody else unmaps it
 /// once the attachment is owned.
 pub(crate) struct ImportMap {
+    /// Where the device finds the memory, by bus address, in order.
     table: NonNull<bindings::sg_table>,
+    /// What the mapping is of, held until it is undone.
     attachment: Arc<Attachment>,
 }
 

@@ -9,6 +9,17 @@
 //! Write-combined writes may be held back and reordered: [`WcBar::flush`] before telling the device
 //! to look.
 //!
+//! # Examples
+//!
+//! ```ignore
+//! // Of a BAR that userspace maps, the driver itself needs one page.
+//! let vram = WcBar::new(pdev, 2, PAGE_SIZE, c"skua-vram")?;
+//! vram.fill(0, PAGE_SIZE, 0)?;
+//! vram.write32(8, tail)?;
+//! // What was written is there before the device looks.
+//! vram.flush();
+//! ```
+//!
 //! C header: `include/linux/pci.h`, `include/linux/io.h`.
 
 use super::shim;
@@ -121,7 +132,7 @@ impl<'a> WcBar<'a> {
     reason = "the CPU reaches VRAM through clients' mappings until objects move"
 )]
 impl WcBar<'_> {
-    /// Mapped bytes.
+    /// Bytes from the BAR's start that the CPU has mapped here.
     pub(crate) fn len(&self) -> usize {
         self.len
     }

@@ -115,7 +115,7 @@ pub(crate) trait DriverExt:
 
 /// A file that shows text in debugfs.
 pub(crate) struct DebugfsFile<D: DriverExt> {
-    /// Its name.
+    /// The file's name in the device's directory.
     pub(crate) name: &'static CStr,
     /// Writes its content. The device is registered.
     pub(crate) show: fn(&drm::Device<D, Registered>, &mut SeqPrinter<'_>) -> Result,
@@ -123,12 +123,14 @@ pub(crate) struct DebugfsFile<D: DriverExt> {
 
 /// Room for a driver's extended tables: `static VTABLE: Vtable = Vtable::new();`.
 pub(crate) struct Vtable {
+    /// The DRM core's table of the driver, extended.
     driver: SetOnce<Table<bindings::drm_driver>>,
+    /// The node's file operations, extended.
     fops: SetOnce<Table<bindings::file_operations>>,
 }
 
 impl Vtable {
-    /// Empty room.
+    /// Room without tables, until the driver is registered first.
     pub(crate) const fn new() -> Self {
         Self {
             driver: SetOnce::new(),

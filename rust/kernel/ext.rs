@@ -2,8 +2,9 @@
 
 //! What the `kernel` crate of Linux 7.3 lacks for a DRM driver.
 //!
-//! This folder is the only place of the project that says `unsafe` or `bindings::`. Each file wraps
-//! one thing, is shaped like what upstream has or has posted, and goes when upstream has it.
+//! This folder is the only place of the module that says `unsafe` or `bindings::`. (Of userspace,
+//! that is `tools/libskua/src/sys.rs`, and the kselftests' own system calls.) Each file wraps one
+//! thing, is shaped like what upstream has or has posted, and goes when upstream has it.
 //!
 //! # Table of contents
 //!
@@ -23,11 +24,11 @@
 //! | [`fault`] | [`fault::VmFault`], [`fault::FaultError`]: page faults by TTM's rules |
 //! | [`memory`] | [`memory::total`]: how much the machine has |
 //! | [`pages`] | [`pages::Pages`], [`pages::DmaMap`], [`pages::Segment`]: system memory of objects |
-//! | [`resv`] | [`resv::lock`], [`resv::Reserved`], [`resv::Reservation`]: reservation locks and their fences |
+//! | [`resv`] | [`resv::lock`], [`resv::Reserved`], [`resv::Room`], [`resv::Reservation`], [`resv::Handle`]: reservation locks and their fences |
 //! | [`exec`] | [`exec::Exec`]: many reservation locks at once |
 //! | [`fence`] | [`fence::FenceContext`], [`fence::DriverFence`], [`fence::Fence`], [`fence::Callback`], [`fence::Signalling`], [`fence::ModuleGuard`] |
 //! | [`syncobj`] | [`syncobj::find_fence`], [`syncobj::Syncobj`], [`syncobj::ChainNode`] |
-//! | [`queue`] | [`queue::OwnedQueue`], [`queue::Alarm`] (work with a time that can be stopped) |
+//! | [`queue`] | [`queue::OwnedQueue`], [`queue::ModuleQueue`], [`queue::OpenQueue`], [`queue::Alarm`] (work with a time, that can be stopped) |
 //! | [`bar`] | [`bar::WcBar`]: device memory write-combined |
 //! | [`printer`] | [`printer::Printer`] (fdinfo), [`printer::SeqPrinter`] (debugfs), [`printer::MemoryStats`] |
 //! | [`trace`] | the tracepoints |

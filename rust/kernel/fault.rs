@@ -31,6 +31,20 @@
 //! - the dummy page, which lives as long as the object.
 //!
 //! An object outlives its mappings, since each holds a reference to it.
+//!
+//! # Examples
+//!
+//! ```ignore
+//! // In `GemExt::fault()`, for an object in device memory:
+//! for ahead in 0..fault::window(fault, obj.size(), 16) {
+//!     let offset = range.page_offset(fault.page() + ahead).ok_or(FaultError::Sigbus)?;
+//!     match fault.map_bar(ahead, &data.vram, offset) {
+//!         // What is mapped ahead is a guess.
+//!         Err(_) if ahead > 0 => break,
+//!         mapped => mapped?,
+//!     }
+//! }
+//! ```
 
 use super::{
     bar::WcBar,

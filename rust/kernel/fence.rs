@@ -133,9 +133,13 @@ impl FenceMemory {
 /// owner.signal(Ok(()));
 /// ```
 pub(crate) struct FenceContext {
+    /// The number of the line in all of the kernel.
     id: u64,
+    /// Sequence number of the fence that was made last; 0 before any.
     last: Atomic<u64>,
+    /// Name of the driver, in traces and sync files.
     driver: &'static CStr,
+    /// Name of the line, likewise.
     timeline: &'static CStr,
 }
 
@@ -468,7 +472,7 @@ impl Drop for Signalling {
 pub(crate) struct ModuleGuard(());
 
 impl ModuleGuard {
-    /// Makes the guard.
+    /// A guard, for the module structure alone.
     pub(crate) const fn new() -> Self {
         Self(())
     }

@@ -21,6 +21,17 @@
 //! Under the reservation lock: `fault`, `pin`, `unpin`, the table for export. Under none:
 //! `release`.
 //!
+//! # Examples
+//!
+//! ```ignore
+//! // New memory for an object, which the device clears before anybody sees it:
+//! let bo = gem::create::<BoData>(dev, size, args)?;
+//! let mut reserved = resv::lock(&*bo)?;
+//! gem::replace(&bo, &mut reserved, Placement::Device(range.clone()))?;
+//! let mut room = reserved.reserve(1)?;
+//! paging.clear(&range, |fence| room.add(fence, Usage::Kernel))?;
+//! ```
+//!
 //! Upstream's counterpart: `gem/shmem.rs`, for system memory only. C header:
 //! `include/drm/drm_gem.h`.
 
@@ -111,9 +122,13 @@ pub(crate) type PlacementOf<T> = Placement<<T as GemExt>::Device, <T as GemExt>:
 /// - `placement` is accessed only with that object's reservation lock held, mutably only through a
 ///   `&mut Reserved` of it; or with no other reference to the object left.
 pub(crate) struct Backing<D, S> {
+    /// Where the memory is now.
     placement: UnsafeCell<Placement<D, S>>,
+    /// Ties this value to one object, so that no other object's lock opens it.
     owner: Atomic<usize>,
+    /// What the CPU sees when the memory is gone with the device; allocated at the first fault.
     dummy: DummyPage,
+    /// Where the device finds an imported object's memory; set once, at the import.
     import: SetOnce<DevresItem<ImportMap>>,
     /// How often it is pinned: importers have its pages' addresses. Changed with the reservation
     /// locked.

@@ -2,7 +2,7 @@
 
 //! The driver's ioctl table.
 //!
-//! [`declare_drm_ioctls!`](crate::declare_skua_ioctls) is `kernel::declare_drm_ioctls!` with the
+//! [`declare_skua_ioctls!`](crate::declare_skua_ioctls) is `kernel::declare_drm_ioctls!` with the
 //! structures taken from the local [`uapi`](super::uapi) instead of the kernel's. The DRM core
 //! copies the argument in and out: a shorter structure from userspace is extended by zeros, a
 //! longer one is cut, and as many bytes as userspace passed are copied back. So structures can grow

@@ -100,7 +100,7 @@ pub(crate) trait PciDriver: DriverExt {
 
 /// What a bound device consists of.
 pub(crate) struct Parts<'bound, D: PciDriver> {
-    /// The DRM device.
+    /// The DRM device, to be registered when it was started.
     pub(crate) drm: drm::UnregisteredDevice<D>,
     /// What ioctls and faults get while it is registered.
     pub(crate) data: D::RegistrationData<'bound>,

@@ -41,11 +41,11 @@ use kernel::{
 pub(crate) enum Order {
     /// One at a time, in the order they were queued.
     Ordered,
-    /// Any number.
+    /// As many as there are workers for.
     Unordered,
 }
 
-/// A work queue.
+/// A work queue that ends with its owner: dropping it waits for what is queued.
 ///
 /// # Examples
 ///
@@ -117,7 +117,7 @@ impl Drop for OwnedQueue {
 pub(crate) struct ModuleQueue(Atomic<usize>);
 
 impl ModuleQueue {
-    /// Closed.
+    /// A queue that is closed: nothing can be queued.
     pub(crate) const fn new() -> Self {
         Self(Atomic::new(0))
     }

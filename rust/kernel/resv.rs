@@ -16,6 +16,18 @@
 //! is held; a page fault, which comes with mmap_lock, only tries, so as not to hold that up (see
 //! [`fault`](super::fault)). A path that leads to a fence's signal takes none.
 //!
+//! # Examples
+//!
+//! ```ignore
+//! // Where failing is possible:
+//! let mut reserved = resv::lock(&*bo)?;
+//! let before = reserved.singleton(Usage::Kernel)?;
+//! let mut room = reserved.reserve(1)?;
+//!
+//! // When the work that uses the memory has its fence:
+//! room.add(owner.fence(), Usage::Bookkeep)?;
+//! ```
+//!
 //! C header: `include/linux/dma-resv.h`.
 
 use super::{
@@ -205,7 +217,7 @@ impl Reservation {
         self.resv.get()
     }
 
-    /// A handle to it.
+    /// A handle that keeps this reservation alive.
     pub(crate) fn handle(self: &Arc<Self>) -> Handle {
         Handle(Owner::Shared(self.clone()))
     }
@@ -278,7 +290,7 @@ impl Handle {
     }
 }
 
-/// Of the same reservation.
+/// Handles are equal if they are of one reservation.
 impl PartialEq for Handle {
     fn eq(&self, other: &Self) -> bool {
         ptr::eq(self.as_raw(), other.as_raw())

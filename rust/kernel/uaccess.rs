@@ -16,6 +16,13 @@
 //! - Memory that cannot be read, also because it wraps around: `EFAULT`. `ENOMEM`.
 //!
 //! Everything is copied once; what was checked is what is used.
+//!
+//! # Examples
+//!
+//! ```ignore
+//! // Elements that had 24 bytes in the first version, and have more now.
+//! let ops: KVVec<drm_skua_bind_op> = UserArray::from(&args.ops).read(24, 1024)?;
+//! ```
 
 use super::uapi;
 use kernel::{
@@ -37,7 +44,7 @@ pub(crate) struct UserArray {
     pub(crate) stride: u32,
     /// Number of elements.
     pub(crate) count: u32,
-    /// Address of the first.
+    /// Address of the first element, in the memory of the process that called.
     pub(crate) pointer: u64,
 }
 
