@@ -31,7 +31,8 @@ extern "C" {
  *   &drm_skua_query.size.
  * - An ioctl that fails changes nothing that userspace can see. What can fail is
  *   checked in the order of the members, after the argument was copied once.
- * - No ioctl of this header waits for the GPU. To wait, use a syncobj.
+ * - No ioctl of this header waits for fences or for work of the GPU. To wait, use a
+ *   syncobj.
  * - The node is the render node; every ioctl has DRM_RENDER_ALLOW.
  *
  * Errors that every ioctl can return, and that are not repeated below:
@@ -472,14 +473,17 @@ struct drm_skua_bind_op {
  * all waits of @syncs are. Signals of @syncs follow when no engine uses an old
  * translation any more. The whole bind is refused if one operation is not valid.
  *
- * The ioctl does not wait: work that needs the mappings waits for a signal.
+ * The ioctl does not wait for fences: work that needs the mappings waits for a signal.
+ * A bind that waits for nothing may be performed before the ioctl returns, which then
+ * takes as long as the engines take to drop old translations.
  *
  * If a fence that it waits for has an error, the bind is performed all the same.
  *
  * Binds that are not done when the file is closed are cancelled: -ECANCELED.
  *
  * Errors: -ENOENT for @vm or a handle; -EINVAL for anything else out of its range,
- * and for a buffer object that is another address space's; -ENOSPC if 4096 binds of the address space wait.
+ * and for a buffer object that is another address space's; -ENOSPC if 4096 binds of
+ * the address space wait.
  */
 struct drm_skua_vm_bind {
 	/** @vm: Handle of the address space. */
@@ -498,8 +502,8 @@ struct drm_skua_vm_bind {
 /**
  * struct drm_skua_context_create - Argument of DRM_IOCTL_SKUA_CONTEXT_CREATE
  *
- * Errors: -ENOENT for @vm; -EINVAL for @engine, @flags or @pad; -ENOSPC if there are
- * too many contexts, or the client has 256, those counted that are destroyed but have
+ * Errors: -ENOENT for @vm; -EINVAL for @engine or @flags; -ENOSPC if there are too
+ * many contexts, or the client has 256, those counted that are destroyed but have
  * work that has not ended.
  */
 struct drm_skua_context_create {
@@ -549,8 +553,9 @@ enum drm_skua_context_status {
 /**
  * struct drm_skua_context_state - Argument of DRM_IOCTL_SKUA_CONTEXT_STATE
  *
- * The members behind @status are those of the fault record of the hardware manual
- * if @status is DRM_SKUA_CONTEXT_FAULTED, and zero otherwise.
+ * The members from @reason to @pc are those of the fault record of the hardware manual
+ * if @status is DRM_SKUA_CONTEXT_FAULTED, and zero otherwise. Of a fault in memory of
+ * the driver's own @address and @command are zero, too.
  *
  * Errors: -ENOENT for @context; -EINVAL for @pad.
  */
@@ -596,7 +601,12 @@ struct drm_skua_context_state {
  * struct drm_skua_buffer - A buffer of commands (WDDM: DMA buffer)
  */
 struct drm_skua_buffer {
-	/** @va: GPU virtual address of the first command: a multiple of 8, not 0. */
+	/**
+	 * @va: GPU virtual address of the first command: a multiple of 8.
+	 *
+	 * The buffer must lie between &drm_skua_device_info.va_start and
+	 * &drm_skua_device_info.va_end whole.
+	 */
 	__u64 va;
 
 	/** @size: Bytes: a multiple of 8, not 0. */
