@@ -4,12 +4,18 @@
 //!
 //! # Order of things
 //!
-//! Probe: enable the PCI device, map registers and VRAM, read the capabilities, reset the adapter,
-//! and only then let it access memory; allocate what is shared with it, then the DRM device,
-//! interrupts, engines, alarms, and last the registration, after which userspace comes.
+//! Probe, from the inside out ([`ext::pci`]):
 //!
-//! Unbind, and a probe that fails, undo it from the other end ([`ext::pci`]), and wait neither for the GPU nor for
-//! userspace:
+//! 1. The PCI device is enabled, registers are mapped and capabilities read, VRAM is mapped.
+//! 2. [`Gpu::new`]: the memory that is shared with the device, and the sets of pages and numbers.
+//! 3. The DRM device, then interrupts.
+//! 4. [`Gpu::start`]: the adapter is reset, and only then may it access memory; it is told of the
+//!    shared memory; engines, the paging context, alarms.
+//! 5. The registration, after which userspace comes.
+//!
+//! Unbind, and a probe that fails, undo it from the other end. They wait for no work of the GPU and
+//! for no file to be closed; they do wait for the GPU to become quiet, up to a second, and for
+//! ioctls under way, of which none waits for long once all fences have signalled:
 //!
 //! 1. [`Gpu::stop`]: alarms end; the device is made quiet; no more work; all fences signal, so
 //!    whoever waits wakes up; what work held is freed.
@@ -84,18 +90,19 @@ use kernel::{
     }, //
 };
 
-/// The driver.
+/// The driver's name as a type: what PCI core and DRM core call.
 pub(crate) struct SkuaDriver;
 
 /// What ioctls and faults get while the device is bound.
 pub(crate) struct RegistrationData<'a> {
+    /// The PCI device, for DMA mappings; [`RegistrationData::parent`] hands it out.
     parent: &'a device::Device<Bound>,
-    /// The BAR of visible VRAM.
+    /// The BAR of visible VRAM, of which page faults map pages.
     pub(crate) vram: WcBar<'a>,
 }
 
 impl RegistrationData<'_> {
-    /// The bus device.
+    /// The PCI device: what DMA mappings and device-managed resources belong to.
     pub(crate) fn parent(&self) -> &device::Device<Bound> {
         self.parent
     }
@@ -220,7 +227,10 @@ impl drm::Driver for SkuaDriver {
         (SKUA_VM_DESTROY, drm_skua_vm_destroy, ioctl::RENDER_ALLOW, File::vm_destroy),
         (SKUA_VM_BIND, drm_skua_vm_bind, ioctl::RENDER_ALLOW, File::vm_bind),
         (SKUA_CONTEXT_CREATE, drm_skua_context_create, ioctl::RENDER_ALLOW, File::context_create),
-        (SKUA_CONTEXT_DESTROY, drm_skua_context_destroy, ioctl::RENDER_ALLOW, File::context_destroy),
+        (
+            SKUA_CONTEXT_DESTROY, drm_skua_context_destroy, ioctl::RENDER_ALLOW,
+            File::context_destroy
+        ),
         (SKUA_CONTEXT_STATE, drm_skua_context_state, ioctl::RENDER_ALLOW, File::context_state),
         (SKUA_SUBMIT, drm_skua_submit, ioctl::RENDER_ALLOW, File::submit),
     }

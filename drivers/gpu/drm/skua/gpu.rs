@@ -134,7 +134,7 @@ use kernel::{
     }, //
 };
 
-/// The DRM device.
+/// The DRM device, whose data is a [`Gpu`].
 pub(crate) type SkuaDevice<Ctx = drm::Normal> = drm::Device<SkuaDriver, Ctx>;
 
 /// Address spaces that can exist at a time, the system's included.
@@ -159,29 +159,35 @@ const GONE: u32 = 2;
 
 /// What the driver counts, for debugfs.
 pub(crate) struct Counters {
-    /// Submissions accepted.
+    /// SUBMIT ioctls that succeeded.
     pub(crate) submissions: Atomic<u64>,
-    /// Binds accepted.
+    /// VM_BIND ioctls that succeeded.
     pub(crate) binds: Atomic<u64>,
-    /// Interrupts handled.
+    /// Runs of interrupt threads, engines' and the one for faults.
     pub(crate) interrupts: Atomic<u64>,
-    /// Engine resets.
+    /// Engine resets requested, whether or not they were acknowledged.
     pub(crate) resets: Atomic<u64>,
-    /// Translations flushed.
+    /// Requests to flush TLBs, each to all engines.
     pub(crate) flushes: Atomic<u64>,
 }
 
 /// What frees objects that work lets go of.
 pub(crate) struct Reapers {
+    /// Binds that are done, with the memory that they unmapped.
     pub(crate) binds: Arc<Reaper<Bind>>,
+    /// Contexts, from ready lists, workers and the table of a lost device.
     pub(crate) contexts: Arc<Reaper<Context>>,
+    /// Submissions that left a ring or were cancelled, with the memory that they cleared.
     pub(crate) submissions: Arc<Reaper<Submission>>,
+    /// Address spaces, with their page tables and what is mapped in them.
     pub(crate) vms: Arc<Reaper<Vm>>,
+    /// The one that all four obey: closed by [`Gpu::doubt`] and [`Gpu::lose`], opened when the
+    /// device is known to be quiet.
     quarantine: Arc<Quarantine>,
 }
 
 impl Reapers {
-    /// `ENOMEM`.
+    /// Reapers with nothing to do, and an open quarantine. `ENOMEM`.
     fn new() -> Result<Self> {
         let quarantine = Quarantine::new()?;
         Ok(Self {
@@ -216,38 +222,49 @@ impl Reapers {
     }
 }
 
-/// The device's data.
+/// What the driver knows of one device, from probe until the last file is closed.
 #[pin_data]
 pub(crate) struct Gpu {
-    /// The miniport.
+    /// The miniport: all access to the device goes through it.
     #[pin]
     pub(crate) hw: Hardware,
     /// DMA mappings and page tables, of which there is one for each object and address space.
     pub(crate) resources: DevresSet,
+    /// What the driver has counted since probe.
     pub(crate) counters: Counters,
+    /// Where a last reference goes from work that fences depend on.
     pub(crate) reapers: Reapers,
-    /// Bytes of system memory for buffer objects.
+    /// Bytes of system memory that buffer objects and page tables have, of half the machine's.
     pub(crate) system: Arc<Quota>,
+    /// The switch of the device's access to memory: on from [`Gpu::start`], off when it is lost.
     bus: BusMaster,
+    /// By number, as many as the capabilities tell; at least one of them copies.
     engines: KVec<Pin<KBox<Engine>>>,
     /// The driver's own line of work; none before the device works and when it is lost.
     #[pin]
     paging: SpinLock<Option<Arc<Context>>>,
+    /// Clients' contexts, by their places in the table of descriptors. A place holds a reference
+    /// until userspace destroys the context, and is taken until that is freed.
     #[pin]
     pub(crate) contexts: Slots<ContextSlot, Context>,
+    /// Address spaces, by identifier. A place holds a reference until userspace has destroyed the
+    /// address space and its binds are done, and is taken until it is freed.
     #[pin]
     pub(crate) vms: Slots<Asid, Vm>,
+    /// Which pages of VRAM are free.
     #[pin]
     pub(crate) vram: Mutex<Pages>,
+    /// Which address space identifiers are free, and which only after a flush; 0 is the system's.
     #[pin]
     asids: Mutex<IdSlots<KernelHeap>>,
+    /// From the end of [`Gpu::start`] to the beginning of [`Gpu::stop`].
     #[pin]
     alarms: SpinLock<Option<Arc<Alarms>>>,
-    /// `HEALTHY`, `WEDGED` or `GONE`.
+    /// `HEALTHY`, `WEDGED` or `GONE`; never `HEALTHY` again once it was another.
     health: Atomic<u32>,
-    /// 1 once [`Gpu::lose`] has begun.
+    /// 1 once [`Gpu::lose`] has begun, so that one thread ends what is under way.
     ended: Atomic<u32>,
-    /// 1 while the watchdog is set.
+    /// 1 while the watchdog's alarm is set or running: who changes it from 0 sets the alarm.
     watching: Atomic<u32>,
 }
 
@@ -345,9 +362,11 @@ impl Gpu {
         }
     }
 
-    /// Starts the device: a reset, its access to memory, its engines, its driver's own context, and its
-    /// alarms, which from now on look after the engines. `timeout_ms` is how long a job may run.
-    /// `ENOMEM`, `ENODEV`.
+    /// Starts the device: a reset, its access to memory, its engines, its driver's own context, and
+    /// its alarms, which from now on look after the engines. `timeout_ms` is how long a packet may
+    /// work.
+    ///
+    /// `ETIMEDOUT`, with a line in the log, if the reset does not end; `ENOMEM`, `ENODEV`.
     pub(crate) fn start(dev: &SkuaDevice, timeout_ms: u32) -> Result {
         reset(dev)?;
         dev.bus.turn_on();

@@ -32,7 +32,7 @@ impl Heap for KernelHeap {
     }
 }
 
-/// A vector of the policy's.
+/// A `KVVec` that grows by [`client_flags`].
 pub(crate) struct Elements<T>(KVVec<T>);
 
 impl<T> FallibleVec<T> for Elements<T> {

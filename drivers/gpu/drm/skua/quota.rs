@@ -20,7 +20,9 @@ use kernel::{
 
 /// A limit, in a unit that its owner says.
 pub(crate) struct Quota {
+    /// Units that may be in use; never changes.
     limit: u64,
+    /// Units of all shares that exist; at most `limit`.
     used: Atomic<u64>,
 }
 
@@ -34,7 +36,7 @@ impl Quota {
         Ok(Arc::new(quota, GFP_KERNEL)?)
     }
 
-    /// The limit.
+    /// Units that may be in use.
     pub(crate) fn limit(&self) -> u64 {
         self.limit
     }
@@ -62,14 +64,16 @@ impl Quota {
     }
 }
 
-/// A part of a quota.
+/// A part of a quota, given back on drop.
 pub(crate) struct Share {
+    /// Where `units` are counted as used.
     quota: Arc<Quota>,
+    /// How much this is; 0 when it was joined to another share.
     units: u64,
 }
 
 impl Share {
-    /// Takes `other`, of the same quota, in.
+    /// Adds `other`, which must be of the same quota, to this share.
     pub(crate) fn join(&mut self, mut other: Self) {
         if !kernel::warn_on!(!other.is_of(&self.quota)) {
             // No wrap: both are within the limit.

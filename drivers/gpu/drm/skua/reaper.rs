@@ -57,7 +57,7 @@ pub(crate) struct Quarantine {
 }
 
 impl Quarantine {
-    /// Nothing is kept. `ENOMEM`.
+    /// An open quarantine: reapers free what they are given. `ENOMEM`.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let open = Self {
             closed: Atomic::new(0),
@@ -75,7 +75,7 @@ impl Quarantine {
         self.closed.store(0, Release);
     }
 
-    /// Whether things are kept.
+    /// Whether reapers keep what they are given.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Acquire) != 0
     }
@@ -90,9 +90,11 @@ pub(crate) struct Reaper<T: Reapable> {
     /// Objects of which this is the last reference.
     #[pin]
     dead: SpinLock<List<T>>,
-    /// How many are in `dead`.
+    /// How many were buried and are not freed yet; the one that is being freed counts.
     count: Atomic<u64>,
+    /// While it is closed, nothing leaves `dead`. All reapers of a device share it.
     quarantine: Arc<Quarantine>,
+    /// Empties `dead`, in [`QUEUE`].
     #[pin]
     work: Work<Self>,
 }

@@ -16,20 +16,23 @@ use kernel::{
     }, //
 };
 
-/// A place.
+/// What a number of the hardware stands for.
 enum Place<T> {
+    /// Nothing: the next object may have it.
     Free,
-    /// In use; userspace has no handle.
+    /// An object that is being made, or that userspace has no handle of and that is not freed.
     Reserved,
-    /// In use.
+    /// An object that is found here.
     Filled(Arc<T>),
 }
 
 /// The table, for numbers of the type `K`.
 #[pin_data]
 pub(crate) struct Slots<K, T> {
+    /// By number; as many as at creation.
     #[pin]
     places: SpinLock<KVVec<Place<T>>>,
+    /// A table of one kind of number takes no other kind.
     _key: PhantomData<fn(K)>,
 }
 

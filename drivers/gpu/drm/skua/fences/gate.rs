@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a job waits for before it may start.
+//! What work, a submission or a bind, waits for before it may start.
 //!
-//! A [`Gate`] holds the fences that a job's owner named, each with a callback, all of it allocated
-//! before the job's own fence is published. It is open when all of them have signalled *and* the
-//! job was armed, that is, put where the one that is woken will find it. Whoever makes the last
-//! step wakes the target, once: a work item, since fences signal in any context.
+//! A [`Gate`] holds the fences to wait for, each with a callback, all of it allocated before the
+//! work's own fence is published. It is open when all of them have signalled *and* it was armed,
+//! that is, when the work is where its target will find it. Whoever makes the last step wakes the
+//! target, once: a work item, since fences signal in any context.
 //!
 //! ```text
 //! fence ──callback──▶ remaining − 1 ─┐
-//! fence ──callback──▶ remaining − 1 ─┼─▶ 0: Wake::wake(target) ─▶ work item ─▶ looks at its jobs
+//! fence ──callback──▶ remaining − 1 ─┼─▶ 0: Wake::wake(target) ─▶ work item ─▶ looks at its work
 //! arm()  ───────────▶ remaining − 1 ─┘
 //! ```
 
@@ -35,9 +35,9 @@ use kernel::{
     }, //
 };
 
-/// Something that looks after its jobs when woken.
+/// What work belongs to, and what looks at that when woken: a context, an address space.
 pub(crate) trait Wake: Send + Sync + 'static {
-    /// A gate of one of its jobs has opened. May be called in any context, with interrupts off.
+    /// A gate of its work has opened. May be called in any context, with interrupts off.
     fn wake(this: &Arc<Self>);
 }
 
@@ -54,7 +54,9 @@ impl Remaining {
 
 /// The data of one callback.
 struct Waiter<T: Wake> {
+    /// The gate's steps, of which this callback makes one.
     remaining: Arc<Remaining>,
+    /// Woken if that was the last.
     target: Arc<T>,
 }
 
@@ -66,11 +68,13 @@ impl<T: Wake> FenceCallback for Waiter<T> {
     }
 }
 
-/// The fences that one job waits for.
+/// The fences that a submission or a bind waits for.
 pub(crate) struct Gate<T: Wake> {
+    /// One step for each fence and one for [`Gate::arm`]; shared with the callbacks.
     remaining: Arc<Remaining>,
+    /// All that are waited for, also when they have signalled: they tell with which error.
     fences: KVVec<Fence>,
-    /// Dropping them detaches them.
+    /// Callbacks on the fences that had not signalled. Dropping one detaches it.
     _pending: KVVec<PendingCallback<Waiter<T>>>,
 }
 
@@ -103,8 +107,8 @@ impl<T: Wake> Gate<T> {
         })
     }
 
-    /// The job is where its target finds it. Whether the gate is open; if not, the target is woken
-    /// later.
+    /// Says that the work is where its target finds it. Whether the gate is open; if not, the
+    /// target is woken later.
     pub(crate) fn arm(&self) -> bool {
         self.remaining.step()
     }

@@ -17,8 +17,9 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// A syncobj to signal.
+/// One place that gets the fence.
 struct Signal {
+    /// Referenced, so that its handle may be closed meanwhile.
     syncobj: Syncobj,
     /// Node and point of a timeline; a binary syncobj has none.
     point: Option<(ChainNode, u64)>,
@@ -28,7 +29,7 @@ struct Signal {
 pub(crate) struct Signals(KVVec<Signal>);
 
 impl Signals {
-    /// None yet.
+    /// A list without syncobjs: nothing is signalled.
     pub(crate) fn new() -> Self {
         Self(KVVec::new())
     }

@@ -36,19 +36,19 @@ const VRAM_UNIT: u64 = 2 << 20;
 pub(crate) struct Caps {
     /// Hardware version; the major one is [`regs::VERSION_MAJOR`].
     pub(crate) version: regs::VERSION,
-    /// The engines, in order.
+    /// Kinds of the engines, by number: 1 to [`MAX_ENGINES`], of which at least one copies.
     pub(crate) engines: KVec<EngineKind>,
-    /// Bytes of VRAM.
+    /// Bytes of VRAM: a multiple of [`VRAM_UNIT`], not 0.
     pub(crate) vram_size: u64,
-    /// GPU-physical address of VRAM.
+    /// GPU-physical address of VRAM: a multiple of the page size, clear of the GART window.
     pub(crate) vram_base: GpuPhys,
-    /// Bytes of VRAM, from its start, that the CPU can see.
+    /// Bytes of VRAM, from its start, that the CPU can see: a power of two, the size of the BAR.
     pub(crate) vram_visible: u64,
     /// GPU-physical address of the GART window.
     pub(crate) gart_base: GpuPhys,
-    /// log2 of the number of address space identifiers.
+    /// log2 of the number of address space identifiers, 1 to 16.
     pub(crate) asid_bits: u32,
-    /// Bits of a bus address that the device can hold.
+    /// Bits of a bus address that the device can hold, 32 to [`PHYS_BITS`].
     pub(crate) bus_bits: u32,
     /// Most threads of a group.
     pub(crate) group_threads: u32,

@@ -77,18 +77,23 @@ const LONGEST: u32 = 40;
 /// The device as this driver reaches it.
 #[pin_data]
 pub(crate) struct Hardware {
+    /// What the device said of itself at probe.
     pub(crate) caps: Caps,
+    /// Written for work, read for probe and recovery only.
     pub(crate) regs: Registers,
+    /// Status page, rings, descriptors; revoked at unbind.
     pub(crate) shared: Devres<Shared>,
-    /// Flushes requested so far, modulo 2^32. Its lock has the number written before a later one.
+    /// Flushes requested so far, modulo 2^32: the number of the last one, as the device counts
+    /// them. Held over the register write, so that numbers and writes have one order.
     #[pin]
     flushes: Mutex<u32>,
 }
 
-/// A node's ring.
+/// What the miniport keeps of a node's ring, under the engine's lock.
 pub(crate) struct Ring {
+    /// Which bytes the engine may still have to read, and where the next command goes.
     space: RingSpace,
-    /// The tail that the engine was told last.
+    /// The tail that the engine was told last, in bytes.
     told: u32,
 }
 

@@ -32,10 +32,13 @@ use kernel::{
 // CAST: 64 KiB.
 const BAR_SIZE: usize = BAR_REGS_SIZE as usize;
 
-/// The register BAR.
+/// The register BAR, and how often it was used.
 pub(crate) struct Registers {
+    /// The mapping, all of BAR0; revoked at unbind.
     bar: DevresBar<BAR_SIZE>,
+    /// 32-bit reads since probe.
     reads: Atomic<u64>,
+    /// 32-bit writes since probe.
     writes: Atomic<u64>,
 }
 
@@ -107,12 +110,12 @@ impl Registers {
         self.write_in(engine, value)
     }
 
-    /// Register reads since probe.
+    /// 32-bit register reads since probe.
     pub(crate) fn reads(&self) -> u64 {
         self.reads.load(Relaxed)
     }
 
-    /// Register writes since probe.
+    /// 32-bit register writes since probe.
     pub(crate) fn writes(&self) -> u64 {
         self.writes.load(Relaxed)
     }

@@ -67,12 +67,18 @@ const _: () = {
     assert!(CONTEXT_PAGES + crate::spec::pci::MAX_ENGINES * RING_PAGES <= GART_PAGES);
 };
 
-/// The shared memory.
+/// All memory that driver and device share, but for page tables and buffer objects.
 pub(crate) struct Shared {
+    /// The status page, [`status::SIZE`] bytes, which the device alone writes.
     status: Coherent<[u64]>,
+    /// The GART table: [`GART_PAGES`] entries, written at probe only.
     gart: Coherent<[u64]>,
+    /// A page of zeroes, read only for the device, behind each page of the window without a use.
     dummy: Coherent<[u64]>,
+    /// [`MAX_CONTEXTS`] descriptors, by place. The driver writes one when its context is made; the
+    /// engine adds up ticks and packets in it.
     contexts: Coherent<[u64]>,
+    /// By engine, [`RING_SIZE`] bytes each, which the driver writes.
     rings: KVec<Coherent<[u32]>>,
 }
 

@@ -54,7 +54,7 @@ use kernel::{
     }, //
 };
 
-/// Handles of one kind.
+/// Handles of one kind: place `n` is handle `n + 1`, and empty if that is free.
 pub(crate) struct Handles<T>(KVVec<Option<Arc<T>>>);
 
 impl<T> Handles<T> {
@@ -88,7 +88,7 @@ impl<T> Handles<T> {
         self.place(handle)?.take().ok_or(ENOENT)
     }
 
-    /// All objects.
+    /// The objects that have a handle, by handle.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<T>> {
         self.0.iter().flatten()
     }
@@ -99,19 +99,22 @@ const MAX_VMS: u64 = 256;
 /// Contexts of one client at a time, likewise.
 const MAX_CONTEXTS: u64 = 256;
 
-/// A client.
+/// What an open file of the node owns: one client.
 #[pin_data(PinnedDrop)]
 pub(crate) struct File {
+    /// The device that was opened.
     dev: ARef<SkuaDevice>,
+    /// Address spaces that the client has a handle of.
     #[pin]
     pub(crate) vms: Mutex<Handles<Vm>>,
+    /// Contexts that the client has a handle of.
     #[pin]
     pub(crate) contexts: Mutex<Handles<Context>>,
     /// What all its contexts used of the engines.
     pub(crate) usage: Arc<Usage>,
-    /// Address spaces that the client may have.
+    /// Address spaces that the client may have, those counted that are not gone yet.
     vm_quota: Arc<Quota>,
-    /// Contexts that the client may have.
+    /// Contexts that the client may have, counted likewise.
     context_quota: Arc<Quota>,
     /// Bytes of system memory that the client's buffer objects may have: half of what all may.
     system_quota: Arc<Quota>,

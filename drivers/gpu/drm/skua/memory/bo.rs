@@ -8,9 +8,9 @@
 //! ([`Memory`]), which keeps the memory from being given to others.
 //!
 //! Nobody sees what was in the memory before. System pages come zeroed from shmem. VRAM is cleared
-//! by the copy engine: the fence of that job is a kernel fence of the object, for which page faults
-//! and binds wait; and should it fail, which happens only when the device is lost, the memory stays
-//! invisible.
+//! by the copy engine: the fence of that submission is a kernel fence of the object, for which page
+//! faults and binds wait; and should it fail, which happens only when the device is lost, the
+//! memory stays invisible.
 //!
 //! An object that is private to an address space shares the reservation of that: what uses the one
 //! uses the other. Whoever moves it sees there at once who uses it.
@@ -91,21 +91,21 @@ pub(crate) use crate::policy::miniport::{
 };
 /// Regions that exist, one bit each.
 pub(crate) const REGIONS: u32 = (1 << REGION_SYSTEM) | (1 << REGION_VRAM);
-/// Largest object in bytes.
+/// Largest object that is tried, in bytes; memory ends before it.
 const MAX_SIZE: u64 = 1 << 40;
 /// Pages that a fault maps beyond the one accessed.
 const FAULT_AHEAD: usize = 15;
 
-/// A buffer object.
+/// A buffer object, as GEM knows it.
 pub(crate) type Bo = Object<BoData>;
 /// A reference to a buffer object that any thread may hold.
 pub(crate) type BoRef = gem::ObjectRef<BoData>;
 
 /// Where the GPU finds an object's memory, as of the moment when it was asked for.
 pub(crate) enum Memory {
-    /// In VRAM.
+    /// In VRAM, which stays allocated as long as this is held.
     Vram(Arc<VramRange>),
-    /// In system pages of its own.
+    /// In system pages of the object's own, which likewise stay.
     System(Arc<SystemMemory>),
     /// With another driver, for good.
     Imported(BoRef),
@@ -113,7 +113,7 @@ pub(crate) enum Memory {
 
 /// An object's system pages, for the device.
 pub(crate) struct SystemMemory {
-    /// Where it sees them.
+    /// Their DMA mapping, which ends at the latest when the device is unbound.
     map: DevresItem<DmaMap>,
     /// Their part of the device's and the client's quota of system memory.
     _shares: [Share; 2],
@@ -124,19 +124,26 @@ pub(crate) struct SystemMemory {
 pub(crate) struct BoData {
     /// GEM objects do not hold their device, which has their mmap offsets and their region's quota.
     _dev: ARef<SkuaDevice>,
+    /// `DRM_SKUA_BO_*` of its creation.
     flags: u32,
+    /// Regions that may hold it, one bit each, as its creator named them; not 0.
     placements: u32,
+    /// Its [`Placement`], under its reservation lock; and that lock's reservation, if it is an
+    /// address space's.
     backing: Backing<Arc<VramRange>, Arc<SystemMemory>>,
-    /// The region of the placement, for those who look without the lock.
+    /// [`REGION_SYSTEM`] or [`REGION_VRAM`]: the region of the placement, for those who look
+    /// without the lock.
     region: Atomic<u32>,
-    /// Where the GPU finds it now.
+    /// The ranges of address spaces whose page tables lead to it now.
     #[pin]
     pub(crate) sites: Sites,
 }
 
 /// What an object is made from.
 pub(crate) struct BoArgs {
+    /// `DRM_SKUA_BO_*`.
     pub(crate) flags: u32,
+    /// Regions that may hold it, one bit each.
     pub(crate) placements: u32,
     /// [`Vm::reservation`](super::vm::Vm::reservation) of the only address space in which it can be
     /// mapped, if there is one.

@@ -27,14 +27,16 @@ use kernel::{
 /// Where a range begins: the address space, and the address in it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Site {
+    /// Identifier of the address space.
     pub(crate) asid: u16,
+    /// GPU virtual address of the range's first byte.
     pub(crate) start: u64,
 }
 
 /// What is at a site.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Installed {
-    /// The address behind the range.
+    /// GPU virtual address behind the range's last byte.
     pub(crate) end: u64,
     /// Where in the object the range begins, in bytes.
     pub(crate) offset: u64,
@@ -53,18 +55,19 @@ impl Installed {
     }
 }
 
-/// Memory for one record.
+/// Memory for one record, set aside where allocating can still fail.
 pub(crate) type Node = RBTreeNodeReservation<Site, Installed>;
 
 /// The ranges in which one object is installed.
 #[pin_data]
 pub(crate) struct Sites {
+    /// Ranges that do not overlap within an address space.
     #[pin]
     sites: SpinLock<RBTree<Site, Installed>>,
 }
 
 impl Sites {
-    /// None.
+    /// The records of an object that is installed nowhere.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             sites <- new_spinlock!(RBTree::new()),

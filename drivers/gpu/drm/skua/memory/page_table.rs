@@ -51,19 +51,24 @@ use kernel::{
 /// Bytes of a table's entries.
 const TABLE_BYTES: u64 = ENTRIES as u64 * 8;
 
+/// One table with those below it.
 type Node = Table<KernelHeap, Hardware>;
 
 /// The tables of an address space, and their part of the system memory in use.
 struct Tables {
+    /// The root table, which owns all others.
     root: Node,
+    /// Bytes of all tables, of the device's and the client's quota of system memory.
     shares: [Share; 2],
 }
 
 /// The page tables of an address space. Live while the device is bound.
 #[pin_data]
 pub(crate) struct PageTable {
+    /// Held for the writing of one run of entries, or for the adding of one table.
     #[pin]
     tables: Mutex<Tables>,
+    /// Names the root table, which never moves: known without the lock.
     entry: Entry,
     /// The client's quota of system memory.
     quota: Arc<Quota>,

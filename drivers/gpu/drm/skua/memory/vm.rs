@@ -7,12 +7,17 @@
 //! tables* say what the GPU translates now; a bind changes them when its turn comes.
 //!
 //! ```text
-//! VM_BIND ioctl:  check ─▶ allocate tables and nodes ─▶ change the map ─▶ publish the fence ─▶ queue
-//! worker:         gate open? ─▶ write entries ─▶ flush TLBs ─▶ signal the fence ─▶ let go of what was
-//!                                                                               unmapped
+//! VM_BIND ioctl:  check ─▶ allocate tables, nodes ─▶ change the map ─▶ publish the fence ─▶ queue
+//! its turn:       gate open? ─▶ write entries ─▶ flush TLBs and wait ─▶ give what was unmapped to
+//!                 the reaper ─▶ signal the fence
 //! ```
 //!
-//! Memory that was unmapped is held until no engine can reach it any more.
+//! A bind whose turn it is when it is queued, as it is of most, is done in the ioctl's own thread,
+//! the wait for the TLBs included; otherwise in a worker, when a gate opens. One thread at a time
+//! does the binds of an address space.
+//!
+//! Memory that was unmapped is held until no engine can reach it any more. It goes to the reaper
+//! before the fence signals, so that who has waited for that may count on the memory.
 //!
 //! An address space whose handle is gone stays in the device's table while it has binds that are
 //! not done, so that a device that is lost ends them, too.
@@ -126,14 +131,17 @@ pub(crate) const VA_START: u64 = 0x1_0000;
 /// Address behind the last that can be bound: the upper 4 GiB are the driver's.
 pub(crate) const VA_END: u64 = (1 << VA_BITS) - (1 << 32);
 
-/// All addresses.
+/// Every GPU virtual address, those included that cannot be bound.
 const ALL: Span = Span::new(0, 1 << VA_BITS);
 
 /// A range of a buffer object that is mapped.
 #[derive(Clone)]
 pub(crate) struct Mapping {
+    /// The object, held as long as something of it is mapped.
     bo: BoRef,
+    /// Where in the object the range begins: bytes, a multiple of the page size.
     offset: u64,
+    /// Whether the GPU may write.
     write: bool,
 }
 
@@ -159,7 +167,7 @@ impl Slice for Mapping {
 pub(crate) enum Operation {
     /// Maps, after unmapping what was there.
     Map(Span, Mapping),
-    /// Unmaps.
+    /// Unmaps what is mapped there, if anything.
     Unmap(Span),
 }
 
@@ -174,12 +182,16 @@ impl Operation {
 /// A bind that was accepted.
 #[pin_data]
 pub(crate) struct Bind {
+    /// What the ioctl asked for, checked, in its order; not empty.
     operations: KVVec<Operation>,
     /// Where the memory is that is mapped, in the order of the operations that map.
     memory: KVVec<Memory>,
+    /// The fences that the client named, and those of memory that is being cleared.
     gate: Gate<Vm>,
+    /// Filled at publication, taken out piece by piece by the thread whose turn the bind is.
     #[pin]
     end: SpinLock<BindEnd>,
+    /// Its place in [`Binds::queue`], later in the reaper's list.
     #[pin]
     links: ListLinks,
 }
@@ -198,6 +210,7 @@ struct BindEnd {
 struct Removed {
     /// The operation's place in its bind.
     operation: usize,
+    /// GPU virtual addresses that are no longer mapped.
     span: Span,
     /// The range of the mapping that `span` was cut out of.
     whole: Span,
@@ -220,9 +233,9 @@ const MAX_QUEUED: u32 = 4096;
 
 /// Binds that are not done.
 struct Binds {
-    /// In order.
+    /// In the order in which they were accepted.
     queue: List<Bind>,
-    /// How many are in `queue`, or accepted and on their way there.
+    /// How many are in `queue`, or accepted and on their way there; at most [`MAX_QUEUED`].
     len: u32,
     /// A thread is at one, which it has taken out of `queue`.
     busy: bool,
@@ -240,23 +253,32 @@ impl Binds {
     }
 }
 
-/// An address space.
+/// An address space. Userspace's handle holds it, and each of its contexts.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Vm {
+    /// The device that translates by it.
     dev: ARef<SkuaDevice>,
+    /// Its number in the hardware and in the device's table, its own until it is freed.
     asid: Asid,
+    /// Names the root of `tables`, for context descriptors.
     root: Entry,
+    /// What the GPU translates now; revoked at unbind.
     tables: DevresItem<PageTable>,
-    /// See [`Vm::reservation`].
+    /// Where submissions file that they use what is mapped: see [`Vm::reservation`].
     users: Arc<Reservation>,
+    /// The line of its binds' fences, which signal in order.
     fences: FenceContext,
+    /// What will be mapped when all binds that were accepted are done. Held by an ioctl from the
+    /// first look until the bind is queued, so that the queue has the order of the map's changes.
     #[pin]
     map: Mutex<IntervalMap<KernelHeap, Mapping>>,
+    /// What is still to be done to `tables`.
     #[pin]
     binds: SpinLock<Binds>,
     /// Looks at the queue, in a worker.
     #[pin]
     work: Work<Self>,
+    /// Its place in the reaper's list.
     #[pin]
     links: ListLinks,
     /// Its part of the client's quota of address spaces.
@@ -328,7 +350,7 @@ impl Vm {
         vm
     }
 
-    /// Its address space identifier.
+    /// Its number in the hardware; the system's is not among them.
     pub(crate) fn asid(&self) -> Asid {
         self.asid
     }
@@ -389,7 +411,7 @@ impl Vm {
     }
 
     /// The reservation of those who use what is mapped here: each submission files its fence with
-    /// it, under [`Usage::Bookkeep`], before it publishes it. That is one fence for all that is
+    /// it, under [`Usage::Bookkeep`], before it lets the lock go. That is one fence for all that is
     /// mapped. Who moves an object learns from its [`Sites`](super::installed::Sites) in which
     /// address spaces it is, and here who uses them.
     ///
@@ -402,8 +424,8 @@ impl Vm {
 
     /// Queues a bind of `operations`, whose ranges and handles were checked, after `waits`.
     ///
-    /// `ENOMEM`, `ENODEV`; `ENOSPC` if [`MAX_QUEUED`] binds wait; `ENOENT` if its handle is gone.
-    /// Nothing has changed then.
+    /// `ENOSPC` if [`MAX_QUEUED`] binds wait; `ENOENT` if its handle is gone; `EIO` if an object has
+    /// no memory; `ENOMEM`, `ENODEV`; `ECANCELED` if the client is gone. Nothing has changed then.
     pub(crate) fn bind(
         self: &Arc<Self>,
         parent: &Device<Bound>,

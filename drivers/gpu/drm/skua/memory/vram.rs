@@ -43,6 +43,7 @@ use kernel::{
     }, //
 };
 
+/// Blocks of one owner, in the order of its bytes.
 type Blocks = <KernelHeap as Heap>::Vec<PageRange>;
 
 /// The allocator of one device's VRAM.
@@ -64,8 +65,11 @@ fn errno(error: BuddyError) -> Error {
 
 /// The VRAM of one buffer object.
 pub(crate) struct VramRange {
+    /// Whose allocator gets the blocks back.
     dev: ARef<SkuaDevice>,
+    /// Whole pages, which nobody else has; fixed after creation.
     blocks: Blocks,
+    /// 1 once nothing of an earlier owner is left in any block.
     cleared: Atomic<u32>,
 }
 
@@ -95,7 +99,7 @@ impl VramRange {
         self.blocks.as_slice()
     }
 
-    /// Bytes of a block.
+    /// Length of a block in bytes.
     fn bytes(block: &PageRange) -> u64 {
         block.pages.0.saturating_mul(PAGE_BYTES)
     }

@@ -6,8 +6,8 @@
 //! |---|---|
 //! | `regions` | memory regions: size, use, the allocator's free blocks |
 //! | `vms` | address spaces: mappings, bytes mapped, mappings that are installed, tables |
-//! | `contexts` | contexts: engine, status, jobs ended, ticks used |
-//! | `rings` | engines: state, ring, jobs in flight |
+//! | `contexts` | contexts: engine, address space, status, submissions ended, ticks used |
+//! | `rings` | engines: state, head and tail, packets in flight, ticks; 16 words from the head |
 //! | `zap` | removes the CPU's mappings of all objects, which fault in again; of how many handles |
 //! | `counters` | what driver (`driver_…`) and device count |
 //! | `parameters` | the module's parameters, which sysfs does not show of Rust modules |
@@ -39,7 +39,7 @@ use kernel::{
     sync::atomic::Relaxed, //
 };
 
-/// The files.
+/// What the DRM core makes files of, when it registers the device.
 pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
     DebugfsFile {
         name: c"regions",

@@ -123,7 +123,7 @@ impl Memory {
     }
 }
 
-/// The memory keys.
+/// Prints `drm-*-memory` and `drm-*-vram0`.
 fn memory(file: &SkuaFile, out: &mut Printer<'_>) {
     let mut memory = Memory::default();
     // What could not be looked at for want of memory is missing.

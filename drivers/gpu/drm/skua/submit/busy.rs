@@ -13,7 +13,7 @@
 //! is smaller than before.
 //!
 //! Two hooks keep it up: [`EngineClock::head_changed`] when packets entered or left a ring, and
-//! [`Account::settle`] when a job of a context left it.
+//! [`Account::settle`] when a packet of a context left it.
 
 use crate::{
     policy::head_clock::HeadClock,
@@ -52,6 +52,7 @@ struct EngineUsage {
 
 /// What one client used of all engines, since its file was opened.
 pub(crate) struct Usage {
+    /// By engine; those that the device lacks stay 0.
     engines: [EngineUsage; MAX_ENGINES as usize],
 }
 
@@ -60,12 +61,12 @@ pub(crate) struct Usage {
 pub(crate) struct Used {
     /// Nanoseconds that the engine was busy with the client's work.
     pub(crate) busy_ns: u64,
-    /// Ticks of engine time.
+    /// Engine time in ticks of the device.
     pub(crate) ticks: u64,
 }
 
 impl Usage {
-    /// That of a new client. `ENOMEM`.
+    /// A client that has used nothing yet. `ENOMEM`.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let usage = Self {
             engines: [const {
@@ -85,14 +86,16 @@ impl Usage {
 
 /// A context's part in its client's usage of one engine.
 pub(crate) struct Account {
+    /// The sums of the client that owns the context.
     usage: Arc<Usage>,
+    /// The engine that works for the context.
     engine: EngineIndex,
-    /// What of the context's ticks is in `usage`.
+    /// Ticks of the context's descriptor that are in `usage` already.
     settled: Atomic<u64>,
 }
 
 impl Account {
-    /// That of a new context on engine number `engine`.
+    /// The account of a new context on engine number `engine`.
     pub(crate) fn new(usage: &Arc<Usage>, engine: EngineIndex) -> Self {
         Self {
             usage: usage.clone(),
@@ -101,7 +104,7 @@ impl Account {
         }
     }
 
-    /// The context's client's.
+    /// The sums of the client that owns the context.
     pub(crate) fn usage(&self) -> &Arc<Usage> {
         &self.usage
     }
@@ -119,13 +122,14 @@ impl Account {
 
 /// The clock of one engine, under its lock.
 pub(crate) struct EngineClock {
+    /// Whose sums in a [`Usage`] it adds to.
     engine: EngineIndex,
-    /// The owner is none for a packet of the driver's own.
+    /// Since when which client's packet is at the head; [`None`] is the driver's own.
     clock: HeadClock<Option<Arc<Usage>>>,
 }
 
 impl EngineClock {
-    /// That of engine number `engine`, whose ring is empty.
+    /// The clock of engine number `engine`, whose ring is empty.
     pub(crate) const fn new(engine: EngineIndex) -> Self {
         Self {
             engine,

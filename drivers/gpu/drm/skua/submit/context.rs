@@ -99,12 +99,12 @@ use kernel::{
 /// Submissions of one context that may wait at a time.
 pub(crate) const MAX_QUEUED: u32 = 4096;
 
-/// Whether a context takes work.
+/// Whether a context takes work, and if not, why.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Status {
-    /// It does.
+    /// Submissions are accepted.
     Active,
-    /// Its work faulted.
+    /// Its work faulted, with this record.
     Faulted(Record),
     /// Its work was cut by the watchdog.
     TimedOut,
@@ -127,35 +127,38 @@ pub(crate) enum Due {
 
 /// Submissions that have not started, or not all.
 struct Pending {
-    /// In order of submission.
+    /// In order of submission; the first one may have portions in the ring.
     queue: List<Submission>,
-    /// How many are in `queue`.
+    /// How many are in `queue`; of a client's context at most [`MAX_QUEUED`].
     len: u32,
     /// Portions of the first one that left for the ring.
     started: u32,
     /// Packets of the context that are in the ring.
     running: u32,
-    /// Whether more are taken.
+    /// Whether more submissions are accepted; changes once at most.
     status: Status,
 }
 
 /// A client's side of a context.
 struct Client {
+    /// The address space that the context's buffers are in.
     vm: Arc<Vm>,
-    /// Its place in the table of descriptors.
+    /// The context's place in the table of descriptors, its own until it is freed.
     slot: ContextSlot,
-    /// Its part of what the client used of the engine.
+    /// What the context adds to what its client used of the engine.
     account: Account,
-    /// Its part of the client's quota of contexts.
+    /// The context's part of the client's quota of contexts: 1.
     _share: Share,
 }
 
-/// A context.
+/// A line of work. Userspace's handle holds it, and each of its submissions.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Context {
+    /// The device that works for it.
     dev: ARef<SkuaDevice>,
+    /// The engine that works for it; never another one.
     engine: EngineIndex,
-    /// [`None`]: the driver's own.
+    /// What a client's context has besides; [`None`] for the driver's own.
     client: Option<Client>,
     /// The line of its submissions' fences.
     fences: FenceContext,
@@ -164,6 +167,7 @@ pub(crate) struct Context {
     /// Held from giving a submission its fence until it is in the queue.
     #[pin]
     order: Mutex<()>,
+    /// What is not in the ring yet. Taken inside the engine's lock, or alone.
     #[pin]
     pending: SpinLock<Pending>,
     /// Looks at the context, in a worker.
@@ -172,6 +176,7 @@ pub(crate) struct Context {
     /// Whether it is in its engine's ready list, or with the reaper.
     #[pin]
     listed: AtomicTracker,
+    /// Its place in that list.
     #[pin]
     links: ListLinks,
 }
@@ -287,7 +292,7 @@ impl Context {
         self.client.as_ref().map(|client| &client.vm)
     }
 
-    /// Whether it takes work.
+    /// Whether it takes work, and if not, the first reason.
     pub(crate) fn status(&self) -> Status {
         self.pending.lock().status
     }
@@ -431,7 +436,8 @@ impl Context {
         (Some(packet), pending.due())
     }
 
-    /// Counts a packet out of the ring. Called by the engine, under its lock.
+    /// Counts a packet out of the ring; what is to be done about the context then. Called by the
+    /// engine, under its lock.
     pub(crate) fn retire(&self) -> Due {
         let mut pending = self.pending.lock();
         match pending.running.checked_sub(1) {
@@ -441,7 +447,7 @@ impl Context {
         pending.due()
     }
 
-    /// What the context is due for.
+    /// What is to be done about the context at this moment.
     pub(crate) fn due(&self) -> Due {
         self.pending.lock().due()
     }
@@ -478,7 +484,7 @@ impl Context {
 }
 
 impl Pending {
-    /// The first submission.
+    /// A reference to the first submission, which stays in the queue.
     fn first(&mut self) -> Option<Arc<Submission>> {
         let mut cursor = self.queue.cursor_front();
         let first = cursor.peek_next()?;
@@ -493,7 +499,7 @@ impl Pending {
         Some(first.into_arc())
     }
 
-    /// What the context is due for.
+    /// What is to be done about the context, by its status, its first submission and the ring.
     fn due(&mut self) -> Due {
         let (status, running, started) = (self.status, self.running, self.started);
         let mut cursor = self.queue.cursor_front();

@@ -84,7 +84,7 @@ use kernel::{
 /// Whether the engine takes work.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// It does.
+    /// It works: the ring is filled and emptied.
     Running,
     /// It is being reset; work waits.
     Recovering,
@@ -103,21 +103,24 @@ impl From<NodeError<Error>> for Error {
 
 /// What is under the engine's lock.
 pub(crate) struct State {
+    /// Changed by recovery and by loss only, under `turn` as well.
     pub(crate) mode: Mode,
-    /// What is in the ring.
+    /// The ring and its packets, at most [`IN_FLIGHT`].
     pub(crate) node: Node<KernelHeap, Hardware, Packet>,
-    /// Whose time it is.
+    /// Which client the time of the packet at the ring's head is counted to.
     clock: EngineClock,
-    /// The system's context, if it is ready.
+    /// The driver's own context, if its first submission can start: it goes first.
     ready_system: List<Context>,
-    /// Clients' contexts that are ready, in turn.
+    /// Clients' contexts whose first submission can start, in turn, each once.
     ready: List<Context>,
 }
 
-/// An engine.
+/// One of the device's engines, as long as the device's data live.
 #[pin_data]
 pub(crate) struct Engine {
+    /// Its number in registers, status page and uAPI.
     index: EngineIndex,
+    /// What it can do.
     kind: EngineKind,
     /// Fault records with numbers before this one (modulo 2^32) are from before the last reset.
     pub(crate) stale_faults: Atomic<u32>,
@@ -125,6 +128,7 @@ pub(crate) struct Engine {
     /// signal in order. Interrupt threads, workers and recovery take it; ioctls do not.
     #[pin]
     pub(crate) turn: Mutex<()>,
+    /// The ring, and who waits for room in it.
     #[pin]
     pub(crate) state: SpinLock<State>,
 }
@@ -188,7 +192,7 @@ impl Engine {
         )
     }
 
-    /// What it can do.
+    /// Whether it computes or copies.
     pub(crate) fn kind(&self) -> EngineKind {
         self.kind
     }

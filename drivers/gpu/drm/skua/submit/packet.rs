@@ -27,11 +27,11 @@ use kernel::{
 /// enough that whose turn it is is decided late.
 pub(crate) const IN_FLIGHT: usize = 16;
 
-/// A packet.
+/// What an engine is given at a time.
 pub(crate) struct Packet {
-    /// What it is a portion of.
+    /// Whose portion it is, held until the packet is out of the ring and buried.
     pub(crate) submission: Arc<Submission>,
-    /// Which.
+    /// Number of the portion, below [`Submission::portions`].
     pub(crate) portion: u32,
 }
 
@@ -65,12 +65,14 @@ impl Packet {
 
 /// Packets that are out of the ring and whose fences are to be signalled when no spin lock is held.
 pub(crate) struct Finished {
+    /// In the order in which they left the ring, each with the result of its work.
     packets: [Option<(Packet, Result)>; IN_FLIGHT],
+    /// How many there are; they come first in `packets`.
     len: usize,
 }
 
 impl Finished {
-    /// Has room for all that can be in a ring.
+    /// An empty list with room for all that can be in a ring.
     pub(crate) fn new() -> Self {
         Self {
             packets: [const { None }; IN_FLIGHT],
@@ -99,7 +101,7 @@ impl Finished {
         }
     }
 
-    /// The packets, in order.
+    /// Packets with their results, in the order in which they left the ring.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &(Packet, Result)> {
         self.packets.iter().flatten()
     }

@@ -13,9 +13,9 @@
 //!                                         └─ no acknowledgement ─▶ the device is lost
 //! ```
 //!
-//! Who is guilty is the policy's to say ([`Node::blame`](crate::policy::node::Node::blame)). A fault
-//! record from before the last reset has been dealt with by that reset. An engine that is broken,
-//! by its verdict, is the device's loss.
+//! Who is guilty is the policy's to say ([`Node::blame`](crate::policy::node::Node::blame)). A
+//! fault record from before the last reset has been dealt with by that reset. An engine that is
+//! broken, by its verdict, is the device's loss.
 //!
 //! The alarms run in one ordered queue, so that one thing at a time is done about a device.
 
@@ -84,7 +84,7 @@ use kernel::{
 /// Period of the watchdog in milliseconds.
 const PERIOD_MS: u32 = 250;
 
-/// How much longer than a job's time it may take on a host so slow that the engine hardly works.
+/// How many times its time a packet may take on a host so slow that the engine hardly works.
 const HARD_FACTOR: u64 = 16;
 /// Milliseconds without progress after which the watchdog asks the device whether it is there at
 /// all.
@@ -92,7 +92,7 @@ const PRESENCE_MS: u64 = 1000;
 /// Fault records that are looked at before others get their turn.
 const FAULT_BATCH: u32 = 32;
 
-/// What the guilty context's clients are told of it.
+/// What the guilty context becomes, and the error of the fence of the submission that did it.
 fn sentence(cause: &Cause) -> (Status, Error) {
     match cause {
         Cause::Fault(record) => (Status::Faulted(*record), errno(record.reason)),
@@ -104,17 +104,20 @@ fn sentence(cause: &Cause) -> (Status, Error) {
 pub(crate) struct Alarms {
     /// Looks at fault records.
     pub(crate) faults: Alarm<Faults>,
+    /// Looks at the engines every [`PERIOD_MS`] while one has work.
     watchdog: Alarm<Watch>,
+    /// Declares the device lost for those who must not do it themselves.
     loss: Alarm<Loss>,
 }
 
 impl Alarms {
-    /// Makes the alarms of `dev`; `timeout_ms` is how long a job may run. `ENOMEM`.
+    /// Makes the alarms of `dev`; `timeout_ms` is how long a packet may work.
+    /// `ENOMEM`.
     pub(crate) fn new(dev: &SkuaDevice, timeout_ms: u32) -> Result<Arc<Self>> {
         let queue = Arc::new(OwnedQueue::new(c"skua-alarms", Order::Ordered)?, GFP_KERNEL)?;
         let limits = Limits {
-            // A job may be as slow as its host, but not use next to no engine time for long: see
-            // the policy.
+            // A packet may be as slow as its host, but not use next to no engine time for long:
+            // see the policy.
             ticks: u64::from(timeout_ms).saturating_mul(u64::from(dev.hw.caps.tick_hz) / 100_000),
             time_ms: timeout_ms.into(),
             stuck_ms: timeout_ms.into(),
@@ -156,6 +159,7 @@ impl Alarms {
 
 /// Declares the device lost.
 struct Loss {
+    /// The device to be lost.
     dev: ARef<SkuaDevice>,
 }
 
@@ -169,8 +173,9 @@ impl AlarmHandler for Loss {
 
 /// Reads fault records.
 pub(crate) struct Faults {
+    /// The device that reports them.
     dev: ARef<SkuaDevice>,
-    /// Number of the next record, modulo 2^32.
+    /// Number of the next record to be read, modulo 2^32.
     next: Atomic<u32>,
 }
 
@@ -217,9 +222,11 @@ impl AlarmHandler for Faults {
 
 /// Asks the policy, for each engine, whether its work ends.
 struct Watch {
+    /// The device whose engines are watched.
     dev: ARef<SkuaDevice>,
+    /// What the policy's times count from.
     start: Instant<Monotonic>,
-    /// One for each engine, in order.
+    /// What the policy remembers of each engine, by number.
     watchdogs: Pin<KBox<Mutex<KVec<Watchdog>>>>,
 }
 
@@ -270,7 +277,7 @@ impl AlarmHandler for Watch {
     }
 }
 
-/// The errno that tells a submitter what its job did.
+/// The errno that tells a client what its submission did.
 fn errno(reason: Reason) -> Error {
     match reason {
         Reason::AddressRange

@@ -130,17 +130,20 @@ const CLEAR_FILLS: usize = 32;
 /// Portions after which an engine tells of its progress, so that the ring is filled up in time.
 const INTERRUPT_PERIOD: u32 = 8;
 
-/// A submission.
+/// What was asked for with one ioctl, or by the driver. Its context's queue holds it, and each of
+/// its packets.
 #[pin_data]
 pub(crate) struct Submission {
-    /// Whose work it is.
+    /// The context in whose order it runs.
     context: Arc<Context>,
+    /// What there is to do, in portions.
     work: Work,
     /// What it waits for before its first portion.
     gate: Gate<Context>,
     /// From publication until it is finished.
     #[pin]
     fence: SpinLock<Option<DriverFence>>,
+    /// Its place in its context's queue, later in the reaper's list.
     #[pin]
     links: ListLinks,
 }
@@ -179,12 +182,12 @@ impl Submission {
         *self.fence.lock() = Some(fence);
     }
 
-    /// Whose work it is.
+    /// The context in whose order it runs.
     pub(crate) fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// What it waits for.
+    /// What it waits for before its first portion.
     pub(crate) fn gate(&self) -> &Gate<Context> {
         &self.gate
     }
