@@ -158,7 +158,7 @@ fn mapped(file: &SkuaFile) -> Result<KVVec<(BoRef, bool)>> {
             vms.push(vm.clone(), client_flags())?;
         }
     }
-    vms.sort_unstable_by_key(|vm| Arc::as_ptr(vm));
+    vms.sort_unstable_by_key(Arc::as_ptr);
     let mut all = KVVec::new();
     let mut last = ptr::null();
     for vm in &vms {
