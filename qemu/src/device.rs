@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use skua_spec::address::{GpuPhys, VA_BITS};
 use skua_spec::command::{MAX_GROUP_THREADS, MAX_SHARED, WAVE_THREADS};
 use skua_spec::fault::Record;
-use skua_spec::number::EngineIndex;
+use skua_spec::number::{Asid, EngineIndex};
 use skua_spec::pci::fault_vector;
 use skua_spec::register::Half;
 use skua_spec::regs::{self, Decoded, DeviceRegister, EngineRegister};
@@ -82,6 +82,20 @@ impl Hub {
         }
     }
 
+    /// What the engines wait for may be there.
+    pub(crate) fn wake_engines(&self) {
+        for engine in &self.engines {
+            engine.wake_up();
+        }
+    }
+
+    /// Has all engines but `index` drop translations, sooner or later.
+    pub(crate) fn invalidate_others(&self, index: EngineIndex, asid: Option<Asid>) -> Asked {
+        let others = self.engines.iter().filter(|engine| engine.index != index);
+        let ask = |engine: &Arc<Engine>| (Arc::clone(engine), engine.invalidate_for_another(asid));
+        Asked(others.map(ask).collect())
+    }
+
     /// An engine has done its part of an adapter reset. The last one ends it.
     pub(crate) fn engine_was_reset(&self) {
         if self.resetting.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -113,6 +127,18 @@ impl Hub {
     pub(crate) fn engine_count(&self) -> u32 {
         // CAST: at most MAX_ENGINES.
         self.engines.len() as u32
+    }
+}
+
+/// An invalidation that one engine asked of the others: their numbers of the request.
+pub(crate) struct Asked(Vec<(Arc<Engine>, u64)>);
+
+impl Asked {
+    /// Whether all have dropped what they were to.
+    pub(crate) fn is_done(&self) -> bool {
+        self.0
+            .iter()
+            .all(|(engine, number)| engine.has_dropped(*number))
     }
 }
 

@@ -17,7 +17,7 @@ pub mod core;
 pub mod packet;
 pub mod worker;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -48,8 +48,10 @@ pub(crate) struct Mail {
     pub(crate) adapter_reset: bool,
     /// Translations to drop.
     pub(crate) invalidations: Vec<Option<Asid>>,
-    /// The number of the last of `invalidations`.
-    pub(crate) invalidate_count: u32,
+    /// The number of the last of them that a register asked for.
+    pub(crate) invalidate_count: Option<u32>,
+    /// The number of the last of them that an engine asked for, see [`Engine::has_dropped`].
+    pub(crate) asked: u64,
     /// The status page was enabled: write the whole block.
     pub(crate) publish: bool,
     /// The device ends.
@@ -61,6 +63,16 @@ impl Mail {
     pub(crate) const fn stops(&self) -> bool {
         self.resets != 0 || self.adapter_reset || self.shutdown
     }
+
+    fn add_invalidation(&mut self, asid: Option<Asid>) {
+        let list = &mut self.invalidations;
+        if list.len() < MAX_INVALIDATIONS {
+            list.push(asid);
+        } else {
+            list.clear();
+            list.push(None);
+        }
+    }
 }
 
 /// What the registers' thread tells an engine.
@@ -68,8 +80,10 @@ impl Mail {
 struct Mailbox {
     /// Whether the engine is enabled, as the control register shows it.
     enabled: bool,
-    /// A value in memory may have changed: look again.
+    /// What the engine waits for may be there: look again.
     poke: bool,
+    /// Invalidations that other engines have asked for.
+    asked: u64,
     /// Collected until the worker takes it.
     mail: Mail,
 }
@@ -93,6 +107,8 @@ pub struct Engine {
     head: AtomicU32,
     /// Published by the worker, for STATUS; an [`EngineState`].
     state: AtomicU32,
+    /// How many of the invalidations that other engines have asked for are done.
+    dropped: AtomicU64,
 }
 
 impl Engine {
@@ -107,6 +123,7 @@ impl Engine {
             tail: AtomicU32::new(0),
             head: AtomicU32::new(0),
             state: AtomicU32::new(EngineState::Disabled as u32),
+            dropped: AtomicU64::new(0),
         }
     }
 
@@ -115,11 +132,12 @@ impl Engine {
     }
 
     /// Puts something into the mailbox and makes the engine look.
-    fn post(&self, f: impl FnOnce(&mut Mailbox)) {
+    fn post<T>(&self, f: impl FnOnce(&mut Mailbox) -> T) -> T {
         let mut mailbox = self.lock();
-        f(&mut mailbox);
+        let result = f(&mut mailbox);
         self.attention.store(true, Ordering::Release);
         self.wake.notify_all();
+        result
     }
 
     /// Whether the control register shows the engine as enabled.
@@ -172,23 +190,42 @@ impl Engine {
     /// Asks for translations to be dropped; `count` is the number of the request.
     pub fn invalidate(&self, asid: Option<Asid>, count: u32) {
         self.post(|m| {
-            let list = &mut m.mail.invalidations;
-            if list.len() < MAX_INVALIDATIONS {
-                list.push(asid);
-            } else {
-                list.clear();
-                list.push(None);
-            }
-            m.mail.invalidate_count = count;
+            m.mail.add_invalidation(asid);
+            m.mail.invalidate_count = Some(count);
         });
+    }
+
+    /// Asks for translations to be dropped because another engine executes INVALIDATE. Returns the
+    /// number of the request, for [`Self::has_dropped`].
+    pub(crate) fn invalidate_for_another(&self, asid: Option<Asid>) -> u64 {
+        self.post(|m| {
+            m.mail.add_invalidation(asid);
+            m.asked += 1;
+            m.asked
+        })
+    }
+
+    /// Whether the request `number` of another engine is done.
+    pub(crate) fn has_dropped(&self, number: u64) -> bool {
+        self.dropped.load(Ordering::Acquire) >= number
+    }
+
+    /// The requests of other engines up to `number` are done. Whether any was new.
+    fn dropped(&self, number: u64) -> bool {
+        self.dropped.swap(number, Ordering::AcqRel) != number
     }
 
     /// Makes an engine in WAIT look again.
     pub fn poke(&self) {
         if self.state.load(Ordering::Acquire) == EngineState::Waiting as u32 {
-            self.lock().poke = true;
-            self.wake.notify_all();
+            self.wake_up();
         }
+    }
+
+    /// Makes an engine look again that may wait for a value or for other engines.
+    pub(crate) fn wake_up(&self) {
+        self.lock().poke = true;
+        self.wake.notify_all();
     }
 
     /// What the doorbell was last given.
@@ -223,6 +260,7 @@ impl Engine {
         let mut mailbox = self.lock();
         self.attention.store(false, Ordering::Release);
         let mut mail = std::mem::take(&mut mailbox.mail);
+        mail.asked = mailbox.asked;
         if mail.stops() {
             mailbox.enabled = false;
             mail.enable = None;

@@ -68,6 +68,11 @@ pub struct Mmu {
 }
 
 impl Mmu {
+    /// Drops what is kept of one address space, or of all (`None`).
+    pub fn flush(&mut self, asid: Option<Asid>) {
+        self.tlb.flush(asid);
+    }
+
     /// Translates `address` for an access of the kind `access`.
     ///
     /// # Errors

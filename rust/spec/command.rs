@@ -22,6 +22,7 @@
 //! | 0x21 | SIGNAL | 6 | |
 //! | 0x30 | FLUSH_TLB | 2 | yes |
 //! | 0x31 | FLUSH_CACHE | 2 | |
+//! | 0x32 | INVALIDATE | 2 | yes |
 //! | 0x40 | EXEC | 10 | yes |
 //! | 0x41 | FENCE | 4 | yes |
 //!
@@ -114,6 +115,8 @@ pub enum Opcode {
     FlushTlb = 0x30,
     /// See [`Command::FlushCache`].
     FlushCache = 0x31,
+    /// See [`Command::Invalidate`].
+    Invalidate = 0x32,
     /// See [`Command::Exec`].
     Exec = 0x40,
     /// See [`Command::Fence`].
@@ -122,7 +125,7 @@ pub enum Opcode {
 
 impl Opcode {
     /// In the order of their numbers.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Nop,
         Self::Fill,
         Self::Copy,
@@ -132,6 +135,7 @@ impl Opcode {
         Self::Signal,
         Self::FlushTlb,
         Self::FlushCache,
+        Self::Invalidate,
         Self::Exec,
         Self::Fence,
     ];
@@ -143,7 +147,10 @@ impl Opcode {
 
     /// Whether the command may stand in the ring only.
     pub const fn is_ring_only(self) -> bool {
-        matches!(self, Self::FlushTlb | Self::Exec | Self::Fence)
+        matches!(
+            self,
+            Self::FlushTlb | Self::Invalidate | Self::Exec | Self::Fence
+        )
     }
 
     /// Flags that have a meaning.
@@ -242,6 +249,12 @@ pub enum Command {
     /// Drops what the engine keeps of programs, and orders the accesses before it before those
     /// behind it.
     FlushCache,
+    /// Drops translations of one address space, or of all (`None`), in every engine, and ends when
+    /// all have.
+    Invalidate {
+        /// `None`: all of them.
+        asid: Option<Asid>,
+    },
     /// Runs the commands of a buffer.
     Exec {
         /// GPU-physical address of the context descriptor.
@@ -286,6 +299,15 @@ const fn pair(words: &[u32; MAX_WORDS], at: usize) -> u64 {
     bits::pair(words[at], words[at + 1])
 }
 
+/// Whose translations a command drops: of the form that the register has.
+fn decode_target(word: u32) -> Result<Option<Asid>, Reason> {
+    let request = INVALIDATE::from_bits(word.into());
+    if request != INVALIDATE::of(request.target()) {
+        return Err(Reason::BadOperand);
+    }
+    Ok(request.target())
+}
+
 impl Command {
     /// What its header begins with.
     pub const fn opcode(&self) -> Opcode {
@@ -299,6 +321,7 @@ impl Command {
             Self::Signal { .. } => Opcode::Signal,
             Self::FlushTlb { .. } => Opcode::FlushTlb,
             Self::FlushCache => Opcode::FlushCache,
+            Self::Invalidate { .. } => Opcode::Invalidate,
             Self::Exec { .. } => Opcode::Exec,
             Self::Fence { .. } => Opcode::Fence,
         }
@@ -360,7 +383,7 @@ impl Command {
                 (words[4], words[5]) = (lo(value), hi(value));
                 6
             }
-            Self::FlushTlb { asid } => {
+            Self::FlushTlb { asid } | Self::Invalidate { asid } => {
                 words[1] = INVALIDATE::of(asid).word();
                 2
             }
@@ -424,7 +447,7 @@ impl Command {
             Opcode::Copy => len == 8,
             Opcode::Copy2d | Opcode::Exec => len == 10,
             Opcode::Dispatch => (DISPATCH_WORDS..=MAX_WORDS).contains(&len),
-            Opcode::FlushTlb | Opcode::FlushCache => len == 2,
+            Opcode::FlushTlb | Opcode::FlushCache | Opcode::Invalidate => len == 2,
             Opcode::Fence => len == 4,
         };
         if !exact || len % 2 != 0 || len > words.len() {
@@ -449,7 +472,7 @@ impl Command {
         len: usize,
     ) -> Result<Self, Reason> {
         let reserved_word = match opcode {
-            Opcode::Nop | Opcode::Fill | Opcode::FlushTlb => 0,
+            Opcode::Nop | Opcode::Fill | Opcode::FlushTlb | Opcode::Invalidate => 0,
             Opcode::Copy2d => w[9],
             Opcode::Dispatch => w[11],
             _ => w[1],
@@ -521,17 +544,13 @@ impl Command {
                 address: aligned(pair(w, 2), 8)?,
                 value: pair(w, 4),
             },
-            Opcode::FlushTlb => {
-                // Of the form that the register has.
-                let request = INVALIDATE::from_bits(w[1].into());
-                if request != INVALIDATE::of(request.target()) {
-                    return Err(Reason::BadOperand);
-                }
-                Self::FlushTlb {
-                    asid: request.target(),
-                }
-            }
+            Opcode::FlushTlb => Self::FlushTlb {
+                asid: decode_target(w[1])?,
+            },
             Opcode::FlushCache => Self::FlushCache,
+            Opcode::Invalidate => Self::Invalidate {
+                asid: decode_target(w[1])?,
+            },
             Opcode::Exec => {
                 let fence = if flags & FLAG_FENCE != 0 {
                     Some(pair(w, 8))

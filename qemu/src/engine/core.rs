@@ -57,6 +57,9 @@ pub enum Outcome {
     },
     /// WAIT's value is not there: the next step looks again.
     Waiting,
+    /// INVALIDATE: all other engines are to drop translations of an address space, or of all
+    /// (`None`), and then [`Core::invalidated`] is to be called. Until then each step asks again.
+    Invalidate(Option<Asid>),
     /// Nothing to do before [`Core::enable`] or [`Core::ring_doorbell`].
     Idle,
     /// The engine is faulted. The record is for the fault ring.
@@ -142,6 +145,10 @@ pub(crate) enum Work {
     Dispatch(Box<Machine>),
     /// WAIT, which has looked.
     Wait,
+    /// INVALIDATE, which has asked the other engines.
+    Invalidate,
+    /// INVALIDATE, of which nothing is left to do.
+    Invalidated,
 }
 
 /// Where control goes after some of a command's work.
@@ -155,6 +162,8 @@ pub(crate) enum Flow {
     Signal,
     /// The value is not there.
     Wait,
+    /// Other engines have still to drop translations.
+    Invalidate(Option<Asid>),
     /// As `End`; the fence's value is to be seen.
     Fence {
         /// Then an interrupt is raised.
@@ -248,7 +257,16 @@ impl Core {
 
     /// Drops the translations of one address space, or of all (`None`).
     pub fn invalidate(&mut self, asid: Option<Asid>) {
-        self.mmu.tlb.flush(asid);
+        self.mmu.flush(asid);
+    }
+
+    /// All other engines have dropped what [`Outcome::Invalidate`] asked for.
+    pub fn invalidated(&mut self) {
+        if let Some(begun) = &mut self.progress.command {
+            if begun.work == Work::Invalidate {
+                begun.work = Work::Invalidated;
+            }
+        }
     }
 
     /// An engine reset: what was begun is forgotten, but the time that a packet has used is its
@@ -265,7 +283,7 @@ impl Core {
     }
 
     fn forget(&mut self) {
-        self.mmu.tlb.flush(None);
+        self.mmu.flush(None);
         self.programs.clear();
         self.progress = Progress::default();
     }
@@ -286,7 +304,9 @@ impl Core {
                 let (bytes, mut work) = (begun.bytes, std::mem::take(&mut begun.work));
                 let flow = self.execute(memory, &mut work, limit)?;
                 match (flow, &mut self.progress.command) {
-                    (Flow::Pause | Flow::Wait, Some(begun)) => begun.work = work,
+                    (Flow::Pause | Flow::Wait | Flow::Invalidate(_), Some(begun)) => {
+                        begun.work = work;
+                    }
                     (Flow::Packet, command) => *command = None,
                     (_, command) => {
                         *command = None;
@@ -295,6 +315,7 @@ impl Core {
                 }
                 match flow {
                     Flow::Wait => return Ok(Outcome::Waiting),
+                    Flow::Invalidate(asid) => return Ok(Outcome::Invalidate(asid)),
                     Flow::Signal => return Ok(Outcome::Signalled),
                     Flow::Fence { interrupt } => return Ok(Outcome::Completed { interrupt }),
                     // In a packet a command's end shows nowhere.
@@ -452,8 +473,17 @@ impl Core {
                 Ok(Flow::End)
             }
             Command::FlushTlb { asid } => {
-                self.mmu.tlb.flush(asid);
+                self.mmu.flush(asid);
                 Ok(Flow::End)
+            }
+            Command::Invalidate { .. } if *work == Work::Invalidated => Ok(Flow::End),
+            Command::Invalidate { asid } => {
+                // Each time: this core may have gone on where another one was.
+                self.mmu.flush(asid);
+                if std::mem::replace(work, Work::Invalidate) != Work::Invalidate {
+                    memory.tally().add(Counter::Invalidate, 1);
+                }
+                Ok(Flow::Invalidate(asid))
             }
             Command::Fence { fence, interrupt } => {
                 self.completed_fence = fence;

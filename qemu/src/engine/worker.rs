@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use skua_spec::command::{BYTES_PER_TICK, TRANSFER_CHUNK};
+use skua_spec::number::Asid;
 use skua_spec::status::{self, Counter, EngineState};
 
 use crate::counters::Tally;
-use crate::device::Hub;
+use crate::device::{Asked, Hub};
 use crate::engine::core::{Core, Outcome, Shown};
 use crate::engine::Engine;
 use crate::memory::Memory;
@@ -45,6 +46,8 @@ pub(crate) struct Worker {
     invalidate_ack: u32,
     /// Engine resets done, modulo 2^32.
     reset_ack: u32,
+    /// What the INVALIDATE that is under way has asked of the other engines.
+    asked: Option<Asked>,
 }
 
 impl Worker {
@@ -58,6 +61,7 @@ impl Worker {
             core,
             invalidate_ack: 0,
             reset_ack: 0,
+            asked: None,
         }
     }
 
@@ -84,10 +88,29 @@ impl Worker {
                     pause = (pause * 2).min(PAUSE.1);
                     continue;
                 }
+                Outcome::Invalidate(asid) if !self.invalidate_others(asid) => {
+                    // They wake this one up. Meanwhile it does what they ask of it.
+                    self.engine.nap(PAUSE.1);
+                    continue;
+                }
+                Outcome::Invalidate(_) => self.core.invalidated(),
                 Outcome::Busy | Outcome::Signalled | Outcome::Completed { .. } => {}
             }
             pause = PAUSE.0;
         }
+    }
+
+    /// Has the other engines drop translations, if that was not asked yet. Whether all have.
+    fn invalidate_others(&mut self, asid: Option<Asid>) -> bool {
+        let (hub, index) = (&self.hub, self.engine.index);
+        let asked = self
+            .asked
+            .get_or_insert_with(|| hub.invalidate_others(index, asid));
+        let done = asked.is_done();
+        if done {
+            self.asked = None;
+        }
+        done
     }
 
     /// Lends the core memory, for a step at most.
@@ -105,8 +128,12 @@ impl Worker {
             return false;
         }
         self.reset_ack = self.reset_ack.wrapping_add(mail.resets);
+        if mail.stops() {
+            self.asked = None;
+        }
         if mail.adapter_reset {
             self.core.reset_adapter();
+            self.engine.dropped(mail.asked);
             self.invalidate_ack = 0;
             // The status page is off: nothing is written.
             self.published = self.core.shown();
@@ -118,12 +145,14 @@ impl Worker {
         if mail.resets != 0 {
             self.with_memory(Core::reset);
         }
-        if !mail.invalidations.is_empty() {
-            for asid in &mail.invalidations {
-                self.core.invalidate(*asid);
-            }
-            self.invalidate_ack = mail.invalidate_count;
-            let ack = self.invalidate_ack;
+        for asid in &mail.invalidations {
+            self.core.invalidate(*asid);
+        }
+        if self.engine.dropped(mail.asked) {
+            self.hub.wake_engines();
+        }
+        if let Some(ack) = mail.invalidate_count {
+            self.invalidate_ack = ack;
             self.write_status(|page, block| {
                 page.write_u32(block + status::engine::INVALIDATE_ACK, ack);
             });

@@ -76,6 +76,7 @@ fn malformed() -> Vec<(&'static str, Vec<u32>, Reason)> {
         interrupt: false,
     };
     let flush = Command::FlushTlb { asid: None };
+    let invalidate = Command::Invalidate { asid: None };
     let mut list = vec![
         ("opcode 0x04", vec![0x0400_0002, 0], Reason::BadOpcode),
         ("opcode 0xff", vec![0xff00_0002, 0], Reason::BadOpcode),
@@ -184,6 +185,12 @@ fn malformed() -> Vec<(&'static str, Vec<u32>, Reason)> {
         (
             "flush tlb operand before place",
             vec![0x3000_0002, 0x1_0000],
+            Reason::BadOperand,
+        ),
+        ("invalidate", words(invalidate), Reason::Privileged),
+        (
+            "invalidate operand before place",
+            vec![0x3200_0002, 0x8000_0007],
             Reason::BadOperand,
         ),
         ("exec", words(exec), Reason::Privileged),

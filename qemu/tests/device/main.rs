@@ -9,6 +9,7 @@ mod arithmetic;
 mod faults;
 mod golden;
 mod handshakes;
+mod invalidations;
 mod lies;
 mod packets;
 mod panics;

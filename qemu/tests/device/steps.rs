@@ -119,7 +119,7 @@ fn run(start: impl Fn(&mut Stepped), budgets: &[u64], between: Between) -> Seen 
                 match outcome {
                     Outcome::Busy => {}
                     Outcome::Waiting | Outcome::Idle | Outcome::Faulted(_) => break outcome,
-                    Outcome::Signalled | Outcome::Completed { .. } => {
+                    Outcome::Signalled | Outcome::Invalidate(_) | Outcome::Completed { .. } => {
                         outcomes.push((index, outcome));
                     }
                 }
@@ -395,7 +395,9 @@ fn rings_and_packets() {
             }
             let asid = (i % 2 == 0).then_some(ASID);
             let flush = Command::FlushTlb { asid };
-            stepped.start(0, &[exec, flush, silent, fence(1000 + i, i % 2 != 0)]);
+            let invalidate = Command::Invalidate { asid };
+            let last = fence(1000 + i, i % 2 != 0);
+            stepped.start(0, &[exec, flush, silent, invalidate, last]);
             // What is cut goes over the end of the ring.
             while i < 30 && stepped.step(0, u64::MAX) != Outcome::Idle {}
         }

@@ -89,6 +89,8 @@ fn command(command: &Command) -> String {
         Command::FlushTlb { asid: None } => "FLUSH_TLB all".to_owned(),
         Command::FlushTlb { asid: Some(asid) } => format!("FLUSH_TLB asid={:#x}", asid.get()),
         Command::FlushCache => "FLUSH_CACHE".to_owned(),
+        Command::Invalidate { asid: None } => "INVALIDATE all".to_owned(),
+        Command::Invalidate { asid: Some(asid) } => format!("INVALIDATE asid={:#x}", asid.get()),
         Command::Exec {
             context,
             base,

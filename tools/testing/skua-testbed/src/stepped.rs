@@ -101,8 +101,13 @@ impl Stepped {
         self.cores[index].ring_doorbell(self.board.tails[index]);
     }
 
-    /// Has an engine do a step.
+    /// Has an engine do a step, and the other one what an INVALIDATE asks of it.
     pub fn step(&mut self, index: usize, budget: u64) -> Outcome {
-        self.with_memory(index, |core, memory| core.step(memory, budget))
+        let outcome = self.with_memory(index, |core, memory| core.step(memory, budget));
+        if let Outcome::Invalidate(asid) = outcome {
+            self.cores[1 - index].invalidate(asid);
+            self.cores[index].invalidated();
+        }
+        outcome
     }
 }

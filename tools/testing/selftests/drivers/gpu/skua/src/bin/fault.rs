@@ -105,6 +105,7 @@ fn commands() {
     let mut cases = Cases::new();
     let ring_only = [
         words(Command::FlushTlb { asid: None }),
+        words(Command::Invalidate { asid: None }),
         words(Command::Fence {
             fence: 1,
             interrupt: true,
@@ -129,7 +130,7 @@ fn commands() {
                 &expected(reason, Access::None),
             );
         };
-        for opcode in [0x04, 0x0f, 0x11, 0x22, 0x32, 0x42, 0x7f, 0x80, 0xff] {
+        for opcode in [0x04, 0x0f, 0x11, 0x22, 0x33, 0x42, 0x7f, 0x80, 0xff] {
             case(
                 &format!("opcode {opcode:#x}"),
                 &[opcode << 24 | 2, 0],
