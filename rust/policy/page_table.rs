@@ -4,7 +4,8 @@
 //!
 //! A tree that the CPU owns: each table knows the tables below it. Tables are added when a mapping
 //! is prepared, which can fail, and stay until the address space goes; writing entries allocates
-//! nothing. An empty table translates nothing, so adding one is invisible.
+//! nothing. An empty table translates nothing, so adding one is invisible; but a GPU may keep the
+//! entry that names it.
 //!
 //! The rules for a running GPU, which may walk at any moment:
 //!
@@ -48,7 +49,7 @@ impl<E> From<E> for TableError<E> {
 pub enum Changed {
     /// Only invalid entries were written over, which are not cached.
     Fresh,
-    /// A valid entry was removed or replaced.
+    /// A valid entry was removed or replaced, one that named an empty table among them.
     Stale,
 }
 
@@ -184,7 +185,7 @@ impl<H: Heap, M: Miniport> Table<H, M> {
     /// # Errors
     ///
     /// [`TableError`].
-    pub fn map(&self, miniport: &M, run: &Run, access: Access) -> Outcome<(), M> {
+    pub fn map(&self, miniport: &M, run: &Run, access: Access) -> Outcome<Changed, M> {
         let va = GpuVa(run.va);
         let level = run.size.level();
         let table = self.find(va, level).ok_or(TableError::Unprepared)?;
@@ -195,8 +196,13 @@ impl<H: Heap, M: Miniport> Table<H, M> {
         };
         let mut index = run.first_entry();
         let mut phys = run.phys;
+        let mut changed = Changed::Fresh;
         for _ in 0..run.count {
             let entry = access.entry(phys, run.size);
+            // An empty table may hang there, which translates nothing, but may be cached.
+            if level > 0 && table.read(miniport, index)?.is_valid() {
+                changed = Changed::Stale;
+            }
             for _ in 0..repeat {
                 table.write(miniport, index, entry)?;
                 index += 1;
@@ -212,7 +218,7 @@ impl<H: Heap, M: Miniport> Table<H, M> {
                 above.link(miniport, at, pointer)?;
             }
         }
-        Ok(())
+        Ok(changed)
     }
 
     /// Clears all entries of `[va, va + len)`, splitting large pages at its edges, where the tables

@@ -48,11 +48,13 @@ fn runs(va: u64, phys: u64, len: u64) -> Vec<Run> {
     plan.map(Result::unwrap).collect()
 }
 
-fn map(hw: &Recorder, root: &mut Root, va: u64, phys: u64, len: u64) {
+fn map(hw: &Recorder, root: &mut Root, va: u64, phys: u64, len: u64) -> Changed {
+    let mut changed = Changed::Fresh;
     for run in runs(va, phys, len) {
         prepare(hw, root, run.va, run.bytes(), run.size.level());
-        root.map(hw, &run, RW).unwrap();
+        changed = changed.and(root.map(hw, &run, RW).unwrap());
     }
+    changed
 }
 
 /// Unmaps, with the tables that splitting at the edges needs.
@@ -167,6 +169,29 @@ fn a_large_page_is_split_into_as_large_ones_as_may_be() {
     assert!(!below.read(&hw, 1).unwrap().is_large());
     assert!(below.read(&hw, 16).unwrap().is_large());
     assert_eq!(clear(&hw, &mut tables, START, PAGE_SIZE), Changed::Fresh);
+}
+
+#[test]
+fn a_large_page_in_the_place_of_an_empty_table_needs_a_flush() {
+    let hw = Recorder::default();
+    let mut tables = root(&hw);
+    assert_eq!(
+        map(&hw, &mut tables, START, 64 << 20, LARGE),
+        Changed::Fresh
+    );
+    // Whole: what is below, if anything, is named again.
+    assert_eq!(clear(&hw, &mut tables, START, LARGE), Changed::Stale);
+    // The table for the edges may be kept from now on.
+    assert_eq!(
+        map(&hw, &mut tables, START, 64 << 20, LARGE),
+        Changed::Stale
+    );
+    assert_eq!(clear(&hw, &mut tables, START, PAGE_SIZE), Changed::Stale);
+    // Its entries were not valid.
+    assert_eq!(
+        map(&hw, &mut tables, START, 64 << 20, PAGE_SIZE),
+        Changed::Fresh
+    );
 }
 
 #[test]

@@ -189,7 +189,7 @@ impl PageTable {
 
     /// Writes the entries of `run`, whose tables were prepared and which maps where nothing is
     /// mapped.
-    pub(crate) fn map(&self, dev: &SkuaDevice, run: &Run, access: Access) -> Result {
+    pub(crate) fn map(&self, dev: &SkuaDevice, run: &Run, access: Access) -> Result<Changed> {
         Ok(self.tables.lock().root.map(&dev.hw, run, access)?)
     }
 

@@ -696,8 +696,10 @@ impl Vm {
             if let (Operation::Map(span, mapping), false) = (operation, cancelled) {
                 record(&mapping.bo, *span, mapping.offset, mapping.write);
                 let memory = memory.next().ok_or(EINVAL);
-                result =
-                    result.and_then(|()| self.install(parent, tables, *span, mapping, memory?));
+                result = result.and_then(|()| {
+                    let changed = &mut changed;
+                    self.install(parent, tables, *span, mapping, memory?, changed)
+                });
             }
         }
         {
@@ -720,6 +722,8 @@ impl Vm {
         }
     }
 
+    /// Writes the entries of a mapping of `memory`; what of that needs a flush is in `changed`, also
+    /// if it fails.
     fn install(
         &self,
         parent: &Device<Bound>,
@@ -727,6 +731,7 @@ impl Vm {
         span: Span,
         mapping: &Mapping,
         memory: &Memory,
+        changed: &mut Changed,
     ) -> Result {
         if !memory.is_cleared() {
             return Err(EIO);
@@ -738,7 +743,7 @@ impl Vm {
         memory.with_pieces(parent, mapping.offset, |pieces| {
             let plan = PagePlan::new(span.start, span.len(), Sizes::ALL, pieces);
             for run in plan.map_err(|_| EIO)? {
-                tables.map(&self.dev, &run.map_err(|_| EIO)?, access)?;
+                *changed = changed.and(tables.map(&self.dev, &run.map_err(|_| EIO)?, access)?);
             }
             Ok(())
         })
