@@ -50,3 +50,4 @@ pub mod registers;
 pub mod status;
 pub mod tlb;
 pub mod vram;
+pub mod walk_cache;

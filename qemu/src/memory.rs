@@ -60,6 +60,8 @@ pub struct Memory<'a> {
     bus: &'a BusGuard<'a>,
     /// Counts of the step's accesses.
     tally: &'a Tally,
+    /// Whether what is found of translations is kept.
+    kept: bool,
 }
 
 impl<'a> Memory<'a> {
@@ -75,11 +77,12 @@ impl<'a> Memory<'a> {
             gart,
             bus,
             tally,
+            kept: true,
         }
     }
 
     /// Does `f`. If it does `again` what was done before, and because of how work was cut into
-    /// steps, it counts only where it fails now.
+    /// steps, no cache keeps what it finds, and it counts only where it fails now.
     #[inline(always)]
     pub fn look<T>(
         &self,
@@ -92,12 +95,18 @@ impl<'a> Memory<'a> {
         let tally = Tally::default();
         let result = f(&Memory {
             tally: &tally,
+            kept: false,
             ..*self
         });
         if result.is_err() {
             tally.move_to(self.tally);
         }
         result
+    }
+
+    /// Whether caches are to keep the translations that are found.
+    pub fn is_kept(&self) -> bool {
+        self.kept
     }
 
     /// Where accesses are counted.

@@ -5,7 +5,8 @@
 //!
 //! In the system's space an address is GPU-physical: the VRAM window is VRAM, the GART window goes
 //! through the GART's table. In a process' space it is virtual and goes through four levels of page
-//! tables. What was found is kept in the engine's [`Tlb`].
+//! tables. What was found is kept in the engine's [`Tlb`], and the entries on the way to it in its
+//! [`WalkCache`].
 
 use skua_spec::address::{BusAddr, GpuPhys, GpuVa, PAGE_SHIFT, PAGE_SIZE, VA_BITS};
 use skua_spec::fault::{Access, Reason};
@@ -19,6 +20,7 @@ use crate::gart;
 use crate::memory::{Memory, Place};
 use crate::tlb::{self, Tlb};
 use crate::vram;
+use crate::walk_cache::WalkCache;
 
 /// What addresses of a command mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,12 +67,15 @@ pub struct Translation {
 pub struct Mmu {
     /// Translations of both spaces.
     pub tlb: Tlb,
+    /// Tables on the way to those of processes.
+    walks: WalkCache,
 }
 
 impl Mmu {
     /// Drops what is kept of one address space, or of all (`None`).
     pub fn flush(&mut self, asid: Option<Asid>) {
         self.tlb.flush(asid);
+        self.walks.flush(asid);
     }
 
     /// Translates `address` for an access of the kind `access`.
@@ -105,10 +110,14 @@ impl Mmu {
                 memory.tally().add(Counter::TlbMiss, 1);
                 let (page, size) = match space {
                     Space::System => look_up_gart(memory, address, access)?,
-                    Space::Process { root, .. } => walk(memory, root, address, access)?,
+                    Space::Process { root, .. } => {
+                        self.walk(memory, asid, root, address, access)?
+                    }
                 };
                 let entry = target(memory, page, address, access)?;
-                self.tlb.insert(asid, address, size, entry);
+                if memory.is_kept() {
+                    self.tlb.insert(asid, address, size, entry);
+                }
                 (entry, size.shift())
             }
         };
@@ -121,6 +130,52 @@ impl Mmu {
             bytes: (1 << shift) - inside,
             before: inside,
         })
+    }
+
+    /// The entry of the page tables for a virtual `address`.
+    fn walk(
+        &mut self,
+        memory: &Memory<'_>,
+        asid: Asid,
+        root: Entry,
+        address: u64,
+        access: Access,
+    ) -> Result<(Entry, PageSize), Fault> {
+        if address >= 1 << VA_BITS {
+            return Err(Fault::access(Reason::AddressRange, access, address));
+        }
+        let (mut table, mut level) = match self.walks.find(asid, address) {
+            Some((entry, level)) => {
+                memory.tally().add(Counter::WalkHit, 1);
+                (entry, level - 1)
+            }
+            None => (root, ROOT_LEVEL),
+        };
+        loop {
+            let slot = index(GpuVa(address), level) as u64 * 8;
+            let entry = place_of(memory, table, true)
+                .and_then(|place| memory.read_u64(place.add(slot)).ok())
+                .map(Entry)
+                .ok_or(Fault::access(Reason::BusError, access, address))?;
+            let fault = |reason| Fault::access(reason, access, address).with_detail(level);
+            if !entry.is_valid() {
+                return Err(fault(Reason::NotPresent));
+            }
+            if entry.is_malformed(level) {
+                return Err(fault(Reason::BadEntry));
+            }
+            match (level, entry.is_large()) {
+                (0, false) => return Ok((entry, PageSize::Size4K)),
+                (0, true) => return Ok((entry, PageSize::Size64K)),
+                (1, true) => return Ok((entry, PageSize::Size2M)),
+                _ => {}
+            }
+            memory.tally().add(Counter::WalkMiss, 1);
+            if memory.is_kept() {
+                self.walks.insert(asid, address, level, entry);
+            }
+            (table, level) = (entry, level - 1);
+        }
     }
 
     /// The memory at `address`, 1 to `bytes` long, and where it lies. It does not count the access.
@@ -200,40 +255,6 @@ fn look_up_gart(
         return Err(Fault::access(Reason::BadEntry, access, address));
     }
     Ok((entry, PageSize::Size4K))
-}
-
-/// The entry of the page tables for a virtual `address`.
-fn walk(
-    memory: &Memory<'_>,
-    root: Entry,
-    address: u64,
-    access: Access,
-) -> Result<(Entry, PageSize), Fault> {
-    if address >= 1 << VA_BITS {
-        return Err(Fault::access(Reason::AddressRange, access, address));
-    }
-    let mut table = root;
-    let mut level = ROOT_LEVEL;
-    loop {
-        let slot = index(GpuVa(address), level) as u64 * 8;
-        let entry = place_of(memory, table, true)
-            .and_then(|place| memory.read_u64(place.add(slot)).ok())
-            .map(Entry)
-            .ok_or(Fault::access(Reason::BusError, access, address))?;
-        let fault = |reason| Fault::access(reason, access, address).with_detail(level);
-        if !entry.is_valid() {
-            return Err(fault(Reason::NotPresent));
-        }
-        if entry.is_malformed(level) {
-            return Err(fault(Reason::BadEntry));
-        }
-        match (level, entry.is_large()) {
-            (0, false) => return Ok((entry, PageSize::Size4K)),
-            (0, true) => return Ok((entry, PageSize::Size64K)),
-            (1, true) => return Ok((entry, PageSize::Size2M)),
-            _ => (table, level) = (entry, level - 1),
-        }
-    }
 }
 
 /// What the TLB keeps of a page's entry.

@@ -20,35 +20,65 @@ pub struct Entry {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
-    /// Whose translation it is; 0 is the GART's.
+struct Slot<T> {
+    /// Whose it is; 0 is the GART's.
     asid: Asid,
-    /// Number of the page: the address without its offset.
-    page: u64,
-    /// What the walk found.
-    entry: Entry,
+    /// The address without the bits that the bank does not look at.
+    number: u64,
+    /// What is kept.
+    entry: T,
 }
 
-/// The slots for one size of page, each of which a page finds by its number.
+/// What is kept for addresses of one size, each with one place that its number has.
 #[derive(Debug)]
-struct Bank {
-    /// log2 of the page's size.
+pub(crate) struct Bank<T> {
+    /// log2 of the size.
     shift: u32,
-    /// By a hash of page and address space.
-    slots: Vec<Option<Slot>>,
+    /// By a hash of number and address space.
+    slots: Vec<Option<Slot<T>>>,
 }
 
-impl Bank {
-    fn new(size: PageSize, slots: usize) -> Self {
+impl<T: Copy> Bank<T> {
+    /// A bank with so many places for addresses of 2^`shift` bytes.
+    pub(crate) fn new(shift: u32, slots: usize) -> Self {
         Self {
-            shift: size.shift(),
+            shift,
             slots: vec![None; slots],
         }
     }
 
-    fn index(&self, asid: Asid, page: u64) -> usize {
+    fn index(&self, asid: Asid, number: u64) -> usize {
         // CAST: below the number of slots.
-        ((page ^ (u64::from(asid.get()) * 0x9e37)) % self.slots.len() as u64) as usize
+        ((number ^ (u64::from(asid.get()) * 0x9e37)) % self.slots.len() as u64) as usize
+    }
+
+    /// What is kept for `address`.
+    pub(crate) fn find(&self, asid: Asid, address: u64) -> Option<T> {
+        let number = address >> self.shift;
+        self.slots[self.index(asid, number)]
+            .filter(|slot| slot.asid == asid && slot.number == number)
+            .map(|slot| slot.entry)
+    }
+
+    /// Keeps `entry` for `address`. Whether it took the place of another one.
+    pub(crate) fn insert(&mut self, asid: Asid, address: u64, entry: T) -> bool {
+        let number = address >> self.shift;
+        let index = self.index(asid, number);
+        let slot = Slot {
+            asid,
+            number,
+            entry,
+        };
+        self.slots[index].replace(slot).is_some()
+    }
+
+    /// Drops what is kept of one address space, or all (`None`).
+    pub(crate) fn flush(&mut self, asid: Option<Asid>) {
+        for slot in &mut self.slots {
+            if asid.is_none_or(|asid| slot.is_some_and(|slot| slot.asid == asid)) {
+                *slot = None;
+            }
+        }
     }
 }
 
@@ -56,7 +86,7 @@ impl Bank {
 #[derive(Debug)]
 pub struct Tlb {
     /// One for each size of page.
-    banks: [Bank; 3],
+    banks: [Bank<Entry>; 3],
     /// How often a translation took another one's slot.
     displaced: u64,
 }
@@ -65,9 +95,9 @@ impl Default for Tlb {
     fn default() -> Self {
         Self {
             banks: [
-                Bank::new(PageSize::Size4K, 1024),
-                Bank::new(PageSize::Size64K, 256),
-                Bank::new(PageSize::Size2M, 64),
+                Bank::new(PageSize::Size4K.shift(), 1024),
+                Bank::new(PageSize::Size64K.shift(), 256),
+                Bank::new(PageSize::Size2M.shift(), 64),
             ],
             displaced: 0,
         }
@@ -77,12 +107,9 @@ impl Default for Tlb {
 impl Tlb {
     /// The translation that covers `address`, and log2 of its page's size.
     pub fn find(&self, asid: Asid, address: u64) -> Option<(Entry, u32)> {
-        self.banks.iter().find_map(|bank| {
-            let page = address >> bank.shift;
-            bank.slots[bank.index(asid, page)]
-                .filter(|slot| slot.asid == asid && slot.page == page)
-                .map(|slot| (slot.entry, bank.shift))
-        })
+        self.banks
+            .iter()
+            .find_map(|bank| bank.find(asid, address).map(|entry| (entry, bank.shift)))
     }
 
     /// Keeps the translation of the page of `size` at `address`.
@@ -92,10 +119,7 @@ impl Tlb {
             PageSize::Size64K => &mut self.banks[1],
             PageSize::Size2M => &mut self.banks[2],
         };
-        let page = address >> bank.shift;
-        let index = bank.index(asid, page);
-        let old = bank.slots[index].replace(Slot { asid, page, entry });
-        self.displaced += u64::from(old.is_some());
+        self.displaced += u64::from(bank.insert(asid, address, entry));
     }
 
     /// How often a translation has taken another one's slot.
@@ -105,10 +129,6 @@ impl Tlb {
 
     /// Drops the translations of one address space, or of all (`None`).
     pub fn flush(&mut self, asid: Option<Asid>) {
-        for slot in self.banks.iter_mut().flat_map(|bank| &mut bank.slots) {
-            if asid.is_none_or(|asid| slot.is_some_and(|slot| slot.asid == asid)) {
-                *slot = None;
-            }
-        }
+        self.banks.iter_mut().for_each(|bank| bank.flush(asid));
     }
 }

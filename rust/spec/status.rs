@@ -150,11 +150,15 @@ pub enum Counter {
     DeviceReset = 22,
     /// Bus errors: accesses to bus addresses at which nothing answers.
     BusError = 23,
+    /// Walks that began at a table which the page-walk cache named.
+    WalkHit = 24,
+    /// Entries for tables that a walk read, as the page-walk cache did not have them.
+    WalkMiss = 25,
 }
 
 impl Counter {
     /// All counters in order, with the names that debugfs shows.
-    pub const ALL: [(Self, &'static str); 24] = [
+    pub const ALL: [(Self, &'static str); 26] = [
         (Self::RegisterRead, "register_read"),
         (Self::RegisterWrite, "register_write"),
         (Self::Doorbell, "doorbell"),
@@ -179,5 +183,7 @@ impl Counter {
         (Self::EngineReset, "engine_reset"),
         (Self::DeviceReset, "device_reset"),
         (Self::BusError, "bus_error"),
+        (Self::WalkHit, "walk_hit"),
+        (Self::WalkMiss, "walk_miss"),
     ];
 }

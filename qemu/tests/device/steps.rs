@@ -53,7 +53,9 @@ struct Seen {
 }
 
 /// Counters of what a core may forget: another core has to find it once more.
-const FORGETFUL: [Counter; 4] = [
+const FORGETFUL: [Counter; 6] = [
+    Counter::WalkHit,
+    Counter::WalkMiss,
     Counter::TlbHit,
     Counter::TlbMiss,
     Counter::VramRead,

@@ -10,7 +10,7 @@ use skua_gpu::{gart, vram};
 use skua_spec::address::{BusAddr, GpuPhys};
 use skua_spec::command::Command;
 use skua_spec::fault::{Access, Reason};
-use skua_spec::mmu::{Entry, PageSize, Target};
+use skua_spec::mmu::{entry_span, Entry, PageSize, Target, ROOT_LEVEL};
 use skua_spec::number::Asid;
 use skua_spec::regs;
 use skua_spec::status::Counter;
@@ -405,6 +405,157 @@ fn the_tlb_keeps_what_it_found_until_it_is_flushed() {
         // The other engine has a TLB of its own.
         gpu.run_buffer(1, &[signal(VA, 3)]);
         assert_eq!(gpu.vram64(new), 3, "{flush:?}");
+    }
+}
+
+/// Changes the entry of `level` on the way to [`VA`], which an engine has used, has the address
+/// `probe` behind it lead to another page, and tells whether the engine goes there after `flush`.
+fn goes_another_way(level: u32, flush: impl FnOnce(&mut Gpu)) -> bool {
+    let (old, new) = (DATA + 0x1_0000, DATA + 0x2_0000);
+    let mut gpu = Gpu::new();
+    // The same entry of `level`, and another one below.
+    let probe = VA + entry_span(level - 1);
+    gpu.map_page(VA, in_vram(DATA), PageSize::Size4K, true);
+    gpu.map_page(probe, in_vram(old), PageSize::Size4K, true);
+    gpu.run_buffer(0, &[signal(VA, 1)]);
+    let (at, table) = (gpu.entry_at(VA, level), gpu.new_table());
+    gpu.set_vram64(at, Entry::table(in_vram(table)).0);
+    gpu.map_page(probe, in_vram(new), PageSize::Size4K, true);
+    flush(&mut gpu);
+    gpu.set_vram64(old, 0);
+    gpu.set_vram64(new, 0);
+    gpu.run_buffer(0, &[signal(probe, 1)]);
+    let found = (gpu.vram64(old), gpu.vram64(new));
+    assert!(matches!(found, (0, 1) | (1, 0)), "{found:?}");
+    found == (0, 1)
+}
+
+#[test]
+fn tables_are_kept_until_they_are_flushed() {
+    for level in 1..=ROOT_LEVEL {
+        assert!(!goes_another_way(level, |_| {}), "level {level}");
+        for (asid, goes) in [(Some(ASID), true), (None, true), (Some(OTHER), false)] {
+            let found = [
+                goes_another_way(level, |gpu| gpu.run(0, &[Command::FlushTlb { asid }])),
+                goes_another_way(level, |gpu| gpu.run(0, &[Command::Invalidate { asid }])),
+                goes_another_way(level, |gpu| gpu.run(1, &[Command::Invalidate { asid }])),
+                goes_another_way(level, |gpu| gpu.invalidate(asid)),
+            ];
+            assert_eq!(found, [goes; 4], "level {level}, {asid:?}");
+        }
+        let reset = |gpu: &mut Gpu| {
+            gpu.reset_engine(0);
+            gpu.start_engine(0);
+        };
+        assert!(goes_another_way(level, reset), "level {level}");
+    }
+}
+
+#[test]
+fn a_table_that_is_not_there_is_not_kept() {
+    let mut gpu = Gpu::new();
+    gpu.map_page(VA, in_vram(DATA), PageSize::Size4K, true);
+    let (bus, tally) = (Bus::default(), Tally::default());
+    let guard = bus.enter();
+    for level in 1..=ROOT_LEVEL {
+        let mut mmu = Mmu::default();
+        let at = gpu.entry_at(VA, level);
+        let entry = gpu.vram64(at);
+        let memory = Memory::new(gpu.device.vram(), gart::Table::default(), &guard, &tally);
+        let root = skua_testbed::root();
+        let space = Space::Process { asid: ASID, root };
+        let mut translate = || mmu.translate(&memory, space, VA, Access::Read);
+        gpu.set_vram64(at, 0);
+        let fault = translate().unwrap_err();
+        assert_eq!((fault.reason, fault.detail), (Reason::NotPresent, level));
+        gpu.set_vram64(at, entry);
+        assert_eq!(translate().map(|found| found.place), Ok(Place::Vram(DATA)));
+    }
+}
+
+/// All addresses from here on, for 4 TiB, are the page at [`DATA`].
+const EVERYWHERE: u64 = 0x4000_0000_0000;
+
+/// A device, and an MMU of its own for the same process, in which [`EVERYWHERE`] is mapped.
+fn with_mmu(f: impl FnOnce(&mut dyn FnMut(u64) -> [u64; 5])) {
+    let mut gpu = Gpu::new();
+    let page = Entry::page(in_vram(DATA), PageSize::Size4K, true, false).0;
+    let mut entry = page;
+    for _ in 0..3 {
+        let table = gpu.new_table();
+        for i in 0..512 {
+            gpu.set_vram64(table + i * 8, entry);
+        }
+        entry = Entry::table(in_vram(table)).0;
+    }
+    for i in 0..8 {
+        let at = gpu.entry_at(EVERYWHERE + i * entry_span(ROOT_LEVEL), ROOT_LEVEL);
+        gpu.set_vram64(at, entry);
+    }
+    let (bus, mut mmu) = (Bus::default(), Mmu::default());
+    let guard = bus.enter();
+    let root = skua_testbed::root();
+    f(&mut |va| {
+        let tally = Tally::default();
+        let memory = Memory::new(gpu.device.vram(), gart::Table::default(), &guard, &tally);
+        let space = Space::Process { asid: ASID, root };
+        mmu.translate(&memory, space, va, Access::Read).unwrap();
+        [
+            Counter::TlbHit,
+            Counter::TlbMiss,
+            Counter::WalkHit,
+            Counter::WalkMiss,
+            Counter::VramRead,
+        ]
+        .map(|counter| tally.get(counter))
+    });
+}
+
+#[test]
+fn a_walk_begins_at_the_lowest_table_that_is_kept() {
+    with_mmu(|translate| {
+        let va = EVERYWHERE;
+        assert_eq!(translate(va), [0, 1, 0, 3, 4 * 8]);
+        assert_eq!(translate(va), [1, 0, 0, 0, 0]);
+        assert_eq!(translate(va + 0x1000), [0, 1, 1, 0, 8]);
+        assert_eq!(translate(va + entry_span(1)), [0, 1, 1, 1, 2 * 8]);
+        assert_eq!(translate(va + entry_span(2)), [0, 1, 1, 2, 3 * 8]);
+        assert_eq!(translate(va + entry_span(3)), [0, 1, 0, 3, 4 * 8]);
+        // All of these are kept now.
+        assert_eq!(translate(va + entry_span(1) + 0x1000), [0, 1, 1, 0, 8]);
+        assert_eq!(translate(va + entry_span(3) + 0x1000), [0, 1, 1, 0, 8]);
+    });
+}
+
+#[test]
+fn as_much_is_kept_as_the_manual_says() {
+    // Translations of 4 KiB pages.
+    with_mmu(|translate| {
+        let mut misses = |numbers: std::ops::Range<u64>| -> u64 {
+            numbers.map(|i| translate(EVERYWHERE + i * 0x1000)[1]).sum()
+        };
+        assert_eq!(misses(0..1024), 1024);
+        assert_eq!(misses(0..1024), 0);
+        assert_eq!(misses(1024..1025), 1);
+        assert_eq!(misses(0..1024), 1);
+    });
+    // Entries for tables, by the entries that a walk to pages behind each has to read.
+    for (level, places) in [(1, 64), (2, 16), (3, 4)] {
+        with_mmu(|translate| {
+            let mut page = 0;
+            let mut misses = |numbers: std::ops::Range<u64>| -> u64 {
+                // No page that the TLB knows, and no table below.
+                page += entry_span(level - 1);
+                numbers
+                    .map(|i| translate(EVERYWHERE + i * entry_span(level) + page)[3])
+                    .sum()
+            };
+            let below = u64::from(level) - 1;
+            misses(0..places);
+            assert_eq!(misses(0..places), places * below, "level {level}");
+            misses(places..places + 1);
+            assert!(misses(0..places) > places * below, "level {level}");
+        });
     }
 }
 
