@@ -30,32 +30,62 @@ impl Counters {
 }
 
 /// What one thread counted and has not yet added to the device's counters.
-#[derive(Debug, Default)]
-pub struct Tally([Cell<u64>; COUNT]);
+#[derive(Debug)]
+pub struct Tally {
+    /// By [`Counter`].
+    counts: [Cell<u64>; COUNT],
+    /// Ticks that accesses took, and that the engine's time has still to show.
+    time: Cell<u64>,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            counts: [const { Cell::new(0) }; COUNT],
+            time: Cell::new(0),
+        }
+    }
+}
 
 impl Tally {
     /// Seen by others once it was moved.
     pub fn add(&self, counter: Counter, amount: u64) {
-        let cell = &self.0[counter as usize];
+        let cell = &self.counts[counter as usize];
         cell.set(cell.get().wrapping_add(amount));
     }
 
     /// Since it was moved last.
     pub fn get(&self, counter: Counter) -> u64 {
-        self.0[counter as usize].get()
+        self.counts[counter as usize].get()
+    }
+
+    /// An access took `ticks`.
+    pub fn spend(&self, ticks: u64) {
+        self.time.set(self.time.get().wrapping_add(ticks));
+    }
+
+    /// Ticks that were spent and not yet taken.
+    pub fn time(&self) -> u64 {
+        self.time.get()
+    }
+
+    /// Takes the ticks that were spent, for the engine's time.
+    pub fn take_time(&self) -> u64 {
+        self.time.take()
     }
 
     /// Moves all that was counted to `other`.
     pub fn move_to(&self, other: &Self) {
         for (counter, _) in Counter::ALL {
-            other.add(counter, self.0[counter as usize].take());
+            other.add(counter, self.counts[counter as usize].take());
         }
+        other.spend(self.take_time());
     }
 
     /// Moves all that was counted to `counters`.
     pub fn flush(&self, counters: &Counters) {
         for (counter, _) in Counter::ALL {
-            let amount = self.0[counter as usize].take();
+            let amount = self.counts[counter as usize].take();
             if amount != 0 {
                 counters.add(counter, amount);
             }

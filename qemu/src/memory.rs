@@ -5,6 +5,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use skua_spec::status::Counter;
+use skua_spec::ticks;
 use vm_memory::{VolatileMemory, VolatileSlice};
 
 use crate::bus::BusGuard;
@@ -142,6 +143,26 @@ impl<'a> Memory<'a> {
         }
     }
 
+    /// Counts `bytes` bytes read from `place` in one access, and the time that it takes.
+    pub fn charge_read(&self, place: Place, bytes: u64) {
+        self.count_read(place, bytes);
+        self.charge(place, bytes);
+    }
+
+    /// As [`Self::charge_read`].
+    pub fn charge_write(&self, place: Place, bytes: u64) {
+        self.count_write(place, bytes);
+        self.charge(place, bytes);
+    }
+
+    /// The time that an access takes more than one to VRAM, which is in what asks for it.
+    fn charge(&self, place: Place, bytes: u64) {
+        if matches!(place, Place::System { .. }) {
+            self.tally
+                .spend(bytes.div_ceil(ticks::SYSTEM_BYTES) * ticks::SYSTEM);
+        }
+    }
+
     /// Counts `bytes` bytes read from `place`.
     pub fn count_read(&self, place: Place, bytes: u64) {
         let counter = match place {
@@ -175,7 +196,7 @@ impl<'a> Memory<'a> {
         let value = self
             .atomic_u64(place, false)?
             .with(|a| a.load(Ordering::Acquire))?;
-        self.count_read(place, 8);
+        self.charge_read(place, 8);
         Ok(u64::from_le(value))
     }
 
@@ -184,11 +205,11 @@ impl<'a> Memory<'a> {
     pub fn write_u64(&self, place: Place, value: u64) -> Result<(), NoAnswer> {
         let slot = self.atomic_u64(place, true)?;
         slot.with(|a| a.store(value.to_le(), Ordering::Release))?;
-        self.count_write(place, 8);
+        self.charge_write(place, 8);
         Ok(())
     }
 
-    /// Adds to the little-endian 64-bit value at `place`, a multiple of 8.
+    /// Adds to the little-endian 64-bit value at `place`, a multiple of 8. It takes no time.
     pub fn add_u64(&self, place: Place, amount: u64) -> Result<(), NoAnswer> {
         let slot = self.atomic_u64(place, true)?;
         slot.with(|a| {

@@ -13,6 +13,7 @@ use skua_spec::fault::{Access, Reason};
 use skua_spec::mmu::{index, Entry, PageSize, Target, ROOT_LEVEL};
 use skua_spec::number::Asid;
 use skua_spec::status::Counter;
+use skua_spec::ticks;
 use vm_memory::VolatileSlice;
 
 use crate::fault::Fault;
@@ -108,6 +109,7 @@ impl Mmu {
             }
             None => {
                 memory.tally().add(Counter::TlbMiss, 1);
+                memory.tally().spend(ticks::TLB_MISS);
                 let (page, size) = match space {
                     Space::System => look_up_gart(memory, address, access)?,
                     Space::Process { root, .. } => {
@@ -171,6 +173,7 @@ impl Mmu {
                 _ => {}
             }
             memory.tally().add(Counter::WalkMiss, 1);
+            memory.tally().spend(ticks::WALK);
             if memory.is_kept() {
                 self.walks.insert(asid, address, level, entry);
             }
@@ -219,7 +222,7 @@ impl Mmu {
             let here = address.wrapping_add(done as u64);
             let (slice, place) = self.slice(memory, space, here, rest.len() as u64, access)?;
             let count = slice.copy_to(rest);
-            memory.count_read(place, count as u64);
+            memory.charge_read(place, count as u64);
             done += count;
         }
         Ok(())

@@ -88,7 +88,7 @@ pub const MAX_GROUP_THREADS: u32 = 1024;
 pub const WAVE_THREADS: u32 = 32;
 /// Most bytes of a group's shared memory.
 pub const MAX_SHARED: u32 = 32 * 1024;
-/// Bytes that FILL and COPY move in one tick.
+/// Bytes that FILL and COPY move in one tick, all of them in VRAM.
 pub const BYTES_PER_TICK: u64 = 64;
 /// Bytes that an engine moves at most before it looks for a reset or an invalidation.
 pub const TRANSFER_CHUNK: u64 = 64 * 1024;

@@ -15,6 +15,7 @@
 //! | [`register`] | | how that table is written and used |
 //! | [`number`] | | newtypes for what is known by a number: engines, contexts, fences |
 //! | [`status`] | 3 Status page | what the device writes: fences, ticks, acks, fault records |
+//! | [`ticks`] | | what work takes |
 //! | [`address`] | 4 Address spaces | newtypes for every kind of address |
 //! | [`mmu`] | 5 Translation | page table and GART entries |
 //! | [`context`] | 6 Contexts | the context descriptor |
@@ -41,3 +42,6 @@ pub mod number;
 pub mod pci;
 pub mod regs;
 pub mod status;
+// Nor does it count time.
+#[cfg(not(MODULE))]
+pub mod ticks;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use skua_spec::command::Dispatch;
 use skua_spec::fault::{Access, Reason};
 use skua_spec::status::Counter;
+use skua_spec::ticks;
 
 use crate::engine::core::{Core, Flow, Work};
 use crate::fault::Fault;
@@ -36,11 +37,14 @@ impl Core {
                 machine
             }
         };
-        let (mut issued, budget) = (0, self.left(limit));
+        // Once it is there one instruction is issued, however long it took to get it: another engine
+        // may have to get it again.
+        self.spend(memory, 0, limit);
+        let (mut issued, budget) = (0, self.left(limit).max(ticks::INSTRUCTION));
         let windows = Windows::new(memory, &mut self.mmu, space);
         let ended = machine.run(dispatch, &program, windows, budget, &mut issued);
         memory.tally().add(Counter::Instruction, issued);
-        self.tick(issued);
+        self.spend(memory, issued * ticks::INSTRUCTION, limit);
         if ended? {
             self.machine = Some(machine);
             return Ok(Flow::End);

@@ -2,8 +2,8 @@
 
 //! FILL, COPY and COPY_2D.
 //!
-//! A transfer goes piece by piece: a piece ends where a page or a row does, or the step. What was
-//! written before a fault stays.
+//! A transfer goes piece by piece: a piece ends where a page or a row does, or the step. A step
+//! moves [`skua_spec::command::TRANSFER_CHUNK`] at most. What was written before a fault stays.
 //!
 //! Where the destination lies behind the source and they overlap, a copy goes from its last byte to
 //! its first, so that nothing is overwritten that is still to be read.
@@ -12,6 +12,7 @@ use skua_spec::address::PAGE_SIZE;
 use skua_spec::command::BYTES_PER_TICK;
 use skua_spec::fault::{Access, Reason};
 use skua_spec::status::Counter;
+use skua_spec::ticks;
 use vm_memory::VolatileSlice;
 
 use crate::engine::core::{Core, Flow, Work};
@@ -141,9 +142,29 @@ impl Piece {
     }
 }
 
-/// Ticks for the bytes from `before` to `after` of a row.
-const fn ticks(before: u64, after: u64) -> u64 {
+/// Ticks for a line of a transfer between `places`.
+fn line_ticks(places: &[Place]) -> u64 {
+    let system = |place: &&Place| matches!(place, Place::System { .. });
+    // CAST: one or two.
+    ticks::LINE + places.iter().filter(system).count() as u64 * ticks::SYSTEM
+}
+
+/// Lines that begin in the bytes from `before` to `after` of a row.
+const fn lines(before: u64, after: u64) -> u64 {
     after.div_ceil(BYTES_PER_TICK) - before.div_ceil(BYTES_PER_TICK)
+}
+
+/// Most bytes of a piece whose lines take `line` ticks each, in `left` ticks: a line at least.
+fn most(left: u64, line: u64) -> u64 {
+    (left / line).max(1).saturating_mul(BYTES_PER_TICK)
+}
+
+/// The `count` bytes of `slice` that come first in the order of the transfer.
+fn cut<'m>(slice: VolatileSlice<'m>, count: u64, backward: bool) -> VolatileSlice<'m> {
+    // CAST: the length of a slice.
+    let count = slice.len().min(count as usize);
+    let start = if backward { slice.len() - count } else { 0 };
+    slice.subslice(start, count).unwrap_or(slice)
 }
 
 impl Core {
@@ -165,7 +186,7 @@ impl Core {
         let mut moved = work.moved();
         while moved.bytes < bytes {
             let left = self.left(limit);
-            if left == 0 {
+            if left == 0 || self.chunk == 0 {
                 *work = Work::Transfer(moved);
                 return Ok(Flow::Pause);
             }
@@ -175,11 +196,13 @@ impl Core {
                 bytes,
                 backward: false,
                 done,
-                want: (bytes - done).min(left.saturating_mul(BYTES_PER_TICK)),
+                want: (bytes - done).min(self.chunk),
                 access: Access::Write,
             };
             let covered = &mut moved.destination;
             let (slice, place) = piece.find(&mut self.mmu, memory, space, covered)?;
+            let line = line_ticks(&[place]);
+            let slice = cut(slice, most(left, line), false);
             let (count, tile) = (slice.len(), self.tile.of(pattern));
             for at in (0..count).step_by(TILE) {
                 if let Ok(part) = slice.offset(at) {
@@ -189,7 +212,8 @@ impl Core {
             memory.count_write(place, count as u64);
             memory.tally().add(Counter::FillBytes, count as u64);
             moved.bytes += count as u64;
-            self.tick(ticks(done, moved.bytes));
+            self.chunk -= count as u64;
+            self.spend(memory, lines(done, moved.bytes) * line, limit);
         }
         Ok(Flow::End)
     }
@@ -210,7 +234,7 @@ impl Core {
         let mut moved = work.moved();
         while moved.row < rows.rows {
             let left = self.left(limit);
-            if left == 0 {
+            if left == 0 || self.chunk == 0 {
                 *work = Work::Transfer(moved);
                 return Ok(Flow::Pause);
             }
@@ -225,11 +249,11 @@ impl Core {
                 bytes: rows.bytes,
                 backward,
                 done,
-                want: (rows.bytes - done).min(left.saturating_mul(BYTES_PER_TICK)),
+                want: (rows.bytes - done).min(self.chunk),
                 access: Access::Read,
             };
             let covered = &mut moved.source;
-            let (mut from, from_place) = source.find(&mut self.mmu, memory, space, covered)?;
+            let (from, from_place) = source.find(&mut self.mmu, memory, space, covered)?;
             let destination = Piece {
                 row: rows.destination + u64::from(number) * rows.destination_pitch,
                 want: from.len() as u64,
@@ -238,18 +262,17 @@ impl Core {
             };
             let covered = &mut moved.destination;
             let (to, to_place) = destination.find(&mut self.mmu, memory, space, covered)?;
+            let line = line_ticks(&[from_place, to_place]);
+            let to = cut(to, most(left, line), backward);
             let count = to.len() as u64;
-            if backward {
-                if let Ok(end) = from.offset(from.len() - to.len()) {
-                    from = end;
-                }
-            }
+            let from = cut(from, count, backward);
             from.copy_to_volatile_slice(to);
             memory.count_read(from_place, count);
             memory.count_write(to_place, count);
             memory.tally().add(Counter::CopyBytes, count);
             moved.bytes += count;
-            self.tick(ticks(done, moved.bytes));
+            self.chunk -= count;
+            self.spend(memory, lines(done, moved.bytes) * line, limit);
             if moved.bytes == rows.bytes {
                 moved = Moved {
                     row: moved.row + 1,

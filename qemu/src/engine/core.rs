@@ -14,7 +14,8 @@
 //! bounded amount of work on the [`Memory`] that it is lent and says what came of it; between two
 //! steps everything that was begun and has not ended is data, [`Progress`], which can be taken out,
 //! kept and given to this or another core of the kind. How the work is cut into steps changes
-//! nothing: memory, ticks and counters are the same.
+//! nothing: memory, ticks and counters are the same. What takes longer than a step has left is done
+//! at once and owed: nothing more happens, and nobody hears of it, before its time has passed.
 //!
 //! What must be seen outside before more happens ends a step: the caller writes [`Core::shown`] to
 //! the status page, raises interrupts, wakes who waits. [`super::worker`] does so on a thread for
@@ -24,11 +25,12 @@ use std::ops::Range;
 use std::sync::atomic::{fence, Ordering};
 
 use skua_spec::address::{GpuPhys, PAGE_SIZE};
-use skua_spec::command::{Command, EngineKind, Opcode, MAX_WORDS};
+use skua_spec::command::{Command, EngineKind, Opcode, MAX_WORDS, TRANSFER_CHUNK};
 use skua_spec::fault::{self, Access, Reason, Record};
 use skua_spec::number::{Asid, EngineIndex};
 use skua_spec::regs::engine::{RING_MAX, RING_MIN};
 use skua_spec::status::{Counter, EngineState};
+use skua_spec::ticks;
 
 use crate::command::transfer::{Moved, Rows, Tile};
 use crate::engine::packet::Packet;
@@ -107,6 +109,10 @@ pub struct Progress {
     pub(crate) packet: Option<Packet>,
     /// The command that was fetched last, in the packet or in the ring, until it ends.
     command: Option<Begun>,
+    /// Ticks that what was done has taken, beyond the end of the step.
+    owed: u64,
+    /// What came of it, said when nothing is owed any more.
+    reached: Option<Result<Option<Outcome>, Fault>>,
 }
 
 impl Default for Progress {
@@ -118,6 +124,8 @@ impl Default for Progress {
             tail: 0,
             packet: None,
             command: None,
+            owed: 0,
+            reached: None,
         }
     }
 }
@@ -129,6 +137,8 @@ struct Begun {
     command: Command,
     /// To go on behind it.
     bytes: u32,
+    /// What fetching it took.
+    ticks: u64,
     /// How far it has come.
     work: Work,
 }
@@ -196,6 +206,9 @@ pub struct Core {
     pub(crate) tile: Box<Tile>,
     /// A dispatch's memory, for the next one.
     pub(crate) machine: Option<Box<Machine>>,
+    /// Bytes that transfers may still move in this step: who wants an engine to stop, or takes
+    /// memory away, waits for its end.
+    pub(crate) chunk: u64,
 }
 
 impl Core {
@@ -212,6 +225,7 @@ impl Core {
             words: vec![0; LONGEST],
             tile: Box::default(),
             machine: None,
+            chunk: 0,
         }
     }
 
@@ -292,48 +306,57 @@ impl Core {
     /// took many accesses.
     pub fn step(&mut self, memory: &Memory<'_>, budget: u64) -> Outcome {
         let limit = self.ticks.wrapping_add(budget);
-        self.advance(memory, limit)
-            .unwrap_or_else(|fault| self.fault(memory, fault))
-    }
-
-    /// Works until the engine's time is `limit`.
-    fn advance(&mut self, memory: &Memory<'_>, limit: u64) -> Result<Outcome, Fault> {
-        while self.ticks != limit {
-            let state = self.progress.state;
-            if let Some(begun) = &mut self.progress.command {
-                let (bytes, mut work) = (begun.bytes, std::mem::take(&mut begun.work));
-                let flow = self.execute(memory, &mut work, limit)?;
-                match (flow, &mut self.progress.command) {
-                    (Flow::Pause | Flow::Wait | Flow::Invalidate(_), Some(begun)) => {
-                        begun.work = work;
-                    }
-                    (Flow::Packet, command) => *command = None,
-                    (_, command) => {
-                        *command = None;
-                        self.consume(bytes);
-                    }
-                }
-                match flow {
-                    Flow::Wait => return Ok(Outcome::Waiting),
-                    Flow::Invalidate(asid) => return Ok(Outcome::Invalidate(asid)),
-                    Flow::Signal => return Ok(Outcome::Signalled),
-                    Flow::Fence { interrupt } => return Ok(Outcome::Completed { interrupt }),
-                    // In a packet a command's end shows nowhere.
-                    Flow::End if self.progress.packet.is_some() => {}
-                    Flow::End | Flow::Pause | Flow::Packet => return Ok(Outcome::Busy),
-                }
-                if self.progress.state != state {
-                    return Ok(Outcome::Busy);
-                }
-            } else if self.progress.packet.is_some() {
-                if let Some(outcome) = self.run_packet(memory)? {
-                    return Ok(outcome);
-                }
-            } else if let Some(outcome) = self.run_ring(memory)? {
-                return Ok(outcome);
+        self.chunk = TRANSFER_CHUNK;
+        self.spend(memory, 0, limit);
+        while self.progress.owed == 0 {
+            let reached = match self.progress.reached.take() {
+                Some(reached) => reached,
+                None if self.left(limit) == 0 => break,
+                None => self.advance(memory, limit),
+            };
+            self.spend(memory, 0, limit);
+            if self.progress.owed != 0 {
+                self.progress.reached = Some(reached);
+                break;
+            }
+            match reached {
+                Ok(Some(outcome)) => return outcome,
+                Ok(None) => {}
+                Err(fault) => return self.fault(memory, fault),
             }
         }
-        Ok(Outcome::Busy)
+        Outcome::Busy
+    }
+
+    /// Goes on with what is next, until it ends or the engine's time is `limit`, which it is not
+    /// yet. `None` if nothing came of it that must be seen outside.
+    fn advance(&mut self, memory: &Memory<'_>, limit: u64) -> Result<Option<Outcome>, Fault> {
+        let state = self.progress.state;
+        let Some(begun) = &mut self.progress.command else {
+            return match self.progress.packet {
+                Some(_) => self.run_packet(memory),
+                None => self.run_ring(memory),
+            };
+        };
+        let (bytes, mut work) = (begun.bytes, std::mem::take(&mut begun.work));
+        let flow = self.execute(memory, &mut work, limit)?;
+        match (flow, &mut self.progress.command) {
+            (Flow::Pause | Flow::Wait | Flow::Invalidate(_), Some(begun)) => begun.work = work,
+            (Flow::Packet, command) => *command = None,
+            (_, command) => {
+                *command = None;
+                self.consume(bytes);
+            }
+        }
+        Ok(match flow {
+            Flow::Wait => Some(Outcome::Waiting),
+            Flow::Invalidate(asid) => Some(Outcome::Invalidate(asid)),
+            Flow::Signal => Some(Outcome::Signalled),
+            Flow::Fence { interrupt } => Some(Outcome::Completed { interrupt }),
+            // In a packet a command's end shows nowhere.
+            Flow::End if self.progress.packet.is_some() && self.progress.state == state => None,
+            Flow::End | Flow::Pause | Flow::Packet => Some(Outcome::Busy),
+        })
     }
 
     /// Fetches the command at the head.
@@ -386,11 +409,12 @@ impl Core {
         let (command, words) = Command::decode(&self.words[..length]).map_err(Fault::plain)?;
         tracing::trace!(target: "skua_gpu::command", engine = self.index.get(),
             asid = space.asid().get(), address, ?command);
-        self.tick(1);
+        memory.tally().spend(ticks::COMMAND);
         self.progress.command = Some(Begun {
             command,
             // CAST: at most LONGEST words.
             bytes: words as u32 * 4,
+            ticks: memory.tally().time(),
             work: Work::Fetched,
         });
         Ok(())
@@ -497,7 +521,7 @@ impl Core {
                 fence,
                 interrupt,
             } => {
-                let bytes = begun.bytes;
+                let (bytes, ticks) = (begun.bytes, begun.ticks);
                 self.progress.packet = Some(Packet {
                     context,
                     descriptor: None,
@@ -508,7 +532,7 @@ impl Core {
                     interrupt,
                     bytes,
                     // EXEC's own.
-                    ticks: 1,
+                    ticks,
                 });
                 Ok(Flow::Packet)
             }
@@ -525,8 +549,18 @@ impl Core {
         }
     }
 
+    /// What was done has taken `ticks`, and the accesses for it what `memory` tells: they pass, but
+    /// not beyond the time `limit`. What is owed then passes in the next steps, before anything
+    /// else.
+    pub(crate) fn spend(&mut self, memory: &Memory<'_>, ticks: u64, limit: u64) {
+        let owed = self.progress.owed + ticks + memory.tally().take_time();
+        let passed = owed.min(self.left(limit));
+        self.progress.owed = owed - passed;
+        self.tick(passed);
+    }
+
     /// Adds to the engine's time and to the packet's.
-    pub(crate) fn tick(&mut self, ticks: u64) {
+    fn tick(&mut self, ticks: u64) {
         self.ticks = self.ticks.wrapping_add(ticks);
         if let Some(packet) = &mut self.progress.packet {
             packet.ticks = packet.ticks.wrapping_add(ticks);

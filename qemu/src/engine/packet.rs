@@ -127,9 +127,16 @@ impl Core {
         // A descriptor is aligned to its size, 64 bytes: the sum cannot wrap.
         let address = context + offset;
         let access = Access::Write;
-        let found = self.mmu.translate(memory, Space::System, address, access)?;
-        memory
-            .add_u64(found.place, amount)
-            .map_err(|_| Fault::access(Reason::BusError, access, address))
+        let added = self
+            .mmu
+            .translate(memory, Space::System, address, access)
+            .and_then(|found| {
+                memory
+                    .add_u64(found.place, amount)
+                    .map_err(|_| Fault::access(Reason::BusError, access, address))
+            });
+        // What is being written cannot have its own time in it.
+        memory.tally().take_time();
+        added
     }
 }

@@ -8,7 +8,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use skua_spec::command::{BYTES_PER_TICK, TRANSFER_CHUNK};
 use skua_spec::number::Asid;
 use skua_spec::status::{self, Counter, EngineState};
 
@@ -19,8 +18,8 @@ use crate::engine::Engine;
 use crate::memory::Memory;
 use crate::status::Page;
 
-/// Ticks of a step: as many bytes of a transfer as may pass before the mailbox is read.
-const STEP: u64 = TRANSFER_CHUNK / BYTES_PER_TICK;
+/// Ticks of a step: instructions that may be issued before the mailbox is read.
+const STEP: u64 = 4096;
 
 /// Ticks after which a running engine writes its time to the status page. With a step it is far
 /// from the 65,536 that the manual promises.

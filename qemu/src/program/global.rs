@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use skua_spec::address::PAGE_SIZE;
 use skua_spec::fault::{Access, Reason};
 use skua_spec::isa::{Instruction, Op};
+use skua_spec::ticks;
 use vm_memory::{VolatileMemory, VolatileSlice};
 
 use crate::fault::Fault;
@@ -162,6 +163,28 @@ pub(crate) fn store(
     }
 }
 
+/// How many threads of `mask` name an address that a lower one names too.
+fn contended(addresses: &[u64; LANES], mask: u32) -> u64 {
+    let active = || lanes(mask).map(|l| addresses[l]);
+    let pairs = || active().zip(active().skip(1));
+    // Nearly always all differ, and ascend, or all are one.
+    if pairs().all(|(a, b)| a < b) {
+        return 0;
+    }
+    if pairs().all(|(a, b)| a == b) {
+        return u64::from(mask.count_ones()) - 1;
+    }
+    let mut sorted: Vec<u64> = active().collect();
+    sorted.sort_unstable();
+    sorted.windows(2).filter(|pair| pair[0] == pair[1]).count() as u64
+}
+
+/// Adds the time that threads of an atomic operation wait for each other.
+fn contend(windows: &Windows<'_>, addresses: &[u64; LANES], mask: u32) {
+    let time = contended(addresses, mask) * ticks::CONTENDED;
+    windows.memory().tally().spend(time);
+}
+
 /// Executes an atomic operation on 32 bits.
 pub(crate) fn atomic(
     windows: &mut Windows<'_>,
@@ -170,6 +193,7 @@ pub(crate) fn atomic(
     mask: u32,
 ) -> Result<(), Fault> {
     let at = plain_addresses(wave, i);
+    contend(windows, &at, mask);
     let value = *wave.register(i.rb);
     // CAST: decoding has checked that the field is a register where it is used.
     let compared = *wave.register(i.imm as u8);
@@ -207,6 +231,7 @@ pub(crate) fn atomic_pair(
     mask: u32,
 ) -> Result<(), Fault> {
     let at = plain_addresses(wave, i);
+    contend(windows, &at, mask);
     let join = |(lo, hi): (&Lanes, &Lanes)| -> [u64; LANES] {
         std::array::from_fn(|l| u64::from(lo[l]) | (u64::from(hi[l]) << 32))
     };

@@ -51,8 +51,8 @@ impl Machine {
         (self.group, self.started) = ([0; 3], false);
     }
 
-    /// Issues up to `budget` instructions, all of one step, and adds them to `issued`.
-    /// `true` when the dispatch has ended.
+    /// Issues instructions, all of one step, until they and their accesses have taken `budget`
+    /// ticks, and adds them to `issued`. `true` when the dispatch has ended.
     pub(crate) fn run(
         &mut self,
         dispatch: &Dispatch,
@@ -72,8 +72,9 @@ impl Machine {
             arguments,
             groups: dispatch.groups,
             threads: dispatch.threads,
+            budget,
         };
-        while *issued < budget && !around.windows.is_exhausted() {
+        while around.left(*issued) > 0 {
             if !self.started {
                 around.shared.fill(0);
                 for wave in &mut self.waves {
@@ -96,7 +97,7 @@ impl Machine {
                 continue;
             };
             let before = *issued;
-            let most = (TURN - self.issued).min(budget - before);
+            let most = (TURN - self.issued).min(around.left(before));
             let end = wave.run(&mut around, most, issued)?;
             self.issued += *issued - before;
             // A turn goes on in the next step where this one's end has cut it.

@@ -47,19 +47,8 @@ enum Flow {
     Split(u32, u32),
     Exit,
     Barrier,
-    /// As `Next`, and the step is to end.
-    Pause,
-}
-
-impl Surroundings<'_, '_> {
-    /// Where control goes after an access to memory.
-    fn after_access(&self) -> Flow {
-        if self.windows.is_exhausted() {
-            Flow::Pause
-        } else {
-            Flow::Next
-        }
-    }
+    /// As `Next`, after an access to memory that may have taken time.
+    Access,
 }
 
 /// How a run of a wave ended.
@@ -206,15 +195,15 @@ impl Wave {
                 match self.step(around, i, mask).map_err(|fault| fault.at(pc))? {
                     // The program is far shorter than 2^32.
                     Flow::Next => pc += 1,
+                    Flow::Access => {
+                        pc += 1;
+                        left = left.min(around.left(*issued));
+                    }
                     Flow::Jump(to) => pc = to,
                     Flow::Split(taken, to) => {
                         self.set_counters(mask & !taken, pc + 1);
                         self.set_counters(taken, to);
                         break;
-                    }
-                    Flow::Pause => {
-                        self.set_counters(mask, pc + 1);
-                        return Ok(End::Budget);
                     }
                     Flow::Exit => {
                         self.alive &= !mask;
@@ -490,11 +479,11 @@ impl Wave {
 
             Op::LdU8 | Op::LdS8 | Op::LdU16 | Op::LdS16 | Op::Ld32 | Op::Ld64 => {
                 global::load(&mut around.windows, self, i, mask)?;
-                around.after_access()
+                Flow::Access
             }
             Op::St8 | Op::St16 | Op::St32 | Op::St64 => {
                 global::store(&mut around.windows, self, i, mask)?;
-                around.after_access()
+                Flow::Access
             }
             Op::LdsU8 | Op::LdsS8 | Op::LdsU16 | Op::LdsS16 | Op::Lds32 | Op::Lds64 => {
                 shared::load(around.shared, self, i, mask)?;
@@ -513,7 +502,7 @@ impl Wave {
             | Op::AtomXchg
             | Op::AtomCas => {
                 global::atomic(&mut around.windows, self, i, mask)?;
-                around.after_access()
+                Flow::Access
             }
             Op::AtomAdd64
             | Op::AtomMinU64
@@ -524,7 +513,7 @@ impl Wave {
             | Op::AtomXchg64
             | Op::AtomCas64 => {
                 global::atomic_pair(&mut around.windows, self, i, mask)?;
-                around.after_access()
+                Flow::Access
             }
             Op::AtomsAdd
             | Op::AtomsMinU

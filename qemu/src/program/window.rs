@@ -10,6 +10,7 @@ use skua_spec::address::{PAGE_SHIFT, PAGE_SIZE};
 use skua_spec::fault::{Access, Reason};
 use skua_spec::isa::Instruction;
 use skua_spec::status::Counter;
+use skua_spec::ticks;
 use vm_memory::VolatileSlice;
 
 use crate::fault::Fault;
@@ -130,14 +131,16 @@ impl<'m> Windows<'m> {
         Ok(window)
     }
 
-    /// Counts what an access moved in a page.
+    /// Counts what an access moved in a page, and its time.
     #[inline]
     pub(crate) fn count(&self, place: Place, access: Access, bytes: u64) {
-        if access != Access::Write {
-            self.memory.count_read(place, bytes);
-        }
-        if access != Access::Read {
-            self.memory.count_write(place, bytes);
+        match access {
+            Access::Write => self.memory.charge_write(place, bytes),
+            Access::Atomic => {
+                self.memory.charge_read(place, bytes);
+                self.memory.count_write(place, bytes);
+            }
+            _ => self.memory.charge_read(place, bytes),
         }
     }
 }
@@ -153,4 +156,19 @@ pub(crate) struct Surroundings<'a, 'm> {
     pub(crate) groups: [u32; 3],
     /// Threads of a group.
     pub(crate) threads: [u32; 3],
+    /// Ticks of the step.
+    pub(crate) budget: u64,
+}
+
+impl Surroundings<'_, '_> {
+    /// How many instructions may be issued in this step when `issued` were: 0 ends it.
+    #[inline]
+    pub(crate) fn left(&self, issued: u64) -> u64 {
+        if self.windows.is_exhausted() {
+            return 0;
+        }
+        let accesses = self.windows.memory().tally().time();
+        self.budget
+            .saturating_sub(issued * ticks::INSTRUCTION + accesses)
+    }
 }

@@ -11,7 +11,8 @@ use skua_spec::number::{Asid, EngineIndex};
 use skua_spec::regs;
 use skua_spec::status::{self, Counter, EngineState};
 use skua_testbed::{
-    Gpu, ASID, BUFFER_VA, BUS, CONTEXT, CONTEXT_ID, DATA, DATA_BYTES, DATA_VA, STATUS, SYSTEM_FREE,
+    Gpu, ASID, BUFFER_VA, BUS, COLD, CONTEXT, CONTEXT_ID, DATA, DATA_BYTES, DATA_VA, STATUS,
+    SYSTEM_FREE,
 };
 
 fn dispatch_of(gpu: &Gpu, source: &str) -> Dispatch {
@@ -776,9 +777,12 @@ fn everything_is_written_before_the_interrupt() {
         )
     };
     let (running, faulted) = (EngineState::Running as u64, EngineState::Faulted as u64);
-    assert_eq!(block(0), (running, 40, 2, [fence - 1, 0], 0));
+    // EXEC and SIGNAL; the buffer and the value.
+    let time = 2 + 2 * COLD;
+    assert_eq!(block(0), (running, 40, time, [fence - 1, 0], 0));
     let fault = skua_spec::pci::fault_vector(2);
-    assert_eq!(block(fault), (faulted, 40, 4, [fence - 1, 0], 1));
+    // EXEC and NOP.
+    assert_eq!(block(fault), (faulted, 40, time + 2, [fence - 1, 0], 1));
     let record = &gpu.lines.page(fault)[status::FAULTS as usize..][..64];
     assert_eq!(record, gpu.system_bytes(STATUS + status::FAULTS, 64));
 }

@@ -21,5 +21,6 @@ mod revocation;
 mod rings;
 mod semaphores;
 mod steps;
+mod time;
 mod transfers;
 mod translation;

@@ -8,7 +8,8 @@ use skua_spec::context::Descriptor;
 use skua_spec::fault::Reason;
 use skua_spec::number::Asid;
 use skua_spec::status::{self, Counter, EngineState};
-use skua_testbed::{Gpu, BUFFER_VA, CONTEXT, DATA_VA};
+use skua_spec::ticks;
+use skua_testbed::{Gpu, BUFFER_VA, COLD, CONTEXT, DATA_VA};
 
 #[test]
 fn an_empty_packet() {
@@ -60,8 +61,8 @@ fn a_part_of_a_buffer() {
     assert_eq!(values, [0, 101, 102, 0]);
     assert_eq!(gpu.engine64(0, status::engine::COMPLETED_FENCE), 0);
     assert_eq!(gpu.counter(Counter::BufferCommand), 2);
-    // EXEC and two commands.
-    assert_eq!(gpu.vram64(CONTEXT + Descriptor::TICKS), 3);
+    // EXEC, two commands, and the pages of the buffer and the values.
+    assert_eq!(gpu.vram64(CONTEXT + Descriptor::TICKS), 3 + 2 * COLD);
 }
 
 #[test]
@@ -111,8 +112,9 @@ fn the_time_of_contexts_adds_up() {
         gpu.run(1, &[exec, second, second]);
     }
     let ticks = |at| gpu.vram64(at + Descriptor::TICKS);
-    assert_eq!(ticks(CONTEXT), 5 * 66);
-    assert_eq!(ticks(other), 10 * 66);
+    // EXEC, FILL, 64 pieces of it. Each address space finds its buffer and the page once.
+    assert_eq!(ticks(CONTEXT), 5 * 66 + 2 * COLD);
+    assert_eq!(ticks(other), 10 * 66 + 2 * COLD);
     assert_eq!(gpu.vram64(other + Descriptor::PACKETS), 10);
     assert_eq!(gpu.ticks(1), ticks(CONTEXT) + ticks(other));
 }
@@ -139,8 +141,8 @@ fn a_reset_charges_the_time_but_ends_no_packet() {
     gpu.wait_state(1, EngineState::Waiting);
     assert_eq!(gpu.vram64(CONTEXT + Descriptor::TICKS), 0);
     gpu.reset_engine(1);
-    // EXEC, FILL, 64 pieces of it, WAIT.
-    assert_eq!(gpu.vram64(CONTEXT + Descriptor::TICKS), 67);
+    // EXEC, FILL, 64 pieces of it, WAIT; the buffer and the page.
+    assert_eq!(gpu.vram64(CONTEXT + Descriptor::TICKS), 67 + 2 * COLD);
     assert_eq!(gpu.vram64(CONTEXT + Descriptor::PACKETS), 0);
     assert_eq!(gpu.counter(Counter::Packet), 0);
     assert_eq!(gpu.engine64(1, status::engine::COMPLETED_FENCE), 0);
@@ -164,7 +166,10 @@ fn a_fault_charges_the_time_but_ends_no_packet() {
             },
         ],
     );
-    assert_eq!(gpu.vram64(CONTEXT + Descriptor::TICKS), 67);
+    // EXEC, FILL, 64 pieces of it, COPY; the buffer, the page, and the one that is not there, next
+    // to the buffer in its table.
+    let time = 67 + 2 * COLD + ticks::TLB_MISS;
+    assert_eq!(gpu.vram64(CONTEXT + Descriptor::TICKS), time);
     assert_eq!(gpu.vram64(CONTEXT + Descriptor::PACKETS), 0);
     assert_eq!(gpu.counter(Counter::Packet), 0);
     assert_eq!(gpu.engine64(1, status::engine::COMPLETED_FENCE), 0);

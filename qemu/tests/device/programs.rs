@@ -9,7 +9,7 @@ use skua_spec::address::{BusAddr, GpuPhys};
 use skua_spec::command::{Command, Dispatch};
 use skua_spec::mmu::{Entry, PageSize, Target};
 use skua_spec::status::Counter;
-use skua_testbed::{Gpu, BUS, DATA, DATA_VA, SYSTEM_FREE};
+use skua_testbed::{Gpu, BUS, COLD, DATA, DATA_VA, SYSTEM_FREE};
 
 /// Data of the tests of this file.
 const OUT: u64 = DATA_VA + 0x1_0000;
@@ -150,8 +150,8 @@ fn a_wave_that_stays_together_issues_each_instruction_once() {
     );
     // Four waves, 1 + 20 + 1 instructions.
     assert_eq!(gpu.counter(Counter::Instruction) - before, 4 * 22);
-    // EXEC, DISPATCH, instructions.
-    assert_eq!(gpu.ticks(0), 2 + 4 * 22);
+    // EXEC, DISPATCH, instructions; the buffer and the program.
+    assert_eq!(gpu.ticks(0), 2 + 4 * 22 + 2 * COLD);
     // Two ways of two instructions: each is issued once.
     let before = gpu.counter(Counter::Instruction);
     run(

@@ -8,7 +8,8 @@ use skua_spec::command::Command;
 use skua_spec::fault::{Access, Reason};
 use skua_spec::mmu::{Entry, Target};
 use skua_spec::status::Counter;
-use skua_testbed::{Gpu, BUS, DATA, DATA_BYTES, DATA_VA, SYSTEM_FREE};
+use skua_spec::ticks;
+use skua_testbed::{Gpu, BUS, COLD, DATA, DATA_BYTES, DATA_VA, SYSTEM_FREE};
 
 /// Bytes that differ from their neighbours.
 fn noise(bytes: usize, seed: u8) -> Vec<u8> {
@@ -98,8 +99,8 @@ fn sizes_of_zero_do_nothing() {
             },
         ],
     );
-    // EXEC and four commands.
-    assert_eq!(gpu.ticks(1), 5);
+    // EXEC and four commands; the buffer.
+    assert_eq!(gpu.ticks(1), 5 + COLD);
     assert_eq!(gpu.counter(Counter::FillBytes), 0);
     assert_eq!(gpu.counter(Counter::CopyBytes), 0);
 }
@@ -346,8 +347,9 @@ fn what_was_written_before_a_fault_stays() {
         gpu.vram_bytes(DATA + DATA_BYTES - 0x1000, 0x1000),
         [0xff; 0x1000]
     );
-    // EXEC, FILL, and 64 times 64 bytes.
-    assert_eq!(gpu.ticks(1), 66);
+    // EXEC, FILL, and 64 times 64 bytes; the buffer, the last page, and what should have been next
+    // to it.
+    assert_eq!(gpu.ticks(1), 66 + 2 * COLD + ticks::TLB_MISS);
 }
 
 #[test]

@@ -17,6 +17,7 @@ use skua_spec::context::Descriptor;
 use skua_spec::fault::{Access, Reason, Record, Space};
 use skua_spec::mmu::{self, Entry, PageSize, Target};
 use skua_spec::number::{Asid, EngineIndex};
+use skua_spec::ticks;
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 
 /// Bytes of system memory.
@@ -60,6 +61,9 @@ pub const ASID: Asid = Asid(7);
 pub const OTHER: Asid = Asid(8);
 /// What the process' context descriptor names itself.
 pub const CONTEXT_ID: u32 = 0xc0de;
+
+/// Ticks of a translation of which an engine keeps nothing, in tables like the process', in VRAM.
+pub const COLD: u64 = ticks::TLB_MISS + mmu::ROOT_LEVEL as u64 * ticks::WALK;
 
 /// The entry that leads to the process' root table.
 pub fn root() -> Entry {

@@ -8,6 +8,7 @@ use skua_selftests::client::{signal, wait};
 use skua_selftests::rig::{fill, wait_value, write};
 use skua_selftests::witness::{quiet, Witness};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
+use skua_spec::ticks;
 use skua_uapi::*;
 
 fn main() -> ExitCode {
@@ -59,18 +60,25 @@ fn ticks_count_work() {
     let buffer = rig.buffer(Place::System, 1 << 20);
     let context = rig.new_context(Engine::Copy);
     let ticks = || rig.state(context).expect("CONTEXT_STATE").ticks;
-    assert_eq!(
-        rig.start_in(context, &[fill(1, buffer.va, 1 << 20)]).wait(),
-        Ok(())
+    let [first, second, third] = [(); 3].map(|()| {
+        let before = ticks();
+        let job = rig.start_in(context, &[fill(1, buffer.va, 1 << 20)]);
+        assert_eq!(job.wait(), Ok(()));
+        ticks() - before
+    });
+    let lines = (1 << 20) / skua_spec::command::BYTES_PER_TICK;
+    let least = lines * (ticks::LINE + ticks::SYSTEM);
+    assert!(second >= least, "{second} ticks for {least} ticks of work");
+    assert!(
+        first > second,
+        "{first} ticks, then {second}: the TLB was empty at first"
     );
-    let once = ticks();
-    let least = (1 << 20) / skua_spec::command::BYTES_PER_TICK;
-    assert!(once >= least, "{once} ticks for {least} ticks of work");
-    assert_eq!(
-        rig.start_in(context, &[fill(1, buffer.va, 1 << 20)]).wait(),
-        Ok(())
+    // Of ring and commands, which go on, each may have come to a page that the TLB has not.
+    let miss = ticks::TLB_MISS + 3 * ticks::WALK + 4 * ticks::SYSTEM;
+    assert!(
+        second.abs_diff(third) <= 2 * miss,
+        "{second} and {third} ticks for the same work"
     );
-    assert_eq!(ticks(), 2 * once, "the same work takes the same time");
     assert_eq!(
         rig.state(rig.copy).expect("CONTEXT_STATE").ticks,
         0,
