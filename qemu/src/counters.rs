@@ -14,8 +14,14 @@ use skua_spec::status::Counter;
 pub const COUNT: usize = Counter::ALL.len();
 
 /// Counts since power-on, by [`Counter`]; no reset clears them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Counters([AtomicU64; COUNT]);
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self([const { AtomicU64::new(0) }; COUNT])
+    }
+}
 
 impl Counters {
     /// Wraps at 2^64.
@@ -76,7 +82,7 @@ impl Tally {
 
     /// Moves all that was counted to `other`.
     pub fn move_to(&self, other: &Self) {
-        for (counter, _) in Counter::ALL {
+        for &(counter, _) in &Counter::ALL {
             other.add(counter, self.counts[counter as usize].take());
         }
         other.spend(self.take_time());
@@ -84,7 +90,7 @@ impl Tally {
 
     /// Moves all that was counted to `counters`.
     pub fn flush(&self, counters: &Counters) {
-        for (counter, _) in Counter::ALL {
+        for &(counter, _) in &Counter::ALL {
             let amount = self.counts[counter as usize].take();
             if amount != 0 {
                 counters.add(counter, amount);

@@ -486,7 +486,7 @@ impl Device {
         file.snapshots = file.snapshots.wrapping_add(1);
         let (hub, snapshots) = (&self.hub, file.snapshots);
         hub.status.with(&hub.bus, &hub.counters, |page| {
-            for (i, (counter, _)) in (0..).zip(Counter::ALL) {
+            for (i, &(counter, _)) in (0..).zip(&Counter::ALL) {
                 page.write_u64(COUNTERS + i * 8, hub.counters.get(counter));
             }
             page.write_u32(SNAPSHOT_ACK, snapshots);

@@ -26,6 +26,8 @@
 //! assert_eq!(EngineState::from_u32(3), Some(EngineState::Waiting));
 //! ```
 
+use super::fault::Reason;
+
 /// Bytes of the status page, and its alignment.
 pub const SIZE: u64 = 4096;
 
@@ -154,11 +156,55 @@ pub enum Counter {
     WalkHit = 24,
     /// Entries for tables that a walk read, as the page-walk cache did not have them.
     WalkMiss = 25,
+    /// Those of `CopyBytes` from VRAM to VRAM.
+    CopyVramToVram = 26,
+    /// Those of `CopyBytes` from VRAM to system memory.
+    CopyVramToSystem = 27,
+    /// Those of `CopyBytes` from system memory to VRAM.
+    CopySystemToVram = 28,
+    /// Those of `CopyBytes` from system memory to system memory.
+    CopySystemToSystem = 29,
+    /// Faults of [`Reason::BadRing`].
+    FaultBadRing = 30,
+    /// Faults of [`Reason::BadOpcode`].
+    FaultBadOpcode = 31,
+    /// Faults of [`Reason::BadLength`].
+    FaultBadLength = 32,
+    /// Faults of [`Reason::BadFlags`].
+    FaultBadFlags = 33,
+    /// Faults of [`Reason::Privileged`].
+    FaultPrivileged = 34,
+    /// Faults of [`Reason::BadOperand`].
+    FaultBadOperand = 35,
+    /// Faults of [`Reason::Misaligned`].
+    FaultMisaligned = 36,
+    /// Faults of [`Reason::AddressRange`].
+    FaultAddressRange = 37,
+    /// Faults of [`Reason::NotPresent`].
+    FaultNotPresent = 38,
+    /// Faults of [`Reason::ReadOnly`].
+    FaultReadOnly = 39,
+    /// Faults of [`Reason::BadEntry`].
+    FaultBadEntry = 40,
+    /// Faults of [`Reason::BusError`].
+    FaultBusError = 41,
+    /// Faults of [`Reason::BadContext`].
+    FaultBadContext = 42,
+    /// Faults of [`Reason::BadInstruction`].
+    FaultBadInstruction = 43,
+    /// Faults of [`Reason::PcRange`].
+    FaultPcRange = 44,
+    /// Faults of [`Reason::SharedRange`].
+    FaultSharedRange = 45,
+    /// Faults of [`Reason::ArgumentRange`].
+    FaultArgumentRange = 46,
+    /// Faults of [`Reason::Trap`].
+    FaultTrap = 47,
 }
 
 impl Counter {
     /// All counters in order, with the names that debugfs shows.
-    pub const ALL: [(Self, &'static str); 26] = [
+    pub const ALL: [(Self, &'static str); 48] = [
         (Self::RegisterRead, "register_read"),
         (Self::RegisterWrite, "register_write"),
         (Self::Doorbell, "doorbell"),
@@ -185,5 +231,50 @@ impl Counter {
         (Self::BusError, "bus_error"),
         (Self::WalkHit, "walk_hit"),
         (Self::WalkMiss, "walk_miss"),
+        (Self::CopyVramToVram, "copy_vram_to_vram"),
+        (Self::CopyVramToSystem, "copy_vram_to_system"),
+        (Self::CopySystemToVram, "copy_system_to_vram"),
+        (Self::CopySystemToSystem, "copy_system_to_system"),
+        (Self::FaultBadRing, "fault_bad_ring"),
+        (Self::FaultBadOpcode, "fault_bad_opcode"),
+        (Self::FaultBadLength, "fault_bad_length"),
+        (Self::FaultBadFlags, "fault_bad_flags"),
+        (Self::FaultPrivileged, "fault_privileged"),
+        (Self::FaultBadOperand, "fault_bad_operand"),
+        (Self::FaultMisaligned, "fault_misaligned"),
+        (Self::FaultAddressRange, "fault_address_range"),
+        (Self::FaultNotPresent, "fault_not_present"),
+        (Self::FaultReadOnly, "fault_read_only"),
+        (Self::FaultBadEntry, "fault_bad_entry"),
+        (Self::FaultBusError, "fault_bus_error"),
+        (Self::FaultBadContext, "fault_bad_context"),
+        (Self::FaultBadInstruction, "fault_bad_instruction"),
+        (Self::FaultPcRange, "fault_pc_range"),
+        (Self::FaultSharedRange, "fault_shared_range"),
+        (Self::FaultArgumentRange, "fault_argument_range"),
+        (Self::FaultTrap, "fault_trap"),
     ];
+    /// The counter of the faults of a reason, which [`Self::Fault`] counts as well.
+    pub const fn of_fault(reason: Reason) -> Self {
+        match reason {
+            Reason::BadRing => Self::FaultBadRing,
+            Reason::BadOpcode => Self::FaultBadOpcode,
+            Reason::BadLength => Self::FaultBadLength,
+            Reason::BadFlags => Self::FaultBadFlags,
+            Reason::Privileged => Self::FaultPrivileged,
+            Reason::BadOperand => Self::FaultBadOperand,
+            Reason::Misaligned => Self::FaultMisaligned,
+            Reason::AddressRange => Self::FaultAddressRange,
+            Reason::NotPresent => Self::FaultNotPresent,
+            Reason::ReadOnly => Self::FaultReadOnly,
+            Reason::BadEntry => Self::FaultBadEntry,
+            Reason::BusError => Self::FaultBusError,
+            Reason::BadContext => Self::FaultBadContext,
+            Reason::BadInstruction => Self::FaultBadInstruction,
+            Reason::PcRange => Self::FaultPcRange,
+            Reason::SharedRange => Self::FaultSharedRange,
+            Reason::ArgumentRange => Self::FaultArgumentRange,
+            Reason::Trap => Self::FaultTrap,
+        }
+    }
 }

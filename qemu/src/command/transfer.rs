@@ -149,6 +149,16 @@ fn line_ticks(places: &[Place]) -> u64 {
     ticks::LINE + places.iter().filter(system).count() as u64 * ticks::SYSTEM
 }
 
+/// What counts the bytes that go from one place to the other.
+const fn way(from: Place, to: Place) -> Counter {
+    match (from, to) {
+        (Place::Vram(_), Place::Vram(_)) => Counter::CopyVramToVram,
+        (Place::Vram(_), Place::System { .. }) => Counter::CopyVramToSystem,
+        (Place::System { .. }, Place::Vram(_)) => Counter::CopySystemToVram,
+        (Place::System { .. }, Place::System { .. }) => Counter::CopySystemToSystem,
+    }
+}
+
 /// Lines that begin in the bytes from `before` to `after` of a row.
 const fn lines(before: u64, after: u64) -> u64 {
     after.div_ceil(BYTES_PER_TICK) - before.div_ceil(BYTES_PER_TICK)
@@ -270,6 +280,7 @@ impl Core {
             memory.count_read(from_place, count);
             memory.count_write(to_place, count);
             memory.tally().add(Counter::CopyBytes, count);
+            memory.tally().add(way(from_place, to_place), count);
             moved.bytes += count;
             self.chunk -= count;
             self.spend(memory, lines(done, moved.bytes) * line, limit);

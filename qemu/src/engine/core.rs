@@ -601,6 +601,7 @@ impl Core {
         tracing::debug!(?record, "fault");
         self.charge(memory);
         memory.tally().add(Counter::Fault, 1);
+        memory.tally().add(Counter::of_fault(fault.reason), 1);
         self.progress.state = EngineState::Faulted;
         (self.progress.packet, self.progress.command) = (None, None);
         // Nothing is fetched any more.

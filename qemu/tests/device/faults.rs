@@ -4,11 +4,12 @@
 
 use skua_asm::assemble;
 use skua_gpu::vram;
+use skua_spec::address::{BusAddr, GpuPhys};
 use skua_spec::command::{Command, Dispatch, FLAG_FENCE, FLAG_INTERRUPT, MAX_ARGUMENTS};
 use skua_spec::fault::{Access, Reason, Record, Space};
-use skua_spec::mmu::Entry;
+use skua_spec::mmu::{Entry, PageSize, Target};
 use skua_spec::number::{Asid, EngineIndex};
-use skua_spec::regs;
+use skua_spec::regs::{self, engine};
 use skua_spec::status::{self, Counter, EngineState};
 use skua_testbed::{
     Gpu, ASID, BUFFER_VA, BUS, COLD, CONTEXT, CONTEXT_ID, DATA, DATA_BYTES, DATA_VA, STATUS,
@@ -324,6 +325,79 @@ fn malformed_commands() {
         assert_eq!(gpu.head(1), 16);
         gpu.reset_engine(1);
         gpu.start_engine(1);
+    }
+}
+
+/// Each kind of fault as often as its number says.
+#[test]
+fn each_reason_is_counted_by_itself() {
+    for (number, reason) in (1..).zip(Reason::ALL) {
+        let mut gpu = Gpu::new();
+        let words = match malformed().into_iter().find(|case| case.2 == reason) {
+            Some((_, words, _)) => words,
+            None => words_at_fault(&mut gpu, reason),
+        };
+        for _ in 0..number {
+            if reason == Reason::BadRing {
+                gpu.set_engine(0, engine::DOORBELL::new().with_tail(4));
+            } else {
+                let (mut exec, _) = gpu.exec_words(0, &words);
+                if let (Reason::BadContext, Command::Exec { context, .. }) = (reason, &mut exec) {
+                    *context = vram::BASE + DATA + 0x8000;
+                }
+                gpu.start(0, &[exec]);
+            }
+            assert_eq!(gpu.wait_fault().reason, reason);
+            gpu.reset_engine(0);
+            gpu.start_engine(0);
+        }
+        assert_eq!(gpu.counter(Counter::Fault), number);
+        for other in Reason::ALL {
+            let expected = if other == reason { number } else { 0 };
+            assert_eq!(gpu.counter(Counter::of_fault(other)), expected, "{other:?}");
+        }
+    }
+}
+
+/// The words of a command that faults with `reason`, though it is well formed.
+fn words_at_fault(gpu: &mut Gpu, reason: Reason) -> Vec<u32> {
+    let words = |command: Command| command.encode().words().to_vec();
+    let signal = |address| words(Command::Signal { address, value: 1 });
+    let program = |gpu: &Gpu, source| words(Command::Dispatch(dispatch_of(gpu, source)));
+    let va = 0x1234_5678_9000;
+    match reason {
+        Reason::AddressRange => signal(1 << 48),
+        Reason::NotPresent => signal(va),
+        Reason::ReadOnly => signal(BUFFER_VA),
+        Reason::BadEntry => {
+            gpu.map_page(
+                va,
+                Target::Vram(GpuPhys(vram::BASE)),
+                PageSize::Size4K,
+                true,
+            );
+            let at = gpu.entry_at(va, 0);
+            gpu.set_vram64(at, gpu.vram64(at) | Entry::SNOOP);
+            signal(va)
+        }
+        Reason::BusError => {
+            gpu.map_page(va, Target::System(BusAddr(0)), PageSize::Size4K, true);
+            signal(va)
+        }
+        Reason::BadContext | Reason::BadRing => {
+            gpu.clear_vram(DATA + 0x8000, 64);
+            vec![0x0000_0002, 0]
+        }
+        Reason::BadInstruction => {
+            let dispatch = program(gpu, "nop");
+            gpu.set_vram64(DATA, u64::MAX);
+            dispatch
+        }
+        Reason::PcRange => program(gpu, "nop"),
+        Reason::SharedRange => program(gpu, "lds.32 r1, [r0]"),
+        Reason::ArgumentRange => program(gpu, "arg r0, 0"),
+        Reason::Trap => program(gpu, "trap 1"),
+        _ => panic!("{reason:?} is of the form of a command"),
     }
 }
 

@@ -204,6 +204,23 @@ fn copies_between_all_kinds_of_memory() {
     }
     let moved = 2 * 5 * data.len() as u64;
     assert_eq!(gpu.counter(Counter::CopyBytes), 3 * moved);
+    gpu.run_buffer(
+        1,
+        &[Command::Copy {
+            source: DATA_VA,
+            destination: DATA_VA + 0x1_0000,
+            bytes: 0x1234,
+        }],
+    );
+    let ways = [
+        (Counter::CopyVramToVram, 0x1234),
+        (Counter::CopyVramToSystem, moved),
+        (Counter::CopySystemToVram, moved),
+        (Counter::CopySystemToSystem, moved),
+    ];
+    for (counter, bytes) in ways {
+        assert_eq!(gpu.counter(counter), bytes, "{counter:?}");
+    }
     assert!(gpu.counter(Counter::SystemRead) >= 2 * moved);
     assert!(gpu.counter(Counter::SystemWrite) >= 2 * moved);
     assert!(gpu.counter(Counter::VramRead) >= moved);

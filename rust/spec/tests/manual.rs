@@ -2,11 +2,13 @@
 
 //! The register tables of the manual (`Documentation/gpu/skua/hardware.rst`, section 2), written by
 //! hand, and those of the crate say the same: neither has a register, field, access or reset value
-//! that the other has not.
+//! that the other has not. So do the tables of counters (section 3).
 
+use skua_spec::fault::Reason;
 use skua_spec::pci::MAX_ENGINES;
 use skua_spec::register::{Info, Reset};
 use skua_spec::regs::{Decoded, DeviceRegister, EngineRegister, ENGINE_BASE, ENGINE_STRIDE};
+use skua_spec::status::{self, Counter};
 
 fn manual() -> String {
     let path = concat!(
@@ -145,4 +147,46 @@ fn registers_and_fields_do_not_overlap() {
         assert_eq!(Decoded::at(register.offset()).map(|d| d.0), Some(register));
     }
     assert!(end <= skua_spec::pci::MSIX_TABLE);
+}
+
+#[test]
+fn the_manual_has_every_counter_and_no_other() {
+    let manual = manual();
+    let mut lines = manual
+        .lines()
+        .skip_while(|line| !line.split_whitespace().eq(["c", "name", "counts"]));
+    let found = lines
+        .by_ref()
+        .skip(2)
+        .take_while(|line| !line.starts_with("=="))
+        .filter(|line| !line.starts_with(' '))
+        .map(|line| {
+            line.split_whitespace()
+                .take(2)
+                .collect::<Vec<_>>()
+                .join(" ")
+        });
+    let expected = Counter::ALL.map(|(counter, name)| format!("{} {name}", counter as u32));
+    assert_eq!(found.collect::<Vec<_>>(), expected);
+    // There is room for them.
+    assert!(status::COUNTERS + 8 * Counter::ALL.len() as u64 <= status::FAULTS);
+}
+
+#[test]
+fn the_counter_of_a_reason_has_its_name() {
+    for reason in Reason::ALL {
+        let words: String = format!("{reason:?}")
+            .chars()
+            .flat_map(|c| {
+                [
+                    c.is_uppercase().then_some('_'),
+                    Some(c.to_ascii_lowercase()),
+                ]
+            })
+            .flatten()
+            .collect();
+        let counter = Counter::of_fault(reason);
+        let (same, name) = Counter::ALL[counter as usize];
+        assert_eq!((same, name), (counter, &*format!("fault{words}")));
+    }
 }

@@ -520,7 +520,7 @@ impl Gpu {
 
     /// Calls `f` with the name and value of each of the device's counters, as of the last snapshot.
     pub(crate) fn counters(&self, mut f: impl FnMut(&str, u64)) -> Result {
-        for (counter, name) in Counter::ALL {
+        for &(counter, name) in &Counter::ALL {
             // Not over a call that may sleep.
             let value = self
                 .hw
