@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | [`GpuVa`] | a process' address space, 48 bits, through its page tables | userspace |
 //! | [`GpuPhys`] | the GPU's physical space: the VRAM window and the GART window | the driver |
-//! | [`VramOffset`] | VRAM, from its start | the driver's allocator |
+//! | [`VramOffset`] | VRAM, from its start, 40 bits | the driver's allocator |
 //! | [`BusAddr`] | the bus: what the platform's DMA mapping returned | the kernel's DMA API |
 //!
 //! A GPU-physical address never equals the bus address of the same byte, on purpose.

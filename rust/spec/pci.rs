@@ -15,9 +15,10 @@ pub const CLASS: u32 = 0x03_80_00;
 pub const BAR_REGS: u32 = 0;
 /// Size of [`BAR_REGS`] in bytes.
 pub const BAR_REGS_SIZE: u64 = 0x1_0000;
-/// BAR of visible VRAM; 64 bit, prefetchable, its size is that of the visible part.
+/// BAR of visible VRAM; 64 bit, prefetchable, its size is that of the visible part. Not present if
+/// nothing is visible.
 pub const BAR_VRAM: u32 = 2;
-/// BAR of the CPU host aperture; not present in version 1 of the hardware.
+/// BAR of the CPU host aperture; 64 bit, prefetchable. Not present without one.
 pub const BAR_HOST_APERTURE: u32 = 4;
 
 /// Offset of the MSI-X table in [`BAR_REGS`].

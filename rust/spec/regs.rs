@@ -47,7 +47,7 @@ use super::register::{
 /// Major version that this specification describes; another major version is another manual.
 pub const VERSION_MAJOR: u16 = 1;
 /// Minor version that this specification describes; a higher minor version only adds.
-pub const VERSION_MINOR: u16 = 0;
+pub const VERSION_MINOR: u16 = 1;
 
 register! {
     /// The registers that the device has once.
@@ -97,7 +97,7 @@ register! {
 
     /// What BAR2 shows of VRAM.
     VRAM_VISIBLE(64) @ 0x0020, ReadOnly, fixed {
-        /// Bytes, from the start of VRAM.
+        /// Bytes, from the start of VRAM: a power of two, or 0.
         63:0 bytes, with_bytes => u64;
     }
 
@@ -199,6 +199,33 @@ register! {
     SNAPSHOT(32) @ 0x0078, WriteOnly, nothing {
         /// Anything.
         31:0 value, with_value => u32;
+    }
+
+    /// Capabilities of the CPU host aperture; see [`super::aperture`].
+    APERTURE_CAPS(32) @ 0x0080, ReadOnly, fixed {
+        /// log2 of the bytes of a page: 12 or 16; 0 if there is no aperture.
+        7:0 page_shift, with_page_shift => u8;
+    }
+
+    /// Pages of the CPU host aperture.
+    APERTURE_PAGES(32) @ 0x0084, ReadOnly, fixed {
+        /// At most [`super::aperture::MAX_PAGES`]; 0 if there is no aperture.
+        31:0 pages, with_pages => u32;
+    }
+
+    /// Where the aperture's table is; read when [`struct@APERTURE_FLUSH`] is written.
+    APERTURE_TABLE(64) @ 0x0088, ReadWrite, 0 {
+        /// Bus address, a multiple of 4096.
+        63:12 address, with_address @=> BusAddr;
+    }
+
+    /// Has the aperture's pages show what their entries say, and then adds one to `aperture_ack` in
+    /// the status page.
+    APERTURE_FLUSH(32) @ 0x0090, WriteOnly, nothing {
+        /// The first page.
+        31:16 first, with_first => u16;
+        /// Pages from there on; those that there are not are left out.
+        15:0 count, with_count => u16;
     }
 }
 

@@ -22,6 +22,7 @@
 //! | [`command`] | 7 Commands | encodings of ring and buffer commands |
 //! | [`fault`] | 8 Faults | fault records and reasons |
 //! | [`isa`] | 9 Programs | the instruction set of compute programs |
+//! | [`aperture`] | 10 The CPU host aperture | entries of its table |
 //!
 //! The file is a crate of its own for the host and a module of `skua.ko`; it therefore uses `core`
 //! alone and paths relative to itself.
@@ -30,6 +31,7 @@
 pub mod register;
 
 pub mod address;
+pub mod aperture;
 mod bits;
 pub mod command;
 pub mod context;

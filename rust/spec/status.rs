@@ -60,6 +60,10 @@ pub const FAULT_PUT: u64 = 0x200;
 pub const FAULTS_DROPPED: u64 = 0x204;
 /// Offset of the counter snapshots taken, 4 bytes.
 pub const SNAPSHOT_ACK: u64 = 0x208;
+/// Offset of the aperture flushes that hold, 4 bytes.
+pub const APERTURE_ACK: u64 = 0x20c;
+/// Offset of the aperture entries refused, 4 bytes; written before [`APERTURE_ACK`].
+pub const APERTURE_REFUSED: u64 = 0x210;
 
 /// Offset of the first counter.
 pub const COUNTERS: u64 = 0x400;
@@ -200,11 +204,24 @@ pub enum Counter {
     FaultArgumentRange = 46,
     /// Faults of [`Reason::Trap`].
     FaultTrap = 47,
+    /// Reads of BAR2, where they are trapped.
+    VramBarRead = 48,
+    /// Writes of BAR2, where they are trapped.
+    VramBarWrite = 49,
+    /// Reads of BAR4, where they are trapped.
+    ApertureRead = 50,
+    /// Writes of BAR4, where they are trapped.
+    ApertureWrite = 51,
+    /// Accesses of aperture pages that show nothing, where they are trapped; else pages that were
+    /// written while they showed nothing.
+    ApertureUnmapped = 52,
+    /// Aperture flushes.
+    ApertureFlush = 53,
 }
 
 impl Counter {
     /// All counters in order, with the names that debugfs shows.
-    pub const ALL: [(Self, &'static str); 48] = [
+    pub const ALL: [(Self, &'static str); 54] = [
         (Self::RegisterRead, "register_read"),
         (Self::RegisterWrite, "register_write"),
         (Self::Doorbell, "doorbell"),
@@ -253,6 +270,12 @@ impl Counter {
         (Self::FaultSharedRange, "fault_shared_range"),
         (Self::FaultArgumentRange, "fault_argument_range"),
         (Self::FaultTrap, "fault_trap"),
+        (Self::VramBarRead, "vram_bar_read"),
+        (Self::VramBarWrite, "vram_bar_write"),
+        (Self::ApertureRead, "aperture_read"),
+        (Self::ApertureWrite, "aperture_write"),
+        (Self::ApertureUnmapped, "aperture_unmapped"),
+        (Self::ApertureFlush, "aperture_flush"),
     ];
     /// The counter of the faults of a reason, which [`Self::Fault`] counts as well.
     pub const fn of_fault(reason: Reason) -> Self {

@@ -10,9 +10,9 @@ use skua_spec::status::{self, Counter, EngineState};
 use skua_testbed::{Gpu, BUS, GART_TABLE, STATUS, VRAM_BYTES};
 
 /// What the device is: offset and value of the registers that no reset changes.
-const FIXED: [(u32, u64); 14] = [
+const FIXED: [(u32, u64); 16] = [
     (0x0000, 0x4155_4b53),
-    (0x0004, 0x0001_0000),
+    (0x0004, 0x0001_0001),
     (0x0008, 2),
     (0x000c, 48 | (48 << 8) | (16 << 16)),
     (0x0010, VRAM_BYTES),
@@ -23,6 +23,8 @@ const FIXED: [(u32, u64); 14] = [
     (0x0034, 1024 | (32 << 16)),
     (0x0038, 32768),
     (0x003c, 1_000_000_000),
+    (0x0080, 0),
+    (0x0084, 0),
     (0x1000, 0),
     (0x1100, 1),
 ];

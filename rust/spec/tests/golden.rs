@@ -3,6 +3,7 @@
 //! The golden vectors of the manual (`Documentation/gpu/skua/golden`), made by hand: the crate must
 //! read them as the manual does, and write the same bytes.
 
+use skua_spec::aperture::{self, PageSize as AperturePageSize};
 use skua_spec::command::Command;
 use skua_spec::context::Descriptor;
 use skua_spec::fault::{Reason, Record};
@@ -162,6 +163,25 @@ fn entries() {
             )
         };
         assert_eq!(found, line[2], "{line:?}");
+    }
+}
+
+#[test]
+fn aperture() {
+    for line in lines("aperture") {
+        let entry = aperture::Entry(wide(&line[0])[0]);
+        let sizes = [AperturePageSize::Size4K, AperturePageSize::Size64K];
+        for (size, expected) in sizes.into_iter().zip(&line[1..]) {
+            let found = match entry.offset() {
+                None => "nothing".to_owned(),
+                Some(_) if entry.is_malformed(size) => "malformed".to_owned(),
+                Some(offset) => {
+                    assert_eq!(aperture::Entry::page(offset), entry);
+                    format!("vram {:#x}", offset.0)
+                }
+            };
+            assert_eq!(found, *expected, "{line:?}");
+        }
     }
 }
 
