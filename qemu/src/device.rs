@@ -8,13 +8,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use skua_spec::address::{GpuPhys, VA_BITS};
+use skua_spec::aperture::Entry;
 use skua_spec::command::{MAX_GROUP_THREADS, MAX_SHARED, WAVE_THREADS};
 use skua_spec::fault::Record;
 use skua_spec::number::{Asid, EngineIndex};
 use skua_spec::pci::fault_vector;
 use skua_spec::register::Half;
 use skua_spec::regs::{self, Decoded, DeviceRegister, EngineRegister};
-use skua_spec::status::{Counter, COUNTERS, SNAPSHOT_ACK};
+use skua_spec::status::{Counter, APERTURE_ACK, APERTURE_REFUSED, COUNTERS, SNAPSHOT_ACK};
+use vm_memory::Bytes;
 
 use crate::bus::{Backing, Bus, MapError, BUS_BITS};
 use crate::counters::Counters;
@@ -304,6 +306,44 @@ impl Device {
         }
     }
 
+    /// Reads from BAR2: ones, where it shows nothing.
+    pub fn read_vram(&self, offset: u64, data: &mut [u8]) {
+        self.hub.counters.add(Counter::VramBarRead, 1);
+        data.fill(0xff);
+        if let Some(slice) = self.hub.vram.visible_slice(offset, data.len() as u64) {
+            slice.copy_to(data);
+        }
+    }
+
+    /// Writes to BAR2.
+    pub fn write_vram(&self, offset: u64, data: &[u8]) {
+        self.hub.counters.add(Counter::VramBarWrite, 1);
+        if let Some(slice) = self.hub.vram.visible_slice(offset, data.len() as u64) {
+            slice.copy_from(data);
+        }
+    }
+
+    /// Reads from BAR4: ones, where it shows nothing.
+    pub fn read_aperture(&self, offset: u64, data: &mut [u8]) {
+        self.hub.counters.add(Counter::ApertureRead, 1);
+        if self.hub.vram.read_aperture(offset, data) {
+            self.unmapped_access(offset, "read");
+        }
+    }
+
+    /// Writes to BAR4.
+    pub fn write_aperture(&self, offset: u64, data: &[u8]) {
+        self.hub.counters.add(Counter::ApertureWrite, 1);
+        if self.hub.vram.write_aperture(offset, data) {
+            self.unmapped_access(offset, "write");
+        }
+    }
+
+    fn unmapped_access(&self, offset: u64, what: &str) {
+        self.hub.counters.add(Counter::ApertureUnmapped, 1);
+        tracing::debug!(offset, what, "a page of the aperture that shows nothing");
+    }
+
     /// Resets the adapter: a function level reset, or [`regs::DEVICE_CTRL::reset`].
     pub fn reset(&self) {
         let mut file = self.lock();
@@ -322,6 +362,7 @@ impl Device {
         self.hub.counters.add(Counter::DeviceReset, 1);
         self.switch_status_off();
         self.hub.gart.latch(gart::Table::default());
+        self.hub.vram.forget_aperture();
         *file = Self::power_on(&self.hub);
         self.hub
             .resetting
@@ -375,7 +416,8 @@ impl Device {
         );
         file.set(regs::VRAM_SIZE::new().with_bytes(hub.vram.bytes()));
         file.set(regs::VRAM_BASE::new().with_address(GpuPhys(vram::BASE)));
-        file.set(regs::VRAM_VISIBLE::new().with_bytes(hub.vram.bytes()));
+        let layout = hub.vram.layout();
+        file.set(regs::VRAM_VISIBLE::new().with_bytes(layout.visible));
         file.set(regs::GART_BASE::new().with_address(GpuPhys(gart::BASE)));
         file.set(regs::GART_MAX_PAGES::new().with_pages(gart::MAX_PAGES));
         // CAST: 1024 and 32.
@@ -386,6 +428,10 @@ impl Device {
         );
         file.set(regs::SHARED_CAPS::new().with_bytes(MAX_SHARED));
         file.set(regs::TICK_HZ::new().with_hz(TICK_HZ));
+        if let Some(aperture) = layout.aperture {
+            file.set(regs::APERTURE_CAPS::new().with_page_shift(aperture.size.shift()));
+            file.set(regs::APERTURE_PAGES::new().with_pages(aperture.pages));
+        }
         for engine in &hub.engines {
             file.set_engine(
                 engine.index,
@@ -458,6 +504,9 @@ impl Device {
                 self.hub.lies.note_fault_get(&self.hub);
             }
             DeviceRegister::SNAPSHOT => self.take_snapshot(file),
+            DeviceRegister::APERTURE_FLUSH => {
+                self.flush_aperture(file, regs::APERTURE_FLUSH::from_bits(bits));
+            }
             // What is read only, or nothing but held; or DEVICE_CTRL without its bit.
             _ => {}
         }
@@ -477,8 +526,11 @@ impl Device {
         hub.lies.note_page();
         hub.status.set(Some(address.0));
         hub.faults.publish(&hub.status, &hub.bus, &hub.counters);
-        let snapshots = file.snapshots;
-        hub.with_page(|page| page.write_u32(SNAPSHOT_ACK, snapshots));
+        hub.with_page(|page| {
+            page.write_u32(SNAPSHOT_ACK, file.snapshots);
+            page.write_u32(APERTURE_REFUSED, file.aperture_refused);
+            page.write_u32(APERTURE_ACK, file.aperture_flushes);
+        });
         hub.publish_engines();
     }
 
@@ -490,6 +542,36 @@ impl Device {
                 page.write_u64(COUNTERS + i * 8, hub.counters.get(counter));
             }
             page.write_u32(SNAPSHOT_ACK, snapshots);
+        });
+    }
+
+    fn flush_aperture(&self, file: &mut File, flush: regs::APERTURE_FLUSH) {
+        let hub = &self.hub;
+        hub.counters.add(Counter::ApertureFlush, 1);
+        let first = u32::from(flush.first());
+        let end = first + u32::from(flush.count());
+        let end = end.min(file.get::<regs::APERTURE_PAGES>().pages());
+        let table = file.get::<regs::APERTURE_TABLE>().address().0;
+        let entries: Vec<_> = {
+            let bus = hub.bus.enter();
+            let entry = |page: u32| {
+                let address = table.wrapping_add(u64::from(page) * Entry::SIZE);
+                let slice = bus.slice(address, Entry::SIZE, false)?;
+                let bits: u64 = slice.load(0, Ordering::Acquire).ok()?;
+                Some(Entry(u64::from_le(bits)))
+            };
+            (first..end).map(entry).collect()
+        };
+        let unread = entries.iter().filter(|entry| entry.is_none()).count();
+        hub.counters.add(Counter::BusError, unread as u64);
+        let flushed = hub.vram.flush_aperture(first, &entries);
+        let strays = u64::from(flushed.strays);
+        hub.counters.add(Counter::ApertureUnmapped, strays);
+        file.aperture_flushes = file.aperture_flushes.wrapping_add(1);
+        file.aperture_refused = file.aperture_refused.wrapping_add(flushed.refused);
+        hub.with_page(|page| {
+            page.write_u32(APERTURE_REFUSED, file.aperture_refused);
+            page.write_u32(APERTURE_ACK, file.aperture_flushes);
         });
     }
 

@@ -16,7 +16,9 @@
 //! - to change the bus table (mapping and unmapping system memory, bus mastering), for the steps of
 //!   all engines: when [`device::Device::dma_unmap`] returns, no engine is inside one that may
 //!   touch what was taken away ([`bus`]);
-//! - to move or disable the status page (an adapter reset too), for a write to it.
+//! - to move or disable the status page (an adapter reset too), for a write to it;
+//! - to change what the aperture shows (an adapter reset too), for the steps of all engines, for
+//!   each 256 KiB of it.
 //!
 //! Dropping the device waits for all threads to end.
 //!
@@ -28,11 +30,13 @@
 //! # Locks
 //!
 //! In the order in which they are taken: the register file; the fault ring; the status page's
-//! address; the bus table. An engine's mailbox and the GART's table are taken with no lock but the
-//! register file's held, and nothing is locked under them or under the bus table.
+//! address; the bus table; what the aperture shows. An engine's mailbox and the GART's table are
+//! taken with no lock but the register file's held, and nothing is locked under them or under what
+//! the aperture shows.
 
 #![forbid(unsafe_code)]
 
+pub mod aperture;
 pub mod bus;
 pub mod command;
 pub mod counters;

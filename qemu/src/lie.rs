@@ -61,6 +61,8 @@ lies! {
     GartBase "gart-base" = crate::vram::BASE, "GART_BASE reads as the value.";
     GartPages "gart-pages" = 0, "GART_MAX_PAGES reads as the value.";
     TickHz "tick-hz" = 0, "TICK_HZ reads as the value.";
+    ApertureCaps "aperture-caps" = 63, "APERTURE_CAPS reads as the value.";
+    AperturePages "aperture-pages" = 1 << 20, "APERTURE_PAGES reads as the value.";
     NeverReady "never-ready", "READY is never set.";
     FenceAhead "fence-ahead" = 1000, "completed_fence is so much too high.";
     FenceBack "fence-back", "Every second completed_fence is two less than it should be.";
@@ -77,6 +79,8 @@ lies! {
     ResetAckAhead "reset-ack-ahead" = 5, "reset_ack is so much too high.";
     SnapshotAckLate "snapshot-ack-late" = 3000, "snapshot_ack comes so many ms late.";
     SnapshotAckNever "snapshot-ack-never", "snapshot_ack is not written.";
+    ApertureAckLate "aperture-ack-late" = 3000, "aperture_ack comes so many ms late.";
+    ApertureAckNever "aperture-ack-never", "aperture_ack is not written.";
     EngineResetLate "engine-reset-late" = 3000,
         "A reset of an engine begins so many ms late; until then the engine goes on.";
     EngineResetNever "engine-reset-never", "Resets of engines do not begin; they go on.";
@@ -301,6 +305,8 @@ impl Lies {
             Decoded::Device(DeviceRegister::GART_BASE) => Kind::GartBase,
             Decoded::Device(DeviceRegister::GART_MAX_PAGES) => Kind::GartPages,
             Decoded::Device(DeviceRegister::TICK_HZ) => Kind::TickHz,
+            Decoded::Device(DeviceRegister::APERTURE_CAPS) => Kind::ApertureCaps,
+            Decoded::Device(DeviceRegister::APERTURE_PAGES) => Kind::AperturePages,
             Decoded::Device(DeviceRegister::DEVICE_STATUS) => Kind::NeverReady,
             Decoded::Engine(_, EngineRegister::INFO) => Kind::EngineKind,
             _ => return word,
@@ -320,6 +326,9 @@ impl Lies {
         };
         if offset == status::SNAPSHOT_ACK {
             return late(Kind::SnapshotAckNever, Kind::SnapshotAckLate);
+        }
+        if offset == status::APERTURE_ACK {
+            return late(Kind::ApertureAckNever, Kind::ApertureAckLate);
         }
         if offset >= u64::from(MAX_ENGINES) * status::ENGINE_SIZE {
             return Some(value);
@@ -572,7 +581,8 @@ impl Told<'_> {
         let tally = Tally::default();
         let hub = self.hub;
         let (gart, bus) = (hub.gart.table(), hub.bus.enter());
-        let memory = Memory::new(&hub.vram, gart, &bus, &tally);
+        let vram = hub.vram.enter();
+        let memory = Memory::new(&vram, gart, &bus, &tally);
         let mut mmu = Mmu::default();
         for offset in (0..u64::from(ring.size)).step_by(4096) {
             let slice = mmu.slice(

@@ -12,7 +12,7 @@ use crate::bus::BusGuard;
 use crate::counters::Tally;
 use crate::fault::Fault;
 use crate::gart;
-use crate::vram::Vram;
+use crate::vram::VramGuard;
 
 /// Where a byte lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +53,9 @@ pub struct NoAnswer;
 /// VRAM, the bus and the GART's table for one step; see [`crate::bus::Bus`].
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'a> {
-    /// All of it; the window at [`crate::vram::BASE`] is this.
-    vram: &'a Vram,
+    /// All of it; the window at [`crate::vram::BASE`] is this. Pages stay where they are while it is
+    /// held.
+    vram: &'a VramGuard<'a>,
     /// A copy: what is latched meanwhile counts from the next step.
     gart: gart::Table,
     /// Mappings stay as they are while it is held.
@@ -68,7 +69,7 @@ pub struct Memory<'a> {
 impl<'a> Memory<'a> {
     /// Memory whose accesses are counted in `tally`.
     pub const fn new(
-        vram: &'a Vram,
+        vram: &'a VramGuard<'a>,
         gart: gart::Table,
         bus: &'a BusGuard<'a>,
         tally: &'a Tally,
@@ -121,7 +122,7 @@ impl<'a> Memory<'a> {
     }
 
     /// All of it, by offset.
-    pub fn vram(&self) -> &'a Vram {
+    pub fn vram(&self) -> &'a VramGuard<'a> {
         self.vram
     }
 

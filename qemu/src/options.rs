@@ -9,6 +9,8 @@ use skua_spec::pci::MAX_ENGINES;
 pub const VRAM_ALIGN: u64 = 2 << 20;
 /// Most bytes of VRAM: what a BAR and the GPU-physical window have room for.
 pub const VRAM_MAX: u64 = 1 << 40;
+/// What BAR2 shows of VRAM is a multiple of this: the smallest size of a resizable BAR.
+pub const VISIBLE_UNIT: u64 = 1 << 20;
 
 /// What a device is made with.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -21,6 +21,10 @@ pub struct File {
     pub invalidations: u32,
     /// Requests in [`struct@skua_spec::regs::SNAPSHOT`], modulo 2^32.
     pub snapshots: u32,
+    /// Requests in [`struct@skua_spec::regs::APERTURE_FLUSH`], modulo 2^32.
+    pub aperture_flushes: u32,
+    /// Entries of the aperture's table that were refused, modulo 2^32.
+    pub aperture_refused: u32,
 }
 
 /// The value after a reset, of what does not depend on the device.
@@ -41,6 +45,8 @@ impl File {
             engines: vec![engine; engines],
             invalidations: 0,
             snapshots: 0,
+            aperture_flushes: 0,
+            aperture_refused: 0,
         }
     }
 

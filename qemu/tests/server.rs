@@ -10,12 +10,14 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fs::{memfd_create, MemfdFlags};
-use skua_spec::address::BusAddr;
+use skua_spec::address::{BusAddr, VramOffset};
+use skua_spec::aperture::Entry;
 use skua_spec::command::Command;
 use skua_spec::number::EngineIndex;
+use skua_spec::pci::{BAR_HOST_APERTURE, BAR_VRAM};
 use skua_spec::register::{Location, Readable, Writable};
 use skua_spec::regs::{self, engine};
-use skua_spec::status;
+use skua_spec::status::{self, Counter};
 use vfio_bindings::bindings::vfio::{
     VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_DATA_EVENTFD, VFIO_IRQ_SET_DATA_NONE,
     VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_MSIX_IRQ_INDEX,
@@ -45,6 +47,11 @@ struct Server {
 }
 
 fn start(name: &str) -> Server {
+    start_with(name, &[])
+}
+
+/// A server with more options, which are about VRAM.
+fn start_with(name: &str, options: &[&str]) -> Server {
     let socket =
         PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
     let log = socket.with_extension("log");
@@ -52,6 +59,7 @@ fn start(name: &str) -> Server {
         .arg("--socket")
         .arg(&socket)
         .args(["--vram-size", "4M", "--log", "error"])
+        .args(options)
         .stderr(File::create(&log).unwrap())
         .spawn()
         .unwrap();
@@ -63,12 +71,15 @@ fn start(name: &str) -> Server {
         }
         std::thread::sleep(Duration::from_millis(5));
     };
-    let region = client.region(2).unwrap();
-    assert_eq!(region.size as usize, VRAM);
-    let area = region.sparse_areas[0];
-    assert_eq!((area.offset, area.size as usize), (0, VRAM));
-    let file = region.file_offset.as_ref().unwrap().file();
-    let vram = MmapRegion::from_file(FileOffset::new(file.try_clone().unwrap(), 0), VRAM).unwrap();
+    let vram = map_bar(&client, BAR_VRAM);
+    let expected = if options.is_empty() {
+        Some(VRAM)
+    } else {
+        vram.as_ref().map(MmapRegion::size)
+    };
+    assert_eq!(vram.as_ref().map(MmapRegion::size), expected);
+    // Where BAR2 is not memory, the test does not use it.
+    let vram = vram.unwrap_or_else(|| MmapRegion::new(0x1000).unwrap());
     let file = File::from(memfd_create("system", MemfdFlags::CLOEXEC).unwrap());
     file.set_len(SYSTEM as u64).unwrap();
     let system =
@@ -81,6 +92,19 @@ fn start(name: &str) -> Server {
         file,
         system,
     }
+}
+
+/// Maps a BAR as QEMU does: all of it, if it is memory.
+fn map_bar(client: &Client, bar: u32) -> Option<MmapRegion> {
+    let region = client.region(bar)?;
+    let [area] = region.sparse_areas[..] else {
+        assert!(region.sparse_areas.is_empty() && region.file_offset.is_none());
+        return None;
+    };
+    assert_eq!((area.offset, area.size), (0, region.size));
+    let file = region.file_offset.as_ref()?.file().try_clone().unwrap();
+    let file = FileOffset::new(file, 0);
+    Some(MmapRegion::from_file(file, region.size as usize).unwrap())
 }
 
 impl Server {
@@ -383,4 +407,145 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     assert!(!server().wait().unwrap().success());
     client.shutdown().unwrap();
     assert!(first.wait().unwrap().success());
+}
+
+/// Bytes of a BAR, and whether it is memory.
+fn bar(server: &Server, bar: u32) -> (u64, bool) {
+    let size = server.client.region(bar).map_or(0, |region| region.size);
+    (size, map_bar(&server.client, bar).is_some())
+}
+
+/// Flushes a page of the aperture and returns the acknowledgement.
+fn flush(server: &mut Server, first: u16, offset: Option<u64>) -> u32 {
+    const TABLE: u64 = 0x1000;
+    let entry = offset.map_or(Entry::NONE, |offset| Entry::page(VramOffset(offset)));
+    let at = TABLE + u64::from(first) * Entry::SIZE;
+    let slot = server.system.get_ref::<u64>(at as usize).unwrap();
+    slot.store(entry.0);
+    server.set(regs::APERTURE_TABLE::new().with_address(BusAddr(BUS + TABLE)));
+    let flush = regs::APERTURE_FLUSH::new().with_first(first);
+    server.set(flush.with_count(1));
+    // A read pushes it.
+    server.get(regs::ID);
+    (server.status64(status::SNAPSHOT_ACK) >> 32) as u32
+}
+
+fn counter(server: &mut Server, counter: Counter) -> u64 {
+    server.set(regs::SNAPSHOT::new());
+    server.get(regs::ID);
+    server.status64(status::COUNTERS + counter as u64 * 8)
+}
+
+#[test]
+fn an_aperture_in_memory() {
+    let options = ["--vram-visible", "1M", "--aperture", "1M"];
+    let mut server = start_with("aperture", &options);
+    assert_eq!(bar(&server, BAR_VRAM), (1 << 20, true));
+    assert_eq!(bar(&server, BAR_HOST_APERTURE), (1 << 20, true));
+    assert_eq!(server.get(regs::VRAM_VISIBLE).bytes(), 1 << 20);
+    assert_eq!(server.get(regs::APERTURE_PAGES).pages(), 256);
+    let aperture = map_bar(&server.client, BAR_HOST_APERTURE).unwrap();
+    let fd = server.file.as_raw_fd();
+    server.client.dma_map(0, BUS, SYSTEM as u64, fd).unwrap();
+    server.set_up();
+    let word = |at: usize| aperture.get_ref::<u64>(at).unwrap();
+    assert_eq!(word(0xf_fff8).load(), u64::MAX);
+    // The CPU writes what the engine copies, and sees what it fills.
+    assert_eq!(flush(&mut server, 3, Some(0x20_0000)), 1);
+    word(0x3008).store(0x1234_5678);
+    let base = server.get(regs::VRAM_BASE).address().0;
+    server.run(Command::Copy {
+        source: base + 0x20_0008,
+        destination: base + 0x20_0010,
+        bytes: 8,
+    });
+    server.wait("the copy", |_| word(0x3010).load() == 0x1234_5678);
+    // Hidden, moved to another page, and back: the bytes come along.
+    assert_eq!(flush(&mut server, 3, None), 2);
+    assert_eq!(
+        (word(0x3008).load(), word(0x3010).load()),
+        (u64::MAX, u64::MAX)
+    );
+    assert_eq!(flush(&mut server, 255, Some(0x20_0000)), 3);
+    assert_eq!(word(0xf_f010).load(), 0x1234_5678);
+    // What is written to a page that shows nothing goes nowhere, and is found.
+    word(0x3008).store(7);
+    assert_eq!(counter(&mut server, Counter::ApertureUnmapped), 0);
+    assert_eq!(flush(&mut server, 3, None), 4);
+    assert_eq!(word(0x3008).load(), u64::MAX);
+    assert_eq!(counter(&mut server, Counter::ApertureUnmapped), 1);
+    word(0x3008).store(7);
+    assert_eq!(flush(&mut server, 3, Some(0x20_1000)), 5);
+    assert_eq!(word(0x3008).load(), 0xa5a5_a5a5_a5a5_a5a5);
+    assert_eq!(counter(&mut server, Counter::ApertureUnmapped), 2);
+    assert_eq!(counter(&mut server, Counter::ApertureRead), 0);
+    // A reset hides and loses all of it.
+    server.client.reset().unwrap();
+    let since = Instant::now();
+    while !server.get(regs::DEVICE_STATUS).ready() {
+        assert!(since.elapsed() < LIMIT);
+    }
+    assert_eq!(
+        (word(0x3008).load(), word(0xf_f010).load()),
+        (u64::MAX, u64::MAX)
+    );
+    server.end();
+}
+
+#[test]
+fn strict_bars() {
+    let options = [
+        "--vram-visible",
+        "2M",
+        "--aperture",
+        "256K",
+        "--aperture-page",
+        "64K",
+    ];
+    let mut server = start_with("strict", &[&options[..], &["--strict"]].concat());
+    assert_eq!(bar(&server, BAR_VRAM), (2 << 20, false));
+    assert_eq!(bar(&server, BAR_HOST_APERTURE), (256 << 10, false));
+    assert_eq!(server.get(regs::APERTURE_CAPS).page_shift(), 16);
+    let fd = server.file.as_raw_fd();
+    server.client.dma_map(0, BUS, SYSTEM as u64, fd).unwrap();
+    server.set_up();
+    let mut data = [0; 8];
+    server.client.region_write(BAR_VRAM, 8, &[1, 2]).unwrap();
+    server.client.region_read(BAR_VRAM, 6, &mut data).unwrap();
+    assert_eq!(data, [0xa5, 0xa5, 1, 2, 0xa5, 0xa5, 0xa5, 0xa5]);
+    assert_eq!(flush(&mut server, 2, Some(0x20_0000)), 1);
+    let bar = BAR_HOST_APERTURE;
+    server.client.region_write(bar, 0x2_0000, &[5; 8]).unwrap();
+    server.client.region_read(bar, 0x1_fffc, &mut data).unwrap();
+    assert_eq!(data, [0xff, 0xff, 0xff, 0xff, 5, 5, 5, 5]);
+    server.client.region_write(bar, 0x3_0000, &[5; 8]).unwrap();
+    for (what, count) in [
+        (Counter::VramBarRead, 1),
+        (Counter::VramBarWrite, 1),
+        (Counter::ApertureRead, 1),
+        (Counter::ApertureWrite, 2),
+        (Counter::ApertureUnmapped, 2),
+        (Counter::ApertureFlush, 1),
+    ] {
+        assert_eq!(counter(&mut server, what), count, "{what:?}");
+    }
+    // Asleep, nothing is seen and nothing is changed.
+    server.config(0x44, 3);
+    server.client.region_write(bar, 0x2_0000, &[6; 8]).unwrap();
+    server.client.region_read(bar, 0x2_0000, &mut data).unwrap();
+    assert_eq!(data, [0xff; 8]);
+    server.config(0x44, 0);
+    server.client.region_read(bar, 0x2_0000, &mut data).unwrap();
+    assert_eq!(data, [5; 8]);
+    server.end();
+}
+
+#[test]
+fn vram_of_which_nothing_is_visible() {
+    let mut server = start_with("hidden", &["--vram-visible", "0"]);
+    assert_eq!(bar(&server, BAR_VRAM), (0, false));
+    assert_eq!(bar(&server, BAR_HOST_APERTURE), (0, false));
+    assert_eq!(server.get(regs::VRAM_VISIBLE).bytes(), 0);
+    assert_eq!(server.get(regs::VRAM_SIZE).bytes(), 4 << 20);
+    server.end();
 }

@@ -3,7 +3,8 @@
 //! The thread of an engine: a loop around its [`Core`].
 //!
 //! Each round it does what the mailbox says, lends the core memory for a step, and shows outside
-//! what came of it. Only inside a step does it hold a [`crate::bus::BusGuard`].
+//! what came of it. Only inside a step does it hold a [`crate::bus::BusGuard`] and a
+//! [`crate::vram::VramGuard`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,7 +117,8 @@ impl Worker {
     fn with_memory<T>(&mut self, f: impl FnOnce(&mut Core, &Memory<'_>) -> T) -> T {
         let gart = self.hub.gart.table();
         let bus = self.hub.bus.enter();
-        let memory = Memory::new(&self.hub.vram, gart, &bus, &self.tally);
+        let vram = self.hub.vram.enter();
+        let memory = Memory::new(&vram, gart, &bus, &self.tally);
         f(&mut self.core, &memory)
     }
 

@@ -5,6 +5,7 @@
 //! Time is never asserted: [`skua_testbed::Gpu`] waits for what must come, with a limit that only
 //! a hang reaches.
 
+mod aperture;
 mod arithmetic;
 mod faults;
 mod golden;

@@ -8,9 +8,12 @@
 use proptest::prelude::*;
 use skua_asm::assemble;
 use skua_gpu::vram;
+use skua_spec::aperture::PageSize;
 use skua_spec::command::{Command, Dispatch, MAX_ARGUMENTS};
 use skua_spec::regs;
 use skua_testbed::{Gpu, CONTEXT, DATA, DATA_VA, RING_BYTES, TABLES};
+
+use crate::aperture::layout;
 
 /// Lets the engine work for a moment, whatever it does, then resets it and uses it.
 fn survive(gpu: &mut Gpu, engine: u32) {
@@ -175,14 +178,19 @@ proptest! {
     #[test]
     fn register_writes(
         writes in prop::collection::vec((0_u32..0x1400, any::<u32>(), 0_usize..9), 1..300),
+        trapped in any::<bool>(),
     ) {
-        let mut gpu = Gpu::new();
+        let mut gpu = Gpu::with_layout(layout(PageSize::Size4K, trapped));
         for (offset, value, bytes) in writes {
             let data = u64::from(value).to_le_bytes();
             let aligned = if bytes == 4 || value & 1 == 0 { offset & !3 } else { offset };
             let count = if value & 2 == 0 { 4 } else { bytes };
             gpu.device.write(aligned.into(), &data[..count]);
             gpu.device.read(aligned.into(), &mut [0; 8][..count]);
+            // As far as the aperture reaches, and somewhat further.
+            let inside = u64::from(offset) * 16;
+            gpu.device.write_aperture(inside, &data[..count]);
+            gpu.device.read_aperture(inside, &mut [0; 8][..count]);
         }
         gpu.wait_for("the adapter", |gpu| gpu.device.is_ready());
         gpu.device.reset();

@@ -461,7 +461,8 @@ fn a_table_that_is_not_there_is_not_kept() {
         let mut mmu = Mmu::default();
         let at = gpu.entry_at(VA, level);
         let entry = gpu.vram64(at);
-        let memory = Memory::new(gpu.device.vram(), gart::Table::default(), &guard, &tally);
+        let vram = gpu.device.vram().enter();
+        let memory = Memory::new(&vram, gart::Table::default(), &guard, &tally);
         let root = skua_testbed::root();
         let space = Space::Process { asid: ASID, root };
         let mut translate = || mmu.translate(&memory, space, VA, Access::Read);
@@ -497,7 +498,8 @@ fn with_mmu(f: impl FnOnce(&mut dyn FnMut(u64) -> [u64; 5])) {
     let root = skua_testbed::root();
     f(&mut |va| {
         let tally = Tally::default();
-        let memory = Memory::new(gpu.device.vram(), gart::Table::default(), &guard, &tally);
+        let vram = gpu.device.vram().enter();
+        let memory = Memory::new(&vram, gart::Table::default(), &guard, &tally);
         let space = Space::Process { asid: ASID, root };
         mmu.translate(&memory, space, va, Access::Read).unwrap();
         [
@@ -688,7 +690,8 @@ fn snooping_travels_with_a_translation() {
         pages: GART_PAGES,
     };
     let guard = bus.enter();
-    let memory = Memory::new(gpu.device.vram(), gart, &guard, &tally);
+    let vram = gpu.device.vram().enter();
+    let memory = Memory::new(&vram, gart, &guard, &tally);
     let mut mmu = Mmu::default();
     for (space, va, snoop) in pages {
         // Of the tables, and of the TLB.

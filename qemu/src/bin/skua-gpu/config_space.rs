@@ -6,8 +6,7 @@
 
 use skua_spec::pci;
 
-/// Bytes of the configuration space: PCI Express gives a function 4 KiB. No extended capabilities
-/// are in it yet.
+/// Bytes of the configuration space: PCI Express gives a function 4 KiB.
 pub(crate) const SIZE: usize = 4096;
 
 const COMMAND: usize = 0x04;
@@ -16,6 +15,7 @@ const STATUS: usize = 0x06;
 const STATUS_CAPABILITIES: u8 = 1 << 4;
 const BAR0: usize = 0x10;
 const BAR2: usize = 0x18;
+const BAR4: usize = 0x20;
 /// A BAR of 64 bits, prefetchable.
 const BAR_64_PREFETCHABLE: u32 = 0xc;
 const CAPABILITIES: usize = 0x34;
@@ -72,9 +72,9 @@ pub(crate) struct ConfigSpace {
 }
 
 impl ConfigSpace {
-    /// The space of a device with `vectors` vectors (1 to 2048) and `vram` visible bytes of VRAM
-    /// (a power of two).
-    pub(crate) fn new(vectors: u32, vram: u64) -> Self {
+    /// The space of a device with `vectors` vectors (1 to 2048), `vram` visible bytes of VRAM and
+    /// `aperture` bytes of BAR4 (powers of two, or 0 if it is not there; VRAM's from 1 MiB).
+    pub(crate) fn new(vectors: u32, vram: u64, aperture: u64) -> Self {
         let mut bytes = [0; SIZE];
         let mut writable = [0; SIZE];
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
@@ -85,7 +85,11 @@ impl ConfigSpace {
             0x08,
             &((pci::CLASS << 8) | u32::from(pci::REVISION)).to_le_bytes(),
         );
-        put(BAR2, &BAR_64_PREFETCHABLE.to_le_bytes());
+        for (bar, size) in [(BAR2, vram), (BAR4, aperture)] {
+            if size != 0 {
+                put(bar, &BAR_64_PREFETCHABLE.to_le_bytes());
+            }
+        }
         put(0x2c, &pci::VENDOR.to_le_bytes());
         put(0x2e, &pci::DEVICE.to_le_bytes());
         // CAST: constants below 256.
@@ -119,7 +123,11 @@ impl ConfigSpace {
         // CAST: 64 KiB.
         let regs = !(pci::BAR_REGS_SIZE as u32 - 1);
         allow(BAR0, &regs.to_le_bytes());
-        allow(BAR2, &(!(vram - 1)).to_le_bytes());
+        for (bar, size) in [(BAR2, vram), (BAR4, aperture)] {
+            if size != 0 {
+                allow(bar, &(!(size - 1)).to_le_bytes());
+            }
+        }
         // Interrupt line.
         allow(0x3c, &[0xff]);
         // Function mask and enable.
@@ -194,7 +202,7 @@ mod tests {
 
     #[test]
     fn identity() {
-        let space = ConfigSpace::new(3, 64 << 20);
+        let space = ConfigSpace::new(3, 64 << 20, 0);
         assert_eq!(word(&space, 0), 0x10f5_1af4);
         assert_eq!(word(&space, 8), 0x0380_0001);
     }
@@ -202,7 +210,7 @@ mod tests {
     /// The list as tools walk it: identifiers in order, none overlapping the next.
     #[test]
     fn capabilities() {
-        let space = ConfigSpace::new(3, 64 << 20);
+        let space = ConfigSpace::new(3, 64 << 20, 0);
         assert_ne!(word(&space, 4) & 1 << 20, 0, "there is a list");
         let sizes = [(0x01, 8), (0x11, 12), (0x10, 0x3c)];
         let mut at = u64::from(word(&space, 0x34) & 0xff);
@@ -234,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_function_asleep_is_no_bus_master() {
-        let mut space = ConfigSpace::new(3, 64 << 20);
+        let mut space = ConfigSpace::new(3, 64 << 20, 0);
         assert!(space.write(4, &[6]).master);
         assert!(!space.write(0x44, &[3]).master);
         assert!(!space.is_awake());
@@ -248,18 +256,30 @@ mod tests {
 
     #[test]
     fn bars_can_be_sized() {
-        let mut space = ConfigSpace::new(3, 64 << 20);
+        let mut space = ConfigSpace::new(3, 64 << 20, 0);
         for at in [0x10, 0x18, 0x1c] {
             space.write(at, &[0xff; 4]);
         }
         assert_eq!(word(&space, 0x10), 0xffff_0000);
         assert_eq!(word(&space, 0x18), 0xfc00_000c);
         assert_eq!(word(&space, 0x1c), 0xffff_ffff);
+        // What is not there has no bits.
+        let bars = [0x18, 0x1c, 0x20, 0x24];
+        for (vram, aperture, expected) in [
+            (64 << 20, 0, [0xfc00_000c, 0xffff_ffff, 0, 0]),
+            (0, 1 << 20, [0, 0, 0xfff0_000c, 0xffff_ffff]),
+        ] {
+            let mut space = ConfigSpace::new(3, vram, aperture);
+            for at in bars {
+                space.write(at, &[0xff; 4]);
+            }
+            assert_eq!(bars.map(|at| word(&space, at)), expected);
+        }
     }
 
     #[test]
     fn command_and_function_level_reset() {
-        let mut space = ConfigSpace::new(3, 64 << 20);
+        let mut space = ConfigSpace::new(3, 64 << 20, 0);
         let effect = space.write(4, &[0xff, 0xff]);
         assert_eq!((effect.master, effect.reset), (true, false));
         assert_eq!(word(&space, 4) & 0xffff, 0x0406);
@@ -273,7 +293,7 @@ mod tests {
 
     #[test]
     fn beyond_the_end() {
-        let mut space = ConfigSpace::new(3, 64 << 20);
+        let mut space = ConfigSpace::new(3, 64 << 20, 0);
         space.write(4094, &[1, 2, 3, 4]);
         space.write(u64::MAX, &[1, 2]);
         let mut bytes = [9; 4];

@@ -22,10 +22,12 @@ mod vectors;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use clap::Parser;
 use skua_gpu::lie::Lie;
-use skua_gpu::options::{VRAM_ALIGN, VRAM_MAX};
+use skua_gpu::options::{VISIBLE_UNIT, VRAM_ALIGN, VRAM_MAX};
+use skua_gpu::vram::{Aperture, Layout};
+use skua_spec::aperture::{PageSize, MAX_PAGES};
 use skua_spec::command::EngineKind;
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
@@ -42,6 +44,20 @@ pub(crate) struct Cli {
     /// Size of VRAM: bytes, or with K, M or G; a power of two, at least 2M.
     #[arg(long, default_value = "64M", value_parser = parse_size)]
     vram_size: u64,
+    /// Bytes of VRAM, from its start, that BAR2 shows: a power of two, at least 1M, or 0 for no
+    /// BAR2. All of it without this.
+    #[arg(long, value_parser = parse_visible)]
+    vram_visible: Option<u64>,
+    /// Size of the CPU host aperture, BAR4: a power of two, at most that of VRAM and 65536 pages, or
+    /// 0 for none.
+    #[arg(long, default_value = "0", value_parser = parse_bytes)]
+    aperture: u64,
+    /// Size of the aperture's pages: 4K or 64K.
+    #[arg(long, default_value = "4K", value_parser = parse_page)]
+    aperture_page: PageSize,
+    /// Trap and count every access of BAR2 and BAR4, instead of having QEMU map them.
+    #[arg(long)]
+    strict: bool,
     /// The engines, in order: compute or copy. A driver may keep the second copy engine to itself.
     #[arg(
         long,
@@ -64,8 +80,39 @@ pub(crate) struct Cli {
     control: Option<PathBuf>,
 }
 
-/// Parses a size of VRAM.
-fn parse_size(text: &str) -> Result<u64, String> {
+impl Cli {
+    /// What VRAM and the CPU's ways to it are to be.
+    fn layout(&self) -> Result<Layout> {
+        let size = self.aperture_page;
+        let pages = self.aperture / size.bytes();
+        let aperture = match self.aperture {
+            0 => None,
+            bytes => {
+                ensure!(
+                    bytes.is_power_of_two()
+                        && (1..=u64::from(MAX_PAGES)).contains(&pages)
+                        && bytes <= self.vram_size,
+                    "the aperture is a power of two, at most as large as VRAM, of at most \
+                     {MAX_PAGES} pages"
+                );
+                // CAST: at most MAX_PAGES.
+                let pages = pages as u32;
+                Some(Aperture { pages, size })
+            }
+        };
+        let visible = self.vram_visible.unwrap_or(self.vram_size);
+        ensure!(visible <= self.vram_size, "more is visible than there is");
+        Ok(Layout {
+            bytes: self.vram_size,
+            visible,
+            aperture,
+            trapped: self.strict,
+        })
+    }
+}
+
+/// Parses a number of bytes.
+fn parse_bytes(text: &str) -> Result<u64, String> {
     let (digits, shift) = match text.char_indices().next_back() {
         Some((at, 'K' | 'k')) => (&text[..at], 10),
         Some((at, 'M' | 'm')) => (&text[..at], 20),
@@ -75,9 +122,36 @@ fn parse_size(text: &str) -> Result<u64, String> {
     let number: u64 = digits.parse().map_err(|_| "not a size".to_owned())?;
     number
         .checked_mul(1 << shift)
-        // A BAR's size is a power of two.
-        .filter(|bytes| bytes.is_power_of_two() && (VRAM_ALIGN..=VRAM_MAX).contains(bytes))
-        .ok_or_else(|| "a power of two from 2M to 1024G".to_owned())
+        .ok_or_else(|| "too much".to_owned())
+}
+
+/// Parses a size of VRAM.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text)?;
+    // A BAR's size is a power of two.
+    if bytes.is_power_of_two() && (VRAM_ALIGN..=VRAM_MAX).contains(&bytes) {
+        Ok(bytes)
+    } else {
+        Err("a power of two from 2M to 1024G".to_owned())
+    }
+}
+
+/// Parses a size of BAR2.
+fn parse_visible(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        0 => Ok(0),
+        bytes if bytes.is_power_of_two() && bytes >= VISIBLE_UNIT => Ok(bytes),
+        _ => Err("0, or a power of two from 1M".to_owned()),
+    }
+}
+
+/// Parses a size of the aperture's pages.
+fn parse_page(text: &str) -> Result<PageSize, String> {
+    match text {
+        "4K" => Ok(PageSize::Size4K),
+        "64K" => Ok(PageSize::Size64K),
+        _ => Err("4K or 64K".to_owned()),
+    }
 }
 
 /// Parses a kind of engine.
@@ -114,7 +188,7 @@ fn run(cli: &Cli) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse_size;
+    use super::*;
 
     #[test]
     fn sizes() {
@@ -123,6 +197,41 @@ mod tests {
         assert_eq!(parse_size("1g"), Ok(1 << 30));
         for bad in ["", "M", "3M", "1M", "-2M", "2048G", "99999999999G", "2Mi"] {
             assert!(parse_size(bad).is_err(), "{bad}");
+        }
+        assert_eq!(parse_visible("0"), Ok(0));
+        assert_eq!(parse_visible("1M"), Ok(1 << 20));
+        for bad in ["512K", "3M", "", "99999999999G"] {
+            assert!(parse_visible(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn layouts() {
+        let layout = |options: &str| {
+            let words = ["skua-gpu", "--socket", "s"].into_iter();
+            let cli = Cli::try_parse_from(words.chain(options.split_whitespace())).unwrap();
+            cli.layout()
+        };
+        assert_eq!(layout("").unwrap(), Layout::whole(64 << 20));
+        let small = layout("--vram-visible 0 --aperture 1M --aperture-page 64K --strict").unwrap();
+        let aperture = Aperture {
+            pages: 16,
+            size: PageSize::Size64K,
+        };
+        assert_eq!(
+            (small.visible, small.aperture, small.trapped),
+            (0, Some(aperture), true)
+        );
+        assert!(small.is_valid() && !small.has_slots());
+        assert!(layout("--vram-size 1G --aperture 256M").unwrap().is_valid());
+        for bad in [
+            "--vram-visible 128M",
+            "--aperture 128M",
+            "--aperture 3M",
+            "--aperture 32K --aperture-page 64K",
+            "--vram-size 1G --aperture 512M",
+        ] {
+            assert!(layout(bad).is_err(), "{bad}");
         }
     }
 }

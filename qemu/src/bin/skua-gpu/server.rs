@@ -15,8 +15,8 @@ use skua_gpu::bus::Backing;
 use skua_gpu::device::Device;
 use skua_gpu::interrupt::Interrupts;
 use skua_gpu::options::Options;
-use skua_gpu::vram::Vram;
-use skua_spec::pci::{BAR_REGS, BAR_REGS_SIZE, BAR_VRAM};
+use skua_gpu::vram::{Aperture, Vram};
+use skua_spec::pci::{BAR_HOST_APERTURE, BAR_REGS, BAR_REGS_SIZE, BAR_VRAM};
 use vfio_bindings::bindings::vfio::{
     vfio_region_info, vfio_region_sparse_mmap_area, VFIO_IRQ_INFO_EVENTFD,
     VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_DATA_EVENTFD, VFIO_PCI_CONFIG_REGION_INDEX,
@@ -35,14 +35,15 @@ use crate::Cli;
 
 /// Serves one connection with a device of these options.
 pub(crate) fn serve(cli: &Cli) -> Result<()> {
-    let (socket, vram_size) = (cli.socket.as_path(), cli.vram_size);
+    let (socket, layout) = (cli.socket.as_path(), cli.layout()?);
     remove_stale(socket)?;
     let options = Options {
         engines: cli.engines.clone(),
     };
-    let file = File::from(memfd_create("skua-vram", MemfdFlags::CLOEXEC).context("VRAM")?);
-    file.set_len(vram_size).context("VRAM")?;
-    let vram = Vram::from_file(file.try_clone()?, vram_size).context("VRAM")?;
+    let home = memory_file("skua-vram", layout.bytes).context("VRAM")?;
+    let aperture_bytes = layout.aperture.map_or(0, Aperture::bytes);
+    let slots = memory_file("skua-aperture", aperture_bytes).context("aperture")?;
+    let vram = Vram::from_files(layout, home.try_clone()?, slots.try_clone()?).context("VRAM")?;
     // CAST: at most eight engines.
     let count = options.engines.len() as u32 + 1;
     let vectors = Arc::new(Vectors::new(count));
@@ -54,10 +55,16 @@ pub(crate) fn serve(cli: &Cli) -> Result<()> {
     if let Some(path) = &cli.control {
         control::listen(path, &device)?;
     }
-    let server = Server::new(socket, true, irqs(count), regions(vram_size, &file))?;
-    tracing::info!(socket = %socket.display(), vram_size, "ready");
+    let bars = [
+        (BAR_REGS, BAR_REGS_SIZE, None),
+        (BAR_VRAM, layout.visible, Some(&home)),
+        (BAR_HOST_APERTURE, aperture_bytes, Some(&slots)),
+    ]
+    .map(|(index, size, file)| (index, size, file.filter(|_| !layout.trapped)));
+    let server = Server::new(socket, true, irqs(count), regions(&bars))?;
+    tracing::info!(socket = %socket.display(), ?layout, "ready");
     let mut backend = Backend {
-        config: ConfigSpace::new(count, vram_size),
+        config: ConfigSpace::new(count, layout.visible, aperture_bytes),
         memory: GuestMemory::default(),
         vectors,
         device,
@@ -79,17 +86,30 @@ fn remove_stale(socket: &Path) -> io::Result<()> {
     }
 }
 
-fn regions(vram_size: u64, vram: &File) -> Vec<ServerRegion> {
+/// Memory that QEMU can map.
+fn memory_file(name: &str, bytes: u64) -> io::Result<File> {
+    let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
+    file.set_len(bytes)?;
+    Ok(file)
+}
+
+/// All regions: each of `bars` has its index, its size (0 if it is not there) and the memory that
+/// QEMU maps for it.
+fn regions(bars: &[(u32, u64, Option<&File>)]) -> Vec<ServerRegion> {
     let rw = VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE;
     (0..VFIO_PCI_NUM_REGIONS)
         .map(|index| {
-            let (size, flags) = match index {
-                BAR_REGS => (BAR_REGS_SIZE, rw),
-                BAR_VRAM => (vram_size, rw | VFIO_REGION_INFO_FLAG_MMAP),
-                VFIO_PCI_CONFIG_REGION_INDEX => (config_space::SIZE as u64, rw),
-                _ => (0, 0),
+            let bar = bars
+                .iter()
+                .find(|(bar, size, _)| *bar == index && *size != 0);
+            let (size, flags, file) = match bar {
+                Some((_, size, Some(file))) => (*size, rw | VFIO_REGION_INFO_FLAG_MMAP, Some(file)),
+                Some((_, size, None)) => (*size, rw, None),
+                None if index == VFIO_PCI_CONFIG_REGION_INDEX => {
+                    (config_space::SIZE as u64, rw, None)
+                }
+                None => (0, 0, None),
             };
-            let mapped = index == BAR_VRAM;
             let area = vfio_region_sparse_mmap_area { offset: 0, size };
             ServerRegion {
                 region_info: vfio_region_info {
@@ -100,8 +120,8 @@ fn regions(vram_size: u64, vram: &File) -> Vec<ServerRegion> {
                     size,
                     ..Default::default()
                 },
-                sparse_areas: mapped.then_some(SparseArea { area }).into_iter().collect(),
-                mmap_fd: mapped.then(|| vram.as_raw_fd()),
+                sparse_areas: file.map(|_| SparseArea { area }).into_iter().collect(),
+                mmap_fd: file.map(|file| file.as_raw_fd()),
             }
         })
         .collect()
@@ -160,14 +180,10 @@ impl Backend {
 impl ServerBackend for Backend {
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
         match region {
-            BAR_REGS | BAR_VRAM if !self.config.is_awake() => data.fill(0xff),
+            BAR_REGS | BAR_VRAM | BAR_HOST_APERTURE if !self.config.is_awake() => data.fill(0xff),
             BAR_REGS => self.device.read(offset, data),
-            BAR_VRAM => {
-                data.fill(0xff);
-                if let Some(slice) = self.device.vram().slice(offset, data.len() as u64) {
-                    slice.copy_to(data);
-                }
-            }
+            BAR_VRAM => self.device.read_vram(offset, data),
+            BAR_HOST_APERTURE => self.device.read_aperture(offset, data),
             VFIO_PCI_CONFIG_REGION_INDEX => self.config.read(offset, data),
             _ => data.fill(0xff),
         }
@@ -176,13 +192,10 @@ impl ServerBackend for Backend {
 
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> io::Result<()> {
         match region {
-            BAR_REGS | BAR_VRAM if !self.config.is_awake() => {}
+            BAR_REGS | BAR_VRAM | BAR_HOST_APERTURE if !self.config.is_awake() => {}
             BAR_REGS => self.device.write(offset, data),
-            BAR_VRAM => {
-                if let Some(slice) = self.device.vram().slice(offset, data.len() as u64) {
-                    slice.copy_from(data);
-                }
-            }
+            BAR_VRAM => self.device.write_vram(offset, data),
+            BAR_HOST_APERTURE => self.device.write_aperture(offset, data),
             VFIO_PCI_CONFIG_REGION_INDEX => {
                 let effect = self.config.write(offset, data);
                 self.device.set_bus_master(effect.master);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use skua_gpu::bus::Backing;
 use skua_gpu::gart;
-use skua_gpu::vram::{self, Vram};
+use skua_gpu::vram::{self, Layout, Vram};
 use skua_spec::address::{BusAddr, GpuPhys, GpuVa};
 use skua_spec::command::Command;
 use skua_spec::context::Descriptor;
@@ -85,10 +85,16 @@ pub struct Board {
 }
 
 impl Board {
-    /// Memory with nothing in it.
+    /// Memory with nothing in it, of whose VRAM the CPU sees everything.
     pub fn new() -> Self {
+        Self::with_layout(Layout::whole(VRAM_BYTES))
+    }
+
+    /// Memory with nothing in it. What is said of VRAM below holds for pages that the aperture does
+    /// not show.
+    pub fn with_layout(layout: Layout) -> Self {
         Self {
-            vram: Arc::new(Vram::anonymous(VRAM_BYTES).unwrap()),
+            vram: Arc::new(Vram::new(layout).unwrap()),
             system: Arc::new(MmapRegion::new(SYSTEM_BYTES as usize).unwrap()),
             tails: [0; 2],
             next_fence: 1,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use skua_gpu::device::Device;
 use skua_gpu::interrupt::Interrupts;
 use skua_gpu::options::Options;
-use skua_gpu::vram;
+use skua_gpu::vram::{self, Layout};
 use skua_spec::address::{BusAddr, GpuPhys};
 use skua_spec::command::Command;
 use skua_spec::fault::Record;
@@ -96,7 +96,12 @@ impl DerefMut for Gpu {
 impl Gpu {
     /// A device without a driver: system memory is mapped, nothing is enabled.
     pub fn bare() -> Self {
-        let board = Board::new();
+        Self::bare_with_layout(Layout::whole(VRAM_BYTES))
+    }
+
+    /// As [`Self::bare`] with other VRAM.
+    pub fn bare_with_layout(layout: Layout) -> Self {
+        let board = Board::with_layout(layout);
         let lines = Arc::new(Lines::new(Arc::clone(&board.system)));
         let interrupts: Arc<dyn Interrupts> = Arc::<Lines>::clone(&lines);
         let vram = Arc::clone(&board.vram);
@@ -119,7 +124,12 @@ impl Gpu {
 
     /// A device with everything set up.
     pub fn new() -> Self {
-        let mut gpu = Self::bare();
+        Self::with_layout(Layout::whole(VRAM_BYTES))
+    }
+
+    /// As [`Self::new`] with other VRAM.
+    pub fn with_layout(layout: Layout) -> Self {
+        let mut gpu = Self::bare_with_layout(layout);
         gpu.set_up();
         gpu
     }

@@ -91,7 +91,8 @@ impl Stepped {
             address: BUS + GART_TABLE,
             pages: GART_PAGES,
         };
-        let memory = Memory::new(&self.board.vram, gart, &guard, &self.tally);
+        let vram = self.board.vram.enter();
+        let memory = Memory::new(&vram, gart, &guard, &self.tally);
         f(&mut self.cores[index], &memory)
     }
 

@@ -101,6 +101,8 @@ lies! {
     a_gart_within_vram: "gart-base", Bind => Refused;
     no_gart: "gart-pages", Bind => Refused;
     no_time: "tick-hz", Bind => Refused;
+    an_aperture_of_pages_of_no_size: "aperture-caps", Bind => Bound;
+    an_aperture_larger_than_its_bar: "aperture-pages", Bind => Bound;
     never_ready: "never-ready", Bind => Refused;
 
     // What it says of work.
@@ -121,6 +123,8 @@ lies! {
     too_many_resets_acknowledged: "reset-ack-ahead", Hang => Survived;
     a_snapshot_acknowledged_late: "snapshot-ack-late", Counters => Works;
     a_snapshot_never_acknowledged: "snapshot-ack-never", Counters => Survived;
+    a_flush_of_the_aperture_acknowledged_late: "aperture-ack-late", Jobs => Works;
+    a_flush_of_the_aperture_never_acknowledged: "aperture-ack-never", Jobs => Works;
 
     // What it reports.
     a_record_of_nobody: "fault-nobody", Jobs => Survived;
