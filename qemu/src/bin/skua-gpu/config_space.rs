@@ -50,6 +50,11 @@ const EXPRESS_DEVICE_CAPS_2: u32 = 1 << 4;
 const EXPRESS_DEVICE_CONTROL_2_WRITABLE: u16 = 1 << 4;
 const EXPRESS_LINK_CAPS_2: u32 = 1 << 1;
 const EXPRESS_LINK_CONTROL_2: u16 = 1;
+/// Resizable BAR, version 1, the last extended capability.
+const RESIZABLE: usize = 0x100;
+const RESIZABLE_ID: u32 = 1 << 16 | 0x15;
+/// One BAR.
+const RESIZABLE_CONTROL: u32 = 1 << 5;
 
 /// What a write asks the device for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +120,14 @@ impl ConfigSpace {
         put(EXPRESS + 0x24, &EXPRESS_DEVICE_CAPS_2.to_le_bytes());
         put(EXPRESS + 0x2c, &EXPRESS_LINK_CAPS_2.to_le_bytes());
         put(EXPRESS + 0x30, &EXPRESS_LINK_CONTROL_2.to_le_bytes());
+        if vram != 0 {
+            // Of the sizes that there could be, the present one: bits from 4 on are 1 MiB and up.
+            let size = vram.ilog2() - 20;
+            let control = RESIZABLE_CONTROL | size << 8 | pci::BAR_VRAM;
+            put(RESIZABLE, &RESIZABLE_ID.to_le_bytes());
+            put(RESIZABLE + 4, &(1_u32 << (size + 4)).to_le_bytes());
+            put(RESIZABLE + 8, &control.to_le_bytes());
+        }
 
         let mut allow =
             |at: usize, mask: &[u8]| writable[at..at + mask.len()].copy_from_slice(mask);
@@ -236,7 +249,16 @@ mod tests {
         assert_eq!(word(&space, 0x64), 0x1000_8000);
         assert_eq!(word(&space, 0x68), 0x2810);
         assert_eq!(word(&space, 0x6c) & 0x3ff, word(&space, 0x70) >> 16 & 0x3ff);
-        // No extended capability.
+        // One extended capability: BAR2 is resizable, of 64 MiB and no other size.
+        assert_eq!(word(&space, 0x100), 0x0001_0015);
+        assert_eq!(word(&space, 0x104), 1 << 10);
+        assert_eq!(word(&space, 0x108), 0x622);
+        let space = ConfigSpace::new(3, 1 << 40, 0);
+        assert_eq!(
+            (word(&space, 0x104), word(&space, 0x108)),
+            (1 << 24, 0x1422)
+        );
+        let space = ConfigSpace::new(3, 0, 1 << 20);
         assert_eq!(word(&space, 0x100), 0);
     }
 
