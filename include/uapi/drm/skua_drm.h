@@ -309,7 +309,8 @@ enum drm_skua_bo_flags {
  * The content is zero for whoever sees it first.
  *
  * Errors: -ENOENT for @vm; -EINVAL for @size 0 or not a multiple of 4096 or above
- * 2^40, @flags or @placements; -ENOSPC if VRAM alone is allowed and has no room; -ENOMEM if
+ * 2^40, @flags or @placements; -EOPNOTSUPP for DRM_SKUA_BO_CPU_ACCESS if VRAM alone is
+ * allowed and &drm_skua_region_info.cpu_visible_size of it is 0; -ENOSPC if VRAM alone is allowed and has no room; -ENOMEM if
  * system memory has no room, or one client would have more than half of it.
  */
 struct drm_skua_bo_create {
@@ -323,7 +324,7 @@ struct drm_skua_bo_create {
 	 * @placements: Regions that may hold it, one bit for each region's id.
 	 *
 	 * At least one, and only ones that exist. Of several, VRAM is taken if it has
-	 * room.
+	 * room, unless the CPU is to map the object and can map none of it.
 	 */
 	__u32 placements;
 

@@ -97,8 +97,8 @@ pub(crate) struct SkuaDriver;
 pub(crate) struct RegistrationData<'a> {
     /// The PCI device, for DMA mappings; [`RegistrationData::parent`] hands it out.
     parent: &'a device::Device<Bound>,
-    /// The BAR of visible VRAM, of which page faults map pages.
-    pub(crate) vram: WcBar<'a>,
+    /// The BAR of visible VRAM, of which page faults map pages; none if nothing is visible.
+    pub(crate) vram: Option<WcBar<'a>>,
 }
 
 impl RegistrationData<'_> {
@@ -132,9 +132,18 @@ impl PciDriver for SkuaDriver {
         let parent = pdev.as_ref();
 
         // The CPU writes VRAM through clients' mappings only.
-        let vram = WcBar::new(pdev, spec::pci::BAR_VRAM, PAGE_SIZE, c"skua-vram")?;
-        if vram.whole() != caps.vram_visible {
-            let (bar, visible) = (vram.whole(), caps.vram_visible);
+        let vram = match caps.vram_visible {
+            0 => None,
+            _ => Some(WcBar::new(
+                pdev,
+                spec::pci::BAR_VRAM,
+                PAGE_SIZE,
+                c"skua-vram",
+            )?),
+        };
+        let bar = vram.as_ref().map_or(0, WcBar::whole);
+        if bar != caps.vram_visible {
+            let visible = caps.vram_visible;
             dev_err!(
                 parent,
                 "VRAM's BAR has {:#x} bytes, not {:#x}\n",

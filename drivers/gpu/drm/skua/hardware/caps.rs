@@ -42,7 +42,8 @@ pub(crate) struct Caps {
     pub(crate) vram_size: u64,
     /// GPU-physical address of VRAM: a multiple of the page size, clear of the GART window.
     pub(crate) vram_base: GpuPhys,
-    /// Bytes of VRAM, from its start, that the CPU can see: a power of two, the size of the BAR.
+    /// Bytes of VRAM, from its start, that the CPU can see: a power of two, the size of the BAR, or
+    /// 0.
     pub(crate) vram_visible: u64,
     /// GPU-physical address of the GART window.
     pub(crate) gart_base: GpuPhys,
@@ -113,8 +114,9 @@ impl Caps {
         if vram_size == 0 || vram_size % VRAM_UNIT != 0 || vram_size > 1 << VA_BITS {
             return Err(refuse(dev, c"the size of VRAM", vram_size));
         }
-        // It is the size of a BAR.
-        if vram_visible > vram_size || !vram_visible.is_power_of_two() || vram_visible < PAGE_SIZE {
+        // It is the size of a BAR, or there is none.
+        let is_bar = vram_visible.is_power_of_two() && vram_visible >= PAGE_SIZE;
+        if vram_visible > vram_size || (vram_visible != 0 && !is_bar) {
             return Err(refuse(dev, c"the size of visible VRAM", vram_visible));
         }
         let end = |base: GpuPhys, size: u64| {

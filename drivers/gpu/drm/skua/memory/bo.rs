@@ -168,8 +168,8 @@ impl DriverObject for BoData {
 
 /// Creates an object of `size` bytes in one of `placements`, cleared or on its way to be.
 ///
-/// `EINVAL` for a size, flag or placement that the uAPI forbids; `ENOSPC` if VRAM alone is allowed
-/// and full; `ENOMEM`, also beyond the quota of system memory of the device, or of the client,
+/// `EINVAL` for a size, flag or placement that the uAPI forbids; `EOPNOTSUPP` if the CPU is to map
+/// it and VRAM alone is allowed, of which it sees nothing; `ENOSPC` if VRAM alone is allowed and full; `ENOMEM`, also beyond the quota of system memory of the device, or of the client,
 /// `quota`.
 pub(crate) fn create(
     dev: &SkuaDevice,
@@ -189,7 +189,12 @@ pub(crate) fn create(
         return Err(EINVAL);
     }
     let system = placements & (1 << REGION_SYSTEM) != 0;
-    if placements & (1 << REGION_VRAM) != 0 {
+    // In VRAM of which the CPU sees nothing, it could not map it.
+    let hidden = args.flags & uapi::DRM_SKUA_BO_CPU_ACCESS != 0 && dev.hw.caps.vram_visible == 0;
+    if hidden && !system {
+        return Err(EOPNOTSUPP);
+    }
+    if placements & (1 << REGION_VRAM) != 0 && !hidden {
         let mut range = VramRange::new(dev, size);
         if matches!(range, Err(error) if error == ENOSPC) {
             // Perhaps there is room in what is about to be freed.
@@ -408,6 +413,7 @@ impl GemExt for BoData {
             return gem::map_dummy(obj, reserved, fault);
         }
         dev.registration_data_with(|data| {
+            let vram = data.vram.as_ref().ok_or(FaultError::Sigbus)?;
             let pages = crate::ext::fault::window(fault, obj.size(), FAULT_AHEAD + 1);
             if pages == 0 {
                 return Err(FaultError::Sigbus);
@@ -416,7 +422,7 @@ impl GemExt for BoData {
                 let offset = range
                     .page_offset(fault.page() + ahead)
                     .ok_or(FaultError::Sigbus)?;
-                match fault.map_bar(ahead, &data.vram, offset) {
+                match fault.map_bar(ahead, vram, offset) {
                     Ok(()) => (),
                     // What is mapped ahead is a guess.
                     Err(_) if ahead > 0 => break,
