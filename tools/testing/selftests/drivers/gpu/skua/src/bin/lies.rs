@@ -21,11 +21,11 @@ use skua_selftests::function::Function;
 use skua_selftests::program::{address, op, op_imm};
 use skua_selftests::rig::{copy, dispatch, expect_working, fill, wait_value, write, Job};
 use skua_selftests::suite::Test;
-use skua_selftests::{skip, suite, tests, Cases, Engine, Errno, Place, Rig};
+use skua_selftests::{skip, suite, tests, Cases, Client, Engine, Errno, Place, Rig};
 use skua_spec::command::Command;
 use skua_spec::fault::Reason;
 use skua_spec::isa::Op;
-use skua_uapi::{DRM_SKUA_CONTEXT_FAULTED, DRM_SKUA_CONTEXT_LOST};
+use skua_uapi::{DRM_SKUA_BO_CPU_ACCESS, DRM_SKUA_CONTEXT_FAULTED, DRM_SKUA_CONTEXT_LOST};
 
 /// What must come of a lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,6 +160,7 @@ fn main() -> ExitCode {
     let own: &[Test] = tests![
         each_reason_has_its_errno: 60,
         work_is_found_without_interrupts: 60,
+        vram_of_which_the_cpu_sees_nothing: 60,
     ];
     suite::main(&[own, TESTS].concat())
 }
@@ -380,6 +381,29 @@ fn work_is_found_without_interrupts() {
         assert!(best < limit, "{engine:?}: {best:?}");
     }
     tell("");
+    expect_working();
+}
+
+/// No lie, but another device: what the CPU is to map is not put into VRAM.
+fn vram_of_which_the_cpu_sees_nothing() {
+    let function = honest();
+    tell("vram-visible=0");
+    function.bind().expect("bind");
+    let client = Client::new();
+    assert_eq!(client.region(Place::Vram).cpu_visible_size, 0);
+    let create = |flags, placements| {
+        let handle = client.bo_create(4096, flags, placements)?;
+        Ok(client.info(handle)?.region)
+    };
+    let cpu = DRM_SKUA_BO_CPU_ACCESS;
+    assert_eq!(create(cpu, VRAM), Err(Errno::EOPNOTSUPP));
+    assert_eq!(create(cpu, VRAM | SYSTEM), Ok(0));
+    assert_eq!(create(0, VRAM | SYSTEM), Ok(1));
+    assert_eq!(create(0, VRAM), Ok(1));
+    drop(client);
+    function.unbind().expect("unbind");
+    tell("");
+    function.bind().expect("bind to an honest device");
     expect_working();
 }
 
