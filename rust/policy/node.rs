@@ -126,7 +126,7 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         })
     }
 
-    /// Has the engine fetch, at first.
+    /// Has the engine fetch from its ring, which is empty then.
     ///
     /// # Errors
     ///
@@ -268,17 +268,15 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         }
     }
 
-    /// Writes all packets into the empty ring again, with new fence ids, and starts the engine,
-    /// which was reset.
+    /// Starts the engine, which was reset, and writes all packets into the empty ring again, with
+    /// new fence ids. Whether there were any.
     ///
     /// # Errors
     ///
     /// [`NodeError::Full`] if the ids are used up, [`NodeError::Miniport`].
-    pub fn replay(&mut self, miniport: &M) -> Result<(), NodeError<M::Error>> {
+    pub fn replay(&mut self, miniport: &M) -> Result<bool, NodeError<M::Error>> {
+        self.enable(miniport)?;
         let (index, ring) = (self.index, &mut self.ring);
-        miniport
-            .start_node(index, ring)
-            .map_err(NodeError::Miniport)?;
         let mut result = Ok(());
         let renumbered = self.in_flight.renumber(|fence, entry| {
             if result.is_ok() {
@@ -291,7 +289,7 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         });
         result.map_err(NodeError::Miniport)?;
         renumbered.map_err(|_| NodeError::Full)?;
-        self.notify(miniport).map(|_| ())
+        self.notify(miniport)
     }
 
     /// Takes all packets out, oldest first: the device is given up.

@@ -153,12 +153,10 @@ impl Hardware {
             .write(regs::GART_PAGES::new().with_pages(GART_PAGES))
     }
 
-    /// GPU-physical address of byte `offset` of a segment. `EINVAL` for one without addresses.
-    fn address(&self, segment: u32, offset: u64) -> Result<GpuPhys> {
-        let segments = self.query_segments();
-        let found = segments.iter().find(|known| known.id == segment);
-        match found.map(|segment| segment.kind) {
-            Some(SegmentKind::Memory { base, .. }) => base.checked_add(offset).ok_or(EINVAL),
+    /// GPU-physical address of a segment's first byte. `EINVAL` for one without addresses.
+    fn base(&self, segment: u32) -> Result<GpuPhys> {
+        match segment {
+            VRAM_SEGMENT => Ok(self.caps.vram_base),
             _ => Err(EINVAL),
         }
     }
@@ -258,11 +256,12 @@ impl Miniport for Hardware {
                 interrupt,
             })?,
             Task::Paging(PagingOperation::Fill { segment, blocks }) => {
+                let base = self.base(segment)?;
                 for block in blocks {
                     let offset = block.start.0.saturating_mul(PAGE_SIZE);
                     emit(&Command::Fill {
                         pattern: 0,
-                        address: self.address(segment, offset)?.0,
+                        address: base.checked_add(offset).ok_or(EINVAL)?.0,
                         bytes: block.pages.0.saturating_mul(PAGE_SIZE),
                     })?;
                 }

@@ -347,8 +347,10 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause)
             state.mode = Mode::Running;
             let replayed = state.node.replay(&dev.hw);
             state.look_at_head();
-            dev.watch();
-            Ok(replayed?)
+            if replayed? {
+                dev.watch();
+            }
+            Ok(())
         })
     };
     finished.signal(dev, index);
