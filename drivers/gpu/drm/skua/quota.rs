@@ -64,6 +64,13 @@ impl Quota {
     }
 }
 
+/// Takes `units` of a client's `own` quota, and of that of `all` clients together; [`None`] if that
+/// is more than is left of either.
+pub(crate) fn take_both(own: &Arc<Quota>, all: &Arc<Quota>, units: u64) -> Option<[Share; 2]> {
+    // The client's own first: what it may not have is not taken from others for a moment.
+    Some([own.take(units)?, all.take(units)?])
+}
+
 /// A part of a quota, given back on drop.
 pub(crate) struct Share {
     /// Where `units` are counted as used.

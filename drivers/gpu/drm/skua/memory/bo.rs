@@ -52,6 +52,7 @@ use crate::{
     },
     policy::page_plan::PhysPiece,
     quota::{
+        take_both,
         Quota,
         Share, //
     },
@@ -236,11 +237,7 @@ fn create_in_system(
     size: u64,
     args: BoArgs,
 ) -> Result<ARef<Bo>> {
-    let take = || -> Option<[Share; 2]> {
-        // The client's own first: what it may not have is not taken from others for a moment.
-        let own = quota.take(size)?;
-        Some([own, dev.system.take(size)?])
-    };
+    let take = || take_both(quota, &dev.system, size);
     let shares = match take() {
         Some(shares) => shares,
         None => {

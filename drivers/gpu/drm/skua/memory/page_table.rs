@@ -23,6 +23,7 @@ use crate::{
         }, //
     },
     quota::{
+        take_both,
         Quota,
         Share, //
     },
@@ -97,10 +98,7 @@ fn table(
     } else {
         TABLE_BYTES
     };
-    let shares = [
-        quota.take(bytes).ok_or(ENOMEM)?,
-        dev.system.take(bytes).ok_or(ENOMEM)?,
-    ];
+    let shares = take_both(quota, &dev.system, bytes).ok_or(ENOMEM)?;
     Ok((Node::new(Hardware::page_table(parent)?, level)?, shares))
 }
 

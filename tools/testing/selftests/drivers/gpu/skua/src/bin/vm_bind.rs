@@ -778,6 +778,21 @@ fn tables_are_charged_to_the_client() {
     );
 }
 
+/// Maps the object's first page here and there, each with tables of its own, until there is no
+/// memory for them: `room` bytes at most. How often.
+fn bind_until_full(client: &Client, vm: u32, handle: u32, room: u64) -> u64 {
+    let mut bound = 0;
+    let end = loop {
+        match client.bind_and_wait(vm, &[map(handle, 0, (bound + 1) * GIB, PAGE)]) {
+            Ok(()) => bound += 1,
+            Err(errno) => break errno,
+        }
+        assert!(bound * 2 * PAGE <= room, "{bound} mappings: no end");
+    };
+    assert_eq!(end, Errno::ENOMEM, "after {bound} mappings");
+    bound
+}
+
 /// A client that maps a page here and there takes nothing from others.
 fn tables_count_as_their_clients_memory() {
     quiet();
@@ -788,15 +803,7 @@ fn tables_count_as_their_clients_memory() {
     let room = 4 << 20;
     // No client has more than half.
     let most = client.bo(Place::System, (region.size / 2 - room) / PAGE * PAGE);
-    let mut bound = 0;
-    let end = loop {
-        match client.bind_and_wait(vm, &[map(handle, 0, (bound + 1) * GIB, PAGE)]) {
-            Ok(()) => bound += 1,
-            Err(errno) => break errno,
-        }
-        assert!(bound * 2 * PAGE <= room, "{bound} mappings: no end");
-    };
-    assert_eq!(end, Errno::ENOMEM, "after {bound} mappings");
+    bind_until_full(&client, vm, handle, room);
     let other = Client::new();
     other.bo(Place::System, (region.size / 2 - room) / PAGE * PAGE);
     assert_eq!(client.vm_destroy(vm), Ok(()));
@@ -817,24 +824,18 @@ fn tables_count_as_system_memory() {
     let other = Client::new();
     other.bo(Place::System, region.size / 2 / PAGE * PAGE);
     let most = client.bo(Place::System, left(&client) - room);
-    let mut bound = 0;
-    let end = loop {
-        match client.bind_and_wait(vm, &[map(handle, 0, (bound + 1) * GIB, PAGE)]) {
-            Ok(()) => bound += 1,
-            Err(errno) => break errno,
-        }
-        assert!(bound * 2 * PAGE <= room, "{bound} mappings: no end");
-    };
-    assert_eq!(end, Errno::ENOMEM, "after {bound} mappings");
+    let bound = bind_until_full(&client, vm, handle, room);
     assert!(bound > 64, "{bound} mappings");
     // Others feel it, unmapping goes on, and all of it comes back.
     assert_eq!(client.try_bo(Place::System, room), Err(Errno::ENOMEM));
+    let third = Client::new();
+    assert_eq!(third.try_bo(Place::System, room), Err(Errno::ENOMEM));
     assert_eq!(client.bind_and_wait(vm, &scattered_unmaps(&client)), Ok(()));
     assert_eq!(client.vm_destroy(vm), Ok(()));
     for handle in [handle, most] {
         assert_eq!(client.close(handle), Ok(()));
     }
-    drop(other);
+    drop((other, third));
     quiet();
     assert_eq!(client.region(Place::System).used, region.used);
 }
