@@ -11,6 +11,9 @@ use skua_selftests::loss::{ask, GIVING_UP};
 use skua_selftests::rig::copy;
 use skua_selftests::{suite, tests, Engine, Errno, Place, Rig};
 
+/// Of a copy.
+const BYTES: u64 = 16 << 20;
+
 fn main() -> ExitCode {
     suite::main(tests![a_server_killed_in_a_copy_ends_all_work: 240])
 }
@@ -18,11 +21,13 @@ fn main() -> ExitCode {
 fn a_server_killed_in_a_copy_ends_all_work() {
     let rig = Rig::new();
     let (source, target) = (
-        rig.buffer(Place::Vram, 4 << 20),
-        rig.buffer(Place::System, 4 << 20),
+        rig.buffer(Place::Vram, BYTES),
+        rig.buffer(Place::System, BYTES),
     );
-    let copies = [copy(source.va, target.va, 4 << 20); 32];
-    let jobs: Vec<_> = (0..32).map(|_| rig.start(Engine::Copy, &copies)).collect();
+    // 64 GiB, so that the copies outlast the way to the host, also on the slow debug kernel; 1 GiB
+    // each, which the watchdog lets pass.
+    let copies = [copy(source.va, target.va, BYTES); 64];
+    let jobs: Vec<_> = (0..64).map(|_| rig.start(Engine::Copy, &copies)).collect();
     assert_eq!(jobs[0].wait(), Ok(()));
     ask("gpu-kill");
     let cut = jobs.iter().filter(|job| !job.has_ended()).count();
