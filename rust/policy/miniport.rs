@@ -61,7 +61,29 @@ pub enum PagingOperation<'a> {
         /// The memory, in pages of the segment.
         blocks: &'a [PageRange],
     },
+    /// `DXGK_OPERATION_TRANSFER` between a memory segment and system memory: at most
+    /// [`TRANSFER_PAGES`] pages together.
+    Transfer {
+        /// The memory segment.
+        segment: u32,
+        /// Whether the segment is what is read, and system memory what is written.
+        out: bool,
+        /// What is copied, each on its own.
+        pieces: &'a [TransferPiece],
+    },
 }
+
+/// Memory of a segment, and the system memory that its content goes to or comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransferPiece {
+    /// The memory, in pages of the segment.
+    pub block: PageRange,
+    /// Bus address of as many contiguous pages.
+    pub bus: BusAddr,
+}
+
+/// Pages that one [`PagingOperation::Transfer`] moves at most: the miniport has to map them.
+pub const TRANSFER_PAGES: u64 = 128;
 
 /// What one packet has an engine do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,9 +190,16 @@ pub trait Miniport {
     /// register write. Whether there was. Allocates nothing.
     fn ring_doorbell(&self, node: EngineIndex, ring: &mut Self::Ring) -> Result<bool, Self::Error>;
 
-    /// The ring up to the end of `place` can be written over: the packet there has ended. Allocates
-    /// nothing.
-    fn retire(&self, ring: &mut Self::Ring, place: Place) -> Result<(), Self::Error>;
+    /// The ring up to the end of `place` can be written over: the packets up to the one there, whose
+    /// fence id is `fence`, have ended. What was mapped for their paging operations is not any more.
+    /// Allocates nothing.
+    fn retire(
+        &self,
+        node: EngineIndex,
+        ring: &mut Self::Ring,
+        place: Place,
+        fence: u64,
+    ) -> Result<(), Self::Error>;
 
     /// The fence id that a node reported last; nobody has checked it. No register is read.
     fn query_current_fence(&self, node: EngineIndex) -> Result<u64, Self::Error>;

@@ -224,15 +224,15 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         }
         let complete = self.in_flight.complete_up_to(reported);
         let mut end = None;
-        for (_, entry) in complete.map_err(|_| NodeError::Bogus)? {
-            end = Some(entry.place);
+        for (fence, entry) in complete.map_err(|_| NodeError::Bogus)? {
+            end = Some((entry.place, fence));
             finished(entry.packet);
         }
         self.completed = reported;
         self.blameless = 0;
         match end {
-            Some(place) => miniport
-                .retire(&mut self.ring, place)
+            Some((place, fence)) => miniport
+                .retire(self.index, &mut self.ring, place, fence)
                 .map_err(NodeError::Miniport),
             None => Ok(()),
         }

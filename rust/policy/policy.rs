@@ -33,4 +33,5 @@ pub mod page_table;
 #[cfg(test)]
 mod recorder;
 pub mod ring_space;
+pub mod transfer_plan;
 pub mod watchdog;

@@ -30,6 +30,7 @@ pub(crate) enum Call {
 pub(crate) enum What {
     Virtual(ContextSlot, GpuVa, u32),
     Fill(u32, usize),
+    Transfer(u32, bool, usize),
     Null,
 }
 
@@ -182,6 +183,11 @@ impl Miniport for Recorder {
             Task::Paging(PagingOperation::Fill { segment, blocks }) => {
                 What::Fill(segment, blocks.len())
             }
+            Task::Paging(PagingOperation::Transfer {
+                segment,
+                out,
+                pieces,
+            }) => What::Transfer(segment, out, pieces.len()),
             Task::Null => What::Null,
         };
         self.calls
@@ -203,7 +209,13 @@ impl Miniport for Recorder {
         Ok(true)
     }
 
-    fn retire(&self, ring: &mut Ring, place: Place) -> Result<(), Gone> {
+    fn retire(
+        &self,
+        _node: EngineIndex,
+        ring: &mut Ring,
+        place: Place,
+        _fence: u64,
+    ) -> Result<(), Gone> {
         ring.head = place.end;
         self.calls
             .borrow_mut()

@@ -8,6 +8,7 @@
 
 use crate::{
     hardware::registers::Registers,
+    policy::miniport::TRANSFER_PAGES,
     spec::{
         address::{
             GpuPhys,
@@ -26,8 +27,13 @@ use kernel::{
     prelude::*, //
 };
 
-/// Pages of the GART window that the driver uses: rings and context descriptors.
-pub(crate) const GART_PAGES: u32 = 256;
+/// Pages of the GART window that the driver uses; what for, [`crate::hardware::shared`] says.
+pub(crate) const GART_PAGES: u32 = 256 + MAX_ENGINES * PAGING_WINDOWS * PAGING_WINDOW_PAGES;
+/// Windows on system memory that each engine has for transfers.
+pub(crate) const PAGING_WINDOWS: u32 = 4;
+/// Pages of such a window.
+// CAST: small.
+pub(crate) const PAGING_WINDOW_PAGES: u32 = TRANSFER_PAGES as u32;
 
 /// VRAM is a multiple of this.
 const VRAM_UNIT: u64 = 2 << 20;

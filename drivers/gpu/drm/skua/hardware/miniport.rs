@@ -9,7 +9,8 @@ use crate::{
     hardware::{
         caps::{
             Caps,
-            GART_PAGES, //
+            GART_PAGES,
+            PAGING_WINDOWS, //
         },
         registers::Registers,
         shared::{
@@ -26,6 +27,7 @@ use crate::{
             Segment,
             SegmentKind,
             Task,
+            TransferPiece,
             SYSTEM_SEGMENT,
             VRAM_SEGMENT, //
         },
@@ -95,6 +97,8 @@ pub(crate) struct Ring {
     space: RingSpace,
     /// The tail that the engine was told last, in bytes.
     told: u32,
+    /// By window on system memory: the fence id of the packet that it is open for, or 0.
+    windows: [u64; PAGING_WINDOWS as usize],
 }
 
 impl Ring {
@@ -103,7 +107,13 @@ impl Ring {
         Ok(Self {
             space: RingSpace::new(RING_SIZE, 8).map_err(|_| EINVAL)?,
             told: 0,
+            windows: [0; PAGING_WINDOWS as usize],
         })
+    }
+
+    /// Number and place of a window that no packet has.
+    fn free_window(&mut self) -> Option<(u32, &mut u64)> {
+        (0..).zip(&mut self.windows).find(|(_, fence)| **fence == 0)
     }
 
     /// Offsets of what the engine has still to read, as far as it is known, for debugfs.
@@ -187,6 +197,28 @@ fn emit(shared: &Shared, node: EngineIndex, space: &mut RingSpace, command: &Com
     Ok(())
 }
 
+/// Has a window show the system memory of `pieces`, one after the other, which the engine writes if
+/// `write`.
+fn open_window(
+    shared: &Shared,
+    node: EngineIndex,
+    window: u32,
+    pieces: &[TransferPiece],
+    write: bool,
+) -> Result {
+    let mut page = 0;
+    for piece in pieces {
+        for offset in 0..piece.block.pages.0 {
+            let bus = piece.bus.0.checked_add(offset * PAGE_SIZE).ok_or(EINVAL)?;
+            shared.open_window(node, window, page, BusAddr(bus), write)?;
+            page += 1;
+        }
+    }
+    // Before the command that has it looked at.
+    barrier::dma_mb(barrier::Write);
+    Ok(())
+}
+
 impl Miniport for Hardware {
     type Error = Error;
     type Ring = Ring;
@@ -214,6 +246,7 @@ impl Miniport for Hardware {
     fn start_node(&self, node: EngineIndex, ring: &mut Ring) -> Result {
         ring.space.reset();
         ring.told = 0;
+        ring.windows.fill(0);
         let address = Shared::ring_address(&self.caps, node)?;
         let regs = &self.regs;
         regs.write_engine(node, regs::engine::RING_BASE::new().with_address(address))?;
@@ -226,6 +259,13 @@ impl Miniport for Hardware {
             Task::Virtual { .. } | Task::Null => 1,
             // And the fence.
             Task::Paging(PagingOperation::Fill { blocks, .. }) => blocks.len().saturating_add(1),
+            Task::Paging(PagingOperation::Transfer { pieces, .. }) => {
+                if !ring.windows.contains(&0) {
+                    return false;
+                }
+                // And the flush.
+                pieces.len().saturating_add(2)
+            }
         };
         // And as much padding as the longest command.
         let bytes = u32::try_from(commands)
@@ -244,8 +284,17 @@ impl Miniport for Hardware {
     ) -> Result<Place> {
         let shared = self.shared.try_access().ok_or(ENODEV)?;
         let start = ring.space.tail();
-        let mut emit = |command: &Command| emit(&shared, node, &mut ring.space, command);
         let Completion { fence, interrupt } = completion;
+        let window = match task {
+            Task::Paging(PagingOperation::Transfer { out, pieces, .. }) => {
+                let (window, taken) = ring.free_window().ok_or(EIO)?;
+                *taken = fence;
+                open_window(&shared, node, window, pieces, *out)?;
+                window
+            }
+            _ => 0,
+        };
+        let mut emit = |command: &Command| emit(&shared, node, &mut ring.space, command);
         match *task {
             Task::Virtual { context, va, bytes } => emit(&Command::Exec {
                 context: Shared::descriptor_address(&self.caps, context)?.0,
@@ -264,6 +313,34 @@ impl Miniport for Hardware {
                         address: base.checked_add(offset).ok_or(EINVAL)?.0,
                         bytes: block.pages.0.saturating_mul(PAGE_SIZE),
                     })?;
+                }
+                emit(&Command::Fence { fence, interrupt })?;
+            }
+            Task::Paging(PagingOperation::Transfer {
+                segment,
+                out,
+                pieces,
+            }) => {
+                let base = self.base(segment)?;
+                let mut system = Shared::window_address(&self.caps, node, window)?.0;
+                emit(&Command::FlushTlb {
+                    asid: Some(Asid::SYSTEM),
+                })?;
+                for piece in pieces {
+                    let offset = piece.block.start.0.saturating_mul(PAGE_SIZE);
+                    let bytes = piece.block.pages.0.saturating_mul(PAGE_SIZE);
+                    let memory = base.checked_add(offset).ok_or(EINVAL)?.0;
+                    let (source, destination) = if out {
+                        (memory, system)
+                    } else {
+                        (system, memory)
+                    };
+                    emit(&Command::Copy {
+                        source,
+                        destination,
+                        bytes,
+                    })?;
+                    system = system.saturating_add(bytes);
                 }
                 emit(&Command::Fence { fence, interrupt })?;
             }
@@ -286,8 +363,15 @@ impl Miniport for Hardware {
         Ok(true)
     }
 
-    fn retire(&self, ring: &mut Ring, place: Place) -> Result {
+    fn retire(&self, node: EngineIndex, ring: &mut Ring, place: Place, fence: u64) -> Result {
         ring.space.advance(place.end).map_err(|_| EIO)?;
+        for (window, taken) in (0..).zip(&mut ring.windows) {
+            if (1..=fence).contains(taken) {
+                let shared = self.shared.try_access().ok_or(ENODEV)?;
+                shared.close_window(node, window)?;
+                *taken = 0;
+            }
+        }
         Ok(())
     }
 

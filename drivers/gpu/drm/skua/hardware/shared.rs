@@ -10,9 +10,12 @@
 //! translate); rings and descriptors are seen by the engines through the GART window:
 //!
 //! ```text
-//! GART window   page 0..16            16 pages for each engine     rest
-//!               context descriptors   rings                        unmapped: the dummy page
+//! GART window   page 0..16            16 pages for each engine     from page 256 on, for each engine
+//!               context descriptors   rings                        windows on system memory
 //! ```
+//!
+//! A window shows the system memory that a transfer reads or writes while that is in the ring, and
+//! the dummy page at all other times, as does what has no use.
 //!
 //! What is read from here was written by the device and is believed by nobody: each reader checks
 //! it.
@@ -20,7 +23,9 @@
 use crate::{
     hardware::caps::{
         Caps,
-        GART_PAGES, //
+        GART_PAGES,
+        PAGING_WINDOWS,
+        PAGING_WINDOW_PAGES, //
     },
     spec::{
         address::{
@@ -35,6 +40,7 @@ use crate::{
             ContextSlot,
             EngineIndex, //
         },
+        pci::MAX_ENGINES,
         status, //
     }, //
 };
@@ -59,19 +65,22 @@ pub(crate) const RING_SIZE: u32 = 64 * 1024;
 
 const CONTEXT_PAGES: u32 = 16;
 const RING_PAGES: u32 = 16;
+/// The first page of the windows.
+const WINDOWS_PAGE: u32 = 256;
 const DESCRIPTOR_WORDS: usize = (Descriptor::SIZE / 8) as usize;
 
 const _: () = {
     assert!(MAX_CONTEXTS as u64 * Descriptor::SIZE == CONTEXT_PAGES as u64 * PAGE_SIZE);
     assert!(RING_SIZE as u64 == RING_PAGES as u64 * PAGE_SIZE);
-    assert!(CONTEXT_PAGES + crate::spec::pci::MAX_ENGINES * RING_PAGES <= GART_PAGES);
+    assert!(CONTEXT_PAGES + MAX_ENGINES * RING_PAGES <= WINDOWS_PAGE);
+    assert!(WINDOWS_PAGE + MAX_ENGINES * PAGING_WINDOWS * PAGING_WINDOW_PAGES <= GART_PAGES);
 };
 
 /// All memory that driver and device share, but for page tables and buffer objects.
 pub(crate) struct Shared {
     /// The status page, [`status::SIZE`] bytes, which the device alone writes.
     status: Coherent<[u64]>,
-    /// The GART table: [`GART_PAGES`] entries, written at probe only.
+    /// The GART table: [`GART_PAGES`] entries; after probe only those of windows are written.
     gart: Coherent<[u64]>,
     /// A page of zeroes, read only for the device, behind each page of the window without a use.
     dummy: Coherent<[u64]>,
@@ -121,6 +130,46 @@ impl Shared {
             page = page.checked_add(RING_PAGES).ok_or(EINVAL)?;
         }
         Ok(shared)
+    }
+
+    /// The first page of window number `window` of `engine`.
+    fn window_page(engine: EngineIndex, window: u32) -> Result<u32> {
+        if window >= PAGING_WINDOWS {
+            return Err(EINVAL);
+        }
+        let number = engine.get() * PAGING_WINDOWS + window;
+        Ok(WINDOWS_PAGE + number * PAGING_WINDOW_PAGES)
+    }
+
+    /// GPU-physical address of window number `window` of `engine`.
+    pub(crate) fn window_address(caps: &Caps, engine: EngineIndex, window: u32) -> Result<GpuPhys> {
+        let page = u64::from(Self::window_page(engine, window)?);
+        caps.gart_base.checked_add(page * PAGE_SIZE).ok_or(EINVAL)
+    }
+
+    /// Has page `page` of window number `window` of `engine` show the system page at `bus`. The
+    /// engine sees it when it has flushed its translations.
+    pub(crate) fn open_window(
+        &self,
+        engine: EngineIndex,
+        window: u32,
+        page: u32,
+        bus: BusAddr,
+        write: bool,
+    ) -> Result {
+        if page >= PAGING_WINDOW_PAGES {
+            return Err(EINVAL);
+        }
+        self.map(Self::window_page(engine, window)? + page, bus.0, write)
+    }
+
+    /// Has a window show the dummy page.
+    pub(crate) fn close_window(&self, engine: EngineIndex, window: u32) -> Result {
+        let first = Self::window_page(engine, window)?;
+        for page in 0..PAGING_WINDOW_PAGES {
+            self.map(first + page, self.dummy.dma_address(), false)?;
+        }
+        Ok(())
     }
 
     fn map(&self, page: u32, bus: u64, write: bool) -> Result {
