@@ -212,6 +212,27 @@ unsigned long skua_gem_unmap_all(struct drm_device *dev)
 }
 
 /*
+ * The head of the list, which goes to its tail, with a reference; NULL if there is none.
+ * drm_gem_lru_scan() calls back without saying for whom.
+ */
+struct drm_gem_object *skua_gem_lru_next(struct drm_device *dev, struct drm_gem_lru *lru)
+{
+	struct drm_gem_object *obj, *found = NULL;
+
+	mutex_lock(&dev->gem_lru_mutex);
+	list_for_each_entry(obj, &lru->list, lru_node) {
+		/* One that is being freed waits for the mutex. */
+		if (!kref_get_unless_zero(&obj->refcount))
+			continue;
+		found = obj;
+		drm_gem_lru_move_tail_locked(lru, obj);
+		break;
+	}
+	mutex_unlock(&dev->gem_lru_mutex);
+	return found;
+}
+
+/*
  * Takes the reservation lock of @obj in a fault. The lock order is mmap_lock
  * after reservation everywhere else (a copy to user memory under the lock takes
  * mmap_lock), so here it may only be tried; if that fails, wait for it without

@@ -17,6 +17,7 @@ struct dma_resv;
 struct delayed_work;
 struct drm_device;
 struct drm_file;
+struct drm_gem_lru;
 struct drm_gem_object;
 struct drm_printer;
 struct drm_syncobj;
@@ -72,6 +73,7 @@ void *skua_debugfs_data(struct seq_file *m);
 int skua_gem_mmap(struct drm_gem_object *obj, struct vm_area_struct *vma);
 void skua_gem_unmap(struct drm_gem_object *obj);
 unsigned long skua_gem_unmap_all(struct drm_device *dev);
+struct drm_gem_object *skua_gem_lru_next(struct drm_device *dev, struct drm_gem_lru *lru);
 
 /* include/drm/drm_file.h, the loop of drm_show_memory_stats() */
 typedef void (*skua_visit_fn)(struct drm_gem_object *obj, _Bool shared, void *data);

@@ -20,6 +20,7 @@
 //! | [`irq`] | MSI-X vectors with their handlers, for [`pci`] |
 //! | [`file`] | walking a client's objects |
 //! | [`gem`] | [`gem::GemExt`], [`gem::create`], [`gem::Backing`], [`gem::placement`], [`gem::replace`], [`gem::unmap`] |
+//! | [`lru`] | [`lru::Lru`]: which objects were used last |
 //! | [`attachment`] | [`attachment::ImportMap`]: another driver's memory, as the device sees it |
 //! | [`fault`] | [`fault::VmFault`], [`fault::FaultError`]: page faults by TTM's rules |
 //! | [`memory`] | [`memory::total`]: how much the machine has |
@@ -59,6 +60,7 @@ pub(crate) mod file;
 pub(crate) mod gem;
 pub(crate) mod ioctl;
 mod irq;
+pub(crate) mod lru;
 pub(crate) mod memory;
 #[cfg(CONFIG_KUNIT = "y")]
 mod mock;
