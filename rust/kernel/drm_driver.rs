@@ -127,6 +127,8 @@ pub(crate) struct Vtable {
     driver: SetOnce<Table<bindings::drm_driver>>,
     /// The node's file operations, extended.
     fops: SetOnce<Table<bindings::file_operations>>,
+    /// What the driver's exported buffers do, and are known by.
+    dma_buf: SetOnce<Table<bindings::dma_buf_ops>>,
 }
 
 impl Vtable {
@@ -135,7 +137,13 @@ impl Vtable {
         Self {
             driver: SetOnce::new(),
             fops: SetOnce::new(),
+            dma_buf: SetOnce::new(),
         }
+    }
+
+    /// The operations of the driver's exported buffers, from the first registration on.
+    pub(super) fn dma_buf(&'static self) -> Option<&'static bindings::dma_buf_ops> {
+        self.dma_buf.as_ref().map(|table| &table.0)
     }
 }
 
@@ -192,12 +200,14 @@ pub(super) fn extend<D: DriverExt>(dev: &drm::UnregisteredDevice<D>) -> Result {
     let mut fops = unsafe { ptr::read(stock.fops) };
     fops.show_fdinfo = Some(bindings::drm_show_fdinfo);
     let fops = store(&D::vtable().fops, fops);
+    store(&D::vtable().dma_buf, gem::dma_buf_ops::<D::Gem>());
 
     // SAFETY: The structure is plain data.
     let mut driver = unsafe { ptr::read(stock) };
     driver.driver_features |= bindings::drm_driver_feature_DRIVER_SYNCOBJ
         | bindings::drm_driver_feature_DRIVER_SYNCOBJ_TIMELINE;
     driver.show_fdinfo = Some(fdinfo_callback::<D>);
+    driver.gem_prime_import = Some(gem::import_callback::<D::Gem>);
     driver.gem_prime_import_sg_table = Some(import_callback::<D>);
     driver.fops = fops;
     let driver = store(&D::vtable().driver, driver);

@@ -168,6 +168,27 @@ impl Exec {
         Ok(())
     }
 
+    /// Whether all fences up to `usage` are signalled, in all reservations.
+    pub(crate) fn is_idle(&self, usage: Usage) -> bool {
+        self.locked.iter().all(|handle| {
+            // SAFETY: As in `reserve_fences()`.
+            unsafe { Reserved::borrowed(handle.as_raw()) }.is_idle(usage)
+        })
+    }
+
+    /// Calls `f` with one fence for each reservation, which stands for all its fences up to `usage`,
+    /// unless there are none. `ENOMEM`, and what `f` says.
+    pub(crate) fn collect(&self, usage: Usage, mut f: impl FnMut(Fence) -> Result) -> Result {
+        for handle in &self.locked {
+            // SAFETY: As in `reserve_fences()`.
+            let reserved = unsafe { Reserved::borrowed(handle.as_raw()) };
+            if !reserved.is_idle(usage) {
+                reserved.singleton(usage)?.map_or(Ok(()), &mut f)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Notes a lock that was just taken, for which there is room.
     fn keep(&mut self, handle: Handle) {
         // INVARIANT: Locked by the caller.

@@ -19,7 +19,7 @@
 //! # Locks
 //!
 //! Under the reservation lock: `fault`, `pin`, `unpin`, the table for export. Under none:
-//! `release`.
+//! `attach`, `release`.
 //!
 //! # Examples
 //!
@@ -45,6 +45,7 @@ use super::{
         DevresItem,
         DevresSet, //
     },
+    drm_driver::DriverExt,
     fault::{
         self,
         DummyPage,
@@ -212,8 +213,11 @@ where
         fault: &VmFault<'_>,
     ) -> Result<(), FaultError>;
 
-    /// Another device is going to use `obj` until `unpin`: have it in system pages and keep it
-    /// there. Calls nest.
+    /// Another device is about to [`Self::pin`] `obj`: have it in system pages, and wait until it
+    /// is there. If it moves meanwhile, the pinning fails.
+    fn attach(obj: &Object<Self>, dev: &drm::Device<Self::Driver, Registered>) -> Result;
+
+    /// Another device is going to use `obj` until `unpin`: keep it in system pages. Calls nest.
     fn pin(obj: &Object<Self>, reserved: &mut Reserved<'_>) -> Result;
 
     /// The end of one [`Self::pin`].
@@ -231,7 +235,7 @@ struct Funcs<T>(core::marker::PhantomData<T>);
 
 impl<T: GemExt> Funcs<T>
 where
-    T::Driver: drm::Driver<Object = Object<T>>,
+    T::Driver: DriverExt<Gem = T>,
 {
     const VM_OPS: bindings::vm_operations_struct = bindings::vm_operations_struct {
         open: Some(bindings::drm_gem_vm_open),
@@ -268,7 +272,7 @@ pub(crate) fn create<T: GemExt>(
     args: T::Args,
 ) -> Result<ARef<Object<T>>>
 where
-    T::Driver: drm::Driver<Object = Object<T>>,
+    T::Driver: DriverExt<Gem = T>,
 {
     // A size that is no multiple of the page size is a `BUG_ON()` in the C code; one beyond
     // `loff_t` is refused by shmem.
@@ -339,7 +343,7 @@ unsafe impl<T: GemExt + Send + Sync> Sync for ObjectRef<T> where
 
 impl<T: GemExt> From<ARef<Object<T>>> for ObjectRef<T>
 where
-    T::Driver: drm::Driver<Object = Object<T>>,
+    T::Driver: DriverExt<Gem = T>,
 {
     fn from(obj: ARef<Object<T>>) -> Self {
         Self(obj)
@@ -348,7 +352,7 @@ where
 
 impl<T: GemExt> Clone for ObjectRef<T>
 where
-    T::Driver: drm::Driver<Object = Object<T>>,
+    T::Driver: DriverExt<Gem = T>,
 {
     fn clone(&self) -> Self {
         Self(self.0.clone())
@@ -357,7 +361,7 @@ where
 
 impl<T: GemExt> core::ops::Deref for ObjectRef<T>
 where
-    T::Driver: drm::Driver<Object = Object<T>>,
+    T::Driver: DriverExt<Gem = T>,
 {
     type Target = Object<T>;
 
@@ -372,7 +376,7 @@ pub(crate) fn placement<'a, T: GemExt>(
     reserved: &'a Reserved<'_>,
 ) -> Result<&'a PlacementOf<T>>
 where
-    T::Driver: drm::Driver<Object = Object<T>>,
+    T::Driver: DriverExt<Gem = T>,
 {
     let backing = T::backing(obj);
     if !reserved.guards(obj) || !backing.is_of(IntoGEMObject::as_raw(obj)) {
@@ -393,7 +397,7 @@ pub(crate) fn replace<T: GemExt>(
     new: PlacementOf<T>,
 ) -> Result<PlacementOf<T>>
 where
-    T::Driver: drm::Driver<Object = Object<T>>,
+    T::Driver: DriverExt<Gem = T>,
 {
     let backing = T::backing(obj);
     if !reserved.guards(obj) || !backing.is_of(IntoGEMObject::as_raw(obj)) {
@@ -421,6 +425,15 @@ pub(crate) fn unmap_all<D: drm::Driver>(dev: &drm::Device<D>) -> usize {
     unsafe { shim::skua_gem_unmap_all(device::as_raw(dev)) }
 }
 
+/// Whether importers have the addresses of the pages of `obj`. For good as long as its reservation
+/// is locked.
+pub(crate) fn is_pinned<T: GemExt>(obj: &Object<T>) -> bool
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    T::backing(obj).pins.load(Relaxed) != 0
+}
+
 /// Whether the memory of `obj` is another driver's.
 pub(crate) fn is_imported<O: IntoGEMObject>(obj: &O) -> bool {
     // SAFETY: The object is valid; the field is set before the object is published.
@@ -437,7 +450,7 @@ pub(crate) fn map_system<T: GemExt>(
     ahead: usize,
 ) -> Result<(), FaultError>
 where
-    T::Driver: drm::Driver<Object = Object<T>>,
+    T::Driver: DriverExt<Gem = T>,
 {
     if !vmf.is_of(IntoGEMObject::as_raw(obj)) {
         return Err(FaultError::Sigbus);
@@ -479,7 +492,7 @@ unsafe fn object<'a, T: DriverObject>(raw: *mut bindings::drm_gem_object) -> &'a
 /// To be called by the memory management on a mapping of an object of `T` that [`create`] has made.
 unsafe extern "C" fn fault_callback<T: GemExt>(vmf: *mut bindings::vm_fault) -> bindings::vm_fault_t
 where
-    T::Driver: drm::Driver<Object = Object<T>>,
+    T::Driver: DriverExt<Gem = T>,
 {
     // SAFETY: `drm_gem_mmap_obj()` and `drm_gem_prime_mmap()` set `vm_private_data` to the object
     // whose `vm_ops` these are, of which the vma holds a reference.
@@ -535,7 +548,7 @@ unsafe extern "C" fn mmap_callback<T: GemExt>(
     vma: *mut bindings::vm_area_struct,
 ) -> c_int
 where
-    T::Driver: drm::Driver<Object = Object<T>>,
+    T::Driver: DriverExt<Gem = T>,
 {
     // SAFETY: Called on objects that have this function, alive.
     let obj = unsafe { object::<T>(raw) };
@@ -553,7 +566,7 @@ fn fault_unplugged<T: GemExt>(
     vmf: &VmFault<'_>,
 ) -> Result<(), FaultError>
 where
-    T::Driver: drm::Driver<Object = Object<T>>,
+    T::Driver: DriverExt<Gem = T>,
 {
     if let Placement::System(..) = placement(obj, reserved)? {
         return map_system(obj, reserved, vmf, 0);
@@ -570,7 +583,7 @@ pub(crate) fn map_dummy<T: GemExt>(
     vmf: &VmFault<'_>,
 ) -> Result<(), FaultError>
 where
-    T::Driver: drm::Driver<Object = Object<T>>,
+    T::Driver: DriverExt<Gem = T>,
 {
     if !vmf.is_of(IntoGEMObject::as_raw(obj)) || !reserved.guards(obj) {
         return Err(FaultError::Sigbus);
@@ -590,7 +603,7 @@ where
 /// with its reservation lock held.
 unsafe extern "C" fn pin_callback<T: GemExt>(raw: *mut bindings::drm_gem_object) -> c_int
 where
-    T::Driver: drm::Driver<Object = Object<T>>,
+    T::Driver: DriverExt<Gem = T>,
 {
     // SAFETY: Called on objects that have this function, alive, with the reservation lock held by
     // this thread (`drm_gem_map_attach()`).
@@ -612,7 +625,7 @@ where
 /// with its reservation lock held.
 unsafe extern "C" fn unpin_callback<T: GemExt>(raw: *mut bindings::drm_gem_object)
 where
-    T::Driver: drm::Driver<Object = Object<T>>,
+    T::Driver: DriverExt<Gem = T>,
 {
     // SAFETY: As in `pin_callback()`, from `drm_gem_map_detach()`.
     let (obj, mut reserved) = unsafe { (object::<T>(raw), Reserved::borrowed((*raw).resv)) };
@@ -630,7 +643,7 @@ unsafe extern "C" fn export_callback<T: GemExt>(
     flags: c_int,
 ) -> *mut bindings::dma_buf
 where
-    T::Driver: drm::Driver<Object = Object<T>>,
+    T::Driver: DriverExt<Gem = T>,
 {
     // SAFETY: As in `pin_callback()`, from `drm_gem_prime_handle_to_dmabuf()`.
     let obj = unsafe { object::<T>(raw) };
@@ -638,8 +651,101 @@ where
         // Who waits for the dma-buf's fences would wait for others'.
         return EPERM.to_ptr();
     }
-    // SAFETY: The object is valid; this is what is called where there is no `export`.
-    unsafe { bindings::drm_gem_prime_export(raw, flags) }
+    let Some(ops) = T::Driver::vtable().dma_buf() else {
+        return ENODEV.to_ptr();
+    };
+    // SAFETY: The object and its device are valid; the table, which is static, is for a buffer whose
+    // `priv` is an object of `T`. What `drm_gem_prime_export()` does.
+    unsafe {
+        let dev = (*raw).dev;
+        let mut info = bindings::dma_buf_export_info {
+            exp_name: (*(*dev).driver).name,
+            owner: (*(*(*dev).driver).fops).owner,
+            ops,
+            size: (*raw).size,
+            flags,
+            resv: (*raw).resv,
+            priv_: raw.cast(),
+        };
+        bindings::drm_gem_dmabuf_export(dev, &mut info)
+    }
+}
+
+/// `dma_buf_ops.attach`.
+///
+/// # Safety
+///
+/// To be called by the C code of dma-buf on a buffer that [`export_callback`] has made for an object
+/// of `T`.
+unsafe extern "C" fn attach_callback<T: GemExt>(
+    buf: *mut bindings::dma_buf,
+    attach: *mut bindings::dma_buf_attachment,
+) -> c_int
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    // SAFETY: The buffer holds the object.
+    let obj = unsafe { object::<T>((*buf).priv_.cast()) };
+    // Of a device that is gone, what is in system pages can still be had.
+    let ready = match device::enter(obj.dev()) {
+        Some(dev) => T::attach(obj, &dev),
+        None => Ok(()),
+    };
+    match ready {
+        // SAFETY: As this is called.
+        Ok(()) => unsafe { bindings::drm_gem_map_attach(buf, attach) },
+        Err(error) => error.to_errno(),
+    }
+}
+
+/// `drm_driver.gem_prime_import` of a driver whose objects are ours: a buffer that an object of the
+/// same device was exported as is that object.
+///
+/// # Safety
+///
+/// To be called by the C code of DRM.
+pub(super) unsafe extern "C" fn import_callback<T: GemExt>(
+    dev: *mut bindings::drm_device,
+    buf: *mut bindings::dma_buf,
+) -> *mut bindings::drm_gem_object
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    // SAFETY: The buffer is valid; that it has this driver's table says that it was made for an
+    // object of `T`.
+    unsafe {
+        let is_ours = T::Driver::vtable()
+            .dma_buf()
+            .is_some_and(|ops| ptr::eq(ops, (*buf).ops));
+        let raw: *mut bindings::drm_gem_object = (*buf).priv_.cast();
+        if is_ours && ptr::eq((*raw).dev, dev) {
+            bindings::drm_gem_object_get(raw);
+            return raw;
+        }
+        bindings::drm_gem_prime_import(dev, buf)
+    }
+}
+
+/// What buffers of objects of `T` do: as those of `drm_gem_prime_export()`, but for what comes
+/// before the pinning. One static of the driver has it, by which they are known.
+pub(super) const fn dma_buf_ops<T: GemExt>() -> bindings::dma_buf_ops
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    bindings::dma_buf_ops {
+        attach: Some(attach_callback::<T>),
+        detach: Some(bindings::drm_gem_map_detach),
+        pin: None,
+        unpin: None,
+        map_dma_buf: Some(bindings::drm_gem_map_dma_buf),
+        unmap_dma_buf: Some(bindings::drm_gem_unmap_dma_buf),
+        release: Some(bindings::drm_gem_dmabuf_release),
+        begin_cpu_access: None,
+        end_cpu_access: None,
+        mmap: Some(bindings::drm_gem_dmabuf_mmap),
+        vmap: Some(bindings::drm_gem_dmabuf_vmap),
+        vunmap: Some(bindings::drm_gem_dmabuf_vunmap),
+    }
 }
 
 /// `drm_gem_object_funcs.get_sg_table`.
@@ -652,7 +758,7 @@ unsafe extern "C" fn get_sg_table_callback<T: GemExt>(
     raw: *mut bindings::drm_gem_object,
 ) -> *mut bindings::sg_table
 where
-    T::Driver: drm::Driver<Object = Object<T>>,
+    T::Driver: DriverExt<Gem = T>,
 {
     // SAFETY: As in `pin_callback()`, from `drm_gem_map_dma_buf()`.
     let (obj, reserved) = unsafe { (object::<T>(raw), Reserved::borrowed((*raw).resv)) };
@@ -677,7 +783,7 @@ unsafe extern "C" fn open_callback<T: GemExt>(
     file: *mut bindings::drm_file,
 ) -> c_int
 where
-    T::Driver: drm::Driver<Object = Object<T>>,
+    T::Driver: DriverExt<Gem = T>,
 {
     // SAFETY: Called with a valid file of this driver and an object that has this function.
     let (obj, file) = unsafe { (object::<T>(raw), DriverFile::<T>::from_raw(file)) };
@@ -695,7 +801,7 @@ unsafe extern "C" fn close_callback<T: GemExt>(
     raw: *mut bindings::drm_gem_object,
     file: *mut bindings::drm_file,
 ) where
-    T::Driver: drm::Driver<Object = Object<T>>,
+    T::Driver: DriverExt<Gem = T>,
 {
     // SAFETY: As in `open_callback()`.
     let (obj, file) = unsafe { (object::<T>(raw), DriverFile::<T>::from_raw(file)) };
@@ -711,7 +817,7 @@ unsafe extern "C" fn close_callback<T: GemExt>(
 /// and to which no reference is left.
 unsafe extern "C" fn free_callback<T: GemExt>(raw: *mut bindings::drm_gem_object)
 where
-    T::Driver: drm::Driver<Object = Object<T>>,
+    T::Driver: DriverExt<Gem = T>,
 {
     {
         // SAFETY: The object is whole, and this is the only reference left.
@@ -759,7 +865,7 @@ pub(super) unsafe fn import<T: GemExt>(
     make: impl FnOnce(usize) -> Result<ARef<Object<T>>>,
 ) -> Result<*mut bindings::drm_gem_object>
 where
-    T::Driver: drm::Driver<Object = Object<T>>,
+    T::Driver: DriverExt<Gem = T>,
 {
     // SAFETY: The attachment and its buffer are valid.
     let size = unsafe { (*(*attach).dmabuf).size };

@@ -197,6 +197,8 @@ pub(super) struct MockFile;
 pub(super) struct MockObject {
     backing: Backing<(), ()>,
     dev: ARef<drm::Device<Mock>>,
+    /// Times that it was to be attached.
+    pub(super) attached: Atomic<u32>,
     /// Pins held.
     pub(super) pins: Atomic<u32>,
     /// Tables that importers of [`DmaBuf::export_watched`] have mapped and not unmapped.
@@ -225,6 +227,7 @@ impl DriverObject for MockObject {
         try_pin_init!(MockObject {
             backing: Backing::new(shared),
             dev: dev.into(),
+            attached: Atomic::new(0),
             pins: Atomic::new(0),
             mapped: Atomic::new(0),
             hidden: Atomic::new(0),
@@ -271,6 +274,11 @@ impl GemExt for MockObject {
         }
         Self::populate(obj, reserved)?;
         gem::map_system(obj, reserved, fault, 0)
+    }
+
+    fn attach(obj: &Object<Self>, _dev: &drm::Device<Mock, Registered>) -> Result {
+        obj.attached.add(1, Relaxed);
+        Ok(())
     }
 
     fn pin(obj: &Object<Self>, reserved: &mut Reserved<'_>) -> Result {
@@ -468,7 +476,9 @@ impl DmaBuf {
     pub(super) fn import(&self, dev: &drm::Device<Mock>) -> Result<ARef<Object<MockObject>>> {
         // SAFETY: Device and buffer are valid.
         let raw = from_err_ptr(unsafe {
-            bindings::drm_gem_prime_import(super::device::as_raw(dev), self.0.as_ptr())
+            let dev = super::device::as_raw(dev);
+            let import = (*(*dev).driver).gem_prime_import.ok_or(ENODEV)?;
+            import(dev, self.0.as_ptr())
         })?;
         // SAFETY: The object is one of the device's, and the reference is given to us.
         Ok(unsafe {

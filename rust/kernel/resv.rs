@@ -217,6 +217,12 @@ impl Reservation {
         self.resv.get()
     }
 
+    /// Whether all fences up to `usage` are signalled, at about this moment.
+    pub(crate) fn is_idle(&self, usage: Usage) -> bool {
+        // SAFETY: The reservation is valid; the function takes no lock.
+        unsafe { bindings::dma_resv_test_signaled(self.resv.get(), usage.as_raw()) }
+    }
+
     /// A handle that keeps this reservation alive.
     pub(crate) fn handle(self: &Arc<Self>) -> Handle {
         Handle(Owner::Shared(self.clone()))

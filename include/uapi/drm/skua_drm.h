@@ -308,10 +308,16 @@ enum drm_skua_bo_flags {
  *
  * The content is zero for whoever sees it first.
  *
+ * Where VRAM has no room, buffer objects that may be elsewhere are moved out of it, and
+ * count as their client's system memory from then on, even beyond the client's half. The
+ * call waits until what uses them is done, for ten seconds at most.
+ *
  * Errors: -ENOENT for @vm; -EINVAL for @size 0 or not a multiple of 4096 or above
  * 2^40, @flags or @placements; -EOPNOTSUPP for DRM_SKUA_BO_CPU_ACCESS if VRAM alone is
- * allowed and &drm_skua_region_info.cpu_visible_size of it is 0; -ENOSPC if VRAM alone is allowed and has no room; -ENOMEM if
- * system memory has no room, or one client would have more than half of it.
+ * allowed and &drm_skua_region_info.cpu_visible_size of it is 0; -ENOSPC if VRAM alone
+ * is allowed and no room can be made in time; -ENOMEM if system memory has no room, or
+ * one client would have more than half of it, or has if it is allowed; -EINTR if a
+ * signal arrives.
  */
 struct drm_skua_bo_create {
 	/** @size: Bytes: a multiple of 4096. */
@@ -324,7 +330,9 @@ struct drm_skua_bo_create {
 	 * @placements: Regions that may hold it, one bit for each region's id.
 	 *
 	 * At least one, and only ones that exist. Of several, VRAM is taken if it has
-	 * room, unless the CPU is to map the object and can map none of it.
+	 * room or room can be made, unless the CPU is to map the object and can map none
+	 * of it; and the object may later be moved from there to system memory, under
+	 * the same addresses of CPU and GPU. One that may be in VRAM alone stays.
 	 */
 	__u32 placements;
 

@@ -28,13 +28,14 @@
 //! reservation locks              wound/wait mutexes; a page fault only tries; user memory is not
 //!                                touched under one
 //! Context::order                 mutex, ioctls only
-//! vram, asids                    mutexes, allocate
+//! vram, asids, the LRU's         mutexes; the first two allocate
 //! ---- below this line nothing is allocated: work that fences depend on takes these -------------
 //! Engine::turn                   mutexes, never taken by ioctls
+//! Vm::installing
 //! PageTable::tables, Hardware::flushes, Watch::watchdogs
 //! Engine::state                  spin locks
 //! Context::pending, Vm::binds, Slots
-//! Submission::fence, Bind::end, Gpu::paging, alarms, Reaper::dead, Sites
+//! Submission::fence, Bind::end, Transfer, Gpu::paging, alarms, Reaper::dead, Sites
 //! locks of fences and work queues
 //! ```
 //!
@@ -50,7 +51,11 @@ use crate::{
     ext::{
         device::BusMaster,
         devres::DevresSet,
-        fence::Signalling,
+        fence::{
+            Fence,
+            Signalling, //
+        },
+        lru::Lru,
         queue::ModuleQueue, //
     },
     hardware::{
@@ -61,7 +66,11 @@ use crate::{
     },
     kernel_heap::KernelHeap,
     memory::{
-        bo::REGION_SYSTEM,
+        bo::{
+            BoData,
+            REGION_SYSTEM, //
+        },
+        eviction::Move,
         vm::{
             Bind,
             Vm, //
@@ -153,7 +162,7 @@ pub(crate) static QUEUE: ModuleQueue = ModuleQueue::new();
 /// The device works.
 const HEALTHY: u32 = 0;
 /// The device does not answer.
-const WEDGED: u32 = 1;
+pub(crate) const WEDGED: u32 = 1;
 /// The device is gone.
 const GONE: u32 = 2;
 
@@ -169,6 +178,8 @@ pub(crate) struct Counters {
     pub(crate) resets: Atomic<u64>,
     /// Requests to flush TLBs, each to all engines.
     pub(crate) flushes: Atomic<u64>,
+    /// Objects that were moved out of VRAM, or are on their way.
+    pub(crate) evictions: Atomic<u64>,
 }
 
 /// What frees objects that work lets go of.
@@ -177,11 +188,13 @@ pub(crate) struct Reapers {
     pub(crate) binds: Arc<Reaper<Bind>>,
     /// Contexts, from ready lists, workers and the table of a lost device.
     pub(crate) contexts: Arc<Reaper<Context>>,
+    /// Moves that are done, with the memory that was left.
+    pub(crate) moves: Arc<Reaper<Move>>,
     /// Submissions that left a ring or were cancelled, with the memory that they cleared.
     pub(crate) submissions: Arc<Reaper<Submission>>,
     /// Address spaces, with their page tables and what is mapped in them.
     pub(crate) vms: Arc<Reaper<Vm>>,
-    /// The one that all four obey: closed by [`Gpu::doubt`] and [`Gpu::lose`], opened when the
+    /// The one that all obey: closed by [`Gpu::doubt`] and [`Gpu::lose`], opened when the
     /// device is known to be quiet.
     quarantine: Arc<Quarantine>,
 }
@@ -193,6 +206,7 @@ impl Reapers {
         Ok(Self {
             binds: Reaper::new(&quarantine)?,
             contexts: Reaper::new(&quarantine)?,
+            moves: Reaper::new(&quarantine)?,
             submissions: Reaper::new(&quarantine)?,
             vms: Reaper::new(&quarantine)?,
             quarantine,
@@ -204,6 +218,7 @@ impl Reapers {
         self.quarantine.open();
         self.binds.wake();
         self.contexts.wake();
+        self.moves.wake();
         self.submissions.wake();
         self.vms.wake();
     }
@@ -214,6 +229,7 @@ impl Reapers {
         let counts = [
             self.binds.count(),
             self.contexts.count(),
+            self.moves.count(),
             self.submissions.count(),
             self.vms.count(),
         ];
@@ -240,9 +256,14 @@ pub(crate) struct Gpu {
     bus: BusMaster,
     /// By number, as many as the capabilities tell; at least one of them copies.
     engines: KVec<Pin<KBox<Engine>>>,
-    /// The driver's own line of work; none before the device works and when it is lost.
+    /// The driver's own line of work that waits for nothing: clears, and moves of what nobody uses.
+    /// None before the device works and when it is lost.
     #[pin]
     paging: SpinLock<Option<Arc<Context>>>,
+    /// The driver's own lines of work for moves that wait for the work of an address space, by its
+    /// identifier, from the first one on; the system's is for those that wait for other drivers.
+    #[pin]
+    movers: Slots<Asid, Context>,
     /// Clients' contexts, by their places in the table of descriptors. A place holds a reference
     /// until userspace destroys the context, and is taken until that is freed.
     #[pin]
@@ -251,6 +272,13 @@ pub(crate) struct Gpu {
     /// address space and its binds are done, and is taken until it is freed.
     #[pin]
     pub(crate) vms: Slots<Asid, Vm>,
+    /// Objects in VRAM that may be elsewhere, by when they were last used.
+    #[pin]
+    pub(crate) evictable: Lru<BoData>,
+    /// The last clear of VRAM that was begun: the memory of an object that is gone before it is
+    /// cleared is free after that.
+    #[pin]
+    last_clear: SpinLock<Option<Fence>>,
     /// Which pages of VRAM are free.
     #[pin]
     pub(crate) vram: Mutex<Pages>,
@@ -288,6 +316,7 @@ impl Gpu {
         let vram = vram::pages(caps.vram_size)?;
         let contexts = Slots::new(MAX_CONTEXTS)?;
         let vms = Slots::new(MAX_VMS)?;
+        let movers = Slots::new(MAX_VMS)?;
         let hw = Hardware::new(parent, regs, caps)?;
         let resources = DevresSet::new(parent)?;
         Ok(try_pin_init!(Self {
@@ -300,13 +329,17 @@ impl Gpu {
                 interrupts: Atomic::new(0),
                 resets: Atomic::new(0),
                 flushes: Atomic::new(0),
+                evictions: Atomic::new(0),
             },
             reapers: Reapers::new()?,
             system: Quota::new(system_limit)?,
             engines,
             paging <- new_spinlock!(None),
+            movers <- movers,
             contexts <- contexts,
             vms <- vms,
+            evictable <- Lru::new(),
+            last_clear <- new_spinlock!(None),
             vram <- new_mutex!(vram),
             asids <- new_mutex!(asids),
             alarms <- new_spinlock!(None),
@@ -348,9 +381,36 @@ impl Gpu {
         self.engines().filter(move |(index, _)| Some(*index) != own)
     }
 
-    /// The driver's own context. `ENODEV` if the device is lost.
+    /// The driver's own context for what waits for nothing. `ENODEV` if the device is lost.
     pub(crate) fn paging(&self) -> Result<Arc<Context>> {
         self.paging.lock().clone().ok_or(ENODEV)
+    }
+
+    /// The driver's own context for moves that wait for what runs in address space `users`, which
+    /// the caller keeps; or for other drivers. `ENOMEM`, `ENODEV`.
+    pub(crate) fn mover(dev: &SkuaDevice, users: Asid) -> Result<Arc<Context>> {
+        if let Some(mover) = dev.movers.find(users) {
+            return Ok(mover);
+        }
+        let new = Context::new_system(dev, dev.paging_engine()?)?;
+        let mover = dev.movers.fill_if_free(users, new).ok_or(ENODEV)?;
+        // A device that is lost looks at the table once: before this, or it is seen here.
+        if dev.check_health().is_err() {
+            mover.mark(Status::Lost);
+        }
+        Ok(mover)
+    }
+
+    /// The last clear of VRAM that was begun, if there was one.
+    pub(crate) fn last_clear(&self) -> Option<Fence> {
+        self.last_clear.lock().clone()
+    }
+
+    /// Remembers the last clear of VRAM that was begun.
+    pub(crate) fn set_last_clear(&self, fence: &Fence) {
+        let old = self.last_clear.lock().replace(fence.clone());
+        // Not under the lock.
+        drop(old);
     }
 
     /// `EIO` or `ENODEV` once the device is lost.
@@ -445,7 +505,9 @@ impl Gpu {
 
     /// Gives an identifier back, to be used again after the next flush.
     pub(crate) fn release_asid(&self, asid: Asid) {
-        // First out of the table: the next one with this identifier is put there.
+        // First out of the tables: the next one with this identifier is put there.
+        drop(self.movers.empty(asid));
+        self.movers.release(asid);
         self.vms.release(asid);
         // All flushes are whole, so there is one epoch: the next flush.
         kernel::warn_on!(self.asids.lock().free(asid.into(), 0).is_err());
@@ -500,7 +562,7 @@ impl Gpu {
 
     /// The device did not do what it must: it is to be lost, for the reason `health`, and until it
     /// is quiet it may reach memory that it should not.
-    fn doubt(&self, health: u32) {
+    pub(crate) fn doubt(&self, health: u32) {
         self.reapers.quarantine.close();
         // Whoever comes first; `lose()` decides.
         let _ = self.health.cmpxchg(HEALTHY, health, Full);
@@ -571,8 +633,11 @@ impl Gpu {
             }
             dev.reapers.contexts.bury(context);
         };
-        if let Some(paging) = paging {
-            close(paging);
+        paging.into_iter().for_each(close);
+        dev.movers.for_each(close);
+        // Those of address spaces go with these.
+        if let Some(mover) = dev.movers.empty(Asid::SYSTEM) {
+            dev.reapers.contexts.bury(mover);
         }
         dev.contexts.for_each(close);
         dev.vms.for_each(|vm| {

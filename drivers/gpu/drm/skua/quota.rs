@@ -22,7 +22,7 @@ use kernel::{
 pub(crate) struct Quota {
     /// Units that may be in use; never changes.
     limit: u64,
-    /// Units of all shares that exist; at most `limit`.
+    /// Units of all shares that exist; at most `limit`, but for what was charged.
     used: Atomic<u64>,
 }
 
@@ -60,6 +60,16 @@ impl Quota {
                 }
                 Err(now) => used = now,
             }
+        }
+    }
+
+    /// Takes `units`, whether or not they are left: what the owner did not ask for.
+    pub(crate) fn charge(self: &Arc<Self>, units: u64) -> Share {
+        // No wrap: bytes that exist.
+        self.used.fetch_add(units, Full);
+        Share {
+            quota: self.clone(),
+            units,
         }
     }
 }

@@ -75,6 +75,20 @@ impl<K: Into<u32> + TryFrom<u32>, T> Slots<K, T> {
         kernel::warn_on!(self.set(key, Place::Filled(object)).is_some());
     }
 
+    /// Puts an object into a place that is free; what is there then.
+    pub(crate) fn fill_if_free(&self, key: K, object: Arc<T>) -> Option<Arc<T>> {
+        let mut places = self.places.lock();
+        let place = places.get_mut(usize::try_from(key.into()).ok()?)?;
+        if let Place::Free = place {
+            *place = Place::Filled(object.clone());
+        }
+        match place {
+            Place::Filled(there) => Some(there.clone()),
+            // `object` goes when the lock has.
+            _ => None,
+        }
+    }
+
     /// Takes the object out; the place stays taken. What is returned may be the last reference.
     #[must_use = "it may be the last reference"]
     pub(crate) fn empty(&self, key: K) -> Option<Arc<T>> {
@@ -84,6 +98,11 @@ impl<K: Into<u32> + TryFrom<u32>, T> Slots<K, T> {
     /// Gives the place back: the object is gone.
     pub(crate) fn release(&self, key: K) {
         kernel::warn_on!(self.set(key, Place::Free).is_some());
+    }
+
+    /// The object in a place.
+    pub(crate) fn find(&self, key: K) -> Option<Arc<T>> {
+        self.get(usize::try_from(key.into()).ok()?)
     }
 
     fn get(&self, index: usize) -> Option<Arc<T>> {

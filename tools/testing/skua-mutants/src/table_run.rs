@@ -20,6 +20,8 @@ use crate::verdict::{cargo_results, judge, Verdict};
 /// How long a build and a run may take, in seconds: a mutant may hang.
 const BUILD: u32 = 1800;
 const RUN: u32 = 900;
+/// The same of tests on the host, which are quick.
+const HOST_RUN: u32 = 240;
 
 /// What a run is told.
 #[derive(Clone, Debug)]
@@ -185,7 +187,7 @@ impl Bench<'_> {
             return Ok(None);
         }
         let run = [&cargo[..], &[place::function(test)]].concat();
-        let status = self.scratch.run(&run, RUN, &self.log)?;
+        let status = self.scratch.run(&run, HOST_RUN, &self.log)?;
         let output = String::from_utf8_lossy(&fs::read(&self.log)?).into_owned();
         let mut tests = cargo_results(package, &output);
         if !status.success() {

@@ -171,6 +171,18 @@ impl Hardware {
         }
     }
 
+    /// Closes the windows of the packets up to fence id `last`.
+    fn close_windows(&self, node: EngineIndex, ring: &mut Ring, last: u64) -> Result {
+        for (window, taken) in (0..).zip(&mut ring.windows) {
+            if (1..=last).contains(taken) {
+                let shared = self.shared.try_access().ok_or(ENODEV)?;
+                shared.close_window(node, window)?;
+                *taken = 0;
+            }
+        }
+        Ok(())
+    }
+
     /// A zeroed page table. `ENOMEM`.
     pub(crate) fn page_table(parent: &Device<Bound>) -> Result<Coherent<[u64]>> {
         Coherent::zeroed_slice(parent, ENTRIES, GFP_KERNEL_ACCOUNT)
@@ -246,7 +258,7 @@ impl Miniport for Hardware {
     fn start_node(&self, node: EngineIndex, ring: &mut Ring) -> Result {
         ring.space.reset();
         ring.told = 0;
-        ring.windows.fill(0);
+        self.close_windows(node, ring, u64::MAX)?;
         let address = Shared::ring_address(&self.caps, node)?;
         let regs = &self.regs;
         regs.write_engine(node, regs::engine::RING_BASE::new().with_address(address))?;
@@ -365,14 +377,7 @@ impl Miniport for Hardware {
 
     fn retire(&self, node: EngineIndex, ring: &mut Ring, place: Place, fence: u64) -> Result {
         ring.space.advance(place.end).map_err(|_| EIO)?;
-        for (window, taken) in (0..).zip(&mut ring.windows) {
-            if (1..=fence).contains(taken) {
-                let shared = self.shared.try_access().ok_or(ENODEV)?;
-                shared.close_window(node, window)?;
-                *taken = 0;
-            }
-        }
-        Ok(())
+        self.close_windows(node, ring, fence)
     }
 
     fn query_current_fence(&self, node: EngineIndex) -> Result<u64> {

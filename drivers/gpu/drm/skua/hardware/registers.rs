@@ -53,16 +53,20 @@ impl Registers {
     }
 
     /// Reads a register in `block`: one access, or two for a pair, the low half first.
-    // Inline, so that the offset is known, and within the BAR, when this is compiled.
+    // Inline, so that the offset is known when this is compiled.
     #[inline(always)]
     fn read_in<R: Readable>(&self, block: R::Block) -> Result<R> {
         let bar = self.bar.try_access().ok_or(ENODEV)?;
         let bar = &*bar;
-        Ok(R::read(block, |offset| {
+        let mut result = Ok(());
+        let value = R::read(block, |offset| {
             self.reads.fetch_add(1, Relaxed);
             // CAST: within the BAR.
-            bar.read32(offset as usize)
-        }))
+            let word = bar.try_read32(offset as usize);
+            result = result.and(word.map(|_| ()));
+            word.unwrap_or(0)
+        });
+        result.map(|()| value)
     }
 
     /// Writes a register in `block`: one access, or two for a pair, the low half first.
@@ -70,12 +74,13 @@ impl Registers {
     fn write_in<R: Writable>(&self, block: R::Block, value: R) -> Result {
         let bar = self.bar.try_access().ok_or(ENODEV)?;
         let bar = &*bar;
+        let mut result = Ok(());
         value.write(block, |offset, word| {
             self.writes.fetch_add(1, Relaxed);
             // CAST: within the BAR.
-            bar.write32(word, offset as usize);
+            result = result.and(bar.try_write32(word, offset as usize));
         });
-        Ok(())
+        result
     }
 
     /// Reads a register of the device. `ENODEV` when the device is unbound.

@@ -76,6 +76,6 @@ fn operation(file: &SkuaFile, vm: &Vm, op: &drm_skua_bind_op) -> Result<Operatio
     let write = op.flags & DRM_SKUA_BIND_READONLY == 0;
     Ok(Operation::Map(
         span,
-        Mapping::new(bo.into(), op.offset, write),
+        Mapping::new(vm, bo.into(), op.offset, write)?,
     ))
 }

@@ -193,17 +193,20 @@ impl File {
     ) -> Result<u32> {
         dev.check_health()?;
         let this = file.inner();
-        let users = match args.vm {
+        let home = match args.vm {
             0 => None,
-            handle => Some(this.vm(handle)?.reservation().clone()),
+            handle => {
+                let vm = this.vm(handle)?;
+                Some((vm.asid(), vm.reservation().clone()))
+            }
         };
         let wanted = bo::BoArgs {
             flags: args.flags,
             placements: args.placements,
-            users,
+            quota: this.system_quota.clone(),
+            home,
         };
-        let (parent, quota) = (data.parent(), &this.system_quota);
-        let bo = bo::create(dev, parent, quota, args.size, wanted)?;
+        let bo = bo::create(dev, data.parent(), args.size, wanted)?;
         args.handle = bo.create_handle(file)?;
         Ok(0)
     }

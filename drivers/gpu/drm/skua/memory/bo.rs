@@ -2,10 +2,11 @@
 
 //! Buffer objects: GEM objects in VRAM or in system memory (WDDM: allocations).
 //!
-//! An object gets its memory when it is created and keeps it: the first of the allowed places that
-//! has room. Where it is, is said by its [`Placement`], under its reservation lock. Who may not
-//! take that lock, because a fence depends on it, works with a copy that was taken before
-//! ([`Memory`]), which keeps the memory from being given to others.
+//! An object gets its memory when it is created: in the first of the allowed places that has room,
+//! or in which room can be made ([`eviction`]). Where it is, is said by its [`Placement`], under its
+//! reservation lock. Who may not take that lock, because a fence depends on it, finds in
+//! [`Sites`] where page tables are to lead ([`Memory`]), which keeps the memory from being given to
+//! others.
 //!
 //! Nobody sees what was in the memory before. System pages come zeroed from shmem. VRAM is cleared
 //! by the copy engine: the fence of that submission is a kernel fence of the object, for which page
@@ -32,6 +33,11 @@ use crate::{
             GemExt,
             Placement, //
         },
+        lru::{
+            self,
+            Listed,
+            Lru, //
+        },
         pages::{
             DmaMap,
             Pages,
@@ -47,7 +53,9 @@ use crate::{
     },
     gpu::SkuaDevice,
     memory::{
+        eviction,
         installed::Sites,
+        vm::Vm,
         vram::VramRange, //
     },
     policy::page_plan::PhysPiece,
@@ -57,7 +65,10 @@ use crate::{
         Share, //
     },
     reaper,
-    spec::address::PAGE_SIZE, //
+    spec::{
+        address::PAGE_SIZE,
+        number::Asid, //
+    }, //
 };
 use kernel::{
     device::{
@@ -103,6 +114,7 @@ pub(crate) type Bo = Object<BoData>;
 pub(crate) type BoRef = gem::ObjectRef<BoData>;
 
 /// Where the GPU finds an object's memory, as of the moment when it was asked for.
+#[derive(Clone)]
 pub(crate) enum Memory {
     /// In VRAM, which stays allocated as long as this is held.
     Vram(Arc<VramRange>),
@@ -129,6 +141,10 @@ pub(crate) struct BoData {
     flags: u32,
     /// Regions that may hold it, one bit each, as its creator named them; not 0.
     placements: u32,
+    /// Its client's quota of system memory.
+    quota: Arc<Quota>,
+    /// The address space whose reservation it shares, as long as that exists.
+    home: Option<Asid>,
     /// Its [`Placement`], under its reservation lock; and that lock's reservation, if it is an
     /// address space's.
     backing: Backing<Arc<VramRange>, Arc<SystemMemory>>,
@@ -146,9 +162,11 @@ pub(crate) struct BoArgs {
     pub(crate) flags: u32,
     /// Regions that may hold it, one bit each.
     pub(crate) placements: u32,
-    /// [`Vm::reservation`](super::vm::Vm::reservation) of the only address space in which it can be
-    /// mapped, if there is one.
-    pub(crate) users: Option<Arc<Reservation>>,
+    /// The quota of system memory that it counts against when it is there.
+    pub(crate) quota: Arc<Quota>,
+    /// The only address space in which it can be mapped, if there is one, and its
+    /// [`Vm::reservation`].
+    pub(crate) home: Option<(Asid, Arc<Reservation>)>,
 }
 
 impl DriverObject for BoData {
@@ -160,7 +178,9 @@ impl DriverObject for BoData {
             _dev: dev.into(),
             flags: args.flags,
             placements: args.placements,
-            backing: Backing::new(args.users),
+            quota: args.quota,
+            home: args.home.as_ref().map(|(asid, _)| *asid),
+            backing: Backing::new(args.home.map(|(_, users)| users)),
             region: Atomic::new(REGION_SYSTEM),
             sites <- Sites::new(),
         })
@@ -170,12 +190,12 @@ impl DriverObject for BoData {
 /// Creates an object of `size` bytes in one of `placements`, cleared or on its way to be.
 ///
 /// `EINVAL` for a size, flag or placement that the uAPI forbids; `EOPNOTSUPP` if the CPU is to map
-/// it and VRAM alone is allowed, of which it sees nothing; `ENOSPC` if VRAM alone is allowed and full; `ENOMEM`, also beyond the quota of system memory of the device, or of the client,
-/// `quota`.
+/// it and VRAM alone is allowed, of which it sees nothing; `ENOSPC` if VRAM alone is allowed and full
+/// of what has to stay there; `ENOMEM`, also beyond the quota of system memory of the device, or of
+/// the client; `EINTR` if a signal arrives while room is made.
 pub(crate) fn create(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
-    quota: &Arc<Quota>,
     size: u64,
     args: BoArgs,
 ) -> Result<ARef<Bo>> {
@@ -195,20 +215,18 @@ pub(crate) fn create(
     if hidden && !system {
         return Err(EOPNOTSUPP);
     }
+    // What others make room for is charged whether or not it fits: no more of that.
+    if system && args.quota.used() > args.quota.limit() {
+        return Err(ENOMEM);
+    }
     if placements & (1 << REGION_VRAM) != 0 && !hidden {
-        let mut range = VramRange::new(dev, size);
-        if matches!(range, Err(error) if error == ENOSPC) {
-            // Perhaps there is room in what is about to be freed.
-            reaper::flush();
-            range = VramRange::new(dev, size);
-        }
-        match range {
+        match eviction::allocate(dev, parent, size) {
             Ok(range) => return create_in_vram(dev, size, args, range),
             Err(error) if error == ENOSPC && system => (),
             Err(error) => return Err(error),
         }
     }
-    create_in_system(dev, parent, quota, size, args)
+    create_in_system(dev, parent, size, args)
 }
 
 fn create_in_vram(
@@ -223,9 +241,11 @@ fn create_in_vram(
     let mut room = reserved.reserve(1)?;
     let cleared = dev.paging()?.clear(&range, |fence| {
         warn_on!(room.add(fence, Usage::Kernel).is_err());
+        dev.set_last_clear(fence);
     });
     // It takes no work: the device was lost since this began.
     cleared.map_err(|error| if error == ECANCELED { ENODEV } else { error })?;
+    was_used(&bo);
     drop(reserved);
     Ok(bo)
 }
@@ -233,30 +253,38 @@ fn create_in_vram(
 fn create_in_system(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
-    quota: &Arc<Quota>,
     size: u64,
     args: BoArgs,
 ) -> Result<ARef<Bo>> {
-    let take = || take_both(quota, &dev.system, size);
-    let shares = match take() {
+    let shares = match take_both(&args.quota, &dev.system, size) {
         Some(shares) => shares,
         None => {
             // Perhaps there is room in what is about to be freed.
             reaper::flush();
-            take().ok_or(ENOMEM)?
+            take_both(&args.quota, &dev.system, size).ok_or(ENOMEM)?
         }
     };
     let bo = gem::create::<BoData>(dev, usize::try_from(size)?, args)?;
-    let pages = Pages::get(&*bo)?;
-    let memory = SystemMemory {
-        map: DmaMap::new(&dev.resources, parent, &pages)?,
-        _shares: shares,
-    };
-    let memory = Arc::new(memory, GFP_KERNEL_ACCOUNT)?;
+    let (pages, memory) = system_memory(dev, parent, &bo, shares)?;
     let mut reserved = resv::lock(&*bo)?;
     place(&bo, &mut reserved, Placement::System(pages, memory))?;
     drop(reserved);
     Ok(bo)
+}
+
+/// The system pages of `bo`, for CPU and device, which count as `shares`. `ENOMEM`, `ENODEV`.
+pub(crate) fn system_memory(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    bo: &Bo,
+    shares: [Share; 2],
+) -> Result<(Arc<Pages>, Arc<SystemMemory>)> {
+    let pages = Pages::get(bo)?;
+    let memory = SystemMemory {
+        map: DmaMap::new(&dev.resources, parent, &pages)?,
+        _shares: shares,
+    };
+    Ok((pages, Arc::new(memory, GFP_KERNEL_ACCOUNT)?))
 }
 
 /// Makes an object for another driver's memory.
@@ -264,13 +292,27 @@ pub(crate) fn import(dev: &SkuaDevice, size: usize) -> Result<ARef<Bo>> {
     let args = BoArgs {
         flags: 0,
         placements: 1 << REGION_SYSTEM,
-        users: None,
+        quota: dev.system.clone(),
+        home: None,
     };
     gem::create::<BoData>(dev, size, args)
 }
 
-/// Says where the memory of `bo` is from now on.
+/// Says where the memory of `bo` is from now on, which has none yet.
 fn place(bo: &Bo, reserved: &mut Reserved<'_>, new: gem::PlacementOf<BoData>) -> Result {
+    if let Some(memory) = memory_of(&new) {
+        // There was none.
+        drop(bo.sites.set_memory(memory));
+    }
+    replace(bo, reserved, new)
+}
+
+/// Says where the memory of `bo` is from now on, for all but page tables.
+pub(crate) fn replace(
+    bo: &Bo,
+    reserved: &mut Reserved<'_>,
+    new: gem::PlacementOf<BoData>,
+) -> Result {
     let region = match new {
         Placement::Device(_) => REGION_VRAM,
         _ => REGION_SYSTEM,
@@ -280,14 +322,29 @@ fn place(bo: &Bo, reserved: &mut Reserved<'_>, new: gem::PlacementOf<BoData>) ->
     Ok(())
 }
 
-/// Where the memory of `bo` is now. `EIO` if it has none.
-pub(crate) fn memory(bo: &BoRef, reserved: &Reserved<'_>) -> Result<Memory> {
-    match gem::placement(bo, reserved)? {
-        Placement::Device(range) => Ok(Memory::Vram(range.clone())),
-        Placement::System(_, memory) => Ok(Memory::System(memory.clone())),
-        Placement::Nowhere if gem::is_imported(&**bo) => Ok(Memory::Imported(bo.clone())),
-        Placement::Nowhere => Err(EIO),
+/// Says that `bo`, whose reservation the caller has locked, was used just now: it is not the next to
+/// make room for others.
+pub(crate) fn was_used(bo: &Bo) {
+    if bo.may_move() && bo.region() == REGION_VRAM {
+        lru::use_now(bo);
     }
+}
+
+/// Where the GPU finds what is placed so; nothing is nowhere.
+pub(crate) fn memory_of(placement: &gem::PlacementOf<BoData>) -> Option<Memory> {
+    match placement {
+        Placement::Device(range) => Some(Memory::Vram(range.clone())),
+        Placement::System(_, memory) => Some(Memory::System(memory.clone())),
+        Placement::Nowhere => None,
+    }
+}
+
+/// Where page tables are to lead for `bo`, at this moment. `EIO` if it has no memory.
+pub(crate) fn installable(bo: &BoRef) -> Result<Memory> {
+    if gem::is_imported(&**bo) {
+        return Ok(Memory::Imported(bo.clone()));
+    }
+    bo.sites.memory().ok_or(EIO)
 }
 
 impl BoData {
@@ -299,6 +356,23 @@ impl BoData {
     /// Regions that may hold it, one bit each.
     pub(crate) fn placements(&self) -> u32 {
         self.placements
+    }
+
+    /// Its client's quota of system memory.
+    pub(crate) fn quota(&self) -> &Arc<Quota> {
+        &self.quota
+    }
+
+    /// The address space to which it is private, if that exists and can be worked in.
+    pub(crate) fn home(&self, dev: &SkuaDevice) -> Option<Arc<Vm>> {
+        let vm = dev.vms.find(self.home?)?;
+        // Its identifier may be another's by now.
+        self.backing.shares(vm.reservation()).then_some(vm)
+    }
+
+    /// Whether it may be in more than one place.
+    pub(crate) fn may_move(&self) -> bool {
+        self.placements.count_ones() > 1
     }
 
     /// Whether it may be mapped in the address space whose users are `users`.
@@ -376,6 +450,12 @@ fn behind(
     })
 }
 
+impl Listed for BoData {
+    fn lru(dev: &SkuaDevice) -> &Lru<Self> {
+        &dev.evictable
+    }
+}
+
 impl GemExt for BoData {
     type Device = Arc<VramRange>;
     type System = Arc<SystemMemory>;
@@ -400,6 +480,7 @@ impl GemExt for BoData {
         reserved: &mut Reserved<'_>,
         fault: &VmFault<'_>,
     ) -> Result<(), FaultError> {
+        was_used(obj);
         let range = match gem::placement(obj, reserved)? {
             Placement::System(..) => return gem::map_system(obj, reserved, fault, FAULT_AHEAD),
             Placement::Device(range) => range,
@@ -430,9 +511,17 @@ impl GemExt for BoData {
         })
     }
 
+    fn attach(obj: &Bo, dev: &drm::Device<SkuaDriver, Registered>) -> Result {
+        if obj.region() != REGION_VRAM || !obj.may_move() {
+            return Ok(());
+        }
+        let parent: &kernel::pci::Device<Bound> = dev.as_ref();
+        let bo: ARef<Bo> = obj.into();
+        eviction::move_out(dev, parent.as_ref(), &bo.into())
+    }
+
     fn pin(obj: &Bo, reserved: &mut Reserved<'_>) -> Result {
-        // Another device can reach system pages only; VRAM would have to move, which it does not
-        // yet.
+        // Another device can reach system pages only.
         match gem::placement(obj, reserved)? {
             Placement::System(..) => Ok(()),
             Placement::Device(_) | Placement::Nowhere => Err(EOPNOTSUPP),

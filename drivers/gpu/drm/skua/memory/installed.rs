@@ -1,18 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Where a buffer object is installed: the ranges of address spaces whose page tables lead to its
-//! memory.
+//! memory; and where that memory is, for who writes page tables.
 //!
-//! Who moves an object has to change all of them, and to wait for whom they serve. They are
+//! Who moves an object has to change all these ranges, and to wait for whom they serve. They are
 //! recorded as binds are done, on the way to a fence's signal, where nothing is allocated: memory
 //! for the records ([`Node`]) is set aside when a bind is accepted.
 //!
 //! A record is there before the first entry is written and until the last one is flushed. When the
 //! device is lost the records are no longer kept: no table is walked any more.
 //!
-//! Lock: `sites`, a spin lock, innermost.
+//! Before anything of an object is installed in an address space, and until nothing is any more,
+//! that is among its [users](User): from the moment at which a bind is accepted until what is
+//! unmapped is given up. A mover waits for all of them, and they for it.
+//!
+//! The memory in [`Sites`] is what page tables lead to: the placement's, but while the object is on
+//! its way; then it is the old one until the move is done.
+//!
+//! Lock: `inner`, a spin lock, innermost.
 
-use crate::policy::interval_map::Span;
+use crate::{
+    memory::bo::{
+        BoRef,
+        Memory, //
+    },
+    policy::interval_map::Span,
+    spec::number::Asid, //
+};
 use kernel::{
     new_spinlock,
     prelude::*,
@@ -28,7 +42,7 @@ use kernel::{
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Site {
     /// Identifier of the address space.
-    pub(crate) asid: u16,
+    pub(crate) asid: Asid,
     /// GPU virtual address of the range's first byte.
     pub(crate) start: u64,
 }
@@ -58,38 +72,146 @@ impl Installed {
 /// Memory for one record, set aside where allocating can still fail.
 pub(crate) type Node = RBTreeNodeReservation<Site, Installed>;
 
+/// What is under the lock.
+struct Inner {
+    /// Ranges that do not overlap within an address space.
+    sites: RBTree<Site, Installed>,
+    /// By address space, how many [`User`]s it has of the object; not 0.
+    users: RBTree<Asid, u32>,
+    /// What page tables lead to; none of an import, whose memory never moves.
+    memory: Option<Memory>,
+}
+
 /// The ranges in which one object is installed.
 #[pin_data]
 pub(crate) struct Sites {
-    /// Ranges that do not overlap within an address space.
     #[pin]
-    sites: SpinLock<RBTree<Site, Installed>>,
+    inner: SpinLock<Inner>,
 }
 
 impl Sites {
-    /// The records of an object that is installed nowhere.
+    /// The records of an object that is installed nowhere and has no memory.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            sites <- new_spinlock!(RBTree::new()),
+            inner <- new_spinlock!(Inner {
+                sites: RBTree::new(),
+                users: RBTree::new(),
+                memory: None,
+            }),
         })
     }
 
     /// Records a range, in place of one that begins where it does.
     pub(crate) fn add(&self, node: Node, site: Site, installed: Installed) {
-        let old: Option<RBTreeNode<_, _>> =
-            self.sites.lock().insert(node.into_node(site, installed));
+        let old: Option<RBTreeNode<_, _>> = {
+            let mut inner = self.inner.lock();
+            inner.sites.insert(node.into_node(site, installed))
+        };
         drop(old);
     }
 
     /// Forgets the range that begins at `site`; whether there was one.
     pub(crate) fn remove(&self, site: Site) -> bool {
         // Not under the lock: the memory is freed here.
-        let old = self.sites.lock().remove_node(&site);
+        let old = self.inner.lock().sites.remove_node(&site);
         old.is_some()
     }
 
     /// What is recorded at `site`.
     pub(crate) fn get(&self, site: Site) -> Option<Installed> {
-        self.sites.lock().get(&site).copied()
+        self.inner.lock().sites.get(&site).copied()
+    }
+
+    /// The first range that begins at `from` or behind it in the same address space.
+    pub(crate) fn next(&self, from: Site) -> Option<(Site, Installed)> {
+        let inner = self.inner.lock();
+        let cursor = inner.sites.cursor_lower_bound(&from)?;
+        let (site, installed) = cursor.current();
+        (site.asid == from.asid).then_some((*site, *installed))
+    }
+
+    /// The first user from `from` on.
+    pub(crate) fn next_user(&self, from: Asid) -> Option<Asid> {
+        let inner = self.inner.lock();
+        let cursor = inner.users.cursor_lower_bound(&from)?;
+        Some(*cursor.current().0)
+    }
+
+    /// What page tables lead to. What is returned may become the last reference.
+    pub(crate) fn memory(&self) -> Option<Memory> {
+        self.inner.lock().memory.clone()
+    }
+
+    /// Has page tables lead to `memory` from now on; what they led to, and may still.
+    #[must_use = "it may be the last reference"]
+    pub(crate) fn set_memory(&self, memory: Memory) -> Option<Memory> {
+        self.inner.lock().memory.replace(memory)
+    }
+
+    /// Counts one user more, if the address space is one already.
+    fn count(&self, asid: Asid) -> bool {
+        match self.inner.lock().users.get_mut(&asid) {
+            Some(count) => {
+                // No wrap: each is in memory.
+                *count = count.wrapping_add(1);
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+/// The claim of an address space on an object of which it maps something: holds the object, and has
+/// whoever moves it wait.
+pub(crate) struct User {
+    /// The object.
+    bo: BoRef,
+    /// Identifier of the address space.
+    asid: Asid,
+}
+
+impl User {
+    /// Makes an address space a user of `bo`, whose reservation lock the caller holds: it is either
+    /// seen by a move, or sees its fence. `ENOMEM`.
+    pub(crate) fn new(bo: BoRef, asid: Asid, flags: kernel::alloc::Flags) -> Result<Self> {
+        if !bo.sites.count(asid) {
+            let node = RBTreeNode::new(asid, 1, flags)?;
+            // Others of this address space come with the same lock.
+            let old = bo.sites.inner.lock().users.insert(node);
+            kernel::warn_on!(old.is_some());
+        }
+        Ok(Self { bo, asid })
+    }
+
+    /// The object.
+    pub(crate) fn bo(&self) -> &BoRef {
+        &self.bo
+    }
+}
+
+impl Clone for User {
+    fn clone(&self) -> Self {
+        kernel::warn_on!(!self.bo.sites.count(self.asid));
+        Self {
+            bo: self.bo.clone(),
+            asid: self.asid,
+        }
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        let last = {
+            let users = &mut self.bo.sites.inner.lock().users;
+            match users.get_mut(&self.asid) {
+                Some(count) if *count > 1 => {
+                    *count -= 1;
+                    None
+                }
+                _ => users.remove_node(&self.asid),
+            }
+        };
+        // Not under the lock: the memory is freed here.
+        drop(last);
     }
 }

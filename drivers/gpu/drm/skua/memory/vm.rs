@@ -20,7 +20,8 @@
 //! before the fence signals, so that who has waited for that may count on the memory.
 //!
 //! An address space whose handle is gone stays in the device's table while it has binds that are
-//! not done, so that a device that is lost ends them, too.
+//! not done, so that a device that is lost ends them, too; and while contexts work in it, so that
+//! who moves memory finds it.
 
 use crate::{
     ext::{
@@ -58,7 +59,8 @@ use crate::{
         installed::{
             Installed,
             Node,
-            Site, //
+            Site,
+            User, //
         },
         page_table::PageTable, //
     },
@@ -138,7 +140,7 @@ const ALL: Span = Span::new(0, 1 << VA_BITS);
 #[derive(Clone)]
 pub(crate) struct Mapping {
     /// The object, held as long as something of it is mapped.
-    bo: BoRef,
+    user: User,
     /// Where in the object the range begins: bytes, a multiple of the page size.
     offset: u64,
     /// Whether the GPU may write.
@@ -146,16 +148,30 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// The object from byte `offset` on; whether the GPU may write.
-    pub(crate) fn new(bo: BoRef, offset: u64, write: bool) -> Self {
-        Self { bo, offset, write }
+    /// The object from byte `offset` on, for `vm`; whether the GPU may write. `ENOMEM`; `EINTR` if a
+    /// signal arrives.
+    pub(crate) fn new(vm: &Vm, bo: BoRef, offset: u64, write: bool) -> Result<Self> {
+        let user = {
+            let _reserved = resv::lock(&*bo)?;
+            bo::was_used(&bo);
+            User::new(bo.clone(), vm.asid, client_flags())?
+        };
+        Ok(Self {
+            user,
+            offset,
+            write,
+        })
+    }
+
+    fn bo(&self) -> &BoRef {
+        self.user.bo()
     }
 }
 
 impl Slice for Mapping {
     fn slice(&self, offset: u64, _len: u64) -> Self {
         Self {
-            bo: self.bo.clone(),
+            user: self.user.clone(),
             // No overflow: within the object.
             offset: self.offset.saturating_add(offset),
             write: self.write,
@@ -184,8 +200,6 @@ impl Operation {
 pub(crate) struct Bind {
     /// What the ioctl asked for, checked, in its order; not empty.
     operations: KVVec<Operation>,
-    /// Where the memory is that is mapped, in the order of the operations that map.
-    memory: KVVec<Memory>,
     /// The fences that the client named, and those of memory that is being cleared.
     gate: Gate<Vm>,
     /// Filled at publication, taken out piece by piece by the thread whose turn the bind is.
@@ -204,6 +218,9 @@ struct BindEnd {
     unmapped: KVVec<Removed>,
     /// Memory for the records of what it installs.
     records: KVVec<Node>,
+    /// What it has installed, with room for all that it may: held, so that no last reference is
+    /// dropped on the way to the signal.
+    memory: KVVec<Memory>,
 }
 
 /// What an operation unmaps.
@@ -241,15 +258,17 @@ struct Binds {
     busy: bool,
     /// Userspace has no handle any more.
     destroyed: bool,
+    /// Contexts that work in it.
+    contexts: u32,
     /// Nothing is accepted, and what waits is finished with this error: the device is lost, or the
     /// client gone.
     end: Option<Error>,
 }
 
 impl Binds {
-    /// Whether the address space is only in the device's table for what is still to be done.
+    /// Whether nothing is left for which the address space is in the device's table.
     fn is_over(&self) -> bool {
-        self.destroyed && !self.busy && self.len == 0
+        self.destroyed && !self.busy && self.len == 0 && self.contexts == 0
     }
 }
 
@@ -272,6 +291,10 @@ pub(crate) struct Vm {
     /// first look until the bind is queued, so that the queue has the order of the map's changes.
     #[pin]
     map: Mutex<IntervalMap<KernelHeap, Mapping>>,
+    /// Held by who records and writes what page tables lead to: a bind, for each of its operations,
+    /// and a move.
+    #[pin]
+    installing: Mutex<()>,
     /// What is still to be done to `tables`.
     #[pin]
     binds: SpinLock<Binds>,
@@ -324,11 +347,13 @@ impl Vm {
                 users,
                 fences: FenceContext::new(c"skua", c"bind"),
                 map <- new_mutex!(IntervalMap::new()),
+                installing <- new_mutex!(()),
                 binds <- new_spinlock!(Binds {
                     queue: List::new(),
                     len: 0,
                     busy: false,
                     destroyed: false,
+                    contexts: 0,
                     end: None,
                 }),
                 work <- new_work!("Vm::work"),
@@ -390,7 +415,7 @@ impl Vm {
         let map = self.map.lock();
         objects.reserve(usize::try_from(map.len())?, client_flags())?;
         for (_, mapping) in map.iter(ALL) {
-            objects.push(mapping.bo.clone(), client_flags())?;
+            objects.push(mapping.bo().clone(), client_flags())?;
         }
         Ok(())
     }
@@ -403,7 +428,7 @@ impl Vm {
             .fold(0u64, |sum, (span, _)| sum.saturating_add(span.len()));
         let is_installed = |(span, mapping): &(Span, &Mapping)| {
             let wanted = Installed::new(*span, mapping.offset, mapping.write);
-            mapping.bo.sites.get(self.site(span.start)) == Some(wanted)
+            mapping.bo().sites.get(self.site(span.start)) == Some(wanted)
         };
         let installed = map.iter(ALL).filter(is_installed).count();
         let tables = self.tables.access(parent).map_or(0, PageTable::count);
@@ -448,9 +473,8 @@ impl Vm {
         let bind = ListArc::pin_init(
             try_pin_init!(Bind {
                 operations,
-                memory,
                 gate,
-                end <- new_spinlock!(BindEnd { fence: None, unmapped, records }),
+                end <- new_spinlock!(BindEnd { fence: None, unmapped, records, memory }),
                 links <- ListLinks::new(),
             }? Error),
             GFP_KERNEL_ACCOUNT,
@@ -522,9 +546,10 @@ impl Vm {
         Ok(())
     }
 
-    /// Allocates the tables that `operations` need, adds what their memory waits for to `waits`,
-    /// and tells where the memory is that they map. Sets aside the records of what will be
-    /// installed.
+    /// Allocates the tables that `operations` need, and adds what their memory waits for to `waits`.
+    /// Sets aside the records of what will be installed, and room to hold its memory.
+    ///
+    /// What may move until it is installed, or later, needs the tables of small pages.
     ///
     /// A table is needed where something is mapped, and where a large page may stand through which
     /// a cut goes: `map`, which is as all binds before this one will leave it, tells where.
@@ -536,7 +561,7 @@ impl Vm {
         operations: &[Operation],
         waits: &mut KVVec<Fence>,
     ) -> Result<(KVVec<Memory>, KVVec<Node>)> {
-        let mut memory = KVVec::new();
+        let memory = KVVec::with_capacity(operations.len(), client_flags())?;
         let mut records = KVVec::new();
         // What the operations so far have mapped.
         let mut own = IntervalMap::<KernelHeap, ()>::new();
@@ -554,15 +579,19 @@ impl Vm {
                 }
             }
             if let Operation::Map(span, mapping) = operation {
-                let place = Self::locate(mapping, waits)?;
-                place.with_pieces(parent, mapping.offset, |pieces| {
-                    let plan = PagePlan::new(span.start, span.len(), Sizes::ALL, pieces);
-                    for run in plan.map_err(|_| EINVAL)? {
-                        tables.prepare_run(&self.dev, parent, &run.map_err(|_| EINVAL)?)?;
-                    }
-                    Ok(())
-                })?;
-                memory.push(place, client_flags())?;
+                Self::wait_for_memory(mapping.bo(), waits)?;
+                if mapping.bo().may_move() {
+                    tables.prepare(&self.dev, parent, span.start, span.len(), 0)?;
+                } else {
+                    let memory = bo::installable(mapping.bo())?;
+                    memory.with_pieces(parent, mapping.offset, |pieces| {
+                        let plan = PagePlan::new(span.start, span.len(), Sizes::ALL, pieces);
+                        for run in plan.map_err(|_| EINVAL)? {
+                            tables.prepare_run(&self.dev, parent, &run.map_err(|_| EINVAL)?)?;
+                        }
+                        Ok(())
+                    })?;
+                }
                 records.push(Node::new(client_flags())?, client_flags())?;
             }
             if number < later {
@@ -575,15 +604,15 @@ impl Vm {
         Ok((memory, records))
     }
 
-    /// Where the memory of `mapping` is; what it waits for is added to `waits`.
-    fn locate(mapping: &Mapping, waits: &mut KVVec<Fence>) -> Result<Memory> {
-        let reserved = resv::lock(&*mapping.bo)?;
+    /// Adds what the memory of `bo` waits for to `waits`. `ENOMEM`; `EINTR` if a signal arrives.
+    fn wait_for_memory(bo: &BoRef, waits: &mut KVVec<Fence>) -> Result {
+        let reserved = resv::lock(&**bo)?;
         if !reserved.is_idle(Usage::Kernel) {
             if let Some(fence) = reserved.singleton(Usage::Kernel)? {
                 waits.push(fence, client_flags())?;
             }
         }
-        bo::memory(&mapping.bo, &reserved)
+        Ok(())
     }
 
     /// Does the binds whose turn it is. Process context; one thread at a time does the work.
@@ -638,12 +667,13 @@ impl Vm {
         let parent: &kernel::pci::Device<Bound> = (*dev).as_ref();
         let parent: &Device<Bound> = parent.as_ref();
         let tables = self.tables.access(parent)?;
-        let (unmapped, mut records) = {
+        let (unmapped, mut records, mut held) = {
             let mut end = bind.end.lock();
             let end = &mut *end;
             (
                 core::mem::take(&mut end.unmapped),
                 core::mem::take(&mut end.records),
+                core::mem::take(&mut end.memory),
             )
         };
         let mut record = |bo: &BoRef, span: Span, offset: u64, write: bool| {
@@ -656,7 +686,6 @@ impl Vm {
             }
         };
         let mut removed = unmapped.iter().peekable();
-        let mut memory = bind.memory.iter();
         let mut changed = Changed::Fresh;
         let mut result = Ok(());
         let mut cancelled = cancelled;
@@ -667,10 +696,13 @@ impl Vm {
                 cancelled = true;
                 result = result.and(Err(error));
             }
+            // What page tables are to lead to does not change under way.
+            let _installing = self.installing.lock();
             // Only what was mapped is in the tables. It goes even if something failed: it is let go
             // of.
             while let Some(gone) = removed.next_if(|removed| removed.operation == number) {
-                let Mapping { bo, offset, write } = &gone.mapping;
+                let (bo, offset, write) =
+                    (gone.mapping.bo(), gone.mapping.offset, gone.mapping.write);
                 let (span, whole) = (gone.span, gone.whole);
                 if !bo.sites.remove(self.site(whole.start)) {
                     // The bind that was to map it was cancelled.
@@ -686,19 +718,25 @@ impl Vm {
                 if whole.start < span.start {
                     // No overflow: within the object, as all of the mapping is.
                     let before = offset.saturating_sub(span.start - whole.start);
-                    record(bo, Span::new(whole.start, span.start), before, *write);
+                    record(bo, Span::new(whole.start, span.start), before, write);
                 }
                 if span.end < whole.end {
                     let after = offset.saturating_add(span.len());
-                    record(bo, Span::new(span.end, whole.end), after, *write);
+                    record(bo, Span::new(span.end, whole.end), after, write);
                 }
             }
             if let (Operation::Map(span, mapping), false) = (operation, cancelled) {
-                record(&mapping.bo, *span, mapping.offset, mapping.write);
-                let memory = memory.next().ok_or(EINVAL);
+                let (offset, write) = (mapping.offset, mapping.write);
+                // First the record: a move that comes now changes what is written here.
+                record(mapping.bo(), *span, offset, write);
+                let installed = Installed::new(*span, offset, write);
+                let memory = bo::installable(mapping.bo());
                 result = result.and_then(|()| {
-                    let changed = &mut changed;
-                    self.install(parent, tables, *span, mapping, memory?, changed)
+                    let memory = memory?;
+                    let installed =
+                        self.install(parent, tables, span.start, installed, &memory, &mut changed);
+                    warn_on!(held.push_within_capacity(memory).is_err());
+                    installed
                 });
             }
         }
@@ -707,6 +745,7 @@ impl Vm {
             end.unmapped = unmapped;
             // What is over is freed with the bind.
             end.records = records;
+            end.memory = held;
         }
         if changed == Changed::Stale {
             self.dev.invalidate(Some(self.asid()))?;
@@ -714,22 +753,42 @@ impl Vm {
         result
     }
 
+    /// Has all that is installed of `bo` lead to `memory`, which its [`Sites`](super::installed)
+    /// have now, and flushes the TLBs. Allocates nothing; nobody uses the object. `ENODEV`, `EIO`.
+    pub(crate) fn reinstall(&self, parent: &Device<Bound>, bo: &BoRef, memory: &Memory) -> Result {
+        let tables = self.tables.access(parent)?;
+        let _installing = self.installing.lock();
+        let mut changed = Changed::Fresh;
+        let mut from = self.site(0);
+        while let Some((site, installed)) = bo.sites.next(from) {
+            // No overflow: what is installed does not end before it begins.
+            let len = installed.end.saturating_sub(site.start);
+            changed = changed.and(tables.clear(&self.dev, site.start, len)?);
+            self.install(parent, tables, site.start, installed, memory, &mut changed)?;
+            from = self.site(installed.end);
+        }
+        if changed == Changed::Stale {
+            self.dev.invalidate(Some(self.asid()))?;
+        }
+        Ok(())
+    }
+
     /// The place of an address of this address space in an object's records.
     fn site(&self, start: u64) -> Site {
         Site {
-            asid: self.asid().0,
+            asid: self.asid,
             start,
         }
     }
 
-    /// Writes the entries of a mapping of `memory`; what of that needs a flush is in `changed`, also
-    /// if it fails.
+    /// Writes the entries of a range from `start` on, of an object with `memory`; what of that needs
+    /// a flush is in `changed`, also if it fails.
     fn install(
         &self,
         parent: &Device<Bound>,
         tables: &PageTable,
-        span: Span,
-        mapping: &Mapping,
+        start: u64,
+        installed: Installed,
         memory: &Memory,
         changed: &mut Changed,
     ) -> Result {
@@ -738,10 +797,11 @@ impl Vm {
         }
         let access = Access {
             vram: memory.is_vram(),
-            write: mapping.write,
+            write: installed.write,
         };
-        memory.with_pieces(parent, mapping.offset, |pieces| {
-            let plan = PagePlan::new(span.start, span.len(), Sizes::ALL, pieces);
+        let len = installed.end.saturating_sub(start);
+        memory.with_pieces(parent, installed.offset, |pieces| {
+            let plan = PagePlan::new(start, len, Sizes::ALL, pieces);
             for run in plan.map_err(|_| EIO)? {
                 *changed = changed.and(tables.map(&self.dev, &run.map_err(|_| EIO)?, access)?);
             }
@@ -803,9 +863,47 @@ impl WorkItem for Vm {
 #[pinned_drop]
 impl PinnedDrop for Vm {
     fn drop(self: Pin<&mut Self>) {
-        for (span, mapping) in self.map.lock().iter(ALL) {
-            mapping.bo.sites.remove(self.site(span.start));
+        let map = core::mem::take(&mut *self.map.lock());
+        for (span, mapping) in map.iter(ALL) {
+            mapping.bo().sites.remove(self.site(span.start));
         }
+        // Before the identifier can be another's: with it goes that this one uses objects.
+        drop(map);
         self.dev.release_asid(self.asid);
+    }
+}
+
+/// A context's use of its address space, which stays in the device's table as long: what moves is
+/// found there by whom it has to wait for.
+pub(crate) struct VmUse(Arc<Vm>);
+
+impl VmUse {
+    /// One use more of `vm`. `ENOENT` if its handle is gone.
+    pub(crate) fn new(vm: &Arc<Vm>) -> Result<Self> {
+        let mut binds = vm.binds.lock();
+        if binds.destroyed {
+            return Err(ENOENT);
+        }
+        // No wrap: there are fewer contexts.
+        binds.contexts = binds.contexts.wrapping_add(1);
+        Ok(Self(vm.clone()))
+    }
+
+    /// The address space.
+    pub(crate) fn vm(&self) -> &Arc<Vm> {
+        &self.0
+    }
+}
+
+impl Drop for VmUse {
+    fn drop(&mut self) {
+        let over = {
+            let mut binds = self.0.binds.lock();
+            binds.contexts = binds.contexts.saturating_sub(1);
+            binds.is_over()
+        };
+        if over {
+            self.0.leave();
+        }
     }
 }

@@ -9,6 +9,7 @@
 //! | `contexts` | contexts: engine, address space, status, submissions ended, ticks used |
 //! | `rings` | engines: state, head and tail, packets in flight, ticks; 16 words from the head |
 //! | `zap` | removes the CPU's mappings of all objects, which fault in again; of how many handles |
+//! | `evict` | moves everything out of VRAM that may be elsewhere; how many objects |
 //! | `counters` | what driver (`driver_…`) and device count |
 //! | `parameters` | the module's parameters, which sysfs does not show of Rust modules |
 
@@ -20,9 +21,12 @@ use crate::{
         printer::SeqPrinter, //
     },
     gpu::SkuaDevice,
-    memory::bo::{
-        REGION_SYSTEM,
-        REGION_VRAM, //
+    memory::{
+        bo::{
+            REGION_SYSTEM,
+            REGION_VRAM, //
+        },
+        eviction, //
     },
     spec::number::Asid,
     submit::context::Status, //
@@ -60,6 +64,14 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
     DebugfsFile {
         name: c"zap",
         show: |dev, out| writeln!(out, "{}", gem::unmap_all(dev)).map_err(full),
+    },
+    DebugfsFile {
+        name: c"evict",
+        show: |dev, out| {
+            let parent: &pci::Device<Bound> = dev.as_ref();
+            let moved = eviction::evict_all(dev, parent.as_ref())?;
+            writeln!(out, "{}", moved).map_err(full)
+        },
     },
     DebugfsFile {
         name: c"counters",
@@ -185,6 +197,7 @@ fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         ("binds", dev.counters.binds.load(Relaxed)),
         ("interrupts", dev.counters.interrupts.load(Relaxed)),
         ("engine_resets", dev.counters.resets.load(Relaxed)),
+        ("evictions", dev.counters.evictions.load(Relaxed)),
         ("tlb_flushes", dev.counters.flushes.load(Relaxed)),
         ("register_reads", dev.hw.regs.reads()),
         ("register_writes", dev.hw.regs.writes()),

@@ -35,8 +35,13 @@ use crate::{
         signals::Signals, //
     },
     gpu::SkuaDevice,
+    kernel_heap::client_flags,
     memory::{
-        vm::Vm,
+        eviction::Transfer,
+        vm::{
+            Vm,
+            VmUse, //
+        },
         vram::VramRange, //
     },
     policy::miniport::{
@@ -137,12 +142,14 @@ struct Pending {
     running: u32,
     /// Whether more submissions are accepted; changes once at most.
     status: Status,
+    /// Whether the context is a client's, whose work is cancelled if what it waits for failed.
+    is_client: bool,
 }
 
 /// A client's side of a context.
 struct Client {
     /// The address space that the context's buffers are in.
-    vm: Arc<Vm>,
+    vm: VmUse,
     /// The context's place in the table of descriptors, its own until it is freed.
     slot: ContextSlot,
     /// What the context adds to what its client used of the engine.
@@ -200,7 +207,7 @@ impl Context {
     /// contexts.
     ///
     /// `EINVAL` for an engine that does not exist; `ENOSPC` if there are too many contexts;
-    /// `ENOMEM`.
+    /// `ENOENT` if the handle of `vm` is gone; `ENOMEM`.
     pub(crate) fn new(
         dev: &SkuaDevice,
         vm: &Arc<Vm>,
@@ -209,9 +216,10 @@ impl Context {
         share: Share,
     ) -> Result<Arc<Self>> {
         let name = dev.engine(engine)?.name();
+        let in_use = VmUse::new(vm)?;
         let slot = dev.contexts.reserve()?;
         let client = Client {
-            vm: vm.clone(),
+            vm: in_use,
             slot,
             account: Account::new(usage, engine),
             _share: share,
@@ -244,6 +252,7 @@ impl Context {
         fences: FenceContext,
         client: Option<Client>,
     ) -> Result<Arc<Self>> {
+        let is_client = client.is_some();
         Arc::pin_init(
             try_pin_init!(Self {
                 dev: dev.into(),
@@ -258,6 +267,7 @@ impl Context {
                     started: 0,
                     running: 0,
                     status: Status::Active,
+                    is_client,
                 }),
                 work <- new_work!("Context::work"),
                 listed <- AtomicTracker::new(),
@@ -289,7 +299,7 @@ impl Context {
 
     /// Its address space; the driver's own has none.
     pub(crate) fn vm(&self) -> Option<&Arc<Vm>> {
-        self.client.as_ref().map(|client| &client.vm)
+        self.client.as_ref().map(|client| client.vm.vm())
     }
 
     /// Whether it takes work, and if not, the first reason.
@@ -356,23 +366,43 @@ impl Context {
         self.queue(work, KVVec::new(), publish)
     }
 
+    /// Queues a copy after `waits`, whether or not these fail, and gives the fence to `publish`; a
+    /// fence of its own line, since it signals when its turn comes, not the context's. `ENOMEM`,
+    /// `ECANCELED`. Nothing has changed then.
+    pub(crate) fn transfer(
+        self: &Arc<Self>,
+        transfer: Arc<Transfer>,
+        waits: KVVec<Fence>,
+        publish: impl FnOnce(&Fence),
+    ) -> Result {
+        self.queue(submission::Work::Transfer(transfer), waits, publish)
+    }
+
     fn queue(
         self: &Arc<Self>,
         work: submission::Work,
         mut waits: KVVec<Fence>,
         publish: impl FnOnce(&Fence),
     ) -> Result {
-        // What this context did before is done before by its order.
-        waits.retain(|fence| fence.context() != self.fences.id());
-        let submission = Submission::new(self, work, Gate::new(self, waits)?)?;
-        let memory = FenceMemory::new(GFP_KERNEL_ACCOUNT)?;
-        let engine = self.dev.engine(self.engine)?;
-
         // Whoever moves what is mapped sees that it is used.
         let mut users = match self.vm() {
             Some(vm) => Some(vm.reservation().lock()?),
             None => None,
         };
+        if let Some(users) = users
+            .as_ref()
+            .filter(|users| !users.is_idle(resv::Usage::Kernel))
+        {
+            // And this sees what is moving.
+            if let Some(fence) = users.singleton(resv::Usage::Kernel)? {
+                waits.push(fence, client_flags())?;
+            }
+        }
+        // What this context did before is done before by its order.
+        waits.retain(|fence| fence.context() != self.fences.id());
+        let submission = Submission::new(self, work, Gate::new(self, waits)?)?;
+        let memory = FenceMemory::new(GFP_KERNEL_ACCOUNT)?;
+        let engine = self.dev.engine(self.engine)?;
         let mut room = match &mut users {
             Some(users) => Some(users.reserve(1)?),
             None => None,
@@ -388,7 +418,10 @@ impl Context {
                 return Err(ENOSPC);
             }
         }
-        let fence = self.fences.fence(memory);
+        let fence = match &submission.line() {
+            Some(line) => line.fence(memory),
+            None => self.fences.fence(memory),
+        };
         let signalling = Signalling::begin();
         if let Some(room) = &mut room {
             kernel::warn_on!(room.add(fence.fence(), resv::Usage::Bookkeep).is_err());
@@ -508,7 +541,8 @@ impl Pending {
         };
         let cancelled = match status {
             Status::Active if !first.gate().is_open() => return Due::Nothing,
-            Status::Active => started == 0 && first.gate().has_failed(),
+            // The driver's own goes on all the same: what it waits for is over, however it ended.
+            Status::Active => started == 0 && self.is_client && first.gate().has_failed(),
             _ => true,
         };
         match (cancelled, running) {

@@ -3,8 +3,8 @@
 //! A submission: what a client, or the driver, asked for, and the fence that tells when it was
 //! done.
 //!
-//! What an engine sees of it are *portions*: one buffer of commands, or the clearing of some blocks
-//! of VRAM. A portion in a ring is a packet ([`crate::submit::packet`]), with a hardware fence id
+//! What an engine sees of it are *portions*: one buffer of commands, or the clearing or copying of
+//! some blocks of VRAM. A portion in a ring is a packet ([`crate::submit::packet`]), with a hardware fence id
 //! of its own; a submission has one `dma_fence`, which stays the same however often its portions
 //! are written. All memory that the way to the ring and back needs is allocated when the submission
 //! is made: from the moment at which its fence is published nothing can fail but the work itself.
@@ -23,7 +23,8 @@ use crate::{
     ext::{
         fence::{
             DriverFence,
-            Fence, //
+            Fence,
+            FenceContext, //
         },
         trace, //
     },
@@ -31,6 +32,7 @@ use crate::{
     gpu::SkuaDevice,
     kernel_heap::client_flags,
     memory::{
+        eviction::Transfer,
         vm::{
             VA_END,
             VA_START, //
@@ -102,6 +104,8 @@ pub(crate) enum Work {
     Buffers(KVVec<Buffer>),
     /// Write zeroes to this memory (`DXGK_OPERATION_FILL`), piece by piece.
     Clear(Arc<VramRange>, KVVec<PageRange>),
+    /// Copy an object's memory (`DXGK_OPERATION_TRANSFER`), from VRAM to system memory.
+    Transfer(Arc<Transfer>),
 }
 
 impl Work {
@@ -197,6 +201,7 @@ impl Submission {
         let count = match &self.work {
             Work::Buffers(buffers) => buffers.len(),
             Work::Clear(_, pieces) => pieces.len().div_ceil(CLEAR_FILLS),
+            Work::Transfer(transfer) => transfer.plan.portions(),
         };
         u32::try_from(count).unwrap_or(u32::MAX).max(1)
     }
@@ -222,13 +227,23 @@ impl Submission {
                     blocks: pieces.unwrap_or(&[]),
                 })
             }
+            Work::Transfer(transfer) => Task::Paging(PagingOperation::Transfer {
+                segment: VRAM_SEGMENT,
+                out: true,
+                pieces: transfer.plan.portion(portion as usize),
+            }),
         }
     }
 
     /// Whether the end of portion `portion` is to interrupt.
     pub(crate) fn interrupts(&self, portion: u32) -> bool {
         let next = portion.saturating_add(1);
-        next == self.portions() || next % INTERRUPT_PERIOD == 0
+        let period = match self.work {
+            // The miniport has few windows.
+            Work::Transfer(_) => 1,
+            _ => INTERRUPT_PERIOD,
+        };
+        next == self.portions() || next % period == 0
     }
 
     /// Calls `f` with the fence, unless the submission is finished.
@@ -238,7 +253,8 @@ impl Submission {
         }
     }
 
-    /// The submission is over: signals its fence with `result`. The first call counts.
+    /// The submission is over: signals its fence with `result`, or has it signalled when what moved
+    /// is installed. The first call counts.
     ///
     /// Callbacks run in here: not with a spin lock of the driver's held.
     pub(crate) fn finish(&self, dev: &SkuaDevice, engine: EngineIndex, result: Result) {
@@ -246,10 +262,20 @@ impl Submission {
             return;
         };
         self.context.count_finished();
-        if let (Work::Clear(range, _), Ok(())) = (&self.work, result) {
-            range.set_cleared();
-        }
         trace::done(dev, engine.get(), self.context.id(), fence.fence(), result);
+        match &self.work {
+            Work::Clear(range, _) if result.is_ok() => range.set_cleared(),
+            Work::Transfer(transfer) => return transfer.finish(fence, result),
+            _ => (),
+        }
         fence.signal(result);
+    }
+
+    /// The line that its fence is of, if it is not its context's.
+    pub(crate) fn line(&self) -> Option<&FenceContext> {
+        match &self.work {
+            Work::Transfer(transfer) => Some(transfer.line()),
+            _ => None,
+        }
     }
 }

@@ -22,8 +22,10 @@ use skua_selftests::mapping::Mapping;
 use skua_selftests::raw::in_child;
 use skua_selftests::rig::{expect_working, fill, wait_value, write};
 use skua_selftests::software_timeline::SoftwareTimeline;
+use skua_selftests::suite::eventually;
 use skua_selftests::witness::quiet;
 use skua_selftests::{skip, suite, tests, Cases, Client, Engine, Errno, Place, Rig};
+use skua_uapi::DRM_SKUA_BO_CPU_ACCESS;
 
 fn main() -> ExitCode {
     suite::main(tests![
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         binds_that_wait_end_with_their_client: 60,
         binds_that_meet_the_end_of_their_address_space_end: 60,
         gated_work_ends_at_an_unbind: 60,
+        a_move_that_waits_ends_at_an_unbind: 120,
     ])
 }
 
@@ -790,5 +793,42 @@ fn gated_work_ends_at_an_unbind() {
     drop(jobs);
     drop(rig);
     drop(unbound);
+    expect_working();
+}
+
+fn a_move_that_waits_ends_at_an_unbind() {
+    let line = SoftwareTimeline::new();
+    let rig = Rig::new();
+    let foreign = rig.syncobj_of(line.fence(5));
+    let regions = [Place::Vram, Place::System].map(|place| rig.region(place).id);
+    let handle = rig
+        .bo_create(
+            1 << 20,
+            DRM_SKUA_BO_CPU_ACCESS,
+            regions.iter().fold(0, |bits, id| bits | 1 << id),
+        )
+        .expect("BO_CREATE");
+    let buffer = rig.bound(handle, 1 << 20);
+    let job = rig
+        .start_after(rig.copy, &[write(buffer.va, 1)], &[wait(foreign)])
+        .expect("SUBMIT");
+    let debugfs = Function::first();
+    std::thread::scope(|scope| {
+        let moving = scope.spawn(|| debugfs.debugfs("evict").is_ok());
+        let begun = eventually(|| (rig.info(handle).ok()?.region == regions[1]).then_some(()));
+        assert!(begun.is_some(), "the move does not begin");
+        // Its fence, and those of what comes behind it, signal: nobody is kept waiting.
+        let after = rig.start(Engine::Compute, &[write(buffer.va, 2)]);
+        let files = [job.syncobj, after.syncobj].map(|syncobj| rig.sync_file(syncobj));
+        let unbound = Unbound::first();
+        assert_eq!(files.map(|file| status(&file)), [ENDED; 2]);
+        moving.join().expect("a thread");
+        // What it shows means nothing, but it can be looked at.
+        buffer.cpu.read(0);
+        line.advance(10);
+        drop(unbound);
+    });
+    drop(job);
+    drop(rig);
     expect_working();
 }

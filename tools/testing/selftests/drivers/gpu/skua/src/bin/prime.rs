@@ -11,7 +11,8 @@ use nix::sys::memfd::{memfd_create, MFdFlags};
 use skua_selftests::client::{map, own};
 use skua_selftests::mapping::Mapping;
 use skua_selftests::raw::{in_child, ioctl};
-use skua_selftests::rig::{copy, fill, write};
+use skua_selftests::rig::{copy, fill, wait_value, write};
+use skua_selftests::suite::eventually;
 use skua_selftests::witness::{quiet, Witness};
 use skua_selftests::{skip, suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_uapi::*;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         an_imported_object_outlives_its_exporter_handles,
         vgem_imports_system_memory,
         vgem_cannot_import_vram,
+        vgem_has_it_moved_where_it_can_reach_it,
         foreign_descriptors_are_refused,
         imports_are_given_back,
     ])
@@ -449,6 +451,44 @@ fn vgem_cannot_import_vram() {
     drop(shared);
     assert_eq!(rig.run(Engine::Copy, &[fill(3, buffer.va, SIZE)]), Ok(()));
     before.expect_unchanged(&rig);
+}
+
+fn vgem_has_it_moved_where_it_can_reach_it() {
+    let vgem = vgem();
+    let rig = Rig::new();
+    let (vram, system) = (rig.region(Place::Vram).id, rig.region(Place::System).id);
+    let handle = rig
+        .bo_create(SIZE, DRM_SKUA_BO_CPU_ACCESS, 1 << vram | 1 << system)
+        .expect("BO_CREATE");
+    let buffer = rig.bound(handle, SIZE);
+    buffer.cpu.fill(pattern(4));
+    let out = rig.buffer(Place::System, SIZE);
+    let gate = rig.buffer(Place::System, 4096);
+    let shared = rig.export(handle).expect("PRIME_HANDLE_TO_FD");
+    let region = || rig.info(handle).expect("BO_INFO").region;
+    assert_eq!(region(), vram);
+    // What the GPU has begun is waited for.
+    let job = rig.start(
+        Engine::Compute,
+        &[wait_value(gate.va, 1), write(buffer.va, 5)],
+    );
+    std::thread::scope(|scope| {
+        let import = scope.spawn(|| import_by_vgem(&vgem, &shared));
+        assert!(eventually(|| (region() == system).then_some(())).is_some());
+        assert!(!import.is_finished(), "it did not wait");
+        gate.cpu.write(0, 1);
+        assert!(import.join().expect("a thread").is_ok());
+    });
+    assert!(job.has_ended());
+    let content = |offset| if offset == 0 { 5 } else { pattern(4)(offset) };
+    buffer.cpu.expect("for the CPU", content);
+    assert_eq!(
+        rig.run(Engine::Copy, &[copy(buffer.va, out.va, SIZE)]),
+        Ok(())
+    );
+    out.cpu.expect("for the GPU", content);
+    // A second time it is there.
+    assert!(import_by_vgem(&vgem, &shared).is_ok());
 }
 
 fn foreign_descriptors_are_refused() {

@@ -1,0 +1,513 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Making room in VRAM: objects that may be elsewhere move to system memory (row 1.16).
+//!
+//! ```text
+//! an ioctl, nothing locked     system pages ─▶ lock the object and all its users' reservations
+//!                              ─▶ plan ─▶ CPU mappings removed ─▶ fence published: a kernel fence
+//!                              of all these ─▶ the placement is the new one
+//! paging context, its turn     who used the memory is done ─▶ the copy engine copies
+//! worker                       page tables lead to the new memory, TLBs flushed ─▶ the old memory
+//!                              to the reaper ─▶ fence signalled
+//! ```
+//!
+//! Whoever comes after the publication waits for the fence: CPU accesses and binds, which look at
+//! the object, and submissions, which look at their address space. What came before is waited for
+//! by the move. So nobody sees memory that is being moved, and nothing is lost (row 1.12).
+//!
+//! A move that waits for work waits in a line of the driver's own for the address space
+//! ([`Gpu::mover`]): what one client has queued delays no other's clears and moves. What it waits
+//! for may fail: then it is over, too.
+//!
+//! Nothing moves back yet.
+
+use crate::{
+    ext::{
+        device,
+        exec::Exec,
+        fence::{
+            DriverFence,
+            Fence,
+            FenceContext,
+            Signalling, //
+        },
+        gem::{
+            self,
+            Placement, //
+        },
+        lru,
+        resv::{
+            self,
+            Handle,
+            Usage, //
+        }, //
+    },
+    gpu::{
+        Gpu,
+        SkuaDevice,
+        QUEUE,
+        WEDGED, //
+    },
+    kernel_heap::{
+        client_flags,
+        KernelHeap, //
+    },
+    memory::{
+        bo::{
+            self,
+            BoData,
+            BoRef,
+            Memory,
+            REGION_VRAM, //
+        },
+        vm::Vm,
+        vram::VramRange, //
+    },
+    policy::{
+        buddy::PAGE_BYTES,
+        transfer_plan::{
+            TransferError,
+            TransferPlan, //
+        }, //
+    },
+    reaper::{
+        self,
+        Reapable, //
+    },
+    spec::number::Asid, //
+};
+use kernel::{
+    device::{
+        Bound,
+        Device, //
+    },
+    drm::gem::BaseObject,
+    impl_has_work,
+    list::{
+        impl_list_arc_safe,
+        impl_list_item,
+        ListLinks, //
+    },
+    new_spinlock,
+    new_work,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        atomic::Relaxed,
+        Arc,
+        SpinLock, //
+    },
+    time::{
+        msecs_to_jiffies,
+        Jiffies, //
+    },
+    warn_on,
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
+};
+
+/// A move that was published: what is to be done when the copy is over.
+#[pin_data]
+pub(crate) struct Move {
+    /// The device that copies.
+    dev: ARef<SkuaDevice>,
+    /// What moves.
+    bo: BoRef,
+    /// Where its content goes.
+    new: Memory,
+    /// Where it came from: given back when nobody can reach it any more.
+    old: Memory,
+    /// The address space in whose line it waits, which keeps that.
+    _user: Option<Arc<Vm>>,
+    /// From the end of the copy until all is installed.
+    #[pin]
+    fence: SpinLock<Option<DriverFence>>,
+    /// Installs, in a worker: page tables may be many.
+    #[pin]
+    work: Work<Self>,
+    /// Its place in the reaper's list.
+    #[pin]
+    links: ListLinks,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Move { self.work }
+}
+
+impl_list_arc_safe! {
+    impl ListArcSafe<0> for Move { untracked; }
+}
+
+impl_list_item! {
+    impl ListItem<0> for Move { using ListLinks { self.links }; }
+}
+
+impl Reapable for Move {}
+
+/// The copying of an object's memory from VRAM to system memory, and the move that it is for.
+#[pin_data]
+pub(crate) struct Transfer {
+    /// What is copied.
+    pub(crate) plan: TransferPlan<KernelHeap>,
+    /// Of its fence alone: moves end in any order.
+    line: FenceContext,
+    /// Until the copy is over.
+    #[pin]
+    moved: SpinLock<Option<Arc<Move>>>,
+}
+
+impl From<TransferError> for Error {
+    fn from(error: TransferError) -> Self {
+        match error {
+            TransferError::Unequal => EIO,
+            TransferError::OutOfMemory => ENOMEM,
+        }
+    }
+}
+
+impl Transfer {
+    /// The line that its fence is of.
+    pub(crate) fn line(&self) -> &FenceContext {
+        &self.line
+    }
+
+    /// The copy is over, or will not be made: `fence` is signalled when that can be seen. Called
+    /// once; allocates nothing.
+    pub(crate) fn finish(&self, fence: DriverFence, result: Result) {
+        match (self.moved.lock().take(), result) {
+            (Some(moved), Ok(())) => {
+                *moved.fence.lock() = Some(fence);
+                let queued = QUEUE.enqueue(moved);
+                warn_on!(queued.is_err());
+            }
+            (moved, result) => {
+                if let Some(moved) = moved {
+                    let dev = moved.dev.clone();
+                    dev.reapers.moves.bury(moved);
+                }
+                fence.signal(result);
+            }
+        }
+    }
+}
+
+impl Move {
+    /// Has all page tables lead to the new memory. `ENODEV`, `EIO`.
+    fn install(&self) -> Result {
+        let dev = &*self.dev;
+        let bound = device::enter(dev).ok_or(ENODEV)?;
+        let parent: &kernel::pci::Device<Bound> = (*bound).as_ref();
+        let parent: &Device<Bound> = parent.as_ref();
+        // `self` holds it.
+        drop(self.bo.sites.set_memory(self.new.clone()));
+        let mut result = Ok(());
+        for_each_user(dev, &self.bo, |vm| {
+            result = result.and(vm.reinstall(parent, &self.bo, &self.new));
+            dev.reapers.vms.bury(vm);
+            Ok(())
+        })?;
+        result
+    }
+}
+
+impl WorkItem for Move {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _signalling = Signalling::begin();
+        let fence = this.fence.lock().take();
+        let dev = this.dev.clone();
+        let result = this.install();
+        if result.is_err() {
+            // It does not answer, or is unbound: what the old memory was for may still reach it.
+            dev.doubt(WEDGED);
+        }
+        // Before the signal: who waits for it may count on the memory.
+        dev.reapers.moves.bury(this);
+        if let Some(fence) = fence {
+            fence.signal(result.map_err(|_| ENODEV));
+        }
+    }
+}
+
+/// Calls `f` with each address space that uses `bo` and in which something can run.
+fn for_each_user(dev: &SkuaDevice, bo: &BoRef, mut f: impl FnMut(Arc<Vm>) -> Result) -> Result {
+    let mut from = Asid::SYSTEM;
+    while let Some(asid) = bo.sites.next_user(from) {
+        if let Some(vm) = dev.vms.find(asid) {
+            f(vm)?;
+        }
+        match asid.0.checked_add(1) {
+            Some(next) => from = Asid(next),
+            None => break,
+        }
+    }
+    Ok(())
+}
+
+/// How long, in all, a client waits for room.
+const PATIENCE_MS: u32 = 10_000;
+
+/// Allocates `bytes` bytes of VRAM, a multiple of the page size, not cleared yet; if there is no
+/// room, some is made.
+///
+/// `ENOSPC` if what is in VRAM has to stay there, or is in use for long; `ENOMEM`, `ENODEV`; `EINTR`
+/// if a signal arrives.
+pub(crate) fn allocate(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    bytes: u64,
+) -> Result<Arc<VramRange>> {
+    let mut patience = msecs_to_jiffies(PATIENCE_MS);
+    let mut waited = false;
+    loop {
+        match VramRange::new(dev, bytes) {
+            Err(error) if error == ENOSPC => (),
+            result => return result,
+        }
+        // Perhaps there is room in what is about to be freed.
+        reaper::flush();
+        match VramRange::new(dev, bytes) {
+            Err(error) if error == ENOSPC => (),
+            result => return result,
+        }
+        if make_room(dev, parent, bytes, &mut patience)? {
+            continue;
+        }
+        // Or in what nobody has any more, but that is still being cleared.
+        match dev
+            .last_clear()
+            .filter(|fence| !waited && !fence.is_signaled())
+        {
+            Some(fence) => wait(&fence, &mut patience)?,
+            None => return Err(ENOSPC),
+        }
+        waited = true;
+    }
+}
+
+/// Waits for `fence`, as long as there is patience, and takes from that. `ENOSPC` if none is left.
+fn wait(fence: &Fence, patience: &mut Jiffies) -> Result {
+    match fence.wait_timeout(*patience) {
+        Ok(left) => *patience = left,
+        Err(error) if error == ETIME => return Err(ENOSPC),
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+/// Moves objects out of VRAM, until there is room for `bytes` more, and waits until it is there.
+/// Whether there may be more room now.
+fn make_room(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    bytes: u64,
+    patience: &mut Jiffies,
+) -> Result<bool> {
+    let free = dev.vram.lock().free_pages().0.saturating_mul(PAGE_BYTES);
+    let mut missing = bytes.saturating_sub(free);
+    if missing == 0 {
+        return Ok(true);
+    }
+    if lru::pages::<BoData>(dev).saturating_mul(PAGE_BYTES) < missing {
+        // Nobody is to lose their place in vain.
+        return Ok(false);
+    }
+    let mut moves = KVVec::new();
+    // What is idle goes first: it can go at once.
+    for victim in [Victim::Idle, Victim::Any] {
+        let mut skipped: Option<BoRef> = None;
+        // Others change the list, too.
+        for _ in 0..lru::pages::<BoData>(dev) {
+            if current!().signal_pending() {
+                return Err(EINTR);
+            }
+            let Some(bo) = lru::next::<BoData>(dev).filter(|_| missing > 0) else {
+                break;
+            };
+            match &skipped {
+                // All were looked at.
+                Some(first) if core::ptr::eq(&**first, &*bo) => break,
+                // It is not in the list any more.
+                Some(first) if first.region() != REGION_VRAM => skipped = None,
+                _ => (),
+            }
+            match evict(dev, parent, &bo, victim) {
+                Ok(fence) => {
+                    moves.push(fence, GFP_KERNEL)?;
+                    missing = missing.saturating_sub(u64::try_from(bo.size())?);
+                }
+                Err(error) if error == EINTR || error == ENODEV => return Err(error),
+                Err(_) => _ = skipped.get_or_insert(bo),
+            }
+        }
+    }
+    for fence in &moves {
+        wait(fence, patience)?;
+    }
+    reaper::flush();
+    Ok(!moves.is_empty())
+}
+
+/// Has `bo`, which may be there, move to system memory, and waits until it is there: another device
+/// is to use it. `ENOMEM`, `ENODEV`; `ENOSPC` if it is in use for long; `EINTR` if a signal arrives.
+pub(crate) fn move_out(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
+    match evict(dev, parent, bo, Victim::Wanted) {
+        Ok(fence) => wait(&fence, &mut msecs_to_jiffies(PATIENCE_MS)),
+        // Somebody else has moved it; who maps it waits for that.
+        Err(error) if error == EBUSY => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Which objects may be moved.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Victim {
+    /// One that nobody is working with.
+    Idle,
+    /// Any whose lock is free.
+    Any,
+    /// This one.
+    Wanted,
+}
+
+/// Whether `bo` is worth a try, as it looks without any lock.
+fn is_candidate(dev: &SkuaDevice, bo: &BoRef, victim: Victim) -> bool {
+    if bo.region() != REGION_VRAM || gem::is_pinned(&**bo) {
+        return false;
+    }
+    let mut idle = resv::is_idle(&**bo, Usage::Bookkeep);
+    let all = for_each_user(dev, bo, |vm| {
+        idle &= vm.reservation().is_idle(Usage::Bookkeep);
+        Ok(())
+    });
+    all.is_ok() && (idle || victim != Victim::Idle)
+}
+
+/// Has `bo` move from VRAM to system memory; the fence of that.
+///
+/// `EBUSY` if it is not in VRAM, or pinned, or no `victim`; `ENOMEM`, also if all clients together,
+/// or of a wanted one its own, have too much system memory; `ENODEV`; `EINTR` if a signal arrives.
+/// Nothing has changed then.
+fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -> Result<Fence> {
+    if !is_candidate(dev, bo, victim) {
+        return Err(EBUSY);
+    }
+    let bytes = u64::try_from(bo.size())?;
+    let own = match victim {
+        Victim::Wanted => bo.quota().take(bytes).ok_or(ENOMEM)?,
+        // The client did not ask for it: its own quota does not keep it in VRAM.
+        _ => bo.quota().charge(bytes),
+    };
+    let shares = [own, dev.system.take(bytes).ok_or(ENOMEM)?];
+    let (pages, system) = bo::system_memory(dev, parent, bo, shares)?;
+    let new = Placement::System(pages, system);
+    let memory = bo::memory_of(&new).ok_or(EIO)?;
+
+    let handle = Handle::of(&**bo);
+    // Held longer than the locks: one of them may be the last reference.
+    let mut users = KVVec::new();
+    let mut exec = Exec::lock_all(|exec| {
+        if victim == Victim::Wanted {
+            exec.lock(&handle)?;
+        } else if !exec.try_lock(&handle)? {
+            // Whoever has it is not to be waited for.
+            return Err(EBUSY);
+        }
+        for_each_user(dev, bo, |vm| {
+            let handle = vm.reservation().handle();
+            users.push(vm, GFP_KERNEL)?;
+            exec.lock(&handle)
+        })?;
+        // Nothing of it is mapped, but what it waits for is that address space's.
+        if let Some(vm) = bo.home(dev).filter(|_| users.is_empty()) {
+            users.push(vm, GFP_KERNEL)?;
+        }
+        exec.reserve_fences()
+    })?;
+    let old = {
+        let reserved = exec.reserved(&handle)?;
+        match gem::placement(bo, &reserved)? {
+            Placement::Device(_) if gem::is_pinned(&**bo) => return Err(EBUSY),
+            Placement::Device(range) => range.clone(),
+            _ => return Err(EBUSY),
+        }
+    };
+    if victim == Victim::Idle && !exec.is_idle(Usage::Bookkeep) {
+        return Err(EBUSY);
+    }
+    let mut waits = KVVec::new();
+    exec.collect(Usage::Bookkeep, |fence| {
+        waits.push(fence, client_flags()).map_err(Error::from)
+    })?;
+    let line = match users.first() {
+        // It delays nobody.
+        _ if waits.is_empty() => dev.paging()?,
+        Some(vm) => Gpu::mover(dev, vm.asid())?,
+        None => Gpu::mover(dev, Asid::SYSTEM)?,
+    };
+    let plan = memory.with_pieces(parent, 0, |pieces| {
+        Ok(TransferPlan::new(old.blocks(), pieces)?)
+    })?;
+    let moved = Arc::pin_init(
+        pin_init!(Move {
+            dev: dev.into(),
+            bo: bo.clone(),
+            new: memory,
+            old: Memory::Vram(old),
+            _user: users.first().cloned(),
+            fence <- new_spinlock!(None),
+            work <- new_work!("Move::work"),
+            links <- ListLinks::new(),
+        }),
+        GFP_KERNEL_ACCOUNT,
+    )?;
+    let transfer = Arc::pin_init(
+        pin_init!(Transfer {
+            plan,
+            line: FenceContext::new(c"skua", c"move"),
+            moved <- new_spinlock!(Some(moved)),
+        }),
+        GFP_KERNEL_ACCOUNT,
+    )?;
+    // What the CPU has stored is there before the copy starts: it has no mapping any more, and the
+    // register write that starts the copy does not pass stores to the same device.
+    gem::unmap(&**bo);
+    let mut published = None;
+    let queued = line.transfer(transfer, waits, |fence| {
+        warn_on!(exec.add_fence(fence, Usage::Kernel).is_err());
+        published = Some(fence.clone());
+    });
+    // It takes no work: the device was lost since this began.
+    queued.map_err(|error| if error == ECANCELED { ENODEV } else { error })?;
+    // The locks are held all the time: to others this is one step.
+    let replaced = bo::replace(bo, &mut exec.reserved(&handle)?, new);
+    warn_on!(replaced.is_err());
+    lru::forget(&**bo);
+    dev.counters.evictions.fetch_add(1, Relaxed);
+    published.ok_or(EIO)
+}
+
+/// Has everything move out of VRAM that may, and waits until it has; how many objects did. For
+/// debugfs.
+pub(crate) fn evict_all(dev: &SkuaDevice, parent: &Device<Bound>) -> Result<usize> {
+    let mut moves = KVVec::new();
+    for _ in 0..lru::pages::<BoData>(dev) {
+        let Some(bo) = lru::next::<BoData>(dev) else {
+            break;
+        };
+        match evict(dev, parent, &bo, Victim::Any) {
+            Ok(fence) => moves.push(fence, GFP_KERNEL)?,
+            Err(error) if error == EINTR || error == ENODEV => return Err(error),
+            Err(_) => (),
+        }
+    }
+    let mut patience = msecs_to_jiffies(PATIENCE_MS);
+    for fence in &moves {
+        wait(fence, &mut patience)?;
+    }
+    reaper::flush();
+    Ok(moves.len())
+}

@@ -1,0 +1,541 @@
+// SPDX-License-Identifier: MIT
+
+//! Objects move out of VRAM: because there is no room, or because debugfs says so.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use skua_selftests::client::{map, map_readonly, signal, unmap, wait};
+use skua_selftests::function::Function;
+use skua_selftests::rig::{copy, fill, wait_value, write, Buffer};
+use skua_selftests::suite::eventually;
+use skua_selftests::witness::{quiet, Witness};
+use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
+use skua_uapi::*;
+
+const PAGE: u64 = 4096;
+const LARGE: u64 = 2 << 20;
+
+fn main() -> ExitCode {
+    suite::main(tests![
+        row_1_11_content_and_addresses_stay: 60,
+        row_1_12_a_writer_notices_nothing: 120,
+        row_1_16_work_that_runs_is_waited_for: 60,
+        work_that_comes_meanwhile_waits: 60,
+        what_a_move_waits_for_may_fail: 60,
+        a_move_waits_for_no_other_client: 60,
+        a_move_of_what_nobody_maps_holds_up_nobody: 60,
+        a_bind_that_waits_finds_the_new_memory: 60,
+        all_who_share_see_the_move: 60,
+        parts_of_mappings_move: 60,
+        what_is_read_only_stays_read_only: 60,
+        private_objects_move: 60,
+        a_destroyed_vm_moves_with_its_contexts: 60,
+        vram_four_times_over: 240,
+        nobody_loses_a_place_in_vain: 60,
+        a_full_quota_does_not_keep_vram: 120,
+        an_evicted_object_is_given_back: 60,
+    ])
+}
+
+/// Has everything that may leave VRAM do so; how many objects did.
+#[track_caller]
+fn evict() -> usize {
+    let moved = Function::first().debugfs("evict").expect("debugfs");
+    moved.trim().parse().expect("a number")
+}
+
+fn both(client: &Client) -> u32 {
+    1 << client.region(Place::Vram).id | 1 << client.region(Place::System).id
+}
+
+/// An object that may be in either place, and is in VRAM.
+#[track_caller]
+fn movable(client: &Client, size: u64) -> u32 {
+    let handle = client
+        .bo_create(size, DRM_SKUA_BO_CPU_ACCESS, both(client))
+        .expect("BO_CREATE");
+    assert_eq!(place(client, handle), Place::Vram);
+    handle
+}
+
+#[track_caller]
+fn place(client: &Client, handle: u32) -> Place {
+    let region = client.info(handle).expect("BO_INFO").region;
+    let is_vram = region == client.region(Place::Vram).id;
+    if is_vram {
+        Place::Vram
+    } else {
+        Place::System
+    }
+}
+
+fn pattern(seed: u64) -> impl Fn(usize) -> u64 {
+    move |offset| (offset as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed
+}
+
+/// What the GPU finds there, by a copy.
+#[track_caller]
+fn expect_gpu(rig: &Rig, what: &str, va: u64, size: u64, value: impl Fn(usize) -> u64) {
+    let out = rig.buffer(Place::System, size);
+    assert_eq!(
+        rig.run(Engine::Copy, &[copy(va, out.va, size)]),
+        Ok(()),
+        "{what}"
+    );
+    out.cpu.expect(what, value);
+}
+
+/// A rig, when nothing of earlier clients is left that could move.
+fn alone() -> Rig {
+    quiet();
+    Rig::new()
+}
+
+fn row_1_11_content_and_addresses_stay() {
+    let rig = alone();
+    for size in [PAGE, 64 << 10, LARGE + PAGE, 5 * LARGE] {
+        let buffer = rig.bound(movable(&rig, size), size);
+        let stays = rig.buffer(Place::Vram, PAGE);
+        // The GPU knows where it was, and so do its TLBs.
+        assert_eq!(
+            rig.run(Engine::Compute, &[fill(2, buffer.va, size)]),
+            Ok(())
+        );
+        buffer.cpu.fill(pattern(size));
+        assert!(evict() >= 1);
+        let what = format!("{size:#x} bytes");
+        assert_eq!(place(&rig, buffer.handle), Place::System, "{what}");
+        assert_eq!(place(&rig, stays.handle), Place::Vram, "{what}");
+        buffer.cpu.expect(&what, pattern(size));
+        expect_gpu(&rig, &what, buffer.va, size, pattern(size));
+        // It goes on as before, for both.
+        assert_eq!(
+            rig.run(Engine::Compute, &[fill(3, buffer.va, size)]),
+            Ok(())
+        );
+        buffer.cpu.expect(&what, |_| 3 << 32 | 3);
+        buffer.cpu.fill(pattern(1));
+        expect_gpu(&rig, &what, buffer.va, size, pattern(1));
+        assert_eq!(evict(), 0, "there is nothing left to move");
+    }
+}
+
+fn row_1_12_a_writer_notices_nothing() {
+    let rig = alone();
+    let size = 2 * LARGE;
+    for _ in 0..4 {
+        let buffer = rig.bound(movable(&rig, size), size);
+        let stop = AtomicBool::new(false);
+        let words = buffer.cpu.len() / 8;
+        thread::scope(|scope| {
+            let writers: Vec<_> = (0..2)
+                .map(|writer| {
+                    let (cpu, stop) = (&buffer.cpu, &stop);
+                    scope.spawn(move || {
+                        let mut rounds = 0u64;
+                        while !stop.load(Ordering::Relaxed) {
+                            // Each has its own words, all over the object.
+                            for word in (writer..words).step_by(2 * 61) {
+                                assert_eq!(cpu.read(8 * word), rounds, "word {word}");
+                                cpu.write(8 * word, rounds + 1);
+                            }
+                            rounds += 1;
+                        }
+                        rounds
+                    })
+                })
+                .collect();
+            let moved = evict();
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(moved, 1);
+            for (writer, rounds) in writers.into_iter().enumerate() {
+                let rounds = rounds.join().expect("a writer");
+                for word in (writer..words).step_by(2 * 61) {
+                    assert_eq!(buffer.cpu.read(8 * word), rounds, "word {word}");
+                }
+            }
+        });
+        assert_eq!(rig.close(buffer.handle), Ok(()));
+    }
+}
+
+/// Runs `during` when a move of an object was begun that waits for work on `gate`, and ends that work.
+fn with_move_under_way(rig: &Rig, handle: u32, gate: &Buffer, during: impl FnOnce()) {
+    thread::scope(|scope| {
+        let moving = scope.spawn(evict);
+        let begun = eventually(|| (place(rig, handle) == Place::System).then_some(()));
+        assert!(begun.is_some(), "the move does not begin");
+        assert!(!moving.is_finished(), "the move did not wait");
+        during();
+        gate.cpu.write(0, 1);
+        assert_eq!(moving.join().expect("a thread"), 1);
+    });
+}
+
+fn row_1_16_work_that_runs_is_waited_for() {
+    let rig = alone();
+    let gate = rig.buffer(Place::System, PAGE);
+    let size = LARGE;
+    let buffer = rig.bound(movable(&rig, size), size);
+    let job = rig.start(
+        Engine::Compute,
+        &[wait_value(gate.va, 1), fill(8, buffer.va, size)],
+    );
+    with_move_under_way(&rig, buffer.handle, &gate, || assert!(!job.has_ended()));
+    assert_eq!(job.wait(), Ok(()));
+    buffer
+        .cpu
+        .expect("what the job wrote last", |_| 8 << 32 | 8);
+    expect_gpu(&rig, "for the GPU", buffer.va, size, |_| 8 << 32 | 8);
+}
+
+fn work_that_comes_meanwhile_waits() {
+    let rig = alone();
+    let gate = rig.buffer(Place::System, PAGE);
+    let size = LARGE;
+    let buffer = rig.bound(movable(&rig, size), size);
+    buffer.cpu.fill(pattern(4));
+    let before = rig.start(Engine::Compute, &[wait_value(gate.va, 1)]);
+    let out = rig.buffer(Place::System, size);
+    let mut after = None;
+    with_move_under_way(&rig, buffer.handle, &gate, || {
+        // In another context, which has nothing else to wait for.
+        after = Some(rig.start(
+            Engine::Copy,
+            &[copy(buffer.va, out.va, size), fill(6, buffer.va, size)],
+        ));
+        thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!after.as_ref().expect("a job").has_ended());
+    });
+    assert_eq!(before.wait(), Ok(()));
+    assert_eq!(after.expect("a job").wait(), Ok(()));
+    out.cpu.expect("what was there before", pattern(4));
+    buffer
+        .cpu
+        .expect("what was written behind the move", |_| 6 << 32 | 6);
+}
+
+fn what_a_move_waits_for_may_fail() {
+    let rig = alone();
+    let gate = rig.buffer(Place::System, PAGE);
+    let size = LARGE;
+    let buffer = rig.bound(movable(&rig, size), size);
+    buffer.cpu.fill(pattern(8));
+    let context = rig.new_context(Engine::Compute);
+    let nowhere = rig.reserve(PAGE);
+    let job = rig.start_in(context, &[wait_value(gate.va, 1), write(nowhere, 1)]);
+    let mut after = None;
+    with_move_under_way(&rig, buffer.handle, &gate, || {
+        after = Some(rig.start(Engine::Copy, &[write(buffer.va, 6)]));
+    });
+    assert_eq!(job.wait(), Err(Errno::EFAULT));
+    assert_eq!(after.expect("a job").wait(), Ok(()), "innocent work");
+    let content = |offset| if offset == 0 { 6 } else { pattern(8)(offset) };
+    buffer.cpu.expect("for the CPU", content);
+    expect_gpu(&rig, "for the GPU", buffer.va, size, content);
+}
+
+fn a_move_waits_for_no_other_client() {
+    let (busy, other) = (alone(), Rig::new());
+    let gate = busy.buffer(Place::System, PAGE);
+    let handle = movable(&busy, PAGE);
+    busy.bound_at_will(handle, PAGE);
+    let job = busy.start(Engine::Compute, &[wait_value(gate.va, 1)]);
+    with_move_under_way(&busy, handle, &gate, || expect_undisturbed(&other));
+    assert_eq!(job.wait(), Ok(()));
+}
+
+/// Clears, binds, work and moves of a client go on.
+#[track_caller]
+fn expect_undisturbed(other: &Rig) {
+    let theirs = other.bound(movable(other, LARGE), LARGE);
+    theirs.cpu.expect("new memory", |_| 0);
+    assert_eq!(
+        other.run(Engine::Copy, &[fill(2, theirs.va, LARGE)]),
+        Ok(())
+    );
+    theirs.cpu.expect("their work", |_| 2 << 32 | 2);
+    // All of VRAM, but for what the busy one has not left yet.
+    let vram = other.region(Place::Vram);
+    let large = other
+        .bo_create(vram.size - LARGE, 0, 1 << vram.id)
+        .expect("BO_CREATE");
+    assert_eq!(place(other, theirs.handle), Place::System);
+    theirs.cpu.expect("moved", |_| 2 << 32 | 2);
+    assert_eq!(other.close(large), Ok(()));
+    assert_eq!(other.close(theirs.handle), Ok(()));
+}
+
+fn a_move_of_what_nobody_maps_holds_up_nobody() {
+    let (busy, other) = (alone(), Rig::new());
+    let gate = busy.buffer(Place::System, PAGE);
+    let handle = busy
+        .bo_create_in(busy.vm, PAGE, DRM_SKUA_BO_CPU_ACCESS, both(&busy))
+        .expect("BO_CREATE");
+    busy.map(handle).write(0, 5);
+    let job = busy.start(Engine::Compute, &[wait_value(gate.va, 1)]);
+    with_move_under_way(&busy, handle, &gate, || expect_undisturbed(&other));
+    assert_eq!(job.wait(), Ok(()));
+    assert_eq!(busy.map(handle).read(0), 5);
+}
+
+fn a_bind_that_waits_finds_the_new_memory() {
+    let (rig, other) = (alone(), Rig::new());
+    let gate = other.buffer(Place::System, PAGE);
+    let job = other.start(Engine::Compute, &[wait_value(gate.va, 1)]);
+    let open = rig.syncobj_of(other.sync_file(job.syncobj));
+    let handle = movable(&rig, 2 * LARGE);
+    rig.map(handle).fill(pattern(5));
+    let done = rig.syncobj();
+    let va = rig.reserve(2 * LARGE);
+    assert_eq!(
+        rig.bind(
+            rig.vm,
+            &[map(handle, 0, va, 2 * LARGE)],
+            &[wait(open), signal(done)]
+        ),
+        Ok(())
+    );
+    assert_eq!(evict(), 1);
+    assert!(!rig.has_signalled(done));
+    gate.cpu.write(0, 1);
+    assert_eq!((job.wait(), rig.wait(done)), (Ok(()), Ok(())));
+    expect_gpu(&rig, "the new memory", va, 2 * LARGE, pattern(5));
+    assert_eq!(rig.run(Engine::Copy, &[fill(1, va, 2 * LARGE)]), Ok(()));
+    rig.map(handle).expect("for the CPU", |_| 1 << 32 | 1);
+}
+
+fn all_who_share_see_the_move() {
+    let (one, two) = (alone(), Rig::new());
+    let size = LARGE + PAGE;
+    let mine = one.bound(movable(&one, size), size);
+    let again = one.bound_at_will(mine.handle, size);
+    let shared = one.export(mine.handle).expect("PRIME_HANDLE_TO_FD");
+    let theirs = two.bound(two.import(&shared).expect("PRIME_FD_TO_HANDLE"), size);
+    mine.cpu.fill(pattern(7));
+    assert_eq!(evict(), 1);
+    theirs.cpu.expect("the other's mapping", pattern(7));
+    expect_gpu(&one, "mine", mine.va, size, pattern(7));
+    expect_gpu(&one, "mine, elsewhere", again, size, pattern(7));
+    expect_gpu(&two, "theirs", theirs.va, size, pattern(7));
+    assert_eq!(
+        two.run(Engine::Compute, &[fill(9, theirs.va, size)]),
+        Ok(())
+    );
+    expect_gpu(&one, "what they wrote", again, size, |_| 9 << 32 | 9);
+}
+
+fn parts_of_mappings_move() {
+    let rig = alone();
+    let size = 4 * LARGE;
+    let handle = movable(&rig, size);
+    let cpu = rig.map(handle);
+    cpu.fill(pattern(2));
+    let va = rig.bound_at_will(handle, size);
+    // A hole within a large page, and the object's first pages once more, at its end.
+    let hole = va + LARGE + 3 * PAGE;
+    assert_eq!(
+        rig.bind_and_wait(
+            rig.vm,
+            &[
+                unmap(hole, 5 * PAGE),
+                map(handle, PAGE, va + size - 2 * PAGE, 2 * PAGE)
+            ]
+        ),
+        Ok(())
+    );
+    assert_eq!(evict(), 1);
+    let expect_part = |at: u64, len: u64, from: u64| {
+        let (part, from) = (pattern(2), usize::try_from(from).expect("an offset"));
+        expect_gpu(&rig, &format!("{at:#x}"), at, len, |offset| {
+            part(from + offset)
+        });
+    };
+    expect_part(va, LARGE + 3 * PAGE, 0);
+    let behind = LARGE + 8 * PAGE;
+    expect_part(va + behind, size - 2 * PAGE - behind, behind);
+    expect_part(va + size - 2 * PAGE, 2 * PAGE, PAGE);
+    // What is not mapped stays so.
+    for at in [hole, hole + 4 * PAGE] {
+        let context = rig.new_context(Engine::Copy);
+        let job = rig.start_in(context, &[write(at, 1)]);
+        assert_eq!(job.wait(), Err(Errno::EFAULT), "{at:#x}");
+    }
+}
+
+fn what_is_read_only_stays_read_only() {
+    let rig = alone();
+    let handle = movable(&rig, LARGE);
+    rig.map(handle).fill(pattern(3));
+    let va = rig.reserve(LARGE);
+    assert_eq!(
+        rig.bind_and_wait(rig.vm, &[map_readonly(handle, 0, va, LARGE)]),
+        Ok(())
+    );
+    assert_eq!(evict(), 1);
+    expect_gpu(&rig, "read", va, LARGE, pattern(3));
+    let context = rig.new_context(Engine::Copy);
+    let job = rig.start_in(context, &[write(va, 1)]);
+    assert_eq!(job.wait(), Err(Errno::EFAULT));
+}
+
+fn private_objects_move() {
+    let rig = alone();
+    let size = LARGE;
+    let handle = rig
+        .bo_create_in(rig.vm, size, DRM_SKUA_BO_CPU_ACCESS, both(&rig))
+        .expect("BO_CREATE");
+    let buffer = rig.bound(handle, size);
+    buffer.cpu.fill(pattern(6));
+    let jobs: Vec<_> = (0..20)
+        .map(|_| rig.start(Engine::Compute, &[write(buffer.va, 77)]))
+        .collect();
+    assert_eq!(evict(), 1);
+    for job in &jobs {
+        assert_eq!(job.wait(), Ok(()));
+    }
+    assert_eq!(place(&rig, handle), Place::System);
+    let content = pattern(6);
+    let content = |offset: usize| if offset == 0 { 77 } else { content(offset) };
+    buffer.cpu.expect("for the CPU", content);
+    expect_gpu(&rig, "for the GPU", buffer.va, size, content);
+}
+
+fn a_destroyed_vm_moves_with_its_contexts() {
+    quiet();
+    let client = Client::new();
+    let vm = client.vm_create().expect("VM_CREATE");
+    let context = client
+        .context_create(vm, client.engine(DRM_SKUA_ENGINE_COPY))
+        .expect("CONTEXT_CREATE");
+    let (va, commands) = (1 << 32, 1 << 33);
+    let handle = movable(&client, LARGE);
+    let buffer = client.bo(Place::System, PAGE);
+    assert_eq!(
+        client.bind_and_wait(
+            vm,
+            &[map(handle, 0, va, LARGE), map(buffer, 0, commands, PAGE)]
+        ),
+        Ok(())
+    );
+    let words = fill(4, va, LARGE).encode();
+    let size = u32::try_from(4 * words.words().len()).expect("a size");
+    client.map(buffer).write_words(0, words.words());
+    assert_eq!(client.vm_destroy(vm), Ok(()));
+    assert_eq!(evict(), 1);
+    let done = client.syncobj();
+    let buffer = drm_skua_buffer {
+        va: commands,
+        size,
+        flags: 0,
+    };
+    client
+        .submit(context, &[buffer], &[signal(done)])
+        .expect("SUBMIT");
+    assert_eq!(client.wait(done), Ok(()));
+    client.map(handle).expect("the new memory", |_| 4 << 32 | 4);
+}
+
+fn vram_four_times_over() {
+    let rigs: Vec<_> = (0..8).map(|_| Rig::new()).collect();
+    let vram = rigs[0].region(Place::Vram).size;
+    // Odd sizes, so that blocks do not fit one another.
+    let size = vram / 23 / PAGE * PAGE + PAGE;
+    let mut buffers = Vec::new();
+    for round in 0..4 * vram / size {
+        let rig = &rigs[usize::try_from(round).expect("a number") % rigs.len()];
+        let handle = rig
+            .bo_create(size, DRM_SKUA_BO_CPU_ACCESS, both(rig))
+            .unwrap_or_else(|errno| panic!("BO_CREATE number {round}: {errno}"));
+        assert_eq!(place(rig, handle), Place::Vram, "number {round}");
+        let va = rig.bound_at_will(handle, size);
+        let pattern = u32::try_from(round).expect("a number") + 1;
+        assert_eq!(rig.run(Engine::Compute, &[fill(pattern, va, size)]), Ok(()));
+        buffers.push((rig, handle, va, pattern));
+    }
+    let evicted = buffers
+        .iter()
+        .filter(|(rig, handle, ..)| place(rig, *handle) == Place::System)
+        .count();
+    println!("{evicted} of {} objects were evicted", buffers.len());
+    assert!(evicted >= buffers.len() * 2 / 3, "{evicted} were evicted");
+    for (rig, handle, va, pattern) in &buffers {
+        let value = u64::from(*pattern) << 32 | u64::from(*pattern);
+        rig.map(*handle)
+            .expect(&format!("number {pattern}"), |_| value);
+        // The GPU's view of the first and last page.
+        for at in [*va, va + size - PAGE] {
+            expect_gpu(
+                rig,
+                &format!("number {pattern} at {at:#x}"),
+                at,
+                PAGE,
+                |_| value,
+            );
+        }
+    }
+}
+
+fn nobody_loses_a_place_in_vain() {
+    let client = Client::new();
+    let vram = 1 << client.region(Place::Vram).id;
+    let size = client.region(Place::Vram).size;
+    let mine = movable(&client, LARGE);
+    // It would not fit if all the others went.
+    let large = client.bo_create(size / 2, 0, vram).expect("BO_CREATE");
+    let refused = client.bo_create(size / 2 + PAGE, 0, vram);
+    assert_eq!(refused, Err(Errno::ENOSPC));
+    assert_eq!(place(&client, mine), Place::Vram);
+    assert_eq!(client.bo_create(2 * size, 0, vram), Err(Errno::ENOSPC));
+    assert_eq!(place(&client, mine), Place::Vram);
+    assert_eq!(client.close(large), Ok(()));
+    // And this does, just so.
+    let all = client.bo_create(size, 0, vram).expect("BO_CREATE");
+    assert_eq!(place(&client, mine), Place::System);
+    assert_eq!(client.close(all), Ok(()));
+}
+
+fn a_full_quota_does_not_keep_vram() {
+    let (hog, other) = (Client::new(), Client::new());
+    let handle = movable(&hog, LARGE);
+    let system = 1 << hog.region(Place::System).id;
+    let mut size = hog.region(Place::System).size / 4;
+    while size >= PAGE {
+        if hog.bo_create(size, 0, system).is_err() {
+            size = size / 2 / PAGE * PAGE;
+        }
+    }
+    assert_eq!(hog.bo_create(PAGE, 0, system), Err(Errno::ENOMEM));
+    let vram = other.region(Place::Vram);
+    let all = other
+        .bo_create(vram.size, 0, 1 << vram.id)
+        .expect("BO_CREATE of all VRAM");
+    assert_eq!(place(&hog, handle), Place::System);
+    assert_eq!(other.close(all), Ok(()));
+    // Nor does it get more by that.
+    let more = hog.bo_create(PAGE, 0, both(&hog));
+    assert_eq!(more, Err(Errno::ENOMEM));
+    let more = hog.bo_create(PAGE, 0, 1 << vram.id);
+    assert!(more.is_ok(), "VRAM alone: {more:?}");
+}
+
+fn an_evicted_object_is_given_back() {
+    let rig = alone();
+    let va = rig.reserve(LARGE);
+    let mut before = None;
+    for _ in 0..8 {
+        let handle = movable(&rig, LARGE);
+        assert_eq!(
+            rig.bind_and_wait(rig.vm, &[map(handle, 0, va, LARGE)]),
+            Ok(())
+        );
+        assert_eq!(evict(), 1);
+        assert_eq!(rig.bind_and_wait(rig.vm, &[unmap(va, LARGE)]), Ok(()));
+        assert_eq!(rig.close(handle), Ok(()));
+        // The first one leaves page tables behind.
+        let before = before.get_or_insert_with(|| Witness::settled(&rig));
+        before.expect_unchanged(&rig);
+    }
+}
