@@ -113,6 +113,8 @@ pub struct Scattered {
     pub pages: PageCount,
     /// Each block is at least this large and so aligned; a power of two.
     pub granule: PageCount,
+    /// Every block lies within these pages, as far as they are managed.
+    pub within: PageRange,
 }
 
 /// Why a request was refused. Nothing has changed.
@@ -275,7 +277,7 @@ impl<H: Heap> Buddy<H> {
         // No overflow: pages <= free <= 2^48.
         let order = pages.next_power_of_two().max(align).ilog2();
         let start = self
-            .locate(order)
+            .locate(order, PageRange::new(0, self.total))
             .map(Node::start)
             .or_else(|| self.find_run(pages, align))
             .ok_or(BuddyError::NoSpace)?;
@@ -295,15 +297,17 @@ impl<H: Heap> Buddy<H> {
         out: &mut impl FallibleVec<PageRange>,
     ) -> Result<(), BuddyError> {
         let (pages, granule) = (request.pages.0, request.granule.0);
-        if pages == 0 || !granule.is_power_of_two() || pages % granule != 0 {
+        let within = request.within;
+        if pages == 0
+            || !granule.is_power_of_two()
+            || pages % granule != 0
+            || within.end().is_none()
+        {
             return Err(BuddyError::Invalid);
         }
         let floor = granule.ilog2();
-        // All blocks of sufficient size are usable to the last page, so this decides.
-        let usable: u64 = (floor..=self.top())
-            .map(|order| self.free_blocks(order) << order)
-            .sum();
-        if pages > usable {
+        // Spares most of the requests that cannot be met the trouble of giving back.
+        if pages > self.free {
             return Err(BuddyError::NoSpace);
         }
         let had = out.len();
@@ -311,7 +315,7 @@ impl<H: Heap> Buddy<H> {
         let mut order = left.ilog2().min(self.top());
         while left > 0 {
             order = order.min(left.ilog2());
-            let Some(node) = self.locate(order) else {
+            let Some(node) = self.locate(order, within) else {
                 if order <= floor {
                     self.take_back(out, had);
                     return Err(BuddyError::NoSpace);
@@ -419,14 +423,45 @@ impl<H: Heap> Buddy<H> {
     }
 
     /// The block of `order` to hand out: free, or the first part of a larger free one, the tightest
-    /// fit.
-    fn locate(&self, order: u32) -> Option<Node> {
-        let (found, at) = (order..=self.top())
-            .find_map(|order| Some((order, self.order(order)?.free.first()?)))?;
-        Some(Node {
-            order,
-            at: at << (found - order),
+    /// fit `within` which it lies.
+    fn locate(&self, order: u32, within: PageRange) -> Option<Node> {
+        let (from, end) = (within.start.0, within.end()?.0);
+        let part = |node: Node| {
+            let start = node
+                .start()
+                .max(from)
+                .checked_next_multiple_of(1 << order)?;
+            // Blocks end below 2^48.
+            let fits = start.saturating_add(1 << order) <= node.end().min(end);
+            fits.then_some(Node {
+                order,
+                at: start >> order,
+            })
+        };
+        (order..=self.top()).find_map(|larger| {
+            let free = &self.order(larger)?.free;
+            let node = |at| Node { order: larger, at };
+            let first = free.next(from >> larger)?;
+            // The first one may begin before `from`, and what is left of it be too small.
+            part(node(first)).or_else(|| part(node(free.next(first.checked_add(1)?)?)))
         })
+    }
+
+    /// How many free pages there are below `end`. Looks at each free block there.
+    pub fn free_below(&self, end: PageIndex) -> PageCount {
+        let mut sum = 0;
+        for order in 0..=self.top() {
+            let mut from = 0;
+            while let Some(at) = self.order(order).and_then(|o| o.free.next(from)) {
+                let node = Node { order, at };
+                if node.start() >= end.0 {
+                    break;
+                }
+                sum += node.end().min(end.0) - node.start();
+                from = at + 1;
+            }
+        }
+        PageCount(sum)
     }
 
     /// The start of a free range of `pages` pages, aligned, that no single block contains.

@@ -330,8 +330,8 @@ struct drm_skua_bo_create {
 	 * @placements: Regions that may hold it, one bit for each region's id.
 	 *
 	 * At least one, and only ones that exist. Of several, VRAM is taken if it has
-	 * room or room can be made, unless the CPU is to map the object and can map none
-	 * of it; and the object may later be moved from there to system memory, under
+	 * room or room can be made, where the CPU can map it if it is to map the object
+	 * (&drm_skua_region_info.cpu_visible_size); and the object may later be moved from there to system memory, under
 	 * the same addresses of CPU and GPU. One that may be in VRAM alone stays.
 	 */
 	__u32 placements;

@@ -96,6 +96,7 @@ enum Op {
     Alloc(u64, u32),
     AllocFails(u64, u32, u64),
     Scattered(u64, u32),
+    ScatteredWithin(u64, prop::sample::Index, u64),
     ScatteredFails(u64, u32, u64),
     Reserve(prop::sample::Index, u64),
     Free(prop::sample::Index),
@@ -109,6 +110,8 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (size(), order()).prop_map(|(p, o)| Op::Alloc(p, o)),
         1 => (size(), order(), 0u64..4).prop_map(|(p, o, n)| Op::AllocFails(p, o, n)),
         2 => (size(), order()).prop_map(|(p, o)| Op::Scattered(p, o)),
+        2 => (size(), any::<prop::sample::Index>(), size())
+            .prop_map(|(p, at, n)| Op::ScatteredWithin(p, at, n)),
         1 => (size(), order(), 0u64..8).prop_map(|(p, o, n)| Op::ScatteredFails(p, o, n)),
         1 => (any::<prop::sample::Index>(), size()).prop_map(|(i, p)| Op::Reserve(i, p)),
         6 => any::<prop::sample::Index>().prop_map(Op::Free),
@@ -127,6 +130,7 @@ fn scattered(pages: u64, order: u32) -> Scattered {
     Scattered {
         pages: PageCount(pages << order),
         granule: PageCount(1 << order),
+        within: PageRange::new(0, 1 << 48),
     }
 }
 
@@ -185,6 +189,33 @@ proptest! {
                             prop_assert_eq!(error, BuddyError::NoSpace);
                             prop_assert!(out.as_slice().is_empty());
                             prop_assert!(usable < pages << order, "a false refusal");
+                        }
+                    }
+                }
+                Op::ScatteredWithin(pages, from, len) => {
+                    let from = from.index(total as usize) as u64;
+                    let within = PageRange::new(from, len);
+                    let end = total.min(from + len);
+                    let free = |range: std::ops::Range<u64>| {
+                        range.filter(|page| model.pages[*page as usize]).count() as u64
+                    };
+                    prop_assert_eq!(buddy.free_below(PageIndex(end)).0, free(0..end));
+                    let mut out = StdVec::new();
+                    let request = Scattered { within, ..scattered(pages, 0) };
+                    match buddy.alloc_scattered(request, &mut out) {
+                        Ok(()) => {
+                            let sum: u64 = out.as_slice().iter().map(|range| range.pages.0).sum();
+                            prop_assert_eq!(sum, pages);
+                            for range in out.as_slice() {
+                                prop_assert!(range.start.0 >= from, "{range:?}");
+                                prop_assert!(range.end().unwrap().0 <= end, "{range:?}");
+                                model.took(*range);
+                            }
+                        }
+                        Err(error) => {
+                            prop_assert_eq!(error, BuddyError::NoSpace);
+                            prop_assert!(out.as_slice().is_empty());
+                            prop_assert!(free(from..end) < pages, "a false refusal");
                         }
                     }
                 }
@@ -268,8 +299,8 @@ fn bad_arguments() {
         };
         assert_eq!(buddy.alloc(request), Err(BuddyError::Invalid));
         let request = Scattered {
-            pages: PageCount(6),
             granule: PageCount(align),
+            ..scattered(6, 0)
         };
         let result = buddy.alloc_scattered(request, &mut out);
         assert_eq!(result, Err(BuddyError::Invalid));
@@ -284,11 +315,19 @@ fn bad_arguments() {
     assert_eq!(buddy.alloc(high).unwrap(), PageRange::new(0, 1));
     assert_eq!(buddy.alloc(high), Err(BuddyError::NoSpace));
     let odd = Scattered {
-        pages: PageCount(6),
         granule: PageCount(4),
+        ..scattered(6, 0)
     };
     assert_eq!(
         buddy.alloc_scattered(odd, &mut out),
+        Err(BuddyError::Invalid)
+    );
+    let nowhere = Scattered {
+        within: PageRange::new(1, u64::MAX),
+        ..scattered(6, 0)
+    };
+    assert_eq!(
+        buddy.alloc_scattered(nowhere, &mut out),
         Err(BuddyError::Invalid)
     );
     for range in [(0, 0), (100, 1), (50, 51), (u64::MAX, 1), (1, u64::MAX)] {

@@ -56,7 +56,10 @@ use crate::{
         eviction,
         installed::Sites,
         vm::Vm,
-        vram::VramRange, //
+        vram::{
+            Part,
+            VramRange, //
+        }, //
     },
     policy::page_plan::PhysPiece,
     quota::{
@@ -220,7 +223,11 @@ pub(crate) fn create(
         return Err(ENOMEM);
     }
     if placements & (1 << REGION_VRAM) != 0 && !hidden {
-        match eviction::allocate(dev, parent, size) {
+        let part = match args.flags & uapi::DRM_SKUA_BO_CPU_ACCESS {
+            0 => Part::Any,
+            _ => Part::Visible,
+        };
+        match eviction::allocate(dev, parent, part, size) {
             Ok(range) => return create_in_vram(dev, size, args, range),
             Err(error) if error == ENOSPC && system => (),
             Err(error) => return Err(error),

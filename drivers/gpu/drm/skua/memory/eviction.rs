@@ -61,7 +61,10 @@ use crate::{
             REGION_VRAM, //
         },
         vm::Vm,
-        vram::VramRange, //
+        vram::{
+            Part,
+            VramRange, //
+        }, //
     },
     policy::{
         buddy::PAGE_BYTES,
@@ -250,30 +253,31 @@ fn for_each_user(dev: &SkuaDevice, bo: &BoRef, mut f: impl FnMut(Arc<Vm>) -> Res
 /// How long, in all, a client waits for room.
 const PATIENCE_MS: u32 = 10_000;
 
-/// Allocates `bytes` bytes of VRAM, a multiple of the page size, not cleared yet; if there is no
-/// room, some is made.
+/// Allocates `bytes` bytes of a `part` of VRAM, a multiple of the page size, not cleared yet; if
+/// there is no room, some is made.
 ///
-/// `ENOSPC` if what is in VRAM has to stay there, or is in use for long; `ENOMEM`, `ENODEV`; `EINTR`
-/// if a signal arrives.
+/// `ENOSPC` if what is there has to stay, or is in use for long; `ENOMEM`, `ENODEV`; `EINTR` if a
+/// signal arrives.
 pub(crate) fn allocate(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
+    part: Part,
     bytes: u64,
 ) -> Result<Arc<VramRange>> {
     let mut patience = msecs_to_jiffies(PATIENCE_MS);
     let mut waited = false;
     loop {
-        match VramRange::new(dev, bytes) {
+        match VramRange::new(dev, part, bytes) {
             Err(error) if error == ENOSPC => (),
             result => return result,
         }
         // Perhaps there is room in what is about to be freed.
         reaper::flush();
-        match VramRange::new(dev, bytes) {
+        match VramRange::new(dev, part, bytes) {
             Err(error) if error == ENOSPC => (),
             result => return result,
         }
-        if make_room(dev, parent, bytes, &mut patience)? {
+        if make_room(dev, parent, part, bytes, &mut patience)? {
             continue;
         }
         // Or in what nobody has any more, but that is still being cleared.
@@ -298,20 +302,21 @@ fn wait(fence: &Fence, patience: &mut Jiffies) -> Result {
     Ok(())
 }
 
-/// Moves objects out of VRAM, until there is room for `bytes` more, and waits until it is there.
-/// Whether there may be more room now.
+/// Moves objects out of a `part` of VRAM, until there is room for `bytes` more, and waits until it is
+/// there. Whether there may be more room now.
 fn make_room(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
+    part: Part,
     bytes: u64,
     patience: &mut Jiffies,
 ) -> Result<bool> {
-    let free = dev.vram.lock().free_pages().0.saturating_mul(PAGE_BYTES);
-    let mut missing = bytes.saturating_sub(free);
+    let mut missing = bytes.saturating_sub(part.free_bytes(dev));
     if missing == 0 {
         return Ok(true);
     }
-    if lru::pages::<BoData>(dev).saturating_mul(PAGE_BYTES) < missing {
+    let evictable = lru::pages::<BoData>(dev).saturating_mul(PAGE_BYTES);
+    if evictable < missing || part.bytes(dev) < bytes {
         // Nobody is to lose their place in vain.
         return Ok(false);
     }
@@ -333,6 +338,10 @@ fn make_room(
                 // It is not in the list any more.
                 Some(first) if first.region() != REGION_VRAM => skipped = None,
                 _ => (),
+            }
+            if !is_in(&bo, part) {
+                skipped.get_or_insert(bo);
+                continue;
             }
             match evict(dev, parent, &bo, victim) {
                 Ok(fence) => {
@@ -371,6 +380,11 @@ enum Victim {
     Any,
     /// This one.
     Wanted,
+}
+
+/// Whether some of `bo` is in `part` of VRAM, as it looks without its lock.
+fn is_in(bo: &BoRef, part: Part) -> bool {
+    matches!(bo.sites.memory(), Some(Memory::Vram(range)) if range.touches(part))
 }
 
 /// Whether `bo` is worth a try, as it looks without any lock.

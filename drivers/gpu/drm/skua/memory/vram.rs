@@ -18,6 +18,7 @@ use crate::{
             Buddy,
             BuddyError,
             PageCount,
+            PageIndex,
             PageRange,
             Scattered,
             PAGE_BYTES, //
@@ -63,6 +64,38 @@ fn errno(error: BuddyError) -> Error {
     }
 }
 
+/// What part of VRAM an object can use.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// All of it. What the CPU does not see comes first: others have to do without.
+    Any,
+    /// What the CPU sees.
+    Visible,
+}
+
+impl Part {
+    /// The pages behind the last of the part. They begin with 0.
+    fn end(self, dev: &SkuaDevice) -> PageIndex {
+        let caps = &dev.hw.caps;
+        let bytes = match self {
+            Self::Any => caps.vram_size,
+            Self::Visible => caps.vram_visible,
+        };
+        PageIndex(bytes / PAGE_BYTES)
+    }
+
+    /// Its size in bytes.
+    pub(crate) fn bytes(self, dev: &SkuaDevice) -> u64 {
+        self.end(dev).0.saturating_mul(PAGE_BYTES)
+    }
+
+    /// How much of it is free, in bytes.
+    pub(crate) fn free_bytes(self, dev: &SkuaDevice) -> u64 {
+        let free = dev.vram.lock().free_below(self.end(dev));
+        free.0.saturating_mul(PAGE_BYTES)
+    }
+}
+
 /// The VRAM of one buffer object.
 pub(crate) struct VramRange {
     /// Whose allocator gets the blocks back.
@@ -74,24 +107,44 @@ pub(crate) struct VramRange {
 }
 
 impl VramRange {
-    /// Allocates `bytes` bytes, a multiple of the page size, not cleared yet.
+    /// Allocates `bytes` bytes of `part`, a multiple of the page size, not cleared yet.
     ///
     /// `ENOSPC` if there is no room, `ENOMEM`.
-    pub(crate) fn new(dev: &SkuaDevice, bytes: u64) -> Result<Arc<Self>> {
+    pub(crate) fn new(dev: &SkuaDevice, part: Part, bytes: u64) -> Result<Arc<Self>> {
+        let (end, visible) = (part.end(dev).0, Part::Visible.end(dev).0);
         let request = Scattered {
             pages: PageCount(bytes / PAGE_BYTES),
             granule: PageCount(1),
+            within: PageRange::new(0, end),
         };
         let mut range = Self {
             dev: dev.into(),
             blocks: Blocks::new(),
             cleared: Atomic::new(0),
         };
-        dev.vram
-            .lock()
-            .alloc_scattered(request, &mut range.blocks)
-            .map_err(errno)?;
+        // No overflow: what is visible is a part of all.
+        let hidden = Scattered {
+            within: PageRange::new(visible, end.saturating_sub(visible)),
+            ..request
+        };
+        {
+            let mut vram = dev.vram.lock();
+            let mut allocated = Err(BuddyError::NoSpace);
+            if hidden.within.pages.0 > 0 {
+                allocated = vram.alloc_scattered(hidden, &mut range.blocks);
+            }
+            if allocated == Err(BuddyError::NoSpace) {
+                allocated = vram.alloc_scattered(request, &mut range.blocks);
+            }
+            allocated.map_err(errno)?;
+        }
         Ok(Arc::new(range, GFP_KERNEL)?)
+    }
+
+    /// Whether some of it is in `part`.
+    pub(crate) fn touches(&self, part: Part) -> bool {
+        let end = part.end(&self.dev);
+        self.blocks().iter().any(|block| block.start < end)
     }
 
     /// Its blocks, in the order of the bytes that they hold.
