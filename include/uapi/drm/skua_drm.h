@@ -31,8 +31,8 @@ extern "C" {
  *   &drm_skua_query.size.
  * - An ioctl that fails changes nothing that userspace can see. What can fail is
  *   checked in the order of the members, after the argument was copied once.
- * - No ioctl of this header waits for fences or for work of the GPU. To wait, use a
- *   syncobj.
+ * - No ioctl of this header waits for fences or for work of the GPU, but
+ *   DRM_IOCTL_SKUA_BO_CREATE where it makes room. To wait, use a syncobj.
  * - The node is the render node; every ioctl has DRM_RENDER_ALLOW.
  *
  * Errors that every ioctl can return, and that are not repeated below:
@@ -316,8 +316,7 @@ enum drm_skua_bo_flags {
  * 2^40, @flags or @placements; -EOPNOTSUPP for DRM_SKUA_BO_CPU_ACCESS if VRAM alone is
  * allowed and &drm_skua_region_info.cpu_visible_size of it is 0; -ENOSPC if VRAM alone
  * is allowed and no room can be made in time; -ENOMEM if system memory has no room, or
- * one client would have more than half of it, or has if it is allowed; -EINTR if a
- * signal arrives.
+ * one client would have more than half of it, or has and it is allowed.
  */
 struct drm_skua_bo_create {
 	/** @size: Bytes: a multiple of 4096. */

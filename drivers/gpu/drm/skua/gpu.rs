@@ -58,6 +58,7 @@ use crate::{
         lru::Lru,
         queue::ModuleQueue, //
     },
+    fences::gate::Wake,
     hardware::{
         caps::Caps,
         miniport::Hardware,
@@ -269,7 +270,7 @@ pub(crate) struct Gpu {
     #[pin]
     pub(crate) contexts: Slots<ContextSlot, Context>,
     /// Address spaces, by identifier. A place holds a reference until userspace has destroyed the
-    /// address space and its binds are done, and is taken until it is freed.
+    /// address space, its binds are done and its contexts gone, and is taken until it is freed.
     #[pin]
     pub(crate) vms: Slots<Asid, Vm>,
     /// Objects in VRAM that may be elsewhere, by when they were last used.
@@ -386,17 +387,19 @@ impl Gpu {
         self.paging.lock().clone().ok_or(ENODEV)
     }
 
-    /// The driver's own context for moves that wait for what runs in address space `users`, which
+    /// The driver's own context for moves that wait for what runs in address space `user`, which
     /// the caller keeps; or for other drivers. `ENOMEM`, `ENODEV`.
-    pub(crate) fn mover(dev: &SkuaDevice, users: Asid) -> Result<Arc<Context>> {
-        if let Some(mover) = dev.movers.find(users) {
+    pub(crate) fn mover(dev: &SkuaDevice, user: Asid) -> Result<Arc<Context>> {
+        if let Some(mover) = dev.movers.find(user) {
             return Ok(mover);
         }
         let new = Context::new_system(dev, dev.paging_engine()?)?;
-        let mover = dev.movers.fill_if_free(users, new).ok_or(ENODEV)?;
+        let mover = dev.movers.fill_if_free(user, new).ok_or(ENODEV)?;
         // A device that is lost looks at the table once: before this, or it is seen here.
         if dev.check_health().is_err() {
             mover.mark(Status::Lost);
+            // Others may have queued something meanwhile.
+            Wake::wake(&mover);
         }
         Ok(mover)
     }
@@ -637,7 +640,7 @@ impl Gpu {
         dev.movers.for_each(close);
         // Those of address spaces go with these.
         if let Some(mover) = dev.movers.empty(Asid::SYSTEM) {
-            dev.reapers.contexts.bury(mover);
+            close(mover);
         }
         dev.contexts.for_each(close);
         dev.vms.for_each(|vm| {
@@ -663,6 +666,8 @@ impl Gpu {
         drop(signalling);
         // What waits in the queue looks, finds nothing to do, and lets go of the device.
         QUEUE.flush();
+        // A move may have found that it cannot be installed, and doubted.
+        Gpu::lose(dev, true);
         crate::reaper::flush();
     }
 

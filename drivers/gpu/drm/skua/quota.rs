@@ -93,7 +93,7 @@ impl Share {
     /// Adds `other`, which must be of the same quota, to this share.
     pub(crate) fn join(&mut self, mut other: Self) {
         if !kernel::warn_on!(!other.is_of(&self.quota)) {
-            // No wrap: both are within the limit.
+            // No wrap: bytes, or objects, that exist.
             self.units = self.units.wrapping_add(core::mem::take(&mut other.units));
         }
     }

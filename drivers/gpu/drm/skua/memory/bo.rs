@@ -154,7 +154,8 @@ pub(crate) struct BoData {
     /// [`REGION_SYSTEM`] or [`REGION_VRAM`]: the region of the placement, for those who look
     /// without the lock.
     region: Atomic<u32>,
-    /// The ranges of address spaces whose page tables lead to it now.
+    /// The ranges of address spaces whose page tables lead to it now, where these lead, and which
+    /// address spaces use it.
     #[pin]
     pub(crate) sites: Sites,
 }

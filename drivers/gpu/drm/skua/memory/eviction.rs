@@ -6,7 +6,7 @@
 //! an ioctl, nothing locked     system pages ─▶ lock the object and all its users' reservations
 //!                              ─▶ plan ─▶ CPU mappings removed ─▶ fence published: a kernel fence
 //!                              of all these ─▶ the placement is the new one
-//! paging context, its turn     who used the memory is done ─▶ the copy engine copies
+//! driver's context, its turn   who used the memory is done ─▶ the copy engine copies
 //! worker                       page tables lead to the new memory, TLBs flushed ─▶ the old memory
 //!                              to the reaper ─▶ fence signalled
 //! ```
@@ -101,7 +101,9 @@ use kernel::{
         SpinLock, //
     },
     time::{
+        delay::fsleep,
         msecs_to_jiffies,
+        Delta,
         Jiffies, //
     },
     warn_on,
@@ -179,7 +181,8 @@ impl Transfer {
     /// The copy is over, or will not be made: `fence` is signalled when that can be seen. Called
     /// once; allocates nothing.
     pub(crate) fn finish(&self, fence: DriverFence, result: Result) {
-        match (self.moved.lock().take(), result) {
+        let moved = self.moved.lock().take();
+        match (moved, result) {
             (Some(moved), Ok(())) => {
                 *moved.fence.lock() = Some(fence);
                 let queued = QUEUE.enqueue(moved);
@@ -252,6 +255,8 @@ fn for_each_user(dev: &SkuaDevice, bo: &BoRef, mut f: impl FnMut(Arc<Vm>) -> Res
 
 /// How long, in all, a client waits for room.
 const PATIENCE_MS: u32 = 10_000;
+/// How often it looks whether what was being cleared is free.
+const CLEAR_WAITS: u32 = 5;
 
 /// Allocates `bytes` bytes of a `part` of VRAM, a multiple of the page size, not cleared yet; if
 /// there is no room, some is made.
@@ -265,7 +270,7 @@ pub(crate) fn allocate(
     bytes: u64,
 ) -> Result<Arc<VramRange>> {
     let mut patience = msecs_to_jiffies(PATIENCE_MS);
-    let mut waited = false;
+    let mut waits = 0;
     loop {
         match VramRange::new(dev, part, bytes) {
             Err(error) if error == ENOSPC => (),
@@ -281,14 +286,15 @@ pub(crate) fn allocate(
             continue;
         }
         // Or in what nobody has any more, but that is still being cleared.
-        match dev
-            .last_clear()
-            .filter(|fence| !waited && !fence.is_signaled())
-        {
-            Some(fence) => wait(&fence, &mut patience)?,
-            None => return Err(ENOSPC),
+        let Some(fence) = dev.last_clear().filter(|_| waits < CLEAR_WAITS) else {
+            return Err(ENOSPC);
+        };
+        wait(&fence, &mut patience)?;
+        if waits > 0 {
+            // What was cleared goes to the reaper behind the signal.
+            fsleep(Delta::from_millis(1));
         }
-        waited = true;
+        waits += 1;
     }
 }
 
@@ -323,41 +329,62 @@ fn make_room(
     let mut moves = KVVec::new();
     // What is idle goes first: it can go at once.
     for victim in [Victim::Idle, Victim::Any] {
-        let mut skipped: Option<BoRef> = None;
-        // Others change the list, too.
-        for _ in 0..lru::pages::<BoData>(dev) {
-            if current!().signal_pending() {
-                return Err(EINTR);
+        missing = sweep(dev, parent, part, victim, missing, &mut moves)?;
+    }
+    finish(&moves, patience)?;
+    Ok(!moves.is_empty())
+}
+
+/// Has objects that are in `part` of VRAM and are `victim`s move, as many as it takes to leave
+/// `missing` bytes; appends their fences. How many bytes are missing then. `ENOMEM`, `ENODEV`;
+/// `EINTR` if a signal arrives.
+fn sweep(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    part: Part,
+    victim: Victim,
+    mut missing: u64,
+    moves: &mut KVVec<Fence>,
+) -> Result<u64> {
+    let mut skipped: Option<BoRef> = None;
+    // Others change the list, too.
+    for _ in 0..lru::pages::<BoData>(dev) {
+        if current!().signal_pending() {
+            return Err(EINTR);
+        }
+        let Some(bo) = lru::next::<BoData>(dev).filter(|_| missing > 0) else {
+            break;
+        };
+        match &skipped {
+            // All were looked at.
+            Some(first) if core::ptr::eq(&**first, &*bo) => break,
+            // It is not in the list any more.
+            Some(first) if first.region() != REGION_VRAM => skipped = None,
+            _ => (),
+        }
+        if !is_in(&bo, part) {
+            skipped.get_or_insert(bo);
+            continue;
+        }
+        match evict(dev, parent, &bo, victim) {
+            Ok(fence) => {
+                moves.push(fence, GFP_KERNEL)?;
+                missing = missing.saturating_sub(u64::try_from(bo.size())?);
             }
-            let Some(bo) = lru::next::<BoData>(dev).filter(|_| missing > 0) else {
-                break;
-            };
-            match &skipped {
-                // All were looked at.
-                Some(first) if core::ptr::eq(&**first, &*bo) => break,
-                // It is not in the list any more.
-                Some(first) if first.region() != REGION_VRAM => skipped = None,
-                _ => (),
-            }
-            if !is_in(&bo, part) {
-                skipped.get_or_insert(bo);
-                continue;
-            }
-            match evict(dev, parent, &bo, victim) {
-                Ok(fence) => {
-                    moves.push(fence, GFP_KERNEL)?;
-                    missing = missing.saturating_sub(u64::try_from(bo.size())?);
-                }
-                Err(error) if error == EINTR || error == ENODEV => return Err(error),
-                Err(_) => _ = skipped.get_or_insert(bo),
-            }
+            Err(error) if error == EINTR || error == ENODEV => return Err(error),
+            Err(_) => _ = skipped.get_or_insert(bo),
         }
     }
-    for fence in &moves {
+    Ok(missing)
+}
+
+/// Waits until `moves` are done and what they left is free, as long as there is patience.
+fn finish(moves: &[Fence], patience: &mut Jiffies) -> Result {
+    for fence in moves {
         wait(fence, patience)?;
     }
     reaper::flush();
-    Ok(!moves.is_empty())
+    Ok(())
 }
 
 /// Has `bo`, which may be there, move to system memory, and waits until it is there: another device
@@ -422,8 +449,11 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
 
     let handle = Handle::of(&**bo);
     // Held longer than the locks: one of them may be the last reference.
-    let mut users = KVVec::new();
+    let mut users: KVVec<Arc<Vm>> = KVVec::new();
+    // How many of them are from earlier rounds.
+    let mut old_users = 0;
     let mut exec = Exec::lock_all(|exec| {
+        old_users = users.len();
         if victim == Victim::Wanted {
             exec.lock(&handle)?;
         } else if !exec.try_lock(&handle)? {
@@ -436,7 +466,7 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
             exec.lock(&handle)
         })?;
         // Nothing of it is mapped, but what it waits for is that address space's.
-        if let Some(vm) = bo.home(dev).filter(|_| users.is_empty()) {
+        if let Some(vm) = bo.home(dev).filter(|_| users.len() == old_users) {
             users.push(vm, GFP_KERNEL)?;
         }
         exec.reserve_fences()
@@ -456,9 +486,11 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
     exec.collect(Usage::Bookkeep, |fence| {
         waits.push(fence, client_flags()).map_err(Error::from)
     })?;
-    let line = match users.first() {
+    let user = users.get(old_users);
+    let paging = dev.paging()?;
+    let line = match user {
         // It delays nobody.
-        _ if waits.is_empty() => dev.paging()?,
+        _ if waits.iter().all(|fence| paging.is_own(fence)) => paging,
         Some(vm) => Gpu::mover(dev, vm.asid())?,
         None => Gpu::mover(dev, Asid::SYSTEM)?,
     };
@@ -471,7 +503,7 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
             bo: bo.clone(),
             new: memory,
             old: Memory::Vram(old),
-            _user: users.first().cloned(),
+            _user: user.cloned(),
             fence <- new_spinlock!(None),
             work <- new_work!("Move::work"),
             links <- ListLinks::new(),
@@ -508,20 +540,7 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
 /// debugfs.
 pub(crate) fn evict_all(dev: &SkuaDevice, parent: &Device<Bound>) -> Result<usize> {
     let mut moves = KVVec::new();
-    for _ in 0..lru::pages::<BoData>(dev) {
-        let Some(bo) = lru::next::<BoData>(dev) else {
-            break;
-        };
-        match evict(dev, parent, &bo, Victim::Any) {
-            Ok(fence) => moves.push(fence, GFP_KERNEL)?,
-            Err(error) if error == EINTR || error == ENODEV => return Err(error),
-            Err(_) => (),
-        }
-    }
-    let mut patience = msecs_to_jiffies(PATIENCE_MS);
-    for fence in &moves {
-        wait(fence, &mut patience)?;
-    }
-    reaper::flush();
+    sweep(dev, parent, Part::Any, Victim::Any, u64::MAX, &mut moves)?;
+    finish(&moves, &mut msecs_to_jiffies(PATIENCE_MS))?;
     Ok(moves.len())
 }

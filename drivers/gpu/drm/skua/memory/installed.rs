@@ -7,8 +7,8 @@
 //! recorded as binds are done, on the way to a fence's signal, where nothing is allocated: memory
 //! for the records ([`Node`]) is set aside when a bind is accepted.
 //!
-//! A record is there before the first entry is written and until the last one is flushed. When the
-//! device is lost the records are no longer kept: no table is walked any more.
+//! A record is there before the first entry is written and until the last one is cleared, if not
+//! flushed. When the device is lost the records are no longer kept: no table is walked any more.
 //!
 //! Before anything of an object is installed in an address space, and until nothing is any more,
 //! that is among its [users](User): from the moment at which a bind is accepted until what is

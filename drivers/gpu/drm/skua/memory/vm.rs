@@ -757,20 +757,20 @@ impl Vm {
     /// have now, and flushes the TLBs. Allocates nothing; nobody uses the object. `ENODEV`, `EIO`.
     pub(crate) fn reinstall(&self, parent: &Device<Bound>, bo: &BoRef, memory: &Memory) -> Result {
         let tables = self.tables.access(parent)?;
-        let _installing = self.installing.lock();
-        let mut changed = Changed::Fresh;
+        let installing = self.installing.lock();
         let mut from = self.site(0);
         while let Some((site, installed)) = bo.sites.next(from) {
             // No overflow: what is installed does not end before it begins.
             let len = installed.end.saturating_sub(site.start);
-            changed = changed.and(tables.clear(&self.dev, site.start, len)?);
-            self.install(parent, tables, site.start, installed, memory, &mut changed)?;
+            tables.clear(&self.dev, site.start, len)?;
+            let changed = &mut Changed::Fresh;
+            self.install(parent, tables, site.start, installed, memory, changed)?;
             from = self.site(installed.end);
         }
-        if changed == Changed::Stale {
-            self.dev.invalidate(Some(self.asid()))?;
-        }
-        Ok(())
+        drop(installing);
+        // Whatever was changed here: a bind may have removed what led to the old memory, and not
+        // have flushed it yet.
+        self.dev.invalidate(Some(self.asid()))
     }
 
     /// The place of an address of this address space in an object's records.

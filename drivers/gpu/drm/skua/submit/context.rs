@@ -9,8 +9,8 @@
 //!
 //! A context is active until its work faults, is cut by the watchdog, or the device is lost; then
 //! its queue is cancelled and it takes no more. Other contexts do not notice. Fences of a context
-//! signal in order all the same: what is cancelled waits until nothing of the context is in the
-//! ring.
+//! signal in order all the same (but those of moves, which are each of a line of its own): what is
+//! cancelled waits until nothing of the context is in the ring.
 //!
 //! [`Context::submit`] orders submissions by `order` (a mutex; nothing that leads to a fence's
 //! signal takes it). The queue is under `pending`, a spin lock inside the engine's, which nobody
@@ -277,6 +277,11 @@ impl Context {
         )
     }
 
+    /// Whether `fence` is of its submissions, which are done in order.
+    pub(crate) fn is_own(&self, fence: &Fence) -> bool {
+        fence.context() == self.fences.id()
+    }
+
     /// Its place in the table of context descriptors; the driver's own has none.
     pub(crate) fn slot(&self) -> Option<ContextSlot> {
         Some(self.client.as_ref()?.slot)
@@ -399,7 +404,7 @@ impl Context {
             }
         }
         // What this context did before is done before by its order.
-        waits.retain(|fence| fence.context() != self.fences.id());
+        waits.retain(|fence| !self.is_own(fence));
         let submission = Submission::new(self, work, Gate::new(self, waits)?)?;
         let memory = FenceMemory::new(GFP_KERNEL_ACCOUNT)?;
         let engine = self.dev.engine(self.engine)?;

@@ -10,8 +10,8 @@
 //!                                of contexts)   IN_FLIGHT packets)   engine wrote to memory)
 //! ```
 //!
-//! A context stands in the ready list while its first submission can start. The system's context,
-//! for paging, goes before all others.
+//! A context stands in the ready list while its first submission can start. The driver's own
+//! contexts, for paging, go before all others.
 //!
 //! Two parties work here. A thread that submits fills the ring ([`Engine::submit`]): under a spin
 //! lock, so it cannot be stopped on the way, and without signalling anything. Interrupt threads and
@@ -109,7 +109,7 @@ pub(crate) struct State {
     pub(crate) node: Node<KernelHeap, Hardware, Packet>,
     /// Which client the time of the packet at the ring's head is counted to.
     clock: EngineClock,
-    /// The driver's own context, if its first submission can start: it goes first.
+    /// The driver's own contexts whose first submission can start: they go first.
     ready_system: List<Context>,
     /// Clients' contexts whose first submission can start, in turn, each once.
     ready: List<Context>,
