@@ -1100,7 +1100,7 @@ fn a_cpu_signal_comes_after_those_of_the_gpu() {
 
 fn a_gpu_signal_comes_after_those_of_the_cpu() {
     let rig = Rig::new();
-    let (fence, done) = (rig.fence(), rig.fence());
+    let (fence, done, plain) = (rig.fence(), rig.fence(), rig.fence());
     let (va, bytes) = rig.write(&[rig.wait_for_gate()]);
     let job = rig.compute.submission().commands(va, bytes);
     assert_eq!(job.signal(&fence, 1).submit(), Ok(()));
@@ -1110,6 +1110,10 @@ fn a_gpu_signal_comes_after_those_of_the_cpu() {
     assert_eq!(rig.copy.signal_from_gpu(&[(&done, 1)]), Ok(()));
     rig.finish(&rig.fresh(EngineKind::Copy));
     assert_eq!((fence.value(), done.value()), (0, 0));
+    // The same where nothing overtakes.
+    assert_eq!(rig.compute.signal_from_gpu(&[(&plain, 1)]), Ok(()));
+    assert_eq!(plain.signal(2), Ok(()));
+    assert_eq!(rig.copy.signal_from_gpu(&[(&plain, 3)]), Ok(()));
     // Overtakes the one that is queued.
     assert_eq!(fence.signal(4), Ok(()));
     assert_eq!(fence.signal(3), Err(Status::INVALID_PARAMETER));
@@ -1118,8 +1122,12 @@ fn a_gpu_signal_comes_after_those_of_the_cpu() {
     assert_eq!(fence.wait(4, patience()), Ok(()));
     assert_eq!(fence.wait(5, patience()), Ok(()));
     assert_eq!(done.wait(1, patience()), Ok(()));
+    assert_eq!(plain.wait(3, patience()), Ok(()));
     rig.finish(&rig.copy);
     assert_eq!(fence.value(), 5);
+    // A value that comes too late would take it back.
+    thread::sleep(Duration::from_millis(50));
+    assert_eq!(plain.value(), 3);
 }
 
 fn cpu_signals_of_different_fences_do_not_wait_for_each_other() {
