@@ -206,15 +206,23 @@ fn copies_between_all_kinds_of_memory() {
     assert_eq!(gpu.counter(Counter::CopyBytes), 3 * moved);
     gpu.run_buffer(
         1,
-        &[Command::Copy {
-            source: DATA_VA,
-            destination: DATA_VA + 0x1_0000,
-            bytes: 0x1234,
-        }],
+        &[
+            Command::Copy {
+                source: DATA_VA,
+                destination: DATA_VA + 0x1_0000,
+                bytes: 0x1234,
+            },
+            Command::Copy {
+                source: DATA_VA,
+                destination: system_va,
+                bytes: 0x123,
+            },
+        ],
     );
+    // No two ways have the same count.
     let ways = [
         (Counter::CopyVramToVram, 0x1234),
-        (Counter::CopyVramToSystem, moved),
+        (Counter::CopyVramToSystem, moved + 0x123),
         (Counter::CopySystemToVram, moved),
         (Counter::CopySystemToSystem, moved),
     ];
