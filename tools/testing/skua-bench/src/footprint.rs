@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use libskua::{Bo, BoFlags, Context, EngineKind, Placements, Vm};
+use libskua::{Bo, BoFlags, Context, Device, EngineKind, Placements, Vm};
 use serde_json::json;
 
 use crate::fit::Line;
@@ -23,6 +23,8 @@ use crate::rig::{Rig, Shape};
 const STEPS: [usize; 9] = [1024, 1280, 1536, 1792, 2048, 2304, 2560, 2816, 3072];
 /// Objects at which memory is read, of which a device has no more than 1024.
 const FEW: [usize; 8] = [448, 512, 576, 640, 704, 768, 832, 896];
+/// Of these, so many for each client, which may have 256 with those of the rig.
+const OF_A_CLIENT: usize = 224;
 /// Guest time after which nothing is on its way to be freed any more: kernels batch what RCU frees
 /// for up to five seconds. The CPU idles meanwhile, so that this is no time at all.
 const SETTLE: Duration = Duration::from_secs(12);
@@ -37,18 +39,26 @@ pub fn measure(rig: &mut Rig, report: &mut Report) -> Result<()> {
         Bo::create(&rig.device, 4096, place, BoFlags::empty()).context("BO_CREATE")
     };
     settle(rig)?;
-    let system = readings(rig, &STEPS, |rig| bo(rig, rig.device.system()))?;
+    let system = readings(rig, &STEPS, |_| bo(rig, rig.device.system()))?;
     fill(report, "memory.bo.system", &system)?;
-    let vram = readings(rig, &STEPS, |rig| bo(rig, rig.device.vram()))?;
+    let vram = readings(rig, &STEPS, |_| bo(rig, rig.device.vram()))?;
     fill(report, "memory.bo.vram", &vram)?;
-    let vm = readings(rig, &FEW, |rig| {
-        Vm::create(&rig.device).context("VM_CREATE")
-    })?;
+    let most = FEW.last().copied().unwrap_or(0);
+    let clients = (0..most.div_ceil(OF_A_CLIENT))
+        .map(|_| Device::open_first().context("another client"))
+        .collect::<Result<Vec<_>>>()?;
+    let vm_of = |client: usize| {
+        let client = clients.get(client).context("too few clients")?;
+        Vm::create(client).context("VM_CREATE")
+    };
+    let vm = readings(rig, &FEW, |n| vm_of(n / OF_A_CLIENT))?;
     fill(report, "memory.vm", &vm)?;
-    let context = readings(rig, &FEW, |rig| {
+    let vms = (0..clients.len()).map(vm_of).collect::<Result<Vec<_>>>()?;
+    let context = readings(rig, &FEW, |n| {
         let engine = rig.device.engine(EngineKind::Copy);
         let engine = engine.context("there is no copy engine")?;
-        Context::create(&rig.vm, engine).context("CONTEXT_CREATE")
+        let vm = vms.get(n / OF_A_CLIENT).context("too few clients")?;
+        Context::create(vm, engine).context("CONTEXT_CREATE")
     })?;
     fill(report, "memory.context", &context)?;
     let jobs = jobs(rig)?;
@@ -62,17 +72,17 @@ fn settle(rig: &Rig) -> Result<()> {
     shrink_slabs()
 }
 
-/// Readings with so many objects, which are dropped after.
+/// Readings with so many objects, each made by its number, which are dropped after.
 fn readings<T>(
     rig: &Rig,
     steps: &[usize],
-    create: impl Fn(&Rig) -> Result<T>,
+    create: impl Fn(usize) -> Result<T>,
 ) -> Result<Vec<(usize, Usage)>> {
     let mut objects = Vec::with_capacity(steps.last().copied().unwrap_or(0));
     let mut readings = Vec::new();
     for step in steps {
         while objects.len() < *step {
-            objects.push(create(rig)?);
+            objects.push(create(objects.len())?);
         }
         settle(rig)?;
         readings.push((*step, Usage::read()?));
