@@ -105,6 +105,16 @@ impl<K: Into<u32> + TryFrom<u32>, T> Slots<K, T> {
         self.get(usize::try_from(key.into()).ok()?)
     }
 
+    /// The first object that `f` takes, which looks under the lock.
+    pub(crate) fn find_by(&self, f: impl Fn(&T) -> bool) -> Option<Arc<T>> {
+        let places = self.places.lock();
+        let object = places.iter().find_map(|place| match place {
+            Place::Filled(object) if f(object) => Some(object.clone()),
+            _ => None,
+        });
+        object
+    }
+
     fn get(&self, index: usize) -> Option<Arc<T>> {
         match self.places.lock().get(index)? {
             Place::Filled(object) => Some(object.clone()),

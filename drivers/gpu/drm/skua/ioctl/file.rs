@@ -193,20 +193,17 @@ impl File {
     ) -> Result<u32> {
         dev.check_health()?;
         let this = file.inner();
-        let home = match args.vm {
+        let users = match args.vm {
             0 => None,
-            handle => {
-                let vm = this.vm(handle)?;
-                Some((vm.asid(), vm.reservation().clone()))
-            }
+            handle => Some(this.vm(handle)?.reservation().clone()),
         };
         let wanted = bo::BoArgs {
             flags: args.flags,
             placements: args.placements,
-            quota: this.system_quota.clone(),
-            home,
+            users,
         };
-        let bo = bo::create(dev, data.parent(), args.size, wanted)?;
+        let (parent, quota) = (data.parent(), &this.system_quota);
+        let bo = bo::create(dev, parent, quota, args.size, wanted)?;
         args.handle = bo.create_handle(file)?;
         Ok(0)
     }

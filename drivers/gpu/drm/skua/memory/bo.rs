@@ -68,10 +68,7 @@ use crate::{
         Share, //
     },
     reaper,
-    spec::{
-        address::PAGE_SIZE,
-        number::Asid, //
-    }, //
+    spec::address::PAGE_SIZE, //
 };
 use kernel::{
     device::{
@@ -141,13 +138,9 @@ pub(crate) struct BoData {
     /// GEM objects do not hold their device, which has their mmap offsets and their region's quota.
     _dev: ARef<SkuaDevice>,
     /// `DRM_SKUA_BO_*` of its creation.
-    flags: u32,
+    flags: u16,
     /// Regions that may hold it, one bit each, as its creator named them; not 0.
-    placements: u32,
-    /// Its client's quota of system memory.
-    quota: Arc<Quota>,
-    /// The address space whose reservation it shares, as long as that exists.
-    home: Option<Asid>,
+    placements: u16,
     /// Its [`Placement`], under its reservation lock; and that lock's reservation, if it is an
     /// address space's.
     backing: Backing<Arc<VramRange>, Arc<SystemMemory>>,
@@ -166,11 +159,8 @@ pub(crate) struct BoArgs {
     pub(crate) flags: u32,
     /// Regions that may hold it, one bit each.
     pub(crate) placements: u32,
-    /// The quota of system memory that it counts against when it is there.
-    pub(crate) quota: Arc<Quota>,
-    /// The only address space in which it can be mapped, if there is one, and its
-    /// [`Vm::reservation`].
-    pub(crate) home: Option<(Asid, Arc<Reservation>)>,
+    /// [`Vm::reservation`] of the only address space in which it can be mapped, if there is one.
+    pub(crate) users: Option<Arc<Reservation>>,
 }
 
 impl DriverObject for BoData {
@@ -180,11 +170,9 @@ impl DriverObject for BoData {
     fn new(dev: &SkuaDevice, _size: usize, args: BoArgs) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             _dev: dev.into(),
-            flags: args.flags,
-            placements: args.placements,
-            quota: args.quota,
-            home: args.home.as_ref().map(|(asid, _)| *asid),
-            backing: Backing::new(args.home.map(|(_, users)| users)),
+            flags: u16::try_from(args.flags)?,
+            placements: u16::try_from(args.placements)?,
+            backing: Backing::new(args.users),
             region: Atomic::new(REGION_SYSTEM),
             sites <- Sites::new(),
         })
@@ -196,10 +184,11 @@ impl DriverObject for BoData {
 /// `EINVAL` for a size, flag or placement that the uAPI forbids; `EOPNOTSUPP` if the CPU is to map
 /// it and VRAM alone is allowed, of which it sees nothing; `ENOSPC` if VRAM alone is allowed and full
 /// of what has to stay there; `ENOMEM`, also beyond the quota of system memory of the device, or of
-/// the client; `EINTR` if a signal arrives while room is made.
+/// the client, `quota`; `EINTR` if a signal arrives while room is made.
 pub(crate) fn create(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
+    quota: &Arc<Quota>,
     size: u64,
     args: BoArgs,
 ) -> Result<ARef<Bo>> {
@@ -220,7 +209,7 @@ pub(crate) fn create(
         return Err(EOPNOTSUPP);
     }
     // What others make room for is charged whether or not it fits: no more of that.
-    if system && args.quota.used() > args.quota.limit() {
+    if system && quota.used() > quota.limit() {
         return Err(ENOMEM);
     }
     if placements & (1 << REGION_VRAM) != 0 && !hidden {
@@ -228,13 +217,13 @@ pub(crate) fn create(
             0 => Part::Any,
             _ => Part::Visible,
         };
-        match eviction::allocate(dev, parent, part, size) {
+        match eviction::allocate(dev, parent, quota, part, size) {
             Ok(range) => return create_in_vram(dev, size, args, range),
             Err(error) if error == ENOSPC && system => (),
             Err(error) => return Err(error),
         }
     }
-    create_in_system(dev, parent, size, args)
+    create_in_system(dev, parent, quota, size, args)
 }
 
 fn create_in_vram(
@@ -261,15 +250,16 @@ fn create_in_vram(
 fn create_in_system(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
+    quota: &Arc<Quota>,
     size: u64,
     args: BoArgs,
 ) -> Result<ARef<Bo>> {
-    let shares = match take_both(&args.quota, &dev.system, size) {
+    let shares = match take_both(quota, &dev.system, size) {
         Some(shares) => shares,
         None => {
             // Perhaps there is room in what is about to be freed.
             reaper::flush();
-            take_both(&args.quota, &dev.system, size).ok_or(ENOMEM)?
+            take_both(quota, &dev.system, size).ok_or(ENOMEM)?
         }
     };
     let bo = gem::create::<BoData>(dev, usize::try_from(size)?, args)?;
@@ -300,8 +290,7 @@ pub(crate) fn import(dev: &SkuaDevice, size: usize) -> Result<ARef<Bo>> {
     let args = BoArgs {
         flags: 0,
         placements: 1 << REGION_SYSTEM,
-        quota: dev.system.clone(),
-        home: None,
+        users: None,
     };
     gem::create::<BoData>(dev, size, args)
 }
@@ -355,27 +344,26 @@ pub(crate) fn installable(bo: &BoRef) -> Result<Memory> {
     bo.sites.memory().ok_or(EIO)
 }
 
+// One byte more takes a kilobyte.
+#[cfg(not(CONFIG_LOCKDEP))]
+const _: () = assert!(size_of::<Bo>() <= 512);
+
 impl BoData {
     /// The flags of its creation.
     pub(crate) fn flags(&self) -> u32 {
-        self.flags
+        self.flags.into()
     }
 
     /// Regions that may hold it, one bit each.
     pub(crate) fn placements(&self) -> u32 {
-        self.placements
-    }
-
-    /// Its client's quota of system memory.
-    pub(crate) fn quota(&self) -> &Arc<Quota> {
-        &self.quota
+        self.placements.into()
     }
 
     /// The address space to which it is private, if that exists and can be worked in.
     pub(crate) fn home(&self, dev: &SkuaDevice) -> Option<Arc<Vm>> {
-        let vm = dev.vms.find(self.home?)?;
-        // Its identifier may be another's by now.
-        self.backing.shares(vm.reservation()).then_some(vm)
+        dev.vms
+            .find_by(|vm| self.backing.shares(vm.reservation()))
+            .filter(|_| self.backing.is_shared())
     }
 
     /// Whether it may be in more than one place.
@@ -476,7 +464,7 @@ impl GemExt for BoData {
         if gem::is_imported(obj) {
             return Err(EOPNOTSUPP);
         }
-        if obj.flags & uapi::DRM_SKUA_BO_CPU_ACCESS == 0 {
+        if obj.flags() & uapi::DRM_SKUA_BO_CPU_ACCESS == 0 {
             return Err(EPERM);
         }
         Ok(())

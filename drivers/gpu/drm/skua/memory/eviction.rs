@@ -73,6 +73,7 @@ use crate::{
             TransferPlan, //
         }, //
     },
+    quota::Quota,
     reaper::{
         self,
         Reapable, //
@@ -261,24 +262,25 @@ const CLEAR_WAITS: u32 = 5;
 /// Allocates `bytes` bytes of a `part` of VRAM, a multiple of the page size, not cleared yet; if
 /// there is no room, some is made.
 ///
-/// `ENOSPC` if what is there has to stay, or is in use for long; `ENOMEM`, `ENODEV`; `EINTR` if a
-/// signal arrives.
+/// It is for a client with `quota`. `ENOSPC` if what is there has to stay, or is in use for long;
+/// `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
 pub(crate) fn allocate(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
+    quota: &Arc<Quota>,
     part: Part,
     bytes: u64,
 ) -> Result<Arc<VramRange>> {
     let mut patience = msecs_to_jiffies(PATIENCE_MS);
     let mut waits = 0;
     loop {
-        match VramRange::new(dev, part, bytes) {
+        match VramRange::new(dev, quota, part, bytes) {
             Err(error) if error == ENOSPC => (),
             result => return result,
         }
         // Perhaps there is room in what is about to be freed.
         reaper::flush();
-        match VramRange::new(dev, part, bytes) {
+        match VramRange::new(dev, quota, part, bytes) {
             Err(error) if error == ENOSPC => (),
             result => return result,
         }
@@ -437,10 +439,13 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
         return Err(EBUSY);
     }
     let bytes = u64::try_from(bo.size())?;
+    let Some(Memory::Vram(range)) = bo.sites.memory() else {
+        return Err(EBUSY);
+    };
     let own = match victim {
-        Victim::Wanted => bo.quota().take(bytes).ok_or(ENOMEM)?,
+        Victim::Wanted => range.quota().take(bytes).ok_or(ENOMEM)?,
         // The client did not ask for it: its own quota does not keep it in VRAM.
-        _ => bo.quota().charge(bytes),
+        _ => range.quota().charge(bytes),
     };
     let shares = [own, dev.system.take(bytes).ok_or(ENOMEM)?];
     let (pages, system) = bo::system_memory(dev, parent, bo, shares)?;

@@ -29,6 +29,7 @@ use crate::{
         },
         page_plan::PhysPiece, //
     },
+    quota::Quota,
     spec::address::VramOffset, //
 };
 use kernel::{
@@ -102,6 +103,8 @@ pub(crate) struct VramRange {
     dev: ARef<SkuaDevice>,
     /// Whole pages, which nobody else has; fixed after creation.
     blocks: Blocks,
+    /// The quota of system memory of the owner's client: for when it has to move there.
+    quota: Arc<Quota>,
     /// 1 once nothing of an earlier owner is left in any block.
     cleared: Atomic<u32>,
 }
@@ -109,8 +112,13 @@ pub(crate) struct VramRange {
 impl VramRange {
     /// Allocates `bytes` bytes of `part`, a multiple of the page size, not cleared yet.
     ///
-    /// `ENOSPC` if there is no room, `ENOMEM`.
-    pub(crate) fn new(dev: &SkuaDevice, part: Part, bytes: u64) -> Result<Arc<Self>> {
+    /// What leaves it counts against `quota`. `ENOSPC` if there is no room, `ENOMEM`.
+    pub(crate) fn new(
+        dev: &SkuaDevice,
+        quota: &Arc<Quota>,
+        part: Part,
+        bytes: u64,
+    ) -> Result<Arc<Self>> {
         let (end, visible) = (part.end(dev).0, Part::Visible.end(dev).0);
         let request = Scattered {
             pages: PageCount(bytes / PAGE_BYTES),
@@ -120,6 +128,7 @@ impl VramRange {
         let mut range = Self {
             dev: dev.into(),
             blocks: Blocks::new(),
+            quota: quota.clone(),
             cleared: Atomic::new(0),
         };
         // No overflow: what is visible is a part of all.
@@ -139,6 +148,11 @@ impl VramRange {
             allocated.map_err(errno)?;
         }
         Ok(Arc::new(range, GFP_KERNEL)?)
+    }
+
+    /// The quota of system memory of its owner's client.
+    pub(crate) fn quota(&self) -> &Arc<Quota> {
+        &self.quota
     }
 
     /// Whether some of it is in `part`.
