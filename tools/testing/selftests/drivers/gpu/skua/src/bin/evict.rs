@@ -8,6 +8,7 @@ use std::thread;
 
 use skua_selftests::client::{map, map_readonly, signal, unmap, wait};
 use skua_selftests::function::Function;
+use skua_selftests::raw::in_child;
 use skua_selftests::rig::{copy, fill, wait_value, write, Buffer};
 use skua_selftests::suite::eventually;
 use skua_selftests::witness::{quiet, Witness};
@@ -20,6 +21,7 @@ const LARGE: u64 = 2 << 20;
 fn main() -> ExitCode {
     suite::main(tests![
         row_1_11_content_and_addresses_stay: 60,
+        row_1_11_forked_children_go_on_too: 60,
         row_1_12_a_writer_notices_nothing: 120,
         row_1_16_work_that_runs_is_waited_for: 60,
         work_that_comes_meanwhile_waits: 60,
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         nobody_loses_a_place_in_vain: 60,
         a_full_quota_does_not_keep_vram: 120,
         an_evicted_object_is_given_back: 60,
+        clients_that_do_all_at_once_keep_their_content: 240,
     ])
 }
 
@@ -120,6 +123,22 @@ fn row_1_11_content_and_addresses_stay() {
         expect_gpu(&rig, &what, buffer.va, size, pattern(1));
         assert_eq!(evict(), 0, "there is nothing left to move");
     }
+}
+
+fn row_1_11_forked_children_go_on_too() {
+    let rig = alone();
+    let buffer = rig.bound(movable(&rig, LARGE), LARGE);
+    buffer.cpu.fill(pattern(1));
+    // The child has the page tables of its parent as they were.
+    assert!(in_child(|| {
+        let moved = evict();
+        let stays = buffer.cpu.differs(pattern(1)).is_none();
+        buffer.cpu.fill(pattern(2));
+        moved == 1 && stays
+    }));
+    assert_eq!(place(&rig, buffer.handle), Place::System);
+    buffer.cpu.expect("what the child wrote", pattern(2));
+    expect_gpu(&rig, "for the GPU", buffer.va, LARGE, pattern(2));
 }
 
 fn row_1_12_a_writer_notices_nothing() {
@@ -538,4 +557,116 @@ fn an_evicted_object_is_given_back() {
         let before = before.get_or_insert_with(|| Witness::settled(&rig));
         before.expect_unchanged(&rig);
     }
+}
+
+/// Numbers that look random, the same each time.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: usize) -> usize {
+        // Knuth's; the upper bits are the good ones.
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).expect("31 bits") % end
+    }
+}
+
+/// An object of a [`worker`], and of what [`pattern`] its content is.
+struct Kept {
+    buffer: Buffer,
+    seed: u64,
+}
+
+/// Does so many things, one after the other, with movable objects of its own, and looks at what is
+/// in them by CPU and GPU.
+fn worker(number: u64, steps: usize) {
+    let rig = Rig::new();
+    let vram = rig.region(Place::Vram);
+    let mut numbers = Numbers(number);
+    let mut kept: Vec<Kept> = Vec::new();
+    let mut seed = number << 32;
+    for step in 0..steps {
+        let what = format!("client {number}, step {step}");
+        let at = numbers.below(kept.len().max(1));
+        seed += 1;
+        match (numbers.below(10), kept.get_mut(at)) {
+            (0 | 1, _) | (_, None) => {
+                let size = [PAGE, 17 * PAGE, 1 << 20, LARGE + PAGE][numbers.below(4)];
+                let handle = rig
+                    .bo_create(size, DRM_SKUA_BO_CPU_ACCESS, both(&rig))
+                    .unwrap_or_else(|errno| panic!("{what}: BO_CREATE: {errno}"));
+                let buffer = rig.bound(handle, size);
+                buffer.cpu.expect(&what, |_| 0);
+                buffer.cpu.fill(pattern(seed));
+                kept.push(Kept { buffer, seed });
+            }
+            (2, Some(_)) => {
+                let gone = kept.swap_remove(at);
+                let unbound = [unmap(gone.buffer.va, gone.buffer.size)];
+                assert_eq!(rig.bind_and_wait(rig.vm, &unbound), Ok(()), "{what}");
+                assert_eq!(rig.close(gone.buffer.handle), Ok(()), "{what}");
+            }
+            (3, Some(_)) => _ = evict(),
+            (4, Some(_)) => {
+                // May fail: others do the same.
+                if let Ok(large) = rig.bo_create(vram.size / 4, 0, 1 << vram.id) {
+                    assert_eq!(rig.close(large), Ok(()), "{what}");
+                }
+            }
+            (5, Some(one)) => one.buffer.cpu.expect(&what, pattern(one.seed)),
+            (6, Some(one)) => {
+                one.buffer.cpu.fill(pattern(seed));
+                one.seed = seed;
+            }
+            (7, Some(one)) => {
+                // Elsewhere, while the old address goes.
+                let va = rig.reserve(one.buffer.size);
+                let ops = [
+                    unmap(one.buffer.va, one.buffer.size),
+                    map(one.buffer.handle, 0, va, one.buffer.size),
+                ];
+                assert_eq!(rig.bind_and_wait(rig.vm, &ops), Ok(()), "{what}");
+                one.buffer.va = va;
+            }
+            (_, Some(one)) => {
+                let (va, size) = (one.buffer.va, one.buffer.size);
+                expect_gpu(&rig, &what, va, size, pattern(one.seed));
+                // And what the GPU writes is there, however soon it moves.
+                let out = rig.buffer(Place::System, size);
+                out.cpu.fill(pattern(seed));
+                let job = rig.start(Engine::Copy, &[copy(out.va, va, size)]);
+                one.seed = seed;
+                if numbers.below(2) == 0 {
+                    evict();
+                }
+                assert_eq!(job.wait(), Ok(()), "{what}");
+                one.buffer.cpu.expect(&what, pattern(seed));
+            }
+        }
+    }
+    for one in &kept {
+        let what = format!("client {number}, at its end");
+        one.buffer.cpu.expect(&what, pattern(one.seed));
+        expect_gpu(
+            &rig,
+            &what,
+            one.buffer.va,
+            one.buffer.size,
+            pattern(one.seed),
+        );
+    }
+}
+
+fn clients_that_do_all_at_once_keep_their_content() {
+    quiet();
+    thread::scope(|scope| {
+        let workers: Vec<_> = (1..=8)
+            .map(|number| scope.spawn(move || worker(number, 60)))
+            .collect();
+        for worker in workers {
+            worker.join().expect("a client");
+        }
+    });
 }
