@@ -223,7 +223,7 @@ impl WorkItem for Move {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let _signalling = Signalling::begin();
+        let signalling = Signalling::begin();
         let fence = this.fence.lock().take();
         let dev = this.dev.clone();
         let result = this.install();
@@ -236,6 +236,8 @@ impl WorkItem for Move {
         if let Some(fence) = fence {
             fence.signal(result.map_err(|_| ENODEV));
         }
+        // `dev` may be the last reference.
+        drop(signalling);
     }
 }
 
