@@ -407,9 +407,9 @@ pub(crate) fn move_out(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> 
 enum Victim {
     /// One that nobody is working with.
     Idle,
-    /// Any whose lock is free.
+    /// Any.
     Any,
-    /// This one.
+    /// This one, for its own client.
     Wanted,
 }
 
@@ -461,10 +461,10 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
     let mut old_users = 0;
     let mut exec = Exec::lock_all(|exec| {
         old_users = users.len();
-        if victim == Victim::Wanted {
+        if victim != Victim::Idle {
             exec.lock(&handle)?;
         } else if !exec.try_lock(&handle)? {
-            // Whoever has it is not to be waited for.
+            // Somebody has it, a page fault for one: it is not idle.
             return Err(EBUSY);
         }
         for_each_user(dev, bo, |vm| {
