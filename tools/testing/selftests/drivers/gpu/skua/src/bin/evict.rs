@@ -5,6 +5,7 @@
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use skua_selftests::client::{map, map_readonly, signal, unmap, wait};
 use skua_selftests::function::Function;
@@ -186,6 +187,8 @@ fn with_move_under_way(rig: &Rig, handle: u32, gate: &Buffer, during: impl FnOnc
         let moving = scope.spawn(evict);
         let begun = eventually(|| (place(rig, handle) == Place::System).then_some(()));
         assert!(begun.is_some(), "the move does not begin");
+        // Long enough for one that does not wait to be over.
+        thread::sleep(Duration::from_millis(100));
         assert!(!moving.is_finished(), "the move did not wait");
         during();
         gate.cpu.write(0, 1);
@@ -225,7 +228,7 @@ fn work_that_comes_meanwhile_waits() {
             Engine::Copy,
             &[copy(buffer.va, out.va, size), fill(6, buffer.va, size)],
         ));
-        thread::sleep(std::time::Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(20));
         assert!(!after.as_ref().expect("a job").has_ended());
     });
     assert_eq!(before.wait(), Ok(()));

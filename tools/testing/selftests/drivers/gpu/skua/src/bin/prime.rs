@@ -475,6 +475,8 @@ fn vgem_has_it_moved_where_it_can_reach_it() {
     std::thread::scope(|scope| {
         let import = scope.spawn(|| import_by_vgem(&vgem, &shared));
         assert!(eventually(|| (region() == system).then_some(())).is_some());
+        // Long enough for one that does not wait to be over.
+        std::thread::sleep(std::time::Duration::from_millis(100));
         assert!(!import.is_finished(), "it did not wait");
         gate.cpu.write(0, 1);
         assert!(import.join().expect("a thread").is_ok());
