@@ -182,9 +182,7 @@ impl Exec {
         for handle in &self.locked {
             // SAFETY: As in `reserve_fences()`.
             let reserved = unsafe { Reserved::borrowed(handle.as_raw()) };
-            if !reserved.is_idle(usage) {
-                reserved.singleton(usage)?.map_or(Ok(()), &mut f)?;
-            }
+            reserved.singleton(usage)?.map_or(Ok(()), &mut f)?;
         }
         Ok(())
     }

@@ -372,8 +372,12 @@ impl Reserved<'_> {
         unsafe { bindings::dma_resv_test_signaled(self.resv, usage.as_raw()) }
     }
 
-    /// One fence that stands for all fences up to `usage`, [`None`] if there are none. `ENOMEM`.
+    /// One fence that stands for all fences up to `usage`, [`None`] if all are signalled, which
+    /// allocates nothing. `ENOMEM`.
     pub(crate) fn singleton(&self, usage: Usage) -> Result<Option<Fence>> {
+        if self.is_idle(usage) {
+            return Ok(None);
+        }
         let mut fence = ptr::null_mut();
         // SAFETY: By the type invariant; `fence` receives null or an owned reference.
         to_result(unsafe {

@@ -684,6 +684,12 @@ impl Gpu {
     }
 }
 
+/// The PCI device that `dev` is on, bound as long as that is registered.
+pub(crate) fn parent(dev: &SkuaDevice<drm::Registered>) -> &Device<Bound> {
+    let parent: &kernel::pci::Device<Bound> = dev.as_ref();
+    parent.as_ref()
+}
+
 /// Resets the adapter and waits until it is ready: what an earlier driver has begun is over.
 /// `ETIMEDOUT` with a line in the log; `ENODEV`.
 fn reset(dev: &SkuaDevice) -> Result {

@@ -3,8 +3,9 @@
 //! A table with a fixed number of places, for objects that the hardware names by small numbers.
 //!
 //! A place is reserved before its object is made, holds a reference while userspace has a handle of
-//! the object, or something else needs to find it, and is free again when the object is gone. All memory is allocated at creation. With
-//! it the device finds all contexts and address spaces when it is lost.
+//! the object, or something else needs to find it, and is free again when the object is gone. All
+//! memory is allocated at creation. With it the device finds all contexts and address spaces when
+//! it is lost.
 
 use core::marker::PhantomData;
 use kernel::{

@@ -28,7 +28,10 @@ use kernel::{
 };
 
 /// Pages of the GART window that the driver uses; what for, [`crate::hardware::shared`] says.
-pub(crate) const GART_PAGES: u32 = 256 + MAX_ENGINES * PAGING_WINDOWS * PAGING_WINDOW_PAGES;
+pub(crate) const GART_PAGES: u32 =
+    WINDOWS_PAGE + MAX_ENGINES * PAGING_WINDOWS * PAGING_WINDOW_PAGES;
+/// The first page of the windows, behind rings and context descriptors.
+pub(crate) const WINDOWS_PAGE: u32 = 256;
 /// Windows on system memory that each engine has for transfers.
 pub(crate) const PAGING_WINDOWS: u32 = 4;
 /// Pages of such a window.

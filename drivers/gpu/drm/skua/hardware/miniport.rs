@@ -111,11 +111,6 @@ impl Ring {
         })
     }
 
-    /// Number and place of a window that no packet has.
-    fn free_window(&mut self) -> Option<(u32, &mut u64)> {
-        (0..).zip(&mut self.windows).find(|(_, fence)| **fence == 0)
-    }
-
     /// Offsets of what the engine has still to read, as far as it is known, for debugfs.
     pub(crate) fn bounds(&self) -> (u32, u32) {
         (self.space.head(), self.space.tail())
@@ -297,15 +292,6 @@ impl Miniport for Hardware {
         let shared = self.shared.try_access().ok_or(ENODEV)?;
         let start = ring.space.tail();
         let Completion { fence, interrupt } = completion;
-        let window = match task {
-            Task::Paging(PagingOperation::Transfer { out, pieces, .. }) => {
-                let (window, taken) = ring.free_window().ok_or(EIO)?;
-                *taken = fence;
-                open_window(&shared, node, window, pieces, *out)?;
-                window
-            }
-            _ => 0,
-        };
         let mut emit = |command: &Command| emit(&shared, node, &mut ring.space, command);
         match *task {
             Task::Virtual { context, va, bytes } => emit(&Command::Exec {
@@ -334,6 +320,10 @@ impl Miniport for Hardware {
                 pieces,
             }) => {
                 let base = self.base(segment)?;
+                let mut windows = (0..).zip(&mut ring.windows);
+                let (window, taken) = windows.find(|(_, taken)| **taken == 0).ok_or(EIO)?;
+                *taken = fence;
+                open_window(&shared, node, window, pieces, out)?;
                 let mut system = Shared::window_address(&self.caps, node, window)?.0;
                 emit(&Command::FlushTlb {
                     asid: Some(Asid::SYSTEM),

@@ -25,7 +25,8 @@ use crate::{
         Caps,
         GART_PAGES,
         PAGING_WINDOWS,
-        PAGING_WINDOW_PAGES, //
+        PAGING_WINDOW_PAGES,
+        WINDOWS_PAGE, //
     },
     spec::{
         address::{
@@ -65,15 +66,12 @@ pub(crate) const RING_SIZE: u32 = 64 * 1024;
 
 const CONTEXT_PAGES: u32 = 16;
 const RING_PAGES: u32 = 16;
-/// The first page of the windows.
-const WINDOWS_PAGE: u32 = 256;
 const DESCRIPTOR_WORDS: usize = (Descriptor::SIZE / 8) as usize;
 
 const _: () = {
     assert!(MAX_CONTEXTS as u64 * Descriptor::SIZE == CONTEXT_PAGES as u64 * PAGE_SIZE);
     assert!(RING_SIZE as u64 == RING_PAGES as u64 * PAGE_SIZE);
     assert!(CONTEXT_PAGES + MAX_ENGINES * RING_PAGES <= WINDOWS_PAGE);
-    assert!(WINDOWS_PAGE + MAX_ENGINES * PAGING_WINDOWS * PAGING_WINDOW_PAGES <= GART_PAGES);
 };
 
 /// All memory that driver and device share, but for page tables and buffer objects.

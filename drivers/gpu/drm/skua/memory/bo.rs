@@ -51,7 +51,10 @@ use crate::{
         },
         uapi, //
     },
-    gpu::SkuaDevice,
+    gpu::{
+        self,
+        SkuaDevice, //
+    },
     memory::{
         eviction,
         installed::Sites,
@@ -236,12 +239,10 @@ fn create_in_vram(
     let mut reserved = resv::lock(&*bo)?;
     place(&bo, &mut reserved, Placement::Device(range.clone()))?;
     let mut room = reserved.reserve(1)?;
-    let cleared = dev.paging()?.clear(&range, |fence| {
+    dev.paging()?.clear(&range, |fence| {
         warn_on!(room.add(fence, Usage::Kernel).is_err());
         dev.set_last_clear(fence);
-    });
-    // It takes no work: the device was lost since this began.
-    cleared.map_err(|error| if error == ECANCELED { ENODEV } else { error })?;
+    })?;
     was_used(&bo);
     drop(reserved);
     Ok(bo)
@@ -361,9 +362,10 @@ impl BoData {
 
     /// The address space to which it is private, if that exists and can be worked in.
     pub(crate) fn home(&self, dev: &SkuaDevice) -> Option<Arc<Vm>> {
-        dev.vms
-            .find_by(|vm| self.backing.shares(vm.reservation()))
-            .filter(|_| self.backing.is_shared())
+        if !self.backing.is_shared() {
+            return None;
+        }
+        dev.vms.find_by(|vm| self.backing.shares(vm.reservation()))
     }
 
     /// Whether it may be in more than one place.
@@ -511,9 +513,8 @@ impl GemExt for BoData {
         if obj.region() != REGION_VRAM || !obj.may_move() {
             return Ok(());
         }
-        let parent: &kernel::pci::Device<Bound> = dev.as_ref();
         let bo: ARef<Bo> = obj.into();
-        eviction::move_out(dev, parent.as_ref(), &bo.into())
+        eviction::move_out(dev, gpu::parent(dev), &bo.into())
     }
 
     fn pin(obj: &Bo, reserved: &mut Reserved<'_>) -> Result {

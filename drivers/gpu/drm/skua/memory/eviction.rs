@@ -43,6 +43,7 @@ use crate::{
         }, //
     },
     gpu::{
+        self,
         Gpu,
         SkuaDevice,
         QUEUE,
@@ -205,8 +206,7 @@ impl Move {
     fn install(&self) -> Result {
         let dev = &*self.dev;
         let bound = device::enter(dev).ok_or(ENODEV)?;
-        let parent: &kernel::pci::Device<Bound> = (*bound).as_ref();
-        let parent: &Device<Bound> = parent.as_ref();
+        let parent = gpu::parent(&bound);
         // `self` holds it.
         drop(self.bo.sites.set_memory(self.new.clone()));
         let mut result = Ok(());
@@ -418,17 +418,15 @@ fn is_in(bo: &BoRef, part: Part) -> bool {
     matches!(bo.sites.memory(), Some(Memory::Vram(range)) if range.touches(part))
 }
 
-/// Whether `bo` is worth a try, as it looks without any lock.
-fn is_candidate(dev: &SkuaDevice, bo: &BoRef, victim: Victim) -> bool {
-    if bo.region() != REGION_VRAM || gem::is_pinned(&**bo) {
-        return false;
-    }
-    let mut idle = resv::is_idle(&**bo, Usage::Bookkeep);
-    let all = for_each_user(dev, bo, |vm| {
-        idle &= vm.reservation().is_idle(Usage::Bookkeep);
-        Ok(())
+/// Whether nobody works with `bo`, as it looks without any lock.
+fn is_idle(dev: &SkuaDevice, bo: &BoRef) -> bool {
+    let busy_user = for_each_user(dev, bo, |vm| {
+        match vm.reservation().is_idle(Usage::Bookkeep) {
+            true => Ok(()),
+            false => Err(EBUSY),
+        }
     });
-    all.is_ok() && (idle || victim != Victim::Idle)
+    busy_user.is_ok() && resv::is_idle(&**bo, Usage::Bookkeep)
 }
 
 /// Has `bo` move from VRAM to system memory; the fence of that.
@@ -437,7 +435,8 @@ fn is_candidate(dev: &SkuaDevice, bo: &BoRef, victim: Victim) -> bool {
 /// or of a wanted one its own, have too much system memory; `ENODEV`; `EINTR` if a signal arrives.
 /// Nothing has changed then.
 fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -> Result<Fence> {
-    if !is_candidate(dev, bo, victim) {
+    // Not before it is worth the memory.
+    if bo.region() != REGION_VRAM || (victim == Victim::Idle && !is_idle(dev, bo)) {
         return Err(EBUSY);
     }
     let bytes = u64::try_from(bo.size())?;
@@ -473,8 +472,10 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
             exec.lock(&handle)
         })?;
         // Nothing of it is mapped, but what it waits for is that address space's.
-        if let Some(vm) = bo.home(dev).filter(|_| users.len() == old_users) {
-            users.push(vm, GFP_KERNEL)?;
+        if users.len() == old_users {
+            if let Some(vm) = bo.home(dev) {
+                users.push(vm, GFP_KERNEL)?;
+            }
         }
         exec.reserve_fences()
     })?;
@@ -529,12 +530,10 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
     // register write that starts the copy does not pass stores to the same device.
     gem::unmap(&**bo);
     let mut published = None;
-    let queued = line.transfer(transfer, waits, |fence| {
+    line.transfer(transfer, waits, |fence| {
         warn_on!(exec.add_fence(fence, Usage::Kernel).is_err());
         published = Some(fence.clone());
-    });
-    // It takes no work: the device was lost since this began.
-    queued.map_err(|error| if error == ECANCELED { ENODEV } else { error })?;
+    })?;
     // The locks are held all the time: to others this is one step.
     let replaced = bo::replace(bo, &mut exec.reserved(&handle)?, new);
     warn_on!(replaced.is_err());

@@ -45,7 +45,10 @@ use crate::{
         Wake, //
     },
     fences::signals::Signals,
-    gpu::SkuaDevice,
+    gpu::{
+        self,
+        SkuaDevice, //
+    },
     kernel_heap::{
         client_flags,
         KernelHeap, //
@@ -607,10 +610,8 @@ impl Vm {
     /// Adds what the memory of `bo` waits for to `waits`. `ENOMEM`; `EINTR` if a signal arrives.
     fn wait_for_memory(bo: &BoRef, waits: &mut KVVec<Fence>) -> Result {
         let reserved = resv::lock(&**bo)?;
-        if !reserved.is_idle(Usage::Kernel) {
-            if let Some(fence) = reserved.singleton(Usage::Kernel)? {
-                waits.push(fence, client_flags())?;
-            }
+        if let Some(fence) = reserved.singleton(Usage::Kernel)? {
+            waits.push(fence, client_flags())?;
         }
         Ok(())
     }
@@ -664,8 +665,7 @@ impl Vm {
     /// Allocates nothing.
     fn perform(&self, bind: &Bind, cancelled: bool) -> Result {
         let dev = device::enter(&*self.dev).ok_or(ENODEV)?;
-        let parent: &kernel::pci::Device<Bound> = (*dev).as_ref();
-        let parent: &Device<Bound> = parent.as_ref();
+        let parent = gpu::parent(&dev);
         let tables = self.tables.access(parent)?;
         let (unmapped, mut records, mut held) = {
             let mut end = bind.end.lock();

@@ -20,7 +20,10 @@ use crate::{
         gem,
         printer::SeqPrinter, //
     },
-    gpu::SkuaDevice,
+    gpu::{
+        self,
+        SkuaDevice, //
+    },
     memory::{
         bo::{
             REGION_SYSTEM,
@@ -33,12 +36,7 @@ use crate::{
 };
 use core::fmt::Write as _;
 use kernel::{
-    device::{
-        Bound,
-        Device, //
-    },
     drm::Registered,
-    pci,
     prelude::*,
     sync::atomic::Relaxed, //
 };
@@ -68,8 +66,7 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
     DebugfsFile {
         name: c"evict",
         show: |dev, out| {
-            let parent: &pci::Device<Bound> = dev.as_ref();
-            let moved = eviction::evict_all(dev, parent.as_ref())?;
+            let moved = eviction::evict_all(dev, gpu::parent(dev))?;
             writeln!(out, "{}", moved).map_err(full)
         },
     },
@@ -110,8 +107,7 @@ fn regions(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> core::fmt:
 }
 
 fn vms(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
-    let parent: &pci::Device<Bound> = dev.as_ref();
-    let parent: &Device<Bound> = parent.as_ref();
+    let parent = gpu::parent(dev);
     let mut result = Ok(());
     dev.vms.for_each(|vm| {
         let (mappings, bytes, installed, tables) = vm.usage(parent);

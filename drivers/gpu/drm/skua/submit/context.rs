@@ -361,7 +361,7 @@ impl Context {
     }
 
     /// Queues the clearing of `range`, which nobody uses yet, and gives the fence to `publish`.
-    /// `ENOMEM`, `ECANCELED`. Nothing has changed then.
+    /// `ENOMEM`, `ENODEV`. Nothing has changed then.
     pub(crate) fn clear(
         self: &Arc<Self>,
         range: &Arc<VramRange>,
@@ -373,7 +373,7 @@ impl Context {
 
     /// Queues a copy after `waits`, whether or not these fail, and gives the fence to `publish`; a
     /// fence of its own line, since it signals when its turn comes, not the context's. `ENOMEM`,
-    /// `ECANCELED`. Nothing has changed then.
+    /// `ENODEV`. Nothing has changed then.
     pub(crate) fn transfer(
         self: &Arc<Self>,
         transfer: Arc<Transfer>,
@@ -394,10 +394,7 @@ impl Context {
             Some(vm) => Some(vm.reservation().lock()?),
             None => None,
         };
-        if let Some(users) = users
-            .as_ref()
-            .filter(|users| !users.is_idle(resv::Usage::Kernel))
-        {
+        if let Some(users) = &users {
             // And this sees what is moving.
             if let Some(fence) = users.singleton(resv::Usage::Kernel)? {
                 waits.push(fence, client_flags())?;
@@ -416,7 +413,8 @@ impl Context {
         {
             let pending = self.pending.lock();
             if pending.status != Status::Active {
-                return Err(ECANCELED);
+                // The driver's own takes no work when the device is lost, and only then.
+                return Err(if self.is_system() { ENODEV } else { ECANCELED });
             }
             // The driver's own are bounded by the memory that they are about.
             if pending.len >= MAX_QUEUED && !self.is_system() {

@@ -4,10 +4,11 @@
 //! done.
 //!
 //! What an engine sees of it are *portions*: one buffer of commands, or the clearing or copying of
-//! some blocks of VRAM. A portion in a ring is a packet ([`crate::submit::packet`]), with a hardware fence id
-//! of its own; a submission has one `dma_fence`, which stays the same however often its portions
-//! are written. All memory that the way to the ring and back needs is allocated when the submission
-//! is made: from the moment at which its fence is published nothing can fail but the work itself.
+//! some blocks of VRAM. A portion in a ring is a packet ([`crate::submit::packet`]), with a hardware
+//! fence id of its own; a submission has one `dma_fence`, which stays the same however often its
+//! portions are written. All memory that the way to the ring and back needs is allocated when the
+//! submission is made: from the moment at which its fence is published nothing can fail but the
+//! work itself.
 //!
 //! ```text
 //! made ─▶ published ─▶ waiting (its gate is closed, or others are before it)
