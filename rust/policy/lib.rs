@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The host's way into `policy.rs`: what cargo builds and tests.
+//! The host's way into `mod.rs` (so called because `cargo-mutants` looks for modules beside a file
+//! of this name only): what cargo builds and tests.
 //!
-//! The driver does not see this file: it includes `policy.rs` as a module of its own. Here are only
+//! The driver does not see this file: it includes `mod.rs` as a module of its own. Here are only
 //! the attribute that keeps `std` out (so that a host build fails where the kernel build would) and
 //! the heap that tests and fuzz targets use.
 
@@ -11,7 +12,7 @@
 #[cfg(any(test, feature = "std"))]
 extern crate std;
 
-#[path = "policy.rs"]
+#[path = "mod.rs"]
 mod policy;
 #[cfg(any(test, feature = "std"))]
 pub mod std_heap;

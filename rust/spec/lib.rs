@@ -5,6 +5,6 @@
 #![warn(clippy::cast_lossless)]
 #![doc = include_str!("README.md")]
 
-#[path = "spec.rs"]
+#[path = "mod.rs"]
 mod spec;
 pub use spec::*;

@@ -49,14 +49,14 @@ mod ioctl;
 mod kernel_heap;
 mod memory;
 mod observe;
-#[path = "../../../../rust/policy/policy.rs"]
+#[path = "../../../../rust/policy/mod.rs"]
 #[allow(unreachable_pub, reason = "a crate of its own on the host")]
 mod policy;
 mod quota;
 mod reaper;
 mod slots;
 // Public as in its crate on the host: what the driver does not use is not dead.
-#[path = "../../../../rust/spec/spec.rs"]
+#[path = "../../../../rust/spec/mod.rs"]
 pub mod spec;
 mod submit;
 
