@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{bail, Context, Result};
 use skua_guest::ktap::{self, Writer};
 
-use crate::scratch::DIR;
+use crate::scratch::Scratch;
 use crate::table::{self, Survivor};
 
 /// The version that is installed into the cache when it is first used.
@@ -48,15 +48,12 @@ pub fn run(pattern: &str) -> Result<bool> {
             bail!("cargo-mutants cannot be installed: {installed}");
         }
     }
-    let temporary = std::env::current_dir()?.join(DIR).join("tmp");
-    fs::create_dir_all(&temporary)?;
-    let mut command = Command::new(&program);
-    command
-        .args(["mutants", "--output", DIR, "--iterate", "--no-shuffle"])
-        .args(["--minimum-test-timeout", "60"])
-        // Its copies build into themselves, and are too large for a /tmp in memory.
-        .env_remove("CARGO_TARGET_DIR")
-        .env("TMPDIR", temporary);
+    let scratch = Scratch::new()?;
+    let mut command = Command::new("env");
+    scratch
+        .enter(&mut command)
+        .args([&program, "mutants", "--in-place", "--output", "out"])
+        .args(["--iterate", "--no-shuffle", "--minimum-test-timeout", "60"]);
     for package in PACKAGES {
         command.args(["--package", package]);
     }
@@ -68,7 +65,7 @@ pub fn run(pattern: &str) -> Result<bool> {
     if !matches!(status.code(), Some(0 | 2 | 3)) {
         bail!("cargo-mutants: {status}");
     }
-    let missed = Path::new(DIR).join("mutants.out/missed.txt");
+    let missed = scratch.root().join("out/mutants.out/missed.txt");
     let (known, new) = sort(&fs::read_to_string(missed)?, &table.survivor);
     let mut report = Writer::new(io::stdout(), Some(known.len() + new.len()))?;
     for (mutation, why) in &known {

@@ -85,15 +85,19 @@ impl Scratch {
     /// If it cannot be run.
     pub fn run(&self, words: &[&str], seconds: u32, log: &Path) -> io::Result<ExitStatus> {
         let log = File::create(log)?;
-        Command::new("timeout")
-            .args(["--kill-after=10", &seconds.to_string()])
-            .args(["unshare", "--map-root-user", "--mount", "sh", "-c", ENTER])
-            .arg(&self.root)
+        self.enter(Command::new("timeout").args(["--kill-after=10", &seconds.to_string()]))
             .args(words)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
             .status()
+    }
+
+    /// Has `before`, which runs what follows it, run what follows there in the copy.
+    pub fn enter<'a>(&self, before: &'a mut Command) -> &'a mut Command {
+        before
+            .args(["unshare", "--map-root-user", "--mount", "sh", "-c", ENTER])
+            .arg(&self.root)
     }
 
     /// Changes a file until the result is dropped.
