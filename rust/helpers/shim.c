@@ -17,6 +17,7 @@
 #include <linux/mm.h>
 #include <linux/pagemap.h>
 #include <linux/seq_file.h>
+#include <linux/shmem_fs.h>
 #include <linux/workqueue.h>
 
 #include <drm/drm_debugfs.h>
@@ -182,6 +183,11 @@ int skua_gem_mmap(struct drm_gem_object *obj, struct vm_area_struct *vma)
 void skua_gem_unmap(struct drm_gem_object *obj)
 {
 	drm_vma_node_unmap(&obj->vma_node, obj->dev->anon_inode->i_mapping);
+}
+
+void skua_gem_discard(struct drm_gem_object *obj)
+{
+	shmem_truncate_range(file_inode(obj->filp), 0, (loff_t)-1);
 }
 
 /* Of all objects that have a handle. Which objects there are, only the clients' files know. */

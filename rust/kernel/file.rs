@@ -9,6 +9,7 @@ use kernel::{
         self,
         gem::IntoGEMObject, //
     },
+    error::to_result,
     prelude::*, //
 };
 
@@ -19,6 +20,12 @@ pub(super) fn as_raw<F: drm::file::DriverFile>(file: &drm::File<F>) -> *mut bind
     core::ptr::from_ref(file)
         .cast_mut()
         .cast::<bindings::drm_file>()
+}
+
+/// Frees a client's handle of a GEM object, as `DRM_IOCTL_GEM_CLOSE` does. `ENOENT`.
+pub(crate) fn delete_handle<F: drm::file::DriverFile>(file: &drm::File<F>, handle: u32) -> Result {
+    // SAFETY: The file is valid.
+    to_result(unsafe { bindings::drm_gem_handle_delete(as_raw(file), handle) }).map_err(|_| ENOENT)
 }
 
 /// Whether a client has a handle to `obj`, or a dma-buf of it exists: for fdinfo, of an object to

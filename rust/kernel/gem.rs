@@ -134,6 +134,8 @@ pub(crate) struct Backing<D, S> {
     /// How often it is pinned: importers have its pages' addresses. Changed with the reservation
     /// locked.
     pins: Atomic<u32>,
+    /// Whether a dma-buf of it was ever asked for.
+    exported: Atomic<bool>,
     /// The reservation that the object shares with others instead of having its own.
     shared: Option<Arc<Reservation>>,
 }
@@ -156,6 +158,7 @@ impl<D, S> Backing<D, S> {
             dummy: DummyPage::new(),
             import: SetOnce::new(),
             pins: Atomic::new(0),
+            exported: Atomic::new(false),
             shared,
         }
     }
@@ -440,6 +443,22 @@ pub(crate) fn is_imported<O: IntoGEMObject>(obj: &O) -> bool {
     unsafe { !(*obj.as_raw()).import_attach.is_null() }
 }
 
+/// Whether others than the clients with a handle may have `obj`: a dma-buf of it was made, or it is
+/// another driver's. Once true, for good.
+pub(crate) fn is_foreign<T: GemExt>(obj: &Object<T>) -> bool
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    is_imported(obj) || T::backing(obj).exported.load(Relaxed)
+}
+
+/// Frees the system pages of `obj`, those that are swapped out, too; those that a [`Pages`] still
+/// holds are freed with that. What the next [`Pages::get`] finds is zero.
+pub(crate) fn discard<O: IntoGEMObject>(obj: &O) {
+    // SAFETY: The object is valid; the kernel crate gives each a shmem file.
+    unsafe { shim::skua_gem_discard(obj.as_raw()) };
+}
+
 /// Maps up to `ahead + 1` pages from the one that `fault` is about, from the object's system pages.
 ///
 /// [`FaultError::Sigbus`] if it has none or the access is beyond its end.
@@ -654,6 +673,7 @@ where
     let Some(ops) = T::Driver::vtable().dma_buf() else {
         return ENODEV.to_ptr();
     };
+    T::backing(obj).exported.store(true, Relaxed);
     // SAFETY: The object and its device are valid; the table, which is static, is for a buffer whose
     // `priv` is an object of `T`. What `drm_gem_prime_export()` does.
     unsafe {

@@ -121,7 +121,6 @@ unsafe fn trylock_raw<'a>(resv: *mut bindings::dma_resv) -> Option<Reserved<'a>>
 
 /// Takes the reservation lock of `obj`, for as long as it takes: for paths that cannot fail, such
 /// as unbind.
-#[expect(dead_code, reason = "for work that no signal may end")]
 pub(crate) fn lock_uninterruptible<O: IntoGEMObject>(obj: &O) -> Result<Reserved<'_>> {
     let resv = resv_of(obj);
     // SAFETY: The reservation object lives as long as `obj`; no acquire context is used.

@@ -32,7 +32,8 @@ extern "C" {
  * - An ioctl that fails changes nothing that userspace can see. What can fail is
  *   checked in the order of the members, after the argument was copied once.
  * - No ioctl of this header waits for fences or for work of the GPU, but
- *   DRM_IOCTL_SKUA_BO_CREATE where it makes room. To wait, use a syncobj.
+ *   DRM_IOCTL_SKUA_BO_CREATE where it makes room, and DRM_IOCTL_SKUA_BO_DESTROY if
+ *   it is to. To wait, use a syncobj.
  * - The node is the render node; every ioctl has DRM_RENDER_ALLOW.
  *
  * Errors that every ioctl can return, and that are not repeated below:
@@ -54,7 +55,7 @@ extern "C" {
  *
  * Objects stay alive while something uses them: destroying a VM's handle does
  * not disturb contexts made on it, and closing a BO's handle does not disturb its
- * mappings. All objects of a file are destroyed when the file is closed; work
+ * mappings: DRM_IOCTL_SKUA_BO_DESTROY takes these along. All objects of a file are destroyed when the file is closed; work
  * that has not started by then is cancelled (-ECANCELED).
  *
  * DOC: Synchronisation
@@ -107,6 +108,8 @@ enum drm_skua_ioctl_id {
 	DRM_SKUA_CONTEXT_STATE,
 	/** @DRM_SKUA_SUBMIT: Submit work to a context. */
 	DRM_SKUA_SUBMIT,
+	/** @DRM_SKUA_BO_DESTROY: Destroy buffer objects. */
+	DRM_SKUA_BO_DESTROY,
 };
 
 /**
@@ -393,6 +396,60 @@ struct drm_skua_bo_info {
 
 	/** @imported: Returned 1 if it is another driver's dma-buf, else 0. */
 	__u32 imported;
+};
+
+/**
+ * enum drm_skua_bo_destroy_flags - Flags of a destruction
+ */
+enum drm_skua_bo_destroy_flags {
+	/**
+	 * @DRM_SKUA_BO_DESTROY_ASSUME_NOT_IN_USE: Nothing that was submitted uses them.
+	 *
+	 * Work that does all the same faults (-EFAULT).
+	 */
+	DRM_SKUA_BO_DESTROY_ASSUME_NOT_IN_USE = 1 << 0,
+	/**
+	 * @DRM_SKUA_BO_DESTROY_SYNCHRONOUS: Return when their memory is free.
+	 *
+	 * If a signal arrives before, nothing has changed.
+	 */
+	DRM_SKUA_BO_DESTROY_SYNCHRONOUS = 1 << 1,
+};
+
+/**
+ * struct drm_skua_bo_handle - A buffer object in an array
+ */
+struct drm_skua_bo_handle {
+	/** @handle: Handle of the buffer object. */
+	__u32 handle;
+	/** @pad: Must be zero. */
+	__u32 pad;
+};
+
+/**
+ * struct drm_skua_bo_destroy - Argument of DRM_IOCTL_SKUA_BO_DESTROY
+ *
+ * Destroys buffer objects (WDDM: DestroyAllocation2), all of them or none. Their
+ * handles are gone when the ioctl returns. Their memory is free, and mapped nowhere
+ * in the client's address spaces, when all work is done that was submitted before in
+ * an address space that maps them; with DRM_SKUA_BO_DESTROY_ASSUME_NOT_IN_USE at once.
+ * No other bind waits for that, and a bind that was queued before and is not done by
+ * then maps nothing in their place. An access by the CPU is a bus error from then on.
+ *
+ * Of a buffer object that was exported or is imported, only handle and mappings go: it
+ * lives as long as others have it.
+ *
+ * Errors: -ENOENT for a handle; -EINVAL for @flags, @pad, the number of @handles, or
+ * one that is there twice; -EAGAIN if the work was not done after a second: call again
+ * with the same argument.
+ */
+struct drm_skua_bo_destroy {
+	/** @flags: See &enum drm_skua_bo_destroy_flags. */
+	__u32 flags;
+	/** @pad: Must be zero. */
+	__u32 pad;
+	/** @handles: Array of &struct drm_skua_bo_handle, 1 to 1024. */
+	struct drm_skua_array handles;
 };
 
 /**
@@ -683,6 +740,8 @@ enum {
 		DRM_IOCTL_SKUA(WR, CONTEXT_STATE, context_state),
 	DRM_IOCTL_SKUA_SUBMIT =
 		DRM_IOCTL_SKUA(WR, SUBMIT, submit),
+	DRM_IOCTL_SKUA_BO_DESTROY =
+		DRM_IOCTL_SKUA(WR, BO_DESTROY, bo_destroy),
 };
 
 #if defined(__cplusplus)

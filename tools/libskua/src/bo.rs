@@ -13,6 +13,7 @@ use crate::{
     device::{Device, File, Placements},
     error::{Error, Result},
     mapping::Mapping,
+    sync::array,
     sys::{self, Exchange, Map},
     vm::Vm,
 };
@@ -26,10 +27,21 @@ bitflags::bitflags! {
     }
 }
 
+bitflags::bitflags! {
+    /// How a buffer object is destroyed.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct DestroyFlags: u32 {
+        /// Nothing that was submitted uses it; what does faults.
+        const ASSUME_NOT_IN_USE = uapi::DRM_SKUA_BO_DESTROY_ASSUME_NOT_IN_USE;
+        /// Return when its memory is free.
+        const SYNCHRONOUS = uapi::DRM_SKUA_BO_DESTROY_SYNCHRONOUS;
+    }
+}
+
 /// A buffer object; its handle is closed when dropped.
 ///
 /// Its mappings, by GPU and CPU, hold the memory by themselves: a `Bo` may be dropped as soon as it
-/// is bound and mapped.
+/// is bound and mapped. [`Bo::destroy`] takes them along.
 #[derive(Debug)]
 pub struct Bo {
     /// Where `handle` means something.
@@ -214,6 +226,31 @@ impl Bo {
                 name: "mmap",
                 errno,
             })
+    }
+
+    /// Destroys it, when the work is done that was submitted before: its memory is free then, and
+    /// mapped nowhere; the CPU's mappings are a bus error. With
+    /// [`DestroyFlags::ASSUME_NOT_IN_USE`] that is at once. One that was exported or is imported
+    /// is unmapped, and lives as long as others have it.
+    ///
+    /// # Errors
+    ///
+    /// ENOENT if it is destroyed already; [`Error::Argument`] if another `Bo` of the same file has
+    /// it.
+    pub fn destroy(&mut self, flags: DestroyFlags) -> Result<()> {
+        let handle = self.handle;
+        if handle != 0 && !self.file.has_one_user(handle) {
+            return Err(Error::Argument("another has it, too"));
+        }
+        let element = uapi::drm_skua_bo_handle { handle, pad: 0 };
+        self.file.call(&mut uapi::drm_skua_bo_destroy {
+            flags: flags.bits(),
+            pad: 0,
+            handles: array(std::slice::from_ref(&element)),
+        })?;
+        self.handle = 0;
+        self.file.forget(handle);
+        Ok(())
     }
 
     /// The offset at which mmap() of the device's file shows it, for what [`Bo::map`] cannot do.

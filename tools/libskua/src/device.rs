@@ -70,6 +70,24 @@ impl File {
         Ok(handle)
     }
 
+    /// Whether a GEM handle has one user.
+    pub(crate) fn has_one_user(&self, handle: u32) -> bool {
+        let handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner);
+        handles.get(&handle) == Some(&1)
+    }
+
+    /// A GEM handle's user is gone, whose handle the kernel has closed. By now it may name
+    /// something new.
+    pub(crate) fn forget(&self, handle: u32) {
+        let mut handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(users) = handles.get_mut(&handle) {
+            *users -= 1;
+            if *users == 0 {
+                handles.remove(&handle);
+            }
+        }
+    }
+
     /// Closes a GEM handle when its last user is gone.
     pub(crate) fn release(&self, handle: u32) {
         // Before the lock, which another thread may have held when this process was forked.

@@ -93,6 +93,15 @@ layout! {
         region: u32 @ 24;
         imported: u32 @ 28;
     }
+    drm_skua_bo_handle: 8 {
+        handle: u32 @ 0;
+        pad: u32 @ 4;
+    }
+    drm_skua_bo_destroy: 24 {
+        flags: u32 @ 0;
+        pad: u32 @ 4;
+        handles: drm_skua_array @ 8;
+    }
     drm_skua_vm_create: 8 {
         flags: u32 @ 0;
         vm: u32 @ 4;
@@ -180,6 +189,7 @@ ioctls! {
     DRM_IOCTL_SKUA_CONTEXT_DESTROY: 8, 8;
     DRM_IOCTL_SKUA_CONTEXT_STATE: 9, 64;
     DRM_IOCTL_SKUA_SUBMIT: 10, 40;
+    DRM_IOCTL_SKUA_BO_DESTROY: 11, 24;
 }
 
 #[cfg(test)]

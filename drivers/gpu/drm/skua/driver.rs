@@ -242,5 +242,6 @@ impl drm::Driver for SkuaDriver {
         ),
         (SKUA_CONTEXT_STATE, drm_skua_context_state, ioctl::RENDER_ALLOW, File::context_state),
         (SKUA_SUBMIT, drm_skua_submit, ioctl::RENDER_ALLOW, File::submit),
+        (SKUA_BO_DESTROY, drm_skua_bo_destroy, ioctl::RENDER_ALLOW, File::bo_destroy),
     }
 }

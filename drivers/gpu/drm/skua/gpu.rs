@@ -34,6 +34,7 @@
 //! Vm::installing
 //! PageTable::tables, Hardware::flushes, Watch::watchdogs
 //! Engine::state                  spin locks
+//! Destroyer::dying
 //! Context::pending, Vm::binds, Slots
 //! Submission::fence, Bind::end, Transfer, Gpu::paging, alarms, Reaper::dead, Sites
 //! locks of fences and work queues
@@ -70,6 +71,10 @@ use crate::{
         bo::{
             BoData,
             REGION_SYSTEM, //
+        },
+        destruction::{
+            Destroyer,
+            Destruction, //
         },
         eviction::Move,
         vm::{
@@ -189,6 +194,8 @@ pub(crate) struct Reapers {
     pub(crate) binds: Arc<Reaper<Bind>>,
     /// Contexts, from ready lists, workers and the table of a lost device.
     pub(crate) contexts: Arc<Reaper<Context>>,
+    /// Objects that were destroyed, with the memory that they had.
+    pub(crate) destructions: Arc<Reaper<Destruction>>,
     /// Moves that are done, with the memory that was left.
     pub(crate) moves: Arc<Reaper<Move>>,
     /// Submissions that left a ring or were cancelled, with the memory that they cleared.
@@ -207,6 +214,7 @@ impl Reapers {
         Ok(Self {
             binds: Reaper::new(&quarantine)?,
             contexts: Reaper::new(&quarantine)?,
+            destructions: Reaper::new(&quarantine)?,
             moves: Reaper::new(&quarantine)?,
             submissions: Reaper::new(&quarantine)?,
             vms: Reaper::new(&quarantine)?,
@@ -219,6 +227,7 @@ impl Reapers {
         self.quarantine.open();
         self.binds.wake();
         self.contexts.wake();
+        self.destructions.wake();
         self.moves.wake();
         self.submissions.wake();
         self.vms.wake();
@@ -230,6 +239,7 @@ impl Reapers {
         let counts = [
             self.binds.count(),
             self.contexts.count(),
+            self.destructions.count(),
             self.moves.count(),
             self.submissions.count(),
             self.vms.count(),
@@ -251,6 +261,8 @@ pub(crate) struct Gpu {
     pub(crate) counters: Counters,
     /// Where a last reference goes from work that fences depend on.
     pub(crate) reapers: Reapers,
+    /// What is to be destroyed when nothing uses it any more.
+    pub(crate) destroyer: Arc<Destroyer>,
     /// Bytes of system memory that buffer objects and page tables have, of half the machine's.
     pub(crate) system: Arc<Quota>,
     /// The switch of the device's access to memory: on from [`Gpu::start`], off when it is lost.
@@ -333,6 +345,7 @@ impl Gpu {
                 evictions: Atomic::new(0),
             },
             reapers: Reapers::new()?,
+            destroyer: Destroyer::new()?,
             system: Quota::new(system_limit)?,
             engines,
             paging <- new_spinlock!(None),
@@ -666,6 +679,8 @@ impl Gpu {
         drop(signalling);
         // What waits in the queue looks, finds nothing to do, and lets go of the device.
         QUEUE.flush();
+        // What still waits does for other drivers, which may be for long.
+        dev.destroyer.end();
         // A move may have found that it cannot be installed, and doubted.
         Gpu::lose(dev, true);
         crate::reaper::flush();

@@ -3,10 +3,11 @@
 //! What clients' memory is, where it is, and at which addresses the GPU finds it.
 //!
 //! Uses [`crate::hardware`], [`crate::fences`] and the trunk ([`crate::gpu`]), which it asks for one
-//! thing of [`crate::submit`]: that memory be cleared, or copied. What clients submit it does not know; that an
-//! address space is used, it sees by fences.
+//! thing of [`crate::submit`]: that memory be cleared, or copied. What clients submit it does not
+//! know; that an address space is used, it sees by fences.
 
 pub(crate) mod bo;
+pub(crate) mod destruction;
 pub(crate) mod eviction;
 pub(crate) mod installed;
 pub(crate) mod page_table;

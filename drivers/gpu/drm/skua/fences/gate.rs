@@ -118,6 +118,11 @@ impl<T: Wake> Gate<T> {
         self.remaining.0.load(Acquire) == 0
     }
 
+    /// The first of the fences that has not signalled.
+    pub(crate) fn pending(&self) -> Option<&Fence> {
+        self.fences.iter().find(|fence| fence.status().is_none())
+    }
+
     /// Whether a fence that has signalled did so with an error.
     pub(crate) fn has_failed(&self) -> bool {
         self.fences

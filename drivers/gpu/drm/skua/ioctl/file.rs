@@ -27,6 +27,10 @@ use crate::{
             self,
             Bo, //
         },
+        destruction::{
+            self,
+            Manner, //
+        },
         vm::Vm, //
     },
     quota::Quota,
@@ -98,6 +102,9 @@ impl<T> Handles<T> {
 const MAX_VMS: u64 = 256;
 /// Contexts of one client at a time, likewise.
 const MAX_CONTEXTS: u64 = 256;
+
+/// Objects that one call destroys, at most.
+const MAX_DESTROYED: u32 = 1024;
 
 /// What an open file of the node owns: one client.
 #[pin_data(PinnedDrop)]
@@ -244,6 +251,41 @@ impl File {
             region: bo.region(),
             imported: gem::is_imported(&*bo).into(),
         };
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_BO_DESTROY`
+    pub(crate) fn bo_destroy(
+        dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_bo_destroy,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        const ASSUME: u32 = DRM_SKUA_BO_DESTROY_ASSUME_NOT_IN_USE;
+        const SYNCHRONOUS: u32 = DRM_SKUA_BO_DESTROY_SYNCHRONOUS;
+        if args.flags & !(ASSUME | SYNCHRONOUS) != 0 || args.pad != 0 || args.handles.count == 0 {
+            return Err(EINVAL);
+        }
+        let manner = Manner {
+            assume_not_in_use: args.flags & ASSUME != 0,
+            synchronous: args.flags & SYNCHRONOUS != 0,
+        };
+        let array: KVVec<drm_skua_bo_handle> = user_array::read(&args.handles, MAX_DESTROYED)?;
+        let mut objects = KVVec::with_capacity(array.len(), client_flags())?;
+        let mut sorted = KVVec::with_capacity(array.len(), client_flags())?;
+        for element in &array {
+            let bo = Bo::lookup_handle(file, element.handle)?;
+            if element.pad != 0 {
+                return Err(EINVAL);
+            }
+            objects.push((element.handle, bo.into()), client_flags())?;
+            sorted.push(element.handle, client_flags())?;
+        }
+        sorted.sort_unstable();
+        if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(EINVAL);
+        }
+        destruction::destroy(dev, file, &file.inner().vm_quota, &objects, manner)?;
         Ok(0)
     }
 

@@ -141,15 +141,18 @@ pub(crate) struct BoData {
     /// GEM objects do not hold their device, which has their mmap offsets and their region's quota.
     _dev: ARef<SkuaDevice>,
     /// `DRM_SKUA_BO_*` of its creation.
-    flags: u16,
+    flags: u8,
     /// Regions that may hold it, one bit each, as its creator named them; not 0.
-    placements: u16,
+    placements: u8,
     /// Its [`Placement`], under its reservation lock; and that lock's reservation, if it is an
     /// address space's.
     backing: Backing<Arc<VramRange>, Arc<SystemMemory>>,
     /// [`REGION_SYSTEM`] or [`REGION_VRAM`]: the region of the placement, for those who look
     /// without the lock.
     region: Atomic<u32>,
+    /// Whether its destruction was asked for: it stays where it is. Changed with the reservation
+    /// locked.
+    doomed: Atomic<bool>,
     /// The ranges of address spaces whose page tables lead to it now, where these lead, and which
     /// address spaces use it.
     #[pin]
@@ -173,10 +176,11 @@ impl DriverObject for BoData {
     fn new(dev: &SkuaDevice, _size: usize, args: BoArgs) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             _dev: dev.into(),
-            flags: u16::try_from(args.flags)?,
-            placements: u16::try_from(args.placements)?,
+            flags: u8::try_from(args.flags)?,
+            placements: u8::try_from(args.placements)?,
             backing: Backing::new(args.users),
             region: Atomic::new(REGION_SYSTEM),
+            doomed: Atomic::new(false),
             sites <- Sites::new(),
         })
     }
@@ -337,12 +341,36 @@ pub(crate) fn memory_of(placement: &gem::PlacementOf<BoData>) -> Option<Memory> 
     }
 }
 
-/// Where page tables are to lead for `bo`, at this moment. `EIO` if it has no memory.
-pub(crate) fn installable(bo: &BoRef) -> Result<Memory> {
+/// Where page tables are to lead for `bo`, at this moment: nowhere if it is destroyed.
+pub(crate) fn installable(bo: &BoRef) -> Option<Memory> {
     if gem::is_imported(&**bo) {
-        return Ok(Memory::Imported(bo.clone()));
+        return Some(Memory::Imported(bo.clone()));
     }
-    bo.sites.memory().ok_or(EIO)
+    bo.sites.memory()
+}
+
+/// Whether `bo` is where it is said to be, and cleared: no work of the driver's own is under way with
+/// it. `EINVAL` unless `reserved` is its lock.
+pub(crate) fn is_settled(bo: &Bo, reserved: &Reserved<'_>) -> Result<bool> {
+    let there = memory_of(gem::placement(bo, reserved)?);
+    Ok(match (there, bo.sites.memory()) {
+        (Some(Memory::Vram(a)), Some(Memory::Vram(b))) => Arc::ptr_eq(&a, &b) && a.is_cleared(),
+        (Some(Memory::System(a)), Some(Memory::System(b))) => Arc::ptr_eq(&a, &b),
+        (None, None) => true,
+        _ => false,
+    })
+}
+
+/// Takes the memory of `bo`, which is [doomed](BoData::doom) and nobody else's: the CPU's mappings
+/// fault from now on, and nothing of it is installed any more. What may still lead to what is
+/// returned, the caller removes before it drops it.
+pub(crate) fn give_up(bo: &Bo) -> Option<Memory> {
+    let mut reserved = resv::lock_uninterruptible(bo).ok()?;
+    lru::forget(bo);
+    // Not the last reference: see what follows.
+    let replaced = gem::replace(bo, &mut reserved, Placement::Nowhere);
+    warn_on!(replaced.is_err());
+    bo.sites.forget_memory()
 }
 
 // One byte more takes a kilobyte.
@@ -376,6 +404,25 @@ impl BoData {
     /// Whether it may be mapped in the address space whose users are `users`.
     pub(crate) fn may_be_mapped_in(&self, users: &Arc<Reservation>) -> bool {
         !self.backing.is_shared() || self.backing.shares(users)
+    }
+
+    /// Has it stay where it is from now on; whether it did not already. The caller holds its
+    /// reservation lock: a move was published before, or never will be.
+    pub(crate) fn doom(&self) -> bool {
+        let already = self.is_doomed();
+        self.doomed.store(true, Relaxed);
+        !already
+    }
+
+    /// Takes [`BoData::doom`] back, for who has called that.
+    pub(crate) fn spare(&self) {
+        self.doomed.store(false, Relaxed);
+    }
+
+    /// Whether it is to be destroyed, and stays where it is until then. For good as long as its
+    /// reservation is locked.
+    pub(crate) fn is_doomed(&self) -> bool {
+        self.doomed.load(Relaxed)
     }
 
     /// The region that holds it at the moment.

@@ -61,7 +61,10 @@ use crate::{
             Memory,
             REGION_VRAM, //
         },
-        vm::Vm,
+        vm::{
+            for_each_user,
+            Vm, //
+        },
         vram::{
             Part,
             VramRange, //
@@ -241,21 +244,6 @@ impl WorkItem for Move {
     }
 }
 
-/// Calls `f` with each address space that uses `bo` and in which something can run.
-fn for_each_user(dev: &SkuaDevice, bo: &BoRef, mut f: impl FnMut(Arc<Vm>) -> Result) -> Result {
-    let mut from = Asid::SYSTEM;
-    while let Some(asid) = bo.sites.next_user(from) {
-        if let Some(vm) = dev.vms.find(asid) {
-            f(vm)?;
-        }
-        match asid.0.checked_add(1) {
-            Some(next) => from = Asid(next),
-            None => break,
-        }
-    }
-    Ok(())
-}
-
 /// How long, in all, a client waits for room.
 const PATIENCE_MS: u32 = 10_000;
 /// How often it looks whether what was being cleared is free.
@@ -287,6 +275,11 @@ pub(crate) fn allocate(
             result => return result,
         }
         if make_room(dev, parent, part, bytes, &mut patience)? {
+            continue;
+        }
+        // Or in what is to be destroyed when the work before that is done.
+        if let Some(fence) = dev.destroyer.obstacle(part) {
+            wait(&fence, &mut patience)?;
             continue;
         }
         // Or in what nobody has any more, but that is still being cleared.
@@ -431,7 +424,7 @@ fn is_idle(dev: &SkuaDevice, bo: &BoRef) -> bool {
 
 /// Has `bo` move from VRAM to system memory; the fence of that.
 ///
-/// `EBUSY` if it is not in VRAM, or pinned, or no `victim`; `ENOMEM`, also if all clients together,
+/// `EBUSY` if it is not in VRAM, or pinned, or about to be destroyed, or no `victim`; `ENOMEM`, also if all clients together,
 /// or of a wanted one its own, have too much system memory; `ENODEV`; `EINTR` if a signal arrives.
 /// Nothing has changed then.
 fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -> Result<Fence> {
@@ -482,7 +475,7 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
     let old = {
         let reserved = exec.reserved(&handle)?;
         match gem::placement(bo, &reserved)? {
-            Placement::Device(_) if gem::is_pinned(&**bo) => return Err(EBUSY),
+            Placement::Device(_) if gem::is_pinned(&**bo) || bo.is_doomed() => return Err(EBUSY),
             Placement::Device(range) => range.clone(),
             _ => return Err(EBUSY),
         }

@@ -78,7 +78,8 @@ struct Inner {
     sites: RBTree<Site, Installed>,
     /// By address space, how many [`User`]s it has of the object; not 0.
     users: RBTree<Asid, u32>,
-    /// What page tables lead to; none of an import, whose memory never moves.
+    /// What page tables lead to; none of an import, whose memory never moves, and of what is
+    /// destroyed.
     memory: Option<Memory>,
 }
 
@@ -146,6 +147,13 @@ impl Sites {
     #[must_use = "it may be the last reference"]
     pub(crate) fn set_memory(&self, memory: Memory) -> Option<Memory> {
         self.inner.lock().memory.replace(memory)
+    }
+
+    /// The memory is about to be given up: page tables are to lead nowhere from now on. Where they
+    /// led, and may still.
+    #[must_use = "it may be the last reference"]
+    pub(crate) fn forget_memory(&self) -> Option<Memory> {
+        self.inner.lock().memory.take()
     }
 
     /// Counts one user more, if the address space is one already.

@@ -452,11 +452,45 @@ impl Vm {
 
     /// Queues a bind of `operations`, whose ranges and handles were checked, after `waits`.
     ///
-    /// `ENOSPC` if [`MAX_QUEUED`] binds wait; `ENOENT` if its handle is gone; `EIO` if an object has
-    /// no memory; `ENOMEM`, `ENODEV`; `ECANCELED` if the client is gone. Nothing has changed then.
+    /// `ENOSPC` if [`MAX_QUEUED`] binds wait; `ENOENT` if its handle is gone, or an object is
+    /// destroyed; `ENOMEM`, `ENODEV`; `ECANCELED` if the client is gone. Nothing has changed then.
     pub(crate) fn bind(
         self: &Arc<Self>,
         parent: &Device<Bound>,
+        operations: KVVec<Operation>,
+        waits: KVVec<Fence>,
+        signals: Signals,
+    ) -> Result {
+        self.accept(parent, &mut self.map.lock(), operations, waits, signals)?;
+        // Most binds wait for nothing: do them here and spare the worker's wake-up.
+        self.process();
+        Ok(())
+    }
+
+    /// Unmaps all of `bo`, when the binds before are done. As [`Vm::bind`].
+    pub(crate) fn unmap_object(self: &Arc<Self>, parent: &Device<Bound>, bo: &BoRef) -> Result {
+        {
+            let mut map = self.map.lock();
+            let mut operations = KVVec::new();
+            for (span, mapping) in map.iter(ALL) {
+                if core::ptr::eq(&**mapping.bo(), &**bo) {
+                    operations.push(Operation::Unmap(span), client_flags())?;
+                }
+            }
+            if operations.is_empty() {
+                return Ok(());
+            }
+            self.accept(parent, &mut map, operations, KVVec::new(), Signals::new())?;
+        }
+        self.process();
+        Ok(())
+    }
+
+    /// Changes `map`, which is this one's, and queues the bind; [`Vm::process`] does it.
+    fn accept(
+        self: &Arc<Self>,
+        parent: &Device<Bound>,
+        map: &mut IntervalMap<KernelHeap, Mapping>,
         operations: KVVec<Operation>,
         mut waits: KVVec<Fence>,
         signals: Signals,
@@ -465,14 +499,13 @@ impl Vm {
         let nodes = u32::try_from(operations.len())?
             .checked_mul(MAP_NODES + UNMAP_NODES)
             .ok_or(EOVERFLOW)?;
-        let mut map = self.map.lock();
-        let (memory, records) = self.prepare(parent, tables, &map, &operations, &mut waits)?;
+        let (memory, records) = self.prepare(parent, tables, map, &operations, &mut waits)?;
         // Binds of this address space are done in order anyway.
         waits.retain(|fence| fence.context() != self.fences.id());
         let gate = Gate::new(self, waits)?;
         let fence = FenceMemory::new(GFP_KERNEL_ACCOUNT)?;
 
-        let unmapped = KVVec::with_capacity(cuts(&map, &operations)?, client_flags())?;
+        let unmapped = KVVec::with_capacity(cuts(map, &operations)?, client_flags())?;
         let bind = ListArc::pin_init(
             try_pin_init!(Bind {
                 operations,
@@ -543,9 +576,6 @@ impl Vm {
             binds.queue.push_back(bind);
         }
         drop(signalling);
-        drop(map);
-        // Most binds wait for nothing: do them here and spare the worker's wake-up.
-        self.process();
         Ok(())
     }
 
@@ -586,7 +616,7 @@ impl Vm {
                 if mapping.bo().may_move() {
                     tables.prepare(&self.dev, parent, span.start, span.len(), 0)?;
                 } else {
-                    let memory = bo::installable(mapping.bo())?;
+                    let memory = bo::installable(mapping.bo()).ok_or(ENOENT)?;
                     memory.with_pieces(parent, mapping.offset, |pieces| {
                         let plan = PagePlan::new(span.start, span.len(), Sizes::ALL, pieces);
                         for run in plan.map_err(|_| EINVAL)? {
@@ -727,12 +757,14 @@ impl Vm {
             }
             if let (Operation::Map(span, mapping), false) = (operation, cancelled) {
                 let (offset, write) = (mapping.offset, mapping.write);
+                let Some(memory) = bo::installable(mapping.bo()) else {
+                    // It was destroyed since the bind was accepted.
+                    continue;
+                };
                 // First the record: a move that comes now changes what is written here.
                 record(mapping.bo(), *span, offset, write);
                 let installed = Installed::new(*span, offset, write);
-                let memory = bo::installable(mapping.bo());
                 result = result.and_then(|()| {
-                    let memory = memory?;
                     let installed =
                         self.install(parent, tables, span.start, installed, &memory, &mut changed);
                     warn_on!(held.push_within_capacity(memory).is_err());
@@ -770,6 +802,21 @@ impl Vm {
         drop(installing);
         // Whatever was changed here: a bind may have removed what led to the old memory, and not
         // have flushed it yet.
+        self.dev.invalidate(Some(self.asid()))
+    }
+
+    /// Has nothing that is installed lead to `bo` any more, which nothing is to be installed of, and
+    /// flushes the TLBs. Allocates nothing. `ENODEV`, `EIO`.
+    pub(crate) fn uninstall(&self, parent: &Device<Bound>, bo: &BoRef) -> Result {
+        let tables = self.tables.access(parent)?;
+        let installing = self.installing.lock();
+        while let Some((site, installed)) = bo.sites.next(self.site(0)) {
+            let len = installed.end.saturating_sub(site.start);
+            tables.clear(&self.dev, site.start, len)?;
+            bo.sites.remove(site);
+        }
+        drop(installing);
+        // Whatever was cleared here, as after a move.
         self.dev.invalidate(Some(self.asid()))
     }
 
@@ -815,6 +862,25 @@ impl Vm {
         self.binds.lock().end.get_or_insert(error);
         self.process();
     }
+}
+
+/// Calls `f` with each address space that uses `bo` and in which something can run.
+pub(crate) fn for_each_user(
+    dev: &SkuaDevice,
+    bo: &BoRef,
+    mut f: impl FnMut(Arc<Vm>) -> Result,
+) -> Result {
+    let mut from = Asid::SYSTEM;
+    while let Some(asid) = bo.sites.next_user(from) {
+        if let Some(vm) = dev.vms.find(asid) {
+            f(vm)?;
+        }
+        match asid.0.checked_add(1) {
+            Some(next) => from = Asid(next),
+            None => break,
+        }
+    }
+    Ok(())
 }
 
 /// Whether a mapping of `map` goes on across `edge`.

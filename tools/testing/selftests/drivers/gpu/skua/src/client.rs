@@ -253,6 +253,27 @@ impl Client {
         self.call(DRM_IOCTL_GEM_CLOSE, &mut argument)
     }
 
+    /// BO_DESTROY, called once.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn destroy(&self, handles: &[u32], flags: u32) -> Result<(), Errno> {
+        let handles: Vec<_> = handles
+            .iter()
+            .map(|handle| drm_skua_bo_handle {
+                handle: *handle,
+                pad: 0,
+            })
+            .collect();
+        let mut argument = drm_skua_bo_destroy {
+            flags,
+            pad: 0,
+            handles: array(&handles),
+        };
+        self.call(DRM_IOCTL_SKUA_BO_DESTROY, &mut argument)
+    }
+
     /// BO_INFO.
     ///
     /// # Errors

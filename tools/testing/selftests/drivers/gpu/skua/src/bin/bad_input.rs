@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         bo_create: 60,
         bo_mmap_offset,
         bo_info,
+        row_0_05_bo_destroy: 60,
         vm_create,
         vm_destroy,
         vm_bind: 60,
@@ -339,6 +340,43 @@ impl<T: Copy + PartialEq + std::fmt::Debug, E: Copy> Elements<'_, T, E> {
             );
         }
     }
+}
+
+fn row_0_05_bo_destroy() {
+    let client = Client::new();
+    let other = client.bo(Place::System, PAGE);
+    let handle = client.bo(Place::Vram, PAGE);
+    let good_handle = drm_skua_bo_handle { handle, pad: 0 };
+    let handles = [good_handle];
+    let good = drm_skua_bo_destroy {
+        handles: array(&handles),
+        ..Default::default()
+    };
+    let mut cases = Elements {
+        table: Table::new(&client, DRM_IOCTL_SKUA_BO_DESTROY, good),
+        good: good_handle,
+        member: |a| &mut a.handles,
+    };
+    let known = DRM_SKUA_BO_DESTROY_ASSUME_NOT_IN_USE | DRM_SKUA_BO_DESTROY_SYNCHRONOUS;
+    cases.table.bits("flags", known, |a| &mut a.flags);
+    cases.table.bits("pad", 0, |a| &mut a.pad);
+    array_cases::<_, drm_skua_bo_handle>(&mut cases.table, "handles", 1024, |a| &mut a.handles);
+    cases.table.case("no handles", Errno::EINVAL, |a| {
+        a.handles = drm_skua_array::default();
+    });
+    for handle in no_handles(handle) {
+        cases.case(&format!("handle {handle:#x}"), Errno::ENOENT, |element| {
+            element.handle = handle;
+        });
+    }
+    cases.bits("handles.pad", 0, |element| &mut element.pad);
+    let twice = [good_handle, good_handle];
+    cases
+        .table
+        .case("twice", Errno::EINVAL, |a| a.handles = array(&twice));
+    cases.table.finish();
+    assert_eq!(client.info(handle).err(), Some(Errno::ENOENT));
+    assert!(client.info(other).is_ok());
 }
 
 fn vm_bind_operations() {

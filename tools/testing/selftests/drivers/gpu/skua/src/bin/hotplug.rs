@@ -53,6 +53,7 @@ fn main() -> ExitCode {
         binds_that_wait_end_with_their_client: 60,
         binds_that_meet_the_end_of_their_address_space_end: 60,
         gated_work_ends_at_an_unbind: 60,
+        a_destruction_that_waits_ends_at_an_unbind: 120,
         a_move_that_waits_ends_at_an_unbind: 120,
     ])
 }
@@ -830,5 +831,31 @@ fn a_move_that_waits_ends_at_an_unbind() {
     });
     drop(job);
     drop(rig);
+    expect_working();
+}
+
+fn a_destruction_that_waits_ends_at_an_unbind() {
+    let line = SoftwareTimeline::new();
+    let rig = Rig::new();
+    let foreign = rig.syncobj_of(line.fence(5));
+    let objects = Place::ALL.map(|place| rig.bo(place, 1 << 20));
+    let mapped = rig.map(objects[0]);
+    let job = rig
+        .start_after(
+            rig.copy,
+            &[write(rig.bound_at_will(objects[1], 1 << 20), 1)],
+            &[wait(foreign)],
+        )
+        .expect("SUBMIT");
+    rig.bound_at_will(objects[0], 1 << 20);
+    assert_eq!(rig.destroy(&objects, 0), Ok(()));
+    let unbound = Unbound::first();
+    // What it shows means nothing, as of any object then.
+    mapped.read(0);
+    drop(job);
+    drop(rig);
+    drop(unbound);
+    // Nobody is called any more who would have been.
+    line.advance(10);
     expect_working();
 }

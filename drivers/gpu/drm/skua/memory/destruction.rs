@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Destroying objects, with or without regard to what uses them (rows 0.02 to 0.05).
+//!
+//! A handle dies at once; the memory is given up when what was queued before is done, or at once if
+//! the client says that nothing uses it. Whatever the client says, nobody else is hurt: first no
+//! page table leads to the memory any more, then all TLBs are flushed, then it is free. Work that
+//! still uses it faults.
+//!
+//! ```text
+//! ioctl    doom: it stays where it is ─▶ fences of all that may use it ─▶ the handle is gone
+//! then     all signalled ─▶ CPU mappings fault ─▶ page tables cleared, TLBs flushed ─▶ reaper
+//! ```
+//!
+//! Who may use an object is known: the address spaces that are among its
+//! [users](super::installed), and what was submitted in them. Waiting is no bind's turn: what the
+//! client queues behind is not held up.
+//!
+//! An object that others may have, because it was exported or is imported, keeps its memory; it is
+//! unmapped from the client's address spaces.
+
+use crate::{
+    ext::{
+        device,
+        fence::Fence,
+        file,
+        gem,
+        resv::{
+            self,
+            Usage, //
+        }, //
+    },
+    fences::gate::{
+        Gate,
+        Wake, //
+    },
+    gpu::{
+        self,
+        SkuaDevice,
+        WEDGED, //
+    },
+    kernel_heap::client_flags,
+    memory::{
+        bo::{
+            self,
+            BoRef,
+            Memory, //
+        },
+        vm::for_each_user,
+        vram::Part, //
+    },
+    quota::Quota,
+    reaper::{
+        self,
+        Reapable, //
+    }, //
+};
+use kernel::{
+    drm,
+    impl_has_work,
+    list::{
+        impl_list_arc_safe,
+        impl_list_item,
+        List,
+        ListArc,
+        ListLinks, //
+    },
+    new_spinlock,
+    new_work,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        Arc,
+        SpinLock, //
+    },
+    time::msecs_to_jiffies,
+    warn_on,
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
+};
+
+/// An object whose handle is gone.
+#[pin_data]
+pub(crate) struct Destruction {
+    /// The device that it is of.
+    dev: ARef<SkuaDevice>,
+    /// What is destroyed.
+    bo: BoRef,
+    /// The quota of the address spaces of whose client it was: in those it is unmapped.
+    client: Arc<Quota>,
+    /// What may use it.
+    gate: Gate<Destroyer>,
+    /// What it had, from the moment at which nothing leads there any more until this is freed.
+    #[pin]
+    memory: SpinLock<Option<Memory>>,
+    /// Its place in [`Destroyer::dying`], later in the reaper's list.
+    #[pin]
+    links: ListLinks,
+}
+
+impl_list_arc_safe! {
+    impl ListArcSafe<0> for Destruction { untracked; }
+}
+
+impl_list_item! {
+    impl ListItem<0> for Destruction { using ListLinks { self.links }; }
+}
+
+impl Reapable for Destruction {}
+
+impl Destruction {
+    /// Gives up what the object has. Process context; allocates, and may wait for the engines to
+    /// drop translations.
+    fn perform(self: Arc<Self>) {
+        let (dev, bo) = (&*self.dev, &self.bo);
+        let foreign = gem::is_foreign(&**bo);
+        if foreign {
+            // It may have been exported since.
+            bo.spare();
+        } else {
+            let old = bo::give_up(bo);
+            let none = core::mem::replace(&mut *self.memory.lock(), old);
+            drop(none);
+        }
+        let mut result = Ok(());
+        // Of a device that is gone no table is walked.
+        if let Some(bound) = device::enter(dev) {
+            let parent = gpu::parent(&bound);
+            let all = for_each_user(dev, bo, |vm| {
+                if vm.is_of(&self.client) {
+                    if !foreign {
+                        result = result.and(vm.uninstall(parent, bo));
+                    }
+                    // It may have no handle, or too many binds: then what it thinks is mapped
+                    // leads nowhere.
+                    let _ = vm.unmap_object(parent, bo);
+                }
+                Ok(())
+            });
+            warn_on!(all.is_err());
+        }
+        if result.is_err() {
+            // It does not answer: what used the memory may still reach it.
+            dev.doubt(WEDGED);
+        }
+        if !foreign {
+            gem::discard(&**bo);
+        }
+        let dev = self.dev.clone();
+        dev.reapers.destructions.bury(self);
+    }
+}
+
+/// Waits for what objects to be destroyed are used by; a device has one.
+#[pin_data]
+pub(crate) struct Destroyer {
+    /// What waits, in the order in which it was asked for.
+    #[pin]
+    dying: SpinLock<List<Destruction>>,
+    /// Looks for what can go, in the reapers' queue.
+    #[pin]
+    work: Work<Self>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Destroyer { self.work }
+}
+
+impl Destroyer {
+    /// One that waits for nothing. `ENOMEM`.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                dying <- new_spinlock!(List::new()),
+                work <- new_work!("Destroyer::work"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Gives up what an object has, now or when its gate opens.
+    fn accept(&self, destruction: ListArc<Destruction>) {
+        let now = {
+            let mut dying = self.dying.lock();
+            // Whoever opens the gate from now on looks at the list, with the lock.
+            if destruction.gate.arm() {
+                Some(destruction)
+            } else {
+                dying.push_back(destruction);
+                None
+            }
+        };
+        if let Some(destruction) = now {
+            destruction.into_arc().perform();
+        }
+    }
+
+    /// A fence for which memory waits that is in `part` of VRAM and will be free.
+    pub(crate) fn obstacle(&self, part: Part) -> Option<Fence> {
+        let dying = self.dying.lock();
+        // Of what is in the list the memory stays: these are not the last references.
+        let mut all = dying.iter();
+        all.find_map(|dying| match dying.bo.sites.memory() {
+            Some(Memory::Vram(range)) if range.touches(part) => dying.gate.pending().cloned(),
+            _ => None,
+        })
+    }
+
+    /// Gives up what all that waits has: the device is gone.
+    pub(crate) fn end(&self) {
+        self.perform(|_| true);
+    }
+
+    fn perform(&self, is_due: impl Fn(&Destruction) -> bool) {
+        loop {
+            let due = {
+                let mut dying = self.dying.lock();
+                let mut cursor = dying.cursor_front();
+                loop {
+                    match cursor.peek_next() {
+                        None => break None,
+                        Some(next) if is_due(&next) => break Some(next.remove()),
+                        Some(_) => _ = cursor.move_next(),
+                    }
+                }
+            };
+            match due {
+                Some(destruction) => destruction.into_arc().perform(),
+                None => return,
+            }
+        }
+    }
+}
+
+impl Wake for Destroyer {
+    fn wake(this: &Arc<Self>) {
+        // Refused if it is queued already: then it will run and look.
+        let _ = reaper::QUEUE.enqueue(this.clone());
+    }
+}
+
+impl WorkItem for Destroyer {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.perform(|destruction| destruction.gate.is_open());
+    }
+}
+
+/// How an object is destroyed.
+#[derive(Clone, Copy)]
+pub(crate) struct Manner {
+    /// Nothing uses it, the client says.
+    pub(crate) assume_not_in_use: bool,
+    /// Return when the memory is free.
+    pub(crate) synchronous: bool,
+}
+
+/// How long one call waits: while it does, no DRM device is unplugged.
+const PATIENCE_MS: u32 = 1000;
+
+/// Destroys the objects that `handles` name in `file`, each of which is named once, all or none.
+/// `client` is the quota of the address spaces of the client.
+///
+/// `ENOENT` for a handle, also if another thread destroys it just now; `ENOMEM`; `EINTR` if a signal
+/// arrives; `EAGAIN` if it takes more than [`PATIENCE_MS`]. Nothing has changed then.
+pub(crate) fn destroy<F>(
+    dev: &SkuaDevice,
+    file: &drm::File<F>,
+    client: &Arc<Quota>,
+    handles: &[(u32, BoRef)],
+    manner: Manner,
+) -> Result
+where
+    F: drm::file::DriverFile,
+{
+    let mut patience = msecs_to_jiffies(PATIENCE_MS);
+    let begun = loop {
+        if manner.synchronous {
+            for (_, bo) in handles {
+                for fence in waits(dev, client, bo, manner.assume_not_in_use)? {
+                    patience = match fence.wait_timeout(patience) {
+                        Err(error) if error == ETIME => return Err(EAGAIN),
+                        left => left?,
+                    };
+                }
+            }
+        }
+        let begun = doom(dev, client, handles, manner)?;
+        // A move has begun since it was waited for.
+        if !manner.synchronous || begun.iter().all(|begun| begun.gate.pending().is_none()) {
+            break begun;
+        }
+        spare(handles);
+    };
+    // From here on nothing fails.
+    for (handle, _) in handles {
+        // If another thread has closed it meanwhile, it is gone, too.
+        let _ = file::delete_handle(file, *handle);
+    }
+    for destruction in begun {
+        dev.destroyer.accept(destruction);
+    }
+    if manner.synchronous {
+        reaper::flush();
+    }
+    Ok(())
+}
+
+/// Dooms all of `handles`, or none; what is to be done with each.
+fn doom(
+    dev: &SkuaDevice,
+    client: &Arc<Quota>,
+    handles: &[(u32, BoRef)],
+    manner: Manner,
+) -> Result<KVVec<ListArc<Destruction>>> {
+    let mut begun = KVVec::with_capacity(handles.len(), client_flags())?;
+    for (count, (_, bo)) in handles.iter().enumerate() {
+        let one = doom_one(dev, client, bo, manner)
+            .and_then(|one| begun.push(one, client_flags()).map_err(Error::from));
+        if let Err(error) = one {
+            spare(handles.get(..count).unwrap_or_default());
+            return Err(error);
+        }
+    }
+    Ok(begun)
+}
+
+/// Takes [`doom`] back.
+fn spare(handles: &[(u32, BoRef)]) {
+    for (_, bo) in handles {
+        bo.spare();
+    }
+}
+
+fn doom_one(
+    dev: &SkuaDevice,
+    client: &Arc<Quota>,
+    bo: &BoRef,
+    manner: Manner,
+) -> Result<ListArc<Destruction>> {
+    {
+        let _reserved = resv::lock(&**bo)?;
+        // What others have, too, goes on.
+        if !gem::is_foreign(&**bo) && !bo.doom() {
+            return Err(ENOENT);
+        }
+    }
+    // Who returns at the end has waited for the client's work.
+    let alone = manner.assume_not_in_use || manner.synchronous;
+    let begun = waits(dev, client, bo, alone).and_then(|waits| {
+        ListArc::pin_init(
+            try_pin_init!(Destruction {
+                dev: dev.into(),
+                bo: bo.clone(),
+                client: client.clone(),
+                gate: Gate::new(&dev.destroyer, waits)?,
+                memory <- new_spinlock!(None),
+                links <- ListLinks::new(),
+            }? Error),
+            GFP_KERNEL_ACCOUNT,
+        )
+    });
+    if begun.is_err() {
+        bo.spare();
+    }
+    begun
+}
+
+/// What the destruction of `bo` waits for: the driver's own work with it, unless others have it, too;
+/// and, but if it is `alone`, what was submitted in the client's address spaces that use it.
+fn waits(dev: &SkuaDevice, client: &Arc<Quota>, bo: &BoRef, alone: bool) -> Result<KVVec<Fence>> {
+    let mut waits = KVVec::new();
+    {
+        let reserved = resv::lock(&**bo)?;
+        // Others' fences would be among the rest.
+        if !gem::is_foreign(&**bo) && !bo::is_settled(bo, &reserved)? {
+            if let Some(fence) = reserved.singleton(Usage::Kernel)? {
+                waits.push(fence, client_flags())?;
+            }
+        }
+    }
+    if !alone {
+        for_each_user(dev, bo, |vm| {
+            if !vm.is_of(client) {
+                return Ok(());
+            }
+            if let Some(fence) = vm.reservation().lock()?.singleton(Usage::Bookkeep)? {
+                waits.push(fence, client_flags())?;
+            }
+            Ok(())
+        })?;
+    }
+    Ok(waits)
+}

@@ -1,0 +1,563 @@
+// SPDX-License-Identifier: MIT
+
+//! BO_DESTROY: an object goes with its memory and its mappings, whatever the client says of it.
+
+use std::fs;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use skua_selftests::client::{map, signal, unmap, wait};
+use skua_selftests::function::Function;
+use skua_selftests::raw::{in_child, with_alarm};
+use skua_selftests::rig::{copy, fill, wait_value, write};
+use skua_selftests::suite::eventually;
+use skua_selftests::witness::quiet;
+use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
+use skua_uapi::*;
+
+const PAGE: u64 = 4096;
+const LARGE: u64 = 2 << 20;
+const ASSUME: u32 = DRM_SKUA_BO_DESTROY_ASSUME_NOT_IN_USE;
+const SYNC: u32 = DRM_SKUA_BO_DESTROY_SYNCHRONOUS;
+
+fn main() -> ExitCode {
+    suite::main(tests![
+        row_0_02_destruction_waits_for_work_and_the_call_does_not: 60,
+        row_0_02_all_contexts_count: 60,
+        row_0_02_addresses_can_be_used_again_at_once: 60,
+        row_0_03_who_needs_room_waits_for_it: 60,
+        row_0_03_a_dead_client_leaves_nothing: 60,
+        row_0_04_assume_not_in_use_frees_at_once_and_faults: 60,
+        row_0_04_a_bind_that_waits_maps_nothing: 60,
+        row_0_05_synchronous_destruction_returns_when_memory_is_free: 60,
+        row_0_06_all_are_destroyed_or_none,
+        row_0_11_the_cpu_sees_nothing_of_it_any_more: 60,
+        row_0_11_pages_go_back_though_they_are_mapped,
+        what_others_have_lives_on: 60,
+        only_its_own_mappings_go: 60,
+        what_moves_is_destroyed_when_it_is_there: 60,
+        clients_that_destroy_at_random_hurt_nobody: 120,
+    ])
+}
+
+/// Waits until something is so.
+#[track_caller]
+fn becomes(what: &str, is_so: impl Fn() -> bool) {
+    let seen = eventually(|| is_so().then_some(()));
+    assert!(seen.is_some(), "not in time: {what}");
+}
+
+fn used(client: &Client, place: Place) -> u64 {
+    client.region(place).used
+}
+
+/// A rig, when nothing of earlier clients is left.
+fn alone() -> Rig {
+    quiet();
+    Rig::new()
+}
+
+/// Long enough for what must not happen.
+fn a_moment() {
+    thread::sleep(Duration::from_millis(50));
+}
+
+fn row_0_02_destruction_waits_for_work_and_the_call_does_not() {
+    let rig = alone();
+    let gate = rig.buffer(Place::System, PAGE);
+    let out = rig.buffer(Place::System, LARGE);
+    for place in Place::ALL {
+        gate.cpu.fill(|_| 0);
+        let later = rig.buffer(place, PAGE);
+        let a = rig.bo(place, LARGE);
+        let va = rig.bound_at_will(a, LARGE);
+        let with = used(&rig, place);
+        let job = rig.start(
+            Engine::Copy,
+            &[
+                wait_value(gate.va, 1),
+                fill(0xabcd, va, LARGE),
+                copy(va, out.va, LARGE),
+            ],
+        );
+        assert_eq!(rig.destroy(&[a], 0), Ok(()));
+        // The name is gone at once, the memory is not.
+        assert_eq!(rig.info(a).err(), Some(Errno::ENOENT));
+        assert_eq!(rig.close(a), Err(Errno::EINVAL));
+        assert_eq!(rig.destroy(&[a], 0), Err(Errno::ENOENT));
+        a_moment();
+        assert_eq!(used(&rig, place), with, "{place:?}");
+        // Nobody waits for it: not binds, not other contexts, and not it for them.
+        let other = rig.bo(place, PAGE);
+        rig.bound_at_will(other, PAGE);
+        assert_eq!(rig.destroy(&[other], SYNC | ASSUME), Ok(()));
+        assert_eq!(rig.run(Engine::Compute, &[write(later.va, 3)]), Ok(()));
+        let with = used(&rig, place);
+        let unrelated = rig.start(Engine::Compute, &[wait_value(gate.va + 8, 1)]);
+        gate.cpu.write(0, 1);
+        assert_eq!(job.wait(), Ok(()));
+        becomes("the memory is free", || used(&rig, place) == with - LARGE);
+        assert!(!unrelated.has_ended());
+        out.cpu
+            .expect("what the work has done", |_| 0xabcd_0000_abcd);
+        gate.cpu.write(8, 1);
+        assert_eq!(unrelated.wait(), Ok(()));
+        // Nothing is there any more.
+        let late = rig.start_in(rig.new_context(Engine::Copy), &[write(va, 1)]);
+        assert_eq!(late.wait(), Err(Errno::EFAULT));
+    }
+}
+
+fn row_0_02_all_contexts_count() {
+    let rig = alone();
+    let gate = rig.buffer(Place::System, PAGE);
+    let before = used(&rig, Place::Vram);
+    let a = rig.bo(Place::Vram, LARGE);
+    let va = rig.bound_at_will(a, LARGE);
+    // One runs on another engine; one waits in the kernel, behind what is to come.
+    let other = rig.new_context(Engine::Copy);
+    let trigger = rig.start(Engine::Copy, &[wait_value(gate.va + 8, 1)]);
+    let jobs = [
+        rig.start(Engine::Compute, &[wait_value(gate.va, 1), write(va, 1)]),
+        rig.start_after(other, &[write(va + 8, 2)], &[wait(trigger.syncobj)])
+            .expect("SUBMIT"),
+    ];
+    assert_eq!(rig.destroy(&[a], 0), Ok(()));
+    gate.cpu.write(0, 1);
+    assert_eq!(jobs[0].wait(), Ok(()));
+    a_moment();
+    assert!(used(&rig, Place::Vram) > before, "one still needs it");
+    gate.cpu.write(8, 1);
+    assert_eq!(jobs[1].wait(), Ok(()));
+    becomes("the memory is free", || used(&rig, Place::Vram) == before);
+}
+
+/// What is mapped in its place is another object's, and stays.
+fn row_0_02_addresses_can_be_used_again_at_once() {
+    let rig = alone();
+    let gate = rig.buffer(Place::System, PAGE);
+    let before = used(&rig, Place::Vram);
+    let (a, b) = (rig.bo(Place::Vram, LARGE), rig.bo(Place::Vram, LARGE));
+    let va = rig.bound_at_will(a, LARGE);
+    let job = rig.start(Engine::Copy, &[wait_value(gate.va, 1)]);
+    assert_eq!(rig.destroy(&[a], 0), Ok(()));
+    // A part of it.
+    assert_eq!(
+        rig.bind_and_wait(rig.vm, &[map(b, 0, va + PAGE, PAGE)]),
+        Ok(())
+    );
+    gate.cpu.write(0, 1);
+    assert_eq!(job.wait(), Ok(()));
+    becomes("the memory is free", || {
+        used(&rig, Place::Vram) == before + LARGE
+    });
+    assert_eq!(
+        rig.run(
+            Engine::Copy,
+            &[write(va + PAGE, 5), write(va + 2 * PAGE - 8, 6)]
+        ),
+        Ok(())
+    );
+    let cpu = rig.map(b);
+    assert_eq!((cpu.read(0), cpu.read(4088)), (5, 6));
+    for address in [va, va + 2 * PAGE, va + LARGE - 8] {
+        let late = rig.start_in(rig.new_context(Engine::Copy), &[write(address, 1)]);
+        assert_eq!(late.wait(), Err(Errno::EFAULT), "{address:#x}");
+    }
+    // The addresses are as any others.
+    assert_eq!(rig.bind_and_wait(rig.vm, &[unmap(va, LARGE)]), Ok(()));
+}
+
+fn row_0_03_who_needs_room_waits_for_it() {
+    let rig = alone();
+    let other = Client::new();
+    let gate = rig.buffer(Place::System, PAGE);
+    let region = rig.region(Place::Vram);
+    let size = (region.size - region.used) / 4 * 3 / LARGE * LARGE;
+    let a = rig.bo(Place::Vram, size);
+    let va = rig.bound_at_will(a, size);
+    let job = rig.start(
+        Engine::Compute,
+        &[wait_value(gate.va, 1), write(va + size - 8, !0)],
+    );
+    assert_eq!(rig.destroy(&[a], 0), Ok(()));
+    thread::scope(|scope| {
+        let next = scope.spawn(|| other.try_bo(Place::Vram, size));
+        thread::sleep(Duration::from_millis(100));
+        assert!(!next.is_finished(), "it is in use, and there is no more");
+        gate.cpu.write(0, 1);
+        assert_eq!(job.wait(), Ok(()));
+        let next = next.join().expect("a thread").expect("BO_CREATE");
+        other
+            .map(next)
+            .expect("memory of what was destroyed", |_| 0);
+    });
+}
+
+fn row_0_03_a_dead_client_leaves_nothing() {
+    quiet();
+    let other = Client::new();
+    let before = Place::ALL.map(|place| used(&other, place));
+    {
+        let dying = Rig::new();
+        let gate = dying.buffer(Place::System, PAGE);
+        let objects = Place::ALL.map(|place| dying.bo(place, LARGE));
+        for object in objects {
+            dying.bound_at_will(object, LARGE);
+        }
+        drop(dying.start(Engine::Copy, &[wait_value(gate.va, 1)]));
+        assert_eq!(dying.destroy(&objects, 0), Ok(()));
+        // Its work hangs until the watchdog cuts it.
+    }
+    quiet();
+    assert_eq!(Place::ALL.map(|place| used(&other, place)), before);
+}
+
+fn row_0_04_assume_not_in_use_frees_at_once_and_faults() {
+    let rig = alone();
+    let other = Rig::new();
+    let gate = rig.buffer(Place::System, PAGE);
+    for place in Place::ALL {
+        for engine in Engine::ALL {
+            gate.cpu.fill(|_| 0);
+            let a = rig.buffer(place, LARGE);
+            let with = used(&rig, place);
+            let context = rig.new_context(engine);
+            // It knows the translation.
+            let warm = rig.start_in(context, &[fill(1, a.va, LARGE)]);
+            assert_eq!(warm.wait(), Ok(()));
+            let job = rig.start_in(context, &[wait_value(gate.va, 1), fill(!0, a.va, LARGE)]);
+            assert_eq!(rig.destroy(&[a.handle], ASSUME), Ok(()));
+            assert_eq!(used(&rig, place), with - LARGE, "{place:?}, {engine:?}");
+            // Now it is others'.
+            let canaries: Vec<_> = (0..4).map(|_| other.buffer(place, LARGE)).collect();
+            gate.cpu.write(0, 1);
+            assert_eq!(job.wait(), Err(Errno::EFAULT), "{place:?}, {engine:?}");
+            let state = rig.state(context).expect("CONTEXT_STATE");
+            assert_eq!(state.address, a.va);
+            for canary in &canaries {
+                canary.cpu.expect("a canary", |_| 0);
+            }
+            for canary in canaries {
+                assert_eq!(other.destroy(&[canary.handle], SYNC), Ok(()));
+            }
+        }
+    }
+    // The liar's other contexts go on, and others'.
+    assert_eq!(rig.run(Engine::Copy, &[write(gate.va, 7)]), Ok(()));
+    assert_eq!(other.run(Engine::Copy, &[]), Ok(()));
+}
+
+fn row_0_04_a_bind_that_waits_maps_nothing() {
+    let rig = alone();
+    let gate = rig.buffer(Place::System, PAGE);
+    let trigger = rig.start(Engine::Compute, &[wait_value(gate.va, 1)]);
+    let before = used(&rig, Place::Vram);
+    let (a, b) = (rig.bo(Place::Vram, LARGE), rig.bo(Place::Vram, LARGE));
+    let (va, done) = (rig.reserve(2 * LARGE), rig.syncobj());
+    assert_eq!(
+        rig.bind(
+            rig.vm,
+            &[map(a, 0, va, LARGE), map(b, 0, va + LARGE, LARGE)],
+            &[wait(trigger.syncobj), signal(done)],
+        ),
+        Ok(())
+    );
+    assert_eq!(rig.destroy(&[a], ASSUME | SYNC), Ok(()));
+    assert_eq!(used(&rig, Place::Vram), before + LARGE);
+    gate.cpu.write(0, 1);
+    // The rest of the bind is done, and no error.
+    assert_eq!(rig.wait(done), Ok(()));
+    assert_eq!(rig.run(Engine::Copy, &[write(va + LARGE, 1)]), Ok(()));
+    let late = rig.start(Engine::Copy, &[write(va, 1)]);
+    assert_eq!(late.wait(), Err(Errno::EFAULT));
+}
+
+fn row_0_05_synchronous_destruction_returns_when_memory_is_free() {
+    let rig = alone();
+    let gate = rig.buffer(Place::System, PAGE);
+    for place in Place::ALL {
+        gate.cpu.fill(|_| 0);
+        let a = rig.bo(place, LARGE);
+        let va = rig.bound_at_will(a, LARGE);
+        let with = used(&rig, place);
+        let job = rig.start(Engine::Copy, &[wait_value(gate.va, 1), fill(1, va, LARGE)]);
+        // A signal ends it, and nothing has changed.
+        let result = with_alarm(Duration::from_millis(50), || rig.destroy(&[a], SYNC));
+        assert_eq!(result, Err(Errno::EINTR));
+        assert!(rig.info(a).is_ok());
+        // So does a long time, in which no device can be unplugged.
+        assert_eq!(rig.destroy(&[a], SYNC), Err(Errno::EAGAIN));
+        assert!(rig.info(a).is_ok());
+        thread::scope(|scope| {
+            let client: &Client = &rig;
+            let destroyed = scope.spawn(move || {
+                let result = destroy_synchronously(client, a);
+                (result, used(client, place))
+            });
+            a_moment();
+            assert!(!destroyed.is_finished(), "it did not wait");
+            gate.cpu.write(0, 1);
+            let (result, then) = destroyed.join().expect("a thread");
+            assert_eq!((result, then), (Ok(()), with - LARGE), "{place:?}");
+        });
+        assert_eq!(job.wait(), Ok(()));
+    }
+    // Never more than one at a time, cleared or not.
+    let region = rig.region(Place::Vram);
+    let size = region.size / 10 * 9 / LARGE * LARGE;
+    for flags in [SYNC, SYNC | ASSUME] {
+        for round in 0..4 {
+            let big = rig.bo(Place::Vram, size);
+            assert_eq!(rig.destroy(&[big], flags), Ok(()), "{flags}, round {round}");
+            assert_eq!(
+                used(&rig, Place::Vram),
+                region.used,
+                "{flags}, round {round}"
+            );
+        }
+    }
+}
+
+/// As libraries do it.
+fn destroy_synchronously(client: &Client, handle: u32) -> Result<(), Errno> {
+    loop {
+        match client.destroy(&[handle], SYNC) {
+            Err(Errno::EAGAIN | Errno::EINTR) => {}
+            result => return result,
+        }
+    }
+}
+
+fn row_0_06_all_are_destroyed_or_none() {
+    let rig = alone();
+    let before = used(&rig, Place::Vram);
+    let objects: Vec<u32> = (0..1024).map(|_| rig.bo(Place::Vram, PAGE)).collect();
+    let stale = rig.bo(Place::Vram, PAGE);
+    rig.close(stale).expect("GEM_CLOSE");
+    let mut wrong = objects[..8].to_vec();
+    for (what, handle, errno) in [
+        ("stale", stale, Errno::ENOENT),
+        ("zero", 0, Errno::ENOENT),
+        ("twice", objects[3], Errno::EINVAL),
+    ] {
+        for place in [0, 4, 8] {
+            wrong.insert(place, handle);
+            assert_eq!(rig.destroy(&wrong, SYNC), Err(errno), "{what} at {place}");
+            wrong.remove(place);
+        }
+    }
+    for object in &objects {
+        assert!(rig.info(*object).is_ok(), "it is gone");
+    }
+    // And what was spared can be mapped, moved and destroyed.
+    rig.bound_at_will(objects[0], PAGE);
+    assert_eq!(rig.destroy(&objects, SYNC), Ok(()));
+    assert_eq!(used(&rig, Place::Vram), before);
+    for object in &objects {
+        assert_eq!(rig.info(*object).err(), Some(Errno::ENOENT));
+    }
+}
+
+fn row_0_11_the_cpu_sees_nothing_of_it_any_more() {
+    let rig = alone();
+    for place in Place::ALL {
+        let (a, b) = (rig.buffer(place, LARGE), rig.buffer(place, LARGE));
+        a.cpu.fill(|_| 1);
+        b.cpu.fill(|_| 2);
+        let gate = rig.buffer(Place::System, PAGE);
+        let job = rig.start(Engine::Copy, &[wait_value(gate.va, 1), write(a.va, 3)]);
+        assert_eq!(rig.destroy(&[a.handle], 0), Ok(()));
+        // As long as it is there, it is there for all.
+        assert_eq!(a.cpu.read(8), 1);
+        gate.cpu.write(0, 1);
+        assert_eq!(job.wait(), Ok(()));
+        let next = rig.buffer(place, LARGE);
+        next.cpu.fill(|_| 4);
+        becomes("an access faults", || {
+            !in_child(|| a.cpu.read(LARGE as usize - 8) != 4)
+        });
+        for offset in [0, PAGE as usize, LARGE as usize - 8] {
+            assert!(!in_child(|| a.cpu.read(offset) != 4), "{offset:#x}");
+            assert!(!in_child(|| {
+                a.cpu.write(offset, 5);
+                true
+            }));
+        }
+        b.cpu.expect("another's", |_| 2);
+        next.cpu.expect("what may be in its place", |_| 4);
+    }
+}
+
+/// Bytes of shared memory that the machine has in use.
+fn shmem() -> u64 {
+    let info = fs::read_to_string("/proc/meminfo").expect("meminfo");
+    let line = info.lines().find(|line| line.starts_with("Shmem:"));
+    let number = line.and_then(|line| line.split_whitespace().nth(1));
+    let kib: u64 = number.and_then(|n| n.parse().ok()).expect("Shmem");
+    kib << 10
+}
+
+fn row_0_11_pages_go_back_though_they_are_mapped() {
+    let rig = alone();
+    let size: u64 = 32 << 20;
+    let before = shmem();
+    let a = rig.buffer(Place::System, size);
+    assert!(shmem() >= before + size);
+    assert_eq!(rig.destroy(&[a.handle], SYNC), Ok(()));
+    let left = shmem().saturating_sub(before);
+    assert!(left < size / 4, "{left:#x} bytes of {size:#x} are left");
+}
+
+fn what_others_have_lives_on() {
+    let rig = alone();
+    let other = Rig::new();
+    let before = used(&rig, Place::System);
+    let a = rig.buffer(Place::System, LARGE);
+    a.cpu.fill(|_| 9);
+    let theirs = other
+        .import(rig.export(a.handle).expect("PRIME_HANDLE_TO_FD"))
+        .expect("PRIME_FD_TO_HANDLE");
+    let theirs = other.bound(theirs, LARGE);
+    assert_eq!(rig.destroy(&[a.handle], SYNC), Ok(()));
+    // It is unmapped here, and nowhere else.
+    let late = rig.start(Engine::Copy, &[write(a.va, 1)]);
+    assert_eq!(late.wait(), Err(Errno::EFAULT));
+    assert_eq!(other.run(Engine::Copy, &[fill(7, theirs.va, PAGE)]), Ok(()));
+    assert_eq!(theirs.cpu.read(0), 7 << 32 | 7);
+    assert_eq!(theirs.cpu.read(PAGE as usize), 9);
+    assert!(used(&other, Place::System) >= before + LARGE);
+    // The last one takes it.
+    drop(a);
+    assert_eq!(other.destroy(&[theirs.handle], SYNC), Ok(()));
+    drop(theirs);
+    becomes("the memory is free", || {
+        used(&rig, Place::System) <= before + PAGE * 64
+    });
+}
+
+fn only_its_own_mappings_go() {
+    let rig = alone();
+    let vm = rig.vm_create().expect("VM_CREATE");
+    let (a, b) = (rig.bo(Place::Vram, 4 * PAGE), rig.bo(Place::Vram, 4 * PAGE));
+    let va = rig.reserve(64 * PAGE);
+    // In pieces, in two address spaces, with another's between them.
+    for vm in [rig.vm, vm] {
+        assert_eq!(
+            rig.bind_and_wait(
+                vm,
+                &[
+                    map(a, 0, va, 4 * PAGE),
+                    map(b, 0, va + PAGE, PAGE),
+                    map(a, PAGE, va + 16 * PAGE, PAGE),
+                    map(b, 0, va + 17 * PAGE, 2 * PAGE),
+                ],
+            ),
+            Ok(())
+        );
+    }
+    assert_eq!(rig.destroy(&[a], SYNC), Ok(()));
+    let elsewhere = rig
+        .context_create(vm, rig.engine(DRM_SKUA_ENGINE_COPY))
+        .expect("CONTEXT_CREATE");
+    // Its commands are in the rig's own address space only: an empty buffer needs none.
+    assert_eq!(rig.start_in(elsewhere, &[]).wait(), Ok(()));
+    for address in [va + PAGE, va + 17 * PAGE, va + 18 * PAGE] {
+        assert_eq!(rig.run(Engine::Copy, &[write(address, 1)]), Ok(()));
+    }
+    for address in [va, va + 2 * PAGE, va + 3 * PAGE, va + 16 * PAGE] {
+        let late = rig.start_in(rig.new_context(Engine::Copy), &[write(address, 1)]);
+        assert_eq!(late.wait(), Err(Errno::EFAULT), "{address:#x}");
+    }
+    let vms = Function::first().debugfs("vms").expect("debugfs");
+    assert!(!vms.is_empty());
+}
+
+fn what_moves_is_destroyed_when_it_is_there() {
+    let rig = alone();
+    let gate = rig.buffer(Place::System, PAGE);
+    let regions = Place::ALL.map(|place| 1 << rig.region(place).id);
+    for flags in [0, ASSUME] {
+        gate.cpu.fill(|_| 0);
+        let a = rig
+            .bo_create(LARGE, DRM_SKUA_BO_CPU_ACCESS, regions[0] | regions[1])
+            .expect("BO_CREATE");
+        let buffer = rig.bound(a, LARGE);
+        let [vram, system] = [Place::Vram, Place::System].map(|place| used(&rig, place));
+        let job = rig.start(
+            Engine::Copy,
+            &[wait_value(gate.va, 1), fill(1, buffer.va, LARGE)],
+        );
+        thread::scope(|scope| {
+            let moved = scope.spawn(|| Function::first().debugfs("evict"));
+            becomes("the move begins", || {
+                rig.info(a).expect("BO_INFO").region == rig.region(Place::System).id
+            });
+            assert_eq!(rig.destroy(&[a], flags), Ok(()));
+            a_moment();
+            assert_eq!(used(&rig, Place::Vram), vram);
+            assert_eq!(used(&rig, Place::System), system + LARGE);
+            gate.cpu.write(0, 1);
+            let moved = moved.join().expect("a thread").expect("debugfs");
+            assert_eq!(moved.trim(), "1");
+        });
+        // The move waits for the work, and the destruction for the move.
+        assert_eq!(job.wait(), Ok(()), "{flags}");
+        becomes("the memory is free", || {
+            used(&rig, Place::Vram) == vram - LARGE && used(&rig, Place::System) == system
+        });
+    }
+}
+
+fn clients_that_destroy_at_random_hurt_nobody() {
+    quiet();
+    let client = Client::new();
+    let regions = Place::ALL.map(|place| 1 << client.region(place).id);
+    let before = Place::ALL.map(|place| used(&client, place));
+    thread::scope(|scope| {
+        for number in 0..4_u64 {
+            let regions = &regions;
+            scope.spawn(move || {
+                let rig = Rig::new();
+                let size = 256 << 10;
+                let out = rig.buffer(Place::System, size);
+                let mut seed = number + 1;
+                for round in 0..60_u32 {
+                    seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let placements = match seed >> 60 & 3 {
+                        0 => regions[0],
+                        1 => regions[1],
+                        _ => regions[0] | regions[1],
+                    };
+                    let a = rig
+                        .bo_create(size, DRM_SKUA_BO_CPU_ACCESS, placements)
+                        .expect("BO_CREATE");
+                    let va = rig.bound_at_will(a, size);
+                    let context = rig.new_context(Engine::ALL[(seed >> 50 & 1) as usize]);
+                    let job =
+                        rig.start_in(context, &[fill(round, va, size), copy(va, out.va, size)]);
+                    if seed >> 40 & 3 == 0 {
+                        let _ = Function::first().debugfs("evict");
+                    }
+                    let lies = seed >> 45 & 3 == 0;
+                    let result = match lies {
+                        true => rig.destroy(&[a], ASSUME),
+                        false if seed >> 47 & 1 == 0 => destroy_synchronously(&rig, a),
+                        false => rig.destroy(&[a], 0),
+                    };
+                    assert_eq!(result, Ok(()), "round {round}");
+                    match job.wait() {
+                        Ok(()) => out
+                            .cpu
+                            .expect("a copy", |_| u64::from(round) << 32 | u64::from(round)),
+                        result => assert!(lies && result == Err(Errno::EFAULT), "{result:?}"),
+                    }
+                    rig.context_destroy(context).expect("CONTEXT_DESTROY");
+                }
+            });
+        }
+    });
+    quiet();
+    assert_eq!(Place::ALL.map(|place| used(&client, place)), before);
+}
