@@ -99,26 +99,24 @@ struct Inner {
     bound: Syncobj,
 }
 
-/// Numbers of the last binds.
+/// The number of the last bind.
 #[derive(Debug, Default)]
 struct Binds {
-    /// The last one; locked over a bind, so that points come in order.
+    /// Locked over a bind, so that points come in order.
     last: Mutex<u64>,
-    /// The last one that mapped; can be asked while another is under way.
+    /// The same; can be asked while another is under way.
     mapped: AtomicU64,
 }
 
 impl Binds {
     /// Makes the next bind; tells its number.
-    fn next(&self, maps: bool, bind: impl FnOnce(u64) -> libskua::Result<()>) -> Result<u64> {
+    fn next(&self, bind: impl FnOnce(u64) -> libskua::Result<()>) -> Result<()> {
         let mut last = lock(&self.last);
         let point = *last + 1;
         bind(point)?;
         *last = point;
-        if maps {
-            self.mapped.store(point, Ordering::Release);
-        }
-        Ok(point)
+        self.mapped.store(point, Ordering::Release);
+        Ok(())
     }
 
     fn mapped(&self) -> u64 {
@@ -203,26 +201,21 @@ impl Adapter {
         &self.0.vm
     }
 
-    /// Changes the address space, behind all changes before; it does not wait. Tells the change's
-    /// number.
-    pub(crate) fn bind<'a>(
-        &'a self,
-        maps: bool,
-        operation: impl FnOnce(Bind<'a>) -> Bind<'a>,
-    ) -> Result<u64> {
-        self.0.binds.next(maps, |point| {
+    /// Maps in the address space, behind all binds before; it does not wait.
+    pub(crate) fn bind<'a>(&'a self, operation: impl FnOnce(Bind<'a>) -> Bind<'a>) -> Result<()> {
+        self.0.binds.next(|point| {
             operation(self.0.vm.bind())
                 .signal(&self.0.bound, point)
                 .submit()
         })
     }
 
-    /// The timeline of changes to the address space.
+    /// The timeline of binds.
     pub(crate) fn bound(&self) -> &Syncobj {
         &self.0.bound
     }
 
-    /// The number of the last change that mapped something; does not wait for one under way.
+    /// The number of the last bind; does not wait for one under way.
     pub(crate) fn last_map(&self) -> u64 {
         self.0.binds.mapped()
     }
@@ -275,11 +268,11 @@ mod tests {
             assert_eq!(last, Ok(expected));
             Ok(())
         };
-        assert_eq!(binds.next(true, |_| during(0)), Ok(1));
-        assert_eq!(binds.next(false, |_| during(1)), Ok(2));
-        let refused = binds.next(true, |_| Err(libskua::Error::NoDevice));
+        assert_eq!(binds.next(|_| during(0)), Ok(()));
+        assert_eq!(binds.next(|_| during(1)), Ok(()));
+        let refused = binds.next(|_| Err(libskua::Error::NoDevice));
         assert_eq!(refused, Err(Status::OBJECT_NAME_INVALID));
-        assert_eq!(binds.next(true, |_| during(1)), Ok(3));
+        assert_eq!(binds.next(|_| during(2)), Ok(()));
         assert_eq!(binds.mapped(), 3);
     }
 

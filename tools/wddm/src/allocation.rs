@@ -31,9 +31,8 @@
 //!
 //! "At once" is when the engines have dropped their translations of its addresses, which does not
 //! depend on what they execute. "Everything" is what is queued in any context of the device, here
-//! or in the kernel: nobody knows what of it uses the allocation. A [`Mapping`] that somebody still
-//! holds stays valid and shows what was the allocation's memory, never another's; Windows would end
-//! the program instead.
+//! or in the kernel: nobody knows what of it uses the allocation. To access a [`Mapping`] that
+//! somebody still holds is a bus error from then on (row 0.11).
 //!
 //! # CPU access
 //!
@@ -352,7 +351,7 @@ impl Allocation {
         if self.device.is_inherited() {
             return Ok(());
         }
-        let mut memory = self.inner.take().ok_or(Status::INVALID_HANDLE)?;
+        let memory = self.inner.take().ok_or(Status::INVALID_HANDLE)?;
         self.device.disown(self.inner.id);
         let scheduler = self.device.scheduler();
         if !flags.contains(DestroyFlags::ASSUME_NOT_IN_USE) {
@@ -365,11 +364,11 @@ impl Allocation {
                 return Err(status);
             }
         }
-        // Drops it when no engine has a translation of it any more.
-        if let Some(point) = memory.unbind() {
-            self.device.adapter().bound().wait(point, Deadline::NEVER)?;
+        match memory.destroy(flags.contains(DestroyFlags::SYNCHRONOUS)) {
+            // With the device its memory is gone.
+            Err(Status::DEVICE_REMOVED) => Ok(()),
+            result => result,
         }
-        Ok(())
     }
 }
 

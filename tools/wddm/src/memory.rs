@@ -3,22 +3,17 @@
 //! Memory that the GPU sees at an address of its own: what allocations, fence pages and the
 //! library's own commands are made of.
 //!
-//! Binding and unbinding do not wait. A bind of video memory may take as long as the copy engine is
-//! busy, since it clears the memory first; so submissions wait for the binds before them
-//! ([`Adapter::last_map`]), and not the program. Addresses are given back, and the memory is, when
-//! the unbind is performed, which is when no engine uses an old translation any more.
+//! Binding does not wait. A bind of video memory may take as long as the copy engine is busy, since
+//! it clears the memory first; so submissions wait for the binds before them
+//! ([`Adapter::last_map`]), and not the program.
 
-use libskua::{Access, Bo, BoFlags, Deadline, Mapping, Placements};
+use libskua::{Access, Bo, BoFlags, DestroyFlags, Mapping, Placements};
 
-use crate::{
-    adapter::Adapter,
-    status::{Result, Status},
-};
+use crate::{adapter::Adapter, status::Result};
 
 /// A buffer object that is bound at one address for its whole life.
 ///
-/// Dropping it unbinds it and waits for that, unless [`Memory::unbind`] was called and what it
-/// returned was waited for.
+/// Who drops it says that nothing uses it: see [`Memory::destroy`].
 #[derive(Debug)]
 pub(crate) struct Memory {
     /// Has the address space.
@@ -27,19 +22,6 @@ pub(crate) struct Memory {
     bo: Bo,
     /// Where the GPU sees it.
     va: u64,
-    /// What drop has still to do.
-    state: State,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum State {
-    Bound,
-    /// Or nearly so: the change has this number.
-    Unbound(u64),
-    /// The device is gone, and uses nothing of it any more.
-    Lost,
-    /// It may still be bound: its addresses must not become another's.
-    Stuck,
 }
 
 impl Memory {
@@ -52,7 +34,7 @@ impl Memory {
     ) -> Result<Self> {
         let bo = Bo::create_in(adapter.vm(), size, placements, flags)?;
         let va = adapter.take_addresses(size)?;
-        if let Err(status) = adapter.bind(true, |b| b.map(&bo, 0, va, size, access)) {
+        if let Err(status) = adapter.bind(|b| b.map(&bo, 0, va, size, access)) {
             adapter.give_addresses_back(va, size);
             return Err(status);
         }
@@ -60,16 +42,11 @@ impl Memory {
             adapter: adapter.clone(),
             bo,
             va,
-            state: State::Bound,
         })
     }
 
     pub(crate) const fn va(&self) -> u64 {
         self.va
-    }
-
-    pub(crate) const fn size(&self) -> u64 {
-        self.bo.size()
     }
 
     pub(crate) const fn bo(&self) -> &Bo {
@@ -80,38 +57,28 @@ impl Memory {
         Ok(self.bo.map()?)
     }
 
-    /// Begins to unbind it. Tells which change of the address space to wait for, if any, before it
-    /// is dropped.
-    pub(crate) fn unbind(&mut self) -> Option<u64> {
-        if matches!(self.state, State::Bound) {
-            let (va, size) = (self.va, self.size());
-            self.state = match self.adapter.bind(false, |b| b.unmap(va, size)) {
-                Ok(point) => State::Unbound(point),
-                Err(Status::DEVICE_REMOVED) => State::Lost,
-                Err(_) => State::Stuck,
-            };
-        }
-        match self.state {
-            State::Unbound(point) => Some(point),
-            _ => None,
-        }
+    /// Destroys it: what uses it all the same faults. If it is to be `synchronous`, its memory is
+    /// free on return.
+    pub(crate) fn destroy(mut self, synchronous: bool) -> Result<()> {
+        self.end(synchronous)
+    }
+
+    fn end(&mut self, synchronous: bool) -> Result<()> {
+        let mut flags = DestroyFlags::ASSUME_NOT_IN_USE;
+        flags.set(DestroyFlags::SYNCHRONOUS, synchronous);
+        self.bo.destroy(flags)?;
+        // No engine has a translation of them any more.
+        self.adapter.give_addresses_back(self.va, self.bo.size());
+        Ok(())
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if self.adapter.is_inherited() {
-            return;
-        }
-        if matches!(self.state, State::Bound) {
-            if let Some(point) = self.unbind() {
-                if self.adapter.bound().wait(point, Deadline::NEVER).is_err() {
-                    self.state = State::Stuck;
-                }
-            }
-        }
-        if !matches!(self.state, State::Stuck) {
-            self.adapter.give_addresses_back(self.va, self.size());
+        if !self.adapter.is_inherited() {
+            // It may be destroyed. If it cannot be, it may still be bound: its addresses must not
+            // become another's.
+            let _ = self.end(false);
         }
     }
 }

@@ -12,7 +12,6 @@
 //! - **events**: whom to tell by an eventfd that fences have their values;
 //! - **packets** that the kernel had no memory for: they are tried again after a while;
 //! - **the dead**: what was destroyed is given back when everything that was queued before is done.
-//!   Memory is then unbound, and given back when that is done, too.
 //!
 //! What is idle has no points to watch. That the GPU is unplugged then, the kernel tells everybody
 //! who listens to its [`Uevents`].
@@ -49,7 +48,8 @@ pub(crate) type Point = (Arc<Fence>, u64);
 pub(super) struct Dying {
     /// What may still use it.
     pub(super) uses: Vec<Point>,
-    /// To be unbound then, and dropped when it is.
+    /// To be dropped then.
+    #[expect(dead_code, reason = "held to be dropped at the right time")]
     pub(super) memory: Vec<Memory>,
     /// To be dropped then, too.
     pub(super) rest: Rest,
@@ -63,21 +63,13 @@ pub(super) enum Rest {
     /// A context, whose progress has its cell.
     Queue(Box<Queue>),
     Cell(CellGuard),
-    /// When the change of the address space with this number is performed, too.
-    Unbound(u64, Vec<Memory>),
 }
 
 impl Dying {
-    fn is_settled(&self, bound: &Syncobj) -> bool {
-        let unbound = match self.rest {
-            Rest::Unbound(change, _) => is_settled(bound, change),
-            _ => true,
-        };
-        unbound
-            && self
-                .uses
-                .iter()
-                .all(|(fence, point)| is_settled(&fence.syncobj, fence.limited(*point)))
+    fn is_settled(&self) -> bool {
+        self.uses
+            .iter()
+            .all(|(fence, point)| is_settled(&fence.syncobj, fence.limited(*point)))
     }
 
     /// A context whose work did not do what it was to do, though nothing of it runs any more.
@@ -158,9 +150,6 @@ impl Scheduler {
         for (fence, point) in dying.uses.iter().filter(|(_, point)| *point > 0) {
             let _ = fence.syncobj.notify(*point, self.kick.as_fd());
         }
-        if let Rest::Unbound(change, _) = dying.rest {
-            let _ = self.adapter.bound().notify(change, self.kick.as_fd());
-        }
         state.dying.push(dying);
         self.kick();
     }
@@ -235,7 +224,7 @@ impl Scheduler {
             }
             let due = retry.is_some_and(|at| at.left().is_zero());
             for dying in self.look(due) {
-                self.bury(dying);
+                Self::bury(dying);
             }
             let state = lock(&self.state);
             if state.stopping && state.dying.is_empty() {
@@ -264,23 +253,10 @@ impl Scheduler {
     }
 
     /// Gives back what nothing uses any more; called with no lock held.
-    fn bury(&self, dying: Dying) {
-        let Dying {
-            mut memory, rest, ..
-        } = dying;
-        if let Rest::Queue(queue) = &rest {
+    fn bury(dying: Dying) {
+        if let Rest::Queue(queue) = &dying.rest {
             // Its value is about to become another fence's: all of its packets are done.
             queue.progress.end();
-        }
-        drop(rest);
-        let points = memory.iter_mut().filter_map(Memory::unbind);
-        if let Some(last) = points.max() {
-            let dying = Dying {
-                uses: Vec::new(),
-                memory: Vec::new(),
-                rest: Rest::Unbound(last, memory),
-            };
-            self.retire(&mut lock(&self.state), dying);
         }
     }
 
@@ -305,7 +281,7 @@ impl Scheduler {
         }
         let (done, left): (Vec<Dying>, _) = std::mem::take(&mut state.dying)
             .into_iter()
-            .partition(|dying| dying.is_settled(self.adapter.bound()));
+            .partition(|dying| dying.is_settled());
         state.dying = left;
         if let Some(queue) = done.iter().find_map(Dying::failed) {
             let found = Self::cause(std::iter::once(queue));

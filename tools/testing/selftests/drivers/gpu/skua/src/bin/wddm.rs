@@ -875,7 +875,7 @@ fn row_0_11_locks_nest_at_one_address() {
             rig.start(&rig.copy, &[fill(0x9999_9999, other.gpu_va(), size)]);
         }
         rig.finish(&rig.copy);
-        assert_eq!(locks[0].read(8), Ok(0x1111_2222_u64));
+        assert!(!in_child(|| locks[0].read::<u64>(8).is_ok()));
     }
 }
 
