@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         row_0_04_a_bind_that_waits_maps_nothing: 60,
         row_0_05_synchronous_destruction_returns_when_memory_is_free: 60,
         row_0_06_all_are_destroyed_or_none,
+        row_0_06_two_who_destroy_the_same_do_it_once,
         row_0_11_the_cpu_sees_nothing_of_it_any_more: 60,
         row_0_11_pages_go_back_though_they_are_mapped,
         what_others_have_lives_on: 60,
@@ -357,6 +358,27 @@ fn row_0_06_all_are_destroyed_or_none() {
     assert_eq!(used(&rig, Place::Vram), before);
     for object in &objects {
         assert_eq!(rig.info(*object).err(), Some(Errno::ENOENT));
+    }
+}
+
+/// Each of two threads names all, in its own order: one succeeds, or the last that fails has spared
+/// what it had begun.
+fn row_0_06_two_who_destroy_the_same_do_it_once() {
+    let rig = alone();
+    let client: &Client = &rig;
+    for round in 0..50 {
+        let forth: Vec<u32> = (0..64).map(|_| client.bo(Place::System, PAGE)).collect();
+        let back: Vec<u32> = forth.iter().rev().copied().collect();
+        let results = thread::scope(|scope| {
+            let other = scope.spawn(|| client.destroy(&back, 0));
+            [client.destroy(&forth, 0), other.join().expect("a thread")]
+        });
+        let once = results.iter().filter(|result| result.is_ok()).count();
+        assert!(once <= 1, "round {round}: {results:?}");
+        if once == 0 {
+            assert_eq!(results, [Err(Errno::ENOENT); 2]);
+            assert_eq!(client.destroy(&forth, 0), Ok(()), "round {round}");
+        }
     }
 }
 
