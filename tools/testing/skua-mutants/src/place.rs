@@ -2,7 +2,7 @@
 
 //! Where a test is: told from its name and the sources, for nothing is built yet.
 //!
-//! A name is a part of what reports call a test, `bo.row_0_17_x` or `skua-policy::buddy::tests::x`:
+//! A name is a part of what reports call a test, `bo.row_0_17_x` or `policy::buddy::tests::x`:
 //! its last word is a function, those before it are the program, or crate, target and modules.
 
 use std::collections::BTreeSet;

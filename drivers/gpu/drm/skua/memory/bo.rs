@@ -210,20 +210,18 @@ pub(crate) fn create(
         return Err(EINVAL);
     }
     let system = placements & (1 << REGION_SYSTEM) != 0;
-    // In VRAM of which the CPU sees nothing, it could not map it.
-    let hidden = args.flags & uapi::DRM_SKUA_BO_CPU_ACCESS != 0 && dev.hw.caps.vram_visible == 0;
-    if hidden && !system {
+    let part = match args.flags & uapi::DRM_SKUA_BO_CPU_ACCESS {
+        0 => Part::Any,
+        _ => Part::Visible,
+    };
+    if part.bytes(dev) == 0 && !system {
         return Err(EOPNOTSUPP);
     }
     // What others make room for is charged whether or not it fits: no more of that.
     if system && quota.used() > quota.limit() {
         return Err(ENOMEM);
     }
-    if placements & (1 << REGION_VRAM) != 0 && !hidden {
-        let part = match args.flags & uapi::DRM_SKUA_BO_CPU_ACCESS {
-            0 => Part::Any,
-            _ => Part::Visible,
-        };
+    if placements & (1 << REGION_VRAM) != 0 {
         match eviction::allocate(dev, parent, quota, part, size) {
             Ok(range) => return create_in_vram(dev, size, args, range),
             Err(error) if error == ENOSPC && system => (),

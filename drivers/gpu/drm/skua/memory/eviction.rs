@@ -106,9 +106,7 @@ use kernel::{
         SpinLock, //
     },
     time::{
-        delay::fsleep,
         msecs_to_jiffies,
-        Delta,
         Jiffies, //
     },
     warn_on,
@@ -287,10 +285,6 @@ pub(crate) fn allocate(
             return Err(ENOSPC);
         };
         wait(&fence, &mut patience)?;
-        if waits > 0 {
-            // What was cleared goes to the reaper behind the signal.
-            fsleep(Delta::from_millis(1));
-        }
         waits += 1;
     }
 }

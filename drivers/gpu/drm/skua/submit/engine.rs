@@ -288,7 +288,6 @@ impl Engine {
             let error = if lost { ENODEV } else { ECANCELED };
             submission.finish(dev, self.index, Err(error));
             drop(turn);
-            dev.reapers.submissions.bury(submission);
         }
     }
 
@@ -306,9 +305,8 @@ impl Engine {
             };
             collected.and_then(|()| self.fill(dev, &mut state))
         };
-        finished.signal(dev, self.index);
+        finished.finish(dev, self.index);
         drop(turn);
-        finished.bury(&dev.reapers.submissions);
         if outcome.is_err() {
             // What the device wrote cannot be, or it is unbound: in either case it is lost.
             dev.lose_later();
@@ -389,9 +387,8 @@ impl Engine {
             core::mem::swap(&mut state.ready_system, &mut system);
             core::mem::swap(&mut state.ready, &mut clients);
         }
-        finished.signal(dev, self.index);
+        finished.finish(dev, self.index);
         drop(turn);
-        finished.bury(&dev.reapers.submissions);
         for mut ready in [system, clients] {
             while let Some(context) = ready.pop_front() {
                 let context = context.into_arc();

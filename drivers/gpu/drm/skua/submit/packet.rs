@@ -11,7 +11,6 @@ use crate::{
         miniport::Task,
         node, //
     },
-    reaper::Reaper,
     spec::number::{
         ContextSlot,
         EngineIndex, //
@@ -55,10 +54,12 @@ impl Packet {
         self.portion.saturating_add(1) == self.submission.portions()
     }
 
-    /// The packet has ended: signals the submission's fence if that was all of it, or if it failed.
-    pub(crate) fn finish(&self, dev: &SkuaDevice, engine: EngineIndex, result: Result) {
+    /// The packet has ended: finishes the submission if that was all of it, or if it failed.
+    fn finish(self, dev: &SkuaDevice, engine: EngineIndex, result: Result) {
         if result.is_err() || self.is_last() {
             self.submission.finish(dev, engine, result);
+        } else {
+            dev.reapers.submissions.bury(self.submission);
         }
     }
 }
@@ -106,17 +107,10 @@ impl Finished {
         self.packets.iter().flatten()
     }
 
-    /// Signals the fences, in order, under the engine's `turn`.
-    pub(crate) fn signal(&self, dev: &SkuaDevice, engine: EngineIndex) {
-        for (packet, result) in self.iter() {
-            packet.finish(dev, engine, *result);
-        }
-    }
-
-    /// Lets go of the packets.
-    pub(crate) fn bury(self, reaper: &Arc<Reaper<Submission>>) {
-        for (packet, _) in self.packets.into_iter().flatten() {
-            reaper.bury(packet.submission);
+    /// Finishes what they are of, in order, under the engine's `turn`.
+    pub(crate) fn finish(self, dev: &SkuaDevice, engine: EngineIndex) {
+        for (packet, result) in self.packets.into_iter().flatten() {
+            packet.finish(dev, engine, result);
         }
     }
 }

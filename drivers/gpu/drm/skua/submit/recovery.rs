@@ -307,9 +307,8 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause)
         }
         outcome.map(|()| needed)
     };
-    finished.signal(dev, index);
+    finished.finish(dev, index);
     drop(turn);
-    finished.bury(&dev.reapers.submissions);
     match outcome.and_then(|needed| if needed { reset(dev, index) } else { Ok(false) }) {
         Ok(true) => (),
         Ok(false) => return,
@@ -353,9 +352,8 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause)
             Ok(())
         })
     };
-    finished.signal(dev, index);
+    finished.finish(dev, index);
     drop(turn);
-    finished.bury(&dev.reapers.submissions);
     match outcome {
         Ok(()) => engine.process(dev),
         Err(_) => Gpu::lose(dev, false),

@@ -254,22 +254,30 @@ impl Submission {
         }
     }
 
-    /// The submission is over: signals its fence with `result`, or has it signalled when what moved
-    /// is installed. The first call counts.
+    /// The submission is over: gives it up, then signals its fence with `result`, or has it signalled
+    /// when what moved is installed. The first call counts. Who waits for the fence may count on
+    /// the memory.
     ///
     /// Callbacks run in here: not with a spin lock of the driver's held.
-    pub(crate) fn finish(&self, dev: &SkuaDevice, engine: EngineIndex, result: Result) {
-        let Some(fence) = self.fence.lock().take() else {
-            return;
-        };
-        self.context.count_finished();
-        trace::done(dev, engine.get(), self.context.id(), fence.fence(), result);
+    pub(crate) fn finish(self: Arc<Self>, dev: &SkuaDevice, engine: EngineIndex, result: Result) {
+        let mut fence = self.fence.lock().take();
+        if let Some(fence) = &fence {
+            self.context.count_finished();
+            trace::done(dev, engine.get(), self.context.id(), fence.fence(), result);
+        }
         match &self.work {
             Work::Clear(range, _) if result.is_ok() => range.set_cleared(),
-            Work::Transfer(transfer) => return transfer.finish(fence, result),
+            Work::Transfer(transfer) => {
+                if let Some(fence) = fence.take() {
+                    transfer.finish(fence, result);
+                }
+            }
             _ => (),
         }
-        fence.signal(result);
+        dev.reapers.submissions.bury(self);
+        if let Some(fence) = fence {
+            fence.signal(result);
+        }
     }
 
     /// The line that its fence is of, if it is not its context's.

@@ -424,12 +424,12 @@ fn shmem() -> u64 {
 fn row_0_11_pages_go_back_though_they_are_mapped() {
     let rig = alone();
     let size: u64 = 32 << 20;
-    let before = shmem();
     let a = rig.buffer(Place::System, size);
-    assert!(shmem() >= before + size);
+    let with = shmem();
     assert_eq!(rig.destroy(&[a.handle], SYNC), Ok(()));
-    let left = shmem().saturating_sub(before);
-    assert!(left < size / 4, "{left:#x} bytes of {size:#x} are left");
+    let gone = with.saturating_sub(shmem());
+    // The kernel's counters are not exact.
+    assert!(gone > size / 4 * 3, "{gone:#x} bytes of {size:#x} are free");
 }
 
 fn what_others_have_lives_on() {

@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         a_destroyed_vm_moves_with_its_contexts: 60,
         vram_four_times_over: 240,
         nobody_loses_a_place_in_vain: 60,
+        what_is_being_cleared_is_waited_for: 60,
         a_full_quota_does_not_keep_vram: 120,
         an_evicted_object_is_given_back: 60,
         clients_that_do_all_at_once_keep_their_content: 240,
@@ -517,6 +518,17 @@ fn nobody_loses_a_place_in_vain() {
     let all = client.bo_create(size, 0, vram).expect("BO_CREATE");
     assert_eq!(place(&client, mine), Place::System);
     assert_eq!(client.close(all), Ok(()));
+}
+
+fn what_is_being_cleared_is_waited_for() {
+    let client = Client::new();
+    let region = client.region(Place::Vram);
+    for round in 0..8 {
+        // Closed before it is cleared: nobody has it, and it is not free.
+        let all = client.bo_create(region.size, 0, 1 << region.id);
+        let closed = all.and_then(|all| client.close(all));
+        assert_eq!(closed, Ok(()), "round {round}");
+    }
 }
 
 fn a_full_quota_does_not_keep_vram() {
