@@ -7,6 +7,7 @@
  * shim.h says where each comes from.
  */
 #include <linux/dma-buf.h>
+#include <linux/dma-fence-array.h>
 #include <linux/dma-fence-chain.h>
 #include <linux/dma-fence.h>
 #include <linux/dma-resv.h>
@@ -38,6 +39,23 @@ void skua_fence_get(struct dma_fence *fence)
 void skua_fence_put(struct dma_fence *fence)
 {
 	dma_fence_put(fence);
+}
+
+/* Takes over the references, if it succeeds, and not the array. */
+struct dma_fence *skua_fence_all(struct dma_fence **fences, int count)
+{
+	struct dma_fence_array *array;
+	struct dma_fence **copy;
+
+	copy = kmemdup_array(fences, count, sizeof(*fences), GFP_KERNEL_ACCOUNT);
+	if (!copy)
+		return NULL;
+	array = dma_fence_array_create(count, copy, dma_fence_context_alloc(1), 1);
+	if (!array) {
+		kfree(copy);
+		return NULL;
+	}
+	return &array->base;
 }
 
 bool skua_fence_is_signaled(struct dma_fence *fence)

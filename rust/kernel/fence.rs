@@ -260,6 +260,26 @@ impl Fence {
         self.0.as_ptr()
     }
 
+    /// A fence that signals when all of `fences` have, with the first error; a signalled one if there
+    /// are none. `ENOMEM`.
+    pub(crate) fn all(fences: KVVec<Self>) -> Result<Self> {
+        let mut raw = KVVec::with_capacity(fences.len(), GFP_KERNEL_ACCOUNT)?;
+        for fence in &fences {
+            raw.push(fence.as_raw(), GFP_KERNEL_ACCOUNT)?;
+        }
+        let all = match c_int::try_from(raw.len())? {
+            // SAFETY: The function gives a reference to a fence that is always there.
+            0 => unsafe { Self::from_raw(bindings::dma_fence_get_stub()) },
+            // SAFETY: The fences are valid, as many as the array has.
+            count => unsafe { Self::from_raw(shim::skua_fence_all(raw.as_mut_ptr(), count)) },
+        };
+        if all.is_some() {
+            // Theirs are the references now.
+            fences.into_iter().for_each(core::mem::forget);
+        }
+        all.ok_or(ENOMEM)
+    }
+
     /// The number of the context that the fence belongs to.
     pub(crate) fn context(&self) -> u64 {
         // SAFETY: By the type invariant; the field never changes after initialisation.
@@ -537,6 +557,30 @@ mod tests {
         assert!(seen.is_signaled());
         assert!(seen.status() == Some(Ok(())));
         assert!(seen.wait_timeout(1).is_ok());
+        Ok(())
+    }
+
+    #[test]
+    fn all_is_the_last_of_several() -> Result {
+        let line = context();
+        let (first, second) = (fence(&line)?, fence(&line)?);
+        let fences = |owners: &[&DriverFence]| -> Result<KVVec<Fence>> {
+            let mut fences = KVVec::new();
+            for owner in owners {
+                fences.push(owner.fence().clone(), GFP_KERNEL)?;
+            }
+            Ok(fences)
+        };
+        assert!(Fence::all(fences(&[])?)?.is_signaled());
+        let (both, one) = (
+            Fence::all(fences(&[&first, &second])?)?,
+            Fence::all(fences(&[&first])?)?,
+        );
+        first.signal(Err(EIO));
+        assert!(one.wait_timeout(100).is_ok() && one.status() == Some(Err(EIO)));
+        assert!(!both.is_signaled());
+        second.signal(Ok(()));
+        assert!(both.wait_timeout(100).is_ok() && both.status() == Some(Err(EIO)));
         Ok(())
     }
 

@@ -389,7 +389,7 @@ impl<H: Heap> Buddy<H> {
     }
 
     fn top(&self) -> u32 {
-        self.total.ilog2()
+        self.total.checked_ilog2().unwrap_or(0)
     }
 
     fn order(&self, order: u32) -> Option<&Order<H>> {

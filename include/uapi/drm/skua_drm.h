@@ -32,8 +32,8 @@ extern "C" {
  * - An ioctl that fails changes nothing that userspace can see. What can fail is
  *   checked in the order of the members, after the argument was copied once.
  * - No ioctl of this header waits for fences or for work of the GPU, but
- *   DRM_IOCTL_SKUA_BO_CREATE where it makes room, and DRM_IOCTL_SKUA_BO_DESTROY if
- *   it is to. To wait, use a syncobj.
+ *   DRM_IOCTL_SKUA_BO_CREATE and DRM_IOCTL_SKUA_MAKE_RESIDENT where they make room,
+ *   and DRM_IOCTL_SKUA_BO_DESTROY if it is to. To wait, use a syncobj.
  * - The node is the render node; every ioctl has DRM_RENDER_ALLOW.
  *
  * Errors that every ioctl can return, and that are not repeated below:
@@ -110,6 +110,10 @@ enum drm_skua_ioctl_id {
 	DRM_SKUA_SUBMIT,
 	/** @DRM_SKUA_BO_DESTROY: Destroy buffer objects. */
 	DRM_SKUA_BO_DESTROY,
+	/** @DRM_SKUA_MAKE_RESIDENT: Have buffer objects in VRAM. */
+	DRM_SKUA_MAKE_RESIDENT,
+	/** @DRM_SKUA_EVICT: Take that back. */
+	DRM_SKUA_EVICT,
 };
 
 /**
@@ -333,8 +337,9 @@ struct drm_skua_bo_create {
 	 *
 	 * At least one, and only ones that exist. Of several, VRAM is taken if it has
 	 * room or room can be made, where the CPU can map it if it is to map the object
-	 * (&drm_skua_region_info.cpu_visible_size); and the object may later be moved from there to system memory, under
-	 * the same addresses of CPU and GPU. One that may be in VRAM alone stays.
+	 * (&drm_skua_region_info.cpu_visible_size); and the object may later be moved from
+	 * there to system memory, under the same addresses of CPU and GPU, and back
+	 * (DRM_IOCTL_SKUA_MAKE_RESIDENT). One that may be in VRAM alone stays.
 	 */
 	__u32 placements;
 
@@ -445,6 +450,52 @@ struct drm_skua_bo_handle {
  */
 struct drm_skua_bo_destroy {
 	/** @flags: See &enum drm_skua_bo_destroy_flags. */
+	__u32 flags;
+	/** @pad: Must be zero. */
+	__u32 pad;
+	/** @handles: Array of &struct drm_skua_bo_handle, 1 to 1024. */
+	struct drm_skua_array handles;
+};
+
+/**
+ * struct drm_skua_make_resident - Argument of DRM_IOCTL_SKUA_MAKE_RESIDENT
+ *
+ * Makes buffer objects resident (WDDM: MakeResident), all of them or none: those that
+ * may be in VRAM and are not move there, as far as it has room, or room can be made by
+ * moving out what is resident for nobody; and stay there, unless an object that may be
+ * in VRAM alone needs the room. The client counts how often it has made each resident;
+ * that ends with the handle.
+ *
+ * Content and addresses stay; all work that is submitted after the call waits for the
+ * moves by itself. The signals of @syncs follow when the moves are done, with the error
+ * of one that is not. Where the call makes room, it waits as DRM_IOCTL_SKUA_BO_CREATE
+ * does.
+ *
+ * Errors: -ENOENT for a handle or a syncobj; -EINVAL for @flags, @pad, the number of
+ * @handles, one that is there twice, or a wait among @syncs.
+ */
+struct drm_skua_make_resident {
+	/** @flags: Must be zero. */
+	__u32 flags;
+	/** @pad: Must be zero. */
+	__u32 pad;
+	/** @handles: Array of &struct drm_skua_bo_handle, 1 to 1024. */
+	struct drm_skua_array handles;
+	/** @syncs: Array of &struct drm_skua_sync, up to &drm_skua_device_info.max_syncs. */
+	struct drm_skua_array syncs;
+};
+
+/**
+ * struct drm_skua_evict - Argument of DRM_IOCTL_SKUA_EVICT
+ *
+ * Takes one DRM_IOCTL_SKUA_MAKE_RESIDENT of each buffer object back (WDDM: Evict), of all
+ * of them or of none. What is resident for nobody moves when its room is needed.
+ *
+ * Errors: -ENOENT for a handle; -EINVAL for @flags, @pad, the number of @handles, one
+ * that is there twice, or one that the client has not made resident.
+ */
+struct drm_skua_evict {
+	/** @flags: Must be zero. */
 	__u32 flags;
 	/** @pad: Must be zero. */
 	__u32 pad;
@@ -742,6 +793,10 @@ enum {
 		DRM_IOCTL_SKUA(WR, SUBMIT, submit),
 	DRM_IOCTL_SKUA_BO_DESTROY =
 		DRM_IOCTL_SKUA(WR, BO_DESTROY, bo_destroy),
+	DRM_IOCTL_SKUA_MAKE_RESIDENT =
+		DRM_IOCTL_SKUA(WR, MAKE_RESIDENT, make_resident),
+	DRM_IOCTL_SKUA_EVICT =
+		DRM_IOCTL_SKUA(WR, EVICT, evict),
 };
 
 #if defined(__cplusplus)

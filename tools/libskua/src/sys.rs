@@ -119,6 +119,8 @@ arguments! {
     drm_skua_bo_mmap_offset: DRM_IOCTL_SKUA_BO_MMAP_OFFSET, "SKUA_BO_MMAP_OFFSET";
     drm_skua_bo_info: DRM_IOCTL_SKUA_BO_INFO, "SKUA_BO_INFO";
     drm_skua_bo_destroy: DRM_IOCTL_SKUA_BO_DESTROY, "SKUA_BO_DESTROY";
+    drm_skua_make_resident: DRM_IOCTL_SKUA_MAKE_RESIDENT, "SKUA_MAKE_RESIDENT";
+    drm_skua_evict: DRM_IOCTL_SKUA_EVICT, "SKUA_EVICT";
     drm_skua_vm_create: DRM_IOCTL_SKUA_VM_CREATE, "SKUA_VM_CREATE";
     drm_skua_vm_destroy: DRM_IOCTL_SKUA_VM_DESTROY, "SKUA_VM_DESTROY";
     drm_skua_vm_bind: DRM_IOCTL_SKUA_VM_BIND, "SKUA_VM_BIND";

@@ -102,6 +102,17 @@ layout! {
         pad: u32 @ 4;
         handles: drm_skua_array @ 8;
     }
+    drm_skua_make_resident: 40 {
+        flags: u32 @ 0;
+        pad: u32 @ 4;
+        handles: drm_skua_array @ 8;
+        syncs: drm_skua_array @ 24;
+    }
+    drm_skua_evict: 24 {
+        flags: u32 @ 0;
+        pad: u32 @ 4;
+        handles: drm_skua_array @ 8;
+    }
     drm_skua_vm_create: 8 {
         flags: u32 @ 0;
         vm: u32 @ 4;
@@ -190,6 +201,8 @@ ioctls! {
     DRM_IOCTL_SKUA_CONTEXT_STATE: 9, 64;
     DRM_IOCTL_SKUA_SUBMIT: 10, 40;
     DRM_IOCTL_SKUA_BO_DESTROY: 11, 24;
+    DRM_IOCTL_SKUA_MAKE_RESIDENT: 12, 40;
+    DRM_IOCTL_SKUA_EVICT: 13, 24;
 }
 
 #[cfg(test)]

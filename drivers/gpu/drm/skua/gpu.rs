@@ -76,7 +76,7 @@ use crate::{
             Destroyer,
             Destruction, //
         },
-        eviction::Move,
+        relocation::Move,
         vm::{
             Bind,
             Vm, //
@@ -186,6 +186,8 @@ pub(crate) struct Counters {
     pub(crate) flushes: Atomic<u64>,
     /// Objects that were moved out of VRAM, or are on their way.
     pub(crate) evictions: Atomic<u64>,
+    /// Objects that were moved to VRAM, or are on their way.
+    pub(crate) promotions: Atomic<u64>,
 }
 
 /// What frees objects that work lets go of.
@@ -343,6 +345,7 @@ impl Gpu {
                 resets: Atomic::new(0),
                 flushes: Atomic::new(0),
                 evictions: Atomic::new(0),
+                promotions: Atomic::new(0),
             },
             reapers: Reapers::new()?,
             destroyer: Destroyer::new()?,

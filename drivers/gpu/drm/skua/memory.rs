@@ -11,5 +11,7 @@ pub(crate) mod destruction;
 pub(crate) mod eviction;
 pub(crate) mod installed;
 pub(crate) mod page_table;
+pub(crate) mod relocation;
+pub(crate) mod residency;
 pub(crate) mod vm;
 pub(crate) mod vram;

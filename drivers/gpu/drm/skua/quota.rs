@@ -98,6 +98,11 @@ impl Share {
         }
     }
 
+    /// What it is a part of.
+    pub(crate) fn quota(&self) -> &Arc<Quota> {
+        &self.quota
+    }
+
     /// Whether it is a part of `quota`.
     pub(crate) fn is_of(&self, quota: &Arc<Quota>) -> bool {
         Arc::ptr_eq(&self.quota, quota)

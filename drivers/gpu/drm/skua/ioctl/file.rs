@@ -9,6 +9,7 @@
 use crate::{
     driver::SkuaDriver,
     ext::{
+        fence::Fence,
         gem::{
             self,
             GemExt, //
@@ -25,12 +26,14 @@ use crate::{
     memory::{
         bo::{
             self,
-            Bo, //
+            Bo,
+            BoRef, //
         },
         destruction::{
             self,
             Manner, //
         },
+        residency::Residents,
         vm::Vm, //
     },
     quota::Quota,
@@ -103,8 +106,8 @@ const MAX_VMS: u64 = 256;
 /// Contexts of one client at a time, likewise.
 const MAX_CONTEXTS: u64 = 256;
 
-/// Objects that one call destroys, at most.
-const MAX_DESTROYED: u32 = 1024;
+/// Objects that one call names, at most.
+const MAX_OBJECTS: u32 = 1024;
 
 /// What an open file of the node owns: one client.
 #[pin_data(PinnedDrop)]
@@ -117,6 +120,9 @@ pub(crate) struct File {
     /// Contexts that the client has a handle of.
     #[pin]
     pub(crate) contexts: Mutex<Handles<Context>>,
+    /// What it has made resident.
+    #[pin]
+    pub(crate) residents: Residents,
     /// What all its contexts used of the engines.
     pub(crate) usage: Arc<Usage>,
     /// Address spaces that the client may have, those counted that are not gone yet.
@@ -139,6 +145,7 @@ impl drm::file::DriverFile for File {
                 dev: dev.into(),
                 vms <- new_mutex!(Handles::new()),
                 contexts <- new_mutex!(Handles::new()),
+                residents <- Residents::new(),
                 usage: Usage::new()?,
                 vm_quota: Quota::new(MAX_VMS)?,
                 context_quota: Quota::new(MAX_CONTEXTS)?,
@@ -163,6 +170,29 @@ impl PinnedDrop for File {
             }
         });
     }
+}
+
+/// The objects that an array of handles names, at least one, and each once. `EINVAL`, `ENOENT`.
+fn objects(file: &SkuaFile, array: &drm_skua_array) -> Result<KVVec<(u32, BoRef)>> {
+    if array.count == 0 {
+        return Err(EINVAL);
+    }
+    let array: KVVec<drm_skua_bo_handle> = user_array::read(array, MAX_OBJECTS)?;
+    let mut objects = KVVec::with_capacity(array.len(), client_flags())?;
+    let mut sorted = KVVec::with_capacity(array.len(), client_flags())?;
+    for element in &array {
+        let bo = Bo::lookup_handle(file, element.handle)?;
+        if element.pad != 0 {
+            return Err(EINVAL);
+        }
+        objects.push((element.handle, bo.into()), client_flags())?;
+        sorted.push(element.handle, client_flags())?;
+    }
+    sorted.sort_unstable();
+    if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(EINVAL);
+    }
+    Ok(objects)
 }
 
 /// The bound data that ioctls get.
@@ -263,29 +293,52 @@ impl File {
     ) -> Result<u32> {
         const ASSUME: u32 = DRM_SKUA_BO_DESTROY_ASSUME_NOT_IN_USE;
         const SYNCHRONOUS: u32 = DRM_SKUA_BO_DESTROY_SYNCHRONOUS;
-        if args.flags & !(ASSUME | SYNCHRONOUS) != 0 || args.pad != 0 || args.handles.count == 0 {
+        if args.flags & !(ASSUME | SYNCHRONOUS) != 0 || args.pad != 0 {
             return Err(EINVAL);
         }
         let manner = Manner {
             assume_not_in_use: args.flags & ASSUME != 0,
             synchronous: args.flags & SYNCHRONOUS != 0,
         };
-        let array: KVVec<drm_skua_bo_handle> = user_array::read(&args.handles, MAX_DESTROYED)?;
-        let mut objects = KVVec::with_capacity(array.len(), client_flags())?;
-        let mut sorted = KVVec::with_capacity(array.len(), client_flags())?;
-        for element in &array {
-            let bo = Bo::lookup_handle(file, element.handle)?;
-            if element.pad != 0 {
-                return Err(EINVAL);
-            }
-            objects.push((element.handle, bo.into()), client_flags())?;
-            sorted.push(element.handle, client_flags())?;
-        }
-        sorted.sort_unstable();
-        if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+        let objects = objects(file, &args.handles)?;
+        destruction::destroy(dev, file, &file.inner().vm_quota, &objects, manner)?;
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_MAKE_RESIDENT`
+    pub(crate) fn make_resident(
+        dev: &Device,
+        data: &Data<'_>,
+        args: &mut drm_skua_make_resident,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        dev.check_health()?;
+        if args.flags != 0 || args.pad != 0 {
             return Err(EINVAL);
         }
-        destruction::destroy(dev, file, &file.inner().vm_quota, &objects, manner)?;
+        let objects = objects(file, &args.handles)?;
+        let (waits, signals) = syncs::read(file, &args.syncs)?;
+        if !waits.is_empty() {
+            return Err(EINVAL);
+        }
+        let residents = &file.inner().residents;
+        let moves = residents.make_resident(dev, data.parent(), &objects)?;
+        signals.publish(&Fence::all(moves)?);
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_EVICT`
+    pub(crate) fn evict(
+        _dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_evict,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        if args.flags != 0 || args.pad != 0 {
+            return Err(EINVAL);
+        }
+        let objects = objects(file, &args.handles)?;
+        file.inner().residents.evict(&objects)?;
         Ok(0)
     }
 

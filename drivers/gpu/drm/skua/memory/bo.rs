@@ -82,6 +82,7 @@ use kernel::{
         self,
         gem::{
             BaseObject,
+            DriverFile,
             DriverObject,
             Object, //
         },
@@ -91,8 +92,10 @@ use kernel::{
     sync::{
         aref::ARef,
         atomic::{
+            Acquire,
             Atomic,
-            Relaxed, //
+            Relaxed,
+            Release, //
         },
         Arc, //
     },
@@ -131,8 +134,16 @@ pub(crate) enum Memory {
 pub(crate) struct SystemMemory {
     /// Their DMA mapping, which ends at the latest when the device is unbound.
     map: DevresItem<DmaMap>,
-    /// Their part of the device's and the client's quota of system memory.
-    _shares: [Share; 2],
+    /// Their part of the client's and the device's quota of system memory.
+    shares: [Share; 2],
+}
+
+impl SystemMemory {
+    /// The client's quota of system memory.
+    fn quota(&self) -> &Arc<Quota> {
+        let [own, _] = &self.shares;
+        own.quota()
+    }
 }
 
 /// What is in a buffer object besides GEM.
@@ -147,9 +158,12 @@ pub(crate) struct BoData {
     /// Its [`Placement`], under its reservation lock; and that lock's reservation, if it is an
     /// address space's.
     backing: Backing<Arc<VramRange>, Arc<SystemMemory>>,
-    /// [`REGION_SYSTEM`] or [`REGION_VRAM`]: the region of the placement, for those who look
-    /// without the lock.
-    region: Atomic<u32>,
+    /// Whether the placement is in VRAM, for those who look without the lock.
+    in_vram: Atomic<bool>,
+    /// Whether it moves to VRAM, or its old pages are not gone yet.
+    arriving: Atomic<bool>,
+    /// How many clients have made it resident.
+    residents: Atomic<i16>,
     /// Whether its destruction was asked for: it stays where it is. Changed with the reservation
     /// locked.
     doomed: Atomic<bool>,
@@ -179,10 +193,16 @@ impl DriverObject for BoData {
             flags: u8::try_from(args.flags)?,
             placements: u8::try_from(args.placements)?,
             backing: Backing::new(args.users),
-            region: Atomic::new(REGION_SYSTEM),
+            in_vram: Atomic::new(false),
+            arriving: Atomic::new(false),
+            residents: Atomic::new(0),
             doomed: Atomic::new(false),
             sites <- Sites::new(),
         })
+    }
+
+    fn close(bo: &Bo, file: &DriverFile<Self>) {
+        file.inner().residents.forget(bo);
     }
 }
 
@@ -210,10 +230,7 @@ pub(crate) fn create(
         return Err(EINVAL);
     }
     let system = placements & (1 << REGION_SYSTEM) != 0;
-    let part = match args.flags & uapi::DRM_SKUA_BO_CPU_ACCESS {
-        0 => Part::Any,
-        _ => Part::Visible,
-    };
+    let part = part_of(args.flags);
     if part.bytes(dev) == 0 && !system {
         return Err(EOPNOTSUPP);
     }
@@ -222,13 +239,21 @@ pub(crate) fn create(
         return Err(ENOMEM);
     }
     if placements & (1 << REGION_VRAM) != 0 {
-        match eviction::allocate(dev, parent, quota, part, size) {
+        match eviction::allocate(dev, parent, quota, part, size, !system) {
             Ok(range) => return create_in_vram(dev, size, args, range),
             Err(error) if error == ENOSPC && system => (),
             Err(error) => return Err(error),
         }
     }
     create_in_system(dev, parent, quota, size, args)
+}
+
+/// The part of VRAM for an object with these flags.
+fn part_of(flags: u32) -> Part {
+    match flags & uapi::DRM_SKUA_BO_CPU_ACCESS {
+        0 => Part::Any,
+        _ => Part::Visible,
+    }
 }
 
 fn create_in_vram(
@@ -273,6 +298,26 @@ fn create_in_system(
     Ok(bo)
 }
 
+/// Room in VRAM for `bo`, if it is elsewhere and may be there; none if that would take room from what
+/// is resident. `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
+pub(crate) fn room_in_vram(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    bo: &Bo,
+) -> Result<Option<Arc<VramRange>>> {
+    if !bo.may_move() || bo.region() == REGION_VRAM {
+        return Ok(None);
+    }
+    let Some(Memory::System(memory)) = bo.sites.memory() else {
+        return Ok(None);
+    };
+    let (part, bytes) = (part_of(bo.flags()), u64::try_from(bo.size())?);
+    match eviction::allocate(dev, parent, memory.quota(), part, bytes, false) {
+        Err(error) if error == ENOSPC => Ok(None),
+        range => range.map(Some),
+    }
+}
+
 /// The system pages of `bo`, for CPU and device, which count as `shares`. `ENOMEM`, `ENODEV`.
 pub(crate) fn system_memory(
     dev: &SkuaDevice,
@@ -283,7 +328,7 @@ pub(crate) fn system_memory(
     let pages = Pages::get(bo)?;
     let memory = SystemMemory {
         map: DmaMap::new(&dev.resources, parent, &pages)?,
-        _shares: shares,
+        shares,
     };
     Ok((pages, Arc::new(memory, GFP_KERNEL_ACCOUNT)?))
 }
@@ -313,12 +358,10 @@ pub(crate) fn replace(
     reserved: &mut Reserved<'_>,
     new: gem::PlacementOf<BoData>,
 ) -> Result {
-    let region = match new {
-        Placement::Device(_) => REGION_VRAM,
-        _ => REGION_SYSTEM,
-    };
+    let in_vram = matches!(new, Placement::Device(_));
     gem::replace(bo, reserved, new)?;
-    bo.region.store(region, Relaxed);
+    // Who sees it there sees whether it is arriving.
+    bo.in_vram.store(in_vram, Release);
     Ok(())
 }
 
@@ -423,9 +466,44 @@ impl BoData {
         self.doomed.load(Relaxed)
     }
 
+    /// It is about to move to VRAM. Not to leave that before [`BoData::end_arrival`].
+    pub(crate) fn begin_arrival(&self) {
+        self.arriving.store(true, Relaxed);
+    }
+
+    /// Nothing of it is left where it came from.
+    pub(crate) fn end_arrival(&self) {
+        self.arriving.store(false, Release);
+    }
+
+    /// Whether it is on its way to VRAM, or was just now.
+    pub(crate) fn is_arriving(&self) -> bool {
+        self.arriving.load(Acquire)
+    }
+
+    /// `more` clients, or fewer, have made it resident. `EOVERFLOW`, never for fewer.
+    pub(crate) fn count_residents(&self, more: i16) -> Result {
+        let mut count = self.residents.load(Relaxed);
+        loop {
+            let new = count.checked_add(more).ok_or(EOVERFLOW)?;
+            match self.residents.cmpxchg(count, new, Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(now) => count = now,
+            }
+        }
+    }
+
+    /// Whether some client has made it resident.
+    pub(crate) fn is_resident(&self) -> bool {
+        self.residents.load(Relaxed) != 0
+    }
+
     /// The region that holds it at the moment.
     pub(crate) fn region(&self) -> u32 {
-        self.region.load(Relaxed)
+        match self.in_vram.load(Acquire) {
+            true => REGION_VRAM,
+            false => REGION_SYSTEM,
+        }
     }
 }
 

@@ -95,7 +95,7 @@ fn regions(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> core::fmt:
         "vram0: largest free block {} pages",
         vram.largest_free_block().0
     )?;
-    for order in 0..=vram.total().0.ilog2() {
+    for order in 0..=vram.total().0.checked_ilog2().unwrap_or(0) {
         writeln!(
             out,
             "vram0: order {} free {}",
@@ -194,6 +194,7 @@ fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         ("interrupts", dev.counters.interrupts.load(Relaxed)),
         ("engine_resets", dev.counters.resets.load(Relaxed)),
         ("evictions", dev.counters.evictions.load(Relaxed)),
+        ("promotions", dev.counters.promotions.load(Relaxed)),
         ("tlb_flushes", dev.counters.flushes.load(Relaxed)),
         ("register_reads", dev.hw.regs.reads()),
         ("register_writes", dev.hw.regs.writes()),

@@ -37,7 +37,7 @@ use crate::{
     gpu::SkuaDevice,
     kernel_heap::client_flags,
     memory::{
-        eviction::Transfer,
+        relocation::Transfer,
         vm::{
             Vm,
             VmUse, //

@@ -33,7 +33,7 @@ use crate::{
     gpu::SkuaDevice,
     kernel_heap::client_flags,
     memory::{
-        eviction::Transfer,
+        relocation::Transfer,
         vm::{
             VA_END,
             VA_START, //
@@ -105,7 +105,7 @@ pub(crate) enum Work {
     Buffers(KVVec<Buffer>),
     /// Write zeroes to this memory (`DXGK_OPERATION_FILL`), piece by piece.
     Clear(Arc<VramRange>, KVVec<PageRange>),
-    /// Copy an object's memory (`DXGK_OPERATION_TRANSFER`), from VRAM to system memory.
+    /// Copy an object's memory (`DXGK_OPERATION_TRANSFER`), between VRAM and system memory.
     Transfer(Arc<Transfer>),
 }
 
@@ -230,7 +230,7 @@ impl Submission {
             }
             Work::Transfer(transfer) => Task::Paging(PagingOperation::Transfer {
                 segment: VRAM_SEGMENT,
-                out: true,
+                out: transfer.out,
                 pieces: transfer.plan.portion(portion as usize),
             }),
         }

@@ -259,19 +259,42 @@ impl Client {
     ///
     /// The errno.
     pub fn destroy(&self, handles: &[u32], flags: u32) -> Result<(), Errno> {
-        let handles: Vec<_> = handles
-            .iter()
-            .map(|handle| drm_skua_bo_handle {
-                handle: *handle,
-                pad: 0,
-            })
-            .collect();
+        let handles = elements(handles);
         let mut argument = drm_skua_bo_destroy {
             flags,
             pad: 0,
             handles: array(&handles),
         };
         self.call(DRM_IOCTL_SKUA_BO_DESTROY, &mut argument)
+    }
+
+    /// MAKE_RESIDENT.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn make_resident(&self, handles: &[u32], syncs: &[drm_skua_sync]) -> Result<(), Errno> {
+        let handles = elements(handles);
+        let mut argument = drm_skua_make_resident {
+            handles: array(&handles),
+            syncs: array(syncs),
+            ..Default::default()
+        };
+        self.call(DRM_IOCTL_SKUA_MAKE_RESIDENT, &mut argument)
+    }
+
+    /// EVICT.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn evict(&self, handles: &[u32]) -> Result<(), Errno> {
+        let handles = elements(handles);
+        let mut argument = drm_skua_evict {
+            handles: array(&handles),
+            ..Default::default()
+        };
+        self.call(DRM_IOCTL_SKUA_EVICT, &mut argument)
     }
 
     /// BO_INFO.
@@ -655,6 +678,14 @@ pub fn own(fd: i32) -> OwnedFd {
     assert!(fd >= 0, "descriptor {fd}");
     // SAFETY: the kernel made it for this call, and nobody else knows of it.
     unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+fn elements(handles: &[u32]) -> Vec<drm_skua_bo_handle> {
+    let element = |handle: &u32| drm_skua_bo_handle {
+        handle: *handle,
+        pad: 0,
+    };
+    handles.iter().map(element).collect()
 }
 
 /// An array as an ioctl takes it.

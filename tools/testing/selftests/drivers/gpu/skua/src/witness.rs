@@ -117,3 +117,16 @@ pub fn quiet() {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
+
+/// Bytes of shared memory that the machine has in use, at about this moment.
+///
+/// # Panics
+///
+/// If the kernel does not tell.
+pub fn shmem() -> u64 {
+    let info = std::fs::read_to_string("/proc/meminfo").expect("meminfo");
+    let line = info.lines().find(|line| line.starts_with("Shmem:"));
+    let number = line.and_then(|line| line.split_whitespace().nth(1));
+    let kib: u64 = number.and_then(|n| n.parse().ok()).expect("Shmem");
+    kib << 10
+}

@@ -30,6 +30,8 @@ fn main() -> ExitCode {
         bo_mmap_offset,
         bo_info,
         row_0_05_bo_destroy: 60,
+        make_resident: 60,
+        evict: 60,
         vm_create,
         vm_destroy,
         vm_bind: 60,
@@ -360,23 +362,99 @@ fn row_0_05_bo_destroy() {
     let known = DRM_SKUA_BO_DESTROY_ASSUME_NOT_IN_USE | DRM_SKUA_BO_DESTROY_SYNCHRONOUS;
     cases.table.bits("flags", known, |a| &mut a.flags);
     cases.table.bits("pad", 0, |a| &mut a.pad);
-    array_cases::<_, drm_skua_bo_handle>(&mut cases.table, "handles", 1024, |a| &mut a.handles);
+    handle_cases(&mut cases);
+    cases.table.finish();
+    assert_eq!(client.info(handle).err(), Some(Errno::ENOENT));
+    assert!(client.info(other).is_ok());
+}
+
+/// What is the same of all ioctls that name objects.
+fn handle_cases<T: Copy + PartialEq + std::fmt::Debug>(
+    cases: &mut Elements<'_, T, drm_skua_bo_handle>,
+) {
+    let (good, member) = (cases.good, cases.member);
+    array_cases::<_, drm_skua_bo_handle>(&mut cases.table, "handles", 1024, member);
     cases.table.case("no handles", Errno::EINVAL, |a| {
-        a.handles = drm_skua_array::default();
+        *member(a) = drm_skua_array::default();
     });
-    for handle in no_handles(handle) {
+    for handle in no_handles(good.handle) {
         cases.case(&format!("handle {handle:#x}"), Errno::ENOENT, |element| {
             element.handle = handle;
         });
     }
     cases.bits("handles.pad", 0, |element| &mut element.pad);
-    let twice = [good_handle, good_handle];
+    let twice = [good, good];
     cases
         .table
-        .case("twice", Errno::EINVAL, |a| a.handles = array(&twice));
+        .case("twice", Errno::EINVAL, |a| *member(a) = array(&twice));
+}
+
+fn make_resident() {
+    let client = Client::new();
+    let good_handle = drm_skua_bo_handle {
+        handle: client.bo(Place::Vram, PAGE),
+        pad: 0,
+    };
+    let (handles, syncs) = ([good_handle], [signal(client.syncobj())]);
+    let good = drm_skua_make_resident {
+        handles: array(&handles),
+        syncs: array(&syncs),
+        ..Default::default()
+    };
+    let mut cases = Elements {
+        table: Table::new(&client, DRM_IOCTL_SKUA_MAKE_RESIDENT, good),
+        good: good_handle,
+        member: |a| &mut a.handles,
+    };
+    cases.table.bits("flags", 0, |a| &mut a.flags);
+    cases.table.bits("pad", 0, |a| &mut a.pad);
+    handle_cases(&mut cases);
+    let limit = client.device.max_syncs;
+    array_cases::<_, drm_skua_sync>(&mut cases.table, "syncs", limit, |a| &mut a.syncs);
+    let stub = client.syncobj();
+    assert_eq!(
+        client.make_resident(&[good_handle.handle], &[signal(stub)]),
+        Ok(())
+    );
+    let waits = [wait(stub)];
+    cases
+        .table
+        .case("a wait", Errno::EINVAL, |a| a.syncs = array(&waits));
+    let nobody = [signal(stub + 9)];
+    cases
+        .table
+        .case("no syncobj", Errno::ENOENT, |a| a.syncs = array(&nobody));
+    // None of them counted.
+    assert_eq!(client.evict(&[good_handle.handle]), Ok(()));
+    assert_eq!(client.evict(&[good_handle.handle]), Err(Errno::EINVAL));
     cases.table.finish();
-    assert_eq!(client.info(handle).err(), Some(Errno::ENOENT));
-    assert!(client.info(other).is_ok());
+}
+
+fn evict() {
+    let client = Client::new();
+    let other = client.bo(Place::Vram, PAGE);
+    let good_handle = drm_skua_bo_handle {
+        handle: client.bo(Place::Vram, PAGE),
+        pad: 0,
+    };
+    assert_eq!(client.make_resident(&[good_handle.handle], &[]), Ok(()));
+    let handles = [good_handle];
+    let good = drm_skua_evict {
+        handles: array(&handles),
+        ..Default::default()
+    };
+    let mut cases = Elements {
+        table: Table::new(&client, DRM_IOCTL_SKUA_EVICT, good),
+        good: good_handle,
+        member: |a| &mut a.handles,
+    };
+    cases.table.bits("flags", 0, |a| &mut a.flags);
+    cases.table.bits("pad", 0, |a| &mut a.pad);
+    handle_cases(&mut cases);
+    cases.case("not resident", Errno::EINVAL, |element| {
+        element.handle = other;
+    });
+    cases.table.finish();
 }
 
 fn vm_bind_operations() {

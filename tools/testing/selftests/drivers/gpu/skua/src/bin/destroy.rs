@@ -2,7 +2,6 @@
 
 //! BO_DESTROY: an object goes with its memory and its mappings, whatever the client says of it.
 
-use std::fs;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use skua_selftests::function::Function;
 use skua_selftests::raw::{in_child, with_alarm};
 use skua_selftests::rig::{copy, fill, wait_value, write};
 use skua_selftests::suite::eventually;
-use skua_selftests::witness::quiet;
+use skua_selftests::witness::{quiet, shmem};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_uapi::*;
 
@@ -410,15 +409,6 @@ fn row_0_11_the_cpu_sees_nothing_of_it_any_more() {
         b.cpu.expect("another's", |_| 2);
         next.cpu.expect("what may be in its place", |_| 4);
     }
-}
-
-/// Bytes of shared memory that the machine has in use.
-fn shmem() -> u64 {
-    let info = fs::read_to_string("/proc/meminfo").expect("meminfo");
-    let line = info.lines().find(|line| line.starts_with("Shmem:"));
-    let number = line.and_then(|line| line.split_whitespace().nth(1));
-    let kib: u64 = number.and_then(|n| n.parse().ok()).expect("Shmem");
-    kib << 10
 }
 
 fn row_0_11_pages_go_back_though_they_are_mapped() {

@@ -606,7 +606,7 @@ fn worker(number: u64, steps: usize) {
         let what = format!("client {number}, step {step}");
         let at = numbers.below(kept.len().max(1));
         seed += 1;
-        match (numbers.below(10), kept.get_mut(at)) {
+        match (numbers.below(13), kept.get_mut(at)) {
             (0 | 1, _) | (_, None) => {
                 let size = [PAGE, 17 * PAGE, 1 << 20, LARGE + PAGE][numbers.below(4)];
                 let handle = rig
@@ -629,6 +629,19 @@ fn worker(number: u64, steps: usize) {
                 if let Ok(large) = rig.bo_create(vram.size / 4, 0, 1 << vram.id) {
                     assert_eq!(rig.close(large), Ok(()), "{what}");
                 }
+            }
+            (8 | 9, Some(one)) => {
+                let made = rig.make_resident(&[one.buffer.handle], &[]);
+                assert_eq!(made, Ok(()), "{what}");
+            }
+            (10, Some(one)) => {
+                // As often as not it is not.
+                let _ = rig.evict(&[one.buffer.handle]);
+            }
+            (11, Some(_)) => {
+                let gone = kept.swap_remove(at);
+                let destroyed = rig.destroy(&[gone.buffer.handle], 0);
+                assert_eq!(destroyed, Ok(()), "{what}");
             }
             (5, Some(one)) => one.buffer.cpu.expect(&what, pattern(one.seed)),
             (6, Some(one)) => {

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Moving objects between VRAM and system memory, under the addresses at which CPU and GPU find
+//! them (rows 1.11, 1.12, 1.16).
+//!
+//! ```text
+//! an ioctl, nothing locked     memory to go to ─▶ lock the object and all its users' reservations
+//!                              ─▶ plan ─▶ CPU mappings removed ─▶ fence published: a kernel fence
+//!                              of all these ─▶ the placement is the new one
+//! driver's context, its turn   who used the memory is done ─▶ the copy engine copies
+//! worker                       page tables lead to the new memory, TLBs flushed ─▶ the old memory
+//!                              to the reaper ─▶ fence signalled
+//! ```
+//!
+//! Whoever comes after the publication waits for the fence: CPU accesses and binds, which look at
+//! the object, and submissions, which look at their address space. What came before is waited for
+//! by the move. So nobody sees memory that is being moved, and nothing is lost.
+//!
+//! A move that waits for work waits in a line of the driver's own for the address space
+//! ([`Gpu::mover`]): what one client has queued delays no other's clears and moves. What it waits
+//! for may fail: then it is over, too.
+
+use crate::{
+    ext::{
+        device,
+        exec::Exec,
+        fence::{
+            DriverFence,
+            Fence,
+            FenceContext,
+            Signalling, //
+        },
+        gem,
+        lru,
+        resv::{
+            Handle,
+            Usage, //
+        }, //
+    },
+    gpu::{
+        self,
+        Gpu,
+        SkuaDevice,
+        QUEUE,
+        WEDGED, //
+    },
+    kernel_heap::{
+        client_flags,
+        KernelHeap, //
+    },
+    memory::{
+        bo::{
+            self,
+            BoData,
+            BoRef,
+            Memory, //
+        },
+        vm::{
+            for_each_user,
+            Vm, //
+        },
+    },
+    policy::transfer_plan::{
+        TransferError,
+        TransferPlan, //
+    },
+    reaper::Reapable,
+    spec::number::Asid, //
+};
+use kernel::{
+    device::{
+        Bound,
+        Device, //
+    },
+    impl_has_work,
+    list::{
+        impl_list_arc_safe,
+        impl_list_item,
+        ListLinks, //
+    },
+    new_spinlock,
+    new_work,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        SpinLock, //
+    },
+    warn_on,
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
+};
+
+/// A move that was published: what is to be done when the copy is over.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Move {
+    /// The device that copies.
+    dev: ARef<SkuaDevice>,
+    /// What moves.
+    bo: BoRef,
+    /// Where its content goes.
+    new: Memory,
+    /// Where it came from: given back when nobody can reach it any more.
+    old: Memory,
+    /// The address space in whose line it waits, which keeps that.
+    _user: Option<Arc<Vm>>,
+    /// Nothing leads to the old memory any more.
+    is_done: Atomic<bool>,
+    /// From the end of the copy until all is installed.
+    #[pin]
+    fence: SpinLock<Option<DriverFence>>,
+    /// Installs, in a worker: page tables may be many.
+    #[pin]
+    work: Work<Self>,
+    /// Its place in the reaper's list.
+    #[pin]
+    links: ListLinks,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Move { self.work }
+}
+
+impl_list_arc_safe! {
+    impl ListArcSafe<0> for Move { untracked; }
+}
+
+impl_list_item! {
+    impl ListItem<0> for Move { using ListLinks { self.links }; }
+}
+
+impl Reapable for Move {}
+
+/// The copying of an object's memory between VRAM and system memory, and the move that it is for.
+#[pin_data]
+pub(crate) struct Transfer {
+    /// What is copied.
+    pub(crate) plan: TransferPlan<KernelHeap>,
+    /// Whether it is from VRAM, or else to it.
+    pub(crate) out: bool,
+    /// Of its fence alone: moves end in any order.
+    line: FenceContext,
+    /// Until the copy is over.
+    #[pin]
+    moved: SpinLock<Option<Arc<Move>>>,
+}
+
+impl From<TransferError> for Error {
+    fn from(error: TransferError) -> Self {
+        match error {
+            TransferError::Unequal => EIO,
+            TransferError::OutOfMemory => ENOMEM,
+        }
+    }
+}
+
+impl Transfer {
+    /// The line that its fence is of.
+    pub(crate) fn line(&self) -> &FenceContext {
+        &self.line
+    }
+
+    /// The copy is over, or will not be made: `fence` is signalled when that can be seen. Called
+    /// once; allocates nothing.
+    pub(crate) fn finish(&self, fence: DriverFence, result: Result) {
+        let moved = self.moved.lock().take();
+        match (moved, result) {
+            (Some(moved), Ok(())) => {
+                *moved.fence.lock() = Some(fence);
+                let queued = QUEUE.enqueue(moved);
+                warn_on!(queued.is_err());
+            }
+            (moved, result) => {
+                if let Some(moved) = moved {
+                    let dev = moved.dev.clone();
+                    dev.reapers.moves.bury(moved);
+                }
+                fence.signal(result);
+            }
+        }
+    }
+}
+
+impl Move {
+    /// Has all page tables lead to the new memory. `ENODEV`, `EIO`.
+    fn install(&self) -> Result {
+        let dev = &*self.dev;
+        let bound = device::enter(dev).ok_or(ENODEV)?;
+        let parent = gpu::parent(&bound);
+        if let Memory::Vram(range) = &self.new {
+            // The copy has written all of it.
+            range.set_cleared();
+        }
+        // `self` holds it.
+        drop(self.bo.sites.set_memory(self.new.clone()));
+        let mut result = Ok(());
+        for_each_user(dev, &self.bo, |vm| {
+            result = result.and(vm.reinstall(parent, &self.bo, &self.new));
+            dev.reapers.vms.bury(vm);
+            Ok(())
+        })?;
+        result
+    }
+}
+
+impl WorkItem for Move {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let signalling = Signalling::begin();
+        let fence = this.fence.lock().take();
+        let dev = this.dev.clone();
+        let result = this.install();
+        this.is_done.store(result.is_ok(), Relaxed);
+        if result.is_err() {
+            // It does not answer, or is unbound: what the old memory was for may still reach it.
+            dev.doubt(WEDGED);
+        }
+        // Before the signal: who waits for it may count on the memory.
+        dev.reapers.moves.bury(this);
+        if let Some(fence) = fence {
+            fence.signal(result.map_err(|_| ENODEV));
+        }
+        // `dev` may be the last reference.
+        drop(signalling);
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Move {
+    fn drop(self: Pin<&mut Self>) {
+        if let Memory::System(_) = self.old {
+            if self.is_done.load(Relaxed) {
+                // What was in them is in VRAM. Before this it does not come back to them.
+                gem::discard(&*self.bo);
+            }
+            self.bo.end_arrival();
+        }
+    }
+}
+
+/// Has `bo` move to `new` memory, in VRAM or of the system; the fence of that. Unless it `may_wait`,
+/// nobody may be using it.
+///
+/// `EBUSY` if it is there already or on its way, or pinned, or about to be destroyed, or in use and
+/// it may not wait; `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives. Nothing has changed then.
+pub(crate) fn relocate(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    bo: &BoRef,
+    new: gem::PlacementOf<BoData>,
+    may_wait: bool,
+) -> Result<Fence> {
+    let memory = bo::memory_of(&new).ok_or(EIO)?;
+    let handle = Handle::of(&**bo);
+    // Held longer than the locks: one of them may be the last reference.
+    let mut users: KVVec<Arc<Vm>> = KVVec::new();
+    // How many of them are from earlier rounds.
+    let mut old_users = 0;
+    let mut exec = Exec::lock_all(|exec| {
+        old_users = users.len();
+        if may_wait {
+            exec.lock(&handle)?;
+        } else if !exec.try_lock(&handle)? {
+            // Somebody has it, a page fault for one: it is not idle.
+            return Err(EBUSY);
+        }
+        for_each_user(dev, bo, |vm| {
+            let handle = vm.reservation().handle();
+            users.push(vm, GFP_KERNEL)?;
+            exec.lock(&handle)
+        })?;
+        // Nothing of it is mapped, but what it waits for is that address space's.
+        if users.len() == old_users {
+            if let Some(vm) = bo.home(dev) {
+                users.push(vm, GFP_KERNEL)?;
+            }
+        }
+        exec.reserve_fences()
+    })?;
+    let old = {
+        let reserved = exec.reserved(&handle)?;
+        if gem::is_pinned(&**bo) || bo.is_doomed() {
+            return Err(EBUSY);
+        }
+        bo::memory_of(gem::placement(bo, &reserved)?).ok_or(EBUSY)?
+    };
+    let (range, system, out) = match (&old, &memory) {
+        (Memory::Vram(range), system @ Memory::System(_)) => (range, system, true),
+        (system @ Memory::System(_), Memory::Vram(range)) => (range, system, false),
+        // Somebody else was faster.
+        _ => return Err(EBUSY),
+    };
+    if !may_wait && !exec.is_idle(Usage::Bookkeep) {
+        return Err(EBUSY);
+    }
+    let mut waits = KVVec::new();
+    exec.collect(Usage::Bookkeep, |fence| {
+        waits.push(fence, client_flags()).map_err(Error::from)
+    })?;
+    let user = users.get(old_users);
+    let paging = dev.paging()?;
+    let line = match user {
+        // It delays nobody.
+        _ if waits.iter().all(|fence| paging.is_own(fence)) => paging,
+        Some(vm) => Gpu::mover(dev, vm.asid())?,
+        None => Gpu::mover(dev, Asid::SYSTEM)?,
+    };
+    let plan = system.with_pieces(parent, 0, |pieces| {
+        Ok(TransferPlan::new(range.blocks(), pieces)?)
+    })?;
+    let moved = Arc::pin_init(
+        pin_init!(Move {
+            dev: dev.into(),
+            bo: bo.clone(),
+            new: memory,
+            old,
+            _user: user.cloned(),
+            is_done: Atomic::new(false),
+            fence <- new_spinlock!(None),
+            work <- new_work!("Move::work"),
+            links <- ListLinks::new(),
+        }),
+        GFP_KERNEL_ACCOUNT,
+    )?;
+    let transfer = Arc::pin_init(
+        pin_init!(Transfer {
+            plan,
+            out,
+            line: FenceContext::new(c"skua", c"move"),
+            moved <- new_spinlock!(Some(moved)),
+        }),
+        GFP_KERNEL_ACCOUNT,
+    )?;
+    // What the CPU has stored is there before the copy starts: it has no mapping any more, and the
+    // register write that starts the copy does not pass stores to the same device.
+    gem::unmap(&**bo);
+    let mut published = None;
+    if !out {
+        // It may have arrived before the next line. If nothing becomes of it, the move ends this.
+        bo.begin_arrival();
+    }
+    line.transfer(transfer, waits, |fence| {
+        warn_on!(exec.add_fence(fence, Usage::Kernel).is_err());
+        published = Some(fence.clone());
+    })?;
+    // The locks are held all the time: to others this is one step.
+    let replaced = bo::replace(bo, &mut exec.reserved(&handle)?, new);
+    warn_on!(replaced.is_err());
+    if out {
+        lru::forget(&**bo);
+        dev.counters.evictions.fetch_add(1, Relaxed);
+    } else {
+        bo::was_used(bo);
+        dev.counters.promotions.fetch_add(1, Relaxed);
+    }
+    published.ok_or(EIO)
+}
