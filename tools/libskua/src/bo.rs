@@ -13,7 +13,8 @@ use crate::{
     device::{Device, File, Placements},
     error::{Error, Result},
     mapping::Mapping,
-    sync::array,
+    sync::{array, Deadline, Syncs},
+    syncobj::Syncobj,
     sys::{self, Exchange, Map},
     vm::Vm,
 };
@@ -266,6 +267,98 @@ impl Bo {
         self.file.call(&mut argument)?;
         Ok(argument.offset)
     }
+}
+
+/// Buffer objects that are made resident together, or none of them.
+#[derive(Debug)]
+#[must_use = "nothing happens before it is submitted"]
+pub struct MakeResident<'a> {
+    device: &'a Device,
+    bos: &'a [&'a Bo],
+    syncs: Syncs<'a>,
+}
+
+impl<'a> MakeResident<'a> {
+    /// Signals a syncobj when all are where they are to be; `point` 0 is a binary one.
+    pub fn signal(mut self, syncobj: &'a Syncobj, point: u64) -> Self {
+        self.syncs.signal(syncobj, point);
+        self
+    }
+
+    /// Hands it to the driver, which may wait for room; not for the moves.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Argument`] for a buffer object of another file; EINVAL if there is none, one is
+    /// there twice, or there are more than 1024.
+    pub fn submit(self) -> Result<()> {
+        let handles = elements(self.device, self.bos)?;
+        self.device
+            .file()
+            .call(&mut uapi::drm_skua_make_resident {
+                flags: 0,
+                pad: 0,
+                handles: array(&handles),
+                syncs: self.syncs.as_array(),
+            })
+            .map(|_| ())
+    }
+
+    /// Hands it to the driver, and waits for the moves.
+    ///
+    /// # Errors
+    ///
+    /// As [`MakeResident::submit`], and [`Error::Work`] if the device was lost.
+    pub fn submit_and_wait(self) -> Result<()> {
+        let done = Syncobj::create(self.device)?;
+        // Does not outlive this call.
+        let this: MakeResident<'_> = self;
+        this.signal(&done, 0).submit()?;
+        done.wait_done(0, Deadline::NEVER)
+    }
+}
+
+impl Device {
+    /// Begins to make buffer objects resident: those that may be in VRAM move there, as far as there
+    /// is room, and stay before others do. Counted for each, until [`Device::evict`].
+    pub const fn make_resident<'a>(&'a self, bos: &'a [&'a Bo]) -> MakeResident<'a> {
+        MakeResident {
+            device: self,
+            bos,
+            syncs: Syncs::new(),
+        }
+    }
+
+    /// Takes one [`Device::make_resident`] of each back, or of none.
+    ///
+    /// # Errors
+    ///
+    /// As [`MakeResident::submit`]; EINVAL if one is not resident.
+    pub fn evict(&self, bos: &[&Bo]) -> Result<()> {
+        let handles = elements(self, bos)?;
+        self.file()
+            .call(&mut uapi::drm_skua_evict {
+                flags: 0,
+                pad: 0,
+                handles: array(&handles),
+            })
+            .map(|_| ())
+    }
+}
+
+/// The handles of buffer objects of a device, as ioctls take them.
+fn elements(device: &Device, bos: &[&Bo]) -> Result<Vec<uapi::drm_skua_bo_handle>> {
+    bos.iter()
+        .map(|bo| {
+            if !Arc::ptr_eq(&bo.file, device.file()) {
+                return Err(Error::Argument("a buffer object of another file"));
+            }
+            Ok(uapi::drm_skua_bo_handle {
+                handle: bo.handle,
+                pad: 0,
+            })
+        })
+        .collect()
 }
 
 /// `DRM_CLOEXEC | DRM_RDWR`, which are O_CLOEXEC and O_RDWR.

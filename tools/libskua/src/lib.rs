@@ -104,7 +104,7 @@ pub use skua_spec::command::{Dispatch, EngineKind};
 /// Structures and numbers of the ioctls.
 pub use skua_uapi as uapi;
 
-pub use bo::{Bo, BoFlags, BoInfo, DestroyFlags};
+pub use bo::{Bo, BoFlags, BoInfo, DestroyFlags, MakeResident};
 pub use command_buffer::CommandBuffer;
 pub use context::{Context, ContextState, ContextStatus, Fault, Submission};
 pub use device::{Device, DeviceInfo, Engine, Node, Placements, RegionInfo, RegionKind};

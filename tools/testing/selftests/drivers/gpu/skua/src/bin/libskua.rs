@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use libskua::{
-    Access, Bo, BoFlags, CommandBuffer, Context, ContextStatus, Device, EngineKind, Error,
-    ErrorKind, Mapping, Outcome, Syncobj, Vm,
+    Access, Bo, BoFlags, CommandBuffer, Context, ContextStatus, DestroyFlags, Device, EngineKind,
+    Errno, Error, ErrorKind, Mapping, Outcome, Syncobj, Vm,
 };
 use skua_selftests::client::PATIENCE;
 use skua_selftests::raw::{in_child, with_alarm};
@@ -23,6 +23,8 @@ fn main() -> ExitCode {
         a_binary_syncobj_keeps_how_its_work_ended,
         a_signal_ends_no_wait,
         a_forked_child_destroys_nothing: 60,
+        a_destroyed_object_is_gone_for_good,
+        resident_objects_are_in_vram,
     ])
 }
 
@@ -224,4 +226,46 @@ fn a_forked_child_destroys_nothing() {
     let job = context.submission().commands(&good).signal(&done, 0);
     job.submit().expect("SUBMIT");
     done.wait_done(0, patience()).expect("it is done");
+}
+
+fn errno<T: std::fmt::Debug>(result: libskua::Result<T>) -> Option<Errno> {
+    match result.expect_err("it succeeded") {
+        Error::Ioctl { errno, .. } => Some(errno),
+        _ => None,
+    }
+}
+
+fn a_destroyed_object_is_gone_for_good() {
+    let rig = Rig::new();
+    let create = || Bo::create(&rig.device, 4096, rig.device.system(), BoFlags::CPU_ACCESS);
+    let mut bo = create().expect("BO_CREATE");
+    let shared = bo.export().expect("a dma-buf");
+    // Another has the same handle.
+    let twin = Bo::import(&rig.device, shared.as_fd()).expect("an import");
+    let refused = bo.destroy(DestroyFlags::empty());
+    assert!(matches!(refused, Err(Error::Argument(_))), "{refused:?}");
+    drop(twin);
+    assert_eq!(bo.destroy(DestroyFlags::SYNCHRONOUS), Ok(()));
+    assert_eq!(errno(bo.destroy(DestroyFlags::empty())), Some(Errno::NOENT));
+    assert_eq!(errno(bo.info()), Some(Errno::NOENT));
+    // Its handle is another's by now, and is not closed with it.
+    let next = create().expect("BO_CREATE");
+    drop(bo);
+    assert!(next.info().is_ok());
+}
+
+fn resident_objects_are_in_vram() {
+    let rig = Rig::new();
+    let both = rig.device.system() | rig.device.vram();
+    let bo = Bo::create(&rig.device, 4096, both, BoFlags::CPU_ACCESS).expect("BO_CREATE");
+    let device = &rig.device;
+    assert_eq!(device.make_resident(&[&bo]).submit_and_wait(), Ok(()));
+    let region = bo.info().expect("BO_INFO").region;
+    assert!(device.vram().contains(region));
+    let other = Device::open_first().expect("a device");
+    for result in [other.make_resident(&[&bo]).submit(), other.evict(&[&bo])] {
+        assert!(matches!(result, Err(Error::Argument(_))), "{result:?}");
+    }
+    assert_eq!(device.evict(&[&bo]), Ok(()));
+    assert_eq!(errno(device.evict(&[&bo])), Some(Errno::INVAL));
 }
