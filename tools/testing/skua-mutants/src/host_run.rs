@@ -53,7 +53,9 @@ pub fn run(pattern: &str) -> Result<bool> {
     scratch
         .enter(&mut command)
         .args([&program, "mutants", "--in-place", "--output", "out"])
-        .args(["--iterate", "--no-shuffle", "--minimum-test-timeout", "60"]);
+        .args(["--iterate", "--no-shuffle", "--minimum-test-timeout", "30"])
+        // What runs into it is in an endless loop.
+        .args(["--timeout-multiplier", "2"]);
     for package in PACKAGES {
         command.args(["--package", package]);
     }
