@@ -239,18 +239,20 @@ impl Bo {
     /// ENOENT if it is destroyed already; [`Error::Argument`] if another `Bo` of the same file has
     /// it.
     pub fn destroy(&mut self, flags: DestroyFlags) -> Result<()> {
-        let handle = self.handle;
-        if handle != 0 && !self.file.has_one_user(handle) {
-            return Err(Error::Argument("another has it, too"));
-        }
-        let element = uapi::drm_skua_bo_handle { handle, pad: 0 };
-        self.file.call(&mut uapi::drm_skua_bo_destroy {
-            flags: flags.bits(),
+        let element = uapi::drm_skua_bo_handle {
+            handle: self.handle,
             pad: 0,
-            handles: array(std::slice::from_ref(&element)),
+        };
+        self.file.end(self.handle, || {
+            self.file
+                .call(&mut uapi::drm_skua_bo_destroy {
+                    flags: flags.bits(),
+                    pad: 0,
+                    handles: array(std::slice::from_ref(&element)),
+                })
+                .map(|_| ())
         })?;
         self.handle = 0;
-        self.file.forget(handle);
         Ok(())
     }
 

@@ -70,22 +70,26 @@ impl File {
         Ok(handle)
     }
 
-    /// Whether a GEM handle has one user.
-    pub(crate) fn has_one_user(&self, handle: u32) -> bool {
-        let handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner);
-        handles.get(&handle) == Some(&1)
-    }
-
-    /// A GEM handle's user is gone, whose handle the kernel has closed. By now it may name
-    /// something new.
-    pub(crate) fn forget(&self, handle: u32) {
-        let mut handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(users) = handles.get_mut(&handle) {
-            *users -= 1;
-            if *users == 0 {
-                handles.remove(&handle);
+    /// Has `destroy` end a GEM handle whose only user is the caller.
+    ///
+    /// Not with the lock held, since it may take long. The handle is forgotten before it is ended:
+    /// after that it may name something new at once.
+    pub(crate) fn end(&self, handle: u32, destroy: impl FnOnce() -> Result<()>) -> Result<()> {
+        let lock = || self.handles.lock().unwrap_or_else(PoisonError::into_inner);
+        {
+            let mut handles = lock();
+            match handles.get(&handle) {
+                Some(1) => drop(handles.remove(&handle)),
+                Some(_) => return Err(Error::Argument("another has it, too")),
+                // The kernel says that there is none.
+                None => {}
             }
         }
+        let result = destroy();
+        if result.is_err() && handle != 0 {
+            *lock().entry(handle).or_insert(0) += 1;
+        }
+        result
     }
 
     /// Closes a GEM handle when its last user is gone.

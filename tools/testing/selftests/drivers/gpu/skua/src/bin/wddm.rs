@@ -336,15 +336,19 @@ fn row_0_02_destruction_waits_for_what_is_queued_in_userspace() {
 fn row_0_04_assume_not_in_use_frees_at_once_and_faults() {
     let rig = Rig::new();
     let other = Rig::new();
-    // Not in use: free on return.
+    // Not in use, by clears neither: free on return.
     let used = rig.vram_used();
     let idle = rig.vram(1 << 20);
+    rig.start(&rig.copy, &[fill(1, idle.gpu_va(), 1 << 20)]);
+    rig.finish(&rig.copy);
     assert_eq!(idle.destroy(DestroyFlags::ASSUME_NOT_IN_USE), Ok(()));
     assert_eq!(rig.vram_used(), used);
 
     // In use: freed all the same, and another client gets the memory.
     let a = rig.vram(4 << 20);
     let (va, size) = (a.gpu_va(), a.size());
+    rig.start(&rig.copy, &[fill(1, va, size)]);
+    rig.finish(&rig.copy);
     rig.start(&rig.copy, &[rig.wait_for_gate(), fill(!0, va, size)]);
     assert_eq!(a.destroy(DestroyFlags::ASSUME_NOT_IN_USE), Ok(()));
     assert_eq!(rig.vram_used(), used);
