@@ -134,7 +134,7 @@ pub(crate) struct Backing<D, S> {
     /// How often it is pinned: importers have its pages' addresses. Changed with the reservation
     /// locked.
     pins: Atomic<u32>,
-    /// Whether a dma-buf of it was ever asked for.
+    /// Whether a dma-buf of it was ever asked for, or it had a second handle.
     exported: Atomic<bool>,
     /// The reservation that the object shares with others instead of having its own.
     shared: Option<Arc<Reservation>>,
@@ -443,8 +443,8 @@ pub(crate) fn is_imported<O: IntoGEMObject>(obj: &O) -> bool {
     unsafe { !(*obj.as_raw()).import_attach.is_null() }
 }
 
-/// Whether others than the clients with a handle may have `obj`: a dma-buf of it was made, or it is
-/// another driver's. Once true, for good.
+/// Whether others than the client that made it may have `obj`: a dma-buf of it was asked for, it has
+/// had a second handle, or it is another driver's. Once true, for good.
 pub(crate) fn is_foreign<T: GemExt>(obj: &Object<T>) -> bool
 where
     T::Driver: DriverExt<Gem = T>,
@@ -808,6 +808,11 @@ where
     // SAFETY: Called with a valid file of this driver and an object that has this function.
     let (obj, file) = unsafe { (object::<T>(raw), DriverFile::<T>::from_raw(file)) };
     let obj: &DriverAllocImpl<T> = obj;
+    // SAFETY: The object is valid; this handle is counted already, and nobody's is counted twice.
+    if unsafe { (&raw const (*raw).handle_count).read_volatile() } > 1 {
+        // By its global name, which needs no dma-buf.
+        T::backing(obj).exported.store(true, Relaxed);
+    }
     T::open(obj, file).map_or_else(Error::to_errno, |()| 0)
 }
 

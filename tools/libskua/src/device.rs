@@ -75,6 +75,9 @@ impl File {
     /// Not with the lock held, since it may take long. The handle is forgotten before it is ended:
     /// after that it may name something new at once.
     pub(crate) fn end(&self, handle: u32, destroy: impl FnOnce() -> Result<()>) -> Result<()> {
+        if self.is_inherited() {
+            return Err(Error::Argument("it is the parent's"));
+        }
         let lock = || self.handles.lock().unwrap_or_else(PoisonError::into_inner);
         {
             let mut handles = lock();

@@ -24,6 +24,7 @@
 //! ```text
 //! mmap_lock
 //! File::vms, File::contexts      mutexes, allocate
+//! Residents::counts              mutex, allocates; nothing is locked under it
 //! Vm::map                        mutex, allocates; user memory is not touched under it
 //! reservation locks              wound/wait mutexes; a page fault only tries; user memory is not
 //!                                touched under one
@@ -207,6 +208,8 @@ pub(crate) struct Reapers {
     /// The one that all obey: closed by [`Gpu::doubt`] and [`Gpu::lose`], opened when the
     /// device is known to be quiet.
     quarantine: Arc<Quarantine>,
+    /// The device is quiet, and will not be anything else.
+    quiet: Atomic<bool>,
 }
 
 impl Reapers {
@@ -221,11 +224,14 @@ impl Reapers {
             submissions: Reaper::new(&quarantine)?,
             vms: Reaper::new(&quarantine)?,
             quarantine,
+            quiet: Atomic::new(false),
         })
     }
 
     /// The device is quiet: what was kept may go.
     fn release(&self) {
+        // First: who closes it sees this, or is behind what follows.
+        self.quiet.store(true, Release);
         self.quarantine.open();
         self.binds.wake();
         self.contexts.wake();
@@ -583,6 +589,10 @@ impl Gpu {
     /// is quiet it may reach memory that it should not.
     pub(crate) fn doubt(&self, health: u32) {
         self.reapers.quarantine.close();
+        if self.reapers.quiet.load(Acquire) {
+            // Too late to reach anything, and nobody would open it.
+            return self.reapers.release();
+        }
         // Whoever comes first; `lose()` decides.
         let _ = self.health.cmpxchg(HEALTHY, health, Full);
         self.lose_later();

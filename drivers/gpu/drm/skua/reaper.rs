@@ -34,6 +34,7 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
+            Full,
             Relaxed,
             Release, //
         },
@@ -67,7 +68,8 @@ impl Quarantine {
 
     /// From now on, everything that reapers are given is kept.
     pub(crate) fn close(&self) {
-        self.closed.store(1, Release);
+        // Before whatever the caller looks at next.
+        self.closed.xchg(1, Full);
     }
 
     /// The device is quiet. The caller wakes the reapers.

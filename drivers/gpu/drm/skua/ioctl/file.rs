@@ -9,7 +9,7 @@
 use crate::{
     driver::SkuaDriver,
     ext::{
-        fence::Fence,
+        file,
         gem::{
             self,
             GemExt, //
@@ -195,6 +195,11 @@ fn objects(file: &SkuaFile, array: &drm_skua_array) -> Result<KVVec<(u32, BoRef)
     Ok(objects)
 }
 
+/// Whether `handle` is still that of `bo`.
+fn names(file: &SkuaFile, handle: u32, bo: &Bo) -> bool {
+    Bo::lookup_handle(file, handle).is_ok_and(|now| core::ptr::eq(&*now, bo))
+}
+
 /// The bound data that ioctls get.
 type Data<'a> = crate::driver::RegistrationData<'a>;
 /// The registered device.
@@ -301,7 +306,13 @@ impl File {
             synchronous: args.flags & SYNCHRONOUS != 0,
         };
         let objects = objects(file, &args.handles)?;
-        destruction::destroy(dev, file, &file.inner().vm_quota, &objects, manner)?;
+        let close = |handle: u32, bo: &BoRef| {
+            // Another thread may have closed it, and have the number for something else.
+            if names(file, handle, bo) {
+                let _ = file::delete_handle(file, handle);
+            }
+        };
+        destruction::destroy(dev, &file.inner().vm_quota, &objects, manner, close)?;
         Ok(0)
     }
 
@@ -323,7 +334,13 @@ impl File {
         }
         let residents = &file.inner().residents;
         let moves = residents.make_resident(dev, data.parent(), &objects)?;
-        signals.publish(&Fence::all(moves)?);
+        for (handle, bo) in &objects {
+            // If it was closed before it was counted, nobody takes the count back.
+            if !names(file, *handle, bo) {
+                residents.forget(bo);
+            }
+        }
+        signals.publish(&moves);
         Ok(0)
     }
 

@@ -99,6 +99,7 @@ use kernel::{
         },
         Arc, //
     },
+    time::Jiffies,
     warn_on, //
 };
 
@@ -164,8 +165,7 @@ pub(crate) struct BoData {
     arriving: Atomic<bool>,
     /// How many clients have made it resident.
     residents: Atomic<i16>,
-    /// Whether its destruction was asked for: it stays where it is. Changed with the reservation
-    /// locked.
+    /// Whether its destruction was asked for: it stays where it is. Set with the reservation locked.
     doomed: Atomic<bool>,
     /// The ranges of address spaces whose page tables lead to it now, where these lead, and which
     /// address spaces use it.
@@ -239,7 +239,8 @@ pub(crate) fn create(
         return Err(ENOMEM);
     }
     if placements & (1 << REGION_VRAM) != 0 {
-        match eviction::allocate(dev, parent, quota, part, size, !system) {
+        let mut patience = eviction::patience();
+        match eviction::allocate(dev, parent, quota, part, size, !system, &mut patience) {
             Ok(range) => return create_in_vram(dev, size, args, range),
             Err(error) if error == ENOSPC && system => (),
             Err(error) => return Err(error),
@@ -299,20 +300,23 @@ fn create_in_system(
 }
 
 /// Room in VRAM for `bo`, if it is elsewhere and may be there; none if that would take room from what
-/// is resident. `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
+/// is resident, or more than `patience`. `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
 pub(crate) fn room_in_vram(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
     bo: &Bo,
+    patience: &mut Jiffies,
 ) -> Result<Option<Arc<VramRange>>> {
     if !bo.may_move() || bo.region() == REGION_VRAM {
         return Ok(None);
     }
-    let Some(Memory::System(memory)) = bo.sites.memory() else {
-        return Ok(None);
+    // Also if it is still on its way there.
+    let quota = match gem::placement(bo, &resv::lock(bo)?)? {
+        Placement::System(_, memory) => memory.quota().clone(),
+        _ => return Ok(None),
     };
     let (part, bytes) = (part_of(bo.flags()), u64::try_from(bo.size())?);
-    match eviction::allocate(dev, parent, memory.quota(), part, bytes, false) {
+    match eviction::allocate(dev, parent, &quota, part, bytes, false, patience) {
         Err(error) if error == ENOSPC => Ok(None),
         range => range.map(Some),
     }
@@ -402,14 +406,19 @@ pub(crate) fn is_settled(bo: &Bo, reserved: &Reserved<'_>) -> Result<bool> {
     })
 }
 
-/// Takes the memory of `bo`, which is [doomed](BoData::doom) and nobody else's: the CPU's mappings
-/// fault from now on, and nothing of it is installed any more. What may still lead to what is
-/// returned, the caller removes before it drops it.
+/// Takes the memory of `bo`, which is [doomed](BoData::doom), unless others may have it: the CPU's
+/// mappings fault from now on, and nothing of it is installed any more. What may still lead to what
+/// is returned, the caller removes before it drops it.
 pub(crate) fn give_up(bo: &Bo) -> Option<Memory> {
     let mut reserved = resv::lock_uninterruptible(bo).ok()?;
+    // Who is to map or pin it as another takes the lock, too.
+    if gem::is_foreign(bo) {
+        bo.spare();
+        return None;
+    }
     lru::forget(bo);
     // Not the last reference: see what follows.
-    let replaced = gem::replace(bo, &mut reserved, Placement::Nowhere);
+    let replaced = replace(bo, &mut reserved, Placement::Nowhere);
     warn_on!(replaced.is_err());
     bo.sites.forget_memory()
 }
@@ -435,6 +444,11 @@ impl BoData {
             return None;
         }
         dev.vms.find_by(|vm| self.backing.shares(vm.reservation()))
+    }
+
+    /// Whether it is one address space's alone, whose fences are then its own.
+    pub(crate) fn is_private(&self) -> bool {
+        self.backing.is_shared()
     }
 
     /// Whether it may be in more than one place.

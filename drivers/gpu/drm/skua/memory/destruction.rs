@@ -23,7 +23,6 @@ use crate::{
     ext::{
         device,
         fence::Fence,
-        file,
         gem,
         resv::{
             self,
@@ -46,17 +45,20 @@ use crate::{
             BoRef,
             Memory, //
         },
-        vm::for_each_user,
+        vm::{
+            for_each_user,
+            Vm, //
+        },
         vram::Part, //
     },
     quota::Quota,
     reaper::{
         self,
         Reapable, //
-    }, //
+    },
+    spec::number::Asid, //
 };
 use kernel::{
-    drm,
     impl_has_work,
     list::{
         impl_list_arc_safe,
@@ -115,37 +117,35 @@ impl Destruction {
     /// drop translations.
     fn perform(self: Arc<Self>) {
         let (dev, bo) = (&*self.dev, &self.bo);
-        let foreign = gem::is_foreign(&**bo);
-        if foreign {
-            // It may have been exported since.
-            bo.spare();
-        } else {
-            let old = bo::give_up(bo);
-            let none = core::mem::replace(&mut *self.memory.lock(), old);
-            drop(none);
-        }
+        let old = bo::give_up(bo);
+        let ours = old.is_some();
+        let none = core::mem::replace(&mut *self.memory.lock(), old);
+        drop(none);
         let mut result = Ok(());
         // Of a device that is gone no table is walked.
         if let Some(bound) = device::enter(dev) {
             let parent = gpu::parent(&bound);
             let all = for_each_user(dev, bo, |vm| {
-                if vm.is_of(&self.client) {
-                    if !foreign {
-                        result = result.and(vm.uninstall(parent, bo));
-                    }
-                    // It may have no handle, or too many binds: then what it thinks is mapped
-                    // leads nowhere.
-                    let _ = vm.unmap_object(parent, bo);
+                let own = vm.is_of(&self.client);
+                let spans = vm.installed(bo);
+                if ours || own {
+                    result = result.and(vm.uninstall(parent, bo));
                 }
+                if let (Ok(spans), true) = (spans, own) {
+                    // It may have no handle, or too many binds: then what it thinks is mapped leads
+                    // nowhere.
+                    let _ = vm.unmap_object(parent, bo, &spans);
+                }
+                dev.reapers.vms.bury(vm);
                 Ok(())
             });
             warn_on!(all.is_err());
         }
-        if result.is_err() {
-            // It does not answer: what used the memory may still reach it.
+        if result.is_err() && dev.check_health().is_ok() {
+            // What used the memory may still reach it.
             dev.doubt(WEDGED);
         }
-        if !foreign {
+        if ours {
             gem::discard(&**bo);
         }
         let dev = self.dev.clone();
@@ -200,11 +200,10 @@ impl Destroyer {
     /// A fence for which memory waits that is in `part` of VRAM and will be free.
     pub(crate) fn obstacle(&self, part: Part) -> Option<Fence> {
         let dying = self.dying.lock();
-        // Of what is in the list the memory stays: these are not the last references.
         let mut all = dying.iter();
-        all.find_map(|dying| match dying.bo.sites.memory() {
-            Some(Memory::Vram(range)) if range.touches(part) => dying.gate.pending().cloned(),
-            _ => None,
+        all.find_map(|dying| match dying.bo.sites.touches(part) {
+            true => dying.gate.pending().cloned(),
+            false => None,
         })
     }
 
@@ -213,23 +212,22 @@ impl Destroyer {
         self.perform(|_| true);
     }
 
+    /// Does what is due now, and not what becomes so meanwhile: others wait for the queue.
     fn perform(&self, is_due: impl Fn(&Destruction) -> bool) {
-        loop {
-            let due = {
-                let mut dying = self.dying.lock();
-                let mut cursor = dying.cursor_front();
-                loop {
-                    match cursor.peek_next() {
-                        None => break None,
-                        Some(next) if is_due(&next) => break Some(next.remove()),
-                        Some(_) => _ = cursor.move_next(),
-                    }
+        let mut due = List::new();
+        {
+            let mut dying = self.dying.lock();
+            let mut cursor = dying.cursor_front();
+            while let Some(next) = cursor.peek_next() {
+                if is_due(&next) {
+                    due.push_back(next.remove());
+                } else {
+                    cursor.move_next();
                 }
-            };
-            match due {
-                Some(destruction) => destruction.into_arc().perform(),
-                None => return,
             }
+        }
+        while let Some(destruction) = due.pop_front() {
+            destruction.into_arc().perform();
         }
     }
 }
@@ -261,26 +259,24 @@ pub(crate) struct Manner {
 /// How long one call waits: while it does, no DRM device is unplugged.
 const PATIENCE_MS: u32 = 1000;
 
-/// Destroys the objects that `handles` name in `file`, each of which is named once, all or none.
-/// `client` is the quota of the address spaces of the client.
+/// Destroys objects, each of which is named once, all or none, with their handles, which `close`
+/// closes. `client` is the quota of the address spaces of the client.
 ///
 /// `ENOENT` for a handle, also if another thread destroys it just now; `ENOMEM`; `EINTR` if a signal
 /// arrives; `EAGAIN` if it takes more than [`PATIENCE_MS`]. Nothing has changed then.
-pub(crate) fn destroy<F>(
+pub(crate) fn destroy(
     dev: &SkuaDevice,
-    file: &drm::File<F>,
     client: &Arc<Quota>,
     handles: &[(u32, BoRef)],
     manner: Manner,
-) -> Result
-where
-    F: drm::file::DriverFile,
-{
+    close: impl Fn(u32, &BoRef),
+) -> Result {
     let mut patience = msecs_to_jiffies(PATIENCE_MS);
     let begun = loop {
         if manner.synchronous {
+            let mut users = Users::new();
             for (_, bo) in handles {
-                for fence in waits(dev, client, bo, manner.assume_not_in_use)? {
+                for fence in waits(dev, client, bo, manner.assume_not_in_use, &mut users)? {
                     patience = match fence.wait_timeout(patience) {
                         Err(error) if error == ETIME => return Err(EAGAIN),
                         left => left?,
@@ -296,9 +292,8 @@ where
         spare(handles);
     };
     // From here on nothing fails.
-    for (handle, _) in handles {
-        // If another thread has closed it meanwhile, it is gone, too.
-        let _ = file::delete_handle(file, *handle);
+    for (handle, bo) in handles {
+        close(*handle, bo);
     }
     for destruction in begun {
         dev.destroyer.accept(destruction);
@@ -317,8 +312,9 @@ fn doom(
     manner: Manner,
 ) -> Result<KVVec<ListArc<Destruction>>> {
     let mut begun = KVVec::with_capacity(handles.len(), client_flags())?;
+    let mut users = Users::new();
     for (count, (_, bo)) in handles.iter().enumerate() {
-        let one = doom_one(dev, client, bo, manner)
+        let one = doom_one(dev, client, bo, manner, &mut users)
             .and_then(|one| begun.push(one, client_flags()).map_err(Error::from));
         if let Err(error) = one {
             spare(handles.get(..count).unwrap_or_default());
@@ -340,6 +336,7 @@ fn doom_one(
     client: &Arc<Quota>,
     bo: &BoRef,
     manner: Manner,
+    users: &mut Users,
 ) -> Result<ListArc<Destruction>> {
     {
         let _reserved = resv::lock(&**bo)?;
@@ -350,7 +347,7 @@ fn doom_one(
     }
     // Who returns at the end has waited for the client's work.
     let alone = manner.assume_not_in_use || manner.synchronous;
-    let begun = waits(dev, client, bo, alone).and_then(|waits| {
+    let begun = waits(dev, client, bo, alone, users).and_then(|waits| {
         ListArc::pin_init(
             try_pin_init!(Destruction {
                 dev: dev.into(),
@@ -371,12 +368,20 @@ fn doom_one(
 
 /// What the destruction of `bo` waits for: the driver's own work with it, unless others have it, too;
 /// and, but if it is `alone`, what was submitted in the client's address spaces that use it.
-fn waits(dev: &SkuaDevice, client: &Arc<Quota>, bo: &BoRef, alone: bool) -> Result<KVVec<Fence>> {
+fn waits(
+    dev: &SkuaDevice,
+    client: &Arc<Quota>,
+    bo: &BoRef,
+    alone: bool,
+    users: &mut Users,
+) -> Result<KVVec<Fence>> {
     let mut waits = KVVec::new();
     {
         let reserved = resv::lock(&**bo)?;
-        // Others' fences would be among the rest.
-        if !gem::is_foreign(&**bo) && !bo::is_settled(bo, &reserved)? {
+        // Of a private object all others' fences would be among these.
+        let may_skip = bo.is_private() && bo::is_settled(bo, &reserved)?;
+        // Others' would be among the rest.
+        if !gem::is_foreign(&**bo) && !may_skip {
             if let Some(fence) = reserved.singleton(Usage::Kernel)? {
                 waits.push(fence, client_flags())?;
             }
@@ -384,14 +389,34 @@ fn waits(dev: &SkuaDevice, client: &Arc<Quota>, bo: &BoRef, alone: bool) -> Resu
     }
     if !alone {
         for_each_user(dev, bo, |vm| {
-            if !vm.is_of(client) {
-                return Ok(());
+            if vm.is_of(client) {
+                if let Some(fence) = users.work_of(&vm)? {
+                    waits.push(fence, client_flags())?;
+                }
             }
-            if let Some(fence) = vm.reservation().lock()?.singleton(Usage::Bookkeep)? {
-                waits.push(fence, client_flags())?;
-            }
+            dev.reapers.vms.bury(vm);
             Ok(())
         })?;
     }
     Ok(waits)
+}
+
+/// What was submitted in address spaces, looked at once for each in a call.
+struct Users(KVVec<(Asid, Option<Fence>)>);
+
+impl Users {
+    const fn new() -> Self {
+        Self(KVVec::new())
+    }
+
+    /// A fence for all that was submitted in `vm` when it was looked at first. `ENOMEM`; `EINTR` if
+    /// a signal arrives.
+    fn work_of(&mut self, vm: &Vm) -> Result<Option<Fence>> {
+        if let Some((_, work)) = self.0.iter().find(|(asid, _)| *asid == vm.asid()) {
+            return Ok(work.clone());
+        }
+        let work = vm.reservation().lock()?.singleton(Usage::Bookkeep)?;
+        self.0.push((vm.asid(), work.clone()), client_flags())?;
+        Ok(work)
+    }
 }

@@ -51,6 +51,11 @@ use kernel::{
 
 /// How long, in all, a client waits for room.
 const PATIENCE_MS: u32 = 10_000;
+/// How long a client waits that has not waited yet.
+pub(crate) fn patience() -> Jiffies {
+    msecs_to_jiffies(PATIENCE_MS)
+}
+
 /// How often it looks whether what was being cleared is free.
 const CLEAR_WAITS: u32 = 5;
 
@@ -66,8 +71,8 @@ pub(crate) fn allocate(
     part: Part,
     bytes: u64,
     need: bool,
+    patience: &mut Jiffies,
 ) -> Result<Arc<VramRange>> {
-    let mut patience = msecs_to_jiffies(PATIENCE_MS);
     let mut waits = 0;
     loop {
         match VramRange::new(dev, quota, part, bytes) {
@@ -80,19 +85,20 @@ pub(crate) fn allocate(
             Err(error) if error == ENOSPC => (),
             result => return result,
         }
-        if make_room(dev, parent, part, bytes, need, &mut patience)? {
+        if make_room(dev, parent, part, bytes, need, patience)? {
             continue;
         }
         // Or in what is to be destroyed when the work before that is done.
-        if let Some(fence) = dev.destroyer.obstacle(part) {
-            wait(&fence, &mut patience)?;
+        // Who can do without does not wait for others' work.
+        if let Some(fence) = dev.destroyer.obstacle(part).filter(|_| need) {
+            wait(&fence, patience)?;
             continue;
         }
         // Or in what nobody has any more, but that is still being cleared.
         let Some(fence) = dev.last_clear().filter(|_| waits < CLEAR_WAITS) else {
             return Err(ENOSPC);
         };
-        wait(&fence, &mut patience)?;
+        wait(&fence, patience)?;
         waits += 1;
     }
 }
@@ -128,8 +134,8 @@ fn make_room(
     }
     let mut moves = KVVec::new();
     // What is idle goes first: it can go at once.
-    for victim in [Victim::Idle, Victim::Any, Victim::Resident] {
-        if victim != Victim::Resident || need {
+    for victim in [Victim::Idle, Victim::Unwanted, Victim::Any] {
+        if victim != Victim::Any || need {
             missing = sweep(dev, parent, part, victim, missing, &mut moves)?;
         }
     }
@@ -164,7 +170,7 @@ fn sweep(
             Some(first) if first.region() != REGION_VRAM => skipped = None,
             _ => (),
         }
-        if !is_in(&bo, part) || (bo.is_resident() && victim != Victim::Resident) {
+        if !bo.sites.touches(part) || (bo.is_resident() && victim != Victim::Any) {
             skipped.get_or_insert(bo);
             continue;
         }
@@ -192,15 +198,20 @@ fn finish(moves: &[Fence], patience: &mut Jiffies) -> Result {
 /// Has `bo`, which may be there, move to system memory, and waits until it is there: another device
 /// is to use it. `ENOMEM`, `ENODEV`; `ENOSPC` if it is in use for long; `EINTR` if a signal arrives.
 pub(crate) fn move_out(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
-    let mut patience = msecs_to_jiffies(PATIENCE_MS);
+    let mut patience = patience();
     while bo.is_arriving() {
+        // What it left may be kept, as long as the device is not known to be quiet.
+        dev.check_health()?;
+        if current!().signal_pending() {
+            return Err(EINTR);
+        }
         patience = match resv::wait(&**bo, Usage::Kernel, patience) {
             Err(error) if error == ETIME => return Err(ENOSPC),
             left => left?,
         };
         reaper::flush();
     }
-    match evict(dev, parent, bo, Victim::Wanted) {
+    match evict(dev, parent, bo, Victim::Attached) {
         Ok(fence) => wait(&fence, &mut patience),
         // Somebody else has moved it; who maps it waits for that.
         Err(error) if error == EBUSY => Ok(()),
@@ -214,16 +225,11 @@ enum Victim {
     /// One that nobody is working with.
     Idle,
     /// Any that is resident for nobody.
-    Any,
+    Unwanted,
     /// Any.
-    Resident,
-    /// This one, for its own client.
-    Wanted,
-}
-
-/// Whether some of `bo` is in `part` of VRAM, as it looks without its lock.
-fn is_in(bo: &BoRef, part: Part) -> bool {
-    matches!(bo.sites.memory(), Some(Memory::Vram(range)) if range.touches(part))
+    Any,
+    /// This one, for another device that is to use it.
+    Attached,
 }
 
 /// Whether nobody works with `bo`, as it looks without any lock.
@@ -240,7 +246,7 @@ fn is_idle(dev: &SkuaDevice, bo: &BoRef) -> bool {
 /// Has `bo` move from VRAM to system memory; the fence of that.
 ///
 /// `EBUSY` if it is not in VRAM, or pinned, or about to be destroyed, or no `victim`; `ENOMEM`, also if all clients together,
-/// or of a wanted one its own, have too much system memory; `ENODEV`; `EINTR` if a signal arrives.
+/// or of an attached one its own, have too much system memory; `ENODEV`; `EINTR` if a signal arrives.
 /// Nothing has changed then.
 fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -> Result<Fence> {
     // Not before it is worth the memory.
@@ -255,7 +261,7 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
         return Err(EBUSY);
     };
     let own = match victim {
-        Victim::Wanted => range.quota().take(bytes).ok_or(ENOMEM)?,
+        Victim::Attached => range.quota().take(bytes).ok_or(ENOMEM)?,
         // The client did not ask for it: its own quota does not keep it in VRAM.
         _ => range.quota().charge(bytes),
     };
@@ -271,14 +277,7 @@ pub(crate) fn evict_all(dev: &SkuaDevice, parent: &Device<Bound>) -> Result<usiz
     // What has arrived just now may leave again.
     reaper::flush();
     let mut moves = KVVec::new();
-    sweep(
-        dev,
-        parent,
-        Part::Any,
-        Victim::Resident,
-        u64::MAX,
-        &mut moves,
-    )?;
-    finish(&moves, &mut msecs_to_jiffies(PATIENCE_MS))?;
+    sweep(dev, parent, Part::Any, Victim::Any, u64::MAX, &mut moves)?;
+    finish(&moves, &mut patience())?;
     Ok(moves.len())
 }

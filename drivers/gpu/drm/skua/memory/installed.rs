@@ -20,9 +20,12 @@
 //! Lock: `inner`, a spin lock, innermost.
 
 use crate::{
-    memory::bo::{
-        BoRef,
-        Memory, //
+    memory::{
+        bo::{
+            BoRef,
+            Memory, //
+        },
+        vram::Part, //
     },
     policy::interval_map::Span,
     spec::number::Asid, //
@@ -141,6 +144,11 @@ impl Sites {
     /// What page tables lead to. What is returned may become the last reference.
     pub(crate) fn memory(&self) -> Option<Memory> {
         self.inner.lock().memory.clone()
+    }
+
+    /// Whether some of the memory is in `part` of VRAM.
+    pub(crate) fn touches(&self, part: Part) -> bool {
+        matches!(&self.inner.lock().memory, Some(Memory::Vram(range)) if range.touches(part))
     }
 
     /// Has page tables lead to `memory` from now on; what they led to, and may still.

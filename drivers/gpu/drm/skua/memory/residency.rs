@@ -10,7 +10,14 @@
 use crate::{
     ext::{
         fence::Fence,
-        gem::Placement, //
+        gem::{
+            self,
+            Placement, //
+        },
+        resv::{
+            self,
+            Usage, //
+        }, //
     },
     gpu::SkuaDevice,
     kernel_heap::client_flags,
@@ -20,6 +27,7 @@ use crate::{
             Bo,
             BoRef, //
         },
+        eviction,
         relocation::relocate, //
     }, //
 };
@@ -75,9 +83,11 @@ impl Residents {
     }
 
     /// Takes [`Residents::add`] back once for each of `objects`.
-    fn remove<'a>(&self, objects: impl Iterator<Item = &'a BoRef>) {
-        let mut counts = self.counts.lock();
-        for bo in objects {
+    fn remove<'a>(
+        counts: &mut RBTree<usize, u32>,
+        objects: impl Iterator<Item = &'a (u32, BoRef)>,
+    ) {
+        for (_, bo) in objects {
             match counts.get_mut(&Self::key(bo)) {
                 Some(count) if *count > 1 => *count -= 1,
                 Some(_) => {
@@ -98,7 +108,8 @@ impl Residents {
     }
 
     /// Makes all of `objects` resident once more, or none, and has those that may be in VRAM and are
-    /// not move there, as far as there is room or can be made; the fences of that.
+    /// not move there, as far as there is room or can be made; a fence for all moves that are under
+    /// way then.
     ///
     /// `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives. Nobody's count has changed then.
     pub(crate) fn make_resident(
@@ -106,8 +117,7 @@ impl Residents {
         dev: &SkuaDevice,
         parent: &Device<Bound>,
         objects: &[(u32, BoRef)],
-    ) -> Result<KVVec<Fence>> {
-        let mut moves = KVVec::with_capacity(objects.len(), client_flags())?;
+    ) -> Result<Fence> {
         let mut counted = 0;
         let result = objects.iter().try_for_each(|(_, bo)| {
             self.add(bo)?;
@@ -115,37 +125,49 @@ impl Residents {
             Ok(())
         });
         // First all of them: they do not make room for each other.
-        let result = result.and_then(|()| {
-            objects.iter().try_for_each(|(_, bo)| {
-                let Some(range) = bo::room_in_vram(dev, parent, bo)? else {
-                    return Ok(());
-                };
-                match relocate(dev, parent, bo, Placement::Device(range), true) {
-                    Ok(fence) => Ok(moves.push(fence, client_flags())?),
-                    Err(error) if error == EBUSY => Ok(()),
-                    Err(error) => Err(error),
-                }
-            })
-        });
-        if let Err(error) = result {
-            self.remove(objects.iter().take(counted).map(|(_, bo)| bo));
-            return Err(error);
+        let result = result.and_then(|()| Self::move_in(dev, parent, objects));
+        if result.is_err() {
+            Self::remove(&mut self.counts.lock(), objects.iter().take(counted));
         }
-        Ok(moves)
+        result
+    }
+
+    fn move_in(
+        dev: &SkuaDevice,
+        parent: &Device<Bound>,
+        objects: &[(u32, BoRef)],
+    ) -> Result<Fence> {
+        let mut moves = KVVec::new();
+        let mut patience = eviction::patience();
+        for (_, bo) in objects {
+            if !bo.may_move() {
+                continue;
+            }
+            if let Some(range) = bo::room_in_vram(dev, parent, bo, &mut patience)? {
+                // Others who have it are not to wait for this client's work.
+                let may_wait = !gem::is_foreign(&**bo);
+                match relocate(dev, parent, bo, Placement::Device(range), may_wait) {
+                    Err(error) if error != EBUSY => return Err(error),
+                    _ => (),
+                }
+            }
+            // Of others' moves, too, and of those before a signal.
+            if let Some(fence) = resv::lock(&**bo)?.singleton(Usage::Kernel)? {
+                moves.push(fence, client_flags())?;
+            }
+        }
+        Fence::all(moves)
     }
 
     /// Takes [`Residents::make_resident`] back once for each of `objects`, or for none: `EINVAL` if
     /// the client has not made one resident.
     pub(crate) fn evict(&self, objects: &[(u32, BoRef)]) -> Result {
-        let counts = self.counts.lock();
-        if objects
-            .iter()
-            .any(|(_, bo)| counts.get(&Self::key(bo)).is_none())
-        {
+        let mut counts = self.counts.lock();
+        let strange = |(_, bo): &(u32, BoRef)| counts.get(&Self::key(bo)).is_none();
+        if objects.iter().any(strange) {
             return Err(EINVAL);
         }
-        drop(counts);
-        self.remove(objects.iter().map(|(_, bo)| bo));
+        Self::remove(&mut counts, objects.iter());
         Ok(())
     }
 }

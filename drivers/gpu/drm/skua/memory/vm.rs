@@ -136,6 +136,9 @@ pub(crate) const VA_START: u64 = 0x1_0000;
 /// Address behind the last that can be bound: the upper 4 GiB are the driver's.
 pub(crate) const VA_END: u64 = (1 << VA_BITS) - (1 << 32);
 
+/// Ranges that [`Vm::unmap_object`] puts into one bind.
+const UNMAPPED_AT_ONCE: usize = 1024;
+
 /// Every GPU virtual address, those included that cannot be bound.
 const ALL: Span = Span::new(0, 1 << VA_BITS);
 
@@ -467,22 +470,41 @@ impl Vm {
         Ok(())
     }
 
-    /// Unmaps all of `bo`, when the binds before are done. As [`Vm::bind`].
-    pub(crate) fn unmap_object(self: &Arc<Self>, parent: &Device<Bound>, bo: &BoRef) -> Result {
-        {
+    /// The ranges in which something of `bo` is installed. `ENOMEM`.
+    pub(crate) fn installed(&self, bo: &BoRef) -> Result<KVVec<Span>> {
+        let mut spans = KVVec::new();
+        let mut from = self.site(0);
+        while let Some((site, installed)) = bo.sites.next(from) {
+            let span = Span::new(site.start, installed.end);
+            spans.push(span, client_flags())?;
+            from = self.site(span.end);
+        }
+        Ok(spans)
+    }
+
+    /// Unmaps what is `bo`'s in `spans`, in the turn of a bind. As [`Vm::bind`].
+    pub(crate) fn unmap_object(
+        self: &Arc<Self>,
+        parent: &Device<Bound>,
+        bo: &BoRef,
+        spans: &[Span],
+    ) -> Result {
+        for spans in spans.chunks(UNMAPPED_AT_ONCE) {
             let mut map = self.map.lock();
             let mut operations = KVVec::new();
-            for (span, mapping) in map.iter(ALL) {
-                if core::ptr::eq(&**mapping.bo(), &**bo) {
-                    operations.push(Operation::Unmap(span), client_flags())?;
+            for span in spans {
+                for (span, mapping) in map.iter(*span) {
+                    if core::ptr::eq(&**mapping.bo(), &**bo) {
+                        operations.push(Operation::Unmap(span), client_flags())?;
+                    }
                 }
             }
-            if operations.is_empty() {
-                return Ok(());
+            if !operations.is_empty() {
+                self.accept(parent, &mut map, operations, KVVec::new(), Signals::new())?;
             }
-            self.accept(parent, &mut map, operations, KVVec::new(), Signals::new())?;
         }
-        self.process();
+        // Not here: its client may have more for whoever does it.
+        Self::wake(self);
         Ok(())
     }
 

@@ -266,7 +266,7 @@ impl Submission {
             trace::done(dev, engine.get(), self.context.id(), fence.fence(), result);
         }
         match &self.work {
-            Work::Clear(range, _) if result.is_ok() => range.set_cleared(),
+            Work::Clear(range, _) if fence.is_some() && result.is_ok() => range.set_cleared(),
             Work::Transfer(transfer) => {
                 if let Some(fence) = fence.take() {
                     transfer.finish(fence, result);
