@@ -67,7 +67,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .allowlist_item("(DRM_SYNCOBJ|drm_syncobj)_.*")
         .allowlist_item("(SYNC_IOC|DMA_BUF_SYNC|DMA_BUF_IOCTL|DRM_IOCTL)_.*")
         .allowlist_item("DRM_(COMMAND|CAP|PRIME_CAP|CLOEXEC|RDWR).*")
-        .allowlist_item("drm_(version|get_cap|gem_close|prime_handle)")
+        .allowlist_item("drm_(version|get_cap|gem_(close|flink|open)|prime_handle)")
         .allowlist_item("sync_(file_info|fence_info|merge_data)")
         .allowlist_item("dma_buf_sync")
         .allowlist_item(format!("{PREFIX}.*"))

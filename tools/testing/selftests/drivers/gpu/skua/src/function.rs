@@ -61,11 +61,20 @@ impl Function {
 
     /// Its render node, if a driver has made one.
     pub fn node(&self) -> Option<PathBuf> {
+        self.node_of("renderD")
+    }
+
+    /// Its primary node, on which global names of objects can be had.
+    pub fn primary_node(&self) -> Option<PathBuf> {
+        self.node_of("card")
+    }
+
+    fn node_of(&self, prefix: &str) -> Option<PathBuf> {
         fs::read_dir(self.sysfs().join("drm"))
             .ok()?
             .flatten()
             .map(|entry| entry.file_name().to_string_lossy().into_owned())
-            .find(|name| name.starts_with("renderD"))
+            .find(|name| name.starts_with(prefix))
             .map(|name| Path::new("/dev/dri").join(name))
     }
 

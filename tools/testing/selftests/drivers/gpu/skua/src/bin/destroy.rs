@@ -2,6 +2,7 @@
 
 //! BO_DESTROY: an object goes with its memory and its mappings, whatever the client says of it.
 
+use std::fs::OpenOptions;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         row_0_11_the_cpu_sees_nothing_of_it_any_more: 60,
         row_0_11_pages_go_back_though_they_are_mapped,
         what_others_have_lives_on: 60,
+        what_others_have_by_name_lives_on: 60,
         only_its_own_mappings_go: 60,
         what_moves_is_destroyed_when_it_is_there: 60,
         clients_that_destroy_at_random_hurt_nobody: 120,
@@ -447,6 +449,39 @@ fn what_others_have_lives_on() {
     becomes("the memory is free", || {
         used(&rig, Place::System) <= before + PAGE * 64
     });
+}
+
+/// Global names are older than dma-bufs, and need none.
+fn what_others_have_by_name_lives_on() {
+    let node = Function::first().primary_node().expect("a primary node");
+    let open = || {
+        let file = OpenOptions::new().read(true).write(true).open(&node);
+        Client::of(file.expect("the primary node"))
+    };
+    let (rig, other) = (Rig::of(open()), Rig::of(open()));
+    let a = rig.buffer(Place::Vram, LARGE);
+    let mut named = drm_gem_flink {
+        handle: a.handle,
+        name: 0,
+    };
+    assert_eq!(rig.call(DRM_IOCTL_GEM_FLINK, &mut named), Ok(()));
+    let mut opened = drm_gem_open {
+        name: named.name,
+        ..Default::default()
+    };
+    assert_eq!(other.call(DRM_IOCTL_GEM_OPEN, &mut opened), Ok(()));
+    let va = other.bound_at_will(opened.handle, LARGE);
+    assert_eq!(other.run(Engine::Copy, &[write(va, 5)]), Ok(()));
+    assert_eq!(rig.destroy(&[a.handle], ASSUME | SYNC), Ok(()));
+    // What the other writes goes to the object, and to nobody who has its memory now.
+    let mine: Vec<_> = (0..4).map(|_| rig.buffer(Place::Vram, LARGE)).collect();
+    assert_eq!(other.run(Engine::Copy, &[fill(6, va, LARGE)]), Ok(()));
+    for buffer in &mine {
+        buffer.cpu.expect("a canary", |_| 0);
+    }
+    other
+        .map(opened.handle)
+        .expect("the other's", |_| 6 << 32 | 6);
 }
 
 fn only_its_own_mappings_go() {
