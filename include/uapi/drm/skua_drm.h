@@ -55,7 +55,7 @@ extern "C" {
  *
  * Objects stay alive while something uses them: destroying a VM's handle does
  * not disturb contexts made on it, and closing a BO's handle does not disturb its
- * mappings: DRM_IOCTL_SKUA_BO_DESTROY takes these along. All objects of a file are destroyed when the file is closed; work
+ * mappings (DRM_IOCTL_SKUA_BO_DESTROY takes them along). All objects of a file are destroyed when the file is closed; work
  * that has not started by then is cancelled (-ECANCELED).
  *
  * DOC: Synchronisation
@@ -437,12 +437,13 @@ struct drm_skua_bo_handle {
  * Destroys buffer objects (WDDM: DestroyAllocation2), all of them or none. Their
  * handles are gone when the ioctl returns. Their memory is free, and mapped nowhere
  * in the client's address spaces, when all work is done that was submitted before in
- * an address space that maps them; with DRM_SKUA_BO_DESTROY_ASSUME_NOT_IN_USE at once.
+ * an address space that maps them; with DRM_SKUA_BO_DESTROY_ASSUME_NOT_IN_USE at once,
+ * unless the driver itself is clearing or moving them: then when that is done.
  * No other bind waits for that, and a bind that was queued before and is not done by
  * then maps nothing in their place. An access by the CPU is a bus error from then on.
  *
- * Of a buffer object that was exported or is imported, only handle and mappings go: it
- * lives as long as others have it.
+ * Of a buffer object that was exported, had a second handle or is imported, only handle
+ * and mappings go: it lives as long as others have it.
  *
  * Errors: -ENOENT for a handle; -EINVAL for @flags, @pad, the number of @handles, or
  * one that is there twice; -EAGAIN if the work was not done after a second: call again
@@ -467,9 +468,10 @@ struct drm_skua_bo_destroy {
  * that ends with the handle.
  *
  * Content and addresses stay; all work that is submitted after the call waits for the
- * moves by itself. The signals of @syncs follow when the moves are done, with the error
- * of one that is not. Where the call makes room, it waits as DRM_IOCTL_SKUA_BO_CREATE
- * does.
+ * moves by itself. The signals of @syncs follow when all moves of them are done, with the
+ * error of one that is not. Where the call makes room, it waits as
+ * DRM_IOCTL_SKUA_BO_CREATE does, as long in all. What other clients have, too, and are
+ * using just now, stays where it is.
  *
  * Errors: -ENOENT for a handle or a syncobj; -EINVAL for @flags, @pad, the number of
  * @handles, one that is there twice, or a wait among @syncs.

@@ -67,7 +67,7 @@ impl Memory {
         let mut flags = DestroyFlags::ASSUME_NOT_IN_USE;
         flags.set(DestroyFlags::SYNCHRONOUS, synchronous);
         self.bo.destroy(flags)?;
-        // No engine has a translation of them any more.
+        // What is bound there from now on is bound behind what the kernel has still to unbind.
         self.adapter.give_addresses_back(self.va, self.bo.size());
         Ok(())
     }

@@ -41,8 +41,10 @@
 //! locks of fences and work queues
 //! ```
 //!
-//! `drm_dev_enter()` ([`crate::ext::device::enter`]) may be entered anywhere; nobody waits for the
-//! GPU inside, but for its quick acknowledgements ([`Gpu::wait_for`]).
+//! `drm_dev_enter()` ([`crate::ext::device::enter`]) may be entered anywhere. While somebody is inside
+//! no DRM device is unplugged: nobody waits for the GPU's work there, but who makes room, for ten
+//! seconds in all, and a synchronous destruction, for one; and for its quick acknowledgements
+//! ([`Gpu::wait_for`]).
 //!
 //! Interrupt threads, the workers of [`QUEUE`] and the alarms are on the way to fences' signals as
 //! a whole, and say so to lockdep: they allocate nothing, take no reservation lock, and give
@@ -692,7 +694,7 @@ impl Gpu {
         drop(signalling);
         // What waits in the queue looks, finds nothing to do, and lets go of the device.
         QUEUE.flush();
-        // What still waits does for other drivers, which may be for long.
+        // What still waits for a worker that has not run.
         dev.destroyer.end();
         // A move may have found that it cannot be installed, and doubted.
         Gpu::lose(dev, true);

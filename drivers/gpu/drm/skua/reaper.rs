@@ -13,6 +13,9 @@
 //!                                                       └─▶ one reference less, nothing else
 //! ```
 //!
+//! Objects that clients destroy are given up in the same queue ([`crate::memory::destruction`]): who
+//! waits for it may count on their memory, too.
+//!
 //! # Quarantine
 //!
 //! Memory must not go back to the system while the device may still reach it. A device that did not

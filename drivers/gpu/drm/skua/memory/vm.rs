@@ -455,8 +455,8 @@ impl Vm {
 
     /// Queues a bind of `operations`, whose ranges and handles were checked, after `waits`.
     ///
-    /// `ENOSPC` if [`MAX_QUEUED`] binds wait; `ENOENT` if its handle is gone, or an object is
-    /// destroyed; `ENOMEM`, `ENODEV`; `ECANCELED` if the client is gone. Nothing has changed then.
+    /// `ENOSPC` if [`MAX_QUEUED`] binds wait; `ENOENT` if its handle is gone, or an object
+    /// that cannot move is destroyed; `ENOMEM`, `ENODEV`; `ECANCELED` if the client is gone. Nothing has changed then.
     pub(crate) fn bind(
         self: &Arc<Self>,
         parent: &Device<Bound>,
