@@ -579,9 +579,13 @@ impl Client {
     #[track_caller]
     pub fn outcome(&self, syncobj: u32) -> Option<Result<(), Errno>> {
         let file = self.sync_file(syncobj);
-        let mut fences = [sync_fence_info::default(); 16];
-        let mut info = sync_file_info {
-            num_fences: 16,
+        let mut info = sync_file_info::default();
+        // How many there are; they may become fewer.
+        ioctl(&file, SYNC_IOC_FILE_INFO, &mut info).expect("SYNC_IOC_FILE_INFO");
+        let count = usize::try_from(info.num_fences).expect("a count");
+        let mut fences = vec![sync_fence_info::default(); count];
+        info = sync_file_info {
+            num_fences: info.num_fences,
             sync_fence_info: fences.as_mut_ptr() as u64,
             ..Default::default()
         };
