@@ -88,8 +88,8 @@ pub(crate) fn allocate(
         if make_room(dev, parent, part, bytes, need, patience)? {
             continue;
         }
-        // Or in what is to be destroyed when the work before that is done.
-        // Who can do without does not wait for others' work.
+        // Or in what is to be destroyed when the work before that is done; who can do without does
+        // not wait for that.
         if let Some(fence) = dev.destroyer.obstacle(part).filter(|_| need) {
             wait(&fence, patience)?;
             continue;
@@ -245,13 +245,14 @@ fn is_idle(dev: &SkuaDevice, bo: &BoRef) -> bool {
 
 /// Has `bo` move from VRAM to system memory; the fence of that.
 ///
-/// `EBUSY` if it is not in VRAM, or pinned, or about to be destroyed, or no `victim`; `ENOMEM`, also if all clients together,
-/// or of an attached one its own, have too much system memory; `ENODEV`; `EINTR` if a signal arrives.
-/// Nothing has changed then.
+/// `EBUSY` if it is not in VRAM, or arriving, pinned, about to be destroyed, or no `victim`;
+/// `ENOMEM`, also if all clients together, or of an attached one its own, have too much system
+/// memory; `ENODEV`; `EINTR` if a signal arrives. Nothing has changed then.
 fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -> Result<Fence> {
     // Not before it is worth the memory.
     if bo.region() != REGION_VRAM
         || bo.is_arriving()
+        || bo.is_doomed()
         || (victim == Victim::Idle && !is_idle(dev, bo))
     {
         return Err(EBUSY);
