@@ -108,11 +108,12 @@ fmt: setup ## format the sources
 	@$(SANDBOX) cargo fmt --all
 	@$(SANDBOX) rustfmt $(KERNEL_RUST)
 
-lint: kernel ## check formatting, clippy, C style, scripts
+lint: kernel ## check formatting, clippy, C style, scripts, and that the tables name what exists
 	@$(SANDBOX) cargo fmt --all --check
 	@$(SANDBOX) rustfmt --check $(KERNEL_RUST)
 	@$(SANDBOX) cargo clippy --workspace --all-targets --locked -- -D warnings
 	@scripts/build lint
+	@$(SANDBOX) cargo test --quiet --locked --package skua-conformance
 	@$(SANDBOX) shellcheck -x -P . $$(grep -rlE '^(#!/bin/(ba)?sh|# shellcheck shell=)' scripts .ci)
 
 fuzz: tools ## run every fuzz target for FUZZ_TIME seconds: out/fuzz

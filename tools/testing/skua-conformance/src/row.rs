@@ -32,6 +32,11 @@ impl Id {
         let rows = *ROWS.get(usize::from(id.seed))?;
         ((1..=rows).contains(&id.row) && id.to_string() == text).then_some(id)
     }
+
+    /// What the name of a test that proves the row carries: `row_0_01_`.
+    pub fn tag(self) -> String {
+        format!("row_{}_{:02}_", self.seed, self.row)
+    }
 }
 
 impl fmt::Display for Id {

@@ -48,7 +48,8 @@ impl Verdict {
 }
 
 /// What is wrong with a table by itself: rows that are missing or there twice, claims without
-/// code or tests, code that is not in the tree below `root`.
+/// code or tests, tests whose names do not carry the row, code that is not in the tree below
+/// `root`.
 pub fn table(rows: &[Row], root: &Path) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut seen = BTreeSet::new();
@@ -62,6 +63,9 @@ pub fn table(rows: &[Row], root: &Path) -> Vec<String> {
         }
         if row.status.claims() && (row.code.is_empty() || row.tests.is_empty()) {
             wrong.push(format!("row {id} is claimed without code or without tests"));
+        }
+        for test in row.tests.iter().filter(|test| !test.contains(&id.tag())) {
+            wrong.push(format!("row {id}: {test} does not name it"));
         }
         if !row.status.claims() && !row.tests.is_empty() {
             wrong.push(format!("row {id} names tests but claims nothing"));

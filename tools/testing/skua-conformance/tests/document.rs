@@ -2,9 +2,27 @@
 
 //! The table in the tree is whole, and names what exists.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use skua_conformance::{mutants, table, verdict};
+
+/// The kselftests in the sources that carry a row in their names, as the table calls them.
+fn kselftests(root: &Path) -> BTreeSet<String> {
+    let programs = root.join("tools/testing/selftests/drivers/gpu/skua/src/bin");
+    let mut tests = BTreeSet::new();
+    for entry in std::fs::read_dir(programs).expect("the programs") {
+        let path = entry.expect("a program").path();
+        let program = path.file_stem().expect("a name").to_string_lossy();
+        let text = std::fs::read_to_string(&path).expect("its source");
+        let functions = text.lines().filter_map(|line| line.strip_prefix("fn row_"));
+        tests.extend(functions.map(|function| {
+            let name = function.split('(').next().unwrap_or_default();
+            format!("kselftest/drivers/gpu/skua:{program}.row_{name}")
+        }));
+    }
+    tests
+}
 
 #[test]
 fn the_conformance_table_is_whole_and_true() {
@@ -15,4 +33,10 @@ fn the_conformance_table_is_whole_and_true() {
     assert_eq!(verdict::table(&rows, &root), Vec::<String>::new());
     let text = std::fs::read_to_string(root.join("mutants.toml")).expect("the mutants");
     assert_eq!(mutants::check(&rows, &text), Ok(vec![]));
+    let named: BTreeSet<String> = rows.into_iter().flat_map(|row| row.tests).collect();
+    let kselftests = kselftests(&root);
+    let unnamed: Vec<_> = kselftests.difference(&named).collect();
+    assert!(unnamed.is_empty(), "not in the table: {unnamed:?}");
+    let missing: Vec<_> = named.difference(&kselftests).collect();
+    assert!(missing.is_empty(), "in no program: {missing:?}");
 }
