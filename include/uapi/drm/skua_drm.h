@@ -33,7 +33,8 @@ extern "C" {
  *   checked in the order of the members, after the argument was copied once.
  * - No ioctl of this header waits for fences or for work of the GPU, but
  *   DRM_IOCTL_SKUA_BO_CREATE and DRM_IOCTL_SKUA_MAKE_RESIDENT where they make room,
- *   and DRM_IOCTL_SKUA_BO_DESTROY if it is to. To wait, use a syncobj.
+ *   DRM_IOCTL_SKUA_BO_LOCK where it moves the buffer object, and
+ *   DRM_IOCTL_SKUA_BO_DESTROY if it is to. To wait, use a syncobj.
  * - The node is the render node; every ioctl has DRM_RENDER_ALLOW.
  *
  * Errors that every ioctl can return, and that are not repeated below:
@@ -114,6 +115,10 @@ enum drm_skua_ioctl_id {
 	DRM_SKUA_MAKE_RESIDENT,
 	/** @DRM_SKUA_EVICT: Take that back. */
 	DRM_SKUA_EVICT,
+	/** @DRM_SKUA_BO_LOCK: Lock a buffer object for the CPU. */
+	DRM_SKUA_BO_LOCK,
+	/** @DRM_SKUA_BO_UNLOCK: Take that back. */
+	DRM_SKUA_BO_UNLOCK,
 };
 
 /**
@@ -308,6 +313,13 @@ struct drm_skua_region_info {
 enum drm_skua_bo_flags {
 	/** @DRM_SKUA_BO_CPU_ACCESS: The buffer object can be mapped by the CPU. */
 	DRM_SKUA_BO_CPU_ACCESS = 1 << 0,
+	/**
+	 * @DRM_SKUA_BO_CACHED: The CPU's mappings of it are cached.
+	 *
+	 * So it can be accessed in system memory alone, while it is locked
+	 * (DRM_IOCTL_SKUA_BO_LOCK), and is never seen in VRAM.
+	 */
+	DRM_SKUA_BO_CACHED = 1 << 1,
 };
 
 /**
@@ -320,8 +332,10 @@ enum drm_skua_bo_flags {
  * call waits until what uses them is done, for ten seconds at most.
  *
  * Errors: -ENOENT for @vm; -EINVAL for @size 0 or not a multiple of 4096 or above
- * 2^40, @flags or @placements; -EOPNOTSUPP for DRM_SKUA_BO_CPU_ACCESS if VRAM alone is
- * allowed and &drm_skua_region_info.cpu_visible_size of it is 0; -ENOSPC if VRAM alone
+ * 2^40, @flags, DRM_SKUA_BO_CACHED without DRM_SKUA_BO_CPU_ACCESS, or @placements;
+ * -EOPNOTSUPP for what could never be locked: if VRAM alone is allowed, DRM_SKUA_BO_CACHED,
+ * and DRM_SKUA_BO_CPU_ACCESS where the CPU sees no VRAM
+ * (&drm_skua_region_info.cpu_visible_size); -ENOSPC if VRAM alone
  * is allowed and no room can be made in time; -ENOMEM if system memory has no room, or
  * one client would have more than half of it, or has and it is allowed.
  */
@@ -361,8 +375,12 @@ struct drm_skua_bo_create {
  * A mapping of VRAM is write-combined, one of system memory is cached. It stays
  * usable when the device is gone: it then shows a page of no meaning.
  *
+ * What is in VRAM and is DRM_SKUA_BO_CACHED, or not DRM_SKUA_BO_CPU_ACCESS, is a bus
+ * error to access: lock it (DRM_IOCTL_SKUA_BO_LOCK).
+ *
  * Errors: -ENOENT for @handle; -EINVAL for @pad; -EPERM for a buffer object without
- * DRM_SKUA_BO_CPU_ACCESS; -EOPNOTSUPP for an imported one: map its dma-buf.
+ * DRM_SKUA_BO_CPU_ACCESS that nobody has locked; -EOPNOTSUPP for an imported one: map its
+ * dma-buf.
  */
 struct drm_skua_bo_mmap_offset {
 	/** @handle: Handle of the buffer object. */
@@ -503,6 +521,48 @@ struct drm_skua_evict {
 	__u32 pad;
 	/** @handles: Array of &struct drm_skua_bo_handle, 1 to 1024. */
 	struct drm_skua_array handles;
+};
+
+/**
+ * struct drm_skua_bo_lock - Argument of DRM_IOCTL_SKUA_BO_LOCK
+ *
+ * Locks all of a buffer object for the CPU (WDDM: Lock2), which maps it at @offset. What
+ * the CPU can access wherever it is stays where it is, and may be moved under the lock,
+ * which nobody notices. What it cannot access in VRAM (DRM_SKUA_BO_CACHED, or no
+ * DRM_SKUA_BO_CPU_ACCESS) moves to system memory if it is not there, and does not come to
+ * VRAM before it is unlocked, whoever makes it resident.
+ *
+ * Work of the GPU is not waited for, unless the buffer object has to move: then for all
+ * that was submitted before and may use it, for ten seconds at most. The client counts how
+ * often it has locked each; that ends with the handle.
+ *
+ * Errors: -ENOENT for @handle; -EINVAL for @flags; -EOPNOTSUPP for an imported buffer
+ * object: map its dma-buf; -EPERM without DRM_SKUA_BO_CPU_ACCESS if VRAM alone is allowed
+ * and holds it; -EMFILE for 32768 clients that lock one; -ENOSPC if it is in use for long;
+ * -ENOMEM if system memory has no room or the client would have more than half of it;
+ * -EBUSY if it is being destroyed.
+ */
+struct drm_skua_bo_lock {
+	/** @handle: Handle of the buffer object. */
+	__u32 handle;
+	/** @flags: Must be zero: a lock has no flags. */
+	__u32 flags;
+	/** @offset: Returned offset for mmap() on the same file. */
+	__u64 offset;
+};
+
+/**
+ * struct drm_skua_bo_unlock - Argument of DRM_IOCTL_SKUA_BO_UNLOCK
+ *
+ * Takes one DRM_IOCTL_SKUA_BO_LOCK of the client back (WDDM: Unlock2).
+ *
+ * Errors: -ENOENT for @handle; -EINVAL for @pad, or what the client has not locked.
+ */
+struct drm_skua_bo_unlock {
+	/** @handle: Handle of the buffer object. */
+	__u32 handle;
+	/** @pad: Must be zero. */
+	__u32 pad;
 };
 
 /**
@@ -799,6 +859,10 @@ enum {
 		DRM_IOCTL_SKUA(WR, MAKE_RESIDENT, make_resident),
 	DRM_IOCTL_SKUA_EVICT =
 		DRM_IOCTL_SKUA(WR, EVICT, evict),
+	DRM_IOCTL_SKUA_BO_LOCK =
+		DRM_IOCTL_SKUA(WR, BO_LOCK, bo_lock),
+	DRM_IOCTL_SKUA_BO_UNLOCK =
+		DRM_IOCTL_SKUA(WR, BO_UNLOCK, bo_unlock),
 };
 
 #if defined(__cplusplus)

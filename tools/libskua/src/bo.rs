@@ -25,6 +25,9 @@ bitflags::bitflags! {
     pub struct BoFlags: u32 {
         /// The CPU can map it.
         const CPU_ACCESS = uapi::DRM_SKUA_BO_CPU_ACCESS;
+        /// The CPU's mappings are cached: it can access it in system memory alone, while it is
+        /// locked ([`Bo::lock`]).
+        const CACHED = uapi::DRM_SKUA_BO_CACHED;
     }
 }
 
@@ -194,8 +197,8 @@ impl Bo {
     ///
     /// # Errors
     ///
-    /// EPERM if it was created without [`BoFlags::CPU_ACCESS`]; EOPNOTSUPP if it is imported: map
-    /// the dma-buf ([`crate::DmaBuf`]).
+    /// EPERM if it was created without [`BoFlags::CPU_ACCESS`] and is not locked; EOPNOTSUPP if it
+    /// is imported: map the dma-buf ([`crate::DmaBuf`]).
     pub fn map(&self) -> Result<Mapping> {
         self.map_range(0, self.size, true)
     }
@@ -227,6 +230,36 @@ impl Bo {
                 name: "mmap",
                 errno,
             })
+    }
+
+    /// Locks it for the CPU, once more (Lock2): at once, or when it has moved to system memory, where
+    /// it then stays, if the CPU cannot access it in VRAM.
+    ///
+    /// # Errors
+    ///
+    /// EPERM if it was created without [`BoFlags::CPU_ACCESS`] and for VRAM alone; EOPNOTSUPP if it
+    /// is imported; ENOSPC if it is in use for long; ENOMEM.
+    pub fn lock(&self) -> Result<()> {
+        self.file
+            .call(&mut uapi::drm_skua_bo_lock {
+                handle: self.handle,
+                ..Default::default()
+            })
+            .map(|_| ())
+    }
+
+    /// Takes one [`Bo::lock`] back.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if it is not locked.
+    pub fn unlock(&self) -> Result<()> {
+        self.file
+            .call(&mut uapi::drm_skua_bo_unlock {
+                handle: self.handle,
+                ..Default::default()
+            })
+            .map(|_| ())
     }
 
     /// Destroys it, when the work is done that was submitted before: its memory is free then, and

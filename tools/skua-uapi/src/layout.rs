@@ -113,6 +113,15 @@ layout! {
         pad: u32 @ 4;
         handles: drm_skua_array @ 8;
     }
+    drm_skua_bo_lock: 16 {
+        handle: u32 @ 0;
+        flags: u32 @ 4;
+        offset: u64 @ 8;
+    }
+    drm_skua_bo_unlock: 8 {
+        handle: u32 @ 0;
+        pad: u32 @ 4;
+    }
     drm_skua_vm_create: 8 {
         flags: u32 @ 0;
         vm: u32 @ 4;
@@ -203,6 +212,8 @@ ioctls! {
     DRM_IOCTL_SKUA_BO_DESTROY: 11, 24;
     DRM_IOCTL_SKUA_MAKE_RESIDENT: 12, 40;
     DRM_IOCTL_SKUA_EVICT: 13, 24;
+    DRM_IOCTL_SKUA_BO_LOCK: 14, 16;
+    DRM_IOCTL_SKUA_BO_UNLOCK: 15, 8;
 }
 
 #[cfg(test)]

@@ -245,5 +245,7 @@ impl drm::Driver for SkuaDriver {
         (SKUA_BO_DESTROY, drm_skua_bo_destroy, ioctl::RENDER_ALLOW, File::bo_destroy),
         (SKUA_MAKE_RESIDENT, drm_skua_make_resident, ioctl::RENDER_ALLOW, File::make_resident),
         (SKUA_EVICT, drm_skua_evict, ioctl::RENDER_ALLOW, File::evict),
+        (SKUA_BO_LOCK, drm_skua_bo_lock, ioctl::RENDER_ALLOW, File::bo_lock),
+        (SKUA_BO_UNLOCK, drm_skua_bo_unlock, ioctl::RENDER_ALLOW, File::bo_unlock),
     }
 }

@@ -24,7 +24,7 @@
 //! ```text
 //! mmap_lock
 //! File::vms, File::contexts      mutexes, allocate
-//! Residents::counts              mutex, allocates; nothing is locked under it
+//! Claims::counts                 mutex, allocates; nothing is locked under it
 //! Vm::map                        mutex, allocates; user memory is not touched under it
 //! reservation locks              wound/wait mutexes; a page fault only tries; user memory is not
 //!                                touched under one

@@ -7,9 +7,11 @@
 //! know; that an address space is used, it sees by fences.
 
 pub(crate) mod bo;
+pub(crate) mod claims;
 pub(crate) mod destruction;
 pub(crate) mod eviction;
 pub(crate) mod installed;
+pub(crate) mod lock;
 pub(crate) mod page_table;
 pub(crate) mod relocation;
 pub(crate) mod residency;

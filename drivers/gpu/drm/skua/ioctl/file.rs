@@ -27,13 +27,16 @@ use crate::{
         bo::{
             self,
             Bo,
+            BoData,
             BoRef, //
         },
+        claims::Claims,
         destruction::{
             self,
             Manner, //
         },
-        residency::Residents,
+        lock,
+        residency,
         vm::Vm, //
     },
     quota::Quota,
@@ -122,7 +125,10 @@ pub(crate) struct File {
     pub(crate) contexts: Mutex<Handles<Context>>,
     /// What it has made resident.
     #[pin]
-    pub(crate) residents: Residents,
+    pub(crate) residents: Claims,
+    /// What it has locked for the CPU.
+    #[pin]
+    pub(crate) locks: Claims,
     /// What all its contexts used of the engines.
     pub(crate) usage: Arc<Usage>,
     /// Address spaces that the client may have, those counted that are not gone yet.
@@ -145,7 +151,8 @@ impl drm::file::DriverFile for File {
                 dev: dev.into(),
                 vms <- new_mutex!(Handles::new()),
                 contexts <- new_mutex!(Handles::new()),
-                residents <- Residents::new(),
+                residents <- Claims::new(BoData::count_residents),
+                locks <- Claims::new(BoData::count_lockers),
                 usage: Usage::new()?,
                 vm_quota: Quota::new(MAX_VMS)?,
                 context_quota: Quota::new(MAX_CONTEXTS)?,
@@ -333,7 +340,7 @@ impl File {
             return Err(EINVAL);
         }
         let residents = &file.inner().residents;
-        let moves = residents.make_resident(dev, data.parent(), &objects)?;
+        let moves = residency::make_resident(residents, dev, data.parent(), &objects)?;
         for (handle, bo) in &objects {
             // If it was closed before it was counted, nobody takes the count back.
             if !names(file, *handle, bo) {
@@ -355,7 +362,45 @@ impl File {
             return Err(EINVAL);
         }
         let objects = objects(file, &args.handles)?;
-        file.inner().residents.evict(&objects)?;
+        let objects = objects.iter().map(|(_, bo)| bo);
+        file.inner().residents.take_back(objects)?;
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_BO_LOCK`
+    pub(crate) fn bo_lock(
+        dev: &Device,
+        data: &Data<'_>,
+        args: &mut drm_skua_bo_lock,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        let bo = BoRef::from(Bo::lookup_handle(file, args.handle)?);
+        if args.flags != 0 {
+            return Err(EINVAL);
+        }
+        let offset = bo.create_mmap_offset()?;
+        let locks = &file.inner().locks;
+        lock::lock(locks, dev, data.parent(), &bo)?;
+        if !names(file, args.handle, &bo) {
+            // As for what is made resident.
+            locks.forget(&bo);
+        }
+        args.offset = offset;
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_BO_UNLOCK`
+    pub(crate) fn bo_unlock(
+        _dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_bo_unlock,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        let bo = BoRef::from(Bo::lookup_handle(file, args.handle)?);
+        if args.pad != 0 {
+            return Err(EINVAL);
+        }
+        file.inner().locks.take_back(core::iter::once(&bo))?;
         Ok(0)
     }
 

@@ -110,6 +110,8 @@ pub(crate) use crate::policy::miniport::{
 };
 /// Regions that exist, one bit each.
 pub(crate) const REGIONS: u32 = (1 << REGION_SYSTEM) | (1 << REGION_VRAM);
+/// What of [`BoData::made`] is flags lies below this bit.
+const REGIONS_SHIFT: u32 = 4;
 /// Largest object that is tried, in bytes; memory ends before it.
 const MAX_SIZE: u64 = 1 << 40;
 /// Pages that a fault maps beyond the one accessed.
@@ -152,10 +154,9 @@ impl SystemMemory {
 pub(crate) struct BoData {
     /// GEM objects do not hold their device, which has their mmap offsets and their region's quota.
     _dev: ARef<SkuaDevice>,
-    /// `DRM_SKUA_BO_*` of its creation.
-    flags: u8,
-    /// Regions that may hold it, one bit each, as its creator named them; not 0.
-    placements: u8,
+    /// `DRM_SKUA_BO_*` of its creation, in the low half; regions that may hold it, one bit each, as
+    /// its creator named them, not 0, in the high half.
+    made: u8,
     /// Its [`Placement`], under its reservation lock; and that lock's reservation, if it is an
     /// address space's.
     backing: Backing<Arc<VramRange>, Arc<SystemMemory>>,
@@ -165,6 +166,8 @@ pub(crate) struct BoData {
     arriving: Atomic<bool>,
     /// How many clients have made it resident.
     residents: Atomic<i16>,
+    /// How many clients have locked it.
+    lockers: Atomic<i16>,
     /// Whether its destruction was asked for: it stays where it is. Set with the reservation locked.
     doomed: Atomic<bool>,
     /// The ranges of address spaces whose page tables lead to it now, where these lead, and which
@@ -190,12 +193,12 @@ impl DriverObject for BoData {
     fn new(dev: &SkuaDevice, _size: usize, args: BoArgs) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             _dev: dev.into(),
-            flags: u8::try_from(args.flags)?,
-            placements: u8::try_from(args.placements)?,
+            made: u8::try_from(args.placements << REGIONS_SHIFT | args.flags)?,
             backing: Backing::new(args.users),
             in_vram: Atomic::new(false),
             arriving: Atomic::new(false),
             residents: Atomic::new(0),
+            lockers: Atomic::new(0),
             doomed: Atomic::new(false),
             sites <- Sites::new(),
         })
@@ -203,13 +206,14 @@ impl DriverObject for BoData {
 
     fn close(bo: &Bo, file: &DriverFile<Self>) {
         file.inner().residents.forget(bo);
+        file.inner().locks.forget(bo);
     }
 }
 
 /// Creates an object of `size` bytes in one of `placements`, cleared or on its way to be.
 ///
 /// `EINVAL` for a size, flag or placement that the uAPI forbids; `EOPNOTSUPP` if the CPU is to map
-/// it and VRAM alone is allowed, of which it sees nothing; `ENOSPC` if VRAM alone is allowed and full
+/// it and VRAM alone is allowed, of which it sees nothing, or not cached; `ENOSPC` if VRAM alone is allowed and full
 /// of what has to stay there; `ENOMEM`, also beyond the quota of system memory of the device, or of
 /// the client, `quota`; `EINTR` if a signal arrives while room is made.
 pub(crate) fn create(
@@ -223,7 +227,10 @@ pub(crate) fn create(
     if size == 0 || size % PAGE_SIZE != 0 || size > MAX_SIZE {
         return Err(EINVAL);
     }
-    if args.flags & !uapi::DRM_SKUA_BO_CPU_ACCESS != 0 {
+    let access = args.flags & uapi::DRM_SKUA_BO_CPU_ACCESS != 0;
+    let cached = args.flags & uapi::DRM_SKUA_BO_CACHED != 0;
+    let known = uapi::DRM_SKUA_BO_CPU_ACCESS | uapi::DRM_SKUA_BO_CACHED;
+    if args.flags & !known != 0 || (cached && !access) {
         return Err(EINVAL);
     }
     if placements == 0 || placements & !REGIONS != 0 {
@@ -231,7 +238,8 @@ pub(crate) fn create(
     }
     let system = placements & (1 << REGION_SYSTEM) != 0;
     let part = part_of(args.flags);
-    if part.bytes(dev) == 0 && !system {
+    // It could never be locked.
+    if !system && (part.bytes(dev) == 0 || cached) {
         return Err(EOPNOTSUPP);
     }
     // What others make room for is charged whether or not it fits: no more of that.
@@ -249,11 +257,29 @@ pub(crate) fn create(
     create_in_system(dev, parent, quota, size, args)
 }
 
+/// Whether the CPU may see an object with these flags in VRAM, uncached.
+fn is_seen_in_vram(flags: u32) -> bool {
+    flags & (uapi::DRM_SKUA_BO_CPU_ACCESS | uapi::DRM_SKUA_BO_CACHED)
+        == uapi::DRM_SKUA_BO_CPU_ACCESS
+}
+
 /// The part of VRAM for an object with these flags.
 fn part_of(flags: u32) -> Part {
-    match flags & uapi::DRM_SKUA_BO_CPU_ACCESS {
-        0 => Part::Any,
-        _ => Part::Visible,
+    match is_seen_in_vram(flags) {
+        false => Part::Any,
+        true => Part::Visible,
+    }
+}
+
+/// Counts `more` clients. `EMFILE`, never for fewer.
+fn count(clients: &Atomic<i16>, more: i16) -> Result {
+    let mut count = clients.load(Relaxed);
+    loop {
+        let new = count.checked_add(more).ok_or(EMFILE)?;
+        match clients.cmpxchg(count, new, Relaxed) {
+            Ok(_) => return Ok(()),
+            Err(now) => count = now,
+        }
     }
 }
 
@@ -307,7 +333,7 @@ pub(crate) fn room_in_vram(
     bo: &Bo,
     patience: &mut Jiffies,
 ) -> Result<Option<Arc<VramRange>>> {
-    if !bo.may_move() || bo.region() == REGION_VRAM {
+    if !bo.may_move() || bo.region() == REGION_VRAM || bo.is_held_out() {
         return Ok(None);
     }
     // Also if it is still on its way there.
@@ -430,12 +456,12 @@ const _: () = assert!(size_of::<Bo>() <= 512);
 impl BoData {
     /// The flags of its creation.
     pub(crate) fn flags(&self) -> u32 {
-        self.flags.into()
+        u32::from(self.made) & ((1 << REGIONS_SHIFT) - 1)
     }
 
     /// Regions that may hold it, one bit each.
     pub(crate) fn placements(&self) -> u32 {
-        self.placements.into()
+        u32::from(self.made) >> REGIONS_SHIFT
     }
 
     /// The address space to which it is private, if that exists and can be worked in.
@@ -453,7 +479,7 @@ impl BoData {
 
     /// Whether it may be in more than one place.
     pub(crate) fn may_move(&self) -> bool {
-        self.placements.count_ones() > 1
+        self.placements().count_ones() > 1
     }
 
     /// Whether it may be mapped in the address space whose users are `users`.
@@ -495,16 +521,30 @@ impl BoData {
         self.arriving.load(Acquire)
     }
 
-    /// `more` clients, or fewer, have made it resident. `EOVERFLOW`, never for fewer.
+    /// `more` clients, or fewer, have made it resident. `EMFILE`, never for fewer.
     pub(crate) fn count_residents(&self, more: i16) -> Result {
-        let mut count = self.residents.load(Relaxed);
-        loop {
-            let new = count.checked_add(more).ok_or(EOVERFLOW)?;
-            match self.residents.cmpxchg(count, new, Relaxed) {
-                Ok(_) => return Ok(()),
-                Err(now) => count = now,
-            }
-        }
+        count(&self.residents, more)
+    }
+
+    /// `more` clients, or fewer, have locked it. `EMFILE`, never for fewer.
+    pub(crate) fn count_lockers(&self, more: i16) -> Result {
+        count(&self.lockers, more)
+    }
+
+    /// Whether some client has locked it.
+    pub(crate) fn is_locked(&self) -> bool {
+        self.lockers.load(Relaxed) != 0
+    }
+
+    /// Whether the CPU may see it in VRAM, uncached.
+    pub(crate) fn is_seen_in_vram(&self) -> bool {
+        is_seen_in_vram(self.flags())
+    }
+
+    /// Whether it is locked where the CPU reaches it in system memory alone. With its reservation
+    /// locked: what is not is not before the next move out of VRAM.
+    pub(crate) fn is_held_out(&self) -> bool {
+        !self.is_seen_in_vram() && self.is_locked()
     }
 
     /// Whether some client has made it resident.
@@ -603,7 +643,7 @@ impl GemExt for BoData {
         if gem::is_imported(obj) {
             return Err(EOPNOTSUPP);
         }
-        if obj.flags() & uapi::DRM_SKUA_BO_CPU_ACCESS == 0 {
+        if obj.flags() & uapi::DRM_SKUA_BO_CPU_ACCESS == 0 && !obj.is_locked() {
             return Err(EPERM);
         }
         Ok(())
@@ -618,8 +658,8 @@ impl GemExt for BoData {
         was_used(obj);
         let range = match gem::placement(obj, reserved)? {
             Placement::System(..) => return gem::map_system(obj, reserved, fault, FAULT_AHEAD),
-            Placement::Device(range) => range,
-            Placement::Nowhere => return Err(FaultError::Sigbus),
+            Placement::Device(range) if obj.is_seen_in_vram() => range,
+            Placement::Device(_) | Placement::Nowhere => return Err(FaultError::Sigbus),
         };
         if !range.is_cleared() {
             // The device was lost before it could clear it.

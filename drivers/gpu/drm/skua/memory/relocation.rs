@@ -248,8 +248,8 @@ impl PinnedDrop for Move {
 /// Has `bo` move to `new` memory, in VRAM or of the system; the fence of that. Unless it `may_wait`,
 /// nobody may be using it.
 ///
-/// `EBUSY` if it is there already or on its way, or pinned, or about to be destroyed, or in use and
-/// it may not wait; `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives. Nothing has changed then.
+/// `EBUSY` if it is there already or on its way, or pinned, or about to be destroyed, or locked out
+/// of VRAM, or in use and it may not wait; `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives. Nothing has changed then.
 pub(crate) fn relocate(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
@@ -297,7 +297,7 @@ pub(crate) fn relocate(
         // Somebody else was faster.
         _ => return Err(EBUSY),
     };
-    if !may_wait && !exec.is_idle(Usage::Bookkeep) {
+    if (!out && bo.is_held_out()) || (!may_wait && !exec.is_idle(Usage::Bookkeep)) {
         return Err(EBUSY);
     }
     let mut waits = KVVec::new();

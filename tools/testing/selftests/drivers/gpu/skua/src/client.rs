@@ -297,6 +297,33 @@ impl Client {
         self.call(DRM_IOCTL_SKUA_EVICT, &mut argument)
     }
 
+    /// BO_LOCK: the offset for mmap().
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn lock(&self, handle: u32) -> Result<u64, Errno> {
+        let mut argument = drm_skua_bo_lock {
+            handle,
+            ..Default::default()
+        };
+        self.call(DRM_IOCTL_SKUA_BO_LOCK, &mut argument)?;
+        Ok(argument.offset)
+    }
+
+    /// BO_UNLOCK.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn unlock(&self, handle: u32) -> Result<(), Errno> {
+        let mut argument = drm_skua_bo_unlock {
+            handle,
+            ..Default::default()
+        };
+        self.call(DRM_IOCTL_SKUA_BO_UNLOCK, &mut argument)
+    }
+
     /// BO_INFO.
     ///
     /// # Errors

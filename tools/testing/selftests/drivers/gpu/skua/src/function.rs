@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use skua_spec::pci::{DEVICE, VENDOR};
 
+use crate::mapping::Mapping;
+
 /// Where PCI functions are.
 const DEVICES: &str = "/sys/bus/pci/devices";
 /// Where the driver is.
@@ -139,6 +141,19 @@ impl Function {
             (Some(Ok(start)), Some(Ok(end))) if end > start => Some((start, end)),
             _ => None,
         }
+    }
+
+    /// The whole of a BAR, as sysfs shows it: without the driver.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be mapped.
+    pub fn map_bar(&self, bar: u32) -> Mapping {
+        let path = self.sysfs().join(format!("resource{bar}"));
+        let file = OpenOptions::new().read(true).write(true).open(&path);
+        let file = file.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let size = usize::try_from(self.bar_size(bar)).expect("a size");
+        Mapping::new(file, 0, size).expect("mmap of a BAR")
     }
 
     /// A file of its directory in debugfs.

@@ -14,6 +14,7 @@
 //! - [`client`], [`rig`]: an open device, and one that is ready to run work;
 //! - [`cgroup`]: what the kernel charges a process with;
 //! - [`program`]: compute programs; [`software_timeline`]: fences of another driver;
+//! - [`moving`]: objects that move;
 //! - [`calls`]: what the kernel called for it;
 //! - [`loss`]: a GPU that goes away;
 //! - [`table`], [`witness`]: bad arguments, and what they must not change.
@@ -29,6 +30,7 @@ pub mod fdinfo;
 pub mod function;
 pub mod loss;
 pub mod mapping;
+pub mod moving;
 pub mod program;
 pub mod raw;
 pub mod rig;

@@ -32,6 +32,8 @@ fn main() -> ExitCode {
         row_0_05_bo_destroy: 60,
         make_resident: 60,
         evict: 60,
+        row_0_12_bo_lock,
+        bo_unlock,
         vm_create,
         vm_destroy,
         vm_bind: 60,
@@ -115,7 +117,11 @@ fn bo_create() {
     ] {
         table.case(&format!("size {size:#x}"), Errno::EINVAL, |a| a.size = size);
     }
-    table.bits("flags", DRM_SKUA_BO_CPU_ACCESS, |a| &mut a.flags);
+    let flags = DRM_SKUA_BO_CPU_ACCESS | DRM_SKUA_BO_CACHED;
+    table.bits("flags", flags, |a| &mut a.flags);
+    table.case("cached for nobody", Errno::EINVAL, |a| {
+        a.flags = DRM_SKUA_BO_CACHED;
+    });
     table.case("no placements", Errno::EINVAL, |a| a.placements = 0);
     table.bits("placements", all, |a| &mut a.placements);
     for bit in (0..32).filter(|bit| all & (1 << bit) == 0) {
@@ -455,6 +461,44 @@ fn evict() {
         element.handle = other;
     });
     cases.table.finish();
+}
+
+fn row_0_12_bo_lock() {
+    let client = Client::new();
+    let good = drm_skua_bo_lock {
+        handle: client.bo(Place::Vram, PAGE),
+        ..Default::default()
+    };
+    let mut table = Table::new(&client, DRM_IOCTL_SKUA_BO_LOCK, good);
+    for handle in no_handles(good.handle) {
+        table.case(&format!("handle {handle:#x}"), Errno::ENOENT, |a| {
+            a.handle = handle;
+        });
+    }
+    // None of them means anything.
+    table.bits("flags", 0, |a| &mut a.flags);
+    // None of them counted.
+    assert_eq!(client.unlock(good.handle), Err(Errno::EINVAL));
+    table.finish();
+}
+
+fn bo_unlock() {
+    let client = Client::new();
+    let good = drm_skua_bo_unlock {
+        handle: client.bo(Place::Vram, PAGE),
+        pad: 0,
+    };
+    let other = client.bo(Place::Vram, PAGE);
+    assert!(client.lock(good.handle).is_ok());
+    let mut table = Table::new(&client, DRM_IOCTL_SKUA_BO_UNLOCK, good);
+    for handle in no_handles(other) {
+        table.case(&format!("handle {handle:#x}"), Errno::ENOENT, |a| {
+            a.handle = handle;
+        });
+    }
+    table.bits("pad", 0, |a| &mut a.pad);
+    table.case("not locked", Errno::EINVAL, |a| a.handle = other);
+    table.finish();
 }
 
 fn vm_bind_operations() {
@@ -1101,7 +1145,7 @@ fn unknown_ioctls() {
     let before = Witness::of(&client);
     let mut cases = Cases::new();
     let ours = DRM_IOCTL_SKUA_QUERY & !0xff;
-    for number in DRM_COMMAND_BASE + DRM_SKUA_SUBMIT + 1..DRM_COMMAND_END {
+    for number in DRM_COMMAND_BASE + DRM_SKUA_BO_UNLOCK + 1..DRM_COMMAND_END {
         let mut argument = [0_u64; 2];
         let result = client.call(ours | number, &mut argument);
         // drm_ioctl() says so for a number that neither the core nor the driver has.

@@ -2,7 +2,7 @@
 
 //! The CPU's mappings of buffer objects.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::process::ExitCode;
 
 use nix::sys::mman::{MRemapFlags, MapFlags, ProtFlags};
@@ -10,6 +10,7 @@ use nix::sys::resource::{getrusage, UsageWho};
 use skua_selftests::client::Client;
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
+use skua_selftests::moving::find;
 use skua_selftests::raw::in_child;
 use skua_selftests::rig::{copy, wait_value, write};
 use skua_selftests::{suite, tests, Engine, Errno, Place, Rig};
@@ -400,36 +401,12 @@ fn row_0_17_all_of_vram_is_mapped_at_once() {
     }
 }
 
-/// The whole BAR of VRAM, as sysfs shows it: without the driver.
-fn bar() -> Mapping {
-    let function = Function::first();
-    let size = usize::try_from(function.bar_size(BAR_VRAM)).expect("a size");
-    Mapping::new(resource(&format!("resource{BAR_VRAM}")), 0, size).expect("mmap of the BAR")
-}
-
-fn resource(name: &str) -> File {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(Function::first().sysfs().join(name))
-        .unwrap_or_else(|error| panic!("{name}: {error}"))
-}
-
-/// The pages of the BAR that begin with a value.
-fn find(bar: &Mapping, value: u64) -> Vec<usize> {
-    (0..bar.len())
-        .step_by(PAGE)
-        .filter(|offset| bar.read(*offset) == value)
-        .collect()
-}
-
 fn row_0_17_row_1_08_addresses_lead_straight_to_the_bar() {
     skua_selftests::witness::quiet();
     let rig = Rig::new();
     // GPU-physical addresses of VRAM are none of the bus.
     let (start, end) = Function::first().bar(BAR_VRAM).expect("the BAR of VRAM");
-    let registers = Mapping::new(resource(&format!("resource{BAR_REGS}")), 0, PAGE)
-        .expect("mmap of the registers");
+    let registers = Function::first().map_bar(BAR_REGS);
     let word = |offset: u32| registers.read32(offset as usize);
     let base = regs::VRAM_BASE::read(regs::Device, word).address().0;
     let size = regs::VRAM_SIZE::read(regs::Device, word).bytes();
@@ -438,7 +415,7 @@ fn row_0_17_row_1_08_addresses_lead_straight_to_the_bar() {
         "VRAM is at {base:#x} for the GPU, and at {start:#x} on the bus"
     );
     // Every page that the CPU writes is a page of the BAR of its own.
-    let bar = bar();
+    let bar = Function::first().map_bar(BAR_VRAM);
     let mark = |n: u64| 0x5caa_0000_0000_0000 | n;
     let mut count = 0;
     let handles = all_of_vram(&rig);
@@ -499,7 +476,7 @@ fn row_0_19_row_1_09_system_memory_is_mapped_directly() {
         "mapping system memory involved the device"
     );
     // None of it is in the BAR, though the GPU sees it.
-    let bar = bar();
+    let bar = Function::first().map_bar(BAR_VRAM);
     for offset in (0..map.len()).step_by(64 * PAGE) {
         let places = find(&bar, pattern(9)(offset));
         assert!(

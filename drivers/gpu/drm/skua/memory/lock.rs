@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The CPU's locks (WDDM: Lock2, Unlock2; rows 0.12, 0.16, 0.19, 0.20).
+//!
+//! A lock gives the address of all of an object, and nothing else: the CPU's mapping leads to where
+//! the object is at any moment ([`gem::GemExt::fault`]). What the CPU
+//! reaches in VRAM stays where it is, and may move under the lock. What it does not
+//! ([`BoData::is_seen_in_vram`]) is locked in system memory: it moves there, and as long as some
+//! client has it locked it does not move back ([`BoData::is_held_out`], which a move to VRAM asks
+//! under the reservation lock).
+//!
+//! [`BoData::is_seen_in_vram`]: crate::memory::bo::BoData::is_seen_in_vram
+//! [`BoData::is_held_out`]: crate::memory::bo::BoData::is_held_out
+
+use crate::{
+    ext::{
+        gem,
+        resv::{
+            self,
+            Usage, //
+        }, //
+    },
+    gpu::SkuaDevice,
+    memory::{
+        bo::{
+            BoRef,
+            REGION_VRAM, //
+        },
+        claims::Claims,
+        eviction, //
+    }, //
+};
+use kernel::{
+    device::{
+        Bound,
+        Device, //
+    },
+    prelude::*, //
+};
+
+/// Locks `bo` once more for the client with `locks`.
+///
+/// `EOPNOTSUPP` if it is imported; `EPERM` if it is in VRAM for good, where the CPU does not reach
+/// it; `EMFILE`; `EBUSY` if it is about to be destroyed; as [`eviction::move_out`]. It is not locked
+/// then.
+pub(crate) fn lock(locks: &Claims, dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
+    if gem::is_imported(&**bo) {
+        return Err(EOPNOTSUPP);
+    }
+    let stays = bo.is_seen_in_vram();
+    if !stays && !bo.may_move() && bo.region() == REGION_VRAM {
+        return Err(EPERM);
+    }
+    locks.add(bo)?;
+    let moved = match stays {
+        true => Ok(()),
+        false => hold_out(dev, parent, bo),
+    };
+    if moved.is_err() {
+        locks.undo(core::iter::once(bo));
+    }
+    moved
+}
+
+/// Has `bo`, which is locked, be in system memory, until it is not locked any more.
+fn hold_out(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
+    // A move to VRAM was published before this, or sees the lock.
+    drop(resv::lock(&**bo)?);
+    eviction::move_out(dev, parent, bo)?;
+    if bo.region() == REGION_VRAM {
+        return Err(EBUSY);
+    }
+    // Somebody else may have begun its move.
+    match resv::wait(&**bo, Usage::Kernel, eviction::patience()) {
+        Err(error) if error == ETIME => Err(ENOSPC),
+        waited => waited.map(drop),
+    }
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: MIT
+
+//! BO_LOCK and BO_UNLOCK: the CPU's claim on an object, wherever that is (WDDM: Lock2).
+
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use skua_selftests::function::Function;
+use skua_selftests::moving::{alone, both, expect_gpu, find, movable, pattern, place, resident};
+use skua_selftests::raw::{in_child, with_alarm};
+use skua_selftests::rig::{fill, wait_value};
+use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
+use skua_spec::pci::BAR_VRAM;
+use skua_uapi::*;
+
+use skua_selftests::mapping::Mapping;
+
+const PAGE: u64 = 4096;
+const LARGE: u64 = 2 << 20;
+const CACHED: u32 = DRM_SKUA_BO_CPU_ACCESS | DRM_SKUA_BO_CACHED;
+
+fn main() -> ExitCode {
+    suite::main(tests![
+        row_0_16_cached_objects_are_locked_outside_of_vram: 60,
+        row_0_16_what_could_not_be_locked_is_refused,
+        row_0_19_row_1_09_system_memory_is_locked_in_its_place: 60,
+        row_0_20_without_cpu_access_the_address_never_leads_to_vram: 60,
+        row_0_20_what_is_in_vram_for_good_cannot_be_locked,
+        what_the_cpu_sees_in_vram_stays: 60,
+        a_lock_waits_for_its_move_alone: 60,
+        locks_are_counted: 60,
+        locks_end_with_the_handle: 60,
+        a_lock_brings_back_what_is_arriving: 60,
+    ])
+}
+
+/// The mapping that a lock is for.
+#[track_caller]
+fn locked(client: &Client, handle: u32, size: u64) -> Mapping {
+    let offset = client.lock(handle).expect("BO_LOCK");
+    let len = usize::try_from(size).expect("a length");
+    Mapping::new(client.duplicate(), offset, len).expect("mmap")
+}
+
+/// No page of the BAR has what is at `offset` and in the page behind it.
+#[track_caller]
+fn expect_not_in_bar(cpu: &Mapping) {
+    let bar = Function::first().map_bar(BAR_VRAM);
+    for offset in (0..cpu.len()).step_by(cpu.len() / 4) {
+        // A value that was in VRAM before may be left there.
+        let value = pattern(0x1dea)(offset) | 1;
+        cpu.write(offset, value);
+        let places = find(&bar, value);
+        assert!(places.is_empty(), "byte {offset:#x} is at {places:x?}");
+    }
+}
+
+/// An object of `flags` in VRAM that the GPU has filled, and where that finds it.
+#[track_caller]
+fn in_vram(rig: &Rig, flags: u32, size: u64) -> (u32, u64) {
+    let handle = rig.bo_create(size, flags, both(rig)).expect("BO_CREATE");
+    assert_eq!(place(rig, handle), Place::Vram);
+    let va = rig.bound_at_will(handle, size);
+    assert_eq!(rig.run(Engine::Compute, &[fill(7, va, size)]), Ok(()));
+    (handle, va)
+}
+
+/// What a lock does with an object of `flags` in VRAM that the CPU does not see there.
+fn is_locked_in_system_memory(flags: u32) {
+    let rig = alone();
+    let (handle, va) = in_vram(&rig, flags, LARGE);
+    let cpu = locked(&rig, handle, LARGE);
+    assert_eq!(place(&rig, handle), Place::System);
+    cpu.expect("what the GPU wrote", |_| 7 << 32 | 7);
+    expect_not_in_bar(&cpu);
+    cpu.fill(pattern(1));
+    expect_gpu(&rig, "what the CPU wrote", va, LARGE, pattern(1));
+    // It does not come back before it is unlocked, whoever wants it.
+    resident(&rig, &[handle]);
+    assert_eq!(place(&rig, handle), Place::System);
+    assert_eq!(rig.unlock(handle), Ok(()));
+    resident(&rig, &[handle]);
+    assert_eq!(place(&rig, handle), Place::Vram);
+    expect_gpu(&rig, "back in VRAM", va, LARGE, pattern(1));
+    // The address that the lock gave does not lead there.
+    assert!(!in_child(|| cpu.read(0) != 1));
+    assert!(!in_child(|| {
+        cpu.write(8, 1);
+        true
+    }));
+    // And goes on with the next lock.
+    assert!(rig.lock(handle).is_ok());
+    cpu.expect("locked again", pattern(1));
+    assert_eq!(rig.unlock(handle), Ok(()));
+}
+
+fn row_0_16_cached_objects_are_locked_outside_of_vram() {
+    is_locked_in_system_memory(CACHED);
+}
+
+fn row_0_16_what_could_not_be_locked_is_refused() {
+    let client = Client::new();
+    let vram = 1 << client.region(Place::Vram).id;
+    let cases = [
+        (CACHED, vram, Errno::EOPNOTSUPP),
+        (DRM_SKUA_BO_CACHED, both(&client), Errno::EINVAL),
+        (DRM_SKUA_BO_CACHED, vram, Errno::EINVAL),
+    ];
+    for (flags, placements, errno) in cases {
+        assert_eq!(
+            client.bo_create(PAGE, flags, placements),
+            Err(errno),
+            "flags {flags:#x}, placements {placements:#x}"
+        );
+    }
+}
+
+fn row_0_19_row_1_09_system_memory_is_locked_in_its_place() {
+    let rig = alone();
+    let system = 1 << rig.region(Place::System).id;
+    for flags in [0, DRM_SKUA_BO_CPU_ACCESS, CACHED] {
+        let handle = rig.bo_create(LARGE, flags, system).expect("BO_CREATE");
+        let va = rig.bound_at_will(handle, LARGE);
+        let function = Function::first();
+        let moves = || -> Vec<String> {
+            let text = function.debugfs("counters").expect("debugfs");
+            let is_of_moves = |line: &&str| {
+                ["evictions", "promotions", "flushes", "interrupts"]
+                    .iter()
+                    .any(|name| line.starts_with(name))
+            };
+            text.lines()
+                .filter(is_of_moves)
+                .map(str::to_owned)
+                .collect()
+        };
+        let before = moves();
+        let cpu = locked(&rig, handle, LARGE);
+        cpu.fill(pattern(3));
+        assert_eq!(moves(), before, "the device was involved");
+        assert_eq!(place(&rig, handle), Place::System);
+        expect_not_in_bar(&cpu);
+        cpu.fill(pattern(4));
+        expect_gpu(&rig, "by the GPU", va, LARGE, pattern(4));
+        assert_eq!(rig.unlock(handle), Ok(()));
+    }
+}
+
+fn row_0_20_without_cpu_access_the_address_never_leads_to_vram() {
+    let rig = alone();
+    let (handle, _) = in_vram(&rig, 0, PAGE);
+    assert_eq!(rig.mmap_offset(handle), Err(Errno::EPERM));
+    assert_eq!(rig.close(handle), Ok(()));
+    drop(rig);
+    is_locked_in_system_memory(0);
+}
+
+fn row_0_20_what_is_in_vram_for_good_cannot_be_locked() {
+    let rig = alone();
+    let vram = 1 << rig.region(Place::Vram).id;
+    let handle = rig.bo_create(PAGE, 0, vram).expect("BO_CREATE");
+    for _ in 0..2 {
+        assert_eq!(rig.lock(handle), Err(Errno::EPERM));
+        assert_eq!(rig.unlock(handle), Err(Errno::EINVAL));
+        assert_eq!(rig.mmap_offset(handle), Err(Errno::EPERM));
+        assert_eq!(place(&rig, handle), Place::Vram);
+    }
+}
+
+fn what_the_cpu_sees_in_vram_stays() {
+    let rig = alone();
+    let gate = rig.buffer(Place::System, PAGE);
+    let handle = movable(&rig, LARGE);
+    let va = rig.bound_at_will(handle, LARGE);
+    // Neither moved nor waited for.
+    let job = rig.start(
+        Engine::Compute,
+        &[wait_value(gate.va, 1), fill(7, va, LARGE)],
+    );
+    let cpu = locked(&rig, handle, LARGE);
+    cpu.fill(pattern(1));
+    assert_eq!(place(&rig, handle), Place::Vram);
+    assert!(!job.has_ended());
+    gate.cpu.write(0, 1);
+    assert_eq!(job.wait(), Ok(()));
+    cpu.expect("the GPU's", |_| 7 << 32 | 7);
+    // It may be moved, and comes back under the lock.
+    cpu.fill(pattern(2));
+    assert_eq!(skua_selftests::moving::evict_all(), 1);
+    cpu.expect("in system memory", pattern(2));
+    resident(&rig, &[handle]);
+    assert_eq!(place(&rig, handle), Place::Vram);
+    cpu.expect("in VRAM", pattern(2));
+    assert_eq!(rig.unlock(handle), Ok(()));
+}
+
+fn a_lock_waits_for_its_move_alone() {
+    let rig = alone();
+    let gate = rig.buffer(Place::System, PAGE);
+    let (handle, va) = in_vram(&rig, 0, LARGE);
+    let job = rig.start(
+        Engine::Compute,
+        &[wait_value(gate.va, 1), fill(9, va, LARGE)],
+    );
+    // A signal ends it.
+    let interrupted = with_alarm(Duration::from_millis(100), || rig.lock(handle));
+    assert_eq!(interrupted, Err(Errno::EINTR));
+    assert_eq!(rig.unlock(handle), Err(Errno::EINVAL));
+    thread::scope(|scope| {
+        let client: &Client = &rig;
+        let locking = scope.spawn(move || client.lock(handle).map(drop));
+        thread::sleep(Duration::from_millis(100));
+        assert!(!locking.is_finished(), "it did not wait");
+        gate.cpu.write(0, 1);
+        assert_eq!(locking.join().expect("a thread"), Ok(()));
+    });
+    assert_eq!(job.wait(), Ok(()));
+    assert_eq!(place(&rig, handle), Place::System);
+    let cpu = rig.map(handle);
+    cpu.expect("the last write", |_| 9 << 32 | 9);
+}
+
+fn locks_are_counted() {
+    let rig = alone();
+    for flags in [0, DRM_SKUA_BO_CPU_ACCESS, CACHED] {
+        let (handle, _) = in_vram(&rig, flags, PAGE);
+        let there = match flags {
+            DRM_SKUA_BO_CPU_ACCESS => Place::Vram,
+            _ => Place::System,
+        };
+        assert_eq!(rig.unlock(handle), Err(Errno::EINVAL));
+        let offset = rig.lock(handle).expect("BO_LOCK");
+        for _ in 0..3 {
+            assert_eq!(rig.lock(handle), Ok(offset));
+        }
+        for _ in 0..3 {
+            assert_eq!(rig.unlock(handle), Ok(()));
+            resident(&rig, &[handle]);
+            assert_eq!(place(&rig, handle), there, "flags {flags:#x}");
+        }
+        assert_eq!(rig.unlock(handle), Ok(()));
+        assert_eq!(rig.unlock(handle), Err(Errno::EINVAL));
+        resident(&rig, &[handle]);
+        assert_eq!(place(&rig, handle), Place::Vram, "flags {flags:#x}");
+    }
+}
+
+fn locks_end_with_the_handle() {
+    let rig = alone();
+    let other = Client::new();
+    let handle = rig.bo_create(PAGE, 0, both(&rig)).expect("BO_CREATE");
+    let theirs = other
+        .import(rig.export(handle).expect("export"))
+        .expect("import");
+    for client in [&*rig, &other] {
+        let handle = if core::ptr::eq(client, &other) {
+            theirs
+        } else {
+            handle
+        };
+        assert!(client.lock(handle).is_ok());
+        assert!(client.lock(handle).is_ok());
+    }
+    assert_eq!(rig.close(handle), Ok(()));
+    resident(&other, &[theirs]);
+    assert_eq!(place(&other, theirs), Place::System, "the other's lock");
+    assert_eq!(other.unlock(theirs), Ok(()));
+    assert_eq!(other.unlock(theirs), Ok(()));
+    resident(&other, &[theirs]);
+    assert_eq!(place(&other, theirs), Place::Vram);
+}
+
+fn a_lock_brings_back_what_is_arriving() {
+    let rig = alone();
+    let (handle, va) = in_vram(&rig, 0, 4 * LARGE);
+    for round in 0..8 {
+        assert!(rig.lock(handle).is_ok());
+        assert_eq!(place(&rig, handle), Place::System, "round {round}");
+        rig.map(handle).fill(pattern(round));
+        assert_eq!(rig.unlock(handle), Ok(()));
+        // Nobody waits for the move.
+        assert_eq!(rig.make_resident(&[handle], &[]), Ok(()));
+        expect_gpu(&rig, "after a move", va, 4 * LARGE, pattern(round));
+        assert_eq!(rig.make_resident(&[handle], &[]), Ok(()));
+    }
+}

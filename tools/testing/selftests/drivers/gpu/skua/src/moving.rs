@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+
+//! Objects that move between VRAM and system memory, and what is seen of them.
+
+use crate::client::{signal, Client, Place};
+use crate::function::Function;
+use crate::mapping::Mapping;
+use crate::rig::{copy, Engine, Rig};
+use crate::witness::quiet;
+use skua_uapi::*;
+
+/// Has everything that may leave VRAM do so; how many objects did.
+///
+/// # Panics
+///
+/// If debugfs does not tell.
+#[track_caller]
+pub fn evict_all() -> usize {
+    let moved = Function::first().debugfs("evict").expect("debugfs");
+    moved.trim().parse().expect("a number")
+}
+
+/// The placements of an object that may be in either place.
+pub fn both(client: &Client) -> u32 {
+    1 << client.region(Place::Vram).id | 1 << client.region(Place::System).id
+}
+
+/// An object for the CPU that may be in either place.
+///
+/// # Panics
+///
+/// If there is no room.
+#[track_caller]
+pub fn movable(client: &Client, size: u64) -> u32 {
+    client
+        .bo_create(size, DRM_SKUA_BO_CPU_ACCESS, both(client))
+        .expect("BO_CREATE")
+}
+
+/// Where an object is.
+///
+/// # Panics
+///
+/// If there is none.
+#[track_caller]
+pub fn place(client: &Client, handle: u32) -> Place {
+    let region = client.info(handle).expect("BO_INFO").region;
+    if region == client.region(Place::Vram).id {
+        Place::Vram
+    } else {
+        Place::System
+    }
+}
+
+/// MAKE_RESIDENT, and waits for the moves.
+///
+/// # Panics
+///
+/// If it fails.
+#[track_caller]
+pub fn resident(client: &Client, handles: &[u32]) {
+    let done = client.syncobj();
+    assert_eq!(client.make_resident(handles, &[signal(done)]), Ok(()));
+    assert_eq!(client.wait(done), Ok(()));
+    assert_eq!(client.syncobj_destroy(done), Ok(()));
+}
+
+/// Words that differ from place to place and from seed to seed.
+pub fn pattern(seed: u64) -> impl Fn(usize) -> u64 {
+    move |offset| (offset as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed
+}
+
+/// What the GPU finds there, by a copy.
+///
+/// # Panics
+///
+/// If it is something else.
+#[track_caller]
+pub fn expect_gpu(rig: &Rig, what: &str, va: u64, size: u64, value: impl Fn(usize) -> u64) {
+    let out = rig.buffer(Place::System, size);
+    assert_eq!(
+        rig.run(Engine::Copy, &[copy(va, out.va, size)]),
+        Ok(()),
+        "{what}"
+    );
+    out.cpu.expect(what, value);
+    assert_eq!(rig.close(out.handle), Ok(()));
+}
+
+/// A rig, when nothing of earlier clients is left that could move.
+pub fn alone() -> Rig {
+    quiet();
+    Rig::new()
+}
+
+/// The pages of a BAR that begin with a value, by their offsets.
+pub fn find(bar: &Mapping, value: u64) -> Vec<usize> {
+    (0..bar.len())
+        .step_by(4096)
+        .filter(|offset| bar.read(*offset) == value)
+        .collect()
+}
