@@ -6,8 +6,9 @@
 //! address for its whole life. There are two ways for the CPU to get at it:
 //!
 //! - **Lock2** ([`Allocation::lock2`], [`Allocation::unlock2`]) gives the address of all of it, and
-//!   nothing more: no waiting, no flags, no part of it (rows 0.01, 0.12, 0.13). Locks nest. The
-//!   address is the same for the allocation's whole life: the first lock's mapping is kept.
+//!   nothing more: no flags, no part of it, and no waiting but for a move that it takes (rows 0.01,
+//!   0.12, 0.13). Locks nest. The address is the same for the allocation's whole life: the first
+//!   lock's mapping is kept.
 //! - **Map** ([`Allocation::map`]) is what a user-mode driver makes of it: it knows what the GPU
 //!   still does with the allocation, and waits for as much of that as the kind of access needs, or
 //!   tells that it would have to.
@@ -36,18 +37,16 @@
 //!
 //! # CPU access
 //!
-//! An allocation without [`AllocationDesc::cpu_visible`] can be locked where it is in system
-//! memory, and is refused where it is in video memory, since it cannot be moved (row 0.20 asks for
-//! that move).
+//! What the CPU cannot access in video memory, because it is [hidden](AllocationDesc::hidden) or
+//! [cached](AllocationDesc::cached), the kernel moves to system memory for a lock, and it stays there
+//! until it is unlocked (rows 0.16, 0.20). Without a lock its address is a bus error.
 
 use std::{
     ops::Deref,
     sync::{Arc, Mutex},
 };
 
-use libskua::{
-    Access as GpuAccess, BoFlags, CommandBuffer, Deadline, Mapping, Placements, RegionKind,
-};
+use libskua::{Access as GpuAccess, BoFlags, CommandBuffer, Deadline, Mapping, Placements};
 
 use crate::{
     address_space::PAGE,
@@ -98,8 +97,10 @@ pub struct AllocationDesc {
     pub size: u64,
     /// Segments that may hold it: [`crate::Adapter::vram`], [`crate::Adapter::system`] or both.
     pub segments: Placements,
-    /// Whether the CPU may access it wherever it is.
+    /// Whether the CPU may access it wherever it is, but as `cached` says.
     pub cpu_visible: bool,
+    /// Whether the CPU's mappings are cached, which they can be in system memory alone.
+    pub cached: bool,
 }
 
 impl AllocationDesc {
@@ -109,7 +110,15 @@ impl AllocationDesc {
             size,
             segments,
             cpu_visible: true,
+            cached: false,
         }
+    }
+
+    /// Has the CPU's mappings cached (`DXGK_ALLOCATIONINFOFLAGS.Cached`).
+    #[must_use]
+    pub const fn cached(mut self) -> Self {
+        self.cached = true;
+        self
     }
 
     /// Lets the driver place it where the CPU has no way to it.
@@ -148,7 +157,7 @@ pub(crate) struct Inner {
     va: u64,
     /// Bytes, a multiple of a page.
     size: u64,
-    /// Whether it can be locked.
+    /// Whether the CPU may access it wherever it is.
     cpu_visible: bool,
     /// What was submitted that uses it.
     usage: Arc<Mutex<Usage>>,
@@ -180,30 +189,31 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// INVALID_PARAMETER if the size is 0 or above 2^40, or there is no such segment;
+    /// INVALID_PARAMETER if the size is 0 or above 2^40, there is no such segment, or it is cached
+    /// and hidden, or cached and for video memory alone: it could never be locked;
     /// GRAPHICS_NO_VIDEO_MEMORY; NO_MEMORY; DEVICE_REMOVED; INVALID_HANDLE if the device is
     /// destroyed.
     pub fn create(device: &Device, desc: &AllocationDesc) -> Result<Self> {
         let adapter = device.adapter();
         device.scheduler().check_alive()?;
+        let system = desc.segments.bits() & adapter.system().bits() != 0;
+        if desc.cached && !system {
+            return Err(Status::INVALID_PARAMETER);
+        }
         let size = desc
             .size
             .checked_next_multiple_of(PAGE)
             .ok_or(Status::INVALID_PARAMETER)?;
-        // In system memory it may be locked anyway.
-        let system = desc.segments.bits() & adapter.system().bits() != 0;
-        let flags = if desc.cpu_visible || system {
-            BoFlags::CPU_ACCESS
-        } else {
-            BoFlags::empty()
-        };
+        let mut flags = BoFlags::empty();
+        flags.set(BoFlags::CPU_ACCESS, desc.cpu_visible);
+        flags.set(BoFlags::CACHED, desc.cached);
         let memory = Memory::create(adapter, size, desc.segments, flags, GpuAccess::ReadWrite)?;
         let inner = device.adopt(|id| {
             Arc::new(Inner {
                 id,
                 va: memory.va(),
                 size,
-                cpu_visible: desc.cpu_visible,
+                cpu_visible: desc.cpu_visible && !desc.cached,
                 usage: Arc::default(),
                 live: Mutex::new(Some(Live {
                     memory,
@@ -242,12 +252,14 @@ impl Allocation {
         &self.inner.usage
     }
 
-    /// Locks all of it (`D3DKMTLock2`), at once, whatever the GPU does with it.
+    /// Locks all of it (`D3DKMTLock2`): at once, whatever the GPU does with it, or when it has moved
+    /// to where the CPU can access it.
     ///
     /// # Errors
     ///
-    /// INVALID_PARAMETER if `flags` is not 0, or the CPU cannot access it where it is;
-    /// INVALID_HANDLE if it is destroyed; GRAPHICS_TOO_MANY_REFERENCES; DEVICE_REMOVED.
+    /// INVALID_PARAMETER if `flags` is not 0, or it is hidden and for video memory alone;
+    /// INVALID_HANDLE if it is destroyed; GRAPHICS_TOO_MANY_REFERENCES; GRAPHICS_NO_VIDEO_MEMORY if
+    /// the move has to wait for long; NO_MEMORY; DEVICE_REMOVED.
     pub fn lock2(&self, flags: u32) -> Result<Arc<Mapping>> {
         if flags != 0 {
             return Err(Status::INVALID_PARAMETER);
@@ -259,33 +271,22 @@ impl Allocation {
             .locks
             .checked_add(1)
             .ok_or(Status::GRAPHICS_TOO_MANY_REFERENCES)?;
+        if locks == 1 {
+            live.memory.lock()?;
+        }
         let mapping = match &live.mapping {
-            Some(mapping) => mapping.clone(),
-            None => {
-                if !self.inner.cpu_visible && !self.in_system_memory(&live.memory)? {
-                    return Err(Status::INVALID_PARAMETER);
-                }
-                let mapping = Arc::new(live.memory.map().map_err(|status| match status {
-                    // Created without access by the CPU.
-                    Status::NOT_SUPPORTED => Status::INVALID_PARAMETER,
-                    status => status,
-                })?);
-                live.mapping = Some(mapping.clone());
-                mapping
-            }
+            Some(mapping) => Ok(mapping.clone()),
+            None => live.memory.map().map(Arc::new),
         };
-        live.locks = locks;
-        Ok(mapping)
-    }
-
-    fn in_system_memory(&self, memory: &Memory) -> Result<bool> {
-        let region = memory.bo().info()?.region;
-        Ok(self
-            .device
-            .adapter()
-            .segments()?
-            .iter()
-            .any(|segment| segment.id == region && segment.kind == RegionKind::System))
+        match &mapping {
+            Ok(mapping) => {
+                live.mapping = Some(mapping.clone());
+                live.locks = locks;
+            }
+            Err(_) if locks == 1 => live.memory.unlock()?,
+            Err(_) => {}
+        }
+        mapping
     }
 
     /// Undoes one lock (`D3DKMTUnlock2`).
@@ -297,6 +298,9 @@ impl Allocation {
         let mut live = lock(&self.inner.live);
         let live = live.as_mut().ok_or(Status::INVALID_HANDLE)?;
         live.locks = live.locks.checked_sub(1).ok_or(Status::INVALID_PARAMETER)?;
+        if live.locks == 0 {
+            live.memory.unlock()?;
+        }
         Ok(())
     }
 
@@ -332,11 +336,12 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// As [`Allocation::lock2`], but it counts as no lock.
+    /// INVALID_PARAMETER if the CPU cannot access it wherever it is; INVALID_HANDLE if it is
+    /// destroyed; DEVICE_REMOVED.
     pub fn recorder(&self) -> Result<CommandBuffer> {
-        let mut live = lock(&self.inner.live);
-        let live = live.as_mut().ok_or(Status::INVALID_HANDLE)?;
-        if !self.inner.cpu_visible && !self.in_system_memory(&live.memory)? {
+        let live = lock(&self.inner.live);
+        let live = live.as_ref().ok_or(Status::INVALID_HANDLE)?;
+        if !self.inner.cpu_visible {
             return Err(Status::INVALID_PARAMETER);
         }
         Ok(CommandBuffer::new(live.memory.map()?, self.inner.va))

@@ -9,7 +9,12 @@
 
 use libskua::{Access, Bo, BoFlags, DestroyFlags, Mapping, Placements};
 
-use crate::{adapter::Adapter, status::Result};
+use rustix::io::Errno;
+
+use crate::{
+    adapter::Adapter,
+    status::{Result, Status},
+};
 
 /// A buffer object that is bound at one address for its whole life.
 ///
@@ -51,6 +56,24 @@ impl Memory {
 
     pub(crate) const fn bo(&self) -> &Bo {
         &self.bo
+    }
+
+    /// Locks it in the kernel, which moves it where the CPU can access it. INVALID_PARAMETER if that
+    /// is nowhere.
+    pub(crate) fn lock(&self) -> Result<()> {
+        match self.bo.lock() {
+            Err(error) if error.errno() == Some(Errno::PERM) => Err(Status::INVALID_PARAMETER),
+            result => Ok(result?),
+        }
+    }
+
+    /// Takes [`Memory::lock`] back.
+    pub(crate) fn unlock(&self) -> Result<()> {
+        match self.bo.unlock().map_err(Status::from) {
+            // With the device its locks are gone.
+            Err(Status::DEVICE_REMOVED) => Ok(()),
+            result => result,
+        }
     }
 
     pub(crate) fn map(&self) -> Result<Mapping> {

@@ -48,7 +48,7 @@ fn main() -> ExitCode {
         row_0_10_events_fire_once,
         row_0_11_locks_nest_at_one_address,
         row_0_12_lock2_has_no_flags,
-        row_0_20_without_cpu_access_only_system_memory_is_locked,
+        row_0_16_row_0_20_what_the_cpu_does_not_reach_is_locked_in_system_memory,
         row_2_22_fences_of_a_device_in_error_have_the_largest_value: 60,
         row_2_22_a_hang_wakes_all_who_wait: 120,
         values_are_signalled_in_order,
@@ -896,22 +896,35 @@ fn row_0_12_lock2_has_no_flags() {
     assert!(h.process.lock2(h.device, list[0], 0).is_ok());
 }
 
-fn row_0_20_without_cpu_access_only_system_memory_is_locked() {
+fn row_0_16_row_0_20_what_the_cpu_does_not_reach_is_locked_in_system_memory() {
     let rig = Rig::new();
     let adapter = rig.device.adapter();
-    let create = |segments| {
-        let desc = AllocationDesc::new(PAGE, segments).hidden();
-        Allocation::create(&rig.device, &desc).expect("an allocation")
-    };
-    let system = create(adapter.system());
-    let lock = system.lock2(0).expect("Lock2");
-    assert_eq!(lock.write(0, 5_u64), Ok(()));
-    for segments in [adapter.vram(), adapter.vram() | adapter.system()] {
-        let vram = create(segments);
-        assert_eq!(vram.lock2(0).err(), Some(Status::INVALID_PARAMETER));
-        assert_eq!(vram.recorder().err(), Some(Status::INVALID_PARAMETER));
-        assert_eq!(vram.unlock2(), Err(Status::INVALID_PARAMETER));
+    let (vram, system) = (adapter.vram(), adapter.system());
+    let plain = |segments| AllocationDesc::new(PAGE, segments);
+    for desc in [
+        plain(system).hidden(),
+        plain(system).cached(),
+        plain(vram | system).hidden(),
+        plain(vram | system).cached(),
+    ] {
+        let allocation = Allocation::create(&rig.device, &desc).expect("an allocation");
+        let lock = allocation.lock2(0).expect("Lock2");
+        assert_eq!(lock.write(0, 5_u64), Ok(()));
+        let again = allocation.lock2(0).expect("Lock2");
+        assert_eq!(again.read::<u64>(0), Ok(5), "{desc:?}");
+        assert_eq!(allocation.unlock2(), Ok(()));
+        assert_eq!(allocation.unlock2(), Ok(()));
+        assert_eq!(allocation.unlock2(), Err(Status::INVALID_PARAMETER));
+        assert_eq!(allocation.recorder().err(), Some(Status::INVALID_PARAMETER));
     }
+    let hidden = Allocation::create(&rig.device, &plain(vram).hidden()).expect("an allocation");
+    assert_eq!(hidden.lock2(0).err(), Some(Status::INVALID_PARAMETER));
+    assert_eq!(hidden.unlock2(), Err(Status::INVALID_PARAMETER));
+    // It could never be locked.
+    let cached = Allocation::create(&rig.device, &plain(vram).cached());
+    assert_eq!(cached.err(), Some(Status::INVALID_PARAMETER));
+    let both = Allocation::create(&rig.device, &plain(system).hidden().cached());
+    assert_eq!(both.err(), Some(Status::INVALID_PARAMETER));
 }
 
 fn row_2_22_fences_of_a_device_in_error_have_the_largest_value() {
