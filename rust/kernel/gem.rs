@@ -136,6 +136,8 @@ pub(crate) struct Backing<D, S> {
     pins: Atomic<u32>,
     /// Whether a dma-buf of it was ever asked for, or it had a second handle.
     exported: Atomic<bool>,
+    /// In which of the driver's lists it is, when it is in one ([`super::lru`]).
+    rank: Atomic<i8>,
     /// The reservation that the object shares with others instead of having its own.
     shared: Option<Arc<Reservation>>,
 }
@@ -149,9 +151,9 @@ unsafe impl<D: Send + Sync, S: Send + Sync> Sync for Backing<D, S> {}
 impl<D, S> Backing<D, S> {
     /// Memory nowhere, of no object yet; [`create`] ties it to the object it is in.
     ///
-    /// An object with a `shared` reservation is locked, and its fences are filed, together with all
-    /// others that have it. It is never exported.
-    pub(crate) const fn new(shared: Option<Arc<Reservation>>) -> Self {
+    /// Its rank is `rank`. An object with a `shared` reservation is locked, and its fences are filed,
+    /// together with all others that have it. It is never exported.
+    pub(crate) const fn new(rank: u8, shared: Option<Arc<Reservation>>) -> Self {
         Self {
             placement: UnsafeCell::new(Placement::Nowhere),
             owner: Atomic::new(0),
@@ -159,8 +161,19 @@ impl<D, S> Backing<D, S> {
             import: SetOnce::new(),
             pins: Atomic::new(0),
             exported: Atomic::new(false),
+            rank: Atomic::new(rank.cast_signed()),
             shared,
         }
+    }
+
+    /// Of which of the driver's lists it is, when it is in one ([`super::lru`]).
+    pub(crate) fn rank(&self) -> u8 {
+        self.rank.load(Relaxed).cast_unsigned()
+    }
+
+    /// Has it be of another list the next time it is [used](super::lru::use_now).
+    pub(crate) fn set_rank(&self, rank: u8) {
+        self.rank.store(rank.cast_signed(), Relaxed);
     }
 
     /// Whether the object's reservation is `other`.

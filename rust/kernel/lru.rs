@@ -3,7 +3,7 @@
 //! `drm_gem_lru`: objects of a device in the order in which they were last used.
 //!
 //! A list belongs to its device, in whose data it is. It keeps no references: an object that is
-//! freed leaves it by itself.
+//! freed leaves it by itself. A device may have several, for objects of several *ranks*.
 //!
 //! Lock: the device's `gem_lru_mutex`, innermost of all that sleep; nothing is allocated under it.
 //!
@@ -11,8 +11,9 @@
 //!
 //! ```ignore
 //! lru::use_now(&bo);
-//! // The one that was not used for longest; it is asked for last from now on.
-//! let candidate = dev.resident.next(&dev);
+//! // The one of the lowest rank that was not used for longest; of that rank it is asked for last
+//! // from now on.
+//! let candidate = lru::next::<BoData>(&dev, 0);
 //! ```
 //!
 //! C header: `include/drm/drm_gem.h`.
@@ -59,13 +60,14 @@ unsafe impl<T> Send for Lru<T> {}
 // SAFETY: As above.
 unsafe impl<T> Sync for Lru<T> {}
 
-/// Objects that have a list.
+/// Objects that have lists, one for each rank.
 pub(crate) trait Listed: GemExt
 where
     Self::Driver: DriverExt<Gem = Self>,
 {
-    /// The list of the objects of `dev`: always the same one.
-    fn lru(dev: &drm::Device<Self::Driver>) -> &Lru<Self>;
+    /// The list of the objects of `dev` with `rank`, which the driver has given to one of them:
+    /// always the same one.
+    fn lru(dev: &drm::Device<Self::Driver>, rank: u8) -> &Lru<Self>;
 }
 
 impl<T: Listed> Lru<T>
@@ -83,12 +85,13 @@ where
     }
 }
 
-/// Says that `obj` was used just now: it is in its device's list, behind all others.
+/// Says that `obj` was used just now: it is in the list of its [rank](super::gem::Backing::rank),
+/// behind all others.
 pub(crate) fn use_now<T: Listed>(obj: &Object<T>)
 where
     T::Driver: DriverExt<Gem = T>,
 {
-    let lru = T::lru(obj.dev());
+    let lru = T::lru(obj.dev(), T::backing(obj).rank());
     // SAFETY: Object and device are valid. The list is part of the device's data, which lives
     // until the last object of it is freed, and an object that is freed leaves the list
     // (`drm_gem_object_release()`).
@@ -97,7 +100,7 @@ where
     unsafe { bindings::drm_gem_lru_move_tail(lru.list.get(), IntoGEMObject::as_raw(obj)) };
 }
 
-/// Takes `obj` out of its device's list, if it is in it.
+/// Takes `obj` out of the list that it is in, if any.
 pub(crate) fn forget<T: Listed>(obj: &Object<T>)
 where
     T::Driver: DriverExt<Gem = T>,
@@ -106,12 +109,12 @@ where
     unsafe { bindings::drm_gem_lru_remove(IntoGEMObject::as_raw(obj)) };
 }
 
-/// The object of `dev` that was not used for longest, which counts as used now.
-pub(crate) fn next<T: Listed>(dev: &drm::Device<T::Driver>) -> Option<ObjectRef<T>>
+/// The object of `dev` with `rank` that was not used for longest, which counts as used now.
+pub(crate) fn next<T: Listed>(dev: &drm::Device<T::Driver>, rank: u8) -> Option<ObjectRef<T>>
 where
     T::Driver: DriverExt<Gem = T>,
 {
-    let lru = T::lru(dev);
+    let lru = T::lru(dev, rank);
     // SAFETY: Device and list are valid.
     let raw = unsafe { shim::skua_gem_lru_next(device::as_raw(dev), lru.list.get()) };
     let raw = core::ptr::NonNull::new(raw)?;
@@ -123,12 +126,12 @@ where
     Some(obj.into())
 }
 
-/// How many pages the objects of the list of `dev` have, at about this moment.
-pub(crate) fn pages<T: Listed>(dev: &drm::Device<T::Driver>) -> u64
+/// How many pages the objects in the list of `dev` for `rank` have, at about this moment.
+pub(crate) fn pages<T: Listed>(dev: &drm::Device<T::Driver>, rank: u8) -> u64
 where
     T::Driver: DriverExt<Gem = T>,
 {
-    let list = T::lru(dev).list.get();
+    let list = T::lru(dev, rank).list.get();
     // SAFETY: The list is valid; what it counts others may change meanwhile, so it is read once.
     let count = unsafe { (&raw const (*list).count).read_volatile() };
     u64::try_from(count).unwrap_or(0)

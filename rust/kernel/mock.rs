@@ -225,7 +225,7 @@ impl DriverObject for MockObject {
     fn new(dev: &drm::Device<Mock>, _size: usize, shared: Self::Args) -> impl PinInit<Self, Error> {
         dev.objects.add(1, Relaxed);
         try_pin_init!(MockObject {
-            backing: Backing::new(shared),
+            backing: Backing::new(0, shared),
             dev: dev.into(),
             attached: Atomic::new(0),
             pins: Atomic::new(0),

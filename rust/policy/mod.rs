@@ -30,6 +30,7 @@ pub mod miniport;
 pub mod node;
 pub mod page_plan;
 pub mod page_table;
+pub mod priority;
 #[cfg(test)]
 mod recorder;
 pub mod ring_space;

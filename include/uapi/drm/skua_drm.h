@@ -119,6 +119,8 @@ enum drm_skua_ioctl_id {
 	DRM_SKUA_BO_LOCK,
 	/** @DRM_SKUA_BO_UNLOCK: Take that back. */
 	DRM_SKUA_BO_UNLOCK,
+	/** @DRM_SKUA_BO_SET_PRIORITY: Say how important it is that buffer objects are in VRAM. */
+	DRM_SKUA_BO_SET_PRIORITY,
 };
 
 /**
@@ -566,6 +568,56 @@ struct drm_skua_bo_unlock {
 };
 
 /**
+ * enum drm_skua_priority - Priorities of residency
+ *
+ * Those that have a name (WDDM: D3DDDI_ALLOCATIONPRIORITY_*). Any number but 0 is one, and
+ * counts as the highest of these that is not above it, or as the lowest.
+ */
+enum drm_skua_priority {
+	/** @DRM_SKUA_PRIORITY_MINIMUM: What goes first. */
+	DRM_SKUA_PRIORITY_MINIMUM = 0x28000000,
+	/** @DRM_SKUA_PRIORITY_LOW: What goes next. */
+	DRM_SKUA_PRIORITY_LOW = 0x50000000,
+	/** @DRM_SKUA_PRIORITY_NORMAL: What buffer objects have at first. */
+	DRM_SKUA_PRIORITY_NORMAL = 0x78000000,
+	/** @DRM_SKUA_PRIORITY_HIGH: What stays before others. */
+	DRM_SKUA_PRIORITY_HIGH = 0xa0000000,
+	/** @DRM_SKUA_PRIORITY_MAXIMUM: What goes last. */
+	DRM_SKUA_PRIORITY_MAXIMUM = 0xc8000000,
+};
+
+/**
+ * struct drm_skua_bo_priority - A buffer object in an array, and its priority
+ */
+struct drm_skua_bo_priority {
+	/** @handle: Handle of the buffer object. */
+	__u32 handle;
+	/** @priority: Its priority from now on; see &enum drm_skua_priority. */
+	__u32 priority;
+};
+
+/**
+ * struct drm_skua_bo_set_priority - Argument of DRM_IOCTL_SKUA_BO_SET_PRIORITY
+ *
+ * Sets priorities of residency (WDDM: SetAllocationPriority), of all or of none. A
+ * priority is a hint. Of what could leave VRAM because others need the room, and is not
+ * resident for somebody (DRM_IOCTL_SKUA_MAKE_RESIDENT), the buffer objects of the lowest
+ * priority go first; of these, those that are idle; of these, those that were not used for
+ * longest. A buffer object has one priority, for all clients.
+ *
+ * Errors: -ENOENT for a handle; -EINVAL for @flags, @pad, the number of @objects, a handle
+ * that is there twice, or priority 0.
+ */
+struct drm_skua_bo_set_priority {
+	/** @flags: Must be zero. */
+	__u32 flags;
+	/** @pad: Must be zero. */
+	__u32 pad;
+	/** @objects: Array of &struct drm_skua_bo_priority, 1 to 1024. */
+	struct drm_skua_array objects;
+};
+
+/**
  * struct drm_skua_vm_create - Argument of DRM_IOCTL_SKUA_VM_CREATE
  *
  * Errors: -EINVAL for @flags; -ENOSPC if there are too many address spaces, or the
@@ -863,6 +915,8 @@ enum {
 		DRM_IOCTL_SKUA(WR, BO_LOCK, bo_lock),
 	DRM_IOCTL_SKUA_BO_UNLOCK =
 		DRM_IOCTL_SKUA(WR, BO_UNLOCK, bo_unlock),
+	DRM_IOCTL_SKUA_BO_SET_PRIORITY =
+		DRM_IOCTL_SKUA(WR, BO_SET_PRIORITY, bo_set_priority),
 };
 
 #if defined(__cplusplus)

@@ -262,6 +262,25 @@ impl Bo {
             .map(|_| ())
     }
 
+    /// Says how important it is that it is in VRAM: any number but 0; `DRM_SKUA_PRIORITY_*` are some.
+    /// A hint, for all clients.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for 0.
+    pub fn set_priority(&self, priority: u32) -> Result<()> {
+        let element = uapi::drm_skua_bo_priority {
+            handle: self.handle,
+            priority,
+        };
+        self.file
+            .call(&mut uapi::drm_skua_bo_set_priority {
+                objects: array(std::slice::from_ref(&element)),
+                ..Default::default()
+            })
+            .map(|_| ())
+    }
+
     /// Destroys it, when the work is done that was submitted before: its memory is free then, and
     /// mapped nowhere; the CPU's mappings are a bus error. With
     /// [`DestroyFlags::ASSUME_NOT_IN_USE`] that is at once. One that was exported or is imported

@@ -122,6 +122,15 @@ layout! {
         handle: u32 @ 0;
         pad: u32 @ 4;
     }
+    drm_skua_bo_priority: 8 {
+        handle: u32 @ 0;
+        priority: u32 @ 4;
+    }
+    drm_skua_bo_set_priority: 24 {
+        flags: u32 @ 0;
+        pad: u32 @ 4;
+        objects: drm_skua_array @ 8;
+    }
     drm_skua_vm_create: 8 {
         flags: u32 @ 0;
         vm: u32 @ 4;
@@ -214,6 +223,7 @@ ioctls! {
     DRM_IOCTL_SKUA_EVICT: 13, 24;
     DRM_IOCTL_SKUA_BO_LOCK: 14, 16;
     DRM_IOCTL_SKUA_BO_UNLOCK: 15, 8;
+    DRM_IOCTL_SKUA_BO_SET_PRIORITY: 16, 24;
 }
 
 #[cfg(test)]

@@ -304,6 +304,17 @@ impl Allocation {
         Ok(())
     }
 
+    /// Says how likely it is to stay in video memory (`D3DKMTSetAllocationPriority`): a hint.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER for 0, INVALID_HANDLE if it is destroyed; DEVICE_REMOVED.
+    pub fn set_priority(&self, priority: u32) -> Result<()> {
+        let live = lock(&self.inner.live);
+        let live = live.as_ref().ok_or(Status::INVALID_HANDLE)?;
+        Ok(live.memory.bo().set_priority(priority)?)
+    }
+
     /// Maps it as a user-mode driver does, until the map is dropped: see the head of this file.
     ///
     /// # Errors

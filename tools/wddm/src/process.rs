@@ -434,6 +434,26 @@ impl Process {
         resource: Option<Handle>,
         list: &[Handle],
     ) -> Result<Vec<Handle>> {
+        let named = Self::named(table, device, resource, list)?;
+        let mut of = None;
+        for handle in list {
+            let Object::Allocation { resource, .. } = table.get(*handle)? else {
+                return Err(Status::OBJECT_TYPE_MISMATCH);
+            };
+            if *of.get_or_insert(*resource) != *resource {
+                return Err(Status::INVALID_PARAMETER);
+            }
+        }
+        Ok(named)
+    }
+
+    /// The allocations that a resource or else a list names, each once, checked.
+    fn named(
+        table: &HandleTable<Object>,
+        device: Handle,
+        resource: Option<Handle>,
+        list: &[Handle],
+    ) -> Result<Vec<Handle>> {
         if let Some(resource) = resource {
             if !list.is_empty() {
                 return Err(Status::INVALID_PARAMETER);
@@ -455,21 +475,51 @@ impl Process {
         if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
             return Err(Status::INVALID_PARAMETER);
         }
-        let mut of = None;
         for handle in list {
-            let Object::Allocation {
-                device: owner,
-                resource,
-                ..
-            } = table.get(*handle)?
-            else {
+            let Object::Allocation { device: owner, .. } = table.get(*handle)? else {
                 return Err(Status::OBJECT_TYPE_MISMATCH);
             };
-            if *owner != device || *of.get_or_insert(*resource) != *resource {
+            if *owner != device {
                 return Err(Status::INVALID_PARAMETER);
             }
         }
         Ok(list.to_vec())
+    }
+
+    /// `D3DKMTSetAllocationPriority`: of all allocations of a resource, which the one priority is
+    /// for, or of a list of them, each its own; row 2.25.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if a priority is 0, their number is not that of the list, or 1 for a
+    /// resource, both or none of the two are given, the list is longer than [`MAX_ALLOCATIONS`],
+    /// names one twice, or one of another device; INVALID_HANDLE, OBJECT_TYPE_MISMATCH;
+    /// DEVICE_REMOVED.
+    pub fn set_allocation_priority(
+        &self,
+        device: Handle,
+        resource: Option<Handle>,
+        allocations: &[Handle],
+        priorities: &[u32],
+    ) -> Result<()> {
+        let expected = match resource {
+            Some(_) => 1,
+            None => allocations.len(),
+        };
+        if priorities.len() != expected || priorities.contains(&0) {
+            return Err(Status::INVALID_PARAMETER);
+        }
+        let list = {
+            let table = lock(&self.table);
+            Self::expect_device(&table, device)?;
+            Self::named(&table, device, resource, allocations)?
+        };
+        // One is for all of a resource.
+        for (handle, priority) in list.into_iter().zip(priorities.iter().cycle()) {
+            self.get_allocation(device, handle)?
+                .set_priority(*priority)?;
+        }
+        Ok(())
     }
 
     /// `D3DKMTLock2`.

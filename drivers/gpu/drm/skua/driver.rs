@@ -247,5 +247,9 @@ impl drm::Driver for SkuaDriver {
         (SKUA_EVICT, drm_skua_evict, ioctl::RENDER_ALLOW, File::evict),
         (SKUA_BO_LOCK, drm_skua_bo_lock, ioctl::RENDER_ALLOW, File::bo_lock),
         (SKUA_BO_UNLOCK, drm_skua_bo_unlock, ioctl::RENDER_ALLOW, File::bo_unlock),
+        (
+            SKUA_BO_SET_PRIORITY, drm_skua_bo_set_priority, ioctl::RENDER_ALLOW,
+            File::bo_set_priority
+        ),
     }
 }

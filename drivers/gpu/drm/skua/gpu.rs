@@ -94,7 +94,8 @@ use crate::{
             IdError,
             IdSlots, //
         },
-        miniport::Miniport, //
+        miniport::Miniport,
+        priority::Level, //
     },
     quota::Quota,
     reaper::{
@@ -295,9 +296,9 @@ pub(crate) struct Gpu {
     /// address space, its binds are done and its contexts gone, and is taken until it is freed.
     #[pin]
     pub(crate) vms: Slots<Asid, Vm>,
-    /// Objects in VRAM that may be elsewhere, by when they were last used.
+    /// Objects in VRAM that may be elsewhere, by their priority's level and when they were last used.
     #[pin]
-    pub(crate) evictable: Lru<BoData>,
+    pub(crate) evictable: [Lru<BoData>; Level::ALL.len()],
     /// The last clear of VRAM that was begun: the memory of an object that is gone before it is
     /// cleared is free after that.
     #[pin]
@@ -363,7 +364,7 @@ impl Gpu {
             movers <- movers,
             contexts <- contexts,
             vms <- vms,
-            evictable <- Lru::new(),
+            evictable <- pin_init::pin_init_array_from_fn(|_| Lru::new()),
             last_clear <- new_spinlock!(None),
             vram <- new_mutex!(vram),
             asids <- new_mutex!(asids),

@@ -39,6 +39,7 @@ use crate::{
         residency,
         vm::Vm, //
     },
+    policy::priority::Level,
     quota::Quota,
     spec::number::EngineIndex,
     submit::{
@@ -179,27 +180,35 @@ impl PinnedDrop for File {
     }
 }
 
-/// The objects that an array of handles names, at least one, and each once. `EINVAL`, `ENOENT`.
-fn objects(file: &SkuaFile, array: &drm_skua_array) -> Result<KVVec<(u32, BoRef)>> {
-    if array.count == 0 {
+/// The objects that `handles` name, at least one, and each once. `EINVAL`, `ENOENT`.
+fn objects(
+    file: &SkuaFile,
+    handles: impl ExactSizeIterator<Item = u32>,
+) -> Result<KVVec<(u32, BoRef)>> {
+    if handles.len() == 0 {
         return Err(EINVAL);
     }
-    let array: KVVec<drm_skua_bo_handle> = user_array::read(array, MAX_OBJECTS)?;
-    let mut objects = KVVec::with_capacity(array.len(), client_flags())?;
-    let mut sorted = KVVec::with_capacity(array.len(), client_flags())?;
-    for element in &array {
-        let bo = Bo::lookup_handle(file, element.handle)?;
-        if element.pad != 0 {
-            return Err(EINVAL);
-        }
-        objects.push((element.handle, bo.into()), client_flags())?;
-        sorted.push(element.handle, client_flags())?;
+    let mut objects = KVVec::with_capacity(handles.len(), client_flags())?;
+    let mut sorted = KVVec::with_capacity(handles.len(), client_flags())?;
+    for handle in handles {
+        let bo = Bo::lookup_handle(file, handle)?;
+        objects.push((handle, bo.into()), client_flags())?;
+        sorted.push(handle, client_flags())?;
     }
     sorted.sort_unstable();
     if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
         return Err(EINVAL);
     }
     Ok(objects)
+}
+
+/// The objects that an array of handles names, likewise.
+fn read_objects(file: &SkuaFile, array: &drm_skua_array) -> Result<KVVec<(u32, BoRef)>> {
+    let array: KVVec<drm_skua_bo_handle> = user_array::read(array, MAX_OBJECTS)?;
+    if array.iter().any(|element| element.pad != 0) {
+        return Err(EINVAL);
+    }
+    objects(file, array.iter().map(|element| element.handle))
 }
 
 /// Whether `handle` is still that of `bo`.
@@ -312,7 +321,7 @@ impl File {
             assume_not_in_use: args.flags & ASSUME != 0,
             synchronous: args.flags & SYNCHRONOUS != 0,
         };
-        let objects = objects(file, &args.handles)?;
+        let objects = read_objects(file, &args.handles)?;
         let close = |handle: u32, bo: &BoRef| {
             // Another thread may have closed it, and have the number for something else.
             if names(file, handle, bo) {
@@ -334,7 +343,7 @@ impl File {
         if args.flags != 0 || args.pad != 0 {
             return Err(EINVAL);
         }
-        let objects = objects(file, &args.handles)?;
+        let objects = read_objects(file, &args.handles)?;
         let (waits, signals) = syncs::read(file, &args.syncs)?;
         if !waits.is_empty() {
             return Err(EINVAL);
@@ -361,7 +370,7 @@ impl File {
         if args.flags != 0 || args.pad != 0 {
             return Err(EINVAL);
         }
-        let objects = objects(file, &args.handles)?;
+        let objects = read_objects(file, &args.handles)?;
         let objects = objects.iter().map(|(_, bo)| bo);
         file.inner().residents.take_back(objects)?;
         Ok(0)
@@ -401,6 +410,29 @@ impl File {
             return Err(EINVAL);
         }
         file.inner().locks.take_back(core::iter::once(&bo))?;
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_BO_SET_PRIORITY`
+    pub(crate) fn bo_set_priority(
+        _dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_bo_set_priority,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        if args.flags != 0 || args.pad != 0 {
+            return Err(EINVAL);
+        }
+        let array: KVVec<drm_skua_bo_priority> = user_array::read(&args.objects, MAX_OBJECTS)?;
+        let objects = objects(file, array.iter().map(|element| element.handle))?;
+        let mut levels = KVVec::with_capacity(array.len(), client_flags())?;
+        for element in &array {
+            let level = Level::of(element.priority).ok_or(EINVAL)?;
+            levels.push(level, client_flags())?;
+        }
+        for ((_, bo), level) in objects.iter().zip(&levels) {
+            bo::set_priority(bo, *level);
+        }
         Ok(0)
     }
 

@@ -64,7 +64,10 @@ use crate::{
             VramRange, //
         }, //
     },
-    policy::page_plan::PhysPiece,
+    policy::{
+        page_plan::PhysPiece,
+        priority::Level, //
+    },
     quota::{
         take_both,
         Quota,
@@ -194,7 +197,7 @@ impl DriverObject for BoData {
         try_pin_init!(Self {
             _dev: dev.into(),
             made: u8::try_from(args.placements << REGIONS_SHIFT | args.flags)?,
-            backing: Backing::new(args.users),
+            backing: Backing::new(Level::Normal as u8, args.users),
             in_vram: Atomic::new(false),
             arriving: Atomic::new(false),
             residents: Atomic::new(0),
@@ -400,6 +403,14 @@ pub(crate) fn replace(
 pub(crate) fn was_used(bo: &Bo) {
     if bo.may_move() && bo.region() == REGION_VRAM {
         lru::use_now(bo);
+    }
+}
+
+/// Has `bo` be of `level` when room is made in VRAM: those of lower ones go before it.
+pub(crate) fn set_priority(bo: &Bo, level: Level) {
+    bo.backing.set_rank(level as u8);
+    if let Ok(_reserved) = resv::lock_uninterruptible(bo) {
+        was_used(bo);
     }
 }
 
@@ -626,8 +637,13 @@ fn behind(
 }
 
 impl Listed for BoData {
-    fn lru(dev: &SkuaDevice) -> &Lru<Self> {
-        &dev.evictable
+    fn lru(dev: &SkuaDevice, rank: u8) -> &Lru<Self> {
+        let [lowest, others @ ..] = &dev.evictable;
+        match usize::from(rank).checked_sub(1) {
+            // There is no rank but that of a level.
+            Some(other) => others.get(other).unwrap_or(lowest),
+            None => lowest,
+        }
     }
 }
 

@@ -2,8 +2,8 @@
 
 //! Making room in VRAM: objects that may be elsewhere move to system memory ([`relocation`]).
 //!
-//! Objects that no client has made resident ([`residency`]) go first; of them, those that are idle,
-//! and of these, those that were not used for longest.
+//! Objects that no client has made resident ([`residency`]) go first; of them, those of the lowest
+//! priority; of these, those that are idle, and of these, those that were not used for longest.
 
 use crate::{
     ext::{
@@ -31,7 +31,10 @@ use crate::{
             VramRange, //
         }, //
     },
-    policy::buddy::PAGE_BYTES,
+    policy::{
+        buddy::PAGE_BYTES,
+        priority::Level, //
+    },
     quota::Quota,
     reaper, //
 };
@@ -127,40 +130,51 @@ fn make_room(
     if missing == 0 {
         return Ok(true);
     }
-    let evictable = lru::pages::<BoData>(dev).saturating_mul(PAGE_BYTES);
+    let pages = |level: Level| lru::pages::<BoData>(dev, level as u8);
+    let evictable = Level::ALL
+        .into_iter()
+        .map(pages)
+        .fold(0, u64::saturating_add)
+        .saturating_mul(PAGE_BYTES);
     if evictable < missing || part.bytes(dev) < bytes {
         // Nobody is to lose their place in vain.
         return Ok(false);
     }
     let mut moves = KVVec::new();
-    // What is idle goes first: it can go at once.
-    for victim in [Victim::Idle, Victim::Unwanted, Victim::Any] {
-        if victim != Victim::Any || need {
-            missing = sweep(dev, parent, part, victim, missing, &mut moves)?;
+    // Of a level, what is idle goes first: it can go at once.
+    for (victims, allowed) in [
+        (&[Victim::Idle, Victim::Unwanted][..], true),
+        (&[Victim::Any][..], need),
+    ] {
+        for level in Level::ALL.into_iter().filter(|_| allowed) {
+            for victim in victims {
+                missing = sweep(dev, parent, part, level, *victim, missing, &mut moves)?;
+            }
         }
     }
     finish(&moves, patience)?;
     Ok(!moves.is_empty())
 }
 
-/// Has objects that are in `part` of VRAM and are `victim`s move, as many as it takes to leave
-/// `missing` bytes; appends their fences. How many bytes are missing then. `ENOMEM`, `ENODEV`;
+/// Has objects of `level` that are in `part` of VRAM and are `victim`s move, as many as it takes to
+/// leave `missing` bytes; appends their fences. How many bytes are missing then. `ENOMEM`, `ENODEV`;
 /// `EINTR` if a signal arrives.
 fn sweep(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
     part: Part,
+    level: Level,
     victim: Victim,
     mut missing: u64,
     moves: &mut KVVec<Fence>,
 ) -> Result<u64> {
     let mut skipped: Option<BoRef> = None;
     // Others change the list, too.
-    for _ in 0..lru::pages::<BoData>(dev) {
+    for _ in 0..lru::pages::<BoData>(dev, level as u8) {
         if current!().signal_pending() {
             return Err(EINTR);
         }
-        let Some(bo) = lru::next::<BoData>(dev).filter(|_| missing > 0) else {
+        let Some(bo) = lru::next::<BoData>(dev, level as u8).filter(|_| missing > 0) else {
             break;
         };
         match &skipped {
@@ -278,7 +292,17 @@ pub(crate) fn evict_all(dev: &SkuaDevice, parent: &Device<Bound>) -> Result<usiz
     // What has arrived just now may leave again.
     reaper::flush();
     let mut moves = KVVec::new();
-    sweep(dev, parent, Part::Any, Victim::Any, u64::MAX, &mut moves)?;
+    for level in Level::ALL {
+        sweep(
+            dev,
+            parent,
+            Part::Any,
+            level,
+            Victim::Any,
+            u64::MAX,
+            &mut moves,
+        )?;
+    }
     finish(&moves, &mut patience())?;
     Ok(moves.len())
 }

@@ -324,6 +324,23 @@ impl Client {
         self.call(DRM_IOCTL_SKUA_BO_UNLOCK, &mut argument)
     }
 
+    /// BO_SET_PRIORITY: the same for all.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn set_priority(&self, handles: &[u32], priority: u32) -> Result<(), Errno> {
+        let objects: Vec<_> = handles
+            .iter()
+            .map(|&handle| drm_skua_bo_priority { handle, priority })
+            .collect();
+        let mut argument = drm_skua_bo_set_priority {
+            objects: array(&objects),
+            ..Default::default()
+        };
+        self.call(DRM_IOCTL_SKUA_BO_SET_PRIORITY, &mut argument)
+    }
+
     /// BO_INFO.
     ///
     /// # Errors

@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         evict: 60,
         row_0_12_bo_lock,
         bo_unlock,
+        row_2_25_bo_set_priority: 60,
         vm_create,
         vm_destroy,
         vm_bind: 60,
@@ -499,6 +500,49 @@ fn bo_unlock() {
     table.bits("pad", 0, |a| &mut a.pad);
     table.case("not locked", Errno::EINVAL, |a| a.handle = other);
     table.finish();
+}
+
+fn row_2_25_bo_set_priority() {
+    let client = Client::new();
+    let good = drm_skua_bo_priority {
+        handle: client.bo(Place::Vram, PAGE),
+        priority: DRM_SKUA_PRIORITY_LOW,
+    };
+    let objects = [good];
+    let argument = drm_skua_bo_set_priority {
+        objects: array(&objects),
+        ..Default::default()
+    };
+    let mut cases = Elements {
+        table: Table::new(&client, DRM_IOCTL_SKUA_BO_SET_PRIORITY, argument),
+        good,
+        member: |a| &mut a.objects,
+    };
+    cases.table.bits("flags", 0, |a| &mut a.flags);
+    cases.table.bits("pad", 0, |a| &mut a.pad);
+    let (live, member) = (good.handle, cases.member);
+    array_cases::<_, drm_skua_bo_priority>(&mut cases.table, "objects", 1024, member);
+    cases.table.case("no objects", Errno::EINVAL, |a| {
+        *member(a) = drm_skua_array::default();
+    });
+    for handle in no_handles(live) {
+        cases.case(&format!("handle {handle:#x}"), Errno::ENOENT, |element| {
+            element.handle = handle;
+        });
+    }
+    cases.case("no priority", Errno::EINVAL, |element| element.priority = 0);
+    let twice = [good, good];
+    cases
+        .table
+        .case("twice", Errno::EINVAL, |a| *member(a) = array(&twice));
+    cases.table.finish();
+    for priority in [1, DRM_SKUA_PRIORITY_MINIMUM - 1, 0x1234_5678, u32::MAX] {
+        assert_eq!(
+            client.set_priority(&[live], priority),
+            Ok(()),
+            "{priority:#x}"
+        );
+    }
 }
 
 fn vm_bind_operations() {
@@ -1145,7 +1189,7 @@ fn unknown_ioctls() {
     let before = Witness::of(&client);
     let mut cases = Cases::new();
     let ours = DRM_IOCTL_SKUA_QUERY & !0xff;
-    for number in DRM_COMMAND_BASE + DRM_SKUA_BO_UNLOCK + 1..DRM_COMMAND_END {
+    for number in DRM_COMMAND_BASE + DRM_SKUA_BO_SET_PRIORITY + 1..DRM_COMMAND_END {
         let mut argument = [0_u64; 2];
         let result = client.call(ours | number, &mut argument);
         // drm_ioctl() says so for a number that neither the core nor the driver has.

@@ -40,6 +40,7 @@ fn main() -> ExitCode {
         row_0_04_assume_not_in_use_frees_at_once_and_faults: 60,
         row_0_05_synchronous_destruction_returns_when_memory_is_free: 60,
         row_0_05_row_0_06_flags_without_a_meaning_are_refused,
+        row_2_25_priorities_are_of_a_resource_or_a_list,
         row_0_06_a_destroy_names_a_resource_or_a_list: 60,
         row_0_07_a_map_without_overwriting_never_waits,
         row_0_09_a_map_that_must_not_wait_says_so,
@@ -499,6 +500,65 @@ fn row_0_05_row_0_06_flags_without_a_meaning_are_refused() {
         let result = h.process.destroy_allocation2(h.device, None, &list, bits);
         assert_eq!(result, Ok(()), "{bits}");
         h.expect(&list, false);
+    }
+}
+
+fn row_2_25_priorities_are_of_a_resource_or_a_list() {
+    let h = Handles::new();
+    let other = h.process.create_device(h.adapter).expect("a device");
+    let foreign = h
+        .process
+        .create_allocation2(other, &[h.desc()], true)
+        .expect("an allocation");
+    let (resource, members) = h.allocations(3, true);
+    let (_, singles) = h.allocations(2, false);
+    let parameter = Err(Status::INVALID_PARAMETER);
+    let mixed = vec![members[0], singles[0]];
+    type Case<'a> = (
+        &'a str,
+        Option<Handle>,
+        Vec<Handle>,
+        &'a [u32],
+        Result<(), Status>,
+    );
+    let cases: Vec<Case<'_>> = vec![
+        ("a resource", resource, vec![], &[1], Ok(())),
+        ("a list", None, mixed.clone(), &[1, u32::MAX], Ok(())),
+        ("neither", None, vec![], &[], parameter),
+        ("both", resource, members.clone(), &[1], parameter),
+        ("zero", None, mixed.clone(), &[1, 0], parameter),
+        ("too few", None, mixed.clone(), &[1], parameter),
+        ("too many", None, mixed, &[1, 2, 3], parameter),
+        ("none for a resource", resource, vec![], &[], parameter),
+        ("two for a resource", resource, vec![], &[1, 1], parameter),
+        ("twice", None, vec![singles[0]; 2], &[1, 1], parameter),
+        (
+            "foreign",
+            None,
+            foreign.allocations.clone(),
+            &[1],
+            parameter,
+        ),
+        (
+            "foreign resource",
+            foreign.resource,
+            vec![],
+            &[1],
+            parameter,
+        ),
+        (
+            "a device",
+            None,
+            vec![h.device],
+            &[1],
+            Err(Status::OBJECT_TYPE_MISMATCH),
+        ),
+    ];
+    for (name, resource, list, priorities, expected) in cases {
+        let result = h
+            .process
+            .set_allocation_priority(h.device, resource, &list, priorities);
+        assert_eq!(result, expected, "{name}");
     }
 }
 

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! How likely an allocation is to stay resident (`D3DDDI_ALLOCATIONPRIORITY_*`, row 2.25).
+//!
+//! A priority is a hint: of those who could make room, the ones of the lowest level go first. What
+//! it is not: a reason to fail, or to keep something that all others need.
+
+/// The levels, from the first to go to the last.
+///
+/// # Examples
+///
+/// ```
+/// use skua_policy::priority::Level;
+///
+/// assert_eq!(Level::of(0x7800_0000), Some(Level::Normal));
+/// assert!(Level::of(1) < Level::of(u32::MAX));
+/// assert_eq!(Level::of(0), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Level {
+    /// `D3DDDI_ALLOCATIONPRIORITY_MINIMUM`.
+    Minimum,
+    /// `D3DDDI_ALLOCATIONPRIORITY_LOW`.
+    Low,
+    /// `D3DDDI_ALLOCATIONPRIORITY_NORMAL`, which allocations have at first.
+    Normal,
+    /// `D3DDDI_ALLOCATIONPRIORITY_HIGH`.
+    High,
+    /// `D3DDDI_ALLOCATIONPRIORITY_MAXIMUM`.
+    Maximum,
+}
+
+impl Level {
+    /// All, in order.
+    pub const ALL: [Self; 5] = [
+        Self::Minimum,
+        Self::Low,
+        Self::Normal,
+        Self::High,
+        Self::Maximum,
+    ];
+
+    /// The lowest priority of the level: what WDDM calls by its name.
+    pub const fn priority(self) -> u32 {
+        match self {
+            Self::Minimum => 0x2800_0000,
+            Self::Low => 0x5000_0000,
+            Self::Normal => 0x7800_0000,
+            Self::High => 0xa000_0000,
+            Self::Maximum => 0xc800_0000,
+        }
+    }
+
+    /// The level of a priority: the highest that is not above it, or the lowest. `None` for 0, which
+    /// is no priority.
+    pub fn of(priority: u32) -> Option<Self> {
+        if priority == 0 {
+            return None;
+        }
+        let reached = |level: &&Self| level.priority() <= priority;
+        let level = Self::ALL.iter().rev().find(reached);
+        Some(level.copied().unwrap_or(Self::Minimum))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_begins_with_its_priority() {
+        for (level, below) in Level::ALL
+            .into_iter()
+            .zip([Level::Minimum].into_iter().chain(Level::ALL))
+        {
+            assert_eq!(Level::of(level.priority()), Some(level));
+            assert_eq!(Level::of(level.priority() - 1), Some(below));
+        }
+    }
+
+    #[test]
+    fn every_number_but_0_is_a_priority() {
+        assert_eq!(Level::of(0), None);
+        assert_eq!(Level::of(1), Some(Level::Minimum));
+        assert_eq!(Level::of(u32::MAX), Some(Level::Maximum));
+    }
+}

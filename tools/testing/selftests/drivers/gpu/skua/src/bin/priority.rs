@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT
+
+//! Priorities of residency: who leaves VRAM first when others need the room.
+
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use skua_selftests::moving::{alone, evict_all, movable, place, resident};
+use skua_selftests::rig::{fill, wait_value};
+use skua_selftests::{suite, tests, Client, Engine, Place, Rig};
+use skua_uapi::*;
+
+const PAGE: u64 = 4096;
+const LARGE: u64 = 2 << 20;
+
+/// In the order in which they go.
+const LEVELS: [u32; 5] = [
+    DRM_SKUA_PRIORITY_MINIMUM,
+    DRM_SKUA_PRIORITY_LOW,
+    DRM_SKUA_PRIORITY_NORMAL,
+    DRM_SKUA_PRIORITY_HIGH,
+    DRM_SKUA_PRIORITY_MAXIMUM,
+];
+
+fn main() -> ExitCode {
+    suite::main(tests![
+        row_2_25_the_lowest_goes_first: 60,
+        row_2_25_it_is_a_hint: 60,
+        row_2_25_low_and_busy_goes_before_high_and_idle: 60,
+        row_2_25_it_lasts_while_an_object_is_elsewhere: 60,
+    ])
+}
+
+/// Objects of a client that fill VRAM.
+fn crowd(client: &Client) -> Vec<u32> {
+    let region = client.region(Place::Vram);
+    let count = (region.size - region.used) / LARGE;
+    (0..count).map(|_| movable(client, LARGE)).collect()
+}
+
+/// An object that nobody but VRAM has room for, and that stays there.
+fn press(client: &Client) {
+    let vram = 1 << client.region(Place::Vram).id;
+    let handle = client.bo_create(LARGE, 0, vram).expect("BO_CREATE");
+    let highest = client.set_priority(&[handle], DRM_SKUA_PRIORITY_MAXIMUM);
+    assert_eq!(highest, Ok(()));
+}
+
+fn gone(client: &Client, handles: &[u32]) -> usize {
+    let is_out = |handle: &&u32| place(client, **handle) == Place::System;
+    handles.iter().filter(is_out).count()
+}
+
+fn row_2_25_the_lowest_goes_first() {
+    let rig = alone();
+    let other = Client::new();
+    let mine = crowd(&rig);
+    // Against the order of their use, and every one but those that are named in between.
+    let mut levels: Vec<Vec<u32>> = vec![Vec::new(); LEVELS.len()];
+    for (n, handle) in mine.iter().rev().enumerate() {
+        let level = n * LEVELS.len() / mine.len();
+        let priority = LEVELS[level] + n as u32;
+        assert_eq!(rig.set_priority(&[*handle], priority), Ok(()));
+        levels[level].push(*handle);
+    }
+    let (lowest, rest) = levels.split_at(3);
+    for (n, level) in lowest.iter().enumerate() {
+        for count in 1..=level.len() {
+            press(&other);
+            let out: Vec<usize> = levels.iter().map(|level| gone(&rig, level)).collect();
+            let mut expected: Vec<usize> = levels[..n].iter().map(Vec::len).collect();
+            expected.push(count);
+            expected.resize(LEVELS.len(), 0);
+            assert_eq!(out, expected, "by level");
+        }
+    }
+    assert!(rest.iter().all(|level| gone(&rig, level) == 0));
+}
+
+fn row_2_25_it_is_a_hint() {
+    let rig = alone();
+    let other = Client::new();
+    let mine = crowd(&rig);
+    assert_eq!(rig.set_priority(&mine, u32::MAX), Ok(()));
+    press(&other);
+    assert_eq!(gone(&rig, &mine), 1);
+}
+
+fn row_2_25_low_and_busy_goes_before_high_and_idle() {
+    let rig = alone();
+    let other = Client::new();
+    let gate = rig.buffer(Place::System, PAGE);
+    let mine = crowd(&rig);
+    let (low, high) = mine.split_first().expect("an object");
+    // Its user is its own address space: the others are idle.
+    let busy = Rig::new();
+    let theirs = busy
+        .import(rig.export(*low).expect("export"))
+        .expect("import");
+    let gates = busy
+        .import(rig.export(gate.handle).expect("export"))
+        .expect("import");
+    let (va, gate_va) = (
+        busy.bound_at_will(theirs, LARGE),
+        busy.bound_at_will(gates, PAGE),
+    );
+    assert_eq!(rig.set_priority(&[*low], DRM_SKUA_PRIORITY_LOW), Ok(()));
+    let job = busy.start(
+        Engine::Compute,
+        &[wait_value(gate_va, 1), fill(7, va, LARGE)],
+    );
+    thread::scope(|scope| {
+        let pressing = scope.spawn(|| press(&other));
+        thread::sleep(Duration::from_millis(100));
+        assert!(!pressing.is_finished(), "it did not wait");
+        gate.cpu.write(0, 1);
+        pressing.join().expect("a thread");
+    });
+    assert_eq!(job.wait(), Ok(()));
+    assert_eq!((gone(&rig, &[*low]), gone(&rig, high)), (1, 0));
+}
+
+fn row_2_25_it_lasts_while_an_object_is_elsewhere() {
+    let rig = alone();
+    let mine = crowd(&rig);
+    let first = &mine[..1];
+    evict_all();
+    // Whether it is set there or before.
+    assert_eq!(rig.set_priority(first, DRM_SKUA_PRIORITY_LOW), Ok(()));
+    for _ in 0..2 {
+        resident(&rig, &mine[1..]);
+        // Used last, it would go last.
+        resident(&rig, first);
+        assert_eq!(rig.evict(&mine), Ok(()));
+        assert_eq!(gone(&rig, &mine), 0);
+        press(&Client::new());
+        assert_eq!((gone(&rig, first), gone(&rig, &mine)), (1, 1));
+        evict_all();
+    }
+}
