@@ -109,9 +109,10 @@ pub struct Request {
 /// A scattered request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scattered {
-    /// How much in sum; a multiple of `granule`, at least one.
+    /// How much in sum; at least one.
     pub pages: PageCount,
-    /// Each block is at least this large and so aligned; a power of two.
+    /// Each block is at least this large, but the last if that is the rest, and so aligned; a power
+    /// of two.
     pub granule: PageCount,
     /// Every block lies within these pages, as far as they are managed.
     pub within: PageRange,
@@ -120,8 +121,7 @@ pub struct Scattered {
 /// Why a request was refused. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BuddyError {
-    /// No pages, an alignment or granule that is not a power of two, pages not a multiple of the
-    /// granule, or a range outside the memory.
+    /// No pages, an alignment or granule that is not a power of two, or a range outside the memory.
     Invalid,
     /// Not enough free memory, or not in large enough pieces.
     NoSpace,
@@ -298,11 +298,7 @@ impl<H: Heap> Buddy<H> {
     ) -> Result<(), BuddyError> {
         let (pages, granule) = (request.pages.0, request.granule.0);
         let within = request.within;
-        if pages == 0
-            || !granule.is_power_of_two()
-            || pages % granule != 0
-            || within.end().is_none()
-        {
+        if pages == 0 || !granule.is_power_of_two() || within.end().is_none() {
             return Err(BuddyError::Invalid);
         }
         let floor = granule.ilog2();
@@ -314,7 +310,7 @@ impl<H: Heap> Buddy<H> {
         let mut left = pages;
         let mut order = left.ilog2().min(self.top());
         while left > 0 {
-            order = order.min(left.ilog2());
+            order = order.min(left.ilog2()).max(floor);
             let Some(node) = self.locate(order, within) else {
                 if order <= floor {
                     self.take_back(out, had);
@@ -323,8 +319,9 @@ impl<H: Heap> Buddy<H> {
                 order -= 1;
                 continue;
             };
+            let part = left.min(1 << order);
             let taken = match out.reserve(1) {
-                Ok(()) => self.hand_out(node.start(), 1 << order),
+                Ok(()) => self.hand_out(node.start(), part),
                 Err(error) => Err(error.into()),
             };
             match taken {
@@ -335,7 +332,7 @@ impl<H: Heap> Buddy<H> {
                     return Err(error);
                 }
             }
-            left -= 1 << order;
+            left -= part;
         }
         Ok(())
     }
