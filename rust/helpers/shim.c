@@ -203,6 +203,12 @@ void skua_gem_unmap(struct drm_gem_object *obj)
 	drm_vma_node_unmap(&obj->vma_node, obj->dev->anon_inode->i_mapping);
 }
 
+/* Of whatever has these offsets of the node: @offset is one of drm_vma_node_offset_addr(). */
+void skua_gem_unmap_at(struct drm_device *dev, long long offset, long long bytes)
+{
+	unmap_mapping_range(dev->anon_inode->i_mapping, offset, bytes, 1);
+}
+
 void skua_gem_discard(struct drm_gem_object *obj)
 {
 	shmem_truncate_range(file_inode(obj->filp), 0, (loff_t)-1);

@@ -73,6 +73,7 @@ void *skua_debugfs_data(struct seq_file *m);
 /* include/drm/drm_gem.h, include/drm/drm_vma_manager.h */
 int skua_gem_mmap(struct drm_gem_object *obj, struct vm_area_struct *vma);
 void skua_gem_unmap(struct drm_gem_object *obj);
+void skua_gem_unmap_at(struct drm_device *dev, long long offset, long long bytes);
 void skua_gem_discard(struct drm_gem_object *obj);
 unsigned long skua_gem_unmap_all(struct drm_device *dev);
 struct drm_gem_object *skua_gem_lru_next(struct drm_device *dev, struct drm_gem_lru *lru);

@@ -434,6 +434,19 @@ pub(crate) fn unmap<O: IntoGEMObject>(obj: &O) {
     unsafe { shim::skua_gem_unmap(obj.as_raw()) };
 }
 
+/// Removes the CPU mappings of `bytes` bytes at `offset` of the node of `dev`, where
+/// [`create_mmap_offset`](BaseObject::create_mmap_offset) says that an object begins. The object may
+/// be gone: then nothing is removed, or what another one has there, which faults again.
+///
+/// May be called in a fault, if the fault holds no lock that removing mappings takes: `mmap_lock` is
+/// none of these, nor are reservation locks.
+pub(crate) fn unmap_at<D: drm::Driver>(dev: &drm::Device<D>, offset: u64, bytes: u64) -> Result {
+    let (offset, bytes) = (offset.try_into()?, bytes.try_into()?);
+    // SAFETY: The device is valid.
+    unsafe { shim::skua_gem_unmap_at(device::as_raw(dev), offset, bytes) };
+    Ok(())
+}
+
 /// Does what [`unmap`] does to every object that a client of `dev` has a handle of; to how many,
 /// counted once for each handle.
 pub(crate) fn unmap_all<D: drm::Driver>(dev: &drm::Device<D>) -> usize {

@@ -34,7 +34,28 @@ pub enum SegmentKind {
         bytes: u64,
         /// Bytes, from the first on, that the CPU reaches through a BAR.
         cpu_visible: u64,
+        /// The window of the CPU on the rest, if there is one.
+        host_aperture: Option<HostAperture>,
     },
+}
+
+/// A CPU host aperture (`DXGK_CPUHOSTAPERTURE`): a BAR, of which each page shows a page of a segment,
+/// or nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostAperture {
+    /// Its size in pages.
+    pub pages: u32,
+    /// Size of a page in bytes, of the aperture as of the segment.
+    pub page_bytes: u64,
+}
+
+/// A page of a CPU host aperture, and what it shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AperturePage {
+    /// The page, by its number in the aperture.
+    pub aperture: u32,
+    /// What it shows, by its number in the segment, counted in pages of this size.
+    pub segment: u64,
 }
 
 /// Number of the implicit segment, system memory.
@@ -156,6 +177,8 @@ impl Place {
 /// | [`set_root_page_table`](Self::set_root_page_table) | `DxgkDdiSetRootPageTable` |
 /// | [`update_page_table`](Self::update_page_table) | `DXGK_OPERATION_UPDATE_PAGE_TABLE`, by the CPU |
 /// | [`flush_tlb`](Self::flush_tlb) | `DXGK_OPERATION_FLUSH_TLB` |
+/// | [`map_cpu_host_aperture`](Self::map_cpu_host_aperture) | `DxgkDdiMapCpuHostAperture` |
+/// | [`unmap_cpu_host_aperture`](Self::unmap_cpu_host_aperture) | `DxgkDdiUnmapCpuHostAperture` |
 pub trait Miniport {
     /// Why something cannot be done: the device is gone or broken, for good.
     type Error;
@@ -243,6 +266,23 @@ pub trait Miniport {
 
     /// Has all nodes forget the translations of an address space, or of all.
     fn flush_tlb(&self, asid: Option<Asid>) -> Result<Self::Request, Self::Error>;
+
+    /// Has pages of the CPU host aperture, which show nothing, show pages of a segment, which no other
+    /// page of it shows: all of them, or none. They do when that is acknowledged, and as long as they
+    /// are not unmapped.
+    fn map_cpu_host_aperture(
+        &self,
+        segment: u32,
+        pages: &[AperturePage],
+    ) -> Result<Self::Request, Self::Error>;
+
+    /// Has pages of the CPU host aperture, to which the CPU has no mapping any more, show nothing. When
+    /// that is acknowledged, what the CPU wrote is in the segment.
+    fn unmap_cpu_host_aperture(
+        &self,
+        segment: u32,
+        pages: &[u32],
+    ) -> Result<Self::Request, Self::Error>;
 
     /// Whether the GPU has acknowledged a request. No register is read.
     fn is_done(&self, request: Self::Request) -> Result<bool, Self::Error>;

@@ -23,6 +23,7 @@ pub mod bit_tree;
 pub mod buddy;
 pub mod head_clock;
 pub mod heap;
+pub mod host_aperture;
 pub mod id_slots;
 pub mod in_flight;
 pub mod interval_map;

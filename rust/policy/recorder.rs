@@ -3,7 +3,9 @@
 //! A miniport without a GPU, for tests: it records what is asked of it, holds the rings and page
 //! tables, and refuses what a GPU could not bear.
 
-use super::miniport::{Completion, Miniport, PagingOperation, Place, Segment, SegmentKind, Task};
+use super::miniport::{
+    AperturePage, Completion, Miniport, PagingOperation, Place, Segment, SegmentKind, Task,
+};
 use crate::spec::{
     address::{BusAddr, GpuPhys, GpuVa, PAGE_SIZE},
     mmu::{self, Entry, PageSize, Target, ENTRIES, ROOT_LEVEL},
@@ -77,6 +79,8 @@ pub(crate) struct Recorder {
     pub(crate) reported: Cell<u64>,
     /// Whether nothing answers any more.
     pub(crate) gone: Cell<bool>,
+    /// By page of the CPU host aperture, the page of the segment that it shows.
+    pub(crate) aperture: RefCell<BTreeMap<u32, u64>>,
     tables: RefCell<BTreeMap<u64, Memory>>,
     /// Tables with entries that a walk may see later than what is written now.
     unordered: RefCell<Vec<u64>>,
@@ -276,6 +280,29 @@ impl Miniport for Recorder {
 
     fn flush_tlb(&self, _asid: Option<Asid>) -> Result<(), Gone> {
         self.ask()
+    }
+
+    fn map_cpu_host_aperture(&self, _segment: u32, pages: &[AperturePage]) -> Result<(), Gone> {
+        self.ask()?;
+        let mut shown = self.aperture.borrow_mut();
+        for page in pages {
+            assert!(
+                shown.values().all(|segment| *segment != page.segment),
+                "{page:?} is shown twice"
+            );
+            let old = shown.insert(page.aperture, page.segment);
+            assert_eq!(old, None, "{page:?} shows something else");
+        }
+        Ok(())
+    }
+
+    fn unmap_cpu_host_aperture(&self, _segment: u32, pages: &[u32]) -> Result<(), Gone> {
+        self.ask()?;
+        let mut shown = self.aperture.borrow_mut();
+        for page in pages {
+            assert!(shown.remove(page).is_some(), "{page} shows nothing");
+        }
+        Ok(())
     }
 
     fn is_done(&self, (): ()) -> Result<bool, Gone> {

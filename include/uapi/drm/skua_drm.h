@@ -299,14 +299,27 @@ struct drm_skua_region_info {
 	/** @used: Bytes that buffer objects and page tables have here now, of all clients. */
 	__u64 used;
 
-	/** @cpu_visible_size: Bytes of @size that the CPU can map. */
+	/**
+	 * @cpu_visible_size: Bytes of @size, from the first on, that the CPU reaches all the
+	 * time.
+	 */
 	__u64 cpu_visible_size;
 
 	/** @page_size: The granularity of placement in bytes. */
 	__u32 page_size;
 
-	/** @pad: Zero. */
-	__u32 pad;
+	/**
+	 * @aperture_page_size: Bytes of a page of the CPU host aperture: 4096 or 65536; 0 if
+	 * there is none.
+	 */
+	__u32 aperture_page_size;
+
+	/**
+	 * @aperture_size: Bytes of the CPU host aperture, through which the CPU reaches the
+	 * rest of @size, so much of it at a time: what was mapped longest ago has to wait for
+	 * its next access. 0 if there is none.
+	 */
+	__u64 aperture_size;
 };
 
 /**
@@ -352,10 +365,12 @@ struct drm_skua_bo_create {
 	 * @placements: Regions that may hold it, one bit for each region's id.
 	 *
 	 * At least one, and only ones that exist. Of several, VRAM is taken if it has
-	 * room or room can be made, where the CPU can map it if it is to map the object
-	 * (&drm_skua_region_info.cpu_visible_size); and the object may later be moved from
+	 * room or room can be made, where the CPU can map it if it is to map the object:
+	 * in &drm_skua_region_info.cpu_visible_size, or anywhere if there is a CPU host
+	 * aperture (&drm_skua_region_info.aperture_size). The object may later be moved from
 	 * there to system memory, under the same addresses of CPU and GPU, and back
-	 * (DRM_IOCTL_SKUA_MAKE_RESIDENT). One that may be in VRAM alone stays.
+	 * (DRM_IOCTL_SKUA_MAKE_RESIDENT). One that may be in VRAM alone stays, and if the CPU
+	 * is to map it, is where that needs no aperture.
 	 */
 	__u32 placements;
 

@@ -407,8 +407,12 @@ pub struct RegionInfo {
     pub size: u64,
     /// Bytes that buffer objects have here now, of all clients.
     pub used: u64,
-    /// Bytes of `size` that the CPU can map.
+    /// Bytes of `size`, from the first on, that the CPU reaches all the time.
     pub cpu_visible_size: u64,
+    /// Bytes of the CPU host aperture, through which it reaches the rest; 0 if there is none.
+    pub aperture_size: u64,
+    /// Bytes of a page of that; 0 if there is none.
+    pub aperture_page_size: u32,
     /// The granularity of placement in bytes.
     pub page_size: u32,
 }
@@ -555,6 +559,8 @@ fn regions(answer: &[u8]) -> Result<Vec<RegionInfo>> {
                 used: member!(u64_at, a, drm_skua_region_info.used),
                 cpu_visible_size: member!(u64_at, a, drm_skua_region_info.cpu_visible_size),
                 page_size: member!(u32_at, a, drm_skua_region_info.page_size),
+                aperture_size: member!(u64_at, a, drm_skua_region_info.aperture_size),
+                aperture_page_size: member!(u32_at, a, drm_skua_region_info.aperture_page_size),
             })
         })
         .collect()

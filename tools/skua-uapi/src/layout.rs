@@ -63,14 +63,15 @@ layout! {
         index: u32 @ 0;
         kind: u32 @ 4;
     }
-    drm_skua_region_info: 40 {
+    drm_skua_region_info: 48 {
         id: u32 @ 0;
         kind: u32 @ 4;
         size: u64 @ 8;
         used: u64 @ 16;
         cpu_visible_size: u64 @ 24;
         page_size: u32 @ 32;
-        pad: u32 @ 36;
+        aperture_page_size: u32 @ 36;
+        aperture_size: u64 @ 40;
     }
     drm_skua_bo_create: 24 {
         size: u64 @ 0;

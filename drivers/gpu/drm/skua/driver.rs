@@ -6,7 +6,8 @@
 //!
 //! Probe, from the inside out ([`ext::pci`]):
 //!
-//! 1. The PCI device is enabled, registers are mapped and capabilities read, VRAM is mapped.
+//! 1. The PCI device is enabled, registers are mapped and capabilities read, VRAM is mapped, and the
+//!    CPU host aperture.
 //! 2. [`Gpu::new`]: the memory that is shared with the device, and the sets of pages and numbers.
 //! 3. The DRM device, then interrupts.
 //! 4. [`Gpu::start`]: the adapter is reset, and only then may it access memory; it is told of the
@@ -21,7 +22,7 @@
 //!    whoever waits wakes up; what work held is freed.
 //! 2. Registration: `drm_dev_unplug()` waits for ioctls under way and removes the CPU's mappings;
 //!    the next access to one maps the object's dummy page.
-//! 3. VRAM's BAR, interrupts.
+//! 3. The BARs of VRAM and of the CPU host aperture, interrupts.
 //! 4. Device-managed resources: registers, shared memory, page tables, DMA mappings.
 //!
 //! Files, buffer objects and exported dma-bufs may outlive all that.
@@ -69,7 +70,8 @@ use crate::{
     },
     spec::{
         self,
-        number::EngineIndex, //
+        number::EngineIndex,
+        pci::BAR_HOST_APERTURE, //
     }, //
 };
 use kernel::{
@@ -99,6 +101,8 @@ pub(crate) struct RegistrationData<'a> {
     parent: &'a device::Device<Bound>,
     /// The BAR of visible VRAM, of which page faults map pages; none if nothing is visible.
     pub(crate) vram: Option<WcBar<'a>>,
+    /// The BAR of the CPU host aperture, likewise.
+    pub(crate) aperture: Option<WcBar<'a>>,
 }
 
 impl RegistrationData<'_> {
@@ -152,6 +156,27 @@ impl PciDriver for SkuaDriver {
             );
             return Err(EINVAL);
         }
+        let aperture = match &caps.aperture {
+            None => None,
+            Some(aperture) => {
+                let (bar, bytes) = (pdev.resource_len(BAR_HOST_APERTURE)?, aperture.bytes());
+                if bar != bytes {
+                    dev_err!(
+                        parent,
+                        "the aperture's BAR has {:#x} bytes, not {:#x}\n",
+                        bar,
+                        bytes
+                    );
+                    return Err(EINVAL);
+                }
+                Some(WcBar::new(
+                    pdev,
+                    BAR_HOST_APERTURE,
+                    PAGE_SIZE,
+                    c"skua-aperture",
+                )?)
+            }
+        };
         let vectors = u32::try_from(caps.engines.len())?
             .checked_add(1)
             .ok_or(EINVAL)?;
@@ -159,7 +184,11 @@ impl PciDriver for SkuaDriver {
         let gpu = Gpu::new(parent, BusMaster::new(pdev), regs, caps, system_limit())?;
         Ok(Parts {
             drm: drm::UnregisteredDevice::new(pdev, gpu)?,
-            data: RegistrationData { parent, vram },
+            data: RegistrationData {
+                parent,
+                vram,
+                aperture,
+            },
             vectors,
         })
     }

@@ -29,11 +29,13 @@
 //! reservation locks              wound/wait mutexes; a page fault only tries; user memory is not
 //!                                touched under one
 //! Context::order                 mutex, ioctls only
+//! Gpu::aperture                  mutex, allocates; CPU mappings are made and removed under it, and
+//!                                its acknowledgements waited for
 //! vram, asids, the LRU's         mutexes; the first two allocate
 //! ---- below this line nothing is allocated: work that fences depend on takes these -------------
 //! Engine::turn                   mutexes, never taken by ioctls
 //! Vm::installing
-//! PageTable::tables, Hardware::flushes, Watch::watchdogs
+//! PageTable::tables, Hardware's counts of flushes, Watch::watchdogs
 //! Engine::state                  spin locks
 //! Destroyer::dying
 //! Context::pending, Vm::binds, Slots
@@ -78,6 +80,10 @@ use crate::{
         destruction::{
             Destroyer,
             Destruction, //
+        },
+        host_aperture::{
+            self,
+            Window, //
         },
         relocation::Move,
         vm::{
@@ -192,6 +198,10 @@ pub(crate) struct Counters {
     pub(crate) evictions: Atomic<u64>,
     /// Objects that were moved to VRAM, or are on their way.
     pub(crate) promotions: Atomic<u64>,
+    /// Pages of the CPU host aperture that were mapped.
+    pub(crate) aperture_maps: Atomic<u64>,
+    /// Those of them that were taken back for others to be mapped.
+    pub(crate) aperture_reclaims: Atomic<u64>,
 }
 
 /// What frees objects that work lets go of.
@@ -303,6 +313,9 @@ pub(crate) struct Gpu {
     /// cleared is free after that.
     #[pin]
     last_clear: SpinLock<Option<Fence>>,
+    /// What the CPU host aperture shows.
+    #[pin]
+    pub(crate) aperture: Mutex<Window>,
     /// Which pages of VRAM are free.
     #[pin]
     pub(crate) vram: Mutex<Pages>,
@@ -337,6 +350,7 @@ impl Gpu {
         }
         let limit = MAX_VMS.min(1 << caps.asid_bits.min(16));
         let asids = IdSlots::new(1, limit)?;
+        let aperture = host_aperture::window(&caps)?;
         let vram = vram::pages(caps.vram_size)?;
         let contexts = Slots::new(MAX_CONTEXTS)?;
         let vms = Slots::new(MAX_VMS)?;
@@ -355,6 +369,8 @@ impl Gpu {
                 flushes: Atomic::new(0),
                 evictions: Atomic::new(0),
                 promotions: Atomic::new(0),
+                aperture_maps: Atomic::new(0),
+                aperture_reclaims: Atomic::new(0),
             },
             reapers: Reapers::new()?,
             destroyer: Destroyer::new()?,
@@ -366,6 +382,7 @@ impl Gpu {
             vms <- vms,
             evictable <- pin_init::pin_init_array_from_fn(|_| Lru::new()),
             last_clear <- new_spinlock!(None),
+            aperture <- new_mutex!(aperture),
             vram <- new_mutex!(vram),
             asids <- new_mutex!(asids),
             alarms <- new_spinlock!(None),

@@ -10,6 +10,7 @@ pub(crate) mod bo;
 pub(crate) mod claims;
 pub(crate) mod destruction;
 pub(crate) mod eviction;
+pub(crate) mod host_aperture;
 pub(crate) mod installed;
 pub(crate) mod lock;
 pub(crate) mod page_table;

@@ -16,6 +16,10 @@ use crate::{
             PHYS_BITS,
             VA_BITS, //
         },
+        aperture::{
+            PageSize,
+            MAX_PAGES, //
+        },
         command::EngineKind,
         number::EngineIndex,
         pci::MAX_ENGINES,
@@ -41,6 +45,22 @@ pub(crate) const PAGING_WINDOW_PAGES: u32 = TRANSFER_PAGES as u32;
 /// VRAM is a multiple of this.
 const VRAM_UNIT: u64 = 2 << 20;
 
+/// The CPU host aperture of one device.
+#[derive(Clone, Copy)]
+pub(crate) struct ApertureCaps {
+    /// Size of a page, of the aperture and of VRAM.
+    pub(crate) page: PageSize,
+    /// Pages, 1 to [`MAX_PAGES`]; together they are the size of the BAR.
+    pub(crate) pages: u32,
+}
+
+impl ApertureCaps {
+    /// Its size in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.page.bytes().saturating_mul(self.pages.into())
+    }
+}
+
 /// The capabilities of one device.
 pub(crate) struct Caps {
     /// Hardware version; the major one is [`regs::VERSION_MAJOR`].
@@ -54,6 +74,8 @@ pub(crate) struct Caps {
     /// Bytes of VRAM, from its start, that the CPU can see: a power of two, the size of the BAR, or
     /// 0.
     pub(crate) vram_visible: u64,
+    /// The window of the CPU on the rest of VRAM, if there is one; not if all is visible.
+    pub(crate) aperture: Option<ApertureCaps>,
     /// GPU-physical address of the GART window.
     pub(crate) gart_base: GpuPhys,
     /// log2 of the number of address space identifiers, 1 to 16.
@@ -74,6 +96,25 @@ pub(crate) struct Caps {
 fn refuse(dev: &device::Device, what: &CStr, value: u64) -> Error {
     dev_err!(dev, "not a usable Skua GPU: {} is {:#x}\n", what, value);
     EINVAL
+}
+
+/// What is said of the CPU host aperture, if there is one. `EINVAL`, `ENODEV`.
+fn read_aperture(dev: &device::Device, regs: &Registers) -> Result<Option<ApertureCaps>> {
+    let shift = regs.read(regs::APERTURE_CAPS)?.page_shift();
+    let pages = regs.read(regs::APERTURE_PAGES)?.pages();
+    if (shift, pages) == (0, 0) {
+        return Ok(None);
+    }
+    let page = PageSize::from_shift(shift)
+        .ok_or_else(|| refuse(dev, c"the shift of the aperture's pages", shift.into()))?;
+    if !(1..=MAX_PAGES).contains(&pages) {
+        return Err(refuse(
+            dev,
+            c"the number of the aperture's pages",
+            pages.into(),
+        ));
+    }
+    Ok(Some(ApertureCaps { page, pages }))
 }
 
 impl Caps {
@@ -128,6 +169,14 @@ impl Caps {
         if vram_visible > vram_size || (vram_visible != 0 && !is_bar) {
             return Err(refuse(dev, c"the size of visible VRAM", vram_visible));
         }
+        let aperture = read_aperture(dev, regs)?;
+        if let Some(aperture) = &aperture {
+            // It would show nothing; or what is not visible has no whole page.
+            if vram_visible == vram_size || vram_visible % aperture.page.bytes() != 0 {
+                let what = c"the size of visible VRAM, beside an aperture,";
+                return Err(refuse(dev, what, vram_visible));
+            }
+        }
         let end = |base: GpuPhys, size: u64| {
             base.checked_add(size)
                 .filter(|end| base.is_aligned(PAGE_SIZE) && end.0 <= 1 << PHYS_BITS)
@@ -155,6 +204,7 @@ impl Caps {
             vram_size,
             vram_base,
             vram_visible,
+            aperture,
             gart_base,
             asid_bits: mmu.asid_bits().into(),
             bus_bits,

@@ -3,7 +3,7 @@
 //! The miniport: what the rest of the driver asks of this GPU, in terms of its registers, rings and
 //! tables.
 //!
-//! Nothing here decides, waits, or takes a lock but that of the count of flushes.
+//! Nothing here decides, waits, or takes a lock but those of the counts of flushes.
 
 use crate::{
     hardware::{
@@ -20,7 +20,9 @@ use crate::{
     },
     policy::{
         miniport::{
+            AperturePage,
             Completion,
+            HostAperture,
             Miniport,
             PagingOperation,
             Place,
@@ -37,8 +39,10 @@ use crate::{
         address::{
             BusAddr,
             GpuPhys,
+            VramOffset,
             PAGE_SIZE, //
         },
+        aperture,
         command::Command,
         context::Descriptor,
         mmu::{
@@ -89,6 +93,9 @@ pub(crate) struct Hardware {
     /// them. Held over the register write, so that numbers and writes have one order.
     #[pin]
     flushes: Mutex<u32>,
+    /// The same for flushes of the CPU host aperture, whose table is changed under it.
+    #[pin]
+    aperture_flushes: Mutex<u32>,
 }
 
 /// What the miniport keeps of a node's ring, under the engine's lock.
@@ -124,6 +131,14 @@ pub(crate) enum Request {
     Reset(EngineIndex, u32),
     /// The flush with this number, by all engines.
     Flush(u32),
+    /// The flush of the CPU host aperture with this number, before which so many entries had been
+    /// refused.
+    Aperture {
+        /// Modulo 2^32.
+        flush: u32,
+        /// Modulo 2^32.
+        refused: u32,
+    },
 }
 
 impl Hardware {
@@ -140,18 +155,27 @@ impl Hardware {
             regs,
             shared,
             flushes <- new_mutex!(0),
+            aperture_flushes <- new_mutex!(0),
         }))
     }
 
     /// Tells the device where the memory is that it shares with the driver. `ENODEV`.
     pub(crate) fn start(&self) -> Result {
-        let (status, gart) = {
+        let (status, gart, aperture) = {
             let shared = self.shared.try_access().ok_or(ENODEV)?;
-            (shared.status_address(), shared.gart_address())
+            (
+                shared.status_address(),
+                shared.gart_address(),
+                shared.aperture_address(),
+            )
         };
         self.regs.write(regs::STATUS::new().with_address(status))?;
         self.regs
             .write(regs::STATUS_CTRL::new().with_enable(true))?;
+        if let Some(address) = aperture {
+            self.regs
+                .write(regs::APERTURE_TABLE::new().with_address(address))?;
+        }
         self.regs
             .write(regs::GART_TABLE::new().with_address(gart))?;
         self.regs
@@ -164,6 +188,70 @@ impl Hardware {
             VRAM_SEGMENT => Ok(self.caps.vram_base),
             _ => Err(EINVAL),
         }
+    }
+
+    /// The entry that shows page `page` of a segment. `EINVAL` if the aperture cannot show it.
+    fn aperture_entry(&self, segment: u32, page: u64) -> Result<aperture::Entry> {
+        let size = self.caps.aperture.ok_or(EINVAL)?.page.bytes();
+        let offset = page.checked_mul(size).ok_or(EINVAL)?;
+        if segment != VRAM_SEGMENT
+            || !(self.caps.vram_visible..self.caps.vram_size).contains(&offset)
+        {
+            return Err(EINVAL);
+        }
+        Ok(aperture::Entry::page(VramOffset(offset)))
+    }
+
+    /// `EINVAL` unless the aperture has a page with this number.
+    fn check_aperture_page(&self, page: u32) -> Result {
+        match self.caps.aperture {
+            Some(aperture) if page < aperture.pages => Ok(()),
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// Has the device look at the entries of `pages`, which were written before. `flushes` is
+    /// [`Self::aperture_flushes`], which is held.
+    fn flush_aperture(
+        &self,
+        flushes: &mut u32,
+        pages: impl Iterator<Item = u32>,
+    ) -> Result<Request> {
+        let refused = {
+            let shared = self.shared.try_access().ok_or(ENODEV)?;
+            shared.aperture_refused()?
+        };
+        barrier::dma_mb(barrier::Write);
+        let mut flush = |first: u32, count: u32| -> Result {
+            self.regs.write(
+                regs::APERTURE_FLUSH::new()
+                    .with_first(u16::try_from(first)?)
+                    .with_count(u16::try_from(count)?),
+            )?;
+            *flushes = flushes.wrapping_add(1);
+            Ok(())
+        };
+        // Neighbours together.
+        let mut run: Option<(u32, u32)> = None;
+        for page in pages {
+            run = match run {
+                Some((first, count)) if first.checked_add(count) == Some(page) => {
+                    Some((first, count.saturating_add(1)))
+                }
+                Some((first, count)) => {
+                    flush(first, count)?;
+                    Some((page, 1))
+                }
+                None => Some((page, 1)),
+            };
+        }
+        if let Some((first, count)) = run {
+            flush(first, count)?;
+        }
+        Ok(Request::Aperture {
+            flush: *flushes,
+            refused,
+        })
     }
 
     /// Closes the windows of the packets up to fence id `last`.
@@ -237,6 +325,10 @@ impl Miniport for Hardware {
             base: self.caps.vram_base,
             bytes: self.caps.vram_size,
             cpu_visible: self.caps.vram_visible,
+            host_aperture: self.caps.aperture.map(|aperture| HostAperture {
+                pages: aperture.pages,
+                page_bytes: aperture.page.bytes(),
+            }),
         };
         [
             Segment {
@@ -431,6 +523,47 @@ impl Miniport for Hardware {
         Ok(Request::Flush(*flushes))
     }
 
+    fn map_cpu_host_aperture(&self, segment: u32, pages: &[AperturePage]) -> Result<Request> {
+        let mut flushes = self.aperture_flushes.lock();
+        {
+            let shared = self.shared.try_access().ok_or(ENODEV)?;
+            let place = |page: &AperturePage| {
+                let entry = self.aperture_entry(segment, page.segment)?;
+                self.check_aperture_page(page.aperture)?;
+                if shared.aperture_entry(page.aperture)?.offset().is_some() {
+                    return Err(EINVAL);
+                }
+                shared.set_aperture_entry(page.aperture, entry)
+            };
+            for (done, page) in pages.iter().enumerate() {
+                if let Err(error) = place(page) {
+                    for page in pages.iter().take(done) {
+                        shared.set_aperture_entry(page.aperture, aperture::Entry::NONE)?;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        self.flush_aperture(&mut flushes, pages.iter().map(|page| page.aperture))
+    }
+
+    fn unmap_cpu_host_aperture(&self, segment: u32, pages: &[u32]) -> Result<Request> {
+        let mut flushes = self.aperture_flushes.lock();
+        {
+            let shared = self.shared.try_access().ok_or(ENODEV)?;
+            if segment != VRAM_SEGMENT {
+                return Err(EINVAL);
+            }
+            for page in pages {
+                self.check_aperture_page(*page)?;
+            }
+            for page in pages {
+                shared.set_aperture_entry(*page, aperture::Entry::NONE)?;
+            }
+        }
+        self.flush_aperture(&mut flushes, pages.iter().copied())
+    }
+
     fn is_done(&self, request: Request) -> Result<bool> {
         let shared = self.shared.try_access().ok_or(ENODEV)?;
         match request {
@@ -444,6 +577,16 @@ impl Miniport for Hardware {
                     if ack.wrapping_sub(number) >= 1 << 31 {
                         return Ok(false);
                     }
+                }
+                Ok(true)
+            }
+            Request::Aperture { flush, refused } => {
+                if shared.aperture_ack()?.wrapping_sub(flush) >= 1 << 31 {
+                    return Ok(false);
+                }
+                // Said before it was acknowledged.
+                if shared.aperture_refused()? != refused {
+                    return Err(EIO);
                 }
                 Ok(true)
             }

@@ -7,7 +7,7 @@
 //! afterwards.
 //!
 //! The status page and the GART table are at bus addresses (the device must find them before it can
-//! translate); rings and descriptors are seen by the engines through the GART window:
+//! translate), and so is the CPU host aperture's; rings and descriptors are seen by the engines through the GART window:
 //!
 //! ```text
 //! GART window   page 0..16            16 pages for each engine     from page 256 on, for each engine
@@ -34,6 +34,7 @@ use crate::{
             GpuPhys,
             PAGE_SIZE, //
         },
+        aperture,
         context::Descriptor,
         fault,
         mmu::Entry,
@@ -87,6 +88,8 @@ pub(crate) struct Shared {
     contexts: Coherent<[u64]>,
     /// By engine, [`RING_SIZE`] bytes each, which the driver writes.
     rings: KVec<Coherent<[u32]>>,
+    /// The CPU host aperture's table, of an entry for each page, if there is one.
+    aperture: Option<Coherent<[u64]>>,
 }
 
 /// The words of `bytes` bytes.
@@ -104,6 +107,15 @@ impl Shared {
             let ring = Coherent::zeroed_slice(dev, RING_SIZE as usize / 4, GFP_KERNEL)?;
             rings.push(ring, GFP_KERNEL)?;
         }
+        let aperture = match &caps.aperture {
+            Some(aperture) => {
+                // Made of whole pages.
+                let bytes = u64::from(aperture.pages) * aperture::Entry::SIZE;
+                let len = words(bytes.next_multiple_of(PAGE_SIZE));
+                Some(Coherent::zeroed_slice(dev, len, GFP_KERNEL)?)
+            }
+            None => None,
+        };
         let shared = Self {
             status: Coherent::zeroed_slice(dev, words(status::SIZE), GFP_KERNEL)?,
             gart: Coherent::zeroed_slice(dev, words(u64::from(GART_PAGES) * 8), GFP_KERNEL)?,
@@ -114,6 +126,7 @@ impl Shared {
                 GFP_KERNEL,
             )?,
             rings,
+            aperture,
         };
 
         // What is not mapped is the dummy page, read only: a stray access is harmless and a stray
@@ -195,6 +208,27 @@ impl Shared {
         BusAddr(self.gart.dma_address())
     }
 
+    /// Bus address of the CPU host aperture's table, if there is one.
+    pub(crate) fn aperture_address(&self) -> Option<BusAddr> {
+        let table = self.aperture.as_ref()?;
+        Some(BusAddr(table.dma_address()))
+    }
+
+    /// The entry of page `page` of the CPU host aperture, as last written.
+    pub(crate) fn aperture_entry(&self, page: u32) -> Result<aperture::Entry> {
+        let table = self.aperture.as_ref().ok_or(EINVAL)?;
+        let index = usize::try_from(page)?;
+        Ok(aperture::Entry(io_read!(table, [try: index])))
+    }
+
+    /// Writes the entry of page `page` of the CPU host aperture, which a flush has the device read.
+    pub(crate) fn set_aperture_entry(&self, page: u32, entry: aperture::Entry) -> Result {
+        let table = self.aperture.as_ref().ok_or(EINVAL)?;
+        let index = usize::try_from(page)?;
+        io_write!(table, [try: index], entry.0);
+        Ok(())
+    }
+
     /// The 8 bytes at `offset` of the status page.
     fn status64(&self, offset: u64) -> Result<u64> {
         let index = usize::try_from(offset / 8)?;
@@ -239,6 +273,18 @@ impl Shared {
         let value = self.status32(status::SNAPSHOT_ACK);
         barrier::dma_mb(barrier::Read);
         value
+    }
+
+    /// Flushes of the CPU host aperture that hold, modulo 2^32.
+    pub(crate) fn aperture_ack(&self) -> Result<u32> {
+        let value = self.status32(status::APERTURE_ACK);
+        barrier::dma_mb(barrier::Read);
+        value
+    }
+
+    /// Entries of the CPU host aperture that the device has refused, modulo 2^32.
+    pub(crate) fn aperture_refused(&self) -> Result<u32> {
+        self.status32(status::APERTURE_REFUSED)
     }
 
     /// Counter `number` of the last snapshot.

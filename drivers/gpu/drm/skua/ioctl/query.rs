@@ -109,10 +109,16 @@ fn device(dev: &SkuaDevice) -> Result<drm_skua_device_info> {
 
 fn region(dev: &SkuaDevice, segment: Segment) -> drm_skua_region_info {
     let (size, used) = dev.region_usage(segment.id);
-    let (kind, visible) = match segment.kind {
-        SegmentKind::Memory { cpu_visible, .. } => (DRM_SKUA_REGION_VRAM, cpu_visible.min(size)),
-        SegmentKind::System => (DRM_SKUA_REGION_SYSTEM, size),
+    let (kind, visible, aperture) = match segment.kind {
+        SegmentKind::Memory {
+            cpu_visible,
+            host_aperture,
+            ..
+        } => (DRM_SKUA_REGION_VRAM, cpu_visible.min(size), host_aperture),
+        SegmentKind::System => (DRM_SKUA_REGION_SYSTEM, size, None),
     };
+    let aperture_page = aperture.map_or(0, |aperture| aperture.page_bytes);
+    let aperture_pages = aperture.map_or(0, |aperture| aperture.pages);
     drm_skua_region_info {
         id: segment.id,
         kind,
@@ -121,7 +127,9 @@ fn region(dev: &SkuaDevice, segment: Segment) -> drm_skua_region_info {
         cpu_visible_size: visible,
         // CAST: 4 KiB.
         page_size: PAGE_SIZE as u32,
-        pad: 0,
+        // CAST: 64 KiB at most.
+        aperture_page_size: aperture_page as u32,
+        aperture_size: aperture_page.saturating_mul(aperture_pages.into()),
     }
 }
 

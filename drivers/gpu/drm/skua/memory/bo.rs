@@ -57,6 +57,7 @@ use crate::{
     },
     memory::{
         eviction,
+        host_aperture,
         installed::Sites,
         vm::Vm,
         vram::{
@@ -118,7 +119,7 @@ const REGIONS_SHIFT: u32 = 4;
 /// Largest object that is tried, in bytes; memory ends before it.
 const MAX_SIZE: u64 = 1 << 40;
 /// Pages that a fault maps beyond the one accessed.
-const FAULT_AHEAD: usize = 15;
+pub(crate) const FAULT_AHEAD: usize = 15;
 
 /// A buffer object, as GEM knows it.
 pub(crate) type Bo = Object<BoData>;
@@ -240,7 +241,7 @@ pub(crate) fn create(
         return Err(EINVAL);
     }
     let system = placements & (1 << REGION_SYSTEM) != 0;
-    let part = part_of(args.flags);
+    let part = part_of(dev, args.flags, placements);
     // It could never be locked.
     if !system && (part.bytes(dev) == 0 || cached) {
         return Err(EOPNOTSUPP);
@@ -266,14 +267,6 @@ fn is_seen_in_vram(flags: u32) -> bool {
         == uapi::DRM_SKUA_BO_CPU_ACCESS
 }
 
-/// The part of VRAM for an object with these flags.
-fn part_of(flags: u32) -> Part {
-    match is_seen_in_vram(flags) {
-        false => Part::Any,
-        true => Part::Visible,
-    }
-}
-
 /// Counts `more` clients. `EMFILE`, never for fewer.
 fn count(clients: &Atomic<i16>, more: i16) -> Result {
     let mut count = clients.load(Relaxed);
@@ -283,6 +276,17 @@ fn count(clients: &Atomic<i16>, more: i16) -> Result {
             Ok(_) => return Ok(()),
             Err(now) => count = now,
         }
+    }
+}
+
+/// The part of VRAM for an object with these flags and placements. What may be nowhere else is where
+/// the CPU reaches it whatever becomes of the aperture.
+fn part_of(dev: &SkuaDevice, flags: u32, placements: u32) -> Part {
+    let system = placements & (1 << REGION_SYSTEM) != 0;
+    match is_seen_in_vram(flags) {
+        false => Part::Any,
+        true if system && dev.hw.caps.aperture.is_some() => Part::Reachable,
+        true => Part::Visible,
     }
 }
 
@@ -344,7 +348,8 @@ pub(crate) fn room_in_vram(
         Placement::System(_, memory) => memory.quota().clone(),
         _ => return Ok(None),
     };
-    let (part, bytes) = (part_of(bo.flags()), u64::try_from(bo.size())?);
+    let part = part_of(dev, bo.flags(), bo.placements());
+    let bytes = u64::try_from(bo.size())?;
     match eviction::allocate(dev, parent, &quota, part, bytes, false, patience) {
         Err(error) if error == ENOSPC => Ok(None),
         range => range.map(Some),
@@ -682,6 +687,15 @@ impl GemExt for BoData {
             return gem::map_dummy(obj, reserved, fault);
         }
         dev.registration_data_with(|data| {
+            if let Some(aperture) = &data.aperture {
+                if !host_aperture::is_visible(range, fault.page()) {
+                    let mapped = host_aperture::map(dev, aperture, obj, range, fault);
+                    if mapped.is_err() && dev.check_health().is_err() {
+                        return gem::map_dummy(obj, reserved, fault);
+                    }
+                    return mapped;
+                }
+            }
             let vram = data.vram.as_ref().ok_or(FaultError::Sigbus)?;
             let pages = crate::ext::fault::window(fault, obj.size(), FAULT_AHEAD + 1);
             if pages == 0 {

@@ -128,7 +128,8 @@ fn make_room(
 ) -> Result<bool> {
     let mut missing = bytes.saturating_sub(part.free_bytes(dev));
     if missing == 0 {
-        return Ok(true);
+        // Else what is free may be in too small pieces.
+        return Ok(part.granule(dev).0 == 1);
     }
     let pages = |level: Level| lru::pages::<BoData>(dev, level as u8);
     let evictable = Level::ALL

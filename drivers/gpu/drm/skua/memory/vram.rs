@@ -13,6 +13,7 @@
 use crate::{
     gpu::SkuaDevice,
     kernel_heap::KernelHeap,
+    memory::host_aperture,
     policy::{
         buddy::{
             Buddy,
@@ -39,6 +40,7 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
+            Relaxed,
             Release, //
         },
         Arc, //
@@ -72,6 +74,9 @@ pub(crate) enum Part {
     Any,
     /// What the CPU sees.
     Visible,
+    /// All of it, which the CPU reaches through an aperture where it does not see it. What it sees
+    /// comes first.
+    Reachable,
 }
 
 impl Part {
@@ -79,10 +84,19 @@ impl Part {
     fn end(self, dev: &SkuaDevice) -> PageIndex {
         let caps = &dev.hw.caps;
         let bytes = match self {
-            Self::Any => caps.vram_size,
+            Self::Any | Self::Reachable => caps.vram_size,
             Self::Visible => caps.vram_visible,
         };
         PageIndex(bytes / PAGE_BYTES)
+    }
+
+    /// What blocks are made of. A page of the aperture shows one object's memory, and what follows
+    /// its end is no other's that the CPU maps.
+    pub(crate) fn granule(self, dev: &SkuaDevice) -> PageCount {
+        match (self, dev.hw.caps.aperture) {
+            (Self::Reachable, Some(aperture)) => PageCount(aperture.page.bytes() / PAGE_BYTES),
+            _ => PageCount(1),
+        }
     }
 
     /// Its size in bytes.
@@ -107,6 +121,8 @@ pub(crate) struct VramRange {
     quota: Arc<Quota>,
     /// 1 once nothing of an earlier owner is left in any block.
     cleared: Atomic<u32>,
+    /// 1 once some of it was shown by the CPU host aperture.
+    shown: Atomic<u32>,
 }
 
 impl VramRange {
@@ -122,7 +138,7 @@ impl VramRange {
         let (end, visible) = (part.end(dev).0, Part::Visible.end(dev).0);
         let request = Scattered {
             pages: PageCount(bytes / PAGE_BYTES),
-            granule: PageCount(1),
+            granule: part.granule(dev),
             within: PageRange::new(0, end),
         };
         let mut range = Self {
@@ -130,17 +146,22 @@ impl VramRange {
             blocks: Blocks::new(),
             quota: quota.clone(),
             cleared: Atomic::new(0),
+            shown: Atomic::new(0),
         };
-        // No overflow: what is visible is a part of all.
-        let hidden = Scattered {
-            within: PageRange::new(visible, end.saturating_sub(visible)),
+        let preferred = Scattered {
+            granule: PageCount(1),
+            within: match part {
+                Part::Reachable => PageRange::new(0, visible),
+                // No overflow: what is visible is a part of all.
+                _ => PageRange::new(visible, end.saturating_sub(visible)),
+            },
             ..request
         };
         {
             let mut vram = dev.vram.lock();
             let mut allocated = Err(BuddyError::NoSpace);
-            if hidden.within.pages.0 > 0 {
-                allocated = vram.alloc_scattered(hidden, &mut range.blocks);
+            if preferred.within.pages.0 > 0 {
+                allocated = vram.alloc_scattered(preferred, &mut range.blocks);
             }
             if allocated == Err(BuddyError::NoSpace) {
                 allocated = vram.alloc_scattered(request, &mut range.blocks);
@@ -206,6 +227,16 @@ impl VramRange {
         None
     }
 
+    /// Whose VRAM it is.
+    pub(crate) fn dev(&self) -> &SkuaDevice {
+        &self.dev
+    }
+
+    /// Some of it is about to be shown by the CPU host aperture.
+    pub(crate) fn set_shown(&self) {
+        self.shown.store(1, Relaxed);
+    }
+
     /// The copy engine has written zeroes to all of it.
     pub(crate) fn set_cleared(&self) {
         self.cleared.store(1, Release);
@@ -219,6 +250,9 @@ impl VramRange {
 
 impl Drop for VramRange {
     fn drop(&mut self) {
+        if self.shown.load(Relaxed) != 0 {
+            host_aperture::give_back(self);
+        }
         let mut vram = self.dev.vram.lock();
         for block in self.blocks.as_slice() {
             // Ours since `new()`.

@@ -4,7 +4,7 @@
 //!
 //! | file | what it shows |
 //! |---|---|
-//! | `regions` | memory regions: size, use, the allocator's free blocks |
+//! | `regions` | memory regions: size, use, the allocator's free blocks; pages of the host aperture |
 //! | `vms` | address spaces: mappings, bytes mapped, mappings that are installed, tables |
 //! | `contexts` | contexts: engine, address space, status, submissions ended, ticks used |
 //! | `rings` | engines: state, head and tail, packets in flight, ticks; 16 words from the head |
@@ -88,6 +88,15 @@ fn regions(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> core::fmt:
     for (name, region) in [("system", REGION_SYSTEM), ("vram0", REGION_VRAM)] {
         let (size, used) = dev.region_usage(region);
         writeln!(out, "{}: size {} used {}", name, size, used)?;
+    }
+    {
+        let aperture = dev.aperture.lock();
+        writeln!(
+            out,
+            "host aperture: pages {} used {}",
+            aperture.total(),
+            aperture.used()
+        )?;
     }
     let vram = dev.vram.lock();
     writeln!(
@@ -195,6 +204,11 @@ fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         ("engine_resets", dev.counters.resets.load(Relaxed)),
         ("evictions", dev.counters.evictions.load(Relaxed)),
         ("promotions", dev.counters.promotions.load(Relaxed)),
+        ("aperture_maps", dev.counters.aperture_maps.load(Relaxed)),
+        (
+            "aperture_reclaims",
+            dev.counters.aperture_reclaims.load(Relaxed),
+        ),
         ("tlb_flushes", dev.counters.flushes.load(Relaxed)),
         ("register_reads", dev.hw.regs.reads()),
         ("register_writes", dev.hw.regs.writes()),

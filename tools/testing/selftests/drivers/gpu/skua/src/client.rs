@@ -166,7 +166,8 @@ impl Client {
                 used: quad(&words[4..]),
                 cpu_visible_size: quad(&words[6..]),
                 page_size: words[8],
-                pad: words[9],
+                aperture_page_size: words[9],
+                aperture_size: quad(&words[10..]),
             })
             .collect()
     }

@@ -101,8 +101,8 @@ lies! {
     a_gart_within_vram: "gart-base", Bind => Refused;
     no_gart: "gart-pages", Bind => Refused;
     no_time: "tick-hz", Bind => Refused;
-    an_aperture_of_pages_of_no_size: "aperture-caps", Bind => Bound;
-    an_aperture_larger_than_its_bar: "aperture-pages", Bind => Bound;
+    an_aperture_of_pages_of_no_size: "aperture-caps", Bind => Refused;
+    an_aperture_larger_than_its_bar: "aperture-pages", Bind => Refused;
     never_ready: "never-ready", Bind => Refused;
 
     // What it says of work.
@@ -161,6 +161,7 @@ fn main() -> ExitCode {
         each_reason_has_its_errno: 60,
         work_is_found_without_interrupts: 60,
         vram_of_which_the_cpu_sees_nothing: 60,
+        row_0_15_contradictory_apertures_are_refused: 180,
     ];
     suite::main(&[own, TESTS].concat())
 }
@@ -405,6 +406,21 @@ fn vram_of_which_the_cpu_sees_nothing() {
     tell("");
     function.bind().expect("bind to an honest device");
     expect_working();
+}
+
+/// Pages of no size, or none of any size; too many; beside VRAM that is all visible; in no BAR.
+fn row_0_15_contradictory_apertures_are_refused() {
+    for lies in [
+        "aperture-caps=12",
+        "aperture-caps=13 aperture-pages=64 vram-visible=0",
+        "aperture-pages=64 vram-visible=0",
+        "aperture-caps=12 aperture-pages=2^17 vram-visible=0",
+        "aperture-caps=12 aperture-pages=64",
+        "aperture-caps=16 aperture-pages=64 vram-visible=0",
+    ] {
+        println!("{lies}");
+        attempt(lies, Work::Bind, End::Refused);
+    }
 }
 
 /// Whether the uAPI lists the end of a piece of work.

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The CPU host aperture: how the CPU reaches VRAM of which it does not see all (rows 0.22 to 0.26).
+//!
+//! A page of it shows a page of VRAM from the first fault on that is about that, and until the page
+//! is taken back for another fault, or the VRAM becomes free:
+//!
+//! ```text
+//! fault       a page of the aperture that shows nothing, or the one that was mapped longest ago ─▶
+//!             taken back, if it shows something ─▶ entry, flush ─▶ mapped, write-combined
+//! taken back  CPU's mappings removed ─▶ write barrier ─▶ entry, flush ─▶ what was written is in VRAM
+//! VRAM freed  the same; the CPU's mappings went with the placement
+//! ```
+//!
+//! A page that is mapped is no less its user's if it is taken back: the next access faults again, and
+//! waits its turn. So a fault never fails for want of pages. What is mapped ahead takes pages only
+//! that show nothing. The engines see what the CPU writes at once, as through the other BAR.
+//!
+//! Which page shows what, [`crate::policy::host_aperture`] knows.
+//!
+//! Lock: [`Gpu::aperture`](crate::gpu::Gpu), a mutex, held from the choice of a page until the CPU's
+//! mapping of it is made, or removed: so nobody has a mapping of a page that shows something else.
+//! The device's acknowledgement is waited for under it, and under what a page fault holds.
+
+use crate::{
+    ext::{
+        bar::{
+            write_barrier,
+            WcBar, //
+        },
+        fault::{
+            self,
+            FaultError,
+            VmFault, //
+        },
+        gem, //
+    },
+    gpu::{
+        SkuaDevice,
+        WEDGED, //
+    },
+    hardware::caps::{
+        ApertureCaps,
+        Caps, //
+    },
+    kernel_heap::KernelHeap,
+    memory::{
+        bo::{
+            Bo,
+            FAULT_AHEAD,
+            REGION_VRAM, //
+        },
+        vram::VramRange, //
+    },
+    policy::{
+        buddy::PAGE_BYTES,
+        host_aperture::{
+            HostAperture,
+            Shown, //
+        },
+        miniport::{
+            AperturePage,
+            Miniport, //
+        }, //
+    },
+};
+use kernel::{
+    drm::gem::BaseObject,
+    prelude::*,
+    sync::atomic::Relaxed,
+    warn_on, //
+};
+
+/// What the pages show.
+pub(crate) type Window = HostAperture<KernelHeap>;
+
+/// Pages that one request of the device names at most.
+const BATCH: usize = FAULT_AHEAD + 1;
+
+/// What the aperture of a device with these capabilities shows at first: nothing. `ENOMEM`.
+pub(crate) fn window(caps: &Caps) -> Result<Window> {
+    let pages = caps.aperture.map_or(0, |aperture| aperture.pages);
+    Ok(Window::new(pages)?)
+}
+
+/// Whether page `page` of `range` is where the CPU sees VRAM without an aperture.
+pub(crate) fn is_visible(range: &VramRange, page: usize) -> bool {
+    let visible = range.dev().hw.caps.vram_visible;
+    range
+        .page_offset(page)
+        .and_then(|offset| u64::try_from(offset).ok())
+        .is_some_and(|offset| offset < visible)
+}
+
+/// A page of an object that is in VRAM.
+struct Spot {
+    /// The page of VRAM that it is in, of the aperture's page size.
+    page: u64,
+    /// Where in that, in bytes.
+    inside: u64,
+}
+
+/// Where page `page` of `range` is, if the aperture can show it.
+fn spot(aperture: &ApertureCaps, range: &VramRange, page: usize) -> Option<Spot> {
+    if is_visible(range, page) {
+        return None;
+    }
+    let offset = u64::try_from(range.page_offset(page)?).ok()?;
+    let size = aperture.page.bytes();
+    Some(Spot {
+        page: offset >> aperture.page.shift(),
+        inside: offset & (size - 1),
+    })
+}
+
+/// Maps the page that `fault` is about, of `bo`, which is in `range`, and some behind it.
+///
+/// Waits for the device. [`FaultError::Sigbus`] if it is lost, too.
+pub(crate) fn map(
+    dev: &SkuaDevice,
+    bar: &WcBar<'_>,
+    bo: &Bo,
+    range: &VramRange,
+    fault: &VmFault<'_>,
+) -> Result<(), FaultError> {
+    let aperture = dev.hw.caps.aperture.ok_or(FaultError::Sigbus)?;
+    let (first, count) = (fault.page(), fault::window(fault, bo.size(), BATCH));
+    if count == 0 {
+        return Err(FaultError::Sigbus);
+    }
+    let mut window = dev.aperture.lock();
+    reveal(dev, &aperture, &mut window, bo, range, first, count)?;
+    for ahead in 0..count {
+        let offset = spot(&aperture, range, first + ahead).and_then(|spot| {
+            let page = u64::from(window.find(spot.page)?);
+            usize::try_from(page * aperture.page.bytes() + spot.inside).ok()
+        });
+        match offset.map(|offset| fault.map_bar(ahead, bar, offset)) {
+            Some(Ok(())) => (),
+            // What is mapped ahead is a guess.
+            _ if ahead > 0 => break,
+            Some(Err(error)) => return Err(error),
+            None => return Err(FaultError::Sigbus),
+        }
+    }
+    Ok(())
+}
+
+/// Has the aperture show page `first` of `bo`, which is in `range`, and those of the `count` from there
+/// on for which there are pages that show nothing. `ENOMEM`, `EIO`, `ENODEV`.
+fn reveal(
+    dev: &SkuaDevice,
+    aperture: &ApertureCaps,
+    window: &mut Window,
+    bo: &Bo,
+    range: &VramRange,
+    first: usize,
+    count: usize,
+) -> Result {
+    dev.check_health()?;
+    // Who frees it gives back what is shown from now on.
+    range.set_shown();
+    let start = bo.create_mmap_offset()?;
+    let mut new = KVec::with_capacity(count, GFP_KERNEL)?;
+    for page in (first..).take(count) {
+        let Some(spot) = spot(aperture, range, page) else {
+            break;
+        };
+        if let Some(at) = window.find(spot.page) {
+            window.touch(at);
+            continue;
+        }
+        let at = match window.next() {
+            Some((at, None)) => at,
+            Some((at, Some(old))) if page == first => {
+                take_back(dev, aperture, window, at, old)?;
+                at
+            }
+            _ => break,
+        };
+        // Blocks begin where pages of the aperture do: so does the object's part of this one.
+        let user = u64::try_from(page)?
+            .saturating_mul(PAGE_BYTES)
+            .saturating_sub(spot.inside)
+            .saturating_add(start);
+        let shown = Shown {
+            page: spot.page,
+            user,
+        };
+        warn_on!(window.show(at, shown).is_err());
+        let page = AperturePage {
+            aperture: at,
+            segment: spot.page,
+        };
+        new.push(page, GFP_KERNEL)?;
+    }
+    let shown = show(dev, &new);
+    if shown.is_err() {
+        for page in &new {
+            window.hide(page.aperture);
+        }
+    }
+    shown
+}
+
+/// Has the device show `pages`, and waits until it does. `EIO` if it refuses to, which takes another
+/// device than this driver knows; `ENODEV`.
+fn show(dev: &SkuaDevice, pages: &[AperturePage]) -> Result {
+    if pages.is_empty() {
+        return Ok(());
+    }
+    let request = dev.hw.map_cpu_host_aperture(REGION_VRAM, pages)?;
+    let shown = dev.wait_for(|| dev.hw.is_done(request));
+    if shown == Err(EIO) {
+        dev.doubt(WEDGED);
+    }
+    shown?;
+    dev.counters
+        .aperture_maps
+        .fetch_add(u64::try_from(pages.len())?, Relaxed);
+    Ok(())
+}
+
+/// Takes page `at` of the aperture back, which shows `old`: no CPU has a mapping of it any more, and
+/// what was written through it is in VRAM.
+fn take_back(
+    dev: &SkuaDevice,
+    aperture: &ApertureCaps,
+    window: &mut Window,
+    at: u32,
+    old: Shown,
+) -> Result {
+    gem::unmap_at(dev, old.user, aperture.page.bytes())?;
+    hide(dev, &[at])?;
+    window.hide(at);
+    dev.counters.aperture_reclaims.fetch_add(1, Relaxed);
+    Ok(())
+}
+
+/// Has pages of the aperture, which the CPU has no mapping of, show nothing, and waits until they do.
+fn hide(dev: &SkuaDevice, pages: &[u32]) -> Result {
+    dev.check_health()?;
+    // What the CPU has combined leaves it.
+    write_barrier();
+    let request = dev.hw.unmap_cpu_host_aperture(REGION_VRAM, pages)?;
+    dev.wait_for(|| dev.hw.is_done(request))
+}
+
+/// The aperture shows nothing of `range` any more, which is no object's now: no CPU has a mapping.
+/// Waits for the device; if that is lost, nobody reaches the range that way either.
+pub(crate) fn give_back(range: &VramRange) {
+    let dev = range.dev();
+    let Some(aperture) = dev.hw.caps.aperture else {
+        return;
+    };
+    let shift = aperture.page.shift();
+    let mut window = dev.aperture.lock();
+    let mut pages = [0; BATCH];
+    let mut count = 0;
+    for block in range.blocks() {
+        let start = block.start.0.saturating_mul(PAGE_BYTES);
+        let end = start.saturating_add(block.pages.0.saturating_mul(PAGE_BYTES));
+        for page in start >> shift..end.div_ceil(aperture.page.bytes()) {
+            let Some(at) = window.find(page) else {
+                continue;
+            };
+            window.hide(at);
+            if let Some(place) = pages.get_mut(count) {
+                *place = at;
+                count += 1;
+            }
+            if count == BATCH {
+                let _ = hide(dev, &pages);
+                count = 0;
+            }
+        }
+    }
+    if count > 0 {
+        let _ = hide(dev, pages.get(..count).unwrap_or_default());
+    }
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What the CPU host aperture shows, and which of its pages is taken next.
+//!
+//! The aperture is a window of the CPU on a memory segment, of fewer pages than that has. Each of
+//! its pages shows a page of the segment, or nothing; a page of the segment is shown once at most.
+//! All who want to see it share the one.
+//!
+//! Whether the CPU goes on using what it has mapped cannot be seen. So a page is kept until another
+//! one is wanted: then [`HostAperture::next`] is one that shows nothing, or else the one that was
+//! mapped longest ago ([`HostAperture::touch`], [`HostAperture::show`]), which can be taken back, for
+//! its user can fault again.
+//!
+//! All memory is allocated by [`HostAperture::new`]; everything else takes O(1), as far as a hash
+//! does.
+//!
+//! Invariants: a page is in the list once, those that show nothing before the others; it is in one
+//! bucket if it shows something, and no two of these show the same.
+//!
+//! # Examples
+//!
+//! ```
+//! use skua_policy::host_aperture::{HostAperture, Shown};
+//! use skua_policy::std_heap::StdHeap;
+//!
+//! let mut aperture = HostAperture::<StdHeap>::new(1).expect("memory");
+//! let shown = Shown { page: 42, user: 0x1000 };
+//! aperture.show(0, shown).expect("it shows nothing");
+//! assert_eq!(aperture.find(42), Some(0));
+//! // Whoever comes now takes it back first.
+//! assert_eq!(aperture.next(), Some((0, Some(shown))));
+//! assert_eq!(aperture.hide(0), Some(shown));
+//! ```
+
+use super::heap::{FallibleVec, Heap, OutOfMemory};
+
+#[cfg(test)]
+mod tests;
+
+/// No page.
+const NIL: u32 = u32::MAX;
+
+/// What a page shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// The page of the segment.
+    pub page: u64,
+    /// Where its user finds it: kept for the caller, who has to tell them when it is taken back.
+    pub user: u64,
+}
+
+/// It shows something already, or there is no such page, or what it is to show is shown elsewhere.
+/// Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken;
+
+#[derive(Clone, Copy)]
+struct Page {
+    shown: Option<Shown>,
+    /// The one that is taken before it, and the one after.
+    before: u32,
+    behind: u32,
+    /// The next in its bucket.
+    chain: u32,
+}
+
+/// The pages of an aperture.
+pub struct HostAperture<H: Heap> {
+    /// By number.
+    pages: H::Vec<Page>,
+    /// The first page of each bucket; a power of two of them.
+    buckets: H::Vec<u32>,
+    /// The page that is taken next, and the last one.
+    first: u32,
+    last: u32,
+    /// Pages that show something.
+    used: u32,
+}
+
+impl<H: Heap> HostAperture<H> {
+    /// An aperture of `pages` pages that show nothing; 0 is none.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfMemory`].
+    pub fn new(pages: u32) -> Result<Self, OutOfMemory> {
+        let len = usize::try_from(pages).map_err(|_| OutOfMemory)?;
+        let buckets = len.checked_next_power_of_two().ok_or(OutOfMemory)?;
+        let none = Page {
+            shown: None,
+            before: NIL,
+            behind: NIL,
+            chain: NIL,
+        };
+        let mut aperture = HostAperture {
+            pages: FallibleVec::filled_with(len, || none)?,
+            buckets: FallibleVec::filled_with(buckets, || NIL)?,
+            first: NIL,
+            last: NIL,
+            used: 0,
+        };
+        for at in 0..pages {
+            aperture.append(at);
+        }
+        Ok(aperture)
+    }
+
+    /// How many pages it has.
+    pub fn total(&self) -> u32 {
+        u32::try_from(self.pages.len()).unwrap_or(NIL)
+    }
+
+    /// How many of them show something.
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Which page shows page `page` of the segment.
+    pub fn find(&self, page: u64) -> Option<u32> {
+        let mut at = *self.buckets.as_slice().get(self.bucket(page))?;
+        loop {
+            let candidate = self.page(at)?;
+            if candidate.shown.is_some_and(|shown| shown.page == page) {
+                return Some(at);
+            }
+            at = candidate.chain;
+        }
+    }
+
+    /// Which page is taken next, and what it shows until it is hidden.
+    pub fn next(&self) -> Option<(u32, Option<Shown>)> {
+        Some((self.first, self.page(self.first)?.shown))
+    }
+
+    /// Page `at`, which shows something, was mapped just now.
+    pub fn touch(&mut self, at: u32) {
+        if self.page(at).is_some_and(|page| page.shown.is_some()) {
+            self.unlink(at);
+            self.append(at);
+        }
+    }
+
+    /// Page `at` shows something from now on, and was mapped just now.
+    ///
+    /// # Errors
+    ///
+    /// [`Taken`].
+    pub fn show(&mut self, at: u32, shown: Shown) -> Result<(), Taken> {
+        let bucket = self.bucket(shown.page);
+        if self.find(shown.page).is_some() || self.page(at).ok_or(Taken)?.shown.is_some() {
+            return Err(Taken);
+        }
+        self.unlink(at);
+        self.append(at);
+        let head = self.buckets.as_mut_slice().get_mut(bucket).ok_or(Taken)?;
+        let chain = core::mem::replace(head, at);
+        if let Some(page) = self.page_mut(at) {
+            page.shown = Some(shown);
+            page.chain = chain;
+        }
+        self.used = self.used.saturating_add(1);
+        Ok(())
+    }
+
+    /// Page `at` shows nothing any more, and is the next to be taken; what it showed.
+    pub fn hide(&mut self, at: u32) -> Option<Shown> {
+        let shown = self.page_mut(at)?.shown.take()?;
+        self.unchain(self.bucket(shown.page), at);
+        self.unlink(at);
+        self.prepend(at);
+        self.used = self.used.saturating_sub(1);
+        Some(shown)
+    }
+
+    /// The bucket of a page of the segment.
+    fn bucket(&self, page: u64) -> usize {
+        // Fibonacci hashing: neighbours, and those a power of two apart, are spread. The upper half
+        // is the better one.
+        let hash = page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        // CAST: 32 bits.
+        hash as usize & self.buckets.len().saturating_sub(1)
+    }
+
+    fn page(&self, at: u32) -> Option<&Page> {
+        self.pages.as_slice().get(usize::try_from(at).ok()?)
+    }
+
+    fn page_mut(&mut self, at: u32) -> Option<&mut Page> {
+        self.pages.as_mut_slice().get_mut(usize::try_from(at).ok()?)
+    }
+
+    /// Takes page `at` out of a bucket.
+    fn unchain(&mut self, bucket: usize, at: u32) {
+        let behind = self.page(at).map_or(NIL, |page| page.chain);
+        let Some(head) = self.buckets.as_mut_slice().get_mut(bucket) else {
+            return;
+        };
+        if *head == at {
+            *head = behind;
+            return;
+        }
+        let mut before = *head;
+        while let Some(page) = self.page_mut(before) {
+            if page.chain == at {
+                page.chain = behind;
+                return;
+            }
+            before = page.chain;
+        }
+    }
+
+    /// Takes page `at` out of the list.
+    fn unlink(&mut self, at: u32) {
+        let Some(&Page { before, behind, .. }) = self.page(at) else {
+            return;
+        };
+        match self.page_mut(before) {
+            Some(page) => page.behind = behind,
+            None => self.first = behind,
+        }
+        match self.page_mut(behind) {
+            Some(page) => page.before = before,
+            None => self.last = before,
+        }
+    }
+
+    /// Puts page `at`, which is not in the list, at its end.
+    fn append(&mut self, at: u32) {
+        let last = core::mem::replace(&mut self.last, at);
+        match self.page_mut(last) {
+            Some(page) => page.behind = at,
+            None => self.first = at,
+        }
+        if let Some(page) = self.page_mut(at) {
+            (page.before, page.behind) = (last, NIL);
+        }
+    }
+
+    /// Puts page `at`, which is not in the list, at its beginning.
+    fn prepend(&mut self, at: u32) {
+        let first = core::mem::replace(&mut self.first, at);
+        match self.page_mut(first) {
+            Some(page) => page.before = at,
+            None => self.last = at,
+        }
+        if let Some(page) = self.page_mut(at) {
+            (page.before, page.behind) = (NIL, first);
+        }
+    }
+}

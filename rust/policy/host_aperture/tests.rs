@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+use super::super::miniport::{AperturePage, Miniport, VRAM_SEGMENT};
+use super::super::recorder::Recorder;
+use super::*;
+use crate::std_heap::{fail_at, StdHeap};
+use proptest::prelude::*;
+use std::vec::Vec;
+
+type TestAperture = HostAperture<StdHeap>;
+
+fn shown(page: u64) -> Shown {
+    Shown {
+        page,
+        user: page << 12,
+    }
+}
+
+/// What a caller does who wants to see a page of the segment; the page of the aperture.
+fn reveal(aperture: &mut TestAperture, gpu: &Recorder, page: u64) -> u32 {
+    if let Some(at) = aperture.find(page) {
+        aperture.touch(at);
+        return at;
+    }
+    let (at, old) = aperture.next().expect("a page");
+    if old.is_some() {
+        gpu.unmap_cpu_host_aperture(VRAM_SEGMENT, &[at]).unwrap();
+        assert_eq!(aperture.hide(at), old);
+    }
+    assert_eq!(aperture.next(), Some((at, None)));
+    let new = AperturePage {
+        aperture: at,
+        segment: page,
+    };
+    gpu.map_cpu_host_aperture(VRAM_SEGMENT, &[new]).unwrap();
+    aperture
+        .show(at, shown(page))
+        .expect("nothing is in its way");
+    at
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Reveal(u64),
+    Hide(u64),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    // Some of them a power of two apart.
+    let page = prop_oneof![0u64..20, (0u64..8).prop_map(|n| n << 20)];
+    prop_oneof![
+        4 => page.clone().prop_map(Op::Reveal),
+        1 => page.prop_map(Op::Hide),
+    ]
+}
+
+proptest! {
+    #![proptest_config(crate::cases(4))]
+    #[test]
+    fn like_a_list(
+        pages in 1u32..12,
+        ops in prop::collection::vec(op(), 1..200),
+    ) {
+        let gpu = Recorder::default();
+        let mut aperture = TestAperture::new(pages).unwrap();
+        // What is shown, the page that was mapped longest ago first.
+        let mut model: Vec<u64> = Vec::new();
+        for op in ops {
+            match op {
+                Op::Reveal(page) => {
+                    let known = model.iter().position(|other| *other == page);
+                    if let Some(known) = known {
+                        model.remove(known);
+                    } else if model.len() == pages as usize {
+                        model.remove(0);
+                    }
+                    model.push(page);
+                    let at = reveal(&mut aperture, &gpu, page);
+                    let shown = gpu.aperture.borrow().get(&at).copied();
+                    prop_assert_eq!(shown, Some(page));
+                }
+                Op::Hide(page) => {
+                    let at = aperture.find(page);
+                    prop_assert_eq!(at.is_some(), model.contains(&page));
+                    if let Some(at) = at {
+                        prop_assert_eq!(aperture.hide(at), Some(shown(page)));
+                        gpu.unmap_cpu_host_aperture(VRAM_SEGMENT, &[at]).unwrap();
+                        // It is taken before any that shows something.
+                        prop_assert_eq!(aperture.next(), Some((at, None)));
+                    }
+                    model.retain(|other| *other != page);
+                }
+            }
+            prop_assert_eq!(aperture.used() as usize, model.len());
+            prop_assert_eq!(gpu.aperture.borrow().len(), model.len());
+            for page in &model {
+                let at = aperture.find(*page).expect("it is shown");
+                let shown = gpu.aperture.borrow().get(&at).copied();
+                prop_assert_eq!(shown, Some(*page));
+            }
+            if model.len() == pages as usize {
+                let next = aperture.next().and_then(|(_, shown)| shown);
+                prop_assert_eq!(next, Some(shown(model[0])));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_refused_changes_nothing() {
+    let mut aperture = TestAperture::new(3).unwrap();
+    assert_eq!(aperture.total(), 3);
+    aperture.show(1, shown(7)).unwrap();
+    assert_eq!(aperture.show(1, shown(8)), Err(Taken), "it shows something");
+    assert_eq!(
+        aperture.show(2, shown(7)),
+        Err(Taken),
+        "another one shows it"
+    );
+    assert_eq!(aperture.show(3, shown(8)), Err(Taken), "there is none");
+    assert_eq!((aperture.hide(0), aperture.hide(3)), (None, None));
+    aperture.touch(0);
+    aperture.touch(NIL);
+    assert_eq!((aperture.used(), aperture.find(7)), (1, Some(1)));
+    assert_eq!((aperture.find(8), aperture.next()), (None, Some((0, None))));
+}
+
+#[test]
+fn an_aperture_may_have_no_pages() {
+    let mut aperture = TestAperture::new(0).unwrap();
+    assert_eq!((aperture.total(), aperture.next()), (0, None));
+    assert_eq!(aperture.find(0), None);
+    assert_eq!(aperture.show(0, shown(0)), Err(Taken));
+}
+
+#[test]
+fn memory_is_allocated_at_first_only() {
+    for failure in 0..2 {
+        fail_at(Some(failure));
+        assert!(TestAperture::new(9).is_err());
+    }
+    fail_at(None);
+    let mut aperture = TestAperture::new(9).unwrap();
+    let gpu = Recorder::default();
+    fail_at(Some(0));
+    for page in 0..100 {
+        reveal(&mut aperture, &gpu, page);
+    }
+    fail_at(None);
+}
