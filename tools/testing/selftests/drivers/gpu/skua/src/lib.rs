@@ -16,11 +16,12 @@
 //! - [`program`]: compute programs; [`software_timeline`]: fences of another driver;
 //! - [`moving`]: objects that move;
 //! - [`calls`]: what the kernel called for it;
-//! - [`loss`]: a GPU that goes away;
+//! - [`loss`]: a GPU that goes away; [`aperture`]: tests of several programs;
 //! - [`table`], [`witness`]: bad arguments, and what they must not change.
 
 #![deny(unsafe_code)]
 
+pub mod aperture;
 pub mod calls;
 pub mod cases;
 pub mod cgroup;

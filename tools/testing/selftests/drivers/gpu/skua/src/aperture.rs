@@ -1,0 +1,458 @@
+// SPDX-License-Identifier: MIT
+
+//! The CPU host aperture: what must hold of any, for the programs that test one kind each.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use skua_spec::pci::{BAR_HOST_APERTURE, BAR_VRAM};
+use skua_uapi::*;
+
+use crate::client::signal;
+use crate::function::{Function, Unbound};
+use crate::mapping::Mapping;
+use crate::raw::in_child;
+use crate::rig::{copy, fill, Buffer};
+use crate::suite::eventually;
+use crate::witness::quiet;
+use crate::{skip, Client, Engine, Errno, Place, Rig};
+
+const PAGE: usize = 4096;
+const MIB: u64 = 1 << 20;
+
+/// A device of which the CPU sees nothing, or nothing that is left.
+struct Hidden {
+    rig: Rig,
+    /// Bytes of the aperture, and of a page of it.
+    size: u64,
+    page: u64,
+    /// All that the CPU sees of VRAM.
+    _visible: Option<Buffer>,
+}
+
+impl Hidden {
+    #[track_caller]
+    fn new() -> Self {
+        quiet();
+        let rig = Rig::new();
+        let vram = rig.region(Place::Vram);
+        let visible = vram.cpu_visible_size;
+        Self {
+            size: vram.aperture_size,
+            page: vram.aperture_page_size.into(),
+            _visible: (visible > 0).then(|| rig.buffer(Place::Vram, visible)),
+            rig,
+        }
+    }
+
+    /// A buffer in VRAM that the CPU does not see.
+    #[track_caller]
+    fn buffer(&self, size: u64) -> Buffer {
+        buffer(&self.rig, size)
+    }
+}
+
+fn both(client: &Client) -> u32 {
+    1 << client.region(Place::Vram).id | 1 << client.region(Place::System).id
+}
+
+#[track_caller]
+fn place(client: &Client, handle: u32) -> Place {
+    let region = client.info(handle).expect("BO_INFO").region;
+    match region == client.region(Place::Vram).id {
+        true => Place::Vram,
+        false => Place::System,
+    }
+}
+
+/// A buffer that prefers VRAM, and is there.
+#[track_caller]
+fn buffer(rig: &Rig, size: u64) -> Buffer {
+    let handle = rig
+        .bo_create(size, DRM_SKUA_BO_CPU_ACCESS, both(rig))
+        .expect("BO_CREATE");
+    assert_eq!(place(rig, handle), Place::Vram);
+    rig.bound(handle, size)
+}
+
+/// Counters of driver and device.
+#[track_caller]
+fn counters<const N: usize>(names: [&str; N]) -> [u64; N] {
+    let text = Function::first().debugfs("counters").expect("debugfs");
+    names.map(|name| {
+        text.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")?.parse().ok())
+            .unwrap_or_else(|| panic!("there is no counter {name}: {text}"))
+    })
+}
+
+/// Pages of the aperture, and how many of them show something.
+#[track_caller]
+fn usage() -> (u64, u64) {
+    let text = Function::first().debugfs("regions").expect("debugfs");
+    let numbers = text.lines().find_map(|line| {
+        let (total, used) = line
+            .strip_prefix("host aperture: pages ")?
+            .split_once(" used ")?;
+        Some((total.parse().ok()?, used.parse().ok()?))
+    });
+    numbers.unwrap_or_else(|| panic!("no aperture: {text}"))
+}
+
+/// Accesses of pages of the aperture that showed nothing.
+fn strays() -> u64 {
+    let [strays] = counters(["aperture_unmapped"]);
+    strays
+}
+
+/// Where words are written: where accesses are trapped each takes its time.
+fn places(len: usize) -> impl Iterator<Item = usize> {
+    (0..len)
+        .step_by(PAGE)
+        .flat_map(|page| [0, PAGE / 2, PAGE - 8].map(|offset| page + offset))
+}
+
+fn value(seed: u64, offset: usize) -> u64 {
+    (offset as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed
+}
+
+fn stamp(map: &Mapping, seed: u64) {
+    for offset in places(map.len()) {
+        map.write(offset, value(seed, offset));
+    }
+}
+
+#[track_caller]
+fn expect(what: &str, map: &Mapping, seed: u64) {
+    for offset in places(map.len()) {
+        let (seen, expected) = (map.read(offset), value(seed, offset));
+        assert_eq!(seen, expected, "{what}: offset {offset:#x} ({seen:#x})");
+    }
+}
+
+/// What the GPU finds in a buffer.
+#[track_caller]
+fn expect_gpu(rig: &Rig, what: &str, buffer: &Buffer, seed: u64) {
+    let out = rig.buffer(Place::System, buffer.size);
+    assert_eq!(
+        rig.run(Engine::Copy, &[copy(buffer.va, out.va, buffer.size)]),
+        Ok(()),
+        "{what}"
+    );
+    expect(what, &out.cpu, seed);
+}
+
+/// Has all pages of the aperture show something else.
+fn displace(by: &Buffer, step: u64) {
+    for offset in (0..by.cpu.len()).step_by(usize::try_from(step).expect("a size")) {
+        by.cpu.read32(offset);
+    }
+}
+
+/// What clients are told is what the device has.
+pub fn the_aperture_is_its_bar() {
+    let vram = Client::new().region(Place::Vram);
+    let function = Function::first();
+    assert_eq!(function.bar_size(BAR_HOST_APERTURE), vram.aperture_size);
+    assert_eq!(function.bar_size(BAR_VRAM), vram.cpu_visible_size);
+    assert!(vram.cpu_visible_size < vram.size, "{vram:?}");
+    assert!(matches!(vram.aperture_page_size, 0x1000 | 0x1_0000));
+    let pages = vram.aperture_size / u64::from(vram.aperture_page_size);
+    assert_eq!(usage().0, pages);
+    assert_eq!(Client::new().region(Place::System).aperture_size, 0);
+}
+
+/// What the CPU sees by itself takes no page; what may be nowhere else is there, or refused.
+pub fn vram_alone_needs_no_aperture() {
+    quiet();
+    let rig = Rig::new();
+    let visible = rig.region(Place::Vram).cpu_visible_size;
+    if visible == 0 {
+        assert_eq!(rig.try_bo(Place::Vram, 4096), Err(Errno::EOPNOTSUPP));
+        return;
+    }
+    let prefers = buffer(&rig, MIB);
+    let only = rig.buffer(Place::Vram, visible - MIB);
+    let (_, before) = usage();
+    stamp(&prefers.cpu, 1);
+    stamp(&only.cpu, 2);
+    assert_eq!(usage().1, before, "both are where the CPU sees them");
+    // One makes room for the other, which has no other place.
+    let last = rig.buffer(Place::Vram, MIB);
+    stamp(&last.cpu, 3);
+    assert_eq!(place(&rig, prefers.handle), Place::System);
+    assert_eq!(usage().1, before);
+    expect("it has moved", &prefers.cpu, 1);
+    assert_eq!(
+        rig.try_bo(Place::Vram, 4096),
+        Err(Errno::ENOSPC),
+        "beyond what the CPU sees"
+    );
+}
+
+/// The CPU and the GPU see the same bytes, whichever page of the aperture shows them.
+pub fn any_page_of_vram_through_any_page() {
+    let hidden = Hidden::new();
+    let rig = &hidden.rig;
+    // Of many small ones, too: their pages are not neighbours.
+    let large = hidden.buffer(4 * hidden.size);
+    let small: Vec<_> = (0..24).map(|_| hidden.buffer(12 << 10)).collect();
+    expect_zero(&large.cpu);
+    // In an order that has nothing to do with that of the pages.
+    let pages = large.cpu.len() / PAGE;
+    for n in 0..pages {
+        let page = (n * 37) % pages * PAGE;
+        for offset in places(PAGE) {
+            large.cpu.write(page + offset, value(7, page + offset));
+        }
+        if let Some(buffer) = small.get(n) {
+            stamp(&buffer.cpu, n as u64);
+        }
+    }
+    expect_gpu(rig, "the GPU sees what the CPU wrote", &large, 7);
+    for (n, buffer) in (0..).zip(&small) {
+        expect_gpu(rig, &format!("small one {n}"), buffer, n);
+        expect("small", &buffer.cpu, n);
+    }
+    expect("the CPU itself", &large.cpu, 7);
+    let (total, used) = usage();
+    assert_eq!(used, total, "all pages are in use");
+    // And while a page is mapped the CPU sees what the GPU writes.
+    let last = large.size - 4096;
+    let at = usize::try_from(last).expect("an offset");
+    large.cpu.read(at);
+    let word = fill(9, large.va + last, 4096);
+    assert_eq!(rig.run(Engine::Compute, &[word]), Ok(()));
+    assert_eq!(large.cpu.read(at), 9 << 32 | 9);
+    assert_eq!(place(rig, large.handle), Place::Vram, "nothing was moved");
+    assert_eq!(strays(), 0);
+}
+
+#[track_caller]
+fn expect_zero(map: &Mapping) {
+    for offset in places(map.len()) {
+        assert_eq!(map.read(offset), 0, "new memory at {offset:#x}");
+    }
+}
+
+/// Whoever loses a page of the aperture faults, and does not see or change what it shows then.
+pub fn mappings_go_before_a_page_is_anothers() {
+    let hidden = Hidden::new();
+    let rig = &hidden.rig;
+    let steady = hidden.buffer(8 * 4096);
+    let other = hidden.buffer(3 * hidden.size);
+    stamp(&steady.cpu, 11);
+    stamp(&other.cpu, 12);
+    let [before] = counters(["driver_aperture_reclaims"]);
+    // Its mapping by a second way, and one of a child's.
+    let file = rig.export(steady.handle).expect("PRIME_HANDLE_TO_FD");
+    let by_file = Mapping::new(&file, 0, steady.cpu.len()).expect("mmap of a dma-buf");
+    let rounds = 4000 / (other.cpu.len() as u64 / hidden.page) + 1;
+    let stop = AtomicBool::new(false);
+    let forked = in_child(|| {
+        for _ in 0..5 {
+            expect("in a child", &steady.cpu, 11);
+            displace(&other, hidden.page);
+        }
+        true
+    });
+    assert!(forked);
+    thread::scope(|scope| {
+        for map in [&steady.cpu, &by_file] {
+            let stop = &stop;
+            scope.spawn(move || {
+                let mut n: u64 = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let page = (n as usize % 8) * PAGE;
+                    // The same as it was: others write it, too.
+                    map.write(page, value(11, page));
+                    let seen = map.read(page);
+                    if seen != value(11, page) {
+                        println!("hammered {n} times: offset {page:#x} is {seen:#x}");
+                        std::process::exit(1);
+                    }
+                    n += 1;
+                }
+            });
+        }
+        for _ in 0..rounds {
+            displace(&other, hidden.page);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let [after] = counters(["driver_aperture_reclaims"]);
+    assert!(after - before > 4000, "{} times", after - before);
+    expect("hammered", &steady.cpu, 11);
+    expect("by file", &by_file, 11);
+    expect("the other", &other.cpu, 12);
+    expect_gpu(rig, "hammered, by the GPU", &steady, 11);
+    expect_gpu(rig, "the other, by the GPU", &other, 12);
+    assert_eq!(strays(), 0, "accesses of pages that show nothing");
+}
+
+/// Objects that move, or go, give their pages back; nobody finds anything of theirs.
+pub fn what_is_freed_is_given_back() {
+    let hidden = Hidden::new();
+    let rig = &hidden.rig;
+    let (_, before) = usage();
+    for round in 0..8 {
+        let buffer = hidden.buffer(hidden.size / 2);
+        expect_zero(&buffer.cpu);
+        stamp(&buffer.cpu, round);
+        assert!(usage().1 > before);
+        if round % 2 == 0 {
+            // Under the CPU's mapping, there and back.
+            let moved = Function::first().debugfs("evict").expect("debugfs");
+            assert_ne!(moved.trim(), "0");
+            assert_eq!(place(rig, buffer.handle), Place::System);
+            expect("moved out", &buffer.cpu, round);
+            assert_eq!(usage().1, before, "of what has moved out");
+            let done = rig.syncobj();
+            let result = rig.make_resident(&[buffer.handle], &[signal(done)]);
+            assert_eq!((result, rig.wait(done)), (Ok(()), Ok(())));
+            assert_eq!(place(rig, buffer.handle), Place::Vram);
+            expect("moved in", &buffer.cpu, round);
+            expect_gpu(rig, "moved in", &buffer, round);
+        }
+        let Buffer { handle, cpu, .. } = buffer;
+        match round % 4 {
+            0 | 1 => {
+                assert_eq!(
+                    rig.destroy(&[handle], DRM_SKUA_BO_DESTROY_SYNCHRONOUS),
+                    Ok(())
+                );
+                drop(cpu);
+            }
+            _ => {
+                drop(cpu);
+                assert_eq!(
+                    rig.destroy(&[handle], DRM_SKUA_BO_DESTROY_ASSUME_NOT_IN_USE),
+                    Ok(())
+                );
+            }
+        }
+        let given = eventually(|| (usage().1 == before).then_some(()));
+        assert!(given.is_some(), "{:?}, at first {before}", usage());
+    }
+    assert_eq!(strays(), 0);
+}
+
+/// Several times as much as the aperture, for several clients at once: nobody fails, and no more is
+/// shown than there are pages.
+pub fn more_than_the_aperture_is_seen_in_turn() {
+    let hidden = Hidden::new();
+    let sizes = [hidden.size / 4, hidden.size, 2 * hidden.size];
+    thread::scope(|scope| {
+        for seed in 0..3_u64 {
+            scope.spawn(move || {
+                let rig = Rig::new();
+                let buffers = sizes.map(|size| buffer(&rig, size));
+                for round in 0..3 {
+                    for (n, buffer) in (0..).zip(&buffers) {
+                        stamp(&buffer.cpu, seed << 16 | round << 8 | n);
+                    }
+                    for (n, buffer) in (0..).zip(&buffers) {
+                        expect("all at once", &buffer.cpu, seed << 16 | round << 8 | n);
+                    }
+                    let (total, used) = usage();
+                    assert!(used <= total, "{used} of {total}");
+                }
+                for (n, buffer) in (0..).zip(&buffers) {
+                    expect_gpu(&rig, "by the GPU", buffer, seed << 16 | 2 << 8 | n);
+                    assert_eq!(place(&rig, buffer.handle), Place::Vram);
+                }
+            });
+        }
+    });
+    // Who has no page waits for none: the oldest goes.
+    let (total, used) = usage();
+    assert!(used <= total, "{used} of {total}");
+    assert_eq!(strays(), 0);
+}
+
+/// Objects of one page, of two clients, and memory between them that the CPU never maps: each sees
+/// its own, whatever a page of the aperture has room for.
+pub fn no_byte_of_a_neighbour_is_seen() {
+    let hidden = Hidden::new();
+    let others = Rig::new();
+    let count = 3 * hidden.size / hidden.page;
+    let mut all: Vec<(&Rig, Buffer, u64)> = Vec::new();
+    let mut between = Vec::new();
+    for n in 0..count {
+        let rig = [&hidden.rig, &others][n as usize % 2];
+        // Some of them end within a page of the aperture.
+        let size = if n % 5 == 0 { 5 * 4096 } else { 4096 };
+        all.push((rig, buffer(rig, size), n));
+        let only = 1 << rig.region(Place::Vram).id;
+        let handle = rig.bo_create(4096, 0, only).expect("BO_CREATE");
+        let va = rig.bound_at_will(handle, 4096);
+        let word = u32::try_from(n).expect("a number") + 1;
+        assert_eq!(rig.run(Engine::Copy, &[fill(word, va, 4096)]), Ok(()));
+        between.push((rig, va, word));
+    }
+    for (_, buffer, n) in &all {
+        expect_zero(&buffer.cpu);
+        stamp(&buffer.cpu, *n);
+    }
+    for (rig, buffer, n) in &all {
+        expect("its own", &buffer.cpu, *n);
+        expect_gpu(rig, "its own, by the GPU", buffer, *n);
+    }
+    for (rig, va, word) in between {
+        let out = rig.buffer(Place::System, 4096);
+        assert_eq!(rig.run(Engine::Copy, &[copy(va, out.va, 4096)]), Ok(()));
+        let both = u64::from(word) << 32 | u64::from(word);
+        out.cpu.expect("what the CPU never maps", |_| both);
+    }
+    assert_eq!(strays(), 0);
+}
+
+/// The first thing that is done with a device that was bound, and bound again.
+pub fn it_works_at_once_and_after_a_bind() {
+    let hidden = Hidden::new();
+    let old = hidden.buffer(hidden.size);
+    stamp(&old.cpu, 5);
+    drop(Unbound::first());
+    // Nothing of the old device is seen, and nobody dies of it.
+    expect_zero(&old.cpu);
+    old.cpu.write(0, 1);
+    assert_eq!(usage().1, 0, "a new device shows nothing");
+    let rig = Rig::new();
+    let new = buffer(&rig, 2 * hidden.size);
+    expect_zero(&new.cpu);
+    stamp(&new.cpu, 6);
+    expect("after a bind", &new.cpu, 6);
+    expect_gpu(&rig, "after a bind", &new, 6);
+    assert_eq!(usage().0, hidden.size / hidden.page);
+    assert_eq!(old.cpu.read(0), 1);
+}
+
+/// A device that does not acknowledge is lost: who accesses VRAM then finds zeroes, and lives.
+pub fn it_works_again_after_a_loss() {
+    let hidden = Hidden::new();
+    let buffer = hidden.buffer(2 * hidden.size);
+    stamp(&buffer.cpu, 3);
+    if let Err(error) = skua_guest::host::request("ping") {
+        skip(&format!("no host to ask: {error}"));
+    }
+    // The driver complains as it sees fit.
+    skua_guest::host::expect_error("").expect("the kernel's log");
+    let tell = |lie: &str| skua_guest::host::request(&format!("gpu-lie {lie}")).expect("gpu-lie");
+    tell("aperture-ack-never");
+    for offset in places(buffer.cpu.len()) {
+        let seen = buffer.cpu.read(offset);
+        let any = [0, u64::MAX, value(3, offset)];
+        assert!(any.contains(&seen), "offset {offset:#x} is {seen:#x}");
+    }
+    let lost = eventually(|| hidden.rig.bo_create(4096, 0, 1).err());
+    assert!(matches!(lost, Some(Errno::EIO | Errno::ENODEV)), "{lost:?}");
+    tell("");
+    drop(Unbound::first());
+    drop((buffer, hidden));
+    let new = Hidden::new();
+    let buffer = new.buffer(2 * new.size);
+    expect_zero(&buffer.cpu);
+    stamp(&buffer.cpu, 4);
+    expect("bound again", &buffer.cpu, 4);
+    expect_gpu(&new.rig, "bound again", &buffer, 4);
+}

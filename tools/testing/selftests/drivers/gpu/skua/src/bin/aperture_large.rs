@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+
+//! A GPU of whose VRAM the CPU sees a part, and the rest through a host aperture of large pages.
+
+use std::process::ExitCode;
+
+use skua_selftests::{aperture, suite, tests};
+
+fn main() -> ExitCode {
+    suite::main(tests![
+        row_0_15_the_aperture_is_its_bar,
+        row_0_17_row_0_18_vram_alone_needs_no_aperture: 60,
+        row_0_22_any_page_of_vram_through_any_page: 60,
+        row_0_23_mappings_go_before_a_page_is_anothers: 120,
+        row_0_23_what_is_freed_is_given_back: 60,
+        row_0_24_more_than_the_aperture_is_seen_in_turn: 120,
+        row_0_25_no_byte_of_a_neighbour_is_seen: 60,
+        row_0_26_it_works_at_once_and_after_a_bind: 60,
+    ])
+}
+
+fn row_0_15_the_aperture_is_its_bar() {
+    aperture::the_aperture_is_its_bar();
+}
+
+fn row_0_17_row_0_18_vram_alone_needs_no_aperture() {
+    aperture::vram_alone_needs_no_aperture();
+}
+
+fn row_0_22_any_page_of_vram_through_any_page() {
+    aperture::any_page_of_vram_through_any_page();
+}
+
+fn row_0_23_mappings_go_before_a_page_is_anothers() {
+    aperture::mappings_go_before_a_page_is_anothers();
+}
+
+fn row_0_23_what_is_freed_is_given_back() {
+    aperture::what_is_freed_is_given_back();
+}
+
+fn row_0_24_more_than_the_aperture_is_seen_in_turn() {
+    aperture::more_than_the_aperture_is_seen_in_turn();
+}
+
+fn row_0_25_no_byte_of_a_neighbour_is_seen() {
+    aperture::no_byte_of_a_neighbour_is_seen();
+}
+
+fn row_0_26_it_works_at_once_and_after_a_bind() {
+    aperture::it_works_at_once_and_after_a_bind();
+}

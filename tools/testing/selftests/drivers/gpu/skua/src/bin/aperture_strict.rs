@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+
+//! A GPU that looks at each access of the CPU through its host aperture, and counts those that it
+//! should not make.
+
+use std::process::ExitCode;
+
+use skua_selftests::{aperture, suite, tests};
+
+fn main() -> ExitCode {
+    suite::main(tests![
+        row_0_22_any_page_of_vram_through_any_page: 120,
+        row_0_23_mappings_go_before_a_page_is_anothers: 240,
+        row_0_23_what_is_freed_is_given_back: 120,
+    ])
+}
+
+fn row_0_22_any_page_of_vram_through_any_page() {
+    aperture::any_page_of_vram_through_any_page();
+}
+
+fn row_0_23_mappings_go_before_a_page_is_anothers() {
+    aperture::mappings_go_before_a_page_is_anothers();
+}
+
+fn row_0_23_what_is_freed_is_given_back() {
+    aperture::what_is_freed_is_given_back();
+}
