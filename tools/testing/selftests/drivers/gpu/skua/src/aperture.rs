@@ -456,3 +456,52 @@ pub fn it_works_again_after_a_loss() {
     expect("bound again", &buffer.cpu, 4);
     expect_gpu(&new.rig, "bound again", &buffer, 4);
 }
+
+/// Nothing is visible, and all of the aperture is in use: what is in system memory is locked, and its
+/// address leads to the pages there. No access goes through a BAR, nor does a lock concern the device.
+///
+/// # Panics
+///
+/// If it does not hold.
+#[track_caller]
+pub fn system_memory_is_locked_without_any_bar() {
+    let hidden = Hidden::new();
+    let rig = &hidden.rig;
+    let shown = hidden.buffer(2 * hidden.size);
+    stamp(&shown.cpu, 1);
+    let (total, used) = usage();
+    assert_eq!(used, total, "pages of the aperture are free");
+    let system = 1 << rig.region(Place::System).id;
+    let cached = DRM_SKUA_BO_CPU_ACCESS | DRM_SKUA_BO_CACHED;
+    for flags in [0, DRM_SKUA_BO_CPU_ACCESS, cached] {
+        let handle = rig.bo_create(MIB, flags, system).expect("BO_CREATE");
+        let va = rig.bound_at_will(handle, MIB);
+        let seen = || {
+            counters([
+                "vram_bar_read",
+                "vram_bar_write",
+                "aperture_read",
+                "aperture_write",
+                "aperture_maps",
+                "aperture_reclaims",
+                "evictions",
+                "flushes",
+                "driver_register_reads",
+            ])
+        };
+        let before = seen();
+        let offset = rig.lock(handle).expect("BO_LOCK");
+        let cpu = Mapping::new(rig.duplicate(), offset, MIB as usize).expect("mmap");
+        stamp(&cpu, 2);
+        expect("by the CPU", &cpu, 2);
+        assert_eq!(seen(), before, "flags {flags:#x}: a BAR or the device was involved");
+        let buffer = Buffer {
+            handle,
+            va,
+            size: MIB,
+            cpu,
+        };
+        expect_gpu(rig, "by the GPU", &buffer, 2);
+        assert_eq!(rig.unlock(handle), Ok(()));
+    }
+}
