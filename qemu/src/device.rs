@@ -164,6 +164,8 @@ pub struct Device {
     hub: Arc<Hub>,
     /// The registers that only hold what was written.
     file: Mutex<File>,
+    /// What PAGING_VA reads as, in MiB.
+    paging_va: u32,
     /// One for each engine, joined by drop.
     threads: Vec<JoinHandle<()>>,
     /// Acts for lies, once there was one.
@@ -205,7 +207,8 @@ impl Device {
             ready: AtomicBool::new(true),
         });
         let mut device = Self {
-            file: Mutex::new(Self::power_on(&hub)),
+            file: Mutex::new(Self::power_on(&hub, options.paging_va)),
+            paging_va: options.paging_va,
             threads: Vec::new(),
             liar: Mutex::default(),
             hub,
@@ -363,7 +366,7 @@ impl Device {
         self.switch_status_off();
         self.hub.gart.latch(gart::Table::default());
         self.hub.vram.forget_aperture();
-        *file = Self::power_on(&self.hub);
+        *file = Self::power_on(&self.hub, self.paging_va);
         self.hub
             .resetting
             .store(self.hub.engine_count(), Ordering::Release);
@@ -401,7 +404,7 @@ impl Device {
     }
 
     /// The registers after a reset.
-    fn power_on(hub: &Hub) -> File {
+    fn power_on(hub: &Hub, paging_va: u32) -> File {
         let mut file = File::new(hub.engines.len());
         file.set(regs::ID::SKUA);
         file.set(regs::VERSION::CURRENT);
@@ -432,6 +435,7 @@ impl Device {
             file.set(regs::APERTURE_CAPS::new().with_page_shift(aperture.size.shift()));
             file.set(regs::APERTURE_PAGES::new().with_pages(aperture.pages));
         }
+        file.set(regs::PAGING_VA::new().with_megabytes(paging_va));
         for engine in &hub.engines {
             file.set_engine(
                 engine.index,

@@ -63,6 +63,7 @@ lies! {
     TickHz "tick-hz" = 0, "TICK_HZ reads as the value.";
     ApertureCaps "aperture-caps" = 63, "APERTURE_CAPS reads as the value.";
     AperturePages "aperture-pages" = 1 << 20, "APERTURE_PAGES reads as the value.";
+    PagingVa "paging-va" = 1 << 31, "PAGING_VA reads as the value.";
     NeverReady "never-ready", "READY is never set.";
     FenceAhead "fence-ahead" = 1000, "completed_fence is so much too high.";
     FenceBack "fence-back", "Every second completed_fence is two less than it should be.";
@@ -307,6 +308,7 @@ impl Lies {
             Decoded::Device(DeviceRegister::TICK_HZ) => Kind::TickHz,
             Decoded::Device(DeviceRegister::APERTURE_CAPS) => Kind::ApertureCaps,
             Decoded::Device(DeviceRegister::APERTURE_PAGES) => Kind::AperturePages,
+            Decoded::Device(DeviceRegister::PAGING_VA) => Kind::PagingVa,
             Decoded::Device(DeviceRegister::DEVICE_STATUS) => Kind::NeverReady,
             Decoded::Engine(_, EngineRegister::INFO) => Kind::EngineKind,
             _ => return word,

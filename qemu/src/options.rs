@@ -17,12 +17,15 @@ pub const VISIBLE_UNIT: u64 = 1 << 20;
 pub struct Options {
     /// The engines, in order; 1 to [`MAX_ENGINES`].
     pub engines: Vec<EngineKind>,
+    /// What PAGING_VA reads as, in MiB.
+    pub paging_va: u32,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
             engines: vec![EngineKind::Compute, EngineKind::Copy],
+            paging_va: 0,
         }
     }
 }

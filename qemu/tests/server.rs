@@ -438,12 +438,20 @@ fn counter(server: &mut Server, counter: Counter) -> u64 {
 
 #[test]
 fn an_aperture_in_memory() {
-    let options = ["--vram-visible", "1M", "--aperture", "1M"];
+    let options = [
+        "--vram-visible",
+        "1M",
+        "--aperture",
+        "1M",
+        "--paging-va",
+        "3",
+    ];
     let mut server = start_with("aperture", &options);
     assert_eq!(bar(&server, BAR_VRAM), (1 << 20, true));
     assert_eq!(bar(&server, BAR_HOST_APERTURE), (1 << 20, true));
     assert_eq!(server.get(regs::VRAM_VISIBLE).bytes(), 1 << 20);
     assert_eq!(server.get(regs::APERTURE_PAGES).pages(), 256);
+    assert_eq!(server.get(regs::PAGING_VA).megabytes(), 3);
     let aperture = map_bar(&server.client, BAR_HOST_APERTURE).unwrap();
     let fd = server.file.as_raw_fd();
     server.client.dma_map(0, BUS, SYSTEM as u64, fd).unwrap();

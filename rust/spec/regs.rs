@@ -227,6 +227,12 @@ register! {
         /// Pages from there on; those that there are not are left out.
         15:0 count, with_count => u16;
     }
+
+    /// How large the address space is to be in which a driver moves memory.
+    PAGING_VA(32) @ 0x0094, ReadOnly, fixed {
+        /// In MiB; 0 if the operating system is to decide.
+        31:0 megabytes, with_megabytes => u32;
+    }
 }
 
 impl ID {

@@ -10,7 +10,7 @@ use skua_spec::status::{self, Counter, EngineState};
 use skua_testbed::{Gpu, BUS, GART_TABLE, STATUS, VRAM_BYTES};
 
 /// What the device is: offset and value of the registers that no reset changes.
-const FIXED: [(u32, u64); 16] = [
+const FIXED: [(u32, u64); 17] = [
     (0x0000, 0x4155_4b53),
     (0x0004, 0x0001_0001),
     (0x0008, 2),
@@ -25,6 +25,7 @@ const FIXED: [(u32, u64); 16] = [
     (0x003c, 1_000_000_000),
     (0x0080, 0),
     (0x0084, 0),
+    (0x0094, 0),
     (0x1000, 0),
     (0x1100, 1),
 ];

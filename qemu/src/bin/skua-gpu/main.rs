@@ -55,6 +55,9 @@ pub(crate) struct Cli {
     /// Size of the aperture's pages: 4K or 64K.
     #[arg(long, default_value = "4K", value_parser = parse_page)]
     aperture_page: PageSize,
+    /// Size of the address space in which the driver moves memory, in MiB; 0 leaves it to the driver.
+    #[arg(long, default_value_t = 0, value_name = "MB")]
+    paging_va: u32,
     /// Trap and count every access of BAR2 and BAR4, instead of having QEMU map them.
     #[arg(long)]
     strict: bool,

@@ -39,6 +39,7 @@ pub(crate) fn serve(cli: &Cli) -> Result<()> {
     remove_stale(socket)?;
     let options = Options {
         engines: cli.engines.clone(),
+        paging_va: cli.paging_va,
     };
     let home = memory_file("skua-vram", layout.bytes).context("VRAM")?;
     let aperture_bytes = layout.aperture.map_or(0, Aperture::bytes);
