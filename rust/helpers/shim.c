@@ -9,6 +9,7 @@
 #include <linux/dma-buf.h>
 #include <linux/dma-fence-array.h>
 #include <linux/dma-fence-chain.h>
+#include <linux/dma-fence-unwrap.h>
 #include <linux/dma-fence.h>
 #include <linux/dma-resv.h>
 #include <linux/fs.h>
@@ -41,20 +42,37 @@ void skua_fence_put(struct dma_fence *fence)
 	dma_fence_put(fence);
 }
 
-/* Takes over the references, if it succeeds, and not the array. */
+/*
+ * Takes over the references, if it succeeds, and not the array. Of a fence that
+ * stands for others these are taken: arrays do not nest.
+ */
 struct dma_fence *skua_fence_all(struct dma_fence **fences, int count)
 {
 	struct dma_fence_array *array;
-	struct dma_fence **copy;
+	struct dma_fence_unwrap iter;
+	struct dma_fence **flat;
+	struct dma_fence *fence;
+	int i, all = 0;
 
-	copy = kmemdup_array(fences, count, sizeof(*fences), GFP_KERNEL_ACCOUNT);
-	if (!copy)
+	for (i = 0; i < count; i++)
+		dma_fence_unwrap_for_each(fence, &iter, fences[i])
+			all++;
+	flat = kmalloc_array(all, sizeof(*flat), GFP_KERNEL_ACCOUNT);
+	if (!flat)
 		return NULL;
-	array = dma_fence_array_create(count, copy, dma_fence_context_alloc(1), 1);
+	all = 0;
+	for (i = 0; i < count; i++)
+		dma_fence_unwrap_for_each(fence, &iter, fences[i])
+			flat[all++] = dma_fence_get(fence);
+	array = dma_fence_array_create(all, flat, dma_fence_context_alloc(1), 1);
 	if (!array) {
-		kfree(copy);
+		while (all--)
+			dma_fence_put(flat[all]);
+		kfree(flat);
 		return NULL;
 	}
+	for (i = 0; i < count; i++)
+		dma_fence_put(fences[i]);
 	return &array->base;
 }
 
