@@ -14,7 +14,7 @@
 //! how long to wait for it is the core's to decide. Those on the way to a fence's signal allocate
 //! nothing; they say so.
 
-use super::buddy::PageRange;
+use super::{buddy::PageRange, paging::MultipassOffset};
 use crate::spec::{
     address::{BusAddr, GpuPhys, GpuVa},
     mmu::Entry,
@@ -72,18 +72,18 @@ pub struct Segment {
     pub kind: SegmentKind,
 }
 
-/// A paging operation (`DXGK_OPERATION_*`) that an engine does.
+/// A paging operation (`DXGK_OPERATION_*`) that an engine does, however large: in as many passes as
+/// it takes ([`PagingOperation::pass`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PagingOperation<'a> {
-    /// `DXGK_OPERATION_FILL`: write zeroes.
+    /// `DXGK_OPERATION_VIRTUAL_FILL`: write zeroes.
     Fill {
         /// The segment of the memory.
         segment: u32,
         /// The memory, in pages of the segment.
         blocks: &'a [PageRange],
     },
-    /// `DXGK_OPERATION_TRANSFER` between a memory segment and system memory: at most
-    /// [`TRANSFER_PAGES`] pages together.
+    /// `DXGK_OPERATION_VIRTUAL_TRANSFER` between a memory segment and system memory.
     Transfer {
         /// The memory segment.
         segment: u32,
@@ -103,9 +103,6 @@ pub struct TransferPiece {
     pub bus: BusAddr,
 }
 
-/// Pages that one [`PagingOperation::Transfer`] moves at most: the miniport has to map them.
-pub const TRANSFER_PAGES: u64 = 128;
-
 /// What one packet has an engine do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task<'a> {
@@ -118,9 +115,9 @@ pub enum Task<'a> {
         /// Its length, a multiple of 8, not 0.
         bytes: u32,
     },
-    /// A paging operation, in the system's context (`DxgkDdiBuildPagingBuffer`,
-    /// `DxgkDdiSubmitCommand`).
-    Paging(PagingOperation<'a>),
+    /// The pass of a paging operation that begins there, in the system's context: the paging buffer
+    /// that was built last (`DxgkDdiSubmitCommand`, `DXGK_SUBMITCOMMANDFLAGS::Paging`).
+    Paging(PagingOperation<'a>, MultipassOffset),
     /// Nothing: only the completion (`DXGK_SUBMITCOMMANDFLAGS::NullRendering`).
     Null,
 }
@@ -165,12 +162,25 @@ impl Place {
     }
 }
 
+/// What a miniport says of itself before it is set up (`DxgkDdiQueryAdapterInfo`).
+pub trait AdapterInfo {
+    /// Why it does not.
+    type Error;
+
+    /// How many MiB the address space of the paging process is to have
+    /// (`DXGKQAITYPE_PAGINGPROCESSGPUVASIZE`), on the physical adapter with the number `adapter`,
+    /// which is 0 unless adapters are linked; 0 leaves it to the core. An error for an adapter that
+    /// there is not.
+    fn query_paging_va(&self, adapter: u32) -> Result<u32, Self::Error>;
+}
+
 /// The part of a driver that knows the GPU.
 ///
 /// | function | DDI |
 /// |---|---|
 /// | [`query_segments`](Self::query_segments) | `DxgkDdiQueryAdapterInfo(QUERYSEGMENT4)` |
-/// | [`submit_command`](Self::submit_command) | `DxgkDdiSubmitCommand(Virtual)`, `DxgkDdiBuildPagingBuffer` |
+/// | [`build_paging_buffer`](Self::build_paging_buffer) | `DxgkDdiBuildPagingBuffer` |
+/// | [`submit_command`](Self::submit_command) | `DxgkDdiSubmitCommand(Virtual)` |
 /// | [`query_current_fence`](Self::query_current_fence) | `DxgkDdiQueryCurrentFence` |
 /// | [`reset_engine`](Self::reset_engine) | `DxgkDdiResetEngine` |
 /// | [`reset_from_timeout`](Self::reset_from_timeout) | `DxgkDdiResetFromTimeout` |
@@ -198,6 +208,19 @@ pub trait Miniport {
 
     /// Whether the ring takes `task` now.
     fn has_room(&self, ring: &Self::Ring, task: &Task<'_>) -> bool;
+
+    /// Builds the pass of `operation` that begins at `from`: writes a paging buffer that is free, for
+    /// which [`Self::has_room`] says that there is one, and maps what it names in the paging process'
+    /// address space. Where the next pass begins; [`None`] if this is the last.
+    ///
+    /// It is submitted next, by [`Self::submit_command`]. Allocates nothing.
+    fn build_paging_buffer(
+        &self,
+        node: EngineIndex,
+        ring: &mut Self::Ring,
+        operation: &PagingOperation<'_>,
+        from: MultipassOffset,
+    ) -> Result<Option<MultipassOffset>, Self::Error>;
 
     /// Writes `task` into the ring, which has room for it, and says where. The engine does not see
     /// it before [`Self::ring_doorbell`]. Allocates nothing.

@@ -31,6 +31,7 @@ pub mod miniport;
 pub mod node;
 pub mod page_plan;
 pub mod page_table;
+pub mod paging;
 pub mod priority;
 #[cfg(test)]
 mod recorder;

@@ -19,6 +19,7 @@ use super::{
     heap::{Heap, OutOfMemory},
     in_flight::InFlight,
     miniport::{Completion, Miniport, Place, Task},
+    paging::MultipassOffset,
 };
 use crate::spec::{
     fault::Record,
@@ -173,7 +174,21 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         &self.ring
     }
 
-    /// Puts a packet that [`Self::fits`] behind the others. The engine sees it with
+    /// Builds the paging buffer of `task`, which [`Self::fits`], if it takes one. Where the next pass
+    /// begins; [`None`] if there is none. The packet of `task` is started next.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::Miniport`].
+    pub fn build(
+        &mut self,
+        miniport: &M,
+        task: &Task<'_>,
+    ) -> Result<Option<MultipassOffset>, NodeError<M::Error>> {
+        build(miniport, self.index, &mut self.ring, task).map_err(NodeError::Miniport)
+    }
+
+    /// Puts a packet that [`Self::fits`], and was built, behind the others. The engine sees it with
     /// [`Self::notify`].
     ///
     /// # Errors
@@ -282,8 +297,10 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
             if result.is_ok() {
                 let interrupt = entry.packet.interrupts();
                 let completion = Completion { fence, interrupt };
-                result = miniport
-                    .submit_command(index, ring, &entry.packet.task(), completion)
+                let task = entry.packet.task();
+                // It does the same as before: see `paging`.
+                result = build(miniport, index, ring, &task)
+                    .and_then(|_| miniport.submit_command(index, ring, &task, completion))
                     .map(|place| entry.place = place);
             }
         });
@@ -296,5 +313,18 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
     pub fn abandon(&mut self, mut abandoned: impl FnMut(P)) {
         self.in_flight
             .remove_if(|_, _| true, |_, entry| abandoned(entry.packet));
+    }
+}
+
+/// Builds the paging buffer of `task`, if it takes one.
+fn build<M: Miniport>(
+    miniport: &M,
+    node: EngineIndex,
+    ring: &mut M::Ring,
+    task: &Task<'_>,
+) -> Result<Option<MultipassOffset>, M::Error> {
+    match task {
+        Task::Paging(operation, from) => miniport.build_paging_buffer(node, ring, operation, *from),
+        Task::Virtual { .. } | Task::Null => Ok(None),
     }
 }

@@ -3,8 +3,12 @@
 //! A miniport without a GPU, for tests: it records what is asked of it, holds the rings and page
 //! tables, and refuses what a GPU could not bear.
 
-use super::miniport::{
-    AperturePage, Completion, Miniport, PagingOperation, Place, Segment, SegmentKind, Task,
+use super::{
+    miniport::{
+        AdapterInfo, AperturePage, Completion, Miniport, PagingOperation, Place, Segment,
+        SegmentKind, Task,
+    },
+    paging::{MultipassOffset, PagingSpace, Step, MIB, WINDOWS},
 };
 use crate::spec::{
     address::{BusAddr, GpuPhys, GpuVa, PAGE_SIZE},
@@ -21,9 +25,19 @@ use std::vec::Vec;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Start,
-    Submit { what: What, completion: Completion },
+    Build {
+        from: MultipassOffset,
+        rest: Option<MultipassOffset>,
+        steps: Vec<Step>,
+    },
+    Submit {
+        what: What,
+        completion: Completion,
+    },
     Doorbell,
-    Retire { end: u32 },
+    Retire {
+        end: u32,
+    },
     Reset,
 }
 
@@ -31,8 +45,8 @@ pub(crate) enum Call {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Virtual(ContextSlot, GpuVa, u32),
-    Fill(u32, usize),
-    Transfer(u32, bool, usize),
+    Fill(u32, MultipassOffset),
+    Transfer(u32, bool, MultipassOffset),
     Null,
 }
 
@@ -46,6 +60,10 @@ pub(crate) struct Ring {
     pub(crate) head: u32,
     pub(crate) tail: u32,
     told: u32,
+    /// Paging buffers that were built.
+    buffers: u32,
+    /// The pass that was built and not submitted.
+    built: Option<MultipassOffset>,
 }
 
 impl Ring {
@@ -55,6 +73,8 @@ impl Ring {
             head: 0,
             tail: 0,
             told: 0,
+            buffers: 0,
+            built: None,
         }
     }
 
@@ -146,6 +166,18 @@ fn inside(entry: Entry, va: GpuVa, size: PageSize) -> (Target, bool) {
     (target, entry.is_writable())
 }
 
+impl AdapterInfo for Recorder {
+    type Error = Gone;
+
+    fn query_paging_va(&self, adapter: u32) -> Result<u32, Gone> {
+        if adapter == 0 {
+            Ok(1)
+        } else {
+            Err(Gone)
+        }
+    }
+}
+
 impl Miniport for Recorder {
     type Error = Gone;
     type Ring = Ring;
@@ -160,12 +192,38 @@ impl Miniport for Recorder {
     fn start_node(&self, _node: EngineIndex, ring: &mut Ring) -> Result<(), Gone> {
         self.ask()?;
         (ring.head, ring.tail, ring.told) = (0, 0, 0);
+        ring.built = None;
         self.calls.borrow_mut().push(Call::Start);
         Ok(())
     }
 
     fn has_room(&self, ring: &Ring, _task: &Task<'_>) -> bool {
         ring.used() + 1 < ring.slots
+    }
+
+    fn build_paging_buffer(
+        &self,
+        _node: EngineIndex,
+        ring: &mut Ring,
+        operation: &PagingOperation<'_>,
+        from: MultipassOffset,
+    ) -> Result<Option<MultipassOffset>, Gone> {
+        self.ask()?;
+        assert_eq!(ring.built, None, "what was built before is not submitted");
+        let window = PagingSpace::new(MIB)
+            .expect("a size")
+            .window(ring.buffers % WINDOWS);
+        ring.buffers += 1;
+        ring.built = Some(from);
+        let mut steps = Vec::new();
+        let rest = operation.pass(from, window, |step| {
+            steps.push(step);
+            Ok::<(), Gone>(())
+        })?;
+        self.calls
+            .borrow_mut()
+            .push(Call::Build { from, rest, steps });
+        Ok(rest)
     }
 
     fn submit_command(
@@ -184,14 +242,15 @@ impl Miniport for Recorder {
         ring.tail = (ring.tail + 1) % ring.slots;
         let what = match *task {
             Task::Virtual { context, va, bytes } => What::Virtual(context, va, bytes),
-            Task::Paging(PagingOperation::Fill { segment, blocks }) => {
-                What::Fill(segment, blocks.len())
+            Task::Paging(operation, from) => {
+                assert_eq!(ring.built.take(), Some(from), "another pass was built");
+                match operation {
+                    PagingOperation::Fill { segment, .. } => What::Fill(segment, from),
+                    PagingOperation::Transfer { segment, out, .. } => {
+                        What::Transfer(segment, out, from)
+                    }
+                }
             }
-            Task::Paging(PagingOperation::Transfer {
-                segment,
-                out,
-                pieces,
-            }) => What::Transfer(segment, out, pieces.len()),
             Task::Null => What::Null,
         };
         self.calls

@@ -5,6 +5,7 @@
 use super::super::{
     buddy::PageRange,
     miniport::PagingOperation,
+    paging::MultipassOffset,
     recorder::{Call, Gone, Recorder, Ring, What},
 };
 use super::*;
@@ -25,7 +26,10 @@ struct Work {
     number: u32,
 }
 
-const BLOCKS: [PageRange; 1] = [PageRange::new(0, 1)];
+const FILL: PagingOperation<'_> = PagingOperation::Fill {
+    segment: 1,
+    blocks: &[PageRange::new(0, 1)],
+};
 
 impl Packet for Work {
     fn task(&self) -> Task<'_> {
@@ -35,10 +39,7 @@ impl Packet for Work {
                 va: GpuVa(u64::from(self.number) * 8),
                 bytes: 8,
             },
-            None => Task::Paging(PagingOperation::Fill {
-                segment: 1,
-                blocks: &BLOCKS,
-            }),
+            None => Task::Paging(FILL, MultipassOffset::default()),
         }
     }
 
@@ -58,7 +59,7 @@ impl Work {
             Some(context) => {
                 What::Virtual(ContextSlot(context), GpuVa(u64::from(self.number) * 8), 8)
             }
-            None => What::Fill(1, 1),
+            None => What::Fill(1, MultipassOffset::default()),
         };
         let interrupt = self.interrupts();
         let completion = Completion { fence, interrupt };
@@ -91,6 +92,21 @@ fn client(context: u32, number: u32) -> Work {
         context: Some(context),
         number,
     }
+}
+
+/// Builds and starts a packet.
+fn start(node: &mut TestNode, hw: &Recorder, packet: Work) -> Result<(), NodeError<Gone>> {
+    assert_eq!(node.build(hw, &packet.task())?, None);
+    node.start(hw, packet)
+}
+
+/// What was asked for, without what was built, which the recorder compares with what is submitted.
+fn calls(hw: &Recorder) -> Vec<Call> {
+    let calls = hw.calls.borrow();
+    let calls = calls
+        .iter()
+        .filter(|call| !matches!(call, Call::Build { .. }));
+    calls.cloned().collect()
 }
 
 /// Resets and blames; the packets that were taken out.
@@ -146,7 +162,7 @@ proptest! {
                     let fits = model.len() < capacity.min(slots as usize - 1);
                     prop_assert_eq!(node.fits(&hw, &packet.task()), fits);
                     if fits {
-                        node.start(&hw, packet).unwrap();
+                        start(&mut node, &hw, packet).unwrap();
                         expected.push(packet.submit(next));
                         model.push_back((next, packet));
                         next += 1;
@@ -233,7 +249,7 @@ proptest! {
             }
             prop_assert!(node.iter().map(|(id, packet)| (id, *packet)).eq(model.iter().copied()));
             prop_assert_eq!(node.len(), model.len());
-            prop_assert_eq!(&*hw.calls.borrow(), &expected);
+            prop_assert_eq!(&calls(&hw), &expected);
         }
     }
 }
@@ -243,7 +259,7 @@ fn only_what_is_at_the_head_can_be_guilty() {
     let hw = Recorder::default();
     let mut node = node(8, 8);
     for (context, number) in [(1, 0), (2, 1), (1, 2), (2, 3)] {
-        node.start(&hw, client(context, number)).unwrap();
+        start(&mut node, &hw, client(context, number)).unwrap();
     }
     // Of the second: it is not its turn.
     let named = Record { fence: 2, ..RECORD };
@@ -280,7 +296,7 @@ fn a_place_may_go_on_at_the_beginning() {
 fn an_engine_that_is_reset_for_nothing_is_broken_at_last() {
     let hw = Recorder::default();
     let mut node = node(8, 8);
-    node.start(&hw, client(1, 0)).unwrap();
+    start(&mut node, &hw, client(1, 0)).unwrap();
     let nobody = Cause::Endless(1000);
     for _ in 0..MAX_BLAMELESS {
         assert_eq!(
@@ -290,7 +306,7 @@ fn an_engine_that_is_reset_for_nothing_is_broken_at_last() {
     }
     // A packet that ends shows that it works.
     let (id, _) = node.head().unwrap();
-    node.start(&hw, client(2, 1)).unwrap();
+    start(&mut node, &hw, client(2, 1)).unwrap();
     hw.reported.set(id);
     node.complete(&hw, |_| ()).unwrap();
     for _ in 0..MAX_BLAMELESS {
@@ -313,8 +329,8 @@ fn the_systems_own_guilt_breaks_the_engine() {
         context: None,
         number: 0,
     };
-    node.start(&hw, system).unwrap();
-    node.start(&hw, client(1, 1)).unwrap();
+    start(&mut node, &hw, system).unwrap();
+    start(&mut node, &hw, client(1, 1)).unwrap();
     let (verdict, taken) = recover(&mut node, &hw, &Cause::Endless(1));
     assert_eq!(
         (verdict, taken),
@@ -326,10 +342,10 @@ fn the_systems_own_guilt_breaks_the_engine() {
 fn what_could_not_be_written_is_given_up_with_the_rest() {
     let hw = Recorder::default();
     let mut node = node(8, 8);
-    node.start(&hw, client(1, 0)).unwrap();
+    start(&mut node, &hw, client(1, 0)).unwrap();
     hw.gone.set(true);
     assert_eq!(
-        node.start(&hw, client(1, 1)),
+        start(&mut node, &hw, client(1, 1)),
         Err(NodeError::Miniport(Gone))
     );
     assert_eq!(node.notify(&hw), Err(NodeError::Miniport(Gone)));
@@ -347,7 +363,7 @@ fn only_creation_allocates() {
     let mut node = node(8, 4);
     let before = allocations();
     for number in 0..4 {
-        node.start(&hw, client(1, number)).unwrap();
+        start(&mut node, &hw, client(1, number)).unwrap();
     }
     assert!(!node.fits(&hw, &client(1, 4).task()));
     assert_eq!(node.start(&hw, client(1, 4)), Err(NodeError::Full));

@@ -69,7 +69,10 @@ use crate::{
         caps::Caps,
         miniport::Hardware,
         registers::Registers,
-        shared::MAX_CONTEXTS, //
+        shared::{
+            MAX_CONTEXTS,
+            PAGING_ASID, //
+        }, //
     },
     kernel_heap::KernelHeap,
     memory::{
@@ -100,7 +103,14 @@ use crate::{
             IdError,
             IdSlots, //
         },
-        miniport::Miniport,
+        miniport::{
+            AdapterInfo,
+            Miniport, //
+        },
+        paging::{
+            self,
+            PagingSpace, //
+        },
         priority::Level, //
     },
     quota::Quota,
@@ -162,7 +172,7 @@ use kernel::{
 /// The DRM device, whose data is a [`Gpu`].
 pub(crate) type SkuaDevice<Ctx = drm::Normal> = drm::Device<SkuaDriver, Ctx>;
 
-/// Address spaces that can exist at a time, the system's included.
+/// Address spaces that can exist at a time, the system's and the paging process' included.
 const MAX_VMS: u32 = 1024;
 /// How long the device may take to acknowledge: register protocols are quick, hosts may be slow.
 pub(crate) const ACK_TIMEOUT: Delta = Delta::from_millis(5000);
@@ -349,13 +359,14 @@ impl Gpu {
             engines.push(Engine::new(index, *kind)?, GFP_KERNEL)?;
         }
         let limit = MAX_VMS.min(1 << caps.asid_bits.min(16));
-        let asids = IdSlots::new(1, limit)?;
+        let asids = IdSlots::new(u32::from(PAGING_ASID).saturating_add(1), limit)?;
         let aperture = host_aperture::window(&caps)?;
         let vram = vram::pages(caps.vram_size)?;
         let contexts = Slots::new(MAX_CONTEXTS)?;
         let vms = Slots::new(MAX_VMS)?;
         let movers = Slots::new(MAX_VMS)?;
-        let hw = Hardware::new(parent, regs, caps)?;
+        let paging = paging_space(parent, &caps, system_limit)?;
+        let hw = Hardware::new(parent, regs, caps, paging)?;
         let resources = DevresSet::new(parent)?;
         Ok(try_pin_init!(Self {
             hw <- hw,
@@ -730,6 +741,21 @@ impl Gpu {
         }
         self.bus.turn_off()
     }
+}
+
+/// The address space of the paging process of a device with `caps`, as it asks for it or by default.
+/// `EINVAL` with a line in the log if it cannot be that large, or its tables would take more than a
+/// sixteenth of `system_limit`, in bytes, for good.
+fn paging_space(parent: &Device<Bound>, caps: &Caps, system_limit: u64) -> Result<PagingSpace> {
+    let bytes = paging::space_bytes(caps.query_paging_va(0), &caps.segments(), None).ok();
+    // A device without memory was refused before: there is always one.
+    let space = bytes.flatten().and_then(PagingSpace::new);
+    space
+        .filter(|space| space.table_bytes() <= system_limit / 16)
+        .ok_or_else(|| {
+            dev_err!(parent, "the paging address space is too large\n");
+            EINVAL
+        })
 }
 
 /// The PCI device that `dev` is on, bound as long as that is registered.

@@ -8,5 +8,6 @@
 
 pub(crate) mod caps;
 pub(crate) mod miniport;
+pub(crate) mod paging;
 pub(crate) mod registers;
 pub(crate) mod shared;

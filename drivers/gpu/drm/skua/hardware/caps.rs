@@ -8,7 +8,14 @@
 
 use crate::{
     hardware::registers::Registers,
-    policy::miniport::TRANSFER_PAGES,
+    policy::miniport::{
+        AdapterInfo,
+        HostAperture,
+        Segment,
+        SegmentKind,
+        SYSTEM_SEGMENT,
+        VRAM_SEGMENT, //
+    },
     spec::{
         address::{
             GpuPhys,
@@ -32,15 +39,7 @@ use kernel::{
 };
 
 /// Pages of the GART window that the driver uses; what for, [`crate::hardware::shared`] says.
-pub(crate) const GART_PAGES: u32 =
-    WINDOWS_PAGE + MAX_ENGINES * PAGING_WINDOWS * PAGING_WINDOW_PAGES;
-/// The first page of the windows, behind rings and context descriptors.
-pub(crate) const WINDOWS_PAGE: u32 = 256;
-/// Windows on system memory that each engine has for transfers.
-pub(crate) const PAGING_WINDOWS: u32 = 4;
-/// Pages of such a window.
-// CAST: small.
-pub(crate) const PAGING_WINDOW_PAGES: u32 = TRANSFER_PAGES as u32;
+pub(crate) const GART_PAGES: u32 = 16 + MAX_ENGINES * 16;
 
 /// VRAM is a multiple of this.
 const VRAM_UNIT: u64 = 2 << 20;
@@ -78,7 +77,7 @@ pub(crate) struct Caps {
     pub(crate) aperture: Option<ApertureCaps>,
     /// GPU-physical address of the GART window.
     pub(crate) gart_base: GpuPhys,
-    /// log2 of the number of address space identifiers, 1 to 16.
+    /// log2 of the number of address space identifiers, 2 to 16: some are not for clients.
     pub(crate) asid_bits: u32,
     /// Bits of a bus address that the device can hold, 32 to [`PHYS_BITS`].
     pub(crate) bus_bits: u32,
@@ -90,6 +89,8 @@ pub(crate) struct Caps {
     pub(crate) shared_bytes: u32,
     /// Ticks in a nominal second; not 0.
     pub(crate) tick_hz: u32,
+    /// MiB that the paging process' address space is to have; 0 for any.
+    paging_va: u32,
 }
 
 /// Refuses the device with a line in the log.
@@ -150,7 +151,7 @@ impl Caps {
         let bus_bits = u32::from(mmu.bus_bits());
         if u32::from(mmu.va_bits()) != VA_BITS
             || !(32..=PHYS_BITS).contains(&bus_bits)
-            || !(1..=16).contains(&mmu.asid_bits())
+            || !(2..=16).contains(&mmu.asid_bits())
         {
             return Err(refuse(dev, c"the MMU's capabilities", mmu.bits()));
         }
@@ -212,6 +213,41 @@ impl Caps {
             wave_threads: dispatch.wave_threads().into(),
             shared_bytes: regs.read(regs::SHARED_CAPS)?.bytes(),
             tick_hz,
+            paging_va: regs.read(regs::PAGING_VA)?.megabytes(),
         })
+    }
+
+    /// See [`Miniport::query_segments`](crate::policy::miniport::Miniport::query_segments).
+    pub(crate) fn segments(&self) -> [Segment; 2] {
+        let vram = SegmentKind::Memory {
+            base: self.vram_base,
+            bytes: self.vram_size,
+            cpu_visible: self.vram_visible,
+            host_aperture: self.aperture.map(|aperture| HostAperture {
+                pages: aperture.pages,
+                page_bytes: aperture.page.bytes(),
+            }),
+        };
+        [
+            Segment {
+                id: SYSTEM_SEGMENT,
+                kind: SegmentKind::System,
+            },
+            Segment {
+                id: VRAM_SEGMENT,
+                kind: vram,
+            },
+        ]
+    }
+}
+
+impl AdapterInfo for Caps {
+    type Error = Error;
+
+    fn query_paging_va(&self, adapter: u32) -> Result<u32> {
+        match adapter {
+            0 => Ok(self.paging_va),
+            _ => Err(EINVAL),
+        }
     }
 }

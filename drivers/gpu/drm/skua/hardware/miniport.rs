@@ -9,12 +9,13 @@ use crate::{
     hardware::{
         caps::{
             Caps,
-            GART_PAGES,
-            PAGING_WINDOWS, //
+            GART_PAGES, //
         },
         registers::Registers,
         shared::{
             Shared,
+            PAGING_ASID,
+            PAGING_CONTEXT,
             RING_SIZE, //
         }, //
     },
@@ -22,16 +23,17 @@ use crate::{
         miniport::{
             AperturePage,
             Completion,
-            HostAperture,
             Miniport,
             PagingOperation,
             Place,
             Segment,
-            SegmentKind,
             Task,
-            TransferPiece,
-            SYSTEM_SEGMENT,
             VRAM_SEGMENT, //
+        },
+        paging::{
+            MultipassOffset,
+            PagingSpace,
+            WINDOWS, //
         },
         ring_space::RingSpace, //
     },
@@ -47,6 +49,7 @@ use crate::{
         context::Descriptor,
         mmu::{
             Entry,
+            Target,
             ENTRIES, //
         },
         number::{
@@ -98,14 +101,25 @@ pub(crate) struct Hardware {
     aperture_flushes: Mutex<u32>,
 }
 
+/// What the miniport keeps of a window of the paging process' address space, with its buffer.
+#[derive(Clone, Copy, Default)]
+struct WindowUse {
+    /// The fence id of the packet that has it; 0 if none has.
+    fence: u64,
+    /// What is mapped of the segment, and of system memory: first address and bytes.
+    mapped: [(u64, u64); 2],
+}
+
 /// What the miniport keeps of a node's ring, under the engine's lock.
 pub(crate) struct Ring {
     /// Which bytes the engine may still have to read, and where the next command goes.
     space: RingSpace,
     /// The tail that the engine was told last, in bytes.
     told: u32,
-    /// By window on system memory: the fence id of the packet that it is open for, or 0.
-    windows: [u64; PAGING_WINDOWS as usize],
+    /// The windows, of the one node that pages.
+    windows: [WindowUse; WINDOWS as usize],
+    /// The window whose buffer was built and not submitted, and bytes of the buffer.
+    built: Option<(u32, u32)>,
 }
 
 impl Ring {
@@ -114,7 +128,8 @@ impl Ring {
         Ok(Self {
             space: RingSpace::new(RING_SIZE, 8).map_err(|_| EINVAL)?,
             told: 0,
-            windows: [0; PAGING_WINDOWS as usize],
+            windows: Default::default(),
+            built: None,
         })
     }
 
@@ -142,13 +157,14 @@ pub(crate) enum Request {
 }
 
 impl Hardware {
-    /// Takes the device over. `ENOMEM`.
+    /// Takes the device over, with a paging process that has `paging`. `ENOMEM`.
     pub(crate) fn new(
         parent: &Device<Bound>,
         regs: Registers,
         caps: Caps,
+        paging: PagingSpace,
     ) -> Result<impl PinInit<Self, Error>> {
-        let shared = Shared::new(parent, &caps)?;
+        let shared = Shared::new(parent, &caps, paging)?;
         let shared = Devres::new(parent, Ok::<_, Error>(shared))?;
         Ok(try_pin_init!(Self {
             caps,
@@ -255,13 +271,14 @@ impl Hardware {
     }
 
     /// Closes the windows of the packets up to fence id `last`.
-    fn close_windows(&self, node: EngineIndex, ring: &mut Ring, last: u64) -> Result {
-        for (window, taken) in (0..).zip(&mut ring.windows) {
-            if (1..=last).contains(taken) {
-                let shared = self.shared.try_access().ok_or(ENODEV)?;
-                shared.close_window(node, window)?;
-                *taken = 0;
+    fn close_windows(&self, ring: &mut Ring, last: u64) -> Result {
+        let taken = ring.windows.iter_mut();
+        for window in taken.filter(|window| (1..=last).contains(&window.fence)) {
+            let shared = self.shared.try_access().ok_or(ENODEV)?;
+            for (va, bytes) in window.mapped {
+                shared.paging.clear(va, bytes)?;
             }
+            *window = WindowUse::default();
         }
         Ok(())
     }
@@ -292,26 +309,13 @@ fn emit(shared: &Shared, node: EngineIndex, space: &mut RingSpace, command: &Com
     Ok(())
 }
 
-/// Has a window show the system memory of `pieces`, one after the other, which the engine writes if
-/// `write`.
-fn open_window(
-    shared: &Shared,
-    node: EngineIndex,
-    window: u32,
-    pieces: &[TransferPiece],
-    write: bool,
-) -> Result {
-    let mut page = 0;
-    for piece in pieces {
-        for offset in 0..piece.block.pages.0 {
-            let bus = piece.bus.0.checked_add(offset * PAGE_SIZE).ok_or(EINVAL)?;
-            shared.open_window(node, window, page, BusAddr(bus), write)?;
-            page += 1;
-        }
+/// Adds `[va, va + bytes)`, behind what is there already, to a range.
+fn extend(range: &mut (u64, u64), va: u64, bytes: u64) {
+    if range.1 == 0 {
+        range.0 = va;
     }
-    // Before the command that has it looked at.
-    barrier::dma_mb(barrier::Write);
-    Ok(())
+    // No overflow: within a window.
+    range.1 = va.saturating_add(bytes).saturating_sub(range.0);
 }
 
 impl Miniport for Hardware {
@@ -321,31 +325,14 @@ impl Miniport for Hardware {
     type Request = Request;
 
     fn query_segments(&self) -> [Segment; 2] {
-        let vram = SegmentKind::Memory {
-            base: self.caps.vram_base,
-            bytes: self.caps.vram_size,
-            cpu_visible: self.caps.vram_visible,
-            host_aperture: self.caps.aperture.map(|aperture| HostAperture {
-                pages: aperture.pages,
-                page_bytes: aperture.page.bytes(),
-            }),
-        };
-        [
-            Segment {
-                id: SYSTEM_SEGMENT,
-                kind: SegmentKind::System,
-            },
-            Segment {
-                id: VRAM_SEGMENT,
-                kind: vram,
-            },
-        ]
+        self.caps.segments()
     }
 
     fn start_node(&self, node: EngineIndex, ring: &mut Ring) -> Result {
         ring.space.reset();
         ring.told = 0;
-        self.close_windows(node, ring, u64::MAX)?;
+        ring.built = None;
+        self.close_windows(ring, u64::MAX)?;
         let address = Shared::ring_address(&self.caps, node)?;
         let regs = &self.regs;
         regs.write_engine(node, regs::engine::RING_BASE::new().with_address(address))?;
@@ -356,22 +343,65 @@ impl Miniport for Hardware {
     fn has_room(&self, ring: &Ring, task: &Task<'_>) -> bool {
         let commands = match task {
             Task::Virtual { .. } | Task::Null => 1,
-            // And the fence.
-            Task::Paging(PagingOperation::Fill { blocks, .. }) => blocks.len().saturating_add(1),
-            Task::Paging(PagingOperation::Transfer { pieces, .. }) => {
-                if !ring.windows.contains(&0) {
-                    return false;
-                }
-                // And the flush.
-                pieces.len().saturating_add(2)
+            // The flush, and the buffer in a window of its own.
+            Task::Paging(..) if ring.windows.iter().all(|window| window.fence != 0) => {
+                return false
             }
+            Task::Paging(..) => 2,
         };
         // And as much padding as the longest command.
-        let bytes = u32::try_from(commands)
-            .unwrap_or(u32::MAX)
-            .saturating_add(1)
-            .saturating_mul(LONGEST);
-        ring.space.space() >= bytes
+        ring.space.space() >= (commands + 1) * LONGEST
+    }
+
+    fn build_paging_buffer(
+        &self,
+        _node: EngineIndex,
+        ring: &mut Ring,
+        operation: &PagingOperation<'_>,
+        from: MultipassOffset,
+    ) -> Result<Option<MultipassOffset>> {
+        let shared = self.shared.try_access().ok_or(ENODEV)?;
+        let paging = &shared.paging;
+        let mut windows = (0..).zip(&mut ring.windows);
+        let (number, taken) = windows.find(|(_, taken)| taken.fence == 0).ok_or(EIO)?;
+        let (PagingOperation::Fill { segment, .. } | PagingOperation::Transfer { segment, .. }) =
+            *operation;
+        let base = self.base(segment)?;
+        let out = matches!(operation, PagingOperation::Transfer { out: true, .. });
+        let [ref mut segment_mapped, ref mut system_mapped] = taken.mapped;
+        let mut end = 0;
+        let rest = operation.pass(from, paging.space.window(number), |step| {
+            let (va, bytes) = (step.va.0, step.bytes());
+            let offset = step.block.start.0.saturating_mul(PAGE_SIZE);
+            let memory = base.checked_add(offset).ok_or(EINVAL)?;
+            paging.map(va, bytes, Target::Vram(memory), !out)?;
+            extend(segment_mapped, va, bytes);
+            let command = match step.system {
+                None => Command::Fill {
+                    pattern: 0,
+                    address: va,
+                    bytes,
+                },
+                Some((bus, system)) => {
+                    paging.map(system.0, bytes, Target::System(bus), out)?;
+                    extend(system_mapped, system.0, bytes);
+                    let (source, destination) = if out { (va, system.0) } else { (system.0, va) };
+                    Command::Copy {
+                        source,
+                        destination,
+                        bytes,
+                    }
+                }
+            };
+            let encoded = command.encode();
+            paging.write_buffer(number, end, encoded.words())?;
+            end += u32::try_from(encoded.words().len() * 4)?;
+            Ok::<(), Error>(())
+        })?;
+        // Before the command that has it looked at.
+        barrier::dma_mb(barrier::Write);
+        ring.built = Some((number, end));
+        Ok(rest)
     }
 
     fn submit_command(
@@ -394,49 +424,21 @@ impl Miniport for Hardware {
                 fence: Some(fence),
                 interrupt,
             })?,
-            Task::Paging(PagingOperation::Fill { segment, blocks }) => {
-                let base = self.base(segment)?;
-                for block in blocks {
-                    let offset = block.start.0.saturating_mul(PAGE_SIZE);
-                    emit(&Command::Fill {
-                        pattern: 0,
-                        address: base.checked_add(offset).ok_or(EINVAL)?.0,
-                        bytes: block.pages.0.saturating_mul(PAGE_SIZE),
-                    })?;
-                }
-                emit(&Command::Fence { fence, interrupt })?;
-            }
-            Task::Paging(PagingOperation::Transfer {
-                segment,
-                out,
-                pieces,
-            }) => {
-                let base = self.base(segment)?;
-                let mut windows = (0..).zip(&mut ring.windows);
-                let (window, taken) = windows.find(|(_, taken)| **taken == 0).ok_or(EIO)?;
-                *taken = fence;
-                open_window(&shared, node, window, pieces, out)?;
-                let mut system = Shared::window_address(&self.caps, node, window)?.0;
+            Task::Paging(..) => {
+                let (number, bytes) = ring.built.take().ok_or(EIO)?;
+                let taken = ring.windows.get_mut(number as usize).ok_or(EIO)?;
+                taken.fence = fence;
                 emit(&Command::FlushTlb {
-                    asid: Some(Asid::SYSTEM),
+                    asid: Some(PAGING_ASID),
                 })?;
-                for piece in pieces {
-                    let offset = piece.block.start.0.saturating_mul(PAGE_SIZE);
-                    let bytes = piece.block.pages.0.saturating_mul(PAGE_SIZE);
-                    let memory = base.checked_add(offset).ok_or(EINVAL)?.0;
-                    let (source, destination) = if out {
-                        (memory, system)
-                    } else {
-                        (system, memory)
-                    };
-                    emit(&Command::Copy {
-                        source,
-                        destination,
-                        bytes,
-                    })?;
-                    system = system.saturating_add(bytes);
-                }
-                emit(&Command::Fence { fence, interrupt })?;
+                emit(&Command::Exec {
+                    context: Shared::descriptor_address(&self.caps, PAGING_CONTEXT)?.0,
+                    base: shared.paging.space.window(number).buffer().0,
+                    start: 0,
+                    end: bytes,
+                    fence: Some(fence),
+                    interrupt,
+                })?;
             }
             Task::Null => emit(&Command::Fence { fence, interrupt })?,
         }
@@ -457,9 +459,9 @@ impl Miniport for Hardware {
         Ok(true)
     }
 
-    fn retire(&self, node: EngineIndex, ring: &mut Ring, place: Place, fence: u64) -> Result {
+    fn retire(&self, _: EngineIndex, ring: &mut Ring, place: Place, fence: u64) -> Result {
         ring.space.advance(place.end).map_err(|_| EIO)?;
-        self.close_windows(node, ring, fence)
+        self.close_windows(ring, fence)
     }
 
     fn query_current_fence(&self, node: EngineIndex) -> Result<u64> {

@@ -6,28 +6,29 @@
 //! access goes through [`Devres::try_access`](kernel::devres::Devres::try_access), which is `None`
 //! afterwards.
 //!
-//! The status page and the GART table are at bus addresses (the device must find them before it can
-//! translate), and so is the CPU host aperture's; rings and descriptors are seen by the engines through the GART window:
+//! The status page, the GART table and the CPU host aperture's are at bus addresses (the device must
+//! find them before it can translate); rings and descriptors are seen by the engines through the GART
+//! window:
 //!
 //! ```text
-//! GART window   page 0..16            16 pages for each engine     from page 256 on, for each engine
-//!               context descriptors   rings                        windows on system memory
+//! GART window   page 0..16            16 pages for each engine
+//!               context descriptors   rings
 //! ```
 //!
-//! A window shows the system memory that a transfer reads or writes while that is in the ring, and
-//! the dummy page at all other times, as does what has no use.
+//! What the engines do for the driver itself they do in an address space of its own ([`Paging`]).
 //!
 //! What is read from here was written by the device and is believed by nobody: each reader checks
 //! it.
 
 use crate::{
-    hardware::caps::{
-        Caps,
-        GART_PAGES,
-        PAGING_WINDOWS,
-        PAGING_WINDOW_PAGES,
-        WINDOWS_PAGE, //
+    hardware::{
+        caps::{
+            Caps,
+            GART_PAGES, //
+        },
+        paging::Paging, //
     },
+    policy::paging::PagingSpace,
     spec::{
         address::{
             BusAddr,
@@ -39,6 +40,7 @@ use crate::{
         fault,
         mmu::Entry,
         number::{
+            Asid,
             ContextSlot,
             EngineIndex, //
         },
@@ -60,8 +62,12 @@ use kernel::{
     sync::barrier, //
 };
 
-/// Contexts that can exist at a time.
-pub(crate) const MAX_CONTEXTS: u32 = 1024;
+/// Contexts that clients can have at a time.
+pub(crate) const MAX_CONTEXTS: u32 = 1023;
+/// The place of the paging process' descriptor, behind those of clients.
+pub(crate) const PAGING_CONTEXT: ContextSlot = ContextSlot(MAX_CONTEXTS);
+/// The identifier of the paging process' address space; those of clients are higher.
+pub(crate) const PAGING_ASID: Asid = Asid(1);
 /// Bytes of each engine's ring.
 pub(crate) const RING_SIZE: u32 = 64 * 1024;
 
@@ -70,26 +76,28 @@ const RING_PAGES: u32 = 16;
 const DESCRIPTOR_WORDS: usize = (Descriptor::SIZE / 8) as usize;
 
 const _: () = {
-    assert!(MAX_CONTEXTS as u64 * Descriptor::SIZE == CONTEXT_PAGES as u64 * PAGE_SIZE);
+    assert!((MAX_CONTEXTS as u64 + 1) * Descriptor::SIZE == CONTEXT_PAGES as u64 * PAGE_SIZE);
     assert!(RING_SIZE as u64 == RING_PAGES as u64 * PAGE_SIZE);
-    assert!(CONTEXT_PAGES + MAX_ENGINES * RING_PAGES <= WINDOWS_PAGE);
+    assert!(CONTEXT_PAGES + MAX_ENGINES * RING_PAGES == GART_PAGES);
 };
 
 /// All memory that driver and device share, but for page tables and buffer objects.
 pub(crate) struct Shared {
     /// The status page, [`status::SIZE`] bytes, which the device alone writes.
     status: Coherent<[u64]>,
-    /// The GART table: [`GART_PAGES`] entries; after probe only those of windows are written.
+    /// The GART table: [`GART_PAGES`] entries, written at probe.
     gart: Coherent<[u64]>,
     /// A page of zeroes, read only for the device, behind each page of the window without a use.
     dummy: Coherent<[u64]>,
-    /// [`MAX_CONTEXTS`] descriptors, by place. The driver writes one when its context is made; the
-    /// engine adds up ticks and packets in it.
+    /// [`MAX_CONTEXTS`] descriptors and that of paging, by place. The driver writes one when its
+    /// context is made; the engine adds up ticks and packets in it.
     contexts: Coherent<[u64]>,
     /// By engine, [`RING_SIZE`] bytes each, which the driver writes.
     rings: KVec<Coherent<[u32]>>,
     /// The CPU host aperture's table, of an entry for each page, if there is one.
     aperture: Option<Coherent<[u64]>>,
+    /// The address space in which memory is moved.
+    pub(crate) paging: Paging,
 }
 
 /// The words of `bytes` bytes.
@@ -100,7 +108,7 @@ const fn words(bytes: u64) -> usize {
 
 impl Shared {
     /// Allocates all of it, zeroed, and fills the GART table. `ENOMEM`.
-    pub(crate) fn new(dev: &Device<Bound>, caps: &Caps) -> Result<Self> {
+    pub(crate) fn new(dev: &Device<Bound>, caps: &Caps, paging: PagingSpace) -> Result<Self> {
         let mut rings = KVec::with_capacity(caps.engines.len(), GFP_KERNEL)?;
         for _ in 0..caps.engines.len() {
             // CAST: 64 KiB.
@@ -127,7 +135,15 @@ impl Shared {
             )?,
             rings,
             aperture,
+            paging: Paging::new(dev, paging)?,
         };
+        let process = Descriptor {
+            root: shared.paging.root()?,
+            asid: PAGING_ASID,
+            // What is in the ring itself has none, and this is the same to all.
+            context_id: 0,
+        };
+        shared.write_descriptor(PAGING_CONTEXT, process)?;
 
         // What is not mapped is the dummy page, read only: a stray access is harmless and a stray
         // write a fault.
@@ -141,46 +157,6 @@ impl Shared {
             page = page.checked_add(RING_PAGES).ok_or(EINVAL)?;
         }
         Ok(shared)
-    }
-
-    /// The first page of window number `window` of `engine`.
-    fn window_page(engine: EngineIndex, window: u32) -> Result<u32> {
-        if window >= PAGING_WINDOWS {
-            return Err(EINVAL);
-        }
-        let number = engine.get() * PAGING_WINDOWS + window;
-        Ok(WINDOWS_PAGE + number * PAGING_WINDOW_PAGES)
-    }
-
-    /// GPU-physical address of window number `window` of `engine`.
-    pub(crate) fn window_address(caps: &Caps, engine: EngineIndex, window: u32) -> Result<GpuPhys> {
-        let page = u64::from(Self::window_page(engine, window)?);
-        caps.gart_base.checked_add(page * PAGE_SIZE).ok_or(EINVAL)
-    }
-
-    /// Has page `page` of window number `window` of `engine` show the system page at `bus`. The
-    /// engine sees it when it has flushed its translations.
-    pub(crate) fn open_window(
-        &self,
-        engine: EngineIndex,
-        window: u32,
-        page: u32,
-        bus: BusAddr,
-        write: bool,
-    ) -> Result {
-        if page >= PAGING_WINDOW_PAGES {
-            return Err(EINVAL);
-        }
-        self.map(Self::window_page(engine, window)? + page, bus.0, write)
-    }
-
-    /// Has a window show the dummy page.
-    pub(crate) fn close_window(&self, engine: EngineIndex, window: u32) -> Result {
-        let first = Self::window_page(engine, window)?;
-        for page in 0..PAGING_WINDOW_PAGES {
-            self.map(first + page, self.dummy.dma_address(), false)?;
-        }
-        Ok(())
     }
 
     fn map(&self, page: u32, bus: u64, write: bool) -> Result {

@@ -8,6 +8,7 @@
 //! | `vms` | address spaces: mappings, bytes mapped, mappings that are installed, tables |
 //! | `contexts` | contexts: engine, address space, status, submissions ended, ticks used |
 //! | `rings` | engines: state, head and tail, packets in flight, ticks; 16 words from the head |
+//! | `paging` | the paging process: bytes of its address space and of its tables, ticks, packets |
 //! | `zap` | removes the CPU's mappings of all objects, which fault in again; of how many handles |
 //! | `evict` | moves everything out of VRAM that may be elsewhere; how many objects |
 //! | `counters` | what driver (`driver_…`) and device count |
@@ -24,6 +25,7 @@ use crate::{
         self,
         SkuaDevice, //
     },
+    hardware::shared::PAGING_CONTEXT,
     memory::{
         bo::{
             REGION_SYSTEM,
@@ -58,6 +60,10 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
     DebugfsFile {
         name: c"rings",
         show: |dev, out| rings(dev, out).map_err(full),
+    },
+    DebugfsFile {
+        name: c"paging",
+        show: |dev, out| paging(dev, out),
     },
     DebugfsFile {
         name: c"zap",
@@ -193,6 +199,24 @@ fn rings(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> core::fmt::R
         writeln!(out)?;
     }
     Ok(())
+}
+
+fn paging(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
+    let (bytes, tables, (ticks, packets)) = {
+        let shared = dev.hw.shared.try_access().ok_or(ENODEV)?;
+        let paging = &shared.paging;
+        (
+            paging.space.bytes(),
+            paging.table_bytes(),
+            shared.descriptor_usage(PAGING_CONTEXT)?,
+        )
+    };
+    let written = writeln!(
+        out,
+        "va: {}\ntable_bytes: {}\nticks: {}\npackets: {}",
+        bytes, tables, ticks, packets
+    );
+    written.map_err(full)
 }
 
 fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {

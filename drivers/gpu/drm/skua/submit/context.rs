@@ -44,9 +44,12 @@ use crate::{
         },
         vram::VramRange, //
     },
-    policy::miniport::{
-        Miniport,
-        Task, //
+    policy::{
+        miniport::{
+            Miniport,
+            Task, //
+        },
+        paging::MultipassOffset, //
     },
     quota::Share,
     reaper::Reapable,
@@ -136,8 +139,8 @@ struct Pending {
     queue: List<Submission>,
     /// How many are in `queue`; of a client's context at most [`MAX_QUEUED`].
     len: u32,
-    /// Portions of the first one that left for the ring.
-    started: u32,
+    /// Where the next portion of the first one begins: what is before it left for the ring.
+    started: MultipassOffset,
     /// Packets of the context that are in the ring.
     running: u32,
     /// Whether more submissions are accepted; changes once at most.
@@ -264,7 +267,7 @@ impl Context {
                 pending <- new_spinlock!(Pending {
                     queue: List::new(),
                     len: 0,
-                    started: 0,
+                    started: MultipassOffset::default(),
                     running: 0,
                     status: Status::Active,
                     is_client,
@@ -367,8 +370,11 @@ impl Context {
         range: &Arc<VramRange>,
         publish: impl FnOnce(&Fence),
     ) -> Result {
-        let work = submission::Work::clear(range)?;
-        self.queue(work, KVVec::new(), publish)
+        self.queue(
+            submission::Work::Clear(range.clone()),
+            KVVec::new(),
+            publish,
+        )
     }
 
     /// Queues a copy after `waits`, whether or not these fail, and gives the fence to `publish`; a
@@ -448,28 +454,38 @@ impl Context {
         pending.due()
     }
 
-    /// The next portion for the ring, which is not in the ring yet, if there is one and `fits`
-    /// takes it; and what the context is due for then. Called by the engine, under its lock.
-    pub(crate) fn next(&self, fits: impl FnOnce(Task<'_>) -> bool) -> (Option<Packet>, Due) {
+    /// The next portion for the ring, which is not in the ring yet, if there is one and `build`
+    /// takes it, which says where the next pass of a paging operation begins; and what the context is
+    /// due for then. Called by the engine, under its lock. An error of `build`, and nothing has
+    /// changed.
+    pub(crate) fn next(
+        &self,
+        build: impl FnOnce(Task<'_>) -> Option<Result<Option<MultipassOffset>>>,
+    ) -> Result<(Option<Packet>, Due)> {
         let mut pending = self.pending.lock();
         let due = pending.due();
         if due != Due::Turn {
-            return (None, due);
+            return Ok((None, due));
         }
-        let portion = pending.started;
-        let Some(submission) = pending.first().filter(|first| fits(first.task(portion))) else {
-            return (None, due);
+        let from = pending.started;
+        let Some(submission) = pending.first() else {
+            return Ok((None, due));
         };
-        pending.started = portion.saturating_add(1);
-        if pending.started == submission.portions() {
-            pending.pop();
+        let Some(built) = build(submission.task(from)) else {
+            return Ok((None, due));
+        };
+        let next = submission.after(from, built?);
+        match next {
+            Some(next) => pending.started = next,
+            None => _ = pending.pop(),
         }
         pending.running = pending.running.saturating_add(1);
         let packet = Packet {
             submission,
-            portion,
+            from,
+            is_last: next.is_none(),
         };
-        (Some(packet), pending.due())
+        Ok((Some(packet), pending.due()))
     }
 
     /// Counts a packet out of the ring; what is to be done about the context then. Called by the
@@ -531,7 +547,7 @@ impl Pending {
     fn pop(&mut self) -> Option<Arc<Submission>> {
         let first = self.queue.pop_front()?;
         self.len = self.len.saturating_sub(1);
-        self.started = 0;
+        self.started = MultipassOffset::default();
         Some(first.into_arc())
     }
 
@@ -545,7 +561,9 @@ impl Pending {
         let cancelled = match status {
             Status::Active if !first.gate().is_open() => return Due::Nothing,
             // The driver's own goes on all the same: what it waits for is over, however it ended.
-            Status::Active => started == 0 && self.is_client && first.gate().has_failed(),
+            Status::Active => {
+                started == MultipassOffset::default() && self.is_client && first.gate().has_failed()
+            }
             _ => true,
         };
         match (cancelled, running) {

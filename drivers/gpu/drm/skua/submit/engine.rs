@@ -33,9 +33,12 @@ use crate::{
         Ring, //
     },
     kernel_heap::KernelHeap,
-    policy::node::{
-        Node,
-        NodeError, //
+    policy::{
+        node::{
+            Node,
+            NodeError, //
+        },
+        paging::MultipassOffset, //
     },
     spec::{
         command::EngineKind,
@@ -343,17 +346,25 @@ impl Engine {
                 break;
             };
             let context = context.into_arc();
-            let (packet, due) = context.next(|task| state.node.fits(&dev.hw, &task));
+            let next = context.next(|task| {
+                let fits = state.node.fits(&dev.hw, &task);
+                fits.then(|| Ok(state.node.build(&dev.hw, &task)?))
+            });
+            let (packet, due, built) = match next {
+                Ok((packet, due)) => (packet, due, Ok(())),
+                Err(error) => (None, Due::Nothing, Err(error)),
+            };
             let full = packet.is_none() && matches!(due, Due::Turn);
             state.attend(&context, due);
             dev.reapers.contexts.bury(context);
+            built?;
             let Some(packet) = packet else {
                 if full {
                     break;
                 }
                 continue;
             };
-            if packet.portion == 0 {
+            if packet.from == MultipassOffset::default() {
                 let id = packet.submission.context().id();
                 packet
                     .submission

@@ -9,7 +9,8 @@ use crate::{
     gpu::SkuaDevice,
     policy::{
         miniport::Task,
-        node, //
+        node,
+        paging::MultipassOffset, //
     },
     spec::number::{
         ContextSlot,
@@ -30,17 +31,19 @@ pub(crate) const IN_FLIGHT: usize = 16;
 pub(crate) struct Packet {
     /// Whose portion it is, held until the packet is out of the ring and buried.
     pub(crate) submission: Arc<Submission>,
-    /// Number of the portion, below [`Submission::portions`].
-    pub(crate) portion: u32,
+    /// Where the portion begins, see [`Submission::task`].
+    pub(crate) from: MultipassOffset,
+    /// Whether the submission has ended when this has.
+    pub(crate) is_last: bool,
 }
 
 impl node::Packet for Packet {
     fn task(&self) -> Task<'_> {
-        self.submission.task(self.portion)
+        self.submission.task(self.from)
     }
 
     fn interrupts(&self) -> bool {
-        self.submission.interrupts(self.portion)
+        self.submission.interrupts(self.from)
     }
 
     fn context(&self) -> Option<ContextSlot> {
@@ -49,14 +52,9 @@ impl node::Packet for Packet {
 }
 
 impl Packet {
-    /// Whether the submission has ended when this has.
-    fn is_last(&self) -> bool {
-        self.portion.saturating_add(1) == self.submission.portions()
-    }
-
     /// The packet has ended: finishes the submission if that was all of it, or if it failed.
     fn finish(self, dev: &SkuaDevice, engine: EngineIndex, result: Result) {
-        if result.is_err() || self.is_last() {
+        if result.is_err() || self.is_last {
             self.submission.finish(dev, engine, result);
         } else {
             dev.reapers.submissions.bury(self.submission);

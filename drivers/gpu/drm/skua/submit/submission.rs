@@ -3,8 +3,8 @@
 //! A submission: what a client, or the driver, asked for, and the fence that tells when it was
 //! done.
 //!
-//! What an engine sees of it are *portions*: one buffer of commands, or the clearing or copying of
-//! some blocks of VRAM. A portion in a ring is a packet ([`crate::submit::packet`]), with a hardware
+//! What an engine sees of it are *portions*: one buffer of commands, or one pass of the clearing or
+//! copying of VRAM. A portion in a ring is a packet ([`crate::submit::packet`]), with a hardware
 //! fence id of its own; a submission has one `dma_fence`, which stays the same however often its
 //! portions are written. All memory that the way to the ring and back needs is allocated when the
 //! submission is made: from the moment at which its fence is published nothing can fail but the
@@ -14,7 +14,7 @@
 //! made ─▶ published ─▶ waiting (its gate is closed, or others are before it)
 //!                        │
 //!                        ▼                    ┌─ engine was reset, another was guilty ─┐
-//!                      portion 0, 1, … in the ring ◀──────────────────────────────────┘
+//!                      portion by portion in the ring ◀──────────────────────────────────┘
 //!                        │ the last one ended, or one failed
 //!                        ▼
 //!                      finished: fence signalled, 0 or an error
@@ -31,7 +31,6 @@ use crate::{
     },
     fences::gate::Gate,
     gpu::SkuaDevice,
-    kernel_heap::client_flags,
     memory::{
         relocation::Transfer,
         vm::{
@@ -41,12 +40,12 @@ use crate::{
         vram::VramRange, //
     },
     policy::{
-        buddy::PageRange,
         miniport::{
             PagingOperation,
             Task,
             VRAM_SEGMENT, //
-        }, //
+        },
+        paging::MultipassOffset, //
     },
     reaper::Reapable,
     spec::{
@@ -103,37 +102,14 @@ pub(crate) enum Work {
     /// Run these buffers, one after the other, in the context's address space; nothing, if there is
     /// none.
     Buffers(KVVec<Buffer>),
-    /// Write zeroes to this memory (`DXGK_OPERATION_FILL`), piece by piece.
-    Clear(Arc<VramRange>, KVVec<PageRange>),
-    /// Copy an object's memory (`DXGK_OPERATION_TRANSFER`), between VRAM and system memory.
+    /// Write zeroes to this memory (`DXGK_OPERATION_VIRTUAL_FILL`).
+    Clear(Arc<VramRange>),
+    /// Copy an object's memory (`DXGK_OPERATION_VIRTUAL_TRANSFER`), between VRAM and system memory.
     Transfer(Arc<Transfer>),
 }
 
-impl Work {
-    /// The clearing of `range`. `ENOMEM`.
-    pub(crate) fn clear(range: &Arc<VramRange>) -> Result<Self> {
-        let mut pieces = KVVec::new();
-        for block in range.blocks() {
-            let (mut start, mut left) = (block.start.0, block.pages.0);
-            while left > 0 {
-                let pages = left.min(CLEAR_PAGES);
-                pieces.push(PageRange::new(start, pages), client_flags())?;
-                // No overflow: within the block.
-                start = start.saturating_add(pages);
-                left = left.saturating_sub(pages);
-            }
-        }
-        Ok(Self::Clear(range.clone(), pieces))
-    }
-}
-
-/// Pages that one FILL clears at most.
-const CLEAR_PAGES: u64 = 256;
-/// FILLs of one portion, at most: so that it fits the ring many times over, however scattered the
-/// memory is, and ends in time, however large.
-const CLEAR_FILLS: usize = 32;
 /// Portions after which an engine tells of its progress, so that the ring is filled up in time.
-const INTERRUPT_PERIOD: u32 = 8;
+const INTERRUPT_PERIOD: usize = 8;
 
 /// What was asked for with one ioctl, or by the driver. Its context's queue holds it, and each of
 /// its packets.
@@ -197,54 +173,61 @@ impl Submission {
         &self.gate
     }
 
-    /// The number of portions, at least 1.
-    pub(crate) fn portions(&self) -> u32 {
-        let count = match &self.work {
-            Work::Buffers(buffers) => buffers.len(),
-            Work::Clear(_, pieces) => pieces.len().div_ceil(CLEAR_FILLS),
-            Work::Transfer(transfer) => transfer.plan.portions(),
-        };
-        u32::try_from(count).unwrap_or(u32::MAX).max(1)
-    }
-
-    /// What an engine is to do for portion `portion`.
-    pub(crate) fn task(&self, portion: u32) -> Task<'_> {
-        match &self.work {
+    /// What an engine is to do for the portion at `from`: number of the buffer, or where a pass
+    /// begins.
+    pub(crate) fn task(&self, from: MultipassOffset) -> Task<'_> {
+        let segment = VRAM_SEGMENT;
+        let operation = match &self.work {
             Work::Buffers(buffers) => {
-                let buffer = buffers.get(portion as usize);
-                match buffer.zip(self.context.slot()) {
+                let buffer = buffers.get(from.piece);
+                return match buffer.zip(self.context.slot()) {
                     Some((buffer, context)) => Task::Virtual {
                         context,
                         va: buffer.va,
                         bytes: buffer.size,
                     },
                     None => Task::Null,
-                }
+                };
             }
-            Work::Clear(_, pieces) => {
-                let pieces = pieces.chunks(CLEAR_FILLS).nth(portion as usize);
-                Task::Paging(PagingOperation::Fill {
-                    segment: VRAM_SEGMENT,
-                    blocks: pieces.unwrap_or(&[]),
-                })
-            }
-            Work::Transfer(transfer) => Task::Paging(PagingOperation::Transfer {
-                segment: VRAM_SEGMENT,
+            Work::Clear(range) => PagingOperation::Fill {
+                segment,
+                blocks: range.blocks(),
+            },
+            Work::Transfer(transfer) => PagingOperation::Transfer {
+                segment,
                 out: transfer.out,
-                pieces: transfer.plan.portion(portion as usize),
-            }),
+                pieces: transfer.plan.pieces(),
+            },
+        };
+        Task::Paging(operation, from)
+    }
+
+    /// Where the portion behind the one at `from` begins, if there is one; of a paging operation
+    /// that is `built`.
+    pub(crate) fn after(
+        &self,
+        from: MultipassOffset,
+        built: Option<MultipassOffset>,
+    ) -> Option<MultipassOffset> {
+        match &self.work {
+            Work::Buffers(buffers) => {
+                let piece = from.piece.saturating_add(1);
+                (piece < buffers.len()).then_some(MultipassOffset { piece, ..from })
+            }
+            Work::Clear(_) | Work::Transfer(_) => built,
         }
     }
 
-    /// Whether the end of portion `portion` is to interrupt.
-    pub(crate) fn interrupts(&self, portion: u32) -> bool {
-        let next = portion.saturating_add(1);
-        let period = match self.work {
-            // The miniport has few windows.
-            Work::Transfer(_) => 1,
-            _ => INTERRUPT_PERIOD,
-        };
-        next == self.portions() || next % period == 0
+    /// Whether the end of the portion at `from` is to interrupt.
+    pub(crate) fn interrupts(&self, from: MultipassOffset) -> bool {
+        match &self.work {
+            Work::Buffers(buffers) => {
+                let next = from.piece.saturating_add(1);
+                next >= buffers.len() || next % INTERRUPT_PERIOD == 0
+            }
+            // There are few paging buffers.
+            Work::Clear(_) | Work::Transfer(_) => true,
+        }
     }
 
     /// Calls `f` with the fence, unless the submission is finished.
@@ -266,7 +249,7 @@ impl Submission {
             trace::done(dev, engine.get(), self.context.id(), fence.fence(), result);
         }
         match &self.work {
-            Work::Clear(range, _) if fence.is_some() && result.is_ok() => range.set_cleared(),
+            Work::Clear(range) if fence.is_some() && result.is_ok() => range.set_cleared(),
             Work::Transfer(transfer) => {
                 if let Some(fence) = fence.take() {
                     transfer.finish(fence, result);

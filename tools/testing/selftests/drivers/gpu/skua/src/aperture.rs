@@ -494,7 +494,11 @@ pub fn system_memory_is_locked_without_any_bar() {
         let cpu = Mapping::new(rig.duplicate(), offset, MIB as usize).expect("mmap");
         stamp(&cpu, 2);
         expect("by the CPU", &cpu, 2);
-        assert_eq!(seen(), before, "flags {flags:#x}: a BAR or the device was involved");
+        assert_eq!(
+            seen(),
+            before,
+            "flags {flags:#x}: a BAR or the device was involved"
+        );
         let buffer = Buffer {
             handle,
             va,
