@@ -19,6 +19,8 @@ fn main() -> ExitCode {
         regions_agree_with_the_query,
         vms_show_what_is_bound,
         contexts_show_their_status,
+        row_4_11_without_an_answer_of_the_device_there_is_an_address_space_for_paging,
+        row_4_12_it_is_a_quarter_of_memory,
         rings_show_what_is_under_way,
         counters_count_exactly,
         a_submission_costs_one_register_write,
@@ -107,6 +109,33 @@ fn contexts_show_their_status() {
     assert_eq!(job.wait(), Err(Errno::EFAULT));
     let text = read("contexts");
     assert_eq!(text.matches("status faulted ended 1").count(), 1, "{text}");
+}
+
+/// The bytes of the paging process' address space, and of its tables.
+#[track_caller]
+fn paging() -> (u64, u64) {
+    let text = read("paging");
+    let number = |name| {
+        let mut lines = text.lines().filter_map(|line| line.split_once(": "));
+        let line = lines.find(|(found, _)| *found == name);
+        line.unwrap_or_else(|| panic!("{text}"))
+            .1
+            .parse()
+            .expect("a number")
+    };
+    (number("va"), number("table_bytes"))
+}
+
+fn row_4_11_without_an_answer_of_the_device_there_is_an_address_space_for_paging() {
+    let (bytes, _) = paging();
+    assert!(bytes > 0);
+}
+
+fn row_4_12_it_is_a_quarter_of_memory() {
+    let (bytes, tables) = paging();
+    assert_eq!(bytes, Client::new().region(Place::Vram).size / 4);
+    // A table for each 2 MiB, and one of each other level.
+    assert_eq!(tables, (bytes.div_ceil(2 << 20) + 3) * 4096);
 }
 
 fn rings_show_what_is_under_way() {
