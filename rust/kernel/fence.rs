@@ -260,8 +260,8 @@ impl Fence {
         self.0.as_ptr()
     }
 
-    /// A fence that signals when all of `fences` have, with the first error; a signalled one if there
-    /// are none. `ENOMEM`.
+    /// A fence that signals when all of `fences` have, which may themselves be such, with the first
+    /// error; a signalled one if there are none. `ENOMEM`.
     pub(crate) fn all(fences: KVVec<Self>) -> Result<Self> {
         let mut raw = KVVec::with_capacity(fences.len(), GFP_KERNEL_ACCOUNT)?;
         for fence in &fences {
@@ -576,11 +576,15 @@ mod tests {
             Fence::all(fences(&[&first, &second])?)?,
             Fence::all(fences(&[&first])?)?,
         );
+        let mut all = fences(&[&second])?;
+        all.push(both.clone(), GFP_KERNEL)?;
+        let nested = Fence::all(all)?;
         first.signal(Err(EIO));
         assert!(one.wait_timeout(100).is_ok() && one.status() == Some(Err(EIO)));
         assert!(!both.is_signaled());
         second.signal(Ok(()));
         assert!(both.wait_timeout(100).is_ok() && both.status() == Some(Err(EIO)));
+        assert!(nested.wait_timeout(100).is_ok() && nested.status() == Some(Err(EIO)));
         Ok(())
     }
 
