@@ -32,8 +32,8 @@ extern "C" {
  * - An ioctl that fails changes nothing that userspace can see. What can fail is
  *   checked in the order of the members, after the argument was copied once.
  * - No ioctl of this header waits for fences or for work of the GPU, but
- *   DRM_IOCTL_SKUA_BO_CREATE and DRM_IOCTL_SKUA_MAKE_RESIDENT where they make room,
- *   DRM_IOCTL_SKUA_BO_LOCK where it moves the buffer object, and
+ *   DRM_IOCTL_SKUA_BO_CREATE, DRM_IOCTL_SKUA_MAKE_RESIDENT and DRM_IOCTL_SKUA_SUBMIT
+ *   where they make room, DRM_IOCTL_SKUA_BO_LOCK where it moves the buffer object, and
  *   DRM_IOCTL_SKUA_BO_DESTROY if it is to. To wait, use a syncobj.
  * - The node is the render node; every ioctl has DRM_RENDER_ALLOW.
  *
@@ -342,9 +342,9 @@ enum drm_skua_bo_flags {
  *
  * The content is zero for whoever sees it first.
  *
- * Where VRAM has no room, buffer objects that may be elsewhere are moved out of it, and
- * count as their client's system memory from then on, even beyond the client's half. The
- * call waits until what uses them is done, for ten seconds at most.
+ * Where VRAM has no room, other buffer objects are moved out of it, and count as their
+ * client's system memory from then on, even beyond the client's half. The call waits
+ * until what uses them is done, for ten seconds at most.
  *
  * Errors: -ENOENT for @vm; -EINVAL for @size 0 or not a multiple of 4096 or above
  * 2^40, @flags, DRM_SKUA_BO_CACHED without DRM_SKUA_BO_CPU_ACCESS, or @placements;
@@ -352,7 +352,7 @@ enum drm_skua_bo_flags {
  * and DRM_SKUA_BO_CPU_ACCESS where the CPU sees no VRAM
  * (&drm_skua_region_info.cpu_visible_size); -ENOSPC if VRAM alone
  * is allowed and no room can be made in time; -ENOMEM if system memory has no room, or
- * one client would have more than half of it, or has and it is allowed.
+ * one client would have more than half of it, or has already.
  */
 struct drm_skua_bo_create {
 	/** @size: Bytes: a multiple of 4096. */
@@ -366,11 +366,14 @@ struct drm_skua_bo_create {
 	 *
 	 * At least one, and only ones that exist. Of several, VRAM is taken if it has
 	 * room or room can be made, where the CPU can map it if it is to map the object:
-	 * in &drm_skua_region_info.cpu_visible_size, or anywhere if there is a CPU host
-	 * aperture (&drm_skua_region_info.aperture_size). The object may later be moved from
-	 * there to system memory, under the same addresses of CPU and GPU, and back
-	 * (DRM_IOCTL_SKUA_MAKE_RESIDENT). One that may be in VRAM alone stays, and if the CPU
-	 * is to map it, is where that needs no aperture.
+	 * in &drm_skua_region_info.cpu_visible_size, or, unless VRAM alone is named, anywhere
+	 * if there is a CPU host aperture (&drm_skua_region_info.aperture_size).
+	 *
+	 * Where others need the room, an object in VRAM is moved to system memory, under
+	 * the same addresses of CPU and GPU, and back (DRM_IOCTL_SKUA_MAKE_RESIDENT). The
+	 * CPU reaches it in both places, the GPU in those that are named: if that is VRAM
+	 * alone, the object is moved back before work runs in an address space that maps
+	 * it (DRM_IOCTL_SKUA_SUBMIT).
 	 */
 	__u32 placements;
 
@@ -499,8 +502,8 @@ struct drm_skua_bo_destroy {
  * Makes buffer objects resident (WDDM: MakeResident), all of them or none: those that
  * may be in VRAM and are not move there, as far as it has room, or room can be made by
  * moving out what is resident for nobody; and stay there, unless an object that may be
- * in VRAM alone needs the room. The client counts how often it has made each resident;
- * that ends with the handle.
+ * in VRAM alone needs the room. Work runs without this call, too. The client counts how
+ * often it has made each resident; that ends with the handle.
  *
  * Content and addresses stay; all work that is submitted after the call waits for the
  * moves by itself. The signals of @syncs follow when all moves of them are done, with the
@@ -554,8 +557,8 @@ struct drm_skua_evict {
  * often it has locked each; that ends with the handle.
  *
  * Errors: -ENOENT for @handle; -EINVAL for @flags; -EOPNOTSUPP for an imported buffer
- * object: map its dma-buf; -EPERM without DRM_SKUA_BO_CPU_ACCESS if VRAM alone is allowed
- * and holds it; -EMFILE for 32768 clients that lock one; -ENOSPC if it is in use for long;
+ * object: map its dma-buf; -EPERM without DRM_SKUA_BO_CPU_ACCESS if VRAM alone is
+ * allowed; -EMFILE for 32768 clients that lock one; -ENOSPC if it is in use for long;
  * -ENOMEM if system memory has no room or the client would have more than half of it;
  * -EBUSY if it is being destroyed.
  */
@@ -869,9 +872,16 @@ struct drm_skua_buffer {
  * signals. If a fence that it waits for has an error, the work is cancelled; for
  * timelines see "Synchronisation" above.
  *
+ * What is mapped in the address space when the call is made, and may be in VRAM alone, is
+ * there when the work runs, and stays until the work is done. What was moved out is moved
+ * back, for which the work waits; where room has to be made the call itself waits, as
+ * DRM_IOCTL_SKUA_BO_CREATE does, behind other calls that make room. Work without @buffers
+ * needs no memory.
+ *
  * Errors: -ENOENT for @context or a syncobj; -ECANCELED if the context is not active;
- * -ENOSPC if 4096 submissions of the context wait; -EINVAL for anything else out of
- * its range.
+ * -ENOSPC if 4096 submissions of the context wait; -ENOMEM if what is mapped and may be
+ * in VRAM alone does not fit there all together, or no room can be made in time: the
+ * context stays active; -EINVAL for anything else out of its range.
  */
 struct drm_skua_submit {
 	/** @context: Handle of the context. */

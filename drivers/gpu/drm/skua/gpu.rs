@@ -25,13 +25,14 @@
 //! mmap_lock
 //! File::vms, File::contexts      mutexes, allocate
 //! Claims::counts                 mutex, allocates; nothing is locked under it
+//! the turn of Gpu::pager         waited for like a mutex, by who submits; held while room is made
 //! Vm::map                        mutex, allocates; user memory is not touched under it
 //! reservation locks              wound/wait mutexes; a page fault only tries; user memory is not
 //!                                touched under one
 //! Context::order                 mutex, ioctls only
 //! Gpu::aperture                  mutex, allocates; CPU mappings are made and removed under it, and
 //!                                its acknowledgements waited for
-//! vram, asids, the LRU's         mutexes; the first two allocate
+//! vram, asids, the LRU's, Pager  mutexes; the first two allocate
 //! ---- below this line nothing is allocated: work that fences depend on takes these -------------
 //! Engine::turn                   mutexes, never taken by ioctls
 //! Vm::installing
@@ -39,13 +40,14 @@
 //! Engine::state                  spin locks
 //! Destroyer::dying
 //! Context::pending, Vm::binds, Slots
-//! Submission::fence, Bind::end, Transfer, Gpu::paging, alarms, Reaper::dead, Sites
+//! Submission::fence, Bind::end, Transfer, Gpu::paging, alarms, Reaper::dead, Sites, Evicted, Moves
 //! locks of fences and work queues
 //! ```
 //!
-//! `drm_dev_enter()` ([`crate::ext::device::enter`]) may be entered anywhere. While somebody is inside
-//! no DRM device is unplugged: nobody waits for the GPU's work there, but who makes room, for ten
-//! seconds in all, and a synchronous destruction, for one; and for its quick acknowledgements
+//! `drm_dev_enter()` ([`crate::ext::device::enter`]) may be entered anywhere. While somebody is
+//! inside no DRM device is unplugged: nobody waits for the GPU's work there, but who makes room,
+//! for ten seconds in all, or waits for their turn to do that, which ends soon once one is
+//! unplugged; and a synchronous destruction, for one; and for its quick acknowledgements
 //! ([`Gpu::wait_for`]).
 //!
 //! Interrupt threads, the workers of [`QUEUE`] and the alarms are on the way to fences' signals as
@@ -88,7 +90,11 @@ use crate::{
             self,
             Window, //
         },
-        relocation::Move,
+        paging_in::Pager,
+        relocation::{
+            Move,
+            Moves, //
+        },
         vm::{
             Bind,
             Vm, //
@@ -316,9 +322,15 @@ pub(crate) struct Gpu {
     /// address space, its binds are done and its contexts gone, and is taken until it is freed.
     #[pin]
     pub(crate) vms: Slots<Asid, Vm>,
-    /// Objects in VRAM that may be elsewhere, by their priority's level and when they were last used.
+    /// Objects in VRAM, which may all be elsewhere, by their priority's level and when they were last used.
     #[pin]
     pub(crate) evictable: [Lru<BoData>; Level::ALL.len()],
+    /// Moves that are under way.
+    #[pin]
+    pub(crate) moves: Moves,
+    /// Whose turn it is to bring back what their work needs.
+    #[pin]
+    pub(crate) pager: Pager,
     /// The last clear of VRAM that was begun: the memory of an object that is gone before it is
     /// cleared is free after that.
     #[pin]
@@ -392,6 +404,8 @@ impl Gpu {
             contexts <- contexts,
             vms <- vms,
             evictable <- pin_init::pin_init_array_from_fn(|_| Lru::new()),
+            moves <- Moves::new(),
+            pager <- Pager::new(),
             last_clear <- new_spinlock!(None),
             aperture <- new_mutex!(aperture),
             vram <- new_mutex!(vram),
@@ -681,6 +695,7 @@ impl Gpu {
                 "the device is lost; unbind and bind it to use it again\n"
             );
         }
+        dev.moves.wake();
         let quiet = dev.quiet();
         for (_, engine) in dev.engines() {
             engine.lose(dev);

@@ -9,11 +9,13 @@
 pub(crate) mod bo;
 pub(crate) mod claims;
 pub(crate) mod destruction;
+pub(crate) mod evicted;
 pub(crate) mod eviction;
 pub(crate) mod host_aperture;
 pub(crate) mod installed;
 pub(crate) mod lock;
 pub(crate) mod page_table;
+pub(crate) mod paging_in;
 pub(crate) mod relocation;
 pub(crate) mod residency;
 pub(crate) mod vm;

@@ -247,7 +247,7 @@ pub(crate) fn create(
         return Err(EOPNOTSUPP);
     }
     // What others make room for is charged whether or not it fits: no more of that.
-    if system && quota.used() > quota.limit() {
+    if quota.used() > quota.limit() {
         return Err(ENOMEM);
     }
     if placements & (1 << REGION_VRAM) != 0 {
@@ -281,7 +281,7 @@ fn count(clients: &Atomic<i16>, more: i16) -> Result {
 
 /// The part of VRAM for an object with these flags and placements. What may be nowhere else is where
 /// the CPU reaches it whatever becomes of the aperture.
-fn part_of(dev: &SkuaDevice, flags: u32, placements: u32) -> Part {
+pub(crate) fn part_of(dev: &SkuaDevice, flags: u32, placements: u32) -> Part {
     let system = placements & (1 << REGION_SYSTEM) != 0;
     match is_seen_in_vram(flags) {
         false => Part::Any,
@@ -343,10 +343,8 @@ pub(crate) fn room_in_vram(
     if !bo.may_move() || bo.region() == REGION_VRAM || bo.is_held_out() {
         return Ok(None);
     }
-    // Also if it is still on its way there.
-    let quota = match gem::placement(bo, &resv::lock(bo)?)? {
-        Placement::System(_, memory) => memory.quota().clone(),
-        _ => return Ok(None),
+    let Some(quota) = quota_of(bo)? else {
+        return Ok(None);
     };
     let part = part_of(dev, bo.flags(), bo.placements());
     let bytes = u64::try_from(bo.size())?;
@@ -354,6 +352,15 @@ pub(crate) fn room_in_vram(
         Err(error) if error == ENOSPC => Ok(None),
         range => range.map(Some),
     }
+}
+
+/// The quota of system memory that `bo` counts against, if it is there or on its way. `EINTR` if a
+/// signal arrives.
+pub(crate) fn quota_of(bo: &Bo) -> Result<Option<Arc<Quota>>> {
+    Ok(match gem::placement(bo, &resv::lock(bo)?)? {
+        Placement::System(_, memory) => Some(memory.quota().clone()),
+        _ => None,
+    })
 }
 
 /// The system pages of `bo`, for CPU and device, which count as `shares`. `ENOMEM`, `ENODEV`.
@@ -493,9 +500,20 @@ impl BoData {
         self.backing.is_shared()
     }
 
-    /// Whether it may be in more than one place.
+    /// Whether it may be in VRAM, which it leaves where others need the room.
     pub(crate) fn may_move(&self) -> bool {
-        self.placements().count_ones() > 1
+        self.placements() & (1 << REGION_VRAM) != 0
+    }
+
+    /// Whether the GPU is to reach it in VRAM alone.
+    pub(crate) fn needs_vram(&self) -> bool {
+        self.placements() == 1 << REGION_VRAM
+    }
+
+    /// Whether it is not where the GPU is to reach it, or on its way out. For good as long as its
+    /// reservation is locked.
+    pub(crate) fn is_out(&self) -> bool {
+        self.needs_vram() && self.region() != REGION_VRAM
     }
 
     /// Whether it may be mapped in the address space whose users are `users`.
@@ -717,7 +735,7 @@ impl GemExt for BoData {
     }
 
     fn attach(obj: &Bo, dev: &drm::Device<SkuaDriver, Registered>) -> Result {
-        if obj.region() != REGION_VRAM || !obj.may_move() {
+        if obj.region() != REGION_VRAM || obj.needs_vram() {
             return Ok(());
         }
         let bo: ARef<Bo> = obj.into();
@@ -725,10 +743,10 @@ impl GemExt for BoData {
     }
 
     fn pin(obj: &Bo, reserved: &mut Reserved<'_>) -> Result {
-        // Another device can reach system pages only.
+        // Another device can reach system pages only, and what is pinned there does not come back.
         match gem::placement(obj, reserved)? {
-            Placement::System(..) => Ok(()),
-            Placement::Device(_) | Placement::Nowhere => Err(EOPNOTSUPP),
+            Placement::System(..) if !obj.needs_vram() => Ok(()),
+            _ => Err(EOPNOTSUPP),
         }
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Making room in VRAM: objects that may be elsewhere move to system memory ([`relocation`]).
+//! Making room in VRAM: objects move to system memory ([`relocation`]), where the GPU reaches them
+//! or from where they are brought back when it needs them ([`paging_in`]).
 //!
 //! Objects that no client has made resident ([`residency`]) go first; of them, those of the lowest
 //! priority; of these, those that are idle, and of these, those that were not used for longest.
@@ -59,6 +60,10 @@ pub(crate) fn patience() -> Jiffies {
     msecs_to_jiffies(PATIENCE_MS)
 }
 
+/// How long who needs room waits for those that were chosen to leave, before it chooses others,
+/// too.
+const FIRST_MS: u32 = 1000;
+
 /// How often it looks whether what was being cleared is free.
 const CLEAR_WAITS: u32 = 5;
 
@@ -66,7 +71,8 @@ const CLEAR_WAITS: u32 = 5;
 /// there is no room, some is made.
 ///
 /// It is for a client with `quota`. `ENOSPC` if what is there has to stay, which is what is resident
-/// but in `need`, or is in use for long; `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
+/// but in `need`, is protected by [who has the turn](super::paging_in), or is in use for long;
+/// `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
 pub(crate) fn allocate(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
@@ -78,6 +84,7 @@ pub(crate) fn allocate(
 ) -> Result<Arc<VramRange>> {
     let mut waits = 0;
     loop {
+        let over = dev.moves.over();
         match VramRange::new(dev, quota, part, bytes) {
             Err(error) if error == ENOSPC => (),
             result => return result,
@@ -88,7 +95,14 @@ pub(crate) fn allocate(
             Err(error) if error == ENOSPC => (),
             result => return result,
         }
-        if make_room(dev, parent, part, bytes, need, patience)? {
+        if make_room(dev, parent, part, bytes, victims(need), patience)? {
+            continue;
+        }
+        // Or in what leaves just now, or what arrives and can leave after that.
+        if need && dev.moves.wait(over, patience)? {
+            dev.check_health()?;
+            // Others' moves may never end to come.
+            *patience = patience.saturating_sub(1);
             continue;
         }
         // Or in what is to be destroyed when the work before that is done; who can do without does
@@ -123,7 +137,7 @@ fn make_room(
     parent: &Device<Bound>,
     part: Part,
     bytes: u64,
-    need: bool,
+    groups: &[&[Victim]],
     patience: &mut Jiffies,
 ) -> Result<bool> {
     let mut missing = bytes.saturating_sub(part.free_bytes(dev));
@@ -142,19 +156,37 @@ fn make_room(
         return Ok(false);
     }
     let mut moves = KVVec::new();
-    // Of a level, what is idle goes first: it can go at once.
-    for (victims, allowed) in [
-        (&[Victim::Idle, Victim::Unwanted][..], true),
-        (&[Victim::Any][..], need),
-    ] {
-        for level in Level::ALL.into_iter().filter(|_| allowed) {
-            for victim in victims {
+    for victims in groups {
+        for level in Level::ALL {
+            for victim in *victims {
                 missing = sweep(dev, parent, part, level, *victim, missing, &mut moves)?;
             }
         }
     }
-    finish(&moves, patience)?;
+    // Who needs the room takes what comes first: those chosen may be in use for long, others not.
+    let limit = match groups.contains(&&[Victim::Any][..]) {
+        true => msecs_to_jiffies(FIRST_MS).min(*patience),
+        false => *patience,
+    };
+    let mut left = limit;
+    match finish(&moves, &mut left) {
+        Err(error) if error == ENOSPC && limit < *patience => left = 0,
+        result => result?,
+    }
+    *patience = patience.saturating_sub(limit.saturating_sub(left));
     Ok(!moves.is_empty())
+}
+
+/// Has what is in a `part` of VRAM and could be elsewhere there leave it for `bytes` more, though
+/// whose turn it is needs it. As [`make_room`].
+pub(crate) fn make_own_room(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    part: Part,
+    bytes: u64,
+    patience: &mut Jiffies,
+) -> Result<bool> {
+    make_room(dev, parent, part, bytes, &[&[Victim::Own]], patience)
 }
 
 /// Has objects of `level` that are in `part` of VRAM and are `victim`s move, as many as it takes to
@@ -185,7 +217,7 @@ fn sweep(
             Some(first) if first.region() != REGION_VRAM => skipped = None,
             _ => (),
         }
-        if !bo.sites.touches(part) || (bo.is_resident() && victim != Victim::Any) {
+        if !bo.sites.touches(part) || !victim.may_be(dev, &bo) {
             skipped.get_or_insert(bo);
             continue;
         }
@@ -243,8 +275,32 @@ enum Victim {
     Unwanted,
     /// Any.
     Any,
+    /// One that is needed by whose turn it is to bring in what they need, but not in the part that
+    /// the CPU sees.
+    Own,
     /// This one, for another device that is to use it.
     Attached,
+}
+
+impl Victim {
+    /// Whether `bo` can be such a one, whoever works with it.
+    fn may_be(self, dev: &SkuaDevice, bo: &BoRef) -> bool {
+        let protected = dev.pager.protects(bo);
+        match self {
+            Self::Idle | Self::Unwanted => !protected && !bo.is_resident(),
+            Self::Any | Self::Attached => !protected,
+            Self::Own => protected && bo::part_of(dev, bo.flags(), bo.placements()) == Part::Any,
+        }
+    }
+}
+
+/// Who leaves for a client, in this order, if it has `need` of the room or merely prefers it; those
+/// of a group level by level. Of a level, what is idle goes first: it can go at once.
+fn victims(need: bool) -> &'static [&'static [Victim]] {
+    match need {
+        true => &[&[Victim::Idle, Victim::Unwanted], &[Victim::Any]],
+        false => &[&[Victim::Idle, Victim::Unwanted]],
+    }
 }
 
 /// Whether nobody works with `bo`, as it looks without any lock.
@@ -287,8 +343,8 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
     relocate(dev, parent, bo, new, victim != Victim::Idle)
 }
 
-/// Has everything move out of VRAM that may, and waits until it has; how many objects did. For
-/// debugfs.
+/// Has everything move out of VRAM that may just now, and waits until it has; how many objects did.
+/// For debugfs.
 pub(crate) fn evict_all(dev: &SkuaDevice, parent: &Device<Bound>) -> Result<usize> {
     // What has arrived just now may leave again.
     reaper::flush();

@@ -25,6 +25,8 @@ use crate::{
             BoRef,
             Memory, //
         },
+        evicted,
+        vm::Vm,
         vram::Part, //
     },
     policy::interval_map::Span,
@@ -75,12 +77,21 @@ impl Installed {
 /// Memory for one record, set aside where allocating can still fail.
 pub(crate) type Node = RBTreeNodeReservation<Site, Installed>;
 
+/// How an address space uses an object.
+#[derive(Clone, Copy)]
+struct Use {
+    /// How many [`User`]s it has; not 0.
+    count: u32,
+    /// Whether the object is in its list of what is [out](evicted).
+    listed: bool,
+}
+
 /// What is under the lock.
 struct Inner {
     /// Ranges that do not overlap within an address space.
     sites: RBTree<Site, Installed>,
-    /// By address space, how many [`User`]s it has of the object; not 0.
-    users: RBTree<Asid, u32>,
+    /// Those who use it, by address space.
+    users: RBTree<Asid, Use>,
     /// What page tables lead to; none of an import, whose memory never moves, and of what is
     /// destroyed.
     memory: Option<Memory>,
@@ -167,13 +178,33 @@ impl Sites {
     /// Counts one user more, if the address space is one already.
     fn count(&self, asid: Asid) -> bool {
         match self.inner.lock().users.get_mut(&asid) {
-            Some(count) => {
+            Some(user) => {
                 // No wrap: each is in memory.
-                *count = count.wrapping_add(1);
+                user.count = user.count.wrapping_add(1);
                 true
             }
             None => false,
         }
+    }
+
+    /// Whether the address space is among the users.
+    pub(crate) fn is_user(&self, asid: Asid) -> bool {
+        self.inner.lock().users.get(&asid).is_some()
+    }
+
+    /// Says whether a user has the object in its list of what is [out](evicted), and returns
+    /// whether it had; none if it is no user.
+    pub(crate) fn set_listed(&self, asid: Asid, listed: bool) -> Option<bool> {
+        let mut inner = self.inner.lock();
+        let user = inner.users.get_mut(&asid)?;
+        Some(core::mem::replace(&mut user.listed, listed))
+    }
+
+    /// Whether a user has the object in its list of what is out.
+    fn is_listed(&self, asid: Asid) -> bool {
+        let inner = self.inner.lock();
+        let listed = inner.users.get(&asid).is_some_and(|user| user.listed);
+        listed
     }
 }
 
@@ -187,16 +218,27 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// Makes an address space a user of `bo`, whose reservation lock the caller holds: it is either
-    /// seen by a move, or sees its fence. `ENOMEM`.
-    pub(crate) fn new(bo: BoRef, asid: Asid, flags: kernel::alloc::Flags) -> Result<Self> {
+    /// Makes `vm` a user of `bo`, whose reservation lock the caller holds: it is either seen by a
+    /// move, or sees its fence, and what is out already. `ENOMEM`.
+    pub(crate) fn new(bo: BoRef, vm: &Vm, flags: kernel::alloc::Flags) -> Result<Self> {
+        let asid = vm.asid();
         if !bo.sites.count(asid) {
-            let node = RBTreeNode::new(asid, 1, flags)?;
+            let user = Use {
+                count: 1,
+                listed: false,
+            };
+            let node = RBTreeNode::new(asid, user, flags)?;
             // Others of this address space come with the same lock.
             let old = bo.sites.inner.lock().users.insert(node);
             kernel::warn_on!(old.is_some());
         }
-        Ok(Self { bo, asid })
+        // From here on it takes itself back.
+        let user = Self { bo, asid };
+        if user.bo.is_out() && !user.bo.sites.is_listed(asid) {
+            vm.evicted.add(&user.bo, evicted::Node::new(flags)?);
+            user.bo.sites.set_listed(asid, true);
+        }
+        Ok(user)
     }
 
     /// The object.
@@ -220,14 +262,23 @@ impl Drop for User {
         let last = {
             let users = &mut self.bo.sites.inner.lock().users;
             match users.get_mut(&self.asid) {
-                Some(count) if *count > 1 => {
-                    *count -= 1;
+                Some(user) if user.count > 1 => {
+                    user.count -= 1;
                     None
                 }
                 _ => users.remove_node(&self.asid),
             }
         };
         // Not under the lock: the memory is freed here.
-        drop(last);
+        let last = last.map(RBTreeNode::to_key_value);
+        if !last.is_some_and(|(_, user)| user.listed) {
+            return;
+        }
+        let dev = self.bo.dev();
+        // One that is not in the table runs nothing any more.
+        if let Some(vm) = dev.vms.find(self.asid) {
+            vm.evicted.remove(&self.bo);
+            dev.reapers.vms.bury(vm);
+        }
     }
 }

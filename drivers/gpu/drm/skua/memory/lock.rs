@@ -40,15 +40,15 @@ use kernel::{
 
 /// Locks `bo` once more for the client with `locks`.
 ///
-/// `EOPNOTSUPP` if it is imported; `EPERM` if it is in VRAM for good, where the CPU does not reach
-/// it; `EMFILE`; `EBUSY` if it is about to be destroyed; as [`eviction::move_out`]. It is not locked
+/// `EOPNOTSUPP` if it is imported; `EPERM` if the GPU is to find it in VRAM alone, where the CPU does
+/// not reach it; `EMFILE`; `EBUSY` if it is about to be destroyed; as [`eviction::move_out`]. It is not locked
 /// then.
 pub(crate) fn lock(locks: &Claims, dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
     if gem::is_imported(&**bo) {
         return Err(EOPNOTSUPP);
     }
     let stays = bo.is_seen_in_vram();
-    if !stays && !bo.may_move() && bo.region() == REGION_VRAM {
+    if !stays && bo.needs_vram() {
         return Err(EPERM);
     }
     locks.add(bo)?;

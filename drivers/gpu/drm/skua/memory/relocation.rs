@@ -55,6 +55,7 @@ use crate::{
             BoRef,
             Memory, //
         },
+        evicted,
         vm::{
             for_each_user,
             Vm, //
@@ -78,6 +79,7 @@ use kernel::{
         impl_list_item,
         ListLinks, //
     },
+    new_condvar,
     new_spinlock,
     new_work,
     prelude::*,
@@ -88,8 +90,11 @@ use kernel::{
             Relaxed, //
         },
         Arc,
+        CondVar,
+        CondVarTimeoutResult,
         SpinLock, //
     },
+    time::Jiffies,
     warn_on,
     workqueue::{
         Work,
@@ -121,10 +126,95 @@ pub(crate) struct Move {
     /// Its place in the reaper's list.
     #[pin]
     links: ListLinks,
+    /// Last: when it says that the move is over, the old memory is free.
+    _under_way: UnderWay,
 }
 
 impl_has_work! {
     impl HasWork<Self> for Move { self.work }
+}
+
+/// Moves that are under way, for who waits for the room that they leave, or for what cannot move
+/// again before.
+#[pin_data]
+pub(crate) struct Moves {
+    #[pin]
+    counts: SpinLock<Counts>,
+    /// Notified when one is over.
+    #[pin]
+    changed: CondVar,
+}
+
+/// How many moves there are.
+struct Counts {
+    /// Those that are not over.
+    under_way: u32,
+    /// Those that are; wraps.
+    over: u32,
+}
+
+impl Moves {
+    /// None yet.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            counts <- new_spinlock!(Counts {
+                under_way: 0,
+                over: 0,
+            }),
+            changed <- new_condvar!("Moves::changed"),
+        })
+    }
+
+    /// How many are over, for [`Moves::wait`].
+    pub(crate) fn over(&self) -> u32 {
+        self.counts.lock().over
+    }
+
+    /// Waits until more are over than were once, as long as there is `patience`, from which it
+    /// takes; whether they are: not if none is under way. `EINTR` if a signal arrives.
+    pub(crate) fn wait(&self, over: u32, patience: &mut Jiffies) -> Result<bool> {
+        let mut counts = self.counts.lock();
+        if counts.over == over && counts.under_way > 0 && *patience > 0 {
+            match self
+                .changed
+                .wait_interruptible_timeout(&mut counts, *patience)
+            {
+                CondVarTimeoutResult::Signal { .. } => return Err(EINTR),
+                CondVarTimeoutResult::Timeout => *patience = 0,
+                CondVarTimeoutResult::Woken { jiffies } => *patience = jiffies,
+            }
+        }
+        Ok(counts.over != over)
+    }
+
+    /// The device is lost: nobody is to wait for what does not end.
+    pub(crate) fn wake(&self) {
+        self.changed.notify_all();
+    }
+}
+
+/// A move that is not over.
+struct UnderWay(ARef<SkuaDevice>);
+
+impl UnderWay {
+    fn new(dev: &SkuaDevice) -> Self {
+        let mut counts = dev.moves.counts.lock();
+        // No wrap: each is in memory.
+        counts.under_way = counts.under_way.wrapping_add(1);
+        drop(counts);
+        Self(dev.into())
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let moves = &self.0.moves;
+        let mut counts = moves.counts.lock();
+        counts.under_way = counts.under_way.wrapping_sub(1);
+        counts.over = counts.over.wrapping_add(1);
+        drop(counts);
+        moves.wake();
+    }
 }
 
 impl_list_arc_safe! {
@@ -245,6 +335,21 @@ impl PinnedDrop for Move {
     }
 }
 
+/// Tells `vm`, which may be among the users of `bo`, that it is out, with memory for that, or is
+/// not any more.
+fn list(bo: &BoRef, vm: &Vm, out: Option<evicted::Node>) {
+    let is_out = out.is_some();
+    // First: a user that goes meanwhile takes it back if it is told.
+    if let Some(node) = out {
+        vm.evicted.add(bo, node);
+    }
+    let was_out = bo.sites.set_listed(vm.asid(), is_out);
+    let has_changed = was_out == Some(!is_out);
+    if has_changed != is_out {
+        vm.evicted.remove(bo);
+    }
+}
+
 /// Has `bo` move to `new` memory, in VRAM or of the system; the fence of that. Unless it `may_wait`,
 /// nobody may be using it.
 ///
@@ -301,10 +406,24 @@ pub(crate) fn relocate(
         return Err(EBUSY);
     }
     let mut waits = KVVec::new();
-    exec.collect(Usage::Bookkeep, |fence| {
-        waits.push(fence, client_flags()).map_err(Error::from)
-    })?;
-    let user = users.get(old_users);
+    if bo.needs_vram() && !out {
+        // No work reaches it where it is.
+        if let Some(fence) = exec.reserved(&handle)?.singleton(Usage::Kernel)? {
+            waits.push(fence, client_flags())?;
+        }
+    } else {
+        exec.collect(Usage::Bookkeep, |fence| {
+            waits.push(fence, client_flags()).map_err(Error::from)
+        })?;
+    }
+    let users = users.get(old_users..).unwrap_or_default();
+    let user = users.first();
+    let mut nodes = KVVec::new();
+    if bo.needs_vram() && out {
+        for _ in users {
+            nodes.push(evicted::Node::new(client_flags())?, client_flags())?;
+        }
+    }
     let paging = dev.paging()?;
     let line = match user {
         // It delays nobody.
@@ -326,6 +445,7 @@ pub(crate) fn relocate(
             fence <- new_spinlock!(None),
             work <- new_work!("Move::work"),
             links <- ListLinks::new(),
+            _under_way: UnderWay::new(dev),
         }),
         GFP_KERNEL_ACCOUNT,
     )?;
@@ -353,6 +473,11 @@ pub(crate) fn relocate(
     // The locks are held all the time: to others this is one step.
     let replaced = bo::replace(bo, &mut exec.reserved(&handle)?, new);
     warn_on!(replaced.is_err());
+    if bo.needs_vram() {
+        for vm in users {
+            list(bo, vm, nodes.pop());
+        }
+    }
     if out {
         lru::forget(&**bo);
         dev.counters.evictions.fetch_add(1, Relaxed);

@@ -4,8 +4,9 @@
 //!
 //! A client counts how often it has made an object resident ([`claims`](super::claims)). As long as that is not 0 for some
 //! client, the object is no victim of those who merely prefer VRAM; it is the last one of those who
-//! need it. To be resident is no condition for work: what may be in VRAM alone is always there, and
-//! what is in system memory the GPU reaches, too.
+//! need it. To be resident is no condition for work: what may be in VRAM alone is
+//! [brought back](super::paging_in) before work runs, and other objects the GPU reaches in system
+//! memory, too.
 
 use crate::{
     ext::{

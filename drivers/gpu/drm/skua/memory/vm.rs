@@ -59,6 +59,7 @@ use crate::{
             BoRef,
             Memory, //
         },
+        evicted::Evicted,
         installed::{
             Installed,
             Node,
@@ -160,7 +161,7 @@ impl Mapping {
         let user = {
             let _reserved = resv::lock(&*bo)?;
             bo::was_used(&bo);
-            User::new(bo.clone(), vm.asid, client_flags())?
+            User::new(bo.clone(), vm, client_flags())?
         };
         Ok(Self {
             user,
@@ -291,6 +292,9 @@ pub(crate) struct Vm {
     tables: DevresItem<PageTable>,
     /// Where submissions file that they use what is mapped: see [`Vm::reservation`].
     users: Arc<Reservation>,
+    /// What of it has to be in VRAM and is not: to be brought back before a submission.
+    #[pin]
+    pub(crate) evicted: Evicted,
     /// The line of its binds' fences, which signal in order.
     fences: FenceContext,
     /// What will be mapped when all binds that were accepted are done. Held by an ioctl from the
@@ -351,6 +355,7 @@ impl Vm {
                 root,
                 tables,
                 users,
+                evicted <- Evicted::new(),
                 fences: FenceContext::new(c"skua", c"bind"),
                 map <- new_mutex!(IntervalMap::new()),
                 installing <- new_mutex!(()),
@@ -787,8 +792,10 @@ impl Vm {
                 record(mapping.bo(), *span, offset, write);
                 let installed = Installed::new(*span, offset, write);
                 result = result.and_then(|()| {
+                    let bo = mapping.bo();
+                    let changed = &mut changed;
                     let installed =
-                        self.install(parent, tables, span.start, installed, &memory, &mut changed);
+                        self.install(parent, tables, span.start, installed, bo, &memory, changed);
                     warn_on!(held.push_within_capacity(memory).is_err());
                     installed
                 });
@@ -818,7 +825,7 @@ impl Vm {
             let len = installed.end.saturating_sub(site.start);
             tables.clear(&self.dev, site.start, len)?;
             let changed = &mut Changed::Fresh;
-            self.install(parent, tables, site.start, installed, memory, changed)?;
+            self.install(parent, tables, site.start, installed, bo, memory, changed)?;
             from = self.site(installed.end);
         }
         drop(installing);
@@ -850,17 +857,25 @@ impl Vm {
         }
     }
 
-    /// Writes the entries of a range from `start` on, of an object with `memory`; what of that needs
-    /// a flush is in `changed`, also if it fails.
+    /// Writes the entries of a range from `start` on, of `bo` with `memory`; none if that is out.
+    /// What of that needs a flush is in `changed`, also if it fails.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one range, its memory, and what is known of both"
+    )]
     fn install(
         &self,
         parent: &Device<Bound>,
         tables: &PageTable,
         start: u64,
         installed: Installed,
+        bo: &BoRef,
         memory: &Memory,
         changed: &mut Changed,
     ) -> Result {
+        if bo.needs_vram() && !memory.is_vram() {
+            return Ok(());
+        }
         if !memory.is_cleared() {
             return Err(EIO);
         }
@@ -957,6 +972,9 @@ impl PinnedDrop for Vm {
         }
         // Before the identifier can be another's: with it goes that this one uses objects.
         drop(map);
+        self.evicted.clear(|bo| {
+            bo.sites.set_listed(self.asid, false);
+        });
         self.dev.release_asid(self.asid);
     }
 }

@@ -10,7 +10,7 @@
 //! | `rings` | engines: state, head and tail, packets in flight, ticks; 16 words from the head |
 //! | `paging` | the paging process: bytes of its address space and of its tables, ticks, packets |
 //! | `zap` | removes the CPU's mappings of all objects, which fault in again; of how many handles |
-//! | `evict` | moves everything out of VRAM that may be elsewhere; how many objects |
+//! | `evict` | moves all objects out of VRAM; how many |
 //! | `counters` | what driver (`driver_…`) and device count |
 //! | `parameters` | the module's parameters, which sysfs does not show of Rust modules |
 

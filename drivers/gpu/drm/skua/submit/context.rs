@@ -37,6 +37,7 @@ use crate::{
     gpu::SkuaDevice,
     kernel_heap::client_flags,
     memory::{
+        paging_in,
         relocation::Transfer,
         vm::{
             Vm,
@@ -351,7 +352,8 @@ impl Context {
     /// Queues `buffers` to run after `waits`, and gives the fence to `signals`.
     ///
     /// `ECANCELED` if the context is not active; `ENOSPC` if [`MAX_QUEUED`] submissions wait;
-    /// `ENOMEM`. Nothing has changed then.
+    /// `ENOMEM`, also if what it needs in VRAM does not get there; `EINTR` if a signal arrives.
+    /// Nothing has changed then.
     pub(crate) fn submit(
         self: &Arc<Self>,
         buffers: KVVec<Buffer>,
@@ -396,9 +398,13 @@ impl Context {
         publish: impl FnOnce(&Fence),
     ) -> Result {
         // Whoever moves what is mapped sees that it is used.
-        let mut users = match self.vm() {
-            Some(vm) => Some(vm.reservation().lock()?),
-            None => None,
+        let (mut users, _turn) = match self.vm() {
+            Some(vm) if work.uses_memory() => {
+                let (users, turn) = paging_in::lock(&self.dev, vm, || self.check())?;
+                (Some(users), turn)
+            }
+            Some(vm) => (Some(vm.reservation().lock()?), None),
+            None => (None, None),
         };
         if let Some(users) = &users {
             // And this sees what is moving.
@@ -416,17 +422,7 @@ impl Context {
             None => None,
         };
         let order = self.order.lock();
-        {
-            let pending = self.pending.lock();
-            if pending.status != Status::Active {
-                // The driver's own takes no work when the device is lost, and only then.
-                return Err(if self.is_system() { ENODEV } else { ECANCELED });
-            }
-            // The driver's own are bounded by the memory that they are about.
-            if pending.len >= MAX_QUEUED && !self.is_system() {
-                return Err(ENOSPC);
-            }
-        }
+        self.check()?;
         let fence = match &submission.line() {
             Some(line) => line.fence(memory),
             None => self.fences.fence(memory),
@@ -441,6 +437,20 @@ impl Context {
         engine.submit(&self.dev, self, submission);
         drop(signalling);
         drop(order);
+        Ok(())
+    }
+
+    /// Whether it takes a submission now. `ECANCELED` or `ENODEV` if it is not active; `ENOSPC`.
+    fn check(&self) -> Result {
+        let pending = self.pending.lock();
+        if pending.status != Status::Active {
+            // The driver's own takes no work when the device is lost, and only then.
+            return Err(if self.is_system() { ENODEV } else { ECANCELED });
+        }
+        // The driver's own are bounded by the memory that they are about.
+        if pending.len >= MAX_QUEUED && !self.is_system() {
+            return Err(ENOSPC);
+        }
         Ok(())
     }
 

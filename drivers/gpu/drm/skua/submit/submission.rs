@@ -108,6 +108,13 @@ pub(crate) enum Work {
     Transfer(Arc<Transfer>),
 }
 
+impl Work {
+    /// Whether it uses what is mapped in a client's address space.
+    pub(crate) fn uses_memory(&self) -> bool {
+        matches!(self, Self::Buffers(buffers) if !buffers.is_empty())
+    }
+}
+
 /// Portions after which an engine tells of its progress, so that the ring is filled up in time.
 const INTERRUPT_PERIOD: usize = 8;
 

@@ -237,7 +237,21 @@ impl Client {
         self.bo_create(size, DRM_SKUA_BO_CPU_ACCESS, 1 << self.region(place).id)
     }
 
-    /// The same, which must work.
+    /// The same, for which nobody has to leave VRAM.
+    ///
+    /// # Errors
+    ///
+    /// The errno; ENOSPC if there is no room.
+    #[track_caller]
+    pub fn try_bo_in_free(&self, place: Place, size: u64) -> Result<u32, Errno> {
+        let region = self.region(place);
+        if region.size - region.used < size {
+            return Err(Errno::ENOSPC);
+        }
+        self.try_bo(place, size)
+    }
+
+    /// The same, which must work, whoever has to leave.
     #[track_caller]
     pub fn bo(&self, place: Place, size: u64) -> u32 {
         self.try_bo(place, size)

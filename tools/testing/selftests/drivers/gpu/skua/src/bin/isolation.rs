@@ -127,7 +127,7 @@ fn leave_canaries(place: Place, limit: u64) {
     let mut buffers = Vec::new();
     for size in [4 << 20, 64 << 10, 4096] {
         while total < limit {
-            let Ok(handle) = rig.try_bo(place, size) else {
+            let Ok(handle) = rig.try_bo_in_free(place, size) else {
                 break;
             };
             buffers.push((rig.bound_at_will(handle, size), size));
@@ -151,7 +151,7 @@ fn vram_of_others_is_not_seen_by_the_cpu() {
     let client = Client::new();
     let mut maps = Vec::new();
     for size in [1 << 20, 4096] {
-        while let Ok(handle) = client.try_bo(Place::Vram, size) {
+        while let Ok(handle) = client.try_bo_in_free(Place::Vram, size) {
             maps.push(client.map(handle));
         }
     }
@@ -170,7 +170,7 @@ fn vram_of_others_is_not_seen_by_the_gpu() {
     let out = rig.buffer(Place::System, 1 << 20);
     let mut total = 0;
     for size in [1 << 20, 4096] {
-        while let Ok(handle) = rig.try_bo(Place::Vram, size) {
+        while let Ok(handle) = rig.try_bo_in_free(Place::Vram, size) {
             let va = rig.bound_at_will(handle, size);
             out.cpu.write(0, u64::MAX);
             assert_eq!(rig.run(Engine::Copy, &[copy(va, out.va, size)]), Ok(()));
@@ -199,7 +199,7 @@ fn vram_in_many_pieces_shows_nothing_of_others() {
         kept.push(rig.bo(Place::Vram, size));
     }
     let mut single = Vec::new();
-    while let Ok(handle) = rig.try_bo(Place::Vram, 4096) {
+    while let Ok(handle) = rig.try_bo_in_free(Place::Vram, 4096) {
         single.push(handle);
     }
     let holes: Vec<u32> = single.iter().copied().step_by(2).collect();

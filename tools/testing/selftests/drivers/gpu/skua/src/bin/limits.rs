@@ -149,13 +149,11 @@ fn vram_in_thousands_of_pieces_is_cleared() {
     // Nothing is left that could be had in one piece.
     while free(&rig) > 2 * PAGES + 256 {
         let pages = (free(&rig) - 2 * PAGES - 256).min(256);
-        let Ok(handle) = rig.bo_create(pages * 4096, 0, 1 << rig.region(Place::Vram).id) else {
-            break;
-        };
+        let handle = rig.bo(Place::Vram, pages * 4096);
         let va = rig.bound_at_will(handle, pages * 4096);
         assert_eq!(rig.run(Engine::Copy, &[fill(!0, va, pages * 4096)]), Ok(()));
     }
-    let (pieces, errno) = until_refused(|| rig.bo_create(4096, 0, 1 << rig.region(Place::Vram).id));
+    let (pieces, errno) = until_refused(|| rig.try_bo_in_free(Place::Vram, 4096));
     assert_eq!(errno, Errno::ENOSPC);
     println!("{} objects of a page", pieces.len());
     let all: Vec<_> = (0..)
@@ -172,7 +170,7 @@ fn vram_in_thousands_of_pieces_is_cleared() {
     for handle in pieces.iter().step_by(2) {
         assert_eq!(rig.close(*handle), Ok(()));
     }
-    let big = suite::eventually(|| rig.try_bo(Place::Vram, PAGES * 4096).ok())
+    let big = suite::eventually(|| rig.try_bo_in_free(Place::Vram, PAGES * 4096).ok())
         .unwrap_or_else(|| panic!("{} pages are free, and {PAGES} cannot be had", free(&rig)));
     rig.map(big).expect("memory in pieces", |_| 0);
     // And the engine goes on, for this client and others.

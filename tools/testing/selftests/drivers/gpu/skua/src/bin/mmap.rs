@@ -348,7 +348,7 @@ fn row_0_01_mapping_does_not_wait_for_the_gpu() {
 fn all_of_vram(client: &Client) -> Vec<u32> {
     let mut handles = Vec::new();
     for size in [4 << 20, 64 << 10, 4096] {
-        while let Ok(handle) = client.try_bo(Place::Vram, size) {
+        while let Ok(handle) = client.try_bo_in_free(Place::Vram, size) {
             handles.push(handle);
         }
     }

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use nix::fcntl::{fcntl, FcntlArg, SealFlag};
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use skua_selftests::client::{map, own};
+use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
 use skua_selftests::raw::{in_child, ioctl};
 use skua_selftests::rig::{copy, fill, wait_value, write};
@@ -447,6 +448,13 @@ fn vgem_cannot_import_vram() {
     assert!(
         matches!(result, Err(Errno::EOPNOTSUPP | Errno::EINVAL)),
         "VRAM handed to a device that cannot reach it: {result:?}"
+    );
+    // Nor where it is when it has to make room: it could not come back.
+    Function::first().debugfs("evict").expect("debugfs");
+    let result = import_by_vgem(&vgem, &shared);
+    assert!(
+        matches!(result, Err(Errno::EOPNOTSUPP | Errno::EINVAL)),
+        "kept out of VRAM by a device: {result:?}"
     );
     drop(shared);
     assert_eq!(rig.run(Engine::Copy, &[fill(3, buffer.va, SIZE)]), Ok(()));

@@ -4,6 +4,7 @@
 
 use std::process::ExitCode;
 
+use skua_selftests::function::Function;
 use skua_selftests::rig::{copy, fill};
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
         what_it_does_not_map_leaves_that_alone: 60,
         room_is_made_where_it_is_needed: 60,
         what_can_never_fit_moves_nobody: 60,
+        nobody_is_in_their_own_way: 60,
     ])
 }
 
@@ -65,7 +67,7 @@ fn what_the_cpu_maps_is_where_it_can() {
         );
         out.cpu.expect("for the GPU", |offset| offset as u64 ^ n);
     }
-    let more = rig.try_bo(Place::Vram, MIB);
+    let more = rig.try_bo(Place::Vram, visible + MIB);
     assert_eq!(more, Err(Errno::ENOSPC), "more than the CPU sees");
 }
 
@@ -118,6 +120,35 @@ fn room_is_made_where_it_is_needed() {
     assert!(is_in_vram(&rig, hidden), "it was in nobody's way");
     for (n, buffer) in (1..).zip(&buffers) {
         buffer.cpu.expect("its content", |_| n);
+    }
+}
+
+/// What work needs fits, but not where it is: something has to leave the part that the CPU sees.
+fn nobody_is_in_their_own_way() {
+    quiet();
+    let (rig, other) = (Rig::new(), Client::new());
+    let (size, visible) = vram(&rig);
+    let seen = rig.buffer(Place::Vram, visible);
+    seen.cpu.fill(|offset| offset as u64);
+    Function::first().debugfs("evict").expect("debugfs");
+    assert!(!is_in_vram(&rig, seen.handle));
+    for _ in 0..20 {
+        assert!(other.bo_create(MIB, 0, only_vram(&other)).is_ok());
+    }
+    // Others have a part of what the CPU does not see, so that it goes where the CPU does.
+    let hidden: Vec<_> = (0..(size - visible) / MIB - 2)
+        .map(|_| rig.bo_create(MIB, 0, only_vram(&rig)).expect("BO_CREATE"))
+        .map(|handle| rig.bound_at_will(handle, MIB))
+        .collect();
+    let out = rig.buffer(Place::System, MIB);
+    for (n, va) in (1..).zip(&hidden) {
+        assert_eq!(rig.run(Engine::Compute, &[fill(n, *va, MIB)]), Ok(()));
+    }
+    assert!(is_in_vram(&rig, seen.handle));
+    seen.cpu.expect("its content", |offset| offset as u64);
+    for (n, va) in (1..).zip(&hidden) {
+        assert_eq!(rig.run(Engine::Copy, &[copy(*va, out.va, MIB)]), Ok(()));
+        out.cpu.expect("what the CPU does not see", |_| n << 32 | n);
     }
 }
 

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Bringing back what a submission needs: what is mapped in its address space, may be in VRAM alone
+//! and is [out](super::evicted).
+//!
+//! ```text
+//! submission   lock the address space's reservation ─▶ nothing is out? ──yes──▶ publish its fence
+//!                          ▲                              │ no
+//!                          └── published moves ◀── room ◀─┘ unlock
+//! ```
+//!
+//! From the emptiness of the list until its own fence is published the submission holds the lock
+//! that a move takes, too: what is in VRAM then stays there until the work is done. The work waits
+//! for the moves, as for all of its address space.
+//!
+//! Room that is free is taken at once. Who has to make some takes the [`Turn`], of which a device
+//! has one: what its holder needs is no victim until its work is published. So nobody loses what
+//! they have just brought in before they could use it, and each has their turn in the order in
+//! which they came.
+
+use crate::{
+    ext::{
+        device,
+        gem::Placement,
+        resv::Reserved, //
+    },
+    gpu::{
+        self,
+        SkuaDevice, //
+    },
+    memory::{
+        bo::{
+            self,
+            BoRef, //
+        },
+        eviction,
+        relocation::relocate,
+        vm::Vm,
+        vram::{
+            Part,
+            VramRange, //
+        }, //
+    },
+    quota::Quota,
+    reaper,
+    spec::number::Asid, //
+};
+use kernel::{
+    device::{
+        Bound,
+        Device, //
+    },
+    drm::gem::BaseObject,
+    new_condvar,
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        CondVar,
+        Mutex, //
+    }, //
+};
+
+/// Who makes room for what is mapped in an address space, and who waits for that.
+#[pin_data]
+pub(crate) struct Pager {
+    #[pin]
+    state: Mutex<State>,
+    /// Notified when the turn is free.
+    #[pin]
+    free: CondVar,
+}
+
+struct State {
+    /// The address space whose turn it is.
+    holder: Option<Asid>,
+    /// Threads that wait for their turn.
+    waiting: u32,
+}
+
+/// The right to make room for an address space; nobody takes from that what it needs.
+pub(crate) struct Turn<'a>(&'a Pager);
+
+impl Pager {
+    /// Nobody makes room.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            state <- new_mutex!(State {
+                holder: None,
+                waiting: 0,
+            }),
+            free <- new_condvar!("Pager::free"),
+        })
+    }
+
+    /// Waits for the turn of the address space `asid`. `EINTR` if a signal arrives.
+    fn take_turn(&self, asid: Asid) -> Result<Turn<'_>> {
+        let mut state = self.state.lock();
+        // Behind those who came before.
+        if state.holder.is_some() || state.waiting > 0 {
+            // No wrap: threads.
+            state.waiting = state.waiting.wrapping_add(1);
+            let interrupted = loop {
+                if self.free.wait_interruptible(&mut state) {
+                    break true;
+                }
+                if state.holder.is_none() {
+                    break false;
+                }
+            };
+            state.waiting = state.waiting.wrapping_sub(1);
+            if interrupted {
+                // It may have been told.
+                self.free.notify_one();
+                return Err(EINTR);
+            }
+        }
+        state.holder = Some(asid);
+        Ok(Turn(self))
+    }
+
+    /// Whether it is somebody's turn.
+    fn is_busy(&self) -> bool {
+        self.state.lock().holder.is_some()
+    }
+
+    /// Whether `bo` has to stay in VRAM, since whose turn it is needs it there.
+    pub(crate) fn protects(&self, bo: &BoRef) -> bool {
+        let holder = self.state.lock().holder;
+        holder.is_some_and(|asid| bo.needs_vram() && bo.sites.is_user(asid))
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().holder = None;
+        self.0.free.notify_one();
+    }
+}
+
+/// Locks the reservation of `vm` when nothing that is mapped there is out; with the turn, if that
+/// was needed, to be held until a submission is published. Brings back what is out while `wanted`
+/// says so.
+///
+/// `ENOMEM` if it does not fit all together, or what is in its way is in use for long; `ENODEV`;
+/// `EINTR` if a signal arrives; what `wanted` says.
+pub(crate) fn lock<'a>(
+    dev: &'a SkuaDevice,
+    vm: &'a Vm,
+    wanted: impl Fn() -> Result,
+) -> Result<(Reserved<'a>, Option<Turn<'a>>)> {
+    let mut turn = None;
+    let mut patience = eviction::patience();
+    loop {
+        let reserved = vm.reservation().lock()?;
+        if !vm.evicted.is_wanted() {
+            return Ok((reserved, turn));
+        }
+        drop(reserved);
+        wanted()?;
+        if current!().signal_pending() {
+            return Err(EINTR);
+        }
+        // Not for long beside an unplug that began while others had their turn.
+        let bound = device::enter(dev).ok_or(ENODEV)?;
+        let parent = gpu::parent(&bound);
+        let brought = match &turn {
+            None if dev.pager.is_busy() => Err(ENOSPC),
+            None => bring_in(dev, parent, vm, |quota, part, bytes| {
+                VramRange::new(dev, quota, part, bytes)
+            }),
+            Some(_) => check_size(dev, vm).and_then(|()| {
+                bring_in(dev, parent, vm, |quota, part, bytes| loop {
+                    let patience = &mut patience;
+                    let range = eviction::allocate(dev, parent, quota, part, bytes, true, patience);
+                    let is_full = matches!(range, Err(error) if error == ENOSPC);
+                    // What the CPU does not map may be in the way of what it does.
+                    if !is_full
+                        || part != Part::Visible
+                        || !eviction::make_own_room(dev, parent, part, bytes, patience)?
+                    {
+                        break range;
+                    }
+                })
+            }),
+        };
+        match (brought, &turn) {
+            (Err(error), None) if error == ENOSPC => {
+                turn = Some(dev.pager.take_turn(vm.asid())?);
+                // What was unmapped is not needed any more.
+                reaper::flush();
+            }
+            (Err(error), Some(_)) if error == ENOSPC => return Err(ENOMEM),
+            (result, _) => result?,
+        }
+    }
+}
+
+/// Has what `vm` needs in VRAM and is out move there, each to where `room` says. `ENOMEM`,
+/// `ENODEV`; `EINTR` if a signal arrives.
+fn bring_in(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    vm: &Vm,
+    mut room: impl FnMut(&Arc<Quota>, Part, u64) -> Result<Arc<VramRange>>,
+) -> Result {
+    // What the CPU maps first: it has less room, and the rest leaves it alone where it can.
+    for part in [Part::Visible, Part::Any] {
+        let mut last = None;
+        while let Some(bo) = vm.evicted.next(last.as_ref()) {
+            if !bo.is_doomed() && bo::part_of(dev, bo.flags(), bo.placements()) == part {
+                bring_one(dev, parent, vm, &bo, |quota| {
+                    room(quota, part, u64::try_from(bo.size())?)
+                })?;
+            }
+            last = Some(bo);
+        }
+    }
+    Ok(())
+}
+
+fn bring_one(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    vm: &Vm,
+    bo: &BoRef,
+    room: impl FnOnce(&Arc<Quota>) -> Result<Arc<VramRange>>,
+) -> Result {
+    let Some(quota) = bo::quota_of(bo)? else {
+        return Ok(());
+    };
+    let range = match room(&quota) {
+        // Unmapped meanwhile.
+        Err(error) if error == ENOSPC && !vm.evicted.has(bo) => return Ok(()),
+        range => range?,
+    };
+    match relocate(dev, parent, bo, Placement::Device(range), true) {
+        // Somebody else was faster, or it is to be destroyed.
+        Err(error) if error == EBUSY => Ok(()),
+        result => result.map(drop),
+    }
+}
+
+/// `ENOMEM` if what `vm` needs in VRAM does not fit there all together: nobody is to leave for
+/// that.
+fn check_size(dev: &SkuaDevice, vm: &Vm) -> Result {
+    let mut objects = KVVec::new();
+    vm.collect_objects(&mut objects)?;
+    objects.retain(|bo| bo.needs_vram() && !bo.is_doomed());
+    let key = |bo: &BoRef| core::ptr::from_ref(&**bo).addr();
+    objects.sort_unstable_by_key(key);
+    let (mut all, mut visible, mut last) = (0_u64, 0_u64, 0);
+    for bo in &objects {
+        // Mapped more than once.
+        if core::mem::replace(&mut last, key(bo)) == key(bo) {
+            continue;
+        }
+        let bytes = u64::try_from(bo.size())?;
+        all = all.saturating_add(bytes);
+        if bo::part_of(dev, bo.flags(), bo.placements()) == Part::Visible {
+            visible = visible.saturating_add(bytes);
+        }
+    }
+    match all > Part::Any.bytes(dev) || visible > Part::Visible.bytes(dev) {
+        true => Err(ENOMEM),
+        false => Ok(()),
+    }
+}
