@@ -68,20 +68,52 @@ pub fn ioctl_at(fd: impl AsFd, number: u32, address: u64) -> Result<(), Errno> {
 /// # Panics
 ///
 /// If there can be no child.
-#[expect(unsafe_code, reason = "a system call")]
 pub fn in_child(function: impl FnOnce() -> bool) -> bool {
-    use nix::sys::wait::{waitpid, WaitStatus};
-    use nix::unistd::{fork, ForkResult};
-    // SAFETY: a test is single-threaded where it forks, so that the child finds no lock taken.
-    match unsafe { fork() }.expect("fork") {
-        ForkResult::Child => std::process::exit(i32::from(!function())),
-        ForkResult::Parent { child } => {
-            let status = waitpid(child, None).expect("waitpid");
-            if !matches!(status, WaitStatus::Exited(_, 0)) {
-                println!("the child: {status:?}");
-            }
-            matches!(status, WaitStatus::Exited(_, 0))
+    Child::start(function).wait()
+}
+
+/// A forked child that runs a function.
+#[derive(Debug)]
+#[must_use = "it is to be waited for"]
+pub struct Child(nix::unistd::Pid);
+
+impl Child {
+    /// Starts one, which has this process' memory mappings.
+    ///
+    /// # Panics
+    ///
+    /// If there can be no child.
+    #[expect(unsafe_code, reason = "a system call")]
+    pub fn start(function: impl FnOnce() -> bool) -> Self {
+        use nix::unistd::{fork, ForkResult};
+        // SAFETY: a test is single-threaded where it forks, so that the child finds no lock taken.
+        match unsafe { fork() }.expect("fork") {
+            ForkResult::Child => std::process::exit(i32::from(!function())),
+            ForkResult::Parent { child } => Self(child),
         }
+    }
+
+    /// Kills it, wherever it is.
+    ///
+    /// # Panics
+    ///
+    /// If that cannot be.
+    pub fn kill(&self) {
+        nix::sys::signal::kill(self.0, nix::sys::signal::Signal::SIGKILL).expect("kill");
+    }
+
+    /// Waits for its end; whether the function returned true.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be waited for.
+    pub fn wait(self) -> bool {
+        use nix::sys::wait::{waitpid, WaitStatus};
+        let status = waitpid(self.0, None).expect("waitpid");
+        if !matches!(status, WaitStatus::Exited(_, 0)) {
+            println!("the child: {status:?}");
+        }
+        matches!(status, WaitStatus::Exited(_, 0))
     }
 }
 
