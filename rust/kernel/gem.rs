@@ -435,11 +435,10 @@ pub(crate) fn unmap<O: IntoGEMObject>(obj: &O) {
 }
 
 /// Removes the CPU mappings of `bytes` bytes at `offset` of the node of `dev`, where
-/// [`create_mmap_offset`](BaseObject::create_mmap_offset) says that an object begins. The object may
-/// be gone: then nothing is removed, or what another one has there, which faults again.
+/// [`create_mmap_offset`](BaseObject::create_mmap_offset) says that an object begins. The object
+/// may be gone: then nothing is removed, or what another one has there, which faults again.
 ///
-/// May be called in a fault, if the fault holds no lock that removing mappings takes: `mmap_lock` is
-/// none of these, nor are reservation locks.
+/// May be called in a fault: neither `mmap_lock` nor a reservation lock is taken. `EINVAL`.
 pub(crate) fn unmap_at<D: drm::Driver>(dev: &drm::Device<D>, offset: u64, bytes: u64) -> Result {
     let (offset, bytes) = (offset.try_into()?, bytes.try_into()?);
     // SAFETY: The device is valid.

@@ -8,8 +8,8 @@
 //!
 //! Whether the CPU goes on using what it has mapped cannot be seen. So a page is kept until another
 //! one is wanted: then [`HostAperture::next`] is one that shows nothing, or else the one that was
-//! mapped longest ago ([`HostAperture::touch`], [`HostAperture::show`]), which can be taken back, for
-//! its user can fault again.
+//! mapped longest ago ([`HostAperture::touch`], [`HostAperture::show`]), which can be taken back,
+//! for its user can fault again.
 //!
 //! All memory is allocated by [`HostAperture::new`]; everything else takes O(1), as far as a hash
 //! does.

@@ -39,8 +39,8 @@ pub enum SegmentKind {
     },
 }
 
-/// A CPU host aperture (`DXGK_CPUHOSTAPERTURE`): a BAR, of which each page shows a page of a segment,
-/// or nothing.
+/// A CPU host aperture (`DXGK_CPUHOSTAPERTURE`): a BAR, of which each page shows a page of a
+/// segment, or nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostAperture {
     /// Its size in pages.
@@ -290,17 +290,17 @@ pub trait Miniport {
     /// Has all nodes forget the translations of an address space, or of all.
     fn flush_tlb(&self, asid: Option<Asid>) -> Result<Self::Request, Self::Error>;
 
-    /// Has pages of the CPU host aperture, which show nothing, show pages of a segment, which no other
-    /// page of it shows: all of them, or none. They do when that is acknowledged, and as long as they
-    /// are not unmapped.
+    /// Has pages of the CPU host aperture, which show nothing, show pages of a segment, which no
+    /// other page of it shows: all of them, or none. They do when that is acknowledged, until they
+    /// are unmapped.
     fn map_cpu_host_aperture(
         &self,
         segment: u32,
         pages: &[AperturePage],
     ) -> Result<Self::Request, Self::Error>;
 
-    /// Has pages of the CPU host aperture, to which the CPU has no mapping any more, show nothing. When
-    /// that is acknowledged, what the CPU wrote is in the segment.
+    /// Has pages of the CPU host aperture, of which the CPU has no mapping any more, show nothing.
+    /// When that is acknowledged, what the CPU wrote is in the segment.
     fn unmap_cpu_host_aperture(
         &self,
         segment: u32,

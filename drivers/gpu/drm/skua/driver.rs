@@ -6,8 +6,8 @@
 //!
 //! Probe, from the inside out ([`ext::pci`]):
 //!
-//! 1. The PCI device is enabled, registers are mapped and capabilities read, VRAM is mapped, and the
-//!    CPU host aperture.
+//! 1. The PCI device is enabled, registers are mapped and capabilities read, VRAM is mapped, and
+//!    the CPU host aperture.
 //! 2. [`Gpu::new`]: the memory that is shared with the device, and the sets of pages and numbers.
 //! 3. The DRM device, then interrupts.
 //! 4. [`Gpu::start`]: the adapter is reset, and only then may it access memory; it is told of the

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The CPU host aperture: how the CPU reaches VRAM of which it does not see all (rows 0.22 to 0.26).
+//! The CPU host aperture: how the CPU reaches VRAM that it does not see (rows 0.22 to 0.26).
 //!
 //! A page of it shows a page of VRAM from the first fault on that is about that, and until the page
 //! is taken back for another fault, or the VRAM becomes free:
@@ -8,18 +8,19 @@
 //! ```text
 //! fault       a page of the aperture that shows nothing, or the one that was mapped longest ago ─▶
 //!             taken back, if it shows something ─▶ entry, flush ─▶ mapped, write-combined
-//! taken back  CPU's mappings removed ─▶ write barrier ─▶ entry, flush ─▶ what was written is in VRAM
+//! taken back  CPU's mappings removed ─▶ write barrier ─▶ entry, flush ─▶ what it wrote is in VRAM
 //! VRAM freed  the same; the CPU's mappings went with the placement
 //! ```
 //!
-//! A page that is mapped is no less its user's if it is taken back: the next access faults again, and
-//! waits its turn. So a fault never fails for want of pages. What is mapped ahead takes pages only
-//! that show nothing. The engines see what the CPU writes at once, as through the other BAR.
+//! Who loses a page loses nothing: the next access faults again, and waits its turn. So a fault
+//! never fails for want of pages. What is mapped ahead takes pages only that show nothing. The
+//! engines see what the CPU writes at once, as through the other BAR.
 //!
 //! Which page shows what, [`crate::policy::host_aperture`] knows.
 //!
-//! Lock: [`Gpu::aperture`](crate::gpu::Gpu), a mutex, held from the choice of a page until the CPU's
-//! mapping of it is made, or removed: so nobody has a mapping of a page that shows something else.
+//! Lock: [`Gpu::aperture`](crate::gpu::Gpu), a mutex, held from the choice of a page until the
+//! CPU's mapping of it is made, or removed: so nobody has a mapping of a page that shows something
+//! else.
 //! The device's acknowledgement is waited for under it, and under what a page fault holds.
 
 use crate::{
@@ -146,8 +147,8 @@ pub(crate) fn map(
     Ok(())
 }
 
-/// Has the aperture show page `first` of `bo`, which is in `range`, and those of the `count` from there
-/// on for which there are pages that show nothing. `ENOMEM`, `EIO`, `ENODEV`.
+/// Has the aperture show page `first` of `bo`, which is in `range`, and those of the `count` from
+/// there on for which there are pages that show nothing. `ENOMEM`, `EIO`, `ENODEV`.
 fn reveal(
     dev: &SkuaDevice,
     aperture: &ApertureCaps,
@@ -203,8 +204,8 @@ fn reveal(
     shown
 }
 
-/// Has the device show `pages`, and waits until it does. `EIO` if it refuses to, which takes another
-/// device than this driver knows; `ENODEV`.
+/// Has the device show `pages`, and waits until it does. `EIO` if it refuses to, and is to be lost
+/// then; `ENODEV`.
 fn show(dev: &SkuaDevice, pages: &[AperturePage]) -> Result {
     if pages.is_empty() {
         return Ok(());
@@ -221,8 +222,8 @@ fn show(dev: &SkuaDevice, pages: &[AperturePage]) -> Result {
     Ok(())
 }
 
-/// Takes page `at` of the aperture back, which shows `old`: no CPU has a mapping of it any more, and
-/// what was written through it is in VRAM.
+/// Takes page `at` of the aperture back, which shows `old`: no CPU has a mapping of it any more,
+/// and what was written through it is in VRAM. `EIO`, `ENODEV`.
 fn take_back(
     dev: &SkuaDevice,
     aperture: &ApertureCaps,
@@ -237,7 +238,8 @@ fn take_back(
     Ok(())
 }
 
-/// Has pages of the aperture, which the CPU has no mapping of, show nothing, and waits until they do.
+/// Has pages of the aperture, which the CPU has no mapping of, show nothing, and waits until they
+/// do. `EIO`, `ENODEV`.
 fn hide(dev: &SkuaDevice, pages: &[u32]) -> Result {
     dev.check_health()?;
     // What the CPU has combined leaves it.

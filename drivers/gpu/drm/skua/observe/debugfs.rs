@@ -4,7 +4,7 @@
 //!
 //! | file | what it shows |
 //! |---|---|
-//! | `regions` | memory regions: size, use, the allocator's free blocks; pages of the host aperture |
+//! | `regions` | memory regions: size, use, the allocator's free blocks; host aperture: pages |
 //! | `vms` | address spaces: mappings, bytes mapped, mappings that are installed, tables |
 //! | `contexts` | contexts: engine, address space, status, submissions ended, ticks used |
 //! | `rings` | engines: state, head and tail, packets in flight, ticks; 16 words from the head |

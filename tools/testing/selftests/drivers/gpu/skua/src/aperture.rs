@@ -5,6 +5,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use skua_spec::command::Command;
 use skua_spec::pci::{BAR_HOST_APERTURE, BAR_VRAM};
 use skua_uapi::*;
 
@@ -375,34 +376,62 @@ pub fn more_than_the_aperture_is_seen_in_turn() {
 pub fn no_byte_of_a_neighbour_is_seen() {
     let hidden = Hidden::new();
     let others = Rig::new();
-    let count = 3 * hidden.size / hidden.page;
-    let mut all: Vec<(&Rig, Buffer, u64)> = Vec::new();
-    let mut between = Vec::new();
+    let rigs = [&hidden.rig, &others];
+    // More pages than the aperture has.
+    let count = (3 * hidden.size / hidden.page).min(80);
+    let (mut all, mut between) = ([vec![], vec![]], [vec![], vec![]]);
     for n in 0..count {
-        let rig = [&hidden.rig, &others][n as usize % 2];
-        // Some of them end within a page of the aperture.
-        let size = if n % 5 == 0 { 5 * 4096 } else { 4096 };
-        all.push((rig, buffer(rig, size), n));
-        let only = 1 << rig.region(Place::Vram).id;
-        let handle = rig.bo_create(4096, 0, only).expect("BO_CREATE");
-        let va = rig.bound_at_will(handle, 4096);
-        let word = u32::try_from(n).expect("a number") + 1;
-        assert_eq!(rig.run(Engine::Copy, &[fill(word, va, 4096)]), Ok(()));
-        between.push((rig, va, word));
+        for (rig, (all, between)) in rigs.iter().zip(all.iter_mut().zip(&mut between)) {
+            // Some of them end within a page of the aperture.
+            all.push(buffer(rig, if n % 5 == 0 { 5 * 4096 } else { 4096 }));
+            let only = 1 << rig.region(Place::Vram).id;
+            let handle = rig.bo_create(4096, 0, only).expect("BO_CREATE");
+            between.push(rig.bound_at_will(handle, 4096));
+            // Its mapping is no neighbour's of the next one's.
+            let system = 1 << rig.region(Place::System).id;
+            rig.bo_create(64 << 10, 0, system).expect("BO_CREATE");
+        }
     }
-    for (_, buffer, n) in &all {
+    let run = |rig: &Rig, commands: &[Command]| {
+        for commands in commands.chunks(64) {
+            assert_eq!(rig.run(Engine::Copy, commands), Ok(()));
+        }
+    };
+    for (rig, between) in rigs.iter().zip(&between) {
+        let fills: Vec<_> = between.iter().map(|va| fill(7, *va, 4096)).collect();
+        run(rig, &fills);
+    }
+    let objects = || (0..).zip(all.iter().flatten());
+    for (n, buffer) in objects() {
         expect_zero(&buffer.cpu);
-        stamp(&buffer.cpu, *n);
+        stamp(&buffer.cpu, n);
     }
-    for (rig, buffer, n) in &all {
-        expect("its own", &buffer.cpu, *n);
-        expect_gpu(rig, "its own, by the GPU", buffer, *n);
+    for (n, buffer) in objects() {
+        expect("its own", &buffer.cpu, n);
     }
-    for (rig, va, word) in between {
-        let out = rig.buffer(Place::System, 4096);
-        assert_eq!(rig.run(Engine::Copy, &[copy(va, out.va, 4096)]), Ok(()));
-        let both = u64::from(word) << 32 | u64::from(word);
-        out.cpu.expect("what the CPU never maps", |_| both);
+    // And as the GPU finds them, with what the CPU never maps.
+    let mut n = 0;
+    for (rig, (all, between)) in rigs.iter().zip(all.iter().zip(&between)) {
+        let slots = 5 * count * 4096;
+        let out = rig.buffer(Place::System, slots + count * 4096);
+        let starts = (out.va..).step_by(5 * 4096);
+        let seen = all.iter().zip(starts).map(|(b, to)| copy(b.va, to, b.size));
+        let rest = (out.va + slots..).step_by(4096);
+        let unseen = between.iter().zip(rest).map(|(va, to)| copy(*va, to, 4096));
+        run(rig, &seen.chain(unseen).collect::<Vec<_>>());
+        for (slot, buffer) in (0..).step_by(5 * PAGE).zip(all) {
+            for offset in places(buffer.cpu.len()) {
+                assert_eq!(out.cpu.read(slot + offset), value(n, offset), "object {n}");
+            }
+            n += 1;
+        }
+        for offset in (0..out.cpu.len()).skip(5 * all.len() * PAGE).step_by(8) {
+            assert_eq!(
+                out.cpu.read(offset),
+                7 << 32 | 7,
+                "never mapped: {offset:#x}"
+            );
+        }
     }
     assert_eq!(strays(), 0);
 }
