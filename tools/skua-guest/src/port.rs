@@ -5,7 +5,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 
-use nix::sys::termios::{cfmakeraw, tcgetattr, tcsetattr, SetArg};
+use nix::sys::termios::{cfmakeraw, tcdrain, tcgetattr, tcsetattr, SetArg};
 use skua_guest::wire::{Message, PORT};
 
 /// A virtio port to the host; messages are lines.
@@ -33,8 +33,9 @@ impl Write for Port {
         self.0.write(bytes)
     }
 
+    /// Waits until the host has all that was written.
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+        Ok(tcdrain(&self.0)?)
     }
 }
 

@@ -57,6 +57,9 @@ pub(crate) trait Watch {
     fn ended(&mut self, _test: Test) {}
 }
 
+/// How long a machine that is off may leave a line unread.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+
 /// Shows what the program in the guest says.
 pub(crate) struct Words;
 
@@ -127,8 +130,9 @@ pub(crate) fn boot(
             std::fs::write(file, lost.as_millis().to_string())?;
         }
     }
-    // What was still on its way.
-    while let Ok(event) = events.recv_timeout(Duration::from_millis(100)) {
+    // What was still on its way: the streams end with the machine, but a busy host may take its time
+    // to read them.
+    while let Ok(event) = events.recv_timeout(LAST_WORDS) {
         match event {
             Event::Control(line) => drop(follower.control(&line, watch)?),
             Event::Console(line) => follower.console(&line, watch)?,
