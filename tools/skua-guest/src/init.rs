@@ -38,9 +38,7 @@ fn main() -> ExitCode {
         });
         if let Ok(mut port) = Port::open() {
             // Nothing is left to do about a deaf host but to power off.
-            let _ = port
-                .say(&Message::Exit(status))
-                .and_then(|()| port.flush());
+            let _ = port.say(&Message::Exit(status)).and_then(|()| port.flush());
         }
         nix::unistd::sync();
         let Err(error) = reboot(RebootMode::RB_POWER_OFF);

@@ -2,7 +2,10 @@
 
 //! Objects that move between VRAM and system memory, and what is seen of them.
 
-use crate::client::{signal, Client, Place};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use crate::client::{signal, unmap, Client, Place};
 use crate::function::Function;
 use crate::mapping::Mapping;
 use crate::rig::{copy, Engine, Rig};
@@ -35,6 +38,18 @@ pub fn movable(client: &Client, size: u64) -> u32 {
     client
         .bo_create(size, DRM_SKUA_BO_CPU_ACCESS, both(client))
         .expect("BO_CREATE")
+}
+
+/// An object for the CPU that may be in either place, and is in VRAM.
+///
+/// # Panics
+///
+/// If it is not there.
+#[track_caller]
+pub fn movable_in_vram(client: &Client, size: u64) -> u32 {
+    let handle = movable(client, size);
+    assert_eq!(place(client, handle), Place::Vram);
+    handle
 }
 
 /// Where an object is.
@@ -84,6 +99,7 @@ pub fn expect_gpu(rig: &Rig, what: &str, va: u64, size: u64, value: impl Fn(usiz
         "{what}"
     );
     out.cpu.expect(what, value);
+    assert_eq!(rig.bind_and_wait(rig.vm, &[unmap(out.va, size)]), Ok(()));
     assert_eq!(rig.close(out.handle), Ok(()));
 }
 
@@ -99,4 +115,50 @@ pub fn find(bar: &Mapping, value: u64) -> Vec<usize> {
         .step_by(4096)
         .filter(|offset| bar.read(*offset) == value)
         .collect()
+}
+
+/// Ends what is told so, also when a test fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Calls `during` while two threads write all over an object, which is all zero, each its own words,
+/// and see each time what they have written before.
+///
+/// # Panics
+///
+/// If a store was lost, or done twice.
+#[track_caller]
+pub fn while_the_cpu_writes(cpu: &Mapping, during: impl FnOnce()) {
+    let stop = AtomicBool::new(false);
+    let words = |writer: usize| (writer..cpu.len() / 8).step_by(2 * 61);
+    thread::scope(|scope| {
+        let writers = [0, 1].map(|writer| {
+            let stop = &stop;
+            scope.spawn(move || {
+                let mut rounds = 0_u64;
+                while !stop.load(Ordering::Relaxed) {
+                    for word in words(writer) {
+                        assert_eq!(cpu.read(8 * word), rounds, "word {word}");
+                        cpu.write(8 * word, rounds + 1);
+                    }
+                    rounds += 1;
+                }
+                rounds
+            })
+        });
+        let end = End(&stop);
+        during();
+        drop(end);
+        for (writer, rounds) in writers.into_iter().enumerate() {
+            let rounds = rounds.join().expect("a writer");
+            for word in words(writer) {
+                assert_eq!(cpu.read(8 * word), rounds, "word {word}");
+            }
+        }
+    });
 }

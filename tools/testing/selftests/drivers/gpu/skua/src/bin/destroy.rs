@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use skua_selftests::client::{map, signal, unmap, wait};
 use skua_selftests::function::Function;
+use skua_selftests::moving::alone;
 use skua_selftests::raw::{in_child, with_alarm};
 use skua_selftests::rig::{copy, fill, wait_value, write};
 use skua_selftests::suite::eventually;
@@ -52,12 +53,6 @@ fn becomes(what: &str, is_so: impl Fn() -> bool) {
 
 fn used(client: &Client, place: Place) -> u64 {
     client.region(place).used
-}
-
-/// A rig, when nothing of earlier clients is left.
-fn alone() -> Rig {
-    quiet();
-    Rig::new()
 }
 
 /// Long enough for what must not happen.

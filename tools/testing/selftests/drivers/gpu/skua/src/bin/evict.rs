@@ -3,12 +3,13 @@
 //! Objects move out of VRAM: because there is no room, or because debugfs says so.
 
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use skua_selftests::client::{map, map_readonly, signal, unmap, wait};
-use skua_selftests::function::Function;
+use skua_selftests::moving::{
+    alone, both, evict_all, expect_gpu, movable_in_vram, pattern, place, while_the_cpu_writes,
+};
 use skua_selftests::raw::in_child;
 use skua_selftests::rig::{copy, fill, wait_value, write, Buffer};
 use skua_selftests::suite::eventually;
@@ -44,71 +45,17 @@ fn main() -> ExitCode {
     ])
 }
 
-/// Has everything that may leave VRAM do so; how many objects did.
-#[track_caller]
-fn evict() -> usize {
-    let moved = Function::first().debugfs("evict").expect("debugfs");
-    moved.trim().parse().expect("a number")
-}
-
-fn both(client: &Client) -> u32 {
-    1 << client.region(Place::Vram).id | 1 << client.region(Place::System).id
-}
-
-/// An object that may be in either place, and is in VRAM.
-#[track_caller]
-fn movable(client: &Client, size: u64) -> u32 {
-    let handle = client
-        .bo_create(size, DRM_SKUA_BO_CPU_ACCESS, both(client))
-        .expect("BO_CREATE");
-    assert_eq!(place(client, handle), Place::Vram);
-    handle
-}
-
-#[track_caller]
-fn place(client: &Client, handle: u32) -> Place {
-    let region = client.info(handle).expect("BO_INFO").region;
-    let is_vram = region == client.region(Place::Vram).id;
-    if is_vram {
-        Place::Vram
-    } else {
-        Place::System
-    }
-}
-
-fn pattern(seed: u64) -> impl Fn(usize) -> u64 {
-    move |offset| (offset as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed
-}
-
-/// What the GPU finds there, by a copy.
-#[track_caller]
-fn expect_gpu(rig: &Rig, what: &str, va: u64, size: u64, value: impl Fn(usize) -> u64) {
-    let out = rig.buffer(Place::System, size);
-    assert_eq!(
-        rig.run(Engine::Copy, &[copy(va, out.va, size)]),
-        Ok(()),
-        "{what}"
-    );
-    out.cpu.expect(what, value);
-}
-
-/// A rig, when nothing of earlier clients is left that could move.
-fn alone() -> Rig {
-    quiet();
-    Rig::new()
-}
-
 fn row_1_11_content_and_addresses_stay() {
     let rig = alone();
     for size in [PAGE, 64 << 10, LARGE + PAGE, 5 * LARGE] {
-        let buffer = rig.bound(movable(&rig, size), size);
+        let buffer = rig.bound(movable_in_vram(&rig, size), size);
         // The GPU knows where it was, and so do its TLBs.
         assert_eq!(
             rig.run(Engine::Compute, &[fill(2, buffer.va, size)]),
             Ok(())
         );
         buffer.cpu.fill(pattern(size));
-        assert!(evict() >= 1);
+        assert!(evict_all() >= 1);
         let what = format!("{size:#x} bytes");
         assert_eq!(place(&rig, buffer.handle), Place::System, "{what}");
         buffer.cpu.expect(&what, pattern(size));
@@ -121,17 +68,17 @@ fn row_1_11_content_and_addresses_stay() {
         buffer.cpu.expect(&what, |_| 3 << 32 | 3);
         buffer.cpu.fill(pattern(1));
         expect_gpu(&rig, &what, buffer.va, size, pattern(1));
-        assert_eq!(evict(), 0, "there is nothing left to move");
+        assert_eq!(evict_all(), 0, "there is nothing left to move");
     }
 }
 
 fn row_1_11_forked_children_go_on_too() {
     let rig = alone();
-    let buffer = rig.bound(movable(&rig, LARGE), LARGE);
+    let buffer = rig.bound(movable_in_vram(&rig, LARGE), LARGE);
     buffer.cpu.fill(pattern(1));
     // The child has the page tables of its parent as they were.
     assert!(in_child(|| {
-        let moved = evict();
+        let moved = evict_all();
         let stays = buffer.cpu.differs(pattern(1)).is_none();
         buffer.cpu.fill(pattern(2));
         moved == 1 && stays
@@ -143,39 +90,9 @@ fn row_1_11_forked_children_go_on_too() {
 
 fn row_1_12_a_writer_notices_nothing() {
     let rig = alone();
-    let size = 2 * LARGE;
     for _ in 0..4 {
-        let buffer = rig.bound(movable(&rig, size), size);
-        let stop = AtomicBool::new(false);
-        let words = buffer.cpu.len() / 8;
-        thread::scope(|scope| {
-            let writers: Vec<_> = (0..2)
-                .map(|writer| {
-                    let (cpu, stop) = (&buffer.cpu, &stop);
-                    scope.spawn(move || {
-                        let mut rounds = 0u64;
-                        while !stop.load(Ordering::Relaxed) {
-                            // Each has its own words, all over the object.
-                            for word in (writer..words).step_by(2 * 61) {
-                                assert_eq!(cpu.read(8 * word), rounds, "word {word}");
-                                cpu.write(8 * word, rounds + 1);
-                            }
-                            rounds += 1;
-                        }
-                        rounds
-                    })
-                })
-                .collect();
-            let moved = evict();
-            stop.store(true, Ordering::Relaxed);
-            assert_eq!(moved, 1);
-            for (writer, rounds) in writers.into_iter().enumerate() {
-                let rounds = rounds.join().expect("a writer");
-                for word in (writer..words).step_by(2 * 61) {
-                    assert_eq!(buffer.cpu.read(8 * word), rounds, "word {word}");
-                }
-            }
-        });
+        let buffer = rig.bound(movable_in_vram(&rig, 2 * LARGE), 2 * LARGE);
+        while_the_cpu_writes(&buffer.cpu, || assert_eq!(evict_all(), 1));
         assert_eq!(rig.close(buffer.handle), Ok(()));
     }
 }
@@ -183,7 +100,7 @@ fn row_1_12_a_writer_notices_nothing() {
 /// Runs `during` when a move of an object was begun that waits for work on `gate`, and ends that work.
 fn with_move_under_way(rig: &Rig, handle: u32, gate: &Buffer, during: impl FnOnce()) {
     thread::scope(|scope| {
-        let moving = scope.spawn(evict);
+        let moving = scope.spawn(evict_all);
         let begun = eventually(|| (place(rig, handle) == Place::System).then_some(()));
         assert!(begun.is_some(), "the move does not begin");
         // Long enough for one that does not wait to be over.
@@ -199,7 +116,7 @@ fn row_1_16_work_that_runs_is_waited_for() {
     let rig = alone();
     let gate = rig.buffer(Place::System, PAGE);
     let size = LARGE;
-    let buffer = rig.bound(movable(&rig, size), size);
+    let buffer = rig.bound(movable_in_vram(&rig, size), size);
     let job = rig.start(
         Engine::Compute,
         &[wait_value(gate.va, 1), fill(8, buffer.va, size)],
@@ -216,7 +133,7 @@ fn work_that_comes_meanwhile_waits() {
     let rig = alone();
     let gate = rig.buffer(Place::System, PAGE);
     let size = LARGE;
-    let buffer = rig.bound(movable(&rig, size), size);
+    let buffer = rig.bound(movable_in_vram(&rig, size), size);
     buffer.cpu.fill(pattern(4));
     let before = rig.start(Engine::Compute, &[wait_value(gate.va, 1)]);
     let out = rig.buffer(Place::System, size);
@@ -242,7 +159,7 @@ fn what_a_move_waits_for_may_fail() {
     let rig = alone();
     let gate = rig.buffer(Place::System, PAGE);
     let size = LARGE;
-    let buffer = rig.bound(movable(&rig, size), size);
+    let buffer = rig.bound(movable_in_vram(&rig, size), size);
     buffer.cpu.fill(pattern(8));
     let context = rig.new_context(Engine::Compute);
     let nowhere = rig.reserve(PAGE);
@@ -261,7 +178,7 @@ fn what_a_move_waits_for_may_fail() {
 fn a_move_waits_for_no_other_client() {
     let (busy, other) = (alone(), Rig::new());
     let gate = busy.buffer(Place::System, PAGE);
-    let handle = movable(&busy, PAGE);
+    let handle = movable_in_vram(&busy, PAGE);
     busy.bound_at_will(handle, PAGE);
     let job = busy.start(Engine::Compute, &[wait_value(gate.va, 1)]);
     with_move_under_way(&busy, handle, &gate, || expect_undisturbed(&other));
@@ -271,7 +188,7 @@ fn a_move_waits_for_no_other_client() {
 /// Clears, binds, work and moves of a client go on.
 #[track_caller]
 fn expect_undisturbed(other: &Rig) {
-    let theirs = other.bound(movable(other, LARGE), LARGE);
+    let theirs = other.bound(movable_in_vram(other, LARGE), LARGE);
     theirs.cpu.expect("new memory", |_| 0);
     assert_eq!(
         other.run(Engine::Copy, &[fill(2, theirs.va, LARGE)]),
@@ -307,7 +224,7 @@ fn a_bind_that_waits_finds_the_new_memory() {
     let gate = other.buffer(Place::System, PAGE);
     let job = other.start(Engine::Compute, &[wait_value(gate.va, 1)]);
     let open = rig.syncobj_of(other.sync_file(job.syncobj));
-    let handle = movable(&rig, 2 * LARGE);
+    let handle = movable_in_vram(&rig, 2 * LARGE);
     rig.map(handle).fill(pattern(5));
     let done = rig.syncobj();
     let va = rig.reserve(2 * LARGE);
@@ -319,7 +236,7 @@ fn a_bind_that_waits_finds_the_new_memory() {
         ),
         Ok(())
     );
-    assert_eq!(evict(), 1);
+    assert_eq!(evict_all(), 1);
     assert!(!rig.has_signalled(done));
     gate.cpu.write(0, 1);
     assert_eq!((job.wait(), rig.wait(done)), (Ok(()), Ok(())));
@@ -331,12 +248,12 @@ fn a_bind_that_waits_finds_the_new_memory() {
 fn all_who_share_see_the_move() {
     let (one, two) = (alone(), Rig::new());
     let size = LARGE + PAGE;
-    let mine = one.bound(movable(&one, size), size);
+    let mine = one.bound(movable_in_vram(&one, size), size);
     let again = one.bound_at_will(mine.handle, size);
     let shared = one.export(mine.handle).expect("PRIME_HANDLE_TO_FD");
     let theirs = two.bound(two.import(&shared).expect("PRIME_FD_TO_HANDLE"), size);
     mine.cpu.fill(pattern(7));
-    assert_eq!(evict(), 1);
+    assert_eq!(evict_all(), 1);
     theirs.cpu.expect("the other's mapping", pattern(7));
     expect_gpu(&one, "mine", mine.va, size, pattern(7));
     expect_gpu(&one, "mine, elsewhere", again, size, pattern(7));
@@ -351,7 +268,7 @@ fn all_who_share_see_the_move() {
 fn parts_of_mappings_move() {
     let rig = alone();
     let size = 4 * LARGE;
-    let handle = movable(&rig, size);
+    let handle = movable_in_vram(&rig, size);
     let cpu = rig.map(handle);
     cpu.fill(pattern(2));
     let va = rig.bound_at_will(handle, size);
@@ -367,7 +284,7 @@ fn parts_of_mappings_move() {
         ),
         Ok(())
     );
-    assert_eq!(evict(), 1);
+    assert_eq!(evict_all(), 1);
     let expect_part = |at: u64, len: u64, from: u64| {
         let (part, from) = (pattern(2), usize::try_from(from).expect("an offset"));
         expect_gpu(&rig, &format!("{at:#x}"), at, len, |offset| {
@@ -388,14 +305,14 @@ fn parts_of_mappings_move() {
 
 fn what_is_read_only_stays_read_only() {
     let rig = alone();
-    let handle = movable(&rig, LARGE);
+    let handle = movable_in_vram(&rig, LARGE);
     rig.map(handle).fill(pattern(3));
     let va = rig.reserve(LARGE);
     assert_eq!(
         rig.bind_and_wait(rig.vm, &[map_readonly(handle, 0, va, LARGE)]),
         Ok(())
     );
-    assert_eq!(evict(), 1);
+    assert_eq!(evict_all(), 1);
     expect_gpu(&rig, "read", va, LARGE, pattern(3));
     let context = rig.new_context(Engine::Copy);
     let job = rig.start_in(context, &[write(va, 1)]);
@@ -413,7 +330,7 @@ fn private_objects_move() {
     let jobs: Vec<_> = (0..20)
         .map(|_| rig.start(Engine::Compute, &[write(buffer.va, 77)]))
         .collect();
-    assert_eq!(evict(), 1);
+    assert_eq!(evict_all(), 1);
     for job in &jobs {
         assert_eq!(job.wait(), Ok(()));
     }
@@ -432,7 +349,7 @@ fn a_destroyed_vm_moves_with_its_contexts() {
         .context_create(vm, client.engine(DRM_SKUA_ENGINE_COPY))
         .expect("CONTEXT_CREATE");
     let (va, commands) = (1 << 32, 1 << 33);
-    let handle = movable(&client, LARGE);
+    let handle = movable_in_vram(&client, LARGE);
     let buffer = client.bo(Place::System, PAGE);
     assert_eq!(
         client.bind_and_wait(
@@ -445,7 +362,7 @@ fn a_destroyed_vm_moves_with_its_contexts() {
     let size = u32::try_from(4 * words.words().len()).expect("a size");
     client.map(buffer).write_words(0, words.words());
     assert_eq!(client.vm_destroy(vm), Ok(()));
-    assert_eq!(evict(), 1);
+    assert_eq!(evict_all(), 1);
     let done = client.syncobj();
     let buffer = drm_skua_buffer {
         va: commands,
@@ -503,7 +420,7 @@ fn nobody_loses_a_place_in_vain() {
     let client = Client::new();
     let vram = 1 << client.region(Place::Vram).id;
     let size = client.region(Place::Vram).size;
-    let mine = movable(&client, LARGE);
+    let mine = movable_in_vram(&client, LARGE);
     // It would not fit if all the others went.
     for large in [size + PAGE, 2 * size] {
         let refused = client.bo_create(large, 0, vram);
@@ -529,7 +446,7 @@ fn what_is_being_cleared_is_waited_for() {
 
 fn a_full_quota_does_not_keep_vram() {
     let (hog, other) = (Client::new(), Client::new());
-    let handle = movable(&hog, LARGE);
+    let handle = movable_in_vram(&hog, LARGE);
     let system = 1 << hog.region(Place::System).id;
     let mut size = hog.region(Place::System).size / 4;
     while size >= PAGE {
@@ -560,12 +477,12 @@ fn an_evicted_object_is_given_back() {
     let va = rig.reserve(LARGE);
     let mut before = None;
     for _ in 0..8 {
-        let handle = movable(&rig, LARGE);
+        let handle = movable_in_vram(&rig, LARGE);
         assert_eq!(
             rig.bind_and_wait(rig.vm, &[map(handle, 0, va, LARGE)]),
             Ok(())
         );
-        assert_eq!(evict(), 1);
+        assert_eq!(evict_all(), 1);
         assert_eq!(rig.bind_and_wait(rig.vm, &[unmap(va, LARGE)]), Ok(()));
         assert_eq!(rig.close(handle), Ok(()));
         // The first one leaves page tables behind.
@@ -624,7 +541,7 @@ fn worker(number: u64, steps: usize) {
                 assert_eq!(rig.bind_and_wait(rig.vm, &unbound), Ok(()), "{what}");
                 assert_eq!(rig.close(gone.buffer.handle), Ok(()), "{what}");
             }
-            (3, Some(_)) => _ = evict(),
+            (3, Some(_)) => _ = evict_all(),
             (4, Some(_)) => {
                 // May fail: others do the same.
                 if let Ok(large) = rig.bo_create(vram.size / 4, 0, 1 << vram.id) {
@@ -668,7 +585,7 @@ fn worker(number: u64, steps: usize) {
                 let job = rig.start(Engine::Copy, &[copy(out.va, va, size)]);
                 one.seed = seed;
                 if numbers.below(2) == 0 {
-                    evict();
+                    evict_all();
                 }
                 assert_eq!(job.wait(), Ok(()), "{what}");
                 one.buffer.cpu.expect(&what, pattern(seed));

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use skua_selftests::client::{map, signal, unmap, wait};
 use skua_selftests::function::Function;
+use skua_selftests::moving::{alone, evict_all, expect_gpu, pattern, place, while_the_cpu_writes};
 use skua_selftests::raw::{in_child, Child};
 use skua_selftests::rig::{copy, fill, wait_value, write, Buffer};
 use skua_selftests::suite::{eventually, patience};
@@ -43,13 +44,6 @@ fn main() -> ExitCode {
     ])
 }
 
-/// Has everything leave VRAM; how many objects did.
-#[track_caller]
-fn evict() -> usize {
-    let moved = Function::first().debugfs("evict").expect("debugfs");
-    moved.trim().parse().expect("a number")
-}
-
 /// Objects that have left VRAM since the device is bound.
 #[track_caller]
 fn evictions() -> u64 {
@@ -60,48 +54,14 @@ fn evictions() -> u64 {
     line.and_then(|line| line.parse().ok()).expect("a number")
 }
 
-#[track_caller]
-fn place(client: &Client, handle: u32) -> Place {
-    let region = client.info(handle).expect("BO_INFO").region;
-    if region == client.region(Place::Vram).id {
-        Place::Vram
-    } else {
-        Place::System
-    }
-}
-
-fn pattern(seed: u64) -> impl Fn(usize) -> u64 {
-    move |offset| (offset as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed
-}
-
-/// What the GPU finds there, by a copy.
-#[track_caller]
-fn expect_gpu(rig: &Rig, what: &str, va: u64, size: u64, value: impl Fn(usize) -> u64) {
-    let out = rig.buffer(Place::System, size);
-    assert_eq!(
-        rig.run(Engine::Copy, &[copy(va, out.va, size)]),
-        Ok(()),
-        "{what}"
-    );
-    out.cpu.expect(what, value);
-    assert_eq!(rig.bind_and_wait(rig.vm, &[unmap(out.va, size)]), Ok(()));
-    assert_eq!(rig.close(out.handle), Ok(()));
-}
-
 /// An object that has left VRAM, with a content.
 #[track_caller]
 fn out(rig: &Rig, size: u64, content: impl Fn(usize) -> u64) -> Buffer {
     let buffer = rig.buffer(Place::Vram, size);
     buffer.cpu.fill(content);
-    evict();
+    evict_all();
     assert_eq!(place(rig, buffer.handle), Place::System);
     buffer
-}
-
-/// A rig, when nothing of earlier clients is left that could move.
-fn alone() -> Rig {
-    quiet();
-    Rig::new()
 }
 
 fn row_1_15_it_comes_back_under_the_same_mapping() {
@@ -126,7 +86,7 @@ fn row_1_15_it_comes_back_under_the_same_mapping() {
             buffer.cpu.expect(&what, |_| 3 << 32 | 3);
             buffer.cpu.fill(pattern(round + 1));
             expect_gpu(&rig, &what, buffer.va, size, pattern(round + 1));
-            assert_eq!(evict(), 1, "{what}");
+            assert_eq!(evict_all(), 1, "{what}");
             buffer.cpu.expect(&what, pattern(round + 1));
         }
         assert_eq!(rig.destroy(&[buffer.handle], 0), Ok(()));
@@ -135,33 +95,14 @@ fn row_1_15_it_comes_back_under_the_same_mapping() {
 
 fn row_1_15_a_writer_notices_nothing() {
     let rig = alone();
-    let size = 4 * MIB;
-    let buffer = rig.buffer(Place::Vram, size);
-    let words = buffer.cpu.len() / 8;
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    let ordering = std::sync::atomic::Ordering::Relaxed;
-    thread::scope(|scope| {
-        let writer = scope.spawn(|| {
-            let mut rounds = 0_u64;
-            while !stop.load(ordering) {
-                for word in (1..words).step_by(61) {
-                    assert_eq!(buffer.cpu.read(8 * word), rounds, "word {word}");
-                    buffer.cpu.write(8 * word, rounds + 1);
-                }
-                rounds += 1;
-            }
-            rounds
-        });
+    let buffer = rig.buffer(Place::Vram, 4 * MIB);
+    let gpu = rig.buffer(Place::Vram, PAGE);
+    while_the_cpu_writes(&buffer.cpu, || {
         for round in 1..=20 {
-            assert_eq!(evict(), 1, "round {round}");
-            let job = rig.start(Engine::Compute, &[write(buffer.va, round)]);
+            assert_eq!(evict_all(), 2, "round {round}");
+            let job = rig.start(Engine::Compute, &[write(gpu.va, round)]);
             assert_eq!(job.wait(), Ok(()), "round {round}");
-            assert_eq!(buffer.cpu.read(0), round);
-        }
-        stop.store(true, ordering);
-        let rounds = writer.join().expect("a writer");
-        for word in (1..words).step_by(61) {
-            assert_eq!(buffer.cpu.read(8 * word), rounds, "word {word}");
+            assert_eq!(gpu.cpu.read(0), round);
         }
     });
 }
@@ -175,7 +116,7 @@ fn forked_children_go_on_too() {
         let ran = rig.run(Engine::Copy, &[fill(2, buffer.va, 2 * MIB)]);
         let wrote = buffer.cpu.differs(|_| 2 << 32 | 2).is_none();
         buffer.cpu.fill(pattern(2));
-        stays && ran == Ok(()) && wrote && evict() == 1
+        stays && ran == Ok(()) && wrote && evict_all() == 1
     }));
     assert_eq!(place(&rig, buffer.handle), Place::System);
     buffer.cpu.expect("what the child wrote", pattern(2));
@@ -340,12 +281,12 @@ fn what_is_out_can_be_bound() {
     let rig = alone();
     let handle = rig.bo(Place::Vram, 2 * MIB);
     rig.map(handle).fill(pattern(1));
-    assert_eq!(evict(), 1);
+    assert_eq!(evict_all(), 1);
     let va = rig.bound_at_will(handle, 2 * MIB);
     assert_eq!(place(&rig, handle), Place::System, "a bind needs no VRAM");
     expect_gpu(&rig, "bound while it was out", va, 2 * MIB, pattern(1));
     // Once more, in part, and elsewhere.
-    assert_eq!(evict(), 1);
+    assert_eq!(evict_all(), 1);
     let vm = rig.vm_create().expect("VM_CREATE");
     let part = rig.reserve(PAGE);
     let ops = [map(handle, PAGE, part, PAGE), unmap(va, MIB)];
@@ -373,11 +314,11 @@ fn a_bind_that_waits_finds_what_comes_back() {
     let va = rig.reserve(2 * MIB);
     let ops = [map(handle, 0, va, 2 * MIB)];
     assert_eq!(rig.bind(rig.vm, &ops, &[wait(open), signal(done)]), Ok(()));
-    assert_eq!(evict(), 1);
+    assert_eq!(evict_all(), 1);
     // It is needed from now on.
     assert_eq!(rig.run(Engine::Copy, &[write(mine.va, 1)]), Ok(()));
     assert_eq!(place(&rig, handle), Place::Vram);
-    assert_eq!(evict(), 1);
+    assert_eq!(evict_all(), 1);
     assert!(!rig.has_signalled(done));
     gate.cpu.write(0, 1);
     assert_eq!((job.wait(), rig.wait(done)), (Ok(()), Ok(())));
@@ -393,7 +334,7 @@ fn parts_of_mappings_come_back() {
     // A hole within a large page.
     let hole = va + 2 * MIB + 3 * PAGE;
     assert_eq!(rig.bind_and_wait(rig.vm, &[unmap(hole, 5 * PAGE)]), Ok(()));
-    assert_eq!(evict(), 1);
+    assert_eq!(evict_all(), 1);
     let behind = 2 * MIB + 8 * PAGE;
     let at = |from: u64| move |offset| pattern(2)(from as usize + offset);
     expect_gpu(&rig, "before it", va, 2 * MIB + 3 * PAGE, at(0));
@@ -414,7 +355,7 @@ fn private_objects_come_back() {
         let jobs: Vec<_> = (0..8)
             .map(|_| rig.start(Engine::Compute, &[write(buffer.va, round)]))
             .collect();
-        assert_eq!(evict(), 1, "round {round}");
+        assert_eq!(evict_all(), 1, "round {round}");
         assert!(jobs.iter().all(|job| job.wait() == Ok(())));
         assert_eq!(place(&rig, handle), Place::System);
         let content = |offset: usize| {
@@ -449,7 +390,7 @@ fn all_who_share_get_it_back() {
     let theirs = two.bound(two.import(&shared).expect("PRIME_FD_TO_HANDLE"), size);
     for round in 1..4 {
         mine.cpu.fill(pattern(round));
-        assert_eq!(evict(), 1);
+        assert_eq!(evict_all(), 1);
         theirs.cpu.expect("the other's mapping", pattern(round));
         expect_gpu(&two, "theirs", theirs.va, size, pattern(round));
         expect_gpu(&one, "mine", mine.va, size, pattern(round));
@@ -458,7 +399,7 @@ fn all_who_share_get_it_back() {
     let unbound = [unmap(theirs.va, size)];
     assert_eq!(two.bind_and_wait(two.vm, &unbound), Ok(()));
     let stays = eventually(|| {
-        evict();
+        evict_all();
         let ran = two.run(
             Engine::Copy,
             &[write(two.buffer(Place::System, PAGE).va, 1)],
@@ -476,7 +417,7 @@ fn it_comes_back_while_other_work_runs() {
     let gate = rig.buffer(Place::System, PAGE);
     let handle = rig.bo(Place::Vram, 2 * MIB);
     rig.map(handle).fill(pattern(1));
-    assert_eq!(evict(), 1);
+    assert_eq!(evict_all(), 1);
     let before = rig.start(Engine::Compute, &[wait_value(gate.va, 1)]);
     let va = rig.bound_at_will(handle, 2 * MIB);
     expect_gpu(&rig, "meanwhile", va, 2 * MIB, pattern(1));
@@ -500,7 +441,7 @@ fn what_is_out_is_given_back() {
             &|handle| {
                 assert_eq!(rig.close(handle), Ok(()));
                 assert_eq!(rig.run(Engine::Copy, &[write(va, 1)]), Ok(()));
-                assert_eq!(evict(), 1);
+                assert_eq!(evict_all(), 1);
                 assert_eq!(rig.bind_and_wait(rig.vm, &[unmap(va, 2 * MIB)]), Ok(()));
             },
             &|handle| assert_eq!(rig.destroy(&[handle], 0), Ok(())),
@@ -518,7 +459,7 @@ fn what_is_out_is_given_back() {
             cpu.fill(pattern(1));
             let ops = [map(handle, 0, va, 2 * MIB)];
             assert_eq!(rig.bind_and_wait(rig.vm, &ops), Ok(()));
-            assert_eq!(evict(), 1, "way {number}, round {round}");
+            assert_eq!(evict_all(), 1, "way {number}, round {round}");
             way(handle);
             drop(cpu);
             // The first one leaves page tables behind.

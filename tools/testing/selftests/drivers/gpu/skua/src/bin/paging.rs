@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use std::thread;
 
 use skua_selftests::function::Function;
+use skua_selftests::moving::{evict_all, movable_in_vram, pattern};
 use skua_selftests::rig::{copy, fill};
 use skua_selftests::suite::eventually;
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Client, Engine, Place, Rig};
-use skua_uapi::DRM_SKUA_BO_CPU_ACCESS;
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -60,33 +60,9 @@ impl Counted {
     }
 }
 
-/// Has everything that may leave VRAM do so.
-#[track_caller]
-fn evict() {
-    Function::first().debugfs("evict").expect("debugfs");
-}
-
-fn both(client: &Client) -> u32 {
-    1 << client.region(Place::Vram).id | 1 << client.region(Place::System).id
-}
-
-/// An object of `size` bytes that may move, in VRAM.
-#[track_caller]
-fn movable(client: &Client, size: u64) -> u32 {
-    let handle = client
-        .bo_create(size, DRM_SKUA_BO_CPU_ACCESS, both(client))
-        .expect("BO_CREATE");
-    assert!(is_in_vram(client, handle));
-    handle
-}
-
 #[track_caller]
 fn is_in_vram(client: &Client, handle: u32) -> bool {
     client.info(handle).expect("BO_INFO").region == client.region(Place::Vram).id
-}
-
-fn pattern(seed: u64) -> impl Fn(usize) -> u64 {
-    move |offset| (offset as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed
 }
 
 fn row_4_10_the_address_space_is_as_large_as_the_device_asks() {
@@ -97,8 +73,8 @@ fn row_4_13_its_tables_are_those_of_its_size() {
     // One of each level, whatever moves.
     assert_eq!(numbers("paging")["table_bytes"], 4 * PAGE);
     let client = Client::new();
-    movable(&client, SIZE);
-    evict();
+    movable_in_vram(&client, SIZE);
+    evict_all();
     assert_eq!(numbers("paging")["table_bytes"], 4 * PAGE);
 }
 
@@ -128,11 +104,11 @@ fn row_4_14_what_is_new_is_cleared_to_the_last_page() {
 fn row_1_13_a_move_takes_many_paging_buffers() {
     quiet();
     let rig = Rig::new();
-    let buffer = rig.bound(movable(&rig, SIZE), SIZE);
+    let buffer = rig.bound(movable_in_vram(&rig, SIZE), SIZE);
     for round in 0..3 {
         buffer.cpu.fill(pattern(round));
         let before = Counted::now();
-        evict();
+        evict_all();
         assert!(!is_in_vram(&rig, buffer.handle));
         buffer.cpu.expect("the bytes", pattern(round));
         let passes = before.more("packets");
@@ -167,10 +143,10 @@ fn row_4_14_scattered_objects_move_too() {
     let (stay, go): (Vec<_>, Vec<_>) = small.chunks(2).map(|pair| (pair[0], pair[1])).unzip();
     assert_eq!(rig.destroy(&go, 0), Ok(()));
     quiet_but(&rig, pages / 2);
-    let buffer = rig.bound(movable(&rig, MIB), MIB);
+    let buffer = rig.bound(movable_in_vram(&rig, MIB), MIB);
     buffer.cpu.expect("new memory", |_| 0);
     buffer.cpu.fill(pattern(9));
-    evict();
+    evict_all();
     assert!(!is_in_vram(&rig, buffer.handle));
     buffer.cpu.expect("the bytes", pattern(9));
     assert_eq!(rig.make_resident(&[buffer.handle], &[]), Ok(()));
@@ -198,11 +174,11 @@ fn row_4_14_many_move_at_once() {
         for client in 0..4 {
             scope.spawn(move || {
                 let rig = Rig::new();
-                let buffer = rig.bound(movable(&rig, 3 * MIB + PAGE), 3 * MIB + PAGE);
+                let buffer = rig.bound(movable_in_vram(&rig, 3 * MIB + PAGE), 3 * MIB + PAGE);
                 for round in 0..8 {
                     let seed = client << 32 | round;
                     buffer.cpu.fill(pattern(seed));
-                    evict();
+                    evict_all();
                     let new = rig.buffer(Place::Vram, MIB);
                     new.cpu.expect("new memory", |_| 0);
                     assert_eq!(rig.make_resident(&[buffer.handle], &[]), Ok(()));

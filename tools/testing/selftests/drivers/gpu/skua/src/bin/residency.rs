@@ -3,18 +3,18 @@
 //! MAKE_RESIDENT and EVICT: objects come back to VRAM, and stay there before others.
 
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use skua_selftests::client::{map, signal, signal_point, unmap};
-use skua_selftests::function::Function;
+use skua_selftests::moving::{
+    alone, evict_all, expect_gpu, movable, pattern, place, resident, while_the_cpu_writes,
+};
 use skua_selftests::raw::in_child;
 use skua_selftests::rig::{copy, fill, wait_value, write, Buffer};
 use skua_selftests::suite::eventually;
-use skua_selftests::witness::{quiet, shmem};
+use skua_selftests::witness::shmem;
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
-use skua_uapi::*;
 
 const PAGE: u64 = 4096;
 const LARGE: u64 = 2 << 20;
@@ -37,34 +37,6 @@ fn main() -> ExitCode {
     ])
 }
 
-/// Has everything that may leave VRAM do so; how many objects did.
-#[track_caller]
-fn evict_all() -> usize {
-    let moved = Function::first().debugfs("evict").expect("debugfs");
-    moved.trim().parse().expect("a number")
-}
-
-fn both(client: &Client) -> u32 {
-    1 << client.region(Place::Vram).id | 1 << client.region(Place::System).id
-}
-
-fn movable(client: &Client, size: u64) -> u32 {
-    client
-        .bo_create(size, DRM_SKUA_BO_CPU_ACCESS, both(client))
-        .expect("BO_CREATE")
-}
-
-#[track_caller]
-fn place(client: &Client, handle: u32) -> Place {
-    let region = client.info(handle).expect("BO_INFO").region;
-    let is_vram = region == client.region(Place::Vram).id;
-    if is_vram {
-        Place::Vram
-    } else {
-        Place::System
-    }
-}
-
 /// An object that has moved out, and nobody has made resident.
 #[track_caller]
 fn evicted(rig: &Rig, size: u64, content: impl Fn(usize) -> u64) -> Buffer {
@@ -73,38 +45,6 @@ fn evicted(rig: &Rig, size: u64, content: impl Fn(usize) -> u64) -> Buffer {
     evict_all();
     assert_eq!(place(rig, buffer.handle), Place::System);
     buffer
-}
-
-/// MAKE_RESIDENT, and waits for the moves.
-#[track_caller]
-fn resident(client: &Client, handles: &[u32]) {
-    let done = client.syncobj();
-    assert_eq!(client.make_resident(handles, &[signal(done)]), Ok(()));
-    assert_eq!(client.wait(done), Ok(()));
-    assert_eq!(client.syncobj_destroy(done), Ok(()));
-}
-
-fn pattern(seed: u64) -> impl Fn(usize) -> u64 {
-    move |offset| (offset as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed
-}
-
-/// What the GPU finds there, by a copy.
-#[track_caller]
-fn expect_gpu(rig: &Rig, what: &str, va: u64, size: u64, value: impl Fn(usize) -> u64) {
-    let out = rig.buffer(Place::System, size);
-    assert_eq!(
-        rig.run(Engine::Copy, &[copy(va, out.va, size)]),
-        Ok(()),
-        "{what}"
-    );
-    out.cpu.expect(what, value);
-    assert_eq!(rig.close(out.handle), Ok(()));
-}
-
-/// A rig, when nothing of earlier clients is left that could move.
-fn alone() -> Rig {
-    quiet();
-    Rig::new()
 }
 
 fn row_1_11_content_and_addresses_stay() {
@@ -149,41 +89,10 @@ fn row_1_11_forked_children_go_on_too() {
 fn row_1_12_a_writer_notices_nothing() {
     let rig = alone();
     let buffer = rig.bound(movable(&rig, 2 * LARGE), 2 * LARGE);
-    let stop = AtomicBool::new(false);
-    let words = buffer.cpu.len() / 8;
-    let client: &Client = &rig;
-    thread::scope(|scope| {
-        let writers: Vec<_> = (0..2)
-            .map(|writer| {
-                let (cpu, stop) = (&buffer.cpu, &stop);
-                scope.spawn(move || {
-                    let mut rounds = 0_u64;
-                    while !stop.load(Ordering::Relaxed) {
-                        // Each has its own words, all over the object.
-                        for word in (writer..words).step_by(2 * 61) {
-                            assert_eq!(cpu.read(8 * word), rounds, "word {word}");
-                            cpu.write(8 * word, rounds + 1);
-                        }
-                        rounds += 1;
-                    }
-                    rounds
-                })
-            })
-            .collect();
-        let moved: Vec<usize> = (0..20)
-            .map(|_| {
-                let moved = evict_all();
-                resident(client, &[buffer.handle]);
-                moved
-            })
-            .collect();
-        stop.store(true, Ordering::Relaxed);
-        assert_eq!(moved, [1; 20]);
-        for (writer, rounds) in writers.into_iter().enumerate() {
-            let rounds = rounds.join().expect("a writer");
-            for word in (writer..words).step_by(2 * 61) {
-                assert_eq!(buffer.cpu.read(8 * word), rounds, "word {word}");
-            }
+    while_the_cpu_writes(&buffer.cpu, || {
+        for round in 0..20 {
+            assert_eq!(evict_all(), 1, "round {round}");
+            resident(&rig, &[buffer.handle]);
         }
     });
 }
