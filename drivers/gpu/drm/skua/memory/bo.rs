@@ -570,6 +570,11 @@ impl BoData {
         self.lockers.load(Relaxed) != 0
     }
 
+    /// The [`Level`] of its priority.
+    pub(crate) fn level(&self) -> u8 {
+        self.backing.rank()
+    }
+
     /// Whether the CPU may see it in VRAM, uncached.
     pub(crate) fn is_seen_in_vram(&self) -> bool {
         is_seen_in_vram(self.flags())
@@ -739,7 +744,8 @@ impl GemExt for BoData {
             return Ok(());
         }
         let bo: ARef<Bo> = obj.into();
-        eviction::move_out(dev, gpu::parent(dev), &bo.into())
+        let patience = &mut eviction::patience();
+        eviction::move_out(dev, gpu::parent(dev), &bo.into(), patience)
     }
 
     fn pin(obj: &Bo, reserved: &mut Reserved<'_>) -> Result {

@@ -99,11 +99,14 @@ pub(crate) fn allocate(
             continue;
         }
         // Or in what leaves just now, or what arrives and can leave after that.
-        if need && dev.moves.wait(over, patience)? {
+        if need && *patience > 0 {
+            let others = dev.moves.wait(over, patience)?;
             dev.check_health()?;
-            // Others' moves may never end to come.
-            *patience = patience.saturating_sub(1);
-            continue;
+            if others {
+                // They may never end to come.
+                *patience = patience.saturating_sub(1);
+                continue;
+            }
         }
         // Or in what is to be destroyed when the work before that is done; who can do without does
         // not wait for that.
@@ -214,7 +217,9 @@ fn sweep(
             // All were looked at.
             Some(first) if core::ptr::eq(&**first, &*bo) => break,
             // It is not in the list any more.
-            Some(first) if first.region() != REGION_VRAM => skipped = None,
+            Some(first) if first.region() != REGION_VRAM || first.level() != level as u8 => {
+                skipped = None;
+            }
             _ => (),
         }
         if !bo.sites.touches(part) || !victim.may_be(dev, &bo) {
@@ -244,22 +249,26 @@ fn finish(moves: &[Fence], patience: &mut Jiffies) -> Result {
 
 /// Has `bo`, which may be there, move to system memory, and waits until it is there: another device
 /// is to use it. `ENOMEM`, `ENODEV`; `ENOSPC` if it is in use for long; `EINTR` if a signal arrives.
-pub(crate) fn move_out(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
-    let mut patience = patience();
+pub(crate) fn move_out(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    bo: &BoRef,
+    patience: &mut Jiffies,
+) -> Result {
     while bo.is_arriving() {
         // What it left may be kept, as long as the device is not known to be quiet.
         dev.check_health()?;
         if current!().signal_pending() {
             return Err(EINTR);
         }
-        patience = match resv::wait(&**bo, Usage::Kernel, patience) {
+        *patience = match resv::wait(&**bo, Usage::Kernel, *patience) {
             Err(error) if error == ETIME => return Err(ENOSPC),
             left => left?,
         };
         reaper::flush();
     }
     match evict(dev, parent, bo, Victim::Attached) {
-        Ok(fence) => wait(&fence, &mut patience),
+        Ok(fence) => wait(&fence, patience),
         // Somebody else has moved it; who maps it waits for that.
         Err(error) if error == EBUSY => Ok(()),
         Err(error) => Err(error),
@@ -332,10 +341,13 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
     let Some(Memory::Vram(range)) = bo.sites.memory() else {
         return Err(EBUSY);
     };
+    let quota = range.quota().clone();
+    // When the move is over, the memory is free.
+    drop(range);
     let own = match victim {
-        Victim::Attached => range.quota().take(bytes).ok_or(ENOMEM)?,
+        Victim::Attached => quota.take(bytes).ok_or(ENOMEM)?,
         // The client did not ask for it: its own quota does not keep it in VRAM.
-        _ => range.quota().charge(bytes),
+        _ => quota.charge(bytes),
     };
     let shares = [own, dev.system.take(bytes).ok_or(ENOMEM)?];
     let (pages, system) = bo::system_memory(dev, parent, bo, shares)?;

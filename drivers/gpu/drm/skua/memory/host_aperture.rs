@@ -40,9 +40,12 @@ use crate::{
         SkuaDevice,
         WEDGED, //
     },
-    hardware::caps::{
-        ApertureCaps,
-        Caps, //
+    hardware::{
+        caps::{
+            ApertureCaps,
+            Caps, //
+        },
+        miniport::Request, //
     },
     kernel_heap::KernelHeap,
     memory::{
@@ -211,11 +214,7 @@ fn show(dev: &SkuaDevice, pages: &[AperturePage]) -> Result {
         return Ok(());
     }
     let request = dev.hw.map_cpu_host_aperture(REGION_VRAM, pages)?;
-    let shown = dev.wait_for(|| dev.hw.is_done(request));
-    if shown == Err(EIO) {
-        dev.doubt(WEDGED);
-    }
-    shown?;
+    wait(dev, request)?;
     dev.counters
         .aperture_maps
         .fetch_add(u64::try_from(pages.len())?, Relaxed);
@@ -245,7 +244,17 @@ fn hide(dev: &SkuaDevice, pages: &[u32]) -> Result {
     // What the CPU has combined leaves it.
     write_barrier();
     let request = dev.hw.unmap_cpu_host_aperture(REGION_VRAM, pages)?;
-    dev.wait_for(|| dev.hw.is_done(request))
+    wait(dev, request)
+}
+
+/// Waits until the device has done `request`. `EIO` if it refuses to, and is to be lost then;
+/// `ENODEV`.
+fn wait(dev: &SkuaDevice, request: Request) -> Result {
+    let done = dev.wait_for(|| dev.hw.is_done(request));
+    if done == Err(EIO) {
+        dev.doubt(WEDGED);
+    }
+    done
 }
 
 /// The aperture shows nothing of `range` any more, which is no object's now: no CPU has a mapping.

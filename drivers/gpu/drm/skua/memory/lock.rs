@@ -66,12 +66,13 @@ pub(crate) fn lock(locks: &Claims, dev: &SkuaDevice, parent: &Device<Bound>, bo:
 fn hold_out(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
     // A move to VRAM was published before this, or sees the lock.
     drop(resv::lock(&**bo)?);
-    eviction::move_out(dev, parent, bo)?;
+    let mut patience = eviction::patience();
+    eviction::move_out(dev, parent, bo, &mut patience)?;
     if bo.region() == REGION_VRAM {
         return Err(EBUSY);
     }
     // Somebody else may have begun its move.
-    match resv::wait(&**bo, Usage::Kernel, eviction::patience()) {
+    match resv::wait(&**bo, Usage::Kernel, patience) {
         Err(error) if error == ETIME => Err(ENOSPC),
         waited => waited.map(drop),
     }

@@ -34,7 +34,10 @@ use crate::{
             BoRef, //
         },
         eviction,
-        relocation::relocate,
+        relocation::{
+            relocate,
+            UnderWay, //
+        },
         vm::Vm,
         vram::{
             Part,
@@ -58,6 +61,11 @@ use kernel::{
         Arc,
         CondVar,
         Mutex, //
+    },
+    time::{
+        Delta,
+        Instant,
+        Monotonic, //
     }, //
 };
 
@@ -77,6 +85,9 @@ struct State {
     /// Threads that wait for their turn.
     waiting: u32,
 }
+
+/// How long one has the turn and goes on bringing in.
+const TURN: Delta = Delta::from_secs(20);
 
 /// The right to make room for an address space; nobody takes from that what it needs.
 pub(crate) struct Turn<'a>(&'a Pager);
@@ -142,22 +153,30 @@ impl Drop for Turn<'_> {
 /// was needed, to be held until a submission is published. Brings back what is out while `wanted`
 /// says so.
 ///
-/// `ENOMEM` if it does not fit all together, or what is in its way is in use for long; `ENODEV`;
-/// `EINTR` if a signal arrives; what `wanted` says.
+/// `ENOMEM` if it does not fit all together, what is in its way is in use for long, or more and more
+/// is out when the turn has been its for [`TURN`]; `ENODEV`; `EINTR` if a signal arrives; what
+/// `wanted` says.
 pub(crate) fn lock<'a>(
     dev: &'a SkuaDevice,
     vm: &'a Vm,
     wanted: impl Fn() -> Result,
 ) -> Result<(Reserved<'a>, Option<Turn<'a>>)> {
-    let mut turn = None;
+    let mut turn: Option<(Turn<'_>, Instant<Monotonic>)> = None;
     let mut patience = eviction::patience();
     loop {
         let reserved = vm.reservation().lock()?;
         if !vm.evicted.is_wanted() {
-            return Ok((reserved, turn));
+            return Ok((reserved, turn.map(|(turn, _)| turn)));
         }
         drop(reserved);
         wanted()?;
+        // Others bind what is out, or wait for their turn.
+        if turn
+            .as_ref()
+            .is_some_and(|(_, since)| since.elapsed() > TURN)
+        {
+            return Err(ENOMEM);
+        }
         if current!().signal_pending() {
             return Err(EINTR);
         }
@@ -166,9 +185,13 @@ pub(crate) fn lock<'a>(
         let parent = gpu::parent(&bound);
         let brought = match &turn {
             None if dev.pager.is_busy() => Err(ENOSPC),
-            None => bring_in(dev, parent, vm, |quota, part, bytes| {
-                VramRange::new(dev, quota, part, bytes)
-            }),
+            None => {
+                // Who has the turn does not see what is taken here before it is in its place.
+                let _under_way = UnderWay::new(dev);
+                bring_in(dev, parent, vm, |quota, part, bytes| {
+                    VramRange::new(dev, quota, part, bytes)
+                })
+            }
             Some(_) => check_size(dev, vm).and_then(|()| {
                 bring_in(dev, parent, vm, |quota, part, bytes| loop {
                     let patience = &mut patience;
@@ -186,7 +209,7 @@ pub(crate) fn lock<'a>(
         };
         match (brought, &turn) {
             (Err(error), None) if error == ENOSPC => {
-                turn = Some(dev.pager.take_turn(vm.asid())?);
+                turn = Some((dev.pager.take_turn(vm.asid())?, Instant::now()));
                 // What was unmapped is not needed any more.
                 reaper::flush();
             }

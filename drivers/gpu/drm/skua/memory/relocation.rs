@@ -193,11 +193,12 @@ impl Moves {
     }
 }
 
-/// A move that is not over.
-struct UnderWay(ARef<SkuaDevice>);
+/// A move that is not over, or not begun: who needs room waits for it before giving up.
+pub(crate) struct UnderWay(ARef<SkuaDevice>);
 
 impl UnderWay {
-    fn new(dev: &SkuaDevice) -> Self {
+    /// One move more.
+    pub(crate) fn new(dev: &SkuaDevice) -> Self {
         let mut counts = dev.moves.counts.lock();
         // No wrap: each is in memory.
         counts.under_way = counts.under_way.wrapping_add(1);

@@ -66,12 +66,8 @@ pub(crate) fn make_resident(
 }
 
 fn move_in(dev: &SkuaDevice, parent: &Device<Bound>, objects: &[(u32, BoRef)]) -> Result<Fence> {
-    let mut moves = KVVec::new();
     let mut patience = eviction::patience();
     for (_, bo) in objects {
-        if !bo.may_move() {
-            continue;
-        }
         if let Some(range) = bo::room_in_vram(dev, parent, bo, &mut patience)? {
             // Others who have it are not to wait for this client's work.
             let may_wait = !gem::is_foreign(&**bo);
@@ -80,7 +76,17 @@ fn move_in(dev: &SkuaDevice, parent: &Device<Bound>, objects: &[(u32, BoRef)]) -
                 _ => (),
             }
         }
-        // Of others' moves, too, and of those before a signal.
+    }
+    // Of others' moves, too, and of those before a signal; once for all that share a reservation.
+    let mut moves = KVVec::new();
+    let mut asked: KVVec<&BoRef> = KVVec::new();
+    for (_, bo) in objects.iter().filter(|(_, bo)| bo.may_move()) {
+        if bo.is_private() {
+            if asked.iter().any(|other| resv::same(&***other, &**bo)) {
+                continue;
+            }
+            asked.push(bo, client_flags())?;
+        }
         if let Some(fence) = resv::lock(&**bo)?.singleton(Usage::Kernel)? {
             moves.push(fence, client_flags())?;
         }
