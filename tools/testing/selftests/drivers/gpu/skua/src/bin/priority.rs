@@ -4,10 +4,11 @@
 
 use std::process::ExitCode;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use skua_selftests::moving::{alone, evict_all, movable, place, resident};
 use skua_selftests::rig::{fill, wait_value};
+use skua_selftests::suite::eventually;
 use skua_selftests::{suite, tests, Client, Engine, Place, Rig};
 use skua_uapi::*;
 
@@ -111,14 +112,21 @@ fn row_2_25_low_and_busy_goes_before_high_and_idle() {
         &[wait_value(gate_va, 1), fill(7, va, LARGE)],
     );
     thread::scope(|scope| {
+        let begun = Instant::now();
         let pressing = scope.spawn(|| press(&other));
-        thread::sleep(Duration::from_millis(100));
-        assert!(!pressing.is_finished(), "it did not wait");
+        // A move begins before the work is done.
+        let chosen = eventually(|| (place(&rig, *low) == Place::System).then_some(()));
+        let others = gone(&rig, high);
+        // Who waits for a second takes others as well.
+        let in_time = begun.elapsed() < Duration::from_millis(900);
+        let waits = !pressing.is_finished();
         gate.cpu.write(0, 1);
         pressing.join().expect("a thread");
+        assert!(chosen.is_some() && waits, "{chosen:?}, {waits}");
+        assert!(others == 0 || !in_time, "{others} others left");
     });
     assert_eq!(job.wait(), Ok(()));
-    assert_eq!((gone(&rig, &[*low]), gone(&rig, high)), (1, 0));
+    assert_eq!(place(&rig, *low), Place::System);
 }
 
 fn row_2_25_it_lasts_while_an_object_is_elsewhere() {
