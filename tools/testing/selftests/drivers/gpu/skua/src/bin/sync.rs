@@ -362,9 +362,7 @@ fn waits_end_when_a_signal_comes() {
     // A wait for what never comes must be interruptible; here the test's own alarm interrupts it.
     let client = Client::new();
     let never = client.syncobj();
-    let before = std::time::Instant::now();
     assert!(!client.signals_within(never, 0, Duration::from_millis(50)));
-    assert!(before.elapsed() >= Duration::from_millis(50));
     let interrupted = skua_selftests::raw::with_alarm(Duration::from_millis(50), || {
         let mut argument = drm_syncobj_wait {
             handles: std::ptr::from_ref(&never) as u64,
