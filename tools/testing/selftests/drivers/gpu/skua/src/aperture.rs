@@ -12,7 +12,7 @@ use skua_uapi::*;
 use crate::client::signal;
 use crate::function::{Function, Unbound};
 use crate::mapping::Mapping;
-use crate::moving::{both, place};
+use crate::moving::{movable_in_vram, place};
 use crate::raw::in_child;
 use crate::rig::{copy, fill, Buffer};
 use crate::suite::eventually;
@@ -50,29 +50,14 @@ impl Hidden {
     /// A buffer in VRAM that the CPU does not see.
     #[track_caller]
     fn buffer(&self, size: u64) -> Buffer {
-        buffer(&self.rig, size)
+        in_vram(&self.rig, size)
     }
 }
 
 /// A buffer that prefers VRAM, and is there.
 #[track_caller]
-fn buffer(rig: &Rig, size: u64) -> Buffer {
-    let handle = rig
-        .bo_create(size, DRM_SKUA_BO_CPU_ACCESS, both(rig))
-        .expect("BO_CREATE");
-    assert_eq!(place(rig, handle), Place::Vram);
-    rig.bound(handle, size)
-}
-
-/// Counters of driver and device.
-#[track_caller]
-fn counters<const N: usize>(names: [&str; N]) -> [u64; N] {
-    let text = Function::first().debugfs("counters").expect("debugfs");
-    names.map(|name| {
-        text.lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")?.parse().ok())
-            .unwrap_or_else(|| panic!("there is no counter {name}: {text}"))
-    })
+fn in_vram(rig: &Rig, size: u64) -> Buffer {
+    rig.bound(movable_in_vram(rig, size), size)
 }
 
 /// Pages of the aperture, and how many of them show something.
@@ -90,7 +75,7 @@ fn usage() -> (u64, u64) {
 
 /// Accesses of pages of the aperture that showed nothing.
 fn strays() -> u64 {
-    let [strays] = counters(["aperture_unmapped"]);
+    let [strays] = Function::first().counters(["aperture_unmapped"]);
     strays
 }
 
@@ -160,7 +145,7 @@ pub fn vram_alone_needs_no_aperture() {
         assert_eq!(rig.try_bo(Place::Vram, 4096), Err(Errno::EOPNOTSUPP));
         return;
     }
-    let prefers = buffer(&rig, MIB);
+    let prefers = in_vram(&rig, MIB);
     let only = rig.buffer(Place::Vram, visible - MIB);
     let (_, before) = usage();
     stamp(&prefers.cpu, 1);
@@ -237,7 +222,7 @@ pub fn mappings_go_before_a_page_is_anothers() {
     let other = hidden.buffer(3 * hidden.size);
     stamp(&steady.cpu, 11);
     stamp(&other.cpu, 12);
-    let [before] = counters(["driver_aperture_reclaims"]);
+    let [before] = Function::first().counters(["driver_aperture_reclaims"]);
     // Its mapping by a second way, and one of a child's.
     let file = rig.export(steady.handle).expect("PRIME_HANDLE_TO_FD");
     let by_file = Mapping::new(&file, 0, steady.cpu.len()).expect("mmap of a dma-buf");
@@ -274,7 +259,7 @@ pub fn mappings_go_before_a_page_is_anothers() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    let [after] = counters(["driver_aperture_reclaims"]);
+    let [after] = Function::first().counters(["driver_aperture_reclaims"]);
     assert!(after - before > 4000, "{} times", after - before);
     expect("hammered", &steady.cpu, 11);
     expect("by file", &by_file, 11);
@@ -340,7 +325,7 @@ pub fn more_than_the_aperture_is_seen_in_turn() {
         for seed in 0..3_u64 {
             scope.spawn(move || {
                 let rig = Rig::new();
-                let buffers = sizes.map(|size| buffer(&rig, size));
+                let buffers = sizes.map(|size| in_vram(&rig, size));
                 for round in 0..3 {
                     for (n, buffer) in (0..).zip(&buffers) {
                         stamp(&buffer.cpu, seed << 16 | round << 8 | n);
@@ -376,7 +361,7 @@ pub fn no_byte_of_a_neighbour_is_seen() {
     for n in 0..count {
         for (rig, (all, between)) in rigs.iter().zip(all.iter_mut().zip(&mut between)) {
             // Some of them end within a page of the aperture.
-            all.push(buffer(rig, if n % 5 == 0 { 5 * 4096 } else { 4096 }));
+            all.push(in_vram(rig, if n % 5 == 0 { 5 * 4096 } else { 4096 }));
             let only = 1 << rig.region(Place::Vram).id;
             let handle = rig.bo_create(4096, 0, only).expect("BO_CREATE");
             between.push(rig.bound_at_will(handle, 4096));
@@ -440,7 +425,7 @@ pub fn it_works_at_once_and_after_a_bind() {
     old.cpu.write(0, 1);
     assert_eq!(usage().1, 0, "a new device shows nothing");
     let rig = Rig::new();
-    let new = buffer(&rig, 2 * hidden.size);
+    let new = in_vram(&rig, 2 * hidden.size);
     expect_zero(&new.cpu);
     stamp(&new.cpu, 6);
     expect("after a bind", &new.cpu, 6);
@@ -499,7 +484,7 @@ pub fn system_memory_is_locked_without_any_bar() {
         let handle = rig.bo_create(MIB, flags, system).expect("BO_CREATE");
         let va = rig.bound_at_will(handle, MIB);
         let seen = || {
-            counters([
+            Function::first().counters([
                 "vram_bar_read",
                 "vram_bar_write",
                 "aperture_read",

@@ -165,6 +165,21 @@ impl Function {
         fs::read_to_string(self.debugfs_path().join(file))
     }
 
+    /// Counters of driver and device, by their names in debugfs.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such counter.
+    #[track_caller]
+    pub fn counters<const N: usize>(&self, names: [&str; N]) -> [u64; N] {
+        let text = self.debugfs("counters").expect("debugfs");
+        names.map(|name| {
+            text.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")?.parse().ok())
+                .unwrap_or_else(|| panic!("there is no counter {name}: {text}"))
+        })
+    }
+
     /// Its directory in debugfs.
     pub fn debugfs_path(&self) -> PathBuf {
         Path::new("/sys/kernel/debug/dri").join(&self.address)

@@ -162,3 +162,23 @@ pub fn while_the_cpu_writes(cpu: &Mapping, during: impl FnOnce()) {
         }
     });
 }
+
+/// Numbers that look random, the same each time.
+#[derive(Clone, Debug)]
+pub struct Numbers(pub u64);
+
+impl Numbers {
+    /// The next one, below `end`.
+    ///
+    /// # Panics
+    ///
+    /// If `end` is 0.
+    pub fn below(&mut self, end: usize) -> usize {
+        // Knuth's; the upper bits are the good ones.
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).expect("31 bits") % end
+    }
+}

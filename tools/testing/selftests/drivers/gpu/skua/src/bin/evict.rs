@@ -9,6 +9,7 @@ use std::time::Duration;
 use skua_selftests::client::{map, map_readonly, signal, unmap, wait};
 use skua_selftests::moving::{
     alone, both, evict_all, expect_gpu, movable_in_vram, pattern, place, while_the_cpu_writes,
+    Numbers,
 };
 use skua_selftests::raw::in_child;
 use skua_selftests::rig::{copy, fill, wait_value, write, Buffer};
@@ -488,20 +489,6 @@ fn an_evicted_object_is_given_back() {
         // The first one leaves page tables behind.
         let before = before.get_or_insert_with(|| Witness::settled(&rig));
         before.expect_unchanged(&rig);
-    }
-}
-
-/// Numbers that look random, the same each time.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: usize) -> usize {
-        // Knuth's; the upper bits are the good ones.
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).expect("31 bits") % end
     }
 }
 

@@ -122,18 +122,13 @@ fn row_0_19_row_1_09_system_memory_is_locked_in_its_place() {
     for flags in [0, DRM_SKUA_BO_CPU_ACCESS, CACHED] {
         let handle = rig.bo_create(LARGE, flags, system).expect("BO_CREATE");
         let va = rig.bound_at_will(handle, LARGE);
-        let function = Function::first();
-        let moves = || -> Vec<String> {
-            let text = function.debugfs("counters").expect("debugfs");
-            let is_of_moves = |line: &&str| {
-                ["evictions", "promotions", "flushes", "interrupts"]
-                    .iter()
-                    .any(|name| line.starts_with(name))
-            };
-            text.lines()
-                .filter(is_of_moves)
-                .map(str::to_owned)
-                .collect()
+        let moves = || {
+            Function::first().counters([
+                "driver_evictions",
+                "driver_promotions",
+                "driver_tlb_flushes",
+                "driver_interrupts",
+            ])
         };
         let before = moves();
         let cpu = locked(&rig, handle, LARGE);

@@ -449,26 +449,16 @@ fn row_0_17_row_1_08_addresses_lead_straight_to_the_bar() {
     }
 }
 
-/// Counters of driver and device.
-fn counters<const N: usize>(names: [&str; N]) -> [u64; N] {
-    let text = Function::first().debugfs("counters").expect("debugfs");
-    names.map(|name| {
-        text.lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")?.parse().ok())
-            .unwrap_or_else(|| panic!("there is no counter {name}: {text}"))
-    })
-}
-
 fn row_0_19_row_1_09_system_memory_is_mapped_directly() {
     let rig = Rig::new();
     // Even with no VRAM left.
     let vram = all_of_vram(&rig);
     let handle = rig.bo(Place::System, 1 << 20);
     let va = rig.bound_at_will(handle, 1 << 20);
-    let before = counters(["driver_register_reads", "driver_register_writes"]);
+    let before = Function::first().counters(["driver_register_reads", "driver_register_writes"]);
     let map = rig.map(handle);
     map.fill(pattern(9));
-    let after = counters(["driver_register_reads", "driver_register_writes"]);
+    let after = Function::first().counters(["driver_register_reads", "driver_register_writes"]);
     // Asking for the counters the first time wrote one register.
     assert_eq!(
         after,

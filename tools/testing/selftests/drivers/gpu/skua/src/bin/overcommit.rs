@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use skua_selftests::client::{map, signal, unmap, wait};
 use skua_selftests::function::Function;
-use skua_selftests::moving::{alone, evict_all, expect_gpu, pattern, place, while_the_cpu_writes};
+use skua_selftests::moving::{
+    alone, evict_all, expect_gpu, pattern, place, while_the_cpu_writes, Numbers,
+};
 use skua_selftests::raw::{in_child, Child};
 use skua_selftests::rig::{copy, fill, wait_value, write, Buffer};
 use skua_selftests::suite::{eventually, patience};
@@ -47,11 +49,8 @@ fn main() -> ExitCode {
 /// Objects that have left VRAM since the device is bound.
 #[track_caller]
 fn evictions() -> u64 {
-    let counters = Function::first().debugfs("counters").expect("debugfs");
-    let line = counters
-        .lines()
-        .find_map(|line| line.strip_prefix("driver_evictions: "));
-    line.and_then(|line| line.parse().ok()).expect("a number")
+    let [evictions] = Function::first().counters(["driver_evictions"]);
+    evictions
 }
 
 /// An object that has left VRAM, with a content.
@@ -165,20 +164,6 @@ fn vram_four_times_over_in_turn() {
     let moved = evictions() - before;
     println!("{moved} objects left VRAM");
     assert!(moved > 0);
-}
-
-/// Numbers that look random, the same each time.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: usize) -> usize {
-        // Knuth's; the upper bits are the good ones.
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).expect("31 bits") % end
-    }
 }
 
 /// Fills, copies and looks at objects that take half of VRAM, by GPU and CPU, so many times; whether
