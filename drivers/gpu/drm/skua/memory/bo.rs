@@ -217,9 +217,9 @@ impl DriverObject for BoData {
 /// Creates an object of `size` bytes in one of `placements`, cleared or on its way to be.
 ///
 /// `EINVAL` for a size, flag or placement that the uAPI forbids; `EOPNOTSUPP` if the CPU is to map
-/// it and VRAM alone is allowed, of which it sees nothing, or not cached; `ENOSPC` if VRAM alone is allowed and full
-/// of what has to stay there; `ENOMEM`, also beyond the quota of system memory of the device, or of
-/// the client, `quota`; `EINTR` if a signal arrives while room is made.
+/// it and VRAM alone is allowed, of which it sees nothing, or not cached; `ENOSPC` if VRAM alone is
+/// allowed and full of what has to stay there; `ENOMEM`, also beyond the quota of system memory of
+/// the device, or of the client, `quota`; `EINTR` if a signal arrives while room is made.
 pub(crate) fn create(
     dev: &SkuaDevice,
     parent: &Device<Bound>,

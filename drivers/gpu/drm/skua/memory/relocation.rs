@@ -355,7 +355,8 @@ fn list(bo: &BoRef, vm: &Vm, out: Option<evicted::Node>) {
 /// nobody may be using it.
 ///
 /// `EBUSY` if it is there already or on its way, or pinned, or about to be destroyed, or locked out
-/// of VRAM, or in use and it may not wait; `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives. Nothing has changed then.
+/// of VRAM, or in use and it may not wait; `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
+/// Nothing has changed then.
 pub(crate) fn relocate(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
