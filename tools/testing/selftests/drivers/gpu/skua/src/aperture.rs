@@ -496,6 +496,7 @@ pub fn system_memory_is_locked_without_any_bar() {
                 "driver_register_reads",
             ])
         };
+        Function::first().at_rest();
         let before = seen();
         let offset = rig.lock(handle).expect("BO_LOCK");
         let cpu = Mapping::new(rig.duplicate(), offset, MIB as usize).expect("mmap");

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use skua_spec::pci::{DEVICE, VENDOR};
 
 use crate::mapping::Mapping;
+use crate::suite::eventually;
 
 /// Where PCI functions are.
 const DEVICES: &str = "/sys/bus/pci/devices";
@@ -178,6 +179,30 @@ impl Function {
                 .find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")?.parse().ok())
                 .unwrap_or_else(|| panic!("there is no counter {name}: {text}"))
         })
+    }
+
+    /// Waits until driver and device have nothing to do any more: what earlier clients had and
+    /// what is new is cleared in the background, and its interrupts come later still.
+    ///
+    /// # Panics
+    ///
+    /// If they do not come to rest.
+    #[track_caller]
+    pub fn at_rest(&self) {
+        let seen = || {
+            self.counters([
+                "driver_register_reads",
+                "driver_register_writes",
+                "driver_interrupts",
+            ])
+        };
+        let rest = eventually(|| {
+            let [reads, writes, interrupts] = seen();
+            std::thread::sleep(Duration::from_millis(100));
+            // Asking for the counters writes one register.
+            (seen() == [reads, writes + 1, interrupts]).then_some(())
+        });
+        rest.unwrap_or_else(|| panic!("no rest: {:?}", seen()));
     }
 
     /// Its directory in debugfs.

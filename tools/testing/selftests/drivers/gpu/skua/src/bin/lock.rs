@@ -130,6 +130,7 @@ fn row_0_19_row_1_09_system_memory_is_locked_in_its_place() {
                 "driver_interrupts",
             ])
         };
+        Function::first().at_rest();
         let before = moves();
         let cpu = locked(&rig, handle, LARGE);
         cpu.fill(pattern(3));
