@@ -550,15 +550,17 @@ struct drm_skua_evict {
  * the CPU can access wherever it is stays where it is, and may be moved under the lock,
  * which nobody notices. What it cannot access in VRAM (DRM_SKUA_BO_CACHED, or no
  * DRM_SKUA_BO_CPU_ACCESS) moves to system memory if it is not there, and does not come to
- * VRAM before it is unlocked, whoever makes it resident.
+ * VRAM before it is unlocked, whoever makes it resident. What may be in VRAM alone does not
+ * move for a lock: it can be locked while it is moved out, and work that needs it is refused
+ * (-EBUSY) until it is unlocked.
  *
  * Work of the GPU is not waited for, unless the buffer object has to move: then for all
  * that was submitted before and may use it, for ten seconds at most. The client counts how
  * often it has locked each; that ends with the handle.
  *
  * Errors: -ENOENT for @handle; -EINVAL for @flags; -EOPNOTSUPP for an imported buffer
- * object: map its dma-buf; -EPERM without DRM_SKUA_BO_CPU_ACCESS if VRAM alone is
- * allowed; -EMFILE for 32768 clients that lock one; -ENOSPC if it is in use for long;
+ * object: map its dma-buf; -EPERM for what the CPU cannot access in VRAM if it is there
+ * and may be nowhere else; -EMFILE for 32768 clients that lock one; -ENOSPC if it is in use for long;
  * -ENOMEM if system memory has no room or the client would have more than half of it;
  * -EBUSY if it is being destroyed.
  */
@@ -880,7 +882,8 @@ struct drm_skua_buffer {
  *
  * Errors: -ENOENT for @context or a syncobj; -ECANCELED if the context is not active;
  * -ENOSPC if 4096 submissions of the context wait; -ENOMEM if what is mapped and may be
- * in VRAM alone does not fit there all together, or no room can be made in time: the
+ * in VRAM alone does not fit there all together, or no room can be made in time, and
+ * -EBUSY if some of it is out and locked by the CPU (DRM_IOCTL_SKUA_BO_LOCK): the
  * context stays active; -EINVAL for anything else out of its range.
  */
 struct drm_skua_submit {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The CPU's locks (WDDM: Lock2, Unlock2; rows 0.12, 0.16, 0.19, 0.20).
+//! The CPU's locks (WDDM: Lock2, Unlock2; rows 0.12, 0.16, 0.19, 0.20, 0.21).
 //!
 //! A lock gives the address of all of an object, and nothing else: the CPU's mapping leads to where
 //! the object is at any moment ([`gem::GemExt::fault`]). What the CPU
 //! reaches in VRAM stays where it is, and may move under the lock. What it does not
 //! ([`BoData::is_seen_in_vram`]) is locked in system memory: it moves there, and as long as some
 //! client has it locked it does not move back ([`BoData::is_held_out`], which a move to VRAM asks
-//! under the reservation lock).
+//! under the reservation lock). What the GPU is to reach in VRAM alone does not move for a lock: it
+//! can be locked while it is out, and who needs it there has to do without until it is unlocked.
 //!
 //! [`BoData::is_seen_in_vram`]: crate::memory::bo::BoData::is_seen_in_vram
 //! [`BoData::is_held_out`]: crate::memory::bo::BoData::is_held_out
@@ -40,17 +41,14 @@ use kernel::{
 
 /// Locks `bo` once more for the client with `locks`.
 ///
-/// `EOPNOTSUPP` if it is imported; `EPERM` if the GPU is to find it in VRAM alone, where the CPU does
-/// not reach it; `EMFILE`; `EBUSY` if it is about to be destroyed; as [`eviction::move_out`]. It is not locked
-/// then.
+/// `EOPNOTSUPP` if it is imported; `EPERM` if it is in VRAM, where the CPU does not reach it, and the
+/// GPU is to find it nowhere else; `EMFILE`; `EBUSY` if it is about to be destroyed; as
+/// [`eviction::move_out`]. It is not locked then.
 pub(crate) fn lock(locks: &Claims, dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
     if gem::is_imported(&**bo) {
         return Err(EOPNOTSUPP);
     }
     let stays = bo.is_seen_in_vram();
-    if !stays && bo.needs_vram() {
-        return Err(EPERM);
-    }
     locks.add(bo)?;
     let moved = match stays {
         true => Ok(()),
@@ -67,9 +65,11 @@ fn hold_out(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
     // A move to VRAM was published before this, or sees the lock.
     drop(resv::lock(&**bo)?);
     let mut patience = eviction::patience();
-    eviction::move_out(dev, parent, bo, &mut patience)?;
+    if !bo.needs_vram() {
+        eviction::move_out(dev, parent, bo, &mut patience)?;
+    }
     if bo.region() == REGION_VRAM {
-        return Err(EBUSY);
+        return Err(if bo.needs_vram() { EPERM } else { EBUSY });
     }
     // Somebody else may have begun its move.
     match resv::wait(&**bo, Usage::Kernel, patience) {

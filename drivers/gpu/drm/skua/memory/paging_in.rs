@@ -154,8 +154,8 @@ impl Drop for Turn<'_> {
 /// says so.
 ///
 /// `ENOMEM` if it does not fit all together, what is in its way is in use for long, or more and more
-/// is out when the turn has been its for [`TURN`]; `ENODEV`; `EINTR` if a signal arrives; what
-/// `wanted` says.
+/// is out when the turn has been its for [`TURN`]; `EBUSY` if the CPU has locked what is out
+/// (row 0.21); `ENODEV`; `EINTR` if a signal arrives; what `wanted` says.
 pub(crate) fn lock<'a>(
     dev: &'a SkuaDevice,
     vm: &'a Vm,
@@ -220,7 +220,7 @@ pub(crate) fn lock<'a>(
 }
 
 /// Has what `vm` needs in VRAM and is out move there, each to where `room` says. `ENOMEM`,
-/// `ENODEV`; `EINTR` if a signal arrives.
+/// `ENODEV`; `EBUSY` if some of it is locked; `EINTR` if a signal arrives.
 fn bring_in(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
@@ -249,6 +249,9 @@ fn bring_one(
     bo: &BoRef,
     room: impl FnOnce(&Arc<Quota>) -> Result<Arc<VramRange>>,
 ) -> Result {
+    if bo.is_held_out() {
+        return Err(EBUSY);
+    }
     let Some(quota) = bo::quota_of(bo)? else {
         return Ok(());
     };

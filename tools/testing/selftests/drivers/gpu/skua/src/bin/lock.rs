@@ -7,7 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use skua_selftests::function::Function;
-use skua_selftests::moving::{alone, both, expect_gpu, find, movable, pattern, place, resident};
+use skua_selftests::moving::{
+    alone, both, evict_all, expect_gpu, find, movable, pattern, place, resident,
+};
 use skua_selftests::raw::{in_child, with_alarm};
 use skua_selftests::rig::{fill, wait_value};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
         row_0_19_row_1_09_system_memory_is_locked_in_its_place: 60,
         row_0_20_without_cpu_access_the_address_never_leads_to_vram: 60,
         row_0_20_what_is_in_vram_for_good_cannot_be_locked,
+        row_0_21_what_is_locked_outside_stays_outside: 60,
         what_the_cpu_sees_in_vram_stays: 60,
         a_lock_waits_for_its_move_alone: 60,
         locks_are_counted: 60,
@@ -164,6 +167,45 @@ fn row_0_20_what_is_in_vram_for_good_cannot_be_locked() {
     }
 }
 
+fn row_0_21_what_is_locked_outside_stays_outside() {
+    let rig = alone();
+    let vram = 1 << rig.region(Place::Vram).id;
+    let handle = rig.bo_create(LARGE, 0, vram).expect("BO_CREATE");
+    let va = rig.bound_at_will(handle, LARGE);
+    assert_eq!(
+        rig.run(Engine::Compute, &[fill(7, va, LARGE)]),
+        Ok(()),
+        "in VRAM"
+    );
+    assert_eq!(evict_all(), 1);
+    let cpu = locked(&rig, handle, LARGE);
+    cpu.expect("what the GPU wrote", |_| 7 << 32 | 7);
+    // Neither who wants it nor who needs it has it move under the CPU's stores. Who has locked it
+    // and waits for it at once is told so.
+    for round in 0..8 {
+        cpu.fill(pattern(round));
+        resident(&rig, &[handle]);
+        let work = rig
+            .start_after(rig.compute, &[fill(8, va, LARGE)], &[])
+            .map(drop);
+        assert_eq!(work, Err(Errno::EBUSY), "round {round}");
+        assert_eq!(place(&rig, handle), Place::System);
+        cpu.expect("under the lock", pattern(round));
+    }
+    // A second lock keeps it there when the first one ends.
+    assert!(rig.lock(handle).is_ok());
+    assert_eq!(rig.unlock(handle), Ok(()));
+    let work = rig
+        .start_after(rig.compute, &[fill(8, va, LARGE)], &[])
+        .map(drop);
+    assert_eq!(work, Err(Errno::EBUSY));
+    cpu.fill(pattern(9));
+    assert_eq!(rig.unlock(handle), Ok(()));
+    expect_gpu(&rig, "what the CPU wrote", va, LARGE, pattern(9));
+    assert_eq!(place(&rig, handle), Place::Vram);
+    assert_eq!(rig.lock(handle), Err(Errno::EPERM));
+}
+
 fn what_the_cpu_sees_in_vram_stays() {
     let rig = alone();
     let gate = rig.buffer(Place::System, PAGE);
@@ -183,7 +225,7 @@ fn what_the_cpu_sees_in_vram_stays() {
     cpu.expect("the GPU's", |_| 7 << 32 | 7);
     // It may be moved, and comes back under the lock.
     cpu.fill(pattern(2));
-    assert_eq!(skua_selftests::moving::evict_all(), 1);
+    assert_eq!(evict_all(), 1);
     cpu.expect("in system memory", pattern(2));
     resident(&rig, &[handle]);
     assert_eq!(place(&rig, handle), Place::Vram);
