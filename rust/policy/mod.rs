@@ -21,6 +21,7 @@
 
 pub mod bit_tree;
 pub mod buddy;
+pub mod budget;
 pub mod head_clock;
 pub mod heap;
 pub mod host_aperture;
