@@ -19,6 +19,7 @@
 //! | [`uaccess`] | [`uaccess::UserArray`]: `{stride, count, pointer}` arrays |
 //! | [`irq`] | MSI-X vectors with their handlers, for [`pci`] |
 //! | [`file`] | walking a client's objects |
+//! | [`event`] | [`event::PendingEvent`]: what a client reads from its file |
 //! | [`gem`] | [`gem::GemExt`], [`gem::create`], [`gem::Backing`], [`gem::placement`], [`gem::replace`], [`gem::unmap`] |
 //! | [`lru`] | [`lru::Lru`]: which objects were used last |
 //! | [`attachment`] | [`attachment::ImportMap`]: another driver's memory, as the device sees it |
@@ -53,6 +54,7 @@ pub(crate) mod bar;
 pub(crate) mod device;
 pub(crate) mod devres;
 pub(crate) mod drm_driver;
+pub(crate) mod event;
 pub(crate) mod exec;
 pub(crate) mod fault;
 pub(crate) mod fence;
