@@ -51,8 +51,16 @@ extern "C" {
  * memory, and is named by a GEM handle. An **address space** (VM) maps ranges of
  * 48-bit GPU virtual addresses to ranges of buffer objects. A **context** runs
  * buffers of commands on one engine in one address space, in the order of their
- * submission. Handles of VMs and contexts are numbers that mean something in
+ * submission. A **device** is what VMs, and so contexts, are made of: it has a list of
+ * buffer objects that are resident for it, and a way in which that list is used. Handles
+ * of devices, VMs and contexts are numbers that mean something in
  * one open file only, are never zero, and may be used again once destroyed.
+ *
+ * Each file has a device of its own, which is meant where the number of a device is 0.
+ * There is memory for what its work needs as long as there is for that alone
+ * (DRM_IOCTL_SKUA_SUBMIT). Of a device that was created with
+ * DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY work reaches in VRAM what the client has made
+ * resident for it, and nothing else has to be there.
  *
  * Objects stay alive while something uses them: destroying a VM's handle does
  * not disturb contexts made on it, and closing a BO's handle does not disturb its
@@ -121,6 +129,12 @@ enum drm_skua_ioctl_id {
 	DRM_SKUA_BO_UNLOCK,
 	/** @DRM_SKUA_BO_SET_PRIORITY: Say how important it is that buffer objects are in VRAM. */
 	DRM_SKUA_BO_SET_PRIORITY,
+	/** @DRM_SKUA_DEVICE_CREATE: Create a device of the client's. */
+	DRM_SKUA_DEVICE_CREATE,
+	/** @DRM_SKUA_DEVICE_DESTROY: Destroy one. */
+	DRM_SKUA_DEVICE_DESTROY,
+	/** @DRM_SKUA_DEVICE_STATE: Get the state of one. */
+	DRM_SKUA_DEVICE_STATE,
 };
 
 /**
@@ -497,13 +511,33 @@ struct drm_skua_bo_destroy {
 };
 
 /**
+ * enum drm_skua_make_resident_flags - Flags of a &struct drm_skua_make_resident
+ */
+enum drm_skua_make_resident_flags {
+	/**
+	 * @DRM_SKUA_MAKE_RESIDENT_CANT_TRIM_FURTHER: The client needs all that, and has nothing
+	 * to evict for it: succeed beyond the device's budget, as far as there is VRAM at all.
+	 * For devices with explicit residency.
+	 */
+	DRM_SKUA_MAKE_RESIDENT_CANT_TRIM_FURTHER = 1 << 0,
+};
+
+/**
  * struct drm_skua_make_resident - Argument of DRM_IOCTL_SKUA_MAKE_RESIDENT
  *
- * Makes buffer objects resident (WDDM: MakeResident), all of them or none: those that
- * may be in VRAM and are not move there, as far as it has room, or room can be made by
- * moving out what is resident for nobody; and stay there, unless an object that may be
- * in VRAM alone needs the room. Work runs without this call, too. The client counts how
- * often it has made each resident; that ends with the handle.
+ * Makes buffer objects resident for a device (WDDM: MakeResident), all of them or none:
+ * those that may be in VRAM and are not move there, as far as it has room, or room can be
+ * made by moving out what is resident for nobody; and stay there, unless work needs the
+ * room for an object that may be in VRAM alone. The device counts how often each was made
+ * resident; that ends with the handle.
+ *
+ * Of the file's own device this is advice: its work runs without, too. Of a device with
+ * explicit residency, what may be in VRAM alone is there when the device's work runs if and
+ * only if it is resident for it. Together that is to be no more than the device's
+ * budget: its share of VRAM, which is what others do not want, and the same as they get if
+ * they want more. What would exceed it is refused (-ENOMEM), unless the client says that it
+ * can trim no further; &bytes_to_trim is what is too much. Budgets change with what others
+ * make resident, see &struct drm_skua_event_trim.
  *
  * Content and addresses stay; all work that is submitted after the call waits for the
  * moves by itself. The signals of @syncs follow when all moves of them are done, with the
@@ -511,18 +545,26 @@ struct drm_skua_bo_destroy {
  * DRM_IOCTL_SKUA_BO_CREATE does, as long in all. What other clients have, too, and are
  * using just now, stays where it is.
  *
- * Errors: -ENOENT for a handle or a syncobj; -EINVAL for @flags, @pad, the number of
- * @handles, one that is there twice, or a wait among @syncs.
+ * Errors: -ENOENT for @device, a handle or a syncobj; -EINVAL for @flags, a flag of
+ * explicit residency for another device, @bytes_to_trim, the number of @handles, one that is
+ * there twice, or a wait among @syncs; -ENOMEM also if all that is resident and may be in
+ * VRAM alone is more than VRAM.
  */
 struct drm_skua_make_resident {
-	/** @flags: Must be zero. */
+	/** @flags: See &enum drm_skua_make_resident_flags. */
 	__u32 flags;
-	/** @pad: Must be zero. */
-	__u32 pad;
+	/** @device: The device, or 0. */
+	__u32 device;
 	/** @handles: Array of &struct drm_skua_bo_handle, 1 to 1024. */
 	struct drm_skua_array handles;
 	/** @syncs: Array of &struct drm_skua_sync, up to &drm_skua_device_info.max_syncs. */
 	struct drm_skua_array syncs;
+	/**
+	 * @bytes_to_trim: Must be zero; returned bytes by which the device exceeds its budget,
+	 * or would, if the call fails with -ENOMEM (WDDM: NumBytesToTrim). 0 for a device
+	 * without explicit residency.
+	 */
+	__u64 bytes_to_trim;
 };
 
 /**
@@ -531,14 +573,14 @@ struct drm_skua_make_resident {
  * Takes one DRM_IOCTL_SKUA_MAKE_RESIDENT of each buffer object back (WDDM: Evict), of all
  * of them or of none. What is resident for nobody moves when its room is needed.
  *
- * Errors: -ENOENT for a handle; -EINVAL for @flags, @pad, the number of @handles, one
- * that is there twice, or one that the client has not made resident.
+ * Errors: -ENOENT for @device or a handle; -EINVAL for @flags, the number of @handles, one
+ * that is there twice, or one that is not resident for the device.
  */
 struct drm_skua_evict {
 	/** @flags: Must be zero. */
 	__u32 flags;
-	/** @pad: Must be zero. */
-	__u32 pad;
+	/** @device: The device, or 0. */
+	__u32 device;
 	/** @handles: Array of &struct drm_skua_bo_handle, 1 to 1024. */
 	struct drm_skua_array handles;
 };
@@ -638,17 +680,127 @@ struct drm_skua_bo_set_priority {
 };
 
 /**
+ * enum drm_skua_device_flags - Flags of a device
+ */
+enum drm_skua_device_flags {
+	/**
+	 * @DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY: Work finds in VRAM alone what is resident for
+	 * the device (DRM_IOCTL_SKUA_MAKE_RESIDENT). Without it the driver brings in all that
+	 * is mapped.
+	 */
+	DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY = 1 << 0,
+};
+
+/**
+ * struct drm_skua_device_create - Argument of DRM_IOCTL_SKUA_DEVICE_CREATE
+ *
+ * Errors: -EINVAL for @flags; -ENOSPC if the client has 16, or there are 1024.
+ */
+struct drm_skua_device_create {
+	/** @flags: See &enum drm_skua_device_flags. */
+	__u32 flags;
+
+	/** @device: Returned handle, not 0. */
+	__u32 device;
+};
+
+/**
+ * struct drm_skua_device_destroy - Argument of DRM_IOCTL_SKUA_DEVICE_DESTROY
+ *
+ * Destroys all contexts and address spaces that were made of it, with their handles, as if
+ * the file was closed. Nothing is resident for it any more.
+ *
+ * Errors: -ENOENT for @device, also 0; -EINVAL for @pad.
+ */
+struct drm_skua_device_destroy {
+	/** @device: Handle of the device. */
+	__u32 device;
+
+	/** @pad: Must be zero. */
+	__u32 pad;
+};
+
+/**
+ * struct drm_skua_device_state - Argument of DRM_IOCTL_SKUA_DEVICE_STATE
+ *
+ * Errors: -ENOENT for @device; -EINVAL for @pad.
+ */
+struct drm_skua_device_state {
+	/** @device: The device, or 0. */
+	__u32 device;
+
+	/** @pad: Must be zero. */
+	__u32 pad;
+
+	/** @flags: Returned flags, as at creation. */
+	__u32 flags;
+
+	/**
+	 * @status: Returned status, see &enum drm_skua_context_status: that of the first of its
+	 * contexts that failed. A created device that is not active takes no work any more:
+	 * its contexts' is cancelled (-ECANCELED). Contexts of the file's own device stand for
+	 * themselves; it fails when the GPU is lost.
+	 */
+	__u32 status;
+
+	/** @resident: Returned bytes that are resident for it and may be in VRAM alone. */
+	__u64 resident;
+
+	/**
+	 * @budget: Returned bytes that these are to be at most, just now; all of VRAM for a
+	 * device without explicit residency.
+	 */
+	__u64 budget;
+};
+
+/**
+ * DRM_SKUA_EVENT_TRIM - &struct drm_event.type of a &struct drm_skua_event_trim
+ */
+#define DRM_SKUA_EVENT_TRIM 0x80000000
+
+/**
+ * struct drm_skua_event_trim - What can be read from the file when a device is to trim
+ *
+ * Comes when what others have made resident leaves a device with explicit residency less
+ * of a budget than what is resident for it (WDDM: trim notification). It is advice: nothing
+ * happens to a client that does not follow, but that its work waits for its
+ * memory to be brought back in turn with others'. The next one for a device comes only after
+ * the client has called DRM_IOCTL_SKUA_MAKE_RESIDENT, DRM_IOCTL_SKUA_EVICT or
+ * DRM_IOCTL_SKUA_DEVICE_STATE for it.
+ */
+struct drm_skua_event_trim {
+	/** @base: DRM_SKUA_EVENT_TRIM, and the size of this structure. */
+	struct drm_event base;
+
+	/** @device: The device's handle. */
+	__u32 device;
+
+	/** @reserved: Zero. */
+	__u32 reserved;
+
+	/** @bytes_to_trim: Bytes by which it exceeds its budget. */
+	__u64 bytes_to_trim;
+};
+
+/**
  * struct drm_skua_vm_create - Argument of DRM_IOCTL_SKUA_VM_CREATE
  *
- * Errors: -EINVAL for @flags; -ENOSPC if there are too many address spaces, or the
+ * Errors: -ENOENT for @device; -EINVAL for @flags or @pad; -ECANCELED for a device that is
+ * not active; -ENOSPC if there are too many address spaces, or the
  * client has 256, those counted that are destroyed but still in use.
  */
 struct drm_skua_vm_create {
 	/** @flags: Must be zero. */
 	__u32 flags;
 
-	/** @vm: Returned handle. */
+	/** @device: The device that it and its contexts are of, or 0. */
+	__u32 device;
+
+	/** @vm: Returned handle, not 0. */
 	__u32 vm;
+
+	/** @pad: Must be zero. */
+	__u32 pad;
 };
 
 /**
@@ -875,7 +1027,9 @@ struct drm_skua_buffer {
  * timelines see "Synchronisation" above.
  *
  * What is mapped in the address space when the call is made, and may be in VRAM alone, is
- * there when the work runs, and stays until the work is done. What was moved out is moved
+ * there when the work runs, and stays until the work is done; of a device with explicit
+ * residency, if it is resident for that, and else may be an address that faults. What was
+ * moved out is moved
  * back, for which the work waits; where room has to be made the call itself waits, as
  * DRM_IOCTL_SKUA_BO_CREATE does, behind other calls that make room. Work without @buffers
  * needs no memory.
@@ -945,6 +1099,12 @@ enum {
 		DRM_IOCTL_SKUA(WR, BO_UNLOCK, bo_unlock),
 	DRM_IOCTL_SKUA_BO_SET_PRIORITY =
 		DRM_IOCTL_SKUA(WR, BO_SET_PRIORITY, bo_set_priority),
+	DRM_IOCTL_SKUA_DEVICE_CREATE =
+		DRM_IOCTL_SKUA(WR, DEVICE_CREATE, device_create),
+	DRM_IOCTL_SKUA_DEVICE_DESTROY =
+		DRM_IOCTL_SKUA(WR, DEVICE_DESTROY, device_destroy),
+	DRM_IOCTL_SKUA_DEVICE_STATE =
+		DRM_IOCTL_SKUA(WR, DEVICE_STATE, device_state),
 };
 
 #if defined(__cplusplus)

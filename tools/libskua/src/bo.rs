@@ -350,10 +350,9 @@ impl<'a> MakeResident<'a> {
         self.device
             .file()
             .call(&mut uapi::drm_skua_make_resident {
-                flags: 0,
-                pad: 0,
                 handles: array(&handles),
                 syncs: self.syncs.as_array(),
+                ..Default::default()
             })
             .map(|_| ())
     }
@@ -392,9 +391,8 @@ impl Device {
         let handles = elements(self, bos)?;
         self.file()
             .call(&mut uapi::drm_skua_evict {
-                flags: 0,
-                pad: 0,
                 handles: array(&handles),
+                ..Default::default()
             })
             .map(|_| ())
     }

@@ -103,15 +103,16 @@ layout! {
         pad: u32 @ 4;
         handles: drm_skua_array @ 8;
     }
-    drm_skua_make_resident: 40 {
+    drm_skua_make_resident: 48 {
         flags: u32 @ 0;
-        pad: u32 @ 4;
+        device: u32 @ 4;
         handles: drm_skua_array @ 8;
         syncs: drm_skua_array @ 24;
+        bytes_to_trim: u64 @ 40;
     }
     drm_skua_evict: 24 {
         flags: u32 @ 0;
-        pad: u32 @ 4;
+        device: u32 @ 4;
         handles: drm_skua_array @ 8;
     }
     drm_skua_bo_lock: 16 {
@@ -132,9 +133,33 @@ layout! {
         pad: u32 @ 4;
         objects: drm_skua_array @ 8;
     }
-    drm_skua_vm_create: 8 {
+    drm_skua_device_create: 8 {
         flags: u32 @ 0;
-        vm: u32 @ 4;
+        device: u32 @ 4;
+    }
+    drm_skua_device_destroy: 8 {
+        device: u32 @ 0;
+        pad: u32 @ 4;
+    }
+    drm_skua_device_state: 32 {
+        device: u32 @ 0;
+        pad: u32 @ 4;
+        flags: u32 @ 8;
+        status: u32 @ 12;
+        resident: u64 @ 16;
+        budget: u64 @ 24;
+    }
+    drm_skua_event_trim: 24 {
+        base: drm_event @ 0;
+        device: u32 @ 8;
+        reserved: u32 @ 12;
+        bytes_to_trim: u64 @ 16;
+    }
+    drm_skua_vm_create: 16 {
+        flags: u32 @ 0;
+        device: u32 @ 4;
+        vm: u32 @ 8;
+        pad: u32 @ 12;
     }
     drm_skua_vm_destroy: 8 {
         vm: u32 @ 0;
@@ -212,7 +237,7 @@ ioctls! {
     DRM_IOCTL_SKUA_BO_CREATE: 1, 24;
     DRM_IOCTL_SKUA_BO_MMAP_OFFSET: 2, 16;
     DRM_IOCTL_SKUA_BO_INFO: 3, 32;
-    DRM_IOCTL_SKUA_VM_CREATE: 4, 8;
+    DRM_IOCTL_SKUA_VM_CREATE: 4, 16;
     DRM_IOCTL_SKUA_VM_DESTROY: 5, 8;
     DRM_IOCTL_SKUA_VM_BIND: 6, 40;
     DRM_IOCTL_SKUA_CONTEXT_CREATE: 7, 16;
@@ -220,11 +245,14 @@ ioctls! {
     DRM_IOCTL_SKUA_CONTEXT_STATE: 9, 64;
     DRM_IOCTL_SKUA_SUBMIT: 10, 40;
     DRM_IOCTL_SKUA_BO_DESTROY: 11, 24;
-    DRM_IOCTL_SKUA_MAKE_RESIDENT: 12, 40;
+    DRM_IOCTL_SKUA_MAKE_RESIDENT: 12, 48;
     DRM_IOCTL_SKUA_EVICT: 13, 24;
     DRM_IOCTL_SKUA_BO_LOCK: 14, 16;
     DRM_IOCTL_SKUA_BO_UNLOCK: 15, 8;
     DRM_IOCTL_SKUA_BO_SET_PRIORITY: 16, 24;
+    DRM_IOCTL_SKUA_DEVICE_CREATE: 17, 8;
+    DRM_IOCTL_SKUA_DEVICE_DESTROY: 18, 8;
+    DRM_IOCTL_SKUA_DEVICE_STATE: 19, 32;
 }
 
 #[cfg(test)]

@@ -280,5 +280,8 @@ impl drm::Driver for SkuaDriver {
             SKUA_BO_SET_PRIORITY, drm_skua_bo_set_priority, ioctl::RENDER_ALLOW,
             File::bo_set_priority
         ),
+        (SKUA_DEVICE_CREATE, drm_skua_device_create, ioctl::RENDER_ALLOW, File::device_create),
+        (SKUA_DEVICE_DESTROY, drm_skua_device_destroy, ioctl::RENDER_ALLOW, File::device_destroy),
+        (SKUA_DEVICE_STATE, drm_skua_device_state, ioctl::RENDER_ALLOW, File::device_state),
     }
 }

@@ -23,8 +23,8 @@
 //!
 //! ```text
 //! mmap_lock
-//! File::vms, File::contexts      mutexes, allocate
-//! Claims::counts                 mutex, allocates; nothing is locked under it
+//! File::devices, vms, contexts   mutexes, allocate
+//! Budgets::accounts              mutex, allocates; of what follows vram alone is taken under it
 //! the turn of Gpu::pager         waited for like a mutex, by who submits; held while room is made
 //! Vm::map                        mutex, allocates; user memory is not touched under it
 //! reservation locks              wound/wait mutexes; a page fault only tries; user memory is not
@@ -41,6 +41,7 @@
 //! Destroyer::dying
 //! Context::pending, Vm::binds, Slots
 //! Submission::fence, Bind::end, Transfer, Gpu::paging, alarms, Reaper::dead, Sites, Evicted, Moves
+//! Claims::counts, a device's notice
 //! locks of fences and work queues
 //! ```
 //!
@@ -86,6 +87,7 @@ use crate::{
             Destroyer,
             Destruction, //
         },
+        device::Budgets,
         host_aperture::{
             self,
             Window, //
@@ -331,6 +333,9 @@ pub(crate) struct Gpu {
     /// Whose turn it is to bring back what their work needs.
     #[pin]
     pub(crate) pager: Pager,
+    /// What clients' devices have made resident, and are told.
+    #[pin]
+    pub(crate) budgets: Budgets,
     /// The last clear of VRAM that was begun: the memory of an object that is gone before it is
     /// cleared is free after that.
     #[pin]
@@ -406,6 +411,7 @@ impl Gpu {
             evictable <- pin_init::pin_init_array_from_fn(|_| Lru::new()),
             moves <- Moves::new(),
             pager <- Pager::new(),
+            budgets <- Budgets::new(),
             last_clear <- new_spinlock!(None),
             aperture <- new_mutex!(aperture),
             vram <- new_mutex!(vram),

@@ -9,6 +9,7 @@
 pub(crate) mod bo;
 pub(crate) mod claims;
 pub(crate) mod destruction;
+pub(crate) mod device;
 pub(crate) mod evicted;
 pub(crate) mod eviction;
 pub(crate) mod host_aperture;

@@ -35,6 +35,10 @@ use crate::{
             self,
             Manner, //
         },
+        device::{
+            ClientDevice,
+            Notice, //
+        },
         lock,
         residency,
         vm::Vm, //
@@ -99,12 +103,23 @@ impl<T> Handles<T> {
         self.place(handle)?.take().ok_or(ENOENT)
     }
 
+    /// Frees the handles of all that `goes`, and calls `f` with each.
+    fn remove_all(&mut self, goes: impl Fn(&Arc<T>) -> bool, f: impl Fn(Arc<T>)) {
+        for place in &mut self.0 {
+            if let Some(object) = place.take_if(|object| goes(object)) {
+                f(object);
+            }
+        }
+    }
+
     /// The objects that have a handle, by handle.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<T>> {
         self.0.iter().flatten()
     }
 }
 
+/// Devices of one client at a time, besides its own.
+const MAX_DEVICES: usize = 16;
 /// Address spaces of one client at a time, those counted that are destroyed and not gone yet.
 const MAX_VMS: u64 = 256;
 /// Contexts of one client at a time, likewise.
@@ -124,9 +139,11 @@ pub(crate) struct File {
     /// Contexts that the client has a handle of.
     #[pin]
     pub(crate) contexts: Mutex<Handles<Context>>,
-    /// What it has made resident.
+    /// Devices that it has a handle of.
     #[pin]
-    pub(crate) residents: Claims,
+    devices: Mutex<Handles<ClientDevice>>,
+    /// Its own device, number 0.
+    own: Arc<ClientDevice>,
     /// What it has locked for the CPU.
     #[pin]
     pub(crate) locks: Claims,
@@ -152,7 +169,8 @@ impl drm::file::DriverFile for File {
                 dev: dev.into(),
                 vms <- new_mutex!(Handles::new()),
                 contexts <- new_mutex!(Handles::new()),
-                residents <- Claims::new(BoData::count_residents),
+                devices <- new_mutex!(Handles::new()),
+                own: ClientDevice::of_file(dev)?,
                 locks <- Claims::new(BoData::count_lockers),
                 usage: Usage::new()?,
                 vm_quota: Quota::new(MAX_VMS)?,
@@ -211,6 +229,20 @@ fn read_objects(file: &SkuaFile, array: &drm_skua_array) -> Result<KVVec<(u32, B
     objects(file, array.iter().map(|element| element.handle))
 }
 
+/// Has the client told when `device`, number `number`, is to trim: from now on once more, unless it
+/// has so many events that it has not read.
+fn watch_budget(dev: &SkuaDevice, file: &SkuaFile, device: &ClientDevice, number: u32) {
+    if device.is_explicit() && !device.has_notice() {
+        let event = drm_skua_event_trim {
+            device: number,
+            ..Default::default()
+        };
+        if let Ok(notice) = Notice::reserve(dev, file, event) {
+            device.set_notice(notice);
+        }
+    }
+}
+
 /// Whether `handle` is still that of `bo`.
 fn names(file: &SkuaFile, handle: u32, bo: &Bo) -> bool {
     Bo::lookup_handle(file, handle).is_ok_and(|now| core::ptr::eq(&*now, bo))
@@ -225,6 +257,23 @@ impl File {
     /// The address space that `handle` names. `ENOENT`.
     pub(crate) fn vm(&self, handle: u32) -> Result<Arc<Vm>> {
         self.vms.lock().get(handle)
+    }
+
+    /// The device that `handle` names, or the client's own. `ENOENT`.
+    fn device(&self, handle: u32) -> Result<Arc<ClientDevice>> {
+        match handle {
+            0 => Ok(self.own.clone()),
+            _ => self.devices.lock().get(handle),
+        }
+    }
+
+    /// The client's handle of `bo` is gone: it claims nothing of it any more.
+    pub(crate) fn forget(&self, bo: &Bo) {
+        residency::forget(&self.own, &self.dev, bo);
+        for device in self.devices.lock().iter() {
+            residency::forget(device, &self.dev, bo);
+        }
+        self.locks.forget(bo);
     }
 
     fn context(&self, handle: u32) -> Result<Arc<Context>> {
@@ -339,8 +388,11 @@ impl File {
         args: &mut drm_skua_make_resident,
         file: &SkuaFile,
     ) -> Result<u32> {
+        const NOT_TRIM: u32 = DRM_SKUA_MAKE_RESIDENT_CANT_TRIM_FURTHER;
         dev.check_health()?;
-        if args.flags != 0 || args.pad != 0 {
+        let device = file.inner().device(args.device)?;
+        let known = if device.is_explicit() { NOT_TRIM } else { 0 };
+        if args.flags & !known != 0 || args.bytes_to_trim != 0 {
             return Err(EINVAL);
         }
         let objects = read_objects(file, &args.handles)?;
@@ -348,12 +400,15 @@ impl File {
         if !waits.is_empty() {
             return Err(EINVAL);
         }
-        let residents = &file.inner().residents;
-        let moves = residency::make_resident(residents, dev, data.parent(), &objects)?;
+        watch_budget(dev, file, &device, args.device);
+        let not_trim = args.flags & NOT_TRIM != 0;
+        let excess = &mut args.bytes_to_trim;
+        let moves =
+            residency::make_resident(&device, dev, data.parent(), &objects, not_trim, excess)?;
         for (handle, bo) in &objects {
             // If it was closed before it was counted, nobody takes the count back.
             if !names(file, *handle, bo) {
-                residents.forget(bo);
+                residency::forget(&device, dev, bo);
             }
         }
         signals.publish(&moves);
@@ -362,17 +417,18 @@ impl File {
 
     /// `DRM_IOCTL_SKUA_EVICT`
     pub(crate) fn evict(
-        _dev: &Device,
+        dev: &Device,
         _data: &Data<'_>,
         args: &mut drm_skua_evict,
         file: &SkuaFile,
     ) -> Result<u32> {
-        if args.flags != 0 || args.pad != 0 {
+        let device = file.inner().device(args.device)?;
+        if args.flags != 0 {
             return Err(EINVAL);
         }
         let objects = read_objects(file, &args.handles)?;
-        let objects = objects.iter().map(|(_, bo)| bo);
-        file.inner().residents.take_back(objects)?;
+        watch_budget(dev, file, &device, args.device);
+        residency::evict(&device, dev, &objects)?;
         Ok(0)
     }
 
@@ -436,6 +492,76 @@ impl File {
         Ok(0)
     }
 
+    /// `DRM_IOCTL_SKUA_DEVICE_CREATE`
+    pub(crate) fn device_create(
+        dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_device_create,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        dev.check_health()?;
+        if args.flags & !DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY != 0 {
+            return Err(EINVAL);
+        }
+        let this = file.inner();
+        let mut devices = this.devices.lock();
+        if devices.iter().count() >= MAX_DEVICES {
+            return Err(ENOSPC);
+        }
+        args.device = devices.insert(ClientDevice::new(dev, args.flags != 0)?)?;
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_DEVICE_DESTROY`
+    pub(crate) fn device_destroy(
+        _dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_device_destroy,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        let this = file.inner();
+        let device = {
+            let mut devices = this.devices.lock();
+            devices.get(args.device)?;
+            if args.pad != 0 {
+                return Err(EINVAL);
+            }
+            devices.remove(args.device)?
+        };
+        let contexts = |context: &Arc<Context>| {
+            context
+                .vm()
+                .is_some_and(|vm| Arc::ptr_eq(vm.device(), &device))
+        };
+        let destroy = |context: Arc<Context>| context.destroy();
+        this.contexts.lock().remove_all(contexts, destroy);
+        let vms = |vm: &Arc<Vm>| Arc::ptr_eq(vm.device(), &device);
+        this.vms.lock().remove_all(vms, |vm| {
+            vm.end(ECANCELED);
+            vm.destroy();
+        });
+        // Other threads may still have it.
+        device.end();
+        file::for_each_object(file, |bo: &Bo, _| _ = device.residents().forget(bo));
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_DEVICE_STATE`
+    pub(crate) fn device_state(
+        dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_device_state,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        let device = file.inner().device(args.device)?;
+        if args.pad != 0 {
+            return Err(EINVAL);
+        }
+        watch_budget(dev, file, &device, args.device);
+        query::device_state(dev, &device, args);
+        Ok(0)
+    }
+
     /// `DRM_IOCTL_SKUA_VM_CREATE`
     pub(crate) fn vm_create(
         dev: &Device,
@@ -444,12 +570,14 @@ impl File {
         file: &SkuaFile,
     ) -> Result<u32> {
         dev.check_health()?;
-        if args.flags != 0 {
+        let this = file.inner();
+        let device = this.device(args.device)?;
+        if args.flags != 0 || args.pad != 0 {
             return Err(EINVAL);
         }
-        let this = file.inner();
+        device.check()?;
         let share = this.vm_quota.take(1).ok_or(ENOSPC)?;
-        let vm = Vm::new(dev, data.parent(), share, &this.system_quota)?;
+        let vm = Vm::new(dev, data.parent(), &device, share, &this.system_quota)?;
         let handle = this.vms.lock().insert(vm.clone());
         if handle.is_err() {
             vm.destroy();

@@ -9,9 +9,12 @@ use crate::{
         bind::MAX_OPERATIONS,
         syncs::MAX_SYNCS, //
     },
-    memory::vm::{
-        VA_END,
-        VA_START, //
+    memory::{
+        device::ClientDevice,
+        vm::{
+            VA_END,
+            VA_START, //
+        }, //
     },
     policy::miniport::{
         Miniport,
@@ -133,17 +136,38 @@ fn region(dev: &SkuaDevice, segment: Segment) -> drm_skua_region_info {
     }
 }
 
+/// Fills in the state of a client's device.
+pub(crate) fn device_state(
+    dev: &SkuaDevice,
+    device: &ClientDevice,
+    args: &mut drm_skua_device_state,
+) {
+    let lost = match dev.check_health() {
+        Ok(()) => DRM_SKUA_CONTEXT_ACTIVE,
+        Err(_) => DRM_SKUA_CONTEXT_LOST,
+    };
+    *args = drm_skua_device_state {
+        device: args.device,
+        pad: 0,
+        flags: match device.is_explicit() {
+            true => DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY,
+            false => 0,
+        },
+        status: match device.failure() {
+            0 => lost,
+            status => status,
+        },
+        resident: device.residents().bytes(),
+        budget: device.budget(),
+    };
+}
+
 /// Fills in the state of a context.
 pub(crate) fn context_state(context: &Context, args: &mut drm_skua_context_state) {
     let status = context.status();
     *args = drm_skua_context_state {
         context: args.context,
-        status: match status {
-            Status::Active | Status::Destroyed => DRM_SKUA_CONTEXT_ACTIVE,
-            Status::Faulted(_) => DRM_SKUA_CONTEXT_FAULTED,
-            Status::TimedOut => DRM_SKUA_CONTEXT_TIMED_OUT,
-            Status::Lost => DRM_SKUA_CONTEXT_LOST,
-        },
+        status: status.code(),
         ticks: context.ticks(),
         completed: context.finished(),
         ..Default::default()

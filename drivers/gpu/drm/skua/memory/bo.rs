@@ -168,7 +168,7 @@ pub(crate) struct BoData {
     in_vram: Atomic<bool>,
     /// Whether it moves to VRAM, or its old pages are not gone yet.
     arriving: Atomic<bool>,
-    /// How many clients have made it resident.
+    /// For how many devices of clients it is resident.
     residents: Atomic<i16>,
     /// How many clients have locked it.
     lockers: Atomic<i16>,
@@ -209,8 +209,7 @@ impl DriverObject for BoData {
     }
 
     fn close(bo: &Bo, file: &DriverFile<Self>) {
-        file.inner().residents.forget(bo);
-        file.inner().locks.forget(bo);
+        file.inner().forget(bo);
     }
 }
 
@@ -555,7 +554,7 @@ impl BoData {
         self.arriving.load(Acquire)
     }
 
-    /// `more` clients, or fewer, have made it resident. `EMFILE`, never for fewer.
+    /// It is resident for so many `more` devices, or fewer. `EMFILE`, never for fewer.
     pub(crate) fn count_residents(&self, more: i16) -> Result {
         count(&self.residents, more)
     }
@@ -586,7 +585,7 @@ impl BoData {
         !self.is_seen_in_vram() && self.is_locked()
     }
 
-    /// Whether some client has made it resident.
+    /// Whether it is resident for some device.
     pub(crate) fn is_resident(&self) -> bool {
         self.residents.load(Relaxed) != 0
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What one client claims of objects, and how often: that they be resident ([`residency`]), that
-//! they be locked ([`lock`]).
+//! What is claimed of objects, and how often: by a client's [device](super::device) that they be
+//! resident ([`residency`]), by a client that they be locked ([`lock`]).
 //!
-//! A claim ends with the client's handle. The object counts the clients that have one.
+//! A claim ends with the client's handle. The object counts who has one.
 //!
 //! [`residency`]: super::residency
 //! [`lock`]: super::lock
@@ -17,20 +17,34 @@ use crate::{
     }, //
 };
 use kernel::{
-    new_mutex,
+    drm::gem::BaseObject,
+    new_spinlock,
     prelude::*,
-    rbtree::RBTree,
-    sync::Mutex,
+    rbtree::{
+        RBTree,
+        RBTreeNode, //
+    },
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        SpinLock, //
+    },
     warn_on, //
 };
 
-/// What a client claims, of one kind.
+/// What one claims, of one kind.
 #[pin_data]
 pub(crate) struct Claims {
-    /// By the address of an object that the client has a handle of, how often; not 0.
+    /// By the address of an object that the client has a handle of, how often; not 0. Innermost.
     #[pin]
-    counts: Mutex<RBTree<usize, u32>>,
-    /// Has the object count some clients more, or fewer.
+    counts: SpinLock<RBTree<usize, u32>>,
+    /// Whether nothing is to be claimed any more; changes once, under the lock of `counts`.
+    closed: Atomic<bool>,
+    /// Bytes of those of them that may be in VRAM alone.
+    bytes: Atomic<u64>,
+    /// Has the object count some claimants more, or fewer.
     count_clients: fn(&BoData, i16) -> Result,
 }
 
@@ -38,7 +52,9 @@ impl Claims {
     /// None yet, of the kind that `count_clients` counts: `EMFILE`, never for fewer.
     pub(crate) fn new(count_clients: fn(&BoData, i16) -> Result) -> impl PinInit<Self> {
         pin_init!(Self {
-            counts <- new_mutex!(RBTree::new()),
+            counts <- new_spinlock!(RBTree::new()),
+            closed: Atomic::new(false),
+            bytes: Atomic::new(0),
             count_clients,
         })
     }
@@ -47,24 +63,54 @@ impl Claims {
         core::ptr::from_ref(bo).addr()
     }
 
-    /// The client is none of those any more that claim `bo`.
-    fn uncount(&self, bo: &Bo) {
-        warn_on!((self.count_clients)(bo, -1).is_err());
+    /// Bytes of `bo` that count.
+    fn size(bo: &Bo) -> u64 {
+        match bo.needs_vram() {
+            // CAST: `usize` has 64 bits.
+            true => bo.size() as u64,
+            false => 0,
+        }
     }
 
-    /// Claims `bo` once more. `ENOMEM`; `EOVERFLOW`; `EMFILE`.
+    /// Nobody here claims `bo` any more.
+    fn uncount(&self, bo: &Bo) {
+        warn_on!((self.count_clients)(bo, -1).is_err());
+        self.bytes.fetch_sub(Self::size(bo), Relaxed);
+    }
+
+    /// Whether `bo` is claimed. Also under spin locks.
+    pub(crate) fn has(&self, bo: &Bo) -> bool {
+        self.counts.lock().get(&Self::key(bo)).is_some()
+    }
+
+    /// Bytes of what is claimed and may be in VRAM alone.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    /// Has nothing be claimed any more that is not.
+    pub(crate) fn close(&self) {
+        let _counts = self.counts.lock();
+        self.closed.store(true, Relaxed);
+    }
+
+    /// Claims `bo` once more. `ENOMEM`; `EOVERFLOW`; `EMFILE`; `ENOENT` when it is closed.
     pub(crate) fn add(&self, bo: &Bo) -> Result {
+        // For the first time, perhaps; dropped when the lock is free.
+        let node = RBTreeNode::new(Self::key(bo), 1, client_flags())?;
         let mut counts = self.counts.lock();
+        if self.closed.load(Relaxed) {
+            return Err(ENOENT);
+        }
         if let Some(count) = counts.get_mut(&Self::key(bo)) {
             *count = count.checked_add(1).ok_or(EOVERFLOW)?;
             return Ok(());
         }
         (self.count_clients)(bo, 1)?;
-        let inserted = counts.try_create_and_insert(Self::key(bo), 1, client_flags());
-        if inserted.is_err() {
-            self.uncount(bo);
-        }
-        inserted.map(|_| ())
+        // No wrap: memory that exists.
+        self.bytes.fetch_add(Self::size(bo), Relaxed);
+        counts.insert(node);
+        Ok(())
     }
 
     /// Takes [`Claims::add`] back once for each of `objects` that is claimed.
@@ -102,10 +148,13 @@ impl Claims {
         Ok(())
     }
 
-    /// The client's handle of `bo` is gone.
-    pub(crate) fn forget(&self, bo: &Bo) {
-        if self.counts.lock().remove(&Self::key(bo)).is_some() {
+    /// The client's handle of `bo` is gone; whether there was a claim.
+    pub(crate) fn forget(&self, bo: &Bo) -> bool {
+        // Not under the lock: the memory is freed here.
+        let claim = self.counts.lock().remove_node(&Self::key(bo));
+        if claim.is_some() {
             self.uncount(bo);
         }
+        claim.is_some()
     }
 }

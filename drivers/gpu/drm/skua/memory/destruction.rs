@@ -45,6 +45,7 @@ use crate::{
             BoRef,
             Memory, //
         },
+        device::look_again,
         vm::{
             for_each_user,
             Vm, //
@@ -289,11 +290,12 @@ pub(crate) fn destroy(
         if !manner.synchronous || begun.iter().all(|begun| begun.gate.pending().is_none()) {
             break begun;
         }
-        spare(handles);
+        spare(dev, handles);
     };
     // From here on nothing fails.
     for (handle, bo) in handles {
         close(*handle, bo);
+        look_again(dev, bo);
     }
     for destruction in begun {
         dev.destroyer.accept(destruction);
@@ -317,7 +319,7 @@ fn doom(
         let one = doom_one(dev, client, bo, manner, &mut users)
             .and_then(|one| begun.push(one, client_flags()).map_err(Error::from));
         if let Err(error) = one {
-            spare(handles.get(..count).unwrap_or_default());
+            spare(dev, handles.get(..count).unwrap_or_default());
             return Err(error);
         }
     }
@@ -325,9 +327,10 @@ fn doom(
 }
 
 /// Takes [`doom`] back.
-fn spare(handles: &[(u32, BoRef)]) {
+fn spare(dev: &SkuaDevice, handles: &[(u32, BoRef)]) {
     for (_, bo) in handles {
         bo.spare();
+        look_again(dev, bo);
     }
 }
 
@@ -362,6 +365,7 @@ fn doom_one(
     });
     if begun.is_err() {
         bo.spare();
+        look_again(dev, bo);
     }
     begun
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! What an address space uses and its GPU work does not reach: objects that may be in VRAM alone
-//! and are *out*, in system memory. Before work runs they are brought back
-//! ([`paging_in`](super::paging_in)).
+//! and are *out*, in system memory. Before work runs those that its [device](super::device) wants
+//! are brought back ([`paging_in`](super::paging_in)).
 //!
 //! An object that is out is in the list of each address space that is among its
 //! [users](super::installed). Who changes one of the two, by a move or a bind, holds the object's
@@ -10,11 +10,17 @@
 //! user that goes takes its entry along, without these locks: so entries are counted, and whether a
 //! user has one is said by the object.
 //!
-//! Lock: `objects`, a spin lock, innermost.
+//! Whether an entry is wanted is looked up when it is added, and again when that may have changed
+//! ([`Evicted::look_again`]): a submission looks at a number.
+//!
+//! Lock: `list`, a spin lock; inside, that of the device's claims.
 
-use crate::memory::bo::{
-    Bo,
-    BoRef, //
+use crate::memory::{
+    bo::{
+        Bo,
+        BoRef, //
+    },
+    device::ClientDevice, //
 };
 use kernel::{
     new_spinlock,
@@ -23,12 +29,17 @@ use kernel::{
         RBTree,
         RBTreeNodeReservation, //
     },
-    sync::SpinLock, //
+    sync::{
+        Arc,
+        SpinLock, //
+    }, //
 };
 
 /// An object in the list.
 pub(crate) struct Entry {
     bo: BoRef,
+    /// Whether work has to wait for it.
+    wanted: bool,
     /// How often it was added and not removed; not 0.
     times: u32,
 }
@@ -36,12 +47,21 @@ pub(crate) struct Entry {
 /// Memory for one entry, set aside where allocating can still fail.
 pub(crate) type Node = RBTreeNodeReservation<usize, Entry>;
 
+/// What is under the lock.
+struct List {
+    /// By address.
+    objects: RBTree<usize, Entry>,
+    /// How many of them are wanted.
+    wanted: usize,
+}
+
 /// The list of one address space.
 #[pin_data]
 pub(crate) struct Evicted {
-    /// By address.
+    /// Which of them it wants.
+    device: Arc<ClientDevice>,
     #[pin]
-    objects: SpinLock<RBTree<usize, Entry>>,
+    list: SpinLock<List>,
 }
 
 fn key(bo: &Bo) -> usize {
@@ -49,40 +69,67 @@ fn key(bo: &Bo) -> usize {
 }
 
 impl Evicted {
-    /// An empty list.
-    pub(crate) fn new() -> impl PinInit<Self> {
+    /// An empty list for an address space of `device`.
+    pub(crate) fn new(device: &Arc<ClientDevice>) -> impl PinInit<Self> {
+        let device = device.clone();
         pin_init!(Self {
-            objects <- new_spinlock!(RBTree::new()),
+            device,
+            list <- new_spinlock!(List {
+                objects: RBTree::new(),
+                wanted: 0,
+            }),
         })
     }
 
-    /// Whether something has to be brought back before work can run. Nobody waits for what is to be
-    /// destroyed.
+    /// The device that says what is wanted.
+    pub(crate) fn device(&self) -> &Arc<ClientDevice> {
+        &self.device
+    }
+
+    /// Nobody waits for what is to be destroyed.
+    fn wants(&self, bo: &Bo) -> bool {
+        !bo.is_doomed() && self.device.wants(bo)
+    }
+
+    /// Whether something has to be brought back before work can run.
     pub(crate) fn is_wanted(&self) -> bool {
-        let objects = self.objects.lock();
-        let wanted = objects.values().any(|entry| !entry.bo.is_doomed());
-        wanted
+        self.list.lock().wanted != 0
     }
 
     /// Whether `bo` is in the list.
     pub(crate) fn has(&self, bo: &Bo) -> bool {
-        self.objects.lock().get(&key(bo)).is_some()
+        self.list.lock().objects.get(&key(bo)).is_some()
     }
 
-    /// The first object behind `last` in some order; the very first, if there is none.
-    pub(crate) fn next(&self, last: Option<&BoRef>) -> Option<BoRef> {
+    /// The first object behind `last` in some order, the very first if there is none; whether it is
+    /// wanted.
+    pub(crate) fn next(&self, last: Option<&BoRef>) -> Option<(BoRef, bool)> {
         // No overflow: objects have a size.
         let from = last.map_or(0, |last| key(last).saturating_add(1));
-        let objects = self.objects.lock();
-        let cursor = objects.cursor_lower_bound(&from)?;
-        let next = cursor.current().1.bo.clone();
-        Some(next)
+        let list = self.list.lock();
+        let cursor = list.objects.cursor_lower_bound(&from)?;
+        let (_, next) = cursor.current();
+        Some((next.bo.clone(), next.wanted))
+    }
+
+    /// Whether `bo` is wanted may have changed since it was added.
+    pub(crate) fn look_again(&self, bo: &Bo) {
+        let mut list = self.list.lock();
+        let List { objects, wanted } = &mut *list;
+        if let Some(entry) = objects.get_mut(&key(bo)) {
+            // No wrap: entries.
+            *wanted -= usize::from(entry.wanted);
+            // Under the lock: whoever looks later sees what has changed later.
+            entry.wanted = self.wants(bo);
+            *wanted += usize::from(entry.wanted);
+        }
     }
 
     /// Adds `bo` once more.
     pub(crate) fn add(&self, bo: &BoRef, node: Node) {
         let unused = {
-            let mut objects = self.objects.lock();
+            let mut list = self.list.lock();
+            let List { objects, wanted } = &mut *list;
             match objects.get_mut(&key(bo)) {
                 Some(entry) => {
                     // No wrap: a user adds it once.
@@ -90,8 +137,13 @@ impl Evicted {
                     Some(node)
                 }
                 None => {
-                    let bo = bo.clone();
-                    objects.insert(node.into_node(key(&bo), Entry { bo, times: 1 }));
+                    let entry = Entry {
+                        wanted: self.wants(bo),
+                        bo: bo.clone(),
+                        times: 1,
+                    };
+                    *wanted += usize::from(entry.wanted);
+                    objects.insert(node.into_node(key(bo), entry));
                     None
                 }
             }
@@ -103,13 +155,18 @@ impl Evicted {
     /// Takes [`Evicted::add`] back once. The caller keeps the object.
     pub(crate) fn remove(&self, bo: &BoRef) {
         let gone = {
-            let mut objects = self.objects.lock();
+            let mut list = self.list.lock();
+            let List { objects, wanted } = &mut *list;
             match objects.get_mut(&key(bo)) {
                 Some(entry) if entry.times > 1 => {
                     entry.times -= 1;
                     None
                 }
-                _ => objects.remove_node(&key(bo)),
+                Some(entry) => {
+                    *wanted -= usize::from(entry.wanted);
+                    objects.remove_node(&key(bo))
+                }
+                None => None,
             }
         };
         drop(gone);
@@ -117,7 +174,11 @@ impl Evicted {
 
     /// Empties the list, and calls `f` with each object that was in it.
     pub(crate) fn clear(&self, f: impl Fn(&BoRef)) {
-        let all = core::mem::take(&mut *self.objects.lock());
+        let all = {
+            let mut list = self.list.lock();
+            list.wanted = 0;
+            core::mem::take(&mut list.objects)
+        };
         all.values().for_each(|entry| f(&entry.bo));
     }
 }

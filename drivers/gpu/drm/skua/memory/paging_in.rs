@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Bringing back what a submission needs: what is mapped in its address space, may be in VRAM alone
-//! and is [out](super::evicted).
+//! Bringing back what a submission needs: what is mapped in its address space, may be in VRAM alone,
+//! is wanted by its [device](super::device), and is [out](super::evicted).
 //!
 //! ```text
 //! submission   lock the address space's reservation ─▶ nothing is out? ──yes──▶ publish its fence
@@ -33,6 +33,7 @@ use crate::{
             self,
             BoRef, //
         },
+        device::ClientDevice,
         eviction,
         relocation::{
             relocate,
@@ -63,6 +64,7 @@ use kernel::{
         Mutex, //
     },
     time::{
+        delay::fsleep,
         Delta,
         Instant,
         Monotonic, //
@@ -80,8 +82,8 @@ pub(crate) struct Pager {
 }
 
 struct State {
-    /// The address space whose turn it is.
-    holder: Option<Asid>,
+    /// The address space whose turn it is, and its device.
+    holder: Option<(Asid, Arc<ClientDevice>)>,
     /// Threads that wait for their turn.
     waiting: u32,
 }
@@ -104,8 +106,8 @@ impl Pager {
         })
     }
 
-    /// Waits for the turn of the address space `asid`. `EINTR` if a signal arrives.
-    fn take_turn(&self, asid: Asid) -> Result<Turn<'_>> {
+    /// Waits for the turn of `vm`. `EINTR` if a signal arrives.
+    fn take_turn(&self, vm: &Vm) -> Result<Turn<'_>> {
         let mut state = self.state.lock();
         // Behind those who came before.
         if state.holder.is_some() || state.waiting > 0 {
@@ -126,7 +128,7 @@ impl Pager {
                 return Err(EINTR);
             }
         }
-        state.holder = Some(asid);
+        state.holder = Some((vm.asid(), vm.device().clone()));
         Ok(Turn(self))
     }
 
@@ -137,13 +139,16 @@ impl Pager {
 
     /// Whether `bo` has to stay in VRAM, since whose turn it is needs it there.
     pub(crate) fn protects(&self, bo: &BoRef) -> bool {
-        let holder = self.state.lock().holder;
-        holder.is_some_and(|asid| bo.needs_vram() && bo.sites.is_user(asid))
+        let state = self.state.lock();
+        state.holder.as_ref().is_some_and(|(asid, device)| {
+            bo.needs_vram() && bo.sites.is_user(*asid) && device.wants(bo)
+        })
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
+        // The address space has it, too.
         self.0.state.lock().holder = None;
         self.0.free.notify_one();
     }
@@ -209,7 +214,7 @@ pub(crate) fn lock<'a>(
         };
         match (brought, &turn) {
             (Err(error), None) if error == ENOSPC => {
-                turn = Some((dev.pager.take_turn(vm.asid())?, Instant::now()));
+                turn = Some((dev.pager.take_turn(vm)?, Instant::now()));
                 // What was unmapped is not needed any more.
                 reaper::flush();
             }
@@ -230,8 +235,8 @@ fn bring_in(
     // What the CPU maps first: it has less room, and the rest leaves it alone where it can.
     for part in [Part::Visible, Part::Any] {
         let mut last = None;
-        while let Some(bo) = vm.evicted.next(last.as_ref()) {
-            if !bo.is_doomed() && bo::part_of(dev, bo.flags(), bo.placements()) == part {
+        while let Some((bo, wanted)) = vm.evicted.next(last.as_ref()) {
+            if wanted && bo::part_of(dev, bo.flags(), bo.placements()) == part {
                 bring_one(dev, parent, vm, &bo, |quota| {
                     room(quota, part, u64::try_from(bo.size())?)
                 })?;
@@ -251,6 +256,11 @@ fn bring_one(
 ) -> Result {
     if bo.is_held_out() {
         return Err(EBUSY);
+    }
+    if bo.is_doomed() {
+        // Whose destruction is not certain yet soon will be, or is not destroyed.
+        fsleep(Delta::from_millis(1));
+        return Ok(());
     }
     let Some(quota) = bo::quota_of(bo)? else {
         return Ok(());
@@ -272,7 +282,7 @@ fn bring_one(
 fn check_size(dev: &SkuaDevice, vm: &Vm) -> Result {
     let mut objects = KVVec::new();
     vm.collect_objects(&mut objects)?;
-    objects.retain(|bo| bo.needs_vram() && !bo.is_doomed());
+    objects.retain(|bo| bo.needs_vram() && !bo.is_doomed() && vm.device().wants(bo));
     let key = |bo: &BoRef| core::ptr::from_ref(&**bo).addr();
     objects.sort_unstable_by_key(key);
     let (mut all, mut visible, mut last) = (0_u64, 0_u64, 0);

@@ -2,11 +2,11 @@
 
 //! What clients want to have in VRAM (WDDM: MakeResident, Evict).
 //!
-//! A client counts how often it has made an object resident ([`claims`](super::claims)). As long as that is not 0 for some
-//! client, the object is no victim of those who merely prefer VRAM; it is the last one of those who
-//! need it. To be resident is no condition for work: what may be in VRAM alone is
-//! [brought back](super::paging_in) before work runs, and other objects the GPU reaches in system
-//! memory, too.
+//! A [device](super::device) counts how often an object was made resident for it
+//! ([`claims`](super::claims)). As long as that is not 0 for some device, the object is no victim of
+//! those who merely prefer VRAM; it is the last one of those who need it. What of it work needs in
+//! VRAM is [brought back](super::paging_in) before the work runs; other objects the GPU reaches in
+//! system memory, too.
 
 use crate::{
     ext::{
@@ -25,11 +25,16 @@ use crate::{
     memory::{
         bo::{
             self,
+            Bo,
             BoRef, //
         },
-        claims::Claims,
+        device::{
+            look_again,
+            ClientDevice, //
+        },
         eviction,
-        relocation::relocate, //
+        relocation::relocate,
+        vram::Part, //
     }, //
 };
 use kernel::{
@@ -37,32 +42,85 @@ use kernel::{
         Bound,
         Device, //
     },
-    prelude::*, //
+    prelude::*,
+    sync::aref::ARef, //
 };
 
-/// Makes all of `objects` resident once more for the client with `residents`, or none, and has those
-/// that may be in VRAM and are not move there, as far as there is room or can be made; a fence for
-/// all moves that are under way then.
+/// Makes all of `objects` resident once more for `device`, or none, and has those that may be in VRAM
+/// and are not move there, as far as there is room or can be made; a fence for all moves that are
+/// under way then.
 ///
-/// `ENOMEM`, `ENODEV`; `EMFILE`; `EINTR` if a signal arrives. Nobody's count has changed then.
+/// Of an explicit device, says in `excess` by how many bytes it exceeds its budget then, or would.
+///
+/// `ENOMEM`, also if that is not 0, unless the client can `not_trim`; `ENODEV`; `EMFILE`; `EINTR` if
+/// a signal arrives. Nobody's count has changed then.
 pub(crate) fn make_resident(
-    residents: &Claims,
+    device: &ClientDevice,
     dev: &SkuaDevice,
     parent: &Device<Bound>,
     objects: &[(u32, BoRef)],
+    not_trim: bool,
+    excess: &mut u64,
 ) -> Result<Fence> {
+    let residents = device.residents();
+    let before = residents.bytes();
     let mut counted = 0;
     let result = objects.iter().try_for_each(|(_, bo)| {
         residents.add(bo)?;
         counted += 1;
+        look_again(dev, bo);
         Ok(())
     });
-    // First all of them: they do not make room for each other.
-    let result = result.and_then(|()| move_in(dev, parent, objects));
+    let result = result
+        .and_then(|()| check_budget(device, dev, before, not_trim, excess))
+        // First all of them: they do not make room for each other.
+        .and_then(|()| move_in(dev, parent, objects));
     if result.is_err() {
-        residents.undo(objects.iter().take(counted).map(|(_, bo)| bo));
+        let claimed = || objects.iter().take(counted).map(|(_, bo)| bo);
+        residents.undo(claimed());
+        claimed().for_each(|bo| look_again(dev, bo));
+    } else {
+        device.tell_others();
     }
     result
+}
+
+/// Takes [`make_resident`] back once for each of `objects`, or for none: `EINVAL` if one is not
+/// resident.
+pub(crate) fn evict(device: &ClientDevice, dev: &SkuaDevice, objects: &[(u32, BoRef)]) -> Result {
+    let objects = objects.iter().map(|(_, bo)| bo);
+    device.residents().take_back(objects.clone())?;
+    objects.for_each(|bo| look_again(dev, bo));
+    Ok(())
+}
+
+/// A client's handle of `bo` is gone: nothing is resident for `device` by that.
+pub(crate) fn forget(device: &ClientDevice, dev: &SkuaDevice, bo: &Bo) {
+    if device.residents().forget(bo) && bo.needs_vram() {
+        let bo: ARef<Bo> = bo.into();
+        look_again(dev, &bo.into());
+    }
+}
+
+/// `ENOMEM` if `device`, for which `before` bytes were resident before, has too much now; by how much
+/// it exceeds its budget.
+fn check_budget(
+    device: &ClientDevice,
+    dev: &SkuaDevice,
+    before: u64,
+    not_trim: bool,
+    excess: &mut u64,
+) -> Result {
+    if !device.is_explicit() {
+        return Ok(());
+    }
+    let bytes = device.residents().bytes();
+    *excess = bytes.saturating_sub(device.budget());
+    let refused = *excess > 0 && !not_trim && bytes > before;
+    match refused || bytes > Part::Any.bytes(dev) {
+        true => Err(ENOMEM),
+        false => Ok(()),
+    }
 }
 
 fn move_in(dev: &SkuaDevice, parent: &Device<Bound>, objects: &[(u32, BoRef)]) -> Result<Fence> {

@@ -59,6 +59,7 @@ use crate::{
             BoRef,
             Memory, //
         },
+        device::ClientDevice,
         evicted::Evicted,
         installed::{
             Installed,
@@ -340,6 +341,7 @@ impl Vm {
     pub(crate) fn new(
         dev: &SkuaDevice,
         parent: &Device<Bound>,
+        device: &Arc<ClientDevice>,
         share: Share,
         system: &Arc<Quota>,
     ) -> Result<Arc<Self>> {
@@ -355,7 +357,7 @@ impl Vm {
                 root,
                 tables,
                 users,
-                evicted <- Evicted::new(),
+                evicted <- Evicted::new(device),
                 fences: FenceContext::new(c"skua", c"bind"),
                 map <- new_mutex!(IntervalMap::new()),
                 installing <- new_mutex!(()),
@@ -389,6 +391,11 @@ impl Vm {
     /// Its number in the hardware; the system's is not among them.
     pub(crate) fn asid(&self) -> Asid {
         self.asid
+    }
+
+    /// The client's device that it is of.
+    pub(crate) fn device(&self) -> &Arc<ClientDevice> {
+        self.evicted.device()
     }
 
     /// The root table, for context descriptors.

@@ -25,7 +25,8 @@ use crate::{
             Signalling, //
         },
         resv,
-        trace, //
+        trace,
+        uapi, //
     },
     fences::{
         gate::{
@@ -117,10 +118,22 @@ pub(crate) enum Status {
     Faulted(Record),
     /// Its work was cut by the watchdog.
     TimedOut,
-    /// The device is lost.
+    /// The device is lost, or the client's device that it is of failed.
     Lost,
     /// Userspace destroyed it.
     Destroyed,
+}
+
+impl Status {
+    /// `DRM_SKUA_CONTEXT_*`.
+    pub(crate) fn code(self) -> u32 {
+        match self {
+            Self::Active | Self::Destroyed => uapi::DRM_SKUA_CONTEXT_ACTIVE,
+            Self::Faulted(_) => uapi::DRM_SKUA_CONTEXT_FAULTED,
+            Self::TimedOut => uapi::DRM_SKUA_CONTEXT_TIMED_OUT,
+            Self::Lost => uapi::DRM_SKUA_CONTEXT_LOST,
+        }
+    }
 }
 
 /// What is to be done about a context.
@@ -236,7 +249,7 @@ impl Context {
             Ok(context) => {
                 dev.contexts.fill(slot, context.clone());
                 // A device that is lost looks at the table once: before this, or it is seen here.
-                if dev.check_health().is_err() {
+                if dev.check_health().is_err() || vm.device().check().is_err() {
                     context.mark(Status::Lost);
                 }
             }

@@ -30,10 +30,12 @@ use crate::{
         },
         trace, //
     },
+    fences::gate::Wake,
     gpu::{
         Gpu,
         SkuaDevice, //
     },
+    memory::device::ClientDevice,
     policy::{
         miniport::Miniport,
         node::{
@@ -98,6 +100,21 @@ fn sentence(cause: &Cause) -> (Status, Error) {
         Cause::Fault(record) => (Status::Faulted(*record), errno(record.reason)),
         Cause::Endless(_) => (Status::TimedOut, ETIME),
     }
+}
+
+/// A context of `device` has come to this end: if that is the end of all, so have the others.
+fn end_device(dev: &SkuaDevice, device: &Arc<ClientDevice>, status: Status) {
+    if !device.fail(status.code()) {
+        return;
+    }
+    dev.contexts.for_each(|context| {
+        let vm = context.vm();
+        if vm.is_some_and(|vm| Arc::ptr_eq(vm.device(), device)) {
+            context.mark(Status::Lost);
+            Wake::wake(&context);
+        }
+        dev.reapers.contexts.bury(context);
+    });
 }
 
 /// The alarms of a device.
@@ -316,6 +333,8 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause)
     }
 
     let mut finished = Finished::new();
+    let (status, error) = sentence(cause);
+    let mut failed = None;
     let turn = engine.turn.lock();
     let outcome = {
         let mut state = engine.state.lock();
@@ -324,7 +343,6 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause)
         }
         // What it completed until it stopped.
         let outcome = engine.complete(dev, &mut state, &mut finished);
-        let (status, error) = sentence(cause);
         let mut removed = Finished::new();
         let verdict = state.node.blame(cause, |packet, is_it| {
             removed.push(packet, Err(if is_it { error } else { ECANCELED }));
@@ -332,6 +350,7 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause)
         if let Some((guilty, _)) = removed.iter().next() {
             let context = guilty.submission.context().clone();
             context.mark(status);
+            failed = context.vm().cloned();
             // Now what waits in its queue can be cancelled.
             for (packet, _) in removed.iter() {
                 state.retire(packet);
@@ -354,6 +373,10 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause)
     };
     finished.finish(dev, index);
     drop(turn);
+    if let Some(vm) = failed {
+        end_device(dev, vm.device(), status);
+        dev.reapers.vms.bury(vm);
+    }
     match outcome {
         Ok(()) => engine.process(dev),
         Err(_) => Gpu::lose(dev, false),

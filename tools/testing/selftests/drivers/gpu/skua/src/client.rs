@@ -393,13 +393,99 @@ impl Client {
         Mapping::new(&self.file, offset, len).expect("mmap")
     }
 
+    /// DEVICE_CREATE.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn device_create(&self, flags: u32) -> Result<u32, Errno> {
+        let mut argument = drm_skua_device_create { flags, device: 0 };
+        self.call(DRM_IOCTL_SKUA_DEVICE_CREATE, &mut argument)?;
+        Ok(argument.device)
+    }
+
+    /// DEVICE_DESTROY.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn device_destroy(&self, device: u32) -> Result<(), Errno> {
+        let mut argument = drm_skua_device_destroy { device, pad: 0 };
+        self.call(DRM_IOCTL_SKUA_DEVICE_DESTROY, &mut argument)
+    }
+
+    /// DEVICE_STATE.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn device_state(&self, device: u32) -> Result<drm_skua_device_state, Errno> {
+        let mut argument = drm_skua_device_state {
+            device,
+            ..Default::default()
+        };
+        self.call(DRM_IOCTL_SKUA_DEVICE_STATE, &mut argument)?;
+        Ok(argument)
+    }
+
+    /// MAKE_RESIDENT for a device: the bytes to trim; with the errno, too.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn make_resident_for(
+        &self,
+        device: u32,
+        flags: u32,
+        handles: &[u32],
+    ) -> Result<u64, (Errno, u64)> {
+        let handles = elements(handles);
+        let mut argument = drm_skua_make_resident {
+            flags,
+            device,
+            handles: array(&handles),
+            ..Default::default()
+        };
+        match self.call(DRM_IOCTL_SKUA_MAKE_RESIDENT, &mut argument) {
+            Ok(()) => Ok(argument.bytes_to_trim),
+            Err(errno) => Err((errno, argument.bytes_to_trim)),
+        }
+    }
+
+    /// EVICT for a device.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn evict_for(&self, device: u32, handles: &[u32]) -> Result<(), Errno> {
+        let handles = elements(handles);
+        let mut argument = drm_skua_evict {
+            device,
+            handles: array(&handles),
+            ..Default::default()
+        };
+        self.call(DRM_IOCTL_SKUA_EVICT, &mut argument)
+    }
+
     /// VM_CREATE.
     ///
     /// # Errors
     ///
     /// The errno.
     pub fn vm_create(&self) -> Result<u32, Errno> {
-        let mut argument = drm_skua_vm_create::default();
+        self.vm_create_for(0)
+    }
+
+    /// VM_CREATE for a device.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn vm_create_for(&self, device: u32) -> Result<u32, Errno> {
+        let mut argument = drm_skua_vm_create {
+            device,
+            ..Default::default()
+        };
         self.call(DRM_IOCTL_SKUA_VM_CREATE, &mut argument)?;
         Ok(argument.vm)
     }

@@ -139,7 +139,13 @@ impl Rig {
     /// A rig of a client.
     #[track_caller]
     pub fn of(client: Client) -> Self {
-        let vm = client.vm_create().expect("VM_CREATE");
+        Self::of_device(client, 0)
+    }
+
+    /// A rig of a client's device.
+    #[track_caller]
+    pub fn of_device(client: Client, device: u32) -> Self {
+        let vm = client.vm_create_for(device).expect("VM_CREATE");
         let context = |engine: Engine| {
             client
                 .context_create(vm, client.engine(engine.kind()))

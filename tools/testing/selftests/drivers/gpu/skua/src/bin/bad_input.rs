@@ -35,6 +35,9 @@ fn main() -> ExitCode {
         row_0_12_bo_lock,
         bo_unlock,
         row_2_25_bo_set_priority: 60,
+        device_create,
+        device_destroy,
+        device_state,
         vm_create,
         vm_destroy,
         vm_bind: 60,
@@ -193,11 +196,60 @@ fn bo_info() {
     assert_eq!(table.finish().size, PAGE);
 }
 
+fn device_create() {
+    let client = Client::new();
+    let good = drm_skua_device_create::default();
+    let mut table = Table::new(&client, DRM_IOCTL_SKUA_DEVICE_CREATE, good);
+    table.bits("flags", DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY, |a| {
+        &mut a.flags
+    });
+    assert_ne!(table.finish().device, 0);
+}
+
+fn device_destroy() {
+    let client = Client::new();
+    let device = client.device_create(0).expect("DEVICE_CREATE");
+    let good = drm_skua_device_destroy { device, pad: 0 };
+    let mut table = Table::new(&client, DRM_IOCTL_SKUA_DEVICE_DESTROY, good);
+    table.case("the file's own", Errno::ENOENT, |a| a.device = 0);
+    device_cases(&mut table, |a| &mut a.device);
+    table.bits("pad", 0, |a| &mut a.pad);
+    table.finish();
+    assert_eq!(client.device_destroy(device), Err(Errno::ENOENT), "twice");
+}
+
+fn device_state() {
+    let client = Client::new();
+    let device = client.device_create(0).expect("DEVICE_CREATE");
+    let good = drm_skua_device_state {
+        device,
+        ..Default::default()
+    };
+    let mut table = Table::new(&client, DRM_IOCTL_SKUA_DEVICE_STATE, good);
+    device_cases(&mut table, |a| &mut a.device);
+    table.bits("pad", 0, |a| &mut a.pad);
+    assert_eq!(table.finish().device, device);
+}
+
+/// Numbers that are no device's of a client that has one at most.
+fn device_cases<T: Copy + PartialEq + std::fmt::Debug>(
+    table: &mut Table<'_, T>,
+    member: fn(&mut T) -> &mut u32,
+) {
+    for device in no_handles(1).into_iter().filter(|device| *device != 0) {
+        table.case(&format!("device {device:#x}"), Errno::ENOENT, |a| {
+            *member(a) = device;
+        });
+    }
+}
+
 fn vm_create() {
     let client = Client::new();
     let good = drm_skua_vm_create::default();
     let mut table = Table::new(&client, DRM_IOCTL_SKUA_VM_CREATE, good);
     table.bits("flags", 0, |a| &mut a.flags);
+    table.bits("pad", 0, |a| &mut a.pad);
+    device_cases(&mut table, |a| &mut a.device);
     assert_ne!(table.finish().vm, 0);
 }
 
@@ -414,7 +466,10 @@ fn make_resident() {
         member: |a| &mut a.handles,
     };
     cases.table.bits("flags", 0, |a| &mut a.flags);
-    cases.table.bits("pad", 0, |a| &mut a.pad);
+    cases
+        .table
+        .case("bytes_to_trim", Errno::EINVAL, |a| a.bytes_to_trim = 1);
+    device_cases(&mut cases.table, |a| &mut a.device);
     handle_cases(&mut cases);
     let limit = client.device.max_syncs;
     array_cases::<_, drm_skua_sync>(&mut cases.table, "syncs", limit, |a| &mut a.syncs);
@@ -456,7 +511,7 @@ fn evict() {
         member: |a| &mut a.handles,
     };
     cases.table.bits("flags", 0, |a| &mut a.flags);
-    cases.table.bits("pad", 0, |a| &mut a.pad);
+    device_cases(&mut cases.table, |a| &mut a.device);
     handle_cases(&mut cases);
     cases.case("not resident", Errno::EINVAL, |element| {
         element.handle = other;
@@ -1164,7 +1219,10 @@ fn stale_handles() {
 fn the_next_handle_is_not_used_up() {
     let client = Client::new();
     let first = client.vm_create().expect("VM_CREATE");
-    let mut bad = drm_skua_vm_create { flags: 1, vm: 0 };
+    let mut bad = drm_skua_vm_create {
+        flags: 1,
+        ..Default::default()
+    };
     let mut bad_context = drm_skua_context_create {
         vm: first,
         engine: u32::MAX,
@@ -1189,7 +1247,7 @@ fn unknown_ioctls() {
     let before = Witness::of(&client);
     let mut cases = Cases::new();
     let ours = DRM_IOCTL_SKUA_QUERY & !0xff;
-    for number in DRM_COMMAND_BASE + DRM_SKUA_BO_SET_PRIORITY + 1..DRM_COMMAND_END {
+    for number in DRM_COMMAND_BASE + DRM_SKUA_DEVICE_STATE + 1..DRM_COMMAND_END {
         let mut argument = [0_u64; 2];
         let result = client.call(ours | number, &mut argument);
         // drm_ioctl() says so for a number that neither the core nor the driver has.

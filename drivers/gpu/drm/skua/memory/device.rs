@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Devices (WDDM: device): what a client's address spaces and contexts are of. A device has a list of
+//! what is resident for it, a mode that says what the list is for, and a state.
+//!
+//! | mode | what has to be in VRAM for work, of what is mapped and may be there alone |
+//! |---|---|
+//! | implicit | all |
+//! | explicit | what is resident for the device |
+//!
+//! That it is there whenever work runs is the business of [`paging_in`](super::paging_in) for both.
+//! What an explicit device has made resident is to fit into its budget, its fair share of VRAM
+//! ([`fair_share`]) by what all such devices have made resident and what else is in VRAM. A device
+//! that exceeds it because of others is told so once ([`ClientDevice::set_notice`]).
+//!
+//! Lock: `Budgets::accounts`, a mutex; inside, `Account::notice`, a spin lock.
+
+use crate::{
+    driver::SkuaDriver,
+    ext::{
+        event::{
+            Event,
+            PendingEvent, //
+        },
+        uapi::{
+            drm_event,
+            drm_skua_event_trim,
+            DRM_SKUA_CONTEXT_LOST,
+            DRM_SKUA_EVENT_TRIM, //
+        }, //
+    },
+    gpu::SkuaDevice,
+    memory::{
+        bo::{
+            Bo,
+            BoData,
+            BoRef, //
+        },
+        claims::Claims,
+        vm::for_each_user,
+        vram::Part, //
+    },
+    policy::budget::{
+        fair_share,
+        level, //
+    }, //
+};
+use kernel::{
+    new_mutex,
+    new_spinlock,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        atomic::{
+            Atomic,
+            Full,
+            Relaxed, //
+        },
+        Arc,
+        Mutex,
+        SpinLock, //
+    }, //
+};
+
+/// Devices with explicit residency, of all clients.
+const MAX_EXPLICIT: usize = 1024;
+
+impl Event for drm_skua_event_trim {
+    const TYPE: u32 = DRM_SKUA_EVENT_TRIM;
+
+    fn header(&mut self) -> &mut drm_event {
+        &mut self.base
+    }
+}
+
+/// The notice that a device is to trim, for which its client's file has room.
+pub(crate) type Notice = PendingEvent<SkuaDriver, drm_skua_event_trim>;
+
+/// What an explicit device has of VRAM, for others' budgets.
+#[pin_data]
+struct Account {
+    /// What is resident for it.
+    #[pin]
+    residents: Claims,
+    /// Taken when it is sent.
+    #[pin]
+    notice: SpinLock<Option<Notice>>,
+}
+
+/// All devices with explicit residency.
+#[pin_data]
+pub(crate) struct Budgets {
+    #[pin]
+    accounts: Mutex<KVVec<Arc<Account>>>,
+}
+
+impl Budgets {
+    /// None yet.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            accounts <- new_mutex!(KVVec::new()),
+        })
+    }
+}
+
+/// What else than `accounts` have made resident is in VRAM, in bytes, about.
+fn others(dev: &SkuaDevice, accounts: &[Arc<Account>]) -> u64 {
+    let resident = accounts.iter().map(|account| account.residents.bytes());
+    let resident = resident.fold(0, u64::saturating_add);
+    let all = Part::Any;
+    let used = all.bytes(dev).saturating_sub(all.free_bytes(dev));
+    used.saturating_sub(resident)
+}
+
+/// A device of a client's: the client's handle holds it, and each of its address spaces.
+#[pin_data(PinnedDrop)]
+pub(crate) struct ClientDevice {
+    /// The GPU.
+    dev: ARef<SkuaDevice>,
+    /// With explicit residency also among [`Budgets`].
+    account: Arc<Account>,
+    /// Whether it has explicit residency.
+    explicit: bool,
+    /// Whether one context that fails is the end of all.
+    shares_fate: bool,
+    /// `DRM_SKUA_CONTEXT_*` of the first failure; 0 before.
+    failure: Atomic<u32>,
+}
+
+impl ClientDevice {
+    /// The device that each file has.
+    pub(crate) fn of_file(dev: &SkuaDevice) -> Result<Arc<Self>> {
+        Self::make(dev, false, false)
+    }
+
+    /// One that a client asks for. `ENOSPC` if there are too many; `ENOMEM`.
+    pub(crate) fn new(dev: &SkuaDevice, explicit: bool) -> Result<Arc<Self>> {
+        Self::make(dev, explicit, true)
+    }
+
+    fn make(dev: &SkuaDevice, explicit: bool, shares_fate: bool) -> Result<Arc<Self>> {
+        let account = Arc::pin_init(
+            pin_init!(Account {
+                residents <- Claims::new(BoData::count_residents),
+                notice <- new_spinlock!(None),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        if explicit {
+            let mut accounts = dev.budgets.accounts.lock();
+            if accounts.len() >= MAX_EXPLICIT {
+                return Err(ENOSPC);
+            }
+            accounts.push(account.clone(), GFP_KERNEL)?;
+        }
+        let device = Self {
+            dev: dev.into(),
+            account,
+            explicit,
+            shares_fate,
+            failure: Atomic::new(0),
+        };
+        // If there is no memory, it is dropped, and takes its account along.
+        Arc::pin_init(device, GFP_KERNEL_ACCOUNT)
+    }
+
+    /// What is resident for it.
+    pub(crate) fn residents(&self) -> &Claims {
+        &self.account.residents
+    }
+
+    /// Whether it has explicit residency.
+    pub(crate) fn is_explicit(&self) -> bool {
+        self.explicit
+    }
+
+    /// Whether its work needs `bo`, which is mapped for that, to be where it is to be. Also under
+    /// spin locks.
+    pub(crate) fn wants(&self, bo: &Bo) -> bool {
+        !self.explicit || self.residents().has(bo)
+    }
+
+    /// The bytes that may be resident for it: all of VRAM, unless it has explicit residency.
+    pub(crate) fn budget(&self) -> u64 {
+        let all = Part::Any.bytes(&self.dev);
+        if !self.explicit {
+            return all;
+        }
+        let accounts = self.dev.budgets.accounts.lock();
+        let rest = core::iter::once(others(&self.dev, &accounts));
+        let devices = accounts
+            .iter()
+            .filter(|account| !Arc::ptr_eq(account, &self.account));
+        fair_share(
+            all,
+            Iterator::chain(rest, devices.map(|account| account.residents.bytes())),
+        )
+    }
+
+    /// Has the client be told, once, when others leave the device less of a budget than it has
+    /// resident.
+    pub(crate) fn set_notice(&self, notice: Notice) {
+        // Dropped when the lock is free.
+        let _old = self.account.notice.lock().replace(notice);
+    }
+
+    /// Whether the client would be told.
+    pub(crate) fn has_notice(&self) -> bool {
+        self.account.notice.lock().is_some()
+    }
+
+    /// More is resident for it: others may have to trim.
+    pub(crate) fn tell_others(&self) {
+        if !self.explicit {
+            return;
+        }
+        let accounts = self.dev.budgets.accounts.lock();
+        let wanted = accounts.iter().map(|account| account.residents.bytes());
+        let rest = core::iter::once(others(&self.dev, &accounts));
+        // Of who has more, this is the budget.
+        let level = level(Part::Any.bytes(&self.dev), Iterator::chain(wanted, rest));
+        for account in accounts.iter() {
+            let excess = account.residents.bytes().saturating_sub(level);
+            if excess == 0 || Arc::ptr_eq(account, &self.account) {
+                continue;
+            }
+            let notice = account.notice.lock().take();
+            if let Some(notice) = notice {
+                notice.send(|event| event.bytes_to_trim = excess);
+            }
+        }
+    }
+
+    /// The first failure of one of its contexts, as `DRM_SKUA_CONTEXT_*`; 0 if there was none.
+    pub(crate) fn failure(&self) -> u32 {
+        self.failure.load(Relaxed)
+    }
+
+    /// One of its contexts has failed; whether that is the end of all.
+    pub(crate) fn fail(&self, status: u32) -> bool {
+        if self.shares_fate {
+            // The first one counts.
+            let _ = self.failure.cmpxchg(0, status, Full);
+        }
+        self.shares_fate
+    }
+
+    /// The client destroys it: nothing more is resident for it, and nothing runs.
+    pub(crate) fn end(&self) {
+        self.residents().close();
+        let _ = self.fail(DRM_SKUA_CONTEXT_LOST);
+    }
+
+    /// Whether it takes work. `ECANCELED`.
+    pub(crate) fn check(&self) -> Result {
+        match self.failure() {
+            0 => Ok(()),
+            _ => Err(ECANCELED),
+        }
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for ClientDevice {
+    fn drop(self: Pin<&mut Self>) {
+        if self.explicit {
+            let mut accounts = self.dev.budgets.accounts.lock();
+            accounts.retain(|account| !Arc::ptr_eq(account, &self.account));
+        }
+    }
+}
+
+/// What wants `bo`, or what it is for, has changed: address spaces that map it look again whether
+/// they need it back.
+pub(crate) fn look_again(dev: &SkuaDevice, bo: &BoRef) {
+    if !bo.needs_vram() {
+        return;
+    }
+    let all = for_each_user(dev, bo, |vm| {
+        vm.evicted.look_again(bo);
+        dev.reapers.vms.bury(vm);
+        Ok(())
+    });
+    kernel::warn_on!(all.is_err());
+}

@@ -1,0 +1,499 @@
+// SPDX-License-Identifier: MIT
+
+//! Devices of clients: what is resident for them, their budgets and their ends.
+//! `guests.json` gives this program a GPU with little VRAM.
+
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use skua_selftests::client::{signal, wait};
+use skua_selftests::function::Function;
+use skua_selftests::moving::{alone, both, evict_all, expect_gpu, pattern, place};
+use skua_selftests::rig::{fill, wait_value, Buffer};
+use skua_selftests::witness::quiet;
+use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
+use skua_uapi::*;
+
+const PAGE: u64 = 4096;
+const MIB: u64 = 1 << 20;
+const EXPLICIT: u32 = DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY;
+const NOT_TRIM: u32 = DRM_SKUA_MAKE_RESIDENT_CANT_TRIM_FURTHER;
+
+fn main() -> ExitCode {
+    suite::main(tests![
+        there_are_sixteen_of_a_client,
+        a_destroyed_device_takes_all_along,
+        one_failure_ends_a_device,
+        the_files_own_device_goes_on,
+        row_3_23_what_is_not_resident_is_not_brought_in: 60,
+        what_is_resident_is_there_for_work: 60,
+        residency_ends_with_evict_and_with_the_handle: 60,
+        residency_is_each_devices_own,
+        a_budget_is_what_others_leave: 60,
+        more_than_the_budget_is_refused: 60,
+        more_than_vram_is_refused_in_any_case: 60,
+        who_has_too_much_is_told_once: 60,
+        who_does_not_listen_goes_on: 60,
+        vram_twice_over_in_turn: 240,
+    ])
+}
+
+/// A rig of an explicit device, and that.
+#[track_caller]
+fn explicit() -> (Rig, u32) {
+    let client = Client::new();
+    let device = client.device_create(EXPLICIT).expect("DEVICE_CREATE");
+    (Rig::of_device(client, device), device)
+}
+
+/// The same, with nobody else there.
+#[track_caller]
+fn explicit_alone() -> (Rig, u32) {
+    quiet();
+    let (rig, device) = explicit();
+    let vram = rig.region(Place::Vram);
+    let free = suite::eventually(|| (rig.region(Place::Vram).used == 0).then_some(()));
+    assert!(free.is_some(), "others have VRAM: {vram:?}");
+    (rig, device)
+}
+
+/// So many buffers of 1 MiB in VRAM alone.
+#[track_caller]
+fn buffers(rig: &Rig, count: u64) -> (Vec<Buffer>, Vec<u32>) {
+    let buffers: Vec<_> = (0..count).map(|_| rig.buffer(Place::Vram, MIB)).collect();
+    let handles = buffers.iter().map(|buffer| buffer.handle).collect();
+    (buffers, handles)
+}
+
+/// VRAM in units of 1 MiB.
+fn vram(client: &Client) -> u64 {
+    client.region(Place::Vram).size / MIB
+}
+
+/// What the client is told, if anything.
+fn told(client: &Client) -> Option<(u32, u64)> {
+    let mut file = client.duplicate();
+    let mut fds = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
+    if poll(&mut fds, PollTimeout::ZERO).expect("poll") == 0 {
+        return None;
+    }
+    let mut event = [0; size_of::<drm_skua_event_trim>()];
+    assert_eq!(file.read(&mut event).expect("read"), event.len());
+    let word = |n: usize| u32::from_ne_bytes(event[4 * n..][..4].try_into().expect("a word"));
+    assert_eq!(word(0), DRM_SKUA_EVENT_TRIM);
+    assert_eq!(word(1) as usize, event.len());
+    assert_eq!(word(3), 0);
+    Some((word(2), u64::from(word(5)) << 32 | u64::from(word(4))))
+}
+
+fn there_are_sixteen_of_a_client() {
+    let client = Client::new();
+    let devices: Vec<_> = (0..16)
+        .map(|_| client.device_create(0).expect("DEVICE_CREATE"))
+        .collect();
+    assert_eq!(client.device_create(EXPLICIT), Err(Errno::ENOSPC));
+    // Others have their own.
+    assert!(Client::new().device_create(EXPLICIT).is_ok());
+    assert_eq!(client.device_destroy(devices[7]), Ok(()));
+    assert_eq!(client.device_create(EXPLICIT), Ok(devices[7]));
+    let state = client.device_state(devices[7]).expect("DEVICE_STATE");
+    assert_eq!(
+        (state.flags, state.status),
+        (EXPLICIT, DRM_SKUA_CONTEXT_ACTIVE)
+    );
+    let state = client.device_state(0).expect("DEVICE_STATE");
+    assert_eq!((state.flags, state.status), (0, DRM_SKUA_CONTEXT_ACTIVE));
+    assert_eq!(state.budget, client.region(Place::Vram).size);
+}
+
+fn a_destroyed_device_takes_all_along() {
+    quiet();
+    for flags in [0, EXPLICIT] {
+        let client = Client::new();
+        let device = client.device_create(flags).expect("DEVICE_CREATE");
+        let rig = Rig::of_device(client, device);
+        let (_, handles) = buffers(&rig, 2);
+        assert_eq!(rig.make_resident_for(device, 0, &handles), Ok(0));
+        let (never, done) = (rig.syncobj(), rig.syncobj());
+        let own = rig.vm_create().expect("VM_CREATE");
+        // Never signalled: its fence is of work that waits for memory that nobody writes.
+        let gate = rig.buffer(Place::System, PAGE);
+        let hang = rig.write(&[wait_value(gate.va, 1)]);
+        rig.submit(rig.compute, &[hang], &[signal(never)])
+            .expect("SUBMIT");
+        let work = rig.write(&[fill(1, gate.va, 8)]);
+        rig.submit(rig.copy, &[work], &[wait(never), signal(done)])
+            .expect("SUBMIT");
+        assert_eq!(rig.device_destroy(device), Ok(()));
+        assert_eq!(rig.wait(done), Err(Errno::ECANCELED));
+        assert_eq!(rig.state(rig.copy).map(drop), Err(Errno::ENOENT));
+        assert_eq!(rig.vm_destroy(rig.vm), Err(Errno::ENOENT));
+        assert_eq!(rig.device_state(device).map(drop), Err(Errno::ENOENT));
+        assert_eq!(rig.evict_for(device, &handles), Err(Errno::ENOENT));
+        // What ran goes on; what is of the file's own device stays.
+        gate.cpu.write(0, 1);
+        assert_eq!(rig.wait(never), Ok(()));
+        assert_eq!(rig.vm_destroy(own), Ok(()));
+        // Nothing is resident for it: who merely prefers VRAM gets all of it.
+        let all = rig.region(Place::Vram).size;
+        let large = rig.bo_create(all, 0, both(&rig)).expect("BO_CREATE");
+        assert_eq!(place(&rig, large), Place::Vram, "flags {flags:#x}");
+        assert_eq!(rig.close(large), Ok(()));
+    }
+}
+
+fn one_failure_ends_a_device() {
+    let client = Client::new();
+    let device = client.device_create(0).expect("DEVICE_CREATE");
+    let other = client.device_create(0).expect("DEVICE_CREATE");
+    let rig = Rig::of_device(client, device);
+    let gate = rig.buffer(Place::System, PAGE);
+    // Runs on the other engine, with more behind it that has not started: it waits for another
+    // device's, which waits for the job.
+    let (done, between) = (rig.syncobj(), rig.syncobj());
+    let job = rig
+        .start_after(rig.copy, &[wait_value(gate.va, 1)], &[signal(done)])
+        .expect("SUBMIT");
+    let vm = rig.vm_create_for(other).expect("VM_CREATE");
+    let context = rig
+        .context_create(vm, rig.engine(Engine::Copy.kind()))
+        .expect("CONTEXT_CREATE");
+    rig.submit(context, &[], &[wait(done), signal(between)])
+        .expect("SUBMIT");
+    let behind = rig
+        .start_after(rig.copy, &[fill(1, gate.va + 8, 8)], &[wait(between)])
+        .expect("SUBMIT");
+    assert_eq!(
+        rig.run(Engine::Compute, &[fill(1, 0x10_0000_0000, 8)]),
+        Err(Errno::EFAULT)
+    );
+    let ended = suite::eventually(|| {
+        let state = rig.state(rig.copy).expect("CONTEXT_STATE");
+        (state.status == DRM_SKUA_CONTEXT_LOST).then_some(())
+    });
+    assert!(ended.is_some(), "the other context goes on");
+    let state = rig.device_state(device).expect("DEVICE_STATE");
+    assert_eq!(state.status, DRM_SKUA_CONTEXT_FAULTED);
+    // What runs ends, what has not started does not begin, nothing more is taken.
+    gate.cpu.write(0, 1);
+    assert_eq!(job.wait(), Ok(()));
+    assert_eq!(behind.wait(), Err(Errno::ECANCELED));
+    assert_eq!(gate.cpu.read(8), 0);
+    for context in [rig.copy, rig.compute] {
+        assert_eq!(
+            rig.start_after(context, &[fill(1, gate.va, 8)], &[])
+                .map(drop),
+            Err(Errno::ECANCELED)
+        );
+    }
+    assert_eq!(rig.vm_create_for(device), Err(Errno::ECANCELED));
+    let context = rig.context_create(rig.vm, rig.engine(Engine::Copy.kind()));
+    let state = rig.state(context.expect("CONTEXT_CREATE"));
+    let state = state.expect("CONTEXT_STATE");
+    assert_eq!(state.status, DRM_SKUA_CONTEXT_LOST);
+    // Other devices of the client do not notice.
+    for device in [0, other] {
+        assert!(rig.vm_create_for(device).is_ok());
+        let state = rig.device_state(device).expect("DEVICE_STATE");
+        assert_eq!(state.status, DRM_SKUA_CONTEXT_ACTIVE, "device {device}");
+    }
+}
+
+fn the_files_own_device_goes_on() {
+    let rig = Rig::new();
+    let buffer = rig.buffer(Place::System, PAGE);
+    assert_eq!(
+        rig.run(Engine::Compute, &[fill(1, 0x10_0000_0000, 8)]),
+        Err(Errno::EFAULT)
+    );
+    assert_eq!(rig.run(Engine::Copy, &[fill(1, buffer.va, 8)]), Ok(()));
+    let state = rig.device_state(0).expect("DEVICE_STATE");
+    assert_eq!(state.status, DRM_SKUA_CONTEXT_ACTIVE);
+}
+
+fn row_3_23_what_is_not_resident_is_not_brought_in() {
+    drop(alone());
+    for is_explicit in [false, true] {
+        let (rig, device) = match is_explicit {
+            false => (Rig::new(), 0),
+            true => explicit(),
+        };
+        let buffer = rig.buffer(Place::Vram, MIB);
+        buffer.cpu.fill(pattern(1));
+        assert_eq!(evict_all(), 1);
+        let ran = rig.run(Engine::Copy, &[fill(2, buffer.va, 8)]);
+        match is_explicit {
+            // The kernel knows what is mapped, and brings it back.
+            false => assert_eq!(ran, Ok(())),
+            // The client has to say so: it is an access to what is not there, and the device's end.
+            true => {
+                assert_eq!(ran, Err(Errno::EFAULT));
+                assert_eq!(place(&rig, buffer.handle), Place::System);
+                buffer.cpu.expect("the content", pattern(1));
+                let state = rig.device_state(device).expect("DEVICE_STATE");
+                assert_eq!(state.status, DRM_SKUA_CONTEXT_FAULTED);
+            }
+        }
+        assert_eq!(rig.destroy(&[buffer.handle], 0), Ok(()));
+    }
+}
+
+fn what_is_resident_is_there_for_work() {
+    let (rig, device) = explicit_alone();
+    let (wanted, handles) = buffers(&rig, 4);
+    let (other, _) = buffers(&rig, 1);
+    for round in 0..4 {
+        assert_eq!(rig.make_resident_for(device, 0, &handles), Ok(0));
+        for (n, buffer) in (0..).zip(&wanted) {
+            buffer.cpu.fill(pattern(round << 8 | n));
+        }
+        other[0].cpu.fill(pattern(99));
+        // Whatever others do.
+        assert_eq!(evict_all(), if round == 0 { 5 } else { 4 });
+        for (n, buffer) in (0..).zip(&wanted) {
+            expect_gpu(&rig, "resident", buffer.va, MIB, pattern(round << 8 | n));
+            assert_eq!(place(&rig, buffer.handle), Place::Vram);
+        }
+        // What nobody asked for stays out.
+        assert_eq!(place(&rig, other[0].handle), Place::System);
+    }
+    let state = rig.device_state(device).expect("DEVICE_STATE");
+    assert_eq!(state.resident, 4 * MIB);
+}
+
+fn residency_ends_with_evict_and_with_the_handle() {
+    let (rig, device) = explicit_alone();
+    let (wanted, handles) = buffers(&rig, 3);
+    let resident = || rig.device_state(device).expect("DEVICE_STATE").resident;
+    assert_eq!(rig.make_resident_for(device, 0, &handles), Ok(0));
+    assert_eq!(rig.make_resident_for(device, 0, &handles[..1]), Ok(0));
+    assert_eq!(resident(), 3 * MIB);
+    assert_eq!(rig.evict_for(device, &handles), Ok(()));
+    // Counted: one of them was made resident twice.
+    assert_eq!(resident(), MIB);
+    assert_eq!(rig.evict_for(device, &handles), Err(Errno::EINVAL));
+    assert_eq!(resident(), MIB);
+    assert_eq!(evict_all(), 3);
+    let run = |n: usize| rig.run(Engine::Copy, &[fill(2, wanted[n].va, 8)]);
+    assert_eq!(run(0), Ok(()));
+    assert_eq!(place(&rig, handles[1]), Place::System);
+    assert_eq!(rig.close(handles[0]), Ok(()));
+    assert_eq!(resident(), 0);
+    // Its mapping is there, and leads nowhere once it was moved out.
+    assert_eq!(evict_all(), 1);
+    assert_eq!(run(0), Err(Errno::EFAULT));
+}
+
+fn residency_is_each_devices_own() {
+    let client = Client::new();
+    let handle = client.bo(Place::Vram, PAGE);
+    let devices = [0, 0, EXPLICIT].map(|flags| client.device_create(flags).expect("DEVICE_CREATE"));
+    for flags in [NOT_TRIM, 1 << 1] {
+        let refused = Err((Errno::EINVAL, 0));
+        assert_eq!(
+            client.make_resident_for(devices[0], flags, &[handle]),
+            refused
+        );
+        assert_eq!(client.make_resident_for(0, flags, &[handle]), refused);
+    }
+    assert_eq!(
+        client.make_resident_for(devices[2], NOT_TRIM, &[handle]),
+        Ok(0)
+    );
+    assert_eq!(client.make_resident_for(devices[0], 0, &[handle]), Ok(0));
+    for device in [0, devices[1]] {
+        assert_eq!(client.evict_for(device, &[handle]), Err(Errno::EINVAL));
+    }
+    for device in [devices[0], devices[2]] {
+        assert_eq!(client.evict_for(device, &[handle]), Ok(()));
+        assert_eq!(client.evict_for(device, &[handle]), Err(Errno::EINVAL));
+    }
+}
+
+fn a_budget_is_what_others_leave() {
+    let (rig, device) = explicit_alone();
+    let all = vram(&rig);
+    let budget = |rig: &Rig, device: u32| {
+        let budget = rig.device_state(device).expect("DEVICE_STATE").budget;
+        assert_eq!(budget % MIB, 0, "{budget:#x}");
+        budget / MIB
+    };
+    assert_eq!(budget(&rig, device), all);
+    // What is not resident for explicit devices counts as others', who may have half.
+    let implicit = Rig::new();
+    let (some, _) = buffers(&implicit, 4);
+    assert_eq!(budget(&rig, device), all - 4);
+    let (more, _) = buffers(&implicit, all - 8);
+    assert_eq!(budget(&rig, device), all / 2);
+    drop((some, more, implicit));
+    let free = suite::eventually(|| (budget(&rig, device) == all).then_some(()));
+    assert!(free.is_some(), "{} of {all}", budget(&rig, device));
+    // Likewise what another explicit device has, resident or not, up to the same share.
+    let (second, other) = explicit();
+    let (_, mut handles) = buffers(&second, 6);
+    assert_eq!(second.make_resident_for(other, 0, &handles[..5]), Ok(0));
+    assert_eq!(budget(&rig, device), all - 6);
+    handles.extend(buffers(&second, all / 2).1);
+    assert_eq!(second.make_resident_for(other, 0, &handles), Ok(0));
+    assert_eq!(budget(&rig, device), all / 2);
+}
+
+fn more_than_the_budget_is_refused() {
+    let (first, device) = explicit_alone();
+    let all = vram(&first);
+    let many = all / 2 + 4;
+    let (_, handles) = buffers(&first, many);
+    assert_eq!(first.make_resident_for(device, 0, &handles), Ok(0));
+    let (second, other) = explicit();
+    let (_, wanted) = buffers(&second, many);
+    let resident = |rig: &Rig, device| rig.device_state(device).expect("DEVICE_STATE").resident;
+    for _ in 0..2 {
+        assert_eq!(
+            second.make_resident_for(other, 0, &wanted),
+            Err((Errno::ENOMEM, 4 * MIB))
+        );
+        assert_eq!(resident(&second, other), 0);
+    }
+    // As told: all but 4.
+    assert_eq!(second.make_resident_for(other, 0, &wanted[4..]), Ok(0));
+    assert_eq!(resident(&second, other), (many - 4) * MIB);
+    // What is resident already costs nothing.
+    assert_eq!(second.make_resident_for(other, 0, &wanted[4..5]), Ok(0));
+    assert_eq!(
+        second.make_resident_for(other, 0, &wanted[..1]),
+        Err((Errno::ENOMEM, MIB))
+    );
+    // Who cannot do with less gets it.
+    assert_eq!(
+        second.make_resident_for(other, NOT_TRIM, &wanted[..4]),
+        Ok(4 * MIB)
+    );
+    assert_eq!(resident(&second, other), many * MIB);
+    // What may be in system memory has no part in this.
+    let movable = second
+        .bo_create(all * MIB, 0, both(&second))
+        .expect("BO_CREATE");
+    assert_eq!(second.make_resident_for(other, 0, &[movable]), Ok(4 * MIB));
+}
+
+fn more_than_vram_is_refused_in_any_case() {
+    let (rig, device) = explicit_alone();
+    let all = vram(&rig);
+    let (_, handles) = buffers(&rig, all + 2);
+    let (fit, rest) = handles.split_at(usize::try_from(all).expect("a count"));
+    assert_eq!(
+        rig.make_resident_for(device, NOT_TRIM, &handles),
+        Err((Errno::ENOMEM, 2 * MIB))
+    );
+    let resident = || rig.device_state(device).expect("DEVICE_STATE").resident;
+    assert_eq!(resident(), 0);
+    assert_eq!(rig.make_resident_for(device, 0, fit), Ok(0));
+    assert_eq!(
+        rig.make_resident_for(device, NOT_TRIM, &rest[..1]),
+        Err((Errno::ENOMEM, MIB))
+    );
+    assert_eq!(resident(), all * MIB);
+}
+
+fn who_has_too_much_is_told_once() {
+    let (first, device) = explicit_alone();
+    let all = vram(&first);
+    let many = all / 2 + 4;
+    let (_, handles) = buffers(&first, many);
+    let (second, other) = explicit();
+    let (_, wanted) = buffers(&second, many);
+    assert_eq!(first.make_resident_for(device, 0, &handles), Ok(0));
+    assert_eq!((told(&first), told(&second)), (None, None));
+    assert_eq!(second.make_resident_for(other, 0, &wanted[..8]), Ok(0));
+    assert_eq!(told(&first), None, "the rest is enough");
+    assert_eq!(
+        second.make_resident_for(other, NOT_TRIM, &wanted[8..]),
+        Ok(4 * MIB)
+    );
+    assert_eq!(told(&first), Some((device, 4 * MIB)));
+    assert_eq!(told(&second), None, "it knows from the call");
+    // Once, until the client has looked.
+    for _ in 0..3 {
+        assert_eq!(second.evict_for(other, &wanted), Ok(()));
+        assert_eq!(
+            second.make_resident_for(other, NOT_TRIM, &wanted),
+            Ok(4 * MIB)
+        );
+    }
+    assert_eq!(told(&first), None);
+    assert!(first.device_state(device).is_ok());
+    assert_eq!(second.evict_for(other, &wanted[..1]), Ok(()));
+    assert_eq!(
+        second.make_resident_for(other, NOT_TRIM, &wanted[..1]),
+        Ok(4 * MIB)
+    );
+    assert_eq!(told(&first), Some((device, 4 * MIB)));
+    // Who follows is left alone.
+    assert_eq!(first.evict_for(device, &handles[..4]), Ok(()));
+    assert_eq!(second.evict_for(other, &wanted[..1]), Ok(()));
+    assert_eq!(
+        second.make_resident_for(other, NOT_TRIM, &wanted[..1]),
+        Ok(4 * MIB)
+    );
+    assert_eq!(told(&first), None);
+}
+
+fn who_does_not_listen_goes_on() {
+    let (first, device) = explicit_alone();
+    let all = vram(&first);
+    let many = all / 2 + 4;
+    let (_, handles) = buffers(&first, many);
+    let (second, other) = explicit();
+    let (_, wanted) = buffers(&second, many);
+    assert_eq!(first.make_resident_for(device, 0, &handles), Ok(0));
+    // More than a file has room for.
+    for round in 0..300 {
+        assert!(first.device_state(device).is_ok(), "round {round}");
+        assert_eq!(
+            second.make_resident_for(other, NOT_TRIM, &wanted),
+            Ok(4 * MIB),
+            "round {round}"
+        );
+        assert_eq!(second.evict_for(other, &wanted), Ok(()));
+    }
+    assert_eq!(first.make_resident_for(device, 0, &handles), Ok(0));
+    assert_eq!(told(&first), Some((device, 4 * MIB)));
+    // With some not read, and one not sent, it closes.
+    drop(first);
+    assert_eq!(second.make_resident_for(other, 0, &wanted), Ok(0));
+}
+
+fn vram_twice_over_in_turn() {
+    let (first, device) = explicit_alone();
+    let many = vram(&first) * 3 / 4;
+    let mut clients = vec![(first, device)];
+    clients.extend((0..2).map(|_| explicit()));
+    let sets: Vec<_> = clients
+        .iter()
+        .map(|(rig, device)| {
+            let (set, handles) = buffers(rig, many);
+            assert!(rig.make_resident_for(*device, NOT_TRIM, &handles).is_ok());
+            set
+        })
+        .collect();
+    let [before] = Function::first().counters(["driver_evictions"]);
+    for round in 0..3_u32 {
+        for (number, ((rig, _), set)) in (1..).zip(clients.iter().zip(&sets)) {
+            let value = |round: u32, n: u32| round << 16 | number << 8 | n;
+            for (n, buffer) in (0..).zip(set) {
+                if round > 0 {
+                    let twice = u64::from(value(round - 1, n));
+                    buffer
+                        .cpu
+                        .expect("of the last round", |_| twice << 32 | twice);
+                }
+                let work = fill(value(round, n), buffer.va, MIB);
+                assert_eq!(rig.run(Engine::Copy, &[work]), Ok(()), "round {round}");
+            }
+        }
+    }
+    let [after] = Function::first().counters(["driver_evictions"]);
+    assert!(after > before, "nobody had to leave");
+}
