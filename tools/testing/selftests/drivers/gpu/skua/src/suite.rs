@@ -108,6 +108,12 @@ pub fn patience() -> u32 {
         .unwrap_or(1)
 }
 
+/// How often to do what is to be done `often`: less often where things take longer, since what a
+/// debug kernel is to see there it sees soon.
+pub fn rounds(often: u32) -> u32 {
+    often.div_ceil(patience().min(4))
+}
+
 fn limit(seconds: u32) -> std::time::Duration {
     std::time::Duration::from_secs(u64::from(seconds) * u64::from(patience()))
 }

@@ -220,7 +220,9 @@ fn many_small_objects() {
     let client = Client::new();
     let before = Witness::of(&client);
     for place in Place::ALL {
-        let handles: Vec<u32> = (0..2000).map(|_| client.bo(place, PAGE)).collect();
+        let handles: Vec<u32> = (0..suite::rounds(2000))
+            .map(|_| client.bo(place, PAGE))
+            .collect();
         let maps: Vec<_> = handles
             .iter()
             .step_by(100)

@@ -249,7 +249,7 @@ fn reading_all_files_under_load() {
                 }
             });
         }
-        for _ in 0..100 {
+        for _ in 0..suite::rounds(100) {
             for file in FILES {
                 assert!(
                     !read(file).is_empty() || file == "vms" || file == "contexts",

@@ -362,7 +362,7 @@ fn row_0_06_all_are_destroyed_or_none() {
 fn row_0_06_two_who_destroy_the_same_do_it_once() {
     let rig = alone();
     let client: &Client = &rig;
-    for round in 0..50 {
+    for round in 0..suite::rounds(50) {
         let forth: Vec<u32> = (0..64).map(|_| client.bo(Place::System, PAGE)).collect();
         let back: Vec<u32> = forth.iter().rev().copied().collect();
         let results = thread::scope(|scope| {

@@ -279,6 +279,16 @@ fn residency_ends_with_evict_and_with_the_handle() {
     let run = |n: usize| rig.run(Engine::Copy, &[fill(2, wanted[n].va, 8)]);
     assert_eq!(run(0), Ok(()));
     assert_eq!(place(&rig, handles[1]), Place::System);
+    // Also what is out already.
+    assert_eq!(evict_all(), 1);
+    assert_eq!(rig.make_resident_for(device, 0, &handles[..1]), Ok(0));
+    assert_eq!(rig.evict_for(device, &handles[..1]), Ok(()));
+    assert_eq!(rig.make_resident_for(device, 0, &handles[1..2]), Ok(0));
+    assert_eq!(evict_all(), 2);
+    assert_eq!(rig.evict_for(device, &handles[1..2]), Ok(()));
+    assert_eq!(run(0), Ok(()));
+    assert_eq!(place(&rig, handles[0]), Place::Vram);
+    assert_eq!(place(&rig, handles[1]), Place::System);
     assert_eq!(rig.close(handles[0]), Ok(()));
     assert_eq!(resident(), 0);
     // Its mapping is there, and leads nowhere once it was moved out.

@@ -500,7 +500,7 @@ struct Kept {
 
 /// Does so many things, one after the other, with movable objects of its own, and looks at what is
 /// in them by CPU and GPU.
-fn worker(number: u64, steps: usize) {
+fn worker(number: u64, steps: u32) {
     let rig = Rig::new();
     let vram = rig.region(Place::Vram);
     let mut numbers = Numbers(number);
@@ -596,7 +596,7 @@ fn clients_that_do_all_at_once_keep_their_content() {
     quiet();
     thread::scope(|scope| {
         let workers: Vec<_> = (1..=8)
-            .map(|number| scope.spawn(move || worker(number, 60)))
+            .map(|number| scope.spawn(move || worker(number, suite::rounds(60))))
             .collect();
         for worker in workers {
             worker.join().expect("a client");

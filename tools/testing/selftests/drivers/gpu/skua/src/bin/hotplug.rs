@@ -549,7 +549,7 @@ fn wait_for_rounds(rounds: &AtomicU64, more: u64) {
 fn a_hundred_rebinds_under_load() {
     quiet();
     under_load(|rounds| {
-        for round in 0..100 {
+        for round in 0..suite::rounds(100) {
             wait_for_rounds(rounds, 2);
             let function = Function::first();
             function
@@ -660,7 +660,7 @@ fn unloading_under_load() {
         skip("skua.ko is not at hand");
     }
     under_load(|rounds| {
-        for _ in 0..5 {
+        for _ in 0..suite::rounds(5) {
             wait_for_rounds(rounds, 2);
             // The clients let go of the device when it is gone.
             Function::first().unbind().expect("unbind");

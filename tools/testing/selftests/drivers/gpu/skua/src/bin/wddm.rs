@@ -2062,7 +2062,7 @@ fn nothing_is_left_behind() {
     alone();
     let before = (files(), mappings(), vram_used(&adapter));
     // A range of addresses for each would be gone long before the end.
-    for _ in 0..300 {
+    for _ in 0..suite::rounds(300) {
         round();
     }
     alone();
