@@ -9,13 +9,14 @@
 //! Whether the CPU goes on using what it has mapped cannot be seen. So a page is kept until another
 //! one is wanted: then [`HostAperture::next`] is one that shows nothing, or else the one that was
 //! mapped longest ago ([`HostAperture::touch`], [`HostAperture::show`]), which can be taken back,
-//! for its user can fault again.
+//! for its user can fault again. One whose user has locked it ([`HostAperture::hold`]) comes last.
 //!
 //! All memory is allocated by [`HostAperture::new`]; everything else takes O(1), as far as a hash
 //! does.
 //!
-//! Invariants: a page is in the list once, those that show nothing before the others; it is in one
-//! bucket if it shows something, and no two of these show the same.
+//! Invariants: a page is in one list once, that of the held if it is, which it is only while it shows
+//! something; in the other those that show nothing come before the rest. It is in one bucket if it
+//! shows something, and no two of these show the same.
 //!
 //! # Examples
 //!
@@ -57,11 +58,20 @@ pub struct Taken;
 #[derive(Clone, Copy)]
 struct Page {
     shown: Option<Shown>,
+    /// Whether it is taken last.
+    held: bool,
     /// The one that is taken before it, and the one after.
     before: u32,
     behind: u32,
     /// The next in its bucket.
     chain: u32,
+}
+
+/// Pages in the order in which they are taken.
+#[derive(Clone, Copy)]
+struct List {
+    first: u32,
+    last: u32,
 }
 
 /// The pages of an aperture.
@@ -70,9 +80,8 @@ pub struct HostAperture<H: Heap> {
     pages: H::Vec<Page>,
     /// The first page of each bucket; a power of two of them.
     buckets: H::Vec<u32>,
-    /// The page that is taken next, and the last one.
-    first: u32,
-    last: u32,
+    /// Those that are not held, and those that are.
+    lists: [List; 2],
     /// Pages that show something.
     used: u32,
 }
@@ -88,6 +97,7 @@ impl<H: Heap> HostAperture<H> {
         let buckets = len.checked_next_power_of_two().ok_or(OutOfMemory)?;
         let none = Page {
             shown: None,
+            held: false,
             before: NIL,
             behind: NIL,
             chain: NIL,
@@ -95,8 +105,10 @@ impl<H: Heap> HostAperture<H> {
         let mut aperture = HostAperture {
             pages: FallibleVec::filled_with(len, || none)?,
             buckets: FallibleVec::filled_with(buckets, || NIL)?,
-            first: NIL,
-            last: NIL,
+            lists: [List {
+                first: NIL,
+                last: NIL,
+            }; 2],
             used: 0,
         };
         for at in 0..pages {
@@ -129,7 +141,21 @@ impl<H: Heap> HostAperture<H> {
 
     /// Which page is taken next, and what it shows until it is hidden.
     pub fn next(&self) -> Option<(u32, Option<Shown>)> {
-        Some((self.first, self.page(self.first)?.shown))
+        let [free, held] = self.lists;
+        let first = if free.first == NIL { held } else { free }.first;
+        Some((first, self.page(first)?.shown))
+    }
+
+    /// Page `at`, if it shows something, is taken last from now on, or like others again.
+    pub fn hold(&mut self, at: u32, held: bool) {
+        let is_other = |page: &Page| page.shown.is_some() && page.held != held;
+        if self.page(at).is_some_and(is_other) {
+            self.unlink(at);
+            if let Some(page) = self.page_mut(at) {
+                page.held = held;
+            }
+            self.append(at);
+        }
     }
 
     /// Page `at`, which shows something, was mapped just now.
@@ -167,6 +193,7 @@ impl<H: Heap> HostAperture<H> {
         let shown = self.page_mut(at)?.shown.take()?;
         self.unchain(self.bucket(shown.page), at);
         self.unlink(at);
+        self.page_mut(at)?.held = false;
         self.prepend(at);
         self.used = self.used.saturating_sub(1);
         Some(shown)
@@ -209,39 +236,62 @@ impl<H: Heap> HostAperture<H> {
         }
     }
 
-    /// Takes page `at` out of the list.
+    /// The list of a page that is held, or not.
+    fn list(&mut self, held: bool) -> &mut List {
+        let [free, all_held] = &mut self.lists;
+        if held {
+            all_held
+        } else {
+            free
+        }
+    }
+
+    /// Whether page `at` is held.
+    fn is_held(&self, at: u32) -> bool {
+        self.page(at).is_some_and(|page| page.held)
+    }
+
+    /// Takes page `at` out of its list.
     fn unlink(&mut self, at: u32) {
-        let Some(&Page { before, behind, .. }) = self.page(at) else {
+        let Some(&Page {
+            before,
+            behind,
+            held,
+            ..
+        }) = self.page(at)
+        else {
             return;
         };
         match self.page_mut(before) {
             Some(page) => page.behind = behind,
-            None => self.first = behind,
+            None => self.list(held).first = behind,
         }
         match self.page_mut(behind) {
             Some(page) => page.before = before,
-            None => self.last = before,
+            None => self.list(held).last = before,
         }
     }
 
-    /// Puts page `at`, which is not in the list, at its end.
+    /// Puts page `at`, which is in no list, at the end of its list.
     fn append(&mut self, at: u32) {
-        let last = core::mem::replace(&mut self.last, at);
+        let held = self.is_held(at);
+        let last = core::mem::replace(&mut self.list(held).last, at);
         match self.page_mut(last) {
             Some(page) => page.behind = at,
-            None => self.first = at,
+            None => self.list(held).first = at,
         }
         if let Some(page) = self.page_mut(at) {
             (page.before, page.behind) = (last, NIL);
         }
     }
 
-    /// Puts page `at`, which is not in the list, at its beginning.
+    /// Puts page `at`, which is in no list, at the beginning of its list.
     fn prepend(&mut self, at: u32) {
-        let first = core::mem::replace(&mut self.first, at);
+        let held = self.is_held(at);
+        let first = core::mem::replace(&mut self.list(held).first, at);
         match self.page_mut(first) {
             Some(page) => page.before = at,
-            None => self.last = at,
+            None => self.list(held).last = at,
         }
         if let Some(page) = self.page_mut(at) {
             (page.before, page.behind) = (NIL, first);

@@ -590,7 +590,9 @@ struct drm_skua_evict {
  *
  * Locks all of a buffer object for the CPU (WDDM: Lock2), which maps it at @offset. What
  * the CPU can access wherever it is stays where it is, and may be moved under the lock,
- * which nobody notices. What it cannot access in VRAM (DRM_SKUA_BO_CACHED, or no
+ * which nobody notices; but in VRAM that it reaches through the CPU host aperture no more is
+ * locked than that has pages for: what exceeds it moves to system memory until it is unlocked.
+ * What it cannot access in VRAM (DRM_SKUA_BO_CACHED, or no
  * DRM_SKUA_BO_CPU_ACCESS) moves to system memory if it is not there, and does not come to
  * VRAM before it is unlocked, whoever makes it resident. What may be in VRAM alone does not
  * move for a lock: it can be locked while it is moved out, and work that needs it is refused
@@ -602,7 +604,7 @@ struct drm_skua_evict {
  *
  * Errors: -ENOENT for @handle; -EINVAL for @flags; -EOPNOTSUPP for an imported buffer
  * object: map its dma-buf; -EPERM for what the CPU cannot access in VRAM if it is there
- * and may be nowhere else; -EMFILE for 32768 clients that lock one; -ENOSPC if it is in use for long;
+ * and may be nowhere else; -EMFILE for 16384 clients that lock one; -ENOSPC if it is in use for long;
  * -ENOMEM if system memory has no room or the client would have more than half of it;
  * -EBUSY if it is being destroyed.
  */

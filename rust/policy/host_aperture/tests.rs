@@ -43,6 +43,7 @@ fn reveal(aperture: &mut TestAperture, gpu: &Recorder, page: u64) -> u32 {
 enum Op {
     Reveal(u64),
     Hide(u64),
+    Hold(u64, bool),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -50,7 +51,8 @@ fn op() -> impl Strategy<Value = Op> {
     let page = prop_oneof![0u64..20, (0u64..8).prop_map(|n| n << 20)];
     prop_oneof![
         4 => page.clone().prop_map(Op::Reveal),
-        1 => page.prop_map(Op::Hide),
+        1 => page.clone().prop_map(Op::Hide),
+        1 => (page, any::<bool>()).prop_map(|(page, held)| Op::Hold(page, held)),
     ]
 }
 
@@ -63,44 +65,64 @@ proptest! {
     ) {
         let gpu = Recorder::default();
         let mut aperture = TestAperture::new(pages).unwrap();
-        // What is shown, the page that was mapped longest ago first.
-        let mut model: Vec<u64> = Vec::new();
+        // What is shown and not held, and what is held; the page that was mapped longest ago first.
+        let mut model: [Vec<u64>; 2] = [Vec::new(), Vec::new()];
+        let place = |model: &[Vec<u64>; 2], page: u64| {
+            let in_list = |list: &Vec<u64>| list.iter().position(|other| *other == page);
+            in_list(&model[0]).map(|n| (0, n)).or(in_list(&model[1]).map(|n| (1, n)))
+        };
         for op in ops {
             match op {
                 Op::Reveal(page) => {
-                    let known = model.iter().position(|other| *other == page);
-                    if let Some(known) = known {
-                        model.remove(known);
-                    } else if model.len() == pages as usize {
-                        model.remove(0);
+                    let mut list = 0;
+                    if let Some((known, n)) = place(&model, page) {
+                        list = known;
+                        model[list].remove(n);
+                    } else if model[0].len() + model[1].len() == pages as usize {
+                        let from = usize::from(model[0].is_empty());
+                        model[from].remove(0);
                     }
-                    model.push(page);
+                    model[list].push(page);
                     let at = reveal(&mut aperture, &gpu, page);
                     let shown = gpu.aperture.borrow().get(&at).copied();
                     prop_assert_eq!(shown, Some(page));
                 }
                 Op::Hide(page) => {
                     let at = aperture.find(page);
-                    prop_assert_eq!(at.is_some(), model.contains(&page));
+                    prop_assert_eq!(at.is_some(), place(&model, page).is_some());
                     if let Some(at) = at {
                         prop_assert_eq!(aperture.hide(at), Some(shown(page)));
                         gpu.unmap_cpu_host_aperture(VRAM_SEGMENT, &[at]).unwrap();
                         // It is taken before any that shows something.
                         prop_assert_eq!(aperture.next(), Some((at, None)));
                     }
-                    model.retain(|other| *other != page);
+                    for list in &mut model {
+                        list.retain(|other| *other != page);
+                    }
+                }
+                Op::Hold(page, held) => {
+                    let known = place(&model, page);
+                    aperture.hold(aperture.find(page).unwrap_or(NIL), held);
+                    match known {
+                        Some((list, n)) if list != usize::from(held) => {
+                            model[list].remove(n);
+                            model[usize::from(held)].push(page);
+                        }
+                        _ => (),
+                    }
                 }
             }
-            prop_assert_eq!(aperture.used() as usize, model.len());
-            prop_assert_eq!(gpu.aperture.borrow().len(), model.len());
-            for page in &model {
+            let shown_now: Vec<u64> = model.concat();
+            prop_assert_eq!(aperture.used() as usize, shown_now.len());
+            prop_assert_eq!(gpu.aperture.borrow().len(), shown_now.len());
+            for page in &shown_now {
                 let at = aperture.find(*page).expect("it is shown");
                 let shown = gpu.aperture.borrow().get(&at).copied();
                 prop_assert_eq!(shown, Some(*page));
             }
-            if model.len() == pages as usize {
+            if shown_now.len() == pages as usize {
                 let next = aperture.next().and_then(|(_, shown)| shown);
-                prop_assert_eq!(next, Some(shown(model[0])));
+                prop_assert_eq!(next, Some(shown(shown_now[0])));
             }
         }
     }
@@ -121,6 +143,9 @@ fn what_is_refused_changes_nothing() {
     assert_eq!((aperture.hide(0), aperture.hide(3)), (None, None));
     aperture.touch(0);
     aperture.touch(NIL);
+    for at in [0, 3, NIL] {
+        aperture.hold(at, true);
+    }
     assert_eq!((aperture.used(), aperture.find(7)), (1, Some(1)));
     assert_eq!((aperture.find(8), aperture.next()), (None, Some((0, None))));
 }

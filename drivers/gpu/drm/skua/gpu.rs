@@ -343,6 +343,8 @@ pub(crate) struct Gpu {
     /// What the CPU host aperture shows.
     #[pin]
     pub(crate) aperture: Mutex<Window>,
+    /// Pages of it that are for what is locked.
+    pub(crate) aperture_claimed: Atomic<u64>,
     /// Which pages of VRAM are free.
     #[pin]
     pub(crate) vram: Mutex<Pages>,
@@ -414,6 +416,7 @@ impl Gpu {
             budgets <- Budgets::new(),
             last_clear <- new_spinlock!(None),
             aperture <- new_mutex!(aperture),
+            aperture_claimed: Atomic::new(0),
             vram <- new_mutex!(vram),
             asids <- new_mutex!(asids),
             alarms <- new_spinlock!(None),

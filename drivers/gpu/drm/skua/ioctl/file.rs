@@ -273,7 +273,7 @@ impl File {
         for device in self.devices.lock().iter() {
             residency::forget(device, &self.dev, bo);
         }
-        self.locks.forget(bo);
+        lock::forget(&self.locks, &self.dev, bo);
     }
 
     fn context(&self, handle: u32) -> Result<Arc<Context>> {
@@ -448,7 +448,7 @@ impl File {
         lock::lock(locks, dev, data.parent(), &bo)?;
         if !names(file, args.handle, &bo) {
             // As for what is made resident.
-            locks.forget(&bo);
+            lock::forget(locks, dev, &bo);
         }
         args.offset = offset;
         Ok(0)
@@ -456,7 +456,7 @@ impl File {
 
     /// `DRM_IOCTL_SKUA_BO_UNLOCK`
     pub(crate) fn bo_unlock(
-        _dev: &Device,
+        dev: &Device,
         _data: &Data<'_>,
         args: &mut drm_skua_bo_unlock,
         file: &SkuaFile,
@@ -465,7 +465,7 @@ impl File {
         if args.pad != 0 {
             return Err(EINVAL);
         }
-        file.inner().locks.take_back(core::iter::once(&bo))?;
+        lock::unlock(&file.inner().locks, dev, &bo)?;
         Ok(0)
     }
 

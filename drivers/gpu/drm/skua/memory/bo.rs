@@ -170,7 +170,8 @@ pub(crate) struct BoData {
     arriving: Atomic<bool>,
     /// For how many devices of clients it is resident.
     residents: Atomic<i16>,
-    /// How many clients have locked it.
+    /// How many clients have locked it; and whether it has a part of the [aperture](host_aperture)
+    /// for that, [`HAS_APERTURE`].
     lockers: Atomic<i16>,
     /// Whether its destruction was asked for: it stays where it is. Set with the reservation locked.
     doomed: Atomic<bool>,
@@ -265,6 +266,9 @@ fn is_seen_in_vram(flags: u32) -> bool {
     flags & (uapi::DRM_SKUA_BO_CPU_ACCESS | uapi::DRM_SKUA_BO_CACHED)
         == uapi::DRM_SKUA_BO_CPU_ACCESS
 }
+
+/// In [`BoData::lockers`]: it is locked in VRAM through the aperture.
+const HAS_APERTURE: i16 = 1 << 14;
 
 /// Counts `more` clients. `EMFILE`, never for fewer.
 fn count(clients: &Atomic<i16>, more: i16) -> Result {
@@ -555,18 +559,54 @@ impl BoData {
     }
 
     /// It is resident for so many `more` devices, or fewer. `EMFILE`, never for fewer.
-    pub(crate) fn count_residents(&self, more: i16) -> Result {
-        count(&self.residents, more)
+    pub(crate) fn count_residents(bo: &Bo, more: i16) -> Result {
+        count(&bo.residents, more)
     }
 
     /// `more` clients, or fewer, have locked it. `EMFILE`, never for fewer.
-    pub(crate) fn count_lockers(&self, more: i16) -> Result {
-        count(&self.lockers, more)
+    pub(crate) fn count_lockers(bo: &Bo, more: i16) -> Result {
+        let mut lockers = bo.lockers.load(Relaxed);
+        loop {
+            let clients = (lockers & !HAS_APERTURE).checked_add(more);
+            let clients = clients.filter(|clients| *clients < HAS_APERTURE);
+            let new = match clients.ok_or(EMFILE)? {
+                0 => 0,
+                clients => clients | lockers & HAS_APERTURE,
+            };
+            match bo.lockers.cmpxchg(lockers, new, Relaxed) {
+                Ok(_) if new == 0 && lockers & HAS_APERTURE != 0 => {
+                    host_aperture::unclaim(bo.dev(), bo);
+                    return Ok(());
+                }
+                Ok(_) => return Ok(()),
+                Err(now) => lockers = now,
+            }
+        }
     }
 
     /// Whether some client has locked it.
     pub(crate) fn is_locked(&self) -> bool {
         self.lockers.load(Relaxed) != 0
+    }
+
+    /// Whether it is locked, and has a part of the aperture for that.
+    pub(crate) fn has_aperture(&self) -> bool {
+        self.lockers.load(Relaxed) & HAS_APERTURE != 0
+    }
+
+    /// It has from now on, as long as it is locked, which it is; whether it had not.
+    pub(crate) fn set_aperture(&self) -> bool {
+        let mut lockers = self.lockers.load(Relaxed);
+        while lockers & HAS_APERTURE == 0 {
+            match self
+                .lockers
+                .cmpxchg(lockers, lockers | HAS_APERTURE, Relaxed)
+            {
+                Ok(_) => return true,
+                Err(now) => lockers = now,
+            }
+        }
+        false
     }
 
     /// The [`Level`] of its priority.
@@ -583,6 +623,12 @@ impl BoData {
     /// locked: what is not is not before the next move out of VRAM.
     pub(crate) fn is_held_out(&self) -> bool {
         !self.is_seen_in_vram() && self.is_locked()
+    }
+
+    /// Whether the CPU may reach `bo` in `range` if it is there: what it has locked is beyond what it
+    /// sees only with a part of the aperture.
+    pub(crate) fn may_be_locked_in(bo: &Bo, range: &VramRange) -> bool {
+        !bo.is_locked() || range.is_visible() || host_aperture::claim(range.dev(), bo)
     }
 
     /// Whether it is resident for some device.

@@ -12,7 +12,6 @@ use crate::{
     kernel_heap::client_flags,
     memory::bo::{
         Bo,
-        BoData,
         BoRef, //
     }, //
 };
@@ -45,12 +44,12 @@ pub(crate) struct Claims {
     /// Bytes of those of them that may be in VRAM alone.
     bytes: Atomic<u64>,
     /// Has the object count some claimants more, or fewer.
-    count_clients: fn(&BoData, i16) -> Result,
+    count_clients: fn(&Bo, i16) -> Result,
 }
 
 impl Claims {
     /// None yet, of the kind that `count_clients` counts: `EMFILE`, never for fewer.
-    pub(crate) fn new(count_clients: fn(&BoData, i16) -> Result) -> impl PinInit<Self> {
+    pub(crate) fn new(count_clients: fn(&Bo, i16) -> Result) -> impl PinInit<Self> {
         pin_init!(Self {
             counts <- new_spinlock!(RBTree::new()),
             closed: Atomic::new(false),

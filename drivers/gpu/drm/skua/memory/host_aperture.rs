@@ -16,6 +16,10 @@
 //! never fails for want of pages. What is mapped ahead takes pages only that show nothing. The
 //! engines see what the CPU writes at once, as through the other BAR.
 //!
+//! An object that the CPU [locks](super::lock) in VRAM that it does not see has a part of the
+//! aperture for that ([`claim`]): of what is locked so there is never more than the aperture has
+//! pages for. Its pages are taken back when no others are left.
+//!
 //! Which page shows what, [`crate::policy::host_aperture`] knows.
 //!
 //! Lock: [`Gpu::aperture`](crate::gpu::Gpu), a mutex, held from the choice of a page until the
@@ -51,6 +55,7 @@ use crate::{
     memory::{
         bo::{
             Bo,
+            Memory,
             FAULT_AHEAD,
             REGION_VRAM, //
         },
@@ -150,6 +155,71 @@ pub(crate) fn map(
     Ok(())
 }
 
+/// Pages of the aperture that `bo` takes at most.
+fn pages_of(aperture: &ApertureCaps, bo: &Bo) -> u64 {
+    // CAST: `usize` has 64 bits.
+    (bo.size() as u64).div_ceil(aperture.page.bytes())
+}
+
+/// Has `bo`, which is locked, count against the pages of the aperture until it is not locked any
+/// more, unless it does already; whether there are enough.
+pub(crate) fn claim(dev: &SkuaDevice, bo: &Bo) -> bool {
+    let Some(aperture) = dev.hw.caps.aperture else {
+        return false;
+    };
+    let pages = pages_of(&aperture, bo);
+    let claimed = &dev.aperture_claimed;
+    let mut before = claimed.load(Relaxed);
+    loop {
+        if bo.has_aperture() {
+            return true;
+        }
+        let now = before.saturating_add(pages);
+        if now > aperture.pages.into() {
+            return false;
+        }
+        match claimed.cmpxchg(before, now, Relaxed) {
+            Ok(_) => break,
+            Err(other) => before = other,
+        }
+    }
+    if !bo.set_aperture() {
+        // Somebody else was faster.
+        unclaim(dev, bo);
+    }
+    true
+}
+
+/// `bo` is not locked any more: it does not count. Also under spin locks.
+pub(crate) fn unclaim(dev: &SkuaDevice, bo: &Bo) {
+    if let Some(aperture) = dev.hw.caps.aperture {
+        // No wrap: claimed before.
+        dev.aperture_claimed
+            .fetch_sub(pages_of(&aperture, bo), Relaxed);
+    }
+}
+
+/// Whether `bo` is locked has changed: its pages are the last to be taken back, or like others.
+pub(crate) fn hold(dev: &SkuaDevice, bo: &Bo) {
+    let (Some(aperture), Some(Memory::Vram(range))) = (dev.hw.caps.aperture, bo.sites.memory())
+    else {
+        return;
+    };
+    let mut window = dev.aperture.lock();
+    // Under the lock: who has changed it since comes after this.
+    let held = bo.is_locked();
+    for page in 0..bo.size() >> kernel::page::PAGE_SHIFT {
+        if let Some(spot) = spot(&aperture, &range, page) {
+            if let Some(at) = window.find(spot.page) {
+                window.hold(at, held);
+            }
+        }
+    }
+    drop(window);
+    // Perhaps the last reference.
+    drop(range);
+}
+
 /// Has the aperture show page `first` of `bo`, which is in `range`, and those of the `count` from
 /// there on for which there are pages that show nothing. `ENOMEM`, `EIO`, `ENODEV`.
 fn reveal(
@@ -192,6 +262,7 @@ fn reveal(
             user,
         };
         warn_on!(window.show(at, shown).is_err());
+        window.hold(at, bo.is_locked());
         let page = AperturePage {
             aperture: at,
             segment: spot.page,

@@ -4,7 +4,8 @@
 //!
 //! A lock gives the address of all of an object, and nothing else: the CPU's mapping leads to where
 //! the object is at any moment ([`gem::GemExt::fault`]). What the CPU
-//! reaches in VRAM stays where it is, and may move under the lock. What it does not
+//! reaches in VRAM stays where it is, and may move under the lock; in VRAM that it does not see, as
+//! long as the [aperture](super::host_aperture) has pages for all that is locked there. What it does not
 //! ([`BoData::is_seen_in_vram`]) is locked in system memory: it moves there, and as long as some
 //! client has it locked it does not move back ([`BoData::is_held_out`], which a move to VRAM asks
 //! under the reservation lock). What the GPU is to reach in VRAM alone does not move for a lock: it
@@ -15,7 +16,10 @@
 
 use crate::{
     ext::{
-        gem,
+        gem::{
+            self,
+            Placement, //
+        },
         resv::{
             self,
             Usage, //
@@ -24,11 +28,14 @@ use crate::{
     gpu::SkuaDevice,
     memory::{
         bo::{
+            Bo,
+            BoData,
             BoRef,
             REGION_VRAM, //
         },
         claims::Claims,
-        eviction, //
+        eviction,
+        host_aperture, //
     }, //
 };
 use kernel::{
@@ -48,22 +55,44 @@ pub(crate) fn lock(locks: &Claims, dev: &SkuaDevice, parent: &Device<Bound>, bo:
     if gem::is_imported(&**bo) {
         return Err(EOPNOTSUPP);
     }
-    let stays = bo.is_seen_in_vram();
     locks.add(bo)?;
-    let moved = match stays {
-        true => Ok(()),
-        false => hold_out(dev, parent, bo),
-    };
-    if moved.is_err() {
+    let locked = be_reachable(dev, parent, bo);
+    if locked.is_err() {
         locks.undo(core::iter::once(bo));
     }
-    moved
+    host_aperture::hold(dev, bo);
+    locked
 }
 
-/// Has `bo`, which is locked, be in system memory, until it is not locked any more.
-fn hold_out(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
-    // A move to VRAM was published before this, or sees the lock.
-    drop(resv::lock(&**bo)?);
+/// Takes [`lock`] back once. `EINVAL` if the client has not locked `bo`.
+pub(crate) fn unlock(locks: &Claims, dev: &SkuaDevice, bo: &BoRef) -> Result {
+    locks.take_back(core::iter::once(bo))?;
+    host_aperture::hold(dev, bo);
+    Ok(())
+}
+
+/// The client's handle of `bo` is gone, and with it all its locks.
+pub(crate) fn forget(locks: &Claims, dev: &SkuaDevice, bo: &Bo) {
+    if locks.forget(bo) {
+        host_aperture::hold(dev, bo);
+    }
+}
+
+/// Has `bo`, which is locked, be where the CPU reaches it until it is not locked any more.
+fn be_reachable(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
+    {
+        // A move to VRAM was published before this, or sees the lock.
+        let reserved = resv::lock(&**bo)?;
+        let stays = || -> Result<bool> {
+            Ok(match gem::placement(bo, &reserved)? {
+                Placement::Device(range) => BoData::may_be_locked_in(bo, range),
+                _ => true,
+            })
+        };
+        if bo.is_seen_in_vram() && stays()? {
+            return Ok(());
+        }
+    }
     let mut patience = eviction::patience();
     if !bo.needs_vram() {
         eviction::move_out(dev, parent, bo, &mut patience)?;

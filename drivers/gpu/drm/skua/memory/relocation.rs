@@ -404,7 +404,8 @@ pub(crate) fn relocate(
         // Somebody else was faster.
         _ => return Err(EBUSY),
     };
-    if (!out && bo.is_held_out()) || (!may_wait && !exec.is_idle(Usage::Bookkeep)) {
+    let may_arrive = || !bo.is_held_out() && BoData::may_be_locked_in(bo, range);
+    if (!out && !may_arrive()) || (!may_wait && !exec.is_idle(Usage::Bookkeep)) {
         return Err(EBUSY);
     }
     let mut waits = KVVec::new();

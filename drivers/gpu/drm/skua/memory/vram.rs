@@ -182,6 +182,14 @@ impl VramRange {
         self.blocks().iter().any(|block| block.start < end)
     }
 
+    /// Whether the CPU sees all of it.
+    pub(crate) fn is_visible(&self) -> bool {
+        let end = Part::Visible.end(&self.dev).0;
+        let mut blocks = self.blocks().iter();
+        // No overflow: pages that exist.
+        blocks.all(|block| block.start.0.saturating_add(block.pages.0) <= end)
+    }
+
     /// Its blocks, in the order of the bytes that they hold.
     pub(crate) fn blocks(&self) -> &[PageRange] {
         self.blocks.as_slice()

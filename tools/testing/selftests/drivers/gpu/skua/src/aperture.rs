@@ -12,7 +12,7 @@ use skua_uapi::*;
 use crate::client::signal;
 use crate::function::{Function, Unbound};
 use crate::mapping::Mapping;
-use crate::moving::{movable_in_vram, place};
+use crate::moving::{movable_in_vram, place, resident};
 use crate::raw::in_child;
 use crate::rig::{copy, fill, Buffer};
 use crate::suite::eventually;
@@ -134,6 +134,104 @@ pub fn the_aperture_is_its_bar() {
     let pages = vram.aperture_size / u64::from(vram.aperture_page_size);
     assert_eq!(usage().0, pages);
     assert_eq!(Client::new().region(Place::System).aperture_size, 0);
+}
+
+/// What is locked beyond what the CPU sees has pages of the aperture; what exceeds them moves away.
+pub fn no_more_is_locked_than_there_are_pages() {
+    let hidden = Hidden::new();
+    let rig = &hidden.rig;
+    let buffers: Vec<_> = (0..6).map(|_| hidden.buffer(hidden.size / 4)).collect();
+    let others = hidden.buffer(3 * hidden.size);
+    for (seed, buffer) in (0..).zip(&buffers) {
+        stamp(&buffer.cpu, seed);
+    }
+    let lock = |n: usize| assert!(rig.lock(buffers[n].handle).is_ok(), "lock {n}");
+    let unlock = |n: usize| assert_eq!(rig.unlock(buffers[n].handle), Ok(()), "unlock {n}");
+    let is_in_vram = |n: usize| place(rig, buffers[n].handle) == Place::Vram;
+    let maps = || Function::first().counters(["driver_aperture_maps"]);
+    // What was mapped before keeps its pages from the lock on, and no longer than that.
+    for locked in [true, false] {
+        expect("mapped", &buffers[0].cpu, 0);
+        if locked {
+            lock(0);
+        }
+        displace(&others, hidden.page);
+        let before = maps();
+        expect("mapped once more", &buffers[0].cpu, 0);
+        assert_eq!(maps() == before, locked, "locked: {locked}");
+        if locked {
+            unlock(0);
+        }
+    }
+    for round in 0..3 {
+        for n in 0..4 {
+            lock(n);
+            assert!(is_in_vram(n), "round {round}: {n} has pages");
+        }
+        // Once for each object.
+        lock(0);
+        assert!(is_in_vram(0));
+        // All pages are for these.
+        lock(4);
+        assert!(!is_in_vram(4), "round {round}");
+        expect("locked elsewhere", &buffers[4].cpu, 4);
+        resident(rig, &[buffers[4].handle]);
+        assert!(!is_in_vram(4), "round {round}");
+        // Of what is unlocked the pages are free, and are taken first: the others keep theirs.
+        unlock(3);
+        for (n, buffer) in (0..).zip(&buffers[..3]) {
+            expect("locked", &buffer.cpu, n);
+        }
+        displace(&others, hidden.page);
+        let before = maps();
+        for (n, buffer) in (0..).zip(&buffers[..3]) {
+            expect("locked", &buffer.cpu, n);
+        }
+        assert_eq!(maps(), before, "pages of what is locked were taken");
+        resident(rig, &[buffers[4].handle]);
+        assert!(is_in_vram(4), "there are pages again");
+        lock(3);
+        assert!(!is_in_vram(3), "round {round}");
+        for n in [3, 2, 1, 0] {
+            unlock(n);
+        }
+        unlock(0);
+        unlock(4);
+        let handles: Vec<_> = buffers.iter().map(|buffer| buffer.handle).collect();
+        resident(rig, &handles);
+        assert!((0..6).all(is_in_vram), "round {round}");
+        assert!(rig.evict(&handles).is_ok());
+    }
+    // A lock that ends with its handle gives its pages back, too.
+    for buffer in &buffers[..4] {
+        assert!(rig.lock(buffer.handle).is_ok());
+        assert_eq!(rig.close(buffer.handle), Ok(()));
+    }
+    let large = hidden.buffer(hidden.size);
+    assert!(rig.lock(large.handle).is_ok());
+    assert_eq!(place(rig, large.handle), Place::Vram);
+    // What could never have them all is locked in system memory.
+    assert!(rig.lock(others.handle).is_ok());
+    assert_eq!(place(rig, others.handle), Place::System);
+    assert_eq!(rig.unlock(large.handle), Ok(()));
+    resident(rig, &[others.handle]);
+    assert_eq!(place(rig, others.handle), Place::System);
+    assert_eq!(rig.unlock(others.handle), Ok(()));
+    // It may move under the lock, and comes back to pages that are kept for it.
+    for n in [4, 5] {
+        lock(n);
+        assert!(is_in_vram(n));
+    }
+    let moved = Function::first().debugfs("evict").expect("debugfs");
+    assert_ne!(moved.trim(), "0");
+    for n in [5, 4] {
+        assert!(!is_in_vram(n));
+        resident(rig, &[buffers[n].handle]);
+        assert!(is_in_vram(n));
+        expect("it has moved", &buffers[n].cpu, n as u64);
+        unlock(n);
+    }
+    assert_eq!(strays(), 0);
 }
 
 /// What the CPU sees by itself takes no page; what may be nowhere else is there, or refused.
