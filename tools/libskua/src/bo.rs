@@ -328,33 +328,58 @@ impl Bo {
 #[must_use = "nothing happens before it is submitted"]
 pub struct MakeResident<'a> {
     device: &'a Device,
+    /// The client's device.
+    client_device: u32,
     bos: &'a [&'a Bo],
+    flags: u32,
     syncs: Syncs<'a>,
 }
 
 impl<'a> MakeResident<'a> {
+    pub(crate) const fn new(device: &'a Device, client_device: u32, bos: &'a [&'a Bo]) -> Self {
+        Self {
+            device,
+            client_device,
+            bos,
+            flags: 0,
+            syncs: Syncs::new(),
+        }
+    }
+
+    /// The client has nothing to evict for it: it may exceed the budget, as far as there is VRAM.
+    pub const fn cannot_trim_further(mut self) -> Self {
+        self.flags |= uapi::DRM_SKUA_MAKE_RESIDENT_CANT_TRIM_FURTHER;
+        self
+    }
+
     /// Signals a syncobj when all are where they are to be; `point` 0 is a binary one.
     pub fn signal(mut self, syncobj: &'a Syncobj, point: u64) -> Self {
         self.syncs.signal(syncobj, point);
         self
     }
 
-    /// Hands it to the driver, which may wait for room; not for the moves.
+    /// Hands it to the driver, which may wait for room; not for the moves. The bytes by which the
+    /// client's device exceeds its budget then.
     ///
     /// # Errors
     ///
     /// [`Error::Argument`] for a buffer object of another file; EINVAL if there is none, one is
-    /// there twice, or there are more than 1024.
-    pub fn submit(self) -> Result<()> {
+    /// there twice, or there are more than 1024; [`Error::OverBudget`].
+    pub fn submit(self) -> Result<u64> {
         let handles = elements(self.device, self.bos)?;
-        self.device
-            .file()
-            .call(&mut uapi::drm_skua_make_resident {
-                handles: array(&handles),
-                syncs: self.syncs.as_array(),
-                ..Default::default()
-            })
-            .map(|_| ())
+        let mut argument = uapi::drm_skua_make_resident {
+            flags: self.flags,
+            device: self.client_device,
+            handles: array(&handles),
+            syncs: self.syncs.as_array(),
+            bytes_to_trim: 0,
+        };
+        match self.device.file().call(&mut argument) {
+            Err(Error::Ioctl { .. }) if argument.bytes_to_trim > 0 => Err(Error::OverBudget {
+                bytes: argument.bytes_to_trim,
+            }),
+            result => result.map(|_| argument.bytes_to_trim),
+        }
     }
 
     /// Hands it to the driver, and waits for the moves.
@@ -362,12 +387,13 @@ impl<'a> MakeResident<'a> {
     /// # Errors
     ///
     /// As [`MakeResident::submit`], and [`Error::Work`] if the device was lost.
-    pub fn submit_and_wait(self) -> Result<()> {
+    pub fn submit_and_wait(self) -> Result<u64> {
         let done = Syncobj::create(self.device)?;
         // Does not outlive this call.
         let this: MakeResident<'_> = self;
-        this.signal(&done, 0).submit()?;
-        done.wait_done(0, Deadline::NEVER)
+        let excess = this.signal(&done, 0).submit()?;
+        done.wait_done(0, Deadline::NEVER)?;
+        Ok(excess)
     }
 }
 
@@ -375,11 +401,7 @@ impl Device {
     /// Begins to make buffer objects resident: those that may be in VRAM move there, as far as there
     /// is room, and stay before others do. Counted for each, until [`Device::evict`].
     pub const fn make_resident<'a>(&'a self, bos: &'a [&'a Bo]) -> MakeResident<'a> {
-        MakeResident {
-            device: self,
-            bos,
-            syncs: Syncs::new(),
-        }
+        MakeResident::new(self, 0, bos)
     }
 
     /// Takes one [`Device::make_resident`] of each back, or of none.
@@ -388,11 +410,17 @@ impl Device {
     ///
     /// As [`MakeResident::submit`]; EINVAL if one is not resident.
     pub fn evict(&self, bos: &[&Bo]) -> Result<()> {
+        self.evict_for(0, bos)
+    }
+
+    /// For the client's device of this handle.
+    pub(crate) fn evict_for(&self, client_device: u32, bos: &[&Bo]) -> Result<()> {
         let handles = elements(self, bos)?;
         self.file()
             .call(&mut uapi::drm_skua_evict {
+                flags: 0,
+                device: client_device,
                 handles: array(&handles),
-                ..Default::default()
             })
             .map(|_| ())
     }

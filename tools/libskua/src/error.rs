@@ -74,6 +74,12 @@ pub enum Error {
         /// Bytes left in the buffer.
         left: usize,
     },
+    /// More would be resident for a client's device than its budget.
+    #[error("{bytes} bytes more than the device's budget")]
+    OverBudget {
+        /// How much more.
+        bytes: u64,
+    },
     /// Work ended, but not well.
     #[error("the work failed: {0}")]
     Work(Outcome),
@@ -134,6 +140,7 @@ impl Error {
                 return ErrorKind::Invalid
             }
             Self::Work(_) => return ErrorKind::Work,
+            Self::OverBudget { .. } => return ErrorKind::NoMemory,
             Self::Path {
                 errno: Errno::NOENT,
                 ..

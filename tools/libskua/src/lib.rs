@@ -85,6 +85,7 @@
 #![deny(missing_docs, unsafe_code, unsafe_op_in_unsafe_fn)]
 
 mod bo;
+mod client_device;
 mod command_buffer;
 mod context;
 mod device;
@@ -105,6 +106,7 @@ pub use skua_spec::command::{Dispatch, EngineKind};
 pub use skua_uapi as uapi;
 
 pub use bo::{Bo, BoFlags, BoInfo, DestroyFlags, MakeResident};
+pub use client_device::{ClientDevice, ClientDeviceState, DeviceStatus, Residency, Trim};
 pub use command_buffer::CommandBuffer;
 pub use context::{Context, ContextState, ContextStatus, Fault, Submission};
 pub use device::{Device, DeviceInfo, Engine, Node, Placements, RegionInfo, RegionKind};

@@ -44,7 +44,15 @@ impl Vm {
     ///
     /// ENOSPC if there are too many address spaces.
     pub fn create(device: &Device) -> Result<Self> {
-        let mut argument = uapi::drm_skua_vm_create::default();
+        Self::create_for(device, 0)
+    }
+
+    /// For the client's device of this handle.
+    pub(crate) fn create_for(device: &Device, client_device: u32) -> Result<Self> {
+        let mut argument = uapi::drm_skua_vm_create {
+            device: client_device,
+            ..Default::default()
+        };
         device.file().call(&mut argument)?;
         Ok(Self {
             device: device.clone(),

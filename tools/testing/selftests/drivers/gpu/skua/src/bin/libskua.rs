@@ -8,8 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use libskua::{
-    Access, Bo, BoFlags, CommandBuffer, Context, ContextStatus, DestroyFlags, Device, EngineKind,
-    Errno, Error, ErrorKind, Mapping, Outcome, Syncobj, Vm,
+    Access, Bo, BoFlags, ClientDevice, CommandBuffer, Context, ContextStatus, Deadline,
+    DestroyFlags, Device, DeviceStatus, EngineKind, Errno, Error, ErrorKind, Mapping, Outcome,
+    RegionKind, Residency, Syncobj, Trim, Vm,
 };
 use skua_selftests::client::PATIENCE;
 use skua_selftests::raw::{in_child, with_alarm};
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         a_signal_ends_no_wait,
         a_forked_child_destroys_nothing: 60,
         a_destroyed_object_is_gone_for_good,
+        devices_have_budgets: 60,
         resident_objects_are_in_vram,
     ])
 }
@@ -254,16 +256,60 @@ fn a_destroyed_object_is_gone_for_good() {
     assert!(next.info().is_ok());
 }
 
+/// Two clients who each want three quarters of VRAM.
+fn devices_have_budgets() {
+    skua_selftests::witness::quiet();
+    let clients = [(); 2].map(|()| Device::open_first().expect("a device"));
+    let vram = clients[0].vram();
+    let regions = clients[0].regions().expect("QUERY");
+    let region = regions
+        .iter()
+        .find(|region| region.kind == RegionKind::Vram);
+    let size = region.expect("VRAM").size;
+    let [first, second] = [0, 1].map(|n| {
+        let device = ClientDevice::create(&clients[n], Residency::Explicit);
+        device.expect("DEVICE_CREATE")
+    });
+    let quarters: Vec<Vec<Bo>> = clients
+        .iter()
+        .map(|device| {
+            let bo = || Bo::create(device, size / 4, vram, BoFlags::empty());
+            (0..3).map(|_| bo().expect("BO_CREATE")).collect()
+        })
+        .collect();
+    let wanted: Vec<Vec<&Bo>> = quarters.iter().map(|bos| bos.iter().collect()).collect();
+    assert_eq!(first.make_resident(&wanted[0]).submit_and_wait(), Ok(0));
+    let refused = second.make_resident(&wanted[1]).submit();
+    assert_eq!(refused, Err(Error::OverBudget { bytes: size / 4 }));
+    let forced = second.make_resident(&wanted[1]).cannot_trim_further();
+    assert_eq!(forced.submit(), Ok(size / 4));
+    let trim = Trim {
+        device: first.handle(),
+        bytes: size / 4,
+    };
+    assert_eq!(clients[0].next_trim(Deadline::NEVER), Ok(Some(trim)));
+    assert_eq!(clients[0].next_trim(Deadline::NOW), Ok(None));
+    assert_eq!(first.evict(&wanted[0][..1]), Ok(()));
+    let state = first.state().expect("DEVICE_STATE");
+    assert_eq!(state.residency, Residency::Explicit);
+    assert_eq!(state.status, DeviceStatus::Active);
+    assert_eq!((state.resident, state.budget), (size / 2, size / 2));
+    assert!(first.create_vm().is_ok());
+}
+
 fn resident_objects_are_in_vram() {
     let rig = Rig::new();
     let both = rig.device.system() | rig.device.vram();
     let bo = Bo::create(&rig.device, 4096, both, BoFlags::CPU_ACCESS).expect("BO_CREATE");
     let device = &rig.device;
-    assert_eq!(device.make_resident(&[&bo]).submit_and_wait(), Ok(()));
+    assert_eq!(device.make_resident(&[&bo]).submit_and_wait(), Ok(0));
     let region = bo.info().expect("BO_INFO").region;
     assert!(device.vram().contains(region));
     let other = Device::open_first().expect("a device");
-    for result in [other.make_resident(&[&bo]).submit(), other.evict(&[&bo])] {
+    for result in [
+        other.make_resident(&[&bo]).submit().map(drop),
+        other.evict(&[&bo]),
+    ] {
         assert!(matches!(result, Err(Error::Argument(_))), "{result:?}");
     }
     assert_eq!(device.evict(&[&bo]), Ok(()));
