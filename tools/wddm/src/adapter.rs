@@ -10,7 +10,7 @@ use std::{
     path::PathBuf,
     sync::{
         atomic::{AtomicU64, Ordering},
-        Arc, Mutex,
+        Arc, Mutex, MutexGuard,
     },
 };
 
@@ -104,19 +104,22 @@ struct Inner {
 struct Binds {
     /// Locked over a bind, so that points come in order.
     last: Mutex<u64>,
-    /// The same; can be asked while another is under way.
+    /// The number of the last one that all work waits for; can be asked while another is under way.
     mapped: AtomicU64,
 }
 
 impl Binds {
-    /// Makes the next bind; tells its number.
-    fn next(&self, bind: impl FnOnce(u64) -> libskua::Result<()>) -> Result<()> {
+    /// Makes the next bind; tells its number. Work that is submitted later waits for it if it is the
+    /// library's `own`, and otherwise if the client says so.
+    fn next(&self, own: bool, bind: impl FnOnce(u64) -> libskua::Result<()>) -> Result<u64> {
         let mut last = lock(&self.last);
         let point = *last + 1;
         bind(point)?;
         *last = point;
-        self.mapped.store(point, Ordering::Release);
-        Ok(())
+        if own {
+            self.mapped.store(point, Ordering::Release);
+        }
+        Ok(point)
     }
 
     fn mapped(&self) -> u64 {
@@ -203,7 +206,23 @@ impl Adapter {
 
     /// Maps in the address space, behind all binds before; it does not wait.
     pub(crate) fn bind<'a>(&'a self, operation: impl FnOnce(Bind<'a>) -> Bind<'a>) -> Result<()> {
-        self.0.binds.next(|point| {
+        self.bind_for(true, operation).map(|_| ())
+    }
+
+    /// The same for a client, who says by itself what waits for it; tells its number.
+    pub(crate) fn bind_for_client<'a>(
+        &'a self,
+        operation: impl FnOnce(Bind<'a>) -> Bind<'a>,
+    ) -> Result<u64> {
+        self.bind_for(false, operation)
+    }
+
+    fn bind_for<'a>(
+        &'a self,
+        own: bool,
+        operation: impl FnOnce(Bind<'a>) -> Bind<'a>,
+    ) -> Result<u64> {
+        self.0.binds.next(own, |point| {
             operation(self.0.vm.bind())
                 .signal(&self.0.bound, point)
                 .submit()
@@ -215,7 +234,7 @@ impl Adapter {
         &self.0.bound
     }
 
-    /// The number of the last bind; does not wait for one under way.
+    /// The number of the last bind that all work waits for; does not wait for one under way.
     pub(crate) fn last_map(&self) -> u64 {
         self.0.binds.mapped()
     }
@@ -226,12 +245,31 @@ impl Adapter {
         self.0.device.is_inherited()
     }
 
+    /// Who has which addresses; locked over binds of clients' ranges, so that they come in order.
+    pub(crate) fn space(&self) -> MutexGuard<'_, AddressSpace> {
+        lock(&self.0.space)
+    }
+
     pub(crate) fn take_addresses(&self, size: u64) -> Result<u64> {
-        lock(&self.0.space).take(size)
+        self.space().take(size)
     }
 
     pub(crate) fn give_addresses_back(&self, va: u64, size: u64) {
-        lock(&self.0.space).give_back(va, size);
+        self.space().give_back(va, size);
+    }
+
+    /// Gives back the addresses of memory that is destroyed, with the ranges that clients got for it.
+    pub(crate) fn give_all_back(&self, va: u64, size: u64) {
+        let mut space = self.space();
+        for span in space.owned(va) {
+            // Something else may be mapped there by now. Without memory for it the range stays
+            // taken.
+            let unmap = self.bind_for_client(|bind| bind.unmap(span.start, span.len()));
+            if unmap.is_ok() {
+                space.free(span);
+            }
+        }
+        space.give_back(va, size);
     }
 }
 
@@ -268,12 +306,13 @@ mod tests {
             assert_eq!(last, Ok(expected));
             Ok(())
         };
-        assert_eq!(binds.next(|_| during(0)), Ok(()));
-        assert_eq!(binds.next(|_| during(1)), Ok(()));
-        let refused = binds.next(|_| Err(libskua::Error::NoDevice));
+        assert_eq!(binds.next(true, |_| during(0)), Ok(1));
+        assert_eq!(binds.next(true, |_| during(1)), Ok(2));
+        let refused = binds.next(true, |_| Err(libskua::Error::NoDevice));
         assert_eq!(refused, Err(Status::OBJECT_NAME_INVALID));
-        assert_eq!(binds.next(|_| during(2)), Ok(()));
-        assert_eq!(binds.mapped(), 3);
+        assert_eq!(binds.next(false, |_| during(2)), Ok(3));
+        assert_eq!(binds.next(true, |_| during(2)), Ok(4));
+        assert_eq!(binds.mapped(), 4);
     }
 
     #[test]

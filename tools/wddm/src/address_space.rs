@@ -7,17 +7,90 @@
 //! (`rust/policy`). A range is given out with an alignment that lets the driver use its large
 //! pages, and with an unmapped page behind it, so that running over the end is a fault and not
 //! another allocation.
+//!
+//! Beside the library's own ranges there are those of clients, which have names: a client *reserves*
+//! a range to map and unmap in, or *maps* one, and frees what it got as a whole. What is mapped in
+//! these is known here, too, since a client can have mappings copied.
 
-use libskua::DeviceInfo;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Weak},
+};
+
+use libskua::{Access, DeviceInfo};
 use skua_policy::{
     interval_map::{IntervalMap, Slice, Span, MAP_NODES, UNMAP_NODES},
     std_heap::StdHeap,
 };
 
-use crate::status::{Result, Status};
+use crate::{
+    memory::Memory,
+    status::{Result, Status},
+};
 
 /// The smallest GPU page, in bytes.
 pub(crate) const PAGE: u64 = 4096;
+
+/// What reservations are multiples of, in bytes.
+pub(crate) const RESERVATION: u64 = 65536;
+
+/// Where a client wants a range. An address that is 0 is not given.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wanted {
+    /// The first address; the others mean nothing then.
+    pub(crate) base: u64,
+    /// The lowest first address.
+    pub(crate) minimum: u64,
+    /// The highest end.
+    pub(crate) maximum: u64,
+    /// Bytes.
+    pub(crate) size: u64,
+}
+
+/// A range that a client has by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Named {
+    /// In bytes.
+    size: u64,
+    /// For what.
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// To map in; by a number that no other reservation ever has.
+    Reserved(u64),
+    /// For memory that has this address, with which it ends.
+    Mapped(u64),
+}
+
+/// What a client has mapped: a range of this memory, as long as there is any.
+#[derive(Clone, Debug)]
+struct Mapped {
+    memory: Weak<Memory>,
+    /// The first byte.
+    offset: u64,
+    access: Access,
+}
+
+impl Slice for Mapped {
+    fn slice(&self, offset: u64, _: u64) -> Self {
+        Self {
+            // No overflow: inside the memory.
+            offset: self.offset + offset,
+            ..self.clone()
+        }
+    }
+}
+
+/// A change of what is mapped in a range of a client's.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    /// The range, not empty.
+    pub(crate) span: Span,
+    /// What is mapped there from then on: memory from this byte on, or nothing.
+    pub(crate) to: Option<(Arc<Memory>, u64, Access)>,
+}
 
 /// A range that is given out: nothing is known of it.
 #[derive(Clone, Debug)]
@@ -37,6 +110,12 @@ pub(crate) struct AddressSpace {
     range: Span,
     /// Sizes of pages, increasing.
     pages: Vec<u64>,
+    /// The ranges of clients, by their first addresses; all of them are taken.
+    named: BTreeMap<u64, Named>,
+    /// How many reservations there were.
+    reservations: u64,
+    /// What is mapped in them when all changes are done that the kernel has.
+    mapped: IntervalMap<StdHeap, Mapped>,
 }
 
 impl std::fmt::Debug for AddressSpace {
@@ -56,7 +135,30 @@ impl AddressSpace {
             // Never 0, which clients take for no address.
             range: Span::new(info.va.start.max(PAGE), info.va.end),
             pages: info.page_sizes.clone(),
+            named: BTreeMap::new(),
+            reservations: 0,
+            mapped: IntervalMap::new(),
         }
+    }
+
+    /// The alignment that lets the driver use its large pages for `size` bytes.
+    fn alignment(&self, size: u64) -> u64 {
+        self.pages
+            .iter()
+            .copied()
+            .filter(|page| page.is_power_of_two() && *page <= size)
+            .max()
+            .unwrap_or(PAGE)
+            .max(PAGE)
+    }
+
+    fn occupy(&mut self, span: Span) -> Result<()> {
+        let nodes = self.taken.prepare(MAP_NODES);
+        let mut nodes = nodes.map_err(|_| Status::NO_MEMORY)?;
+        let mapped = self.taken.map(&mut nodes, span, Taken);
+        self.taken.release(nodes);
+        // It overlaps what is taken.
+        mapped.map_err(|_| Status::INVALID_PARAMETER)
     }
 
     /// Takes `size` addresses, a multiple of [`PAGE`], aligned to the largest page not above
@@ -71,37 +173,184 @@ impl AddressSpace {
             return Err(Status::INVALID_PARAMETER);
         }
         let with_guard = size.checked_add(PAGE).ok_or(Status::INVALID_PARAMETER)?;
-        let align = self
-            .pages
-            .iter()
-            .copied()
-            .filter(|page| page.is_power_of_two() && *page <= size)
-            .max()
-            .unwrap_or(PAGE)
-            .max(PAGE);
         let va = self
             .taken
-            .find_gap(with_guard, align, self.range)
+            .find_gap(with_guard, self.alignment(size), self.range)
             .ok_or(Status::NO_MEMORY)?;
         let span = Span::with_len(va, with_guard).ok_or(Status::NO_MEMORY)?;
-        let mut nodes = self
-            .taken
-            .prepare(MAP_NODES)
-            .map_err(|_| Status::NO_MEMORY)?;
-        let mapped = self.taken.map(&mut nodes, span, Taken);
-        self.taken.release(nodes);
-        mapped.map(|()| va).map_err(|_| Status::UNSUCCESSFUL)
+        self.occupy(span)?;
+        Ok(va)
     }
 
     /// Gives back what [`AddressSpace::take`] gave out.
     ///
     /// Without memory for it the range stays taken, which wastes addresses and nothing else.
     pub(crate) fn give_back(&mut self, va: u64, size: u64) {
-        let span = Span::with_len(va, size.saturating_add(PAGE));
+        self.vacate(va, size.saturating_add(PAGE));
+    }
+
+    fn vacate(&mut self, va: u64, size: u64) {
+        let span = Span::with_len(va, size);
         if let (Some(span), Ok(mut nodes)) = (span, self.taken.prepare(UNMAP_NODES)) {
             let _ = self.taken.unmap(&mut nodes, span, |_| {});
             self.taken.release(nodes);
         }
+    }
+
+    /// Where a client's range can be: as it is `wanted`, in multiples of `granularity`.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if it cannot be there; NO_MEMORY if there is no such gap.
+    fn find(&self, wanted: Wanted, granularity: u64) -> Result<Span> {
+        let Wanted {
+            base,
+            minimum,
+            maximum,
+            size,
+        } = wanted;
+        let bounds = [minimum, maximum].map(|bound| if base == 0 { bound } else { 0 });
+        let aligned = |n: &u64| n % granularity == 0;
+        if size == 0 || ![size, base].iter().chain(&bounds).all(aligned) {
+            return Err(Status::INVALID_PARAMETER);
+        }
+        if base != 0 {
+            return Span::with_len(base, size)
+                .filter(|span| self.range.start <= base && span.end <= self.range.end)
+                .ok_or(Status::INVALID_PARAMETER);
+        }
+        let end = if maximum == 0 { u64::MAX } else { maximum };
+        let within = Span::new(minimum.max(self.range.start), end.min(self.range.end));
+        if size > within.len() {
+            return Err(Status::INVALID_PARAMETER);
+        }
+        let align = self.alignment(size).max(granularity);
+        let va = self.taken.find_gap(size, align, within);
+        va.and_then(|va| Span::with_len(va, size))
+            .ok_or(Status::NO_MEMORY)
+    }
+
+    /// Reserves a range for a client.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if it is no multiple of [`RESERVATION`], not all there is, or not free;
+    /// NO_MEMORY.
+    pub(crate) fn reserve(&mut self, wanted: Wanted) -> Result<u64> {
+        let span = self.find(wanted, RESERVATION)?;
+        self.occupy(span)?;
+        self.reservations += 1;
+        let kind = Kind::Reserved(self.reservations);
+        let size = span.len();
+        self.named.insert(span.start, Named { size, kind });
+        Ok(span.start)
+    }
+
+    /// Where a client can map: in a range that it has, or in a free one, which becomes its own then,
+    /// until the memory at `owner` ends. Tells whether it did.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if it is no multiple of [`PAGE`], or neither free nor in one range of a
+    /// client's; NO_MEMORY.
+    pub(crate) fn place(&mut self, wanted: Wanted, owner: u64) -> Result<(Span, bool)> {
+        let span = self.find(wanted, PAGE)?;
+        if wanted.base != 0 && self.named_around(span).is_some() {
+            return Ok((span, false));
+        }
+        self.occupy(span)?;
+        let named = Named {
+            size: span.len(),
+            kind: Kind::Mapped(owner),
+        };
+        self.named.insert(span.start, named);
+        Ok((span, true))
+    }
+
+    /// The range of a client's that has all of `span`.
+    fn named_around(&self, span: Span) -> Option<Named> {
+        let (base, named) = self.named.range(..=span.start).next_back()?;
+        // No overflow: it is in the address space.
+        (span.end <= base + named.size).then_some(*named)
+    }
+
+    /// The number of the reservation that has all of `span`; multiples of a page.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if there is none.
+    pub(crate) fn reservation(&self, va: u64, size: u64) -> Result<u64> {
+        let span = Span::with_len(va, size).filter(|span| !span.is_empty());
+        let span = span.filter(|_| va % PAGE == 0 && size % PAGE == 0);
+        match span.and_then(|span| self.named_around(span)) {
+            Some(Named {
+                kind: Kind::Reserved(number),
+                ..
+            }) => Ok(number),
+            _ => Err(Status::INVALID_PARAMETER),
+        }
+    }
+
+    /// A range that a client has by name.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if it is not just one.
+    pub(crate) fn named(&self, va: u64, size: u64) -> Result<Span> {
+        let named = self.named.get(&va).filter(|named| named.size == size);
+        named
+            .and_then(|_| Span::with_len(va, size))
+            .ok_or(Status::INVALID_PARAMETER)
+    }
+
+    /// The ranges that end with the memory at `owner`.
+    pub(crate) fn owned(&self, owner: u64) -> Vec<Span> {
+        self.named
+            .iter()
+            .filter(|(_, named)| named.kind == Kind::Mapped(owner))
+            .filter_map(|(va, named)| Span::with_len(*va, named.size))
+            .collect()
+    }
+
+    /// Takes a range from its client; nothing is mapped in it.
+    pub(crate) fn free(&mut self, span: Span) {
+        self.named.remove(&span.start);
+        self.note(span, None);
+        self.vacate(span.start, span.len());
+    }
+
+    /// What has to change for `to` to have the mappings of `from`; the ranges may intersect.
+    pub(crate) fn copies(&self, from: Span, to: Span) -> Vec<Change> {
+        let mut changes = vec![Change { span: to, to: None }];
+        for (whole, mapped) in self.mapped.iter(from) {
+            let part = Span::new(whole.start.max(from.start), whole.end.min(from.end));
+            let at = Span::with_len(to.start + (part.start - from.start), part.len());
+            if let (Some(memory), Some(span)) = (mapped.memory.upgrade(), at) {
+                let offset = mapped.offset + (part.start - whole.start);
+                changes.push(Change {
+                    span,
+                    to: Some((memory, offset, mapped.access)),
+                });
+            }
+        }
+        changes
+    }
+
+    /// Notes what a client has changed. Without memory for it, it is not copied.
+    pub(crate) fn note(&mut self, span: Span, to: Option<&(Arc<Memory>, u64, Access)>) {
+        let Ok(mut nodes) = self.mapped.prepare(UNMAP_NODES + MAP_NODES) else {
+            return;
+        };
+        let _ = self.mapped.unmap(&mut nodes, span, |_| {});
+        if let Some((memory, offset, access)) = to {
+            let mapped = Mapped {
+                memory: Arc::downgrade(memory),
+                offset: *offset,
+                access: *access,
+            };
+            let _ = self.mapped.map(&mut nodes, span, mapped);
+        }
+        self.mapped.release(nodes);
     }
 }
 
@@ -148,6 +397,127 @@ mod tests {
         assert_eq!(s.take((1 << 30) - 4096), Err(Status::NO_MEMORY));
     }
 
+    fn wanted(base: u64, size: u64) -> Wanted {
+        Wanted {
+            base,
+            size,
+            ..Wanted::default()
+        }
+    }
+
+    fn between(minimum: u64, maximum: u64, size: u64) -> Wanted {
+        Wanted {
+            base: 0,
+            minimum,
+            maximum,
+            size,
+        }
+    }
+
+    const INVALID: Status = Status::INVALID_PARAMETER;
+
+    #[test]
+    fn reservations_are_where_they_are_wanted() {
+        let mut s = space(0, 1 << 30);
+        let large = 1 << 28;
+        assert_eq!(s.reserve(wanted(large, RESERVATION)), Ok(large));
+        for (what, taken) in [("the same", 0), ("the end", RESERVATION)] {
+            let wanted = wanted(large + taken - RESERVATION, 2 * RESERVATION);
+            assert_eq!(s.reserve(wanted), Err(INVALID), "{what}");
+        }
+        assert_eq!(
+            s.reserve(wanted(large - RESERVATION, RESERVATION)),
+            Ok(large - RESERVATION)
+        );
+        // Nothing between them; `maximum` is an end.
+        let two = between(large - RESERVATION, large + RESERVATION, RESERVATION);
+        assert_eq!(s.reserve(two), Err(Status::NO_MEMORY));
+        let next = large + RESERVATION;
+        assert_eq!(
+            s.reserve(between(large, next + RESERVATION, RESERVATION)),
+            Ok(next)
+        );
+        assert_eq!(s.reserve(between(large, large, RESERVATION)), Err(INVALID));
+        for bad in [
+            wanted(0, 0),
+            wanted(0, PAGE),
+            wanted(PAGE, RESERVATION),
+            wanted(1 << 30, RESERVATION),
+            wanted((1 << 30) - RESERVATION, 2 * RESERVATION),
+            wanted(u64::MAX - RESERVATION + 1, RESERVATION),
+            between(PAGE, 0, RESERVATION),
+            between(0, large + PAGE, RESERVATION),
+            between(0, 0, 1 << 30),
+        ] {
+            assert_eq!(s.reserve(bad), Err(INVALID), "{bad:?}");
+        }
+        // What is ignored need not be aligned.
+        let odd = Wanted {
+            minimum: 1,
+            maximum: 1,
+            ..wanted(2 * large, RESERVATION)
+        };
+        assert_eq!(s.reserve(odd), Ok(2 * large));
+    }
+
+    #[test]
+    fn clients_map_in_what_is_theirs_or_free() {
+        let mut s = space(0, 1 << 30);
+        let own = s.take(PAGE).unwrap();
+        let base = s.reserve(wanted(0, RESERVATION)).unwrap();
+        let at = |s: &mut AddressSpace, va, size| s.place(wanted(va, size), 7).map(|(_, new)| new);
+        assert_eq!(at(&mut s, base + PAGE, PAGE), Ok(false));
+        assert_eq!(at(&mut s, base, RESERVATION), Ok(false));
+        assert_eq!(at(&mut s, base, RESERVATION + PAGE), Err(INVALID));
+        assert_eq!(at(&mut s, base - PAGE, 2 * PAGE), Err(INVALID));
+        assert_eq!(at(&mut s, own, PAGE), Err(INVALID));
+        let free = base + RESERVATION;
+        assert_eq!(at(&mut s, free, 4 * PAGE), Ok(true));
+        assert_eq!(at(&mut s, free + PAGE, PAGE), Ok(false));
+        assert_eq!(s.owned(7), [Span::new(free, free + 4 * PAGE)]);
+        assert_eq!(s.reservation(free, PAGE), Err(INVALID));
+        assert!(s.reservation(base, RESERVATION).is_ok());
+        assert_eq!(s.reservation(base, 0), Err(INVALID));
+        assert_eq!(s.reservation(base + 1, PAGE), Err(INVALID));
+        // It is freed as it was got, and once.
+        assert_eq!(s.named(free, PAGE), Err(INVALID));
+        assert_eq!(s.named(own, PAGE), Err(INVALID));
+        let span = s.named(free, 4 * PAGE).unwrap();
+        s.free(span);
+        assert_eq!(s.named(free, 4 * PAGE), Err(INVALID));
+        assert_eq!(s.owned(7), []);
+        assert_eq!(at(&mut s, free, PAGE), Ok(true));
+    }
+
+    #[test]
+    fn a_reservation_has_its_number_alone() {
+        let mut s = space(0, 1 << 30);
+        let base = s.reserve(wanted(0, RESERVATION)).unwrap();
+        let number = s.reservation(base, PAGE);
+        let span = s.named(base, RESERVATION).unwrap();
+        s.free(span);
+        assert_eq!(s.reservation(base, PAGE), Err(INVALID));
+        assert_eq!(s.reserve(wanted(base, RESERVATION)), Ok(base));
+        assert_ne!(s.reservation(base, PAGE), number);
+    }
+
+    #[test]
+    fn without_memory_a_copy_unmaps() {
+        let mut s = space(0, 1 << 30);
+        let (from, to) = (Span::new(0x10000, 0x20000), Span::new(0x18000, 0x28000));
+        let mut nodes = s.mapped.prepare(MAP_NODES).unwrap();
+        let mapped = Mapped {
+            memory: Weak::new(),
+            offset: 0,
+            access: Access::Read,
+        };
+        assert_eq!(s.mapped.map(&mut nodes, from, mapped), Ok(()));
+        s.mapped.release(nodes);
+        let changes = s.copies(from, to);
+        assert_eq!(changes.len(), 1);
+        assert!(changes[0].span == to && changes[0].to.is_none());
+    }
+
     proptest! {
         /// Ranges do not overlap, keep a page between them, stay inside, and come back.
         #[test]
@@ -180,6 +550,72 @@ mod tests {
             // All of it is free again.
             prop_assert!(s.take(end - start - PAGE - (1 << 20)).is_ok() );
             prop_assert!(s.taken.len() == 1);
+        }
+
+        /// Clients' ranges and the library's do not overlap, whoever chooses, and come back.
+        #[test]
+        fn clients_ranges_are_apart(operations in prop::collection::vec(
+            (0_u8..4, 0_u64..64, 1_u64..40, any::<prop::sample::Index>()), 1..200,
+        )) {
+            let (start, end) = (1 << 20, 1 << 25);
+            let mut s = space(start, end);
+            // With the bytes that are taken, and whether a client has them.
+            let mut live: Vec<(u64, u64, bool)> = Vec::new();
+            for (kind, at, units, index) in operations {
+                let got = match kind {
+                    0 => s.take(units * PAGE).map(|va| (va, units * PAGE + PAGE, false)),
+                    1 => {
+                        let size = units * RESERVATION;
+                        let base = if at % 2 == 0 { 0 } else { start + at * RESERVATION };
+                        s.reserve(wanted(base, size)).map(|va| (va, size, true))
+                    }
+                    2 => {
+                        let base = if at % 2 == 0 { 0 } else { start + at * 5 * PAGE };
+                        match s.place(wanted(base, units * PAGE), 1) {
+                            Ok((span, true)) => Ok((span.start, span.len(), true)),
+                            Ok((span, false)) => {
+                                let inside = live.iter().any(|(va, size, named)| {
+                                    *named && *va <= span.start && span.end <= va + size
+                                });
+                                prop_assert!(inside);
+                                continue;
+                            }
+                            Err(status) => Err(status),
+                        }
+                    }
+                    _ if live.is_empty() => continue,
+                    _ => {
+                        let (va, size, named) = live.swap_remove(index.index(live.len()));
+                        if named {
+                            let span = s.named(va, size);
+                            prop_assert!(span.is_ok());
+                            s.free(span.unwrap());
+                        } else {
+                            s.give_back(va, size - PAGE);
+                        }
+                        continue;
+                    }
+                };
+                if let Ok((va, size, named)) = got {
+                    prop_assert!(va >= start && va + size <= end && va % PAGE == 0);
+                    for (other, length, _) in &live {
+                        prop_assert!(va + size <= *other || other + length <= va);
+                    }
+                    live.push((va, size, named));
+                }
+            }
+            for span in s.owned(1) {
+                s.free(span);
+            }
+            live.retain(|(va, size, named)| !named || s.named(*va, *size).is_ok());
+            for (va, size, named) in live {
+                if named {
+                    s.free(Span::new(va, va + size));
+                } else {
+                    s.give_back(va, size - PAGE);
+                }
+            }
+            prop_assert!(s.taken.is_empty() && s.named.is_empty());
         }
     }
 }

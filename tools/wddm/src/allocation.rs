@@ -33,7 +33,15 @@
 //! "At once" is when the engines have dropped their translations of its addresses, which does not
 //! depend on what they execute. "Everything" is what is queued in any context of the device, here
 //! or in the kernel: nobody knows what of it uses the allocation. To access a [`Mapping`] that
-//! somebody still holds is a bus error from then on (row 0.11).
+//! somebody still holds is a bus error from then on (row 0.11). What an
+//! [update of addresses](crate::Context::update_gpu_virtual_address) maps that is queued counts as
+//! used, whatever the flags say.
+//!
+//! # Residency
+//!
+//! Work runs whether an allocation is resident or not: the kernel brings back what has to be in video
+//! memory. [`crate::PagingQueue::make_resident`] says what is to be there before other things, and
+//! tells when it is; [`crate::Device::evict`] takes that back.
 //!
 //! # CPU access
 //!
@@ -168,8 +176,9 @@ pub(crate) struct Inner {
 /// What is gone once it is destroyed.
 #[derive(Debug)]
 struct Live {
-    /// The keeper has it, once this is gone, until the last use has ended.
-    memory: Memory,
+    /// The keeper has it, once this is gone, until the last use has ended; calls that are under way
+    /// and updates of addresses that are queued have it, too.
+    memory: Arc<Memory>,
     /// All of it; made by the first lock, and kept.
     mapping: Option<Arc<Mapping>>,
     /// Nested ones count.
@@ -178,7 +187,7 @@ struct Live {
 
 impl Inner {
     /// Kills it; its memory is the caller's to give back. `None` if it is dead already.
-    pub(crate) fn take(&self) -> Option<Memory> {
+    pub(crate) fn take(&self) -> Option<Arc<Memory>> {
         lock(&self.live).take().map(|live| live.memory)
     }
 }
@@ -216,7 +225,7 @@ impl Allocation {
                 cpu_visible: desc.cpu_visible && !desc.cached,
                 usage: Arc::default(),
                 live: Mutex::new(Some(Live {
-                    memory,
+                    memory: Arc::new(memory),
                     mapping: None,
                     locks: 0,
                 })),
@@ -246,6 +255,19 @@ impl Allocation {
     /// Whether its name is dead; its memory may live on.
     pub fn is_destroyed(&self) -> bool {
         lock(&self.inner.live).is_none()
+    }
+
+    /// Its memory, kept for a call that needs it.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if it is of another device; INVALID_HANDLE if it is destroyed.
+    pub(crate) fn memory(&self, device: &Device) -> Result<Arc<Memory>> {
+        if self.device != *device {
+            return Err(Status::INVALID_PARAMETER);
+        }
+        let live = lock(&self.inner.live);
+        Ok(live.as_ref().ok_or(Status::INVALID_HANDLE)?.memory.clone())
     }
 
     pub(crate) fn usage(&self) -> &Arc<Mutex<Usage>> {
@@ -370,8 +392,9 @@ impl Allocation {
         let memory = self.inner.take().ok_or(Status::INVALID_HANDLE)?;
         self.device.disown(self.inner.id);
         let scheduler = self.device.scheduler();
+        let synchronous = flags.contains(DestroyFlags::SYNCHRONOUS);
         if !flags.contains(DestroyFlags::ASSUME_NOT_IN_USE) {
-            if !flags.contains(DestroyFlags::SYNCHRONOUS) {
+            if !synchronous {
                 scheduler.destroy_memory(memory);
                 return Ok(());
             }
@@ -380,10 +403,10 @@ impl Allocation {
                 return Err(status);
             }
         }
-        match memory.destroy(flags.contains(DestroyFlags::SYNCHRONOUS)) {
-            // With the device its memory is gone.
-            Err(Status::DEVICE_REMOVED) => Ok(()),
-            result => result,
+        match Arc::try_unwrap(memory).map(|memory| memory.destroy(synchronous)) {
+            // With the device its memory is gone. What another call has goes with that.
+            Ok(Err(Status::DEVICE_REMOVED)) | Err(_) => Ok(()),
+            Ok(result) => result,
         }
     }
 }

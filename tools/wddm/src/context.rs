@@ -17,7 +17,10 @@
 //! # }
 //! ```
 
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+};
 
 use libskua::CommandBuffer;
 
@@ -25,6 +28,9 @@ use crate::{
     allocation::Allocation,
     device::Device,
     fence::{MonitoredFence, MAX_FENCES},
+    gpu_va::{Update, UpdateFlags, VaOperation},
+    lock,
+    scheduler::{Point, Scheduler},
     status::{Result, Status},
     usage::{Access, Usage},
 };
@@ -36,7 +42,23 @@ pub struct Context {
     device: Device,
     /// The scheduler's number of it.
     id: u64,
+    /// Its node.
+    node: u32,
+    /// Made by the first update of addresses.
+    paging: Mutex<Option<PagingContext>>,
 }
+
+/// What does the updates of addresses of a context: a context of its own.
+#[derive(Debug)]
+struct PagingContext {
+    /// The scheduler's number of it.
+    id: u64,
+    /// Progress and number of the last updates' packets, [`MAX_UPDATES`] at most.
+    last: VecDeque<Point>,
+}
+
+/// Most updates of addresses of a context that are queued.
+const MAX_UPDATES: usize = 128;
 
 impl Context {
     /// Creates a context for a node (`D3DKMTCreateContextVirtual`), by its ordinal in
@@ -50,6 +72,8 @@ impl Context {
         Ok(Self {
             id: device.scheduler().create_context(node)?,
             device: device.clone(),
+            node,
+            paging: Mutex::default(),
         })
     }
 
@@ -117,6 +141,59 @@ impl Context {
         self.device.scheduler().wait_from_gpu(self.id, &waits)
     }
 
+    /// Changes what is mapped in a reservation, all operations in order
+    /// (`D3DKMTUpdateGpuVirtualAddress`), when the fence has the value; when it is done, the fence has
+    /// the value + 1. It is not ordered with what is queued here but by the fence, and does not wait,
+    /// unless 128 are queued: then until the first of them is done.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if there are no operations, ranges to change are not all in one reservation,
+    /// or those that are copied are not, something is out of its range, the value + 1 could not be
+    /// signalled now, or something is of another device; INVALID_HANDLE if something is destroyed;
+    /// NOT_SUPPORTED for [`crate::Protection::ZERO`]; NO_MEMORY; DEVICE_REMOVED.
+    pub fn update_gpu_virtual_address(
+        &self,
+        operations: &[VaOperation<&Allocation>],
+        fence: Option<(&MonitoredFence, u64)>,
+        flags: UpdateFlags,
+    ) -> Result<()> {
+        let scheduler = self.device.scheduler();
+        if let Some(fence) = fence {
+            self.check(&[fence])?;
+        }
+        let waits = !flags.contains(UpdateFlags::DO_NOT_WAIT);
+        let fence = fence.map(|(fence, value)| (fence.fence(), value));
+        loop {
+            // Not held over a wait: who destroys the context ends that.
+            let mut guard = lock(&self.paging);
+            scheduler.check_context(self.id)?;
+            let update = Update::new(&self.device, operations)?;
+            let paging = match &mut *guard {
+                Some(paging) => paging,
+                None => guard.insert(PagingContext {
+                    id: scheduler.create_context(self.node)?,
+                    last: VecDeque::new(),
+                }),
+            };
+            paging
+                .last
+                .retain(|(progress, point)| !progress.reached(*point));
+            if paging.last.len() < MAX_UPDATES {
+                let last = scheduler.queue_update(paging.id, update, fence, waits)?;
+                paging.last.push_back(last);
+                return Ok(());
+            }
+            let first = paging.last.front().cloned();
+            drop(guard);
+            Scheduler::settle(first.as_slice())?;
+            if first.is_some_and(|(progress, point)| !progress.reached(point)) {
+                // It has failed.
+                scheduler.find_error();
+            }
+        }
+    }
+
     fn check(&self, fences: &[(&MonitoredFence, u64)]) -> Result<()> {
         if fences.is_empty()
             || fences.len() > MAX_FENCES
@@ -133,6 +210,9 @@ impl Context {
     pub fn destroy(&self) {
         if !self.device.is_inherited() {
             self.device.scheduler().destroy_context(self.id);
+            if let Some(paging) = lock(&self.paging).take() {
+                self.device.scheduler().destroy_context(paging.id);
+            }
         }
     }
 }

@@ -128,12 +128,21 @@ pub(crate) struct Fence {
     /// The largest value that was signalled, or that the kernel has a fence for; changed with the
     /// scheduler's state locked.
     submitted: AtomicU64,
+    /// Whether a paging queue has it: the kernel signals points, and nobody but this process writes
+    /// the value, when it learns of them.
+    pub(crate) paging: bool,
     /// Threads that sleep until more is submitted.
     sleepers: Mutex<Vec<Thread>>,
 }
 
 impl Fence {
-    pub(crate) fn new(id: u64, adapter: &Adapter, cell: Cell, initial: u64) -> Result<Self> {
+    pub(crate) fn new(
+        id: u64,
+        adapter: &Adapter,
+        cell: Cell,
+        initial: u64,
+        paging: bool,
+    ) -> Result<Self> {
         let syncobj = Syncobj::create(adapter.libskua())?;
         if initial > 0 {
             syncobj.signal(initial)?;
@@ -145,6 +154,7 @@ impl Fence {
             closed: AtomicBool::new(false),
             limit: AtomicU64::new(u64::MAX),
             submitted: AtomicU64::new(initial),
+            paging,
             sleepers: Mutex::default(),
         };
         fence.set(initial);
@@ -248,6 +258,9 @@ pub(crate) fn wait(
     }
     let mut woken = false;
     loop {
+        if woken {
+            scheduler.settle_paging();
+        }
         // In this order: a device in error and a destroyed fence have all values.
         let index = satisfied(waits, how);
         over()?;
@@ -352,8 +365,17 @@ impl MonitoredFence {
         if initial == Self::LOST {
             return Err(Status::INVALID_PARAMETER);
         }
+        Self::with(device, initial, false)
+    }
+
+    /// The fence of a paging queue, which the kernel signals, and nobody else may.
+    pub(crate) fn of_paging(device: &Device) -> Result<Self> {
+        Self::with(device, 0, true)
+    }
+
+    fn with(device: &Device, initial: u64, paging: bool) -> Result<Self> {
         Ok(Self {
-            fence: device.scheduler().create_fence(initial)?,
+            fence: device.scheduler().create_fence(initial, paging)?,
             device: device.clone(),
         })
     }
@@ -404,7 +426,8 @@ impl MonitoredFence {
     /// # Errors
     ///
     /// INVALID_PARAMETER if the value is not above all that were submitted, or is
-    /// [`MonitoredFence::LOST`]; DEVICE_REMOVED; INVALID_HANDLE if it is destroyed.
+    /// [`MonitoredFence::LOST`], or the fence is a paging queue's; DEVICE_REMOVED; INVALID_HANDLE if
+    /// it is destroyed.
     pub fn signal(&self, value: u64) -> Result<()> {
         self.device.scheduler().signal_from_cpu(&self.fence, value)
     }

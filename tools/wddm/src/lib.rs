@@ -16,6 +16,7 @@
 //! | [`Submission`] | `D3DKMTSubmitCommand` | work for it |
 //! | [`Allocation`] | `D3DKMTCreateAllocation2` | memory |
 //! | [`Map`] | `D3DKMTLock2` | the CPU's way to it |
+//! | [`PagingQueue`] | `D3DKMTCreatePagingQueue` | what is resident, and where the GPU sees it |
 //! | [`MonitoredFence`] | `D3DKMTCreateSynchronizationObject2` | a 64-bit value that grows |
 //! | [`Process`], [`Handle`] | `D3DKMT_HANDLE` | all of these by number, for interfaces in C |
 //! | [`Status`] | `NTSTATUS` | how a call ended |
@@ -32,8 +33,8 @@
 //!
 //! # Not here yet
 //!
-//! Residency is implicit: what is created is resident and stays so. There are no paging queues, no
-//! budgets, no priorities, and allocations and fences are not shared between processes.
+//! There are no budgets and no trim callbacks, and allocations and fences are not shared between
+//! processes.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -46,8 +47,10 @@ mod allocation;
 mod context;
 mod device;
 mod fence;
+mod gpu_va;
 mod handle;
 mod memory;
+mod paging_queue;
 mod process;
 mod scheduler;
 mod status;
@@ -62,8 +65,10 @@ pub use allocation::{Allocation, AllocationDesc, DestroyFlags, Map, MapFlags, Ma
 pub use context::{Context, Submission};
 pub use device::{Device, DeviceState};
 pub use fence::{MonitoredFence, WaitFor, MAX_FENCES};
+pub use gpu_va::{MapDesc, Protection, ReservationType, ReserveDesc, UpdateFlags, VaOperation};
 pub use handle::{Handle, SPARE};
-pub use process::{CreatedAllocations, Process, MAX_ALLOCATIONS};
+pub use paging_queue::{EvictFlags, MakeResidentFlags, Paging, PagingQueue, MAX_RESIDENT};
+pub use process::{CreatedAllocations, CreatedPagingQueue, Process, MAX_ALLOCATIONS};
 pub use status::{Result, Status};
 pub use usage::Access;
 

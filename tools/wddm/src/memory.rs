@@ -91,7 +91,7 @@ impl Memory {
         flags.set(DestroyFlags::SYNCHRONOUS, synchronous);
         self.bo.destroy(flags)?;
         // What is bound there from now on is bound behind what the kernel has still to unbind.
-        self.adapter.give_addresses_back(self.va, self.bo.size());
+        self.adapter.give_all_back(self.va, self.bo.size());
         Ok(())
     }
 }

@@ -27,8 +27,10 @@ use crate::{
     context::Context,
     device::{Device, DeviceState},
     fence::{MonitoredFence, WaitFor, MAX_FENCES},
+    gpu_va::{MapDesc, ReserveDesc, UpdateFlags, VaOperation},
     handle::{Handle, HandleTable},
     lock,
+    paging_queue::{EvictFlags, MakeResidentFlags, Paging, PagingQueue, MAX_RESIDENT},
     status::{Result, Status},
 };
 
@@ -59,6 +61,11 @@ enum Object {
         device: Handle,
         fence: Arc<MonitoredFence>,
     },
+    PagingQueue {
+        device: Handle,
+        queue: Arc<PagingQueue>,
+        fence: Handle,
+    },
 }
 
 impl Object {
@@ -70,7 +77,8 @@ impl Object {
             Self::Context { device, .. }
             | Self::Allocation { device, .. }
             | Self::Resource { device, .. }
-            | Self::Fence { device, .. } => Some(*device),
+            | Self::Fence { device, .. }
+            | Self::PagingQueue { device, .. } => Some(*device),
         }
     }
 }
@@ -110,6 +118,15 @@ pub struct CreatedAllocations {
     pub allocations: Vec<Handle>,
 }
 
+/// What [`Process::create_paging_queue`] creates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CreatedPagingQueue {
+    /// The queue.
+    pub queue: Handle,
+    /// The paging fence (`hSyncObject`), for [`Process::fence`] and waits.
+    pub fence: Handle,
+}
+
 macro_rules! getter {
     ($name:ident, $type:ty, $pattern:pat => $value:expr) => {
         fn $name(&self, handle: Handle) -> Result<$type> {
@@ -129,6 +146,7 @@ impl Process {
 
     getter!(get_device, Device, Object::Device { device, .. } => device.clone());
     getter!(get_context, Arc<Context>, Object::Context { context, .. } => context.clone());
+    getter!(get_paging_queue, Arc<PagingQueue>, Object::PagingQueue { queue, .. } => queue.clone());
     getter!(get_fence, Arc<MonitoredFence>, Object::Fence { fence, .. } => fence.clone());
 
     /// An allocation of a device.
@@ -549,6 +567,180 @@ impl Process {
         Ok(self.get_allocation(device, allocation)?.gpu_va())
     }
 
+    // Residency
+
+    /// `D3DKMTCreatePagingQueue`.
+    ///
+    /// # Errors
+    ///
+    /// As [`PagingQueue::create`].
+    pub fn create_paging_queue(&self, device: Handle) -> Result<CreatedPagingQueue> {
+        let queue = Arc::new(PagingQueue::create(&self.get_device(device)?)?);
+        let fence = self.insert(Object::Fence {
+            device,
+            fence: queue.fence().clone(),
+        })?;
+        let queue = self.insert(Object::PagingQueue {
+            device,
+            queue,
+            fence,
+        });
+        if queue.is_err() {
+            // Gone, if the device is.
+            let _ = lock(&self.table).remove(fence);
+        }
+        let queue = queue?;
+        Ok(CreatedPagingQueue { queue, fence })
+    }
+
+    /// `D3DKMTDestroyPagingQueue`; its fence goes with it.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_HANDLE, OBJECT_TYPE_MISMATCH.
+    pub fn destroy_paging_queue(&self, handle: Handle) -> Result<()> {
+        let queue = self.get_paging_queue(handle)?;
+        // Another thread may have been faster.
+        let object = lock(&self.table).remove(handle)?;
+        if let Object::PagingQueue { fence, .. } = object {
+            let fence = lock(&self.table).remove(fence);
+            drop(fence);
+        }
+        queue.destroy();
+        Ok(())
+    }
+
+    /// `D3DKMTMakeResident`.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if a bit of `flags` has no meaning; as [`PagingQueue::make_resident`].
+    pub fn make_resident(
+        &self,
+        queue: Handle,
+        allocations: &[Handle],
+        flags: u32,
+    ) -> Result<Paging> {
+        let queue = self.get_paging_queue(queue)?;
+        let flags = MakeResidentFlags::from_bits(flags).ok_or(Status::INVALID_PARAMETER)?;
+        let list = self.get_allocations(queue.device(), allocations)?;
+        let list: Vec<&Allocation> = list.iter().map(|allocation| &**allocation).collect();
+        queue.make_resident(&list, flags)
+    }
+
+    /// `D3DKMTEvict`.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if a bit of `flags` has no meaning; as [`Device::evict`].
+    pub fn evict(&self, device: Handle, allocations: &[Handle], flags: u32) -> Result<()> {
+        let device = self.get_device(device)?;
+        let flags = EvictFlags::from_bits(flags).ok_or(Status::INVALID_PARAMETER)?;
+        let list = self.get_allocations(&device, allocations)?;
+        let list: Vec<&Allocation> = list.iter().map(|allocation| &**allocation).collect();
+        device.evict(&list, flags)
+    }
+
+    /// Allocations of a device, [`MAX_RESIDENT`] at most.
+    fn get_allocations(&self, device: &Device, list: &[Handle]) -> Result<Vec<Arc<Allocation>>> {
+        if list.is_empty() || list.len() > MAX_RESIDENT {
+            return Err(Status::INVALID_PARAMETER);
+        }
+        let table = lock(&self.table);
+        list.iter()
+            .map(|handle| match table.get(*handle)? {
+                Object::Allocation { allocation, .. } if allocation.device() == device => {
+                    Ok(allocation.clone())
+                }
+                Object::Allocation { .. } => Err(Status::INVALID_PARAMETER),
+                _ => Err(Status::OBJECT_TYPE_MISMATCH),
+            })
+            .collect()
+    }
+
+    // GPU virtual addresses
+
+    /// `D3DKMTReserveGpuVirtualAddress`, on an adapter or a paging queue.
+    ///
+    /// # Errors
+    ///
+    /// As [`Adapter::reserve_gpu_virtual_address`].
+    pub fn reserve_gpu_virtual_address(&self, on: Handle, desc: &ReserveDesc) -> Result<u64> {
+        let adapter = match lock(&self.table).get(on)? {
+            Object::Adapter(adapter) => adapter.clone(),
+            Object::PagingQueue { queue, .. } => queue.device().adapter().clone(),
+            _ => return Err(Status::OBJECT_TYPE_MISMATCH),
+        };
+        adapter.reserve_gpu_virtual_address(desc)
+    }
+
+    /// `D3DKMTFreeGpuVirtualAddress`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Adapter::free_gpu_virtual_address`].
+    pub fn free_gpu_virtual_address(&self, adapter: Handle, va: u64, size: u64) -> Result<()> {
+        self.adapter(adapter)?.free_gpu_virtual_address(va, size)
+    }
+
+    /// `D3DKMTMapGpuVirtualAddress`.
+    ///
+    /// # Errors
+    ///
+    /// As [`PagingQueue::map_gpu_virtual_address`].
+    pub fn map_gpu_virtual_address(
+        &self,
+        queue: Handle,
+        desc: &MapDesc<Handle>,
+    ) -> Result<(u64, Paging)> {
+        let queue = self.get_paging_queue(queue)?;
+        let allocation = match desc.allocation {
+            Some(handle) => Some(self.get_allocations(queue.device(), &[handle])?.remove(0)),
+            None => None,
+        };
+        queue.map_gpu_virtual_address(&desc.with(allocation.as_deref()))
+    }
+
+    /// `D3DKMTUpdateGpuVirtualAddress`.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if a bit of `flags` has no meaning, or the context is of another device; as
+    /// [`Context::update_gpu_virtual_address`].
+    pub fn update_gpu_virtual_address(
+        &self,
+        device: Handle,
+        context: Handle,
+        operations: &[VaOperation<Handle>],
+        fence: Option<(Handle, u64)>,
+        flags: u32,
+    ) -> Result<()> {
+        let device = self.get_device(device)?;
+        let context = self.get_context(context)?;
+        let flags = UpdateFlags::from_bits(flags).ok_or(Status::INVALID_PARAMETER)?;
+        if *context.device() != device {
+            return Err(Status::INVALID_PARAMETER);
+        }
+        let fence = match fence {
+            Some((handle, value)) => Some((self.get_fence(handle)?, value)),
+            None => None,
+        };
+        let named = operations
+            .iter()
+            .map(|operation| match operation.allocation() {
+                Some(handle) => Ok(Some(self.get_allocations(&device, &[*handle])?.remove(0))),
+                None => Ok(None),
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let operations: Vec<_> = operations
+            .iter()
+            .zip(&named)
+            .filter_map(|(operation, allocation)| operation.with(allocation.as_deref()))
+            .collect();
+        let fence = fence.as_ref().map(|(fence, value)| (&**fence, *value));
+        context.update_gpu_virtual_address(&operations, fence, flags)
+    }
+
     // Fences
 
     /// `D3DKMTCreateSynchronizationObject2` of a monitored fence.
@@ -565,9 +757,13 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// INVALID_HANDLE, OBJECT_TYPE_MISMATCH.
+    /// INVALID_HANDLE, OBJECT_TYPE_MISMATCH; INVALID_PARAMETER for a paging queue's, which goes with
+    /// the queue.
     pub fn destroy_synchronization_object(&self, handle: Handle) -> Result<()> {
         let fence = self.get_fence(handle)?;
+        if fence.fence().paging {
+            return Err(Status::INVALID_PARAMETER);
+        }
         // Another thread may have been faster.
         let object = lock(&self.table).remove(handle)?;
         fence.destroy();

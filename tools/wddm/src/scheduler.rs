@@ -47,6 +47,7 @@ use std::{
 use libskua::{ContextStatus, Error, ErrorKind};
 use rustix::event::EventfdFlags;
 
+pub(crate) use self::keeper::Point;
 use self::{
     keeper::{fire, CellGuard, Dying, Event, Rest},
     slots::{Slot, Slots},
@@ -55,6 +56,7 @@ use crate::{
     adapter::{crowded, Adapter},
     device::DeviceState,
     fence::{Cell, Fence, MonitoredFence, Page},
+    gpu_va::Update,
     lock,
     status::{Result, Status},
     usage::{Access, Usage},
@@ -79,6 +81,8 @@ struct Run {
 #[derive(Debug)]
 enum Packet {
     Wait(Arc<Fence>, u64),
+    /// Only in the paging context of a context.
+    Update(Update),
     Run(Run),
 }
 
@@ -91,6 +95,17 @@ enum Refusal {
     Later(Status),
     /// Nothing will change this.
     Never(Status),
+}
+
+impl From<Status> for Refusal {
+    /// Of a bind, whose error number is known by its status alone.
+    fn from(status: Status) -> Self {
+        match status {
+            Status::DEVICE_REMOVED | Status::OBJECT_NAME_INVALID => Self::Removed,
+            Status::NO_MEMORY | Status::GRAPHICS_NO_VIDEO_MEMORY => Self::Later(status),
+            _ => Self::Never(status),
+        }
+    }
 }
 
 impl From<Error> for Refusal {
@@ -123,6 +138,8 @@ struct Queue {
     watched: Option<u64>,
     /// The last change of the address space that its work waits for.
     bound: u64,
+    /// The last change that it has made itself, which what follows waits for.
+    updated: u64,
     /// Where `progress` has its value.
     _cell: CellGuard,
 }
@@ -258,14 +275,15 @@ impl Scheduler {
         })
     }
 
-    fn new_fence(&self, initial: u64) -> Result<(Arc<Fence>, CellGuard)> {
+    fn new_fence(&self, initial: u64, paging: bool) -> Result<(Arc<Fence>, CellGuard)> {
         let guard = self.cell()?;
-        let fence = Fence::new(self.number(), &self.adapter, guard.cell.clone(), initial)?;
+        let cell = guard.cell.clone();
+        let fence = Fence::new(self.number(), &self.adapter, cell, initial, paging)?;
         Ok((Arc::new(fence), guard))
     }
 
-    pub(crate) fn create_fence(&self, initial: u64) -> Result<Arc<Fence>> {
-        let (fence, cell) = self.new_fence(initial)?;
+    pub(crate) fn create_fence(&self, initial: u64, paging: bool) -> Result<Arc<Fence>> {
+        let (fence, cell) = self.new_fence(initial, paging)?;
         let line = Line {
             fence: fence.clone(),
             signaller: None,
@@ -332,6 +350,51 @@ impl Scheduler {
         Ok(())
     }
 
+    // Paging queues
+
+    /// Has the keeper look when the kernel signals a point that nobody has submitted yet.
+    pub(crate) fn watch_paging(&self, fence: &Fence, point: u64) -> Result<()> {
+        Ok(fence.syncobj.notify(point, self.kick.as_fd())?)
+    }
+
+    /// The kernel has been given a point of a paging queue's fence to signal; tells whether it has.
+    pub(crate) fn paged(&self, fence: &Arc<Fence>, point: u64) -> Result<bool> {
+        let mut state = self.alive()?;
+        let line = state.lines.get_mut(&fence.id);
+        let parked = std::mem::take(&mut line.ok_or(Status::INVALID_HANDLE)?.parked);
+        fence.set_submitted(point);
+        Self::settle_paging_of(&state);
+        self.go_on(&mut state, parked);
+        if !state.events.is_empty() {
+            self.kick();
+        }
+        Ok(fence.reached(point))
+    }
+
+    /// Writes the values of paging queues' fences of which the kernel has signalled more.
+    pub(crate) fn settle_paging(&self) {
+        Self::settle_paging_of(&lock(&self.state));
+    }
+
+    fn settle_paging_of(state: &State) {
+        if state.execution != DeviceState::Active {
+            return;
+        }
+        for Line { fence, .. } in state.lines.values().filter(|line| line.fence.paging) {
+            let (value, submitted) = (fence.value(), fence.submitted());
+            if value < submitted {
+                // If the kernel does not answer, the GPU is gone, which others notice.
+                let done = fence.syncobj.query().unwrap_or(0).min(submitted);
+                fence.set(value.max(done));
+            }
+        }
+    }
+
+    /// Takes the device out of service, as an error does.
+    pub(crate) fn give_up(&self, execution: DeviceState) {
+        self.fail(&mut lock(&self.state), execution);
+    }
+
     // Contexts
 
     pub(crate) fn create_context(&self, node: u32) -> Result<u64> {
@@ -339,7 +402,7 @@ impl Scheduler {
         let engines = self.adapter.libskua().engines();
         let engine = *engines.get(ordinal).ok_or(Status::INVALID_PARAMETER)?;
         let raw = libskua::Context::create(self.adapter.vm(), engine).map_err(crowded)?;
-        let (progress, cell) = self.new_fence(0)?;
+        let (progress, cell) = self.new_fence(0, false)?;
         let id = self.number();
         let queue = Queue {
             raw: Some(raw),
@@ -350,10 +413,19 @@ impl Scheduler {
             slots: Slots::default(),
             watched: None,
             bound: 0,
+            updated: 0,
             _cell: cell,
         };
         self.alive()?.queues.insert(id, queue);
         Ok(id)
+    }
+
+    /// Fails unless the context takes work.
+    pub(crate) fn check_context(&self, id: u64) -> Result<()> {
+        match self.alive()?.queues.contains_key(&id) {
+            true => Ok(()),
+            false => Err(Status::INVALID_HANDLE),
+        }
     }
 
     /// Destroys a context: what the kernel has is left to end, what it does not have is dropped.
@@ -480,7 +552,8 @@ impl Scheduler {
         if !state.lines.contains_key(&fence.id) {
             return Err(Status::INVALID_HANDLE);
         }
-        if value <= Self::last_signal(state, fence) || value == MonitoredFence::LOST {
+        let last = Self::last_signal(state, fence);
+        if fence.paging || value <= last || value == MonitoredFence::LOST {
             return Err(Status::INVALID_PARAMETER);
         }
         Ok(())
@@ -520,9 +593,12 @@ impl Scheduler {
         let mut result = Ok(());
         while let Some(id) = ready.pop() {
             while let Some(packet) = Self::next_packet(state, id) {
-                let run = match packet {
-                    Packet::Run(run) => run,
+                let mut packet = packet;
+                let sent = match &mut packet {
+                    Packet::Run(run) => self.send(state, id, run),
+                    Packet::Update(update) => self.update(state, id, update),
                     Packet::Wait(fence, value) => {
+                        let (fence, value) = (fence.clone(), *value);
                         if let Some(queue) = state.queues.get_mut(&id) {
                             match queue.waits.iter_mut().find(|(f, _)| f.id == fence.id) {
                                 Some((_, largest)) => *largest = value.max(*largest),
@@ -532,16 +608,16 @@ impl Scheduler {
                         continue;
                     }
                 };
-                let refusal = match self.send(state, id, &run) {
+                let refusal = match sent {
                     Ok(woken) => {
                         ready.extend(woken);
                         continue;
                     }
                     Err(refusal) => refusal,
                 };
-                let is_own = own == Some((id, run.point));
+                let is_own = matches!(&packet, Packet::Run(run) if own == Some((id, run.point)));
                 if let Some(queue) = state.queues.get_mut(&id) {
-                    queue.packets.push_front(Packet::Run(run));
+                    queue.packets.push_front(packet);
                 }
                 match refusal {
                     Refusal::Removed => {
@@ -585,6 +661,7 @@ impl Scheduler {
                     let late = state.late.get(&fence.id)?;
                     (late < value).then_some(fence)
                 }),
+                Packet::Update(_) => None,
             };
             let Some(line) = fence.and_then(|fence| state.lines.get_mut(&fence.id)) else {
                 return Some(packet);
@@ -617,7 +694,7 @@ impl Scheduler {
         signals.push((queue.progress.va(), run.point));
 
         // What is mapped by now, the slot too. Later packets of the context come behind it anyway.
-        let bound = self.adapter.last_map();
+        let bound = self.adapter.last_map().max(queue.updated);
         let (va, bytes) = queue
             .slots
             .write(run.slot, &signals)
@@ -677,6 +754,65 @@ impl Scheduler {
             }
         }
         Ok(woken)
+    }
+
+    /// Hands one update of addresses to the kernel.
+    fn update(&self, state: &mut State, id: u64, update: &mut Update) -> Result<Vec<u64>, Refusal> {
+        let queue = state.queues.get_mut(&id).ok_or(Refusal::Removed)?;
+        let points: Vec<_> = queue
+            .waits
+            .iter()
+            .map(|(fence, point)| (&*fence.syncobj, *point))
+            .collect();
+        let bound = update.perform(&self.adapter, &points)?;
+        queue.updated = bound.unwrap_or(queue.updated);
+        queue.waits.clear();
+        Ok(Vec::new())
+    }
+
+    /// Queues an update of addresses in a paging context: behind a value of a fence, if it is to
+    /// wait, and before the next one, which it signals. Tells the packet behind it.
+    pub(crate) fn queue_update(
+        &self,
+        context: u64,
+        update: Update,
+        fence: Option<(&Arc<Fence>, u64)>,
+        waits: bool,
+    ) -> Result<Point> {
+        let signal = match fence {
+            Some((fence, value)) => {
+                let next = value.checked_add(1).ok_or(Status::INVALID_PARAMETER)?;
+                Some((fence.clone(), next))
+            }
+            None => None,
+        };
+        let (mut state, mut slots) = self.alive_with_slots(context, 1)?;
+        let state = &mut *state;
+        let checked = match &signal {
+            Some((fence, value)) => Self::check_signal(state, fence, *value),
+            None => Ok(()),
+        };
+        let queue = state.queues.get_mut(&context);
+        let queue = queue.ok_or(Status::INVALID_HANDLE)?;
+        let slot = slots.pop().ok_or(Status::UNSUCCESSFUL)?;
+        if let Err(status) = checked {
+            queue.slots.give_back(slot);
+            return Err(status);
+        }
+        if let Some((fence, value)) = fence.filter(|_| waits) {
+            queue.packets.push_back(Packet::Wait(fence.clone(), value));
+        }
+        queue.packets.push_back(Packet::Update(update));
+        queue.queued += 1;
+        queue.packets.push_back(Packet::Run(Run {
+            commands: None,
+            signal,
+            point: queue.queued,
+            slot,
+        }));
+        let point = (queue.progress.clone(), queue.queued);
+        self.pump(state, vec![context], None)?;
+        Ok(point)
     }
 
     /// Lets the keeper look at a context when what the kernel has now is done.

@@ -9,6 +9,7 @@
 //!   watched. If it is signalled and its value is not there, work failed. So an error is
 //!   noticed without anybody asking, for one system call and one wake-up per burst of work;
 //! - **late signals**: those of the CPU that come behind the GPU's;
+//! - **paging**: values of paging queues' fences, whose points the kernel signals;
 //! - **events**: whom to tell by an eventfd that fences have their values;
 //! - **packets** that the kernel had no memory for: they are tried again after a while;
 //! - **the dead**: what was destroyed is given back when everything that was queued before is done.
@@ -50,7 +51,7 @@ pub(super) struct Dying {
     pub(super) uses: Vec<Point>,
     /// To be dropped then.
     #[expect(dead_code, reason = "held to be dropped at the right time")]
-    pub(super) memory: Vec<Memory>,
+    pub(super) memory: Vec<Arc<Memory>>,
     /// To be dropped then, too.
     pub(super) rest: Rest,
 }
@@ -132,7 +133,7 @@ impl Scheduler {
     }
 
     /// Gives memory back when everything that is queued now is done.
-    pub(crate) fn destroy_memory(&self, memory: Memory) {
+    pub(crate) fn destroy_memory(&self, memory: Arc<Memory>) {
         let mut state = lock(&self.state);
         let uses = Self::uses_of(&state);
         self.retire(
@@ -299,6 +300,7 @@ impl Scheduler {
             self.go_on(state, refused);
         }
         self.signal_late(state);
+        Self::settle_paging_of(state);
         state.events.retain(|event| {
             let over = satisfied(&event.waits, event.how).is_some()
                 || event.waits.iter().any(|(fence, _)| fence.is_closed());

@@ -6,7 +6,7 @@
 //! fences' values. They are in *slots* of system memory that the GPU cannot write, one per packet,
 //! which are used again when the context's progress has passed the packet.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use libskua::{spec::command::Command, Access, BoFlags, Mapping};
 
@@ -104,8 +104,8 @@ impl Slots {
     }
 
     /// Takes the memory out, of slots that are not used any more when that is given back.
-    pub(super) fn take_memory(&mut self) -> Vec<Memory> {
-        let chunks = std::mem::take(self).chunks;
-        chunks.into_iter().map(|(memory, _)| memory).collect()
+    pub(super) fn take_memory(&mut self) -> Vec<Arc<Memory>> {
+        let chunks = std::mem::take(self).chunks.into_iter();
+        chunks.map(|(memory, _)| Arc::new(memory)).collect()
     }
 }
