@@ -11,7 +11,7 @@
 //! - [`cases`]: tables of cases;
 //! - [`raw`], [`mapping`]: system calls, the only files with `unsafe` besides a line in [`client`];
 //! - [`function`], [`fdinfo`]: what sysfs, debugfs and procfs tell;
-//! - [`client`], [`rig`]: an open device, and one that is ready to run work;
+//! - [`client`], [`rig`]: an open device, and one that is ready to run work; [`wddm_rig`]: one of WDDM;
 //! - [`cgroup`]: what the kernel charges a process with;
 //! - [`program`]: compute programs; [`software_timeline`]: fences of another driver;
 //! - [`moving`]: objects that move;
@@ -38,6 +38,7 @@ pub mod rig;
 pub mod software_timeline;
 pub mod suite;
 pub mod table;
+pub mod wddm_rig;
 pub mod witness;
 
 pub use cases::Cases;

@@ -19,12 +19,11 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use skua_selftests::client::PATIENCE;
 use skua_selftests::function::Unbound;
 use skua_selftests::raw::{in_child, with_alarm, Replaced};
 use skua_selftests::rig::{copy, fill, wait_value, write};
+use skua_selftests::wddm_rig::{patience, read, vram_size, vram_used, Rig, PAGE};
 use skua_selftests::{suite, tests, Cases};
-use skua_spec::command::Command;
 use wddm::{
     Access, Adapter, Allocation, AllocationDesc, Context, DestroyFlags, Device, DeviceState,
     EngineKind, Handle, MapFlags, MapMode, MonitoredFence, Process, Status, WaitFor,
@@ -87,134 +86,6 @@ fn main() -> ExitCode {
     ])
 }
 
-const PAGE: u64 = 4096;
-
-fn patience() -> Duration {
-    PATIENCE * suite::patience()
-}
-
-/// Commands of a test, one slot after the other.
-struct Rig {
-    device: Device,
-    copy: Context,
-    compute: Context,
-    commands: Allocation,
-    /// Number of the next slot of `commands`.
-    slot: AtomicU64,
-    /// A word for work to wait for.
-    gate: Allocation,
-}
-
-const SLOT: u64 = 256;
-const SLOTS: u64 = 4096;
-
-impl Rig {
-    fn new() -> Self {
-        Self::on(&Adapter::open_first().expect("an adapter"))
-    }
-
-    fn on(adapter: &Adapter) -> Self {
-        let device = Device::create(adapter).expect("a device");
-        let system =
-            |size| Allocation::create(&device, &AllocationDesc::new(size, adapter.system()));
-        Self {
-            copy: context(&device, EngineKind::Copy),
-            compute: context(&device, EngineKind::Compute),
-            commands: system(SLOT * SLOTS).expect("commands"),
-            slot: AtomicU64::new(0),
-            gate: system(PAGE).expect("a gate"),
-            device,
-        }
-    }
-
-    /// One more context for a kind of engine.
-    fn fresh(&self, kind: EngineKind) -> Context {
-        context(&self.device, kind)
-    }
-
-    fn fence(&self) -> MonitoredFence {
-        MonitoredFence::create(&self.device, 0).expect("a fence")
-    }
-
-    fn system(&self, size: u64) -> Allocation {
-        let desc = AllocationDesc::new(size, self.device.adapter().system());
-        Allocation::create(&self.device, &desc).expect("an allocation")
-    }
-
-    fn vram(&self, size: u64) -> Allocation {
-        let desc = AllocationDesc::new(size, self.device.adapter().vram());
-        Allocation::create(&self.device, &desc).expect("an allocation")
-    }
-
-    /// Writes commands where the GPU finds them.
-    fn write(&self, commands: &[Command]) -> (u64, u32) {
-        let words: Vec<u32> = commands
-            .iter()
-            .flat_map(|command| command.encode().words().to_vec())
-            .collect();
-        let bytes = size_of_val(&words[..]) as u64;
-        assert!(bytes <= SLOT);
-        let offset = self.slot.fetch_add(1, Ordering::Relaxed) % SLOTS * SLOT;
-        let mapping = self.commands.lock2(0).expect("Lock2");
-        mapping
-            .copy_from_slice(usize::try_from(offset).expect("an offset"), &words)
-            .expect("commands");
-        self.commands.unlock2().expect("Unlock2");
-        (
-            self.commands.gpu_va() + offset,
-            u32::try_from(bytes).expect("a size"),
-        )
-    }
-
-    fn start(&self, context: &Context, commands: &[Command]) {
-        let (va, bytes) = self.write(commands);
-        context.submit(va, bytes).expect("SubmitCommand");
-    }
-
-    /// A command that is done when the gate is open.
-    fn wait_for_gate(&self) -> Command {
-        wait_value(self.gate.gpu_va(), 1)
-    }
-
-    fn open_gate(&self) {
-        let map = self.gate.lock2(0).expect("Lock2");
-        map.write(0, 1_u64).expect("a value");
-        self.gate.unlock2().expect("Unlock2");
-    }
-
-    /// Waits until a context has done all that was queued.
-    #[track_caller]
-    fn finish(&self, context: &Context) {
-        let fence = self.fence();
-        context.signal_from_gpu(&[(&fence, 1)]).expect("a signal");
-        assert_eq!(fence.wait(1, patience()), Ok(()));
-    }
-
-    fn vram_used(&self) -> u64 {
-        vram_used(self.device.adapter())
-    }
-}
-
-fn context(device: &Device, kind: EngineKind) -> Context {
-    let node = device.adapter().node(kind).expect("a node");
-    Context::create(device, node).expect("a context")
-}
-
-fn vram_used(adapter: &Adapter) -> u64 {
-    vram(adapter).iter().map(|segment| segment.used).sum()
-}
-
-fn vram_size(adapter: &Adapter) -> u64 {
-    vram(adapter).iter().map(|segment| segment.size).sum()
-}
-
-fn vram(adapter: &Adapter) -> Vec<libskua::RegionInfo> {
-    let set = adapter.vram();
-    let mut segments = adapter.segments().expect("segments");
-    segments.retain(|segment| set.contains(segment.id));
-    segments
-}
-
 /// Waits until something holds that nothing tells of.
 #[track_caller]
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
@@ -223,13 +94,6 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(start.elapsed() < patience(), "never: {what}");
         thread::sleep(Duration::from_millis(5));
     }
-}
-
-fn read(allocation: &Allocation, offset: usize) -> u64 {
-    let map = allocation.lock2(0).expect("Lock2");
-    let value = map.read(offset).expect("a value");
-    allocation.unlock2().expect("Unlock2");
-    value
 }
 
 fn work_is_done_and_seen() {
@@ -861,13 +725,6 @@ fn row_0_10_waits_end_when_the_device_is_lost() {
     assert_eq!(rig.copy.submit(va, bytes), Err(Status::DEVICE_REMOVED));
     assert_eq!(rig.compute.submit(va, bytes), Err(Status::DEVICE_REMOVED));
     assert_eq!(fence.signal(2), Err(Status::DEVICE_REMOVED));
-}
-
-impl Rig {
-    /// Good commands, for a device that takes none.
-    fn write_dead(&self) -> (u64, u32) {
-        (self.commands.gpu_va(), 24)
-    }
 }
 
 /// What an eventfd counted until it was quiet for a while.

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT
+
+//! A device of `tools/wddm` ready to run work.
+//!
+//! Everything here panics if the driver refuses it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use skua_spec::command::Command;
+use wddm::{Adapter, Allocation, AllocationDesc, Context, Device, EngineKind, MonitoredFence};
+
+use crate::client::PATIENCE;
+use crate::rig::wait_value;
+use crate::suite;
+
+/// The GPU's smallest page, in bytes.
+pub const PAGE: u64 = 4096;
+
+/// A time limit: against hanging, not a measure.
+pub fn patience() -> Duration {
+    PATIENCE * suite::patience()
+}
+
+/// Commands of a test, one slot after the other.
+#[derive(Debug)]
+pub struct Rig {
+    /// The device of all of it.
+    pub device: Device,
+    /// On the copy engine.
+    pub copy: Context,
+    /// On the compute engine.
+    pub compute: Context,
+    /// Slots of [`SLOT`] bytes.
+    commands: Allocation,
+    /// Number of the next slot of `commands`.
+    slot: AtomicU64,
+    /// A word for work to wait for.
+    pub gate: Allocation,
+}
+
+const SLOT: u64 = 256;
+const SLOTS: u64 = 4096;
+
+impl Rig {
+    /// A device on an adapter of its own.
+    #[expect(clippy::new_without_default, reason = "it opens a device")]
+    pub fn new() -> Self {
+        Self::on(&Adapter::open_first().expect("an adapter"))
+    }
+
+    /// A device on an adapter.
+    pub fn on(adapter: &Adapter) -> Self {
+        let device = Device::create(adapter).expect("a device");
+        let system =
+            |size| Allocation::create(&device, &AllocationDesc::new(size, adapter.system()));
+        Self {
+            copy: context(&device, EngineKind::Copy),
+            compute: context(&device, EngineKind::Compute),
+            commands: system(SLOT * SLOTS).expect("commands"),
+            slot: AtomicU64::new(0),
+            gate: system(PAGE).expect("a gate"),
+            device,
+        }
+    }
+
+    /// One more context for a kind of engine.
+    pub fn fresh(&self, kind: EngineKind) -> Context {
+        context(&self.device, kind)
+    }
+
+    /// A fence of value 0.
+    pub fn fence(&self) -> MonitoredFence {
+        MonitoredFence::create(&self.device, 0).expect("a fence")
+    }
+
+    /// An allocation in system memory.
+    pub fn system(&self, size: u64) -> Allocation {
+        let desc = AllocationDesc::new(size, self.device.adapter().system());
+        Allocation::create(&self.device, &desc).expect("an allocation")
+    }
+
+    /// An allocation in video memory.
+    pub fn vram(&self, size: u64) -> Allocation {
+        let desc = AllocationDesc::new(size, self.device.adapter().vram());
+        Allocation::create(&self.device, &desc).expect("an allocation")
+    }
+
+    /// Writes commands where the GPU finds them.
+    pub fn write(&self, commands: &[Command]) -> (u64, u32) {
+        let words: Vec<u32> = commands
+            .iter()
+            .flat_map(|command| command.encode().words().to_vec())
+            .collect();
+        let bytes = size_of_val(&words[..]) as u64;
+        assert!(bytes <= SLOT);
+        let offset = self.slot.fetch_add(1, Ordering::Relaxed) % SLOTS * SLOT;
+        let mapping = self.commands.lock2(0).expect("Lock2");
+        mapping
+            .copy_from_slice(usize::try_from(offset).expect("an offset"), &words)
+            .expect("commands");
+        self.commands.unlock2().expect("Unlock2");
+        (
+            self.commands.gpu_va() + offset,
+            u32::try_from(bytes).expect("a size"),
+        )
+    }
+
+    /// Queues commands.
+    pub fn start(&self, context: &Context, commands: &[Command]) {
+        let (va, bytes) = self.write(commands);
+        context.submit(va, bytes).expect("SubmitCommand");
+    }
+
+    /// A command that is done when the gate is open.
+    pub fn wait_for_gate(&self) -> Command {
+        wait_value(self.gate.gpu_va(), 1)
+    }
+
+    /// Lets the work go on that waits for the gate.
+    pub fn open_gate(&self) {
+        let map = self.gate.lock2(0).expect("Lock2");
+        map.write(0, 1_u64).expect("a value");
+        self.gate.unlock2().expect("Unlock2");
+    }
+
+    /// Waits until a context has done all that was queued.
+    #[track_caller]
+    pub fn finish(&self, context: &Context) {
+        let fence = self.fence();
+        context.signal_from_gpu(&[(&fence, 1)]).expect("a signal");
+        assert_eq!(fence.wait(1, patience()), Ok(()));
+    }
+
+    /// Good commands, for a device that takes none.
+    pub fn write_dead(&self) -> (u64, u32) {
+        (self.commands.gpu_va(), 24)
+    }
+
+    /// Bytes of video memory that are used, by all.
+    pub fn vram_used(&self) -> u64 {
+        vram_used(self.device.adapter())
+    }
+}
+
+/// A context on the first engine of a kind.
+pub fn context(device: &Device, kind: EngineKind) -> Context {
+    let node = device.adapter().node(kind).expect("a node");
+    Context::create(device, node).expect("a context")
+}
+
+/// Bytes of video memory that are used, by all.
+pub fn vram_used(adapter: &Adapter) -> u64 {
+    vram(adapter).iter().map(|segment| segment.used).sum()
+}
+
+/// Bytes of video memory.
+pub fn vram_size(adapter: &Adapter) -> u64 {
+    vram(adapter).iter().map(|segment| segment.size).sum()
+}
+
+/// The segments of video memory.
+pub fn vram(adapter: &Adapter) -> Vec<libskua::RegionInfo> {
+    let set = adapter.vram();
+    let mut segments = adapter.segments().expect("segments");
+    segments.retain(|segment| set.contains(segment.id));
+    segments
+}
+
+/// What the CPU reads there.
+pub fn read(allocation: &Allocation, offset: usize) -> u64 {
+    let map = allocation.lock2(0).expect("Lock2");
+    let value = map.read(offset).expect("a value");
+    allocation.unlock2().expect("Unlock2");
+    value
+}
