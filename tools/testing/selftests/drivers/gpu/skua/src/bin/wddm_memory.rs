@@ -1,0 +1,1253 @@
+// SPDX-License-Identifier: MIT
+
+//! `tools/wddm` on the driver: residency, and addresses of clients' own.
+//!
+//! As in `wddm.rs`, work that is under way waits for the *gate*, a word of memory that the CPU
+//! writes when it pleases.
+
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use skua_selftests::moving::evict_all;
+use skua_selftests::rig::{copy, fill, write};
+use skua_selftests::wddm_rig::{context, patience, read, vram_used, Rig, PAGE};
+use skua_selftests::witness::quiet;
+use skua_selftests::{suite, tests, Cases};
+use std::os::fd::AsFd;
+use wddm::{
+    Allocation, AllocationDesc, Context, DestroyFlags, Device, DeviceState, EngineKind, EvictFlags,
+    MakeResidentFlags, MapDesc, MonitoredFence, Paging, PagingQueue, Process, Protection,
+    ReservationType, ReserveDesc, Status, UpdateFlags, VaOperation, WaitFor, MAX_RESIDENT,
+};
+
+fn main() -> ExitCode {
+    suite::main(tests![
+        a_paging_fence_counts_operations,
+        pending_residency_is_there_when_the_fence_says_so: 60,
+        a_paging_fence_is_the_queues_to_signal,
+        residency_is_counted_all_or_none: 60,
+        more_allocations_than_one_ioctl_takes: 60,
+        residency_that_must_succeed,
+        paging_queues_end: 60,
+        what_is_mapped_is_seen_in_both_places,
+        addresses_are_where_they_are_wanted,
+        read_only_addresses_fault_on_writes,
+        freed_addresses_fault,
+        a_mapped_range_goes_with_its_allocation,
+        an_update_is_between_work: 60,
+        an_update_waits_for_what_nobody_has_submitted,
+        an_update_need_not_wait,
+        updates_copy_what_is_mapped,
+        an_update_of_a_freed_reservation_does_nothing,
+        a_queued_update_keeps_its_allocation: 60,
+        updates_of_a_context_are_limited: 60,
+        bad_reservations_are_refused,
+        bad_maps_are_refused,
+        bad_updates_are_refused,
+        handles_reach_all_of_it: 60,
+        nothing_is_left_behind: 120,
+    ])
+}
+
+const NONE: MakeResidentFlags = MakeResidentFlags::empty();
+const UNIT: u64 = 65536;
+
+fn queue(rig: &Rig) -> PagingQueue {
+    PagingQueue::create(&rig.device).expect("a paging queue")
+}
+
+/// An allocation that may be in either place.
+fn movable(rig: &Rig, size: u64) -> Allocation {
+    let adapter = rig.device.adapter();
+    let both = libskua::Placements::from_bits(adapter.vram().bits() | adapter.system().bits());
+    Allocation::create(&rig.device, &AllocationDesc::new(size, both)).expect("an allocation")
+}
+
+fn reserve(rig: &Rig, size: u64) -> u64 {
+    let desc = ReserveDesc {
+        size,
+        ..ReserveDesc::default()
+    };
+    let adapter = rig.device.adapter();
+    adapter.reserve_gpu_virtual_address(&desc).expect("a range")
+}
+
+/// Maps, and waits until it is done; tells where.
+#[track_caller]
+fn map(queue: &PagingQueue, desc: &MapDesc<&Allocation>) -> u64 {
+    let (va, paging) = queue.map_gpu_virtual_address(desc).expect("a mapping");
+    finish(queue, paging);
+    va
+}
+
+#[track_caller]
+fn finish(queue: &PagingQueue, paging: Paging) {
+    assert!([Status::SUCCESS, Status::PENDING].contains(&paging.status));
+    assert_eq!(queue.fence().wait(paging.fence_value, patience()), Ok(()));
+}
+
+fn at(base: u64, allocation: &Allocation) -> MapDesc<&Allocation> {
+    MapDesc {
+        base,
+        ..MapDesc::all_of(allocation)
+    }
+}
+
+fn update_map(va: u64, allocation: &Allocation, offset: u64) -> VaOperation<&Allocation> {
+    VaOperation::Map {
+        va,
+        size: PAGE,
+        allocation,
+        offset,
+        protection: Protection::WRITE,
+    }
+}
+
+fn update(
+    context: &Context,
+    operations: &[VaOperation<&Allocation>],
+    fence: Option<(&MonitoredFence, u64)>,
+) -> Result<(), Status> {
+    context.update_gpu_virtual_address(operations, fence, UpdateFlags::empty())
+}
+
+/// Has the GPU write a word, and waits.
+#[track_caller]
+fn gpu_write(rig: &Rig, va: u64, value: u64) {
+    rig.start(&rig.copy, &[write(va, value)]);
+    rig.finish(&rig.copy);
+}
+
+/// What the GPU reads there.
+#[track_caller]
+fn gpu_read(rig: &Rig, va: u64) -> u64 {
+    let out = rig.system(PAGE);
+    rig.start(&rig.copy, &[copy(va, out.gpu_va(), PAGE)]);
+    rig.finish(&rig.copy);
+    read(&out, 0)
+}
+
+/// Has the GPU access an address, and expects the device to be lost for that.
+#[track_caller]
+fn expect_fault(rig: &Rig, va: u64, value: u64) {
+    rig.start(&rig.copy, &[write(va, value)]);
+    let fence = MonitoredFence::create(&rig.device, 0);
+    // The device may be in error by now.
+    let ended = fence.and_then(|fence| {
+        rig.copy.signal_from_gpu(&[(&fence, 1)])?;
+        fence.wait(1, patience())
+    });
+    assert_eq!(ended, Err(Status::DEVICE_REMOVED));
+    match rig.device.state() {
+        DeviceState::PageFault(fault) => assert_eq!(fault.address, va),
+        state => panic!("{state:?}"),
+    }
+}
+
+fn a_paging_fence_counts_operations() {
+    let rig = Rig::new();
+    let queue = queue(&rig);
+    assert_eq!(queue.fence().value(), 0);
+    let (a, b) = (movable(&rig, PAGE), rig.system(PAGE));
+    for value in 1..=20 {
+        let paging = match value % 3 {
+            0 => queue
+                .map_gpu_virtual_address(&MapDesc::all_of(&b))
+                .map(|(_, paging)| paging),
+            1 => queue.make_resident(&[&a, &b], NONE),
+            _ => queue.make_resident(&[&b], NONE),
+        };
+        let paging = paging.expect("an operation");
+        assert_eq!(paging.fence_value, value);
+        finish(&queue, paging);
+        assert_eq!(queue.fence().value(), value);
+    }
+    // All that it was asked for is done: nobody has to wait.
+    let paging = queue.make_resident(&[&a], NONE).expect("MakeResident");
+    assert_eq!((paging.status, paging.fence_value), (Status::SUCCESS, 21));
+    // Queues count by themselves.
+    let other = PagingQueue::create(&rig.device).expect("a paging queue");
+    let paging = other.make_resident(&[&a], NONE).expect("MakeResident");
+    assert_eq!(paging.fence_value, 1);
+}
+
+fn pending_residency_is_there_when_the_fence_says_so() {
+    quiet();
+    let rig = Rig::new();
+    let queue = queue(&rig);
+    let a = movable(&rig, 1 << 20);
+    rig.start(&rig.copy, &[fill(7, a.gpu_va(), a.size())]);
+    rig.finish(&rig.copy);
+    let vram = vram_used(rig.device.adapter());
+    assert!(evict_all() > 0);
+    assert!(vram_used(rig.device.adapter()) < vram);
+    // A page fault would wait for the move, and that for the gate: here are none.
+    rig.finish(&rig.compute);
+    let gate = rig.gate.lock2(0).expect("Lock2");
+    gate.write(0, 0_u64).expect("a value");
+    // The kernel does not know what it uses, so that what moves waits for it.
+    rig.start(&rig.copy, &[rig.wait_for_gate()]);
+    let paging = queue.make_resident(&[&a], NONE).expect("MakeResident");
+    assert_eq!((paging.status, paging.fence_value), (Status::PENDING, 1));
+    let fence = queue.fence();
+    // In all ways in which one can wait: on the GPU, by an eventfd, in a thread.
+    let done = rig.fence();
+    assert_eq!(rig.compute.wait_from_gpu(&[(fence, 1)]), Ok(()));
+    assert_eq!(rig.compute.signal_from_gpu(&[(&done, 1)]), Ok(()));
+    let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).expect("an eventfd");
+    assert_eq!(fence.notify(1, event.as_fd()), Ok(()));
+    let wakes = |timeout| {
+        let mut fds = [PollFd::new(event.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, timeout).expect("poll")
+    };
+    let asleep = Duration::from_millis(50);
+    assert_eq!(rig.device.state(), DeviceState::Active);
+    let waited = fence.wait(1, asleep);
+    assert_eq!(
+        (waited, rig.device.state()),
+        (Err(Status::TIMEOUT), DeviceState::Active)
+    );
+    assert_eq!(done.wait(1, asleep), Err(Status::TIMEOUT));
+    assert_eq!((fence.value(), wakes(PollTimeout::ZERO)), (0, 0));
+    // What comes behind it in the queue waits, too.
+    let behind = queue
+        .make_resident(&[&rig.gate], NONE)
+        .expect("MakeResident");
+    assert_eq!((behind.status, behind.fence_value), (Status::PENDING, 2));
+    rig.open_gate();
+    assert_eq!(fence.wait(2, patience()), Ok(()));
+    assert_eq!(fence.value(), 2);
+    assert_eq!(done.wait(1, patience()), Ok(()));
+    let limit = u16::try_from(patience().as_millis()).unwrap_or(u16::MAX);
+    assert_eq!(wakes(PollTimeout::from(limit)), 1);
+    // It is where it was.
+    assert!(vram_used(rig.device.adapter()) >= vram);
+    assert_eq!(gpu_read(&rig, a.gpu_va()), 7 << 32 | 7);
+}
+
+fn a_paging_fence_is_the_queues_to_signal() {
+    let rig = Rig::new();
+    let queue = queue(&rig);
+    let other = rig.fence();
+    let parameter = Err(Status::INVALID_PARAMETER);
+    assert_eq!(queue.fence().signal(1), parameter);
+    let signals = [(&**queue.fence(), 1)];
+    assert_eq!(rig.copy.signal_from_gpu(&signals), parameter);
+    assert_eq!(
+        rig.copy.signal_from_gpu(&[(&other, 1), signals[0]]),
+        parameter
+    );
+    let (va, bytes) = rig.write(&[rig.wait_for_gate()]);
+    let job = rig.copy.submission().commands(va, bytes);
+    assert_eq!(job.signal(queue.fence(), 1).submit(), parameter);
+    let range = reserve(&rig, UNIT);
+    let unmap = VaOperation::Unmap {
+        va: range,
+        size: UNIT,
+    };
+    assert_eq!(
+        update(&rig.copy, &[unmap], Some((queue.fence(), 0))),
+        parameter
+    );
+    assert_eq!((queue.fence().value(), other.value()), (0, 0));
+    let paging = queue
+        .make_resident(&[&rig.gate], NONE)
+        .expect("MakeResident");
+    assert_eq!(paging.fence_value, 1);
+    finish(&queue, paging);
+}
+
+fn residency_is_counted_all_or_none() {
+    let rig = Rig::new();
+    let queue = queue(&rig);
+    let (a, b) = (movable(&rig, PAGE), movable(&rig, PAGE));
+    let foreign = Rig::on(rig.device.adapter());
+    let dead = movable(&rig, PAGE);
+    assert_eq!(dead.destroy(DestroyFlags::empty()), Ok(()));
+    let evict = |list: &[&Allocation]| rig.device.evict(list, EvictFlags::empty());
+    let parameter = Err(Status::INVALID_PARAMETER);
+    assert_eq!(evict(&[&a]), parameter, "it is not resident");
+    let resident = |list: &[&Allocation]| queue.make_resident(list, NONE);
+    finish(&queue, resident(&[&a]).expect("MakeResident"));
+    finish(&queue, resident(&[&a, &b]).expect("MakeResident"));
+    let mut cases = Cases::new();
+    for (what, list, status) in [
+        ("none", vec![], Status::INVALID_PARAMETER),
+        ("one twice", vec![&b, &a, &b], Status::INVALID_PARAMETER),
+        ("a dead one", vec![&a, &dead], Status::INVALID_HANDLE),
+        (
+            "another device's",
+            vec![&a, &foreign.gate],
+            Status::INVALID_PARAMETER,
+        ),
+        (
+            "too many",
+            vec![&a; MAX_RESIDENT + 1],
+            Status::INVALID_PARAMETER,
+        ),
+    ] {
+        cases.expect(what, resident(&list), Err(status));
+        cases.expect(what, evict(&list), Err(status));
+    }
+    cases.finish();
+    // Of `b` there is one: of both, none is taken back after that.
+    let all = EvictFlags::EVICT_ONLY_IF_NECESSARY | EvictFlags::NOT_WRITTEN_TO;
+    assert_eq!(rig.device.evict(&[&b], all), Ok(()));
+    assert_eq!(evict(&[&a, &b]), parameter);
+    assert_eq!(evict(&[&a]), Ok(()));
+    assert_eq!(evict(&[&a]), Ok(()));
+    assert_eq!(evict(&[&a]), parameter);
+    // What is refused is no operation.
+    let paging = resident(&[&a]).expect("MakeResident");
+    assert_eq!(paging.fence_value, 3);
+}
+
+fn more_allocations_than_one_ioctl_takes() {
+    let rig = Rig::new();
+    let queue = queue(&rig);
+    let many: Vec<_> = (0..2100).map(|_| rig.system(PAGE)).collect();
+    let list: Vec<&Allocation> = many.iter().collect();
+    finish(
+        &queue,
+        queue.make_resident(&list, NONE).expect("MakeResident"),
+    );
+    // The last one is not resident twice, so that none is evicted twice.
+    finish(
+        &queue,
+        queue
+            .make_resident(&list[..2099], NONE)
+            .expect("MakeResident"),
+    );
+    let evict = |list: &[&Allocation]| rig.device.evict(list, EvictFlags::empty());
+    assert_eq!(evict(&list), Ok(()));
+    assert_eq!(evict(&list), Err(Status::INVALID_PARAMETER));
+    assert_eq!(evict(&list[..2099]), Ok(()));
+    assert_eq!(evict(&list[..1]), Err(Status::INVALID_PARAMETER));
+    assert_eq!(evict(&list[2000..2001]), Err(Status::INVALID_PARAMETER));
+}
+
+fn residency_that_must_succeed() {
+    let rig = Rig::new();
+    let queue = queue(&rig);
+    let must = MakeResidentFlags::MUST_SUCCEED;
+    let refused = queue.make_resident(&[&rig.gate], must);
+    assert_eq!(refused, Err(Status::INVALID_PARAMETER));
+    let both = must | MakeResidentFlags::CANT_TRIM_FURTHER;
+    finish(
+        &queue,
+        queue
+            .make_resident(&[&rig.gate], both)
+            .expect("MakeResident"),
+    );
+    assert_eq!(rig.device.state(), DeviceState::Active);
+}
+
+fn paging_queues_end() {
+    let rig = Rig::new();
+    let a = rig.system(PAGE);
+    // By itself: its waits end, and it takes nothing more.
+    let destroyed = queue(&rig);
+    let fence = destroyed.fence().clone();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| fence.wait(1, patience()));
+        thread::sleep(Duration::from_millis(50));
+        assert!(!waits.is_finished());
+        destroyed.destroy();
+        assert_eq!(waits.join().expect("a wait"), Err(Status::INVALID_HANDLE));
+    });
+    let refused = destroyed.make_resident(&[&a], NONE);
+    assert_eq!(refused, Err(Status::INVALID_HANDLE));
+    let refused = destroyed.map_gpu_virtual_address(&MapDesc::all_of(&a));
+    assert_eq!(refused.err(), Some(Status::INVALID_HANDLE));
+    destroyed.destroy();
+    // With a device in error.
+    let lost = queue(&rig);
+    let fence = lost.fence().clone();
+    expect_fault(&rig, reserve(&rig, UNIT), 1);
+    assert_eq!(fence.value(), MonitoredFence::LOST);
+    let removed = Err(Status::DEVICE_REMOVED);
+    assert_eq!(fence.wait(1, patience()), removed);
+    let refused = lost.make_resident(&[&a], NONE);
+    assert_eq!(refused, Err(Status::DEVICE_REMOVED));
+    assert_eq!(rig.device.evict(&[&a], EvictFlags::empty()), removed);
+    assert!(PagingQueue::create(&rig.device).is_err());
+    // With a device that is destroyed.
+    let rig = Rig::new();
+    let a = rig.system(PAGE);
+    let last = queue(&rig);
+    rig.device.destroy();
+    let handle = Status::INVALID_HANDLE;
+    assert_eq!(last.make_resident(&[&a], NONE), Err(handle));
+    assert_eq!(update(&rig.copy, &[], None), Err(handle));
+}
+
+fn what_is_mapped_is_seen_in_both_places() {
+    let rig = Rig::new();
+    let queue = queue(&rig);
+    for a in [
+        rig.vram(4 * PAGE),
+        rig.system(4 * PAGE),
+        movable(&rig, 4 * PAGE),
+    ] {
+        let all = map(&queue, &MapDesc::all_of(&a));
+        assert_ne!(all, a.gpu_va());
+        let base = reserve(&rig, UNIT);
+        let some = MapDesc {
+            offset_pages: 2,
+            size_pages: 1,
+            ..at(base + PAGE, &a)
+        };
+        assert_eq!(map(&queue, &some), base + PAGE);
+        for (n, va) in [
+            (1, all + 2 * PAGE),
+            (2, base + PAGE),
+            (3, a.gpu_va() + 2 * PAGE),
+        ] {
+            gpu_write(&rig, va, n);
+            for other in [all + 2 * PAGE, base + PAGE, a.gpu_va() + 2 * PAGE] {
+                assert_eq!(gpu_read(&rig, other), n, "{va:#x} {other:#x}");
+            }
+            assert_eq!(read(&a, 2 * 4096), n);
+        }
+        // What was there is mapped over.
+        let b = rig.system(PAGE);
+        assert_eq!(map(&queue, &at(base + PAGE, &b)), base + PAGE);
+        gpu_write(&rig, base + PAGE, 9);
+        assert_eq!((read(&a, 2 * 4096), read(&b, 0)), (3, 9));
+    }
+}
+
+fn addresses_are_where_they_are_wanted() {
+    let rig = Rig::new();
+    let queue = queue(&rig);
+    let adapter = rig.device.adapter();
+    let a = rig.system(4 * PAGE);
+    let (low, high) = (1 << 40, (1 << 40) + 8 * UNIT);
+    let desc = ReserveDesc {
+        minimum: low,
+        maximum: high,
+        size: 4 * UNIT,
+        ..ReserveDesc::default()
+    };
+    let first = adapter.reserve_gpu_virtual_address(&desc).expect("a range");
+    let second = adapter.reserve_gpu_virtual_address(&desc).expect("a range");
+    assert_eq!((first, second), (low, low + 4 * UNIT));
+    let full = adapter.reserve_gpu_virtual_address(&desc);
+    assert_eq!(full, Err(Status::NO_MEMORY));
+    let desc = MapDesc {
+        minimum: low,
+        maximum: high + 4 * PAGE,
+        ..MapDesc::all_of(&a)
+    };
+    assert_eq!(map(&queue, &desc), high);
+    let full = queue.map_gpu_virtual_address(&desc);
+    assert_eq!(full.err(), Some(Status::NO_MEMORY));
+    // One that is freed can be had again at once, also by what it is.
+    assert_eq!(adapter.free_gpu_virtual_address(high, 4 * PAGE), Ok(()));
+    assert_eq!(map(&queue, &at(high, &a)), high);
+    assert_eq!(adapter.free_gpu_virtual_address(first, 4 * UNIT), Ok(()));
+    let desc = ReserveDesc {
+        base: low + UNIT,
+        size: 2 * UNIT,
+        ..ReserveDesc::default()
+    };
+    assert_eq!(adapter.reserve_gpu_virtual_address(&desc), Ok(low + UNIT));
+    gpu_write(&rig, high, 5);
+    assert_eq!(read(&a, 0), 5);
+}
+
+fn read_only_addresses_fault_on_writes() {
+    let rig = Rig::new();
+    let queue = queue(&rig);
+    let a = rig.system(PAGE);
+    gpu_write(&rig, a.gpu_va(), 3);
+    let desc = MapDesc {
+        protection: Protection::EXECUTE,
+        ..MapDesc::all_of(&a)
+    };
+    let va = map(&queue, &desc);
+    assert_eq!(gpu_read(&rig, va), 3);
+    let cpu = a.lock2(0).expect("Lock2");
+    expect_fault(&rig, va, 4);
+    assert_eq!(cpu.read::<u64>(0), Ok(3));
+}
+
+fn freed_addresses_fault() {
+    for reserved in [false, true] {
+        let rig = Rig::new();
+        let queue = queue(&rig);
+        let a = rig.vram(UNIT);
+        let va = if reserved {
+            map(&queue, &at(reserve(&rig, UNIT), &a))
+        } else {
+            map(&queue, &MapDesc::all_of(&a))
+        };
+        gpu_write(&rig, va, 1);
+        let free = |va, size| rig.device.adapter().free_gpu_virtual_address(va, size);
+        assert_eq!(free(va, PAGE), Err(Status::INVALID_PARAMETER));
+        assert_eq!(free(va + PAGE, UNIT - PAGE), Err(Status::INVALID_PARAMETER));
+        assert_eq!(free(a.gpu_va(), UNIT), Err(Status::INVALID_PARAMETER));
+        assert_eq!(free(va, UNIT), Ok(()));
+        assert_eq!(free(va, UNIT), Err(Status::INVALID_PARAMETER));
+        let cpu = a.lock2(0).expect("Lock2");
+        expect_fault(&rig, va, 2);
+        assert_eq!(cpu.read::<u64>(0), Ok(1));
+    }
+    // Or with the mapping alone.
+    let rig = Rig::new();
+    let queue = queue(&rig);
+    let a = rig.system(UNIT);
+    let va = map(&queue, &at(reserve(&rig, UNIT), &a));
+    let nothing = MapDesc {
+        allocation: None,
+        base: va + PAGE,
+        size_pages: 1,
+        protection: Protection::NO_ACCESS,
+        ..at(va, &a)
+    };
+    assert_eq!(map(&queue, &nothing), va + PAGE);
+    gpu_write(&rig, va, 1);
+    gpu_write(&rig, va + 2 * PAGE, 1);
+    expect_fault(&rig, va + PAGE, 1);
+}
+
+fn a_mapped_range_goes_with_its_allocation() {
+    let rig = Rig::new();
+    let queue = queue(&rig);
+    let flags = DestroyFlags::SYNCHRONOUS;
+    let (a, b) = (rig.system(UNIT), rig.system(UNIT));
+    let mapped = map(&queue, &MapDesc::all_of(&a));
+    let reserved = map(&queue, &at(reserve(&rig, 2 * UNIT), &a));
+    assert_eq!(a.destroy(flags), Ok(()));
+    let desc = |base, size| ReserveDesc {
+        base,
+        size,
+        ..ReserveDesc::default()
+    };
+    let adapter = rig.device.adapter();
+    // The reservation stays, and can be mapped in.
+    let taken = adapter.reserve_gpu_virtual_address(&desc(reserved, UNIT));
+    assert_eq!(taken, Err(Status::INVALID_PARAMETER));
+    let base = mapped.next_multiple_of(UNIT);
+    assert_eq!(
+        adapter.reserve_gpu_virtual_address(&desc(base, UNIT)),
+        Ok(base)
+    );
+    assert_eq!(map(&queue, &at(reserved + PAGE, &b)), reserved + PAGE);
+    gpu_write(&rig, reserved + PAGE, 1);
+    assert_eq!(read(&b, 0), 1);
+    expect_fault(&rig, reserved, 1);
+}
+
+fn an_update_is_between_work() {
+    let rig = Rig::new();
+    let fence = rig.fence();
+    let (a, b) = (rig.system(PAGE), rig.vram(PAGE));
+    let va = reserve(&rig, UNIT);
+    assert_eq!(
+        update(&rig.copy, &[update_map(va, &a, 0)], Some((&fence, 0))),
+        Ok(())
+    );
+    let job = |value, signal| {
+        let (va, bytes) = rig.write(&[rig.wait_for_gate(), write(va, value)]);
+        let job = rig.copy.submission().commands(va, bytes);
+        assert_eq!(job.signal(&fence, signal).submit(), Ok(()));
+    };
+    // Many times over: work, update, work, without anybody waiting on the CPU.
+    for round in 0..50 {
+        let signalled = 4 * round;
+        assert_eq!(rig.copy.wait_from_gpu(&[(&fence, signalled + 1)]), Ok(()));
+        job(round + 1, signalled + 2);
+        let other = [update_map(va, &b, 0)];
+        assert_eq!(
+            update(&rig.copy, &other, Some((&fence, signalled + 2))),
+            Ok(())
+        );
+        assert_eq!(rig.copy.wait_from_gpu(&[(&fence, signalled + 3)]), Ok(()));
+        job(round + 1001, signalled + 4);
+        let back = [update_map(va, &a, 0)];
+        assert_eq!(
+            update(&rig.copy, &back, Some((&fence, signalled + 4))),
+            Ok(())
+        );
+    }
+    thread::sleep(Duration::from_millis(50));
+    assert_eq!(
+        (fence.value(), rig.device.state()),
+        (1, DeviceState::Active)
+    );
+    rig.open_gate();
+    assert_eq!(fence.wait(201, patience()), Ok(()));
+    assert_eq!((read(&a, 0), read(&b, 0)), (50, 1050));
+}
+
+fn an_update_waits_for_what_nobody_has_submitted() {
+    let rig = Rig::new();
+    let queue = queue(&rig);
+    let fence = rig.fence();
+    let (a, b) = (rig.system(PAGE), rig.system(PAGE));
+    let va = reserve(&rig, UNIT);
+    map(&queue, &at(va, &a));
+    assert_eq!(
+        update(&rig.copy, &[update_map(va, &b, 0)], Some((&fence, 1))),
+        Ok(())
+    );
+    // The context itself goes on.
+    gpu_write(&rig, va, 1);
+    assert_eq!((read(&a, 0), read(&b, 0), fence.value()), (1, 0, 0));
+    assert_eq!(fence.signal(1), Ok(()));
+    assert_eq!(fence.wait(2, patience()), Ok(()));
+    gpu_write(&rig, va, 2);
+    assert_eq!((read(&a, 0), read(&b, 0), fence.value()), (1, 2, 2));
+    // A context that is destroyed drops what waits.
+    let other = rig.fresh(EngineKind::Copy);
+    assert_eq!(
+        update(&other, &[update_map(va, &a, 0)], Some((&fence, 3))),
+        Ok(())
+    );
+    other.destroy();
+    assert_eq!(
+        update(&other, &[update_map(va, &a, 0)], None),
+        Err(Status::INVALID_HANDLE)
+    );
+    assert_eq!(fence.signal(3), Ok(()));
+    assert_eq!(
+        fence.wait(4, Duration::from_millis(50)),
+        Err(Status::TIMEOUT)
+    );
+    gpu_write(&rig, va, 3);
+    assert_eq!((read(&a, 0), read(&b, 0), fence.value()), (1, 3, 3));
+}
+
+fn an_update_need_not_wait() {
+    let rig = Rig::new();
+    let fence = rig.fence();
+    let a = rig.system(PAGE);
+    let va = reserve(&rig, UNIT);
+    let operations = [update_map(va, &a, 0)];
+    let flags = UpdateFlags::DO_NOT_WAIT;
+    let done = rig
+        .copy
+        .update_gpu_virtual_address(&operations, Some((&fence, 7)), flags);
+    assert_eq!(done, Ok(()));
+    assert_eq!(fence.wait(8, patience()), Ok(()));
+    gpu_write(&rig, va, 1);
+    assert_eq!(read(&a, 0), 1);
+    // Without a fence there is nothing to wait for; and nothing tells, but another update.
+    let unmap = VaOperation::Unmap { va, size: PAGE };
+    assert_eq!(update(&rig.copy, &[unmap], None), Ok(()));
+    assert_eq!(update(&rig.copy, &operations, Some((&fence, 8))), Ok(()));
+    assert_eq!(fence.wait(9, patience()), Ok(()));
+    gpu_write(&rig, va, 2);
+    assert_eq!(read(&a, 0), 2);
+}
+
+fn updates_copy_what_is_mapped() {
+    let rig = Rig::new();
+    let queue = queue(&rig);
+    let fence = rig.fence();
+    let a = rig.system(8 * PAGE);
+    for page in 0..8 {
+        gpu_write(&rig, a.gpu_va() + page * PAGE, 100 + page);
+    }
+    let (from, to) = (reserve(&rig, UNIT), reserve(&rig, UNIT));
+    let middle = MapDesc {
+        offset_pages: 2,
+        size_pages: 4,
+        ..at(from + PAGE, &a)
+    };
+    map(&queue, &middle);
+    let copy = |from, to, pages| VaOperation::Copy {
+        from,
+        to,
+        size: pages * PAGE,
+    };
+    let hole = VaOperation::Unmap {
+        va: from + 2 * PAGE,
+        size: PAGE,
+    };
+    assert_eq!(update(&rig.copy, &[hole], None), Ok(()));
+    let operations = [
+        update_map(to + 4 * PAGE, &a, 7 * PAGE),
+        copy(from + PAGE, to, 4),
+    ];
+    assert_eq!(update(&rig.copy, &operations, Some((&fence, 0))), Ok(()));
+    assert_eq!(fence.wait(1, patience()), Ok(()));
+    for (page, value) in [(0, 102), (2, 104), (3, 105), (4, 107)] {
+        assert_eq!(gpu_read(&rig, to + page * PAGE), value, "page {page}");
+    }
+    // In order: what the first has done the second copies, and the third that. Ranges that
+    // intersect, up and down.
+    let operations = [
+        update_map(from + 2 * PAGE, &a, 0),
+        copy(from + PAGE, from + 2 * PAGE, 4),
+        copy(from + 3 * PAGE, from + PAGE, 3),
+    ];
+    assert_eq!(update(&rig.copy, &operations, Some((&fence, 1))), Ok(()));
+    assert_eq!(fence.wait(2, patience()), Ok(()));
+    for (page, value) in [(1, 100), (2, 104), (3, 105), (4, 104), (5, 105)] {
+        assert_eq!(gpu_read(&rig, from + page * PAGE), value, "page {page}");
+    }
+    // What is not mapped is not mapped there either.
+    expect_fault(&rig, to + PAGE, 1);
+}
+
+fn an_update_of_a_freed_reservation_does_nothing() {
+    let rig = Rig::new();
+    let queue = queue(&rig);
+    let adapter = rig.device.adapter();
+    let fence = rig.fence();
+    let (a, b) = (rig.system(PAGE), rig.system(PAGE));
+    let va = reserve(&rig, UNIT);
+    assert_eq!(
+        update(&rig.copy, &[update_map(va, &a, 0)], Some((&fence, 1))),
+        Ok(())
+    );
+    assert_eq!(adapter.free_gpu_virtual_address(va, UNIT), Ok(()));
+    let again = ReserveDesc {
+        base: va,
+        size: UNIT,
+        ..ReserveDesc::default()
+    };
+    assert_eq!(adapter.reserve_gpu_virtual_address(&again), Ok(va));
+    map(&queue, &at(va, &b));
+    assert_eq!(fence.signal(1), Ok(()));
+    assert_eq!(fence.wait(2, patience()), Ok(()));
+    gpu_write(&rig, va, 1);
+    assert_eq!((read(&a, 0), read(&b, 0)), (0, 1));
+}
+
+fn a_queued_update_keeps_its_allocation() {
+    let rig = Rig::new();
+    let fence = rig.fence();
+    let a = rig.vram(1 << 20);
+    gpu_write(&rig, a.gpu_va(), 77);
+    let va = reserve(&rig, UNIT);
+    let used = rig.vram_used();
+    assert_eq!(
+        update(&rig.copy, &[update_map(va, &a, 0)], Some((&fence, 1))),
+        Ok(())
+    );
+    // Work that uses it is queued behind.
+    let out = rig.system(PAGE);
+    assert_eq!(rig.copy.wait_from_gpu(&[(&fence, 2)]), Ok(()));
+    rig.start(&rig.copy, &[copy(va, out.gpu_va(), PAGE)]);
+    drop(a);
+    thread::sleep(Duration::from_millis(50));
+    assert_eq!(rig.vram_used(), used, "it is gone");
+    assert_eq!(fence.signal(1), Ok(()));
+    rig.finish(&rig.copy);
+    assert_eq!(read(&out, 0), 77);
+    let gone = suite::eventually(|| (rig.vram_used() < used).then_some(()));
+    assert!(gone.is_some(), "it is still there");
+}
+
+fn updates_of_a_context_are_limited() {
+    let rig = Rig::new();
+    let fence = rig.fence();
+    let a = rig.system(PAGE);
+    let va = reserve(&rig, UNIT);
+    for destroyed in [false, true] {
+        let context = context(&rig.device, EngineKind::Copy);
+        let value = fence.value() + 1;
+        let queue = || update(&context, &[update_map(va, &a, 0)], Some((&fence, value)));
+        for n in 0..128 {
+            assert_eq!(queue(), Ok(()), "{n}");
+        }
+        thread::scope(|scope| {
+            let waits = scope.spawn(queue);
+            thread::sleep(Duration::from_millis(50));
+            assert!(!waits.is_finished(), "it did not wait");
+            if destroyed {
+                context.destroy();
+                let ended = waits.join().expect("an update");
+                assert_eq!(ended, Err(Status::INVALID_HANDLE));
+            } else {
+                assert_eq!(fence.signal(value), Ok(()));
+                // Its value may be overtaken before it is queued.
+                let ended = waits.join().expect("an update");
+                assert!([Ok(()), Err(Status::INVALID_PARAMETER)].contains(&ended));
+                assert_eq!(fence.wait(value + 1, patience()), Ok(()));
+            }
+        });
+    }
+    gpu_write(&rig, va, 1);
+    assert_eq!(read(&a, 0), 1);
+}
+
+fn bad_reservations_are_refused() {
+    let rig = Rig::new();
+    let adapter = rig.device.adapter();
+    let taken = reserve(&rig, 2 * UNIT);
+    let end = adapter.libskua().info().va.end;
+    let own = rig.system(UNIT);
+    let good = ReserveDesc {
+        size: UNIT,
+        ..ReserveDesc::default()
+    };
+    let parameter = Status::INVALID_PARAMETER;
+    let mut cases = Cases::new();
+    for (what, desc, status) in [
+        ("no bytes", ReserveDesc { size: 0, ..good }, parameter),
+        ("a page", ReserveDesc { size: PAGE, ..good }, parameter),
+        ("all and more", ReserveDesc { size: end, ..good }, parameter),
+        ("an odd base", ReserveDesc { base: PAGE, ..good }, parameter),
+        ("the end", ReserveDesc { base: end, ..good }, parameter),
+        (
+            "taken",
+            ReserveDesc {
+                base: taken + UNIT,
+                ..good
+            },
+            parameter,
+        ),
+        (
+            "an allocation's",
+            ReserveDesc {
+                base: own.gpu_va(),
+                ..good
+            },
+            parameter,
+        ),
+        (
+            "an odd minimum",
+            ReserveDesc {
+                minimum: PAGE,
+                ..good
+            },
+            parameter,
+        ),
+        (
+            "an odd maximum",
+            ReserveDesc {
+                maximum: taken + PAGE,
+                ..good
+            },
+            parameter,
+        ),
+        (
+            "no room",
+            ReserveDesc {
+                minimum: taken,
+                maximum: taken + UNIT,
+                ..good
+            },
+            Status::NO_MEMORY,
+        ),
+        (
+            "reversed",
+            ReserveDesc {
+                minimum: 2 * UNIT,
+                maximum: UNIT,
+                ..good
+            },
+            parameter,
+        ),
+        (
+            "zeroes",
+            ReserveDesc {
+                reservation: ReservationType::Zero,
+                ..good
+            },
+            Status::NOT_SUPPORTED,
+        ),
+        (
+            "a driver's",
+            ReserveDesc {
+                driver_protection: 1,
+                ..good
+            },
+            parameter,
+        ),
+    ] {
+        cases.expect(
+            what,
+            adapter.reserve_gpu_virtual_address(&desc),
+            Err(status),
+        );
+    }
+    cases.finish();
+    let desc = ReserveDesc {
+        reservation: ReservationType::NoCommit,
+        ..good
+    };
+    assert!(adapter.reserve_gpu_virtual_address(&desc).is_ok());
+}
+
+fn bad_maps_are_refused() {
+    let rig = Rig::new();
+    let queue = queue(&rig);
+    let a = rig.system(2 * PAGE);
+    let foreign = Rig::on(rig.device.adapter());
+    let dead = rig.system(2 * PAGE);
+    assert_eq!(dead.destroy(DestroyFlags::empty()), Ok(()));
+    let va = reserve(&rig, UNIT);
+    let good = at(va, &a);
+    let none = MapDesc {
+        allocation: None,
+        protection: Protection::NO_ACCESS,
+        ..good
+    };
+    let protected = |bits| MapDesc {
+        protection: Protection::from_bits_retain(bits),
+        ..good
+    };
+    let parameter = Status::INVALID_PARAMETER;
+    let mut cases = Cases::new();
+    for (what, desc, status) in [
+        (
+            "no pages",
+            MapDesc {
+                size_pages: 0,
+                ..good
+            },
+            parameter,
+        ),
+        (
+            "too many pages",
+            MapDesc {
+                size_pages: 3,
+                ..good
+            },
+            parameter,
+        ),
+        (
+            "beyond",
+            MapDesc {
+                offset_pages: 1,
+                ..good
+            },
+            parameter,
+        ),
+        (
+            "far beyond",
+            MapDesc {
+                offset_pages: u64::MAX,
+                ..good
+            },
+            parameter,
+        ),
+        (
+            "all pages",
+            MapDesc {
+                size_pages: u64::MAX / PAGE,
+                ..good
+            },
+            parameter,
+        ),
+        (
+            "an odd base",
+            MapDesc {
+                base: va + 8,
+                ..good
+            },
+            parameter,
+        ),
+        (
+            "half in it",
+            MapDesc {
+                base: va + UNIT - PAGE,
+                ..good
+            },
+            parameter,
+        ),
+        (
+            "an allocation's",
+            MapDesc {
+                base: rig.gate.gpu_va(),
+                ..good
+            },
+            parameter,
+        ),
+        (
+            "an odd minimum",
+            MapDesc {
+                base: 0,
+                minimum: 8,
+                ..good
+            },
+            parameter,
+        ),
+        ("another device's", at(va, &foreign.gate), parameter),
+        ("a dead one", at(va, &dead), Status::INVALID_HANDLE),
+        (
+            "nothing",
+            MapDesc {
+                protection: Protection::WRITE,
+                ..none
+            },
+            parameter,
+        ),
+        ("no access", protected(8), parameter),
+        ("zeroes", protected(4), Status::NOT_SUPPORTED),
+        ("the system's", protected(17), parameter),
+        ("bit 5", protected(32), parameter),
+        (
+            "a driver's",
+            MapDesc {
+                driver_protection: 1,
+                ..good
+            },
+            parameter,
+        ),
+        ("nothing somewhere", MapDesc { base: 0, ..none }, parameter),
+        (
+            "nothing behind it",
+            MapDesc {
+                base: va + UNIT,
+                ..none
+            },
+            parameter,
+        ),
+    ] {
+        let refused = queue.map_gpu_virtual_address(&desc).err();
+        cases.expect(what, refused, Some(status));
+    }
+    cases.finish();
+    // None was an operation, and no address was lost.
+    let (mapped, paging) = queue.map_gpu_virtual_address(&good).expect("a mapping");
+    assert_eq!((mapped, paging.fence_value), (va, 1));
+    let free = |va, size| rig.device.adapter().free_gpu_virtual_address(va, size);
+    assert_eq!(free(va, UNIT), Ok(()));
+    assert_eq!(map(&queue, &at(va, &a)), va);
+}
+
+fn bad_updates_are_refused() {
+    let rig = Rig::new();
+    let fence = rig.fence();
+    let foreign = Rig::on(rig.device.adapter());
+    let foreign_fence = foreign.fence();
+    let a = rig.system(2 * PAGE);
+    let dead = rig.system(PAGE);
+    assert_eq!(dead.destroy(DestroyFlags::empty()), Ok(()));
+    let (first, second, third) = (
+        reserve(&rig, UNIT),
+        reserve(&rig, UNIT),
+        reserve(&rig, UNIT),
+    );
+    let unmap = |va, size| VaOperation::Unmap { va, size };
+    let copy = |from, to, size| VaOperation::Copy { from, to, size };
+    let of = |allocation, offset, size, bits| VaOperation::Map {
+        va: first,
+        size,
+        allocation,
+        offset,
+        protection: Protection::from_bits_retain(bits),
+    };
+    let parameter = Status::INVALID_PARAMETER;
+    let mut cases = Cases::new();
+    for (what, list, status) in [
+        ("none", vec![], parameter),
+        ("no bytes", vec![unmap(first, 0)], parameter),
+        ("odd bytes", vec![unmap(first, 8)], parameter),
+        ("an odd address", vec![unmap(first + 8, PAGE)], parameter),
+        ("beyond", vec![unmap(first, UNIT + PAGE)], parameter),
+        (
+            "far beyond",
+            vec![unmap(first, u64::MAX - PAGE + 1)],
+            parameter,
+        ),
+        (
+            "an allocation's",
+            vec![unmap(rig.gate.gpu_va(), PAGE)],
+            parameter,
+        ),
+        (
+            "two targets",
+            vec![unmap(first, PAGE), unmap(second, PAGE)],
+            parameter,
+        ),
+        (
+            "a target and back",
+            vec![unmap(first, PAGE), unmap(second, PAGE), unmap(first, PAGE)],
+            parameter,
+        ),
+        (
+            "two sources",
+            vec![copy(second, first, PAGE), copy(third, first, PAGE)],
+            parameter,
+        ),
+        ("no source", vec![copy(a.gpu_va(), first, PAGE)], parameter),
+        (
+            "half a source",
+            vec![copy(second + PAGE, first, UNIT)],
+            parameter,
+        ),
+        ("beyond it", vec![of(&a, PAGE, 2 * PAGE, 1)], parameter),
+        ("an odd offset", vec![of(&a, 8, PAGE, 1)], parameter),
+        ("no access", vec![of(&a, 0, PAGE, 8)], parameter),
+        ("zeroes", vec![of(&a, 0, PAGE, 4)], Status::NOT_SUPPORTED),
+        (
+            "a dead one",
+            vec![unmap(first, PAGE), of(&dead, 0, PAGE, 1)],
+            Status::INVALID_HANDLE,
+        ),
+        (
+            "another device's",
+            vec![of(&foreign.gate, 0, PAGE, 1)],
+            parameter,
+        ),
+    ] {
+        let refused = update(&rig.copy, &list, Some((&fence, 0)));
+        cases.expect(what, refused, Err(status));
+    }
+    let good = [of(&a, 0, PAGE, 1)];
+    for (what, fence) in [
+        ("another device's fence", (&foreign_fence, 0)),
+        ("the last value", (&fence, u64::MAX)),
+        ("a lost value", (&fence, u64::MAX - 1)),
+    ] {
+        cases.expect(what, update(&rig.copy, &good, Some(fence)), Err(parameter));
+    }
+    cases.finish();
+    assert_eq!(fence.value(), 0);
+    assert_eq!(update(&rig.copy, &good, Some((&fence, 0))), Ok(()));
+    assert_eq!(fence.wait(1, patience()), Ok(()));
+    gpu_write(&rig, first, 1);
+    assert_eq!(read(&a, 0), 1);
+    // That is signalled already.
+    assert_eq!(update(&rig.copy, &good, Some((&fence, 0))), Err(parameter));
+}
+
+fn handles_reach_all_of_it() {
+    let p = Process::new();
+    let luid = Process::enum_adapters().expect("adapters")[0];
+    let adapter = p.open_adapter_from_luid(luid).expect("an adapter");
+    let device = p.create_device(adapter).expect("a device");
+    let other = p.create_device(adapter).expect("a device");
+    let context = p.create_context_virtual(device, 0).expect("a context");
+    let system = p.adapter(adapter).expect("the adapter").system();
+    let desc = AllocationDesc::new(2 * PAGE, system);
+    let a = p
+        .create_allocation2(device, &[desc], false)
+        .expect("an allocation");
+    let a = a.allocations[0];
+    let paging = p.create_paging_queue(device).expect("a paging queue");
+    let fence = p
+        .create_synchronization_object2(device, 0)
+        .expect("a fence");
+    let wait = |fence, value| {
+        let waits = [(fence, value)];
+        p.wait_for_synchronization_object_from_cpu(device, &waits, WaitFor::All, None)
+    };
+    let resident = p
+        .make_resident(paging.queue, &[a], 0)
+        .expect("MakeResident");
+    assert_eq!(wait(paging.fence, resident.fence_value), Ok(()));
+    assert_eq!(p.evict(device, &[a], 0), Ok(()));
+    assert_eq!(p.evict(device, &[a], 0), Err(Status::INVALID_PARAMETER));
+    let range = ReserveDesc {
+        size: UNIT,
+        ..ReserveDesc::default()
+    };
+    let va = p
+        .reserve_gpu_virtual_address(adapter, &range)
+        .expect("a range");
+    let second = p
+        .reserve_gpu_virtual_address(paging.queue, &range)
+        .expect("a range");
+    let map = MapDesc {
+        base: va,
+        minimum: 0,
+        maximum: 0,
+        allocation: Some(a),
+        offset_pages: 1,
+        size_pages: 1,
+        protection: Protection::WRITE,
+        driver_protection: 0,
+    };
+    let (mapped, done) = p
+        .map_gpu_virtual_address(paging.queue, &map)
+        .expect("a mapping");
+    assert_eq!((mapped, wait(paging.fence, done.fence_value)), (va, Ok(())));
+    let operations = [
+        VaOperation::Copy {
+            from: va,
+            to: second,
+            size: PAGE,
+        },
+        VaOperation::Map {
+            va: second + PAGE,
+            size: PAGE,
+            allocation: a,
+            offset: 0,
+            protection: Protection::WRITE,
+        },
+    ];
+    let updated = p.update_gpu_virtual_address(device, context, &operations, Some((fence, 0)), 0);
+    assert_eq!((updated, wait(fence, 1)), (Ok(()), Ok(())));
+    let commands = p.gpu_va(device, a).expect("an address");
+    let words = write(second, 5).encode().words().to_vec();
+    let lock = p.lock2(device, a, 0).expect("Lock2");
+    lock.copy_from_slice(0, &words).expect("commands");
+    let bytes = u32::try_from(4 * words.len()).expect("a size");
+    assert_eq!(p.submit_command(context, commands, bytes), Ok(()));
+    assert_eq!(
+        p.signal_synchronization_object_from_gpu(context, &[(fence, 2)]),
+        Ok(())
+    );
+    assert_eq!(wait(fence, 2), Ok(()));
+    assert_eq!(lock.read::<u64>(4096), Ok(5));
+
+    let mismatch = Status::OBJECT_TYPE_MISMATCH;
+    let parameter = Status::INVALID_PARAMETER;
+    for wrong in [adapter, device, context, a, fence, paging.fence] {
+        assert_eq!(p.destroy_paging_queue(wrong), Err(mismatch));
+        assert_eq!(p.make_resident(wrong, &[a], 0), Err(mismatch));
+        assert_eq!(p.map_gpu_virtual_address(wrong, &map).err(), Some(mismatch));
+    }
+    for wrong in [adapter, device, context, fence, paging.queue] {
+        assert_eq!(p.make_resident(paging.queue, &[wrong], 0), Err(mismatch));
+        assert_eq!(p.evict(device, &[wrong], 0), Err(mismatch));
+    }
+    for bit in 2..32 {
+        assert_eq!(
+            p.make_resident(paging.queue, &[a], 1 << bit),
+            Err(parameter)
+        );
+        assert_eq!(p.evict(device, &[a], 1 << bit), Err(parameter));
+        let refused = p.update_gpu_virtual_address(device, context, &operations, None, 1 << bit);
+        assert_eq!(refused, Err(parameter));
+    }
+    assert_eq!(p.evict(other, &[a], 0), Err(parameter));
+    let refused = p.update_gpu_virtual_address(other, context, &operations, None, 0);
+    assert_eq!(refused, Err(parameter));
+    assert_eq!(
+        p.destroy_synchronization_object(paging.fence),
+        Err(parameter)
+    );
+    assert_eq!(p.free_gpu_virtual_address(adapter, second, UNIT), Ok(()));
+    assert_eq!(p.destroy_paging_queue(paging.queue), Ok(()));
+    let stale = Some(Status::INVALID_HANDLE);
+    assert_eq!(p.destroy_paging_queue(paging.queue).err(), stale);
+    assert_eq!(p.fence(paging.fence).err(), stale);
+    // The device takes the others along.
+    let last = p.create_paging_queue(device).expect("a paging queue");
+    assert_eq!(p.destroy_device(device), Ok(()));
+    assert_eq!(p.make_resident(last.queue, &[a], 0).err(), stale);
+    assert_eq!(p.fence(last.fence).err(), stale);
+}
+
+fn nothing_is_left_behind() {
+    let rig = Rig::new();
+    let adapter = rig.device.adapter();
+    let round = |device: &Device| {
+        let queue = PagingQueue::create(device).expect("a paging queue");
+        let a = rig.vram(UNIT);
+        let va = map(&queue, &MapDesc::all_of(&a));
+        let range = reserve(&rig, 16 * UNIT);
+        map(&queue, &at(range + UNIT, &a));
+        assert_eq!(adapter.free_gpu_virtual_address(range, 16 * UNIT), Ok(()));
+        assert_eq!(a.destroy(DestroyFlags::SYNCHRONOUS), Ok(()));
+        (va, range)
+    };
+    let first = round(&rig.device);
+    let used = vram_used(adapter);
+    for n in 0..300 {
+        assert_eq!(round(&rig.device), first, "round {n}");
+    }
+    assert_eq!(vram_used(adapter), used);
+}
