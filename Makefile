@@ -14,6 +14,7 @@ QEMU ?=
 IMAGE ?=
 FILTER ?=
 RADIUS ?=
+VRAM ?=
 T ?=
 # What the GPU of `make shell` is told: --vram-size 256M, …
 GPU ?=
@@ -26,7 +27,7 @@ export KERNEL
 export KDIR := $(if $(KDIR),$(abspath $(KDIR)))
 export QEMU := $(if $(QEMU),$(abspath $(QEMU)))
 # As they are, whatever is in them: recipes and scripts take them from the environment.
-$(foreach name,IMAGE FILTER RADIUS T GPU GDB,$(eval override export $(name) := $$(value $(name))))
+$(foreach name,IMAGE FILTER RADIUS VRAM T GPU GDB,$(eval override export $(name) := $$(value $(name))))
 
 SANDBOX := scripts/sandbox
 VM := out/cargo/debug/skua-vm
@@ -73,9 +74,10 @@ picture:
 	@scripts/build picture
 
 run: PRODUCTS = out/picture/$(KERNEL)
-run: picture ## process an image on the GPU: [IMAGE=photo.jpg] [FILTER=edge|blur|…] [RADIUS=n]
+run: picture ## process an image on the GPU: [IMAGE=photo.jpg] [FILTER=edge|blur|…] [RADIUS=n] [VRAM=16M]
 	@$(IN) $(VM) run $(PARTS) $(if $(IMAGE),--image out/run/log/image --name="$$(basename -- "$$IMAGE")") \
-		$(if $(FILTER),--filter "$$FILTER") $(if $(RADIUS),--radius "$$RADIUS")
+		$(if $(FILTER),--filter "$$FILTER") $(if $(RADIUS),--radius "$$RADIUS") \
+		$(if $(VRAM),--vram "$$VRAM")
 
 # The host's tests have no kernel: once is enough.
 test: guest ## run every test, or with T=pattern those whose name contains it

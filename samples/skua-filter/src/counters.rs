@@ -11,7 +11,7 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
-use libskua::Device;
+use wddm::libskua::Device;
 
 /// Counters at one moment, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

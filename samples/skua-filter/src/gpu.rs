@@ -10,21 +10,28 @@
 //!            (system memory)  upload  (VRAM) dispatches (VRAM)  download (system memory)
 //! ```
 //!
-//! Each context has a timeline, on which job `n` (a band in a stage) is point `n + 1`. An upload
-//! is followed by the dispatches that wait for its point, and these by the download. Where the
+//! Each context has a fence, of which job `n` (a band in a stage) signals `n + 1`. An upload
+//! is followed by the dispatches that wait for its value, and these by the download. Where the
 //! plan lets two bands be under way, the CPU fills one band's input and empties its output while
 //! the engines work on the other one: before it touches a slot's buffers again, it waits for the
-//! last point of the job that used them. Uploads and downloads have a context each, so that the
+//! last value of the job that used them. Uploads and downloads have a context each, so that the
 //! next upload need not wait for a download that waits for a dispatch.
+//!
+//! **More than VRAM has.** The image is filtered many times over, in copies of its own, until their
+//! buffers are as large together as they are asked to be (`working_set`): every copy's result has to
+//! be the same. Each band of each copy has an allocation, which may be in VRAM or in system memory;
+//! a job makes its own resident, has the engines wait for that, and evicts it when it is done.
 //!
 //! Programs, weights, histogram and table lie in one buffer in VRAM, which job 0 fills.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-use libskua::{
-    Access, Bo, BoFlags, CommandBuffer, Context, ContextStatus, Device, EngineKind, Mapping,
-    RegionKind, Syncobj, Vm,
+use wddm::libskua::CommandBuffer;
+use wddm::{
+    Adapter, Allocation, AllocationDesc, Context, Device, DeviceState, EngineKind, EvictFlags,
+    MakeResidentFlags, Mapping, MonitoredFence, PagingQueue, Placements, Status,
 };
 
 use crate::picture::Picture;
@@ -32,8 +39,6 @@ use crate::plan::{Band, Layout, Plan};
 
 /// Bytes of a GPU page, which buffers are made of.
 const PAGE: u64 = 4096;
-/// Alignment of buffers' addresses: the largest page.
-const LARGE_PAGE: u64 = 2 << 20;
 /// Bytes of a command buffer: more than the commands of any job.
 const COMMANDS: u64 = PAGE;
 /// Longest wait for a job. The driver cuts jobs that hang much earlier.
@@ -50,69 +55,127 @@ pub struct Work {
     pub uploaded: u64,
     /// Bytes copied from VRAM to system memory.
     pub downloaded: u64,
+    /// Times that the image was filtered.
+    pub copies: u64,
+    /// Bytes of the copies' buffers.
+    pub working_set: u64,
 }
 
-/// Bytes that the buffers of bands may have: three quarters of the VRAM that nobody uses.
+/// Bytes that the buffers of the bands under way may have: three quarters of the VRAM that nobody
+/// uses.
 ///
 /// # Errors
 ///
-/// As [`Device::regions`].
-pub fn budget(device: &Device) -> libskua::Result<u64> {
-    let free = device
-        .regions()?
-        .iter()
-        .filter(|r| r.kind == RegionKind::Vram)
-        .map(|r| r.size.saturating_sub(r.used))
-        .max()
-        .unwrap_or(0);
-    Ok(free / 4 * 3)
+/// As [`Adapter::segments`].
+pub fn budget(adapter: &Adapter) -> Result<u64, GpuError> {
+    let vram = adapter.vram();
+    let segments = adapter.segments()?.into_iter();
+    let free = segments
+        .filter(|segment| vram.contains(segment.id))
+        .map(|segment| segment.size.saturating_sub(segment.used))
+        .max();
+    Ok(free.unwrap_or(0) / 4 * 3)
 }
 
-/// Filters an image.
+/// Four times the VRAM, or a quarter of what there can be in system memory if that is less.
+///
+/// # Errors
+///
+/// As [`Adapter::segments`].
+pub fn working_set(adapter: &Adapter) -> Result<u64, GpuError> {
+    let segments = adapter.segments()?;
+    let size = |set: Placements| -> u64 {
+        let of = segments.iter().filter(|segment| set.contains(segment.id));
+        of.map(|segment| segment.size).sum()
+    };
+    let most = size(adapter.system()) / 4;
+    Ok(size(adapter.vram()).saturating_mul(4).min(most))
+}
+
+/// Filters an image, in so many copies that their buffers have `working_set` bytes; each copy's
+/// result.
 ///
 /// # Errors
 ///
 /// [`GpuError`].
-pub fn run(device: &Device, plan: &Plan, picture: &Picture) -> Result<(Picture, Work), GpuError> {
-    let vm = Vm::create(device)?;
-    let mut run = Run::new(device, &vm, plan)?;
-    let outcome = run.all(picture);
-    if let Err(GpuError::Library(error)) = outcome {
-        // The context knows more than the fence.
-        return Err(run.explain(error));
+pub fn run(
+    adapter: &Adapter,
+    plan: &Plan,
+    picture: &Picture,
+    working_set: u64,
+) -> Result<(Vec<Picture>, Work), GpuError> {
+    let device = Device::create(adapter)?;
+    let outcome = Run::new(&device, plan, working_set).and_then(|mut run| run.all(picture));
+    match outcome {
+        // The device knows more than who waited.
+        Err(GpuError::Library(status)) if device.state() != DeviceState::Active => {
+            let state = device.state();
+            Err(GpuError::Work { state, status })
+        }
+        outcome => outcome,
     }
-    outcome
 }
 
-/// A context, and the timeline of what it does.
+/// A context, and the fence that tells what it has done.
 struct Queue {
-    /// For errors.
-    name: &'static str,
     context: Context,
     /// Job *n* of the run signals *n*.
-    timeline: Syncobj,
+    fence: MonitoredFence,
 }
 
 impl Queue {
-    fn new(vm: &Vm, name: &'static str, kind: EngineKind) -> Result<Self, GpuError> {
-        let device = vm.device();
-        let engine = device
-            .engine(kind)
-            .ok_or(GpuError::Library(libskua::Error::NoDevice))?;
+    fn new(device: &Device, kind: EngineKind) -> Result<Self, GpuError> {
+        let node = device.adapter().node(kind).ok_or(Status::NOT_SUPPORTED)?;
         Ok(Self {
-            name,
-            context: Context::create(vm, engine)?,
-            timeline: Syncobj::create(device)?,
+            context: Context::create(device, node)?,
+            fence: MonitoredFence::create(device, 0)?,
         })
     }
 }
 
 /// Memory that the CPU and the GPU see.
 struct Shared {
+    /// Keeps the memory; it is locked all the time.
+    allocation: Allocation,
     /// The CPU's view.
-    memory: Mapping,
-    /// The GPU's address.
-    va: u64,
+    memory: Arc<Mapping>,
+}
+
+impl Shared {
+    fn new(device: &Device, bytes: u64) -> Result<Self, GpuError> {
+        let allocation = allocate(device, bytes, device.adapter().system())?;
+        Ok(Self {
+            memory: allocation.lock2(0)?,
+            allocation,
+        })
+    }
+
+    fn va(&self) -> u64 {
+        self.allocation.gpu_va()
+    }
+}
+
+/// Where commands are recorded, and their memory.
+struct Commands {
+    recorder: CommandBuffer,
+    _memory: Allocation,
+}
+
+impl Commands {
+    fn new(device: &Device) -> Result<Self, GpuError> {
+        let memory = allocate(device, COMMANDS, device.adapter().system())?;
+        Ok(Self {
+            recorder: memory.recorder()?,
+            _memory: memory,
+        })
+    }
+}
+
+/// The buffers of a band of a copy: source, target and intermediate.
+struct Buffers {
+    allocation: Allocation,
+    /// Addresses in it, and those that all have in common.
+    layout: Layout,
 }
 
 /// What a band under way uses.
@@ -121,14 +184,12 @@ struct Slot {
     input: Shared,
     /// The band's result; the CPU reads it.
     output: Shared,
-    /// Addresses in VRAM.
-    layout: Layout,
     /// From `input` to VRAM.
-    upload: CommandBuffer,
+    upload: Commands,
     /// The band's dispatches.
-    compute: CommandBuffer,
+    compute: Commands,
     /// From VRAM to `output`.
-    download: CommandBuffer,
+    download: Commands,
     /// The band whose result will be in the output, and the point at which the slot is free.
     busy: Option<Busy>,
 }
@@ -136,9 +197,13 @@ struct Slot {
 /// A job that uses a slot.
 struct Busy {
     band: Band,
+    /// Number of the copy.
+    copy: usize,
+    /// Number of its buffers.
+    buffers: usize,
     /// The band has a result to read.
     writes: bool,
-    /// Of the download's timeline.
+    /// Of the download's fence.
     point: u64,
 }
 
@@ -148,53 +213,34 @@ struct Run<'a> {
     uploads: Queue,
     computes: Queue,
     downloads: Queue,
+    /// Makes buffers resident.
+    paging: PagingQueue,
     /// Used in turn.
     slots: Vec<Slot>,
+    /// Those of a copy follow each other, in the order of the bands.
+    buffers: Vec<Buffers>,
     /// Programs and weights on their way to VRAM.
     constants: Shared,
-    /// Address in VRAM, and bytes, of programs, weights, histogram and table.
-    tables: (u64, u64),
+    /// In VRAM: programs, weights, histogram and table.
+    tables: Allocation,
+    /// Bytes of these.
+    length: u64,
     /// Jobs so far; points count from 1.
     jobs: u64,
     /// What was done so far.
     work: Work,
 }
 
-/// Hands out GPU virtual addresses.
-struct Addresses(u64);
-
-impl Addresses {
-    fn take(&mut self, bytes: u64) -> u64 {
-        let at = self.0;
-        self.0 = at + bytes.next_multiple_of(LARGE_PAGE);
-        at
-    }
-}
-
-/// Makes a buffer object and maps it for the GPU.
-fn map(
-    vm: &Vm,
-    addresses: &mut Addresses,
-    bytes: u64,
-    vram: bool,
-    access: Access,
-) -> Result<(Bo, u64), GpuError> {
-    let device = vm.device();
-    let size = bytes.next_multiple_of(PAGE).max(PAGE);
-    let bo = if vram {
-        Bo::create(device, size, device.vram(), BoFlags::empty())?
-    } else {
-        Bo::create(device, size, device.system(), BoFlags::CPU_ACCESS)?
-    };
-    let va = addresses.take(size);
-    vm.map(&bo, va, access)?;
-    Ok((bo, va))
+fn allocate(device: &Device, bytes: u64, segments: Placements) -> Result<Allocation, GpuError> {
+    let desc = AllocationDesc::new(bytes.max(PAGE), segments);
+    let visible = segments == device.adapter().system();
+    let desc = if visible { desc } else { desc.hidden() };
+    Ok(Allocation::create(device, &desc)?)
 }
 
 impl<'a> Run<'a> {
-    fn new(device: &Device, vm: &Vm, plan: &'a Plan) -> Result<Self, GpuError> {
-        let start = device.info().va.start.next_multiple_of(LARGE_PAGE);
-        let mut addresses = Addresses(start.max(LARGE_PAGE));
+    fn new(device: &Device, plan: &'a Plan, working_set: u64) -> Result<Self, GpuError> {
+        let adapter = device.adapter();
         let sizes = plan.sizes();
 
         // Programs first, then the tables, each at a multiple of 8.
@@ -217,14 +263,10 @@ impl<'a> Run<'a> {
             bytes.resize(bytes.len().next_multiple_of(8), 0);
         }
         let length = bytes.len() as u64;
-        let (staging, staging_va) = map(vm, &mut addresses, length, false, Access::Read)?;
-        let constants = Shared {
-            memory: staging.map()?,
-            va: staging_va,
-        };
+        let constants = Shared::new(device, length)?;
         constants.memory.write_bytes(0, &bytes)?;
-        let (_, tables) = map(vm, &mut addresses, length, true, Access::ReadWrite)?;
-        let at = |i: usize| tables + offsets.get(i).copied().unwrap_or(0);
+        let tables = allocate(device, length, adapter.vram())?;
+        let at = |i: usize| tables.gpu_va() + offsets.get(i).copied().unwrap_or(0);
         let programs = plan.programs().len();
         let common = Layout {
             programs: (0..programs).map(at).collect(),
@@ -234,80 +276,86 @@ impl<'a> Run<'a> {
             ..Layout::default()
         };
 
-        let mut slots = Vec::new();
-        for _ in 0..plan.slots() {
-            let (input, input_va) = map(vm, &mut addresses, sizes.source, false, Access::Read)?;
-            let (output, output_va) =
-                map(vm, &mut addresses, sizes.target, false, Access::ReadWrite)?;
-            // One buffer object, in which the three start at pages.
-            let [source, target, intermediate] =
-                [sizes.source, sizes.target, sizes.intermediate].map(|b| b.next_multiple_of(PAGE));
-            let (_, va) = map(
-                vm,
-                &mut addresses,
-                source + target + intermediate,
-                true,
-                Access::ReadWrite,
-            )?;
-            let mut commands = || {
-                let va = addresses.take(COMMANDS);
-                CommandBuffer::create(vm, va, COMMANDS)
-            };
-            slots.push(Slot {
-                upload: commands()?,
-                compute: commands()?,
-                download: commands()?,
-                input: Shared {
-                    memory: input.map()?,
-                    va: input_va,
-                },
-                output: Shared {
-                    memory: output.map_read_only()?,
-                    va: output_va,
-                },
-                layout: Layout {
+        // One allocation, in which the three start at pages.
+        let [source, target, intermediate] =
+            [sizes.source, sizes.target, sizes.intermediate].map(|b| b.next_multiple_of(PAGE));
+        let size = source + target + intermediate;
+        let bands = plan.bands().len();
+        let copies = working_set.div_ceil(size * bands as u64).max(1);
+        let both = Placements::from_bits(adapter.vram().bits() | adapter.system().bits());
+        let count = usize::try_from(copies).map_err(|_| GpuError::Size)? * bands;
+        let buffers = (0..count)
+            .map(|_| {
+                let allocation = allocate(device, size, both)?;
+                let va = allocation.gpu_va();
+                let layout = Layout {
                     source: va,
                     target: va + source,
                     intermediate: va + source + target,
                     ..common.clone()
-                },
-                busy: None,
-            });
-        }
+                };
+                Ok(Buffers { allocation, layout })
+            })
+            .collect::<Result<Vec<_>, GpuError>>()?;
+        let slots = (0..count.min(2))
+            .map(|_| {
+                Ok(Slot {
+                    input: Shared::new(device, sizes.source)?,
+                    output: Shared::new(device, sizes.target)?,
+                    upload: Commands::new(device)?,
+                    compute: Commands::new(device)?,
+                    download: Commands::new(device)?,
+                    busy: None,
+                })
+            })
+            .collect::<Result<Vec<_>, GpuError>>()?;
         Ok(Self {
             plan,
-            uploads: Queue::new(vm, "upload", EngineKind::Copy)?,
-            computes: Queue::new(vm, "compute", EngineKind::Compute)?,
-            downloads: Queue::new(vm, "download", EngineKind::Copy)?,
+            uploads: Queue::new(device, EngineKind::Copy)?,
+            computes: Queue::new(device, EngineKind::Compute)?,
+            downloads: Queue::new(device, EngineKind::Copy)?,
+            paging: PagingQueue::create(device)?,
             slots,
+            buffers,
             constants,
-            tables: (tables, length),
+            tables,
+            length,
             jobs: 0,
-            work: Work::default(),
+            work: Work {
+                copies,
+                working_set: size * count as u64,
+                ..Work::default()
+            },
         })
     }
 
-    /// Runs all stages over all bands.
-    fn all(&mut self, picture: &Picture) -> Result<(Picture, Work), GpuError> {
-        let mut result = vec![0; picture.pixels().len()];
+    /// Runs all stages over all bands of all copies.
+    fn all(&mut self, picture: &Picture) -> Result<(Vec<Picture>, Work), GpuError> {
         let plan = self.plan;
+        let copies = self.buffers.len() / plan.bands().len();
+        let mut results = vec![vec![0; picture.pixels().len()]; copies];
         for (index, stage) in plan.stages().iter().enumerate() {
             let bands = if stage.banded {
                 plan.bands()
             } else {
                 plan.bands().get(..1).unwrap_or(&[])
             };
-            for band in bands {
-                let number = usize::try_from(self.jobs).unwrap_or(0) % self.slots.len();
-                self.finish(number, &mut result)?;
-                self.start(number, index, band, picture)?;
+            // What a stage makes for all of them it makes once.
+            for copy in 0..if stage.writes { copies } else { 1 } {
+                for (n, band) in bands.iter().enumerate() {
+                    let number = usize::try_from(self.jobs).unwrap_or(0) % self.slots.len();
+                    self.finish(number, &mut results)?;
+                    let buffers = copy * plan.bands().len() + n;
+                    self.start(number, index, band, picture, (copy, buffers))?;
+                }
             }
         }
         for number in 0..self.slots.len() {
-            self.finish(number, &mut result)?;
+            self.finish(number, &mut results)?;
         }
-        let result = Picture::new(picture.width(), picture.height(), result);
-        Ok((result.ok_or(GpuError::Size)?, self.work))
+        let picture = |pixels| Picture::new(picture.width(), picture.height(), pixels);
+        let results: Option<Vec<_>> = results.into_iter().map(picture).collect();
+        Ok((results.ok_or(GpuError::Size)?, self.work))
     }
 
     /// Bytes of some rows, and the indices of their pixels.
@@ -318,13 +366,14 @@ impl<'a> Run<'a> {
         (bytes, pixel(rows.start)..pixel(rows.end))
     }
 
-    /// Submits one stage on one band, with a slot that is free.
+    /// Submits one stage on one band of a copy, with a slot that is free.
     fn start(
         &mut self,
         number: usize,
         stage_index: usize,
         band: &Band,
         picture: &Picture,
+        (copy, buffers): (usize, usize),
     ) -> Result<(), GpuError> {
         let stage = &self.plan.stages()[stage_index];
         let (source_bytes, source_pixels) = self.rows(&band.source);
@@ -332,54 +381,57 @@ impl<'a> Run<'a> {
         let slot = &mut self.slots[number];
         let point = self.jobs + 1;
 
-        slot.upload.reset();
+        let Buffers { allocation, layout } = &self.buffers[buffers];
+        let none = MakeResidentFlags::empty();
+        let paging = self.paging.make_resident(&[allocation], none)?;
+        if paging.status == Status::PENDING {
+            let resident = (&**self.paging.fence(), paging.fence_value);
+            self.uploads.context.wait_from_gpu(&[resident])?;
+        }
+
+        let upload = &mut slot.upload.recorder;
+        upload.reset();
         if self.jobs == 0 {
-            let (tables, length) = self.tables;
-            slot.upload.copy(self.constants.va, tables, length)?;
-            self.work.uploaded += length;
+            upload.copy(self.constants.va(), self.tables.gpu_va(), self.length)?;
+            self.work.uploaded += self.length;
         }
         if stage.banded {
             let pixels = picture.pixels().get(source_pixels).ok_or(GpuError::Size)?;
             slot.input.memory.copy_from_slice(0, pixels)?;
-            slot.upload
-                .copy(slot.input.va, slot.layout.source, source_bytes)?;
+            upload.copy(slot.input.va(), layout.source, source_bytes)?;
             self.work.uploaded += source_bytes;
         }
         let mut submission = self.uploads.context.submission();
-        if slot.upload.bytes() > 0 {
-            submission = submission.commands(&slot.upload);
+        if upload.bytes() > 0 {
+            submission = submission.recorded(upload);
         }
-        submission.signal(&self.uploads.timeline, point).submit()?;
+        submission.signal(&self.uploads.fence, point).submit()?;
 
-        slot.compute.reset();
+        let compute = &mut slot.compute.recorder;
+        compute.reset();
         for dispatch in self
             .plan
-            .dispatches(stage_index, band, &slot.layout)
+            .dispatches(stage_index, band, layout)
             .map_err(GpuError::Program)?
         {
             // Each pass sees what the one before it wrote.
-            slot.compute.dispatch(&dispatch)?.flush_cache()?;
+            compute.dispatch(&dispatch)?.flush_cache()?;
             self.work.dispatches += 1;
         }
-        self.computes
-            .context
-            .submission()
-            .commands(&slot.compute)
-            .wait(&self.uploads.timeline, point)
-            .signal(&self.computes.timeline, point)
-            .submit()?;
+        let Queue { context, fence } = &self.computes;
+        context.wait_from_gpu(&[(&self.uploads.fence, point)])?;
+        let submission = context.submission().recorded(compute);
+        submission.signal(fence, point).submit()?;
 
-        slot.download.reset();
-        let mut submission = self
-            .downloads
-            .context
-            .submission()
-            .wait(&self.computes.timeline, point)
-            .signal(&self.downloads.timeline, point);
+        let Queue { context, fence } = &self.downloads;
+        context.wait_from_gpu(&[(&self.computes.fence, point)])?;
+        let mut submission = context.submission().signal(fence, point);
         if stage.writes {
-            slot.download
-                .copy(slot.layout.target, slot.output.va, target_bytes)?;
-            submission = submission.commands(&slot.download);
+            let download = &mut slot.download.recorder;
+            download
+                .reset()
+                .copy(layout.target, slot.output.va(), target_bytes)?;
+            submission = submission.recorded(download);
             self.work.downloaded += target_bytes;
         }
         submission.submit()?;
@@ -387,6 +439,8 @@ impl<'a> Run<'a> {
         self.work.submissions += 3;
         slot.busy = Some(Busy {
             band: band.clone(),
+            copy,
+            buffers,
             writes: stage.writes,
             point,
         });
@@ -395,33 +449,20 @@ impl<'a> Run<'a> {
     }
 
     /// Waits for the job that uses a slot, if there is one, and takes its result.
-    fn finish(&mut self, number: usize, result: &mut [u32]) -> Result<(), GpuError> {
+    fn finish(&mut self, number: usize, results: &mut [Vec<u32>]) -> Result<(), GpuError> {
         let Some(busy) = self.slots[number].busy.take() else {
             return Ok(());
         };
-        self.downloads.timeline.wait_done(busy.point, PATIENCE)?;
+        self.downloads.fence.wait(busy.point, PATIENCE)?;
+        let allocation = &self.buffers[busy.buffers].allocation;
+        let device = self.paging.device();
+        device.evict(&[allocation], EvictFlags::empty())?;
         if busy.writes {
             let (_, pixels) = self.rows(&busy.band.target);
-            let pixels = result.get_mut(pixels).ok_or(GpuError::Size)?;
+            let pixels = results[busy.copy].get_mut(pixels).ok_or(GpuError::Size)?;
             self.slots[number].output.memory.copy_to_slice(0, pixels)?;
         }
         Ok(())
-    }
-
-    /// What a context says about the fault behind an error, if there was one.
-    fn explain(&self, error: libskua::Error) -> GpuError {
-        for queue in [&self.uploads, &self.computes, &self.downloads] {
-            if let Ok(state) = queue.context.state() {
-                if state.status != ContextStatus::Active {
-                    return GpuError::Work {
-                        queue: queue.name,
-                        status: format!("{:?}", state.status),
-                        error,
-                    };
-                }
-            }
-        }
-        GpuError::Library(error)
     }
 }
 
@@ -429,15 +470,13 @@ impl<'a> Run<'a> {
 #[derive(Debug)]
 pub enum GpuError {
     /// A call failed.
-    Library(libskua::Error),
-    /// Work failed, and its context tells why.
+    Library(Status),
+    /// Work failed.
     Work {
-        /// The name of the context that it happened to.
-        queue: &'static str,
-        /// As the driver tells it.
-        status: String,
+        /// What the device tells.
+        state: DeviceState,
         /// What the waiting call returned.
-        error: libskua::Error,
+        status: Status,
     },
     /// A program wants an argument that there is none of: a mistake in this crate.
     Program(skua_asm::BindError),
@@ -445,21 +484,23 @@ pub enum GpuError {
     Size,
 }
 
-impl From<libskua::Error> for GpuError {
-    fn from(error: libskua::Error) -> Self {
-        Self::Library(error)
+impl From<Status> for GpuError {
+    fn from(status: Status) -> Self {
+        Self::Library(status)
+    }
+}
+
+impl From<wddm::libskua::Error> for GpuError {
+    fn from(error: wddm::libskua::Error) -> Self {
+        Self::Library(error.into())
     }
 }
 
 impl fmt::Display for GpuError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Library(error) => write!(f, "{error}"),
-            Self::Work {
-                queue,
-                status,
-                error,
-            } => write!(f, "the {queue} context failed: {error}; {status}"),
+            Self::Library(status) => write!(f, "{status}"),
+            Self::Work { state, status } => write!(f, "the device failed: {status}; {state:?}"),
             Self::Program(error) => write!(f, "{error}"),
             Self::Size => write!(f, "the plan was made for an image of another size"),
         }
@@ -469,7 +510,7 @@ impl fmt::Display for GpuError {
 impl std::error::Error for GpuError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Library(error) | Self::Work { error, .. } => Some(error),
+            Self::Library(status) | Self::Work { status, .. } => Some(status),
             Self::Program(error) => Some(error),
             Self::Size => None,
         }

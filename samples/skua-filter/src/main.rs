@@ -9,7 +9,6 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use libskua::Device;
 use skua_filter::compare::difference;
 use skua_filter::counters::Counters;
 use skua_filter::filter::Filter;
@@ -19,6 +18,7 @@ use skua_filter::plan::Plan;
 use skua_filter::report::Report;
 use skua_filter::weights::MAX_RADIUS;
 use skua_filter::{reference, sample};
+use wddm::Adapter;
 
 /// Filters an image on the Skua GPU, and compares the result with the CPU's.
 ///
@@ -52,6 +52,9 @@ struct Options {
     /// Bytes of VRAM for bands of the image; three quarters of what is free if not given.
     #[arg(long)]
     budget: Option<u64>,
+    /// Bytes of memory to work on, in several copies of the image; four times the VRAM if not given.
+    #[arg(long)]
+    working_set: Option<u64>,
     /// List the filters.
     #[arg(long)]
     list: bool,
@@ -107,24 +110,35 @@ fn run(options: &Options, report: &mut Report) -> Result<(), Box<dyn Error>> {
     let (width, height) = (picture.width(), picture.height());
     report.add("image", format_args!("{width}x{height}"));
 
-    let nodes = Device::enumerate()?;
-    let node = nodes.first().ok_or(libskua::Error::NoDevice)?;
-    let device = node.open()?;
-    report.add("device", &node.bus_id);
+    let adapter = Adapter::open_first()?;
+    let bus_id = &adapter.info().bus_id;
+    report.add("device", bus_id);
     let budget = match options.budget {
         Some(budget) => budget,
-        None => gpu::budget(&device)?,
+        None => gpu::budget(&adapter)?,
+    };
+    let working_set = match options.working_set {
+        Some(bytes) => bytes,
+        None => gpu::working_set(&adapter)?,
     };
     let plan = Plan::new(filter, radius, width, height, budget)?;
     report.add("bands", plan.bands().len());
-    report.add("vram_bytes", plan.sizes().band() * u64::from(plan.slots()));
+    let vram = adapter.vram();
+    let segments = adapter.segments()?.into_iter();
+    let vram: u64 = segments
+        .filter(|segment| vram.contains(segment.id))
+        .map(|segment| segment.size)
+        .sum();
+    report.add("vram_bytes", vram);
 
-    let before = Counters::read(&device, &node.bus_id);
+    let before = Counters::read(adapter.libskua(), bus_id);
     let start = Instant::now();
-    let (result, work) = gpu::run(&device, &plan, &picture)?;
+    let (results, work) = gpu::run(&adapter, &plan, &picture, working_set)?;
     let gpu_time = start.elapsed();
-    let after = Counters::read(&device, &node.bus_id);
+    let after = Counters::read(adapter.libskua(), bus_id);
 
+    report.add("copies", work.copies);
+    report.add("working_set_bytes", work.working_set);
     report.add("submissions", work.submissions);
     report.add("dispatches", work.dispatches);
     report.add("bytes_uploaded", work.uploaded);
@@ -135,27 +149,39 @@ fn run(options: &Options, report: &mut Report) -> Result<(), Box<dyn Error>> {
             None => report.add(key, "unknown"),
         }
     }
+    // What is copied beside that is moved from VRAM and to it.
+    match after.since(&before, "copy_bytes") {
+        Some(all) => report.add(
+            "bytes_paged",
+            all.saturating_sub(work.uploaded + work.downloaded),
+        ),
+        None => report.add("bytes_paged", "unknown"),
+    }
     report.add("gpu_ms", gpu_time.as_millis());
 
     // The picture is written before it is judged: a wrong one should be seen.
     if let Some(path) = &options.output {
-        result.save(path)?;
+        results[0].save(path)?;
         report.add("output", path.display());
     }
     let start = Instant::now();
     let expected = reference::apply(filter, radius, &picture);
     report.add("cpu_ms", start.elapsed().as_millis());
-    if let Some(difference) = difference(&expected, &result) {
-        report.add("check_pixels", "failed");
-        return Err(difference.into());
+    let mut compared = 0;
+    for result in &results {
+        if let Some(difference) = difference(&expected, result) {
+            report.add("check_pixels", "failed");
+            return Err(difference.into());
+        }
+        compared += result.pixels().len();
     }
     report.add("check_pixels", "passed");
-    report.add("pixels_compared", result.pixels().len());
+    report.add("pixels_compared", compared);
     Ok(())
 }
 
 /// Keys of the report, and the counters that they show.
-const COUNTERS: [(&str, &str); 14] = [
+const COUNTERS: [(&str, &str); 16] = [
     ("ticks_compute", "drm-cycles-compute"),
     ("ticks_copy", "drm-cycles-copy"),
     ("interrupts_engines", "engine_interrupt"),
@@ -165,6 +191,8 @@ const COUNTERS: [(&str, &str); 14] = [
     ("packets", "packet"),
     ("thread_groups", "thread_group"),
     ("wave_instructions", "instruction"),
+    ("evictions", "driver_evictions"),
+    ("promotions", "driver_promotions"),
     ("bytes_copied", "copy_bytes"),
     ("vram_read_bytes", "vram_read_bytes"),
     ("vram_write_bytes", "vram_write_bytes"),

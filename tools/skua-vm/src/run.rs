@@ -32,6 +32,10 @@ pub(crate) struct Options {
     /// The radius of a blur, in pixels.
     #[arg(long)]
     radius: Option<u32>,
+    /// VRAM of the GPU: bytes, or with K, M or G; a power of two, at least 2M. The work needs four
+    /// times as much.
+    #[arg(long, default_value = "16M")]
+    vram: String,
     /// Where the picture, report.txt and the logs go.
     #[arg(long, default_value = "out/run")]
     output: PathBuf,
@@ -80,6 +84,7 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
         symbols: parts.symbols(),
     };
     let config = Config {
+        gpu: vec!["--vram-size".to_owned(), options.vram.clone()],
         output: logs.clone(),
         ..Config::default()
     };

@@ -28,6 +28,12 @@ fn bad_options_are_refused_before_anything_is_set_up() {
         ("RADIUS=1.5", "from 0 to "),
         ("RADIUS=99999999999999999999", "from 0 to "),
         (&format!("RADIUS={}", MAX_RADIUS + 1), "from 0 to "),
+        ("VRAM=little", "a power of two from 2M"),
+        ("VRAM=0M", "a power of two from 2M"),
+        ("VRAM=1M", "a power of two from 2M"),
+        ("VRAM=12M", "a power of two from 2M"),
+        ("VRAM=4096K", "a power of two from 2M"),
+        ("VRAM=99999999999999999999M", "a power of two from 2M"),
     ] {
         let end = checkout.run("make run \"$1\"", &[option]).expect("bash");
         assert!(!end.success, "{option}");
@@ -64,6 +70,12 @@ fn what_is_checked_is_what_the_image_program_takes() {
     for radius in ["0", "008", &MAX_RADIUS.to_string()] {
         let end = checkout
             .run("RADIUS=$1 scripts/picture", &[radius])
+            .expect("bash");
+        assert!(end.success, "{}", end.text);
+    }
+    for vram in ["2M", "016M", "1G"] {
+        let end = checkout
+            .run("VRAM=$1 scripts/picture", &[vram])
             .expect("bash");
         assert!(end.success, "{}", end.text);
     }
