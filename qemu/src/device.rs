@@ -164,8 +164,8 @@ pub struct Device {
     hub: Arc<Hub>,
     /// The registers that only hold what was written.
     file: Mutex<File>,
-    /// What PAGING_VA reads as, in MiB.
-    paging_va: u32,
+    /// What it was made with.
+    options: Options,
     /// One for each engine, joined by drop.
     threads: Vec<JoinHandle<()>>,
     /// Acts for lies, once there was one.
@@ -207,8 +207,8 @@ impl Device {
             ready: AtomicBool::new(true),
         });
         let mut device = Self {
-            file: Mutex::new(Self::power_on(&hub, options.paging_va)),
-            paging_va: options.paging_va,
+            file: Mutex::new(Self::power_on(&hub, options)),
+            options: options.clone(),
             threads: Vec::new(),
             liar: Mutex::default(),
             hub,
@@ -366,7 +366,7 @@ impl Device {
         self.switch_status_off();
         self.hub.gart.latch(gart::Table::default());
         self.hub.vram.forget_aperture();
-        *file = Self::power_on(&self.hub, self.paging_va);
+        *file = Self::power_on(&self.hub, &self.options);
         self.hub
             .resetting
             .store(self.hub.engine_count(), Ordering::Release);
@@ -404,7 +404,7 @@ impl Device {
     }
 
     /// The registers after a reset.
-    fn power_on(hub: &Hub, paging_va: u32) -> File {
+    fn power_on(hub: &Hub, options: &Options) -> File {
         let mut file = File::new(hub.engines.len());
         file.set(regs::ID::SKUA);
         file.set(regs::VERSION::CURRENT);
@@ -422,7 +422,7 @@ impl Device {
         let layout = hub.vram.layout();
         file.set(regs::VRAM_VISIBLE::new().with_bytes(layout.visible));
         file.set(regs::GART_BASE::new().with_address(GpuPhys(gart::BASE)));
-        file.set(regs::GART_MAX_PAGES::new().with_pages(gart::MAX_PAGES));
+        file.set(regs::GART_MAX_PAGES::new().with_pages(options.gart_pages));
         // CAST: 1024 and 32.
         file.set(
             regs::DISPATCH_CAPS::new()
@@ -435,7 +435,7 @@ impl Device {
             file.set(regs::APERTURE_CAPS::new().with_page_shift(aperture.size.shift()));
             file.set(regs::APERTURE_PAGES::new().with_pages(aperture.pages));
         }
-        file.set(regs::PAGING_VA::new().with_megabytes(paging_va));
+        file.set(regs::PAGING_VA::new().with_megabytes(options.paging_va));
         for engine in &hub.engines {
             file.set_engine(
                 engine.index,
@@ -487,7 +487,8 @@ impl Device {
                 self.write_status_ctrl(file, regs::STATUS_CTRL::from_bits(old));
             }
             DeviceRegister::GART_PAGES => {
-                let pages = file.get::<regs::GART_PAGES>().pages().min(gart::MAX_PAGES);
+                let pages = file.get::<regs::GART_PAGES>().pages();
+                let pages = pages.min(self.options.gart_pages);
                 file.set(regs::GART_PAGES::new().with_pages(pages));
                 self.hub.gart.latch(gart::Table {
                     address: file.get::<regs::GART_TABLE>().address().0,
@@ -498,6 +499,7 @@ impl Device {
                 file.invalidations = file.invalidations.wrapping_add(1);
                 self.hub.counters.add(Counter::Invalidate, 1);
                 let asid = regs::INVALIDATE::from_bits(bits).target();
+                let asid = self.hub.lies.invalidated(asid);
                 for engine in &self.hub.engines {
                     engine.invalidate(asid, file.invalidations);
                 }

@@ -4,10 +4,19 @@
 
 use std::sync::{PoisonError, RwLock};
 
+use skua_spec::address::PAGE_SIZE;
+
 /// GPU-physical address of the first byte of the window.
 pub const BASE: u64 = 0xc_0000_0000_0000;
-/// Most 4 KiB pages of the window.
+/// 4 KiB pages of the window. A device may have entries for fewer of them.
 pub const MAX_PAGES: u32 = 65536;
+
+/// How far into the window a GPU-physical `address` is, if it is there.
+pub fn inside(address: u64) -> Option<u64> {
+    address
+        .checked_sub(BASE)
+        .filter(|inside| *inside < u64::from(MAX_PAGES) * PAGE_SIZE)
+}
 
 /// Where the table is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -72,6 +72,8 @@ lies! {
     HeadOut "head-out" = 0x10_0000, "head is the value.";
     TicksCreep "ticks-creep",
         "No fence, head or state is written; ticks grows by one each 10 ms, work or not.";
+    InvalidateOther "invalidate-other" = 0xffff,
+        "INVALIDATE of an address space, but the system's, drops that with the value for its number.";
     InvalidateAckLate "invalidate-ack-late" = 3000, "invalidate_ack comes so many ms late.";
     InvalidateAckNever "invalidate-ack-never", "invalidate_ack is not written.";
     InvalidateAckAhead "invalidate-ack-ahead" = 1000, "invalidate_ack is so much too high.";
@@ -314,6 +316,18 @@ impl Lies {
             _ => return word,
         };
         state.value(kind).map_or(word, |lie| half.of(lie))
+    }
+
+    /// Whose translations are dropped where those of `asid` are to be.
+    pub(crate) fn invalidated(&self, asid: Option<Asid>) -> Option<Asid> {
+        let other = self
+            .state()
+            .and_then(|state| state.value(Kind::InvalidateOther));
+        match (asid, other) {
+            // CAST: an identifier has 16 bits.
+            (Some(asid), Some(other)) if asid != Asid::SYSTEM => Some(Asid(other as u16)),
+            _ => asid,
+        }
     }
 
     /// What is written to the field at `offset` of the status page instead of `value`; `None` if

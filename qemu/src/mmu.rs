@@ -5,10 +5,11 @@
 //!
 //! In the system's space an address is GPU-physical: the VRAM window is VRAM, the GART window goes
 //! through the GART's table. In a process' space it is virtual and goes through four levels of page
-//! tables. What was found is kept in the engine's [`Tlb`], and the entries on the way to it in its
-//! [`WalkCache`].
+//! tables, and, where these lead to the GART window, through the GART's table as well. What was found
+//! is kept in the engine's [`Tlb`], each of the two for itself, and the entries on the way to it in
+//! its [`WalkCache`].
 
-use skua_spec::address::{BusAddr, GpuPhys, GpuVa, PAGE_SHIFT, PAGE_SIZE, VA_BITS};
+use skua_spec::address::{BusAddr, GpuPhys, GpuVa, PAGE_SHIFT, VA_BITS};
 use skua_spec::fault::{Access, Reason};
 use skua_spec::mmu::{index, Entry, PageSize, Target, ROOT_LEVEL};
 use skua_spec::number::Asid;
@@ -19,7 +20,7 @@ use vm_memory::VolatileSlice;
 use crate::fault::Fault;
 use crate::gart;
 use crate::memory::{Memory, Place};
-use crate::tlb::{self, Tlb};
+use crate::tlb::{self, Start, Tlb};
 use crate::vram;
 use crate::walk_cache::WalkCache;
 
@@ -63,6 +64,22 @@ pub struct Translation {
     pub before: u64,
 }
 
+/// A page that an address is in.
+struct Page {
+    start: Start,
+    /// Bytes from there to the address.
+    inside: u64,
+    /// log2 of its size.
+    shift: u32,
+}
+
+impl Page {
+    /// Bytes from the address to the page's end.
+    fn bytes(&self) -> u64 {
+        (1 << self.shift) - self.inside
+    }
+}
+
 /// An engine's translation hardware.
 #[derive(Debug, Default)]
 pub struct Mmu {
@@ -101,6 +118,42 @@ impl Mmu {
                 });
             }
         }
+        let page = self.look_up(memory, space, address, access)?;
+        let place = match page.start {
+            Start::Memory(place) => place,
+            Start::Gart(start) => {
+                // What it faults at is the virtual address.
+                let of_process = |fault: Fault| Fault { address, ..fault };
+                let here = start + page.inside;
+                let behind = self
+                    .look_up(memory, Space::System, here, access)
+                    .map_err(of_process)?;
+                return match behind.start {
+                    Start::Memory(place) => Ok(Translation {
+                        place: place.add(behind.inside),
+                        bytes: behind.bytes(),
+                        before: behind.inside,
+                    }),
+                    // The GART's entries name system memory.
+                    Start::Gart(_) => Err(Fault::access(Reason::BadEntry, access, address)),
+                };
+            }
+        };
+        Ok(Translation {
+            place: place.add(page.inside),
+            bytes: page.bytes(),
+            before: page.inside,
+        })
+    }
+
+    /// The page that an address of `space` outside VRAM is in, as its own tables, or the GART's, say.
+    fn look_up(
+        &mut self,
+        memory: &Memory<'_>,
+        space: Space,
+        address: u64,
+        access: Access,
+    ) -> Result<Page, Fault> {
         let asid = space.asid();
         let (entry, shift) = match self.tlb.find(asid, address) {
             Some(found) => {
@@ -126,11 +179,13 @@ impl Mmu {
         if writes(access) && !entry.writable {
             return Err(Fault::access(Reason::ReadOnly, access, address));
         }
-        let inside = address & ((1 << shift) - 1);
-        Ok(Translation {
-            place: entry.place.add(inside),
-            bytes: (1 << shift) - inside,
-            before: inside,
+        if entry.dummy {
+            memory.tally().add(Counter::GartDummy, 1);
+        }
+        Ok(Page {
+            start: entry.start,
+            inside: address & ((1 << shift) - 1),
+            shift,
         })
     }
 
@@ -235,10 +290,8 @@ fn look_up_gart(
     address: u64,
     access: Access,
 ) -> Result<(Entry, PageSize), Fault> {
-    let inside = address
-        .checked_sub(gart::BASE)
-        .filter(|inside| *inside < u64::from(gart::MAX_PAGES) * PAGE_SIZE)
-        .ok_or(Fault::access(Reason::AddressRange, access, address))?;
+    let inside =
+        gart::inside(address).ok_or(Fault::access(Reason::AddressRange, access, address))?;
     let table = memory.gart();
     let page = inside >> PAGE_SHIFT;
     if page >= u64::from(table.pages) {
@@ -254,7 +307,7 @@ fn look_up_gart(
     if !entry.is_valid() {
         return Err(Fault::access(Reason::NotPresent, access, address));
     }
-    if entry.is_malformed(0) || entry.is_large() || !matches!(entry.target(), Target::System(_)) {
+    if entry.is_malformed_for_gart() {
         return Err(Fault::access(Reason::BadEntry, access, address));
     }
     Ok((entry, PageSize::Size4K))
@@ -270,14 +323,15 @@ fn target(
     if writes(access) && !page.is_writable() {
         return Err(Fault::access(Reason::ReadOnly, access, address));
     }
-    let place = place_of(memory, page, page.0 & Entry::SNOOP != 0).ok_or(Fault::access(
-        Reason::BusError,
-        access,
-        address,
-    ))?;
+    let start = match page.target() {
+        Target::Vram(GpuPhys(start)) if gart::inside(start).is_some() => Some(Start::Gart(start)),
+        _ => place_of(memory, page, page.0 & Entry::SNOOP != 0).map(Start::Memory),
+    };
     Ok(tlb::Entry {
-        place,
+        start: start.ok_or(Fault::access(Reason::BusError, access, address))?,
         writable: page.is_writable(),
+        // No other entry has the bit.
+        dummy: page.is_dummy(),
     })
 }
 

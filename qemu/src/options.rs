@@ -5,6 +5,8 @@
 use skua_spec::command::EngineKind;
 use skua_spec::pci::MAX_ENGINES;
 
+use crate::gart;
+
 /// Alignment of the size of VRAM: the largest page.
 pub const VRAM_ALIGN: u64 = 2 << 20;
 /// Most bytes of VRAM: what a BAR and the GPU-physical window have room for.
@@ -19,6 +21,8 @@ pub struct Options {
     pub engines: Vec<EngineKind>,
     /// What PAGING_VA reads as, in MiB.
     pub paging_va: u32,
+    /// What GART_MAX_PAGES reads as, at most [`gart::MAX_PAGES`].
+    pub gart_pages: u32,
 }
 
 impl Default for Options {
@@ -26,6 +30,7 @@ impl Default for Options {
         Self {
             engines: vec![EngineKind::Compute, EngineKind::Copy],
             paging_va: 0,
+            gart_pages: gart::MAX_PAGES,
         }
     }
 }
@@ -34,5 +39,6 @@ impl Options {
     /// Whether a device can be made with these options.
     pub fn is_valid(&self) -> bool {
         (1..=MAX_ENGINES as usize).contains(&self.engines.len())
+            && self.gart_pages <= gart::MAX_PAGES
     }
 }

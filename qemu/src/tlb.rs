@@ -10,13 +10,24 @@ use skua_spec::number::Asid;
 
 use crate::memory::Place;
 
+/// Where a page starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// In memory.
+    Memory(Place),
+    /// In the GART window, at this GPU-physical address: the GART's own translation follows.
+    Gart(u64),
+}
+
 /// A translation of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Where the page starts.
-    pub place: Place,
+    pub start: Start,
     /// Whether it may be written.
     pub writable: bool,
+    /// Whether it stands for none.
+    pub dummy: bool,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -445,6 +445,8 @@ fn an_aperture_in_memory() {
         "1M",
         "--paging-va",
         "3",
+        "--gart-pages",
+        "300",
     ];
     let mut server = start_with("aperture", &options);
     assert_eq!(bar(&server, BAR_VRAM), (1 << 20, true));
@@ -452,6 +454,7 @@ fn an_aperture_in_memory() {
     assert_eq!(server.get(regs::VRAM_VISIBLE).bytes(), 1 << 20);
     assert_eq!(server.get(regs::APERTURE_PAGES).pages(), 256);
     assert_eq!(server.get(regs::PAGING_VA).megabytes(), 3);
+    assert_eq!(server.get(regs::GART_MAX_PAGES).pages(), 300);
     let aperture = map_bar(&server.client, BAR_HOST_APERTURE).unwrap();
     let fd = server.file.as_raw_fd();
     server.client.dma_map(0, BUS, SYSTEM as u64, fd).unwrap();

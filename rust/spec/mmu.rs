@@ -111,9 +111,11 @@ impl Entry {
     pub const SYSTEM: u64 = 1 << 3;
     /// Level 1: a 2 MiB page. Level 0: part of a 64 KiB page.
     pub const LARGE: u64 = 1 << 4;
+    /// GART only: the page stands for none, and accesses are counted.
+    pub const DUMMY: u64 = 1 << 5;
     /// Bits of the target's address.
     pub const ADDRESS: u64 = ((1 << super::address::PHYS_BITS) - 1) & !0xfff;
-    /// Bits that are zero in a valid entry.
+    /// Bits that are zero in a valid entry of a page table.
     pub const RESERVED: u64 = !(Self::ADDRESS | 0x1f);
 
     /// An entry that does not translate.
@@ -149,6 +151,27 @@ impl Entry {
     /// An entry of the GART for the system page at `bus`.
     pub const fn gart(bus: BusAddr, write: bool, snoop: bool) -> Self {
         Self::page(Target::System(bus), PageSize::Size4K, write, snoop)
+    }
+
+    /// An entry of the GART that shows the system page at `bus`, which cannot be written, where
+    /// nothing is mapped.
+    pub const fn dummy(bus: BusAddr) -> Self {
+        Self(Self::gart(bus, false, true).0 | Self::DUMMY)
+    }
+
+    /// Whether [`Self::DUMMY`] is set.
+    pub const fn is_dummy(self) -> bool {
+        self.0 & Self::DUMMY != 0
+    }
+
+    /// Whether a valid entry breaks a rule of manual section 5 for the GART: a reserved bit is set,
+    /// `SYSTEM` is missing, or `LARGE` or, beside `DUMMY`, `WRITE` is set.
+    pub const fn is_malformed_for_gart(self) -> bool {
+        let page = Self(self.0 & !Self::DUMMY);
+        page.is_malformed(0)
+            || page.is_large()
+            || self.0 & Self::SYSTEM == 0
+            || (self.is_dummy() && self.is_writable())
     }
 
     /// Whether the entry translates.

@@ -47,7 +47,7 @@ use super::register::{
 /// Major version that this specification describes; another major version is another manual.
 pub const VERSION_MAJOR: u16 = 1;
 /// Minor version that this specification describes; a higher minor version only adds.
-pub const VERSION_MINOR: u16 = 1;
+pub const VERSION_MINOR: u16 = 2;
 
 register! {
     /// The registers that the device has once.
@@ -109,7 +109,7 @@ register! {
 
     /// Size of the GART window.
     GART_MAX_PAGES(32) @ 0x0030, ReadOnly, fixed {
-        /// Pages of 4 KiB.
+        /// Pages of 4 KiB for which there can be entries, 65536 at most.
         31:0 pages, with_pages => u32;
     }
 

@@ -217,11 +217,14 @@ pub enum Counter {
     ApertureUnmapped = 52,
     /// Aperture flushes.
     ApertureFlush = 53,
+    /// Translations that lead through an entry of the GART with
+    /// [`DUMMY`](super::mmu::Entry::DUMMY).
+    GartDummy = 54,
 }
 
 impl Counter {
     /// All counters in order, with the names that debugfs shows.
-    pub const ALL: [(Self, &'static str); 54] = [
+    pub const ALL: [(Self, &'static str); 55] = [
         (Self::RegisterRead, "register_read"),
         (Self::RegisterWrite, "register_write"),
         (Self::Doorbell, "doorbell"),
@@ -276,6 +279,7 @@ impl Counter {
         (Self::ApertureWrite, "aperture_write"),
         (Self::ApertureUnmapped, "aperture_unmapped"),
         (Self::ApertureFlush, "aperture_flush"),
+        (Self::GartDummy, "gart_dummy"),
     ];
     /// The counter of the faults of a reason, which [`Self::Fault`] counts as well.
     pub const fn of_fault(reason: Reason) -> Self {

@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 
 use skua_gpu::lie::{Lie, TABLE};
 use skua_gpu::vram;
+use skua_spec::address::GpuPhys;
 use skua_spec::command::Command;
 use skua_spec::fault::{Reason, Record};
+use skua_spec::mmu::{PageSize, Target};
 use skua_spec::number::EngineIndex;
 use skua_spec::regs::{self, engine};
 use skua_spec::status::{self, Counter, EngineState};
-use skua_testbed::{Gpu, DATA, DATA_VA, STATUS};
+use skua_testbed::{Gpu, ASID, DATA, DATA_VA, STATUS};
 
 /// Bits of an engine's control register.
 const ENABLE: u32 = 1;
@@ -188,6 +190,25 @@ fn acknowledgements() {
 }
 
 /// An engine that is told to stop and does not goes on writing, and stops with the lie.
+#[test]
+fn invalidations_of_another_address_space() {
+    let mut gpu = Gpu::new();
+    let va = DATA_VA + 0x10_0000;
+    let place = |page: u64| Target::Vram(GpuPhys(vram::BASE + DATA + page * 0x1000));
+    let signal = |value| Command::Signal { address: va, value };
+    gpu.map_page(va, place(1), PageSize::Size4K, true);
+    gpu.run_buffer(0, &[signal(1)]);
+    gpu.map_page(va, place(2), PageSize::Size4K, true);
+    lie(&gpu, &["invalidate-other"]);
+    gpu.invalidate(Some(ASID));
+    gpu.run_buffer(0, &[signal(2)]);
+    assert_eq!(gpu.vram64(DATA + 0x1000), 2);
+    // All means all, and the system's its own.
+    gpu.invalidate(None);
+    gpu.run_buffer(0, &[signal(3)]);
+    assert_eq!(gpu.vram64(DATA + 0x2000), 3);
+}
+
 #[test]
 fn resets_that_do_not_begin() {
     for (name, register, value) in [

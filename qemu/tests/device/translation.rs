@@ -264,8 +264,9 @@ fn nothing_behind_an_entry() {
         Target::System(BusAddr((1 << 52) - 4096)),
     ];
     for target in outside {
-        // As a page, and as each of the tables.
-        for level in 0..4 {
+        // As a page, and as each of the tables. Pages alone can be in the GART.
+        let in_gart = target == Target::Vram(GpuPhys(gart::BASE));
+        for level in u32::from(in_gart)..4 {
             gpu.map_page(VA, in_vram(DATA), PageSize::Size4K, true);
             let at = gpu.entry_at(VA, level);
             let entry = gpu.vram64(at);
@@ -298,7 +299,9 @@ fn the_gart_and_its_faults() {
         (Entry(!Entry::VALID), Reason::NotPresent),
         (vram, Reason::BadEntry),
         (Entry(good.0 | Entry::LARGE), Reason::BadEntry),
-        (Entry(good.0 | (1 << 5)), Reason::BadEntry),
+        (Entry(good.0 | Entry::DUMMY), Reason::BadEntry),
+        (Entry(vram.0 | Entry::DUMMY), Reason::BadEntry),
+        (Entry(good.0 | (1 << 6)), Reason::BadEntry),
         (Entry(good.0 | (1 << 63)), Reason::BadEntry),
         (Entry(good.0 & !Entry::WRITE), Reason::ReadOnly),
         (Entry::gart(BusAddr(0x1000), true, true), Reason::BusError),
@@ -625,6 +628,106 @@ fn the_gart_is_kept_as_well() {
     gpu.invalidate(Some(Asid::SYSTEM));
     let fault = gpu.run_to_fault(1, &[signal(page, 6)]);
     assert_eq!(fault.reason, Reason::NotPresent);
+}
+
+/// An entry of a page of a process that leads to page `page` of the GART window.
+const fn in_gart(page: u64) -> Target {
+    Target::Vram(GpuPhys(gart::BASE + page * 4096))
+}
+
+#[test]
+fn row_1_17_pages_of_a_process_in_the_gart_are_translated_twice() {
+    let mut gpu = Gpu::new();
+    let system = |page: u64| Entry::gart(BusAddr(BUS + SYSTEM_FREE + page * 0x1000), true, true);
+    gpu.set_gart(7, system(0));
+    gpu.map_page(VA, in_gart(7), PageSize::Size4K, true);
+    gpu.run_buffer(0, &[signal(VA + 8, 1)]);
+    assert_eq!(gpu.system64(SYSTEM_FREE + 8), 1);
+    // Each of the two translations is kept for itself: a flush of the GART alone is enough.
+    gpu.set_gart(7, system(1));
+    gpu.invalidate(Some(ASID));
+    gpu.run_buffer(0, &[signal(VA + 8, 2)]);
+    assert_eq!(gpu.system64(SYSTEM_FREE + 8), 2);
+    gpu.invalidate(Some(Asid::SYSTEM));
+    gpu.run_buffer(0, &[signal(VA + 8, 3)]);
+    assert_eq!(gpu.system64(SYSTEM_FREE + 8), 2);
+    assert_eq!(gpu.system64(SYSTEM_FREE + 0x1008), 3);
+    // A large page, of which each part goes its own way.
+    for page in 0..16 {
+        gpu.set_gart(16 + page, system(15 - page));
+    }
+    let large = VA & !0xffff;
+    gpu.map_page(large, in_gart(16), PageSize::Size64K, true);
+    gpu.invalidate(Some(ASID));
+    gpu.run_buffer(
+        0,
+        &[Command::Fill {
+            pattern: 0x5a5a_5a5a,
+            address: large + 0xff8,
+            bytes: 16,
+        }],
+    );
+    assert_eq!(gpu.system64(SYSTEM_FREE + 0xfff8), 0x5a5a_5a5a_5a5a_5a5a);
+    assert_eq!(gpu.system64(SYSTEM_FREE + 0xe000), 0x5a5a_5a5a_5a5a_5a5a);
+    // A write needs both write bits, and a fault names the virtual address.
+    for (entry, write, reason) in [
+        (system(0), false, Reason::ReadOnly),
+        (Entry(system(0).0 & !Entry::WRITE), true, Reason::ReadOnly),
+        (Entry::INVALID, true, Reason::NotPresent),
+        (Entry(system(0).0 & !Entry::SYSTEM), true, Reason::BadEntry),
+        (
+            Entry::gart(BusAddr(0x1000), true, true),
+            true,
+            Reason::BusError,
+        ),
+    ] {
+        gpu.set_gart(7, entry);
+        gpu.map_page(VA, in_gart(7), PageSize::Size4K, write);
+        gpu.invalidate(None);
+        let fault = gpu.run_buffer_to_fault(0, &[signal(VA + 8, 4)]);
+        assert_eq!(
+            fault,
+            gpu.expect(0, reason, Access::Write, VA + 8),
+            "{entry:?}"
+        );
+        gpu.reset_engine(0);
+        gpu.start_engine(0);
+    }
+}
+
+#[test]
+fn row_1_17_what_reads_a_dummy_page_is_counted() {
+    let mut gpu = Gpu::new();
+    let dummy = BusAddr(BUS + SYSTEM_FREE + 0x3000);
+    gpu.set_system64(SYSTEM_FREE + 0x3008, 0x1234);
+    gpu.set_gart(7, Entry::dummy(dummy));
+    gpu.map_page(VA, in_gart(7), PageSize::Size4K, true);
+    let read = Command::Copy {
+        source: VA + 8,
+        destination: DATA_VA,
+        bytes: 8,
+    };
+    assert_eq!(gpu.counter(Counter::GartDummy), 0);
+    for count in 1..4 {
+        // Of the tables, and of the TLB.
+        gpu.run_buffer(0, &[read]);
+        assert_eq!(gpu.counter(Counter::GartDummy), count);
+    }
+    assert_eq!(gpu.vram64(DATA), 0x1234);
+    // What is written goes nowhere.
+    let fault = gpu.run_buffer_to_fault(0, &[signal(VA + 8, 4)]);
+    assert_eq!(
+        fault,
+        gpu.expect(0, Reason::ReadOnly, Access::Write, VA + 8)
+    );
+    assert_eq!(gpu.system64(SYSTEM_FREE + 0x3008), 0x1234);
+    gpu.reset_engine(0);
+    gpu.start_engine(0);
+    // The same page, mapped.
+    gpu.set_gart(7, Entry::gart(dummy, true, true));
+    gpu.invalidate(Some(Asid::SYSTEM));
+    gpu.run_buffer(0, &[read]);
+    assert_eq!(gpu.counter(Counter::GartDummy), 3);
 }
 
 #[test]

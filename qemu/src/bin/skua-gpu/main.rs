@@ -24,6 +24,7 @@ use std::process::ExitCode;
 
 use anyhow::{ensure, Context, Result};
 use clap::Parser;
+use skua_gpu::gart;
 use skua_gpu::lie::Lie;
 use skua_gpu::options::{VISIBLE_UNIT, VRAM_ALIGN, VRAM_MAX};
 use skua_gpu::vram::{Aperture, Layout};
@@ -58,6 +59,13 @@ pub(crate) struct Cli {
     /// Size of the address space in which the driver moves memory, in MiB; 0 leaves it to the driver.
     #[arg(long, default_value_t = 0, value_name = "MB")]
     paging_va: u32,
+    /// Pages of the GART, at most 65536.
+    #[arg(
+        long,
+        default_value_t = gart::MAX_PAGES,
+        value_parser = clap::value_parser!(u32).range(..=i64::from(gart::MAX_PAGES))
+    )]
+    gart_pages: u32,
     /// Trap and count every access of BAR2 and BAR4, instead of having QEMU map them.
     #[arg(long)]
     strict: bool,

@@ -40,6 +40,7 @@ pub(crate) fn serve(cli: &Cli) -> Result<()> {
     let options = Options {
         engines: cli.engines.clone(),
         paging_va: cli.paging_va,
+        gart_pages: cli.gart_pages,
     };
     let home = memory_file("skua-vram", layout.bytes).context("VRAM")?;
     let aperture_bytes = layout.aperture.map_or(0, Aperture::bytes);
