@@ -11,6 +11,7 @@ use skua_spec::address::{GpuPhys, VA_BITS};
 use skua_spec::aperture::Entry;
 use skua_spec::command::{MAX_GROUP_THREADS, MAX_SHARED, WAVE_THREADS};
 use skua_spec::fault::Record;
+use skua_spec::mmu::{self, Target};
 use skua_spec::number::{Asid, EngineIndex};
 use skua_spec::pci::fault_vector;
 use skua_spec::register::Half;
@@ -260,6 +261,27 @@ impl Device {
         }
         self.hub.lies.tell(lies);
         Ok(())
+    }
+
+    /// What the GART's table says of page `page` of its window, with the first 8 bytes that the device
+    /// finds there: a look from outside, which no counter and no TLB notices. [`None`] if nothing
+    /// answers, or there is no such entry.
+    pub fn look_at_gart(&self, page: u32) -> Option<(mmu::Entry, u64)> {
+        let table = self.hub.gart.table();
+        if page >= table.pages {
+            return None;
+        }
+        let bus = self.hub.bus.enter();
+        let word = |address| {
+            let slice = bus.slice(address, 8, false)?;
+            let mut word = [0; 8];
+            (slice.copy_to(&mut word[..]) == 8).then_some(u64::from_le_bytes(word))
+        };
+        let entry = mmu::Entry(word(table.address + u64::from(page) * 8)?);
+        match entry.target() {
+            Target::System(address) if entry.is_valid() => Some((entry, word(address.0)?)),
+            _ => None,
+        }
     }
 
     /// Makes system memory known at `address`.

@@ -10,6 +10,7 @@
 //! | `gpu-stop` | SIGSTOP: a hung bus; a register read stops the CPU | `ok` when it stands still |
 //! | `gpu-cont` | SIGCONT | `ok` |
 //! | `gpu-lie NAME[=VALUE]…` | from now on it tells these lies; none: no more | `ok` when it does |
+//! | `gpu-gart PAGE` | nothing | `ok ENTRY WORD`: the GART's entry for the page of its window, and the first 8 bytes that the GPU finds there |
 //! | `gpu-pause MS` | SIGSTOP, and SIGCONT by itself after MS milliseconds | `ok` at once |
 //!
 //! The device cannot be unplugged from outside: QEMU 11.1 aborts when it takes a

@@ -199,19 +199,20 @@ impl Machine {
     /// Answers a request of a test ([`skua_guest::host`]).
     pub(crate) fn answer(&mut self, request: &str) -> String {
         match self.act(request) {
-            Ok(()) => "ok".to_owned(),
+            Ok(answer) => format!("ok {answer}").trim_end().to_owned(),
             Err(error) => format!("error {error:#}").replace('\n', " "),
         }
     }
 
-    fn act(&mut self, request: &str) -> Result<()> {
+    fn act(&mut self, request: &str) -> Result<String> {
         let (verb, argument) = request.split_once(' ').unwrap_or((request, ""));
         match verb {
             "ping" => {}
             "gpu-kill" => self.gpu.kill()?,
             "gpu-stop" => self.gpu.process.signal(Signal::SIGSTOP)?,
             "gpu-cont" => self.gpu.process.signal(Signal::SIGCONT)?,
-            "gpu-lie" => self.gpu.lie(argument)?,
+            "gpu-lie" => return self.gpu.ask(&format!("lie {argument}")),
+            "gpu-gart" => return self.gpu.ask(&format!("gart {argument}")),
             "gpu-pause" => {
                 let time = Duration::from_millis(argument.parse().context("milliseconds")?);
                 self.gpu.process.pause(time)?;
@@ -219,7 +220,7 @@ impl Machine {
             }
             _ => bail!("no such request: {verb}"),
         }
-        Ok(())
+        Ok(String::new())
     }
 
     /// After the guest is off: what is to be said against the GPU server, if anything.
@@ -540,16 +541,16 @@ impl Gpu {
         Ok(())
     }
 
-    /// Has it tell these lies, and no others.
-    fn lie(&self, lies: &str) -> Result<()> {
+    /// Asks it through its control socket; what follows `ok`.
+    fn ask(&self, request: &str) -> Result<String> {
         let mut stream = UnixStream::connect(&self.control)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        writeln!(stream, "lie {lies}")?;
+        writeln!(stream, "{request}")?;
         let mut answer = String::new();
         BufReader::new(stream).read_line(&mut answer)?;
-        match answer.trim() {
-            "ok" => Ok(()),
-            answer => bail!("the GPU server: {answer}"),
+        match answer.trim().strip_prefix("ok") {
+            Some(rest) => Ok(rest.trim().to_owned()),
+            None => bail!("the GPU server: {}", answer.trim()),
         }
     }
 

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The control socket: lies to order while the guest runs.
+//! The control socket: lies to order while the guest runs, and looks at what the device sees.
 //!
-//! A request is a line, `lie` and the lies that are told from then on, none for an honest device:
-//! `lie fence-never vram-size=2^40`. The answer is a line, `ok` when it holds, or `error` and why.
+//! A request is a line, and so is the answer: `ok`, or `error` and why.
+//!
+//! | request | what happens | answer |
+//! |---|---|---|
+//! | `lie NAME[=VALUE]…` | these lies are told from now on; none: it is honest | `ok` |
+//! | `gart PAGE` | nothing | `ok ENTRY WORD`: the GART's entry, and what is first in that page |
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -34,7 +38,7 @@ pub(crate) fn listen(path: &Path, device: &Arc<Device>) -> Result<()> {
 fn serve(stream: &UnixStream, device: &Weak<Device>) -> io::Result<()> {
     for line in BufReader::new(stream).lines() {
         let answer = match obey(&line?, device) {
-            Ok(()) => "ok\n".to_owned(),
+            Ok(answer) => format!("{}\n", format!("ok {answer}").trim_end()),
             Err(error) => format!("error {error:#}\n"),
         };
         let mut stream = stream;
@@ -43,14 +47,21 @@ fn serve(stream: &UnixStream, device: &Weak<Device>) -> io::Result<()> {
     Ok(())
 }
 
-fn obey(request: &str, device: &Weak<Device>) -> Result<()> {
+fn obey(request: &str, device: &Weak<Device>) -> Result<String> {
     let mut words = request.split_whitespace();
-    if words.next() != Some("lie") {
-        bail!("no such request: {request}");
-    }
-    let lies = words.map(str::parse).collect::<Result<Vec<Lie>, _>>()?;
+    let verb = words.next();
     let device = device.upgrade().context("the device has ended")?;
-    device.lie(&lies)?;
-    tracing::info!(request);
-    Ok(())
+    match verb {
+        Some("lie") => {
+            device.lie(&words.map(str::parse).collect::<Result<Vec<Lie>, _>>()?)?;
+            tracing::info!(request);
+            Ok(String::new())
+        }
+        Some("gart") => {
+            let page = words.next().context("a page")?.parse()?;
+            let (entry, word) = device.look_at_gart(page).context("there is no page")?;
+            Ok(format!("{:#x} {word:#x}", entry.0))
+        }
+        _ => bail!("no such request: {request}"),
+    }
 }
