@@ -325,7 +325,7 @@ fn target(
     }
     let start = match page.target() {
         Target::Vram(GpuPhys(start)) if gart::inside(start).is_some() => Some(Start::Gart(start)),
-        _ => place_of(memory, page, page.0 & Entry::SNOOP != 0).map(Start::Memory),
+        _ => place_of(memory, page, page.is_snooped()).map(Start::Memory),
     };
     Ok(tlb::Entry {
         start: start.ok_or(Fault::access(Reason::BusError, access, address))?,

@@ -259,13 +259,6 @@ impl<H: Heap> Buddy<H> {
     /// # Errors
     ///
     /// [`BuddyError::Invalid`], [`BuddyError::NoSpace`], [`BuddyError::OutOfMemory`].
-    #[cfg_attr(
-        MODULE,
-        expect(
-            dead_code,
-            reason = "for memory that has to be in one piece, of which there is none yet"
-        )
-    )]
     pub fn alloc(&mut self, request: Request) -> Result<PageRange, BuddyError> {
         let (pages, align) = (request.pages.0, request.align.0);
         if pages == 0 || !align.is_power_of_two() {
@@ -343,13 +336,6 @@ impl<H: Heap> Buddy<H> {
     /// # Errors
     ///
     /// [`BuddyError::Invalid`], [`BuddyError::Busy`], [`BuddyError::OutOfMemory`].
-    #[cfg_attr(
-        MODULE,
-        expect(
-            dead_code,
-            reason = "for memory that has to be in one piece, of which there is none yet"
-        )
-    )]
     pub fn reserve(&mut self, range: PageRange) -> Result<PageRange, BuddyError> {
         let start = range.start.0;
         let end = range.end().ok_or(BuddyError::Invalid)?.0;

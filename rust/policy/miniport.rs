@@ -14,7 +14,7 @@
 //! how long to wait for it is the core's to decide. Those on the way to a fence's signal allocate
 //! nothing; they say so.
 
-use super::{buddy::PageRange, paging::MultipassOffset};
+use super::{buddy::PageRange, page_plan::PhysPiece, paging::MultipassOffset};
 use crate::spec::{
     address::{BusAddr, GpuPhys, GpuVa},
     mmu::Entry,
@@ -36,6 +36,17 @@ pub enum SegmentKind {
         cpu_visible: u64,
         /// The window of the CPU on the rest, if there is one.
         host_aperture: Option<HostAperture>,
+    },
+    /// A window of the GPU that shows system memory, page by page, or a dummy page.
+    Aperture {
+        /// GPU-physical address of the window's first byte.
+        base: GpuPhys,
+        /// Its size in pages, of which the first `own` are not for memory of clients.
+        pages: u64,
+        /// Pages that the miniport has for itself.
+        own: u64,
+        /// Whether it can show memory that the CPU has cached.
+        cache_coherent: bool,
     },
 }
 
@@ -62,6 +73,9 @@ pub struct AperturePage {
 pub const SYSTEM_SEGMENT: u32 = 0;
 /// Number of the segment of VRAM.
 pub const VRAM_SEGMENT: u32 = 1;
+
+/// Number of the aperture segment, of which there is one.
+pub const APERTURE_SEGMENT: u32 = 2;
 
 /// A segment (`DXGK_SEGMENTDESCRIPTOR4`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,6 +201,8 @@ pub trait AdapterInfo {
 /// | [`set_root_page_table`](Self::set_root_page_table) | `DxgkDdiSetRootPageTable` |
 /// | [`update_page_table`](Self::update_page_table) | `DXGK_OPERATION_UPDATE_PAGE_TABLE`, by the CPU |
 /// | [`flush_tlb`](Self::flush_tlb) | `DXGK_OPERATION_FLUSH_TLB` |
+/// | [`map_aperture_segment`](Self::map_aperture_segment) | `DXGK_OPERATION_MAP_APERTURE_SEGMENT`, by the CPU |
+/// | [`unmap_aperture_segment`](Self::unmap_aperture_segment) | `DXGK_OPERATION_UNMAP_APERTURE_SEGMENT`, by the CPU |
 /// | [`map_cpu_host_aperture`](Self::map_cpu_host_aperture) | `DxgkDdiMapCpuHostAperture` |
 /// | [`unmap_cpu_host_aperture`](Self::unmap_cpu_host_aperture) | `DxgkDdiUnmapCpuHostAperture` |
 pub trait Miniport {
@@ -200,7 +216,7 @@ pub trait Miniport {
     type Request: Copy;
 
     /// The segments, by their numbers, the implicit one first.
-    fn query_segments(&self) -> [Segment; 2];
+    fn query_segments(&self) -> [Segment; 3];
 
     /// Has a node fetch from its ring, which is empty from now on: at first and after each reset.
     /// Allocates nothing.
@@ -289,6 +305,22 @@ pub trait Miniport {
 
     /// Has all nodes forget the translations of an address space, or of all.
     fn flush_tlb(&self, asid: Option<Asid>) -> Result<Self::Request, Self::Error>;
+
+    /// Has pages of an aperture segment's window, which show the dummy page, show the system memory
+    /// of `pieces`, in order, as much as they are; `cached` if the CPU has that cached: the GPU snoops
+    /// (`DXGK_MAPAPERTUREFLAGS::CacheCoherent`). The GPU sees it when the system's translations are
+    /// flushed after that. Allocates nothing.
+    fn map_aperture_segment(
+        &self,
+        segment: u32,
+        pages: PageRange,
+        pieces: &mut dyn Iterator<Item = PhysPiece>,
+        cached: bool,
+    ) -> Result<(), Self::Error>;
+
+    /// Has pages of an aperture segment's window show the miniport's dummy page. The memory behind
+    /// them is not reached when the system's translations are flushed after that. Allocates nothing.
+    fn unmap_aperture_segment(&self, segment: u32, pages: PageRange) -> Result<(), Self::Error>;
 
     /// Has pages of the CPU host aperture, which show nothing, show pages of a segment, which no
     /// other page of it shows: all of them, or none. They do when that is acknowledged, until they

@@ -65,24 +65,35 @@ impl Changed {
     }
 }
 
+/// How the GPU is to reach memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// By its GPU-physical address: in VRAM, or in the window of the aperture segment.
+    GpuPhysical,
+    /// By its bus address.
+    Bus {
+        /// Whether the CPU has it cached, so that the GPU has to snoop (row 0.28).
+        cached: bool,
+    },
+}
+
 /// What a mapping's entries have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// The memory is VRAM; system memory otherwise.
-    pub vram: bool,
+    /// How the GPU is to reach the memory.
+    pub reach: Reach,
     /// The GPU may write.
     pub write: bool,
 }
 
 impl Access {
     fn entry(self, phys: u64, size: PageSize) -> Entry {
-        let target = if self.vram {
-            Target::Vram(GpuPhys(phys))
-        } else {
-            Target::System(BusAddr(phys))
+        let (target, snoop) = match self.reach {
+            // It goes without, or the entry of the window says it.
+            Reach::GpuPhysical => (Target::Vram(GpuPhys(phys)), false),
+            Reach::Bus { cached } => (Target::System(BusAddr(phys)), cached),
         };
-        // System memory is cached by the CPU: the GPU has to snoop (row 0.28).
-        Entry::page(target, size, self.write, true)
+        Entry::page(target, size, self.write, snoop)
     }
 }
 

@@ -97,7 +97,7 @@ pub fn space_bytes<E>(
     }
     let local = segments.iter().filter_map(|segment| match segment.kind {
         SegmentKind::Memory { bytes, .. } => Some(bytes / 4),
-        SegmentKind::System => None,
+        SegmentKind::System | SegmentKind::Aperture { .. } => None,
     });
     match local.chain(logs).max() {
         Some(bytes) => limit(

@@ -4,10 +4,12 @@
 //! tables, and refuses what a GPU could not bear.
 
 use super::{
+    buddy::{PageRange, PAGE_BYTES},
     miniport::{
         AdapterInfo, AperturePage, Completion, Miniport, PagingOperation, Place, Segment,
         SegmentKind, Task,
     },
+    page_plan::PhysPiece,
     paging::{MultipassOffset, PagingSpace, Step, MIB, WINDOWS},
 };
 use crate::spec::{
@@ -101,6 +103,9 @@ pub(crate) struct Recorder {
     pub(crate) gone: Cell<bool>,
     /// By page of the CPU host aperture, the page of the segment that it shows.
     pub(crate) aperture: RefCell<BTreeMap<u32, u64>>,
+    /// By page of the aperture segment's window, the bus address of what it shows instead of the
+    /// dummy page, and whether that is snooped.
+    pub(crate) gart: RefCell<BTreeMap<u64, (u64, bool)>>,
     tables: RefCell<BTreeMap<u64, Memory>>,
     /// Tables with entries that a walk may see later than what is written now.
     unordered: RefCell<Vec<u64>>,
@@ -184,9 +189,9 @@ impl Miniport for Recorder {
     type Table = Memory;
     type Request = ();
 
-    fn query_segments(&self) -> [Segment; 2] {
+    fn query_segments(&self) -> [Segment; 3] {
         let kind = SegmentKind::System;
-        [Segment { id: 0, kind }, Segment { id: 1, kind }]
+        [0, 1, 2].map(|id| Segment { id, kind })
     }
 
     fn start_node(&self, _node: EngineIndex, ring: &mut Ring) -> Result<(), Gone> {
@@ -339,6 +344,36 @@ impl Miniport for Recorder {
 
     fn flush_tlb(&self, _asid: Option<Asid>) -> Result<(), Gone> {
         self.ask()
+    }
+
+    fn map_aperture_segment(
+        &self,
+        _segment: u32,
+        pages: PageRange,
+        pieces: &mut dyn Iterator<Item = PhysPiece>,
+        cached: bool,
+    ) -> Result<(), Gone> {
+        self.ask()?;
+        let mut gart = self.gart.borrow_mut();
+        let mut page = pages.start.0;
+        for piece in pieces {
+            for at in (0..piece.len).step_by(PAGE_BYTES as usize) {
+                let old = gart.insert(page, (piece.start + at, cached));
+                assert_eq!(old, None, "page {page} shows something else");
+                page += 1;
+            }
+        }
+        assert_eq!(Some(page), pages.end().map(|end| end.0), "not all of it");
+        Ok(())
+    }
+
+    fn unmap_aperture_segment(&self, _segment: u32, pages: PageRange) -> Result<(), Gone> {
+        self.ask()?;
+        for page in (pages.start.0..).take(pages.pages.0 as usize) {
+            let old = self.gart.borrow_mut().remove(&page);
+            assert!(old.is_some(), "page {page} shows the dummy page");
+        }
+        Ok(())
     }
 
     fn map_cpu_host_aperture(&self, _segment: u32, pages: &[AperturePage]) -> Result<(), Gone> {

@@ -184,6 +184,11 @@ impl Entry {
         self.0 & Self::WRITE != 0
     }
 
+    /// Whether an access of the page snoops the CPU's caches.
+    pub const fn is_snooped(self) -> bool {
+        self.0 & Self::SNOOP != 0
+    }
+
     /// Whether [`Self::LARGE`] is set.
     pub const fn is_large(self) -> bool {
         self.0 & Self::LARGE != 0

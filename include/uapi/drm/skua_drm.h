@@ -295,6 +295,12 @@ enum drm_skua_region_kind {
 	DRM_SKUA_REGION_SYSTEM = 0,
 	/** @DRM_SKUA_REGION_VRAM: The GPU's own memory. */
 	DRM_SKUA_REGION_VRAM,
+	/**
+	 * @DRM_SKUA_REGION_APERTURE: System memory as the GPU sees it through a window of its
+	 * own (WDDM: aperture segment): in one piece, and behind a second translation. It
+	 * counts as system memory as well.
+	 */
+	DRM_SKUA_REGION_APERTURE,
 };
 
 /**
@@ -357,16 +363,18 @@ enum drm_skua_bo_flags {
  * The content is zero for whoever sees it first.
  *
  * Where VRAM has no room, other buffer objects are moved out of it, and count as their
- * client's system memory from then on, even beyond the client's half. The call waits
- * until what uses them is done, for ten seconds at most.
+ * client's system memory from then on, even beyond the client's half. Where what may be
+ * in the aperture alone has no room there, others leave it that may be elsewhere. The call
+ * waits until what uses them is done, for ten seconds at most.
  *
  * Errors: -ENOENT for @vm; -EINVAL for @size 0 or not a multiple of 4096 or above
  * 2^40, @flags, DRM_SKUA_BO_CACHED without DRM_SKUA_BO_CPU_ACCESS, or @placements;
- * -EOPNOTSUPP for what could never be locked: if VRAM alone is allowed, DRM_SKUA_BO_CACHED,
- * and DRM_SKUA_BO_CPU_ACCESS where the CPU sees no VRAM
- * (&drm_skua_region_info.cpu_visible_size); -ENOSPC if VRAM alone
- * is allowed and no room can be made in time; -ENOMEM if system memory has no room, or
- * one client would have more than half of it, or has already.
+ * -EOPNOTSUPP for what could never be locked: if VRAM is allowed and system memory is
+ * not, DRM_SKUA_BO_CACHED, and DRM_SKUA_BO_CPU_ACCESS where the CPU sees no VRAM
+ * (&drm_skua_region_info.cpu_visible_size); -ENOSPC if VRAM is allowed and system memory
+ * is not, or the aperture alone is, and no room can be made there in time; -ENOMEM if
+ * system memory has no room, or one client would have more than half of it, or has
+ * already.
  */
 struct drm_skua_bo_create {
 	/** @size: Bytes: a multiple of 4096. */
@@ -381,13 +389,19 @@ struct drm_skua_bo_create {
 	 * At least one, and only ones that exist. Of several, VRAM is taken if it has
 	 * room or room can be made, where the CPU can map it if it is to map the object:
 	 * in &drm_skua_region_info.cpu_visible_size, or, unless VRAM alone is named, anywhere
-	 * if there is a CPU host aperture (&drm_skua_region_info.aperture_size).
+	 * if there is a CPU host aperture (&drm_skua_region_info.aperture_size). Otherwise the
+	 * aperture is taken (DRM_SKUA_REGION_APERTURE) if it has room in one piece, or else
+	 * system memory.
 	 *
 	 * Where others need the room, an object in VRAM is moved to system memory, under
 	 * the same addresses of CPU and GPU, and back (DRM_IOCTL_SKUA_MAKE_RESIDENT). The
-	 * CPU reaches it in both places, the GPU in those that are named: if that is VRAM
-	 * alone, the object is moved back before work runs in an address space that maps
+	 * CPU reaches it in both places, the GPU in those that are named: if that is not system
+	 * memory, the object is moved back before work runs in an address space that maps
 	 * it (DRM_IOCTL_SKUA_SUBMIT).
+	 *
+	 * What leaves VRAM comes to the aperture if that is named and has room. What is there
+	 * leaves it without being copied: its pages stay, and the GPU reaches them directly.
+	 * What may be nowhere else stays there.
 	 */
 	__u32 placements;
 

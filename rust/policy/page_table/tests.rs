@@ -22,7 +22,7 @@ const START: u64 = (1 << 30) - 2 * LARGE;
 const PAGES: u64 = 3 * LARGE / PAGE_SIZE;
 
 const RW: Access = Access {
-    vram: true,
+    reach: Reach::GpuPhysical,
     write: true,
 };
 
@@ -215,22 +215,26 @@ fn what_was_not_prepared_is_refused() {
 }
 
 #[test]
-fn system_memory_is_snooped() {
+fn row_0_28_what_the_cpu_has_cached_is_snooped_and_nothing_else() {
     let hw = Recorder::default();
     let mut tables = root(&hw);
     let run = runs(START, 1 << 20, PAGE_SIZE)[0];
     prepare(&hw, &mut tables, START, PAGE_SIZE, 0);
-    let access = Access {
-        vram: false,
-        write: false,
-    };
-    tables.map(&hw, &run, access).unwrap();
-    let below = tables.find(GpuVa(START), 0).unwrap();
-    let entry = below.read(&hw, run.first_entry()).unwrap();
-    assert_eq!(
-        entry.0,
-        (1 << 20) | Entry::VALID | Entry::SYSTEM | Entry::SNOOP
-    );
+    for (reach, bits) in [
+        (Reach::Bus { cached: true }, Entry::SYSTEM | Entry::SNOOP),
+        (Reach::Bus { cached: false }, Entry::SYSTEM),
+        (Reach::GpuPhysical, 0),
+    ] {
+        let access = Access {
+            reach,
+            write: false,
+        };
+        tables.map(&hw, &run, access).unwrap();
+        let below = tables.find(GpuVa(START), 0).unwrap();
+        let entry = below.read(&hw, run.first_entry()).unwrap();
+        assert_eq!(entry.0, (1 << 20) | Entry::VALID | bits, "{reach:?}");
+        tables.clear(&hw, START, PAGE_SIZE).unwrap();
+    }
 }
 
 #[test]

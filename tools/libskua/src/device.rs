@@ -258,6 +258,11 @@ impl Device {
         self.placements(RegionKind::Vram)
     }
 
+    /// System memory behind the GPU's window, for [`crate::Bo::create`].
+    pub fn aperture(&self) -> Placements {
+        self.placements(RegionKind::Aperture)
+    }
+
     /// All regions of a kind.
     pub fn placements(&self, kind: RegionKind) -> Placements {
         self.info
@@ -394,6 +399,8 @@ pub enum RegionKind {
     System,
     /// The GPU's own memory.
     Vram,
+    /// System memory as the GPU sees it through a window, in one piece.
+    Aperture,
 }
 
 /// Memory that buffer objects may be placed in, and how full it is.
@@ -401,7 +408,7 @@ pub enum RegionKind {
 pub struct RegionInfo {
     /// Number of its bit in [`Placements`].
     pub id: u32,
-    /// System memory or VRAM.
+    /// What memory it is.
     pub kind: RegionKind,
     /// Bytes that buffer objects can have here together.
     pub size: u64,
@@ -553,6 +560,7 @@ fn regions(answer: &[u8]) -> Result<Vec<RegionInfo>> {
                 kind: match member!(u32_at, a, drm_skua_region_info.kind) {
                     uapi::DRM_SKUA_REGION_SYSTEM => RegionKind::System,
                     uapi::DRM_SKUA_REGION_VRAM => RegionKind::Vram,
+                    uapi::DRM_SKUA_REGION_APERTURE => RegionKind::Aperture,
                     _ => return Err(Error::Answer("kind of a memory region")),
                 },
                 size: member!(u64_at, a, drm_skua_region_info.size),

@@ -32,7 +32,8 @@
 //! Context::order                 mutex, ioctls only
 //! Gpu::aperture                  mutex, allocates; CPU mappings are made and removed under it, and
 //!                                its acknowledgements waited for
-//! vram, asids, the LRU's, Pager  mutexes; the first two allocate
+//! vram, gart, asids, the LRU's,  mutexes; the first three allocate
+//! Pager
 //! ---- below this line nothing is allocated: work that fences depend on takes these -------------
 //! Engine::turn                   mutexes, never taken by ioctls
 //! Vm::installing
@@ -69,7 +70,10 @@ use crate::{
     },
     fences::gate::Wake,
     hardware::{
-        caps::Caps,
+        caps::{
+            Caps,
+            GART_PAGES, //
+        },
         miniport::Hardware,
         registers::Registers,
         shared::{
@@ -81,6 +85,7 @@ use crate::{
     memory::{
         bo::{
             BoData,
+            REGION_APERTURE,
             REGION_SYSTEM, //
         },
         destruction::{
@@ -88,6 +93,7 @@ use crate::{
             Destruction, //
         },
         device::Budgets,
+        gart,
         host_aperture::{
             self,
             Window, //
@@ -107,6 +113,7 @@ use crate::{
         }, //
     },
     policy::{
+        buddy::PageCount,
         id_slots::{
             IdError,
             IdSlots, //
@@ -220,6 +227,10 @@ pub(crate) struct Counters {
     pub(crate) aperture_maps: Atomic<u64>,
     /// Those of them that were taken back for others to be mapped.
     pub(crate) aperture_reclaims: Atomic<u64>,
+    /// Parts of the aperture segment that were mapped.
+    pub(crate) segment_maps: Atomic<u64>,
+    /// Those of them that were unmapped.
+    pub(crate) segment_unmaps: Atomic<u64>,
 }
 
 /// What frees objects that work lets go of.
@@ -270,6 +281,11 @@ impl Reapers {
         self.moves.wake();
         self.submissions.wake();
         self.vms.wake();
+    }
+
+    /// Whether the device is known to reach no memory, for good.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet.load(Acquire)
     }
 
     /// Whether memory is kept because the device may still reach it, and how many objects wait to
@@ -324,9 +340,10 @@ pub(crate) struct Gpu {
     /// address space, its binds are done and its contexts gone, and is taken until it is freed.
     #[pin]
     pub(crate) vms: Slots<Asid, Vm>,
-    /// Objects in VRAM, which may all be elsewhere, by their priority's level and when they were last used.
+    /// Objects in VRAM, which may all be elsewhere, by their priority's level and when they were last
+    /// used; then those in the aperture that may leave it, likewise.
     #[pin]
-    pub(crate) evictable: [Lru<BoData>; Level::ALL.len()],
+    pub(crate) evictable: [Lru<BoData>; 2 * Level::ALL.len()],
     /// Moves that are under way.
     #[pin]
     pub(crate) moves: Moves,
@@ -340,6 +357,9 @@ pub(crate) struct Gpu {
     /// cleared is free after that.
     #[pin]
     last_clear: SpinLock<Option<Fence>>,
+    /// Which pages of the aperture segment are free.
+    #[pin]
+    pub(crate) gart: Mutex<gart::Window>,
     /// What the CPU host aperture shows.
     #[pin]
     pub(crate) aperture: Mutex<Window>,
@@ -380,6 +400,7 @@ impl Gpu {
         let limit = MAX_VMS.min(1 << caps.asid_bits.min(16));
         let asids = IdSlots::new(u32::from(PAGING_ASID).saturating_add(1), limit)?;
         let aperture = host_aperture::window(&caps)?;
+        let gart = gart::window(caps.gart_pages, GART_PAGES)?;
         let vram = vram::pages(caps.vram_size)?;
         let contexts = Slots::new(MAX_CONTEXTS)?;
         let vms = Slots::new(MAX_VMS)?;
@@ -401,6 +422,8 @@ impl Gpu {
                 promotions: Atomic::new(0),
                 aperture_maps: Atomic::new(0),
                 aperture_reclaims: Atomic::new(0),
+                segment_maps: Atomic::new(0),
+                segment_unmaps: Atomic::new(0),
             },
             reapers: Reapers::new()?,
             destroyer: Destroyer::new()?,
@@ -415,6 +438,7 @@ impl Gpu {
             pager <- Pager::new(),
             budgets <- Budgets::new(),
             last_clear <- new_spinlock!(None),
+            gart <- new_mutex!(gart),
             aperture <- new_mutex!(aperture),
             aperture_claimed: Atomic::new(0),
             vram <- new_mutex!(vram),
@@ -563,6 +587,11 @@ impl Gpu {
     pub(crate) fn region_usage(&self, region: u32) -> (u64, u64) {
         if region == REGION_SYSTEM {
             return (self.system.limit(), self.system.used());
+        }
+        if region == REGION_APERTURE {
+            let gart = self.gart.lock();
+            let bytes = |pages: PageCount| pages.0.saturating_mul(PAGE_SIZE);
+            return (bytes(gart.total()), bytes(gart.used()));
         }
         let vram = self.vram.lock();
         let size = vram.total().0.saturating_mul(PAGE_SIZE);

@@ -12,6 +12,7 @@ pub(crate) mod destruction;
 pub(crate) mod device;
 pub(crate) mod evicted;
 pub(crate) mod eviction;
+pub(crate) mod gart;
 pub(crate) mod host_aperture;
 pub(crate) mod installed;
 pub(crate) mod lock;

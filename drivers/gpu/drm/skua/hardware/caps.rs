@@ -13,6 +13,7 @@ use crate::{
         HostAperture,
         Segment,
         SegmentKind,
+        APERTURE_SEGMENT,
         SYSTEM_SEGMENT,
         VRAM_SEGMENT, //
     },
@@ -38,8 +39,11 @@ use kernel::{
     prelude::*, //
 };
 
-/// Pages of the GART window that the driver uses; what for, [`crate::hardware::shared`] says.
+/// Pages of the GART window that the driver uses for itself; what for, [`crate::hardware::shared`] says.
 pub(crate) const GART_PAGES: u32 = 16 + MAX_ENGINES * 16;
+
+/// Most pages of the GART window.
+const MAX_GART_PAGES: u32 = 1 << 16;
 
 /// VRAM is a multiple of this.
 const VRAM_UNIT: u64 = 2 << 20;
@@ -77,6 +81,9 @@ pub(crate) struct Caps {
     pub(crate) aperture: Option<ApertureCaps>,
     /// GPU-physical address of the GART window.
     pub(crate) gart_base: GpuPhys,
+    /// Its pages, [`GART_PAGES`] to [`MAX_GART_PAGES`], the driver's own and those of the aperture
+    /// segment.
+    pub(crate) gart_pages: u32,
     /// log2 of the number of address space identifiers, 2 to 16: some are not for clients.
     pub(crate) asid_bits: u32,
     /// Bits of a bus address that the device can hold, 32 to [`PHYS_BITS`].
@@ -189,7 +196,7 @@ impl Caps {
         if vram_base < gart_end && gart_base < vram_end {
             return Err(refuse(dev, c"the GART's base, within VRAM,", gart_base.0));
         }
-        if gart_pages < GART_PAGES {
+        if !(GART_PAGES..=MAX_GART_PAGES).contains(&gart_pages) {
             return Err(refuse(dev, c"the GART's size", gart_pages.into()));
         }
 
@@ -207,6 +214,11 @@ impl Caps {
             vram_visible,
             aperture,
             gart_base,
+            // Before version 1.2 no page table leads there.
+            gart_pages: match version.minor() {
+                0 | 1 => GART_PAGES,
+                _ => gart_pages,
+            },
             asid_bits: mmu.asid_bits().into(),
             bus_bits,
             group_threads: dispatch.group_threads().into(),
@@ -218,7 +230,7 @@ impl Caps {
     }
 
     /// See [`Miniport::query_segments`](crate::policy::miniport::Miniport::query_segments).
-    pub(crate) fn segments(&self) -> [Segment; 2] {
+    pub(crate) fn segments(&self) -> [Segment; 3] {
         let vram = SegmentKind::Memory {
             base: self.vram_base,
             bytes: self.vram_size,
@@ -236,6 +248,15 @@ impl Caps {
             Segment {
                 id: VRAM_SEGMENT,
                 kind: vram,
+            },
+            Segment {
+                id: APERTURE_SEGMENT,
+                kind: SegmentKind::Aperture {
+                    base: self.gart_base,
+                    pages: self.gart_pages.into(),
+                    own: GART_PAGES.into(),
+                    cache_coherent: true,
+                },
             },
         ]
     }

@@ -20,6 +20,7 @@ use crate::{
         }, //
     },
     policy::{
+        buddy::PageRange,
         miniport::{
             AperturePage,
             Completion,
@@ -28,8 +29,10 @@ use crate::{
             Place,
             Segment,
             Task,
+            APERTURE_SEGMENT,
             VRAM_SEGMENT, //
         },
+        page_plan::PhysPiece,
         paging::{
             MultipassOffset,
             PagingSpace,
@@ -195,7 +198,7 @@ impl Hardware {
         self.regs
             .write(regs::GART_TABLE::new().with_address(gart))?;
         self.regs
-            .write(regs::GART_PAGES::new().with_pages(GART_PAGES))
+            .write(regs::GART_PAGES::new().with_pages(self.caps.gart_pages))
     }
 
     /// GPU-physical address of a segment's first byte. `EINVAL` for one without addresses.
@@ -216,6 +219,21 @@ impl Hardware {
             return Err(EINVAL);
         }
         Ok(aperture::Entry::page(VramOffset(offset)))
+    }
+
+    /// `EINVAL` unless these pages are all of the aperture segment.
+    fn check_segment_pages(&self, segment: u32, pages: PageRange) -> Result {
+        let own = u64::from(GART_PAGES);
+        match pages.end() {
+            Some(end)
+                if segment == APERTURE_SEGMENT
+                    && pages.start.0 >= own
+                    && end.0 <= self.caps.gart_pages.into() =>
+            {
+                Ok(())
+            }
+            _ => Err(EINVAL),
+        }
     }
 
     /// `EINVAL` unless the aperture has a page with this number.
@@ -324,7 +342,7 @@ impl Miniport for Hardware {
     type Table = Coherent<[u64]>;
     type Request = Request;
 
-    fn query_segments(&self) -> [Segment; 2] {
+    fn query_segments(&self) -> [Segment; 3] {
         self.caps.segments()
     }
 
@@ -523,6 +541,42 @@ impl Miniport for Hardware {
         self.regs.write(regs::INVALIDATE::of(asid))?;
         *flushes = flushes.wrapping_add(1);
         Ok(Request::Flush(*flushes))
+    }
+
+    fn map_aperture_segment(
+        &self,
+        segment: u32,
+        pages: PageRange,
+        pieces: &mut dyn Iterator<Item = PhysPiece>,
+        cached: bool,
+    ) -> Result {
+        self.check_segment_pages(segment, pages)?;
+        let shared = self.shared.try_access().ok_or(ENODEV)?;
+        let mut left = (pages.start.0..).take(usize::try_from(pages.pages.0)?);
+        for piece in pieces {
+            // CAST: 4 KiB.
+            for inside in (0..piece.len).step_by(PAGE_SIZE as usize) {
+                let page = u32::try_from(left.next().ok_or(EINVAL)?)?;
+                let bus = piece.start.checked_add(inside).ok_or(EINVAL)?;
+                shared.map_gart(page, bus, cached)?;
+            }
+        }
+        match left.next() {
+            // Before the register write that has it looked at.
+            None => barrier::dma_mb(barrier::Write),
+            Some(_) => return Err(EINVAL),
+        }
+        Ok(())
+    }
+
+    fn unmap_aperture_segment(&self, segment: u32, pages: PageRange) -> Result {
+        self.check_segment_pages(segment, pages)?;
+        let shared = self.shared.try_access().ok_or(ENODEV)?;
+        for page in (pages.start.0..).take(usize::try_from(pages.pages.0)?) {
+            shared.unmap_gart(u32::try_from(page)?)?;
+        }
+        barrier::dma_mb(barrier::Write);
+        Ok(())
     }
 
     fn map_cpu_host_aperture(&self, segment: u32, pages: &[AperturePage]) -> Result<Request> {

@@ -11,8 +11,8 @@
 //! window:
 //!
 //! ```text
-//! GART window   page 0..16            16 pages for each engine
-//!               context descriptors   rings
+//! GART window   page 0..16            16 pages for each engine   the rest
+//!               context descriptors   rings                      the aperture segment
 //! ```
 //!
 //! What the engines do for the driver itself they do in an address space of its own ([`Paging`]).
@@ -73,6 +73,8 @@ pub(crate) const RING_SIZE: u32 = 64 * 1024;
 
 const CONTEXT_PAGES: u32 = 16;
 const RING_PAGES: u32 = 16;
+/// What is read where nothing is mapped in the GART window: no address, and unlike what is likely.
+const DUMMY_WORD: u64 = 0xd0d0_9a9e_d0d0_9a9e;
 const DESCRIPTOR_WORDS: usize = (Descriptor::SIZE / 8) as usize;
 
 const _: () = {
@@ -85,10 +87,13 @@ const _: () = {
 pub(crate) struct Shared {
     /// The status page, [`status::SIZE`] bytes, which the device alone writes.
     status: Coherent<[u64]>,
-    /// The GART table: [`GART_PAGES`] entries, written at probe.
+    /// The GART table. The first [`GART_PAGES`] entries are written at probe.
     gart: Coherent<[u64]>,
-    /// A page of zeroes, read only for the device, behind each page of the window without a use.
+    /// A page of [`DUMMY_WORD`], read only for the device, behind each page of the window without a
+    /// use.
     dummy: Coherent<[u64]>,
+    /// Whether the device counts who reads that.
+    counts_dummy: bool,
     /// [`MAX_CONTEXTS`] descriptors and that of paging, by place. The driver writes one when its
     /// context is made; the engine adds up ticks and packets in it.
     contexts: Coherent<[u64]>,
@@ -126,8 +131,13 @@ impl Shared {
         };
         let shared = Self {
             status: Coherent::zeroed_slice(dev, words(status::SIZE), GFP_KERNEL)?,
-            gart: Coherent::zeroed_slice(dev, words(u64::from(GART_PAGES) * 8), GFP_KERNEL)?,
+            gart: Coherent::zeroed_slice(
+                dev,
+                words((u64::from(caps.gart_pages) * 8).next_multiple_of(PAGE_SIZE)),
+                GFP_KERNEL,
+            )?,
             dummy: Coherent::zeroed_slice(dev, words(PAGE_SIZE), GFP_KERNEL)?,
+            counts_dummy: caps.version.minor() >= 2,
             contexts: Coherent::zeroed_slice(
                 dev,
                 words(u64::from(CONTEXT_PAGES) * PAGE_SIZE),
@@ -145,10 +155,11 @@ impl Shared {
         };
         shared.write_descriptor(PAGING_CONTEXT, process)?;
 
-        // What is not mapped is the dummy page, read only: a stray access is harmless and a stray
-        // write a fault.
-        for page in 0..GART_PAGES {
-            shared.map(page, shared.dummy.dma_address(), false)?;
+        for word in 0..words(PAGE_SIZE) {
+            io_write!(&shared.dummy, [try: word], DUMMY_WORD);
+        }
+        for page in 0..caps.gart_pages {
+            shared.unmap_gart(page)?;
         }
         shared.map_area(0, CONTEXT_PAGES, shared.contexts.dma_address())?;
         let mut page = CONTEXT_PAGES;
@@ -159,17 +170,40 @@ impl Shared {
         Ok(shared)
     }
 
-    fn map(&self, page: u32, bus: u64, write: bool) -> Result {
-        let entry = Entry::gart(BusAddr(bus), write, true);
+    /// Has page `page` of the GART window show the system page at `bus`, which the CPU has `cached`.
+    pub(crate) fn map_gart(&self, page: u32, bus: u64, cached: bool) -> Result {
+        self.write_gart(page, Entry::gart(BusAddr(bus), true, cached))
+    }
+
+    /// Has page `page` of the GART window show the dummy page, read only: a stray read is harmless,
+    /// and found by its counter and by what it reads; a stray write is a fault.
+    pub(crate) fn unmap_gart(&self, page: u32) -> Result {
+        let dummy = BusAddr(self.dummy.dma_address());
+        self.write_gart(
+            page,
+            match self.counts_dummy {
+                true => Entry::dummy(dummy),
+                false => Entry::gart(dummy, false, true),
+            },
+        )
+    }
+
+    fn write_gart(&self, page: u32, entry: Entry) -> Result {
         let index = usize::try_from(page)?;
         io_write!(&self.gart, [try: index], entry.0);
         Ok(())
     }
 
+    /// The entry of page `page` of the GART window, as last written.
+    pub(crate) fn gart_entry(&self, page: u32) -> Result<Entry> {
+        let index = usize::try_from(page)?;
+        Ok(Entry(io_read!(&self.gart, [try: index])))
+    }
+
     fn map_area(&self, first: u32, pages: u32, bus: u64) -> Result {
         for page in 0..pages {
             let at = bus.checked_add(u64::from(page) * PAGE_SIZE).ok_or(EINVAL)?;
-            self.map(first.checked_add(page).ok_or(EINVAL)?, at, true)?;
+            self.map_gart(first.checked_add(page).ok_or(EINVAL)?, at, true)?;
         }
         Ok(())
     }

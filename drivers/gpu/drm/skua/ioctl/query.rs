@@ -119,6 +119,8 @@ fn region(dev: &SkuaDevice, segment: Segment) -> drm_skua_region_info {
             ..
         } => (DRM_SKUA_REGION_VRAM, cpu_visible.min(size), host_aperture),
         SegmentKind::System => (DRM_SKUA_REGION_SYSTEM, size, None),
+        // By its system pages.
+        SegmentKind::Aperture { .. } => (DRM_SKUA_REGION_APERTURE, size, None),
     };
     let aperture_page = aperture.map_or(0, |aperture| aperture.page_bytes);
     let aperture_pages = aperture.map_or(0, |aperture| aperture.pages);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Buffer objects: GEM objects in VRAM or in system memory (WDDM: allocations).
+//! Buffer objects: GEM objects in VRAM, in system memory, or in that through the aperture segment
+//! (WDDM: allocations).
 //!
 //! An object gets its memory when it is created: in the first of the allowed places that has room,
 //! or in which room can be made ([`eviction`]). Where it is, is said by its [`Placement`], under its
@@ -57,6 +58,10 @@ use crate::{
     },
     memory::{
         eviction,
+        gart::{
+            self,
+            GartRange, //
+        },
         host_aperture,
         installed::Sites,
         vm::Vm,
@@ -67,6 +72,7 @@ use crate::{
     },
     policy::{
         page_plan::PhysPiece,
+        page_table::Reach,
         priority::Level, //
     },
     quota::{
@@ -109,11 +115,12 @@ use kernel::{
 
 /// Regions of the uAPI are the miniport's segments.
 pub(crate) use crate::policy::miniport::{
+    APERTURE_SEGMENT as REGION_APERTURE,
     SYSTEM_SEGMENT as REGION_SYSTEM,
     VRAM_SEGMENT as REGION_VRAM, //
 };
 /// Regions that exist, one bit each.
-pub(crate) const REGIONS: u32 = (1 << REGION_SYSTEM) | (1 << REGION_VRAM);
+pub(crate) const REGIONS: u32 = (1 << REGION_SYSTEM) | (1 << REGION_VRAM) | (1 << REGION_APERTURE);
 /// What of [`BoData::made`] is flags lies below this bit.
 const REGIONS_SHIFT: u32 = 4;
 /// Largest object that is tried, in bytes; memory ends before it.
@@ -133,6 +140,8 @@ pub(crate) enum Memory {
     Vram(Arc<VramRange>),
     /// In system pages of the object's own, which likewise stay.
     System(Arc<SystemMemory>),
+    /// In such pages, by the window of the aperture segment, which shows them as long.
+    Aperture(Arc<GartRange>),
     /// With another driver, for good.
     Imported(BoRef),
 }
@@ -145,7 +154,42 @@ pub(crate) struct SystemMemory {
     shares: [Share; 2],
 }
 
+/// An object's system pages, and how the GPU reaches them.
+pub(crate) enum SystemSite {
+    /// By their bus addresses.
+    Direct(Arc<SystemMemory>),
+    /// By the window of the aperture segment.
+    Aperture(Arc<GartRange>),
+}
+
+impl SystemSite {
+    /// The pages.
+    fn memory(&self) -> &Arc<SystemMemory> {
+        match self {
+            Self::Direct(memory) => memory,
+            Self::Aperture(range) => range.memory(),
+        }
+    }
+}
+
 impl SystemMemory {
+    /// Whether the CPU has it cached.
+    pub(crate) fn is_cached(&self) -> bool {
+        true
+    }
+
+    /// Calls `f` with the pieces from byte `offset` on, by their bus addresses. `ENODEV` if the
+    /// device is another one than at creation.
+    pub(crate) fn with_pieces<R>(
+        &self,
+        parent: &Device<Bound>,
+        offset: u64,
+        f: impl FnOnce(&mut dyn Iterator<Item = PhysPiece>) -> Result<R>,
+    ) -> Result<R> {
+        let map = self.map.access(parent).map_err(|_| ENODEV)?;
+        f(&mut behind(map.segments().map(piece), offset))
+    }
+
     /// The client's quota of system memory.
     fn quota(&self) -> &Arc<Quota> {
         let [own, _] = &self.shares;
@@ -163,9 +207,9 @@ pub(crate) struct BoData {
     made: u8,
     /// Its [`Placement`], under its reservation lock; and that lock's reservation, if it is an
     /// address space's.
-    backing: Backing<Arc<VramRange>, Arc<SystemMemory>>,
-    /// Whether the placement is in VRAM, for those who look without the lock.
-    in_vram: Atomic<bool>,
+    backing: Backing<Arc<VramRange>, SystemSite>,
+    /// The number of the region that holds it, for those who look without the lock.
+    region: Atomic<i8>,
     /// Whether it moves to VRAM, or its old pages are not gone yet.
     arriving: Atomic<bool>,
     /// For how many devices of clients it is resident.
@@ -200,7 +244,7 @@ impl DriverObject for BoData {
             _dev: dev.into(),
             made: u8::try_from(args.placements << REGIONS_SHIFT | args.flags)?,
             backing: Backing::new(Level::Normal as u8, args.users),
-            in_vram: Atomic::new(false),
+            region: Atomic::new(0),
             arriving: Atomic::new(false),
             residents: Atomic::new(0),
             lockers: Atomic::new(0),
@@ -240,17 +284,19 @@ pub(crate) fn create(
     if placements == 0 || placements & !REGIONS != 0 {
         return Err(EINVAL);
     }
+    let vram = placements & (1 << REGION_VRAM) != 0;
+    // What the aperture has no room for is out, too.
     let system = placements & (1 << REGION_SYSTEM) != 0;
     let part = part_of(dev, args.flags, placements);
     // It could never be locked.
-    if !system && (part.bytes(dev) == 0 || cached) {
+    if vram && !system && (part.bytes(dev) == 0 || cached) {
         return Err(EOPNOTSUPP);
     }
     // What others make room for is charged whether or not it fits: no more of that.
     if quota.used() > quota.limit() {
         return Err(ENOMEM);
     }
-    if placements & (1 << REGION_VRAM) != 0 {
+    if vram {
         let mut patience = eviction::patience();
         match eviction::allocate(dev, parent, quota, part, size, !system, &mut patience) {
             Ok(range) => return create_in_vram(dev, size, args, range),
@@ -328,9 +374,15 @@ fn create_in_system(
         }
     };
     let bo = gem::create::<BoData>(dev, usize::try_from(size)?, args)?;
-    let (pages, memory) = system_memory(dev, parent, &bo, shares)?;
+    let (pages, mut site) = system_memory(dev, parent, &bo, shares)?;
+    if let (SystemSite::Direct(memory), true) = (&site, bo.needs_aperture()) {
+        let patience = &mut eviction::patience();
+        let range = gart::map_alone(dev, parent, memory, size, patience)?;
+        site = SystemSite::Aperture(range);
+    }
     let mut reserved = resv::lock(&*bo)?;
-    place(&bo, &mut reserved, Placement::System(pages, memory))?;
+    place(&bo, &mut reserved, Placement::System(pages, site))?;
+    was_used(&bo);
     drop(reserved);
     Ok(bo)
 }
@@ -343,7 +395,7 @@ pub(crate) fn room_in_vram(
     bo: &Bo,
     patience: &mut Jiffies,
 ) -> Result<Option<Arc<VramRange>>> {
-    if !bo.may_move() || bo.region() == REGION_VRAM || bo.is_held_out() {
+    if !bo.may_be_in_vram() || bo.region() == REGION_VRAM || bo.is_held_out() {
         return Ok(None);
     }
     let Some(quota) = quota_of(bo)? else {
@@ -361,24 +413,26 @@ pub(crate) fn room_in_vram(
 /// signal arrives.
 pub(crate) fn quota_of(bo: &Bo) -> Result<Option<Arc<Quota>>> {
     Ok(match gem::placement(bo, &resv::lock(bo)?)? {
-        Placement::System(_, memory) => Some(memory.quota().clone()),
+        Placement::System(_, site) => Some(site.memory().quota().clone()),
         _ => None,
     })
 }
 
-/// The system pages of `bo`, for CPU and device, which count as `shares`. `ENOMEM`, `ENODEV`.
+/// The system pages of `bo`, for CPU and device, which count as `shares`; in the aperture if they may
+/// be there and it has room. `ENOMEM`, `EIO`, `ENODEV`.
 pub(crate) fn system_memory(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
     bo: &Bo,
     shares: [Share; 2],
-) -> Result<(Arc<Pages>, Arc<SystemMemory>)> {
+) -> Result<(Arc<Pages>, SystemSite)> {
     let pages = Pages::get(bo)?;
     let memory = SystemMemory {
         map: DmaMap::new(&dev.resources, parent, &pages)?,
         shares,
     };
-    Ok((pages, Arc::new(memory, GFP_KERNEL_ACCOUNT)?))
+    let memory = Arc::new(memory, GFP_KERNEL_ACCOUNT)?;
+    Ok((pages, gart::site(dev, parent, bo, memory)?))
 }
 
 /// Makes an object for another driver's memory.
@@ -406,25 +460,31 @@ pub(crate) fn replace(
     reserved: &mut Reserved<'_>,
     new: gem::PlacementOf<BoData>,
 ) -> Result {
-    let in_vram = matches!(new, Placement::Device(_));
+    let region = match &new {
+        Placement::Device(_) => REGION_VRAM,
+        Placement::System(_, SystemSite::Aperture(_)) => REGION_APERTURE,
+        Placement::System(_, SystemSite::Direct(_)) | Placement::Nowhere => REGION_SYSTEM,
+    };
     gem::replace(bo, reserved, new)?;
-    // Who sees it there sees whether it is arriving.
-    bo.in_vram.store(in_vram, Release);
+    let level = bo.level();
+    // CAST: few. Who sees it there sees whether it is arriving.
+    bo.region.store(region as i8, Release);
+    bo.set_level(level);
     Ok(())
 }
 
 /// Says that `bo`, whose reservation the caller has locked, was used just now: it is not the next to
 /// make room for others.
 pub(crate) fn was_used(bo: &Bo) {
-    if bo.may_move() && bo.region() == REGION_VRAM {
+    if bo.region() == REGION_VRAM || (bo.region() == REGION_APERTURE && bo.may_move()) {
         lru::use_now(bo);
     }
 }
 
-/// Has `bo` be of `level` when room is made in VRAM: those of lower ones go before it.
+/// Has `bo` be of `level` when room is made: those of lower ones go before it.
 pub(crate) fn set_priority(bo: &Bo, level: Level) {
-    bo.backing.set_rank(level as u8);
     if let Ok(_reserved) = resv::lock_uninterruptible(bo) {
+        bo.set_level(level as u8);
         was_used(bo);
     }
 }
@@ -433,7 +493,8 @@ pub(crate) fn set_priority(bo: &Bo, level: Level) {
 pub(crate) fn memory_of(placement: &gem::PlacementOf<BoData>) -> Option<Memory> {
     match placement {
         Placement::Device(range) => Some(Memory::Vram(range.clone())),
-        Placement::System(_, memory) => Some(Memory::System(memory.clone())),
+        Placement::System(_, SystemSite::Direct(memory)) => Some(Memory::System(memory.clone())),
+        Placement::System(_, SystemSite::Aperture(range)) => Some(Memory::Aperture(range.clone())),
         Placement::Nowhere => None,
     }
 }
@@ -453,6 +514,7 @@ pub(crate) fn is_settled(bo: &Bo, reserved: &Reserved<'_>) -> Result<bool> {
     Ok(match (there, bo.sites.memory()) {
         (Some(Memory::Vram(a)), Some(Memory::Vram(b))) => Arc::ptr_eq(&a, &b) && a.is_cleared(),
         (Some(Memory::System(a)), Some(Memory::System(b))) => Arc::ptr_eq(&a, &b),
+        (Some(Memory::Aperture(a)), Some(Memory::Aperture(b))) => Arc::ptr_eq(&a, &b),
         (None, None) => true,
         _ => false,
     })
@@ -503,20 +565,33 @@ impl BoData {
         self.backing.is_shared()
     }
 
-    /// Whether it may be in VRAM, which it leaves where others need the room.
-    pub(crate) fn may_move(&self) -> bool {
+    /// Whether it may be in VRAM.
+    pub(crate) fn may_be_in_vram(&self) -> bool {
         self.placements() & (1 << REGION_VRAM) != 0
     }
 
-    /// Whether the GPU is to reach it in VRAM alone.
+    /// Whether it may leave where it is, if others need the room: VRAM, or the aperture for direct
+    /// access.
+    pub(crate) fn may_move(&self) -> bool {
+        let both = (1 << REGION_SYSTEM) | (1 << REGION_APERTURE);
+        self.may_be_in_vram() || self.placements() & both == both
+    }
+
+    /// Whether VRAM is the only region in which there is always room for it: the GPU is not to reach
+    /// its system pages directly.
     pub(crate) fn needs_vram(&self) -> bool {
-        self.placements() == 1 << REGION_VRAM
+        self.may_be_in_vram() && self.placements() & (1 << REGION_SYSTEM) == 0
+    }
+
+    /// Whether the GPU is to reach it in the aperture alone, where it stays.
+    fn needs_aperture(&self) -> bool {
+        self.placements() == 1 << REGION_APERTURE
     }
 
     /// Whether it is not where the GPU is to reach it, or on its way out. For good as long as its
     /// reservation is locked.
     pub(crate) fn is_out(&self) -> bool {
-        self.needs_vram() && self.region() != REGION_VRAM
+        self.needs_vram() && self.region() == REGION_SYSTEM
     }
 
     /// Whether it may be mapped in the address space whose users are `users`.
@@ -611,7 +686,16 @@ impl BoData {
 
     /// The [`Level`] of its priority.
     pub(crate) fn level(&self) -> u8 {
-        self.backing.rank()
+        self.backing.rank() % gart::rank(Level::Minimum)
+    }
+
+    /// Has it be of `level`, in the list of the region that it is in.
+    fn set_level(&self, level: u8) {
+        let first = match self.region() {
+            REGION_APERTURE => gart::rank(Level::Minimum),
+            _ => 0,
+        };
+        self.backing.set_rank(first.saturating_add(level));
     }
 
     /// Whether the CPU may see it in VRAM, uncached.
@@ -638,17 +722,36 @@ impl BoData {
 
     /// The region that holds it at the moment.
     pub(crate) fn region(&self) -> u32 {
-        match self.in_vram.load(Acquire) {
-            true => REGION_VRAM,
-            false => REGION_SYSTEM,
-        }
+        // CAST: stored so.
+        self.region.load(Acquire) as u32
     }
 }
 
 impl Memory {
-    /// Whether it is in VRAM, so that page table entries name GPU-physical addresses.
+    /// Whether it is in VRAM.
     pub(crate) fn is_vram(&self) -> bool {
         matches!(self, Self::Vram(_))
+    }
+
+    /// By which addresses page table entries name it.
+    pub(crate) fn reach(&self) -> Reach {
+        match self {
+            Self::Vram(_) | Self::Aperture(_) => Reach::GpuPhysical,
+            Self::System(memory) => Reach::Bus {
+                cached: memory.is_cached(),
+            },
+            // Whoever exported it.
+            Self::Imported(_) => Reach::Bus { cached: true },
+        }
+    }
+
+    /// The system pages that it is in, if it is in such of the object's own.
+    pub(crate) fn system(&self) -> Option<&Arc<SystemMemory>> {
+        match self {
+            Self::System(memory) => Some(memory),
+            Self::Aperture(range) => Some(range.memory()),
+            Self::Vram(_) | Self::Imported(_) => None,
+        }
     }
 
     /// Whether nothing of an earlier owner is left in it. Not before the clearing is over, and for
@@ -671,10 +774,8 @@ impl Memory {
     ) -> Result<R> {
         match self {
             Self::Vram(range) => f(&mut behind(range.pieces(), offset)),
-            Self::System(memory) => {
-                let map = memory.map.access(parent).map_err(|_| ENODEV)?;
-                f(&mut behind(map.segments().map(piece), offset))
-            }
+            Self::System(memory) => memory.with_pieces(parent, offset, f),
+            Self::Aperture(range) => f(&mut behind(core::iter::once(range.piece()), offset)),
             Self::Imported(bo) => {
                 let map = bo.backing.import().ok_or(EIO)?;
                 let map = map.access(parent).map_err(|_| ENODEV)?;
@@ -722,7 +823,7 @@ impl Listed for BoData {
 
 impl GemExt for BoData {
     type Device = Arc<VramRange>;
-    type System = Arc<SystemMemory>;
+    type System = SystemSite;
 
     fn backing(&self) -> &Backing<Self::Device, Self::System> {
         &self.backing

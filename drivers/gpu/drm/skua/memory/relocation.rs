@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Moving objects between VRAM and system memory, under the addresses at which CPU and GPU find
-//! them (rows 1.11, 1.12, 1.16).
+//! Moving objects between VRAM, system memory and the aperture, under the addresses at which CPU and
+//! GPU find them (rows 1.11, 1.12, 1.16, 1.17).
 //!
 //! ```text
 //! an ioctl, nothing locked     memory to go to ─▶ lock the object and all its users' reservations
@@ -11,6 +11,9 @@
 //! worker                       page tables lead to the new memory, TLBs flushed ─▶ the old memory
 //!                              to the reaper ─▶ fence signalled
 //! ```
+//!
+//! Between the aperture and direct access nothing is copied: the pages stay, page tables lead to them
+//! another way.
 //!
 //! Whoever comes after the publication waits for the fence: CPU accesses and binds, which look at
 //! the object, and submissions, which look at their address space. What came before is waited for
@@ -228,11 +231,12 @@ impl_list_item! {
 
 impl Reapable for Move {}
 
-/// The copying of an object's memory between VRAM and system memory, and the move that it is for.
+/// The copying of an object's memory between VRAM and system memory, if that is where it moves, and
+/// the move that it is for.
 #[pin_data]
 pub(crate) struct Transfer {
-    /// What is copied.
-    pub(crate) plan: TransferPlan<KernelHeap>,
+    /// What is copied; none if the pages stay.
+    pub(crate) plan: Option<TransferPlan<KernelHeap>>,
     /// Whether it is from VRAM, or else to it.
     pub(crate) out: bool,
     /// Of its fence alone: moves end in any order.
@@ -326,7 +330,7 @@ impl WorkItem for Move {
 #[pinned_drop]
 impl PinnedDrop for Move {
     fn drop(self: Pin<&mut Self>) {
-        if let Memory::System(_) = self.old {
+        if self.new.is_vram() {
             if self.is_done.load(Relaxed) {
                 // What was in them is in VRAM. Before this it does not come back to them.
                 gem::discard(&*self.bo);
@@ -351,8 +355,8 @@ fn list(bo: &BoRef, vm: &Vm, out: Option<evicted::Node>) {
     }
 }
 
-/// Has `bo` move to `new` memory, in VRAM or of the system; the fence of that. Unless it `may_wait`,
-/// nobody may be using it.
+/// Has `bo` move to `new` memory, in VRAM or of the system, or to the aperture or out of it with the
+/// pages that it has; the fence of that. Unless it `may_wait`, nobody may be using it.
 ///
 /// `EBUSY` if it is there already or on its way, or pinned, or about to be destroyed, or locked out
 /// of VRAM, or in use and it may not wait; `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
@@ -398,18 +402,33 @@ pub(crate) fn relocate(
         }
         bo::memory_of(gem::placement(bo, &reserved)?).ok_or(EBUSY)?
     };
-    let (range, system, out) = match (&old, &memory) {
-        (Memory::Vram(range), system @ Memory::System(_)) => (range, system, true),
-        (system @ Memory::System(_), Memory::Vram(range)) => (range, system, false),
-        // Somebody else was faster.
-        _ => return Err(EBUSY),
+    let copied = match (&old, &memory) {
+        (Memory::Vram(range), to) => to.system().map(|system| (range, system)),
+        (from, Memory::Vram(range)) => from.system().map(|system| (range, system)),
+        _ => None,
     };
-    let may_arrive = || !bo.is_held_out() && BoData::may_be_locked_in(bo, range);
-    if (!out && !may_arrive()) || (!may_wait && !exec.is_idle(Usage::Bookkeep)) {
+    let stays = match (&old, &memory) {
+        (Memory::System(pages), Memory::Aperture(range))
+        | (Memory::Aperture(range), Memory::System(pages)) => Arc::ptr_eq(range.memory(), pages),
+        _ => false,
+    };
+    if copied.is_none() && !stays {
+        // Somebody else was faster.
+        return Err(EBUSY);
+    }
+    let (from_vram, to_vram) = (old.is_vram(), memory.is_vram());
+    // Where no work reaches it, if it may be in VRAM alone.
+    let is_direct = |memory: &Memory| matches!(memory, Memory::System(_));
+    let is_out_then = is_direct(&memory);
+    let may_arrive = match &memory {
+        Memory::Vram(range) => !bo.is_held_out() && BoData::may_be_locked_in(bo, range),
+        _ => true,
+    };
+    if !may_arrive || (!may_wait && !exec.is_idle(Usage::Bookkeep)) {
         return Err(EBUSY);
     }
     let mut waits = KVVec::new();
-    if bo.needs_vram() && !out {
+    if bo.needs_vram() && is_direct(&old) {
         // No work reaches it where it is.
         if let Some(fence) = exec.reserved(&handle)?.singleton(Usage::Kernel)? {
             waits.push(fence, client_flags())?;
@@ -422,7 +441,7 @@ pub(crate) fn relocate(
     let users = users.get(old_users..).unwrap_or_default();
     let user = users.first();
     let mut nodes = KVVec::new();
-    if bo.needs_vram() && out {
+    if bo.needs_vram() && is_out_then {
         for _ in users {
             nodes.push(evicted::Node::new(client_flags())?, client_flags())?;
         }
@@ -434,9 +453,12 @@ pub(crate) fn relocate(
         Some(vm) => Gpu::mover(dev, vm.asid())?,
         None => Gpu::mover(dev, Asid::SYSTEM)?,
     };
-    let plan = system.with_pieces(parent, 0, |pieces| {
-        Ok(TransferPlan::new(range.blocks(), pieces)?)
-    })?;
+    let plan = copied.map(|(range, system)| {
+        system.with_pieces(parent, 0, |pieces| {
+            Ok::<_, Error>(TransferPlan::new(range.blocks(), pieces)?)
+        })
+    });
+    let plan = plan.transpose()?;
     let moved = Arc::pin_init(
         pin_init!(Move {
             dev: dev.into(),
@@ -455,7 +477,7 @@ pub(crate) fn relocate(
     let transfer = Arc::pin_init(
         pin_init!(Transfer {
             plan,
-            out,
+            out: from_vram,
             line: FenceContext::new(c"skua", c"move"),
             moved <- new_spinlock!(Some(moved)),
         }),
@@ -465,7 +487,7 @@ pub(crate) fn relocate(
     // register write that starts the copy does not pass stores to the same device.
     gem::unmap(&**bo);
     let mut published = None;
-    if !out {
+    if to_vram {
         // It may have arrived before the next line. If nothing becomes of it, the move ends this.
         bo.begin_arrival();
     }
@@ -481,11 +503,11 @@ pub(crate) fn relocate(
             list(bo, vm, nodes.pop());
         }
     }
-    if out {
-        lru::forget(&**bo);
+    lru::forget(&**bo);
+    bo::was_used(bo);
+    if from_vram {
         dev.counters.evictions.fetch_add(1, Relaxed);
-    } else {
-        bo::was_used(bo);
+    } else if to_vram {
         dev.counters.promotions.fetch_add(1, Relaxed);
     }
     published.ok_or(EIO)

@@ -880,14 +880,14 @@ impl Vm {
         memory: &Memory,
         changed: &mut Changed,
     ) -> Result {
-        if bo.needs_vram() && !memory.is_vram() {
+        if bo.needs_vram() && matches!(memory, Memory::System(_)) {
             return Ok(());
         }
         if !memory.is_cleared() {
             return Err(EIO);
         }
         let access = Access {
-            vram: memory.is_vram(),
+            reach: memory.reach(),
             write: installed.write,
         };
         let len = installed.end.saturating_sub(start);

@@ -5,12 +5,13 @@
 //! | file | what it shows |
 //! |---|---|
 //! | `regions` | memory regions: size, use, the allocator's free blocks; host aperture: pages |
+//! | `gart` | pages of the aperture segment that show memory: number, bus address, whether snooped |
 //! | `vms` | address spaces: mappings, bytes mapped, mappings that are installed, tables |
 //! | `contexts` | contexts: engine, address space, status, submissions ended, ticks used |
 //! | `rings` | engines: state, head and tail, packets in flight, ticks; 16 words from the head |
 //! | `paging` | the paging process: bytes of its address space and of its tables, ticks, packets |
 //! | `zap` | removes the CPU's mappings of all objects, which fault in again; of how many handles |
-//! | `evict` | moves all objects out of VRAM; how many |
+//! | `evict` | moves all objects out of VRAM, and out of the aperture; how many |
 //! | `counters` | what driver (`driver_…`) and device count |
 //! | `parameters` | the module's parameters, which sysfs does not show of Rust modules |
 
@@ -25,15 +26,23 @@ use crate::{
         self,
         SkuaDevice, //
     },
-    hardware::shared::PAGING_CONTEXT,
+    hardware::{
+        caps::GART_PAGES,
+        shared::PAGING_CONTEXT, //
+    },
     memory::{
         bo::{
+            REGION_APERTURE,
             REGION_SYSTEM,
             REGION_VRAM, //
         },
-        eviction, //
+        eviction,
+        gart, //
     },
-    spec::number::Asid,
+    spec::{
+        mmu::Target,
+        number::Asid, //
+    },
     submit::context::Status, //
 };
 use core::fmt::Write as _;
@@ -48,6 +57,10 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
     DebugfsFile {
         name: c"regions",
         show: |dev, out| regions(dev, out).map_err(full),
+    },
+    DebugfsFile {
+        name: c"gart",
+        show: |dev, out| gart_pages(dev, out),
     },
     DebugfsFile {
         name: c"vms",
@@ -72,8 +85,10 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
     DebugfsFile {
         name: c"evict",
         show: |dev, out| {
-            let moved = eviction::evict_all(dev, gpu::parent(dev))?;
-            writeln!(out, "{}", moved).map_err(full)
+            let parent = gpu::parent(dev);
+            let moved = eviction::evict_all(dev, parent)?;
+            let left = gart::evict_all(dev, parent, &mut eviction::patience())?;
+            writeln!(out, "{}", moved.saturating_add(left)).map_err(full)
         },
     },
     DebugfsFile {
@@ -91,7 +106,11 @@ fn full(_: core::fmt::Error) -> Error {
 }
 
 fn regions(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> core::fmt::Result {
-    for (name, region) in [("system", REGION_SYSTEM), ("vram0", REGION_VRAM)] {
+    for (name, region) in [
+        ("system", REGION_SYSTEM),
+        ("vram0", REGION_VRAM),
+        ("aperture", REGION_APERTURE),
+    ] {
         let (size, used) = dev.region_usage(region);
         writeln!(out, "{}: size {} used {}", name, size, used)?;
     }
@@ -117,6 +136,21 @@ fn regions(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> core::fmt:
             order,
             vram.free_blocks(order)
         )?;
+    }
+    Ok(())
+}
+
+fn gart_pages(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
+    for page in GART_PAGES..dev.hw.caps.gart_pages {
+        let entry = {
+            let shared = dev.hw.shared.try_access().ok_or(ENODEV)?;
+            shared.gart_entry(page)?
+        };
+        // What is read only is the dummy page.
+        if let (Target::System(bus), true) = (entry.target(), entry.is_writable()) {
+            let snoop = u32::from(entry.is_snooped());
+            writeln!(out, "page {}: bus {:#x} snoop {}", page, bus.0, snoop).map_err(full)?;
+        }
     }
     Ok(())
 }
@@ -233,6 +267,8 @@ fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
             "aperture_reclaims",
             dev.counters.aperture_reclaims.load(Relaxed),
         ),
+        ("segment_maps", dev.counters.segment_maps.load(Relaxed)),
+        ("segment_unmaps", dev.counters.segment_unmaps.load(Relaxed)),
         ("tlb_flushes", dev.counters.flushes.load(Relaxed)),
         ("register_reads", dev.hw.regs.reads()),
         ("register_writes", dev.hw.regs.writes()),

@@ -200,10 +200,13 @@ impl Submission {
                 segment,
                 blocks: range.blocks(),
             },
-            Work::Transfer(transfer) => PagingOperation::Transfer {
-                segment,
-                out: transfer.out,
-                pieces: transfer.plan.pieces(),
+            Work::Transfer(transfer) => match &transfer.plan {
+                Some(plan) => PagingOperation::Transfer {
+                    segment,
+                    out: transfer.out,
+                    pieces: plan.pieces(),
+                },
+                None => return Task::Null,
             },
         };
         Task::Paging(operation, from)
