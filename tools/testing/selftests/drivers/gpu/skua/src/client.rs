@@ -32,10 +32,12 @@ pub enum Place {
     System,
     /// The device's own.
     Vram,
+    /// Pages of the host, seen by the GPU through its window.
+    Aperture,
 }
 
 impl Place {
-    /// Both.
+    /// Those that are memory of their own.
     pub const ALL: [Self; 2] = [Self::System, Self::Vram];
 }
 
@@ -178,6 +180,7 @@ impl Client {
         let kind = match place {
             Place::System => DRM_SKUA_REGION_SYSTEM,
             Place::Vram => DRM_SKUA_REGION_VRAM,
+            Place::Aperture => DRM_SKUA_REGION_APERTURE,
         };
         self.regions()
             .into_iter()

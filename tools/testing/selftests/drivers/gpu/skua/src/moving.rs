@@ -60,11 +60,10 @@ pub fn movable_in_vram(client: &Client, size: u64) -> u32 {
 #[track_caller]
 pub fn place(client: &Client, handle: u32) -> Place {
     let region = client.info(handle).expect("BO_INFO").region;
-    if region == client.region(Place::Vram).id {
-        Place::Vram
-    } else {
-        Place::System
-    }
+    [Place::Vram, Place::Aperture]
+        .into_iter()
+        .find(|place| client.region(*place).id == region)
+        .unwrap_or(Place::System)
 }
 
 /// MAKE_RESIDENT, and waits for the moves.

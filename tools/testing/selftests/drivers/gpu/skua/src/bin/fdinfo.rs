@@ -31,7 +31,7 @@ fn main() -> ExitCode {
 /// The region's name in fdinfo.
 fn region(place: Place) -> &'static str {
     match place {
-        Place::System => "memory",
+        Place::System | Place::Aperture => "memory",
         Place::Vram => "vram0",
     }
 }
@@ -270,7 +270,7 @@ fn memory_is_counted_where_it_is() {
         let total = format!("drm-total-{}", region(place));
         let resident = format!("drm-resident-{}", region(place));
         let other = match place {
-            Place::System => "drm-total-vram0",
+            Place::System | Place::Aperture => "drm-total-vram0",
             Place::Vram => "drm-total-memory",
         };
         let before = client.fdinfo();

@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: MIT
+
+//! The aperture segment: system memory that the GPU sees through a window. `guests.json` makes that
+//! small, and has every access of a BAR counted.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use skua_guest::host::request;
+use skua_selftests::client::unmap;
+use skua_selftests::function::Function;
+use skua_selftests::moving::{
+    alone, evict_all, expect_gpu, pattern, place, resident, while_the_cpu_writes,
+};
+use skua_selftests::rig::{copy, fill, Buffer};
+use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
+use skua_spec::address::BusAddr;
+use skua_spec::mmu::Entry;
+use skua_uapi::{DRM_SKUA_BO_CACHED, DRM_SKUA_BO_CPU_ACCESS, DRM_SKUA_PRIORITY_MINIMUM};
+
+const PAGE: u64 = 4096;
+/// What the window has for clients.
+const PAGES: u64 = 64;
+const WINDOW: u64 = PAGES * PAGE;
+/// What is read where nothing is mapped, as the documentation says.
+const DUMMY: u64 = 0xd0d0_9a9e_d0d0_9a9e;
+
+fn main() -> ExitCode {
+    suite::main(tests![
+        the_region_is_what_the_window_has_for_clients,
+        row_1_17_the_gpu_reaches_system_pages_through_the_window,
+        row_1_17_eviction_copies_nothing,
+        row_1_17_a_stale_address_reads_the_dummy_page_and_is_counted: 60,
+        row_1_17_what_leaves_takes_its_entries_along,
+        row_1_17_who_has_no_other_place_makes_others_leave: 60,
+        row_1_17_a_move_between_vram_and_the_aperture_copies_once: 60,
+        row_1_17_what_may_not_be_reached_directly_is_brought_back: 60,
+        row_1_17_the_cpu_writes_on_while_it_leaves: 60,
+        row_1_22_the_cpu_maps_the_system_pages,
+        row_1_22_a_lock_leads_to_the_system_pages,
+    ])
+}
+
+/// The bit of a region.
+#[track_caller]
+fn bit(client: &Client, place: Place) -> u32 {
+    1 << client.region(place).id
+}
+
+/// An object for the CPU, bound and mapped, that may be in these places.
+#[track_caller]
+fn buffer(rig: &Rig, places: &[Place], size: u64) -> Buffer {
+    let placements = places.iter().fold(0, |all, place| all | bit(rig, *place));
+    let handle = rig.bo_create(size, DRM_SKUA_BO_CPU_ACCESS, placements);
+    rig.bound(handle.expect("BO_CREATE"), size)
+}
+
+#[track_caller]
+fn used(client: &Client) -> u64 {
+    client.region(Place::Aperture).used
+}
+
+/// The pages of the window that show memory: bus address and whether snooped, by number.
+#[track_caller]
+fn shown() -> BTreeMap<u64, (u64, bool)> {
+    let text = Function::first().debugfs("gart").expect("debugfs");
+    text.lines()
+        .map(|line| {
+            let words: Vec<&str> = line
+                .split([' ', ':'])
+                .filter(|word| !word.is_empty())
+                .collect();
+            let [_, page, _, bus, _, snoop] = words[..] else {
+                panic!("{line}");
+            };
+            let bus = bus.strip_prefix("0x").expect("an address");
+            let bus = u64::from_str_radix(bus, 16).expect("an address");
+            (page.parse().expect("a number"), (bus, snoop == "1"))
+        })
+        .collect()
+}
+
+/// What the device finds for a page of the window: the entry, and the first word of what it shows.
+#[track_caller]
+fn seen_by_the_device(page: u64) -> (Entry, u64) {
+    let answer = request(&format!("gpu-gart {page}")).expect("the host's answer");
+    let number = |word: &str| {
+        let digits = word.strip_prefix("0x").expect("a number");
+        u64::from_str_radix(digits, 16).expect("a number")
+    };
+    let (entry, word) = answer.split_once(' ').expect("two words");
+    (Entry(number(entry)), number(word))
+}
+
+/// Has the CPU mark each page of a buffer, and looks for the mark behind the window's entries, which
+/// are all the buffer's: the pages that both sides reach are the same ones, in the same order.
+#[track_caller]
+fn expect_same_pages(buffer: &Buffer, seed: u64) {
+    let shown = shown();
+    assert_eq!(shown.len() * 4096, buffer.cpu.len());
+    for (offset, (page, (bus, _))) in (0..).step_by(4096).zip(shown) {
+        let mark = seed << 32 | offset as u64;
+        buffer.cpu.write(offset, mark);
+        let (entry, word) = seen_by_the_device(page);
+        if offset < 3 * 4096 {
+            println!("# page {page}: entry {:#x}, {word:#x} there", entry.0);
+        }
+        assert_eq!(entry, Entry::gart(BusAddr(bus), true, true), "page {page}");
+        assert_eq!(word, mark, "page {page} at {bus:#x}");
+    }
+}
+
+fn the_region_is_what_the_window_has_for_clients() {
+    let client = alone();
+    let region = client.region(Place::Aperture);
+    println!("# {region:?}");
+    assert_eq!((region.size, region.used), (WINDOW, 0));
+    assert_eq!(region.cpu_visible_size, WINDOW);
+    assert_eq!((region.page_size, region.aperture_size), (4096, 0));
+    // It counts as system memory as well.
+    let system = client.region(Place::System).used;
+    let handle = client.bo(Place::Aperture, 3 * PAGE);
+    assert_eq!(used(&client), 3 * PAGE);
+    assert_eq!(client.region(Place::System).used - system, 3 * PAGE);
+    assert_eq!(client.close(handle), Ok(()));
+    assert_eq!(used(&client), 0);
+}
+
+fn row_1_17_the_gpu_reaches_system_pages_through_the_window() {
+    let rig = alone();
+    // Large pages of a process, small ones, and a mapping of a part.
+    for size in [PAGE, 16 * PAGE, 21 * PAGE, WINDOW] {
+        let buffer = buffer(&rig, &[Place::Aperture], size);
+        assert_eq!(place(&rig, buffer.handle), Place::Aperture);
+        assert_eq!((used(&rig), shown().len() as u64), (size, size / PAGE));
+        buffer.cpu.expect("new memory", |_| 0);
+        buffer.cpu.fill(pattern(size));
+        expect_gpu(&rig, "what the CPU wrote", buffer.va, size, pattern(size));
+        for engine in Engine::ALL {
+            let value = 0x1111_1111 + engine.kind();
+            assert_eq!(rig.run(engine, &[fill(value, buffer.va, size)]), Ok(()));
+            let word = u64::from(value) << 32 | u64::from(value);
+            buffer.cpu.expect("what the GPU wrote", |_| word);
+        }
+        assert_eq!(rig.bind_and_wait(rig.vm, &[unmap(buffer.va, size)]), Ok(()));
+        assert_eq!(rig.close(buffer.handle), Ok(()));
+        drop(buffer);
+    }
+    let [dummy] = Function::first().counters(["gart_dummy"]);
+    assert_eq!(dummy, 0, "reads of the dummy page");
+}
+
+fn row_1_17_eviction_copies_nothing() {
+    let rig = alone();
+    let names = ["copy_bytes", "fill_bytes", "driver_segment_unmaps"];
+    let size = 20 * PAGE;
+    let buffer = buffer(&rig, &[Place::Aperture, Place::System], size);
+    assert_eq!(place(&rig, buffer.handle), Place::Aperture);
+    buffer.cpu.fill(pattern(1));
+    expect_gpu(&rig, "in the aperture", buffer.va, size, pattern(1));
+    let before = Function::first().counters(names);
+    assert_eq!(evict_all(), 1);
+    let after = Function::first().counters(names);
+    assert_eq!(after, [before[0], before[1], before[2] + 1], "{names:?}");
+    assert_eq!(place(&rig, buffer.handle), Place::System);
+    assert_eq!((used(&rig), shown().len()), (0, 0));
+    // The same bytes, under the same addresses.
+    buffer.cpu.expect("for the CPU", pattern(1));
+    expect_gpu(&rig, "for the GPU", buffer.va, size, pattern(1));
+    let [dummy] = Function::first().counters(["gart_dummy"]);
+    assert_eq!(dummy, 0, "reads of the dummy page");
+}
+
+fn row_1_17_a_stale_address_reads_the_dummy_page_and_is_counted() {
+    let rig = alone();
+    // Pages that have places of their own in the TLB.
+    let (size, from, to) = (40 * PAGE, 30 * PAGE, 20 * PAGE);
+    let buffer = buffer(&rig, &[Place::Aperture, Place::System], size);
+    let out = rig.buffer(Place::System, size);
+    let read = || rig.run(Engine::Copy, &[copy(buffer.va + from, out.va + to, PAGE)]);
+    let expect = |what, value: &dyn Fn(usize) -> u64| {
+        for offset in (0..4096).step_by(8) {
+            let found = out.cpu.read(20 * 4096 + offset);
+            assert_eq!(found, value(30 * 4096 + offset), "{what}, at {offset:#x}");
+        }
+    };
+    buffer.cpu.fill(pattern(2));
+    assert_eq!(read(), Ok(()));
+    expect("in the aperture", &pattern(2));
+    // As a driver would that flushes the GART, but not the address space.
+    request("gpu-lie invalidate-other").expect("the host's answer");
+    let [before] = Function::first().counters(["gart_dummy"]);
+    assert_eq!(evict_all(), 1);
+    assert_eq!(read(), Ok(()));
+    let [after] = Function::first().counters(["gart_dummy"]);
+    request("gpu-lie ").expect("the host's answer");
+    println!("# reads of the dummy page: {before}, then {after}");
+    expect("at the stale address", &|_| DUMMY);
+    assert!(after > before, "nothing was counted");
+    buffer.cpu.expect("for the CPU", pattern(2));
+    // And when it is flushed all the same.
+    let other = rig.buffer(Place::System, PAGE);
+    assert_eq!(rig.bind_and_wait(rig.vm, &[unmap(other.va, PAGE)]), Ok(()));
+    assert_eq!(read(), Ok(()));
+    expect("at the address", &pattern(2));
+    let [last] = Function::first().counters(["gart_dummy"]);
+    assert_eq!(last, after, "reads of the dummy page");
+}
+
+fn row_1_17_what_leaves_takes_its_entries_along() {
+    let rig = alone();
+    // By each of the ways: unmapped and closed, destroyed, with its client.
+    let close = buffer(&rig, &[Place::Aperture], 3 * PAGE);
+    assert_eq!(rig.close(close.handle), Ok(()));
+    assert_eq!(shown().len(), 3, "it is mapped");
+    assert_eq!(
+        rig.bind_and_wait(rig.vm, &[unmap(close.va, 3 * PAGE)]),
+        Ok(())
+    );
+    drop(close);
+    assert_eq!((used(&rig), shown().len()), (0, 0));
+    let destroy = buffer(&rig, &[Place::Aperture], 4 * PAGE);
+    assert_eq!(shown().len(), 4);
+    assert_eq!(rig.destroy(&[destroy.handle], 0), Ok(()));
+    assert_eq!((used(&rig), shown().len()), (0, 0));
+    drop(destroy);
+    let other = Rig::new();
+    let left = buffer(&other, &[Place::Aperture], 5 * PAGE);
+    assert_eq!(shown().len(), 5);
+    drop((left, other, rig));
+    let rig = alone();
+    assert_eq!((used(&rig), shown().len()), (0, 0));
+}
+
+fn row_1_17_who_has_no_other_place_makes_others_leave() {
+    let (rig, other) = (alone(), Rig::new());
+    let size = 16 * PAGE;
+    let both = [Place::Aperture, Place::System];
+    let theirs: Vec<Buffer> = (0..4).map(|_| buffer(&other, &both, size)).collect();
+    for (seed, buffer) in (0..).zip(&theirs) {
+        assert_eq!(place(&other, buffer.handle), Place::Aperture);
+        buffer.cpu.fill(pattern(seed));
+    }
+    // Who can do without takes nothing from others.
+    let without = buffer(&rig, &both, size);
+    assert_eq!(place(&rig, without.handle), Place::System);
+    assert_eq!(used(&rig), WINDOW);
+    // The least important goes first, then what was not used for longest.
+    assert_eq!(
+        other.set_priority(&[theirs[2].handle], DRM_SKUA_PRIORITY_MINIMUM),
+        Ok(())
+    );
+    let first = buffer(&rig, &[Place::Aperture], size);
+    let places = || -> Vec<Place> { theirs.iter().map(|one| place(&other, one.handle)).collect() };
+    let (a, s) = (Place::Aperture, Place::System);
+    assert_eq!(places(), [a, a, s, a]);
+    let second = buffer(&rig, &[Place::Aperture], size);
+    assert_eq!(places().iter().filter(|place| **place == s).count(), 2);
+    for (seed, buffer) in (0..).zip(&theirs) {
+        buffer.cpu.expect("theirs, for the CPU", pattern(seed));
+        expect_gpu(
+            &other,
+            "theirs, for the GPU",
+            buffer.va,
+            size,
+            pattern(seed),
+        );
+    }
+    // More than there is, and more than can leave.
+    let alone = |pages: u64| rig.try_bo(Place::Aperture, pages * PAGE);
+    assert_eq!(alone(PAGES + 1), Err(Errno::ENOSPC));
+    assert_eq!(alone(PAGES), Err(Errno::ENOSPC));
+    let rest = alone(PAGES / 2).expect("what others leave");
+    assert_eq!(places(), [s, s, s, s]);
+    assert_eq!(alone(1), Err(Errno::ENOSPC));
+    assert_eq!(evict_all(), 0, "what has no other place stays");
+    assert_eq!(rig.close(rest), Ok(()));
+    // In use, it leaves when it is not any more.
+    drop((first, second));
+}
+
+fn row_1_17_a_move_between_vram_and_the_aperture_copies_once() {
+    let rig = alone();
+    let names = [
+        "copy_vram_to_system",
+        "copy_system_to_vram",
+        "copy_system_to_system",
+    ];
+    let size = 20 * PAGE;
+    let buffer = buffer(&rig, &[Place::Vram, Place::Aperture, Place::System], size);
+    assert_eq!(place(&rig, buffer.handle), Place::Vram);
+    buffer.cpu.fill(pattern(3));
+    let before = Function::first().counters(names);
+    let client: &Client = &rig;
+    // Out of VRAM it comes to the aperture; what may be in system memory leaves that, too.
+    let moved = evict_all();
+    assert_eq!(moved, 2);
+    let after = Function::first().counters(names);
+    assert_eq!(after, [before[0] + size, before[1], before[2]], "{names:?}");
+    assert_eq!(place(client, buffer.handle), Place::System);
+    buffer.cpu.expect("for the CPU", pattern(3));
+    expect_gpu(&rig, "for the GPU", buffer.va, size, pattern(3));
+    let before = Function::first().counters(names);
+    resident(&rig, &[buffer.handle]);
+    assert_eq!(place(client, buffer.handle), Place::Vram);
+    let after = Function::first().counters(names);
+    assert_eq!(after, [before[0], before[1] + size, before[2]], "{names:?}");
+    assert_eq!(used(&rig), 0);
+    buffer.cpu.expect("back in VRAM", pattern(3));
+    // A lock of what the CPU has cached moves it there, where it stays.
+    let placements = [Place::Vram, Place::Aperture, Place::System].map(|place| bit(&rig, place));
+    let flags = DRM_SKUA_BO_CPU_ACCESS | DRM_SKUA_BO_CACHED;
+    let cached = rig.bo_create(size, flags, placements.iter().sum());
+    let cached = cached.expect("BO_CREATE");
+    assert_eq!(place(client, cached), Place::Vram);
+    let va = rig.bound_at_will(cached, size);
+    assert_eq!(rig.run(Engine::Copy, &[fill(0x77, va, size)]), Ok(()));
+    rig.lock(cached).expect("BO_LOCK");
+    assert_eq!(place(client, cached), Place::Aperture);
+    assert_eq!(used(&rig), size);
+    rig.map(cached).expect("locked", |_| 0x77_0000_0077);
+    expect_gpu(&rig, "in the aperture", va, size, |_| 0x77_0000_0077);
+    assert_eq!(rig.unlock(cached), Ok(()));
+    resident(&rig, &[cached]);
+    assert_eq!(place(client, cached), Place::Vram);
+    assert_eq!(used(&rig), 0);
+    expect_gpu(&rig, "back in VRAM", va, size, |_| 0x77_0000_0077);
+}
+
+fn row_1_17_what_may_not_be_reached_directly_is_brought_back() {
+    let rig = alone();
+    let size = 8 * PAGE;
+    let buffer = buffer(&rig, &[Place::Vram, Place::Aperture], size);
+    assert_eq!(place(&rig, buffer.handle), Place::Vram);
+    buffer.cpu.fill(pattern(4));
+    expect_gpu(&rig, "in VRAM", buffer.va, size, pattern(4));
+    // Out of VRAM, then out of the aperture: it is in no region where the GPU may find it.
+    assert_eq!(evict_all(), 2);
+    assert_eq!(place(&rig, buffer.handle), Place::System);
+    buffer.cpu.expect("out", pattern(4));
+    expect_gpu(&rig, "brought back", buffer.va, size, pattern(4));
+    assert_eq!(place(&rig, buffer.handle), Place::Vram);
+}
+
+fn row_1_17_the_cpu_writes_on_while_it_leaves() {
+    let rig = alone();
+    let size = 24 * PAGE;
+    let buffer = buffer(&rig, &[Place::Vram, Place::Aperture, Place::System], size);
+    while_the_cpu_writes(&buffer.cpu, || {
+        for _ in 0..20 {
+            evict_all();
+            resident(&rig, &[buffer.handle]);
+            assert_eq!(rig.evict(&[buffer.handle]), Ok(()));
+        }
+    });
+}
+
+fn row_1_22_the_cpu_maps_the_system_pages() {
+    let rig = alone();
+    let bars = [
+        "vram_bar_read",
+        "vram_bar_write",
+        "aperture_read",
+        "aperture_write",
+    ];
+    let before = Function::first().counters(bars);
+    let size = 17 * PAGE;
+    let buffer = buffer(&rig, &[Place::Aperture, Place::System], size);
+    assert_eq!(place(&rig, buffer.handle), Place::Aperture);
+    expect_same_pages(&buffer, 5);
+    buffer.cpu.fill(pattern(5));
+    // Scattered pages, in one piece for the GPU.
+    expect_gpu(&rig, "for the GPU", buffer.va, size, pattern(5));
+    assert_eq!(
+        rig.run(Engine::Compute, &[fill(0x55, buffer.va, size)]),
+        Ok(())
+    );
+    buffer.cpu.expect("for the CPU", |_| 0x55_0000_0055);
+    assert_eq!(Function::first().counters(bars), before, "{bars:?}");
+}
+
+fn row_1_22_a_lock_leads_to_the_system_pages() {
+    let rig = alone();
+    let size = 5 * PAGE;
+    for flags in [
+        0,
+        DRM_SKUA_BO_CPU_ACCESS,
+        DRM_SKUA_BO_CPU_ACCESS | DRM_SKUA_BO_CACHED,
+    ] {
+        let handle = rig.bo_create(size, flags, bit(&rig, Place::Aperture));
+        let handle = handle.expect("BO_CREATE");
+        rig.lock(handle).expect("BO_LOCK");
+        // It stays where it is.
+        assert_eq!(place(&rig, handle), Place::Aperture);
+        let buffer = rig.bound(handle, size);
+        expect_same_pages(&buffer, u64::from(flags));
+        buffer.cpu.fill(pattern(6));
+        expect_gpu(&rig, "for the GPU", buffer.va, size, pattern(6));
+        assert_eq!(rig.unlock(handle), Ok(()));
+        assert_eq!(rig.bind_and_wait(rig.vm, &[unmap(buffer.va, size)]), Ok(()));
+        drop(buffer);
+        assert_eq!(rig.close(handle), Ok(()));
+        assert_eq!(used(&rig), 0);
+    }
+}
