@@ -30,6 +30,10 @@
 #include <drm/drm_syncobj.h>
 #include <drm/drm_vma_manager.h>
 
+#ifdef CONFIG_X86
+#include <asm/set_memory.h>
+#endif
+
 #include "shim.h"
 
 void skua_fence_get(struct dma_fence *fence)
@@ -358,14 +362,16 @@ unsigned long skua_fault_pages_after(struct vm_fault *vmf)
 }
 
 unsigned int skua_fault_insert(struct vm_fault *vmf, unsigned long ahead, unsigned long pfn,
-			       bool wc)
+			       bool wc, bool io)
 {
 	struct vm_area_struct *vma = vmf->vma;
 	pgprot_t prot = vma->vm_page_prot;
 
-	/* Device memory is neither cached nor encrypted. */
 	if (wc)
-		prot = pgprot_decrypted(pgprot_writecombine(prot));
+		prot = pgprot_writecombine(prot);
+	/* Device memory is not encrypted. */
+	if (io)
+		prot = pgprot_decrypted(prot);
 
 	return (__force unsigned int)vmf_insert_pfn_prot(vma,
 							 (vmf->address & PAGE_MASK) +
@@ -389,6 +395,26 @@ void skua_pages_put(struct file *filp, unsigned long long size, struct page **pa
 	struct drm_gem_object obj = { .filp = filp, .size = size };
 
 	drm_gem_put_pages(&obj, pages, dirty, dirty);
+}
+
+/*
+ * As drm_gem_shmem_get_pages() does for map_wc: on x86 all mappings of a page have
+ * one type, that of the kernel's own, which this changes.
+ */
+int skua_pages_set_wc(struct page **pages, unsigned long count)
+{
+#ifdef CONFIG_X86
+	return set_pages_array_wc(pages, count);
+#else
+	return 0;
+#endif
+}
+
+void skua_pages_set_wb(struct page **pages, unsigned long count)
+{
+#ifdef CONFIG_X86
+	WARN_ON(set_pages_array_wb(pages, count));
+#endif
 }
 
 unsigned long skua_page_to_pfn(struct page *page)

@@ -87,13 +87,15 @@ unsigned int skua_fault_reserve(struct vm_fault *vmf, struct drm_gem_object *obj
 unsigned long skua_fault_page(struct vm_fault *vmf, struct drm_gem_object *obj);
 unsigned long skua_fault_pages_after(struct vm_fault *vmf);
 unsigned int skua_fault_insert(struct vm_fault *vmf, unsigned long ahead, unsigned long pfn,
-			       _Bool wc);
+			       _Bool wc, _Bool io);
 unsigned int skua_fault_wait_kernel(struct vm_fault *vmf, struct drm_gem_object *obj);
 
 /* drm_gem_get_pages(), drm_gem_put_pages() */
 struct page **skua_pages_get(struct file *filp, unsigned long long size);
 void skua_pages_put(struct file *filp, unsigned long long size, struct page **pages, _Bool dirty);
 unsigned long skua_page_to_pfn(struct page *page);
+int skua_pages_set_wc(struct page **pages, unsigned long count);
+void skua_pages_set_wb(struct page **pages, unsigned long count);
 
 /* include/linux/workqueue.h */
 void skua_init_delayed_work(struct delayed_work *work, void (*func)(struct work_struct *work));

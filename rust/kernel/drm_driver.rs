@@ -311,6 +311,7 @@ mod tests {
     use super::super::{
         gem::Placement,
         mock,
+        pages,
         resv, //
     };
     use super::*;
@@ -448,7 +449,7 @@ mod tests {
         {
             let mut lock = resv::lock(&*obj)?;
             assert!(resv::trylock(&*obj).is_none());
-            let pages = super::super::pages::Pages::get(&*obj)?;
+            let pages = pages::Pages::get(&*obj, pages::Caching::WriteBack)?;
             gem::replace(&obj, &mut lock, Placement::System(pages, ()))?;
         }
         assert!(resv::trylock(&*obj).is_some());

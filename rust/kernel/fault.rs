@@ -175,10 +175,10 @@ impl VmFault<'_> {
         let pfn = bar.frame_number(offset).ok_or(FaultError::Sigbus)?;
         // SAFETY: The frame is the BAR's, of a device that is registered (type invariant): it is
         // unmapped by `drm_dev_unplug()` before the BAR is released.
-        unsafe { self.insert(ahead, pfn, true) }
+        unsafe { self.insert(ahead, pfn, true, true) }
     }
 
-    /// Maps page `page` of `pages`, cached, at the accessed page plus `ahead` pages.
+    /// Maps page `page` of `pages`, cached as those are, at the accessed page plus `ahead` pages.
     ///
     /// # Safety
     ///
@@ -191,7 +191,7 @@ impl VmFault<'_> {
     ) -> Result<(), FaultError> {
         let pfn = pages.frame_number(page).ok_or(FaultError::Sigbus)?;
         // SAFETY: By the safety requirements.
-        unsafe { self.insert(ahead, pfn, false) }
+        unsafe { self.insert(ahead, pfn, pages.is_write_combined(), false) }
     }
 
     /// Maps the object's dummy page at the accessed page.
@@ -202,20 +202,28 @@ impl VmFault<'_> {
     pub(super) unsafe fn map_dummy(&self, dummy: &DummyPage) -> Result<(), FaultError> {
         let pfn = dummy.frame_number()?;
         // SAFETY: By the safety requirements.
-        unsafe { self.insert(0, pfn, false) }
+        unsafe { self.insert(0, pfn, false, false) }
     }
 
+    /// Maps the frame `pfn`, write-combined if `wc`; `io` if it is no memory of the system.
+    ///
     /// # Safety
     ///
     /// Clients may access the frame `pfn` through a mapping of this object, until it is unmapped.
-    unsafe fn insert(&self, ahead: usize, pfn: usize, wc: bool) -> Result<(), FaultError> {
+    unsafe fn insert(
+        &self,
+        ahead: usize,
+        pfn: usize,
+        wc: bool,
+        io: bool,
+    ) -> Result<(), FaultError> {
         if ahead > self.pages_after() {
             return Err(FaultError::Sigbus);
         }
         // SAFETY: By the type invariant this is a pfn mapping that is locked and not a private
         // writable one; the address is within it as just checked. The frame may be mapped by the
         // safety requirements.
-        let ret = unsafe { shim::skua_fault_insert(self.raw, ahead, pfn, wc) };
+        let ret = unsafe { shim::skua_fault_insert(self.raw, ahead, pfn, wc, io) };
         if ret & bindings::vm_fault_reason_VM_FAULT_OOM != 0 {
             Err(FaultError::Oom)
         } else if ret & VM_FAULT_ERROR != 0 {

@@ -968,7 +968,10 @@ mod tests {
                 self,
                 DmaBuf, //
             },
-            pages::DmaMap,
+            pages::{
+                Caching,
+                DmaMap, //
+            },
             resv, //
         },
         *, //
@@ -1038,7 +1041,7 @@ mod tests {
         assert_eq!(imported_bytes(&other, bound)?, size(3)?);
         assert_eq!(obj.pins.load(Relaxed), 1);
         assert!(resv::same(&*obj, &*other));
-        assert!(Pages::get(&*other).err() == Some(EINVAL));
+        assert!(Pages::get(&*other, Caching::WriteBack).err() == Some(EINVAL));
 
         // The importer is what keeps buffer and exporter.
         drop(buf);
@@ -1188,7 +1191,7 @@ mod tests {
         let bound: &kernel::device::Device<kernel::device::Bound> = parent.as_ref().as_ref();
         let size = 5 * PAGE_SIZE;
         let obj = create::<mock::MockObject>(&dev, size, None)?;
-        let pages = Pages::get(&*obj)?;
+        let pages = Pages::get(&*obj, Caching::WriteBack)?;
         let mut bytes = [1u8; 16];
         assert_eq!(pages.read(PAGE_SIZE - 8, &mut bytes)?, 16);
         assert!(bytes == [0; 16]);
@@ -1196,7 +1199,7 @@ mod tests {
 
         // Unpinned and got again, also when the object is no more.
         drop(pages);
-        let pages = Pages::get(&*obj)?;
+        let pages = Pages::get(&*obj, Caching::WriteBack)?;
         let map = DmaMap::new(&dev.resources, bound, &pages)?;
         let total: u64 = map
             .access(bound)?

@@ -23,7 +23,10 @@ use super::{
         GemExt,
         Placement, //
     },
-    pages::Pages,
+    pages::{
+        Caching,
+        Pages, //
+    },
     printer::{
         MemoryStats,
         Printer,
@@ -239,7 +242,7 @@ impl DriverObject for MockObject {
 impl MockObject {
     fn populate(obj: &Object<Self>, reserved: &mut Reserved<'_>) -> Result {
         if let Placement::Nowhere = gem::placement(obj, reserved)? {
-            let pages = Pages::get(obj)?;
+            let pages = Pages::get(obj, Caching::WriteBack)?;
             gem::replace(obj, reserved, Placement::System(pages, ()))?;
         }
         Ok(())

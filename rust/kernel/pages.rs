@@ -59,12 +59,21 @@ pub(super) unsafe fn frame_number(page: *mut bindings::page) -> usize {
     unsafe { shim::skua_page_to_pfn(page) }
 }
 
+/// How the CPU caches pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Caching {
+    /// As other memory.
+    WriteBack,
+    /// Not: stores are combined on their way to memory, and loads come from there.
+    WriteCombined,
+}
+
 /// All pages of one object, in memory and pinned there.
 ///
 /// # Examples
 ///
 /// ```ignore
-/// let pages = Pages::get(&*obj)?;
+/// let pages = Pages::get(&*obj, Caching::WriteBack)?;
 /// let map = DmaMap::new(&dev.resources, parent, &pages)?;
 /// for segment in map.access(parent)?.segments() {
 ///     table.map(segment.address, segment.len)?;
@@ -74,11 +83,13 @@ pub(super) unsafe fn frame_number(page: *mut bindings::page) -> usize {
 /// # Invariants
 ///
 /// `array` is what `drm_gem_get_pages()` returned for `file` and `size`, of which `file` is a
-/// reference of ours: `size / PAGE_SIZE` pages, each with a reference.
+/// reference of ours: `size / PAGE_SIZE` pages, each with a reference. They are cached as `caching`
+/// says, for all who map them.
 pub(crate) struct Pages {
     file: NonNull<bindings::file>,
     array: NonNull<*mut bindings::page>,
     size: usize,
+    caching: Caching,
 }
 
 // SAFETY: Files and pages are reference counted atomically; the array is never written.
@@ -87,10 +98,11 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// Brings all pages of `obj` into memory and pins them. New pages are zero.
+    /// Brings all pages of `obj`, which nobody else has got, into memory and pins them, `caching` as
+    /// long as they are pinned. New pages are zero.
     ///
     /// Sleeps. `ENOMEM`; `EINVAL` for an imported object, whose memory is the exporter's.
-    pub(crate) fn get<O: IntoGEMObject>(obj: &O) -> Result<Arc<Self>> {
+    pub(crate) fn get<O: IntoGEMObject>(obj: &O, caching: Caching) -> Result<Arc<Self>> {
         // SAFETY: The object is valid; both fields were set before it was published.
         let (file, imported) = unsafe {
             let raw = obj.as_raw();
@@ -104,12 +116,34 @@ impl Pages {
         let array = NonNull::new(array).ok_or(ENOMEM)?;
         // SAFETY: The object holds a reference to the file.
         unsafe { bindings::get_file(file.as_ptr()) };
-        // INVARIANT: As just obtained.
-        Ok(Arc::new(Self { file, array, size }, GFP_KERNEL)?)
+        // INVARIANT: As just obtained: a page is cached by default.
+        let mut pages = Self {
+            file,
+            array,
+            size,
+            caching: Caching::WriteBack,
+        };
+        if caching == Caching::WriteCombined {
+            // SAFETY: The array has so many pages, which nobody has mapped.
+            to_result(unsafe { shim::skua_pages_set_wc(array.as_ptr(), pages.count()) })?;
+            // INVARIANT: As just set.
+            pages.caching = caching;
+        }
+        Ok(Arc::new(pages, GFP_KERNEL)?)
+    }
+
+    /// How many there are.
+    fn count(&self) -> usize {
+        self.size / PAGE_SIZE
+    }
+
+    /// Whether the CPU has them write-combined.
+    pub(super) fn is_write_combined(&self) -> bool {
+        self.caching == Caching::WriteCombined
     }
 
     fn page(&self, index: usize) -> Option<*mut bindings::page> {
-        if index >= self.size / PAGE_SIZE {
+        if index >= self.count() {
             return None;
         }
         // SAFETY: `index` is within the array by the type invariant.
@@ -129,7 +163,7 @@ impl Pages {
         &self,
         dev: *mut bindings::drm_device,
     ) -> Result<*mut bindings::sg_table> {
-        let count = u32::try_from(self.size / PAGE_SIZE)?;
+        let count = u32::try_from(self.count())?;
         // SAFETY: `dev` is null or valid; the array has `count` pages.
         from_err_ptr(unsafe { bindings::drm_prime_pages_to_sg(dev, self.array.as_ptr(), count) })
     }
@@ -175,6 +209,10 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
+        if self.is_write_combined() {
+            // SAFETY: By the type invariant. Nobody has them mapped any more.
+            unsafe { shim::skua_pages_set_wb(self.array.as_ptr(), self.count()) };
+        }
         // SAFETY: By the type invariant. The pages may have been written by a device or a client.
         unsafe {
             // CAST: The size came from a `usize` that was converted before.

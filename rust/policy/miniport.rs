@@ -103,6 +103,8 @@ pub enum PagingOperation<'a> {
         segment: u32,
         /// Whether the segment is what is read, and system memory what is written.
         out: bool,
+        /// Whether the CPU has the system memory cached, so that the GPU has to snoop (row 0.28).
+        cached: bool,
         /// What is copied, each on its own.
         pieces: &'a [TransferPiece],
     },

@@ -318,6 +318,25 @@ impl<H: Heap, M: Miniport> Table<H, M> {
         Ok(())
     }
 
+    /// Calls `f` with each entry of a page in this table and those below, for reports.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError`].
+    pub fn each_page(&self, miniport: &M, f: &mut impl FnMut(Entry)) -> Outcome<(), M> {
+        for index in 0..ENTRIES {
+            let entry = self.read(miniport, index)?;
+            if !entry.is_valid() {
+                continue;
+            }
+            match self.child(index) {
+                Some(below) if !entry.is_large() => below.each_page(miniport, f)?,
+                _ => f(entry),
+            }
+        }
+        Ok(())
+    }
+
     /// How many tables there are, this one and all below.
     pub fn count(&self) -> usize {
         let below = self.children.as_slice().iter().flatten();

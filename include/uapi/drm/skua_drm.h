@@ -355,6 +355,11 @@ enum drm_skua_bo_flags {
 	 * (DRM_IOCTL_SKUA_BO_LOCK), and is never seen in VRAM.
 	 */
 	DRM_SKUA_BO_CACHED = 1 << 1,
+	/**
+	 * @DRM_SKUA_BO_WRITE_COMBINED: The CPU's mappings of it are write-combined, in system
+	 * memory as in VRAM, and the GPU does not snoop the CPU's caches for it.
+	 */
+	DRM_SKUA_BO_WRITE_COMBINED = 1 << 2,
 };
 
 /**
@@ -368,7 +373,8 @@ enum drm_skua_bo_flags {
  * waits until what uses them is done, for ten seconds at most.
  *
  * Errors: -ENOENT for @vm; -EINVAL for @size 0 or not a multiple of 4096 or above
- * 2^40, @flags, DRM_SKUA_BO_CACHED without DRM_SKUA_BO_CPU_ACCESS, or @placements;
+ * 2^40, @flags, DRM_SKUA_BO_CACHED or DRM_SKUA_BO_WRITE_COMBINED without
+ * DRM_SKUA_BO_CPU_ACCESS, or both of them, or @placements;
  * -EOPNOTSUPP for what could never be locked: if VRAM is allowed and system memory is
  * not, DRM_SKUA_BO_CACHED, and DRM_SKUA_BO_CPU_ACCESS where the CPU sees no VRAM
  * (&drm_skua_region_info.cpu_visible_size); -ENOSPC if VRAM is allowed and system memory
@@ -420,7 +426,8 @@ struct drm_skua_bo_create {
 /**
  * struct drm_skua_bo_mmap_offset - Argument of DRM_IOCTL_SKUA_BO_MMAP_OFFSET
  *
- * A mapping of VRAM is write-combined, one of system memory is cached. It stays
+ * A mapping of VRAM is write-combined, one of system memory is cached unless the buffer
+ * object is DRM_SKUA_BO_WRITE_COMBINED. It stays
  * usable when the device is gone: it then shows a page of no meaning.
  *
  * What is in VRAM and is DRM_SKUA_BO_CACHED, or not DRM_SKUA_BO_CPU_ACCESS, is a bus

@@ -165,7 +165,7 @@ proptest! {
         let operation = if fill {
             PagingOperation::Fill { segment: VRAM_SEGMENT, blocks: &blocks }
         } else {
-            PagingOperation::Transfer { segment: VRAM_SEGMENT, out: true, pieces: &pieces }
+            PagingOperation::Transfer { segment: VRAM_SEGMENT, out: true, cached: true, pieces: &pieces }
         };
         let passes = passes(&operation, megabytes);
         let most = if fill { FILL_PAGES } else { TRANSFER_PAGES };
@@ -220,6 +220,7 @@ fn a_transfer_takes_as_many_paging_buffers_as_it_takes() {
     let transfer = PagingOperation::Transfer {
         segment: VRAM_SEGMENT,
         out: true,
+        cached: true,
         pieces: &pieces,
     };
     let offset = |piece| MultipassOffset { piece, page: 0 };

@@ -28,6 +28,8 @@ bitflags::bitflags! {
         /// The CPU's mappings are cached: it can access it in system memory alone, while it is
         /// locked ([`Bo::lock`]).
         const CACHED = uapi::DRM_SKUA_BO_CACHED;
+        /// The CPU's mappings are write-combined wherever it is, and the GPU does not snoop.
+        const WRITE_COMBINED = uapi::DRM_SKUA_BO_WRITE_COMBINED;
     }
 }
 

@@ -386,13 +386,14 @@ impl Miniport for Hardware {
             *operation;
         let base = self.base(segment)?;
         let out = matches!(operation, PagingOperation::Transfer { out: true, .. });
+        let cached = matches!(operation, PagingOperation::Transfer { cached: true, .. });
         let [ref mut segment_mapped, ref mut system_mapped] = taken.mapped;
         let mut end = 0;
         let rest = operation.pass(from, paging.space.window(number), |step| {
             let (va, bytes) = (step.va.0, step.bytes());
             let offset = step.block.start.0.saturating_mul(PAGE_SIZE);
             let memory = base.checked_add(offset).ok_or(EINVAL)?;
-            paging.map(va, bytes, Target::Vram(memory), !out)?;
+            paging.map(va, bytes, Target::Vram(memory), !out, false)?;
             extend(segment_mapped, va, bytes);
             let command = match step.system {
                 None => Command::Fill {
@@ -401,7 +402,7 @@ impl Miniport for Hardware {
                     bytes,
                 },
                 Some((bus, system)) => {
-                    paging.map(system.0, bytes, Target::System(bus), out)?;
+                    paging.map(system.0, bytes, Target::System(bus), out, cached)?;
                     extend(system_mapped, system.0, bytes);
                     let (source, destination) = if out { (va, system.0) } else { (system.0, va) };
                     Command::Copy {

@@ -127,20 +127,28 @@ impl Paging {
         Ok(())
     }
 
-    /// Has `[va, va + bytes)` of a window show contiguous memory, which the engine writes if `write`.
-    pub(crate) fn map(&self, va: u64, bytes: u64, target: Target, write: bool) -> Result {
+    /// Has `[va, va + bytes)` of a window show contiguous memory, which the engine writes if `write`,
+    /// and for which it snoops if the CPU has it `cached`.
+    pub(crate) fn map(
+        &self,
+        va: u64,
+        bytes: u64,
+        target: Target,
+        write: bool,
+        cached: bool,
+    ) -> Result {
         let start = match target {
             Target::Vram(GpuPhys(start)) | Target::System(BusAddr(start)) => start,
         };
         let piece = PhysPiece { start, len: bytes };
         let plan = PagePlan::new(va, bytes, Sizes::ALL, core::iter::once(piece));
         for run in plan.map_err(|_| EINVAL)? {
-            self.map_run(&run.map_err(|_| EINVAL)?, target, write)?;
+            self.map_run(&run.map_err(|_| EINVAL)?, target, write, cached)?;
         }
         Ok(())
     }
 
-    fn map_run(&self, run: &Run, target: Target, write: bool) -> Result {
+    fn map_run(&self, run: &Run, target: Target, write: bool, cached: bool) -> Result {
         let level = run.size.level();
         let repeat = if run.size == PageSize::Size64K {
             ENTRIES_PER_64K
@@ -155,7 +163,7 @@ impl Paging {
                 Target::Vram(_) => Target::Vram(GpuPhys(phys)),
                 Target::System(_) => Target::System(BusAddr(phys)),
             };
-            let entry = Entry::page(target, run.size, write, true);
+            let entry = Entry::page(target, run.size, write, cached);
             for _ in 0..repeat {
                 self.write(level, number, entry)?;
                 number += 1;

@@ -40,6 +40,7 @@ use crate::{
             Lru, //
         },
         pages::{
+            Caching,
             DmaMap,
             Pages,
             Segment, //
@@ -150,6 +151,8 @@ pub(crate) enum Memory {
 pub(crate) struct SystemMemory {
     /// Their DMA mapping, which ends at the latest when the device is unbound.
     map: DevresItem<DmaMap>,
+    /// How the CPU caches them.
+    caching: Caching,
     /// Their part of the client's and the device's quota of system memory.
     shares: [Share; 2],
 }
@@ -173,9 +176,9 @@ impl SystemSite {
 }
 
 impl SystemMemory {
-    /// Whether the CPU has it cached.
+    /// Whether the CPU has it cached, so that the GPU has to snoop (row 0.28).
     pub(crate) fn is_cached(&self) -> bool {
-        true
+        self.caching == Caching::WriteBack
     }
 
     /// Calls `f` with the pieces from byte `offset` on, by their bus addresses. `ENODEV` if the
@@ -277,8 +280,10 @@ pub(crate) fn create(
     }
     let access = args.flags & uapi::DRM_SKUA_BO_CPU_ACCESS != 0;
     let cached = args.flags & uapi::DRM_SKUA_BO_CACHED != 0;
-    let known = uapi::DRM_SKUA_BO_CPU_ACCESS | uapi::DRM_SKUA_BO_CACHED;
-    if args.flags & !known != 0 || (cached && !access) {
+    let combined = args.flags & uapi::DRM_SKUA_BO_WRITE_COMBINED != 0;
+    let known =
+        uapi::DRM_SKUA_BO_CPU_ACCESS | uapi::DRM_SKUA_BO_CACHED | uapi::DRM_SKUA_BO_WRITE_COMBINED;
+    if args.flags & !known != 0 || ((cached || combined) && !access) || (cached && combined) {
         return Err(EINVAL);
     }
     if placements == 0 || placements & !REGIONS != 0 {
@@ -426,8 +431,13 @@ pub(crate) fn system_memory(
     bo: &Bo,
     shares: [Share; 2],
 ) -> Result<(Arc<Pages>, SystemSite)> {
-    let pages = Pages::get(bo)?;
+    let caching = match bo.flags() & uapi::DRM_SKUA_BO_WRITE_COMBINED {
+        0 => Caching::WriteBack,
+        _ => Caching::WriteCombined,
+    };
+    let pages = Pages::get(bo, caching)?;
     let memory = SystemMemory {
+        caching,
         map: DmaMap::new(&dev.resources, parent, &pages)?,
         shares,
     };

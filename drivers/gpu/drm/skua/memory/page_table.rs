@@ -196,6 +196,11 @@ impl PageTable {
         Ok(self.tables.lock().root.clear(&dev.hw, va, len)?)
     }
 
+    /// Calls `f` with each entry of a page, for debugfs.
+    pub(crate) fn each_page(&self, dev: &SkuaDevice, f: &mut impl FnMut(Entry)) -> Result {
+        Ok(self.tables.lock().root.each_page(&dev.hw, f)?)
+    }
+
     /// Tables of this address space, for debugfs.
     pub(crate) fn count(&self) -> usize {
         self.tables.lock().root.count()

@@ -239,6 +239,8 @@ pub(crate) struct Transfer {
     pub(crate) plan: Option<TransferPlan<KernelHeap>>,
     /// Whether it is from VRAM, or else to it.
     pub(crate) out: bool,
+    /// Whether the CPU has the system memory cached.
+    pub(crate) cached: bool,
     /// Of its fence alone: moves end in any order.
     line: FenceContext,
     /// Until the copy is over.
@@ -453,6 +455,7 @@ pub(crate) fn relocate(
         Some(vm) => Gpu::mover(dev, vm.asid())?,
         None => Gpu::mover(dev, Asid::SYSTEM)?,
     };
+    let cached = copied.is_none_or(|(_, system)| system.is_cached());
     let plan = copied.map(|(range, system)| {
         system.with_pieces(parent, 0, |pieces| {
             Ok::<_, Error>(TransferPlan::new(range.blocks(), pieces)?)
@@ -478,6 +481,7 @@ pub(crate) fn relocate(
         pin_init!(Transfer {
             plan,
             out: from_vram,
+            cached,
             line: FenceContext::new(c"skua", c"move"),
             moved <- new_spinlock!(Some(moved)),
         }),

@@ -453,6 +453,11 @@ impl Vm {
         (map.len(), bytes, installed, tables)
     }
 
+    /// Calls `f` with each page's entry, for debugfs. `ENODEV`.
+    pub(crate) fn each_page(&self, parent: &Device<Bound>, f: &mut impl FnMut(Entry)) -> Result {
+        self.tables.access(parent)?.each_page(&self.dev, f)
+    }
+
     /// The reservation of those who use what is mapped here: each submission files its fence with
     /// it, under [`Usage::Bookkeep`], before it lets the lock go. That is one fence for all that is
     /// mapped. Who moves an object learns from its [`Sites`](super::installed::Sites) in which

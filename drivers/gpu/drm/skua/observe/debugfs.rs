@@ -7,6 +7,7 @@
 //! | `regions` | memory regions: size, use, the allocator's free blocks; host aperture: pages |
 //! | `gart` | pages of the aperture segment that show memory: number, bus address, whether snooped |
 //! | `vms` | address spaces: mappings, bytes mapped, mappings that are installed, tables |
+//! | `entries` | entries of pages in address spaces: of system memory, snooped and not, and others |
 //! | `contexts` | contexts: engine, address space, status, submissions ended, ticks used |
 //! | `rings` | engines: state, head and tail, packets in flight, ticks; 16 words from the head |
 //! | `paging` | the paging process: bytes of its address space and of its tables, ticks, packets |
@@ -65,6 +66,10 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
     DebugfsFile {
         name: c"vms",
         show: |dev, out| vms(dev, out),
+    },
+    DebugfsFile {
+        name: c"entries",
+        show: |dev, out| entries(dev, out),
     },
     DebugfsFile {
         name: c"contexts",
@@ -170,6 +175,31 @@ fn vms(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
             tables
         );
         result = result.and(line.map_err(full));
+    });
+    result
+}
+
+fn entries(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
+    let parent = gpu::parent(dev);
+    let mut result = Ok(());
+    dev.vms.for_each(|vm| {
+        let (mut snooped, mut unsnooped, mut physical) = (0_u64, 0_u64, 0_u64);
+        let seen = vm.each_page(parent, &mut |entry| {
+            *match (entry.target(), entry.is_snooped()) {
+                (Target::Vram(_), _) => &mut physical,
+                (Target::System(_), true) => &mut snooped,
+                (Target::System(_), false) => &mut unsnooped,
+            } += 1;
+        });
+        let line = writeln!(
+            out,
+            "vm {}: snooped {} unsnooped {} physical {}",
+            vm.asid(),
+            snooped,
+            unsnooped,
+            physical
+        );
+        result = result.and(seen).and(line.map_err(full));
     });
     result
 }

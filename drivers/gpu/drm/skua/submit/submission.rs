@@ -204,6 +204,7 @@ impl Submission {
                 Some(plan) => PagingOperation::Transfer {
                     segment,
                     out: transfer.out,
+                    cached: transfer.cached,
                     pieces: plan.pieces(),
                 },
                 None => return Task::Null,

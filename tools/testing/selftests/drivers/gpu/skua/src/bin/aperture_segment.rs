@@ -16,7 +16,10 @@ use skua_selftests::rig::{copy, fill, Buffer};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_spec::address::BusAddr;
 use skua_spec::mmu::Entry;
-use skua_uapi::{DRM_SKUA_BO_CACHED, DRM_SKUA_BO_CPU_ACCESS, DRM_SKUA_PRIORITY_MINIMUM};
+use skua_uapi::{
+    DRM_SKUA_BO_CACHED, DRM_SKUA_BO_CPU_ACCESS, DRM_SKUA_BO_WRITE_COMBINED,
+    DRM_SKUA_PRIORITY_MINIMUM,
+};
 
 const PAGE: u64 = 4096;
 /// What the window has for clients.
@@ -38,6 +41,9 @@ fn main() -> ExitCode {
         row_1_17_the_cpu_writes_on_while_it_leaves: 60,
         row_1_22_the_cpu_maps_the_system_pages,
         row_1_22_a_lock_leads_to_the_system_pages,
+        row_0_28_the_window_snoops_what_the_cpu_has_cached_alone,
+        row_0_28_page_tables_snoop_what_the_cpu_has_cached_alone,
+        row_0_28_write_combined_memory_needs_no_call: 60,
     ])
 }
 
@@ -401,5 +407,106 @@ fn row_1_22_a_lock_leads_to_the_system_pages() {
         drop(buffer);
         assert_eq!(rig.close(handle), Ok(()));
         assert_eq!(used(&rig), 0);
+    }
+}
+
+/// Flags of objects in system memory, and whether the CPU has such memory cached.
+const CACHING: [(u32, bool); 4] = [
+    (0, true),
+    (DRM_SKUA_BO_CPU_ACCESS, true),
+    (DRM_SKUA_BO_CPU_ACCESS | DRM_SKUA_BO_CACHED, true),
+    (DRM_SKUA_BO_CPU_ACCESS | DRM_SKUA_BO_WRITE_COMBINED, false),
+];
+
+fn row_0_28_the_window_snoops_what_the_cpu_has_cached_alone() {
+    let client = alone();
+    for (flags, cached) in CACHING {
+        let handle = client.bo_create(3 * PAGE, flags, bit(&client, Place::Aperture));
+        let handle = handle.expect("BO_CREATE");
+        for (page, (bus, snooped)) in shown() {
+            assert_eq!(snooped, cached, "flags {flags}, page {page}");
+            // And as the device sees it.
+            let (entry, _) = seen_by_the_device(page);
+            println!("# flags {flags}: page {page} has entry {:#x}", entry.0);
+            assert_eq!(entry, Entry::gart(BusAddr(bus), true, cached));
+        }
+        assert_eq!(client.close(handle), Ok(()));
+    }
+}
+
+/// Entries of system memory in all address spaces, those that snoop and those that do not.
+#[track_caller]
+fn entries() -> [u64; 2] {
+    let text = Function::first().debugfs("entries").expect("debugfs");
+    let mut sums = [0; 2];
+    for line in text.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        for (sum, at) in sums.iter_mut().zip([3, 5]) {
+            *sum += words[at].parse::<u64>().expect("a number");
+        }
+    }
+    sums
+}
+
+fn row_0_28_page_tables_snoop_what_the_cpu_has_cached_alone() {
+    let rig = alone();
+    let size = 3 * PAGE;
+    let count = |flags, cached, handle, what| {
+        let before = entries();
+        let va = rig.bound_at_will(handle, size);
+        let after = entries();
+        println!("# flags {flags}, {what}: snooped and not {before:?}, then {after:?}");
+        let [snooped, unsnooped] = before;
+        let expected = match cached {
+            true => [snooped + 3, unsnooped],
+            false => [snooped, unsnooped + 3],
+        };
+        assert_eq!(after, expected, "flags {flags}, {what}");
+        assert_eq!(rig.bind_and_wait(rig.vm, &[unmap(va, size)]), Ok(()));
+    };
+    for (flags, cached) in CACHING {
+        let both = bit(&rig, Place::System) | bit(&rig, Place::Vram);
+        for (what, placements) in [
+            ("made there", bit(&rig, Place::System)),
+            ("moved there", both),
+        ] {
+            let handle = rig.bo_create(size, flags, placements).expect("BO_CREATE");
+            evict_all();
+            assert_eq!(place(&rig, handle), Place::System);
+            count(flags, cached, handle, what);
+            assert_eq!(rig.close(handle), Ok(()));
+        }
+    }
+}
+
+fn row_0_28_write_combined_memory_needs_no_call() {
+    let rig = alone();
+    let flags = DRM_SKUA_BO_CPU_ACCESS | DRM_SKUA_BO_WRITE_COMBINED;
+    let size = 21 * PAGE;
+    for places in [
+        &[Place::System][..],
+        &[Place::Aperture],
+        &[Place::Vram, Place::System],
+        &[Place::Vram, Place::Aperture],
+    ] {
+        let placements = places.iter().fold(0, |all, place| all | bit(&rig, *place));
+        let handle = rig.bo_create(size, flags, placements).expect("BO_CREATE");
+        assert_eq!(rig.info(handle).expect("BO_INFO").flags, flags);
+        let buffer = rig.bound(handle, size);
+        for round in 0..4 {
+            let what = format!("{places:?}, round {round}");
+            buffer.cpu.fill(pattern(round));
+            expect_gpu(&rig, &what, buffer.va, size, pattern(round));
+            evict_all();
+            buffer.cpu.expect(&what, pattern(round));
+            expect_gpu(&rig, &what, buffer.va, size, pattern(round));
+            for engine in Engine::ALL {
+                assert_eq!(rig.run(engine, &[fill(0x66, buffer.va, size)]), Ok(()));
+                buffer.cpu.expect(&what, |_| 0x66_0000_0066);
+            }
+            resident(&rig, &[handle]);
+        }
+        assert_eq!(rig.bind_and_wait(rig.vm, &[unmap(buffer.va, size)]), Ok(()));
+        assert_eq!(rig.close(handle), Ok(()));
     }
 }

@@ -121,8 +121,12 @@ fn bo_create() {
     ] {
         table.case(&format!("size {size:#x}"), Errno::EINVAL, |a| a.size = size);
     }
-    let flags = DRM_SKUA_BO_CPU_ACCESS | DRM_SKUA_BO_CACHED;
+    let flags = DRM_SKUA_BO_CPU_ACCESS | DRM_SKUA_BO_CACHED | DRM_SKUA_BO_WRITE_COMBINED;
     table.bits("flags", flags, |a| &mut a.flags);
+    table.case("cached and not", Errno::EINVAL, |a| a.flags = flags);
+    table.case("write-combined for nobody", Errno::EINVAL, |a| {
+        a.flags = DRM_SKUA_BO_WRITE_COMBINED;
+    });
     table.case("cached for nobody", Errno::EINVAL, |a| {
         a.flags = DRM_SKUA_BO_CACHED;
     });
