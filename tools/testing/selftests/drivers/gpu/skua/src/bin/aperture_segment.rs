@@ -340,6 +340,15 @@ fn row_1_17_what_may_not_be_reached_directly_is_brought_back() {
     assert_eq!(place(&rig, buffer.handle), Place::Vram);
     buffer.cpu.fill(pattern(4));
     expect_gpu(&rig, "in VRAM", buffer.va, size, pattern(4));
+    // Out of VRAM for who needs that, it is in the aperture, where work may go on.
+    let large = rig.bo(Place::Vram, rig.region(Place::Vram).size);
+    assert_eq!(place(&rig, buffer.handle), Place::Aperture);
+    expect_gpu(&rig, "in the aperture", buffer.va, size, pattern(4));
+    assert_eq!(place(&rig, buffer.handle), Place::Aperture);
+    assert_eq!(rig.close(large), Ok(()));
+    resident(&rig, &[buffer.handle]);
+    assert_eq!(place(&rig, buffer.handle), Place::Vram);
+    assert_eq!(rig.evict(&[buffer.handle]), Ok(()));
     // Out of VRAM, then out of the aperture: it is in no region where the GPU may find it.
     assert_eq!(evict_all(), 2);
     assert_eq!(place(&rig, buffer.handle), Place::System);
