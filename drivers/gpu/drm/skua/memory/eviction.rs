@@ -207,10 +207,14 @@ fn sweep(
     let mut skipped: Option<BoRef> = None;
     // Others change the list, too.
     for _ in 0..lru::pages::<BoData>(dev, level as u8) {
+        if missing == 0 {
+            // Who is asked for counts as used.
+            break;
+        }
         if current!().signal_pending() {
             return Err(EINTR);
         }
-        let Some(bo) = lru::next::<BoData>(dev, level as u8).filter(|_| missing > 0) else {
+        let Some(bo) = lru::next::<BoData>(dev, level as u8) else {
             break;
         };
         match &skipped {
