@@ -6,6 +6,7 @@
  *
  * shim.h says where each comes from.
  */
+#include <linux/cgroup_dmem.h>
 #include <linux/dma-buf.h>
 #include <linux/dma-fence-array.h>
 #include <linux/dma-fence-chain.h>
@@ -420,6 +421,63 @@ void skua_pages_set_wb(struct page **pages, unsigned long count)
 unsigned long skua_page_to_pfn(struct page *page)
 {
 	return page_to_pfn(page);
+}
+
+static int skua_dmem_reclaim(struct dmem_cgroup_pool_state *pool, u64 bytes, void *priv)
+{
+	struct skua_dmem_owner *owner = priv;
+
+	return owner->reclaim(pool, bytes, owner->dev);
+}
+
+struct dmem_cgroup_region *skua_dmem_register(const char *name, unsigned long long size,
+					      struct skua_dmem_owner *owner)
+{
+	static const struct dmem_cgroup_ops ops = {
+		.reclaim = skua_dmem_reclaim,
+	};
+	const struct dmem_cgroup_init init = {
+		.size = size,
+		.ops = &ops,
+		.reclaim_priv = owner,
+	};
+
+	return dmem_cgroup_register_region(&init, "%s", name);
+}
+
+void skua_dmem_unregister(struct dmem_cgroup_region *region)
+{
+	dmem_cgroup_unregister_region(region);
+}
+
+int skua_dmem_try_charge(struct dmem_cgroup_region *region, unsigned long long size,
+			 struct dmem_cgroup_pool_state **pool,
+			 struct dmem_cgroup_pool_state **limit)
+{
+	return dmem_cgroup_try_charge(region, size, pool, limit);
+}
+
+void skua_dmem_uncharge(struct dmem_cgroup_pool_state *pool, unsigned long long size)
+{
+	dmem_cgroup_uncharge(pool, size);
+}
+
+void skua_dmem_put(struct dmem_cgroup_pool_state *pool)
+{
+	dmem_cgroup_pool_state_put(pool);
+}
+
+bool skua_dmem_evict_valuable(struct dmem_cgroup_pool_state *limit,
+			      struct dmem_cgroup_pool_state *pool, bool ignore_low,
+			      bool *hit_low)
+{
+	return dmem_cgroup_state_evict_valuable(limit, pool, ignore_low, hit_low);
+}
+
+struct dmem_cgroup_pool_state *skua_dmem_common_ancestor(struct dmem_cgroup_pool_state *a,
+							 struct dmem_cgroup_pool_state *b)
+{
+	return dmem_cgroup_get_common_ancestor(a, b);
 }
 
 void skua_init_delayed_work(struct delayed_work *work, void (*func)(struct work_struct *work))

@@ -15,6 +15,8 @@ struct dma_fence;
 struct dma_fence_chain;
 struct dma_resv;
 struct delayed_work;
+struct dmem_cgroup_pool_state;
+struct dmem_cgroup_region;
 struct drm_device;
 struct drm_file;
 struct drm_gem_lru;
@@ -96,6 +98,25 @@ void skua_pages_put(struct file *filp, unsigned long long size, struct page **pa
 unsigned long skua_page_to_pfn(struct page *page);
 int skua_pages_set_wc(struct page **pages, unsigned long count);
 void skua_pages_set_wb(struct page **pages, unsigned long count);
+
+/* include/linux/cgroup_dmem.h, whose functions are empty inlines where it is not configured */
+struct skua_dmem_owner {
+	int (*reclaim)(struct dmem_cgroup_pool_state *pool, unsigned long long bytes, void *dev);
+	void *dev;
+};
+struct dmem_cgroup_region *skua_dmem_register(const char *name, unsigned long long size,
+					      struct skua_dmem_owner *owner);
+void skua_dmem_unregister(struct dmem_cgroup_region *region);
+int skua_dmem_try_charge(struct dmem_cgroup_region *region, unsigned long long size,
+			 struct dmem_cgroup_pool_state **pool,
+			 struct dmem_cgroup_pool_state **limit);
+void skua_dmem_uncharge(struct dmem_cgroup_pool_state *pool, unsigned long long size);
+void skua_dmem_put(struct dmem_cgroup_pool_state *pool);
+_Bool skua_dmem_evict_valuable(struct dmem_cgroup_pool_state *limit,
+			       struct dmem_cgroup_pool_state *pool, _Bool ignore_low,
+			       _Bool *hit_low);
+struct dmem_cgroup_pool_state *skua_dmem_common_ancestor(struct dmem_cgroup_pool_state *a,
+							 struct dmem_cgroup_pool_state *b);
 
 /* include/linux/workqueue.h */
 void skua_init_delayed_work(struct delayed_work *work, void (*func)(struct work_struct *work));

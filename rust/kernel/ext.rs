@@ -14,6 +14,7 @@
 //! | [`drm_driver`] | [`drm_driver::DriverExt`]: syncobj features, fdinfo, debugfs, PRIME import |
 //! | [`device`] | [`device::enter`] (a registration guard from anywhere), [`device::BusMaster`] |
 //! | [`devres`] | [`devres::DevresSet`]: resources that end with the device's driver, in thousands |
+//! | [`dmem`] | [`dmem::Region`], [`dmem::Charge`]: control groups that limit and protect device memory |
 //! | [`ioctl`] | [`declare_skua_ioctls!`](crate::declare_skua_ioctls): the ioctl table over the local uAPI |
 //! | [`uapi`] | `skua_drm.h` as Rust |
 //! | [`uaccess`] | [`uaccess::UserArray`]: `{stride, count, pointer}` arrays |
@@ -53,6 +54,7 @@ pub(crate) mod attachment;
 pub(crate) mod bar;
 pub(crate) mod device;
 pub(crate) mod devres;
+pub(crate) mod dmem;
 pub(crate) mod drm_driver;
 pub(crate) mod event;
 pub(crate) mod exec;
