@@ -33,6 +33,7 @@ use crate::{
         bar::WcBar,
         device::BusMaster,
         devres::DevresSet,
+        dmem,
         drm_driver::{
             DebugfsFile,
             DriverExt,
@@ -47,6 +48,7 @@ use crate::{
         printer::Printer, //
     },
     gpu::{
+        self,
         Gpu,
         SkuaDevice, //
     },
@@ -58,10 +60,13 @@ use crate::{
         File,
         SkuaFile, //
     },
-    memory::bo::{
-        self,
-        Bo,
-        BoData, //
+    memory::{
+        bo::{
+            self,
+            Bo,
+            BoData, //
+        },
+        eviction, //
     },
     module_parameters,
     observe::{
@@ -234,6 +239,13 @@ impl DriverExt for SkuaDriver {
 
     fn import(dev: &SkuaDevice, size: usize) -> Result<ARef<Bo>> {
         bo::import(dev, size)
+    }
+}
+
+impl dmem::Reclaim for SkuaDriver {
+    fn reclaim(dev: &SkuaDevice, pool: &dmem::Pool, bytes: u64) -> Result {
+        let bound = ext::device::enter(dev).ok_or(ENODEV)?;
+        eviction::reclaim(dev, gpu::parent(&bound), pool, bytes)
     }
 }
 

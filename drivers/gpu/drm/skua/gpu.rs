@@ -41,7 +41,8 @@
 //! Engine::state                  spin locks
 //! Destroyer::dying
 //! Context::pending, Vm::binds, Slots
-//! Submission::fence, Bind::end, Transfer, Gpu::paging, alarms, Reaper::dead, Sites, Evicted, Moves
+//! Submission::fence, Bind::end, Transfer, Gpu::paging, alarms, vram_region, Reaper::dead, Sites,
+//! Evicted, Moves
 //! Claims::counts, a device's notice
 //! locks of fences and work queues
 //! ```
@@ -61,6 +62,7 @@ use crate::{
     ext::{
         device::BusMaster,
         devres::DevresSet,
+        dmem::Region,
         fence::{
             Fence,
             Signalling, //
@@ -109,7 +111,8 @@ use crate::{
         },
         vram::{
             self,
-            Pages, //
+            Pages,
+            Part, //
         }, //
     },
     policy::{
@@ -164,6 +167,7 @@ use kernel::{
     new_mutex,
     new_spinlock,
     prelude::*,
+    str::CString,
     sync::{
         atomic::{
             Acquire,
@@ -368,6 +372,9 @@ pub(crate) struct Gpu {
     /// Which pages of VRAM are free.
     #[pin]
     pub(crate) vram: Mutex<Pages>,
+    /// VRAM as control groups know it, from the beginning of [`Gpu::start`] to that of [`Gpu::stop`].
+    #[pin]
+    vram_region: SpinLock<Option<Arc<Region<SkuaDriver>>>>,
     /// Which address space identifiers are free, and which only after a flush; 0 is the system's.
     #[pin]
     asids: Mutex<IdSlots<KernelHeap>>,
@@ -442,6 +449,7 @@ impl Gpu {
             aperture <- new_mutex!(aperture),
             aperture_claimed: Atomic::new(0),
             vram <- new_mutex!(vram),
+            vram_region <- new_spinlock!(None),
             asids <- new_mutex!(asids),
             alarms <- new_spinlock!(None),
             health: Atomic::new(HEALTHY),
@@ -531,6 +539,10 @@ impl Gpu {
     ///
     /// `ETIMEDOUT`, with a line in the log, if the reset does not end; `ENOMEM`, `ENODEV`.
     pub(crate) fn start(dev: &SkuaDevice, timeout_ms: u32) -> Result {
+        let parent: &Device = dev.as_ref().as_ref();
+        let name = CString::try_from_fmt(fmt!("drm/{}/vram0", parent.name()))?;
+        let region = Region::new(dev, &name, Part::Any.bytes(dev))?;
+        *dev.vram_region.lock() = Some(region);
         reset(dev)?;
         dev.bus.turn_on();
         dev.hw.start()?;
@@ -581,6 +593,11 @@ impl Gpu {
         if let Some(alarms) = &*self.alarms.lock() {
             alarms.lose();
         }
+    }
+
+    /// VRAM as control groups know it. `ENODEV` once the device is being unbound.
+    pub(crate) fn vram_region(&self) -> Result<Arc<Region<SkuaDriver>>> {
+        self.vram_region.lock().clone().ok_or(ENODEV)
     }
 
     /// Size and use in bytes of a region of the uAPI.
@@ -769,6 +786,8 @@ impl Gpu {
 
     /// The device is unbound, or its probe has failed: ends all that [`Gpu::start`] has begun.
     pub(crate) fn stop(dev: &SkuaDevice) {
+        // Waits for who makes room for a group, who waits for work.
+        let region = dev.vram_region.lock().take();
         // Not inside a signalling section: waits for the alarms, which are.
         drop(dev.detach());
         let signalling = Signalling::begin();
@@ -781,6 +800,7 @@ impl Gpu {
         // A move may have found that it cannot be installed, and doubted.
         Gpu::lose(dev, true);
         crate::reaper::flush();
+        drop(region);
     }
 
     /// Has the device stop its accesses to memory. Whether it is known to have.

@@ -5,9 +5,20 @@
 //!
 //! Objects that no client has made resident ([`residency`]) go first; of them, those of the lowest
 //! priority; of these, those that are idle, and of these, those that were not used for longest.
+//!
+//! Control groups come before all that ([`dmem`]): what they protect (`min`) stays, or goes behind
+//! all others (`low`); and who may have no more (`max`) makes room among what is charged for their
+//! own group.
 
 use crate::{
+    driver::SkuaDriver,
     ext::{
+        dmem::{
+            self,
+            Evictor,
+            Protection,
+            Refusal, //
+        },
         fence::Fence,
         gem::Placement,
         lru,
@@ -28,6 +39,7 @@ use crate::{
         relocation::relocate,
         vm::for_each_user,
         vram::{
+            Lack,
             Part,
             VramRange, //
         }, //
@@ -39,6 +51,7 @@ use crate::{
     quota::Quota,
     reaper, //
 };
+use core::cell::Cell;
 use kernel::{
     device::{
         Bound,
@@ -64,15 +77,19 @@ pub(crate) fn patience() -> Jiffies {
 /// too.
 const FIRST_MS: u32 = 1000;
 
+/// In how many steps, at most, a control group's memory leaves for an object.
+const LIMIT_STEPS: u64 = 8;
+
 /// How often it looks whether what was being cleared is free.
 const CLEAR_WAITS: u32 = 5;
 
 /// Allocates `bytes` bytes of a `part` of VRAM, a multiple of the page size, not cleared yet; if
 /// there is no room, some is made.
 ///
-/// It is for a client with `quota`. `ENOSPC` if what is there has to stay, which is what is resident
-/// but in `need`, is protected by [who has the turn](super::paging_in), or is in use for long;
-/// `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
+/// It is for a client with `quota`, and is charged for the running process. `ENOSPC` if what is there
+/// has to stay, which is what is resident but in `need`, is protected by [who has the
+/// turn](super::paging_in) or by its control group, or is in use for long; if the process' group may
+/// have no more, what is charged for that; `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
 pub(crate) fn allocate(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
@@ -82,20 +99,39 @@ pub(crate) fn allocate(
     need: bool,
     patience: &mut Jiffies,
 ) -> Result<Arc<VramRange>> {
+    // To ask what is protected it has to stay.
+    let region = dev.vram_region()?;
     let mut waits = 0;
+    let mut charge = None;
     loop {
         let over = dev.moves.over();
-        match VramRange::new(dev, quota, part, bytes) {
-            Err(error) if error == ENOSPC => (),
-            result => return result,
+        match VramRange::try_new(dev, quota, part, bytes, &mut charge) {
+            Err(Lack::Room | Lack::Limit(_)) => (),
+            Err(Lack::Error(error)) => return Err(error),
+            Ok(range) => return Ok(range),
         }
         // Perhaps there is room in what is about to be freed.
         reaper::flush();
-        match VramRange::new(dev, quota, part, bytes) {
-            Err(error) if error == ENOSPC => (),
-            result => return result,
-        }
-        if make_room(dev, parent, part, bytes, victims(need), patience)? {
+        let lack = match VramRange::try_new(dev, quota, part, bytes, &mut charge) {
+            Err(Lack::Error(error)) => return Err(error),
+            Err(lack) => lack,
+            Ok(range) => return Ok(range),
+        };
+        let made = match (&lack, &charge) {
+            (Lack::Limit(pool), _) => {
+                // How much too much it is nobody says: a part at a time.
+                let some = (bytes / LIMIT_STEPS).max(PAGE_BYTES);
+                let evictor = Some(Evictor::Limit(pool));
+                let leave = Leave::new(victims(need), need, evictor);
+                leave_group(dev, parent, some, &leave, patience)?
+            }
+            (_, charge) => {
+                let evictor = charge.as_ref().map(|it| Evictor::Charge(&region, it));
+                let leave = Leave::new(victims(need), need, evictor);
+                make_room(dev, parent, part, bytes, &leave, patience)?
+            }
+        };
+        if made {
             continue;
         }
         // Or in what leaves just now, or what arrives and can leave after that.
@@ -133,6 +169,95 @@ fn wait(fence: &Fence, patience: &mut Jiffies) -> Result {
     Ok(())
 }
 
+/// Which objects leave VRAM, and in which order.
+struct Leave<'a> {
+    /// Those of a group level by level, group by group.
+    groups: &'a [&'a [Victim]],
+    /// Whether those go, too, behind all others, that are protected while there are others.
+    need: bool,
+    /// For whom, as far as control groups are concerned; none if that does not matter.
+    evictor: Option<Evictor<'a, SkuaDriver>>,
+    /// Whether one has stayed that goes behind all others.
+    has_low: Cell<bool>,
+}
+
+impl<'a> Leave<'a> {
+    fn new(
+        groups: &'a [&'a [Victim]],
+        need: bool,
+        evictor: Option<Evictor<'a, SkuaDriver>>,
+    ) -> Self {
+        Self {
+            groups,
+            need,
+            evictor,
+            has_low: Cell::new(false),
+        }
+    }
+
+    /// Whether the control group that is charged for `bo`, which is in VRAM, lets it go, in the
+    /// first turn or the `last`.
+    fn lets_go(&self, bo: &BoRef, last: bool) -> bool {
+        let Some(evictor) = self.evictor else {
+            return true;
+        };
+        let Some(Memory::Vram(range)) = bo.sites.memory() else {
+            return false;
+        };
+        match range.charge().protection(evictor) {
+            Protection::Nothing => true,
+            Protection::Low => {
+                self.has_low.set(true);
+                last
+            }
+            Protection::Min => false,
+        }
+    }
+
+    /// Has objects in a `part` of VRAM leave it, until there are `missing` bytes less; their fences.
+    fn begin(
+        &self,
+        dev: &SkuaDevice,
+        parent: &Device<Bound>,
+        part: Part,
+        missing: u64,
+    ) -> Result<KVVec<Fence>> {
+        let mut leaving = Leaving::new(missing);
+        for last in [false, true] {
+            if last && !(self.need && self.has_low.get()) {
+                break;
+            }
+            for victims in self.groups {
+                for level in Level::ALL {
+                    for victim in *victims {
+                        let lets_go = |bo: &BoRef| self.lets_go(bo, last);
+                        sweep(dev, parent, part, level, *victim, lets_go, &mut leaving)?;
+                    }
+                }
+            }
+        }
+        Ok(leaving.moves)
+    }
+
+    /// Waits until `moves` are done and what they left is free, as long as there is patience. Whether
+    /// there were any.
+    fn finish(&self, moves: &[Fence], patience: &mut Jiffies) -> Result<bool> {
+        // Who needs the room takes what comes first: those chosen may be in use for long, others
+        // not.
+        let limit = match self.groups.contains(&&[Victim::Any][..]) {
+            true => msecs_to_jiffies(FIRST_MS).min(*patience),
+            false => *patience,
+        };
+        let mut left = limit;
+        match finish(moves, &mut left) {
+            Err(error) if error == ENOSPC && limit < *patience => left = 0,
+            result => result?,
+        }
+        *patience = patience.saturating_sub(limit.saturating_sub(left));
+        Ok(!moves.is_empty())
+    }
+}
+
 /// Moves objects out of a `part` of VRAM, until there is room for `bytes` more, and waits until it is
 /// there. Whether there may be more room now.
 fn make_room(
@@ -140,10 +265,10 @@ fn make_room(
     parent: &Device<Bound>,
     part: Part,
     bytes: u64,
-    groups: &[&[Victim]],
+    leave: &Leave<'_>,
     patience: &mut Jiffies,
 ) -> Result<bool> {
-    let mut missing = bytes.saturating_sub(part.free_bytes(dev));
+    let missing = bytes.saturating_sub(part.free_bytes(dev));
     if missing == 0 {
         // Else what is free may be in too small pieces.
         return Ok(part.granule(dev).0 == 1);
@@ -158,26 +283,42 @@ fn make_room(
         // Nobody is to lose their place in vain.
         return Ok(false);
     }
-    let mut moves = KVVec::new();
-    for victims in groups {
-        for level in Level::ALL {
-            for victim in *victims {
-                missing = sweep(dev, parent, part, level, *victim, missing, &mut moves)?;
-            }
-        }
+    let moves = leave.begin(dev, parent, part, missing)?;
+    leave.finish(&moves, patience)
+}
+
+/// Moves objects out of VRAM that are charged for a control group, which is `leave`'s evictor, until
+/// that has `bytes` bytes less, and waits until they are free. Whether it may have less now.
+fn leave_group(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    bytes: u64,
+    leave: &Leave<'_>,
+    patience: &mut Jiffies,
+) -> Result<bool> {
+    let moves = leave.begin(dev, parent, Part::Any, bytes)?;
+    leave.finish(&moves, patience)
+}
+
+/// Has `bytes` bytes of VRAM that are charged for a control group leave that: it may not have them
+/// any more. `ENOSPC` if none can; `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
+pub(crate) fn reclaim(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    pool: &dmem::Pool,
+    bytes: u64,
+) -> Result {
+    let over = dev.moves.over();
+    let patience = &mut patience();
+    let evictor = Some(Evictor::Limit(pool));
+    let leave = Leave::new(victims(true), true, evictor);
+    let mut less = leave_group(dev, parent, bytes, &leave, patience)?;
+    if !less {
+        // Perhaps it leaves just now.
+        less = dev.moves.wait(over, patience)?;
+        reaper::flush();
     }
-    // Who needs the room takes what comes first: those chosen may be in use for long, others not.
-    let limit = match groups.contains(&&[Victim::Any][..]) {
-        true => msecs_to_jiffies(FIRST_MS).min(*patience),
-        false => *patience,
-    };
-    let mut left = limit;
-    match finish(&moves, &mut left) {
-        Err(error) if error == ENOSPC && limit < *patience => left = 0,
-        result => result?,
-    }
-    *patience = patience.saturating_sub(limit.saturating_sub(left));
-    Ok(!moves.is_empty())
+    less.then_some(()).ok_or(ENOSPC)
 }
 
 /// Has what is in a `part` of VRAM and could be elsewhere there leave it for `bytes` more, though
@@ -189,25 +330,46 @@ pub(crate) fn make_own_room(
     bytes: u64,
     patience: &mut Jiffies,
 ) -> Result<bool> {
-    make_room(dev, parent, part, bytes, &[&[Victim::Own]], patience)
+    if matches!(dev.vram_region()?.charge(bytes), Err(Refusal::Limit(_))) {
+        // It is not room that is missing.
+        return Ok(false);
+    }
+    let leave = Leave::new(&[&[Victim::Own]], true, None);
+    make_room(dev, parent, part, bytes, &leave, patience)
 }
 
-/// Has objects of `level` that are in `part` of VRAM and are `victim`s move, as many as it takes to
-/// leave `missing` bytes; appends their fences. How many bytes are missing then. `ENOMEM`, `ENODEV`;
-/// `EINTR` if a signal arrives.
+/// What is on its way out of VRAM.
+struct Leaving {
+    /// How many bytes more are to leave.
+    missing: u64,
+    /// Of the objects that do.
+    moves: KVVec<Fence>,
+}
+
+impl Leaving {
+    fn new(missing: u64) -> Self {
+        Self {
+            missing,
+            moves: KVVec::new(),
+        }
+    }
+}
+
+/// Has objects of `level` that are in `part` of VRAM, are `victim`s, and that somebody `lets_go` move,
+/// as many as it takes. `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
 fn sweep(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
     part: Part,
     level: Level,
     victim: Victim,
-    mut missing: u64,
-    moves: &mut KVVec<Fence>,
-) -> Result<u64> {
+    lets_go: impl Fn(&BoRef) -> bool,
+    leaving: &mut Leaving,
+) -> Result {
     let mut skipped: Option<BoRef> = None;
     // Others change the list, too.
     for _ in 0..lru::pages::<BoData>(dev, level as u8) {
-        if missing == 0 {
+        if leaving.missing == 0 {
             // Who is asked for counts as used.
             break;
         }
@@ -226,20 +388,21 @@ fn sweep(
             }
             _ => (),
         }
-        if !bo.sites.touches(part) || !victim.may_be(dev, &bo) {
+        if !bo.sites.touches(part) || !victim.may_be(dev, &bo) || !lets_go(&bo) {
             skipped.get_or_insert(bo);
             continue;
         }
         match evict(dev, parent, &bo, victim) {
             Ok(fence) => {
-                moves.push(fence, GFP_KERNEL)?;
-                missing = missing.saturating_sub(u64::try_from(bo.size())?);
+                leaving.moves.push(fence, GFP_KERNEL)?;
+                let bytes = u64::try_from(bo.size())?;
+                leaving.missing = leaving.missing.saturating_sub(bytes);
             }
             Err(error) if error == EINTR || error == ENODEV => return Err(error),
             Err(_) => _ = skipped.get_or_insert(bo),
         }
     }
-    Ok(missing)
+    Ok(())
 }
 
 /// Waits until `moves` are done and what they left is free, as long as there is patience.
@@ -364,18 +527,11 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
 pub(crate) fn evict_all(dev: &SkuaDevice, parent: &Device<Bound>) -> Result<usize> {
     // What has arrived just now may leave again.
     reaper::flush();
-    let mut moves = KVVec::new();
+    let mut leaving = Leaving::new(u64::MAX);
     for level in Level::ALL {
-        sweep(
-            dev,
-            parent,
-            Part::Any,
-            level,
-            Victim::Any,
-            u64::MAX,
-            &mut moves,
-        )?;
+        let any = Victim::Any;
+        sweep(dev, parent, Part::Any, level, any, |_| true, &mut leaving)?;
     }
-    finish(&moves, &mut patience())?;
-    Ok(moves.len())
+    finish(&leaving.moves, &mut patience())?;
+    Ok(leaving.moves.len())
 }

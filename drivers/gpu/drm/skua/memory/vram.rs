@@ -7,10 +7,18 @@
 //! memory holds what its client left in it; it is cleared by the copy engine when it is given out
 //! again, before any client sees it, and [`VramRange::is_cleared`] tells when that is done.
 //!
+//! A range is charged for the control group of the process that asked for it ([`dmem`]), from before
+//! it is allocated until its blocks are free.
+//!
 //! Lock: `pages`, a mutex under which the allocator may allocate. Nothing that leads to a fence's
 //! signal takes it, so a range must not be dropped there.
 
 use crate::{
+    ext::dmem::{
+        self,
+        Charge,
+        Refusal, //
+    },
     gpu::SkuaDevice,
     kernel_heap::KernelHeap,
     memory::host_aperture,
@@ -119,34 +127,69 @@ pub(crate) struct VramRange {
     blocks: Blocks,
     /// The quota of system memory of the owner's client: for when it has to move there.
     quota: Arc<Quota>,
+    /// For whose control group it is charged.
+    charge: Charge,
     /// 1 once nothing of an earlier owner is left in any block.
     cleared: Atomic<u32>,
     /// 1 once some of it was shown by the CPU host aperture.
     shown: Atomic<u32>,
 }
 
+/// What keeps a range from being allocated.
+pub(crate) enum Lack {
+    /// Room.
+    Room,
+    /// The right of the process' control group to have more.
+    Limit(dmem::Pool),
+    /// Something else: `ENOMEM`, `ENODEV`.
+    Error(Error),
+}
+
+impl From<Error> for Lack {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
 impl VramRange {
-    /// Allocates `bytes` bytes of `part`, a multiple of the page size, not cleared yet.
+    /// Allocates `bytes` bytes of `part`, a multiple of the page size, not cleared yet, for the
+    /// control group of the running process.
     ///
-    /// What leaves it counts against `quota`. `ENOSPC` if there is no room, `ENOMEM`.
+    /// What leaves it counts against `quota`. `ENOSPC` if there is no room, or the group may have no
+    /// more; `ENOMEM`, `ENODEV`.
     pub(crate) fn new(
         dev: &SkuaDevice,
         quota: &Arc<Quota>,
         part: Part,
         bytes: u64,
     ) -> Result<Arc<Self>> {
+        Self::try_new(dev, quota, part, bytes, &mut None).map_err(|lack| match lack {
+            Lack::Room | Lack::Limit(_) => ENOSPC,
+            Lack::Error(error) => error,
+        })
+    }
+
+    /// Does what [`VramRange::new`] does with `charge`, of as many bytes, which it makes if there is
+    /// none, and leaves there if there is no room.
+    pub(crate) fn try_new(
+        dev: &SkuaDevice,
+        quota: &Arc<Quota>,
+        part: Part,
+        bytes: u64,
+        charge: &mut Option<Charge>,
+    ) -> Result<Arc<Self>, Lack> {
+        if charge.is_none() {
+            let charged = dev.vram_region()?.charge(bytes);
+            *charge = Some(charged.map_err(|refusal| match refusal {
+                Refusal::Limit(pool) => Lack::Limit(pool),
+                Refusal::Error(error) => Lack::Error(error),
+            })?);
+        }
         let (end, visible) = (part.end(dev).0, Part::Visible.end(dev).0);
         let request = Scattered {
             pages: PageCount(bytes / PAGE_BYTES),
             granule: part.granule(dev),
             within: PageRange::new(0, end),
-        };
-        let mut range = Self {
-            dev: dev.into(),
-            blocks: Blocks::new(),
-            quota: quota.clone(),
-            cleared: Atomic::new(0),
-            shown: Atomic::new(0),
         };
         let preferred = Scattered {
             granule: PageCount(1),
@@ -157,23 +200,40 @@ impl VramRange {
             },
             ..request
         };
+        let mut blocks = Blocks::new();
         {
             let mut vram = dev.vram.lock();
             let mut allocated = Err(BuddyError::NoSpace);
             if preferred.within.pages.0 > 0 {
-                allocated = vram.alloc_scattered(preferred, &mut range.blocks);
+                allocated = vram.alloc_scattered(preferred, &mut blocks);
             }
             if allocated == Err(BuddyError::NoSpace) {
-                allocated = vram.alloc_scattered(request, &mut range.blocks);
+                allocated = vram.alloc_scattered(request, &mut blocks);
             }
-            allocated.map_err(errno)?;
+            match allocated {
+                Err(BuddyError::NoSpace) => return Err(Lack::Room),
+                allocated => allocated.map_err(errno)?,
+            }
         }
-        Ok(Arc::new(range, GFP_KERNEL)?)
+        let range = Self {
+            dev: dev.into(),
+            blocks,
+            quota: quota.clone(),
+            charge: charge.take().ok_or(EIO)?,
+            cleared: Atomic::new(0),
+            shown: Atomic::new(0),
+        };
+        Ok(Arc::new(range, GFP_KERNEL).map_err(Error::from)?)
     }
 
     /// The quota of system memory of its owner's client.
     pub(crate) fn quota(&self) -> &Arc<Quota> {
         &self.quota
+    }
+
+    /// For whose control group it is charged.
+    pub(crate) fn charge(&self) -> &Charge {
+        &self.charge
     }
 
     /// Whether some of it is in `part`.
