@@ -372,14 +372,17 @@ enum drm_skua_bo_flags {
  * in the aperture alone has no room there, others leave it that may be elsewhere. The call
  * waits until what uses them is done, for ten seconds at most.
  *
+ * What is in VRAM is charged to the caller's control group (dmem). Where that may have no
+ * more, VRAM has no room but what other buffer objects of the group leave.
+ *
  * Errors: -ENOENT for @vm; -EINVAL for @size 0 or not a multiple of 4096 or above
  * 2^40, @flags, DRM_SKUA_BO_CACHED or DRM_SKUA_BO_WRITE_COMBINED without
  * DRM_SKUA_BO_CPU_ACCESS, or both of them, or @placements;
  * -EOPNOTSUPP for what could never be locked: if VRAM is allowed and system memory is
  * not, DRM_SKUA_BO_CACHED, and DRM_SKUA_BO_CPU_ACCESS where the CPU sees no VRAM
  * (&drm_skua_region_info.cpu_visible_size); -ENOSPC if VRAM is allowed and system memory
- * is not, or the aperture alone is, and no room can be made there in time; -ENOMEM if
- * system memory has no room, or one client would have more than half of it, or has
+ * is not, or the aperture alone is, and no room can be made there in time, or none that
+ * other control groups give up; -ENOMEM if system memory has no room, or one client would have more than half of it, or has
  * already.
  */
 struct drm_skua_bo_create {
