@@ -19,7 +19,7 @@
 //! # Locks
 //!
 //! Under the reservation lock: `fault`, `pin`, `unpin`, the table for export. Under none:
-//! `attach`, `release`.
+//! `attach`, `detached`, `release`.
 //!
 //! # Examples
 //!
@@ -230,10 +230,15 @@ where
     ) -> Result<(), FaultError>;
 
     /// Another device is about to [`Self::pin`] `obj`: have it in system pages, and wait until it
-    /// is there. If it moves meanwhile, the pinning fails.
+    /// is there.
     fn attach(obj: &Object<Self>, dev: &drm::Device<Self::Driver, Registered>) -> Result;
 
+    /// No device uses `obj` any more that was [attached](Self::attach). Called without a lock, with
+    /// whatever its importer holds; is not to wait.
+    fn detached(obj: &Object<Self>, dev: &drm::Device<Self::Driver, Registered>);
+
     /// Another device is going to use `obj` until `unpin`: keep it in system pages. Calls nest.
+    /// `EBUSY` if it has moved since [`Self::attach`], which is then called again.
     fn pin(obj: &Object<Self>, reserved: &mut Reserved<'_>) -> Result;
 
     /// The end of one [`Self::pin`].
@@ -245,6 +250,10 @@ where
     /// `placement` is where its memory was; dropping it frees it.
     fn release(obj: &Object<Self>, placement: PlacementOf<Self>);
 }
+
+/// How often an object may move away while another device attaches it: at the end of others'
+/// attachments, for one.
+const ATTEMPTS: usize = 16;
 
 /// The C functions of an object of `T`. Those of [`Object`], and ours.
 struct Funcs<T>(core::marker::PhantomData<T>);
@@ -731,15 +740,43 @@ where
 {
     // SAFETY: The buffer holds the object.
     let obj = unsafe { object::<T>((*buf).priv_.cast()) };
-    // Of a device that is gone, what is in system pages can still be had.
-    let ready = match device::enter(obj.dev()) {
-        Some(dev) => T::attach(obj, &dev),
-        None => Ok(()),
-    };
-    match ready {
+    for _ in 0..ATTEMPTS {
+        // Of a device that is gone, what is in system pages can still be had.
+        if let Some(dev) = device::enter(obj.dev()) {
+            if let Err(error) = T::attach(obj, &dev) {
+                return error.to_errno();
+            }
+        }
         // SAFETY: As this is called.
-        Ok(()) => unsafe { bindings::drm_gem_map_attach(buf, attach) },
-        Err(error) => error.to_errno(),
+        let result = unsafe { bindings::drm_gem_map_attach(buf, attach) };
+        if result != EBUSY.to_errno() {
+            return result;
+        }
+    }
+    EBUSY.to_errno()
+}
+
+/// `dma_buf_ops.detach`.
+///
+/// # Safety
+///
+/// To be called by the C code of dma-buf on a buffer that [`export_callback`] has made for an object
+/// of `T`, for what [`attach_callback`] has attached.
+unsafe extern "C" fn detach_callback<T: GemExt>(
+    buf: *mut bindings::dma_buf,
+    attach: *mut bindings::dma_buf_attachment,
+) where
+    T::Driver: DriverExt<Gem = T>,
+{
+    // SAFETY: As this is called.
+    unsafe { bindings::drm_gem_map_detach(buf, attach) };
+    // SAFETY: The buffer holds the object, and its importer the buffer until this is over.
+    let obj = unsafe { object::<T>((*buf).priv_.cast()) };
+    if is_pinned(obj) {
+        return;
+    }
+    if let Some(dev) = device::enter(obj.dev()) {
+        T::detached(obj, &dev);
     }
 }
 
@@ -779,7 +816,7 @@ where
 {
     bindings::dma_buf_ops {
         attach: Some(attach_callback::<T>),
-        detach: Some(bindings::drm_gem_map_detach),
+        detach: Some(detach_callback::<T>),
         pin: None,
         unpin: None,
         map_dma_buf: Some(bindings::drm_gem_map_dma_buf),

@@ -284,6 +284,8 @@ impl GemExt for MockObject {
         Ok(())
     }
 
+    fn detached(_obj: &Object<Self>, _dev: &drm::Device<Mock, Registered>) {}
+
     fn pin(obj: &Object<Self>, reserved: &mut Reserved<'_>) -> Result {
         Self::populate(obj, reserved)?;
         obj.pins.add(1, Relaxed);

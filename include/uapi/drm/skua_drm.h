@@ -382,8 +382,8 @@ enum drm_skua_bo_flags {
  * not, DRM_SKUA_BO_CACHED, and DRM_SKUA_BO_CPU_ACCESS where the CPU sees no VRAM
  * (&drm_skua_region_info.cpu_visible_size); -ENOSPC if VRAM is allowed and system memory
  * is not, or the aperture alone is, and no room can be made there in time, or none that
- * other control groups give up; -ENOMEM if system memory has no room, or one client would have more than half of it, or has
- * already.
+ * other control groups give up; -ENOMEM if system memory has no room, or one client
+ * would have more than half of it, or has already.
  */
 struct drm_skua_bo_create {
 	/** @size: Bytes: a multiple of 4096. */

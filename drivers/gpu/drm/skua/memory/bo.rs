@@ -65,6 +65,7 @@ use crate::{
         },
         host_aperture,
         installed::Sites,
+        residency,
         vm::Vm,
         vram::{
             Part,
@@ -400,7 +401,12 @@ pub(crate) fn room_in_vram(
     bo: &Bo,
     patience: &mut Jiffies,
 ) -> Result<Option<Arc<VramRange>>> {
-    if !bo.may_be_in_vram() || bo.region() == REGION_VRAM || bo.is_held_out() {
+    // What another driver has attached does not move: nobody is to leave for it.
+    if !bo.may_be_in_vram()
+        || bo.region() == REGION_VRAM
+        || bo.is_held_out()
+        || gem::is_pinned(bo)
+    {
         return Ok(None);
     }
     let Some(quota) = quota_of(bo)? else {
@@ -904,11 +910,18 @@ impl GemExt for BoData {
         eviction::move_out(dev, gpu::parent(dev), &bo.into(), patience)
     }
 
+    fn detached(obj: &Bo, dev: &drm::Device<SkuaDriver, Registered>) {
+        let bo: ARef<Bo> = obj.into();
+        residency::come_back(dev, gpu::parent(dev), &bo.into());
+    }
+
     fn pin(obj: &Bo, reserved: &mut Reserved<'_>) -> Result {
         // Another device can reach system pages only, and what is pinned there does not come back.
         match gem::placement(obj, reserved)? {
-            Placement::System(..) if !obj.needs_vram() => Ok(()),
-            _ => Err(EOPNOTSUPP),
+            _ if obj.needs_vram() => Err(EOPNOTSUPP),
+            Placement::System(..) => Ok(()),
+            Placement::Device(_) => Err(EBUSY),
+            Placement::Nowhere => Err(EOPNOTSUPP),
         }
     }
 

@@ -26,7 +26,8 @@ use crate::{
         bo::{
             self,
             Bo,
-            BoRef, //
+            BoRef,
+            REGION_VRAM, //
         },
         device::{
             look_again,
@@ -34,7 +35,10 @@ use crate::{
         },
         eviction,
         relocation::relocate,
-        vram::Part, //
+        vram::{
+            Part,
+            VramRange, //
+        }, //
     }, //
 };
 use kernel::{
@@ -42,6 +46,7 @@ use kernel::{
         Bound,
         Device, //
     },
+    drm::gem::BaseObject,
     prelude::*,
     sync::aref::ARef, //
 };
@@ -121,6 +126,27 @@ fn check_budget(
         true => Err(ENOMEM),
         false => Ok(()),
     }
+}
+
+/// Has `bo`, which no other driver uses any more, move to VRAM if it may be there: it left for them. Not
+/// if that is not free, or the object is in use; it can still be made resident then.
+pub(crate) fn come_back(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) {
+    if !bo.may_be_in_vram()
+        || bo.region() == REGION_VRAM
+        || bo.is_held_out()
+        || bo.is_doomed()
+    {
+        return;
+    }
+    let moved = || {
+        let quota = bo::quota_of(bo)?.ok_or(EBUSY)?;
+        let part = bo::part_of(dev, bo.flags(), bo.placements());
+        let range = VramRange::new(dev, &quota, part, u64::try_from(bo.size())?)?;
+        // As in `move_in()`: others have it.
+        relocate(dev, parent, bo, Placement::Device(range), false)
+    };
+    // Who lets go of it is not to hear of that.
+    drop(moved());
 }
 
 fn move_in(dev: &SkuaDevice, parent: &Device<Bound>, objects: &[(u32, BoRef)]) -> Result<Fence> {
