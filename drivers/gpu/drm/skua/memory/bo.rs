@@ -402,10 +402,7 @@ pub(crate) fn room_in_vram(
     patience: &mut Jiffies,
 ) -> Result<Option<Arc<VramRange>>> {
     // What another driver has attached does not move: nobody is to leave for it.
-    if !bo.may_be_in_vram()
-        || bo.region() == REGION_VRAM
-        || bo.is_held_out()
-        || gem::is_pinned(bo)
+    if !bo.may_be_in_vram() || bo.region() == REGION_VRAM || bo.is_held_out() || gem::is_pinned(bo)
     {
         return Ok(None);
     }

@@ -131,11 +131,7 @@ fn check_budget(
 /// Has `bo`, which no other driver uses any more, move to VRAM if it may be there: it left for them. Not
 /// if that is not free, or the object is in use; it can still be made resident then.
 pub(crate) fn come_back(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) {
-    if !bo.may_be_in_vram()
-        || bo.region() == REGION_VRAM
-        || bo.is_held_out()
-        || bo.is_doomed()
-    {
+    if !bo.may_be_in_vram() || bo.region() == REGION_VRAM || bo.is_held_out() || bo.is_doomed() {
         return;
     }
     let moved = || {

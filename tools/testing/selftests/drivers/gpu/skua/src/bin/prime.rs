@@ -11,6 +11,7 @@ use nix::sys::memfd::{memfd_create, MFdFlags};
 use skua_selftests::client::{map, own};
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
+use skua_selftests::moving::{alone, both, expect_gpu, movable_in_vram, place, resident};
 use skua_selftests::raw::{in_child, ioctl};
 use skua_selftests::rig::{copy, fill, wait_value, write};
 use skua_selftests::suite::eventually;
@@ -39,6 +40,9 @@ fn main() -> ExitCode {
         vgem_imports_system_memory,
         vgem_cannot_import_vram,
         vgem_has_it_moved_where_it_can_reach_it,
+        it_comes_back_when_the_last_driver_lets_go: 60,
+        it_stays_out_where_there_is_no_room: 60,
+        attachments_come_and_go_under_work: 120,
         foreign_descriptors_are_refused,
         imports_are_given_back,
     ])
@@ -499,6 +503,98 @@ fn vgem_has_it_moved_where_it_can_reach_it() {
     out.cpu.expect("for the GPU", content);
     // A second time it is there.
     assert!(import_by_vgem(&vgem, &shared).is_ok());
+}
+
+/// Where it is some time, at the latest.
+#[track_caller]
+fn expect_place(rig: &Rig, handle: u32, expected: Place) {
+    let seen = eventually(|| (place(rig, handle) == expected).then_some(()));
+    assert!(seen.is_some(), "it is not in {expected:?}");
+}
+
+fn it_comes_back_when_the_last_driver_lets_go() {
+    let rig = alone();
+    let buffer = rig.bound(movable_in_vram(&rig, SIZE), SIZE);
+    buffer.cpu.fill(pattern(4));
+    let shared = rig.export(buffer.handle).expect("PRIME_HANDLE_TO_FD");
+    for round in 0..4 {
+        let importers = [vgem(), vgem()];
+        for importer in &importers {
+            import_by_vgem(importer, &shared).expect("PRIME_FD_TO_HANDLE of vgem");
+            assert_eq!(place(&rig, buffer.handle), Place::System);
+        }
+        buffer.cpu.expect("moved out", pattern(4 + round));
+        // It does not come while somebody has it, and nobody leaves for it.
+        resident(&rig, &[buffer.handle]);
+        let [first, last] = importers;
+        drop(first);
+        assert_eq!(place(&rig, buffer.handle), Place::System);
+        buffer.cpu.fill(pattern(5 + round));
+        drop(last);
+        expect_place(&rig, buffer.handle, Place::Vram);
+        buffer.cpu.expect("come back", pattern(5 + round));
+        expect_gpu(&rig, "for the GPU", buffer.va, SIZE, pattern(5 + round));
+    }
+    // What is not to be there stays away.
+    let system = rig.buffer(Place::System, SIZE);
+    let shared = rig.export(system.handle).expect("PRIME_HANDLE_TO_FD");
+    {
+        let importer = vgem();
+        import_by_vgem(&importer, &shared).expect("PRIME_FD_TO_HANDLE of vgem");
+    }
+    assert_eq!(place(&rig, system.handle), Place::System);
+}
+
+fn it_stays_out_where_there_is_no_room() {
+    let rig = alone();
+    let buffer = rig.bound(movable_in_vram(&rig, SIZE), SIZE);
+    buffer.cpu.fill(pattern(4));
+    let shared = rig.export(buffer.handle).expect("PRIME_HANDLE_TO_FD");
+    let importer = vgem();
+    import_by_vgem(&importer, &shared).expect("PRIME_FD_TO_HANDLE of vgem");
+    let others = rig.bo_create(rig.region(Place::Vram).size, 0, both(&rig));
+    let others = others.expect("BO_CREATE");
+    assert_eq!(place(&rig, others), Place::Vram);
+    // Nobody leaves for what cannot come.
+    resident(&rig, &[buffer.handle]);
+    assert_eq!(place(&rig, others), Place::Vram);
+    drop(importer);
+    // Nor for what has not been asked for.
+    assert_eq!(place(&rig, others), Place::Vram);
+    assert_eq!(place(&rig, buffer.handle), Place::System);
+    resident(&rig, &[buffer.handle]);
+    assert_eq!(place(&rig, buffer.handle), Place::Vram);
+    buffer.cpu.expect("come back", pattern(4));
+    expect_gpu(&rig, "for the GPU", buffer.va, SIZE, pattern(4));
+}
+
+fn attachments_come_and_go_under_work() {
+    let rig = alone();
+    let buffer = rig.bound(movable_in_vram(&rig, SIZE), SIZE);
+    let shared = rig.export(buffer.handle).expect("PRIME_HANDLE_TO_FD");
+    let (client, handle, rounds): (&Client, _, _) = (&rig, buffer.handle, 50);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..rounds {
+                    let importer = vgem();
+                    import_by_vgem(&importer, &shared).expect("PRIME_FD_TO_HANDLE of vgem");
+                    assert_eq!(place(client, handle), Place::System);
+                }
+            });
+        }
+        for round in 1..=rounds {
+            assert_eq!(
+                rig.run(Engine::Copy, &[fill(round, buffer.va, SIZE)]),
+                Ok(())
+            );
+            let word = u64::from(round) << 32 | u64::from(round);
+            buffer.cpu.expect("what the GPU wrote", |_| word);
+        }
+    });
+    resident(&rig, &[buffer.handle]);
+    let word = u64::from(rounds) << 32 | u64::from(rounds);
+    buffer.cpu.expect("what the GPU wrote last", |_| word);
 }
 
 fn foreign_descriptors_are_refused() {
