@@ -558,8 +558,8 @@ enum drm_skua_make_resident_flags {
  * Of the file's own device this is advice: its work runs without, too. Of a device with
  * explicit residency, what may be in VRAM alone is there when the device's work runs if and
  * only if it is resident for it. Together that is to be no more than the device's
- * budget: its share of VRAM, which is what others do not want, and the same as they get if
- * they want more. What would exceed it is refused (-ENOMEM), unless the client says that it
+ * budget: its share of VRAM, which is what other devices with explicit residency do not have
+ * resident, and the same as they get if they have more. What would exceed it is refused (-ENOMEM), unless the client says that it
  * can trim no further; &bytes_to_trim is what is too much. Budgets change with what others
  * make resident, see &struct drm_skua_event_trim.
  *
@@ -569,8 +569,9 @@ enum drm_skua_make_resident_flags {
  * DRM_IOCTL_SKUA_BO_CREATE does, as long in all. What other clients have, too, and are
  * using just now, stays where it is.
  *
- * Errors: -ENOENT for @device, a handle or a syncobj; -EINVAL for @flags, a flag of
- * explicit residency for another device, @bytes_to_trim, the number of @handles, one that is
+ * Errors: -EMFILE for 32768 devices for which one is resident; -ENOENT for @device, a
+ * handle or a syncobj; -EINVAL for @flags, a flag of explicit residency for another device,
+ * @bytes_to_trim, the number of @handles, one that is
  * there twice, or a wait among @syncs; -ENOMEM also if all that is resident and may be in
  * VRAM alone is more than VRAM.
  */
@@ -763,7 +764,7 @@ struct drm_skua_device_state {
 
 	/**
 	 * @status: Returned status, see &enum drm_skua_context_status: that of the first of its
-	 * contexts that failed. A created device that is not active takes no work any more:
+	 * contexts that failed, also one that was destroyed. A created device that is not active takes no work any more:
 	 * its contexts' is cancelled (-ECANCELED). Contexts of the file's own device stand for
 	 * themselves; it fails when the GPU is lost.
 	 */

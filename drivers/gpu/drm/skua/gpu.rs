@@ -24,7 +24,6 @@
 //! ```text
 //! mmap_lock
 //! File::devices, vms, contexts   mutexes, allocate
-//! Budgets::accounts              mutex, allocates; of what follows vram alone is taken under it
 //! the turn of Gpu::pager         waited for like a mutex, by who submits; held while room is made
 //! Vm::map                        mutex, allocates; user memory is not touched under it
 //! reservation locks              wound/wait mutexes; a page fault only tries; user memory is not
@@ -32,8 +31,8 @@
 //! Context::order                 mutex, ioctls only
 //! Gpu::aperture                  mutex, allocates; CPU mappings are made and removed under it, and
 //!                                its acknowledgements waited for
-//! vram, gart, asids, the LRU's,  mutexes; the first three allocate
-//! Pager
+//! vram, gart, asids, Budgets,    mutexes; the first four allocate
+//! the LRU's, Pager
 //! ---- below this line nothing is allocated: work that fences depend on takes these -------------
 //! Engine::turn                   mutexes, never taken by ioctls
 //! Vm::installing

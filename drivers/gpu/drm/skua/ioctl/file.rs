@@ -103,13 +103,15 @@ impl<T> Handles<T> {
         self.place(handle)?.take().ok_or(ENOENT)
     }
 
-    /// Frees the handles of all that `goes`, and calls `f` with each.
-    fn remove_all(&mut self, goes: impl Fn(&Arc<T>) -> bool, f: impl Fn(Arc<T>)) {
+    /// Frees the handles of all that `goes`; what they named. `ENOMEM`: none then.
+    fn remove_all(&mut self, goes: impl Fn(&Arc<T>) -> bool) -> Result<KVVec<Arc<T>>> {
+        let mut gone = KVVec::with_capacity(self.0.len(), client_flags())?;
         for place in &mut self.0 {
             if let Some(object) = place.take_if(|object| goes(object)) {
-                f(object);
+                gone.push(object, client_flags())?;
             }
         }
+        Ok(gone)
     }
 
     /// The objects that have a handle, by handle.
@@ -185,6 +187,7 @@ impl drm::file::DriverFile for File {
 #[pinned_drop]
 impl PinnedDrop for File {
     fn drop(self: Pin<&mut Self>) {
+        self.locks.close();
         for context in self.contexts.lock().iter() {
             context.destroy();
         }
@@ -390,9 +393,11 @@ impl File {
     ) -> Result<u32> {
         const NOT_TRIM: u32 = DRM_SKUA_MAKE_RESIDENT_CANT_TRIM_FURTHER;
         dev.check_health()?;
+        if args.flags & !NOT_TRIM != 0 {
+            return Err(EINVAL);
+        }
         let device = file.inner().device(args.device)?;
-        let known = if device.is_explicit() { NOT_TRIM } else { 0 };
-        if args.flags & !known != 0 || args.bytes_to_trim != 0 {
+        if (args.flags != 0 && !device.is_explicit()) || args.bytes_to_trim != 0 {
             return Err(EINVAL);
         }
         let objects = read_objects(file, &args.handles)?;
@@ -422,10 +427,10 @@ impl File {
         args: &mut drm_skua_evict,
         file: &SkuaFile,
     ) -> Result<u32> {
-        let device = file.inner().device(args.device)?;
         if args.flags != 0 {
             return Err(EINVAL);
         }
+        let device = file.inner().device(args.device)?;
         let objects = read_objects(file, &args.handles)?;
         watch_budget(dev, file, &device, args.device);
         residency::evict(&device, dev, &objects)?;
@@ -528,21 +533,23 @@ impl File {
             }
             devices.remove(args.device)?
         };
-        let contexts = |context: &Arc<Context>| {
-            context
-                .vm()
-                .is_some_and(|vm| Arc::ptr_eq(vm.device(), &device))
-        };
-        let destroy = |context: Arc<Context>| context.destroy();
-        this.contexts.lock().remove_all(contexts, destroy);
-        let vms = |vm: &Arc<Vm>| Arc::ptr_eq(vm.device(), &device);
-        this.vms.lock().remove_all(vms, |vm| {
-            vm.end(ECANCELED);
-            vm.destroy();
-        });
         // Other threads may still have it.
         device.end();
-        file::for_each_object(file, |bo: &Bo, _| _ = device.residents().forget(bo));
+        let is_of = |vm: &Arc<Vm>| Arc::ptr_eq(vm.device(), &device);
+        let contexts = this
+            .contexts
+            .lock()
+            .remove_all(|context| context.vm().is_some_and(is_of))?;
+        contexts.iter().for_each(|context| context.destroy());
+        drop(this.vms.lock().remove_all(is_of)?);
+        // Also those without a handle, as when the file is closed.
+        this.dev.vms.for_each(|vm| {
+            if is_of(&vm) {
+                vm.end(ECANCELED);
+                vm.destroy();
+            }
+            this.dev.reapers.vms.bury(vm);
+        });
         Ok(0)
     }
 
@@ -570,9 +577,12 @@ impl File {
         file: &SkuaFile,
     ) -> Result<u32> {
         dev.check_health()?;
+        if args.flags != 0 {
+            return Err(EINVAL);
+        }
         let this = file.inner();
         let device = this.device(args.device)?;
-        if args.flags != 0 || args.pad != 0 {
+        if args.pad != 0 {
             return Err(EINVAL);
         }
         device.check()?;
@@ -583,6 +593,13 @@ impl File {
             vm.destroy();
         }
         args.vm = handle?;
+        // It may have been destroyed meanwhile, without this one.
+        if let Err(error) = device.check() {
+            let _ = this.vms.lock().remove(args.vm);
+            vm.end(ECANCELED);
+            vm.destroy();
+            return Err(error);
+        }
         Ok(0)
     }
 

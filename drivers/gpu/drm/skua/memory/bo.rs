@@ -409,7 +409,11 @@ pub(crate) fn room_in_vram(
     let Some(quota) = quota_of(bo)? else {
         return Ok(None);
     };
-    let part = part_of(dev, bo.flags(), bo.placements());
+    let mut part = part_of(dev, bo.flags(), bo.placements());
+    // Elsewhere it may not be as long as it is locked: nobody is to leave for that.
+    if part == Part::Reachable && bo.is_locked() && !host_aperture::claim(dev, bo) {
+        part = Part::Visible;
+    }
     let bytes = u64::try_from(bo.size())?;
     match eviction::allocate(dev, parent, &quota, part, bytes, false, patience) {
         Err(error) if error == ENOSPC => Ok(None),
@@ -682,10 +686,11 @@ impl BoData {
         self.lockers.load(Relaxed) & HAS_APERTURE != 0
     }
 
-    /// It has from now on, as long as it is locked, which it is; whether it had not.
+    /// It has from now on, as long as it is locked; whether that is new. Not if it is not locked any
+    /// more.
     pub(crate) fn set_aperture(&self) -> bool {
         let mut lockers = self.lockers.load(Relaxed);
-        while lockers & HAS_APERTURE == 0 {
+        while lockers != 0 && lockers & HAS_APERTURE == 0 {
             match self
                 .lockers
                 .cmpxchg(lockers, lockers | HAS_APERTURE, Relaxed)

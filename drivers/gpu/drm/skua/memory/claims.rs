@@ -33,12 +33,20 @@ use kernel::{
     warn_on, //
 };
 
+/// The claim of one object.
+struct Claim {
+    /// Held, so that nothing else has its address.
+    bo: BoRef,
+    /// How often; not 0.
+    count: u32,
+}
+
 /// What one claims, of one kind.
 #[pin_data]
 pub(crate) struct Claims {
-    /// By the address of an object that the client has a handle of, how often; not 0. Innermost.
+    /// By the address of an object that the client has a handle of. Innermost.
     #[pin]
-    counts: SpinLock<RBTree<usize, u32>>,
+    counts: SpinLock<RBTree<usize, Claim>>,
     /// Whether nothing is to be claimed any more; changes once, under the lock of `counts`.
     closed: Atomic<bool>,
     /// Bytes of those of them that may be in VRAM alone.
@@ -87,22 +95,31 @@ impl Claims {
         self.bytes.load(Relaxed)
     }
 
-    /// Has nothing be claimed any more that is not.
+    /// Has nothing be claimed any more.
     pub(crate) fn close(&self) {
-        let _counts = self.counts.lock();
-        self.closed.store(true, Relaxed);
+        let all = {
+            let mut counts = self.counts.lock();
+            self.closed.store(true, Relaxed);
+            core::mem::take(&mut *counts)
+        };
+        // Perhaps the last references: not under the lock.
+        all.values().for_each(|claim| self.uncount(&claim.bo));
     }
 
     /// Claims `bo` once more. `ENOMEM`; `EOVERFLOW`; `EMFILE`; `ENOENT` when it is closed.
-    pub(crate) fn add(&self, bo: &Bo) -> Result {
+    pub(crate) fn add(&self, bo: &BoRef) -> Result {
+        let claim = Claim {
+            bo: bo.clone(),
+            count: 1,
+        };
         // For the first time, perhaps; dropped when the lock is free.
-        let node = RBTreeNode::new(Self::key(bo), 1, client_flags())?;
+        let node = RBTreeNode::new(Self::key(bo), claim, client_flags())?;
         let mut counts = self.counts.lock();
         if self.closed.load(Relaxed) {
             return Err(ENOENT);
         }
-        if let Some(count) = counts.get_mut(&Self::key(bo)) {
-            *count = count.checked_add(1).ok_or(EOVERFLOW)?;
+        if let Some(claim) = counts.get_mut(&Self::key(bo)) {
+            claim.count = claim.count.checked_add(1).ok_or(EOVERFLOW)?;
             return Ok(());
         }
         (self.count_clients)(bo, 1)?;
@@ -119,13 +136,14 @@ impl Claims {
 
     fn remove<'a>(
         &self,
-        counts: &mut RBTree<usize, u32>,
+        counts: &mut RBTree<usize, Claim>,
         objects: impl Iterator<Item = &'a BoRef>,
     ) {
         for bo in objects {
             match counts.get_mut(&Self::key(bo)) {
-                Some(count) if *count > 1 => *count -= 1,
+                Some(claim) if claim.count > 1 => claim.count -= 1,
                 Some(_) => {
+                    // The caller has another reference.
                     counts.remove(&Self::key(bo));
                     self.uncount(bo);
                 }

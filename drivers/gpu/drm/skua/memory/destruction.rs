@@ -148,6 +148,9 @@ impl Destruction {
         }
         if ours {
             gem::discard(&**bo);
+        } else {
+            // It was spared.
+            look_again(dev, bo);
         }
         let dev = self.dev.clone();
         dev.reapers.destructions.bury(self);

@@ -10,8 +10,9 @@
 //!
 //! That it is there whenever work runs is the business of [`paging_in`](super::paging_in) for both.
 //! What an explicit device has made resident is to fit into its budget, its fair share of VRAM
-//! ([`fair_share`]) by what all such devices have made resident and what else is in VRAM. A device
-//! that exceeds it because of others is told so once ([`ClientDevice::set_notice`]).
+//! ([`fair_share`]) by what all such devices have made resident. What else is in VRAM leaves for
+//! that. A device that exceeds its budget because of others is told so once
+//! ([`ClientDevice::set_notice`]).
 //!
 //! Lock: `Budgets::accounts`, a mutex; inside, `Account::notice`, a spin lock.
 
@@ -103,15 +104,6 @@ impl Budgets {
     }
 }
 
-/// What else than `accounts` have made resident is in VRAM, in bytes, about.
-fn others(dev: &SkuaDevice, accounts: &[Arc<Account>]) -> u64 {
-    let resident = accounts.iter().map(|account| account.residents.bytes());
-    let resident = resident.fold(0, u64::saturating_add);
-    let all = Part::Any;
-    let used = all.bytes(dev).saturating_sub(all.free_bytes(dev));
-    used.saturating_sub(resident)
-}
-
 /// A device of a client's: the client's handle holds it, and each of its address spaces.
 #[pin_data(PinnedDrop)]
 pub(crate) struct ClientDevice {
@@ -187,14 +179,10 @@ impl ClientDevice {
             return all;
         }
         let accounts = self.dev.budgets.accounts.lock();
-        let rest = core::iter::once(others(&self.dev, &accounts));
-        let devices = accounts
+        let others = accounts
             .iter()
             .filter(|account| !Arc::ptr_eq(account, &self.account));
-        fair_share(
-            all,
-            Iterator::chain(rest, devices.map(|account| account.residents.bytes())),
-        )
+        fair_share(all, others.map(|account| account.residents.bytes()))
     }
 
     /// Has the client be told, once, when others leave the device less of a budget than it has
@@ -216,9 +204,8 @@ impl ClientDevice {
         }
         let accounts = self.dev.budgets.accounts.lock();
         let wanted = accounts.iter().map(|account| account.residents.bytes());
-        let rest = core::iter::once(others(&self.dev, &accounts));
         // Of who has more, this is the budget.
-        let level = level(Part::Any.bytes(&self.dev), Iterator::chain(wanted, rest));
+        let level = level(Part::Any.bytes(&self.dev), wanted);
         for account in accounts.iter() {
             let excess = account.residents.bytes().saturating_sub(level);
             if excess == 0 || Arc::ptr_eq(account, &self.account) {
@@ -247,8 +234,8 @@ impl ClientDevice {
 
     /// The client destroys it: nothing more is resident for it, and nothing runs.
     pub(crate) fn end(&self) {
-        self.residents().close();
         let _ = self.fail(DRM_SKUA_CONTEXT_LOST);
+        self.residents().close();
     }
 
     /// Whether it takes work. `ECANCELED`.
@@ -263,6 +250,7 @@ impl ClientDevice {
 #[pinned_drop]
 impl PinnedDrop for ClientDevice {
     fn drop(self: Pin<&mut Self>) {
+        self.residents().close();
         if self.explicit {
             let mut accounts = self.dev.budgets.accounts.lock();
             accounts.retain(|account| !Arc::ptr_eq(account, &self.account));

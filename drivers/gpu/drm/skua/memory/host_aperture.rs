@@ -155,6 +155,16 @@ pub(crate) fn map(
     Ok(())
 }
 
+/// The pages of VRAM, of the aperture's page size, that `range` has a part of.
+fn pages<'a>(aperture: &ApertureCaps, range: &'a VramRange) -> impl Iterator<Item = u64> + use<'a> {
+    let (shift, size) = (aperture.page.shift(), aperture.page.bytes());
+    range.blocks().iter().flat_map(move |block| {
+        let start = block.start.0.saturating_mul(PAGE_BYTES);
+        let end = start.saturating_add(block.pages.0.saturating_mul(PAGE_BYTES));
+        start >> shift..end.div_ceil(size)
+    })
+}
+
 /// Pages of the aperture that `bo` takes at most.
 fn pages_of(aperture: &ApertureCaps, bo: &Bo) -> u64 {
     // CAST: `usize` has 64 bits.
@@ -184,7 +194,7 @@ pub(crate) fn claim(dev: &SkuaDevice, bo: &Bo) -> bool {
         }
     }
     if !bo.set_aperture() {
-        // Somebody else was faster.
+        // Somebody else was faster, or it was unlocked just now.
         unclaim(dev, bo);
     }
     true
@@ -205,18 +215,17 @@ pub(crate) fn hold(dev: &SkuaDevice, bo: &Bo) {
     else {
         return;
     };
-    let mut window = dev.aperture.lock();
-    // Under the lock: who has changed it since comes after this.
-    let held = bo.is_locked();
-    for page in 0..bo.size() >> kernel::page::PAGE_SHIFT {
-        if let Some(spot) = spot(&aperture, &range, page) {
-            if let Some(at) = window.find(spot.page) {
+    if range.is_shown() {
+        let mut window = dev.aperture.lock();
+        // Under the lock: who has changed it since comes after this.
+        let held = bo.is_locked();
+        for page in pages(&aperture, &range) {
+            if let Some(at) = window.find(page) {
                 window.hold(at, held);
             }
         }
     }
-    drop(window);
-    // Perhaps the last reference.
+    // Perhaps the last reference: not under the lock.
     drop(range);
 }
 
@@ -335,29 +344,24 @@ pub(crate) fn give_back(range: &VramRange) {
     let Some(aperture) = dev.hw.caps.aperture else {
         return;
     };
-    let shift = aperture.page.shift();
     let mut window = dev.aperture.lock();
-    let mut pages = [0; BATCH];
+    let mut hidden = [0; BATCH];
     let mut count = 0;
-    for block in range.blocks() {
-        let start = block.start.0.saturating_mul(PAGE_BYTES);
-        let end = start.saturating_add(block.pages.0.saturating_mul(PAGE_BYTES));
-        for page in start >> shift..end.div_ceil(aperture.page.bytes()) {
-            let Some(at) = window.find(page) else {
-                continue;
-            };
-            window.hide(at);
-            if let Some(place) = pages.get_mut(count) {
-                *place = at;
-                count += 1;
-            }
-            if count == BATCH {
-                let _ = hide(dev, &pages);
-                count = 0;
-            }
+    for page in pages(&aperture, range) {
+        let Some(at) = window.find(page) else {
+            continue;
+        };
+        window.hide(at);
+        if let Some(place) = hidden.get_mut(count) {
+            *place = at;
+            count += 1;
+        }
+        if count == BATCH {
+            let _ = hide(dev, &hidden);
+            count = 0;
         }
     }
     if count > 0 {
-        let _ = hide(dev, pages.get(..count).unwrap_or_default());
+        let _ = hide(dev, hidden.get(..count).unwrap_or_default());
     }
 }

@@ -43,7 +43,8 @@ use kernel::{
         Bound,
         Device, //
     },
-    prelude::*, //
+    prelude::*,
+    time::Jiffies, //
 };
 
 /// Locks `bo` once more for the client with `locks`.
@@ -80,27 +81,38 @@ pub(crate) fn forget(locks: &Claims, dev: &SkuaDevice, bo: &Bo) {
 
 /// Has `bo`, which is locked, be where the CPU reaches it until it is not locked any more.
 fn be_reachable(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
-    {
-        // A move to VRAM was published before this, or sees the lock.
-        let reserved = resv::lock(&**bo)?;
-        let stays = || -> Result<bool> {
-            Ok(match gem::placement(bo, &reserved)? {
-                Placement::Device(range) => BoData::may_be_locked_in(bo, range),
-                _ => true,
-            })
-        };
-        if bo.is_seen_in_vram() && stays()? {
-            return Ok(());
-        }
-    }
     let mut patience = eviction::patience();
+    while bo.is_seen_in_vram() {
+        {
+            // A move to VRAM was published before this, or sees the lock.
+            let reserved = resv::lock(&**bo)?;
+            match gem::placement(bo, &reserved)? {
+                Placement::Device(range) if !BoData::may_be_locked_in(bo, range) => (),
+                _ => return Ok(()),
+            }
+        }
+        eviction::move_out(dev, parent, bo, &mut patience)?;
+        if bo.region() != REGION_VRAM {
+            return settle(bo, patience);
+        }
+        // It has come back, perhaps to where it can be locked.
+        if bo.is_doomed() {
+            return Err(EBUSY);
+        }
+        patience = patience.checked_sub(1).ok_or(ENOSPC)?;
+    }
+    drop(resv::lock(&**bo)?);
     if !bo.needs_vram() {
         eviction::move_out(dev, parent, bo, &mut patience)?;
     }
     if bo.region() == REGION_VRAM {
         return Err(if bo.needs_vram() { EPERM } else { EBUSY });
     }
-    // Somebody else may have begun its move.
+    settle(bo, patience)
+}
+
+/// Waits for a move of `bo` that somebody else may have begun. `ENOSPC` if that takes long.
+fn settle(bo: &BoRef, patience: Jiffies) -> Result {
     match resv::wait(&**bo, Usage::Kernel, patience) {
         Err(error) if error == ETIME => Err(ENOSPC),
         waited => waited.map(drop),

@@ -79,7 +79,13 @@ pub(crate) fn make_resident(
     let result = result
         .and_then(|()| check_budget(device, dev, before, not_trim, excess))
         // First all of them: they do not make room for each other.
-        .and_then(|()| move_in(dev, parent, objects));
+        .and_then(|()| {
+            // Only who is told that it is too much, or gets it, is told how much.
+            let told = core::mem::take(excess);
+            let moves = move_in(dev, parent, objects)?;
+            *excess = told;
+            Ok(moves)
+        });
     if result.is_err() {
         let claimed = || objects.iter().take(counted).map(|(_, bo)| bo);
         residents.undo(claimed());

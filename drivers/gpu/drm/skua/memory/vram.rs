@@ -300,6 +300,11 @@ impl VramRange {
         &self.dev
     }
 
+    /// Whether some of it may be shown by the CPU host aperture.
+    pub(crate) fn is_shown(&self) -> bool {
+        self.shown.load(Relaxed) != 0
+    }
+
     /// Some of it is about to be shown by the CPU host aperture.
     pub(crate) fn set_shown(&self) {
         self.shown.store(1, Relaxed);

@@ -29,7 +29,7 @@ struct Hidden {
     size: u64,
     page: u64,
     /// All that the CPU sees of VRAM.
-    _visible: Option<Buffer>,
+    visible: Option<Buffer>,
 }
 
 impl Hidden {
@@ -42,7 +42,7 @@ impl Hidden {
         Self {
             size: vram.aperture_size,
             page: vram.aperture_page_size.into(),
-            _visible: (visible > 0).then(|| rig.buffer(Place::Vram, visible)),
+            visible: (visible > 0).then(|| rig.buffer(Place::Vram, visible)),
             rig,
         }
     }
@@ -140,6 +140,10 @@ pub fn the_aperture_is_its_bar() {
 pub fn no_more_is_locked_than_there_are_pages() {
     let hidden = Hidden::new();
     let rig = &hidden.rig;
+    // What the CPU sees stays full.
+    if let Some(visible) = &hidden.visible {
+        resident(rig, &[visible.handle]);
+    }
     let buffers: Vec<_> = (0..6).map(|_| hidden.buffer(hidden.size / 4)).collect();
     let others = hidden.buffer(3 * hidden.size);
     for (seed, buffer) in (0..).zip(&buffers) {

@@ -58,6 +58,7 @@ fn places(client: &Client, handles: &[u32]) -> String {
     let letter = |handle: &u32| match place(client, *handle) {
         Place::Vram => 'v',
         Place::System => 's',
+        Place::Aperture => 'a',
     };
     handles.iter().map(letter).collect()
 }
