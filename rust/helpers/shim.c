@@ -21,6 +21,7 @@
 #include <linux/pagemap.h>
 #include <linux/seq_file.h>
 #include <linux/shmem_fs.h>
+#include <linux/shrinker.h>
 #include <linux/workqueue.h>
 
 #include <drm/drm_debugfs.h>
@@ -478,6 +479,75 @@ struct dmem_cgroup_pool_state *skua_dmem_common_ancestor(struct dmem_cgroup_pool
 							 struct dmem_cgroup_pool_state *b)
 {
 	return dmem_cgroup_get_common_ancestor(a, b);
+}
+
+static unsigned long skua_shrinker_count(struct shrinker *shrinker, struct shrink_control *sc)
+{
+	struct skua_shrinker_owner *owner = shrinker->private_data;
+
+	return owner->count(owner->dev) ?: SHRINK_EMPTY;
+}
+
+static unsigned long skua_shrinker_scan(struct shrinker *shrinker, struct shrink_control *sc)
+{
+	struct skua_shrinker_owner *owner = shrinker->private_data;
+
+	/* Who allocates may hold what removing mappings takes. */
+	if (!(sc->gfp_mask & __GFP_FS))
+		return SHRINK_STOP;
+	return owner->scan(owner->dev, sc->nr_to_scan);
+}
+
+struct shrinker *skua_shrinker_new(const char *name, struct skua_shrinker_owner *owner)
+{
+	struct shrinker *shrinker = shrinker_alloc(0, "%s", name);
+
+	if (!shrinker)
+		return NULL;
+	shrinker->count_objects = skua_shrinker_count;
+	shrinker->scan_objects = skua_shrinker_scan;
+	shrinker->private_data = owner;
+	shrinker_register(shrinker);
+	return shrinker;
+}
+
+void skua_shrinker_free(struct shrinker *shrinker)
+{
+	shrinker_free(shrinker);
+}
+
+/*
+ * Calls @shrink, with the reservation locked, for objects of @from that have @pages
+ * pages; those of which it has freed some go to @to. No reference is taken, which
+ * could become the last one: an object that is freed leaves its list before anything
+ * else, and that waits for the mutex.
+ */
+unsigned long skua_gem_lru_shrink(struct drm_device *dev, struct drm_gem_lru *from,
+				  struct drm_gem_lru *to, unsigned long pages,
+				  unsigned long (*shrink)(struct drm_gem_object *obj))
+{
+	struct drm_gem_object *obj;
+	unsigned long freed = 0;
+
+	if (!mutex_trylock(&dev->gem_lru_mutex))
+		return SHRINK_STOP;
+	pages = min_t(unsigned long, pages, from->count);
+	while ((obj = list_first_entry_or_null(&from->list, typeof(*obj), lru_node))) {
+		unsigned long size = obj->size >> PAGE_SHIFT;
+		unsigned long some = 0;
+
+		if (kref_read(&obj->refcount) && dma_resv_trylock(obj->resv)) {
+			some = shrink(obj);
+			dma_resv_unlock(obj->resv);
+		}
+		drm_gem_lru_move_tail_locked(some ? to : from, obj);
+		freed += some;
+		if (size >= pages)
+			break;
+		pages -= size;
+	}
+	mutex_unlock(&dev->gem_lru_mutex);
+	return freed;
 }
 
 void skua_init_delayed_work(struct delayed_work *work, void (*func)(struct work_struct *work))

@@ -26,6 +26,7 @@ struct drm_syncobj;
 struct file;
 struct page;
 struct seq_file;
+struct shrinker;
 struct vm_area_struct;
 struct vm_fault;
 struct work_struct;
@@ -117,6 +118,18 @@ _Bool skua_dmem_evict_valuable(struct dmem_cgroup_pool_state *limit,
 			       _Bool *hit_low);
 struct dmem_cgroup_pool_state *skua_dmem_common_ancestor(struct dmem_cgroup_pool_state *a,
 							 struct dmem_cgroup_pool_state *b);
+
+/* include/linux/shrinker.h */
+struct skua_shrinker_owner {
+	unsigned long (*count)(void *dev);
+	unsigned long (*scan)(void *dev, unsigned long pages);
+	void *dev;
+};
+struct shrinker *skua_shrinker_new(const char *name, struct skua_shrinker_owner *owner);
+void skua_shrinker_free(struct shrinker *shrinker);
+unsigned long skua_gem_lru_shrink(struct drm_device *dev, struct drm_gem_lru *from,
+				  struct drm_gem_lru *to, unsigned long pages,
+				  unsigned long (*shrink)(struct drm_gem_object *obj));
 
 /* include/linux/workqueue.h */
 void skua_init_delayed_work(struct delayed_work *work, void (*func)(struct work_struct *work));

@@ -23,6 +23,7 @@
 //! | [`event`] | [`event::PendingEvent`]: what a client reads from its file |
 //! | [`gem`] | [`gem::GemExt`], [`gem::create`], [`gem::Backing`], [`gem::placement`], [`gem::replace`], [`gem::unmap`] |
 //! | [`lru`] | [`lru::Lru`]: which objects were used last |
+//! | [`shrinker`] | [`shrinker::Shrinker`]: pages of idle objects go back to shmem |
 //! | [`attachment`] | [`attachment::ImportMap`]: another driver's memory, as the device sees it |
 //! | [`fault`] | [`fault::VmFault`], [`fault::FaultError`]: page faults by TTM's rules |
 //! | [`memory`] | [`memory::total`]: how much the machine has |
@@ -74,6 +75,7 @@ pub(crate) mod printer;
 pub(crate) mod queue;
 pub(crate) mod resv;
 mod shim;
+pub(crate) mod shrinker;
 pub(crate) mod syncobj;
 pub(crate) mod trace;
 pub(crate) mod uaccess;

@@ -102,18 +102,21 @@ use kernel::{
 };
 
 /// Where an object's memory is. `D` is the driver's handle of device memory, `S` what it keeps with
-/// system pages.
-pub(crate) enum Placement<D, S> {
+/// system pages, `R` what of that is left when these were given back.
+pub(crate) enum Placement<D, S, R> {
     /// Nowhere yet, or with the exporter.
     Nowhere,
     /// In its own system pages.
     System(Arc<Pages>, S),
+    /// In its shmem file, swapped out or not.
+    Resting(R),
     /// In device memory.
     Device(D),
 }
 
 /// The placement of an object of `T`.
-pub(crate) type PlacementOf<T> = Placement<<T as GemExt>::Device, <T as GemExt>::System>;
+pub(crate) type PlacementOf<T> =
+    Placement<<T as GemExt>::Device, <T as GemExt>::System, <T as GemExt>::Resting>;
 
 /// An object's placement, protected by its reservation lock.
 ///
@@ -122,9 +125,9 @@ pub(crate) type PlacementOf<T> = Placement<<T as GemExt>::Device, <T as GemExt>:
 /// - `owner` is 0 or the address of the GEM object that this value is part of.
 /// - `placement` is accessed only with that object's reservation lock held, mutably only through a
 ///   `&mut Reserved` of it; or with no other reference to the object left.
-pub(crate) struct Backing<D, S> {
+pub(crate) struct Backing<D, S, R> {
     /// Where the memory is now.
-    placement: UnsafeCell<Placement<D, S>>,
+    placement: UnsafeCell<Placement<D, S, R>>,
     /// Ties this value to one object, so that no other object's lock opens it.
     owner: Atomic<usize>,
     /// What the CPU sees when the memory is gone with the device; allocated at the first fault.
@@ -143,12 +146,12 @@ pub(crate) struct Backing<D, S> {
 }
 
 // SAFETY: `placement` is protected by the reservation lock, by the type invariant.
-unsafe impl<D: Send, S: Send> Send for Backing<D, S> {}
-// SAFETY: As above; the reservation lock is a mutex, so `D` and `S` are handed from thread to
+unsafe impl<D: Send, S: Send, R: Send> Send for Backing<D, S, R> {}
+// SAFETY: As above; the reservation lock is a mutex, so `D`, `S` and `R` are handed from thread to
 // thread, and shared references to them exist only under the lock.
-unsafe impl<D: Send + Sync, S: Send + Sync> Sync for Backing<D, S> {}
+unsafe impl<D: Send + Sync, S: Send + Sync, R: Send + Sync> Sync for Backing<D, S, R> {}
 
-impl<D, S> Backing<D, S> {
+impl<D, S, R> Backing<D, S, R> {
     /// Memory nowhere, of no object yet; [`create`] ties it to the object it is in.
     ///
     /// Its rank is `rank`. An object with a `shared` reservation is locked, and its fences are filed,
@@ -209,8 +212,11 @@ where
     /// What the driver keeps with an object's system pages: where the device finds them.
     type System: Send + Sync;
 
+    /// What is left of that when the pages were given back.
+    type Resting: Send + Sync;
+
     /// The [`Backing`] that is a field of `self`.
-    fn backing(&self) -> &Backing<Self::Device, Self::System>;
+    fn backing(&self) -> &Backing<Self::Device, Self::System, Self::Resting>;
 
     /// Whether the CPU may map `obj`, through the node or through its dma-buf; the error is the
     /// client's.
@@ -228,6 +234,10 @@ where
         reserved: &mut Reserved<'_>,
         fault: &VmFault<'_>,
     ) -> Result<(), FaultError>;
+
+    /// If `obj` is [`Placement::Resting`], get it its pages back: they are needed. The device may be
+    /// gone. Called before `fault` and `pin`. `ENOMEM`.
+    fn rouse(obj: &Object<Self>, reserved: &mut Reserved<'_>) -> Result;
 
     /// Another device is about to [`Self::pin`] `obj`: have it in system pages, and wait until it
     /// is there.
@@ -576,6 +586,7 @@ where
         // SAFETY: The lock is held as long as `owner`.
         let mut reserved = unsafe { Reserved::borrowed((*raw).resv) };
         let result = match device::enter(obj.dev()) {
+            _ if T::rouse(obj, &mut reserved).is_err() => Err(FaultError::Oom),
             Some(dev) => T::fault(obj, &dev, &mut reserved, &fault),
             None if device::is_unplugged(obj.dev()) => fault_unplugged(obj, &reserved, &fault),
             // Its registration is under way: the access is done again until that is over.
@@ -661,7 +672,7 @@ where
     // SAFETY: Called on objects that have this function, alive, with the reservation lock held by
     // this thread (`drm_gem_map_attach()`).
     let (obj, mut reserved) = unsafe { (object::<T>(raw), Reserved::borrowed((*raw).resv)) };
-    match T::pin(obj, &mut reserved) {
+    match T::rouse(obj, &mut reserved).and_then(|()| T::pin(obj, &mut reserved)) {
         Ok(()) => {
             T::backing(obj).pins.add(1, Relaxed);
             0
@@ -906,6 +917,9 @@ unsafe extern "C" fn free_callback<T: GemExt>(raw: *mut bindings::drm_gem_object
 where
     T::Driver: DriverExt<Gem = T>,
 {
+    // First, so that who finds it in a list finds it whole.
+    // SAFETY: The object is valid.
+    unsafe { bindings::drm_gem_lru_remove(raw) };
     {
         // SAFETY: The object is whole, and this is the only reference left.
         let obj = unsafe { object::<T>(raw) };

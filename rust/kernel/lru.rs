@@ -70,6 +70,13 @@ where
     fn lru(dev: &drm::Device<Self::Driver>, rank: u8) -> &Lru<Self>;
 }
 
+impl<T> Lru<T> {
+    /// The C structure.
+    pub(super) fn as_raw(&self) -> *mut bindings::drm_gem_lru {
+        self.list.get()
+    }
+}
+
 impl<T: Listed> Lru<T>
 where
     T::Driver: DriverExt<Gem = T>,
@@ -91,7 +98,15 @@ pub(crate) fn use_now<T: Listed>(obj: &Object<T>)
 where
     T::Driver: DriverExt<Gem = T>,
 {
-    let lru = T::lru(obj.dev(), T::backing(obj).rank());
+    put(obj, T::backing(obj).rank());
+}
+
+/// Has `obj` be in the list of `rank`, behind all others, and in no other.
+pub(crate) fn put<T: Listed>(obj: &Object<T>, rank: u8)
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    let lru = T::lru(obj.dev(), rank);
     // SAFETY: Object and device are valid. The list is part of the device's data, which lives
     // until the last object of it is freed, and an object that is freed leaves the list
     // (`drm_gem_object_release()`).

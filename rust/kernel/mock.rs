@@ -198,7 +198,7 @@ pub(super) struct MockFile;
 /// What is in an object.
 #[pin_data]
 pub(super) struct MockObject {
-    backing: Backing<(), ()>,
+    backing: Backing<(), (), ()>,
     dev: ARef<drm::Device<Mock>>,
     /// Times that it was to be attached.
     pub(super) attached: Atomic<u32>,
@@ -252,8 +252,9 @@ impl MockObject {
 impl GemExt for MockObject {
     type Device = ();
     type System = ();
+    type Resting = ();
 
-    fn backing(&self) -> &Backing<(), ()> {
+    fn backing(&self) -> &Backing<(), (), ()> {
         &self.backing
     }
 
@@ -279,6 +280,10 @@ impl GemExt for MockObject {
         gem::map_system(obj, reserved, fault, 0)
     }
 
+    fn rouse(_obj: &Object<Self>, _reserved: &mut Reserved<'_>) -> Result {
+        Ok(())
+    }
+
     fn attach(obj: &Object<Self>, _dev: &drm::Device<Mock, Registered>) -> Result {
         obj.attached.add(1, Relaxed);
         Ok(())
@@ -296,7 +301,7 @@ impl GemExt for MockObject {
         obj.pins.fetch_sub(1, Relaxed);
     }
 
-    fn release(obj: &Object<Self>, _placement: Placement<(), ()>) {
+    fn release(obj: &Object<Self>, _placement: Placement<(), (), ()>) {
         obj.dev.objects.fetch_sub(1, Relaxed);
     }
 }

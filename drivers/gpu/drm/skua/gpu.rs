@@ -46,6 +46,10 @@
 //! locks of fences and work queues
 //! ```
 //!
+//! When memory is short, whoever allocates may have objects give back pages ([`crate::ext::shrinker`]):
+//! what is taken there is the list's mutex and reservation locks, both only if they are free, and
+//! below them what removing CPU and DMA mappings takes.
+//!
 //! `drm_dev_enter()` ([`crate::ext::device::enter`]) may be entered anywhere. While somebody is
 //! inside no DRM device is unplugged: nobody waits for the GPU's work there, but who makes room,
 //! for ten seconds in all, or waits for their turn to do that, which ends soon once one is
@@ -67,7 +71,8 @@ use crate::{
             Signalling, //
         },
         lru::Lru,
-        queue::ModuleQueue, //
+        queue::ModuleQueue,
+        shrinker::Shrinker, //
     },
     fences::gate::Wake,
     hardware::{
@@ -226,6 +231,8 @@ pub(crate) struct Counters {
     pub(crate) evictions: Atomic<u64>,
     /// Objects that were moved to VRAM, or are on their way.
     pub(crate) promotions: Atomic<u64>,
+    /// System pages of idle objects that were given back when memory was short.
+    pub(crate) pages_given_back: Atomic<u64>,
     /// Pages of the CPU host aperture that were mapped.
     pub(crate) aperture_maps: Atomic<u64>,
     /// Those of them that were taken back for others to be mapped.
@@ -347,6 +354,15 @@ pub(crate) struct Gpu {
     /// used; then those in the aperture that may leave it, likewise.
     #[pin]
     pub(crate) evictable: [Lru<BoData>; 2 * Level::ALL.len()],
+    /// Objects that have system pages, which the kernel may have when they are idle.
+    #[pin]
+    pub(crate) awake: Lru<BoData>,
+    /// Objects that have given back their system pages.
+    #[pin]
+    pub(crate) resting: Lru<BoData>,
+    /// From the beginning of [`Gpu::start`] to that of [`Gpu::stop`].
+    #[pin]
+    shrinker: SpinLock<Option<Shrinker<SkuaDriver>>>,
     /// Moves that are under way.
     #[pin]
     pub(crate) moves: Moves,
@@ -426,6 +442,7 @@ impl Gpu {
                 flushes: Atomic::new(0),
                 evictions: Atomic::new(0),
                 promotions: Atomic::new(0),
+                pages_given_back: Atomic::new(0),
                 aperture_maps: Atomic::new(0),
                 aperture_reclaims: Atomic::new(0),
                 segment_maps: Atomic::new(0),
@@ -440,6 +457,9 @@ impl Gpu {
             contexts <- contexts,
             vms <- vms,
             evictable <- pin_init::pin_init_array_from_fn(|_| Lru::new()),
+            awake <- Lru::new(),
+            resting <- Lru::new(),
+            shrinker <- new_spinlock!(None),
             moves <- Moves::new(),
             pager <- Pager::new(),
             budgets <- Budgets::new(),
@@ -542,6 +562,9 @@ impl Gpu {
         let name = CString::try_from_fmt(fmt!("drm/{}/vram0", parent.name()))?;
         let region = Region::new(dev, &name, Part::Any.bytes(dev))?;
         *dev.vram_region.lock() = Some(region);
+        let name = CString::try_from_fmt(fmt!("drm-skua:{}", parent.name()))?;
+        let shrinker = Shrinker::new(dev, &name)?;
+        *dev.shrinker.lock() = Some(shrinker);
         reset(dev)?;
         dev.bus.turn_on();
         dev.hw.start()?;
@@ -787,6 +810,8 @@ impl Gpu {
     pub(crate) fn stop(dev: &SkuaDevice) {
         // Waits for who makes room for a group, who waits for work.
         let region = dev.vram_region.lock().take();
+        let shrinker = dev.shrinker.lock().take();
+        drop(shrinker);
         // Not inside a signalling section: waits for the alarms, which are.
         drop(dev.detach());
         let signalling = Signalling::begin();

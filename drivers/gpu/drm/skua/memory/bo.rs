@@ -23,6 +23,7 @@
 use crate::{
     driver::SkuaDriver,
     ext::{
+        device,
         devres::DevresItem,
         fault::{
             FaultError,
@@ -51,6 +52,7 @@ use crate::{
             Reserved,
             Usage, //
         },
+        shrinker::Shrink,
         uapi, //
     },
     gpu::{
@@ -83,7 +85,10 @@ use crate::{
         Share, //
     },
     reaper,
-    spec::address::PAGE_SIZE, //
+    spec::{
+        address::PAGE_SIZE,
+        number::Asid, //
+    }, //
 };
 use kernel::{
     device::{
@@ -151,11 +156,21 @@ pub(crate) enum Memory {
 /// An object's system pages, for the device.
 pub(crate) struct SystemMemory {
     /// Their DMA mapping, which ends at the latest when the device is unbound.
-    map: DevresItem<DmaMap>,
+    /// None of what was got back when the device was gone.
+    map: Option<DevresItem<DmaMap>>,
     /// How the CPU caches them.
     caching: Caching,
     /// Their part of the client's and the device's quota of system memory.
-    shares: [Share; 2],
+    shares: Arc<Shares>,
+}
+
+/// An object's part of the client's and the device's quota of system memory.
+pub(crate) type Shares = [Share; 2];
+
+/// The client's quota.
+fn own_quota(shares: &Shares) -> Arc<Quota> {
+    let [own, _] = shares;
+    own.quota().clone()
 }
 
 /// An object's system pages, and how the GPU reaches them.
@@ -190,14 +205,9 @@ impl SystemMemory {
         offset: u64,
         f: impl FnOnce(&mut dyn Iterator<Item = PhysPiece>) -> Result<R>,
     ) -> Result<R> {
-        let map = self.map.access(parent).map_err(|_| ENODEV)?;
+        let map = self.map.as_ref().ok_or(ENODEV)?;
+        let map = map.access(parent).map_err(|_| ENODEV)?;
         f(&mut behind(map.segments().map(piece), offset))
-    }
-
-    /// The client's quota of system memory.
-    fn quota(&self) -> &Arc<Quota> {
-        let [own, _] = &self.shares;
-        own.quota()
     }
 }
 
@@ -211,7 +221,7 @@ pub(crate) struct BoData {
     made: u8,
     /// Its [`Placement`], under its reservation lock; and that lock's reservation, if it is an
     /// address space's.
-    backing: Backing<Arc<VramRange>, SystemSite>,
+    backing: Backing<Arc<VramRange>, SystemSite, Arc<Shares>>,
     /// The number of the region that holds it, for those who look without the lock.
     region: Atomic<i8>,
     /// Whether it moves to VRAM, or its old pages are not gone yet.
@@ -425,9 +435,18 @@ pub(crate) fn room_in_vram(
 /// signal arrives.
 pub(crate) fn quota_of(bo: &Bo) -> Result<Option<Arc<Quota>>> {
     Ok(match gem::placement(bo, &resv::lock(bo)?)? {
-        Placement::System(_, site) => Some(site.memory().quota().clone()),
+        Placement::System(_, site) => Some(own_quota(&site.memory().shares)),
+        Placement::Resting(shares) => Some(own_quota(shares)),
         _ => None,
     })
+}
+
+/// How the CPU caches system pages of `bo`.
+fn caching(bo: &Bo) -> Caching {
+    match bo.flags() & uapi::DRM_SKUA_BO_WRITE_COMBINED {
+        0 => Caching::WriteBack,
+        _ => Caching::WriteCombined,
+    }
 }
 
 /// The system pages of `bo`, for CPU and device, which count as `shares`; in the aperture if they may
@@ -436,17 +455,14 @@ pub(crate) fn system_memory(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
     bo: &Bo,
-    shares: [Share; 2],
+    shares: Shares,
 ) -> Result<(Arc<Pages>, SystemSite)> {
-    let caching = match bo.flags() & uapi::DRM_SKUA_BO_WRITE_COMBINED {
-        0 => Caching::WriteBack,
-        _ => Caching::WriteCombined,
-    };
+    let caching = caching(bo);
     let pages = Pages::get(bo, caching)?;
     let memory = SystemMemory {
+        map: Some(DmaMap::new(&dev.resources, parent, &pages)?),
         caching,
-        map: DmaMap::new(&dev.resources, parent, &pages)?,
-        shares,
+        shares: Arc::new(shares, GFP_KERNEL_ACCOUNT)?,
     };
     let memory = Arc::new(memory, GFP_KERNEL_ACCOUNT)?;
     Ok((pages, gart::site(dev, parent, bo, memory)?))
@@ -480,14 +496,52 @@ pub(crate) fn replace(
     let region = match &new {
         Placement::Device(_) => REGION_VRAM,
         Placement::System(_, SystemSite::Aperture(_)) => REGION_APERTURE,
-        Placement::System(_, SystemSite::Direct(_)) | Placement::Nowhere => REGION_SYSTEM,
+        Placement::System(_, SystemSite::Direct(_))
+        | Placement::Resting(_)
+        | Placement::Nowhere => REGION_SYSTEM,
     };
+    let is_direct = matches!(new, Placement::System(_, SystemSite::Direct(_)));
     gem::replace(bo, reserved, new)?;
     let level = bo.level();
     // CAST: few. Who sees it there sees whether it is arriving.
     bo.region.store(region as i8, Release);
     bo.set_level(level);
+    match is_direct {
+        true => lru::put(bo, BoData::AWAKE),
+        // What may be evicted is to be in a list when it is used.
+        false => lru::forget(bo),
+    }
     Ok(())
+}
+
+/// Gives back the system pages of `bo`, in whose file the content stays, unless somebody may have
+/// their addresses: an address space that maps something of it, another driver, a move, or who has
+/// locked it. How many pages; see [`Shrink::rest`].
+///
+/// What it counts of quotas it still counts: so it gets them back whatever others take meanwhile.
+fn rest(bo: &Bo, reserved: &mut Reserved<'_>) -> Result<usize> {
+    // What is in the aperture the GPU reaches by that.
+    let Placement::System(_, SystemSite::Direct(memory)) = gem::placement(bo, reserved)? else {
+        return Ok(0);
+    };
+    // A move, even a failed one, may have them until it is freed: write-combined, nobody could get
+    // them again meanwhile.
+    if !memory.is_cached() && (bo.dev().moves.any() || bo.dev().check_health().is_err()) {
+        return Ok(0);
+    }
+    if bo.sites.next_user(Asid::SYSTEM).is_some()
+        || gem::is_pinned(bo)
+        || bo.is_locked()
+        || bo.is_doomed()
+        || !is_settled(bo, reserved)?
+        || !reserved.is_idle(Usage::Bookkeep)
+    {
+        return Ok(0);
+    }
+    let shares = memory.shares.clone();
+    let was = gem::replace(bo, reserved, Placement::Resting(shares))?;
+    drop((was, bo.sites.forget_memory()));
+    Ok(bo.size() / kernel::page::PAGE_SIZE)
 }
 
 /// Says that `bo`, whose reservation the caller has locked, was used just now: it is not the next to
@@ -512,7 +566,7 @@ pub(crate) fn memory_of(placement: &gem::PlacementOf<BoData>) -> Option<Memory> 
         Placement::Device(range) => Some(Memory::Vram(range.clone())),
         Placement::System(_, SystemSite::Direct(memory)) => Some(Memory::System(memory.clone())),
         Placement::System(_, SystemSite::Aperture(range)) => Some(Memory::Aperture(range.clone())),
-        Placement::Nowhere => None,
+        Placement::Resting(_) | Placement::Nowhere => None,
     }
 }
 
@@ -830,6 +884,11 @@ fn behind(
 
 impl Listed for BoData {
     fn lru(dev: &SkuaDevice, rank: u8) -> &Lru<Self> {
+        match rank {
+            Self::AWAKE => return &dev.awake,
+            Self::RESTING => return &dev.resting,
+            _ => (),
+        }
         let [lowest, others @ ..] = &dev.evictable;
         match usize::from(rank).checked_sub(1) {
             // There is no rank but that of a level.
@@ -839,11 +898,25 @@ impl Listed for BoData {
     }
 }
 
+impl Shrink for BoData {
+    const AWAKE: u8 = u8::MAX;
+    const RESTING: u8 = u8::MAX - 1;
+
+    fn rest(obj: &Bo, reserved: &mut Reserved<'_>) -> usize {
+        let pages = rest(obj, reserved).unwrap_or(0);
+        let counter = &obj.dev().counters.pages_given_back;
+        // CAST: at most 64 bits.
+        counter.fetch_add(pages as u64, Relaxed);
+        pages
+    }
+}
+
 impl GemExt for BoData {
     type Device = Arc<VramRange>;
     type System = SystemSite;
+    type Resting = Arc<Shares>;
 
-    fn backing(&self) -> &Backing<Self::Device, Self::System> {
+    fn backing(&self) -> &Backing<Self::Device, Self::System, Self::Resting> {
         &self.backing
     }
 
@@ -867,7 +940,9 @@ impl GemExt for BoData {
         let range = match gem::placement(obj, reserved)? {
             Placement::System(..) => return gem::map_system(obj, reserved, fault, FAULT_AHEAD),
             Placement::Device(range) if obj.is_seen_in_vram() => range,
-            Placement::Device(_) | Placement::Nowhere => return Err(FaultError::Sigbus),
+            Placement::Device(_) | Placement::Resting(_) | Placement::Nowhere => {
+                return Err(FaultError::Sigbus)
+            }
         };
         if !range.is_cleared() {
             // The device was lost before it could clear it.
@@ -903,6 +978,30 @@ impl GemExt for BoData {
         })
     }
 
+    fn rouse(obj: &Bo, reserved: &mut Reserved<'_>) -> Result {
+        let Placement::Resting(shares) = gem::placement(obj, reserved)? else {
+            return Ok(());
+        };
+        let (dev, shares) = (obj.dev(), shares.clone());
+        let caching = caching(obj);
+        let pages = Pages::get(obj, caching)?;
+        let map = match device::enter(dev) {
+            Some(bound) => Some(DmaMap::new(&dev.resources, gpu::parent(&bound), &pages)?),
+            None => None,
+        };
+        let memory = SystemMemory {
+            map,
+            caching,
+            shares,
+        };
+        let memory = Arc::new(memory, GFP_KERNEL_ACCOUNT)?;
+        place(
+            obj,
+            reserved,
+            Placement::System(pages, SystemSite::Direct(memory)),
+        )
+    }
+
     fn attach(obj: &Bo, dev: &drm::Device<SkuaDriver, Registered>) -> Result {
         if obj.region() != REGION_VRAM || obj.needs_vram() {
             return Ok(());
@@ -923,7 +1022,7 @@ impl GemExt for BoData {
             _ if obj.needs_vram() => Err(EOPNOTSUPP),
             Placement::System(..) => Ok(()),
             Placement::Device(_) => Err(EBUSY),
-            Placement::Nowhere => Err(EOPNOTSUPP),
+            Placement::Resting(_) | Placement::Nowhere => Err(EOPNOTSUPP),
         }
     }
 

@@ -33,8 +33,10 @@ use crate::{
             FenceContext,
             Signalling, //
         },
-        gem,
-        lru,
+        gem::{
+            self,
+            GemExt, //
+        },
         resv::{
             Handle,
             Usage, //
@@ -166,6 +168,11 @@ impl Moves {
             }),
             changed <- new_condvar!("Moves::changed"),
         })
+    }
+
+    /// Whether there is one that is not over.
+    pub(crate) fn any(&self) -> bool {
+        self.counts.lock().under_way > 0
     }
 
     /// How many are over, for [`Moves::wait`].
@@ -398,10 +405,11 @@ pub(crate) fn relocate(
         exec.reserve_fences()
     })?;
     let old = {
-        let reserved = exec.reserved(&handle)?;
+        let mut reserved = exec.reserved(&handle)?;
         if gem::is_pinned(&**bo) || bo.is_doomed() {
             return Err(EBUSY);
         }
+        BoData::rouse(bo, &mut reserved)?;
         bo::memory_of(gem::placement(bo, &reserved)?).ok_or(EBUSY)?
     };
     let copied = match (&old, &memory) {
@@ -507,7 +515,6 @@ pub(crate) fn relocate(
             list(bo, vm, nodes.pop());
         }
     }
-    lru::forget(&**bo);
     bo::was_used(bo);
     if from_vram {
         dev.counters.evictions.fetch_add(1, Relaxed);

@@ -34,6 +34,7 @@ use crate::{
             FenceMemory,
             Signalling, //
         },
+        gem::GemExt,
         resv::{
             self,
             Reservation,
@@ -56,6 +57,7 @@ use crate::{
     memory::{
         bo::{
             self,
+            BoData,
             BoRef,
             Memory, //
         },
@@ -160,8 +162,10 @@ impl Mapping {
     /// signal arrives.
     pub(crate) fn new(vm: &Vm, bo: BoRef, offset: u64, write: bool) -> Result<Self> {
         let user = {
-            let _reserved = resv::lock(&*bo)?;
+            let mut reserved = resv::lock(&*bo)?;
             bo::was_used(&bo);
+            // From here on it has a user, and stays awake.
+            BoData::rouse(&bo, &mut reserved)?;
             User::new(bo.clone(), vm, client_flags())?
         };
         Ok(Self {

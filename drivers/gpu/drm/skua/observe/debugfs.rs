@@ -292,6 +292,10 @@ fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         ("engine_resets", dev.counters.resets.load(Relaxed)),
         ("evictions", dev.counters.evictions.load(Relaxed)),
         ("promotions", dev.counters.promotions.load(Relaxed)),
+        (
+            "pages_given_back",
+            dev.counters.pages_given_back.load(Relaxed),
+        ),
         ("aperture_maps", dev.counters.aperture_maps.load(Relaxed)),
         (
             "aperture_reclaims",

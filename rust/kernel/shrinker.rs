@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory pressure: pages of idle objects go back to their shmem files, where they can be swapped.
+//!
+//! # Model
+//!
+//! Objects with system pages are in one of the driver's lists, and those that have given them back in
+//! another ([`lru`](super::lru)). When the kernel needs memory, a [`Shrinker`] goes through the
+//! first, and asks each object whose reservation lock is free ([`Shrink::rest`]). The content stays
+//! in the file: [`GemExt::rouse`] gets it from there when the object is needed again.
+//!
+//! # Locks
+//!
+//! Whoever allocates memory may get here, with any lock that they allocate under: locks are tried
+//! only, nothing is allocated, nothing waited for. The device's `gem_lru_mutex` is held for each
+//! call of [`Shrink::rest`].
+//!
+//! C header: `include/linux/shrinker.h`.
+
+use super::{
+    device,
+    drm_driver::DriverExt,
+    gem::GemExt,
+    lru::{
+        self,
+        Listed, //
+    },
+    resv::Reserved,
+    shim, //
+};
+use core::ptr::NonNull;
+use kernel::{
+    bindings,
+    drm::{
+        self,
+        gem::{
+            IntoGEMObject,
+            Object, //
+        }, //
+    },
+    prelude::*,
+    sync::aref::ARef, //
+};
+
+/// Objects that can give back their pages.
+pub(crate) trait Shrink: Listed + GemExt
+where
+    Self::Driver: DriverExt<Gem = Self>,
+{
+    /// The [rank](Listed::lru) of objects that have system pages.
+    const AWAKE: u8;
+    /// The rank of those that have given them back.
+    const RESTING: u8;
+
+    /// Has `obj` give back its pages if it is idle and nobody has their addresses; how many pages
+    /// it had. Not to take the lists' lock; see the [locks](self#locks).
+    fn rest(obj: &Object<Self>, reserved: &mut Reserved<'_>) -> usize;
+}
+
+/// The claim of the kernel on the objects of one device, until it is dropped.
+///
+/// It holds the device, so the device gives it up when it is unbound.
+///
+/// # Invariants
+///
+/// `raw` is registered, with `owner` as its private data, which has the address of `dev`.
+pub(crate) struct Shrinker<D: drm::Driver> {
+    raw: NonNull<bindings::shrinker>,
+    /// For the callbacks.
+    _owner: KBox<shim::skua_shrinker_owner>,
+    /// What they are about.
+    _dev: ARef<drm::Device<D>>,
+}
+
+// SAFETY: What is there is only ever dropped, from any thread.
+unsafe impl<D: drm::Driver> Send for Shrinker<D> {}
+// SAFETY: As above.
+unsafe impl<D: drm::Driver> Sync for Shrinker<D> {}
+
+impl<D: DriverExt> Shrinker<D>
+where
+    D::Gem: Shrink,
+{
+    /// Lets the kernel have the pages of idle objects of `dev`. `ENOMEM`.
+    pub(crate) fn new(dev: &drm::Device<D>, name: &CStr) -> Result<Self> {
+        let mut owner = KBox::new(
+            shim::skua_shrinker_owner {
+                count: Some(count_callback::<D>),
+                scan: Some(scan_callback::<D>),
+                dev: device::as_raw(dev).cast(),
+            },
+            GFP_KERNEL,
+        )?;
+        // SAFETY: The name is used in the call. The owner is boxed, and freed behind the end of the
+        // registration, which waits for calls that use it.
+        let raw = unsafe { shim::skua_shrinker_new(name.as_char_ptr(), &mut *owner) };
+        // INVARIANT: As just registered.
+        Ok(Self {
+            raw: NonNull::new(raw).ok_or(ENOMEM)?,
+            _owner: owner,
+            _dev: dev.into(),
+        })
+    }
+}
+
+impl<D: drm::Driver> Drop for Shrinker<D> {
+    fn drop(&mut self) {
+        // SAFETY: It is registered by the type invariant, and this is the end of it.
+        unsafe { shim::skua_shrinker_free(self.raw.as_ptr()) };
+    }
+}
+
+/// `shrinker.count_objects`: how many pages there are, at most.
+///
+/// # Safety
+///
+/// To be called for a [`Shrinker`] of `D`, with the device that it has registered.
+unsafe extern "C" fn count_callback<D: DriverExt>(dev: *mut c_void) -> usize
+where
+    D::Gem: Shrink,
+{
+    // SAFETY: The device is held by the shrinker, whose registration waits for the end of this call
+    // before it ends.
+    let dev: &drm::Device<D> = unsafe { drm::Device::from_raw(dev.cast()) };
+    let pages = lru::pages::<D::Gem>(dev, D::Gem::AWAKE);
+    usize::try_from(pages).unwrap_or(0)
+}
+
+/// `shrinker.scan_objects`: how many pages objects have given back, of as many.
+///
+/// # Safety
+///
+/// As [`count_callback`].
+unsafe extern "C" fn scan_callback<D: DriverExt>(dev: *mut c_void, pages: usize) -> usize
+where
+    D::Gem: Shrink,
+{
+    // SAFETY: As in `count_callback()`.
+    let dev: &drm::Device<D> = unsafe { drm::Device::from_raw(dev.cast()) };
+    let from = D::Gem::lru(dev, D::Gem::AWAKE).as_raw();
+    let to = D::Gem::lru(dev, D::Gem::RESTING).as_raw();
+    // SAFETY: Device and lists are valid, and have only objects of `D`.
+    unsafe {
+        shim::skua_gem_lru_shrink(
+            device::as_raw(dev),
+            from,
+            to,
+            pages,
+            Some(rest_callback::<D::Gem>),
+        )
+    }
+}
+
+/// How many pages an object has given back.
+///
+/// # Safety
+///
+/// To be called with the lists' and the object's reservation lock held, on an `Object<T>` that is in
+/// one of these lists: it is whole.
+unsafe extern "C" fn rest_callback<T: Shrink>(raw: *mut bindings::drm_gem_object) -> usize
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    // SAFETY: By the safety requirements. Who frees it takes it out of its list first.
+    let (obj, mut reserved) = unsafe {
+        (
+            <Object<T> as IntoGEMObject>::from_raw(raw),
+            Reserved::borrowed((*raw).resv),
+        )
+    };
+    T::rest(obj, &mut reserved)
+}
