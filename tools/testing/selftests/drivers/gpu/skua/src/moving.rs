@@ -23,6 +23,22 @@ pub fn evict_all() -> usize {
     moved.trim().parse().expect("a number")
 }
 
+/// Has the kernel ask everybody for what they can do without; how many pages of objects it got.
+///
+/// # Panics
+///
+/// If the kernel does not let it be asked.
+#[track_caller]
+pub fn press() -> u64 {
+    let count = || {
+        let [pages] = Function::first().counters(["driver_pages_given_back"]);
+        pages
+    };
+    let before = count();
+    std::fs::write("/proc/sys/vm/drop_caches", "2").expect("drop_caches");
+    count() - before
+}
+
 /// The placements of an object that may be in either place.
 pub fn both(client: &Client) -> u32 {
     1 << client.region(Place::Vram).id | 1 << client.region(Place::System).id

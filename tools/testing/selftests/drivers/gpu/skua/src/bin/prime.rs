@@ -11,7 +11,7 @@ use nix::sys::memfd::{memfd_create, MFdFlags};
 use skua_selftests::client::{map, own};
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
-use skua_selftests::moving::{alone, both, expect_gpu, movable_in_vram, place, resident};
+use skua_selftests::moving::{alone, both, expect_gpu, movable_in_vram, place, press, resident};
 use skua_selftests::raw::{in_child, ioctl};
 use skua_selftests::rig::{copy, fill, wait_value, write};
 use skua_selftests::suite::eventually;
@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         it_comes_back_when_the_last_driver_lets_go: 60,
         it_stays_out_where_there_is_no_room: 60,
         attachments_come_and_go_under_work: 120,
+        idle_pages_are_there_for_other_drivers,
         foreign_descriptors_are_refused,
         imports_are_given_back,
     ])
@@ -595,6 +596,26 @@ fn attachments_come_and_go_under_work() {
     resident(&rig, &[buffer.handle]);
     let word = u64::from(rounds) << 32 | u64::from(rounds);
     buffer.cpu.expect("what the GPU wrote last", |_| word);
+}
+
+fn idle_pages_are_there_for_other_drivers() {
+    let (one, two) = (alone(), Rig::new());
+    press();
+    let handle = one.bo(Place::System, SIZE);
+    one.map(handle).fill(pattern(3));
+    let shared = one.export(handle).expect("PRIME_HANDLE_TO_FD");
+    let pages = SIZE / 4096;
+    assert_eq!(press(), pages);
+    let there = two.import(&shared).expect("PRIME_FD_TO_HANDLE");
+    two.map(there).expect("the same object", pattern(3));
+    assert_eq!(press(), pages);
+    let importer = vgem();
+    import_by_vgem(&importer, &shared).expect("PRIME_FD_TO_HANDLE of vgem");
+    assert_eq!(press(), 0, "another driver has its addresses");
+    one.map(handle).expect("the content", pattern(3));
+    drop(importer);
+    assert_eq!(press(), pages);
+    one.map(handle).expect("the content, once more", pattern(3));
 }
 
 fn foreign_descriptors_are_refused() {
