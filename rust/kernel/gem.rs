@@ -585,8 +585,9 @@ where
         //
         // SAFETY: The lock is held as long as `owner`.
         let mut reserved = unsafe { Reserved::borrowed((*raw).resv) };
+        let roused = T::rouse(obj, &mut reserved);
         let result = match device::enter(obj.dev()) {
-            _ if T::rouse(obj, &mut reserved).is_err() => Err(FaultError::Oom),
+            _ if roused.is_err() => roused.map_err(FaultError::from),
             Some(dev) => T::fault(obj, &dev, &mut reserved, &fault),
             None if device::is_unplugged(obj.dev()) => fault_unplugged(obj, &reserved, &fault),
             // Its registration is under way: the access is done again until that is over.

@@ -125,7 +125,9 @@ impl Pages {
         };
         if caching == Caching::WriteCombined {
             // SAFETY: The array has so many pages, which nobody has mapped.
-            to_result(unsafe { shim::skua_pages_set_wc(array.as_ptr(), pages.count()) })?;
+            let set = to_result(unsafe { shim::skua_pages_set_wc(array.as_ptr(), pages.count()) });
+            // Whatever is wrong, it says that something was invalid.
+            set.map_err(|_| ENOMEM)?;
             // INVARIANT: As just set.
             pages.caching = caching;
         }

@@ -594,7 +594,9 @@ pub(crate) fn is_settled(bo: &Bo, reserved: &Reserved<'_>) -> Result<bool> {
 /// Takes the memory of `bo`, which is [doomed](BoData::doom), unless others may have it: the CPU's
 /// mappings fault from now on, and nothing of it is installed any more. What may still lead to what
 /// is returned, the caller removes before it drops it.
-pub(crate) fn give_up(bo: &Bo) -> Option<Memory> {
+///
+/// [`None`] if others may have it; of what rests there is no memory.
+pub(crate) fn give_up(bo: &Bo) -> Option<Option<Memory>> {
     let mut reserved = resv::lock_uninterruptible(bo).ok()?;
     // Who is to map or pin it as another takes the lock, too.
     if gem::is_foreign(bo) {
@@ -605,7 +607,7 @@ pub(crate) fn give_up(bo: &Bo) -> Option<Memory> {
     // Not the last reference: see what follows.
     let replaced = replace(bo, &mut reserved, Placement::Nowhere);
     warn_on!(replaced.is_err());
-    bo.sites.forget_memory()
+    Some(bo.sites.forget_memory())
 }
 
 // One byte more takes a kilobyte.
@@ -986,7 +988,11 @@ impl GemExt for BoData {
         let caching = caching(obj);
         let pages = Pages::get(obj, caching)?;
         let map = match device::enter(dev) {
-            Some(bound) => Some(DmaMap::new(&dev.resources, gpu::parent(&bound), &pages)?),
+            Some(bound) => {
+                let map = DmaMap::new(&dev.resources, gpu::parent(&bound), &pages);
+                // `EIO` would say that the device is lost.
+                Some(map.map_err(|_| ENOMEM)?)
+            }
             None => None,
         };
         let memory = SystemMemory {

@@ -118,9 +118,9 @@ impl Destruction {
     /// drop translations.
     fn perform(self: Arc<Self>) {
         let (dev, bo) = (&*self.dev, &self.bo);
-        let old = bo::give_up(bo);
-        let ours = old.is_some();
-        let none = core::mem::replace(&mut *self.memory.lock(), old);
+        let given_up = bo::give_up(bo);
+        let ours = given_up.is_some();
+        let none = core::mem::replace(&mut *self.memory.lock(), given_up.flatten());
         drop(none);
         let mut result = Ok(());
         // Of a device that is gone no table is walked.

@@ -432,7 +432,8 @@ pub(crate) fn relocate(
     let is_out_then = is_direct(&memory);
     let may_arrive = match &memory {
         Memory::Vram(range) => !bo.is_held_out() && BoData::may_be_locked_in(bo, range),
-        _ => true,
+        // Those of its system pages that the caller has may be about to be discarded.
+        _ => !(from_vram && bo.is_arriving()),
     };
     if !may_arrive || (!may_wait && !exec.is_idle(Usage::Bookkeep)) {
         return Err(EBUSY);

@@ -34,7 +34,10 @@ use crate::{
             ClientDevice, //
         },
         eviction,
-        relocation::relocate,
+        relocation::{
+            relocate,
+            UnderWay, //
+        },
         vram::{
             Part,
             VramRange, //
@@ -140,6 +143,8 @@ pub(crate) fn come_back(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) {
     if !bo.may_be_in_vram() || bo.region() == REGION_VRAM || bo.is_held_out() || bo.is_doomed() {
         return;
     }
+    // Who has the turn does not see the room that is taken here before it is in its place.
+    let _under_way = UnderWay::new(dev);
     let moved = || {
         let quota = bo::quota_of(bo)?.ok_or(EBUSY)?;
         let part = bo::part_of(dev, bo.flags(), bo.placements());
@@ -154,6 +159,8 @@ pub(crate) fn come_back(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) {
 fn move_in(dev: &SkuaDevice, parent: &Device<Bound>, objects: &[(u32, BoRef)]) -> Result<Fence> {
     let mut patience = eviction::patience();
     for (_, bo) in objects {
+        // As in `come_back()`.
+        let _under_way = UnderWay::new(dev);
         if let Some(range) = bo::room_in_vram(dev, parent, bo, &mut patience)? {
             // Others who have it are not to wait for this client's work.
             let may_wait = !gem::is_foreign(&**bo);

@@ -222,7 +222,11 @@ fn resting_objects_can_be_destroyed() {
     let handles = [(); 3].map(|()| filled(&client, 1));
     let cpu = client.map(handles[0]);
     assert_eq!(press(), 3 * PAGES);
+    let held = shmem();
     assert_eq!(client.destroy(&handles[..1], 0), Ok(()));
+    // Its pages go, though it is mapped. The number is about that of the moment.
+    let freed = eventually(|| (shmem() + MIB / 2 <= held).then_some(()));
+    assert!(freed.is_some(), "{} of {held} bytes of shmem", shmem());
     drop(cpu);
     assert_eq!(
         client.destroy(&handles[1..2], DRM_SKUA_BO_DESTROY_SYNCHRONOUS),
