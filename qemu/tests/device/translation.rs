@@ -636,7 +636,7 @@ const fn in_gart(page: u64) -> Target {
 }
 
 #[test]
-fn row_1_17_pages_of_a_process_in_the_gart_are_translated_twice() {
+fn pages_of_a_process_in_the_gart_are_translated_twice() {
     let mut gpu = Gpu::new();
     let system = |page: u64| Entry::gart(BusAddr(BUS + SYSTEM_FREE + page * 0x1000), true, true);
     gpu.set_gart(7, system(0));
@@ -696,7 +696,7 @@ fn row_1_17_pages_of_a_process_in_the_gart_are_translated_twice() {
 }
 
 #[test]
-fn row_1_17_what_reads_a_dummy_page_is_counted() {
+fn what_reads_a_dummy_page_is_counted() {
     let mut gpu = Gpu::new();
     let dummy = BusAddr(BUS + SYSTEM_FREE + 0x3000);
     gpu.set_system64(SYSTEM_FREE + 0x3008, 0x1234);

@@ -34,7 +34,7 @@ fn a_window_that_is_the_miniports_alone_is_no_segment() {
 }
 
 #[test]
-fn row_1_17_an_object_is_in_one_piece_where_large_pages_can_lead() {
+fn an_object_is_in_one_piece_where_large_pages_can_lead() {
     let mut segment = segment(4096, 144);
     assert_eq!(segment.total(), PageCount(3952));
     assert_eq!(start(segment.alloc(PageCount(513))) % 512, 0);
@@ -66,7 +66,7 @@ fn scattered(seed: u64, pages: u64) -> Vec<PhysPiece> {
 
 proptest! {
     #[test]
-    fn row_1_17_the_window_shows_what_is_mapped_and_else_the_dummy_page(
+    fn the_window_shows_what_is_mapped_and_else_the_dummy_page(
         steps in proptest::collection::vec((any::<bool>(), 1_u64..40), 1..60),
     ) {
         let gpu = Recorder::default();

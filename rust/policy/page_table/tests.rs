@@ -215,7 +215,7 @@ fn what_was_not_prepared_is_refused() {
 }
 
 #[test]
-fn row_0_28_what_the_cpu_has_cached_is_snooped_and_nothing_else() {
+fn what_the_cpu_has_cached_is_snooped_and_nothing_else() {
     let hw = Recorder::default();
     let mut tables = root(&hw);
     let run = runs(START, 1 << 20, PAGE_SIZE)[0];
