@@ -406,7 +406,7 @@ fn sweep(
 }
 
 /// Waits until `moves` are done and what they left is free, as long as there is patience.
-fn finish(moves: &[Fence], patience: &mut Jiffies) -> Result {
+pub(crate) fn finish(moves: &[Fence], patience: &mut Jiffies) -> Result {
     for fence in moves {
         wait(fence, patience)?;
     }

@@ -44,6 +44,7 @@ use crate::{
             SystemSite,
             REGION_APERTURE, //
         },
+        eviction,
         relocation::relocate, //
     },
     policy::{
@@ -202,21 +203,10 @@ pub(crate) fn map_alone(
         let Some(fence) = evict_next(dev, parent)?.filter(|_| *patience > 0) else {
             return Err(ENOSPC);
         };
-        wait(&fence, patience)?;
+        eviction::finish(&[fence], patience)?;
         // Others may never end to come.
         *patience = patience.saturating_sub(1);
-        reaper::flush();
     }
-}
-
-/// Waits for `fence`, as long as there is patience, and takes from that. `ENOSPC` if none is left.
-fn wait(fence: &Fence, patience: &mut Jiffies) -> Result {
-    match fence.wait_timeout(*patience) {
-        Ok(left) => *patience = left,
-        Err(error) if error == ETIME => return Err(ENOSPC),
-        Err(error) => return Err(error),
-    }
-    Ok(())
 }
 
 /// Has the next object leave the aperture that may, of the lowest priority; the fence of that, if
@@ -257,19 +247,12 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result<Fence> 
 
 /// Has everything leave the aperture that may just now, and waits until it has; how many objects
 /// did. For debugfs.
-pub(crate) fn evict_all(
-    dev: &SkuaDevice,
-    parent: &Device<Bound>,
-    patience: &mut Jiffies,
-) -> Result<usize> {
+pub(crate) fn evict_all(dev: &SkuaDevice, parent: &Device<Bound>) -> Result<usize> {
     let mut moves = KVVec::new();
     while let Some(fence) = evict_next(dev, parent)? {
         moves.push(fence, GFP_KERNEL)?;
     }
-    for fence in &moves {
-        wait(fence, patience)?;
-    }
-    reaper::flush();
+    eviction::finish(&moves, &mut eviction::patience())?;
     Ok(moves.len())
 }
 

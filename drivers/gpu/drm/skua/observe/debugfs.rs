@@ -92,7 +92,7 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
         show: |dev, out| {
             let parent = gpu::parent(dev);
             let moved = eviction::evict_all(dev, parent)?;
-            let left = gart::evict_all(dev, parent, &mut eviction::patience())?;
+            let left = gart::evict_all(dev, parent)?;
             writeln!(out, "{}", moved.saturating_add(left)).map_err(full)
         },
     },
