@@ -422,13 +422,16 @@ fn more_than_vram_is_refused_in_any_case() {
     assert_eq!(resident(), all * MIB);
 }
 
+/// A rig and its device, with 4 MiB more of buffers than half of VRAM.
+#[track_caller]
+fn more_than_half((rig, device): (Rig, u32)) -> (Rig, u32, Vec<u32>) {
+    let (_, handles) = buffers(&rig, vram(&rig) / 2 + 4);
+    (rig, device, handles)
+}
+
 fn who_has_too_much_is_told_once() {
-    let (first, device) = explicit_alone();
-    let all = vram(&first);
-    let many = all / 2 + 4;
-    let (_, handles) = buffers(&first, many);
-    let (second, other) = explicit();
-    let (_, wanted) = buffers(&second, many);
+    let (first, device, handles) = more_than_half(explicit_alone());
+    let (second, other, wanted) = more_than_half(explicit());
     assert_eq!(first.make_resident_for(device, 0, &handles), Ok(0));
     assert_eq!((told(&first), told(&second)), (None, None));
     assert_eq!(second.make_resident_for(other, 0, &wanted[..8]), Ok(0));
@@ -466,12 +469,8 @@ fn who_has_too_much_is_told_once() {
 }
 
 fn who_does_not_listen_goes_on() {
-    let (first, device) = explicit_alone();
-    let all = vram(&first);
-    let many = all / 2 + 4;
-    let (_, handles) = buffers(&first, many);
-    let (second, other) = explicit();
-    let (_, wanted) = buffers(&second, many);
+    let (first, device, handles) = more_than_half(explicit_alone());
+    let (second, other, wanted) = more_than_half(explicit());
     assert_eq!(first.make_resident_for(device, 0, &handles), Ok(0));
     // More than a file has room for.
     for round in 0..300 {
