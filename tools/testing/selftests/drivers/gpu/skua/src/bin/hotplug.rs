@@ -423,7 +423,7 @@ fn old_clients_can_close_in_any_order() {
 /// Objects that an address space holds are freed late, in the order in which they were bound: when
 /// the first goes, the device may have gone with its file.
 fn objects_are_freed_after_their_device() {
-    for _ in 0..20 {
+    for _ in 0..suite::rounds(20) {
         for order in [[Place::System, Place::Vram], [Place::Vram, Place::System]] {
             let rig = Rig::new();
             let buffers = order.map(|place| rig.buffer(place, 64 << 10));
@@ -441,7 +441,7 @@ fn objects_are_freed_after_their_device() {
 fn a_hundred_rebinds_when_idle() {
     quiet();
     let function = Function::first();
-    for round in 0..100 {
+    for round in 0..suite::rounds(100) {
         function
             .unbind()
             .unwrap_or_else(|error| panic!("round {round}: unbind: {error}"));

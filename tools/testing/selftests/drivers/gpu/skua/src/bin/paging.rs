@@ -105,7 +105,7 @@ fn row_1_13_a_move_takes_many_paging_buffers() {
     quiet();
     let rig = Rig::new();
     let buffer = rig.bound(movable_in_vram(&rig, SIZE), SIZE);
-    for round in 0..3 {
+    for round in 0..u64::from(suite::rounds(3)) {
         buffer.cpu.fill(pattern(round));
         let before = Counted::now();
         evict_all();

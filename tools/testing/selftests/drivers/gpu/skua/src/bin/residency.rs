@@ -324,7 +324,8 @@ fn what_has_arrived_can_leave_at_once() {
     let rig = alone();
     let buffer = evicted(&rig, LARGE, pattern(1));
     let mut left = 0;
-    for round in 0..100 {
+    let rounds = u64::from(suite::rounds(100));
+    for round in 0..rounds {
         assert_eq!(rig.make_resident(&[buffer.handle], &[]), Ok(()));
         assert_eq!(rig.evict(&[buffer.handle]), Ok(()));
         // Before it is there it does not leave.
@@ -335,5 +336,5 @@ fn what_has_arrived_can_leave_at_once() {
         buffer.cpu.fill(pattern(round + 2));
     }
     assert!(left > 1, "{left}");
-    expect_gpu(&rig, "at last", buffer.va, LARGE, pattern(101));
+    expect_gpu(&rig, "at last", buffer.va, LARGE, pattern(rounds + 1));
 }

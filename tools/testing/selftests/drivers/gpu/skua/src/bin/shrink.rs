@@ -259,7 +259,7 @@ fn nobody_notices_under_work() {
     let stop = std::sync::atomic::AtomicBool::new(false);
     let given: u64 = thread::scope(|scope| {
         let workers: Vec<_> = (1..=3)
-            .map(|number| scope.spawn(move || work(number, 150)))
+            .map(|number| scope.spawn(move || work(number, u64::from(suite::rounds(150)))))
             .collect();
         let presser = scope.spawn(|| {
             let mut given = 0;
