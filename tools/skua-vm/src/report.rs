@@ -181,7 +181,8 @@ impl Report {
     }
 
     /// Whether the pattern leaves room for tests of a suite. It may name another; and `::` is in
-    /// names of the host's tests alone, a dot in all others, but for that of a file with doc tests.
+    /// names of the host's tests alone, a dot in all others, but for that of a file with doc tests,
+    /// and a colon in no KUnit test's.
     pub(crate) fn may_want(&self, suite: Suite) -> bool {
         let Some(pattern) = &self.pattern else {
             return true;
@@ -192,7 +193,8 @@ impl Report {
         match (named, suite) {
             (Some(named), suite) => named == suite,
             (None, Suite::Cargo) => !pattern.contains('.') || pattern.contains(".rs"),
-            (None, _) => !pattern.contains("::"),
+            (None, Suite::Kunit) => !pattern.contains(':'),
+            (None, Suite::Kselftest | Suite::Guest) => !pattern.contains("::"),
         }
     }
 
@@ -438,16 +440,18 @@ mod tests {
 
     #[test]
     fn a_pattern_leaves_out_the_suites_that_cannot_have_it() {
-        for (pattern, on_host, in_guest) in [
-            ("row_0_17", true, true),
-            ("cargo/skua-vm", true, false),
-            ("kselftest/drivers", false, true),
-            ("report::tests", true, false),
-            ("bo.row_0_17", false, true),
-            ("lib.rs - fence", true, true),
+        for (pattern, on_host, in_kernel, in_guest) in [
+            ("row_0_17", true, true, true),
+            ("cargo/skua-vm", true, false, false),
+            ("kselftest/drivers", false, false, true),
+            ("report::tests", true, false, false),
+            ("bo.row_0_17", false, true, true),
+            ("skua:bo.row_0_17", false, false, true),
+            ("lib.rs - fence", true, true, true),
         ] {
             let (_dir, some) = report(Some(pattern));
             assert_eq!(some.may_want(Suite::Cargo), on_host, "{pattern}");
+            assert_eq!(some.may_want(Suite::Kunit), in_kernel, "{pattern}");
             assert_eq!(some.may_want(Suite::Kselftest), in_guest, "{pattern}");
         }
     }
