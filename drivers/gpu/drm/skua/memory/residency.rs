@@ -174,13 +174,16 @@ fn move_in(dev: &SkuaDevice, parent: &Device<Bound>, objects: &[(u32, BoRef)]) -
     let mut moves = KVVec::new();
     let mut asked: KVVec<&BoRef> = KVVec::new();
     for (_, bo) in objects.iter().filter(|(_, bo)| bo.may_move()) {
+        let reserved = resv::lock(&**bo)?;
+        // Also if it was there before.
+        bo::was_used(bo);
         if bo.is_private() {
             if asked.iter().any(|other| resv::same(&***other, &**bo)) {
                 continue;
             }
             asked.push(bo, client_flags())?;
         }
-        if let Some(fence) = resv::lock(&**bo)?.singleton(Usage::Kernel)? {
+        if let Some(fence) = reserved.singleton(Usage::Kernel)? {
             moves.push(fence, client_flags())?;
         }
     }

@@ -28,6 +28,7 @@ fn main() -> ExitCode {
     suite::main(tests![
         row_2_25_the_lowest_goes_first: 60,
         row_2_25_it_is_a_hint: 60,
+        who_was_made_resident_goes_behind_others: 60,
         row_2_25_low_and_busy_goes_before_high_and_idle: 60,
         row_2_25_it_lasts_while_an_object_is_elsewhere: 60,
     ])
@@ -86,6 +87,22 @@ fn row_2_25_it_is_a_hint() {
     assert_eq!(rig.set_priority(&mine, u32::MAX), Ok(()));
     press(&other);
     assert_eq!(gone(&rig, &mine), 1);
+}
+
+/// Also if it was in VRAM when it was made resident, and is resident for nobody any more.
+fn who_was_made_resident_goes_behind_others() {
+    let rig = alone();
+    let other = Client::new();
+    let mine = crowd(&rig);
+    let (used, rest) = mine.split_at(mine.len() / 2);
+    assert_eq!(rig.make_resident(used, &[]), Ok(()));
+    assert_eq!(rig.evict(used), Ok(()));
+    for count in 1..=rest.len() {
+        press(&other);
+        assert_eq!((gone(&rig, used), gone(&rig, rest)), (0, count));
+    }
+    press(&other);
+    assert_eq!(gone(&rig, used), 1);
 }
 
 fn row_2_25_low_and_busy_goes_before_high_and_idle() {
