@@ -45,6 +45,8 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
         symbols: parts.symbols(),
     };
     let config = Config {
+        // Small enough that what does not fit still is in the guest's memory.
+        gpu: vec!["--vram-size".into(), "64M".into()],
         icount: true,
         output: options.output.clone(),
         ..Config::default()

@@ -20,7 +20,7 @@ use anyhow::{Context, Result};
 /// Where a device's counters are.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// The file of this name there.
+    /// The device's directory.
     debugfs: PathBuf,
 }
 
@@ -35,10 +35,32 @@ impl Source {
     /// Of the device with this name on its bus.
     pub fn new(bus_id: &str) -> Self {
         Self {
-            debugfs: Path::new("/sys/kernel/debug/dri")
-                .join(bus_id)
-                .join("counters"),
+            debugfs: Path::new("/sys/kernel/debug/dri").join(bus_id),
         }
+    }
+
+    /// What a file of the device says; reading some has it do something.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read.
+    pub fn file(&self, name: &str) -> Result<String> {
+        let path = self.debugfs.join(name);
+        fs::read_to_string(&path).with_context(|| path.display().to_string())
+    }
+
+    /// Ticks that all engines together have worked.
+    ///
+    /// # Errors
+    ///
+    /// If that cannot be read.
+    pub fn ticks(&self) -> Result<u64> {
+        let ticks = |line: &str| line.rsplit_once(" ticks ")?.1.trim().parse::<u64>().ok();
+        let rings = self.file("rings")?;
+        let lines = rings.lines().filter(|line| line.starts_with("engine "));
+        let all: Option<Vec<u64>> = lines.map(ticks).collect();
+        let all = all.filter(|all| !all.is_empty()).context("no ticks")?;
+        Ok(all.iter().sum())
     }
 
     /// As they are now; see [`Self::cost`].
@@ -47,8 +69,7 @@ impl Source {
     ///
     /// If a file cannot be read.
     pub fn read(&self) -> Result<Counters> {
-        let text = fs::read_to_string(&self.debugfs)
-            .with_context(|| self.debugfs.display().to_string())?;
+        let text = self.file("counters")?;
         let mut counters: BTreeMap<_, _> = parse(&text).collect();
         let text = fs::read_to_string("/proc/interrupts").context("/proc/interrupts")?;
         counters.insert(CPU_INTERRUPTS.to_owned(), interrupts(&text, "skua"));

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT
 
-//! Counts what a submission, a wait and an object cost.
+//! Counts what a submission, a wait, a move and an object cost.
 //!
 //! A **row** ([`row`]) is a measure: its number, name, unit, and what it should be. A **source** is
 //! something outside of the measured code that counts: a clock of instructions, counters of device,
 //! driver and kernel, the kernel's trace events, the kernel's memory. A **subject** ([`submit`],
-//! [`wait`], [`footprint`]) does something to the GPU in a [`rig`], and puts what the sources
+//! [`wait`], [`residency`], [`tables`], [`footprint`]) does something to the GPU in a [`rig`], and puts what the sources
 //! counted into a [`report`].
 //!
 //! ```text
 //!   sources                          subjects                  rows
-//!   clock, counters, trace,  ──▶  submit, wait, footprint  ──▶  report: lines and JSON
-//!   kernel_memory                   (with a rig)
+//!   clock, counters, trace,  ──▶  submit, wait, residency,  ──▶  report: lines and JSON
+//!   kernel_memory                 tables, footprint (with a rig)
 //! ```
 //!
 //! A measure of another kind is a row in [`row::ROWS`] and a function that fills it; a report is
@@ -29,10 +29,13 @@ pub mod event;
 pub mod fit;
 pub mod footprint;
 pub mod kernel_memory;
+pub mod replay;
 pub mod report;
+pub mod residency;
 pub mod rig;
 pub mod row;
 pub mod sample;
 pub mod submit;
+pub mod tables;
 pub mod trace;
 pub mod wait;

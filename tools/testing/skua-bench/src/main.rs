@@ -15,7 +15,7 @@ use clap::Parser;
 use skua_bench::report::Report;
 use skua_bench::rig::Rig;
 use skua_bench::trace::Trace;
-use skua_bench::{footprint, submit, wait};
+use skua_bench::{footprint, residency, submit, tables, wait};
 
 /// Counts what a submission, a wait and an object cost.
 #[derive(Debug, Parser)]
@@ -47,6 +47,8 @@ fn run(options: &Options) -> Result<bool> {
         submit::measure(&mut rig, &trace, &mut report).context("submission")?;
         wait::measure(&mut rig, &trace, &mut report).context("waiting")?;
     }
+    tables::measure(&rig, &mut report).context("page tables")?;
+    residency::measure(&mut rig, &mut report).context("residency")?;
     footprint::measure(&mut rig, &mut report).context("memory")?;
     print!("{report}");
     if let Some(path) = &options.json {

@@ -2,7 +2,8 @@
 
 //! The rows: what is measured, in which unit, and what it should be.
 //!
-//! A row's number is that of the measure it belongs to: 8 submission, 9 waiting, 20 memory. A
+//! A row's number is that of the measure it belongs to: 8 submission, 9 waiting, 10 and 11 moves, 13
+//! what exists, 15 page tables, 20 memory. A
 //! **target** is what we set out to reach and may be missed, which is printed; a **limit** is what
 //! physics or logic allow at best.
 
@@ -18,6 +19,8 @@ pub enum Target {
     AtMost(f64),
     /// Less than this.
     Below(f64),
+    /// This or more.
+    AtLeast(f64),
 }
 
 impl Target {
@@ -26,6 +29,7 @@ impl Target {
         match self {
             Self::AtMost(most) => value <= most,
             Self::Below(bound) => value < bound,
+            Self::AtLeast(least) => value >= least,
         }
     }
 }
@@ -35,6 +39,7 @@ impl fmt::Display for Target {
         match self {
             Self::AtMost(most) => write!(f, "<= {}", Number(*most)),
             Self::Below(bound) => write!(f, "< {}", Number(*bound)),
+            Self::AtLeast(least) => write!(f, ">= {}", Number(*least)),
         }
     }
 }
@@ -42,7 +47,7 @@ impl fmt::Display for Target {
 /// What is said of a value before it is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// 8 submission, 9 waiting, 20 memory.
+    /// Of the measure it belongs to.
     pub measure: u32,
     /// Unique; `subject.case.what`.
     pub name: &'static str,
@@ -90,6 +95,11 @@ const fn row(measure: u32, name: &'static str, unit: &'static str) -> Row {
 impl Row {
     const fn at_most(mut self, most: f64) -> Self {
         self.target = Some(Target::AtMost(most));
+        self
+    }
+
+    const fn at_least(mut self, least: f64) -> Self {
+        self.target = Some(Target::AtLeast(least));
         self
     }
 
@@ -165,6 +175,28 @@ pub const ROWS: &[Row] = &[
     row(9, "wait.load.raised", "raised by the device per fence").below(1.0).limit(0.0).roughly(),
     row(9, "wait.load.wakeups", "of the waiter per fence").below(1.0).limit(0.0),
     row(9, "wait.load.wakeups_all", "of any thread per fence").below(1.0).limit(0.0).roughly(),
+    row(10, "eviction.scenes.bytes", "times the fewest, moved in").at_most(1.2).limit(1.0),
+    row(10, "eviction.scenes.by_age", "times those of leaving by age").at_most(1.0),
+    row(10, "eviction.skewed.bytes", "times the fewest, moved in").limit(1.0),
+    row(10, "eviction.skewed.by_age", "times those of leaving by age").at_most(1.0),
+    row(11, "eviction.out.bandwidth", "of a copy's").at_least(0.9).limit(1.0),
+    row(11, "eviction.back.bandwidth", "of a copy's").at_least(0.9).limit(1.0),
+    row(13, "residency.resident.instructions", "instructions, 1000 objects in VRAM").nearly(),
+    row(13, "residency.resident.slope", "log by log, to 8000 objects").at_most(0.1).limit(0.0).nearly(),
+    row(13, "residency.out.instructions", "instructions, 8 of 1000 objects are out").roughly(),
+    row(13, "residency.out.slope", "log by log, to 8000 objects").at_most(0.1).limit(0.0).roughly(),
+    row(15, "tables.page.map.flushes", "per ioctl, 1 page").at_most(1.0).limit(0.0),
+    row(15, "tables.page.map.entries", "per page, 1 page").at_most(1.0),
+    row(15, "tables.page.unmap.flushes", "per ioctl, 1 page").at_most(1.0).limit(1.0),
+    row(15, "tables.page.unmap.entries", "per page, 1 page").at_most(1.0),
+    row(15, "tables.pages.map.flushes", "per ioctl, 1024 pages").at_most(1.0).limit(0.0),
+    row(15, "tables.pages.map.entries", "per page, 1024 pages").at_most(1.0),
+    row(15, "tables.pages.unmap.flushes", "per ioctl, 1024 pages").at_most(1.0).limit(1.0),
+    row(15, "tables.pages.unmap.entries", "per page, 1024 pages").at_most(1.0),
+    row(15, "tables.vram.map.flushes", "per ioctl, 1024 pages of VRAM").at_most(1.0).limit(0.0),
+    row(15, "tables.vram.map.entries", "per page, 1024 pages of VRAM").at_most(1.0),
+    row(15, "tables.vram.unmap.flushes", "per ioctl, 1024 pages of VRAM").at_most(1.0).limit(1.0),
+    row(15, "tables.vram.unmap.entries", "per page, 1024 pages of VRAM").at_most(1.0),
     row(20, "memory.bo.system", "bytes per BO of 4 KiB, beyond these").nearly(),
     row(20, "memory.bo.system.slab", "bytes of it in slabs").nearly(),
     row(20, "memory.bo.vram", "bytes per BO of 4 KiB").nearly(),
@@ -205,10 +237,14 @@ mod tests {
     #[test]
     fn no_target_is_beyond_its_limit() {
         for row in ROWS {
-            if let (Some(Target::AtMost(bound) | Target::Below(bound)), Some(limit)) =
-                (row.target, row.limit)
-            {
-                assert!(limit <= bound, "{}", row.name);
+            match (row.target, row.limit) {
+                (Some(Target::AtMost(bound) | Target::Below(bound)), Some(limit)) => {
+                    assert!(limit <= bound, "{}", row.name);
+                }
+                (Some(Target::AtLeast(bound)), Some(limit)) => {
+                    assert!(limit >= bound, "{}", row.name);
+                }
+                _ => {}
             }
         }
     }
@@ -225,6 +261,7 @@ mod tests {
     fn targets_have_edges() {
         assert!(Target::AtMost(1.0).is_met(1.0) && !Target::AtMost(1.0).is_met(1.001));
         assert!(Target::Below(1.0).is_met(0.999) && !Target::Below(1.0).is_met(1.0));
+        assert!(Target::AtLeast(1.0).is_met(1.0) && !Target::AtLeast(1.0).is_met(0.999));
         assert_eq!(Target::Below(1.0).to_string(), "< 1");
         assert_eq!(Target::AtMost(1.0 / 32.0).to_string(), "<= 0.031");
     }

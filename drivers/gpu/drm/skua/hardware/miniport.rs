@@ -78,6 +78,10 @@ use kernel::{
     new_mutex,
     prelude::*,
     sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         barrier,
         Mutex, //
     }, //
@@ -102,6 +106,8 @@ pub(crate) struct Hardware {
     /// The same for flushes of the CPU host aperture, whose table is changed under it.
     #[pin]
     aperture_flushes: Mutex<u32>,
+    /// Entries of page tables that were written since probe.
+    pub(crate) entries: Atomic<u64>,
 }
 
 /// What the miniport keeps of a window of the paging process' address space, with its buffer.
@@ -175,6 +181,7 @@ impl Hardware {
             shared,
             flushes <- new_mutex!(0),
             aperture_flushes <- new_mutex!(0),
+            entries: Atomic::new(0),
         }))
     }
 
@@ -530,6 +537,7 @@ impl Miniport for Hardware {
 
     fn update_page_table(&self, table: &Coherent<[u64]>, index: usize, entry: Entry) -> Result {
         io_write!(table, [try: index], entry.0);
+        self.entries.fetch_add(1, Relaxed);
         Ok(())
     }
 

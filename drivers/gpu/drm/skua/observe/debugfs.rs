@@ -304,6 +304,7 @@ fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         ("segment_maps", dev.counters.segment_maps.load(Relaxed)),
         ("segment_unmaps", dev.counters.segment_unmaps.load(Relaxed)),
         ("tlb_flushes", dev.counters.flushes.load(Relaxed)),
+        ("entries", dev.hw.entries.load(Relaxed)),
         ("register_reads", dev.hw.regs.reads()),
         ("register_writes", dev.hw.regs.writes()),
     ];

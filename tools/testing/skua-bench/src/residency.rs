@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MIT
+
+//! Measures 10, 11 and 13: what it costs that memory moves.
+//!
+//! Objects leave VRAM because others need the room, or all of them because debugfs is asked for it.
+
+use anyhow::{Context as _, Result};
+use libskua::{
+    Access, Bo, BoFlags, ClientDevice, CommandBuffer, Context, Deadline, EngineKind, RegionKind,
+    Residency,
+};
+use serde_json::json;
+
+use crate::fit::Line;
+use crate::replay;
+use crate::report::Report;
+use crate::rig::{Rig, Shape};
+use crate::sample::Sample;
+
+/// Bytes of an object of a trace.
+const OBJECT: u64 = 512 << 10;
+/// Bytes that are copied to compare with, and of the object that moves.
+const LARGE: u64 = 16 << 20;
+/// How many objects there are, with growing numbers of which submissions are counted.
+const EXISTING: [usize; 4] = [1000, 2000, 4000, 8000];
+/// How many of them are out when work is submitted.
+const TOUCHED: usize = 8;
+/// Repetitions by the clock: odd, so that there is a middle one.
+const CLOCKED: usize = 21;
+/// Where objects are mapped, beyond what the rig maps.
+const BASE: u64 = 1 << 40;
+
+/// Fills the rows of measures 10, 11 and 13.
+///
+/// # Errors
+///
+/// If something cannot be measured.
+pub fn measure(rig: &mut Rig, report: &mut Report) -> Result<()> {
+    traces(rig, report).context("traces")?;
+    bandwidth(rig, report).context("bandwidth")?;
+    growth(rig, report).context("growth")
+}
+
+/// Has everything move out of VRAM that may.
+fn evict_all(rig: &Rig) -> Result<()> {
+    rig.counters.file("evict").map(drop)
+}
+
+/// Bytes that may be in VRAM beside what is there.
+fn free(rig: &Rig) -> Result<u64> {
+    let regions = rig.device.regions()?;
+    let vram = regions
+        .iter()
+        .find(|region| region.kind == RegionKind::Vram);
+    let vram = vram.context("there is no VRAM")?;
+    Ok(vram.size - vram.used)
+}
+
+/// Bytes moved in, in comparison with the fewest: objects twice as many as fit are made resident one
+/// after the other, used by nobody, and given up at once, so that each may leave when the next one
+/// comes.
+fn traces(rig: &Rig, report: &mut Report) -> Result<()> {
+    evict_all(rig)?;
+    // CAST: a few hundred.
+    let room = (free(rig)? / OBJECT) as usize;
+    let client_device = ClientDevice::create(&rig.device, Residency::Explicit)?;
+    let placements = rig.device.vram() | rig.device.system();
+    let objects: Vec<Bo> = (0..2 * room)
+        .map(|_| Bo::create(&rig.device, OBJECT, placements, BoFlags::empty()))
+        .collect::<Result<_, _>>()?;
+    for (name, uses) in [
+        ("scenes", replay::scenes(objects.len(), room, 12)),
+        ("skewed", replay::skewed(objects.len(), 12 * room)),
+    ] {
+        evict_all(rig)?;
+        let before = rig.counters.read()?;
+        for object in &uses {
+            let list = [&objects[*object]];
+            client_device
+                .make_resident(&list)
+                .cannot_trim_further()
+                .submit_and_wait()?;
+            client_device.evict(&list)?;
+        }
+        let grown = rig.counters.read()?.since(&before);
+        let (least, by_age) = (replay::fewest(&uses, room), replay::by_age(&uses, room));
+        let moved = grown.get("copy_system_to_vram")?;
+        // CAST: far below 2^53.
+        let times = |objects: u64| moved as f64 / (objects * OBJECT) as f64;
+        report.detailed(
+            &format!("eviction.{name}.bytes"),
+            times(least),
+            json!({
+                "room": room, "uses": uses.len(), "moved": moved, "fewest": least * OBJECT,
+                "by_age": by_age * OBJECT,
+            }),
+        )?;
+        report.detailed(
+            &format!("eviction.{name}.by_age"),
+            times(by_age),
+            json!(null),
+        )?;
+    }
+    Ok(())
+}
+
+/// Ticks of the copy engine for a move, in comparison with those of a command that copies as much.
+fn bandwidth(rig: &Rig, report: &mut Report) -> Result<()> {
+    let (vram, system) = (rig.device.vram(), rig.device.system());
+    let create = |placements, at: u64| -> Result<Bo> {
+        let bo = Bo::create(&rig.device, LARGE, placements, BoFlags::empty())?;
+        rig.vm.map(&bo, BASE + at * LARGE, Access::ReadWrite)?;
+        Ok(bo)
+    };
+    let _local = create(vram, 0)?;
+    let _far = create(system, 1)?;
+    let moving = create(vram | system, 2)?;
+    let (local, far, own) = (BASE, BASE + LARGE, BASE + 2 * LARGE);
+    let engine = rig.device.engine(EngineKind::Copy);
+    let context = Context::create(&rig.vm, engine.context("there is no copy engine")?)?;
+    let mut commands = CommandBuffer::create(&rig.vm, BASE + 3 * LARGE, 4096)?;
+    let mut run = |commands: &mut CommandBuffer| context.run(commands, Deadline::NEVER);
+    // What moved comes back, and is written, so that it has to be copied when it leaves.
+    run(commands.reset().fill(own, LARGE, 7)?)?;
+    let ticks = |work: &mut dyn FnMut() -> Result<()>| -> Result<f64> {
+        let before = rig.counters.ticks()?;
+        work()?;
+        // CAST: far below 2^53.
+        Ok((rig.counters.ticks()? - before) as f64)
+    };
+    let out = ticks(&mut || evict_all(rig))?;
+    let list = [&moving];
+    let back = ticks(&mut || {
+        rig.device.make_resident(&list).submit_and_wait()?;
+        Ok(())
+    })?;
+    rig.device.evict(&list)?;
+    let raw_out = ticks(&mut || Ok(run(commands.reset().copy(local, far, LARGE)?)?))?;
+    let raw_back = ticks(&mut || Ok(run(commands.reset().copy(far, local, LARGE)?)?))?;
+    for (name, ticks, raw) in [("out", out, raw_out), ("back", back, raw_back)] {
+        let detail = json!({ "bytes": LARGE, "ticks": ticks, "copy": raw });
+        report.detailed(&format!("eviction.{name}.bandwidth"), raw / ticks, detail)?;
+    }
+    rig.vm.unmap(BASE, 4 * LARGE)?;
+    Ok(())
+}
+
+/// How what a submission costs grows with what exists: log of instructions over log of objects.
+fn growth(rig: &mut Rig, report: &mut Report) -> Result<()> {
+    let (vram, system) = (rig.device.vram(), rig.device.system());
+    for (name, others) in [("resident", vram | system), ("out", system)] {
+        let mut objects = Vec::new();
+        let mut points = Vec::new();
+        let clock = rig.clock;
+        for count in EXISTING {
+            while objects.len() < count {
+                // What may be in VRAM alone is brought back for work.
+                let placements = match objects.len() < TOUCHED {
+                    true => vram,
+                    false => others,
+                };
+                let bo = Bo::create(&rig.device, 4096, placements, BoFlags::empty())?;
+                rig.vm
+                    .map(&bo, BASE + objects.len() as u64 * 4096, Access::ReadWrite)?;
+                objects.push(bo);
+            }
+            let mut counts = Vec::new();
+            for _ in 0..CLOCKED {
+                if name == "out" {
+                    evict_all(rig)?;
+                }
+                let mut batch = rig.batch(Shape::One)?;
+                let mut result = Ok(());
+                counts.push(rig.clock.count(|| result = rig.submit(&mut batch)));
+                result?;
+                rig.finish()?;
+            }
+            rig.check()?;
+            let sample = Sample::of(counts).context("no repetitions")?;
+            // CAST: far below 2^53.
+            points.push(((count as f64).ln(), (sample.median as f64).ln()));
+            if count == EXISTING[0] {
+                let row = format!("residency.{name}.instructions");
+                report.instructions(&clock, &row, Some(sample))?;
+            }
+        }
+        rig.vm.unmap(BASE, objects.len() as u64 * 4096)?;
+        let line = Line::through(&points).context("too few points")?;
+        let row = format!("residency.{name}.slope");
+        match clock.counts_instructions() {
+            true => report.detailed(&row, line.slope, json!({ "points": points }))?,
+            false => report.unmeasured(&row, "(the clock counts no instructions)")?,
+        }
+    }
+    Ok(())
+}
