@@ -83,9 +83,9 @@ run: picture ## process an image on the GPU: [IMAGE=photo.jpg] [FILTER=edge|blur
 test: guest ## run every test, or with T=pattern those whose name contains it
 ifeq ($(KERNEL),release)
 	@scripts/build fuzz
-	@$(IN) $(VM) test $(PARTS) --pattern="$$T"
+	@$(IN) $(VM) test $(PARTS) $(if $(EVICT),--evict) --pattern="$$T"
 else
-	@$(IN) $(VM) test $(PARTS) --pattern="$$T" --no-host --report out/test-$(KERNEL)
+	@$(IN) $(VM) test $(PARTS) $(if $(EVICT),--evict) --pattern="$$T" --no-host --report out/test-$(KERNEL)
 endif
 
 shell: guest ## an interactive guest with the driver loaded: [GPU='--vram-size 256M']

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod evictor;
 mod kernel_log;
 mod kselftest;
 mod kunit;
@@ -96,6 +97,7 @@ fn job() -> Result<i32> {
             programs,
             filter,
             kunit,
+            evict,
         } => {
             let mut run =
                 kselftest::Run::new(job.patience, filter.as_deref(), programs.len(), *kunit)?;
@@ -106,9 +108,11 @@ fn job() -> Result<i32> {
             if *kunit {
                 run.kunit(&suites)?;
             }
-            for program in programs {
-                run.program(program)?;
-            }
+            let mut all = || programs.iter().try_for_each(|program| run.program(program));
+            match evict {
+                true => evictor::beside(all),
+                false => all(),
+            }?;
             run.kmemleak()?;
             Ok(i32::from(run.failed()))
         }

@@ -46,6 +46,8 @@ pub enum Task {
         filter: Option<String>,
         /// Report the results of the KUnit suites that ran when the module was loaded.
         kunit: bool,
+        /// Have everything that can move out of VRAM do so, again and again.
+        evict: bool,
     },
     /// Run one program, its output on the console, its exit status the guest's.
     Command {

@@ -42,6 +42,9 @@ pub(crate) struct Options {
     /// Leave out the host's tests.
     #[arg(long)]
     no_host: bool,
+    /// Move everything out of VRAM that can, again and again, beside the guests' programs.
+    #[arg(long)]
+    evict: bool,
     /// How many guests run side by side; as many as fit without it.
     #[arg(long)]
     guests: Option<usize>,
@@ -102,6 +105,9 @@ fn guests(options: &Options, parts: &Parts, report: &mut Report) -> Result<()> {
     if let Some(first) = units.front_mut() {
         first.kunit = report.may_want(Suite::Kunit);
     }
+    for unit in &mut units {
+        unit.evict = options.evict;
+    }
     units.retain(|unit| unit.kunit || !unit.programs.is_empty());
     let dir = report.dir().to_owned();
     let units = Mutex::new(units);
@@ -138,6 +144,8 @@ struct Unit {
     filter: Option<String>,
     /// It tells of the KUnit suites too.
     kunit: bool,
+    /// [`Options::evict`].
+    evict: bool,
 }
 
 /// What is wanted of a guest. A pattern that is in a program's own name wants all of it; one that
@@ -158,6 +166,7 @@ fn unit(guest: Guest, report: &Report) -> Unit {
         programs,
         filter: filter.map(str::to_owned),
         kunit: false,
+        evict: false,
         guest,
     }
 }
@@ -201,6 +210,7 @@ fn run(parts: &Parts, dir: &Path, unit: Unit, sender: &Sender<Event>) {
         programs: mut left,
         filter,
         mut kunit,
+        evict,
     } = unit;
     let begin = Instant::now();
     let mut teller = Teller {
@@ -228,6 +238,7 @@ fn run(parts: &Parts, dir: &Path, unit: Unit, sender: &Sender<Event>) {
                 programs: left.clone(),
                 filter: filter.clone(),
                 kunit,
+                evict,
             },
             patience: parts.patience,
             symbols: parts.symbols(),
