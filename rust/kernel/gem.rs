@@ -222,8 +222,13 @@ where
     /// client's.
     fn check_mmap(obj: &Object<Self>) -> Result;
 
+    /// Whether `obj`'s memory is where its placement says, with its content. If it shares its
+    /// reservation, kernel fences that are pending are then those of others, which the CPU need not
+    /// wait for.
+    fn is_settled(obj: &Object<Self>, reserved: &Reserved<'_>) -> bool;
+
     /// The CPU accesses a page of `obj`: map it, by [`map_system`] or [`VmFault::map_bar`]. No
-    /// kernel fence is pending.
+    /// kernel fence is pending, or none that is its own ([`Self::is_settled`]).
     ///
     /// If the memory is where that is not possible, have it moved: file the move's fence under
     /// [`Usage::Kernel`](super::resv::Usage) and return [`FaultError::Again`]. The fence is waited
@@ -571,12 +576,15 @@ where
     // SAFETY: The lock was taken above and is this value's to release. The object outlives it.
     let owner = unsafe { Reserved::owned((*raw).resv) };
     loop {
-        // SAFETY: Fault and object are valid, and the lock is held.
-        let ret = unsafe { shim::skua_fault_wait_kernel(vmf, raw) };
-        if ret != 0 {
-            // It is not held any more, and the object may be gone.
-            core::mem::forget(owner);
-            return ret;
+        // What moves beside it may wait for work, and that for this access.
+        if T::backing(obj).shared.is_none() || !T::is_settled(obj, &owner) {
+            // SAFETY: Fault and object are valid, and the lock is held.
+            let ret = unsafe { shim::skua_fault_wait_kernel(vmf, raw) };
+            if ret != 0 {
+                // It is not held any more, and the object may be gone.
+                core::mem::forget(owner);
+                return ret;
+            }
         }
         // SAFETY: A pfn mapping of `obj`, see `skua_gem_mmap()`, and the locks are held. The device
         // is checked before the driver sees the fault.

@@ -280,6 +280,10 @@ impl GemExt for MockObject {
         gem::map_system(obj, reserved, fault, 0)
     }
 
+    fn is_settled(_obj: &Object<Self>, _reserved: &Reserved<'_>) -> bool {
+        false
+    }
+
     fn rouse(_obj: &Object<Self>, _reserved: &mut Reserved<'_>) -> Result {
         Ok(())
     }

@@ -932,6 +932,10 @@ impl GemExt for BoData {
         Ok(())
     }
 
+    fn is_settled(obj: &Bo, reserved: &Reserved<'_>) -> bool {
+        is_settled(obj, reserved).unwrap_or(false)
+    }
+
     fn fault(
         obj: &Bo,
         dev: &drm::Device<SkuaDriver, Registered>,

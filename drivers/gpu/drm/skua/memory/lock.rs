@@ -28,6 +28,7 @@ use crate::{
     gpu::SkuaDevice,
     memory::{
         bo::{
+            self,
             Bo,
             BoData,
             BoRef,
@@ -113,6 +114,10 @@ fn be_reachable(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result 
 
 /// Waits for a move of `bo` that somebody else may have begun. `ENOSPC` if that takes long.
 fn settle(bo: &BoRef, patience: Jiffies) -> Result {
+    if bo.is_private() && bo::is_settled(bo, &resv::lock(&**bo)?)? {
+        // What moves beside it may wait for work, and that for what the CPU is to write.
+        return Ok(());
+    }
     match resv::wait(&**bo, Usage::Kernel, patience) {
         Err(error) if error == ETIME => Err(ENOSPC),
         waited => waited.map(drop),

@@ -683,6 +683,10 @@ impl Vm {
     /// Adds what the memory of `bo` waits for to `waits`. `ENOMEM`; `EINTR` if a signal arrives.
     fn wait_for_memory(bo: &BoRef, waits: &mut KVVec<Fence>) -> Result {
         let reserved = resv::lock(&**bo)?;
+        if bo.is_private() && bo::is_settled(bo, &reserved)? {
+            // What moves beside it is not its.
+            return Ok(());
+        }
         if let Some(fence) = reserved.singleton(Usage::Kernel)? {
             waits.push(fence, client_flags())?;
         }

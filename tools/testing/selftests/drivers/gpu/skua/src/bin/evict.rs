@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         parts_of_mappings_move: 60,
         what_is_read_only_stays_read_only: 60,
         private_objects_move: 60,
+        a_move_holds_up_no_access_of_others: 60,
         a_destroyed_vm_moves_with_its_contexts: 60,
         vram_four_times_over: 240,
         nobody_loses_a_place_in_vain: 60,
@@ -318,6 +319,42 @@ fn what_is_read_only_stays_read_only() {
     let context = rig.new_context(Engine::Copy);
     let job = rig.start_in(context, &[write(va, 1)]);
     assert_eq!(job.wait(), Err(Errno::EFAULT));
+}
+
+/// What is private to an address space shares its reservation, and with that the fences of all that
+/// moves there: one may wait for work that waits for the CPU.
+fn a_move_holds_up_no_access_of_others() {
+    let rig = alone();
+    let make = |size, placements| {
+        let flags = DRM_SKUA_BO_CPU_ACCESS;
+        let handle = rig.bo_create_in(rig.vm, size, flags, placements);
+        rig.bound(handle.expect("BO_CREATE"), size)
+    };
+    let system = 1 << rig.region(Place::System).id;
+    let (gate, locked) = (make(PAGE, system), make(PAGE, system));
+    let moving = make(LARGE, both(&rig));
+    assert_eq!(place(&rig, moving.handle), Place::Vram);
+    let work = [
+        wait_value(gate.va, 1),
+        wait_value(locked.va, 1),
+        fill(3, moving.va, LARGE),
+    ];
+    let job = rig.start(Engine::Copy, &work);
+    thread::scope(|scope| {
+        let mover = scope.spawn(evict_all);
+        eventually(|| (place(&rig, moving.handle) == Place::System).then_some(())).expect("a move");
+        assert!(!job.has_ended(), "the move waits for nothing");
+        // A page that the CPU has not mapped, a lock, a bind.
+        gate.cpu.write(0, 1);
+        assert!(rig.lock(locked.handle).is_ok());
+        locked.cpu.write(0, 1);
+        assert_eq!(rig.unlock(locked.handle), Ok(()));
+        let bound = make(PAGE, system);
+        bound.cpu.write(0, 2);
+        assert_eq!(job.wait(), Ok(()));
+        assert_eq!(mover.join().expect("a thread"), 1);
+    });
+    moving.cpu.expect("the work's", |_| 3 << 32 | 3);
 }
 
 fn private_objects_move() {
