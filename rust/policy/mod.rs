@@ -23,6 +23,7 @@ pub mod aperture_segment;
 pub mod bit_tree;
 pub mod buddy;
 pub mod budget;
+pub mod eviction;
 pub mod head_clock;
 pub mod heap;
 pub mod host_aperture;

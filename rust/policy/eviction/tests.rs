@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The model is a list of all objects in which who is to leave is looked up afresh each time; memory is
+//! the tree's own allocator's.
+
+use super::super::buddy::{Buddy, PageCount, PageRange, Scattered};
+use super::super::heap::FallibleVec;
+use super::*;
+use crate::std_heap::{StdHeap, StdVec};
+use proptest::prelude::*;
+use std::cell::Cell;
+use std::vec;
+use std::vec::Vec;
+
+#[derive(Clone, Debug)]
+struct Object {
+    number: u64,
+    level: Level,
+    bytes: u64,
+    hold: Hold,
+    is_resident: bool,
+    is_idle: bool,
+    /// Refuses to leave, which nobody knows before.
+    is_stuck: bool,
+    blocks: Vec<PageRange>,
+}
+
+/// An idle object of level normal that nothing holds.
+fn object(number: u64, bytes: u64) -> Object {
+    Object {
+        number,
+        level: Level::Normal,
+        bytes,
+        hold: Hold::Nothing,
+        is_resident: false,
+        is_idle: true,
+        is_stuck: false,
+        blocks: Vec::new(),
+    }
+}
+
+impl Object {
+    fn facts(&self) -> Facts {
+        Facts {
+            bytes: self.bytes,
+            hold: self.hold,
+            is_resident: self.is_resident,
+        }
+    }
+}
+
+/// A place whose lists are one, in the order of use.
+#[derive(Default)]
+struct Memory {
+    objects: Vec<Object>,
+    left: Vec<Object>,
+    looks: Cell<usize>,
+}
+
+impl Memory {
+    fn new(objects: &[Object]) -> Self {
+        Self {
+            objects: objects.to_vec(),
+            ..Self::default()
+        }
+    }
+
+    /// Who has left, in order.
+    fn left(&self) -> Vec<u64> {
+        self.left.iter().map(|object| object.number).collect()
+    }
+
+    /// Changes one, if there is any.
+    fn change(&mut self, number: usize, change: impl FnOnce(&mut Object)) {
+        if let Some(at) = number.checked_rem(self.objects.len()) {
+            change(&mut self.objects[at]);
+        }
+    }
+
+    fn find(&self, number: &u64) -> &Object {
+        let mut objects = self.objects.iter();
+        objects
+            .find(|object| object.number == *number)
+            .expect("it is there")
+    }
+}
+
+impl Place for Memory {
+    type Object = u64;
+    type Error = ();
+    type Walk = vec::IntoIter<u64>;
+
+    fn walk(&self, level: Level) -> Self::Walk {
+        let of_level = self.objects.iter().filter(|object| object.level == level);
+        let numbers: Vec<u64> = of_level.map(|object| object.number).collect();
+        numbers.into_iter()
+    }
+
+    fn facts(&self, number: &u64) -> Result<Facts, ()> {
+        self.looks.set(self.looks.get() + 1);
+        Ok(self.find(number).facts())
+    }
+
+    fn is_idle(&self, number: &u64) -> bool {
+        self.find(number).is_idle
+    }
+
+    fn leave(&mut self, number: u64, bytes: u64, may_wait: bool) -> Result<u64, ()> {
+        let object = self.find(&number);
+        assert!(may_wait || object.is_idle);
+        assert_eq!(bytes, object.bytes);
+        if object.is_stuck {
+            return Ok(0);
+        }
+        let at = self.objects.iter().position(|other| other.number == number);
+        self.left
+            .push(self.objects.remove(at.expect("it is there")));
+        Ok(bytes)
+    }
+}
+
+/// Who leaves, in order.
+fn left(objects: &[Object], need: Need, missing: u64) -> Vec<u64> {
+    let mut memory = Memory::new(objects);
+    make_room(&mut memory, need, missing).expect("no error");
+    memory.left()
+}
+
+#[test]
+fn the_order_is_group_resident_level_use() {
+    let mut objects: Vec<Object> = (0..10).map(|number| object(number, 1)).collect();
+    objects[0].hold = Hold::Low;
+    objects[0].level = Level::Minimum;
+    objects[1].is_resident = true;
+    objects[1].level = Level::Minimum;
+    objects[2].is_resident = true;
+    objects[3].level = Level::Maximum;
+    objects[5].is_idle = false;
+    objects[6].level = Level::Low;
+    objects[6].is_idle = false;
+    objects[7].hold = Hold::Min;
+    objects[8].hold = Hold::Turn { elsewhere: true };
+    objects[9].hold = Hold::Pinned;
+    let order = [6, 4, 5, 3, 1, 2, 0];
+    for missing in 0..=7 {
+        let first = &order[..missing as usize];
+        assert_eq!(left(&objects, Need::Needs, missing), first, "{missing}");
+    }
+    // Who merely prefers it takes nothing that is held or resident.
+    assert_eq!(left(&objects, Need::Prefers, 4), order[..4]);
+    assert_eq!(left(&objects, Need::Own, 1), [8]);
+}
+
+#[test]
+fn nobody_leaves_in_vain() {
+    let mut objects = vec![object(0, 4), object(1, 4), object(2, 4), object(3, 4)];
+    objects[1].hold = Hold::Pinned;
+    objects[2].is_resident = true;
+    objects[3].bytes = 0;
+    assert_eq!(left(&objects, Need::Prefers, 5), []);
+    assert_eq!(left(&objects, Need::Prefers, 4), [0]);
+    assert_eq!(left(&objects, Need::Needs, 9), []);
+    assert_eq!(left(&objects, Need::Needs, 8), [0, 2]);
+    // Unless that is asked for.
+    let mut memory = Memory::new(&objects);
+    assert_eq!(leave(&mut memory, Need::Needs, u64::MAX), Ok(()));
+    assert_eq!(memory.left(), [0, 2]);
+}
+
+#[test]
+fn who_does_not_leave_is_replaced_by_the_next() {
+    let mut objects: Vec<Object> = (0..4).map(|number| object(number, 2)).collect();
+    objects[0].is_stuck = true;
+    objects[2].is_stuck = true;
+    assert_eq!(left(&objects, Need::Prefers, 4), [1, 3]);
+}
+
+#[test]
+fn what_fits_goes_rather_than_what_is_much_too_large() {
+    let sizes = |sizes: &[u64]| -> Vec<Object> {
+        (0..)
+            .zip(sizes)
+            .map(|(number, bytes)| object(number, *bytes))
+            .collect()
+    };
+    // Twice as much is no waste, nor is what is needed in any case.
+    assert_eq!(left(&sizes(&[8, 4]), Need::Prefers, 4), [0]);
+    assert_eq!(left(&sizes(&[3, 64, 5]), Need::Prefers, 8), [0, 2]);
+    assert_eq!(left(&sizes(&[64, 3, 5]), Need::Prefers, 4), [2]);
+    // Else what is the smallest that is enough, of the first few.
+    assert_eq!(left(&sizes(&[64, 32, 16, 3]), Need::Prefers, 4), [2]);
+    assert_eq!(
+        left(&sizes(&[64, 64, 64, 64, 64, 64, 64, 4]), Need::Prefers, 4),
+        [7]
+    );
+    assert_eq!(
+        left(
+            &sizes(&[64, 64, 64, 64, 64, 64, 64, 64, 4]),
+            Need::Prefers,
+            4
+        ),
+        [0]
+    );
+    // Not for that one of a later pass.
+    let mut objects = sizes(&[64, 4, 4, 4]);
+    objects[1].level = Level::High;
+    objects[2].is_resident = true;
+    objects[3].is_idle = false;
+    assert_eq!(left(&objects, Need::Needs, 4), [0]);
+    // And those that are passed over go in their turn.
+    objects[1].level = Level::Normal;
+    objects[1].is_stuck = true;
+    assert_eq!(left(&objects, Need::Needs, 4), [0]);
+}
+
+#[test]
+fn few_are_looked_at() {
+    let objects: Vec<Object> = (0..1000).map(|number| object(number, 4)).collect();
+    let mut memory = Memory::new(&objects);
+    assert_eq!(make_room(&mut memory, Need::Prefers, 8), Ok(true));
+    // Once for whether it is enough, and once to leave.
+    assert_eq!((memory.left(), memory.looks.get()), (vec![0, 1], 4));
+}
+
+#[test]
+fn each_is_held_by_the_first_reason() {
+    let mut objects: Vec<Object> = (0..7).map(|number| object(number, 1 << number)).collect();
+    objects[0].hold = Hold::Pinned;
+    objects[0].is_resident = true;
+    objects[1].hold = Hold::Turn { elsewhere: false };
+    objects[2].hold = Hold::Min;
+    objects[3].hold = Hold::Low;
+    objects[3].is_idle = false;
+    objects[4].is_resident = true;
+    objects[4].is_idle = false;
+    objects[5].is_idle = false;
+    let expected = Holders {
+        pinned: 1,
+        turn: 2,
+        group: 4 + 8,
+        resident: 16,
+        busy: 32,
+        idle: 64,
+    };
+    assert_eq!(Holders::of(&Memory::new(&objects)), Ok(expected));
+    let words = objects
+        .iter()
+        .map(|object| Holders::word(&object.facts(), object.is_idle));
+    let words: Vec<&str> = words.collect();
+    assert_eq!(
+        words,
+        ["pinned", "turn", "group", "group", "resident", "busy", "idle"]
+    );
+}
+
+const PAGES: u64 = 64;
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Makes an object of so many pages, or brings it in.
+    Room(u64, Need),
+    /// Uses an object.
+    Use(usize),
+    /// It leaves, and is forgotten.
+    Destroy(usize),
+    /// Changes what is known of it.
+    Set(usize, Hold),
+    Resident(usize, bool),
+    Idle(usize, bool),
+    Level(usize, Level),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let number = || any::<prop::sample::Index>().prop_map(|index| index.index(1 << 16));
+    let need = prop::sample::select(vec![Need::Prefers, Need::Needs, Need::Own]);
+    let hold = prop::sample::select(vec![
+        Hold::Nothing,
+        Hold::Nothing,
+        Hold::Low,
+        Hold::Min,
+        Hold::Turn { elsewhere: false },
+        Hold::Turn { elsewhere: true },
+        Hold::Pinned,
+    ]);
+    let level = prop::sample::select(Level::ALL.to_vec());
+    let step = prop_oneof![
+        6 => (1..PAGES / 2, need).prop_map(|(pages, need)| Step::Room(pages, need)),
+        2 => number().prop_map(Step::Use),
+        1 => number().prop_map(Step::Destroy),
+        2 => (number(), hold).prop_map(|(number, hold)| Step::Set(number, hold)),
+        2 => (number(), any::<bool>()).prop_map(|(number, is)| Step::Resident(number, is)),
+        2 => (number(), any::<bool>()).prop_map(|(number, is)| Step::Idle(number, is)),
+        2 => (number(), level).prop_map(|(number, level)| Step::Level(number, level)),
+    ];
+    prop::collection::vec(step, 1..120)
+}
+
+/// Whether an object may leave, as the documentation has it.
+fn may_leave(object: &Object, need: Need) -> bool {
+    match object.hold {
+        Hold::Pinned | Hold::Min => false,
+        Hold::Turn { elsewhere } => need == Need::Own && elsewhere,
+        Hold::Low => need == Need::Needs,
+        Hold::Nothing => need == Need::Needs || (need == Need::Prefers && !object.is_resident),
+    }
+}
+
+/// How late an object leaves: before all for which this is more.
+fn rank(object: &Object) -> (bool, bool, Level, bool) {
+    let is_low = object.hold == Hold::Low;
+    (is_low, object.is_resident, object.level, !object.is_idle)
+}
+
+/// VRAM, and what is in it.
+struct Vram {
+    pages: Buddy<StdHeap>,
+    memory: Memory,
+}
+
+impl Vram {
+    /// Blocks of so many pages, if there are.
+    fn alloc(&mut self, pages: u64) -> Option<Vec<PageRange>> {
+        let request = Scattered {
+            pages: PageCount(pages),
+            granule: PageCount(1),
+            within: PageRange::new(0, PAGES),
+        };
+        let mut blocks = StdVec::new();
+        self.pages.alloc_scattered(request, &mut blocks).ok()?;
+        Some(blocks.as_slice().to_vec())
+    }
+
+    fn free(&mut self, object: &Object) {
+        for block in &object.blocks {
+            self.pages.free(*block).expect("it was handed out");
+        }
+    }
+
+    /// What has left is free; checks who did, of those who were there `before`.
+    fn check_left(
+        &mut self,
+        before: &[Object],
+        need: Need,
+        missing: u64,
+    ) -> Result<(), TestCaseError> {
+        let left = core::mem::take(&mut self.memory.left);
+        left.iter().for_each(|object| self.free(object));
+        let may = || before.iter().filter(|object| may_leave(object, need));
+        let supply: u64 = may().map(|object| object.bytes).sum();
+        let bytes = |objects: &[Object]| objects.iter().map(|object| object.bytes).sum::<u64>();
+        if supply < missing {
+            prop_assert!(left.is_empty(), "{left:?} left in vain");
+            return Ok(());
+        }
+        prop_assert!(bytes(&left) >= missing, "{left:?}, not {missing} bytes");
+        prop_assert!(
+            left.iter().all(|object| may_leave(object, need)),
+            "{left:?}"
+        );
+        // In order of rank, and none of a later rank as long as there was one of an earlier.
+        prop_assert!(left.is_sorted_by_key(rank), "{left:?}");
+        let last = left.last().map(rank);
+        let stay = |object: &&Object| left.iter().all(|other| other.number != object.number);
+        for object in may().filter(stay) {
+            prop_assert!(Some(rank(object)) >= last, "{object:?} stayed, {left:?}");
+        }
+        // None that was not needed but the last, and of a rank what was used longest ago; unless that
+        // is much too large.
+        let mut needed = missing;
+        for (n, object) in left.iter().enumerate() {
+            prop_assert!(needed > 0, "{object:?} left without need");
+            let gone = &left[..n];
+            let there = may().filter(|other| gone.iter().all(|gone| gone.number != other.number));
+            let mut peers = there.filter(|other| rank(other) == rank(object));
+            let first = peers.clone().next().expect("itself");
+            if first.number != object.number {
+                prop_assert!(first.bytes > 2 * needed, "{object:?} before {first:?}");
+                prop_assert!(object.bytes >= needed && object.bytes < first.bytes);
+                prop_assert!(peers.position(|other| other.number == object.number) < Some(8));
+            }
+            needed = needed.saturating_sub(object.bytes);
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(crate::cases(4))]
+
+    #[test]
+    fn it_does_as_the_model(steps in steps()) {
+        let pages = Buddy::new(PageCount(PAGES)).expect("an allocator");
+        let mut vram = Vram { pages, memory: Memory::default() };
+        let mut next = 0;
+        for step in steps {
+            let count = vram.memory.objects.len();
+            let memory = &mut vram.memory;
+            match step {
+                Step::Use(number) if count > 0 => {
+                    let object = memory.objects.remove(number % count);
+                    memory.objects.push(object);
+                }
+                Step::Destroy(number) if count > 0 => {
+                    let object = memory.objects.remove(number % count);
+                    vram.free(&object);
+                }
+                Step::Use(_) | Step::Destroy(_) => (),
+                Step::Set(number, hold) => memory.change(number, |object| object.hold = hold),
+                Step::Resident(number, is) => memory.change(number, |object| object.is_resident = is),
+                Step::Idle(number, is) => memory.change(number, |object| object.is_idle = is),
+                Step::Level(number, level) => memory.change(number, |object| object.level = level),
+                Step::Room(pages, need) => {
+                    let before = vram.memory.objects.clone();
+                    let missing = pages.saturating_sub(vram.pages.free_pages().0);
+                    let made = make_room(&mut vram.memory, need, missing);
+                    vram.check_left(&before, need, missing)?;
+                    // It is there if, and only if, it could be made.
+                    let blocks = vram.alloc(pages);
+                    prop_assert_eq!(Ok(blocks.is_some()), made);
+                    let Some(blocks) = blocks else { continue };
+                    vram.memory.objects.push(Object { blocks, ..object(next, pages) });
+                    next += 1;
+                }
+            }
+            let used: u64 = vram.memory.objects.iter().map(|object| object.bytes).sum();
+            prop_assert_eq!(vram.pages.free_pages().0, PAGES - used);
+            let holders = Holders::of(&vram.memory).expect("no error");
+            let Holders { pinned, turn, group, resident, busy, idle } = holders;
+            prop_assert_eq!(pinned + turn + group + resident + busy + idle, used);
+        }
+    }
+}
