@@ -24,7 +24,7 @@
 
 use super::{
     buddy::{Buddy, BuddyError, PageCount, PageRange, Request, PAGE_BYTES},
-    heap::Heap,
+    heap::{FallibleVec, Heap},
 };
 use crate::spec::mmu::PageSize;
 
@@ -102,5 +102,107 @@ impl<H: Heap> ApertureSegment<H> {
             .as_mut()
             .ok_or(BuddyError::NotAllocated)?
             .free(range)
+    }
+
+    /// A plan of room for a piece of `pages` pages, with what is free.
+    ///
+    /// # Errors
+    ///
+    /// [`BuddyError::OutOfMemory`].
+    pub fn plan(&self, pages: PageCount) -> Result<Plan<H>, BuddyError> {
+        let total = self.pages.as_ref().map_or(0, |buddy| buddy.total().0);
+        let len = usize::try_from(total).map_err(|_| BuddyError::Invalid)?;
+        let mut plan = Plan {
+            runs: FallibleVec::filled_with(len, || 0)?,
+            pages: pages.0,
+            piece: None,
+        };
+        let mut next = 0;
+        while next < total {
+            let free = self.pages.as_ref().and_then(|buddy| buddy.free_block(next));
+            next = match free {
+                Some(block) => {
+                    plan.add(block);
+                    block.end().map_or(total, |end| end.0)
+                }
+                // No overflow: a page that exists.
+                None => next.saturating_add(1),
+            };
+        }
+        Ok(plan)
+    }
+}
+
+/// Who has to leave so that there is a piece of some pages: what is free, and what would be.
+///
+/// # Examples
+///
+/// ```
+/// use skua_policy::aperture_segment::ApertureSegment;
+/// use skua_policy::buddy::{BuddyError, PageCount, PageRange};
+/// use skua_policy::std_heap::StdHeap;
+///
+/// let mut segment = ApertureSegment::<StdHeap>::new(PageCount(64), PageCount(0))?;
+/// let objects = [(); 4].map(|()| segment.alloc(PageCount(16)));
+/// let mut plan = segment.plan(PageCount(32))?;
+/// plan.add(objects[0]?);
+/// plan.add(objects[3]?);
+/// assert_eq!(plan.piece(), None);
+/// plan.add(objects[1]?);
+/// assert_eq!(plan.piece(), Some(PageRange::new(0, 32)));
+/// # Ok::<(), BuddyError>(())
+/// ```
+pub struct Plan<H: Heap> {
+    /// Of each page that is or would be free not 0; of the first and the last one of a run of such
+    /// its length.
+    runs: H::Vec<u64>,
+    /// How long the piece is to be.
+    pages: u64,
+    piece: Option<PageRange>,
+}
+
+impl<H: Heap> Plan<H> {
+    /// Who has `range` would leave. Nothing happens if that was said before.
+    pub fn add(&mut self, range: PageRange) {
+        let pages = range.pages.0;
+        let run = |runs: &[u64], page: Option<u64>| {
+            let page = page.and_then(|page| usize::try_from(page).ok());
+            page.and_then(|page| runs.get(page)).copied().unwrap_or(0)
+        };
+        let runs = self.runs.as_mut_slice();
+        let Some(end) = range.end().filter(|_| pages > 0) else {
+            return;
+        };
+        if run(runs, Some(range.start.0)) != 0 {
+            return;
+        }
+        let before = run(runs, range.start.0.checked_sub(1));
+        let behind = run(runs, Some(end.0));
+        let (Ok(from), Ok(to)) = (usize::try_from(range.start.0), usize::try_from(end.0)) else {
+            return;
+        };
+        let Some(own) = runs.get_mut(from..to) else {
+            return;
+        };
+        own.fill(1);
+        // No overflow: pages of one window.
+        let all = before.saturating_add(pages).saturating_add(behind);
+        let first = range.start.0.saturating_sub(before);
+        let last = first.saturating_add(all).saturating_sub(1);
+        for end in [first, last] {
+            let end = usize::try_from(end).ok().and_then(|end| runs.get_mut(end));
+            if let Some(end) = end {
+                *end = all;
+            }
+        }
+        if self.piece.is_none() && all >= self.pages {
+            // What was there before is shorter: some of `range` is in it.
+            self.piece = Some(PageRange::new(first, self.pages));
+        }
+    }
+
+    /// Where there would be such a piece, once there would.
+    pub fn piece(&self) -> Option<PageRange> {
+        self.piece
     }
 }

@@ -430,6 +430,12 @@ impl<H: Heap> Buddy<H> {
         })
     }
 
+    /// The free block that page `page` is in.
+    pub fn free_block(&self, page: u64) -> Option<PageRange> {
+        let node = self.free_node_around(page)?;
+        Some(PageRange::new(node.start(), 1 << node.order))
+    }
+
     /// How many free pages there are below `end`. Looks at each free block there.
     pub fn free_below(&self, end: PageIndex) -> PageCount {
         let mut sum = 0;

@@ -118,3 +118,55 @@ fn without_memory_nothing_has_changed() {
         }
     }
 }
+
+proptest! {
+    #[test]
+    fn a_plan_finds_a_piece_as_soon_as_there_would_be_one(
+        sizes in proptest::collection::vec(1_u64..20, 1..30),
+        leaving in proptest::collection::vec(any::<prop::sample::Index>(), 0..40),
+        pages in 1_u64..60,
+    ) {
+        let mut segment = segment(128, 5);
+        let alloc = |pages: &u64| segment.alloc(PageCount(*pages)).ok();
+        let mut there: Vec<PageRange> = sizes.iter().filter_map(alloc).collect();
+        // Who is there while the plan is made, and leaves twice, or before.
+        let gone = there.swap_remove(0);
+        segment.free(gone).expect("it was handed out");
+        let mut plan = segment.plan(PageCount(pages)).expect("memory");
+        let free = |segment: &TestSegment| (0..128).map(|page| {
+            segment.pages.as_ref().expect("pages").free_block(page).is_some()
+        }).collect::<Vec<bool>>();
+        let mut would_be = free(&segment);
+        let has_piece = |free: &[bool]| free.split(|free| !free).any(|run| run.len() as u64 >= pages);
+        prop_assert_eq!(plan.piece().is_some(), has_piece(&would_be));
+        for index in leaving.iter().filter(|_| !there.is_empty()) {
+            let range = *index.get(&there);
+            let before = plan.piece();
+            plan.add(range);
+            would_be[range.start.0 as usize..][..range.pages.0 as usize].fill(true);
+            prop_assert_eq!(plan.piece().is_some(), has_piece(&would_be));
+            if let (None, Some(piece)) = (before, plan.piece()) {
+                prop_assert_eq!(piece.pages, PageCount(pages));
+                let shown = &would_be[piece.start.0 as usize..][..pages as usize];
+                prop_assert!(shown.iter().all(|free| *free));
+                // The last one of those that leave is one of them.
+                prop_assert!(piece.start < range.end().expect("an end"));
+                prop_assert!(range.start < piece.end().expect("an end"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_plan_refuses_what_is_not_there() {
+    let segment = segment(16, 16);
+    let mut plan = segment.plan(PageCount(4)).expect("memory");
+    for range in [
+        PageRange::new(14, 4),
+        PageRange::new(0, 0),
+        PageRange::new(u64::MAX, 2),
+    ] {
+        plan.add(range);
+    }
+    assert_eq!(plan.piece(), None);
+}
