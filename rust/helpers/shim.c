@@ -266,21 +266,26 @@ unsigned long skua_gem_unmap_all(struct drm_device *dev)
 }
 
 /*
- * The head of the list, which goes to its tail, with a reference; NULL if there is none.
- * drm_gem_lru_scan() calls back without saying for whom.
+ * The object in the list behind @last, or its first one if that is NULL, with a
+ * reference; NULL if there is none, -ENOENT if @last is not in the list.
  */
-struct drm_gem_object *skua_gem_lru_next(struct drm_device *dev, struct drm_gem_lru *lru)
+struct drm_gem_object *skua_gem_lru_behind(struct drm_device *dev, struct drm_gem_lru *lru,
+					   struct drm_gem_object *last)
 {
-	struct drm_gem_object *obj, *found = NULL;
+	struct drm_gem_object *obj = last, *found = NULL;
 
 	mutex_lock(&dev->gem_lru_mutex);
-	list_for_each_entry(obj, &lru->list, lru_node) {
-		/* One that is being freed waits for the mutex. */
-		if (!kref_get_unless_zero(&obj->refcount))
-			continue;
-		found = obj;
-		drm_gem_lru_move_tail_locked(lru, obj);
-		break;
+	if (last && last->lru != lru) {
+		found = ERR_PTR(-ENOENT);
+	} else {
+		obj = list_prepare_entry(obj, &lru->list, lru_node);
+		list_for_each_entry_continue(obj, &lru->list, lru_node) {
+			/* One that is being freed waits for the mutex. */
+			if (!kref_get_unless_zero(&obj->refcount))
+				continue;
+			found = obj;
+			break;
+		}
 	}
 	mutex_unlock(&dev->gem_lru_mutex);
 	return found;

@@ -11,9 +11,8 @@
 //!
 //! ```ignore
 //! lru::use_now(&bo);
-//! // The one of the lowest rank that was not used for longest; of that rank it is asked for last
-//! // from now on.
-//! let candidate = lru::next::<BoData>(&dev, 0);
+//! // The one of the lowest rank that was not used for longest.
+//! let candidate = lru::walk::<BoData>(&dev, 0).next();
 //! ```
 //!
 //! C header: `include/drm/drm_gem.h`.
@@ -33,10 +32,13 @@ use kernel::{
     drm::{
         self,
         gem::{
+            BaseObject,
             IntoGEMObject,
             Object, //
         }, //
     },
+    error::from_err_ptr,
+    page::PAGE_SIZE,
     prelude::*,
     sync::aref::ARef,
     types::Opaque, //
@@ -124,21 +126,106 @@ where
     unsafe { bindings::drm_gem_lru_remove(IntoGEMObject::as_raw(obj)) };
 }
 
-/// The object of `dev` with `rank` that was not used for longest, which counts as used now.
-pub(crate) fn next<T: Listed>(dev: &drm::Device<T::Driver>, rank: u8) -> Option<ObjectRef<T>>
+/// The objects of `dev` with `rank`, what was not used for longest first; nothing counts as used by
+/// that.
+pub(crate) fn walk<T: Listed>(dev: &drm::Device<T::Driver>, rank: u8) -> Walk<'_, T>
 where
     T::Driver: DriverExt<Gem = T>,
 {
-    let lru = T::lru(dev, rank);
-    // SAFETY: Device and list are valid.
-    let raw = unsafe { shim::skua_gem_lru_next(device::as_raw(dev), lru.list.get()) };
-    let raw = core::ptr::NonNull::new(raw)?;
-    // SAFETY: By the type invariant the object is an `Object<T>`; the reference is ours.
-    let obj = unsafe {
-        let obj = <Object<T> as IntoGEMObject>::from_raw(raw.as_ptr());
-        ARef::from_raw(core::ptr::NonNull::from(obj))
-    };
-    Some(obj.into())
+    Walk {
+        dev,
+        rank,
+        last: None,
+        before: None,
+        seen: 0,
+        again: true,
+        left: pages::<T>(dev, rank),
+    }
+}
+
+/// A [`walk`] through a list that others change. It sees all that is there all the time, and may see
+/// what is used meanwhile twice.
+pub(crate) struct Walk<'a, T: Listed>
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    dev: &'a drm::Device<T::Driver>,
+    rank: u8,
+    /// Where it is.
+    last: Option<ObjectRef<T>>,
+    /// Where it was before, if that object has stayed: where it is has perhaps left the list.
+    before: Option<ObjectRef<T>>,
+    /// How many pages the objects have that it has seen and that have stayed.
+    seen: u64,
+    /// Whether it may begin again.
+    again: bool,
+    /// How many objects it sees at most.
+    left: u64,
+}
+
+impl<T: Listed> Walk<'_, T>
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    /// The object behind the last one. `ENOENT` if that is not there any more.
+    fn behind(&self) -> Result<Option<ObjectRef<T>>> {
+        let lru = T::lru(self.dev, self.rank);
+        let last = self.last.as_ref();
+        let last = last.map_or(core::ptr::null_mut(), |last| IntoGEMObject::as_raw(&**last));
+        // SAFETY: Device, list and object are valid.
+        let raw = from_err_ptr(unsafe {
+            shim::skua_gem_lru_behind(device::as_raw(self.dev), lru.list.get(), last)
+        })?;
+        let Some(raw) = core::ptr::NonNull::new(raw) else {
+            return Ok(None);
+        };
+        // SAFETY: By the type invariant the object is an `Object<T>`; the reference is ours.
+        let obj = unsafe {
+            let obj = <Object<T> as IntoGEMObject>::from_raw(raw.as_ptr());
+            ARef::from_raw(core::ptr::NonNull::from(obj))
+        };
+        Ok(Some(obj.into()))
+    }
+}
+
+/// The pages of `obj`.
+fn pages_of<T: Listed>(obj: &Object<T>) -> u64
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    // CAST: at most 64 bits.
+    (obj.size() / PAGE_SIZE) as u64
+}
+
+impl<T: Listed> Iterator for Walk<'_, T>
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    type Item = ObjectRef<T>;
+
+    fn next(&mut self) -> Option<ObjectRef<T>> {
+        self.left = self.left.checked_sub(1)?;
+        loop {
+            match self.behind() {
+                Ok(Some(found)) => {
+                    self.before = self.last.replace(found.clone());
+                    self.seen = self.seen.saturating_add(pages_of(&*found));
+                    return Some(found);
+                }
+                // Where it was has been used meanwhile: what was behind that has not been seen.
+                Ok(None) if self.again && self.seen < pages::<T>(self.dev, self.rank) => {
+                    (self.again, self.seen) = (false, 0);
+                    (self.last, self.before) = (None, None);
+                }
+                Ok(None) => return None,
+                Err(_) => {
+                    let gone = self.last.take()?;
+                    self.seen = self.seen.saturating_sub(pages_of(&*gone));
+                    self.last = self.before.take();
+                }
+            }
+        }
+    }
 }
 
 /// How many pages the objects in the list of `dev` for `rank` have, at about this moment.

@@ -75,6 +75,7 @@ use crate::{
         }, //
     },
     policy::{
+        eviction::Need,
         page_plan::PhysPiece,
         page_table::Reach,
         priority::Level, //
@@ -314,7 +315,11 @@ pub(crate) fn create(
     }
     if vram {
         let mut patience = eviction::patience();
-        match eviction::allocate(dev, parent, quota, part, size, !system, &mut patience) {
+        let need = match system {
+            true => Need::Prefers,
+            false => Need::Needs,
+        };
+        match eviction::allocate(dev, parent, quota, part, size, need, &mut patience) {
             Ok(range) => return create_in_vram(dev, size, args, range),
             Err(error) if error == ENOSPC && system => (),
             Err(error) => return Err(error),
@@ -425,7 +430,7 @@ pub(crate) fn room_in_vram(
         part = Part::Visible;
     }
     let bytes = u64::try_from(bo.size())?;
-    match eviction::allocate(dev, parent, &quota, part, bytes, false, patience) {
+    match eviction::allocate(dev, parent, &quota, part, bytes, Need::Prefers, patience) {
         Err(error) if error == ENOSPC => Ok(None),
         range => range.map(Some),
     }

@@ -205,9 +205,9 @@ impl Destroyer {
     pub(crate) fn obstacle(&self, part: Part) -> Option<Fence> {
         let dying = self.dying.lock();
         let mut all = dying.iter();
-        all.find_map(|dying| match dying.bo.sites.touches(part) {
-            true => dying.gate.pending().cloned(),
-            false => None,
+        all.find_map(|dying| match dying.bo.sites.bytes_in(part) {
+            0 => None,
+            _ => dying.gate.pending().cloned(),
         })
     }
 

@@ -3,8 +3,10 @@
 //! Making room in VRAM: objects move to system memory ([`relocation`]), where the GPU reaches them
 //! or from where they are brought back when it needs them ([`paging_in`]).
 //!
-//! Objects that no client has made resident ([`residency`]) go first; of them, those of the lowest
-//! priority; of these, those that are idle, and of these, those that were not used for longest.
+//! Who leaves, and in which order, is [`policy::eviction`](crate::policy::eviction)'s to say: what
+//! no client has made resident ([`residency`](super::residency)) goes first; of that, what is of the
+//! lowest priority; of this, what is idle; and of these objects those that were not used for longest.
+//! Here are the facts that it asks for, and what it decides is done.
 //!
 //! Control groups come before all that ([`dmem`]): what they protect (`min`) stays, or goes behind
 //! all others (`low`); and who may have no more (`max`) makes room among what is charged for their
@@ -46,12 +48,18 @@ use crate::{
     },
     policy::{
         buddy::PAGE_BYTES,
+        eviction::{
+            self as policy,
+            Facts,
+            Hold,
+            Need,
+            Place, //
+        },
         priority::Level, //
     },
     quota::Quota,
     reaper, //
 };
-use core::cell::Cell;
 use kernel::{
     device::{
         Bound,
@@ -96,7 +104,7 @@ pub(crate) fn allocate(
     quota: &Arc<Quota>,
     part: Part,
     bytes: u64,
-    need: bool,
+    need: Need,
     patience: &mut Jiffies,
 ) -> Result<Arc<VramRange>> {
     // To ask what is protected it has to stay.
@@ -121,21 +129,19 @@ pub(crate) fn allocate(
             (Lack::Limit(pool), _) => {
                 // How much too much it is nobody says: a part at a time.
                 let some = (bytes / LIMIT_STEPS).max(PAGE_BYTES);
-                let evictor = Some(Evictor::Limit(pool));
-                let leave = Leave::new(victims(need), need, evictor);
-                leave_group(dev, parent, some, &leave, patience)?
+                leave_group(dev, parent, some, pool, need, patience)?
             }
             (_, charge) => {
                 let evictor = charge.as_ref().map(|it| Evictor::Charge(&region, it));
-                let leave = Leave::new(victims(need), need, evictor);
-                make_room(dev, parent, part, bytes, &leave, patience)?
+                let place = Vram::new(dev, parent, part, evictor);
+                make_room(place, bytes, need, patience)?
             }
         };
         if made {
             continue;
         }
         // Or in what leaves just now, or what arrives and can leave after that.
-        if need && *patience > 0 {
+        if need == Need::Needs && *patience > 0 {
             let others = dev.moves.wait(over, patience)?;
             dev.check_health()?;
             if others {
@@ -146,7 +152,8 @@ pub(crate) fn allocate(
         }
         // Or in what is to be destroyed when the work before that is done; who can do without does
         // not wait for that.
-        if let Some(fence) = dev.destroyer.obstacle(part).filter(|_| need) {
+        let obstacle = dev.destroyer.obstacle(part);
+        if let Some(fence) = obstacle.filter(|_| need == Need::Needs) {
             wait(&fence, patience)?;
             continue;
         }
@@ -169,135 +176,150 @@ fn wait(fence: &Fence, patience: &mut Jiffies) -> Result {
     Ok(())
 }
 
-/// Which objects leave VRAM, and in which order.
-struct Leave<'a> {
-    /// Those of a group level by level, group by group.
-    groups: &'a [&'a [Victim]],
-    /// Whether those go, too, behind all others, that are protected while there are others.
-    need: bool,
+/// A part of VRAM, for who needs room there.
+struct Vram<'a> {
+    dev: &'a SkuaDevice,
+    parent: &'a Device<Bound>,
+    part: Part,
     /// For whom, as far as control groups are concerned; none if that does not matter.
     evictor: Option<Evictor<'a, SkuaDriver>>,
-    /// Whether one has stayed that goes behind all others.
-    has_low: Cell<bool>,
+    /// Of those that leave.
+    moves: KVVec<Fence>,
 }
 
-impl<'a> Leave<'a> {
+impl<'a> Vram<'a> {
     fn new(
-        groups: &'a [&'a [Victim]],
-        need: bool,
+        dev: &'a SkuaDevice,
+        parent: &'a Device<Bound>,
+        part: Part,
         evictor: Option<Evictor<'a, SkuaDriver>>,
     ) -> Self {
         Self {
-            groups,
-            need,
+            dev,
+            parent,
+            part,
             evictor,
-            has_low: Cell::new(false),
+            moves: KVVec::new(),
         }
     }
 
-    /// Whether the control group that is charged for `bo`, which is in VRAM, lets it go, in the
-    /// first turn or the `last`.
-    fn lets_go(&self, bo: &BoRef, last: bool) -> bool {
+    /// What keeps `bo` in VRAM.
+    fn hold(&self, bo: &BoRef) -> Hold {
+        if bo.region() != REGION_VRAM || bo.is_arriving() || bo.is_doomed() {
+            return Hold::Pinned;
+        }
+        if self.dev.pager.protects(bo) {
+            let part = bo::part_of(self.dev, bo.flags(), bo.placements());
+            return Hold::Turn {
+                elsewhere: part == Part::Any,
+            };
+        }
         let Some(evictor) = self.evictor else {
-            return true;
+            return Hold::Nothing;
         };
         let Some(Memory::Vram(range)) = bo.sites.memory() else {
-            return false;
+            return Hold::Pinned;
         };
         match range.charge().protection(evictor) {
-            Protection::Nothing => true,
-            Protection::Low => {
-                self.has_low.set(true);
-                last
-            }
-            Protection::Min => false,
+            Protection::Nothing => Hold::Nothing,
+            Protection::Low => Hold::Low,
+            Protection::Min => Hold::Min,
         }
     }
+}
 
-    /// Has objects in a `part` of VRAM leave it, until there are `missing` bytes less; their fences.
-    fn begin(
-        &self,
-        dev: &SkuaDevice,
-        parent: &Device<Bound>,
-        part: Part,
-        missing: u64,
-    ) -> Result<KVVec<Fence>> {
-        let mut leaving = Leaving::new(missing);
-        for last in [false, true] {
-            if last && !(self.need && self.has_low.get()) {
-                break;
-            }
-            for victims in self.groups {
-                for level in Level::ALL {
-                    for victim in *victims {
-                        let lets_go = |bo: &BoRef| self.lets_go(bo, last);
-                        sweep(dev, parent, part, level, *victim, lets_go, &mut leaving)?;
-                    }
-                }
-            }
-        }
-        Ok(leaving.moves)
+impl<'a> Place for Vram<'a> {
+    type Object = BoRef;
+    type Error = Error;
+    type Walk = lru::Walk<'a, BoData>;
+
+    fn walk(&self, level: Level) -> Self::Walk {
+        lru::walk(self.dev, level as u8)
     }
 
-    /// Waits until `moves` are done and what they left is free, as long as there is patience. Whether
-    /// there were any.
-    fn finish(&self, moves: &[Fence], patience: &mut Jiffies) -> Result<bool> {
-        // Who needs the room takes what comes first: those chosen may be in use for long, others
-        // not.
-        let limit = match self.groups.contains(&&[Victim::Any][..]) {
-            true => msecs_to_jiffies(FIRST_MS).min(*patience),
-            false => *patience,
+    fn facts(&self, bo: &BoRef) -> Result<Facts> {
+        if current!().signal_pending() {
+            return Err(EINTR);
+        }
+        Ok(Facts {
+            bytes: bo.sites.bytes_in(self.part),
+            hold: self.hold(bo),
+            is_resident: bo.is_resident(),
+        })
+    }
+
+    fn is_idle(&self, bo: &BoRef) -> bool {
+        is_idle(self.dev, bo)
+    }
+
+    fn leave(&mut self, bo: BoRef, bytes: u64, may_wait: bool) -> Result<u64> {
+        let victim = match may_wait {
+            true => Victim::Any,
+            false => Victim::Idle,
         };
-        let mut left = limit;
-        match finish(moves, &mut left) {
-            Err(error) if error == ENOSPC && limit < *patience => left = 0,
-            result => result?,
+        let moves = evict(self.dev, self.parent, &bo, victim);
+        Ok(match left(moves, &mut self.moves)? {
+            true => bytes,
+            false => 0,
+        })
+    }
+}
+
+/// Adds the fence of an object that leaves to `moves`, if it does. `ENOMEM`, `ENODEV`; `EINTR` if a
+/// signal arrives.
+pub(crate) fn left(leaves: Result<Fence>, moves: &mut KVVec<Fence>) -> Result<bool> {
+    match leaves {
+        Ok(fence) => {
+            moves.push(fence, GFP_KERNEL)?;
+            Ok(true)
         }
-        *patience = patience.saturating_sub(limit.saturating_sub(left));
-        Ok(!moves.is_empty())
+        Err(error) if error == EINTR || error == ENODEV => Err(error),
+        Err(_) => Ok(false),
     }
 }
 
-/// Moves objects out of a `part` of VRAM, until there is room for `bytes` more, and waits until it is
-/// there. Whether there may be more room now.
-fn make_room(
-    dev: &SkuaDevice,
-    parent: &Device<Bound>,
-    part: Part,
-    bytes: u64,
-    leave: &Leave<'_>,
-    patience: &mut Jiffies,
-) -> Result<bool> {
-    let missing = bytes.saturating_sub(part.free_bytes(dev));
+/// Waits until `moves`, which make room for `need`, are done and what they left is free, as long as
+/// there is patience. Whether there were any.
+pub(crate) fn wait_for_all(moves: &[Fence], need: Need, patience: &mut Jiffies) -> Result<bool> {
+    // Who needs the room takes what comes first: those chosen may be in use for long, others not.
+    let limit = match need {
+        Need::Needs => msecs_to_jiffies(FIRST_MS).min(*patience),
+        Need::Prefers | Need::Own => *patience,
+    };
+    let mut left = limit;
+    match finish(moves, &mut left) {
+        Err(error) if error == ENOSPC && limit < *patience => left = 0,
+        result => result?,
+    }
+    *patience = patience.saturating_sub(limit.saturating_sub(left));
+    Ok(!moves.is_empty())
+}
+
+/// Moves objects out of `place`, until there is room for `bytes` more, and waits until it is there.
+/// Whether there may be more room now.
+fn make_room(mut place: Vram<'_>, bytes: u64, need: Need, patience: &mut Jiffies) -> Result<bool> {
+    let missing = bytes.saturating_sub(place.part.free_bytes(place.dev));
     if missing == 0 {
-        // Else what is free may be in too small pieces.
-        return Ok(part.granule(dev).0 == 1);
+        // Somebody was faster.
+        return Ok(true);
     }
-    let pages = |level: Level| lru::pages::<BoData>(dev, level as u8);
-    let evictable = Level::ALL
-        .into_iter()
-        .map(pages)
-        .fold(0, u64::saturating_add)
-        .saturating_mul(PAGE_BYTES);
-    if evictable < missing || part.bytes(dev) < bytes {
-        // Nobody is to lose their place in vain.
-        return Ok(false);
-    }
-    let moves = leave.begin(dev, parent, part, missing)?;
-    leave.finish(&moves, patience)
+    policy::make_room(&mut place, need, missing)?;
+    wait_for_all(&place.moves, need, patience)
 }
 
-/// Moves objects out of VRAM that are charged for a control group, which is `leave`'s evictor, until
-/// that has `bytes` bytes less, and waits until they are free. Whether it may have less now.
+/// Moves objects out of VRAM that are charged for `pool`, which may not have so much, until it has
+/// `bytes` bytes less, and waits until they are free. Whether it may have less now.
 fn leave_group(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
     bytes: u64,
-    leave: &Leave<'_>,
+    pool: &dmem::Pool,
+    need: Need,
     patience: &mut Jiffies,
 ) -> Result<bool> {
-    let moves = leave.begin(dev, parent, Part::Any, bytes)?;
-    leave.finish(&moves, patience)
+    let mut place = Vram::new(dev, parent, Part::Any, Some(Evictor::Limit(pool)));
+    policy::leave(&mut place, need, bytes)?;
+    wait_for_all(&place.moves, need, patience)
 }
 
 /// Has `bytes` bytes of VRAM that are charged for a control group leave that: it may not have them
@@ -310,9 +332,7 @@ pub(crate) fn reclaim(
 ) -> Result {
     let over = dev.moves.over();
     let patience = &mut patience();
-    let evictor = Some(Evictor::Limit(pool));
-    let leave = Leave::new(victims(true), true, evictor);
-    let mut less = leave_group(dev, parent, bytes, &leave, patience)?;
+    let mut less = leave_group(dev, parent, bytes, pool, Need::Needs, patience)?;
     if !less {
         // Perhaps it leaves just now.
         less = dev.moves.wait(over, patience)?;
@@ -334,75 +354,8 @@ pub(crate) fn make_own_room(
         // It is not room that is missing.
         return Ok(false);
     }
-    let leave = Leave::new(&[&[Victim::Own]], true, None);
-    make_room(dev, parent, part, bytes, &leave, patience)
-}
-
-/// What is on its way out of VRAM.
-struct Leaving {
-    /// How many bytes more are to leave.
-    missing: u64,
-    /// Of the objects that do.
-    moves: KVVec<Fence>,
-}
-
-impl Leaving {
-    fn new(missing: u64) -> Self {
-        Self {
-            missing,
-            moves: KVVec::new(),
-        }
-    }
-}
-
-/// Has objects of `level` that are in `part` of VRAM, are `victim`s, and that somebody `lets_go` move,
-/// as many as it takes. `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
-fn sweep(
-    dev: &SkuaDevice,
-    parent: &Device<Bound>,
-    part: Part,
-    level: Level,
-    victim: Victim,
-    lets_go: impl Fn(&BoRef) -> bool,
-    leaving: &mut Leaving,
-) -> Result {
-    let mut skipped: Option<BoRef> = None;
-    // Others change the list, too.
-    for _ in 0..lru::pages::<BoData>(dev, level as u8) {
-        if leaving.missing == 0 {
-            // Who is asked for counts as used.
-            break;
-        }
-        if current!().signal_pending() {
-            return Err(EINTR);
-        }
-        let Some(bo) = lru::next::<BoData>(dev, level as u8) else {
-            break;
-        };
-        match &skipped {
-            // All were looked at.
-            Some(first) if core::ptr::eq(&**first, &*bo) => break,
-            // It is not in the list any more.
-            Some(first) if first.region() != REGION_VRAM || first.level() != level as u8 => {
-                skipped = None;
-            }
-            _ => (),
-        }
-        if !bo.sites.touches(part) || !victim.may_be(dev, &bo) || !lets_go(&bo) {
-            skipped.get_or_insert(bo);
-            continue;
-        }
-        match evict(dev, parent, &bo, victim) {
-            Ok(fence) => {
-                leaving.moves.push(fence, GFP_KERNEL)?;
-                let bytes = u64::try_from(bo.size())?;
-                leaving.missing = leaving.missing.saturating_sub(bytes);
-            }
-            Err(error) if error == EINTR || error == ENODEV => return Err(error),
-            Err(_) => _ = skipped.get_or_insert(bo),
-        }
-    }
-    Ok(())
+    let place = Vram::new(dev, parent, part, None);
+    make_room(place, bytes, Need::Own, patience)
 }
 
 /// Waits until `moves` are done and what they left is free, as long as there is patience.
@@ -442,45 +395,19 @@ pub(crate) fn move_out(
     }
 }
 
-/// Which objects may be moved.
+/// How an object may be moved.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Victim {
-    /// One that nobody is working with.
+    /// If nobody works with it.
     Idle,
-    /// Any that is resident for nobody.
-    Unwanted,
-    /// Any.
+    /// Also if somebody does.
     Any,
-    /// One that is needed by whose turn it is to bring in what they need, but not in the part that
-    /// the CPU sees.
-    Own,
-    /// This one, for another device that is to use it.
+    /// Likewise, for another device that is to use it.
     Attached,
 }
 
-impl Victim {
-    /// Whether `bo` can be such a one, whoever works with it.
-    fn may_be(self, dev: &SkuaDevice, bo: &BoRef) -> bool {
-        let protected = dev.pager.protects(bo);
-        match self {
-            Self::Idle | Self::Unwanted => !protected && !bo.is_resident(),
-            Self::Any | Self::Attached => !protected,
-            Self::Own => protected && bo::part_of(dev, bo.flags(), bo.placements()) == Part::Any,
-        }
-    }
-}
-
-/// Who leaves for a client, in this order, if it has `need` of the room or merely prefers it; those
-/// of a group level by level. Of a level, what is idle goes first: it can go at once.
-fn victims(need: bool) -> &'static [&'static [Victim]] {
-    match need {
-        true => &[&[Victim::Idle, Victim::Unwanted], &[Victim::Any]],
-        false => &[&[Victim::Idle, Victim::Unwanted]],
-    }
-}
-
 /// Whether nobody works with `bo`, as it looks without any lock.
-fn is_idle(dev: &SkuaDevice, bo: &BoRef) -> bool {
+pub(crate) fn is_idle(dev: &SkuaDevice, bo: &BoRef) -> bool {
     let busy_user = for_each_user(dev, bo, |vm| {
         match vm.reservation().is_idle(Usage::Bookkeep) {
             true => Ok(()),
@@ -497,11 +424,7 @@ fn is_idle(dev: &SkuaDevice, bo: &BoRef) -> bool {
 /// memory; `ENODEV`; `EINTR` if a signal arrives. Nothing has changed then.
 fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -> Result<Fence> {
     // Not before it is worth the memory.
-    if bo.region() != REGION_VRAM
-        || bo.is_arriving()
-        || bo.is_doomed()
-        || (victim == Victim::Idle && !is_idle(dev, bo))
-    {
+    if bo.region() != REGION_VRAM || bo.is_arriving() || bo.is_doomed() {
         return Err(EBUSY);
     }
     let bytes = u64::try_from(bo.size())?;
@@ -527,11 +450,8 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
 pub(crate) fn evict_all(dev: &SkuaDevice, parent: &Device<Bound>) -> Result<usize> {
     // What has arrived just now may leave again.
     reaper::flush();
-    let mut leaving = Leaving::new(u64::MAX);
-    for level in Level::ALL {
-        let any = Victim::Any;
-        sweep(dev, parent, Part::Any, level, any, |_| true, &mut leaving)?;
-    }
-    finish(&leaving.moves, &mut patience())?;
-    Ok(leaving.moves.len())
+    let mut place = Vram::new(dev, parent, Part::Any, None);
+    policy::leave(&mut place, Need::Needs, u64::MAX)?;
+    finish(&place.moves, &mut patience())?;
+    Ok(place.moves.len())
 }

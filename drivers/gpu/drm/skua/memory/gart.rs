@@ -18,7 +18,9 @@
 //! free. No byte is copied, neither way.
 //!
 //! Who may be in system memory as well leaves the aperture for who may be nowhere else; nobody else
-//! does. What is in the aperture alone stays there.
+//! does. What is in the aperture alone stays there. Who leaves, and in which order, is decided as for
+//! VRAM ([`policy::eviction`](crate::policy::eviction)); but first it is planned: who is not where
+//! there is to be room does not have to leave, and nobody leaves if there can be none in one piece.
 //!
 //! Lock: [`Gpu::gart`](crate::gpu::Gpu), a mutex under which the allocator may allocate. Entries are
 //! written without it: each has one owner.
@@ -48,12 +50,22 @@ use crate::{
         relocation::relocate, //
     },
     policy::{
-        aperture_segment::ApertureSegment,
+        aperture_segment::{
+            self,
+            ApertureSegment, //
+        },
         buddy::{
             BuddyError,
             PageCount,
             PageRange,
             PAGE_BYTES, //
+        },
+        eviction::{
+            self as policy,
+            Facts,
+            Hold,
+            Need,
+            Place, //
         },
         miniport::Miniport,
         page_plan::PhysPiece,
@@ -80,6 +92,8 @@ use kernel::{
 
 /// Who has which pages of the window.
 pub(crate) type Window = ApertureSegment<KernelHeap>;
+/// Who has to leave for an object.
+type Plan = aperture_segment::Plan<KernelHeap>;
 
 /// The window of a device with so many pages, of which the first `own` are its driver's. `ENOMEM`.
 pub(crate) fn window(pages: u32, own: u32) -> Result<Window> {
@@ -131,6 +145,11 @@ impl GartRange {
         dev.invalidate(Some(Asid::SYSTEM))?;
         dev.counters.segment_maps.fetch_add(1, Relaxed);
         Ok(Arc::new(range, GFP_KERNEL)?)
+    }
+
+    /// The part of the window, from its first page on.
+    pub(crate) fn pages(&self) -> PageRange {
+        self.pages
     }
 
     /// What it shows.
@@ -186,6 +205,7 @@ pub(crate) fn map_alone(
     patience: &mut Jiffies,
 ) -> Result<Arc<GartRange>> {
     loop {
+        let over = dev.moves.over();
         match GartRange::new(dev, parent, memory, bytes) {
             Err(error) if error == ENOSPC => (),
             result => return result,
@@ -196,42 +216,129 @@ pub(crate) fn map_alone(
             Err(error) if error == ENOSPC => (),
             result => return result,
         }
-        if dev.gart.lock().total().0 < bytes / PAGE_BYTES {
+        if *patience == 0 || dev.gart.lock().total().0 < bytes / PAGE_BYTES {
             return Err(ENOSPC);
         }
-        // One by one: how many it takes to leave one piece, nobody knows.
-        let Some(fence) = evict_next(dev, parent)?.filter(|_| *patience > 0) else {
+        let made = make_room(dev, parent, bytes, patience)?;
+        // Or in what leaves just now, or comes and can leave after that.
+        if !made && !dev.moves.wait(over, patience)? {
             return Err(ENOSPC);
-        };
-        eviction::finish(&[fence], patience)?;
+        }
+        dev.check_health()?;
         // Others may never end to come.
         *patience = patience.saturating_sub(1);
     }
 }
 
-/// Has the next object leave the aperture that may, of the lowest priority; the fence of that, if
-/// there is one. `ENODEV`; `EINTR` if a signal arrives.
-fn evict_next(dev: &SkuaDevice, parent: &Device<Bound>) -> Result<Option<Fence>> {
-    for level in Level::ALL {
-        // Others change the list, too.
-        for _ in 0..lru::pages::<BoData>(dev, rank(level)) {
-            let Some(bo) = lru::next::<BoData>(dev, rank(level)) else {
-                break;
-            };
-            match evict(dev, parent, &bo) {
-                Ok(fence) => return Ok(Some(fence)),
-                Err(error) if error == EINTR || error == ENODEV => return Err(error),
-                Err(_) => (),
-            }
+/// Has objects leave the aperture for one of `bytes` bytes, and waits until they have. Whether there
+/// may be more room now.
+fn make_room(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    bytes: u64,
+    patience: &mut Jiffies,
+) -> Result<bool> {
+    let plan = dev.gart.lock().plan(PageCount(bytes / PAGE_BYTES));
+    let plan = plan.map_err(errno)?;
+    if plan.piece().is_some() {
+        // Somebody was faster.
+        return Ok(true);
+    }
+    let mut place = Aperture::new(dev, parent, Some(plan));
+    policy::leave(&mut place, Need::Needs, bytes)?;
+    let Some(piece) = place.plan.take().and_then(|plan| plan.piece()) else {
+        return Ok(false);
+    };
+    place.piece = piece;
+    policy::leave(&mut place, Need::Needs, u64::MAX)?;
+    eviction::wait_for_all(&place.moves, Need::Needs, patience)
+}
+
+/// The aperture, for who needs room there.
+struct Aperture<'a> {
+    dev: &'a SkuaDevice,
+    parent: &'a Device<Bound>,
+    /// For whom nobody leaves yet.
+    plan: Option<Plan>,
+    /// Where there is to be room.
+    piece: PageRange,
+    /// Of those that leave.
+    moves: KVVec<Fence>,
+}
+
+impl<'a> Aperture<'a> {
+    /// All of it.
+    fn new(dev: &'a SkuaDevice, parent: &'a Device<Bound>, plan: Option<Plan>) -> Self {
+        Self {
+            dev,
+            parent,
+            plan,
+            piece: PageRange::new(0, u64::MAX),
+            moves: KVVec::new(),
         }
     }
-    Ok(None)
+
+    /// What keeps `bo` there.
+    fn hold(&self, bo: &BoRef) -> Hold {
+        // Locked outside of VRAM, what is to be in VRAM or here could not come back for work.
+        let is_locked = bo.needs_vram() && bo.is_held_out();
+        if is_locked || bo.is_doomed() || gem::is_pinned(&**bo) || bo.sites.window().is_none() {
+            return Hold::Pinned;
+        }
+        match self.dev.pager.protects(bo) {
+            true => Hold::Turn { elsewhere: false },
+            false => Hold::Nothing,
+        }
+    }
+}
+
+impl<'a> Place for Aperture<'a> {
+    type Object = BoRef;
+    type Error = Error;
+    type Walk = lru::Walk<'a, BoData>;
+
+    fn walk(&self, level: Level) -> Self::Walk {
+        lru::walk(self.dev, rank(level))
+    }
+
+    fn facts(&self, bo: &BoRef) -> Result<Facts> {
+        if current!().signal_pending() {
+            return Err(EINTR);
+        }
+        let pages = bo.sites.window().map_or(0, |range| {
+            let end = |range: PageRange| range.end().map_or(u64::MAX, |end| end.0);
+            let start = range.start.0.max(self.piece.start.0);
+            end(range).min(end(self.piece)).saturating_sub(start)
+        });
+        Ok(Facts {
+            bytes: pages.saturating_mul(PAGE_BYTES),
+            hold: self.hold(bo),
+            is_resident: bo.is_resident(),
+        })
+    }
+
+    fn is_idle(&self, bo: &BoRef) -> bool {
+        eviction::is_idle(self.dev, bo)
+    }
+
+    fn leave(&mut self, bo: BoRef, bytes: u64, may_wait: bool) -> Result<u64> {
+        let Some(plan) = &mut self.plan else {
+            let moves = evict(self.dev, self.parent, &bo, may_wait);
+            let left = eviction::left(moves, &mut self.moves)?;
+            return Ok(if left { bytes } else { 0 });
+        };
+        if let Some(range) = bo.sites.window() {
+            plan.add(range);
+        }
+        // It says when it is enough.
+        Ok(if plan.piece().is_some() { u64::MAX } else { 0 })
+    }
 }
 
 /// Has `bo` leave the aperture, where it may: its pages stay what they are. The fence of that.
 ///
 /// `EBUSY` if it is not there, or on its way; as [`relocate`].
-fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result<Fence> {
+fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, may_wait: bool) -> Result<Fence> {
     let new = {
         let reserved = resv::lock(&**bo)?;
         match gem::placement(bo, &reserved)? {
@@ -242,18 +349,16 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result<Fence> 
             _ => return Err(EBUSY),
         }
     };
-    relocate(dev, parent, bo, new, true)
+    relocate(dev, parent, bo, new, may_wait)
 }
 
 /// Has everything leave the aperture that may just now, and waits until it has; how many objects
 /// did. For debugfs.
 pub(crate) fn evict_all(dev: &SkuaDevice, parent: &Device<Bound>) -> Result<usize> {
-    let mut moves = KVVec::new();
-    while let Some(fence) = evict_next(dev, parent)? {
-        moves.push(fence, GFP_KERNEL)?;
-    }
-    eviction::finish(&moves, &mut eviction::patience())?;
-    Ok(moves.len())
+    let mut place = Aperture::new(dev, parent, None);
+    policy::leave(&mut place, Need::Needs, u64::MAX)?;
+    eviction::finish(&place.moves, &mut eviction::patience())?;
+    Ok(place.moves.len())
 }
 
 /// Where `bo` is to be in system memory: in the aperture, if it may be there and there is room, or

@@ -29,7 +29,10 @@ use crate::{
         vm::Vm,
         vram::Part, //
     },
-    policy::interval_map::Span,
+    policy::{
+        buddy::PageRange,
+        interval_map::Span, //
+    },
     spec::number::Asid, //
 };
 use kernel::{
@@ -157,9 +160,20 @@ impl Sites {
         self.inner.lock().memory.clone()
     }
 
-    /// Whether some of the memory is in `part` of VRAM.
-    pub(crate) fn touches(&self, part: Part) -> bool {
-        matches!(&self.inner.lock().memory, Some(Memory::Vram(range)) if range.touches(part))
+    /// How much of the memory is in `part` of VRAM, in bytes.
+    pub(crate) fn bytes_in(&self, part: Part) -> u64 {
+        match &self.inner.lock().memory {
+            Some(Memory::Vram(range)) => range.bytes_in(part),
+            _ => 0,
+        }
+    }
+
+    /// Which pages of the aperture segment's window show the memory, if any do.
+    pub(crate) fn window(&self) -> Option<PageRange> {
+        match &self.inner.lock().memory {
+            Some(Memory::Aperture(range)) => Some(range.pages()),
+            _ => None,
+        }
     }
 
     /// Has page tables lead to `memory` from now on; what they led to, and may still.

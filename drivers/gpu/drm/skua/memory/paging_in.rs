@@ -45,6 +45,7 @@ use crate::{
             VramRange, //
         }, //
     },
+    policy::eviction::Need,
     quota::Quota,
     reaper,
     spec::number::Asid, //
@@ -200,7 +201,8 @@ pub(crate) fn lock<'a>(
             Some(_) => check_size(dev, vm).and_then(|()| {
                 bring_in(dev, parent, vm, |quota, part, bytes| loop {
                     let patience = &mut patience;
-                    let range = eviction::allocate(dev, parent, quota, part, bytes, true, patience);
+                    let range =
+                        eviction::allocate(dev, parent, quota, part, bytes, Need::Needs, patience);
                     let is_full = matches!(range, Err(error) if error == ENOSPC);
                     // What the CPU does not map may be in the way of what it does.
                     if !is_full

@@ -112,10 +112,18 @@ impl Part {
         self.end(dev).0.saturating_mul(PAGE_BYTES)
     }
 
-    /// How much of it is free, in bytes.
+    /// How much of it is free, in bytes, in pieces that are large enough.
     pub(crate) fn free_bytes(self, dev: &SkuaDevice) -> u64 {
-        let free = dev.vram.lock().free_below(self.end(dev));
-        free.0.saturating_mul(PAGE_BYTES)
+        let granule = self.granule(dev).0;
+        let vram = dev.vram.lock();
+        let pages = match granule {
+            1 => vram.free_below(self.end(dev)).0,
+            // A part with such pieces is all of VRAM.
+            _ => (granule.ilog2()..=vram.total().0.ilog2())
+                .map(|order| vram.free_blocks(order) << order)
+                .sum(),
+        };
+        pages.saturating_mul(PAGE_BYTES)
     }
 }
 
@@ -236,10 +244,14 @@ impl VramRange {
         &self.charge
     }
 
-    /// Whether some of it is in `part`.
-    pub(crate) fn touches(&self, part: Part) -> bool {
-        let end = part.end(&self.dev);
-        self.blocks().iter().any(|block| block.start < end)
+    /// How much of it is in `part`, in bytes.
+    pub(crate) fn bytes_in(&self, part: Part) -> u64 {
+        let end = part.end(&self.dev).0;
+        let pages = |block: &PageRange| end.saturating_sub(block.start.0).min(block.pages.0);
+        let pages = self.blocks().iter().map(pages);
+        pages
+            .fold(0, u64::saturating_add)
+            .saturating_mul(PAGE_BYTES)
     }
 
     /// Whether the CPU sees all of it.

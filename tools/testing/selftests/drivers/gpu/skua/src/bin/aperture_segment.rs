@@ -276,6 +276,8 @@ fn row_1_17_who_has_no_other_place_makes_others_leave() {
     let alone = |pages: u64| rig.try_bo(Place::Aperture, pages * PAGE);
     assert_eq!(alone(PAGES + 1), Err(Errno::ENOSPC));
     assert_eq!(alone(PAGES), Err(Errno::ENOSPC));
+    // Nobody has left for what cannot be.
+    assert_eq!(places().iter().filter(|place| **place == a).count(), 2);
     let rest = alone(PAGES / 2).expect("what others leave");
     assert_eq!(places(), [s, s, s, s]);
     assert_eq!(alone(1), Err(Errno::ENOSPC));

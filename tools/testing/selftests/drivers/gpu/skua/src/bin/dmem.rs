@@ -329,6 +329,9 @@ fn min_keeps_what_is_in_vram() {
     let refused = client.bo_create(all_others + PAGE, 0, vram_alone);
     assert_eq!(refused, Err(Errno::ENOSPC));
     assert_eq!(places(&client, &first), all("v", 8));
+    // And nobody has left for what cannot be.
+    assert_eq!(places(&client, &second)[..5], *"ssssv");
+    assert_eq!(places(&client, &others), all("v", 4));
     for handle in others.iter().chain(&second) {
         assert_eq!(client.close(*handle), Ok(()));
     }
