@@ -423,26 +423,32 @@ pub(crate) fn is_idle(dev: &SkuaDevice, bo: &BoRef) -> bool {
 /// `ENOMEM`, also if all clients together, or of an attached one its own, have too much system
 /// memory; `ENODEV`; `EINTR` if a signal arrives. Nothing has changed then.
 fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -> Result<Fence> {
-    // Not before it is worth the memory.
-    if bo.region() != REGION_VRAM || bo.is_arriving() || bo.is_doomed() {
-        return Err(EBUSY);
-    }
     let bytes = u64::try_from(bo.size())?;
     let Some(Memory::Vram(range)) = bo.sites.memory() else {
         return Err(EBUSY);
     };
-    let quota = range.quota().clone();
+    let (from, quota) = (range.number(), range.quota().clone());
     // When the move is over, the memory is free.
     drop(range);
+    // In this order: what it was in before this is discarded by now. And not before it is worth the
+    // memory.
+    if bo.region() != REGION_VRAM || bo.is_arriving() || bo.is_doomed() {
+        return Err(EBUSY);
+    }
     let own = match victim {
         Victim::Attached => quota.take(bytes).ok_or(ENOMEM)?,
         // The client did not ask for it: its own quota does not keep it in VRAM.
         _ => quota.charge(bytes),
     };
     let shares = [own, dev.system.take(bytes).ok_or(ENOMEM)?];
-    let (pages, system) = bo::system_memory(dev, parent, bo, shares)?;
+    let memory = bo::system_memory(dev, parent, bo, shares);
+    let (pages, system) = memory.map_err(|error| match bo.region() {
+        REGION_VRAM => error,
+        // Who was faster has them: write-combined, nobody else can.
+        _ => EBUSY,
+    })?;
     let new = Placement::System(pages, system);
-    relocate(dev, parent, bo, new, victim != Victim::Idle)
+    relocate(dev, parent, bo, new, Some(from), victim != Victim::Idle)
 }
 
 /// Has everything move out of VRAM that may just now, and waits until it has; how many objects did.

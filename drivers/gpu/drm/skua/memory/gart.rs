@@ -349,7 +349,7 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, may_wait: bool) -
             _ => return Err(EBUSY),
         }
     };
-    relocate(dev, parent, bo, new, may_wait)
+    relocate(dev, parent, bo, new, None, may_wait)
 }
 
 /// Has everything leave the aperture that may just now, and waits until it has; how many objects

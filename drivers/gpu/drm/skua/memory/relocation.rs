@@ -367,14 +367,18 @@ fn list(bo: &BoRef, vm: &Vm, out: Option<evicted::Node>) {
 /// Has `bo` move to `new` memory, in VRAM or of the system, or to the aperture or out of it with the
 /// pages that it has; the fence of that. Unless it `may_wait`, nobody may be using it.
 ///
+/// Who has it leave VRAM says [from where](super::vram::VramRange::number), and has seen it arrived
+/// there before getting `new` pages: when it has been elsewhere since, these were discarded.
+///
 /// `EBUSY` if it is there already or on its way, or pinned, or about to be destroyed, or locked out
-/// of VRAM, or in use and it may not wait; `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
-/// Nothing has changed then.
+/// of VRAM, or not where it is said to come `from`, or in use and it may not wait; `ENOMEM`,
+/// `ENODEV`; `EINTR` if a signal arrives. Nothing has changed then.
 pub(crate) fn relocate(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
     bo: &BoRef,
     new: gem::PlacementOf<BoData>,
+    from: Option<u64>,
     may_wait: bool,
 ) -> Result<Fence> {
     let memory = bo::memory_of(&new).ok_or(EIO)?;
@@ -412,6 +416,9 @@ pub(crate) fn relocate(
         BoData::rouse(bo, &mut reserved)?;
         bo::memory_of(gem::placement(bo, &reserved)?).ok_or(EBUSY)?
     };
+    if matches!(&old, Memory::Vram(range) if Some(range.number()) != from) {
+        return Err(EBUSY);
+    }
     let copied = match (&old, &memory) {
         (Memory::Vram(range), to) => to.system().map(|system| (range, system)),
         (from, Memory::Vram(range)) => from.system().map(|system| (range, system)),

@@ -127,8 +127,13 @@ impl Part {
     }
 }
 
+/// The next [`VramRange::number`].
+static NEXT: Atomic<u64> = Atomic::new(0);
+
 /// The VRAM of one buffer object.
 pub(crate) struct VramRange {
+    /// Which of all that there ever were.
+    number: u64,
     /// Whose allocator gets the blocks back.
     dev: ARef<SkuaDevice>,
     /// Whole pages, which nobody else has; fixed after creation.
@@ -224,6 +229,7 @@ impl VramRange {
             }
         }
         let range = Self {
+            number: NEXT.fetch_add(1, Relaxed),
             dev: dev.into(),
             blocks,
             quota: quota.clone(),
@@ -232,6 +238,11 @@ impl VramRange {
             shown: Atomic::new(0),
         };
         Ok(Arc::new(range, GFP_KERNEL).map_err(Error::from)?)
+    }
+
+    /// A number that no other has or had.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     /// The quota of system memory of its owner's client.
