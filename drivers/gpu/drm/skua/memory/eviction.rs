@@ -22,12 +22,16 @@ use crate::{
             Refusal, //
         },
         fence::Fence,
-        gem::Placement,
+        gem::{
+            self,
+            Placement, //
+        },
         lru,
         resv::{
             self,
             Usage, //
-        }, //
+        },
+        shrinker::Shrink, //
     },
     gpu::SkuaDevice,
     memory::{
@@ -38,6 +42,7 @@ use crate::{
             Memory,
             REGION_VRAM, //
         },
+        gart,
         relocation::relocate,
         vm::for_each_user,
         vram::{
@@ -323,22 +328,49 @@ fn leave_group(
 }
 
 /// Has `bytes` bytes of VRAM that are charged for a control group leave that: it may not have them
-/// any more. `ENOSPC` if none can; `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
+/// any more. `ENOSPC` if none can, or leaves just now; `ENOMEM`, `ENODEV`, `EIO`; `EINTR` if a signal
+/// arrives.
 pub(crate) fn reclaim(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
     pool: &dmem::Pool,
     bytes: u64,
 ) -> Result {
-    let over = dev.moves.over();
-    let patience = &mut patience();
-    let mut less = leave_group(dev, parent, bytes, pool, Need::Needs, patience)?;
-    if !less {
-        // Perhaps it leaves just now.
-        less = dev.moves.wait(over, patience)?;
-        reaper::flush();
+    let mut patience = patience();
+    if leave_group(dev, parent, bytes, pool, Need::Needs, &mut patience)? {
+        return Ok(());
     }
-    less.then_some(()).ok_or(ENOSPC)
+    // What was moving then never ends to.
+    dev.check_health()?;
+    let moving = moving(dev, pool)?.ok_or(ENOSPC)?;
+    let waited = resv::wait(&*moving, Usage::Kernel, patience);
+    reaper::flush();
+    match waited {
+        Err(error) if error == ETIME => Err(ENOSPC),
+        waited => waited.map(drop),
+    }
+}
+
+/// An object that moves to VRAM or out of it just now and is charged for `pool` there. `EINTR` if a
+/// signal arrives.
+fn moving(dev: &SkuaDevice, pool: &dmem::Pool) -> Result<Option<BoRef>> {
+    let evictor = Evictor::<SkuaDriver>::Limit(pool);
+    let levels = 0..=gart::rank(Level::Maximum);
+    let ranks = Iterator::chain(levels, [BoData::AWAKE]);
+    for bo in ranks.flat_map(|rank| lru::walk::<BoData>(dev, rank)) {
+        let range = match bo.sites.memory() {
+            Some(Memory::Vram(range)) if bo.region() != REGION_VRAM => range,
+            _ if bo.is_arriving() => match gem::placement(&bo, &resv::lock(&*bo)?)? {
+                Placement::Device(range) => range.clone(),
+                _ => continue,
+            },
+            _ => continue,
+        };
+        if range.charge().protection(evictor) != Protection::Min {
+            return Ok(Some(bo));
+        }
+    }
+    Ok(None)
 }
 
 /// Has what is in a `part` of VRAM and could be elsewhere there leave it for `bytes` more, though

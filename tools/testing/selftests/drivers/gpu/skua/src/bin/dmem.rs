@@ -17,6 +17,7 @@ use skua_selftests::rig::{fill, wait_value, Buffer};
 use skua_selftests::suite::{eventually, patience};
 use skua_selftests::witness::{quiet, Witness};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
+use skua_uapi::*;
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         work_needs_no_more_than_max: 60,
         max_lowered_makes_room_at_once: 60,
         max_lowered_waits_for_work: 60,
+        max_lowered_does_not_wait_for_others: 60,
         min_keeps_what_is_in_vram: 60,
         low_keeps_it_while_there_is_other: 60,
         a_group_is_not_protected_from_itself: 60,
@@ -296,6 +298,44 @@ fn max_lowered_waits_for_work() {
     assert_eq!(group.current(), 0);
     assert_eq!(job.wait(), Ok(()));
     buffer.cpu.expect("what was written", |_| 8 << 32 | 8);
+}
+
+fn max_lowered_does_not_wait_for_others() {
+    let tree = DmemTree::new();
+    let group = tree.group("a");
+    quiet();
+    // Of no group.
+    let others = Child::start(|| {
+        let client = Client::new();
+        let flags = DRM_SKUA_BO_CPU_ACCESS | DRM_SKUA_BO_CACHED;
+        let handle = client.bo_create(MIB, flags, both(&client));
+        let handle = handle.expect("BO_CREATE");
+        loop {
+            resident(&client, &[handle]);
+            // It leaves for that.
+            client.lock(handle).expect("BO_LOCK");
+            assert_eq!(client.unlock(handle), Ok(()));
+        }
+    });
+    group.enter();
+    let client = Client::new();
+    let own = needed(&client, 4);
+    let moves = || {
+        let [out] = Function::first().counters(["driver_evictions"]);
+        out
+    };
+    let before = moves();
+    assert!(eventually(|| (moves() > before).then_some(())).is_some());
+    // What a group keeps it keeps from the one above it, too.
+    group.set("min", 4 * MIB);
+    tree.whole().set("min", 4 * MIB);
+    tree.whole().set("max", 2 * MIB);
+    let before = moves();
+    assert!(eventually(|| (moves() > before).then_some(())).is_some());
+    others.kill();
+    assert!(!others.wait());
+    assert_eq!(group.current(), 4 * MIB);
+    assert_eq!(places(&client, &own), all("v", 4));
 }
 
 /// Two groups that fill VRAM together, with what they have there: of the first, 8 MiB, which are
