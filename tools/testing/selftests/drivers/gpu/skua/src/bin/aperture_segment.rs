@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         row_1_17_who_has_no_other_place_makes_others_leave: 60,
         row_1_17_a_move_between_vram_and_the_aperture_copies_once: 60,
         row_1_17_what_may_not_be_reached_directly_is_brought_back: 60,
+        what_is_locked_stays_where_the_gpu_reaches_it: 60,
         row_1_17_the_cpu_writes_on_while_it_leaves: 60,
         row_1_22_the_cpu_maps_the_system_pages,
         row_1_22_a_lock_leads_to_the_system_pages,
@@ -357,6 +358,27 @@ fn row_1_17_what_may_not_be_reached_directly_is_brought_back() {
     buffer.cpu.expect("out", pattern(4));
     expect_gpu(&rig, "brought back", buffer.va, size, pattern(4));
     assert_eq!(place(&rig, buffer.handle), Place::Vram);
+}
+
+fn what_is_locked_stays_where_the_gpu_reaches_it() {
+    let rig = alone();
+    let size = 8 * PAGE;
+    // In VRAM the CPU does not reach it.
+    let placements = bit(&rig, Place::Vram) | bit(&rig, Place::Aperture);
+    let handle = rig.bo_create(size, 0, placements).expect("BO_CREATE");
+    let va = rig.bound_at_will(handle, size);
+    let large = rig.bo(Place::Vram, rig.region(Place::Vram).size);
+    assert_eq!(rig.close(large), Ok(()));
+    assert_eq!(place(&rig, handle), Place::Aperture);
+    rig.lock(handle).expect("BO_LOCK");
+    // Out of the aperture it could not be brought back.
+    assert_eq!(evict_all(), 0);
+    assert_eq!(place(&rig, handle), Place::Aperture);
+    assert_eq!(rig.run(Engine::Copy, &[fill(0x44, va, size)]), Ok(()));
+    rig.map(handle).expect("locked", |_| 0x44_0000_0044);
+    assert_eq!(rig.unlock(handle), Ok(()));
+    assert_eq!(evict_all(), 1);
+    expect_gpu(&rig, "brought back", va, size, |_| 0x44_0000_0044);
 }
 
 fn row_1_17_the_cpu_writes_on_while_it_leaves() {

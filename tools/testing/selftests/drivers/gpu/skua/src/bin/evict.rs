@@ -40,6 +40,7 @@ fn main() -> ExitCode {
         a_destroyed_vm_moves_with_its_contexts: 60,
         vram_four_times_over: 240,
         nobody_loses_a_place_in_vain: 60,
+        what_fits_goes_rather_than_what_is_much_too_large: 60,
         what_is_being_cleared_is_waited_for: 60,
         a_full_quota_does_not_keep_vram: 120,
         an_evicted_object_is_given_back: 60,
@@ -469,6 +470,24 @@ fn nobody_loses_a_place_in_vain() {
     let all = client.bo_create(size, 0, vram).expect("BO_CREATE");
     assert_eq!(place(&client, mine), Place::System);
     assert_eq!(client.close(all), Ok(()));
+}
+
+fn what_fits_goes_rather_than_what_is_much_too_large() {
+    let rig = alone();
+    let vram = rig.region(Place::Vram);
+    let large = movable_in_vram(&rig, vram.size / 2);
+    let count = (vram.size / 2 - vram.used) / LARGE;
+    let small: Vec<u32> = (0..count).map(|_| movable_in_vram(&rig, LARGE)).collect();
+    // They are cleared in turn.
+    let last = small.last().expect("an object");
+    assert_eq!(rig.map(*last).read(0), 0);
+    for gone in 1..4 {
+        rig.bo(Place::Vram, LARGE);
+        assert_eq!(place(&rig, large), Place::Vram, "it was there for longest");
+        let is_out = |handle: &&u32| place(&rig, **handle) == Place::System;
+        assert_eq!(small.iter().take_while(is_out).count(), gone);
+        assert_eq!(small.iter().filter(is_out).count(), gone);
+    }
 }
 
 fn what_is_being_cleared_is_waited_for() {
