@@ -153,5 +153,9 @@ void skua_trace_done(struct drm_device *dev, unsigned int engine, unsigned int c
 		     unsigned long long fence_context, unsigned long long fence_seqno, int error);
 void skua_trace_fault(struct drm_device *dev, unsigned int engine, unsigned int context,
 		      unsigned int reason, unsigned long long address);
+#define SKUA_HELD 7 /* as rust/kernel/trace.rs has it */
+_Bool skua_trace_no_room_is_on(void);
+void skua_trace_no_room(struct drm_device *dev, const char *region, unsigned long long bytes,
+			_Bool needed, const unsigned long long held[SKUA_HELD]);
 
 #endif /* SKUA_SHIM_H */

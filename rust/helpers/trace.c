@@ -32,3 +32,14 @@ void skua_trace_fault(struct drm_device *dev, u32 engine, u32 context, u32 reaso
 {
 	trace_skua_fault(dev, engine, context, reason, address);
 }
+
+bool skua_trace_no_room_is_on(void)
+{
+	return trace_skua_no_room_enabled();
+}
+
+void skua_trace_no_room(struct drm_device *dev, const char *region, u64 bytes, bool needed,
+			const unsigned long long *held)
+{
+	trace_skua_no_room(dev, region, bytes, needed, held);
+}

@@ -98,6 +98,34 @@ TRACE_EVENT(skua_fault,
 		  __entry->engine, __entry->context, __entry->reason, __entry->address)
 );
 
+/*
+ * No room could be made for bytes: how much is free, and what holds the rest, in
+ * bytes.
+ */
+TRACE_EVENT(skua_no_room,
+	TP_PROTO(struct drm_device *drm, const char *region, u64 bytes, bool needed,
+		 const unsigned long long *held),
+	TP_ARGS(drm, region, bytes, needed, held),
+	TP_STRUCT__entry(
+		__string(dev, dev_name(drm->dev))
+		__string(region, region)
+		__field(u64, bytes)
+		__field(bool, needed)
+		__array(u64, held, SKUA_HELD)
+	),
+	TP_fast_assign(
+		__assign_str(dev);
+		__assign_str(region);
+		__entry->bytes = bytes;
+		__entry->needed = needed;
+		memcpy(__entry->held, held, sizeof(__entry->held));
+	),
+	TP_printk("dev=%s, region=%s, bytes=%llu, needed=%d, free=%llu, pinned=%llu, turn=%llu, group=%llu, resident=%llu, busy=%llu, idle=%llu",
+		  __get_str(dev), __get_str(region), __entry->bytes, __entry->needed,
+		  __entry->held[0], __entry->held[1], __entry->held[2], __entry->held[3],
+		  __entry->held[4], __entry->held[5], __entry->held[6])
+);
+
 #endif /* SKUA_TRACE_H */
 
 #undef TRACE_INCLUDE_PATH

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The tracepoints of `rust/helpers/trace.h`: `skua:skua_submit`, `_start`, `_done`, `_fault`.
+//! The tracepoints of `rust/helpers/trace.h`: `skua:skua_submit`, `_start`, `_done`, `_fault`,
+//! `_no_room`.
 //!
 //! A tracepoint that is off costs a call and a static branch.
 
@@ -84,4 +85,32 @@ pub(crate) fn fault<D: drm::Driver>(
 ) {
     // SAFETY: The device is valid.
     unsafe { shim::skua_trace_fault(device::as_raw(dev), engine, context, reason, address) };
+}
+
+/// Whether anybody wants to know of [`no_room`]: what it says takes a while to find out.
+pub(crate) fn wants_no_room() -> bool {
+    // SAFETY: It only looks.
+    unsafe { shim::skua_trace_no_room_is_on() }
+}
+
+/// In `region` no room could be made for `bytes` bytes, which were `needed` there or merely better
+/// off. In bytes, too: what is free, and what pinned objects hold, those of whose turn it is, those
+/// kept by control groups, resident ones, busy ones and idle ones.
+pub(crate) fn no_room<D: drm::Driver>(
+    dev: &drm::Device<D>,
+    region: &CStr,
+    bytes: u64,
+    needed: bool,
+    held: &[u64; 7],
+) {
+    // SAFETY: The device is valid, the name is a string, and the numbers are as many as are read.
+    unsafe {
+        shim::skua_trace_no_room(
+            device::as_raw(dev),
+            region.as_char_ptr(),
+            bytes,
+            needed,
+            held.as_ptr(),
+        );
+    }
 }

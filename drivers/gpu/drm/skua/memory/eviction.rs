@@ -31,7 +31,8 @@ use crate::{
             self,
             Usage, //
         },
-        shrinker::Shrink, //
+        shrinker::Shrink,
+        trace, //
     },
     gpu::SkuaDevice,
     memory::{
@@ -57,6 +58,7 @@ use crate::{
             self as policy,
             Facts,
             Hold,
+            Holders,
             Need,
             Place, //
         },
@@ -115,8 +117,8 @@ pub(crate) fn allocate(
     // To ask what is protected it has to stay.
     let region = dev.vram_region()?;
     let mut waits = 0;
-    let mut charge = None;
-    loop {
+    let (mut charge, mut limit) = (None, None);
+    let mut find = || loop {
         let over = dev.moves.over();
         match VramRange::try_new(dev, quota, part, bytes, &mut charge) {
             Err(Lack::Room | Lack::Limit(_)) => (),
@@ -130,13 +132,17 @@ pub(crate) fn allocate(
             Err(lack) => lack,
             Ok(range) => return Ok(range),
         };
-        let made = match (&lack, &charge) {
-            (Lack::Limit(pool), _) => {
+        limit = match lack {
+            Lack::Limit(pool) => Some(pool),
+            _ => None,
+        };
+        let made = match (&limit, &charge) {
+            (Some(pool), _) => {
                 // How much too much it is nobody says: a part at a time.
                 let some = (bytes / LIMIT_STEPS).max(PAGE_BYTES);
                 leave_group(dev, parent, some, pool, need, patience)?
             }
-            (_, charge) => {
+            (None, charge) => {
                 let evictor = charge.as_ref().map(|it| Evictor::Charge(&region, it));
                 let place = Vram::new(dev, parent, part, evictor);
                 make_room(place, bytes, need, patience)?
@@ -168,6 +174,44 @@ pub(crate) fn allocate(
         };
         wait(&fence, patience)?;
         waits += 1;
+    };
+    let found = find();
+    if found.as_ref().err() == Some(&ENOSPC) {
+        let evictor = match (&limit, &charge) {
+            (Some(pool), _) => Some(Evictor::Limit(pool)),
+            (None, charge) => charge.as_ref().map(|it| Evictor::Charge(&region, it)),
+        };
+        let place = Vram::new(dev, parent, part, evictor);
+        tell_no_room(dev, &place, c"vram0", part.free_bytes(dev), bytes, need);
+    }
+    found
+}
+
+/// Tells who traces it what holds the memory of `place`, in which no room could be made for `bytes`
+/// bytes.
+pub(crate) fn tell_no_room(
+    dev: &SkuaDevice,
+    place: &impl Place,
+    name: &CStr,
+    free: u64,
+    bytes: u64,
+    need: Need,
+) {
+    if !trace::wants_no_room() {
+        return;
+    }
+    // Unless it is interrupted.
+    if let Ok(holders) = Holders::of(place) {
+        let Holders {
+            pinned,
+            turn,
+            group,
+            resident,
+            busy,
+            idle,
+        } = holders;
+        let held = [free, pinned, turn, group, resident, busy, idle];
+        trace::no_room(dev, name, bytes, need == Need::Needs, &held);
     }
 }
 
@@ -182,7 +226,7 @@ fn wait(fence: &Fence, patience: &mut Jiffies) -> Result {
 }
 
 /// A part of VRAM, for who needs room there.
-struct Vram<'a> {
+pub(crate) struct Vram<'a> {
     dev: &'a SkuaDevice,
     parent: &'a Device<Bound>,
     part: Part,
@@ -193,7 +237,8 @@ struct Vram<'a> {
 }
 
 impl<'a> Vram<'a> {
-    fn new(
+    /// Nobody has left yet.
+    pub(crate) fn new(
         dev: &'a SkuaDevice,
         parent: &'a Device<Bound>,
         part: Part,

@@ -222,6 +222,15 @@ pub(crate) fn map_alone(
         let made = make_room(dev, parent, bytes, patience)?;
         // Or in what leaves just now, or comes and can leave after that.
         if !made && !dev.moves.wait(over, patience)? {
+            let place = Aperture::whole(dev, parent);
+            eviction::tell_no_room(
+                dev,
+                &place,
+                c"aperture",
+                free_bytes(dev),
+                bytes,
+                Need::Needs,
+            );
             return Err(ENOSPC);
         }
         dev.check_health()?;
@@ -254,8 +263,15 @@ fn make_room(
     eviction::wait_for_all(&place.moves, Need::Needs, patience)
 }
 
+/// How much of the window nobody has, in bytes.
+pub(crate) fn free_bytes(dev: &SkuaDevice) -> u64 {
+    let window = dev.gart.lock();
+    let free = window.total().0.saturating_sub(window.used().0);
+    free.saturating_mul(PAGE_BYTES)
+}
+
 /// The aperture, for who needs room there.
-struct Aperture<'a> {
+pub(crate) struct Aperture<'a> {
     dev: &'a SkuaDevice,
     parent: &'a Device<Bound>,
     /// For whom nobody leaves yet.
@@ -267,7 +283,7 @@ struct Aperture<'a> {
 }
 
 impl<'a> Aperture<'a> {
-    /// All of it.
+    /// All of it, for what is planned or else done.
     fn new(dev: &'a SkuaDevice, parent: &'a Device<Bound>, plan: Option<Plan>) -> Self {
         Self {
             dev,
@@ -276,6 +292,11 @@ impl<'a> Aperture<'a> {
             piece: PageRange::new(0, u64::MAX),
             moves: KVVec::new(),
         }
+    }
+
+    /// All of it, to look at.
+    pub(crate) fn whole(dev: &'a SkuaDevice, parent: &'a Device<Bound>) -> Self {
+        Self::new(dev, parent, None)
     }
 
     /// What keeps `bo` there.
@@ -355,7 +376,7 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, may_wait: bool) -
 /// Has everything leave the aperture that may just now, and waits until it has; how many objects
 /// did. For debugfs.
 pub(crate) fn evict_all(dev: &SkuaDevice, parent: &Device<Bound>) -> Result<usize> {
-    let mut place = Aperture::new(dev, parent, None);
+    let mut place = Aperture::whole(dev, parent);
     policy::leave(&mut place, Need::Needs, u64::MAX)?;
     eviction::finish(&place.moves, &mut eviction::patience())?;
     Ok(place.moves.len())

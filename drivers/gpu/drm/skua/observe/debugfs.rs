@@ -4,7 +4,7 @@
 //!
 //! | file | what it shows |
 //! |---|---|
-//! | `regions` | memory regions: size, use, the allocator's free blocks; host aperture: pages |
+//! | `regions` | memory regions: size, use, the allocator's free blocks; host aperture: pages; holders; who is next |
 //! | `gart` | pages of the aperture segment that show memory: number, bus address, whether snooped |
 //! | `vms` | address spaces: mappings, bytes mapped, mappings that are installed, tables |
 //! | `entries` | entries of pages in address spaces: of system memory, snooped and not, and others |
@@ -37,8 +37,22 @@ use crate::{
             REGION_SYSTEM,
             REGION_VRAM, //
         },
-        eviction,
-        gart, //
+        eviction::{
+            self,
+            Vram, //
+        },
+        gart::{
+            self,
+            Aperture, //
+        },
+        vram::Part, //
+    },
+    policy::{
+        eviction::{
+            Holders,
+            Place, //
+        },
+        priority::Level, //
     },
     spec::{
         mmu::Target,
@@ -57,7 +71,14 @@ use kernel::{
 pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
     DebugfsFile {
         name: c"regions",
-        show: |dev, out| regions(dev, out).map_err(full),
+        show: |dev, out| {
+            regions(dev, out).map_err(full)?;
+            let parent = gpu::parent(dev);
+            let vram = Vram::new(dev, parent, Part::Any, None);
+            holders("vram0", &vram, Part::Any.free_bytes(dev), out)?;
+            let aperture = Aperture::whole(dev, parent);
+            holders("aperture", &aperture, gart::free_bytes(dev), out)
+        },
     },
     DebugfsFile {
         name: c"gart",
@@ -106,6 +127,9 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
     },
 ];
 
+/// How many objects of each priority are shown.
+const NEXT: usize = 4;
+
 fn full(_: core::fmt::Error) -> Error {
     ENOSPC
 }
@@ -141,6 +165,37 @@ fn regions(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> core::fmt:
             order,
             vram.free_blocks(order)
         )?;
+    }
+    Ok(())
+}
+
+/// Prints what holds the memory of a region, and who is the next to leave it, by priority.
+fn holders(
+    name: &str,
+    place: &impl Place<Error = Error>,
+    free: u64,
+    out: &mut SeqPrinter<'_>,
+) -> Result {
+    let Holders {
+        pinned,
+        turn,
+        group,
+        resident,
+        busy,
+        idle,
+    } = Holders::of(place)?;
+    writeln!(
+        out,
+        "{}: free {} pinned {} turn {} group {} resident {} busy {} idle {}",
+        name, free, pinned, turn, group, resident, busy, idle
+    )
+    .map_err(full)?;
+    for level in Level::ALL {
+        for object in place.walk(level).take(NEXT) {
+            let facts = place.facts(&object)?;
+            let what = Holders::word(&facts, place.is_idle(&object));
+            writeln!(out, "{}: {:?}: {} {}", name, level, facts.bytes, what).map_err(full)?;
+        }
     }
     Ok(())
 }

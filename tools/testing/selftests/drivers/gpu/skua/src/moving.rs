@@ -8,7 +8,7 @@ use std::thread;
 use crate::client::{signal, unmap, Client, Place};
 use crate::function::Function;
 use crate::mapping::Mapping;
-use crate::rig::{copy, Engine, Rig};
+use crate::rig::{copy, wait_value, write, Engine, Rig};
 use crate::witness::quiet;
 use skua_uapi::*;
 
@@ -93,6 +93,32 @@ pub fn resident(client: &Client, handles: &[u32]) {
     assert_eq!(client.make_resident(handles, &[signal(done)]), Ok(()));
     assert_eq!(client.wait(done), Ok(()));
     assert_eq!(client.syncobj_destroy(done), Ok(()));
+}
+
+/// Calls `during` while objects of a client and of another one are in VRAM, in this order: one that
+/// is idle, one that is resident and one that work is using; with a word for each, and its bytes.
+///
+/// # Panics
+///
+/// If there is no room, or the work fails.
+#[track_caller]
+pub fn with_holders(during: impl FnOnce(&Client, [(&str, u64); 3])) {
+    let busy = alone();
+    let client = Client::new();
+    let holders = [("idle", 3 << 20), ("resident", 5 << 20), ("busy", 7 << 20)];
+    let [idle, kept] = [holders[0], holders[1]].map(|(_, bytes)| client.bo(Place::Vram, bytes));
+    // Cleared, nobody works with them any more.
+    for handle in [idle, kept] {
+        assert_eq!(client.map(handle).read(0), 0);
+    }
+    let gate = busy.buffer(Place::System, 4096);
+    let used = busy.buffer(Place::Vram, holders[2].1);
+    resident(&client, &[kept]);
+    let work = [wait_value(gate.va, 1), write(used.va, 1)];
+    let job = busy.start(Engine::Compute, &work);
+    during(&client, holders);
+    gate.cpu.write(0, 1);
+    assert_eq!(job.wait(), Ok(()));
 }
 
 /// Words that differ from place to place and from seed to seed.

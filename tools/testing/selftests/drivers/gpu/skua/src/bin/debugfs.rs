@@ -8,15 +8,18 @@ use std::process::ExitCode;
 
 use skua_selftests::client::map;
 use skua_selftests::function::Function;
+use skua_selftests::moving::with_holders;
 use skua_selftests::rig::{copy, fill, wait_value, write};
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_spec::status::Counter;
+use skua_uapi::*;
 
 fn main() -> ExitCode {
     suite::main(tests![
         the_files_are_there_with_and_without_clients,
         regions_agree_with_the_query,
+        regions_tell_what_holds_vram_and_who_is_next: 60,
         vms_show_what_is_bound,
         contexts_show_their_status,
         row_4_11_without_an_answer_of_the_device_there_is_an_address_space_for_paging,
@@ -75,6 +78,41 @@ fn regions_agree_with_the_query() {
         client.bo(Place::Vram, 5 << 20);
         client.bo(Place::System, 5 << 20);
     }
+}
+
+fn regions_tell_what_holds_vram_and_who_is_next() {
+    with_holders(|client, holders| {
+        let used: u64 = holders.iter().map(|(_, bytes)| bytes).sum();
+        let free = client.region(Place::Vram).size - used;
+        let [(_, idle), (_, resident), (_, busy)] = holders;
+        let held = format!(
+            "vram0: free {free} pinned 0 turn 0 group 0 resident {resident} busy {busy} idle {idle}"
+        );
+        let text = read("regions");
+        assert!(text.lines().any(|line| line == held), "{held} {text}");
+        let next: Vec<&str> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("vram0: Normal: "))
+            .collect();
+        let expected = holders.map(|(what, bytes)| format!("{bytes} {what}"));
+        assert_eq!(next, expected, "{text}");
+        // A lower priority comes first; and who is looked at is not used by that.
+        let handle = client.bo(Place::Vram, 4096);
+        let lowest = client.set_priority(&[handle], DRM_SKUA_PRIORITY_MINIMUM);
+        assert_eq!(lowest, Ok(()));
+        assert_eq!(client.map(handle).read(0), 0);
+        let text = read("regions");
+        let next: Vec<&str> = text
+            .lines()
+            .filter(|line| line.starts_with("vram0: M") || line.starts_with("vram0: N"))
+            .collect();
+        let expected: Vec<String> = [("Minimum", 4096, "idle")]
+            .into_iter()
+            .chain(holders.map(|(what, bytes)| ("Normal", bytes, what)))
+            .map(|(level, bytes, what)| format!("vram0: {level}: {bytes} {what}"))
+            .collect();
+        assert_eq!(next, expected, "{text}");
+    });
 }
 
 fn vms_show_what_is_bound() {

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use skua_selftests::client::wait;
 use skua_selftests::function::Function;
+use skua_selftests::moving::{both, place, with_holders};
 use skua_selftests::rig::{wait_value, write};
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Engine, Errno, Place, Rig};
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
         errors_are_traced,
         row_2_23_cancelled_work_ends_once_and_never_starts,
         row_2_21_a_replayed_job_is_done_once,
+        room_that_cannot_be_made_tells_what_holds_it: 60,
     ])
 }
 
@@ -292,4 +294,38 @@ fn row_2_21_a_replayed_job_is_done_once() {
         assert_eq!((dones, *error), (1, Some(0)), "{fence}: {names:?}");
         assert!(names.contains(&"skua_start"), "{fence}: {names:?}");
     }
+}
+
+fn room_that_cannot_be_made_tells_what_holds_it() {
+    let trace = Trace::new();
+    with_holders(|client, holders| {
+        let vram = client.region(Place::Vram);
+        let expect = |bytes: u64, needed: &str| {
+            let events = trace.events();
+            let event = events.iter().rfind(|event| event.name == "skua_no_room");
+            let event = event.unwrap_or_else(|| panic!("{events:?}"));
+            println!("# {event:?}");
+            assert_eq!(event.get("dev"), Function::first().address);
+            assert_eq!(event.get("region"), "vram0");
+            assert_eq!(event.get("bytes"), bytes.to_string());
+            assert_eq!(event.get("needed"), needed);
+            let free = vram.size - holders.iter().map(|(_, bytes)| bytes).sum::<u64>();
+            assert_eq!(event.get("free"), free.to_string());
+            for (what, bytes) in holders {
+                assert_eq!(event.get(what), bytes.to_string(), "{what}");
+            }
+            for what in ["pinned", "turn", "group"] {
+                assert_eq!(event.get(what), "0", "{what}");
+            }
+        };
+        let too_much = vram.size + 4096;
+        let refused = client.bo_create(too_much, 0, 1 << vram.id);
+        assert_eq!(refused, Err(Errno::ENOSPC));
+        expect(too_much, "1");
+        // Of who can do without nobody hears but by this.
+        let handle = client.bo_create(vram.size, 0, both(client));
+        let handle = handle.expect("BO_CREATE");
+        assert_eq!(place(client, handle), Place::System);
+        expect(vram.size, "0");
+    });
 }
