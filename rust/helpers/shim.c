@@ -496,11 +496,16 @@ static unsigned long skua_shrinker_count(struct shrinker *shrinker, struct shrin
 static unsigned long skua_shrinker_scan(struct shrinker *shrinker, struct shrink_control *sc)
 {
 	struct skua_shrinker_owner *owner = shrinker->private_data;
+	unsigned long pages = sc->nr_to_scan;
+	unsigned long freed;
 
 	/* Who allocates may hold what removing mappings takes. */
 	if (!(sc->gfp_mask & __GFP_FS))
 		return SHRINK_STOP;
-	return owner->scan(owner->dev, sc->nr_to_scan);
+	freed = owner->scan(owner->dev, &pages);
+	/* Objects go as a whole: what was more than asked for is not asked for again. */
+	sc->nr_scanned = pages;
+	return pages ? freed : SHRINK_STOP;
 }
 
 struct shrinker *skua_shrinker_new(const char *name, struct skua_shrinker_owner *owner)
@@ -522,23 +527,26 @@ void skua_shrinker_free(struct shrinker *shrinker)
 }
 
 /*
- * Calls @shrink, with the reservation locked, for objects of @from that have @pages
- * pages; those of which it has freed some go to @to. No reference is taken, which
- * could become the last one: an object that is freed leaves its list before anything
- * else, and that waits for the mutex.
+ * Calls @shrink, with the reservation locked, for objects of @from until these have
+ * @pages pages, and sets that to how many they have; those of which it has freed some
+ * go to @to. No reference is taken, which could become the last one: an object that
+ * is freed leaves its list before anything else, and that waits for the mutex.
  */
 unsigned long skua_gem_lru_shrink(struct drm_device *dev, struct drm_gem_lru *from,
-				  struct drm_gem_lru *to, unsigned long pages,
+				  struct drm_gem_lru *to, unsigned long *pages,
 				  unsigned long (*shrink)(struct drm_gem_object *obj))
 {
 	struct drm_gem_object *obj;
 	unsigned long freed = 0;
+	unsigned long seen = 0;
 
-	if (!mutex_trylock(&dev->gem_lru_mutex))
-		return SHRINK_STOP;
-	pages = min_t(unsigned long, pages, from->count);
-	while ((obj = list_first_entry_or_null(&from->list, typeof(*obj), lru_node))) {
-		unsigned long size = obj->size >> PAGE_SHIFT;
+	if (!mutex_trylock(&dev->gem_lru_mutex)) {
+		*pages = 0;
+		return 0;
+	}
+	*pages = min_t(unsigned long, *pages, from->count);
+	while (seen < *pages &&
+	       (obj = list_first_entry_or_null(&from->list, typeof(*obj), lru_node))) {
 		unsigned long some = 0;
 
 		if (kref_read(&obj->refcount) && dma_resv_trylock(obj->resv)) {
@@ -547,11 +555,10 @@ unsigned long skua_gem_lru_shrink(struct drm_device *dev, struct drm_gem_lru *fr
 		}
 		drm_gem_lru_move_tail_locked(some ? to : from, obj);
 		freed += some;
-		if (size >= pages)
-			break;
-		pages -= size;
+		seen += obj->size >> PAGE_SHIFT;
 	}
 	mutex_unlock(&dev->gem_lru_mutex);
+	*pages = seen;
 	return freed;
 }
 

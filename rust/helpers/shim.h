@@ -123,13 +123,13 @@ struct dmem_cgroup_pool_state *skua_dmem_common_ancestor(struct dmem_cgroup_pool
 /* include/linux/shrinker.h */
 struct skua_shrinker_owner {
 	unsigned long (*count)(void *dev);
-	unsigned long (*scan)(void *dev, unsigned long pages);
+	unsigned long (*scan)(void *dev, unsigned long *pages);
 	void *dev;
 };
 struct shrinker *skua_shrinker_new(const char *name, struct skua_shrinker_owner *owner);
 void skua_shrinker_free(struct shrinker *shrinker);
 unsigned long skua_gem_lru_shrink(struct drm_device *dev, struct drm_gem_lru *from,
-				  struct drm_gem_lru *to, unsigned long pages,
+				  struct drm_gem_lru *to, unsigned long *pages,
 				  unsigned long (*shrink)(struct drm_gem_object *obj));
 
 /* include/linux/workqueue.h */

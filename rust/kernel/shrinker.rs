@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory pressure: pages of idle objects go back to their shmem files, where they can be swapped.
+//! Memory pressure: pages of idle objects go back to their shmem files, where they can be swapped, or
+//! to the system.
 //!
 //! # Model
 //!
-//! Objects with system pages are in one of the driver's lists, and those that have given them back in
+//! Objects with system pages are in some of the driver's lists, and those that have given them back in
 //! another ([`lru`](super::lru)). When the kernel needs memory, a [`Shrinker`] goes through the
-//! first, and asks each object whose reservation lock is free ([`Shrink::rest`]). The content stays
-//! in the file: [`GemExt::rouse`] gets it from there when the object is needed again.
+//! first, list by list, and asks each object whose reservation lock is free ([`Shrink::rest`]), until
+//! it has looked at as many pages as it was asked for. The content stays in the file, unless nobody
+//! needs it: [`GemExt::rouse`] gets it from there when the object is needed again.
 //!
 //! # Locks
 //!
@@ -47,8 +49,9 @@ pub(crate) trait Shrink: Listed + GemExt
 where
     Self::Driver: DriverExt<Gem = Self>,
 {
-    /// The [rank](Listed::lru) of objects that have system pages.
-    const AWAKE: u8;
+    /// The [ranks](Listed::lru) of objects that have system pages, in the order in which they give
+    /// them back.
+    const AWAKE: &'static [u8];
     /// The rank of those that have given them back.
     const RESTING: u8;
 
@@ -122,33 +125,45 @@ where
     // SAFETY: The device is held by the shrinker, whose registration waits for the end of this call
     // before it ends.
     let dev: &drm::Device<D> = unsafe { drm::Device::from_raw(dev.cast()) };
-    let pages = lru::pages::<D::Gem>(dev, D::Gem::AWAKE);
-    usize::try_from(pages).unwrap_or(0)
+    let pages = |rank: &u8| lru::pages::<D::Gem>(dev, *rank);
+    let all = D::Gem::AWAKE.iter().map(pages).fold(0, u64::saturating_add);
+    usize::try_from(all).unwrap_or(0)
 }
 
-/// `shrinker.scan_objects`: how many pages objects have given back, of as many.
+/// `shrinker.scan_objects`: how many pages objects have given back, of `pages`, which become those that
+/// were looked at: none if somebody has the lists.
 ///
 /// # Safety
 ///
-/// As [`count_callback`].
-unsafe extern "C" fn scan_callback<D: DriverExt>(dev: *mut c_void, pages: usize) -> usize
+/// As [`count_callback`]; `pages` must be valid and nobody else's.
+unsafe extern "C" fn scan_callback<D: DriverExt>(dev: *mut c_void, pages: *mut usize) -> usize
 where
     D::Gem: Shrink,
 {
     // SAFETY: As in `count_callback()`.
     let dev: &drm::Device<D> = unsafe { drm::Device::from_raw(dev.cast()) };
-    let from = D::Gem::lru(dev, D::Gem::AWAKE).as_raw();
+    // SAFETY: By the safety requirements.
+    let pages = unsafe { &mut *pages };
+    let (wanted, mut freed) = (*pages, 0_usize);
+    *pages = 0;
     let to = D::Gem::lru(dev, D::Gem::RESTING).as_raw();
-    // SAFETY: Device and lists are valid, and have only objects of `D`.
-    unsafe {
-        shim::skua_gem_lru_shrink(
-            device::as_raw(dev),
-            from,
-            to,
-            pages,
-            Some(rest_callback::<D::Gem>),
-        )
+    for rank in D::Gem::AWAKE {
+        let mut some = wanted.saturating_sub(*pages);
+        let from = D::Gem::lru(dev, *rank).as_raw();
+        // SAFETY: Device and lists are valid, and have only objects of `D`.
+        let now = unsafe {
+            shim::skua_gem_lru_shrink(
+                device::as_raw(dev),
+                from,
+                to,
+                &mut some,
+                Some(rest_callback::<D::Gem>),
+            )
+        };
+        freed = freed.saturating_add(now);
+        *pages = pages.saturating_add(some);
     }
+    freed
 }
 
 /// How many pages an object has given back.

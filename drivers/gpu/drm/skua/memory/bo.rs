@@ -512,7 +512,7 @@ pub(crate) fn replace(
     bo.region.store(region as i8, Release);
     bo.set_level(level);
     match is_direct {
-        true => lru::put(bo, BoData::AWAKE),
+        true => lru::put(bo, AWAKE),
         // What may be evicted is to be in a list when it is used.
         false => lru::forget(bo),
     }
@@ -892,7 +892,7 @@ fn behind(
 impl Listed for BoData {
     fn lru(dev: &SkuaDevice, rank: u8) -> &Lru<Self> {
         match rank {
-            Self::AWAKE => return &dev.awake,
+            AWAKE => return &dev.awake,
             Self::RESTING => return &dev.resting,
             _ => (),
         }
@@ -905,8 +905,11 @@ impl Listed for BoData {
     }
 }
 
+/// The rank of what has system pages.
+const AWAKE: u8 = u8::MAX;
+
 impl Shrink for BoData {
-    const AWAKE: u8 = u8::MAX;
+    const AWAKE: &'static [u8] = &[AWAKE];
     const RESTING: u8 = u8::MAX - 1;
 
     fn rest(obj: &Bo, reserved: &mut Reserved<'_>) -> usize {
