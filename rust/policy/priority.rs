@@ -64,6 +64,46 @@ impl Level {
     }
 }
 
+/// How soon the content of an allocation that was offered is thrown away
+/// (`D3DDDI_OFFER_PRIORITY_*`): before that of any that was not.
+///
+/// # Examples
+///
+/// ```
+/// use skua_policy::priority::{Level, Offer};
+///
+/// assert_eq!(Offer::of(1, Level::Normal), Some(Offer::Low));
+/// assert_eq!(Offer::of(Offer::AUTO, Level::Maximum), Some(Offer::High));
+/// assert_eq!(Offer::of(0, Level::Normal), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Offer {
+    /// `D3DDDI_OFFER_PRIORITY_LOW`: first.
+    Low,
+    /// `D3DDDI_OFFER_PRIORITY_NORMAL`.
+    Normal,
+    /// `D3DDDI_OFFER_PRIORITY_HIGH`: last.
+    High,
+}
+
+impl Offer {
+    /// All, in the order in which they go.
+    pub const ALL: [Self; 3] = [Self::Low, Self::Normal, Self::High];
+    /// `D3DDDI_OFFER_PRIORITY_AUTO`: the one that goes with the priority of residency.
+    pub const AUTO: u32 = 4;
+
+    /// The one with WDDM's number, for an allocation of `level`. `None` if there is none.
+    pub fn of(number: u32, level: Level) -> Option<Self> {
+        match (number, level) {
+            (1, _) | (Self::AUTO, Level::Minimum | Level::Low) => Some(Self::Low),
+            (2, _) | (Self::AUTO, Level::Normal) => Some(Self::Normal),
+            (3, _) | (Self::AUTO, Level::High | Level::Maximum) => Some(Self::High),
+            _ => None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,6 +117,23 @@ mod tests {
             assert_eq!(Level::of(level.priority()), Some(level));
             assert_eq!(Level::of(level.priority() - 1), Some(below));
         }
+    }
+
+    #[test]
+    fn an_offer_has_four_numbers() {
+        for level in Level::ALL {
+            for (number, offer) in (1..).zip(Offer::ALL) {
+                assert_eq!(Offer::of(number, level), Some(offer));
+            }
+            for number in [0, 5, 6, u32::MAX] {
+                assert_eq!(Offer::of(number, level), None);
+            }
+        }
+        let of = |level| Offer::of(Offer::AUTO, level);
+        assert!(Level::ALL.is_sorted_by_key(|level| of(*level)));
+        assert_eq!(of(Level::Minimum), Some(Offer::Low));
+        assert_eq!(of(Level::Normal), Some(Offer::Normal));
+        assert_eq!(of(Level::Maximum), Some(Offer::High));
     }
 
     #[test]
