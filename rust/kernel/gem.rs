@@ -57,6 +57,7 @@ use super::{
         Pages, //
     },
     resv::{
+        self,
         Reservation,
         Reserved, //
     },
@@ -94,7 +95,8 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
-            Relaxed, //
+            Relaxed,
+            Release, //
         },
         Arc,
         SetOnce, //
@@ -112,6 +114,17 @@ pub(crate) enum Placement<D, S, R> {
     Resting(R),
     /// In device memory.
     Device(D),
+}
+
+/// Whether the content of an object may be thrown away.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Offer {
+    /// It may not.
+    Not,
+    /// It may, after that of objects with lower numbers, which are the driver's.
+    At(u8),
+    /// It was.
+    Gone,
 }
 
 /// The placement of an object of `T`.
@@ -139,6 +152,8 @@ pub(crate) struct Backing<D, S, R> {
     pins: Atomic<u32>,
     /// Whether a dma-buf of it was ever asked for, or it had a second handle.
     exported: Atomic<bool>,
+    /// Its [`Offer`]: 0, the number plus 1, or -1. Changed with the reservation locked.
+    offer: Atomic<i8>,
     /// In which of the driver's lists it is, when it is in one ([`super::lru`]).
     rank: Atomic<i8>,
     /// The reservation that the object shares with others instead of having its own.
@@ -164,6 +179,7 @@ impl<D, S, R> Backing<D, S, R> {
             import: SetOnce::new(),
             pins: Atomic::new(0),
             exported: Atomic::new(false),
+            offer: Atomic::new(0),
             rank: Atomic::new(rank.cast_signed()),
             shared,
         }
@@ -177,6 +193,25 @@ impl<D, S, R> Backing<D, S, R> {
     /// Has it be of another list the next time it is [used](super::lru::use_now).
     pub(crate) fn set_rank(&self, rank: u8) {
         self.rank.store(rank.cast_signed(), Relaxed);
+    }
+
+    /// Whether the content may be thrown away. For good as long as the reservation is locked, but
+    /// that it may be gone.
+    pub(crate) fn offer(&self) -> Offer {
+        match self.offer.load(Acquire) {
+            0 => Offer::Not,
+            at => u8::try_from(at).map_or(Offer::Gone, |at| Offer::At(at.saturating_sub(1))),
+        }
+    }
+
+    /// Whether the content may be thrown away from now on. With the reservation locked.
+    pub(crate) fn set_offer(&self, offer: Offer) {
+        let value = match offer {
+            Offer::Not => 0,
+            Offer::At(at) => at.saturating_add(1).cast_signed(),
+            Offer::Gone => -1,
+        };
+        self.offer.store(value, Release);
     }
 
     /// Whether the object's reservation is `other`.
@@ -727,7 +762,17 @@ where
     let Some(ops) = T::Driver::vtable().dma_buf() else {
         return ENODEV.to_ptr();
     };
-    T::backing(obj).exported.store(true, Relaxed);
+    {
+        // Who offers it asks under the lock, too.
+        let _reserved = match resv::lock(obj) {
+            Ok(reserved) => reserved,
+            Err(error) => return error.to_ptr(),
+        };
+        if T::backing(obj).offer() != Offer::Not {
+            return EBUSY.to_ptr();
+        }
+        T::backing(obj).exported.store(true, Relaxed);
+    }
     // SAFETY: The object and its device are valid; the table, which is static, is for a buffer whose
     // `priv` is an object of `T`. What `drm_gem_prime_export()` does.
     unsafe {

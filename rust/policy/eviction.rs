@@ -3,12 +3,13 @@
 //! Who leaves when others need the room, and in which order.
 //!
 //! A [`Place`] (VRAM, the window of the aperture segment) has its objects in a list for each
-//! [`Level`], in the order in which they were last used. Of an object the [`Facts`] are known, and
+//! [`Rank`], in the order in which they were last used. Of an object the [`Facts`] are known, and
 //! of who asks for room its [`Need`]. From these follows who leaves:
 //!
 //! ```text
 //! pass   class (what nothing keeps ─▶ what is resident ─▶ what a group keeps while there is other)
-//!          └─▶ level (the lowest first) ─▶ what is idle, then what is in use
+//!          └─▶ rank (what is offered, then the lowest level first)
+//!             └─▶ what is idle, then what is in use
 //!                └─▶ the list: what was used longest ago first,
 //!                    but what fits rather than what is much too large, if it is near
 //! ```
@@ -18,7 +19,7 @@
 //! A list is walked from its head as far as needed, and looked at object by object: nothing is
 //! sorted, and nothing remembered of what stays.
 
-use super::priority::Level;
+use super::priority::Rank;
 
 #[cfg(test)]
 mod tests;
@@ -109,9 +110,9 @@ pub trait Place {
     /// The objects of a list.
     type Walk: Iterator<Item = Self::Object>;
 
-    /// The objects of `level`, what was used longest ago first. What leaves meanwhile is missing, and
+    /// The objects of `rank`, what was used longest ago first. What leaves meanwhile is missing, and
     /// only that.
-    fn walk(&self, level: Level) -> Self::Walk;
+    fn walk(&self, rank: Rank) -> Self::Walk;
 
     /// What is known of `object`, at this moment.
     ///
@@ -154,8 +155,8 @@ pub fn make_room<P: Place>(place: &mut P, need: Need, missing: u64) -> Result<bo
 /// Whether objects of `missing` bytes together may leave.
 fn can_leave<P: Place>(place: &P, need: Need, missing: u64) -> Result<bool, P::Error> {
     let mut supply = 0_u64;
-    for level in Level::ALL {
-        for object in place.walk(level) {
+    for rank in Rank::ALL {
+        for object in place.walk(rank) {
             let facts = place.facts(&object)?;
             if Class::of(need, &facts).is_some() {
                 supply = supply.saturating_add(facts.bytes);
@@ -176,9 +177,9 @@ fn can_leave<P: Place>(place: &P, need: Need, missing: u64) -> Result<bool, P::E
 pub fn leave<P: Place>(place: &mut P, need: Need, missing: u64) -> Result<(), P::Error> {
     let mut missing = missing;
     for class in Class::ALL {
-        for level in Level::ALL {
+        for rank in Rank::ALL {
             for may_wait in [false, true] {
-                let mut objects = place.walk(level).fuse();
+                let mut objects = place.walk(rank).fuse();
                 let mut ahead = Ahead::new();
                 loop {
                     if missing == 0 {
@@ -280,8 +281,8 @@ impl Holders {
     /// As [`Place::facts`].
     pub fn of<P: Place>(place: &P) -> Result<Self, P::Error> {
         let mut holders = Self::default();
-        for level in Level::ALL {
-            for object in place.walk(level) {
+        for rank in Rank::ALL {
+            for object in place.walk(rank) {
                 let facts = place.facts(&object)?;
                 let (sum, _) = holders.of_object(&facts, || place.is_idle(&object));
                 *sum = sum.saturating_add(facts.bytes);

@@ -104,6 +104,43 @@ impl Offer {
     }
 }
 
+/// Objects that leave where they are when others need the room, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    /// What is offered so.
+    Offered(Offer),
+    /// What is not, and of this level.
+    Kept(Level),
+}
+
+impl Rank {
+    /// All, in order.
+    pub const ALL: [Self; 8] = [
+        Self::Offered(Offer::Low),
+        Self::Offered(Offer::Normal),
+        Self::Offered(Offer::High),
+        Self::Kept(Level::Minimum),
+        Self::Kept(Level::Low),
+        Self::Kept(Level::Normal),
+        Self::Kept(Level::High),
+        Self::Kept(Level::Maximum),
+    ];
+
+    /// What it is called, for people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Offered(Offer::Low) => "OfferedLow",
+            Self::Offered(Offer::Normal) => "OfferedNormal",
+            Self::Offered(Offer::High) => "OfferedHigh",
+            Self::Kept(Level::Minimum) => "Minimum",
+            Self::Kept(Level::Low) => "Low",
+            Self::Kept(Level::Normal) => "Normal",
+            Self::Kept(Level::High) => "High",
+            Self::Kept(Level::Maximum) => "Maximum",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,6 +171,16 @@ mod tests {
         assert_eq!(of(Level::Minimum), Some(Offer::Low));
         assert_eq!(of(Level::Normal), Some(Offer::Normal));
         assert_eq!(of(Level::Maximum), Some(Offer::High));
+    }
+
+    #[test]
+    fn what_is_offered_goes_first() {
+        assert!(Rank::ALL.is_sorted());
+        let kept = Rank::ALL
+            .iter()
+            .filter(|rank| matches!(rank, Rank::Kept(_)));
+        assert_eq!(kept.count(), Level::ALL.len());
+        assert_eq!(Rank::ALL.len(), Level::ALL.len() + Offer::ALL.len());
     }
 
     #[test]

@@ -33,7 +33,8 @@ extern "C" {
  *   checked in the order of the members, after the argument was copied once.
  * - No ioctl of this header waits for fences or for work of the GPU, but
  *   DRM_IOCTL_SKUA_BO_CREATE, DRM_IOCTL_SKUA_MAKE_RESIDENT and DRM_IOCTL_SKUA_SUBMIT
- *   where they make room, DRM_IOCTL_SKUA_BO_LOCK where it moves the buffer object, and
+ *   where they make room, DRM_IOCTL_SKUA_BO_LOCK where it moves the buffer object,
+ *   DRM_IOCTL_SKUA_BO_RECLAIM where content is just being thrown away, and
  *   DRM_IOCTL_SKUA_BO_DESTROY if it is to. To wait, use a syncobj.
  * - The node is the render node; every ioctl has DRM_RENDER_ALLOW.
  *
@@ -135,6 +136,10 @@ enum drm_skua_ioctl_id {
 	DRM_SKUA_DEVICE_DESTROY,
 	/** @DRM_SKUA_DEVICE_STATE: Get the state of one. */
 	DRM_SKUA_DEVICE_STATE,
+	/** @DRM_SKUA_BO_OFFER: Say that the content of buffer objects may be thrown away. */
+	DRM_SKUA_BO_OFFER,
+	/** @DRM_SKUA_BO_RECLAIM: Take that back. */
+	DRM_SKUA_BO_RECLAIM,
 };
 
 /**
@@ -707,6 +712,86 @@ struct drm_skua_bo_set_priority {
 };
 
 /**
+ * enum drm_skua_offer_priority - How soon what is offered goes
+ *
+ * The numbers are WDDM's (D3DDDI_OFFER_PRIORITY_*).
+ */
+enum drm_skua_offer_priority {
+	/** @DRM_SKUA_OFFER_LOW: First. */
+	DRM_SKUA_OFFER_LOW = 1,
+	/** @DRM_SKUA_OFFER_NORMAL: Next. */
+	DRM_SKUA_OFFER_NORMAL = 2,
+	/** @DRM_SKUA_OFFER_HIGH: Last of what is offered. */
+	DRM_SKUA_OFFER_HIGH = 3,
+	/**
+	 * @DRM_SKUA_OFFER_AUTO: By the priority of residency that it has then: low up to
+	 * DRM_SKUA_PRIORITY_LOW, high from DRM_SKUA_PRIORITY_HIGH on.
+	 */
+	DRM_SKUA_OFFER_AUTO = 4,
+};
+
+/**
+ * struct drm_skua_bo_offer - Argument of DRM_IOCTL_SKUA_BO_OFFER
+ *
+ * Says of buffer objects that nobody needs their content for now (WDDM: OfferAllocations), of
+ * all or of none. Where memory is short, in VRAM or in the system, it is thrown away, without
+ * being copied or swapped out, and before anything leaves that is not offered; of what is offered,
+ * that of the lowest priority first. What protects a control group's memory protects this, too. What
+ * may be in the aperture alone is kept.
+ *
+ * Until it is reclaimed (DRM_IOCTL_SKUA_BO_RECLAIM), a buffer object is not to be used. An access
+ * by the CPU is a bus error. What DRM_IOCTL_SKUA_VM_BIND is to map, DRM_IOCTL_SKUA_MAKE_RESIDENT,
+ * DRM_IOCTL_SKUA_BO_LOCK and an export are refused (-EBUSY). Mappings of the GPU stay, and lead to
+ * the content as long as there is one, and nowhere when it is gone: work that goes there faults. Work that was submitted
+ * before is waited for before anything is thrown away; for work that is submitted later nothing is
+ * brought back to VRAM. It counts as its client's memory as before, or as system memory when it
+ * was thrown away in VRAM.
+ *
+ * What is offered already has the new priority from then on.
+ *
+ * Errors: -ENOENT for a handle; -EINVAL for @flags, @priority, the number of @handles, or one that
+ * is there twice; -EOPNOTSUPP for an imported buffer object; -EPERM for one that was exported
+ * or had a second handle; -EBUSY for one that is locked, is resident for a device, or is being
+ * destroyed.
+ */
+struct drm_skua_bo_offer {
+	/** @flags: Must be zero. */
+	__u32 flags;
+	/** @priority: See &enum drm_skua_offer_priority. */
+	__u32 priority;
+	/** @handles: Array of &struct drm_skua_bo_handle, 1 to 1024. */
+	struct drm_skua_array handles;
+};
+
+/**
+ * struct drm_skua_bo_reclaim - Argument of DRM_IOCTL_SKUA_BO_RECLAIM
+ *
+ * Takes DRM_IOCTL_SKUA_BO_OFFER back (WDDM: ReclaimAllocations2), for all buffer objects or for
+ * none, and says of each whether its content was thrown away: it is zero then. Each is used as
+ * before when the call returns, under the same addresses of CPU and GPU. Of what was not offered
+ * nothing was thrown away.
+ *
+ * What was thrown away is in system memory, or out, as if it had been moved there.
+ *
+ * Errors: -ENOENT for a handle; -EINVAL for @flags, @pad, the number of @handles, or one that is
+ * there twice; -EAGAIN if content is just being thrown away, and the work that is waited for was
+ * not done after a second: call again with the same argument.
+ */
+struct drm_skua_bo_reclaim {
+	/** @flags: Must be zero. */
+	__u32 flags;
+	/** @pad: Must be zero. */
+	__u32 pad;
+	/** @handles: Array of &struct drm_skua_bo_handle, 1 to 1024. */
+	struct drm_skua_array handles;
+	/**
+	 * @discarded: Returned bits, one for each of @handles: bit n % 64 of word n / 64 is 1 if the
+	 * content of number n was thrown away since it was offered.
+	 */
+	__u64 discarded[16];
+};
+
+/**
  * enum drm_skua_device_flags - Flags of a device
  */
 enum drm_skua_device_flags {
@@ -1132,6 +1217,10 @@ enum {
 		DRM_IOCTL_SKUA(WR, DEVICE_DESTROY, device_destroy),
 	DRM_IOCTL_SKUA_DEVICE_STATE =
 		DRM_IOCTL_SKUA(WR, DEVICE_STATE, device_state),
+	DRM_IOCTL_SKUA_BO_OFFER =
+		DRM_IOCTL_SKUA(WR, BO_OFFER, bo_offer),
+	DRM_IOCTL_SKUA_BO_RECLAIM =
+		DRM_IOCTL_SKUA(WR, BO_RECLAIM, bo_reclaim),
 };
 
 #if defined(__cplusplus)

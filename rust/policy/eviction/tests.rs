@@ -5,6 +5,7 @@
 
 use super::super::buddy::{Buddy, PageCount, PageRange, Scattered};
 use super::super::heap::FallibleVec;
+use super::super::priority::{Level, Offer};
 use super::*;
 use crate::std_heap::{StdHeap, StdVec};
 use proptest::prelude::*;
@@ -15,7 +16,7 @@ use std::vec::Vec;
 #[derive(Clone, Debug)]
 struct Object {
     number: u64,
-    level: Level,
+    rank: Rank,
     bytes: u64,
     hold: Hold,
     is_resident: bool,
@@ -29,7 +30,7 @@ struct Object {
 fn object(number: u64, bytes: u64) -> Object {
     Object {
         number,
-        level: Level::Normal,
+        rank: Rank::Kept(Level::Normal),
         bytes,
         hold: Hold::Nothing,
         is_resident: false,
@@ -90,9 +91,9 @@ impl Place for Memory {
     type Error = ();
     type Walk = vec::IntoIter<u64>;
 
-    fn walk(&self, level: Level) -> Self::Walk {
-        let of_level = self.objects.iter().filter(|object| object.level == level);
-        let numbers: Vec<u64> = of_level.map(|object| object.number).collect();
+    fn walk(&self, rank: Rank) -> Self::Walk {
+        let of_rank = self.objects.iter().filter(|object| object.rank == rank);
+        let numbers: Vec<u64> = of_rank.map(|object| object.number).collect();
         numbers.into_iter()
     }
 
@@ -127,27 +128,29 @@ fn left(objects: &[Object], need: Need, missing: u64) -> Vec<u64> {
 }
 
 #[test]
-fn the_order_is_group_resident_level_use() {
-    let mut objects: Vec<Object> = (0..10).map(|number| object(number, 1)).collect();
+fn the_order_is_group_resident_rank_use() {
+    let mut objects: Vec<Object> = (0..12).map(|number| object(number, 1)).collect();
     objects[0].hold = Hold::Low;
-    objects[0].level = Level::Minimum;
+    objects[0].rank = Rank::Kept(Level::Minimum);
     objects[1].is_resident = true;
-    objects[1].level = Level::Minimum;
+    objects[1].rank = Rank::Kept(Level::Minimum);
     objects[2].is_resident = true;
-    objects[3].level = Level::Maximum;
+    objects[3].rank = Rank::Kept(Level::Maximum);
     objects[5].is_idle = false;
-    objects[6].level = Level::Low;
+    objects[6].rank = Rank::Kept(Level::Low);
     objects[6].is_idle = false;
     objects[7].hold = Hold::Min;
     objects[8].hold = Hold::Turn { elsewhere: true };
     objects[9].hold = Hold::Pinned;
-    let order = [6, 4, 5, 3, 1, 2, 0];
-    for missing in 0..=7 {
+    objects[10].rank = Rank::Offered(Offer::High);
+    objects[11].rank = Rank::Offered(Offer::Low);
+    let order = [11, 10, 6, 4, 5, 3, 1, 2, 0];
+    for missing in 0..=9 {
         let first = &order[..missing as usize];
         assert_eq!(left(&objects, Need::Needs, missing), first, "{missing}");
     }
     // Who merely prefers it takes nothing that is held or resident.
-    assert_eq!(left(&objects, Need::Prefers, 4), order[..4]);
+    assert_eq!(left(&objects, Need::Prefers, 6), order[..6]);
     assert_eq!(left(&objects, Need::Own, 1), [8]);
 }
 
@@ -203,12 +206,12 @@ fn what_fits_goes_rather_than_what_is_much_too_large() {
     );
     // Not for that one of a later pass.
     let mut objects = sizes(&[64, 4, 4, 4]);
-    objects[1].level = Level::High;
+    objects[1].rank = Rank::Kept(Level::High);
     objects[2].is_resident = true;
     objects[3].is_idle = false;
     assert_eq!(left(&objects, Need::Needs, 4), [0]);
     // And those that are passed over go in their turn.
-    objects[1].level = Level::Normal;
+    objects[1].rank = Rank::Kept(Level::Normal);
     objects[1].is_stuck = true;
     assert_eq!(left(&objects, Need::Needs, 4), [0]);
 }
@@ -267,7 +270,7 @@ enum Step {
     Set(usize, Hold),
     Resident(usize, bool),
     Idle(usize, bool),
-    Level(usize, Level),
+    Rank(usize, Rank),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -282,7 +285,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         Hold::Turn { elsewhere: true },
         Hold::Pinned,
     ]);
-    let level = prop::sample::select(Level::ALL.to_vec());
+    let rank = prop::sample::select(Rank::ALL.to_vec());
     let step = prop_oneof![
         6 => (1..PAGES / 2, need).prop_map(|(pages, need)| Step::Room(pages, need)),
         2 => number().prop_map(Step::Use),
@@ -290,7 +293,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (number(), hold).prop_map(|(number, hold)| Step::Set(number, hold)),
         2 => (number(), any::<bool>()).prop_map(|(number, is)| Step::Resident(number, is)),
         2 => (number(), any::<bool>()).prop_map(|(number, is)| Step::Idle(number, is)),
-        2 => (number(), level).prop_map(|(number, level)| Step::Level(number, level)),
+        2 => (number(), rank).prop_map(|(number, rank)| Step::Rank(number, rank)),
     ];
     prop::collection::vec(step, 1..120)
 }
@@ -306,9 +309,9 @@ fn may_leave(object: &Object, need: Need) -> bool {
 }
 
 /// How late an object leaves: before all for which this is more.
-fn rank(object: &Object) -> (bool, bool, Level, bool) {
+fn rank(object: &Object) -> (bool, bool, Rank, bool) {
     let is_low = object.hold == Hold::Low;
-    (is_low, object.is_resident, object.level, !object.is_idle)
+    (is_low, object.is_resident, object.rank, !object.is_idle)
 }
 
 /// VRAM, and what is in it.
@@ -408,7 +411,7 @@ proptest! {
                 Step::Set(number, hold) => memory.change(number, |object| object.hold = hold),
                 Step::Resident(number, is) => memory.change(number, |object| object.is_resident = is),
                 Step::Idle(number, is) => memory.change(number, |object| object.is_idle = is),
-                Step::Level(number, level) => memory.change(number, |object| object.level = level),
+                Step::Rank(number, rank) => memory.change(number, |object| object.rank = rank),
                 Step::Room(pages, need) => {
                     let before = vram.memory.objects.clone();
                     let missing = pages.saturating_sub(vram.pages.free_pages().0);

@@ -11,6 +11,9 @@ use core::mem::{offset_of, size_of};
 
 use crate::*;
 
+/// A bit for each element of an array.
+type Bits = [u64; 16];
+
 macro_rules! layout {
     ($($name:ident: $size:literal { $($member:ident: $type:ident @ $offset:literal;)* })*) => {
         $(const _: () = {
@@ -133,6 +136,17 @@ layout! {
         pad: u32 @ 4;
         objects: drm_skua_array @ 8;
     }
+    drm_skua_bo_offer: 24 {
+        flags: u32 @ 0;
+        priority: u32 @ 4;
+        handles: drm_skua_array @ 8;
+    }
+    drm_skua_bo_reclaim: 152 {
+        flags: u32 @ 0;
+        pad: u32 @ 4;
+        handles: drm_skua_array @ 8;
+        discarded: Bits @ 24;
+    }
     drm_skua_device_create: 8 {
         flags: u32 @ 0;
         device: u32 @ 4;
@@ -253,6 +267,8 @@ ioctls! {
     DRM_IOCTL_SKUA_DEVICE_CREATE: 17, 8;
     DRM_IOCTL_SKUA_DEVICE_DESTROY: 18, 8;
     DRM_IOCTL_SKUA_DEVICE_STATE: 19, 32;
+    DRM_IOCTL_SKUA_BO_OFFER: 20, 24;
+    DRM_IOCTL_SKUA_BO_RECLAIM: 21, 152;
 }
 
 #[cfg(test)]

@@ -295,5 +295,7 @@ impl drm::Driver for SkuaDriver {
         (SKUA_DEVICE_CREATE, drm_skua_device_create, ioctl::RENDER_ALLOW, File::device_create),
         (SKUA_DEVICE_DESTROY, drm_skua_device_destroy, ioctl::RENDER_ALLOW, File::device_destroy),
         (SKUA_DEVICE_STATE, drm_skua_device_state, ioctl::RENDER_ALLOW, File::device_state),
+        (SKUA_BO_OFFER, drm_skua_bo_offer, ioctl::RENDER_ALLOW, File::bo_offer),
+        (SKUA_BO_RECLAIM, drm_skua_bo_reclaim, ioctl::RENDER_ALLOW, File::bo_reclaim),
     }
 }

@@ -40,8 +40,8 @@
 //! Engine::state                  spin locks
 //! Destroyer::dying
 //! Context::pending, Vm::binds, Slots
-//! Submission::fence, Bind::end, Transfer, Gpu::paging, alarms, vram_region, Reaper::dead, Sites,
-//! Evicted, Moves
+//! Submission::fence, Bind::end, Transfer, Gpu::paging, alarms, discarder, vram_region, Reaper::dead,
+//! Sites, Evicted, Moves
 //! Claims::counts, a device's notice
 //! locks of fences and work queues
 //! ```
@@ -104,6 +104,7 @@ use crate::{
             self,
             Window, //
         },
+        offer::Discarder,
         paging_in::Pager,
         relocation::{
             Move,
@@ -133,7 +134,10 @@ use crate::{
             self,
             PagingSpace, //
         },
-        priority::Level, //
+        priority::{
+            Level,
+            Offer, //
+        }, //
     },
     quota::Quota,
     reaper::{
@@ -233,6 +237,8 @@ pub(crate) struct Counters {
     pub(crate) promotions: Atomic<u64>,
     /// System pages of idle objects that were given back when memory was short.
     pub(crate) pages_given_back: Atomic<u64>,
+    /// Bytes of objects whose content was thrown away since they were offered, or is about to be.
+    pub(crate) discarded_bytes: Atomic<u64>,
     /// Pages of the CPU host aperture that were mapped.
     pub(crate) aperture_maps: Atomic<u64>,
     /// Those of them that were taken back for others to be mapped.
@@ -354,15 +360,22 @@ pub(crate) struct Gpu {
     /// used; then those in the aperture that may leave it, likewise.
     #[pin]
     pub(crate) evictable: [Lru<BoData>; 2 * Level::ALL.len()],
-    /// Objects that have system pages, which the kernel may have when they are idle.
+    /// Objects in VRAM whose content is offered, by the priority of that.
     #[pin]
-    pub(crate) awake: Lru<BoData>,
+    pub(crate) offered: [Lru<BoData>; Offer::ALL.len()],
+    /// Objects that have system pages, which the kernel may have when they are idle: first what is
+    /// offered, likewise.
+    #[pin]
+    pub(crate) awake: [Lru<BoData>; Offer::ALL.len() + 1],
     /// Objects that have given back their system pages.
     #[pin]
     pub(crate) resting: Lru<BoData>,
     /// From the beginning of [`Gpu::start`] to that of [`Gpu::stop`].
     #[pin]
     shrinker: SpinLock<Option<Shrinker<SkuaDriver>>>,
+    /// As long as there is a shrinker, which asks it.
+    #[pin]
+    discarder: SpinLock<Option<Discarder>>,
     /// Moves that are under way.
     #[pin]
     pub(crate) moves: Moves,
@@ -443,6 +456,7 @@ impl Gpu {
                 evictions: Atomic::new(0),
                 promotions: Atomic::new(0),
                 pages_given_back: Atomic::new(0),
+                discarded_bytes: Atomic::new(0),
                 aperture_maps: Atomic::new(0),
                 aperture_reclaims: Atomic::new(0),
                 segment_maps: Atomic::new(0),
@@ -457,9 +471,11 @@ impl Gpu {
             contexts <- contexts,
             vms <- vms,
             evictable <- pin_init::pin_init_array_from_fn(|_| Lru::new()),
-            awake <- Lru::new(),
+            offered <- pin_init::pin_init_array_from_fn(|_| Lru::new()),
+            awake <- pin_init::pin_init_array_from_fn(|_| Lru::new()),
             resting <- Lru::new(),
             shrinker <- new_spinlock!(None),
+            discarder <- new_spinlock!(None),
             moves <- Moves::new(),
             pager <- Pager::new(),
             budgets <- Budgets::new(),
@@ -562,6 +578,8 @@ impl Gpu {
         let name = CString::try_from_fmt(fmt!("drm/{}/vram0", parent.name()))?;
         let region = Region::new(dev, &name, Part::Any.bytes(dev))?;
         *dev.vram_region.lock() = Some(region);
+        let discarder = Discarder::new(dev)?;
+        *dev.discarder.lock() = Some(discarder);
         let name = CString::try_from_fmt(fmt!("drm-skua:{}", parent.name()))?;
         let shrinker = Shrinker::new(dev, &name)?;
         *dev.shrinker.lock() = Some(shrinker);
@@ -614,6 +632,14 @@ impl Gpu {
     pub(crate) fn lose_later(&self) {
         if let Some(alarms) = &*self.alarms.lock() {
             alarms.lose();
+        }
+    }
+
+    /// Has so many `pages` of what is offered and mapped thrown away soon, from where page tables are
+    /// not changed.
+    pub(crate) fn discard_later(&self, pages: usize) {
+        if let Some(discarder) = &*self.discarder.lock() {
+            discarder.ask(pages);
         }
     }
 
@@ -812,6 +838,8 @@ impl Gpu {
         let region = dev.vram_region.lock().take();
         let shrinker = dev.shrinker.lock().take();
         drop(shrinker);
+        let discarder = dev.discarder.lock().take();
+        drop(discarder);
         // Not inside a signalling section: waits for the alarms, which are.
         drop(dev.detach());
         let signalling = Signalling::begin();

@@ -16,6 +16,7 @@ pub(crate) mod gart;
 pub(crate) mod host_aperture;
 pub(crate) mod installed;
 pub(crate) mod lock;
+pub(crate) mod offer;
 pub(crate) mod page_table;
 pub(crate) mod paging_in;
 pub(crate) mod relocation;

@@ -40,10 +40,14 @@ use crate::{
             Notice, //
         },
         lock,
+        offer,
         residency,
         vm::Vm, //
     },
-    policy::priority::Level,
+    policy::priority::{
+        Level,
+        Offer, //
+    },
     quota::Quota,
     spec::number::EngineIndex,
     submit::{
@@ -494,6 +498,43 @@ impl File {
         for ((_, bo), level) in objects.iter().zip(&levels) {
             bo::set_priority(bo, *level);
         }
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_BO_OFFER`
+    pub(crate) fn bo_offer(
+        dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_bo_offer,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        if args.flags != 0 || Offer::of(args.priority, Level::Normal).is_none() {
+            return Err(EINVAL);
+        }
+        let objects = read_objects(file, &args.handles)?;
+        offer::offer(dev, &objects, args.priority)?;
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_BO_RECLAIM`
+    pub(crate) fn bo_reclaim(
+        dev: &Device,
+        data: &Data<'_>,
+        args: &mut drm_skua_bo_reclaim,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        dev.check_health()?;
+        if args.flags != 0 || args.pad != 0 {
+            return Err(EINVAL);
+        }
+        let objects = read_objects(file, &args.handles)?;
+        let mut discarded = [0; 16];
+        offer::reclaim(dev, data.parent(), &objects, |at| {
+            if let Some(word) = discarded.get_mut(at / 64) {
+                *word |= 1 << (at % 64);
+            }
+        })?;
+        args.discarded = discarded;
         Ok(0)
     }
 

@@ -33,6 +33,7 @@ use crate::{
             self,
             Backing,
             GemExt,
+            Offer,
             Placement, //
         },
         lru::{
@@ -78,7 +79,10 @@ use crate::{
         eviction::Need,
         page_plan::PhysPiece,
         page_table::Reach,
-        priority::Level, //
+        priority::{
+            self,
+            Level, //
+        }, //
     },
     quota::{
         take_both,
@@ -225,7 +229,7 @@ pub(crate) struct BoData {
     backing: Backing<Arc<VramRange>, SystemSite, Arc<Shares>>,
     /// The number of the region that holds it, for those who look without the lock.
     region: Atomic<i8>,
-    /// Whether it moves to VRAM, or its old pages are not gone yet.
+    /// Whether it moves to VRAM, or is thrown away, or its old pages are not gone yet.
     arriving: Atomic<bool>,
     /// For how many devices of clients it is resident.
     residents: Atomic<i16>,
@@ -505,30 +509,43 @@ pub(crate) fn replace(
         | Placement::Resting(_)
         | Placement::Nowhere => REGION_SYSTEM,
     };
-    let is_direct = matches!(new, Placement::System(_, SystemSite::Direct(_)));
+    let has_pages = matches!(new, Placement::System(_, SystemSite::Direct(_)));
     gem::replace(bo, reserved, new)?;
     let level = bo.level();
     // CAST: few. Who sees it there sees whether it is arriving.
     bo.region.store(region as i8, Release);
     bo.set_level(level);
-    match is_direct {
-        true => lru::put(bo, AWAKE),
+    match has_pages {
+        true => lru::put(bo, bo.awake_rank()),
         // What may be evicted is to be in a list when it is used.
         false => lru::forget(bo),
     }
     Ok(())
 }
 
-/// Gives back the system pages of `bo`, in whose file the content stays, unless somebody may have
-/// their addresses: an address space that maps something of it, another driver, a move, or who has
-/// locked it. How many pages; see [`Shrink::rest`].
+/// Gives back the system pages of `bo`, in whose file the content stays if it is not offered, unless
+/// somebody may have their addresses: an address space that maps something of it, another driver, a
+/// move, or who has locked it. How many pages; see [`Shrink::rest`].
 ///
 /// What it counts of quotas it still counts: so it gets them back whatever others take meanwhile.
 fn rest(bo: &Bo, reserved: &mut Reserved<'_>) -> Result<usize> {
-    // What is in the aperture the GPU reaches by that.
-    let Placement::System(_, SystemSite::Direct(memory)) = gem::placement(bo, reserved)? else {
-        return Ok(0);
+    let offered = bo.is_offered();
+    let pages = bo.size() / kernel::page::PAGE_SIZE;
+    let memory = match gem::placement(bo, reserved)? {
+        Placement::System(_, SystemSite::Direct(memory)) => memory,
+        Placement::Resting(_) if offered && !bo.is_discarded() => {
+            gem::discard(bo);
+            BoData::set_discarded(bo);
+            return Ok(pages);
+        }
+        // What is in the aperture the GPU reaches by that.
+        _ => return Ok(0),
     };
+    if offered && bo.sites.next_user(Asid::SYSTEM).is_some() {
+        // Page tables are not changed here.
+        bo.dev().discard_later(pages);
+        return Ok(0);
+    }
     // A move, even a failed one, may have them until it is freed: write-combined, nobody could get
     // them again meanwhile.
     if !memory.is_cached() && (bo.dev().moves.any() || bo.dev().check_health().is_err()) {
@@ -546,8 +563,83 @@ fn rest(bo: &Bo, reserved: &mut Reserved<'_>) -> Result<usize> {
     let shares = memory.shares.clone();
     let was = gem::replace(bo, reserved, Placement::Resting(shares))?;
     drop((was, bo.sites.forget_memory()));
-    Ok(bo.size() / kernel::page::PAGE_SIZE)
+    if offered {
+        gem::discard(bo);
+        BoData::set_discarded(bo);
+    }
+    Ok(pages)
 }
+
+/// Has `bo`, which is not imported, be offered so from now on, or not any more; the caller has locked
+/// its reservation. The CPU's mappings fault.
+pub(crate) fn set_offer(bo: &Bo, reserved: &Reserved<'_>, offer: Offer) -> Result {
+    let rests = matches!(gem::placement(bo, reserved)?, Placement::Resting(_));
+    bo.backing.set_offer(offer);
+    gem::unmap(bo);
+    bo.set_level(bo.level());
+    match bo.region() {
+        REGION_SYSTEM if rests && offer == Offer::Not => lru::put(bo, BoData::RESTING),
+        REGION_SYSTEM => lru::put(bo, bo.awake_rank()),
+        _ => was_used(bo),
+    }
+    Ok(())
+}
+
+/// Gets `bo`, which is [`Placement::Resting`], its pages back, whether or not it is offered. `ENOMEM`.
+pub(crate) fn wake(bo: &Bo, reserved: &mut Reserved<'_>) -> Result {
+    let Placement::Resting(shares) = gem::placement(bo, reserved)? else {
+        return Ok(());
+    };
+    let (dev, shares) = (bo.dev(), shares.clone());
+    let caching = caching(bo);
+    let pages = Pages::get(bo, caching)?;
+    let map = match device::enter(dev) {
+        Some(bound) => {
+            let map = DmaMap::new(&dev.resources, gpu::parent(&bound), &pages);
+            // `EIO` would say that the device is lost.
+            Some(map.map_err(|_| ENOMEM)?)
+        }
+        None => None,
+    };
+    let memory = SystemMemory {
+        map,
+        caching,
+        shares,
+    };
+    let memory = Arc::new(memory, GFP_KERNEL_ACCOUNT)?;
+    place(
+        bo,
+        reserved,
+        Placement::System(pages, SystemSite::Direct(memory)),
+    )
+}
+
+/// The share of quotas of system memory of `bo`, if it is offered and has pages that the GPU reaches
+/// directly. `EBUSY` else; `EINTR` if a signal arrives.
+pub(crate) fn offered_shares(bo: &Bo) -> Result<Arc<Shares>> {
+    match gem::placement(bo, &resv::lock(bo)?)? {
+        Placement::System(_, SystemSite::Direct(memory)) if bo.is_offered() => {
+            Ok(memory.shares.clone())
+        }
+        _ => Err(EBUSY),
+    }
+}
+
+/// The list of objects in VRAM of `rank`.
+pub(crate) const fn vram_rank(rank: priority::Rank) -> u8 {
+    // CAST: few.
+    match rank {
+        priority::Rank::Offered(offer) => FIRST_OFFERED + offer as u8 * LEVELS,
+        priority::Rank::Kept(level) => level as u8,
+    }
+}
+
+// CAST: few.
+const LEVELS: u8 = Level::ALL.len() as u8;
+/// Behind the ranks of what is in VRAM and in the aperture.
+const FIRST_OFFERED: u8 = 2 * LEVELS;
+/// The rank of what has system pages and is offered first.
+const FIRST_AWAKE: u8 = 100;
 
 /// Says that `bo`, whose reservation the caller has locked, was used just now: it is not the next to
 /// make room for others.
@@ -609,6 +701,8 @@ pub(crate) fn give_up(bo: &Bo) -> Option<Option<Memory>> {
         return None;
     }
     lru::forget(bo);
+    // What is mapped of it stays nowhere.
+    bo.backing.set_offer(Offer::Not);
     // Not the last reference: see what follows.
     let replaced = replace(bo, &mut reserved, Placement::Nowhere);
     warn_on!(replaced.is_err());
@@ -672,6 +766,39 @@ impl BoData {
         self.needs_vram() && self.region() == REGION_SYSTEM
     }
 
+    /// Whether it may have other pages one day than it has now, and so other sizes of pages.
+    pub(crate) fn may_change(bo: &Bo) -> bool {
+        let may_be_discarded = bo.placements() & (1 << REGION_SYSTEM) != 0;
+        !gem::is_imported(bo) && (bo.may_move() || may_be_discarded)
+    }
+
+    /// Whether its content may be thrown away, or was. For good as long as its reservation is locked.
+    pub(crate) fn is_offered(&self) -> bool {
+        self.backing.offer() != Offer::Not
+    }
+
+    /// Whether its content was thrown away, or is about to be.
+    pub(crate) fn is_discarded(&self) -> bool {
+        self.backing.offer() == Offer::Gone
+    }
+
+    /// Its content, which is offered, is thrown away. The caller has locked its reservation.
+    pub(crate) fn set_discarded(bo: &Bo) {
+        bo.backing.set_offer(Offer::Gone);
+        let counter = &bo.dev().counters.discarded_bytes;
+        // CAST: `usize` has 64 bits.
+        counter.fetch_add(bo.size() as u64, Relaxed);
+    }
+
+    /// In which list it is, when it has system pages.
+    fn awake_rank(&self) -> u8 {
+        match self.backing.offer() {
+            Offer::At(offer) => FIRST_AWAKE.saturating_add(offer),
+            Offer::Gone => FIRST_AWAKE,
+            Offer::Not => BoData::LAST_AWAKE,
+        }
+    }
+
     /// Whether it may be mapped in the address space whose users are `users`.
     pub(crate) fn may_be_mapped_in(&self, users: &Arc<Reservation>) -> bool {
         !self.backing.is_shared() || self.backing.shares(users)
@@ -696,7 +823,8 @@ impl BoData {
         self.doomed.load(Relaxed)
     }
 
-    /// It is about to move to VRAM. Not to leave that before [`BoData::end_arrival`].
+    /// It is about to move to VRAM, or its content to be thrown away. Not to leave where it is then,
+    /// nor to get other pages, before [`BoData::end_arrival`].
     pub(crate) fn begin_arrival(&self) {
         self.arriving.store(true, Relaxed);
     }
@@ -706,7 +834,7 @@ impl BoData {
         self.arriving.store(false, Release);
     }
 
-    /// Whether it is on its way to VRAM, or was just now.
+    /// Whether it is on its way to VRAM, or its content to nowhere, or was just now.
     pub(crate) fn is_arriving(&self) -> bool {
         self.arriving.load(Acquire)
     }
@@ -770,8 +898,11 @@ impl BoData {
 
     /// Has it be of `level`, in the list of the region that it is in.
     fn set_level(&self, level: u8) {
-        let first = match self.region() {
-            REGION_APERTURE => gart::rank(Level::Minimum),
+        let first = match (self.region(), self.backing.offer()) {
+            (REGION_APERTURE, _) => gart::rank(Level::Minimum),
+            (REGION_VRAM, Offer::At(offer)) => {
+                FIRST_OFFERED.saturating_add(offer.saturating_mul(LEVELS))
+            }
             _ => 0,
         };
         self.backing.set_rank(first.saturating_add(level));
@@ -891,26 +1022,33 @@ fn behind(
 
 impl Listed for BoData {
     fn lru(dev: &SkuaDevice, rank: u8) -> &Lru<Self> {
-        match rank {
-            AWAKE => return &dev.awake,
-            Self::RESTING => return &dev.resting,
-            _ => (),
+        // There is no other rank.
+        fn at(lists: &[Lru<BoData>], at: u8) -> Option<&Lru<BoData>> {
+            lists.get(usize::from(at))
         }
-        let [lowest, others @ ..] = &dev.evictable;
-        match usize::from(rank).checked_sub(1) {
-            // There is no rank but that of a level.
-            Some(other) => others.get(other).unwrap_or(lowest),
-            None => lowest,
-        }
+        let list = match rank {
+            FIRST_AWAKE..=Self::LAST_AWAKE => at(&dev.awake, rank - FIRST_AWAKE),
+            Self::RESTING => None,
+            FIRST_OFFERED.. => at(&dev.offered, (rank - FIRST_OFFERED) / LEVELS),
+            _ => at(&dev.evictable, rank),
+        };
+        list.unwrap_or(&dev.resting)
     }
 }
 
-/// The rank of what has system pages.
-const AWAKE: u8 = u8::MAX;
+impl BoData {
+    /// The rank of what has system pages and is not offered.
+    const LAST_AWAKE: u8 = FIRST_AWAKE + priority::Offer::ALL.len() as u8;
+}
 
 impl Shrink for BoData {
-    const AWAKE: &'static [u8] = &[AWAKE];
-    const RESTING: u8 = u8::MAX - 1;
+    const AWAKE: &'static [u8] = &[
+        FIRST_AWAKE,
+        FIRST_AWAKE + 1,
+        FIRST_AWAKE + 2,
+        Self::LAST_AWAKE,
+    ];
+    const RESTING: u8 = Self::LAST_AWAKE + 1;
 
     fn rest(obj: &Bo, reserved: &mut Reserved<'_>) -> usize {
         let pages = rest(obj, reserved).unwrap_or(0);
@@ -950,6 +1088,9 @@ impl GemExt for BoData {
         reserved: &mut Reserved<'_>,
         fault: &VmFault<'_>,
     ) -> Result<(), FaultError> {
+        if obj.is_offered() {
+            return Err(FaultError::Sigbus);
+        }
         was_used(obj);
         let range = match gem::placement(obj, reserved)? {
             Placement::System(..) => return gem::map_system(obj, reserved, fault, FAULT_AHEAD),
@@ -993,31 +1134,11 @@ impl GemExt for BoData {
     }
 
     fn rouse(obj: &Bo, reserved: &mut Reserved<'_>) -> Result {
-        let Placement::Resting(shares) = gem::placement(obj, reserved)? else {
-            return Ok(());
-        };
-        let (dev, shares) = (obj.dev(), shares.clone());
-        let caching = caching(obj);
-        let pages = Pages::get(obj, caching)?;
-        let map = match device::enter(dev) {
-            Some(bound) => {
-                let map = DmaMap::new(&dev.resources, gpu::parent(&bound), &pages);
-                // `EIO` would say that the device is lost.
-                Some(map.map_err(|_| ENOMEM)?)
-            }
-            None => None,
-        };
-        let memory = SystemMemory {
-            map,
-            caching,
-            shares,
-        };
-        let memory = Arc::new(memory, GFP_KERNEL_ACCOUNT)?;
-        place(
-            obj,
-            reserved,
-            Placement::System(pages, SystemSite::Direct(memory)),
-        )
+        match obj.is_offered() {
+            // Nobody is to use it.
+            true => Ok(()),
+            false => wake(obj, reserved),
+        }
     }
 
     fn attach(obj: &Bo, dev: &drm::Device<SkuaDriver, Registered>) -> Result {

@@ -166,10 +166,10 @@ impl ClientDevice {
         self.explicit
     }
 
-    /// Whether its work needs `bo`, which is mapped for that, to be where it is to be. Also under
-    /// spin locks.
+    /// Whether its work needs `bo`, which is mapped for that, to be where it is to be: not if nobody
+    /// is to use it. Also under spin locks.
     pub(crate) fn wants(&self, bo: &Bo) -> bool {
-        !self.explicit || self.residents().has(bo)
+        !bo.is_offered() && (!self.explicit || self.residents().has(bo))
     }
 
     /// The bytes that may be resident for it: all of VRAM, unless it has explicit residency.

@@ -4,8 +4,9 @@
 //! or from where they are brought back when it needs them ([`paging_in`]).
 //!
 //! Who leaves, and in which order, is [`policy::eviction`](crate::policy::eviction)'s to say: what
-//! no client has made resident ([`residency`](super::residency)) goes first; of that, what is of the
-//! lowest priority; of this, what is idle; and of these objects those that were not used for longest.
+//! no client has made resident ([`residency`](super::residency)) goes first; of that, what its client
+//! has [offered](super::offer), which is not copied, and then what is of the lowest priority; of this,
+//! what is idle; and of these objects those that were not used for longest.
 //! Here are the facts that it asks for, and what it decides is done.
 //!
 //! Control groups come before all that ([`dmem`]): what they protect (`min`) stays, or goes behind
@@ -62,7 +63,10 @@ use crate::{
             Need,
             Place, //
         },
-        priority::Level, //
+        priority::{
+            Level,
+            Rank, //
+        }, //
     },
     quota::Quota,
     reaper, //
@@ -283,8 +287,8 @@ impl<'a> Place for Vram<'a> {
     type Error = Error;
     type Walk = lru::Walk<'a, BoData>;
 
-    fn walk(&self, level: Level) -> Self::Walk {
-        lru::walk(self.dev, level as u8)
+    fn walk(&self, rank: Rank) -> Self::Walk {
+        lru::walk(self.dev, bo::vram_rank(rank))
     }
 
     fn facts(&self, bo: &BoRef) -> Result<Facts> {
@@ -400,8 +404,10 @@ pub(crate) fn reclaim(
 /// signal arrives.
 fn moving(dev: &SkuaDevice, pool: &dmem::Pool) -> Result<Option<BoRef>> {
     let evictor = Evictor::<SkuaDriver>::Limit(pool);
-    let levels = 0..=gart::rank(Level::Maximum);
-    let ranks = Iterator::chain(levels, [BoData::AWAKE]);
+    let there = Rank::ALL.into_iter().map(bo::vram_rank);
+    let segment = Level::ALL.into_iter().map(gart::rank);
+    let others = Iterator::chain(segment, BoData::AWAKE.iter().copied());
+    let ranks = Iterator::chain(there, others);
     for bo in ranks.flat_map(|rank| lru::walk::<BoData>(dev, rank)) {
         let range = match bo.sites.memory() {
             Some(Memory::Vram(range)) if bo.region() != REGION_VRAM => range,
@@ -494,7 +500,7 @@ pub(crate) fn is_idle(dev: &SkuaDevice, bo: &BoRef) -> bool {
     busy_user.is_ok() && resv::is_idle(&**bo, Usage::Bookkeep)
 }
 
-/// Has `bo` move from VRAM to system memory; the fence of that.
+/// Has `bo` move from VRAM to system memory, or to nowhere if it is offered; the fence of that.
 ///
 /// `EBUSY` if it is not in VRAM, or arriving, pinned, about to be destroyed, or no `victim`;
 /// `ENOMEM`, also if all clients together, or of an attached one its own, have too much system
@@ -518,13 +524,17 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
         _ => quota.charge(bytes),
     };
     let shares = [own, dev.system.take(bytes).ok_or(ENOMEM)?];
-    let memory = bo::system_memory(dev, parent, bo, shares);
-    let (pages, system) = memory.map_err(|error| match bo.region() {
-        REGION_VRAM => error,
-        // Who was faster has them: write-combined, nobody else can.
-        _ => EBUSY,
-    })?;
-    let new = Placement::System(pages, system);
+    let new = if bo.is_offered() {
+        Placement::Resting(Arc::new(shares, GFP_KERNEL_ACCOUNT)?)
+    } else {
+        let memory = bo::system_memory(dev, parent, bo, shares);
+        let (pages, system) = memory.map_err(|error| match bo.region() {
+            REGION_VRAM => error,
+            // Who was faster has them: write-combined, nobody else can.
+            _ => EBUSY,
+        })?;
+        Placement::System(pages, system)
+    };
     relocate(dev, parent, bo, new, Some(from), victim != Victim::Idle)
 }
 

@@ -69,10 +69,17 @@ use crate::{
         },
         miniport::Miniport,
         page_plan::PhysPiece,
-        priority::Level, //
+        priority::{
+            Level,
+            Rank, //
+        }, //
     },
     reaper,
     spec::number::Asid, //
+};
+use core::{
+    iter::Flatten,
+    option, //
 };
 use kernel::{
     device::{
@@ -316,10 +323,15 @@ impl<'a> Aperture<'a> {
 impl<'a> Place for Aperture<'a> {
     type Object = BoRef;
     type Error = Error;
-    type Walk = lru::Walk<'a, BoData>;
+    type Walk = Flatten<option::IntoIter<lru::Walk<'a, BoData>>>;
 
-    fn walk(&self, level: Level) -> Self::Walk {
-        lru::walk(self.dev, rank(level))
+    fn walk(&self, of: Rank) -> Self::Walk {
+        let walk = match of {
+            // Its pages stay where they are.
+            Rank::Offered(_) => None,
+            Rank::Kept(level) => Some(lru::walk(self.dev, rank(level))),
+        };
+        walk.into_iter().flatten()
     }
 
     fn facts(&self, bo: &BoRef) -> Result<Facts> {

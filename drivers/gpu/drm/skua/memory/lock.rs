@@ -36,7 +36,8 @@ use crate::{
         },
         claims::Claims,
         eviction,
-        host_aperture, //
+        host_aperture,
+        offer, //
     }, //
 };
 use kernel::{
@@ -51,14 +52,14 @@ use kernel::{
 /// Locks `bo` once more for the client with `locks`.
 ///
 /// `EOPNOTSUPP` if it is imported; `EPERM` if it is in VRAM, where the CPU does not reach it, and the
-/// GPU is to find it nowhere else; `EMFILE`; `EBUSY` if it is about to be destroyed; as
+/// GPU is to find it nowhere else; `EMFILE`; `EBUSY` if it is offered, or about to be destroyed; as
 /// [`eviction::move_out`]. It is not locked then.
 pub(crate) fn lock(locks: &Claims, dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
     if gem::is_imported(&**bo) {
         return Err(EOPNOTSUPP);
     }
     locks.add(bo)?;
-    let locked = be_reachable(dev, parent, bo);
+    let locked = offer::check(bo).and_then(|()| be_reachable(dev, parent, bo));
     if locked.is_err() {
         locks.undo(core::iter::once(bo));
     }

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! Between the aperture and direct access nothing is copied: the pages stay, page tables lead to them
-//! another way.
+//! another way. What is [offered](super::offer) may move to nowhere: nothing is copied, page tables
+//! lead nowhere.
 //!
 //! Whoever comes after the publication waits for the fence: CPU accesses and binds, which look at
 //! the object, and submissions, which look at their address space. What came before is waited for
@@ -114,8 +115,8 @@ pub(crate) struct Move {
     dev: ARef<SkuaDevice>,
     /// What moves.
     bo: BoRef,
-    /// Where its content goes.
-    new: Memory,
+    /// Where its content goes; none if it is thrown away.
+    new: Option<Memory>,
     /// Where it came from: given back when nobody can reach it any more.
     old: Memory,
     /// The address space in whose line it waits, which keeps that.
@@ -297,15 +298,18 @@ impl Move {
         let dev = &*self.dev;
         let bound = device::enter(dev).ok_or(ENODEV)?;
         let parent = gpu::parent(&bound);
-        if let Memory::Vram(range) = &self.new {
+        if let Some(Memory::Vram(range)) = &self.new {
             // The copy has written all of it.
             range.set_cleared();
         }
         // `self` holds it.
-        drop(self.bo.sites.set_memory(self.new.clone()));
+        drop(match &self.new {
+            Some(new) => self.bo.sites.set_memory(new.clone()),
+            None => self.bo.sites.forget_memory(),
+        });
         let mut result = Ok(());
         for_each_user(dev, &self.bo, |vm| {
-            result = result.and(vm.reinstall(parent, &self.bo, &self.new));
+            result = result.and(vm.reinstall(parent, &self.bo, self.new.as_ref()));
             dev.reapers.vms.bury(vm);
             Ok(())
         })?;
@@ -339,9 +343,9 @@ impl WorkItem for Move {
 #[pinned_drop]
 impl PinnedDrop for Move {
     fn drop(self: Pin<&mut Self>) {
-        if self.new.is_vram() {
+        if self.new.as_ref().is_none_or(Memory::is_vram) {
             if self.is_done.load(Relaxed) {
-                // What was in them is in VRAM. Before this it does not come back to them.
+                // What was in them is in VRAM, or nobody's. Before this it does not come back to them.
                 gem::discard(&*self.bo);
             }
             self.bo.end_arrival();
@@ -365,14 +369,15 @@ fn list(bo: &BoRef, vm: &Vm, out: Option<evicted::Node>) {
 }
 
 /// Has `bo` move to `new` memory, in VRAM or of the system, or to the aperture or out of it with the
-/// pages that it has; the fence of that. Unless it `may_wait`, nobody may be using it.
+/// pages that it has, or, if `new` is [`Placement::Resting`] and it is offered, to nowhere; the fence
+/// of that. Unless it `may_wait`, nobody may be using it.
 ///
 /// Who has it leave VRAM says [from where](super::vram::VramRange::number), and has seen it arrived
 /// there before getting `new` pages: when it has been elsewhere since, these were discarded.
 ///
 /// `EBUSY` if it is there already or on its way, or pinned, or about to be destroyed, or locked out
-/// of VRAM, or not where it is said to come `from`, or in use and it may not wait; `ENOMEM`,
-/// `ENODEV`; `EINTR` if a signal arrives. Nothing has changed then.
+/// of VRAM, or not where it is said to come `from`, or not offered and to go nowhere, or in use and it
+/// may not wait; `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives. Nothing has changed then.
 pub(crate) fn relocate(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
@@ -381,7 +386,8 @@ pub(crate) fn relocate(
     from: Option<u64>,
     may_wait: bool,
 ) -> Result<Fence> {
-    let memory = bo::memory_of(&new).ok_or(EIO)?;
+    // None if it is thrown away.
+    let memory = bo::memory_of(&new);
     let handle = Handle::of(&**bo);
     // Held longer than the locks: one of them may be the last reference.
     let mut users: KVVec<Arc<Vm>> = KVVec::new();
@@ -420,25 +426,29 @@ pub(crate) fn relocate(
         return Err(EBUSY);
     }
     let copied = match (&old, &memory) {
-        (Memory::Vram(range), to) => to.system().map(|system| (range, system)),
-        (from, Memory::Vram(range)) => from.system().map(|system| (range, system)),
+        (Memory::Vram(range), Some(to)) => to.system().map(|system| (range, system)),
+        (from, Some(Memory::Vram(range))) => from.system().map(|system| (range, system)),
         _ => None,
     };
     let stays = match (&old, &memory) {
-        (Memory::System(pages), Memory::Aperture(range))
-        | (Memory::Aperture(range), Memory::System(pages)) => Arc::ptr_eq(range.memory(), pages),
+        (Memory::System(pages), Some(Memory::Aperture(range)))
+        | (Memory::Aperture(range), Some(Memory::System(pages))) => {
+            Arc::ptr_eq(range.memory(), pages)
+        }
+        (Memory::Vram(_) | Memory::System(_), None) => bo.is_offered(),
         _ => false,
     };
     if copied.is_none() && !stays {
         // Somebody else was faster.
         return Err(EBUSY);
     }
-    let (from_vram, to_vram) = (old.is_vram(), memory.is_vram());
+    let to_vram = memory.as_ref().is_some_and(Memory::is_vram);
+    let (from_vram, is_lost) = (old.is_vram(), memory.is_none());
     // Where no work reaches it, if it may be in VRAM alone.
     let is_direct = |memory: &Memory| matches!(memory, Memory::System(_));
-    let is_out_then = is_direct(&memory);
+    let is_out_then = memory.as_ref().is_none_or(is_direct);
     let may_arrive = match &memory {
-        Memory::Vram(range) => !bo.is_held_out() && BoData::may_be_locked_in(bo, range),
+        Some(Memory::Vram(range)) => !bo.is_held_out() && BoData::may_be_locked_in(bo, range),
         // Those of its system pages that the caller has may be about to be discarded.
         _ => !(from_vram && bo.is_arriving()),
     };
@@ -507,7 +517,7 @@ pub(crate) fn relocate(
     // register write that starts the copy does not pass stores to the same device.
     gem::unmap(&**bo);
     let mut published = None;
-    if to_vram {
+    if to_vram || is_lost {
         // It may have arrived before the next line. If nothing becomes of it, the move ends this.
         bo.begin_arrival();
     }
@@ -518,6 +528,9 @@ pub(crate) fn relocate(
     // The locks are held all the time: to others this is one step.
     let replaced = bo::replace(bo, &mut exec.reserved(&handle)?, new);
     warn_on!(replaced.is_err());
+    if is_lost {
+        BoData::set_discarded(bo);
+    }
     if bo.needs_vram() {
         for vm in users {
             list(bo, vm, nodes.pop());

@@ -34,6 +34,7 @@ use crate::{
             ClientDevice, //
         },
         eviction,
+        offer,
         relocation::{
             relocate,
             UnderWay, //
@@ -60,8 +61,8 @@ use kernel::{
 ///
 /// Of an explicit device, says in `excess` by how many bytes it exceeds its budget then, or would.
 ///
-/// `ENOMEM`, also if that is not 0, unless the client can `not_trim`; `ENODEV`; `EMFILE`; `EINTR` if
-/// a signal arrives. Nobody's count has changed then.
+/// `ENOMEM`, also if that is not 0, unless the client can `not_trim`; `EBUSY` if one is offered;
+/// `ENODEV`; `EMFILE`; `EINTR` if a signal arrives. Nobody's count has changed then.
 pub(crate) fn make_resident(
     device: &ClientDevice,
     dev: &SkuaDevice,
@@ -76,6 +77,7 @@ pub(crate) fn make_resident(
     let result = objects.iter().try_for_each(|(_, bo)| {
         residents.add(bo)?;
         counted += 1;
+        offer::check(bo)?;
         look_again(dev, bo);
         Ok(())
     });

@@ -158,11 +158,14 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// The object from byte `offset` on, for `vm`; whether the GPU may write. `ENOMEM`; `EINTR` if a
-    /// signal arrives.
+    /// The object from byte `offset` on, for `vm`; whether the GPU may write. `ENOMEM`; `EBUSY` if
+    /// it is offered; `EINTR` if a signal arrives.
     pub(crate) fn new(vm: &Vm, bo: BoRef, offset: u64, write: bool) -> Result<Self> {
         let user = {
             let mut reserved = resv::lock(&*bo)?;
+            if bo.is_offered() {
+                return Err(EBUSY);
+            }
             bo::was_used(&bo);
             // From here on it has a user, and stays awake.
             BoData::rouse(&bo, &mut reserved)?;
@@ -477,7 +480,7 @@ impl Vm {
     /// Queues a bind of `operations`, whose ranges and handles were checked, after `waits`.
     ///
     /// `ENOSPC` if [`MAX_QUEUED`] binds wait; `ENOENT` if its handle is gone, or an object
-    /// that cannot move is destroyed; `ENOMEM`, `ENODEV`; `ECANCELED` if the client is gone. Nothing has changed then.
+    /// that stays where it is is destroyed; `ENOMEM`, `ENODEV`; `ECANCELED` if the client is gone. Nothing has changed then.
     pub(crate) fn bind(
         self: &Arc<Self>,
         parent: &Device<Bound>,
@@ -625,7 +628,8 @@ impl Vm {
     /// Allocates the tables that `operations` need, and adds what their memory waits for to `waits`.
     /// Sets aside the records of what will be installed, and room to hold its memory.
     ///
-    /// What may move until it is installed, or later, needs the tables of small pages.
+    /// What may move until it is installed, or be thrown away, or later, needs the tables of small
+    /// pages.
     ///
     /// A table is needed where something is mapped, and where a large page may stand through which
     /// a cut goes: `map`, which is as all binds before this one will leave it, tells where.
@@ -656,7 +660,7 @@ impl Vm {
             }
             if let Operation::Map(span, mapping) = operation {
                 Self::wait_for_memory(mapping.bo(), waits)?;
-                if mapping.bo().may_move() {
+                if BoData::may_change(mapping.bo()) {
                     tables.prepare(&self.dev, parent, span.start, span.len(), 0)?;
                 } else {
                     let memory = bo::installable(mapping.bo()).ok_or(ENOENT)?;
@@ -804,12 +808,17 @@ impl Vm {
             }
             if let (Operation::Map(span, mapping), false) = (operation, cancelled) {
                 let (offset, write) = (mapping.offset, mapping.write);
-                let Some(memory) = bo::installable(mapping.bo()) else {
+                let memory = bo::installable(mapping.bo());
+                if memory.is_none() && !mapping.bo().is_discarded() {
                     // It was destroyed since the bind was accepted.
                     continue;
-                };
-                // First the record: a move that comes now changes what is written here.
+                }
+                // First the record: a move that comes now changes what is written here, and who
+                // reclaims it writes it.
                 record(mapping.bo(), *span, offset, write);
+                let Some(memory) = memory else {
+                    continue;
+                };
                 let installed = Installed::new(*span, offset, write);
                 result = result.and_then(|()| {
                     let bo = mapping.bo();
@@ -835,8 +844,14 @@ impl Vm {
     }
 
     /// Has all that is installed of `bo` lead to `memory`, which its [`Sites`](super::installed)
-    /// have now, and flushes the TLBs. Allocates nothing; nobody uses the object. `ENODEV`, `EIO`.
-    pub(crate) fn reinstall(&self, parent: &Device<Bound>, bo: &BoRef, memory: &Memory) -> Result {
+    /// have now, or nowhere, and flushes the TLBs. Allocates nothing; nobody uses the object.
+    /// `ENODEV`, `EIO`.
+    pub(crate) fn reinstall(
+        &self,
+        parent: &Device<Bound>,
+        bo: &BoRef,
+        memory: Option<&Memory>,
+    ) -> Result {
         let tables = self.tables.access(parent)?;
         let installing = self.installing.lock();
         let mut from = self.site(0);
@@ -845,7 +860,9 @@ impl Vm {
             let len = installed.end.saturating_sub(site.start);
             tables.clear(&self.dev, site.start, len)?;
             let changed = &mut Changed::Fresh;
-            self.install(parent, tables, site.start, installed, bo, memory, changed)?;
+            if let Some(memory) = memory {
+                self.install(parent, tables, site.start, installed, bo, memory, changed)?;
+            }
             from = self.site(installed.end);
         }
         drop(installing);

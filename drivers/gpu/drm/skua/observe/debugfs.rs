@@ -52,7 +52,7 @@ use crate::{
             Holders,
             Place, //
         },
-        priority::Level, //
+        priority::Rank, //
     },
     spec::{
         mmu::Target,
@@ -190,11 +190,11 @@ fn holders(
         name, free, pinned, turn, group, resident, busy, idle
     )
     .map_err(full)?;
-    for level in Level::ALL {
-        for object in place.walk(level).take(NEXT) {
+    for rank in Rank::ALL {
+        for object in place.walk(rank).take(NEXT) {
             let facts = place.facts(&object)?;
             let what = Holders::word(&facts, place.is_idle(&object));
-            writeln!(out, "{}: {:?}: {} {}", name, level, facts.bytes, what).map_err(full)?;
+            writeln!(out, "{}: {}: {} {}", name, rank.name(), facts.bytes, what).map_err(full)?;
         }
     }
     Ok(())
@@ -350,6 +350,10 @@ fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         (
             "pages_given_back",
             dev.counters.pages_given_back.load(Relaxed),
+        ),
+        (
+            "discarded_bytes",
+            dev.counters.discarded_bytes.load(Relaxed),
         ),
         ("aperture_maps", dev.counters.aperture_maps.load(Relaxed)),
         (

@@ -116,7 +116,12 @@ impl Memory {
         } else {
             &mut stats.private
         });
-        add(&mut stats.resident);
+        if !bo.is_discarded() {
+            add(&mut stats.resident);
+            if bo.is_offered() {
+                add(&mut stats.purgeable);
+            }
+        }
         if !resv::is_idle(bo, Usage::Bookkeep) {
             add(&mut stats.active);
         }

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Content that nobody needs for now (WDDM: OfferAllocations, ReclaimAllocations2).
+//!
+//! What is offered goes first where memory is short, and is not copied: its memory is free, and what
+//! comes in its place is zero. Until it is reclaimed nobody is to use it: it is bound, locked, made
+//! resident and exported nowhere, and the CPU's mappings are a bus error. Page tables are left alone
+//! until the content goes; then they lead nowhere.
+//!
+//! ```text
+//! in VRAM          who needs room ─▶ a move to nowhere                       (eviction)
+//! system pages     the shrinker ─▶ nothing mapped: at once                   (bo)
+//!                               └▶ mapped: later, a move to nowhere          (Discarder)
+//! ```
+//!
+//! All that asks whether an object is offered does so with its reservation locked, as who offers it
+//! does, and looks for locks, residency and exports.
+
+use crate::{
+    ext::{
+        device,
+        exec::Exec,
+        gem::{
+            self,
+            Placement, //
+        },
+        lru,
+        queue::{
+            Alarm,
+            AlarmHandler,
+            Order,
+            OwnedQueue, //
+        },
+        resv::{
+            self,
+            Handle,
+            Reserved,
+            Usage, //
+        },
+        shrinker::Shrink, //
+    },
+    gpu::{
+        self,
+        SkuaDevice, //
+    },
+    memory::{
+        bo::{
+            self,
+            Bo,
+            BoData,
+            BoRef, //
+        },
+        device::look_again,
+        relocation::relocate,
+        vm::for_each_user, //
+    },
+    policy::priority::{
+        Level,
+        Offer, //
+    },
+    reaper,
+    spec::number::Asid, //
+};
+use kernel::{
+    device::{
+        Bound,
+        Device, //
+    },
+    drm::gem::BaseObject,
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        atomic::{
+            Atomic,
+            Full,
+            Relaxed, //
+        },
+        Arc, //
+    },
+    time::{
+        msecs_to_jiffies,
+        Jiffies, //
+    }, //
+};
+
+/// How long one call waits for content that is being thrown away.
+const PATIENCE_MS: u32 = 1000;
+
+/// `EBUSY` if `bo` is offered: it is not to be used. `EINTR` if a signal arrives.
+pub(crate) fn check(bo: &Bo) -> Result {
+    let _reserved = resv::lock(bo)?;
+    match bo.is_offered() {
+        true => Err(EBUSY),
+        false => Ok(()),
+    }
+}
+
+/// Locks all of `objects`.
+fn lock_all(objects: &[(u32, BoRef)]) -> Result<Exec> {
+    Exec::lock_all(|exec| {
+        let mut handles = objects.iter().map(|(_, bo)| Handle::of(&**bo));
+        handles.try_for_each(|handle| exec.lock(&handle))
+    })
+}
+
+/// Calls `f` with each of `objects`, and its lock, of those that `exec` has.
+fn for_each(
+    exec: &mut Exec,
+    objects: &[(u32, BoRef)],
+    mut f: impl FnMut(usize, &BoRef, &mut Reserved<'_>) -> Result,
+) -> Result {
+    objects.iter().enumerate().try_for_each(|(at, (_, bo))| {
+        let mut reserved = exec.reserved(&Handle::of(&**bo))?;
+        f(at, bo, &mut reserved)
+    })
+}
+
+/// Offers all of `objects`, each of which is named once, or none, with WDDM's `number` of a priority.
+///
+/// `EINVAL` for that; `EOPNOTSUPP` if one is imported, `EPERM` if others may have it, `EBUSY` if it is
+/// locked, resident, or about to be destroyed; `ENOMEM`; `EINTR` if a signal arrives.
+pub(crate) fn offer(dev: &SkuaDevice, objects: &[(u32, BoRef)], number: u32) -> Result {
+    let of = |bo: &Bo| {
+        let level = Level::ALL.get(usize::from(bo.level())).ok_or(EIO)?;
+        Offer::of(number, *level).ok_or(EINVAL)
+    };
+    let mut exec = lock_all(objects)?;
+    for (_, bo) in objects {
+        if gem::is_imported(&**bo) {
+            return Err(EOPNOTSUPP);
+        }
+        if gem::is_foreign(&**bo) {
+            return Err(EPERM);
+        }
+        if bo.is_locked() || bo.is_resident() || bo.is_doomed() {
+            return Err(EBUSY);
+        }
+        of(bo)?;
+    }
+    // From here on nothing fails.
+    for_each(&mut exec, objects, |_, bo, reserved| {
+        match bo.is_discarded() {
+            true => Ok(()),
+            // CAST: few.
+            false => bo::set_offer(bo, reserved, gem::Offer::At(of(bo)? as u8)),
+        }
+    })?;
+    drop(exec);
+    objects.iter().for_each(|(_, bo)| look_again(dev, bo));
+    Ok(())
+}
+
+/// Takes [`offer`] back for all of `objects`, or for none, and calls `is_gone` with the number of each
+/// whose content was thrown away: it is zero.
+///
+/// `EAGAIN` if one is just being thrown away, and that takes long; `ENOMEM`, `EIO`, `ENODEV`; `EINTR`
+/// if a signal arrives.
+pub(crate) fn reclaim(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    objects: &[(u32, BoRef)],
+    mut is_gone: impl FnMut(usize),
+) -> Result {
+    let mut patience = msecs_to_jiffies(PATIENCE_MS);
+    let mut exec = loop {
+        for (_, bo) in objects {
+            settle(dev, bo, &mut patience)?;
+        }
+        let exec = lock_all(objects)?;
+        // Under the locks: what is not on its way now will not be.
+        let settled = |(_, bo): &(u32, BoRef)| !bo.is_discarded() || !bo.is_arriving();
+        if objects.iter().all(settled) {
+            break exec;
+        }
+    };
+    // What page tables led to; if this fails, it may be thrown away again.
+    for_each(&mut exec, objects, |_, bo, reserved| {
+        match bo.is_discarded() && bo.sites.next_user(Asid::SYSTEM).is_some() {
+            true => get_back(dev, parent, bo, reserved),
+            false => Ok(()),
+        }
+    })?;
+    // From here on nothing fails.
+    for_each(&mut exec, objects, |at, bo, reserved| {
+        if bo.is_discarded() {
+            is_gone(at);
+        }
+        match bo.is_offered() {
+            true => bo::set_offer(bo, reserved, gem::Offer::Not),
+            false => Ok(()),
+        }
+    })?;
+    drop(exec);
+    objects.iter().for_each(|(_, bo)| look_again(dev, bo));
+    Ok(())
+}
+
+/// Waits until nothing is left of what is thrown away of `bo`, if that is.
+fn settle(dev: &SkuaDevice, bo: &BoRef, patience: &mut Jiffies) -> Result {
+    while bo.is_discarded() && bo.is_arriving() {
+        // What it had may be kept, as long as the device is not known to be quiet.
+        dev.check_health()?;
+        if current!().signal_pending() {
+            return Err(EINTR);
+        }
+        *patience = match resv::wait(&**bo, Usage::Kernel, *patience) {
+            Err(error) if error == ETIME => return Err(EAGAIN),
+            left => left?,
+        };
+        reaper::flush();
+    }
+    Ok(())
+}
+
+/// Gets `bo`, which is gone and mapped, new pages, and has page tables lead there.
+fn get_back(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    bo: &BoRef,
+    reserved: &mut Reserved<'_>,
+) -> Result {
+    bo::wake(bo, reserved)?;
+    // None of what is destroyed.
+    let Some(memory) = bo.sites.memory() else {
+        return Ok(());
+    };
+    let mut result = Ok(());
+    for_each_user(dev, bo, |vm| {
+        // Also what is not reached there: who installs now waits for this, or is seen.
+        result = result.and(vm.reinstall(parent, bo, Some(&memory)));
+        dev.reapers.vms.bury(vm);
+        Ok(())
+    })?;
+    result
+}
+
+/// Throws away what the shrinker would have if page tables did not lead there; a device has one.
+pub(crate) struct Discarder {
+    alarm: Alarm<Discards>,
+    /// Pages that were asked for, shared with the handler.
+    pages: Arc<Atomic<u64>>,
+}
+
+/// What is done then.
+struct Discards {
+    dev: ARef<SkuaDevice>,
+    pages: Arc<Atomic<u64>>,
+}
+
+impl Discarder {
+    /// One that nobody has asked yet. `ENOMEM`.
+    pub(crate) fn new(dev: &SkuaDevice) -> Result<Self> {
+        let queue = OwnedQueue::new(c"skua-discards", Order::Ordered)?;
+        let pages = Arc::new(Atomic::new(0), GFP_KERNEL)?;
+        let handler = Discards {
+            dev: dev.into(),
+            pages: pages.clone(),
+        };
+        let alarm = Alarm::new(Arc::new(queue, GFP_KERNEL)?, handler)?;
+        Ok(Self { alarm, pages })
+    }
+
+    /// Has so many `pages` of what is offered thrown away soon. Allocates nothing, and waits for
+    /// nothing.
+    pub(crate) fn ask(&self, pages: usize) {
+        // CAST: `usize` has 64 bits.
+        self.pages.fetch_add(pages as u64, Relaxed);
+        self.alarm.kick();
+    }
+}
+
+impl AlarmHandler for Discards {
+    fn run(&self) -> Option<Jiffies> {
+        let mut missing = self.pages.xchg(0, Full);
+        let bound = device::enter(&*self.dev)?;
+        let ranks = BoData::AWAKE.iter().take(Offer::ALL.len());
+        for bo in ranks.flat_map(|rank| lru::walk::<BoData>(&self.dev, *rank)) {
+            if missing == 0 {
+                break;
+            }
+            let parent = gpu::parent(&bound);
+            let lost = bo::offered_shares(&bo).and_then(|shares| {
+                let nowhere = Placement::Resting(shares);
+                relocate(&self.dev, parent, &bo, nowhere, None, true)
+            });
+            if lost.is_ok() {
+                missing = missing.saturating_sub((bo.size() / PAGE_SIZE) as u64);
+            }
+        }
+        None
+    }
+}
