@@ -359,6 +359,44 @@ impl Client {
         self.call(DRM_IOCTL_SKUA_BO_SET_PRIORITY, &mut argument)
     }
 
+    /// BO_OFFER: with the same priority for all.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn offer(&self, handles: &[u32], priority: u32) -> Result<(), Errno> {
+        let handles = elements(handles);
+        let mut argument = drm_skua_bo_offer {
+            priority,
+            handles: array(&handles),
+            ..Default::default()
+        };
+        self.call(DRM_IOCTL_SKUA_BO_OFFER, &mut argument)
+    }
+
+    /// BO_RECLAIM: whether the content was thrown away, of each.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    ///
+    /// # Panics
+    ///
+    /// If something is said of others.
+    pub fn reclaim(&self, handles: &[u32]) -> Result<Vec<bool>, Errno> {
+        let elements = elements(handles);
+        let mut argument = drm_skua_bo_reclaim {
+            handles: array(&elements),
+            ..Default::default()
+        };
+        self.call(DRM_IOCTL_SKUA_BO_RECLAIM, &mut argument)?;
+        let bits = argument.discarded;
+        let mut gone = (0..64 * bits.len()).map(|n| bits[n / 64] >> (n % 64) & 1 != 0);
+        let mine = gone.by_ref().take(handles.len()).collect();
+        assert!(!gone.any(|gone| gone), "{bits:x?}");
+        Ok(mine)
+    }
+
     /// BO_INFO.
     ///
     /// # Errors

@@ -35,6 +35,8 @@ fn main() -> ExitCode {
         row_0_12_bo_lock,
         bo_unlock,
         row_2_25_bo_set_priority: 60,
+        bo_offer: 60,
+        bo_reclaim: 60,
         device_create,
         device_destroy,
         device_state,
@@ -602,6 +604,67 @@ fn row_2_25_bo_set_priority() {
             "{priority:#x}"
         );
     }
+}
+
+/// An object to be offered, and that it is not.
+fn offered(client: &Client) -> ([drm_skua_bo_handle; 1], impl Fn() + use<'_>) {
+    let handle = client.bo(Place::Vram, PAGE);
+    let cpu = client.map(handle);
+    cpu.write(0, 7);
+    let element = drm_skua_bo_handle { handle, pad: 0 };
+    // An access would be a bus error.
+    ([element], move || assert_eq!(cpu.read(0), 7))
+}
+
+fn bo_offer() {
+    let client = Client::new();
+    let (handles, expect_usable) = offered(&client);
+    let good = drm_skua_bo_offer {
+        priority: DRM_SKUA_OFFER_LOW,
+        handles: array(&handles),
+        ..Default::default()
+    };
+    let mut cases = Elements {
+        table: Table::new(&client, DRM_IOCTL_SKUA_BO_OFFER, good),
+        good: handles[0],
+        member: |a| &mut a.handles,
+    };
+    cases.table.bits("flags", 0, |a| &mut a.flags);
+    for priority in [0, DRM_SKUA_OFFER_AUTO + 1, 0x100, u32::MAX] {
+        let name = format!("priority {priority:#x}");
+        cases
+            .table
+            .case(&name, Errno::EINVAL, |a| a.priority = priority);
+    }
+    handle_cases(&mut cases);
+    // None of them was offered.
+    expect_usable();
+    cases.table.finish();
+}
+
+fn bo_reclaim() {
+    let client = Client::new();
+    let (handles, expect_usable) = offered(&client);
+    let live = handles[0].handle;
+    assert_eq!(client.offer(&[live], DRM_SKUA_OFFER_HIGH), Ok(()));
+    let good = drm_skua_bo_reclaim {
+        handles: array(&handles),
+        // It is not for the driver.
+        discarded: [!0; 16],
+        ..Default::default()
+    };
+    let mut cases = Elements {
+        table: Table::new(&client, DRM_IOCTL_SKUA_BO_RECLAIM, good),
+        good: handles[0],
+        member: |a| &mut a.handles,
+    };
+    cases.table.bits("flags", 0, |a| &mut a.flags);
+    cases.table.bits("pad", 0, |a| &mut a.pad);
+    handle_cases(&mut cases);
+    // None of them took it back.
+    assert_eq!(client.lock(live), Err(Errno::EBUSY));
+    assert_eq!(cases.table.finish().discarded, [0; 16]);
+    expect_usable();
 }
 
 fn vm_bind_operations() {
