@@ -44,6 +44,21 @@ bitflags::bitflags! {
     }
 }
 
+/// How soon content goes that was offered ([`Device::offer`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+#[non_exhaustive]
+pub enum OfferPriority {
+    /// First.
+    Low = uapi::DRM_SKUA_OFFER_LOW,
+    /// Next.
+    Normal = uapi::DRM_SKUA_OFFER_NORMAL,
+    /// Last of what is offered.
+    High = uapi::DRM_SKUA_OFFER_HIGH,
+    /// By the priority of residency ([`Bo::set_priority`]).
+    Auto = uapi::DRM_SKUA_OFFER_AUTO,
+}
+
 /// A buffer object; its handle is closed when dropped.
 ///
 /// Its mappings, by GPU and CPU, hold the memory by themselves: a `Bo` may be dropped as soon as it
@@ -283,6 +298,32 @@ impl Bo {
             .map(|_| ())
     }
 
+    /// Says that nobody needs its content for now ([`Device::offer`]).
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::offer`].
+    pub fn offer(&self, priority: OfferPriority) -> Result<()> {
+        offer(&self.file, vec![self.element()], priority)
+    }
+
+    /// Takes [`Bo::offer`] back; whether the content was thrown away ([`Device::reclaim`]).
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::reclaim`].
+    pub fn reclaim(&self) -> Result<bool> {
+        Ok(reclaim(&self.file, vec![self.element()])? == [true])
+    }
+
+    /// Its handle, as ioctls take it in an array.
+    const fn element(&self) -> uapi::drm_skua_bo_handle {
+        uapi::drm_skua_bo_handle {
+            handle: self.handle,
+            pad: 0,
+        }
+    }
+
     /// Destroys it, when the work is done that was submitted before: its memory is free then, and
     /// mapped nowhere; the CPU's mappings are a bus error. With
     /// [`DestroyFlags::ASSUME_NOT_IN_USE`] that is at once. One that was exported or is imported
@@ -293,10 +334,7 @@ impl Bo {
     /// ENOENT if it is destroyed already; [`Error::Argument`] if another `Bo` of the same file has
     /// it.
     pub fn destroy(&mut self, flags: DestroyFlags) -> Result<()> {
-        let element = uapi::drm_skua_bo_handle {
-            handle: self.handle,
-            pad: 0,
-        };
+        let element = self.element();
         self.file.end(self.handle, || {
             self.file
                 .call(&mut uapi::drm_skua_bo_destroy {
@@ -415,6 +453,31 @@ impl Device {
         self.evict_for(0, bos)
     }
 
+    /// Says of buffer objects that nobody needs their content for now, of all or of none: where memory
+    /// is short it is thrown away, before anything else leaves. They are not to be used until they are
+    /// [reclaimed](Device::reclaim): an access by the CPU is a bus error, and work that goes there may
+    /// fault.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Argument`] for a buffer object of another file; EINVAL if there is none, one is there
+    /// twice, or there are more than 1024; EBUSY if one is locked or resident; EPERM if others may have
+    /// it; EOPNOTSUPP if it is imported.
+    pub fn offer(&self, bos: &[&Bo], priority: OfferPriority) -> Result<()> {
+        offer(self.file(), elements(self, bos)?, priority)
+    }
+
+    /// Takes [`Device::offer`] back, for all or for none, also of what is not offered: of each, whether
+    /// its content was thrown away, and is zero. Waits for work that still uses what is just being
+    /// thrown away.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::offer`] for the list; ENOMEM.
+    pub fn reclaim(&self, bos: &[&Bo]) -> Result<Vec<bool>> {
+        reclaim(self.file(), elements(self, bos)?)
+    }
+
     /// For the client's device of this handle.
     pub(crate) fn evict_for(&self, client_device: u32, bos: &[&Bo]) -> Result<()> {
         let handles = elements(self, bos)?;
@@ -435,12 +498,37 @@ fn elements(device: &Device, bos: &[&Bo]) -> Result<Vec<uapi::drm_skua_bo_handle
             if !Arc::ptr_eq(&bo.file, device.file()) {
                 return Err(Error::Argument("a buffer object of another file"));
             }
-            Ok(uapi::drm_skua_bo_handle {
-                handle: bo.handle,
-                pad: 0,
-            })
+            Ok(bo.element())
         })
         .collect()
+}
+
+/// `BO_OFFER`.
+fn offer(
+    file: &File,
+    handles: Vec<uapi::drm_skua_bo_handle>,
+    priority: OfferPriority,
+) -> Result<()> {
+    file.call(&mut uapi::drm_skua_bo_offer {
+        flags: 0,
+        priority: priority as u32,
+        handles: array(&handles),
+    })
+    .map(|_| ())
+}
+
+/// `BO_RECLAIM`: whether the content was thrown away, of each.
+fn reclaim(file: &File, handles: Vec<uapi::drm_skua_bo_handle>) -> Result<Vec<bool>> {
+    let mut argument = uapi::drm_skua_bo_reclaim {
+        handles: array(&handles),
+        ..Default::default()
+    };
+    file.call(&mut argument)?;
+    let bits = argument.discarded.iter().flat_map(|word| {
+        let word = *word;
+        (0..u64::BITS).map(move |bit| word >> bit & 1 != 0)
+    });
+    Ok(bits.take(handles.len()).collect())
 }
 
 /// `DRM_CLOEXEC | DRM_RDWR`, which are O_CLOEXEC and O_RDWR.

@@ -105,7 +105,7 @@ pub use skua_spec::command::{Dispatch, EngineKind};
 /// Structures and numbers of the ioctls.
 pub use skua_uapi as uapi;
 
-pub use bo::{Bo, BoFlags, BoInfo, DestroyFlags, MakeResident};
+pub use bo::{Bo, BoFlags, BoInfo, DestroyFlags, MakeResident, OfferPriority};
 pub use client_device::{ClientDevice, ClientDeviceState, DeviceStatus, Residency, Trim};
 pub use command_buffer::CommandBuffer;
 pub use context::{Context, ContextState, ContextStatus, Fault, Submission};

@@ -124,6 +124,8 @@ arguments! {
     drm_skua_bo_lock: DRM_IOCTL_SKUA_BO_LOCK, "SKUA_BO_LOCK";
     drm_skua_bo_unlock: DRM_IOCTL_SKUA_BO_UNLOCK, "SKUA_BO_UNLOCK";
     drm_skua_bo_set_priority: DRM_IOCTL_SKUA_BO_SET_PRIORITY, "SKUA_BO_SET_PRIORITY";
+    drm_skua_bo_offer: DRM_IOCTL_SKUA_BO_OFFER, "SKUA_BO_OFFER";
+    drm_skua_bo_reclaim: DRM_IOCTL_SKUA_BO_RECLAIM, "SKUA_BO_RECLAIM";
     drm_skua_device_create: DRM_IOCTL_SKUA_DEVICE_CREATE, "SKUA_DEVICE_CREATE";
     drm_skua_device_destroy: DRM_IOCTL_SKUA_DEVICE_DESTROY, "SKUA_DEVICE_DESTROY";
     drm_skua_device_state: DRM_IOCTL_SKUA_DEVICE_STATE, "SKUA_DEVICE_STATE";

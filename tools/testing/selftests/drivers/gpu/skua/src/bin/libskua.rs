@@ -9,12 +9,14 @@ use std::time::Duration;
 
 use libskua::{
     Access, Bo, BoFlags, ClientDevice, CommandBuffer, Context, ContextStatus, Deadline,
-    DestroyFlags, Device, DeviceStatus, EngineKind, Errno, Error, ErrorKind, Mapping, Outcome,
-    RegionKind, Residency, Syncobj, Trim, Vm,
+    DestroyFlags, Device, DeviceStatus, EngineKind, Errno, Error, ErrorKind, Mapping,
+    OfferPriority, Outcome, RegionKind, Residency, Syncobj, Trim, Vm,
 };
 use skua_selftests::client::PATIENCE;
+use skua_selftests::moving::evict_all;
 use skua_selftests::raw::{in_child, with_alarm};
 use skua_selftests::rig::{wait_value, write};
+use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests};
 
 fn main() -> ExitCode {
@@ -27,7 +29,50 @@ fn main() -> ExitCode {
         a_destroyed_object_is_gone_for_good,
         devices_have_budgets: 60,
         resident_objects_are_in_vram,
+        what_is_offered_can_be_reclaimed,
     ])
+}
+
+fn what_is_offered_can_be_reclaimed() {
+    quiet();
+    let device = Device::open_first().expect("a device");
+    let both = device.system() | device.vram();
+    let bos = [(); 70].map(|()| Bo::create(&device, 4096, both, BoFlags::CPU_ACCESS));
+    let bos = bos.map(|bo| bo.expect("BO_CREATE"));
+    let all: Vec<&Bo> = bos.iter().collect();
+    let maps = bos.each_ref().map(|bo| bo.map().expect("mmap"));
+    maps.iter()
+        .for_each(|map| map.write(0, 7_u64).expect("a write"));
+    let is_lost = |n: usize| n % 3 == 2;
+    for priority in [
+        OfferPriority::Low,
+        OfferPriority::Normal,
+        OfferPriority::High,
+        OfferPriority::Auto,
+    ] {
+        assert_eq!(bos[0].offer(priority), Ok(()));
+        assert_eq!(bos[0].reclaim(), Ok(false));
+    }
+    let some: Vec<&Bo> = (0..)
+        .zip(&all)
+        .filter(|(n, _)| is_lost(*n))
+        .map(|(_, bo)| *bo)
+        .collect();
+    assert_eq!(device.offer(&some, OfferPriority::Normal), Ok(()));
+    assert_eq!(errno(bos[2].lock()), Some(Errno::BUSY));
+    evict_all();
+    let lost = device.reclaim(&all).expect("BO_RECLAIM");
+    for (n, (map, lost)) in maps.iter().zip(lost).enumerate() {
+        assert_eq!(lost, is_lost(n), "number {n}");
+        assert_eq!(map.read(0), Ok(if lost { 0 } else { 7_u64 }), "number {n}");
+    }
+    assert_eq!(
+        errno(device.offer(&[], OfferPriority::Low)),
+        Some(Errno::INVAL)
+    );
+    let other = Device::open_first().expect("a device");
+    let strange = other.reclaim(&all[..1]);
+    assert!(matches!(strange, Err(Error::Argument(_))), "{strange:?}");
 }
 
 const GATE: u64 = 1 << 32;
