@@ -50,6 +50,7 @@ mod fence;
 mod gpu_va;
 mod handle;
 mod memory;
+mod offer;
 mod paging_queue;
 mod process;
 mod scheduler;
@@ -58,7 +59,7 @@ mod usage;
 
 /// What this crate is made of, for what has no name in WDDM.
 pub use libskua;
-pub use libskua::{Deadline, EngineKind, Fault, Mapping, Placements};
+pub use libskua::{Deadline, EngineKind, Fault, Mapping, OfferPriority, Placements};
 
 pub use adapter::{Adapter, AdapterInfo, Luid};
 pub use allocation::{Allocation, AllocationDesc, DestroyFlags, Map, MapFlags, MapMode};
@@ -67,6 +68,7 @@ pub use device::{Device, DeviceState};
 pub use fence::{MonitoredFence, WaitFor, MAX_FENCES};
 pub use gpu_va::{MapDesc, Protection, ReservationType, ReserveDesc, UpdateFlags, VaOperation};
 pub use handle::{Handle, SPARE};
+pub use offer::{OfferFlags, ReclaimResult};
 pub use paging_queue::{EvictFlags, MakeResidentFlags, Paging, PagingQueue, MAX_RESIDENT};
 pub use process::{CreatedAllocations, CreatedPagingQueue, Process, MAX_ALLOCATIONS};
 pub use status::{Result, Status};

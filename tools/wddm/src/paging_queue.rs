@@ -239,7 +239,7 @@ impl Device {
 }
 
 /// Allocations of a device, checked.
-fn memories(device: &Device, allocations: &[&Allocation]) -> Result<Vec<Arc<Memory>>> {
+pub(crate) fn memories(device: &Device, allocations: &[&Allocation]) -> Result<Vec<Arc<Memory>>> {
     if allocations.is_empty() || allocations.len() > MAX_RESIDENT {
         return Err(Status::INVALID_PARAMETER);
     }

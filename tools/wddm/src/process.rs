@@ -30,6 +30,7 @@ use crate::{
     gpu_va::{MapDesc, ReserveDesc, UpdateFlags, VaOperation},
     handle::{Handle, HandleTable},
     lock,
+    offer::{self, OfferFlags, ReclaimResult},
     paging_queue::{EvictFlags, MakeResidentFlags, Paging, PagingQueue, MAX_RESIDENT},
     status::{Result, Status},
 };
@@ -639,6 +640,50 @@ impl Process {
         let list = self.get_allocations(&device, allocations)?;
         let list: Vec<&Allocation> = list.iter().map(|allocation| &**allocation).collect();
         device.evict(&list, flags)
+    }
+
+    /// `D3DKMTOfferAllocations`: all allocations of a resource, or a list of them.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if there is no such priority, a bit of `flags` has no meaning, or both or none
+    /// of the two are given; INVALID_HANDLE, OBJECT_TYPE_MISMATCH; as [`Device::offer`].
+    pub fn offer_allocations(
+        &self,
+        device: Handle,
+        resource: Option<Handle>,
+        allocations: &[Handle],
+        priority: u32,
+        flags: u32,
+    ) -> Result<()> {
+        let flags = OfferFlags::from_bits(flags).ok_or(Status::INVALID_PARAMETER)?;
+        let priority = offer::priority(priority)?;
+        let list = Self::named(&lock(&self.table), device, resource, allocations)?;
+        let device = self.get_device(device)?;
+        let list = self.get_allocations(&device, &list)?;
+        let list: Vec<&Allocation> = list.iter().map(|allocation| &**allocation).collect();
+        device.offer(&list, priority, flags)
+    }
+
+    /// `D3DKMTReclaimAllocations2`: as [`Process::offer_allocations`] for what it names.
+    ///
+    /// # Errors
+    ///
+    /// As [`PagingQueue::reclaim`].
+    pub fn reclaim_allocations2(
+        &self,
+        queue: Handle,
+        resource: Option<Handle>,
+        allocations: &[Handle],
+    ) -> Result<(Vec<ReclaimResult>, Paging)> {
+        let (device, queue) = match lock(&self.table).get(queue)? {
+            Object::PagingQueue { device, queue, .. } => (*device, queue.clone()),
+            _ => return Err(Status::OBJECT_TYPE_MISMATCH),
+        };
+        let list = Self::named(&lock(&self.table), device, resource, allocations)?;
+        let list = self.get_allocations(queue.device(), &list)?;
+        let list: Vec<&Allocation> = list.iter().map(|allocation| &**allocation).collect();
+        queue.reclaim(&list)
     }
 
     /// Allocations of a device, [`MAX_RESIDENT`] at most.

@@ -143,6 +143,7 @@ impl Status {
             Errno::PROTOTYPE => Self::OBJECT_TYPE_MISMATCH,
             // Not in libdxg's table.
             Errno::NOSPC => Self::GRAPHICS_NO_VIDEO_MEMORY,
+            Errno::BUSY => Self::GRAPHICS_ALLOCATION_BUSY,
             // What DRM says, which has no way back: a device that does not answer, a context that
             // takes no more work, time that is up, arguments that cannot be read or are too new.
             Errno::IO | Errno::CANCELED => Self::DEVICE_REMOVED,

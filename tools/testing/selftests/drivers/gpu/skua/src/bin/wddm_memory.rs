@@ -19,8 +19,9 @@ use skua_selftests::{suite, tests, Cases};
 use std::os::fd::AsFd;
 use wddm::{
     Allocation, AllocationDesc, Context, DestroyFlags, Device, DeviceState, EngineKind, EvictFlags,
-    MakeResidentFlags, MapDesc, MonitoredFence, Paging, PagingQueue, Process, Protection,
-    ReservationType, ReserveDesc, Status, UpdateFlags, VaOperation, WaitFor, MAX_RESIDENT,
+    MakeResidentFlags, MapDesc, MonitoredFence, OfferFlags, OfferPriority, Paging, PagingQueue,
+    Process, Protection, ReclaimResult, ReservationType, ReserveDesc, Status, UpdateFlags,
+    VaOperation, WaitFor, MAX_ALLOCATIONS, MAX_RESIDENT,
 };
 
 fn main() -> ExitCode {
@@ -32,6 +33,8 @@ fn main() -> ExitCode {
         more_allocations_than_one_ioctl_takes: 60,
         residency_that_must_succeed,
         paging_queues_end: 60,
+        what_is_offered_is_reclaimed: 60,
+        offers_by_handles,
         what_is_mapped_is_seen_in_both_places,
         addresses_are_where_they_are_wanted,
         read_only_addresses_fault_on_writes,
@@ -54,6 +57,115 @@ fn main() -> ExitCode {
 
 const NONE: MakeResidentFlags = MakeResidentFlags::empty();
 const UNIT: u64 = 65536;
+
+fn what_is_offered_is_reclaimed() {
+    quiet();
+    let rig = Rig::new();
+    let queue = queue(&rig);
+    let adapter = rig.device.adapter();
+    let desc = AllocationDesc::new(UNIT, adapter.system() | adapter.vram());
+    let make = || Allocation::create(&rig.device, &desc).expect("an allocation");
+    let (a, b) = (make(), make());
+    for allocation in [&a, &b] {
+        let map = allocation.lock2(0).expect("Lock2");
+        map.write(0, 7_u64).expect("a write");
+        assert_eq!(
+            rig.device
+                .offer(&[&a, &b], OfferPriority::Low, OfferFlags::empty()),
+            Err(Status::GRAPHICS_ALLOCATION_BUSY),
+            "locked"
+        );
+        assert_eq!(allocation.unlock2(), Ok(()));
+    }
+    assert!(queue.make_resident(&[&a], NONE).is_ok());
+    assert_eq!(
+        rig.device
+            .offer(&[&a], OfferPriority::Low, OfferFlags::empty()),
+        Err(Status::GRAPHICS_ALLOCATION_BUSY),
+        "resident"
+    );
+    assert_eq!(rig.device.evict(&[&a], EvictFlags::empty()), Ok(()));
+    let value = |allocation: &Allocation| {
+        let map = allocation.lock2(0).expect("Lock2");
+        let value: u64 = map.read(0).expect("a read");
+        assert_eq!(allocation.unlock2(), Ok(()));
+        value
+    };
+    for (throw_away, result) in [(false, ReclaimResult::Ok), (true, ReclaimResult::Discarded)] {
+        let all = OfferFlags::all();
+        assert_eq!(rig.device.offer(&[&a], OfferPriority::Auto, all), Ok(()));
+        assert_eq!(a.lock2(0).err(), Some(Status::GRAPHICS_ALLOCATION_BUSY));
+        if throw_away {
+            evict_all();
+        }
+        let (results, paging) = queue.reclaim(&[&a, &b]).expect("a reclaim");
+        assert_eq!(results, [result, ReclaimResult::Ok]);
+        assert_eq!(queue.fence().wait(paging.fence_value, patience()), Ok(()));
+        assert_eq!((value(&a), value(&b)), (if throw_away { 0 } else { 7 }, 7));
+    }
+    let refused = Err(Status::INVALID_PARAMETER);
+    let offer = |list: &[&Allocation]| {
+        rig.device
+            .offer(list, OfferPriority::High, OfferFlags::empty())
+    };
+    assert_eq!(offer(&[]), refused);
+    assert_eq!(offer(&[&a, &a]), refused);
+    assert_eq!(offer(&vec![&a; MAX_ALLOCATIONS + 1]), refused);
+    let other = Rig::new();
+    assert_eq!(
+        other
+            .device
+            .offer(&[&a], OfferPriority::High, OfferFlags::empty()),
+        refused
+    );
+    queue.destroy();
+    assert_eq!(queue.reclaim(&[&a]).err(), Some(Status::INVALID_HANDLE));
+}
+
+fn offers_by_handles() {
+    let p = Process::new();
+    let luid = Process::enum_adapters().expect("adapters")[0];
+    let adapter = p.open_adapter_from_luid(luid).expect("an adapter");
+    let (device, other) = (p.create_device(adapter), p.create_device(adapter));
+    let (device, other) = (device.expect("a device"), other.expect("a device"));
+    let system = p.adapter(adapter).expect("the adapter").system();
+    let descs = [AllocationDesc::new(PAGE, system); 2];
+    let made = p.create_allocation2(device, &descs, true);
+    let made = made.expect("allocations");
+    let (resource, list) = (made.resource, made.allocations);
+    let first = list[0];
+    let queue = p.create_paging_queue(device).expect("a paging queue").queue;
+    for (resource, list) in [(resource, &[][..]), (None, &list[..])] {
+        assert_eq!(p.offer_allocations(device, resource, list, 2, 3), Ok(()));
+        let locked = p.lock2(device, first, 0);
+        assert_eq!(locked.err(), Some(Status::GRAPHICS_ALLOCATION_BUSY));
+        let (results, _) = p
+            .reclaim_allocations2(queue, resource, list)
+            .expect("a reclaim");
+        assert_eq!(results, [ReclaimResult::Ok; 2]);
+    }
+    let refused = Err(Status::INVALID_PARAMETER);
+    let offer = |device, resource, list: &[_], priority, flags| {
+        p.offer_allocations(device, resource, list, priority, flags)
+    };
+    assert_eq!(offer(device, resource, &list, 1, 0), refused, "both");
+    assert_eq!(offer(device, None, &[], 1, 0), refused, "none");
+    assert_eq!(offer(other, None, &list, 1, 0), refused, "another's");
+    for priority in [0, 5, u32::MAX] {
+        assert_eq!(offer(device, None, &list, priority, 0), refused);
+    }
+    for flags in [4, 1 << 31] {
+        assert_eq!(offer(device, None, &list, 1, flags), refused);
+    }
+    let type_mismatch = Some(Status::OBJECT_TYPE_MISMATCH);
+    assert_eq!(offer(device, None, &[device], 1, 0).err(), type_mismatch);
+    let strange = p.reclaim_allocations2(device, None, &list);
+    assert_eq!(strange.err(), type_mismatch);
+    // None of them was.
+    assert!(list
+        .iter()
+        .all(|handle| p.lock2(device, *handle, 0).is_ok()));
+}
 
 fn queue(rig: &Rig) -> PagingQueue {
     PagingQueue::create(&rig.device).expect("a paging queue")
