@@ -119,7 +119,7 @@ fn bandwidth(rig: &Rig, report: &mut Report) -> Result<()> {
     let engine = rig.device.engine(EngineKind::Copy);
     let context = Context::create(&rig.vm, engine.context("there is no copy engine")?)?;
     let mut commands = CommandBuffer::create(&rig.vm, BASE + 3 * LARGE, 4096)?;
-    let mut run = |commands: &mut CommandBuffer| context.run(commands, Deadline::NEVER);
+    let run = |commands: &mut CommandBuffer| context.run(commands, Deadline::NEVER);
     // What moved comes back, and is written, so that it has to be copied when it leaves.
     run(commands.reset().fill(own, LARGE, 7)?)?;
     let ticks = |work: &mut dyn FnMut() -> Result<()>| -> Result<f64> {

@@ -17,7 +17,6 @@ use skua_selftests::rig::{fill, wait_value, Buffer};
 use skua_selftests::suite::{eventually, patience};
 use skua_selftests::witness::{quiet, Witness};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
-use skua_uapi::*;
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -303,39 +302,30 @@ fn max_lowered_waits_for_work() {
 fn max_lowered_does_not_wait_for_others() {
     let tree = DmemTree::new();
     let group = tree.group("a");
-    quiet();
-    // Of no group.
-    let others = Child::start(|| {
+    let busy = alone();
+    let gate = busy.buffer(Place::System, PAGE);
+    let theirs = movable_in_vram(&busy, MIB);
+    busy.bound_at_will(theirs, MIB);
+    let job = busy.start(Engine::Compute, &[wait_value(gate.va, 1)]);
+    thread::scope(|scope| {
+        let moving = scope.spawn(evict_all);
+        let begun = eventually(|| (place(&busy, theirs) == Place::System).then_some(()));
+        assert!(begun.is_some(), "the move does not begin");
+        group.enter();
         let client = Client::new();
-        let flags = DRM_SKUA_BO_CPU_ACCESS | DRM_SKUA_BO_CACHED;
-        let handle = client.bo_create(MIB, flags, both(&client));
-        let handle = handle.expect("BO_CREATE");
-        loop {
-            resident(&client, &[handle]);
-            // It leaves for that.
-            client.lock(handle).expect("BO_LOCK");
-            assert_eq!(client.unlock(handle), Ok(()));
-        }
+        let own = needed(&client, 4);
+        // What a group keeps it keeps from the one above it, too.
+        group.set("min", 4 * MIB);
+        tree.whole().set("min", 4 * MIB);
+        // Nothing leaves, and what others move does not help: it takes until the gate opens.
+        tree.whole().set("max", 2 * MIB);
+        assert!(!moving.is_finished());
+        assert_eq!(group.current(), 4 * MIB);
+        assert_eq!(places(&client, &own), all("v", 4));
+        gate.cpu.write(0, 1);
+        assert_eq!(moving.join().expect("a thread"), 1);
     });
-    group.enter();
-    let client = Client::new();
-    let own = needed(&client, 4);
-    let moves = || {
-        let [out] = Function::first().counters(["driver_evictions"]);
-        out
-    };
-    let before = moves();
-    assert!(eventually(|| (moves() > before).then_some(())).is_some());
-    // What a group keeps it keeps from the one above it, too.
-    group.set("min", 4 * MIB);
-    tree.whole().set("min", 4 * MIB);
-    tree.whole().set("max", 2 * MIB);
-    let before = moves();
-    assert!(eventually(|| (moves() > before).then_some(())).is_some());
-    others.kill();
-    assert!(!others.wait());
-    assert_eq!(group.current(), 4 * MIB);
-    assert_eq!(places(&client, &own), all("v", 4));
+    assert_eq!(job.wait(), Ok(()));
 }
 
 /// Two groups that fill VRAM together, with what they have there: of the first, 8 MiB, which are
