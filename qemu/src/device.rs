@@ -277,7 +277,9 @@ impl Device {
             let mut word = [0; 8];
             (slice.copy_to(&mut word[..]) == 8).then_some(u64::from_le_bytes(word))
         };
-        let entry = mmu::Entry(word(table.address + u64::from(page) * 8)?);
+        // The guest may have put it anywhere.
+        let at = table.address.checked_add(u64::from(page) * 8)?;
+        let entry = mmu::Entry(word(at)?);
         match entry.target() {
             Target::System(address) if entry.is_valid() => Some((entry, word(address.0)?)),
             _ => None,

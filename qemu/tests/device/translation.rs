@@ -347,6 +347,22 @@ fn the_gart_and_its_faults() {
     assert_eq!((fault.reason, fault.address), (Reason::BusError, page));
 }
 
+/// Who looks from outside is told nothing, wherever the guest has put the table.
+#[test]
+fn looks_at_a_table_that_is_nowhere() {
+    let gpu = Gpu::new();
+    for address in [0, 0x7000, BUS + 1, 1 << 52, u64::MAX - 0xfff, u64::MAX] {
+        gpu.set(regs::GART_TABLE::new().with_address(BusAddr(address)));
+        gpu.write(regs::GART_PAGES, u32::MAX);
+        for page in [0, 1, 511, 512, GART_PAGES, 65535, u32::MAX] {
+            let _ = gpu.device.look_at_gart(page);
+        }
+    }
+    gpu.set(regs::GART_TABLE::new().with_address(BusAddr(u64::MAX - 0xfff)));
+    gpu.write(regs::GART_PAGES, u32::MAX);
+    assert_eq!(gpu.device.look_at_gart(512), None);
+}
+
 /// What must make a stale translation go, and what must not.
 #[derive(Clone, Copy, Debug)]
 enum Flush {
