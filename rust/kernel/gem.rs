@@ -59,7 +59,8 @@ use super::{
     resv::{
         self,
         Reservation,
-        Reserved, //
+        Reserved,
+        Usage, //
     },
     shim, //
 };
@@ -100,6 +101,13 @@ use kernel::{
         },
         Arc,
         SetOnce, //
+    },
+    time::{
+        delay::fsleep,
+        msecs_to_jiffies,
+        Delta,
+        Instant,
+        Monotonic, //
     }, //
 };
 
@@ -301,9 +309,9 @@ where
     fn release(obj: &Object<Self>, placement: PlacementOf<Self>);
 }
 
-/// How often an object may move away while another device attaches it: at the end of others'
+/// How long an attachment waits for an object that others have move away again: at the end of their
 /// attachments, for one.
-const ATTEMPTS: usize = 16;
+const PATIENCE: Delta = Delta::from_secs(10);
 
 /// The C functions of an object of `T`. Those of [`Object`], and ours.
 struct Funcs<T>(core::marker::PhantomData<T>);
@@ -805,7 +813,8 @@ where
 {
     // SAFETY: The buffer holds the object.
     let obj = unsafe { object::<T>((*buf).priv_.cast()) };
-    for _ in 0..ATTEMPTS {
+    let since = Instant::<Monotonic>::now();
+    loop {
         // Of a device that is gone, what is in system pages can still be had.
         if let Some(dev) = device::enter(obj.dev()) {
             if let Err(error) = T::attach(obj, &dev) {
@@ -814,11 +823,16 @@ where
         }
         // SAFETY: As this is called.
         let result = unsafe { bindings::drm_gem_map_attach(buf, attach) };
-        if result != EBUSY.to_errno() {
+        if result != EBUSY.to_errno() || since.elapsed() > PATIENCE {
             return result;
         }
+        // It moves, or somebody is about to have it move.
+        match resv::wait(obj, Usage::Kernel, msecs_to_jiffies(1000)) {
+            Err(error) if error != ETIME => return error.to_errno(),
+            _ if current!().signal_pending() => return ERESTARTSYS.to_errno(),
+            _ => fsleep(Delta::from_millis(1)),
+        }
     }
-    EBUSY.to_errno()
 }
 
 /// `dma_buf_ops.detach`.
@@ -1077,7 +1091,6 @@ mod tests {
                 Caching,
                 DmaMap, //
             },
-            resv, //
         },
         *, //
     };

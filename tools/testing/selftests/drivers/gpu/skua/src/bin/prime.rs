@@ -5,6 +5,7 @@
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::fcntl::{fcntl, FcntlArg, SealFlag};
 use nix::sys::memfd::{memfd_create, MFdFlags};
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         it_comes_back_when_the_last_driver_lets_go: 60,
         it_stays_out_where_there_is_no_room: 60,
         attachments_come_and_go_under_work: 120,
+        an_attachment_outlasts_who_has_it_come_back: 120,
         idle_pages_are_there_for_other_drivers,
         foreign_descriptors_are_refused,
         imports_are_given_back,
@@ -596,6 +598,37 @@ fn attachments_come_and_go_under_work() {
     resident(&rig, &[buffer.handle]);
     let word = u64::from(rounds) << 32 | u64::from(rounds);
     buffer.cpu.expect("what the GPU wrote last", |_| word);
+}
+
+fn an_attachment_outlasts_who_has_it_come_back() {
+    let rig = alone();
+    let buffer = rig.bound(movable_in_vram(&rig, SIZE), SIZE);
+    buffer.cpu.fill(pattern(7));
+    let shared = rig.export(buffer.handle).expect("PRIME_HANDLE_TO_FD");
+    let (client, handle): (&Client, _) = (&rig, buffer.handle);
+    let stop = AtomicBool::new(false);
+    let made = std::thread::scope(|scope| {
+        let makers = [0; 3].map(|_| {
+            scope.spawn(|| {
+                let mut made = 0_u32;
+                while !stop.load(Ordering::Relaxed) {
+                    assert_eq!(client.make_resident(&[handle], &[]), Ok(()));
+                    assert_eq!(client.evict(&[handle]), Ok(()));
+                    made += 1;
+                }
+                made
+            })
+        });
+        let imports: Vec<_> = (0..100)
+            .map(|_| import_by_vgem(&vgem(), &shared).map(drop))
+            .collect();
+        stop.store(true, Ordering::Relaxed);
+        let failed: Vec<_> = imports.iter().filter(|it| it.is_err()).collect();
+        assert!(failed.is_empty(), "{} imports: {failed:?}", failed.len());
+        makers.map(|maker| maker.join().expect("a thread"))
+    });
+    println!("# made resident {made:?} times");
+    buffer.cpu.expect("at the end", pattern(7));
 }
 
 fn idle_pages_are_there_for_other_drivers() {
