@@ -369,10 +369,11 @@ unsigned long skua_fault_pages_after(struct vm_fault *vmf)
 }
 
 unsigned int skua_fault_insert(struct vm_fault *vmf, unsigned long ahead, unsigned long pfn,
-			       bool wc, bool io)
+			       bool wc, bool io, bool write)
 {
 	struct vm_area_struct *vma = vmf->vma;
-	pgprot_t prot = vma->vm_page_prot;
+	/* vm_page_prot is read-only where writes are to be noticed (pfn_mkwrite). */
+	pgprot_t prot = vm_get_page_prot(write ? vma->vm_flags : vma->vm_flags & ~VM_WRITE);
 
 	if (wc)
 		prot = pgprot_writecombine(prot);
@@ -560,6 +561,35 @@ unsigned long skua_gem_lru_shrink(struct drm_device *dev, struct drm_gem_lru *fr
 	mutex_unlock(&dev->gem_lru_mutex);
 	*pages = seen;
 	return freed;
+}
+
+/*
+ * Has objects of a list, which stays as it is, drop something, until that were as many
+ * pages. Unless the caller can @wait, not if somebody is at the lists.
+ *
+ * Return: how many pages it was.
+ */
+unsigned long skua_gem_lru_drop(struct drm_device *dev, struct drm_gem_lru *lru,
+				unsigned long pages, bool wait,
+				unsigned long (*drop)(struct drm_gem_object *obj))
+{
+	struct drm_gem_object *obj;
+	unsigned long dropped = 0;
+
+	if (wait)
+		mutex_lock(&dev->gem_lru_mutex);
+	else if (!mutex_trylock(&dev->gem_lru_mutex))
+		return 0;
+	list_for_each_entry(obj, &lru->list, lru_node) {
+		if (dropped >= pages)
+			break;
+		if (!kref_read(&obj->refcount) || !dma_resv_trylock(obj->resv))
+			continue;
+		dropped += drop(obj);
+		dma_resv_unlock(obj->resv);
+	}
+	mutex_unlock(&dev->gem_lru_mutex);
+	return dropped;
 }
 
 void skua_init_delayed_work(struct delayed_work *work, void (*func)(struct work_struct *work))

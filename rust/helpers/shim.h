@@ -91,7 +91,7 @@ unsigned int skua_fault_reserve(struct vm_fault *vmf, struct drm_gem_object *obj
 unsigned long skua_fault_page(struct vm_fault *vmf, struct drm_gem_object *obj);
 unsigned long skua_fault_pages_after(struct vm_fault *vmf);
 unsigned int skua_fault_insert(struct vm_fault *vmf, unsigned long ahead, unsigned long pfn,
-			       _Bool wc, _Bool io);
+			       _Bool wc, _Bool io, _Bool write);
 unsigned int skua_fault_wait_kernel(struct vm_fault *vmf, struct drm_gem_object *obj);
 
 /* drm_gem_get_pages(), drm_gem_put_pages() */
@@ -131,6 +131,9 @@ void skua_shrinker_free(struct shrinker *shrinker);
 unsigned long skua_gem_lru_shrink(struct drm_device *dev, struct drm_gem_lru *from,
 				  struct drm_gem_lru *to, unsigned long *pages,
 				  unsigned long (*shrink)(struct drm_gem_object *obj));
+unsigned long skua_gem_lru_drop(struct drm_device *dev, struct drm_gem_lru *lru,
+				unsigned long pages, _Bool wait,
+				unsigned long (*drop)(struct drm_gem_object *obj));
 
 /* include/linux/workqueue.h */
 void skua_init_delayed_work(struct delayed_work *work, void (*func)(struct work_struct *work));

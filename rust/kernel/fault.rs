@@ -19,6 +19,15 @@
 //! 5. If it is neither, its registration is under way: nothing is mapped, and the access is done
 //!    again.
 //!
+//! # Writes that are to be noticed
+//!
+//! The driver may have device memory mapped read-only. The first write to it then removes the
+//! object's mappings (`pfn_mkwrite`) and is done again: it faults, and says that it is a write
+//! ([`VmFault::is_write`]), under the reservation lock. So there is no moment at which a page that
+//! was not to be written becomes writable without the driver. Children of a fork have the entries
+//! of their parents, and `mprotect()` does not make one writable that was never written, since
+//! `vma_wants_writenotify()` is true for these mappings.
+//!
 //! # Why a mapped page stays valid
 //!
 //! Page table entries made here hold no reference to what they point at. They point at
@@ -38,7 +47,7 @@
 //! // In `GemExt::fault()`, for an object in device memory:
 //! for ahead in 0..fault::window(fault, obj.size(), 16) {
 //!     let offset = range.page_offset(fault.page() + ahead).ok_or(FaultError::Sigbus)?;
-//!     match fault.map_bar(ahead, &data.vram, offset) {
+//!     match fault.map_bar(ahead, &data.vram, offset, true) {
 //!         // What is mapped ahead is a guess.
 //!         Err(_) if ahead > 0 => break,
 //!         mapped => mapped?,
@@ -150,14 +159,14 @@ impl VmFault<'_> {
     }
 
     /// Whether the access is a write.
-    #[expect(dead_code, reason = "what a fault is about, whole")]
     pub(crate) fn is_write(&self) -> bool {
         // SAFETY: By the type invariant.
         unsafe { (*self.raw).flags & bindings::fault_flag_FAULT_FLAG_WRITE != 0 }
     }
 
     /// Maps device memory, write-combined: the page of `bar` at `offset` (bytes, page aligned), at
-    /// the accessed page plus `ahead` pages.
+    /// the accessed page plus `ahead` pages. Unless it is `writable`, the first write faults as if
+    /// nothing were mapped.
     ///
     /// [`FaultError::Sigbus`] if `ahead` is beyond the mapping, `offset` beyond the BAR, or the BAR
     /// not of this object's device.
@@ -166,6 +175,7 @@ impl VmFault<'_> {
         ahead: usize,
         bar: &WcBar<'_>,
         offset: usize,
+        writable: bool,
     ) -> Result<(), FaultError> {
         // SAFETY: By the type invariant the object is valid, and so is its device.
         let parent = unsafe { (*(*self.obj).dev).dev };
@@ -175,7 +185,7 @@ impl VmFault<'_> {
         let pfn = bar.frame_number(offset).ok_or(FaultError::Sigbus)?;
         // SAFETY: The frame is the BAR's, of a device that is registered (type invariant): it is
         // unmapped by `drm_dev_unplug()` before the BAR is released.
-        unsafe { self.insert(ahead, pfn, true, true) }
+        unsafe { self.insert(ahead, pfn, true, true, writable) }
     }
 
     /// Maps page `page` of `pages`, cached as those are, at the accessed page plus `ahead` pages.
@@ -191,7 +201,7 @@ impl VmFault<'_> {
     ) -> Result<(), FaultError> {
         let pfn = pages.frame_number(page).ok_or(FaultError::Sigbus)?;
         // SAFETY: By the safety requirements.
-        unsafe { self.insert(ahead, pfn, pages.is_write_combined(), false) }
+        unsafe { self.insert(ahead, pfn, pages.is_write_combined(), false, true) }
     }
 
     /// Maps the object's dummy page at the accessed page.
@@ -202,10 +212,11 @@ impl VmFault<'_> {
     pub(super) unsafe fn map_dummy(&self, dummy: &DummyPage) -> Result<(), FaultError> {
         let pfn = dummy.frame_number()?;
         // SAFETY: By the safety requirements.
-        unsafe { self.insert(0, pfn, false, false) }
+        unsafe { self.insert(0, pfn, false, false, true) }
     }
 
-    /// Maps the frame `pfn`, write-combined if `wc`; `io` if it is no memory of the system.
+    /// Maps the frame `pfn`, write-combined if `wc`; `io` if it is no memory of the system;
+    /// read-only unless `write`, whatever the mapping allows.
     ///
     /// # Safety
     ///
@@ -216,6 +227,7 @@ impl VmFault<'_> {
         pfn: usize,
         wc: bool,
         io: bool,
+        write: bool,
     ) -> Result<(), FaultError> {
         if ahead > self.pages_after() {
             return Err(FaultError::Sigbus);
@@ -223,7 +235,7 @@ impl VmFault<'_> {
         // SAFETY: By the type invariant this is a pfn mapping that is locked and not a private
         // writable one; the address is within it as just checked. The frame may be mapped by the
         // safety requirements.
-        let ret = unsafe { shim::skua_fault_insert(self.raw, ahead, pfn, wc, io) };
+        let ret = unsafe { shim::skua_fault_insert(self.raw, ahead, pfn, wc, io, write) };
         if ret & bindings::vm_fault_reason_VM_FAULT_OOM != 0 {
             Err(FaultError::Oom)
         } else if ret & VM_FAULT_ERROR != 0 {

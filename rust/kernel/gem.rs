@@ -324,6 +324,7 @@ where
         open: Some(bindings::drm_gem_vm_open),
         close: Some(bindings::drm_gem_vm_close),
         fault: Some(fault_callback::<T>),
+        pfn_mkwrite: Some(mkwrite_callback),
         ..pin_init::zeroed()
     };
 
@@ -468,6 +469,27 @@ where
     // SAFETY: The lock is held as long as the result exists, and changes need `&mut Reserved` of
     // the same lock, of which there is no second.
     Ok(unsafe { &*backing.placement.get() })
+}
+
+/// The driver's handle of the device memory of `obj`, if it is there, to be changed without moving
+/// it. `EINVAL` unless `reserved` is its lock.
+pub(crate) fn device_mut<'a, T: GemExt>(
+    obj: &'a Object<T>,
+    reserved: &'a mut Reserved<'_>,
+) -> Result<Option<&'a mut T::Device>>
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    let backing = T::backing(obj);
+    if !reserved.guards(obj) || !backing.is_of(IntoGEMObject::as_raw(obj)) {
+        return Err(EINVAL);
+    }
+    // SAFETY: The lock is held exclusively (`&mut Reserved`) as long as the result exists, so there
+    // is no other reference.
+    Ok(match unsafe { &mut *backing.placement.get() } {
+        Placement::Device(device) => Some(device),
+        _ => None,
+    })
 }
 
 /// Says where the memory of `obj` is from now on, and returns where it was.
@@ -651,6 +673,19 @@ where
             Err(FaultError::Oom) => bindings::vm_fault_reason_VM_FAULT_OOM,
         };
     }
+}
+
+/// `vm_operations_struct.pfn_mkwrite`: a page is written that was mapped read-only. The access is
+/// done again, as the fault on a page that is not mapped.
+///
+/// # Safety
+///
+/// To be called by the memory management on a mapping of an object that [`create`] has made.
+unsafe extern "C" fn mkwrite_callback(vmf: *mut bindings::vm_fault) -> bindings::vm_fault_t {
+    // SAFETY: As in `fault_callback()`; the object lives as long as the vma, which is locked. All
+    // mappings of it may be removed at any time, without a lock.
+    unsafe { shim::skua_gem_unmap((*(*vmf).__bindgen_anon_1.vma).vm_private_data.cast()) };
+    bindings::vm_fault_reason_VM_FAULT_NOPAGE
 }
 
 /// `drm_gem_object_funcs.mmap`.

@@ -11,6 +11,9 @@
 //! it has looked at as many pages as it was asked for. The content stays in the file, unless nobody
 //! needs it: [`GemExt::rouse`] gets it from there when the object is needed again.
 //!
+//! Before that it asks objects in device memory for copies of them in system pages, which are there
+//! for convenience alone ([`Shrink::drop_copy`]).
+//!
 //! # Locks
 //!
 //! Whoever allocates memory may get here, with any lock that they allocate under: locks are tried
@@ -30,7 +33,10 @@ use super::{
     resv::Reserved,
     shim, //
 };
-use core::ptr::NonNull;
+use core::{
+    ops::Range,
+    ptr::NonNull, //
+};
 use kernel::{
     bindings,
     drm::{
@@ -54,6 +60,15 @@ where
     const AWAKE: &'static [u8];
     /// The rank of those that have given them back.
     const RESTING: u8;
+
+    /// The ranks of objects that may have a copy in system pages of what they are.
+    const KEEPERS: Range<u8>;
+
+    /// How many pages the objects of `dev` have as such copies, at about this moment.
+    fn copies(dev: &drm::Device<Self::Driver>) -> u64;
+
+    /// Has `obj` free such a copy; how many pages that was. As [`Shrink::rest`].
+    fn drop_copy(obj: &Object<Self>, reserved: &mut Reserved<'_>) -> usize;
 
     /// Has `obj` give back its pages if it is idle and nobody has their addresses; how many pages
     /// it had. Not to take the lists' lock; see the [locks](self#locks).
@@ -127,7 +142,7 @@ where
     let dev: &drm::Device<D> = unsafe { drm::Device::from_raw(dev.cast()) };
     let pages = |rank: &u8| lru::pages::<D::Gem>(dev, *rank);
     let all = D::Gem::AWAKE.iter().map(pages).fold(0, u64::saturating_add);
-    usize::try_from(all).unwrap_or(0)
+    usize::try_from(all.saturating_add(D::Gem::copies(dev))).unwrap_or(0)
 }
 
 /// `shrinker.scan_objects`: how many pages objects have given back, of `pages`, which become those that
@@ -144,8 +159,9 @@ where
     let dev: &drm::Device<D> = unsafe { drm::Device::from_raw(dev.cast()) };
     // SAFETY: By the safety requirements.
     let pages = unsafe { &mut *pages };
-    let (wanted, mut freed) = (*pages, 0_usize);
-    *pages = 0;
+    let wanted = *pages;
+    let mut freed = drop_copies_by::<D::Gem>(dev, wanted, false);
+    *pages = freed;
     let to = D::Gem::lru(dev, D::Gem::RESTING).as_raw();
     for rank in D::Gem::AWAKE {
         let mut some = wanted.saturating_sub(*pages);
@@ -164,6 +180,58 @@ where
         *pages = pages.saturating_add(some);
     }
     freed
+}
+
+/// Has objects of `dev` free copies of `pages` pages, if there are so many and nobody is using the
+/// objects just now; how many it was. Takes the lists' lock.
+pub(crate) fn drop_copies<T: Shrink>(dev: &drm::Device<T::Driver>, pages: usize) -> usize
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    drop_copies_by::<T>(dev, pages, true)
+}
+
+fn drop_copies_by<T: Shrink>(dev: &drm::Device<T::Driver>, pages: usize, wait: bool) -> usize
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    let mut dropped = 0;
+    for rank in T::KEEPERS {
+        if T::copies(dev) == 0 || dropped >= pages {
+            break;
+        }
+        let list = T::lru(dev, rank).as_raw();
+        // SAFETY: Device and list are valid, and that has only objects of `T`.
+        dropped += unsafe {
+            shim::skua_gem_lru_drop(
+                device::as_raw(dev),
+                list,
+                pages - dropped,
+                wait,
+                Some(copy_callback::<T>),
+            )
+        };
+    }
+    dropped
+}
+
+/// How many pages an object has freed.
+///
+/// # Safety
+///
+/// As [`rest_callback`].
+unsafe extern "C" fn copy_callback<T: Shrink>(raw: *mut bindings::drm_gem_object) -> usize
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    // SAFETY: As in `rest_callback()`.
+    let (obj, mut reserved) = unsafe {
+        (
+            <Object<T> as IntoGEMObject>::from_raw(raw),
+            Reserved::borrowed((*raw).resv),
+        )
+    };
+    T::drop_copy(obj, &mut reserved)
 }
 
 /// How many pages an object has given back.

@@ -239,6 +239,12 @@ pub(crate) struct Counters {
     pub(crate) pages_given_back: Atomic<u64>,
     /// Bytes of objects whose content was thrown away since they were offered, or is about to be.
     pub(crate) discarded_bytes: Atomic<u64>,
+    /// Bytes that left VRAM without being copied, or are on their way.
+    pub(crate) clean_bytes: Atomic<u64>,
+    /// Bytes of clean copies that are kept just now.
+    pub(crate) clean_kept: Atomic<u64>,
+    /// Bytes of clean copies that were dropped before they were used.
+    pub(crate) clean_dropped: Atomic<u64>,
     /// Pages of the CPU host aperture that were mapped.
     pub(crate) aperture_maps: Atomic<u64>,
     /// Those of them that were taken back for others to be mapped.
@@ -457,6 +463,9 @@ impl Gpu {
                 promotions: Atomic::new(0),
                 pages_given_back: Atomic::new(0),
                 discarded_bytes: Atomic::new(0),
+                clean_bytes: Atomic::new(0),
+                clean_kept: Atomic::new(0),
+                clean_dropped: Atomic::new(0),
                 aperture_maps: Atomic::new(0),
                 aperture_reclaims: Atomic::new(0),
                 segment_maps: Atomic::new(0),

@@ -8,6 +8,7 @@
 
 pub(crate) mod bo;
 pub(crate) mod claims;
+pub(crate) mod clean_copy;
 pub(crate) mod destruction;
 pub(crate) mod device;
 pub(crate) mod evicted;

@@ -61,6 +61,10 @@ use crate::{
         SkuaDevice, //
     },
     memory::{
+        clean_copy::{
+            self,
+            VramSite, //
+        },
         eviction,
         gart::{
             self,
@@ -95,6 +99,7 @@ use crate::{
         number::Asid, //
     }, //
 };
+use core::ops::Range;
 use kernel::{
     device::{
         Bound,
@@ -167,6 +172,8 @@ pub(crate) struct SystemMemory {
     caching: Caching,
     /// Their part of the client's and the device's quota of system memory.
     shares: Arc<Shares>,
+    /// Whether they are the object's no more: see [`clean_copy`].
+    stale: Atomic<bool>,
 }
 
 /// An object's part of the client's and the device's quota of system memory.
@@ -188,7 +195,7 @@ pub(crate) enum SystemSite {
 
 impl SystemSite {
     /// The pages.
-    fn memory(&self) -> &Arc<SystemMemory> {
+    pub(crate) fn memory(&self) -> &Arc<SystemMemory> {
         match self {
             Self::Direct(memory) => memory,
             Self::Aperture(range) => range.memory(),
@@ -200,6 +207,22 @@ impl SystemMemory {
     /// Whether the CPU has it cached, so that the GPU has to snoop (row 0.28).
     pub(crate) fn is_cached(&self) -> bool {
         self.caching == Caching::WriteBack
+    }
+
+    /// Whether somebody has more of a quota by it than they may.
+    pub(crate) fn is_too_much(&self) -> bool {
+        let mut quotas = self.shares.iter().map(Share::quota);
+        quotas.any(|quota| quota.used() > quota.limit())
+    }
+
+    /// The object has other pages from now on. Its reservation is locked.
+    pub(crate) fn set_stale(&self) {
+        self.stale.store(true, Relaxed);
+    }
+
+    /// Whether the object has other pages. Not before its reservation is unlocked, if not.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.stale.load(Relaxed)
     }
 
     /// Calls `f` with the pieces from byte `offset` on, by their bus addresses. `ENODEV` if the
@@ -226,7 +249,7 @@ pub(crate) struct BoData {
     made: u8,
     /// Its [`Placement`], under its reservation lock; and that lock's reservation, if it is an
     /// address space's.
-    backing: Backing<Arc<VramRange>, SystemSite, Arc<Shares>>,
+    backing: Backing<VramSite, SystemSite, Arc<Shares>>,
     /// The number of the region that holds it, for those who look without the lock.
     region: Atomic<i8>,
     /// Whether it moves to VRAM, or is thrown away, or its old pages are not gone yet.
@@ -314,7 +337,8 @@ pub(crate) fn create(
         return Err(EOPNOTSUPP);
     }
     // What others make room for is charged whether or not it fits: no more of that.
-    if quota.used() > quota.limit() {
+    let is_over = || quota.used() > quota.limit();
+    if is_over() && (!clean_copy::drop_all(dev) || is_over()) {
         return Err(ENOMEM);
     }
     if vram {
@@ -372,7 +396,7 @@ fn create_in_vram(
 ) -> Result<ARef<Bo>> {
     let bo = gem::create::<BoData>(dev, usize::try_from(size)?, args)?;
     let mut reserved = resv::lock(&*bo)?;
-    place(&bo, &mut reserved, Placement::Device(range.clone()))?;
+    place(&bo, &mut reserved, Placement::Device(range.clone().into()))?;
     let mut room = reserved.reserve(1)?;
     dev.paging()?.clear(&range, |fence| {
         warn_on!(room.add(fence, Usage::Kernel).is_err());
@@ -395,7 +419,7 @@ fn create_in_system(
         None => {
             // Perhaps there is room in what is about to be freed.
             reaper::flush();
-            take_both(quota, &dev.system, size).ok_or(ENOMEM)?
+            clean_copy::take_shares(dev, quota, size).ok_or(ENOMEM)?
         }
     };
     let bo = gem::create::<BoData>(dev, usize::try_from(size)?, args)?;
@@ -472,6 +496,7 @@ pub(crate) fn system_memory(
         map: Some(DmaMap::new(&dev.resources, parent, &pages)?),
         caching,
         shares: Arc::new(shares, GFP_KERNEL_ACCOUNT)?,
+        stale: Atomic::new(false),
     };
     let memory = Arc::new(memory, GFP_KERNEL_ACCOUNT)?;
     Ok((pages, gart::site(dev, parent, bo, memory)?))
@@ -605,6 +630,7 @@ pub(crate) fn wake(bo: &Bo, reserved: &mut Reserved<'_>) -> Result {
         map,
         caching,
         shares,
+        stale: Atomic::new(false),
     };
     let memory = Arc::new(memory, GFP_KERNEL_ACCOUNT)?;
     place(
@@ -660,7 +686,7 @@ pub(crate) fn set_priority(bo: &Bo, level: Level) {
 /// Where the GPU finds what is placed so; nothing is nowhere.
 pub(crate) fn memory_of(placement: &gem::PlacementOf<BoData>) -> Option<Memory> {
     match placement {
-        Placement::Device(range) => Some(Memory::Vram(range.clone())),
+        Placement::Device(site) => Some(Memory::Vram(site.range.clone())),
         Placement::System(_, SystemSite::Direct(memory)) => Some(Memory::System(memory.clone())),
         Placement::System(_, SystemSite::Aperture(range)) => Some(Memory::Aperture(range.clone())),
         Placement::Resting(_) | Placement::Nowhere => None,
@@ -1049,6 +1075,17 @@ impl Shrink for BoData {
         Self::LAST_AWAKE,
     ];
     const RESTING: u8 = Self::LAST_AWAKE + 1;
+    /// Of what is in VRAM.
+    const KEEPERS: Range<u8> = 0..gart::rank(Level::Minimum);
+
+    fn copies(dev: &SkuaDevice) -> u64 {
+        dev.counters.clean_kept.load(Relaxed) / PAGE_SIZE
+    }
+
+    fn drop_copy(obj: &Bo, reserved: &mut Reserved<'_>) -> usize {
+        let bytes = clean_copy::drop_copy(obj, reserved).unwrap_or(0);
+        usize::try_from(bytes / PAGE_SIZE).unwrap_or(0)
+    }
 
     fn rest(obj: &Bo, reserved: &mut Reserved<'_>) -> usize {
         let pages = rest(obj, reserved).unwrap_or(0);
@@ -1060,7 +1097,7 @@ impl Shrink for BoData {
 }
 
 impl GemExt for BoData {
-    type Device = Arc<VramRange>;
+    type Device = VramSite;
     type System = SystemSite;
     type Resting = Arc<Shares>;
 
@@ -1092,9 +1129,14 @@ impl GemExt for BoData {
             return Err(FaultError::Sigbus);
         }
         was_used(obj);
-        let range = match gem::placement(obj, reserved)? {
+        if fault.is_write() {
+            clean_copy::drop_copy(obj, reserved)?;
+        }
+        let (range, writable) = match gem::placement(obj, reserved)? {
             Placement::System(..) => return gem::map_system(obj, reserved, fault, FAULT_AHEAD),
-            Placement::Device(range) if obj.is_seen_in_vram() => range,
+            Placement::Device(site) if obj.is_seen_in_vram() => {
+                (&*site.range, site.copy().is_none())
+            }
             Placement::Device(_) | Placement::Resting(_) | Placement::Nowhere => {
                 return Err(FaultError::Sigbus)
             }
@@ -1106,7 +1148,7 @@ impl GemExt for BoData {
         dev.registration_data_with(|data| {
             if let Some(aperture) = &data.aperture {
                 if !host_aperture::is_visible(range, fault.page()) {
-                    let mapped = host_aperture::map(dev, aperture, obj, range, fault);
+                    let mapped = host_aperture::map(dev, aperture, obj, range, fault, writable);
                     if mapped.is_err() && dev.check_health().is_err() {
                         return gem::map_dummy(obj, reserved, fault);
                     }
@@ -1122,7 +1164,7 @@ impl GemExt for BoData {
                 let offset = range
                     .page_offset(fault.page() + ahead)
                     .ok_or(FaultError::Sigbus)?;
-                match fault.map_bar(ahead, vram, offset) {
+                match fault.map_bar(ahead, vram, offset, writable) {
                     Ok(()) => (),
                     // What is mapped ahead is a guess.
                     Err(_) if ahead > 0 => break,

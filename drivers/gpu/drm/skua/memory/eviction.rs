@@ -44,6 +44,7 @@ use crate::{
             Memory,
             REGION_VRAM, //
         },
+        clean_copy,
         gart,
         relocation::relocate,
         vm::for_each_user,
@@ -518,12 +519,20 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
     if bo.region() != REGION_VRAM || bo.is_arriving() || bo.is_doomed() {
         return Err(EBUSY);
     }
+    let may_wait = victim != Victim::Idle;
+    if let Some((pages, memory)) = clean_copy::find(bo, may_wait)? {
+        let new = Placement::System(pages, gart::site(dev, parent, bo, memory)?);
+        return relocate(dev, parent, bo, new, Some(from), may_wait);
+    }
     let own = match victim {
-        Victim::Attached => quota.take(bytes).ok_or(ENOMEM)?,
+        Victim::Attached => clean_copy::take(dev, &quota, bytes).ok_or(ENOMEM)?,
         // The client did not ask for it: its own quota does not keep it in VRAM.
         _ => quota.charge(bytes),
     };
-    let shares = [own, dev.system.take(bytes).ok_or(ENOMEM)?];
+    let shares = [
+        own,
+        clean_copy::take(dev, &dev.system, bytes).ok_or(ENOMEM)?,
+    ];
     let new = if bo.is_offered() {
         Placement::Resting(Arc::new(shares, GFP_KERNEL_ACCOUNT)?)
     } else {
@@ -535,7 +544,7 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
         })?;
         Placement::System(pages, system)
     };
-    relocate(dev, parent, bo, new, Some(from), victim != Victim::Idle)
+    relocate(dev, parent, bo, new, Some(from), may_wait)
 }
 
 /// Has everything move out of VRAM that may just now, and waits until it has; how many objects did.

@@ -122,7 +122,8 @@ fn spot(aperture: &ApertureCaps, range: &VramRange, page: usize) -> Option<Spot>
     })
 }
 
-/// Maps the page that `fault` is about, of `bo`, which is in `range`, and some behind it.
+/// Maps the page that `fault` is about, of `bo`, which is in `range`, and some behind it, all of them
+/// `writable` or none.
 ///
 /// Waits for the device. [`FaultError::Sigbus`] if it is lost, too.
 pub(crate) fn map(
@@ -131,6 +132,7 @@ pub(crate) fn map(
     bo: &Bo,
     range: &VramRange,
     fault: &VmFault<'_>,
+    writable: bool,
 ) -> Result<(), FaultError> {
     let aperture = dev.hw.caps.aperture.ok_or(FaultError::Sigbus)?;
     let (first, count) = (fault.page(), fault::window(fault, bo.size(), BATCH));
@@ -144,7 +146,7 @@ pub(crate) fn map(
             let page = u64::from(window.find(spot.page)?);
             usize::try_from(page * aperture.page.bytes() + spot.inside).ok()
         });
-        match offset.map(|offset| fault.map_bar(ahead, bar, offset)) {
+        match offset.map(|offset| fault.map_bar(ahead, bar, offset, writable)) {
             Some(Ok(())) => (),
             // What is mapped ahead is a guess.
             _ if ahead > 0 => break,

@@ -85,6 +85,8 @@ pub(crate) type Node = RBTreeNodeReservation<Site, Installed>;
 struct Use {
     /// How many [`User`]s it has; not 0.
     count: u32,
+    /// How many of them are for what the GPU may write.
+    writers: u32,
     /// Whether the object is in its list of what is [out](evicted).
     listed: bool,
 }
@@ -189,12 +191,13 @@ impl Sites {
         self.inner.lock().memory.take()
     }
 
-    /// Counts one user more, if the address space is one already.
-    fn count(&self, asid: Asid) -> bool {
+    /// Counts one user more, which may `write`, if the address space is one already.
+    fn count(&self, asid: Asid, write: bool) -> bool {
         match self.inner.lock().users.get_mut(&asid) {
             Some(user) => {
                 // No wrap: each is in memory.
                 user.count = user.count.wrapping_add(1);
+                user.writers = user.writers.wrapping_add(write.into());
                 true
             }
             None => false,
@@ -204,6 +207,14 @@ impl Sites {
     /// Whether the address space is among the users.
     pub(crate) fn is_user(&self, asid: Asid) -> bool {
         self.inner.lock().users.get(&asid).is_some()
+    }
+
+    /// Whether the GPU may write it, by what is mapped or by a bind that was accepted. If not, not
+    /// before the next [`User`] is made, as long as the object's reservation is locked.
+    pub(crate) fn has_writer(&self) -> bool {
+        let inner = self.inner.lock();
+        let has_writer = inner.users.values().any(|user| user.writers > 0);
+        has_writer
     }
 
     /// Says whether a user has the object in its list of what is [out](evicted), and returns
@@ -229,16 +240,24 @@ pub(crate) struct User {
     bo: BoRef,
     /// Identifier of the address space.
     asid: Asid,
+    /// Whether the GPU may write by it.
+    write: bool,
 }
 
 impl User {
     /// Makes `vm` a user of `bo`, whose reservation lock the caller holds: it is either seen by a
-    /// move, or sees its fence, and what is out already. `ENOMEM`.
-    pub(crate) fn new(bo: BoRef, vm: &Vm, flags: kernel::alloc::Flags) -> Result<Self> {
+    /// move, or sees its fence, and what is out already. Whether the GPU may `write` by it. `ENOMEM`.
+    pub(crate) fn new(
+        bo: BoRef,
+        vm: &Vm,
+        write: bool,
+        flags: kernel::alloc::Flags,
+    ) -> Result<Self> {
         let asid = vm.asid();
-        if !bo.sites.count(asid) {
+        if !bo.sites.count(asid, write) {
             let user = Use {
                 count: 1,
+                writers: write.into(),
                 listed: false,
             };
             let node = RBTreeNode::new(asid, user, flags)?;
@@ -247,7 +266,7 @@ impl User {
             kernel::warn_on!(old.is_some());
         }
         // From here on it takes itself back.
-        let user = Self { bo, asid };
+        let user = Self { bo, asid, write };
         if user.bo.is_out() && !user.bo.sites.is_listed(asid) {
             vm.evicted.add(&user.bo, evicted::Node::new(flags)?);
             user.bo.sites.set_listed(asid, true);
@@ -263,10 +282,11 @@ impl User {
 
 impl Clone for User {
     fn clone(&self) -> Self {
-        kernel::warn_on!(!self.bo.sites.count(self.asid));
+        kernel::warn_on!(!self.bo.sites.count(self.asid, self.write));
         Self {
             bo: self.bo.clone(),
             asid: self.asid,
+            write: self.write,
         }
     }
 }
@@ -278,6 +298,8 @@ impl Drop for User {
             match users.get_mut(&self.asid) {
                 Some(user) if user.count > 1 => {
                     user.count -= 1;
+                    // No wrap: counted before.
+                    user.writers = user.writers.wrapping_sub(self.write.into());
                     None
                 }
                 _ => users.remove_node(&self.asid),

@@ -89,7 +89,7 @@ fn be_reachable(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result 
             // A move to VRAM was published before this, or sees the lock.
             let reserved = resv::lock(&**bo)?;
             match gem::placement(bo, &reserved)? {
-                Placement::Device(range) if !BoData::may_be_locked_in(bo, range) => (),
+                Placement::Device(site) if !BoData::may_be_locked_in(bo, &site.range) => (),
                 _ => return Ok(()),
             }
         }

@@ -50,6 +50,7 @@ use crate::{
             BoData,
             BoRef, //
         },
+        clean_copy,
         device::look_again,
         relocation::relocate,
         vm::for_each_user, //
@@ -140,6 +141,8 @@ pub(crate) fn offer(dev: &SkuaDevice, objects: &[(u32, BoRef)], number: u32) -> 
     }
     // From here on nothing fails.
     for_each(&mut exec, objects, |_, bo, reserved| {
+        // Its content need not be anywhere.
+        clean_copy::drop_copy(bo, reserved)?;
         match bo.is_discarded() {
             true => Ok(()),
             // CAST: few.

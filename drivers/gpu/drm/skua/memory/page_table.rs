@@ -11,6 +11,7 @@ use crate::{
     gpu::SkuaDevice,
     hardware::miniport::Hardware,
     kernel_heap::KernelHeap,
+    memory::clean_copy,
     policy::{
         heap::Heap,
         page_plan::Run,
@@ -23,7 +24,6 @@ use crate::{
         }, //
     },
     quota::{
-        take_both,
         Quota,
         Share, //
     },
@@ -98,7 +98,7 @@ fn table(
     } else {
         TABLE_BYTES
     };
-    let shares = take_both(quota, &dev.system, bytes).ok_or(ENOMEM)?;
+    let shares = clean_copy::take_shares(dev, quota, bytes).ok_or(ENOMEM)?;
     Ok((Node::new(Hardware::page_table(parent)?, level)?, shares))
 }
 

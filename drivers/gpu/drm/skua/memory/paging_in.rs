@@ -272,7 +272,7 @@ fn bring_one(
         Err(error) if error == ENOSPC && !vm.evicted.has(bo) => return Ok(()),
         range => range?,
     };
-    match relocate(dev, parent, bo, Placement::Device(range), None, true) {
+    match relocate(dev, parent, bo, Placement::Device(range.into()), None, true) {
         // Somebody else was faster, or it is to be destroyed.
         Err(error) if error == EBUSY => Ok(()),
         result => result.map(drop),

@@ -36,7 +36,8 @@ use crate::{
         },
         gem::{
             self,
-            GemExt, //
+            GemExt,
+            Placement, //
         },
         resv::{
             Handle,
@@ -61,6 +62,7 @@ use crate::{
             BoRef,
             Memory, //
         },
+        clean_copy::CleanCopy,
         evicted,
         vm::{
             for_each_user,
@@ -79,6 +81,7 @@ use kernel::{
         Bound,
         Device, //
     },
+    drm::gem::BaseObject,
     impl_has_work,
     list::{
         impl_list_arc_safe,
@@ -119,6 +122,8 @@ pub(crate) struct Move {
     new: Option<Memory>,
     /// Where it came from: given back when nobody can reach it any more.
     old: Memory,
+    /// Whether the old memory is kept as a [`CleanCopy`], if that is not dropped.
+    keeps: bool,
     /// The address space in whose line it waits, which keeps that.
     _user: Option<Arc<Vm>>,
     /// Nothing leads to the old memory any more.
@@ -344,7 +349,7 @@ impl WorkItem for Move {
 impl PinnedDrop for Move {
     fn drop(self: Pin<&mut Self>) {
         if self.new.as_ref().is_none_or(Memory::is_vram) {
-            if self.is_done.load(Relaxed) {
+            if self.is_done.load(Relaxed) && !self.keeps {
                 // What was in them is in VRAM, or nobody's. Before this it does not come back to them.
                 gem::discard(&*self.bo);
             }
@@ -382,7 +387,7 @@ pub(crate) fn relocate(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
     bo: &BoRef,
-    new: gem::PlacementOf<BoData>,
+    mut new: gem::PlacementOf<BoData>,
     from: Option<u64>,
     may_wait: bool,
 ) -> Result<Fence> {
@@ -414,18 +419,36 @@ pub(crate) fn relocate(
         }
         exec.reserve_fences()
     })?;
-    let old = {
+    let (old, clean) = {
         let mut reserved = exec.reserved(&handle)?;
         if gem::is_pinned(&**bo) || bo.is_doomed() {
             return Err(EBUSY);
         }
         BoData::rouse(bo, &mut reserved)?;
-        bo::memory_of(gem::placement(bo, &reserved)?).ok_or(EBUSY)?
+        let placement = gem::placement(bo, &reserved)?;
+        if let Placement::Device(site) = &mut new {
+            site.keep(CleanCopy::of(dev, bo, &reserved)?);
+        }
+        let copy = match placement {
+            Placement::Device(site) => site.copy(),
+            _ => None,
+        };
+        // Nobody has had a way to write what is in VRAM, and will have one before this is over.
+        let is_clean = match (copy, memory.as_ref().and_then(Memory::system)) {
+            (Some((_, copy)), Some(system)) if Arc::ptr_eq(copy, system) => true,
+            // It was dropped since the caller has looked, or came since.
+            (copy, system) if copy.is_some() || system.is_some_and(|it| it.is_stale()) => {
+                return Err(EBUSY);
+            }
+            _ => false,
+        };
+        (bo::memory_of(placement).ok_or(EBUSY)?, is_clean)
     };
     if matches!(&old, Memory::Vram(range) if Some(range.number()) != from) {
         return Err(EBUSY);
     }
     let copied = match (&old, &memory) {
+        _ if clean => None,
         (Memory::Vram(range), Some(to)) => to.system().map(|system| (range, system)),
         (from, Some(Memory::Vram(range))) => from.system().map(|system| (range, system)),
         _ => None,
@@ -438,7 +461,7 @@ pub(crate) fn relocate(
         (Memory::Vram(_) | Memory::System(_), None) => bo.is_offered(),
         _ => false,
     };
-    if copied.is_none() && !stays {
+    if copied.is_none() && !stays && !clean {
         // Somebody else was faster.
         return Err(EBUSY);
     }
@@ -488,12 +511,14 @@ pub(crate) fn relocate(
         })
     });
     let plan = plan.transpose()?;
+    let keeps = matches!(&new, Placement::Device(site) if site.copy().is_some());
     let moved = Arc::pin_init(
         pin_init!(Move {
             dev: dev.into(),
             bo: bo.clone(),
             new: memory,
             old,
+            keeps,
             _user: user.cloned(),
             is_done: Atomic::new(false),
             fence <- new_spinlock!(None),
@@ -539,6 +564,12 @@ pub(crate) fn relocate(
     bo::was_used(bo);
     if from_vram {
         dev.counters.evictions.fetch_add(1, Relaxed);
+        if clean {
+            // CAST: `usize` has 64 bits.
+            dev.counters
+                .clean_bytes
+                .fetch_add(bo.size() as u64, Relaxed);
+        }
     } else if to_vram {
         dev.counters.promotions.fetch_add(1, Relaxed);
     }

@@ -61,6 +61,7 @@ use crate::{
             BoRef,
             Memory, //
         },
+        clean_copy,
         device::ClientDevice,
         evicted::Evicted,
         installed::{
@@ -169,7 +170,11 @@ impl Mapping {
             bo::was_used(&bo);
             // From here on it has a user, and stays awake.
             BoData::rouse(&bo, &mut reserved)?;
-            User::new(bo.clone(), vm, client_flags())?
+            if write {
+                // The GPU does not say when it does.
+                clean_copy::drop_copy(&bo, &mut reserved)?;
+            }
+            User::new(bo.clone(), vm, write, client_flags())?
         };
         Ok(Self {
             user,

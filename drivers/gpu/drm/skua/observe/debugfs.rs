@@ -355,6 +355,9 @@ fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
             "discarded_bytes",
             dev.counters.discarded_bytes.load(Relaxed),
         ),
+        ("clean_bytes", dev.counters.clean_bytes.load(Relaxed)),
+        ("clean_kept", dev.counters.clean_kept.load(Relaxed)),
+        ("clean_dropped", dev.counters.clean_dropped.load(Relaxed)),
         ("aperture_maps", dev.counters.aperture_maps.load(Relaxed)),
         (
             "aperture_reclaims",

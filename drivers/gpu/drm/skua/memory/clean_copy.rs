@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Clean copies: what comes to VRAM keeps the system pages from which it came, as long as nobody
+//! can have written it since. When it leaves, nothing is copied: it has these pages again.
+//!
+//! ```text
+//!                      arrives, nobody may write it        leaves: nothing is copied
+//!   system pages ──────────────────────────▶ VRAM and copy ──────────────────────────▶ system pages
+//!                                                 │
+//!                                                 │ dropped: it may be written from now on;
+//!                                                 ▼ memory is short, or a quota
+//!                                                VRAM      leaves: copied
+//! ```
+//!
+//! Nobody looks at what work does. Whether something may be written is known from who may write:
+//!
+//! | writer | when the copy goes |
+//! |---|---|
+//! | GPU | a bind without READONLY is accepted ([`Mapping::new`]); none is kept if there is such a user at the arrival ([`Sites::has_writer`]) |
+//! | CPU | a write faults: of what has a copy all mappings are read-only ([`VmFault::is_write`]) |
+//! | other drivers | never: what they have attached is in system memory |
+//! | this driver | never: it clears what is new, and copies what moves |
+//!
+//! Each of these takes the object's reservation lock before it can write, and so does who moves it.
+//! The copy is a part of the [`Placement`](crate::ext::gem::Placement), which that lock protects: so
+//! as long as it is there nobody has had a way to write, and when it is used for a move all who get
+//! one later wait for that. What is dropped does not come back before the object does.
+//!
+//! It counts as the client's system memory as it did before it came. Where a quota is exceeded none
+//! is kept, and who gets nothing of one has all dropped that can be ([`drop_all`]).
+//!
+//! [`Mapping::new`]: super::vm::Mapping::new
+//! [`Sites::has_writer`]: super::installed::Sites::has_writer
+//! [`VmFault::is_write`]: crate::ext::fault::VmFault::is_write
+
+use crate::{
+    ext::{
+        gem::{
+            self,
+            Placement, //
+        },
+        pages::Pages,
+        resv::{
+            self,
+            Reserved, //
+        },
+        shrinker, //
+    },
+    gpu::SkuaDevice,
+    memory::{
+        bo::{
+            Bo,
+            BoData,
+            Shares,
+            SystemMemory, //
+        },
+        vram::VramRange, //
+    },
+    quota::{
+        take_both,
+        Quota,
+        Share, //
+    }, //
+};
+use kernel::{
+    drm::gem::BaseObject,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        atomic::Relaxed,
+        Arc, //
+    }, //
+};
+
+/// Where an object is in VRAM, and what is kept of it outside.
+pub(crate) struct VramSite {
+    /// Where it is.
+    pub(crate) range: Arc<VramRange>,
+    /// The same bytes, for when it leaves.
+    copy: Option<KBox<CleanCopy>>,
+}
+
+impl From<Arc<VramRange>> for VramSite {
+    fn from(range: Arc<VramRange>) -> Self {
+        Self { range, copy: None }
+    }
+}
+
+impl VramSite {
+    /// The pages that an object has when it leaves without being copied.
+    pub(crate) fn copy(&self) -> Option<(&Arc<Pages>, &Arc<SystemMemory>)> {
+        self.copy.as_ref().map(|copy| (&copy.pages, &copy.memory))
+    }
+
+    /// Keeps `copy`, if there is one, which the memory is about to be made from.
+    pub(crate) fn keep(&mut self, copy: Option<KBox<CleanCopy>>) {
+        self.copy = copy;
+    }
+}
+
+/// System pages of an object that is in VRAM, with the same bytes.
+pub(crate) struct CleanCopy {
+    /// Counts it.
+    dev: ARef<SkuaDevice>,
+    /// The object's size.
+    bytes: u64,
+    pages: Arc<Pages>,
+    memory: Arc<SystemMemory>,
+}
+
+impl CleanCopy {
+    /// What is to be kept of `bo`, which is about to move to VRAM, if that is worth it: nobody may
+    /// write it, and no quota is exceeded. `ENOMEM`; `EINVAL` unless `reserved` is its lock.
+    pub(crate) fn of(
+        dev: &SkuaDevice,
+        bo: &Bo,
+        reserved: &Reserved<'_>,
+    ) -> Result<Option<KBox<Self>>> {
+        let Placement::System(pages, site) = gem::placement(bo, reserved)? else {
+            return Ok(None);
+        };
+        let memory = site.memory();
+        if bo.sites.has_writer() || memory.is_too_much() {
+            return Ok(None);
+        }
+        let bytes = u64::try_from(bo.size())?;
+        let copy = Self {
+            dev: dev.into(),
+            bytes,
+            pages: pages.clone(),
+            memory: memory.clone(),
+        };
+        dev.counters.clean_kept.fetch_add(bytes, Relaxed);
+        Ok(Some(KBox::new(copy, GFP_KERNEL_ACCOUNT)?))
+    }
+}
+
+impl Drop for CleanCopy {
+    fn drop(&mut self) {
+        // No wrap: added before.
+        self.dev.counters.clean_kept.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+/// The pages that `bo` would have if it left now, if it has a clean copy. `EBUSY` if somebody has it
+/// locked, unless it `may_wait`; `EINTR` if a signal arrives.
+pub(crate) fn find(bo: &Bo, may_wait: bool) -> Result<Option<(Arc<Pages>, Arc<SystemMemory>)>> {
+    let reserved = match may_wait {
+        true => resv::lock(bo)?,
+        false => resv::trylock(bo).ok_or(EBUSY)?,
+    };
+    Ok(match gem::placement(bo, &reserved)? {
+        Placement::Device(site) => site
+            .copy()
+            .map(|(pages, memory)| (pages.clone(), memory.clone())),
+        _ => None,
+    })
+}
+
+/// Drops the copy of `bo`, if there is one: it may be written from now on, or the memory is needed.
+/// How many bytes that was. `EINVAL` unless `reserved` is its lock.
+pub(crate) fn drop_copy(bo: &Bo, reserved: &mut Reserved<'_>) -> Result<u64> {
+    let Some(copy) = gem::device_mut(bo, reserved)?.and_then(|site| site.copy.take()) else {
+        return Ok(0);
+    };
+    // First: who has looked at it before does not use it.
+    copy.memory.set_stale();
+    gem::discard(bo);
+    bo.dev()
+        .counters
+        .clean_dropped
+        .fetch_add(copy.bytes, Relaxed);
+    Ok(copy.bytes)
+}
+
+/// Drops all copies of objects that nobody is using just now; whether there were any. Takes the
+/// lists' lock.
+pub(crate) fn drop_all(dev: &SkuaDevice) -> bool {
+    shrinker::drop_copies::<BoData>(dev, usize::MAX) > 0
+}
+
+/// Does what [`Quota::take`] does with a quota of system memory of `dev`; copies make room.
+pub(crate) fn take(dev: &SkuaDevice, quota: &Arc<Quota>, units: u64) -> Option<Share> {
+    let take = || quota.take(units);
+    take().or_else(|| drop_all(dev).then(take).flatten())
+}
+
+/// Does what [`take_both`] does for all clients of `dev`; copies make room.
+pub(crate) fn take_shares(dev: &SkuaDevice, own: &Arc<Quota>, units: u64) -> Option<Shares> {
+    let take = || take_both(own, &dev.system, units);
+    take().or_else(|| drop_all(dev).then(take).flatten())
+}
