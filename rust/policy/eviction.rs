@@ -34,7 +34,7 @@ pub enum Need {
     Prefers,
     /// What can be nowhere else.
     Needs,
-    /// What whose turn it is needs in a part of the place, of their own that can be elsewhere in it.
+    /// What whose turn it is needs in a part of the place, of their own that can be elsewhere.
     Own,
 }
 
@@ -47,9 +47,9 @@ pub enum Hold {
     Low,
     /// A control group.
     Min,
-    /// Whose turn it is needs it there; [`Need::Own`] has it go if it may be elsewhere in the place.
+    /// Whose turn it is needs it; [`Need::Own`] has it go if it may be elsewhere.
     Turn {
-        /// Whether it may.
+        /// Whether it may, in the place or in another that is as good.
         elsewhere: bool,
     },
     /// It cannot move: it is pinned, locked, just moving, or about to be destroyed.

@@ -268,6 +268,7 @@ pub(crate) struct BoData {
 }
 
 /// What an object is made from.
+#[derive(Clone)]
 pub(crate) struct BoArgs {
     /// `DRM_SKUA_BO_*`.
     pub(crate) flags: u32,
@@ -331,6 +332,7 @@ pub(crate) fn create(
     let vram = placements & (1 << REGION_VRAM) != 0;
     // What the aperture has no room for is out, too.
     let system = placements & (1 << REGION_SYSTEM) != 0;
+    let elsewhere = placements & !(1 << REGION_VRAM) != 0;
     let part = part_of(dev, args.flags, placements);
     // It could never be locked.
     if vram && !system && (part.bytes(dev) == 0 || cached) {
@@ -341,19 +343,26 @@ pub(crate) fn create(
     if is_over() && (!clean_copy::drop_all(dev) || is_over()) {
         return Err(ENOMEM);
     }
+    let patience = &mut eviction::patience();
     if vram {
-        let mut patience = eviction::patience();
-        let need = match system {
+        let need = match elsewhere {
             true => Need::Prefers,
             false => Need::Needs,
         };
-        match eviction::allocate(dev, parent, quota, part, size, need, &mut patience) {
+        match eviction::allocate(dev, parent, quota, part, size, need, patience) {
             Ok(range) => return create_in_vram(dev, size, args, range),
-            Err(error) if error == ENOSPC && system => (),
+            Err(error) if error == ENOSPC && elsewhere => (),
             Err(error) => return Err(error),
         }
     }
-    create_in_system(dev, parent, quota, size, args)
+    match create_in_system(dev, parent, quota, size, args.clone()) {
+        // Now it needs what it merely preferred.
+        Err(error) if error == ENOSPC && vram => {
+            let range = eviction::allocate(dev, parent, quota, part, size, Need::Needs, patience)?;
+            create_in_vram(dev, size, args, range)
+        }
+        bo => bo,
+    }
 }
 
 /// Whether the CPU may see an object with these flags in VRAM, uncached.
@@ -424,7 +433,7 @@ fn create_in_system(
     };
     let bo = gem::create::<BoData>(dev, usize::try_from(size)?, args)?;
     let (pages, mut site) = system_memory(dev, parent, &bo, shares)?;
-    if let (SystemSite::Direct(memory), true) = (&site, bo.needs_aperture()) {
+    if let (SystemSite::Direct(memory), true) = (&site, bo.needs_segment()) {
         let patience = &mut eviction::patience();
         let range = gart::map_alone(dev, parent, memory, size, patience)?;
         site = SystemSite::Aperture(range);
@@ -778,12 +787,22 @@ impl BoData {
     /// Whether VRAM is the only region in which there is always room for it: the GPU is not to reach
     /// its system pages directly.
     pub(crate) fn needs_vram(&self) -> bool {
-        self.may_be_in_vram() && self.placements() & (1 << REGION_SYSTEM) == 0
+        self.may_be_in_vram() && self.needs_segment()
     }
 
-    /// Whether the GPU is to reach it in the aperture alone, where it stays.
-    fn needs_aperture(&self) -> bool {
-        self.placements() == 1 << REGION_APERTURE
+    /// Whether the GPU is to reach it in VRAM alone.
+    pub(crate) fn is_for_vram_alone(&self) -> bool {
+        self.placements() == 1 << REGION_VRAM
+    }
+
+    /// Whether it may be in the aperture.
+    pub(crate) fn may_be_in_aperture(&self) -> bool {
+        self.placements() & (1 << REGION_APERTURE) != 0
+    }
+
+    /// Whether the GPU is to reach it in VRAM or the aperture alone.
+    fn needs_segment(&self) -> bool {
+        self.placements() & (1 << REGION_SYSTEM) == 0
     }
 
     /// Whether it is not where the GPU is to reach it, or on its way out. For good as long as its

@@ -264,9 +264,11 @@ impl<'a> Vram<'a> {
             return Hold::Pinned;
         }
         if self.dev.pager.protects(bo) {
+            // What the CPU does not map may be in the way of what it does.
             let part = bo::part_of(self.dev, bo.flags(), bo.placements());
+            let there = self.part == Part::Visible && part == Part::Any;
             return Hold::Turn {
-                elsewhere: part == Part::Any,
+                elsewhere: there || bo.may_be_in_aperture(),
             };
         }
         let Some(evictor) = self.evictor else {
@@ -413,7 +415,7 @@ fn moving(dev: &SkuaDevice, pool: &dmem::Pool) -> Result<Option<BoRef>> {
         let range = match bo.sites.memory() {
             Some(Memory::Vram(range)) if bo.region() != REGION_VRAM => range,
             _ if bo.is_arriving() => match gem::placement(&bo, &resv::lock(&*bo)?)? {
-                Placement::Device(range) => range.clone(),
+                Placement::Device(site) => site.range.clone(),
                 _ => continue,
             },
             _ => continue,

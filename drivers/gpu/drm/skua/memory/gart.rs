@@ -199,8 +199,8 @@ pub(crate) const fn rank(level: Level) -> u8 {
     level as u8 + Level::ALL.len() as u8
 }
 
-/// Has `memory` of `bo`, which has no other place, be in the aperture: others leave it if they have
-/// to and can.
+/// Has `memory` of an object, which has no other place, be in the aperture: others leave it if they
+/// have to and can.
 ///
 /// `ENOSPC` if what is there has to stay, or is in use for long; `ENOMEM`, `ENODEV`; `EINTR` if a
 /// signal arrives.

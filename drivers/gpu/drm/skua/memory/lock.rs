@@ -8,7 +8,8 @@
 //! long as the [aperture](super::host_aperture) has pages for all that is locked there. What it does not
 //! ([`BoData::is_seen_in_vram`]) is locked in system memory: it moves there, and as long as some
 //! client has it locked it does not move back ([`BoData::is_held_out`], which a move to VRAM asks
-//! under the reservation lock). What the GPU is to reach in VRAM alone does not move for a lock: it
+//! under the reservation lock). What the GPU is to reach in VRAM or the aperture moves to that, if it has
+//! room, or is out. What the GPU is to reach in VRAM alone does not move for a lock: it
 //! can be locked while it is out, and who needs it there has to do without until it is unlocked.
 //!
 //! [`BoData::is_seen_in_vram`]: crate::memory::bo::BoData::is_seen_in_vram
@@ -104,11 +105,11 @@ fn be_reachable(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result 
         patience = patience.checked_sub(1).ok_or(ENOSPC)?;
     }
     drop(resv::lock(&**bo)?);
-    if !bo.needs_vram() {
+    if !bo.is_for_vram_alone() {
         eviction::move_out(dev, parent, bo, &mut patience)?;
     }
     if bo.region() == REGION_VRAM {
-        return Err(if bo.needs_vram() { EPERM } else { EBUSY });
+        return Err(if bo.is_for_vram_alone() { EPERM } else { EBUSY });
     }
     settle(bo, patience)
 }

@@ -21,8 +21,15 @@
 use crate::{
     ext::{
         device,
-        gem::Placement,
-        resv::Reserved, //
+        gem::{
+            self,
+            GemExt,
+            Placement, //
+        },
+        resv::{
+            self,
+            Reserved, //
+        }, //
     },
     gpu::{
         self,
@@ -31,10 +38,14 @@ use crate::{
     memory::{
         bo::{
             self,
-            BoRef, //
+            BoData,
+            BoRef,
+            SystemSite,
+            REGION_APERTURE, //
         },
         device::ClientDevice,
         eviction,
+        gart,
         relocation::{
             relocate,
             UnderWay, //
@@ -68,6 +79,7 @@ use kernel::{
         delay::fsleep,
         Delta,
         Instant,
+        Jiffies,
         Monotonic, //
     }, //
 };
@@ -194,22 +206,34 @@ pub(crate) fn lock<'a>(
             None => {
                 // Who has the turn does not see what is taken here before it is in its place.
                 let _under_way = UnderWay::new(dev);
-                bring_in(dev, parent, vm, |quota, part, bytes| {
-                    VramRange::new(dev, quota, part, bytes)
+                bring_in(dev, parent, vm, |_, quota, part, bytes| {
+                    VramRange::new(dev, quota, part, bytes).map(Some)
                 })
             }
             Some(_) => check_size(dev, vm).and_then(|()| {
-                bring_in(dev, parent, vm, |quota, part, bytes| loop {
+                bring_in(dev, parent, vm, |bo, quota, part, bytes| {
                     let patience = &mut patience;
-                    let range =
-                        eviction::allocate(dev, parent, quota, part, bytes, Need::Needs, patience);
-                    let is_full = matches!(range, Err(error) if error == ENOSPC);
-                    // What the CPU does not map may be in the way of what it does.
-                    if !is_full
-                        || part != Part::Visible
-                        || !eviction::make_own_room(dev, parent, part, bytes, patience)?
-                    {
-                        break range;
+                    let mut need = match bo.may_be_in_aperture() {
+                        true => Need::Prefers,
+                        false => Need::Needs,
+                    };
+                    loop {
+                        let range =
+                            eviction::allocate(dev, parent, quota, part, bytes, need, patience);
+                        match range {
+                            Err(error) if error == ENOSPC => (),
+                            range => break range.map(Some),
+                        }
+                        if need == Need::Prefers {
+                            match bring_to_aperture(dev, parent, bo, patience) {
+                                Err(error) if error == ENOSPC => need = Need::Needs,
+                                brought => break brought.map(|()| None),
+                            }
+                        } else if bo.may_be_in_aperture()
+                            || !eviction::make_own_room(dev, parent, part, bytes, patience)?
+                        {
+                            break Err(ENOSPC);
+                        }
                     }
                 })
             }),
@@ -226,13 +250,14 @@ pub(crate) fn lock<'a>(
     }
 }
 
-/// Has what `vm` needs in VRAM and is out move there, each to where `room` says. `ENOMEM`,
-/// `ENODEV`; `EBUSY` if some of it is locked; `EINTR` if a signal arrives.
+/// Has what `vm` needs in VRAM and is out move there, each to where `room` says, if that does not
+/// have it elsewhere. `ENOMEM`, `ENODEV`; `EBUSY` if some of it is locked; `EINTR` if a signal
+/// arrives.
 fn bring_in(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
     vm: &Vm,
-    mut room: impl FnMut(&Arc<Quota>, Part, u64) -> Result<Arc<VramRange>>,
+    mut room: impl FnMut(&BoRef, &Arc<Quota>, Part, u64) -> Result<Option<Arc<VramRange>>>,
 ) -> Result {
     // What the CPU maps first: it has less room, and the rest leaves it alone where it can.
     for part in [Part::Visible, Part::Any] {
@@ -240,7 +265,7 @@ fn bring_in(
         while let Some((bo, wanted)) = vm.evicted.next(last.as_ref()) {
             if wanted && bo::part_of(dev, bo.flags(), bo.placements()) == part {
                 bring_one(dev, parent, vm, &bo, |quota| {
-                    room(quota, part, u64::try_from(bo.size())?)
+                    room(&bo, quota, part, u64::try_from(bo.size())?)
                 })?;
             }
             last = Some(bo);
@@ -254,10 +279,14 @@ fn bring_one(
     parent: &Device<Bound>,
     vm: &Vm,
     bo: &BoRef,
-    room: impl FnOnce(&Arc<Quota>) -> Result<Arc<VramRange>>,
+    room: impl FnOnce(&Arc<Quota>) -> Result<Option<Arc<VramRange>>>,
 ) -> Result {
     if bo.is_held_out() {
-        return Err(EBUSY);
+        // Not in VRAM; in the aperture the CPU reaches it, too.
+        return match bring_to_aperture(dev, parent, bo, &mut eviction::patience()) {
+            Err(error) if error == ENOSPC => Err(EBUSY),
+            brought => brought,
+        };
     }
     if bo.is_doomed() {
         // Whose destruction is not certain yet soon will be, or is not destroyed.
@@ -270,7 +299,10 @@ fn bring_one(
     let range = match room(&quota) {
         // Unmapped meanwhile.
         Err(error) if error == ENOSPC && !vm.evicted.has(bo) => return Ok(()),
-        range => range?,
+        range => match range? {
+            Some(range) => range,
+            None => return Ok(()),
+        },
     };
     match relocate(dev, parent, bo, Placement::Device(range.into()), None, true) {
         // Somebody else was faster, or it is to be destroyed.
@@ -279,28 +311,81 @@ fn bring_one(
     }
 }
 
-/// `ENOMEM` if what `vm` needs in VRAM does not fit there all together: nobody is to leave for
-/// that.
+/// Has `bo`, which is out, be in the aperture, if it may be there: those leave it that can be
+/// elsewhere. `ENOSPC` if there is no room; `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
+fn bring_to_aperture(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    bo: &BoRef,
+    patience: &mut Jiffies,
+) -> Result {
+    if !bo.may_be_in_aperture() {
+        return Err(ENOSPC);
+    }
+    let (pages, memory) = {
+        let mut reserved = resv::lock(&**bo)?;
+        BoData::rouse(bo, &mut reserved)?;
+        match gem::placement(bo, &reserved)? {
+            Placement::System(pages, SystemSite::Direct(memory)) => (pages.clone(), memory.clone()),
+            // Somebody else was faster.
+            _ => return Ok(()),
+        }
+    };
+    let bytes = u64::try_from(bo.size())?;
+    let range = gart::map_alone(dev, parent, &memory, bytes, patience)?;
+    let site = SystemSite::Aperture(range);
+    match relocate(dev, parent, bo, Placement::System(pages, site), None, true) {
+        Err(error) if error == EBUSY => Ok(()),
+        result => result.map(drop),
+    }
+}
+
+/// How many bytes an address space needs in a part of VRAM.
+#[derive(Default)]
+struct Needed {
+    /// That may be nowhere else.
+    alone: u64,
+    /// That may be in the aperture instead.
+    either: u64,
+}
+
+impl Needed {
+    fn add(&mut self, bo: &BoRef, bytes: u64) {
+        let sum = match bo.may_be_in_aperture() {
+            true => &mut self.either,
+            false => &mut self.alone,
+        };
+        *sum = sum.saturating_add(bytes);
+    }
+
+    /// Whether so much VRAM and a `window` of the aperture are enough.
+    fn fits(&self, vram: u64, window: u64) -> bool {
+        self.alone <= vram && self.alone.saturating_add(self.either) <= vram.saturating_add(window)
+    }
+}
+
+/// `ENOMEM` if what `vm` needs in VRAM does not fit there all together, nor in the aperture what may be
+/// in that: nobody is to leave for that.
 fn check_size(dev: &SkuaDevice, vm: &Vm) -> Result {
     let mut objects = KVVec::new();
     vm.collect_objects(&mut objects)?;
     objects.retain(|bo| bo.needs_vram() && !bo.is_doomed() && vm.device().wants(bo));
     let key = |bo: &BoRef| core::ptr::from_ref(&**bo).addr();
     objects.sort_unstable_by_key(key);
-    let (mut all, mut visible, mut last) = (0_u64, 0_u64, 0);
+    let (mut any, mut visible, mut last) = (Needed::default(), Needed::default(), 0);
     for bo in &objects {
         // Mapped more than once.
         if core::mem::replace(&mut last, key(bo)) == key(bo) {
             continue;
         }
         let bytes = u64::try_from(bo.size())?;
-        all = all.saturating_add(bytes);
+        any.add(bo, bytes);
         if bo::part_of(dev, bo.flags(), bo.placements()) == Part::Visible {
-            visible = visible.saturating_add(bytes);
+            visible.add(bo, bytes);
         }
     }
-    match all > Part::Any.bytes(dev) || visible > Part::Visible.bytes(dev) {
-        true => Err(ENOMEM),
-        false => Ok(()),
-    }
+    let (window, _) = dev.region_usage(REGION_APERTURE);
+    let fits =
+        any.fits(Part::Any.bytes(dev), window) && visible.fits(Part::Visible.bytes(dev), window);
+    fits.then_some(()).ok_or(ENOMEM)
 }

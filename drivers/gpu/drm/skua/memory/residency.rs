@@ -152,7 +152,14 @@ pub(crate) fn come_back(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) {
         let part = bo::part_of(dev, bo.flags(), bo.placements());
         let range = VramRange::new(dev, &quota, part, u64::try_from(bo.size())?)?;
         // As in `move_in()`: others have it.
-        relocate(dev, parent, bo, Placement::Device(range.into()), None, false)
+        relocate(
+            dev,
+            parent,
+            bo,
+            Placement::Device(range.into()),
+            None,
+            false,
+        )
     };
     // Who lets go of it is not to hear of that.
     drop(moved());
@@ -166,7 +173,14 @@ fn move_in(dev: &SkuaDevice, parent: &Device<Bound>, objects: &[(u32, BoRef)]) -
         if let Some(range) = bo::room_in_vram(dev, parent, bo, &mut patience)? {
             // Others who have it are not to wait for this client's work.
             let may_wait = !gem::is_foreign(&**bo);
-            match relocate(dev, parent, bo, Placement::Device(range.into()), None, may_wait) {
+            match relocate(
+                dev,
+                parent,
+                bo,
+                Placement::Device(range.into()),
+                None,
+                may_wait,
+            ) {
                 Err(error) if error != EBUSY => return Err(error),
                 _ => (),
             }

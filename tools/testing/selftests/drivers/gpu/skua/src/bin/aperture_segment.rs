@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use skua_guest::host::request;
 use skua_selftests::client::unmap;
 use skua_selftests::function::Function;
+use skua_selftests::mapping::Mapping;
 use skua_selftests::moving::{
     alone, evict_all, expect_gpu, pattern, place, resident, while_the_cpu_writes,
 };
@@ -40,6 +41,12 @@ fn main() -> ExitCode {
         row_1_17_what_may_not_be_reached_directly_is_brought_back: 60,
         what_is_locked_stays_where_the_gpu_reaches_it: 60,
         row_1_17_the_cpu_writes_on_while_it_leaves: 60,
+        what_vram_has_no_room_for_is_brought_to_the_aperture: 60,
+        what_is_in_vram_without_need_leaves_it_for_the_aperture: 60,
+        what_fits_in_neither_is_refused: 60,
+        what_vram_has_no_room_for_is_made_in_the_aperture: 60,
+        row_0_20_what_may_be_in_the_aperture_is_locked_there: 60,
+        row_0_21_what_is_locked_and_out_comes_to_the_aperture: 60,
         row_1_22_the_cpu_maps_the_system_pages,
         row_1_22_a_lock_leads_to_the_system_pages,
         row_0_28_the_window_snoops_what_the_cpu_has_cached_alone,
@@ -392,6 +399,176 @@ fn row_1_17_the_cpu_writes_on_while_it_leaves() {
             assert_eq!(rig.evict(&[buffer.handle]), Ok(()));
         }
     });
+}
+
+/// An object that may be in VRAM alone, takes all of that, and is bound; where the GPU finds it.
+#[track_caller]
+fn all_of_vram(rig: &Rig) -> (u32, u64) {
+    let size = rig.region(Place::Vram).size;
+    let handle = rig.bo(Place::Vram, size);
+    (handle, rig.bound_at_will(handle, size))
+}
+
+/// Work that uses both, and finds them: all of VRAM, and what may be in the aperture as well.
+#[track_caller]
+fn expect_both(rig: &Rig, large: (u32, u64), small: &Buffer, seed: u64) {
+    let mark = u32::try_from(seed).expect("a number");
+    let work = [
+        fill(mark, large.1, PAGE),
+        copy(large.1, small.va, PAGE),
+        copy(small.va + PAGE, large.1, PAGE),
+    ];
+    assert_eq!(rig.run(Engine::Copy, &work), Ok(()));
+    assert_eq!(place(rig, large.0), Place::Vram);
+    assert_eq!(place(rig, small.handle), Place::Aperture);
+    let first = u64::from(mark) << 32 | u64::from(mark);
+    small.cpu.expect("for the CPU", |offset| match offset {
+        0..4096 => first,
+        _ => pattern(seed)(offset),
+    });
+    expect_gpu(rig, "from one to the other", large.1, PAGE, |offset| {
+        pattern(seed)(offset + 4096)
+    });
+}
+
+fn what_vram_has_no_room_for_is_brought_to_the_aperture() {
+    let (rig, other) = (alone(), Rig::new());
+    let size = 8 * PAGE;
+    let small = buffer(&rig, &[Place::Vram, Place::Aperture], size);
+    let large = all_of_vram(&rig);
+    // The window is free, or has what can be elsewhere.
+    for seed in 1..4 {
+        evict_all();
+        assert_eq!(place(&rig, small.handle), Place::System);
+        small.cpu.fill(pattern(seed));
+        let filler = (seed > 1).then(|| {
+            let filler = buffer(&other, &[Place::Aperture, Place::System], WINDOW);
+            assert_eq!(place(&other, filler.handle), Place::Aperture);
+            filler.cpu.fill(pattern(9));
+            filler
+        });
+        expect_both(&rig, large, &small, seed);
+        if let Some(filler) = filler {
+            assert_eq!(place(&other, filler.handle), Place::System);
+            filler.cpu.expect("what had to leave", pattern(9));
+            assert_eq!(other.destroy(&[filler.handle], 0), Ok(()));
+        }
+    }
+}
+
+fn what_is_in_vram_without_need_leaves_it_for_the_aperture() {
+    let rig = alone();
+    let size = 8 * PAGE;
+    let small = buffer(&rig, &[Place::Vram, Place::Aperture], size);
+    let large = all_of_vram(&rig);
+    for seed in 1..4 {
+        evict_all();
+        // It is the first to come, and in the way of who may be nowhere else.
+        resident(&rig, &[small.handle]);
+        assert_eq!(place(&rig, small.handle), Place::Vram);
+        assert_eq!(rig.evict(&[small.handle]), Ok(()));
+        small.cpu.fill(pattern(seed));
+        expect_both(&rig, large, &small, seed);
+    }
+}
+
+fn what_fits_in_neither_is_refused() {
+    let rig = alone();
+    let both = [Place::Vram, Place::Aperture];
+    let _small: Vec<Buffer> = (0..3).map(|_| buffer(&rig, &both, WINDOW / 2)).collect();
+    let large = all_of_vram(&rig);
+    evict_all();
+    let work = rig
+        .start_after(rig.compute, &[fill(1, large.1, PAGE)], &[])
+        .map(drop);
+    assert_eq!(work, Err(Errno::ENOMEM));
+}
+
+fn what_vram_has_no_room_for_is_made_in_the_aperture() {
+    let (rig, other) = (alone(), Rig::new());
+    // What is resident stays for who can do without VRAM.
+    let (large, _) = all_of_vram(&other);
+    resident(&other, &[large]);
+    let both = [Place::Vram, Place::Aperture];
+    let small = buffer(&rig, &both, WINDOW);
+    assert_eq!(place(&rig, small.handle), Place::Aperture);
+    assert_eq!(place(&other, large), Place::Vram);
+    small.cpu.fill(pattern(1));
+    expect_gpu(&rig, "in the aperture", small.va, WINDOW, pattern(1));
+    assert_eq!(rig.destroy(&[small.handle], 0), Ok(()));
+    // And leaves it for who has neither.
+    let filler = buffer(&other, &[Place::Aperture], WINDOW);
+    let small = buffer(&rig, &both, PAGE);
+    assert_eq!(place(&rig, small.handle), Place::Vram);
+    assert_eq!(place(&other, large), Place::System);
+    assert_eq!(place(&other, filler.handle), Place::Aperture);
+}
+
+/// The mapping that a lock is for.
+#[track_caller]
+fn locked(rig: &Rig, handle: u32, size: u64) -> Mapping {
+    let offset = rig.lock(handle).expect("BO_LOCK");
+    let len = usize::try_from(size).expect("a length");
+    Mapping::new(rig.duplicate(), offset, len).expect("mmap")
+}
+
+/// An object without access for the CPU that may be in VRAM or the aperture, is in VRAM and was
+/// filled by the GPU, and where that finds it.
+#[track_caller]
+fn hidden(rig: &Rig, size: u64) -> (u32, u64) {
+    let placements = bit(rig, Place::Vram) | bit(rig, Place::Aperture);
+    let handle = rig.bo_create(size, 0, placements).expect("BO_CREATE");
+    let va = rig.bound_at_will(handle, size);
+    assert_eq!(place(rig, handle), Place::Vram);
+    assert_eq!(rig.run(Engine::Compute, &[fill(7, va, size)]), Ok(()));
+    (handle, va)
+}
+
+fn row_0_20_what_may_be_in_the_aperture_is_locked_there() {
+    let rig = alone();
+    let size = 8 * PAGE;
+    let (handle, va) = hidden(&rig, size);
+    let bars = ["vram_bar_read", "vram_bar_write"];
+    let before = Function::first().counters(bars);
+    let cpu = locked(&rig, handle, size);
+    assert_eq!(place(&rig, handle), Place::Aperture);
+    cpu.expect("what the GPU wrote", |_| 7 << 32 | 7);
+    cpu.fill(pattern(1));
+    assert_eq!(Function::first().counters(bars), before, "{bars:?}");
+    // There the GPU reaches it under the lock, and it stays.
+    expect_gpu(&rig, "what the CPU wrote", va, size, pattern(1));
+    resident(&rig, &[handle]);
+    assert_eq!(place(&rig, handle), Place::Aperture);
+    assert_eq!(rig.unlock(handle), Ok(()));
+    resident(&rig, &[handle]);
+    assert_eq!(place(&rig, handle), Place::Vram);
+    expect_gpu(&rig, "in VRAM", va, size, pattern(1));
+}
+
+fn row_0_21_what_is_locked_and_out_comes_to_the_aperture() {
+    let rig = alone();
+    let size = 8 * PAGE;
+    let (handle, va) = hidden(&rig, size);
+    // The window has what may be nowhere else.
+    let filler = buffer(&rig, &[Place::Aperture], WINDOW);
+    let cpu = locked(&rig, handle, size);
+    assert_eq!(place(&rig, handle), Place::System);
+    cpu.fill(pattern(2));
+    let work = rig
+        .start_after(rig.compute, &[fill(8, va, size)], &[])
+        .map(drop);
+    assert_eq!(
+        work,
+        Err(Errno::EBUSY),
+        "locked, and no room in the aperture"
+    );
+    assert_eq!(rig.destroy(&[filler.handle], 0), Ok(()));
+    expect_gpu(&rig, "brought to the aperture", va, size, pattern(2));
+    assert_eq!(place(&rig, handle), Place::Aperture);
+    cpu.expect("under the lock", pattern(2));
+    assert_eq!(rig.run(Engine::Compute, &[fill(8, va, size)]), Ok(()));
+    cpu.expect("what the GPU wrote", |_| 8 << 32 | 8);
+    assert_eq!(rig.unlock(handle), Ok(()));
 }
 
 fn row_1_22_the_cpu_maps_the_system_pages() {
