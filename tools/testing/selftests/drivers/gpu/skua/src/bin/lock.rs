@@ -11,7 +11,7 @@ use skua_selftests::moving::{
     alone, both, evict_all, expect_gpu, find, movable, pattern, place, resident,
 };
 use skua_selftests::raw::{in_child, with_alarm};
-use skua_selftests::rig::{fill, wait_value};
+use skua_selftests::rig::{copy, fill, wait_value};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_spec::pci::BAR_VRAM;
 use skua_uapi::*;
@@ -24,6 +24,7 @@ const CACHED: u32 = DRM_SKUA_BO_CPU_ACCESS | DRM_SKUA_BO_CACHED;
 
 fn main() -> ExitCode {
     suite::main(tests![
+        row_0_13_a_lock_is_for_all_of_it_byte_by_byte: 60,
         row_0_16_cached_objects_are_locked_outside_of_vram: 60,
         row_0_16_what_could_not_be_locked_is_refused,
         row_0_19_row_1_09_system_memory_is_locked_in_its_place: 60,
@@ -96,6 +97,47 @@ fn is_locked_in_system_memory(flags: u32) {
     assert!(rig.lock(handle).is_ok());
     cpu.expect("locked again", pattern(1));
     assert_eq!(rig.unlock(handle), Ok(()));
+}
+
+fn row_0_13_a_lock_is_for_all_of_it_byte_by_byte() {
+    let rig = alone();
+    let size = LARGE + 5 * PAGE;
+    let system = 1 << rig.region(Place::System).id;
+    for (flags, placements) in [
+        (0, system),
+        (0, both(&rig)),
+        (DRM_SKUA_BO_CPU_ACCESS, system),
+        (DRM_SKUA_BO_CPU_ACCESS, both(&rig)),
+        (CACHED, both(&rig)),
+    ] {
+        let what = format!("flags {flags:#x}, placements {placements:#x}");
+        let handle = rig.bo_create(size, flags, placements).expect("BO_CREATE");
+        let va = rig.bound_at_will(handle, size);
+        let from = rig.buffer(Place::System, size);
+        from.cpu.fill(pattern(1));
+        assert_eq!(
+            rig.run(Engine::Copy, &[copy(from.va, va, size)]),
+            Ok(()),
+            "{what}"
+        );
+        // Neither more than all of it nor another address for a part: there is one.
+        let offset = rig.lock(handle).expect("BO_LOCK");
+        assert_eq!(rig.lock(handle), Ok(offset), "{what}");
+        let len = usize::try_from(size).expect("a length");
+        let more = Mapping::new(rig.duplicate(), offset, len + 4096).map(drop);
+        assert_eq!(more, Err(Errno::EINVAL), "{what}");
+        let cpu = Mapping::new(rig.duplicate(), offset, len).expect("mmap");
+        // Where the GPU has written a byte, there the CPU finds it, and the other way round.
+        cpu.expect(&what, pattern(1));
+        cpu.fill(pattern(2));
+        expect_gpu(&rig, &what, va, size, pattern(2));
+        println!(
+            "# {what}: {size:#x} bytes at {offset:#x}, {:?}",
+            place(&rig, handle)
+        );
+        assert_eq!(rig.unlock(handle), Ok(()));
+        assert_eq!(rig.destroy(&[handle, from.handle], 0), Ok(()));
+    }
 }
 
 fn row_0_16_cached_objects_are_locked_outside_of_vram() {
