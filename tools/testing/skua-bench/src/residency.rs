@@ -100,6 +100,8 @@ fn traces(rig: &Rig, report: &mut Report) -> Result<()> {
             times(by_age),
             json!(null),
         )?;
+        let written = grown.get("copy_vram_to_system")?;
+        report.ratio(&format!("eviction.{name}.written_back"), written, 1)?;
     }
     Ok(())
 }
