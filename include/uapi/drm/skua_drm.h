@@ -849,7 +849,8 @@ struct drm_skua_device_state {
 
 	/**
 	 * @status: Returned status, see &enum drm_skua_context_status: that of the first of its
-	 * contexts that failed, also one that was destroyed. A created device that is not active takes no work any more:
+	 * contexts that failed, also one that was destroyed; from before a fence says so. A
+	 * created device that is not active takes no work any more:
 	 * its contexts' is cancelled (-ECANCELED). Contexts of the file's own device stand for
 	 * themselves; it fails when the GPU is lost.
 	 */

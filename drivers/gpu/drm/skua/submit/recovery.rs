@@ -351,6 +351,10 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause)
             let context = guilty.submission.context().clone();
             context.mark(status);
             failed = context.vm().cloned();
+            if let Some(vm) = &failed {
+                // Before a fence says so.
+                let _ = vm.device().fail(status.code());
+            }
             // Now what waits in its queue can be cancelled.
             for (packet, _) in removed.iter() {
                 state.retire(packet);

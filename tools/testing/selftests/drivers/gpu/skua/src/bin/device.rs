@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         a_destroyed_device_takes_all_along,
         one_failure_ends_a_device,
         the_files_own_device_goes_on,
+        a_device_has_failed_before_a_fence_says_so: 60,
         row_3_23_what_is_not_resident_is_not_brought_in: 60,
         what_is_resident_is_there_for_work: 60,
         residency_ends_with_evict_and_with_the_handle: 60,
@@ -222,6 +223,18 @@ fn the_files_own_device_goes_on() {
     assert_eq!(rig.run(Engine::Copy, &[fill(1, buffer.va, 8)]), Ok(()));
     let state = rig.device_state(0).expect("DEVICE_STATE");
     assert_eq!(state.status, DRM_SKUA_CONTEXT_ACTIVE);
+}
+
+fn a_device_has_failed_before_a_fence_says_so() {
+    for round in 0..100 {
+        let client = Client::new();
+        let device = client.device_create(0).expect("DEVICE_CREATE");
+        let rig = Rig::of_device(client, device);
+        let ran = rig.run(Engine::Copy, &[fill(1, 0x10_0000_0000, 8)]);
+        let state = rig.device_state(device).expect("DEVICE_STATE");
+        assert_eq!(ran, Err(Errno::EFAULT));
+        assert_eq!(state.status, DRM_SKUA_CONTEXT_FAULTED, "round {round}");
+    }
 }
 
 fn row_3_23_what_is_not_resident_is_not_brought_in() {
