@@ -864,6 +864,15 @@ struct drm_skua_device_state {
 	 * device without explicit residency.
 	 */
 	__u64 budget;
+
+	/**
+	 * @system_used: Returned bytes of system memory that count as the client's, whatever the
+	 * device: buffer objects that are there, and page tables.
+	 */
+	__u64 system_used;
+
+	/** @system_limit: Returned bytes that these may be when the client makes more. */
+	__u64 system_limit;
 };
 
 /**

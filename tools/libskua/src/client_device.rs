@@ -53,6 +53,10 @@ pub struct ClientDeviceState {
     pub resident: u64,
     /// Bytes that these are to be at most, just now.
     pub budget: u64,
+    /// Bytes of system memory that count as the client's, whatever the device.
+    pub system_used: u64,
+    /// Bytes that these may be when the client makes more.
+    pub system_limit: u64,
 }
 
 /// Advice to evict something: others leave a device less than is resident for it.
@@ -134,6 +138,8 @@ impl ClientDevice {
             },
             resident: argument.resident,
             budget: argument.budget,
+            system_used: argument.system_used,
+            system_limit: argument.system_limit,
         })
     }
 

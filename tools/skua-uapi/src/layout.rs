@@ -155,13 +155,15 @@ layout! {
         device: u32 @ 0;
         pad: u32 @ 4;
     }
-    drm_skua_device_state: 32 {
+    drm_skua_device_state: 48 {
         device: u32 @ 0;
         pad: u32 @ 4;
         flags: u32 @ 8;
         status: u32 @ 12;
         resident: u64 @ 16;
         budget: u64 @ 24;
+        system_used: u64 @ 32;
+        system_limit: u64 @ 40;
     }
     drm_skua_event_trim: 24 {
         base: drm_event @ 0;
@@ -266,7 +268,7 @@ ioctls! {
     DRM_IOCTL_SKUA_BO_SET_PRIORITY: 16, 24;
     DRM_IOCTL_SKUA_DEVICE_CREATE: 17, 8;
     DRM_IOCTL_SKUA_DEVICE_DESTROY: 18, 8;
-    DRM_IOCTL_SKUA_DEVICE_STATE: 19, 32;
+    DRM_IOCTL_SKUA_DEVICE_STATE: 19, 48;
     DRM_IOCTL_SKUA_BO_OFFER: 20, 24;
     DRM_IOCTL_SKUA_BO_RECLAIM: 21, 152;
 }

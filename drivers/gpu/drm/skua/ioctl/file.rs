@@ -606,7 +606,7 @@ impl File {
             return Err(EINVAL);
         }
         watch_budget(dev, file, &device, args.device);
-        query::device_state(dev, &device, args);
+        query::device_state(dev, &device, &file.inner().system_quota, args);
         Ok(0)
     }
 

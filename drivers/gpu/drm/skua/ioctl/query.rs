@@ -21,6 +21,7 @@ use crate::{
         Segment,
         SegmentKind, //
     },
+    quota::Quota,
     reaper,
     spec::{
         address::PAGE_SIZE,
@@ -138,10 +139,11 @@ fn region(dev: &SkuaDevice, segment: Segment) -> drm_skua_region_info {
     }
 }
 
-/// Fills in the state of a client's device.
+/// Fills in the state of a client's device, and what it has of `system` memory.
 pub(crate) fn device_state(
     dev: &SkuaDevice,
     device: &ClientDevice,
+    system: &Quota,
     args: &mut drm_skua_device_state,
 ) {
     let lost = match dev.check_health() {
@@ -161,6 +163,8 @@ pub(crate) fn device_state(
         },
         resident: device.residents().bytes(),
         budget: device.budget(),
+        system_used: system.used(),
+        system_limit: system.limit(),
     };
 }
 

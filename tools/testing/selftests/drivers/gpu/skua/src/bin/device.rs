@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         one_failure_ends_a_device,
         the_files_own_device_goes_on,
         a_device_has_failed_before_a_fence_says_so: 60,
+        a_state_tells_of_system_memory,
         row_3_23_what_is_not_resident_is_not_brought_in: 60,
         what_is_resident_is_there_for_work: 60,
         residency_ends_with_evict_and_with_the_handle: 60,
@@ -235,6 +236,33 @@ fn a_device_has_failed_before_a_fence_says_so() {
         assert_eq!(ran, Err(Errno::EFAULT));
         assert_eq!(state.status, DRM_SKUA_CONTEXT_FAULTED, "round {round}");
     }
+}
+
+fn a_state_tells_of_system_memory() {
+    let client = Client::new();
+    let device = client.device_create(EXPLICIT).expect("DEVICE_CREATE");
+    let states = || [0, device].map(|device| client.device_state(device).expect("DEVICE_STATE"));
+    let limit = client.region(Place::System).size / 2;
+    let expect = |used: u64| {
+        for state in states() {
+            assert_eq!((state.system_used, state.system_limit), (used, limit));
+        }
+    };
+    let before = states()[0].system_used;
+    expect(before);
+    let handle = client.bo(Place::System, 3 * MIB);
+    expect(before + 3 * MIB);
+    // What is in VRAM does not count, and others' neither.
+    let (vram, other) = (client.bo(Place::Vram, MIB), Client::new());
+    other.bo(Place::System, MIB);
+    expect(before + 3 * MIB);
+    for handle in [handle, vram] {
+        assert_eq!(
+            client.destroy(&[handle], DRM_SKUA_BO_DESTROY_SYNCHRONOUS),
+            Ok(())
+        );
+    }
+    expect(before);
 }
 
 fn row_3_23_what_is_not_resident_is_not_brought_in() {
