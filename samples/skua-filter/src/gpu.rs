@@ -20,9 +20,11 @@
 //! **More than VRAM has.** The image is filtered many times over, in copies of its own, until their
 //! buffers are as large together as they are asked to be (`working_set`): every copy's result has to
 //! be the same. Each band of each copy has an allocation, which may be in VRAM or in system memory;
-//! a job makes its own resident, has the engines wait for that, and evicts it when it is done.
+//! a job makes its own resident, has the engines wait for that, and evicts it when it is done. Nothing
+//! has to be trimmed for them: what may be in system memory is in no budget.
 //!
-//! Programs, weights, histogram and table lie in one buffer in VRAM, which job 0 fills.
+//! Programs, weights, histogram and table lie in one buffer in VRAM alone, which is resident all the
+//! time, and which job 0 fills.
 
 use std::fmt;
 use std::sync::Arc;
@@ -238,6 +240,20 @@ fn allocate(device: &Device, bytes: u64, segments: Placements) -> Result<Allocat
     Ok(Allocation::create(device, &desc)?)
 }
 
+/// Makes an allocation resident, and has a context wait for that.
+fn make_resident(
+    queue: &PagingQueue,
+    context: &Context,
+    allocation: &Allocation,
+    flags: MakeResidentFlags,
+) -> Result<(), Status> {
+    let paging = queue.make_resident(&[allocation], flags)?;
+    if paging.status == Status::PENDING {
+        context.wait_from_gpu(&[(&**queue.fence(), paging.fence_value)])?;
+    }
+    Ok(())
+}
+
 impl<'a> Run<'a> {
     fn new(device: &Device, plan: &'a Plan, working_set: u64) -> Result<Self, GpuError> {
         let adapter = device.adapter();
@@ -266,6 +282,11 @@ impl<'a> Run<'a> {
         let constants = Shared::new(device, length)?;
         constants.memory.write_bytes(0, &bytes)?;
         let tables = allocate(device, length, adapter.vram())?;
+        let paging = PagingQueue::create(device)?;
+        let uploads = Queue::new(device, EngineKind::Copy)?;
+        // All jobs need them.
+        let flags = MakeResidentFlags::CANT_TRIM_FURTHER;
+        make_resident(&paging, &uploads.context, &tables, flags)?;
         let at = |i: usize| tables.gpu_va() + offsets.get(i).copied().unwrap_or(0);
         let programs = plan.programs().len();
         let common = Layout {
@@ -311,10 +332,10 @@ impl<'a> Run<'a> {
             .collect::<Result<Vec<_>, GpuError>>()?;
         Ok(Self {
             plan,
-            uploads: Queue::new(device, EngineKind::Copy)?,
+            uploads,
             computes: Queue::new(device, EngineKind::Compute)?,
             downloads: Queue::new(device, EngineKind::Copy)?,
-            paging: PagingQueue::create(device)?,
+            paging,
             slots,
             buffers,
             constants,
@@ -383,11 +404,7 @@ impl<'a> Run<'a> {
 
         let Buffers { allocation, layout } = &self.buffers[buffers];
         let none = MakeResidentFlags::empty();
-        let paging = self.paging.make_resident(&[allocation], none)?;
-        if paging.status == Status::PENDING {
-            let resident = (&**self.paging.fence(), paging.fence_value);
-            self.uploads.context.wait_from_gpu(&[resident])?;
-        }
+        make_resident(&self.paging, &self.uploads.context, allocation, none)?;
 
         let upload = &mut slot.upload.recorder;
         upload.reset();

@@ -8,8 +8,8 @@
 use std::time::Duration;
 
 use wddm::{
-    Access, Adapter, Allocation, AllocationDesc, Context, Device, EngineKind, MapFlags, MapMode,
-    MonitoredFence, Status,
+    Access, Adapter, Allocation, AllocationDesc, Context, Device, EngineKind, MakeResidentFlags,
+    MapFlags, MapMode, MonitoredFence, PagingQueue, Status,
 };
 
 fn main() -> Result<(), Status> {
@@ -26,6 +26,11 @@ fn main() -> Result<(), Status> {
     let system = AllocationDesc::new(size, adapter.system());
     let picture = Allocation::create(&device, &vram.hidden())?;
     let result = Allocation::create(&device, &system)?;
+
+    // What is in video memory alone has to be resident for work to find it.
+    let paging = PagingQueue::create(&device)?;
+    let resident = paging.make_resident(&[&picture], MakeResidentFlags::CANT_TRIM_FURTHER)?;
+    context.wait_from_gpu(&[(paging.fence(), resident.fence_value)])?;
 
     // Commands, in memory of their own.
     let room = AllocationDesc::new(4096, adapter.system());

@@ -3,22 +3,23 @@
 //! Adapters: the GPUs of the machine, and this process on one of them.
 //!
 //! An open [`Adapter`] is what WDDM has as the pair of process and adapter: one open render node,
-//! one GPU address space, shared by all devices that are made on it. It is cheap to clone, and is
-//! closed when the last clone and the last object made on it are gone.
+//! one space of GPU addresses, shared by all devices that are made on it; each of them maps there by
+//! itself. It is cheap to clone, and is closed when the last clone and the last object made on it are
+//! gone.
 
 use std::{
     path::PathBuf,
-    sync::{
-        atomic::{AtomicU64, Ordering},
-        Arc, Mutex, MutexGuard,
-    },
+    sync::{Arc, Mutex, MutexGuard, Weak},
 };
 
-use libskua::{Bind, EngineKind, Placements, RegionInfo, Syncobj, Vm};
+use libskua::{ClientDevice, Deadline, EngineKind, Placements, RegionInfo, Residency};
+use skua_policy::interval_map::Span;
 
 use crate::{
     address_space::AddressSpace,
     lock,
+    page_tables::PageTables,
+    scheduler::Scheduler,
     status::{Result, Status},
 };
 
@@ -67,19 +68,17 @@ impl AdapterInfo {
     /// OBJECT_NAME_INVALID if it is gone; ACCESS_DENIED; NO_MEMORY.
     pub fn open(&self) -> Result<Adapter> {
         let device = libskua::Device::open(&self.path)?;
-        let vm = Vm::create(&device).map_err(crowded)?;
         Ok(Adapter(Arc::new(Inner {
             info: self.clone(),
-            vm,
             space: Mutex::new(AddressSpace::new(device.info())),
-            binds: Binds::default(),
-            bound: Syncobj::create(&device)?,
+            devices: Mutex::default(),
+            reader: Mutex::default(),
             device,
         })))
     }
 }
 
-/// An open adapter: what is made on it shares one GPU address space.
+/// An open adapter: what is made on it shares one space of GPU addresses.
 #[derive(Clone, Debug)]
 pub struct Adapter(Arc<Inner>);
 
@@ -89,42 +88,12 @@ struct Inner {
     info: AdapterInfo,
     /// Its render node.
     device: libskua::Device,
-    /// What the GPU sees of this process.
-    vm: Vm,
-    /// Which addresses of `vm` are free.
+    /// Which addresses are free.
     space: Mutex<AddressSpace>,
-    /// Which changes of `vm` were asked for.
-    binds: Binds,
-    /// A timeline: point *n* is signalled when the *n*-th bind is performed.
-    bound: Syncobj,
-}
-
-/// The number of the last bind.
-#[derive(Debug, Default)]
-struct Binds {
-    /// Locked over a bind, so that points come in order.
-    last: Mutex<u64>,
-    /// The number of the last one that all work waits for; can be asked while another is under way.
-    mapped: AtomicU64,
-}
-
-impl Binds {
-    /// Makes the next bind; tells its number. Work that is submitted later waits for it if it is the
-    /// library's `own`, and otherwise if the client says so.
-    fn next(&self, own: bool, bind: impl FnOnce(u64) -> libskua::Result<()>) -> Result<u64> {
-        let mut last = lock(&self.last);
-        let point = *last + 1;
-        bind(point)?;
-        *last = point;
-        if own {
-            self.mapped.store(point, Ordering::Release);
-        }
-        Ok(point)
-    }
-
-    fn mapped(&self) -> u64 {
-        self.mapped.load(Ordering::Acquire)
-    }
+    /// Those that are not dropped. A scheduler that is dropped gives addresses back.
+    devices: Mutex<Vec<(Weak<PageTables>, Weak<Scheduler>)>>,
+    /// Locked by who reads events.
+    reader: Mutex<()>,
 }
 
 impl Adapter {
@@ -200,62 +169,78 @@ impl Adapter {
         &self.0.device
     }
 
-    pub(crate) fn vm(&self) -> &Vm {
-        &self.0.vm
-    }
-
-    /// Maps in the address space, behind all binds before; it does not wait.
-    pub(crate) fn bind<'a>(&'a self, operation: impl FnOnce(Bind<'a>) -> Bind<'a>) -> Result<()> {
-        self.bind_for(true, operation).map(|_| ())
-    }
-
-    /// The same for a client, who says by itself what waits for it; tells its number.
-    pub(crate) fn bind_for_client<'a>(
-        &'a self,
-        operation: impl FnOnce(Bind<'a>) -> Bind<'a>,
-    ) -> Result<u64> {
-        self.bind_for(false, operation)
-    }
-
-    fn bind_for<'a>(
-        &'a self,
-        own: bool,
-        operation: impl FnOnce(Bind<'a>) -> Bind<'a>,
-    ) -> Result<u64> {
-        self.0.binds.next(own, |point| {
-            operation(self.0.vm.bind())
-                .signal(&self.0.bound, point)
-                .submit()
-        })
-    }
-
-    /// The timeline of binds.
-    pub(crate) fn bound(&self) -> &Syncobj {
-        &self.0.bound
-    }
-
-    /// The number of the last bind that all work waits for; does not wait for one under way.
-    pub(crate) fn last_map(&self) -> u64 {
-        self.0.binds.mapped()
-    }
-
     /// Whether this process got the adapter from its parent by fork(), with all that was made on
     /// it: it is the parent's to destroy.
     pub(crate) fn is_inherited(&self) -> bool {
         self.0.device.is_inherited()
     }
 
+    /// Has events and changes of addresses reach a device.
+    pub(crate) fn register(&self, device: &Arc<Scheduler>) {
+        let mut devices = lock(&self.0.devices);
+        devices.retain(|(tables, _)| tables.strong_count() > 0);
+        devices.push((Arc::downgrade(device.tables()), Arc::downgrade(device)));
+    }
+
+    /// The page tables of all devices.
+    fn page_tables(&self) -> Vec<Arc<PageTables>> {
+        let devices = lock(&self.0.devices);
+        devices.iter().filter_map(|(t, _)| t.upgrade()).collect()
+    }
+
+    /// Passes on what the kernel has to say to devices; called with no lock held.
+    pub(crate) fn read_events(&self) {
+        let _reader = lock(&self.0.reader);
+        while let Ok(Some(trim)) = self.0.device.next_trim(Deadline::NOW) {
+            let devices: Vec<_> = {
+                let devices = lock(&self.0.devices);
+                devices.iter().filter_map(|(_, s)| s.upgrade()).collect()
+            };
+            for device in devices {
+                if device.tables().kernel().handle() == trim.device {
+                    device.trim();
+                }
+            }
+        }
+    }
+
+    /// What this process uses of a segment group, and may use (`D3DKMTQueryVideoMemoryInfo`).
+    ///
+    /// The budget of video memory is what is resident for all devices of this opening together, and
+    /// what that device may have more that may have most; with no device, what one would have.
+    ///
+    /// # Errors
+    ///
+    /// NO_MEMORY; DEVICE_REMOVED.
+    pub fn query_video_memory_info(&self, group: MemorySegmentGroup) -> Result<VideoMemoryInfo> {
+        let devices = self.page_tables();
+        let states = devices.iter().map(|tables| tables.kernel().state());
+        let mut states = states.collect::<libskua::Result<Vec<_>>>()?;
+        if states.is_empty() {
+            let device = ClientDevice::create(&self.0.device, Residency::Explicit);
+            states.push(device.map_err(crowded)?.state()?);
+        }
+        let (budget, current_usage) = match group {
+            MemorySegmentGroup::Local => {
+                let budgets = states.iter().map(|state| (state.budget, state.resident));
+                budget_of(budgets)
+            }
+            // All say the same, but for the time.
+            MemorySegmentGroup::NonLocal => states
+                .last()
+                .map_or((0, 0), |state| (state.system_limit, state.system_used)),
+        };
+        Ok(VideoMemoryInfo {
+            budget,
+            current_usage,
+            current_reservation: 0,
+            available_for_reservation: 0,
+        })
+    }
+
     /// Who has which addresses; locked over binds of clients' ranges, so that they come in order.
     pub(crate) fn space(&self) -> MutexGuard<'_, AddressSpace> {
         lock(&self.0.space)
-    }
-
-    pub(crate) fn take_addresses(&self, size: u64) -> Result<u64> {
-        self.space().take(size)
-    }
-
-    pub(crate) fn give_addresses_back(&self, va: u64, size: u64) {
-        self.space().give_back(va, size);
     }
 
     /// Gives back the addresses of memory that is destroyed, with the ranges that clients got for it.
@@ -264,13 +249,49 @@ impl Adapter {
         for span in space.owned(va) {
             // Something else may be mapped there by now. Without memory for it the range stays
             // taken.
-            let unmap = self.bind_for_client(|bind| bind.unmap(span.start, span.len()));
-            if unmap.is_ok() {
+            if self.unmap(span).is_ok() {
                 space.free(span);
             }
         }
         space.give_back(va, size);
     }
+
+    /// Unmaps a range of a client's for all devices; called with the space locked.
+    pub(crate) fn unmap(&self, span: Span) -> Result<()> {
+        let devices = self.page_tables();
+        devices.iter().try_for_each(|tables| tables.unmap(span))
+    }
+}
+
+/// The budget and the use of devices together, of those of each.
+fn budget_of(devices: impl Iterator<Item = (u64, u64)> + Clone) -> (u64, u64) {
+    let used: u64 = devices.clone().map(|(_, used)| used).sum();
+    let rests = devices.map(|(budget, used)| i128::from(budget) - i128::from(used));
+    let budget = i128::from(used) + rests.max().unwrap_or(0);
+    (u64::try_from(budget.max(0)).unwrap_or(u64::MAX), used)
+}
+
+/// What memory is asked for (`D3DKMT_MEMORY_SEGMENT_GROUP`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MemorySegmentGroup {
+    /// The GPU's own memory.
+    Local,
+    /// System memory.
+    NonLocal,
+}
+
+/// What a process may use of a segment group, and does (`D3DKMT_QUERYVIDEOMEMORYINFO`), in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VideoMemoryInfo {
+    /// What it should not exceed: beyond that its work waits for others' in turn, or, in system
+    /// memory, it gets nothing more.
+    pub budget: u64,
+    /// What it has: of video memory, what is resident and may be nowhere else.
+    pub current_usage: u64,
+    /// 0: nothing can be reserved.
+    pub current_reservation: u64,
+    /// 0, likewise.
+    pub available_for_reservation: u64,
 }
 
 impl PartialEq for Adapter {
@@ -290,29 +311,17 @@ pub(crate) fn crowded(error: libskua::Error) -> Status {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::mpsc, time::Duration};
-
     use super::*;
 
     #[test]
-    fn a_bind_under_way_keeps_nobody_from_asking_for_the_last() {
-        let binds = Arc::new(Binds::default());
-        let during = |expected| {
-            // In a thread, which may be stuck.
-            let (answer, answers) = mpsc::channel();
-            let asked = binds.clone();
-            std::thread::spawn(move || answer.send(asked.mapped()));
-            let last = answers.recv_timeout(Duration::from_secs(60));
-            assert_eq!(last, Ok(expected));
-            Ok(())
-        };
-        assert_eq!(binds.next(true, |_| during(0)), Ok(1));
-        assert_eq!(binds.next(true, |_| during(1)), Ok(2));
-        let refused = binds.next(true, |_| Err(libskua::Error::NoDevice));
-        assert_eq!(refused, Err(Status::OBJECT_NAME_INVALID));
-        assert_eq!(binds.next(false, |_| during(2)), Ok(3));
-        assert_eq!(binds.next(true, |_| during(2)), Ok(4));
-        assert_eq!(binds.mapped(), 4);
+    fn a_budget_of_several_devices_is_what_one_may_have_more() {
+        let of = |devices: &[(u64, u64)]| budget_of(devices.iter().copied());
+        assert_eq!(of(&[(16, 3)]), (16, 3));
+        assert_eq!(of(&[(8, 12)]), (8, 12));
+        // Of 16, another process has none.
+        assert_eq!(of(&[(12, 3), (13, 4)]), (16, 7));
+        assert_eq!(of(&[(8, 12), (8, 7)]), (20, 19));
+        assert_eq!(of(&[(0, 5)]), (0, 5));
     }
 
     #[test]

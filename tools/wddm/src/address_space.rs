@@ -2,31 +2,25 @@
 
 //! Who has which GPU virtual addresses.
 //!
-//! Addresses are user mode's to choose. WDDM's process has one GPU address space on an adapter; its
-//! free ranges are here, kept by the interval map that the driver uses for what is mapped
+//! Addresses are user mode's to choose. WDDM's process has one GPU address space on an adapter, which
+//! all its devices have part in; its free ranges are here, kept by the interval map that the driver uses for what is mapped
 //! (`rust/policy`). A range is given out with an alignment that lets the driver use its large
 //! pages, and with an unmapped page behind it, so that running over the end is a fault and not
 //! another allocation.
 //!
 //! Beside the library's own ranges there are those of clients, which have names: a client *reserves*
 //! a range to map and unmap in, or *maps* one, and frees what it got as a whole. What is mapped in
-//! these is known here, too, since a client can have mappings copied.
+//! these is each device's ([`crate::page_tables`]).
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Weak},
-};
+use std::collections::BTreeMap;
 
-use libskua::{Access, DeviceInfo};
+use libskua::DeviceInfo;
 use skua_policy::{
     interval_map::{IntervalMap, Slice, Span, MAP_NODES, UNMAP_NODES},
     std_heap::StdHeap,
 };
 
-use crate::{
-    memory::Memory,
-    status::{Result, Status},
-};
+use crate::status::{Result, Status};
 
 /// The smallest GPU page, in bytes.
 pub(crate) const PAGE: u64 = 4096;
@@ -64,34 +58,6 @@ enum Kind {
     Mapped(u64),
 }
 
-/// What a client has mapped: a range of this memory, as long as there is any.
-#[derive(Clone, Debug)]
-struct Mapped {
-    memory: Weak<Memory>,
-    /// The first byte.
-    offset: u64,
-    access: Access,
-}
-
-impl Slice for Mapped {
-    fn slice(&self, offset: u64, _: u64) -> Self {
-        Self {
-            // No overflow: inside the memory.
-            offset: self.offset + offset,
-            ..self.clone()
-        }
-    }
-}
-
-/// A change of what is mapped in a range of a client's.
-#[derive(Clone, Debug)]
-pub(crate) struct Change {
-    /// The range, not empty.
-    pub(crate) span: Span,
-    /// What is mapped there from then on: memory from this byte on, or nothing.
-    pub(crate) to: Option<(Arc<Memory>, u64, Access)>,
-}
-
 /// A range that is given out: nothing is known of it.
 #[derive(Clone, Debug)]
 struct Taken;
@@ -114,8 +80,6 @@ pub(crate) struct AddressSpace {
     named: BTreeMap<u64, Named>,
     /// How many reservations there were.
     reservations: u64,
-    /// What is mapped in them when all changes are done that the kernel has.
-    mapped: IntervalMap<StdHeap, Mapped>,
 }
 
 impl std::fmt::Debug for AddressSpace {
@@ -137,7 +101,6 @@ impl AddressSpace {
             pages: info.page_sizes.clone(),
             named: BTreeMap::new(),
             reservations: 0,
-            mapped: IntervalMap::new(),
         }
     }
 
@@ -312,45 +275,10 @@ impl AddressSpace {
             .collect()
     }
 
-    /// Takes a range from its client; nothing is mapped in it.
+    /// Takes a range from its client; nothing is mapped in it any more.
     pub(crate) fn free(&mut self, span: Span) {
         self.named.remove(&span.start);
-        self.note(span, None);
         self.vacate(span.start, span.len());
-    }
-
-    /// What has to change for `to` to have the mappings of `from`; the ranges may intersect.
-    pub(crate) fn copies(&self, from: Span, to: Span) -> Vec<Change> {
-        let mut changes = vec![Change { span: to, to: None }];
-        for (whole, mapped) in self.mapped.iter(from) {
-            let part = Span::new(whole.start.max(from.start), whole.end.min(from.end));
-            let at = Span::with_len(to.start + (part.start - from.start), part.len());
-            if let (Some(memory), Some(span)) = (mapped.memory.upgrade(), at) {
-                let offset = mapped.offset + (part.start - whole.start);
-                changes.push(Change {
-                    span,
-                    to: Some((memory, offset, mapped.access)),
-                });
-            }
-        }
-        changes
-    }
-
-    /// Notes what a client has changed. Without memory for it, it is not copied.
-    pub(crate) fn note(&mut self, span: Span, to: Option<&(Arc<Memory>, u64, Access)>) {
-        let Ok(mut nodes) = self.mapped.prepare(UNMAP_NODES + MAP_NODES) else {
-            return;
-        };
-        let _ = self.mapped.unmap(&mut nodes, span, |_| {});
-        if let Some((memory, offset, access)) = to {
-            let mapped = Mapped {
-                memory: Arc::downgrade(memory),
-                offset: *offset,
-                access: *access,
-            };
-            let _ = self.mapped.map(&mut nodes, span, mapped);
-        }
-        self.mapped.release(nodes);
     }
 }
 
@@ -499,23 +427,6 @@ mod tests {
         assert_eq!(s.reservation(base, PAGE), Err(INVALID));
         assert_eq!(s.reserve(wanted(base, RESERVATION)), Ok(base));
         assert_ne!(s.reservation(base, PAGE), number);
-    }
-
-    #[test]
-    fn without_memory_a_copy_unmaps() {
-        let mut s = space(0, 1 << 30);
-        let (from, to) = (Span::new(0x10000, 0x20000), Span::new(0x18000, 0x28000));
-        let mut nodes = s.mapped.prepare(MAP_NODES).unwrap();
-        let mapped = Mapped {
-            memory: Weak::new(),
-            offset: 0,
-            access: Access::Read,
-        };
-        assert_eq!(s.mapped.map(&mut nodes, from, mapped), Ok(()));
-        s.mapped.release(nodes);
-        let changes = s.copies(from, to);
-        assert_eq!(changes.len(), 1);
-        assert!(changes[0].span == to && changes[0].to.is_none());
     }
 
     proptest! {

@@ -39,9 +39,9 @@
 //!
 //! # Residency
 //!
-//! Work runs whether an allocation is resident or not: the kernel brings back what has to be in video
-//! memory. [`crate::PagingQueue::make_resident`] says what is to be there before other things, and
-//! tells when it is; [`crate::Device::evict`] takes that back.
+//! Work finds an allocation for video memory alone if it is resident for the device, and may fault
+//! otherwise: [`crate::PagingQueue::make_resident`] makes it so, and tells when it is there;
+//! [`crate::Device::evict`] takes that back. What may be in system memory, too, work finds in any case.
 //!
 //! # CPU access
 //!
@@ -216,7 +216,8 @@ impl Allocation {
         let mut flags = BoFlags::empty();
         flags.set(BoFlags::CPU_ACCESS, desc.cpu_visible);
         flags.set(BoFlags::CACHED, desc.cached);
-        let memory = Memory::create(adapter, size, desc.segments, flags, GpuAccess::ReadWrite)?;
+        let tables = device.scheduler().tables();
+        let memory = Memory::create(tables, size, desc.segments, flags, GpuAccess::ReadWrite)?;
         let inner = device.adopt(|id| {
             Arc::new(Inner {
                 id,

@@ -3,10 +3,13 @@
 //! Devices: what a client's contexts, allocations and fences belong to, and go to error with.
 //!
 //! ```text
-//!     Adapter ──▶ Device ──┬─▶ Context, Context, …
-//!       VM                 ├─▶ Allocation, Allocation, …
-//!                          └─▶ MonitoredFence, …
+//!     Adapter ──────▶ Device ───────┬─▶ Context, Context, …
+//!       addresses       page tables ├─▶ Allocation, Allocation, …
+//!                       residency   └─▶ MonitoredFence, …
 //! ```
+//!
+//! It is a device of the kernel's with explicit residency: what is resident for it, its budget and
+//! whether it has failed the kernel knows. A process has 16 on an adapter at most.
 //!
 //! A fault, a job that hangs, or the loss of the GPU takes all of a device out of service, and
 //! nothing of another device. Its state says why; what comes next is a new device.
@@ -110,9 +113,11 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// NO_MEMORY, also if no thread can be made.
+    /// NO_MEMORY, also if no thread can be made; INSUFFICIENT_RESOURCES if there are too many;
+    /// DEVICE_REMOVED.
     pub fn create(adapter: &Adapter) -> Result<Self> {
         let scheduler = Arc::new(Scheduler::new(adapter)?);
+        adapter.register(&scheduler);
         let keeper = std::thread::Builder::new()
             .name("wddm-keeper".into())
             .spawn({
@@ -252,8 +257,8 @@ impl Inner {
         }
         self.scheduler.stop();
         let keeper = lock(&self.keeper).take();
-        if let Some(keeper) = keeper {
-            // The keeper holds no device, so that this is never the keeper's own thread.
+        // Called back, the keeper may do this itself, and goes on then.
+        if let Some(keeper) = keeper.filter(|_| !self.scheduler.trims.is_caller()) {
             let _ = keeper.join();
         }
     }

@@ -52,6 +52,7 @@ use crate::{
     device::Device,
     lock,
     memory::Memory,
+    page_tables::PageTables,
     scheduler::Scheduler,
     status::{Result, Status},
     Adapter,
@@ -79,11 +80,11 @@ impl Page {
     // CAST: a small number.
     pub(crate) const VALUES: usize = (PAGE / VALUE) as usize;
 
-    pub(crate) fn create(adapter: &Adapter) -> Result<Self> {
+    pub(crate) fn create(tables: &Arc<PageTables>) -> Result<Self> {
         let memory = Memory::create(
-            adapter,
+            tables,
             PAGE,
-            adapter.system(),
+            tables.adapter().system(),
             BoFlags::CPU_ACCESS,
             Access::ReadWrite,
         )?;

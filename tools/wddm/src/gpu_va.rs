@@ -3,7 +3,8 @@
 //! GPU virtual addresses: what a client reserves, maps, updates and frees by itself.
 //!
 //! An [`Allocation`] has an address from the start ([`Allocation::gpu_va`]). Beside that, a client
-//! has as many as it likes of the process' address space on the adapter:
+//! has as many as it likes of the process' addresses on the adapter, in which each device maps for its
+//! own work:
 //!
 //! | call | what | when |
 //! |---|---|---|
@@ -40,9 +41,10 @@ use skua_policy::interval_map::Span;
 
 use crate::{
     adapter::Adapter,
-    address_space::{Change, Wanted, PAGE},
+    address_space::{Wanted, PAGE},
     allocation::Allocation,
     device::Device,
+    page_tables::{Change, PageTables},
     paging_queue::{Paging, PagingQueue},
     status::{Result, Status},
 };
@@ -256,8 +258,6 @@ pub(crate) struct Update {
     /// The one that all copies are from.
     source: Option<u64>,
     operations: Vec<Operation>,
-    /// What they came to when it was their turn, in case the kernel had no memory for it then.
-    changes: Vec<Change>,
 }
 
 impl Update {
@@ -312,19 +312,24 @@ impl Update {
                 target: *target,
                 source: sources.first().copied(),
                 operations,
-                changes: Vec::new(),
             }),
             _ => Err(Status::INVALID_PARAMETER),
         }
     }
 
     /// Hands it to the kernel, to be done behind points of syncobjs; tells the bind, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// As that of a bind. It can be tried again then, and is another one, if addresses have changed.
     pub(crate) fn perform(
-        &mut self,
-        adapter: &Adapter,
+        &self,
+        tables: &PageTables,
         waits: &[(&Syncobj, u64)],
     ) -> Result<Option<u64>> {
-        let mut space = adapter.space();
+        // Dropped with nothing locked.
+        let (mut changes, mut before) = (Vec::new(), Vec::new());
+        let space = tables.adapter().space();
         let is = |span: &Span, number| space.reservation(span.start, span.len()) == Ok(number);
         let alive = self.operations.first().is_none_or(|operation| {
             let (Operation::Change(Change { span, .. }) | Operation::Copy { to: span, .. }) =
@@ -334,23 +339,30 @@ impl Update {
         if !alive {
             return Ok(None);
         }
-        let source = self.source;
-        for operation in self.operations.drain(..) {
-            let changes = match operation {
-                Operation::Change(change) => vec![change],
+        let mut mapped = tables.mapped();
+        for operation in &self.operations {
+            let next = match operation {
+                Operation::Change(change) => vec![change.clone()],
                 Operation::Copy { from, to } => {
-                    if source.is_none_or(|n| space.reservation(from.start, from.len()) != Ok(n)) {
+                    if self.source.is_none_or(|number| !is(from, number)) {
                         continue;
                     }
-                    space.copies(from, to)
+                    mapped.copies(*from, *to)
                 }
             };
-            for change in changes {
-                space.note(change.span, change.to.as_ref());
-                self.changes.push(change);
+            for change in next {
+                before.push(mapped.copies(change.span, change.span));
+                mapped.note(&change);
+                changes.push(change);
             }
         }
-        adapter.change(&self.changes, waits, None)
+        let bound = tables.change(&changes, waits, None);
+        if bound.is_err() {
+            // As if it had not been tried.
+            let undone = before.iter().rev().flatten();
+            undone.for_each(|change| mapped.note(change));
+        }
+        bound
     }
 }
 
@@ -396,41 +408,9 @@ impl Adapter {
     pub fn free_gpu_virtual_address(&self, va: u64, size: u64) -> Result<()> {
         let mut space = self.space();
         let span = space.named(va, size)?;
-        self.bind_for_client(|bind| bind.unmap(va, size))?;
+        self.unmap(span)?;
         space.free(span);
         Ok(())
-    }
-
-    /// Has the kernel change what clients have mapped, in order; tells the last bind, if any.
-    fn change(
-        &self,
-        changes: &[Change],
-        waits: &[(&Syncobj, u64)],
-        signal: Option<(&Syncobj, u64)>,
-    ) -> Result<Option<u64>> {
-        let mut bound = None;
-        let most = usize::try_from(self.libskua().info().max_bind_ops).unwrap_or(1);
-        let batches = changes.chunks(most.max(1));
-        let last = batches.len().saturating_sub(1);
-        for (n, batch) in batches.enumerate() {
-            bound = Some(self.bind_for_client(|mut bind| {
-                for (syncobj, point) in waits.iter().filter(|_| n == 0) {
-                    bind = bind.wait(syncobj, *point);
-                }
-                if let Some((syncobj, point)) = signal.filter(|_| n == last) {
-                    bind = bind.signal(syncobj, point);
-                }
-                batch
-                    .iter()
-                    .fold(bind, |bind, Change { span, to }| match to {
-                        Some((memory, offset, access)) => {
-                            bind.map(memory.bo(), *offset, span.start, span.len(), *access)
-                        }
-                        None => bind.unmap(span.start, span.len()),
-                    })
-            })?);
-        }
-        Ok(bound)
     }
 }
 
@@ -463,10 +443,12 @@ impl PagingQueue {
             maximum: desc.maximum,
             size,
         };
-        let adapter = self.device().adapter();
+        let tables = self.device().scheduler().tables();
         let mut va = 0;
+        // Its last user may be gone before this: not to be dropped with the space locked.
+        let kept = memory.clone();
         let paging = self.enqueue(|timeline, point| {
-            let mut space = adapter.space();
+            let mut space = tables.adapter().space();
             let (span, is_new) = match &memory {
                 Some(memory) => space.place(wanted, memory.va())?,
                 None => {
@@ -478,15 +460,17 @@ impl PagingQueue {
             let to = memory
                 .zip(access)
                 .map(|(memory, access)| (memory, offset, access));
+            let mut mapped = tables.mapped();
             let change = [Change { span, to }];
-            let mapped = adapter.change(&change, &[], Some((timeline, point)));
-            match &mapped {
-                Ok(_) => space.note(span, change[0].to.as_ref()),
+            let result = tables.change(&change, &[], Some((timeline, point)));
+            match &result {
+                Ok(_) => mapped.note(&change[0]),
                 Err(_) if is_new => space.free(span),
                 Err(_) => (),
             }
-            mapped.map(|_| ())
+            result.map(|_| ())
         })?;
+        drop(kept);
         Ok((va, paging))
     }
 }

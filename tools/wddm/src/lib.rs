@@ -4,19 +4,19 @@
 //!
 //! The Windows Display Driver Model splits a graphics driver in two, and this is what its user-mode
 //! half sees of the system: adapters, devices, contexts, allocations and monitored fences, with
-//! WDDM's rules and status codes. What WDDM's kernel does beyond what a DRM driver does is done
-//! here: deferred destruction, waits for values that nobody has submitted, the error state of
-//! devices. `Documentation/gpu/skua/wddm.rst` explains it concept by concept.
+//! WDDM's rules and status codes. What WDDM's kernel does beyond what the driver does is done
+//! here: deferred destruction, waits for values that nobody has submitted. `Documentation/gpu/skua/wddm.rst` explains it concept by concept.
 //!
 //! | type | WDDM | what it is |
 //! |---|---|---|
-//! | [`Adapter`] | `D3DKMTOpenAdapterFromLuid` | a GPU, and this process' address space on it |
-//! | [`Device`] | `D3DKMTCreateDevice` | what goes to error together |
+//! | [`Adapter`] | `D3DKMTOpenAdapterFromLuid` | a GPU, and this process' addresses on it |
+//! | [`Device`] | `D3DKMTCreateDevice` | what is resident together, and goes to error together |
 //! | [`Context`] | `D3DKMTCreateContextVirtual` | a queue of work for a node |
 //! | [`Submission`] | `D3DKMTSubmitCommand` | work for it |
 //! | [`Allocation`] | `D3DKMTCreateAllocation2` | memory |
 //! | [`Map`] | `D3DKMTLock2` | the CPU's way to it |
 //! | [`PagingQueue`] | `D3DKMTCreatePagingQueue` | what is resident, and where the GPU sees it |
+//! | [`TrimRegistration`] | `D3DKMTRegisterTrimNotification` | who is told that a device has too much |
 //! | [`MonitoredFence`] | `D3DKMTCreateSynchronizationObject2` | a 64-bit value that grows |
 //! | [`Process`], [`Handle`] | `D3DKMT_HANDLE` | all of these by number, for interfaces in C |
 //! | [`Status`] | `NTSTATUS` | how a call ended |
@@ -33,8 +33,7 @@
 //!
 //! # Not here yet
 //!
-//! There are no budgets and no trim callbacks, and allocations and fences are not shared between
-//! processes.
+//! Allocations and fences are not shared between processes.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -51,17 +50,19 @@ mod gpu_va;
 mod handle;
 mod memory;
 mod offer;
+mod page_tables;
 mod paging_queue;
 mod process;
 mod scheduler;
 mod status;
+mod trim;
 mod usage;
 
 /// What this crate is made of, for what has no name in WDDM.
 pub use libskua;
 pub use libskua::{Deadline, EngineKind, Fault, Mapping, OfferPriority, Placements};
 
-pub use adapter::{Adapter, AdapterInfo, Luid};
+pub use adapter::{Adapter, AdapterInfo, Luid, MemorySegmentGroup, VideoMemoryInfo};
 pub use allocation::{Allocation, AllocationDesc, DestroyFlags, Map, MapFlags, MapMode};
 pub use context::{Context, Submission};
 pub use device::{Device, DeviceState};
@@ -69,9 +70,12 @@ pub use fence::{MonitoredFence, WaitFor, MAX_FENCES};
 pub use gpu_va::{MapDesc, Protection, ReservationType, ReserveDesc, UpdateFlags, VaOperation};
 pub use handle::{Handle, SPARE};
 pub use offer::{OfferFlags, ReclaimResult};
-pub use paging_queue::{EvictFlags, MakeResidentFlags, Paging, PagingQueue, MAX_RESIDENT};
+pub use paging_queue::{
+    EvictFlags, MakeResidentFlags, NotResident, Paging, PagingQueue, MAX_RESIDENT,
+};
 pub use process::{CreatedAllocations, CreatedPagingQueue, Process, MAX_ALLOCATIONS};
 pub use status::{Result, Status};
+pub use trim::{TrimFlags, TrimNotification, TrimRegistration};
 pub use usage::Access;
 
 /// Locks. What a thread that panicked left behind is whole: no code here panics half-way.

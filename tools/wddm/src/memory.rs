@@ -5,14 +5,15 @@
 //!
 //! Binding does not wait. A bind of video memory may take as long as the copy engine is busy, since
 //! it clears the memory first; so submissions wait for the binds before them
-//! ([`Adapter::last_map`]), and not the program.
+//! ([`PageTables::last_map`]), and not the program.
+
+use std::sync::Arc;
 
 use libskua::{Access, Bo, BoFlags, DestroyFlags, Mapping, Placements};
-
 use rustix::io::Errno;
 
 use crate::{
-    adapter::Adapter,
+    page_tables::PageTables,
     status::{Result, Status},
 };
 
@@ -21,8 +22,8 @@ use crate::{
 /// Who drops it says that nothing uses it: see [`Memory::destroy`].
 #[derive(Debug)]
 pub(crate) struct Memory {
-    /// Has the address space.
-    adapter: Adapter,
+    /// Where it is bound.
+    tables: Arc<PageTables>,
     /// The kernel's object.
     bo: Bo,
     /// Where the GPU sees it.
@@ -31,20 +32,20 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn create(
-        adapter: &Adapter,
+        tables: &Arc<PageTables>,
         size: u64,
         placements: Placements,
         flags: BoFlags,
         access: Access,
     ) -> Result<Self> {
-        let bo = Bo::create_in(adapter.vm(), size, placements, flags)?;
-        let va = adapter.take_addresses(size)?;
-        if let Err(status) = adapter.bind(|b| b.map(&bo, 0, va, size, access)) {
-            adapter.give_addresses_back(va, size);
+        let bo = Bo::create_in(tables.vm(), size, placements, flags)?;
+        let va = tables.adapter().space().take(size)?;
+        if let Err(status) = tables.bind(|b| b.map(&bo, 0, va, size, access)) {
+            tables.adapter().space().give_back(va, size);
             return Err(status);
         }
         Ok(Self {
-            adapter: adapter.clone(),
+            tables: tables.clone(),
             bo,
             va,
         })
@@ -91,14 +92,14 @@ impl Memory {
         flags.set(DestroyFlags::SYNCHRONOUS, synchronous);
         self.bo.destroy(flags)?;
         // What is bound there from now on is bound behind what the kernel has still to unbind.
-        self.adapter.give_all_back(self.va, self.bo.size());
+        self.tables.adapter().give_all_back(self.va, self.bo.size());
         Ok(())
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if !self.adapter.is_inherited() {
+        if !self.tables.adapter().is_inherited() {
             // It may be destroyed. If it cannot be, it may still be bound: its addresses must not
             // become another's.
             let _ = self.end(false);

@@ -88,8 +88,9 @@ impl Device {
 
 impl PagingQueue {
     /// Takes [`Device::offer`] back, for all allocations or for none, also of those that are not
-    /// offered (`D3DKMTReclaimAllocations2`): what became of the content of each. They can be used
-    /// when the call returns; the paging fence counts it all the same.
+    /// offered (`D3DKMTReclaimAllocations2`): what became of the content of each. They are as those
+    /// that were just evicted when the call returns, and those for video memory alone have to be made
+    /// resident for work to find them; the paging fence counts it all the same.
     ///
     /// # Errors
     ///

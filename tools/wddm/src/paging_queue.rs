@@ -18,18 +18,23 @@
 //!
 //! # Residency
 //!
-//! An allocation is resident as often as it was made so and was not evicted. Here that is a wish:
-//! work may use what is not resident, and what is may be out of video memory, if work needs what can
-//! be nowhere else (`Documentation/gpu/skua/memory.rst`). What waits for the paging fence finds all
-//! of it where it is to be.
+//! An allocation is resident for the device as often as it was made so and was not evicted. Of what
+//! may be in video memory alone, the device's work finds that, and nothing else: an access to what is
+//! not resident may be a fault. What is resident for a device is to fit into its budget, a share of
+//! video memory that shrinks and grows with what others want (`Documentation/gpu/skua/memory.rst`):
+//! more is refused, with the bytes that are too much ([`NotResident`]), unless there is nothing that
+//! the caller could evict first. Who has too much because of others is told
+//! ([`Device::register_trim_notification`]).
 //!
-//! There is no priority among paging queues: the kernel does what it does for one address space in
-//! the order in which it was asked. Budgets, the number of bytes to trim and trim callbacks are not
-//! here yet: [`Paging`] has room for what the kernel will tell.
+//! What may be in system memory, too, is in no budget, and found by work wherever it is. What waits
+//! for the paging fence finds all of it where it is to be.
+//!
+//! There is no priority among paging queues: the kernel does what it does for one device in the order
+//! in which it was asked.
 
 use std::sync::{Arc, Mutex};
 
-use libskua::{Bo, Syncobj};
+use libskua::{Bo, Error, Syncobj};
 
 use crate::{
     allocation::Allocation,
@@ -75,6 +80,33 @@ pub struct Paging {
     pub status: Status,
     /// The value that the paging fence has when it is done (`PagingFenceValue`).
     pub fence_value: u64,
+    /// Bytes by which the device exceeds its budget by then (`NumBytesToTrim`).
+    pub bytes_to_trim: u64,
+}
+
+/// Why nothing was made resident.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotResident {
+    /// Why.
+    pub status: Status,
+    /// Bytes to evict first (`NumBytesToTrim`), if that is why; of more than 1024 allocations, those
+    /// up to the one at which they were too many.
+    pub bytes_to_trim: u64,
+}
+
+impl From<Status> for NotResident {
+    fn from(status: Status) -> Self {
+        Self {
+            status,
+            bytes_to_trim: 0,
+        }
+    }
+}
+
+impl From<NotResident> for Status {
+    fn from(refused: NotResident) -> Self {
+        refused.status
+    }
 }
 
 /// A paging queue; destroyed when dropped.
@@ -139,36 +171,54 @@ impl PagingQueue {
     ///
     /// INVALID_PARAMETER if there are none or more than [`MAX_RESIDENT`], one is there twice or is
     /// of another device, or `flags` has MUST_SUCCEED alone; INVALID_HANDLE if one, the queue or the
-    /// device is destroyed; NO_MEMORY or GRAPHICS_NO_VIDEO_MEMORY if there is no room for all of
-    /// them; with MUST_SUCCEED that is DEVICE_REMOVED, and the device is in error
+    /// device is destroyed; NO_MEMORY if they exceed the budget, which CANT_TRIM_FURTHER permits, or
+    /// video memory; NO_MEMORY or GRAPHICS_NO_VIDEO_MEMORY if there is no room for all of them; with
+    /// MUST_SUCCEED these are DEVICE_REMOVED, and the device is in error
     /// ([`DeviceState::OutOfMemory`]).
     pub fn make_resident(
         &self,
         allocations: &[&Allocation],
         flags: MakeResidentFlags,
-    ) -> Result<Paging> {
+    ) -> Result<Paging, NotResident> {
         if flags == MakeResidentFlags::MUST_SUCCEED {
-            return Err(Status::INVALID_PARAMETER);
+            return Err(Status::INVALID_PARAMETER.into());
         }
         let memories = memories(&self.device, allocations)?;
-        let device = self.device.adapter().libskua();
+        let kernel = self.device.scheduler().tables().kernel();
         let mut paging = None;
         for (n, batch) in memories.chunks(BATCH).enumerate() {
             let bos: Vec<&Bo> = batch.iter().map(|memory| memory.bo()).collect();
+            let mut bytes_to_trim = 0;
             let done = self.enqueue(|timeline, point| {
-                let residency = device.make_resident(&bos).signal(timeline, point);
-                Ok(residency.submit().map(drop)?)
+                let mut residency = kernel.make_resident(&bos).signal(timeline, point);
+                if flags.contains(MakeResidentFlags::CANT_TRIM_FURTHER) {
+                    residency = residency.cannot_trim_further();
+                }
+                let result = residency.submit();
+                bytes_to_trim = match result {
+                    Ok(bytes) | Err(Error::OverBudget { bytes }) => bytes,
+                    Err(_) => 0,
+                };
+                Ok(result.map(drop)?)
             });
             match done {
-                Ok(done) => paging = Some(done),
+                Ok(done) => {
+                    paging = Some(Paging {
+                        bytes_to_trim,
+                        ..done
+                    });
+                }
                 Err(status) => {
                     // None of them: what came before is taken back.
                     let _ = evict(&self.device, &memories[..n * BATCH]);
-                    return Err(self.refusal(status, flags));
+                    return Err(NotResident {
+                        status: self.refusal(status, flags),
+                        bytes_to_trim,
+                    });
                 }
             }
         }
-        paging.ok_or(Status::INVALID_PARAMETER)
+        Ok(paging.ok_or(Status::INVALID_PARAMETER)?)
     }
 
     /// What a lack of memory is for the caller.
@@ -202,11 +252,13 @@ impl PagingQueue {
         operation(&fence.syncobj, point)?;
         progress.last = point;
         Ok(Paging {
-            status: match scheduler.paged(fence, point)? {
-                true => Status::SUCCESS,
-                false => Status::PENDING,
+            // Who destroys the queue or the device meanwhile came after the operation.
+            status: match scheduler.paged(fence, point) {
+                Ok(true) => Status::SUCCESS,
+                _ => Status::PENDING,
             },
             fence_value: point,
+            bytes_to_trim: 0,
         })
     }
 
@@ -256,13 +308,13 @@ pub(crate) fn memories(device: &Device, allocations: &[&Allocation]) -> Result<V
 }
 
 fn evict(device: &Device, memories: &[Arc<Memory>]) -> Result<()> {
-    let skua = device.adapter().libskua();
+    let kernel = device.scheduler().tables().kernel();
     let bos: Vec<&Bo> = memories.iter().map(|memory| memory.bo()).collect();
     for (n, batch) in bos.chunks(BATCH).enumerate() {
-        if let Err(error) = skua.evict(batch) {
+        if let Err(error) = kernel.evict(batch) {
             for before in bos[..n * BATCH].chunks(BATCH) {
                 // They were resident; without memory for it they are less so than they were.
-                let _ = skua.make_resident(before).submit();
+                let _ = kernel.make_resident(before).cannot_trim_further().submit();
             }
             return Err(error.into());
         }

@@ -22,7 +22,7 @@ use std::{
 use libskua::{Deadline, Mapping};
 
 use crate::{
-    adapter::{Adapter, Luid},
+    adapter::{Adapter, Luid, MemorySegmentGroup, VideoMemoryInfo},
     allocation::{Allocation, AllocationDesc, DestroyFlags},
     context::Context,
     device::{Device, DeviceState},
@@ -31,8 +31,9 @@ use crate::{
     handle::{Handle, HandleTable},
     lock,
     offer::{self, OfferFlags, ReclaimResult},
-    paging_queue::{EvictFlags, MakeResidentFlags, Paging, PagingQueue, MAX_RESIDENT},
+    paging_queue::{EvictFlags, MakeResidentFlags, NotResident, Paging, PagingQueue, MAX_RESIDENT},
     status::{Result, Status},
+    trim::{TrimNotification, TrimRegistration},
 };
 
 /// Most allocations of one creation or destruction (`D3DKMT_CREATEALLOCATION_MAX`).
@@ -67,6 +68,10 @@ enum Object {
         queue: Arc<PagingQueue>,
         fence: Handle,
     },
+    Trim {
+        device: Handle,
+        trim: Arc<TrimRegistration>,
+    },
 }
 
 impl Object {
@@ -79,7 +84,8 @@ impl Object {
             | Self::Allocation { device, .. }
             | Self::Resource { device, .. }
             | Self::Fence { device, .. }
-            | Self::PagingQueue { device, .. } => Some(*device),
+            | Self::PagingQueue { device, .. }
+            | Self::Trim { device, .. } => Some(*device),
         }
     }
 }
@@ -621,7 +627,7 @@ impl Process {
         queue: Handle,
         allocations: &[Handle],
         flags: u32,
-    ) -> Result<Paging> {
+    ) -> Result<Paging, NotResident> {
         let queue = self.get_paging_queue(queue)?;
         let flags = MakeResidentFlags::from_bits(flags).ok_or(Status::INVALID_PARAMETER)?;
         let list = self.get_allocations(queue.device(), allocations)?;
@@ -701,6 +707,54 @@ impl Process {
                 _ => Err(Status::OBJECT_TYPE_MISMATCH),
             })
             .collect()
+    }
+
+    /// `D3DKMTQueryVideoMemoryInfo`, of this process.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_HANDLE, OBJECT_TYPE_MISMATCH; as [`Adapter::query_video_memory_info`].
+    pub fn query_video_memory_info(
+        &self,
+        adapter: Handle,
+        group: MemorySegmentGroup,
+    ) -> Result<VideoMemoryInfo> {
+        self.adapter(adapter)?.query_video_memory_info(group)
+    }
+
+    /// `D3DKMTRegisterTrimNotification` for a device.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_HANDLE, OBJECT_TYPE_MISMATCH; as [`Device::register_trim_notification`].
+    pub fn register_trim_notification(
+        &self,
+        device: Handle,
+        callback: impl FnMut(TrimNotification) + Send + 'static,
+    ) -> Result<Handle> {
+        let trim = self
+            .get_device(device)?
+            .register_trim_notification(callback)?;
+        let trim = Arc::new(trim);
+        self.insert(Object::Trim { device, trim })
+    }
+
+    /// `D3DKMTUnregisterTrimNotification`: see [`TrimRegistration::unregister`].
+    ///
+    /// # Errors
+    ///
+    /// INVALID_HANDLE, OBJECT_TYPE_MISMATCH.
+    pub fn unregister_trim_notification(&self, handle: Handle) -> Result<()> {
+        let trim = {
+            let mut table = lock(&self.table);
+            let Object::Trim { trim, .. } = table.get(handle)?.clone() else {
+                return MISMATCH;
+            };
+            table.remove(handle)?;
+            trim
+        };
+        trim.unregister();
+        Ok(())
     }
 
     // GPU virtual addresses

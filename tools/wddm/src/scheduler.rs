@@ -44,7 +44,7 @@ use std::{
     },
 };
 
-use libskua::{ContextStatus, Error, ErrorKind};
+use libskua::{ContextStatus, DeviceStatus, Error, ErrorKind};
 use rustix::event::EventfdFlags;
 
 pub(crate) use self::keeper::Point;
@@ -58,7 +58,9 @@ use crate::{
     fence::{Cell, Fence, MonitoredFence, Page},
     gpu_va::Update,
     lock,
+    page_tables::PageTables,
     status::{Result, Status},
+    trim::TrimCallbacks,
     usage::{Access, Usage},
 };
 
@@ -183,8 +185,6 @@ struct State {
 /// A device's queues and fences.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
-    /// Where fences' memory is made.
-    adapter: Adapter,
     /// All queues and fences.
     state: Mutex<State>,
     /// Not active, for a look without the lock.
@@ -195,12 +195,20 @@ pub(crate) struct Scheduler {
     next: AtomicU64,
     /// An eventfd: makes the keeper look at everything.
     kick: OwnedFd,
+    /// The kernel has said that the device is to trim.
+    trimmed: AtomicBool,
+    /// Whom the keeper tells that.
+    pub(crate) trims: TrimCallbacks,
+    /// What the work reaches; dropped when the contexts are.
+    tables: Arc<PageTables>,
 }
 
 impl Scheduler {
     pub(crate) fn new(adapter: &Adapter) -> Result<Self> {
         Ok(Self {
-            adapter: adapter.clone(),
+            tables: PageTables::create(adapter)?,
+            trimmed: AtomicBool::new(false),
+            trims: TrimCallbacks::default(),
             state: Mutex::new(State {
                 execution: DeviceState::Active,
                 queues: HashMap::new(),
@@ -220,8 +228,12 @@ impl Scheduler {
         })
     }
 
-    pub(crate) const fn adapter(&self) -> &Adapter {
-        &self.adapter
+    pub(crate) fn adapter(&self) -> &Adapter {
+        self.tables.adapter()
+    }
+
+    pub(crate) const fn tables(&self) -> &Arc<PageTables> {
+        &self.tables
     }
 
     fn number(&self) -> u64 {
@@ -260,7 +272,7 @@ impl Scheduler {
         let cell = match free {
             Some(cell) => cell,
             None => {
-                let page = Arc::new(Page::create(&self.adapter)?);
+                let page = Arc::new(Page::create(&self.tables)?);
                 let cell = |index| Cell {
                     page: page.clone(),
                     index,
@@ -278,7 +290,7 @@ impl Scheduler {
     fn new_fence(&self, initial: u64, paging: bool) -> Result<(Arc<Fence>, CellGuard)> {
         let guard = self.cell()?;
         let cell = guard.cell.clone();
-        let fence = Fence::new(self.number(), &self.adapter, cell, initial, paging)?;
+        let fence = Fence::new(self.number(), self.adapter(), cell, initial, paging)?;
         Ok((Arc::new(fence), guard))
     }
 
@@ -399,9 +411,9 @@ impl Scheduler {
 
     pub(crate) fn create_context(&self, node: u32) -> Result<u64> {
         let ordinal = usize::try_from(node).map_err(|_| Status::INVALID_PARAMETER)?;
-        let engines = self.adapter.libskua().engines();
+        let engines = self.adapter().libskua().engines();
         let engine = *engines.get(ordinal).ok_or(Status::INVALID_PARAMETER)?;
-        let raw = libskua::Context::create(self.adapter.vm(), engine).map_err(crowded)?;
+        let raw = libskua::Context::create(self.tables.vm(), engine).map_err(crowded)?;
         let (progress, cell) = self.new_fence(0, false)?;
         let id = self.number();
         let queue = Queue {
@@ -535,7 +547,7 @@ impl Scheduler {
             }
             drop(state);
             // Binds memory, which nobody else shall wait for.
-            let chunk = Slots::new_chunk(&self.adapter)?;
+            let chunk = Slots::new_chunk(&self.tables)?;
             let mut state = self.alive()?;
             match state.queues.get_mut(&context) {
                 Some(queue) => queue.slots.add(chunk),
@@ -593,8 +605,7 @@ impl Scheduler {
         let mut result = Ok(());
         while let Some(id) = ready.pop() {
             while let Some(packet) = Self::next_packet(state, id) {
-                let mut packet = packet;
-                let sent = match &mut packet {
+                let sent = match &packet {
                     Packet::Run(run) => self.send(state, id, run),
                     Packet::Update(update) => self.update(state, id, update),
                     Packet::Wait(fence, value) => {
@@ -694,7 +705,7 @@ impl Scheduler {
         signals.push((queue.progress.va(), run.point));
 
         // What is mapped by now, the slot too. Later packets of the context come behind it anyway.
-        let bound = self.adapter.last_map().max(queue.updated);
+        let bound = self.tables.last_map().max(queue.updated);
         let (va, bytes) = queue
             .slots
             .write(run.slot, &signals)
@@ -723,7 +734,7 @@ impl Scheduler {
                 .iter()
                 .fold(raw.submission(), |s, (f, point)| s.wait(&f.syncobj, *point));
             if bound > queue.bound {
-                submission = submission.wait(self.adapter.bound(), bound);
+                submission = submission.wait(self.tables.bound(), bound);
             }
             if let Some((commands, bytes)) = run.commands {
                 submission = submission.buffer(commands, bytes);
@@ -757,14 +768,14 @@ impl Scheduler {
     }
 
     /// Hands one update of addresses to the kernel.
-    fn update(&self, state: &mut State, id: u64, update: &mut Update) -> Result<Vec<u64>, Refusal> {
+    fn update(&self, state: &mut State, id: u64, update: &Update) -> Result<Vec<u64>, Refusal> {
         let queue = state.queues.get_mut(&id).ok_or(Refusal::Removed)?;
         let points: Vec<_> = queue
             .waits
             .iter()
             .map(|(fence, point)| (&*fence.syncobj, *point))
             .collect();
-        let bound = update.perform(&self.adapter, &points)?;
+        let bound = update.perform(&self.tables, &points)?;
         queue.updated = bound.unwrap_or(queue.updated);
         queue.waits.clear();
         Ok(Vec::new())
@@ -842,23 +853,31 @@ impl Scheduler {
         if state.execution != DeviceState::Active {
             return;
         }
-        let found = Self::cause(state.queues.values());
-        // A point was signalled without its value; whatever the contexts say, it will not come.
-        self.fail(state, found.unwrap_or(DeviceState::Stopped));
+        // A point was signalled without its value; whatever the kernel says, it will not come.
+        let found = self.cause(state).unwrap_or(DeviceState::Stopped);
+        self.fail(state, found);
     }
 
-    /// What the kernel says is the matter with contexts, if anything is. A context that was
-    /// cancelled because of another one is active.
-    fn cause<'a>(mut queues: impl Iterator<Item = &'a Queue>) -> Option<DeviceState> {
-        queues.find_map(
-            |queue| match queue.raw.as_ref()?.state().map(|s| s.status) {
-                Ok(ContextStatus::Active) => None,
-                Ok(ContextStatus::Faulted(fault)) => Some(DeviceState::of_fault(fault)),
-                Ok(ContextStatus::TimedOut) => Some(DeviceState::Hung),
-                Ok(ContextStatus::Lost) => Some(DeviceState::Stopped),
-                Err(error) => is_gone(&error).then_some(DeviceState::Stopped),
-            },
-        )
+    /// What the kernel says is the matter with the device, if anything is.
+    fn cause(&self, state: &State) -> Option<DeviceState> {
+        match self.tables.kernel().state().map(|state| state.status) {
+            Ok(DeviceStatus::Active) => None,
+            Ok(DeviceStatus::TimedOut) => Some(DeviceState::Hung),
+            Ok(DeviceStatus::Lost) => Some(DeviceState::Stopped),
+            Ok(DeviceStatus::Faulted) => Some(Self::fault(state)),
+            Err(error) => is_gone(&error).then_some(DeviceState::Stopped),
+        }
+    }
+
+    /// The fault of one of the contexts, also of one that is destroyed and not given back.
+    fn fault(state: &State) -> DeviceState {
+        let dying = state.dying.iter().filter_map(Dying::queue);
+        let mut queues = state.queues.values().chain(dying);
+        let fault = queues.find_map(|queue| match queue.raw.as_ref()?.state().ok()?.status {
+            ContextStatus::Faulted(fault) => Some(DeviceState::of_fault(fault)),
+            _ => None,
+        });
+        fault.unwrap_or(DeviceState::Stopped)
     }
 
     /// Takes the device out of service: nothing is accepted any more, what has not started is
@@ -908,6 +927,12 @@ impl Scheduler {
         for id in ids {
             self.retire_context(&mut state, id);
         }
+        self.kick();
+    }
+
+    /// The kernel has said that the device is to trim.
+    pub(crate) fn trim(&self) {
+        self.trimmed.store(true, Ordering::Release);
         self.kick();
     }
 

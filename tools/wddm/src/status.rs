@@ -214,6 +214,8 @@ impl From<Error> for Status {
             (None, ErrorKind::NoDevice) => Self::OBJECT_NAME_INVALID,
             (None, ErrorKind::Invalid) => Self::INVALID_PARAMETER,
             (None, ErrorKind::NotSupported) => Self::NOT_SUPPORTED,
+            // More than a device's budget.
+            (None, ErrorKind::NoMemory) => Self::NO_MEMORY,
             (None, _) => Self::UNSUCCESSFUL,
         }
     }

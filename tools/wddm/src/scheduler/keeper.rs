@@ -11,6 +11,7 @@
 //! - **late signals**: those of the CPU that come behind the GPU's;
 //! - **paging**: values of paging queues' fences, whose points the kernel signals;
 //! - **events**: whom to tell by an eventfd that fences have their values;
+//! - **trims**: what the kernel says of budgets, to whom it may concern;
 //! - **packets** that the kernel had no memory for: they are tried again after a while;
 //! - **the dead**: what was destroyed is given back when everything that was queued before is done.
 //!
@@ -19,7 +20,7 @@
 
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{Arc, Mutex},
+    sync::{atomic::Ordering, Arc, Mutex},
     time::Duration,
 };
 
@@ -36,6 +37,7 @@ use crate::{
     lock,
     memory::Memory,
     status::{Result, Status},
+    trim::{TrimFlags, TrimNotification},
 };
 
 /// How long a packet that the kernel has no memory for is left alone.
@@ -73,15 +75,19 @@ impl Dying {
             .all(|(fence, point)| is_settled(&fence.syncobj, fence.limited(*point)))
     }
 
-    /// A context whose work did not do what it was to do, though nothing of it runs any more.
-    fn failed(&self) -> Option<&Queue> {
+    /// The context, if it is one.
+    pub(super) fn queue(&self) -> Option<&Queue> {
         match &self.rest {
-            Rest::Queue(queue) => {
-                let progress = &queue.progress;
-                (progress.value() < progress.submitted()).then_some(queue)
-            }
+            Rest::Queue(queue) => Some(queue),
             _ => None,
         }
+    }
+
+    /// Whether it is a context whose work did not do what it was to do, though nothing of it runs any
+    /// more.
+    fn has_failed(&self) -> bool {
+        let progress = self.queue().map(|queue| &queue.progress);
+        progress.is_some_and(|progress| progress.value() < progress.submitted())
     }
 }
 
@@ -179,7 +185,7 @@ impl Scheduler {
         fd: BorrowedFd<'_>,
     ) -> Result<()> {
         // The kernel tells whether it is an eventfd; this point is never signalled.
-        Syncobj::create(self.adapter.libskua())?.notify(1, fd)?;
+        Syncobj::create(self.adapter().libskua())?.notify(1, fd)?;
         let mut state = self.alive()?;
         let live = |(f, _): &Point| state.lines.contains_key(&f.id);
         if !waits.iter().all(live) {
@@ -208,10 +214,15 @@ impl Scheduler {
     pub(crate) fn keep(&self) {
         // Without it, that the GPU is unplugged shows at the next call only.
         let uevents = Uevents::new().ok();
+        self.trims.set_caller();
         let mut retry: Option<Deadline> = None;
         loop {
+            let skua = self.adapter().libskua();
             let mut fds = vec![PollFd::new(&self.kick, PollFlags::IN)];
             fds.extend(uevents.iter().map(|u| PollFd::new(u, PollFlags::IN)));
+            if !self.ended.load(Ordering::Acquire) {
+                fds.push(PollFd::new(skua, PollFlags::IN));
+            }
             let limit = retry.and_then(|at| Timespec::try_from(at.left()).ok());
             match rustix::event::poll(&mut fds, limit.as_ref()) {
                 Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::NOMEM) => {}
@@ -223,6 +234,8 @@ impl Scheduler {
             if uevents.as_ref().is_some_and(Uevents::drain) {
                 self.look_for_gpu();
             }
+            self.adapter().read_events();
+            self.tell_trim();
             let due = retry.is_some_and(|at| at.left().is_zero());
             for dying in self.look(due) {
                 Self::bury(dying);
@@ -240,15 +253,26 @@ impl Scheduler {
         }
     }
 
+    /// Tells who wants to know that the device is to trim.
+    fn tell_trim(&self) {
+        if !self.trimmed.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        // To ask has the kernel say so again, when it is so again.
+        let excess = self.tables.kernel().state();
+        let excess = excess.map_or(0, |state| state.resident.saturating_sub(state.budget));
+        if excess > 0 {
+            self.trims.call(TrimNotification {
+                flags: TrimFlags::TRIM_TO_BUDGET,
+                bytes_to_trim: excess,
+            });
+        }
+    }
+
     /// Finds out whether the GPU is still there.
     fn look_for_gpu(&self) {
         let mut state = lock(&self.state);
-        let gone = match Self::cause(state.queues.values()) {
-            // Without contexts.
-            None => self.adapter.segments() == Err(Status::DEVICE_REMOVED),
-            Some(_) => true,
-        };
-        if gone {
+        if self.cause(&state).is_some() {
             self.find_error_locked(&mut state);
         }
     }
@@ -280,17 +304,16 @@ impl Scheduler {
                 }
             }
         }
-        let (done, left): (Vec<Dying>, _) = std::mem::take(&mut state.dying)
-            .into_iter()
-            .partition(|dying| dying.is_settled());
-        state.dying = left;
-        if let Some(queue) = done.iter().find_map(Dying::failed) {
-            let found = Self::cause(std::iter::once(queue));
-            self.fail(state, found.unwrap_or(DeviceState::Stopped));
-        }
-        if failed {
+        let over: Vec<bool> = state.dying.iter().map(Dying::is_settled).collect();
+        let mut ended = state.dying.iter().zip(&over).filter(|(_, over)| **over);
+        if failed || ended.any(|(dying, _)| dying.has_failed()) {
             self.find_error_locked(state);
         }
+        let mut over = over.into_iter();
+        let (done, left) = std::mem::take(&mut state.dying)
+            .into_iter()
+            .partition(|_| over.next() == Some(true));
+        state.dying = left;
         if state.execution != DeviceState::Active {
             Self::lose_fences(state);
         }

@@ -11,8 +11,8 @@ use std::{collections::VecDeque, sync::Arc};
 use libskua::{spec::command::Command, Access, BoFlags, Mapping};
 
 use crate::{
-    adapter::Adapter,
     memory::Memory,
+    page_tables::PageTables,
     status::{Result, Status},
 };
 
@@ -41,11 +41,11 @@ pub(super) struct Slot(usize, usize);
 
 impl Slots {
     /// Allocates slots, for [`Slots::add`].
-    pub(super) fn new_chunk(adapter: &Adapter) -> Result<Chunk> {
+    pub(super) fn new_chunk(tables: &Arc<PageTables>) -> Result<Chunk> {
         let memory = Memory::create(
-            adapter,
+            tables,
             CHUNK,
-            adapter.system(),
+            tables.adapter().system(),
             BoFlags::CPU_ACCESS,
             Access::Read,
         )?;

@@ -8,7 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use skua_spec::command::Command;
-use wddm::{Adapter, Allocation, AllocationDesc, Context, Device, EngineKind, MonitoredFence};
+use wddm::{
+    Adapter, Allocation, AllocationDesc, Context, Device, EngineKind, MakeResidentFlags,
+    MonitoredFence, PagingQueue,
+};
 
 use crate::client::PATIENCE;
 use crate::rig::wait_value;
@@ -37,6 +40,8 @@ pub struct Rig {
     slot: AtomicU64,
     /// A word for work to wait for.
     pub gate: Allocation,
+    /// Makes resident.
+    paging: PagingQueue,
 }
 
 const SLOT: u64 = 256;
@@ -60,6 +65,7 @@ impl Rig {
             commands: system(SLOT * SLOTS).expect("commands"),
             slot: AtomicU64::new(0),
             gate: system(PAGE).expect("a gate"),
+            paging: PagingQueue::create(&device).expect("a paging queue"),
             device,
         }
     }
@@ -80,8 +86,20 @@ impl Rig {
         Allocation::create(&self.device, &desc).expect("an allocation")
     }
 
-    /// An allocation in video memory.
+    /// An allocation in video memory, resident.
+    #[track_caller]
     pub fn vram(&self, size: u64) -> Allocation {
+        let allocation = self.vram_out(size);
+        let flags = MakeResidentFlags::CANT_TRIM_FURTHER;
+        let paging = self.paging.make_resident(&[&allocation], flags);
+        let value = paging.expect("MakeResident").fence_value;
+        assert_eq!(self.paging.fence().wait(value, patience()), Ok(()));
+        allocation
+    }
+
+    /// An allocation for video memory that is not resident.
+    #[track_caller]
+    pub fn vram_out(&self, size: u64) -> Allocation {
         let desc = AllocationDesc::new(size, self.device.adapter().vram());
         Allocation::create(&self.device, &desc).expect("an allocation")
     }

@@ -6,6 +6,7 @@
 //! writes when it pleases.
 
 use std::process::ExitCode;
+use std::sync::{mpsc, Arc};
 use std::thread;
 use std::time::Duration;
 
@@ -13,15 +14,16 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use skua_selftests::moving::evict_all;
 use skua_selftests::rig::{copy, fill, write};
-use skua_selftests::wddm_rig::{context, patience, read, vram_used, Rig, PAGE};
+use skua_selftests::wddm_rig::{context, patience, read, vram_size, vram_used, Rig, PAGE};
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Cases};
 use std::os::fd::AsFd;
 use wddm::{
     Allocation, AllocationDesc, Context, DestroyFlags, Device, DeviceState, EngineKind, EvictFlags,
-    MakeResidentFlags, MapDesc, MonitoredFence, OfferFlags, OfferPriority, Paging, PagingQueue,
-    Process, Protection, ReclaimResult, ReservationType, ReserveDesc, Status, UpdateFlags,
-    VaOperation, WaitFor, MAX_ALLOCATIONS, MAX_RESIDENT,
+    Handle, MakeResidentFlags, MapDesc, MemorySegmentGroup, MonitoredFence, NotResident,
+    OfferFlags, OfferPriority, Paging, PagingQueue, Process, Protection, ReclaimResult,
+    ReservationType, ReserveDesc, Status, TrimFlags, TrimNotification, TrimRegistration,
+    UpdateFlags, VaOperation, WaitFor, MAX_ALLOCATIONS, MAX_RESIDENT,
 };
 
 fn main() -> ExitCode {
@@ -31,8 +33,15 @@ fn main() -> ExitCode {
         a_paging_fence_is_the_queues_to_signal,
         residency_is_counted_all_or_none: 60,
         more_allocations_than_one_ioctl_takes: 60,
-        residency_that_must_succeed,
+        residency_that_must_succeed: 60,
+        work_finds_what_is_resident: 60,
+        a_budget_is_the_devices_own: 60,
+        video_memory_info_tells_what_is_there: 60,
+        who_has_too_much_is_called_back: 60,
+        a_trim_callback_may_end_its_device: 60,
         paging_queues_end: 60,
+        a_paging_queue_that_ends_loses_nothing: 60,
+        an_address_is_every_devices_own_to_map: 60,
         what_is_offered_is_reclaimed: 60,
         offers_by_handles,
         what_is_mapped_is_seen_in_both_places,
@@ -45,6 +54,7 @@ fn main() -> ExitCode {
         an_update_need_not_wait,
         updates_copy_what_is_mapped,
         an_update_of_a_freed_reservation_does_nothing,
+        an_update_that_was_refused_looks_again: 120,
         a_queued_update_keeps_its_allocation: 60,
         updates_of_a_context_are_limited: 60,
         bad_reservations_are_refused,
@@ -56,7 +66,9 @@ fn main() -> ExitCode {
 }
 
 const NONE: MakeResidentFlags = MakeResidentFlags::empty();
+const NOT_TRIM: MakeResidentFlags = MakeResidentFlags::CANT_TRIM_FURTHER;
 const UNIT: u64 = 65536;
+const MIB: u64 = 1 << 20;
 
 fn what_is_offered_is_reclaimed() {
     quiet();
@@ -268,7 +280,8 @@ fn a_paging_fence_counts_operations() {
         let paging = match value % 3 {
             0 => queue
                 .map_gpu_virtual_address(&MapDesc::all_of(&b))
-                .map(|(_, paging)| paging),
+                .map(|(_, paging)| paging)
+                .map_err(NotResident::from),
             1 => queue.make_resident(&[&a, &b], NONE),
             _ => queue.make_resident(&[&b], NONE),
         };
@@ -401,7 +414,7 @@ fn residency_is_counted_all_or_none() {
             Status::INVALID_PARAMETER,
         ),
     ] {
-        cases.expect(what, resident(&list), Err(status));
+        cases.expect(what, resident(&list), Err(status.into()));
         cases.expect(what, evict(&list), Err(status));
     }
     cases.finish();
@@ -446,7 +459,7 @@ fn residency_that_must_succeed() {
     let queue = queue(&rig);
     let must = MakeResidentFlags::MUST_SUCCEED;
     let refused = queue.make_resident(&[&rig.gate], must);
-    assert_eq!(refused, Err(Status::INVALID_PARAMETER));
+    assert_eq!(refused, Err(Status::INVALID_PARAMETER.into()));
     let both = must | MakeResidentFlags::CANT_TRIM_FURTHER;
     finish(
         &queue,
@@ -455,6 +468,339 @@ fn residency_that_must_succeed() {
             .expect("MakeResident"),
     );
     assert_eq!(rig.device.state(), DeviceState::Active);
+}
+
+/// A rig, and 4 MiB more than half of video memory that is not resident: 4 MiB at first.
+fn more_than_half(rig: Rig) -> (Rig, PagingQueue, [Allocation; 2]) {
+    let half = vram_size(rig.device.adapter()) / 2;
+    let allocations = [4 * MIB, half].map(|size| {
+        let desc = AllocationDesc::new(size, rig.device.adapter().vram()).hidden();
+        Allocation::create(&rig.device, &desc).expect("an allocation")
+    });
+    let queue = queue(&rig);
+    (rig, queue, allocations)
+}
+
+fn work_finds_what_is_resident() {
+    quiet();
+    let rig = Rig::new();
+    let queue = queue(&rig);
+    let a = rig.vram_out(MIB);
+    finish(
+        &queue,
+        queue.make_resident(&[&a], NONE).expect("MakeResident"),
+    );
+    gpu_write(&rig, a.gpu_va(), 7);
+    // Whatever others do.
+    assert!(evict_all() > 0);
+    assert_eq!(gpu_read(&rig, a.gpu_va()), 7);
+    assert_eq!(rig.device.evict(&[&a], EvictFlags::empty()), Ok(()));
+    let out = suite::eventually(|| (evict_all() > 0).then_some(()));
+    assert!(out.is_some(), "it stays in video memory");
+    let cpu = a.lock2(0).expect("Lock2");
+    assert_eq!(cpu.read::<u64>(0), Ok(7));
+    expect_fault(&rig, a.gpu_va(), 8);
+    assert_eq!(cpu.read::<u64>(0), Ok(7));
+}
+
+fn a_budget_is_the_devices_own() {
+    quiet();
+    let (first, queue, [small, large]) = more_than_half(Rig::new());
+    let all = queue.make_resident(&[&small, &large], NONE);
+    assert_eq!(all.expect("MakeResident").bytes_to_trim, 0);
+    // Of the same process, or another.
+    for on in [
+        first.device.adapter().clone(),
+        Rig::new().device.adapter().clone(),
+    ] {
+        let (second, queue, [small, large]) = more_than_half(Rig::on(&on));
+        let both = [&small, &large];
+        let refused = Err(NotResident {
+            status: Status::NO_MEMORY,
+            bytes_to_trim: 4 * MIB,
+        });
+        assert_eq!(queue.make_resident(&both, NONE), refused);
+        assert_eq!(
+            second.device.evict(&[&small], EvictFlags::empty()),
+            Err(Status::INVALID_PARAMETER),
+            "none is resident"
+        );
+        // As told.
+        finish(
+            &queue,
+            queue.make_resident(&[&large], NONE).expect("MakeResident"),
+        );
+        assert_eq!(queue.make_resident(&[&small], NONE), refused);
+        let paging = queue.make_resident(&[&small], NOT_TRIM);
+        let paging = paging.expect("MakeResident");
+        assert_eq!(paging.bytes_to_trim, 4 * MIB);
+        finish(&queue, paging);
+        assert_eq!(second.device.evict(&both, EvictFlags::empty()), Ok(()));
+        // What there cannot be there is not, whatever is at stake.
+        let desc = AllocationDesc::new(vram_size(&on), on.vram()).hidden();
+        let most = Allocation::create(&second.device, &desc).expect("an allocation");
+        let both = [&small, &most];
+        let refused = queue.make_resident(&both, NOT_TRIM).map_err(Status::from);
+        assert_eq!(refused, Err(Status::NO_MEMORY));
+        let must = NOT_TRIM | MakeResidentFlags::MUST_SUCCEED;
+        let refused = queue.make_resident(&both, must).map_err(Status::from);
+        assert_eq!(refused, Err(Status::DEVICE_REMOVED));
+        assert_eq!(second.device.state(), DeviceState::OutOfMemory);
+    }
+    assert_eq!(first.device.state(), DeviceState::Active);
+}
+
+fn video_memory_info_tells_what_is_there() {
+    use MemorySegmentGroup::{Local, NonLocal};
+    quiet();
+    let p = Process::new();
+    let luid = Process::enum_adapters().expect("adapters")[0];
+    let handle = p.open_adapter_from_luid(luid).expect("an adapter");
+    let adapter = p.adapter(handle).expect("the adapter");
+    let info = |group| {
+        let info = p.query_video_memory_info(handle, group).expect("figures");
+        let reserved = (info.current_reservation, info.available_for_reservation);
+        assert_eq!(reserved, (0, 0));
+        (info.budget, info.current_usage)
+    };
+    let all = vram_size(&adapter);
+    // Without a device, too.
+    assert_eq!(info(Local), (all, 0));
+    let rig = Rig::on(&adapter);
+    assert_eq!(info(Local), (all, 0));
+    let queue = queue(&rig);
+    let a = rig.vram_out(4 * MIB);
+    assert_eq!(info(Local), (all, 0), "it is not resident");
+    finish(
+        &queue,
+        queue.make_resident(&[&a], NONE).expect("MakeResident"),
+    );
+    assert_eq!(info(Local), (all, 4 * MIB));
+    // Others' is not this process', and not in its budget.
+    let (other, others, [small, large]) = more_than_half(Rig::new());
+    finish(
+        &others,
+        others.make_resident(&[&small], NONE).expect("MakeResident"),
+    );
+    assert_eq!(info(Local), (all - 4 * MIB, 4 * MIB));
+    finish(
+        &others,
+        others.make_resident(&[&large], NONE).expect("MakeResident"),
+    );
+    assert_eq!(info(Local), (all / 2, 4 * MIB));
+    drop((small, large, others, other));
+    // What is freed is free when work is done.
+    let free = suite::eventually(|| (info(Local) == (all, 4 * MIB)).then_some(()));
+    assert!(free.is_some(), "{:?}", info(Local));
+    // A second device of the process has its part in it.
+    let second = Rig::on(&adapter);
+    let b = second.vram(MIB);
+    assert_eq!(info(Local), (all, 5 * MIB));
+    assert_eq!(rig.device.evict(&[&a], EvictFlags::empty()), Ok(()));
+    assert_eq!(info(Local), (all, MIB));
+    drop((b, second));
+
+    let system = adapter.system();
+    let segments = adapter.segments().expect("segments").into_iter();
+    let size: u64 = segments
+        .filter(|segment| system.contains(segment.id))
+        .map(|segment| segment.size)
+        .sum();
+    let (budget, before) = info(NonLocal);
+    assert_eq!(budget, size / 2);
+    let b = rig.system(8 * MIB);
+    let (budget, used) = info(NonLocal);
+    // And page tables.
+    assert!(
+        (8 * MIB..9 * MIB).contains(&(used - before)),
+        "{before} {used}"
+    );
+    assert_eq!(budget, size / 2);
+    assert_eq!(b.destroy(DestroyFlags::SYNCHRONOUS), Ok(()));
+    let (_, after) = info(NonLocal);
+    assert!(after - before < MIB, "{before} {after}");
+    for wrong in [Handle::from_value(0), Handle::from_value(!0)] {
+        let refused = p.query_video_memory_info(wrong, Local);
+        assert_eq!(refused, Err(Status::INVALID_HANDLE));
+    }
+}
+
+/// What is sent when a device is to trim.
+fn told(device: &Device) -> (TrimRegistration, mpsc::Receiver<TrimNotification>) {
+    let (tell, told) = mpsc::channel();
+    let registered = device.register_trim_notification(move |what| {
+        let _ = tell.send(what);
+    });
+    (registered.expect("a registration"), told)
+}
+
+const TOO_MUCH: TrimNotification = TrimNotification {
+    flags: TrimFlags::TRIM_TO_BUDGET,
+    bytes_to_trim: 4 * MIB,
+};
+
+fn who_has_too_much_is_called_back() {
+    quiet();
+    let (first, queue, [small, large]) = more_than_half(Rig::new());
+    // Of the same process, and it has too little to be told.
+    let idle = Rig::on(first.device.adapter());
+    let (_idle, idle_told) = told(&idle.device);
+    let (registered, once) = told(&first.device);
+    let (_registered, always) = told(&first.device);
+    let both = [&small, &large];
+    finish(
+        &queue,
+        queue.make_resident(&both, NONE).expect("MakeResident"),
+    );
+    let (second, others, [other_small, other_large]) = more_than_half(Rig::new());
+    let (_second, second_told) = told(&second.device);
+    let all = [&other_small, &other_large];
+    let exceed = || {
+        let paging = others.make_resident(&all, NOT_TRIM).expect("MakeResident");
+        assert_eq!(paging.bytes_to_trim, 4 * MIB);
+        finish(&others, paging);
+    };
+    exceed();
+    assert_eq!(always.recv_timeout(patience()), Ok(TOO_MUCH));
+    assert_eq!(once.recv_timeout(patience()), Ok(TOO_MUCH));
+    // Each time, without a call in between.
+    registered.unregister();
+    for _ in 0..3 {
+        assert_eq!(second.device.evict(&all, EvictFlags::empty()), Ok(()));
+        exceed();
+        assert_eq!(always.recv_timeout(patience()), Ok(TOO_MUCH));
+    }
+    assert_eq!(once.recv(), Err(mpsc::RecvError), "it is gone");
+    // Who has trimmed is told no more.
+    assert_eq!(first.device.evict(&[&small], EvictFlags::empty()), Ok(()));
+    assert_eq!(second.device.evict(&all, EvictFlags::empty()), Ok(()));
+    exceed();
+    // Nor is who knows from the call, or has nothing.
+    first.device.destroy();
+    idle.device.destroy();
+    second.device.destroy();
+    for told in [always, idle_told, second_told] {
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), []);
+    }
+    let refused = first.device.register_trim_notification(|_| ()).map(drop);
+    assert_eq!(refused.err(), Some(Status::INVALID_HANDLE));
+}
+
+fn a_trim_callback_may_end_its_device() {
+    quiet();
+    let p = Arc::new(Process::new());
+    let luid = Process::enum_adapters().expect("adapters")[0];
+    let adapter = p.open_adapter_from_luid(luid).expect("an adapter");
+    let device = p.create_device(adapter).expect("a device");
+    let paging = p.create_paging_queue(device).expect("a paging queue");
+    let opened = p.adapter(adapter).expect("the adapter");
+    let size = vram_size(&opened) / 2 + 4 * MIB;
+    let desc = AllocationDesc::new(size, opened.vram()).hidden();
+    let a = p.create_allocation2(device, &[desc], false);
+    let a = a.expect("an allocation").allocations;
+    let resident = p.make_resident(paging.queue, &a, 0).expect("MakeResident");
+    let wait = [(paging.fence, resident.fence_value)];
+    let waited = p.wait_for_synchronization_object_from_cpu(device, &wait, WaitFor::All, None);
+    assert_eq!(waited, Ok(()));
+    let (tell, told) = mpsc::channel();
+    let of_callback = p.clone();
+    let trim = p.register_trim_notification(device, move |what| {
+        let destroyed = of_callback.destroy_device(device);
+        let _ = tell.send((what, destroyed));
+    });
+    let trim = trim.expect("a registration");
+    assert_eq!(p.evict(trim, &a, 0), Err(Status::OBJECT_TYPE_MISMATCH));
+    let wrong = p.unregister_trim_notification(device);
+    assert_eq!(wrong, Err(Status::OBJECT_TYPE_MISMATCH));
+    let (_second, others, [small, large]) = more_than_half(Rig::new());
+    let paging = others.make_resident(&[&small, &large], NOT_TRIM);
+    finish(&others, paging.expect("MakeResident"));
+    assert_eq!(told.recv_timeout(patience()), Ok((TOO_MUCH, Ok(()))));
+    let stale = Err(Status::INVALID_HANDLE);
+    assert_eq!(p.destroy_device(device), stale);
+    assert_eq!(p.unregister_trim_notification(trim), stale);
+    // Nothing of it is left, the callback neither.
+    assert_eq!(told.recv(), Err(mpsc::RecvError));
+    let device = p.create_device(adapter).expect("a device");
+    let trim = p.register_trim_notification(device, |_| ());
+    let trim = trim.expect("a registration");
+    assert_eq!(p.unregister_trim_notification(trim), Ok(()));
+    assert_eq!(p.unregister_trim_notification(trim), stale);
+}
+
+fn a_paging_queue_that_ends_loses_nothing() {
+    let rig = Rig::new();
+    let many: Vec<_> = (0..2048).map(|_| rig.system(PAGE)).collect();
+    let list: Vec<&Allocation> = many.iter().collect();
+    let mut ends = [0; 2];
+    for round in 0..40 {
+        let queue = queue(&rig);
+        let made = thread::scope(|scope| {
+            let made = scope.spawn(|| queue.make_resident(&list, NONE));
+            thread::sleep(Duration::from_micros(50 * round));
+            queue.destroy();
+            made.join().expect("MakeResident")
+        });
+        let evicted = rig.device.evict(&list, EvictFlags::empty());
+        match made {
+            Ok(_) => assert_eq!(evicted, Ok(()), "round {round}"),
+            Err(refused) => {
+                assert_eq!(refused.status, Status::INVALID_HANDLE);
+                assert_eq!(evicted, Err(Status::INVALID_PARAMETER));
+            }
+        }
+        ends[usize::from(made.is_ok())] += 1;
+        // None at all, one by one.
+        for one in [&list[..1], &list[1023..1024], &list[2047..]] {
+            let refused = rig.device.evict(one, EvictFlags::empty());
+            assert_eq!(
+                refused,
+                Err(Status::INVALID_PARAMETER),
+                "round {round}: {made:?}"
+            );
+        }
+    }
+    println!("# refused, made: {ends:?}");
+}
+
+fn an_address_is_every_devices_own_to_map() {
+    let first = Rig::new();
+    let second = Rig::on(first.device.adapter());
+    let (a, b) = (first.system(UNIT), second.system(UNIT));
+    let apart = a.gpu_va() + UNIT <= b.gpu_va() || b.gpu_va() + UNIT <= a.gpu_va();
+    assert!(apart, "{:#x} {:#x}", a.gpu_va(), b.gpu_va());
+    // One reservation, in which each maps its own.
+    let va = reserve(&first, UNIT);
+    map(&queue(&first), &at(va, &a));
+    let queue = queue(&second);
+    map(&queue, &at(va, &b));
+    gpu_write(&first, va, 1);
+    gpu_write(&second, va, 2);
+    assert_eq!((read(&a, 0), read(&b, 0)), (1, 2));
+    // What the other has mapped is not copied.
+    let other = reserve(&first, UNIT);
+    map(&queue, &at(other, &b));
+    let fence = first.fence();
+    let from_other = VaOperation::Copy {
+        from: other,
+        to: va,
+        size: PAGE,
+    };
+    assert_eq!(
+        update(&first.copy, &[from_other], Some((&fence, 0))),
+        Ok(())
+    );
+    assert_eq!(fence.wait(1, patience()), Ok(()));
+    // It is freed for both.
+    let [a, b] = [&a, &b].map(|allocation| allocation.lock2(0).expect("Lock2"));
+    gpu_write(&first, va + PAGE, 3);
+    expect_fault(&first, va, 4);
+    let adapter = first.device.adapter();
+    assert_eq!(adapter.free_gpu_virtual_address(va, UNIT), Ok(()));
+    gpu_write(&second, other, 5);
+    expect_fault(&second, va, 6);
+    assert_eq!((a.read(0), a.read(4096)), (Ok(1_u64), Ok(3_u64)));
+    assert_eq!(b.read(0), Ok(5_u64));
 }
 
 fn paging_queues_end() {
@@ -471,7 +817,7 @@ fn paging_queues_end() {
         assert_eq!(waits.join().expect("a wait"), Err(Status::INVALID_HANDLE));
     });
     let refused = destroyed.make_resident(&[&a], NONE);
-    assert_eq!(refused, Err(Status::INVALID_HANDLE));
+    assert_eq!(refused, Err(Status::INVALID_HANDLE.into()));
     let refused = destroyed.map_gpu_virtual_address(&MapDesc::all_of(&a));
     assert_eq!(refused.err(), Some(Status::INVALID_HANDLE));
     destroyed.destroy();
@@ -483,7 +829,7 @@ fn paging_queues_end() {
     let removed = Err(Status::DEVICE_REMOVED);
     assert_eq!(fence.wait(1, patience()), removed);
     let refused = lost.make_resident(&[&a], NONE);
-    assert_eq!(refused, Err(Status::DEVICE_REMOVED));
+    assert_eq!(refused, Err(Status::DEVICE_REMOVED.into()));
     assert_eq!(rig.device.evict(&[&a], EvictFlags::empty()), removed);
     assert!(PagingQueue::create(&rig.device).is_err());
     // With a device that is destroyed.
@@ -492,7 +838,7 @@ fn paging_queues_end() {
     let last = queue(&rig);
     rig.device.destroy();
     let handle = Status::INVALID_HANDLE;
-    assert_eq!(last.make_resident(&[&a], NONE), Err(handle));
+    assert_eq!(last.make_resident(&[&a], NONE), Err(handle.into()));
     assert_eq!(update(&rig.copy, &[], None), Err(handle));
 }
 
@@ -830,6 +1176,75 @@ fn an_update_of_a_freed_reservation_does_nothing() {
     assert_eq!(fence.wait(2, patience()), Ok(()));
     gpu_write(&rig, va, 1);
     assert_eq!((read(&a, 0), read(&b, 0)), (0, 1));
+}
+
+fn an_update_that_was_refused_looks_again() {
+    let rig = Rig::new();
+    let queue = queue(&rig);
+    let adapter = rig.device.adapter();
+    let (a, b) = (rig.system(PAGE), rig.system(PAGE));
+    let held = reserve(&rig, UNIT);
+    let gate = rig.gate.lock2(0).expect("Lock2");
+    for round in 0..4 {
+        let (fence, done) = (rig.fence(), rig.fence());
+        let va = reserve(&rig, UNIT);
+        // With all that they need beside the bind.
+        let (late, later) = (rig.fresh(EngineKind::Copy), rig.fresh(EngineKind::Copy));
+        let (moves, warm) = (rig.fence(), rig.fence());
+        let nothing = VaOperation::Unmap { va, size: PAGE };
+        assert_eq!(update(&late, &[nothing], Some((&fence, 0))), Ok(()));
+        assert_eq!(fence.wait(1, patience()), Ok(()));
+        assert_eq!(update(&later, &[nothing], Some((&warm, 0))), Ok(()));
+        assert_eq!(warm.wait(1, patience()), Ok(()));
+        // Not the same when it is done twice.
+        let from = reserve(&rig, UNIT);
+        map(&queue, &at(from, &b));
+        let to = from + PAGE;
+        let moved = [
+            VaOperation::Copy {
+                from,
+                to,
+                size: PAGE,
+            },
+            VaOperation::Unmap {
+                va: from,
+                size: PAGE,
+            },
+        ];
+        gate.write(0, 0_u64).expect("a value");
+        // A bind that waits for work; behind it as many as the kernel takes.
+        rig.start(&rig.copy, &[rig.wait_for_gate()]);
+        assert_eq!(rig.copy.signal_from_gpu(&[(&done, 1)]), Ok(()));
+        let first = update(&rig.compute, &[update_map(held, &a, 0)], Some((&done, 1)));
+        assert_eq!(first, Ok(()));
+        let refused = loop {
+            if let Err(refused) = queue.map_gpu_virtual_address(&at(held + PAGE, &a)) {
+                break refused;
+            }
+        };
+        assert_eq!(refused, Status::GRAPHICS_NO_VIDEO_MEMORY);
+        let lost = update(&late, &[update_map(va, &a, 0)], Some((&fence, 1)));
+        assert_eq!(lost, Ok(()), "it is tried again later");
+        let later = update(&later, &moved, Some((&moves, 0)));
+        assert_eq!(later, Ok(()), "it is tried again later");
+        rig.open_gate();
+        // Somebody else has the addresses before.
+        let freed = suite::eventually(|| adapter.free_gpu_virtual_address(va, UNIT).ok());
+        assert!(freed.is_some(), "no room for a bind");
+        let again = ReserveDesc {
+            base: va,
+            size: UNIT,
+            ..ReserveDesc::default()
+        };
+        assert_eq!(adapter.reserve_gpu_virtual_address(&again), Ok(va));
+        map(&queue, &at(va, &b));
+        assert_eq!(fence.wait(2, patience()), Ok(()), "round {round}");
+        gpu_write(&rig, va, round + 1);
+        assert_eq!((read(&a, 0), read(&b, 0)), (0, round + 1), "round {round}");
+        assert_eq!(moves.wait(1, patience()), Ok(()), "round {round}");
+        assert_eq!(gpu_read(&rig, to), round + 1);
+        assert_eq!(adapter.free_gpu_virtual_address(va, UNIT), Ok(()));
+    }
 }
 
 fn a_queued_update_keeps_its_allocation() {
@@ -1308,17 +1723,18 @@ fn handles_reach_all_of_it() {
     let parameter = Status::INVALID_PARAMETER;
     for wrong in [adapter, device, context, a, fence, paging.fence] {
         assert_eq!(p.destroy_paging_queue(wrong), Err(mismatch));
-        assert_eq!(p.make_resident(wrong, &[a], 0), Err(mismatch));
+        assert_eq!(p.make_resident(wrong, &[a], 0), Err(mismatch.into()));
         assert_eq!(p.map_gpu_virtual_address(wrong, &map).err(), Some(mismatch));
     }
     for wrong in [adapter, device, context, fence, paging.queue] {
-        assert_eq!(p.make_resident(paging.queue, &[wrong], 0), Err(mismatch));
+        let refused = p.make_resident(paging.queue, &[wrong], 0);
+        assert_eq!(refused, Err(mismatch.into()));
         assert_eq!(p.evict(device, &[wrong], 0), Err(mismatch));
     }
     for bit in 2..32 {
         assert_eq!(
             p.make_resident(paging.queue, &[a], 1 << bit),
-            Err(parameter)
+            Err(parameter.into())
         );
         assert_eq!(p.evict(device, &[a], 1 << bit), Err(parameter));
         let refused = p.update_gpu_virtual_address(device, context, &operations, None, 1 << bit);
@@ -1339,7 +1755,8 @@ fn handles_reach_all_of_it() {
     // The device takes the others along.
     let last = p.create_paging_queue(device).expect("a paging queue");
     assert_eq!(p.destroy_device(device), Ok(()));
-    assert_eq!(p.make_resident(last.queue, &[a], 0).err(), stale);
+    let refused = p.make_resident(last.queue, &[a], 0).err();
+    assert_eq!(refused.map(Status::from), stale);
     assert_eq!(p.fence(last.fence).err(), stale);
 }
 

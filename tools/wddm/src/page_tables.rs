@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: MIT
+
+//! What a device's work reaches: the kernel's device, and its page tables.
+//!
+//! The process has one space of addresses on an adapter ([`crate::address_space`]), and each device
+//! has page tables of its own, in which only that device maps. So an address means one thing at
+//! most in a process, while no device's work reaches what is another's, which could not be resident
+//! for it.
+//!
+//! Of an explicit device of the kernel's, work finds in VRAM alone what is resident for it.
+//!
+//! Lock order: the adapter's space, then [`PageTables::mapped`], then the binds.
+
+use std::sync::{
+    atomic::{AtomicU64, Ordering},
+    Arc, Mutex, MutexGuard, Weak,
+};
+
+use libskua::{Access, Bind, ClientDevice, Residency, Syncobj, Vm};
+use skua_policy::{
+    interval_map::{IntervalMap, Slice, Span, MAP_NODES, UNMAP_NODES},
+    std_heap::StdHeap,
+};
+
+use crate::{
+    adapter::{crowded, Adapter},
+    lock,
+    memory::Memory,
+    status::Result,
+};
+
+/// A device of the kernel's, and its address space.
+pub(crate) struct PageTables {
+    adapter: Adapter,
+    /// Destroyed before the device, which would take its handle along.
+    vm: Vm,
+    kernel: ClientDevice,
+    /// Which changes of `vm` were asked for.
+    binds: Binds,
+    /// A timeline: point *n* is signalled when the *n*-th bind is performed.
+    bound: Syncobj,
+    mapped: Mutex<Mappings>,
+}
+
+impl std::fmt::Debug for PageTables {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PageTables")
+            .field("vm", &self.vm)
+            .field("kernel", &self.kernel)
+            .field("binds", &self.binds)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PageTables {
+    /// Of a new device.
+    ///
+    /// # Errors
+    ///
+    /// INSUFFICIENT_RESOURCES if there are too many; NO_MEMORY; DEVICE_REMOVED.
+    pub(crate) fn create(adapter: &Adapter) -> Result<Arc<Self>> {
+        let skua = adapter.libskua();
+        let kernel = ClientDevice::create(skua, Residency::Explicit).map_err(crowded)?;
+        Ok(Arc::new(Self {
+            adapter: adapter.clone(),
+            vm: kernel.create_vm().map_err(crowded)?,
+            kernel,
+            binds: Binds::default(),
+            bound: Syncobj::create(skua)?,
+            mapped: Mutex::new(Mappings(IntervalMap::new())),
+        }))
+    }
+
+    pub(crate) const fn adapter(&self) -> &Adapter {
+        &self.adapter
+    }
+
+    pub(crate) const fn vm(&self) -> &Vm {
+        &self.vm
+    }
+
+    pub(crate) const fn kernel(&self) -> &ClientDevice {
+        &self.kernel
+    }
+
+    /// Maps behind all binds before; it does not wait.
+    pub(crate) fn bind<'a>(&'a self, operation: impl FnOnce(Bind<'a>) -> Bind<'a>) -> Result<()> {
+        self.bind_for(true, operation).map(|_| ())
+    }
+
+    fn bind_for<'a>(
+        &'a self,
+        own: bool,
+        operation: impl FnOnce(Bind<'a>) -> Bind<'a>,
+    ) -> Result<u64> {
+        self.binds.next(own, |point| {
+            operation(self.vm.bind())
+                .signal(&self.bound, point)
+                .submit()
+        })
+    }
+
+    /// The timeline of binds.
+    pub(crate) const fn bound(&self) -> &Syncobj {
+        &self.bound
+    }
+
+    /// The number of the last bind that all work waits for; does not wait for one under way.
+    pub(crate) fn last_map(&self) -> u64 {
+        self.binds.mapped()
+    }
+
+    /// What the client has mapped, when all changes are done that the kernel has; locked with the
+    /// adapter's space locked, over a change, so that changes come in order.
+    pub(crate) fn mapped(&self) -> MutexGuard<'_, Mappings> {
+        lock(&self.mapped)
+    }
+
+    /// Has the kernel change what clients have mapped, in order; tells the last bind, if any. The
+    /// client says by itself what waits for it.
+    pub(crate) fn change(
+        &self,
+        changes: &[Change],
+        waits: &[(&Syncobj, u64)],
+        signal: Option<(&Syncobj, u64)>,
+    ) -> Result<Option<u64>> {
+        let mut bound = None;
+        let most = usize::try_from(self.adapter.libskua().info().max_bind_ops).unwrap_or(1);
+        let batches = changes.chunks(most.max(1));
+        let last = batches.len().saturating_sub(1);
+        for (n, batch) in batches.enumerate() {
+            bound = Some(self.bind_for(false, |mut bind| {
+                for (syncobj, point) in waits.iter().filter(|_| n == 0) {
+                    bind = bind.wait(syncobj, *point);
+                }
+                if let Some((syncobj, point)) = signal.filter(|_| n == last) {
+                    bind = bind.signal(syncobj, point);
+                }
+                batch
+                    .iter()
+                    .fold(bind, |bind, Change { span, to }| match to {
+                        Some((memory, offset, access)) => {
+                            bind.map(memory.bo(), *offset, span.start, span.len(), *access)
+                        }
+                        None => bind.unmap(span.start, span.len()),
+                    })
+            })?);
+        }
+        Ok(bound)
+    }
+
+    /// Unmaps what is mapped in a range of a client's, if anything.
+    pub(crate) fn unmap(&self, span: Span) -> Result<()> {
+        let mut mapped = self.mapped();
+        let change = Change { span, to: None };
+        self.change(std::slice::from_ref(&change), &[], None)?;
+        mapped.note(&change);
+        Ok(())
+    }
+}
+
+/// The number of the last bind.
+#[derive(Debug, Default)]
+struct Binds {
+    /// Locked over a bind, so that points come in order.
+    last: Mutex<u64>,
+    /// The number of the last one that all work waits for; can be asked while another is under way.
+    mapped: AtomicU64,
+}
+
+impl Binds {
+    /// Makes the next bind; tells its number. Work that is submitted later waits for it if it is the
+    /// library's `own`, and otherwise if the client says so.
+    fn next(&self, own: bool, bind: impl FnOnce(u64) -> libskua::Result<()>) -> Result<u64> {
+        let mut last = lock(&self.last);
+        let point = *last + 1;
+        bind(point)?;
+        *last = point;
+        if own {
+            self.mapped.store(point, Ordering::Release);
+        }
+        Ok(point)
+    }
+
+    fn mapped(&self) -> u64 {
+        self.mapped.load(Ordering::Acquire)
+    }
+}
+
+/// What a client has mapped: a range of this memory, as long as there is any.
+#[derive(Clone, Debug)]
+struct Mapped {
+    memory: Weak<Memory>,
+    /// The first byte.
+    offset: u64,
+    access: Access,
+}
+
+impl Slice for Mapped {
+    fn slice(&self, offset: u64, _: u64) -> Self {
+        Self {
+            // No overflow: inside the memory.
+            offset: self.offset + offset,
+            ..self.clone()
+        }
+    }
+}
+
+/// A change of what is mapped in a range of a client's. Not to be dropped with the adapter's space
+/// locked: the memory may have nobody else.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    /// The range, not empty.
+    pub(crate) span: Span,
+    /// What is mapped there from then on: memory from this byte on, or nothing.
+    pub(crate) to: Option<(Arc<Memory>, u64, Access)>,
+}
+
+/// What a client has mapped in its ranges, in the page tables of one device.
+pub(crate) struct Mappings(IntervalMap<StdHeap, Mapped>);
+
+impl Mappings {
+    /// What has to change for `to` to have the mappings of `from`; the ranges may intersect.
+    pub(crate) fn copies(&self, from: Span, to: Span) -> Vec<Change> {
+        let mut changes = vec![Change { span: to, to: None }];
+        for (whole, mapped) in self.0.iter(from) {
+            let part = Span::new(whole.start.max(from.start), whole.end.min(from.end));
+            let at = Span::with_len(to.start + (part.start - from.start), part.len());
+            if let (Some(memory), Some(span)) = (mapped.memory.upgrade(), at) {
+                let offset = mapped.offset + (part.start - whole.start);
+                changes.push(Change {
+                    span,
+                    to: Some((memory, offset, mapped.access)),
+                });
+            }
+        }
+        changes
+    }
+
+    /// Notes what a client has changed. Without memory for it, it is not copied.
+    pub(crate) fn note(&mut self, Change { span, to }: &Change) {
+        let Ok(mut nodes) = self.0.prepare(UNMAP_NODES + MAP_NODES) else {
+            return;
+        };
+        let _ = self.0.unmap(&mut nodes, *span, |_| {});
+        if let Some((memory, offset, access)) = to {
+            let mapped = Mapped {
+                memory: Arc::downgrade(memory),
+                offset: *offset,
+                access: *access,
+            };
+            let _ = self.0.map(&mut nodes, *span, mapped);
+        }
+        self.0.release(nodes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, time::Duration};
+
+    use super::*;
+    use crate::status::Status;
+
+    #[test]
+    fn a_bind_under_way_keeps_nobody_from_asking_for_the_last() {
+        let binds = Arc::new(Binds::default());
+        let during = |expected| {
+            // In a thread, which may be stuck.
+            let (answer, answers) = mpsc::channel();
+            let asked = binds.clone();
+            std::thread::spawn(move || answer.send(asked.mapped()));
+            let last = answers.recv_timeout(Duration::from_secs(60));
+            assert_eq!(last, Ok(expected));
+            Ok(())
+        };
+        assert_eq!(binds.next(true, |_| during(0)), Ok(1));
+        assert_eq!(binds.next(true, |_| during(1)), Ok(2));
+        let refused = binds.next(true, |_| Err(libskua::Error::NoDevice));
+        assert_eq!(refused, Err(Status::OBJECT_NAME_INVALID));
+        assert_eq!(binds.next(false, |_| during(2)), Ok(3));
+        assert_eq!(binds.next(true, |_| during(2)), Ok(4));
+        assert_eq!(binds.mapped(), 4);
+    }
+
+    #[test]
+    fn without_memory_a_copy_unmaps() {
+        let mut mappings = Mappings(IntervalMap::new());
+        let (from, to) = (Span::new(0x10000, 0x20000), Span::new(0x18000, 0x28000));
+        let mut nodes = mappings.0.prepare(MAP_NODES).unwrap();
+        let mapped = Mapped {
+            memory: Weak::new(),
+            offset: 0,
+            access: Access::Read,
+        };
+        assert_eq!(mappings.0.map(&mut nodes, from, mapped), Ok(()));
+        mappings.0.release(nodes);
+        let changes = mappings.copies(from, to);
+        assert_eq!(changes.len(), 1);
+        assert!(changes[0].span == to && changes[0].to.is_none());
+    }
+}
