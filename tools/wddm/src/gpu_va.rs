@@ -423,8 +423,9 @@ impl PagingQueue {
     ///
     /// INVALID_PARAMETER if something is out of its range, the addresses are neither free nor in one
     /// range of a client's, or the allocation is of another device; INVALID_HANDLE if it, the queue
-    /// or the device is destroyed; NOT_SUPPORTED for [`Protection::ZERO`]; NO_MEMORY, also if there
-    /// is no such range; DEVICE_REMOVED.
+    /// or the device is destroyed; GRAPHICS_ALLOCATION_BUSY if the allocation is offered;
+    /// NOT_SUPPORTED for [`Protection::ZERO`]; NO_MEMORY, also if there is no such range;
+    /// DEVICE_REMOVED.
     pub fn map_gpu_virtual_address(&self, desc: &MapDesc<&Allocation>) -> Result<(u64, Paging)> {
         let pages = |count: u64| count.checked_mul(PAGE).ok_or(Status::INVALID_PARAMETER);
         let (offset, size) = (pages(desc.offset_pages)?, pages(desc.size_pages)?);

@@ -171,10 +171,10 @@ impl PagingQueue {
     ///
     /// INVALID_PARAMETER if there are none or more than [`MAX_RESIDENT`], one is there twice or is
     /// of another device, or `flags` has MUST_SUCCEED alone; INVALID_HANDLE if one, the queue or the
-    /// device is destroyed; NO_MEMORY if they exceed the budget, which CANT_TRIM_FURTHER permits, or
-    /// video memory; NO_MEMORY or GRAPHICS_NO_VIDEO_MEMORY if there is no room for all of them; with
-    /// MUST_SUCCEED these are DEVICE_REMOVED, and the device is in error
-    /// ([`DeviceState::OutOfMemory`]).
+    /// device is destroyed; GRAPHICS_ALLOCATION_BUSY if one is offered; NO_MEMORY if they exceed the
+    /// budget, which CANT_TRIM_FURTHER permits, or video memory; NO_MEMORY or
+    /// GRAPHICS_NO_VIDEO_MEMORY if there is no room for all of them; with MUST_SUCCEED these are
+    /// DEVICE_REMOVED, and the device is in error ([`DeviceState::OutOfMemory`]).
     pub fn make_resident(
         &self,
         allocations: &[&Allocation],

@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         a_paging_queue_that_ends_loses_nothing: 60,
         an_address_is_every_devices_own_to_map: 60,
         what_is_offered_is_reclaimed: 60,
+        what_is_reclaimed_is_to_be_made_resident: 60,
         offers_by_handles,
         what_is_mapped_is_seen_in_both_places,
         addresses_are_where_they_are_wanted,
@@ -132,6 +133,73 @@ fn what_is_offered_is_reclaimed() {
     );
     queue.destroy();
     assert_eq!(queue.reclaim(&[&a]).err(), Some(Status::INVALID_HANDLE));
+}
+
+fn what_is_reclaimed_is_to_be_made_resident() {
+    quiet();
+    let rig = Rig::new();
+    let queue = queue(&rig);
+    // Of another device, which is resident all the while.
+    let second = Rig::on(rig.device.adapter());
+    let (a, other) = (rig.vram_out(2 * MIB), second.vram(MIB));
+    gpu_write(&second, other.gpu_va(), 9);
+    let make_resident = || {
+        finish(
+            &queue,
+            queue.make_resident(&[&a], NONE).expect("MakeResident"),
+        )
+    };
+    let offer = || {
+        rig.device
+            .offer(&[&a], OfferPriority::Low, OfferFlags::empty())
+    };
+    let evict = || rig.device.evict(&[&a], EvictFlags::empty());
+    let usage = || {
+        let adapter = rig.device.adapter();
+        let info = adapter.query_video_memory_info(MemorySegmentGroup::Local);
+        info.expect("figures").current_usage
+    };
+    // Has all leave video memory that may, until as much less is used as that takes.
+    let leaves = |used: u64| {
+        let left = || {
+            evict_all();
+            (rig.vram_used() + a.size() <= used).then_some(())
+        };
+        assert!(suite::eventually(left).is_some(), "it stays: {used}");
+    };
+    let busy = Status::GRAPHICS_ALLOCATION_BUSY;
+    make_resident();
+    for (throw_away, result) in [(false, ReclaimResult::Ok), (true, ReclaimResult::Discarded)] {
+        gpu_write(&rig, a.gpu_va(), 7);
+        assert_eq!(offer(), Err(busy), "resident");
+        assert_eq!(usage(), 3 * MIB);
+        let used = rig.vram_used();
+        assert_eq!(evict(), Ok(()));
+        assert_eq!(offer(), Ok(()));
+        assert_eq!(usage(), MIB);
+        assert_eq!(evict(), Err(Status::INVALID_PARAMETER), "not resident");
+        let refused = queue.make_resident(&[&a], NOT_TRIM);
+        assert_eq!(refused, Err(busy.into()), "offered");
+        let refused = queue.map_gpu_virtual_address(&MapDesc::all_of(&a));
+        assert_eq!(refused.err(), Some(busy), "offered");
+        if throw_away {
+            leaves(used);
+        }
+        let (results, paging) = queue.reclaim(&[&a]).expect("a reclaim");
+        assert_eq!(results, [result]);
+        finish(&queue, paging);
+        assert_eq!(usage(), MIB, "it is not resident by that");
+        make_resident();
+        let found = gpu_read(&rig, a.gpu_va());
+        assert_eq!(found, if throw_away { 0 } else { 7 });
+    }
+    // As without offers.
+    let used = rig.vram_used();
+    assert_eq!(evict(), Ok(()));
+    leaves(used);
+    expect_fault(&rig, a.gpu_va(), 8);
+    assert_eq!(gpu_read(&second, other.gpu_va()), 9);
+    assert_eq!(second.device.state(), DeviceState::Active);
 }
 
 fn offers_by_handles() {
