@@ -111,9 +111,9 @@ pub fn with_holders(during: impl FnOnce(&Client, [(&str, u64); 3])) {
     for handle in [idle, kept] {
         assert_eq!(client.map(handle).read(0), 0);
     }
+    resident(&client, &[kept]);
     let gate = busy.buffer(Place::System, 4096);
     let used = busy.buffer(Place::Vram, holders[2].1);
-    resident(&client, &[kept]);
     let work = [wait_value(gate.va, 1), write(used.va, 1)];
     let job = busy.start(Engine::Compute, &work);
     during(&client, holders);
