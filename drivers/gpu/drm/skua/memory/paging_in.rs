@@ -206,13 +206,23 @@ pub(crate) fn lock<'a>(
             None => {
                 // Who has the turn does not see what is taken here before it is in its place.
                 let _under_way = UnderWay::new(dev);
-                bring_in(dev, parent, vm, |_, quota, part, bytes| {
-                    VramRange::new(dev, quota, part, bytes).map(Some)
+                bring_in(dev, parent, vm, |bo, quota, part, bytes| {
+                    match bo.is_held_out() {
+                        true => Err(ENOSPC),
+                        false => VramRange::new(dev, quota, part, bytes).map(Some),
+                    }
                 })
             }
             Some(_) => check_size(dev, vm).and_then(|()| {
                 bring_in(dev, parent, vm, |bo, quota, part, bytes| {
                     let patience = &mut patience;
+                    if bo.is_held_out() {
+                        // Not in VRAM; in the aperture the CPU reaches it, too.
+                        return match bring_to_aperture(dev, parent, bo, patience) {
+                            Err(error) if error == ENOSPC => Err(EBUSY),
+                            brought => brought.map(|()| None),
+                        };
+                    }
                     let mut need = match bo.may_be_in_aperture() {
                         true => Need::Prefers,
                         false => Need::Needs,
@@ -281,12 +291,8 @@ fn bring_one(
     bo: &BoRef,
     room: impl FnOnce(&Arc<Quota>) -> Result<Option<Arc<VramRange>>>,
 ) -> Result {
-    if bo.is_held_out() {
-        // Not in VRAM; in the aperture the CPU reaches it, too.
-        return match bring_to_aperture(dev, parent, bo, &mut eviction::patience()) {
-            Err(error) if error == ENOSPC => Err(EBUSY),
-            brought => brought,
-        };
+    if bo.is_held_out() && !bo.may_be_in_aperture() {
+        return Err(EBUSY);
     }
     if bo.is_doomed() {
         // Whose destruction is not certain yet soon will be, or is not destroyed.
