@@ -564,14 +564,15 @@ unsigned long skua_gem_lru_shrink(struct drm_device *dev, struct drm_gem_lru *fr
 }
 
 /*
- * Has objects of a list, which stays as it is, drop something, until that were as many
- * pages. Unless the caller can @wait, not if somebody is at the lists.
+ * Has objects of a list, which stays as it is, drop something of @owner, until that were
+ * as many pages. Unless the caller can @wait, not if somebody is at the lists.
  *
  * Return: how many pages it was.
  */
 unsigned long skua_gem_lru_drop(struct drm_device *dev, struct drm_gem_lru *lru,
-				unsigned long pages, bool wait,
-				unsigned long (*drop)(struct drm_gem_object *obj))
+				unsigned long pages, bool wait, unsigned long owner,
+				unsigned long (*drop)(struct drm_gem_object *obj,
+						      unsigned long owner))
 {
 	struct drm_gem_object *obj;
 	unsigned long dropped = 0;
@@ -585,7 +586,7 @@ unsigned long skua_gem_lru_drop(struct drm_device *dev, struct drm_gem_lru *lru,
 			break;
 		if (!kref_read(&obj->refcount) || !dma_resv_trylock(obj->resv))
 			continue;
-		dropped += drop(obj);
+		dropped += drop(obj, owner);
 		dma_resv_unlock(obj->resv);
 	}
 	mutex_unlock(&dev->gem_lru_mutex);

@@ -132,8 +132,9 @@ unsigned long skua_gem_lru_shrink(struct drm_device *dev, struct drm_gem_lru *fr
 				  struct drm_gem_lru *to, unsigned long *pages,
 				  unsigned long (*shrink)(struct drm_gem_object *obj));
 unsigned long skua_gem_lru_drop(struct drm_device *dev, struct drm_gem_lru *lru,
-				unsigned long pages, _Bool wait,
-				unsigned long (*drop)(struct drm_gem_object *obj));
+				unsigned long pages, _Bool wait, unsigned long owner,
+				unsigned long (*drop)(struct drm_gem_object *obj,
+						      unsigned long owner));
 
 /* include/linux/workqueue.h */
 void skua_init_delayed_work(struct delayed_work *work, void (*func)(struct work_struct *work));

@@ -67,8 +67,9 @@ where
     /// How many pages the objects of `dev` have as such copies, at about this moment.
     fn copies(dev: &drm::Device<Self::Driver>) -> u64;
 
-    /// Has `obj` free such a copy; how many pages that was. As [`Shrink::rest`].
-    fn drop_copy(obj: &Object<Self>, reserved: &mut Reserved<'_>) -> usize;
+    /// Has `obj` free such a copy, if it is one of `owner`, a number of the driver's, or that is 0; how
+    /// many pages it was. As [`Shrink::rest`].
+    fn drop_copy(obj: &Object<Self>, reserved: &mut Reserved<'_>, owner: usize) -> usize;
 
     /// Has `obj` give back its pages if it is idle and nobody has their addresses; how many pages
     /// it had. Not to take the lists' lock; see the [locks](self#locks).
@@ -160,7 +161,7 @@ where
     // SAFETY: By the safety requirements.
     let pages = unsafe { &mut *pages };
     let wanted = *pages;
-    let mut freed = drop_copies_by::<D::Gem>(dev, wanted, false);
+    let mut freed = drop_copies_by::<D::Gem>(dev, wanted, false, 0);
     *pages = freed;
     let to = D::Gem::lru(dev, D::Gem::RESTING).as_raw();
     for rank in D::Gem::AWAKE {
@@ -182,16 +183,25 @@ where
     freed
 }
 
-/// Has objects of `dev` free copies of `pages` pages, if there are so many and nobody is using the
-/// objects just now; how many it was. Takes the lists' lock.
-pub(crate) fn drop_copies<T: Shrink>(dev: &drm::Device<T::Driver>, pages: usize) -> usize
+/// Has objects of `dev` free copies of `pages` pages that are an `owner`'s ([`Shrink::drop_copy`]), if
+/// there are so many and nobody is using the objects just now; how many it was. Takes the lists' lock.
+pub(crate) fn drop_copies<T: Shrink>(
+    dev: &drm::Device<T::Driver>,
+    pages: usize,
+    owner: usize,
+) -> usize
 where
     T::Driver: DriverExt<Gem = T>,
 {
-    drop_copies_by::<T>(dev, pages, true)
+    drop_copies_by::<T>(dev, pages, true, owner)
 }
 
-fn drop_copies_by<T: Shrink>(dev: &drm::Device<T::Driver>, pages: usize, wait: bool) -> usize
+fn drop_copies_by<T: Shrink>(
+    dev: &drm::Device<T::Driver>,
+    pages: usize,
+    wait: bool,
+    owner: usize,
+) -> usize
 where
     T::Driver: DriverExt<Gem = T>,
 {
@@ -208,6 +218,7 @@ where
                 list,
                 pages - dropped,
                 wait,
+                owner,
                 Some(copy_callback::<T>),
             )
         };
@@ -220,7 +231,10 @@ where
 /// # Safety
 ///
 /// As [`rest_callback`].
-unsafe extern "C" fn copy_callback<T: Shrink>(raw: *mut bindings::drm_gem_object) -> usize
+unsafe extern "C" fn copy_callback<T: Shrink>(
+    raw: *mut bindings::drm_gem_object,
+    owner: usize,
+) -> usize
 where
     T::Driver: DriverExt<Gem = T>,
 {
@@ -231,7 +245,7 @@ where
             Reserved::borrowed((*raw).resv),
         )
     };
-    T::drop_copy(obj, &mut reserved)
+    T::drop_copy(obj, &mut reserved, owner)
 }
 
 /// How many pages an object has given back.

@@ -209,6 +209,12 @@ impl SystemMemory {
         self.caching == Caching::WriteBack
     }
 
+    /// Whether it counts in the quota with this [number](clean_copy::number).
+    pub(crate) fn counts_in(&self, number: usize) -> bool {
+        let mut quotas = self.shares.iter().map(Share::quota);
+        quotas.any(|quota| clean_copy::number(quota) == number)
+    }
+
     /// Whether somebody has more of a quota by it than they may.
     pub(crate) fn is_too_much(&self) -> bool {
         let mut quotas = self.shares.iter().map(Share::quota);
@@ -340,7 +346,7 @@ pub(crate) fn create(
     }
     // What others make room for is charged whether or not it fits: no more of that.
     let is_over = || quota.used() > quota.limit();
-    if is_over() && (!clean_copy::drop_all(dev) || is_over()) {
+    if is_over() && (!clean_copy::make_room(dev, quota, 0) || is_over()) {
         return Err(ENOMEM);
     }
     let patience = &mut eviction::patience();
@@ -428,7 +434,13 @@ fn create_in_system(
         None => {
             // Perhaps there is room in what is about to be freed.
             reaper::flush();
-            clean_copy::take_shares(dev, quota, size).ok_or(ENOMEM)?
+            let shares = clean_copy::take_shares(dev, quota, size);
+            // A move may have had what was dropped.
+            let again = || {
+                reaper::flush();
+                take_both(quota, &dev.system, size)
+            };
+            shares.or_else(again).ok_or(ENOMEM)?
         }
     };
     let bo = gem::create::<BoData>(dev, usize::try_from(size)?, args)?;
@@ -1101,8 +1113,11 @@ impl Shrink for BoData {
         dev.counters.clean_kept.load(Relaxed) / PAGE_SIZE
     }
 
-    fn drop_copy(obj: &Bo, reserved: &mut Reserved<'_>) -> usize {
-        let bytes = clean_copy::drop_copy(obj, reserved).unwrap_or(0);
+    fn drop_copy(obj: &Bo, reserved: &mut Reserved<'_>, owner: usize) -> usize {
+        let bytes = match clean_copy::is_owned(obj, reserved, owner) {
+            true => clean_copy::drop_copy(obj, reserved).unwrap_or(0),
+            false => 0,
+        };
         usize::try_from(bytes / PAGE_SIZE).unwrap_or(0)
     }
 

@@ -27,7 +27,7 @@
 //! one later wait for that. What is dropped does not come back before the object does.
 //!
 //! It counts as the client's system memory as it did before it came. Where a quota is exceeded none
-//! is kept, and who gets nothing of one has all dropped that can be ([`drop_all`]).
+//! is kept, and who gets nothing of one has those dropped that count in it ([`make_room`]).
 //!
 //! [`Mapping::new`]: super::vm::Mapping::new
 //! [`Sites::has_writer`]: super::installed::Sites::has_writer
@@ -57,13 +57,13 @@ use crate::{
         vram::VramRange, //
     },
     quota::{
-        take_both,
         Quota,
         Share, //
     }, //
 };
 use kernel::{
     drm::gem::BaseObject,
+    page::PAGE_SIZE,
     prelude::*,
     sync::{
         aref::ARef,
@@ -173,20 +173,40 @@ pub(crate) fn drop_copy(bo: &Bo, reserved: &mut Reserved<'_>) -> Result<u64> {
     Ok(copy.bytes)
 }
 
-/// Drops all copies of objects that nobody is using just now; whether there were any. Takes the
-/// lists' lock.
-pub(crate) fn drop_all(dev: &SkuaDevice) -> bool {
-    shrinker::drop_copies::<BoData>(dev, usize::MAX) > 0
+/// Whether the copy of `bo`, if there is one, counts in the quota with the number `owner`, or that is
+/// 0.
+pub(crate) fn is_owned(bo: &Bo, reserved: &Reserved<'_>, owner: usize) -> bool {
+    let Ok(Placement::Device(site)) = gem::placement(bo, reserved) else {
+        return false;
+    };
+    let is_its = |(_, memory): (_, &Arc<SystemMemory>)| memory.counts_in(owner);
+    owner == 0 || site.copy().is_some_and(is_its)
+}
+
+/// Drops copies that count in `quota`, one of system memory of `dev`, of objects that nobody is using
+/// just now, until `bytes` more may be had of it; whether there were any. None if that much may not
+/// be had at all. Takes the lists' lock.
+pub(crate) fn make_room(dev: &SkuaDevice, quota: &Arc<Quota>, bytes: u64) -> bool {
+    let missing = quota
+        .used()
+        .saturating_add(bytes)
+        .saturating_sub(quota.limit());
+    let pages = usize::try_from(missing.div_ceil(PAGE_SIZE as u64)).unwrap_or(usize::MAX);
+    bytes <= quota.limit() && shrinker::drop_copies::<BoData>(dev, pages, number(quota)) > 0
+}
+
+/// What tells a quota from others as long as it lives; not 0.
+pub(crate) fn number(quota: &Arc<Quota>) -> usize {
+    Arc::as_ptr(quota).addr()
 }
 
 /// Does what [`Quota::take`] does with a quota of system memory of `dev`; copies make room.
-pub(crate) fn take(dev: &SkuaDevice, quota: &Arc<Quota>, units: u64) -> Option<Share> {
-    let take = || quota.take(units);
-    take().or_else(|| drop_all(dev).then(take).flatten())
+pub(crate) fn take(dev: &SkuaDevice, quota: &Arc<Quota>, bytes: u64) -> Option<Share> {
+    let take = || quota.take(bytes);
+    take().or_else(|| make_room(dev, quota, bytes).then(take).flatten())
 }
 
-/// Does what [`take_both`] does for all clients of `dev`; copies make room.
-pub(crate) fn take_shares(dev: &SkuaDevice, own: &Arc<Quota>, units: u64) -> Option<Shares> {
-    let take = || take_both(own, &dev.system, units);
-    take().or_else(|| drop_all(dev).then(take).flatten())
+/// Does what [`take_both`](crate::quota::take_both) does for all clients of `dev`; copies make room.
+pub(crate) fn take_shares(dev: &SkuaDevice, own: &Arc<Quota>, bytes: u64) -> Option<Shares> {
+    Some([take(dev, own, bytes)?, take(dev, &dev.system, bytes)?])
 }

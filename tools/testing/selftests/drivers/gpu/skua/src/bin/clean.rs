@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         a_forked_child_may_write: 60,
         when_memory_is_short_copies_go: 60,
         a_quota_is_not_for_copies: 120,
+        nobody_drops_copies_of_others: 120,
         copies_are_given_back: 60,
         copies_do_not_outlast_the_device: 60,
         a_writer_notices_nothing: 120,
@@ -407,25 +408,26 @@ fn when_memory_is_short_copies_go() {
     assert_eq!(rig.destroy(&[handle], 0), Ok(()));
 }
 
-fn a_quota_is_not_for_copies() {
-    let rig = alone();
-    let handle = plain(&rig, 1);
-    let system = rig.region(Place::System);
+/// Takes all that `client` may have of system memory.
+fn hog(client: &Client) -> Vec<u32> {
+    let system = client.region(Place::System);
     let mut size = system.size / 4;
     let mut hog = Vec::new();
     while size >= PAGE {
-        match rig.bo_create(size, 0, 1 << system.id) {
+        match client.bo_create(size, 0, 1 << system.id) {
             Ok(handle) => hog.push(handle),
             Err(_) => size = size / 2 / PAGE * PAGE,
         }
     }
-    let refused = rig.bo_create(PAGE, 0, 1 << system.id);
+    let refused = client.bo_create(PAGE, 0, 1 << system.id);
     assert_eq!(refused, Err(Errno::ENOMEM));
-    println!(
-        "# {} of {} bytes",
-        rig.region(Place::System).used,
-        system.size
-    );
+    hog
+}
+
+fn a_quota_is_not_for_copies() {
+    let rig = alone();
+    let handle = plain(&rig, 1);
+    let hog = hog(&rig);
     assert_eq!(kept(), 0);
     // What is too much is not kept: it leaves, which is charged whether or not it fits.
     leaves("without a copy", true);
@@ -436,6 +438,21 @@ fn a_quota_is_not_for_copies() {
     leaves("nor then", true);
     rig.map(handle).expect("at the end", pattern(1));
     assert_eq!(rig.destroy(&[handle], 0), Ok(()));
+}
+
+/// Neither who may have no more, nor who asks for what nobody may have.
+fn nobody_drops_copies_of_others() {
+    let rig = alone();
+    plain(&rig, 1);
+    let other = Client::new();
+    let system = other.region(Place::System);
+    for size in [system.size * 2, 1 << 40] {
+        let refused = other.bo_create(size, 0, 1 << system.id);
+        assert_eq!(refused, Err(Errno::ENOMEM), "{size:#x} bytes");
+    }
+    hog(&other);
+    assert_eq!(kept(), SIZE);
+    leaves("with its copy", false);
 }
 
 fn copies_are_given_back() {
