@@ -329,6 +329,8 @@ unsigned int skua_fault_reserve(struct vm_fault *vmf, struct drm_gem_object *obj
  */
 unsigned int skua_fault_wait_kernel(struct vm_fault *vmf, struct drm_gem_object *obj)
 {
+	/* For a moment: others' fences are pending for longer, perhaps, than its own. */
+	const long moment = msecs_to_jiffies(10);
 	long err;
 
 	if (dma_resv_test_signaled(obj->resv, DMA_RESV_USAGE_KERNEL))
@@ -342,15 +344,13 @@ unsigned int skua_fault_wait_kernel(struct vm_fault *vmf, struct drm_gem_object 
 		drm_gem_object_get(obj);
 		mmap_read_unlock(vmf->vma->vm_mm);
 		dma_resv_unlock(obj->resv);
-		(void)dma_resv_wait_timeout(obj->resv, DMA_RESV_USAGE_KERNEL, true,
-					    MAX_SCHEDULE_TIMEOUT);
+		(void)dma_resv_wait_timeout(obj->resv, DMA_RESV_USAGE_KERNEL, true, moment);
 		drm_gem_object_put(obj);
 		return (__force unsigned int)VM_FAULT_RETRY;
 	}
 
 	dma_resv_unlock(obj->resv);
-	err = dma_resv_wait_timeout(obj->resv, DMA_RESV_USAGE_KERNEL, true,
-				    MAX_SCHEDULE_TIMEOUT);
+	err = dma_resv_wait_timeout(obj->resv, DMA_RESV_USAGE_KERNEL, true, moment);
 	/* Done again: the object may have moved while the lock was free. */
 	return (__force unsigned int)(err < 0 && err != -ERESTARTSYS ? VM_FAULT_SIGBUS :
 								       VM_FAULT_NOPAGE);
@@ -373,7 +373,7 @@ unsigned int skua_fault_insert(struct vm_fault *vmf, unsigned long ahead, unsign
 {
 	struct vm_area_struct *vma = vmf->vma;
 	/* vm_page_prot is read-only where writes are to be noticed (pfn_mkwrite). */
-	pgprot_t prot = vm_get_page_prot(write ? vma->vm_flags : vma->vm_flags & ~VM_WRITE);
+	pgprot_t prot = vm_get_page_prot(write ? vma->vm_flags : vma->vm_flags & ~VM_SHARED);
 
 	if (wc)
 		prot = pgprot_writecombine(prot);

@@ -58,7 +58,7 @@
 //!
 //! Interrupt threads, the workers of [`QUEUE`] and the alarms are on the way to fences' signals as
 //! a whole, and say so to lockdep: they allocate nothing, take no reservation lock, and give
-//! references that may be the last to a reaper.
+//! references that may be the last to a reaper. But for the [`Discarder`]'s, for which no fence waits.
 
 use crate::{
     driver::SkuaDriver,

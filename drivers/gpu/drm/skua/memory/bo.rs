@@ -126,7 +126,10 @@ use kernel::{
         },
         Arc, //
     },
-    time::Jiffies,
+    time::{
+        msecs_to_jiffies,
+        Jiffies, //
+    },
     warn_on, //
 };
 
@@ -589,7 +592,9 @@ fn rest(bo: &Bo, reserved: &mut Reserved<'_>) -> Result<usize> {
     };
     if offered && bo.sites.next_user(Asid::SYSTEM).is_some() {
         // Page tables are not changed here.
-        bo.dev().discard_later(pages);
+        if !bo.is_doomed() {
+            bo.dev().discard_later(pages);
+        }
         return Ok(0);
     }
     // A move, even a failed one, may have them until it is freed: write-combined, nobody could get
@@ -726,13 +731,27 @@ pub(crate) fn installable(bo: &BoRef) -> Option<Memory> {
 /// it. `EINVAL` unless `reserved` is its lock.
 pub(crate) fn is_settled(bo: &Bo, reserved: &Reserved<'_>) -> Result<bool> {
     let there = memory_of(gem::placement(bo, reserved)?);
-    Ok(match (there, bo.sites.memory()) {
-        (Some(Memory::Vram(a)), Some(Memory::Vram(b))) => Arc::ptr_eq(&a, &b) && a.is_cleared(),
-        (Some(Memory::System(a)), Some(Memory::System(b))) => Arc::ptr_eq(&a, &b),
-        (Some(Memory::Aperture(a)), Some(Memory::Aperture(b))) => Arc::ptr_eq(&a, &b),
-        (None, None) => true,
-        _ => false,
-    })
+    Ok(bo.sites.leads_to(there.as_ref()) && there.is_none_or(|it| it.is_cleared()))
+}
+
+/// How long one waits for fences, some of which may be others', before looking again, in
+/// milliseconds.
+const MOMENT_MS: u32 = 10;
+
+/// Waits for the kernel fences of `bo`, or, since it may share them with others that move, for a
+/// moment; takes that from `patience`. Whether none is left. `ENOSPC` if there is no patience;
+/// `EINTR` if a signal arrives.
+pub(crate) fn wait_a_moment(bo: &Bo, patience: &mut Jiffies) -> Result<bool> {
+    if *patience == 0 {
+        return Err(ENOSPC);
+    }
+    let moment = msecs_to_jiffies(MOMENT_MS).min(*patience);
+    let (left, is_over) = match resv::wait(bo, Usage::Kernel, moment) {
+        Err(error) if error == ETIME => (0, false),
+        left => (left?, true),
+    };
+    *patience = patience.saturating_sub(moment.saturating_sub(left));
+    Ok(is_over)
 }
 
 /// Takes the memory of `bo`, which is [doomed](BoData::doom), unless others may have it: the CPU's

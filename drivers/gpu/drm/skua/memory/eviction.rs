@@ -467,10 +467,7 @@ pub(crate) fn move_out(
         if current!().signal_pending() {
             return Err(EINTR);
         }
-        *patience = match resv::wait(&**bo, Usage::Kernel, *patience) {
-            Err(error) if error == ETIME => return Err(ENOSPC),
-            left => left?,
-        };
+        bo::wait_a_moment(bo, patience)?;
         reaper::flush();
     }
     match evict(dev, parent, bo, Victim::Attached) {

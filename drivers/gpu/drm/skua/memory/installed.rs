@@ -43,7 +43,10 @@ use kernel::{
         RBTreeNode,
         RBTreeNodeReservation, //
     },
-    sync::SpinLock, //
+    sync::{
+        Arc,
+        SpinLock, //
+    }, //
 };
 
 /// Where a range begins: the address space, and the address in it.
@@ -160,6 +163,17 @@ impl Sites {
     /// What page tables lead to. What is returned may become the last reference.
     pub(crate) fn memory(&self) -> Option<Memory> {
         self.inner.lock().memory.clone()
+    }
+
+    /// Whether page tables lead to `memory`, or, if that is none, nowhere.
+    pub(crate) fn leads_to(&self, memory: Option<&Memory>) -> bool {
+        match (memory, &self.inner.lock().memory) {
+            (Some(Memory::Vram(a)), Some(Memory::Vram(b))) => Arc::ptr_eq(a, b),
+            (Some(Memory::System(a)), Some(Memory::System(b))) => Arc::ptr_eq(a, b),
+            (Some(Memory::Aperture(a)), Some(Memory::Aperture(b))) => Arc::ptr_eq(a, b),
+            (None, None) => true,
+            _ => false,
+        }
     }
 
     /// How much of the memory is in `part` of VRAM, in bytes.

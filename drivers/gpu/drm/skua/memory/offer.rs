@@ -34,8 +34,7 @@ use crate::{
         resv::{
             self,
             Handle,
-            Reserved,
-            Usage, //
+            Reserved, //
         },
         shrinker::Shrink, //
     },
@@ -207,9 +206,9 @@ fn settle(dev: &SkuaDevice, bo: &BoRef, patience: &mut Jiffies) -> Result {
         if current!().signal_pending() {
             return Err(EINTR);
         }
-        *patience = match resv::wait(&**bo, Usage::Kernel, *patience) {
-            Err(error) if error == ETIME => return Err(EAGAIN),
-            left => left?,
+        match bo::wait_a_moment(bo, patience) {
+            Err(error) if error == ENOSPC => return Err(EAGAIN),
+            waited => waited?,
         };
         reaper::flush();
     }
@@ -267,8 +266,9 @@ impl Discarder {
     /// Has so many `pages` of what is offered thrown away soon. Allocates nothing, and waits for
     /// nothing.
     pub(crate) fn ask(&self, pages: usize) {
-        // CAST: `usize` has 64 bits.
-        self.pages.fetch_add(pages as u64, Relaxed);
+        // Who asks again meanwhile means the same. CAST: `usize` has 64 bits.
+        let most = self.pages.load(Relaxed).max(pages as u64);
+        self.pages.store(most, Relaxed);
         self.alarm.kick();
     }
 }

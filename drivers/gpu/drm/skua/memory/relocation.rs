@@ -471,7 +471,10 @@ pub(crate) fn relocate(
     let is_direct = |memory: &Memory| matches!(memory, Memory::System(_));
     let is_out_then = memory.as_ref().is_none_or(is_direct);
     let may_arrive = match &memory {
-        Some(Memory::Vram(range)) => !bo.is_held_out() && BoData::may_be_locked_in(bo, range),
+        Some(Memory::Vram(range)) => {
+            // What is offered since the caller has looked is to take nobody's room.
+            !bo.is_offered() && !bo.is_held_out() && BoData::may_be_locked_in(bo, range)
+        }
         // Those of its system pages that the caller has may be about to be discarded.
         _ => !(from_vram && bo.is_arriving()),
     };

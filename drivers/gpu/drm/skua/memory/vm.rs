@@ -814,8 +814,8 @@ impl Vm {
             if let (Operation::Map(span, mapping), false) = (operation, cancelled) {
                 let (offset, write) = (mapping.offset, mapping.write);
                 let memory = bo::installable(mapping.bo());
-                if memory.is_none() && !mapping.bo().is_discarded() {
-                    // It was destroyed since the bind was accepted.
+                if memory.is_none() && !mapping.bo().is_offered() {
+                    // It was destroyed since the bind was accepted; what is offered is thrown away.
                     continue;
                 }
                 // First the record: a move that comes now changes what is written here, and who
