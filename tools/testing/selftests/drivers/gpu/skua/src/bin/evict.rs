@@ -326,14 +326,16 @@ fn what_is_read_only_stays_read_only() {
 /// moves there: one may wait for work that waits for the CPU.
 fn a_move_holds_up_no_access_of_others() {
     let rig = alone();
-    let make = |size, placements| {
-        let flags = DRM_SKUA_BO_CPU_ACCESS;
+    let make = |size, placements, flags| {
+        let flags = DRM_SKUA_BO_CPU_ACCESS | flags;
         let handle = rig.bo_create_in(rig.vm, size, flags, placements);
         rig.bound(handle.expect("BO_CREATE"), size)
     };
     let system = 1 << rig.region(Place::System).id;
-    let (gate, locked) = (make(PAGE, system), make(PAGE, system));
-    let moving = make(LARGE, both(&rig));
+    let gate = make(PAGE, system, 0);
+    // What the CPU does not see in VRAM has to be elsewhere to be locked.
+    let locked = make(PAGE, system, DRM_SKUA_BO_CACHED);
+    let moving = make(LARGE, both(&rig), 0);
     assert_eq!(place(&rig, moving.handle), Place::Vram);
     let work = [
         wait_value(gate.va, 1),
@@ -345,13 +347,13 @@ fn a_move_holds_up_no_access_of_others() {
         let mover = scope.spawn(evict_all);
         eventually(|| (place(&rig, moving.handle) == Place::System).then_some(())).expect("a move");
         assert!(!job.has_ended(), "the move waits for nothing");
-        // A page that the CPU has not mapped, a lock, a bind.
-        gate.cpu.write(0, 1);
+        // A bind, a lock, pages that the CPU has not mapped.
+        make(PAGE, system, 0);
         assert!(rig.lock(locked.handle).is_ok());
+        assert!(!job.has_ended(), "the work did not wait for the CPU");
         locked.cpu.write(0, 1);
         assert_eq!(rig.unlock(locked.handle), Ok(()));
-        let bound = make(PAGE, system);
-        bound.cpu.write(0, 2);
+        gate.cpu.write(0, 1);
         assert_eq!(job.wait(), Ok(()));
         assert_eq!(mover.join().expect("a thread"), 1);
     });
