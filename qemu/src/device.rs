@@ -9,11 +9,12 @@ use std::thread::JoinHandle;
 
 use skua_spec::address::{GpuPhys, VA_BITS};
 use skua_spec::aperture::Entry;
-use skua_spec::command::{MAX_GROUP_THREADS, MAX_SHARED, WAVE_THREADS};
+use skua_spec::command::{EngineKind, MAX_GROUP_THREADS, MAX_SHARED, WAVE_THREADS};
 use skua_spec::fault::Record;
 use skua_spec::mmu::{self, Target};
 use skua_spec::number::{Asid, EngineIndex};
 use skua_spec::pci::fault_vector;
+use skua_spec::preemption::Level;
 use skua_spec::register::Half;
 use skua_spec::regs::{self, Decoded, DeviceRegister, EngineRegister};
 use skua_spec::status::{Counter, APERTURE_ACK, APERTURE_REFUSED, COUNTERS, SNAPSHOT_ACK};
@@ -21,6 +22,7 @@ use vm_memory::Bytes;
 
 use crate::bus::{Backing, Bus, MapError, BUS_BITS};
 use crate::counters::Counters;
+use crate::engine::save::SAVE_SIZE;
 use crate::engine::worker::Worker;
 use crate::engine::{Engine, Ring};
 use crate::gart::{self, Gart};
@@ -78,6 +80,24 @@ impl Hub {
         self.interrupts.raise(fault_vector(self.engine_count()));
     }
 
+    /// Raises an engine's vector for a preemption.
+    pub(crate) fn raise_preempted(&self, index: EngineIndex) {
+        for _ in 0..self.lies.preempt_interrupts() {
+            self.counters.add(Counter::EngineInterrupt, 1);
+            self.interrupts.raise(index.get());
+        }
+    }
+
+    /// Asks an engine to stop for the preemption `fence`.
+    pub(crate) fn preempt(&self, engine: &Engine, fence: u64) {
+        let counter = if engine.preempt(fence) {
+            Counter::Preempt
+        } else {
+            Counter::PreemptIgnored
+        };
+        self.counters.add(counter, 1);
+    }
+
     /// A value in memory may have changed.
     pub(crate) fn poke_engines(&self) {
         for engine in &self.engines {
@@ -94,6 +114,7 @@ impl Hub {
 
     /// Has all engines but `index` drop translations, sooner or later.
     pub(crate) fn invalidate_others(&self, index: EngineIndex, asid: Option<Asid>) -> Asked {
+        let asid = self.lies.invalidated(asid);
         let others = self.engines.iter().filter(|engine| engine.index != index);
         let ask = |engine: &Arc<Engine>| (Arc::clone(engine), engine.invalidate_for_another(asid));
         Asked(others.map(ask).collect())
@@ -215,12 +236,16 @@ impl Device {
             hub,
         };
         for engine in &device.hub.engines {
-            let worker = (Arc::clone(&device.hub), Arc::clone(engine));
+            let worker = Worker::new(
+                Arc::clone(&device.hub),
+                Arc::clone(engine),
+                options.preemption,
+            );
             let thread = std::thread::Builder::new()
                 .name(format!("engine{}", engine.index))
                 .spawn(move || {
                     let _abort = AbortOnPanic;
-                    Worker::new(worker.0, worker.1).run();
+                    worker.run();
                 })?;
             device.threads.push(thread);
         }
@@ -460,10 +485,18 @@ impl Device {
             file.set(regs::APERTURE_PAGES::new().with_pages(aperture.pages));
         }
         file.set(regs::PAGING_VA::new().with_megabytes(options.paging_va));
+        file.set(regs::SAVE_SIZE::new().with_bytes(SAVE_SIZE));
         for engine in &hub.engines {
+            let graphics = match engine.kind {
+                EngineKind::Compute => options.preemption.graphics,
+                EngineKind::Copy => Level::None,
+            };
             file.set_engine(
                 engine.index,
-                regs::engine::INFO::new().with_kind(engine.kind),
+                regs::engine::INFO::new()
+                    .with_kind(engine.kind)
+                    .with_graphics(graphics)
+                    .with_compute(options.preemption.compute),
             );
         }
         file
@@ -626,6 +659,12 @@ impl Device {
                     };
                     self.hub.lies.note_ring(index.index(), ring);
                     engine.enable(ring);
+                }
+            }
+            EngineRegister::PREEMPT if regs::engine::PREEMPT::from_bits(bits).request() => {
+                let fence = file.engine::<regs::engine::PREEMPT_FENCE>(index).fence();
+                if !self.hub.lies.withholds_preemption(engine.index, fence) {
+                    self.hub.preempt(engine, fence);
                 }
             }
             _ => {}

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`core`] | what an engine does, as a value that is stepped |
 //! | [`packet`] | the part of it that runs a buffer for a context |
+//! | [`save`] | the part of it that stops one and goes on later |
 //! | [`worker`] | the thread around a core |
 //!
 //! This file is the side that the registers see. [`Engine`] holds what the registers' thread tells
@@ -15,6 +16,7 @@
 
 pub mod core;
 pub mod packet;
+pub mod save;
 pub mod worker;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -52,6 +54,8 @@ pub(crate) struct Mail {
     pub(crate) invalidate_count: Option<u32>,
     /// The number of the last of them that an engine asked for, see [`Engine::has_dropped`].
     pub(crate) asked: u64,
+    /// A preemption to do, by its fence id.
+    pub(crate) preempt: Option<u64>,
     /// The status page was enabled: write the whole block.
     pub(crate) publish: bool,
     /// The device ends.
@@ -84,6 +88,8 @@ struct Mailbox {
     poke: bool,
     /// Invalidations that other engines have asked for.
     asked: u64,
+    /// A preemption was asked for that has no record yet.
+    preempting: bool,
     /// Collected until the worker takes it.
     mail: Mail,
 }
@@ -165,6 +171,24 @@ impl Engine {
             self.tail.store(tail, Ordering::Release);
             self.wake.notify_all();
         }
+    }
+
+    /// Asks for a preemption. Whether that is heeded: not while one is outstanding, or the engine
+    /// is disabled or faulted, or a reset is under way.
+    pub fn preempt(&self, fence: u64) -> bool {
+        self.post(|m| {
+            let faulted = self.state() == EngineState::Faulted as u32;
+            let heeded = m.enabled && !faulted && !m.preempting && !m.mail.stops();
+            if heeded {
+                (m.preempting, m.mail.preempt) = (true, Some(fence));
+            }
+            heeded
+        })
+    }
+
+    /// A preemption's record is about to be seen: another one may be asked for.
+    fn preempted(&self) {
+        self.lock().preempting = false;
     }
 
     /// Asks for one more reset.
@@ -263,7 +287,7 @@ impl Engine {
         mail.asked = mailbox.asked;
         if mail.stops() {
             mailbox.enabled = false;
-            mail.enable = None;
+            (mail.enable, mail.preempt, mailbox.preempting) = (None, None, false);
             self.tail.store(0, Ordering::Release);
         }
         mail

@@ -17,6 +17,8 @@ pub struct Fault {
     pub address: u64,
     /// The instruction, or [`Record::NO_PC`].
     pub pc: u32,
+    /// Whether the address is a virtual one though the ring's command is at fault: in a save area.
+    pub in_save_area: bool,
 }
 
 impl Fault {
@@ -28,6 +30,7 @@ impl Fault {
             detail: 0,
             address: 0,
             pc: Record::NO_PC,
+            in_save_area: false,
         }
     }
 
@@ -39,12 +42,19 @@ impl Fault {
             detail: 0,
             address,
             pc: Record::NO_PC,
+            in_save_area: false,
         }
     }
 
     /// The same with a detail.
     pub const fn with_detail(mut self, detail: u32) -> Self {
         self.detail = detail;
+        self
+    }
+
+    /// The same in a context's save area.
+    pub const fn in_save_area(mut self) -> Self {
+        self.in_save_area = true;
         self
     }
 

@@ -91,6 +91,14 @@ lies! {
         "The engines' part of an adapter reset begins so many ms late; until then they go on.";
     AdapterResetNever "adapter-reset-never",
         "The engines' part of an adapter reset does not begin; they go on.";
+    PreemptLate "preempt-late" = 3000,
+        "A preemption begins so many ms late; until then the engine goes on.";
+    PreemptNever "preempt-never", "Preemptions do not begin; the engines go on.";
+    PreemptCompletedAhead "preempt-completed-ahead" = 1000,
+        "preempt_completed is so much too high.";
+    PreemptInterruptLost "preempt-interrupt-lost", "No interrupt is raised for a preemption.";
+    PreemptInterruptDoubled "preempt-interrupt-doubled",
+        "The interrupt for a preemption is raised twice.";
     FaultFlood "fault-flood",
         "Fault records of engine 0: as soon as one is read, there is another.";
     FaultStale "fault-stale", "The last fault's record once more, each 100 ms.";
@@ -178,6 +186,8 @@ enum Deed {
     ResetEngine(u32),
     /// An engine begins its part of an adapter reset.
     ResetAdapter(u32),
+    /// An engine is asked for a preemption, by its fence id.
+    Preempt(u32, u64),
 }
 
 #[derive(Debug, Default)]
@@ -361,6 +371,10 @@ impl Lies {
                 let ahead = state.value(Kind::ResetAckAhead).unwrap_or(0);
                 Some(value.wrapping_add(ahead))
             }
+            status::engine::PREEMPT_COMPLETED => {
+                let ahead = state.value(Kind::PreemptCompletedAhead).unwrap_or(0);
+                Some(value.wrapping_add(ahead))
+            }
             field => state.progress(engine, field, value),
         }
     }
@@ -379,6 +393,22 @@ impl Lies {
         self.state().is_some_and(|mut state| {
             state.withholds(Kind::AdapterResetNever, Kind::AdapterResetLate, deed)
         })
+    }
+
+    /// Whether an engine is not to be asked for a preemption now.
+    pub(crate) fn withholds_preemption(&self, engine: EngineIndex, fence: u64) -> bool {
+        let deed = Deed::Preempt(engine.get(), fence);
+        self.state()
+            .is_some_and(|mut state| state.withholds(Kind::PreemptNever, Kind::PreemptLate, deed))
+    }
+
+    /// How often the interrupt for a preemption is raised.
+    pub(crate) fn preempt_interrupts(&self) -> u32 {
+        match self.state() {
+            Some(state) if state.has(Kind::PreemptInterruptLost) => 0,
+            Some(state) if state.has(Kind::PreemptInterruptDoubled) => 2,
+            _ => 1,
+        }
     }
 
     /// Whether the status page is not to be switched off now.
@@ -650,6 +680,9 @@ impl Hub {
             Deed::SwitchOff => self.status.set(None),
             Deed::ResetEngine(engine) => self.with_engine(engine, Engine::reset),
             Deed::ResetAdapter(engine) => self.with_engine(engine, Engine::reset_adapter),
+            Deed::Preempt(engine, fence) => {
+                self.with_engine(engine, |engine| self.preempt(engine, fence));
+            }
         }
     }
 }

@@ -282,6 +282,30 @@ impl Mmu {
         }
         Ok(())
     }
+
+    /// Writes `bytes` from `address` on.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::read`].
+    pub fn write(
+        &mut self,
+        memory: &Memory<'_>,
+        space: Space,
+        address: u64,
+        bytes: &[u8],
+    ) -> Result<(), Fault> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let done = (bytes.len() - rest.len()) as u64;
+            let (here, most) = (address.wrapping_add(done), rest.len() as u64);
+            let (slice, place) = self.slice(memory, space, here, most, Access::Write)?;
+            slice.copy_from(rest);
+            memory.charge_write(place, slice.len() as u64);
+            rest = &rest[slice.len()..];
+        }
+        Ok(())
+    }
 }
 
 /// The entry of the GART for a GPU-physical `address` outside VRAM.

@@ -4,6 +4,7 @@
 
 use skua_spec::command::EngineKind;
 use skua_spec::pci::MAX_ENGINES;
+use skua_spec::preemption::Level;
 
 use crate::gart;
 
@@ -14,6 +15,17 @@ pub const VRAM_MAX: u64 = 1 << 40;
 /// What BAR2 shows of VRAM is a multiple of this: the smallest size of a resizable BAR.
 pub const VISIBLE_UNIT: u64 = 1 << 20;
 
+/// How engines are preempted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Preemption {
+    /// Where commands that draw can be stopped.
+    pub graphics: Level,
+    /// Where all others can.
+    pub compute: Level,
+    /// A state is as large as the largest, whatever lives.
+    pub full: bool,
+}
+
 /// What a device is made with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -23,6 +35,8 @@ pub struct Options {
     pub paging_va: u32,
     /// What GART_MAX_PAGES reads as, at most [`gart::MAX_PAGES`].
     pub gart_pages: u32,
+    /// What GRAPHICS and COMPUTE of INFO read as.
+    pub preemption: Preemption,
 }
 
 impl Default for Options {
@@ -31,6 +45,7 @@ impl Default for Options {
             engines: vec![EngineKind::Compute, EngineKind::Copy],
             paging_va: 0,
             gart_pages: gart::MAX_PAGES,
+            preemption: Preemption::default(),
         }
     }
 }

@@ -15,6 +15,7 @@ use skua_spec::aperture::Entry;
 use skua_spec::command::Command;
 use skua_spec::number::EngineIndex;
 use skua_spec::pci::{BAR_HOST_APERTURE, BAR_VRAM};
+use skua_spec::preemption::{Cause, Level, Record};
 use skua_spec::register::{Location, Readable, Writable};
 use skua_spec::regs::{self, engine};
 use skua_spec::status::{self, Counter};
@@ -123,6 +124,10 @@ impl Server {
 
     fn get<R: Readable<Block = regs::Device>>(&mut self, _: Location<R>) -> R {
         R::read(regs::Device, |offset| self.read(offset))
+    }
+
+    fn engine<R: Readable<Block = EngineIndex>>(&mut self, _: Location<R>) -> R {
+        R::read(COPY, |offset| self.read(offset))
     }
 
     fn set<R: Writable<Block = regs::Device>>(&mut self, value: R) {
@@ -558,5 +563,49 @@ fn vram_of_which_nothing_is_visible() {
     assert_eq!(bar(&server, BAR_HOST_APERTURE), (0, false));
     assert_eq!(server.get(regs::VRAM_VISIBLE).bytes(), 0);
     assert_eq!(server.get(regs::VRAM_SIZE).bytes(), 4 << 20);
+    server.end();
+}
+
+/// What the options say of preemption is in the registers, and a request has its record and
+/// interrupt.
+#[test]
+fn a_preemption() {
+    let mut server = start("preempt");
+    let info = server.engine(engine::INFO);
+    assert_eq!(info.compute(), Some(Level::Instruction));
+    server.end();
+    let levels = [
+        "--preempt-compute",
+        "thread-group",
+        "--preempt-graphics",
+        "pixel",
+    ];
+    let mut server = start_with("preempt-levels", &[&levels[..], &["--save-full"]].concat());
+    let info = server.engine(engine::INFO);
+    assert_eq!(info.compute(), Some(Level::ThreadGroup));
+    // A copy engine draws nothing.
+    assert_eq!(info.graphics(), Some(Level::None));
+    assert!(server.get(regs::SAVE_SIZE).bytes() % 4096 == 0);
+    let fd = server.file.as_raw_fd();
+    server.client.dma_map(0, BUS, SYSTEM as u64, fd).unwrap();
+    let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let eventfds = VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER;
+    let msix = VFIO_PCI_MSIX_IRQ_INDEX;
+    let raw = [event.as_raw_fd()];
+    server.client.set_irqs(msix, eventfds, 1, 1, &raw).unwrap();
+    server.set_up();
+    server.set_engine(engine::PREEMPT_FENCE::new().with_fence(0x1_0000_0007));
+    server.set_engine(engine::PREEMPT::new().with_request(true));
+    assert!(is_raised(&event, 20));
+    let at = status::ENGINE_SIZE + status::engine::PREEMPT_FENCE;
+    let words = [0, 8, 16].map(|offset| server.status64(at + offset));
+    let record = Record {
+        fence: 0x1_0000_0007,
+        completed: 0,
+        cause: Cause::Idle,
+        number: 1,
+    };
+    assert_eq!(Record::from_words(words), Some(record));
+    assert_eq!(counter(&mut server, Counter::Preempt), 1);
     server.end();
 }

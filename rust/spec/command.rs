@@ -73,6 +73,8 @@ pub const FLAG_FENCE: u8 = 1 << 0;
 /// Flag of EXEC and FENCE: raise the engine's interrupt at the end. In EXEC only together with
 /// [`FLAG_FENCE`].
 pub const FLAG_INTERRUPT: u8 = 1 << 1;
+/// Flag of EXEC: go on where the buffer was preempted.
+pub const FLAG_RESUME: u8 = 1 << 2;
 
 /// Words of the longest command but NOP.
 pub const MAX_WORDS: usize = DISPATCH_WORDS + MAX_ARGUMENTS;
@@ -156,7 +158,7 @@ impl Opcode {
     /// Flags that have a meaning.
     const fn flags(self) -> u8 {
         match self {
-            Self::Exec => FLAG_FENCE | FLAG_INTERRUPT,
+            Self::Exec => FLAG_FENCE | FLAG_INTERRUPT | FLAG_RESUME,
             Self::Fence => FLAG_INTERRUPT,
             _ => 0,
         }
@@ -269,6 +271,9 @@ pub enum Command {
         fence: Option<u64>,
         /// Raise the engine's interrupt after the fence was written.
         interrupt: bool,
+        /// Go on where this buffer was when it was preempted, by the state in the context's save
+        /// area.
+        resume: bool,
     },
     /// Writes a fence id, as EXEC does at its end, without running anything.
     Fence {
@@ -395,6 +400,7 @@ impl Command {
                 end,
                 fence,
                 interrupt,
+                resume,
             } => {
                 (words[2], words[3]) = (lo(context), hi(context));
                 (words[4], words[5]) = (lo(base), hi(base));
@@ -405,6 +411,9 @@ impl Command {
                 }
                 if interrupt {
                     flags |= FLAG_INTERRUPT;
+                }
+                if resume {
+                    flags |= FLAG_RESUME;
                 }
                 10
             }
@@ -575,6 +584,7 @@ impl Command {
                     end,
                     fence,
                     interrupt,
+                    resume: flags & FLAG_RESUME != 0,
                 }
             }
             Opcode::Fence => Self::Fence {

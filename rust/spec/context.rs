@@ -5,7 +5,8 @@
 //! What an engine must know to run a buffer for a process. It lies at a GPU-physical address that
 //! is a multiple of [`Descriptor::SIZE`]; [`super::command::Command::Exec`] names it. The engine
 //! reads the identity when it starts the packet and adds the ticks and the count when it ends it;
-//! the driver changes the identity only while no packet that names the descriptor is in a ring.
+//! the driver changes the identity only while no packet that names the descriptor is in a ring. A
+//! packet that is preempted (section 11) leaves its state in the context's save area.
 //!
 //! # Examples
 //!
@@ -19,6 +20,7 @@
 //!     root: Entry::table(Target::Vram(GpuPhys(0x8_0000_0000_1000))),
 //!     asid: Asid(7),
 //!     context_id: 3,
+//!     save: None,
 //! };
 //! let words = descriptor.to_words();
 //! assert_eq!(words[1], 0x3_0000_0007);
@@ -28,7 +30,8 @@
 //! assert_eq!(Descriptor::from_words(system.to_words()), None);
 //! ```
 
-use super::bits::{hi, lo, pair};
+use super::address::{GpuVa, PAGE_SIZE};
+use super::bits::{hi, lo, pair, wide};
 use super::mmu::Entry;
 use super::number::Asid;
 
@@ -41,6 +44,17 @@ pub struct Descriptor {
     pub asid: Asid,
     /// Chosen by the driver; repeated in fault records.
     pub context_id: u32,
+    /// Without one its packets are preempted at their ends only.
+    pub save: Option<SaveArea>,
+}
+
+/// Where the state of a preempted packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SaveArea {
+    /// In the context's address space: a multiple of 4096, not 0.
+    pub base: GpuVa,
+    /// At least [`SAVE_SIZE`](struct@super::regs::SAVE_SIZE).
+    pub bytes: u32,
 }
 
 impl Descriptor {
@@ -52,36 +66,55 @@ impl Descriptor {
     pub const ASID: u64 = 0x08;
     /// Offset of the context's number, 4 bytes.
     pub const CONTEXT_ID: u64 = 0x0c;
+    /// Offset of the save area's virtual address, 8 bytes; 0 if there is none.
+    pub const SAVE_BASE: u64 = 0x10;
+    /// Offset of the save area's bytes, 4 bytes.
+    pub const SAVE_SIZE: u64 = 0x18;
     /// Offset of the engine time that packets of this context used, in ticks, 8 bytes. Written by
     /// the engine.
     pub const TICKS: u64 = 0x20;
     /// Offset of the number of packets that ended, 8 bytes. Written by the engine.
     pub const PACKETS: u64 = 0x28;
+    /// Offset of the bytes of the state in the save area, 4 bytes; 0 if there is none. Written by
+    /// the engine, with 4 bytes of zero behind it.
+    pub const SAVED: u64 = 0x30;
 
     /// The first 32 bytes of the descriptor, which the driver writes, as little-endian words; the
     /// rest starts as zero.
     pub const fn to_words(self) -> [u64; 4] {
-        [self.root.0, pair(self.asid.0 as u32, self.context_id), 0, 0]
+        let (base, bytes) = match self.save {
+            Some(area) => (area.base.0, area.bytes),
+            None => (0, 0),
+        };
+        let identity = pair(self.asid.0 as u32, self.context_id);
+        [self.root.0, identity, base, wide(bytes)]
     }
 
     /// The descriptor in `words` (the first 32 bytes), or `None` where the manual forbids it: the
-    /// root is not valid or malformed, the identifier is the system's or wider than 16 bits, or a
-    /// reserved word is not zero.
+    /// root is not valid or malformed, the identifier is the system's or wider than 16 bits, one of
+    /// the save area's base and size is zero and the other is not, the base is not aligned, or the
+    /// reserved word is not zero. How large the area is, and where it may lie, the device knows.
     pub fn from_words(words: [u64; 4]) -> Option<Self> {
         let root = Entry(words[0]);
         let asid = Asid::try_from(lo(words[1])).ok()?;
         if !root.is_valid()
             || root.is_malformed(super::mmu::ROOT_LEVEL)
             || asid == Asid::SYSTEM
-            || words[2] != 0
-            || words[3] != 0
+            || words[2] % PAGE_SIZE != 0
+            || (words[2] == 0) != (words[3] == 0)
+            || hi(words[3]) != 0
         {
             return None;
         }
+        let area = SaveArea {
+            base: GpuVa(words[2]),
+            bytes: lo(words[3]),
+        };
         Some(Self {
             root,
             asid,
             context_id: hi(words[1]),
+            save: (words[2] != 0).then_some(area),
         })
     }
 }

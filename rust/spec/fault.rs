@@ -74,11 +74,13 @@ pub enum Reason {
     ArgumentRange = 17,
     /// The program executed TRAP; `detail` is its code.
     Trap = 18,
+    /// EXEC is to resume, and the context's save area has no state of its buffer.
+    BadSave = 19,
 }
 
 impl Reason {
     /// In the order of their numbers.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::BadRing,
         Self::BadOpcode,
         Self::BadLength,
@@ -97,6 +99,7 @@ impl Reason {
         Self::SharedRange,
         Self::ArgumentRange,
         Self::Trap,
+        Self::BadSave,
     ];
 
     /// The reason with this number.

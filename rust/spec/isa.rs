@@ -449,6 +449,17 @@ enum Field {
 }
 
 impl Instruction {
+    /// The instruction of these fields, sense or not.
+    pub const fn new(op: Op, rd: u8, ra: u8, rb: u8, imm: u32) -> Self {
+        Self {
+            op,
+            rd,
+            ra,
+            rb,
+            imm,
+        }
+    }
+
     /// The instruction as it stands in memory. It is not checked.
     pub const fn encode(self) -> u64 {
         self.op as u64
@@ -473,41 +484,73 @@ impl Instruction {
         instruction.is_valid().then_some(instruction)
     }
 
+    /// What the fields rd, ra and rb are, and C where there is one.
+    fn fields(&self) -> (Field, Field, Field, Field) {
+        use Field::{None as Unused, Pair, Reg};
+        match self.op.form() {
+            Form::Bare | Form::Code | Form::Jump => (Unused, Unused, Unused, Unused),
+            Form::Index => (Reg, Unused, Unused, Unused),
+            Form::Unary => (Reg, Unused, Reg, Unused),
+            Form::Binary => (Reg, Reg, Reg, Unused),
+            Form::UnaryPair => (Pair, Unused, Pair, Unused),
+            Form::BinaryPair => (Pair, Pair, Pair, Unused),
+            Form::Widen => (Pair, Reg, Reg, Unused),
+            Form::Scale => (Pair, Pair, Reg, Unused),
+            Form::Ternary => (Reg, Reg, Reg, Reg),
+            Form::Branch => (Unused, Reg, Unused, Unused),
+            Form::CompareBranch => (Unused, Reg, Reg, Unused),
+            Form::Load | Form::Store => (Reg, Pair, Unused, Unused),
+            Form::LoadPair | Form::StorePair => (Pair, Pair, Unused, Unused),
+            Form::LoadShared | Form::StoreShared => (Reg, Reg, Unused, Unused),
+            Form::LoadSharedPair | Form::StoreSharedPair => (Pair, Reg, Unused, Unused),
+            Form::Atomic => (Reg, Pair, Reg, Unused),
+            Form::AtomicPair => (Pair, Pair, Pair, Unused),
+            Form::CompareSwap => (Reg, Pair, Reg, Reg),
+            Form::CompareSwapPair => (Pair, Pair, Pair, Pair),
+            Form::AtomicShared => (Reg, Reg, Reg, Unused),
+            Form::CompareSwapShared => (Reg, Reg, Reg, Reg),
+        }
+    }
+
     /// Whether section 9 defines the instruction.
     pub fn is_valid(&self) -> bool {
-        use Field::{None as Unused, Pair, Reg};
-        // Fields rd, ra; then rb: the kind, whether B may be an immediate; then what imm is.
-        let (rd, ra, rb, b_immediate, imm_ok) = match self.op.form() {
-            Form::Bare => (Unused, Unused, Unused, false, self.imm == 0),
-            Form::Code | Form::Jump => (Unused, Unused, Unused, false, true),
-            Form::Index => (Reg, Unused, Unused, false, self.index_is_valid()),
-            Form::Unary => (Reg, Unused, Reg, true, true),
-            Form::Binary => (Reg, Reg, Reg, true, true),
-            Form::UnaryPair => (Pair, Unused, Pair, true, true),
-            Form::BinaryPair => (Pair, Pair, Pair, true, true),
-            Form::Widen => (Pair, Reg, Reg, true, true),
-            Form::Scale => (Pair, Pair, Reg, false, self.imm <= 4),
-            Form::Ternary => (Reg, Reg, Reg, false, self.c_is(Reg)),
-            Form::Branch => (Unused, Reg, Unused, false, true),
-            Form::CompareBranch => (Unused, Reg, Reg, false, true),
-            Form::Load | Form::Store => (Reg, Pair, Unused, false, true),
-            Form::LoadPair | Form::StorePair => (Pair, Pair, Unused, false, true),
-            Form::LoadShared | Form::StoreShared => (Reg, Reg, Unused, false, true),
-            Form::LoadSharedPair | Form::StoreSharedPair => (Pair, Reg, Unused, false, true),
-            Form::Atomic => (Reg, Pair, Reg, false, self.imm == 0),
-            Form::AtomicPair => (Pair, Pair, Pair, false, self.imm == 0),
-            Form::CompareSwap => (Reg, Pair, Reg, false, self.c_is(Reg)),
-            Form::CompareSwapPair => (Pair, Pair, Pair, false, self.c_is(Pair)),
-            Form::AtomicShared => (Reg, Reg, Reg, false, self.imm == 0),
-            Form::CompareSwapShared => (Reg, Reg, Reg, false, self.c_is(Reg)),
+        let form = self.op.form();
+        let (rd, ra, rb, c) = self.fields();
+        // A B that is an immediate names no register; with one, `imm` is not used.
+        let b_immediate = matches!(
+            form,
+            Form::Unary | Form::Binary | Form::UnaryPair | Form::BinaryPair | Form::Widen
+        );
+        let b = (b_immediate && self.rb == IMMEDIATE)
+            || (Self::is(self.rb, rb) && (!b_immediate || self.imm == 0));
+        let imm = match form {
+            Form::Bare | Form::Atomic | Form::AtomicPair | Form::AtomicShared => self.imm == 0,
+            Form::Index => self.index_is_valid(),
+            Form::Scale => self.imm <= 4,
+            _ => c == Field::None || u8::try_from(self.imm).is_ok_and(|r| Self::is(r, c)),
         };
-        let b = if b_immediate && self.rb == IMMEDIATE {
-            true
-        } else {
-            // With a register as B, `imm` is not used.
-            Self::is(self.rb, rb) && (!b_immediate || self.imm == 0)
+        Self::is(self.rd, rd) && Self::is(self.ra, ra) && b && imm
+    }
+
+    /// The registers that the instruction reads, and those that it writes, by bit.
+    pub fn registers(&self) -> (u64, u64) {
+        let bits = |register: u8, field| match field {
+            _ if register >= REGISTERS => 0,
+            Field::None => 0,
+            Field::Reg => 1 << register,
+            Field::Pair => 3 << register,
         };
-        Self::is(self.rd, rd) && Self::is(self.ra, ra) && b && imm_ok
+        // CAST: decoding has checked that C is a register where there is one.
+        let c = self.imm as u8;
+        let (rd, ra, rb, third) = self.fields();
+        let first: u64 = bits(self.rd, rd);
+        let others = bits(self.ra, ra) | bits(self.rb, rb) | bits(c, third);
+        match self.op.form() {
+            Form::Store | Form::StorePair | Form::StoreShared | Form::StoreSharedPair => {
+                (first | others, 0)
+            }
+            _ => (others, first),
+        }
     }
 
     fn is(register: u8, field: Field) -> bool {
@@ -516,10 +559,6 @@ impl Instruction {
             Field::Reg => register < REGISTERS,
             Field::Pair => register < REGISTERS && register % 2 == 0,
         }
-    }
-
-    fn c_is(&self, field: Field) -> bool {
-        u8::try_from(self.imm).is_ok_and(|c| Self::is(c, field))
     }
 
     fn index_is_valid(&self) -> bool {

@@ -23,6 +23,7 @@
 //! | [`fault`] | 8 Faults | fault records and reasons |
 //! | [`isa`] | 9 Programs | the instruction set of compute programs |
 //! | [`aperture`] | 10 The CPU host aperture | entries of its table |
+//! | [`preemption`] | 11 Preemption | levels, records, how a saved state begins |
 //!
 //! The file is a crate of its own for the host and a module of `skua.ko`; it therefore uses `core`
 //! alone and paths relative to itself.
@@ -42,6 +43,7 @@ pub mod isa;
 pub mod mmu;
 pub mod number;
 pub mod pci;
+pub mod preemption;
 pub mod regs;
 pub mod status;
 // Nor does it count time.

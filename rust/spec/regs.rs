@@ -47,7 +47,7 @@ use super::register::{
 /// Major version that this specification describes; another major version is another manual.
 pub const VERSION_MAJOR: u16 = 1;
 /// Minor version that this specification describes; a higher minor version only adds.
-pub const VERSION_MINOR: u16 = 2;
+pub const VERSION_MINOR: u16 = 3;
 
 register! {
     /// The registers that the device has once.
@@ -233,6 +233,12 @@ register! {
         /// In MiB; 0 if the operating system is to decide.
         31:0 megabytes, with_megabytes => u32;
     }
+
+    /// What a context's save area must have room for.
+    SAVE_SIZE(32) @ 0x0098, ReadOnly, fixed {
+        /// The most that a state takes.
+        31:0 bytes, with_bytes => u32;
+    }
 }
 
 impl ID {
@@ -283,6 +289,7 @@ pub use engine::EngineRegister;
 /// The registers of an engine.
 pub mod engine {
     use super::super::command::EngineKind;
+    use super::super::preemption::Level;
     use super::super::status::EngineState;
     use super::*;
 
@@ -299,6 +306,10 @@ pub mod engine {
         INFO(32) @ 0x00, ReadOnly, fixed {
             /// Kind of the engine.
             7:0 kind, with_kind ?=> EngineKind;
+            /// Where commands that draw can be preempted.
+            15:8 graphics, with_graphics ?=> Level;
+            /// Where all other commands can be preempted.
+            23:16 compute, with_compute ?=> Level;
         }
 
         /// What the engine does, as in the status page.
@@ -346,6 +357,20 @@ pub mod engine {
             /// forgets what it ran, is disabled, drops its translations, and adds one to
             /// `reset_ack` in the status page.
             1:1 reset, with_reset => bool, WriteOne;
+        }
+
+        /// Names the preemption that [`struct@PREEMPT`] asks for.
+        PREEMPT_FENCE(64) @ 0x28, ReadWrite, 0 {
+            /// Repeated in the record.
+            63:0 fence, with_fence => u64;
+        }
+
+        /// Preemption of what is in the ring.
+        PREEMPT(32) @ 0x30, WriteOnly, nothing {
+            /// Asks the engine to stop where it can, to withdraw what is left in its ring, and to
+            /// write a record. Latches [`struct@PREEMPT_FENCE`]. Ignored while an earlier request
+            /// has no record.
+            0:0 request, with_request => bool, WriteOne;
         }
     }
 }

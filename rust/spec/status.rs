@@ -51,6 +51,15 @@ pub mod engine {
     pub const RESET_ACK: u64 = 0x1c;
     /// Fence id of the packet that runs, 8 bytes; 0 if none.
     pub const CURRENT_FENCE: u64 = 0x20;
+    /// Fence id of the last preemption, 8 bytes. It and the three below are a
+    /// [`Record`](super::super::preemption::Record).
+    pub const PREEMPT_FENCE: u64 = 0x28;
+    /// [`COMPLETED_FENCE`] when the engine stopped for it, 8 bytes.
+    pub const PREEMPT_COMPLETED: u64 = 0x30;
+    /// What the engine was at then, 4 bytes.
+    pub const PREEMPT_CAUSE: u64 = 0x38;
+    /// Preemptions since the last adapter reset, 4 bytes; written last.
+    pub const PREEMPT_SEQ: u64 = 0x3c;
 }
 
 /// Offset of the fault records ever written, 4 bytes. Record `n` is at `FAULTS + (n %
@@ -220,11 +229,23 @@ pub enum Counter {
     /// Translations that lead through an entry of the GART with
     /// [`DUMMY`](super::mmu::Entry::DUMMY).
     GartDummy = 54,
+    /// Bytes of states that were saved.
+    SavedBytes = 55,
+    /// Bytes of states that were restored.
+    RestoredBytes = 56,
+    /// Requests for preemption that were taken.
+    Preempt = 57,
+    /// Preemptions that met an empty ring.
+    PreemptIdle = 58,
+    /// Requests for preemption that were ignored.
+    PreemptIgnored = 59,
+    /// Faults of [`Reason::BadSave`].
+    FaultBadSave = 60,
 }
 
 impl Counter {
     /// All counters in order, with the names that debugfs shows.
-    pub const ALL: [(Self, &'static str); 55] = [
+    pub const ALL: [(Self, &'static str); 61] = [
         (Self::RegisterRead, "register_read"),
         (Self::RegisterWrite, "register_write"),
         (Self::Doorbell, "doorbell"),
@@ -280,7 +301,14 @@ impl Counter {
         (Self::ApertureUnmapped, "aperture_unmapped"),
         (Self::ApertureFlush, "aperture_flush"),
         (Self::GartDummy, "gart_dummy"),
+        (Self::SavedBytes, "saved_bytes"),
+        (Self::RestoredBytes, "restored_bytes"),
+        (Self::Preempt, "preempt"),
+        (Self::PreemptIdle, "preempt_idle"),
+        (Self::PreemptIgnored, "preempt_ignored"),
+        (Self::FaultBadSave, "fault_bad_save"),
     ];
+
     /// The counter of the faults of a reason, which [`Self::Fault`] counts as well.
     pub const fn of_fault(reason: Reason) -> Self {
         match reason {
@@ -302,6 +330,7 @@ impl Counter {
             Reason::SharedRange => Self::FaultSharedRange,
             Reason::ArgumentRange => Self::FaultArgumentRange,
             Reason::Trap => Self::FaultTrap,
+            Reason::BadSave => Self::FaultBadSave,
         }
     }
 }

@@ -41,8 +41,9 @@ impl Core {
         // may have to get it again.
         self.spend(memory, 0, limit);
         let (mut issued, budget) = (0, self.left(limit).max(ticks::INSTRUCTION));
+        let stop = self.stops_at();
         let windows = Windows::new(memory, &mut self.mmu, space);
-        let ended = machine.run(dispatch, &program, windows, budget, &mut issued);
+        let ended = machine.run(dispatch, &program, windows, budget, stop, &mut issued);
         memory.tally().add(Counter::Instruction, issued);
         self.spend(memory, issued * ticks::INSTRUCTION, limit);
         if ended? {
@@ -54,7 +55,7 @@ impl Core {
     }
 
     /// The program of a dispatch, decoded.
-    fn program(
+    pub(crate) fn program(
         &mut self,
         memory: &Memory<'_>,
         space: Space,

@@ -81,14 +81,14 @@ impl Rows {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moved {
     /// Rows that are done.
-    row: u32,
+    pub(crate) row: u32,
     /// Bytes of the next row that are done.
-    bytes: u64,
+    pub(crate) bytes: u64,
     /// Bytes of that row that the last translation of the source covers: looking it up once more,
     /// because a step has ended, is not counted.
-    source: u64,
+    pub(crate) source: u64,
     /// The same of the destination.
-    destination: u64,
+    pub(crate) destination: u64,
 }
 
 /// The next piece of a row of the source or destination.

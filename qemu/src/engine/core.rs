@@ -28,6 +28,7 @@ use skua_spec::address::{GpuPhys, PAGE_SIZE};
 use skua_spec::command::{Command, EngineKind, Opcode, MAX_WORDS, TRANSFER_CHUNK};
 use skua_spec::fault::{self, Access, Reason, Record};
 use skua_spec::number::{Asid, EngineIndex};
+use skua_spec::preemption::{Cause, Level};
 use skua_spec::regs::engine::{RING_MAX, RING_MIN};
 use skua_spec::status::{Counter, EngineState};
 use skua_spec::ticks;
@@ -39,6 +40,7 @@ use crate::fault::Fault;
 use crate::gart;
 use crate::memory::Memory;
 use crate::mmu::{Mmu, Space};
+use crate::options::Preemption;
 use crate::program::cache::ProgramCache;
 use crate::program::machine::Machine;
 
@@ -62,6 +64,14 @@ pub enum Outcome {
     /// INVALIDATE: all other engines are to drop translations of an address space, or of all
     /// (`None`), and then [`Core::invalidated`] is to be called. Until then each step asks again.
     Invalidate(Option<Asid>),
+    /// The engine has stopped for [`Core::preempt`], is idle, and can be seen to be: the record is
+    /// to be written and the interrupt raised.
+    Preempted {
+        /// The request's.
+        fence: u64,
+        /// What the engine was at.
+        cause: Cause,
+    },
     /// Nothing to do before [`Core::enable`] or [`Core::ring_doorbell`].
     Idle,
     /// The engine is faulted. The record is for the fault ring.
@@ -108,11 +118,15 @@ pub struct Progress {
     /// The EXEC that runs, if the command is not the ring's.
     pub(crate) packet: Option<Packet>,
     /// The command that was fetched last, in the packet or in the ring, until it ends.
-    command: Option<Begun>,
+    pub(crate) command: Option<Begun>,
     /// Ticks that what was done has taken, beyond the end of the step.
     owed: u64,
+    /// Of these, the first that no packet is charged for.
+    pub(crate) overhead: u64,
     /// What came of it, said when nothing is owed any more.
     reached: Option<Result<Option<Outcome>, Fault>>,
+    /// The fence id of a request to stop, until its record.
+    pub(crate) preempt: Option<u64>,
 }
 
 impl Default for Progress {
@@ -125,22 +139,24 @@ impl Default for Progress {
             packet: None,
             command: None,
             owed: 0,
+            overhead: 0,
             reached: None,
+            preempt: None,
         }
     }
 }
 
 /// A command that was fetched.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Begun {
+pub(crate) struct Begun {
     /// As it was decoded.
-    command: Command,
+    pub(crate) command: Command,
     /// To go on behind it.
-    bytes: u32,
+    pub(crate) bytes: u32,
     /// What fetching it took.
-    ticks: u64,
+    pub(crate) ticks: u64,
     /// How far it has come.
-    work: Work,
+    pub(crate) work: Work,
 }
 
 /// How far a command has come.
@@ -189,7 +205,9 @@ pub struct Core {
     /// Whose ring, vector and block it is.
     index: EngineIndex,
     /// Without compute, DISPATCH is a bad opcode.
-    kind: EngineKind,
+    pub(crate) kind: EngineKind,
+    /// Where it stops when it is asked to.
+    pub(crate) preemption: Preemption,
     /// With the engine's TLB.
     pub(crate) mmu: Mmu,
     /// Forgotten by EXEC and FLUSH_CACHE.
@@ -213,10 +231,11 @@ pub struct Core {
 
 impl Core {
     /// Engine `index`, disabled.
-    pub fn new(index: EngineIndex, kind: EngineKind) -> Self {
+    pub fn new(index: EngineIndex, kind: EngineKind, preemption: Preemption) -> Self {
         Self {
             index,
             kind,
+            preemption,
             mmu: Mmu::default(),
             programs: ProgramCache::default(),
             ticks: 0,
@@ -269,6 +288,21 @@ impl Core {
         self.progress.tail = tail;
     }
 
+    /// Asks the engine to stop where it can; [`Outcome::Preempted`] tells when it has. Ignored
+    /// while it is disabled or faulted. The caller asks once at a time.
+    pub fn preempt(&mut self, fence: u64) {
+        if self.progress.ring.is_some() {
+            self.progress.preempt = Some(fence);
+        }
+    }
+
+    /// The level at which the packet that runs is to stop.
+    pub(crate) fn stops_at(&self) -> Option<Level> {
+        let packet = self.progress.packet.filter(Packet::can_be_saved);
+        packet.and(self.progress.preempt)?;
+        Some(self.preemption.compute)
+    }
+
     /// Drops the translations of one address space, or of all (`None`).
     pub fn invalidate(&mut self, asid: Option<Asid>) {
         self.mmu.flush(asid);
@@ -299,6 +333,7 @@ impl Core {
     fn forget(&mut self) {
         self.mmu.flush(None);
         self.programs.clear();
+        self.machine = None;
         self.progress = Progress::default();
     }
 
@@ -309,10 +344,11 @@ impl Core {
         self.chunk = TRANSFER_CHUNK;
         self.spend(memory, 0, limit);
         while self.progress.owed == 0 {
-            let reached = match self.progress.reached.take() {
-                Some(reached) => reached,
-                None if self.left(limit) == 0 => break,
-                None => self.advance(memory, limit),
+            let reached = match (self.progress.reached.take(), self.boundary()) {
+                (Some(reached), _) => reached,
+                (None, Some(cause)) => self.stop(memory, cause),
+                (None, None) if self.left(limit) == 0 => break,
+                (None, None) => self.advance(memory, limit),
             };
             self.spend(memory, 0, limit);
             if self.progress.owed != 0 {
@@ -320,7 +356,12 @@ impl Core {
                 break;
             }
             match reached {
-                Ok(Some(outcome)) => return outcome,
+                Ok(Some(outcome)) => {
+                    if matches!(outcome, Outcome::Preempted { .. }) {
+                        self.withdraw();
+                    }
+                    return outcome;
+                }
                 Ok(None) => {}
                 Err(fault) => return self.fault(memory, fault),
             }
@@ -359,6 +400,26 @@ impl Core {
         })
     }
 
+    /// Whether the ring is empty.
+    pub(crate) const fn is_done(&self) -> bool {
+        self.progress.head == self.progress.tail
+    }
+
+    /// Whether the ring can have the tail.
+    pub(crate) fn has_good_tail(&self) -> bool {
+        let tail = self.progress.tail;
+        tail % 8 == 0 && self.progress.ring.is_some_and(|ring| tail < ring.size)
+    }
+
+    /// Takes back what is left in the ring: the engine was preempted.
+    fn withdraw(&mut self) {
+        // Where the doorbell was given what cannot be, the next look finds it.
+        if self.has_good_tail() {
+            self.progress.head = self.progress.tail;
+        }
+        (self.progress.preempt, self.progress.state) = (None, EngineState::Idle);
+    }
+
     /// Fetches the command at the head.
     fn run_ring(&mut self, memory: &Memory<'_>) -> Result<Option<Outcome>, Fault> {
         let Progress {
@@ -371,7 +432,7 @@ impl Core {
             self.progress.state = EngineState::Idle;
             return Ok(Some(Outcome::Idle));
         }
-        if tail >= ring.size || tail % 8 != 0 {
+        if !self.has_good_tail() {
             return Err(Fault::plain(Reason::BadRing));
         }
         if self.progress.state != EngineState::Running {
@@ -520,19 +581,23 @@ impl Core {
                 end,
                 fence,
                 interrupt,
+                resume,
             } => {
                 let (bytes, ticks) = (begun.bytes, begun.ticks);
                 self.progress.packet = Some(Packet {
                     context,
                     descriptor: None,
                     base,
-                    at: start,
+                    start,
+                    at: if resume { end } else { start },
                     end,
                     fence,
                     interrupt,
                     bytes,
                     // EXEC's own.
                     ticks,
+                    resume,
+                    saved: 0,
                 });
                 Ok(Flow::Packet)
             }
@@ -562,8 +627,10 @@ impl Core {
     /// Adds to the engine's time and to the packet's.
     fn tick(&mut self, ticks: u64) {
         self.ticks = self.ticks.wrapping_add(ticks);
+        let overhead = self.progress.overhead.min(ticks);
+        self.progress.overhead -= overhead;
         if let Some(packet) = &mut self.progress.packet {
-            packet.ticks = packet.ticks.wrapping_add(ticks);
+            packet.ticks = packet.ticks.wrapping_add(ticks - overhead);
         }
     }
 
@@ -590,7 +657,7 @@ impl Core {
             detail: fault.detail,
             space: match fault.access {
                 Access::None => fault::Space::None,
-                _ if command.is_some() => fault::Space::Virtual,
+                _ if command.is_some() || fault.in_save_area => fault::Space::Virtual,
                 _ => fault::Space::GpuPhysical,
             },
             address: fault.address,
@@ -604,21 +671,25 @@ impl Core {
         memory.tally().add(Counter::of_fault(fault.reason), 1);
         self.progress.state = EngineState::Faulted;
         (self.progress.packet, self.progress.command) = (None, None);
-        // Nothing is fetched any more.
-        self.progress.ring = None;
+        // Nothing is fetched any more, and nothing preempted.
+        (self.progress.ring, self.progress.preempt) = (None, None);
         Outcome::Faulted(record)
     }
 }
 
-fn ring_is_valid(memory: &Memory<'_>, ring: Ring) -> bool {
-    let size = u64::from(ring.size);
+/// Whether the bytes lie in one of the windows.
+fn is_mapped(memory: &Memory<'_>, base: u64, bytes: u64) -> bool {
     let inside = |start: u64, end: u64| {
-        ring.base >= start && ring.base.checked_add(size).is_some_and(|e| e <= end)
+        base >= start && base.checked_add(bytes).is_some_and(|behind| behind <= end)
     };
     let vram = memory.vram().window();
     let gart_end = gart::BASE + u64::from(gart::MAX_PAGES) * PAGE_SIZE;
+    inside(vram.start, vram.end) || inside(gart::BASE, gart_end)
+}
+
+fn ring_is_valid(memory: &Memory<'_>, ring: Ring) -> bool {
     ring.size.is_power_of_two()
         && (RING_MIN..=RING_MAX).contains(&ring.size)
         && GpuPhys(ring.base).is_aligned(PAGE_SIZE)
-        && (inside(vram.start, vram.end) || inside(gart::BASE, gart_end))
+        && is_mapped(memory, ring.base, ring.size.into())
 }

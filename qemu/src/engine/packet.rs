@@ -7,8 +7,9 @@ use skua_spec::fault::{Access, Reason};
 use skua_spec::status::Counter;
 
 use crate::engine::core::{Core, Outcome};
+use crate::engine::save::SAVE_SIZE;
 use crate::fault::Fault;
-use crate::memory::Memory;
+use crate::memory::{Memory, NoAnswer, Place};
 use crate::mmu::Space;
 
 /// A packet that has begun.
@@ -20,6 +21,8 @@ pub(crate) struct Packet {
     pub(crate) descriptor: Option<Descriptor>,
     /// Virtual address of the buffer.
     pub(crate) base: u64,
+    /// Offset of its first command.
+    pub(crate) start: u32,
     /// Offset in the buffer of the command that runs or comes next.
     pub(crate) at: u32,
     /// Offset behind the last command.
@@ -32,6 +35,10 @@ pub(crate) struct Packet {
     pub(crate) bytes: u32,
     /// Ticks used, EXEC's own included, that the context was not charged yet.
     pub(crate) ticks: u64,
+    /// It is to go on by its state, and has not yet. Until then `at` is `end`.
+    pub(crate) resume: bool,
+    /// Bytes of the state in the save area when the packet began.
+    pub(crate) saved: u32,
 }
 
 impl Packet {
@@ -41,6 +48,11 @@ impl Packet {
             asid: d.asid,
             root: d.root,
         })
+    }
+
+    /// Whether its state has a place to go to, and is not to be read first.
+    pub(crate) fn can_be_saved(&self) -> bool {
+        !self.resume && self.descriptor.is_some_and(|d| d.save.is_some())
     }
 
     /// Address of the command that runs or comes next; `None` before the first and behind the last.
@@ -58,13 +70,19 @@ impl Core {
             return Ok(None);
         };
         if packet.descriptor.is_none() {
-            let context = packet.context;
-            let descriptor = self.read_context(memory, context)?;
+            let (context, resume) = (packet.context, packet.resume);
+            let (descriptor, saved) = self.read_context(memory, context)?;
+            if saved != 0 && !resume {
+                self.set_saved(memory, context, 0)?;
+            }
             self.programs.clear();
             if let Some(packet) = &mut self.progress.packet {
-                packet.descriptor = Some(descriptor);
+                (packet.descriptor, packet.saved) = (Some(descriptor), saved);
             }
             return Ok(None);
+        }
+        if packet.resume {
+            return self.restore(memory).map(|()| None);
         }
         if let Some(address) = packet.command() {
             let (space, words) = (packet.space(), (packet.end - packet.at) / 4);
@@ -103,7 +121,12 @@ impl Core {
         }
     }
 
-    fn read_context(&mut self, memory: &Memory<'_>, context: u64) -> Result<Descriptor, Fault> {
+    /// The descriptor, and how much its save area holds.
+    fn read_context(
+        &mut self,
+        memory: &Memory<'_>,
+        context: u64,
+    ) -> Result<(Descriptor, u32), Fault> {
         let mut bytes = [0; 32];
         let access = Access::Fetch;
         self.mmu
@@ -114,29 +137,65 @@ impl Core {
             eight.copy_from_slice(chunk);
             *word = u64::from_le_bytes(eight);
         }
-        Descriptor::from_words(words).ok_or(Fault::access(Reason::BadContext, access, context))
+        let bad = Fault::access(Reason::BadContext, access, context);
+        let descriptor = Descriptor::from_words(words).ok_or(bad)?;
+        let Some(area) = descriptor.save else {
+            return Ok((descriptor, 0));
+        };
+        if area.bytes < SAVE_SIZE || !area.base.range_is_valid(area.bytes.into()) {
+            return Err(bad);
+        }
+        let mut saved = [0; 8];
+        // A descriptor is aligned to its size, 64 bytes: the sum cannot wrap.
+        let at = context + Descriptor::SAVED;
+        self.mmu
+            .read(memory, Space::System, at, &mut saved, access)?;
+        let [a, b, c, d, ..] = saved;
+        Ok((descriptor, u32::from_le_bytes([a, b, c, d])))
     }
 
-    fn add_to_context(
+    pub(crate) fn add_to_context(
         &mut self,
         memory: &Memory<'_>,
         context: u64,
         offset: u64,
         amount: u64,
     ) -> Result<(), Fault> {
-        // A descriptor is aligned to its size, 64 bytes: the sum cannot wrap.
-        let address = context + offset;
+        self.write_context(memory, context + offset, |place| {
+            memory.add_u64(place, amount)
+        })
+    }
+
+    /// Says how much the save area holds.
+    pub(crate) fn set_saved(
+        &mut self,
+        memory: &Memory<'_>,
+        context: u64,
+        bytes: u32,
+    ) -> Result<(), Fault> {
+        self.write_context(memory, context + Descriptor::SAVED, |place| {
+            memory.write_u64(place, bytes.into())
+        })
+    }
+
+    /// Writes to a descriptor, which takes no time.
+    fn write_context(
+        &mut self,
+        memory: &Memory<'_>,
+        address: u64,
+        write: impl FnOnce(Place) -> Result<(), NoAnswer>,
+    ) -> Result<(), Fault> {
         let access = Access::Write;
-        let added = self
+        let before = memory.tally().take_time();
+        let written = self
             .mmu
             .translate(memory, Space::System, address, access)
             .and_then(|found| {
-                memory
-                    .add_u64(found.place, amount)
-                    .map_err(|_| Fault::access(Reason::BusError, access, address))
+                write(found.place).map_err(|_| Fault::access(Reason::BusError, access, address))
             });
         // What is being written cannot have its own time in it.
         memory.tally().take_time();
-        added
+        memory.tally().spend(before);
+        written
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use skua_spec::number::Asid;
+use skua_spec::preemption::Record;
 use skua_spec::status::{self, Counter, EngineState};
 
 use crate::counters::Tally;
@@ -17,6 +18,7 @@ use crate::device::{Asked, Hub};
 use crate::engine::core::{Core, Outcome, Shown};
 use crate::engine::Engine;
 use crate::memory::Memory;
+use crate::options::Preemption;
 use crate::status::Page;
 
 /// Ticks of a step: instructions that may be issued before the mailbox is read.
@@ -46,13 +48,15 @@ pub(crate) struct Worker {
     invalidate_ack: u32,
     /// Engine resets done, modulo 2^32.
     reset_ack: u32,
+    /// The last preemption's.
+    preempted: Record,
     /// What the INVALIDATE that is under way has asked of the other engines.
     asked: Option<Asked>,
 }
 
 impl Worker {
-    pub(crate) fn new(hub: Arc<Hub>, engine: Arc<Engine>) -> Self {
-        let core = Core::new(engine.index, engine.kind);
+    pub(crate) fn new(hub: Arc<Hub>, engine: Arc<Engine>, preemption: Preemption) -> Self {
+        let core = Core::new(engine.index, engine.kind, preemption);
         Self {
             hub,
             engine,
@@ -61,6 +65,7 @@ impl Worker {
             core,
             invalidate_ack: 0,
             reset_ack: 0,
+            preempted: Record::default(),
             asked: None,
         }
     }
@@ -94,7 +99,10 @@ impl Worker {
                     continue;
                 }
                 Outcome::Invalidate(_) => self.core.invalidated(),
-                Outcome::Busy | Outcome::Signalled | Outcome::Completed { .. } => {}
+                Outcome::Busy
+                | Outcome::Signalled
+                | Outcome::Completed { .. }
+                | Outcome::Preempted { .. } => {}
             }
             pause = PAUSE.0;
         }
@@ -135,7 +143,7 @@ impl Worker {
         if mail.adapter_reset {
             self.core.reset_adapter();
             self.engine.dropped(mail.asked);
-            self.invalidate_ack = 0;
+            (self.invalidate_ack, self.preempted) = (0, Record::default());
             // The status page is off: nothing is written.
             self.published = self.core.shown();
             self.show();
@@ -165,6 +173,9 @@ impl Worker {
             let outcome = self.with_memory(|core, memory| core.enable(memory, ring));
             self.settle(&outcome);
         }
+        if let Some(fence) = mail.preempt {
+            self.core.preempt(fence);
+        }
         true
     }
 
@@ -175,8 +186,19 @@ impl Worker {
             self.hub.report_fault(record);
             return;
         }
-        self.publish();
+        self.publish(matches!(outcome, Outcome::Preempted { .. }));
         match *outcome {
+            Outcome::Preempted { fence, cause } => {
+                self.preempted = Record {
+                    fence,
+                    completed: self.published.completed_fence,
+                    cause,
+                    number: self.preempted.number.wrapping_add(1),
+                };
+                self.engine.preempted();
+                self.write_status(|page, block| self.write_record(&page, block));
+                self.hub.raise_preempted(self.engine.index);
+            }
             Outcome::Completed { interrupt: true } => {
                 self.hub.counters.add(Counter::EngineInterrupt, 1);
                 self.hub.interrupts.raise(self.engine.index.get());
@@ -187,11 +209,11 @@ impl Worker {
     }
 
     /// Shows what has changed in the registers, the counters and the status page; time alone only
-    /// now and then.
-    fn publish(&mut self) {
+    /// now and then, or `now`.
+    fn publish(&mut self, now: bool) {
         let (old, new) = (self.published, self.core.shown());
         let ticks = new.ticks.wrapping_sub(old.ticks);
-        if ticks < PUBLISH_TICKS && new.is_but_for_time(&old) {
+        if ticks < PUBLISH_TICKS && new.is_but_for_time(&old) && !now {
             return;
         }
         self.published = new;
@@ -230,9 +252,19 @@ impl Worker {
             page.write_u64(block + status::engine::CURRENT_FENCE, new.current_fence);
             page.write_u64(block + status::engine::COMPLETED_FENCE, new.completed_fence);
             page.write_u32(block + status::engine::STATE, new.state as u32);
+            self.write_record(&page, block);
             page.write_u32(block + status::engine::INVALIDATE_ACK, invalidate_ack);
             page.write_u32(block + status::engine::RESET_ACK, reset_ack);
         });
+    }
+
+    /// Writes what there is to say of the last preemption; its number last.
+    fn write_record(&self, page: &Page<'_>, block: u64) {
+        let record = self.preempted;
+        page.write_u64(block + status::engine::PREEMPT_FENCE, record.fence);
+        page.write_u64(block + status::engine::PREEMPT_COMPLETED, record.completed);
+        page.write_u32(block + status::engine::PREEMPT_CAUSE, record.cause as u32);
+        page.write_u32(block + status::engine::PREEMPT_SEQ, record.number);
     }
 
     /// Shows state and head in the registers.

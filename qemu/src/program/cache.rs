@@ -6,9 +6,9 @@
 //! change meanwhile.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use skua_spec::isa::{Instruction, REGISTERS};
+use skua_spec::isa::{Form, Instruction, Op};
 use skua_spec::number::Asid;
 
 /// Programs that are kept at most; with one more, all are dropped.
@@ -49,9 +49,15 @@ impl ProgramCache {
 pub struct Program {
     /// By index, as jumps name them.
     pub instructions: Vec<Instruction>,
-    /// The registers that it may name, from the first on: the others are never seen.
-    pub registers: usize,
+    /// The registers that it names, by bit: the others are never seen.
+    pub used: u64,
+    /// By instruction, see [`Self::live`].
+    live: OnceLock<Vec<u64>>,
 }
+
+/// Rounds in which registers that live are looked for: one more than loops are nested, in a program
+/// that jumps back for loops alone.
+const ROUNDS: usize = 32;
 
 impl Program {
     /// Decodes all of it, reached or not.
@@ -68,20 +74,47 @@ impl Program {
                 Instruction::decode(u64::from_le_bytes(eight)).ok_or(index)
             })
             .collect::<Result<_, _>>()?;
-        let highest = |i: &Instruction| {
-            // A pair has one more; a third source is in the immediate. What is no register there
-            // may count for one: more are cleared than needed then.
-            let third = u8::try_from(i.imm).unwrap_or(0);
-            [i.rd, i.ra, i.rb, third]
-                .into_iter()
-                .filter(|r| *r < REGISTERS)
-                .max()
-                .unwrap_or(0)
-        };
-        let highest = instructions.iter().map(highest).max().unwrap_or(0);
+        let used = instructions.iter().fold(0, |all, i| {
+            let (read, written) = i.registers();
+            all | read | written
+        });
         Ok(Self {
             instructions,
-            registers: (highest as usize + 2).min(REGISTERS as usize),
+            used,
+            live: OnceLock::new(),
         })
+    }
+
+    /// The registers, by bit, whose values a thread that comes to `pc` may still read.
+    pub fn live(&self, pc: u32) -> u64 {
+        let live = self.live.get_or_init(|| self.find_live());
+        live.get(pc as usize).copied().unwrap_or(0)
+    }
+
+    /// From the last instruction to the first, until nothing changes: what is read there or behind
+    /// it, and not written between.
+    fn find_live(&self) -> Vec<u64> {
+        let mut live = vec![0_u64; self.instructions.len()];
+        for _ in 0..ROUNDS {
+            let mut changed = false;
+            for (at, i) in self.instructions.iter().enumerate().rev() {
+                let of = |pc: usize| live.get(pc).copied().unwrap_or(0);
+                let jump = || of(i.imm as usize);
+                let behind = match i.op.form() {
+                    _ if matches!(i.op, Op::Exit | Op::Trap) => 0,
+                    Form::Jump => jump(),
+                    Form::Branch | Form::CompareBranch => jump() | of(at + 1),
+                    _ => of(at + 1),
+                };
+                let (read, written) = i.registers();
+                let here = behind & !written | read;
+                changed |= here != live[at];
+                live[at] = here;
+            }
+            if !changed {
+                return live;
+            }
+        }
+        vec![self.used; live.len()]
     }
 }

@@ -3,6 +3,7 @@
 //! A dispatch under way: its groups one after the other, the waves of a group in turn.
 
 use skua_spec::command::{Dispatch, WAVE_THREADS};
+use skua_spec::preemption::Level;
 use skua_spec::status::Counter;
 
 use crate::fault::Fault;
@@ -10,34 +11,34 @@ use crate::program::cache::Program;
 use crate::program::wave::{End, Wave};
 use crate::program::window::{Surroundings, Windows};
 
-/// Instructions that a wave issues before the next one has its turn.
-const TURN: u64 = 256;
-
 /// A dispatch under way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Machine {
     /// Of one group, reused by the next.
-    waves: Vec<Wave>,
+    pub(crate) waves: Vec<Wave>,
     /// Threads of a group that `waves` was made for.
     shape: [u32; 3],
     /// The group's shared memory.
-    shared: Vec<u8>,
+    pub(crate) shared: Vec<u8>,
     /// Which one runs: x, y and z.
-    group: [u32; 3],
+    pub(crate) group: [u32; 3],
     /// The wave whose turn it is.
-    turn: usize,
+    pub(crate) turn: usize,
     /// Instructions that it has issued in this turn.
-    issued: u64,
+    pub(crate) issued: u64,
     /// Whether the group's threads have begun.
-    started: bool,
+    pub(crate) started: bool,
 }
 
 impl Machine {
+    /// Instructions that a wave issues before the next one has its turn.
+    pub(crate) const TURN: u64 = 256;
+
     /// Prepares for a dispatch.
     pub(crate) fn prepare(&mut self, dispatch: &Dispatch) {
         let threads = dispatch.threads;
         if self.shape == threads {
-            self.waves.iter_mut().for_each(Wave::clear);
+            self.waves.iter_mut().for_each(|wave| wave.clear(0));
         } else {
             // Decoding has checked that the product is at most 1024.
             let total = threads[0] * threads[1] * threads[2];
@@ -51,14 +52,38 @@ impl Machine {
         (self.group, self.started) = ([0; 3], false);
     }
 
+    /// Has registers and shared memory hold what nobody put there.
+    pub(crate) fn scramble(&mut self) {
+        self.waves
+            .iter_mut()
+            .for_each(|wave| wave.clear(0xa5a5_a5a5));
+        self.shared.fill(0xa5);
+    }
+
+    /// Whether the dispatch can be stopped here at this level.
+    pub(crate) fn is_at(&self, level: Level) -> bool {
+        let blocked = || {
+            let last = self.turn.checked_sub(1).and_then(|at| self.waves.get(at));
+            self.issued == 0 && last.is_some_and(Wave::is_blocked)
+        };
+        match level {
+            Level::None | Level::DmaBuffer | Level::Dispatch => false,
+            Level::ThreadGroup => !self.started,
+            Level::Thread => !self.started || blocked(),
+            Level::Instruction => true,
+        }
+    }
+
     /// Issues instructions, all of one step, until they and their accesses have taken `budget`
-    /// ticks, and adds them to `issued`. `true` when the dispatch has ended.
+    /// ticks, or it can be stopped at the level `stop`, and adds them to `issued`. `true` when the
+    /// dispatch has ended.
     pub(crate) fn run(
         &mut self,
         dispatch: &Dispatch,
         program: &Program,
         windows: Windows<'_>,
         budget: u64,
+        stop: Option<Level>,
         issued: &mut u64,
     ) -> Result<bool, Fault> {
         let arguments = dispatch
@@ -78,7 +103,7 @@ impl Machine {
             if !self.started {
                 around.shared.fill(0);
                 for wave in &mut self.waves {
-                    wave.start(self.group, program.registers);
+                    wave.start(self.group, program.used);
                 }
                 (self.turn, self.issued, self.started) = (0, 0, true);
             }
@@ -91,18 +116,24 @@ impl Machine {
                     if !next_group(&mut self.group, dispatch.groups) {
                         return Ok(true);
                     }
+                    if stop >= Some(Level::ThreadGroup) {
+                        return Ok(false);
+                    }
                 } else if self.waves.iter().all(Wave::is_blocked) {
                     self.waves.iter_mut().for_each(Wave::release);
                 }
                 continue;
             };
             let before = *issued;
-            let most = (TURN - self.issued).min(around.left(before));
+            let most = (Self::TURN - self.issued).min(around.left(before));
             let end = wave.run(&mut around, most, issued)?;
             self.issued += *issued - before;
             // A turn goes on in the next step where this one's end has cut it.
-            if end == End::Blocked || self.issued == TURN {
+            if end == End::Blocked || self.issued == Self::TURN {
                 (self.turn, self.issued) = (self.turn + 1, 0);
+            }
+            if end == End::Blocked && stop >= Some(Level::Thread) {
+                return Ok(false);
             }
         }
         Ok(false)

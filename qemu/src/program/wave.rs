@@ -66,19 +66,19 @@ pub(crate) struct Wave {
     /// By register, then by lane.
     registers: Box<[Lanes; REGISTERS as usize]>,
     /// Program counters, by lane.
-    counters: Lanes,
+    pub(crate) counters: Lanes,
     /// Threads that exist and have not ended.
-    alive: u32,
+    pub(crate) alive: u32,
     /// Threads that wait at a barrier.
-    parked: u32,
+    pub(crate) parked: u32,
     /// Threads that the wave has at the start of a group.
-    present: u32,
+    pub(crate) present: u32,
     /// Number of thread 0 in the group.
     first: u32,
     /// The threads' places in the group, x, y and z.
     places: [Lanes; 3],
     /// The group, x, y and z.
-    group: [u32; 3],
+    pub(crate) group: [u32; 3],
 }
 
 impl Wave {
@@ -105,17 +105,19 @@ impl Wave {
         }
     }
 
-    /// Forgets what another program has left.
-    pub(crate) fn clear(&mut self) {
-        self.registers.fill([0; LANES]);
+    /// Forgets what another program has left: all registers are `value`.
+    pub(crate) fn clear(&mut self, value: u32) {
+        self.registers.fill([value; LANES]);
+        self.counters = [value; LANES];
     }
 
-    /// Starts the wave's threads of a group. `registers` is the number of registers that the
-    /// program names: the others are never seen.
-    pub(crate) fn start(&mut self, group: [u32; 3], registers: usize) {
+    /// Starts the wave's threads of a group. `used` are the registers that the program names, by
+    /// bit: the others are never seen.
+    pub(crate) fn start(&mut self, group: [u32; 3], used: u64) {
+        let behind = u64::BITS - used.leading_zeros();
         self.registers
             .iter_mut()
-            .take(registers)
+            .take(behind as usize)
             .for_each(|register| *register = [0; LANES]);
         self.counters = [0; LANES];
         self.alive = self.present;

@@ -47,38 +47,34 @@ const INTERESTING: [u32; 30] = [
 const SOURCES: u64 = DATA_VA + 0x1_0000;
 const RESULTS: u64 = DATA_VA + 0x2_0000;
 
-fn op(op: Op, rd: u8, ra: u8, rb: u8, imm: u32) -> Instruction {
-    Instruction {
-        op,
-        rd,
-        ra,
-        rb,
-        imm,
-    }
-}
-
 /// A program that loads r10 to r15 of each thread, executes `middle` and stores r20 and r21.
 fn program(middle: &[Instruction]) -> Vec<Instruction> {
     let mut list = vec![
-        op(Op::Sr, 0, 0, 0, 12),
-        op(Op::Sr, 1, 0, 0, 3),
-        op(Op::Mul, 1, 1, IMMEDIATE, 64),
-        op(Op::Add, 0, 0, 1, 0),
-        op(Op::Mul, 1, 0, IMMEDIATE, 24),
-        op(Op::Mov, 2, 0, IMMEDIATE, SOURCES as u32),
-        op(Op::Mov, 3, 0, IMMEDIATE, (SOURCES >> 32) as u32),
-        op(Op::Lea, 2, 2, 1, 0),
+        Instruction::new(Op::Sr, 0, 0, 0, 12),
+        Instruction::new(Op::Sr, 1, 0, 0, 3),
+        Instruction::new(Op::Mul, 1, 1, IMMEDIATE, 64),
+        Instruction::new(Op::Add, 0, 0, 1, 0),
+        Instruction::new(Op::Mul, 1, 0, IMMEDIATE, 24),
+        Instruction::new(Op::Mov, 2, 0, IMMEDIATE, SOURCES as u32),
+        Instruction::new(Op::Mov, 3, 0, IMMEDIATE, (SOURCES >> 32) as u32),
+        Instruction::new(Op::Lea, 2, 2, 1, 0),
     ];
     for i in 0..3 {
-        list.push(op(Op::Ld64, 10 + 2 * i, 2, 0, u32::from(i) * 8));
+        list.push(Instruction::new(
+            Op::Ld64,
+            10 + 2 * i,
+            2,
+            0,
+            u32::from(i) * 8,
+        ));
     }
     list.extend(middle);
     list.extend([
-        op(Op::Mov, 2, 0, IMMEDIATE, RESULTS as u32),
-        op(Op::Mov, 3, 0, IMMEDIATE, (RESULTS >> 32) as u32),
-        op(Op::Lea, 2, 2, 0, 3),
-        op(Op::St64, 20, 2, 0, 0),
-        op(Op::Exit, 0, 0, 0, 0),
+        Instruction::new(Op::Mov, 2, 0, IMMEDIATE, RESULTS as u32),
+        Instruction::new(Op::Mov, 3, 0, IMMEDIATE, (RESULTS >> 32) as u32),
+        Instruction::new(Op::Lea, 2, 2, 0, 3),
+        Instruction::new(Op::St64, 20, 2, 0, 0),
+        Instruction::new(Op::Exit, 0, 0, 0, 0),
     ]);
     list
 }
@@ -125,15 +121,17 @@ fn computing(immediate: u32) -> Vec<Instruction> {
         let (rd, ra, rb) = (20, 10, 12);
         match o.form() {
             Form::Unary | Form::UnaryPair => {
-                list.push(op(*o, rd, 0, rb, 0));
-                list.push(op(*o, rd, 0, IMMEDIATE, immediate));
+                list.push(Instruction::new(*o, rd, 0, rb, 0));
+                list.push(Instruction::new(*o, rd, 0, IMMEDIATE, immediate));
             }
             Form::Binary | Form::BinaryPair | Form::Widen => {
-                list.push(op(*o, rd, ra, rb, 0));
-                list.push(op(*o, rd, ra, IMMEDIATE, immediate));
+                list.push(Instruction::new(*o, rd, ra, rb, 0));
+                list.push(Instruction::new(*o, rd, ra, IMMEDIATE, immediate));
             }
-            Form::Ternary => list.push(op(*o, rd, ra, rb, 14)),
-            Form::Scale => list.extend((0..=4).map(|shift| op(*o, rd, ra, rb, shift))),
+            Form::Ternary => list.push(Instruction::new(*o, rd, ra, rb, 14)),
+            Form::Scale => {
+                list.extend((0..=4).map(|shift| Instruction::new(*o, rd, ra, rb, shift)))
+            }
             _ => {}
         }
     }
@@ -172,7 +170,7 @@ fn sources_and_results_may_be_the_same_registers() {
     for mut instruction in computing(5) {
         for register in [10, 12, 14] {
             instruction.rd = register;
-            let back = op(Op::Mov64, 20, 0, register, 0);
+            let back = Instruction::new(Op::Mov64, 20, 0, register, 0);
             compare(&mut gpu, &[instruction, back], &sources);
         }
     }

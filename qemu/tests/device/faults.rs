@@ -72,6 +72,7 @@ fn malformed() -> Vec<(&'static str, Vec<u32>, Reason)> {
         end: 8,
         fence: Some(1),
         interrupt: true,
+        resume: false,
     };
     let fence = Command::Fence {
         fence: 1,
@@ -342,8 +343,14 @@ fn each_reason_is_counted_by_itself() {
                 gpu.set_engine(0, engine::DOORBELL::new().with_tail(4));
             } else {
                 let (mut exec, _) = gpu.exec_words(0, &words);
-                if let (Reason::BadContext, Command::Exec { context, .. }) = (reason, &mut exec) {
-                    *context = vram::BASE + DATA + 0x8000;
+                if let Command::Exec {
+                    context, resume, ..
+                } = &mut exec
+                {
+                    *resume = reason == Reason::BadSave;
+                    if reason == Reason::BadContext {
+                        *context = vram::BASE + DATA + 0x8000;
+                    }
                 }
                 gpu.start(0, &[exec]);
             }
@@ -384,7 +391,7 @@ fn words_at_fault(gpu: &mut Gpu, reason: Reason) -> Vec<u32> {
             gpu.map_page(va, Target::System(BusAddr(0)), PageSize::Size4K, true);
             signal(va)
         }
-        Reason::BadContext | Reason::BadRing => {
+        Reason::BadContext | Reason::BadRing | Reason::BadSave => {
             gpu.clear_vram(DATA + 0x8000, 64);
             vec![0x0000_0002, 0]
         }
@@ -411,6 +418,7 @@ fn bad_contexts() {
         end: 0,
         fence: Some(fence),
         interrupt: false,
+        resume: false,
     };
     let root = skua_testbed::root();
     let cases: [(&str, [u64; 4]); 8] = [
@@ -490,6 +498,7 @@ fn fetching_where_nothing_is() {
         end: 16,
         fence: Some(3),
         interrupt: false,
+        resume: false,
     };
     let fault = gpu.run_to_fault(0, &[exec]);
     let expected = Record {
@@ -519,6 +528,7 @@ fn fetching_where_nothing_is() {
         end: 64,
         fence: None,
         interrupt: false,
+        resume: false,
     };
     let fault = gpu.run_to_fault(0, &[exec]);
     assert_eq!(

@@ -131,6 +131,45 @@ fn fences_and_heads() {
 }
 
 #[test]
+fn preemptions() {
+    let mut gpu = Gpu::new();
+    let number = |gpu: &Gpu| gpu.preempted(1).number;
+    let late = Duration::from_millis(100);
+    run(&mut gpu, 1, 5);
+    lie(&gpu, &["preempt-late=100"]);
+    let since = Instant::now();
+    assert_eq!(gpu.preempt(1, 1).fence, 1);
+    assert!(since.elapsed() >= late);
+    lie(&gpu, &["preempt-never"]);
+    gpu.ask_to_preempt(1, 2);
+    std::thread::sleep(late);
+    assert_eq!((number(&gpu), gpu.counter(Counter::Preempt)), (1, 1));
+    lie(&gpu, &[]);
+    gpu.wait_for("a record", |gpu| number(gpu) == 2);
+    for (fence, (name, said)) in (3..).zip([
+        ("preempt-completed-ahead", 1005),
+        ("preempt-completed-ahead=7", 12),
+        ("interrupt-lost", 5),
+    ]) {
+        lie(&gpu, &[name]);
+        let record = gpu.preempt(1, fence);
+        assert_eq!((record.completed, completed(&gpu, 1)), (said, 5), "{name}");
+    }
+    for (name, count) in [
+        ("preempt-interrupt-lost", 0),
+        ("preempt-interrupt-doubled", 2),
+    ] {
+        // Those before were raised when the engine has done something else.
+        lie(&gpu, &[name]);
+        run(&mut gpu, 1, 5);
+        let before = gpu.lines.count(1);
+        gpu.preempt(1, 9);
+        run(&mut gpu, 1, 5);
+        assert_eq!(gpu.lines.count(1), before + count + 1, "{name}");
+    }
+}
+
+#[test]
 fn time_that_creeps() {
     let mut gpu = Gpu::new();
     let ticks = gpu.ticks(1);
@@ -200,7 +239,9 @@ fn invalidations_of_another_address_space() {
     gpu.run_buffer(0, &[signal(1)]);
     gpu.map_page(va, place(2), PageSize::Size4K, true);
     lie(&gpu, &["invalidate-other"]);
+    // By the CPU, and by another engine.
     gpu.invalidate(Some(ASID));
+    gpu.run(1, &[Command::Invalidate { asid: Some(ASID) }]);
     gpu.run_buffer(0, &[signal(2)]);
     assert_eq!(gpu.vram64(DATA + 0x1000), 2);
     // All means all, and the system's its own.

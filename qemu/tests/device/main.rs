@@ -14,6 +14,7 @@ mod invalidations;
 mod lies;
 mod packets;
 mod panics;
+mod preemption;
 mod programs;
 mod random;
 mod registers;

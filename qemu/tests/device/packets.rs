@@ -24,6 +24,7 @@ fn an_empty_packet() {
                 end,
                 fence: Some(u64::from(start) + 1),
                 interrupt: false,
+                resume: false,
             }],
         );
         let completed = gpu.engine64(0, status::engine::COMPLETED_FENCE);
@@ -53,6 +54,7 @@ fn a_part_of_a_buffer() {
             end: 72,
             fence: None,
             interrupt: false,
+            resume: false,
         }],
     );
     let values: Vec<_> = (0..4)
@@ -82,6 +84,7 @@ fn a_command_does_not_run_over_the_end_of_its_buffer() {
             end: 16,
             fence: Some(1),
             interrupt: true,
+            resume: false,
         }],
     );
     let fault = gpu.wait_fault();

@@ -50,7 +50,7 @@ fn word() -> impl Strategy<Value = u32> {
 }
 
 /// Instructions that are valid more often than not.
-fn instruction() -> impl Strategy<Value = u64> {
+pub(crate) fn instruction() -> impl Strategy<Value = u64> {
     prop_oneof![
         1 => any::<u64>(),
         9 => (
@@ -88,6 +88,19 @@ fn instruction() -> impl Strategy<Value = u64> {
                 .unwrap_or(0)
             }),
     ]
+}
+
+/// A program of these instructions whose first pairs of registers point at data.
+pub(crate) fn on_data(instructions: &[u64]) -> Vec<u8> {
+    let head = format!(
+        "sr r0, flat\n mov r2, {0}\n mov r3, {1}\n mov r4, {0}\n mov r5, {1}\n\
+         lea r4, r4, r0, 3\n",
+        (DATA_VA + 0x1_0000) as u32,
+        DATA_VA >> 32
+    );
+    let mut program = assemble(&head).unwrap().bytes();
+    program.extend(instructions.iter().flat_map(|i| i.to_le_bytes()));
+    program
 }
 
 proptest! {
@@ -152,14 +165,7 @@ proptest! {
         argument_count in 0_usize..16,
     ) {
         let mut gpu = Gpu::new();
-        // The first pairs of registers point at data.
-        let head = assemble(&format!(
-            "sr r0, flat\n mov r2, {0}\n mov r3, {1}\n mov r4, {0}\n mov r5, {1}\n\
-             lea r4, r4, r0, 3\n",
-            (DATA_VA + 0x1_0000) as u32, DATA_VA >> 32
-        )).unwrap().bytes();
-        let mut program = head;
-        program.extend(instructions.iter().flat_map(|i| i.to_le_bytes()));
+        let program = on_data(&instructions);
         gpu.set_vram(DATA, &program);
         let dispatch = Dispatch {
             program: DATA_VA,

@@ -10,9 +10,9 @@ use skua_spec::status::{self, Counter, EngineState};
 use skua_testbed::{Gpu, BUS, GART_TABLE, STATUS, VRAM_BYTES};
 
 /// What the device is: offset and value of the registers that no reset changes.
-const FIXED: [(u32, u64); 17] = [
+const FIXED: [(u32, u64); 18] = [
     (0x0000, 0x4155_4b53),
-    (0x0004, 0x0001_0002),
+    (0x0004, 0x0001_0003),
     (0x0008, 2),
     (0x000c, 48 | (48 << 8) | (16 << 16)),
     (0x0010, VRAM_BYTES),
@@ -26,8 +26,9 @@ const FIXED: [(u32, u64); 17] = [
     (0x0080, 0),
     (0x0084, 0),
     (0x0094, 0),
-    (0x1000, 0),
-    (0x1100, 1),
+    (0x0098, 303_104),
+    (0x1000, 0x5_0500),
+    (0x1100, 0x5_0001),
 ];
 
 /// All words that answer: offset, register, and which word of it.

@@ -128,7 +128,10 @@ fn run(start: impl Fn(&mut Stepped), budgets: &[u64], between: Between) -> Seen 
                 match outcome {
                     Outcome::Busy => {}
                     Outcome::Waiting | Outcome::Idle | Outcome::Faulted(_) => break outcome,
-                    Outcome::Signalled | Outcome::Invalidate(_) | Outcome::Completed { .. } => {
+                    Outcome::Signalled
+                    | Outcome::Invalidate(_)
+                    | Outcome::Completed { .. }
+                    | Outcome::Preempted { .. } => {
                         outcomes.push((index, outcome));
                     }
                 }
@@ -278,7 +281,7 @@ fn rectangles() {
 
 /// A program whose result depends on the order in which waves and groups run: in turns, through
 /// barriers, apart and together again.
-const RACE: &str = "
+pub(crate) const RACE: &str = "
     .threads 80
     .shared 512
     .arg64 target

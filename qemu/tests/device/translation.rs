@@ -116,6 +116,7 @@ fn tables_in_system_memory() {
             end: 24,
             fence: None,
             interrupt: false,
+            resume: false,
         }],
     );
     assert_eq!(gpu.system64(SYSTEM_FREE + 0x8800), 0xabcd);

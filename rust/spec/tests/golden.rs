@@ -9,6 +9,7 @@ use skua_spec::context::Descriptor;
 use skua_spec::fault::{Reason, Record};
 use skua_spec::isa::{Instruction, Op};
 use skua_spec::mmu::{Entry, PageSize, Target};
+use skua_spec::preemption;
 
 /// The lines of a file, cut at the bars.
 fn lines(name: &str) -> Vec<Vec<String>> {
@@ -99,10 +100,12 @@ fn command(command: &Command) -> String {
             end,
             fence,
             interrupt,
+            resume,
         } => format!(
-            "EXEC context={context:#x} base={base:#x} start={start:#x} end={end:#x}{}{}",
+            "EXEC context={context:#x} base={base:#x} start={start:#x} end={end:#x}{}{}{}",
             fence.map_or(String::new(), |fence| format!(" fence={fence:#x}")),
-            interrupt_text(interrupt)
+            interrupt_text(interrupt),
+            if resume { " resume" } else { "" }
         ),
         Command::Fence { fence, interrupt } => {
             format!("FENCE fence={fence:#x}{}", interrupt_text(interrupt))
@@ -192,8 +195,11 @@ fn contexts() {
         let found = match Descriptor::from_words(words) {
             Some(d) => {
                 assert_eq!(d.to_words(), words);
+                let save = d.save.map_or(String::new(), |area| {
+                    format!(" save_base={:#x} save_size={:#x}", area.base.0, area.bytes)
+                });
                 format!(
-                    "root={:#x} asid={:#x} context_id={:#x}",
+                    "root={:#x} asid={:#x} context_id={:#x}{save}",
                     d.root.0,
                     d.asid.get(),
                     d.context_id
@@ -202,6 +208,39 @@ fn contexts() {
             None => format!("{:?}", Reason::BadContext),
         };
         assert_eq!(found, line[1], "{line:?}");
+    }
+}
+
+#[test]
+fn preemption() {
+    for line in lines("preemption") {
+        let words = wide(&line[1]);
+        let found = if line[0] == "record" {
+            let words = words.try_into().expect(&line[1]);
+            preemption::Record::from_words(words).map_or("no record".to_owned(), |r| {
+                assert_eq!(r.to_words(), words);
+                format!(
+                    "fence={:#x} completed={:#x} cause={} seq={}",
+                    r.fence, r.completed, r.cause as u32, r.number
+                )
+            })
+        } else {
+            let words = words.try_into().expect(&line[1]);
+            preemption::Header::from_words(words).map_or(format!("{:?}", Reason::BadSave), |h| {
+                assert_eq!(h.to_words(), words);
+                let preemption::Header {
+                    bytes,
+                    base,
+                    start,
+                    end,
+                } = h;
+                format!(
+                    "bytes={bytes:#x} base={:#x} start={start:#x} end={end:#x}",
+                    base.0
+                )
+            })
+        };
+        assert_eq!(found, line[2], "{line:?}");
     }
 }
 

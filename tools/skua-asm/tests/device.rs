@@ -39,40 +39,30 @@ const FLAT: u32 = 60;
 const OWN_BYTES: u64 = 128;
 const RESULT: u64 = (FLAT as u64) * 4 * OWN_BYTES;
 
-fn ins(op: Op, rd: u8, ra: u8, rb: u8, imm: u32) -> Instruction {
-    Instruction {
-        op,
-        rd,
-        ra,
-        rb,
-        imm,
-    }
-}
-
 fn immediate(op: Op, rd: u8, ra: u8, imm: u32) -> Instruction {
-    ins(op, rd, ra, IMMEDIATE, imm)
+    Instruction::new(op, rd, ra, IMMEDIATE, imm)
 }
 
 fn sr(rd: u8, special: Special) -> Instruction {
-    ins(Op::Sr, rd, 0, 0, special as u32)
+    Instruction::new(Op::Sr, rd, 0, 0, special as u32)
 }
 
 fn prologue(seeds: &[u32]) -> Vec<Instruction> {
     let mut code = vec![
         sr(40, Special::GidZ),
         sr(41, Special::NgidX),
-        ins(Op::Mul, 40, 40, 41, 0),
+        Instruction::new(Op::Mul, 40, 40, 41, 0),
         sr(41, Special::GidX),
-        ins(Op::Add, 40, 40, 41, 0),
+        Instruction::new(Op::Add, 40, 40, 41, 0),
         immediate(Op::Mul, 40, 40, FLAT),
         sr(41, Special::Flat),
-        ins(Op::Add, 40, 40, 41, 0),
-        ins(Op::Arg, 42, 0, 0, 0),
-        ins(Op::Arg, 43, 0, 0, 1),
+        Instruction::new(Op::Add, 40, 40, 41, 0),
+        Instruction::new(Op::Arg, 42, 0, 0, 0),
+        Instruction::new(Op::Arg, 43, 0, 0, 1),
         immediate(Op::MulWu, 44, 40, OWN_BYTES as u32),
-        ins(Op::Add64, OWN, 42, 44, 0),
-        ins(Op::Arg, ALL, 0, 0, 2),
-        ins(Op::Arg, ALL + 1, 0, 0, 3),
+        Instruction::new(Op::Add64, OWN, 42, 44, 0),
+        Instruction::new(Op::Arg, ALL, 0, 0, 2),
+        Instruction::new(Op::Arg, ALL + 1, 0, 0, 3),
         immediate(Op::Add64, ALL_64, ALL, 8),
         immediate(Op::Add, 41, 41, 1),
         immediate(Op::Mul, OWN_SHARED, 41, 64),
@@ -85,7 +75,7 @@ fn prologue(seeds: &[u32]) -> Vec<Instruction> {
             1 => code.push(immediate(Op::Sar, register, register, 26)),
             2 => {
                 code.push(immediate(Op::Sar, register, register, 12));
-                code.push(ins(Op::CvtFS, register, 0, register, 0));
+                code.push(Instruction::new(Op::CvtFS, register, 0, register, 0));
                 code.push(immediate(Op::FMul, register, register, 0x3a00_0000));
             }
             _ => {}
@@ -96,9 +86,9 @@ fn prologue(seeds: &[u32]) -> Vec<Instruction> {
 
 fn epilogue() -> Vec<Instruction> {
     let mut code: Vec<_> = (0..USED)
-        .map(|r| ins(Op::St32, r, OWN, 0, 64 + u32::from(r) * 4))
+        .map(|r| Instruction::new(Op::St32, r, OWN, 0, 64 + u32::from(r) * 4))
         .collect();
-    code.push(ins(Op::Exit, 0, 0, 0, 0));
+    code.push(Instruction::new(Op::Exit, 0, 0, 0, 0));
     code
 }
 
@@ -112,7 +102,7 @@ fn body(op: Op, [rd, ra, rb, rc]: [u8; 4], imm: u32, at: u32, end: u32) -> Instr
         if use_immediate {
             immediate(op, rd, ra, imm)
         } else {
-            ins(op, rd, ra, rb, 0)
+            Instruction::new(op, rd, ra, rb, 0)
         }
     };
     // The first half of the thread's global memory (the second is for the result), and all of its
@@ -125,36 +115,44 @@ fn body(op: Op, [rd, ra, rb, rc]: [u8; 4], imm: u32, at: u32, end: u32) -> Instr
         _ => 4,
     };
     match op.form() {
-        Form::Bare | Form::Code => ins(Op::Nop, 0, 0, 0, 0),
-        Form::Index if op == Op::Sr => ins(op, rd, 0, 0, imm % Special::ALL.len() as u32),
-        Form::Index => ins(op, rd, 0, 0, imm % 6),
+        Form::Bare | Form::Code => Instruction::new(Op::Nop, 0, 0, 0, 0),
+        Form::Index if op == Op::Sr => {
+            Instruction::new(op, rd, 0, 0, imm % Special::ALL.len() as u32)
+        }
+        Form::Index => Instruction::new(op, rd, 0, 0, imm % 6),
         Form::Unary => with_b(rd, 0, rb),
         Form::Binary => with_b(rd, ra, rb),
         Form::UnaryPair => with_b(even(rd), 0, even(rb)),
         Form::BinaryPair => with_b(even(rd), even(ra), even(rb)),
         Form::Widen => with_b(even(rd), ra, rb),
-        Form::Scale => ins(op, even(rd), even(ra), rb, imm % 5),
-        Form::Ternary => ins(op, rd, ra, rb, rc.into()),
-        Form::Jump => ins(op, 0, 0, 0, target),
-        Form::Branch => ins(op, 0, ra, 0, target),
-        Form::CompareBranch => ins(op, 0, ra, rb, target),
-        Form::Load | Form::Store => ins(op, rd, OWN, 0, place(width)),
-        Form::LoadPair | Form::StorePair => ins(op, even(rd), OWN, 0, place(width)),
-        Form::LoadShared | Form::StoreShared => ins(op, rd, OWN_SHARED, 0, place(width)),
+        Form::Scale => Instruction::new(op, even(rd), even(ra), rb, imm % 5),
+        Form::Ternary => Instruction::new(op, rd, ra, rb, rc.into()),
+        Form::Jump => Instruction::new(op, 0, 0, 0, target),
+        Form::Branch => Instruction::new(op, 0, ra, 0, target),
+        Form::CompareBranch => Instruction::new(op, 0, ra, rb, target),
+        Form::Load | Form::Store => Instruction::new(op, rd, OWN, 0, place(width)),
+        Form::LoadPair | Form::StorePair => Instruction::new(op, even(rd), OWN, 0, place(width)),
+        Form::LoadShared | Form::StoreShared => {
+            Instruction::new(op, rd, OWN_SHARED, 0, place(width))
+        }
         Form::LoadSharedPair | Form::StoreSharedPair => {
-            ins(op, even(rd), OWN_SHARED, 0, place(width))
+            Instruction::new(op, even(rd), OWN_SHARED, 0, place(width))
         }
         // On the thread's own memory every result is exact, old value included. On what all share,
         // sums do not depend on the order, and old values go to registers that nothing reads.
-        Form::Atomic if use_immediate => ins(Op::AtomAdd, 60, ALL, rb, 0),
-        Form::Atomic => ins(op, rd, OWN, rb, 0),
-        Form::AtomicPair if use_immediate => ins(Op::AtomAdd64, 60, ALL_64, even(rb), 0),
-        Form::AtomicPair => ins(op, even(rd), OWN, even(rb), 0),
-        Form::AtomicShared if use_immediate => ins(Op::AtomsAdd, 60, ALL_SHARED, rb, 0),
-        Form::AtomicShared => ins(op, rd, OWN_SHARED, rb, 0),
-        Form::CompareSwap => ins(op, rd, OWN, rb, rc.into()),
-        Form::CompareSwapPair => ins(op, even(rd), OWN, even(rb), even(rc).into()),
-        Form::CompareSwapShared => ins(op, rd, OWN_SHARED, rb, rc.into()),
+        Form::Atomic if use_immediate => Instruction::new(Op::AtomAdd, 60, ALL, rb, 0),
+        Form::Atomic => Instruction::new(op, rd, OWN, rb, 0),
+        Form::AtomicPair if use_immediate => {
+            Instruction::new(Op::AtomAdd64, 60, ALL_64, even(rb), 0)
+        }
+        Form::AtomicPair => Instruction::new(op, even(rd), OWN, even(rb), 0),
+        Form::AtomicShared if use_immediate => {
+            Instruction::new(Op::AtomsAdd, 60, ALL_SHARED, rb, 0)
+        }
+        Form::AtomicShared => Instruction::new(op, rd, OWN_SHARED, rb, 0),
+        Form::CompareSwap => Instruction::new(op, rd, OWN, rb, rc.into()),
+        Form::CompareSwapPair => Instruction::new(op, even(rd), OWN, even(rb), even(rc).into()),
+        Form::CompareSwapShared => Instruction::new(op, rd, OWN_SHARED, rb, rc.into()),
     }
 }
 

@@ -30,7 +30,7 @@ use skua_gpu::options::{VISIBLE_UNIT, VRAM_ALIGN, VRAM_MAX};
 use skua_gpu::vram::{Aperture, Layout};
 use skua_spec::aperture::{PageSize, MAX_PAGES};
 use skua_spec::command::EngineKind;
-use tracing::Level;
+use skua_spec::preemption::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -66,6 +66,17 @@ pub(crate) struct Cli {
         value_parser = clap::value_parser!(u32).range(..=i64::from(gart::MAX_PAGES))
     )]
     gart_pages: u32,
+    /// Where commands that draw can be preempted: none, dma-buffer, primitive, triangle, pixel or
+    /// instruction.
+    #[arg(long, default_value = "instruction", value_name = "LEVEL", value_parser = parse_graphics)]
+    preempt_graphics: Level,
+    /// Where all others can be preempted: none, dma-buffer, dispatch, thread-group, thread or
+    /// instruction.
+    #[arg(long, default_value = "instruction", value_name = "LEVEL", value_parser = parse_compute)]
+    preempt_compute: Level,
+    /// Save the largest state at each preemption, and not what lives alone.
+    #[arg(long)]
+    save_full: bool,
     /// Trap and count every access of BAR2 and BAR4, instead of having QEMU map them.
     #[arg(long)]
     strict: bool,
@@ -165,6 +176,22 @@ fn parse_page(text: &str) -> Result<PageSize, String> {
     }
 }
 
+/// Parses a level of preemption by its name for graphics.
+fn parse_graphics(text: &str) -> Result<Level, String> {
+    let level = Level::ALL.into_iter().find(|(_, _, name)| *name == text);
+    level
+        .map(|(level, ..)| level)
+        .ok_or_else(|| "no level of graphics".to_owned())
+}
+
+/// Parses a level of preemption by its name for compute.
+fn parse_compute(text: &str) -> Result<Level, String> {
+    let level = Level::ALL.into_iter().find(|(_, name, _)| *name == text);
+    level
+        .map(|(level, ..)| level)
+        .ok_or_else(|| "no level of compute".to_owned())
+}
+
 /// Parses a kind of engine.
 fn parse_engine(text: &str) -> Result<EngineKind, String> {
     match text {
@@ -178,7 +205,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut targets = cli.log.clone();
     if cli.trace {
-        targets = targets.with_target("skua_gpu::command", Level::TRACE);
+        targets = targets.with_target("skua_gpu::command", tracing::Level::TRACE);
     }
     tracing_subscriber::registry()
         .with(tracing_subscriber::fmt::layer().with_writer(std::io::stderr))
@@ -211,6 +238,9 @@ mod tests {
         }
         assert_eq!(parse_visible("0"), Ok(0));
         assert_eq!(parse_visible("1M"), Ok(1 << 20));
+        assert_eq!(parse_graphics("triangle"), Ok(Level::ThreadGroup));
+        assert_eq!(parse_compute("thread-group"), Ok(Level::ThreadGroup));
+        assert!(parse_graphics("thread-group").is_err() && parse_compute("triangle").is_err());
         for bad in ["512K", "3M", "", "99999999999G"] {
             assert!(parse_visible(bad).is_err(), "{bad}");
         }

@@ -14,7 +14,7 @@ use rustix::fs::{memfd_create, MemfdFlags};
 use skua_gpu::bus::Backing;
 use skua_gpu::device::Device;
 use skua_gpu::interrupt::Interrupts;
-use skua_gpu::options::Options;
+use skua_gpu::options::{Options, Preemption};
 use skua_gpu::vram::{Aperture, Vram};
 use skua_spec::pci::{BAR_HOST_APERTURE, BAR_REGS, BAR_REGS_SIZE, BAR_VRAM};
 use vfio_bindings::bindings::vfio::{
@@ -41,6 +41,11 @@ pub(crate) fn serve(cli: &Cli) -> Result<()> {
         engines: cli.engines.clone(),
         paging_va: cli.paging_va,
         gart_pages: cli.gart_pages,
+        preemption: Preemption {
+            graphics: cli.preempt_graphics,
+            compute: cli.preempt_compute,
+            full: cli.save_full,
+        },
     };
     let home = memory_file("skua-vram", layout.bytes).context("VRAM")?;
     let aperture_bytes = layout.aperture.map_or(0, Aperture::bytes);

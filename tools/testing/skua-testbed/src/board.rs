@@ -13,7 +13,7 @@ use skua_gpu::gart;
 use skua_gpu::vram::{self, Layout, Vram};
 use skua_spec::address::{BusAddr, GpuPhys, GpuVa};
 use skua_spec::command::Command;
-use skua_spec::context::Descriptor;
+use skua_spec::context::{Descriptor, SaveArea};
 use skua_spec::fault::{Access, Reason, Record, Space};
 use skua_spec::mmu::{self, Entry, PageSize, Target};
 use skua_spec::number::{Asid, EngineIndex};
@@ -54,6 +54,11 @@ pub const DATA: u64 = 0x10_0000;
 pub const DATA_VA: u64 = 0x7f00_0020_0000;
 /// Bytes that are mapped from [`DATA_VA`] on.
 pub const DATA_BYTES: u64 = 0x8_0000;
+
+/// Room in VRAM for a save area, at its end.
+pub const SAVE: u64 = 0x7b_0000;
+/// Virtual address of [`SAVE`], which is mapped up to the end of VRAM.
+pub const SAVE_VA: u64 = 0x7f00_0030_0000;
 
 /// The address space of the process.
 pub const ASID: Asid = Asid(7);
@@ -112,6 +117,7 @@ impl Board {
         let target = |at| Target::Vram(GpuPhys(vram::BASE + at));
         self.map_range(BUFFER_VA, target(BUFFER), DATA - BUFFER, false);
         self.map_range(DATA_VA, target(DATA), DATA_BYTES, true);
+        self.map_range(SAVE_VA, target(SAVE), VRAM_BYTES - SAVE, true);
     }
 
     /// System memory from `offset` on, for the device's bus.
@@ -130,6 +136,7 @@ impl Board {
             root,
             asid,
             context_id,
+            save: None,
         };
         for (i, word) in descriptor.to_words().into_iter().enumerate() {
             self.set_vram64(at + i as u64 * 8, word);
@@ -137,6 +144,18 @@ impl Board {
         for i in 4..8 {
             self.set_vram64(at + i * 8, 0);
         }
+    }
+
+    /// Gives the context whose descriptor is at `at` a save area, or none.
+    pub fn set_save_area(&self, at: u64, area: Option<SaveArea>) {
+        let (base, bytes) = area.map_or((0, 0), |area| (area.base.0, area.bytes));
+        self.set_vram64(at + Descriptor::SAVE_BASE, base);
+        self.set_vram64(at + Descriptor::SAVE_SIZE, bytes.into());
+    }
+
+    /// Bytes of the state that the context has saved.
+    pub fn saved(&self, at: u64) -> u32 {
+        self.vram32(at + Descriptor::SAVED)
     }
 
     /// Zeroes `bytes` of VRAM.
@@ -334,7 +353,11 @@ impl Board {
     /// Writes words into the engine's buffer and returns EXEC for it.
     pub fn exec_words(&mut self, engine: u32, words: &[u32]) -> (Command, u64) {
         // A buffer of its own for each engine.
-        let at = u64::from(engine) * 0x4_0000;
+        self.exec_at(u64::from(engine) * 0x4_0000, words)
+    }
+
+    /// As [`Self::exec_words`], `at` so many bytes behind [`BUFFER`].
+    pub fn exec_at(&mut self, at: u64, words: &[u32]) -> (Command, u64) {
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         self.set_vram(BUFFER + at, &bytes);
         let fence = self.next_fence;
@@ -346,6 +369,7 @@ impl Board {
             end: bytes.len() as u32,
             fence: Some(fence),
             interrupt: true,
+            resume: false,
         };
         (exec, fence)
     }

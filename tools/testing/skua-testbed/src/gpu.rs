@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use skua_gpu::device::Device;
 use skua_gpu::interrupt::Interrupts;
-use skua_gpu::options::Options;
+use skua_gpu::options::{Options, Preemption};
 use skua_gpu::vram::{self, Layout};
 use skua_spec::address::{BusAddr, GpuPhys};
 use skua_spec::command::Command;
 use skua_spec::fault::Record;
 use skua_spec::number::{Asid, EngineIndex};
+use skua_spec::preemption;
 use skua_spec::register::{Location, Readable, Writable};
 use skua_spec::regs::{self, engine, Decoded};
 use skua_spec::status::{self, Counter, EngineState};
@@ -101,12 +102,16 @@ impl Gpu {
 
     /// As [`Self::bare`] with other VRAM.
     pub fn bare_with_layout(layout: Layout) -> Self {
+        Self::bare_with(layout, &Options::default())
+    }
+
+    fn bare_with(layout: Layout, options: &Options) -> Self {
         let board = Board::with_layout(layout);
         let lines = Arc::new(Lines::new(Arc::clone(&board.system)));
         let interrupts: Arc<dyn Interrupts> = Arc::<Lines>::clone(&lines);
         let vram = Arc::clone(&board.vram);
         let gpu = Self {
-            device: Device::new(&Options::default(), vram, interrupts).unwrap(),
+            device: Device::new(options, vram, interrupts).unwrap(),
             board,
             lines,
             faults_seen: 0,
@@ -130,6 +135,17 @@ impl Gpu {
     /// As [`Self::new`] with other VRAM.
     pub fn with_layout(layout: Layout) -> Self {
         let mut gpu = Self::bare_with_layout(layout);
+        gpu.set_up();
+        gpu
+    }
+
+    /// As [`Self::new`], preempted otherwise.
+    pub fn with_preemption(preemption: Preemption) -> Self {
+        let options = Options {
+            preemption,
+            ..Options::default()
+        };
+        let mut gpu = Self::bare_with(Layout::whole(VRAM_BYTES), &options);
         gpu.set_up();
         gpu
     }
@@ -318,6 +334,29 @@ impl Gpu {
     /// By [`EngineState`], from the status page, as all that follows.
     pub fn state(&self, engine: u32) -> u32 {
         self.engine32(engine, status::engine::STATE)
+    }
+
+    /// The record of the engine's last preemption.
+    pub fn preempted(&self, engine: u32) -> preemption::Record {
+        let word = |i: u64| self.engine64(engine, status::engine::PREEMPT_FENCE + i * 8);
+        // The number first: what it tells of is there then.
+        let last = word(2);
+        preemption::Record::from_words([word(0), word(1), last]).expect("a record")
+    }
+
+    /// Asks for a preemption.
+    pub fn ask_to_preempt(&self, engine: u32, fence: u64) {
+        self.set_engine(engine, engine::PREEMPT_FENCE::new().with_fence(fence));
+        self.set_engine(engine, engine::PREEMPT::new().with_request(true));
+    }
+
+    /// Has the engine stop, and withdraws what is left in its ring.
+    #[track_caller]
+    pub fn preempt(&self, engine: u32, fence: u64) -> preemption::Record {
+        let number = self.preempted(engine).number.wrapping_add(1);
+        self.ask_to_preempt(engine, fence);
+        self.wait_for("a preemption", |gpu| gpu.preempted(engine).number == number);
+        self.preempted(engine)
     }
 
     /// Offset in the ring of the next command.

@@ -20,4 +20,4 @@ mod stepped;
 
 pub use board::*;
 pub use gpu::{Gpu, Lines};
-pub use stepped::{new_core, Stepped};
+pub use stepped::{core_with, new_core, Stepped};

@@ -100,6 +100,7 @@ impl Machine {
             root: Entry::table(place(TABLES)),
             asid: Asid(1),
             context_id: 1,
+            save: None,
         };
         for (at, word) in (CONTEXT..).step_by(8).zip(descriptor.to_words()) {
             machine.write(at, &word.to_le_bytes());
@@ -158,6 +159,7 @@ impl Machine {
             end: words.len() as u32,
             fence: Some(self.fence),
             interrupt: false,
+            resume: false,
         };
         let encoded = exec.encode();
         let bytes: Vec<u8> = encoded

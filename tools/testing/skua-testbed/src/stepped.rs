@@ -11,7 +11,7 @@ use skua_gpu::engine::core::{Core, Outcome};
 use skua_gpu::engine::Ring;
 use skua_gpu::gart;
 use skua_gpu::memory::Memory;
-use skua_gpu::options::Options;
+use skua_gpu::options::{Options, Preemption};
 use skua_gpu::vram;
 use skua_spec::command::Command;
 use skua_spec::number::EngineIndex;
@@ -46,12 +46,23 @@ impl DerefMut for Stepped {
 
 /// A core as engine `index` has it.
 pub fn new_core(index: usize) -> Core {
-    Core::new(EngineIndex::ALL[index], Options::default().engines[index])
+    core_with(index, Preemption::default())
+}
+
+/// As [`new_core`], of a device that is preempted otherwise.
+pub fn core_with(index: usize, preemption: Preemption) -> Core {
+    let kind = Options::default().engines[index];
+    Core::new(EngineIndex::ALL[index], kind, preemption)
 }
 
 impl Stepped {
     /// Both engines, with a process and rings.
     pub fn new() -> Self {
+        Self::with_preemption(Preemption::default())
+    }
+
+    /// As [`Self::new`], of a device that is preempted otherwise.
+    pub fn with_preemption(preemption: Preemption) -> Self {
         let board = Board::new();
         let bus = Bus::default();
         bus.set_master(true);
@@ -59,7 +70,7 @@ impl Stepped {
         let mut stepped = Self {
             board,
             bus,
-            cores: [new_core(0), new_core(1)],
+            cores: [core_with(0, preemption), core_with(1, preemption)],
             tally: Tally::default(),
         };
         stepped.set_up();

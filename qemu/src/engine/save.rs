@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Preemption: where a packet can be stopped, and its state in memory (manual section 11).
+//!
+//! The form of a state is all in this file. Behind [`Header`] it has, each field little endian and
+//! without gaps:
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 4 | offset in the buffer of the command under way, or the next one |
+//! | 4 | words of the command under way, 0 if there is none |
+//! | 4 each | these words |
+//! | 4, 8 | of a transfer: rows done; bytes of the next one done |
+//! | 8, 8 | bytes of it that the last translations cover, of the source and of the destination |
+//! | 6 × 4 | of a dispatch: group; wave in turn; what it has issued; whether threads have begun |
+//! | … | if they have: shared memory; the waves |
+//! | 4, 4 | of a wave: threads that have not ended; those of them that wait at a barrier |
+//! | 8 | registers, by bit, that one of these threads may still read |
+//! | 4 each | counters of these threads; for each of these registers, its values |
+//!
+//! The driver, or whoever it gives the memory to, may have changed any of it: `decode` checks each
+//! field, and takes no address from it that is not the context's, to be translated like any other.
+
+use skua_spec::address::{GpuVa, PAGE_SIZE};
+use skua_spec::command::{
+    Command, EngineKind, BYTES_PER_TICK, MAX_GROUP_THREADS, MAX_SHARED, MAX_WORDS, WAVE_THREADS,
+};
+use skua_spec::context::Descriptor;
+use skua_spec::fault::{Access, Reason};
+use skua_spec::isa::REGISTERS;
+use skua_spec::preemption::{Cause, Header, Level};
+use skua_spec::status::Counter;
+use skua_spec::ticks;
+
+use crate::command::transfer::Moved;
+use crate::engine::core::{Begun, Core, Outcome, Work};
+use crate::engine::packet::Packet;
+use crate::fault::Fault;
+use crate::memory::Memory;
+use crate::mmu::Mmu;
+use crate::program::machine::Machine;
+use crate::program::wave::{lanes, Wave};
+
+/// Most bytes of a state, in whole pages ([`struct@skua_spec::regs::SAVE_SIZE`]): that of a
+/// dispatch whose group is as large as it can be.
+pub const SAVE_SIZE: u32 = {
+    let wave = 16 + (1 + REGISTERS as u32) * WAVE_THREADS * 4;
+    let dispatch = 6 * 4 + MAX_SHARED + MAX_GROUP_THREADS / WAVE_THREADS * wave;
+    // CAST: 44 words, and a page.
+    let bytes = Header::SIZE + 8 + MAX_WORDS as u32 * 4 + dispatch;
+    bytes.next_multiple_of(PAGE_SIZE as u32)
+};
+
+/// Fields to be written.
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn u32(&mut self, value: u32) {
+        self.0.extend(value.to_le_bytes());
+    }
+
+    fn u64(&mut self, value: u64) {
+        self.0.extend(value.to_le_bytes());
+    }
+}
+
+/// What is left to be read.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        let bytes = self.bytes(4)?.try_into().ok()?;
+        Some(u32::from_le_bytes(bytes))
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        let bytes = self.bytes(8)?.try_into().ok()?;
+        Some(u64::from_le_bytes(bytes))
+    }
+}
+
+/// The numbers of the registers in `mask`.
+fn registers(mask: u64) -> impl Iterator<Item = u8> {
+    (0..REGISTERS).filter(move |register| mask >> register & 1 != 0)
+}
+
+fn write_machine(w: &mut Writer, machine: &Machine, live: impl Fn(u32) -> u64) {
+    machine.group.iter().for_each(|at| w.u32(*at));
+    // CAST: 32 and 256 at most.
+    w.u32(machine.turn as u32);
+    w.u32(machine.issued as u32);
+    w.u32(machine.started.into());
+    if !machine.started {
+        return;
+    }
+    w.0.extend(&machine.shared);
+    for wave in &machine.waves {
+        w.u32(wave.alive);
+        w.u32(wave.parked);
+        let live = lanes(wave.alive).fold(0, |all, l| all | live(wave.counters[l]));
+        w.u64(live);
+        lanes(wave.alive).for_each(|l| w.u32(wave.counters[l]));
+        for register in registers(live) {
+            lanes(wave.alive).for_each(|l| w.u32(wave.register(register)[l]));
+        }
+    }
+}
+
+/// Sets `machine`, prepared for the dispatch, to what was saved.
+fn read_machine(r: &mut Reader<'_>, machine: &mut Machine, groups: [u32; 3]) -> Option<()> {
+    // What is not read is not to be relied on.
+    machine.scramble();
+    for (at, count) in machine.group.iter_mut().zip(groups) {
+        *at = r.u32().filter(|at| *at < count)?;
+    }
+    machine.turn = r.u32()? as usize;
+    machine.issued = r.u32()?.into();
+    machine.started = match r.u32()? {
+        0 => false,
+        1 => true,
+        _ => return None,
+    };
+    if machine.turn > machine.waves.len() || machine.issued >= Machine::TURN {
+        return None;
+    }
+    if !machine.started {
+        return Some(());
+    }
+    let shared = r.bytes(machine.shared.len())?;
+    machine.shared.copy_from_slice(shared);
+    for wave in &mut machine.waves {
+        read_wave(r, wave)?;
+        wave.group = machine.group;
+    }
+    Some(())
+}
+
+fn read_wave(r: &mut Reader<'_>, wave: &mut Wave) -> Option<()> {
+    (wave.alive, wave.parked) = (r.u32()?, r.u32()?);
+    if wave.alive & !wave.present != 0 || wave.parked & !wave.alive != 0 {
+        return None;
+    }
+    let live = r.u64()?;
+    for l in lanes(wave.alive) {
+        wave.counters[l] = r.u32()?;
+    }
+    for register in registers(live) {
+        for l in lanes(wave.alive) {
+            wave.register_mut(register)[l] = r.u32()?;
+        }
+    }
+    Some(())
+}
+
+/// The state of a packet that is within `begun`, or between two commands.
+///
+/// `live` says which registers are read at an instruction or behind it.
+fn encode(
+    packet: &Packet,
+    begun: Option<&Begun>,
+    live: impl Fn(u32) -> u64,
+    full: bool,
+) -> Vec<u8> {
+    let mut w = Writer(vec![0; Header::SIZE as usize]);
+    w.u32(packet.at);
+    let encoded = begun.map(|begun| begun.command.encode());
+    let words = encoded.as_ref().map_or(&[][..], |encoded| encoded.words());
+    // CAST: at most MAX_WORDS.
+    w.u32(words.len() as u32);
+    words.iter().for_each(|word| w.u32(*word));
+    match begun.map(|begun| &begun.work) {
+        Some(Work::Transfer(moved)) => {
+            w.u32(moved.row);
+            for bytes in [moved.bytes, moved.source, moved.destination] {
+                w.u64(bytes);
+            }
+        }
+        Some(Work::Dispatch(machine)) => write_machine(&mut w, machine, live),
+        _ => {}
+    }
+    if full {
+        w.0.resize(SAVE_SIZE as usize, 0);
+    }
+    let header = Header {
+        // CAST: at most SAVE_SIZE.
+        bytes: w.0.len() as u32,
+        base: GpuVa(packet.base),
+        start: packet.start,
+        end: packet.end,
+    };
+    for (slot, word) in w.0.chunks_exact_mut(8).zip(header.to_words()) {
+        slot.copy_from_slice(&word.to_le_bytes());
+    }
+    w.0
+}
+
+/// Where a packet of an engine of the kind goes on, by its state. `None` if it could not have come
+/// there. `machine` is used for a dispatch.
+fn decode(
+    state: &[u8],
+    packet: &Packet,
+    kind: EngineKind,
+    full: bool,
+    machine: Option<Box<Machine>>,
+) -> Option<(u32, Option<Begun>)> {
+    let mut r = Reader(state);
+    let header = [r.u64()?, r.u64()?, r.u64()?, r.u64()?];
+    let header = Header::from_words(header)?;
+    let expected = Header {
+        // CAST: at most SAVE_SIZE.
+        bytes: state.len() as u32,
+        base: GpuVa(packet.base),
+        start: packet.start,
+        end: packet.end,
+    };
+    let (at, count) = (r.u32()?, r.u32()? as usize);
+    let inside = (packet.start..packet.end).contains(&at) && at % 8 == 0;
+    if header != expected || !inside || count > MAX_WORDS {
+        return None;
+    }
+    let words: Option<Vec<u32>> = (0..count).map(|_| r.u32()).collect();
+    let begun = match &*words? {
+        [] => None,
+        words => {
+            let (command, length) = Command::decode(words).ok()?;
+            // CAST: at most MAX_WORDS.
+            let bytes = length as u32 * 4;
+            if length != count || bytes > packet.end - at {
+                return None;
+            }
+            Some(Begun {
+                work: decode_work(&mut r, &command, kind, machine)?,
+                command,
+                bytes,
+                ticks: 0,
+            })
+        }
+    };
+    let padding = full && state.len() == SAVE_SIZE as usize && r.0.iter().all(|byte| *byte == 0);
+    (r.0.is_empty() || padding).then_some((at, begun))
+}
+
+fn decode_work(
+    r: &mut Reader<'_>,
+    command: &Command,
+    kind: EngineKind,
+    machine: Option<Box<Machine>>,
+) -> Option<Work> {
+    let (rows, bytes) = match *command {
+        Command::Fill { bytes, .. } | Command::Copy { bytes, .. } => (1, bytes),
+        Command::Copy2d { rows, bytes, .. } => (rows, bytes.into()),
+        Command::Dispatch(dispatch) if kind == EngineKind::Compute => {
+            let mut machine = machine.unwrap_or_default();
+            machine.prepare(&dispatch);
+            read_machine(r, &mut machine, dispatch.groups)?;
+            return Some(Work::Dispatch(machine));
+        }
+        Command::Wait { .. } => return Some(Work::Wait),
+        // No other one can be stopped within.
+        _ => return None,
+    };
+    let moved = Moved {
+        row: r.u32().filter(|row| *row < rows)?,
+        bytes: r.u64().filter(|done| *done < bytes)?,
+        source: r.u64()?,
+        destination: r.u64()?,
+    };
+    Some(Work::Transfer(moved))
+}
+
+/// What writing or reading `bytes` bytes of a state takes beyond that of accesses.
+fn lines(bytes: usize) -> u64 {
+    (bytes as u64).div_ceil(BYTES_PER_TICK) * ticks::LINE
+}
+
+impl Core {
+    /// What the engine is at, if it can stop there for the request that is outstanding.
+    pub(crate) fn boundary(&self) -> Option<Cause> {
+        let progress = &self.progress;
+        progress.preempt?;
+        let level = self.preemption.compute;
+        let work = progress.command.as_ref().map(|begun| &begun.work);
+        if level == Level::None {
+            return (work.is_none() && progress.packet.is_none() && self.is_done())
+                .then_some(Cause::Idle);
+        }
+        let Some(packet) = &progress.packet else {
+            return match work {
+                None if self.is_done() => Some(Cause::Idle),
+                None | Some(Work::Wait) if self.has_good_tail() => Some(Cause::Between),
+                _ => None,
+            };
+        };
+        let stops = match work {
+            _ if !packet.can_be_saved() => false,
+            None => level >= Level::Dispatch && packet.command().is_some(),
+            Some(Work::Wait) => return Some(Cause::Waiting),
+            Some(Work::Transfer(_)) => level == Level::Instruction,
+            Some(Work::Dispatch(machine)) => machine.is_at(level),
+            _ => false,
+        };
+        stops.then_some(Cause::Within)
+    }
+
+    /// Stops at a boundary. What is left in the ring is withdrawn when the time that this takes is
+    /// over.
+    pub(crate) fn stop(
+        &mut self,
+        memory: &Memory<'_>,
+        cause: Cause,
+    ) -> Result<Option<Outcome>, Fault> {
+        if cause.is_saved() {
+            self.save(memory)?;
+        }
+        if cause == Cause::Idle {
+            memory.tally().add(Counter::PreemptIdle, 1);
+        }
+        (self.progress.packet, self.progress.command) = (None, None);
+        let fence = self.progress.preempt.unwrap_or(0);
+        Ok(Some(Outcome::Preempted { fence, cause }))
+    }
+
+    fn save(&mut self, memory: &Memory<'_>) -> Result<(), Fault> {
+        let Some(packet) = &mut self.progress.packet else {
+            return Ok(());
+        };
+        let begun = self.progress.command.as_ref();
+        let program = begun.and_then(|begun| match &begun.command {
+            Command::Dispatch(d) => {
+                let asid = packet.space().asid();
+                self.programs.find(asid, d.program, d.program_bytes)
+            }
+            _ => None,
+        });
+        let live = |pc| {
+            program
+                .as_ref()
+                .map_or(u64::MAX, |program| program.live(pc))
+        };
+        let state = encode(packet, begun, live, self.preemption.full);
+        // What fails from here on is EXEC's.
+        packet.at = packet.end;
+        let (context, space) = (packet.context, packet.space());
+        let ticks = std::mem::take(&mut packet.ticks);
+        let Some(area) = packet.descriptor.and_then(|d| d.save) else {
+            return Ok(());
+        };
+        self.add_to_context(memory, context, Descriptor::TICKS, ticks)?;
+        // As it keeps nothing of these translations, those of the packet find what they have found.
+        Mmu::default()
+            .write(memory, space, area.base.0, &state)
+            .map_err(Fault::in_save_area)?;
+        memory.tally().spend(lines(state.len()));
+        // CAST: at most SAVE_SIZE.
+        self.set_saved(memory, context, state.len() as u32)?;
+        memory.tally().add(Counter::SavedBytes, state.len() as u64);
+        self.programs.clear();
+        self.machine = None;
+        Ok(())
+    }
+
+    /// Has the packet go on where its state says. It takes no time of its context.
+    pub(crate) fn restore(&mut self, memory: &Memory<'_>) -> Result<(), Fault> {
+        let Some(mut packet) = self.progress.packet else {
+            return Ok(());
+        };
+        let bad = Fault::access(Reason::BadSave, Access::Fetch, packet.context);
+        let area = packet.descriptor.and_then(|d| d.save).ok_or(bad)?;
+        if packet.saved > SAVE_SIZE {
+            return Err(bad);
+        }
+        let mut state = vec![0; packet.saved as usize];
+        Mmu::default()
+            .read(
+                memory,
+                packet.space(),
+                area.base.0,
+                &mut state,
+                Access::Fetch,
+            )
+            .map_err(Fault::in_save_area)?;
+        memory.tally().spend(lines(state.len()));
+        let (full, machine) = (self.preemption.full, self.machine.take());
+        let found = decode(&state, &packet, self.kind, full, machine);
+        let (at, begun) = found.ok_or(bad)?;
+        self.set_saved(memory, packet.context, 0)?;
+        let count = state.len() as u64;
+        memory.tally().add(Counter::RestoredBytes, count);
+        (packet.at, packet.resume) = (at, false);
+        self.progress.packet = Some(packet);
+        let dispatch = match begun.as_ref().map(|begun| &begun.command) {
+            Some(Command::Dispatch(dispatch)) => Some(*dispatch),
+            _ => None,
+        };
+        self.progress.command = begun;
+        if let Some(dispatch) = dispatch {
+            self.program(memory, packet.space(), &dispatch)?;
+        }
+        self.progress.overhead = memory.tally().time();
+        Ok(())
+    }
+}
