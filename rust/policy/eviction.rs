@@ -16,10 +16,13 @@
 //!
 //! Nobody leaves in vain: if all that may leave is not enough, nothing does ([`make_room`]).
 //!
-//! A list is walked from its head as far as needed, and looked at object by object: nothing is
-//! sorted, and nothing remembered of what stays.
+//! The lists are walked once, from their heads as far as needed. Those who may leave but not yet,
+//! since others may come before them, are remembered; nothing is of what stays. So what is idle and
+//! nothing keeps is found at once, as it mostly is, and all else by one look at each object.
 
+use super::heap::{FallibleVec, Heap, OutOfMemory};
 use super::priority::Rank;
+use core::mem::replace;
 
 #[cfg(test)]
 mod tests;
@@ -69,35 +72,37 @@ pub struct Facts {
 
 /// Objects of which all of one leave before any of a later one does, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Class {
+struct Pass {
     is_low: bool,
     is_resident: bool,
+    /// That of its list among all.
+    rank: usize,
+    is_busy: bool,
 }
 
-impl Class {
-    const ALL: [Self; 4] = [
-        Self::new(false, false),
-        Self::new(false, true),
-        Self::new(true, false),
-        Self::new(true, true),
-    ];
-
-    const fn new(is_low: bool, is_resident: bool) -> Self {
+impl Pass {
+    /// What nothing keeps of a list and nobody works with.
+    const fn first(rank: usize) -> Self {
         Self {
-            is_low,
-            is_resident,
+            is_low: false,
+            is_resident: false,
+            rank,
+            is_busy: false,
         }
     }
 
-    /// That of an object which may leave for `need`.
-    fn of(need: Need, facts: &Facts) -> Option<Self> {
-        let class = Self::new(facts.hold == Hold::Low, facts.is_resident);
+    /// That of an object of a list which may leave for `need`, if it is idle.
+    fn of(need: Need, facts: &Facts, rank: usize) -> Option<Self> {
         let leaves = match (need, facts.hold) {
             (Need::Own, hold) => hold == Hold::Turn { elsewhere: true },
             (Need::Prefers, hold) => hold == Hold::Nothing && !facts.is_resident,
             (Need::Needs, hold) => matches!(hold, Hold::Nothing | Hold::Low),
         };
-        (leaves && facts.bytes > 0).then_some(class)
+        (leaves && facts.bytes > 0).then_some(Self {
+            is_low: facts.hold == Hold::Low,
+            is_resident: facts.is_resident,
+            ..Self::first(rank)
+        })
     }
 }
 
@@ -106,7 +111,9 @@ pub trait Place {
     /// A reference to an object.
     type Object;
     /// Why nothing more can be asked of it.
-    type Error;
+    type Error: From<OutOfMemory>;
+    /// For what is remembered of objects.
+    type Heap: Heap;
     /// The objects of a list.
     type Walk: Iterator<Item = Self::Object>;
 
@@ -125,17 +132,17 @@ pub trait Place {
     fn is_idle(&self, object: &Self::Object) -> bool;
 
     /// Has `object`, of which `bytes` bytes are where room is needed, leave, though it may be in use
-    /// if it `may_wait`; how many bytes less are missing then: 0 if it stays.
+    /// if it `may_wait`; how many bytes less are missing then, or none if it stays.
     ///
     /// # Errors
     ///
     /// Nobody can leave any more.
     fn leave(
         &mut self,
-        object: Self::Object,
+        object: &Self::Object,
         bytes: u64,
         may_wait: bool,
-    ) -> Result<u64, Self::Error>;
+    ) -> Result<Option<u64>, Self::Error>;
 }
 
 /// Has objects leave that are `missing` bytes together, or none if that many may not leave for
@@ -143,111 +150,170 @@ pub trait Place {
 ///
 /// # Errors
 ///
-/// As [`Place::facts`], and then nobody has left; as [`Place::leave`].
+/// As [`Place::facts`], or for want of memory, and then nobody has left; as [`Place::leave`].
 pub fn make_room<P: Place>(place: &mut P, need: Need, missing: u64) -> Result<bool, P::Error> {
-    let is_enough = can_leave(place, need, missing)?;
-    if is_enough {
-        leave(place, need, missing)?;
-    }
-    Ok(is_enough)
-}
-
-/// Whether objects of `missing` bytes together may leave.
-fn can_leave<P: Place>(place: &P, need: Need, missing: u64) -> Result<bool, P::Error> {
+    let mut search = Search::new(place, need);
+    let mut first = <P::Heap as Heap>::Vec::new();
     let mut supply = 0_u64;
-    for rank in Rank::ALL {
-        for object in place.walk(rank) {
-            let facts = place.facts(&object)?;
-            if Class::of(need, &facts).is_some() {
-                supply = supply.saturating_add(facts.bytes);
-            }
-            if supply >= missing {
-                return Ok(true);
-            }
-        }
+    while supply < missing {
+        let Some(one) = search.next(place)? else {
+            return Ok(false);
+        };
+        supply = supply.saturating_add(one.bytes);
+        first.try_push(one)?;
     }
-    Ok(missing == 0)
+    while let Some(one) = first.pop() {
+        search.put_back(one)?;
+    }
+    search.leave(place, missing)?;
+    Ok(true)
 }
 
 /// Has objects leave until there are `missing` bytes less, or all that may leave for `need`.
 ///
 /// # Errors
 ///
-/// As [`Place::facts`] and [`Place::leave`].
+/// As [`Place::facts`] and [`Place::leave`]; for want of memory.
 pub fn leave<P: Place>(place: &mut P, need: Need, missing: u64) -> Result<(), P::Error> {
-    let mut missing = missing;
-    for class in Class::ALL {
-        for rank in Rank::ALL {
-            for may_wait in [false, true] {
-                let mut objects = place.walk(rank).fuse();
-                let mut ahead = Ahead::new();
-                loop {
-                    if missing == 0 {
-                        return Ok(());
-                    }
-                    while ahead.wants_more(missing) {
-                        let Some(object) = objects.next() else {
-                            break;
-                        };
-                        let facts = place.facts(&object)?;
-                        // What is of an earlier class by now was not when that was its turn.
-                        if Class::of(need, &facts).is_some_and(|its| its <= class)
-                            && (may_wait || place.is_idle(&object))
-                        {
-                            ahead.push(object, facts.bytes);
-                        }
-                    }
-                    let Some((object, bytes)) = ahead.take(missing) else {
-                        break;
-                    };
-                    missing = missing.saturating_sub(place.leave(object, bytes, may_wait)?);
-                }
-            }
-        }
-    }
-    Ok(())
+    Search::new(place, need).leave(place, missing)
 }
 
-/// The next objects of a pass, with their bytes, in order.
-struct Ahead<O>([Option<(O, u64)>; AHEAD]);
+/// An object that may leave.
+struct Candidate<O> {
+    pass: Pass,
+    /// How many were found in the lists before.
+    number: usize,
+    object: O,
+    bytes: u64,
+}
 
-impl<O> Ahead<O> {
-    fn new() -> Self {
-        Self([const { None }; AHEAD])
-    }
+/// A walk through all lists, which finds those that may leave for `need` in the order in which they
+/// do.
+struct Search<P: Place> {
+    need: Need,
+    /// Objects of the list that it is at, and the number of that.
+    objects: P::Walk,
+    rank: usize,
+    found: usize,
+    /// Those that leave after others that may come, the first of them last if they are sorted.
+    later: <P::Heap as Heap>::Vec<Candidate<P::Object>>,
+    is_sorted: bool,
+}
 
-    /// The bytes of each.
-    fn bytes(&self) -> impl Iterator<Item = u64> + '_ {
-        self.0.iter().flatten().map(|(_, bytes)| *bytes)
-    }
-
-    /// Whether the next one is much too large for what is `missing`, and none of the others is not.
-    fn wants_more(&self, missing: u64) -> bool {
-        let fits = |bytes| bytes >= missing && !is_too_large(bytes, missing);
-        let first = self.bytes().next();
-        first.is_none_or(|bytes| is_too_large(bytes, missing))
-            && self.bytes().count() < AHEAD
-            && !self.bytes().any(fits)
-    }
-
-    /// Adds one behind the others, if there is room.
-    fn push(&mut self, object: O, bytes: u64) {
-        if let Some(free) = self.0.iter_mut().find(|free| free.is_none()) {
-            *free = Some((object, bytes));
+impl<P: Place> Search<P> {
+    fn new(place: &P, need: Need) -> Self {
+        Self {
+            need,
+            objects: place.walk(Rank::ALL[0]),
+            rank: 0,
+            found: 0,
+            later: FallibleVec::new(),
+            is_sorted: true,
         }
     }
 
-    /// Takes the next one; or, if that is much too large, the smallest that is enough.
-    fn take(&mut self, missing: u64) -> Option<(O, u64)> {
-        let mut best = (0, self.bytes().next()?);
-        if is_too_large(best.1, missing) {
-            let enough = self.bytes().enumerate();
-            let enough = enough.filter(|(_, bytes)| *bytes >= missing);
-            best = enough.min_by_key(|(_, bytes)| *bytes).unwrap_or(best);
+    /// The next one. `OutOfMemory`.
+    fn next(&mut self, place: &P) -> Result<Option<Candidate<P::Object>>, P::Error> {
+        loop {
+            // What comes is of this pass, or of a later one.
+            let first = Pass::first(self.rank);
+            let is_over = self.rank == Rank::ALL.len();
+            let later = self.first_later();
+            if is_over || later.is_some_and(|pass| pass <= first) {
+                return Ok(self.later.pop());
+            }
+            let Some(object) = self.objects.next() else {
+                self.rank += 1;
+                if let Some(rank) = Rank::ALL.get(self.rank) {
+                    self.objects = place.walk(*rank);
+                }
+                continue;
+            };
+            let facts = place.facts(&object)?;
+            let Some(pass) = Pass::of(self.need, &facts, self.rank) else {
+                continue;
+            };
+            let one = Candidate {
+                pass: Pass {
+                    is_busy: !place.is_idle(&object),
+                    ..pass
+                },
+                number: self.found,
+                object,
+                bytes: facts.bytes,
+            };
+            self.found += 1;
+            if one.pass == first {
+                return Ok(Some(one));
+            }
+            self.put_back(one)?;
         }
-        let behind = self.0.get_mut(best.0..)?;
-        behind.rotate_left(1);
-        behind.last_mut()?.take()
+    }
+
+    /// The pass of the first of those that leave later.
+    fn first_later(&mut self) -> Option<Pass> {
+        let later = self.later.as_mut_slice();
+        if !replace(&mut self.is_sorted, true) {
+            later.sort_unstable_by_key(|one| core::cmp::Reverse((one.pass, one.number)));
+        }
+        later.last().map(|one| one.pass)
+    }
+
+    /// Has `one` be found, or found again, in its turn. `OutOfMemory`.
+    fn put_back(&mut self, one: Candidate<P::Object>) -> Result<(), OutOfMemory> {
+        self.is_sorted = false;
+        self.later.try_push(one)
+    }
+
+    /// The next one; or, if that is much too large for what is `missing`, the smallest that is
+    /// enough, of those of its pass that are near. `OutOfMemory`.
+    fn take(&mut self, place: &P, missing: u64) -> Result<Option<Candidate<P::Object>>, P::Error> {
+        let Some(mut best) = self.next(place)? else {
+            return Ok(None);
+        };
+        let mut others = [const { None }; AHEAD];
+        for other in others.iter_mut().skip(1) {
+            if !is_too_large(best.bytes, missing) {
+                break;
+            }
+            let Some(one) = self.next(place)? else {
+                break;
+            };
+            let is_better = (missing..best.bytes).contains(&one.bytes);
+            let is_last = one.pass != best.pass;
+            *other = Some(match is_better && !is_last {
+                true => replace(&mut best, one),
+                false => one,
+            });
+            if is_last {
+                break;
+            }
+        }
+        for other in others.into_iter().flatten() {
+            self.put_back(other)?;
+        }
+        Ok(Some(best))
+    }
+
+    /// Has objects leave until there are `missing` bytes less, or there are none. As [`leave`].
+    fn leave(&mut self, place: &mut P, mut missing: u64) -> Result<(), P::Error> {
+        while missing > 0 {
+            let Some(mut one) = self.take(place, missing)? else {
+                break;
+            };
+            // It may have been found a while ago.
+            let facts = place.facts(&one.object)?;
+            if Pass::of(self.need, &facts, one.pass.rank).is_none() {
+                continue;
+            }
+            match place.leave(&one.object, facts.bytes, one.pass.is_busy)? {
+                Some(left) => missing = missing.saturating_sub(left),
+                // Somebody works with it after all.
+                None if !replace(&mut one.pass.is_busy, true) => self.put_back(one)?,
+                None => (),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -256,24 +322,16 @@ fn is_too_large(bytes: u64, missing: u64) -> bool {
     bytes / 2 > missing
 }
 
-/// What holds the memory of a place, in bytes; each object counts once, for the first of these.
+/// What holds the memory of a place, in bytes, for each of [`Holders::WORDS`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Holders {
-    /// Objects that cannot move.
-    pub pinned: u64,
-    /// Those that whose turn it is needs.
-    pub turn: u64,
-    /// Those that their control group keeps, or keeps while there is other.
-    pub group: u64,
-    /// Those that somebody has made resident.
-    pub resident: u64,
-    /// Those that somebody works with.
-    pub busy: u64,
-    /// Those that go first.
-    pub idle: u64,
-}
+pub struct Holders([u64; 6]);
 
 impl Holders {
+    /// What is said of objects; each counts once, for the first of these: it cannot move; whose
+    /// turn it is needs it; its control group keeps it, or keeps it while there is other; somebody
+    /// has made it resident; somebody works with it; none of these.
+    pub const WORDS: [&'static str; 6] = ["pinned", "turn", "group", "resident", "busy", "idle"];
+
     /// Those of all objects in `place`.
     ///
     /// # Errors
@@ -284,31 +342,35 @@ impl Holders {
         for rank in Rank::ALL {
             for object in place.walk(rank) {
                 let facts = place.facts(&object)?;
-                let (sum, _) = holders.of_object(&facts, || place.is_idle(&object));
-                *sum = sum.saturating_add(facts.bytes);
+                let number = Self::number(&facts, || place.is_idle(&object));
+                if let Some(sum) = holders.0.get_mut(number) {
+                    *sum = sum.saturating_add(facts.bytes);
+                }
             }
         }
         Ok(holders)
     }
 
-    /// Where an object counts, and what that is called.
-    fn of_object(
-        &mut self,
-        facts: &Facts,
-        is_idle: impl FnOnce() -> bool,
-    ) -> (&mut u64, &'static str) {
-        match facts.hold {
-            Hold::Pinned => (&mut self.pinned, "pinned"),
-            Hold::Turn { .. } => (&mut self.turn, "turn"),
-            Hold::Min | Hold::Low => (&mut self.group, "group"),
-            Hold::Nothing if facts.is_resident => (&mut self.resident, "resident"),
-            Hold::Nothing if !is_idle() => (&mut self.busy, "busy"),
-            Hold::Nothing => (&mut self.idle, "idle"),
-        }
+    /// How much each word is said of.
+    pub fn sums(&self) -> [u64; 6] {
+        self.0
     }
 
-    /// What holds an object, in a word: the name of the sum in which it counts.
+    /// What is said of an object.
     pub fn word(facts: &Facts, is_idle: bool) -> &'static str {
-        Self::default().of_object(facts, || is_idle).1
+        let word = Self::WORDS.get(Self::number(facts, || is_idle));
+        word.copied().unwrap_or_default()
+    }
+
+    /// The number of the word that is said of an object.
+    fn number(facts: &Facts, is_idle: impl FnOnce() -> bool) -> usize {
+        match facts.hold {
+            Hold::Pinned => 0,
+            Hold::Turn { .. } => 1,
+            Hold::Min | Hold::Low => 2,
+            Hold::Nothing if facts.is_resident => 3,
+            Hold::Nothing if !is_idle() => 4,
+            Hold::Nothing => 5,
+        }
     }
 }

@@ -206,6 +206,16 @@ impl<H: Heap, P> InFlight<H, P> {
         Ok(())
     }
 
+    /// Calls `f` with each packet, oldest first.
+    pub fn for_each_mut(&mut self, mut f: impl FnMut(u64, &mut P)) {
+        for position in 0..self.len {
+            let slot = self.slot(position);
+            if let Some(Some((id, packet))) = self.slots.as_mut_slice().get_mut(slot) {
+                f(*id, packet);
+            }
+        }
+    }
+
     /// The packets in flight, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &P)> {
         (0..self.len).filter_map(|position| self.at(position))

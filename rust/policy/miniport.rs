@@ -110,6 +110,29 @@ pub enum PagingOperation<'a> {
     },
 }
 
+/// What of a paging operation one paging buffer is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pass<'a> {
+    /// The operation.
+    pub operation: PagingOperation<'a>,
+    /// Where it goes on (`MultipassOffset`): all zeroes at first, then what [`Built::Full`] says.
+    pub from: MultipassOffset,
+    /// Whether no ring has anything to do with the operation's memory
+    /// (`DXGK_TRANSFERFLAGS::AllocationIsIdle`).
+    pub idle: bool,
+}
+
+/// What a miniport says that a paging buffer was built for. All else is fatal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Built {
+    /// It does all that was left of the operation (`STATUS_SUCCESS`).
+    Rest,
+    /// It is full, and the next one goes on there (`STATUS_GRAPHICS_INSUFFICIENT_DMA_BUFFER`).
+    Full(MultipassOffset),
+    /// Nothing was built, as long as the memory is not idle (`STATUS_GRAPHICS_ALLOCATION_BUSY`).
+    Busy,
+}
+
 /// Memory of a segment, and the system memory that its content goes to or comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferPiece {
@@ -117,6 +140,39 @@ pub struct TransferPiece {
     pub block: PageRange,
     /// Bus address of as many contiguous pages.
     pub bus: BusAddr,
+}
+
+/// Whose translations all nodes are to have forgotten before an engine goes on
+/// (`DXGK_OPERATION_FLUSH_TLB`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flush {
+    /// Nobody's.
+    Nothing,
+    /// Those of one address space.
+    Of(Asid),
+    /// All.
+    All,
+}
+
+impl Flush {
+    /// Also those of `asid`; more than one address space is all.
+    pub fn and(self, asid: Asid) -> Self {
+        match self {
+            Self::Nothing => Self::Of(asid),
+            Self::Of(other) if other == asid => self,
+            Self::Of(_) | Self::All => Self::All,
+        }
+    }
+
+    /// What of it the pass of an operation needs that begins at `from`: it goes before all that the
+    /// operation reads.
+    pub fn before(self, from: MultipassOffset) -> Self {
+        if from == MultipassOffset::default() {
+            self
+        } else {
+            Self::Nothing
+        }
+    }
 }
 
 /// What one packet has an engine do.
@@ -130,12 +186,15 @@ pub enum Task<'a> {
         va: GpuVa,
         /// Its length, a multiple of 8, not 0.
         bytes: u32,
+        /// Whether it goes on where it was preempted (`DXGK_SUBMITCOMMANDFLAGS::Resubmission`), with
+        /// the context's save area.
+        resume: bool,
     },
-    /// The pass of a paging operation that begins there, in the system's context: the paging buffer
-    /// that was built last (`DxgkDdiSubmitCommand`, `DXGK_SUBMITCOMMANDFLAGS::Paging`).
-    Paging(PagingOperation<'a>, MultipassOffset),
-    /// Nothing: only the completion (`DXGK_SUBMITCOMMANDFLAGS::NullRendering`).
-    Null,
+    /// A pass of a paging operation, in the system's context: the paging buffer that was built last
+    /// (`DxgkDdiSubmitCommand`, `DXGK_SUBMITCOMMANDFLAGS::Paging`), behind a flush.
+    Paging(Pass<'a>, Flush),
+    /// Only a flush and the completion (`DXGK_SUBMITCOMMANDFLAGS::NullRendering`).
+    Null(Flush),
 }
 
 /// What an engine tells at a packet's end.
@@ -145,6 +204,30 @@ pub struct Completion {
     pub fence: u64,
     /// Whether the engine interrupts, too.
     pub interrupt: bool,
+}
+
+/// What a node did when it was asked to stop (`DXGK_INTERRUPT_DMA_PREEMPTED`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preemption {
+    /// Names the request.
+    pub fence: u64,
+    /// What [`Miniport::query_current_fence`] returned at that moment: what is behind that packet was
+    /// withdrawn.
+    pub completed: u64,
+    /// Where it stopped.
+    pub stop: Stop,
+}
+
+/// Where a node stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Stop {
+    /// Nothing of what was withdrawn had begun.
+    Between,
+    /// Within the first packet that was withdrawn, which is to be resumed.
+    Within,
+    /// As that, where it waited for a value.
+    Waiting,
 }
 
 /// Which part of a node's ring a packet lies in: byte offsets.
@@ -198,6 +281,7 @@ pub trait AdapterInfo {
 /// | [`build_paging_buffer`](Self::build_paging_buffer) | `DxgkDdiBuildPagingBuffer` |
 /// | [`submit_command`](Self::submit_command) | `DxgkDdiSubmitCommand(Virtual)` |
 /// | [`query_current_fence`](Self::query_current_fence) | `DxgkDdiQueryCurrentFence` |
+/// | [`preempt_command`](Self::preempt_command) | `DxgkDdiPreemptCommand` |
 /// | [`reset_engine`](Self::reset_engine) | `DxgkDdiResetEngine` |
 /// | [`reset_from_timeout`](Self::reset_from_timeout) | `DxgkDdiResetFromTimeout` |
 /// | [`set_root_page_table`](Self::set_root_page_table) | `DxgkDdiSetRootPageTable` |
@@ -221,24 +305,28 @@ pub trait Miniport {
     fn query_segments(&self) -> [Segment; 3];
 
     /// Has a node fetch from its ring, which is empty from now on: at first and after each reset.
-    /// Allocates nothing.
-    fn start_node(&self, node: EngineIndex, ring: &mut Self::Ring) -> Result<(), Self::Error>;
+    /// `preemption` names the next request to stop. Allocates nothing.
+    fn start_node(
+        &self,
+        node: EngineIndex,
+        ring: &mut Self::Ring,
+        preemption: u64,
+    ) -> Result<(), Self::Error>;
 
     /// Whether the ring takes `task` now.
     fn has_room(&self, ring: &Self::Ring, task: &Task<'_>) -> bool;
 
-    /// Builds the pass of `operation` that begins at `from`: writes a paging buffer that is free, for
-    /// which [`Self::has_room`] says that there is one, and maps what it names in the paging process'
-    /// address space. Where the next pass begins; [`None`] if this is the last.
+    /// Builds `pass`: writes a paging buffer that is free, for which [`Self::has_room`] says that
+    /// there is one, and maps what it names in the paging process' address space.
     ///
-    /// It is submitted next, by [`Self::submit_command`]. Allocates nothing.
+    /// It is submitted next, by [`Self::submit_command`], unless the miniport wants the memory to be
+    /// idle, and it is not: then it is asked again when it is. Allocates nothing.
     fn build_paging_buffer(
         &self,
         node: EngineIndex,
         ring: &mut Self::Ring,
-        operation: &PagingOperation<'_>,
-        from: MultipassOffset,
-    ) -> Result<Option<MultipassOffset>, Self::Error>;
+        pass: &Pass<'_>,
+    ) -> Result<Built, Self::Error>;
 
     /// Writes `task` into the ring, which has room for it, and says where. The engine does not see
     /// it before [`Self::ring_doorbell`]. Allocates nothing.
@@ -267,6 +355,34 @@ pub trait Miniport {
 
     /// The fence id that a node reported last; nobody has checked it. No register is read.
     fn query_current_fence(&self, node: EngineIndex) -> Result<u64, Self::Error>;
+
+    /// Asks a node to stop where it can and to withdraw what it has not done. Until it has, nothing is
+    /// written into its ring, and it is not asked again. `fence` names the request, as
+    /// [`Self::start_node`] or [`Self::withdraw`] was told. Allocates nothing.
+    fn preempt_command(
+        &self,
+        node: EngineIndex,
+        ring: &mut Self::Ring,
+        fence: u64,
+    ) -> Result<(), Self::Error>;
+
+    /// What became of the request that was made last, once it has stopped; nobody has checked it. No
+    /// register is read.
+    fn query_preemption(
+        &self,
+        node: EngineIndex,
+        ring: &Self::Ring,
+    ) -> Result<Option<Preemption>, Self::Error>;
+
+    /// A node has withdrawn what is in its ring, all of which can be written over. Paging buffers
+    /// that were submitted stay: their tasks are submitted again, with the same fence ids
+    /// (row 2.14). `preemption` names the next request to stop. Allocates nothing.
+    fn withdraw(
+        &self,
+        node: EngineIndex,
+        ring: &mut Self::Ring,
+        preemption: u64,
+    ) -> Result<(), Self::Error>;
 
     /// Has a node stop and forget what it was doing. When that is acknowledged, it does nothing
     /// until [`Self::start_node`], and all its faults are reported.

@@ -39,5 +39,6 @@ pub mod priority;
 #[cfg(test)]
 mod recorder;
 pub mod ring_space;
+pub mod scheduler;
 pub mod transfer_plan;
 pub mod watchdog;

@@ -7,6 +7,14 @@
 //! engine reports ([`InFlight`]). After a reset those that go on are written again, in order, with
 //! new ids: what waits for a packet holds on to it, never to its id.
 //!
+//! # Preemption
+//!
+//! The engine is asked to stop, at most once at a time, and reports what it had done by then
+//! (rows 2.12, 2.13); nothing is started meanwhile. What it withdrew goes back to whom it is of, and
+//! comes again with other ids; the system's own packets stay: they are written again at once, before
+//! all others, in order, with the ids that they have (row 2.14). An engine that has nothing to do is
+//! not asked.
+//!
 //! # Whose fault it is
 //!
 //! The engine works in order, so only the packet at the head can be guilty, and it is only if the
@@ -18,8 +26,7 @@
 use super::{
     heap::{Heap, OutOfMemory},
     in_flight::InFlight,
-    miniport::{Completion, Miniport, Place, Task},
-    paging::MultipassOffset,
+    miniport::{Built, Completion, Miniport, Place, Preemption, Stop, Task},
 };
 use crate::spec::{
     fault::Record,
@@ -53,6 +60,9 @@ pub enum Cause {
     Fault(Record),
     /// The packet with this fence id works, or waits, without end.
     Endless(u64),
+    /// It does not answer the request with this number to stop, and works no more on what it worked
+    /// on then.
+    Unanswered(u64),
 }
 
 impl Cause {
@@ -65,9 +75,22 @@ impl Cause {
             Self::Fault(record) if record.fence != 0 => record.fence == id,
             Self::Fault(record) => place.contains(record.command),
             Self::Endless(endless) => *endless == id,
+            Self::Unanswered(_) => false,
         }
     }
 }
+
+/// A request to stop that the engine has not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Its number, never used before.
+    pub number: u64,
+    /// Fence id of what was at the head then.
+    pub head: u64,
+}
+
+/// Why a node is asked to stop, and who gets the guilty packets, see [`Node::blame`].
+pub type Blame<'a, P> = (&'a Cause, &'a mut dyn FnMut(P, bool));
 
 /// What [`Node::blame`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +108,8 @@ pub enum NodeError<E> {
     Bogus,
     /// There is no room for a packet for which there was to be some, or there are no more ids.
     Full,
+    /// The miniport does not do with memory that is idle, or with what it did with before.
+    Busy,
     /// What the miniport says.
     Miniport(E),
 }
@@ -109,6 +134,9 @@ pub struct Node<H: Heap, M: Miniport, P> {
     completed: u64,
     /// Resets with nobody to blame since a packet last ended.
     blameless: u32,
+    /// What names the next request to stop.
+    next_preemption: u64,
+    preempting: Option<Asked>,
 }
 
 impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
@@ -124,17 +152,20 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
             in_flight: InFlight::new(capacity, 1)?,
             completed: 0,
             blameless: 0,
+            next_preemption: 1,
+            preempting: None,
         })
     }
 
-    /// Has the engine fetch from its ring, which is empty then.
+    /// Has the engine fetch from its ring, which is empty then. A request to stop is forgotten.
     ///
     /// # Errors
     ///
     /// [`NodeError::Miniport`].
     pub fn enable(&mut self, miniport: &M) -> Result<(), NodeError<M::Error>> {
+        self.preempting = None;
         miniport
-            .start_node(self.index, &mut self.ring)
+            .start_node(self.index, &mut self.ring, self.next_preemption)
             .map_err(NodeError::Miniport)
     }
 
@@ -174,18 +205,14 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         &self.ring
     }
 
-    /// Builds the paging buffer of `task`, which [`Self::fits`], if it takes one. Where the next pass
-    /// begins; [`None`] if there is none. The packet of `task` is started next.
+    /// Builds the paging buffer of `task`, which [`Self::fits`], if it takes one. The packet of `task`
+    /// is started next, unless it is [`Built::Busy`].
     ///
     /// # Errors
     ///
-    /// [`NodeError::Miniport`].
-    pub fn build(
-        &mut self,
-        miniport: &M,
-        task: &Task<'_>,
-    ) -> Result<Option<MultipassOffset>, NodeError<M::Error>> {
-        build(miniport, self.index, &mut self.ring, task).map_err(NodeError::Miniport)
+    /// [`NodeError::Busy`], [`NodeError::Miniport`].
+    pub fn build(&mut self, miniport: &M, task: &Task<'_>) -> Result<Built, NodeError<M::Error>> {
+        build(miniport, self.index, &mut self.ring, task)
     }
 
     /// Puts a packet that [`Self::fits`], and was built, behind the others. The engine sees it with
@@ -229,11 +256,20 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
     pub fn complete(
         &mut self,
         miniport: &M,
-        mut finished: impl FnMut(P),
+        finished: impl FnMut(P),
     ) -> Result<(), NodeError<M::Error>> {
         let reported = miniport
             .query_current_fence(self.index)
             .map_err(NodeError::Miniport)?;
+        self.complete_up_to(miniport, reported, finished)
+    }
+
+    fn complete_up_to(
+        &mut self,
+        miniport: &M,
+        reported: u64,
+        mut finished: impl FnMut(P),
+    ) -> Result<(), NodeError<M::Error>> {
         if reported == self.completed {
             return Ok(());
         }
@@ -253,6 +289,110 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         }
     }
 
+    /// Asks the engine to stop and to withdraw what is in its ring, all of which it was told of.
+    /// Nothing is started until it has, and [`Self::withdraw`] was called. Whether it was asked: not if it
+    /// has nothing to do, or was asked before.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::Miniport`].
+    pub fn preempt(&mut self, miniport: &M) -> Result<bool, NodeError<M::Error>> {
+        let Some((head, _)) = self.head().filter(|_| self.preempting.is_none()) else {
+            return Ok(false);
+        };
+        let number = self.next_preemption;
+        miniport
+            .preempt_command(self.index, &mut self.ring, number)
+            .map_err(NodeError::Miniport)?;
+        self.preempting = Some(Asked { number, head });
+        self.next_preemption = number.wrapping_add(1);
+        Ok(true)
+    }
+
+    /// What the engine was asked, if it has not answered.
+    pub fn asked(&self) -> Option<Asked> {
+        self.preempting
+    }
+
+    /// The engine's answer to [`Self::preempt`], if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::Bogus`], [`NodeError::Miniport`].
+    pub fn answer(&self, miniport: &M) -> Result<Option<Preemption>, NodeError<M::Error>> {
+        let Some(asked) = self.preempting else {
+            return Ok(None);
+        };
+        let answer = miniport.query_preemption(self.index, &self.ring);
+        match answer.map_err(NodeError::Miniport)? {
+            Some(answer) if answer.fence != asked.number => Err(NodeError::Bogus),
+            answer => Ok(answer),
+        }
+    }
+
+    /// The engine has stopped, with this `answer`: first as [`Self::complete`]; then, if `blame`
+    /// names the packet at the head, and that had begun, takes that out, and later ones of its context, as
+    /// [`Self::blame`]; and hands what was withdrawn of others than the system to `withdrawn`, each
+    /// with its fence id and where it was stopped; each oldest first. What is the system's own is
+    /// written again.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::Bogus`], also if again and again what is to blame had not even begun;
+    /// [`NodeError::Miniport`].
+    pub fn withdraw(
+        &mut self,
+        miniport: &M,
+        answer: Preemption,
+        finished: impl FnMut(P),
+        blame: Option<Blame<'_, P>>,
+        mut withdrawn: impl FnMut(u64, P, Stop),
+    ) -> Result<(), NodeError<M::Error>> {
+        self.complete_up_to(miniport, answer.completed, finished)?;
+        let head = self.in_flight.front().map(|(id, _)| id);
+        let client = self
+            .head()
+            .is_some_and(|(_, packet)| packet.context().is_some());
+        if answer.stop != Stop::Between && !client {
+            // Nobody has a state to be saved.
+            return Err(NodeError::Bogus);
+        }
+        self.preempting = None;
+        // What had not begun has done nothing.
+        let begun = answer.stop != Stop::Between;
+        if let Some((cause, guilty)) = blame.filter(|(cause, _)| self.is_named(cause)) {
+            let verdict = match begun {
+                true => self.blame(cause, guilty),
+                false => self.blame_nobody(),
+            };
+            if verdict == Verdict::Broken {
+                return Err(NodeError::Bogus);
+            }
+        }
+        let (index, ring) = (self.index, &mut self.ring);
+        miniport
+            .withdraw(index, ring, self.next_preemption)
+            .map_err(NodeError::Miniport)?;
+        self.in_flight.remove_if(
+            |_, entry| entry.packet.context().is_some(),
+            |id, entry| match Some(id) == head {
+                true => withdrawn(id, entry.packet, answer.stop),
+                false => withdrawn(id, entry.packet, Stop::Between),
+            },
+        );
+        let mut result = Ok(());
+        self.in_flight.for_each_mut(|fence, entry| {
+            if result.is_ok() {
+                let interrupt = entry.packet.interrupts();
+                let completion = Completion { fence, interrupt };
+                result = miniport
+                    .submit_command(index, ring, &entry.packet.task(), completion)
+                    .map(|place| entry.place = place);
+            }
+        });
+        result.map_err(NodeError::Miniport)
+    }
+
     /// Whether `cause` names the packet at the head.
     pub fn is_named(&self, cause: &Cause) -> bool {
         let head = self.in_flight.front();
@@ -263,12 +403,7 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
     /// context, oldest first. `guilty` sees each, and whether it is the one that did it.
     pub fn blame(&mut self, cause: &Cause, mut guilty: impl FnMut(P, bool)) -> Verdict {
         if !self.is_named(cause) {
-            self.blameless = self.blameless.saturating_add(1);
-            return if self.blameless > MAX_BLAMELESS {
-                Verdict::Broken
-            } else {
-                Verdict::GoOn
-            };
+            return self.blame_nobody();
         }
         let Some((head, context)) = self.head().map(|(id, packet)| (id, packet.context())) else {
             return Verdict::GoOn;
@@ -283,12 +418,20 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         }
     }
 
+    fn blame_nobody(&mut self) -> Verdict {
+        self.blameless = self.blameless.saturating_add(1);
+        match self.blameless > MAX_BLAMELESS {
+            true => Verdict::Broken,
+            false => Verdict::GoOn,
+        }
+    }
+
     /// Starts the engine, which was reset, and writes all packets into the empty ring again, with
     /// new fence ids. Whether there were any.
     ///
     /// # Errors
     ///
-    /// [`NodeError::Full`] if the ids are used up, [`NodeError::Miniport`].
+    /// [`NodeError::Full`] if the ids are used up, [`NodeError::Busy`], [`NodeError::Miniport`].
     pub fn replay(&mut self, miniport: &M) -> Result<bool, NodeError<M::Error>> {
         self.enable(miniport)?;
         let (index, ring) = (self.index, &mut self.ring);
@@ -299,12 +442,17 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
                 let completion = Completion { fence, interrupt };
                 let task = entry.packet.task();
                 // It does the same as before: see `paging`.
-                result = build(miniport, index, ring, &task)
-                    .and_then(|_| miniport.submit_command(index, ring, &task, completion))
-                    .map(|place| entry.place = place);
+                result = build(miniport, index, ring, &task).and_then(|built| {
+                    if built == Built::Busy {
+                        return Err(NodeError::Busy);
+                    }
+                    let written = miniport.submit_command(index, ring, &task, completion);
+                    entry.place = written.map_err(NodeError::Miniport)?;
+                    Ok(())
+                });
             }
         });
-        result.map_err(NodeError::Miniport)?;
+        result?;
         renumbered.map_err(|_| NodeError::Full)?;
         self.notify(miniport)
     }
@@ -322,9 +470,12 @@ fn build<M: Miniport>(
     node: EngineIndex,
     ring: &mut M::Ring,
     task: &Task<'_>,
-) -> Result<Option<MultipassOffset>, M::Error> {
-    match task {
-        Task::Paging(operation, from) => miniport.build_paging_buffer(node, ring, operation, *from),
-        Task::Virtual { .. } | Task::Null => Ok(None),
+) -> Result<Built, NodeError<M::Error>> {
+    let Task::Paging(pass, _) = task else {
+        return Ok(Built::Rest);
+    };
+    match miniport.build_paging_buffer(node, ring, pass) {
+        Ok(Built::Busy) if pass.idle => Err(NodeError::Busy),
+        built => built.map_err(NodeError::Miniport),
     }
 }

@@ -201,6 +201,10 @@ pub struct Step {
     pub va: GpuVa,
     /// As many contiguous pages of system memory, and where these are to be mapped.
     pub system: Option<(BusAddr, GpuVa)>,
+    /// Whether it is the operation's first one (`DXGK_TRANSFERFLAGS::TransferStart`).
+    pub start: bool,
+    /// Whether it is the operation's last one (`DXGK_TRANSFERFLAGS::TransferEnd`).
+    pub end: bool,
 }
 
 impl Step {
@@ -260,22 +264,7 @@ impl PagingOperation<'_> {
             let gap = first.wrapping_mul(PAGE_BYTES).wrapping_sub(va) % unit;
             let start = va + gap;
             let pages = rest.min(left).min(end.saturating_sub(start) / PAGE_BYTES);
-            if pages > 0 {
-                f(Step {
-                    block: PageRange::new(first, pages),
-                    va: GpuVa(start),
-                    system: bus.map(|bus| {
-                        let done = at.page.saturating_mul(PAGE_BYTES);
-                        (BusAddr(bus.0.saturating_add(done)), GpuVa(system_va))
-                    }),
-                })?;
-            } else if rest > 0 {
-                break;
-            }
-            va = start + pages * PAGE_BYTES;
-            system_va += pages * PAGE_BYTES;
-            left -= pages;
-            at = if pages == rest {
+            let next = if pages == rest {
                 MultipassOffset {
                     piece: at.piece.saturating_add(1),
                     page: 0,
@@ -286,6 +275,24 @@ impl PagingOperation<'_> {
                     ..at
                 }
             };
+            if pages > 0 {
+                f(Step {
+                    block: PageRange::new(first, pages),
+                    va: GpuVa(start),
+                    system: bus.map(|bus| {
+                        let done = at.page.saturating_mul(PAGE_BYTES);
+                        (BusAddr(bus.0.saturating_add(done)), GpuVa(system_va))
+                    }),
+                    start: at == MultipassOffset::default(),
+                    end: self.piece(next.piece).is_none(),
+                })?;
+            } else if rest > 0 {
+                break;
+            }
+            va = start + pages * PAGE_BYTES;
+            system_va += pages * PAGE_BYTES;
+            left -= pages;
+            at = next;
         }
         Ok(self.piece(at.piece).map(|_| at))
     }

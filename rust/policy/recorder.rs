@@ -6,8 +6,8 @@
 use super::{
     buddy::{PageRange, PAGE_BYTES},
     miniport::{
-        AdapterInfo, AperturePage, Completion, Miniport, PagingOperation, Place, Segment,
-        SegmentKind, Task,
+        AdapterInfo, AperturePage, Built, Completion, Flush, Miniport, PagingOperation, Pass,
+        Place, Preemption, Segment, SegmentKind, Task,
     },
     page_plan::PhysPiece,
     paging::{MultipassOffset, PagingSpace, Step, MIB, WINDOWS},
@@ -29,7 +29,8 @@ pub(crate) enum Call {
     Start,
     Build {
         from: MultipassOffset,
-        rest: Option<MultipassOffset>,
+        idle: bool,
+        built: Built,
         steps: Vec<Step>,
     },
     Submit {
@@ -40,16 +41,18 @@ pub(crate) enum Call {
     Retire {
         end: u32,
     },
+    Preempt(u64),
+    Withdraw,
     Reset,
 }
 
 /// A task, without what it borrows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum What {
-    Virtual(ContextSlot, GpuVa, u32),
+    Virtual(ContextSlot, GpuVa, u32, bool),
     Fill(u32, MultipassOffset),
-    Transfer(u32, bool, MultipassOffset),
-    Null,
+    Transfer(u32, bool, MultipassOffset, Flush),
+    Null(Flush),
 }
 
 /// The GPU was gone when it was asked.
@@ -66,6 +69,8 @@ pub(crate) struct Ring {
     buffers: u32,
     /// The pass that was built and not submitted.
     built: Option<MultipassOffset>,
+    /// By fence id, the passes that are in the ring, or were withdrawn.
+    paging: BTreeMap<u64, MultipassOffset>,
 }
 
 impl Ring {
@@ -77,6 +82,7 @@ impl Ring {
             told: 0,
             buffers: 0,
             built: None,
+            paging: BTreeMap::new(),
         }
     }
 
@@ -99,6 +105,10 @@ pub(crate) struct Recorder {
     pub(crate) calls: RefCell<Vec<Call>>,
     /// What [`Miniport::query_current_fence`] answers.
     pub(crate) reported: Cell<u64>,
+    /// Whether memory has to be idle to be paged, or that is not enough either.
+    pub(crate) wants_idle: Cell<Option<bool>>,
+    /// What [`Miniport::query_preemption`] answers.
+    pub(crate) preempted: Cell<Option<Preemption>>,
     /// Whether nothing answers any more.
     pub(crate) gone: Cell<bool>,
     /// By page of the CPU host aperture, the page of the segment that it shows.
@@ -194,10 +204,11 @@ impl Miniport for Recorder {
         [0, 1, 2].map(|id| Segment { id, kind })
     }
 
-    fn start_node(&self, _node: EngineIndex, ring: &mut Ring) -> Result<(), Gone> {
+    fn start_node(&self, _: EngineIndex, ring: &mut Ring, _: u64) -> Result<(), Gone> {
         self.ask()?;
         (ring.head, ring.tail, ring.told) = (0, 0, 0);
         ring.built = None;
+        ring.paging.clear();
         self.calls.borrow_mut().push(Call::Start);
         Ok(())
     }
@@ -210,25 +221,33 @@ impl Miniport for Recorder {
         &self,
         _node: EngineIndex,
         ring: &mut Ring,
-        operation: &PagingOperation<'_>,
-        from: MultipassOffset,
-    ) -> Result<Option<MultipassOffset>, Gone> {
+        pass: &Pass<'_>,
+    ) -> Result<Built, Gone> {
         self.ask()?;
         assert_eq!(ring.built, None, "what was built before is not submitted");
+        let Pass { from, idle, .. } = *pass;
+        let wants_idle = self.wants_idle.get();
+        if wants_idle.is_some_and(|even_then| even_then || !idle) {
+            return Ok(Built::Busy);
+        }
         let window = PagingSpace::new(MIB)
             .expect("a size")
             .window(ring.buffers % WINDOWS);
         ring.buffers += 1;
         ring.built = Some(from);
         let mut steps = Vec::new();
-        let rest = operation.pass(from, window, |step| {
+        let rest = pass.operation.pass(from, window, |step| {
             steps.push(step);
             Ok::<(), Gone>(())
         })?;
-        self.calls
-            .borrow_mut()
-            .push(Call::Build { from, rest, steps });
-        Ok(rest)
+        let built = rest.map_or(Built::Rest, Built::Full);
+        self.calls.borrow_mut().push(Call::Build {
+            from,
+            idle,
+            built,
+            steps,
+        });
+        Ok(built)
     }
 
     fn submit_command(
@@ -246,17 +265,26 @@ impl Miniport for Recorder {
         let start = ring.tail;
         ring.tail = (ring.tail + 1) % ring.slots;
         let what = match *task {
-            Task::Virtual { context, va, bytes } => What::Virtual(context, va, bytes),
-            Task::Paging(operation, from) => {
-                assert_eq!(ring.built.take(), Some(from), "another pass was built");
-                match operation {
+            Task::Virtual {
+                context,
+                va,
+                bytes,
+                resume,
+            } => What::Virtual(context, va, bytes, resume),
+            Task::Paging(pass, flush) => {
+                let from = pass.from;
+                let withdrawn = ring.paging.get(&completion.fence).copied();
+                let built = ring.built.take().or(withdrawn);
+                assert_eq!(built, Some(from), "another pass was built");
+                ring.paging.insert(completion.fence, from);
+                match pass.operation {
                     PagingOperation::Fill { segment, .. } => What::Fill(segment, from),
                     PagingOperation::Transfer { segment, out, .. } => {
-                        What::Transfer(segment, out, from)
+                        What::Transfer(segment, out, from, flush)
                     }
                 }
             }
-            Task::Null => What::Null,
+            Task::Null(flush) => What::Null(flush),
         };
         self.calls
             .borrow_mut()
@@ -282,9 +310,10 @@ impl Miniport for Recorder {
         _node: EngineIndex,
         ring: &mut Ring,
         place: Place,
-        _fence: u64,
+        fence: u64,
     ) -> Result<(), Gone> {
         ring.head = place.end;
+        ring.paging = ring.paging.split_off(&(fence + 1));
         self.calls
             .borrow_mut()
             .push(Call::Retire { end: place.end });
@@ -294,6 +323,25 @@ impl Miniport for Recorder {
     fn query_current_fence(&self, _node: EngineIndex) -> Result<u64, Gone> {
         self.ask()?;
         Ok(self.reported.get())
+    }
+
+    fn preempt_command(&self, _: EngineIndex, ring: &mut Ring, fence: u64) -> Result<(), Gone> {
+        self.ask()?;
+        assert_eq!(ring.told, ring.tail, "the engine does not know of all");
+        self.preempted.set(None);
+        self.calls.borrow_mut().push(Call::Preempt(fence));
+        Ok(())
+    }
+
+    fn query_preemption(&self, _: EngineIndex, _: &Ring) -> Result<Option<Preemption>, Gone> {
+        self.ask().map(|()| self.preempted.get())
+    }
+
+    fn withdraw(&self, _: EngineIndex, ring: &mut Ring, _: u64) -> Result<(), Gone> {
+        self.ask()?;
+        ring.head = ring.tail;
+        self.calls.borrow_mut().push(Call::Withdraw);
+        Ok(())
     }
 
     fn reset_engine(&self, _node: EngineIndex) -> Result<(), Gone> {

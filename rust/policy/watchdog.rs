@@ -42,6 +42,7 @@
 //!         now_ms: 500 * second,
 //!         head: Some(7),
 //!         ticks: 40,
+//!         before: Default::default(),
 //!     })
 //! });
 //! assert_eq!(verdicts.last(), Some(Verdict::Stuck { id: 7 }));
@@ -77,6 +78,19 @@ pub struct Sample {
     pub head: Option<u64>,
     /// The engine's tick counter.
     pub ticks: u64,
+    /// What the packet had used before it got to the head: it was there, and was preempted.
+    pub before: Spent,
+}
+
+/// What a packet has used of an engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Milliseconds at the head.
+    pub ms: u64,
+    /// Ticks.
+    pub ticks: u64,
+    /// Milliseconds since it did anything but wait for a value.
+    pub waited_ms: u64,
 }
 
 /// What is to be done about the head.
@@ -144,17 +158,18 @@ impl Watchdog {
             self.watched = None;
             return Verdict::Healthy;
         };
-        let Some(watched) = self.watched.as_mut().filter(|watched| watched.id == id) else {
-            self.watched = Some(Watched {
-                id,
-                last_ms: sample.now_ms,
-                last_ticks: sample.ticks,
-                elapsed_ms: 0,
-                used_ticks: 0,
-                stalled_ms: 0,
-            });
-            return Verdict::Healthy;
+        let new = Watched {
+            id,
+            last_ms: sample.now_ms,
+            last_ticks: sample.ticks,
+            elapsed_ms: sample.before.ms,
+            used_ticks: sample.before.ticks,
+            stalled_ms: sample.before.waited_ms,
         };
+        let watched = self.watched.get_or_insert(new);
+        if watched.id != id {
+            *watched = new;
+        }
         let step = sample
             .now_ms
             .saturating_sub(watched.last_ms)
@@ -164,10 +179,9 @@ impl Watchdog {
         watched.last_ticks = sample.ticks;
         watched.elapsed_ms = watched.elapsed_ms.saturating_add(step);
         watched.used_ticks = watched.used_ticks.saturating_add(worked);
-        watched.stalled_ms = if worked > 0 {
-            0
-        } else {
-            watched.stalled_ms.saturating_add(step)
+        watched.stalled_ms = match worked {
+            0 => watched.stalled_ms.saturating_add(step),
+            _ => 0,
         };
         if watched.stalled_ms >= self.limits.stuck_ms {
             Verdict::Stuck { id }

@@ -4,10 +4,10 @@
 //! the tree's own allocator's.
 
 use super::super::buddy::{Buddy, PageCount, PageRange, Scattered};
-use super::super::heap::FallibleVec;
+use super::super::heap::{FallibleVec, OutOfMemory};
 use super::super::priority::{Level, Offer};
 use super::*;
-use crate::std_heap::{StdHeap, StdVec};
+use crate::std_heap::{until_enough, StdHeap, StdVec};
 use proptest::prelude::*;
 use std::cell::Cell;
 use std::vec;
@@ -23,6 +23,8 @@ struct Object {
     is_idle: bool,
     /// Refuses to leave, which nobody knows before.
     is_stuck: bool,
+    /// The CPU has it: what is out stays out.
+    is_locked: bool,
     blocks: Vec<PageRange>,
 }
 
@@ -36,6 +38,7 @@ fn object(number: u64, bytes: u64) -> Object {
         is_resident: false,
         is_idle: true,
         is_stuck: false,
+        is_locked: false,
         blocks: Vec::new(),
     }
 }
@@ -56,6 +59,10 @@ struct Memory {
     objects: Vec<Object>,
     left: Vec<Object>,
     looks: Cell<usize>,
+    /// Nobody leaves at once, though all are idle as it looks.
+    is_held_up: bool,
+    /// Once somebody has left, the others are needed.
+    is_taken: bool,
 }
 
 impl Memory {
@@ -88,7 +95,8 @@ impl Memory {
 
 impl Place for Memory {
     type Object = u64;
-    type Error = ();
+    type Error = OutOfMemory;
+    type Heap = StdHeap;
     type Walk = vec::IntoIter<u64>;
 
     fn walk(&self, rank: Rank) -> Self::Walk {
@@ -97,7 +105,7 @@ impl Place for Memory {
         numbers.into_iter()
     }
 
-    fn facts(&self, number: &u64) -> Result<Facts, ()> {
+    fn facts(&self, number: &u64) -> Result<Facts, OutOfMemory> {
         self.looks.set(self.looks.get() + 1);
         Ok(self.find(number).facts())
     }
@@ -106,17 +114,27 @@ impl Place for Memory {
         self.find(number).is_idle
     }
 
-    fn leave(&mut self, number: u64, bytes: u64, may_wait: bool) -> Result<u64, ()> {
-        let object = self.find(&number);
+    fn leave(
+        &mut self,
+        number: &u64,
+        bytes: u64,
+        may_wait: bool,
+    ) -> Result<Option<u64>, OutOfMemory> {
+        let object = self.find(number);
         assert!(may_wait || object.is_idle);
         assert_eq!(bytes, object.bytes);
-        if object.is_stuck {
-            return Ok(0);
+        if object.is_stuck || (self.is_held_up && !may_wait) {
+            return Ok(None);
         }
-        let at = self.objects.iter().position(|other| other.number == number);
+        let at = self
+            .objects
+            .iter()
+            .position(|other| other.number == *number);
         self.left
             .push(self.objects.remove(at.expect("it is there")));
-        Ok(bytes)
+        let others = self.objects.iter_mut().filter(|_| self.is_taken);
+        others.for_each(|object| object.hold = Hold::Turn { elsewhere: false });
+        Ok(Some(bytes))
     }
 }
 
@@ -217,12 +235,63 @@ fn what_fits_goes_rather_than_what_is_much_too_large() {
 }
 
 #[test]
+fn who_is_in_use_after_all_leaves_with_those() {
+    let mut objects: Vec<Object> = (0..4).map(|number| object(number, 2)).collect();
+    objects[1].is_idle = false;
+    objects[3].rank = Rank::Kept(Level::High);
+    let mut memory = Memory::new(&objects);
+    memory.is_held_up = true;
+    assert_eq!(make_room(&mut memory, Need::Needs, 8), Ok(true));
+    assert_eq!(memory.left(), [0, 1, 2, 3]);
+}
+
+#[test]
+fn who_may_not_leave_any_more_stays() {
+    let mut memory = Memory::new(&[object(0, 4), object(1, 4), object(2, 4)]);
+    memory.is_taken = true;
+    assert_eq!(make_room(&mut memory, Need::Needs, 12), Ok(true));
+    assert_eq!(memory.left(), [0]);
+}
+
+#[test]
 fn few_are_looked_at() {
     let objects: Vec<Object> = (0..1000).map(|number| object(number, 4)).collect();
     let mut memory = Memory::new(&objects);
     assert_eq!(make_room(&mut memory, Need::Prefers, 8), Ok(true));
     // Once for whether it is enough, and once to leave.
     assert_eq!((memory.left(), memory.looks.get()), (vec![0, 1], 4));
+}
+
+#[test]
+fn those_that_stay_are_looked_at_once() {
+    let mut objects: Vec<Object> = (0..1000).map(|number| object(number, 4)).collect();
+    for (number, object) in (0..).zip(&mut objects) {
+        object.rank = Rank::ALL[number % Rank::ALL.len()];
+        object.hold = match number % 100 {
+            0 => Hold::Low,
+            50 => Hold::Nothing,
+            _ => Hold::Pinned,
+        };
+        object.is_resident = number % 200 >= 100;
+        object.is_idle = number % 400 >= 200;
+    }
+    let mut memory = Memory::new(&objects);
+    assert_eq!(leave(&mut memory, Need::Needs, u64::MAX), Ok(()));
+    assert_eq!((memory.left.len(), memory.looks.get()), (20, 1000 + 20));
+}
+
+#[test]
+fn nobody_leaves_where_there_is_no_memory_to_choose() {
+    let mut objects: Vec<Object> = (0..20).map(|number| object(number, 4)).collect();
+    for object in &mut objects[..10] {
+        object.is_resident = true;
+    }
+    let left = until_enough(|| {
+        let mut memory = Memory::new(&objects);
+        make_room(&mut memory, Need::Needs, 60).inspect_err(|_| assert_eq!(memory.left(), []))?;
+        Ok::<_, OutOfMemory>(memory.left())
+    });
+    assert_eq!(left, (10..20).chain(0..5).collect::<Vec<u64>>());
 }
 
 #[test]
@@ -237,14 +306,7 @@ fn each_is_held_by_the_first_reason() {
     objects[4].is_resident = true;
     objects[4].is_idle = false;
     objects[5].is_idle = false;
-    let expected = Holders {
-        pinned: 1,
-        turn: 2,
-        group: 4 + 8,
-        resident: 16,
-        busy: 32,
-        idle: 64,
-    };
+    let expected = Holders([1, 2, 4 + 8, 16, 32, 64]);
     assert_eq!(Holders::of(&Memory::new(&objects)), Ok(expected));
     let words = objects
         .iter()
@@ -271,7 +333,13 @@ enum Step {
     Resident(usize, bool),
     Idle(usize, bool),
     Rank(usize, Rank),
+    Lock(usize, bool),
+    /// A client's work needs all that it has, and has ended before the next.
+    Submit(u64),
 }
+
+/// So many clients have the objects, in turn.
+const CLIENTS: u64 = 4;
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let number = || any::<prop::sample::Index>().prop_map(|index| index.index(1 << 16));
@@ -294,6 +362,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (number(), any::<bool>()).prop_map(|(number, is)| Step::Resident(number, is)),
         2 => (number(), any::<bool>()).prop_map(|(number, is)| Step::Idle(number, is)),
         2 => (number(), rank).prop_map(|(number, rank)| Step::Rank(number, rank)),
+        1 => (number(), any::<bool>()).prop_map(|(number, is)| Step::Lock(number, is)),
+        3 => (0..CLIENTS).prop_map(Step::Submit),
     ];
     prop::collection::vec(step, 1..120)
 }
@@ -314,10 +384,11 @@ fn rank(object: &Object) -> (bool, bool, Rank, bool) {
     (is_low, object.is_resident, object.rank, !object.is_idle)
 }
 
-/// VRAM, and what is in it.
+/// VRAM, what is in it, and what has left it.
 struct Vram {
     pages: Buddy<StdHeap>,
     memory: Memory,
+    out: Vec<Object>,
 }
 
 impl Vram {
@@ -339,7 +410,60 @@ impl Vram {
         }
     }
 
-    /// What has left is free; checks who did, of those who were there `before`.
+    /// One of all objects, if there is any.
+    fn find(&mut self, number: usize) -> Option<&mut Object> {
+        let at = number.checked_rem(self.memory.objects.len() + self.out.len())?;
+        self.memory.objects.iter_mut().chain(&mut self.out).nth(at)
+    }
+
+    /// Brings back all that `client` has and that is out, behind what others have to leave; or
+    /// nothing, and nobody leaves.
+    fn submit(&mut self, client: u64) -> Result<(), TestCaseError> {
+        let is_its = |object: &Object| object.number % CLIENTS == client;
+        let needed = self.out.iter().filter(|object| is_its(object));
+        let bytes: u64 = needed.clone().map(|object| object.bytes).sum();
+        if needed.clone().any(|object| object.is_locked) {
+            return Ok(());
+        }
+        let kept = self.memory.objects.clone();
+        let own = self.memory.objects.iter_mut();
+        for object in own.filter(|object| is_its(object)) {
+            object.hold = Hold::Turn { elsewhere: false };
+        }
+        let before = self.memory.objects.clone();
+        let others = before.iter().filter(|object| !is_its(object));
+        let room: u64 = others
+            .filter(|object| may_leave(object, Need::Needs))
+            .map(|object| object.bytes)
+            .sum();
+        let fits = room + self.pages.free_pages().0 >= bytes;
+        let missing = bytes.saturating_sub(self.pages.free_pages().0);
+        let made = make_room(&mut self.memory, Need::Needs, missing);
+        prop_assert_eq!(made, Ok(fits), "{} bytes", bytes);
+        self.check_left(&before, Need::Needs, missing)?;
+        for object in &mut self.memory.objects {
+            let was = kept.iter().find(|was| was.number == object.number);
+            object.hold = was.expect("it was there").hold;
+        }
+        if fits {
+            let out = core::mem::take(&mut self.out);
+            let (back, out): (Vec<_>, _) = out.into_iter().partition(is_its);
+            self.out = out;
+            for object in back {
+                let blocks = self.alloc(object.bytes);
+                let blocks = blocks.expect("room was made");
+                self.memory.objects.push(Object { blocks, ..object });
+            }
+        }
+        // All of it is there, or all is as it was.
+        let own = |objects: &[Object]| objects.iter().filter(|object| is_its(object)).count();
+        let stays = kept.iter().filter(|object| is_its(object)).count();
+        prop_assert!(own(&self.memory.objects) >= stays, "it has lost its own");
+        prop_assert!(!fits || own(&self.out) == 0, "some of it is still out");
+        Ok(())
+    }
+
+    /// What has left is free, and out; checks who did, of those who were there `before`.
     fn check_left(
         &mut self,
         before: &[Object],
@@ -348,6 +472,12 @@ impl Vram {
     ) -> Result<(), TestCaseError> {
         let left = core::mem::take(&mut self.memory.left);
         left.iter().for_each(|object| self.free(object));
+        let gone = left.iter().map(|object| Object {
+            blocks: Vec::new(),
+            hold: Hold::Nothing,
+            ..object.clone()
+        });
+        self.out.extend(gone);
         let may = || before.iter().filter(|object| may_leave(object, need));
         let supply: u64 = may().map(|object| object.bytes).sum();
         let bytes = |objects: &[Object]| objects.iter().map(|object| object.bytes).sum::<u64>();
@@ -393,7 +523,7 @@ proptest! {
     #[test]
     fn it_does_as_the_model(steps in steps()) {
         let pages = Buddy::new(PageCount(PAGES)).expect("an allocator");
-        let mut vram = Vram { pages, memory: Memory::default() };
+        let mut vram = Vram { pages, memory: Memory::default(), out: Vec::new() };
         let mut next = 0;
         for step in steps {
             let count = vram.memory.objects.len();
@@ -402,6 +532,10 @@ proptest! {
                 Step::Use(number) if count > 0 => {
                     let object = memory.objects.remove(number % count);
                     memory.objects.push(object);
+                }
+                Step::Destroy(number) if number % 3 == 0 && !vram.out.is_empty() => {
+                    let at = number % vram.out.len();
+                    vram.out.remove(at);
                 }
                 Step::Destroy(number) if count > 0 => {
                     let object = memory.objects.remove(number % count);
@@ -412,6 +546,12 @@ proptest! {
                 Step::Resident(number, is) => memory.change(number, |object| object.is_resident = is),
                 Step::Idle(number, is) => memory.change(number, |object| object.is_idle = is),
                 Step::Rank(number, rank) => memory.change(number, |object| object.rank = rank),
+                Step::Lock(number, is) => {
+                    if let Some(object) = vram.find(number) {
+                        object.is_locked = is;
+                    }
+                }
+                Step::Submit(client) => vram.submit(client)?,
                 Step::Room(pages, need) => {
                     let before = vram.memory.objects.clone();
                     let missing = pages.saturating_sub(vram.pages.free_pages().0);
@@ -428,8 +568,11 @@ proptest! {
             let used: u64 = vram.memory.objects.iter().map(|object| object.bytes).sum();
             prop_assert_eq!(vram.pages.free_pages().0, PAGES - used);
             let holders = Holders::of(&vram.memory).expect("no error");
-            let Holders { pinned, turn, group, resident, busy, idle } = holders;
-            prop_assert_eq!(pinned + turn + group + resident + busy + idle, used);
+            prop_assert_eq!(holders.sums().iter().sum::<u64>(), used);
+            let all = vram.memory.objects.iter().chain(&vram.out);
+            let mut numbers: Vec<u64> = all.map(|object| object.number).collect();
+            numbers.sort_unstable();
+            prop_assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{numbers:?}");
         }
     }
 }

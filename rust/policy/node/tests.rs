@@ -4,7 +4,7 @@
 
 use super::super::{
     buddy::PageRange,
-    miniport::PagingOperation,
+    miniport::{Flush, PagingOperation, Pass, Preemption, Stop},
     paging::MultipassOffset,
     recorder::{Call, Gone, Recorder, Ring, What},
 };
@@ -38,8 +38,9 @@ impl Packet for Work {
                 context: ContextSlot(context),
                 va: GpuVa(u64::from(self.number) * 8),
                 bytes: 8,
+                resume: false,
             },
-            None => Task::Paging(FILL, MultipassOffset::default()),
+            None => paging(self.number % 2 == 0),
         }
     }
 
@@ -57,7 +58,8 @@ impl Work {
     fn submit(&self, fence: u64) -> Call {
         let what = match self.context {
             Some(context) => {
-                What::Virtual(ContextSlot(context), GpuVa(u64::from(self.number) * 8), 8)
+                let va = GpuVa(u64::from(self.number) * 8);
+                What::Virtual(ContextSlot(context), va, 8, false)
             }
             None => What::Fill(1, MultipassOffset::default()),
         };
@@ -65,6 +67,16 @@ impl Work {
         let completion = Completion { fence, interrupt };
         Call::Submit { what, completion }
     }
+}
+
+/// The only pass of [`FILL`].
+fn paging(idle: bool) -> Task<'static> {
+    let pass = Pass {
+        operation: FILL,
+        from: MultipassOffset::default(),
+        idle,
+    };
+    Task::Paging(pass, Flush::Nothing)
 }
 
 type TestNode = Node<StdHeap, Recorder, Work>;
@@ -96,7 +108,7 @@ fn client(context: u32, number: u32) -> Work {
 
 /// Builds and starts a packet.
 fn start(node: &mut TestNode, hw: &Recorder, packet: Work) -> Result<(), NodeError<Gone>> {
-    assert_eq!(node.build(hw, &packet.task())?, None);
+    assert_eq!(node.build(hw, &packet.task())?, Built::Rest);
     node.start(hw, packet)
 }
 
@@ -129,6 +141,9 @@ enum Op {
     Bogus(u64),
     /// The packet at this place is reported to be guilty, by its id.
     Fault(usize),
+    /// The engine is asked to stop, and does so behind so many packets more, in the midst of the
+    /// next one or not.
+    Preempt(usize, bool),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -138,6 +153,7 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (0usize..6).prop_map(Op::Complete),
         1 => (0u64..100).prop_map(Op::Bogus),
         1 => (0usize..2).prop_map(Op::Fault),
+        2 => (0usize..4, any::<bool>()).prop_map(|(more, within)| Op::Preempt(more, within)),
     ]
 }
 
@@ -154,6 +170,7 @@ proptest! {
         node.enable(&hw).unwrap();
         let mut model: VecDeque<(u64, Work)> = VecDeque::new();
         let (mut next, mut number, mut untold, mut reported, mut blameless) = (1, 0, false, 0, 0);
+        let mut preemptions = 0;
         let mut expected = std::vec![Call::Start];
         for op in ops {
             match op {
@@ -205,6 +222,67 @@ proptest! {
                     let complete = node.complete(&hw, |_| panic!("a packet ended"));
                     prop_assert_eq!(complete, Err(NodeError::Bogus));
                     hw.reported.set(reported);
+                }
+                Op::Preempt(more, within) => {
+                    node.notify(&hw).unwrap();
+                    expected.extend(untold.then_some(Call::Doorbell));
+                    untold = false;
+                    let ask = !model.is_empty();
+                    prop_assert_eq!(node.preempt(&hw), Ok(ask));
+                    if !ask {
+                        continue;
+                    }
+                    prop_assert_eq!(node.preempt(&hw), Ok(false), "it was asked");
+                    preemptions += 1;
+                    expected.push(Call::Preempt(preemptions));
+                    prop_assert_eq!(node.answer(&hw), Ok(None), "it has not answered");
+                    let more = more.min(model.len());
+                    let ended: Vec<_> = model.drain(..more).collect();
+                    reported = ended.last().map_or(reported, |(id, _)| *id);
+                    hw.reported.set(reported);
+                    let client = |(_, packet): &(u64, Work)| packet.context.is_some();
+                    let stop = match within && model.front().is_some_and(client) {
+                        true => Stop::Within,
+                        false => Stop::Between,
+                    };
+                    let answer = Preemption {
+                        fence: preemptions,
+                        completed: reported,
+                        stop,
+                    };
+                    hw.preempted.set(Some(answer));
+                    prop_assert_eq!(node.answer(&hw), Ok(Some(answer)));
+                    let (mut done, mut back) = (Vec::new(), Vec::new());
+                    let withdrawn = node.withdraw(
+                        &hw,
+                        answer,
+                        |packet| done.push(packet),
+                        None,
+                        |_, packet, resume| back.push((packet, resume)),
+                    );
+                    prop_assert_eq!(withdrawn, Ok(()));
+                    prop_assert!(done.iter().eq(ended.iter().map(|(_, packet)| packet)));
+                    if !ended.is_empty() {
+                        blameless = 0;
+                        let calls = hw.calls.borrow();
+                        let retired = calls.iter().rev();
+                        let retired = retired.filter(|call| matches!(call, Call::Retire { .. }));
+                        expected.extend(retired.take(1).cloned());
+                    }
+                    let first = model.front().map(|(id, _)| *id);
+                    let left = model.iter().filter(|entry| client(entry));
+                    let withdrawn: Vec<_> = left
+                        .map(|(id, packet)| match Some(*id) == first {
+                            true => (*packet, stop),
+                            false => (*packet, Stop::Between),
+                        })
+                        .collect();
+                    prop_assert_eq!(back, withdrawn);
+                    model.retain(|entry| !client(entry));
+                    expected.push(Call::Withdraw);
+                    // What is the system's own comes again, with the ids that it had.
+                    expected.extend(model.iter().map(|(id, packet)| packet.submit(*id)));
+                    untold = !model.is_empty();
                 }
                 Op::Fault(place) => {
                     // Otherwise the ring has packets that the engine was not told of.
@@ -339,6 +417,36 @@ fn the_systems_own_guilt_breaks_the_engine() {
 }
 
 #[test]
+fn a_miniport_may_want_memory_to_be_idle() {
+    let hw = Recorder::default();
+    let mut node = node(8, 8);
+    let system = |number| Work {
+        context: None,
+        number,
+    };
+    hw.wants_idle.set(Some(false));
+    start(&mut node, &hw, system(0)).unwrap();
+    // What is not idle: nothing has happened, and others go on.
+    assert_eq!(node.build(&hw, &paging(false)), Ok(Built::Busy));
+    start(&mut node, &hw, client(1, 1)).unwrap();
+    assert_eq!(node.len(), 2);
+    // It is now. What was built once is built again as it was.
+    start(&mut node, &hw, system(2)).unwrap();
+    assert_eq!(node.replay(&hw), Ok(true));
+    let calls = hw.calls.borrow();
+    let built = calls.iter().filter_map(|call| match call {
+        Call::Build { idle, built, .. } => Some((*idle, *built)),
+        _ => None,
+    });
+    assert!(built.eq([(true, Built::Rest); 4]));
+    drop(calls);
+    // There is nothing else to be waited for.
+    hw.wants_idle.set(Some(true));
+    assert_eq!(node.build(&hw, &paging(true)), Err(NodeError::Busy));
+    assert_eq!(node.replay(&hw), Err(NodeError::Busy));
+}
+
+#[test]
 fn what_could_not_be_written_is_given_up_with_the_rest() {
     let hw = Recorder::default();
     let mut node = node(8, 8);
@@ -354,6 +462,99 @@ fn what_could_not_be_written_is_given_up_with_the_rest() {
     let mut left = Vec::new();
     node.abandon(|packet| left.push(packet.number));
     assert_eq!(left, [0, 1]);
+}
+
+#[test]
+fn an_answer_that_cannot_be_is_refused() {
+    let system = Work {
+        context: None,
+        number: 0,
+    };
+    for (fence, completed, stop, packet) in [
+        (2, 0, Stop::Between, client(1, 0)),
+        (1, 7, Stop::Between, client(1, 0)),
+        (1, 1, Stop::Within, client(1, 0)),
+        (1, 0, Stop::Waiting, system),
+    ] {
+        let hw = Recorder::default();
+        let mut node = node(8, 8);
+        start(&mut node, &hw, packet).unwrap();
+        node.notify(&hw).unwrap();
+        assert_eq!(node.preempt(&hw), Ok(true));
+        hw.preempted.set(Some(Preemption {
+            fence,
+            completed,
+            stop,
+        }));
+        let answer = node.answer(&hw).and_then(|answer| {
+            let answer = answer.expect("an answer");
+            node.withdraw(
+                &hw,
+                answer,
+                |_| (),
+                None,
+                |_, _, _| panic!("it is withdrawn"),
+            )
+        });
+        assert_eq!(
+            answer,
+            Err(NodeError::Bogus),
+            "{fence} {completed} {stop:?}"
+        );
+    }
+}
+
+#[test]
+fn who_is_guilty_does_not_come_back() {
+    let hw = Recorder::default();
+    let within = [Stop::Within, Stop::Between, Stop::Waiting];
+    for (stop, named) in within
+        .into_iter()
+        .flat_map(|stop| [1, 2, 3].map(|named| (stop, named)))
+    {
+        let mut node = node(8, 8);
+        hw.reported.set(0);
+        for (context, number) in [(3, 0), (1, 1), (2, 2), (1, 3)] {
+            start(&mut node, &hw, client(context, number)).unwrap();
+        }
+        node.notify(&hw).unwrap();
+        assert_eq!(node.preempt(&hw), Ok(true));
+        let (cause, mut guilty, mut back) = (Cause::Endless(named), Vec::new(), Vec::new());
+        let answer = Preemption {
+            fence: 1,
+            completed: 1,
+            stop,
+        };
+        let mut taken = |packet: Work, is_it| guilty.push((packet.number, is_it));
+        let blame: Option<Blame<'_, Work>> = Some((&cause, &mut taken));
+        let back_to = |_, packet: Work, resume| back.push((packet.number, resume));
+        node.withdraw(&hw, answer, |_| (), blame, back_to).unwrap();
+        // Nobody else has its state.
+        let (taken, rest) = match named {
+            2 if stop != Stop::Between => (
+                std::vec![(1, true), (3, false)],
+                std::vec![(2, Stop::Between)],
+            ),
+            _ => (
+                Vec::new(),
+                std::vec![(1, stop), (2, Stop::Between), (3, Stop::Between)],
+            ),
+        };
+        assert_eq!((guilty, back), (taken, rest), "{stop:?} {named}");
+    }
+}
+
+#[test]
+fn a_reset_forgets_that_it_was_to_stop() {
+    let hw = Recorder::default();
+    let mut node = node(8, 8);
+    start(&mut node, &hw, client(1, 0)).unwrap();
+    node.notify(&hw).unwrap();
+    assert_eq!(node.preempt(&hw), Ok(true));
+    assert_eq!(node.asked(), Some(Asked { number: 1, head: 1 }));
+    node.replay(&hw).unwrap();
+    assert_eq!(node.asked(), None);
+    assert_eq!(node.preempt(&hw), Ok(true));
 }
 
 #[test]

@@ -2,12 +2,16 @@
 
 use super::super::{
     miniport::{
-        AdapterInfo, Completion, Miniport, Task, TransferPiece, SYSTEM_SEGMENT, VRAM_SEGMENT,
+        AdapterInfo, Built, Completion, Flush, Miniport, Pass, Task, TransferPiece, SYSTEM_SEGMENT,
+        VRAM_SEGMENT,
     },
-    recorder::{Call, Gone, Recorder, Ring},
+    recorder::{Call, Gone, Recorder, Ring, What},
 };
 use super::*;
-use crate::spec::{address::GpuPhys, number::EngineIndex};
+use crate::spec::{
+    address::GpuPhys,
+    number::{Asid, EngineIndex},
+};
 use proptest::prelude::*;
 use std::vec::Vec;
 
@@ -173,8 +177,11 @@ proptest! {
             prop_assert!((1..=128).contains(&steps.len()));
             prop_assert!(steps.iter().map(|step| step.block.pages.0).sum::<u64>() <= most);
         }
-        let steps = passes.iter().flat_map(|(_, steps)| steps);
-        let done: Vec<_> = steps
+        let steps = || passes.iter().flat_map(|(_, steps)| steps);
+        let flags: Vec<_> = steps().map(|step| (step.start, step.end)).collect();
+        let last = flags.len() - 1;
+        prop_assert!(flags.iter().enumerate().all(|(n, flags)| *flags == (n == 0, n == last)));
+        let done: Vec<_> = steps()
             .flat_map(|step| {
                 let bus = step.system.map(|(bus, _)| bus.0);
                 (0..step.block.pages.0)
@@ -233,27 +240,60 @@ fn a_transfer_takes_as_many_paging_buffers_as_it_takes() {
     // In an address space of 1 MiB it is the window: 64 KiB of each side.
     let hw = Recorder::default();
     let (node, mut ring) = (EngineIndex::ALL[0], Ring::new(8));
-    let (mut next, mut fence) = (Some(MultipassOffset::default()), 0);
-    while let Some(from) = next {
+    let (mut from, mut fence) = (MultipassOffset::default(), 0);
+    loop {
         fence += 1;
-        let task = Task::Paging(transfer, from);
-        next = hw
-            .build_paging_buffer(node, &mut ring, &transfer, from)
-            .unwrap();
-        let interrupt = true;
+        let (operation, interrupt) = (transfer, true);
+        let pass = Pass {
+            operation,
+            from,
+            idle: fence == 1,
+        };
+        let built = hw.build_paging_buffer(node, &mut ring, &pass).unwrap();
+        let task = Task::Paging(pass, Flush::All.before(from));
         let place = hw.submit_command(node, &mut ring, &task, Completion { fence, interrupt });
         hw.retire(node, &mut ring, place.unwrap(), fence).unwrap();
+        match built {
+            Built::Full(next) => from = next,
+            built => break assert_eq!(built, Built::Rest),
+        }
     }
     let calls = hw.calls.borrow();
     let built = calls.iter().filter_map(|call| match call {
-        Call::Build { from, rest, steps } => Some((*from, *rest, steps.len())),
+        Call::Build {
+            from, built, steps, ..
+        } => Some((*from, *built, steps.len())),
         _ => None,
     });
     let expected = (0..pages / 16).map(|number| {
         let rest = Some(offset((number + 1) * 16)).filter(|rest| rest.piece < pages);
-        (offset(number * 16), rest, 16)
+        (
+            offset(number * 16),
+            rest.map_or(Built::Rest, Built::Full),
+            16,
+        )
     });
     assert!(built.eq(expected));
+    // Behind one flush, which is before all of it.
+    let flushes = calls.iter().filter_map(|call| match call {
+        Call::Submit {
+            what: What::Transfer(_, _, _, flush),
+            ..
+        } => Some(*flush),
+        _ => None,
+    });
+    assert!(flushes.eq([Flush::All]
+        .into_iter()
+        .chain([Flush::Nothing; 16384 / 16 - 1])));
+}
+
+#[test]
+fn a_flush_is_of_one_address_space_or_of_all() {
+    let [one, other] = [Asid(3), Asid(4)];
+    assert_eq!(Flush::Nothing.and(one), Flush::Of(one));
+    assert_eq!(Flush::Of(one).and(one), Flush::Of(one));
+    assert_eq!(Flush::Of(one).and(other), Flush::All);
+    assert_eq!(Flush::All.and(one), Flush::All);
 }
 
 #[test]

@@ -30,6 +30,7 @@ fn run(
             now_ms: start.0 + passed,
             head: Some(7),
             ticks: start.1 + passed * rate / 1000,
+            before: Spent::default(),
         });
         (!matches!(verdict, Verdict::Healthy | Verdict::Stalled)).then_some((passed, verdict))
     })
@@ -76,6 +77,7 @@ fn a_silent_engine_is_stalled_before_it_is_stuck() {
                 now_ms: i * 100,
                 head: Some(7),
                 ticks: 0,
+                before: Spent::default(),
             })
         })
         .collect();
@@ -92,6 +94,7 @@ fn a_clock_that_jumps_kills_nobody() {
         now_ms,
         head: Some(7),
         ticks,
+        before: Spent::default(),
     };
     for now in [0, 3_600_000, 0, u64::MAX, 5] {
         assert_eq!(dog.check(at(now, 0)), Verdict::Healthy);
@@ -108,6 +111,7 @@ fn a_counter_that_goes_back_is_no_progress() {
             now_ms: i * 100,
             head: Some(1),
             ticks: 1_000_000 - i,
+            before: Spent::default(),
         }) == Verdict::Stuck { id: 1 }
     });
     assert!(stuck);
@@ -121,6 +125,7 @@ fn a_new_packet_starts_anew() {
             now_ms: i * 300,
             head: (i % 5 != 4).then_some(i / 5),
             ticks: i * 400,
+            before: Spent::default(),
         });
         assert_eq!(verdict, Verdict::Healthy);
     }
@@ -154,7 +159,8 @@ proptest! {
             now_ms += time - 20;
             ticks += work;
             let head = if hold { Some(3) } else { head.map(|h| h + now_ms as u64 / 4000) };
-            let sample = Sample { now_ms: now_ms as u64, head, ticks: ticks as u64 };
+            let (now_ms, ticks, before) = (now_ms as u64, ticks as u64, Spent::default());
+            let sample = Sample { now_ms, head, ticks, before };
             history.push(sample);
             // The samples since this packet came to the head, in pairs.
             let since: Vec<_> = history.iter().rev().take_while(|s| s.head == head).collect();
@@ -180,4 +186,32 @@ proptest! {
             prop_assert_eq!(dog.check(sample), expected);
         }
     }
+}
+
+#[test]
+fn what_was_used_before_a_preemption_counts() {
+    let at = |i: u64, before| Sample {
+        now_ms: i * 100,
+        head: Some(i),
+        ticks: i * 10,
+        before,
+    };
+    // Each time with another id, as it is preempted in between.
+    let used = |i: u64| Spent {
+        ms: i * 100,
+        ticks: i * 100_000,
+        waited_ms: 0,
+    };
+    let mut dog = Watchdog::new(LIMITS);
+    let first = (0..10_000).find(|i| dog.check(at(*i, used(*i))) != Verdict::Healthy);
+    let over = LIMITS.time_ms / 100 + 1;
+    assert_eq!(first, Some(over.max(LIMITS.ticks / 100_000 + 1)));
+    let waits = |i: u64| Spent {
+        ms: 0,
+        ticks: 0,
+        waited_ms: i * 100,
+    };
+    let mut dog = Watchdog::new(LIMITS);
+    let stuck = |i: &u64| dog.check(at(*i, waits(*i))) == Verdict::Stuck { id: *i };
+    assert_eq!((0..10_000).find(stuck), Some(LIMITS.stuck_ms.div_ceil(100)));
 }

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Whose turn it is on a node, and when who runs has to make room (rows 2.12, 2.20).
+//!
+//! Contexts have a *level*. Of those whose work can start the ones of the highest level go first. Of
+//! one level each has its *turn*, a quantum of engine time: as long as it has something left of it,
+//! its packets alternate with those of others; who has nothing left, or is new, waits until nobody
+//! has, and then all get a quantum more. Time that a packet takes beyond the turn is taken from the
+//! next ones, so that equals get equal shares, however long their packets are, unless they take next
+//! to nothing: a turn is over after so many packets as well.
+//!
+//! Who runs is preempted for a higher level at once, for its own when its turn is over, and for
+//! anybody while it does nothing but wait for a value (row 2.19). More work of its own is no reason.
+//! Two things keep that from going on for ever (pitfall P-12): a level that waited in vain for long
+//! is served once, whatever is above it; and what is run for that reason, or was preempted again and
+//! again before it got anywhere, is left alone for a while.
+//!
+//! All times are ticks of the engine: an idle or slow one does not age anybody.
+//!
+//! # Examples
+//!
+//! ```
+//! use skua_policy::scheduler::{Level, Levels, Limits, Running, Scheduler};
+//!
+//! let limits = Limits { quantum: 1000, patience: 10_000, protection: 100 };
+//! let mut scheduler = Scheduler::new(limits);
+//! let [low, high] = [-1, 1].map(|priority| Level::of(priority).expect("a level"));
+//! scheduler.wait(low, 0);
+//! scheduler.wait(high, 0);
+//! assert_eq!(scheduler.next(0), Some((high, false)));
+//! // It is served, and has no more.
+//! scheduler.take(high);
+//! let running = Running {
+//!     level: high,
+//!     own: None,
+//!     ran: 0,
+//!     left: 1000,
+//!     protected: false,
+//!     waits: false,
+//! };
+//! assert!(!scheduler.preempts(running, Levels::default(), 0), "only a lower level waits");
+//! ```
+
+#[cfg(test)]
+mod tests;
+
+/// How many levels there are.
+pub const LEVELS: usize = 16;
+
+/// How important the work of a context is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Level(u8);
+
+impl Level {
+    /// That of a client's context at first: priority 0.
+    pub const NORMAL: Self = Self(7);
+    /// The system's own, for paging: nothing goes before it, and nobody preempts it.
+    pub const SYSTEM: Self = Self(15);
+
+    /// That of WDDM's priority of a context (`D3DKMT_SETCONTEXTSCHEDULINGPRIORITY`), -7 to 7.
+    pub fn of(priority: i32) -> Option<Self> {
+        let level = u8::try_from(priority.checked_add(7)?).ok()?;
+        (level < Self::SYSTEM.0).then_some(Self(level))
+    }
+
+    /// The priority that it is of; of the system's, one above all others.
+    pub fn priority(self) -> i32 {
+        // No overflow: small.
+        i32::from(self.0) - 7
+    }
+
+    /// Below [`LEVELS`].
+    pub fn index(self) -> usize {
+        self.0.into()
+    }
+}
+
+/// Some levels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Levels(u16);
+
+impl Levels {
+    fn has(self, level: Level) -> bool {
+        self.0 >> level.0 & 1 == 1
+    }
+}
+
+impl FromIterator<Level> for Levels {
+    fn from_iter<I: IntoIterator<Item = Level>>(levels: I) -> Self {
+        let bits = levels.into_iter().map(|level| 1 << level.0);
+        Self(bits.fold(0, |all, bit: u16| all | bit))
+    }
+}
+
+/// What is how long, in ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// A context's turn, at least 1.
+    pub quantum: u64,
+    /// How long a level waits until it is served though higher ones wait.
+    pub patience: u64,
+    /// How long who is protected runs at least.
+    pub protection: u64,
+}
+
+/// How often in a row a context is preempted within [`Limits::protection`] before it is protected.
+const MAX_STRIKES: u8 = 8;
+
+/// Turns that a context can owe: what it takes beyond is forgiven.
+const MAX_DEBT: u64 = 16;
+
+/// Packets after which a turn is over.
+const MAX_PACKETS: u8 = 250;
+
+/// What is remembered of a context. The turn of a new one is over: who makes contexts all the time
+/// does not keep others waiting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// Ticks until its turn is over, at most a turn; it is, at 0 and below.
+    left: i64,
+    /// Packets of this turn.
+    packets: u8,
+    /// How often in a row it was preempted before it got anywhere.
+    strikes: u8,
+}
+
+impl Turn {
+    /// Ticks until it is over.
+    pub fn left(&self) -> i64 {
+        self.left
+    }
+
+    /// A packet of the context has used `ticks`.
+    pub fn charge(&mut self, ticks: u64, limits: &Limits) {
+        let debt = signed(limits.quantum.saturating_mul(MAX_DEBT));
+        self.left = self.left.saturating_sub(signed(ticks)).max(-debt);
+        self.packets = self.packets.saturating_add(1);
+    }
+
+    /// Whether it is over.
+    pub fn is_over(&self) -> bool {
+        self.left <= 0 || self.packets >= MAX_PACKETS
+    }
+
+    /// How often it has to be renewed until it is not over; at least once.
+    pub fn rounds(&self, limits: &Limits) -> u64 {
+        let owed = u64::try_from(self.left.saturating_neg()).unwrap_or(0);
+        // No overflow: divided.
+        owed.checked_div(limits.quantum)
+            .unwrap_or(0)
+            .saturating_add(1)
+    }
+
+    /// Those of all are over: the next one begins, after `rounds` in which nobody had anything left.
+    pub fn renew(&mut self, rounds: u64, limits: &Limits) {
+        let more = limits.quantum.saturating_mul(rounds);
+        let left = self.left.saturating_add(signed(more));
+        self.left = left.min(signed(limits.quantum));
+        self.packets = 0;
+    }
+
+    /// The context was preempted after it ran for `ran` ticks.
+    pub fn preempted(&mut self, ran: u64, limits: &Limits) {
+        self.strikes = match ran < limits.protection {
+            true => self.strikes.saturating_add(1),
+            false => 0,
+        };
+    }
+
+    /// Whether what it starts now is protected.
+    pub fn is_protected(&self) -> bool {
+        self.strikes >= MAX_STRIKES
+    }
+}
+
+/// What an engine works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Running {
+    /// The context's.
+    pub level: Level,
+    /// The level at which the same context waits, with more of its work.
+    pub own: Option<Level>,
+    /// For how long, as far as it is known.
+    pub ran: u64,
+    /// What was left of the context's turn before that.
+    pub left: i64,
+    /// Whether it is left alone for a while.
+    pub protected: bool,
+    /// Whether it does nothing but wait for a value.
+    pub waits: bool,
+}
+
+/// The scheduler of one node. Contexts themselves wait in lists of the caller's, two for each level:
+/// one of those whose turn is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scheduler {
+    limits: Limits,
+    /// By level: how many contexts wait.
+    waiting: [u32; LEVELS],
+    /// By level: when it was last served, or began to wait.
+    since: [u64; LEVELS],
+    /// Whether the last one to be taken was so for having waited long: then it is the highest's
+    /// turn, however many others starve.
+    aged: bool,
+}
+
+impl Scheduler {
+    /// Of a node for which nobody waits.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            waiting: [0; LEVELS],
+            since: [0; LEVELS],
+            aged: false,
+        }
+    }
+
+    /// What is how long.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// A context of `level` waits, at the time `now`.
+    pub fn wait(&mut self, level: Level, now: u64) {
+        if self.waiting.get(level.index()) == Some(&0) {
+            self.served(level, now);
+        }
+        self.wait_on(level);
+    }
+
+    /// A context of `level` waits on: what was taken of it has done nothing yet.
+    pub fn wait_on(&mut self, level: Level) {
+        if let Some(waiting) = self.waiting.get_mut(level.index()) {
+            *waiting = waiting.saturating_add(1);
+        }
+    }
+
+    /// A context of `level` is served, and waits no more.
+    pub fn take(&mut self, level: Level) {
+        self.aged = self.highest(None, Levels::default()) > Some(level);
+        self.leave(level);
+    }
+
+    /// A context of `level` waits no more.
+    pub fn leave(&mut self, level: Level) {
+        if let Some(waiting) = self.waiting.get_mut(level.index()) {
+            *waiting = waiting.saturating_sub(1);
+        }
+    }
+
+    /// The engine has worked for `level` until now.
+    pub fn served(&mut self, level: Level, now: u64) {
+        if let Some(since) = self.since.get_mut(level.index()) {
+            *since = now;
+        }
+    }
+
+    /// The level whose turn it is: the highest, or a lower one that starves, and whether it is for
+    /// that. Who is served for that is protected, and goes behind its equals.
+    pub fn next(&self, now: u64) -> Option<(Level, bool)> {
+        let highest = self.highest(None, Levels::default())?;
+        let starving = match highest {
+            Level::SYSTEM => None,
+            _ if self.aged => None,
+            _ => self.starving(highest, None, Levels::default(), now),
+        };
+        Some((starving.unwrap_or(highest), starving.is_some()))
+    }
+
+    /// Whether `running` has to make room at the time `now`: for who waits here, or for others' work
+    /// that is queued behind it, of the levels `queued`.
+    pub fn preempts(&self, running: Running, queued: Levels, now: u64) -> bool {
+        let protected = running.protected && running.ran < self.limits.protection && !running.waits;
+        if running.level == Level::SYSTEM || protected {
+            return false;
+        }
+        let over = running.left <= signed(running.ran);
+        match self.highest(running.own, queued) {
+            Some(_) if running.waits => true,
+            Some(waiting) if waiting > running.level => true,
+            Some(waiting) if waiting == running.level && over => true,
+            _ => {
+                let starving = self.starving(running.level, running.own, queued, now);
+                over && starving.is_some()
+            }
+        }
+    }
+
+    /// Whether that may come to be: somebody waits here, or is queued behind it.
+    pub fn is_contended(&self, running: Running, queued: Levels) -> bool {
+        running.level != Level::SYSTEM && self.highest(running.own, queued).is_some()
+    }
+
+    fn highest(&self, but: Option<Level>, queued: Levels) -> Option<Level> {
+        self.levels(but, queued).next_back()
+    }
+
+    /// Of the levels below `level` that have waited for long the one that has for the longest.
+    fn starving(
+        &self,
+        level: Level,
+        but: Option<Level>,
+        queued: Levels,
+        now: u64,
+    ) -> Option<Level> {
+        let since = |level: &Level| self.since.get(level.index()).copied().unwrap_or(now);
+        self.levels(but, queued)
+            .filter(|other| *other < level)
+            .filter(|other| now.saturating_sub(since(other)) > self.limits.patience)
+            .min_by_key(since)
+    }
+
+    /// Those of `queued`, and at which somebody waits but for one context at the level `but`; from
+    /// the lowest.
+    fn levels(
+        &self,
+        but: Option<Level>,
+        queued: Levels,
+    ) -> impl DoubleEndedIterator<Item = Level> + '_ {
+        let levels = (0..=Level::SYSTEM.0).map(Level);
+        levels.filter(move |level| {
+            let waiting = self.waiting.get(level.index()).copied().unwrap_or(0);
+            waiting > u32::from(but == Some(*level)) || queued.has(*level)
+        })
+    }
+}
+
+fn signed(ticks: u64) -> i64 {
+    i64::try_from(ticks).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A node with contexts in virtual time, exhaustively for few contexts and with random ones.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use std::vec::Vec;
+
+const LIMITS: Limits = Limits {
+    quantum: 100,
+    patience: 1000,
+    protection: 10,
+};
+
+/// A context whose work never ends, in packets of `packet` ticks.
+#[derive(Clone, Debug)]
+struct Client {
+    level: Level,
+    packet: u64,
+    /// Of the packet that it is in the midst of.
+    rest: u64,
+    turn: Turn,
+    used: u64,
+}
+
+fn client(priority: i32, packet: u64) -> Client {
+    Client {
+        level: Level::of(priority).expect("a level"),
+        packet,
+        rest: packet,
+        turn: Turn::default(),
+        used: 0,
+    }
+}
+
+/// Has a node that looks every `look` ticks work for `clients`, which all always have work, for
+/// `time` ticks; `preempts`: whether it can be preempted within a packet. What each has used.
+fn run(mut clients: Vec<Client>, time: u64, look: u64, preempts: bool) -> Vec<u64> {
+    let mut scheduler = Scheduler::new(LIMITS);
+    let mut ready: Vec<VecDeque<usize>> = std::vec![VecDeque::new(); LEVELS];
+    let mut over = ready.clone();
+    for (n, client) in clients.iter().enumerate() {
+        ready[client.level.index()].push_back(n);
+        scheduler.wait(client.level, 0);
+    }
+    let mut now = 0;
+    while now < time {
+        let (level, starving) = scheduler.next(now).expect("all have work");
+        let (list, over) = (&mut ready[level.index()], &mut over[level.index()]);
+        let Some(n) = list.pop_front() else {
+            std::mem::swap(list, over);
+            let rounds = list.iter().map(|n| clients[*n].turn.rounds(&LIMITS)).min();
+            let rounds = rounds.expect("they wait");
+            list.iter()
+                .for_each(|n| clients[*n].turn.renew(rounds, &LIMITS));
+            continue;
+        };
+        if clients[n].turn.is_over() {
+            over.push_back(n);
+            continue;
+        }
+        scheduler.take(level);
+        let protected = starving || clients[n].turn.is_protected();
+        let mut ran = 0;
+        let preempted = loop {
+            let step = look.min(clients[n].rest);
+            (now, ran, clients[n].rest) = (now + step, ran + step, clients[n].rest - step);
+            if clients[n].rest == 0 {
+                clients[n].rest = clients[n].packet;
+                break false;
+            }
+            let left = clients[n].turn.left();
+            let running = Running {
+                level,
+                own: None,
+                ran,
+                left,
+                protected,
+                waits: false,
+            };
+            if preempts && scheduler.preempts(running, Levels::default(), now) {
+                break true;
+            }
+        };
+        clients[n].turn.charge(ran, &LIMITS);
+        scheduler.served(level, now);
+        clients[n].used += ran;
+        if preempted {
+            clients[n].turn.preempted(ran, &LIMITS);
+        }
+        match preempted {
+            true => ready[level.index()].push_front(n),
+            false => ready[level.index()].push_back(n),
+        }
+        scheduler.wait(level, now);
+    }
+    clients.iter().map(|client| client.used).collect()
+}
+
+#[test]
+fn levels_are_wddms_priorities() {
+    assert_eq!(Level::of(0), Some(Level::NORMAL));
+    let levels: Vec<_> = (-9..=9).map(Level::of).collect();
+    assert_eq!(levels.iter().flatten().count(), 15);
+    assert!(levels.iter().flatten().is_sorted());
+    assert!(levels.iter().flatten().all(|level| *level < Level::SYSTEM));
+    assert_eq!([Level::of(-8), Level::of(8)], [None, None]);
+    for priority in -7..=7 {
+        assert_eq!(Level::of(priority).map(Level::priority), Some(priority));
+    }
+    assert_eq!([Level::of(i32::MIN), Level::of(i32::MAX)], [None, None]);
+}
+
+#[test]
+fn equals_have_equal_shares_whatever_their_packets() {
+    for (preempts, packets) in [(true, 1..=2000), (false, 1..=1500)] {
+        for packet in packets.step_by(37) {
+            let used = run(
+                std::vec![client(0, 3), client(0, packet)],
+                200_000,
+                7,
+                preempts,
+            );
+            let (less, more) = (used[0].min(used[1]), used[0].max(used[1]));
+            assert!(
+                less * 103 >= more * 100,
+                "packets of 3 and {packet}: {used:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn jains_index_of_many_is_near_1() {
+    let clients = [1, 10, 99, 100, 101, 500, 1000, 5000].map(|packet| client(2, packet));
+    let used = run(clients.to_vec(), 1_000_000, 7, true);
+    let (sum, squares) = used.iter().fold((0.0, 0.0), |(sum, squares), used| {
+        (sum + *used as f64, squares + (*used as f64).powi(2))
+    });
+    let index = sum * sum / (used.len() as f64 * squares);
+    assert!(index >= 0.99, "{index}: {used:?}");
+}
+
+#[test]
+fn a_higher_level_has_all_but_what_keeps_the_lower_alive() {
+    for low in [1, 50, 100_000] {
+        let used = run(std::vec![client(-7, low), client(7, 20)], 100_000, 7, true);
+        assert!(used[0] > 0, "it starves: {used:?}");
+        assert!(used[1] > 95_000, "{used:?}");
+    }
+}
+
+#[test]
+fn three_levels_get_served_in_order() {
+    let used = run(
+        std::vec![client(-3, 30), client(0, 30), client(3, 30)],
+        100_000,
+        7,
+        true,
+    );
+    assert!(used[2] > 9 * (used[0] + used[1]), "{used:?}");
+    assert!(used[0] > 0 && used[1] > 0, "{used:?}");
+}
+
+/// All states of two levels and a running context of a third.
+#[test]
+fn who_has_to_make_room() {
+    let levels = [-1, 0, 1].map(|priority| Level::of(priority).expect("a level"));
+    for (running, waiting, queued) in (0..27).map(|n| (n % 3, n / 3 % 3, n / 9)) {
+        for (ran, left, protected) in [(0, 1, false), (5, 1, false), (5, 5, true), (20, 5, true)] {
+            let mut scheduler = Scheduler::new(LIMITS);
+            scheduler.wait(levels[waiting], 0);
+            let work = Running {
+                level: levels[running],
+                own: None,
+                ran,
+                left,
+                protected,
+                waits: false,
+            };
+            let others = waiting.max(queued);
+            let behind = [levels[queued]].into_iter().collect();
+            let over = ran as i64 >= left;
+            let alone = protected && ran < LIMITS.protection;
+            let expected = !alone && (others > running || (others == running && over));
+            let preempts = scheduler.preempts(work, behind, LIMITS.patience);
+            assert_eq!(preempts, expected, "{work:?} {waiting} {queued}");
+            // Who waits for long has its turn, when that of who runs is over.
+            let preempts = scheduler.preempts(work, behind, LIMITS.patience + 1);
+            let starving = waiting.min(queued) < running && over && !alone;
+            assert_eq!(
+                preempts,
+                expected || starving,
+                "{work:?} {waiting} {queued}"
+            );
+            let waits = Running {
+                waits: true,
+                ..work
+            };
+            assert!(
+                scheduler.preempts(waits, Levels::default(), 0),
+                "{work:?} {waiting}"
+            );
+            assert!(
+                !Scheduler::new(LIMITS).preempts(waits, Levels::default(), 0),
+                "{work:?}"
+            );
+            let system = Running {
+                level: Level::SYSTEM,
+                ..work
+            };
+            assert!(!scheduler.preempts(system, behind, 10_000));
+        }
+    }
+}
+
+/// More work of the context that runs is not somebody else's.
+#[test]
+fn nobody_makes_room_for_himself() {
+    let levels = [-1, 0, 1].map(|priority| Level::of(priority).expect("a level"));
+    for (level, own) in (0..9).map(|n| (levels[n % 3], levels[n / 3])) {
+        for waits in [false, true] {
+            let mut scheduler = Scheduler::new(LIMITS);
+            let work = Running {
+                level,
+                own: Some(own),
+                ran: 1000,
+                left: 1,
+                protected: false,
+                waits,
+            };
+            scheduler.wait(own, 0);
+            let late = LIMITS.patience + 1;
+            assert!(
+                !scheduler.preempts(work, Levels::default(), late),
+                "{work:?}"
+            );
+            assert!(!scheduler.is_contended(work, Levels::default()), "{work:?}");
+            scheduler.wait(own, 0);
+            assert!(scheduler.is_contended(work, Levels::default()), "{work:?}");
+            assert!(
+                scheduler.preempts(work, Levels::default(), late),
+                "{work:?}"
+            );
+        }
+    }
+}
+
+/// Also what is in the ring already, behind what runs, and is taken out with it.
+#[test]
+fn what_is_queued_behind_is_served_when_it_has_waited() {
+    let [low, high] = [-1, 1].map(|priority| Level::of(priority).expect("a level"));
+    let mut scheduler = Scheduler::new(LIMITS);
+    scheduler.wait(low, 0);
+    scheduler.take(low);
+    let running = Running {
+        level: high,
+        own: None,
+        ran: LIMITS.patience,
+        left: 100,
+        protected: false,
+        waits: false,
+    };
+    let queued = [low].into_iter().collect();
+    assert!(!scheduler.preempts(running, queued, LIMITS.patience));
+    let now = LIMITS.patience + 1;
+    assert!(scheduler.preempts(running, queued, now));
+    // Both are withdrawn, and only who ran was served.
+    scheduler.served(high, now);
+    scheduler.wait_on(low);
+    scheduler.wait_on(high);
+    assert_eq!(scheduler.next(now), Some((low, true)));
+    scheduler.take(low);
+    assert_eq!(scheduler.next(now), Some((high, false)));
+}
+
+/// However many rounds its packets of no ticks take, a turn ends; and however much it owes, it has one.
+#[test]
+fn turns_end_and_begin() {
+    let limits = Limits {
+        quantum: 6400,
+        ..LIMITS
+    };
+    for owed in [0, 1, 6399, 6400, 6401, 640_000, u64::MAX] {
+        let mut turn = Turn::default();
+        turn.charge(owed, &limits);
+        let mut last = turn;
+        last.renew(turn.rounds(&limits) - 1, &limits);
+        assert!(last.is_over(), "{owed}: {last:?}");
+        turn.renew(turn.rounds(&limits), &limits);
+        assert!(!turn.is_over(), "{owed}: {turn:?}");
+    }
+    let mut turn = Turn::default();
+    assert!(turn.is_over());
+    // Nor is what it did not use added up.
+    for _ in 0..3 {
+        turn.renew(1, &limits);
+        assert_eq!(turn.left(), 6400);
+        let packets = (0..).take_while(|_| {
+            turn.charge(0, &limits);
+            !turn.is_over()
+        });
+        assert_eq!(packets.count(), 249);
+    }
+}
+
+#[test]
+fn the_system_goes_first_and_ages_nobody() {
+    let mut scheduler = Scheduler::new(LIMITS);
+    let low = Level::of(-7).expect("a level");
+    scheduler.wait(low, 0);
+    scheduler.wait(Level::SYSTEM, 0);
+    assert_eq!(scheduler.next(1_000_000), Some((Level::SYSTEM, false)));
+    let working = Running {
+        level: low,
+        own: None,
+        ran: 0,
+        left: 100,
+        protected: false,
+        waits: false,
+    };
+    assert!(scheduler.preempts(working, Levels::default(), 0));
+    scheduler.take(Level::SYSTEM);
+    assert_eq!(scheduler.next(0), Some((low, false)));
+    scheduler.take(low);
+    assert_eq!(scheduler.next(0), None);
+}
+
+#[test]
+fn who_never_gets_anywhere_is_protected() {
+    let mut turn = Turn::default();
+    for _ in 0..MAX_STRIKES {
+        assert!(!turn.is_protected());
+        turn.preempted(LIMITS.protection - 1, &LIMITS);
+    }
+    assert!(turn.is_protected());
+    turn.preempted(LIMITS.protection, &LIMITS);
+    assert!(!turn.is_protected());
+}
+
+proptest! {
+    #[test]
+    fn nobody_starves_and_time_is_not_lost(
+        clients in prop::collection::vec((-7..=7, 1u64..3000), 1..8),
+        look in 1u64..50,
+        preempts: bool,
+    ) {
+        let made = clients.iter().map(|(priority, packet)| client(*priority, *packet));
+        let used = run(made.collect(), 300_000, look, preempts);
+        prop_assert!(used.iter().all(|used| *used > 0), "{:?} {:?}", clients, used);
+        prop_assert!(used.iter().sum::<u64>() >= 300_000);
+    }
+
+    #[test]
+    fn whatever_is_told_nothing_breaks(
+        calls in prop::collection::vec((0u8..4, -7..=7, any::<u64>(), any::<u64>()), 0..40),
+        limits in any::<[u64; 3]>(),
+    ) {
+        let [quantum, patience, protection] = limits;
+        let limits = Limits { quantum, patience, protection };
+        let mut scheduler = Scheduler::new(limits);
+        let mut turn = Turn::default();
+        for (call, priority, now, ran) in calls {
+            let level = Level::of(priority).expect("a level");
+            match call {
+                0 => scheduler.wait(level, now),
+                1 if ran % 2 == 0 => scheduler.served(level, now),
+                1 if ran % 3 == 0 => scheduler.leave(level),
+                1 => scheduler.take(level),
+                2 => turn.charge(ran, &limits),
+                _ => turn.preempted(ran, &limits),
+            }
+            let protected = turn.is_protected();
+            let left = turn.left();
+            turn.renew(turn.rounds(&limits), &limits);
+            _ = (turn.is_over(), scheduler.next(now));
+            let waits = ran % 5 == 0;
+            let own = (ran % 7 == 0).then_some(level);
+            let running = Running { level, own, ran, left, protected, waits };
+            _ = scheduler.preempts(running, [level].into_iter().collect(), now);
+        }
+    }
+}
