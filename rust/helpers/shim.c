@@ -6,6 +6,7 @@
  *
  * shim.h says where each comes from.
  */
+#include <linux/anon_inodes.h>
 #include <linux/cgroup_dmem.h>
 #include <linux/dma-buf.h>
 #include <linux/dma-fence-array.h>
@@ -17,11 +18,15 @@
 #include <linux/fs_struct.h>
 #include <linux/idr.h>
 #include <linux/io.h>
+#include <linux/list_lru.h>
+#include <linux/memcontrol.h>
 #include <linux/mm.h>
 #include <linux/pagemap.h>
+#include <linux/sched/mm.h>
 #include <linux/seq_file.h>
 #include <linux/shmem_fs.h>
 #include <linux/shrinker.h>
+#include <linux/slab.h>
 #include <linux/workqueue.h>
 
 #include <drm/drm_debugfs.h>
@@ -425,6 +430,11 @@ void skua_pages_set_wb(struct page **pages, unsigned long count)
 #endif
 }
 
+void *skua_page_address(struct page *page)
+{
+	return page_address(page);
+}
+
 unsigned long skua_page_to_pfn(struct page *page)
 {
 	return page_to_pfn(page);
@@ -487,11 +497,108 @@ struct dmem_cgroup_pool_state *skua_dmem_common_ancestor(struct dmem_cgroup_pool
 	return dmem_cgroup_get_common_ancestor(a, b);
 }
 
+/* Of a device, by the groups of processes that pay for them. */
+struct skua_copies {
+	struct list_lru lru;
+	struct kmem_cache *cache;
+};
+
+struct skua_copy {
+	struct list_head link;
+	unsigned long pages;
+};
+
+struct skua_copies *skua_copies_new(struct shrinker *shrinker)
+{
+	static atomic_t number;
+	struct skua_copies *copies;
+	char name[32];
+
+	copies = kzalloc_obj(*copies);
+	if (!copies)
+		return NULL;
+	/* Of a device that was unbound there may still be one. */
+	snprintf(name, sizeof(name), "skua-copies-%d", atomic_inc_return(&number));
+	copies->cache = kmem_cache_create(name, sizeof(struct skua_copy), 0, SLAB_ACCOUNT, NULL);
+	if (!copies->cache)
+		goto free;
+	if (list_lru_init_memcg(&copies->lru, shrinker))
+		goto destroy;
+	return copies;
+destroy:
+	kmem_cache_destroy(copies->cache);
+free:
+	kfree(copies);
+	return NULL;
+}
+
+void skua_copies_free(struct skua_copies *copies)
+{
+	list_lru_destroy(&copies->lru);
+	kmem_cache_destroy(copies->cache);
+	kfree(copies);
+}
+
+/*
+ * An entry for a copy of so many pages, of which @page is the first. It is charged to the
+ * group that the page is charged to: so it is in the list of that group, and goes to the
+ * next one with the page when the group goes. Nobody is to be killed for it.
+ */
+struct skua_copy *skua_copy_new(struct skua_copies *copies, struct page *page,
+				unsigned long pages)
+{
+	struct mem_cgroup *group, *old;
+	struct skua_copy *copy;
+
+	rcu_read_lock();
+	group = folio_memcg(page_folio(page));
+	if (!mem_cgroup_tryget(group))
+		group = NULL;
+	rcu_read_unlock();
+	old = set_active_memcg(group);
+	copy = kmem_cache_alloc_lru(copies->cache, &copies->lru,
+				    GFP_KERNEL_ACCOUNT | __GFP_NORETRY | __GFP_NOWARN);
+	set_active_memcg(old);
+	mem_cgroup_put(group);
+	if (!copy)
+		return NULL;
+	INIT_LIST_HEAD(&copy->link);
+	copy->pages = pages;
+	list_lru_add_obj(&copies->lru, &copy->link);
+	return copy;
+}
+
+void skua_copy_free(struct skua_copies *copies, struct skua_copy *copy)
+{
+	list_lru_del_obj(&copies->lru, &copy->link);
+	kmem_cache_free(copies->cache, copy);
+}
+
+static enum lru_status skua_copy_count(struct list_head *link, struct list_lru_one *list,
+				       void *pages)
+{
+	*(unsigned long *)pages += container_of(link, struct skua_copy, link)->pages;
+	return LRU_SKIP;
+}
+
+bool skua_page_is_paid_by(struct page *page, const struct mem_cgroup *group)
+{
+	guard(rcu)();
+	return folio_memcg(page_folio(page)) == group;
+}
+
 static unsigned long skua_shrinker_count(struct shrinker *shrinker, struct shrink_control *sc)
 {
 	struct skua_shrinker_owner *owner = shrinker->private_data;
+	unsigned long some = ULONG_MAX;
+	unsigned long pages = 0;
 
-	return owner->count(owner->dev) ?: SHRINK_EMPTY;
+	if (mem_cgroup_shrink_is_root(sc))
+		pages = owner->count(owner->dev);
+	else
+		list_lru_walk_one(&owner->copies->lru, sc->nid, sc->memcg, skua_copy_count,
+				  &pages, &some);
+	return pages ?: SHRINK_EMPTY;
 }
 
 static unsigned long skua_shrinker_scan(struct shrinker *shrinker, struct shrink_control *sc)
@@ -503,7 +610,7 @@ static unsigned long skua_shrinker_scan(struct shrinker *shrinker, struct shrink
 	/* Who allocates may hold what removing mappings takes. */
 	if (!(sc->gfp_mask & __GFP_FS))
 		return SHRINK_STOP;
-	freed = owner->scan(owner->dev, &pages);
+	freed = owner->scan(owner->dev, mem_cgroup_shrink_is_root(sc) ? NULL : sc->memcg, &pages);
 	/* Objects go as a whole: what was more than asked for is not asked for again. */
 	sc->nr_scanned = pages;
 	return pages ? freed : SHRINK_STOP;
@@ -511,15 +618,19 @@ static unsigned long skua_shrinker_scan(struct shrinker *shrinker, struct shrink
 
 struct shrinker *skua_shrinker_new(const char *name, struct skua_shrinker_owner *owner)
 {
-	struct shrinker *shrinker = shrinker_alloc(0, "%s", name);
+	struct shrinker *shrinker = shrinker_alloc(SHRINKER_MEMCG_AWARE, "%s", name);
 
 	if (!shrinker)
 		return NULL;
 	shrinker->count_objects = skua_shrinker_count;
 	shrinker->scan_objects = skua_shrinker_scan;
 	shrinker->private_data = owner;
-	shrinker_register(shrinker);
 	return shrinker;
+}
+
+void skua_shrinker_register(struct shrinker *shrinker)
+{
+	shrinker_register(shrinker);
 }
 
 void skua_shrinker_free(struct shrinker *shrinker)
@@ -564,15 +675,15 @@ unsigned long skua_gem_lru_shrink(struct drm_device *dev, struct drm_gem_lru *fr
 }
 
 /*
- * Has objects of a list, which stays as it is, drop something of @owner, until that were
- * as many pages. Unless the caller can @wait, not if somebody is at the lists.
+ * Has objects of a list, which stays as it is, drop something that is @meant, until that
+ * were as many pages. Unless the caller can @wait, not if somebody is at the lists.
  *
  * Return: how many pages it was.
  */
 unsigned long skua_gem_lru_drop(struct drm_device *dev, struct drm_gem_lru *lru,
-				unsigned long pages, bool wait, unsigned long owner,
+				unsigned long pages, bool wait, const void *meant,
 				unsigned long (*drop)(struct drm_gem_object *obj,
-						      unsigned long owner))
+						      const void *meant))
 {
 	struct drm_gem_object *obj;
 	unsigned long dropped = 0;
@@ -586,7 +697,7 @@ unsigned long skua_gem_lru_drop(struct drm_device *dev, struct drm_gem_lru *lru,
 			break;
 		if (!kref_read(&obj->refcount) || !dma_resv_trylock(obj->resv))
 			continue;
-		dropped += drop(obj, owner);
+		dropped += drop(obj, meant);
 		dma_resv_unlock(obj->resv);
 	}
 	mutex_unlock(&dev->gem_lru_mutex);

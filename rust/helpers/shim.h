@@ -24,6 +24,8 @@ struct drm_gem_object;
 struct drm_printer;
 struct drm_syncobj;
 struct file;
+struct file_operations;
+struct mem_cgroup;
 struct page;
 struct seq_file;
 struct shrinker;
@@ -120,21 +122,32 @@ _Bool skua_dmem_evict_valuable(struct dmem_cgroup_pool_state *limit,
 struct dmem_cgroup_pool_state *skua_dmem_common_ancestor(struct dmem_cgroup_pool_state *a,
 							 struct dmem_cgroup_pool_state *b);
 
-/* include/linux/shrinker.h */
+/* include/linux/shrinker.h, include/linux/list_lru.h */
+struct skua_copies;
+struct skua_copy;
 struct skua_shrinker_owner {
 	unsigned long (*count)(void *dev);
-	unsigned long (*scan)(void *dev, unsigned long *pages);
+	/* For a group of processes, if there is one, else for all. */
+	unsigned long (*scan)(void *dev, struct mem_cgroup *group, unsigned long *pages);
 	void *dev;
+	struct skua_copies *copies;
 };
 struct shrinker *skua_shrinker_new(const char *name, struct skua_shrinker_owner *owner);
+void skua_shrinker_register(struct shrinker *shrinker);
 void skua_shrinker_free(struct shrinker *shrinker);
+struct skua_copies *skua_copies_new(struct shrinker *shrinker);
+void skua_copies_free(struct skua_copies *copies);
+struct skua_copy *skua_copy_new(struct skua_copies *copies, struct page *page,
+				unsigned long pages);
+void skua_copy_free(struct skua_copies *copies, struct skua_copy *copy);
+_Bool skua_page_is_paid_by(struct page *page, const struct mem_cgroup *group);
 unsigned long skua_gem_lru_shrink(struct drm_device *dev, struct drm_gem_lru *from,
 				  struct drm_gem_lru *to, unsigned long *pages,
 				  unsigned long (*shrink)(struct drm_gem_object *obj));
 unsigned long skua_gem_lru_drop(struct drm_device *dev, struct drm_gem_lru *lru,
-				unsigned long pages, _Bool wait, unsigned long owner,
+				unsigned long pages, _Bool wait, const void *meant,
 				unsigned long (*drop)(struct drm_gem_object *obj,
-						      unsigned long owner));
+						      const void *meant));
 
 /* include/linux/workqueue.h */
 void skua_init_delayed_work(struct delayed_work *work, void (*func)(struct work_struct *work));
@@ -145,6 +158,11 @@ void skua_memcpy_fromio(void *dst, const void *src, unsigned long count);
 void skua_memcpy_toio(void *dst, const void *src, unsigned long count);
 void skua_wmb(void);
 
+/* include/linux/mm.h, include/linux/anon_inodes.h */
+void *skua_page_address(struct page *page);
+struct file *anon_inode_getfile(const char *name, const struct file_operations *fops, void *priv,
+				int flags);
+
 /* include/linux/fs_struct.h, for the KUnit suites: opens a file as init would. */
 struct file *skua_kunit_open(const char *path, int flags);
 
@@ -153,6 +171,15 @@ void skua_trace_submit(struct drm_device *dev, unsigned int engine, unsigned int
 		       unsigned long long fence_context, unsigned long long fence_seqno);
 void skua_trace_start(struct drm_device *dev, unsigned int engine, unsigned int context,
 		      unsigned long long fence_context, unsigned long long fence_seqno);
+void skua_trace_paging(struct drm_device *dev, unsigned int engine,
+		       unsigned long long fence_context, unsigned long long fence_seqno,
+		       unsigned long long piece, unsigned long long page, _Bool idle, _Bool last);
+void skua_trace_resume(struct drm_device *dev, unsigned int engine, unsigned int context,
+		       unsigned long long fence_context, unsigned long long fence_seqno);
+void skua_trace_preempt(struct drm_device *dev, unsigned int engine);
+void skua_trace_preempted(struct drm_device *dev, unsigned int engine, unsigned int context,
+			  unsigned long long fence_context, unsigned long long fence_seqno,
+			  unsigned int stop);
 void skua_trace_done(struct drm_device *dev, unsigned int engine, unsigned int context,
 		     unsigned long long fence_context, unsigned long long fence_seqno, int error);
 void skua_trace_fault(struct drm_device *dev, unsigned int engine, unsigned int context,

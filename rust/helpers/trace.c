@@ -22,6 +22,29 @@ void skua_trace_start(struct drm_device *dev, u32 engine, u32 context, u64 fence
 	trace_skua_start(dev, engine, context, fence_context, fence_seqno);
 }
 
+void skua_trace_paging(struct drm_device *dev, u32 engine, u64 fence_context, u64 fence_seqno,
+		       u64 piece, u64 page, bool idle, bool last)
+{
+	trace_skua_paging(dev, engine, fence_context, fence_seqno, piece, page, idle, last);
+}
+
+void skua_trace_resume(struct drm_device *dev, u32 engine, u32 context, u64 fence_context,
+		       u64 fence_seqno)
+{
+	trace_skua_resume(dev, engine, context, fence_context, fence_seqno);
+}
+
+void skua_trace_preempt(struct drm_device *dev, u32 engine)
+{
+	trace_skua_preempt(dev, engine);
+}
+
+void skua_trace_preempted(struct drm_device *dev, u32 engine, u32 context, u64 fence_context,
+			  u64 fence_seqno, u32 stop)
+{
+	trace_skua_preempted(dev, engine, context, fence_context, fence_seqno, stop);
+}
+
 void skua_trace_done(struct drm_device *dev, u32 engine, u32 context, u64 fence_context,
 		     u64 fence_seqno, int error)
 {

@@ -50,6 +50,91 @@ DEFINE_EVENT(skua_job, skua_start,
 	TP_ARGS(drm, engine, context, fence_context, fence_seqno)
 );
 
+/*
+ * A pass of a paging operation, written to an engine's ring: where it begins,
+ * whether the memory was idle, and whether it is the last.
+ */
+TRACE_EVENT(skua_paging,
+	TP_PROTO(struct drm_device *drm, u32 engine, u64 fence_context, u64 fence_seqno,
+		 u64 piece, u64 page, bool idle, bool last),
+	TP_ARGS(drm, engine, fence_context, fence_seqno, piece, page, idle, last),
+	TP_STRUCT__entry(
+		__string(dev, dev_name(drm->dev))
+		__field(u32, engine)
+		__field(u64, fence_context)
+		__field(u64, fence_seqno)
+		__field(u64, piece)
+		__field(u64, page)
+		__field(bool, idle)
+		__field(bool, last)
+	),
+	TP_fast_assign(
+		__assign_str(dev);
+		__entry->engine = engine;
+		__entry->fence_context = fence_context;
+		__entry->fence_seqno = fence_seqno;
+		__entry->piece = piece;
+		__entry->page = page;
+		__entry->idle = idle;
+		__entry->last = last;
+	),
+	TP_printk("dev=%s, engine=%u, fence=%llu:%llu, piece=%llu, page=%llu, idle=%d, last=%d",
+		  __get_str(dev), __entry->engine, __entry->fence_context,
+		  __entry->fence_seqno, __entry->piece, __entry->page, __entry->idle,
+		  __entry->last)
+);
+
+/* Written to an engine's ring again, to go on where it was preempted. */
+DEFINE_EVENT(skua_job, skua_resume,
+	TP_PROTO(struct drm_device *drm, u32 engine, u32 context, u64 fence_context,
+		 u64 fence_seqno),
+	TP_ARGS(drm, engine, context, fence_context, fence_seqno)
+);
+
+/* An engine was asked to stop. */
+TRACE_EVENT(skua_preempt,
+	TP_PROTO(struct drm_device *drm, u32 engine),
+	TP_ARGS(drm, engine),
+	TP_STRUCT__entry(
+		__string(dev, dev_name(drm->dev))
+		__field(u32, engine)
+	),
+	TP_fast_assign(
+		__assign_str(dev);
+		__entry->engine = engine;
+	),
+	TP_printk("dev=%s, engine=%u", __get_str(dev), __entry->engine)
+);
+
+/*
+ * An engine has stopped, and this is back in its context's queue. stop: 0 it had
+ * not begun, 1 it is to be resumed, 2 the same, and it waits for a value.
+ */
+TRACE_EVENT(skua_preempted,
+	TP_PROTO(struct drm_device *drm, u32 engine, u32 context, u64 fence_context,
+		 u64 fence_seqno, u32 stop),
+	TP_ARGS(drm, engine, context, fence_context, fence_seqno, stop),
+	TP_STRUCT__entry(
+		__string(dev, dev_name(drm->dev))
+		__field(u32, engine)
+		__field(u32, context)
+		__field(u64, fence_context)
+		__field(u64, fence_seqno)
+		__field(u32, stop)
+	),
+	TP_fast_assign(
+		__assign_str(dev);
+		__entry->engine = engine;
+		__entry->context = context;
+		__entry->fence_context = fence_context;
+		__entry->fence_seqno = fence_seqno;
+		__entry->stop = stop;
+	),
+	TP_printk("dev=%s, engine=%u, context=%u, fence=%llu:%llu, stop=%u", __get_str(dev),
+		  __entry->engine, __entry->context, __entry->fence_context,
+		  __entry->fence_seqno, __entry->stop)
+);
+
 /* Finished: error is what the fence carries, 0 or a negative errno. */
 TRACE_EVENT(skua_done,
 	TP_PROTO(struct drm_device *drm, u32 engine, u32 context, u64 fence_context,

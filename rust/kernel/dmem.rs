@@ -31,6 +31,7 @@ use kernel::{
         from_err_ptr,
         to_result, //
     },
+    page::PAGE_SIZE,
     prelude::*,
     sync::{
         aref::ARef,
@@ -136,6 +137,26 @@ impl<D: Reclaim> Region<D> {
     }
 }
 
+impl<D: Reclaim> Region<D> {
+    /// How many of `bytes` bytes, in pages, the group of `pool` may not have in addition just now,
+    /// for the running process: the controller does not say, so it is tried. `ENOMEM`; `ENODEV`.
+    pub(crate) fn excess(&self, pool: &Pool, bytes: u64) -> Result<u64> {
+        let page = PAGE_SIZE as u64;
+        // So many pages it may have; so many it may not.
+        let (mut most, mut least) = (0, bytes.div_ceil(page).saturating_add(1));
+        while least - most > 1 {
+            let middle = most + (least - most) / 2;
+            match self.charge(middle.saturating_mul(page)) {
+                Err(Refusal::Limit(limit)) if limit == *pool => least = middle,
+                Err(Refusal::Error(error)) => return Err(error),
+                // If others set a limit, that is for later.
+                Ok(_) | Err(Refusal::Limit(_)) => most = middle,
+            }
+        }
+        Ok(bytes.saturating_sub(most.saturating_mul(page)))
+    }
+}
+
 impl<D: Reclaim> Drop for Region<D> {
     fn drop(&mut self) {
         if let Some(raw) = self.raw {
@@ -172,6 +193,7 @@ unsafe extern "C" fn reclaim_callback<D: Reclaim>(
 /// # Invariants
 ///
 /// The pool is valid, and a reference to it is this value's, to be given back on drop.
+#[derive(PartialEq)]
 pub(crate) struct Pool(NonNull<shim::dmem_cgroup_pool_state>);
 
 impl Drop for Pool {

@@ -21,6 +21,8 @@
 //! | [`irq`] | MSI-X vectors with their handlers, for [`pci`] |
 //! | [`file`] | walking a client's objects |
 //! | [`event`] | [`event::PendingEvent`]: what a client reads from its file |
+//! | [`eventfd`] | [`eventfd::EventFd`]: what a client polls |
+//! | [`value_page`] | [`value_page::ValuePage`]: a value that clients map, read and share |
 //! | [`gem`] | [`gem::GemExt`], [`gem::create`], [`gem::Backing`], [`gem::placement`], [`gem::replace`], [`gem::unmap`] |
 //! | [`lru`] | [`lru::Lru`]: which objects were used last |
 //! | [`shrinker`] | [`shrinker::Shrinker`]: pages of idle objects go back to shmem |
@@ -53,11 +55,13 @@
 
 pub(crate) mod attachment;
 pub(crate) mod bar;
+pub(crate) mod capability;
 pub(crate) mod device;
 pub(crate) mod devres;
 pub(crate) mod dmem;
 pub(crate) mod drm_driver;
 pub(crate) mod event;
+pub(crate) mod eventfd;
 pub(crate) mod exec;
 pub(crate) mod fault;
 pub(crate) mod fence;
@@ -80,3 +84,4 @@ pub(crate) mod syncobj;
 pub(crate) mod trace;
 pub(crate) mod uaccess;
 pub(crate) mod uapi;
+pub(crate) mod value_page;

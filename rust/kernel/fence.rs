@@ -106,6 +106,9 @@ unsafe impl Sync for Ops {}
 /// Memory for one fence, obtained where failing is still possible.
 pub(crate) struct FenceMemory(KBox<MaybeUninit<FenceData>>);
 
+// SAFETY: It is plain memory owned by this value, of which nothing is initialised.
+unsafe impl Send for FenceMemory {}
+
 impl FenceMemory {
     /// Allocates the memory of one fence.
     pub(crate) fn new(flags: kernel::alloc::Flags) -> Result<Self, AllocError> {
@@ -327,6 +330,13 @@ pub(super) fn remaining(left: c_long) -> Result<Jiffies> {
         Ok(0) => Err(ETIME),
         Ok(left) => Ok(left),
         Err(_) => Err(c_int::try_from(left).map_or(EINVAL, Error::from_errno)),
+    }
+}
+
+/// Whether they are the same fence.
+impl PartialEq for Fence {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
     }
 }
 

@@ -21,9 +21,12 @@
 ///        file: &kernel::drm::File<Self::File>,
 /// ) -> Result<u32>
 /// ```
+///
+/// While one runs, no DRM device is unplugged. A handler that waits for long is marked `waits`: it
+/// gets `data` and `file` alone, of a device that may be gone.
 #[macro_export]
 macro_rules! declare_skua_ioctls {
-    ( $(($cmd:ident, $struct:ident, $flags:expr, $func:expr)),* $(,)? ) => {
+    ( $(($cmd:ident, $struct:ident, $flags:expr, $func:expr $(, $mode:ident)?)),* $(,)? ) => {
         const IOCTLS: &'static [::kernel::drm::ioctl::DrmIoctlDescriptor] = {
             use $crate::ext::uapi::*;
             const _:() = {
@@ -54,50 +57,9 @@ macro_rules! declare_skua_ioctls {
                                 raw_data: *mut ::core::ffi::c_void,
                                 raw_file: *mut ::kernel::drm::ioctl::internal::drm_file,
                         ) -> ::core::ffi::c_int {
-                            let dev: &::kernel::drm::device::Device<_, ::kernel::drm::Ioctl> =
-                                // SAFETY: The DRM core keeps the device during the call, it was
-                                // registered before, and it is one of the driver that declares
-                                // this table, which the anchor below ties to the handler's type.
-                                unsafe { ::kernel::drm::device::Device::from_raw(raw_dev) };
-
-                            // Never called: ties the type of `dev` to that of the handler.
-                            #[allow(unreachable_code, reason = "it is there for its types")]
-                            let _ = || {
-                                let ptr = ::kernel::drm::ioctl::internal::__dev_ctx_cast(
-                                    ::core::ptr::from_ref(dev),
-                                );
-                                $func(
-                                    // SAFETY: Never executed.
-                                    unsafe { &*ptr },
-                                    unreachable!(),
-                                    unreachable!(),
-                                    unreachable!(),
-                                )
-                            };
-
-                            // The handler must not ask for longer lifetimes than it gets.
-                            let _: for<'a> fn(&'a _, &'a _, &'a mut _, &'a _) -> _ = $func;
-
-                            let Some(guard) = dev.registration_guard() else {
-                                return ::kernel::error::code::ENODEV.to_errno();
-                            };
-
-                            // SAFETY: The core passes `_IOC_SIZE(cmd)` bytes, which is the size of
-                            // the structure as asserted above, owned by this call alone; any bytes
-                            // are a valid structure (`FromBytes`).
-                            let data = unsafe {
-                                &mut *(raw_data.cast::<$crate::ext::uapi::$struct>())
-                            };
-                            // SAFETY: The core passes the open file of this driver.
-                            let file = unsafe { ::kernel::drm::File::from_raw(raw_file) };
-
-                            match guard.registration_data_with(|reg_data| {
-                                $func(&*guard, reg_data, data, file)
-                            }) {
-                                Err(e) => e.to_errno(),
-                                Ok(i) => i.try_into()
-                                    .unwrap_or(::kernel::error::code::ERANGE.to_errno()),
-                            }
+                            $crate::skua_ioctl_body!(
+                                raw_dev, raw_data, raw_file, $struct, $func $(, $mode)?
+                            )
                         }
                         Some($cmd)
                     },
@@ -109,5 +71,73 @@ macro_rules! declare_skua_ioctls {
             ),*];
             ioctls
         };
+    };
+}
+
+/// What an entry of the table does; a part of [`declare_skua_ioctls!`](crate::declare_skua_ioctls).
+#[macro_export]
+macro_rules! skua_ioctl_body {
+    ($dev:ident, $data:ident, $file:ident, $struct:ident, $func:expr) => {
+        {
+            let dev: &::kernel::drm::device::Device<_, ::kernel::drm::Ioctl> =
+                // SAFETY: The DRM core keeps the device during the call, it was
+                // registered before, and it is one of the driver that declares
+                // this table, which the anchor below ties to the handler's type.
+                unsafe { ::kernel::drm::device::Device::from_raw($dev) };
+
+            // Never called: ties the type of `dev` to that of the handler.
+            #[allow(unreachable_code, reason = "it is there for its types")]
+            let _ = || {
+                let ptr = ::kernel::drm::ioctl::internal::__dev_ctx_cast(
+                    ::core::ptr::from_ref(dev),
+                );
+                $func(
+                    // SAFETY: Never executed.
+                    unsafe { &*ptr },
+                    unreachable!(),
+                    unreachable!(),
+                    unreachable!(),
+                )
+            };
+
+            // The handler must not ask for longer lifetimes than it gets.
+            let _: for<'a> fn(&'a _, &'a _, &'a mut _, &'a _) -> _ = $func;
+
+            let Some(guard) = dev.registration_guard() else {
+                return ::kernel::error::code::ENODEV.to_errno();
+            };
+
+            // SAFETY: The core passes `_IOC_SIZE(cmd)` bytes, which is the size of
+            // the structure as asserted above, owned by this call alone; any bytes
+            // are a valid structure (`FromBytes`).
+            let data = unsafe {
+                &mut *($data.cast::<$crate::ext::uapi::$struct>())
+            };
+            // SAFETY: The core passes the open file of this driver.
+            let file = unsafe { ::kernel::drm::File::from_raw($file) };
+
+            match guard.registration_data_with(|reg_data| {
+                $func(&*guard, reg_data, data, file)
+            }) {
+                Err(e) => e.to_errno(),
+                Ok(i) => i.try_into()
+                    .unwrap_or(::kernel::error::code::ERANGE.to_errno()),
+            }
+        }
+    };
+    ($dev:ident, $data:ident, $file:ident, $struct:ident, $func:expr, waits) => {
+        {
+            let _ = $dev;
+            // The handler must not ask for longer lifetimes than it gets.
+            let func: for<'a> fn(&'a mut _, &'a _) -> ::kernel::error::Result<u32> = $func;
+            // SAFETY: As in the other arm.
+            let data = unsafe { &mut *($data.cast::<$crate::ext::uapi::$struct>()) };
+            // SAFETY: The core passes the open file of this driver, which has files of one type.
+            let file = unsafe { ::kernel::drm::File::from_raw($file) };
+            match func(data, file) {
+                Err(e) => e.to_errno(),
+                Ok(i) => i.try_into().unwrap_or(::kernel::error::code::ERANGE.to_errno()),
+            }
+        }
     };
 }

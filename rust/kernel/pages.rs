@@ -98,10 +98,11 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// Brings all pages of `obj`, which nobody else has got, into memory and pins them, `caching` as
-    /// long as they are pinned. New pages are zero.
+    /// Brings all pages of `obj` into memory and pins them, `caching` as long as they are pinned.
+    /// New pages are zero.
     ///
-    /// Sleeps. `ENOMEM`; `EINVAL` for an imported object, whose memory is the exporter's.
+    /// Sleeps. `ENOMEM`; `EBUSY` if they are to be write-combined and somebody else has got them
+    /// so; `EINVAL` for an imported object, whose memory is the exporter's.
     pub(crate) fn get<O: IntoGEMObject>(obj: &O, caching: Caching) -> Result<Arc<Self>> {
         // SAFETY: The object is valid; both fields were set before it was published.
         let (file, imported) = unsafe {
@@ -126,8 +127,8 @@ impl Pages {
         if caching == Caching::WriteCombined {
             // SAFETY: The array has so many pages, which nobody has mapped.
             let set = to_result(unsafe { shim::skua_pages_set_wc(array.as_ptr(), pages.count()) });
-            // Whatever is wrong, it says that something was invalid.
-            set.map_err(|_| ENOMEM)?;
+            // It says that something was invalid: the type that the pages have already.
+            set.map_err(|_| EBUSY)?;
             // INVARIANT: As just set.
             pages.caching = caching;
         }
@@ -135,7 +136,7 @@ impl Pages {
     }
 
     /// How many there are.
-    fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.size / PAGE_SIZE
     }
 
@@ -144,7 +145,8 @@ impl Pages {
         self.caching == Caching::WriteCombined
     }
 
-    fn page(&self, index: usize) -> Option<*mut bindings::page> {
+    /// Page `index`, valid as long as `self`.
+    pub(super) fn page(&self, index: usize) -> Option<*mut bindings::page> {
         if index >= self.count() {
             return None;
         }

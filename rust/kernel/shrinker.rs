@@ -12,7 +12,9 @@
 //! needs it: [`GemExt::rouse`] gets it from there when the object is needed again.
 //!
 //! Before that it asks objects in device memory for copies of them in system pages, which are there
-//! for convenience alone ([`Shrink::drop_copy`]).
+//! for convenience alone ([`Shrink::drop_copy`]). These it also asks for when the memory of a
+//! control group is short that pays for them: each [`Copies`] has lists by group. What else a group
+//! has stays.
 //!
 //! # Locks
 //!
@@ -30,12 +32,17 @@ use super::{
         self,
         Listed, //
     },
+    pages::Pages,
     resv::Reserved,
     shim, //
 };
 use core::{
+    marker::PhantomData,
     ops::Range,
-    ptr::NonNull, //
+    ptr::{
+        from_ref,
+        NonNull, //
+    }, //
 };
 use kernel::{
     bindings,
@@ -47,8 +54,37 @@ use kernel::{
         }, //
     },
     prelude::*,
-    sync::aref::ARef, //
+    sync::{
+        aref::ARef,
+        Arc, //
+    }, //
 };
+
+/// A control group whose memory is short.
+///
+/// # Invariants
+///
+/// It is valid as long as this value.
+pub(crate) struct Group<'a>(NonNull<shim::mem_cgroup>, PhantomData<&'a ()>);
+
+impl Group<'_> {
+    /// Whether it pays for `pages`, as far as the first one tells.
+    pub(crate) fn pays_for(&self, pages: &Pages) -> bool {
+        // SAFETY: The page is valid as long as `pages`; the group is only compared.
+        let pays = |page| unsafe { shim::skua_page_is_paid_by(page, self.0.as_ptr()) };
+        pages.page(0).is_some_and(pays)
+    }
+}
+
+/// Which copies are to be freed.
+pub(crate) enum Meant<'a, O> {
+    /// All: the machine has no memory.
+    All,
+    /// Those that a group pays for.
+    Of(Group<'a>),
+    /// Those that somebody owns.
+    Owned(&'a O),
+}
 
 /// Objects that can give back their pages.
 pub(crate) trait Shrink: Listed + GemExt
@@ -64,16 +100,78 @@ where
     /// The ranks of objects that may have a copy in system pages of what they are.
     const KEEPERS: Range<u8>;
 
+    /// Who owns such copies.
+    type Owner;
+
     /// How many pages the objects of `dev` have as such copies, at about this moment.
     fn copies(dev: &drm::Device<Self::Driver>) -> u64;
 
-    /// Has `obj` free such a copy, if it is one of `owner`, a number of the driver's, or that is 0; how
-    /// many pages it was. As [`Shrink::rest`].
-    fn drop_copy(obj: &Object<Self>, reserved: &mut Reserved<'_>, owner: usize) -> usize;
+    /// Has `obj` free such a copy, if it is `meant`; how many pages it was. As [`Shrink::rest`].
+    fn drop_copy(
+        obj: &Object<Self>,
+        reserved: &mut Reserved<'_>,
+        meant: &Meant<'_, Self::Owner>,
+    ) -> usize;
 
     /// Has `obj` give back its pages if it is idle and nobody has their addresses; how many pages
     /// it had. Not to take the lists' lock; see the [locks](self#locks).
     fn rest(obj: &Object<Self>, reserved: &mut Reserved<'_>) -> usize;
+}
+
+/// The copies that objects of one device have in system pages, by the groups that pay for them.
+///
+/// # Invariants
+///
+/// The pointer is what `skua_copies_new()` returned, and not freed yet.
+pub(crate) struct Copies(NonNull<shim::skua_copies>);
+
+// SAFETY: All that is done with it is synchronised by the C code.
+unsafe impl Send for Copies {}
+// SAFETY: As above.
+unsafe impl Sync for Copies {}
+
+impl Drop for Copies {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant. Each entry holds it: there is none any more.
+        unsafe { shim::skua_copies_free(self.0.as_ptr()) };
+    }
+}
+
+/// One of these copies.
+///
+/// # Invariants
+///
+/// `raw` is an entry of `copies`, and this value's.
+pub(crate) struct CopyEntry {
+    raw: NonNull<shim::skua_copy>,
+    copies: Arc<Copies>,
+}
+
+// SAFETY: What is there is only ever dropped, from any thread.
+unsafe impl Send for CopyEntry {}
+// SAFETY: As above.
+unsafe impl Sync for CopyEntry {}
+
+impl CopyEntry {
+    /// `pages` are one, as long as this is. [`None`] if the group that pays for them has no memory
+    /// for that.
+    pub(crate) fn new(copies: &Arc<Copies>, pages: &Pages) -> Option<Self> {
+        let page = pages.page(0)?;
+        // SAFETY: `copies` is valid by the type invariant, the page as long as `pages`.
+        let raw = unsafe { shim::skua_copy_new(copies.0.as_ptr(), page, pages.count()) };
+        // INVARIANT: As just made.
+        Some(Self {
+            raw: NonNull::new(raw)?,
+            copies: copies.clone(),
+        })
+    }
+}
+
+impl Drop for CopyEntry {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant.
+        unsafe { shim::skua_copy_free(self.copies.0.as_ptr(), self.raw.as_ptr()) };
+    }
 }
 
 /// The claim of the kernel on the objects of one device, until it is dropped.
@@ -82,11 +180,13 @@ where
 ///
 /// # Invariants
 ///
-/// `raw` is registered, with `owner` as its private data, which has the address of `dev`.
+/// `raw` is registered, or about to be, with `owner` as its private data, which has the addresses
+/// of `dev` and, when it is registered, of what is in `copies`.
 pub(crate) struct Shrinker<D: drm::Driver> {
     raw: NonNull<bindings::shrinker>,
     /// For the callbacks.
-    _owner: KBox<shim::skua_shrinker_owner>,
+    owner: KBox<shim::skua_shrinker_owner>,
+    copies: Option<Arc<Copies>>,
     /// What they are about.
     _dev: ARef<drm::Device<D>>,
 }
@@ -107,24 +207,41 @@ where
                 count: Some(count_callback::<D>),
                 scan: Some(scan_callback::<D>),
                 dev: device::as_raw(dev).cast(),
+                copies: core::ptr::null_mut(),
             },
             GFP_KERNEL,
         )?;
         // SAFETY: The name is used in the call. The owner is boxed, and freed behind the end of the
         // registration, which waits for calls that use it.
         let raw = unsafe { shim::skua_shrinker_new(name.as_char_ptr(), &mut *owner) };
-        // INVARIANT: As just registered.
-        Ok(Self {
+        // INVARIANT: As just made. From here on it takes itself back.
+        let mut shrinker = Self {
             raw: NonNull::new(raw).ok_or(ENOMEM)?,
-            _owner: owner,
+            owner,
+            copies: None,
             _dev: dev.into(),
-        })
+        };
+        // SAFETY: The shrinker is valid.
+        let copies = unsafe { shim::skua_copies_new(raw) };
+        // INVARIANT: As just made.
+        let copies = Copies(NonNull::new(copies).ok_or(ENOMEM)?);
+        shrinker.owner.copies = copies.0.as_ptr();
+        shrinker.copies = Some(Arc::new(copies, GFP_KERNEL)?);
+        // SAFETY: It is valid, not registered, and what its callbacks use is there.
+        unsafe { shim::skua_shrinker_register(raw) };
+        Ok(shrinker)
+    }
+
+    /// The copies that it asks for.
+    pub(crate) fn copies(&self) -> Option<Arc<Copies>> {
+        self.copies.clone()
     }
 }
 
 impl<D: drm::Driver> Drop for Shrinker<D> {
     fn drop(&mut self) {
-        // SAFETY: It is registered by the type invariant, and this is the end of it.
+        // SAFETY: It is registered, or about to be, by the type invariant, and this is the end of
+        // it.
         unsafe { shim::skua_shrinker_free(self.raw.as_ptr()) };
     }
 }
@@ -146,13 +263,18 @@ where
     usize::try_from(all.saturating_add(D::Gem::copies(dev))).unwrap_or(0)
 }
 
-/// `shrinker.scan_objects`: how many pages objects have given back, of `pages`, which become those that
-/// were looked at: none if somebody has the lists.
+/// `shrinker.scan_objects`: how many pages objects have given back, of `pages`, which become those
+/// that were looked at: none if somebody has the lists. For a `group`, unless that is null, of what
+/// it pays for.
 ///
 /// # Safety
 ///
-/// As [`count_callback`]; `pages` must be valid and nobody else's.
-unsafe extern "C" fn scan_callback<D: DriverExt>(dev: *mut c_void, pages: *mut usize) -> usize
+/// As [`count_callback`]; `pages` must be valid and nobody else's, `group` null or valid.
+unsafe extern "C" fn scan_callback<D: DriverExt>(
+    dev: *mut c_void,
+    group: *mut shim::mem_cgroup,
+    pages: *mut usize,
+) -> usize
 where
     D::Gem: Shrink,
 {
@@ -161,8 +283,14 @@ where
     // SAFETY: By the safety requirements.
     let pages = unsafe { &mut *pages };
     let wanted = *pages;
-    let mut freed = drop_copies_by::<D::Gem>(dev, wanted, false, 0);
+    let group = NonNull::new(group);
+    // INVARIANT: Valid in this call.
+    let meant = group.map_or(Meant::All, |group| Meant::Of(Group(group, PhantomData)));
+    let mut freed = drop_copies_by::<D::Gem>(dev, wanted, false, &meant);
     *pages = freed;
+    if group.is_some() {
+        return freed;
+    }
     let to = D::Gem::lru(dev, D::Gem::RESTING).as_raw();
     for rank in D::Gem::AWAKE {
         let mut some = wanted.saturating_sub(*pages);
@@ -188,19 +316,19 @@ where
 pub(crate) fn drop_copies<T: Shrink>(
     dev: &drm::Device<T::Driver>,
     pages: usize,
-    owner: usize,
+    owner: &T::Owner,
 ) -> usize
 where
     T::Driver: DriverExt<Gem = T>,
 {
-    drop_copies_by::<T>(dev, pages, true, owner)
+    drop_copies_by::<T>(dev, pages, true, &Meant::Owned(owner))
 }
 
 fn drop_copies_by<T: Shrink>(
     dev: &drm::Device<T::Driver>,
     pages: usize,
     wait: bool,
-    owner: usize,
+    meant: &Meant<'_, T::Owner>,
 ) -> usize
 where
     T::Driver: DriverExt<Gem = T>,
@@ -211,14 +339,15 @@ where
             break;
         }
         let list = T::lru(dev, rank).as_raw();
-        // SAFETY: Device and list are valid, and that has only objects of `T`.
+        // SAFETY: Device and list are valid, and that has only objects of `T`; the callback gets
+        // what it expects.
         dropped += unsafe {
             shim::skua_gem_lru_drop(
                 device::as_raw(dev),
                 list,
                 pages - dropped,
                 wait,
-                owner,
+                from_ref(meant).cast(),
                 Some(copy_callback::<T>),
             )
         };
@@ -230,10 +359,10 @@ where
 ///
 /// # Safety
 ///
-/// As [`rest_callback`].
+/// As [`rest_callback`]; `meant` must be a valid `Meant<T::Owner>`.
 unsafe extern "C" fn copy_callback<T: Shrink>(
     raw: *mut bindings::drm_gem_object,
-    owner: usize,
+    meant: *const c_void,
 ) -> usize
 where
     T::Driver: DriverExt<Gem = T>,
@@ -245,7 +374,8 @@ where
             Reserved::borrowed((*raw).resv),
         )
     };
-    T::drop_copy(obj, &mut reserved, owner)
+    // SAFETY: By the safety requirements.
+    T::drop_copy(obj, &mut reserved, unsafe { &*meant.cast() })
 }
 
 /// How many pages an object has given back.

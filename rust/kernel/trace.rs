@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The tracepoints of `rust/helpers/trace.h`: `skua:skua_submit`, `_start`, `_done`, `_fault`,
-//! `_no_room`.
+//! The tracepoints of `rust/helpers/trace.h`: `skua:skua_submit`, `_start`, `_paging`, `_resume`,
+//! `_preempt`, `_preempted`, `_done`, `_fault`, `_no_room`.
 //!
 //! A tracepoint that is off costs a call and a static branch.
 
@@ -49,6 +49,80 @@ pub(crate) fn start<D: drm::Driver>(
             context,
             fence.context(),
             fence.seqno(),
+        );
+    }
+}
+
+/// A pass of a paging operation, whose fence is public, was written to an engine's ring: it begins at
+/// `page` of `piece`, and is the operation's `last`. Whether the memory was `idle`.
+pub(crate) fn paging<D: drm::Driver>(
+    dev: &drm::Device<D>,
+    engine: u32,
+    fence: &Fence,
+    piece: usize,
+    page: u64,
+    idle: bool,
+    last: bool,
+) {
+    // SAFETY: The device is valid.
+    unsafe {
+        shim::skua_trace_paging(
+            device::as_raw(dev),
+            engine,
+            fence.context(),
+            fence.seqno(),
+            // CAST: `usize` has 64 bits.
+            piece as u64,
+            page,
+            idle,
+            last,
+        );
+    }
+}
+
+/// A portion was written to an engine's ring again, to go on where it was preempted.
+pub(crate) fn resume<D: drm::Driver>(
+    dev: &drm::Device<D>,
+    engine: u32,
+    context: u32,
+    fence: &Fence,
+) {
+    // SAFETY: The device is valid.
+    unsafe {
+        shim::skua_trace_resume(
+            device::as_raw(dev),
+            engine,
+            context,
+            fence.context(),
+            fence.seqno(),
+        );
+    }
+}
+
+/// An engine was asked to stop.
+pub(crate) fn preempt<D: drm::Driver>(dev: &drm::Device<D>, engine: u32) {
+    // SAFETY: The device is valid.
+    unsafe { shim::skua_trace_preempt(device::as_raw(dev), engine) };
+}
+
+/// An engine has stopped, and a portion is back in its context's queue; `stop` is 0 if it had not
+/// begun, 1 if it is to be resumed, 2 if it waits for a value as well.
+pub(crate) fn preempted<D: drm::Driver>(
+    dev: &drm::Device<D>,
+    engine: u32,
+    context: u32,
+    fence: &Fence,
+    stop: u32,
+) {
+    // SAFETY: The device is valid.
+    unsafe {
+        shim::skua_trace_preempted(
+            device::as_raw(dev),
+            engine,
+            context,
+            fence.context(),
+            fence.seqno(),
+            stop,
         );
     }
 }

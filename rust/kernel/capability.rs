@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the calling process may do (`include/linux/capability.h`).
+
+use kernel::bindings;
+
+/// Whether it may have work go before that of others (`CAP_SYS_NICE`). Process context.
+pub(crate) fn sys_nice() -> bool {
+    // CAST: a small number.
+    // SAFETY: It may be asked in any process context.
+    unsafe { bindings::capable(bindings::CAP_SYS_NICE as kernel::ffi::c_int) }
+}

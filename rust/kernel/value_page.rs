@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A page of memory with a 64-bit value that the kernel changes and userspace can map and read.
+//!
+//! # Model
+//!
+//! An object that has a [`ValuePage`] can be [exported](export) as a file descriptor: an anonymous
+//! inode's, which keeps the object, and the module. The file is open for reading alone and cannot
+//! be opened anew, so the core refuses every way to a shared mapping that can be written,
+//! mprotect() included. A private one, which could, is refused here. A mapping has its own
+//! reference to the page.
+//!
+//! C headers: `include/linux/anon_inodes.h`, `include/linux/fs.h`.
+
+use super::shim;
+use core::{
+    marker::PhantomData,
+    mem::ManuallyDrop,
+    ptr::NonNull, //
+};
+use kernel::{
+    bindings,
+    error::{
+        from_err_ptr,
+        from_result, //
+    },
+    fs::file::{
+        File,
+        FileDescriptorReservation,
+        LocalFile, //
+    },
+    mm::virt::{
+        flags,
+        VmaNew, //
+    },
+    page::{
+        Page,
+        PAGE_SIZE, //
+    },
+    prelude::*,
+    sync::{
+        aref::ARef,
+        atomic::{
+            Acquire,
+            Atomic,
+            Release, //
+        },
+        Arc, //
+    },
+    ModuleMetadata, //
+};
+
+/// A page whose first 64 bits are a value; the rest is zero.
+pub(crate) struct ValuePage(Page);
+
+impl ValuePage {
+    /// A page with this value, accounted to the caller's control group. `ENOMEM`.
+    pub(crate) fn new(value: u64) -> Result<Self> {
+        let page = Self(Page::alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO)?);
+        page.set(value);
+        Ok(page)
+    }
+
+    fn value(&self) -> &Atomic<u64> {
+        // SAFETY: A page that was not asked for as high memory has an address, which is valid and
+        // aligned as long as the page is ours; it is only accessed through this, or read by
+        // userspace.
+        unsafe { Atomic::from_ptr(shim::skua_page_address(self.0.as_ptr()).cast()) }
+    }
+
+    /// The value.
+    pub(crate) fn get(&self) -> u64 {
+        self.value().load(Acquire)
+    }
+
+    /// Changes the value. What was done before is seen by who sees it.
+    pub(crate) fn set(&self, value: u64) {
+        self.value().store(value, Release);
+    }
+}
+
+/// What can be exported.
+pub(crate) trait Exported: Send + Sync + Sized + 'static {
+    /// What `/proc/PID/fd` shows, as "anon_inode:NAME".
+    const NAME: &'static CStr;
+
+    /// The static that tells files of this type from all others.
+    fn operations() -> &'static FileOperations<Self>;
+
+    /// What is mapped.
+    fn page(&self) -> &ValuePage;
+}
+
+/// The operations of files of one type.
+///
+/// # Invariants
+///
+/// Only [`export`] makes files with them, with the address of an `Arc<T>` in their private data.
+pub(crate) struct FileOperations<T>(bindings::file_operations, PhantomData<fn(T)>);
+
+// SAFETY: The structure holds function pointers and that of the module, and is never written.
+unsafe impl<T> Sync for FileOperations<T> {}
+
+impl<T: Exported> FileOperations<T> {
+    /// Those of a module, which files keep loaded.
+    pub(crate) const fn new<M: ModuleMetadata>() -> Self {
+        let mut operations: bindings::file_operations = pin_init::zeroed();
+        operations.owner = M::THIS_MODULE.as_ptr();
+        operations.release = Some(release::<T>);
+        operations.mmap = Some(mmap::<T>);
+        Self(operations, PhantomData)
+    }
+}
+
+/// `file_operations.release`.
+///
+/// # Safety
+///
+/// `file` must be one that [`export`] made for a `T`, and be gone after this.
+unsafe extern "C" fn release<T: Exported>(
+    _inode: *mut bindings::inode,
+    file: *mut bindings::file,
+) -> c_int {
+    // SAFETY: By the requirements the private data are an `Arc<T>` that nobody else takes.
+    drop(unsafe { Arc::from_raw((*file).private_data.cast::<T>()) });
+    0
+}
+
+/// `file_operations.mmap`.
+///
+/// # Safety
+///
+/// `file` must be one that [`export`] made for a `T`, `vma` a new mapping of it, with mmap_lock
+/// held for writing.
+unsafe extern "C" fn mmap<T: Exported>(
+    file: *mut bindings::file,
+    vma: *mut bindings::vm_area_struct,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: The file has the object as long as it is open, which it is for this call.
+        let object = unsafe { &*(*file).private_data.cast::<T>() };
+        // SAFETY: By the requirements.
+        let (vma, offset) = unsafe { (VmaNew::from_raw(vma), (*vma).vm_pgoff) };
+        let is_shared = vma.flags() & flags::MAYSHARE != 0;
+        if !is_shared || offset != 0 || vma.end() - vma.start() > PAGE_SIZE {
+            return Err(EINVAL);
+        }
+        vma.set_dontexpand();
+        vma.set_mixedmap()
+            .vm_insert_page(vma.start(), &object.page().0)?;
+        Ok(0)
+    })
+}
+
+/// Makes a descriptor of `object` for the calling process, with `O_CLOEXEC` or not. `EMFILE`,
+/// `ENFILE`, `ENOMEM`.
+pub(crate) fn export<T: Exported>(object: Arc<T>, cloexec: bool) -> Result<i32> {
+    let flags = if cloexec { bindings::O_CLOEXEC } else { 0 };
+    let descriptor = FileDescriptorReservation::get_unused_fd_flags(flags)?;
+    let number = i32::try_from(descriptor.reserved_fd())?;
+    let raw = Arc::into_raw(object);
+    // SAFETY: Name and operations are static. INVARIANT: The private data are an `Arc<T>`.
+    let file = from_err_ptr(unsafe {
+        shim::anon_inode_getfile(
+            T::NAME.as_char_ptr(),
+            &raw const T::operations().0,
+            raw.cast_mut().cast(),
+            // CAST: a small number.
+            bindings::O_RDONLY as c_int,
+        )
+    })
+    .inspect_err(|_| {
+        // SAFETY: There is no file that has it.
+        drop(unsafe { Arc::from_raw(raw) });
+    })?;
+    // SAFETY: The file is new, its reference ours, and nobody reads or writes at its position.
+    let file = unsafe { ARef::from_raw(NonNull::new_unchecked(file.cast::<File>())) };
+    descriptor.fd_install(file);
+    Ok(number)
+}
+
+/// The object that a descriptor of the calling process is of. `EBADF` if there is none, `EINVAL` if
+/// it is another file's.
+pub(crate) fn import<T: Exported>(descriptor: i32) -> Result<Arc<T>> {
+    let file = LocalFile::fget(u32::try_from(descriptor).map_err(|_| EBADF)?)?;
+    let raw = file.as_ptr();
+    // SAFETY: The file is referenced; its operations never change.
+    if !core::ptr::eq(unsafe { (*raw).f_op }, &raw const T::operations().0) {
+        return Err(EINVAL);
+    }
+    // SAFETY: By the invariant of the operations; the file keeps its own reference, which is not
+    // dropped here.
+    let object = ManuallyDrop::new(unsafe { Arc::from_raw((*raw).private_data.cast::<T>()) });
+    Ok(Arc::clone(&object))
+}
+
+#[kunit_tests(skua_value_page)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_has_the_value_and_zeroes() -> Result {
+        let page = ValuePage::new(7)?;
+        assert_eq!(page.get(), 7);
+        page.set(u64::MAX);
+        assert_eq!(page.get(), u64::MAX);
+        // SAFETY: The page is ours, and its second word inside.
+        let behind: u64 = unsafe {
+            shim::skua_page_address(page.0.as_ptr())
+                .cast::<u64>()
+                .add(1)
+                .read()
+        };
+        assert_eq!(behind, 0);
+        Ok(())
+    }
+}
