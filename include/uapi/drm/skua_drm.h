@@ -29,13 +29,15 @@ extern "C" {
  *   for the driver's version before it uses a new member. The size of an array's
  *   element is in &drm_skua_array.stride, that of a query's answer in
  *   &drm_skua_query.size.
- * - An ioctl that fails changes nothing that userspace can see. What can fail is
- *   checked in the order of the members, after the argument was copied once.
+ * - An ioctl that fails changes nothing that userspace can see, but where only its
+ *   argument cannot be written to in the end (-EFAULT). What can fail is checked in
+ *   the order of the members, after the argument was copied once.
  * - No ioctl of this header waits for fences or for work of the GPU, but
  *   DRM_IOCTL_SKUA_BO_CREATE, DRM_IOCTL_SKUA_MAKE_RESIDENT and DRM_IOCTL_SKUA_SUBMIT
  *   where they make room, DRM_IOCTL_SKUA_BO_LOCK where it moves the buffer object,
  *   DRM_IOCTL_SKUA_BO_RECLAIM where content is just being thrown away, and
- *   DRM_IOCTL_SKUA_BO_DESTROY if it is to. To wait, use a syncobj.
+ *   DRM_IOCTL_SKUA_BO_DESTROY if it is to. To wait, use a syncobj, or
+ *   DRM_IOCTL_SKUA_FENCE_WAIT.
  * - The node is the render node; every ioctl has DRM_RENDER_ALLOW.
  *
  * Errors that every ioctl can return, and that are not repeated below:
@@ -88,6 +90,26 @@ extern "C" {
  * whoever asks or waits for it. So what must not run after a failure waits for a
  * binary syncobj, and who wants to know how work ended asks one. That a context
  * has failed, DRM_IOCTL_SKUA_CONTEXT_STATE tells in any case.
+ *
+ * DOC: Monitored fences
+ *
+ * A **monitored fence** is a 64-bit value that only grows. It can be waited for before anybody
+ * has promised to signal it, which a syncobj's fence cannot; so the kernel promises nothing of
+ * when such a wait ends.
+ *
+ * Its handle is a number like a context's. A descriptor of it (DRM_IOCTL_SKUA_FENCE_EXPORT) goes to
+ * other processes, which make handles of their own of it, and can be mapped: MAP_SHARED, one page
+ * at most, to read only, for good. The value is the first 8 bytes of the page, and is there as long
+ * as the mapping is, whatever is closed. The fence lives as long as something uses it.
+ *
+ * Each handle belongs to a device, as contexts do. When that fails, so when one of its contexts
+ * does or the GPU is lost, the fence's value becomes DRM_SKUA_FENCE_LOST, for all who share it,
+ * unless it was created with DRM_SKUA_FENCE_NO_SIGNAL_MAX_VALUE_ON_TDR. Then nothing else can be
+ * signalled any more. Of the device that each file has contexts stand for themselves: it fails with
+ * the GPU.
+ *
+ * A value can be signalled if it is above the fence's and above all that were promised before.
+ * What is promised first is signalled first.
  */
 
 /**
@@ -140,6 +162,22 @@ enum drm_skua_ioctl_id {
 	DRM_SKUA_BO_OFFER,
 	/** @DRM_SKUA_BO_RECLAIM: Take that back. */
 	DRM_SKUA_BO_RECLAIM,
+	/** @DRM_SKUA_FENCE_CREATE: Create a monitored fence. */
+	DRM_SKUA_FENCE_CREATE,
+	/** @DRM_SKUA_FENCE_DESTROY: Destroy the handle of one. */
+	DRM_SKUA_FENCE_DESTROY,
+	/** @DRM_SKUA_FENCE_EXPORT: Make a descriptor of one. */
+	DRM_SKUA_FENCE_EXPORT,
+	/** @DRM_SKUA_FENCE_IMPORT: Make a handle of a descriptor. */
+	DRM_SKUA_FENCE_IMPORT,
+	/** @DRM_SKUA_FENCE_SIGNAL: Signal values by the CPU. */
+	DRM_SKUA_FENCE_SIGNAL,
+	/** @DRM_SKUA_FENCE_WAIT: Wait for values. */
+	DRM_SKUA_FENCE_WAIT,
+	/** @DRM_SKUA_FENCE_EVENTFD: Have an eventfd signalled with a value. */
+	DRM_SKUA_FENCE_EVENTFD,
+	/** @DRM_SKUA_CONTEXT_SET_PRIORITY: Say how important the work of a context is. */
+	DRM_SKUA_CONTEXT_SET_PRIORITY,
 };
 
 /**
@@ -173,25 +211,30 @@ enum drm_skua_sync_flags {
 	DRM_SKUA_SYNC_SIGNAL = 1 << 1,
 	/** @DRM_SKUA_SYNC_TIMELINE: The syncobj is a timeline. */
 	DRM_SKUA_SYNC_TIMELINE = 1 << 2,
+	/** @DRM_SKUA_SYNC_MONITORED: It is a monitored fence; for DRM_IOCTL_SKUA_SUBMIT alone. */
+	DRM_SKUA_SYNC_MONITORED = 1 << 3,
 };
 
 /**
- * struct drm_skua_sync - A syncobj to wait for or to signal
+ * struct drm_skua_sync - A syncobj or a monitored fence to wait for or to signal
  *
- * Exactly one of DRM_SKUA_SYNC_WAIT and DRM_SKUA_SYNC_SIGNAL is set: -EINVAL.
+ * Exactly one of DRM_SKUA_SYNC_WAIT and DRM_SKUA_SYNC_SIGNAL is set, and at most one of
+ * DRM_SKUA_SYNC_TIMELINE and DRM_SKUA_SYNC_MONITORED: -EINVAL.
  */
 struct drm_skua_sync {
 	/** @flags: See &enum drm_skua_sync_flags. */
 	__u32 flags;
 
-	/** @handle: Handle of the syncobj: -ENOENT if there is none. */
+	/** @handle: Handle of the syncobj or monitored fence: -ENOENT if there is none. */
 	__u32 handle;
 
 	/**
-	 * @point: The point of a timeline, not 0; 0 for a binary syncobj: -EINVAL.
+	 * @point: The point of a timeline, not 0; 0 for a binary syncobj: -EINVAL. The value of a
+	 * monitored fence.
 	 *
 	 * To be waited for, a point must have a fence already: -EINVAL. Points are
-	 * signalled in the order in which they are added.
+	 * signalled in the order in which they are added. To be signalled, a value must be above
+	 * all that its fence has or was promised, before it in the array, too: -EINVAL.
 	 */
 	__u64 point;
 };
@@ -618,7 +661,8 @@ struct drm_skua_evict {
 /**
  * struct drm_skua_bo_lock - Argument of DRM_IOCTL_SKUA_BO_LOCK
  *
- * Locks all of a buffer object for the CPU (WDDM: Lock2), which maps it at @offset. What
+ * Locks all of a buffer object for the CPU (WDDM: Lock2), which maps it at @offset. Memory
+ * is linear: there is nothing swizzled that a lock would have to make so. What
  * the CPU can access wherever it is stays where it is, and may be moved under the lock,
  * which nobody notices; but in VRAM that it reaches through the CPU host aperture no more is
  * locked than that has pages for: what exceeds it moves to system memory until it is unlocked.
@@ -1061,6 +1105,27 @@ struct drm_skua_context_destroy {
 };
 
 /**
+ * struct drm_skua_context_set_priority - Argument of DRM_IOCTL_SKUA_CONTEXT_SET_PRIORITY
+ *
+ * Of contexts whose work can start those with the highest priority (WDDM: context
+ * scheduling priority) go first, and where the engine can be preempted, work that
+ * runs makes room for them. Contexts of equal priority get equal shares of the
+ * engine. Nobody starves: a context of a lower priority has a turn now and then.
+ *
+ * It holds for what is queued already, too, unless that runs.
+ *
+ * Errors: -ENOENT for @context; -EINVAL for @priority; -EACCES if @priority is above 0
+ * and the caller has not CAP_SYS_NICE.
+ */
+struct drm_skua_context_set_priority {
+	/** @context: Handle of the context. */
+	__u32 context;
+
+	/** @priority: -7 to 7; 0 at first. */
+	__s32 priority;
+};
+
+/**
  * enum drm_skua_context_status - Status of a context
  */
 enum drm_skua_context_status {
@@ -1156,8 +1221,22 @@ struct drm_skua_buffer {
  * DRM_IOCTL_SKUA_BO_CREATE does, behind other calls that make room. Work without @buffers
  * needs no memory.
  *
+ * With a value of a monitored fence to wait for that is not reached, the work is **held**: it is
+ * submitted in place of the client when it is, and so is then what comes behind it in its context.
+ * Until then nothing that it needs is brought in, what it is to signal is not promised, and a
+ * syncobj that it is to signal has no fence of it, which DRM_SYNCOBJ_WAIT_FLAGS_WAIT_FOR_SUBMIT
+ * waits for. Whatever could fail the call then fails the context, which is lost
+ * (DRM_SKUA_CONTEXT_LOST).
+ *
+ * A value that was overtaken while the call was made, or the work was held, is not signalled any
+ * more.
+ *
+ * Values of monitored fences are signalled when the work is done. If it fails, or is
+ * cancelled but for the client's having destroyed the context, their fences are lost like those of
+ * a device that fails ("Monitored fences" above).
+ *
  * Errors: -ENOENT for @context or a syncobj; -ECANCELED if the context is not active;
- * -ENOSPC if 4096 submissions of the context wait; -ENOMEM if what is mapped and may be
+ * -ENOSPC if 4096 submissions of the context wait or are held; -ENOMEM if what is mapped and may be
  * in VRAM alone does not fit there all together, or no room can be made in time, and
  * -EBUSY if some of it is out and locked by the CPU (DRM_IOCTL_SKUA_BO_LOCK): the
  * context stays active; -EINVAL for anything else out of its range.
@@ -1174,6 +1253,206 @@ struct drm_skua_submit {
 
 	/** @syncs: Array of &struct drm_skua_sync, up to &drm_skua_device_info.max_syncs. */
 	struct drm_skua_array syncs;
+};
+
+/**
+ * DRM_SKUA_FENCE_LOST - The value of a monitored fence of a device that has failed
+ */
+#define DRM_SKUA_FENCE_LOST ((__u64)-1)
+
+/**
+ * enum drm_skua_fence_flags - Flags of a monitored fence
+ */
+enum drm_skua_fence_flags {
+	/**
+	 * @DRM_SKUA_FENCE_NO_SIGNAL_MAX_VALUE_ON_TDR: When a device fails the value stays what it
+	 * is. Waits by that device's handles end with an error all the same.
+	 */
+	DRM_SKUA_FENCE_NO_SIGNAL_MAX_VALUE_ON_TDR = 1 << 0,
+};
+
+/**
+ * struct drm_skua_fence_create - Argument of DRM_IOCTL_SKUA_FENCE_CREATE
+ *
+ * Errors: -ENOENT for @device; -EINVAL for @flags, @value or @pad; -ECANCELED for a device that is
+ * not active; -ENOSPC if the client has 1024 handles of fences.
+ */
+struct drm_skua_fence_create {
+	/** @device: The device that the handle is of, or 0. */
+	__u32 device;
+
+	/** @flags: See &enum drm_skua_fence_flags. */
+	__u32 flags;
+
+	/** @value: The value at first; not DRM_SKUA_FENCE_LOST. */
+	__u64 value;
+
+	/** @fence: Returned handle, not 0. */
+	__u32 fence;
+
+	/** @pad: Must be zero. */
+	__u32 pad;
+};
+
+/**
+ * struct drm_skua_fence_destroy - Argument of DRM_IOCTL_SKUA_FENCE_DESTROY
+ *
+ * What waits for the fence already goes on to wait, and what is to signal it does.
+ *
+ * Errors: -ENOENT for @fence; -EINVAL for @pad.
+ */
+struct drm_skua_fence_destroy {
+	/** @fence: Handle of the fence. */
+	__u32 fence;
+
+	/** @pad: Must be zero. */
+	__u32 pad;
+};
+
+/**
+ * enum drm_skua_fence_export_flags - Flags of a descriptor
+ */
+enum drm_skua_fence_export_flags {
+	/** @DRM_SKUA_FENCE_EXPORT_CLOEXEC: It is closed by execve(), as with O_CLOEXEC. */
+	DRM_SKUA_FENCE_EXPORT_CLOEXEC = 1 << 0,
+};
+
+/**
+ * struct drm_skua_fence_export - Argument of DRM_IOCTL_SKUA_FENCE_EXPORT
+ *
+ * Errors: -ENOENT for @fence; -EINVAL for @flags or @pad; -EMFILE, -ENFILE.
+ */
+struct drm_skua_fence_export {
+	/** @fence: Handle of the fence. */
+	__u32 fence;
+
+	/** @flags: See &enum drm_skua_fence_export_flags. */
+	__u32 flags;
+
+	/** @fd: Returned descriptor. */
+	__s32 fd;
+
+	/** @pad: Must be zero. */
+	__u32 pad;
+};
+
+/**
+ * struct drm_skua_fence_import - Argument of DRM_IOCTL_SKUA_FENCE_IMPORT
+ *
+ * The fence may be another GPU's.
+ *
+ * Errors: -ENOENT for @device; -EINVAL for @pad; -EBADF if there is no @fd, -EINVAL if it is
+ * no fence's; -ECANCELED for a device that is not active; -ENOSPC if the client has 1024 handles.
+ */
+struct drm_skua_fence_import {
+	/** @device: The device that the handle is of, or 0. */
+	__u32 device;
+
+	/** @pad: Must be zero. */
+	__u32 pad;
+
+	/** @fd: The descriptor, which can be closed then. */
+	__s32 fd;
+
+	/** @fence: Returned handle, not 0; a new one each time. */
+	__u32 fence;
+};
+
+/**
+ * struct drm_skua_fence_value - A value of a fence
+ */
+struct drm_skua_fence_value {
+	/** @fence: Handle of the fence: -ENOENT. */
+	__u32 fence;
+
+	/** @pad: Must be zero: -EINVAL. */
+	__u32 pad;
+
+	/** @value: The value. */
+	__u64 value;
+};
+
+/**
+ * struct drm_skua_fence_signal - Argument of DRM_IOCTL_SKUA_FENCE_SIGNAL
+ *
+ * Signals all of @values, or none; each as soon as what was promised before for its fence is
+ * signalled.
+ *
+ * Errors: -EINVAL for @flags, @pad, the number of @values, a value that is not above all
+ * that its fence has or was promised, DRM_SKUA_FENCE_LOST, and a fence that is there twice;
+ * -ECANCELED for a device that is not active.
+ */
+struct drm_skua_fence_signal {
+	/** @flags: Must be zero. */
+	__u32 flags;
+
+	/** @pad: Must be zero. */
+	__u32 pad;
+
+	/**
+	 * @values: Array of &struct drm_skua_fence_value, 1 to &drm_skua_device_info.max_syncs.
+	 */
+	struct drm_skua_array values;
+};
+
+/**
+ * enum drm_skua_fence_wait_flags - How to wait
+ */
+enum drm_skua_fence_wait_flags {
+	/** @DRM_SKUA_FENCE_WAIT_ANY: For one of the values, not for all. */
+	DRM_SKUA_FENCE_WAIT_ANY = 1 << 0,
+};
+
+/**
+ * struct drm_skua_fence_wait - Argument of DRM_IOCTL_SKUA_FENCE_WAIT
+ *
+ * Waits until fences have at least their values; one may be there several times. Does not
+ * keep a device from being unbound.
+ *
+ * Errors: -EINVAL for @flags, @pad or the number of @values; -ETIME if they have not when
+ * @timeout_ns is past; -ECANCELED if a handle's device is not active, or ceases to be.
+ */
+struct drm_skua_fence_wait {
+	/** @flags: See &enum drm_skua_fence_wait_flags. */
+	__u32 flags;
+
+	/** @pad: Must be zero. */
+	__u32 pad;
+
+	/**
+	 * @values: Array of &struct drm_skua_fence_value, 1 to &drm_skua_device_info.max_syncs.
+	 */
+	struct drm_skua_array values;
+
+	/** @timeout_ns: When to give up, in nanoseconds of CLOCK_MONOTONIC; 0 does not wait. */
+	__u64 timeout_ns;
+
+	/** @index: Returned index of a value that sufficed; 0 where all are waited for. */
+	__u32 index;
+
+	/** @reserved: Must be zero. */
+	__u32 reserved;
+};
+
+/**
+ * struct drm_skua_fence_eventfd - Argument of DRM_IOCTL_SKUA_FENCE_EVENTFD
+ *
+ * Adds 1 to an eventfd, once, soon after the fence has at least @value, or the device of the handle
+ * has failed while it had one of the fence. Destroying the handle changes nothing else.
+ *
+ * Errors: -ENOENT for @fence; -EBADF if there is no @eventfd, -EINVAL if it is another file;
+ * -ECANCELED for a device that is not active; -ENOSPC if 4096 eventfds of the client
+ * wait, or the fence has 8192 waits.
+ */
+struct drm_skua_fence_eventfd {
+	/** @fence: Handle of the fence. */
+	__u32 fence;
+
+	/** @eventfd: The descriptor, which can be closed then. */
+	__s32 eventfd;
+
+	/** @value: The value. */
+	__u64 value;
 };
 
 /**
@@ -1231,6 +1510,22 @@ enum {
 		DRM_IOCTL_SKUA(WR, BO_OFFER, bo_offer),
 	DRM_IOCTL_SKUA_BO_RECLAIM =
 		DRM_IOCTL_SKUA(WR, BO_RECLAIM, bo_reclaim),
+	DRM_IOCTL_SKUA_FENCE_CREATE =
+		DRM_IOCTL_SKUA(WR, FENCE_CREATE, fence_create),
+	DRM_IOCTL_SKUA_FENCE_DESTROY =
+		DRM_IOCTL_SKUA(WR, FENCE_DESTROY, fence_destroy),
+	DRM_IOCTL_SKUA_FENCE_EXPORT =
+		DRM_IOCTL_SKUA(WR, FENCE_EXPORT, fence_export),
+	DRM_IOCTL_SKUA_FENCE_IMPORT =
+		DRM_IOCTL_SKUA(WR, FENCE_IMPORT, fence_import),
+	DRM_IOCTL_SKUA_FENCE_SIGNAL =
+		DRM_IOCTL_SKUA(WR, FENCE_SIGNAL, fence_signal),
+	DRM_IOCTL_SKUA_FENCE_WAIT =
+		DRM_IOCTL_SKUA(WR, FENCE_WAIT, fence_wait),
+	DRM_IOCTL_SKUA_FENCE_EVENTFD =
+		DRM_IOCTL_SKUA(WR, FENCE_EVENTFD, fence_eventfd),
+	DRM_IOCTL_SKUA_CONTEXT_SET_PRIORITY =
+		DRM_IOCTL_SKUA(WR, CONTEXT_SET_PRIORITY, context_set_priority),
 };
 
 #if defined(__cplusplus)

@@ -98,6 +98,10 @@ impl ClientDevice {
         })
     }
 
+    pub(crate) const fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// The handle, for [`crate::raw`] and [`Trim::device`]; not 0.
     pub const fn handle(&self) -> u32 {
         self.handle

@@ -14,6 +14,7 @@ use crate::{
     command_buffer::CommandBuffer,
     device::{Engine, File},
     error::{Error, Result},
+    monitored_fence::MonitoredFence,
     sync::{array, Deadline, Syncs},
     syncobj::Syncobj,
     vm::Vm,
@@ -141,6 +142,20 @@ impl Context {
         })
     }
 
+    /// Says how important its work is: -7 to 7, 0 at first. What is queued already counts, too.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for another priority; EACCES for one above 0 without `CAP_SYS_NICE`.
+    pub fn set_priority(&self, priority: i32) -> Result<()> {
+        let mut argument = uapi::drm_skua_context_set_priority {
+            context: self.record.handle,
+            priority,
+        };
+        self.file().call(&mut argument)?;
+        Ok(())
+    }
+
     /// The device that it is on.
     pub const fn device(&self) -> &crate::Device {
         &self.device
@@ -252,6 +267,21 @@ impl<'a> Submission<'a> {
     /// Signals a syncobj when all has run; `point` 0 is a binary one.
     pub fn signal(mut self, syncobj: &'a Syncobj, point: u64) -> Self {
         self.syncs.signal(syncobj, point);
+        self
+    }
+
+    /// Waits until a monitored fence has a value before anything runs, whether or not somebody has
+    /// promised to signal it.
+    pub fn wait_value(mut self, fence: &'a MonitoredFence, value: u64) -> Self {
+        self.syncs
+            .value(uapi::DRM_SKUA_SYNC_WAIT, fence.handle(), value);
+        self
+    }
+
+    /// Signals a value of a monitored fence when all has run.
+    pub fn signal_value(mut self, fence: &'a MonitoredFence, value: u64) -> Self {
+        self.syncs
+            .value(uapi::DRM_SKUA_SYNC_SIGNAL, fence.handle(), value);
         self
     }
 

@@ -15,6 +15,7 @@
 //! | [`Context`], [`Submission`] | a queue of work, and work for it |
 //! | [`CommandBuffer`] | commands in memory |
 //! | [`Syncobj`] | to wait for and to signal |
+//! | [`MonitoredFence`] | a value to wait for and to signal, before it is promised |
 //! | [`SyncEvent`], [`SyncFile`] | the same for reactors, and for other processes |
 //! | [`Error`], [`Outcome`] | what went wrong in a call; how work ended |
 //! | [`raw`] | the ioctls as they are, for tests |
@@ -92,6 +93,7 @@ mod device;
 mod dma_buf;
 mod error;
 mod mapping;
+mod monitored_fence;
 pub mod raw;
 mod sync;
 mod sync_file;
@@ -113,6 +115,7 @@ pub use device::{Device, DeviceInfo, Engine, Node, Placements, RegionInfo, Regio
 pub use dma_buf::{CpuAccess, DmaBuf};
 pub use error::{Errno, Error, ErrorKind, Result};
 pub use mapping::Mapping;
+pub use monitored_fence::{MonitoredFence, OnFailure, WaitFor};
 pub use sync::{Deadline, Outcome};
 pub use sync_file::SyncFile;
 pub use syncobj::{SyncEvent, Syncobj, WaitFlags};

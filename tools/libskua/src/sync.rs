@@ -170,6 +170,15 @@ impl<'a> Syncs<'a> {
         }
     }
 
+    /// A value of a monitored fence.
+    pub(crate) fn value(&mut self, flag: u32, fence: u32, value: u64) {
+        self.all.push(uapi::drm_skua_sync {
+            flags: flag | uapi::DRM_SKUA_SYNC_MONITORED,
+            handle: fence,
+            point: value,
+        });
+    }
+
     /// Whether it waits for anything.
     pub(crate) fn waits(&self) -> bool {
         let is_wait = |sync: &uapi::drm_skua_sync| sync.flags & uapi::DRM_SKUA_SYNC_WAIT != 0;

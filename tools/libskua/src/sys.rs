@@ -134,8 +134,16 @@ arguments! {
     drm_skua_vm_bind: DRM_IOCTL_SKUA_VM_BIND, "SKUA_VM_BIND";
     drm_skua_context_create: DRM_IOCTL_SKUA_CONTEXT_CREATE, "SKUA_CONTEXT_CREATE";
     drm_skua_context_destroy: DRM_IOCTL_SKUA_CONTEXT_DESTROY, "SKUA_CONTEXT_DESTROY";
+    drm_skua_context_set_priority: DRM_IOCTL_SKUA_CONTEXT_SET_PRIORITY, "SKUA_CONTEXT_SET_PRIORITY";
     drm_skua_context_state: DRM_IOCTL_SKUA_CONTEXT_STATE, "SKUA_CONTEXT_STATE";
     drm_skua_submit: DRM_IOCTL_SKUA_SUBMIT, "SKUA_SUBMIT";
+    drm_skua_fence_create: DRM_IOCTL_SKUA_FENCE_CREATE, "SKUA_FENCE_CREATE";
+    drm_skua_fence_destroy: DRM_IOCTL_SKUA_FENCE_DESTROY, "SKUA_FENCE_DESTROY";
+    drm_skua_fence_export: DRM_IOCTL_SKUA_FENCE_EXPORT, "SKUA_FENCE_EXPORT";
+    drm_skua_fence_import: DRM_IOCTL_SKUA_FENCE_IMPORT, "SKUA_FENCE_IMPORT";
+    drm_skua_fence_signal: DRM_IOCTL_SKUA_FENCE_SIGNAL, "SKUA_FENCE_SIGNAL";
+    drm_skua_fence_wait: DRM_IOCTL_SKUA_FENCE_WAIT, "SKUA_FENCE_WAIT";
+    drm_skua_fence_eventfd: DRM_IOCTL_SKUA_FENCE_EVENTFD, "SKUA_FENCE_EVENTFD";
     drm_get_cap: DRM_IOCTL_GET_CAP, "GET_CAP";
     drm_gem_close: DRM_IOCTL_GEM_CLOSE, "GEM_CLOSE";
     drm_syncobj_create: DRM_IOCTL_SYNCOBJ_CREATE, "SYNCOBJ_CREATE";
@@ -344,6 +352,22 @@ pub(crate) fn handle_to_fd(
     }
     // SAFETY: the kernel has just opened the descriptor for us, and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Makes a descriptor of a monitored fence, closed by execve().
+pub(crate) fn fence_export(fd: BorrowedFd<'_>, fence: u32) -> Result<OwnedFd, Errno> {
+    let mut argument = uapi::drm_skua_fence_export {
+        fence,
+        flags: uapi::DRM_SKUA_FENCE_EXPORT_CLOEXEC,
+        fd: -1,
+        pad: 0,
+    };
+    restart(|| call(fd, &mut argument))?;
+    if argument.fd < 0 {
+        return Err(Errno::BADF);
+    }
+    // SAFETY: the kernel has just opened the descriptor for us, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(argument.fd) })
 }
 
 /// Makes a handle of a descriptor, by PRIME or for a syncobj. With the flag for a sync file,

@@ -206,6 +206,10 @@ layout! {
         context: u32 @ 0;
         pad: u32 @ 4;
     }
+    drm_skua_context_set_priority: 8 {
+        context: u32 @ 0;
+        priority: i32 @ 4;
+    }
     drm_skua_context_state: 64 {
         context: u32 @ 0;
         pad: u32 @ 4;
@@ -230,6 +234,52 @@ layout! {
         flags: u32 @ 4;
         buffers: drm_skua_array @ 8;
         syncs: drm_skua_array @ 24;
+    }
+    drm_skua_fence_create: 24 {
+        device: u32 @ 0;
+        flags: u32 @ 4;
+        value: u64 @ 8;
+        fence: u32 @ 16;
+        pad: u32 @ 20;
+    }
+    drm_skua_fence_destroy: 8 {
+        fence: u32 @ 0;
+        pad: u32 @ 4;
+    }
+    drm_skua_fence_export: 16 {
+        fence: u32 @ 0;
+        flags: u32 @ 4;
+        fd: i32 @ 8;
+        pad: u32 @ 12;
+    }
+    drm_skua_fence_import: 16 {
+        device: u32 @ 0;
+        pad: u32 @ 4;
+        fd: i32 @ 8;
+        fence: u32 @ 12;
+    }
+    drm_skua_fence_value: 16 {
+        fence: u32 @ 0;
+        pad: u32 @ 4;
+        value: u64 @ 8;
+    }
+    drm_skua_fence_signal: 24 {
+        flags: u32 @ 0;
+        pad: u32 @ 4;
+        values: drm_skua_array @ 8;
+    }
+    drm_skua_fence_wait: 40 {
+        flags: u32 @ 0;
+        pad: u32 @ 4;
+        values: drm_skua_array @ 8;
+        timeout_ns: u64 @ 24;
+        index: u32 @ 32;
+        reserved: u32 @ 36;
+    }
+    drm_skua_fence_eventfd: 16 {
+        fence: u32 @ 0;
+        eventfd: i32 @ 4;
+        value: u64 @ 8;
     }
 }
 
@@ -271,6 +321,14 @@ ioctls! {
     DRM_IOCTL_SKUA_DEVICE_STATE: 19, 48;
     DRM_IOCTL_SKUA_BO_OFFER: 20, 24;
     DRM_IOCTL_SKUA_BO_RECLAIM: 21, 152;
+    DRM_IOCTL_SKUA_FENCE_CREATE: 22, 24;
+    DRM_IOCTL_SKUA_FENCE_DESTROY: 23, 8;
+    DRM_IOCTL_SKUA_FENCE_EXPORT: 24, 16;
+    DRM_IOCTL_SKUA_FENCE_IMPORT: 25, 16;
+    DRM_IOCTL_SKUA_FENCE_SIGNAL: 26, 24;
+    DRM_IOCTL_SKUA_FENCE_WAIT: 27, 40;
+    DRM_IOCTL_SKUA_FENCE_EVENTFD: 28, 16;
+    DRM_IOCTL_SKUA_CONTEXT_SET_PRIORITY: 29, 8;
 }
 
 #[cfg(test)]

@@ -186,7 +186,10 @@ impl PciDriver for SkuaDriver {
             .checked_add(1)
             .ok_or(EINVAL)?;
 
-        let gpu = Gpu::new(parent, BusMaster::new(pdev), regs, caps, system_limit())?;
+        let preempts = module_parameters::preemption.value() != 0;
+        let bus = BusMaster::new(pdev);
+        let job_ms = module_parameters::job_timeout_ms.value();
+        let gpu = Gpu::new(parent, bus, regs, caps, system_limit(), preempts, job_ms)?;
         Ok(Parts {
             drm: drm::UnregisteredDevice::new(pdev, gpu)?,
             data: RegistrationData {
@@ -199,7 +202,8 @@ impl PciDriver for SkuaDriver {
     }
 
     fn start(dev: &SkuaDevice) -> Result {
-        Gpu::start(dev, module_parameters::job_timeout_ms.value())
+        let job = module_parameters::job_timeout_ms.value();
+        Gpu::start(dev, job, module_parameters::preempt_timeout_ms.value())
     }
 
     fn interrupt(dev: &SkuaDevice, vector: u32) {
@@ -297,5 +301,18 @@ impl drm::Driver for SkuaDriver {
         (SKUA_DEVICE_STATE, drm_skua_device_state, ioctl::RENDER_ALLOW, File::device_state),
         (SKUA_BO_OFFER, drm_skua_bo_offer, ioctl::RENDER_ALLOW, File::bo_offer),
         (SKUA_BO_RECLAIM, drm_skua_bo_reclaim, ioctl::RENDER_ALLOW, File::bo_reclaim),
+        (SKUA_FENCE_CREATE, drm_skua_fence_create, ioctl::RENDER_ALLOW, File::fence_create),
+        (SKUA_FENCE_DESTROY, drm_skua_fence_destroy, ioctl::RENDER_ALLOW, File::fence_destroy),
+        (SKUA_FENCE_EXPORT, drm_skua_fence_export, ioctl::RENDER_ALLOW, File::fence_export),
+        (SKUA_FENCE_IMPORT, drm_skua_fence_import, ioctl::RENDER_ALLOW, File::fence_import),
+        (SKUA_FENCE_SIGNAL, drm_skua_fence_signal, ioctl::RENDER_ALLOW, File::fence_signal),
+        (SKUA_FENCE_WAIT, drm_skua_fence_wait, ioctl::RENDER_ALLOW, File::fence_wait, waits),
+        (SKUA_FENCE_EVENTFD, drm_skua_fence_eventfd, ioctl::RENDER_ALLOW, File::fence_eventfd),
+        (
+            SKUA_CONTEXT_SET_PRIORITY,
+            drm_skua_context_set_priority,
+            ioctl::RENDER_ALLOW,
+            File::context_set_priority
+        ),
     }
 }

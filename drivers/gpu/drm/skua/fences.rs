@@ -5,4 +5,6 @@
 //! Both are made whole while failing is possible; using them cannot fail. Uses no other room of the driver.
 
 pub(crate) mod gate;
+pub(crate) mod monitored;
 pub(crate) mod signals;
+pub(crate) mod sleep;

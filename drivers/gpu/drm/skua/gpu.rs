@@ -23,12 +23,17 @@
 //!
 //! ```text
 //! mmap_lock
-//! File::devices, vms, contexts   mutexes, allocate
+//! File::devices, vms, contexts,  mutexes, allocate
+//! fences
+//! Context::saving,               mutexes, allocate; a context's first SUBMIT
+//! SaveAreas::areas
 //! the turn of Gpu::pager         waited for like a mutex, by who submits; held while room is made
 //! Vm::map                        mutex, allocates; user memory is not touched under it
 //! reservation locks              wound/wait mutexes; a page fault only tries; user memory is not
 //!                                touched under one
-//! Context::order                 mutex, ioctls only
+//! Context::order                 mutex, ioctls and what lets go of held submissions only
+//! Context::holds                 mutex; nothing is allocated and nothing else taken under it but
+//!                                spin locks
 //! Gpu::aperture                  mutex, allocates; CPU mappings are made and removed under it, and
 //!                                its acknowledgements waited for
 //! vram, gart, asids, Budgets,    mutexes; the first four allocate
@@ -40,9 +45,11 @@
 //! Engine::state                  spin locks
 //! Destroyer::dying
 //! Context::pending, Vm::binds, Slots
-//! Submission::fence, Bind::end, Transfer, Gpu::paging, alarms, discarder, vram_region, Reaper::dead,
+//! Submission::fence, promises, Bind::end, Transfer, Gpu::paging, alarms, discarder, vram_region,
 //! Sites, Evicted, Moves
 //! Claims::counts, a device's notice
+//! Gpu::fences, MonitoredFence::state
+//! Reaper::dead, Sleeper::progress, the free numbers of save areas
 //! locks of fences and work queues
 //! ```
 //!
@@ -72,9 +79,15 @@ use crate::{
         },
         lru::Lru,
         queue::ModuleQueue,
-        shrinker::Shrinker, //
+        shrinker::{
+            Copies,
+            Shrinker, //
+        }, //
     },
-    fences::gate::Wake,
+    fences::{
+        gate::Wake,
+        monitored::Owners, //
+    },
     hardware::{
         caps::{
             Caps,
@@ -137,7 +150,8 @@ use crate::{
         priority::{
             Level,
             Offer, //
-        }, //
+        },
+        scheduler::Limits, //
     },
     quota::Quota,
     reaper::{
@@ -153,6 +167,7 @@ use crate::{
             ContextSlot,
             EngineIndex, //
         },
+        preemption,
         regs,
         status::Counter, //
     },
@@ -162,6 +177,7 @@ use crate::{
             Status, //
         },
         engine::Engine,
+        hold,
         recovery::Alarms,
         submission::Submission, //
     }, //
@@ -201,6 +217,10 @@ pub(crate) type SkuaDevice<Ctx = drm::Normal> = drm::Device<SkuaDriver, Ctx>;
 
 /// Address spaces that can exist at a time, the system's and the paging process' included.
 const MAX_VMS: u32 = 1024;
+/// How many turns there are in a second of nominal ticks.
+const QUANTA_PER_SECOND: u64 = 5000;
+/// Turns of others after which a context of any level has one.
+const PATIENCE: u64 = 100;
 /// How long the device may take to acknowledge: register protocols are quick, hosts may be slow.
 pub(crate) const ACK_TIMEOUT: Delta = Delta::from_millis(5000);
 /// How long an acknowledgement may be missing before the device is asked whether it is there.
@@ -229,6 +249,8 @@ pub(crate) struct Counters {
     pub(crate) interrupts: Atomic<u64>,
     /// Engine resets requested, whether or not they were acknowledged.
     pub(crate) resets: Atomic<u64>,
+    /// Requests to an engine to stop, whether or not it did.
+    pub(crate) preemptions: Atomic<u64>,
     /// Requests to flush TLBs, each to all engines.
     pub(crate) flushes: Atomic<u64>,
     /// Objects that were moved out of VRAM, or are on their way.
@@ -391,6 +413,9 @@ pub(crate) struct Gpu {
     /// What clients' devices have made resident, and are told.
     #[pin]
     pub(crate) budgets: Budgets,
+    /// Which devices have handles of which monitored fences.
+    #[pin]
+    pub(crate) fences: Owners,
     /// The last clear of VRAM that was begun: the memory of an object that is gone before it is
     /// cleared is free after that.
     #[pin]
@@ -419,8 +444,34 @@ pub(crate) struct Gpu {
     health: Atomic<u32>,
     /// 1 once [`Gpu::lose`] has begun, so that one thread ends what is under way.
     ended: Atomic<u32>,
-    /// 1 while the watchdog's alarm is set or running: who changes it from 0 sets the alarm.
-    watching: Atomic<u32>,
+    /// Whether the watchdog looks at the engines.
+    pub(crate) watching: Watching,
+    /// Whether it is looked at whose turn it is.
+    pub(crate) watching_turns: Watching,
+}
+
+/// Whether an alarm is set or running: who changes that to yes sets it.
+pub(crate) struct Watching(Atomic<u32>);
+
+impl Watching {
+    fn new() -> Self {
+        Self(Atomic::new(0))
+    }
+
+    /// It is to be. Whether the caller has to set it.
+    fn begin(&self) -> bool {
+        self.0.load(Relaxed) == 0 && self.go_on()
+    }
+
+    /// It runs, and stops then, unless somebody has it begin again.
+    pub(crate) fn end(&self) {
+        self.0.store(0, Release);
+    }
+
+    /// It is to go on. Whether nobody else has seen to that meanwhile.
+    pub(crate) fn go_on(&self) -> bool {
+        self.0.xchg(1, Full) == 0
+    }
 }
 
 impl Gpu {
@@ -433,10 +484,22 @@ impl Gpu {
         regs: Registers,
         caps: Caps,
         system_limit: u64,
+        preempts: bool,
+        job_ms: u32,
     ) -> Result<impl PinInit<Self, Error>> {
+        let quantum = (u64::from(caps.tick_hz) / QUANTA_PER_SECOND).max(1);
+        let turns = Limits {
+            quantum,
+            patience: quantum.saturating_mul(PATIENCE),
+            protection: quantum / 16,
+        };
         let mut engines = KVec::with_capacity(caps.engines.len(), GFP_KERNEL)?;
-        for (index, kind) in EngineIndex::ALL.into_iter().zip(&caps.engines) {
-            engines.push(Engine::new(index, *kind)?, GFP_KERNEL)?;
+        for (index, engine) in EngineIndex::ALL.into_iter().zip(&caps.engines) {
+            let preempts = preempts && engine.preemption != preemption::Level::None;
+            engines.push(
+                Engine::new(index, engine.kind, turns, preempts, job_ms)?,
+                GFP_KERNEL,
+            )?;
         }
         let limit = MAX_VMS.min(1 << caps.asid_bits.min(16));
         let asids = IdSlots::new(u32::from(PAGING_ASID).saturating_add(1), limit)?;
@@ -458,6 +521,7 @@ impl Gpu {
                 binds: Atomic::new(0),
                 interrupts: Atomic::new(0),
                 resets: Atomic::new(0),
+                preemptions: Atomic::new(0),
                 flushes: Atomic::new(0),
                 evictions: Atomic::new(0),
                 promotions: Atomic::new(0),
@@ -488,6 +552,7 @@ impl Gpu {
             moves <- Moves::new(),
             pager <- Pager::new(),
             budgets <- Budgets::new(),
+            fences <- Owners::new(),
             last_clear <- new_spinlock!(None),
             gart <- new_mutex!(gart),
             aperture <- new_mutex!(aperture),
@@ -498,7 +563,8 @@ impl Gpu {
             alarms <- new_spinlock!(None),
             health: Atomic::new(HEALTHY),
             ended: Atomic::new(0),
-            watching: Atomic::new(0),
+            watching: Watching::new(),
+            watching_turns: Watching::new(),
         }))
     }
 
@@ -578,11 +644,11 @@ impl Gpu {
     }
 
     /// Starts the device: a reset, its access to memory, its engines, its driver's own context, and
-    /// its alarms, which from now on look after the engines. `timeout_ms` is how long a packet may
-    /// work.
+    /// its alarms, which from now on look after the engines. `job_ms` is how long a packet may work,
+    /// `preempt_ms` how long an engine may take to stop.
     ///
     /// `ETIMEDOUT`, with a line in the log, if the reset does not end; `ENOMEM`, `ENODEV`.
-    pub(crate) fn start(dev: &SkuaDevice, timeout_ms: u32) -> Result {
+    pub(crate) fn start(dev: &SkuaDevice, job_ms: u32, preempt_ms: u32) -> Result {
         let parent: &Device = dev.as_ref().as_ref();
         let name = CString::try_from_fmt(fmt!("drm/{}/vram0", parent.name()))?;
         let region = Region::new(dev, &name, Part::Any.bytes(dev))?;
@@ -600,7 +666,7 @@ impl Gpu {
         }
         let paging = Context::new_system(dev, dev.paging_engine()?)?;
         *dev.paging.lock() = Some(paging);
-        let alarms = Alarms::new(dev, timeout_ms)?;
+        let alarms = Alarms::new(dev, job_ms, preempt_ms)?;
         *dev.alarms.lock() = Some(alarms);
         Ok(())
     }
@@ -619,7 +685,7 @@ impl Gpu {
 
     /// Has the watchdog run while an engine has work.
     pub(crate) fn watch(&self) {
-        if self.watching.load(Relaxed) != 0 || self.watching.xchg(1, Full) != 0 {
+        if !self.watching.begin() {
             return;
         }
         if let Some(alarms) = &*self.alarms.lock() {
@@ -627,14 +693,14 @@ impl Gpu {
         }
     }
 
-    /// The watchdog stops, unless [`Gpu::watch`] starts it again.
-    pub(crate) fn stop_watching(&self) {
-        self.watching.store(0, Release);
-    }
-
-    /// The watchdog goes on. Whether nobody else has started it meanwhile.
-    pub(crate) fn go_on_watching(&self) -> bool {
-        self.watching.xchg(1, Full) == 0
+    /// Has it looked at now and then whose turn it is, while that may change.
+    pub(crate) fn watch_turns(&self) {
+        if !self.watching_turns.begin() {
+            return;
+        }
+        if let Some(alarms) = &*self.alarms.lock() {
+            alarms.start_turns();
+        }
     }
 
     /// Declares the device lost soon, from where it cannot be done at once. Process context.
@@ -650,6 +716,11 @@ impl Gpu {
         if let Some(discarder) = &*self.discarder.lock() {
             discarder.ask(pages);
         }
+    }
+
+    /// The clean copies that objects have, unless the device is unbound.
+    pub(crate) fn copies(&self) -> Option<Arc<Copies>> {
+        self.shrinker.lock().as_ref().and_then(Shrinker::copies)
     }
 
     /// VRAM as control groups know it. `ENODEV` once the device is being unbound.
@@ -831,6 +902,7 @@ impl Gpu {
             vm.end(ENODEV);
             dev.reapers.vms.bury(vm);
         });
+        dev.fences.lose();
         if quiet {
             dev.reapers.release();
         } else {
@@ -854,7 +926,8 @@ impl Gpu {
         let signalling = Signalling::begin();
         Gpu::lose(dev, true);
         drop(signalling);
-        // What waits in the queue looks, finds nothing to do, and lets go of the device.
+        // What waits in the queues looks, finds nothing to do, and lets go of the device.
+        hold::QUEUE.flush();
         QUEUE.flush();
         // What still waits for a worker that has not run.
         dev.destroyer.end();

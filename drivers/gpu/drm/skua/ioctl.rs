@@ -10,6 +10,7 @@
 //! called with.
 
 pub(crate) mod bind;
+pub(crate) mod fence;
 pub(crate) mod file;
 pub(crate) mod query;
 pub(crate) mod syncs;

@@ -22,5 +22,6 @@ pub(crate) mod page_table;
 pub(crate) mod paging_in;
 pub(crate) mod relocation;
 pub(crate) mod residency;
+pub(crate) mod save_areas;
 pub(crate) mod vm;
 pub(crate) mod vram;

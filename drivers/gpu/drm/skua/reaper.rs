@@ -175,6 +175,9 @@ impl<T: Reapable> WorkItem for Reaper<T> {
 }
 
 /// Waits until what was buried is free, unless it is in quarantine. Process context, no locks held.
+///
+/// It ends, whatever clients do: what is freed waits for the device's acknowledgements, after which
+/// that is lost, and for locks under which nobody waits for work.
 pub(crate) fn flush() {
     QUEUE.flush();
 }

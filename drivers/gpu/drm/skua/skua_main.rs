@@ -65,9 +65,13 @@ mod submit;
 struct Skua {
     #[pin]
     _driver: ext::pci::Registration<driver::SkuaDriver>,
+    /// What is let go looks at contexts: before that.
+    _holds: ext::queue::OpenQueue,
     /// What looks at contexts and address spaces buries them: before the reapers.
     _work: ext::queue::OpenQueue,
     _reapers: ext::queue::OpenQueue,
+    /// What signals fences tells eventfds: all of the above may.
+    _eventfds: ext::queue::OpenQueue,
     /// Last, so that it waits when everything else is gone.
     _guard: ext::fence::ModuleGuard,
 }
@@ -75,8 +79,10 @@ struct Skua {
 impl InPlaceModule for Skua {
     fn init(module: &'static ThisModule) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
+            _holds: submit::hold::QUEUE.open(c"skua-holds", Order::Unordered)?,
             _work: gpu::QUEUE.open(c"skua", Order::Unordered)?,
             _reapers: reaper::QUEUE.open(c"skua-reapers", Order::Unordered)?,
+            _eventfds: fences::sleep::QUEUE.open(c"skua-eventfds", Order::Unordered)?,
             _driver <- ext::pci::Registration::new(<Self as kernel::ModuleMetadata>::NAME, module),
             _guard: ext::fence::ModuleGuard::new(),
         })
@@ -94,6 +100,14 @@ module! {
         job_timeout_ms: u32 {
             default: 10000,
             description: "Milliseconds that a job may run before it is cut",
+        },
+        preemption: u8 {
+            default: 1,
+            description: "Whether engines are asked to stop for more important work (0: never)",
+        },
+        preempt_timeout_ms: u32 {
+            default: 2000,
+            description: "Milliseconds that an engine may take to stop before it is reset",
         },
     },
 }

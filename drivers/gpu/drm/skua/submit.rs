@@ -8,6 +8,7 @@
 pub(crate) mod busy;
 pub(crate) mod context;
 pub(crate) mod engine;
+pub(crate) mod hold;
 pub(crate) mod packet;
 pub(crate) mod recovery;
 pub(crate) mod submission;

@@ -13,6 +13,7 @@ use crate::{
             Syncobj, //
         }, //
     },
+    fences::monitored::Promise,
     kernel_heap::client_flags, //
 };
 use kernel::prelude::*;
@@ -25,13 +26,19 @@ struct Signal {
     point: Option<(ChainNode, u64)>,
 }
 
-/// The syncobjs that an ioctl signals.
-pub(crate) struct Signals(KVVec<Signal>);
+/// The syncobjs that an ioctl signals, and the values of monitored fences.
+pub(crate) struct Signals {
+    syncobjs: KVVec<Signal>,
+    values: KVVec<Promise>,
+}
 
 impl Signals {
-    /// A list without syncobjs: nothing is signalled.
+    /// A list without anything: nothing is signalled.
     pub(crate) fn new() -> Self {
-        Self(KVVec::new())
+        Self {
+            syncobjs: KVVec::new(),
+            values: KVVec::new(),
+        }
     }
 
     /// Adds `syncobj`, at point `point` of its timeline, or as a binary syncobj if that is 0.
@@ -42,16 +49,31 @@ impl Signals {
             0 => None,
             point => Some((ChainNode::new()?, point)),
         };
-        Ok(self.0.push(Signal { syncobj, point }, client_flags())?)
+        Ok(self
+            .syncobjs
+            .push(Signal { syncobj, point }, client_flags())?)
     }
 
-    /// Puts `fence` into all of them, in order.
-    pub(crate) fn publish(self, fence: &Fence) {
-        for signal in self.0 {
+    /// Adds a value. `EINVAL` if it is not above those of its fence that were added; `ENOMEM`.
+    pub(crate) fn push_value(&mut self, promise: Promise) -> Result {
+        if !self.values.iter().all(|before| promise.may_follow(before)) {
+            return Err(EINVAL);
+        }
+        Ok(self.values.push(promise, client_flags())?)
+    }
+
+    /// Gives the promises, which are the work's to keep, and puts `fence` into all syncobjs, in
+    /// order; once.
+    pub(crate) fn publish(&mut self, fence: &Fence) -> KVVec<Promise> {
+        for promise in &mut self.values {
+            promise.give();
+        }
+        for signal in core::mem::replace(&mut self.syncobjs, KVVec::new()) {
             match signal.point {
                 Some((node, point)) => signal.syncobj.add_point(node, fence, point),
                 None => signal.syncobj.replace_fence(fence),
             }
         }
+        core::mem::replace(&mut self.values, KVVec::new())
     }
 }

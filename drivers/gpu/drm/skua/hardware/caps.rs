@@ -31,6 +31,7 @@ use crate::{
         command::EngineKind,
         number::EngineIndex,
         pci::MAX_ENGINES,
+        preemption,
         regs, //
     }, //
 };
@@ -64,12 +65,24 @@ impl ApertureCaps {
     }
 }
 
+/// The largest save area that there is room for in an address space.
+pub(crate) const MAX_SAVE_SIZE: u32 = 4 << 20;
+
+/// What an engine can do.
+#[derive(Clone, Copy)]
+pub(crate) struct EngineCaps {
+    /// Whether it computes or copies.
+    pub(crate) kind: EngineKind,
+    /// Where it can be stopped.
+    pub(crate) preemption: preemption::Level,
+}
+
 /// The capabilities of one device.
 pub(crate) struct Caps {
     /// Hardware version; the major one is [`regs::VERSION_MAJOR`].
     pub(crate) version: regs::VERSION,
-    /// Kinds of the engines, by number: 1 to [`MAX_ENGINES`], of which at least one copies.
-    pub(crate) engines: KVec<EngineKind>,
+    /// The engines, by number: 1 to [`MAX_ENGINES`], of which at least one copies.
+    pub(crate) engines: KVec<EngineCaps>,
     /// Bytes of VRAM: a multiple of [`VRAM_UNIT`], not 0.
     pub(crate) vram_size: u64,
     /// GPU-physical address of VRAM: a multiple of the page size, clear of the GART window.
@@ -96,6 +109,8 @@ pub(crate) struct Caps {
     pub(crate) shared_bytes: u32,
     /// Ticks in a nominal second; not 0.
     pub(crate) tick_hz: u32,
+    /// Bytes that a context's save area has at least; 0 if no engine can be stopped.
+    pub(crate) save_size: u32,
     /// MiB that the paging process' address space is to have; 0 for any.
     paging_va: u32,
 }
@@ -148,9 +163,12 @@ impl Caps {
             let kind = info
                 .kind()
                 .ok_or_else(|| refuse(dev, c"an engine's kind", info.bits()))?;
-            engines.push(kind, GFP_KERNEL)?;
+            let preemption = info
+                .compute()
+                .ok_or_else(|| refuse(dev, c"an engine's preemption", info.bits()))?;
+            engines.push(EngineCaps { kind, preemption }, GFP_KERNEL)?;
         }
-        if !engines.contains(&EngineKind::Copy) {
+        if !engines.iter().any(|engine| engine.kind == EngineKind::Copy) {
             return Err(refuse(dev, c"the number of copy engines", 0));
         }
 
@@ -201,6 +219,11 @@ impl Caps {
         }
 
         let dispatch = regs.read(regs::DISPATCH_CAPS)?;
+        let stops = |engine: &EngineCaps| engine.preemption != preemption::Level::None;
+        let save_size = regs.read(regs::SAVE_SIZE)?.bytes();
+        if engines.iter().any(stops) && !(1..=MAX_SAVE_SIZE).contains(&save_size) {
+            return Err(refuse(dev, c"the size of a save area", save_size.into()));
+        }
         let tick_hz = regs.read(regs::TICK_HZ)?.hz();
         if tick_hz == 0 {
             return Err(refuse(dev, c"the frequency of ticks", 0));
@@ -225,6 +248,7 @@ impl Caps {
             wave_threads: dispatch.wave_threads().into(),
             shared_bytes: regs.read(regs::SHARED_CAPS)?.bytes(),
             tick_hz,
+            save_size,
             paging_va: regs.read(regs::PAGING_VA)?.megabytes(),
         })
     }

@@ -23,18 +23,22 @@ use crate::{
         buddy::PageRange,
         miniport::{
             AperturePage,
+            Built,
             Completion,
+            Flush,
             Miniport,
             PagingOperation,
+            Pass,
             Place,
+            Preemption,
             Segment,
+            Stop,
             Task,
             APERTURE_SEGMENT,
             VRAM_SEGMENT, //
         },
         page_plan::PhysPiece,
         paging::{
-            MultipassOffset,
             PagingSpace,
             WINDOWS, //
         },
@@ -60,6 +64,7 @@ use crate::{
             ContextSlot,
             EngineIndex, //
         },
+        preemption,
         regs,
         status, //
     }, //
@@ -108,6 +113,10 @@ pub(crate) struct Hardware {
     aperture_flushes: Mutex<u32>,
     /// Entries of page tables that were written since probe.
     pub(crate) entries: Atomic<u64>,
+    /// Whether memory has to be idle to be paged. This GPU bears it if not: a knob of debugfs.
+    pub(crate) wants_idle: Atomic<bool>,
+    /// How often it was not.
+    pub(crate) busy: Atomic<u64>,
 }
 
 /// What the miniport keeps of a window of the paging process' address space, with its buffer.
@@ -117,6 +126,8 @@ struct WindowUse {
     fence: u64,
     /// What is mapped of the segment, and of system memory: first address and bytes.
     mapped: [(u64, u64); 2],
+    /// Bytes of its buffer.
+    bytes: u32,
 }
 
 /// What the miniport keeps of a node's ring, under the engine's lock.
@@ -127,8 +138,10 @@ pub(crate) struct Ring {
     told: u32,
     /// The windows, of the one node that pages.
     windows: [WindowUse; WINDOWS as usize],
-    /// The window whose buffer was built and not submitted, and bytes of the buffer.
-    built: Option<(u32, u32)>,
+    /// The window whose buffer was built and not submitted.
+    built: Option<u32>,
+    /// Number of the preemption that was asked for last, modulo 2^32.
+    preemption: u32,
 }
 
 impl Ring {
@@ -139,6 +152,7 @@ impl Ring {
             told: 0,
             windows: Default::default(),
             built: None,
+            preemption: 0,
         })
     }
 
@@ -182,6 +196,8 @@ impl Hardware {
             flushes <- new_mutex!(0),
             aperture_flushes <- new_mutex!(0),
             entries: Atomic::new(0),
+            wants_idle: Atomic::new(false),
+            busy: Atomic::new(0),
         }))
     }
 
@@ -308,8 +324,15 @@ impl Hardware {
         Ok(())
     }
 
-    /// A zeroed page table. `ENOMEM`.
-    pub(crate) fn page_table(parent: &Device<Bound>) -> Result<Coherent<[u64]>> {
+    /// Says what names the next request to stop: now, so that who makes it, on the way of a
+    /// submission, writes one register.
+    fn name_preemption(&self, node: EngineIndex, fence: u64) -> Result {
+        let name = regs::engine::PREEMPT_FENCE::new().with_fence(fence);
+        self.regs.write_engine(node, name)
+    }
+
+    /// A zeroed page, for a table or a part of a save area. `ENOMEM`.
+    pub(crate) fn page(parent: &Device<Bound>) -> Result<Coherent<[u64]>> {
         Coherent::zeroed_slice(parent, ENTRIES, GFP_KERNEL_ACCOUNT)
     }
 }
@@ -334,6 +357,16 @@ fn emit(shared: &Shared, node: EngineIndex, space: &mut RingSpace, command: &Com
     Ok(())
 }
 
+/// Has all engines drop translations in the ring's order: what comes behind it finds that they have.
+fn invalidate(flush: Flush, mut emit: impl FnMut(&Command) -> Result) -> Result {
+    let asid = match flush {
+        Flush::Nothing => return Ok(()),
+        Flush::Of(asid) => Some(asid),
+        Flush::All => None,
+    };
+    emit(&Command::Invalidate { asid })
+}
+
 /// Adds `[va, va + bytes)`, behind what is there already, to a range.
 fn extend(range: &mut (u64, u64), va: u64, bytes: u64) {
     if range.1 == 0 {
@@ -353,11 +386,16 @@ impl Miniport for Hardware {
         self.caps.segments()
     }
 
-    fn start_node(&self, node: EngineIndex, ring: &mut Ring) -> Result {
+    fn start_node(&self, node: EngineIndex, ring: &mut Ring, preemption: u64) -> Result {
         ring.space.reset();
         ring.told = 0;
         ring.built = None;
+        ring.preemption = {
+            let shared = self.shared.try_access().ok_or(ENODEV)?;
+            shared.engine32(node, status::engine::PREEMPT_SEQ)?
+        };
         self.close_windows(ring, u64::MAX)?;
+        self.name_preemption(node, preemption)?;
         let address = Shared::ring_address(&self.caps, node)?;
         let regs = &self.regs;
         regs.write_engine(node, regs::engine::RING_BASE::new().with_address(address))?;
@@ -367,12 +405,14 @@ impl Miniport for Hardware {
 
     fn has_room(&self, ring: &Ring, task: &Task<'_>) -> bool {
         let commands = match task {
-            Task::Virtual { .. } | Task::Null => 1,
-            // The flush, and the buffer in a window of its own.
+            Task::Virtual { .. } => 1,
+            // The flush.
+            Task::Null(_) => 2,
+            // The flushes, and the buffer in a window of its own.
             Task::Paging(..) if ring.windows.iter().all(|window| window.fence != 0) => {
                 return false
             }
-            Task::Paging(..) => 2,
+            Task::Paging(..) => 3,
         };
         // And as much padding as the longest command.
         ring.space.space() >= (commands + 1) * LONGEST
@@ -382,9 +422,13 @@ impl Miniport for Hardware {
         &self,
         _node: EngineIndex,
         ring: &mut Ring,
-        operation: &PagingOperation<'_>,
-        from: MultipassOffset,
-    ) -> Result<Option<MultipassOffset>> {
+        pass: &Pass<'_>,
+    ) -> Result<Built> {
+        if !pass.idle && self.wants_idle.load(Relaxed) {
+            self.busy.fetch_add(1, Relaxed);
+            return Ok(Built::Busy);
+        }
+        let operation = &pass.operation;
         let shared = self.shared.try_access().ok_or(ENODEV)?;
         let paging = &shared.paging;
         let mut windows = (0..).zip(&mut ring.windows);
@@ -396,7 +440,7 @@ impl Miniport for Hardware {
         let cached = matches!(operation, PagingOperation::Transfer { cached: true, .. });
         let [ref mut segment_mapped, ref mut system_mapped] = taken.mapped;
         let mut end = 0;
-        let rest = operation.pass(from, paging.space.window(number), |step| {
+        let rest = operation.pass(pass.from, paging.space.window(number), |step| {
             let (va, bytes) = (step.va.0, step.bytes());
             let offset = step.block.start.0.saturating_mul(PAGE_SIZE);
             let memory = base.checked_add(offset).ok_or(EINVAL)?;
@@ -426,8 +470,9 @@ impl Miniport for Hardware {
         })?;
         // Before the command that has it looked at.
         barrier::dma_mb(barrier::Write);
-        ring.built = Some((number, end));
-        Ok(rest)
+        taken.bytes = end;
+        ring.built = Some(number);
+        Ok(rest.map_or(Built::Rest, Built::Full))
     }
 
     fn submit_command(
@@ -442,18 +487,31 @@ impl Miniport for Hardware {
         let Completion { fence, interrupt } = completion;
         let mut emit = |command: &Command| emit(&shared, node, &mut ring.space, command);
         match *task {
-            Task::Virtual { context, va, bytes } => emit(&Command::Exec {
+            Task::Virtual {
+                context,
+                va,
+                bytes,
+                resume,
+            } => emit(&Command::Exec {
                 context: Shared::descriptor_address(&self.caps, context)?.0,
                 base: va.0,
                 start: 0,
                 end: bytes,
                 fence: Some(fence),
                 interrupt,
+                resume,
             })?,
-            Task::Paging(..) => {
-                let (number, bytes) = ring.built.take().ok_or(EIO)?;
-                let taken = ring.windows.get_mut(number as usize).ok_or(EIO)?;
+            Task::Paging(_, flush) => {
+                invalidate(flush, &mut emit)?;
+                // Or it was withdrawn.
+                let mut windows = (0..).zip(&mut ring.windows);
+                let (number, taken) = match ring.built.take() {
+                    Some(built) => windows.find(|(number, _)| *number == built),
+                    None => windows.find(|(_, taken)| taken.fence == fence),
+                }
+                .ok_or(EIO)?;
                 taken.fence = fence;
+                let bytes = taken.bytes;
                 emit(&Command::FlushTlb {
                     asid: Some(PAGING_ASID),
                 })?;
@@ -464,9 +522,13 @@ impl Miniport for Hardware {
                     end: bytes,
                     fence: Some(fence),
                     interrupt,
+                    resume: false,
                 })?;
             }
-            Task::Null => emit(&Command::Fence { fence, interrupt })?,
+            Task::Null(flush) => {
+                invalidate(flush, &mut emit)?;
+                emit(&Command::Fence { fence, interrupt })?;
+            }
         }
         Ok(Place {
             start,
@@ -493,6 +555,35 @@ impl Miniport for Hardware {
     fn query_current_fence(&self, node: EngineIndex) -> Result<u64> {
         let shared = self.shared.try_access().ok_or(ENODEV)?;
         shared.engine64(node, status::engine::COMPLETED_FENCE)
+    }
+
+    fn preempt_command(&self, node: EngineIndex, ring: &mut Ring, _: u64) -> Result {
+        ring.preemption = ring.preemption.wrapping_add(1);
+        let request = regs::engine::PREEMPT::new().with_request(true);
+        self.regs.write_engine(node, request)
+    }
+
+    fn query_preemption(&self, node: EngineIndex, ring: &Ring) -> Result<Option<Preemption>> {
+        let shared = self.shared.try_access().ok_or(ENODEV)?;
+        if shared.engine32(node, status::engine::PREEMPT_SEQ)? != ring.preemption {
+            return Ok(None);
+        }
+        let cause = shared.engine32(node, status::engine::PREEMPT_CAUSE)?;
+        Ok(Some(Preemption {
+            fence: shared.engine64(node, status::engine::PREEMPT_FENCE)?,
+            completed: shared.engine64(node, status::engine::PREEMPT_COMPLETED)?,
+            stop: match preemption::Cause::from_u32(cause).ok_or(EIO)? {
+                preemption::Cause::Idle | preemption::Cause::Between => Stop::Between,
+                preemption::Cause::Within => Stop::Within,
+                preemption::Cause::Waiting => Stop::Waiting,
+            },
+        }))
+    }
+
+    fn withdraw(&self, node: EngineIndex, ring: &mut Ring, preemption: u64) -> Result {
+        let tail = ring.space.tail();
+        ring.space.advance(tail).map_err(|_| EIO)?;
+        self.name_preemption(node, preemption)
     }
 
     fn reset_engine(&self, node: EngineIndex) -> Result<Request> {
@@ -522,6 +613,7 @@ impl Miniport for Hardware {
             root,
             asid,
             context_id: context.get().checked_add(1).ok_or(EOVERFLOW)?,
+            save: None,
         };
         let shared = self.shared.try_access().ok_or(ENODEV)?;
         shared.write_descriptor(context, descriptor)

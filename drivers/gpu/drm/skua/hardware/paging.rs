@@ -76,7 +76,7 @@ impl Paging {
         };
         for (level, tables) in (0..).zip(&mut paging.levels) {
             for _ in 0..space.tables(level) {
-                tables.push(Hardware::page_table(dev)?, GFP_KERNEL)?;
+                tables.push(Hardware::page(dev)?, GFP_KERNEL)?;
             }
         }
         for level in 1..=ROOT_LEVEL {

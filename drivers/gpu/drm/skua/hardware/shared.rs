@@ -36,7 +36,10 @@ use crate::{
             PAGE_SIZE, //
         },
         aperture,
-        context::Descriptor,
+        context::{
+            Descriptor,
+            SaveArea, //
+        },
         fault,
         mmu::Entry,
         number::{
@@ -152,6 +155,8 @@ impl Shared {
             asid: PAGING_ASID,
             // What is in the ring itself has none, and this is the same to all.
             context_id: 0,
+            // What it does is not stopped in the midst.
+            save: None,
         };
         shared.write_descriptor(PAGING_CONTEXT, process)?;
 
@@ -340,6 +345,17 @@ impl Shared {
         Ok(())
     }
 
+    /// Gives descriptor `slot`, which no packet has named yet, a save area.
+    pub(crate) fn set_save_area(&self, slot: ContextSlot, area: SaveArea) -> Result {
+        let first = usize::try_from(slot.get())? * DESCRIPTOR_WORDS;
+        let base = first + words(Descriptor::SAVE_BASE);
+        let size = first + words(Descriptor::SAVE_SIZE);
+        io_write!(&self.contexts, [try: base], area.base.0);
+        io_write!(&self.contexts, [try: size], area.bytes.into());
+        barrier::dma_mb(barrier::Write);
+        Ok(())
+    }
+
     /// Engine time in ticks, and packets, that descriptor `slot` has counted.
     pub(crate) fn descriptor_usage(&self, slot: ContextSlot) -> Result<(u64, u64)> {
         let first = usize::try_from(slot.get())? * DESCRIPTOR_WORDS;
@@ -349,6 +365,13 @@ impl Shared {
             io_read!(&self.contexts, [try: ticks]),
             io_read!(&self.contexts, [try: packets]),
         ))
+    }
+
+    /// Whether the save area of descriptor `slot` has the state of a packet.
+    pub(crate) fn is_saved(&self, slot: ContextSlot) -> Result<bool> {
+        let first = usize::try_from(slot.get())? * DESCRIPTOR_WORDS;
+        let saved = first + words(Descriptor::SAVED);
+        Ok(io_read!(&self.contexts, [try: saved]) != 0)
     }
 
     /// Writes `words` into the ring of `engine` at byte offset `at`.

@@ -9,6 +9,7 @@
 use crate::{
     driver::SkuaDriver,
     ext::{
+        capability,
         file,
         gem::{
             self,
@@ -18,6 +19,11 @@ use crate::{
     },
     gpu::SkuaDevice,
     ioctl::{
+        fence::{
+            FenceHandle,
+            MAX_EVENTFDS, //
+            MAX_FENCES,
+        },
         query,
         syncs,
         user_array, //
@@ -44,15 +50,25 @@ use crate::{
         residency,
         vm::Vm, //
     },
-    policy::priority::{
-        Level,
-        Offer, //
+    policy::{
+        priority::{
+            Level,
+            Offer, //
+        },
+        scheduler, //
     },
     quota::Quota,
     spec::number::EngineIndex,
     submit::{
         busy::Usage,
-        context::Context,
+        context::{
+            Context,
+            Status, //
+        },
+        hold::{
+            self,
+            Request, //
+        },
         submission::{
             Buffer,
             MAX_BUFFERS, //
@@ -82,7 +98,7 @@ impl<T> Handles<T> {
     }
 
     /// Gives `object` the lowest free handle. `ENOMEM`.
-    fn insert(&mut self, object: Arc<T>) -> Result<u32> {
+    pub(crate) fn insert(&mut self, object: Arc<T>) -> Result<u32> {
         let free = self.0.iter().position(Option::is_none);
         let index = free.unwrap_or(self.0.len());
         match self.0.get_mut(index) {
@@ -98,24 +114,13 @@ impl<T> Handles<T> {
     }
 
     /// What `handle` names. `ENOENT`.
-    fn get(&mut self, handle: u32) -> Result<Arc<T>> {
+    pub(crate) fn get(&mut self, handle: u32) -> Result<Arc<T>> {
         self.place(handle)?.clone().ok_or(ENOENT)
     }
 
     /// Frees `handle`. `ENOENT`.
-    fn remove(&mut self, handle: u32) -> Result<Arc<T>> {
+    pub(crate) fn remove(&mut self, handle: u32) -> Result<Arc<T>> {
         self.place(handle)?.take().ok_or(ENOENT)
-    }
-
-    /// Frees the handles of all that `goes`; what they named. `ENOMEM`: none then.
-    fn remove_all(&mut self, goes: impl Fn(&Arc<T>) -> bool) -> Result<KVVec<Arc<T>>> {
-        let mut gone = KVVec::with_capacity(self.0.len(), client_flags())?;
-        for place in &mut self.0 {
-            if let Some(object) = place.take_if(|object| goes(object)) {
-                gone.push(object, client_flags())?;
-            }
-        }
-        Ok(gone)
     }
 
     /// The objects that have a handle, by handle.
@@ -138,7 +143,7 @@ const MAX_OBJECTS: u32 = 1024;
 #[pin_data(PinnedDrop)]
 pub(crate) struct File {
     /// The device that was opened.
-    dev: ARef<SkuaDevice>,
+    pub(crate) dev: ARef<SkuaDevice>,
     /// Address spaces that the client has a handle of.
     #[pin]
     pub(crate) vms: Mutex<Handles<Vm>>,
@@ -148,6 +153,9 @@ pub(crate) struct File {
     /// Devices that it has a handle of.
     #[pin]
     devices: Mutex<Handles<ClientDevice>>,
+    /// Monitored fences that it has a handle of.
+    #[pin]
+    pub(crate) fences: Mutex<Handles<FenceHandle>>,
     /// Its own device, number 0.
     own: Arc<ClientDevice>,
     /// What it has locked for the CPU.
@@ -159,6 +167,10 @@ pub(crate) struct File {
     vm_quota: Arc<Quota>,
     /// Contexts that the client may have, counted likewise.
     context_quota: Arc<Quota>,
+    /// Handles of monitored fences that the client may have.
+    pub(crate) fence_quota: Arc<Quota>,
+    /// Eventfds that it may have wait for them.
+    pub(crate) eventfd_quota: Arc<Quota>,
     /// Bytes of system memory that the client's buffer objects may have: half of what all may.
     system_quota: Arc<Quota>,
 }
@@ -176,11 +188,14 @@ impl drm::file::DriverFile for File {
                 vms <- new_mutex!(Handles::new()),
                 contexts <- new_mutex!(Handles::new()),
                 devices <- new_mutex!(Handles::new()),
+                fences <- new_mutex!(Handles::new()),
                 own: ClientDevice::of_file(dev)?,
                 locks <- Claims::new(BoData::count_lockers),
                 usage: Usage::new()?,
                 vm_quota: Quota::new(MAX_VMS)?,
                 context_quota: Quota::new(MAX_CONTEXTS)?,
+                fence_quota: Quota::new(MAX_FENCES)?,
+                eventfd_quota: Quota::new(MAX_EVENTFDS)?,
                 system_quota: Quota::new(dev.system.limit() / 2)?,
             }),
             GFP_KERNEL_ACCOUNT,
@@ -250,15 +265,26 @@ fn watch_budget(dev: &SkuaDevice, file: &SkuaFile, device: &ClientDevice, number
     }
 }
 
+/// Frees the handle of one object that `goes`, if there is one. A new object's own is freed so when
+/// its creation fails: by then its number may name another.
+pub(crate) fn remove_one<T>(
+    handles: &Mutex<Handles<T>>,
+    goes: impl Fn(&Arc<T>) -> bool,
+) -> Option<Arc<T>> {
+    let mut handles = handles.lock();
+    let mut places = handles.0.iter_mut();
+    places.find_map(|place| place.take_if(|object| goes(object)))
+}
+
 /// Whether `handle` is still that of `bo`.
 fn names(file: &SkuaFile, handle: u32, bo: &Bo) -> bool {
     Bo::lookup_handle(file, handle).is_ok_and(|now| core::ptr::eq(&*now, bo))
 }
 
 /// The bound data that ioctls get.
-type Data<'a> = crate::driver::RegistrationData<'a>;
+pub(crate) type Data<'a> = crate::driver::RegistrationData<'a>;
 /// The registered device.
-type Device = SkuaDevice<drm::Registered>;
+pub(crate) type Device = SkuaDevice<drm::Registered>;
 
 impl File {
     /// The address space that `handle` names. `ENOENT`.
@@ -267,7 +293,7 @@ impl File {
     }
 
     /// The device that `handle` names, or the client's own. `ENOENT`.
-    fn device(&self, handle: u32) -> Result<Arc<ClientDevice>> {
+    pub(crate) fn device(&self, handle: u32) -> Result<Arc<ClientDevice>> {
         match handle {
             0 => Ok(self.own.clone()),
             _ => self.devices.lock().get(handle),
@@ -405,7 +431,7 @@ impl File {
             return Err(EINVAL);
         }
         let objects = read_objects(file, &args.handles)?;
-        let (waits, signals) = syncs::read(file, &args.syncs)?;
+        let (waits, mut signals) = syncs::read(file, &args.syncs, None)?;
         if !waits.is_empty() {
             return Err(EINVAL);
         }
@@ -420,7 +446,7 @@ impl File {
                 residency::forget(&device, dev, bo);
             }
         }
-        signals.publish(&moves);
+        drop(signals.publish(&moves));
         Ok(0)
     }
 
@@ -577,12 +603,15 @@ impl File {
         // Other threads may still have it.
         device.end();
         let is_of = |vm: &Arc<Vm>| Arc::ptr_eq(vm.device(), &device);
-        let contexts = this
-            .contexts
-            .lock()
-            .remove_all(|context| context.vm().is_some_and(is_of))?;
-        contexts.iter().for_each(|context| context.destroy());
-        drop(this.vms.lock().remove_all(is_of)?);
+        // One by one: with the device's handle gone there is nothing that may fail.
+        let is_its_context = |context: &Arc<Context>| context.vm().is_some_and(is_of);
+        while let Some(context) = remove_one(&this.contexts, is_its_context) {
+            context.destroy();
+        }
+        this.dev.fences.end(device.id(), false);
+        let is_mine = |fence: &Arc<FenceHandle>| Arc::ptr_eq(fence.device(), &device);
+        while remove_one(&this.fences, is_mine).is_some() {}
+        while remove_one(&this.vms, is_of).is_some() {}
         // Also those without a handle, as when the file is closed.
         this.dev.vms.for_each(|vm| {
             if is_of(&vm) {
@@ -636,7 +665,7 @@ impl File {
         args.vm = handle?;
         // It may have been destroyed meanwhile, without this one.
         if let Err(error) = device.check() {
-            let _ = this.vms.lock().remove(args.vm);
+            remove_one(&this.vms, |other| Arc::ptr_eq(other, &vm));
             vm.end(ECANCELED);
             vm.destroy();
             return Err(error);
@@ -680,12 +709,34 @@ impl File {
             return Err(EINVAL);
         }
         let share = this.context_quota.take(1).ok_or(ENOSPC)?;
-        let context = Context::new(dev, &vm, engine, &this.usage, share)?;
+        let level = scheduler::Level::NORMAL;
+        let context = Context::new(dev, &vm, engine, level, &this.usage, share)?;
         let handle = this.contexts.lock().insert(context.clone());
         if handle.is_err() {
             context.destroy();
         }
         args.context = handle?;
+        // If its device has failed, or was destroyed meanwhile without this one, it takes no work.
+        if vm.device().check().is_err() {
+            context.mark(Status::Lost);
+        }
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_CONTEXT_SET_PRIORITY`
+    pub(crate) fn context_set_priority(
+        dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_context_set_priority,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        let context = file.inner().context(args.context)?;
+        let level = scheduler::Level::of(args.priority).ok_or(EINVAL)?;
+        if level > scheduler::Level::NORMAL && !capability::sys_nice() {
+            return Err(EACCES);
+        }
+        dev.engine(context.engine())?
+            .set_level(dev, &context, level);
         Ok(0)
     }
 
@@ -737,7 +788,7 @@ impl File {
             return Err(EINVAL);
         }
         let operations = crate::ioctl::bind::read(file, &vm, &args.ops)?;
-        let (waits, signals) = syncs::read(file, &args.syncs)?;
+        let (waits, signals) = syncs::read(file, &args.syncs, None)?;
         vm.bind(data.parent(), operations, waits, signals)?;
         dev.counters
             .binds
@@ -748,7 +799,7 @@ impl File {
     /// `DRM_IOCTL_SKUA_SUBMIT`
     pub(crate) fn submit(
         dev: &Device,
-        _data: &Data<'_>,
+        data: &Data<'_>,
         args: &mut drm_skua_submit,
         file: &SkuaFile,
     ) -> Result<u32> {
@@ -765,8 +816,18 @@ impl File {
             }
             buffers.push(Buffer::new(buffer.va, buffer.size)?, client_flags())?;
         }
-        let (waits, signals) = syncs::read(file, &args.syncs)?;
-        context.submit(buffers, waits, signals)?;
+        let mut values = KVVec::new();
+        let (waits, signals) = syncs::read(file, &args.syncs, Some((&mut values, &context)))?;
+        let request = Request {
+            buffers,
+            waits,
+            signals,
+        };
+        if !request.buffers.is_empty() {
+            context.check()?;
+            context.prepare_saving(data.parent())?;
+        }
+        hold::submit(&context, request, values)?;
         dev.counters
             .submissions
             .fetch_add(1, kernel::sync::atomic::Relaxed);

@@ -14,30 +14,60 @@ use crate::{
         },
         uapi, //
     },
-    fences::signals::Signals,
+    fences::{
+        monitored::{
+            Promise,
+            Wait, //
+        },
+        signals::Signals, //
+    },
     ioctl::{
         file::SkuaFile,
         user_array, //
     },
-    kernel_heap::client_flags, //
+    kernel_heap::client_flags,
+    submit::context::Context, //
 };
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
 /// Most syncs of one ioctl.
 pub(crate) const MAX_SYNCS: u32 = 256;
 
-/// Reads the syncs of an ioctl: the fences to wait for, and what to signal.
+/// Reads the syncs of an ioctl: the fences to wait for, and what to signal. Values of monitored
+/// fences can be among them with `values`: where to put waits for them, and who waits.
 ///
-/// `EINVAL` for flags or a point that the uAPI forbids, or a point without a fence; `ENOENT` for a
-/// handle.
+/// `EINVAL` for flags, a point or a value that the uAPI forbids, or a point without a fence;
+/// `ENOENT` for a handle.
 pub(crate) fn read(
     file: &SkuaFile,
     array: &uapi::drm_skua_array,
+    mut values: Option<(&mut KVVec<Wait>, &Arc<Context>)>,
 ) -> Result<(KVVec<Fence>, Signals)> {
     let syncs: KVVec<uapi::drm_skua_sync> = user_array::read(array, MAX_SYNCS)?;
     let mut waits = KVVec::new();
     let mut signals = Signals::new();
     for sync in &syncs {
+        if sync.flags & uapi::DRM_SKUA_SYNC_MONITORED != 0 {
+            let (values, context) = values.as_mut().ok_or(EINVAL)?;
+            let wait = match sync.flags & !uapi::DRM_SKUA_SYNC_MONITORED {
+                uapi::DRM_SKUA_SYNC_WAIT => true,
+                uapi::DRM_SKUA_SYNC_SIGNAL => false,
+                _ => return Err(EINVAL),
+            };
+            let handle = file.inner().fence(sync.handle)?;
+            if wait {
+                // It ends with the context's device, whosever the handle is.
+                let owner = context.vm().ok_or(EINVAL)?.device().id();
+                let wait = Wait::new(handle.fence(), sync.point, context.clone(), 0, owner)?;
+                values.push(wait, client_flags())?;
+            } else {
+                signals.push_value(Promise::new(handle.fence().clone(), sync.point)?)?;
+            }
+            continue;
+        }
         let timeline = sync.flags & uapi::DRM_SKUA_SYNC_TIMELINE != 0;
         let wait = match sync.flags & !uapi::DRM_SKUA_SYNC_TIMELINE {
             uapi::DRM_SKUA_SYNC_WAIT => true,
@@ -51,7 +81,10 @@ pub(crate) fn read(
         }
         if wait {
             let fence = syncobj::find_fence(file, sync.handle, sync.point)?;
-            waits.push(fence, client_flags())?;
+            // A callback for each would be run when it signals, with interrupts off.
+            if !waits.contains(&fence) {
+                waits.push(fence, client_flags())?;
+            }
         } else {
             signals.push(syncobj, sync.point)?;
         }

@@ -29,6 +29,7 @@ use crate::{
             FaultError,
             VmFault, //
         },
+        fence::Fence,
         gem::{
             self,
             Backing,
@@ -53,7 +54,10 @@ use crate::{
             Reserved,
             Usage, //
         },
-        shrinker::Shrink,
+        shrinker::{
+            Meant,
+            Shrink, //
+        },
         uapi, //
     },
     gpu::{
@@ -212,10 +216,9 @@ impl SystemMemory {
         self.caching == Caching::WriteBack
     }
 
-    /// Whether it counts in the quota with this [number](clean_copy::number).
-    pub(crate) fn counts_in(&self, number: usize) -> bool {
-        let mut quotas = self.shares.iter().map(Share::quota);
-        quotas.any(|quota| clean_copy::number(quota) == number)
+    /// Whether it counts in `quota`.
+    pub(crate) fn counts_in(&self, quota: &Arc<Quota>) -> bool {
+        self.shares.iter().any(|share| share.is_of(quota))
     }
 
     /// Whether somebody has more of a quota by it than they may.
@@ -419,6 +422,7 @@ fn create_in_vram(
     dev.paging()?.clear(&range, |fence| {
         warn_on!(room.add(fence, Usage::Kernel).is_err());
         dev.set_last_clear(fence);
+        range.set_clear(fence);
     })?;
     was_used(&bo);
     drop(reserved);
@@ -432,22 +436,19 @@ fn create_in_system(
     size: u64,
     args: BoArgs,
 ) -> Result<ARef<Bo>> {
-    let shares = match take_both(quota, &dev.system, size) {
-        Some(shares) => shares,
-        None => {
-            // Perhaps there is room in what is about to be freed.
-            reaper::flush();
-            let shares = clean_copy::take_shares(dev, quota, size);
-            // A move may have had what was dropped.
-            let again = || {
-                reaper::flush();
-                take_both(quota, &dev.system, size)
-            };
-            shares.or_else(again).ok_or(ENOMEM)?
-        }
+    let take = || take_both(quota, &dev.system, size);
+    let again = || {
+        reaper::flush();
+        take()
     };
+    // Perhaps there is room in what is about to be freed, or in copies; a move may have had these.
+    let copies = || clean_copy::take_shares(dev, quota, size);
+    let shares = take().or_else(again).or_else(copies).or_else(again);
+    let shares = shares.ok_or(ENOMEM)?;
     let bo = gem::create::<BoData>(dev, usize::try_from(size)?, args)?;
-    let (pages, mut site) = system_memory(dev, parent, &bo, shares)?;
+    // Nobody else has pages of it.
+    let busy = |error| if error == EBUSY { ENOMEM } else { error };
+    let (pages, mut site) = system_memory(dev, parent, &bo, shares).map_err(busy)?;
     if let (SystemSite::Direct(memory), true) = (&site, bo.needs_segment()) {
         let patience = &mut eviction::patience();
         let range = gart::map_alone(dev, parent, memory, size, patience)?;
@@ -498,31 +499,39 @@ pub(crate) fn quota_of(bo: &Bo) -> Result<Option<Arc<Quota>>> {
     })
 }
 
-/// How the CPU caches system pages of `bo`.
-fn caching(bo: &Bo) -> Caching {
-    match bo.flags() & uapi::DRM_SKUA_BO_WRITE_COMBINED {
+/// The system pages of `bo`, for the CPU and for the device, if that is bound (`parent`); they
+/// count as `shares`. `ENOMEM`; `EBUSY` if somebody else has them, write-combined; `EIO`.
+fn system_pages(
+    dev: &SkuaDevice,
+    parent: Option<&Device<Bound>>,
+    bo: &Bo,
+    shares: Arc<Shares>,
+) -> Result<(Arc<Pages>, Arc<SystemMemory>)> {
+    let caching = match bo.flags() & uapi::DRM_SKUA_BO_WRITE_COMBINED {
         0 => Caching::WriteBack,
         _ => Caching::WriteCombined,
-    }
+    };
+    let pages = Pages::get(bo, caching)?;
+    let map = parent.map(|parent| DmaMap::new(&dev.resources, parent, &pages));
+    let memory = SystemMemory {
+        map: map.transpose()?,
+        caching,
+        shares,
+        stale: Atomic::new(false),
+    };
+    Ok((pages, Arc::new(memory, GFP_KERNEL_ACCOUNT)?))
 }
 
-/// The system pages of `bo`, for CPU and device, which count as `shares`; in the aperture if they may
-/// be there and it has room. `ENOMEM`, `EIO`, `ENODEV`.
+/// The system pages of `bo`, which count as `shares`; in the aperture if they may be there and it
+/// has room. `ENOMEM`, `ENODEV`; `EBUSY` if somebody else has them, write-combined; `EIO`.
 pub(crate) fn system_memory(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
     bo: &Bo,
     shares: Shares,
 ) -> Result<(Arc<Pages>, SystemSite)> {
-    let caching = caching(bo);
-    let pages = Pages::get(bo, caching)?;
-    let memory = SystemMemory {
-        map: Some(DmaMap::new(&dev.resources, parent, &pages)?),
-        caching,
-        shares: Arc::new(shares, GFP_KERNEL_ACCOUNT)?,
-        stale: Atomic::new(false),
-    };
-    let memory = Arc::new(memory, GFP_KERNEL_ACCOUNT)?;
+    let shares = Arc::new(shares, GFP_KERNEL_ACCOUNT)?;
+    let (pages, memory) = system_pages(dev, Some(parent), bo, shares)?;
     Ok((pages, gart::site(dev, parent, bo, memory)?))
 }
 
@@ -558,16 +567,20 @@ pub(crate) fn replace(
         | Placement::Resting(_)
         | Placement::Nowhere => REGION_SYSTEM,
     };
-    let has_pages = matches!(new, Placement::System(_, SystemSite::Direct(_)));
+    let rank = match &new {
+        Placement::System(_, SystemSite::Direct(_)) => Some(bo.awake_rank()),
+        Placement::Resting(_) => Some(BoData::RESTING),
+        // What may be evicted is to be in a list when it is used.
+        _ => None,
+    };
     gem::replace(bo, reserved, new)?;
     let level = bo.level();
     // CAST: few. Who sees it there sees whether it is arriving.
     bo.region.store(region as i8, Release);
     bo.set_level(level);
-    match has_pages {
-        true => lru::put(bo, bo.awake_rank()),
-        // What may be evicted is to be in a list when it is used.
-        false => lru::forget(bo),
+    match rank {
+        Some(rank) => lru::put(bo, rank),
+        None => lru::forget(bo),
     }
     Ok(())
 }
@@ -642,23 +655,10 @@ pub(crate) fn wake(bo: &Bo, reserved: &mut Reserved<'_>) -> Result {
         return Ok(());
     };
     let (dev, shares) = (bo.dev(), shares.clone());
-    let caching = caching(bo);
-    let pages = Pages::get(bo, caching)?;
-    let map = match device::enter(dev) {
-        Some(bound) => {
-            let map = DmaMap::new(&dev.resources, gpu::parent(&bound), &pages);
-            // `EIO` would say that the device is lost.
-            Some(map.map_err(|_| ENOMEM)?)
-        }
-        None => None,
-    };
-    let memory = SystemMemory {
-        map,
-        caching,
-        shares,
-        stale: Atomic::new(false),
-    };
-    let memory = Arc::new(memory, GFP_KERNEL_ACCOUNT)?;
+    let bound = device::enter(dev);
+    let parent = bound.as_deref().map(gpu::parent);
+    // Other errors would say that the device is lost, or that somebody else has them.
+    let (pages, memory) = system_pages(dev, parent, bo, shares).map_err(|_| ENOMEM)?;
     place(
         bo,
         reserved,
@@ -732,6 +732,21 @@ pub(crate) fn installable(bo: &BoRef) -> Option<Memory> {
 pub(crate) fn is_settled(bo: &Bo, reserved: &Reserved<'_>) -> Result<bool> {
     let there = memory_of(gem::placement(bo, reserved)?);
     Ok(bo.sites.leads_to(there.as_ref()) && there.is_none_or(|it| it.is_cleared()))
+}
+
+/// What the driver itself still does with `bo`, if anything. `ENOMEM`; `EINVAL` unless `reserved`
+/// is its lock.
+pub(crate) fn own_work(bo: &Bo, reserved: &Reserved<'_>) -> Result<Option<Fence>> {
+    // Of a private object all others' would be among the reservation's: those may wait for work.
+    if bo.is_private() && is_settled(bo, reserved)? {
+        return Ok(None);
+    }
+    match gem::placement(bo, reserved)? {
+        Placement::Device(site) if bo.is_private() && site.range.clear().is_some() => {
+            Ok(site.range.clear().cloned())
+        }
+        _ => reserved.singleton(Usage::Kernel),
+    }
 }
 
 /// How long one waits for fences, some of which may be others', before looking again, in
@@ -1128,12 +1143,14 @@ impl Shrink for BoData {
     /// Of what is in VRAM.
     const KEEPERS: Range<u8> = 0..gart::rank(Level::Minimum);
 
+    type Owner = Arc<Quota>;
+
     fn copies(dev: &SkuaDevice) -> u64 {
         dev.counters.clean_kept.load(Relaxed) / PAGE_SIZE
     }
 
-    fn drop_copy(obj: &Bo, reserved: &mut Reserved<'_>, owner: usize) -> usize {
-        let bytes = match clean_copy::is_owned(obj, reserved, owner) {
+    fn drop_copy(obj: &Bo, reserved: &mut Reserved<'_>, meant: &Meant<'_, Self::Owner>) -> usize {
+        let bytes = match clean_copy::is_meant(obj, reserved, meant) {
             true => clean_copy::drop_copy(obj, reserved).unwrap_or(0),
             false => 0,
         };

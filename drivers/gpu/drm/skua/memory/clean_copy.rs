@@ -44,9 +44,14 @@ use crate::{
             self,
             Reserved, //
         },
-        shrinker, //
+        shrinker::{
+            self,
+            CopyEntry,
+            Meant, //
+        }, //
     },
     gpu::SkuaDevice,
+    kernel_heap::client_flags,
     memory::{
         bo::{
             Bo,
@@ -104,13 +109,16 @@ pub(crate) struct CleanCopy {
     dev: ARef<SkuaDevice>,
     /// The object's size.
     bytes: u64,
+    /// Has it dropped when the group that pays for it is short of memory.
+    _entry: CopyEntry,
     pages: Arc<Pages>,
     memory: Arc<SystemMemory>,
 }
 
 impl CleanCopy {
     /// What is to be kept of `bo`, which is about to move to VRAM, if that is worth it: nobody may
-    /// write it, and no quota is exceeded. `ENOMEM`; `EINVAL` unless `reserved` is its lock.
+    /// write it, no quota is exceeded, and there is some memory left. `EINVAL` unless `reserved` is
+    /// its lock.
     pub(crate) fn of(
         dev: &SkuaDevice,
         bo: &Bo,
@@ -123,15 +131,22 @@ impl CleanCopy {
         if bo.sites.has_writer() || memory.is_too_much() {
             return Ok(None);
         }
+        let entry = dev
+            .copies()
+            .and_then(|copies| CopyEntry::new(&copies, pages));
+        let Some(entry) = entry else {
+            return Ok(None);
+        };
         let bytes = u64::try_from(bo.size())?;
+        dev.counters.clean_kept.fetch_add(bytes, Relaxed);
         let copy = Self {
             dev: dev.into(),
             bytes,
+            _entry: entry,
             pages: pages.clone(),
             memory: memory.clone(),
         };
-        dev.counters.clean_kept.fetch_add(bytes, Relaxed);
-        Ok(Some(KBox::new(copy, GFP_KERNEL_ACCOUNT)?))
+        Ok(KBox::new(copy, client_flags()).ok())
     }
 }
 
@@ -173,14 +188,16 @@ pub(crate) fn drop_copy(bo: &Bo, reserved: &mut Reserved<'_>) -> Result<u64> {
     Ok(copy.bytes)
 }
 
-/// Whether the copy of `bo`, if there is one, counts in the quota with the number `owner`, or that is
-/// 0.
-pub(crate) fn is_owned(bo: &Bo, reserved: &Reserved<'_>, owner: usize) -> bool {
+/// Whether `bo` has a copy that is `meant`. Not unless `reserved` is its lock.
+pub(crate) fn is_meant(bo: &Bo, reserved: &Reserved<'_>, meant: &Meant<'_, Arc<Quota>>) -> bool {
     let Ok(Placement::Device(site)) = gem::placement(bo, reserved) else {
         return false;
     };
-    let is_its = |(_, memory): (_, &Arc<SystemMemory>)| memory.counts_in(owner);
-    owner == 0 || site.copy().is_some_and(is_its)
+    site.copy().is_some_and(|(pages, memory)| match meant {
+        Meant::All => true,
+        Meant::Of(group) => group.pays_for(pages),
+        Meant::Owned(quota) => memory.counts_in(quota),
+    })
 }
 
 /// Drops copies that count in `quota`, one of system memory of `dev`, of objects that nobody is using
@@ -192,12 +209,7 @@ pub(crate) fn make_room(dev: &SkuaDevice, quota: &Arc<Quota>, bytes: u64) -> boo
         .saturating_add(bytes)
         .saturating_sub(quota.limit());
     let pages = usize::try_from(missing.div_ceil(PAGE_SIZE as u64)).unwrap_or(usize::MAX);
-    bytes <= quota.limit() && shrinker::drop_copies::<BoData>(dev, pages, number(quota)) > 0
-}
-
-/// What tells a quota from others as long as it lives; not 0.
-pub(crate) fn number(quota: &Arc<Quota>) -> usize {
-    Arc::as_ptr(quota).addr()
+    bytes <= quota.limit() && shrinker::drop_copies::<BoData>(dev, pages, quota) > 0
 }
 
 /// Does what [`Quota::take`] does with a quota of system memory of `dev`; copies make room.

@@ -385,11 +385,9 @@ fn waits(
     let mut waits = KVVec::new();
     {
         let reserved = resv::lock(&**bo)?;
-        // Of a private object all others' fences would be among these.
-        let may_skip = bo.is_private() && bo::is_settled(bo, &reserved)?;
         // Others' would be among the rest.
-        if !gem::is_foreign(&**bo) && !may_skip {
-            if let Some(fence) = reserved.singleton(Usage::Kernel)? {
+        if !gem::is_foreign(&**bo) {
+            if let Some(fence) = bo::own_work(bo, &reserved)? {
                 waits.push(fence, client_flags())?;
             }
         }

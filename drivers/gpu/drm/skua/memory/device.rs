@@ -63,6 +63,9 @@ use kernel::{
     }, //
 };
 
+/// Number of the next device.
+static NEXT: Atomic<u64> = Atomic::new(0);
+
 /// Devices with explicit residency, of all clients.
 const MAX_EXPLICIT: usize = 1024;
 
@@ -109,6 +112,8 @@ impl Budgets {
 pub(crate) struct ClientDevice {
     /// The GPU.
     dev: ARef<SkuaDevice>,
+    /// No other has it, ever.
+    id: u64,
     /// With explicit residency also among [`Budgets`].
     account: Arc<Account>,
     /// Whether it has explicit residency.
@@ -147,6 +152,7 @@ impl ClientDevice {
         }
         let device = Self {
             dev: dev.into(),
+            id: NEXT.fetch_add(1, Relaxed),
             account,
             explicit,
             shares_fate,
@@ -154,6 +160,11 @@ impl ClientDevice {
         };
         // If there is no memory, it is dropped, and takes its account along.
         Arc::pin_init(device, GFP_KERNEL_ACCOUNT)
+    }
+
+    /// A number that no other device has, ever.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     /// What is resident for it.

@@ -91,9 +91,9 @@ impl Evicted {
         !bo.is_doomed() && self.device.wants(bo)
     }
 
-    /// Whether something has to be brought back before work can run.
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.list.lock().wanted != 0
+    /// How much has to be brought back before work can run.
+    pub(crate) fn wanted(&self) -> usize {
+        self.list.lock().wanted
     }
 
     /// Whether `bo` is in the list.

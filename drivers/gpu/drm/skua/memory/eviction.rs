@@ -18,9 +18,11 @@ use crate::{
     ext::{
         dmem::{
             self,
+            Charge,
             Evictor,
             Protection,
-            Refusal, //
+            Refusal,
+            Region, //
         },
         fence::Fence,
         gem::{
@@ -36,6 +38,7 @@ use crate::{
         trace, //
     },
     gpu::SkuaDevice,
+    kernel_heap::KernelHeap,
     memory::{
         bo::{
             self,
@@ -55,7 +58,6 @@ use crate::{
         }, //
     },
     policy::{
-        buddy::PAGE_BYTES,
         eviction::{
             self as policy,
             Facts,
@@ -81,7 +83,9 @@ use kernel::{
     prelude::*,
     sync::Arc,
     time::{
+        delay::fsleep,
         msecs_to_jiffies,
+        Delta,
         Jiffies, //
     }, //
 };
@@ -96,9 +100,6 @@ pub(crate) fn patience() -> Jiffies {
 /// How long who needs room waits for those that were chosen to leave, before it chooses others,
 /// too.
 const FIRST_MS: u32 = 1000;
-
-/// In how many steps, at most, a control group's memory leaves for an object.
-const LIMIT_STEPS: u64 = 8;
 
 /// How often it looks whether what was being cleared is free.
 const CLEAR_WAITS: u32 = 5;
@@ -141,18 +142,14 @@ pub(crate) fn allocate(
             Lack::Limit(pool) => Some(pool),
             _ => None,
         };
-        let made = match (&limit, &charge) {
-            (Some(pool), _) => {
-                // How much too much it is nobody says: a part at a time.
-                let some = (bytes / LIMIT_STEPS).max(PAGE_BYTES);
-                leave_group(dev, parent, some, pool, need, patience)?
-            }
-            (None, charge) => {
-                let evictor = charge.as_ref().map(|it| Evictor::Charge(&region, it));
-                let place = Vram::new(dev, parent, part, evictor);
-                make_room(place, bytes, need, patience)?
-            }
+        let evictor = evictor(&region, &limit, &charge);
+        let (part, missing) = match &limit {
+            // What it has anywhere counts.
+            Some(pool) => (Part::Any, region.excess(pool, bytes)?),
+            None => (part, bytes.saturating_sub(part.free_bytes(dev))),
         };
+        let place = Vram::new(dev, parent, part, evictor);
+        let made = make_room(place, missing, need, patience)?;
         if made {
             continue;
         }
@@ -182,14 +179,24 @@ pub(crate) fn allocate(
     };
     let found = find();
     if found.as_ref().err() == Some(&ENOSPC) {
-        let evictor = match (&limit, &charge) {
-            (Some(pool), _) => Some(Evictor::Limit(pool)),
-            (None, charge) => charge.as_ref().map(|it| Evictor::Charge(&region, it)),
-        };
-        let place = Vram::new(dev, parent, part, evictor);
+        let place = Vram::new(dev, parent, part, evictor(&region, &limit, &charge));
         tell_no_room(dev, &place, c"vram0", part.free_bytes(dev), bytes, need);
     }
     found
+}
+
+/// For whom room is made: the group of a `limit`, or who has a `charge`.
+fn evictor<'a>(
+    region: &'a Region<SkuaDriver>,
+    limit: &'a Option<dmem::Pool>,
+    charge: &'a Option<Charge>,
+) -> Option<Evictor<'a, SkuaDriver>> {
+    let limit = limit.as_ref().map(Evictor::Limit);
+    limit.or_else(|| {
+        charge
+            .as_ref()
+            .map(|charge| Evictor::Charge(region, charge))
+    })
 }
 
 /// Tells who traces it what holds the memory of `place`, in which no room could be made for `bytes`
@@ -207,21 +214,14 @@ pub(crate) fn tell_no_room(
     }
     // Unless it is interrupted.
     if let Ok(holders) = Holders::of(place) {
-        let Holders {
-            pinned,
-            turn,
-            group,
-            resident,
-            busy,
-            idle,
-        } = holders;
+        let [pinned, turn, group, resident, busy, idle] = holders.sums();
         let held = [free, pinned, turn, group, resident, busy, idle];
         trace::no_room(dev, name, bytes, need == Need::Needs, &held);
     }
 }
 
 /// Waits for `fence`, as long as there is patience, and takes from that. `ENOSPC` if none is left.
-fn wait(fence: &Fence, patience: &mut Jiffies) -> Result {
+pub(crate) fn wait(fence: &Fence, patience: &mut Jiffies) -> Result {
     match fence.wait_timeout(*patience) {
         Ok(left) => *patience = left,
         Err(error) if error == ETIME => return Err(ENOSPC),
@@ -237,11 +237,26 @@ pub(crate) struct Vram<'a> {
     part: Part,
     /// For whom, as far as control groups are concerned; none if that does not matter.
     evictor: Option<Evictor<'a, SkuaDriver>>,
+    /// Whether what whose turn it is needs may leave for the aperture, if it may be there.
+    is_aperture_other: bool,
     /// Of those that leave.
     moves: KVVec<Fence>,
 }
 
 impl<'a> Vram<'a> {
+    /// For who has the turn, and needs room for what may be in the aperture, or not.
+    pub(crate) fn own(
+        dev: &'a SkuaDevice,
+        parent: &'a Device<Bound>,
+        part: Part,
+        is_aperture_other: bool,
+    ) -> Self {
+        Self {
+            is_aperture_other,
+            ..Self::new(dev, parent, part, None)
+        }
+    }
+
     /// Nobody has left yet.
     pub(crate) fn new(
         dev: &'a SkuaDevice,
@@ -254,6 +269,7 @@ impl<'a> Vram<'a> {
             parent,
             part,
             evictor,
+            is_aperture_other: true,
             moves: KVVec::new(),
         }
     }
@@ -268,7 +284,7 @@ impl<'a> Vram<'a> {
             let part = bo::part_of(self.dev, bo.flags(), bo.placements());
             let there = self.part == Part::Visible && part == Part::Any;
             return Hold::Turn {
-                elsewhere: there || bo.may_be_in_aperture(),
+                elsewhere: there || (self.is_aperture_other && bo.may_be_in_aperture()),
             };
         }
         let Some(evictor) = self.evictor else {
@@ -288,6 +304,7 @@ impl<'a> Vram<'a> {
 impl<'a> Place for Vram<'a> {
     type Object = BoRef;
     type Error = Error;
+    type Heap = KernelHeap;
     type Walk = lru::Walk<'a, BoData>;
 
     fn walk(&self, rank: Rank) -> Self::Walk {
@@ -309,16 +326,13 @@ impl<'a> Place for Vram<'a> {
         is_idle(self.dev, bo)
     }
 
-    fn leave(&mut self, bo: BoRef, bytes: u64, may_wait: bool) -> Result<u64> {
+    fn leave(&mut self, bo: &BoRef, bytes: u64, may_wait: bool) -> Result<Option<u64>> {
         let victim = match may_wait {
             true => Victim::Any,
             false => Victim::Idle,
         };
-        let moves = evict(self.dev, self.parent, &bo, victim);
-        Ok(match left(moves, &mut self.moves)? {
-            true => bytes,
-            false => 0,
-        })
+        let moves = evict(self.dev, self.parent, bo, victim);
+        Ok(left(moves, &mut self.moves)?.then_some(bytes))
     }
 }
 
@@ -352,30 +366,19 @@ pub(crate) fn wait_for_all(moves: &[Fence], need: Need, patience: &mut Jiffies) 
     Ok(!moves.is_empty())
 }
 
-/// Moves objects out of `place`, until there is room for `bytes` more, and waits until it is there.
-/// Whether there may be more room now.
-fn make_room(mut place: Vram<'_>, bytes: u64, need: Need, patience: &mut Jiffies) -> Result<bool> {
-    let missing = bytes.saturating_sub(place.part.free_bytes(place.dev));
+/// Moves objects out of `place` that have the `missing` bytes there, if there are such, and waits
+/// until these are free. Whether there may be more room now.
+fn make_room(
+    mut place: Vram<'_>,
+    missing: u64,
+    need: Need,
+    patience: &mut Jiffies,
+) -> Result<bool> {
     if missing == 0 {
         // Somebody was faster.
         return Ok(true);
     }
     policy::make_room(&mut place, need, missing)?;
-    wait_for_all(&place.moves, need, patience)
-}
-
-/// Moves objects out of VRAM that are charged for `pool`, which may not have so much, until it has
-/// `bytes` bytes less, and waits until they are free. Whether it may have less now.
-fn leave_group(
-    dev: &SkuaDevice,
-    parent: &Device<Bound>,
-    bytes: u64,
-    pool: &dmem::Pool,
-    need: Need,
-    patience: &mut Jiffies,
-) -> Result<bool> {
-    let mut place = Vram::new(dev, parent, Part::Any, Some(Evictor::Limit(pool)));
-    policy::leave(&mut place, need, bytes)?;
     wait_for_all(&place.moves, need, patience)
 }
 
@@ -389,7 +392,9 @@ pub(crate) fn reclaim(
     bytes: u64,
 ) -> Result {
     let mut patience = patience();
-    if leave_group(dev, parent, bytes, pool, Need::Needs, &mut patience)? {
+    let mut place = Vram::new(dev, parent, Part::Any, Some(Evictor::Limit(pool)));
+    policy::leave(&mut place, Need::Needs, bytes)?;
+    if wait_for_all(&place.moves, Need::Needs, &mut patience)? {
         return Ok(());
     }
     // What was moving then never ends to.
@@ -409,7 +414,8 @@ fn moving(dev: &SkuaDevice, pool: &dmem::Pool) -> Result<Option<BoRef>> {
     let evictor = Evictor::<SkuaDriver>::Limit(pool);
     let there = Rank::ALL.into_iter().map(bo::vram_rank);
     let segment = Level::ALL.into_iter().map(gart::rank);
-    let others = Iterator::chain(segment, BoData::AWAKE.iter().copied());
+    let awake = BoData::AWAKE.iter().copied();
+    let others = Iterator::chain(Iterator::chain(segment, awake), [BoData::RESTING]);
     let ranks = Iterator::chain(there, others);
     for bo in ranks.flat_map(|rank| lru::walk::<BoData>(dev, rank)) {
         let range = match bo.sites.memory() {
@@ -427,21 +433,18 @@ fn moving(dev: &SkuaDevice, pool: &dmem::Pool) -> Result<Option<BoRef>> {
     Ok(None)
 }
 
-/// Has what is in a `part` of VRAM and could be elsewhere there leave it for `bytes` more, though
-/// whose turn it is needs it. As [`make_room`].
-pub(crate) fn make_own_room(
-    dev: &SkuaDevice,
-    parent: &Device<Bound>,
-    part: Part,
-    bytes: u64,
-    patience: &mut Jiffies,
-) -> Result<bool> {
-    if matches!(dev.vram_region()?.charge(bytes), Err(Refusal::Limit(_))) {
+/// Has what is in `place` and could be elsewhere leave it for `bytes` more, though whose turn it is
+/// needs it. As [`make_room`].
+pub(crate) fn make_own_room(place: Vram<'_>, bytes: u64, patience: &mut Jiffies) -> Result<bool> {
+    if matches!(
+        place.dev.vram_region()?.charge(bytes),
+        Err(Refusal::Limit(_))
+    ) {
         // It is not room that is missing.
         return Ok(false);
     }
-    let place = Vram::new(dev, parent, part, None);
-    make_room(place, bytes, Need::Own, patience)
+    let missing = bytes.saturating_sub(place.part.free_bytes(place.dev));
+    make_room(place, missing, Need::Own, patience)
 }
 
 /// Waits until `moves` are done and what they left is free, as long as there is patience.
@@ -472,8 +475,13 @@ pub(crate) fn move_out(
     }
     match evict(dev, parent, bo, Victim::Attached) {
         Ok(fence) => wait(&fence, patience),
-        // Somebody else has moved it; who maps it waits for that.
-        Err(error) if error == EBUSY => Ok(()),
+        // Somebody else has moved it, and who maps it waits for that; or is about to.
+        Err(error) if error == EBUSY => {
+            if bo.region() == REGION_VRAM {
+                fsleep(Delta::from_millis(1));
+            }
+            Ok(())
+        }
         Err(error) => Err(error),
     }
 }
@@ -502,9 +510,10 @@ pub(crate) fn is_idle(dev: &SkuaDevice, bo: &BoRef) -> bool {
 
 /// Has `bo` move from VRAM to system memory, or to nowhere if it is offered; the fence of that.
 ///
-/// `EBUSY` if it is not in VRAM, or arriving, pinned, about to be destroyed, or no `victim`;
-/// `ENOMEM`, also if all clients together, or of an attached one its own, have too much system
-/// memory; `ENODEV`; `EINTR` if a signal arrives. Nothing has changed then.
+/// `EBUSY` if it is not in VRAM, or arriving, pinned, about to be destroyed, no `victim`, or just
+/// being moved by somebody else; `ENOMEM`, also if all clients together, or of an attached one its
+/// own, have too much system memory; `ENODEV`; `EINTR` if a signal arrives. Nothing has changed
+/// then.
 fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -> Result<Fence> {
     let bytes = u64::try_from(bo.size())?;
     let Some(Memory::Vram(range)) = bo.sites.memory() else {
@@ -535,24 +544,30 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
     let new = if bo.is_offered() {
         Placement::Resting(Arc::new(shares, GFP_KERNEL_ACCOUNT)?)
     } else {
-        let memory = bo::system_memory(dev, parent, bo, shares);
-        let (pages, system) = memory.map_err(|error| match bo.region() {
-            REGION_VRAM => error,
-            // Who was faster has them: write-combined, nobody else can.
-            _ => EBUSY,
-        })?;
+        let (pages, system) = bo::system_memory(dev, parent, bo, shares)?;
         Placement::System(pages, system)
     };
     relocate(dev, parent, bo, new, Some(from), may_wait)
 }
 
-/// Has everything move out of VRAM that may just now, and waits until it has; how many objects did.
+/// Where objects are that the driver has leave.
+pub(crate) trait Segment: Place<Error = Error> {
+    /// Of those that leave.
+    fn moves(&self) -> &[Fence];
+}
+
+impl Segment for Vram<'_> {
+    fn moves(&self) -> &[Fence] {
+        &self.moves
+    }
+}
+
+/// Has everything leave `place` that may just now, and waits until it has; how many objects did.
 /// For debugfs.
-pub(crate) fn evict_all(dev: &SkuaDevice, parent: &Device<Bound>) -> Result<usize> {
+pub(crate) fn evict_all(mut place: impl Segment) -> Result<usize> {
     // What has arrived just now may leave again.
     reaper::flush();
-    let mut place = Vram::new(dev, parent, Part::Any, None);
     policy::leave(&mut place, Need::Needs, u64::MAX)?;
-    finish(&place.moves, &mut patience())?;
-    Ok(place.moves.len())
+    finish(place.moves(), &mut patience())?;
+    Ok(place.moves().len())
 }

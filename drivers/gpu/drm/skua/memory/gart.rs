@@ -46,7 +46,10 @@ use crate::{
             SystemSite,
             REGION_APERTURE, //
         },
-        eviction,
+        eviction::{
+            self,
+            Segment, //
+        },
         relocation::relocate, //
     },
     policy::{
@@ -323,6 +326,7 @@ impl<'a> Aperture<'a> {
 impl<'a> Place for Aperture<'a> {
     type Object = BoRef;
     type Error = Error;
+    type Heap = KernelHeap;
     type Walk = Flatten<option::IntoIter<lru::Walk<'a, BoData>>>;
 
     fn walk(&self, of: Rank) -> Self::Walk {
@@ -354,17 +358,22 @@ impl<'a> Place for Aperture<'a> {
         eviction::is_idle(self.dev, bo)
     }
 
-    fn leave(&mut self, bo: BoRef, bytes: u64, may_wait: bool) -> Result<u64> {
+    fn leave(&mut self, bo: &BoRef, bytes: u64, may_wait: bool) -> Result<Option<u64>> {
         let Some(plan) = &mut self.plan else {
-            let moves = evict(self.dev, self.parent, &bo, may_wait);
-            let left = eviction::left(moves, &mut self.moves)?;
-            return Ok(if left { bytes } else { 0 });
+            let moves = evict(self.dev, self.parent, bo, may_wait);
+            return Ok(eviction::left(moves, &mut self.moves)?.then_some(bytes));
         };
         if let Some(range) = bo.sites.window() {
             plan.add(range);
         }
         // It says when it is enough.
-        Ok(if plan.piece().is_some() { u64::MAX } else { 0 })
+        Ok(Some(if plan.piece().is_some() { u64::MAX } else { 0 }))
+    }
+}
+
+impl Segment for Aperture<'_> {
+    fn moves(&self) -> &[Fence] {
+        &self.moves
     }
 }
 
@@ -383,15 +392,6 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, may_wait: bool) -
         }
     };
     relocate(dev, parent, bo, new, None, may_wait)
-}
-
-/// Has everything leave the aperture that may just now, and waits until it has; how many objects
-/// did. For debugfs.
-pub(crate) fn evict_all(dev: &SkuaDevice, parent: &Device<Bound>) -> Result<usize> {
-    let mut place = Aperture::whole(dev, parent);
-    policy::leave(&mut place, Need::Needs, u64::MAX)?;
-    eviction::finish(&place.moves, &mut eviction::patience())?;
-    Ok(place.moves.len())
 }
 
 /// Where `bo` is to be in system memory: in the aperture, if it may be there and there is room, or

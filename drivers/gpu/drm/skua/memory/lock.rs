@@ -113,13 +113,7 @@ fn be_reachable(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result 
 
 /// Waits for a move of `bo` that somebody else may have begun. `ENOSPC` if that takes long.
 fn settle(bo: &BoRef, mut patience: Jiffies) -> Result {
-    loop {
-        if bo.is_private() && bo::is_settled(bo, &resv::lock(&**bo)?)? {
-            // What moves beside it may wait for work, and that for what the CPU is to write.
-            return Ok(());
-        }
-        if bo::wait_a_moment(bo, &mut patience)? {
-            return Ok(());
-        }
-    }
+    // What moves beside it may wait for work, and that for what the CPU is to write.
+    let work = bo::own_work(bo, &resv::lock(&**bo)?)?;
+    work.map_or(Ok(()), |fence| eviction::wait(&fence, &mut patience))
 }

@@ -168,20 +168,28 @@ pub(crate) fn reclaim(
     let mut exec = loop {
         for (_, bo) in objects {
             settle(dev, bo, &mut patience)?;
+            // One at a time, as for a page fault: that may take long.
+            let mut reserved = resv::lock(&**bo)?;
+            if lacks_pages(bo, &reserved)? {
+                bo::wake(bo, &mut reserved)?;
+            }
         }
-        let exec = lock_all(objects)?;
+        let mut exec = lock_all(objects)?;
         // Under the locks: what is not on its way now will not be.
-        let settled = |(_, bo): &(u32, BoRef)| !bo.is_discarded() || !bo.is_arriving();
-        if objects.iter().all(settled) {
+        let mut is_ready = true;
+        for_each(&mut exec, objects, |_, bo, reserved| {
+            is_ready &= !is_going(bo) && !lacks_pages(bo, reserved)?;
+            Ok(())
+        })?;
+        if is_ready {
             break exec;
         }
+        patience = patience.checked_sub(1).ok_or(EAGAIN)?;
     };
     // What page tables led to; if this fails, it may be thrown away again.
-    for_each(&mut exec, objects, |_, bo, reserved| {
-        match bo.is_discarded() && bo.sites.next_user(Asid::SYSTEM).is_some() {
-            true => get_back(dev, parent, bo, reserved),
-            false => Ok(()),
-        }
+    for_each(&mut exec, objects, |_, bo, _| match bo.is_discarded() {
+        true => reinstall(dev, parent, bo),
+        false => Ok(()),
     })?;
     // From here on nothing fails.
     for_each(&mut exec, objects, |at, bo, reserved| {
@@ -198,9 +206,22 @@ pub(crate) fn reclaim(
     Ok(())
 }
 
+/// Whether the content of `bo` is just being thrown away.
+fn is_going(bo: &Bo) -> bool {
+    bo.is_discarded() && bo.is_arriving()
+}
+
+/// Whether `bo` is gone, and is to have pages for what is mapped of it. `EINVAL` unless `reserved`
+/// is its lock.
+fn lacks_pages(bo: &Bo, reserved: &Reserved<'_>) -> Result<bool> {
+    let is_mapped = bo.sites.next_user(Asid::SYSTEM).is_some();
+    let rests = matches!(gem::placement(bo, reserved)?, Placement::Resting(_));
+    Ok(rests && is_mapped && bo.is_discarded() && !bo.is_arriving())
+}
+
 /// Waits until nothing is left of what is thrown away of `bo`, if that is.
 fn settle(dev: &SkuaDevice, bo: &BoRef, patience: &mut Jiffies) -> Result {
-    while bo.is_discarded() && bo.is_arriving() {
+    while is_going(bo) {
         // What it had may be kept, as long as the device is not known to be quiet.
         dev.check_health()?;
         if current!().signal_pending() {
@@ -215,15 +236,9 @@ fn settle(dev: &SkuaDevice, bo: &BoRef, patience: &mut Jiffies) -> Result {
     Ok(())
 }
 
-/// Gets `bo`, which is gone and mapped, new pages, and has page tables lead there.
-fn get_back(
-    dev: &SkuaDevice,
-    parent: &Device<Bound>,
-    bo: &BoRef,
-    reserved: &mut Reserved<'_>,
-) -> Result {
-    bo::wake(bo, reserved)?;
-    // None of what is destroyed.
+/// Has page tables lead to the pages of `bo`, if it has got new ones.
+fn reinstall(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
+    // None of what is destroyed, or mapped nowhere.
     let Some(memory) = bo.sites.memory() else {
         return Ok(());
     };

@@ -99,7 +99,7 @@ fn table(
         TABLE_BYTES
     };
     let shares = clean_copy::take_shares(dev, quota, bytes).ok_or(ENOMEM)?;
-    Ok((Node::new(Hardware::page_table(parent)?, level)?, shares))
+    Ok((Node::new(Hardware::page(parent)?, level)?, shares))
 }
 
 impl PageTable {
@@ -117,6 +117,11 @@ impl PageTable {
             entry,
             quota,
         }))
+    }
+
+    /// The client's quota of system memory.
+    pub(crate) fn quota(&self) -> &Arc<Quota> {
+        &self.quota
     }
 
     /// The entry that names the root table.

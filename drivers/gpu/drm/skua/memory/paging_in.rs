@@ -101,7 +101,7 @@ struct State {
     waiting: u32,
 }
 
-/// How long one has the turn and goes on bringing in.
+/// How long one has the turn and goes on bringing in when not less is out than there was before.
 const TURN: Delta = Delta::from_secs(20);
 
 /// The right to make room for an address space; nobody takes from that what it needs.
@@ -172,7 +172,7 @@ impl Drop for Turn<'_> {
 /// says so.
 ///
 /// `ENOMEM` if it does not fit all together, what is in its way is in use for long, or more and more
-/// is out when the turn has been its for [`TURN`]; `EBUSY` if the CPU has locked what is out
+/// is out for [`TURN`]; `EBUSY` if the CPU has locked what is out
 /// (row 0.21); `ENODEV`; `EINTR` if a signal arrives; what `wanted` says.
 pub(crate) fn lock<'a>(
     dev: &'a SkuaDevice,
@@ -181,20 +181,27 @@ pub(crate) fn lock<'a>(
 ) -> Result<(Reserved<'a>, Option<Turn<'a>>)> {
     let mut turn: Option<(Turn<'_>, Instant<Monotonic>)> = None;
     let mut patience = eviction::patience();
+    let mut is_first = true;
+    let mut least = usize::MAX;
     loop {
         let reserved = vm.reservation().lock()?;
-        if !vm.evicted.is_wanted() {
+        let out = vm.evicted.wanted();
+        if out == 0 {
             return Ok((reserved, turn.map(|(turn, _)| turn)));
         }
         drop(reserved);
         wanted()?;
-        // Others bind what is out, or wait for their turn.
-        if turn
-            .as_ref()
-            .is_some_and(|(_, since)| since.elapsed() > TURN)
-        {
-            return Err(ENOMEM);
+        if let Some((_, since)) = &mut turn {
+            if out < least {
+                // However long all of it takes: it comes.
+                *since = Instant::now();
+                patience = eviction::patience();
+            } else if since.elapsed() > TURN {
+                // Others bind what is out, or wait for their turn.
+                return Err(ENOMEM);
+            }
         }
+        least = least.min(out);
         if current!().signal_pending() {
             return Err(EINTR);
         }
@@ -202,49 +209,16 @@ pub(crate) fn lock<'a>(
         let bound = device::enter(dev).ok_or(ENODEV)?;
         let parent = gpu::parent(&bound);
         let brought = match &turn {
-            None if dev.pager.is_busy() => Err(ENOSPC),
+            // What has come may have left again before all was there: nobody else stops that.
+            None if dev.pager.is_busy() || !core::mem::take(&mut is_first) => Err(ENOSPC),
             None => {
                 // Who has the turn does not see what is taken here before it is in its place.
                 let _under_way = UnderWay::new(dev);
-                bring_in(dev, parent, vm, |bo, quota, part, bytes| {
-                    match bo.is_held_out() {
-                        true => Err(ENOSPC),
-                        false => VramRange::new(dev, quota, part, bytes).map(Some),
-                    }
-                })
+                bring_in(dev, parent, vm, |wanted| wanted.free_room(dev))
             }
             Some(_) => check_size(dev, vm).and_then(|()| {
-                bring_in(dev, parent, vm, |bo, quota, part, bytes| {
-                    let patience = &mut patience;
-                    if bo.is_held_out() {
-                        // Not in VRAM; in the aperture the CPU reaches it, too.
-                        return match bring_to_aperture(dev, parent, bo, patience) {
-                            Err(error) if error == ENOSPC => Err(EBUSY),
-                            brought => brought.map(|()| None),
-                        };
-                    }
-                    let mut need = match bo.may_be_in_aperture() {
-                        true => Need::Prefers,
-                        false => Need::Needs,
-                    };
-                    loop {
-                        let range =
-                            eviction::allocate(dev, parent, quota, part, bytes, need, patience);
-                        match range {
-                            Err(error) if error == ENOSPC => (),
-                            range => break range.map(Some),
-                        }
-                        if need == Need::Prefers {
-                            match bring_to_aperture(dev, parent, bo, patience) {
-                                Err(error) if error == ENOSPC => need = Need::Needs,
-                                brought => break brought.map(|()| None),
-                            }
-                        } else if bo.may_be_in_aperture()
-                            || !eviction::make_own_room(dev, parent, part, bytes, patience)?
-                        {
-                            break Err(ENOSPC);
-                        }
-                    }
+                bring_in(dev, parent, vm, |wanted| {
+                    wanted.make_room(dev, parent, &mut patience)
                 })
             }),
         };
@@ -254,8 +228,79 @@ pub(crate) fn lock<'a>(
                 // What was unmapped is not needed any more.
                 reaper::flush();
             }
-            (Err(error), Some(_)) if error == ENOSPC => return Err(ENOMEM),
+            (Err(error), Some(_)) if error == ENOSPC && vm.evicted.wanted() >= least => {
+                return Err(ENOMEM)
+            }
+            (Err(error), Some(_)) if error == ENOSPC => (),
             (result, _) => result?,
+        }
+    }
+}
+
+/// What is to be brought in.
+struct Wanted<'a> {
+    bo: &'a BoRef,
+    quota: Arc<Quota>,
+    part: Part,
+    bytes: u64,
+    /// Whether the aperture will do.
+    is_either: bool,
+}
+
+impl Wanted<'_> {
+    /// Whether it may come to VRAM; if not, the CPU, which has it locked, reaches it in the
+    /// aperture, too. `EBUSY` if it may be in neither.
+    fn may_be_in_vram(&self) -> Result<bool> {
+        match self.bo.is_held_out() {
+            true if !self.is_either => Err(EBUSY),
+            is_held_out => Ok(!is_held_out),
+        }
+    }
+
+    /// Room that is free. `ENOSPC`, `ENOMEM`, `ENODEV`; `EBUSY` if it is locked.
+    fn free_room(&self, dev: &SkuaDevice) -> Result<Option<Arc<VramRange>>> {
+        match self.may_be_in_vram()? {
+            true => VramRange::new(dev, &self.quota, self.part, self.bytes).map(Some),
+            false => Err(ENOSPC),
+        }
+    }
+
+    /// Room in VRAM; or none, and it comes to the aperture. `ENOSPC` if none can be made; `ENOMEM`,
+    /// `ENODEV`; `EBUSY` if it is locked; `EINTR` if a signal arrives.
+    fn make_room(
+        &self,
+        dev: &SkuaDevice,
+        parent: &Device<Bound>,
+        patience: &mut Jiffies,
+    ) -> Result<Option<Arc<VramRange>>> {
+        let (part, bytes) = (self.part, self.bytes);
+        if !self.may_be_in_vram()? {
+            return match bring_to_aperture(dev, parent, self.bo, patience) {
+                Err(error) if error == ENOSPC => Err(EBUSY),
+                brought => brought.map(|()| None),
+            };
+        }
+        let mut need = match self.is_either {
+            true => Need::Prefers,
+            false => Need::Needs,
+        };
+        loop {
+            match eviction::allocate(dev, parent, &self.quota, part, bytes, need, patience) {
+                Err(error) if error == ENOSPC => (),
+                range => return range.map(Some),
+            }
+            if need == Need::Prefers {
+                match bring_to_aperture(dev, parent, self.bo, patience) {
+                    Err(error) if error == ENOSPC => need = Need::Needs,
+                    brought => return brought.map(|()| None),
+                }
+            } else {
+                // What might be in the aperture, too, would come back, and find this in its way.
+                let place = eviction::Vram::own(dev, parent, part, !self.is_either);
+                if !eviction::make_own_room(place, bytes, patience)? {
+                    return Err(ENOSPC);
+                }
+            }
         }
     }
 }
@@ -267,16 +312,14 @@ fn bring_in(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
     vm: &Vm,
-    mut room: impl FnMut(&BoRef, &Arc<Quota>, Part, u64) -> Result<Option<Arc<VramRange>>>,
+    mut room: impl FnMut(&Wanted<'_>) -> Result<Option<Arc<VramRange>>>,
 ) -> Result {
     // What the CPU maps first: it has less room, and the rest leaves it alone where it can.
     for part in [Part::Visible, Part::Any] {
         let mut last = None;
         while let Some((bo, wanted)) = vm.evicted.next(last.as_ref()) {
             if wanted && bo::part_of(dev, bo.flags(), bo.placements()) == part {
-                bring_one(dev, parent, vm, &bo, |quota| {
-                    room(&bo, quota, part, u64::try_from(bo.size())?)
-                })?;
+                bring_one(dev, parent, vm, &bo, part, &mut room)?;
             }
             last = Some(bo);
         }
@@ -289,11 +332,9 @@ fn bring_one(
     parent: &Device<Bound>,
     vm: &Vm,
     bo: &BoRef,
-    room: impl FnOnce(&Arc<Quota>) -> Result<Option<Arc<VramRange>>>,
+    part: Part,
+    room: impl FnOnce(&Wanted<'_>) -> Result<Option<Arc<VramRange>>>,
 ) -> Result {
-    if bo.is_held_out() && !bo.may_be_in_aperture() {
-        return Err(EBUSY);
-    }
     if bo.is_doomed() {
         // Whose destruction is not certain yet soon will be, or is not destroyed.
         fsleep(Delta::from_millis(1));
@@ -302,7 +343,14 @@ fn bring_one(
     let Some(quota) = bo::quota_of(bo)? else {
         return Ok(());
     };
-    let range = match room(&quota) {
+    let wanted = Wanted {
+        bo,
+        quota,
+        part,
+        bytes: u64::try_from(bo.size())?,
+        is_either: bo.may_be_in_aperture(),
+    };
+    let range = match room(&wanted) {
         // Unmapped meanwhile.
         Err(error) if error == ENOSPC && !vm.evicted.has(bo) => return Ok(()),
         range => match range? {
@@ -317,7 +365,7 @@ fn bring_one(
     }
 }
 
-/// Has `bo`, which is out, be in the aperture, if it may be there: those leave it that can be
+/// Has `bo`, which is out and may be there, be in the aperture: those leave it that can be
 /// elsewhere. `ENOSPC` if there is no room; `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
 fn bring_to_aperture(
     dev: &SkuaDevice,
@@ -325,9 +373,6 @@ fn bring_to_aperture(
     bo: &BoRef,
     patience: &mut Jiffies,
 ) -> Result {
-    if !bo.may_be_in_aperture() {
-        return Err(ENOSPC);
-    }
     let (pages, memory) = {
         let mut reserved = resv::lock(&**bo)?;
         BoData::rouse(bo, &mut reserved)?;

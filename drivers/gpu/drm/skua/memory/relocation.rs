@@ -7,10 +7,15 @@
 //! an ioctl, nothing locked     memory to go to ─▶ lock the object and all its users' reservations
 //!                              ─▶ plan ─▶ CPU mappings removed ─▶ fence published: a kernel fence
 //!                              of all these ─▶ the placement is the new one
-//! driver's context, its turn   who used the memory is done ─▶ the copy engine copies
-//! worker                       page tables lead to the new memory, TLBs flushed ─▶ the old memory
-//!                              to the reaper ─▶ fence signalled
+//! driver's context, its turn   who used the memory is done ─▶ page tables lead nowhere ─▶ the copy
+//!                              engine has all drop their translations, and copies
+//! worker                       page tables lead to the new memory ─▶ the old memory to the reaper
+//!                              ─▶ fence signalled
 //! ```
+//!
+//! When the copy begins no engine can reach the old memory but the one that copies, whatever works
+//! in these address spaces; and none keeps anything of where entries are not valid. So nothing is
+//! left to be flushed when page tables lead to the new memory, and nobody waits for the TLBs.
 //!
 //! Between the aperture and direct access nothing is copied: the pages stay, page tables lead to them
 //! another way. What is [offered](super::offer) may move to nowhere: nothing is copied, page tables
@@ -69,9 +74,12 @@ use crate::{
             Vm, //
         },
     },
-    policy::transfer_plan::{
-        TransferError,
-        TransferPlan, //
+    policy::{
+        miniport::Flush,
+        transfer_plan::{
+            TransferError,
+            TransferPlan, //
+        }, //
     },
     reaper::Reapable,
     spec::number::Asid, //
@@ -95,8 +103,10 @@ use kernel::{
     sync::{
         aref::ARef,
         atomic::{
+            Acquire,
             Atomic,
-            Relaxed, //
+            Relaxed,
+            Release, //
         },
         Arc,
         CondVar,
@@ -254,6 +264,10 @@ pub(crate) struct Transfer {
     pub(crate) out: bool,
     /// Whether the CPU has the system memory cached.
     pub(crate) cached: bool,
+    /// Which address spaces may lead to the old memory.
+    pub(crate) flush: Flush,
+    /// Whether no page table does any more.
+    is_withdrawn: Atomic<bool>,
     /// Of its fence alone: moves end in any order.
     line: FenceContext,
     /// Until the copy is over.
@@ -274,6 +288,25 @@ impl Transfer {
     /// The line that its fence is of.
     pub(crate) fn line(&self) -> &FenceContext {
         &self.line
+    }
+
+    /// Whether no page table leads to the old memory any more.
+    pub(crate) fn is_withdrawn(&self) -> bool {
+        self.is_withdrawn.load(Acquire)
+    }
+
+    /// Has no page table lead to the old memory, which nobody uses any more. Process context;
+    /// allocates nothing.
+    pub(crate) fn withdraw(&self) {
+        // None if it was cancelled meanwhile.
+        let moved = self.moved.lock().clone();
+        if let Some(moved) = moved {
+            // An error is the device's loss: then it cannot be installed either.
+            let _ = moved.withdraw();
+            let dev = moved.dev.clone();
+            dev.reapers.moves.bury(moved);
+        }
+        self.is_withdrawn.store(true, Release);
     }
 
     /// The copy is over, or will not be made: `fence` is signalled when that can be seen. Called
@@ -298,6 +331,19 @@ impl Transfer {
 }
 
 impl Move {
+    /// Has no page table lead to the old memory. `ENODEV`, `EIO`.
+    fn withdraw(&self) -> Result {
+        let dev = &*self.dev;
+        let bound = device::enter(dev).ok_or(ENODEV)?;
+        let mut result = Ok(());
+        for_each_user(dev, &self.bo, |vm| {
+            result = result.and(vm.withdraw(gpu::parent(&bound), &self.bo));
+            dev.reapers.vms.bury(vm);
+            Ok(())
+        })?;
+        result
+    }
+
     /// Has all page tables lead to the new memory. `ENODEV`, `EIO`.
     fn install(&self) -> Result {
         let dev = &*self.dev;
@@ -381,8 +427,9 @@ fn list(bo: &BoRef, vm: &Vm, out: Option<evicted::Node>) {
 /// there before getting `new` pages: when it has been elsewhere since, these were discarded.
 ///
 /// `EBUSY` if it is there already or on its way, or pinned, or about to be destroyed, or locked out
-/// of VRAM, or not where it is said to come `from`, or not offered and to go nowhere, or in use and it
-/// may not wait; `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives. Nothing has changed then.
+/// of VRAM, or not where it is said to come `from`, or not offered and to go nowhere, or to leave
+/// the aperture before it has come there, or in use and it may not wait; `ENOMEM`, `ENODEV`;
+/// `EINTR` if a signal arrives. Nothing has changed then.
 pub(crate) fn relocate(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
@@ -419,7 +466,7 @@ pub(crate) fn relocate(
         }
         exec.reserve_fences()
     })?;
-    let (old, clean) = {
+    let (old, clean, is_settled) = {
         let mut reserved = exec.reserved(&handle)?;
         if gem::is_pinned(&**bo) || bo.is_doomed() {
             return Err(EBUSY);
@@ -442,7 +489,8 @@ pub(crate) fn relocate(
             }
             _ => false,
         };
-        (bo::memory_of(placement).ok_or(EBUSY)?, is_clean)
+        let old = bo::memory_of(placement).ok_or(EBUSY)?;
+        (old, is_clean, bo::is_settled(bo, &reserved)?)
     };
     if matches!(&old, Memory::Vram(range) if Some(range.number()) != from) {
         return Err(EBUSY);
@@ -454,9 +502,12 @@ pub(crate) fn relocate(
         _ => None,
     };
     let stays = match (&old, &memory) {
-        (Memory::System(pages), Some(Memory::Aperture(range)))
-        | (Memory::Aperture(range), Some(Memory::System(pages))) => {
+        (Memory::System(pages), Some(Memory::Aperture(range))) => {
             Arc::ptr_eq(range.memory(), pages)
+        }
+        // With two such moves under way it would look as if there were none in between.
+        (Memory::Aperture(range), Some(Memory::System(pages))) => {
+            is_settled && Arc::ptr_eq(range.memory(), pages)
         }
         (Memory::Vram(_) | Memory::System(_), None) => bo.is_offered(),
         _ => false,
@@ -500,6 +551,14 @@ pub(crate) fn relocate(
             nodes.push(evicted::Node::new(client_flags())?, client_flags())?;
         }
     }
+    let flush = match bo.needs_vram() && is_direct(&old) {
+        // No page table leads there.
+        true => Flush::Nothing,
+        false => users
+            .iter()
+            .filter(|vm| bo.sites.is_user(vm.asid()))
+            .fold(Flush::Nothing, |flush, vm| flush.and(vm.asid())),
+    };
     let paging = dev.paging()?;
     let line = match user {
         // It delays nobody.
@@ -531,11 +590,14 @@ pub(crate) fn relocate(
         }),
         GFP_KERNEL_ACCOUNT,
     )?;
+    let is_withdrawn = flush == Flush::Nothing;
     let transfer = Arc::pin_init(
         pin_init!(Transfer {
             plan,
             out: from_vram,
             cached,
+            flush,
+            is_withdrawn: Atomic::new(is_withdrawn),
             line: FenceContext::new(c"skua", c"move"),
             moved <- new_spinlock!(Some(moved)),
         }),

@@ -37,8 +37,7 @@ use crate::{
         gem::GemExt,
         resv::{
             self,
-            Reservation,
-            Usage, //
+            Reservation, //
         }, //
     },
     fences::gate::{
@@ -70,7 +69,12 @@ use crate::{
             Site,
             User, //
         },
-        page_table::PageTable, //
+        page_table::PageTable,
+        save_areas::{
+            self,
+            Numbers,
+            SaveAreas, //
+        }, //
     },
     policy::{
         interval_map::{
@@ -99,6 +103,7 @@ use crate::{
             PAGE_SIZE,
             VA_BITS, //
         },
+        context::SaveArea,
         mmu::{
             Entry,
             PageSize, //
@@ -303,6 +308,11 @@ pub(crate) struct Vm {
     root: Entry,
     /// What the GPU translates now; revoked at unbind.
     tables: DevresItem<PageTable>,
+    /// What contexts are saved to; as `tables`.
+    save_areas: DevresItem<SaveAreas>,
+    /// Those of it that are no context's.
+    #[pin]
+    free_save_areas: Numbers,
     /// Where submissions file that they use what is mapped: see [`Vm::reservation`].
     users: Arc<Reservation>,
     /// What of it has to be in VRAM and is not: to be brought back before a submission.
@@ -360,6 +370,7 @@ impl Vm {
         let tables = PageTable::new(dev, parent, system)?;
         let tables = dev.resources.insert(parent, tables)?;
         let root = tables.access(parent)?.entry();
+        let save_areas = dev.resources.insert(parent, SaveAreas::new())?;
         let users = Reservation::new()?;
         let asid = dev.reserve_asid()?;
         let vm = Arc::pin_init(
@@ -368,6 +379,8 @@ impl Vm {
                 asid,
                 root,
                 tables,
+                save_areas,
+                free_save_areas <- Numbers::new(),
                 users,
                 evicted <- Evicted::new(device),
                 fences: FenceContext::new(c"skua", c"bind"),
@@ -465,15 +478,37 @@ impl Vm {
         (map.len(), bytes, installed, tables)
     }
 
+    /// A save area for a context, until [`Vm::give_save_area`]. `ENOMEM`, `ENODEV`, `EIO`.
+    pub(crate) fn take_save_area(&self, parent: &Device<Bound>) -> Result<(u32, SaveArea)> {
+        let number = match self.free_save_areas.take() {
+            Some(number) => number,
+            None => self.save_areas.access(parent)?.add(
+                &self.dev,
+                parent,
+                self.tables.access(parent)?,
+                &self.free_save_areas,
+            )?,
+        };
+        Ok((
+            number,
+            save_areas::place(number, self.dev.hw.caps.save_size),
+        ))
+    }
+
+    /// The context whose area it is has gone.
+    pub(crate) fn give_save_area(&self, number: u32) {
+        self.free_save_areas.give(number);
+    }
+
     /// Calls `f` with each page's entry, for debugfs. `ENODEV`.
     pub(crate) fn each_page(&self, parent: &Device<Bound>, f: &mut impl FnMut(Entry)) -> Result {
         self.tables.access(parent)?.each_page(&self.dev, f)
     }
 
     /// The reservation of those who use what is mapped here: each submission files its fence with
-    /// it, under [`Usage::Bookkeep`], before it lets the lock go. That is one fence for all that is
-    /// mapped. Who moves an object learns from its [`Sites`](super::installed::Sites) in which
-    /// address spaces it is, and here who uses them.
+    /// it, under [`Usage::Bookkeep`](resv::Usage), before it lets the lock go. That is one fence
+    /// for all that is mapped. Who moves an object learns from its
+    /// [`Sites`](super::installed::Sites) in which address spaces it is, and here who uses them.
     ///
     /// Lock: a reservation lock. Room for the fence
     /// ([`Reserved::reserve`](resv::Reserved::reserve)) is made while the submission can still
@@ -544,7 +579,7 @@ impl Vm {
         map: &mut IntervalMap<KernelHeap, Mapping>,
         operations: KVVec<Operation>,
         mut waits: KVVec<Fence>,
-        signals: Signals,
+        mut signals: Signals,
     ) -> Result {
         let tables = self.tables.access(parent)?;
         let nodes = u32::try_from(operations.len())?
@@ -614,7 +649,7 @@ impl Vm {
         }
         map.release(reservation);
         let fence = self.fences.fence(fence);
-        signals.publish(fence.fence());
+        drop(signals.publish(fence.fence()));
         let signalling = Signalling::begin();
         {
             let mut end = bind.end.lock();
@@ -691,12 +726,7 @@ impl Vm {
 
     /// Adds what the memory of `bo` waits for to `waits`. `ENOMEM`; `EINTR` if a signal arrives.
     fn wait_for_memory(bo: &BoRef, waits: &mut KVVec<Fence>) -> Result {
-        let reserved = resv::lock(&**bo)?;
-        if bo.is_private() && bo::is_settled(bo, &reserved)? {
-            // What moves beside it is not its.
-            return Ok(());
-        }
-        if let Some(fence) = reserved.singleton(Usage::Kernel)? {
+        if let Some(fence) = bo::own_work(bo, &resv::lock(&**bo)?)? {
             waits.push(fence, client_flags())?;
         }
         Ok(())
@@ -829,7 +859,7 @@ impl Vm {
                     let bo = mapping.bo();
                     let changed = &mut changed;
                     let installed =
-                        self.install(parent, tables, span.start, installed, bo, &memory, changed);
+                        self.install(parent, span.start, installed, bo, &memory, changed);
                     warn_on!(held.push_within_capacity(memory).is_err());
                     installed
                 });
@@ -848,9 +878,25 @@ impl Vm {
         result
     }
 
-    /// Has all that is installed of `bo` lead to `memory`, which its [`Sites`](super::installed)
-    /// have now, or nowhere, and flushes the TLBs. Allocates nothing; nobody uses the object.
-    /// `ENODEV`, `EIO`.
+    /// Has nothing that is installed of `bo` lead anywhere. The TLBs are to be flushed before its
+    /// memory is another's: whatever was cleared here, since a bind may have removed what led there,
+    /// and not have flushed it yet. Allocates nothing; nobody uses the object. `ENODEV`, `EIO`.
+    pub(crate) fn withdraw(&self, parent: &Device<Bound>, bo: &BoRef) -> Result {
+        let tables = self.tables.access(parent)?;
+        let _installing = self.installing.lock();
+        let mut from = self.site(0);
+        while let Some((site, installed)) = bo.sites.next(from) {
+            // No overflow: what is installed does not end before it begins.
+            let len = installed.end.saturating_sub(site.start);
+            tables.clear(&self.dev, site.start, len)?;
+            from = self.site(installed.end);
+        }
+        Ok(())
+    }
+
+    /// Has all that is installed of `bo`, and led nowhere, lead to `memory`, which its
+    /// [`Sites`](super::installed) have now, or nowhere still. Allocates nothing; nobody uses the
+    /// object. `ENODEV`, `EIO`.
     pub(crate) fn reinstall(
         &self,
         parent: &Device<Bound>,
@@ -859,21 +905,26 @@ impl Vm {
     ) -> Result {
         let tables = self.tables.access(parent)?;
         let installing = self.installing.lock();
+        let mut changed = Changed::Fresh;
         let mut from = self.site(0);
         while let Some((site, installed)) = bo.sites.next(from) {
             // No overflow: what is installed does not end before it begins.
             let len = installed.end.saturating_sub(site.start);
-            tables.clear(&self.dev, site.start, len)?;
-            let changed = &mut Changed::Fresh;
+            // What a bind has installed meanwhile.
+            changed = changed.and(tables.clear(&self.dev, site.start, len)?);
             if let Some(memory) = memory {
-                self.install(parent, tables, site.start, installed, bo, memory, changed)?;
+                // A table that a large page takes the place of was flushed, too: an engine that has
+                // been there since has faulted, and is reset.
+                let replaced = &mut Changed::Fresh;
+                self.install(parent, site.start, installed, bo, memory, replaced)?;
             }
             from = self.site(installed.end);
         }
         drop(installing);
-        // Whatever was changed here: a bind may have removed what led to the old memory, and not
-        // have flushed it yet.
-        self.dev.invalidate(Some(self.asid()))
+        match changed {
+            Changed::Stale => self.dev.invalidate(Some(self.asid())),
+            Changed::Fresh => Ok(()),
+        }
     }
 
     /// Has nothing that is installed lead to `bo` any more, which nothing is to be installed of, and
@@ -887,7 +938,7 @@ impl Vm {
             bo.sites.remove(site);
         }
         drop(installing);
-        // Whatever was cleared here, as after a move.
+        // Whatever was cleared here, see `withdraw()`.
         self.dev.invalidate(Some(self.asid()))
     }
 
@@ -901,14 +952,9 @@ impl Vm {
 
     /// Writes the entries of a range from `start` on, of `bo` with `memory`; none if that is out.
     /// What of that needs a flush is in `changed`, also if it fails.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "one range, its memory, and what is known of both"
-    )]
     fn install(
         &self,
         parent: &Device<Bound>,
-        tables: &PageTable,
         start: u64,
         installed: Installed,
         bo: &BoRef,
@@ -925,6 +971,7 @@ impl Vm {
             reach: memory.reach(),
             write: installed.write,
         };
+        let tables = self.tables.access(parent)?;
         let len = installed.end.saturating_sub(start);
         memory.with_pieces(parent, installed.offset, |pieces| {
             let plan = PagePlan::new(start, len, Sizes::ALL, pieces);

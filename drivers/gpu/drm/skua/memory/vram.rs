@@ -14,10 +14,13 @@
 //! signal takes it, so a range must not be dropped there.
 
 use crate::{
-    ext::dmem::{
-        self,
-        Charge,
-        Refusal, //
+    ext::{
+        dmem::{
+            self,
+            Charge,
+            Refusal, //
+        },
+        fence::Fence, //
     },
     gpu::SkuaDevice,
     kernel_heap::KernelHeap,
@@ -51,7 +54,8 @@ use kernel::{
             Relaxed,
             Release, //
         },
-        Arc, //
+        Arc,
+        SetOnce, //
     }, //
 };
 
@@ -144,6 +148,8 @@ pub(crate) struct VramRange {
     charge: Charge,
     /// 1 once nothing of an earlier owner is left in any block.
     cleared: Atomic<u32>,
+    /// For when it is, unless a move does that.
+    clear: SetOnce<Fence>,
     /// 1 once some of it was shown by the CPU host aperture.
     shown: Atomic<u32>,
 }
@@ -235,6 +241,7 @@ impl VramRange {
             quota: quota.clone(),
             charge: charge.take().ok_or(EIO)?,
             cleared: Atomic::new(0),
+            clear: SetOnce::new(),
             shown: Atomic::new(0),
         };
         Ok(Arc::new(range, GFP_KERNEL).map_err(Error::from)?)
@@ -331,6 +338,16 @@ impl VramRange {
     /// Some of it is about to be shown by the CPU host aperture.
     pub(crate) fn set_shown(&self) {
         self.shown.store(1, Relaxed);
+    }
+
+    /// The copy engine is to write zeroes to all of it.
+    pub(crate) fn set_clear(&self, fence: &Fence) {
+        self.clear.populate(fence.clone());
+    }
+
+    /// The fence of that.
+    pub(crate) fn clear(&self) -> Option<&Fence> {
+        self.clear.as_ref()
     }
 
     /// The copy engine has written zeroes to all of it.

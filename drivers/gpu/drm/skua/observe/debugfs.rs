@@ -10,7 +10,8 @@
 //! | `entries` | entries of pages in address spaces: of system memory, snooped and not, and others |
 //! | `contexts` | contexts: engine, address space, status, submissions ended, ticks used |
 //! | `rings` | engines: state, head and tail, packets in flight, ticks; 16 words from the head |
-//! | `paging` | the paging process: bytes of its address space and of its tables, ticks, packets |
+//! | `paging` | the paging process: bytes of its address space and of its tables, ticks, packets; how often memory was not idle |
+//! | `idle` | has paging want idle memory from now on, or, read again, not any more |
 //! | `zap` | removes the CPU's mappings of all objects, which fault in again; of how many handles |
 //! | `evict` | moves all objects out of VRAM, and out of the aperture; how many |
 //! | `counters` | what driver (`driver_…`) and device count |
@@ -105,6 +106,14 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
         show: |dev, out| paging(dev, out),
     },
     DebugfsFile {
+        name: c"idle",
+        show: |dev, out| {
+            let wanted = !dev.hw.wants_idle.load(Relaxed);
+            dev.hw.wants_idle.store(wanted, Relaxed);
+            writeln!(out, "{}", u32::from(wanted)).map_err(full)
+        },
+    },
+    DebugfsFile {
         name: c"zap",
         show: |dev, out| writeln!(out, "{}", gem::unmap_all(dev)).map_err(full),
     },
@@ -112,8 +121,8 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
         name: c"evict",
         show: |dev, out| {
             let parent = gpu::parent(dev);
-            let moved = eviction::evict_all(dev, parent)?;
-            let left = gart::evict_all(dev, parent)?;
+            let moved = eviction::evict_all(Vram::new(dev, parent, Part::Any, None))?;
+            let left = eviction::evict_all(Aperture::whole(dev, parent))?;
             writeln!(out, "{}", moved.saturating_add(left)).map_err(full)
         },
     },
@@ -176,20 +185,12 @@ fn holders(
     free: u64,
     out: &mut SeqPrinter<'_>,
 ) -> Result {
-    let Holders {
-        pinned,
-        turn,
-        group,
-        resident,
-        busy,
-        idle,
-    } = Holders::of(place)?;
-    writeln!(
-        out,
-        "{}: free {} pinned {} turn {} group {} resident {} busy {} idle {}",
-        name, free, pinned, turn, group, resident, busy, idle
-    )
-    .map_err(full)?;
+    let sums = Holders::of(place)?.sums();
+    write!(out, "{}: free {}", name, free).map_err(full)?;
+    for (word, sum) in Holders::WORDS.iter().zip(sums) {
+        write!(out, " {} {}", word, sum).map_err(full)?;
+    }
+    writeln!(out).map_err(full)?;
     for rank in Rank::ALL {
         for object in place.walk(rank).take(NEXT) {
             let facts = place.facts(&object)?;
@@ -271,13 +272,14 @@ fn contexts(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         };
         let line = writeln!(
             out,
-            "context {}: engine {} vm {} status {} ended {} ticks {}",
+            "context {}: engine {} vm {} status {} ended {} ticks {} priority {}",
             context.id(),
             context.engine(),
             context.vm().map_or(Asid::SYSTEM, |vm| vm.asid()),
             status,
             context.finished(),
-            context.ticks()
+            context.ticks(),
+            context.level().priority()
         );
         result = result.and(line.map_err(full));
     });
@@ -332,8 +334,12 @@ fn paging(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
     };
     let written = writeln!(
         out,
-        "va: {}\ntable_bytes: {}\nticks: {}\npackets: {}",
-        bytes, tables, ticks, packets
+        "va: {}\ntable_bytes: {}\nticks: {}\npackets: {}\nbusy: {}",
+        bytes,
+        tables,
+        ticks,
+        packets,
+        dev.hw.busy.load(Relaxed)
     );
     written.map_err(full)
 }
@@ -345,6 +351,7 @@ fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         ("binds", dev.counters.binds.load(Relaxed)),
         ("interrupts", dev.counters.interrupts.load(Relaxed)),
         ("engine_resets", dev.counters.resets.load(Relaxed)),
+        ("preemptions", dev.counters.preemptions.load(Relaxed)),
         ("evictions", dev.counters.evictions.load(Relaxed)),
         ("promotions", dev.counters.promotions.load(Relaxed)),
         (
@@ -387,5 +394,9 @@ fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
 
 fn parameters(out: &mut SeqPrinter<'_>) -> core::fmt::Result {
     let timeout = crate::module_parameters::job_timeout_ms.value();
-    writeln!(out, "job_timeout_ms: {}", timeout)
+    writeln!(out, "job_timeout_ms: {}", timeout)?;
+    let preemption = crate::module_parameters::preemption.value();
+    writeln!(out, "preemption: {}", preemption)?;
+    let timeout = crate::module_parameters::preempt_timeout_ms.value();
+    writeln!(out, "preempt_timeout_ms: {}", timeout)
 }

@@ -33,6 +33,7 @@ use crate::{
             Gate,
             Wake, //
         },
+        monitored::Promise,
         signals::Signals, //
     },
     gpu::SkuaDevice,
@@ -48,10 +49,18 @@ use crate::{
     },
     policy::{
         miniport::{
+            Built,
             Miniport,
+            Stop,
             Task, //
         },
-        paging::MultipassOffset, //
+        paging::MultipassOffset,
+        scheduler::{
+            Level,
+            Limits,
+            Turn, //
+        },
+        watchdog::Spent, //
     },
     quota::Share,
     reaper::Reapable,
@@ -67,6 +76,10 @@ use crate::{
             Account,
             Usage, //
         },
+        hold::{
+            self,
+            Holds, //
+        },
         packet::Packet,
         submission::{
             self,
@@ -76,6 +89,10 @@ use crate::{
     }, //
 };
 use kernel::{
+    device::{
+        Bound,
+        Device, //
+    },
     impl_has_work,
     list::{
         impl_list_arc_safe,
@@ -108,6 +125,8 @@ use kernel::{
 
 /// Submissions of one context that may wait at a time.
 pub(crate) const MAX_QUEUED: u32 = 4096;
+/// The longest time in milliseconds from one try of what waits for a value to the next.
+const MAX_RETRY_MS: u64 = 1000;
 
 /// Whether a context takes work, and if not, why.
 #[derive(Clone, Copy, PartialEq)]
@@ -143,6 +162,8 @@ pub(crate) enum Due {
     Nothing,
     /// Its first submission can start: it wants its turn.
     Turn,
+    /// Its first submission can start when it has been prepared.
+    Preparation,
     /// Its first submission is to be cancelled, and nothing of the context is in the ring.
     Drain,
 }
@@ -161,6 +182,30 @@ struct Pending {
     status: Status,
     /// Whether the context is a client's, whose work is cancelled if what it waits for failed.
     is_client: bool,
+    /// How important its work is.
+    level: Level,
+    /// What is left of its turn on the engine.
+    turn: Turn,
+    /// Ticks of the context that `turn` knows of.
+    charged: u64,
+    /// Whether the next portion is in the save area, as far as it got.
+    saved: bool,
+    /// What the next portion has used of the engine so far.
+    spent: Spent,
+    /// In milliseconds of any clock, since when the next portion waits for a value, and when it was
+    /// last tried.
+    parked: Option<(u64, u64)>,
+}
+
+/// What became of a packet that an engine has withdrawn.
+pub(crate) struct Withdrawn {
+    /// Where the engine was.
+    pub(crate) stop: Stop,
+    /// What the packet has used of the engine, if it was at the ring's head; more than ticks if time
+    /// was measured.
+    pub(crate) used: Option<Spent>,
+    /// The time in milliseconds of any clock.
+    pub(crate) now_ms: u64,
 }
 
 /// A client's side of a context.
@@ -173,6 +218,17 @@ struct Client {
     account: Account,
     /// The context's part of the client's quota of contexts: 1.
     _share: Share,
+}
+
+/// Whether a context can be stopped in the midst of its work.
+#[derive(Clone, Copy)]
+enum Saving {
+    /// That was not looked at: nothing was submitted.
+    Unknown,
+    /// No: its engine is never asked to stop.
+    Never,
+    /// Yes, with this save area of its address space.
+    To(u32),
 }
 
 /// A line of work. Userspace's handle holds it, and each of its submissions.
@@ -191,9 +247,21 @@ pub(crate) struct Context {
     /// Held from giving a submission its fence until it is in the queue.
     #[pin]
     order: Mutex<()>,
+    /// Held by an ioctl that submits for the first time, while it sees to the save area.
+    #[pin]
+    saving: Mutex<Saving>,
     /// What is not in the ring yet. Taken inside the engine's lock, or alone.
     #[pin]
     pending: SpinLock<Pending>,
+    /// What is held, and so not in `pending` yet.
+    #[pin]
+    pub(crate) holds: Mutex<Holds>,
+    /// The line of fences of what was held to its end: that may be before what was submitted
+    /// earlier is done.
+    pub(crate) cancelled: FenceContext,
+    /// Looks at what is held, in a worker.
+    #[pin]
+    hold_work: Work<Self, 1>,
     /// Looks at the context, in a worker.
     #[pin]
     work: Work<Self>,
@@ -207,6 +275,7 @@ pub(crate) struct Context {
 
 impl_has_work! {
     impl HasWork<Self> for Context { self.work }
+    impl HasWork<Self, 1> for Context { self.hold_work }
 }
 
 impl_list_arc_safe! {
@@ -229,6 +298,7 @@ impl Context {
         dev: &SkuaDevice,
         vm: &Arc<Vm>,
         engine: EngineIndex,
+        level: Level,
         usage: &Arc<Usage>,
         share: Share,
     ) -> Result<Arc<Self>> {
@@ -241,15 +311,16 @@ impl Context {
             account: Account::new(usage, engine),
             _share: share,
         };
+        let fences = FenceContext::new(c"skua", name);
         let made = dev
             .hw
             .set_root_page_table(slot, vm.root(), vm.asid())
-            .and_then(|()| Self::make(dev, engine, FenceContext::new(c"skua", name), Some(client)));
+            .and_then(|()| Self::make(dev, engine, fences, level, Some(client)));
         match &made {
             Ok(context) => {
                 dev.contexts.fill(slot, context.clone());
                 // A device that is lost looks at the table once: before this, or it is seen here.
-                if dev.check_health().is_err() || vm.device().check().is_err() {
+                if dev.check_health().is_err() {
                     context.mark(Status::Lost);
                 }
             }
@@ -260,13 +331,15 @@ impl Context {
 
     /// Makes the driver's own context for paging on engine number `engine`. `ENOMEM`.
     pub(crate) fn new_system(dev: &SkuaDevice, engine: EngineIndex) -> Result<Arc<Self>> {
-        Self::make(dev, engine, FenceContext::new(c"skua", c"paging"), None)
+        let fences = FenceContext::new(c"skua", c"paging");
+        Self::make(dev, engine, fences, Level::SYSTEM, None)
     }
 
     fn make(
         dev: &SkuaDevice,
         engine: EngineIndex,
         fences: FenceContext,
+        level: Level,
         client: Option<Client>,
     ) -> Result<Arc<Self>> {
         let is_client = client.is_some();
@@ -278,6 +351,7 @@ impl Context {
                 fences,
                 finished: Atomic::new(0),
                 order <- new_mutex!(()),
+                saving <- new_mutex!(Saving::Unknown),
                 pending <- new_spinlock!(Pending {
                     queue: List::new(),
                     len: 0,
@@ -285,13 +359,27 @@ impl Context {
                     running: 0,
                     status: Status::Active,
                     is_client,
+                    level,
+                    turn: Turn::default(),
+                    charged: 0,
+                    saved: false,
+                    spent: Spent::default(),
+                    parked: None,
                 }),
+                holds <- new_mutex!(Holds::new()),
+                cancelled: FenceContext::new(c"skua", c"held"),
+                hold_work <- new_work!("Context::hold_work"),
                 work <- new_work!("Context::work"),
                 listed <- AtomicTracker::new(),
                 links <- ListLinks::new(),
             }),
             GFP_KERNEL_ACCOUNT,
         )
+    }
+
+    /// The device that works for it.
+    pub(crate) fn device(&self) -> &ARef<SkuaDevice> {
+        &self.dev
     }
 
     /// Whether `fence` is of its submissions, which are done in order.
@@ -312,6 +400,50 @@ impl Context {
     /// Whether it is the driver's own.
     pub(crate) fn is_system(&self) -> bool {
         self.client.is_none()
+    }
+
+    /// How important its work is.
+    pub(crate) fn level(&self) -> Level {
+        self.pending.lock().level
+    }
+
+    /// Changes that, for what is started from now on.
+    pub(crate) fn set_level(&self, level: Level) {
+        self.pending.lock().level = level;
+    }
+
+    /// What is left of its turn on the engine.
+    pub(crate) fn turn(&self) -> Turn {
+        self.pending.lock().turn
+    }
+
+    /// Those of all are over: its next turn begins, after `rounds`. Called by the engine, under its
+    /// lock.
+    pub(crate) fn renew_turn(&self, rounds: u64, limits: &Limits) {
+        self.pending.lock().turn.renew(rounds, limits);
+    }
+
+    /// Takes what it used of the engine from its turn, and has its client's usage know of it; ticks.
+    /// Called by the engine, under its lock.
+    pub(crate) fn charge(&self, limits: &Limits) -> u64 {
+        let ticks = self.ticks();
+        if let Some(client) = &self.client {
+            client.account.settle(ticks);
+        }
+        let mut pending = self.pending.lock();
+        let new = ticks.saturating_sub(pending.charged);
+        pending.charged = ticks;
+        pending.turn.charge(new, limits);
+        new
+    }
+
+    /// Whether its save area has the state of a packet that was preempted.
+    pub(crate) fn is_saved(&self) -> bool {
+        let saved = || {
+            let shared = self.dev.hw.shared.try_access()?;
+            shared.is_saved(self.slot()?).ok()
+        };
+        saved().unwrap_or(false)
     }
 
     /// The engine that works for it.
@@ -362,7 +494,32 @@ impl Context {
         }
     }
 
-    /// Queues `buffers` to run after `waits`, and gives the fence to `signals`.
+    /// Sees to it that it has a save area, before its first packet of commands. `ENOMEM`, `ENODEV`, `EIO`.
+    pub(crate) fn prepare_saving(&self, parent: &Device<Bound>) -> Result {
+        let Some(client) = &self.client else {
+            return Ok(());
+        };
+        let mut saving = self.saving.lock();
+        if let Saving::Unknown = *saving {
+            if !self.dev.engine(self.engine)?.preempts() {
+                *saving = Saving::Never;
+                return Ok(());
+            }
+            let vm = client.vm.vm();
+            let (number, area) = vm.take_save_area(parent)?;
+            let shared = self.dev.hw.shared.try_access().ok_or(ENODEV);
+            let set = shared.and_then(|shared| shared.set_save_area(client.slot, area));
+            if let Err(error) = set {
+                vm.give_save_area(number);
+                return Err(error);
+            }
+            *saving = Saving::To(number);
+        }
+        Ok(())
+    }
+
+    /// Queues `buffers` to run after `waits`, and gives the fence to `signals`; a client's by
+    /// [`hold::submit`].
     ///
     /// `ECANCELED` if the context is not active; `ENOSPC` if [`MAX_QUEUED`] submissions wait;
     /// `ENOMEM`, also if what it needs in VRAM does not get there; `EINTR` if a signal arrives.
@@ -371,10 +528,10 @@ impl Context {
         self: &Arc<Self>,
         buffers: KVVec<Buffer>,
         waits: KVVec<Fence>,
-        signals: Signals,
+        signals: &mut Signals,
     ) -> Result {
         self.queue(submission::Work::Buffers(buffers), waits, |fence| {
-            signals.publish(fence);
+            signals.publish(fence)
         })
     }
 
@@ -388,7 +545,7 @@ impl Context {
         self.queue(
             submission::Work::Clear(range.clone()),
             KVVec::new(),
-            publish,
+            unpromised(publish),
         )
     }
 
@@ -401,6 +558,7 @@ impl Context {
         waits: KVVec<Fence>,
         publish: impl FnOnce(&Fence),
     ) -> Result {
+        let publish = unpromised(publish);
         self.queue(submission::Work::Transfer(transfer), waits, publish)
     }
 
@@ -408,7 +566,7 @@ impl Context {
         self: &Arc<Self>,
         work: submission::Work,
         mut waits: KVVec<Fence>,
-        publish: impl FnOnce(&Fence),
+        publish: impl FnOnce(&Fence) -> KVVec<Promise>,
     ) -> Result {
         // Whoever moves what is mapped sees that it is used.
         let (mut users, _turn) = match self.vm() {
@@ -434,6 +592,10 @@ impl Context {
             Some(users) => Some(users.reserve(1)?),
             None => None,
         };
+        if !submission.is_prepared() && submission.gate().pending().is_none() {
+            // In nobody's way, and no worker is needed for it. What fails now is the device's loss.
+            submission.prepare();
+        }
         let order = self.order.lock();
         self.check()?;
         let fence = match &submission.line() {
@@ -444,9 +606,9 @@ impl Context {
         if let Some(room) = &mut room {
             kernel::warn_on!(room.add(fence.fence(), resv::Usage::Bookkeep).is_err());
         }
-        publish(fence.fence());
+        let promises = publish(fence.fence());
         trace::submit(&self.dev, self.engine.get(), self.id(), fence.fence());
-        submission.publish(fence);
+        submission.publish(fence, promises);
         engine.submit(&self.dev, self, submission);
         drop(signalling);
         drop(order);
@@ -454,7 +616,7 @@ impl Context {
     }
 
     /// Whether it takes a submission now. `ECANCELED` or `ENODEV` if it is not active; `ENOSPC`.
-    fn check(&self) -> Result {
+    pub(crate) fn check(&self) -> Result {
         let pending = self.pending.lock();
         if pending.status != Status::Active {
             // The driver's own takes no work when the device is lost, and only then.
@@ -465,6 +627,11 @@ impl Context {
             return Err(ENOSPC);
         }
         Ok(())
+    }
+
+    /// Submissions that wait in its queue.
+    pub(crate) fn queued(&self) -> u32 {
+        self.pending.lock().len
     }
 
     /// Puts a published submission at the end of the queue. Called by the engine, under its lock.
@@ -478,12 +645,11 @@ impl Context {
     }
 
     /// The next portion for the ring, which is not in the ring yet, if there is one and `build`
-    /// takes it, which says where the next pass of a paging operation begins; and what the context is
-    /// due for then. Called by the engine, under its lock. An error of `build`, and nothing has
-    /// changed.
+    /// takes it; and what the context is due for then. Called by the engine, under its lock. An error
+    /// of `build`, and nothing has changed.
     pub(crate) fn next(
         &self,
-        build: impl FnOnce(Task<'_>) -> Option<Result<Option<MultipassOffset>>>,
+        build: impl FnOnce(Task<'_>) -> Option<Result<Built>>,
     ) -> Result<(Option<Packet>, Due)> {
         let mut pending = self.pending.lock();
         let due = pending.due();
@@ -494,27 +660,89 @@ impl Context {
         let Some(submission) = pending.first() else {
             return Ok((None, due));
         };
-        let Some(built) = build(submission.task(from)) else {
+        // What else uses the memory, it has waited for.
+        let idle = pending.running == 0;
+        let resume = pending.saved;
+        let Some(built) = build(submission.task(from, idle, resume)) else {
             return Ok((None, due));
         };
-        let next = submission.after(from, built?);
+        let built = built?;
+        if built == Built::Busy {
+            // When what is in the ring is over, it leads here again.
+            return Ok((None, Due::Nothing));
+        }
+        let next = submission.after(from, built);
         match next {
             Some(next) => pending.started = next,
             None => _ = pending.pop(),
         }
         pending.running = pending.running.saturating_add(1);
+        pending.saved = false;
+        let spent = core::mem::take(&mut pending.spent);
         let packet = Packet {
             submission,
             from,
+            idle,
             is_last: next.is_none(),
+            level: pending.level,
+            protected: pending.turn.is_protected(),
+            resume,
+            spent,
         };
         Ok((Some(packet), pending.due()))
+    }
+
+    /// Takes back a packet that is out of the ring and is not done: its portion is the next one.
+    /// Of several the last one first. What is to be done about the context then. Called by the
+    /// engine, under its lock and in its `turn`.
+    pub(crate) fn withdraw(&self, packet: Packet, how: Withdrawn, limits: &Limits) -> Due {
+        let saved = how.stop != Stop::Between || (packet.resume && self.is_saved());
+        let mut pending = self.pending.lock();
+        pending.saved = saved;
+        pending.spent = packet.spent;
+        if let Some(used) = how.used {
+            pending.turn.preempted(used.ticks, limits);
+            let spent = &mut pending.spent;
+            spent.ms = spent.ms.saturating_add(used.ms);
+            spent.ticks = spent.ticks.saturating_add(used.ticks);
+        }
+        match how.stop {
+            // What waits does so out of the ring as well.
+            Stop::Waiting => {
+                let since = pending.parked.map_or(how.now_ms, |(since, _)| since);
+                pending.spent.waited_ms = how.now_ms.saturating_sub(since);
+                pending.parked = Some((since, how.now_ms));
+            }
+            Stop::Within => {
+                pending.spent.waited_ms = 0;
+                pending.parked = None;
+            }
+            // It was not tried.
+            Stop::Between => (),
+        }
+        pending.running = pending.running.saturating_sub(1);
+        // If it is in the queue, it is the first: it has portions that were not started.
+        if let Ok(submission) = ListArc::try_from_arc(packet.submission) {
+            pending.queue.push_front(submission);
+            pending.len = pending.len.saturating_add(1);
+        }
+        pending.started = packet.from;
+        pending.due()
+    }
+
+    /// Whether its next portion, which waits for a value out of the ring, is to be tried. The longer
+    /// it has waited, the less often: while it is tried, nobody else has the engine.
+    pub(crate) fn is_to_be_tried(&self, now_ms: u64) -> bool {
+        self.pending.lock().parked.is_none_or(|(since, tried)| {
+            now_ms.saturating_sub(tried) >= (tried.saturating_sub(since) / 8).min(MAX_RETRY_MS)
+        })
     }
 
     /// Counts a packet out of the ring; what is to be done about the context then. Called by the
     /// engine, under its lock.
     pub(crate) fn retire(&self) -> Due {
         let mut pending = self.pending.lock();
+        pending.parked = None;
         match pending.running.checked_sub(1) {
             Some(running) => pending.running = running,
             None => _ = kernel::warn_on!(true),
@@ -525,6 +753,21 @@ impl Context {
     /// What is to be done about the context at this moment.
     pub(crate) fn due(&self) -> Due {
         self.pending.lock().due()
+    }
+
+    /// Prepares the first submission if it is due for that. Process context, no locks held.
+    pub(crate) fn prepare(&self) {
+        let first = {
+            let mut pending = self.pending.lock();
+            match pending.due() {
+                Due::Preparation => pending.first(),
+                _ => None,
+            }
+        };
+        if let Some(submission) = first {
+            submission.prepare();
+            self.dev.reapers.submissions.bury(submission);
+        }
     }
 
     /// Takes the first submission out of the queue if it is to be cancelled now; `lost`: because
@@ -539,10 +782,16 @@ impl Context {
     }
 
     /// Takes no more work, for the reason `status`; the first reason counts.
-    pub(crate) fn mark(&self, status: Status) {
-        let mut pending = self.pending.lock();
-        if pending.status == Status::Active {
-            pending.status = status;
+    pub(crate) fn mark(self: &Arc<Self>, status: Status) {
+        {
+            let mut pending = self.pending.lock();
+            if pending.status == Status::Active {
+                pending.status = status;
+            }
+        }
+        // What is held is cancelled.
+        if !self.is_system() {
+            hold::look_again(self.clone());
         }
     }
 
@@ -555,6 +804,14 @@ impl Context {
             drop(self.dev.contexts.empty(slot));
         }
         Self::wake(self);
+    }
+}
+
+/// What publishes the fence of work that promises nothing else.
+fn unpromised(publish: impl FnOnce(&Fence)) -> impl FnOnce(&Fence) -> KVVec<Promise> {
+    |fence| {
+        publish(fence);
+        KVVec::new()
     }
 }
 
@@ -587,9 +844,12 @@ impl Pending {
             Status::Active => {
                 started == MultipassOffset::default() && self.is_client && first.gate().has_failed()
             }
+            // What made room in its midst is left to end, as what runs is.
+            Status::Destroyed => !self.saved,
             _ => true,
         };
         match (cancelled, running) {
+            (false, _) if !first.is_prepared() => Due::Preparation,
             (false, _) => Due::Turn,
             (true, 0) => Due::Drain,
             // Not before what is in the ring.
@@ -601,7 +861,7 @@ impl Pending {
 impl Wake for Context {
     fn wake(this: &Arc<Self>) {
         // Refused if it is queued already: then it will run and look.
-        let _ = crate::gpu::QUEUE.enqueue(this.clone());
+        let _ = crate::gpu::QUEUE.enqueue::<_, 0>(this.clone());
     }
 }
 
@@ -621,6 +881,9 @@ impl WorkItem for Context {
 impl PinnedDrop for Context {
     fn drop(self: Pin<&mut Self>) {
         self.settle();
+        if let (Saving::To(number), Some(vm)) = (*self.saving.lock(), self.vm()) {
+            vm.give_save_area(number);
+        }
         if let Some(slot) = self.slot() {
             self.dev.contexts.release(slot);
         }

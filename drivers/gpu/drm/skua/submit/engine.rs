@@ -6,12 +6,19 @@
 //!
 //! ```text
 //!  submit ─▶ context's queue ─▶ ready list ─▶ ring + in flight ─▶ finished
-//!            (in order)         (round robin   (at most             (by the fence id that the
-//!                                of contexts)   IN_FLIGHT packets)   engine wrote to memory)
+//!            (in order)  ▲       (one for each   (at most             (by the fence id that the
+//!                        │        level)          IN_FLIGHT packets)   engine wrote to memory)
+//!                        └──────── preempted ─────────┘
 //! ```
 //!
-//! A context stands in the ready list while its first submission can start. The driver's own
-//! contexts, for paging, go before all others.
+//! A context stands in the ready list of its level while its first submission can start. The
+//! driver's own contexts, for paging, go before all others.
+//!
+//! # Preemption
+//!
+//! Where the policy says that who runs has to make room, the engine is asked to stop: by whoever
+//! queues more important work, or by an alarm when a turn is over. What it had not done goes back to
+//! its context's queue when the engine has answered; until then nothing is written into the ring.
 //!
 //! Two parties work here. A thread that submits fills the ring ([`Engine::submit`]): under a spin
 //! lock, so it cannot be stopped on the way, and without signalling anything. Interrupt threads and
@@ -19,7 +26,7 @@
 //! client's thread ever holds what others' fences need.
 //!
 //! Decisions are [`crate::policy`]'s: which fence id is which packet, what has ended, whose fault a
-//! reset is ([`Node`]).
+//! reset is ([`Node`]); whose turn it is, and who is preempted ([`Scheduler`]).
 
 use crate::{
     ext::{
@@ -34,11 +41,22 @@ use crate::{
     },
     kernel_heap::KernelHeap,
     policy::{
+        miniport::Stop,
         node::{
+            Blame,
             Node,
             NodeError, //
         },
-        paging::MultipassOffset, //
+        paging::MultipassOffset,
+        scheduler::{
+            Level,
+            Levels,
+            Limits,
+            Running,
+            Scheduler,
+            LEVELS, //
+        },
+        watchdog::Spent, //
     },
     spec::{
         command::EngineKind,
@@ -56,7 +74,8 @@ use crate::{
         },
         context::{
             Context,
-            Due, //
+            Due,
+            Withdrawn, //
         },
         packet::{
             Finished,
@@ -76,11 +95,16 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{
-            Atomic, //
+            Atomic,
+            Relaxed, //
         },
         Arc,
         Mutex,
         SpinLock, //
+    },
+    time::{
+        ClockSource,
+        Monotonic, //
     }, //
 };
 
@@ -98,7 +122,7 @@ pub(crate) enum Mode {
 impl From<NodeError<Error>> for Error {
     fn from(error: NodeError<Error>) -> Self {
         match error {
-            NodeError::Bogus | NodeError::Full => EIO,
+            NodeError::Bogus | NodeError::Full | NodeError::Busy => EIO,
             NodeError::Miniport(error) => error,
         }
     }
@@ -112,10 +136,35 @@ pub(crate) struct State {
     pub(crate) node: Node<KernelHeap, Hardware, Packet>,
     /// Which client the time of the packet at the ring's head is counted to.
     clock: EngineClock,
-    /// The driver's own contexts whose first submission can start: they go first.
-    ready_system: List<Context>,
-    /// Clients' contexts whose first submission can start, in turn, each once.
-    ready: List<Context>,
+    /// Whose turn it is.
+    scheduler: Scheduler,
+    /// By level, contexts whose first submission can start, in turn, each once.
+    ready: [List<Context>; LEVELS],
+    /// The same for those whose turn is over.
+    over: [List<Context>; LEVELS],
+    /// Contexts whose work was preempted where it waits for a value (row 2.19): tried again when
+    /// nothing else is ready, or now and then.
+    parked: List<Context>,
+    /// The packet at the ring's head.
+    head: Option<Head>,
+    /// Milliseconds after which the watchdog cuts what does nothing but wait.
+    stuck_ms: u64,
+    /// When one of `parked` was last tried though others have work.
+    tried_ms: u64,
+}
+
+/// Milliseconds from one such try to the next.
+const TRY_MS: u64 = 32;
+
+/// What is known of the packet at the ring's head.
+#[derive(Clone, Copy)]
+struct Head {
+    /// Its fence id.
+    id: u64,
+    /// Engine time when it got there.
+    ticks: u64,
+    /// When that was.
+    ms: u64,
 }
 
 /// One of the device's engines, as long as the device's data live.
@@ -125,6 +174,8 @@ pub(crate) struct Engine {
     index: EngineIndex,
     /// What it can do.
     kind: EngineKind,
+    /// Whether it is asked to stop for others (rows 2.03, 2.24).
+    preempts: bool,
     /// Fault records with numbers before this one (modulo 2^32) are from before the last reset.
     pub(crate) stale_faults: Atomic<u32>,
     /// Held from taking packets out of the ring until their fences are signalled, so that fences
@@ -137,62 +188,245 @@ pub(crate) struct Engine {
 }
 
 impl State {
-    /// Counts a packet out of the ring.
-    pub(crate) fn retire(&mut self, packet: &Packet) {
+    /// Counts a packet out of the ring, at the engine time `now`.
+    pub(crate) fn retire(&mut self, packet: &Packet, now: u64) {
         let context = packet.submission.context();
-        context.settle();
-        self.look_at_head();
-        self.attend(context, context.retire());
+        self.charge(packet, now);
+        self.look_at_head(now);
+        self.attend(context, context.retire(), Place::Last, now);
     }
 
-    /// Tells the clock what is at the head of the ring.
-    pub(crate) fn look_at_head(&mut self) {
+    /// Counts what a packet that is out of the ring, and had begun, has used of the engine; ticks.
+    fn charge(&mut self, packet: &Packet, now: u64) -> u64 {
+        self.scheduler.served(packet.level, now);
+        let context = packet.submission.context();
+        context.charge(self.scheduler.limits())
+    }
+
+    /// Tells the clocks what is at the head of the ring.
+    pub(crate) fn look_at_head(&mut self, now: u64) {
         let head = self.node.head();
-        self.clock.head_changed(head.map(|(id, _)| id), || {
-            head?.1.submission.context().usage()
-        });
+        let id = head.map(|(id, _)| id);
+        if self.head.map(|head| head.id) != id {
+            self.head = id.map(|id| Head {
+                id,
+                ticks: now,
+                ms: now_ms(),
+            });
+        }
+        self.clock
+            .head_changed(id, || head?.1.submission.context().usage());
+    }
+
+    /// Has `context`, whose next packet waits for a value, wait for that out of the ring, and for
+    /// nothing else.
+    fn park(&mut self, context: &Arc<Context>, due: Due, now: u64) {
+        if due != Due::Turn || self.mode == Mode::Lost {
+            return self.attend(context, due, Place::Last, now);
+        }
+        let listed = self.take(context, context.level());
+        let context = match listed.ok_or(()) {
+            Ok(context) => Ok(context),
+            Err(()) => ListArc::try_from_arc(context.clone()),
+        };
+        if let Ok(context) = context {
+            self.parked.push_back(context);
+        }
+    }
+
+    /// Takes `context` out of the lists of `level`, if it is in one.
+    fn take(&mut self, context: &Arc<Context>, level: Level) -> Option<ListArc<Context>> {
+        let lists = [&mut self.ready, &mut self.over].map(|lists| lists.get_mut(level.index()));
+        let taken = lists.into_iter().flatten().find_map(|list| {
+            let mut cursor = list.cursor_front();
+            while !core::ptr::eq(&*cursor.peek_next()?.arc(), &**context) {
+                cursor.move_next();
+            }
+            cursor.remove_next()
+        })?;
+        self.scheduler.leave(level);
+        Some(taken)
     }
 
     /// Does what a context has become due for.
-    fn attend(&mut self, context: &Arc<Context>, due: Due) {
+    fn attend(&mut self, context: &Arc<Context>, due: Due, place: Place, now: u64) {
         match due {
             Due::Nothing => (),
             Due::Turn if self.mode != Mode::Lost => {
-                // Refused if it is in the list already.
+                let level = context.level();
+                let Some(list) = self.ready.get_mut(level.index()) else {
+                    return;
+                };
+                // Refused if it is in a list already.
                 if let Ok(context) = ListArc::try_from_arc(context.clone()) {
-                    if context.is_system() {
-                        self.ready_system.push_back(context);
-                    } else {
-                        self.ready.push_back(context);
+                    match place {
+                        Place::First => {
+                            list.push_front(context);
+                            self.scheduler.wait_on(level);
+                        }
+                        Place::Last => {
+                            list.push_back(context);
+                            self.scheduler.wait(level, now);
+                        }
                     }
                 }
             }
-            Due::Turn | Due::Drain => Wake::wake(context),
+            Due::Turn | Due::Preparation | Due::Drain => Wake::wake(context),
         }
     }
+
+    /// The context whose turn it is, out of its list, and whether that is so for having waited long.
+    fn next(&mut self, now: u64) -> Option<(Arc<Context>, bool)> {
+        loop {
+            let Some((level, aged)) = self.scheduler.next(now) else {
+                // There is nothing better to do than to wait for one of them.
+                let parked = match self.node.is_empty() {
+                    true => self.parked.pop_front()?,
+                    false => return None,
+                };
+                return Some((parked.into_arc(), false));
+            };
+            let list = self.ready.get_mut(level.index())?;
+            let over = self.over.get_mut(level.index())?;
+            let Some(context) = list.pop_front() else {
+                // Those of all are over.
+                core::mem::swap(list, over);
+                let limits = self.scheduler.limits();
+                let rounds = list.iter().map(|context| context.turn().rounds(limits));
+                match rounds.min() {
+                    Some(rounds) => list
+                        .iter()
+                        .for_each(|context| context.renew_turn(rounds, limits)),
+                    None => {
+                        // Who was counted is not there.
+                        kernel::warn_on!(true);
+                        self.scheduler.leave(level);
+                    }
+                }
+                continue;
+            };
+            if !context.is_system() && context.turn().is_over() {
+                over.push_back(context);
+                continue;
+            }
+            self.scheduler.take(level);
+            return Some((context.into_arc(), aged));
+        }
+    }
+
+    /// Has one of those that wait for values, and have not been tried for long, wait for its turn;
+    /// seldom, as nobody else works while it is tried.
+    fn unpark(&mut self, dev: &SkuaDevice, now: u64) {
+        let now_ms = now_ms();
+        if now_ms.saturating_sub(self.tried_ms) < TRY_MS {
+            return;
+        }
+        let mut cursor = self.parked.cursor_front();
+        while let Some(false) = cursor
+            .peek_next()
+            .map(|next| next.arc().is_to_be_tried(now_ms))
+        {
+            cursor.move_next();
+        }
+        let Some(context) = cursor.remove_next().map(ListArc::into_arc) else {
+            return;
+        };
+        self.tried_ms = now_ms;
+        self.attend(&context, Due::Turn, Place::Last, now);
+        dev.reapers.contexts.bury(context);
+    }
+
+    /// What the engine works on, or `waits` in, and the levels of other contexts' packets behind
+    /// that. What has waited for too long keeps the engine until the watchdog has looked at it.
+    fn running(&self, now: u64, waits: bool) -> Option<(Running, Levels)> {
+        let (_, packet) = self.node.head()?;
+        let context = packet.submission.context();
+        // It has work that is in no ring if it is in a list: no reference is the last.
+        let own = ListArc::<Context>::try_from_arc(context.clone()).is_err();
+        let running = Running {
+            level: packet.level,
+            own: own.then(|| context.level()),
+            ran: now.saturating_sub(self.head.map_or(now, |head| head.ticks)),
+            left: context.turn().left(),
+            protected: packet.protected,
+            waits: waits && packet.spent.waited_ms < self.stuck_ms,
+        };
+        let behind = self.node.iter().skip(1).map(|(_, packet)| packet);
+        let others = behind.filter(|packet| !Arc::ptr_eq(packet.submission.context(), context));
+        Some((running, others.map(|packet| packet.level).collect()))
+    }
+
+    /// Whether the engine, which can be, is to be asked to stop, and whether that has to be looked at
+    /// again.
+    fn contention(&self, now: u64, waits: bool) -> (bool, bool) {
+        if self.mode != Mode::Running || self.node.asked().is_some() {
+            return (false, false);
+        }
+        let Some((running, queued)) = self.running(now, waits) else {
+            return (false, false);
+        };
+        (
+            self.scheduler.preempts(running, queued, now),
+            self.scheduler.is_contended(running, queued) || !self.parked.is_empty(),
+        )
+    }
+}
+
+/// Milliseconds of the clock that packets' time at the head is measured by.
+fn now_ms() -> u64 {
+    u64::try_from(Monotonic::ktime_get() / 1_000_000).unwrap_or(0)
+}
+
+/// Where in its list a context is put.
+#[derive(Clone, Copy)]
+enum Place {
+    /// It goes on.
+    First,
+    /// Behind the others.
+    Last,
 }
 
 impl Engine {
     /// Makes an engine that is not enabled. `ENOMEM`.
-    pub(crate) fn new(index: EngineIndex, kind: EngineKind) -> Result<Pin<KBox<Self>>> {
+    ///
+    /// `preempts`: whether it is asked to stop for others; `stuck_ms`: milliseconds that work may
+    /// wait for a value.
+    pub(crate) fn new(
+        index: EngineIndex,
+        kind: EngineKind,
+        turns: Limits,
+        preempts: bool,
+        stuck_ms: u32,
+    ) -> Result<Pin<KBox<Self>>> {
         let node = Node::new(index, Ring::new()?, IN_FLIGHT)?;
         let clock = EngineClock::new(index);
         KBox::try_pin_init(
             try_pin_init!(Self {
                 index,
                 kind,
+                preempts,
                 stale_faults: Atomic::new(0),
                 turn <- new_mutex!(()),
                 state <- new_spinlock!(State {
                     mode: Mode::Running,
                     node,
                     clock,
-                    ready_system: List::new(),
-                    ready: List::new(),
+                    scheduler: Scheduler::new(turns),
+                    ready: [const { List::new() }; LEVELS],
+                    over: [const { List::new() }; LEVELS],
+                    parked: List::new(),
+                    head: None,
+                    stuck_ms: stuck_ms.into(),
+                    tried_ms: 0,
                 }),
             }),
             GFP_KERNEL,
         )
+    }
+
+    /// Whether it is asked to stop for others.
+    pub(crate) fn preempts(&self) -> bool {
+        self.preempts
     }
 
     /// Whether it computes or copies.
@@ -253,9 +487,33 @@ impl Engine {
         submission: ListArc<Submission>,
     ) {
         let filled = {
+            let now = self.ticks(dev);
             let mut state = self.state.lock();
             let due = context.push(submission);
-            state.attend(context, due);
+            state.attend(context, due, Place::Last, now);
+            self.fill(dev, &mut state)
+        };
+        if filled.is_err() {
+            dev.lose_later();
+        }
+    }
+
+    /// Changes how important the work of `context` is.
+    ///
+    /// For clients' threads, as [`Self::submit`].
+    pub(crate) fn set_level(&self, dev: &SkuaDevice, context: &Arc<Context>, level: Level) {
+        let filled = {
+            let now = self.ticks(dev);
+            let mut state = self.state.lock();
+            let old = context.level();
+            if level == old {
+                return;
+            }
+            context.set_level(level);
+            let listed = state.take(context, old).map(ListArc::into_arc);
+            if listed.is_some() {
+                state.attend(context, Due::Turn, Place::Last, now);
+            }
             self.fill(dev, &mut state)
         };
         if filled.is_err() {
@@ -268,12 +526,14 @@ impl Engine {
     pub(crate) fn look_at(&self, dev: &SkuaDevice, context: &Arc<Context>) {
         let _signalling = Signalling::begin();
         self.drain(dev, context);
+        context.prepare();
         {
+            let now = self.ticks(dev);
             let mut state = self.state.lock();
             let due = context.due();
             // What is to be drained was: it comes back when it has left the ring.
             if let Due::Turn = due {
-                state.attend(context, due);
+                state.attend(context, due, Place::Last, now);
             }
         }
         self.process(dev);
@@ -303,10 +563,12 @@ impl Engine {
         let outcome = {
             let mut state = self.state.lock();
             let collected = match state.mode {
-                Mode::Running => self.complete(dev, &mut state, &mut finished),
-                Mode::Recovering | Mode::Lost => Ok(()),
+                Mode::Running => self
+                    .complete(dev, &mut state, &mut finished)
+                    .and_then(|()| self.take_back(dev, &mut state, &mut finished, None)),
+                Mode::Recovering | Mode::Lost => Ok(false),
             };
-            collected.and_then(|()| self.fill(dev, &mut state))
+            collected.and_then(|_| self.fill(dev, &mut state))
         };
         finished.finish(dev, self.index);
         drop(turn);
@@ -329,23 +591,141 @@ impl Engine {
         let ended = state
             .node
             .complete(&dev.hw, |packet| finished.push(packet, Ok(())));
+        let now = self.ticks(dev);
         for (packet, _) in finished.iter() {
-            state.retire(packet);
+            state.retire(packet, now);
         }
         Ok(ended?)
     }
 
-    /// Moves portions that can start into the ring, as far as there is room, and tells the engine.
+    /// Takes the engine's answer to a request to stop, if there is one: what it had completed goes
+    /// to `finished`, the rest back to its contexts. Whether there was one. Under the engine's
+    /// `turn`. Errors as of [`Self::complete`].
+    pub(crate) fn take_back(
+        &self,
+        dev: &SkuaDevice,
+        state: &mut State,
+        finished: &mut Finished,
+        blame: Option<Blame<'_, Packet>>,
+    ) -> Result<bool> {
+        let Some(answer) = state.node.answer(&dev.hw)? else {
+            return Ok(false);
+        };
+        let before = finished.len();
+        let mut withdrawn = [const { None }; IN_FLIGHT];
+        let mut places = withdrawn.iter_mut();
+        let result = state.node.withdraw(
+            &dev.hw,
+            answer,
+            |packet| finished.push(packet, Ok(())),
+            blame,
+            |id, packet, stop| {
+                if let Some(place) = places.next() {
+                    *place = Some((id, packet, stop));
+                }
+            },
+        );
+        let (now, now_ms) = (self.ticks(dev), now_ms());
+        for (packet, _) in finished.iter().skip(before) {
+            state.retire(packet, now);
+        }
+        // Only the first one can have begun, or have been at the head.
+        let (mut used, mut waiting) = (None, None);
+        if let Some(Some((id, packet, stop))) = withdrawn.first() {
+            let head = state.head.filter(|head| head.id == *id);
+            if *stop != Stop::Between || head.is_some() {
+                used = Some(Spent {
+                    ms: head.map_or(0, |head| now_ms.saturating_sub(head.ms)),
+                    ticks: state.charge(packet, now),
+                    waited_ms: 0,
+                });
+            }
+            if *stop == Stop::Waiting {
+                // All its packets wait for this one.
+                waiting = Some(packet.submission.context().clone());
+            }
+        }
+        for (number, entry) in withdrawn.into_iter().enumerate().rev() {
+            let Some((_, packet, stop)) = entry else {
+                continue;
+            };
+            let context = packet.submission.context().clone();
+            let id = context.id();
+            let used = used.filter(|_| number == 0);
+            packet.submission.with_fence(|fence| {
+                trace::preempted(dev, self.index.get(), id, fence, stop as u32)
+            });
+            let how = Withdrawn { stop, used, now_ms };
+            let due = context.withdraw(packet, how, state.scheduler.limits());
+            match &waiting {
+                Some(waiting) if Arc::ptr_eq(waiting, &context) => state.park(&context, due, now),
+                _ => state.attend(&context, due, Place::First, now),
+            }
+            dev.reapers.contexts.bury(context);
+        }
+        if let Some(context) = waiting {
+            dev.reapers.contexts.bury(context);
+        }
+        state.look_at_head(now);
+        result.map(|()| true).map_err(Error::from)
+    }
+
+    /// Whether the engine does nothing but wait for a value.
+    fn waits(&self, dev: &SkuaDevice) -> bool {
+        self.reported_state(dev) == Some(EngineState::Waiting)
+    }
+
+    /// Takes what is complete, and looks again whose turn it is. Whether that has to be done once
+    /// more. Errors as of [`Self::complete`].
+    pub(crate) fn look_at_turn(&self, dev: &SkuaDevice) -> Result<bool> {
+        // Not all packets interrupt when they end.
+        self.process(dev);
+        let mut state = self.state.lock();
+        state.unpark(dev, self.ticks(dev));
+        self.fill(dev, &mut state)?;
+        Ok(self.preempts && state.contention(self.ticks(dev), false).1)
+    }
+
+    /// Asks the engine to stop if who runs has to make room, and has it looked at later if that may
+    /// come. Whether it was asked.
+    fn preempt_if_due(&self, dev: &SkuaDevice, state: &mut State) -> Result<bool> {
+        if !self.preempts {
+            return Ok(false);
+        }
+        let (due, later) = state.contention(self.ticks(dev), self.waits(dev));
+        if later {
+            dev.watch_turns();
+        }
+        Ok(due && self.preempt(dev, state)?)
+    }
+
+    /// Asks the engine to stop, unless it was, or has nothing to do. Whether it was asked. Errors as
+    /// of [`Self::complete`].
+    pub(crate) fn preempt(&self, dev: &SkuaDevice, state: &mut State) -> Result<bool> {
+        let asked = state.node.preempt(&dev.hw)?;
+        if asked {
+            dev.counters.preemptions.fetch_add(1, Relaxed);
+            trace::preempt(dev, self.index.get());
+            // In case it does not answer.
+            dev.watch();
+        }
+        Ok(asked)
+    }
+
+    /// Moves portions that can start into the ring, as far as there is room, and tells the engine;
+    /// or asks it to stop, if what can start is more important than what runs.
     fn fill(&self, dev: &SkuaDevice, state: &mut State) -> Result {
-        if state.mode != Mode::Running {
+        if state.mode != Mode::Running
+            || state.node.asked().is_some()
+            || self.preempt_if_due(dev, state)?
+        {
             return Ok(());
         }
+        let now = self.ticks(dev);
         while !state.node.is_full() {
-            let next = state.ready_system.pop_front();
-            let Some(context) = next.or_else(|| state.ready.pop_front()) else {
+            let Some((context, aged)) = state.next(now) else {
                 break;
             };
-            let context = context.into_arc();
             let next = context.next(|task| {
                 let fits = state.node.fits(&dev.hw, &task);
                 fits.then(|| Ok(state.node.build(&dev.hw, &task)?))
@@ -355,27 +735,39 @@ impl Engine {
                 Err(error) => (None, Due::Nothing, Err(error)),
             };
             let full = packet.is_none() && matches!(due, Due::Turn);
-            state.attend(&context, due);
+            let place = if full { Place::First } else { Place::Last };
+            state.attend(&context, due, place, now);
             dev.reapers.contexts.bury(context);
             built?;
-            let Some(packet) = packet else {
+            let Some(mut packet) = packet else {
                 if full {
                     break;
                 }
                 continue;
             };
-            if packet.from == MultipassOffset::default() {
-                let id = packet.submission.context().id();
-                packet
-                    .submission
-                    .with_fence(|fence| trace::start(dev, self.index.get(), id, fence));
-            }
+            packet.protected |= aged;
+            let engine = self.index.get();
+            let id = packet.submission.context().id();
+            packet.submission.with_fence(|fence| {
+                if packet.resume {
+                    trace::resume(dev, engine, id, fence);
+                } else if packet.from == MultipassOffset::default() {
+                    trace::start(dev, engine, id, fence);
+                }
+                if packet.submission.is_paging() {
+                    let (piece, page) = (packet.from.piece, packet.from.page);
+                    trace::paging(dev, engine, fence, piece, page, packet.idle, packet.is_last);
+                }
+            });
             let started = state.node.start(&dev.hw, packet);
-            state.look_at_head();
+            state.look_at_head(now);
             started?;
         }
         if state.node.notify(&dev.hw)? {
             dev.watch();
+        }
+        if self.preempts && state.contention(now, false).1 {
+            dev.watch_turns();
         }
         Ok(())
     }
@@ -385,23 +777,28 @@ impl Engine {
     pub(crate) fn lose(&self, dev: &SkuaDevice) {
         let mut finished = Finished::new();
         let turn = self.turn.lock();
-        let (mut system, mut clients) = (List::new(), List::new());
+        let mut ready = [const { List::new() }; LEVELS];
+        let mut over = [const { List::new() }; LEVELS];
+        let mut parked = List::new();
         {
+            let now = self.ticks(dev);
             let mut state = self.state.lock();
             state.mode = Mode::Lost;
             state
                 .node
                 .abandon(|packet| finished.push(packet, Err(ENODEV)));
             for (packet, _) in finished.iter() {
-                state.retire(packet);
+                state.retire(packet, now);
             }
-            core::mem::swap(&mut state.ready_system, &mut system);
-            core::mem::swap(&mut state.ready, &mut clients);
+            core::mem::swap(&mut state.ready, &mut ready);
+            core::mem::swap(&mut state.over, &mut over);
+            core::mem::swap(&mut state.parked, &mut parked);
         }
         finished.finish(dev, self.index);
         drop(turn);
-        for mut ready in [system, clients] {
-            while let Some(context) = ready.pop_front() {
+        let lists = Iterator::chain(ready.into_iter(), over);
+        for mut list in Iterator::chain(lists, [parked]) {
+            while let Some(context) = list.pop_front() {
                 let context = context.into_arc();
                 self.drain(dev, &context);
                 dev.reapers.contexts.bury(context);

@@ -10,7 +10,9 @@ use crate::{
     policy::{
         miniport::Task,
         node,
-        paging::MultipassOffset, //
+        paging::MultipassOffset,
+        scheduler::Level,
+        watchdog::Spent, //
     },
     spec::number::{
         ContextSlot,
@@ -33,13 +35,25 @@ pub(crate) struct Packet {
     pub(crate) submission: Arc<Submission>,
     /// Where the portion begins, see [`Submission::task`].
     pub(crate) from: MultipassOffset,
+    /// Whether nothing else of its context was in the ring.
+    pub(crate) idle: bool,
     /// Whether the submission has ended when this has.
     pub(crate) is_last: bool,
+    /// Of its context, when it was started.
+    pub(crate) level: Level,
+    /// Whether it is left alone for a while, see [`crate::policy::scheduler`].
+    pub(crate) protected: bool,
+    /// Whether its context's save area had its state when it was started.
+    pub(crate) resume: bool,
+    /// What the portion had used of the engine before this attempt.
+    pub(crate) spent: Spent,
 }
 
 impl node::Packet for Packet {
     fn task(&self) -> Task<'_> {
-        self.submission.task(self.from)
+        // What was resumed is no more in the save area, and begins anew after a reset.
+        let resume = self.resume && self.submission.context().is_saved();
+        self.submission.task(self.from, self.idle, resume)
     }
 
     fn interrupts(&self) -> bool {
@@ -91,6 +105,11 @@ impl Finished {
                 kernel::warn_on!(true);
             }
         }
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.len
     }
 
     /// Adds all of `other` behind what is there.

@@ -13,6 +13,10 @@
 //!                                         └─ no acknowledgement ─▶ the device is lost
 //! ```
 //!
+//! What works without end is asked to make room first, and the engine is reset only if it does not
+//! stop in time (row 2.01); if it does, the guilty packet does not come back, and nobody else notices.
+//! That an engine does not stop when it was asked for others is judged by progress, like a packet.
+//!
 //! Who is guilty is the policy's to say ([`Node::blame`](crate::policy::node::Node::blame)). A
 //! fault record from before the last reset has been dealt with by that reset. An engine that is
 //! broken, by its verdict, is the device's loss.
@@ -33,7 +37,8 @@ use crate::{
     fences::gate::Wake,
     gpu::{
         Gpu,
-        SkuaDevice, //
+        SkuaDevice,
+        WEDGED, //
     },
     memory::device::ClientDevice,
     policy::{
@@ -45,6 +50,7 @@ use crate::{
         watchdog::{
             Limits,
             Sample,
+            Spent,
             Verdict,
             Watchdog, //
         }, //
@@ -55,7 +61,10 @@ use crate::{
         regs, //
     },
     submit::{
-        context::Status,
+        context::{
+            Context,
+            Status, //
+        },
         engine::{
             Engine,
             Mode, //
@@ -76,7 +85,9 @@ use kernel::{
         Mutex, //
     },
     time::{
+        delay::fsleep,
         msecs_to_jiffies,
+        Delta,
         Instant,
         Jiffies,
         Monotonic, //
@@ -86,6 +97,8 @@ use kernel::{
 /// Period of the watchdog in milliseconds.
 const PERIOD_MS: u32 = 250;
 
+/// Period in milliseconds in which it is looked at whose turn it is.
+const TURN_MS: u32 = 4;
 /// How many times its time a packet may take on a host so slow that the engine hardly works.
 const HARD_FACTOR: u64 = 16;
 /// Milliseconds without progress after which the watchdog asks the device whether it is there at
@@ -98,7 +111,17 @@ const FAULT_BATCH: u32 = 32;
 fn sentence(cause: &Cause) -> (Status, Error) {
     match cause {
         Cause::Fault(record) => (Status::Faulted(*record), errno(record.reason)),
-        Cause::Endless(_) => (Status::TimedOut, ETIME),
+        Cause::Endless(_) | Cause::Unanswered(_) => (Status::TimedOut, ETIME),
+    }
+}
+
+/// A client's context fails with `status`, unless it takes no work already, and so does its device.
+pub(crate) fn fail(context: &Arc<Context>, status: Status) {
+    context.mark(status);
+    let vm = context.vm().filter(|_| context.status() == status);
+    if let Some(vm) = vm {
+        Wake::wake(context);
+        end_device(context.device(), vm.device(), status);
     }
 }
 
@@ -115,6 +138,7 @@ fn end_device(dev: &SkuaDevice, device: &Arc<ClientDevice>, status: Status) {
         }
         dev.reapers.contexts.bury(context);
     });
+    dev.fences.end(device.id(), true);
 }
 
 /// The alarms of a device.
@@ -123,16 +147,18 @@ pub(crate) struct Alarms {
     pub(crate) faults: Alarm<Faults>,
     /// Looks at the engines every [`PERIOD_MS`] while one has work.
     watchdog: Alarm<Watch>,
+    /// Looks every [`TURN_MS`] whose turn it is, while one engine has work for several.
+    turns: Alarm<Turns>,
     /// Declares the device lost for those who must not do it themselves.
     loss: Alarm<Loss>,
 }
 
 impl Alarms {
-    /// Makes the alarms of `dev`; `timeout_ms` is how long a packet may work.
-    /// `ENOMEM`.
-    pub(crate) fn new(dev: &SkuaDevice, timeout_ms: u32) -> Result<Arc<Self>> {
+    /// Makes the alarms of `dev`; `job_ms` is how long a packet may work, `preempt_ms` how long an
+    /// engine may take to stop when it is asked to. `ENOMEM`.
+    pub(crate) fn new(dev: &SkuaDevice, job_ms: u32, preempt_ms: u32) -> Result<Arc<Self>> {
         let queue = Arc::new(OwnedQueue::new(c"skua-alarms", Order::Ordered)?, GFP_KERNEL)?;
-        let limits = Limits {
+        let limits = |timeout_ms: u32| Limits {
             // A packet may be as slow as its host, but not use next to no engine time for long:
             // see the policy.
             ticks: u64::from(timeout_ms).saturating_mul(u64::from(dev.hw.caps.tick_hz) / 100_000),
@@ -144,11 +170,13 @@ impl Alarms {
         };
         let mut watchdogs = KVec::new();
         for _ in dev.engines() {
-            watchdogs.push(Watchdog::new(limits), GFP_KERNEL)?;
+            let dogs = [job_ms, preempt_ms].map(|ms| Watchdog::new(limits(ms)));
+            watchdogs.push(dogs, GFP_KERNEL)?;
         }
         let watch = Watch {
             dev: dev.into(),
             start: Instant::now(),
+            preempt_ms: preempt_ms.into(),
             watchdogs: KBox::pin_init(new_mutex!(watchdogs), GFP_KERNEL)?,
         };
         let faults = Faults {
@@ -158,6 +186,7 @@ impl Alarms {
         let alarms = Self {
             faults: Alarm::new(queue.clone(), faults)?,
             watchdog: Alarm::new(queue.clone(), watch)?,
+            turns: Alarm::new(queue.clone(), Turns { dev: dev.into() })?,
             loss: Alarm::new(queue.clone(), Loss { dev: dev.into() })?,
         };
         Ok(Arc::new(alarms, GFP_KERNEL)?)
@@ -168,9 +197,39 @@ impl Alarms {
         self.watchdog.set(msecs_to_jiffies(PERIOD_MS));
     }
 
+    /// Has it looked at whose turn it is.
+    pub(crate) fn start_turns(&self) {
+        self.turns.set(msecs_to_jiffies(TURN_MS));
+    }
+
     /// Has the device declared lost.
     pub(crate) fn lose(&self) {
         self.loss.kick();
+    }
+}
+
+/// Looks whose turn it is.
+struct Turns {
+    /// The device whose engines have work.
+    dev: ARef<SkuaDevice>,
+}
+
+impl AlarmHandler for Turns {
+    fn run(&self) -> Option<Jiffies> {
+        let _signalling = Signalling::begin();
+        let dev = &*self.dev;
+        dev.watching_turns.end();
+        let mut again = false;
+        for (_, engine) in dev.engines() {
+            match engine.look_at_turn(dev) {
+                Ok(contended) => again |= contended,
+                Err(_) => {
+                    Gpu::lose(dev, false);
+                    return None;
+                }
+            }
+        }
+        (again && dev.watching_turns.go_on()).then(|| msecs_to_jiffies(TURN_MS))
     }
 }
 
@@ -230,7 +289,13 @@ impl AlarmHandler for Faults {
             // Modulo 2^32: at most half of it behind.
             let behind = engine.stale_faults.load(Relaxed).wrapping_sub(number);
             if behind == 0 || behind > 1 << 31 {
-                recover(dev, record.engine, engine, &Cause::Fault(record));
+                recover(
+                    dev,
+                    record.engine,
+                    engine,
+                    &Cause::Fault(record),
+                    Delta::ZERO,
+                );
             }
         }
         Some(0)
@@ -243,23 +308,61 @@ struct Watch {
     dev: ARef<SkuaDevice>,
     /// What the policy's times count from.
     start: Instant<Monotonic>,
-    /// What the policy remembers of each engine, by number.
-    watchdogs: Pin<KBox<Mutex<KVec<Watchdog>>>>,
+    /// Milliseconds that an engine may take to stop.
+    preempt_ms: i64,
+    /// What the policy remembers of each engine, by number: of its packets, and of the time since it
+    /// was asked to stop.
+    watchdogs: Pin<KBox<Mutex<KVec<[Watchdog; 2]>>>>,
+}
+
+/// What is to be done about an engine.
+enum Finding {
+    /// Nothing.
+    Fine,
+    /// Is the device there?
+    Doubtful,
+    /// It is to stop, for this, in so much time.
+    Wrong(Cause, Delta),
 }
 
 impl Watch {
-    /// The policy's verdict about one engine now.
-    fn ask(&self, index: EngineIndex, engine: &Engine) -> Verdict {
-        let head = engine.state.lock().node.head().map(|(id, _)| id);
+    /// What the policy says of one engine now.
+    fn ask(&self, index: EngineIndex, engine: &Engine) -> Finding {
+        let (head, before, asked) = {
+            let state = engine.state.lock();
+            let head = state.node.head();
+            let before = head.map_or(Spent::default(), |(_, packet)| packet.spent);
+            (head.map(|(id, _)| id), before, state.node.asked())
+        };
         let sample = Sample {
             now_ms: u64::try_from(self.start.elapsed().as_millis()).unwrap_or(0),
             head,
             ticks: engine.ticks(&self.dev),
+            before,
         };
         let mut watchdogs = self.watchdogs.lock();
-        match watchdogs.get_mut(index.index()) {
-            Some(watchdog) => watchdog.check(sample),
-            None => Verdict::Healthy,
+        let Some([job, preemption]) = watchdogs.get_mut(index.index()) else {
+            return Finding::Fine;
+        };
+        let job = job.check(sample);
+        let preemption = preemption.check(Sample {
+            head: asked.map(|asked| asked.number),
+            before: Spent::default(),
+            ..sample
+        });
+        if let Verdict::Overdue { id } | Verdict::Stuck { id } = job {
+            return Finding::Wrong(Cause::Endless(id), Delta::from_millis(self.preempt_ms));
+        }
+        match (preemption, asked) {
+            (Verdict::Overdue { .. } | Verdict::Stuck { .. }, Some(asked)) => {
+                let cause = match head == Some(asked.head) {
+                    true => Cause::Endless(asked.head),
+                    false => Cause::Unanswered(asked.number),
+                };
+                Finding::Wrong(cause, Delta::ZERO)
+            }
+            _ if job == Verdict::Stalled => Finding::Doubtful,
+            _ => Finding::Fine,
         }
     }
 }
@@ -268,29 +371,32 @@ impl AlarmHandler for Watch {
     fn run(&self) -> Option<Jiffies> {
         let _signalling = Signalling::begin();
         let dev = &*self.dev;
-        dev.stop_watching();
+        dev.watching.end();
         let mut busy = false;
         for (index, engine) in dev.engines() {
             // An interrupt may have been lost.
             engine.process(dev);
-            busy |= !engine.state.lock().node.is_empty();
+            busy |= {
+                let state = engine.state.lock();
+                !state.node.is_empty() || state.node.asked().is_some()
+            };
             match self.ask(index, engine) {
-                Verdict::Healthy => (),
-                Verdict::Stalled => {
+                Finding::Fine => (),
+                Finding::Doubtful => {
                     if !dev.is_present() {
                         Gpu::lose(dev, true);
                         return None;
                     }
                 }
-                Verdict::Overdue { id } | Verdict::Stuck { id } => {
-                    recover(dev, index, engine, &Cause::Endless(id));
-                    if let Some(watchdog) = self.watchdogs.lock().get_mut(index.index()) {
-                        watchdog.restart();
+                Finding::Wrong(cause, patience) => {
+                    recover(dev, index, engine, &cause, patience);
+                    if let Some(watchdogs) = self.watchdogs.lock().get_mut(index.index()) {
+                        watchdogs.iter_mut().for_each(Watchdog::restart);
                     }
                 }
             }
         }
-        (busy && dev.go_on_watching()).then(|| msecs_to_jiffies(PERIOD_MS))
+        (busy && dev.watching.go_on()).then(|| msecs_to_jiffies(PERIOD_MS))
     }
 }
 
@@ -306,8 +412,9 @@ fn errno(reason: Reason) -> Error {
     }
 }
 
-/// Resets an engine and goes on without the guilty, if there is one.
-fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause) {
+/// Has an engine stop, and goes on without the guilty, if there is one. What works without end is
+/// asked to stop first, and has so much `patience` to do so; otherwise the engine is reset.
+fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause, patience: Delta) {
     let mut finished = Finished::new();
     let turn = engine.turn.lock();
     let outcome = {
@@ -316,9 +423,14 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause)
             return;
         }
         let outcome = engine.complete(dev, &mut state, &mut finished);
-        // What works without end may have ended just now; what has faulted has stopped the engine,
-        // whoever it was.
-        let needed = state.node.is_named(cause) || matches!(cause, Cause::Fault(_));
+        // What works without end may have ended just now, or been answered; what has faulted has
+        // stopped the engine, whoever it was.
+        let asked = state.node.asked().map(|asked| asked.number);
+        let needed = match cause {
+            Cause::Fault(_) => true,
+            Cause::Endless(_) => state.node.is_named(cause),
+            Cause::Unanswered(request) => asked == Some(*request),
+        };
         if needed {
             state.mode = Mode::Recovering;
         }
@@ -326,11 +438,19 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause)
     };
     finished.finish(dev, index);
     drop(turn);
-    match outcome.and_then(|needed| if needed { reset(dev, index) } else { Ok(false) }) {
-        Ok(true) => (),
+    let stopped = match outcome {
+        Ok(true) => stop(dev, engine, cause, patience).and_then(|stopped| {
+            if !stopped {
+                reset(dev, index)?;
+            }
+            Ok(stopped)
+        }),
         Ok(false) => return,
-        Err(_) => return Gpu::lose(dev, false),
-    }
+        Err(error) => Err(error),
+    };
+    let Ok(stopped) = stopped else {
+        return Gpu::lose(dev, false);
+    };
 
     let mut finished = Finished::new();
     let (status, error) = sentence(cause);
@@ -341,11 +461,17 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause)
         if state.mode != Mode::Recovering {
             return;
         }
+        let mut removed = Finished::new();
+        let mut guilty = |packet, is_it| {
+            removed.push(packet, Err(if is_it { error } else { ECANCELED }));
+        };
         // What it completed until it stopped.
         let outcome = engine.complete(dev, &mut state, &mut finished);
-        let mut removed = Finished::new();
-        let verdict = state.node.blame(cause, |packet, is_it| {
-            removed.push(packet, Err(if is_it { error } else { ECANCELED }));
+        let verdict = outcome.and_then(|()| match stopped {
+            true => engine
+                .take_back(dev, &mut state, &mut finished, Some((cause, &mut guilty)))
+                .map(|_| node::Verdict::GoOn),
+            false => Ok(state.node.blame(cause, guilty)),
         });
         if let Some((guilty, _)) = removed.iter().next() {
             let context = guilty.submission.context().clone();
@@ -356,25 +482,33 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause)
                 let _ = vm.device().fail(status.code());
             }
             // Now what waits in its queue can be cancelled.
+            let now = engine.ticks(dev);
             for (packet, _) in removed.iter() {
-                state.retire(packet);
+                state.retire(packet, now);
             }
             dev.reapers.contexts.bury(context);
         }
         finished.append(removed);
-        outcome.and_then(|()| {
+        verdict.and_then(|verdict| {
             if verdict == node::Verdict::Broken {
                 return Err(EIO);
             }
             state.mode = Mode::Running;
+            if stopped {
+                return Ok(());
+            }
             let replayed = state.node.replay(&dev.hw);
-            state.look_at_head();
+            state.look_at_head(engine.ticks(dev));
             if replayed? {
                 dev.watch();
             }
             Ok(())
         })
     };
+    if outcome.is_err() {
+        // What the system's own work was to take from others' reach is kept.
+        dev.doubt(WEDGED);
+    }
     finished.finish(dev, index);
     drop(turn);
     if let Some(vm) = failed {
@@ -384,6 +518,29 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause)
     match outcome {
         Ok(()) => engine.process(dev),
         Err(_) => Gpu::lose(dev, false),
+    }
+}
+
+/// Asks an engine whose packet works without end to stop, and waits until it has, for so long;
+/// whether it has. `EIO`, `ENODEV`.
+fn stop(dev: &SkuaDevice, engine: &Engine, cause: &Cause, patience: Delta) -> Result<bool> {
+    {
+        let mut state = engine.state.lock();
+        if matches!(cause, Cause::Fault(_)) || !engine.preempts() {
+            return Ok(false);
+        }
+        engine.preempt(dev, &mut state)?;
+    }
+    let start = Instant::<Monotonic>::now();
+    loop {
+        if engine.state.lock().node.answer(&dev.hw)?.is_some() {
+            return Ok(true);
+        }
+        if start.elapsed() > patience {
+            return Ok(false);
+        }
+        dev.check_health()?;
+        fsleep(Delta::from_micros(100));
     }
 }
 

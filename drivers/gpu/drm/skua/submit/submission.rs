@@ -11,10 +11,11 @@
 //! work itself.
 //!
 //! ```text
-//! made ─▶ published ─▶ waiting (its gate is closed, or others are before it)
-//!                        │
-//!                        ▼                    ┌─ engine was reset, another was guilty ─┐
-//!                      portion by portion in the ring ◀──────────────────────────────────┘
+//! made ─▶ published ─▶ waiting (its gate is closed, or others are before it) ◀── preempted ──┐
+//!                        │                                                                │
+//!                        ▼                    ┌─ engine was reset, another was guilty ─┐  │
+//!                      portion by portion in the ring ◀──────────────────────────────────┘  │
+//!                        │ └───────────────────────────────────────────────────────────────┘
 //!                        │ the last one ended, or one failed
 //!                        ▼
 //!                      finished: fence signalled, 0 or an error
@@ -29,7 +30,10 @@ use crate::{
         },
         trace, //
     },
-    fences::gate::Gate,
+    fences::{
+        gate::Gate,
+        monitored::Promise, //
+    },
     gpu::SkuaDevice,
     memory::{
         relocation::Transfer,
@@ -41,7 +45,10 @@ use crate::{
     },
     policy::{
         miniport::{
+            Built,
+            Flush,
             PagingOperation,
+            Pass,
             Task,
             VRAM_SEGMENT, //
         },
@@ -58,8 +65,10 @@ use kernel::{
     list::{
         impl_list_arc_safe,
         impl_list_item,
+        AtomicTracker,
         ListArc,
-        ListLinks, //
+        ListLinks,
+        TryNewListArc, //
     },
     new_spinlock,
     prelude::*,
@@ -131,13 +140,20 @@ pub(crate) struct Submission {
     /// From publication until it is finished.
     #[pin]
     fence: SpinLock<Option<DriverFence>>,
-    /// Its place in its context's queue, later in the reaper's list.
+    /// Values of monitored fences, given when it was published; kept when it is finished. They go
+    /// with the submission: one may have the last reference to its fence.
+    #[pin]
+    promises: SpinLock<KVVec<Promise>>,
+    /// Whether it is in its context's queue, or with the reaper.
+    #[pin]
+    listed: AtomicTracker,
+    /// Its place there.
     #[pin]
     links: ListLinks,
 }
 
 impl_list_arc_safe! {
-    impl ListArcSafe<0> for Submission { untracked; }
+    impl ListArcSafe<0> for Submission { tracked_by listed: AtomicTracker; }
 }
 
 impl_list_item! {
@@ -159,14 +175,19 @@ impl Submission {
                 work,
                 gate,
                 fence <- new_spinlock!(None),
+                promises <- new_spinlock!(KVVec::new()),
+                listed <- AtomicTracker::new(),
                 links <- ListLinks::new(),
             }),
             GFP_KERNEL_ACCOUNT,
         )
     }
 
-    /// Gives the submission its fence. From now on nothing may fail.
-    pub(crate) fn publish(&self, fence: DriverFence) {
+    /// Gives the submission its fence, and the `promises` that it is to keep. From now on nothing
+    /// may fail.
+    pub(crate) fn publish(&self, fence: DriverFence, promises: KVVec<Promise>) {
+        // In place of none.
+        *self.promises.lock() = promises;
         *self.fence.lock() = Some(fence);
     }
 
@@ -180,10 +201,40 @@ impl Submission {
         &self.gate
     }
 
+    /// Whether its portions are passes of a paging operation.
+    pub(crate) fn is_paging(&self) -> bool {
+        match &self.work {
+            Work::Buffers(_) => false,
+            Work::Clear(_) => true,
+            Work::Transfer(transfer) => transfer.plan.is_some(),
+        }
+    }
+
+    /// Whether nothing is to be done before it can start but to wait for its gate.
+    pub(crate) fn is_prepared(&self) -> bool {
+        match &self.work {
+            Work::Buffers(_) | Work::Clear(_) => true,
+            Work::Transfer(transfer) => transfer.is_withdrawn(),
+        }
+    }
+
+    /// Does what is to be done before it starts, when all that it waits for is over. Process context;
+    /// allocates nothing.
+    pub(crate) fn prepare(&self) {
+        match &self.work {
+            Work::Buffers(_) | Work::Clear(_) => (),
+            Work::Transfer(transfer) => transfer.withdraw(),
+        }
+    }
+
     /// What an engine is to do for the portion at `from`: number of the buffer, or where a pass
-    /// begins.
-    pub(crate) fn task(&self, from: MultipassOffset) -> Task<'_> {
+    /// begins; whether what that is about is `idle`; `resume`: from where it was preempted.
+    pub(crate) fn task(&self, from: MultipassOffset, idle: bool, resume: bool) -> Task<'_> {
         let segment = VRAM_SEGMENT;
+        let flush = match &self.work {
+            Work::Transfer(transfer) => transfer.flush.before(from),
+            Work::Buffers(_) | Work::Clear(_) => Flush::Nothing,
+        };
         let operation = match &self.work {
             Work::Buffers(buffers) => {
                 let buffer = buffers.get(from.piece);
@@ -192,8 +243,9 @@ impl Submission {
                         context,
                         va: buffer.va,
                         bytes: buffer.size,
+                        resume,
                     },
-                    None => Task::Null,
+                    None => Task::Null(flush),
                 };
             }
             Work::Clear(range) => PagingOperation::Fill {
@@ -207,25 +259,29 @@ impl Submission {
                     cached: transfer.cached,
                     pieces: plan.pieces(),
                 },
-                None => return Task::Null,
+                None => return Task::Null(flush),
             },
         };
-        Task::Paging(operation, from)
+        let pass = Pass {
+            operation,
+            from,
+            idle,
+        };
+        Task::Paging(pass, flush)
     }
 
     /// Where the portion behind the one at `from` begins, if there is one; of a paging operation
     /// that is `built`.
-    pub(crate) fn after(
-        &self,
-        from: MultipassOffset,
-        built: Option<MultipassOffset>,
-    ) -> Option<MultipassOffset> {
+    pub(crate) fn after(&self, from: MultipassOffset, built: Built) -> Option<MultipassOffset> {
         match &self.work {
             Work::Buffers(buffers) => {
                 let piece = from.piece.saturating_add(1);
                 (piece < buffers.len()).then_some(MultipassOffset { piece, ..from })
             }
-            Work::Clear(_) | Work::Transfer(_) => built,
+            Work::Clear(_) | Work::Transfer(_) => match built {
+                Built::Full(next) => Some(next),
+                Built::Rest | Built::Busy => None,
+            },
         }
     }
 
@@ -258,6 +314,10 @@ impl Submission {
         if let Some(fence) = &fence {
             self.context.count_finished();
             trace::done(dev, engine.get(), self.context.id(), fence.fence(), result);
+            let end = self.context.end_of(result);
+            for promise in self.promises.lock().iter_mut() {
+                promise.keep(end);
+            }
         }
         match &self.work {
             Work::Clear(range) if fence.is_some() && result.is_ok() => range.set_cleared(),

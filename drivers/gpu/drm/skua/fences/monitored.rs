@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Monitored fences (WDDM): 64-bit values that grow, to wait for before anybody has promised them.
+//!
+//! ```text
+//! CPU ───────── promise, keep ─┐              ┌─▶ page that clients map
+//! submission ── promise        ├─▶ value ─────┼─▶ threads, eventfds
+//!     over ──── keep ──────────┘              └─▶ held submissions
+//! ```
+//!
+//! Who is to signal a value *promises* it, which gives it its place in the order of the fence: a
+//! value is reached when it was kept and all that were promised before are, too. Those are smaller.
+//! A promise that is withdrawn is as if it had never been made. So what has no part in a fence
+//! delays none of its values.
+//!
+//! All memory is allocated before: by [`Promise::new`] and [`Wait::new`]. What follows takes the
+//! fence's spin lock alone, and who waits is woken under it.
+//!
+//! A fence does not know whom it belongs to. [`Owners`] knows which devices have handles of it, and
+//! has it [lost](MonitoredFence::end) with them.
+
+use crate::{
+    ext::value_page::{
+        Exported,
+        FileOperations,
+        ValuePage, //
+    },
+    kernel_heap::client_flags, //
+};
+use kernel::{
+    new_spinlock,
+    prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNode, //
+    },
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        SpinLock, //
+    }, //
+};
+
+/// The value of a fence of a device that has failed: nothing can be signalled after it.
+pub(crate) const LOST: u64 = u64::MAX;
+
+/// Most waits of a fence that another may be added to that no thread and no work stands for.
+const MAX_WAITS: u32 = 8192;
+
+/// Numbers of waits and owners, so that each has a key of its own.
+static SERIAL: Atomic<u64> = Atomic::new(0);
+
+fn serial() -> u64 {
+    SERIAL.fetch_add(1, Relaxed)
+}
+
+/// Who waits for a value.
+pub(crate) trait Target: Send + Sync {
+    /// Wait number `index` of its waits is over: the value was reached, or not and the device of
+    /// the handle has failed. Under the fence's lock: it takes no fence's, allocates nothing, and
+    /// frees nothing but its own memory.
+    fn wake(self: Arc<Self>, index: u32, reached: bool);
+}
+
+/// What a fence knows of a wait.
+struct Waiting {
+    target: Arc<dyn Target>,
+    /// Handed to the target.
+    index: u32,
+    /// The device by whose handle it waits.
+    owner: u64,
+}
+
+/// The value that is waited for, and a number.
+type WaitKey = (u64, u64);
+
+struct State {
+    /// Values that are above the fence's, and whether each was kept; of those that were and have
+    /// none between them that was not, the last: it stands for all.
+    promised: RBTree<u64, bool>,
+    /// Waits for values that are not reached.
+    waits: RBTree<WaitKey, Waiting>,
+    /// How many these are.
+    len: u32,
+}
+
+/// A monitored fence. Handles, descriptors, promises and waits hold it.
+#[pin_data]
+pub(crate) struct MonitoredFence {
+    /// Has the value, which only grows; changed under `state`.
+    page: ValuePage,
+    /// Whether it becomes [`LOST`] with a device.
+    is_lost_with_device: bool,
+    #[pin]
+    state: SpinLock<State>,
+}
+
+static OPERATIONS: FileOperations<MonitoredFence> = FileOperations::new::<crate::LocalModule>();
+
+impl Exported for MonitoredFence {
+    const NAME: &'static CStr = c"[skua-fence]";
+
+    fn operations() -> &'static FileOperations<Self> {
+        &OPERATIONS
+    }
+
+    fn page(&self) -> &ValuePage {
+        &self.page
+    }
+}
+
+impl MonitoredFence {
+    /// A fence with this value. `EINVAL` if that is [`LOST`]; `ENOMEM`.
+    pub(crate) fn new(value: u64, is_lost_with_device: bool) -> Result<Arc<Self>> {
+        if value == LOST {
+            return Err(EINVAL);
+        }
+        let page = ValuePage::new(value)?;
+        Arc::pin_init(
+            pin_init!(Self {
+                page,
+                is_lost_with_device,
+                state <- new_spinlock!(State {
+                    promised: RBTree::new(),
+                    waits: RBTree::new(),
+                    len: 0,
+                }),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// Whether it has at least `value`.
+    pub(crate) fn has(&self, value: u64) -> bool {
+        self.page.get() >= value
+    }
+
+    /// Whether it has so many waits that no eventfd is to be added.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.state.lock().len >= MAX_WAITS
+    }
+
+    /// Whether `value` can be promised: it is above the fence's and all promised ones.
+    fn accepts(&self, state: &State, value: u64) -> bool {
+        let last = state.promised.cursor_back();
+        let last = last.map_or(0, |cursor| *cursor.current().0);
+        value > last.max(self.page.get())
+    }
+
+    /// Makes `value` the fence's, if it is above that, and wakes who has waited for it.
+    fn reach(&self, state: &mut State, value: u64) {
+        if self.has(value) {
+            return;
+        }
+        self.page.set(value);
+        while let Some(cursor) = state.waits.cursor_front_mut() {
+            if cursor.current().0 .0 > value {
+                break;
+            }
+            let wait = cursor.remove_current().1;
+            state.len = state.len.saturating_sub(1);
+            wake(wait, true);
+        }
+    }
+
+    /// Makes all promises up to the first that is not kept the fence's value.
+    fn settle(&self, state: &mut State) {
+        while let Some(cursor) = state.promised.cursor_front_mut() {
+            let (value, kept) = cursor.current();
+            if !kept {
+                break;
+            }
+            let value = *value;
+            drop(cursor.remove_current());
+            self.reach(state, value);
+        }
+    }
+
+    /// What was to signal it failed.
+    fn lose(&self, state: &mut State) {
+        if self.is_lost_with_device {
+            self.reach(state, LOST);
+        }
+    }
+
+    /// The device `owner`, which has a handle of it, ends: waits by that are over, and if it has
+    /// `failed`, so is the fence.
+    pub(crate) fn end(&self, owner: u64, failed: bool) {
+        let mut state = self.state.lock();
+        if failed {
+            self.lose(&mut state);
+        }
+        let State { waits, len, .. } = &mut *state;
+        let mut next = waits.cursor_front_mut();
+        while let Some(cursor) = next {
+            next = if cursor.current().1.owner == owner {
+                let (rest, wait) = cursor.remove_current();
+                *len = len.saturating_sub(1);
+                wake(wait, false);
+                rest
+            } else {
+                cursor.move_next()
+            };
+        }
+    }
+}
+
+fn wake(node: RBTreeNode<WaitKey, Waiting>, reached: bool) {
+    let (_, Waiting { target, index, .. }) = node.to_key_value();
+    target.wake(index, reached);
+}
+
+/// How what was to signal a value ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The value is reached, in its turn.
+    Done,
+    /// It failed.
+    Failed,
+    /// It was withdrawn: nobody is told.
+    Withdrawn,
+}
+
+/// The right to signal one value. Dropped before it is kept, it withdraws.
+pub(crate) struct Promise {
+    fence: Arc<MonitoredFence>,
+    value: u64,
+    /// Before it is given.
+    node: Option<RBTreeNode<u64, bool>>,
+    /// Whether it is among the fence's.
+    is_given: bool,
+}
+
+impl Promise {
+    /// A promise that is not given yet. `EINVAL` if the value is not above all that the fence has
+    /// or was promised; `ENOMEM`.
+    pub(crate) fn new(fence: Arc<MonitoredFence>, value: u64) -> Result<Self> {
+        let node = RBTreeNode::new(value, false, client_flags())?;
+        if value == LOST || !fence.accepts(&fence.state.lock(), value) {
+            return Err(EINVAL);
+        }
+        Ok(Self {
+            fence,
+            value,
+            node: Some(node),
+            is_given: false,
+        })
+    }
+
+    /// Whether both can be given, this one later.
+    pub(crate) fn may_follow(&self, before: &Self) -> bool {
+        !Arc::ptr_eq(&self.fence, &before.fence) || self.value > before.value
+    }
+
+    /// Takes its place behind all that are promised; whether it has it. A value that was overtaken
+    /// meanwhile has none.
+    pub(crate) fn give(&mut self) -> bool {
+        let mut state = self.fence.state.lock();
+        let accepted = self.fence.accepts(&state, self.value);
+        if let Some(node) = self.node.take_if(|_| accepted) {
+            drop(state.promised.insert(node));
+            self.is_given = true;
+        }
+        self.is_given
+    }
+
+    /// Keeps it, or not. Only the first call counts.
+    pub(crate) fn keep(&mut self, end: End) {
+        let mut state = self.fence.state.lock();
+        if end == End::Failed {
+            self.fence.lose(&mut state);
+        }
+        if !core::mem::take(&mut self.is_given) {
+            return;
+        }
+        if end != End::Done {
+            state.promised.remove(&self.value);
+        } else if let Some(kept) = state.promised.get_mut(&self.value) {
+            *kept = true;
+        }
+        // This one and those beside it, or, where it is gone, those on both sides.
+        if let Some(mut cursor) = state.promised.cursor_lower_bound_mut(&self.value) {
+            let is_kept = |next: Option<(&u64, &bool)>| next.is_some_and(|(_, kept)| *kept);
+            if *cursor.current().1 && is_kept(cursor.peek_prev()) {
+                drop(cursor.remove_prev());
+            }
+            if *cursor.current().1 && is_kept(cursor.peek_next()) {
+                drop(cursor.remove_current());
+            }
+        }
+        self.fence.settle(&mut state);
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        self.keep(End::Withdrawn);
+    }
+}
+
+/// A wait for a value; over when dropped.
+pub(crate) struct Wait {
+    fence: Arc<MonitoredFence>,
+    key: WaitKey,
+    /// Before it begins.
+    node: Option<RBTreeNode<WaitKey, Waiting>>,
+}
+
+impl Wait {
+    /// A wait that has not begun, number `index` of the target's, by a handle of device `owner`.
+    /// `ENOMEM`.
+    pub(crate) fn new(
+        fence: &Arc<MonitoredFence>,
+        value: u64,
+        target: Arc<dyn Target>,
+        index: u32,
+        owner: u64,
+    ) -> Result<Self> {
+        let key = (value, serial());
+        let waiting = Waiting {
+            target,
+            index,
+            owner,
+        };
+        Ok(Self {
+            fence: fence.clone(),
+            key,
+            node: Some(RBTreeNode::new(key, waiting, client_flags())?),
+        })
+    }
+
+    /// Begins to wait, if it has not: the target is woken once, here if the value is there.
+    pub(crate) fn begin(&mut self) {
+        let mut state = self.fence.state.lock();
+        let Some(node) = self.node.take() else {
+            return;
+        };
+        if self.has_ended() {
+            wake(node, true);
+        } else {
+            state.len = state.len.saturating_add(1);
+            drop(state.waits.insert(node));
+        }
+    }
+
+    /// Whether the value is reached.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.fence.has(self.key.0)
+    }
+
+    /// Leaves the wait to the fence: it ends with that, or when the target is woken.
+    pub(crate) fn detach(mut self) {
+        // No other has this number, and none is begun without one.
+        self.key.1 = serial();
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        let waiting = {
+            let mut state = self.fence.state.lock();
+            let waiting = state.waits.remove_node(&self.key);
+            state.len = state.len.saturating_sub(u32::from(waiting.is_some()));
+            waiting
+        };
+        // With the lock free: it may have the last reference to the target.
+        drop(waiting);
+    }
+}
+
+/// Which devices have handles of which fences.
+#[pin_data]
+pub(crate) struct Owners {
+    #[pin]
+    fences: SpinLock<RBTree<OwnerKey, Arc<MonitoredFence>>>,
+}
+
+/// A device, the address of a fence, and a number: a device may have several handles of a fence.
+pub(crate) type OwnerKey = (u64, usize, u64);
+
+/// A handle of a fence, for [`Owners`].
+pub(crate) struct Owner {
+    key: OwnerKey,
+    node: RBTreeNode<OwnerKey, Arc<MonitoredFence>>,
+}
+
+impl Owner {
+    /// A handle of `fence` for device `owner`. `ENOMEM`.
+    pub(crate) fn new(owner: u64, fence: &Arc<MonitoredFence>) -> Result<Self> {
+        let key = (owner, core::ptr::from_ref(&**fence).addr(), serial());
+        let node = RBTreeNode::new(key, fence.clone(), client_flags())?;
+        Ok(Self { key, node })
+    }
+}
+
+impl Owners {
+    /// No handles.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            fences <- new_spinlock!(RBTree::new()),
+        })
+    }
+
+    /// There is a handle more; by what to take it out.
+    pub(crate) fn insert(&self, owner: Owner) -> OwnerKey {
+        drop(self.fences.lock().insert(owner.node));
+        owner.key
+    }
+
+    /// There is one less.
+    pub(crate) fn remove(&self, key: OwnerKey) {
+        let fence = self.fences.lock().remove_node(&key);
+        // With the lock free: it may be the last reference.
+        drop(fence);
+    }
+
+    /// Device `owner` ends: [`MonitoredFence::end`] of all that it has handles of, once each.
+    pub(crate) fn end(&self, owner: u64, failed: bool) {
+        self.end_from((owner, 0, 0), failed, |key| key.0 == owner);
+    }
+
+    /// All devices have failed.
+    pub(crate) fn lose(&self) {
+        self.end_from((0, 0, 0), true, |_| true);
+    }
+
+    /// Ends the handles from a key on, as long as `is_meant`.
+    fn end_from(&self, mut from: OwnerKey, failed: bool, is_meant: impl Fn(OwnerKey) -> bool) {
+        loop {
+            let next = {
+                let fences = self.fences.lock();
+                let next = fences.cursor_lower_bound(&from);
+                next.map(|next| (*next.current().0, next.current().1.clone()))
+            };
+            let Some((key, fence)) = next.filter(|(key, _)| is_meant(*key)) else {
+                break;
+            };
+            // With the lock free: the fence may have many waits. If this is the last reference,
+            // its memory is freed, and nothing else.
+            fence.end(key.0, failed);
+            from = (key.0, key.1, u64::MAX);
+        }
+    }
+}

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Handles of monitored fences, and what ioctls do with them.
+
+use crate::{
+    ext::{
+        eventfd::EventFd,
+        uapi::*,
+        value_page, //
+    },
+    fences::{
+        monitored::{
+            End,
+            MonitoredFence,
+            Owner,
+            OwnerKey,
+            Promise,
+            Wait,
+            LOST, //
+        },
+        sleep::{
+            EventFdWait,
+            Sleeper, //
+        }, //
+    },
+    gpu::SkuaDevice,
+    ioctl::{
+        file::{
+            remove_one,
+            Data,
+            Device,
+            File,
+            SkuaFile, //
+        },
+        syncs::MAX_SYNCS,
+        user_array, //
+    },
+    kernel_heap::client_flags,
+    memory::device::ClientDevice,
+    quota::Share, //
+};
+use core::cmp::Ordering;
+use kernel::{
+    prelude::*,
+    sync::{
+        aref::ARef,
+        Arc, //
+    }, //
+};
+
+/// Handles of fences of one client at a time.
+pub(crate) const MAX_FENCES: u64 = 1024;
+/// Eventfds of one client that wait at a time.
+pub(crate) const MAX_EVENTFDS: u64 = 4096;
+
+/// What a handle names.
+pub(crate) struct FenceHandle {
+    dev: ARef<SkuaDevice>,
+    /// With which it is lost.
+    device: Arc<ClientDevice>,
+    fence: Arc<MonitoredFence>,
+    /// Its entry among the GPU's.
+    key: OwnerKey,
+    /// Counts it.
+    _share: Share,
+}
+
+impl FenceHandle {
+    /// The fence.
+    pub(crate) fn fence(&self) -> &Arc<MonitoredFence> {
+        &self.fence
+    }
+
+    /// The device that it is of.
+    pub(crate) fn device(&self) -> &Arc<ClientDevice> {
+        &self.device
+    }
+
+    /// Whether both are handles of one device for one fence.
+    fn is_like(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.fence, &other.fence) && Arc::ptr_eq(&self.device, &other.device)
+    }
+
+    /// Whether its device works. `ECANCELED`, `EIO`, `ENODEV`.
+    fn check(&self) -> Result {
+        self.dev.check_health()?;
+        self.device.check()
+    }
+
+    /// A wait by this handle. `ENOMEM`.
+    pub(crate) fn wait(
+        &self,
+        value: u64,
+        target: Arc<dyn crate::fences::monitored::Target>,
+        index: u32,
+    ) -> Result<Wait> {
+        Wait::new(&self.fence, value, target, index, self.device.id())
+    }
+}
+
+impl Drop for FenceHandle {
+    fn drop(&mut self) {
+        self.dev.fences.remove(self.key);
+    }
+}
+
+/// A handle's fence and a value.
+type Value = (Arc<FenceHandle>, u64);
+
+/// The values of an array, at least one. `EINVAL`, `ENOENT`.
+fn values(file: &File, array: &drm_skua_array) -> Result<KVVec<Value>> {
+    let elements: KVVec<drm_skua_fence_value> = user_array::read(array, MAX_SYNCS)?;
+    if elements.is_empty() {
+        return Err(EINVAL);
+    }
+    let mut values = KVVec::with_capacity(elements.len(), client_flags())?;
+    for element in &elements {
+        let fence = file.fence(element.fence)?;
+        if element.pad != 0 {
+            return Err(EINVAL);
+        }
+        values.push((fence, element.value), client_flags())?;
+    }
+    Ok(values)
+}
+
+impl File {
+    /// The handle number `handle`. `ENOENT`.
+    pub(crate) fn fence(&self, handle: u32) -> Result<Arc<FenceHandle>> {
+        self.fences.lock().get(handle)
+    }
+
+    /// Gives a fence, which `make` makes, a handle of `device`. `ECANCELED`, `ENOSPC`, `ENOMEM`,
+    /// and what `make` says.
+    fn add_fence(
+        &self,
+        device: &Arc<ClientDevice>,
+        make: impl FnOnce() -> Result<Arc<MonitoredFence>>,
+    ) -> Result<u32> {
+        device.check()?;
+        let share = self.fence_quota.take(1).ok_or(ENOSPC)?;
+        let fence = make()?;
+        let claim = Owner::new(device.id(), &fence)?;
+        let handle = Arc::new(
+            FenceHandle {
+                dev: self.dev.clone(),
+                device: device.clone(),
+                fence,
+                key: self.dev.fences.insert(claim),
+                _share: share,
+            },
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        let number = self.fences.lock().insert(handle.clone())?;
+        // The device may have failed meanwhile, without this one.
+        if let Err(error) = handle.check() {
+            remove_one(&self.fences, |other| Arc::ptr_eq(other, &handle));
+            return Err(error);
+        }
+        Ok(number)
+    }
+
+    /// `DRM_IOCTL_SKUA_FENCE_CREATE`
+    pub(crate) fn fence_create(
+        dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_fence_create,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        const KEEPS_VALUE: u32 = DRM_SKUA_FENCE_NO_SIGNAL_MAX_VALUE_ON_TDR;
+        dev.check_health()?;
+        let this = file.inner();
+        let device = this.device(args.device)?;
+        if args.flags & !KEEPS_VALUE != 0 || args.value == LOST || args.pad != 0 {
+            return Err(EINVAL);
+        }
+        args.fence =
+            this.add_fence(&device, || MonitoredFence::new(args.value, args.flags == 0))?;
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_FENCE_DESTROY`
+    pub(crate) fn fence_destroy(
+        _dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_fence_destroy,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        let this = file.inner();
+        let _handle = {
+            let mut fences = this.fences.lock();
+            fences.get(args.fence)?;
+            if args.pad != 0 {
+                return Err(EINVAL);
+            }
+            fences.remove(args.fence)?
+        };
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_FENCE_EXPORT`
+    pub(crate) fn fence_export(
+        _dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_fence_export,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        let handle = file.inner().fence(args.fence)?;
+        if args.flags & !DRM_SKUA_FENCE_EXPORT_CLOEXEC != 0 || args.pad != 0 {
+            return Err(EINVAL);
+        }
+        args.fd = value_page::export(handle.fence.clone(), args.flags != 0)?;
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_FENCE_IMPORT`
+    pub(crate) fn fence_import(
+        dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_fence_import,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        dev.check_health()?;
+        let this = file.inner();
+        let device = this.device(args.device)?;
+        if args.pad != 0 {
+            return Err(EINVAL);
+        }
+        args.fence = this.add_fence(&device, || value_page::import(args.fd))?;
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_FENCE_SIGNAL`
+    pub(crate) fn fence_signal(
+        _dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_fence_signal,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        if args.flags != 0 || args.pad != 0 {
+            return Err(EINVAL);
+        }
+        let values = values(&file.inner(), &args.values)?;
+        let mut promises = KVVec::with_capacity(values.len(), client_flags())?;
+        for (at, (handle, value)) in values.iter().enumerate() {
+            handle.check()?;
+            let mut before = values.iter().take(at);
+            if before.any(|(other, _)| Arc::ptr_eq(&other.fence, &handle.fence)) {
+                return Err(EINVAL);
+            }
+            promises.push(Promise::new(handle.fence.clone(), *value)?, client_flags())?;
+        }
+        // One that was overtaken since withdraws the others.
+        if !promises.iter_mut().all(Promise::give) {
+            return Err(EINVAL);
+        }
+        for promise in &mut promises {
+            promise.keep(End::Done);
+        }
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_FENCE_WAIT`
+    pub(crate) fn fence_wait(args: &mut drm_skua_fence_wait, file: &SkuaFile) -> Result<u32> {
+        if args.flags & !DRM_SKUA_FENCE_WAIT_ANY != 0 || args.pad != 0 {
+            return Err(EINVAL);
+        }
+        let values = values(&file.inner(), &args.values)?;
+        if args.index != 0 || args.reserved != 0 {
+            return Err(EINVAL);
+        }
+        let any = args.flags != 0;
+        // Of a fence by a device's handles one value decides: the last that is reached, or the
+        // first of any. It alone is waited for, so that a thread has one wait of it.
+        let decides = |index: u32, (handle, value): &Value| {
+            !(0..).zip(&values).any(|(other, (like, instead))| {
+                like.is_like(handle)
+                    && match instead.cmp(value) {
+                        Ordering::Less => any,
+                        Ordering::Equal => other < index,
+                        Ordering::Greater => !any,
+                    }
+            })
+        };
+        let mut deciding = KVVec::with_capacity(values.len(), client_flags())?;
+        for (index, value) in (0..).zip(&values) {
+            if decides(index, value) {
+                deciding.push((index, value), client_flags())?;
+            }
+        }
+        let count = if any { 1 } else { deciding.len() };
+        let sleeper = Sleeper::new(u32::try_from(count)?)?;
+        let mut waits = KVVec::with_capacity(deciding.len(), client_flags())?;
+        for (index, (handle, value)) in &deciding {
+            waits.push(
+                handle.wait(*value, sleeper.clone(), *index)?,
+                client_flags(),
+            )?;
+        }
+        for wait in &mut waits {
+            wait.begin();
+        }
+        // A device that fails later wakes the thread; so does one that failed meanwhile, or a value
+        // that is there only because of that, and then it is not what was waited for.
+        let check = || values.iter().try_for_each(|(handle, _)| handle.check());
+        check()?;
+        let slept = sleeper.sleep(args.timeout_ns);
+        check()?;
+        let last = slept?;
+        args.index = if any { last } else { 0 };
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_FENCE_EVENTFD`
+    pub(crate) fn fence_eventfd(
+        _dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_fence_eventfd,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        let this = file.inner();
+        let handle = this.fence(args.fence)?;
+        handle.check()?;
+        let eventfd = EventFd::find(args.eventfd)?;
+        let share = this.eventfd_quota.take(1).ok_or(ENOSPC)?;
+        if handle.fence.is_crowded() {
+            return Err(ENOSPC);
+        }
+        let mut wait = handle.wait(args.value, EventFdWait::new(eventfd, share)?, 0)?;
+        wait.begin();
+        if !wait.has_ended() {
+            handle.check()?;
+        }
+        wait.detach();
+        Ok(0)
+    }
+}

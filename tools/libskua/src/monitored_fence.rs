@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: MIT
+
+//! Monitored fences: 64-bit values that grow, to wait for before anybody has promised them.
+//!
+//! | to | call |
+//! |---|---|
+//! | let the GPU signal a value | [`crate::Submission::signal_value`] |
+//! | let the GPU wait for one | [`crate::Submission::wait_value`] |
+//! | signal it from the CPU | [`MonitoredFence::signal`] |
+//! | block until it is there | [`MonitoredFence::wait`], [`MonitoredFence::wait_many`] |
+//! | get woken by a reactor | [`MonitoredFence::notify`] |
+//! | look, without a system call | [`MonitoredFence::value`] |
+//! | share it with another process | [`MonitoredFence::export`], [`MonitoredFence::import`] |
+
+use std::{
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    sync::{
+        atomic::{fence, Ordering},
+        Arc,
+    },
+};
+
+use skua_uapi as uapi;
+
+use crate::{
+    client_device::ClientDevice,
+    device::{Device, File},
+    error::{Error, Result},
+    sync::{array, Deadline},
+    sys::{self, Map},
+};
+
+/// Bytes that are mapped.
+const PAGE: usize = 4096;
+
+/// What becomes of a fence when its device fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnFailure {
+    /// Its value becomes [`MonitoredFence::LOST`].
+    #[default]
+    Lost,
+    /// Its value stays.
+    Kept,
+}
+
+/// How many of several values a wait needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WaitFor {
+    /// Every one.
+    All,
+    /// At least one.
+    Any,
+}
+
+/// A handle of a monitored fence, and a mapping of its value; destroyed when dropped, while what
+/// waits for it or signals it goes on.
+#[derive(Debug)]
+pub struct MonitoredFence {
+    /// Where `handle` means something.
+    file: Arc<File>,
+    handle: u32,
+    /// To read.
+    map: Map,
+}
+
+impl MonitoredFence {
+    /// The value of a fence of a device that has failed.
+    pub const LOST: u64 = u64::MAX;
+
+    /// Creates a fence that is lost with the GPU alone.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for [`MonitoredFence::LOST`]; ENOSPC if there are too many.
+    pub fn create(device: &Device, value: u64) -> Result<Self> {
+        Self::make(device, 0, value, OnFailure::Lost)
+    }
+
+    /// Creates a fence of a device that a client has created.
+    ///
+    /// # Errors
+    ///
+    /// As [`MonitoredFence::create`]; ECANCELED if the device is not active.
+    pub fn create_for(device: &ClientDevice, value: u64, on_failure: OnFailure) -> Result<Self> {
+        Self::make(device.device(), device.handle(), value, on_failure)
+    }
+
+    fn make(device: &Device, owner: u32, value: u64, on_failure: OnFailure) -> Result<Self> {
+        let mut argument = uapi::drm_skua_fence_create {
+            device: owner,
+            flags: match on_failure {
+                OnFailure::Lost => 0,
+                OnFailure::Kept => uapi::DRM_SKUA_FENCE_NO_SIGNAL_MAX_VALUE_ON_TDR,
+            },
+            value,
+            ..Default::default()
+        };
+        device.file().call(&mut argument)?;
+        Self::of(device, argument.fence)
+    }
+
+    /// Makes a handle of a descriptor.
+    ///
+    /// # Errors
+    ///
+    /// EBADF, EINVAL if it is no fence's; ENOSPC.
+    pub fn import(device: &Device, descriptor: BorrowedFd<'_>) -> Result<Self> {
+        let mut argument = uapi::drm_skua_fence_import {
+            fd: descriptor.as_raw_fd(),
+            ..Default::default()
+        };
+        device.file().call(&mut argument)?;
+        Self::of(device, argument.fence)
+    }
+
+    fn of(device: &Device, handle: u32) -> Result<Self> {
+        let file = device.file().clone();
+        let map = sys::fence_export(file.as_fd(), handle)
+            .and_then(|descriptor| Map::new(descriptor.as_fd(), 0, PAGE, false));
+        match map {
+            Ok(map) => Ok(Self { file, handle, map }),
+            Err(errno) => {
+                file.destroy(uapi::drm_skua_fence_destroy {
+                    fence: handle,
+                    pad: 0,
+                });
+                Err(Error::System {
+                    name: "mmap of a fence",
+                    errno,
+                })
+            }
+        }
+    }
+
+    /// The handle, for [`crate::raw`].
+    pub const fn handle(&self) -> u32 {
+        self.handle
+    }
+
+    /// A descriptor of it, closed by execve(): for other processes.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE, ENFILE.
+    pub fn export(&self) -> Result<OwnedFd> {
+        sys::fence_export(self.file.as_fd(), self.handle).map_err(|errno| Error::Ioctl {
+            name: "SKUA_FENCE_EXPORT",
+            errno,
+        })
+    }
+
+    /// The value now; makes no system call. What was done before it was signalled is seen after
+    /// this.
+    pub fn value(&self) -> u64 {
+        let value = self.map.read(0);
+        fence(Ordering::Acquire);
+        // The first word of the page is there.
+        value.unwrap_or(0)
+    }
+
+    /// Where the value is mapped, to read only, as long as `self` lives.
+    pub const fn as_ptr(&self) -> *const u64 {
+        self.map.as_ptr().cast()
+    }
+
+    fn at(&self, value: u64) -> uapi::drm_skua_fence_value {
+        uapi::drm_skua_fence_value {
+            fence: self.handle,
+            pad: 0,
+            value,
+        }
+    }
+
+    /// Signals a value from the CPU, behind all that were promised.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if it is not above all that the fence has or was promised; ECANCELED if its device is
+    /// not active.
+    pub fn signal(&self, value: u64) -> Result<()> {
+        let values = [self.at(value)];
+        self.file.call(&mut uapi::drm_skua_fence_signal {
+            values: array(&values),
+            ..Default::default()
+        })?;
+        Ok(())
+    }
+
+    /// Sleeps until the fence has a value.
+    ///
+    /// # Errors
+    ///
+    /// As [`MonitoredFence::wait_many`].
+    pub fn wait(&self, value: u64, deadline: impl Into<Deadline>) -> Result<()> {
+        Self::wait_many(&[(self, value)], WaitFor::All, deadline).map(drop)
+    }
+
+    /// Sleeps until fences of one device have their values; tells the index of one that sufficed, 0
+    /// where all are waited for.
+    ///
+    /// # Errors
+    ///
+    /// ETIME if `deadline` comes first; ECANCELED if the device of one is not active; EINVAL if
+    /// there is none.
+    pub fn wait_many(
+        waits: &[(&Self, u64)],
+        how: WaitFor,
+        deadline: impl Into<Deadline>,
+    ) -> Result<usize> {
+        let (first, _) = waits.first().ok_or(Error::Argument("a wait for nothing"))?;
+        let values: Vec<_> = waits
+            .iter()
+            .map(|(fence, value)| fence.at(*value))
+            .collect();
+        let mut argument = uapi::drm_skua_fence_wait {
+            flags: match how {
+                WaitFor::All => 0,
+                WaitFor::Any => uapi::DRM_SKUA_FENCE_WAIT_ANY,
+            },
+            values: array(&values),
+            timeout_ns: u64::try_from(deadline.into().as_nanos()).unwrap_or(0),
+            ..Default::default()
+        };
+        first.file.call(&mut argument)?;
+        Ok(argument.index as usize)
+    }
+
+    /// Adds 1 to an eventfd, once, when the fence has a value or its device fails.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if it is no eventfd; ENOSPC if 4096 wait already; ECANCELED if the device is not
+    /// active.
+    pub fn notify(&self, value: u64, eventfd: BorrowedFd<'_>) -> Result<()> {
+        self.file.call(&mut uapi::drm_skua_fence_eventfd {
+            fence: self.handle,
+            eventfd: eventfd.as_raw_fd(),
+            value,
+        })?;
+        Ok(())
+    }
+}
+
+impl Drop for MonitoredFence {
+    fn drop(&mut self) {
+        self.file.destroy(uapi::drm_skua_fence_destroy {
+            fence: self.handle,
+            pad: 0,
+        });
+    }
+}
