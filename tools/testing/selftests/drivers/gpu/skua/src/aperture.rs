@@ -547,8 +547,7 @@ pub fn it_works_again_after_a_loss() {
     }
     // The driver complains as it sees fit.
     skua_guest::host::expect_error("").expect("the kernel's log");
-    let tell = |lie: &str| skua_guest::host::request(&format!("gpu-lie {lie}")).expect("gpu-lie");
-    tell("aperture-ack-never");
+    let lies = skua_guest::host::Lies::tell("aperture-ack-never").expect("gpu-lie");
     for offset in places(buffer.cpu.len()) {
         let seen = buffer.cpu.read(offset);
         let any = [0, u64::MAX, value(3, offset)];
@@ -556,7 +555,7 @@ pub fn it_works_again_after_a_loss() {
     }
     let lost = eventually(|| hidden.rig.bo_create(4096, 0, 1).err());
     assert!(matches!(lost, Some(Errno::EIO | Errno::ENODEV)), "{lost:?}");
-    tell("");
+    drop(lies);
     drop(Unbound::first());
     drop((buffer, hidden));
     let new = Hidden::new();

@@ -47,6 +47,33 @@ impl MemoryGroup {
             .find_map(|line| line.strip_prefix("kernel ")?.parse().ok())
             .expect("kernel memory in memory.stat")
     }
+
+    /// Bytes that it has.
+    ///
+    /// # Panics
+    ///
+    /// If the kernel does not say.
+    #[track_caller]
+    pub fn current(&self) -> u64 {
+        let text = fs::read_to_string(self.0.join("memory.current")).expect("memory.current");
+        text.trim().parse().expect("a number")
+    }
+
+    /// Has it have no more than so many bytes.
+    ///
+    /// # Panics
+    ///
+    /// If the kernel does not take it.
+    #[track_caller]
+    pub fn set_max(&self, bytes: u64) {
+        fs::write(self.0.join("memory.max"), bytes.to_string()).expect("memory.max");
+    }
+
+    /// Has the kernel take so many bytes from it, or as many as it can.
+    pub fn reclaim(&self, bytes: u64) {
+        // That it is fewer is an error.
+        let _ = fs::write(self.0.join("memory.reclaim"), bytes.to_string());
+    }
 }
 
 impl Drop for MemoryGroup {

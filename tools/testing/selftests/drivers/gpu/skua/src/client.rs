@@ -7,7 +7,7 @@
 //! they are about.
 
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
@@ -615,6 +615,16 @@ impl Client {
         Ok(argument)
     }
 
+    /// CONTEXT_SET_PRIORITY.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn prioritise(&self, context: u32, priority: i32) -> Result<(), Errno> {
+        let mut argument = drm_skua_context_set_priority { context, priority };
+        self.call(DRM_IOCTL_SKUA_CONTEXT_SET_PRIORITY, &mut argument)
+    }
+
     /// SUBMIT.
     ///
     /// # Errors
@@ -633,6 +643,157 @@ impl Client {
             syncs: array(syncs),
         };
         self.call(DRM_IOCTL_SKUA_SUBMIT, &mut argument)
+    }
+
+    /// FENCE_CREATE of the file's device; the handle.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn fence_create(&self, value: u64) -> Result<u32, Errno> {
+        self.fence_create_for(0, 0, value)
+    }
+
+    /// FENCE_CREATE for a device.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn fence_create_for(&self, device: u32, flags: u32, value: u64) -> Result<u32, Errno> {
+        let mut argument = drm_skua_fence_create {
+            device,
+            flags,
+            value,
+            ..Default::default()
+        };
+        self.call(DRM_IOCTL_SKUA_FENCE_CREATE, &mut argument)?;
+        Ok(argument.fence)
+    }
+
+    /// A monitored fence with a value.
+    #[track_caller]
+    pub fn fence(&self, value: u64) -> u32 {
+        self.fence_create(value).expect("FENCE_CREATE")
+    }
+
+    /// FENCE_DESTROY.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn fence_destroy(&self, fence: u32) -> Result<(), Errno> {
+        let mut argument = drm_skua_fence_destroy { fence, pad: 0 };
+        self.call(DRM_IOCTL_SKUA_FENCE_DESTROY, &mut argument)
+    }
+
+    /// FENCE_EXPORT; closed by execve().
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn fence_export(&self, fence: u32) -> Result<OwnedFd, Errno> {
+        let mut argument = drm_skua_fence_export {
+            fence,
+            flags: DRM_SKUA_FENCE_EXPORT_CLOEXEC,
+            ..Default::default()
+        };
+        self.call(DRM_IOCTL_SKUA_FENCE_EXPORT, &mut argument)?;
+        Ok(own(argument.fd))
+    }
+
+    /// FENCE_IMPORT; the handle.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn fence_import(&self, descriptor: impl AsFd) -> Result<u32, Errno> {
+        let mut argument = drm_skua_fence_import {
+            fd: descriptor.as_fd().as_raw_fd(),
+            ..Default::default()
+        };
+        self.call(DRM_IOCTL_SKUA_FENCE_IMPORT, &mut argument)?;
+        Ok(argument.fence)
+    }
+
+    /// FENCE_SIGNAL of one value.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn fence_signal(&self, fence: u32, value: u64) -> Result<(), Errno> {
+        self.fence_signal_all(&[(fence, value)])
+    }
+
+    /// FENCE_SIGNAL.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn fence_signal_all(&self, values: &[(u32, u64)]) -> Result<(), Errno> {
+        let values = fence_values(values);
+        let mut argument = drm_skua_fence_signal {
+            values: array(&values),
+            ..Default::default()
+        };
+        self.call(DRM_IOCTL_SKUA_FENCE_SIGNAL, &mut argument)
+    }
+
+    /// FENCE_WAIT, for at most this time; the index.
+    ///
+    /// # Errors
+    ///
+    /// The errno; ETIME if the time is over.
+    pub fn fence_wait(
+        &self,
+        values: &[(u32, u64)],
+        flags: u32,
+        time: Duration,
+    ) -> Result<u32, Errno> {
+        let values = fence_values(values);
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("a clock");
+        let end = Duration::from(now) + time;
+        let mut argument = drm_skua_fence_wait {
+            flags,
+            values: array(&values),
+            timeout_ns: u64::try_from(end.as_nanos()).expect("a time"),
+            ..Default::default()
+        };
+        self.call(DRM_IOCTL_SKUA_FENCE_WAIT, &mut argument)?;
+        Ok(argument.index)
+    }
+
+    /// Whether a fence gets a value in [`PATIENCE`].
+    #[track_caller]
+    pub fn fence_gets(&self, fence: u32, value: u64) -> bool {
+        match self.fence_wait(&[(fence, value)], 0, PATIENCE * patience()) {
+            Ok(_) => true,
+            Err(Errno::ETIME) => false,
+            Err(errno) => panic!("FENCE_WAIT: {errno}"),
+        }
+    }
+
+    /// Whether a fence has a value.
+    #[track_caller]
+    pub fn fence_has(&self, fence: u32, value: u64) -> bool {
+        match self.fence_wait(&[(fence, value)], 0, Duration::ZERO) {
+            Ok(_) => true,
+            Err(Errno::ETIME) => false,
+            Err(errno) => panic!("FENCE_WAIT: {errno}"),
+        }
+    }
+
+    /// FENCE_EVENTFD.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn fence_eventfd(&self, fence: u32, value: u64, eventfd: impl AsFd) -> Result<(), Errno> {
+        let mut argument = drm_skua_fence_eventfd {
+            fence,
+            eventfd: eventfd.as_fd().as_raw_fd(),
+            value,
+        };
+        self.call(DRM_IOCTL_SKUA_FENCE_EVENTFD, &mut argument)
     }
 
     /// A new syncobj.
@@ -804,7 +965,6 @@ impl Client {
     /// A new syncobj with the fence of a sync file in it.
     #[track_caller]
     pub fn syncobj_of(&self, file: impl AsFd) -> u32 {
-        use std::os::fd::AsRawFd;
         let handle = self.syncobj();
         let mut argument = drm_syncobj_handle {
             handle,
@@ -838,7 +998,6 @@ impl Client {
     ///
     /// The errno.
     pub fn import(&self, dma_buf: impl AsFd) -> Result<u32, Errno> {
-        use std::os::fd::AsRawFd;
         let mut argument = drm_prime_handle {
             handle: 0,
             flags: 0,
@@ -904,6 +1063,15 @@ pub fn errno_of(reason: Reason) -> Errno {
     }
 }
 
+fn fence_values(values: &[(u32, u64)]) -> Vec<drm_skua_fence_value> {
+    let element = |&(fence, value): &(u32, u64)| drm_skua_fence_value {
+        fence,
+        pad: 0,
+        value,
+    };
+    values.iter().map(element).collect()
+}
+
 /// Waits for a binary syncobj.
 pub fn wait(handle: u32) -> drm_skua_sync {
     drm_skua_sync {
@@ -937,6 +1105,24 @@ pub fn signal_point(handle: u32, point: u64) -> drm_skua_sync {
         flags: DRM_SKUA_SYNC_SIGNAL | DRM_SKUA_SYNC_TIMELINE,
         handle,
         point,
+    }
+}
+
+/// Waits for a value of a monitored fence.
+pub fn wait_value(fence: u32, value: u64) -> drm_skua_sync {
+    drm_skua_sync {
+        flags: DRM_SKUA_SYNC_WAIT | DRM_SKUA_SYNC_MONITORED,
+        handle: fence,
+        point: value,
+    }
+}
+
+/// Signals a value of a monitored fence.
+pub fn signal_value(fence: u32, value: u64) -> drm_skua_sync {
+    drm_skua_sync {
+        flags: DRM_SKUA_SYNC_SIGNAL | DRM_SKUA_SYNC_MONITORED,
+        handle: fence,
+        point: value,
     }
 }
 

@@ -5,6 +5,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use skua_spec::pci::{DEVICE, VENDOR};
@@ -45,16 +46,18 @@ impl Function {
         all
     }
 
-    /// The one with the lowest address; there must be one.
+    /// The one with the lowest address; there must be one. It is looked for once: it comes back to
+    /// its address, and most of what tests ask begins with it.
     ///
     /// # Panics
     ///
     /// If there is none: a machine without a GPU proves nothing.
     pub fn first() -> Self {
-        Self::all()
-            .into_iter()
-            .next()
-            .expect("this machine has no Skua GPU")
+        static FIRST: LazyLock<Function> = LazyLock::new(|| {
+            let first = Function::all().into_iter().next();
+            first.expect("this machine has no Skua GPU")
+        });
+        FIRST.clone()
     }
 
     /// Its directory in sysfs.

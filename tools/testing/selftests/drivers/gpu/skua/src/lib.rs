@@ -13,9 +13,11 @@
 //! - [`function`], [`fdinfo`]: what sysfs, debugfs and procfs tell;
 //! - [`client`], [`rig`]: an open device, and one that is ready to run work; [`wddm_rig`]: one of WDDM;
 //! - [`cgroup`]: what the kernel charges a process with;
+//! - [`race`]: jobs that an engine takes one after the other; [`unpreempted`]: engines that are never
+//!   asked to stop;
 //! - [`program`]: compute programs; [`software_timeline`]: fences of another driver;
-//! - [`moving`]: objects that move;
-//! - [`calls`]: what the kernel called for it;
+//! - [`moving`]: objects that move; [`torture`]: all at once;
+//! - [`calls`]: what the kernel called for it; [`events`]: what the driver traced;
 //! - [`loss`]: a GPU that goes away; [`aperture`]: tests of several programs;
 //! - [`table`], [`witness`]: bad arguments, and what they must not change.
 
@@ -27,17 +29,21 @@ pub mod cases;
 pub mod cgroup;
 pub mod child;
 pub mod client;
+pub mod events;
 pub mod fdinfo;
 pub mod function;
 pub mod loss;
 pub mod mapping;
 pub mod moving;
 pub mod program;
+pub mod race;
 pub mod raw;
 pub mod rig;
 pub mod software_timeline;
 pub mod suite;
 pub mod table;
+pub mod torture;
+pub mod unpreempted;
 pub mod wddm_rig;
 pub mod witness;
 

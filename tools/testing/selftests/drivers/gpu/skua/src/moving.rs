@@ -147,7 +147,7 @@ pub fn expect_gpu(rig: &Rig, what: &str, va: u64, size: u64, value: impl Fn(usiz
 /// A rig, when nothing of earlier clients is left that could move.
 pub fn alone() -> Rig {
     quiet();
-    Rig::new()
+    Rig::new().having_worked()
 }
 
 /// The pages of a BAR that begin with a value, by their offsets.
@@ -202,6 +202,21 @@ pub fn while_the_cpu_writes(cpu: &Mapping, during: impl FnOnce()) {
             }
         }
     });
+}
+
+/// Calls `during` while a thread has everything leave VRAM that may, again and again.
+pub fn while_all_is_evicted<R>(during: impl FnOnce() -> R) -> R {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                // What is in use for long is an error, and goes on being it.
+                let _ = Function::first().debugfs("evict");
+            }
+        });
+        let _end = End(&stop);
+        during()
+    })
 }
 
 /// Numbers that look random, the same each time.

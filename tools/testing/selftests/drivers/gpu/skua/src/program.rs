@@ -6,14 +6,7 @@ use skua_spec::isa::{Instruction, Op, IMMEDIATE};
 
 /// Encodes fields as they are given, sense or not.
 pub const fn op(op: Op, rd: u8, ra: u8, rb: u8, imm: u32) -> u64 {
-    Instruction {
-        op,
-        rd,
-        ra,
-        rb,
-        imm,
-    }
-    .encode()
+    Instruction::new(op, rd, ra, rb, imm).encode()
 }
 
 /// An instruction whose operand B is a number.
@@ -58,6 +51,15 @@ pub const COPY_WORD: &[u64] = &[
 /// Never ends.
 pub const LOOP: &[u64] = &[op(Op::Bra, 0, 0, 0, 0)];
 
+/// Ends when the word at the address in arguments 0 and 1 is not 0; the engine is busy until then.
+pub const POLL: &[u64] = &[
+    op(Op::Arg, 2, 0, 0, 0),
+    op(Op::Arg, 3, 0, 0, 1),
+    op(Op::Ld32, 4, 2, 0, 0),
+    op(Op::Bz, 0, 4, 0, 2),
+    EXIT,
+];
+
 /// Writes its argument 2 for ever: thread `n` of a group to the `n`-th word from the address in
 /// arguments 0 and 1.
 pub const STORE_FOR_EVER: &[u64] = &[
@@ -83,7 +85,7 @@ mod tests {
 
     #[test]
     fn the_programs_are_what_the_manual_defines() {
-        for program in [WRITE_NUMBERS, COPY_WORD, LOOP, STORE_FOR_EVER] {
+        for program in [WRITE_NUMBERS, COPY_WORD, LOOP, POLL, STORE_FOR_EVER] {
             for (n, bits) in program.iter().enumerate() {
                 assert!(Instruction::decode(*bits).is_some(), "instruction {n}");
             }

@@ -168,6 +168,19 @@ impl Rig {
         }
     }
 
+    /// With the save areas of its contexts, which the first work of each takes.
+    #[track_caller]
+    pub fn having_worked(self) -> Self {
+        for engine in Engine::ALL {
+            assert_eq!(
+                self.run(engine, &[Command::Nop { words: 2 }]),
+                Ok(()),
+                "{engine:?}"
+            );
+        }
+        self
+    }
+
     /// The context on an engine.
     pub fn context(&self, engine: Engine) -> u32 {
         match engine {

@@ -4,7 +4,8 @@
 //!
 //! Without arguments a program runs its tests in their order and prints one KTAP document. With
 //! names, it runs these alone. `SKUA_TEST_FILTER` takes a part of a name as the reports show it,
-//! `kselftest/drivers/gpu/skua:PROGRAM.TEST`; `SKUA_PATIENCE` multiplies every time limit.
+//! `kselftest/drivers/gpu/skua:PROGRAM.TEST`; `SKUA_PATIENCE` multiplies every time limit; with
+//! `SKUA_EVICT` everything that can leave VRAM does so all the time.
 
 use std::env;
 use std::io;
@@ -28,20 +29,26 @@ pub struct Test {
     pub run: fn(),
     /// How long it may take, in seconds; a limit against hanging, not a measure.
     pub seconds: u32,
+    /// It looks where memory is, or counts moves: nothing else is to move any.
+    pub at_rest: bool,
 }
 
-/// The tests of a program: functions of these names, `name: seconds` for more than 30 seconds.
+/// The tests of a program: functions of these names, `name: seconds` for more than 30 seconds, and
+/// `at_rest` behind those that look where memory is, or count moves.
 #[macro_export]
 macro_rules! tests {
-    ($($name:ident $(: $seconds:literal)?),* $(,)?) => {
+    ($($name:ident $(: $seconds:literal)? $($at_rest:ident)?),* $(,)?) => {
         &[$($crate::suite::Test {
             name: stringify!($name),
             run: $name,
             seconds: $crate::tests!(@seconds $($seconds)?),
+            at_rest: $crate::tests!(@at_rest $($at_rest)?),
         }),*]
     };
     (@seconds) => { 30 };
     (@seconds $seconds:literal) => { $seconds };
+    (@at_rest) => { false };
+    (@at_rest at_rest) => { true };
 }
 
 /// `main` of a program of tests.
@@ -81,6 +88,10 @@ fn run(tests: &[&Test]) -> io::Result<ExitCode> {
     let mut document = Writer::new(io::stdout(), Some(tests.len()))?;
     for test in tests {
         document.begin(test.name)?;
+        if test.at_rest && evicts() {
+            document.result(test.name, Verdict::Skip, "it needs memory at rest")?;
+            continue;
+        }
         let mut told = Ok(());
         let end = child::run(test.name, limit(test.seconds), |line| {
             if told.is_ok() {
@@ -108,10 +119,15 @@ pub fn patience() -> u32 {
         .unwrap_or(1)
 }
 
+/// Whether all that can leave VRAM does so all the time.
+pub fn evicts() -> bool {
+    env::var_os("SKUA_EVICT").is_some()
+}
+
 /// How often to do what is to be done `often`: less often where things take longer, since what a
 /// debug kernel is to see there it sees soon.
 pub fn rounds(often: u32) -> u32 {
-    often.div_ceil(patience().min(4))
+    often.div_ceil(patience())
 }
 
 fn limit(seconds: u32) -> std::time::Duration {
@@ -154,11 +170,13 @@ mod tests {
 
     #[test]
     fn a_list_of_tests_keeps_names_and_limits() {
-        let tests: &[Test] = tests![quick, slow: 300];
+        let tests: &[Test] = tests![quick, slow: 300, quick at_rest, slow: 60 at_rest];
         assert_eq!(tests[0].name, "quick");
         assert_eq!(tests[0].seconds, 30);
         assert_eq!(tests[1].name, "slow");
         assert_eq!(tests[1].seconds, 300);
+        let at_rest: Vec<bool> = tests.iter().map(|test| test.at_rest).collect();
+        assert_eq!(at_rest, [false, false, true, true]);
     }
 
     #[test]

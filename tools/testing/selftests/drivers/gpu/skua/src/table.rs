@@ -6,7 +6,9 @@ use std::fmt::Debug;
 
 use crate::cases::Cases;
 use crate::client::Client;
+use crate::moving::evict_all;
 use crate::raw::Errno;
+use crate::suite::evicts;
 use crate::witness::Witness;
 
 /// A table. Each case is a good argument with one thing changed; it must fail with its errno, leave
@@ -28,11 +30,18 @@ impl<'a, T: Copy + PartialEq + Debug> Table<'a, T> {
     /// A table for the ioctl of this number. The good argument is not called here.
     #[track_caller]
     pub fn new(client: &'a Client, number: u32, good: T) -> Self {
+        let before = if evicts() {
+            // What is bad brings nothing back: all stays where it is then.
+            evict_all();
+            Witness::settled(client)
+        } else {
+            Witness::of(client)
+        };
         Self {
             client,
             number,
             good,
-            before: Witness::of(client),
+            before,
             cases: Cases::new(),
         }
     }

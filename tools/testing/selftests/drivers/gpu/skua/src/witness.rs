@@ -104,16 +104,30 @@ pub fn objects() -> (String, String) {
     (read("vms"), read("contexts"))
 }
 
-/// Waits until earlier clients' objects are gone: they are given back after their file is closed.
+/// Bytes of the device's memory regions that are in use, as debugfs tells of them.
+#[track_caller]
+fn used() -> Vec<u64> {
+    let text = Function::first().debugfs("regions").expect("debugfs");
+    text.lines()
+        .filter(|line| line.contains(": size "))
+        .filter_map(|line| line.split_once(" used ")?.1.parse().ok())
+        .collect()
+}
+
+/// Waits until earlier clients' objects are gone: they are given back after their file is closed, and
+/// what is moving when it has moved.
 #[track_caller]
 pub fn quiet() {
     let end = Instant::now() + Duration::from_secs(20 * u64::from(crate::suite::patience()));
     loop {
         let (vms, contexts) = objects();
-        if vms.is_empty() && contexts.is_empty() {
+        let used = used();
+        assert_eq!(used.len(), 3, "regions");
+        if vms.is_empty() && contexts.is_empty() && used.iter().all(|bytes| *bytes == 0) {
             return;
         }
-        assert!(Instant::now() < end, "left by others: {vms}{contexts}");
+        let left = format!("{vms}{contexts}, bytes {used:?}");
+        assert!(Instant::now() < end, "left by others: {left}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -4,20 +4,21 @@
 
 use std::process::ExitCode;
 
-use skua_selftests::{aperture, suite, tests};
+use skua_selftests::{aperture, suite, tests, torture};
 
 fn main() -> ExitCode {
     suite::main(tests![
         row_0_15_the_aperture_is_its_bar,
         row_0_17_row_0_18_vram_alone_needs_no_aperture: 60,
-        row_0_22_any_page_of_vram_through_any_page: 60,
-        row_0_23_mappings_go_before_a_page_is_anothers: 120,
-        row_0_23_what_is_freed_is_given_back: 60,
-        row_0_24_more_than_the_aperture_is_seen_in_turn: 120,
-        row_0_18_row_0_24_no_more_is_locked_than_there_are_pages: 60,
-        row_0_25_no_byte_of_a_neighbour_is_seen: 60,
-        row_0_26_it_works_at_once_and_after_a_bind: 60,
-        row_0_26_it_works_again_after_a_loss: 120,
+        row_0_22_any_page_of_vram_through_any_page: 60 at_rest,
+        row_0_23_mappings_go_before_a_page_is_anothers: 120 at_rest,
+        row_0_23_what_is_freed_is_given_back: 60 at_rest,
+        row_0_24_more_than_the_aperture_is_seen_in_turn: 120 at_rest,
+        row_0_18_row_0_24_no_more_is_locked_than_there_are_pages: 60 at_rest,
+        row_0_25_no_byte_of_a_neighbour_is_seen: 60 at_rest,
+        row_0_26_it_works_at_once_and_after_a_bind: 60 at_rest,
+        row_0_26_it_works_again_after_a_loss: 120 at_rest,
+        everything_at_once_in_eight_processes: 300,
     ])
 }
 
@@ -59,4 +60,8 @@ fn row_0_26_it_works_again_after_a_loss() {
 
 fn row_0_18_row_0_24_no_more_is_locked_than_there_are_pages() {
     aperture::no_more_is_locked_than_there_are_pages();
+}
+
+fn everything_at_once_in_eight_processes() {
+    torture::eight_processes();
 }

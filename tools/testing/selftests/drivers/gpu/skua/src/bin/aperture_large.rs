@@ -10,13 +10,13 @@ fn main() -> ExitCode {
     suite::main(tests![
         row_0_15_the_aperture_is_its_bar,
         row_0_17_row_0_18_vram_alone_needs_no_aperture: 60,
-        row_0_22_any_page_of_vram_through_any_page: 60,
-        row_0_23_mappings_go_before_a_page_is_anothers: 120,
-        row_0_23_what_is_freed_is_given_back: 60,
-        row_0_24_more_than_the_aperture_is_seen_in_turn: 120,
-        row_0_18_row_0_24_no_more_is_locked_than_there_are_pages: 60,
-        row_0_25_no_byte_of_a_neighbour_is_seen: 60,
-        row_0_26_it_works_at_once_and_after_a_bind: 60,
+        row_0_22_any_page_of_vram_through_any_page: 60 at_rest,
+        row_0_23_mappings_go_before_a_page_is_anothers: 120 at_rest,
+        row_0_23_what_is_freed_is_given_back: 60 at_rest,
+        row_0_24_more_than_the_aperture_is_seen_in_turn: 120 at_rest,
+        row_0_18_row_0_24_no_more_is_locked_than_there_are_pages: 60 at_rest,
+        row_0_25_no_byte_of_a_neighbour_is_seen: 60 at_rest,
+        row_0_26_it_works_at_once_and_after_a_bind: 60 at_rest,
     ])
 }
 

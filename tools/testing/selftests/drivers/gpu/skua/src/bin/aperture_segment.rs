@@ -5,15 +5,17 @@
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::thread;
 
-use skua_guest::host::request;
+use skua_guest::host::{request, Lies};
 use skua_selftests::client::unmap;
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
 use skua_selftests::moving::{
     alone, evict_all, expect_gpu, pattern, place, resident, while_the_cpu_writes,
 };
-use skua_selftests::rig::{copy, fill, Buffer};
+use skua_selftests::rig::{copy, fill, wait_value, write, Buffer};
+use skua_selftests::suite::eventually;
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_spec::address::BusAddr;
 use skua_spec::mmu::Entry;
@@ -33,24 +35,25 @@ fn main() -> ExitCode {
     suite::main(tests![
         the_region_is_what_the_window_has_for_clients,
         row_1_17_the_gpu_reaches_system_pages_through_the_window,
-        row_1_17_eviction_copies_nothing,
-        row_1_17_a_stale_address_reads_the_dummy_page_and_is_counted: 60,
+        row_1_17_eviction_copies_nothing at_rest,
+        row_1_17_a_stale_address_reads_the_dummy_page_and_is_counted: 60 at_rest,
         row_1_17_what_leaves_takes_its_entries_along,
-        row_1_17_who_has_no_other_place_makes_others_leave: 60,
-        row_1_17_a_move_between_vram_and_the_aperture_copies_once: 60,
-        row_1_17_what_may_not_be_reached_directly_is_brought_back: 60,
-        what_is_locked_stays_where_the_gpu_reaches_it: 60,
+        row_1_17_who_has_no_other_place_makes_others_leave: 60 at_rest,
+        row_1_17_a_move_between_vram_and_the_aperture_copies_once: 60 at_rest,
+        row_1_17_what_may_not_be_reached_directly_is_brought_back: 60 at_rest,
+        what_is_locked_stays_where_the_gpu_reaches_it: 60 at_rest,
+        what_has_not_come_yet_does_not_leave: 60 at_rest,
         row_1_17_the_cpu_writes_on_while_it_leaves: 60,
-        what_vram_has_no_room_for_is_brought_to_the_aperture: 60,
-        what_is_in_vram_without_need_leaves_it_for_the_aperture: 60,
+        what_vram_has_no_room_for_is_brought_to_the_aperture: 60 at_rest,
+        what_is_in_vram_without_need_leaves_it_for_the_aperture: 60 at_rest,
         what_fits_in_neither_is_refused: 60,
-        what_vram_has_no_room_for_is_made_in_the_aperture: 60,
-        row_0_20_what_may_be_in_the_aperture_is_locked_there: 60,
-        row_0_21_what_is_locked_and_out_comes_to_the_aperture: 60,
-        row_1_22_the_cpu_maps_the_system_pages,
+        what_vram_has_no_room_for_is_made_in_the_aperture: 60 at_rest,
+        row_0_20_what_may_be_in_the_aperture_is_locked_there: 60 at_rest,
+        row_0_21_what_is_locked_and_out_comes_to_the_aperture: 60 at_rest,
+        row_1_22_the_cpu_maps_the_system_pages at_rest,
         row_1_22_a_lock_leads_to_the_system_pages,
         row_0_28_the_window_snoops_what_the_cpu_has_cached_alone,
-        row_0_28_page_tables_snoop_what_the_cpu_has_cached_alone,
+        row_0_28_page_tables_snoop_what_the_cpu_has_cached_alone at_rest,
         row_0_28_write_combined_memory_needs_no_call: 60,
     ])
 }
@@ -202,12 +205,12 @@ fn row_1_17_a_stale_address_reads_the_dummy_page_and_is_counted() {
     assert_eq!(read(), Ok(()));
     expect("in the aperture", &pattern(2));
     // As a driver would that flushes the GART, but not the address space.
-    request("gpu-lie invalidate-other").expect("the host's answer");
+    let lies = Lies::tell("invalidate-other").expect("the host's answer");
     let [before] = Function::first().counters(["gart_dummy"]);
     assert_eq!(evict_all(), 1);
     assert_eq!(read(), Ok(()));
     let [after] = Function::first().counters(["gart_dummy"]);
-    request("gpu-lie ").expect("the host's answer");
+    drop(lies);
     println!("# reads of the dummy page: {before}, then {after}");
     expect("at the stale address", &|_| DUMMY);
     assert!(after > before, "nothing was counted");
@@ -386,6 +389,41 @@ fn what_is_locked_stays_where_the_gpu_reaches_it() {
     assert_eq!(rig.unlock(handle), Ok(()));
     assert_eq!(evict_all(), 1);
     expect_gpu(&rig, "brought back", va, size, |_| 0x44_0000_0044);
+}
+
+/// Two moves of an object in a row, of which both wait for work: another one would make it look as
+/// if there were none.
+fn what_has_not_come_yet_does_not_leave() {
+    let rig = alone();
+    let size = 8 * PAGE;
+    let gate = rig.buffer(Place::System, PAGE);
+    let (handle, va) = hidden(&rig, size);
+    let large = rig.bo(Place::Vram, rig.region(Place::Vram).size);
+    assert_eq!(rig.close(large), Ok(()));
+    assert_eq!(place(&rig, handle), Place::Aperture);
+    let first = rig.start(Engine::Compute, &[wait_value(gate.va, 1)]);
+    let client: &Client = &rig;
+    thread::scope(|scope| {
+        let mover = scope.spawn(evict_all);
+        eventually(|| (place(client, handle) == Place::System).then_some(())).expect("a move");
+        // It is locked, though that takes until it is there.
+        let locker = scope.spawn(|| client.lock(handle).map(drop));
+        eventually(|| client.mmap_offset(handle).ok()).expect("a lock");
+        let second = rig.start(Engine::Compute, &[write(gate.va + 8, 1)]);
+        assert_eq!(place(client, handle), Place::Aperture);
+        assert_eq!(client.unlock(handle), Ok(()));
+        assert!(!first.has_ended() && !mover.is_finished());
+        assert_eq!(evict_all(), 0);
+        assert_eq!(place(client, handle), Place::Aperture);
+        gate.cpu.write(0, 1);
+        assert_eq!((first.wait(), second.wait()), (Ok(()), Ok(())));
+        assert_eq!(mover.join().expect("a thread"), 1);
+        assert_eq!(locker.join().expect("a thread"), Ok(()));
+    });
+    assert_eq!(place(client, handle), Place::Aperture);
+    expect_gpu(&rig, "in the aperture", va, size, |_| 7 << 32 | 7);
+    assert_eq!(evict_all(), 1);
+    expect_gpu(&rig, "brought back", va, size, |_| 7 << 32 | 7);
 }
 
 fn row_1_17_the_cpu_writes_on_while_it_leaves() {

@@ -9,10 +9,10 @@ use skua_selftests::{aperture, suite, tests};
 
 fn main() -> ExitCode {
     suite::main(tests![
-        row_0_22_any_page_of_vram_through_any_page: 120,
-        row_0_23_mappings_go_before_a_page_is_anothers: 240,
-        row_0_23_what_is_freed_is_given_back: 120,
-        row_0_19_row_1_09_system_memory_is_locked_without_any_bar: 120,
+        row_0_22_any_page_of_vram_through_any_page: 120 at_rest,
+        row_0_23_mappings_go_before_a_page_is_anothers: 240 at_rest,
+        row_0_23_what_is_freed_is_given_back: 120 at_rest,
+        row_0_19_row_1_09_system_memory_is_locked_without_any_bar: 120 at_rest,
     ])
 }
 

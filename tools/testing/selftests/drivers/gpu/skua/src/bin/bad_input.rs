@@ -6,7 +6,9 @@
 
 use std::process::ExitCode;
 
-use skua_selftests::client::{array, map, signal, signal_point, unmap, wait};
+use skua_selftests::client::{
+    array, map, signal, signal_point, signal_value, unmap, wait, wait_value,
+};
 use skua_selftests::raw::{argument_size, ioctl_at, with_size, Errno};
 use skua_selftests::table::Table;
 use skua_selftests::witness::{quiet, Witness};
@@ -36,7 +38,7 @@ fn main() -> ExitCode {
         bo_unlock,
         row_2_25_bo_set_priority: 60,
         bo_offer: 60,
-        bo_reclaim: 60,
+        bo_reclaim: 60 at_rest,
         device_create,
         device_destroy,
         device_state,
@@ -48,10 +50,18 @@ fn main() -> ExitCode {
         vm_bind_is_all_or_nothing,
         context_create: 60,
         context_destroy,
+        row_2_20_context_set_priority,
         context_state,
         submit: 60,
         submit_buffers: 60,
         submit_syncs: 60,
+        fence_create,
+        fence_destroy,
+        fence_export,
+        fence_import,
+        fence_signal,
+        fence_wait,
+        fence_eventfd,
         arrays_in_bad_memory,
         arguments_in_bad_memory,
         errors_come_in_the_order_of_the_members,
@@ -785,10 +795,51 @@ fn vm_bind_operations() {
 }
 
 /// The rules of `struct drm_skua_sync`.
+/// Syncs that are values of monitored fences.
+fn monitored_cases<T: Copy + PartialEq + std::fmt::Debug>(
+    client: &Client,
+    cases: &mut Elements<'_, T, drm_skua_sync>,
+    takes_values: bool,
+) {
+    let fence = client.fence(5);
+    if !takes_values {
+        for sync in [wait_value(fence, 5), signal_value(fence, 6)] {
+            cases.case("a value of a monitored fence", Errno::EINVAL, |a| *a = sync);
+        }
+        return;
+    }
+    for handle in no_handles(fence) {
+        for sync in [wait_value(handle, 5), signal_value(handle, 6)] {
+            let name = format!("a value of fence {handle:#x}");
+            cases.case(&name, Errno::ENOENT, |a| *a = sync);
+        }
+    }
+    let (monitored, timeline) = (DRM_SKUA_SYNC_MONITORED, DRM_SKUA_SYNC_TIMELINE);
+    for flags in [
+        monitored,
+        monitored | DRM_SKUA_SYNC_WAIT | DRM_SKUA_SYNC_SIGNAL,
+        monitored | timeline | DRM_SKUA_SYNC_WAIT,
+        monitored | timeline | DRM_SKUA_SYNC_SIGNAL,
+    ] {
+        cases.case(&format!("flags {flags:#x}"), Errno::EINVAL, |a| {
+            *a = drm_skua_sync {
+                flags,
+                ..signal_value(fence, 6)
+            };
+        });
+    }
+    for value in [0, 5, u64::MAX] {
+        cases.case(&format!("signal of value {value:#x}"), Errno::EINVAL, |a| {
+            *a = signal_value(fence, value);
+        });
+    }
+}
+
 fn sync_cases<T: Copy + PartialEq + std::fmt::Debug>(
     client: &Client,
     table: Table<'_, T>,
     member: fn(&mut T) -> &mut drm_skua_array,
+    takes_values: bool,
 ) {
     let (empty, good) = (client.syncobj(), client.syncobj());
     let mut cases = Elements {
@@ -815,9 +866,9 @@ fn sync_cases<T: Copy + PartialEq + std::fmt::Debug>(
             },
         );
     }
-    cases.bits("flags", wait_flag | signal_flag | timeline, |sync| {
-        &mut sync.flags
-    });
+    let known = wait_flag | signal_flag | timeline | DRM_SKUA_SYNC_MONITORED;
+    cases.bits("flags", known, |sync| &mut sync.flags);
+    monitored_cases(client, &mut cases, takes_values);
     for handle in no_handles(good) {
         cases.case(&format!("signal of {handle:#x}"), Errno::ENOENT, |sync| {
             sync.handle = handle;
@@ -878,7 +929,7 @@ fn vm_bind_syncs() {
         ..Default::default()
     };
     let table = Table::new(&client, DRM_IOCTL_SKUA_VM_BIND, good);
-    sync_cases(&client, table, |a| &mut a.syncs);
+    sync_cases(&client, table, |a| &mut a.syncs, false);
 }
 
 fn vm_bind_is_all_or_nothing() {
@@ -951,6 +1002,38 @@ fn context_destroy() {
         Err(Errno::ENOENT),
         "destroyed twice"
     );
+}
+
+fn row_2_20_context_set_priority() {
+    let client = Client::new();
+    let vm = client.vm_create().expect("VM_CREATE");
+    let context = client.context_create(vm, 0).expect("CONTEXT_CREATE");
+    let good = drm_skua_context_set_priority {
+        context,
+        priority: -3,
+    };
+    let mut table = Table::new(&client, DRM_IOCTL_SKUA_CONTEXT_SET_PRIORITY, good);
+    for context in no_handles(context) {
+        table.case(&format!("context {context:#x}"), Errno::ENOENT, |a| {
+            a.context = context
+        });
+    }
+    for priority in [i32::MIN, -8, 8, 15, 0xff, i32::MAX] {
+        table.case(&format!("priority {priority}"), Errno::EINVAL, |a| {
+            a.priority = priority
+        });
+    }
+    table.finish();
+    // Above normal it is for who may.
+    nix::unistd::setuid(nix::unistd::Uid::from_raw(65534)).expect("setuid");
+    for priority in -7..=7 {
+        let expected = if priority > 0 {
+            Err(Errno::EACCES)
+        } else {
+            Ok(())
+        };
+        assert_eq!(client.prioritise(context, priority), expected, "{priority}");
+    }
 }
 
 fn context_state() {
@@ -1050,7 +1133,187 @@ fn submit_syncs() {
         ..Default::default()
     };
     let table = Table::new(&rig, DRM_IOCTL_SKUA_SUBMIT, good);
-    sync_cases(&rig, table, |a| &mut a.syncs);
+    sync_cases(&rig, table, |a| &mut a.syncs, true);
+}
+
+fn fence_create() {
+    let client = Client::new();
+    let good = drm_skua_fence_create {
+        value: 3,
+        ..Default::default()
+    };
+    let mut table = Table::new(&client, DRM_IOCTL_SKUA_FENCE_CREATE, good);
+    device_cases(&mut table, |a| &mut a.device);
+    let known = DRM_SKUA_FENCE_NO_SIGNAL_MAX_VALUE_ON_TDR;
+    table.bits("flags", known, |a| &mut a.flags);
+    table.case("lost", Errno::EINVAL, |a| a.value = u64::MAX);
+    table.bits("pad", 0, |a| &mut a.pad);
+    // What was refused has used up no handle.
+    assert_eq!(table.finish().fence, 1);
+}
+
+/// A number that is no fence's, for a member.
+fn fence_cases<T: Copy + PartialEq + std::fmt::Debug>(
+    table: &mut Table<'_, T>,
+    live: u32,
+    member: fn(&mut T) -> &mut u32,
+) {
+    for fence in no_handles(live) {
+        table.case(&format!("fence {fence:#x}"), Errno::ENOENT, |a| {
+            *member(a) = fence;
+        });
+    }
+}
+
+fn fence_destroy() {
+    let client = Client::new();
+    let fence = client.fence(0);
+    let good = drm_skua_fence_destroy { fence, pad: 0 };
+    let mut table = Table::new(&client, DRM_IOCTL_SKUA_FENCE_DESTROY, good);
+    fence_cases(&mut table, fence, |a| &mut a.fence);
+    table.bits("pad", 0, |a| &mut a.pad);
+    table.finish();
+    assert_eq!(client.fence_destroy(fence), Err(Errno::ENOENT), "twice");
+}
+
+fn fence_export() {
+    let client = Client::new();
+    let fence = client.fence(0);
+    let good = drm_skua_fence_export {
+        fence,
+        flags: DRM_SKUA_FENCE_EXPORT_CLOEXEC,
+        ..Default::default()
+    };
+    let mut table = Table::new(&client, DRM_IOCTL_SKUA_FENCE_EXPORT, good);
+    fence_cases(&mut table, fence, |a| &mut a.fence);
+    let known = DRM_SKUA_FENCE_EXPORT_CLOEXEC;
+    table.bits("flags", known, |a| &mut a.flags);
+    table.bits("pad", 0, |a| &mut a.pad);
+    let fd = table.finish().fd;
+    let flags = |fd: i32| {
+        let entry = format!("/proc/self/fdinfo/{fd}");
+        std::fs::read_to_string(entry)
+            .expect("fdinfo")
+            .contains("flags:\t02000000")
+    };
+    assert!(flags(fd), "not closed by execve()");
+    let mut open = drm_skua_fence_export { flags: 0, ..good };
+    assert_eq!(client.call(DRM_IOCTL_SKUA_FENCE_EXPORT, &mut open), Ok(()));
+    assert!(!flags(open.fd), "closed by execve()");
+}
+
+fn fence_import() {
+    let client = Client::new();
+    let fence = client.fence(0);
+    let descriptor = client.fence_export(fence).expect("FENCE_EXPORT");
+    let good = drm_skua_fence_import {
+        fd: std::os::fd::AsRawFd::as_raw_fd(&descriptor),
+        ..Default::default()
+    };
+    let mut table = Table::new(&client, DRM_IOCTL_SKUA_FENCE_IMPORT, good);
+    device_cases(&mut table, |a| &mut a.device);
+    table.bits("pad", 0, |a| &mut a.pad);
+    for fd in [-1, 1 << 20, i32::MIN, i32::MAX] {
+        table.case(&format!("descriptor {fd}"), Errno::EBADF, |a| a.fd = fd);
+    }
+    table.case("another file", Errno::EINVAL, |a| a.fd = 1);
+    assert_eq!(table.finish().fence, fence + 1);
+}
+
+/// Values that an array must not have, of a client with one fence.
+fn value_cases<T: Copy + PartialEq + std::fmt::Debug>(
+    cases: &mut Elements<'_, T, drm_skua_fence_value>,
+) {
+    let live = cases.good.fence;
+    for fence in no_handles(live) {
+        let name = format!("fence {fence:#x}");
+        cases.case(&name, Errno::ENOENT, |a| a.fence = fence);
+    }
+    cases.bits("pad of a value", 0, |a| &mut a.pad);
+    let member = cases.member;
+    cases.table.case("no values", Errno::EINVAL, |a| {
+        *member(a) = drm_skua_array::default();
+    });
+    array_cases::<_, drm_skua_fence_value>(&mut cases.table, "values", 256, member);
+}
+
+fn fence_signal() {
+    let client = Client::new();
+    let fence = client.fence(5);
+    let good_value = drm_skua_fence_value {
+        fence,
+        pad: 0,
+        value: 6,
+    };
+    let values = [good_value];
+    let good = drm_skua_fence_signal {
+        values: array(&values),
+        ..Default::default()
+    };
+    let mut cases = Elements {
+        table: Table::new(&client, DRM_IOCTL_SKUA_FENCE_SIGNAL, good),
+        good: good_value,
+        member: |a| &mut a.values,
+    };
+    cases.table.bits("flags", 0, |a| &mut a.flags);
+    cases.table.bits("pad", 0, |a| &mut a.pad);
+    for value in [0, 4, 5, u64::MAX] {
+        cases.case(&format!("value {value:#x}"), Errno::EINVAL, |a| {
+            a.value = value
+        });
+    }
+    value_cases(&mut cases);
+    assert!(!client.fence_has(fence, 6));
+    cases.table.finish();
+    assert!(client.fence_has(fence, 6));
+}
+
+fn fence_wait() {
+    let client = Client::new();
+    let good_value = drm_skua_fence_value {
+        fence: client.fence(5),
+        pad: 0,
+        value: 5,
+    };
+    let values = [good_value];
+    let good = drm_skua_fence_wait {
+        values: array(&values),
+        ..Default::default()
+    };
+    let mut cases = Elements {
+        table: Table::new(&client, DRM_IOCTL_SKUA_FENCE_WAIT, good),
+        good: good_value,
+        member: |a| &mut a.values,
+    };
+    let known = DRM_SKUA_FENCE_WAIT_ANY;
+    cases.table.bits("flags", known, |a| &mut a.flags);
+    cases.table.bits("pad", 0, |a| &mut a.pad);
+    cases.table.bits("index", 0, |a| &mut a.index);
+    cases.table.bits("reserved", 0, |a| &mut a.reserved);
+    value_cases(&mut cases);
+    cases.case("a value that is not there", Errno::ETIME, |a| a.value = 6);
+    assert_eq!(cases.table.finish().index, 0);
+}
+
+fn fence_eventfd() {
+    let client = Client::new();
+    let eventfd = nix::sys::eventfd::EventFd::new().expect("eventfd");
+    let fence = client.fence(0);
+    let good = drm_skua_fence_eventfd {
+        fence,
+        eventfd: std::os::fd::AsRawFd::as_raw_fd(&eventfd),
+        value: 0,
+    };
+    let mut table = Table::new(&client, DRM_IOCTL_SKUA_FENCE_EVENTFD, good);
+    fence_cases(&mut table, fence, |a| &mut a.fence);
+    for fd in [-1, 1 << 20, i32::MAX] {
+        table.case(&format!("descriptor {fd}"), Errno::EBADF, |a| {
+            a.eventfd = fd
+        });
+    }
+    table.case("another file", Errno::EINVAL, |a| a.eventfd = 1);
+    table.finish();
+    assert_eq!(eventfd.read(), Ok(1));
 }
 
 fn arrays_in_bad_memory() {
@@ -1111,8 +1374,8 @@ fn arrays_in_bad_memory() {
     assert_eq!(rig.call(DRM_IOCTL_SKUA_VM_BIND, &mut argument), Ok(()));
 }
 
-/// All ioctls with the sizes of their arguments.
-const ALL: [(&str, u32); 11] = [
+/// The oldest ioctls, and those of fences, with the sizes of their arguments.
+const ALL: [(&str, u32); 18] = [
     ("QUERY", DRM_IOCTL_SKUA_QUERY),
     ("BO_CREATE", DRM_IOCTL_SKUA_BO_CREATE),
     ("BO_MMAP_OFFSET", DRM_IOCTL_SKUA_BO_MMAP_OFFSET),
@@ -1124,6 +1387,13 @@ const ALL: [(&str, u32); 11] = [
     ("CONTEXT_DESTROY", DRM_IOCTL_SKUA_CONTEXT_DESTROY),
     ("CONTEXT_STATE", DRM_IOCTL_SKUA_CONTEXT_STATE),
     ("SUBMIT", DRM_IOCTL_SKUA_SUBMIT),
+    ("FENCE_CREATE", DRM_IOCTL_SKUA_FENCE_CREATE),
+    ("FENCE_DESTROY", DRM_IOCTL_SKUA_FENCE_DESTROY),
+    ("FENCE_EXPORT", DRM_IOCTL_SKUA_FENCE_EXPORT),
+    ("FENCE_IMPORT", DRM_IOCTL_SKUA_FENCE_IMPORT),
+    ("FENCE_SIGNAL", DRM_IOCTL_SKUA_FENCE_SIGNAL),
+    ("FENCE_WAIT", DRM_IOCTL_SKUA_FENCE_WAIT),
+    ("FENCE_EVENTFD", DRM_IOCTL_SKUA_FENCE_EVENTFD),
 ];
 
 fn arguments_in_bad_memory() {
@@ -1239,6 +1509,10 @@ fn handles_of_other_files() {
     case("CONTEXT_CREATE", ours.context_create(vm, 0).map(drop));
     case("CONTEXT_DESTROY", ours.context_destroy(context));
     case("CONTEXT_STATE", ours.state(context).map(drop));
+    let fence = (0..20).map(|_| theirs.fence(0)).last().expect("a fence");
+    case("FENCE_EXPORT", ours.fence_export(fence).map(drop));
+    case("FENCE_SIGNAL", ours.fence_signal(fence, 1));
+    case("FENCE_DESTROY", ours.fence_destroy(fence));
     case("SUBMIT", ours.submit(context, &[], &[]));
     case(
         "SUBMIT sync",
@@ -1314,7 +1588,7 @@ fn unknown_ioctls() {
     let before = Witness::of(&client);
     let mut cases = Cases::new();
     let ours = DRM_IOCTL_SKUA_QUERY & !0xff;
-    for number in DRM_COMMAND_BASE + DRM_SKUA_DEVICE_STATE + 1..DRM_COMMAND_END {
+    for number in DRM_COMMAND_BASE + DRM_SKUA_CONTEXT_SET_PRIORITY + 1..DRM_COMMAND_END {
         let mut argument = [0_u64; 2];
         let result = client.call(ours | number, &mut argument);
         // drm_ioctl() says so for a number that neither the core nor the driver has.

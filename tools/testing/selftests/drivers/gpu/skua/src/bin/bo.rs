@@ -18,8 +18,8 @@ fn main() -> ExitCode {
     suite::main(tests![
         info_tells_what_was_asked_for,
         content_is_zero: 60,
-        vram_is_preferred_and_system_memory_the_way_out: 60,
-        full_vram_is_no_error_and_what_can_never_fit_is: 60,
+        vram_is_preferred_and_system_memory_the_way_out: 60 at_rest,
+        full_vram_is_no_error_and_what_can_never_fit_is: 60 at_rest,
         odd_sizes_of_both_places: 60,
         many_small_objects: 60,
         closing_gives_the_memory_back,

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use nix::sys::mman::{MRemapFlags, MapFlags, ProtFlags};
+use skua_selftests::cgroup::MemoryGroup;
 use skua_selftests::client::{map, map_readonly, signal, unmap, wait};
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
@@ -28,25 +29,26 @@ const LEN: usize = 1 << 20;
 
 fn main() -> ExitCode {
     suite::main(tests![
-        what_is_only_read_is_not_copied: 60,
-        write_combined_objects_are_not_copied_either: 60,
-        what_the_gpu_may_write_is_copied: 60,
-        what_it_could_write_when_it_came_is_copied: 60,
-        a_bind_that_waits_may_write: 60,
-        another_client_may_write: 60,
-        a_read_only_mapping_that_becomes_writable: 60,
-        what_the_cpu_writes_is_copied: 60,
-        what_it_writes_through_a_dma_buf_is_copied: 60,
-        rights_that_come_later: 60,
-        a_mapping_that_has_moved: 60,
-        a_forked_child_may_write: 60,
-        when_memory_is_short_copies_go: 60,
-        a_quota_is_not_for_copies: 120,
-        nobody_drops_copies_of_others: 120,
-        copies_are_given_back: 60,
-        copies_do_not_outlast_the_device: 60,
-        a_writer_notices_nothing: 120,
-        nobody_sees_what_is_stale: 240,
+        what_is_only_read_is_not_copied: 60 at_rest,
+        write_combined_objects_are_not_copied_either: 60 at_rest,
+        what_the_gpu_may_write_is_copied: 60 at_rest,
+        what_it_could_write_when_it_came_is_copied: 60 at_rest,
+        a_bind_that_waits_may_write: 60 at_rest,
+        another_client_may_write: 60 at_rest,
+        a_read_only_mapping_that_becomes_writable: 60 at_rest,
+        what_the_cpu_writes_is_copied: 60 at_rest,
+        what_it_writes_through_a_dma_buf_is_copied: 60 at_rest,
+        rights_that_come_later: 60 at_rest,
+        a_mapping_that_has_moved: 60 at_rest,
+        a_forked_child_may_write: 60 at_rest,
+        when_memory_is_short_copies_go: 60 at_rest,
+        a_groups_memory_is_not_for_copies: 60 at_rest,
+        a_quota_is_not_for_copies: 120 at_rest,
+        nobody_drops_copies_of_others: 120 at_rest,
+        copies_are_given_back: 60 at_rest,
+        copies_do_not_outlast_the_device: 60 at_rest,
+        a_writer_notices_nothing: 120 at_rest,
+        nobody_sees_what_is_stale: 240 at_rest,
     ])
 }
 
@@ -406,6 +408,44 @@ fn when_memory_is_short_copies_go() {
     leaves("with one", false);
     rig.map(handle).expect("once more", pattern(1));
     assert_eq!(rig.destroy(&[handle], 0), Ok(()));
+}
+
+/// Nobody of a control group is killed for copies that it pays for; and it gets none of others'.
+fn a_groups_memory_is_not_for_copies() {
+    let group = MemoryGroup::enter();
+    let rig = alone();
+    let objects: Vec<u32> = (0..16)
+        .map(|seed| {
+            let handle = rig
+                .bo_create(SIZE, DRM_SKUA_BO_CPU_ACCESS, both(&rig))
+                .expect("BO_CREATE");
+            rig.map(handle).fill(pattern(seed));
+            handle
+        })
+        .collect();
+    evict_all();
+    resident(&rig, &objects);
+    assert_eq!(kept(), 16 * SIZE);
+    assert!(in_child(|| {
+        let other = MemoryGroup::enter();
+        let held = vec![1_u8; 2 * LEN];
+        other.reclaim(SIZE);
+        held.iter().all(|byte| *byte == 1)
+    }));
+    assert_eq!(kept(), 16 * SIZE, "another group was short of memory");
+    group.set_max(group.current() + 4 * SIZE);
+    let lives = in_child(|| {
+        let held = vec![1_u8; 12 * LEN];
+        held.iter().all(|byte| *byte == 1)
+    });
+    println!("# {} bytes are kept", kept());
+    assert!(lives, "it has no memory");
+    assert!(kept() <= 8 * SIZE, "{} bytes", kept());
+    for (seed, handle) in (0..).zip(&objects) {
+        let what = format!("object {seed}");
+        assert_eq!(place(&rig, *handle), Place::Vram, "{what}");
+        rig.map(*handle).expect(&what, pattern(seed));
+    }
 }
 
 /// Takes all that `client` may have of system memory.

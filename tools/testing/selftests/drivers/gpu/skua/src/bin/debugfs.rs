@@ -19,13 +19,13 @@ fn main() -> ExitCode {
     suite::main(tests![
         the_files_are_there_with_and_without_clients,
         regions_agree_with_the_query,
-        regions_tell_what_holds_vram_and_who_is_next: 60,
+        regions_tell_what_holds_vram_and_who_is_next: 60 at_rest,
         vms_show_what_is_bound,
         contexts_show_their_status,
         row_4_11_without_an_answer_of_the_device_there_is_an_address_space_for_paging,
         row_4_12_it_is_a_quarter_of_memory,
         rings_show_what_is_under_way,
-        counters_count_exactly,
+        counters_count_exactly at_rest,
         a_submission_costs_one_register_write,
         reading_all_files_under_load: 120,
     ])

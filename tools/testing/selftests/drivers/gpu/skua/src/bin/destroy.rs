@@ -24,7 +24,7 @@ const SYNC: u32 = DRM_SKUA_BO_DESTROY_SYNCHRONOUS;
 
 fn main() -> ExitCode {
     suite::main(tests![
-        row_0_02_destruction_waits_for_work_and_the_call_does_not: 60,
+        row_0_02_destruction_waits_for_work_and_the_call_does_not: 60 at_rest,
         row_0_02_all_contexts_count: 60,
         row_0_02_addresses_can_be_used_again_at_once: 60,
         row_0_03_who_needs_room_waits_for_it: 60,
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
         what_others_have_lives_on: 60,
         what_others_have_by_name_lives_on: 60,
         only_its_own_mappings_go: 60,
-        what_moves_is_destroyed_when_it_is_there: 60,
+        what_moves_is_destroyed_when_it_is_there: 60 at_rest,
         clients_that_destroy_at_random_hurt_nobody: 120,
     ])
 }
@@ -219,11 +219,11 @@ fn row_0_04_assume_not_in_use_frees_at_once_and_faults() {
         for engine in Engine::ALL {
             gate.cpu.fill(|_| 0);
             let a = rig.buffer(place, LARGE);
-            let with = used(&rig, place);
             let context = rig.new_context(engine);
             // It knows the translation.
             let warm = rig.start_in(context, &[fill(1, a.va, LARGE)]);
             assert_eq!(warm.wait(), Ok(()));
+            let with = used(&rig, place);
             let job = rig.start_in(context, &[wait_value(gate.va, 1), fill(!0, a.va, LARGE)]);
             assert_eq!(rig.destroy(&[a.handle], ASSUME), Ok(()));
             assert_eq!(used(&rig, place), with - LARGE, "{place:?}, {engine:?}");
@@ -421,7 +421,7 @@ fn row_0_11_pages_go_back_though_they_are_mapped() {
 
 fn what_others_have_lives_on() {
     let rig = alone();
-    let other = Rig::new();
+    let other = Rig::new().having_worked();
     let before = used(&rig, Place::System);
     let a = rig.buffer(Place::System, LARGE);
     a.cpu.fill(|_| 9);

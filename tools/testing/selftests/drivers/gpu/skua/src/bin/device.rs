@@ -24,14 +24,14 @@ const NOT_TRIM: u32 = DRM_SKUA_MAKE_RESIDENT_CANT_TRIM_FURTHER;
 fn main() -> ExitCode {
     suite::main(tests![
         there_are_sixteen_of_a_client,
-        a_destroyed_device_takes_all_along,
+        a_destroyed_device_takes_all_along at_rest,
         one_failure_ends_a_device,
         the_files_own_device_goes_on,
         a_device_has_failed_before_a_fence_says_so: 60,
-        a_state_tells_of_system_memory,
+        a_state_tells_of_system_memory at_rest,
         row_3_23_what_is_not_resident_is_not_brought_in: 60,
-        what_is_resident_is_there_for_work: 60,
-        residency_ends_with_evict_and_with_the_handle: 60,
+        what_is_resident_is_there_for_work: 60 at_rest,
+        residency_ends_with_evict_and_with_the_handle: 60 at_rest,
         residency_is_each_devices_own,
         a_budget_is_what_others_leave: 60,
         more_than_the_budget_is_refused: 60,

@@ -23,22 +23,24 @@ const MIB: u64 = 1 << 20;
 
 fn main() -> ExitCode {
     suite::main(tests![
-        what_is_in_vram_is_charged: 60,
-        a_charge_goes_with_the_memory: 60,
-        max_holds: 60,
-        who_merely_prefers_vram_does_without: 60,
-        max_makes_the_groups_own_leave: 60,
-        the_max_of_all_together_holds: 60,
-        work_needs_no_more_than_max: 60,
-        max_lowered_makes_room_at_once: 60,
-        max_lowered_waits_for_work: 60,
-        max_lowered_does_not_wait_for_others: 60,
-        min_keeps_what_is_in_vram: 60,
-        low_keeps_it_while_there_is_other: 60,
-        a_group_is_not_protected_from_itself: 60,
-        what_is_resident_is_no_safer_than_low: 60,
-        a_region_goes_with_its_device: 60,
-        groups_come_and_go_under_work: 240,
+        what_is_in_vram_is_charged: 60 at_rest,
+        a_charge_goes_with_the_memory: 60 at_rest,
+        max_holds: 60 at_rest,
+        nobody_leaves_for_more_than_max: 60 at_rest,
+        who_merely_prefers_vram_does_without: 60 at_rest,
+        max_makes_the_groups_own_leave: 60 at_rest,
+        the_max_of_all_together_holds: 60 at_rest,
+        work_needs_no_more_than_max: 60 at_rest,
+        max_lowered_makes_room_at_once: 60 at_rest,
+        max_lowered_waits_for_work: 60 at_rest,
+        max_lowered_waits_for_what_is_thrown_away: 60 at_rest,
+        max_lowered_does_not_wait_for_others: 60 at_rest,
+        min_keeps_what_is_in_vram: 60 at_rest,
+        low_keeps_it_while_there_is_other: 60 at_rest,
+        a_group_is_not_protected_from_itself: 60 at_rest,
+        what_is_resident_is_no_safer_than_low: 60 at_rest,
+        a_region_goes_with_its_device: 60 at_rest,
+        groups_come_and_go_under_work: 240 at_rest,
     ])
 }
 
@@ -150,6 +152,30 @@ fn max_holds() {
     // Nobody else is kept from it.
     tree.group("b").enter();
     client.bo(Place::Vram, 4 * MIB + PAGE);
+}
+
+fn nobody_leaves_for_more_than_max() {
+    let tree = DmemTree::new();
+    let group = tree.group("a");
+    group.enter();
+    let client = alone();
+    group.set("max", 6 * MIB);
+    let kept = needed(&client, 2);
+    let own = needed(&client, 4);
+    resident(&client, &kept);
+    let try_for = |placements, size| client.bo_create(size, 0, placements);
+    let vram_alone = 1 << client.region(Place::Vram).id;
+    assert_eq!(try_for(vram_alone, 6 * MIB + PAGE), Err(Errno::ENOSPC));
+    // Who merely prefers VRAM takes nothing that is resident.
+    let other = try_for(both(&client), 4 * MIB + PAGE).expect("BO_CREATE");
+    assert_eq!(place(&client, other), Place::System);
+    assert_eq!(places(&client, &kept), all("v", 2));
+    assert_eq!(places(&client, &own), all("v", 4));
+    // And for what it may have no more leave than have to.
+    let part = try_for(vram_alone, 2 * MIB + PAGE).expect("BO_CREATE");
+    assert_eq!(place(&client, part), Place::Vram);
+    assert_eq!(places(&client, &kept), all("v", 2));
+    assert_eq!(places(&client, &own), "sssv");
 }
 
 fn who_merely_prefers_vram_does_without() {
@@ -297,6 +323,34 @@ fn max_lowered_waits_for_work() {
     assert_eq!(group.current(), 0);
     assert_eq!(job.wait(), Ok(()));
     buffer.cpu.expect("what was written", |_| 8 << 32 | 8);
+}
+
+fn max_lowered_waits_for_what_is_thrown_away() {
+    let tree = DmemTree::new();
+    let group = tree.group("a");
+    group.enter();
+    let rig = alone();
+    let gate = rig.buffer(Place::System, PAGE);
+    let buffer = rig.bound(movable_in_vram(&rig, MIB), MIB);
+    let work = [wait_value(gate.va, 1), fill(8, buffer.va, MIB)];
+    let job = rig.start(Engine::Compute, &work);
+    assert_eq!(rig.offer(&[buffer.handle], 1), Ok(()));
+    thread::scope(|scope| {
+        let moving = scope.spawn(evict_all);
+        let begun = eventually(|| (place(&rig, buffer.handle) == Place::System).then_some(()));
+        assert!(begun.is_some(), "the move does not begin");
+        let lowering = scope.spawn(|| group.set("max", 0));
+        // Long enough for one that does not wait to be over.
+        thread::sleep(Duration::from_millis(100));
+        assert!(!lowering.is_finished(), "it did not wait");
+        assert_eq!(group.current(), MIB);
+        gate.cpu.write(0, 1);
+        lowering.join().expect("a thread");
+        assert_eq!(moving.join().expect("a thread"), 1);
+    });
+    assert_eq!(group.current(), 0);
+    assert_eq!(job.wait(), Ok(()));
+    assert_eq!(rig.reclaim(&[buffer.handle]), Ok(vec![true]));
 }
 
 fn max_lowered_does_not_wait_for_others() {

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use skua_selftests::client::{map, map_readonly, signal, unmap, wait};
+use skua_selftests::function::Function;
 use skua_selftests::moving::{
     alone, both, evict_all, expect_gpu, movable_in_vram, pattern, place, while_the_cpu_writes,
     Numbers,
@@ -23,28 +24,30 @@ const LARGE: u64 = 2 << 20;
 
 fn main() -> ExitCode {
     suite::main(tests![
-        row_1_11_content_and_addresses_stay: 60,
-        row_1_11_forked_children_go_on_too: 60,
-        row_1_12_a_writer_notices_nothing: 120,
-        row_1_16_work_that_runs_is_waited_for: 60,
-        work_that_comes_meanwhile_waits: 60,
-        what_a_move_waits_for_may_fail: 60,
-        a_move_waits_for_no_other_client: 60,
-        a_move_of_what_nobody_maps_holds_up_nobody: 60,
-        a_bind_that_waits_finds_the_new_memory: 60,
-        all_who_share_see_the_move: 60,
-        parts_of_mappings_move: 60,
-        what_is_read_only_stays_read_only: 60,
-        private_objects_move: 60,
-        a_move_holds_up_no_access_of_others: 60,
-        a_destroyed_vm_moves_with_its_contexts: 60,
-        vram_four_times_over: 240,
-        nobody_loses_a_place_in_vain: 60,
-        what_fits_goes_rather_than_what_is_much_too_large: 60,
-        what_is_being_cleared_is_waited_for: 60,
-        a_full_quota_does_not_keep_vram: 120,
-        an_evicted_object_is_given_back: 60,
-        clients_that_do_all_at_once_keep_their_content: 240,
+        row_1_11_content_and_addresses_stay: 60 at_rest,
+        row_1_11_forked_children_go_on_too: 60 at_rest,
+        row_1_12_a_writer_notices_nothing: 120 at_rest,
+        row_1_16_work_that_runs_is_waited_for: 60 at_rest,
+        work_that_comes_meanwhile_waits: 60 at_rest,
+        a_move_flushes_in_its_ring: 60 at_rest,
+        a_move_that_has_waited_flushes_in_its_ring: 60 at_rest,
+        what_a_move_waits_for_may_fail: 60 at_rest,
+        a_move_waits_for_no_other_client: 60 at_rest,
+        a_move_of_what_nobody_maps_holds_up_nobody: 60 at_rest,
+        a_bind_that_waits_finds_the_new_memory: 60 at_rest,
+        all_who_share_see_the_move: 60 at_rest,
+        parts_of_mappings_move: 60 at_rest,
+        what_is_read_only_stays_read_only: 60 at_rest,
+        private_objects_move: 60 at_rest,
+        a_move_holds_up_no_access_of_others: 60 at_rest,
+        a_destroyed_vm_moves_with_its_contexts: 60 at_rest,
+        vram_four_times_over: 240 at_rest,
+        nobody_loses_a_place_in_vain: 60 at_rest,
+        what_fits_goes_rather_than_what_is_much_too_large: 60 at_rest,
+        what_is_being_cleared_is_waited_for: 60 at_rest,
+        a_full_quota_does_not_keep_vram: 120 at_rest,
+        an_evicted_object_is_given_back: 60 at_rest,
+        clients_that_do_all_at_once_keep_their_content: 240 at_rest,
     ])
 }
 
@@ -130,6 +133,80 @@ fn row_1_16_work_that_runs_is_waited_for() {
         .cpu
         .expect("what the job wrote last", |_| 8 << 32 | 8);
     expect_gpu(&rig, "for the GPU", buffer.va, size, |_| 8 << 32 | 8);
+}
+
+/// What a move asks of the device: requests to flush, those of them by the register, doorbells, and
+/// packets of paging.
+#[track_caller]
+fn asked() -> [u64; 4] {
+    let gpu = Function::first();
+    let [all, register, doorbells] = gpu.counters(["invalidate", "driver_tlb_flushes", "doorbell"]);
+    let paging = gpu.debugfs("paging").expect("debugfs");
+    let packets = paging
+        .lines()
+        .find_map(|line| line.strip_prefix("packets: "));
+    let packets = packets.expect("packets").parse().expect("a number");
+    [all, register, doorbells, packets]
+}
+
+/// What a move has asked for since.
+#[track_caller]
+fn asked_since(before: [u64; 4]) -> Vec<u64> {
+    let more = asked().into_iter().zip(before).map(|(now, old)| now - old);
+    let more = more.collect();
+    println!("# flushes, by the register, doorbells, packets: {more:?}");
+    more
+}
+
+fn a_move_flushes_in_its_ring() {
+    let (rig, other) = (alone(), Rig::new());
+    // No more than one pass does.
+    let size = 256 << 10;
+    for is_shared in [false, true] {
+        let buffer = rig.bound(movable_in_vram(&rig, size), size);
+        let mut users = vec![(&rig, buffer.va)];
+        if is_shared {
+            let shared = rig.export(buffer.handle).expect("PRIME_HANDLE_TO_FD");
+            let theirs = other.import(&shared).expect("PRIME_FD_TO_HANDLE");
+            users.push((&other, other.bound_at_will(theirs, size)));
+        }
+        for (rig, va) in &users {
+            for engine in Engine::ALL {
+                // Its TLB knows where the object was.
+                assert_eq!(rig.run(engine, &[fill(7, *va, size)]), Ok(()));
+            }
+        }
+        let before = asked();
+        assert_eq!(evict_all(), 1);
+        assert_eq!(asked_since(before), [1, 0, 1, 1]);
+        // The CPU writes to the new memory; an old translation finds what was there before.
+        buffer.cpu.fill(pattern(size));
+        for (rig, va) in &users {
+            expect_gpu(rig, "the new memory", *va, size, pattern(size));
+        }
+        let before = asked();
+        assert_eq!(rig.make_resident(&[buffer.handle], &[]), Ok(()));
+        assert_eq!(asked_since(before), [1, 0, 1, 1]);
+        for (rig, va) in &users {
+            expect_gpu(rig, "back in VRAM", *va, size, pattern(size));
+        }
+        assert_eq!(rig.evict(&[buffer.handle]), Ok(()));
+        assert_eq!(evict_all(), 1);
+    }
+}
+
+fn a_move_that_has_waited_flushes_in_its_ring() {
+    let rig = alone();
+    let gate = rig.buffer(Place::System, PAGE);
+    let buffer = rig.bound(movable_in_vram(&rig, PAGE), PAGE);
+    let work = [wait_value(gate.va, 1), fill(8, buffer.va, PAGE)];
+    let before = asked();
+    let job = rig.start(Engine::Compute, &work);
+    with_move_under_way(&rig, buffer.handle, &gate, || assert!(!job.has_ended()));
+    assert_eq!(job.wait(), Ok(()));
+    assert_eq!(asked_since(before)[..2], [1, 0]);
+    buffer.cpu.fill(pattern(9));
+    expect_gpu(&rig, "the new memory", buffer.va, PAGE, pattern(9));
 }
 
 fn work_that_comes_meanwhile_waits() {
@@ -349,6 +426,9 @@ fn a_move_holds_up_no_access_of_others() {
         assert!(!job.has_ended(), "the move waits for nothing");
         // A bind, a lock, pages that the CPU has not mapped.
         make(PAGE, system, 0);
+        // And a bind of what is still being cleared.
+        let cleared = make(12 * LARGE, both(&rig), 0);
+        assert_eq!(place(&rig, cleared.handle), Place::Vram);
         assert!(rig.lock(locked.handle).is_ok());
         assert!(!job.has_ended(), "the work did not wait for the CPU");
         locked.cpu.write(0, 1);

@@ -117,6 +117,7 @@ fn commands() {
             end: 8,
             fence: None,
             interrupt: false,
+            resume: false,
         }),
     ];
     for engine in Engine::ALL {

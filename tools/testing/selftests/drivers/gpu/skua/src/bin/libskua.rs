@@ -28,8 +28,8 @@ fn main() -> ExitCode {
         a_forked_child_destroys_nothing: 60,
         a_destroyed_object_is_gone_for_good,
         devices_have_budgets: 60,
-        resident_objects_are_in_vram,
-        what_is_offered_can_be_reclaimed,
+        resident_objects_are_in_vram at_rest,
+        what_is_offered_can_be_reclaimed at_rest,
     ])
 }
 

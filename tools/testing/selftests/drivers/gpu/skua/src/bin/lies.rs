@@ -10,12 +10,14 @@
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
+use std::panic::catch_unwind;
 use std::process::ExitCode;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 use nix::sys::memfd::{memfd_create, MFdFlags};
-use skua_guest::host::{expect_error, request};
+use skua_guest::host::{expect_error, request, Lies};
 use skua_selftests::client::{errno_of, map, unmap, PATIENCE};
 use skua_selftests::function::Function;
 use skua_selftests::program::{address, op, op_imm};
@@ -78,6 +80,7 @@ macro_rules! lies {
             name: stringify!($name),
             run: $name,
             seconds: 180,
+            at_rest: false,
         }),*];
     };
 }
@@ -115,23 +118,30 @@ lies! {
     a_head_that_never_moves: "head-never", Many => Survived;
     time_that_creeps: "ticks-creep", Jobs => Survived;
 
-    // What it acknowledges.
+    // What it acknowledges. An engine that stops when it is asked to is not reset.
     an_invalidation_acknowledged_late: "invalidate-ack-late", Unmap => Works;
     an_invalidation_never_acknowledged: "invalidate-ack-never", Unmap => Lost;
     too_many_invalidations_acknowledged: "invalidate-ack-ahead", Unmap => Survived;
-    a_reset_acknowledged_late: "reset-ack-late", Hang => Works;
-    a_reset_never_acknowledged: "reset-ack-never", Hang => Lost;
-    too_many_resets_acknowledged: "reset-ack-ahead", Hang => Survived;
+    a_reset_acknowledged_late: "reset-ack-late preempt-never", Hang => Works;
+    a_reset_never_acknowledged: "reset-ack-never preempt-never", Hang => Lost;
+    too_many_resets_acknowledged: "reset-ack-ahead preempt-never", Hang => Survived;
     a_snapshot_acknowledged_late: "snapshot-ack-late", Counters => Works;
     a_snapshot_never_acknowledged: "snapshot-ack-never", Counters => Survived;
     a_flush_of_the_aperture_acknowledged_late: "aperture-ack-late", Jobs => Works;
     a_flush_of_the_aperture_never_acknowledged: "aperture-ack-never", Jobs => Works;
 
+    // What it does of preemptions.
+    a_preemption_that_is_late: "preempt-late", Hang => Survived;
+    no_preemption: "preempt-never", Hang => Works;
+    a_preemption_of_more_than_is_left: "preempt-completed-ahead", Hang => Lost;
+    a_preemption_without_an_interrupt: "preempt-interrupt-lost", Hang => Works;
+    a_preemption_with_two_interrupts: "preempt-interrupt-doubled", Hang => Works;
+
     // What it reports.
     a_record_of_nobody: "fault-nobody", Jobs => Survived;
     a_record_once_more: "fault-stale", Fault => Survived;
     a_record_of_garbage: "fault-garbage", Jobs => Lost;
-    a_reason_that_is_none: "fault-reason=19", Fault => Lost;
+    a_reason_that_is_none: "fault-reason=99", Fault => Lost;
     records_that_are_not_there: "fault-ahead", Jobs => Lost;
     lost_interrupts: "interrupt-lost", Jobs => Works;
     doubled_interrupts: "interrupt-doubled", Jobs => Works;
@@ -143,8 +153,8 @@ lies! {
     rings_of_garbage: "ring-scribble", Jobs => Survived;
 
     // What it does not do.
-    an_engine_that_stops_late: "engine-reset-late", Hang => Works;
-    an_engine_that_does_not_stop: "engine-reset-never", Hang => Lost;
+    an_engine_that_stops_late: "engine-reset-late preempt-never", Hang => Works;
+    an_engine_that_does_not_stop: "engine-reset-never preempt-never", Hang => Lost;
     an_adapter_reset_that_is_late: "adapter-reset-late", Bind => Bound;
     no_adapter_reset: "adapter-reset-never", Bind => Refused;
 
@@ -161,6 +171,9 @@ fn main() -> ExitCode {
     let own: &[Test] = tests![
         each_reason_has_its_errno: 60,
         work_is_found_without_interrupts: 60,
+        row_2_01_what_hangs_is_asked_to_make_room_first: 60,
+        row_2_01_who_does_not_answer_is_reset_though_idle: 60,
+        a_lie_ends_with_who_tells_it: 60,
         vram_of_which_the_cpu_sees_nothing: 60,
         row_0_15_contradictory_apertures_are_refused: 180,
     ];
@@ -279,7 +292,8 @@ fn live_with(lies: &str, work: Work, end: End) {
         Work::Fault => jobs.extend(start(&rig, Engine::Copy, &[fill(1, 1 << 45, 4096)])),
         Work::Paging => calls.push(("VM_BIND of new VRAM", bind_vram(&rig))),
         Work::Unmap => {
-            let result = rig.bind_and_wait(rig.vm, &[unmap(source.va, source.size)]);
+            // What may be out of VRAM has no translation that would be invalidated.
+            let result = rig.bind_and_wait(rig.vm, &[unmap(target.va, target.size)]);
             calls.push(("VM_BIND", result));
         }
         Work::Counters => {
@@ -368,7 +382,8 @@ fn work_is_found_without_interrupts() {
     let rig = Rig::new();
     let target = rig.buffer(Place::System, 4096);
     let parameters = Function::first().debugfs("parameters").expect("parameters");
-    let limit = parameters.trim().strip_prefix("job_timeout_ms: ");
+    let lines = &mut parameters.lines();
+    let limit = lines.find_map(|line| line.strip_prefix("job_timeout_ms: "));
     let limit = Duration::from_millis(limit.and_then(|ms| ms.parse().ok()).expect("a time"));
     tell("interrupt-lost");
     for engine in Engine::ALL {
@@ -383,6 +398,64 @@ fn work_is_found_without_interrupts() {
         assert!(best < limit, "{engine:?}: {best:?}");
     }
     tell("");
+    expect_working();
+}
+
+/// The engine is reset only if it does not stop, and the contexts of others do not notice either.
+fn row_2_01_what_hangs_is_asked_to_make_room_first() {
+    honest().bind().expect("bind");
+    let counts = || Function::first().counters(["driver_preemptions", "driver_engine_resets"]);
+    for (lie, resets) in [("", 0), ("preempt-never", 1)] {
+        let rig = Rig::new();
+        let line = rig.buffer(Place::System, 4096);
+        tell(lie);
+        let before = counts();
+        let hang = rig.start(Engine::Compute, &[wait_value(line.va, 1)]);
+        assert_eq!(hang.wait(), Err(Errno::ETIME), "{lie}");
+        let after = counts();
+        println!("# {lie:?}: requests and resets {before:?}, then {after:?}");
+        assert_eq!(after[1], before[1] + resets, "{lie}");
+        assert!(after[0] > before[0], "{lie}: it was not asked");
+        tell("");
+        expect_working();
+    }
+}
+
+/// Nobody is to blame: what ran has ended.
+fn row_2_01_who_does_not_answer_is_reset_though_idle() {
+    honest().bind().expect("bind");
+    let resets = || Function::first().counters(["driver_engine_resets"]);
+    let rig = Rig::new();
+    let line = rig.buffer(Place::System, 4096);
+    tell("preempt-never");
+    let is_reset = |round: u64| {
+        let before = resets();
+        let contexts = [0; 2].map(|_| rig.new_context(Engine::Compute));
+        let waits = rig.start_in(contexts[0], &[wait_value(line.va, round)]);
+        let queued = rig.start_in(contexts[1], &[write(line.va + 8, round)]);
+        // By now it was asked to stop, unless the host is slow; on a very slow one it is cut.
+        thread::sleep(Duration::from_millis(20));
+        line.cpu.write(0, round);
+        let ends = [waits.wait(), queued.wait()];
+        println!("# {ends:?}, resets {before:?}, then {:?}", resets());
+        ends == [Ok(()), Ok(())] && resets() > before
+    };
+    assert!((1..=20).any(is_reset), "never while it was idle");
+    tell("");
+    expect_working();
+}
+
+fn a_lie_ends_with_who_tells_it() {
+    let function = honest();
+    // As a test that fails does.
+    let failed = catch_unwind(|| {
+        let _lies = Lies::tell("id").expect("the host's answer");
+        assert!(function.bind().is_err(), "another device was bound");
+        panic!("on purpose");
+    });
+    let why = failed.expect_err("it panics");
+    assert_eq!(why.downcast_ref(), Some(&"on purpose"));
+    function.bind().expect("bind to an honest device");
     expect_working();
 }
 

@@ -19,7 +19,7 @@ fn main() -> ExitCode {
         submissions_that_wait_are_limited: 120,
         binds_that_wait_are_limited: 120,
         waits_do_not_hold_up_the_drivers_own_work: 120,
-        vram_in_thousands_of_pieces_is_cleared: 240,
+        vram_in_thousands_of_pieces_is_cleared: 240 at_rest,
     ])
 }
 
@@ -138,17 +138,17 @@ fn waits_do_not_hold_up_the_drivers_own_work() {
     never.cpu.write(0, 1);
 }
 
-/// An object of more pieces than there is room for in a ring.
+/// An object of more pieces than there is room for in a ring; of fewer on a slow kernel.
 fn vram_in_thousands_of_pieces_is_cleared() {
-    const PAGES: u64 = 1900;
+    let wanted = u64::from(suite::rounds(1900));
     let rig = Rig::new();
     let free = |rig: &Rig| {
         let region = rig.region(Place::Vram);
         (region.size - region.used) / 4096
     };
     // Nothing is left that could be had in one piece.
-    while free(&rig) > 2 * PAGES + 256 {
-        let pages = (free(&rig) - 2 * PAGES - 256).min(256);
+    while free(&rig) > 2 * wanted + 256 {
+        let pages = (free(&rig) - 2 * wanted - 256).min(256);
         let handle = rig.bo(Place::Vram, pages * 4096);
         let va = rig.bound_at_will(handle, pages * 4096);
         assert_eq!(rig.run(Engine::Copy, &[fill(!0, va, pages * 4096)]), Ok(()));
@@ -170,8 +170,8 @@ fn vram_in_thousands_of_pieces_is_cleared() {
     for handle in pieces.iter().step_by(2) {
         assert_eq!(rig.close(*handle), Ok(()));
     }
-    let big = suite::eventually(|| rig.try_bo_in_free(Place::Vram, PAGES * 4096).ok())
-        .unwrap_or_else(|| panic!("{} pages are free, and {PAGES} cannot be had", free(&rig)));
+    let big = suite::eventually(|| rig.try_bo_in_free(Place::Vram, wanted * 4096).ok())
+        .unwrap_or_else(|| panic!("{} pages are free, and {wanted} cannot be had", free(&rig)));
     rig.map(big).expect("memory in pieces", |_| 0);
     // And the engine goes on, for this client and others.
     for engine in Engine::ALL {

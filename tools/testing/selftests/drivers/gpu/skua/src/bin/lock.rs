@@ -25,15 +25,16 @@ const CACHED: u32 = DRM_SKUA_BO_CPU_ACCESS | DRM_SKUA_BO_CACHED;
 fn main() -> ExitCode {
     suite::main(tests![
         row_0_13_a_lock_is_for_all_of_it_byte_by_byte: 60,
-        row_0_16_cached_objects_are_locked_outside_of_vram: 60,
+        row_0_13_there_is_nothing_but_linear_memory,
+        row_0_16_cached_objects_are_locked_outside_of_vram: 60 at_rest,
         row_0_16_what_could_not_be_locked_is_refused,
         row_0_19_row_1_09_system_memory_is_locked_in_its_place: 60,
-        row_0_20_without_cpu_access_the_address_never_leads_to_vram: 60,
+        row_0_20_without_cpu_access_the_address_never_leads_to_vram: 60 at_rest,
         row_0_20_what_is_in_vram_for_good_cannot_be_locked,
-        row_0_21_what_is_locked_outside_stays_outside: 60,
-        what_the_cpu_sees_in_vram_stays: 60,
+        row_0_21_what_is_locked_outside_stays_outside: 60 at_rest,
+        what_the_cpu_sees_in_vram_stays: 60 at_rest,
         a_lock_waits_for_its_move_alone: 60,
-        locks_are_counted: 60,
+        locks_are_counted: 60 at_rest,
         locks_end_with_the_handle: 60,
         a_lock_brings_back_what_is_arriving: 60,
     ])
@@ -138,6 +139,35 @@ fn row_0_13_a_lock_is_for_all_of_it_byte_by_byte() {
         assert_eq!(rig.unlock(handle), Ok(()));
         assert_eq!(rig.destroy(&[handle, from.handle], 0), Ok(()));
     }
+}
+
+/// No client can have memory that a lock would have to make linear, nor ask a lock for a part of it, or
+/// for a range that makes it linear.
+fn row_0_13_there_is_nothing_but_linear_memory() {
+    let rig = Rig::new();
+    let handle = rig
+        .bo_create(PAGE, DRM_SKUA_BO_CPU_ACCESS, both(&rig))
+        .expect("BO_CREATE");
+    let known = DRM_SKUA_BO_CPU_ACCESS | DRM_SKUA_BO_CACHED | DRM_SKUA_BO_WRITE_COMBINED;
+    for bit in (0..32).map(|bit| 1 << bit) {
+        if known & bit == 0 {
+            let flags = DRM_SKUA_BO_CPU_ACCESS | bit;
+            let swizzled = rig.bo_create(PAGE, flags, both(&rig));
+            assert_eq!(swizzled, Err(Errno::EINVAL), "flags {flags:#x}");
+        }
+        let mut lock = drm_skua_bo_lock {
+            handle,
+            flags: bit,
+            ..Default::default()
+        };
+        let locked = rig.call(DRM_IOCTL_SKUA_BO_LOCK, &mut lock);
+        assert_eq!(locked, Err(Errno::EINVAL), "a lock with {bit:#x}");
+    }
+    assert_eq!(
+        rig.unlock(handle),
+        Err(Errno::EINVAL),
+        "one of them locked it"
+    );
 }
 
 fn row_0_16_cached_objects_are_locked_outside_of_vram() {

@@ -35,10 +35,10 @@ fn main() -> ExitCode {
         read_only_files_cannot_be_mapped_for_writing,
         rights_can_be_changed,
         system_calls_write_to_mappings,
-        mappings_of_every_kind_can_be_removed_and_come_back: 60,
+        mappings_of_every_kind_can_be_removed_and_come_back: 60 at_rest,
         row_0_01_mapping_does_not_wait_for_the_gpu,
-        row_0_17_all_of_vram_is_mapped_at_once: 120,
-        row_0_17_row_1_08_addresses_lead_straight_to_the_bar: 60,
+        row_0_17_all_of_vram_is_mapped_at_once: 120 at_rest,
+        row_0_17_row_1_08_addresses_lead_straight_to_the_bar: 60 at_rest,
         row_0_19_row_1_09_system_memory_is_mapped_directly: 60,
         row_0_28_coherent_memory_needs_no_call: 60,
     ])

@@ -10,13 +10,14 @@ use std::time::Duration;
 use skua_selftests::client::{map, signal, unmap, wait};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{
-    alone, evict_all, expect_gpu, pattern, place, while_the_cpu_writes, Numbers,
+    alone, evict_all, expect_gpu, pattern, place, while_all_is_evicted, while_the_cpu_writes,
+    Numbers,
 };
 use skua_selftests::raw::{in_child, Child};
 use skua_selftests::rig::{copy, fill, wait_value, write, Buffer};
-use skua_selftests::suite::{eventually, patience};
+use skua_selftests::suite::{eventually, patience, rounds};
 use skua_selftests::witness::{quiet, Witness};
-use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
+use skua_selftests::{suite, tests, torture, Client, Engine, Errno, Place, Rig};
 use skua_uapi::*;
 
 const PAGE: u64 = 4096;
@@ -24,25 +25,27 @@ const MIB: u64 = 1 << 20;
 
 fn main() -> ExitCode {
     suite::main(tests![
-        row_1_15_it_comes_back_under_the_same_mapping: 60,
-        row_1_15_a_writer_notices_nothing: 120,
-        forked_children_go_on_too: 60,
-        what_cannot_fit_together_is_refused: 60,
-        what_is_out_can_be_bound: 60,
-        a_bind_that_waits_finds_what_comes_back: 60,
-        parts_of_mappings_come_back: 60,
-        private_objects_come_back: 60,
+        row_1_15_it_comes_back_under_the_same_mapping: 60 at_rest,
+        row_1_15_a_writer_notices_nothing: 120 at_rest,
+        forked_children_go_on_too: 60 at_rest,
+        what_cannot_fit_together_is_refused: 60 at_rest,
+        what_is_out_can_be_bound: 60 at_rest,
+        a_bind_that_waits_finds_what_comes_back: 60 at_rest,
+        parts_of_mappings_come_back: 60 at_rest,
+        private_objects_come_back: 60 at_rest,
         a_destroyed_vm_gets_what_it_needs: 60,
-        all_who_share_get_it_back: 60,
-        it_comes_back_while_other_work_runs: 60,
-        what_is_out_is_given_back: 60,
+        all_who_share_get_it_back: 60 at_rest,
+        it_comes_back_while_other_work_runs: 60 at_rest,
+        what_is_out_is_given_back: 60 at_rest,
         refused_work_brings_nothing_back: 60,
         make_resident_brings_it_back: 60,
         who_needs_room_waits_for_what_is_busy: 60,
         a_hog_holds_up_nobody_for_good: 120,
+        work_that_needs_nearly_all_gets_it_beside_evictions: 240,
         vram_four_times_over_in_turn: 240,
         vram_four_times_over_in_eight_processes: 600,
         killed_processes_leave_nothing: 240,
+        everything_at_once_in_eight_processes: 300,
     ])
 }
 
@@ -127,6 +130,36 @@ fn nearly_all(rig: &Rig) -> Vec<Buffer> {
     let size = MIB + PAGE;
     let count = (rig.region(Place::Vram).size - MIB) / size;
     (0..count).map(|_| rig.buffer(Place::Vram, size)).collect()
+}
+
+/// Nobody moves what work needs before that is published, neither by debugfs.
+fn work_that_needs_nearly_all_gets_it_beside_evictions() {
+    let rig = alone();
+    let before = evictions();
+    let set = nearly_all(&rig);
+    let mut small: Vec<Buffer> = Vec::new();
+    while small.len() < 100 {
+        small.push(rig.buffer(Place::Vram, PAGE));
+    }
+    while_all_is_evicted(|| {
+        for round in 1..=rounds(40) {
+            let work: Vec<_> = (0..)
+                .zip(set.iter().chain(&small[..20]))
+                .map(|(n, buffer)| fill(round << 8 | n, buffer.va, buffer.size))
+                .collect();
+            let job = rig.start_after(rig.compute, &work, &[]);
+            let job = job.unwrap_or_else(|errno| panic!("SUBMIT, round {round}: {errno}"));
+            assert_eq!(job.wait(), Ok(()), "round {round}");
+            for (n, buffer) in (0..).zip(set.iter().chain(&small[..20])) {
+                let word = u64::from(round << 8 | n);
+                let last = buffer.cpu.read(buffer.cpu.len() - 8);
+                assert_eq!(last, word << 32 | word, "object {n}, round {round}");
+            }
+        }
+    });
+    let moved = evictions() - before;
+    println!("# {moved} objects left VRAM");
+    assert!(moved > 100, "{moved}");
 }
 
 fn vram_four_times_over_in_turn() {
@@ -561,4 +594,8 @@ fn killed_processes_leave_nothing() {
         before.expect_unchanged(&client);
     }
     assert!(Child::start(|| work_on_half_of_vram(1, 20)).wait());
+}
+
+fn everything_at_once_in_eight_processes() {
+    torture::eight_processes();
 }

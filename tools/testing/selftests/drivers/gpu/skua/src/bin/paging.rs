@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::thread;
 
+use skua_selftests::events::{Event, Trace};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{evict_all, movable_in_vram, pattern};
 use skua_selftests::rig::{copy, fill};
@@ -23,7 +24,9 @@ fn main() -> ExitCode {
         row_4_10_the_address_space_is_as_large_as_the_device_asks,
         row_4_13_its_tables_are_those_of_its_size,
         row_4_14_what_is_new_is_cleared_to_the_last_page: 60,
-        row_1_13_a_move_takes_many_paging_buffers: 60,
+        row_1_13_a_move_takes_many_paging_buffers: 60 at_rest,
+        row_1_13_row_4_14_passes_follow_each_other: 60 at_rest,
+        row_1_13_memory_that_is_busy_is_waited_for: 60 at_rest,
         row_4_14_scattered_objects_move_too: 60,
         row_4_14_many_move_at_once: 120,
     ])
@@ -131,6 +134,114 @@ fn row_1_13_a_move_takes_many_paging_buffers() {
         assert_eq!(rig.run(Engine::Copy, &work), Ok(()));
         out.cpu.expect("for the GPU", pattern(round));
     }
+}
+
+/// Pages that one pass of a move has room for: both sides of a copy share a window of 192 KiB, in
+/// whole large pages.
+const PASS_PAGES: u64 = 16;
+
+/// The passes of a move of `size` bytes that were traced, in order: where each begins, and whether
+/// what it is about was idle.
+#[track_caller]
+fn expect_passes(events: &[Event], size: u64) -> Vec<(u64, u64, bool)> {
+    let number = |field: &str| field.parse::<u64>().expect("a number");
+    let passes: Vec<_> = events
+        .iter()
+        .map(|event| {
+            assert_eq!(event.get("fence"), events[0].get("fence"), "one operation");
+            let place = (number(event.get("piece")), number(event.get("page")));
+            (place.0, place.1, event.get("idle") == "1")
+        })
+        .collect();
+    println!(
+        "# {} passes: {:?} …",
+        passes.len(),
+        &passes[..passes.len().min(4)]
+    );
+    assert_eq!(passes.len() as u64, size.div_ceil(PASS_PAGES * PAGE));
+    // All zeroes at first, and each behind the one before.
+    assert_eq!((passes[0].0, passes[0].1), (0, 0));
+    assert!(passes.windows(2).all(|two| two[0] < two[1]), "{passes:?}");
+    // A pass that goes on in the same piece has done all that it has room for.
+    for two in passes.windows(2).filter(|two| two[0].0 == two[1].0) {
+        assert!(two[1].1 - two[0].1 <= PASS_PAGES, "{two:?}");
+    }
+    let (last, others) = events.split_last().expect("a pass");
+    assert!(others.iter().all(|event| event.get("last") == "0"));
+    assert_eq!(last.get("last"), "1");
+    passes
+}
+
+fn row_1_13_row_4_14_passes_follow_each_other() {
+    quiet();
+    let trace = Trace::of(&["skua_paging"]);
+    let rig = Rig::new();
+    let size = 64 * MIB;
+    let handle = movable_in_vram(&rig, size);
+    let cpu = rig.map(handle);
+    cpu.fill(pattern(1));
+    for (counter, move_it) in [
+        ("copy_vram_to_system", (&|| _ = evict_all()) as &dyn Fn()),
+        ("copy_system_to_vram", &|| {
+            assert_eq!(rig.make_resident(&[handle], &[]), Ok(()))
+        }),
+    ] {
+        let (seen, before) = (trace.events().len(), Counted::now());
+        move_it();
+        Function::first().at_rest();
+        // No byte went another way.
+        assert_eq!(
+            (before.more(counter), before.more("copy_bytes")),
+            (size, size)
+        );
+        let passes = expect_passes(&trace.events()[seen..], size);
+        assert_eq!(before.more("packets"), passes.len() as u64);
+        assert!(passes[0].2, "nothing was before the first");
+        cpu.expect("the bytes", pattern(1));
+    }
+}
+
+/// Has paging wait for idle memory as long as it lives.
+struct WantsIdle;
+
+impl WantsIdle {
+    #[track_caller]
+    fn new() -> Self {
+        let wanted = Function::first().debugfs("idle").expect("debugfs");
+        assert_eq!(wanted.trim(), "1");
+        Self
+    }
+}
+
+impl Drop for WantsIdle {
+    fn drop(&mut self) {
+        let _ = Function::first().debugfs("idle");
+    }
+}
+
+fn row_1_13_memory_that_is_busy_is_waited_for() {
+    quiet();
+    let trace = Trace::of(&["skua_paging"]);
+    let rig = Rig::new();
+    let buffer = rig.bound(movable_in_vram(&rig, SIZE), SIZE);
+    buffer.cpu.fill(pattern(3));
+    let _wants_idle = WantsIdle::new();
+    let (seen, before) = (trace.events().len(), Counted::now());
+    evict_all();
+    Function::first().at_rest();
+    assert!(!is_in_vram(&rig, buffer.handle));
+    let passes = expect_passes(&trace.events()[seen..], SIZE);
+    assert!(passes.iter().all(|(_, _, idle)| *idle), "{passes:?}");
+    let busy = before.more("busy");
+    println!("# busy {busy} times");
+    assert!(busy > 0, "nothing was ever busy");
+    assert_eq!(before.more("copy_vram_to_system"), SIZE);
+    buffer.cpu.expect("the bytes", pattern(3));
+    assert_eq!(rig.make_resident(&[buffer.handle], &[]), Ok(()));
+    buffer.cpu.expect("the bytes, back", pattern(3));
+    // Clears wait, too.
+    let new = rig.bo(Place::Vram, SIZE);
+    rig.map(new).expect("new memory", |_| 0);
 }
 
 fn row_4_14_scattered_objects_move_too() {

@@ -12,10 +12,12 @@ use nix::sys::memfd::{memfd_create, MFdFlags};
 use skua_selftests::client::{map, own};
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
-use skua_selftests::moving::{alone, both, expect_gpu, movable_in_vram, place, press, resident};
+use skua_selftests::moving::{
+    alone, both, expect_gpu, movable_in_vram, place, press, resident, while_all_is_evicted,
+};
 use skua_selftests::raw::{in_child, ioctl};
 use skua_selftests::rig::{copy, fill, wait_value, write};
-use skua_selftests::suite::eventually;
+use skua_selftests::suite::{eventually, rounds};
 use skua_selftests::witness::{quiet, Witness};
 use skua_selftests::{skip, suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_uapi::*;
@@ -39,12 +41,13 @@ fn main() -> ExitCode {
         an_imported_object_is_told_apart,
         an_imported_object_outlives_its_exporter_handles,
         vgem_imports_system_memory,
-        vgem_cannot_import_vram,
-        vgem_has_it_moved_where_it_can_reach_it,
+        vgem_cannot_import_vram at_rest,
+        vgem_has_it_moved_where_it_can_reach_it at_rest,
         it_comes_back_when_the_last_driver_lets_go: 60,
-        it_stays_out_where_there_is_no_room: 60,
+        it_stays_out_where_there_is_no_room: 60 at_rest,
         attachments_come_and_go_under_work: 120,
         an_attachment_outlasts_who_has_it_come_back: 120,
+        an_attachment_meets_evictions: 120,
         idle_pages_are_there_for_other_drivers,
         foreign_descriptors_are_refused,
         imports_are_given_back,
@@ -446,7 +449,7 @@ fn vgem_imports_system_memory() {
 
 fn vgem_cannot_import_vram() {
     let vgem = vgem();
-    let rig = Rig::new();
+    let rig = Rig::new().having_worked();
     let buffer = rig.buffer(Place::Vram, SIZE);
     let shared = rig.export(buffer.handle).expect("PRIME_HANDLE_TO_FD");
     // What was exported counts as shared from now on.
@@ -629,6 +632,22 @@ fn an_attachment_outlasts_who_has_it_come_back() {
     });
     println!("# made resident {made:?} times");
     buffer.cpu.expect("at the end", pattern(7));
+}
+
+/// Of write-combined pages there is one owner at a time: others wait, and are not refused.
+fn an_attachment_meets_evictions() {
+    let rig = alone();
+    let flags = DRM_SKUA_BO_CPU_ACCESS | DRM_SKUA_BO_WRITE_COMBINED;
+    let handle = rig.bo_create(SIZE, flags, both(&rig)).expect("BO_CREATE");
+    rig.map(handle).fill(pattern(8));
+    let shared = rig.export(handle).expect("PRIME_HANDLE_TO_FD");
+    let imports: Vec<_> = while_all_is_evicted(|| {
+        let import = |_| import_by_vgem(&vgem(), &shared).map(drop);
+        (0..rounds(300)).map(import).collect()
+    });
+    let failed: Vec<_> = imports.iter().filter(|it| it.is_err()).collect();
+    assert!(failed.is_empty(), "{} imports: {failed:?}", failed.len());
+    rig.map(handle).expect("at the end", pattern(8));
 }
 
 fn idle_pages_are_there_for_other_drivers() {

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use skua_selftests::function::Function;
 use skua_selftests::moving::{alone, evict_all, movable, place, resident};
 use skua_selftests::rig::{fill, wait_value};
 use skua_selftests::suite::eventually;
@@ -26,19 +27,21 @@ const LEVELS: [u32; 5] = [
 
 fn main() -> ExitCode {
     suite::main(tests![
-        row_2_25_the_lowest_goes_first: 60,
-        row_2_25_it_is_a_hint: 60,
-        who_was_made_resident_goes_behind_others: 60,
-        row_2_25_low_and_busy_goes_before_high_and_idle: 60,
-        row_2_25_it_lasts_while_an_object_is_elsewhere: 60,
+        row_2_25_the_lowest_goes_first: 60 at_rest,
+        row_2_25_it_is_a_hint: 60 at_rest,
+        who_was_made_resident_goes_behind_others: 60 at_rest,
+        row_2_25_low_and_busy_goes_before_high_and_idle: 60 at_rest,
+        row_2_25_it_lasts_while_an_object_is_elsewhere: 60 at_rest,
     ])
 }
 
-/// Objects of a client that fill VRAM.
+/// Objects of a client that fill VRAM. They are cleared: what is idle goes first.
 fn crowd(client: &Client) -> Vec<u32> {
     let region = client.region(Place::Vram);
     let count = (region.size - region.used) / LARGE;
-    (0..count).map(|_| movable(client, LARGE)).collect()
+    let crowd = (0..count).map(|_| movable(client, LARGE)).collect();
+    Function::first().at_rest();
+    crowd
 }
 
 /// An object that nobody but VRAM has room for, and that stays there.

@@ -21,19 +21,19 @@ const LARGE: u64 = 2 << 20;
 
 fn main() -> ExitCode {
     suite::main(tests![
-        row_1_11_content_and_addresses_stay: 60,
-        row_1_11_forked_children_go_on_too: 60,
-        row_1_12_a_writer_notices_nothing: 120,
-        row_1_16_work_that_runs_is_waited_for: 60,
-        work_that_comes_meanwhile_waits: 60,
-        parts_of_mappings_come_back: 60,
-        resident_objects_are_no_victims: 60,
-        residency_is_counted: 60,
-        residency_ends_with_the_handle: 60,
-        the_signal_follows_the_moves: 60,
-        old_pages_are_given_back: 60,
-        what_cannot_be_there_is_resident_where_it_is: 60,
-        what_has_arrived_can_leave_at_once: 60,
+        row_1_11_content_and_addresses_stay: 60 at_rest,
+        row_1_11_forked_children_go_on_too: 60 at_rest,
+        row_1_12_a_writer_notices_nothing: 120 at_rest,
+        row_1_16_work_that_runs_is_waited_for: 60 at_rest,
+        work_that_comes_meanwhile_waits: 60 at_rest,
+        parts_of_mappings_come_back: 60 at_rest,
+        resident_objects_are_no_victims: 60 at_rest,
+        residency_is_counted: 60 at_rest,
+        residency_ends_with_the_handle: 60 at_rest,
+        the_signal_follows_the_moves: 60 at_rest,
+        old_pages_are_given_back: 60 at_rest,
+        what_cannot_be_there_is_resident_where_it_is: 60 at_rest,
+        what_has_arrived_can_leave_at_once: 60 at_rest,
     ])
 }
 

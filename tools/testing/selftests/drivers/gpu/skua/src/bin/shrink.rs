@@ -22,17 +22,17 @@ const PAGES: u64 = MIB / 4096;
 
 fn main() -> ExitCode {
     suite::main(tests![
-        idle_pages_are_given_back: 60,
-        the_cpu_finds_its_content: 60,
-        the_gpu_finds_it_when_it_is_bound: 60,
-        what_moves_to_vram_takes_it_along: 60,
-        what_is_mapped_stays: 60,
-        what_is_locked_stays: 60,
-        what_is_in_the_aperture_stays: 60,
-        write_combined_objects_come_back: 60,
-        what_was_unmapped_goes: 60,
-        resting_objects_can_be_destroyed: 60,
-        it_is_there_when_the_device_is_gone: 60,
+        idle_pages_are_given_back: 60 at_rest,
+        the_cpu_finds_its_content: 60 at_rest,
+        the_gpu_finds_it_when_it_is_bound: 60 at_rest,
+        what_moves_to_vram_takes_it_along: 60 at_rest,
+        what_is_mapped_stays: 60 at_rest,
+        what_is_locked_stays: 60 at_rest,
+        what_is_in_the_aperture_stays: 60 at_rest,
+        write_combined_objects_come_back: 60 at_rest,
+        what_was_unmapped_goes: 60 at_rest,
+        resting_objects_can_be_destroyed: 60 at_rest,
+        it_is_there_when_the_device_is_gone: 60 at_rest,
         nobody_notices_under_work: 240,
     ])
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use skua_selftests::function::Function;
 use skua_selftests::rig::{copy, fill};
 use skua_selftests::witness::quiet;
-use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
+use skua_selftests::{suite, tests, torture, Client, Engine, Errno, Place, Rig};
 use skua_uapi::*;
 
 const MIB: u64 = 1 << 20;
@@ -17,9 +17,10 @@ fn main() -> ExitCode {
         a_part_is_visible,
         what_the_cpu_maps_is_where_it_can: 60,
         what_it_does_not_map_leaves_that_alone: 60,
-        room_is_made_where_it_is_needed: 60,
+        room_is_made_where_it_is_needed: 60 at_rest,
         what_can_never_fit_moves_nobody: 60,
         nobody_is_in_their_own_way: 60,
+        everything_at_once_in_eight_processes: 300,
     ])
 }
 
@@ -125,10 +126,22 @@ fn room_is_made_where_it_is_needed() {
 
 /// What work needs fits, but not where it is: something has to leave the part that the CPU sees.
 fn nobody_is_in_their_own_way() {
+    let client = Client::new();
+    // Or too large for the aperture.
+    let aperture = client.region(Place::Aperture);
+    assert!(aperture.size < vram(&client).1, "{aperture:?}");
+    for others in [0, 1 << aperture.id] {
+        in_their_own_way(only_vram(&client) | others);
+    }
+}
+
+/// Work needs what it sees of VRAM, which may be in these places, and nearly all else of that.
+fn in_their_own_way(placements: u32) {
     quiet();
     let (rig, other) = (Rig::new(), Client::new());
     let (size, visible) = vram(&rig);
-    let seen = rig.buffer(Place::Vram, visible);
+    let seen = rig.bo_create(visible, DRM_SKUA_BO_CPU_ACCESS, placements);
+    let seen = rig.bound(seen.expect("BO_CREATE"), visible);
     seen.cpu.fill(|offset| offset as u64);
     Function::first().debugfs("evict").expect("debugfs");
     assert!(!is_in_vram(&rig, seen.handle));
@@ -172,4 +185,8 @@ fn what_can_never_fit_moves_nobody() {
         .expect("BO_CREATE");
     assert!(!is_in_vram(&client, large));
     assert!(is_in_vram(&client, seen));
+}
+
+fn everything_at_once_in_eight_processes() {
+    torture::eight_processes();
 }

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use skua_selftests::client::{signal, wait, PATIENCE};
 use skua_selftests::program::{address, op, op_imm, EXIT, WRITE_NUMBERS};
-use skua_selftests::rig::{copy, dispatch, fill, wait_value, write, Buffer, Job};
+use skua_selftests::race::Race;
+use skua_selftests::rig::{copy, dispatch, fill, wait_value, write, Job};
 use skua_selftests::{suite, tests, Engine, Place, Rig};
 use skua_spec::command::{Command, Dispatch};
 use skua_spec::isa::Op;
@@ -20,8 +21,8 @@ fn main() -> ExitCode {
         copy_of_odd_ranges: 60,
         copy_of_rectangles,
         dispatch_runs_every_thread: 60,
-        signal_and_wait_in_memory,
-        engines_wait_for_each_other_in_memory,
+        signal_and_wait_in_memory at_rest,
+        engines_wait_for_each_other_in_memory at_rest,
         buffers_run_one_after_the_other,
         as_many_buffers_as_there_can_be,
         a_submission_without_buffers_is_a_fence,
@@ -413,65 +414,11 @@ fn many_clients_at_once() {
     }
 }
 
-/// Takes a number from the counter at arguments 0 and 1, and puts it to arguments 2 and 3.
-const TAKE_A_NUMBER: &[u64] = &[
-    op(Op::Arg, 2, 0, 0, 0),
-    op(Op::Arg, 3, 0, 0, 1),
-    op(Op::Arg, 4, 0, 0, 2),
-    op(Op::Arg, 5, 0, 0, 3),
-    op_imm(Op::Mov, 6, 0, 1),
-    op(Op::AtomAdd, 7, 2, 6, 0),
-    op(Op::St32, 7, 4, 0, 0),
-    EXIT,
-];
-
-/// Jobs that take numbers, in contexts that queue them while the engine is held.
-struct Race<'a> {
-    rig: &'a Rig,
-    /// [`TAKE_A_NUMBER`].
-    program: Buffer,
-    /// The next number; behind it the one that each job took.
-    line: Buffer,
-    /// Opens to all jobs at once.
-    gate: Buffer,
-    jobs: Vec<Job<'a>>,
-}
-
-impl<'a> Race<'a> {
-    fn new(rig: &'a Rig) -> Self {
-        let gate = rig.buffer(Place::System, 4096);
-        let blocker = rig.start(Engine::Compute, &[wait_value(gate.va, 1)]);
-        Self {
-            rig,
-            program: rig.program(TAKE_A_NUMBER),
-            line: rig.buffer(Place::System, 8192),
-            gate,
-            jobs: vec![blocker],
-        }
-    }
-
-    /// The next job, of a context.
-    fn enter(&mut self, context: u32) {
-        let slot = self.line.va + 4 * self.jobs.len() as u64;
-        let arguments = [address(self.line.va), address(slot)].concat();
-        let work = [dispatch(&self.program, TAKE_A_NUMBER, &arguments)];
-        self.jobs.push(self.rig.start_in(context, &work));
-    }
-
-    /// Lets the engine go; which of all each job was, in the order in which they entered.
-    fn run(&self) -> Vec<u32> {
-        self.gate.cpu.write(0, 1);
-        for job in &self.jobs {
-            assert_eq!(job.wait(), Ok(()));
-        }
-        (1..self.jobs.len())
-            .map(|n| self.line.cpu.read32(4 * n))
-            .collect()
-    }
-}
-
 /// Jobs that an engine's ring takes at most: they are no longer anybody's turn.
 const AHEAD: u32 = 24;
+
+/// Jobs of a heavy context.
+const HEAVY: usize = 200;
 
 fn a_light_context_is_not_held_up_by_a_heavy_one() {
     let rig = Rig::new();
@@ -479,20 +426,25 @@ fn a_light_context_is_not_held_up_by_a_heavy_one() {
         rig.new_context(Engine::Compute),
         rig.new_context(Engine::Compute),
     );
+    let target = rig.buffer(Place::Vram, 4 << 20);
     let mut race = Race::new(&rig);
-    for _ in 0..300 {
-        race.enter(heavy);
+    // They are long, as the light one may be woken later.
+    for _ in 0..HEAVY {
+        race.enter_with(heavy, &[fill(1, target.va, 4 << 20)]);
     }
     for _ in 0..8 {
         race.enter(light);
     }
     let numbers = race.run();
-    for (n, number) in (0..).zip(&numbers[300..]) {
+    // From when it was woken its jobs are among those of the other.
+    let light = &numbers[HEAVY..];
+    for (n, number) in (0..).zip(light) {
         assert!(
-            *number <= AHEAD + 2 * (n + 1),
-            "light job {n} was the {number}th of all"
+            *number <= light[0] + AHEAD + 2 * n,
+            "light job {n} was the {number}th of all: {light:?}"
         );
     }
+    assert!(numbers[..HEAVY].iter().max() > light.iter().max());
 }
 
 fn contexts_take_turns() {
@@ -501,23 +453,38 @@ fn contexts_take_turns() {
     let own: Vec<u32> = (0..contexts)
         .map(|_| rig.new_context(Engine::Compute))
         .collect();
+    let target = rig.buffer(Place::Vram, 4 << 20);
     let mut race = Race::new(&rig);
-    // One after the other, so that the order is not that of submission.
+    // One after the other, so that the order is not that of submission. They are long, as not all
+    // contexts are woken at the same moment.
     for context in &own {
         for _ in 0..rounds {
-            race.enter(*context);
+            race.enter_with(*context, &[fill(1, target.va, 4 << 20)]);
         }
     }
     let numbers = race.run();
-    // The n-th turn of each is among the others' n-th turns.
-    for (n, own) in (0..).zip(numbers.chunks_exact(rounds as usize)) {
-        for (turn, number) in (0..).zip(own) {
-            let least = (contexts * turn).saturating_sub(contexts * AHEAD);
-            let most = contexts * (turn + 1) + AHEAD;
+    // Of whom each job was, in the order in which they were done.
+    let mut order: Vec<(u32, usize)> = numbers.iter().copied().zip(0..).collect();
+    order.sort_unstable();
+    let owners = order.iter().map(|(_, job)| job / rounds as usize);
+    // From when all were woken until the first has no more, they are done as often.
+    let mut counts = vec![0; own.len()];
+    let mut since = None;
+    for owner in owners {
+        counts[owner] += 1;
+        if !counts.contains(&0) {
+            let since = since.get_or_insert_with(|| counts.clone());
+            let done = counts.iter().zip(&*since).map(|(now, then)| now - *then);
+            let (least, most) = (done.clone().min(), done.max());
             assert!(
-                (least..most).contains(number),
-                "turn {turn} of context {n} was the {number}th of all"
+                most.zip(least)
+                    .is_some_and(|(most, least)| most - least <= AHEAD),
+                "{least:?} and {most:?} at {counts:?}"
             );
         }
+        if counts[owner] == rounds {
+            break;
+        }
     }
+    println!("# {counts:?} were done when one had no more");
 }

@@ -2,12 +2,12 @@
 
 //! Tracepoints: the life of each submission, and faults.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use skua_selftests::client::wait;
+use skua_selftests::events::{Event, Trace};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{both, place, with_holders};
 use skua_selftests::rig::{wait_value, write};
@@ -24,70 +24,23 @@ fn main() -> ExitCode {
         errors_are_traced,
         row_2_23_cancelled_work_ends_once_and_never_starts,
         row_2_21_a_replayed_job_is_done_once,
-        room_that_cannot_be_made_tells_what_holds_it: 60,
+        room_that_cannot_be_made_tells_what_holds_it: 60 at_rest,
     ])
 }
 
-const EVENTS: [&str; 4] = ["skua_submit", "skua_start", "skua_done", "skua_fault"];
+const EVENTS: [&str; 5] = [
+    "skua_submit",
+    "skua_start",
+    "skua_done",
+    "skua_fault",
+    "skua_no_room",
+];
 
-/// A trace of the driver's events, in an instance of its own.
-struct Trace {
-    dir: PathBuf,
-}
-
-impl Trace {
-    fn new() -> Self {
-        quiet();
-        let dir =
-            Path::new("/sys/kernel/tracing/instances").join(format!("skua-{}", std::process::id()));
-        fs::create_dir(&dir).expect("an instance of tracing");
-        let trace = Self { dir };
-        fs::write(trace.dir.join("events/skua/enable"), "1").expect("events/skua/enable");
-        fs::write(trace.dir.join("tracing_on"), "1").expect("tracing_on");
-        trace
-    }
-
-    /// What was traced: each event's name and fields.
-    fn events(&self) -> Vec<Event> {
-        let text = fs::read_to_string(self.dir.join("trace")).expect("trace");
-        text.lines()
-            .filter(|line| !line.starts_with('#'))
-            .filter_map(|line| {
-                let at = line.find("skua_")?;
-                let (name, fields) = line[at..].split_once(": ")?;
-                Some(Event {
-                    name: name.to_owned(),
-                    fields: fields
-                        .split(", ")
-                        .filter_map(|field| field.split_once('='))
-                        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                        .collect(),
-                })
-            })
-            .collect()
-    }
-}
-
-impl Drop for Trace {
-    fn drop(&mut self) {
-        let _ = fs::write(self.dir.join("events/skua/enable"), "0");
-        let _ = fs::remove_dir(&self.dir);
-    }
-}
-
-#[derive(Clone, Debug)]
-struct Event {
-    name: String,
-    fields: BTreeMap<String, String>,
-}
-
-impl Event {
-    #[track_caller]
-    fn get(&self, field: &str) -> &str {
-        self.fields
-            .get(field)
-            .unwrap_or_else(|| panic!("{} has no {field}: {self:?}", self.name))
-    }
+/// A trace of all of them, when earlier clients are gone.
+#[track_caller]
+fn traced() -> Trace {
+    quiet();
+    Trace::of(&EVENTS)
 }
 
 /// The events of each fence, in order of their first: their names, and the last one's error.
@@ -109,7 +62,7 @@ fn lives(events: &[Event]) -> Vec<(String, Vec<&str>, Option<i32>)> {
 }
 
 fn the_events_are_there() {
-    for event in EVENTS {
+    for event in &EVENTS[..4] {
         let path = Path::new("/sys/kernel/tracing/events/skua")
             .join(event)
             .join("format");
@@ -122,7 +75,7 @@ fn the_events_are_there() {
 }
 
 fn a_submission_is_submitted_started_and_done() {
-    let trace = Trace::new();
+    let trace = traced();
     let rig = Rig::new();
     let target = rig.buffer(Place::System, 4096);
     for (n, engine) in (0..).zip(Engine::ALL) {
@@ -146,7 +99,7 @@ fn a_submission_is_submitted_started_and_done() {
 }
 
 fn contexts_are_traced_in_order() {
-    let trace = Trace::new();
+    let trace = traced();
     let rig = Rig::new();
     let jobs: Vec<_> = (0..40).map(|_| rig.start(Engine::Copy, &[])).collect();
     for job in &jobs {
@@ -171,7 +124,7 @@ fn contexts_are_traced_in_order() {
 }
 
 fn a_fault_is_traced() {
-    let trace = Trace::new();
+    let trace = traced();
     let rig = Rig::new();
     let nothing = rig.reserve(4096);
     let context = rig.new_context(Engine::Compute);
@@ -201,7 +154,7 @@ fn a_fault_is_traced() {
 }
 
 fn errors_are_traced() {
-    let trace = Trace::new();
+    let trace = traced();
     let rig = Rig::new();
     let gate = rig.buffer(Place::System, 4096);
     let before = trace.events().len();
@@ -234,7 +187,7 @@ fn errors_are_traced() {
 }
 
 fn row_2_23_cancelled_work_ends_once_and_never_starts() {
-    let trace = Trace::new();
+    let trace = traced();
     let rig = Rig::new();
     let gate = rig.buffer(Place::System, 4096);
     let context = rig.new_context(Engine::Compute);
@@ -268,7 +221,7 @@ fn row_2_23_cancelled_work_ends_once_and_never_starts() {
 }
 
 fn row_2_21_a_replayed_job_is_done_once() {
-    let trace = Trace::new();
+    let trace = traced();
     let rig = Rig::new();
     let (gate, target) = (
         rig.buffer(Place::System, 4096),
@@ -297,7 +250,7 @@ fn row_2_21_a_replayed_job_is_done_once() {
 }
 
 fn room_that_cannot_be_made_tells_what_holds_it() {
-    let trace = Trace::new();
+    let trace = traced();
     with_holders(|client, holders| {
         let vram = client.region(Place::Vram);
         let expect = |bytes: u64, needed: &str| {

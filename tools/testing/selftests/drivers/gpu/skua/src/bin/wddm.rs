@@ -34,9 +34,9 @@ fn main() -> ExitCode {
     suite::main(tests![
         work_is_done_and_seen,
         row_0_01_locks_do_not_wait_and_maps_do,
-        row_0_02_destruction_is_deferred_and_does_not_wait: 60,
-        row_0_02_destruction_waits_for_what_is_queued_in_userspace: 60,
-        row_0_04_assume_not_in_use_frees_at_once_and_faults: 60,
+        row_0_02_destruction_is_deferred_and_does_not_wait: 60 at_rest,
+        row_0_02_destruction_waits_for_what_is_queued_in_userspace: 60 at_rest,
+        row_0_04_assume_not_in_use_frees_at_once_and_faults: 60 at_rest,
         row_0_05_synchronous_destruction_returns_when_memory_is_free: 60,
         row_0_05_row_0_06_flags_without_a_meaning_are_refused,
         row_2_25_priorities_are_of_a_resource_or_a_list,
@@ -49,6 +49,7 @@ fn main() -> ExitCode {
         row_0_11_locks_nest_at_one_address,
         row_0_12_lock2_has_no_flags,
         row_0_16_row_0_20_what_the_cpu_does_not_reach_is_locked_in_system_memory,
+        row_2_20_important_work_goes_first: 60,
         row_2_22_fences_of_a_device_in_error_have_the_largest_value: 60,
         row_2_22_a_hang_wakes_all_who_wait: 120,
         values_are_signalled_in_order,
@@ -72,7 +73,7 @@ fn main() -> ExitCode {
         handles_of_other_types_and_devices_are_refused,
         a_destroyed_device_takes_everything_with_it: 60,
         a_destroyed_context_drops_what_waits: 60,
-        work_of_a_destroyed_context_keeps_its_allocations: 60,
+        work_of_a_destroyed_context_keeps_its_allocations: 60 at_rest,
         a_fault_of_a_destroyed_context_is_its_devices,
         who_waits_for_cancelled_work_is_woken,
         a_destroyed_fence_lets_go_of_who_waits,
@@ -850,6 +851,32 @@ fn row_0_16_row_0_20_what_the_cpu_does_not_reach_is_locked_in_system_memory() {
     assert_eq!(cached.err(), Some(Status::INVALID_PARAMETER));
     let both = Allocation::create(&rig.device, &plain(system).hidden().cached());
     assert_eq!(both.err(), Some(Status::INVALID_PARAMETER));
+}
+
+fn row_2_20_important_work_goes_first() {
+    let rig = Rig::new();
+    let (low, high) = (&rig.compute, rig.fresh(EngineKind::Compute));
+    for priority in [i32::MIN, -8, 8, i32::MAX] {
+        let refused = low.set_scheduling_priority(priority);
+        assert_eq!(refused, Err(Status::INVALID_PARAMETER), "{priority}");
+    }
+    assert_eq!(low.set_scheduling_priority(-7), Ok(()));
+    assert_eq!(high.set_scheduling_priority(7), Ok(()));
+    let target = rig.vram(16 << 20);
+    let (done, packets) = (rig.fence(), 20);
+    for n in 1..=packets {
+        rig.start(low, &[fill(1, target.gpu_va(), 16 << 20); 6]);
+        assert_eq!(low.signal_from_gpu(&[(&done, n)]), Ok(()));
+    }
+    rig.finish(&high);
+    let value = done.value();
+    println!("# {value} of {packets} were done before it");
+    // A slow kernel queues as slowly as the engine works.
+    assert!(value < packets || suite::patience() > 1);
+    assert_eq!(done.wait(packets, patience()), Ok(()));
+    high.destroy();
+    let refused = high.set_scheduling_priority(0);
+    assert_eq!(refused, Err(Status::INVALID_HANDLE));
 }
 
 fn row_2_22_fences_of_a_device_in_error_have_the_largest_value() {

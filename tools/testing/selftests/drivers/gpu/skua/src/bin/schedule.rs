@@ -1,0 +1,560 @@
+// SPDX-License-Identifier: MIT
+
+//! Whose turn it is on an engine: priorities, shares, and work that makes room for other work.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use skua_selftests::events::{Event, Trace};
+use skua_selftests::function::Function;
+use skua_selftests::moving::Numbers;
+use skua_selftests::program::{address, op, op_imm, EXIT};
+use skua_selftests::race::{Gate, Race};
+use skua_selftests::rig::{copy, dispatch, fill, wait_value, write, Buffer, Job};
+use skua_selftests::suite::{self, eventually};
+use skua_selftests::torture::seed;
+use skua_selftests::{skip, tests, Client, Engine, Place, Rig};
+use skua_spec::command::{Command, Dispatch};
+use skua_spec::isa::Op;
+use skua_uapi::DRM_SKUA_ENGINE_COMPUTE;
+
+fn main() -> ExitCode {
+    suite::main(tests![
+        row_2_20_three_priorities_end_in_order: 60,
+        row_2_20_equals_get_equal_shares: 60,
+        row_2_20_what_is_queued_is_raised_too: 60,
+        important_work_overtakes_what_is_in_the_ring: 60,
+        row_2_12_a_long_buffer_makes_room: 60,
+        row_2_19_who_signals_gets_the_engine,
+        row_2_19_a_long_wait_is_in_nobodys_way: 60,
+        what_made_room_is_left_to_end,
+        nobody_starves: 60,
+        row_2_13_each_packet_runs_once: 120,
+        row_2_13_random_schedules_end_as_if_each_were_alone: 120,
+        row_2_14_packets_that_made_room_keep_their_order: 120,
+    ])
+}
+
+/// A context for computing with this priority.
+#[track_caller]
+fn context(rig: &Rig, priority: i32) -> u32 {
+    let context = rig.new_context(Engine::Compute);
+    assert_eq!(rig.prioritise(context, priority), Ok(()), "{priority}");
+    context
+}
+
+/// Skips a test in which an engine has to be at work for longer than a slow kernel queues more.
+fn swift() {
+    if suite::patience() > 1 {
+        skip("the engine is done before this kernel has queued more");
+    }
+}
+
+fn preemptions() -> u64 {
+    let [count] = Function::first().counters(["driver_preemptions"]);
+    count
+}
+
+/// Where jobs with these numbers begin and end among all.
+fn extent(numbers: &[u32]) -> (u32, u32) {
+    let most = numbers.iter().max().expect("jobs");
+    (*numbers.iter().min().expect("jobs"), *most)
+}
+
+fn row_2_20_three_priorities_end_in_order() {
+    let rig = Rig::new();
+    let contexts = [-7, 0, 7].map(|priority| context(&rig, priority));
+    let mut race = Race::new(&rig);
+    // The least important first, and more of it than the ring takes.
+    for context in contexts {
+        for _ in 0..40 {
+            race.enter(context);
+        }
+    }
+    let numbers = race.run();
+    let (low, rest) = numbers.split_at(40);
+    let (normal, high) = rest.split_at(40);
+    // But for one that was under way: as equals they would take turns.
+    let (first, last) = extent(high);
+    assert!(
+        last - first <= 40,
+        "the most important: {first} to {last} of 120"
+    );
+    let before = low.iter().filter(|number| **number < extent(normal).1);
+    let before = before.filter(|number| **number > extent(normal).0).count();
+    assert!(
+        before <= 1,
+        "{before} of the least important were among the normal ones"
+    );
+}
+
+fn row_2_20_what_is_queued_is_raised_too() {
+    let rig = Rig::new();
+    let contexts = [-7, 0].map(|priority| context(&rig, priority));
+    let mut race = Race::new(&rig);
+    for context in contexts {
+        for _ in 0..40 {
+            race.enter(context);
+        }
+    }
+    assert_eq!(rig.prioritise(contexts[0], 1), Ok(()));
+    let numbers = race.run();
+    let (first, last) = extent(&numbers[..40]);
+    assert!(last - first <= 40, "the raised: {first} to {last} of 80");
+}
+
+fn important_work_overtakes_what_is_in_the_ring() {
+    swift();
+    let rig = Rig::new();
+    let (low, high) = (context(&rig, -1), context(&rig, 0));
+    let target = rig.buffer(Place::Vram, 4 << 20);
+    let before = preemptions();
+    let mut race = Race::new(&rig);
+    for _ in 0..60 {
+        race.enter_with(low, &[fill(1, target.va, 4 << 20); 4]);
+    }
+    race.begin();
+    assert!(
+        eventually(|| (race.taken() > 0).then_some(())).is_some(),
+        "it begins"
+    );
+    race.enter(high);
+    // Those that were before it when it was in the queue, and one that was under way.
+    let most = race.taken() + 1;
+    let numbers = race.run();
+    println!(
+        "# it was {} of 61, of which {most} could be before it",
+        numbers[60]
+    );
+    assert!(numbers[60] <= most, "{numbers:?}");
+    assert!(preemptions() > before, "nothing was preempted");
+}
+
+/// A buffer that takes long makes room in the midst of it, and goes on from there (row 2.12).
+fn row_2_12_a_long_buffer_makes_room() {
+    swift();
+    let rig = Rig::new();
+    let (low, high) = (context(&rig, -1), context(&rig, 0));
+    let target = rig.buffer(Place::Vram, 4 << 20);
+    let count = rig.buffer(Place::System, 4096);
+    let program = rig.program(COUNT);
+    let [preempted, saved, restored] = saves();
+    let trace = Trace::of(&["skua_preempt", "skua_preempted", "skua_resume"]);
+    let mut work = vec![dispatch(&program, COUNT, &address(count.va))];
+    work.extend((0..150).map(|n| fill(n, target.va, 4 << 20)));
+    work.push(dispatch(&program, COUNT, &address(count.va + 4)));
+    let long = rig.start_in(low, &work);
+    let began = eventually(|| (count.cpu.read32(0) > 0).then_some(()));
+    assert!(began.is_some(), "it begins");
+    let mut overtakes = 0;
+    for _ in 0..5 {
+        let important = rig.start_in(high, &[write(count.va + 64, 1)]);
+        assert_eq!(important.wait(), Ok(()));
+        overtakes += u32::from(!long.has_ended());
+    }
+    assert_eq!(long.wait(), Ok(()));
+    println!("# {overtakes} of 5 were done within the long one");
+    assert!(overtakes > 0);
+    // It was stopped within it, which was asked for, and went on as often.
+    let events = computing(&trace);
+    let traced = |name: &str| events.iter().filter(|event| event.name == name).count();
+    let within = stops(&events).filter(|stop| *stop != UNBEGUN).count();
+    assert!(within > 0, "{events:#?}");
+    assert!(traced("skua_preempt") >= within, "{events:#?}");
+    assert!(traced("skua_resume") >= within, "{events:#?}");
+    // Its parts were done once each, the last one last.
+    assert_eq!([count.cpu.read32(0), count.cpu.read32(4)], [1, 1]);
+    let copied = rig.buffer(Place::System, 4096);
+    assert_eq!(
+        rig.run(Engine::Copy, &[copy(target.va, copied.va, 4096)]),
+        Ok(())
+    );
+    assert_eq!(copied.cpu.read32(0), 149);
+    let after = saves();
+    println!("# preemptions, bytes saved, bytes restored: {after:?}");
+    assert!(
+        after[0] > preempted && after[1] > saved,
+        "nothing was saved"
+    );
+    // Each state was used once.
+    assert_eq!(after[1] - saved, after[2] - restored);
+}
+
+/// `stop` of `skua_preempted` for what had not begun, and for what waits for a value.
+const UNBEGUN: &str = "0";
+const WAITS: &str = "2";
+
+/// What was traced of the compute engine.
+#[track_caller]
+fn computing(trace: &Trace) -> Vec<Event> {
+    let engine = Client::new().engine(DRM_SKUA_ENGINE_COMPUTE).to_string();
+    let mut events = trace.events();
+    events.retain(|event| event.get("engine") == engine);
+    events
+}
+
+/// How work was that made room.
+fn stops(events: &[Event]) -> impl Iterator<Item = &str> {
+    let preempted = events.iter().filter(|event| event.name == "skua_preempted");
+    preempted.map(|event| event.get("stop"))
+}
+
+/// Requests to make room, and bytes of states saved and restored.
+fn saves() -> [u64; 3] {
+    Function::first().counters(["driver_preemptions", "saved_bytes", "restored_bytes"])
+}
+
+fn resets() -> u64 {
+    let [count] = Function::first().counters(["driver_engine_resets"]);
+    count
+}
+
+fn row_2_19_who_signals_gets_the_engine() {
+    let rig = Rig::new();
+    let values = rig.buffer(Place::System, 4096);
+    let before = (preemptions(), resets());
+    let trace = Trace::of(&["skua_preempted"]);
+    for (n, priorities) in (1..).zip([[0, 0], [7, -7], [-7, 7]]) {
+        let [waits, signals] = priorities.map(|priority| context(&rig, priority));
+        let waiter = [wait_value(values.va, n), write(values.va + 8, n)];
+        // What is behind it in its context waits, too.
+        let jobs = [&waiter[..], &[write(values.va + 16, n)]].map(|work| rig.start_in(waits, work));
+        let signaller = rig.start_in(signals, &[write(values.va, n)]);
+        assert_eq!(signaller.wait(), Ok(()), "{priorities:?}");
+        assert_eq!(
+            jobs.map(|job| job.wait()),
+            [Ok(()), Ok(())],
+            "{priorities:?}"
+        );
+        assert_eq!(
+            [8, 16].map(|at| values.cpu.read(at)),
+            [n, n],
+            "{priorities:?}"
+        );
+    }
+    assert!(preemptions() > before.0, "nothing was preempted");
+    assert_eq!(resets(), before.1);
+    let events = computing(&trace);
+    assert!(stops(&events).any(|stop| stop == WAITS), "{events:#?}");
+}
+
+/// Longer than an engine may take to stop: it has stopped, and nobody is cut.
+fn row_2_19_a_long_wait_is_in_nobodys_way() {
+    let rig = Rig::new();
+    let values = rig.buffer(Place::System, 4096);
+    let before = resets();
+    let important = context(&rig, 7);
+    let waiter = rig.start_in(
+        important,
+        &[wait_value(values.va, 1), write(values.va + 8, 1)],
+    );
+    let begin = Instant::now();
+    let mut rounds = 0;
+    while begin.elapsed() < Duration::from_millis(2500) {
+        rounds += 1;
+        let job = rig.start(Engine::Compute, &[write(values.va + 16, rounds)]);
+        assert_eq!(job.wait(), Ok(()), "round {rounds}");
+    }
+    println!("# {rounds} jobs while it waited");
+    assert!(!waiter.has_ended() && rounds > 10);
+    values.cpu.write(0, 1);
+    assert_eq!(waiter.wait(), Ok(()));
+    assert_eq!(values.cpu.read(8), 1);
+    assert_eq!(resets(), before);
+}
+
+/// As what runs is, when its context is destroyed.
+fn what_made_room_is_left_to_end() {
+    let rig = Rig::new();
+    let values = rig.buffer(Place::System, 4096);
+    let trace = Trace::of(&["skua_preempted"]);
+    let destroyed = context(&rig, 0);
+    let work = [wait_value(values.va, 1), write(values.va + 8, 1)];
+    let job = rig.start_in(destroyed, &work);
+    let run = |n| {
+        let other = [write(values.va + 16, n)];
+        assert_eq!(rig.run(Engine::Compute, &other), Ok(()));
+    };
+    let made_room = eventually(|| {
+        run(1);
+        let mut events = computing(&trace);
+        events.retain(|event| event.get("stop") == WAITS);
+        (!events.is_empty()).then_some(())
+    });
+    assert!(made_room.is_some(), "it makes room");
+    assert_eq!(rig.context_destroy(destroyed), Ok(()));
+    (2..5).for_each(run);
+    assert!(!job.has_ended(), "it was cancelled in its midst");
+    values.cpu.write(0, 1);
+    assert_eq!(job.wait(), Ok(()));
+    assert_eq!(values.cpu.read(8), 1);
+}
+
+/// Jobs of so many ticks, about, until there are `total`, all from one buffer; the last one.
+fn load<'a>(
+    rig: &'a Rig,
+    gate: &Gate<'a>,
+    context: u32,
+    va: u64,
+    (ticks, total): (u64, u64),
+) -> Job<'a> {
+    let work: Vec<Command> = (0..ticks.div_ceil(65_536))
+        .map(|n| fill(1, va, 64 * (ticks - n * 65_536).min(65_536)))
+        .collect();
+    let commands = rig.write(&work);
+    let first = gate.start_in(rig, context, &work);
+    for _ in 2..total / ticks {
+        assert_eq!(rig.submit(context, &[commands], &[]).map(|_| ()), Ok(()));
+    }
+    drop(first);
+    rig.start_in(context, &work)
+}
+
+fn row_2_20_equals_get_equal_shares() {
+    swift();
+    let rig = Rig::new();
+    let buffer = rig.buffer(Place::Vram, 4 << 20);
+    for (a, b) in [(20_000, 20_000), (10_000, 80_000), (60_000, 10_000)] {
+        let contexts = [context(&rig, 0), context(&rig, 0)];
+        let total = 40_000_000;
+        let gate = Gate::new(&rig);
+        let jobs = [(contexts[0], a), (contexts[1], b)]
+            .map(|(context, ticks)| load(&rig, &gate, context, buffer.va, (ticks, total)));
+        gate.open();
+        let used = || contexts.map(|context| rig.state(context).expect("CONTEXT_STATE").ticks);
+        // From when both have begun, to the midst of it.
+        let begin = eventually(|| Some(used()).filter(|used| !used.contains(&0)));
+        let begin = begin.expect("both begin");
+        let shares = || [0, 1].map(|n| used()[n] - begin[n]);
+        // At a given moment one owes the other something.
+        let fair = |used: [u64; 2]| used[0].min(used[1]) * 110 >= used[0].max(used[1]) * 100;
+        let end = |used: &[u64; 2]| match used.iter().sum::<u64>() {
+            sum if sum < total / 2 => false,
+            sum => fair(*used) || sum > total,
+        };
+        let used = eventually(|| Some(shares()).filter(end)).expect("it goes on");
+        println!("# jobs of {a} and {b} ticks: from {begin:?} {used:?} ticks");
+        assert!(fair(used), "jobs of {a} and {b} ticks: {used:?} ticks");
+        for context in contexts {
+            assert_eq!(rig.context_destroy(context), Ok(()));
+        }
+        jobs.iter().for_each(|job| _ = job.wait());
+    }
+}
+
+fn nobody_starves() {
+    let rig = Rig::new();
+    let buffer = rig.buffer(Place::Vram, 4 << 20);
+    let values = rig.buffer(Place::System, 4096);
+    let (low, high) = (context(&rig, -7), context(&rig, 7));
+    let gate = Gate::new(&rig);
+    // Of the high one there are 100 million ticks, and then it says so.
+    drop(load(&rig, &gate, high, buffer.va, (200_000, 100_000_000)));
+    drop(rig.start_in(high, &[write(values.va, 1)]));
+    let waits = gate.start_in(&rig, low, &[copy(values.va, values.va + 8, 8)]);
+    gate.open();
+    assert_eq!(waits.wait(), Ok(()));
+    assert_eq!(values.cpu.read(8), 0, "it came last");
+    assert_eq!(rig.context_destroy(high), Ok(()));
+}
+
+/// Adds one to the word at arguments 0 and 1.
+const COUNT: &[u64] = &[
+    op(Op::Arg, 2, 0, 0, 0),
+    op(Op::Arg, 3, 0, 0, 1),
+    op_imm(Op::Mov, 4, 0, 1),
+    op(Op::AtomAdd, 5, 2, 4, 0),
+    EXIT,
+];
+
+fn row_2_13_each_packet_runs_once() {
+    let rig = Rig::new();
+    let program = rig.program(COUNT);
+    let counts = rig.buffer(Place::System, 16 << 10);
+    let before = preemptions();
+    let contexts: Vec<u32> = [-3, -1, 0, 0, 2, 5].map(|p| context(&rig, p)).to_vec();
+    let rounds = suite::rounds(400);
+    let mut jobs = Vec::new();
+    for n in 0..u64::from(rounds) {
+        // Whose turn it is changes all the time.
+        let context = contexts[(n * n % 11) as usize % contexts.len()];
+        let count = dispatch(&program, COUNT, &address(counts.va + 4 * n));
+        jobs.push(rig.start_in(context, &[fill(7, counts.va + 8192, 4096), count]));
+    }
+    for (n, job) in jobs.iter().enumerate() {
+        assert_eq!(job.wait(), Ok(()), "job {n}");
+        assert_eq!(counts.cpu.read32(4 * n), 1, "job {n} ran so often");
+    }
+    // A slow kernel queues as slowly as the engine works.
+    assert!(
+        preemptions() > before || suite::patience() > 1,
+        "nothing was preempted"
+    );
+}
+
+/// Thread `n` of all mixes the `n`-th word from the address in arguments 0 and 1, as often as
+/// argument 2 says.
+const MIX: &[u64] = &[
+    op(Op::Arg, 2, 0, 0, 0),
+    op(Op::Arg, 3, 0, 0, 1),
+    op(Op::Arg, 8, 0, 0, 2),
+    // r4 = group * threads + thread
+    op(Op::Sr, 4, 0, 0, 3),
+    op(Op::Sr, 5, 0, 0, 6),
+    op(Op::Mul, 4, 4, 5, 0),
+    op(Op::Sr, 5, 0, 0, 0),
+    op(Op::Add, 4, 4, 5, 0),
+    op(Op::Lea, 6, 2, 4, 2),
+    op(Op::Ld32, 9, 6, 0, 0),
+    op_imm(Op::Mul, 9, 9, MULTIPLIER),
+    op_imm(Op::Add, 9, 9, INCREMENT),
+    op_imm(Op::Sub, 8, 8, 1),
+    op(Op::Bnz, 0, 8, 0, 10),
+    op(Op::St32, 9, 6, 0, 0),
+    EXIT,
+];
+const MULTIPLIER: u32 = 1_664_525;
+const INCREMENT: u32 = 1_013_904_223;
+
+/// A context that does random work on words of its own.
+struct Player {
+    context: u32,
+    engine: Engine,
+    buffer: Buffer,
+    /// What its words are when all is done that was submitted.
+    words: Vec<u32>,
+    /// Jobs submitted.
+    jobs: u64,
+}
+
+impl Player {
+    /// The next command, not to be done twice, nor half.
+    fn work(&mut self, program: &Buffer, numbers: &mut Numbers) -> Command {
+        let half = self.words.len() / 2;
+        let (from, to, count) = (
+            numbers.below(half),
+            numbers.below(half),
+            1 + numbers.below(half),
+        );
+        let va = |word: usize| self.buffer.va + 4 * word as u64;
+        match numbers.below(if self.engine == Engine::Compute { 3 } else { 2 }) {
+            0 => {
+                let pattern = numbers.below(1 << 30) as u32;
+                self.words[to..to + count].fill(pattern);
+                fill(pattern, va(to), 4 * count as u64)
+            }
+            1 => {
+                self.words.copy_within(from..from + count, to);
+                copy(va(from), va(to), 4 * count as u64)
+            }
+            _ => {
+                let (groups, threads) = (1 + numbers.below(16), 1 + numbers.below(256));
+                let times = 1 + numbers.below(100) as u32;
+                for word in &mut self.words[to..to + groups * threads] {
+                    for _ in 0..times {
+                        *word = word.wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT);
+                    }
+                }
+                let [low, high] = address(va(to));
+                let Command::Dispatch(one) = dispatch(program, MIX, &[low, high, times]) else {
+                    unreachable!("a dispatch");
+                };
+                Command::Dispatch(Dispatch {
+                    groups: [groups as u32, 1, 1],
+                    threads: [threads as u32, 1, 1],
+                    ..one
+                })
+            }
+        }
+    }
+}
+
+/// Sixteen contexts of all priorities, which change, do random work on both engines; some of it
+/// waits on the GPU for others' work.
+fn row_2_13_random_schedules_end_as_if_each_were_alone() {
+    let seed = seed();
+    let mut numbers = Numbers(seed);
+    let rig = Rig::new();
+    let program = rig.program(MIX);
+    let values = rig.buffer(Place::System, 4096);
+    let value = |player: usize| values.va + 8 * player as u64;
+    let before = saves();
+    let mut players: Vec<Player> = (0..16)
+        .map(|n| {
+            let engine = Engine::ALL[usize::from(n % 4 == 3)];
+            let buffer = rig.buffer(Place::ALL[n % 2], 64 << 10);
+            Player {
+                context: rig.new_context(engine),
+                engine,
+                words: vec![0; 16 << 10],
+                buffer,
+                jobs: 0,
+            }
+        })
+        .collect();
+    for _ in 0..suite::rounds(4) {
+        let mut jobs = Vec::new();
+        // As many as the rig has commands for.
+        for _ in 0..400 {
+            let (n, other) = (numbers.below(16), numbers.below(16));
+            if numbers.below(8) == 0 {
+                let priority = numbers.below(15) as i32 - 7;
+                assert_eq!(rig.prioritise(players[n].context, priority), Ok(()));
+            }
+            let mut work = Vec::new();
+            if numbers.below(4) == 0 {
+                work.push(wait_value(value(other), players[other].jobs));
+            }
+            let player = &mut players[n];
+            for _ in 0..1 + numbers.below(4) {
+                work.push(player.work(&program, &mut numbers));
+            }
+            player.jobs += 1;
+            work.push(write(value(n), player.jobs));
+            jobs.push(rig.start_in(player.context, &work));
+        }
+        for (n, job) in jobs.iter().enumerate() {
+            assert_eq!(job.wait(), Ok(()), "seed {seed}, job {n}");
+        }
+    }
+    for (n, player) in players.iter().enumerate() {
+        let seen = |word: usize| player.buffer.cpu.read32(4 * word);
+        let differs = (0..player.words.len()).find(|&word| seen(word) != player.words[word]);
+        if let Some(word) = differs {
+            let (is, was) = (seen(word), player.words[word]);
+            panic!("seed {seed}, context {n}: word {word} is {is:#x}, not {was:#x}");
+        }
+    }
+    let after = saves();
+    println!("# preemptions, bytes saved, bytes restored: {before:?}, then {after:?}");
+    // A slow kernel queues as slowly as the engine works.
+    assert!(
+        after[1] > before[1] || suite::patience() > 1,
+        "nothing was preempted"
+    );
+}
+
+fn row_2_14_packets_that_made_room_keep_their_order() {
+    swift();
+    let rig = Rig::new();
+    let (low, high) = (context(&rig, -1), context(&rig, 1));
+    let line = rig.buffer(Place::System, 4096);
+    let other = rig.buffer(Place::Vram, 1 << 20);
+    let before = preemptions();
+    for round in 0..u64::from(suite::rounds(40)) {
+        let jobs: Vec<Job<'_>> = (0..24)
+            .map(|n| {
+                // Only in this order does each find what it waits for: nobody else writes it.
+                let (now, next) = (24 * round + n, 24 * round + n + 1);
+                rig.start_in(low, &[wait_value(line.va, now), write(line.va, next)])
+            })
+            .collect();
+        let important = rig.start_in(high, &[fill(1, other.va, 1 << 20)]);
+        assert_eq!(important.wait(), Ok(()), "round {round}");
+        for (n, job) in jobs.iter().enumerate() {
+            assert_eq!(job.wait(), Ok(()), "round {round}, job {n}");
+        }
+        assert_eq!(line.cpu.read(0), 24 * (round + 1));
+    }
+    assert!(preemptions() > before, "nothing was preempted");
+}

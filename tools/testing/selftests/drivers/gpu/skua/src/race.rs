@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT
+
+//! In which order an engine takes jobs that wait for it at the same time.
+
+use std::collections::BTreeSet;
+
+use skua_spec::command::Command;
+use skua_spec::isa::Op;
+
+use crate::client::wait;
+use crate::program::{address, op, op_imm, EXIT};
+use crate::rig::{dispatch, wait_value, Buffer, Job};
+use crate::{Engine, Place, Rig};
+
+/// Takes a number from the counter at arguments 0 and 1, and puts it to arguments 2 and 3.
+const TAKE_A_NUMBER: &[u64] = &[
+    op(Op::Arg, 2, 0, 0, 0),
+    op(Op::Arg, 3, 0, 0, 1),
+    op(Op::Arg, 4, 0, 0, 2),
+    op(Op::Arg, 5, 0, 0, 3),
+    op_imm(Op::Mov, 6, 0, 1),
+    op(Op::AtomAdd, 7, 2, 6, 0),
+    op(Op::St32, 7, 4, 0, 0),
+    EXIT,
+];
+
+/// Opens to several contexts at once.
+pub struct Gate<'a> {
+    open: Buffer,
+    /// On another engine, as one that waits does not hold its own.
+    blocker: Job<'a>,
+}
+
+impl<'a> Gate<'a> {
+    /// A closed one.
+    #[track_caller]
+    pub fn new(rig: &'a Rig) -> Self {
+        let open = rig.buffer(Place::System, 4096);
+        let blocker = rig.start(Engine::Copy, &[wait_value(open.va, 1)]);
+        Self { open, blocker }
+    }
+
+    /// Submits commands to a context that go on when the gate is open.
+    #[track_caller]
+    pub fn start_in(&self, rig: &'a Rig, context: u32, commands: &[Command]) -> Job<'a> {
+        rig.start_after(context, commands, &[wait(self.blocker.syncobj)])
+            .unwrap_or_else(|errno| panic!("SUBMIT: {errno}"))
+    }
+
+    /// Opens it.
+    #[track_caller]
+    pub fn open(&self) {
+        self.open.cpu.write(0, 1);
+        assert_eq!(self.blocker.wait(), Ok(()));
+    }
+}
+
+/// Jobs of the compute engine that take numbers.
+pub struct Race<'a> {
+    rig: &'a Rig,
+    /// [`TAKE_A_NUMBER`].
+    program: Buffer,
+    /// The next number; behind it the one that each job took.
+    line: Buffer,
+    gate: Gate<'a>,
+    /// Contexts that have entered.
+    contexts: BTreeSet<u32>,
+    jobs: Vec<Job<'a>>,
+}
+
+impl<'a> Race<'a> {
+    /// One that has not begun.
+    #[track_caller]
+    pub fn new(rig: &'a Rig) -> Self {
+        Self {
+            rig,
+            program: rig.program(TAKE_A_NUMBER),
+            line: rig.buffer(Place::System, 8192),
+            gate: Gate::new(rig),
+            contexts: BTreeSet::new(),
+            jobs: Vec::new(),
+        }
+    }
+
+    /// The next job, of a context.
+    #[track_caller]
+    pub fn enter(&mut self, context: u32) {
+        self.enter_with(context, &[]);
+    }
+
+    /// The next job, of a context, which does something else first.
+    #[track_caller]
+    pub fn enter_with(&mut self, context: u32, first: &[Command]) {
+        let slot = self.line.va + 4 + 4 * self.jobs.len() as u64;
+        let arguments = [address(self.line.va), address(slot)].concat();
+        let mut work = first.to_vec();
+        work.push(dispatch(&self.program, TAKE_A_NUMBER, &arguments));
+        // The others of a context are behind its first one anyway, so that few are to be woken.
+        self.jobs.push(match self.contexts.insert(context) {
+            true => self.gate.start_in(self.rig, context, &work),
+            false => self.rig.start_in(context, &work),
+        });
+    }
+
+    /// Lets it begin.
+    #[track_caller]
+    pub fn begin(&self) {
+        self.gate.open();
+    }
+
+    /// How many numbers are taken.
+    #[track_caller]
+    pub fn taken(&self) -> u32 {
+        self.line.cpu.read32(0)
+    }
+
+    /// Lets it begin, if it has not; which of all each job was, in the order in which they entered.
+    #[track_caller]
+    pub fn run(&self) -> Vec<u32> {
+        self.begin();
+        for job in &self.jobs {
+            assert_eq!(job.wait(), Ok(()));
+        }
+        (1..=self.jobs.len())
+            .map(|n| self.line.cpu.read32(4 * n))
+            .collect()
+    }
+}
