@@ -51,6 +51,30 @@ pub fn expect_error(words: &str) -> io::Result<()> {
     std::fs::write("/dev/kmsg", format!("<6>{EXPECT}{words}\n"))
 }
 
+/// Lies that the device tells while this lives: a test that fails with it leaves it to none behind.
+#[must_use]
+#[derive(Debug)]
+pub struct Lies(());
+
+impl Lies {
+    /// Has it tell these, and no others.
+    ///
+    /// # Errors
+    ///
+    /// As [`request`].
+    pub fn tell(lies: &str) -> io::Result<Self> {
+        let told = Self(());
+        request(&format!("gpu-lie {lies}")).map(|_| told)
+    }
+}
+
+impl Drop for Lies {
+    fn drop(&mut self) {
+        // Without an answer there is no device that could lie.
+        let _ = request("gpu-lie ");
+    }
+}
+
 /// Asks the host and returns what follows `ok`, usually nothing.
 ///
 /// Requests of all processes of the guest are answered one at a time.

@@ -99,8 +99,8 @@ fn job() -> Result<i32> {
             kunit,
             evict,
         } => {
-            let mut run =
-                kselftest::Run::new(job.patience, filter.as_deref(), programs.len(), *kunit)?;
+            let (filter, count) = (filter.as_deref(), programs.len());
+            let mut run = kselftest::Run::new(job.patience, filter, count, *kunit, *evict)?;
             if let Err(error) = loaded {
                 run.report("module", Verdict::Fail, &format!("{error:#}"))?;
                 return Ok(1);

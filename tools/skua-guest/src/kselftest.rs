@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use skua_guest::job::PRODUCTS;
+use skua_guest::kmemleak;
 use skua_guest::ktap::{self, Line, Verdict, Writer};
 use skua_guest::process::{self, End, Time};
 use skua_guest::wire::Message;
@@ -30,7 +31,6 @@ use crate::port::Port;
 const TIMEOUT: u64 = 45;
 /// A test without a time limit may still not be silent for longer, in seconds.
 const SILENCE: u64 = 600;
-const KMEMLEAK: &str = "/sys/kernel/debug/kmemleak";
 
 /// A run of tests.
 pub(crate) struct Run {
@@ -44,6 +44,8 @@ pub(crate) struct Run {
     patience: u32,
     /// What the names of tests must contain.
     filter: Option<String>,
+    /// Everything that can leave VRAM does so beside the programs.
+    evict: bool,
 }
 
 /// A verdict and why.
@@ -56,14 +58,16 @@ impl Run {
         filter: Option<&str>,
         programs: usize,
         kunit: bool,
+        evict: bool,
     ) -> Result<Self> {
-        let count = programs + usize::from(kunit) + usize::from(Path::new(KMEMLEAK).exists());
+        let count = programs + usize::from(kunit) + usize::from(kmemleak::is_on());
         let mut run = Self {
             document: Writer::new(Port::open()?, Some(count))?,
             port: Port::open()?,
             log: KernelLog::open()?,
             patience: patience.max(1),
             filter: filter.map(str::to_owned),
+            evict,
         };
         run.set_mark()?;
         Ok(run)
@@ -134,6 +138,9 @@ impl Run {
             if let Some(filter) = &run.filter {
                 command.env("SKUA_TEST_FILTER", filter);
             }
+            if run.evict {
+                command.env("SKUA_EVICT", "1");
+            }
             let limit = limit.map(|limit| (Duration::from_secs(limit), Time::OfGuest));
             let mut heard = Ok(());
             let end = process::run(command, limit, |line| {
@@ -164,15 +171,15 @@ impl Run {
     /// On a kernel that can tell: nothing was leaked in this boot. kmemleak names only blocks
     /// that it found lost twice, and that are older than five seconds.
     pub(crate) fn kmemleak(&mut self) -> Result<()> {
-        if !Path::new(KMEMLEAK).exists() {
+        if !kmemleak::is_on() {
             return Ok(());
         }
         self.announced("kmemleak", SILENCE, |run| {
             std::thread::sleep(Duration::from_secs(6));
             for _ in 0..2 {
-                fs::write(KMEMLEAK, "scan").context("kmemleak scan")?;
+                fs::write(kmemleak::FILE, "scan").context("kmemleak scan")?;
             }
-            let leaks = fs::read_to_string(KMEMLEAK).context("kmemleak")?;
+            let leaks = fs::read_to_string(kmemleak::FILE).context("kmemleak")?;
             for line in leaks.lines() {
                 run.document.nested(&format!("# {line}"))?;
             }

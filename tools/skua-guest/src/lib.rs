@@ -11,6 +11,7 @@
 pub mod clock;
 pub mod host;
 pub mod job;
+pub mod kmemleak;
 pub mod ktap;
 pub mod process;
 pub mod wire;

@@ -46,7 +46,16 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
     };
     let config = Config {
         // Small enough that what does not fit still is in the guest's memory.
-        gpu: vec!["--vram-size".into(), "64M".into()],
+        gpu: [
+            "--vram-size",
+            "64M",
+            "--vram-visible",
+            "0",
+            "--aperture",
+            "1M",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
         icount: true,
         output: options.output.clone(),
         ..Config::default()

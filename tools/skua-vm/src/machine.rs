@@ -61,6 +61,11 @@ pub(crate) struct Config {
     pub(crate) output: PathBuf,
 }
 
+/// The CPU that QEMU's translator plays: all that it can, but for the string instructions that are
+/// fast on real ones. The translator does them a byte at a time, and guests that believe the flags
+/// copy and clear with nothing else: a fork takes 1.6 times as long with them, a copy 2.5 times.
+const TCG_CPU: &str = "max,-erms,-fsrm,-fsrs,-fsrc,-fzrm";
+
 /// The memory of a guest, in MiB; a debug kernel needs more.
 pub(crate) const MEMORY: u32 = 1024;
 
@@ -363,9 +368,9 @@ fn arguments(
         "memory-backend-memfd,id=m,size={memory}M,share=on"
     )]);
     match (config.icount, kvm) {
-        (true, _) => add(&["-accel", "tcg,thread=single", "-cpu", "max", "-smp", "1"]),
+        (true, _) => add(&["-accel", "tcg,thread=single", "-cpu", TCG_CPU, "-smp", "1"]),
         (_, true) => add(&["-accel", "kvm", "-cpu", "host", "-smp", "2"]),
-        (_, false) => add(&["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2"]),
+        (_, false) => add(&["-accel", "tcg,thread=multi", "-cpu", TCG_CPU, "-smp", "2"]),
     }
     if config.icount {
         add(&["-icount", "shift=0,sleep=off"]);

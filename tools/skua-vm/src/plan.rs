@@ -20,7 +20,8 @@
 //!
 //! Only `name` and `programs` are needed. A program runs in the first guest that names it, or
 //! in the guest `default`, whose other properties may be given too; `*` stands for any text.
-//! With `"alone": true` each of the programs has a boot of its own.
+//! With `"alone": true` each of the programs has a boot of its own; with `"swift": true` they run
+//! on a kernel that is not slow, or when they are asked for.
 
 use std::fs;
 use std::path::Path;
@@ -59,6 +60,9 @@ pub(crate) struct Guest {
     /// A boot for each program.
     #[serde(default)]
     pub(crate) alone: bool,
+    /// Not for a slow kernel, unless its programs are asked for: they are about userspace.
+    #[serde(default)]
+    pub(crate) swift: bool,
 }
 
 /// Reads the installed tests and their guests: `kselftest/` of the products.

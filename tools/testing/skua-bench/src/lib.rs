@@ -5,13 +5,13 @@
 //! A **row** ([`row`]) is a measure: its number, name, unit, and what it should be. A **source** is
 //! something outside of the measured code that counts: a clock of instructions, counters of device,
 //! driver and kernel, the kernel's trace events, the kernel's memory. A **subject** ([`submit`],
-//! [`wait`], [`residency`], [`tables`], [`footprint`]) does something to the GPU in a [`rig`], and puts what the sources
-//! counted into a [`report`].
+//! [`wait`], [`residency`], [`aperture`], [`tables`], [`fragmentation`], [`footprint`]) does
+//! something to the GPU in a [`rig`], and puts what the sources counted into a [`report`].
 //!
 //! ```text
 //!   sources                          subjects                  rows
 //!   clock, counters, trace,  ──▶  submit, wait, residency,  ──▶  report: lines and JSON
-//!   kernel_memory                 tables, footprint (with a rig)
+//!   kernel_memory                 aperture, tables, …
 //! ```
 //!
 //! A measure of another kind is a row in [`row::ROWS`] and a function that fills it; a report is
@@ -22,12 +22,14 @@
 
 #![forbid(unsafe_code)]
 
+pub mod aperture;
 pub mod clock;
 pub mod companion;
 pub mod counters;
 pub mod event;
 pub mod fit;
 pub mod footprint;
+pub mod fragmentation;
 pub mod kernel_memory;
 pub mod replay;
 pub mod report;

@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -15,7 +15,7 @@ use clap::Parser;
 use skua_bench::report::Report;
 use skua_bench::rig::Rig;
 use skua_bench::trace::Trace;
-use skua_bench::{footprint, residency, submit, tables, wait};
+use skua_bench::{aperture, footprint, fragmentation, residency, submit, tables, wait};
 
 /// Counts what a submission, a wait and an object cost.
 #[derive(Debug, Parser)]
@@ -49,6 +49,9 @@ fn run(options: &Options) -> Result<bool> {
     }
     tables::measure(&rig, &mut report).context("page tables")?;
     residency::measure(&mut rig, &mut report).context("residency")?;
+    let share = options.json.as_deref().and_then(Path::parent);
+    aperture::measure(&rig, share, &mut report).context("the aperture")?;
+    fragmentation::measure(&mut report).context("fragmentation")?;
     footprint::measure(&mut rig, &mut report).context("memory")?;
     print!("{report}");
     if let Some(path) = &options.json {

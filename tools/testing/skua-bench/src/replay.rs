@@ -76,10 +76,10 @@ pub fn skewed(objects: usize, count: usize) -> Vec<usize> {
 }
 
 /// The same numbers each time (Knuth's MMIX generator).
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)

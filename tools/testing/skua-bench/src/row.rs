@@ -3,7 +3,7 @@
 //! The rows: what is measured, in which unit, and what it should be.
 //!
 //! A row's number is that of the measure it belongs to: 8 submission, 9 waiting, 10 and 11 moves, 13
-//! what exists, 15 page tables, 20 memory. A
+//! what exists, 15 page tables, 16 the host aperture, 19 fragmentation, 20 memory. A
 //! **target** is what we set out to reach and may be missed, which is printed; a **limit** is what
 //! physics or logic allow at best.
 
@@ -199,6 +199,15 @@ pub const ROWS: &[Row] = &[
     row(15, "tables.vram.map.entries", "per page, 1024 pages of VRAM").at_most(1.0),
     row(15, "tables.vram.unmap.flushes", "per ioctl, 1024 pages of VRAM").at_most(1.0).limit(1.0),
     row(15, "tables.vram.unmap.entries", "per page, 1024 pages of VRAM").at_most(1.0),
+    row(16, "aperture.stream.maps", "per page, looked at in turn").at_most(1.0).limit(1.0),
+    row(16, "aperture.stream.flushes", "of the aperture per page mapped").at_most(1.0).limit(1.0),
+    row(16, "aperture.stream.register_writes", "per page mapped").at_most(1.0).limit(1.0),
+    row(16, "aperture.stream.register_reads", "per page mapped").limit(0.0).roughly(),
+    row(16, "aperture.copy", "of the speed of system memory, by the host's clock").at_least(0.7).roughly(),
+    row(19, "fragmentation.scattered.largest", "times gpu_buddy's largest free block").at_least(1.0),
+    row(19, "fragmentation.scattered.blocks", "times gpu_buddy's blocks").at_most(1.0),
+    row(19, "fragmentation.contiguous.largest", "times gpu_buddy's largest free block").at_least(1.0),
+    row(19, "fragmentation.contiguous.failed", "times gpu_buddy's failures with so much free").at_most(1.0),
     row(20, "memory.bo.system", "bytes per BO of 4 KiB, beyond these").nearly(),
     row(20, "memory.bo.system.slab", "bytes of it in slabs").nearly(),
     row(20, "memory.bo.vram", "bytes per BO of 4 KiB").nearly(),
