@@ -82,6 +82,17 @@ impl Context {
         &self.device
     }
 
+    /// Says how important its work is (`D3DKMTSetContextSchedulingPriority`): -7 to 7, 0 at first.
+    /// What is queued already counts, too. Updates of addresses stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER for another priority; ACCESS_DENIED for one above 0 without
+    /// `CAP_SYS_NICE`; DEVICE_REMOVED; INVALID_HANDLE if it is destroyed.
+    pub fn set_scheduling_priority(&self, priority: i32) -> Result<()> {
+        self.device.scheduler().set_priority(self.id, priority)
+    }
+
     /// Queues commands by their GPU virtual address and bytes, multiples of 8
     /// (`D3DKMTSubmitCommand`).
     ///

@@ -440,6 +440,14 @@ impl Scheduler {
         }
     }
 
+    /// Says how important the work of a context is.
+    pub(crate) fn set_priority(&self, id: u64, priority: i32) -> Result<()> {
+        let state = self.alive()?;
+        let queue = state.queues.get(&id).ok_or(Status::INVALID_HANDLE)?;
+        let raw = queue.raw.as_ref().ok_or(Status::DEVICE_REMOVED)?;
+        Ok(raw.set_priority(priority)?)
+    }
+
     /// Destroys a context: what the kernel has is left to end, what it does not have is dropped.
     pub(crate) fn destroy_context(&self, id: u64) {
         let mut state = lock(&self.state);
