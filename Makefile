@@ -79,13 +79,14 @@ run: picture ## process an image on the GPU: [IMAGE=photo.jpg] [FILTER=edge|blur
 		$(if $(FILTER),--filter "$$FILTER") $(if $(RADIUS),--radius "$$RADIUS") \
 		$(if $(VRAM),--vram "$$VRAM")
 
-# The host's tests have no kernel: once is enough.
+# The host's tests have no kernel and no evictor: once is enough.
 test: guest ## run every test, or with T=pattern those whose name contains it
-ifeq ($(KERNEL),release)
+ifeq ($(KERNEL)$(EVICT),release)
 	@scripts/build fuzz
-	@$(IN) $(VM) test $(PARTS) $(if $(EVICT),--evict) --pattern="$$T"
+	@$(IN) $(VM) test $(PARTS) --pattern="$$T"
 else
-	@$(IN) $(VM) test $(PARTS) $(if $(EVICT),--evict) --pattern="$$T" --no-host --report out/test-$(KERNEL)
+	@$(IN) $(VM) test $(PARTS) $(if $(EVICT),--evict) --pattern="$$T" --no-host \
+		--report out/test-$(KERNEL)$(if $(EVICT),-evict)
 endif
 
 shell: guest ## an interactive guest with the driver loaded: [GPU='--vram-size 256M']
@@ -115,7 +116,7 @@ lint: kernel ## check formatting, clippy, C style, scripts, and that the tables 
 	@$(SANDBOX) rustfmt --check $(KERNEL_RUST)
 	@$(SANDBOX) cargo clippy --workspace --all-targets --locked -- -D warnings
 	@scripts/build lint
-	@$(SANDBOX) cargo test --quiet --locked --package skua-conformance
+	@$(SANDBOX) cargo test --quiet --locked --package skua-conformance --package skua-mutants
 	@$(SANDBOX) shellcheck -x -P . $$(grep -rlE '^(#!/bin/(ba)?sh|# shellcheck shell=)' scripts .ci)
 
 fuzz: tools ## run every fuzz target for FUZZ_TIME seconds: out/fuzz

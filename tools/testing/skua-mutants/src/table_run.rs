@@ -22,6 +22,10 @@ const BUILD: u32 = 1800;
 const RUN: u32 = 900;
 /// The same of tests on the host, which are quick.
 const HOST_RUN: u32 = 240;
+/// The same of all tests of all guests.
+const WHOLE_RUN: u32 = 3600;
+/// More tests than this are sooner seen to pass in a run of all that guests run.
+const FEW: usize = 50;
 
 /// What a run is told.
 #[derive(Clone, Debug)]
@@ -56,6 +60,7 @@ pub fn run(options: &Options) -> Result<bool> {
         known: Known::read(&Path::new(DIR).join("known"), tree),
         log: PathBuf::new(),
     };
+    bench.look_at_all(&chosen)?;
     let (mut killed, mut others, mut skipped) = (0, 0, 0);
     for (number, mutant) in (1..).zip(&chosen) {
         let name = mutant.name();
@@ -141,9 +146,45 @@ impl Bench<'_> {
         Ok(verdict)
     }
 
+    /// Finds which of many tests pass in the tree as it is, in one run.
+    fn look_at_all(&mut self, mutants: &[&Mutant]) -> Result<()> {
+        let mut tests = BTreeSet::new();
+        for mutant in mutants {
+            let is_wanted = mutant.kernel == self.options.kernel
+                && self.known.get((*mutant, &self.options.kernel)) != Some(&Verdict::Killed)
+                && self.known.get(self.unchanged(&mutant.test)).is_none();
+            let is_host = |place: &Place| matches!(place, Place::Host(_));
+            if is_wanted
+                && !place::find(self.scratch.root(), &mutant.test)?
+                    .iter()
+                    .any(is_host)
+            {
+                tests.insert(mutant.test.as_str());
+            }
+        }
+        if tests.len() <= FEW {
+            return Ok(());
+        }
+        self.log = Path::new(DIR).join("log/all.log");
+        progress("all tests, unchanged");
+        let results = self.guest("", WHOLE_RUN)?.unwrap_or_default();
+        for test in tests {
+            // Any other is looked at by itself.
+            if judge(test, &results) == Verdict::Survived {
+                self.known.add(self.unchanged(test), &Verdict::Survived)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What stands for a test in the tree as it is.
+    fn unchanged<'b>(&self, test: &'b str) -> (&'static str, &'b str, String) {
+        ("unchanged", test, self.options.kernel.clone())
+    }
+
     /// What comes of the test in the tree as it is.
     fn sound(&mut self, test: &str, places: &BTreeSet<Place>) -> Result<Verdict> {
-        let key = ("unchanged", test, self.options.kernel.clone());
+        let key = self.unchanged(test);
         if let Some(verdict @ Verdict::Survived) = self.known.get(&key) {
             return Ok(verdict.clone());
         }
@@ -171,7 +212,7 @@ impl Bench<'_> {
             }
         }
         if guest {
-            match self.guest(&programs, test)? {
+            match self.guest(&whole(test, &programs), RUN)? {
                 Some(tests) => results.extend(tests),
                 None => return Ok(Verdict::Broken("it does not build".into())),
             }
@@ -202,8 +243,9 @@ impl Bench<'_> {
         Ok(Some(tests))
     }
 
-    /// Tests of programs, or of the module, in a guest; `None` if it does not build.
-    fn guest(&self, programs: &BTreeSet<&str>, test: &str) -> Result<Option<Vec<Test>>> {
+    /// The tests of guests whose names contain `pattern`, in `seconds` at most; `None` if they do not
+    /// build.
+    fn guest(&self, pattern: &str, seconds: u32) -> Result<Option<Vec<Test>>> {
         let build = [
             "env",
             &format!("KERNEL={}", self.options.kernel),
@@ -214,7 +256,13 @@ impl Bench<'_> {
             return Ok(None);
         }
         let products = format!("out/guest/{}", self.options.kernel);
-        let report = self.scratch.root().join("out/test/selected/report.json");
+        let dir = if pattern.is_empty() { "" } else { "selected" };
+        let report = self
+            .scratch
+            .root()
+            .join("out/test")
+            .join(dir)
+            .join("report.json");
         if report.exists() {
             fs::remove_file(&report)?;
         }
@@ -228,10 +276,10 @@ impl Bench<'_> {
             "--patience",
             &patience,
             "--pattern",
-            &whole(test, programs),
+            pattern,
         ];
         self.scratch
-            .run(&command, RUN * self.options.patience, &self.log)?;
+            .run(&command, seconds * self.options.patience, &self.log)?;
         let Ok(text) = fs::read_to_string(&report) else {
             return Ok(Some(Vec::new()));
         };
