@@ -97,7 +97,6 @@ use crate::{
         Quota,
         Share, //
     },
-    reaper,
     spec::{
         address::PAGE_SIZE,
         number::Asid, //
@@ -436,15 +435,11 @@ fn create_in_system(
     size: u64,
     args: BoArgs,
 ) -> Result<ARef<Bo>> {
-    let take = || take_both(quota, &dev.system, size);
-    let again = || {
-        reaper::flush();
-        take()
-    };
+    let take = || take_both(quota, &dev.system, size).ok_or(ENOMEM);
+    let again = |_| dev.destroyer.settle(dev).and_then(|()| take());
     // Perhaps there is room in what is about to be freed, or in copies; a move may have had these.
-    let copies = || clean_copy::take_shares(dev, quota, size);
-    let shares = take().or_else(again).or_else(copies).or_else(again);
-    let shares = shares.ok_or(ENOMEM)?;
+    let copies = |_| clean_copy::take_shares(dev, quota, size).ok_or(ENOMEM);
+    let shares = take().or_else(again).or_else(copies).or_else(again)?;
     let bo = gem::create::<BoData>(dev, usize::try_from(size)?, args)?;
     // Nobody else has pages of it.
     let busy = |error| if error == EBUSY { ENOMEM } else { error };

@@ -9,7 +9,7 @@
 //!
 //! ```text
 //! ioctl    doom: it stays where it is ─▶ fences of all that may use it ─▶ the handle is gone
-//! then     all signalled ─▶ CPU mappings fault ─▶ page tables cleared, TLBs flushed ─▶ reaper
+//! then     all signalled ─▶ CPU mappings fault ─▶ page tables cleared ─▶ TLBs flushed once ─▶ reaper
 //! ```
 //!
 //! Who may use an object is known: the address spaces that are among its
@@ -52,6 +52,7 @@ use crate::{
         },
         vram::Part, //
     },
+    policy::miniport::Flush,
     quota::Quota,
     reaper::{
         self,
@@ -60,6 +61,10 @@ use crate::{
     spec::number::Asid, //
 };
 use kernel::{
+    device::{
+        Bound,
+        Device, //
+    },
     impl_has_work,
     list::{
         impl_list_arc_safe,
@@ -95,10 +100,11 @@ pub(crate) struct Destruction {
     client: Arc<Quota>,
     /// What may use it.
     gate: Gate<Destroyer>,
-    /// What it had, from the moment at which nothing leads there any more until this is freed.
+    /// What it had, if it had something, from the moment at which it is given up until this is
+    /// freed; [`None`] before, and if others have it, too.
     #[pin]
-    memory: SpinLock<Option<Memory>>,
-    /// Its place in [`Destroyer::dying`], later in the reaper's list.
+    given_up: SpinLock<Option<Option<Memory>>>,
+    /// Its place in one of the [`Destroyer`]'s lists, later in the reaper's.
     #[pin]
     links: ListLinks,
 }
@@ -114,55 +120,112 @@ impl_list_item! {
 impl Reapable for Destruction {}
 
 impl Destruction {
-    /// Gives up what the object has. Process context; allocates, and may wait for the engines to
-    /// drop translations.
-    fn perform(self: Arc<Self>) {
+    /// Has the object give up what it has, and nothing lead there; what is to be flushed then, in
+    /// addition to `flush`. Process context; allocates.
+    fn withdraw(&self, parent: &Device<Bound>, flush: &mut Flush) -> Result {
         let (dev, bo) = (&*self.dev, &self.bo);
-        let given_up = bo::give_up(bo);
-        let ours = given_up.is_some();
-        let none = core::mem::replace(&mut *self.memory.lock(), given_up.flatten());
-        drop(none);
+        let ours = self.given_up.lock().is_some();
         let mut result = Ok(());
-        // Of a device that is gone no table is walked.
-        if let Some(bound) = device::enter(dev) {
-            let parent = gpu::parent(&bound);
-            let all = for_each_user(dev, bo, |vm| {
-                let own = vm.is_of(&self.client);
-                let spans = vm.installed(bo);
-                if ours || own {
-                    result = result.and(vm.uninstall(parent, bo));
-                }
-                if let (Ok(spans), true) = (spans, own) {
-                    // It may have no handle, or too many binds: then what it thinks is mapped leads
-                    // nowhere.
-                    let _ = vm.unmap_object(parent, bo, &spans);
-                }
-                dev.reapers.vms.bury(vm);
-                Ok(())
-            });
-            warn_on!(all.is_err());
-        }
-        if result.is_err() && dev.check_health().is_ok() {
-            // What used the memory may still reach it.
-            dev.doubt(WEDGED);
-        }
+        let all = for_each_user(dev, bo, |vm| {
+            let own = vm.is_of(&self.client);
+            let spans = vm.installed(bo);
+            if ours || own {
+                result = result.and(vm.uninstall(parent, bo));
+                *flush = flush.and(vm.asid());
+            }
+            if let (Ok(spans), true) = (spans, own) {
+                // It may have no handle, or too many binds: then what it thinks is mapped leads
+                // nowhere.
+                let _ = vm.unmap_object(parent, bo, &spans);
+            }
+            dev.reapers.vms.bury(vm);
+            Ok(())
+        });
+        warn_on!(all.is_err());
+        result
+    }
+
+    /// Nothing leads to what the object had any more: it is freed, by the reaper.
+    fn end(self: Arc<Self>) {
+        let ours = self.given_up.lock().is_some();
         if ours {
-            gem::discard(&**bo);
+            gem::discard(&*self.bo);
         } else {
             // It was spared.
-            look_again(dev, bo);
+            look_again(&self.dev, &self.bo);
         }
         let dev = self.dev.clone();
         dev.reapers.destructions.bury(self);
     }
 }
 
+/// Gives up what the objects of `due` have. Process context; allocates, and may wait for the engines
+/// to drop translations, once.
+fn perform(mut due: List<Destruction>) {
+    let Some(dev) = due.iter().next().map(|first| first.dev.clone()) else {
+        return;
+    };
+    for destruction in due.iter() {
+        let given_up = bo::give_up(&destruction.bo);
+        let none = core::mem::replace(&mut *destruction.given_up.lock(), given_up);
+        drop(none);
+    }
+    // Of a device that is gone no table is walked.
+    if let Some(bound) = device::enter(&dev) {
+        let parent = gpu::parent(&bound);
+        let mut flush = Flush::Nothing;
+        let mut result = Ok(());
+        for destruction in due.iter() {
+            result = result.and(destruction.withdraw(parent, &mut flush));
+        }
+        // Whatever was cleared, since a bind may have removed what led there, and not have flushed
+        // it yet.
+        let flushed = match flush {
+            Flush::Nothing => Ok(()),
+            Flush::Of(asid) => dev.invalidate(Some(asid)),
+            Flush::All => dev.invalidate(None),
+        };
+        if result.and(flushed).is_err() && dev.check_health().is_ok() {
+            // What used the memory may still reach it.
+            dev.doubt(WEDGED);
+        }
+    }
+    while let Some(destruction) = due.pop_front() {
+        destruction.into_arc().end();
+    }
+}
+
+/// The first objects of `all`, as many as are given up with one flush, and before others have the
+/// queue.
+fn first_of(all: &mut List<Destruction>) -> List<Destruction> {
+    let mut first = List::new();
+    for _ in 0..AT_ONCE {
+        match all.pop_front() {
+            Some(destruction) => first.push_back(destruction),
+            None => break,
+        }
+    }
+    first
+}
+
+/// See [`first_of`].
+const AT_ONCE: usize = 64;
+
+/// Objects that are to be given up.
+struct Doomed {
+    /// Those that waited when they were last looked at, in the order in which it was asked for.
+    dying: List<Destruction>,
+    /// Those that did not.
+    due: List<Destruction>,
+    /// How many are in `due`, or just being given up.
+    behind: usize,
+}
+
 /// Waits for what objects to be destroyed are used by; a device has one.
 #[pin_data]
 pub(crate) struct Destroyer {
-    /// What waits, in the order in which it was asked for.
     #[pin]
-    dying: SpinLock<List<Destruction>>,
+    doomed: SpinLock<Doomed>,
     /// Looks for what can go, in the reapers' queue.
     #[pin]
     work: Work<Self>,
@@ -177,62 +240,92 @@ impl Destroyer {
     pub(crate) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                dying <- new_spinlock!(List::new()),
+                doomed <- new_spinlock!(Doomed {
+                    dying: List::new(),
+                    due: List::new(),
+                    behind: 0,
+                }),
                 work <- new_work!("Destroyer::work"),
             }),
             GFP_KERNEL,
         )
     }
 
-    /// Gives up what an object has, now or when its gate opens.
-    fn accept(&self, destruction: ListArc<Destruction>) {
-        let now = {
-            let mut dying = self.dying.lock();
+    /// Gives up what objects have, now or when their gates open.
+    fn accept(&self, destructions: KVVec<ListArc<Destruction>>) {
+        let mut now = List::new();
+        for destruction in destructions {
+            let mut doomed = self.doomed.lock();
             // Whoever opens the gate from now on looks at the list, with the lock.
             if destruction.gate.arm() {
-                Some(destruction)
+                drop(doomed);
+                now.push_back(destruction);
             } else {
-                dying.push_back(destruction);
-                None
+                doomed.dying.push_back(destruction);
             }
-        };
-        if let Some(destruction) = now {
-            destruction.into_arc().perform();
+        }
+        while !now.is_empty() {
+            perform(first_of(&mut now));
         }
     }
 
     /// A fence for which memory waits that is in `part` of VRAM and will be free.
     pub(crate) fn obstacle(&self, part: Part) -> Option<Fence> {
-        let dying = self.dying.lock();
-        let mut all = dying.iter();
+        let doomed = self.doomed.lock();
+        let mut all = doomed.dying.iter();
         all.find_map(|dying| match dying.bo.sites.bytes_in(part) {
             0 => None,
             _ => dying.gate.pending().cloned(),
         })
     }
 
-    /// Gives up what all that waits has: the device is gone.
-    pub(crate) fn end(&self) {
-        self.perform(|_| true);
+    /// Waits until what nothing uses any more is free. Process context, no locks held. `EINTR` if a
+    /// signal arrives.
+    pub(crate) fn settle(&self, dev: &SkuaDevice) -> Result {
+        reaper::flush();
+        let behind = || self.doomed.lock().behind;
+        // Not what comes meanwhile: each turn of the queue gives up some, and one frees the last.
+        for _ in 0..=behind().div_ceil(AT_ONCE) {
+            if behind() == 0 && dev.reapers.destructions.count() == 0 {
+                break;
+            }
+            if current!().signal_pending() {
+                return Err(EINTR);
+            }
+            reaper::flush();
+        }
+        Ok(())
     }
 
-    /// Does what is due now, and not what becomes so meanwhile: others wait for the queue.
-    fn perform(&self, is_due: impl Fn(&Destruction) -> bool) {
-        let mut due = List::new();
-        {
-            let mut dying = self.dying.lock();
-            let mut cursor = dying.cursor_front();
-            while let Some(next) = cursor.peek_next() {
-                if is_due(&next) {
-                    due.push_back(next.remove());
-                } else {
-                    cursor.move_next();
-                }
+    /// Gives up what all that waits has: the device is gone.
+    pub(crate) fn end(&self) {
+        self.find_due(|_| true);
+        while self.perform_some() {}
+    }
+
+    /// Takes out of `dying` what `is_due`.
+    fn find_due(&self, is_due: impl Fn(&Destruction) -> bool) {
+        let mut doomed = self.doomed.lock();
+        let Doomed { dying, due, behind } = &mut *doomed;
+        let mut cursor = dying.cursor_front();
+        while let Some(next) = cursor.peek_next() {
+            if is_due(&next) {
+                due.push_back(next.remove());
+                *behind = behind.saturating_add(1);
+            } else {
+                cursor.move_next();
             }
         }
-        while let Some(destruction) = due.pop_front() {
-            destruction.into_arc().perform();
-        }
+    }
+
+    /// Gives up some of what is due; whether there was any.
+    fn perform_some(&self) -> bool {
+        let some = first_of(&mut self.doomed.lock().due);
+        let count = some.iter().count();
+        perform(some);
+        let mut doomed = self.doomed.lock();
+        doomed.behind = doomed.behind.saturating_sub(count);
+        count > 0
     }
 }
 
@@ -247,7 +340,14 @@ impl WorkItem for Destroyer {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.perform(|destruction| destruction.gate.is_open());
+        // Some at a time: others wait for the queue.
+        let is_behind = !this.doomed.lock().due.is_empty();
+        if !is_behind {
+            this.find_due(|destruction| destruction.gate.is_open());
+        }
+        if this.perform_some() {
+            Self::wake(&this);
+        }
     }
 }
 
@@ -300,9 +400,7 @@ pub(crate) fn destroy(
         close(*handle, bo);
         look_again(dev, bo);
     }
-    for destruction in begun {
-        dev.destroyer.accept(destruction);
-    }
+    dev.destroyer.accept(begun);
     if manner.synchronous {
         reaper::flush();
     }
@@ -360,7 +458,7 @@ fn doom_one(
                 bo: bo.clone(),
                 client: client.clone(),
                 gate: Gate::new(&dev.destroyer, waits)?,
-                memory <- new_spinlock!(None),
+                given_up <- new_spinlock!(None),
                 links <- ListLinks::new(),
             }? Error),
             GFP_KERNEL_ACCOUNT,

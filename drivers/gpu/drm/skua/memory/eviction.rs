@@ -132,7 +132,7 @@ pub(crate) fn allocate(
             Ok(range) => return Ok(range),
         }
         // Perhaps there is room in what is about to be freed.
-        reaper::flush();
+        dev.destroyer.settle(dev)?;
         let lack = match VramRange::try_new(dev, quota, part, bytes, &mut charge) {
             Err(Lack::Error(error)) => return Err(error),
             Err(lack) => lack,

@@ -77,7 +77,6 @@ use crate::{
             Rank, //
         }, //
     },
-    reaper,
     spec::number::Asid, //
 };
 use core::{
@@ -221,7 +220,7 @@ pub(crate) fn map_alone(
             result => return result,
         }
         // Perhaps there is room in what is about to be freed.
-        reaper::flush();
+        dev.destroyer.settle(dev)?;
         match GartRange::new(dev, parent, memory, bytes) {
             Err(error) if error == ENOSPC => (),
             result => return result,

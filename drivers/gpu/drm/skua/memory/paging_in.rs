@@ -58,7 +58,6 @@ use crate::{
     },
     policy::eviction::Need,
     quota::Quota,
-    reaper,
     spec::number::Asid, //
 };
 use kernel::{
@@ -226,7 +225,7 @@ pub(crate) fn lock<'a>(
             (Err(error), None) if error == ENOSPC => {
                 turn = Some((dev.pager.take_turn(vm)?, Instant::now()));
                 // What was unmapped is not needed any more.
-                reaper::flush();
+                dev.destroyer.settle(dev)?;
             }
             (Err(error), Some(_)) if error == ENOSPC && vm.evicted.wanted() >= least => {
                 return Err(ENOMEM)

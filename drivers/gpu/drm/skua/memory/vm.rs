@@ -927,19 +927,17 @@ impl Vm {
         }
     }
 
-    /// Has nothing that is installed lead to `bo` any more, which nothing is to be installed of, and
-    /// flushes the TLBs. Allocates nothing. `ENODEV`, `EIO`.
+    /// Has nothing that is installed lead to `bo` any more, which nothing is to be installed of. The
+    /// TLBs are to be flushed, as after [`Vm::withdraw`]. Allocates nothing. `ENODEV`, `EIO`.
     pub(crate) fn uninstall(&self, parent: &Device<Bound>, bo: &BoRef) -> Result {
         let tables = self.tables.access(parent)?;
-        let installing = self.installing.lock();
+        let _installing = self.installing.lock();
         while let Some((site, installed)) = bo.sites.next(self.site(0)) {
             let len = installed.end.saturating_sub(site.start);
             tables.clear(&self.dev, site.start, len)?;
             bo.sites.remove(site);
         }
-        drop(installing);
-        // Whatever was cleared here, see `withdraw()`.
-        self.dev.invalidate(Some(self.asid()))
+        Ok(())
     }
 
     /// The place of an address of this address space in an object's records.

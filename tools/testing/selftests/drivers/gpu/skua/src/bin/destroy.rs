@@ -39,6 +39,7 @@ fn main() -> ExitCode {
         what_others_have_lives_on: 60,
         what_others_have_by_name_lives_on: 60,
         only_its_own_mappings_go: 60,
+        many_go_with_few_flushes: 60 at_rest,
         what_moves_is_destroyed_when_it_is_there: 60 at_rest,
         clients_that_destroy_at_random_hurt_nobody: 120,
     ])
@@ -514,6 +515,29 @@ fn only_its_own_mappings_go() {
     }
     let vms = Function::first().debugfs("vms").expect("debugfs");
     assert!(!vms.is_empty());
+}
+
+/// Others wait for the same queue, and all engines forget translations.
+fn many_go_with_few_flushes() {
+    const COUNT: u64 = 256;
+    let flushes = || Function::first().counters(["driver_tlb_flushes"])[0];
+    let rig = alone();
+    let gate = rig.buffer(Place::System, PAGE);
+    let objects: Vec<u32> = (0..COUNT).map(|_| rig.bo(Place::System, PAGE)).collect();
+    for &object in &objects {
+        rig.bound_at_will(object, PAGE);
+    }
+    let job = rig.start(Engine::Copy, &[wait_value(gate.va, 1)]);
+    let (with, before) = (used(&rig, Place::System), flushes());
+    assert_eq!(rig.destroy(&objects, 0), Ok(()));
+    gate.cpu.write(0, 1);
+    assert_eq!(job.wait(), Ok(()));
+    becomes("the memory is free", || {
+        used(&rig, Place::System) <= with - COUNT * PAGE
+    });
+    let more = flushes() - before;
+    println!("# {more} flushes for {COUNT} objects");
+    assert!(more <= 16, "{more} flushes for {COUNT} objects");
 }
 
 fn what_moves_is_destroyed_when_it_is_there() {
