@@ -14,7 +14,7 @@
 //! delays none of its values.
 //!
 //! All memory is allocated before: by [`Promise::new`] and [`Wait::new`]. What follows takes the
-//! fence's spin lock alone, and who waits is woken under it.
+//! fence's spin lock alone, and who waits is woken under it, some at a time.
 //!
 //! A fence does not know whom it belongs to. [`Owners`] knows which devices have handles of it, and
 //! has it [lost](MonitoredFence::end) with them.
@@ -49,6 +49,9 @@ pub(crate) const LOST: u64 = u64::MAX;
 
 /// Most waits of a fence that another may be added to that no thread and no work stands for.
 const MAX_WAITS: u32 = 8192;
+
+/// Waits that are looked at before others have the fence's lock.
+const AT_ONCE: usize = 64;
 
 /// Numbers of waits and owners, so that each has a key of its own.
 static SERIAL: Atomic<u64> = Atomic::new(0);
@@ -150,19 +153,27 @@ impl MonitoredFence {
         value > last.max(self.page.get())
     }
 
-    /// Makes `value` the fence's, if it is above that, and wakes who has waited for it.
-    fn reach(&self, state: &mut State, value: u64) {
-        if self.has(value) {
-            return;
+    /// Makes `value` the fence's, if it is above that. Who has waited for it is to be
+    /// [woken](Self::wake_reached).
+    fn reach(&self, _: &mut State, value: u64) {
+        if !self.has(value) {
+            self.page.set(value);
         }
-        self.page.set(value);
-        while let Some(cursor) = state.waits.cursor_front_mut() {
-            if cursor.current().0 .0 > value {
-                break;
+    }
+
+    /// Wakes who has waited for what the fence has.
+    fn wake_reached(&self) {
+        loop {
+            let mut state = self.state.lock();
+            for _ in 0..AT_ONCE {
+                let first = state.waits.cursor_front_mut();
+                let Some(first) = first.filter(|first| self.has(first.current().0 .0)) else {
+                    return;
+                };
+                let wait = first.remove_current().1;
+                state.len = state.len.saturating_sub(1);
+                wake(wait, true);
             }
-            let wait = cursor.remove_current().1;
-            state.len = state.len.saturating_sub(1);
-            wake(wait, true);
         }
     }
 
@@ -189,21 +200,32 @@ impl MonitoredFence {
     /// The device `owner`, which has a handle of it, ends: waits by that are over, and if it has
     /// `failed`, so is the fence.
     pub(crate) fn end(&self, owner: u64, failed: bool) {
-        let mut state = self.state.lock();
         if failed {
-            self.lose(&mut state);
+            self.lose(&mut self.state.lock());
+            self.wake_reached();
         }
-        let State { waits, len, .. } = &mut *state;
-        let mut next = waits.cursor_front_mut();
-        while let Some(cursor) = next {
-            next = if cursor.current().1.owner == owner {
-                let (rest, wait) = cursor.remove_current();
-                *len = len.saturating_sub(1);
-                wake(wait, false);
-                rest
-            } else {
-                cursor.move_next()
-            };
+        let mut from = (0, 0);
+        loop {
+            let mut state = self.state.lock();
+            let State { waits, len, .. } = &mut *state;
+            let mut next = waits.cursor_lower_bound_mut(&from);
+            for _ in 0..AT_ONCE {
+                let Some(cursor) = next else {
+                    return;
+                };
+                next = if cursor.current().1.owner == owner {
+                    let (rest, wait) = cursor.remove_current();
+                    *len = len.saturating_sub(1);
+                    wake(wait, false);
+                    rest
+                } else {
+                    cursor.move_next()
+                };
+            }
+            match next {
+                Some(cursor) => from = *cursor.current().0,
+                None => return,
+            }
         }
     }
 }
@@ -269,6 +291,11 @@ impl Promise {
 
     /// Keeps it, or not. Only the first call counts.
     pub(crate) fn keep(&mut self, end: End) {
+        self.settle(end);
+        self.fence.wake_reached();
+    }
+
+    fn settle(&mut self, end: End) {
         let mut state = self.fence.state.lock();
         if end == End::Failed {
             self.fence.lose(&mut state);
