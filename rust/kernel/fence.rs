@@ -213,6 +213,13 @@ impl DriverFence {
         &self.fence
     }
 
+    /// Says with which error it will be signalled: [`Fence::has_error`].
+    pub(crate) fn fail(&mut self, error: Error) {
+        self.result = Err(error);
+        // SAFETY: As in `drop()`.
+        unsafe { shim::skua_fence_set_error(self.fence.as_raw(), error.to_errno()) };
+    }
+
     /// Signals the fence; waiters see `result`.
     ///
     /// May be called in any context, also with interrupts off. Callbacks of the fence run in here.
@@ -310,6 +317,13 @@ impl Fence {
             error if error < 0 => Some(to_result(error)),
             _ => Some(Ok(())),
         }
+    }
+
+    /// Whether it was or will be signalled with an error, as far as whoever signals it has said.
+    pub(crate) fn has_error(&self) -> bool {
+        // SAFETY: By the type invariant the field is there; it is one word, which others may write
+        // just now.
+        unsafe { (&raw const (*self.as_raw()).error).read_volatile() != 0 }
     }
 
     /// Waits until the fence is signalled, at most `timeout` jiffies, until a signal arrives.

@@ -42,6 +42,7 @@
 //!         now_ms: 500 * second,
 //!         head: Some(7),
 //!         ticks: 40,
+//!         waits: false,
 //!         before: Default::default(),
 //!     })
 //! });
@@ -78,7 +79,10 @@ pub struct Sample {
     pub head: Option<u64>,
     /// The engine's tick counter.
     pub ticks: u64,
-    /// What the packet had used before it got to the head: it was there, and was preempted.
+    /// Whether the engine says that it waits for a value.
+    pub waits: bool,
+    /// What the packet had used before it got to the head: it was there, and was preempted. That it
+    /// has waited counts if it does so again.
     pub before: Spent,
 }
 
@@ -164,7 +168,11 @@ impl Watchdog {
             last_ticks: sample.ticks,
             elapsed_ms: sample.before.ms,
             used_ticks: sample.before.ticks,
-            stalled_ms: sample.before.waited_ms,
+            stalled_ms: if sample.waits {
+                sample.before.waited_ms
+            } else {
+                0
+            },
         };
         let watched = self.watched.get_or_insert(new);
         if watched.id != id {

@@ -30,6 +30,7 @@ fn run(
             now_ms: start.0 + passed,
             head: Some(7),
             ticks: start.1 + passed * rate / 1000,
+            waits: false,
             before: Spent::default(),
         });
         (!matches!(verdict, Verdict::Healthy | Verdict::Stalled)).then_some((passed, verdict))
@@ -77,6 +78,7 @@ fn a_silent_engine_is_stalled_before_it_is_stuck() {
                 now_ms: i * 100,
                 head: Some(7),
                 ticks: 0,
+                waits: false,
                 before: Spent::default(),
             })
         })
@@ -94,6 +96,7 @@ fn a_clock_that_jumps_kills_nobody() {
         now_ms,
         head: Some(7),
         ticks,
+        waits: false,
         before: Spent::default(),
     };
     for now in [0, 3_600_000, 0, u64::MAX, 5] {
@@ -111,6 +114,7 @@ fn a_counter_that_goes_back_is_no_progress() {
             now_ms: i * 100,
             head: Some(1),
             ticks: 1_000_000 - i,
+            waits: false,
             before: Spent::default(),
         }) == Verdict::Stuck { id: 1 }
     });
@@ -125,6 +129,7 @@ fn a_new_packet_starts_anew() {
             now_ms: i * 300,
             head: (i % 5 != 4).then_some(i / 5),
             ticks: i * 400,
+            waits: false,
             before: Spent::default(),
         });
         assert_eq!(verdict, Verdict::Healthy);
@@ -160,7 +165,8 @@ proptest! {
             ticks += work;
             let head = if hold { Some(3) } else { head.map(|h| h + now_ms as u64 / 4000) };
             let (now_ms, ticks, before) = (now_ms as u64, ticks as u64, Spent::default());
-            let sample = Sample { now_ms, head, ticks, before };
+            let waits = false;
+            let sample = Sample { now_ms, head, ticks, waits, before };
             history.push(sample);
             // The samples since this packet came to the head, in pairs.
             let since: Vec<_> = history.iter().rev().take_while(|s| s.head == head).collect();
@@ -194,6 +200,7 @@ fn what_was_used_before_a_preemption_counts() {
         now_ms: i * 100,
         head: Some(i),
         ticks: i * 10,
+        waits: true,
         before,
     };
     // Each time with another id, as it is preempted in between.
@@ -214,4 +221,10 @@ fn what_was_used_before_a_preemption_counts() {
     let mut dog = Watchdog::new(LIMITS);
     let stuck = |i: &u64| dog.check(at(*i, waits(*i))) == Verdict::Stuck { id: *i };
     assert_eq!((0..10_000).find(stuck), Some(LIMITS.stuck_ms.div_ceil(100)));
+    // Its value has come meanwhile.
+    let sample = Sample {
+        waits: false,
+        ..at(10_000, waits(10_000))
+    };
+    assert_eq!(dog.check(sample), Verdict::Healthy);
 }

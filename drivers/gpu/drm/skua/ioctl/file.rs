@@ -63,7 +63,8 @@ use crate::{
         busy::Usage,
         context::{
             Context,
-            Status, //
+            Status,
+            MAX_QUEUED, //
         },
         hold::{
             self,
@@ -824,7 +825,7 @@ impl File {
             signals,
         };
         if !request.buffers.is_empty() {
-            context.check()?;
+            context.check(MAX_QUEUED)?;
             context.prepare_saving(data.parent())?;
         }
         hold::submit(&context, request, values)?;

@@ -8,7 +8,7 @@
 //! | `gart` | pages of the aperture segment that show memory: number, bus address, whether snooped |
 //! | `vms` | address spaces: mappings, bytes mapped, mappings that are installed, tables |
 //! | `entries` | entries of pages in address spaces: of system memory, snooped and not, and others |
-//! | `contexts` | contexts: engine, address space, status, submissions ended, ticks used |
+//! | `contexts` | contexts: engine, address space, status, submissions ended, ticks used, priority, submissions queued and held |
 //! | `rings` | engines: state, head and tail, packets in flight, ticks; 16 words from the head |
 //! | `paging` | the paging process: bytes of its address space and of its tables, ticks, packets; how often memory was not idle |
 //! | `idle` | has paging want idle memory from now on, or, read again, not any more |
@@ -272,14 +272,16 @@ fn contexts(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         };
         let line = writeln!(
             out,
-            "context {}: engine {} vm {} status {} ended {} ticks {} priority {}",
+            "context {}: engine {} vm {} status {} ended {} ticks {} priority {} queued {} held {}",
             context.id(),
             context.engine(),
             context.vm().map_or(Asid::SYSTEM, |vm| vm.asid()),
             status,
             context.finished(),
             context.ticks(),
-            context.level().priority()
+            context.level().priority(),
+            context.queued(),
+            context.held()
         );
         result = result.and(line.map_err(full));
     });

@@ -125,6 +125,10 @@ use kernel::{
 
 /// Submissions of one context that may wait at a time.
 pub(crate) const MAX_QUEUED: u32 = 4096;
+/// No limit for what is bounded otherwise: the driver's own work by the memory that it is about,
+/// what was held by the place that it has had (preempted work comes back to the queue, so there may be
+/// more).
+pub(crate) const UNLIMITED: u32 = u32::MAX;
 /// The longest time in milliseconds from one try of what waits for a value to the next.
 const MAX_RETRY_MS: u64 = 1000;
 
@@ -521,16 +525,17 @@ impl Context {
     /// Queues `buffers` to run after `waits`, and gives the fence to `signals`; a client's by
     /// [`hold::submit`].
     ///
-    /// `ECANCELED` if the context is not active; `ENOSPC` if [`MAX_QUEUED`] submissions wait;
+    /// `ECANCELED` if the context is not active; `ENOSPC` if `most` submissions wait;
     /// `ENOMEM`, also if what it needs in VRAM does not get there; `EINTR` if a signal arrives.
     /// Nothing has changed then.
     pub(crate) fn submit(
         self: &Arc<Self>,
         buffers: KVVec<Buffer>,
         waits: KVVec<Fence>,
+        most: u32,
         signals: &mut Signals,
     ) -> Result {
-        self.queue(submission::Work::Buffers(buffers), waits, |fence| {
+        self.queue(submission::Work::Buffers(buffers), waits, most, |fence| {
             signals.publish(fence)
         })
     }
@@ -545,6 +550,7 @@ impl Context {
         self.queue(
             submission::Work::Clear(range.clone()),
             KVVec::new(),
+            UNLIMITED,
             unpromised(publish),
         )
     }
@@ -559,19 +565,25 @@ impl Context {
         publish: impl FnOnce(&Fence),
     ) -> Result {
         let publish = unpromised(publish);
-        self.queue(submission::Work::Transfer(transfer), waits, publish)
+        self.queue(
+            submission::Work::Transfer(transfer),
+            waits,
+            UNLIMITED,
+            publish,
+        )
     }
 
     fn queue(
         self: &Arc<Self>,
         work: submission::Work,
         mut waits: KVVec<Fence>,
+        most: u32,
         publish: impl FnOnce(&Fence) -> KVVec<Promise>,
     ) -> Result {
         // Whoever moves what is mapped sees that it is used.
         let (mut users, _turn) = match self.vm() {
             Some(vm) if work.uses_memory() => {
-                let (users, turn) = paging_in::lock(&self.dev, vm, || self.check())?;
+                let (users, turn) = paging_in::lock(&self.dev, vm, || self.check(most))?;
                 (Some(users), turn)
             }
             Some(vm) => (Some(vm.reservation().lock()?), None),
@@ -584,8 +596,12 @@ impl Context {
             }
         }
         // What this context did before is done before by its order.
+        let mut before = KVVec::new();
+        for fence in waits.iter().filter(|fence| self.is_own(fence)) {
+            before.push(fence.clone(), client_flags())?;
+        }
         waits.retain(|fence| !self.is_own(fence));
-        let submission = Submission::new(self, work, Gate::new(self, waits)?)?;
+        let submission = Submission::new(self, work, Gate::new(self, waits)?, before)?;
         let memory = FenceMemory::new(GFP_KERNEL_ACCOUNT)?;
         let engine = self.dev.engine(self.engine)?;
         let mut room = match &mut users {
@@ -597,7 +613,7 @@ impl Context {
             submission.prepare();
         }
         let order = self.order.lock();
-        self.check()?;
+        self.check(most)?;
         let fence = match &submission.line() {
             Some(line) => line.fence(memory),
             None => self.fences.fence(memory),
@@ -615,18 +631,18 @@ impl Context {
         Ok(())
     }
 
-    /// Whether it takes a submission now. `ECANCELED` or `ENODEV` if it is not active; `ENOSPC`.
-    pub(crate) fn check(&self) -> Result {
+    /// Whether it takes a submission now. `ECANCELED` or `ENODEV` if it is not active; `ENOSPC` if
+    /// `most` wait.
+    pub(crate) fn check(&self, most: u32) -> Result {
         let pending = self.pending.lock();
         if pending.status != Status::Active {
             // The driver's own takes no work when the device is lost, and only then.
             return Err(if self.is_system() { ENODEV } else { ECANCELED });
         }
-        // The driver's own are bounded by the memory that they are about.
-        if pending.len >= MAX_QUEUED && !self.is_system() {
-            return Err(ENOSPC);
+        match pending.len < most {
+            true => Ok(()),
+            false => Err(ENOSPC),
         }
-        Ok(())
     }
 
     /// Submissions that wait in its queue.
@@ -770,15 +786,17 @@ impl Context {
         }
     }
 
-    /// Takes the first submission out of the queue if it is to be cancelled now; `lost`: because
-    /// the device is lost.
-    pub(crate) fn pop_cancelled(&self, lost: bool) -> Option<Arc<Submission>> {
+    /// Takes the first submission out of the queue if it is to be cancelled now, with `error`;
+    /// `lost`: because the device is lost.
+    pub(crate) fn pop_cancelled(&self, lost: bool, error: Error) -> Option<Arc<Submission>> {
         let mut pending = self.pending.lock();
-        if pending.due() == Due::Drain || (lost && pending.running == 0) {
-            pending.pop()
-        } else {
-            None
+        if pending.due() != Due::Drain && !(lost && pending.running == 0) {
+            return None;
         }
+        let submission = pending.pop()?;
+        // Before anybody looks at the next one, which may wait for it.
+        submission.refuse(error);
+        Some(submission)
     }
 
     /// Takes no more work, for the reason `status`; the first reason counts.
@@ -842,7 +860,7 @@ impl Pending {
             Status::Active if !first.gate().is_open() => return Due::Nothing,
             // The driver's own goes on all the same: what it waits for is over, however it ended.
             Status::Active => {
-                started == MultipassOffset::default() && self.is_client && first.gate().has_failed()
+                started == MultipassOffset::default() && self.is_client && first.is_in_vain()
             }
             // What made room in its midst is left to end, as what runs is.
             Status::Destroyed => !self.saved,

@@ -545,10 +545,10 @@ impl Engine {
         loop {
             let turn = self.turn.lock();
             let lost = self.state.lock().mode == Mode::Lost;
-            let Some(submission) = context.pop_cancelled(lost) else {
+            let error = if lost { ENODEV } else { ECANCELED };
+            let Some(submission) = context.pop_cancelled(lost, error) else {
                 return;
             };
-            let error = if lost { ENODEV } else { ECANCELED };
             submission.finish(dev, self.index, Err(error));
             drop(turn);
         }
@@ -671,7 +671,7 @@ impl Engine {
     }
 
     /// Whether the engine does nothing but wait for a value.
-    fn waits(&self, dev: &SkuaDevice) -> bool {
+    pub(crate) fn waits(&self, dev: &SkuaDevice) -> bool {
         self.reported_state(dev) == Some(EngineState::Waiting)
     }
 

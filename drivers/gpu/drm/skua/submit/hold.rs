@@ -42,7 +42,8 @@ use crate::{
         context::{
             Context,
             Status,
-            MAX_QUEUED, //
+            MAX_QUEUED,
+            UNLIMITED, //
         },
         recovery,
         submission::Buffer, //
@@ -119,9 +120,14 @@ impl Holds {
 ///
 /// As [`Context::submit`]; `ENOSPC` also if too many are held.
 pub(crate) fn submit(context: &Arc<Context>, mut request: Request, values: KVVec<Wait>) -> Result {
-    context.check()?;
+    context.check(MAX_QUEUED)?;
     if values.iter().all(Wait::has_ended) && context.holds.lock().len == 0 {
-        return context.submit(request.buffers, request.waits, &mut request.signals);
+        return context.submit(
+            request.buffers,
+            request.waits,
+            MAX_QUEUED,
+            &mut request.signals,
+        );
     }
     let memory = FenceMemory::new(GFP_KERNEL_ACCOUNT)?;
     let held = Held {
@@ -239,7 +245,7 @@ impl Held {
         again.extend_from_slice(buffers, client_flags())?;
         let mut fences = KVVec::with_capacity(waits.len(), client_flags())?;
         fences.extend_from_slice(waits, client_flags())?;
-        context.submit(again, fences, signals)
+        context.submit(again, fences, UNLIMITED, signals)
     }
 
     /// Signals what it promised, with an error.
@@ -260,6 +266,11 @@ impl Held {
 }
 
 impl Context {
+    /// Submissions that are held.
+    pub(crate) fn held(&self) -> u32 {
+        self.holds.lock().len
+    }
+
     /// What becomes of the values that work was to signal, which ended with `result`: nobody is
     /// told of what the client has cancelled itself.
     pub(crate) fn end_of(&self, result: Result) -> End {

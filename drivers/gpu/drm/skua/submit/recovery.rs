@@ -338,6 +338,7 @@ impl Watch {
             now_ms: u64::try_from(self.start.elapsed().as_millis()).unwrap_or(0),
             head,
             ticks: engine.ticks(&self.dev),
+            waits: engine.waits(&self.dev),
             before,
         };
         let mut watchdogs = self.watchdogs.lock();

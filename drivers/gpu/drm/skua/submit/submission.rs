@@ -137,6 +137,8 @@ pub(crate) struct Submission {
     work: Work,
     /// What it waits for before its first portion.
     gate: Gate<Context>,
+    /// What it waits for of its own context, before it by their order.
+    before: KVVec<Fence>,
     /// From publication until it is finished.
     #[pin]
     fence: SpinLock<Option<DriverFence>>,
@@ -163,17 +165,20 @@ impl_list_item! {
 impl Reapable for Submission {}
 
 impl Submission {
-    /// Makes a submission of `work` to `context`. `ENOMEM`.
+    /// Makes a submission of `work` to `context`, which waits for what is at `gate` and, of the
+    /// context itself, `before`. `ENOMEM`.
     pub(crate) fn new(
         context: &Arc<Context>,
         work: Work,
         gate: Gate<Context>,
+        before: KVVec<Fence>,
     ) -> Result<ListArc<Self>> {
         ListArc::pin_init(
             try_pin_init!(Self {
                 context: context.clone(),
                 work,
                 gate,
+                before,
                 fence <- new_spinlock!(None),
                 promises <- new_spinlock!(KVVec::new()),
                 listed <- AtomicTracker::new(),
@@ -199,6 +204,18 @@ impl Submission {
     /// What it waits for before its first portion.
     pub(crate) fn gate(&self) -> &Gate<Context> {
         &self.gate
+    }
+
+    /// Whether something that it waits for has failed, or is about to tell that.
+    pub(crate) fn is_in_vain(&self) -> bool {
+        self.gate.has_failed() || self.before.iter().any(Fence::has_error)
+    }
+
+    /// Says with which error it will be finished; nothing of it was started.
+    pub(crate) fn refuse(&self, error: Error) {
+        if let Some(fence) = &mut *self.fence.lock() {
+            fence.fail(error);
+        }
     }
 
     /// Whether its portions are passes of a paging operation.
@@ -315,9 +332,10 @@ impl Submission {
             self.context.count_finished();
             trace::done(dev, engine.get(), self.context.id(), fence.fence(), result);
             let end = self.context.end_of(result);
-            for promise in self.promises.lock().iter_mut() {
-                promise.keep(end);
-            }
+            let mut promises = core::mem::take(&mut *self.promises.lock());
+            promises.iter_mut().for_each(|promise| promise.keep(end));
+            // Back to where they are freed with the submission.
+            *self.promises.lock() = promises;
         }
         match &self.work {
             Work::Clear(range) if fence.is_some() && result.is_ok() => range.set_cleared(),

@@ -13,7 +13,7 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::mman::{MRemapFlags, MapFlags, ProtFlags};
 use skua_selftests::client::{signal, signal_point, signal_value, wait, wait_value, PATIENCE};
-use skua_selftests::function::Unbound;
+use skua_selftests::function::{Function, Unbound};
 use skua_selftests::mapping::Mapping;
 use skua_selftests::raw::{in_child, with_alarm, Child};
 use skua_selftests::rig::{self, expect_working, write, Buffer, Job};
@@ -52,6 +52,7 @@ fn main() -> ExitCode {
         held_work_has_no_fence,
         held_work_is_brought_its_memory: 60,
         held_work_has_a_limit: 60,
+        held_work_has_its_place_when_work_comes_back: 60,
         held_work_is_cancelled_with_its_context,
         what_fails_without_its_context_loses_fences,
         held_work_is_cancelled_with_its_file,
@@ -676,6 +677,40 @@ fn held_work_has_a_limit() {
     assert_eq!(rig.fence_signal(fence, 1), Ok(()));
     assert!(rig.fence_gets(counted, 4095));
     assert_eq!(rig.run(Engine::Copy, &[]), Ok(()));
+}
+
+/// Of which there is more in the queue then than a client may put there.
+fn held_work_has_its_place_when_work_comes_back() {
+    quiet();
+    let rig = Rig::new();
+    let gate = rig.buffer(Place::System, 4096);
+    let (fence, counted) = (rig.fence(0), rig.fence(0));
+    let context = rig.new_context(Engine::Copy);
+    assert_eq!(rig.prioritise(context, -1), Ok(()));
+    let commands = blocked(&rig, &gate, 1);
+    // As much as the ring takes.
+    for _ in 0..16 {
+        assert_eq!(rig.submit(context, &[commands], &[]), Ok(()));
+    }
+    for n in 1..=4096 {
+        let syncs = [wait_value(fence, 1), signal_value(counted, n)];
+        assert_eq!(rig.submit(context, &[], &syncs), Ok(()), "{n}");
+    }
+    // More important work has it make room.
+    assert_eq!(rig.run(Engine::Copy, &[write(gate.va + 8, 1)]), Ok(()));
+    assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+    becomes("nothing is held", || held() == 0);
+    gate.cpu.write(0, 1);
+    assert!(rig.fence_gets(counted, 4096));
+}
+
+/// How many submissions are held.
+#[track_caller]
+fn held() -> u32 {
+    let text = Function::first().debugfs("contexts").expect("debugfs");
+    let of = |line: &str| line.split_once(" held ")?.1.trim().parse::<u32>().ok();
+    let held: Option<Vec<_>> = text.lines().map(of).collect();
+    held.unwrap_or_else(|| panic!("{text}")).iter().sum()
 }
 
 fn held_work_is_cancelled_with_its_context() {

@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         eventfds_fire,
         a_failed_dependency_cancels_the_work,
         a_failed_dependency_cancels_the_dependants_too,
+        who_waits_for_cancelled_work_of_its_context_is_cancelled,
         a_failed_point_cancels_the_work,
         waits_end_when_a_signal_comes,
     ])
@@ -335,6 +336,39 @@ fn a_failed_dependency_cancels_the_dependants_too() {
         assert_eq!(dependant.wait(), Err(Errno::ECANCELED), "number {n}");
         assert_eq!(target.cpu.read(8 * n), 0, "number {n} ran");
     }
+}
+
+/// The order of the context alone does not tell that what was before it is done.
+fn who_waits_for_cancelled_work_of_its_context_is_cancelled() {
+    let rig = Rig::new();
+    let target = rig.buffer(Place::System, 4096);
+    let (job, gate) = doomed(&rig);
+    let mut last = job.syncobj;
+    let mut jobs = Vec::new();
+    for (n, depends) in (0..).zip([true, true, false, true, false]) {
+        let syncs: &[_] = if depends { &[wait(last)] } else { &[] };
+        let commands = [write(target.va + 8 * n as u64, 1)];
+        let next = rig.start_after(rig.copy, &commands, syncs).expect("SUBMIT");
+        if depends {
+            last = next.syncobj;
+        }
+        jobs.push((n, depends, next));
+    }
+    gate.cpu.write(0, 1);
+    for (n, depends, job) in &jobs {
+        let (result, value) = match depends {
+            true => (Err(Errno::ECANCELED), 0),
+            false => (Ok(()), 1),
+        };
+        assert_eq!(job.wait(), result, "number {n}");
+        assert_eq!(target.cpu.read(8 * n), value, "number {n}");
+    }
+    // The same when it is known already.
+    let late = rig
+        .start_after(rig.copy, &[write(target.va, 1)], &[wait(last)])
+        .expect("SUBMIT");
+    assert_eq!(late.wait(), Err(Errno::ECANCELED));
+    assert_eq!(target.cpu.read(0), 0);
 }
 
 fn a_failed_point_cancels_the_work() {
