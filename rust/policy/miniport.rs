@@ -271,6 +271,10 @@ pub trait AdapterInfo {
     /// which is 0 unless adapters are linked; 0 leaves it to the core. An error for an adapter that
     /// there is not.
     fn query_paging_va(&self, adapter: u32) -> Result<u32, Self::Error>;
+
+    /// What scheduling it is made for (`DXGKQAITYPE_DRIVERCAPS`): the bits of `DXGK_VIDSCHCAPS`,
+    /// which the core checks ([`SchedulingCaps`](super::scheduling_caps::SchedulingCaps)).
+    fn query_scheduling_caps(&self) -> u32;
 }
 
 /// The part of a driver that knows the GPU.

@@ -40,5 +40,6 @@ pub mod priority;
 mod recorder;
 pub mod ring_space;
 pub mod scheduler;
+pub mod scheduling_caps;
 pub mod transfer_plan;
 pub mod watchdog;

@@ -191,6 +191,10 @@ impl AdapterInfo for Recorder {
             Err(Gone)
         }
     }
+
+    fn query_scheduling_caps(&self) -> u32 {
+        0
+    }
 }
 
 impl Miniport for Recorder {

@@ -312,6 +312,24 @@ struct drm_skua_device_info {
 
 	/** @max_syncs: Most syncs of one ioctl. */
 	__u32 max_syncs;
+
+	/**
+	 * @graphics_preemption: How finely commands that draw can be preempted.
+	 *
+	 * The number of WDDM's D3DKMDT_GRAPHICS_PREEMPTION_GRANULARITY: 0 not at all,
+	 * 100 behind a buffer, 200 a primitive, 300 a triangle, 400 a pixel, 500 an
+	 * instruction; of all engines that can run such the least.
+	 */
+	__u32 graphics_preemption;
+
+	/**
+	 * @compute_preemption: How finely all other commands can be preempted.
+	 *
+	 * The number of WDDM's D3DKMDT_COMPUTE_PREEMPTION_GRANULARITY: 0 not at all,
+	 * 100 behind a buffer, 200 a dispatch, 300 a thread group, 400 a thread, 500 an
+	 * instruction; of all engines that can run dispatches the least.
+	 */
+	__u32 compute_preemption;
 };
 
 /**

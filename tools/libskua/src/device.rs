@@ -381,6 +381,11 @@ pub struct DeviceInfo {
     pub max_buffers: u32,
     /// Most syncobjs of one bind or submission.
     pub max_syncs: u32,
+    /// How finely commands that draw can be preempted, as WDDM counts: 0 not at all, 500 behind each
+    /// instruction.
+    pub graphics_preemption: u32,
+    /// The same of all other commands.
+    pub compute_preemption: u32,
 }
 
 /// What a context is created on.
@@ -527,6 +532,8 @@ fn device_info(a: &[u8]) -> DeviceInfo {
         max_bind_ops: member!(u32_at, a, drm_skua_device_info.max_bind_ops),
         max_buffers: member!(u32_at, a, drm_skua_device_info.max_buffers),
         max_syncs: member!(u32_at, a, drm_skua_device_info.max_syncs),
+        graphics_preemption: member!(u32_at, a, drm_skua_device_info.graphics_preemption),
+        compute_preemption: member!(u32_at, a, drm_skua_device_info.compute_preemption),
     }
 }
 
@@ -633,6 +640,7 @@ mod tests {
         assert_eq!(info.page_sizes, [4096, 1 << 21]);
         assert_eq!(info.max_syncs, 9);
         assert_eq!(device_info(&answer[..60]).max_syncs, 0);
+        assert_eq!(device_info(&answer[..64]).compute_preemption, 0);
         assert_eq!(regions(&answer[..39]).unwrap(), []);
         answer[4] = 7;
         assert!(regions(&answer).is_err());

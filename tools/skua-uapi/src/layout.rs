@@ -48,7 +48,7 @@ layout! {
         size: u32 @ 4;
         pointer: u64 @ 8;
     }
-    drm_skua_device_info: 64 {
+    drm_skua_device_info: 72 {
         hw_version: u32 @ 0;
         engine_count: u32 @ 4;
         va_start: u64 @ 8;
@@ -61,6 +61,8 @@ layout! {
         max_bind_ops: u32 @ 52;
         max_buffers: u32 @ 56;
         max_syncs: u32 @ 60;
+        graphics_preemption: u32 @ 64;
+        compute_preemption: u32 @ 68;
     }
     drm_skua_engine_info: 8 {
         index: u32 @ 0;

@@ -300,6 +300,8 @@ mod tests {
             max_bind_ops: 1,
             max_buffers: 1,
             max_syncs: 1,
+            graphics_preemption: 0,
+            compute_preemption: 0,
         })
     }
 

@@ -151,7 +151,11 @@ use crate::{
             Level,
             Offer, //
         },
-        scheduler::Limits, //
+        scheduler::Limits,
+        scheduling_caps::{
+            Refused,
+            SchedulingCaps, //
+        }, //
     },
     quota::Quota,
     reaper::{
@@ -167,7 +171,6 @@ use crate::{
             ContextSlot,
             EngineIndex, //
         },
-        preemption,
         regs,
         status::Counter, //
     },
@@ -493,9 +496,16 @@ impl Gpu {
             patience: quantum.saturating_mul(PATIENCE),
             protection: quantum / 16,
         };
+        let scheduling = SchedulingCaps::new(caps.query_scheduling_caps()).map_err(|Refused| {
+            dev_err!(
+                parent,
+                "its scheduling capabilities contradict each other\n"
+            );
+            EINVAL
+        })?;
         let mut engines = KVec::with_capacity(caps.engines.len(), GFP_KERNEL)?;
         for (index, engine) in EngineIndex::ALL.into_iter().zip(&caps.engines) {
-            let preempts = preempts && engine.preemption != preemption::Level::None;
+            let preempts = preempts && scheduling.is_preemption_aware() && engine.stops();
             engines.push(
                 Engine::new(index, engine.kind, turns, preempts, job_ms)?,
                 GFP_KERNEL,

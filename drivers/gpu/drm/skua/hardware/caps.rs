@@ -8,14 +8,20 @@
 
 use crate::{
     hardware::registers::Registers,
-    policy::miniport::{
-        AdapterInfo,
-        HostAperture,
-        Segment,
-        SegmentKind,
-        APERTURE_SEGMENT,
-        SYSTEM_SEGMENT,
-        VRAM_SEGMENT, //
+    policy::{
+        miniport::{
+            AdapterInfo,
+            HostAperture,
+            Segment,
+            SegmentKind,
+            APERTURE_SEGMENT,
+            SYSTEM_SEGMENT,
+            VRAM_SEGMENT, //
+        },
+        scheduling_caps::{
+            granularity,
+            SchedulingCaps, //
+        }, //
     },
     spec::{
         address::{
@@ -73,9 +79,22 @@ pub(crate) const MAX_SAVE_SIZE: u32 = 4 << 20;
 pub(crate) struct EngineCaps {
     /// Whether it computes or copies.
     pub(crate) kind: EngineKind,
-    /// Where it can be stopped.
-    pub(crate) preemption: preemption::Level,
+    /// Where commands that draw can be stopped.
+    graphics: preemption::Level,
+    /// Where all others can.
+    compute: preemption::Level,
 }
+
+impl EngineCaps {
+    /// Whether it can be stopped before all is done.
+    pub(crate) fn stops(&self) -> bool {
+        self.compute != preemption::Level::None
+    }
+}
+
+/// The first minor version whose engines can be stopped: what an older one has in the fields for
+/// that means nothing (row 2.05).
+const PREEMPTION_SINCE: u16 = 3;
 
 /// The capabilities of one device.
 pub(crate) struct Caps {
@@ -163,10 +182,18 @@ impl Caps {
             let kind = info
                 .kind()
                 .ok_or_else(|| refuse(dev, c"an engine's kind", info.bits()))?;
-            let preemption = info
-                .compute()
-                .ok_or_else(|| refuse(dev, c"an engine's preemption", info.bits()))?;
-            engines.push(EngineCaps { kind, preemption }, GFP_KERNEL)?;
+            let levels = match version.minor() >= PREEMPTION_SINCE {
+                true => info.graphics().zip(info.compute()),
+                false => Some((preemption::Level::None, preemption::Level::None)),
+            };
+            let (graphics, compute) =
+                levels.ok_or_else(|| refuse(dev, c"an engine's preemption", info.bits()))?;
+            let engine = EngineCaps {
+                kind,
+                graphics,
+                compute,
+            };
+            engines.push(engine, GFP_KERNEL)?;
         }
         if !engines.iter().any(|engine| engine.kind == EngineKind::Copy) {
             return Err(refuse(dev, c"the number of copy engines", 0));
@@ -219,9 +246,8 @@ impl Caps {
         }
 
         let dispatch = regs.read(regs::DISPATCH_CAPS)?;
-        let stops = |engine: &EngineCaps| engine.preemption != preemption::Level::None;
         let save_size = regs.read(regs::SAVE_SIZE)?.bytes();
-        if engines.iter().any(stops) && !(1..=MAX_SAVE_SIZE).contains(&save_size) {
+        if engines.iter().any(EngineCaps::stops) && !(1..=MAX_SAVE_SIZE).contains(&save_size) {
             return Err(refuse(dev, c"the size of a save area", save_size.into()));
         }
         let tick_hz = regs.read(regs::TICK_HZ)?.hz();
@@ -250,6 +276,19 @@ impl Caps {
             tick_hz,
             save_size,
             paging_va: regs.read(regs::PAGING_VA)?.megabytes(),
+        })
+    }
+
+    /// How finely what draws, and what computes, can be preempted (row 2.06).
+    pub(crate) fn preemption(&self) -> [preemption::Level; 2] {
+        [
+            |engine: &EngineCaps| engine.graphics,
+            |engine: &EngineCaps| engine.compute,
+        ]
+        .map(|of| {
+            let engines = self.engines.iter();
+            let able = engines.filter(|engine| engine.kind == EngineKind::Compute);
+            granularity(able.map(of))
         })
     }
 
@@ -293,6 +332,15 @@ impl AdapterInfo for Caps {
         match adapter {
             0 => Ok(self.paging_va),
             _ => Err(EINVAL),
+        }
+    }
+
+    fn query_scheduling_caps(&self) -> u32 {
+        let always = SchedulingCaps::MULTI_ENGINE_AWARE | SchedulingCaps::CANCEL_COMMAND_AWARE;
+        match self.engines.iter().any(EngineCaps::stops) {
+            // It needs nothing patched without that either, but then must not say so.
+            true => always | SchedulingCaps::PREEMPTION_AWARE | SchedulingCaps::NO_DMA_PATCHING,
+            false => always,
         }
     }
 }

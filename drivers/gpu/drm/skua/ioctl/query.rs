@@ -22,7 +22,6 @@ use crate::{
         SegmentKind, //
     },
     quota::Quota,
-    reaper,
     spec::{
         address::PAGE_SIZE,
         command::EngineKind,
@@ -68,7 +67,7 @@ pub(crate) fn query(dev: &SkuaDevice, args: &mut drm_skua_query) -> Result {
         }
         DRM_SKUA_QUERY_REGIONS => {
             // What is unmapped and closed is free.
-            reaper::flush();
+            dev.destroyer.settle(dev)?;
             for segment in dev.hw.query_segments() {
                 append(&mut answer, &region(dev, segment))?;
             }
@@ -95,6 +94,7 @@ fn append<T: IntoBytes + Immutable>(answer: &mut KVec<u8>, value: &T) -> Result 
 
 fn device(dev: &SkuaDevice) -> Result<drm_skua_device_info> {
     let caps = &dev.hw.caps;
+    let [graphics_preemption, compute_preemption] = caps.preemption().map(|level| level.wddm());
     Ok(drm_skua_device_info {
         hw_version: caps.version.word(),
         engine_count: u32::try_from(dev.client_engines().count())?,
@@ -108,6 +108,8 @@ fn device(dev: &SkuaDevice) -> Result<drm_skua_device_info> {
         max_bind_ops: MAX_OPERATIONS,
         max_buffers: MAX_BUFFERS,
         max_syncs: MAX_SYNCS,
+        graphics_preemption,
+        compute_preemption,
     })
 }
 

@@ -1177,5 +1177,7 @@ fn device_info(words: &[u32]) -> drm_skua_device_info {
         max_bind_ops: words[13],
         max_buffers: words[14],
         max_syncs: words[15],
+        graphics_preemption: words[16],
+        compute_preemption: words[17],
     }
 }

@@ -176,6 +176,7 @@ fn main() -> ExitCode {
         a_lie_ends_with_who_tells_it: 60,
         vram_of_which_the_cpu_sees_nothing: 60,
         row_0_15_contradictory_apertures_are_refused: 180,
+        row_2_05_an_older_device_is_not_preempted: 60,
     ];
     suite::main(&[own, TESTS].concat())
 }
@@ -480,6 +481,53 @@ fn vram_of_which_the_cpu_sees_nothing() {
     tell("");
     function.bind().expect("bind to an honest device");
     expect_working();
+}
+
+/// A device of before there was preemption, whatever its fields say: it is asked for none.
+fn row_2_05_an_older_device_is_not_preempted() {
+    let function = honest();
+    for (lie, level, version) in [("version=0x10002", 0, 2), ("", 500, 3)] {
+        tell(lie);
+        function.bind().expect("bind");
+        expect_preemption(level, version);
+        function.unbind().expect("unbind");
+    }
+    function.bind().expect("bind");
+    expect_working();
+}
+
+/// A device of this version says that it is preempted so finely, and is if that is not 0.
+#[track_caller]
+fn expect_preemption(level: u32, version: u32) {
+    let rig = Rig::new();
+    assert_eq!(rig.device.hw_version, 0x10000 | version);
+    let levels = [
+        rig.device.graphics_preemption,
+        rig.device.compute_preemption,
+    ];
+    assert_eq!(levels, [level; 2]);
+    // As the device itself counts: the driver's counters begin anew with each bind.
+    let requests = || Function::first().counters(["preempt"]);
+    let line = rig.buffer(Place::System, 4096);
+    let before = requests();
+    let [low, high] = [-7, 7].map(|priority| {
+        let context = rig.new_context(Engine::Compute);
+        assert_eq!(rig.prioritise(context, priority), Ok(()));
+        context
+    });
+    let waits = rig.start_in(low, &[wait_value(line.va, 1)]);
+    let important = rig.start_in(high, &[write(line.va + 8, 1)]);
+    if level == 0 {
+        thread::sleep(Duration::from_millis(100));
+        assert!(!important.has_ended(), "it overtook");
+        line.cpu.write(0, 1);
+    }
+    assert_eq!(important.wait(), Ok(()));
+    line.cpu.write(0, 1);
+    assert_eq!(waits.wait(), Ok(()));
+    let after = requests();
+    println!("# version 1.{version}: requests {before:?}, then {after:?}");
+    assert_eq!(after > before, level != 0);
 }
 
 /// Pages of no size, or none of any size; too many; beside VRAM that is all visible; in no BAR.

@@ -70,6 +70,8 @@ fn the_device_is_described() {
     );
     assert_eq!(device.wave_threads, skua_spec::command::WAVE_THREADS);
     assert!(device.max_shared_bytes <= skua_spec::command::MAX_SHARED);
+    let preemption = [device.graphics_preemption, device.compute_preemption];
+    assert_eq!(preemption, [500, 500]);
     for (what, limit) in [
         ("max_bind_ops", device.max_bind_ops),
         ("max_buffers", device.max_buffers),
