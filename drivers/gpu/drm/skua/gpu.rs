@@ -363,6 +363,8 @@ pub(crate) struct Gpu {
     pub(crate) counters: Counters,
     /// Where a last reference goes from work that fences depend on.
     pub(crate) reapers: Reapers,
+    /// Whether engines that can be are asked to stop: a switch for debugging (row 2.24).
+    pub(crate) preempts: Atomic<bool>,
     /// What is to be destroyed when nothing uses it any more.
     pub(crate) destroyer: Arc<Destroyer>,
     /// Bytes of system memory that buffer objects and page tables have, of half the machine's.
@@ -545,6 +547,7 @@ impl Gpu {
                 segment_maps: Atomic::new(0),
                 segment_unmaps: Atomic::new(0),
             },
+            preempts: Atomic::new(true),
             reapers: Reapers::new()?,
             destroyer: Destroyer::new()?,
             system: Quota::new(system_limit)?,

@@ -12,6 +12,7 @@
 //! | `rings` | engines: state, head and tail, packets in flight, ticks; 16 words from the head |
 //! | `paging` | the paging process: bytes of its address space and of its tables, ticks, packets; how often memory was not idle |
 //! | `idle` | has paging want idle memory from now on, or, read again, not any more |
+//! | `preemption` | has engines not be asked to stop from now on, or, read again, again |
 //! | `zap` | removes the CPU's mappings of all objects, which fault in again; of how many handles |
 //! | `evict` | moves all objects out of VRAM, and out of the aperture; how many |
 //! | `counters` | what driver (`driver_…`) and device count |
@@ -111,6 +112,14 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
             let wanted = !dev.hw.wants_idle.load(Relaxed);
             dev.hw.wants_idle.store(wanted, Relaxed);
             writeln!(out, "{}", u32::from(wanted)).map_err(full)
+        },
+    },
+    DebugfsFile {
+        name: c"preemption",
+        show: |dev, out| {
+            let preempts = !dev.preempts.load(Relaxed);
+            dev.preempts.store(preempts, Relaxed);
+            writeln!(out, "{}", u32::from(preempts)).map_err(full)
         },
     },
     DebugfsFile {

@@ -696,7 +696,7 @@ impl Engine {
         if later {
             dev.watch_turns();
         }
-        Ok(due && self.preempt(dev, state)?)
+        Ok(due && dev.preempts.load(Relaxed) && self.preempt(dev, state)?)
     }
 
     /// Asks the engine to stop, unless it was, or has nothing to do. Whether it was asked. Errors as

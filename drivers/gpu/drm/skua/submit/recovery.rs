@@ -527,7 +527,8 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
 fn stop(dev: &SkuaDevice, engine: &Engine, cause: &Cause, patience: Delta) -> Result<bool> {
     {
         let mut state = engine.state.lock();
-        if matches!(cause, Cause::Fault(_)) || !engine.preempts() {
+        let is_asked = engine.preempts() && dev.preempts.load(Relaxed);
+        if matches!(cause, Cause::Fault(_)) || !is_asked {
             return Ok(false);
         }
         engine.preempt(dev, &mut state)?;

@@ -3,6 +3,7 @@
 //! Whose turn it is on an engine: priorities, shares, and work that makes room for other work.
 
 use std::process::ExitCode;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use skua_selftests::events::{Event, Trace};
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         row_2_12_a_long_buffer_makes_room: 60,
         row_2_19_who_signals_gets_the_engine,
         row_2_19_a_long_wait_is_in_nobodys_way: 60,
+        row_2_24_requests_can_be_turned_off_and_on: 60,
         what_made_room_is_left_to_end,
         nobody_starves: 60,
         row_2_13_each_packet_runs_once: 120,
@@ -236,6 +238,37 @@ fn row_2_19_who_signals_gets_the_engine() {
     assert_eq!(resets(), before.1);
     let events = computing(&trace);
     assert!(stops(&events).any(|stop| stop == WAITS), "{events:#?}");
+}
+
+/// While work runs, too. What waits in vain for its turn gets it when they are on again.
+fn row_2_24_requests_can_be_turned_off_and_on() {
+    struct Off;
+    impl Drop for Off {
+        fn drop(&mut self) {
+            let now = Function::first().debugfs("preemption").expect("debugfs");
+            assert_eq!(now.trim(), "1");
+        }
+    }
+    let rig = Rig::new();
+    let values = rig.buffer(Place::System, 4096);
+    let (low, high) = (context(&rig, -7), context(&rig, 7));
+    for round in 1..=2 {
+        let now = Function::first().debugfs("preemption").expect("debugfs");
+        assert_eq!(now.trim(), "0");
+        let off = Off;
+        let before = preemptions();
+        let waits = rig.start_in(low, &[wait_value(values.va, round)]);
+        let important = rig.start_in(high, &[write(values.va + 8, round)]);
+        thread::sleep(Duration::from_millis(100));
+        assert!(!important.has_ended(), "it overtook");
+        assert_eq!(preemptions(), before);
+        drop(off);
+        assert_eq!(important.wait(), Ok(()));
+        assert!(!waits.has_ended());
+        assert!(preemptions() > before);
+        values.cpu.write(0, round);
+        assert_eq!(waits.wait(), Ok(()));
+    }
 }
 
 /// Longer than an engine may take to stop: it has stopped, and nobody is cut.
