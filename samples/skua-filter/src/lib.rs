@@ -17,6 +17,7 @@
 //! | [`plan`] | bands, buffers and dispatches for one image |
 //! | [`gpu`] | carrying a plan out on the GPU |
 //! | [`counters`] | what device and driver counted meanwhile |
+//! | [`urgent`] | a second client, whose work goes first |
 //! | [`mod@reference`] | the filters on the CPU, in plain Rust |
 //! | [`compare`] | finding differences |
 //! | [`report`] | what is written down about a run |
@@ -30,4 +31,5 @@ pub mod plan;
 pub mod reference;
 pub mod report;
 pub mod sample;
+pub mod urgent;
 pub mod weights;

@@ -16,6 +16,7 @@ use skua_filter::gpu;
 use skua_filter::picture::Picture;
 use skua_filter::plan::Plan;
 use skua_filter::report::Report;
+use skua_filter::urgent::Urgent;
 use skua_filter::weights::MAX_RADIUS;
 use skua_filter::{reference, sample};
 use wddm::Adapter;
@@ -132,9 +133,11 @@ fn run(options: &Options, report: &mut Report) -> Result<(), Box<dyn Error>> {
     report.add("vram_bytes", vram);
 
     let before = Counters::read(adapter.libskua(), bus_id);
+    let urgent = Urgent::start(bus_id)?;
     let start = Instant::now();
     let (results, work) = gpu::run(&adapter, &plan, &picture, working_set)?;
     let gpu_time = start.elapsed();
+    let latencies = urgent.map(Urgent::finish).transpose()?.unwrap_or_default();
     let after = Counters::read(adapter.libskua(), bus_id);
 
     report.add("copies", work.copies);
@@ -158,6 +161,19 @@ fn run(options: &Options, report: &mut Report) -> Result<(), Box<dyn Error>> {
         None => report.add("bytes_paged", "unknown"),
     }
     report.add("gpu_ms", gpu_time.as_millis());
+    let [preempting, waiting] = &latencies;
+    report.add("urgent_submissions", preempting.count() + waiting.count());
+    for (key, latencies, percent) in [
+        ("urgent_ticks_median", preempting, 50),
+        ("urgent_ticks_p99", preempting, 99),
+        ("urgent_unpreempted_ticks_median", waiting, 50),
+        ("urgent_unpreempted_ticks_p99", waiting, 99),
+    ] {
+        match latencies.percentile(percent) {
+            Some(ticks) => report.add(key, ticks),
+            None => report.add(key, "unknown"),
+        }
+    }
 
     // The picture is written before it is judged: a wrong one should be seen.
     if let Some(path) = &options.output {
