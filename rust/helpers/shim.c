@@ -22,15 +22,18 @@
 #include <linux/memcontrol.h>
 #include <linux/mm.h>
 #include <linux/pagemap.h>
+#include <linux/sched.h>
 #include <linux/sched/mm.h>
 #include <linux/seq_file.h>
 #include <linux/shmem_fs.h>
 #include <linux/shrinker.h>
 #include <linux/slab.h>
+#include <linux/string.h>
 #include <linux/workqueue.h>
 
 #include <drm/drm_debugfs.h>
 #include <drm/drm_device.h>
+#include <drm/drm_drv.h>
 #include <drm/drm_file.h>
 #include <drm/drm_gem.h>
 #include <drm/drm_print.h>
@@ -42,6 +45,24 @@
 #endif
 
 #include "shim.h"
+
+/* Of the process, not of the thread. @name has room for TASK_COMM_LEN bytes. */
+void skua_task_current(int *pid, char *name)
+{
+	BUILD_BUG_ON(TASK_COMM_LEN != 16);
+	*pid = task_tgid_nr(current);
+	strscpy_pad(name, current->group_leader->comm, TASK_COMM_LEN);
+}
+
+int skua_drm_wedged(struct drm_device *dev, unsigned long method, int pid, const char *name)
+{
+	struct drm_wedge_task_info info = { .pid = pid };
+
+	if (!name)
+		return drm_dev_wedged_event(dev, method, NULL);
+	strscpy(info.comm, name, sizeof(info.comm));
+	return drm_dev_wedged_event(dev, method, &info);
+}
 
 void skua_fence_get(struct dma_fence *fence)
 {

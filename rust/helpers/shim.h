@@ -34,6 +34,10 @@ struct vm_fault;
 struct work_struct;
 struct ww_acquire_ctx;
 
+/* include/drm/drm_drv.h, include/linux/sched.h */
+void skua_task_current(int *pid, char *name);
+int skua_drm_wedged(struct drm_device *dev, unsigned long method, int pid, const char *name);
+
 /* include/linux/dma-fence.h */
 void skua_fence_get(struct dma_fence *fence);
 void skua_fence_put(struct dma_fence *fence);

@@ -38,6 +38,7 @@
 //! | [`bar`] | [`bar::WcBar`]: device memory write-combined |
 //! | [`printer`] | [`printer::Printer`] (fdinfo), [`printer::SeqPrinter`] (debugfs), [`printer::MemoryStats`] |
 //! | [`trace`] | the tracepoints |
+//! | [`wedged`] | telling userspace of a device that failed |
 //!
 //! # How a driver uses it
 //!
@@ -85,3 +86,4 @@ pub(crate) mod trace;
 pub(crate) mod uaccess;
 pub(crate) mod uapi;
 pub(crate) mod value_page;
+pub(crate) mod wedged;

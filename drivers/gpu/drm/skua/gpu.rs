@@ -100,6 +100,7 @@ use crate::{
             PAGING_ASID, //
         }, //
     },
+    herald::Herald,
     kernel_heap::KernelHeap,
     memory::{
         bo::{
@@ -367,6 +368,8 @@ pub(crate) struct Gpu {
     pub(crate) preempts: Atomic<bool>,
     /// What is to be destroyed when nothing uses it any more.
     pub(crate) destroyer: Arc<Destroyer>,
+    /// Tells userspace of losses and of work that was cut.
+    pub(crate) herald: Arc<Herald>,
     /// Bytes of system memory that buffer objects and page tables have, of half the machine's.
     pub(crate) system: Arc<Quota>,
     /// The switch of the device's access to memory: on from [`Gpu::start`], off when it is lost.
@@ -550,6 +553,7 @@ impl Gpu {
             preempts: Atomic::new(true),
             reapers: Reapers::new()?,
             destroyer: Destroyer::new()?,
+            herald: Herald::new()?,
             system: Quota::new(system_limit)?,
             engines,
             paging <- new_spinlock!(None),
@@ -916,6 +920,9 @@ impl Gpu {
             dev.reapers.vms.bury(vm);
         });
         dev.fences.lose();
+        if !gone {
+            dev.herald.tell_of_loss(dev);
+        }
         if quiet {
             dev.reapers.release();
         } else {

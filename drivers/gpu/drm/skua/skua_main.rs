@@ -26,6 +26,7 @@
 //! |---|---|
 //! | [`gpu`] | the trunk: the data of the device, which holds a piece of each room below `ioctl` and is known to them; the order of all locks |
 //! | [`reaper`] | frees what work lets go of, when the device cannot reach it |
+//! | [`herald`] | tells userspace of losses and of work that was cut |
 //! | [`slots`], [`quota`], [`kernel_heap`] | tables, limits, and the policy's memory |
 //! | [`policy`] | decisions, free of kernel types: `rust/policy` |
 //! | [`mod@spec`] | the hardware's numbers: `rust/spec` |
@@ -45,6 +46,7 @@ mod ext;
 mod fences;
 mod gpu;
 mod hardware;
+mod herald;
 mod ioctl;
 mod kernel_heap;
 mod memory;

@@ -513,6 +513,9 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
     finished.finish(dev, index);
     drop(turn);
     if let Some(vm) = failed {
+        if status == Status::TimedOut {
+            dev.herald.tell_of_cut(dev, vm.device().task());
+        }
         end_device(dev, vm.device(), status);
         dev.reapers.vms.bury(vm);
     }

@@ -43,6 +43,7 @@ pub mod software_timeline;
 pub mod suite;
 pub mod table;
 pub mod torture;
+pub mod uevents;
 pub mod unpreempted;
 pub mod wddm_rig;
 pub mod witness;

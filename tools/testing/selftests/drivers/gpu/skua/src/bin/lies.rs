@@ -23,6 +23,7 @@ use skua_selftests::function::Function;
 use skua_selftests::program::{address, op, op_imm};
 use skua_selftests::rig::{copy, dispatch, expect_working, fill, wait_value, write, Job};
 use skua_selftests::suite::Test;
+use skua_selftests::uevents::Uevents;
 use skua_selftests::{skip, suite, tests, Cases, Client, Engine, Errno, Place, Rig};
 use skua_spec::command::Command;
 use skua_spec::fault::Reason;
@@ -173,6 +174,7 @@ fn main() -> ExitCode {
         work_is_found_without_interrupts: 60,
         row_2_01_what_hangs_is_asked_to_make_room_first: 60,
         row_2_01_who_does_not_answer_is_reset_though_idle: 60,
+        a_loss_is_told: 60,
         a_lie_ends_with_who_tells_it: 60,
         vram_of_which_the_cpu_sees_nothing: 60,
         row_0_15_contradictory_apertures_are_refused: 180,
@@ -443,6 +445,23 @@ fn row_2_01_who_does_not_answer_is_reset_though_idle() {
     };
     assert!((1..=20).any(is_reset), "never while it was idle");
     tell("");
+    expect_working();
+}
+
+/// And what is to be done; of nobody, as nobody is to blame.
+fn a_loss_is_told() {
+    honest().bind().expect("bind");
+    let rig = Rig::new();
+    let uevents = Uevents::new();
+    tell("fence-ahead");
+    // It may have ended before that was seen.
+    let end = rig.run(Engine::Copy, &[]);
+    let event = uevents.next("WEDGED").expect("an event");
+    println!("# {end:?}: {event:?}");
+    assert_eq!(event["WEDGED"], "rebind");
+    assert!(!event.contains_key("PID"), "{event:?}");
+    drop(rig);
+    honest().bind().expect("bind");
     expect_working();
 }
 

@@ -5,6 +5,7 @@
 //! The guest of these tests sets `job_timeout_ms` low; they do not depend on it but for their
 //! duration.
 
+use std::fs;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -14,6 +15,7 @@ use skua_guest::host::request;
 use skua_selftests::client::PATIENCE;
 use skua_selftests::program::LOOP;
 use skua_selftests::rig::{copy, dispatch, fill, wait_value, write, Job};
+use skua_selftests::uevents::Uevents;
 use skua_selftests::{skip, suite, tests, Engine, Errno, Place, Rig};
 use skua_spec::command::{Command, Dispatch};
 use skua_uapi::*;
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
         who_stood_behind_what_is_cut_is_innocent: 120,
         many_waves_without_end_are_cut: 120,
         a_cut_context_takes_no_more: 120,
+        a_cut_is_told: 120,
         queued_jobs_of_the_context_are_cancelled: 120,
         row_2_21_others_go_on_after_a_hang: 180,
         the_other_engine_goes_on_during_a_hang: 120,
@@ -200,6 +203,27 @@ fn a_cut_context_takes_no_more() {
     assert_eq!(rig.submit(context, &[], &[]), Err(Errno::ECANCELED));
     assert_eq!(rig.state(context), before);
     assert_eq!(rig.context_destroy(context), Ok(()));
+}
+
+/// Of whose work it was; and that there is nothing to be done.
+fn a_cut_is_told() {
+    let uevents = Uevents::new();
+    let rig = Rig::new();
+    let context = rig.new_context(Engine::Compute);
+    expect_cut(&rig, &endless(&rig, context));
+    let event = uevents.next("WEDGED").expect("an event");
+    let name = fs::read_to_string("/proc/self/comm").expect("procfs");
+    let id = std::process::id().to_string();
+    let expected = [
+        ("SUBSYSTEM", "drm"),
+        ("WEDGED", "none"),
+        ("PID", &id),
+        ("TASK", name.trim()),
+    ];
+    for (variable, value) in expected {
+        let told = event.get(variable).map(String::as_str);
+        assert_eq!(told, Some(value), "{variable}: {event:?}");
+    }
 }
 
 fn queued_jobs_of_the_context_are_cancelled() {

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Telling userspace what became of the device, away from where fences signal: an event allocates.
+//!
+//! ```text
+//! recovery, loss ── tell ─▶ what is to be told ─▶ work item, in the reapers' queue ─▶ uevent
+//! ```
+//!
+//! A client that was cut comes before a loss. Of several clients that are cut before the event is
+//! sent the first is told of.
+
+use crate::{
+    ext::{
+        device,
+        wedged::{
+            self,
+            Recovery,
+            Task, //
+        }, //
+    },
+    gpu::SkuaDevice,
+    reaper, //
+};
+use kernel::{
+    impl_has_work,
+    new_spinlock,
+    new_work,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        Arc,
+        SpinLock, //
+    },
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
+};
+
+/// What there is to tell.
+struct News {
+    /// The device; none if there is nothing.
+    dev: Option<ARef<SkuaDevice>>,
+    /// Whose work was cut.
+    cut: Option<Task>,
+    /// Whether the device is lost.
+    lost: bool,
+}
+
+/// Tells userspace; a device has one.
+#[pin_data]
+pub(crate) struct Herald {
+    #[pin]
+    news: SpinLock<News>,
+    #[pin]
+    work: Work<Self>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Herald { self.work }
+}
+
+impl Herald {
+    /// One that has nothing to tell. `ENOMEM`.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                news <- new_spinlock!(News {
+                    dev: None,
+                    cut: None,
+                    lost: false,
+                }),
+                work <- new_work!("Herald::work"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Work of `client` on `dev` was cut, and the device goes on.
+    pub(crate) fn tell_of_cut(self: &Arc<Self>, dev: &SkuaDevice, client: Task) {
+        self.tell(dev, |news| _ = news.cut.get_or_insert(client));
+    }
+
+    /// `dev` is lost.
+    pub(crate) fn tell_of_loss(self: &Arc<Self>, dev: &SkuaDevice) {
+        self.tell(dev, |news| news.lost = true);
+    }
+
+    fn tell(self: &Arc<Self>, dev: &SkuaDevice, what: impl FnOnce(&mut News)) {
+        {
+            let mut news = self.news.lock();
+            what(&mut news);
+            news.dev.get_or_insert_with(|| dev.into());
+        }
+        // Refused if it is queued already: then it will run and look.
+        let _ = reaper::QUEUE.enqueue(self.clone());
+    }
+}
+
+impl WorkItem for Herald {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let (dev, cut, lost) = {
+            let mut news = this.news.lock();
+            let lost = core::mem::take(&mut news.lost);
+            (news.dev.take(), news.cut.take(), lost)
+        };
+        // Of one that is unplugged nobody has a node.
+        let Some(registered) = dev.as_ref().and_then(|dev| device::enter(dev)) else {
+            return;
+        };
+        let cut = cut.map(|task| wedged::send(&registered, Recovery::None, Some(&task)));
+        let lost = lost.then(|| wedged::send(&registered, Recovery::Rebind, None));
+        for result in [cut, lost].into_iter().flatten() {
+            if result.is_err() {
+                dev_warn!(registered.as_ref(), "no memory for an event\n");
+            }
+        }
+    }
+}
