@@ -368,6 +368,8 @@ pub(crate) struct Gpu {
     pub(crate) preempts: Atomic<bool>,
     /// What is to be destroyed when nothing uses it any more.
     pub(crate) destroyer: Arc<Destroyer>,
+    /// How many have cleared entries of page tables, and not flushed them yet.
+    pub(crate) unflushed: Atomic<u32>,
     /// Tells userspace of losses and of work that was cut.
     pub(crate) herald: Arc<Herald>,
     /// Bytes of system memory that buffer objects and page tables have, of half the machine's.
@@ -553,6 +555,7 @@ impl Gpu {
             preempts: Atomic::new(true),
             reapers: Reapers::new()?,
             destroyer: Destroyer::new()?,
+            unflushed: Atomic::new(0),
             herald: Herald::new()?,
             system: Quota::new(system_limit)?,
             engines,

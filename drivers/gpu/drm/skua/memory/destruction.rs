@@ -52,7 +52,10 @@ use crate::{
         },
         vram::Part, //
     },
-    policy::miniport::Flush,
+    policy::{
+        interval_map::Span,
+        miniport::Flush, //
+    },
     quota::Quota,
     reaper::{
         self,
@@ -78,6 +81,7 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
+        atomic::Full,
         Arc,
         SpinLock, //
     },
@@ -120,9 +124,14 @@ impl_list_item! {
 impl Reapable for Destruction {}
 
 impl Destruction {
-    /// Has the object give up what it has, and nothing lead there; what is to be flushed then, in
-    /// addition to `flush`. Process context; allocates.
-    fn withdraw(&self, parent: &Device<Bound>, flush: &mut Flush) -> Result {
+    /// Has nothing lead to what the object had; what is to be flushed then, in addition to `flush`,
+    /// and unmapped after that. Process context; allocates.
+    fn withdraw(
+        &self,
+        parent: &Device<Bound>,
+        flush: &mut Flush,
+        unmaps: &mut KVVec<Unmap>,
+    ) -> Result {
         let (dev, bo) = (&*self.dev, &self.bo);
         let ours = self.given_up.lock().is_some();
         let mut result = Ok(());
@@ -133,12 +142,18 @@ impl Destruction {
                 result = result.and(vm.uninstall(parent, bo));
                 *flush = flush.and(vm.asid());
             }
-            if let (Ok(spans), true) = (spans, own) {
-                // It may have no handle, or too many binds: then what it thinks is mapped leads
-                // nowhere.
-                let _ = vm.unmap_object(parent, bo, &spans);
+            // Without memory for that, what it thinks is mapped leads nowhere.
+            if let (Ok(spans), true, true) = (spans, own, unmaps.reserve(1, client_flags()).is_ok())
+            {
+                let unmap = Unmap {
+                    vm,
+                    bo: bo.clone(),
+                    spans,
+                };
+                warn_on!(unmaps.push_within_capacity(unmap).is_err());
+            } else {
+                dev.reapers.vms.bury(vm);
             }
-            dev.reapers.vms.bury(vm);
             Ok(())
         });
         warn_on!(all.is_err());
@@ -159,6 +174,14 @@ impl Destruction {
     }
 }
 
+/// What a client is not to think mapped any more.
+struct Unmap {
+    vm: Arc<Vm>,
+    bo: BoRef,
+    /// Where it is.
+    spans: KVVec<Span>,
+}
+
 /// Gives up what the objects of `due` have. Process context; allocates, and may wait for the engines
 /// to drop translations, once.
 fn perform(mut due: List<Destruction>) {
@@ -174,9 +197,12 @@ fn perform(mut due: List<Destruction>) {
     if let Some(bound) = device::enter(&dev) {
         let parent = gpu::parent(&bound);
         let mut flush = Flush::Nothing;
+        let mut unmaps = KVVec::new();
         let mut result = Ok(());
+        // Who binds something else there has it flushed before.
+        dev.unflushed.fetch_add(1, Full);
         for destruction in due.iter() {
-            result = result.and(destruction.withdraw(parent, &mut flush));
+            result = result.and(destruction.withdraw(parent, &mut flush, &mut unmaps));
         }
         // Whatever was cleared, since a bind may have removed what led there, and not have flushed
         // it yet.
@@ -185,9 +211,16 @@ fn perform(mut due: List<Destruction>) {
             Flush::Of(asid) => dev.invalidate(Some(asid)),
             Flush::All => dev.invalidate(None),
         };
-        if result.and(flushed).is_err() && dev.check_health().is_ok() {
+        match result.and(flushed) {
+            Ok(()) => _ = dev.unflushed.fetch_sub(1, Full),
             // What used the memory may still reach it.
-            dev.doubt(WEDGED);
+            Err(_) if dev.check_health().is_ok() => dev.doubt(WEDGED),
+            Err(_) => (),
+        }
+        for Unmap { vm, bo, spans } in unmaps {
+            // It may have no handle, or too many binds, with the same effect.
+            let _ = vm.unmap_object(parent, &bo, &spans);
+            dev.reapers.vms.bury(vm);
         }
     }
     while let Some(destruction) = due.pop_front() {
@@ -286,7 +319,9 @@ impl Destroyer {
         let behind = || self.doomed.lock().behind;
         // Not what comes meanwhile: each turn of the queue gives up some, and one frees the last.
         for _ in 0..=behind().div_ceil(AT_ONCE) {
-            if behind() == 0 && dev.reapers.destructions.count() == 0 {
+            let is_settled = behind() == 0 && dev.reapers.destructions.count() == 0;
+            // Of a device that is lost what was destroyed may be kept.
+            if is_settled || dev.check_health().is_err() {
                 break;
             }
             if current!().signal_pending() {

@@ -130,6 +130,7 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
+        atomic::Acquire,
         Arc,
         Mutex,
         SpinLock, //
@@ -872,7 +873,14 @@ impl Vm {
             end.records = records;
             end.memory = held;
         }
-        if changed == Changed::Stale {
+        // Where this maps something, something that is being destroyed may have been, whose flush is
+        // still to come.
+        let maps = bind
+            .operations
+            .iter()
+            .any(|it| matches!(it, Operation::Map(..)));
+        let is_hidden = maps && self.dev.unflushed.load(Acquire) != 0;
+        if changed == Changed::Stale || is_hidden {
             self.dev.invalidate(Some(self.asid()))?;
         }
         result

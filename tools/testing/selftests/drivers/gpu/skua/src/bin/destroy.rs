@@ -40,6 +40,7 @@ fn main() -> ExitCode {
         what_others_have_by_name_lives_on: 60,
         only_its_own_mappings_go: 60,
         many_go_with_few_flushes: 60 at_rest,
+        what_is_bound_in_its_place_is_reached: 60,
         what_moves_is_destroyed_when_it_is_there: 60 at_rest,
         clients_that_destroy_at_random_hurt_nobody: 120,
     ])
@@ -538,6 +539,33 @@ fn many_go_with_few_flushes() {
     let more = flushes() - before;
     println!("# {more} flushes for {COUNT} objects");
     assert!(more <= 16, "{more} flushes for {COUNT} objects");
+}
+
+/// Also between the clearing of many objects' entries and the flush that all of them wait for.
+fn what_is_bound_in_its_place_is_reached() {
+    let rig = alone();
+    let gate = rig.buffer(Place::System, PAGE);
+    let context = rig.new_context(Engine::Compute);
+    for round in 1..=u64::from(suite::rounds(40)) {
+        let objects: Vec<u32> = (0..64).map(|_| rig.bo(Place::System, PAGE)).collect();
+        let vas: Vec<u64> = objects
+            .iter()
+            .map(|bo| rig.bound_at_will(*bo, PAGE))
+            .collect();
+        let new = rig.buffer(Place::System, PAGE);
+        // Its translation is known.
+        let job = rig.start_in(context, &[write(vas[0], round)]);
+        assert_eq!(job.wait(), Ok(()));
+        let blocked = rig.start(Engine::Copy, &[wait_value(gate.va, round)]);
+        assert_eq!(rig.destroy(&objects, 0), Ok(()));
+        gate.cpu.write(0, round);
+        assert_eq!(blocked.wait(), Ok(()));
+        let bind = [map(new.handle, 0, vas[0], PAGE)];
+        assert_eq!(rig.bind_and_wait(rig.vm, &bind), Ok(()));
+        let job = rig.start_in(context, &[write(vas[0], round)]);
+        assert_eq!(job.wait(), Ok(()));
+        assert_eq!(new.cpu.read(0), round, "round {round}");
+    }
 }
 
 fn what_moves_is_destroyed_when_it_is_there() {
