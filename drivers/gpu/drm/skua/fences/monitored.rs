@@ -359,6 +359,16 @@ impl Wait {
         })
     }
 
+    /// Whether it is for a value of `fence`.
+    pub(crate) fn is_for(&self, fence: &Arc<MonitoredFence>) -> bool {
+        Arc::ptr_eq(&self.fence, fence)
+    }
+
+    /// What it waits for.
+    pub(crate) fn value(&self) -> u64 {
+        self.key.0
+    }
+
     /// Begins to wait, if it has not: the target is woken once, here if the value is there.
     pub(crate) fn begin(&mut self) {
         let mut state = self.fence.state.lock();

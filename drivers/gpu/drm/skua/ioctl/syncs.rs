@@ -61,8 +61,16 @@ pub(crate) fn read(
             if wait {
                 // It ends with the context's device, whosever the handle is.
                 let owner = context.vm().ok_or(EINVAL)?.device().id();
+                // Of each fence the last value decides: it alone is waited for.
+                let like = values.iter_mut().find(|wait| wait.is_for(handle.fence()));
+                if like.as_ref().is_some_and(|wait| wait.value() >= sync.point) {
+                    continue;
+                }
                 let wait = Wait::new(handle.fence(), sync.point, context.clone(), 0, owner)?;
-                values.push(wait, client_flags())?;
+                match like {
+                    Some(like) => *like = wait,
+                    None => values.push(wait, client_flags())?,
+                }
             } else {
                 signals.push_value(Promise::new(handle.fence().clone(), sync.point)?)?;
             }
