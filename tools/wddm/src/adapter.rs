@@ -78,6 +78,18 @@ impl AdapterInfo {
     }
 }
 
+/// How finely work can be preempted (`D3DKMDT_PREEMPTION_CAPS`), of all nodes that can run it the
+/// least: 0 not at all, 100 behind a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PreemptionCaps {
+    /// `D3DKMDT_GRAPHICS_PREEMPTION_GRANULARITY`: 200 behind a primitive, 300 a triangle, 400 a pixel,
+    /// 500 an instruction.
+    pub graphics: u32,
+    /// `D3DKMDT_COMPUTE_PREEMPTION_GRANULARITY`: 200 behind a dispatch, 300 a thread group, 400 a
+    /// thread, 500 an instruction.
+    pub compute: u32,
+}
+
 /// An open adapter: what is made on it shares one space of GPU addresses.
 #[derive(Clone, Debug)]
 pub struct Adapter(Arc<Inner>);
@@ -152,6 +164,15 @@ impl Adapter {
             .iter()
             .position(|node| *node == kind)
             .and_then(|ordinal| u32::try_from(ordinal).ok())
+    }
+
+    /// How finely its work can be preempted (`D3DKMTQueryAdapterInfo(KMTQAITYPE_WDDM_1_2_CAPS)`).
+    pub fn preemption_caps(&self) -> PreemptionCaps {
+        let info = self.0.device.info();
+        PreemptionCaps {
+            graphics: info.graphics_preemption,
+            compute: info.compute_preemption,
+        }
     }
 
     /// The set of video memory's segments, for [`crate::AllocationDesc`].

@@ -62,7 +62,9 @@ mod usage;
 pub use libskua;
 pub use libskua::{Deadline, EngineKind, Fault, Mapping, OfferPriority, Placements};
 
-pub use adapter::{Adapter, AdapterInfo, Luid, MemorySegmentGroup, VideoMemoryInfo};
+pub use adapter::{
+    Adapter, AdapterInfo, Luid, MemorySegmentGroup, PreemptionCaps, VideoMemoryInfo,
+};
 pub use allocation::{Allocation, AllocationDesc, DestroyFlags, Map, MapFlags, MapMode};
 pub use context::{Context, Submission};
 pub use device::{Device, DeviceState};

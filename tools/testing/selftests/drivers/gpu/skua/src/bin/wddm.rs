@@ -26,8 +26,8 @@ use skua_selftests::wddm_rig::{patience, read, vram_size, vram_used, Rig, PAGE};
 use skua_selftests::{suite, tests, Cases};
 use wddm::{
     Access, Adapter, Allocation, AllocationDesc, Context, DestroyFlags, Device, DeviceState,
-    EngineKind, Handle, MapFlags, MapMode, MonitoredFence, Process, Status, WaitFor,
-    MAX_ALLOCATIONS, MAX_FENCES,
+    EngineKind, Handle, MapFlags, MapMode, MonitoredFence, PreemptionCaps, Process, Status,
+    WaitFor, MAX_ALLOCATIONS, MAX_FENCES,
 };
 
 fn main() -> ExitCode {
@@ -49,6 +49,7 @@ fn main() -> ExitCode {
         row_0_11_locks_nest_at_one_address,
         row_0_12_lock2_has_no_flags,
         row_0_16_row_0_20_what_the_cpu_does_not_reach_is_locked_in_system_memory,
+        the_adapter_says_how_finely_it_preempts,
         row_2_20_important_work_goes_first: 60,
         row_2_22_fences_of_a_device_in_error_have_the_largest_value: 60,
         row_2_22_a_hang_wakes_all_who_wait: 120,
@@ -851,6 +852,15 @@ fn row_0_16_row_0_20_what_the_cpu_does_not_reach_is_locked_in_system_memory() {
     assert_eq!(cached.err(), Some(Status::INVALID_PARAMETER));
     let both = Allocation::create(&rig.device, &plain(system).hidden().cached());
     assert_eq!(both.err(), Some(Status::INVALID_PARAMETER));
+}
+
+fn the_adapter_says_how_finely_it_preempts() {
+    let adapter = Adapter::open_first().expect("an adapter");
+    let instruction = PreemptionCaps {
+        graphics: 500,
+        compute: 500,
+    };
+    assert_eq!(adapter.preemption_caps(), instruction);
 }
 
 fn row_2_20_important_work_goes_first() {
