@@ -39,6 +39,8 @@ pub(crate) struct Boot {
     pub(crate) begun: Vec<String>,
     /// What is wrong with the guest as a whole.
     pub(crate) broken: Vec<String>,
+    /// It fell silent before its first process said anything.
+    mute: bool,
 }
 
 /// What the follower is told by its readers.
@@ -72,6 +74,9 @@ impl Watch for Words {
 /// Boots a guest, follows it to its end, and leaves `console.log`, `serial.log`, `gpu.log` and
 /// `qemu.log` in its output directory.
 ///
+/// A kernel that falls silent before it has loaded anything of ours, as 7.3 does once in many boots
+/// on a loaded host, is booted once more; what it said then is in `console-mute.log`.
+///
 /// # Errors
 ///
 /// If the machine does not start. A guest that dies is not an error here: see [`Boot::broken`].
@@ -81,6 +86,18 @@ pub(crate) fn boot(
     job: &Job,
     watch: &mut dyn Watch,
 ) -> Result<Boot> {
+    let first = follow(parts, config, job, watch)?;
+    if !first.mute {
+        return Ok(first);
+    }
+    eprintln!("skua-vm: the guest's kernel fell silent before its first process; once more");
+    let console = config.output.join("console.log");
+    std::fs::rename(console, config.output.join("console-mute.log"))?;
+    follow(parts, config, job, watch)
+}
+
+/// One attempt of [`boot`].
+fn follow(parts: &Parts, config: &Config, job: &Job, watch: &mut dyn Watch) -> Result<Boot> {
     let mut machine = Machine::start(parts, config, job)?;
     let (sender, events) = channel();
     if let Some(console) = machine.console() {
@@ -93,6 +110,7 @@ pub(crate) fn boot(
     let mut clock = machine.clock();
     let (mut heard, mut lost, mut looked) = (Duration::ZERO, Duration::ZERO, Instant::now());
     let patience = u64::from(parts.patience);
+    let mut spoke = false;
     loop {
         match events.recv_timeout(Duration::from_millis(200)) {
             Ok(Event::Console(line)) => {
@@ -101,6 +119,7 @@ pub(crate) fn boot(
             }
             Ok(Event::Control(line)) => {
                 heard = clock.elapsed();
+                spoke = true;
                 if let Some((id, request)) = follower.control(&line, watch)? {
                     let answer = machine.answer(&request);
                     let answer = Message::Answer { id, answer };
@@ -121,6 +140,7 @@ pub(crate) fn boot(
         let limit = follower.silence.max(SILENCE * patience);
         if clock.elapsed().saturating_sub(heard) > Duration::from_secs(limit) {
             follower.dead = Some(format!("the guest was silent for {limit} seconds"));
+            follower.boot.mute = !spoke;
             machine.turn_off();
         }
         if clock.lost() != lost {
