@@ -181,6 +181,7 @@ void skua_trace_paging(struct drm_device *dev, unsigned int engine,
 void skua_trace_resume(struct drm_device *dev, unsigned int engine, unsigned int context,
 		       unsigned long long fence_context, unsigned long long fence_seqno);
 void skua_trace_preempt(struct drm_device *dev, unsigned int engine);
+void skua_trace_reset(struct drm_device *dev, unsigned int engine);
 void skua_trace_preempted(struct drm_device *dev, unsigned int engine, unsigned int context,
 			  unsigned long long fence_context, unsigned long long fence_seqno,
 			  unsigned int stop);

@@ -39,6 +39,11 @@ void skua_trace_preempt(struct drm_device *dev, u32 engine)
 	trace_skua_preempt(dev, engine);
 }
 
+void skua_trace_reset(struct drm_device *dev, u32 engine)
+{
+	trace_skua_reset(dev, engine);
+}
+
 void skua_trace_preempted(struct drm_device *dev, u32 engine, u32 context, u64 fence_context,
 			  u64 fence_seqno, u32 stop)
 {

@@ -91,8 +91,7 @@ DEFINE_EVENT(skua_job, skua_resume,
 	TP_ARGS(drm, engine, context, fence_context, fence_seqno)
 );
 
-/* An engine was asked to stop. */
-TRACE_EVENT(skua_preempt,
+DECLARE_EVENT_CLASS(skua_engine,
 	TP_PROTO(struct drm_device *drm, u32 engine),
 	TP_ARGS(drm, engine),
 	TP_STRUCT__entry(
@@ -104,6 +103,18 @@ TRACE_EVENT(skua_preempt,
 		__entry->engine = engine;
 	),
 	TP_printk("dev=%s, engine=%u", __get_str(dev), __entry->engine)
+);
+
+/* An engine was asked to stop. */
+DEFINE_EVENT(skua_engine, skua_preempt,
+	TP_PROTO(struct drm_device *drm, u32 engine),
+	TP_ARGS(drm, engine)
+);
+
+/* It was asked to forget what it does. */
+DEFINE_EVENT(skua_engine, skua_reset,
+	TP_PROTO(struct drm_device *drm, u32 engine),
+	TP_ARGS(drm, engine)
 );
 
 /*

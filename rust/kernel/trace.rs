@@ -105,6 +105,12 @@ pub(crate) fn preempt<D: drm::Driver>(dev: &drm::Device<D>, engine: u32) {
     unsafe { shim::skua_trace_preempt(device::as_raw(dev), engine) };
 }
 
+/// An engine was asked to forget what it does.
+pub(crate) fn reset<D: drm::Driver>(dev: &drm::Device<D>, engine: u32) {
+    // SAFETY: The device is valid.
+    unsafe { shim::skua_trace_reset(device::as_raw(dev), engine) };
+}
+
 /// An engine has stopped, and a portion is back in its context's queue; `stop` is 0 if it had not
 /// begun, 1 if it is to be resumed, 2 if it waits for a value as well.
 pub(crate) fn preempted<D: drm::Driver>(

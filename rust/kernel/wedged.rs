@@ -20,13 +20,13 @@ const NAME_BYTES: usize = 16;
 
 /// A process, as userspace is told of it.
 #[derive(Clone, Copy)]
-pub(crate) struct Task {
+pub(crate) struct Process {
     pid: c_int,
     /// Ends with a zero.
     name: [c_char; NAME_BYTES],
 }
 
-impl Task {
+impl Process {
     /// The one that calls.
     pub(crate) fn current() -> Self {
         let mut task = Self {
@@ -54,7 +54,7 @@ pub(crate) enum Recovery {
 pub(crate) fn send<D: drm::Driver>(
     dev: &drm::Device<D, drm::Registered>,
     recovery: Recovery,
-    guilty: Option<&Task>,
+    guilty: Option<&Process>,
 ) -> Result {
     let (pid, name) = guilty.map_or((0, core::ptr::null()), |task| {
         (task.pid, task.name.as_ptr())

@@ -79,7 +79,8 @@ pub struct Sample {
     pub head: Option<u64>,
     /// The engine's tick counter.
     pub ticks: u64,
-    /// Whether the engine says that it waits for a value.
+    /// Whether the engine says that it waits for a value, and has done nothing else for the packet
+    /// since that got to the head.
     pub waits: bool,
     /// What the packet had used before it got to the head: it was there, and was preempted. That it
     /// has waited counts if it does so again.

@@ -14,8 +14,8 @@ use crate::{
         device,
         wedged::{
             self,
+            Process, //
             Recovery,
-            Task, //
         }, //
     },
     gpu::SkuaDevice,
@@ -42,7 +42,7 @@ struct News {
     /// The device; none if there is nothing.
     dev: Option<ARef<SkuaDevice>>,
     /// Whose work was cut.
-    cut: Option<Task>,
+    cut: Option<Process>,
     /// Whether the device is lost.
     lost: bool,
 }
@@ -77,7 +77,7 @@ impl Herald {
     }
 
     /// Work of `client` on `dev` was cut, and the device goes on.
-    pub(crate) fn tell_of_cut(self: &Arc<Self>, dev: &SkuaDevice, client: Task) {
+    pub(crate) fn tell_of_cut(self: &Arc<Self>, dev: &SkuaDevice, client: Process) {
         self.tell(dev, |news| _ = news.cut.get_or_insert(client));
     }
 

@@ -28,8 +28,7 @@ use crate::{
             drm_skua_event_trim,
             DRM_SKUA_CONTEXT_LOST,
             DRM_SKUA_EVENT_TRIM, //
-        },
-        wedged::Task, //
+        }, //
     },
     gpu::SkuaDevice,
     memory::{
@@ -115,8 +114,6 @@ pub(crate) struct ClientDevice {
     dev: ARef<SkuaDevice>,
     /// No other has it, ever.
     id: u64,
-    /// Who asked for it.
-    task: Task,
     /// With explicit residency also among [`Budgets`].
     account: Arc<Account>,
     /// Whether it has explicit residency.
@@ -156,7 +153,6 @@ impl ClientDevice {
         let device = Self {
             dev: dev.into(),
             id: NEXT.fetch_add(1, Relaxed),
-            task: Task::current(),
             account,
             explicit,
             shares_fate,
@@ -164,11 +160,6 @@ impl ClientDevice {
         };
         // If there is no memory, it is dropped, and takes its account along.
         Arc::pin_init(device, GFP_KERNEL_ACCOUNT)
-    }
-
-    /// The process that asked for it.
-    pub(crate) fn task(&self) -> Task {
-        self.task
     }
 
     /// A number that no other device has, ever.

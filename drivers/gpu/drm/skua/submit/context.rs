@@ -26,7 +26,8 @@ use crate::{
         },
         resv,
         trace,
-        uapi, //
+        uapi,
+        wedged::Process, //
     },
     fences::{
         gate::{
@@ -218,6 +219,8 @@ struct Client {
     vm: VmUse,
     /// The context's place in the table of descriptors, its own until it is freed.
     slot: ContextSlot,
+    /// Who asked for it.
+    process: Process,
     /// What the context adds to what its client used of the engine.
     account: Account,
     /// The context's part of the client's quota of contexts: 1.
@@ -312,6 +315,7 @@ impl Context {
         let client = Client {
             vm: in_use,
             slot,
+            process: Process::current(),
             account: Account::new(usage, engine),
             _share: share,
         };
@@ -396,6 +400,11 @@ impl Context {
         Some(self.client.as_ref()?.slot)
     }
 
+    /// The process that asked for it; none asked for the driver's own.
+    pub(crate) fn process(&self) -> Option<Process> {
+        Some(self.client.as_ref()?.process)
+    }
+
     /// The number that the device and traces name it by, from 1; 0 is the driver's own.
     pub(crate) fn id(&self) -> u32 {
         self.slot().map_or(0, |slot| slot.get().saturating_add(1))
@@ -473,6 +482,11 @@ impl Context {
     /// Counts a submission that ended.
     pub(crate) fn count_finished(&self) {
         self.finished.fetch_add(1, Relaxed);
+    }
+
+    /// Whether it has used its engine since that was last counted. Called under the engine's lock.
+    pub(crate) fn has_worked(&self) -> bool {
+        self.ticks() > self.pending.lock().charged
     }
 
     /// Engine time that it used so far, in ticks; 0 when the device is unbound.
@@ -725,7 +739,10 @@ impl Context {
         match how.stop {
             // What waits does so out of the ring as well.
             Stop::Waiting => {
-                let since = pending.parked.map_or(how.now_ms, |(since, _)| since);
+                // What has worked since waits for another value.
+                let has_worked = packet.resume && how.used.is_some_and(|used| used.ticks > 0);
+                let parked = pending.parked.filter(|_| !has_worked);
+                let since = parked.map_or(how.now_ms, |(since, _)| since);
                 pending.spent.waited_ms = how.now_ms.saturating_sub(since);
                 pending.parked = Some((since, how.now_ms));
             }

@@ -328,17 +328,23 @@ enum Finding {
 impl Watch {
     /// What the policy says of one engine now.
     fn ask(&self, index: EngineIndex, engine: &Engine) -> Finding {
-        let (head, before, asked) = {
+        let (head, before, has_worked, asked) = {
             let state = engine.state.lock();
             let head = state.node.head();
             let before = head.map_or(Spent::default(), |(_, packet)| packet.spent);
-            (head.map(|(id, _)| id), before, state.node.asked())
+            let has_worked = head.is_some_and(|(_, it)| it.submission.context().has_worked());
+            (
+                head.map(|(id, _)| id),
+                before,
+                has_worked,
+                state.node.asked(),
+            )
         };
         let sample = Sample {
             now_ms: u64::try_from(self.start.elapsed().as_millis()).unwrap_or(0),
             head,
             ticks: engine.ticks(&self.dev),
-            waits: engine.waits(&self.dev),
+            waits: engine.waits(&self.dev) && !has_worked,
             before,
         };
         let mut watchdogs = self.watchdogs.lock();
@@ -478,6 +484,9 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
             let context = guilty.submission.context().clone();
             context.mark(status);
             failed = context.vm().cloned();
+            if let (Status::TimedOut, Some(process)) = (status, context.process()) {
+                dev.herald.tell_of_cut(dev, process);
+            }
             if let Some(vm) = &failed {
                 // Before a fence says so.
                 let _ = vm.device().fail(status.code());
@@ -513,9 +522,6 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
     finished.finish(dev, index);
     drop(turn);
     if let Some(vm) = failed {
-        if status == Status::TimedOut {
-            dev.herald.tell_of_cut(dev, vm.device().task());
-        }
         end_device(dev, vm.device(), status);
         dev.reapers.vms.bury(vm);
     }
@@ -551,6 +557,7 @@ fn stop(dev: &SkuaDevice, engine: &Engine, cause: &Cause, patience: Delta) -> Re
 
 /// Resets one engine and waits until it has stopped; true. `EIO`, `ENODEV`.
 fn reset(dev: &SkuaDevice, index: EngineIndex) -> Result<bool> {
+    trace::reset(dev, index.get());
     let request = dev.hw.reset_engine(index)?;
     dev.counters.resets.fetch_add(1, Relaxed);
     dev.wait_for(|| dev.hw.is_done(request))?;

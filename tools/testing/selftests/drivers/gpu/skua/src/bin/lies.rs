@@ -7,6 +7,7 @@
 //! test of its own: the kernel's complaints are charged to it, and one that hangs spoils no other.
 //! Those that may hang an unbind, or the machine, come last.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -19,6 +20,7 @@ use nix::fcntl::OFlag;
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use skua_guest::host::{expect_error, request, Lies};
 use skua_selftests::client::{errno_of, map, unmap, PATIENCE};
+use skua_selftests::events::Trace;
 use skua_selftests::function::Function;
 use skua_selftests::program::{address, op, op_imm};
 use skua_selftests::rig::{copy, dispatch, expect_working, fill, wait_value, write, Job};
@@ -174,6 +176,7 @@ fn main() -> ExitCode {
         work_is_found_without_interrupts: 60,
         row_2_01_what_hangs_is_asked_to_make_room_first: 60,
         row_2_01_who_does_not_answer_is_reset_though_idle: 60,
+        row_2_01_a_reset_follows_a_request: 120,
         a_loss_is_told: 60,
         a_lie_ends_with_who_tells_it: 60,
         vram_of_which_the_cpu_sees_nothing: 60,
@@ -444,6 +447,35 @@ fn row_2_01_who_does_not_answer_is_reset_though_idle() {
         ends == [Ok(()), Ok(())] && resets() > before
     };
     assert!((1..=20).any(is_reset), "never while it was idle");
+    tell("");
+    expect_working();
+}
+
+/// Each, however often one after the other, on both engines.
+fn row_2_01_a_reset_follows_a_request() {
+    honest().bind().expect("bind");
+    let trace = Trace::of(&["skua_preempt", "skua_reset"]);
+    tell("preempt-never");
+    for engine in Engine::ALL.repeat(3) {
+        let rig = Rig::new();
+        let line = rig.buffer(Place::System, 4096);
+        let hang = rig.start(engine, &[wait_value(line.va, 1)]);
+        assert_eq!(hang.wait(), Err(Errno::ETIME));
+    }
+    let events = trace.events();
+    let mut resets = 0;
+    // Engines that were asked since they were reset.
+    let mut asked = BTreeSet::new();
+    for event in &events {
+        let engine = event.get("engine");
+        if event.name == "skua_preempt" {
+            asked.insert(engine);
+        } else {
+            resets += 1;
+            assert!(asked.remove(engine), "reset number {resets}: {events:#?}");
+        }
+    }
+    assert_eq!(resets, 6, "{events:#?}");
     tell("");
     expect_working();
 }
