@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn row_2_04_capabilities_need_others() {
+fn capabilities_need_others() {
     // MultiEngineAware, PreemptionAware, NoDmaPatching, CancelCommandAware.
     let accepted = [
         [false, false, false, false],
