@@ -9,8 +9,8 @@ use std::time::Duration;
 use skua_selftests::client::{map, map_readonly, signal, unmap, wait};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{
-    alone, both, evict_all, expect_gpu, movable_in_vram, pattern, place, while_the_cpu_writes,
-    Numbers,
+    alone, both, evict_all, expect_gpu, movable_in_vram, pattern, place, resident,
+    while_the_cpu_writes, Numbers,
 };
 use skua_selftests::raw::in_child;
 use skua_selftests::rig::{copy, fill, wait_value, write, Buffer};
@@ -185,7 +185,7 @@ fn a_move_flushes_in_its_ring() {
             expect_gpu(rig, "the new memory", *va, size, pattern(size));
         }
         let before = asked();
-        assert_eq!(rig.make_resident(&[buffer.handle], &[]), Ok(()));
+        resident(&rig, &[buffer.handle]);
         assert_eq!(asked_since(before), [1, 0, 1, 1]);
         for (rig, va) in &users {
             expect_gpu(rig, "back in VRAM", *va, size, pattern(size));
