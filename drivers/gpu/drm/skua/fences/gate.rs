@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What work, a submission or a bind, waits for before it may start.
+//! What work, a submission, a bind or a destruction, waits for before it may start.
 //!
-//! A [`Gate`] holds the fences to wait for, each with a callback, all of it allocated before the
-//! work's own fence is published. It is open when all of them have signalled *and* it was armed,
-//! that is, when the work is where its target will find it. Whoever makes the last step wakes the
-//! target, once: a work item, since fences signal in any context.
+//! A [`Gate`] holds the fences to wait for, each with memory for a callback, all of it allocated
+//! before the work's own fence is published. It is open when all of them have signalled. The work
+//! waits in a queue, and only the first work of a queue can start: when it gets there and its gate
+//! is closed the gate is armed, which attaches the callbacks. Whoever makes the last step then wakes
+//! the queue, once: a work item, since fences signal in any context.
+//!
+//! So a fence has a callback for each queue that waits for it, however much is queued: they all run
+//! while it is signalled, with interrupts off.
 //!
 //! ```text
 //! fence ──callback──▶ remaining − 1 ─┐
 //! fence ──callback──▶ remaining − 1 ─┼─▶ 0: Wake::wake(target) ─▶ work item ─▶ looks at its work
 //! arm()  ───────────▶ remaining − 1 ─┘
 //! ```
+//!
+//! Lock: `waiters`, a spin lock inside all others; no callback is attached or detached under it.
 
 use crate::{
     ext::fence::{
@@ -24,6 +30,7 @@ use crate::{
     kernel_heap::client_flags, //
 };
 use kernel::{
+    new_spinlock,
     prelude::*,
     sync::{
         atomic::{
@@ -31,7 +38,8 @@ use kernel::{
             Atomic,
             Full, //
         },
-        Arc, //
+        Arc,
+        SpinLock, //
     }, //
 };
 
@@ -68,54 +76,95 @@ impl<T: Wake> FenceCallback for Waiter<T> {
     }
 }
 
-/// The fences that a submission or a bind waits for.
+/// What becomes of one of the fences.
+enum Step<T: Wake> {
+    /// It had not signalled when the gate was made, which is not armed.
+    Idle(Fence, Callback<Waiter<T>>),
+    /// It had not signalled when the gate was armed. Dropping it detaches it.
+    Attached(PendingCallback<Waiter<T>>),
+    /// It had.
+    Over,
+}
+
+/// The callbacks, once for each fence that had not signalled when the gate was made.
+struct Waiters<T: Wake> {
+    /// Whether somebody attaches them, or has.
+    armed: bool,
+    steps: KVVec<Step<T>>,
+}
+
+/// The fences that work waits for.
+#[pin_data]
 pub(crate) struct Gate<T: Wake> {
-    /// One step for each fence and one for [`Gate::arm`]; shared with the callbacks.
+    /// One step for each of `waiters` and one for [`Gate::arm`]; shared with the callbacks.
     remaining: Arc<Remaining>,
     /// All that are waited for, also when they have signalled: they tell with which error.
     fences: KVVec<Fence>,
-    /// Callbacks on the fences that had not signalled. Dropping one detaches it.
-    _pending: KVVec<PendingCallback<Waiter<T>>>,
+    #[pin]
+    waiters: SpinLock<Waiters<T>>,
 }
 
 impl<T: Wake> Gate<T> {
-    /// A gate that opens when all of `fences` have signalled and it was armed; `target` is woken
-    /// then, unless the last step is [`Gate::arm`]. `ENOMEM`.
-    pub(crate) fn new(target: &Arc<T>, fences: KVVec<Fence>) -> Result<Self> {
-        let steps = u32::try_from(fences.len())?
-            .checked_add(1)
-            .ok_or(EOVERFLOW)?;
-        let remaining = Arc::new(Remaining(Atomic::new(steps)), client_flags())?;
-        let mut pending = KVVec::with_capacity(fences.len(), client_flags())?;
-        for fence in &fences {
+    /// A gate that is open when all of `fences` have signalled, and of whose opening `target` learns
+    /// when it is armed. `ENOMEM`.
+    pub(crate) fn new(target: &Arc<T>, fences: KVVec<Fence>) -> Result<impl PinInit<Self>> {
+        let remaining = Arc::new(Remaining(Atomic::new(1)), client_flags())?;
+        let mut steps = KVVec::new();
+        for fence in fences.iter().filter(|fence| fence.status().is_none()) {
             let waiter = Waiter {
                 remaining: remaining.clone(),
                 target: target.clone(),
             };
-            match Callback::new(waiter, client_flags())?.attach(fence) {
-                Attached::Pending(callback) => pending.push(callback, client_flags())?,
-                Attached::Signaled(_) => {
-                    // Cannot be the last one: `arm()` is still to come.
-                    remaining.step();
+            let callback = Callback::new(waiter, client_flags())?;
+            steps.push(Step::Idle(fence.clone(), callback), client_flags())?;
+            // No wrap: each has its memory.
+            remaining.0.fetch_add(1, Full);
+        }
+        Ok(pin_init!(Self {
+            remaining,
+            fences,
+            waiters <- new_spinlock!(Waiters {
+                armed: false,
+                steps,
+            }),
+        }))
+    }
+
+    /// Has the target woken when the gate opens, unless it was armed before. Process context;
+    /// allocates nothing. Who has armed it looks whether it is open.
+    pub(crate) fn arm(&self) {
+        let mut steps = {
+            let mut waiters = self.waiters.lock();
+            if core::mem::replace(&mut waiters.armed, true) {
+                return;
+            }
+            core::mem::take(&mut waiters.steps)
+        };
+        for step in &mut steps {
+            if let Step::Idle(fence, callback) = core::mem::replace(step, Step::Over) {
+                match callback.attach(&fence) {
+                    Attached::Pending(callback) => *step = Step::Attached(callback),
+                    // Cannot be the last one: that of this function is still to come.
+                    Attached::Signaled(_) => _ = self.remaining.step(),
                 }
             }
         }
-        Ok(Self {
-            remaining,
-            fences,
-            _pending: pending,
-        })
+        // In place of none.
+        self.waiters.lock().steps = steps;
+        self.remaining.step();
     }
 
-    /// Says that the work is where its target finds it. Whether the gate is open; if not, the
-    /// target is woken later.
-    pub(crate) fn arm(&self) -> bool {
-        self.remaining.step()
+    /// Whether it was armed.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.waiters.lock().armed
     }
 
     /// Whether the gate is open.
     pub(crate) fn is_open(&self) -> bool {
-        self.remaining.0.load(Acquire) == 0
+        match self.is_armed() {
+            true => self.remaining.0.load(Acquire) == 0,
+            false => self.pending().is_none(),
+        }
     }
 
     /// The first of the fences that has not signalled.

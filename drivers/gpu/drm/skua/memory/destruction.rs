@@ -14,7 +14,8 @@
 //!
 //! Who may use an object is known: the address spaces that are among its
 //! [users](super::installed), and what was submitted in them. Waiting is no bind's turn: what the
-//! client queues behind is not held up.
+//! client queues behind is not held up. What has to wait does so in the order in which its client
+//! destroyed it, so that one gate of each client is [armed](Gate::arm).
 //!
 //! An object that others may have, because it was exported or is imported, keeps its memory; it is
 //! unmapped from the client's address spaces.
@@ -79,10 +80,15 @@ use kernel::{
     new_spinlock,
     new_work,
     prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNodeReservation, //
+    },
     sync::{
         aref::ARef,
         atomic::Full,
         Arc,
+        ArcBorrow,
         SpinLock, //
     },
     time::msecs_to_jiffies,
@@ -103,6 +109,7 @@ pub(crate) struct Destruction {
     /// The quota of the address spaces of whose client it was: in those it is unmapped.
     client: Arc<Quota>,
     /// What may use it.
+    #[pin]
     gate: Gate<Destroyer>,
     /// What it had, if it had something, from the moment at which it is given up until this is
     /// freed; [`None`] before, and if others have it, too.
@@ -244,11 +251,19 @@ fn first_of(all: &mut List<Destruction>) -> List<Destruction> {
 /// See [`first_of`].
 const AT_ONCE: usize = 64;
 
+/// Objects of one client that who needs room looks at, with the lock held: what it waits for is then
+/// taken to have some.
+const LOOKED_AT: usize = 256;
+
+/// What [`Doomed::dying`] has of a client that has nothing there yet.
+type DyingNode = RBTreeNodeReservation<usize, List<Destruction>>;
+
 /// Objects that are to be given up.
 struct Doomed {
-    /// Those that waited when they were last looked at, in the order in which it was asked for.
-    dying: List<Destruction>,
-    /// Those that did not.
+    /// By the address of their client's quota those that waited when they were asked for, in that
+    /// order. The gate of the first one of each client is armed; what is behind waits for it as well.
+    dying: RBTree<usize, List<Destruction>>,
+    /// Those that do not wait.
     due: List<Destruction>,
     /// How many are in `due`, or just being given up.
     behind: usize,
@@ -274,7 +289,7 @@ impl Destroyer {
         Arc::pin_init(
             pin_init!(Self {
                 doomed <- new_spinlock!(Doomed {
-                    dying: List::new(),
+                    dying: RBTree::new(),
                     due: List::new(),
                     behind: 0,
                 }),
@@ -284,18 +299,30 @@ impl Destroyer {
         )
     }
 
-    /// Gives up what objects have, now or when their gates open.
-    fn accept(&self, destructions: KVVec<ListArc<Destruction>>) {
-        let mut now = List::new();
+    /// Gives up what objects of `client` have, now or when their gates open.
+    fn accept(
+        self: &Arc<Self>,
+        client: &Arc<Quota>,
+        destructions: KVVec<ListArc<Destruction>>,
+        node: DyingNode,
+    ) {
+        let (mut now, mut later) = (List::new(), List::new());
         for destruction in destructions {
-            let mut doomed = self.doomed.lock();
-            // Whoever opens the gate from now on looks at the list, with the lock.
-            if destruction.gate.arm() {
-                drop(doomed);
-                now.push_back(destruction);
-            } else {
-                doomed.dying.push_back(destruction);
+            match destruction.gate.is_open() {
+                true => now.push_back(destruction),
+                false => later.push_back(destruction),
             }
+        }
+        if !later.is_empty() {
+            let key = Arc::as_ptr(client).addr();
+            let mut doomed = self.doomed.lock();
+            match doomed.dying.get_mut(&key) {
+                Some(dying) => dying.push_all_back(&mut later),
+                None => _ = doomed.dying.insert(node.into_node(key, later)),
+            }
+            drop(doomed);
+            // To have the first gate armed.
+            Self::wake(self);
         }
         while !now.is_empty() {
             perform(first_of(&mut now));
@@ -305,10 +332,14 @@ impl Destroyer {
     /// A fence for which memory waits that is in `part` of VRAM and will be free.
     pub(crate) fn obstacle(&self, part: Part) -> Option<Fence> {
         let doomed = self.doomed.lock();
-        let mut all = doomed.dying.iter();
-        all.find_map(|dying| match dying.bo.sites.bytes_in(part) {
-            0 => None,
-            _ => dying.gate.pending().cloned(),
+        let mut clients = doomed.dying.values();
+        clients.find_map(|dying| {
+            let mut looked_at = dying.iter().take(LOOKED_AT);
+            let is_there = |dying: ArcBorrow<'_, Destruction>| dying.bo.sites.bytes_in(part) > 0;
+            // What is behind may be there, too.
+            let found = looked_at.any(is_there) || dying.iter().nth(LOOKED_AT).is_some();
+            let first = dying.iter().next().filter(|_| found)?;
+            first.gate.pending().cloned()
         })
     }
 
@@ -334,22 +365,50 @@ impl Destroyer {
 
     /// Gives up what all that waits has: the device is gone.
     pub(crate) fn end(&self) {
-        self.find_due(|_| true);
+        self.find_due(true);
         while self.perform_some() {}
     }
 
-    /// Takes out of `dying` what `is_due`.
-    fn find_due(&self, is_due: impl Fn(&Destruction) -> bool) {
-        let mut doomed = self.doomed.lock();
-        let Doomed { dying, due, behind } = &mut *doomed;
-        let mut cursor = dying.cursor_front();
-        while let Some(next) = cursor.peek_next() {
-            if is_due(&next) {
-                due.push_back(next.remove());
-                *behind = behind.saturating_add(1);
-            } else {
-                cursor.move_next();
+    /// Takes out of `dying` what does not wait any more, or `all`, and arms the first gate of what is
+    /// left of each client.
+    fn find_due(&self, all: bool) {
+        // Those of clients up to this one are armed.
+        let mut from = Some(0);
+        while let Some(key) = from {
+            let mut unarmed = None;
+            {
+                let mut doomed = self.doomed.lock();
+                let Doomed { dying, due, behind } = &mut *doomed;
+                let mut next = dying.cursor_lower_bound_mut(&key);
+                while let Some(mut cursor) = next {
+                    let (key, list) = cursor.current_mut();
+                    let key = *key;
+                    unarmed = loop {
+                        let mut cursor = list.cursor_front();
+                        match cursor.peek_next() {
+                            Some(first) if all || first.gate.is_open() => {
+                                due.push_back(first.remove());
+                                *behind = behind.saturating_add(1);
+                            }
+                            Some(first) if !first.gate.is_armed() => {
+                                break Some((key, Arc::from(first.arc())));
+                            }
+                            _ => break None,
+                        }
+                    };
+                    next = match list.is_empty() {
+                        true => cursor.remove_current().0,
+                        false if unarmed.is_some() => break,
+                        false => cursor.move_next(),
+                    };
+                }
             }
+            from = unarmed.map(|(key, first): (usize, Arc<Destruction>)| {
+                first.gate.arm();
+                let dev = first.dev.clone();
+                dev.reapers.destructions.bury(first);
+                key
+            });
         }
     }
 
@@ -378,7 +437,7 @@ impl WorkItem for Destroyer {
         // Some at a time: others wait for the queue.
         let is_behind = !this.doomed.lock().due.is_empty();
         if !is_behind {
-            this.find_due(|destruction| destruction.gate.is_open());
+            this.find_due(false);
         }
         if this.perform_some() {
             Self::wake(&this);
@@ -410,6 +469,7 @@ pub(crate) fn destroy(
     manner: Manner,
     close: impl Fn(u32, &BoRef),
 ) -> Result {
+    let node = DyingNode::new(client_flags())?;
     let mut patience = msecs_to_jiffies(PATIENCE_MS);
     let begun = loop {
         if manner.synchronous {
@@ -435,7 +495,7 @@ pub(crate) fn destroy(
         close(*handle, bo);
         look_again(dev, bo);
     }
-    dev.destroyer.accept(begun);
+    dev.destroyer.accept(client, begun, node);
     if manner.synchronous {
         reaper::flush();
     }
@@ -492,7 +552,7 @@ fn doom_one(
                 dev: dev.into(),
                 bo: bo.clone(),
                 client: client.clone(),
-                gate: Gate::new(&dev.destroyer, waits)?,
+                gate <- Gate::new(&dev.destroyer, waits)?,
                 given_up <- new_spinlock!(None),
                 links <- ListLinks::new(),
             }? Error),

@@ -227,6 +227,7 @@ pub(crate) struct Bind {
     /// What the ioctl asked for, checked, in its order; not empty.
     operations: KVVec<Operation>,
     /// The fences that the client named, and those of memory that is being cleared.
+    #[pin]
     gate: Gate<Vm>,
     /// Filled at publication, taken out piece by piece by the thread whose turn the bind is.
     #[pin]
@@ -589,14 +590,13 @@ impl Vm {
         let (memory, records) = self.prepare(parent, tables, map, &operations, &mut waits)?;
         // Binds of this address space are done in order anyway.
         waits.retain(|fence| fence.context() != self.fences.id());
-        let gate = Gate::new(self, waits)?;
         let fence = FenceMemory::new(GFP_KERNEL_ACCOUNT)?;
 
         let unmapped = KVVec::with_capacity(cuts(map, &operations)?, client_flags())?;
         let bind = ListArc::pin_init(
             try_pin_init!(Bind {
                 operations,
-                gate,
+                gate <- Gate::new(self, waits)?,
                 end <- new_spinlock!(BindEnd { fence: None, unmapped, records, memory }),
                 links <- ListLinks::new(),
             }? Error),
@@ -657,11 +657,7 @@ impl Vm {
             end.unmapped = unmapped;
             end.fence = Some(fence);
         }
-        {
-            let mut binds = self.binds.lock();
-            bind.gate.arm();
-            binds.queue.push_back(bind);
-        }
+        self.binds.lock().queue.push_back(bind);
         drop(signalling);
         Ok(())
     }
@@ -745,18 +741,27 @@ impl Vm {
                 }
                 let end = binds.end;
                 let mut cursor = binds.queue.cursor_front();
-                let due = cursor
-                    .peek_next()
-                    .is_some_and(|bind| end.is_some() || bind.gate.is_open());
-                if !due {
-                    break;
-                }
-                let Some(bind) = binds.queue.pop_front() else {
+                let Some(first) = cursor.peek_next() else {
                     break;
                 };
-                binds.len = binds.len.saturating_sub(1);
+                let due = end.is_some() || first.gate.is_open();
+                if !due && first.gate.is_armed() {
+                    break;
+                }
+                let bind = first.remove();
                 binds.busy = true;
-                (bind, end)
+                if due {
+                    binds.len = binds.len.saturating_sub(1);
+                    (bind, end)
+                } else {
+                    drop(binds);
+                    // Whoever opens it from now on leads here again.
+                    bind.gate.arm();
+                    let mut binds = self.binds.lock();
+                    binds.queue.push_front(bind);
+                    binds.busy = false;
+                    continue;
+                }
             };
             let result = match end {
                 None => self.perform(&bind, false),

@@ -30,10 +30,7 @@ use crate::{
         wedged::Process, //
     },
     fences::{
-        gate::{
-            Gate,
-            Wake, //
-        },
+        gate::Wake,
         monitored::Promise,
         signals::Signals, //
     },
@@ -167,7 +164,7 @@ pub(crate) enum Due {
     Nothing,
     /// Its first submission can start: it wants its turn.
     Turn,
-    /// Its first submission can start when it has been prepared.
+    /// Its first submission can start when it has been prepared, or its gate is to be armed.
     Preparation,
     /// Its first submission is to be cancelled, and nothing of the context is in the ring.
     Drain,
@@ -615,7 +612,7 @@ impl Context {
             before.push(fence.clone(), client_flags())?;
         }
         waits.retain(|fence| !self.is_own(fence));
-        let submission = Submission::new(self, work, Gate::new(self, waits)?, before)?;
+        let submission = Submission::new(self, work, waits, before)?;
         let memory = FenceMemory::new(GFP_KERNEL_ACCOUNT)?;
         let engine = self.dev.engine(self.engine)?;
         let mut room = match &mut users {
@@ -628,6 +625,10 @@ impl Context {
         }
         let order = self.order.lock();
         self.check(most)?;
+        if self.queued() == 0 {
+            // Nobody else has to do it.
+            submission.gate().arm();
+        }
         let fence = match &submission.line() {
             Some(line) => line.fence(memory),
             None => self.fences.fence(memory),
@@ -667,7 +668,6 @@ impl Context {
     /// Puts a published submission at the end of the queue. Called by the engine, under its lock.
     pub(crate) fn push(&self, submission: ListArc<Submission>) -> Due {
         let mut pending = self.pending.lock();
-        submission.gate().arm();
         pending.queue.push_back(submission);
         // No wrap: see `MAX_QUEUED`.
         pending.len = pending.len.wrapping_add(1);
@@ -788,17 +788,24 @@ impl Context {
         self.pending.lock().due()
     }
 
-    /// Prepares the first submission if it is due for that. Process context, no locks held.
+    /// Prepares the first submission as long as it is due for that. Process context, no locks held;
+    /// allocates nothing.
     pub(crate) fn prepare(&self) {
-        let first = {
-            let mut pending = self.pending.lock();
-            match pending.due() {
-                Due::Preparation => pending.first(),
-                _ => None,
+        loop {
+            let first = {
+                let mut pending = self.pending.lock();
+                match pending.due() {
+                    Due::Preparation => pending.first(),
+                    _ => None,
+                }
+            };
+            let Some(submission) = first else {
+                return;
+            };
+            match submission.gate().is_open() {
+                true => submission.prepare(),
+                false => submission.gate().arm(),
             }
-        };
-        if let Some(submission) = first {
-            submission.prepare();
             self.dev.reapers.submissions.bury(submission);
         }
     }
@@ -874,7 +881,12 @@ impl Pending {
             return Due::Nothing;
         };
         let cancelled = match status {
-            Status::Active if !first.gate().is_open() => return Due::Nothing,
+            Status::Active if !first.gate().is_open() => {
+                return match first.gate().is_armed() {
+                    true => Due::Nothing,
+                    false => Due::Preparation,
+                }
+            }
             // The driver's own goes on all the same: what it waits for is over, however it ended.
             Status::Active => {
                 started == MultipassOffset::default() && self.is_client && first.is_in_vain()

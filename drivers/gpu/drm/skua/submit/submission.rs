@@ -136,6 +136,7 @@ pub(crate) struct Submission {
     /// What there is to do, in portions.
     work: Work,
     /// What it waits for before its first portion.
+    #[pin]
     gate: Gate<Context>,
     /// What it waits for of its own context, before it by their order.
     before: KVVec<Fence>,
@@ -165,25 +166,25 @@ impl_list_item! {
 impl Reapable for Submission {}
 
 impl Submission {
-    /// Makes a submission of `work` to `context`, which waits for what is at `gate` and, of the
-    /// context itself, `before`. `ENOMEM`.
+    /// Makes a submission of `work` to `context`, which waits for `waits` and, of the context itself,
+    /// `before`. `ENOMEM`.
     pub(crate) fn new(
         context: &Arc<Context>,
         work: Work,
-        gate: Gate<Context>,
+        waits: KVVec<Fence>,
         before: KVVec<Fence>,
     ) -> Result<ListArc<Self>> {
         ListArc::pin_init(
             try_pin_init!(Self {
                 context: context.clone(),
                 work,
-                gate,
+                gate <- Gate::new(context, waits)?,
                 before,
                 fence <- new_spinlock!(None),
                 promises <- new_spinlock!(KVVec::new()),
                 listed <- AtomicTracker::new(),
                 links <- ListLinks::new(),
-            }),
+            }? Error),
             GFP_KERNEL_ACCOUNT,
         )
     }
