@@ -5,9 +5,9 @@
 //! Contexts have a *level*. Of those whose work can start the ones of the highest level go first. Of
 //! one level each has its *turn*, a quantum of engine time: as long as it has something left of it,
 //! its packets alternate with those of others; who has nothing left, or is new, waits until nobody
-//! has, and then all get a quantum more. Time that a packet takes beyond the turn is taken from the
-//! next ones, so that equals get equal shares, however long their packets are, unless they take next
-//! to nothing: a turn is over after so many packets as well.
+//! has, and then all get a quantum more. Time that a packet takes beyond the turn while others of its
+//! level have work is taken from the next ones, so that equals get equal shares, however long their
+//! packets are, unless they take next to nothing: a turn is over after so many packets as well.
 //!
 //! Who runs is preempted for a higher level at once, for its own when its turn is over, and for
 //! anybody while it does nothing but wait for a value (row 2.19). More work of its own is no reason.
@@ -130,10 +130,12 @@ impl Turn {
         self.left
     }
 
-    /// A packet of the context has used `ticks`.
-    pub fn charge(&mut self, ticks: u64, limits: &Limits) {
+    /// A packet of the context has used `ticks`, at most `crowded` of them while others had work:
+    /// what nobody else wanted is not owed.
+    pub fn charge(&mut self, ticks: u64, crowded: u64, limits: &Limits) {
         let debt = signed(limits.quantum.saturating_mul(MAX_DEBT));
-        self.left = self.left.saturating_sub(signed(ticks)).max(-debt);
+        let most = self.left.min(0).saturating_sub(signed(crowded));
+        self.left = self.left.saturating_sub(signed(ticks)).max(most).max(-debt);
         self.packets = self.packets.saturating_add(1);
     }
 
@@ -199,6 +201,8 @@ pub struct Scheduler {
     waiting: [u32; LEVELS],
     /// By level: when it was last served, or began to wait.
     since: [u64; LEVELS],
+    /// By level: until when one context of it had work, or none.
+    alone: [u64; LEVELS],
     /// Whether the last one to be taken was so for having waited long: then it is the highest's
     /// turn, however many others starve.
     aged: bool,
@@ -211,6 +215,7 @@ impl Scheduler {
             limits,
             waiting: [0; LEVELS],
             since: [0; LEVELS],
+            alone: [0; LEVELS],
             aged: false,
         }
     }
@@ -233,6 +238,19 @@ impl Scheduler {
         if let Some(waiting) = self.waiting.get_mut(level.index()) {
             *waiting = waiting.saturating_add(1);
         }
+    }
+
+    /// No more than one context of `level` had work until `now`.
+    pub fn was_alone(&mut self, level: Level, now: u64) {
+        if let Some(alone) = self.alone.get_mut(level.index()) {
+            *alone = now;
+        }
+    }
+
+    /// How long, until `now`, several contexts of `level` have had work.
+    pub fn crowded(&self, level: Level, now: u64) -> u64 {
+        let alone = self.alone.get(level.index()).copied().unwrap_or(now);
+        now.saturating_sub(alone)
     }
 
     /// A context of `level` is served, and waits no more.

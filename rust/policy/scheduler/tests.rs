@@ -83,7 +83,7 @@ fn run(mut clients: Vec<Client>, time: u64, look: u64, preempts: bool) -> Vec<u6
                 break true;
             }
         };
-        clients[n].turn.charge(ran, &LIMITS);
+        clients[n].turn.charge(ran, ran, &LIMITS);
         scheduler.served(level, now);
         clients[n].used += ran;
         if preempted {
@@ -284,7 +284,7 @@ fn turns_end_and_begin() {
     };
     for owed in [0, 1, 6399, 6400, 6401, 640_000, u64::MAX] {
         let mut turn = Turn::default();
-        turn.charge(owed, &limits);
+        turn.charge(owed, owed, &limits);
         let mut last = turn;
         last.renew(turn.rounds(&limits) - 1, &limits);
         assert!(last.is_over(), "{owed}: {last:?}");
@@ -298,11 +298,29 @@ fn turns_end_and_begin() {
         turn.renew(1, &limits);
         assert_eq!(turn.left(), 6400);
         let packets = (0..).take_while(|_| {
-            turn.charge(0, &limits);
+            turn.charge(0, 0, &limits);
             !turn.is_over()
         });
         assert_eq!(packets.count(), 249);
     }
+}
+
+/// What nobody else wanted takes from a turn, and is not owed.
+#[test]
+fn who_is_alone_owes_nothing() {
+    let mut turn = Turn::default();
+    turn.renew(1, &LIMITS);
+    turn.charge(LIMITS.quantum * 9, 0, &LIMITS);
+    assert_eq!(turn.left(), 0);
+    turn.charge(LIMITS.quantum * 9, 2, &LIMITS);
+    assert_eq!(turn.left(), -2);
+    turn.charge(3, LIMITS.quantum, &LIMITS);
+    assert_eq!(turn.left(), -5, "no more than what it used");
+    let level = Level::of(0).expect("a level");
+    let mut scheduler = Scheduler::new(LIMITS);
+    assert_eq!(scheduler.crowded(level, 7), 7);
+    scheduler.was_alone(level, 5);
+    assert_eq!(scheduler.crowded(level, 7), 2);
 }
 
 #[test]
@@ -368,7 +386,7 @@ proptest! {
                 1 if ran % 2 == 0 => scheduler.served(level, now),
                 1 if ran % 3 == 0 => scheduler.leave(level),
                 1 => scheduler.take(level),
-                2 => turn.charge(ran, &limits),
+                2 => turn.charge(ran, now, &limits),
                 _ => turn.preempted(ran, &limits),
             }
             let protected = turn.is_protected();

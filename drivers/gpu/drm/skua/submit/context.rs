@@ -433,9 +433,9 @@ impl Context {
         self.pending.lock().turn.renew(rounds, limits);
     }
 
-    /// Takes what it used of the engine from its turn, and has its client's usage know of it; ticks.
-    /// Called by the engine, under its lock.
-    pub(crate) fn charge(&self, limits: &Limits) -> u64 {
+    /// Takes what it used of the engine, at most `crowded` ticks of it while others had work, from its
+    /// turn, and has its client's usage know of it; ticks. Called by the engine, under its lock.
+    pub(crate) fn charge(&self, crowded: u64, limits: &Limits) -> u64 {
         let ticks = self.ticks();
         if let Some(client) = &self.client {
             client.account.settle(ticks);
@@ -443,7 +443,7 @@ impl Context {
         let mut pending = self.pending.lock();
         let new = ticks.saturating_sub(pending.charged);
         pending.charged = ticks;
-        pending.turn.charge(new, limits);
+        pending.turn.charge(new, crowded, limits);
         new
     }
 

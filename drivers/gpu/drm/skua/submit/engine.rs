@@ -199,8 +199,35 @@ impl State {
     /// Counts what a packet that is out of the ring, and had begun, has used of the engine; ticks.
     fn charge(&mut self, packet: &Packet, now: u64) -> u64 {
         self.scheduler.served(packet.level, now);
+        let crowded = self.scheduler.crowded(packet.level, now);
         let context = packet.submission.context();
-        context.charge(self.scheduler.limits())
+        context.charge(crowded, self.scheduler.limits())
+    }
+
+    /// Tells the scheduler if at most one context of `level` has work; called before that changes,
+    /// and before what it has used is charged.
+    fn look_for_others(&mut self, level: Level, now: u64) {
+        let crowded = {
+            let lists = [&self.ready, &self.over].map(|lists| lists.get(level.index()));
+            let listed = lists.into_iter().flatten().flat_map(List::iter);
+            let listed = listed.map(|context| core::ptr::from_ref(&*context));
+            let packets = self.node.iter().map(|(_, packet)| packet);
+            let running = packets.filter(|packet| packet.level == level);
+            let running = running.map(|packet| Arc::as_ptr(packet.submission.context()));
+            let mut all = Iterator::chain(running, listed);
+            let first = all.next();
+            all.any(|other| Some(other) != first)
+        };
+        if !crowded {
+            self.scheduler.was_alone(level, now);
+        }
+    }
+
+    /// [`Self::look_for_others`] of the level of what runs.
+    fn look_for_rivals(&mut self, now: u64) {
+        if let Some(level) = self.node.head().map(|(_, packet)| packet.level) {
+            self.look_for_others(level, now);
+        }
     }
 
     /// Tells the clocks what is at the head of the ring.
@@ -254,6 +281,7 @@ impl State {
             Due::Nothing => (),
             Due::Turn if self.mode != Mode::Lost => {
                 let level = context.level();
+                self.look_for_others(level, now);
                 let Some(list) = self.ready.get_mut(level.index()) else {
                     return;
                 };
@@ -588,6 +616,7 @@ impl Engine {
         state: &mut State,
         finished: &mut Finished,
     ) -> Result {
+        state.look_for_rivals(self.ticks(dev));
         let ended = state
             .node
             .complete(&dev.hw, |packet| finished.push(packet, Ok(())));
@@ -611,6 +640,7 @@ impl Engine {
         let Some(answer) = state.node.answer(&dev.hw)? else {
             return Ok(false);
         };
+        state.look_for_rivals(self.ticks(dev));
         let before = finished.len();
         let mut withdrawn = [const { None }; IN_FLIGHT];
         let mut places = withdrawn.iter_mut();

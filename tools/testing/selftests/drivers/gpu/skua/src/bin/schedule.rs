@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         row_2_19_a_long_wait_is_in_nobodys_way: 60,
         row_2_24_requests_can_be_turned_off_and_on: 60,
         what_made_room_is_left_to_end,
+        who_ran_alone_owes_nothing: 60,
         nobody_starves: 60,
         row_2_13_each_packet_runs_once: 120,
         row_2_13_random_schedules_end_as_if_each_were_alone: 120,
@@ -373,6 +374,27 @@ fn row_2_20_equals_get_equal_shares() {
         }
         jobs.iter().for_each(|job| _ = job.wait());
     }
+}
+
+/// Who ran while nobody else had work waits for no more than its equals' turn.
+fn who_ran_alone_owes_nothing() {
+    let rig = Rig::new();
+    let buffer = rig.buffer(Place::Vram, 4 << 20);
+    let [loner, rival] = [context(&rig, 0), context(&rig, 0)];
+    // Many turns, in one packet.
+    let alone = rig.start_in(loner, &[fill(1, buffer.va, 4 << 20); 100]);
+    assert_eq!(alone.wait(), Ok(()));
+    let mut race = Race::new(&rig);
+    race.enter(rival);
+    // Of no length: its turn is over after 250.
+    for _ in 0..1500 {
+        assert_eq!(rig.submit(rival, &[], &[]).map(|_| ()), Ok(()));
+    }
+    race.enter(rival);
+    race.enter(loner);
+    let numbers = race.run();
+    println!("# the rival's first, its last, the loner's: {numbers:?}");
+    assert!(numbers[2] < numbers[1]);
 }
 
 fn nobody_starves() {
