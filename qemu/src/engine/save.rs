@@ -392,7 +392,7 @@ impl Core {
         self.set_saved(memory, packet.context, 0)?;
         let count = state.len() as u64;
         memory.tally().add(Counter::RestoredBytes, count);
-        (packet.at, packet.resume) = (at, false);
+        (packet.at, packet.resume, packet.ticks) = (at, false, 0);
         self.progress.packet = Some(packet);
         let dispatch = match begun.as_ref().map(|begun| &begun.command) {
             Some(Command::Dispatch(dispatch)) => Some(*dispatch),
