@@ -8,6 +8,7 @@
  */
 #include <linux/anon_inodes.h>
 #include <linux/cgroup_dmem.h>
+#include <linux/devcoredump.h>
 #include <linux/dma-buf.h>
 #include <linux/dma-fence-array.h>
 #include <linux/dma-fence-chain.h>
@@ -62,6 +63,12 @@ int skua_drm_wedged(struct drm_device *dev, unsigned long method, int pid, const
 		return drm_dev_wedged_event(dev, method, NULL);
 	strscpy(info.comm, name, sizeof(info.comm));
 	return drm_dev_wedged_event(dev, method, &info);
+}
+
+/* Takes over @data, of vmalloc(). */
+void skua_coredump(struct drm_device *dev, void *data, unsigned long bytes)
+{
+	dev_coredumpv(dev->dev, data, bytes, GFP_KERNEL);
 }
 
 void skua_fence_get(struct dma_fence *fence)

@@ -38,6 +38,9 @@ struct ww_acquire_ctx;
 void skua_task_current(int *pid, char *name);
 int skua_drm_wedged(struct drm_device *dev, unsigned long method, int pid, const char *name);
 
+/* include/linux/devcoredump.h */
+void skua_coredump(struct drm_device *dev, void *data, unsigned long bytes);
+
 /* include/linux/dma-fence.h */
 void skua_fence_get(struct dma_fence *fence);
 void skua_fence_put(struct dma_fence *fence);

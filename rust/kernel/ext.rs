@@ -38,6 +38,7 @@
 //! | [`bar`] | [`bar::WcBar`]: device memory write-combined |
 //! | [`printer`] | [`printer::Printer`] (fdinfo), [`printer::SeqPrinter`] (debugfs), [`printer::MemoryStats`] |
 //! | [`trace`] | the tracepoints |
+//! | [`coredump`] | handing userspace a dump of a device that failed |
 //! | [`wedged`] | telling userspace of a device that failed |
 //!
 //! # How a driver uses it
@@ -57,6 +58,7 @@
 pub(crate) mod attachment;
 pub(crate) mod bar;
 pub(crate) mod capability;
+pub(crate) mod coredump;
 pub(crate) mod device;
 pub(crate) mod devres;
 pub(crate) mod dmem;

@@ -39,6 +39,19 @@ impl Process {
     }
 }
 
+impl Process {
+    /// Its number.
+    pub(crate) fn pid(&self) -> c_int {
+        self.pid
+    }
+
+    /// Its name, if that is text.
+    pub(crate) fn name(&self) -> &str {
+        let name = CStr::from_bytes_until_nul(&self.name).ok();
+        name.and_then(|name| name.to_str().ok()).unwrap_or("?")
+    }
+}
+
 /// What userspace is to do, so that the device works again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]

@@ -318,21 +318,40 @@ impl<H: Heap, M: Miniport> Table<H, M> {
         Ok(())
     }
 
-    /// Calls `f` with each entry of a page in this table and those below, for reports.
+    /// Calls `f` with the address, the bytes and the entry of each page of this table, which is the
+    /// root, and those below, for reports; of a page of 64 KiB those of its parts.
     ///
     /// # Errors
     ///
     /// [`TableError`].
-    pub fn each_page(&self, miniport: &M, f: &mut impl FnMut(Entry)) -> Outcome<(), M> {
+    pub fn each_page(&self, miniport: &M, f: &mut impl FnMut(u64, u64, Entry)) -> Outcome<(), M> {
+        self.each_page_of(miniport, ROOT_LEVEL, 0, f)
+    }
+
+    /// The same for a table of `level` whose first entry is for `va`.
+    fn each_page_of(
+        &self,
+        miniport: &M,
+        level: u32,
+        mut va: u64,
+        f: &mut impl FnMut(u64, u64, Entry),
+    ) -> Outcome<(), M> {
+        let bytes = mmu::entry_span(level);
         for index in 0..ENTRIES {
             let entry = self.read(miniport, index)?;
-            if !entry.is_valid() {
-                continue;
-            }
             match self.child(index) {
-                Some(below) if !entry.is_large() => below.each_page(miniport, f)?,
-                _ => f(entry),
+                _ if !entry.is_valid() => (),
+                Some(below) if !entry.is_large() => {
+                    below.each_page_of(miniport, level.saturating_sub(1), va, f)?;
+                }
+                _ if level == 0 && entry.is_large() => {
+                    let part = index % ENTRIES_PER_64K;
+                    f(va, bytes, entry.part(part, PageSize::Size4K));
+                }
+                _ => f(va, bytes, entry),
             }
+            // No overflow: addresses have 48 bits.
+            va = va.saturating_add(bytes);
         }
         Ok(())
     }

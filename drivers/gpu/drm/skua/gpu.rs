@@ -180,6 +180,7 @@ use crate::{
             Context,
             Status, //
         },
+        coredump::Failure,
         engine::Engine,
         hold,
         recovery::Alarms,
@@ -897,6 +898,7 @@ impl Gpu {
                 parent,
                 "the device is lost; unbind and bind it to use it again\n"
             );
+            dev.herald.tell_of_failure(dev, &Failure::Lost);
         }
         dev.moves.wake();
         let quiet = dev.quiet();

@@ -3,11 +3,11 @@
 //! Telling userspace what became of the device, away from where fences signal: an event allocates.
 //!
 //! ```text
-//! recovery, loss ── tell ─▶ what is to be told ─▶ work item, in the reapers' queue ─▶ uevent
+//! recovery, loss ── tell ─▶ what is to be told ─▶ work item, in the reapers' queue ─▶ dump, uevent
 //! ```
 //!
-//! A client that was cut comes before a loss. Of several clients that are cut before the event is
-//! sent the first is told of.
+//! A [dump](crate::submit::coredump) comes before the events, a client that was cut before a loss. Of
+//! several clients that are cut, or failures, before the first is told of, that one is.
 
 use crate::{
     ext::{
@@ -19,7 +19,11 @@ use crate::{
         }, //
     },
     gpu::SkuaDevice,
-    reaper, //
+    reaper,
+    submit::coredump::{
+        Coredump,
+        Failure, //
+    }, //
 };
 use kernel::{
     impl_has_work,
@@ -41,6 +45,8 @@ use kernel::{
 struct News {
     /// The device; none if there is nothing.
     dev: Option<ARef<SkuaDevice>>,
+    /// What it looked like when it failed.
+    dump: Option<Coredump>,
     /// Whose work was cut.
     cut: Option<Process>,
     /// Whether the device is lost.
@@ -52,6 +58,9 @@ struct News {
 pub(crate) struct Herald {
     #[pin]
     news: SpinLock<News>,
+    /// Memory for a dump, unless there is one to be told of.
+    #[pin]
+    blank: SpinLock<Option<Coredump>>,
     #[pin]
     work: Work<Self>,
 }
@@ -63,10 +72,13 @@ impl_has_work! {
 impl Herald {
     /// One that has nothing to tell. `ENOMEM`.
     pub(crate) fn new() -> Result<Arc<Self>> {
+        let blank = Coredump::new()?;
         Arc::pin_init(
             pin_init!(Self {
+                blank <- new_spinlock!(Some(blank)),
                 news <- new_spinlock!(News {
                     dev: None,
+                    dump: None,
                     cut: None,
                     lost: false,
                 }),
@@ -86,6 +98,16 @@ impl Herald {
         self.tell(dev, |news| news.lost = true);
     }
 
+    /// `dev` fails. Called before that changes what there is to be seen.
+    pub(crate) fn tell_of_failure(self: &Arc<Self>, dev: &SkuaDevice, failure: &Failure<'_>) {
+        let blank = self.blank.lock().take();
+        if let Some(mut dump) = blank {
+            // What did not fit is not in it.
+            let _ = dump.write(dev, failure);
+            self.tell(dev, |news| news.dump = Some(dump));
+        }
+    }
+
     fn tell(self: &Arc<Self>, dev: &SkuaDevice, what: impl FnOnce(&mut News)) {
         {
             let mut news = self.news.lock();
@@ -101,11 +123,16 @@ impl WorkItem for Herald {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let (dev, cut, lost) = {
+        let (dev, dump, cut, lost) = {
             let mut news = this.news.lock();
             let lost = core::mem::take(&mut news.lost);
-            (news.dev.take(), news.cut.take(), lost)
+            (news.dev.take(), news.dump.take(), news.cut.take(), lost)
         };
+        if let Some((dump, dev)) = dump.zip(dev.as_ref()) {
+            dump.publish(dev);
+            // Without memory there is no other.
+            *this.blank.lock() = Coredump::new().ok();
+        }
         // Of one that is unplugged nobody has a node.
         let Some(registered) = dev.as_ref().and_then(|dev| device::enter(dev)) else {
             return;

@@ -7,8 +7,10 @@
 
 pub(crate) mod busy;
 pub(crate) mod context;
+pub(crate) mod coredump;
 pub(crate) mod engine;
 pub(crate) mod hold;
 pub(crate) mod packet;
 pub(crate) mod recovery;
+pub(crate) mod report;
 pub(crate) mod submission;

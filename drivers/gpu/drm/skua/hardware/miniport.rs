@@ -156,7 +156,7 @@ impl Ring {
         })
     }
 
-    /// Offsets of what the engine has still to read, as far as it is known, for debugfs.
+    /// Offsets of what the engine has still to read, as far as it is known, for reports.
     pub(crate) fn bounds(&self) -> (u32, u32) {
         (self.space.head(), self.space.tail())
     }

@@ -384,7 +384,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Word `word` of the ring of `engine`, for debugfs.
+    /// Word `word` of the ring of `engine`, for reports.
     pub(crate) fn ring_word(&self, engine: EngineIndex, word: usize) -> Result<u32> {
         let ring = self.rings.get(engine.index()).ok_or(EINVAL)?;
         Ok(io_read!(ring, [try: word]))

@@ -202,7 +202,11 @@ impl PageTable {
     }
 
     /// Calls `f` with each entry of a page, for debugfs.
-    pub(crate) fn each_page(&self, dev: &SkuaDevice, f: &mut impl FnMut(Entry)) -> Result {
+    pub(crate) fn each_page(
+        &self,
+        dev: &SkuaDevice,
+        f: &mut impl FnMut(u64, u64, Entry),
+    ) -> Result {
         Ok(self.tables.lock().root.each_page(&dev.hw, f)?)
     }
 

@@ -503,7 +503,11 @@ impl Vm {
     }
 
     /// Calls `f` with each page's entry, for debugfs. `ENODEV`.
-    pub(crate) fn each_page(&self, parent: &Device<Bound>, f: &mut impl FnMut(Entry)) -> Result {
+    pub(crate) fn each_page(
+        &self,
+        parent: &Device<Bound>,
+        f: &mut impl FnMut(u64, u64, Entry),
+    ) -> Result {
         self.tables.access(parent)?.each_page(&self.dev, f)
     }
 

@@ -9,7 +9,7 @@
 //! | `vms` | address spaces: mappings, bytes mapped, mappings that are installed, tables |
 //! | `entries` | entries of pages in address spaces: of system memory, snooped and not, and others |
 //! | `contexts` | contexts: engine, address space, status, submissions ended, ticks used, priority, submissions queued and held |
-//! | `rings` | engines: state, head and tail, packets in flight, ticks; 16 words from the head |
+//! | `rings` | engines: state, head and tail, ticks, packets in flight, and words from head to tail |
 //! | `paging` | the paging process: bytes of its address space and of its tables, ticks, packets; how often memory was not idle |
 //! | `idle` | has paging want idle memory from now on, or, read again, not any more |
 //! | `preemption` | has engines not be asked to stop from now on, or, read again, again |
@@ -60,7 +60,7 @@ use crate::{
         mmu::Target,
         number::Asid, //
     },
-    submit::context::Status, //
+    submit::report, //
 };
 use core::fmt::Write as _;
 use kernel::{
@@ -96,11 +96,11 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
     },
     DebugfsFile {
         name: c"contexts",
-        show: |dev, out| contexts(dev, out),
+        show: |dev, out| report::contexts(dev, out).map_err(full),
     },
     DebugfsFile {
         name: c"rings",
-        show: |dev, out| rings(dev, out).map_err(full),
+        show: |dev, out| report::rings(dev, out).map_err(full),
     },
     DebugfsFile {
         name: c"paging",
@@ -249,7 +249,7 @@ fn entries(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
     let mut result = Ok(());
     dev.vms.for_each(|vm| {
         let (mut snooped, mut unsnooped, mut physical) = (0_u64, 0_u64, 0_u64);
-        let seen = vm.each_page(parent, &mut |entry| {
+        let seen = vm.each_page(parent, &mut |_, _, entry| {
             *match (entry.target(), entry.is_snooped()) {
                 (Target::Vram(_), _) => &mut physical,
                 (Target::System(_), true) => &mut snooped,
@@ -267,70 +267,6 @@ fn entries(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         result = result.and(seen).and(line.map_err(full));
     });
     result
-}
-
-fn contexts(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
-    let mut result = Ok(());
-    dev.contexts.for_each(|context| {
-        let status = match context.status() {
-            Status::Active => "active",
-            Status::Faulted(_) => "faulted",
-            Status::TimedOut => "timed out",
-            Status::Lost => "lost",
-            Status::Destroyed => "destroyed",
-        };
-        let line = writeln!(
-            out,
-            "context {}: engine {} vm {} status {} ended {} ticks {} priority {} queued {} held {}",
-            context.id(),
-            context.engine(),
-            context.vm().map_or(Asid::SYSTEM, |vm| vm.asid()),
-            status,
-            context.finished(),
-            context.ticks(),
-            context.level().priority(),
-            context.queued(),
-            context.held()
-        );
-        result = result.and(line.map_err(full));
-    });
-    result
-}
-
-fn rings(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> core::fmt::Result {
-    for (index, engine) in dev.engines() {
-        let name = engine.name().to_str().unwrap_or("?");
-        let reported = engine.reported_state(dev);
-        let (head, tail, in_flight) = {
-            let state = engine.state.lock();
-            let (head, tail) = state.node.ring().bounds();
-            (head, tail, state.node.len())
-        };
-        writeln!(
-            out,
-            "engine {} ({}): device {:?} head {:#x} tail {:#x} in flight {} ticks {}",
-            index,
-            name,
-            reported,
-            head,
-            tail,
-            in_flight,
-            engine.ticks(dev)
-        )?;
-        if head == tail {
-            continue;
-        }
-        let Some(shared) = dev.hw.shared.try_access() else {
-            continue;
-        };
-        for word in (head as usize / 4..).take(16) {
-            if let Ok(value) = shared.ring_word(index, word) {
-                write!(out, " {:08x}", value)?;
-            }
-        }
-        writeln!(out)?;
-    }
-    Ok(())
 }
 
 fn paging(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {

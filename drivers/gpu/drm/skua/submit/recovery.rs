@@ -65,6 +65,7 @@ use crate::{
             Context,
             Status, //
         },
+        coredump::Failure,
         engine::{
             Engine,
             Mode, //
@@ -445,6 +446,10 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
     };
     finished.finish(dev, index);
     drop(turn);
+    if outcome == Ok(true) {
+        let failure = Failure::Work(index, cause);
+        dev.herald.tell_of_failure(dev, &failure);
+    }
     let stopped = match outcome {
         Ok(true) => stop(dev, engine, cause, patience).and_then(|stopped| {
             if !stopped {
