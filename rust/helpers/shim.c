@@ -115,6 +115,11 @@ struct dma_fence *skua_fence_all(struct dma_fence **fences, int count)
 	return &array->base;
 }
 
+bool skua_fence_test_signaled_flag(struct dma_fence *fence)
+{
+	return dma_fence_test_signaled_flag(fence);
+}
+
 bool skua_fence_is_signaled(struct dma_fence *fence)
 {
 	return dma_fence_is_signaled(fence);

@@ -45,6 +45,7 @@ void skua_coredump(struct drm_device *dev, void *data, unsigned long bytes);
 void skua_fence_get(struct dma_fence *fence);
 void skua_fence_put(struct dma_fence *fence);
 _Bool skua_fence_is_signaled(struct dma_fence *fence);
+_Bool skua_fence_test_signaled_flag(struct dma_fence *fence);
 struct dma_fence *skua_fence_all(struct dma_fence **fences, int count);
 void skua_fence_set_error(struct dma_fence *fence, int error);
 _Bool skua_fence_begin_signalling(void);

@@ -308,6 +308,13 @@ impl Fence {
         unsafe { shim::skua_fence_is_signaled(self.as_raw()) }
     }
 
+    /// Whether the fence is known to be signalled. Asks nobody, so that it may be called under any
+    /// lock; another one may be so without anybody having noticed.
+    pub(crate) fn is_known_signaled(&self) -> bool {
+        // SAFETY: By the type invariant.
+        unsafe { shim::skua_fence_test_signaled_flag(self.as_raw()) }
+    }
+
     /// What the fence was signalled with, [`None`] while it is not. For a point of a timeline, what
     /// the fence that was added at this point was signalled with.
     pub(crate) fn status(&self) -> Option<Result> {

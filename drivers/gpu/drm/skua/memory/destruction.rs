@@ -255,14 +255,17 @@ const AT_ONCE: usize = 64;
 /// taken to have some.
 const LOOKED_AT: usize = 256;
 
-/// What [`Doomed::dying`] has of a client that has nothing there yet.
-type DyingNode = RBTreeNodeReservation<usize, List<Destruction>>;
+/// What waits for one gate after the other: of a client, by the address of its quota, what is in VRAM
+/// or what is not, while it waits.
+type Key = (usize, bool);
+/// What [`Doomed::dying`] has of a key of which nothing is there yet.
+type DyingNode = RBTreeNodeReservation<Key, List<Destruction>>;
 
 /// Objects that are to be given up.
 struct Doomed {
-    /// By the address of their client's quota those that waited when they were asked for, in that
-    /// order. The gate of the first one of each client is armed; what is behind waits for it as well.
-    dying: RBTree<usize, List<Destruction>>,
+    /// Those that waited when they were asked for, in that order. The gate of the first one of each
+    /// key is armed; what is behind waits for it as well.
+    dying: RBTree<Key, List<Destruction>>,
     /// Those that do not wait.
     due: List<Destruction>,
     /// How many are in `due`, or just being given up.
@@ -304,17 +307,23 @@ impl Destroyer {
         self: &Arc<Self>,
         client: &Arc<Quota>,
         destructions: KVVec<ListArc<Destruction>>,
-        node: DyingNode,
+        nodes: [DyingNode; 2],
     ) {
-        let (mut now, mut later) = (List::new(), List::new());
+        let (mut now, mut later) = (List::new(), [List::new(), List::new()]);
         for destruction in destructions {
-            match destruction.gate.is_open() {
-                true => now.push_back(destruction),
-                false => later.push_back(destruction),
-            }
+            let [elsewhere, there] = &mut later;
+            let list = match destruction.gate.is_open() {
+                true => &mut now,
+                false if destruction.bo.sites.bytes_in(Part::Any) > 0 => there,
+                false => elsewhere,
+            };
+            list.push_back(destruction);
         }
-        if !later.is_empty() {
-            let key = Arc::as_ptr(client).addr();
+        for ((is_there, mut later), node) in [false, true].into_iter().zip(later).zip(nodes) {
+            if later.is_empty() {
+                continue;
+            }
+            let key = (Arc::as_ptr(client).addr(), is_there);
             let mut doomed = self.doomed.lock();
             match doomed.dying.get_mut(&key) {
                 Some(dying) => dying.push_all_back(&mut later),
@@ -332,8 +341,8 @@ impl Destroyer {
     /// A fence for which memory waits that is in `part` of VRAM and will be free.
     pub(crate) fn obstacle(&self, part: Part) -> Option<Fence> {
         let doomed = self.doomed.lock();
-        let mut clients = doomed.dying.values();
-        clients.find_map(|dying| {
+        let mut clients = doomed.dying.iter().filter(|((_, is_there), _)| *is_there);
+        clients.find_map(|(_, dying)| {
             let mut looked_at = dying.iter().take(LOOKED_AT);
             let is_there = |dying: ArcBorrow<'_, Destruction>| dying.bo.sites.bytes_in(part) > 0;
             // What is behind may be there, too.
@@ -372,10 +381,10 @@ impl Destroyer {
     /// Takes out of `dying` what does not wait any more, or `all`, and arms the first gate of what is
     /// left of each client.
     fn find_due(&self, all: bool) {
-        // Those of clients up to this one are armed.
-        let mut from = Some(0);
-        while let Some(key) = from {
-            let mut unarmed = None;
+        // Those of keys before this one are armed.
+        let mut from = Some((0, false));
+        while let Some(key) = from.take() {
+            let (mut unarmed, mut room) = (None, AT_ONCE);
             {
                 let mut doomed = self.doomed.lock();
                 let Doomed { dying, due, behind } = &mut *doomed;
@@ -383,32 +392,38 @@ impl Destroyer {
                 while let Some(mut cursor) = next {
                     let (key, list) = cursor.current_mut();
                     let key = *key;
-                    unarmed = loop {
+                    let is_over = loop {
                         let mut cursor = list.cursor_front();
                         match cursor.peek_next() {
+                            // Others get the lock.
+                            Some(_) if room == 0 => break false,
                             Some(first) if all || first.gate.is_open() => {
                                 due.push_back(first.remove());
                                 *behind = behind.saturating_add(1);
+                                room = room.saturating_sub(1);
                             }
                             Some(first) if !first.gate.is_armed() => {
-                                break Some((key, Arc::from(first.arc())));
+                                unarmed = Some(Arc::<Destruction>::from(first.arc()));
+                                break false;
                             }
-                            _ => break None,
+                            _ => break true,
                         }
                     };
+                    if !is_over {
+                        from = Some(key);
+                        break;
+                    }
                     next = match list.is_empty() {
                         true => cursor.remove_current().0,
-                        false if unarmed.is_some() => break,
                         false => cursor.move_next(),
                     };
                 }
             }
-            from = unarmed.map(|(key, first): (usize, Arc<Destruction>)| {
+            if let Some(first) = unarmed {
                 first.gate.arm();
                 let dev = first.dev.clone();
                 dev.reapers.destructions.bury(first);
-                key
-            });
+            }
         }
     }
 
@@ -469,7 +484,10 @@ pub(crate) fn destroy(
     manner: Manner,
     close: impl Fn(u32, &BoRef),
 ) -> Result {
-    let node = DyingNode::new(client_flags())?;
+    let nodes = [
+        DyingNode::new(client_flags())?,
+        DyingNode::new(client_flags())?,
+    ];
     let mut patience = msecs_to_jiffies(PATIENCE_MS);
     let begun = loop {
         if manner.synchronous {
@@ -495,7 +513,7 @@ pub(crate) fn destroy(
         close(*handle, bo);
         look_again(dev, bo);
     }
-    dev.destroyer.accept(client, begun, node);
+    dev.destroyer.accept(client, begun, nodes);
     if manner.synchronous {
         reaper::flush();
     }

@@ -223,9 +223,15 @@ impl State {
         }
     }
 
-    /// [`Self::look_for_others`] of the level of what runs.
+    /// [`Self::look_for_others`] of the levels of all that is in the ring.
     fn look_for_rivals(&mut self, now: u64) {
-        if let Some(level) = self.node.head().map(|(_, packet)| packet.level) {
+        let mut levels = [None; LEVELS];
+        for (_, packet) in self.node.iter() {
+            if let Some(level) = levels.get_mut(packet.level.index()) {
+                *level = Some(packet.level);
+            }
+        }
+        for level in levels.into_iter().flatten() {
             self.look_for_others(level, now);
         }
     }
@@ -558,11 +564,9 @@ impl Engine {
         {
             let now = self.ticks(dev);
             let mut state = self.state.lock();
-            let due = context.due();
-            // What is to be drained was: it comes back when it has left the ring.
-            if let Due::Turn = due {
-                state.attend(context, due, Place::Last, now);
-            }
+            // More may be to be drained since, whose gate has opened without telling: then it comes
+            // back.
+            state.attend(context, context.due(), Place::Last, now);
         }
         self.process(dev);
     }

@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         a_failed_dependency_cancels_the_work,
         a_failed_dependency_cancels_the_dependants_too,
         who_waits_for_cancelled_work_of_its_context_is_cancelled,
+        what_is_queued_behind_is_cancelled_one_by_one: 60,
         a_failed_point_cancels_the_work,
         waits_end_when_a_signal_comes,
     ])
@@ -369,6 +370,31 @@ fn who_waits_for_cancelled_work_of_its_context_is_cancelled() {
         .expect("SUBMIT");
     assert_eq!(late.wait(), Err(Errno::ECANCELED));
     assert_eq!(target.cpu.read(0), 0);
+}
+
+/// Each waits for work that is cancelled at about the moment at which the one before it is.
+fn what_is_queued_behind_is_cancelled_one_by_one() {
+    let rig = Rig::new();
+    let gate = rig.buffer(Place::System, 4096);
+    let blocker = rig.start(Engine::Compute, &[wait_value(gate.va, 1)]);
+    for round in 0..suite::rounds(200) {
+        let guilty = rig.new_context(Engine::Compute);
+        let victim = rig.new_context(Engine::Copy);
+        let behind = |context, fence| {
+            let job = rig.start_after(context, &[], &[wait(fence)]);
+            job.expect("SUBMIT")
+        };
+        let cancelled = [(); 4].map(|()| behind(guilty, blocker.syncobj));
+        let waiting = cancelled.each_ref().map(|job| behind(victim, job.syncobj));
+        assert_eq!(rig.context_destroy(guilty), Ok(()));
+        for (number, job) in waiting.iter().enumerate() {
+            let ended = job.wait();
+            assert_eq!(ended, Err(Errno::ECANCELED), "round {round}, job {number}");
+        }
+        assert_eq!(rig.context_destroy(victim), Ok(()));
+    }
+    gate.cpu.write(0, 1);
+    assert_eq!(blocker.wait(), Ok(()));
 }
 
 fn a_failed_point_cancels_the_work() {
