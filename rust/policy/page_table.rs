@@ -319,13 +319,19 @@ impl<H: Heap, M: Miniport> Table<H, M> {
     }
 
     /// Calls `f` with the address, the bytes and the entry of each page of this table, which is the
-    /// root, and those below, for reports; of a page of 64 KiB those of its parts.
+    /// root, and those below, for reports; of a page of 64 KiB those of its parts. Ends when `most`
+    /// tables were read.
     ///
     /// # Errors
     ///
     /// [`TableError`].
-    pub fn each_page(&self, miniport: &M, f: &mut impl FnMut(u64, u64, Entry)) -> Outcome<(), M> {
-        self.each_page_of(miniport, ROOT_LEVEL, 0, f)
+    pub fn each_page(
+        &self,
+        miniport: &M,
+        mut most: u32,
+        f: &mut impl FnMut(u64, u64, Entry),
+    ) -> Outcome<(), M> {
+        self.each_page_of(miniport, ROOT_LEVEL, 0, &mut most, f)
     }
 
     /// The same for a table of `level` whose first entry is for `va`.
@@ -334,15 +340,20 @@ impl<H: Heap, M: Miniport> Table<H, M> {
         miniport: &M,
         level: u32,
         mut va: u64,
+        most: &mut u32,
         f: &mut impl FnMut(u64, u64, Entry),
     ) -> Outcome<(), M> {
         let bytes = mmu::entry_span(level);
+        let Some(rest) = most.checked_sub(1) else {
+            return Ok(());
+        };
+        *most = rest;
         for index in 0..ENTRIES {
             let entry = self.read(miniport, index)?;
             match self.child(index) {
                 _ if !entry.is_valid() => (),
                 Some(below) if !entry.is_large() => {
-                    below.each_page_of(miniport, level.saturating_sub(1), va, f)?;
+                    below.each_page_of(miniport, level.saturating_sub(1), va, most, f)?;
                 }
                 _ if level == 0 && entry.is_large() => {
                     let part = index % ENTRIES_PER_64K;

@@ -35,6 +35,11 @@ use kernel::{
         Arc,
         SpinLock, //
     },
+    time::{
+        Delta,
+        Instant,
+        Monotonic, //
+    },
     workqueue::{
         Work,
         WorkItem, //
@@ -53,14 +58,24 @@ struct News {
     lost: bool,
 }
 
+/// What there is for the next dump.
+struct Blank {
+    /// Memory, unless there is a dump to be told of.
+    memory: Option<Coredump>,
+    /// When the last one was written, if there was one.
+    last: Option<Instant<Monotonic>>,
+}
+
+/// Milliseconds from one dump to the next: while one is written the engine waits.
+const PAUSE_MS: i64 = 1000;
+
 /// Tells userspace; a device has one.
 #[pin_data]
 pub(crate) struct Herald {
     #[pin]
     news: SpinLock<News>,
-    /// Memory for a dump, unless there is one to be told of.
     #[pin]
-    blank: SpinLock<Option<Coredump>>,
+    blank: SpinLock<Blank>,
     #[pin]
     work: Work<Self>,
 }
@@ -72,10 +87,10 @@ impl_has_work! {
 impl Herald {
     /// One that has nothing to tell. `ENOMEM`.
     pub(crate) fn new() -> Result<Arc<Self>> {
-        let blank = Coredump::new()?;
+        let memory = Some(Coredump::new()?);
         Arc::pin_init(
             pin_init!(Self {
-                blank <- new_spinlock!(Some(blank)),
+                blank <- new_spinlock!(Blank { memory, last: None }),
                 news <- new_spinlock!(News {
                     dev: None,
                     dump: None,
@@ -100,8 +115,18 @@ impl Herald {
 
     /// `dev` fails. Called before that changes what there is to be seen.
     pub(crate) fn tell_of_failure(self: &Arc<Self>, dev: &SkuaDevice, failure: &Failure<'_>) {
-        let blank = self.blank.lock().take();
-        if let Some(mut dump) = blank {
+        let memory = {
+            let mut blank = self.blank.lock();
+            let pause = Delta::from_millis(PAUSE_MS);
+            match blank.last {
+                Some(last) if last.elapsed() < pause => None,
+                _ => {
+                    blank.last = Some(Instant::now());
+                    blank.memory.take()
+                }
+            }
+        };
+        if let Some(mut dump) = memory {
             // What did not fit is not in it.
             let _ = dump.write(dev, failure);
             self.tell(dev, |news| news.dump = Some(dump));
@@ -131,7 +156,8 @@ impl WorkItem for Herald {
         if let Some((dump, dev)) = dump.zip(dev.as_ref()) {
             dump.publish(dev);
             // Without memory there is no other.
-            *this.blank.lock() = Coredump::new().ok();
+            let memory = Coredump::new().ok();
+            this.blank.lock().memory = memory;
         }
         // Of one that is unplugged nobody has a node.
         let Some(registered) = dev.as_ref().and_then(|dev| device::enter(dev)) else {

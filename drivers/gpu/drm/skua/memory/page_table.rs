@@ -205,9 +205,10 @@ impl PageTable {
     pub(crate) fn each_page(
         &self,
         dev: &SkuaDevice,
+        most: u32,
         f: &mut impl FnMut(u64, u64, Entry),
     ) -> Result {
-        Ok(self.tables.lock().root.each_page(&dev.hw, f)?)
+        Ok(self.tables.lock().root.each_page(&dev.hw, most, f)?)
     }
 
     /// Tables of this address space, for debugfs.

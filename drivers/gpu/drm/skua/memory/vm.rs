@@ -506,9 +506,10 @@ impl Vm {
     pub(crate) fn each_page(
         &self,
         parent: &Device<Bound>,
+        most: u32,
         f: &mut impl FnMut(u64, u64, Entry),
     ) -> Result {
-        self.tables.access(parent)?.each_page(&self.dev, f)
+        self.tables.access(parent)?.each_page(&self.dev, most, f)
     }
 
     /// The reservation of those who use what is mapped here: each submission files its fence with

@@ -56,10 +56,7 @@ use crate::{
         },
         priority::Rank, //
     },
-    spec::{
-        mmu::Target,
-        number::Asid, //
-    },
+    spec::mmu::Target,
     submit::report, //
 };
 use core::fmt::Write as _;
@@ -249,7 +246,7 @@ fn entries(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
     let mut result = Ok(());
     dev.vms.for_each(|vm| {
         let (mut snooped, mut unsnooped, mut physical) = (0_u64, 0_u64, 0_u64);
-        let seen = vm.each_page(parent, &mut |_, _, entry| {
+        let seen = vm.each_page(parent, u32::MAX, &mut |_, _, entry| {
             *match (entry.target(), entry.is_snooped()) {
                 (Target::Vram(_), _) => &mut physical,
                 (Target::System(_), true) => &mut snooped,

@@ -260,6 +260,8 @@ pub(crate) struct Context {
     /// What is held, and so not in `pending` yet.
     #[pin]
     pub(crate) holds: Mutex<Holds>,
+    /// How many that is; changed under that lock.
+    pub(crate) held: Atomic<u32>,
     /// The line of fences of what was held to its end: that may be before what was submitted
     /// earlier is done.
     pub(crate) cancelled: FenceContext,
@@ -372,6 +374,7 @@ impl Context {
                     parked: None,
                 }),
                 holds <- new_mutex!(Holds::new()),
+                held: Atomic::new(0),
                 cancelled: FenceContext::new(c"skua", c"held"),
                 hold_work <- new_work!("Context::hold_work"),
                 work <- new_work!("Context::work"),

@@ -54,6 +54,8 @@ use kernel::{
 const BYTES: usize = 128 << 10;
 /// Bytes of what is added later.
 const TABLE_BYTES: usize = 64 << 10;
+/// Page tables that are read for that, under a lock that moves of the guilty one's memory wait for.
+const TABLES: u32 = 64;
 
 /// What happened.
 pub(crate) enum Failure<'a> {
@@ -76,7 +78,10 @@ impl Write for Coredump {
         let fits = text.as_bytes().get(..room).unwrap_or(text.as_bytes());
         // Nothing is allocated: there is room.
         let written = self.text.extend_from_slice(fits, GFP_NOWAIT);
-        written.map_err(|_| fmt::Error)
+        match written.is_ok() && fits.len() == text.len() {
+            true => Ok(()),
+            false => Err(fmt::Error),
+        }
     }
 }
 
@@ -104,10 +109,14 @@ impl Coredump {
             caps.engines.len()
         )?;
         if let Some(guilty) = self.write_failure(dev, failure)? {
-            write!(self, "guilty: context {}", guilty.id())?;
+            let context = guilty.id();
+            write!(self, "guilty: context {context}")?;
             if let Some((vm, process)) = guilty.vm().zip(guilty.process()) {
-                let (pid, task) = (process.pid(), process.name());
-                write!(self, " vm {} pid {pid} task {task}", vm.asid())?;
+                write!(self, " vm {} pid {} task ", vm.asid(), process.pid())?;
+                // It is the client's to choose.
+                for letter in process.name().escape_default() {
+                    self.write_char(letter)?;
+                }
                 self.vm = Some(vm.clone());
             }
             writeln!(self)?;
@@ -182,7 +191,7 @@ impl Coredump {
         writeln!(self, "tables: vm {}", vm.asid())?;
         let mut run = None;
         let mut result = Ok(());
-        let seen = vm.each_page(gpu::parent(&bound), &mut |va, bytes, entry| {
+        let seen = vm.each_page(gpu::parent(&bound), TABLES, &mut |va, bytes, entry| {
             let page = Run::new(va, bytes, entry);
             run = match run.take() {
                 Some(run) => match page.continues(&run) {

@@ -52,7 +52,10 @@ use crate::{
 use kernel::{
     prelude::*,
     rbtree::RBTree,
-    sync::Arc,
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    },
     time::{
         delay::fsleep,
         Delta,
@@ -98,8 +101,6 @@ pub(crate) struct Holds {
     queue: RBTree<u64, Held>,
     /// The first, unless the worker has it.
     first: Option<Held>,
-    /// How many are held, with what the worker has.
-    len: u32,
     /// How many there were.
     count: u64,
 }
@@ -110,7 +111,6 @@ impl Holds {
         Self {
             queue: RBTree::new(),
             first: None,
-            len: 0,
             count: 0,
         }
     }
@@ -121,7 +121,7 @@ impl Holds {
 /// As [`Context::submit`]; `ENOSPC` also if too many are held.
 pub(crate) fn submit(context: &Arc<Context>, mut request: Request, values: KVVec<Wait>) -> Result {
     context.check(MAX_QUEUED)?;
-    if values.iter().all(Wait::has_ended) && context.holds.lock().len == 0 {
+    if values.iter().all(Wait::has_ended) && context.held() == 0 {
         return context.submit(
             request.buffers,
             request.waits,
@@ -138,12 +138,13 @@ pub(crate) fn submit(context: &Arc<Context>, mut request: Request, values: KVVec
     };
     let reservation = kernel::rbtree::RBTreeNodeReservation::new(client_flags())?;
     let mut holds = context.holds.lock();
-    if holds.len.saturating_add(context.queued()) >= MAX_QUEUED {
+    if context.held().saturating_add(context.queued()) >= MAX_QUEUED {
         drop(holds);
         return Err(ENOSPC);
     }
     holds.count = holds.count.wrapping_add(1);
-    holds.len = holds.len.saturating_add(1);
+    // No wrap: see `MAX_QUEUED`.
+    context.held.fetch_add(1, Relaxed);
     let node = reservation.into_node(holds.count, held);
     drop(holds.queue.insert(node));
     drop(holds);
@@ -182,7 +183,7 @@ impl WorkItem<1> for Context {
             }
             let mut holds = this.holds.lock();
             if refused.is_none() {
-                holds.len = holds.len.saturating_sub(1);
+                this.held.fetch_sub(1, Relaxed);
             }
             holds.first = refused;
             drop(holds);
@@ -266,9 +267,9 @@ impl Held {
 }
 
 impl Context {
-    /// Submissions that are held.
+    /// Submissions that are held, with what the worker has.
     pub(crate) fn held(&self) -> u32 {
-        self.holds.lock().len
+        self.held.load(Relaxed)
     }
 
     /// What becomes of the values that work was to signal, which ended with `result`: nobody is

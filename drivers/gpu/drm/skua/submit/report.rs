@@ -12,7 +12,6 @@ use core::fmt::{
     Result,
     Write, //
 };
-use kernel::prelude::*;
 
 /// Words of a ring in a line, an even number: commands begin at even ones.
 const LINE_WORDS: usize = 8;
