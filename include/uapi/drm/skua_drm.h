@@ -178,6 +178,8 @@ enum drm_skua_ioctl_id {
 	DRM_SKUA_FENCE_EVENTFD,
 	/** @DRM_SKUA_CONTEXT_SET_PRIORITY: Say how important the work of a context is. */
 	DRM_SKUA_CONTEXT_SET_PRIORITY,
+	/** @DRM_SKUA_DEVICE_MARK_ERROR: Have a device of the client's fail. */
+	DRM_SKUA_DEVICE_MARK_ERROR,
 };
 
 /**
@@ -938,6 +940,24 @@ struct drm_skua_device_state {
 };
 
 /**
+ * struct drm_skua_device_mark_error - Argument of DRM_IOCTL_SKUA_DEVICE_MARK_ERROR
+ *
+ * The device fails with DRM_SKUA_CONTEXT_LOST, unless it has failed already (WDDM:
+ * MarkDeviceAsError): for who finds out that its work cannot go on. What its contexts have
+ * not started is cancelled (-ECANCELED), they take no more, and its monitored fences get
+ * their largest value.
+ *
+ * Errors: -ENOENT for @device, also 0; -EINVAL for @pad.
+ */
+struct drm_skua_device_mark_error {
+	/** @device: Handle of the device. */
+	__u32 device;
+
+	/** @pad: Must be zero. */
+	__u32 pad;
+};
+
+/**
  * DRM_SKUA_EVENT_TRIM - &struct drm_event.type of a &struct drm_skua_event_trim
  */
 #define DRM_SKUA_EVENT_TRIM 0x80000000
@@ -1544,6 +1564,8 @@ enum {
 		DRM_IOCTL_SKUA(WR, FENCE_EVENTFD, fence_eventfd),
 	DRM_IOCTL_SKUA_CONTEXT_SET_PRIORITY =
 		DRM_IOCTL_SKUA(WR, CONTEXT_SET_PRIORITY, context_set_priority),
+	DRM_IOCTL_SKUA_DEVICE_MARK_ERROR =
+		DRM_IOCTL_SKUA(WR, DEVICE_MARK_ERROR, device_mark_error),
 };
 
 #if defined(__cplusplus)

@@ -147,6 +147,20 @@ impl ClientDevice {
         })
     }
 
+    /// Has it fail, unless it has: what has not started is cancelled, and it takes no more work.
+    ///
+    /// # Errors
+    ///
+    /// ENODEV if the GPU is gone.
+    pub fn mark_error(&self) -> Result<()> {
+        let mut argument = uapi::drm_skua_device_mark_error {
+            device: self.handle,
+            pad: 0,
+        };
+        self.device.file().call(&mut argument)?;
+        Ok(())
+    }
+
     /// Begins to make buffer objects resident for this device, as [`Device::make_resident`] does for
     /// the client's own.
     pub const fn make_resident<'a>(&'a self, bos: &'a [&'a Bo]) -> MakeResident<'a> {

@@ -129,6 +129,7 @@ arguments! {
     drm_skua_device_create: DRM_IOCTL_SKUA_DEVICE_CREATE, "SKUA_DEVICE_CREATE";
     drm_skua_device_destroy: DRM_IOCTL_SKUA_DEVICE_DESTROY, "SKUA_DEVICE_DESTROY";
     drm_skua_device_state: DRM_IOCTL_SKUA_DEVICE_STATE, "SKUA_DEVICE_STATE";
+    drm_skua_device_mark_error: DRM_IOCTL_SKUA_DEVICE_MARK_ERROR, "SKUA_DEVICE_MARK_ERROR";
     drm_skua_vm_create: DRM_IOCTL_SKUA_VM_CREATE, "SKUA_VM_CREATE";
     drm_skua_vm_destroy: DRM_IOCTL_SKUA_VM_DESTROY, "SKUA_VM_DESTROY";
     drm_skua_vm_bind: DRM_IOCTL_SKUA_VM_BIND, "SKUA_VM_BIND";

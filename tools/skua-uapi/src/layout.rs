@@ -167,6 +167,10 @@ layout! {
         system_used: u64 @ 32;
         system_limit: u64 @ 40;
     }
+    drm_skua_device_mark_error: 8 {
+        device: u32 @ 0;
+        pad: u32 @ 4;
+    }
     drm_skua_event_trim: 24 {
         base: drm_event @ 0;
         device: u32 @ 8;
@@ -331,6 +335,7 @@ ioctls! {
     DRM_IOCTL_SKUA_FENCE_WAIT: 27, 40;
     DRM_IOCTL_SKUA_FENCE_EVENTFD: 28, 16;
     DRM_IOCTL_SKUA_CONTEXT_SET_PRIORITY: 29, 8;
+    DRM_IOCTL_SKUA_DEVICE_MARK_ERROR: 30, 8;
 }
 
 #[cfg(test)]

@@ -145,6 +145,13 @@ impl Device {
         self.0.scheduler.execution()
     }
 
+    /// Puts it in error (`D3DKMTMarkDeviceAsError`): for a user mode driver that finds out that it
+    /// cannot go on. What has not started is cancelled, and nothing is accepted any more. A device
+    /// that is in error already keeps its state.
+    pub fn mark_as_error(&self) {
+        self.0.scheduler.mark_as_error();
+    }
+
     /// Destroys it and all that belongs to it (`D3DKMTDestroyDevice`); see the head of this file.
     /// Again it does nothing.
     pub fn destroy(&self) {

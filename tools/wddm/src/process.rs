@@ -288,6 +288,16 @@ impl Process {
         Ok(self.get_device(device)?.state())
     }
 
+    /// `D3DKMTMarkDeviceAsError`.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_HANDLE, OBJECT_TYPE_MISMATCH.
+    pub fn mark_device_as_error(&self, device: Handle) -> Result<()> {
+        self.get_device(device)?.mark_as_error();
+        Ok(())
+    }
+
     // Contexts
 
     /// `D3DKMTCreateContextVirtual`.

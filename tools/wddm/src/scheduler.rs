@@ -407,6 +407,16 @@ impl Scheduler {
         self.fail(&mut lock(&self.state), execution);
     }
 
+    /// Puts the device in error, in the kernel as well.
+    pub(crate) fn mark_as_error(&self) {
+        let mut state = lock(&self.state);
+        if state.execution == DeviceState::Active {
+            // If that fails the GPU is gone, and the device with it.
+            let _ = self.tables.kernel().mark_error();
+            self.fail(&mut state, DeviceState::Stopped);
+        }
+    }
+
     // Contexts
 
     pub(crate) fn create_context(&self, node: u32) -> Result<u64> {

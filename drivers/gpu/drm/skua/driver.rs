@@ -314,5 +314,11 @@ impl drm::Driver for SkuaDriver {
             ioctl::RENDER_ALLOW,
             File::context_set_priority
         ),
+        (
+            SKUA_DEVICE_MARK_ERROR,
+            drm_skua_device_mark_error,
+            ioctl::RENDER_ALLOW,
+            File::device_mark_error
+        ),
     }
 }

@@ -70,6 +70,7 @@ use crate::{
             self,
             Request, //
         },
+        recovery,
         submission::{
             Buffer,
             MAX_BUFFERS, //
@@ -637,6 +638,22 @@ impl File {
         }
         watch_budget(dev, file, &device, args.device);
         query::device_state(dev, &device, &file.inner().system_quota, args);
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_DEVICE_MARK_ERROR`
+    pub(crate) fn device_mark_error(
+        dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_device_mark_error,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        // The file's own has no handle.
+        let device = file.inner().devices.lock().get(args.device)?;
+        if args.pad != 0 {
+            return Err(EINVAL);
+        }
+        recovery::end_device(dev, &device, Status::Lost);
         Ok(0)
     }
 

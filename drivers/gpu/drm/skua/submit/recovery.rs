@@ -126,8 +126,8 @@ pub(crate) fn fail(context: &Arc<Context>, status: Status) {
     }
 }
 
-/// A context of `device` has come to this end: if that is the end of all, so have the others.
-fn end_device(dev: &SkuaDevice, device: &Arc<ClientDevice>, status: Status) {
+/// A context of `device` has come to this end, or all have: if the one is the end of all, they have.
+pub(crate) fn end_device(dev: &SkuaDevice, device: &Arc<ClientDevice>, status: Status) {
     if !device.fail(status.code()) {
         return;
     }

@@ -286,6 +286,21 @@ impl Client {
         self.call(DRM_IOCTL_SKUA_BO_DESTROY, &mut argument)
     }
 
+    /// BO_DESTROY that returns when the memory is free, with other flags besides, called as libraries
+    /// do it: until it need not wait any more.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn destroy_synchronously(&self, handles: &[u32], flags: u32) -> Result<(), Errno> {
+        loop {
+            match self.destroy(handles, flags | DRM_SKUA_BO_DESTROY_SYNCHRONOUS) {
+                Err(Errno::EAGAIN | Errno::EINTR) => {}
+                result => return result,
+            }
+        }
+    }
+
     /// MAKE_RESIDENT.
     ///
     /// # Errors
@@ -443,6 +458,16 @@ impl Client {
         let mut argument = drm_skua_device_create { flags, device: 0 };
         self.call(DRM_IOCTL_SKUA_DEVICE_CREATE, &mut argument)?;
         Ok(argument.device)
+    }
+
+    /// DEVICE_MARK_ERROR.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn device_mark_error(&self, device: u32) -> Result<(), Errno> {
+        let mut argument = drm_skua_device_mark_error { device, pad: 0 };
+        self.call(DRM_IOCTL_SKUA_DEVICE_MARK_ERROR, &mut argument)
     }
 
     /// DEVICE_DESTROY.

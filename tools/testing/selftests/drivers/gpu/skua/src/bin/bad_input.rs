@@ -41,6 +41,7 @@ fn main() -> ExitCode {
         bo_reclaim: 60 at_rest,
         device_create,
         device_destroy,
+        device_mark_error,
         device_state,
         vm_create,
         vm_destroy,
@@ -232,6 +233,18 @@ fn device_destroy() {
     table.bits("pad", 0, |a| &mut a.pad);
     table.finish();
     assert_eq!(client.device_destroy(device), Err(Errno::ENOENT), "twice");
+}
+
+fn device_mark_error() {
+    let client = Client::new();
+    let device = client.device_create(0).expect("DEVICE_CREATE");
+    let good = drm_skua_device_mark_error { device, pad: 0 };
+    let mut table = Table::new(&client, DRM_IOCTL_SKUA_DEVICE_MARK_ERROR, good);
+    table.case("the file's own", Errno::ENOENT, |a| a.device = 0);
+    device_cases(&mut table, |a| &mut a.device);
+    table.bits("pad", 0, |a| &mut a.pad);
+    table.finish();
+    assert_eq!(client.device_mark_error(device), Ok(()), "twice");
 }
 
 fn device_state() {

@@ -11,7 +11,7 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use skua_selftests::client::{signal, wait};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{alone, both, evict_all, expect_gpu, pattern, place};
-use skua_selftests::rig::{fill, wait_value, Buffer};
+use skua_selftests::rig::{fill, wait_value, write, Buffer};
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_uapi::*;
@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         a_destroyed_device_takes_all_along at_rest,
         one_failure_ends_a_device,
         the_files_own_device_goes_on,
+        who_is_marked_fails,
         a_device_has_failed_before_a_fence_says_so: 60,
         a_state_tells_of_system_memory at_rest,
         row_3_23_what_is_not_resident_is_not_brought_in: 60,
@@ -224,6 +225,50 @@ fn the_files_own_device_goes_on() {
     assert_eq!(rig.run(Engine::Copy, &[fill(1, buffer.va, 8)]), Ok(()));
     let state = rig.device_state(0).expect("DEVICE_STATE");
     assert_eq!(state.status, DRM_SKUA_CONTEXT_ACTIVE);
+}
+
+fn who_is_marked_fails() {
+    let client = Client::new();
+    let device = client.device_create(0).expect("DEVICE_CREATE");
+    let rig = Rig::of_device(client, device);
+    let gate = rig.buffer(Place::System, PAGE);
+    let fence = rig.fence_create_for(device, 0, 0).expect("FENCE_CREATE");
+    let descriptor = rig.fence_export(fence).expect("FENCE_EXPORT");
+    let watcher = Client::new();
+    let theirs = watcher.fence_import(descriptor).expect("FENCE_IMPORT");
+    let begin = [write(gate.va + 16, 1), wait_value(gate.va, 1)];
+    let runs = rig.start(Engine::Copy, &begin);
+    let begins = suite::eventually(|| (gate.cpu.read(16) == 1).then_some(()));
+    assert!(begins.is_some(), "it begins");
+    let behind = [write(gate.va + 8, 1)];
+    let behind = rig.start_after(rig.compute, &behind, &[wait(runs.syncobj)]);
+    let behind = behind.expect("SUBMIT");
+    assert_eq!(rig.device_mark_error(device), Ok(()));
+    let status = |device| rig.device_state(device).expect("DEVICE_STATE").status;
+    assert_eq!(status(device), DRM_SKUA_CONTEXT_LOST);
+    assert_eq!(rig.fence_signal(fence, 1), Err(Errno::ECANCELED));
+    assert!(
+        watcher.fence_gets(theirs, u64::MAX),
+        "the value of an error"
+    );
+    let refused = rig.start_after(rig.compute, &[], &[]).map(drop);
+    assert_eq!(refused, Err(Errno::ECANCELED));
+    assert_eq!(rig.vm_create_for(device), Err(Errno::ECANCELED));
+    // What runs ends, what has not started does not begin.
+    gate.cpu.write(0, 1);
+    assert_eq!(runs.wait(), Ok(()));
+    assert_eq!(behind.wait(), Err(Errno::ECANCELED));
+    assert_eq!(gate.cpu.read(8), 0);
+    // Nobody else fails, and who has failed keeps the reason.
+    assert_eq!(status(0), DRM_SKUA_CONTEXT_ACTIVE);
+    let client = Client::new();
+    let device = client.device_create(0).expect("DEVICE_CREATE");
+    let rig = Rig::of_device(client, device);
+    let ran = rig.run(Engine::Copy, &[write(0x10_0000_0000, 1)]);
+    assert_eq!(ran, Err(Errno::EFAULT));
+    assert_eq!(rig.device_mark_error(device), Ok(()));
+    let state = rig.device_state(device).expect("DEVICE_STATE");
+    assert_eq!(state.status, DRM_SKUA_CONTEXT_FAULTED);
 }
 
 fn a_device_has_failed_before_a_fence_says_so() {
