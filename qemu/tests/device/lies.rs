@@ -256,7 +256,10 @@ fn resets_that_do_not_begin() {
         ("engine-reset", engine::CTRL.of(EngineIndex::ALL[0]), RESET),
         ("adapter-reset", regs::DEVICE_CTRL.into(), 1),
     ] {
-        for (end, by_itself) in [("late=50", true), ("never", false)] {
+        for (end, late) in [
+            ("late=50", Some(Duration::from_millis(50))),
+            ("never", None),
+        ] {
             let mut gpu = Gpu::new();
             let source = format!(
                 "mov r2, {}\n mov r3, {}\nagain: add r4, r4, 1\n st.32 [r2], r4\n bra again",
@@ -270,10 +273,12 @@ fn resets_that_do_not_begin() {
             lie(&gpu, &[&format!("{name}-{end}")]);
             gpu.start(0, &[exec]);
             gpu.wait_for("work", |gpu| gpu.vram32(DATA) != 0);
+            gpu.wait_state(0, EngineState::Running);
+            let since = Instant::now();
             gpu.write(register, value);
-            let seen = gpu.vram32(DATA);
-            gpu.wait_for("more work", |gpu| gpu.vram32(DATA) != seen);
-            if !by_itself {
+            if late.is_none() {
+                let seen = gpu.vram32(DATA);
+                gpu.wait_for("more work", |gpu| gpu.vram32(DATA) != seen);
                 lie(&gpu, &[]);
             }
             gpu.wait_for("the end", |gpu| {
@@ -281,6 +286,7 @@ fn resets_that_do_not_begin() {
                     && gpu.read(engine::STATUS.of(EngineIndex::ALL[0]))
                         == EngineState::Disabled as u32
             });
+            assert!(late.is_none_or(|late| since.elapsed() >= late), "{name}");
             let seen = gpu.vram32(DATA);
             std::thread::sleep(Duration::from_millis(20));
             assert_eq!(gpu.vram32(DATA), seen, "{name}-{end}");
@@ -381,10 +387,12 @@ fn memory() {
     });
     lie(&gpu, &[]);
     gpu.write(regs::SNAPSHOT, 1);
-    std::thread::sleep(Duration::from_millis(20));
-    gpu.set_system64(STATUS + status::COUNTERS, 0);
-    std::thread::sleep(Duration::from_millis(20));
-    assert_eq!(gpu.system64(STATUS + status::COUNTERS), 0);
+    // What was begun may be written once more.
+    gpu.wait_for("a page that is off", |gpu| {
+        gpu.set_system64(STATUS + status::COUNTERS, 0);
+        std::thread::sleep(Duration::from_millis(20));
+        gpu.system64(STATUS + status::COUNTERS) == 0
+    });
 
     let mut gpu = Gpu::new();
     lie(&gpu, &["ring-scribble"]);

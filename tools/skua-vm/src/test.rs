@@ -183,12 +183,17 @@ fn may_have(entry: &str, pattern: &str) -> bool {
 }
 
 /// Module parameters of a guest: what runs there without the watchdog's losing patience may take
-/// longer where everything does. A guest that says when it shall is one of its tests.
+/// longer where everything does, and so may an engine that is to stop: long enough for a host that
+/// does not run the device for seconds. A guest that says when it shall is one of its tests.
 fn module(guest: &Guest, patience: u32) -> String {
-    match patience > 1 && !guest.module.contains("job_timeout_ms") {
-        true => format!("{} job_timeout_ms={}", guest.module, 5_000 * patience),
-        false => guest.module.clone(),
+    let patience = patience.max(2);
+    let mut module = guest.module.clone();
+    for (name, ms) in [("job_timeout_ms", 5_000), ("preempt_timeout_ms", 2_500)] {
+        if !module.contains(name) {
+            module += &format!(" {name}={}", ms * patience);
+        }
     }
+    module
 }
 
 /// Hands on what a guest says.
@@ -298,6 +303,30 @@ fn run(parts: &Parts, dir: &Path, unit: Unit, sender: &Sender<Event>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_guest_that_says_how_long_things_may_take_is_left_alone() {
+        for (says, patience, expected) in [
+            ("", 1, " job_timeout_ms=10000 preempt_timeout_ms=5000"),
+            ("", 4, " job_timeout_ms=20000 preempt_timeout_ms=10000"),
+            (
+                "job_timeout_ms=9",
+                4,
+                "job_timeout_ms=9 preempt_timeout_ms=10000",
+            ),
+            (
+                "job_timeout_ms=9 preempt_timeout_ms=8",
+                4,
+                "job_timeout_ms=9 preempt_timeout_ms=8",
+            ),
+        ] {
+            let guest = Guest {
+                module: says.into(),
+                ..Guest::default()
+            };
+            assert_eq!(module(&guest, patience), expected);
+        }
+    }
 
     #[test]
     fn a_pattern_chooses_the_programs_that_could_have_it() {

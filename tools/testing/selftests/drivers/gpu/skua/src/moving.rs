@@ -23,6 +23,11 @@ pub fn evict_all() -> usize {
     moved.trim().parse().expect("a number")
 }
 
+/// The same beside clients that are busy: what is in use for long stays where it is.
+pub fn evict_some() {
+    let _ = Function::first().debugfs("evict");
+}
+
 /// Has the kernel ask everybody for what they can do without; how many pages of objects it got.
 ///
 /// # Panics
@@ -210,8 +215,7 @@ pub fn while_all_is_evicted<R>(during: impl FnOnce() -> R) -> R {
     thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                // What is in use for long is an error, and goes on being it.
-                let _ = Function::first().debugfs("evict");
+                evict_some();
             }
         });
         let _end = End(&stop);

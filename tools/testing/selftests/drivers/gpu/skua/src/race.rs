@@ -8,7 +8,7 @@ use skua_spec::command::Command;
 use skua_spec::isa::Op;
 
 use crate::client::wait;
-use crate::program::{address, op, op_imm, EXIT};
+use crate::program::{address, op, op_imm, EXIT, POLL};
 use crate::rig::{dispatch, wait_value, Buffer, Job};
 use crate::{Engine, Place, Rig};
 
@@ -52,6 +52,36 @@ impl<'a> Gate<'a> {
     pub fn open(&self) {
         self.open.cpu.write(0, 1);
         assert_eq!(self.blocker.wait(), Ok(()));
+    }
+}
+
+/// Keeps the compute engine at work for as long as a test wants. Unlike a WAIT it does not give way by
+/// itself.
+pub struct Hold {
+    /// [`POLL`].
+    program: Buffer,
+    /// What it polls.
+    released: Buffer,
+}
+
+impl Hold {
+    /// One that is not released.
+    #[track_caller]
+    pub fn new(rig: &Rig) -> Self {
+        Self {
+            program: rig.program(POLL),
+            released: rig.buffer(Place::System, 4096),
+        }
+    }
+
+    /// Ends when it is released.
+    pub fn command(&self) -> Command {
+        dispatch(&self.program, POLL, &address(self.released.va))
+    }
+
+    /// Lets all go on that it holds.
+    pub fn release(&self) {
+        self.released.cpu.write(0, 1);
     }
 }
 

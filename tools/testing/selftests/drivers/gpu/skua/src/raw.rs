@@ -155,14 +155,17 @@ fn replace(descriptor: RawFd, by: BorrowedFd<'_>) {
     Errno::result(result).expect("dup2");
 }
 
-/// Calls a function during which a signal comes that interrupts system calls.
+/// Calls a function during which signals come that interrupt system calls: one comes to nothing if
+/// the function is not in a call yet. The next takes twice as long each time, so that who calls
+/// again gets to sleep.
 ///
 /// # Panics
 ///
 /// If the timer cannot be set.
 #[expect(unsafe_code, reason = "a system call")]
-pub fn with_alarm<R>(after: std::time::Duration, function: impl FnOnce() -> R) -> R {
+pub fn with_alarm<R>(mut after: std::time::Duration, function: impl FnOnce() -> R) -> R {
     use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
+    use std::sync::mpsc::{channel, RecvTimeoutError};
     extern "C" fn nothing(_: i32) {}
     let action = SigAction::new(
         SigHandler::Handler(nothing),
@@ -172,11 +175,16 @@ pub fn with_alarm<R>(after: std::time::Duration, function: impl FnOnce() -> R) -
     // SAFETY: the handler does nothing.
     unsafe { sigaction(Signal::SIGALRM, &action) }.expect("sigaction");
     let this = nix::sys::pthread::pthread_self();
+    let (under_way, end) = channel::<()>();
     let timer = std::thread::spawn(move || {
-        std::thread::sleep(after);
-        nix::sys::pthread::pthread_kill(this, Signal::SIGALRM)
+        while end.recv_timeout(after) == Err(RecvTimeoutError::Timeout) {
+            nix::sys::pthread::pthread_kill(this, Signal::SIGALRM)?;
+            after *= 2;
+        }
+        Ok::<(), Errno>(())
     });
     let result = function();
+    drop(under_way);
     timer.join().expect("the timer").expect("pthread_kill");
     result
 }

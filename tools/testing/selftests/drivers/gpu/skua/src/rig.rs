@@ -352,10 +352,15 @@ pub fn expect_working() {
 
 /// A dispatch of one thread.
 pub fn dispatch(program: &Buffer, instructions: &[u64], arguments: &[u32]) -> Command {
+    dispatch_at(program.va, instructions, arguments)
+}
+
+/// [`dispatch`] of a program by its address.
+pub fn dispatch_at(program: u64, instructions: &[u64], arguments: &[u32]) -> Command {
     let mut padded = [0; MAX_ARGUMENTS];
     padded[..arguments.len()].copy_from_slice(arguments);
     Command::Dispatch(Dispatch {
-        program: program.va,
+        program,
         // CAST: at most 64 KiB.
         program_bytes: size_of_val(instructions) as u32,
         shared_bytes: 0,

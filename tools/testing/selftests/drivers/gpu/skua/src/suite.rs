@@ -151,7 +151,7 @@ fn wants(filter: Option<&str>, test: &str) -> bool {
 
 /// Asks again and again, for a while: what happens by itself, but not at once.
 pub fn eventually<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T> {
-    let end = Instant::now() + Duration::from_secs(5) * patience();
+    let end = Instant::now() + Duration::from_secs(20) * patience();
     loop {
         let answer = ask();
         if answer.is_some() || Instant::now() > end {

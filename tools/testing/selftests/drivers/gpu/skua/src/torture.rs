@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::client::{map, signal_point, unmap, wait_point, Place};
 use crate::mapping::Mapping;
-use crate::moving::{both, evict_all, press, Numbers};
+use crate::moving::{both, evict_some, press, Numbers};
 use crate::raw::{in_child, Child, Errno};
 use crate::rig::{copy, fill, Buffer, Engine, Rig};
 use crate::suite::rounds;
@@ -523,7 +523,7 @@ impl Player {
     }
 
     fn evict_all(&mut self) {
-        evict_all();
+        evict_some();
     }
 
     fn press(&mut self) {

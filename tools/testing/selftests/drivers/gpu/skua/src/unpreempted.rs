@@ -9,6 +9,7 @@ use crate::function::Function;
 use crate::program::LOOP;
 use crate::rig::{dispatch, fill, wait_value, write};
 use crate::suite::eventually;
+use crate::witness::quiet;
 use crate::{Engine, Errno, Place, Rig};
 
 /// Requests by the driver; those that the device took, and ignored; bytes that it saved; resets.
@@ -60,6 +61,7 @@ pub fn expect_important_work_to_wait() {
 /// If it is not so.
 #[track_caller]
 pub fn expect_resets_alone() {
+    quiet();
     let rig = Rig::new();
     let program = rig.program(LOOP);
     let used = || rig.region(Place::System).used;

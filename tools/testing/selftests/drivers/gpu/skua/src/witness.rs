@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::Client;
 use crate::function::Function;
+use crate::suite::patience;
 
 /// A moment's sight of the device and of one client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,9 +56,10 @@ impl Witness {
     /// Looks until the same is seen for a while: work of clients that are gone may go on.
     #[track_caller]
     pub fn settled(client: &Client) -> Self {
-        let end = Instant::now() + Duration::from_secs(5) * crate::suite::patience();
+        let end = Instant::now() + Duration::from_secs(20) * patience();
+        let a_while = (Duration::from_millis(300) * patience()).max(Duration::from_secs(1));
         let mut seen = (Self::of(client), Instant::now());
-        while seen.1.elapsed() < Duration::from_millis(300) && Instant::now() < end {
+        while seen.1.elapsed() < a_while && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(10));
             let now = Self::of(client);
             if now != seen.0 {
@@ -67,10 +69,10 @@ impl Witness {
         seen.0
     }
 
-    /// What of the client and the device is not as it was, after a moment in which what is given
+    /// What of the client and the device is not as it was, after a while in which what is given
     /// back late may be given back.
     pub fn changes(&self, client: &Client) -> Option<String> {
-        let end = Instant::now() + Duration::from_secs(3);
+        let end = Instant::now() + Duration::from_secs(20) * patience();
         loop {
             let now = Self::of(client);
             if now == *self {
@@ -118,7 +120,7 @@ fn used() -> Vec<u64> {
 /// what is moving when it has moved.
 #[track_caller]
 pub fn quiet() {
-    let end = Instant::now() + Duration::from_secs(20 * u64::from(crate::suite::patience()));
+    let end = Instant::now() + Duration::from_secs(20) * patience();
     loop {
         let (vms, contexts) = objects();
         let used = used();

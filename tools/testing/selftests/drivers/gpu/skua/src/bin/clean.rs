@@ -13,8 +13,8 @@ use skua_selftests::client::{map, map_readonly, signal, unmap, wait};
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
 use skua_selftests::moving::{
-    alone, both, evict_all, expect_gpu, pattern, place, press, resident, while_the_cpu_writes,
-    Numbers,
+    alone, both, evict_all, evict_some, expect_gpu, pattern, place, press, resident,
+    while_the_cpu_writes, Numbers,
 };
 use skua_selftests::raw::{in_child, Child};
 use skua_selftests::rig::{copy, fill, wait_value};
@@ -395,7 +395,10 @@ fn when_memory_is_short_copies_go() {
     let after = counters();
     assert_eq!((before[0], after[0]), (SIZE, 0));
     assert_eq!(after[1] - before[1], SIZE);
-    assert_eq!(used - rig.region(Place::System).used, SIZE);
+    // The move that made it holds it for a moment.
+    let given = || used - rig.region(Place::System).used;
+    let all = eventually(|| (given() == SIZE).then_some(()));
+    assert!(all.is_some(), "{} of {SIZE} bytes", given());
     let freed = eventually(|| (shmem() + SIZE / 2 <= held).then_some(()));
     assert!(freed.is_some(), "{} of {held} bytes of shmem", shmem());
     expect_gpu(&rig, "in VRAM", va, SIZE, pattern(1));
@@ -596,7 +599,7 @@ fn work(number: u64, steps: u32) {
                 let to = rig.bound_at_will(*handle, SIZE);
                 let job = rig.start(Engine::Copy, &[copy(out.va, to, SIZE)]);
                 if numbers.below(2) == 0 {
-                    evict_all();
+                    evict_some();
                 }
                 assert_eq!(job.wait(), Ok(()), "{what}");
                 assert_eq!(rig.bind_and_wait(rig.vm, &[unmap(to, SIZE)]), Ok(()));
@@ -605,7 +608,7 @@ fn work(number: u64, steps: u32) {
             2 => expect_gpu(&rig, &what, *va, SIZE, content(seeds[at])),
             3 | 4 => cpu.expect(&what, content(seeds[at])),
             5 => resident(&rig, &[*handle]),
-            _ => _ = evict_all(),
+            _ => evict_some(),
         }
     }
     for ((_, cpu, va), seed) in objects.iter().zip(seeds) {

@@ -263,7 +263,7 @@ fn row_0_04_a_bind_that_waits_maps_nothing() {
         ),
         Ok(())
     );
-    assert_eq!(rig.destroy(&[a], ASSUME | SYNC), Ok(()));
+    assert_eq!(rig.destroy_synchronously(&[a], ASSUME), Ok(()));
     assert_eq!(used(&rig, Place::Vram), before + LARGE);
     gate.cpu.write(0, 1);
     // The rest of the bind is done, and no error.
@@ -292,7 +292,7 @@ fn row_0_05_synchronous_destruction_returns_when_memory_is_free() {
         thread::scope(|scope| {
             let client: &Client = &rig;
             let destroyed = scope.spawn(move || {
-                let result = destroy_synchronously(client, a);
+                let result = client.destroy_synchronously(&[a], 0);
                 (result, used(client, place))
             });
             a_moment();
@@ -306,25 +306,16 @@ fn row_0_05_synchronous_destruction_returns_when_memory_is_free() {
     // Never more than one at a time, cleared or not.
     let region = rig.region(Place::Vram);
     let size = region.size / 10 * 9 / LARGE * LARGE;
-    for flags in [SYNC, SYNC | ASSUME] {
+    for flags in [0, ASSUME] {
         for round in 0..4 {
             let big = rig.bo(Place::Vram, size);
-            assert_eq!(rig.destroy(&[big], flags), Ok(()), "{flags}, round {round}");
+            let destroyed = rig.destroy_synchronously(&[big], flags);
+            assert_eq!(destroyed, Ok(()), "{flags}, round {round}");
             assert_eq!(
                 used(&rig, Place::Vram),
                 region.used,
                 "{flags}, round {round}"
             );
-        }
-    }
-}
-
-/// As libraries do it.
-fn destroy_synchronously(client: &Client, handle: u32) -> Result<(), Errno> {
-    loop {
-        match client.destroy(&[handle], SYNC) {
-            Err(Errno::EAGAIN | Errno::EINTR) => {}
-            result => return result,
         }
     }
 }
@@ -352,7 +343,7 @@ fn row_0_06_all_are_destroyed_or_none() {
     }
     // And what was spared can be mapped, moved and destroyed.
     rig.bound_at_will(objects[0], PAGE);
-    assert_eq!(rig.destroy(&objects, SYNC), Ok(()));
+    assert_eq!(rig.destroy_synchronously(&objects, 0), Ok(()));
     assert_eq!(used(&rig, Place::Vram), before);
     for object in &objects {
         assert_eq!(rig.info(*object).err(), Some(Errno::ENOENT));
@@ -637,7 +628,7 @@ fn clients_that_destroy_at_random_hurt_nobody() {
                     let lies = seed >> 45 & 3 == 0;
                     let result = match lies {
                         true => rig.destroy(&[a], ASSUME),
-                        false if seed >> 47 & 1 == 0 => destroy_synchronously(&rig, a),
+                        false if seed >> 47 & 1 == 0 => rig.destroy_synchronously(&[a], 0),
                         false => rig.destroy(&[a], 0),
                     };
                     assert_eq!(result, Ok(()), "round {round}");

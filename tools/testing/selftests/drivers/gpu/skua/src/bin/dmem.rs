@@ -5,7 +5,7 @@
 
 use std::process::ExitCode;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use skua_selftests::cgroup::{dmem_capacity, DmemGroup, DmemTree};
 use skua_selftests::function::Function;
@@ -489,8 +489,12 @@ fn what_is_resident_is_no_safer_than_low() {
     assert_eq!(places(&client, &first), all("v", 8));
     assert_eq!(places(&client, &second).matches('s').count(), 4);
     // There is nothing else: half of it goes, for who needs it.
+    let begun = Instant::now();
     client.bo(Place::Vram, client.region(Place::Vram).size - 4 * MIB);
-    assert_eq!(places(&client, &first).matches('v').count(), 4);
+    // Who waits for a second takes others as well.
+    let in_time = begun.elapsed() < Duration::from_millis(900);
+    let kept = places(&client, &first).matches('v').count();
+    assert!(kept == 4 || kept < 4 && !in_time, "{kept} are kept");
 }
 
 fn a_region_goes_with_its_device() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use skua_selftests::client::{map, map_readonly, signal, unmap, wait};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{
-    alone, both, evict_all, expect_gpu, movable_in_vram, pattern, place, resident,
+    alone, both, evict_all, evict_some, expect_gpu, movable_in_vram, pattern, place, resident,
     while_the_cpu_writes, Numbers,
 };
 use skua_selftests::raw::in_child;
@@ -666,7 +666,7 @@ fn worker(number: u64, steps: u32) {
                 assert_eq!(rig.bind_and_wait(rig.vm, &unbound), Ok(()), "{what}");
                 assert_eq!(rig.close(gone.buffer.handle), Ok(()), "{what}");
             }
-            (3, Some(_)) => _ = evict_all(),
+            (3, Some(_)) => evict_some(),
             (4, Some(_)) => {
                 // May fail: others do the same.
                 if let Ok(large) = rig.bo_create(vram.size / 4, 0, 1 << vram.id) {
@@ -710,7 +710,7 @@ fn worker(number: u64, steps: u32) {
                 let job = rig.start(Engine::Copy, &[copy(out.va, va, size)]);
                 one.seed = seed;
                 if numbers.below(2) == 0 {
-                    evict_all();
+                    evict_some();
                 }
                 assert_eq!(job.wait(), Ok(()), "{what}");
                 one.buffer.cpu.expect(&what, pattern(seed));

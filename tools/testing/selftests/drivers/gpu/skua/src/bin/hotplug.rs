@@ -169,7 +169,8 @@ fn fences_of_running_and_queued_work_signal() {
     for engine in Engine::ALL {
         let running = rig.start(engine, &[wait_value(never.va, 1), write(target.va, 1)]);
         files.push(rig.sync_file(running.syncobj));
-        for _ in 0..40 {
+        // More than the ring takes.
+        for _ in 0..20 {
             let queued = rig.start(engine, &[write(target.va, 2)]);
             files.push(rig.sync_file(queued.syncobj));
         }

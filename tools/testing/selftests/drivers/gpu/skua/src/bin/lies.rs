@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::OFlag;
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use skua_guest::host::{expect_error, request, Lies};
-use skua_selftests::client::{errno_of, map, unmap, PATIENCE};
+use skua_selftests::client::{errno_of, map, signal, unmap, PATIENCE};
 use skua_selftests::events::Trace;
 use skua_selftests::function::Function;
 use skua_selftests::program::{address, op, op_imm};
@@ -122,15 +122,15 @@ lies! {
     time_that_creeps: "ticks-creep", Jobs => Survived;
 
     // What it acknowledges. An engine that stops when it is asked to is not reset.
-    an_invalidation_acknowledged_late: "invalidate-ack-late", Unmap => Works;
+    an_invalidation_acknowledged_late: "invalidate-ack-late=1000", Unmap => Works;
     an_invalidation_never_acknowledged: "invalidate-ack-never", Unmap => Lost;
     too_many_invalidations_acknowledged: "invalidate-ack-ahead", Unmap => Survived;
-    a_reset_acknowledged_late: "reset-ack-late preempt-never", Hang => Works;
+    a_reset_acknowledged_late: "reset-ack-late=1000 preempt-never", Hang => Works;
     a_reset_never_acknowledged: "reset-ack-never preempt-never", Hang => Lost;
     too_many_resets_acknowledged: "reset-ack-ahead preempt-never", Hang => Survived;
-    a_snapshot_acknowledged_late: "snapshot-ack-late", Counters => Works;
+    a_snapshot_acknowledged_late: "snapshot-ack-late=1000", Counters => Works;
     a_snapshot_never_acknowledged: "snapshot-ack-never", Counters => Survived;
-    a_flush_of_the_aperture_acknowledged_late: "aperture-ack-late", Jobs => Works;
+    a_flush_of_the_aperture_acknowledged_late: "aperture-ack-late=1000", Jobs => Works;
     a_flush_of_the_aperture_never_acknowledged: "aperture-ack-never", Jobs => Works;
 
     // What it does of preemptions.
@@ -156,7 +156,7 @@ lies! {
     rings_of_garbage: "ring-scribble", Jobs => Survived;
 
     // What it does not do.
-    an_engine_that_stops_late: "engine-reset-late preempt-never", Hang => Works;
+    an_engine_that_stops_late: "engine-reset-late=1000 preempt-never", Hang => Works;
     an_engine_that_does_not_stop: "engine-reset-never preempt-never", Hang => Lost;
     an_adapter_reset_that_is_late: "adapter-reset-late", Bind => Bound;
     no_adapter_reset: "adapter-reset-never", Bind => Refused;
@@ -186,8 +186,9 @@ fn main() -> ExitCode {
     suite::main(&[own, TESTS].concat())
 }
 
-/// How long it may take until the driver gives the device up: the watchdog, then time-outs.
-const GIVING_UP: Duration = PATIENCE.saturating_mul(2);
+/// How long it may take until the driver gives the device up: the watchdog, which believes in time
+/// that creeps for as long as 16 jobs may take, then time-outs.
+const GIVING_UP: Duration = PATIENCE.saturating_mul(4);
 /// Lines of the driver that a lie may be worth, however often it is told.
 const LINES: usize = 60;
 /// Placements in system memory and in VRAM, of a device that may not be asked any more.
@@ -614,7 +615,9 @@ fn start<'a>(rig: &'a Rig, engine: Engine, commands: &[Command]) -> Result<Job<'
 fn bind_vram(rig: &Rig) -> Result<(), Errno> {
     let handle = rig.bo_create(1 << 20, 0, VRAM)?;
     let va = rig.reserve(1 << 20);
-    rig.bind_and_wait(rig.vm, &[map(handle, 0, va, 1 << 20)])
+    let done = rig.syncobj();
+    rig.bind(rig.vm, &[map(handle, 0, va, 1 << 20)], &[signal(done)])?;
+    rig.wait_for(done, GIVING_UP)
 }
 
 /// A program that writes to all of a buffer of 1 MiB, again and again.

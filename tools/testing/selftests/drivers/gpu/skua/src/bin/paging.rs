@@ -8,7 +8,7 @@ use std::thread;
 
 use skua_selftests::events::{Event, Trace};
 use skua_selftests::function::Function;
-use skua_selftests::moving::{evict_all, movable_in_vram, pattern};
+use skua_selftests::moving::{evict_all, movable_in_vram, pattern, resident};
 use skua_selftests::rig::{copy, fill};
 use skua_selftests::suite::eventually;
 use skua_selftests::witness::quiet;
@@ -176,15 +176,13 @@ fn row_1_13_row_4_14_passes_follow_each_other() {
     quiet();
     let trace = Trace::of(&["skua_paging"]);
     let rig = Rig::new();
-    let size = 64 * MIB;
+    let size = u64::from(suite::rounds(64)) * MIB;
     let handle = movable_in_vram(&rig, size);
     let cpu = rig.map(handle);
     cpu.fill(pattern(1));
     for (counter, move_it) in [
         ("copy_vram_to_system", (&|| _ = evict_all()) as &dyn Fn()),
-        ("copy_system_to_vram", &|| {
-            assert_eq!(rig.make_resident(&[handle], &[]), Ok(()))
-        }),
+        ("copy_system_to_vram", &|| resident(&rig, &[handle])),
     ] {
         let (seen, before) = (trace.events().len(), Counted::now());
         move_it();

@@ -39,7 +39,10 @@ fn main() -> ExitCode {
 fn crowd(client: &Client) -> Vec<u32> {
     let region = client.region(Place::Vram);
     let count = (region.size - region.used) / LARGE;
-    let crowd = (0..count).map(|_| movable(client, LARGE)).collect();
+    let crowd: Vec<u32> = (0..count).map(|_| movable(client, LARGE)).collect();
+    // They are cleared in turn.
+    let last = crowd.last().expect("an object");
+    assert_eq!(client.map(*last).read(0), 0);
     Function::first().at_rest();
     crowd
 }
@@ -137,12 +140,13 @@ fn row_2_25_low_and_busy_goes_before_high_and_idle() {
         // A move begins before the work is done.
         let chosen = eventually(|| (place(&rig, *low) == Place::System).then_some(()));
         let others = gone(&rig, high);
-        // Who waits for a second takes others as well.
-        let in_time = begun.elapsed() < Duration::from_millis(900);
         let waits = !pressing.is_finished();
+        // Who waits for a second takes others as well, and may have them by now.
+        let in_time = begun.elapsed() < Duration::from_millis(900);
         gate.cpu.write(0, 1);
         pressing.join().expect("a thread");
-        assert!(chosen.is_some() && waits, "{chosen:?}, {waits}");
+        assert!(chosen.is_some(), "it stays");
+        assert!(waits || !in_time, "nobody waits for it");
         assert!(others == 0 || !in_time, "{others} others left");
     });
     assert_eq!(job.wait(), Ok(()));

@@ -200,7 +200,7 @@ fn used_bytes_follow_buffer_objects() {
             "{place:?}: {before:#x}, then {with:#x}"
         );
         assert_eq!(client.close(handle), Ok(()));
-        let end = std::time::Instant::now() + skua_selftests::client::PATIENCE;
+        let end = std::time::Instant::now() + skua_selftests::client::PATIENCE * suite::patience();
         while client.region(place).used != before {
             assert!(
                 std::time::Instant::now() < end,

@@ -10,7 +10,8 @@ use std::thread;
 use skua_selftests::client::map;
 use skua_selftests::function::Function;
 use skua_selftests::moving::{
-    alone, both, evict_all, expect_gpu, movable_in_vram, pattern, place, press, resident, Numbers,
+    alone, both, evict_all, evict_some, expect_gpu, movable_in_vram, pattern, place, press,
+    resident, Numbers,
 };
 use skua_selftests::rig::fill;
 use skua_selftests::suite::eventually;
@@ -269,7 +270,7 @@ fn nobody_notices_under_work() {
                 }
                 given.fetch_add(press(), Relaxed);
                 if turn % 3 == 0 {
-                    evict_all();
+                    evict_some();
                 }
             }
         });

@@ -430,7 +430,7 @@ fn a_light_context_is_not_held_up_by_a_heavy_one() {
     let mut race = Race::new(&rig);
     // They are long, as the light one may be woken later.
     for _ in 0..HEAVY {
-        race.enter_with(heavy, &[fill(1, target.va, 4 << 20)]);
+        race.enter_with(heavy, &[fill(1, target.va, 4 << 20); 8]);
     }
     for _ in 0..8 {
         race.enter(light);

@@ -1100,6 +1100,7 @@ fn an_update_is_between_work() {
             Ok(())
         );
     }
+    assert_eq!(fence.wait(1, patience()), Ok(()));
     thread::sleep(Duration::from_millis(50));
     assert_eq!(
         (fence.value(), rig.device.state()),
