@@ -80,8 +80,8 @@ impl<T: Wake> FenceCallback for Waiter<T> {
 enum Step<T: Wake> {
     /// It had not signalled when the gate was made, which is not armed.
     Idle(Fence, Callback<Waiter<T>>),
-    /// It had not signalled when the gate was armed. Dropping it detaches it.
-    Attached(PendingCallback<Waiter<T>>),
+    /// It had not signalled when the gate was armed.
+    Attached(#[expect(dead_code, reason = "dropping it detaches it")] PendingCallback<Waiter<T>>),
     /// It had.
     Over,
 }
