@@ -8,6 +8,7 @@
 
 use std::os::fd::AsFd;
 
+use rustix::io::Errno;
 use skua_uapi as uapi;
 
 use crate::{
@@ -188,22 +189,30 @@ impl Drop for ClientDevice {
 
 impl Device {
     /// Waits for advice to trim one of the client's devices with explicit residency; none if there is
-    /// none until then. For one thread at a time: another could wait for longer.
+    /// none until then. Of a descriptor that blocks ([`Device::from_fd`]) it is for one thread at a
+    /// time: another could wait for longer.
     ///
     /// # Errors
     ///
     /// What the kernel says.
     pub fn next_trim(&self, deadline: Deadline) -> Result<Option<Trim>> {
-        match poll(self.as_fd(), deadline) {
-            Err(error) if error.errno() == Some(rustix::io::Errno::TIME) => return Ok(None),
-            polled => polled?,
-        }
         let mut event = [0; size_of::<uapi::drm_skua_event_trim>()];
-        let read = rustix::io::retry_on_intr(|| rustix::io::read(self.as_fd(), &mut event));
-        let read = read.map_err(|errno| Error::System {
-            name: "read",
-            errno,
-        })?;
+        let read = loop {
+            match poll(self.as_fd(), deadline) {
+                Err(error) if error.errno() == Some(Errno::TIME) => return Ok(None),
+                polled => polled?,
+            }
+            match rustix::io::read(self.as_fd(), &mut event) {
+                // Another thread was faster.
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                read => {
+                    break read.map_err(|errno| Error::System {
+                        name: "read",
+                        errno,
+                    })?
+                }
+            }
+        };
         let word = |n: usize| {
             let bytes = event.get(4 * n..4 * n + 4)?;
             Some(u32::from_ne_bytes(bytes.try_into().ok()?))

@@ -10,7 +10,10 @@ use std::{
     collections::HashMap,
     fs, io,
     ops::BitOr,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::OpenOptionsExt,
+    },
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -175,6 +178,8 @@ impl Device {
         let file = fs::OpenOptions::new()
             .read(true)
             .write(true)
+            // Events are read by whoever comes first. CAST: one bit, a low one.
+            .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
             .open(path)
             .map_err(path_error(path))?;
         Self::from_fd(file.into())

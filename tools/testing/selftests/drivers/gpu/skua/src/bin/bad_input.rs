@@ -1601,7 +1601,7 @@ fn unknown_ioctls() {
     let before = Witness::of(&client);
     let mut cases = Cases::new();
     let ours = DRM_IOCTL_SKUA_QUERY & !0xff;
-    for number in DRM_COMMAND_BASE + DRM_SKUA_CONTEXT_SET_PRIORITY + 1..DRM_COMMAND_END {
+    for number in DRM_COMMAND_BASE + DRM_SKUA_DEVICE_MARK_ERROR + 1..DRM_COMMAND_END {
         let mut argument = [0_u64; 2];
         let result = client.call(ours | number, &mut argument);
         // drm_ioctl() says so for a number that neither the core nor the driver has.
