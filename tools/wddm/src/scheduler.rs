@@ -413,7 +413,8 @@ impl Scheduler {
         if state.execution == DeviceState::Active {
             // If that fails the GPU is gone, and the device with it.
             let _ = self.tables.kernel().mark_error();
-            self.fail(&mut state, DeviceState::Stopped);
+            // The kernel may have had another reason before.
+            self.find_error_locked(&mut state);
         }
     }
 

@@ -120,13 +120,11 @@ impl Herald {
             let pause = Delta::from_millis(PAUSE_MS);
             match blank.last {
                 Some(last) if last.elapsed() < pause => None,
-                _ => {
-                    blank.last = Some(Instant::now());
-                    blank.memory.take()
-                }
+                _ => blank.memory.take(),
             }
         };
         if let Some(mut dump) = memory {
+            self.blank.lock().last = Some(Instant::now());
             // What did not fit is not in it.
             let _ = dump.write(dev, failure);
             self.tell(dev, |news| news.dump = Some(dump));
@@ -155,7 +153,9 @@ impl WorkItem for Herald {
         };
         if let Some((dump, dev)) = dump.zip(dev.as_ref()) {
             dump.publish(dev);
-            // Without memory there is no other.
+        }
+        if this.blank.lock().memory.is_none() {
+            // Without memory there is no other, until it is looked for again.
             let memory = Coredump::new().ok();
             this.blank.lock().memory = memory;
         }

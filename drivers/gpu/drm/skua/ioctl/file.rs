@@ -17,6 +17,7 @@ use crate::{
         },
         uapi::*, //
     },
+    fences::gate::Wake,
     gpu::SkuaDevice,
     ioctl::{
         fence::{
@@ -737,6 +738,8 @@ impl File {
         // If its device has failed, or was destroyed meanwhile without this one, it takes no work.
         if vm.device().check().is_err() {
             context.mark(Status::Lost);
+            // Another thread may have guessed its handle.
+            Wake::wake(&context);
         }
         Ok(0)
     }

@@ -312,9 +312,11 @@ impl Destroyer {
         let (mut now, mut later) = (List::new(), [List::new(), List::new()]);
         for destruction in destructions {
             let [elsewhere, there] = &mut later;
+            let bo = &destruction.bo;
             let list = match destruction.gate.is_open() {
                 true => &mut now,
-                false if destruction.bo.sites.bytes_in(Part::Any) > 0 => there,
+                // In this order: what arrives is there before it has arrived.
+                false if bo.is_arriving() || bo.sites.bytes_in(Part::Any) > 0 => there,
                 false => elsewhere,
             };
             list.push_back(destruction);
@@ -338,8 +340,9 @@ impl Destroyer {
         }
     }
 
-    /// A fence for which memory waits that is in `part` of VRAM and will be free.
-    pub(crate) fn obstacle(&self, part: Part) -> Option<Fence> {
+    /// Whether memory that is in `part` of VRAM will be free, and the fence that it waits for, unless
+    /// that has just signalled.
+    pub(crate) fn obstacle(&self, part: Part) -> Option<Option<Fence>> {
         let doomed = self.doomed.lock();
         let mut clients = doomed.dying.iter().filter(|((_, is_there), _)| *is_there);
         clients.find_map(|(_, dying)| {
@@ -348,7 +351,7 @@ impl Destroyer {
             // What is behind may be there, too.
             let found = looked_at.any(is_there) || dying.iter().nth(LOOKED_AT).is_some();
             let first = dying.iter().next().filter(|_| found)?;
-            first.gate.pending().cloned()
+            Some(first.gate.pending().cloned())
         })
     }
 
@@ -454,7 +457,8 @@ impl WorkItem for Destroyer {
         if !is_behind {
             this.find_due(false);
         }
-        if this.perform_some() {
+        // More may have come that was not looked at.
+        if this.perform_some() || is_behind {
             Self::wake(&this);
         }
     }

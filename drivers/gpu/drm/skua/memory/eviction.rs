@@ -166,8 +166,11 @@ pub(crate) fn allocate(
         // Or in what is to be destroyed when the work before that is done; who can do without does
         // not wait for that.
         let obstacle = dev.destroyer.obstacle(part);
-        if let Some(fence) = obstacle.filter(|_| need == Need::Needs) {
-            wait(&fence, patience)?;
+        if let Some(fence) = obstacle.filter(|_| need == Need::Needs && *patience > 0) {
+            match fence {
+                Some(fence) => wait(&fence, patience)?,
+                None => *patience = patience.saturating_sub(1),
+            }
             continue;
         }
         // Or in what nobody has any more, but that is still being cleared.
