@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         a_failed_dependency_cancels_the_dependants_too,
         who_waits_for_cancelled_work_of_its_context_is_cancelled,
         what_is_queued_behind_is_cancelled_one_by_one: 60,
+        what_is_queued_behind_waits_for_its_own,
         a_failed_point_cancels_the_work,
         waits_end_when_a_signal_comes,
     ])
@@ -395,6 +396,24 @@ fn what_is_queued_behind_is_cancelled_one_by_one() {
     }
     gate.cpu.write(0, 1);
     assert_eq!(blocker.wait(), Ok(()));
+}
+
+fn what_is_queued_behind_waits_for_its_own() {
+    let rig = Rig::new();
+    let gate = rig.buffer(Place::System, 4096);
+    let blockers = [1, 2, 3].map(|value| {
+        let context = rig.new_context(Engine::Compute);
+        rig.start_in(context, &[wait_value(gate.va, value)])
+    });
+    let waiting = blockers.each_ref().map(|blocker| {
+        let job = rig.start_after(rig.copy, &[], &[wait(blocker.syncobj)]);
+        job.expect("SUBMIT")
+    });
+    for (value, job) in (1..).zip(&waiting) {
+        assert!(!job.has_ended(), "job {value}");
+        gate.cpu.write(0, value);
+        assert_eq!(job.wait(), Ok(()), "job {value}");
+    }
 }
 
 fn a_failed_point_cancels_the_work() {
