@@ -15,7 +15,8 @@
 //! Who may use an object is known: the address spaces that are among its
 //! [users](super::installed), and what was submitted in them. Waiting is no bind's turn: what the
 //! client queues behind is not held up. What has to wait does so in the order in which its client
-//! destroyed it, so that one gate of each client is [armed](Gate::arm).
+//! destroyed it, what is in VRAM apart from the rest: so two gates of a client at most are
+//! [armed](Gate::arm).
 //!
 //! An object that others may have, because it was exported or is imported, keeps its memory; it is
 //! unmapped from the client's address spaces.
@@ -382,7 +383,7 @@ impl Destroyer {
     }
 
     /// Takes out of `dying` what does not wait any more, or `all`, and arms the first gate of what is
-    /// left of each client.
+    /// left of each key.
     fn find_due(&self, all: bool) {
         // Those of keys before this one are armed.
         let mut from = Some((0, false));

@@ -12,7 +12,7 @@
 //! | `failure:` | what happened, from the device's record or by the watchdog |
 //! | `guilty:` | whose work it was |
 //! | `engine N` | [`report::rings`], before the engine was reset |
-//! | `context N:` | [`report::contexts`], then |
+//! | `context N:` | [`report::contexts`], at the same time |
 //! | `tables:` | pages that the guilty one's address space leads to, when the dump is published |
 //!
 //! It is written where fences signal, into memory that was set aside, and [published](crate::herald)
