@@ -108,6 +108,17 @@ impl<H: Heap, P> InFlight<H, P> {
         self.next_id
     }
 
+    /// Uses up the id that the next packet would get, for what is no packet.
+    ///
+    /// # Errors
+    ///
+    /// [`IdsExhausted`]; nothing has changed.
+    pub fn skip_id(&mut self) -> Result<u64, IdsExhausted> {
+        let id = self.next_id;
+        self.next_id = id.checked_add(1).ok_or(IdsExhausted)?;
+        Ok(id)
+    }
+
     /// Appends a packet and returns its id.
     ///
     /// # Errors

@@ -19,6 +19,7 @@
 //!   broken promise of the device is an error value.
 //! - No locks: the owner of a structure protects it and says so.
 
+pub mod adapter_resets;
 pub mod aperture_segment;
 pub mod bit_tree;
 pub mod buddy;

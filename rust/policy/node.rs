@@ -21,12 +21,23 @@
 //! cause names it: until a reset takes effect the engine may have ended what was reported, and
 //! begun something else. With it go the later packets of the same context. Where nobody is to
 //! blame, all go on; an engine that is reset for nothing again and again, or whose guilty packet is
-//! the system's own, is broken.
+//! the system's own, is broken: a matter for an adapter reset.
+//!
+//! # When the adapter is reset
+//!
+//! Segments have lost what was in them, and engines forgot everything ([`Node::restart`]). Before
+//! anything else a segment is made all zero ([`Node::purge`]); what contexts had in the ring is lost
+//! ([`Node::forget`]), the system's own is written again ([`Node::resume`]): what it moves into a
+//! segment is still where it came from.
 
 use super::{
+    buddy::PageRange,
     heap::{Heap, OutOfMemory},
     in_flight::InFlight,
-    miniport::{Built, Completion, Miniport, Place, Preemption, Stop, Task},
+    miniport::{
+        Built, Completion, Flush, Miniport, PagingOperation, Pass, Place, Preemption, Stop, Task,
+    },
+    paging::MultipassOffset,
 };
 use crate::spec::{
     fault::Record,
@@ -112,6 +123,17 @@ pub enum NodeError<E> {
     Busy,
     /// What the miniport says.
     Miniport(E),
+}
+
+/// A part of a segment that becomes zero; see [`Node::purge`].
+#[derive(Clone, Copy, Debug)]
+pub struct Purge {
+    /// The fence id that is reported at its end.
+    fence: u64,
+    /// Where its commands are in the ring.
+    place: Place,
+    /// Where the next part begins, if there is one.
+    pub next: Option<MultipassOffset>,
 }
 
 /// A packet in the ring.
@@ -408,14 +430,14 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         let Some((head, context)) = self.head().map(|(id, packet)| (id, packet.context())) else {
             return Verdict::GoOn;
         };
+        if context.is_none() {
+            return Verdict::Broken;
+        }
         self.in_flight.remove_if(
             |_, entry| entry.packet.context() == context,
             |id, entry| guilty(entry.packet, id == head),
         );
-        match context {
-            Some(_) => Verdict::GoOn,
-            None => Verdict::Broken,
-        }
+        Verdict::GoOn
     }
 
     fn blame_nobody(&mut self) -> Verdict {
@@ -434,6 +456,87 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
     /// [`NodeError::Full`] if the ids are used up, [`NodeError::Busy`], [`NodeError::Miniport`].
     pub fn replay(&mut self, miniport: &M) -> Result<bool, NodeError<M::Error>> {
         self.enable(miniport)?;
+        self.resume(miniport)
+    }
+
+    /// The adapter was reset: starts the engine, which reports no fence id yet, with an empty ring.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::Miniport`].
+    pub fn restart(&mut self, miniport: &M) -> Result<(), NodeError<M::Error>> {
+        self.completed = 0;
+        self.blameless = 0;
+        self.enable(miniport)
+    }
+
+    /// Has the engine, whose ring is empty, write zeroes to what of `blocks` of a segment fits into one
+    /// paging buffer, from `from` on; see [`Self::is_purged`].
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::Full`] if the ids are used up, [`NodeError::Busy`], [`NodeError::Miniport`].
+    pub fn purge(
+        &mut self,
+        miniport: &M,
+        segment: u32,
+        blocks: &[PageRange],
+        from: MultipassOffset,
+    ) -> Result<Purge, NodeError<M::Error>> {
+        let fence = self.in_flight.skip_id().map_err(|_| NodeError::Full)?;
+        let pass = Pass {
+            operation: PagingOperation::Fill { segment, blocks },
+            from,
+            idle: true,
+        };
+        let task = Task::Paging(pass, Flush::Nothing);
+        let next = match self.build(miniport, &task)? {
+            Built::Full(next) => Some(next),
+            Built::Rest | Built::Busy => None,
+        };
+        let completion = Completion {
+            fence,
+            interrupt: false,
+        };
+        let place = miniport
+            .submit_command(self.index, &mut self.ring, &task, completion)
+            .map_err(NodeError::Miniport)?;
+        self.notify(miniport)?;
+        Ok(Purge { fence, place, next })
+    }
+
+    /// Whether the engine has done this, the only thing in its ring.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::Miniport`].
+    pub fn is_purged(&mut self, miniport: &M, purge: &Purge) -> Result<bool, NodeError<M::Error>> {
+        let reported = miniport.query_current_fence(self.index);
+        if reported.map_err(NodeError::Miniport)? != purge.fence {
+            return Ok(false);
+        }
+        self.completed = purge.fence;
+        miniport
+            .retire(self.index, &mut self.ring, purge.place, purge.fence)
+            .map_err(NodeError::Miniport)?;
+        Ok(true)
+    }
+
+    /// Takes the packets of contexts out, oldest first, each with its fence id.
+    pub fn forget(&mut self, mut forgotten: impl FnMut(u64, P)) {
+        self.in_flight.remove_if(
+            |_, entry| entry.packet.context().is_some(),
+            |id, entry| forgotten(id, entry.packet),
+        );
+    }
+
+    /// Writes all packets, none of which is in the ring, into that, with new fence ids. Whether there
+    /// were any.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::replay`].
+    pub fn resume(&mut self, miniport: &M) -> Result<bool, NodeError<M::Error>> {
         let (index, ring) = (self.index, &mut self.ring);
         let mut result = Ok(());
         let renumbered = self.in_flight.renumber(|fence, entry| {
