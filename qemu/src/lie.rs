@@ -68,6 +68,7 @@ lies! {
     FenceAhead "fence-ahead" = 1000, "completed_fence is so much too high.";
     FenceBack "fence-back", "Every second completed_fence is two less than it should be.";
     FenceNever "fence-never", "completed_fence is not written.";
+    FenceLost "fence-lost", "The next completed_fence of each engine is not written.";
     HeadNever "head-never", "head is not written.";
     HeadOut "head-out" = 0x10_0000, "head is the value.";
     TicksCreep "ticks-creep",
@@ -200,6 +201,8 @@ struct State {
     rings: [Option<Ring>; MAX_ENGINES as usize],
     /// For [`Kind::FenceBack`]: each engine's last fence, what was said of it, and how many.
     fences: [(u64, u64, u64); MAX_ENGINES as usize],
+    /// For [`Kind::FenceLost`]: what was not said of each engine.
+    lost: [Option<u64>; MAX_ENGINES as usize],
     /// For [`Kind::TicksCreep`]: what was last said of each engine, or was true, if that is more.
     ticks: [u64; MAX_ENGINES as usize],
     /// For a record that is told again.
@@ -288,6 +291,7 @@ impl Lies {
     pub(crate) fn tell(&self, lies: &[Lie]) {
         let mut state = self.lock();
         state.lies = lies.to_vec();
+        state.lost = Default::default();
         for (due, _) in &mut state.late {
             *due = Some(Instant::now());
         }
@@ -547,6 +551,11 @@ impl State {
                 None
             }
             COMPLETED_FENCE if self.has(Kind::FenceNever) => None,
+            // After an adapter reset it is 0.
+            COMPLETED_FENCE if self.has(Kind::FenceLost) => {
+                let lost = self.lost[engine].get_or_insert(value);
+                (*lost != value).then_some(value)
+            }
             COMPLETED_FENCE if self.has(Kind::FenceBack) => {
                 let (last, said, count) = &mut self.fences[engine];
                 if *last != value {

@@ -119,13 +119,18 @@ fn fences_and_heads() {
         run(&mut gpu, 1, id);
         assert_eq!(completed(&gpu, 1), said);
     }
+    lie(&gpu, &["fence-lost"]);
+    for (id, said) in [(11, 10), (12, 12)] {
+        run(&mut gpu, 1, id);
+        assert_eq!(completed(&gpu, 1), said);
+    }
     let head = gpu.head(1);
     lie(&gpu, &["head-never"]);
-    run(&mut gpu, 1, 11);
-    assert_eq!((completed(&gpu, 1), gpu.head(1)), (11, head));
+    run(&mut gpu, 1, 13);
+    assert_eq!((completed(&gpu, 1), gpu.head(1)), (13, head));
     lie(&gpu, &["head-out"]);
-    run(&mut gpu, 1, 12);
-    assert_eq!((completed(&gpu, 1), gpu.head(1)), (12, 0x10_0000));
+    run(&mut gpu, 1, 14);
+    assert_eq!((completed(&gpu, 1), gpu.head(1)), (14, 0x10_0000));
     lie(&gpu, &[]);
     gpu.wait_for("honesty", |gpu| gpu.head(1) == gpu.tail(1));
 }
