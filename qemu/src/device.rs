@@ -412,6 +412,7 @@ impl Device {
             return;
         }
         self.hub.counters.add(Counter::DeviceReset, 1);
+        self.hub.lies.note_adapter_reset();
         self.switch_status_off();
         self.hub.gart.latch(gart::Table::default());
         self.hub.vram.forget_aperture();

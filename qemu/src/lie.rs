@@ -427,6 +427,12 @@ impl Lies {
         self.state().is_some_and(withheld)
     }
 
+    /// The adapter is about to be reset: what was asked of engines before is forgotten.
+    pub(crate) fn note_adapter_reset(&self) {
+        let lasts = |deed: &Deed| matches!(deed, Deed::SwitchOff | Deed::ResetAdapter(_));
+        self.lock().late.retain(|(_, deed)| lasts(deed));
+    }
+
     /// The status page was switched on.
     pub(crate) fn note_page(&self) {
         self.lock()
