@@ -50,7 +50,14 @@ impl AdapterResets {
     /// it may: if not, nothing is counted.
     pub fn begin(&mut self, now_ms: u64) -> bool {
         let is_late = |time: &u64| now_ms.saturating_sub(*time) <= self.within_ms;
-        if self.times.iter().flatten().filter(|time| is_late(time)).count() >= self.limit {
+        if self
+            .times
+            .iter()
+            .flatten()
+            .filter(|time| is_late(time))
+            .count()
+            >= self.limit
+        {
             return false;
         }
         if let Some(time) = self.times.get_mut(self.next) {

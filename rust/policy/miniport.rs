@@ -288,6 +288,7 @@ pub trait AdapterInfo {
 /// | [`preempt_command`](Self::preempt_command) | `DxgkDdiPreemptCommand` |
 /// | [`reset_engine`](Self::reset_engine) | `DxgkDdiResetEngine` |
 /// | [`reset_from_timeout`](Self::reset_from_timeout) | `DxgkDdiResetFromTimeout` |
+/// | [`restart_from_timeout`](Self::restart_from_timeout) | `DxgkDdiRestartFromTimeout` |
 /// | [`set_root_page_table`](Self::set_root_page_table) | `DxgkDdiSetRootPageTable` |
 /// | [`update_page_table`](Self::update_page_table) | `DXGK_OPERATION_UPDATE_PAGE_TABLE`, by the CPU |
 /// | [`flush_tlb`](Self::flush_tlb) | `DXGK_OPERATION_FLUSH_TLB` |
@@ -392,12 +393,20 @@ pub trait Miniport {
     /// until [`Self::start_node`], and all its faults are reported.
     fn reset_engine(&self, node: EngineIndex) -> Result<Self::Request, Self::Error>;
 
-    /// Has the whole adapter stop and forget. What it does in memory is over when
-    /// [`Self::is_reset`] says so.
+    /// Has the whole adapter stop and forget, memory segments included. What it does in memory is
+    /// over when [`Self::is_reset`] says so. What it was asked for before that is done when it has
+    /// [restarted](Self::has_restarted), and so is what it is asked for until then.
     fn reset_from_timeout(&self) -> Result<(), Self::Error>;
 
     /// Whether an adapter reset is over. An error if nothing answers any more.
     fn is_reset(&self) -> Result<bool, Self::Error>;
+
+    /// The adapter was reset: has it use what it shares with the driver, and show by its apertures what
+    /// they showed. Nodes are started after that. Allocates nothing.
+    fn restart_from_timeout(&self) -> Result<(), Self::Error>;
+
+    /// Whether it does.
+    fn has_restarted(&self) -> Result<bool, Self::Error>;
 
     /// Says which address space a context's work runs in, before it first has any.
     fn set_root_page_table(

@@ -26,8 +26,8 @@
 //! # When the adapter is reset
 //!
 //! Segments have lost what was in them, and engines forgot everything ([`Node::restart`]). Before
-//! anything else a segment is made all zero ([`Node::purge`]); what contexts had in the ring is lost
-//! ([`Node::forget`]), the system's own is written again ([`Node::resume`]): what it moves into a
+//! anything else a segment is made all zero ([`Node::purge`]). What was in the ring is taken out
+//! ([`Node::abandon`]): the work of contexts is lost, the system's own begins anew, as what it moves into a
 //! segment is still where it came from.
 
 use super::{
@@ -456,7 +456,27 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
     /// [`NodeError::Full`] if the ids are used up, [`NodeError::Busy`], [`NodeError::Miniport`].
     pub fn replay(&mut self, miniport: &M) -> Result<bool, NodeError<M::Error>> {
         self.enable(miniport)?;
-        self.resume(miniport)
+        let (index, ring) = (self.index, &mut self.ring);
+        let mut result = Ok(());
+        let renumbered = self.in_flight.renumber(|fence, entry| {
+            if result.is_ok() {
+                let interrupt = entry.packet.interrupts();
+                let completion = Completion { fence, interrupt };
+                let task = entry.packet.task();
+                // It does the same as before: see `paging`.
+                result = build(miniport, index, ring, &task).and_then(|built| {
+                    if built == Built::Busy {
+                        return Err(NodeError::Busy);
+                    }
+                    let written = miniport.submit_command(index, ring, &task, completion);
+                    entry.place = written.map_err(NodeError::Miniport)?;
+                    Ok(())
+                });
+            }
+        });
+        result?;
+        renumbered.map_err(|_| NodeError::Full)?;
+        self.notify(miniport)
     }
 
     /// The adapter was reset: starts the engine, which reports no fence id yet, with an empty ring.
@@ -522,45 +542,7 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         Ok(true)
     }
 
-    /// Takes the packets of contexts out, oldest first, each with its fence id.
-    pub fn forget(&mut self, mut forgotten: impl FnMut(u64, P)) {
-        self.in_flight.remove_if(
-            |_, entry| entry.packet.context().is_some(),
-            |id, entry| forgotten(id, entry.packet),
-        );
-    }
-
-    /// Writes all packets, none of which is in the ring, into that, with new fence ids. Whether there
-    /// were any.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::replay`].
-    pub fn resume(&mut self, miniport: &M) -> Result<bool, NodeError<M::Error>> {
-        let (index, ring) = (self.index, &mut self.ring);
-        let mut result = Ok(());
-        let renumbered = self.in_flight.renumber(|fence, entry| {
-            if result.is_ok() {
-                let interrupt = entry.packet.interrupts();
-                let completion = Completion { fence, interrupt };
-                let task = entry.packet.task();
-                // It does the same as before: see `paging`.
-                result = build(miniport, index, ring, &task).and_then(|built| {
-                    if built == Built::Busy {
-                        return Err(NodeError::Busy);
-                    }
-                    let written = miniport.submit_command(index, ring, &task, completion);
-                    entry.place = written.map_err(NodeError::Miniport)?;
-                    Ok(())
-                });
-            }
-        });
-        result?;
-        renumbered.map_err(|_| NodeError::Full)?;
-        self.notify(miniport)
-    }
-
-    /// Takes all packets out, oldest first: the device is given up.
+    /// Takes all packets out, oldest first: the adapter was reset, or is given up.
     pub fn abandon(&mut self, mut abandoned: impl FnMut(P)) {
         self.in_flight
             .remove_if(|_, _| true, |_, entry| abandoned(entry.packet));

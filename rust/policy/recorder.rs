@@ -362,6 +362,14 @@ impl Miniport for Recorder {
         self.ask().map(|()| true)
     }
 
+    fn restart_from_timeout(&self) -> Result<(), Gone> {
+        self.ask()
+    }
+
+    fn has_restarted(&self) -> Result<bool, Gone> {
+        self.ask().map(|()| true)
+    }
+
     fn set_root_page_table(&self, _: ContextSlot, _: Entry, _: Asid) -> Result<(), Gone> {
         self.ask()
     }

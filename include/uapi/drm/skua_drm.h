@@ -81,7 +81,7 @@ extern "C" {
  * - -EINVAL: a command or program was malformed, or executed TRAP.
  * - -ETIME: it used up its time, see the module parameter job_timeout_ms.
  * - -ECANCELED: it did not start, because its context is not active any more, was
- *   destroyed, or what it waited for failed.
+ *   destroyed, or what it waited for failed; or the GPU was reset.
  * - -ENODEV: the device was unplugged or stopped answering.
  *
  * A binary syncobj and a sync file keep the outcome. A timeline keeps that of a
@@ -110,6 +110,20 @@ extern "C" {
  *
  * A value can be signalled if it is above the fence's and above all that were promised before.
  * What is promised first is signalled first.
+ *
+ * DOC: Resets of the GPU
+ *
+ * A GPU that cannot be helped otherwise is reset (WDDM: TDR of the adapter), at most as often as the
+ * module parameters tdr_limit_count and tdr_limit_time say; then it is lost (-EIO).
+ *
+ * All that clients have on it has failed then (DRM_SKUA_CONTEXT_RESET): devices with an address
+ * space, but for those that each file has, and all contexts. Work ends with -ECANCELED, but for
+ * that which is to blame. New devices, and new contexts of the device that each file has, take work;
+ * address spaces of that, and what is mapped in them, are as they were.
+ *
+ * Buffer objects, and the CPU's mappings of them, stay. What was in VRAM is zero
+ * (&drm_skua_bo_info.content_lost) before any fence or status tells of the reset, and nobody writes
+ * it after that but clients.
  */
 
 /**
@@ -545,6 +559,17 @@ struct drm_skua_bo_info {
 
 	/** @imported: Returned 1 if it is another driver's dma-buf, else 0. */
 	__u32 imported;
+
+	/**
+	 * @content_lost: Returned 1 if the GPU was reset while it was in VRAM, or on its way out,
+	 * at any time, else 0.
+	 *
+	 * Its content was zero then.
+	 */
+	__u32 content_lost;
+
+	/** @reserved: Returned zero. */
+	__u32 reserved;
 };
 
 /**
@@ -1175,6 +1200,11 @@ enum drm_skua_context_status {
 	DRM_SKUA_CONTEXT_TIMED_OUT,
 	/** @DRM_SKUA_CONTEXT_LOST: The device was lost; it takes no more. */
 	DRM_SKUA_CONTEXT_LOST,
+	/**
+	 * @DRM_SKUA_CONTEXT_RESET: The GPU was reset, because of others' work or of nobody's; it
+	 * takes no more.
+	 */
+	DRM_SKUA_CONTEXT_RESET,
 };
 
 /**

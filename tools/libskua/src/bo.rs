@@ -86,6 +86,8 @@ pub struct BoInfo {
     pub region: u32,
     /// Whether it is another driver's.
     pub imported: bool,
+    /// Whether the GPU was reset while it was in VRAM, at any time: its content was zero then.
+    pub content_lost: bool,
 }
 
 impl Bo {
@@ -207,6 +209,7 @@ impl Bo {
             placements: Placements::from_bits(argument.placements),
             region: argument.region,
             imported: argument.imported != 0,
+            content_lost: argument.content_lost != 0,
         })
     }
 

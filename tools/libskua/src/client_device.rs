@@ -41,6 +41,8 @@ pub enum DeviceStatus {
     TimedOut,
     /// The GPU was lost.
     Lost,
+    /// The GPU was reset, because of others' work or of nobody's.
+    Reset,
 }
 
 /// What is known of a device at one moment.
@@ -139,6 +141,7 @@ impl ClientDevice {
                 uapi::DRM_SKUA_CONTEXT_FAULTED => DeviceStatus::Faulted,
                 uapi::DRM_SKUA_CONTEXT_TIMED_OUT => DeviceStatus::TimedOut,
                 uapi::DRM_SKUA_CONTEXT_LOST => DeviceStatus::Lost,
+                uapi::DRM_SKUA_CONTEXT_RESET => DeviceStatus::Reset,
                 _ => return Err(Error::Answer("the status of a device")),
             },
             resident: argument.resident,

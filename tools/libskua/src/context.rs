@@ -87,6 +87,8 @@ pub enum ContextStatus {
     TimedOut,
     /// Not any more: the device was lost.
     Lost,
+    /// Not any more: the GPU was reset, because of others' work or of nobody's.
+    Reset,
 }
 
 /// What is known of a fault; see section 8 of the hardware manual.
@@ -212,6 +214,7 @@ fn state(a: &uapi::drm_skua_context_state) -> Result<ContextState> {
         }),
         uapi::DRM_SKUA_CONTEXT_TIMED_OUT => ContextStatus::TimedOut,
         uapi::DRM_SKUA_CONTEXT_LOST => ContextStatus::Lost,
+        uapi::DRM_SKUA_CONTEXT_RESET => ContextStatus::Reset,
         _ => return Err(Error::Answer("status of a context")),
     };
     Ok(ContextState {

@@ -90,7 +90,7 @@ layout! {
         pad: u32 @ 4;
         offset: u64 @ 8;
     }
-    drm_skua_bo_info: 32 {
+    drm_skua_bo_info: 40 {
         handle: u32 @ 0;
         pad: u32 @ 4;
         size: u64 @ 8;
@@ -98,6 +98,8 @@ layout! {
         placements: u32 @ 20;
         region: u32 @ 24;
         imported: u32 @ 28;
+        content_lost: u32 @ 32;
+        reserved: u32 @ 36;
     }
     drm_skua_bo_handle: 8 {
         handle: u32 @ 0;
@@ -308,7 +310,7 @@ ioctls! {
     DRM_IOCTL_SKUA_QUERY: 0, 16;
     DRM_IOCTL_SKUA_BO_CREATE: 1, 24;
     DRM_IOCTL_SKUA_BO_MMAP_OFFSET: 2, 16;
-    DRM_IOCTL_SKUA_BO_INFO: 3, 32;
+    DRM_IOCTL_SKUA_BO_INFO: 3, 40;
     DRM_IOCTL_SKUA_VM_CREATE: 4, 16;
     DRM_IOCTL_SKUA_VM_DESTROY: 5, 8;
     DRM_IOCTL_SKUA_VM_BIND: 6, 40;

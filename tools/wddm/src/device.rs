@@ -50,6 +50,8 @@ pub enum DeviceState {
     Active,
     /// Its work hung and was cut.
     Hung,
+    /// The GPU was reset, because of others' work or of nobody's.
+    Reset,
     /// The GPU is gone or does not answer any more.
     Stopped,
     /// There was no memory to go on with.
@@ -83,6 +85,7 @@ impl DeviceState {
     pub const fn number(self) -> u32 {
         match self {
             Self::Active => 1,
+            Self::Reset => 2,
             Self::Hung => 3,
             Self::Stopped | Self::Destroyed => 4,
             Self::OutOfMemory => 5,

@@ -883,6 +883,7 @@ impl Scheduler {
             Ok(DeviceStatus::Active) => None,
             Ok(DeviceStatus::TimedOut) => Some(DeviceState::Hung),
             Ok(DeviceStatus::Lost) => Some(DeviceState::Stopped),
+            Ok(DeviceStatus::Reset) => Some(DeviceState::Reset),
             Ok(DeviceStatus::Faulted) => Some(Self::fault(state)),
             Err(error) => is_gone(&error).then_some(DeviceState::Stopped),
         }

@@ -77,7 +77,8 @@ use crate::{
         self,
         number::EngineIndex,
         pci::BAR_HOST_APERTURE, //
-    }, //
+    },
+    submit::adapter_reset::Limits, //
 };
 use kernel::{
     device::{
@@ -189,7 +190,12 @@ impl PciDriver for SkuaDriver {
         let preempts = module_parameters::preemption.value() != 0;
         let bus = BusMaster::new(pdev);
         let job_ms = module_parameters::job_timeout_ms.value();
-        let gpu = Gpu::new(parent, bus, regs, caps, system_limit(), preempts, job_ms)?;
+        let limits = Limits {
+            count: module_parameters::tdr_limit_count.value(),
+            within_s: module_parameters::tdr_limit_time.value(),
+        };
+        let system = system_limit();
+        let gpu = Gpu::new(parent, bus, regs, caps, system, preempts, job_ms, limits)?;
         Ok(Parts {
             drm: drm::UnregisteredDevice::new(pdev, gpu)?,
             data: RegistrationData {

@@ -6,16 +6,18 @@
 //! open. What is tied to the bound device (registers, shared memory, DMA mappings) is revoked at
 //! unbind, and every access says so by an error.
 //!
-//! # When the device is lost
+//! # When the device fails
 //!
-//! A device that is unplugged, does not acknowledge in time, or reports what cannot be, is *lost*
-//! ([`Gpu::lose`]), once. Before anything else it is made quiet: an adapter reset, and whether or
+//! A device that does not acknowledge in time, or reports what cannot be, is reset
+//! ([`crate::submit::adapter_reset`]), and goes on.
+//!
+//! A device that is unplugged, or is not helped by that, is *lost* ([`Gpu::lose`]), once. Before anything else it is made quiet: an adapter reset, and whether or
 //! not it acknowledges that, bus mastering off, read back. Then engines take no more work, all
 //! contexts and address spaces finish what they have with `ENODEV`, every fence signals. Ioctls
 //! fail with `ENODEV` (unplugged) or `EIO` (not answering) until the device is bound again.
 //!
-//! From the moment at which an acknowledgement is missing until the device is quiet, no memory that
-//! it may reach goes back to the system: [`crate::reaper`].
+//! From the moment at which an acknowledgement is missing until the device was reset, or is quiet, no
+//! memory that it may reach goes back to the system: [`crate::reaper`].
 //!
 //! # Locks, outermost first
 //!
@@ -176,6 +178,10 @@ use crate::{
         status::Counter, //
     },
     submit::{
+        adapter_reset::{
+            self,
+            Resets, //
+        },
         context::{
             Context,
             Status, //
@@ -228,6 +234,8 @@ const QUANTA_PER_SECOND: u64 = 5000;
 const PATIENCE: u64 = 100;
 /// How long the device may take to acknowledge: register protocols are quick, hosts may be slow.
 pub(crate) const ACK_TIMEOUT: Delta = Delta::from_millis(5000);
+/// How many milliseconds more an adapter reset may take for its VRAM, however large that is.
+const MAX_VRAM_MS: i64 = 30_000;
 /// How long an acknowledgement may be missing before the device is asked whether it is there.
 const PRESENCE_TIMEOUT: Delta = Delta::from_millis(500);
 /// How long a lost device may take to stop by itself before its bus mastering is turned off.
@@ -254,6 +262,8 @@ pub(crate) struct Counters {
     pub(crate) interrupts: Atomic<u64>,
     /// Engine resets requested, whether or not they were acknowledged.
     pub(crate) resets: Atomic<u64>,
+    /// Adapter resets that the device has survived.
+    pub(crate) adapter_resets: Atomic<u64>,
     /// Requests to an engine to stop, whether or not it did.
     pub(crate) preemptions: Atomic<u64>,
     /// Requests to flush TLBs, each to all engines.
@@ -296,8 +306,8 @@ pub(crate) struct Reapers {
     pub(crate) submissions: Arc<Reaper<Submission>>,
     /// Address spaces, with their page tables and what is mapped in them.
     pub(crate) vms: Arc<Reaper<Vm>>,
-    /// The one that all obey: closed by [`Gpu::doubt`] and [`Gpu::lose`], opened when the
-    /// device is known to be quiet.
+    /// The one that all obey: closed by [`Gpu::suspect`], [`Gpu::doubt`] and [`Gpu::lose`], opened
+    /// when the device was reset or is known to be quiet.
     quarantine: Arc<Quarantine>,
     /// The device is quiet, and will not be anything else.
     quiet: Atomic<bool>,
@@ -324,6 +334,16 @@ impl Reapers {
         // First: who closes it sees this, or is behind what follows.
         self.quiet.store(true, Release);
         self.quarantine.open();
+        self.wake();
+    }
+
+    /// The device was reset: what was kept because of that may go.
+    fn resume(&self) {
+        self.quarantine.resume();
+        self.wake();
+    }
+
+    fn wake(&self) {
         self.binds.wake();
         self.contexts.wake();
         self.destructions.wake();
@@ -367,6 +387,12 @@ pub(crate) struct Gpu {
     pub(crate) reapers: Reapers,
     /// Whether engines that can be are asked to stop: a switch for debugging (row 2.24).
     pub(crate) preempts: Atomic<bool>,
+    /// How often the adapter is reset before it is given up.
+    #[pin]
+    pub(crate) resets: Resets,
+    /// The [generation](Hardware::generation) in which VRAM was last all zero: what was written in an
+    /// earlier one is lost.
+    pub(crate) vram_generation: Atomic<u32>,
     /// What is to be destroyed when nothing uses it any more.
     pub(crate) destroyer: Arc<Destroyer>,
     /// How many have cleared entries of page tables, and not flushed them yet.
@@ -497,6 +523,7 @@ impl Gpu {
         system_limit: u64,
         preempts: bool,
         job_ms: u32,
+        limits: adapter_reset::Limits,
     ) -> Result<impl PinInit<Self, Error>> {
         let quantum = (u64::from(caps.tick_hz) / QUANTA_PER_SECOND).max(1);
         let turns = Limits {
@@ -539,6 +566,7 @@ impl Gpu {
                 binds: Atomic::new(0),
                 interrupts: Atomic::new(0),
                 resets: Atomic::new(0),
+                adapter_resets: Atomic::new(0),
                 preemptions: Atomic::new(0),
                 flushes: Atomic::new(0),
                 evictions: Atomic::new(0),
@@ -554,6 +582,8 @@ impl Gpu {
                 segment_unmaps: Atomic::new(0),
             },
             preempts: Atomic::new(true),
+            resets <- Resets::new(limits),
+            vram_generation: Atomic::new(0),
             reapers: Reapers::new()?,
             destroyer: Destroyer::new()?,
             unflushed: Atomic::new(0),
@@ -603,7 +633,7 @@ impl Gpu {
 
     /// The number of the engine for paging: the last that copies. If there is another one, it is
     /// the driver's alone, so that no client's work, which may wait, is ever before it.
-    fn paging_engine(&self) -> Result<EngineIndex> {
+    pub(crate) fn paging_engine(&self) -> Result<EngineIndex> {
         self.engines()
             .filter(|(_, engine)| engine.kind() == EngineKind::Copy)
             .last()
@@ -643,6 +673,18 @@ impl Gpu {
         Ok(mover)
     }
 
+    /// Calls `f` with each of the driver's own contexts.
+    pub(crate) fn for_each_own(&self, mut f: impl FnMut(&Arc<Context>)) {
+        // None of these is the last reference, unless the device is being lost.
+        let mut with = |context: Arc<Context>| {
+            f(&context);
+            self.reapers.contexts.bury(context);
+        };
+        self.paging().into_iter().for_each(&mut with);
+        self.movers.for_each(&mut with);
+        self.movers.find(Asid::SYSTEM).into_iter().for_each(with);
+    }
+
     /// The last clear of VRAM that was begun, if there was one.
     pub(crate) fn last_clear(&self) -> Option<Fence> {
         self.last_clear.lock().clone()
@@ -679,9 +721,19 @@ impl Gpu {
         let name = CString::try_from_fmt(fmt!("drm-skua:{}", parent.name()))?;
         let shrinker = Shrinker::new(dev, &name)?;
         *dev.shrinker.lock() = Some(shrinker);
-        reset(dev)?;
+        dev.hw.reset_from_timeout()?;
+        let ready = dev.wait_until_reset();
+        if ready == Err(ETIMEDOUT) {
+            dev_err!(
+                dev.as_ref(),
+                "the device does not get ready after a reset\n"
+            );
+        }
+        ready?;
         dev.bus.turn_on();
-        dev.hw.start()?;
+        dev.hw.restart_from_timeout()?;
+        dev.wait_briefly(|| dev.hw.has_restarted())?;
+        dev.vram_generation.store(dev.hw.generation(), Release);
         for (_, engine) in dev.engines() {
             engine.enable(dev)?;
         }
@@ -690,6 +742,27 @@ impl Gpu {
         let alarms = Alarms::new(dev, job_ms, preempt_ms)?;
         *dev.alarms.lock() = Some(alarms);
         Ok(())
+    }
+
+    /// The adapter is about to be reset: memory that it may reach does not go back to the system until
+    /// [`Self::resume`].
+    pub(crate) fn suspend(&self) {
+        self.reapers.quarantine.suspend();
+    }
+
+    /// The adapter was reset, and reaches what it should.
+    pub(crate) fn resume(&self) {
+        self.reapers.resume();
+        if self.resets.is_wanted(self.hw.generation()) {
+            // Somebody suspects it again: perhaps before this.
+            self.suspend();
+        }
+    }
+
+    /// Waits while memory is kept because the adapter is to be reset: it may be what is waited for.
+    /// Process context, not from recovery. `EIO`, `ENODEV` if the device is lost.
+    pub(crate) fn wait_for_resets(&self) -> Result {
+        self.wait_for(|| Ok(!self.reapers.quarantine.is_suspended()))
     }
 
     /// Takes the alarms; dropping them stops them.
@@ -724,10 +797,12 @@ impl Gpu {
         }
     }
 
-    /// Declares the device lost soon, from where it cannot be done at once. Process context.
-    pub(crate) fn lose_later(&self) {
+    /// Has the device reset soon, or lost, from where it cannot be done at once, unless it was reset
+    /// since `generation`. Process context.
+    pub(crate) fn reset_later(&self, generation: u32) {
+        self.resets.want(generation);
         if let Some(alarms) = &*self.alarms.lock() {
-            alarms.lose();
+            alarms.reset();
         }
     }
 
@@ -790,8 +865,7 @@ impl Gpu {
     /// Has all engines drop the translations of an address space, or of all, and waits until they
     /// have.
     ///
-    /// Process context; bounded by [`ACK_TIMEOUT`], after which the device is lost. `EIO`,
-    /// `ENODEV`.
+    /// Process context; not from recovery. `EIO`, `ENODEV` if the device is lost.
     pub(crate) fn invalidate(&self, asid: Option<Asid>) -> Result {
         self.check_health()?;
         let request = self.hw.flush_tlb(asid)?;
@@ -799,18 +873,27 @@ impl Gpu {
         self.wait_for(|| self.hw.is_done(request))
     }
 
-    /// Waits until `done` says so, which looks at shared memory only. Process context.
+    /// Waits until `done` says so, which looks at shared memory only. Process context; not from
+    /// recovery, which may have to reset the device for that.
     ///
-    /// `EIO` after [`ACK_TIMEOUT`], with the device to be lost; `ENODEV` if it is unbound or gone.
+    /// Bounded: after [`ACK_TIMEOUT`] the device is to be reset, after which `done` is to say so, or
+    /// lost. `EIO`, `ENODEV` if it is.
     pub(crate) fn wait_for(&self, mut done: impl FnMut() -> Result<bool>) -> Result {
-        let start = Instant::<Monotonic>::now();
+        let mut generation = self.hw.generation();
+        let mut start = Instant::<Monotonic>::now();
         let mut asked = false;
         loop {
+            // Before it is asked: this thread may not have run for long.
+            let late = start.elapsed();
             if done()? {
                 return Ok(());
             }
             self.check_health()?;
-            let late = start.elapsed();
+            if self.hw.generation() != generation {
+                generation = self.hw.generation();
+                start = Instant::now();
+                continue;
+            }
             if late > PRESENCE_TIMEOUT && !asked {
                 asked = true;
                 if !self.is_present() {
@@ -819,10 +902,39 @@ impl Gpu {
                 }
             }
             if late > ACK_TIMEOUT {
-                self.doubt(WEDGED);
-                return Err(EIO);
+                self.suspect(generation);
+                start = Instant::now();
             }
             fsleep(Delta::from_micros(20));
+        }
+    }
+
+    /// Waits until `done` says so, and no longer than [`ACK_TIMEOUT`]. Process context. `ETIMEDOUT`;
+    /// `EIO`, `ENODEV` if the device is lost.
+    pub(crate) fn wait_briefly(&self, done: impl FnMut() -> Result<bool>) -> Result {
+        self.wait_at_most(ACK_TIMEOUT, done)
+    }
+
+    /// Waits until an adapter reset is over, for which the device may take some time for each MiB of
+    /// VRAM (manual, section 2). As [`Self::wait_briefly`].
+    pub(crate) fn wait_until_reset(&self) -> Result {
+        let mib = i64::try_from(self.hw.caps.vram_size >> 20).unwrap_or(i64::MAX);
+        let more = Delta::from_millis(mib.saturating_mul(10).min(MAX_VRAM_MS));
+        self.wait_at_most(ACK_TIMEOUT + more, || self.hw.is_reset())
+    }
+
+    fn wait_at_most(&self, limit: Delta, mut done: impl FnMut() -> Result<bool>) -> Result {
+        let start = Instant::<Monotonic>::now();
+        loop {
+            let late = start.elapsed();
+            if done()? {
+                return Ok(());
+            }
+            self.check_health()?;
+            if late > limit {
+                return Err(ETIMEDOUT);
+            }
+            fsleep(Delta::from_micros(100));
         }
     }
 
@@ -834,8 +946,20 @@ impl Gpu {
             .is_ok_and(|id| id == regs::ID::SKUA)
     }
 
-    /// The device did not do what it must: it is to be lost, for the reason `health`, and until it
-    /// is quiet it may reach memory that it should not.
+    /// The device did not do what it must in time: it is to be reset, and until it is it may reach
+    /// memory that it should not.
+    fn suspect(&self, generation: u32) {
+        // First: the end of a reset looks at it when it opens the quarantine.
+        self.reset_later(generation);
+        self.suspend();
+        if self.reapers.quiet.load(Acquire) {
+            // Too late to reach anything, and nobody would open it.
+            self.reapers.release();
+        }
+    }
+
+    /// The device did not do what it must, and a reset alone does not help: it is to be lost, for the
+    /// reason `health`, and until it is quiet it may reach memory that it should not.
     pub(crate) fn doubt(&self, health: u32) {
         self.reapers.quarantine.close();
         if self.reapers.quiet.load(Acquire) {
@@ -844,7 +968,7 @@ impl Gpu {
         }
         // Whoever comes first; `lose()` decides.
         let _ = self.health.cmpxchg(HEALTHY, health, Full);
-        self.lose_later();
+        self.reset_later(self.hw.generation());
     }
 
     /// Copies the device's counters to where [`Shared::counter`] finds them.
@@ -853,9 +977,10 @@ impl Gpu {
             let shared = self.hw.shared.try_access().ok_or(ENODEV)?;
             shared.snapshot_ack()
         };
-        let before = taken()?;
+        let (generation, before) = (self.hw.generation(), taken()?);
         self.hw.regs.write(regs::SNAPSHOT::new())?;
-        self.wait_for(|| Ok(taken()? != before))
+        // A reset forgets it.
+        self.wait_for(|| Ok(taken()? != before || self.hw.generation() != generation))
     }
 
     /// Calls `f` with the name and value of each of the device's counters, as of the last snapshot.
@@ -994,22 +1119,4 @@ fn paging_space(parent: &Device<Bound>, caps: &Caps, system_limit: u64) -> Resul
 pub(crate) fn parent(dev: &SkuaDevice<drm::Registered>) -> &Device<Bound> {
     let parent: &kernel::pci::Device<Bound> = dev.as_ref();
     parent.as_ref()
-}
-
-/// Resets the adapter and waits until it is ready: what an earlier driver has begun is over.
-/// `ETIMEDOUT` with a line in the log; `ENODEV`.
-fn reset(dev: &SkuaDevice) -> Result {
-    dev.hw.reset_from_timeout()?;
-    let start = Instant::<Monotonic>::now();
-    while !dev.hw.is_reset()? {
-        if start.elapsed() > ACK_TIMEOUT {
-            dev_err!(
-                dev.as_ref(),
-                "the device does not get ready after a reset\n"
-            );
-            return Err(ETIMEDOUT);
-        }
-        fsleep(Delta::from_micros(100));
-    }
-    Ok(())
 }

@@ -54,6 +54,8 @@ struct News {
     dump: Option<Coredump>,
     /// Whose work was cut.
     cut: Option<Process>,
+    /// Whether the adapter was reset.
+    reset: bool,
     /// Whether the device is lost.
     lost: bool,
 }
@@ -95,6 +97,7 @@ impl Herald {
                     dev: None,
                     dump: None,
                     cut: None,
+                    reset: false,
                     lost: false,
                 }),
                 work <- new_work!("Herald::work"),
@@ -106,6 +109,11 @@ impl Herald {
     /// Work of `client` on `dev` was cut, and the device goes on.
     pub(crate) fn tell_of_cut(self: &Arc<Self>, dev: &SkuaDevice, client: Process) {
         self.tell(dev, |news| _ = news.cut.get_or_insert(client));
+    }
+
+    /// `dev` was reset, and goes on.
+    pub(crate) fn tell_of_reset(self: &Arc<Self>, dev: &SkuaDevice) {
+        self.tell(dev, |news| news.reset = true);
     }
 
     /// `dev` is lost.
@@ -146,10 +154,12 @@ impl WorkItem for Herald {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let (dev, dump, cut, lost) = {
+        let (dev, dump, cut, reset, lost) = {
             let mut news = this.news.lock();
+            let reset = core::mem::take(&mut news.reset);
             let lost = core::mem::take(&mut news.lost);
-            (news.dev.take(), news.dump.take(), news.cut.take(), lost)
+            let cut = news.cut.take();
+            (news.dev.take(), news.dump.take(), cut, reset, lost)
         };
         if let Some((dump, dev)) = dump.zip(dev.as_ref()) {
             dump.publish(dev);
@@ -163,7 +173,9 @@ impl WorkItem for Herald {
         let Some(registered) = dev.as_ref().and_then(|dev| device::enter(dev)) else {
             return;
         };
-        let cut = cut.map(|task| wedged::send(&registered, Recovery::None, Some(&task)));
+        let task = cut.as_ref();
+        let cut = (reset || task.is_some())
+            .then(|| wedged::send(&registered, Recovery::None, task));
         let lost = lost.then(|| wedged::send(&registered, Recovery::Rebind, None));
         for result in [cut, lost].into_iter().flatten() {
             if result.is_err() {

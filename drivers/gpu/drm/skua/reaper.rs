@@ -19,8 +19,8 @@
 //! # Quarantine
 //!
 //! Memory must not go back to the system while the device may still reach it. A device that did not
-//! acknowledge is such a device: from that moment on, until it is known to be quiet, reapers keep
-//! what they are given ([`Quarantine`]).
+//! acknowledge is such a device: from that moment on, until it was reset or is known to be quiet,
+//! reapers keep what they are given ([`Quarantine`]).
 
 use crate::ext::queue::ModuleQueue;
 use kernel::{
@@ -56,8 +56,10 @@ pub(crate) static QUEUE: ModuleQueue = ModuleQueue::new();
 
 /// Whether memory may go back to the system.
 pub(crate) struct Quarantine {
-    /// 1 while the device may reach memory that it should not.
+    /// 1 while the device may reach memory that it should not, until it is known to be quiet for good.
     closed: Atomic<u32>,
+    /// 1 while the same is so of a device that is about to be reset, and may go on then.
+    suspended: Atomic<u32>,
 }
 
 impl Quarantine {
@@ -65,6 +67,7 @@ impl Quarantine {
     pub(crate) fn new() -> Result<Arc<Self>> {
         let open = Self {
             closed: Atomic::new(0),
+            suspended: Atomic::new(0),
         };
         Ok(Arc::new(open, GFP_KERNEL)?)
     }
@@ -78,11 +81,27 @@ impl Quarantine {
     /// The device is quiet. The caller wakes the reapers.
     pub(crate) fn open(&self) {
         self.closed.store(0, Release);
+        self.resume();
+    }
+
+    /// [`Self::close`], until the device is reset.
+    pub(crate) fn suspend(&self) {
+        self.suspended.xchg(1, Full);
+    }
+
+    /// The device was reset. The caller wakes the reapers.
+    pub(crate) fn resume(&self) {
+        self.suspended.store(0, Release);
+    }
+
+    /// Whether they do until the device is reset.
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.suspended.load(Acquire) != 0
     }
 
     /// Whether reapers keep what they are given.
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Acquire) != 0
+        self.closed.load(Acquire) != 0 || self.is_suspended()
     }
 }
 

@@ -111,5 +111,13 @@ module! {
             default: 2000,
             description: "Milliseconds that an engine may take to stop before it is reset",
         },
+        tdr_limit_count: u32 {
+            default: 5,
+            description: "Adapter resets within tdr_limit_time before the device is given up (at most 16)",
+        },
+        tdr_limit_time: u32 {
+            default: 60,
+            description: "Seconds in which tdr_limit_count adapter resets are borne",
+        },
     },
 }

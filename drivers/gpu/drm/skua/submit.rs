@@ -5,6 +5,7 @@
 //! Uses [`crate::memory`], [`crate::fences`], [`crate::hardware`] and the trunk ([`crate::gpu`]). It
 //! never sees arguments of ioctls.
 
+pub(crate) mod adapter_reset;
 pub(crate) mod busy;
 pub(crate) mod context;
 pub(crate) mod coredump;

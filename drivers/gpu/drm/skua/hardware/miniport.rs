@@ -84,8 +84,10 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{
+            Acquire,
             Atomic,
-            Relaxed, //
+            Relaxed,
+            Release, //
         },
         barrier,
         Mutex, //
@@ -104,13 +106,18 @@ pub(crate) struct Hardware {
     pub(crate) regs: Registers,
     /// Status page, rings, descriptors; revoked at unbind.
     pub(crate) shared: Devres<Shared>,
-    /// Flushes requested so far, modulo 2^32: the number of the last one, as the device counts
-    /// them. Held over the register write, so that numbers and writes have one order.
+    /// Flushes requested since the adapter was reset, modulo 2^32: the number of the last one, as the
+    /// device counts them. Held over the register write, so that numbers and writes have one order.
     #[pin]
     flushes: Mutex<u32>,
     /// The same for flushes of the CPU host aperture, whose table is changed under it.
     #[pin]
     aperture_flushes: Mutex<u32>,
+    /// Twice how often the adapter was reset, and one less from the beginning of a reset until it has
+    /// restarted: then no flush of TLBs is requested, as nothing is kept. Changed under both of these.
+    generation: Atomic<u32>,
+    /// Number of the fault record that is read next, modulo 2^32.
+    pub(crate) next_fault: Atomic<u32>,
     /// Entries of page tables that were written since probe.
     pub(crate) entries: Atomic<u64>,
     /// Whether memory has to be idle to be paged. This GPU bears it if not: a knob of debugfs.
@@ -168,10 +175,17 @@ pub(crate) enum Request {
     /// The reset of an engine, whose count of resets was this.
     Reset(EngineIndex, u32),
     /// The flush with this number, by all engines.
-    Flush(u32),
+    Flush {
+        /// [`Hardware::generation`].
+        generation: u32,
+        /// Modulo 2^32.
+        flush: u32,
+    },
     /// The flush of the CPU host aperture with this number, before which so many entries had been
     /// refused.
     Aperture {
+        /// [`Hardware::generation`].
+        generation: u32,
         /// Modulo 2^32.
         flush: u32,
         /// Modulo 2^32.
@@ -195,14 +209,30 @@ impl Hardware {
             shared,
             flushes <- new_mutex!(0),
             aperture_flushes <- new_mutex!(0),
+            generation: Atomic::new(0),
+            next_fault: Atomic::new(0),
             entries: Atomic::new(0),
             wants_idle: Atomic::new(false),
             busy: Atomic::new(0),
         }))
     }
 
+    /// Changes when the adapter is reset, and when it has restarted.
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation.load(Acquire)
+    }
+
+    /// Whether what was asked for at an earlier `generation` is done by a reset; none if there was no
+    /// reset.
+    fn is_done_by_reset(&self, generation: u32) -> Option<bool> {
+        match self.generation().wrapping_sub(generation) {
+            0 => (generation % 2 == 1).then_some(false),
+            later => Some(later > 1 || generation % 2 == 1),
+        }
+    }
+
     /// Tells the device where the memory is that it shares with the driver. `ENODEV`.
-    pub(crate) fn start(&self) -> Result {
+    fn share(&self) -> Result {
         let (status, gart, aperture) = {
             let shared = self.shared.try_access().ok_or(ENODEV)?;
             (
@@ -274,6 +304,15 @@ impl Hardware {
         flushes: &mut u32,
         pages: impl Iterator<Item = u32>,
     ) -> Result<Request> {
+        let generation = self.generation();
+        if generation % 2 == 1 && *flushes == 0 {
+            // All of the table is looked at later.
+            return Ok(Request::Aperture {
+                generation,
+                flush: 0,
+                refused: 0,
+            });
+        }
         let refused = {
             let shared = self.shared.try_access().ok_or(ENODEV)?;
             shared.aperture_refused()?
@@ -306,6 +345,7 @@ impl Hardware {
             flush(first, count)?;
         }
         Ok(Request::Aperture {
+            generation,
             flush: *flushes,
             refused,
         })
@@ -597,6 +637,12 @@ impl Miniport for Hardware {
     }
 
     fn reset_from_timeout(&self) -> Result {
+        let mut flushes = self.flushes.lock();
+        let mut aperture_flushes = self.aperture_flushes.lock();
+        (*flushes, *aperture_flushes) = (0, 0);
+        // Not twice, if the last one did not end.
+        let generation = self.generation() | 1;
+        self.generation.store(generation, Release);
         self.regs.write(regs::DEVICE_CTRL::new().with_reset(true))
     }
 
@@ -606,6 +652,44 @@ impl Miniport for Hardware {
             return Err(ENODEV);
         }
         Ok(status.ready())
+    }
+
+    fn restart_from_timeout(&self) -> Result {
+        self.shared.try_access().ok_or(ENODEV)?.forget_counts()?;
+        self.next_fault.store(0, Relaxed);
+        self.share()?;
+        let Some(aperture) = self.caps.aperture else {
+            return Ok(());
+        };
+        let mut flushes = self.aperture_flushes.lock();
+        for first in (0..aperture.pages).step_by(usize::from(u16::MAX)) {
+            self.regs.write(
+                regs::APERTURE_FLUSH::new()
+                    .with_first(u16::try_from(first)?)
+                    .with_count(u16::MAX),
+            )?;
+            *flushes = flushes.wrapping_add(1);
+        }
+        Ok(())
+    }
+
+    fn has_restarted(&self) -> Result<bool> {
+        let _flushes = self.flushes.lock();
+        let aperture_flushes = self.aperture_flushes.lock();
+        let shared = self.shared.try_access().ok_or(ENODEV)?;
+        if shared.aperture_ack()? != *aperture_flushes {
+            return Ok(false);
+        }
+        for (node, _) in EngineIndex::ALL.into_iter().zip(&self.caps.engines) {
+            if shared.engine32(node, status::engine::RESET_ACK)? == Shared::NO_BLOCK {
+                return Ok(false);
+            }
+        }
+        let generation = self.generation();
+        // Even from now on.
+        self.generation
+            .store(generation.wrapping_add(generation % 2), Release);
+        Ok(true)
     }
 
     fn set_root_page_table(&self, context: ContextSlot, root: Entry, asid: Asid) -> Result {
@@ -639,9 +723,15 @@ impl Miniport for Hardware {
 
     fn flush_tlb(&self, asid: Option<Asid>) -> Result<Request> {
         let mut flushes = self.flushes.lock();
-        self.regs.write(regs::INVALIDATE::of(asid))?;
-        *flushes = flushes.wrapping_add(1);
-        Ok(Request::Flush(*flushes))
+        let generation = self.generation();
+        if generation % 2 == 0 {
+            self.regs.write(regs::INVALIDATE::of(asid))?;
+            *flushes = flushes.wrapping_add(1);
+        }
+        Ok(Request::Flush {
+            generation,
+            flush: *flushes,
+        })
     }
 
     fn map_aperture_segment(
@@ -727,17 +817,27 @@ impl Miniport for Hardware {
             Request::Reset(node, before) => {
                 Ok(shared.engine32(node, status::engine::RESET_ACK)? != before)
             }
-            Request::Flush(number) => {
+            Request::Flush { generation, flush } => {
+                if let Some(done) = self.is_done_by_reset(generation) {
+                    return Ok(done);
+                }
                 for (node, _) in EngineIndex::ALL.into_iter().zip(&self.caps.engines) {
                     let ack = shared.engine32(node, status::engine::INVALIDATE_ACK)?;
                     // Modulo 2^32: at most half of it behind.
-                    if ack.wrapping_sub(number) >= 1 << 31 {
+                    if ack.wrapping_sub(flush) >= 1 << 31 {
                         return Ok(false);
                     }
                 }
                 Ok(true)
             }
-            Request::Aperture { flush, refused } => {
+            Request::Aperture {
+                generation,
+                flush,
+                refused,
+            } => {
+                if let Some(done) = self.is_done_by_reset(generation) {
+                    return Ok(done);
+                }
                 if shared.aperture_ack()?.wrapping_sub(flush) >= 1 << 31 {
                     return Ok(false);
                 }

@@ -88,7 +88,7 @@ const _: () = {
 
 /// All memory that driver and device share, but for page tables and buffer objects.
 pub(crate) struct Shared {
-    /// The status page, [`status::SIZE`] bytes, which the device alone writes.
+    /// The status page, [`status::SIZE`] bytes, which the device alone writes, unless it is reset.
     status: Coherent<[u64]>,
     /// The GART table. The first [`GART_PAGES`] entries are written at probe.
     gart: Coherent<[u64]>,
@@ -241,6 +241,25 @@ impl Shared {
         let table = self.aperture.as_ref().ok_or(EINVAL)?;
         let index = usize::try_from(page)?;
         io_write!(table, [try: index], entry.0);
+        Ok(())
+    }
+
+    /// What the reset count of an engine is in [`Self::engine32`] before the device has written its
+    /// block.
+    pub(crate) const NO_BLOCK: u32 = u32::MAX;
+
+    /// Has the status page say nothing: the device, which was reset, counts from zero, and does not
+    /// write to it yet.
+    pub(crate) fn forget_counts(&self) -> Result {
+        const RESET_ACK: usize = words(status::engine::RESET_ACK - 4);
+        for word in 0..words(status::COUNTERS) {
+            io_write!(&self.status, [try: word], 0);
+        }
+        for engine in 0..MAX_ENGINES as usize {
+            let word = engine * words(status::ENGINE_SIZE) + RESET_ACK;
+            io_write!(&self.status, [try: word], u64::from(Self::NO_BLOCK) << 32);
+        }
+        barrier::dma_mb(barrier::Write);
         Ok(())
     }
 

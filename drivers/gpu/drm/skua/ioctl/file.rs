@@ -386,6 +386,8 @@ impl File {
             placements: bo.placements(),
             region: bo.region(),
             imported: gem::is_imported(&*bo).into(),
+            content_lost: bo.has_lost_content().into(),
+            reserved: 0,
         };
         Ok(0)
     }

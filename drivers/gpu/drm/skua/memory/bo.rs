@@ -270,8 +270,8 @@ pub(crate) struct BoData {
     /// How many clients have locked it; and whether it has a part of the [aperture](host_aperture)
     /// for that, [`HAS_APERTURE`].
     lockers: Atomic<i16>,
-    /// Whether its destruction was asked for: it stays where it is. Set with the reservation locked.
-    doomed: Atomic<bool>,
+    /// [`DOOMED`], set with the reservation locked, and [`CONTENT_LOST`].
+    marks: Atomic<i8>,
     /// The ranges of address spaces whose page tables lead to it now, where these lead, and which
     /// address spaces use it.
     #[pin]
@@ -302,7 +302,7 @@ impl DriverObject for BoData {
             arriving: Atomic::new(false),
             residents: Atomic::new(0),
             lockers: Atomic::new(0),
-            doomed: Atomic::new(false),
+            marks: Atomic::new(0),
             sites <- Sites::new(),
         })
     }
@@ -381,6 +381,11 @@ fn is_seen_in_vram(flags: u32) -> bool {
     flags & (uapi::DRM_SKUA_BO_CPU_ACCESS | uapi::DRM_SKUA_BO_CACHED)
         == uapi::DRM_SKUA_BO_CPU_ACCESS
 }
+
+/// In [`BoData::marks`]: its destruction was asked for, it stays where it is.
+const DOOMED: i8 = 1 << 0;
+/// In [`BoData::marks`]: content of it that left VRAM since was lost there.
+const CONTENT_LOST: i8 = 1 << 1;
 
 /// In [`BoData::lockers`]: it is locked in VRAM through the aperture.
 const HAS_APERTURE: i16 = 1 << 14;
@@ -893,20 +898,30 @@ impl BoData {
     /// Has it stay where it is from now on; whether it did not already. The caller holds its
     /// reservation lock: a move was published before, or never will be.
     pub(crate) fn doom(&self) -> bool {
-        let already = self.is_doomed();
-        self.doomed.store(true, Relaxed);
-        !already
+        !self.mark(DOOMED, true)
+    }
+
+    /// Sets a mark, or clears it; whether it was set.
+    fn mark(&self, mark: i8, is_set: bool) -> bool {
+        let mut marks = self.marks.load(Relaxed);
+        loop {
+            let new = if is_set { marks | mark } else { marks & !mark };
+            match self.marks.cmpxchg(marks, new, Relaxed) {
+                Ok(_) => return marks & mark != 0,
+                Err(now) => marks = now,
+            }
+        }
     }
 
     /// Takes [`BoData::doom`] back, for who has called that.
     pub(crate) fn spare(&self) {
-        self.doomed.store(false, Relaxed);
+        self.mark(DOOMED, false);
     }
 
     /// Whether it is to be destroyed, and stays where it is until then. For good as long as its
     /// reservation is locked.
     pub(crate) fn is_doomed(&self) -> bool {
-        self.doomed.load(Relaxed)
+        self.marks.load(Relaxed) & DOOMED != 0
     }
 
     /// It is about to move to VRAM, or its content to be thrown away. Not to leave where it is then,
@@ -923,6 +938,17 @@ impl BoData {
     /// Whether it is on its way to VRAM, or its content to nowhere, or was just now.
     pub(crate) fn is_arriving(&self) -> bool {
         self.arriving.load(Acquire)
+    }
+
+    /// What it had in VRAM was lost when the device was reset, and it has left that since.
+    pub(crate) fn set_content_lost(&self) {
+        self.mark(CONTENT_LOST, true);
+    }
+
+    /// Whether the device was reset while its content was in VRAM.
+    pub(crate) fn has_lost_content(&self) -> bool {
+        let is_lost = matches!(self.sites.memory(), Some(Memory::Vram(range)) if range.is_lost());
+        is_lost || self.marks.load(Relaxed) & CONTENT_LOST != 0
     }
 
     /// It is resident for so many `more` devices, or fewer. `EMFILE`, never for fewer.

@@ -26,6 +26,9 @@
 //! as long as it is there nobody has had a way to write, and when it is used for a move all who get
 //! one later wait for that. What is dropped does not come back before the object does.
 //!
+//! When the device is reset, what is in VRAM is lost, and so is the copy: it is dropped when the object
+//! leaves.
+//!
 //! It counts as the client's system memory as it did before it came. Where a quota is exceeded none
 //! is kept, and who gets nothing of one has those dropped that count in it ([`make_room`]).
 //!
@@ -160,10 +163,14 @@ impl Drop for CleanCopy {
 /// The pages that `bo` would have if it left now, if it has a clean copy. `EBUSY` if somebody has it
 /// locked, unless it `may_wait`; `EINTR` if a signal arrives.
 pub(crate) fn find(bo: &Bo, may_wait: bool) -> Result<Option<(Arc<Pages>, Arc<SystemMemory>)>> {
-    let reserved = match may_wait {
+    let mut reserved = match may_wait {
         true => resv::lock(bo)?,
         false => resv::trylock(bo).ok_or(EBUSY)?,
     };
+    if matches!(gem::placement(bo, &reserved)?, Placement::Device(site) if site.range.is_lost()) {
+        // They are not the same bytes any more.
+        drop_copy(bo, &mut reserved)?;
+    }
     Ok(match gem::placement(bo, &reserved)? {
         Placement::Device(site) => site
             .copy()

@@ -359,12 +359,13 @@ impl Destroyer {
     /// Waits until what nothing uses any more is free. Process context, no locks held. `EINTR` if a
     /// signal arrives.
     pub(crate) fn settle(&self, dev: &SkuaDevice) -> Result {
+        // Of a device that is lost what was destroyed may be kept.
+        let _ = dev.wait_for_resets();
         reaper::flush();
         let behind = || self.doomed.lock().behind;
         // Not what comes meanwhile: each turn of the queue gives up some, and one frees the last.
         for _ in 0..=behind().div_ceil(AT_ONCE) {
             let is_settled = behind() == 0 && dev.reapers.destructions.count() == 0;
-            // Of a device that is lost what was destroyed may be kept.
             if is_settled || dev.check_health().is_err() {
                 break;
             }
@@ -520,6 +521,8 @@ pub(crate) fn destroy(
     }
     dev.destroyer.accept(client, begun, nodes);
     if manner.synchronous {
+        // Of a device that is lost it may be kept.
+        let _ = dev.wait_for_resets();
         reaper::flush();
     }
     Ok(())

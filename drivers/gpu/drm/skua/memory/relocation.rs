@@ -138,6 +138,10 @@ pub(crate) struct Move {
     _user: Option<Arc<Vm>>,
     /// Nothing leads to the old memory any more.
     is_done: Atomic<bool>,
+    /// The [generation](Gpu::vram_generation) in which the copy was over.
+    generation: Atomic<u32>,
+    /// Whether it was copied.
+    is_copied: bool,
     /// From the end of the copy until all is installed.
     #[pin]
     fence: SpinLock<Option<DriverFence>>,
@@ -315,6 +319,9 @@ impl Transfer {
         let moved = self.moved.lock().take();
         match (moved, result) {
             (Some(moved), Ok(())) => {
+                // Before a reset, or after it: this is not called meanwhile.
+                let generation = moved.dev.vram_generation.load(Relaxed);
+                moved.generation.store(generation, Relaxed);
                 *moved.fence.lock() = Some(fence);
                 let queued = QUEUE.enqueue(moved);
                 warn_on!(queued.is_err());
@@ -349,9 +356,14 @@ impl Move {
         let dev = &*self.dev;
         let bound = device::enter(dev).ok_or(ENODEV)?;
         let parent = gpu::parent(&bound);
-        if let Some(Memory::Vram(range)) = &self.new {
+        let generation = self.generation.load(Relaxed);
+        match (&self.old, &self.new) {
             // The copy has written all of it.
-            range.set_cleared();
+            (_, Some(Memory::Vram(range))) => range.set_cleared(generation),
+            (Memory::Vram(range), _) if self.is_copied && range.is_lost_in(generation) => {
+                self.bo.set_content_lost();
+            }
+            _ => (),
         }
         // `self` holds it.
         drop(match &self.new {
@@ -477,6 +489,10 @@ pub(crate) fn relocate(
             site.keep(CleanCopy::of(dev, bo, &reserved)?);
         }
         let copy = match placement {
+            // The caller has looked before the device was reset.
+            Placement::Device(site) if site.copy().is_some() && site.range.is_lost() => {
+                return Err(EBUSY);
+            }
             Placement::Device(site) => site.copy(),
             _ => None,
         };
@@ -573,6 +589,7 @@ pub(crate) fn relocate(
         })
     });
     let plan = plan.transpose()?;
+    let is_copied = plan.is_some();
     let keeps = matches!(&new, Placement::Device(site) if site.copy().is_some());
     let moved = Arc::pin_init(
         pin_init!(Move {
@@ -583,6 +600,8 @@ pub(crate) fn relocate(
             keeps,
             _user: user.cloned(),
             is_done: Atomic::new(false),
+            generation: Atomic::new(0),
+            is_copied,
             fence <- new_spinlock!(None),
             work <- new_work!("Move::work"),
             links <- ListLinks::new(),

@@ -5,7 +5,8 @@
 //! The allocator is [`crate::policy::buddy`]; this file gives its blocks an owner. A [`VramRange`]
 //! is the memory of one buffer object, one or several blocks, and returns them when dropped. Freed
 //! memory holds what its client left in it; it is cleared by the copy engine when it is given out
-//! again, before any client sees it, and [`VramRange::is_cleared`] tells when that is done.
+//! again, before any client sees it, and [`VramRange::is_cleared`] tells when that is done. When the
+//! device is reset all of it becomes zero ([`VramRange::is_lost`]).
 //!
 //! A range is charged for the control group of the process that asked for it ([`dmem`]), from before
 //! it is allocated until its blocks are free.
@@ -146,7 +147,8 @@ pub(crate) struct VramRange {
     quota: Arc<Quota>,
     /// For whose control group it is charged.
     charge: Charge,
-    /// 1 once nothing of an earlier owner is left in any block.
+    /// 0 as long as something of an earlier owner may be left in a block; then one more than the
+    /// [generation](crate::gpu::Gpu::vram_generation) in which its content was written.
     cleared: Atomic<u32>,
     /// For when it is, unless a move does that.
     clear: SetOnce<Fence>,
@@ -350,14 +352,26 @@ impl VramRange {
         self.clear.as_ref()
     }
 
-    /// The copy engine has written zeroes to all of it.
-    pub(crate) fn set_cleared(&self) {
-        self.cleared.store(1, Release);
+    /// The copy engine has written zeroes, or an object's content, to all of it, in this
+    /// [generation](crate::gpu::Gpu::vram_generation).
+    pub(crate) fn set_cleared(&self, generation: u32) {
+        self.cleared.store(generation.wrapping_add(1), Release);
     }
 
     /// Whether nothing of an earlier owner is left in it.
     pub(crate) fn is_cleared(&self) -> bool {
         self.cleared.load(Acquire) != 0
+    }
+
+    /// Whether the content that it had was lost before this generation.
+    pub(crate) fn is_lost_in(&self, generation: u32) -> bool {
+        self.is_cleared() && self.cleared.load(Relaxed) != generation.wrapping_add(1)
+    }
+
+    /// Whether the content that it had was lost when the device was reset: it is zero, but for what was
+    /// written since.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost_in(self.dev.vram_generation.load(Acquire))
     }
 }
 

@@ -13,6 +13,7 @@
 //! | `paging` | the paging process: bytes of its address space and of its tables, ticks, packets; how often memory was not idle |
 //! | `idle` | has paging want idle memory from now on, or, read again, not any more |
 //! | `preemption` | has engines not be asked to stop from now on, or, read again, again |
+//! | `reset` | resets the adapter; how often that was done since it was bound |
 //! | `zap` | removes the CPU's mappings of all objects, which fault in again; of how many handles |
 //! | `evict` | moves all objects out of VRAM, and out of the aperture; how many |
 //! | `counters` | what driver (`driver_…`) and device count |
@@ -63,7 +64,10 @@ use core::fmt::Write as _;
 use kernel::{
     drm::Registered,
     prelude::*,
-    sync::atomic::Relaxed, //
+    sync::atomic::{
+        Acquire,
+        Relaxed, //
+    }, //
 };
 
 /// What the DRM core makes files of, when it registers the device.
@@ -109,6 +113,16 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
             let wanted = !dev.hw.wants_idle.load(Relaxed);
             dev.hw.wants_idle.store(wanted, Relaxed);
             writeln!(out, "{}", u32::from(wanted)).map_err(full)
+        },
+    },
+    DebugfsFile {
+        name: c"reset",
+        show: |dev, out| {
+            let resets = || dev.counters.adapter_resets.load(Acquire);
+            let before = resets();
+            dev.reset_later(dev.hw.generation());
+            dev.wait_for(|| Ok(resets() != before))?;
+            writeln!(out, "{}", resets()).map_err(full)
         },
     },
     DebugfsFile {
@@ -295,6 +309,7 @@ fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         ("binds", dev.counters.binds.load(Relaxed)),
         ("interrupts", dev.counters.interrupts.load(Relaxed)),
         ("engine_resets", dev.counters.resets.load(Relaxed)),
+        ("adapter_resets", dev.counters.adapter_resets.load(Relaxed)),
         ("preemptions", dev.counters.preemptions.load(Relaxed)),
         ("evictions", dev.counters.evictions.load(Relaxed)),
         ("promotions", dev.counters.promotions.load(Relaxed)),

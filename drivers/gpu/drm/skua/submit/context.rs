@@ -141,6 +141,8 @@ pub(crate) enum Status {
     TimedOut,
     /// The device is lost, or the client's device that it is of failed.
     Lost,
+    /// The adapter was reset.
+    Reset,
     /// Userspace destroyed it.
     Destroyed,
 }
@@ -153,6 +155,7 @@ impl Status {
             Self::Faulted(_) => uapi::DRM_SKUA_CONTEXT_FAULTED,
             Self::TimedOut => uapi::DRM_SKUA_CONTEXT_TIMED_OUT,
             Self::Lost => uapi::DRM_SKUA_CONTEXT_LOST,
+            Self::Reset => uapi::DRM_SKUA_CONTEXT_RESET,
         }
     }
 }
@@ -764,6 +767,18 @@ impl Context {
         }
         pending.started = packet.from;
         pending.due()
+    }
+
+    /// The adapter was reset: what its save area has is nothing any more. Called by the engine, under
+    /// its lock.
+    pub(crate) fn forget_saved(&self) {
+        self.pending.lock().saved = false;
+    }
+
+    /// The adapter was reset, and nothing of it is in the ring: its first submission, a part of which may
+    /// be done, begins anew.
+    pub(crate) fn begin_anew(&self) {
+        self.pending.lock().started = MultipassOffset::default();
     }
 
     /// Whether its next portion, which waits for a value out of the ring, is to be tried. The longer

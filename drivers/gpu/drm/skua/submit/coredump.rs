@@ -61,6 +61,8 @@ const TABLES: u32 = 64;
 pub(crate) enum Failure<'a> {
     /// Of an engine's work.
     Work(EngineIndex, &'a Cause),
+    /// The device is to be reset, whoever did it.
+    Adapter,
     /// The device is lost.
     Lost,
 }
@@ -132,9 +134,10 @@ impl Coredump {
         dev: &SkuaDevice,
         failure: &Failure<'_>,
     ) -> core::result::Result<Option<Arc<Context>>, fmt::Error> {
-        let Failure::Work(index, cause) = failure else {
-            writeln!(self, "failure: lost")?;
-            return Ok(None);
+        let (index, cause) = match failure {
+            Failure::Work(index, cause) => (index, cause),
+            Failure::Adapter => return writeln!(self, "failure: adapter").map(|()| None),
+            Failure::Lost => return writeln!(self, "failure: lost").map(|()| None),
         };
         match cause {
             Cause::Fault(record) => writeln!(

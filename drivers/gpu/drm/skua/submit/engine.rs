@@ -178,6 +178,8 @@ pub(crate) struct Engine {
     preempts: bool,
     /// Fault records with numbers before this one (modulo 2^32) are from before the last reset.
     pub(crate) stale_faults: Atomic<u32>,
+    /// Engine time in ticks when the adapter was last reset.
+    old_ticks: Atomic<u64>,
     /// Held from taking packets out of the ring until their fences are signalled, so that fences
     /// signal in order. Interrupt threads, workers and recovery take it; ioctls do not.
     #[pin]
@@ -440,6 +442,7 @@ impl Engine {
                 kind,
                 preempts,
                 stale_faults: Atomic::new(0),
+                old_ticks: Atomic::new(0),
                 turn <- new_mutex!(()),
                 state <- new_spinlock!(State {
                     mode: Mode::Running,
@@ -491,9 +494,14 @@ impl Engine {
     /// Engine time since the device was started, in ticks; 0 when the device is unbound.
     pub(crate) fn ticks(&self, dev: &SkuaDevice) -> u64 {
         let shared = dev.hw.shared.try_access();
-        shared
-            .and_then(|shared| shared.engine64(self.index, status::engine::TICKS).ok())
-            .unwrap_or(0)
+        let ticks =
+            shared.and_then(|shared| shared.engine64(self.index, status::engine::TICKS).ok());
+        ticks.map_or(0, |ticks| self.old_ticks.load(Relaxed).wrapping_add(ticks))
+    }
+
+    /// The device, which was reset, counts from zero: [`Self::ticks`] goes on from `ticks`.
+    pub(crate) fn set_old_ticks(&self, ticks: u64) {
+        self.old_ticks.store(ticks, Relaxed);
     }
 
     /// What the client of `usage`, to which `contexts` belong, used of it so far.
@@ -520,6 +528,7 @@ impl Engine {
         context: &Arc<Context>,
         submission: ListArc<Submission>,
     ) {
+        let generation = dev.hw.generation();
         let filled = {
             let now = self.ticks(dev);
             let mut state = self.state.lock();
@@ -528,7 +537,7 @@ impl Engine {
             self.fill(dev, &mut state)
         };
         if filled.is_err() {
-            dev.lose_later();
+            dev.reset_later(generation);
         }
     }
 
@@ -536,6 +545,7 @@ impl Engine {
     ///
     /// For clients' threads, as [`Self::submit`].
     pub(crate) fn set_level(&self, dev: &SkuaDevice, context: &Arc<Context>, level: Level) {
+        let generation = dev.hw.generation();
         let filled = {
             let now = self.ticks(dev);
             let mut state = self.state.lock();
@@ -551,7 +561,7 @@ impl Engine {
             self.fill(dev, &mut state)
         };
         if filled.is_err() {
-            dev.lose_later();
+            dev.reset_later(generation);
         }
     }
 
@@ -591,6 +601,7 @@ impl Engine {
     pub(crate) fn process(&self, dev: &SkuaDevice) {
         let _signalling = Signalling::begin();
         let mut finished = Finished::new();
+        let generation = dev.hw.generation();
         let turn = self.turn.lock();
         let outcome = {
             let mut state = self.state.lock();
@@ -606,7 +617,7 @@ impl Engine {
         drop(turn);
         if outcome.is_err() {
             // What the device wrote cannot be, or it is unbound: in either case it is lost.
-            dev.lose_later();
+            dev.reset_later(generation);
         }
     }
 
@@ -804,6 +815,73 @@ impl Engine {
             dev.watch_turns();
         }
         Ok(())
+    }
+
+    /// The adapter is to be reset: takes what is complete, and no more work until
+    /// [`Self::go_on`].
+    pub(crate) fn halt(&self, dev: &SkuaDevice) {
+        let mut finished = Finished::new();
+        let turn = self.turn.lock();
+        {
+            let mut state = self.state.lock();
+            if state.mode == Mode::Running {
+                // It may report what cannot be: that is why.
+                let _ = self.complete(dev, &mut state, &mut finished);
+                state.mode = Mode::Recovering;
+            }
+        }
+        finished.finish(dev, self.index);
+        drop(turn);
+    }
+
+    /// The adapter was reset: finishes what clients have in the ring, the first with `guilty` if it did
+    /// it, and the rest with `ECANCELED`; the driver's own goes back to its contexts. What was saved of
+    /// others is forgotten.
+    pub(crate) fn give_up(&self, dev: &SkuaDevice, guilty: Option<Error>) {
+        let mut finished = Finished::new();
+        let mut own = [const { None }; IN_FLIGHT];
+        let turn = self.turn.lock();
+        {
+            let (now, now_ms) = (self.ticks(dev), now_ms());
+            let mut state = self.state.lock();
+            let mut error = guilty;
+            let mut places = own.iter_mut();
+            state.node.abandon(|packet| {
+                if !packet.submission.context().is_system() {
+                    finished.push(packet, Err(error.take().unwrap_or(ECANCELED)));
+                } else if let Some(place) = places.next() {
+                    *place = Some(packet);
+                }
+            });
+            for (packet, _) in finished.iter() {
+                state.retire(packet, now);
+            }
+            for packet in own.into_iter().flatten().rev() {
+                let context = packet.submission.context().clone();
+                let how = Withdrawn {
+                    stop: Stop::Between,
+                    used: None,
+                    now_ms,
+                };
+                let due = context.withdraw(packet, how, state.scheduler.limits());
+                state.attend(&context, due, Place::First, now);
+                dev.reapers.contexts.bury(context);
+            }
+            let lists = Iterator::chain(state.ready.iter(), &state.over);
+            let listed = Iterator::chain(lists, [&state.parked]).flat_map(List::iter);
+            listed.for_each(|context| context.forget_saved());
+            state.look_at_head(now);
+        }
+        finished.finish(dev, self.index);
+        drop(turn);
+    }
+
+    /// The adapter was reset: takes work.
+    pub(crate) fn go_on(&self, dev: &SkuaDevice) {
+        let turn = self.turn.lock();
+        self.state.lock().mode = Mode::Running;
+        drop(turn);
+        self.process(dev);
     }
 
     /// Takes no more work, and finishes with `ENODEV` what is in the ring. Of what waits in

@@ -10,7 +10,7 @@
 //! fault interrupt ─▶ faults alarm ──┐                        ┌─▶ guilty: EFAULT, EINVAL, ETIME
 //!                                   ├─▶ recover ─▶ reset ─▶ ─┼─▶ its context: ECANCELED, closed
 //! time ─▶ watchdog alarm: Watchdog ─┘     │                  └─▶ others: replayed
-//!                                         └─ no acknowledgement ─▶ the device is lost
+//!                                         └─ no acknowledgement ─▶ reset_adapter
 //! ```
 //!
 //! What works without end is asked to make room first, and the engine is reset only if it does not
@@ -19,7 +19,8 @@
 //!
 //! Who is guilty is the policy's to say ([`Node::blame`](crate::policy::node::Node::blame)). A
 //! fault record from before the last reset has been dealt with by that reset. An engine that is
-//! broken, by its verdict, is the device's loss.
+//! broken, by its verdict, is a reason to reset the [adapter](super::adapter_reset), like one that
+//! does not acknowledge.
 //!
 //! The alarms run in one ordered queue, so that one thing at a time is done about a device.
 
@@ -37,8 +38,7 @@ use crate::{
     fences::gate::Wake,
     gpu::{
         Gpu,
-        SkuaDevice,
-        WEDGED, //
+        SkuaDevice, //
     },
     memory::device::ClientDevice,
     policy::{
@@ -61,6 +61,7 @@ use crate::{
         regs, //
     },
     submit::{
+        adapter_reset::reset_adapter,
         context::{
             Context,
             Status, //
@@ -78,10 +79,7 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
+        atomic::Relaxed,
         Arc,
         Mutex, //
     },
@@ -109,7 +107,7 @@ const PRESENCE_MS: u64 = 1000;
 const FAULT_BATCH: u32 = 32;
 
 /// What the guilty context becomes, and the error of the fence of the submission that did it.
-fn sentence(cause: &Cause) -> (Status, Error) {
+pub(crate) fn sentence(cause: &Cause) -> (Status, Error) {
     match cause {
         Cause::Fault(record) => (Status::Faulted(*record), errno(record.reason)),
         Cause::Endless(_) | Cause::Unanswered(_) => (Status::TimedOut, ETIME),
@@ -150,8 +148,8 @@ pub(crate) struct Alarms {
     watchdog: Alarm<Watch>,
     /// Looks every [`TURN_MS`] whose turn it is, while one engine has work for several.
     turns: Alarm<Turns>,
-    /// Declares the device lost for those who must not do it themselves.
-    loss: Alarm<Loss>,
+    /// Resets the adapter for those who must not do it themselves.
+    reset: Alarm<Reset>,
 }
 
 impl Alarms {
@@ -182,13 +180,12 @@ impl Alarms {
         };
         let faults = Faults {
             dev: dev.into(),
-            next: Atomic::new(0),
         };
         let alarms = Self {
             faults: Alarm::new(queue.clone(), faults)?,
             watchdog: Alarm::new(queue.clone(), watch)?,
             turns: Alarm::new(queue.clone(), Turns { dev: dev.into() })?,
-            loss: Alarm::new(queue.clone(), Loss { dev: dev.into() })?,
+            reset: Alarm::new(queue.clone(), Reset { dev: dev.into() })?,
         };
         Ok(Arc::new(alarms, GFP_KERNEL)?)
     }
@@ -203,9 +200,9 @@ impl Alarms {
         self.turns.set(msecs_to_jiffies(TURN_MS));
     }
 
-    /// Has the device declared lost.
-    pub(crate) fn lose(&self) {
-        self.loss.kick();
+    /// Has the adapter reset, if that is still wanted then.
+    pub(crate) fn reset(&self) {
+        self.reset.kick();
     }
 }
 
@@ -225,7 +222,7 @@ impl AlarmHandler for Turns {
             match engine.look_at_turn(dev) {
                 Ok(contended) => again |= contended,
                 Err(_) => {
-                    Gpu::lose(dev, false);
+                    reset_adapter(dev, None);
                     return None;
                 }
             }
@@ -234,16 +231,20 @@ impl AlarmHandler for Turns {
     }
 }
 
-/// Declares the device lost.
-struct Loss {
-    /// The device to be lost.
+/// Resets the adapter.
+struct Reset {
+    /// The device to be reset.
     dev: ARef<SkuaDevice>,
 }
 
-impl AlarmHandler for Loss {
+impl AlarmHandler for Reset {
     fn run(&self) -> Option<Jiffies> {
         let _signalling = Signalling::begin();
-        Gpu::lose(&self.dev, false);
+        let dev = &*self.dev;
+        // It may have been done meanwhile.
+        if dev.resets.is_wanted(dev.hw.generation()) || dev.check_health().is_err() {
+            reset_adapter(dev, None);
+        }
         None
     }
 }
@@ -252,8 +253,6 @@ impl AlarmHandler for Loss {
 pub(crate) struct Faults {
     /// The device that reports them.
     dev: ARef<SkuaDevice>,
-    /// Number of the next record to be read, modulo 2^32.
-    next: Atomic<u32>,
 }
 
 impl AlarmHandler for Faults {
@@ -262,7 +261,7 @@ impl AlarmHandler for Faults {
         let dev = &*self.dev;
         for _ in 0..FAULT_BATCH {
             dev.check_health().ok()?;
-            let number = self.next.load(Relaxed);
+            let number = dev.hw.next_fault.load(Relaxed);
             let record = {
                 let shared = dev.hw.shared.try_access()?;
                 if shared.fault_put().ok()? == number {
@@ -270,14 +269,14 @@ impl AlarmHandler for Faults {
                 }
                 shared.fault(number).ok().flatten()
             };
-            self.next.store(number.wrapping_add(1), Relaxed);
+            dev.hw.next_fault.store(number.wrapping_add(1), Relaxed);
             let read = regs::FAULT_GET::new().with_records(number.wrapping_add(1));
             dev.hw.regs.write(read).ok()?;
             let Some((record, engine)) =
                 record.and_then(|record| Some((record, dev.engine(record.engine).ok()?)))
             else {
                 dev_err!(dev.as_ref(), "fault record {} makes no sense\n", number);
-                Gpu::lose(dev, false);
+                reset_adapter(dev, None);
                 return None;
             };
             trace::fault(
@@ -461,7 +460,7 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
         Err(error) => Err(error),
     };
     let Ok(stopped) = stopped else {
-        return Gpu::lose(dev, false);
+        return reset_adapter(dev, Some((index, cause)));
     };
 
     let mut finished = Finished::new();
@@ -521,8 +520,8 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
         })
     };
     if outcome.is_err() {
-        // What the system's own work was to take from others' reach is kept.
-        dev.doubt(WEDGED);
+        // What clients let go of now the device may reach until it is reset.
+        dev.suspend();
     }
     finished.finish(dev, index);
     drop(turn);
@@ -532,7 +531,7 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
     }
     match outcome {
         Ok(()) => engine.process(dev),
-        Err(_) => Gpu::lose(dev, false),
+        Err(_) => reset_adapter(dev, Some((index, cause))),
     }
 }
 
@@ -565,7 +564,7 @@ fn reset(dev: &SkuaDevice, index: EngineIndex) -> Result<bool> {
     trace::reset(dev, index.get());
     let request = dev.hw.reset_engine(index)?;
     dev.counters.resets.fetch_add(1, Relaxed);
-    dev.wait_for(|| dev.hw.is_done(request))?;
+    dev.wait_briefly(|| dev.hw.is_done(request))?;
     // The engine reports its faults before it acknowledges a reset.
     let put = dev.hw.shared.try_access().ok_or(ENODEV)?.fault_put()?;
     dev.engine(index)?.stale_faults.store(put, Relaxed);

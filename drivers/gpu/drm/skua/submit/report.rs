@@ -80,6 +80,7 @@ pub(crate) fn contexts(dev: &SkuaDevice, out: &mut impl Write) -> Result {
             Status::Faulted(_) => "faulted",
             Status::TimedOut => "timed out",
             Status::Lost => "lost",
+            Status::Reset => "reset",
             Status::Destroyed => "destroyed",
         };
         let line = writeln!(

@@ -73,6 +73,7 @@ use kernel::{
     new_spinlock,
     prelude::*,
     sync::{
+        atomic::Relaxed,
         Arc,
         SpinLock, //
     }, //
@@ -339,7 +340,9 @@ impl Submission {
             *self.promises.lock() = promises;
         }
         match &self.work {
-            Work::Clear(range) if fence.is_some() && result.is_ok() => range.set_cleared(),
+            Work::Clear(range) if fence.is_some() && result.is_ok() => {
+                range.set_cleared(dev.vram_generation.load(Relaxed));
+            }
             Work::Transfer(transfer) => {
                 if let Some(fence) = fence.take() {
                     transfer.finish(fence, result);

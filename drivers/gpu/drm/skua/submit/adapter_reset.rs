@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The adapter reset: what helps when the reset of an engine does not (rows 2.02, 2.21, 2.22).
+//!
+//! An engine that does not acknowledge its reset, a paging packet that faults or does not end, a
+//! device that reports what cannot be or leaves a request unanswered: all of it is reset. What was in
+//! VRAM is lost then, and so is all work of clients, as it cannot be told what it needs of that. The
+//! device goes on, and who makes a new device of the same file works with it.
+//!
+//! ```text
+//! recovery, who waits in vain ─▶ too often? ─ yes ─▶ the device is lost (Gpu::lose)
+//!                                    │ no
+//!                                    ▼
+//!      no engine takes work ─▶ reset ─▶ restart ─▶ VRAM is all zero
+//!                                    │
+//!                                    ▼
+//!      contexts and devices of clients have failed ─▶ their fences: ETIME, EFAULT, ECANCELED
+//!      moves and clears begin anew                 ─▶ engines take work
+//! ```
+//!
+//! Who sees that his work has failed finds VRAM zero, by the address at which the CPU has it mapped,
+//! and keeps what is written there from then on. Moves and clears that were under way begin anew: what
+//! moves into VRAM is still where it came from, and gets there; what was still moving out is zero. Page
+//! tables, descriptors and the aperture segment are in system memory, and stay; what the CPU host
+//! aperture showed it shows again.
+//!
+//! Memory that the device may have reached though it should not is kept until it is reset
+//! ([`crate::reaper`]).
+
+use crate::{
+    fences::gate::Wake,
+    gpu::{
+        Gpu,
+        SkuaDevice, //
+    },
+    policy::{
+        adapter_resets::AdapterResets,
+        buddy::{
+            PageRange,
+            PAGE_BYTES, //
+        },
+        miniport::{
+            Miniport,
+            VRAM_SEGMENT, //
+        },
+        node::Cause,
+        paging::MultipassOffset, //
+    },
+    spec::{
+        number::EngineIndex,
+        pci::MAX_ENGINES, //
+    },
+    submit::{
+        context::Status,
+        coredump::Failure,
+        recovery::sentence, //
+    }, //
+};
+use kernel::{
+    new_spinlock,
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Relaxed,
+            Release, //
+        },
+        SpinLock, //
+    },
+    time::{
+        Instant,
+        Monotonic, //
+    }, //
+};
+
+/// How often the adapter is reset before it is given up (row 2.02).
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    /// So often (`TdrLimitCount`).
+    pub(crate) count: u32,
+    /// Within so many seconds (`TdrLimitTime`).
+    pub(crate) within_s: u32,
+}
+
+/// The adapter's resets.
+#[pin_data]
+pub(crate) struct Resets {
+    #[pin]
+    policy: SpinLock<AdapterResets>,
+    /// What the policy's times count from.
+    start: Instant<Monotonic>,
+    /// The generation of the device in which somebody has found that one is needed.
+    wanted: Atomic<u32>,
+}
+
+/// In no generation: while an adapter is reset, nobody looks at it.
+const NEVER: u32 = u32::MAX;
+
+impl Resets {
+    /// None yet.
+    pub(crate) fn new(limits: Limits) -> impl PinInit<Self> {
+        let within_ms = u64::from(limits.within_s).saturating_mul(1000);
+        pin_init!(Self {
+            policy <- new_spinlock!(AdapterResets::new(limits.count, within_ms)),
+            start: Instant::now(),
+            wanted: Atomic::new(NEVER),
+        })
+    }
+
+    /// The adapter is to be reset, unless it was since `generation`.
+    pub(crate) fn want(&self, generation: u32) {
+        self.wanted.xchg(generation, Full);
+    }
+
+    /// Whether it is to be, in this `generation`.
+    pub(crate) fn is_wanted(&self, generation: u32) -> bool {
+        self.wanted.load(Acquire) == generation
+    }
+
+    /// Whether it may be once more, which is counted.
+    fn begin(&self) -> bool {
+        let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(0);
+        self.policy.lock().begin(now)
+    }
+}
+
+/// Resets the adapter, because of what `guilty` says of an engine's work if that is known; or declares
+/// the device lost, if it was reset too often, does not come back, or is to be lost anyway.
+///
+/// Called by the alarms, one at a time. Bounded, and in a signalling section as a whole.
+pub(crate) fn reset_adapter(dev: &SkuaDevice, guilty: Option<(EngineIndex, &Cause)>) {
+    if dev.check_health().is_err() || !dev.is_present() || !dev.resets.begin() {
+        return Gpu::lose(dev, false);
+    }
+    dev.suspend();
+    if guilty.is_none() {
+        dev.herald.tell_of_failure(dev, &Failure::Adapter);
+    }
+    for (_, engine) in dev.engines() {
+        engine.halt(dev);
+    }
+    if restart(dev).and_then(|()| purge(dev)).is_err() {
+        return Gpu::lose(dev, false);
+    }
+    dev.vram_generation.store(dev.hw.generation(), Release);
+    dev_err!(
+        dev.as_ref(),
+        "the adapter was reset; what was in VRAM is lost\n"
+    );
+    let guilty = guilty.and_then(|(index, cause)| Some((index, convict(dev, index, cause)?)));
+    fail_all(dev);
+    dev.resume();
+    for (index, engine) in dev.engines() {
+        let error = guilty.filter(|(engine, _)| *engine == index);
+        engine.give_up(dev, error.map(|(_, error)| error));
+    }
+    dev.for_each_own(|context| context.begin_anew());
+    for (_, engine) in dev.engines() {
+        engine.go_on(dev);
+    }
+    dev.herald.tell_of_reset(dev);
+    dev.counters.adapter_resets.fetch_add(1, Release);
+    if dev.check_health().is_err() {
+        // Somebody has found meanwhile that it does not help.
+        Gpu::lose(dev, false);
+    }
+}
+
+/// Resets the device, and has it and the engines begin anew. `ETIMEDOUT`, `EIO`, `ENODEV`.
+fn restart(dev: &SkuaDevice) -> Result {
+    let mut ticks = [0; MAX_ENGINES as usize];
+    for (ticks, (_, engine)) in ticks.iter_mut().zip(dev.engines()) {
+        *ticks = engine.ticks(dev);
+    }
+    dev.hw.reset_from_timeout()?;
+    dev.wait_until_reset()?;
+    dev.hw.restart_from_timeout()?;
+    for (ticks, (_, engine)) in ticks.into_iter().zip(dev.engines()) {
+        // Too low for a moment, and never too high.
+        engine.set_old_ticks(ticks);
+    }
+    dev.wait_briefly(|| dev.hw.has_restarted())?;
+    for (_, engine) in dev.engines() {
+        engine.stale_faults.store(0, Relaxed);
+        engine.state.lock().node.restart(&dev.hw)?;
+    }
+    Ok(())
+}
+
+/// Has all of VRAM be zero. `ETIMEDOUT`, `EIO`, `ENODEV`.
+fn purge(dev: &SkuaDevice) -> Result {
+    let engine = dev.engine(dev.paging_engine()?)?;
+    let all = [PageRange::new(0, dev.hw.caps.vram_size / PAGE_BYTES)];
+    let mut next = Some(MultipassOffset::default());
+    while let Some(from) = next {
+        let purge = {
+            let mut state = engine.state.lock();
+            state.node.purge(&dev.hw, VRAM_SEGMENT, &all, from)?
+        };
+        dev.wait_briefly(|| Ok(engine.state.lock().node.is_purged(&dev.hw, &purge)?))?;
+        next = purge.next;
+    }
+    Ok(())
+}
+
+/// The client whose packet `cause` names has failed; the error of that packet's fence.
+fn convict(dev: &SkuaDevice, index: EngineIndex, cause: &Cause) -> Option<Error> {
+    let (status, error) = sentence(cause);
+    let context = {
+        let state = dev.engine(index).ok()?.state.lock();
+        let (_, packet) = state.node.head().filter(|_| state.node.is_named(cause))?;
+        packet.submission.context().clone()
+    };
+    let vm = context.vm().cloned();
+    if let Some(vm) = &vm {
+        context.mark(status);
+        let _ = vm.device().fail(status.code());
+    }
+    if let (Status::TimedOut, Some(process)) = (status, context.process()) {
+        dev.herald.tell_of_cut(dev, process);
+    }
+    dev.reapers.contexts.bury(context);
+    let vm = vm?;
+    dev.reapers.vms.bury(vm);
+    Some(error)
+}
+
+/// All that clients have on the device has failed, unless it has before.
+fn fail_all(dev: &SkuaDevice) {
+    dev.vms.for_each(|vm| {
+        let device = vm.device();
+        if device.fail(Status::Reset.code()) {
+            dev.fences.end(device.id(), true);
+        }
+        dev.reapers.vms.bury(vm);
+    });
+    dev.contexts.for_each(|context| {
+        context.mark(Status::Reset);
+        Wake::wake(&context);
+        dev.reapers.contexts.bury(context);
+    });
+}
