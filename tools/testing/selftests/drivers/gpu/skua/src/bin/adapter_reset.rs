@@ -1,0 +1,559 @@
+// SPDX-License-Identifier: MIT
+
+//! Resets of the GPU that it survives: all work ends, what was in VRAM is lost, and the next client
+//! notices nothing.
+//!
+//! Each test begins with a device that was just bound, as it bears only so many.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use skua_guest::host::{expect_error, Lies};
+use skua_selftests::client::{map, signal, unmap, wait, wait_value as until, PATIENCE};
+use skua_selftests::function::Function;
+use skua_selftests::moving::{
+    both, evict_all, evict_some, expect_gpu, movable, movable_in_vram, pattern, place, resident,
+};
+use skua_selftests::program::LOOP;
+use skua_selftests::race::Hold;
+use skua_selftests::rig::{copy, dispatch, expect_working, fill, wait_value, write};
+use skua_selftests::suite::{eventually, rounds};
+use skua_selftests::uevents::Uevents;
+use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
+use skua_uapi::*;
+
+const PAGE: u64 = 4096;
+/// Of an object, in bytes.
+const SIZE: u64 = 256 << 10;
+
+fn main() -> ExitCode {
+    suite::main(tests![
+        row_2_22_all_work_ends_and_new_devices_work: 60,
+        row_2_22_what_was_in_vram_is_zero_at_the_same_address: 60,
+        row_2_22_what_is_elsewhere_stays: 60,
+        row_2_22_nobody_writes_what_the_client_writes_then: 60,
+        row_2_22_fences_without_a_value_keep_theirs: 60,
+        row_2_22_what_is_saved_does_not_go_on: 60,
+        row_2_21_an_engine_that_does_not_reset: 120,
+        row_2_21_a_paging_hang: 120,
+        row_2_21_what_moves_in_gets_there: 120,
+        row_2_21_what_moves_moves_whole: 180,
+        row_2_02_the_sixth_is_the_last: 120,
+        a_reset_is_told,
+        counts_go_on,
+        an_unanswered_invalidation_ends_with_a_reset: 60,
+        resets_meet_everything: 300,
+    ])
+}
+
+/// A device that was bound just now.
+#[track_caller]
+fn begin() {
+    expect_error("the adapter was reset").expect("the kernel's log");
+    let function = Function::first();
+    function.unbind().expect("unbind");
+    function.bind().expect("bind");
+}
+
+/// Has the adapter reset; how often that was done.
+#[track_caller]
+fn reset() -> u64 {
+    let resets = Function::first().debugfs("reset").expect("debugfs");
+    resets.trim().parse().expect("a number")
+}
+
+/// The adapter was reset, once; all of that is over.
+#[track_caller]
+fn was_reset() {
+    let resets = || Function::first().counters(["driver_adapter_resets"]);
+    let is_over = eventually(|| (resets() != [0]).then_some(()));
+    assert!(is_over.is_some(), "it was not reset");
+    assert_eq!(resets(), [1]);
+}
+
+#[track_caller]
+fn status(client: &Client, context: u32) -> u32 {
+    client.state(context).expect("CONTEXT_STATE").status
+}
+
+#[track_caller]
+fn device_status(client: &Client, device: u32) -> u32 {
+    client.device_state(device).expect("DEVICE_STATE").status
+}
+
+#[track_caller]
+fn is_lost(client: &Client, handle: u32) -> bool {
+    client.info(handle).expect("BO_INFO").content_lost == 1
+}
+
+fn row_2_22_all_work_ends_and_new_devices_work() {
+    begin();
+    let own = Rig::new();
+    let gate = own.buffer(Place::System, PAGE);
+    let client = Client::new();
+    let device = client.device_create(0).expect("DEVICE_CREATE");
+    let rig = Rig::of_device(client, device);
+    let target = rig.buffer(Place::System, PAGE);
+    let fence = rig.fence_create_for(device, 0, 0).expect("FENCE_CREATE");
+    let others = Client::new();
+    let theirs = rig.fence_export(fence).expect("FENCE_EXPORT");
+    let theirs = others.fence_import(theirs).expect("FENCE_IMPORT");
+    // In the ring, behind it, before the gate, and held.
+    let runs = own.start(Engine::Copy, &[wait_value(gate.va, 1)]);
+    let queued = own.start(Engine::Copy, &[write(gate.va + 8, 1)]);
+    let waits = own.start_after(
+        own.compute,
+        &[write(gate.va + 24, 1)],
+        &[wait(runs.syncobj)],
+    );
+    let waits = waits.expect("SUBMIT");
+    let held = rig.start_after(rig.compute, &[write(target.va, 2)], &[until(fence, 1)]);
+    let held = held.expect("SUBMIT");
+    assert_eq!(reset(), 1);
+    for (what, job) in [
+        ("runs", &runs),
+        ("queued", &queued),
+        ("waits", &waits),
+        ("held", &held),
+    ] {
+        assert_eq!(job.wait(), Err(Errno::ECANCELED), "{what}");
+    }
+    let written = [gate.cpu.read(8), gate.cpu.read(24), target.cpu.read(0)];
+    assert_eq!(written, [0; 3], "it ran");
+    for (rig, context) in [
+        (&own, own.copy),
+        (&own, own.compute),
+        (&rig, rig.copy),
+        (&rig, rig.compute),
+    ] {
+        assert_eq!(status(rig, context), DRM_SKUA_CONTEXT_RESET);
+        let refused = rig.submit(context, &[], &[]);
+        assert_eq!(refused, Err(Errno::ECANCELED));
+    }
+    assert_eq!(device_status(&rig, device), DRM_SKUA_CONTEXT_RESET);
+    assert_eq!(rig.vm_create_for(device), Err(Errno::ECANCELED));
+    assert!(others.fence_has(theirs, u64::MAX), "who waits is not told");
+    // The device of the file goes on, with what is mapped.
+    assert_eq!(device_status(&own, 0), DRM_SKUA_CONTEXT_ACTIVE);
+    for engine in Engine::ALL {
+        let context = own.new_context(engine);
+        let job = own.start_in(context, &[write(gate.va + 16, 7)]);
+        assert_eq!((job.wait(), gate.cpu.read(16)), (Ok(()), 7), "{engine:?}");
+        gate.cpu.write(16, 0);
+    }
+    // A new one of the same file.
+    let device = rig.device_create(0).expect("DEVICE_CREATE");
+    let vm = rig.vm_create_for(device).expect("VM_CREATE");
+    let context = rig.context_create(vm, rig.engine(Engine::Copy.kind()));
+    let done = rig.syncobj();
+    let context = context.expect("CONTEXT_CREATE");
+    assert_eq!(rig.submit(context, &[], &[signal(done)]), Ok(()));
+    assert_eq!(rig.wait(done), Ok(()));
+    expect_working();
+}
+
+fn row_2_22_what_was_in_vram_is_zero_at_the_same_address() {
+    begin();
+    let rig = Rig::new();
+    let clean = movable(&rig, SIZE);
+    rig.map(clean).fill(pattern(3));
+    evict_all();
+    resident(&rig, &[clean]);
+    assert_eq!(place(&rig, clean), Place::Vram);
+    let objects = [
+        rig.bo(Place::Vram, SIZE),
+        movable_in_vram(&rig, SIZE),
+        clean,
+    ];
+    let cpus = objects.map(|handle| rig.map(handle));
+    for cpu in &cpus[..2] {
+        cpu.fill(pattern(1));
+    }
+    // Read, it has the same bytes in system memory.
+    cpus[2].expect("before", pattern(3));
+    assert!(objects.iter().all(|handle| !is_lost(&rig, *handle)));
+    assert_eq!(reset(), 1);
+    for (n, (handle, cpu)) in objects.iter().zip(&cpus).enumerate() {
+        cpu.expect(&format!("object {n}"), |_| 0);
+        assert!(is_lost(&rig, *handle), "object {n} says nothing");
+    }
+    // Nor does it come back when it leaves.
+    evict_all();
+    for (n, (handle, cpu)) in objects.iter().zip(&cpus).enumerate() {
+        cpu.expect(&format!("object {n}, moved"), |_| 0);
+        assert!(is_lost(&rig, *handle), "object {n}, moved, says nothing");
+    }
+    let new = rig.bo(Place::Vram, SIZE);
+    rig.map(new).expect("a new one", |_| 0);
+    assert!(!is_lost(&rig, new), "a new one");
+}
+
+fn row_2_22_what_is_elsewhere_stays() {
+    begin();
+    let rig = Rig::new();
+    let moved = movable_in_vram(&rig, SIZE);
+    let objects = [rig.bo(Place::System, SIZE), moved];
+    let cpus = objects.map(|handle| rig.map(handle));
+    for cpu in &cpus {
+        cpu.fill(pattern(2));
+    }
+    evict_all();
+    assert_ne!(place(&rig, moved), Place::Vram);
+    assert_eq!(reset(), 1);
+    resident(&rig, &[moved]);
+    assert_eq!(place(&rig, moved), Place::Vram);
+    for (n, (handle, cpu)) in objects.iter().zip(&cpus).enumerate() {
+        cpu.expect(&format!("object {n}"), pattern(2));
+        assert!(!is_lost(&rig, *handle), "object {n}");
+    }
+}
+
+/// From the moment at which a fence tells.
+fn row_2_22_nobody_writes_what_the_client_writes_then() {
+    begin();
+    let rig = Rig::new();
+    let gate = rig.buffer(Place::System, PAGE);
+    let size = rig.region(Place::Vram).size / 2;
+    let object = rig.buffer(Place::Vram, size);
+    let runs = rig.start(Engine::Compute, &[wait_value(gate.va, 1)]);
+    // Written as soon as it is told, where the last byte is.
+    let last = size as usize - 8;
+    thread::scope(|scope| {
+        let resets = scope.spawn(reset);
+        assert_eq!(runs.wait(), Err(Errno::ECANCELED));
+        object.cpu.write(last, 5);
+        object.cpu.write(0, 5);
+        assert_eq!(resets.join().expect("a thread"), 1);
+    });
+    let context = rig.new_context(Engine::Copy);
+    let read = rig.buffer(Place::System, PAGE);
+    let commands = [
+        copy(object.va, read.va, 8),
+        copy(object.va + last as u64, read.va + 8, 8),
+    ];
+    assert_eq!(rig.start_in(context, &commands).wait(), Ok(()));
+    assert_eq!((read.cpu.read(0), read.cpu.read(8)), (5, 5), "by the GPU");
+    evict_all();
+    assert_eq!((object.cpu.read(0), object.cpu.read(last)), (5, 5));
+}
+
+fn row_2_22_fences_without_a_value_keep_theirs() {
+    begin();
+    let client = Client::new();
+    let device = client.device_create(0).expect("DEVICE_CREATE");
+    let rig = Rig::of_device(client, device);
+    let fence = rig.fence_create_for(device, DRM_SKUA_FENCE_NO_SIGNAL_MAX_VALUE_ON_TDR, 4);
+    let fence = fence.expect("FENCE_CREATE");
+    let others = Client::new();
+    let theirs = rig.fence_export(fence).expect("FENCE_EXPORT");
+    let theirs = others.fence_import(theirs).expect("FENCE_IMPORT");
+    assert_eq!(reset(), 1);
+    // Who belongs to the device is told, and others go on.
+    let mine = rig.fence_wait(&[(fence, 5)], 0, PATIENCE);
+    assert_eq!(mine, Err(Errno::ECANCELED));
+    assert!(!others.fence_has(theirs, 5), "it has a value");
+    assert_eq!(others.fence_signal(theirs, 5), Ok(()));
+    assert!(others.fence_has(theirs, 5));
+}
+
+/// It was preempted, and nobody has a handle of its context any more.
+fn row_2_22_what_is_saved_does_not_go_on() {
+    begin();
+    let rig = Rig::new();
+    let (low, high) = (
+        rig.new_context(Engine::Compute),
+        rig.new_context(Engine::Compute),
+    );
+    assert_eq!(rig.prioritise(low, -7), Ok(()));
+    let hold = Hold::new(&rig);
+    let target = rig.buffer(Place::System, PAGE);
+    let saved = rig.start_in(low, &[hold.command(), write(target.va, 1)]);
+    let preemptions = || Function::first().counters(["driver_preemptions"]);
+    let before = preemptions();
+    let keeps = rig.start_in(high, &[hold.command()]);
+    let makes_room = || (preemptions() > before).then_some(());
+    assert!(eventually(makes_room).is_some(), "it was not preempted");
+    // Now the other one runs.
+    thread::sleep(Duration::from_millis(50));
+    assert_eq!(rig.context_destroy(low), Ok(()));
+    assert_eq!(reset(), 1);
+    hold.release();
+    for (what, job) in [("saved", &saved), ("keeps", &keeps)] {
+        assert_eq!(job.wait(), Err(Errno::ECANCELED), "{what}");
+    }
+    assert_eq!(target.cpu.read(0), 0, "it went on");
+}
+
+/// Nothing but an adapter reset helps.
+fn row_2_21_an_engine_that_does_not_reset() {
+    begin();
+    let (guilty, other) = (Rig::new(), Rig::new());
+    let gate = other.buffer(Place::System, PAGE);
+    let vram = other.buffer(Place::Vram, SIZE);
+    vram.cpu.fill(pattern(1));
+    let lies = Lies::tell("engine-reset-never preempt-never").expect("gpu-lie");
+    let program = guilty.program(LOOP);
+    let endless = guilty.start(Engine::Compute, &[dispatch(&program, LOOP, &[])]);
+    // Behind it, and on the other engine.
+    let behind = other.start(Engine::Compute, &[write(gate.va + 8, 1)]);
+    let waits = other.start_after(other.copy, &[], &[wait(behind.syncobj)]);
+    let waits = waits.expect("SUBMIT");
+    assert_eq!(endless.wait(), Err(Errno::ETIME));
+    drop(lies);
+    for (what, job) in [("waits", &waits), ("behind", &behind)] {
+        assert_eq!(job.wait(), Err(Errno::ECANCELED), "{what}");
+    }
+    assert_eq!(gate.cpu.read(8), 0, "it ran");
+    let told = || (status(&guilty, guilty.compute) == DRM_SKUA_CONTEXT_TIMED_OUT).then_some(());
+    assert!(eventually(told).is_some());
+    assert_eq!(status(&guilty, guilty.copy), DRM_SKUA_CONTEXT_RESET);
+    assert_eq!(status(&other, other.compute), DRM_SKUA_CONTEXT_RESET);
+    vram.cpu.expect("VRAM", |_| 0);
+    was_reset();
+    expect_working();
+}
+
+/// The driver's own work does not end: whose it is gets what it waits for.
+fn row_2_21_a_paging_hang() {
+    begin();
+    let (rig, other) = (Rig::new(), Rig::new());
+    let theirs = other.buffer(Place::Vram, SIZE);
+    theirs.cpu.fill(pattern(1));
+    let lies = Lies::tell("fence-lost preempt-never").expect("gpu-lie");
+    let new = rig.bo(Place::Vram, SIZE);
+    // Waits for the clear.
+    rig.map(new).expect("a new one", |_| 0);
+    drop(lies);
+    was_reset();
+    assert!(!is_lost(&rig, new), "it was cleared after that");
+    theirs.cpu.expect("VRAM", |_| 0);
+    assert!(is_lost(&other, theirs.handle), "all of it");
+    for client in [&rig, &other] {
+        assert_eq!(status(client, client.copy), DRM_SKUA_CONTEXT_RESET);
+    }
+    expect_working();
+}
+
+fn row_2_21_what_moves_in_gets_there() {
+    begin();
+    let rig = Rig::new();
+    let object = movable(&rig, SIZE);
+    let cpu = rig.map(object);
+    cpu.fill(pattern(4));
+    evict_all();
+    let va = rig.bound_at_will(object, SIZE);
+    let lies = Lies::tell("fence-lost preempt-never").expect("gpu-lie");
+    resident(&rig, &[object]);
+    drop(lies);
+    was_reset();
+    assert_eq!(place(&rig, object), Place::Vram);
+    assert!(!is_lost(&rig, object), "nothing was lost");
+    cpu.expect("by the CPU", pattern(4));
+    let context = rig.new_context(Engine::Copy);
+    let seen = rig.buffer(Place::System, SIZE);
+    let job = rig.start_in(context, &[copy(va, seen.va, SIZE)]);
+    assert_eq!(job.wait(), Ok(()));
+    seen.cpu.expect("by the GPU", pattern(4));
+    // Out of there as ever.
+    evict_all();
+    cpu.expect("moved out", pattern(4));
+}
+
+fn row_2_02_the_sixth_is_the_last() {
+    begin();
+    let uevents = Uevents::new();
+    for n in 1..=5 {
+        assert_eq!(reset(), n);
+        expect_working();
+    }
+    let rig = Rig::new();
+    let gate = rig.buffer(Place::System, PAGE);
+    let runs = rig.start(Engine::Copy, &[wait_value(gate.va, 1)]);
+    expect_error("the device is lost").expect("the kernel's log");
+    let sixth = Function::first().debugfs("reset");
+    assert!(sixth.is_err(), "{sixth:?}");
+    assert_eq!(runs.wait(), Err(Errno::ENODEV));
+    assert_eq!(rig.submit(rig.compute, &[], &[]), Err(Errno::EIO));
+    let told = || {
+        uevents
+            .next("WEDGED")
+            .filter(|event| event["WEDGED"] == "rebind")
+    };
+    assert!((0..=5).find_map(|_| told()).is_some(), "nobody is told");
+    drop(runs);
+    // It is as new when it is bound again.
+    begin();
+    assert_eq!(reset(), 1);
+    expect_working();
+}
+
+/// By an event, and by a dump of what the device looked like.
+fn a_reset_is_told() {
+    begin();
+    for (file, _) in skua_coredump::dumps().expect("sysfs") {
+        // It may go by itself.
+        let _ = skua_coredump::clear(&file);
+    }
+    let dump = || skua_coredump::dumps().expect("sysfs").pop();
+    assert!(eventually(|| dump().is_none().then_some(())).is_some());
+    let uevents = Uevents::new();
+    assert_eq!(reset(), 1);
+    let event = uevents.next("WEDGED").expect("an event");
+    assert_eq!(event["WEDGED"], "none", "{event:?}");
+    let (file, dump) = eventually(dump).expect("a dump");
+    assert!(dump.contains("\nfailure: adapter\n"), "{dump}");
+    skua_coredump::clear(&file).expect("sysfs");
+}
+
+/// Engine time, by engine.
+fn ticks_of(client: &Client) -> Vec<u64> {
+    let rings = Function::first().debugfs("rings").expect("debugfs");
+    println!("# {rings:?}, {:?}", client.fdinfo());
+    let lines = rings.lines().filter(|line| line.starts_with("engine "));
+    let ticks = lines.filter_map(|line| line.rsplit_once("ticks ")?.1.parse().ok());
+    ticks.collect()
+}
+
+/// What the device counts from zero again.
+fn counts_go_on() {
+    begin();
+    let rig = Rig::new();
+    let buffer = rig.buffer(Place::System, SIZE);
+    for n in 1..=3 {
+        let before = ticks_of(&rig);
+        assert_eq!(reset(), n);
+        assert!(ticks_of(&rig) >= before, "time goes back: {before:?}");
+        // Flushes, faults and their records, snapshots, preemptions.
+        let va = rig.bound_at_will(buffer.handle, SIZE);
+        let context = rig.new_context(Engine::Compute);
+        assert_eq!(rig.start_in(context, &[fill(9, va, SIZE)]).wait(), Ok(()));
+        buffer.cpu.expect("work", |_| 9 << 32 | 9);
+        let freed = rig.bind_and_wait(rig.vm, &[unmap(va, SIZE)]);
+        assert_eq!(freed, Ok(()));
+        for _ in 0..2 {
+            let context = rig.new_context(Engine::Compute);
+            let job = rig.start_in(context, &[fill(1, va, 8)]);
+            assert_eq!(job.wait(), Err(Errno::EFAULT));
+            assert_eq!(status(&rig, context), DRM_SKUA_CONTEXT_FAULTED);
+        }
+        let [resets] = Function::first().counters(["device_reset"]);
+        println!("# resets of the device, by its count: {resets}");
+        let contexts = [0; 2].map(|_| rig.new_context(Engine::Compute));
+        buffer.cpu.fill(|_| 0);
+        let waits = rig.start_in(contexts[0], &[wait_value(buffer.va, 1)]);
+        let gives = rig.start_in(contexts[1], &[write(buffer.va, 1)]);
+        assert_eq!([waits.wait(), gives.wait()], [Ok(()); 2], "by a preemption");
+    }
+}
+
+/// However much of it has moved at that moment.
+fn row_2_21_what_moves_moves_whole() {
+    const LARGE: u64 = 12 << 20;
+    let mut met = [0; 2];
+    for round in 0..rounds(8) {
+        if round % 4 == 0 {
+            begin();
+        }
+        let rig = Rig::new();
+        let object = movable(&rig, LARGE);
+        let cpu = rig.map(object);
+        cpu.fill(pattern(round.into()));
+        if round % 2 == 0 {
+            evict_all();
+            let done = rig.syncobj();
+            assert_eq!(rig.make_resident(&[object], &[signal(done)]), Ok(()));
+            reset();
+            assert_eq!(rig.wait(done), Ok(()));
+        } else {
+            thread::scope(|scope| {
+                let evicts = scope.spawn(evict_all);
+                reset();
+                evicts.join().expect("a thread");
+            });
+        }
+        let (lost, last) = (is_lost(&rig, object), LARGE as usize - 8);
+        let content = pattern(round.into());
+        println!("# round {round}: lost {lost}, {:#x}", cpu.read(last));
+        cpu.expect("all of it", |at| if lost { 0 } else { content(at) });
+        met[usize::from(lost)] += 1;
+    }
+    println!("# kept {}, lost {}", met[0], met[1]);
+}
+
+/// Who waits for it waits on, and nothing of the memory goes back before it is safe.
+fn an_unanswered_invalidation_ends_with_a_reset() {
+    begin();
+    let rig = Rig::new();
+    let buffer = rig.buffer(Place::System, SIZE);
+    // What is translated has to be forgotten.
+    assert_eq!(rig.run(Engine::Copy, &[fill(1, buffer.va, SIZE)]), Ok(()));
+    let lies = Lies::tell("invalidate-ack-never").expect("gpu-lie");
+    let unmapped = rig.bind_and_wait(rig.vm, &[unmap(buffer.va, SIZE)]);
+    drop(lies);
+    assert_eq!(unmapped, Ok(()));
+    was_reset();
+    let context = rig.new_context(Engine::Copy);
+    let job = rig.start_in(context, &[fill(1, buffer.va, SIZE)]);
+    assert_eq!(job.wait(), Err(Errno::EFAULT), "it is mapped still");
+    expect_working();
+}
+
+/// Whatever clients do at that moment ends, and as documented.
+fn resets_meet_everything() {
+    begin();
+    let done = AtomicBool::new(false);
+    let work = |n: u64| {
+        let mut ended = [0; 2];
+        while !done.load(Relaxed) {
+            let rig = Rig::new();
+            let objects = [(); 4].map(|()| {
+                let handle = rig.bo_create(SIZE, DRM_SKUA_BO_CPU_ACCESS, both(&rig));
+                handle.expect("BO_CREATE")
+            });
+            let jobs = objects.map(|handle| {
+                let va = rig.reserve(SIZE);
+                assert_eq!(
+                    rig.bind_and_wait(rig.vm, &[map(handle, 0, va, SIZE)]),
+                    Ok(())
+                );
+                let engine = Engine::ALL[(n % 2) as usize];
+                let job = rig.start_after(rig.context(engine), &[fill(3, va, SIZE)], &[]);
+                evict_some();
+                let end = match job {
+                    Ok(job) => job.wait(),
+                    Err(errno) => Err(errno),
+                };
+                let unmapped = rig.bind_and_wait(rig.vm, &[unmap(va, SIZE)]);
+                assert_eq!(unmapped, Ok(()));
+                end
+            });
+            for end in jobs {
+                assert!(matches!(end, Ok(()) | Err(Errno::ECANCELED)), "{end:?}");
+                ended[usize::from(end.is_err())] += 1;
+            }
+            resident(&rig, &objects[..1]);
+            assert_eq!(rig.destroy_synchronously(&objects, 0), Ok(()));
+        }
+        ended
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..4).map(|n| scope.spawn(move || work(n))).collect();
+        // One more than these is borne.
+        for _ in 0..rounds(4) {
+            thread::sleep(Duration::from_millis(100));
+            reset();
+        }
+        done.store(true, Relaxed);
+        for worker in workers {
+            let [done, cancelled] = worker.join().expect("a thread");
+            println!("# {done} jobs done, {cancelled} cancelled");
+        }
+    });
+    let rig = Rig::new();
+    let buffer = rig.buffer(Place::Vram, SIZE);
+    buffer.cpu.fill(pattern(8));
+    expect_gpu(&rig, "at last", buffer.va, SIZE, pattern(8));
+    expect_working();
+}
