@@ -3,5 +3,7 @@
 //! What the commands do (manual section 7); what they look like is in [`skua_spec::command`].
 
 pub mod dispatch;
+pub mod draw;
 pub mod semaphore;
 pub mod transfer;
+pub mod triangle;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Compute programs (manual section 9).
+//! Programs, of DISPATCH and of DRAW (manual section 9).
 //!
 //! | module | what |
 //! |---|---|

@@ -18,6 +18,7 @@
 //! | 0x02 | COPY | 8 | |
 //! | 0x03 | COPY_2D | 10 | |
 //! | 0x10 | DISPATCH (graphics/compute engine) | 12 + arguments | |
+//! | 0x11 | DRAW (graphics/compute engine) | 18 + arguments | |
 //! | 0x20 | WAIT | 6 | |
 //! | 0x21 | SIGNAL | 6 | |
 //! | 0x30 | FLUSH_TLB | 2 | yes |
@@ -53,7 +54,7 @@ use super::regs::INVALIDATE;
 pub enum EngineKind {
     /// Graphics and compute: all commands.
     Compute = 0,
-    /// Copy and paging: all commands but DISPATCH.
+    /// Copy and paging: all commands but DISPATCH and DRAW.
     Copy = 1,
 }
 
@@ -75,6 +76,8 @@ pub const FLAG_FENCE: u8 = 1 << 0;
 pub const FLAG_INTERRUPT: u8 = 1 << 1;
 /// Flag of EXEC: go on where the buffer was preempted.
 pub const FLAG_RESUME: u8 = 1 << 2;
+/// Flag of DRAW: vertices are named by indices.
+pub const FLAG_INDEXED: u8 = 1 << 0;
 
 /// Words of the longest command but NOP.
 pub const MAX_WORDS: usize = DISPATCH_WORDS + MAX_ARGUMENTS;
@@ -82,7 +85,17 @@ pub const MAX_WORDS: usize = DISPATCH_WORDS + MAX_ARGUMENTS;
 pub const DISPATCH_WORDS: usize = 12;
 /// Most arguments of DISPATCH.
 pub const MAX_ARGUMENTS: usize = 32;
-/// Most bytes of a compute program.
+/// Words of DRAW without arguments.
+pub const DRAW_WORDS: usize = 18;
+/// Most arguments of DRAW.
+pub const MAX_DRAW_ARGUMENTS: usize = MAX_WORDS - DRAW_WORDS;
+/// Most attributes of a vertex.
+pub const MAX_ATTRIBUTES: u32 = 8;
+/// Most triangles of a DRAW.
+pub const MAX_TRIANGLES: u32 = (1 << 24) - 1;
+/// Parts of a pixel in a vertex' coordinates.
+pub const SUBPIXELS: u32 = 256;
+/// Most bytes of a program.
 pub const MAX_PROGRAM: u32 = 64 * 1024;
 /// Most threads of a group.
 pub const MAX_GROUP_THREADS: u32 = 1024;
@@ -109,6 +122,8 @@ pub enum Opcode {
     Copy2d = 0x03,
     /// See [`Command::Dispatch`].
     Dispatch = 0x10,
+    /// See [`Command::Draw`].
+    Draw = 0x11,
     /// See [`Command::Wait`].
     Wait = 0x20,
     /// See [`Command::Signal`].
@@ -127,12 +142,13 @@ pub enum Opcode {
 
 impl Opcode {
     /// In the order of their numbers.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Nop,
         Self::Fill,
         Self::Copy,
         Self::Copy2d,
         Self::Dispatch,
+        Self::Draw,
         Self::Wait,
         Self::Signal,
         Self::FlushTlb,
@@ -155,11 +171,17 @@ impl Opcode {
         )
     }
 
+    /// Whether the command runs a program, which a copy engine cannot.
+    pub const fn has_program(self) -> bool {
+        matches!(self, Self::Dispatch | Self::Draw)
+    }
+
     /// Flags that have a meaning.
     const fn flags(self) -> u8 {
         match self {
             Self::Exec => FLAG_FENCE | FLAG_INTERRUPT | FLAG_RESUME,
             Self::Fence => FLAG_INTERRUPT,
+            Self::Draw => FLAG_INDEXED,
             _ => 0,
         }
     }
@@ -184,8 +206,85 @@ pub struct Dispatch {
     pub argument_count: usize,
 }
 
+/// What becomes of a colour and the one that the target has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Blend {
+    /// The new one takes the place of the old one, which is not read.
+    #[default]
+    Replace = 0,
+    /// The new one covers the old one as far as its alpha says.
+    Over = 1,
+    /// Their sum, at most 255 in each channel.
+    Add = 2,
+}
+
+impl Blend {
+    /// The mode with this number.
+    pub const fn from_u32(value: u32) -> Option<Self> {
+        Some(match value {
+            0 => Self::Replace,
+            1 => Self::Over,
+            2 => Self::Add,
+            _ => return None,
+        })
+    }
+}
+
+/// A rectangle of pixels; `right` and `bottom` are the first ones outside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Rectangle {
+    /// First column.
+    pub left: u16,
+    /// First row.
+    pub top: u16,
+    /// Column behind the last one, above `left`.
+    pub right: u16,
+    /// Row behind the last one, above `top`.
+    pub bottom: u16,
+}
+
+/// Triangles, and a program for each pixel of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Draw {
+    /// Address of the program, a multiple of 8.
+    pub program: u64,
+    /// Bytes of the program: a multiple of 8, 8 to [`MAX_PROGRAM`].
+    pub program_bytes: u32,
+    /// How what the program computes gets into the target.
+    pub blend: Blend,
+    /// Words of a vertex behind its x and y, 0 to [`MAX_ATTRIBUTES`].
+    pub attributes: u32,
+    /// Address of the vertices, a multiple of 4.
+    pub vertices: u64,
+    /// How many vertices there are; without indices, three for each triangle at least.
+    pub vertex_count: u32,
+    /// Triangles, 1 to [`MAX_TRIANGLES`].
+    pub triangles: u32,
+    /// Address of three indices for each triangle, a multiple of 4; `None`: the vertices follow
+    /// each other.
+    pub indices: Option<u64>,
+    /// Address of the pixel in column 0 of row 0, a multiple of 4.
+    pub target: u64,
+    /// Bytes from a row of the target to the next: a multiple of 4.
+    pub pitch: u32,
+    /// The pixels that may be drawn; a row of the target has all of its columns.
+    pub scissor: Rectangle,
+    /// Arguments; those beyond `argument_count` are zero.
+    pub arguments: [u32; MAX_DRAW_ARGUMENTS],
+    /// How many arguments there are: even, 0 to [`MAX_DRAW_ARGUMENTS`].
+    pub argument_count: usize,
+}
+
+impl Draw {
+    /// Words of a vertex.
+    pub const fn vertex_words(&self) -> u32 {
+        2 + self.attributes
+    }
+}
+
 /// A command with its operands. Addresses are GPU-physical in the ring and virtual in a buffer.
-// A `Dispatch` is much larger than the rest; commands live on the stack for a moment only.
+// A `Dispatch` or `Draw` is much larger than the rest; commands live on the stack for a moment only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Does nothing; `words` is its length, header included.
@@ -229,6 +328,8 @@ pub enum Command {
     },
     /// Runs a compute program for every thread of every group, then goes on.
     Dispatch(Dispatch),
+    /// Draws triangles, running a program for each pixel, then goes on.
+    Draw(Draw),
     /// Waits until the 64-bit value at `address` is at least `value`, unsigned.
     Wait {
         /// A multiple of 8.
@@ -322,6 +423,7 @@ impl Command {
             Self::Copy { .. } => Opcode::Copy,
             Self::Copy2d { .. } => Opcode::Copy2d,
             Self::Dispatch(_) => Opcode::Dispatch,
+            Self::Draw(_) => Opcode::Draw,
             Self::Wait { .. } => Opcode::Wait,
             Self::Signal { .. } => Opcode::Signal,
             Self::FlushTlb { .. } => Opcode::FlushTlb,
@@ -382,6 +484,24 @@ impl Command {
                 words[8..11].copy_from_slice(&d.threads);
                 words[DISPATCH_WORDS..].copy_from_slice(&d.arguments);
                 DISPATCH_WORDS + d.argument_count.min(MAX_ARGUMENTS)
+            }
+            Self::Draw(ref d) => {
+                words[1] = d.blend as u32;
+                (words[2], words[3]) = (lo(d.program), hi(d.program));
+                (words[4], words[5]) = (d.program_bytes, d.attributes);
+                (words[6], words[7]) = (lo(d.vertices), hi(d.vertices));
+                (words[8], words[9]) = (d.vertex_count, d.triangles);
+                if let Some(indices) = d.indices {
+                    flags |= FLAG_INDEXED;
+                    (words[10], words[11]) = (lo(indices), hi(indices));
+                }
+                (words[12], words[13]) = (lo(d.target), hi(d.target));
+                words[14] = d.pitch;
+                let point = |x: u16, y: u16| u32::from(x) | (u32::from(y) << 16);
+                words[16] = point(d.scissor.left, d.scissor.top);
+                words[17] = point(d.scissor.right, d.scissor.bottom);
+                words[DRAW_WORDS..].copy_from_slice(&d.arguments);
+                DRAW_WORDS + d.argument_count.min(MAX_DRAW_ARGUMENTS)
             }
             Self::Wait { address, value } | Self::Signal { address, value } => {
                 (words[2], words[3]) = (lo(address), hi(address));
@@ -456,6 +576,7 @@ impl Command {
             Opcode::Copy => len == 8,
             Opcode::Copy2d | Opcode::Exec => len == 10,
             Opcode::Dispatch => (DISPATCH_WORDS..=MAX_WORDS).contains(&len),
+            Opcode::Draw => (DRAW_WORDS..=MAX_WORDS).contains(&len),
             Opcode::FlushTlb | Opcode::FlushCache | Opcode::Invalidate => len == 2,
             Opcode::Fence => len == 4,
         };
@@ -484,6 +605,8 @@ impl Command {
             Opcode::Nop | Opcode::Fill | Opcode::FlushTlb | Opcode::Invalidate => 0,
             Opcode::Copy2d => w[9],
             Opcode::Dispatch => w[11],
+            Opcode::Draw if flags & FLAG_INDEXED == 0 => w[10] | w[11] | w[15],
+            Opcode::Draw => w[15],
             _ => w[1],
         };
         if reserved_word != 0 {
@@ -545,6 +668,7 @@ impl Command {
                 }
             }
             Opcode::Dispatch => Self::Dispatch(Self::decode_dispatch(w, len)?),
+            Opcode::Draw => Self::Draw(Self::decode_draw(flags, w, len)?),
             Opcode::Wait => Self::Wait {
                 address: aligned(pair(w, 2), 8)?,
                 value: pair(w, 4),
@@ -619,6 +743,68 @@ impl Command {
             return Err(Reason::BadOperand);
         }
         if d.program.checked_add(d.program_bytes.into()).is_none() {
+            return Err(Reason::BadOperand);
+        }
+        Ok(d)
+    }
+
+    fn decode_draw(flags: u8, w: &[u32; MAX_WORDS], len: usize) -> Result<Draw, Reason> {
+        // CAST: halves of a word.
+        let point = |word: u32| (word as u16, (word >> 16) as u16);
+        let ((left, top), (right, bottom)) = (point(w[16]), point(w[17]));
+        let mut d = Draw {
+            program: pair(w, 2),
+            program_bytes: w[4],
+            blend: Blend::Replace,
+            attributes: w[5],
+            vertices: pair(w, 6),
+            vertex_count: w[8],
+            triangles: w[9],
+            indices: (flags & FLAG_INDEXED != 0).then_some(pair(w, 10)),
+            target: pair(w, 12),
+            pitch: w[14],
+            scissor: Rectangle {
+                left,
+                top,
+                right,
+                bottom,
+            },
+            arguments: [0; MAX_DRAW_ARGUMENTS],
+            argument_count: len - DRAW_WORDS,
+        };
+        d.arguments.copy_from_slice(&w[DRAW_WORDS..]);
+        let indices = d.indices.unwrap_or(0);
+        if d.program % 8 != 0
+            || d.program_bytes % 8 != 0
+            || (d.vertices | indices | d.target | u64::from(d.pitch)) % 4 != 0
+        {
+            return Err(Reason::Misaligned);
+        }
+        d.blend = Blend::from_u32(w[1]).ok_or(Reason::BadOperand)?;
+        // None of these products can overflow: 24 and 32 bits by 2, 4 and 16.
+        let corners = u64::from(d.triangles) * 3;
+        let in_range = (8..=MAX_PROGRAM).contains(&d.program_bytes)
+            && d.attributes <= MAX_ATTRIBUTES
+            && (1..=MAX_TRIANGLES).contains(&d.triangles)
+            && (d.indices.is_some() || corners <= d.vertex_count.into())
+            && left < right
+            && top < bottom
+            && d.pitch >= u32::from(right) * 4;
+        if !in_range {
+            return Err(Reason::BadOperand);
+        }
+        let vertices = u64::from(d.vertex_count) * u64::from(d.vertex_words()) * 4;
+        let rows = u64::from(d.pitch) * u64::from(bottom - 1) + u64::from(right) * 4;
+        let ranges = [
+            (d.program, d.program_bytes.into()),
+            (d.vertices, vertices),
+            (indices, corners * 4),
+            (d.target, rows),
+        ];
+        if ranges
+            .iter()
+            .any(|(at, bytes)| at.checked_add(*bytes).is_none())
+        {
             return Err(Reason::BadOperand);
         }
         Ok(d)

@@ -76,11 +76,13 @@ pub enum Reason {
     Trap = 18,
     /// EXEC is to resume, and the context's save area has no state of its buffer.
     BadSave = 19,
+    /// An index of a DRAW names a vertex that there is not; `detail` is the index.
+    BadIndex = 20,
 }
 
 impl Reason {
     /// In the order of their numbers.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::BadRing,
         Self::BadOpcode,
         Self::BadLength,
@@ -100,6 +102,7 @@ impl Reason {
         Self::ArgumentRange,
         Self::Trap,
         Self::BadSave,
+        Self::BadIndex,
     ];
 
     /// The reason with this number.

@@ -28,11 +28,11 @@ pub enum Level {
     None = 0,
     /// At the end of a packet.
     DmaBuffer = 1,
-    /// Behind a command of a buffer; of graphics, behind a primitive.
+    /// Behind a command of a buffer; of graphics, behind a DRAW: its triangles are a primitive.
     Dispatch = 2,
     /// Behind a group of a dispatch; of graphics, behind a triangle.
     ThreadGroup = 3,
-    /// Where a wave ends or waits at a barrier; of graphics, behind a pixel.
+    /// Where a wave ends or waits at a barrier; of graphics, behind a wave of pixels.
     Thread = 4,
     /// Behind any instruction, and within a transfer.
     #[default]

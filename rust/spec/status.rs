@@ -241,11 +241,17 @@ pub enum Counter {
     PreemptIgnored = 59,
     /// Faults of [`Reason::BadSave`].
     FaultBadSave = 60,
+    /// Faults of [`Reason::BadIndex`].
+    FaultBadIndex = 61,
+    /// Triangles of DRAWs that ended.
+    Triangle = 62,
+    /// Pixels for which a program ended, those that it discarded included.
+    Pixel = 63,
 }
 
 impl Counter {
     /// All counters in order, with the names that debugfs shows.
-    pub const ALL: [(Self, &'static str); 61] = [
+    pub const ALL: [(Self, &'static str); 64] = [
         (Self::RegisterRead, "register_read"),
         (Self::RegisterWrite, "register_write"),
         (Self::Doorbell, "doorbell"),
@@ -307,6 +313,9 @@ impl Counter {
         (Self::PreemptIdle, "preempt_idle"),
         (Self::PreemptIgnored, "preempt_ignored"),
         (Self::FaultBadSave, "fault_bad_save"),
+        (Self::FaultBadIndex, "fault_bad_index"),
+        (Self::Triangle, "triangle"),
+        (Self::Pixel, "pixel"),
     ];
 
     /// The counter of the faults of a reason, which [`Self::Fault`] counts as well.
@@ -331,6 +340,7 @@ impl Counter {
             Reason::ArgumentRange => Self::FaultArgumentRange,
             Reason::Trap => Self::FaultTrap,
             Reason::BadSave => Self::FaultBadSave,
+            Reason::BadIndex => Self::FaultBadIndex,
         }
     }
 }

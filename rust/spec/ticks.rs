@@ -20,6 +20,12 @@ pub const COMMAND: u64 = 1;
 pub const INSTRUCTION: u64 = 1;
 /// [`super::command::BYTES_PER_TICK`] bytes of FILL or COPY, or the rest of a row.
 pub const LINE: u64 = 1;
+/// A triangle of DRAW that was read.
+pub const TRIANGLE: u64 = 1;
+/// A row of a triangle in which pixels were looked for, for each wave of them.
+pub const ROW: u64 = 1;
+/// A wave of pixels that was written.
+pub const PIXELS: u64 = 1;
 /// That an access is to system memory, for each 64 bytes of it or the rest: so much more.
 pub const SYSTEM: u64 = 3;
 /// A translation that the TLB did not have.

@@ -28,7 +28,7 @@ impl Core {
     ) -> Result<Flow, Fault> {
         // The cache keeps it as long as the dispatch runs; where that goes on elsewhere, it is read
         // again.
-        let program = self.program(memory, space, dispatch)?;
+        let program = self.program(memory, space, (dispatch.program, dispatch.program_bytes))?;
         let mut machine = match std::mem::take(work) {
             Work::Dispatch(machine) => machine,
             _ => {
@@ -54,14 +54,14 @@ impl Core {
         Ok(Flow::Pause)
     }
 
-    /// The program of a dispatch, decoded.
+    /// The program at an address, of so many bytes, decoded.
     pub(crate) fn program(
         &mut self,
         memory: &Memory<'_>,
         space: Space,
-        dispatch: &Dispatch,
+        (address, size): (u64, u32),
     ) -> Result<Arc<Program>, Fault> {
-        let (asid, address, size) = (space.asid(), dispatch.program, dispatch.program_bytes);
+        let asid = space.asid();
         if let Some(program) = self.programs.find(asid, address, size) {
             return Ok(program);
         }

@@ -33,6 +33,7 @@ use skua_spec::regs::engine::{RING_MAX, RING_MIN};
 use skua_spec::status::{Counter, EngineState};
 use skua_spec::ticks;
 
+use crate::command::draw::Drawing;
 use crate::command::transfer::{Moved, Rows, Tile};
 use crate::engine::packet::Packet;
 use crate::engine::Ring;
@@ -120,13 +121,15 @@ pub struct Progress {
     /// The command that was fetched last, in the packet or in the ring, until it ends.
     pub(crate) command: Option<Begun>,
     /// Ticks that what was done has taken, beyond the end of the step.
-    owed: u64,
+    pub(crate) owed: u64,
     /// Of these, the first that no packet is charged for.
     pub(crate) overhead: u64,
     /// What came of it, said when nothing is owed any more.
     reached: Option<Result<Option<Outcome>, Fault>>,
     /// The fence id of a request to stop, until its record.
     pub(crate) preempt: Option<u64>,
+    /// The last command of a buffer that was begun is one that draws.
+    pub(crate) draws: bool,
 }
 
 impl Default for Progress {
@@ -142,6 +145,7 @@ impl Default for Progress {
             overhead: 0,
             reached: None,
             preempt: None,
+            draws: false,
         }
     }
 }
@@ -159,6 +163,22 @@ pub(crate) struct Begun {
     pub(crate) work: Work,
 }
 
+impl Begun {
+    /// Whether GRAPHICS says where it can be stopped.
+    pub(crate) const fn draws(&self) -> bool {
+        matches!(self.command, Command::Draw(_))
+    }
+
+    /// Address and bytes of the program that it runs.
+    pub(crate) const fn program(&self) -> Option<(u64, u32)> {
+        match &self.command {
+            Command::Dispatch(d) => Some((d.program, d.program_bytes)),
+            Command::Draw(d) => Some((d.program, d.program_bytes)),
+            _ => None,
+        }
+    }
+}
+
 /// How far a command has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Work {
@@ -169,6 +189,8 @@ pub(crate) enum Work {
     Transfer(Moved),
     /// DISPATCH, with its groups' threads.
     Dispatch(Box<Machine>),
+    /// DRAW, with the pixels that are at work.
+    Draw(Box<Drawing>),
     /// WAIT, which has looked.
     Wait,
     /// INVALIDATE, which has asked the other engines.
@@ -204,7 +226,7 @@ pub(crate) enum Flow {
 pub struct Core {
     /// Whose ring, vector and block it is.
     index: EngineIndex,
-    /// Without compute, DISPATCH is a bad opcode.
+    /// Without compute, what has a program is a bad opcode.
     pub(crate) kind: EngineKind,
     /// Where it stops when it is asked to.
     pub(crate) preemption: Preemption,
@@ -300,7 +322,16 @@ impl Core {
     pub(crate) fn stops_at(&self) -> Option<Level> {
         let packet = self.progress.packet.filter(Packet::can_be_saved);
         packet.and(self.progress.preempt)?;
-        Some(self.preemption.compute)
+        Some(self.level())
+    }
+
+    /// The level that counts now.
+    pub(crate) const fn level(&self) -> Level {
+        if self.progress.draws {
+            self.preemption.graphics
+        } else {
+            self.preemption.compute
+        }
     }
 
     /// Drops the translations of one address space, or of all (`None`).
@@ -418,6 +449,7 @@ impl Core {
             self.progress.head = self.progress.tail;
         }
         (self.progress.preempt, self.progress.state) = (None, EngineState::Idle);
+        self.progress.draws = false;
     }
 
     /// Fetches the command at the head.
@@ -457,7 +489,7 @@ impl Core {
         self.read_words(memory, space, address, 0..2.min(available as usize))?;
         // CAST: eight bits.
         let opcode = Opcode::from_u8((self.words[0] >> 24) as u8);
-        if opcode == Some(Opcode::Dispatch) && self.kind != EngineKind::Compute {
+        if opcode.is_some_and(Opcode::has_program) && self.kind != EngineKind::Compute {
             return Err(Fault::plain(Reason::BadOpcode));
         }
         let length = (self.words[0] & 0xffff) as usize;
@@ -550,6 +582,7 @@ impl Core {
                 self.copy(memory, space, rows, work, limit)
             }
             Command::Dispatch(dispatch) => self.dispatch(memory, space, &dispatch, work, limit),
+            Command::Draw(draw) => self.draw(memory, space, &draw, work, limit),
             Command::Wait { address, value } => self.wait(memory, space, address, value, work),
             Command::Signal { address, value } => self.signal(memory, space, address, value),
             Command::FlushCache => {

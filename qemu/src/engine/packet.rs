@@ -6,7 +6,7 @@ use skua_spec::context::Descriptor;
 use skua_spec::fault::{Access, Reason};
 use skua_spec::status::Counter;
 
-use crate::engine::core::{Core, Outcome};
+use crate::engine::core::{Begun, Core, Outcome};
 use crate::engine::save::SAVE_SIZE;
 use crate::fault::Fault;
 use crate::memory::{Memory, NoAnswer, Place};
@@ -88,6 +88,8 @@ impl Core {
             let (space, words) = (packet.space(), (packet.end - packet.at) / 4);
             self.fetch(memory, space, address, words)?;
             memory.tally().add(Counter::BufferCommand, 1);
+            let begun = self.progress.command.as_ref();
+            self.progress.draws = begun.is_some_and(Begun::draws);
             return Ok(None);
         }
         let ticks = std::mem::take(&mut packet.ticks);

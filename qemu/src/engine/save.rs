@@ -14,6 +14,10 @@
 //! | 8, 8 | bytes of it that the last translations cover, of the source and of the destination |
 //! | 6 × 4 | of a dispatch: group; wave in turn; what it has issued; whether threads have begun |
 //! | … | if they have: shared memory; the waves |
+//! | 4, 4 | of a DRAW: triangle; what of it has begun: 0 nothing, 1 itself, 2 a wave of pixels |
+//! | 4, 4, 4 | if it has: column and row of the first pixel that is not done; pixels of the wave |
+//! | 4 each | the triangle's vertices |
+//! | … | of a wave of pixels: the wave; of its threads that have ended, colours, and discards |
 //! | 4, 4 | of a wave: threads that have not ended; those of them that wait at a barrier |
 //! | 8 | registers, by bit, that one of these threads may still read |
 //! | 4 each | counters of these threads; for each of these registers, its values |
@@ -23,7 +27,8 @@
 
 use skua_spec::address::{GpuVa, PAGE_SIZE};
 use skua_spec::command::{
-    Command, EngineKind, BYTES_PER_TICK, MAX_GROUP_THREADS, MAX_SHARED, MAX_WORDS, WAVE_THREADS,
+    Command, Draw, EngineKind, BYTES_PER_TICK, MAX_GROUP_THREADS, MAX_SHARED, MAX_WORDS,
+    WAVE_THREADS,
 };
 use skua_spec::context::Descriptor;
 use skua_spec::fault::{Access, Reason};
@@ -32,13 +37,15 @@ use skua_spec::preemption::{Cause, Header, Level};
 use skua_spec::status::Counter;
 use skua_spec::ticks;
 
+use crate::command::draw::{Drawing, OUTPUTS, OUTPUT_MASK};
 use crate::command::transfer::Moved;
+use crate::command::triangle::{Triangle, VERTEX_WORDS};
 use crate::engine::core::{Begun, Core, Outcome, Work};
 use crate::engine::packet::Packet;
 use crate::fault::Fault;
 use crate::memory::Memory;
 use crate::mmu::Mmu;
-use crate::program::machine::Machine;
+use crate::program::machine::{Machine, SCRAMBLED};
 use crate::program::wave::{lanes, Wave};
 
 /// Most bytes of a state, in whole pages ([`struct@skua_spec::regs::SAVE_SIZE`]): that of a
@@ -101,14 +108,43 @@ fn write_machine(w: &mut Writer, machine: &Machine, live: impl Fn(u32) -> u64) {
     }
     w.0.extend(&machine.shared);
     for wave in &machine.waves {
-        w.u32(wave.alive);
-        w.u32(wave.parked);
-        let live = lanes(wave.alive).fold(0, |all, l| all | live(wave.counters[l]));
-        w.u64(live);
-        lanes(wave.alive).for_each(|l| w.u32(wave.counters[l]));
-        for register in registers(live) {
-            lanes(wave.alive).for_each(|l| w.u32(wave.register(register)[l]));
-        }
+        write_wave(w, wave, &live);
+    }
+}
+
+fn write_wave(w: &mut Writer, wave: &Wave, live: impl Fn(u32) -> u64) {
+    w.u32(wave.alive);
+    w.u32(wave.parked);
+    let live = lanes(wave.alive).fold(0, |all, l| all | live(wave.counters[l]));
+    w.u64(live);
+    lanes(wave.alive).for_each(|l| w.u32(wave.counters[l]));
+    for register in registers(live) {
+        lanes(wave.alive).for_each(|l| w.u32(wave.register(register)[l]));
+    }
+}
+
+fn write_drawing(w: &mut Writer, drawing: &Drawing, draw: &Draw, live: impl Fn(u32) -> u64) {
+    w.u32(drawing.triangle);
+    let Some(shape) = &drawing.shape else {
+        return w.u32(0);
+    };
+    w.u32(if drawing.pixels == 0 { 1 } else { 2 });
+    [drawing.column, drawing.row, drawing.pixels]
+        .iter()
+        .for_each(|value| w.u32(*value));
+    for vertex in shape.vertices() {
+        let words = vertex.iter().take(draw.vertex_words() as usize);
+        // CAST: the bits of a signed number.
+        words.for_each(|word| w.u32(*word as u32));
+    }
+    if drawing.pixels == 0 {
+        return;
+    }
+    let wave = &drawing.wave;
+    // A program ends with the registers that are written.
+    write_wave(w, wave, |pc| live(pc) | OUTPUT_MASK);
+    for register in OUTPUTS {
+        lanes(wave.present & !wave.alive).for_each(|l| w.u32(wave.register(register)[l]));
     }
 }
 
@@ -158,6 +194,49 @@ fn read_wave(r: &mut Reader<'_>, wave: &mut Wave) -> Option<()> {
     Some(())
 }
 
+/// A DRAW as it was saved.
+fn read_drawing(r: &mut Reader<'_>, draw: &Draw) -> Option<Drawing> {
+    let mut drawing = Drawing {
+        triangle: r.u32().filter(|at| *at < draw.triangles)?,
+        ..Drawing::default()
+    };
+    let begun = r.u32().filter(|begun| *begun <= 2)?;
+    if begun == 0 {
+        return Some(drawing);
+    }
+    let [left, top, right, bottom] = {
+        let s = draw.scissor;
+        [s.left, s.top, s.right, s.bottom].map(u32::from)
+    };
+    drawing.column = r.u32().filter(|at| (left..=right).contains(at))?;
+    drawing.row = r.u32().filter(|at| (top..bottom).contains(at))?;
+    let room = (right - drawing.column).min(WAVE_THREADS);
+    let possible = if begun == 1 { 0..=0 } else { 1..=room };
+    drawing.pixels = r.u32().filter(|pixels| possible.contains(pixels))?;
+    let mut vertices = [[0; VERTEX_WORDS]; 3];
+    for vertex in &mut vertices {
+        for word in vertex.iter_mut().take(draw.vertex_words() as usize) {
+            // CAST: the bits of a signed number.
+            *word = r.u32()? as i32;
+        }
+    }
+    drawing.shape = Some(Triangle::new(vertices));
+    if begun == 1 {
+        return Some(drawing);
+    }
+    let wave = &mut drawing.wave;
+    // What is not read is not to be relied on.
+    wave.clear(SCRAMBLED);
+    wave.present = Drawing::mask(drawing.pixels);
+    read_wave(r, wave)?;
+    for register in OUTPUTS {
+        for l in lanes(wave.present & !wave.alive) {
+            wave.register_mut(register)[l] = r.u32()?;
+        }
+    }
+    (wave.alive != 0).then_some(drawing)
+}
+
 /// The state of a packet that is within `begun`, or between two commands.
 ///
 /// `live` says which registers are read at an instruction or behind it.
@@ -182,6 +261,11 @@ fn encode(
             }
         }
         Some(Work::Dispatch(machine)) => write_machine(&mut w, machine, live),
+        Some(Work::Draw(drawing)) => {
+            if let Some(Command::Draw(draw)) = begun.map(|begun| &begun.command) {
+                write_drawing(&mut w, drawing, draw, live);
+            }
+        }
         _ => {}
     }
     if full {
@@ -261,6 +345,9 @@ fn decode_work(
             read_machine(r, &mut machine, dispatch.groups)?;
             return Some(Work::Dispatch(machine));
         }
+        Command::Draw(draw) if kind == EngineKind::Compute => {
+            return read_drawing(r, &draw).map(|drawing| Work::Draw(Box::new(drawing)));
+        }
         Command::Wait { .. } => return Some(Work::Wait),
         // No other one can be stopped within.
         _ => return None,
@@ -284,7 +371,7 @@ impl Core {
     pub(crate) fn boundary(&self) -> Option<Cause> {
         let progress = &self.progress;
         progress.preempt?;
-        let level = self.preemption.compute;
+        let level = self.level();
         let work = progress.command.as_ref().map(|begun| &begun.work);
         if level == Level::None {
             return (work.is_none() && progress.packet.is_none() && self.is_done())
@@ -303,6 +390,7 @@ impl Core {
             Some(Work::Wait) => return Some(Cause::Waiting),
             Some(Work::Transfer(_)) => level == Level::Instruction,
             Some(Work::Dispatch(machine)) => machine.is_at(level),
+            Some(Work::Draw(drawing)) => drawing.is_at(level),
             _ => false,
         };
         stops.then_some(Cause::Within)
@@ -331,12 +419,9 @@ impl Core {
             return Ok(());
         };
         let begun = self.progress.command.as_ref();
-        let program = begun.and_then(|begun| match &begun.command {
-            Command::Dispatch(d) => {
-                let asid = packet.space().asid();
-                self.programs.find(asid, d.program, d.program_bytes)
-            }
-            _ => None,
+        let program = begun.and_then(|begun| {
+            let (address, bytes) = begun.program()?;
+            self.programs.find(packet.space().asid(), address, bytes)
         });
         let live = |pc| {
             program
@@ -394,13 +479,11 @@ impl Core {
         memory.tally().add(Counter::RestoredBytes, count);
         (packet.at, packet.resume, packet.ticks) = (at, false, 0);
         self.progress.packet = Some(packet);
-        let dispatch = match begun.as_ref().map(|begun| &begun.command) {
-            Some(Command::Dispatch(dispatch)) => Some(*dispatch),
-            _ => None,
-        };
+        let program = begun.as_ref().and_then(Begun::program);
+        self.progress.draws = begun.as_ref().is_some_and(Begun::draws);
         self.progress.command = begun;
-        if let Some(dispatch) = dispatch {
-            self.program(memory, packet.space(), &dispatch)?;
+        if let Some(program) = program {
+            self.program(memory, packet.space(), program)?;
         }
         self.progress.overhead = memory.tally().time();
         Ok(())

@@ -11,6 +11,9 @@ use crate::program::cache::Program;
 use crate::program::wave::{End, Wave};
 use crate::program::window::{Surroundings, Windows};
 
+/// What a register holds that nobody has put anything into.
+pub(crate) const SCRAMBLED: u32 = 0xa5a5_a5a5;
+
 /// A dispatch under way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Machine {
@@ -54,9 +57,7 @@ impl Machine {
 
     /// Has registers and shared memory hold what nobody put there.
     pub(crate) fn scramble(&mut self) {
-        self.waves
-            .iter_mut()
-            .for_each(|wave| wave.clear(0xa5a5_a5a5));
+        self.waves.iter_mut().for_each(|wave| wave.clear(SCRAMBLED));
         self.shared.fill(0xa5);
     }
 

@@ -5,7 +5,9 @@
 use skua_asm::assemble;
 use skua_gpu::vram;
 use skua_spec::address::{BusAddr, GpuPhys};
-use skua_spec::command::{Command, Dispatch, FLAG_FENCE, FLAG_INTERRUPT, MAX_ARGUMENTS};
+use skua_spec::command::{
+    Command, Dispatch, Draw, Rectangle, FLAG_FENCE, FLAG_INTERRUPT, MAX_ARGUMENTS,
+};
 use skua_spec::fault::{Access, Reason, Record, Space};
 use skua_spec::mmu::{Entry, PageSize, Target};
 use skua_spec::number::{Asid, EngineIndex};
@@ -404,6 +406,24 @@ fn words_at_fault(gpu: &mut Gpu, reason: Reason) -> Vec<u32> {
         Reason::SharedRange => program(gpu, "lds.32 r1, [r0]"),
         Reason::ArgumentRange => program(gpu, "arg r0, 0"),
         Reason::Trap => program(gpu, "trap 1"),
+        Reason::BadIndex => {
+            gpu.set_vram(DATA + 0x100, &[9; 12]);
+            let program = dispatch_of(gpu, "exit");
+            words(Command::Draw(Draw {
+                program: program.program,
+                program_bytes: program.program_bytes,
+                vertices: DATA_VA,
+                triangles: 1,
+                indices: Some(DATA_VA + 0x100),
+                pitch: 4,
+                scissor: Rectangle {
+                    right: 1,
+                    bottom: 1,
+                    ..Rectangle::default()
+                },
+                ..Draw::default()
+            }))
+        }
         _ => panic!("{reason:?} is of the form of a command"),
     }
 }

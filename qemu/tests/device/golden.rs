@@ -90,17 +90,17 @@ fn commands() {
         };
         if line[1].split_whitespace().count() > 1 || line[1] == "FLUSH_CACHE" {
             for engine in 0..2 {
-                let dispatch_on_copy = engine == 1 && line[1].starts_with("DISPATCH");
+                let runs_a_program = ["DISPATCH", "DRAW"].iter().any(|c| line[1].starts_with(c));
                 assert!(
                     !reason(engine).is_some_and(|r| from_the_command_alone.contains(&r))
-                        || dispatch_on_copy,
+                        || engine == 1 && runs_a_program,
                     "{line:?}: {records:?}"
                 );
             }
         } else {
             assert_eq!(format!("{:?}", reason(0).unwrap()), line[1], "{line:?}");
-            // The copy engine has no DISPATCH.
-            if words[0] >> 24 != 0x10 {
+            // The copy engine has neither DISPATCH nor DRAW.
+            if !matches!(words[0] >> 24, 0x10 | 0x11) {
                 assert_eq!(format!("{:?}", reason(1).unwrap()), line[1], "{line:?}");
             }
         }

@@ -84,6 +84,31 @@ fn command(command: &Command) -> String {
             list(&d.threads),
             list(&d.arguments[..d.argument_count]),
         ),
+        Command::Draw(d) => format!(
+            "DRAW blend={:?} program={:#x} program_bytes={:#x} attributes={:#x} vertices={:#x} \
+             vertex_count={:#x} triangles={:#x}{} target={:#x} pitch={:#x} scissor={} arguments={}",
+            d.blend,
+            d.program,
+            d.program_bytes,
+            d.attributes,
+            d.vertices,
+            d.vertex_count,
+            d.triangles,
+            d.indices
+                .map_or(String::new(), |indices| format!(" indices={indices:#x}")),
+            d.target,
+            d.pitch,
+            list(
+                &[
+                    d.scissor.left,
+                    d.scissor.top,
+                    d.scissor.right,
+                    d.scissor.bottom
+                ]
+                .map(u32::from)
+            ),
+            list(&d.arguments[..d.argument_count]),
+        ),
         Command::Wait { address, value } => format!("WAIT address={address:#x} value={value:#x}"),
         Command::Signal { address, value } => {
             format!("SIGNAL address={address:#x} value={value:#x}")
