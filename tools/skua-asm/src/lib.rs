@@ -13,7 +13,7 @@
 //! | `expression` | integer constant expressions |
 //! | `assembler` | lines to instructions and metadata |
 //! | `disassembler` | instructions to lines |
-//! | `program` | what an assembled program is, and how a dispatch of it is made |
+//! | `program` | what an assembled program is, and how commands that run it are made |
 //! | `error` | what is wrong in a source, and where |
 //!
 //! # Examples
@@ -52,4 +52,4 @@ mod token;
 pub use assembler::{assemble, assemble_with};
 pub use disassembler::{disassemble, BadInstruction};
 pub use error::Error;
-pub use program::{Argument, BindError, Program};
+pub use program::{Argument, BindCause, BindError, Program};

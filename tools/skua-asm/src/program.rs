@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-//! What an assembled program is, and how a dispatch of it is made.
+//! What an assembled program is, and how commands that run it are made.
 
 use std::fmt;
 
-use skua_spec::command::{Dispatch, MAX_ARGUMENTS};
+use skua_spec::command::{Dispatch, Draw};
 use skua_spec::isa::Instruction;
 
 /// A declared argument of a program.
@@ -78,61 +78,106 @@ impl Program {
         groups: [u32; 3],
         value: impl Fn(&str) -> Option<u64>,
     ) -> Result<Dispatch, BindError> {
-        let mut arguments = [0; MAX_ARGUMENTS];
-        let mut count = 0;
-        for argument in &self.arguments {
-            let bad = |missing| BindError {
-                name: argument.name.clone(),
-                missing,
-            };
-            let value = value(&argument.name).ok_or_else(|| bad(true))?;
-            let halves = [value, value >> 32].map(|v| v & u64::from(u32::MAX));
-            if argument.words == 1 && halves[1] != 0 {
-                return Err(bad(false));
-            }
-            for (i, half) in halves.into_iter().take(argument.words).enumerate() {
-                // The assembler lets no argument lie beyond the array, and a half fits.
-                if let (Some(word), Ok(half)) =
-                    (arguments.get_mut(argument.index + i), u32::try_from(half))
-                {
-                    *word = half;
-                }
-            }
-            count = count.max(argument.index + argument.words);
-        }
+        let (arguments, argument_count) = self.bind(value)?;
         Ok(Dispatch {
             program,
-            // CAST: MAX_PROGRAM bounds it.
-            program_bytes: (self.instructions.len() * 8) as u32,
+            program_bytes: self.size(),
             shared_bytes: self.shared_bytes,
             groups,
             threads: self.threads,
             arguments,
-            // A command has an even number of words.
-            argument_count: count.next_multiple_of(2),
+            argument_count,
         })
+    }
+
+    /// `draw` with this program, which lies at GPU virtual address `program`, and its arguments.
+    /// `value` is asked for each of them by its name.
+    ///
+    /// # Errors
+    ///
+    /// [`BindError`] where `value` has no answer, or one that is too wide, or where a DRAW has no
+    /// room for the argument.
+    pub fn draw(
+        &self,
+        program: u64,
+        draw: Draw,
+        value: impl Fn(&str) -> Option<u64>,
+    ) -> Result<Draw, BindError> {
+        let (arguments, argument_count) = self.bind(value)?;
+        Ok(Draw {
+            program,
+            program_bytes: self.size(),
+            arguments,
+            argument_count,
+            ..draw
+        })
+    }
+
+    /// Bytes of the program.
+    fn size(&self) -> u32 {
+        // CAST: MAX_PROGRAM bounds it.
+        (self.instructions.len() * 8) as u32
+    }
+
+    /// The words of all arguments, of which a command has room for `N`, and how many a command has.
+    fn bind<const N: usize>(
+        &self,
+        value: impl Fn(&str) -> Option<u64>,
+    ) -> Result<([u32; N], usize), BindError> {
+        let mut arguments = [0; N];
+        let mut count = 0;
+        for argument in &self.arguments {
+            let bad = |cause| BindError {
+                name: argument.name.clone(),
+                cause,
+            };
+            let value = value(&argument.name).ok_or_else(|| bad(BindCause::Missing))?;
+            let halves = [value, value >> 32].map(|v| v & u64::from(u32::MAX));
+            if argument.words == 1 && halves[1] != 0 {
+                return Err(bad(BindCause::Wide));
+            }
+            for (i, half) in halves.into_iter().take(argument.words).enumerate() {
+                let word = arguments.get_mut(argument.index + i);
+                // CAST: a half.
+                *word.ok_or_else(|| bad(BindCause::NoRoom))? = half as u32;
+            }
+            count = count.max(argument.index + argument.words);
+        }
+        // A command has an even number of words.
+        Ok((arguments, count.next_multiple_of(2)))
     }
 }
 
-/// A dispatch lacks an argument, or has one that does not fit.
+/// A command lacks an argument, or has one that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BindError {
     /// What `arg` calls it, without `.hi`.
     pub name: String,
-    /// It has no value; else its value needs more than the declared 32 bits.
-    pub missing: bool,
+    /// What is wrong with it.
+    pub cause: BindCause,
+}
+
+/// Why an argument cannot be bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BindCause {
+    /// It has no value.
+    Missing,
+    /// Its value needs more than the declared 32 bits.
+    Wide,
+    /// The command has fewer arguments.
+    NoRoom,
 }
 
 impl fmt::Display for BindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.missing {
-            write!(f, "the program's argument `{}` has no value", self.name)
-        } else {
-            write!(
+        let name = &self.name;
+        match self.cause {
+            BindCause::Missing => write!(f, "the program's argument `{name}` has no value"),
+            BindCause::Wide => write!(
                 f,
-                "the value of the program's argument `{}` does not fit 32 bits",
-                self.name
-            )
+                "the value of the program's argument `{name}` does not fit 32 bits"
+            ),
+            BindCause::NoRoom => write!(f, "the command has no room for the argument `{name}`"),
         }
     }
 }

@@ -2,7 +2,8 @@
 
 //! What the assembler says about wrong sources: the message, and the place to the column.
 
-use skua_asm::assemble;
+use skua_asm::{assemble, BindCause};
+use skua_spec::command::Draw;
 
 /// `source` has this one error.
 #[track_caller]
@@ -425,5 +426,23 @@ fn metadata() {
     let wide = program
         .dispatch(64, [1; 3], |_| Some(1 << 32))
         .expect_err("too wide");
-    assert_eq!((wide.name.as_str(), wide.missing), ("count", false));
+    assert_eq!((wide.name.as_str(), wide.cause), ("count", BindCause::Wide));
+
+    // A DRAW has fewer words for them.
+    let draw = program
+        .draw(64, Draw::default(), value)
+        .expect("all have values");
+    assert_eq!(draw.arguments[..6], dispatch.arguments[..6]);
+    assert_eq!((draw.program, draw.program_bytes), (64, 24));
+    assert_eq!(draw.argument_count, 6);
+    let many: String = (0..28).map(|i| format!(".arg a{i}\n")).collect();
+    let many = assemble(&(many + "exit")).expect("good");
+    assert!(many.dispatch(64, [1; 3], |_| Some(1)).is_ok());
+    let no_room = many
+        .draw(64, Draw::default(), |_| Some(1))
+        .expect_err("too many");
+    assert_eq!(
+        (no_room.name.as_str(), no_room.cause),
+        ("a26", BindCause::NoRoom)
+    );
 }
