@@ -11,6 +11,8 @@
 //! thread waits for another one without a barrier does not end here, and is cut by the limit of
 //! instructions.
 
+pub mod draw;
+
 use skua_spec::command::Dispatch;
 use skua_spec::fault::{Access, Reason};
 use skua_spec::isa::{Form, Instruction, Op, Special, IMMEDIATE, REGISTERS};
@@ -115,15 +117,7 @@ pub fn run(
     memory: &mut dyn Memory,
     limit: u64,
 ) -> Result<u64, Stop> {
-    let mut instructions = Vec::new();
-    for (pc, chunk) in (0u32..).zip(program.chunks_exact(8)) {
-        let bits = chunk
-            .iter()
-            .rev()
-            .fold(0, |bits, byte| (bits << 8) | u64::from(*byte));
-        instructions
-            .push(Instruction::decode(bits).ok_or_else(|| plain(Reason::BadInstruction, pc))?);
-    }
+    let instructions = decode(program)?;
     let mut left = limit;
     let [gx, gy, gz] = dispatch.groups;
     for z in 0..gz {
@@ -142,6 +136,19 @@ pub fn run(
         }
     }
     Ok(limit - left)
+}
+
+fn decode(program: &[u8]) -> Result<Vec<Instruction>, Stop> {
+    (0u32..)
+        .zip(program.chunks_exact(8))
+        .map(|(pc, chunk)| {
+            let bits = chunk
+                .iter()
+                .rev()
+                .fold(0, |bits, byte| (bits << 8) | u64::from(*byte));
+            Instruction::decode(bits).ok_or_else(|| plain(Reason::BadInstruction, pc))
+        })
+        .collect()
 }
 
 fn plain(reason: Reason, pc: u32) -> Stop {
@@ -237,6 +244,11 @@ impl Group<'_> {
                 }
             }
         }
+        self.finish(threads).map(|_| ())
+    }
+
+    /// Runs threads to their ends.
+    fn finish(&mut self, mut threads: Vec<Thread>) -> Result<Vec<Thread>, Stop> {
         while threads.iter().any(|t| t.state != State::Ended) {
             for thread in &mut threads {
                 if thread.state == State::AtBarrier {
@@ -247,7 +259,7 @@ impl Group<'_> {
                 }
             }
         }
-        Ok(())
+        Ok(threads)
     }
 
     fn step(&mut self, t: &mut Thread) -> Result<(), Stop> {
