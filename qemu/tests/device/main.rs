@@ -7,6 +7,7 @@
 
 mod aperture;
 mod arithmetic;
+mod draw;
 mod faults;
 mod golden;
 mod handshakes;

@@ -12,7 +12,7 @@ use skua_gpu::engine::save::SAVE_SIZE;
 use skua_gpu::options::Preemption;
 use skua_gpu::vram;
 use skua_spec::address::{BusAddr, GpuPhys, GpuVa, PAGE_SIZE, VA_BITS};
-use skua_spec::command::{Command, BYTES_PER_TICK};
+use skua_spec::command::{Blend, Command, Draw, Rectangle, BYTES_PER_TICK};
 use skua_spec::context::{Descriptor, SaveArea};
 use skua_spec::fault::{Access, Reason, Record, Space};
 use skua_spec::mmu::{Entry, PageSize, Target};
@@ -26,6 +26,7 @@ use skua_testbed::{
     STATUS, SYSTEM_BYTES, SYSTEM_FREE,
 };
 
+use crate::draw::{self, Point};
 use crate::random::{instruction, on_data};
 use crate::steps::RACE;
 
@@ -42,6 +43,15 @@ const MANY: usize = 1_000_000;
 fn at_level(compute: Level) -> Preemption {
     Preemption {
         compute,
+        ..Preemption::default()
+    }
+}
+
+/// Commands that draw alone are stopped within.
+fn at_graphics(graphics: Level) -> Preemption {
+    Preemption {
+        graphics,
+        compute: Level::DmaBuffer,
         ..Preemption::default()
     }
 }
@@ -1114,6 +1124,375 @@ proptest! {
                 driver.check(&whole);
             }
         }
+    }
+}
+
+// DRAW.
+
+/// Some triangles upon each other, of many sizes, one of them without pixels.
+const TRIANGLES: [Point; 12] = [
+    [0x80, -0x300, 5, 600],
+    [0x3a40, 0x280, -70, 8],
+    [0x1234, 0x1a00, 90, 1000],
+    [0x400, 0x400, 1, 1],
+    [0x400, 0x400, 2, 2],
+    [0x4000, 0x4000, 3, 3],
+    [0x2a80, 0x180, 3, -4],
+    [0x2a80, 0x980, 5, 60],
+    [0x3280, 0x980, 700, 8],
+    [i32::MIN, 0xc00, 1, 2],
+    [i32::MAX, 0x7c0, 3, 4],
+    [0, 0xe20, 5, 6],
+];
+
+/// Packets with commands that draw, and others between them.
+fn drawings(stepped: &mut Stepped) -> Vec<Vec<Command>> {
+    let whole = draw::scene(stepped, &TRIANGLES, None);
+    let draw = |blend, triangles| {
+        Command::Draw(Draw {
+            blend,
+            triangles,
+            ..whole
+        })
+    };
+    let fill = Command::Fill {
+        pattern: 7,
+        address: DATA_VA + 0x5_0000,
+        bytes: 0x400,
+    };
+    vec![
+        vec![draw(Blend::Over, 4), draw(Blend::Add, 1)],
+        vec![fill, draw(Blend::Replace, 3), fill],
+        vec![draw(Blend::Add, 2)],
+    ]
+}
+
+fn whole(preemption: Preemption, work: impl FnOnce(&mut Stepped) -> Vec<Vec<Command>>) -> Driver {
+    let mut whole = Driver::new(preemption, work);
+    assert_eq!(whole.finish(), Outcome::Idle);
+    whole
+}
+
+/// At each level, stopped anywhere and as often as can be, every pixel is drawn once for each
+/// triangle, in the same order and with the same values.
+#[test]
+fn drawing_that_is_stopped_anywhere_is_done_once() {
+    let mut last = 0;
+    for (level, _, name) in Level::ALL {
+        let undisturbed = whole(at_graphics(level), drawings);
+        assert!(undisturbed.count(Counter::Pixel) > 2000);
+        let mut saved = 0;
+        for (seed, most) in [(1, 20), (2, 100), (3, 900)] {
+            let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ seed);
+            let mut driver = Driver::new(at_graphics(level), drawings);
+            while !driver.packets.is_empty() {
+                driver.advance(1 + random.below(most));
+                let budget = 1 + random.below(300);
+                driver.preempt(budget).unwrap_or_else(|o| panic!("{o:?}"));
+            }
+            assert_eq!(driver.finish(), Outcome::Idle);
+            driver.check(&undisturbed);
+            saved += driver.resumed;
+            println!(
+                "{name}, {seed}: {} requests, causes {:?}",
+                driver.requests, driver.causes
+            );
+        }
+        // Each level has more places than the one above it.
+        assert!(saved > last || level <= Level::DmaBuffer, "{name}: {saved}");
+        last = saved;
+    }
+}
+
+/// Stopped once, at each tick of a DRAW in turn.
+#[test]
+fn drawing_is_stopped_at_every_point() {
+    let work = |stepped: &mut Stepped| {
+        let whole = draw::scene(stepped, &TRIANGLES[6..], None);
+        let scissor = Rectangle {
+            left: 30,
+            right: 60,
+            bottom: 12,
+            ..whole.scissor
+        };
+        let blend = Blend::Over;
+        vec![vec![Command::Draw(Draw {
+            blend,
+            scissor,
+            ..whole
+        })]]
+    };
+    for (level, _, name) in Level::ALL {
+        let undisturbed = whole(at_graphics(level), work);
+        let picture = draw::seen(&undisturbed.stepped);
+        let total = undisturbed.shown().ticks;
+        let mut places = std::collections::BTreeSet::new();
+        // Where there is no place within, some are enough.
+        let pace = if level < Level::ThreadGroup { 16 } else { 1 };
+        for at in (1..=total).step_by(pace) {
+            let mut driver = Driver::new(at_graphics(level), work);
+            driver.advance(at);
+            driver.preempt(1).unwrap_or_else(|o| panic!("{o:?}"));
+            if driver.resumed > 0 {
+                // What is behind the command and says how far it has come.
+                let bytes = driver.stepped.saved(CONTEXT) as usize;
+                places.insert(driver.stepped.vram_bytes(SAVE, bytes));
+            }
+            assert_eq!(driver.finish(), Outcome::Idle);
+            assert!(draw::seen(&driver.stepped) == picture, "{name}, tick {at}");
+            // All of memory is much to compare.
+            if at % 32 == 0 {
+                driver.check(&undisturbed);
+            }
+        }
+        let [triangles, pixels, instructions] =
+            [Counter::Triangle, Counter::Pixel, Counter::Instruction].map(|c| undisturbed.count(c));
+        println!("{name}: {} places in {total} ticks", places.len());
+        let places = places.len() as u64;
+        assert!(triangles == 2 && pixels > 80, "{pixels}");
+        match level {
+            Level::None | Level::DmaBuffer => assert_eq!(places, 0),
+            // Before the first command it is COMPUTE that counts.
+            Level::Dispatch => assert_eq!(places, 0),
+            Level::ThreadGroup => assert_eq!(places, triangles - 1),
+            Level::Thread => assert!(places > triangles && places < pixels, "{places}"),
+            Level::Instruction => assert!(places > instructions, "{places}"),
+        }
+    }
+}
+
+/// From the request to the record it takes a unit of the level at most, however long the DRAW is.
+#[test]
+fn the_level_bounds_the_latency_of_drawing() {
+    // Commands, triangles of each, rows of each.
+    let work = |[commands, triangles, rows]: [u32; 3]| {
+        move |stepped: &mut Stepped| {
+            let points = [
+                [0, 0, 0, 0],
+                [0x8000, 0, 0, 0],
+                [0, rows as i32 * 0x200, 0, 0],
+            ];
+            let points: Vec<Point> = (0..triangles).flat_map(|_| points).collect();
+            let whole = draw::scene(stepped, &points, None);
+            let scissor = Rectangle {
+                right: 32,
+                bottom: rows as u16,
+                ..whole.scissor
+            };
+            let draw = Command::Draw(Draw { scissor, ..whole });
+            vec![vec![draw; commands as usize]]
+        }
+    };
+    let time = |counts| whole(Preemption::default(), work(counts)).shown().ticks;
+    let levels = [
+        (Level::Dispatch, [2, 2, 4], Some(0)),
+        (Level::ThreadGroup, [2, 2, 4], Some(1)),
+        (Level::Thread, [2, 2, 4], Some(2)),
+        (Level::Instruction, [2, 2, 4], None),
+    ];
+    for (level, counts, longer) in levels {
+        // A unit: one of the level's dimension, and of all that are coarser. Rows have a wave each.
+        let mut unit = counts;
+        unit[..=longer.unwrap_or(0)].fill(1);
+        let unit = match longer {
+            Some(_) => time(unit),
+            // The atomic operation, and a translation.
+            None => ticks::INSTRUCTION + ticks::PIXELS + COLD,
+        };
+        for scale in [1, 7] {
+            let mut counts = counts;
+            counts[longer.unwrap_or(2)] *= scale;
+            let total = time(counts);
+            let mut random = Random(0x1234_5678 + u64::from(scale));
+            let mut driver = Driver::new(at_graphics(level), work(counts));
+            let (mut most, mut requests) = (0, 0);
+            while !driver.packets.is_empty() {
+                let budget = 1 + random.below(41);
+                driver.advance(if requests == 0 { 60 } else { budget });
+                let stop = driver.preempt(1).unwrap_or_else(|o| panic!("{o:?}"));
+                (most, requests) = (most.max(stop.ticks), requests + 1);
+            }
+            println!(
+                "{level:?}, {scale}: {most} of {unit} ticks, {total} in all, {requests} times"
+            );
+            assert!(most <= unit, "{level:?}, {scale}: {most} > {unit}");
+            if scale > 1 {
+                assert!(total > 3 * unit && requests > 3, "{level:?}: {total}");
+            }
+        }
+    }
+}
+
+/// Each of the two levels is for its own commands.
+#[test]
+fn drawing_and_computing_have_levels_of_their_own() {
+    let work = |stepped: &mut Stepped| {
+        let draw = draw::scene(stepped, &TRIANGLES, None);
+        let copy = |at| Command::Copy {
+            source: DATA_VA + 0x5_0000 + at,
+            destination: DATA_VA + 0x6_0000 + at,
+            bytes: 0x4000,
+        };
+        vec![vec![copy(0), Command::Draw(draw), copy(0x4000)]]
+    };
+    // Where the first command that has not ended is, of all states there were.
+    let stops = |graphics, compute| {
+        let preemption = Preemption {
+            graphics,
+            compute,
+            full: false,
+        };
+        let undisturbed = whole(preemption, work);
+        let mut driver = Driver::new(preemption, work);
+        let (mut within, mut between) = ([0; 3], [0; 3]);
+        while !driver.packets.is_empty() {
+            driver.advance(10);
+            let stop = driver.preempt(1).unwrap_or_else(|o| panic!("{o:?}"));
+            if stop.cause == Cause::Within {
+                let at = driver.stepped.vram32(SAVE + u64::from(Header::SIZE));
+                let begun = driver.stepped.vram32(SAVE + u64::from(Header::SIZE) + 4) != 0;
+                let command = match at {
+                    0 => 0,
+                    32 => 1,
+                    _ => 2,
+                };
+                let list = if begun { &mut within } else { &mut between };
+                list[command] += 1;
+            }
+        }
+        driver.check(&undisturbed);
+        (within.map(|n| n > 0), between.map(|n| n > 0))
+    };
+    let (packet, finest) = (Level::DmaBuffer, Level::Instruction);
+    // The command that begins is not where it is stopped behind the one before.
+    assert_eq!(stops(packet, packet), ([false; 3], [false; 3]));
+    let (within, between) = stops(finest, packet);
+    assert_eq!(within, [false, true, false]);
+    assert_eq!(between[..2], [false; 2]);
+    assert_eq!(
+        stops(Level::Dispatch, packet),
+        ([false; 3], [false, false, true])
+    );
+    let (within, between) = stops(packet, finest);
+    assert_eq!(within, [true, false, true]);
+    assert!(!between[2]);
+    // NONE holds nothing back while a DRAW was the last command.
+    let mut driver = Driver::new(
+        Preemption {
+            graphics: Level::None,
+            ..Preemption::default()
+        },
+        |stepped| {
+            let draw = draw::scene(stepped, &TRIANGLES, None);
+            vec![vec![Command::Draw(draw)], vec![Command::Draw(draw)]]
+        },
+    );
+    while driver.count(Counter::Pixel) == 0 {
+        driver.step(10);
+    }
+    let stop = driver.preempt(64).unwrap_or_else(|o| panic!("{o:?}"));
+    assert_eq!((stop.cause, driver.packets.len()), (Cause::Idle, 0));
+}
+
+/// Of a DRAW little lives; one who saves everything gets the same picture.
+#[test]
+fn what_lives_of_drawing_is_saved() {
+    let undisturbed = whole(Preemption::default(), drawings);
+    for full in [false, true] {
+        let preemption = Preemption {
+            full,
+            ..Preemption::default()
+        };
+        let mut driver = Driver::new(preemption, drawings);
+        let mut most = 0;
+        while !driver.packets.is_empty() {
+            driver.advance(133);
+            let stop = driver.preempt(100).unwrap_or_else(|o| panic!("{o:?}"));
+            if stop.cause.is_saved() {
+                most = most.max(driver.stepped.saved(CONTEXT));
+            }
+        }
+        driver.check(&undisturbed);
+        println!("full {full}: {most} bytes at most");
+        // Registers of 32 threads, of which a few live.
+        assert!(if full { most == SAVE_SIZE } else { most < 3000 }, "{most}");
+    }
+}
+
+/// A triangle that has begun is drawn from the vertices that were read, and what the engine keeps
+/// is another's.
+#[test]
+fn drawing_goes_on_from_what_was_saved() {
+    let undisturbed = whole(Preemption::default(), drawings);
+    let mut driver = Driver::new(Preemption::default(), drawings);
+    let mut random = Random(99);
+    while !driver.packets.is_empty() {
+        driver.advance(1 + random.below(300));
+        driver.preempt(100).unwrap_or_else(|o| panic!("{o:?}"));
+        let progress = driver.stepped.cores[0].take_progress();
+        driver.stepped.cores[0] = skua_testbed::new_core(0);
+        driver.stepped.cores[0].set_progress(progress);
+    }
+    assert!(driver.memory() == undisturbed.memory());
+
+    let one = |stepped: &mut Stepped| {
+        let draw = draw::scene(stepped, &TRIANGLES[..3], None);
+        vec![vec![Command::Draw(draw)]]
+    };
+    let undisturbed = whole(Preemption::default(), one);
+    let mut driver = Driver::new(at_graphics(Level::Thread), one);
+    while driver.count(Counter::Pixel) == 0 {
+        driver.step(10);
+    }
+    driver.preempt(1).unwrap_or_else(|o| panic!("{o:?}"));
+    let vertices = DATA + draw::VERTICES;
+    let kept = driver.stepped.vram_bytes(vertices, 48);
+    driver.stepped.clear_vram(vertices, 48);
+    assert_eq!(driver.finish(), Outcome::Idle);
+    driver.stepped.set_vram(vertices, &kept);
+    assert!(driver.memory() == undisturbed.memory());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 200, failure_persistence: None, ..ProptestConfig::default()
+    })]
+
+    /// Whatever stands in a save area of a DRAW, the engine stays one, and nothing is reached but
+    /// what a packet of the context reaches.
+    #[test]
+    fn changed_states_of_drawing(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        near in any::<bool>(), ticks in 40_u64..900,
+    ) {
+        let mut driver = Driver::new(at_graphics(Level::Instruction), |stepped| {
+            let mut work = drawings(stepped);
+            work.truncate(1);
+            work
+        });
+        driver.advance(ticks);
+        driver.stepped.cores[0].preempt(1);
+        while !matches!(driver.step(1000), Outcome::Preempted { .. }) {}
+        let exec = driver.packets[0];
+        let size = driver.stepped.saved(CONTEXT) as usize;
+        prop_assume!(size > 0);
+        for (at, value) in changes {
+            let at = at.index(if near { size.min(300) } else { size }) as u64;
+            driver.stepped.set_vram(SAVE + at, &[value]);
+        }
+        let untouched = driver.stepped.vram_bytes(0x40_0000, 0x10_0000);
+        driver.stepped.start(0, &[resumed(exec)]);
+        for _ in 0..2000 {
+            if matches!(driver.step(1000), Outcome::Idle | Outcome::Faulted(_)) {
+                break;
+            }
+        }
+        prop_assert!(driver.stepped.vram_bytes(0x40_0000, 0x10_0000) == untouched);
+        let stepped = &mut driver.stepped;
+        stepped.set_up();
+        stepped.start(0, &[Command::Nop { words: 2 }]);
+        while stepped.step(0, 100) != Outcome::Idle {}
+        prop_assert_eq!(stepped.cores[0].shown().head, 8);
     }
 }
 

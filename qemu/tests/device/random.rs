@@ -35,7 +35,7 @@ fn word() -> impl Strategy<Value = u32> {
         any::<u32>(),
         (
             prop::sample::select(vec![
-                0_u32, 1, 2, 3, 0x10, 0x20, 0x21, 0x30, 0x31, 0x40, 0x41
+                0_u32, 1, 2, 3, 0x10, 0x11, 0x20, 0x21, 0x30, 0x31, 0x40, 0x41
             ]),
             0_u32..48
         )

@@ -8,7 +8,7 @@ use skua_gpu::counters::COUNT;
 use skua_gpu::engine::core::{Outcome, Progress};
 use skua_gpu::{gart, vram};
 use skua_spec::address::{BusAddr, GpuPhys};
-use skua_spec::command::Command;
+use skua_spec::command::{Blend, Command, Draw, Rectangle};
 use skua_spec::context::Descriptor;
 use skua_spec::fault::{Reason, Record};
 use skua_spec::mmu::{Entry, PageSize, Target};
@@ -342,6 +342,63 @@ fn dispatches() {
     });
     assert_eq!(seen.states[0], EngineState::Idle);
     assert_eq!(seen.counters[Counter::ThreadGroup as usize].1, 18);
+}
+
+#[test]
+fn drawings() {
+    let seen = check(|stepped| {
+        let program = assemble(
+            "and r10, r2, 3\n add r0, r8, r3\n again: bz r10, out\n mul r0, r0, 77
+             sub r10, r10, 1\n bra again\n out: shr r1, r0, 31\n exit",
+        );
+        let program = program.unwrap();
+        stepped.set_vram(DATA, &program.bytes());
+        let vertices = [
+            [0x80, 0x100, 5],
+            [0x2a00, 0x280, -9],
+            [0x333, 0x1000, 777],
+            [0x2a00, 0x280, 5],
+            [0x80, 0x100, 5],
+            [i32::MIN, i32::MIN, i32::MAX],
+        ];
+        let words = vertices
+            .iter()
+            .flatten()
+            .flat_map(|word: &i32| word.to_le_bytes());
+        stepped.set_vram(DATA + 0xff0, &words.collect::<Vec<_>>());
+        let draw = |vertices, target, pitch, blend| Draw {
+            blend,
+            attributes: 1,
+            vertices,
+            vertex_count: 6,
+            triangles: 2,
+            target,
+            pitch,
+            scissor: Rectangle {
+                left: 0,
+                top: 0,
+                right: 50,
+                bottom: 12,
+            },
+            ..Draw::default()
+        };
+        let base = vram::BASE + DATA;
+        let one = draw(base + 0xff0, vram::BASE + LARGE, 200, Blend::Replace);
+        let one = program.draw(base, one, |_| None).unwrap();
+        stepped.start(0, &[Command::Draw(one)]);
+        let [one, other] = [(DATA_VA + 0xff0, RIVAL_VA), (RIVAL_VA + 0xff0, MEDIUM_VA)].map(
+            |(vertices, target)| {
+                let draw = draw(vertices, target, 0x1000, Blend::Over);
+                program.draw(DATA_VA, draw, |_| None).unwrap()
+            },
+        );
+        // An index that is none.
+        let indices = Some(LARGE_VA + 0x10_0000);
+        let bad = Draw { indices, ..other };
+        packet(stepped, 0, &[one, other, bad].map(Command::Draw));
+    });
+    assert_eq!(seen.states[0], EngineState::Faulted);
+    assert_eq!(seen.counters[Counter::Triangle as usize].1, 6);
 }
 
 #[test]

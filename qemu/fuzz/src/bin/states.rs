@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use skua_gpu::engine::core::Outcome;
 use skua_gpu::engine::save::SAVE_SIZE;
 use skua_spec::address::GpuVa;
-use skua_spec::command::{Command, Dispatch, MAX_ARGUMENTS};
+use skua_spec::command::{Blend, Command, Dispatch, Draw, Rectangle, MAX_ARGUMENTS};
 use skua_spec::context::{Descriptor, SaveArea};
 use skua_spec::isa::{Instruction, Op, IMMEDIATE};
 use skua_testbed::{CONTEXT, DATA, DATA_VA, SAVE, SAVE_VA};
@@ -39,8 +39,33 @@ fuzz_target!(|data: &[u8]| session::with(|stepped| {
         arguments: [0; MAX_ARGUMENTS],
         argument_count: 0,
     };
-    let command = match kind % 4 {
+    // Without shared memory.
+    let pixel = [PROGRAM[0], PROGRAM[2], PROGRAM[3]].map(|i| i.encode().to_le_bytes());
+    stepped.set_vram(DATA + 0x800, &pixel.concat());
+    for (at, word) in [0, 0, 5, 0x4000, 0, 9, 0, 0x4000, 300_u32].into_iter().enumerate() {
+        stepped.set_vram(DATA + 0x1000 + 4 * at as u64, &word.to_le_bytes());
+    }
+    let draw = Draw {
+        program: DATA_VA + 0x800,
+        program_bytes: 24,
+        blend: Blend::Over,
+        attributes: 1,
+        vertices: DATA_VA + 0x1000,
+        vertex_count: 6,
+        triangles: 2,
+        target: DATA_VA + 0x2000,
+        pitch: 256,
+        scissor: Rectangle {
+            left: 0,
+            top: 0,
+            right: 64,
+            bottom: 64,
+        },
+        ..Draw::default()
+    };
+    let command = match kind % 5 {
         0 => Command::Dispatch(dispatch),
+        4 => Command::Draw(draw),
         1 => Command::Fill {
             pattern: 1,
             address: DATA_VA,
