@@ -9,7 +9,7 @@
 //!
 //! Addresses are GPU virtual addresses in the address space of the context that runs the commands.
 
-use skua_spec::command::{Command, Dispatch};
+use skua_spec::command::{Command, Dispatch, Draw};
 
 use crate::{
     bo::{Bo, BoFlags},
@@ -147,6 +147,15 @@ impl CommandBuffer {
         self.push(&Command::Dispatch(*dispatch))
     }
 
+    /// Draws triangles, running a program for each pixel.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Full`].
+    pub fn draw(&mut self, draw: &Draw) -> Result<&mut Self> {
+        self.push(&Command::Draw(*draw))
+    }
+
     /// Waits until the 64-bit value at `address`, a multiple of 8, is at least `value`.
     ///
     /// # Errors
@@ -228,7 +237,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use proptest::prelude::*;
-    use skua_spec::command::MAX_ARGUMENTS;
+    use skua_spec::command::{Blend, Rectangle, MAX_ARGUMENTS, MAX_DRAW_ARGUMENTS};
 
     use super::*;
     use crate::sys::Map;
@@ -280,6 +289,32 @@ mod tests {
             (address.clone(), any::<u64>())
                 .prop_map(|(address, value)| Command::Signal { address, value }),
             Just(Command::FlushCache),
+            (address.clone(), 0_u16..100, any::<bool>(), 0_usize..=13).prop_map(
+                |(address, at, indexed, n)| {
+                    let mut arguments = [0; MAX_DRAW_ARGUMENTS];
+                    arguments[..n * 2].fill(at.into());
+                    Command::Draw(Draw {
+                        program: address,
+                        program_bytes: 64,
+                        blend: Blend::Over,
+                        attributes: 3,
+                        vertices: address,
+                        vertex_count: 9,
+                        triangles: 3,
+                        indices: indexed.then_some(address),
+                        target: address,
+                        pitch: 1024,
+                        scissor: Rectangle {
+                            left: at,
+                            top: at,
+                            right: 101,
+                            bottom: 102,
+                        },
+                        arguments,
+                        argument_count: n * 2,
+                    })
+                }
+            ),
             (address, 0_usize..=MAX_ARGUMENTS / 2, any::<u32>()).prop_map(|(program, n, word)| {
                 let mut arguments = [0; MAX_ARGUMENTS];
                 arguments[..n * 2].fill(word);

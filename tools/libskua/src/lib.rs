@@ -103,7 +103,7 @@ mod vm;
 
 /// Encodings of commands and reasons of faults.
 pub use skua_spec as spec;
-pub use skua_spec::command::{Dispatch, EngineKind};
+pub use skua_spec::command::{Blend, Dispatch, Draw, EngineKind, Rectangle};
 /// Structures and numbers of the ioctls.
 pub use skua_uapi as uapi;
 
