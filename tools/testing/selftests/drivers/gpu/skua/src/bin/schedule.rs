@@ -15,7 +15,7 @@ use skua_selftests::rig::{copy, dispatch, fill, wait_value, write, Buffer, Job};
 use skua_selftests::suite::{self, eventually};
 use skua_selftests::torture::seed;
 use skua_selftests::{skip, tests, Client, Engine, Place, Rig};
-use skua_spec::command::{Command, Dispatch};
+use skua_spec::command::{Command, Dispatch, Draw, Rectangle};
 use skua_spec::isa::Op;
 use skua_uapi::DRM_SKUA_ENGINE_COMPUTE;
 
@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         row_2_20_what_is_queued_is_raised_too: 60,
         important_work_overtakes_what_is_in_the_ring: 60,
         row_2_12_a_long_buffer_makes_room: 60,
+        drawing_makes_room: 60,
         row_2_19_who_signals_gets_the_engine,
         row_2_19_a_long_wait_is_in_nobodys_way: 60,
         row_2_24_requests_can_be_turned_off_and_on: 60,
@@ -175,6 +176,92 @@ fn row_2_12_a_long_buffer_makes_room() {
         "nothing was saved"
     );
     // Each state was used once.
+    assert_eq!(after[1] - saved, after[2] - restored);
+}
+
+/// Counts the pixel in the word of its place, 64 in a row, from the address in arguments 0 and 1
+/// on; waits until the word at the address in arguments 2 and 3 is not 0; and computes a colour.
+const COUNTED_PIXEL: &[u64] = &[
+    op(Op::Arg, 20, 0, 0, 0),
+    op(Op::Arg, 21, 0, 0, 1),
+    op(Op::Arg, 22, 0, 0, 2),
+    op(Op::Arg, 23, 0, 0, 3),
+    op_imm(Op::Mul, 24, 3, PIXELS),
+    op(Op::Add, 24, 24, 2, 0),
+    op(Op::Lea, 20, 20, 24, 2),
+    op_imm(Op::Mov, 25, 0, 1),
+    op(Op::AtomAdd, 26, 20, 25, 0),
+    op(Op::Ld32, 27, 22, 0, 0),
+    op(Op::Bz, 0, 27, 0, 9),
+    op_imm(Op::Mul, 0, 24, MULTIPLIER),
+    op(Op::Add, 0, 0, 8, 0),
+    EXIT,
+];
+
+/// Rows and columns of what is drawn.
+const PIXELS: u32 = 64;
+
+/// What draws makes room between the instructions of a pixel, and each pixel is drawn once.
+fn drawing_makes_room() {
+    let rig = Rig::new();
+    let (low, high) = (context(&rig, -1), context(&rig, 0));
+    let [counts, picture, scene] =
+        [Place::System; 3].map(|place| rig.buffer(place, 4 * u64::from(PIXELS * PIXELS)));
+    let program = rig.program(COUNTED_PIXEL);
+    // A square: two triangles, by indices. From left to right the attribute grows from 0 to 640.
+    let end = PIXELS << 8;
+    let corners = [[0, 0, 0], [end, 0, 640], [0, end, 0], [end, end, 640]];
+    scene.cpu.write_words(0, corners.as_flattened());
+    scene.cpu.write_words(64, &[0, 1, 2, 3, 2, 1]);
+    let (gate, done) = (scene.va + 128, 136);
+    let mut draw = Draw {
+        program: program.va,
+        program_bytes: size_of_val(COUNTED_PIXEL) as u32,
+        attributes: 1,
+        vertices: scene.va,
+        vertex_count: 4,
+        triangles: 2,
+        indices: Some(scene.va + 64),
+        target: picture.va,
+        pitch: PIXELS * 4,
+        scissor: Rectangle {
+            left: 0,
+            top: 0,
+            right: PIXELS as u16,
+            bottom: PIXELS as u16,
+        },
+        argument_count: 4,
+        ..Draw::default()
+    };
+    draw.arguments[..2].copy_from_slice(&address(counts.va));
+    draw.arguments[2..4].copy_from_slice(&address(gate));
+    let [_, saved, restored] = saves();
+    let trace = Trace::of(&["skua_preempted"]);
+    let long = rig.start_in(low, &[Command::Draw(draw)]);
+    let began = eventually(|| (counts.cpu.read32(0) > 0).then_some(()));
+    assert!(began.is_some(), "it begins");
+    for n in 1..=5 {
+        let important = rig.start_in(high, &[write(scene.va + done, n)]);
+        assert_eq!(important.wait(), Ok(()));
+        assert_eq!(scene.cpu.read(done as usize), n);
+        assert!(!long.has_ended());
+    }
+    scene.cpu.write(128, 1);
+    assert_eq!(long.wait(), Ok(()));
+    let within = stops(&computing(&trace))
+        .filter(|stop| *stop != UNBEGUN)
+        .count();
+    assert!(within > 0, "it was stopped nowhere within");
+    for pixel in 0..PIXELS * PIXELS {
+        let at = 4 * pixel as usize;
+        assert_eq!(counts.cpu.read32(at), 1, "pixel {pixel}");
+        // Ten for each pixel, from its middle on.
+        let attribute = 10 * (pixel % PIXELS) + 5;
+        let colour = pixel.wrapping_mul(MULTIPLIER).wrapping_add(attribute);
+        assert_eq!(picture.cpu.read32(at), colour, "pixel {pixel}");
+    }
+    let after = saves();
+    assert!(after[1] > saved, "nothing was saved");
     assert_eq!(after[1] - saved, after[2] - restored);
 }
 
