@@ -227,7 +227,10 @@ enum drm_skua_sync_flags {
 	DRM_SKUA_SYNC_SIGNAL = 1 << 1,
 	/** @DRM_SKUA_SYNC_TIMELINE: The syncobj is a timeline. */
 	DRM_SKUA_SYNC_TIMELINE = 1 << 2,
-	/** @DRM_SKUA_SYNC_MONITORED: It is a monitored fence; for DRM_IOCTL_SKUA_SUBMIT alone. */
+	/**
+	 * @DRM_SKUA_SYNC_MONITORED: It is a monitored fence. It can be waited for by
+	 * DRM_IOCTL_SKUA_SUBMIT alone: -EINVAL.
+	 */
 	DRM_SKUA_SYNC_MONITORED = 1 << 3,
 };
 
@@ -658,7 +661,7 @@ enum drm_skua_make_resident_flags {
  *
  * Content and addresses stay; all work that is submitted after the call waits for the
  * moves by itself. The signals of @syncs follow when all moves of them are done, with the
- * error of one that is not. Where the call makes room, it waits as
+ * error of one that is not; then a monitored fence is lost as if its device had failed. Where the call makes room, it waits as
  * DRM_IOCTL_SKUA_BO_CREATE does, as long in all. What other clients have, too, and are
  * using just now, stays where it is.
  *
@@ -1110,7 +1113,8 @@ struct drm_skua_bind_op {
  *
  * If a fence that it waits for has an error, the bind is performed all the same.
  *
- * Binds that are not done when the file is closed are cancelled: -ECANCELED.
+ * Binds that are not done when the file is closed or the device destroyed are cancelled:
+ * -ECANCELED, and values of monitored fences are not signalled.
  *
  * Errors: -ENOENT for @vm or a handle; -EINVAL for anything else out of its range,
  * and for a buffer object that is another address space's; -ENOSPC if 4096 binds of

@@ -13,6 +13,7 @@ use crate::{
     device::{Device, File, Placements},
     error::{Error, Result},
     mapping::Mapping,
+    monitored_fence::MonitoredFence,
     sync::{array, Deadline, Syncs},
     syncobj::Syncobj,
     sys::{self, Exchange, Map},
@@ -398,6 +399,13 @@ impl<'a> MakeResident<'a> {
     /// Signals a syncobj when all are where they are to be; `point` 0 is a binary one.
     pub fn signal(mut self, syncobj: &'a Syncobj, point: u64) -> Self {
         self.syncs.signal(syncobj, point);
+        self
+    }
+
+    /// Signals a value of a monitored fence when all are where they are to be.
+    pub fn signal_value(mut self, fence: &MonitoredFence, value: u64) -> Self {
+        self.syncs
+            .value(uapi::DRM_SKUA_SYNC_SIGNAL, fence.handle(), value);
         self
     }
 

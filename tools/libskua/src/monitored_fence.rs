@@ -105,7 +105,21 @@ impl MonitoredFence {
     ///
     /// EBADF, EINVAL if it is no fence's; ENOSPC.
     pub fn import(device: &Device, descriptor: BorrowedFd<'_>) -> Result<Self> {
+        Self::open(device, 0, descriptor)
+    }
+
+    /// Makes a handle of a descriptor, of a device that a client has created.
+    ///
+    /// # Errors
+    ///
+    /// As [`MonitoredFence::import`]; ECANCELED if the device is not active.
+    pub fn import_for(device: &ClientDevice, descriptor: BorrowedFd<'_>) -> Result<Self> {
+        Self::open(device.device(), device.handle(), descriptor)
+    }
+
+    fn open(device: &Device, owner: u32, descriptor: BorrowedFd<'_>) -> Result<Self> {
         let mut argument = uapi::drm_skua_fence_import {
+            device: owner,
             fd: descriptor.as_raw_fd(),
             ..Default::default()
         };

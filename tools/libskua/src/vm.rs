@@ -14,6 +14,7 @@ use crate::{
     bo::Bo,
     device::{Device, File},
     error::Result,
+    monitored_fence::MonitoredFence,
     sync::{array, Deadline, Syncs},
     syncobj::Syncobj,
 };
@@ -162,6 +163,13 @@ impl<'a> Bind<'a> {
     /// Signals a syncobj when all is performed; `point` 0 is a binary one.
     pub fn signal(mut self, syncobj: &'a Syncobj, point: u64) -> Self {
         self.syncs.signal(syncobj, point);
+        self
+    }
+
+    /// Signals a value of a monitored fence when all is performed.
+    pub fn signal_value(mut self, fence: &'a MonitoredFence, value: u64) -> Self {
+        self.syncs
+            .value(uapi::DRM_SKUA_SYNC_SIGNAL, fence.handle(), value);
         self
     }
 

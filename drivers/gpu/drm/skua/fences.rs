@@ -6,5 +6,6 @@
 
 pub(crate) mod gate;
 pub(crate) mod monitored;
+pub(crate) mod pledge;
 pub(crate) mod signals;
 pub(crate) mod sleep;

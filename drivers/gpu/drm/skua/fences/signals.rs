@@ -62,6 +62,11 @@ impl Signals {
         Ok(self.values.push(promise, client_flags())?)
     }
 
+    /// Whether there is a value among them.
+    pub(crate) fn has_values(&self) -> bool {
+        !self.values.is_empty()
+    }
+
     /// Gives the promises, which are the work's to keep, and puts `fence` into all syncobjs, in
     /// order; once.
     pub(crate) fn publish(&mut self, fence: &Fence) -> KVVec<Promise> {

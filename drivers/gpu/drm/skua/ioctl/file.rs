@@ -17,7 +17,10 @@ use crate::{
         },
         uapi::*, //
     },
-    fences::gate::Wake,
+    fences::{
+        gate::Wake,
+        pledge::Publisher, //
+    },
     gpu::SkuaDevice,
     ioctl::{
         fence::{
@@ -436,10 +439,11 @@ impl File {
             return Err(EINVAL);
         }
         let objects = read_objects(file, &args.handles)?;
-        let (waits, mut signals) = syncs::read(file, &args.syncs, None)?;
+        let (waits, signals) = syncs::read(file, &args.syncs, None)?;
         if !waits.is_empty() {
             return Err(EINVAL);
         }
+        let publisher = Publisher::new(signals)?;
         watch_budget(dev, file, &device, args.device);
         let not_trim = args.flags & NOT_TRIM != 0;
         let excess = &mut args.bytes_to_trim;
@@ -451,7 +455,7 @@ impl File {
                 residency::forget(&device, dev, bo);
             }
         }
-        drop(signals.publish(&moves));
+        publisher.publish(&moves);
         Ok(0)
     }
 

@@ -37,7 +37,7 @@ use kernel::{
 pub(crate) const MAX_SYNCS: u32 = 256;
 
 /// Reads the syncs of an ioctl: the fences to wait for, and what to signal. Values of monitored
-/// fences can be among them with `values`: where to put waits for them, and who waits.
+/// fences can be waited for with `values`: where to put these waits, and who waits.
 ///
 /// `EINVAL` for flags, a point or a value that the uAPI forbids, or a point without a fence;
 /// `ENOENT` for a handle.
@@ -51,14 +51,16 @@ pub(crate) fn read(
     let mut signals = Signals::new();
     for sync in &syncs {
         if sync.flags & uapi::DRM_SKUA_SYNC_MONITORED != 0 {
-            let (values, context) = values.as_mut().ok_or(EINVAL)?;
             let wait = match sync.flags & !uapi::DRM_SKUA_SYNC_MONITORED {
                 uapi::DRM_SKUA_SYNC_WAIT => true,
                 uapi::DRM_SKUA_SYNC_SIGNAL => false,
                 _ => return Err(EINVAL),
             };
+            if wait && values.is_none() {
+                return Err(EINVAL);
+            }
             let handle = file.inner().fence(sync.handle)?;
-            if wait {
+            if let (true, Some((values, context))) = (wait, &mut values) {
                 // It ends with the context's device, whosever the handle is.
                 let owner = context.vm().ok_or(EINVAL)?.device().id();
                 // Of each fence the last value decides: it alone is waited for.

@@ -40,11 +40,17 @@ use crate::{
             Reservation, //
         }, //
     },
-    fences::gate::{
-        Gate,
-        Wake, //
+    fences::{
+        gate::{
+            Gate,
+            Wake, //
+        },
+        monitored::{
+            End,
+            Promise, //
+        },
+        signals::Signals, //
     },
-    fences::signals::Signals,
     gpu::{
         self,
         SkuaDevice, //
@@ -241,6 +247,8 @@ pub(crate) struct Bind {
 struct BindEnd {
     /// From publication until it is finished.
     fence: Option<DriverFence>,
+    /// Values of monitored fences, given at publication.
+    promises: KVVec<Promise>,
     /// What the bind unmaps, in the order of its operations.
     unmapped: KVVec<Removed>,
     /// Memory for the records of what it installs.
@@ -602,7 +610,13 @@ impl Vm {
             try_pin_init!(Bind {
                 operations,
                 gate <- Gate::new(self, waits)?,
-                end <- new_spinlock!(BindEnd { fence: None, unmapped, records, memory }),
+                end <- new_spinlock!(BindEnd {
+                    fence: None,
+                    promises: KVVec::new(),
+                    unmapped,
+                    records,
+                    memory,
+                }),
                 links <- ListLinks::new(),
             }? Error),
             GFP_KERNEL_ACCOUNT,
@@ -655,11 +669,12 @@ impl Vm {
         }
         map.release(reservation);
         let fence = self.fences.fence(fence);
-        drop(signals.publish(fence.fence()));
+        let promises = signals.publish(fence.fence());
         let signalling = Signalling::begin();
         {
             let mut end = bind.end.lock();
             end.unmapped = unmapped;
+            end.promises = promises;
             end.fence = Some(fence);
         }
         self.binds.lock().queue.push_back(bind);
@@ -775,8 +790,19 @@ impl Vm {
                 Some(error) => Err(error),
             };
             // Before the signal: who waits for it may count on the memory.
-            let fence = bind.end.lock().fence.take();
+            let (fence, mut promises) = {
+                let mut end = bind.end.lock();
+                let promises = core::mem::replace(&mut end.promises, KVVec::new());
+                (end.fence.take(), promises)
+            };
             self.dev.reapers.binds.bury(bind.into_arc());
+            let how = match result {
+                Ok(()) => End::Done,
+                // The client is gone, or has destroyed its device.
+                Err(ECANCELED) => End::Withdrawn,
+                Err(_) => End::Failed,
+            };
+            promises.iter_mut().for_each(|promise| promise.keep(how));
             if let Some(fence) = fence {
                 // That it does not answer is the device's loss.
                 fence.signal(result.map_err(|error| if error == EIO { ENODEV } else { error }));

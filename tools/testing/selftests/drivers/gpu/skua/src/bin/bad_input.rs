@@ -812,20 +812,21 @@ fn vm_bind_operations() {
 fn monitored_cases<T: Copy + PartialEq + std::fmt::Debug>(
     client: &Client,
     cases: &mut Elements<'_, T, drm_skua_sync>,
-    takes_values: bool,
+    waits_for_values: bool,
 ) {
     let fence = client.fence(5);
-    if !takes_values {
-        for sync in [wait_value(fence, 5), signal_value(fence, 6)] {
-            cases.case("a value of a monitored fence", Errno::EINVAL, |a| *a = sync);
-        }
-        return;
-    }
     for handle in no_handles(fence) {
-        for sync in [wait_value(handle, 5), signal_value(handle, 6)] {
-            let name = format!("a value of fence {handle:#x}");
+        let name = format!("a value of fence {handle:#x}");
+        let sync = signal_value(handle, 6);
+        cases.case(&name, Errno::ENOENT, |a| *a = sync);
+        if waits_for_values {
+            let sync = wait_value(handle, 5);
             cases.case(&name, Errno::ENOENT, |a| *a = sync);
         }
+    }
+    if !waits_for_values {
+        let sync = wait_value(fence, 5);
+        cases.case("a wait for a value", Errno::EINVAL, |a| *a = sync);
     }
     let (monitored, timeline) = (DRM_SKUA_SYNC_MONITORED, DRM_SKUA_SYNC_TIMELINE);
     for flags in [
@@ -852,7 +853,7 @@ fn sync_cases<T: Copy + PartialEq + std::fmt::Debug>(
     client: &Client,
     table: Table<'_, T>,
     member: fn(&mut T) -> &mut drm_skua_array,
-    takes_values: bool,
+    waits_for_values: bool,
 ) {
     let (empty, good) = (client.syncobj(), client.syncobj());
     let mut cases = Elements {
@@ -881,7 +882,7 @@ fn sync_cases<T: Copy + PartialEq + std::fmt::Debug>(
     }
     let known = wait_flag | signal_flag | timeline | DRM_SKUA_SYNC_MONITORED;
     cases.bits("flags", known, |sync| &mut sync.flags);
-    monitored_cases(client, &mut cases, takes_values);
+    monitored_cases(client, &mut cases, waits_for_values);
     for handle in no_handles(good) {
         cases.case(&format!("signal of {handle:#x}"), Errno::ENOENT, |sync| {
             sync.handle = handle;

@@ -12,7 +12,9 @@ use std::time::Duration;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::mman::{MRemapFlags, MapFlags, ProtFlags};
-use skua_selftests::client::{signal, signal_point, signal_value, wait, wait_value, PATIENCE};
+use skua_selftests::client::{
+    self, signal, signal_point, signal_value, wait, wait_value, PATIENCE,
+};
 use skua_selftests::function::{Function, Unbound};
 use skua_selftests::mapping::Mapping;
 use skua_selftests::raw::{in_child, with_alarm, Child};
@@ -43,6 +45,9 @@ fn main() -> ExitCode {
         the_page_outlives_everything,
         the_gpu_signals_when_work_is_done,
         signals_of_a_fence_come_in_order,
+        binds_signal_when_they_are_done,
+        binds_that_are_cancelled_signal_nothing,
+        moves_signal_when_they_are_done,
         fences_do_not_delay_each_other,
         what_is_cancelled_signals_nothing,
         work_is_held_for_the_cpu,
@@ -467,6 +472,97 @@ fn signals_of_a_fence_come_in_order() {
     assert!(!rig.fence_has(fence, 1), "2 or 3 came before 1");
     gate.cpu.write(0, 1);
     assert!(rig.fence_gets(fence, 3));
+}
+
+fn binds_signal_when_they_are_done() {
+    let rig = Rig::new();
+    let (gate, target) = (
+        rig.buffer(Place::System, 4096),
+        rig.buffer(Place::System, 4096),
+    );
+    let (fence, done) = (rig.fence(0), rig.syncobj());
+    let commands = blocked(&rig, &gate, 1);
+    assert_eq!(
+        rig.submit(rig.compute, &[commands], &[signal(done)]),
+        Ok(())
+    );
+    let va = rig.reserve(4096);
+    let bind = |syncs: &[drm_skua_sync]| {
+        let op = client::map(target.handle, 0, va, 4096);
+        rig.bind(rig.vm, &[op], syncs)
+    };
+    assert_eq!(bind(&[wait(done), signal_value(fence, 1)]), Ok(()));
+    assert_eq!(bind(&[signal_value(fence, 1)]), Err(Errno::EINVAL));
+    // It is promised: others come behind it.
+    assert_eq!(rig.fence_signal(fence, 2), Ok(()));
+    a_moment();
+    assert!(!rig.fence_has(fence, 1));
+    let job = rig.start_after(rig.copy, &[write(va, 7)], &[wait_value(fence, 1)]);
+    gate.cpu.write(0, 1);
+    assert!(rig.fence_gets(fence, 2));
+    assert_eq!(job.expect("SUBMIT").wait(), Ok(()));
+    assert_eq!(target.cpu.read(0), 7);
+    // Nothing to wait for.
+    assert_eq!(bind(&[signal_value(fence, 3)]), Ok(()));
+    assert!(rig.fence_gets(fence, 3));
+}
+
+fn binds_that_are_cancelled_signal_nothing() {
+    let rig = Rig::new();
+    let gate = rig.buffer(Place::System, 4096);
+    let fence = rig.fence(0);
+    let job = rig.start(Engine::Compute, &[rig::wait_value(gate.va, 1)]);
+    let other = Client::new();
+    let (vm, before) = (
+        other.vm_create().expect("VM_CREATE"),
+        other.syncobj_of(rig.sync_file(job.syncobj)),
+    );
+    let descriptor = rig.fence_export(fence).expect("FENCE_EXPORT");
+    let theirs = other.fence_import(&descriptor).expect("FENCE_IMPORT");
+    let op = client::unmap(1 << 20, 4096);
+    let syncs = [wait(before), signal_value(theirs, 9)];
+    assert_eq!(other.bind(vm, &[op], &syncs), Ok(()));
+    assert_eq!(rig.fence_signal(fence, 5), Err(Errno::EINVAL));
+    drop(other);
+    becomes("nobody promises anything", || {
+        rig.fence_signal(fence, 5) == Ok(())
+    });
+    assert!(rig.fence_gets(fence, 5) && !rig.fence_has(fence, 6));
+    gate.cpu.write(0, 1);
+    assert_eq!(job.wait(), Ok(()));
+}
+
+fn moves_signal_when_they_are_done() {
+    quiet();
+    let rig = Rig::new();
+    let gate = rig.buffer(Place::System, 4096);
+    let fence = rig.fence(0);
+    let handle = skua_selftests::moving::movable(&rig, 2 << 20);
+    let va = rig.bound_at_will(handle, 2 << 20);
+    assert_eq!(rig.run(Engine::Copy, &[write(va, 0x77)]), Ok(()));
+    skua_selftests::moving::evict_all();
+    // A page fault would wait for the move, and that for the gate: here are none.
+    gate.cpu.write(0, 0);
+    // What moves waits for all work that could use it.
+    let job = rig.start(Engine::Compute, &[rig::wait_value(gate.va, 1)]);
+    let values = [signal_value(fence, 1), signal_value(fence, 2)];
+    assert_eq!(rig.make_resident(&[handle], &values), Ok(()));
+    assert_eq!(
+        rig.make_resident(&[handle], &[signal_value(fence, 2)]),
+        Err(Errno::EINVAL)
+    );
+    assert_eq!(rig.fence_signal(fence, 3), Ok(()));
+    a_moment();
+    assert!(!rig.fence_has(fence, 1));
+    gate.cpu.write(0, 1);
+    assert!(rig.fence_gets(fence, 3));
+    assert_eq!(skua_selftests::moving::place(&rig, handle), Place::Vram);
+    assert_eq!(job.wait(), Ok(()));
+    // There is nothing to move.
+    let syncs = [signal_value(fence, 4)];
+    assert_eq!(rig.make_resident(&[handle], &syncs), Ok(()));
+    assert!(rig.fence_gets(fence, 4));
+    assert_eq!(rig.evict(&[handle]), Ok(()));
 }
 
 fn fences_do_not_delay_each_other() {

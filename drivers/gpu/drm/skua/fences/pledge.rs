@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Values of monitored fences that are signalled with a fence that is no submission's own, such as
+//! that of several moves.
+//!
+//! ```text
+//! fence ──callback──▶ worker ──▶ promises are kept, or not, as the fence says
+//! ```
+//!
+//! The callback holds the pledge, and the pledge the callback; the worker parts them.
+
+use crate::{
+    ext::fence::{
+        Attached,
+        Callback,
+        Fence,
+        FenceCallback,
+        PendingCallback,
+        Signalling, //
+    },
+    fences::{
+        monitored::{
+            End,
+            Promise, //
+        },
+        signals::Signals, //
+    },
+    gpu::QUEUE,
+    kernel_heap::client_flags, //
+};
+use kernel::{
+    impl_has_work,
+    new_spinlock,
+    new_work,
+    prelude::*,
+    sync::{
+        Arc,
+        SpinLock, //
+    },
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
+};
+
+struct State {
+    promises: KVVec<Promise>,
+    /// What is waited for.
+    fence: Option<Fence>,
+    /// Until the worker has it.
+    callback: Option<PendingCallback<Told>>,
+    /// The worker has run.
+    is_over: bool,
+}
+
+/// Promises that are kept when a fence signals.
+#[pin_data]
+pub(crate) struct Pledge {
+    #[pin]
+    state: SpinLock<State>,
+    #[pin]
+    work: Work<Self>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Pledge { self.work }
+}
+
+/// The data of the callback.
+struct Told(Arc<Pledge>);
+
+impl FenceCallback for Told {
+    fn signaled(&self) {
+        // Once: it is never refused.
+        let _ = QUEUE.enqueue(self.0.clone());
+    }
+}
+
+/// What publishes the fence of work that keeps no promises itself.
+pub(crate) struct Publisher {
+    signals: Signals,
+    /// None if no values are promised.
+    callback: Option<Callback<Told>>,
+}
+
+impl Publisher {
+    /// One for `signals`. `ENOMEM`.
+    pub(crate) fn new(signals: Signals) -> Result<Self> {
+        let callback = match signals.has_values() {
+            false => None,
+            true => {
+                let pledge = Arc::pin_init(
+                    pin_init!(Pledge {
+                        state <- new_spinlock!(State {
+                            promises: KVVec::new(),
+                            fence: None,
+                            callback: None,
+                            is_over: false,
+                        }),
+                        work <- new_work!("Pledge::work"),
+                    }),
+                    GFP_KERNEL_ACCOUNT,
+                )?;
+                Some(Callback::new(Told(pledge), client_flags())?)
+            }
+        };
+        Ok(Self { signals, callback })
+    }
+
+    /// Gives the promises, puts `fence` into all syncobjs, and has the promises kept when it
+    /// signals. Allocates nothing.
+    pub(crate) fn publish(mut self, fence: &Fence) {
+        let promises = self.signals.publish(fence);
+        let Some(callback) = self.callback else {
+            return;
+        };
+        let pledge = callback.data().0.clone();
+        {
+            let mut state = pledge.state.lock();
+            // In place of none.
+            state.promises = promises;
+            state.fence = Some(fence.clone());
+        }
+        match callback.attach(fence) {
+            Attached::Signaled(_) => pledge.redeem(),
+            Attached::Pending(callback) => {
+                let mut state = pledge.state.lock();
+                let late = match state.is_over {
+                    true => Some(callback),
+                    false => state.callback.replace(callback),
+                };
+                drop(state);
+                // With the lock free: it may wait for the callback.
+                drop(late);
+            }
+        }
+    }
+}
+
+impl Pledge {
+    /// The fence has signalled. Process context.
+    fn redeem(&self) {
+        let (mut promises, fence, callback) = {
+            let mut state = self.state.lock();
+            state.is_over = true;
+            (
+                core::mem::replace(&mut state.promises, KVVec::new()),
+                state.fence.take(),
+                state.callback.take(),
+            )
+        };
+        let end = match fence.as_ref().and_then(Fence::status) {
+            Some(Ok(())) => End::Done,
+            _ => End::Failed,
+        };
+        let signalling = Signalling::begin();
+        promises.iter_mut().for_each(|promise| promise.keep(end));
+        drop(signalling);
+        drop(callback);
+    }
+}
+
+impl WorkItem for Pledge {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.redeem();
+    }
+}
