@@ -59,10 +59,9 @@ use libskua::{Access as GpuAccess, BoFlags, CommandBuffer, Deadline, Mapping, Pl
 use crate::{
     address_space::PAGE,
     device::Device,
-    fence::{self, WaitFor},
+    fence::{self, WaitFor, MAX_AT_ONCE},
     lock,
     memory::Memory,
-    scheduler::Scheduler,
     status::{Result, Status},
     usage::{Access, Usage},
 };
@@ -176,7 +175,7 @@ pub(crate) struct Inner {
 /// What is gone once it is destroyed.
 #[derive(Debug)]
 struct Live {
-    /// The keeper has it, once this is gone, until the last use has ended; calls that are under way
+    /// The attendant has it, once this is gone, until the last use has ended; calls that are under way
     /// and updates of addresses that are queued have it, too.
     memory: Arc<Memory>,
     /// All of it; made by the first lock, and kept.
@@ -361,7 +360,9 @@ impl Allocation {
                 return Err(Status::WAS_STILL_DRAWING);
             }
             let scheduler = self.device.scheduler();
-            fence::wait(scheduler, &pending, WaitFor::All, Deadline::NEVER)?;
+            for pending in pending.chunks(MAX_AT_ONCE) {
+                fence::wait(scheduler, pending, WaitFor::All, Deadline::NEVER)?;
+            }
         }
         Ok(map)
     }
@@ -399,10 +400,7 @@ impl Allocation {
                 scheduler.destroy_memory(memory);
                 return Ok(());
             }
-            if let Err(status) = Scheduler::settle(&scheduler.uses()) {
-                scheduler.destroy_memory(memory);
-                return Err(status);
-            }
+            scheduler.settle();
         }
         match Arc::try_unwrap(memory).map(|memory| memory.destroy(synchronous)) {
             // With the device its memory is gone. What another call has goes with that.

@@ -17,10 +17,7 @@
 //! # }
 //! ```
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex},
-};
+use std::sync::{Arc, Mutex};
 
 use libskua::CommandBuffer;
 
@@ -29,8 +26,6 @@ use crate::{
     device::Device,
     fence::{MonitoredFence, MAX_FENCES},
     gpu_va::{Update, UpdateFlags, VaOperation},
-    lock,
-    scheduler::{Point, Scheduler},
     status::{Result, Status},
     usage::{Access, Usage},
 };
@@ -42,23 +37,7 @@ pub struct Context {
     device: Device,
     /// The scheduler's number of it.
     id: u64,
-    /// Its node.
-    node: u32,
-    /// Made by the first update of addresses.
-    paging: Mutex<Option<PagingContext>>,
 }
-
-/// What does the updates of addresses of a context: a context of its own.
-#[derive(Debug)]
-struct PagingContext {
-    /// The scheduler's number of it.
-    id: u64,
-    /// Progress and number of the last updates' packets, [`MAX_UPDATES`] at most.
-    last: VecDeque<Point>,
-}
-
-/// Most updates of addresses of a context that are queued.
-const MAX_UPDATES: usize = 128;
 
 impl Context {
     /// Creates a context for a node (`D3DKMTCreateContextVirtual`), by its ordinal in
@@ -72,8 +51,6 @@ impl Context {
         Ok(Self {
             id: device.scheduler().create_context(node)?,
             device: device.clone(),
-            node,
-            paging: Mutex::default(),
         })
     }
 
@@ -169,40 +146,15 @@ impl Context {
         fence: Option<(&MonitoredFence, u64)>,
         flags: UpdateFlags,
     ) -> Result<()> {
-        let scheduler = self.device.scheduler();
         if let Some(fence) = fence {
             self.check(&[fence])?;
         }
         let waits = !flags.contains(UpdateFlags::DO_NOT_WAIT);
         let fence = fence.map(|(fence, value)| (fence.fence(), value));
-        loop {
-            // Not held over a wait: who destroys the context ends that.
-            let mut guard = lock(&self.paging);
-            scheduler.check_context(self.id)?;
-            let update = Update::new(&self.device, operations)?;
-            let paging = match &mut *guard {
-                Some(paging) => paging,
-                None => guard.insert(PagingContext {
-                    id: scheduler.create_context(self.node)?,
-                    last: VecDeque::new(),
-                }),
-            };
-            paging
-                .last
-                .retain(|(progress, point)| !progress.reached(*point));
-            if paging.last.len() < MAX_UPDATES {
-                let last = scheduler.queue_update(paging.id, update, fence, waits)?;
-                paging.last.push_back(last);
-                return Ok(());
-            }
-            let first = paging.last.front().cloned();
-            drop(guard);
-            Scheduler::settle(first.as_slice())?;
-            if first.is_some_and(|(progress, point)| !progress.reached(point)) {
-                // It has failed.
-                scheduler.find_error();
-            }
-        }
+        let make = || Update::new(&self.device, operations);
+        self.device
+            .scheduler()
+            .queue_update(self.id, make, fence, waits)
     }
 
     fn check(&self, fences: &[(&MonitoredFence, u64)]) -> Result<()> {
@@ -215,15 +167,12 @@ impl Context {
         Ok(())
     }
 
-    /// Destroys it (`D3DKMTDestroyContext`). Work that has gone to the kernel is left to end; what
-    /// waits for fences that nobody has signalled is dropped, with its signals. Again it does
-    /// nothing.
+    /// Destroys it (`D3DKMTDestroyContext`). What waits for fences that nobody has signalled is
+    /// dropped, with its signals, and then so is other work that has not started; without such, all
+    /// is left to end. Again it does nothing.
     pub fn destroy(&self) {
         if !self.device.is_inherited() {
             self.device.scheduler().destroy_context(self.id);
-            if let Some(paging) = lock(&self.paging).take() {
-                self.device.scheduler().destroy_context(paging.id);
-            }
         }
     }
 }

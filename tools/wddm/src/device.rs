@@ -19,7 +19,7 @@
 //! waited for. A device that is not destroyed explicitly is when it and all its objects have been
 //! dropped.
 //!
-//! A device belongs to the process that made it. A child that got it by fork() has no keeper, and
+//! A device belongs to the process that made it. A child that got it by fork() has not its thread, and
 //! must not use it: what it drops or destroys there stays the parent's.
 
 use std::{
@@ -29,7 +29,6 @@ use std::{
         atomic::{AtomicU64, Ordering},
         Arc, Mutex, Weak,
     },
-    thread::JoinHandle,
 };
 
 use libskua::{spec::fault::Reason, Deadline, Fault};
@@ -101,10 +100,8 @@ pub struct Device(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// Shared with the keeper's thread.
+    /// Shared with its thread, if it has one.
     scheduler: Arc<Scheduler>,
-    /// The thread, until the device is destroyed.
-    keeper: Mutex<Option<JoinHandle<()>>>,
     /// What is destroyed with the device.
     allocations: Mutex<HashMap<u64, Weak<allocation::Inner>>>,
     /// Number of the next allocation.
@@ -116,21 +113,12 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// NO_MEMORY, also if no thread can be made; INSUFFICIENT_RESOURCES if there are too many;
-    /// DEVICE_REMOVED.
+    /// NO_MEMORY; INSUFFICIENT_RESOURCES if there are too many; DEVICE_REMOVED.
     pub fn create(adapter: &Adapter) -> Result<Self> {
-        let scheduler = Arc::new(Scheduler::new(adapter)?);
+        let scheduler = Scheduler::new(adapter)?;
         adapter.register(&scheduler);
-        let keeper = std::thread::Builder::new()
-            .name("wddm-keeper".into())
-            .spawn({
-                let scheduler = scheduler.clone();
-                move || scheduler.keep()
-            })
-            .map_err(|_| Status::NO_MEMORY)?;
         Ok(Self(Arc::new(Inner {
             scheduler,
-            keeper: Mutex::new(Some(keeper)),
             allocations: Mutex::default(),
             next: AtomicU64::new(1),
         })))
@@ -266,11 +254,6 @@ impl Inner {
             }
         }
         self.scheduler.stop();
-        let keeper = lock(&self.keeper).take();
-        // Called back, the keeper may do this itself, and goes on then.
-        if let Some(keeper) = keeper.filter(|_| !self.scheduler.trims.is_caller()) {
-            let _ = keeper.join();
-        }
     }
 }
 

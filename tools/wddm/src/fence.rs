@@ -2,23 +2,9 @@
 
 //! Monitored fences: 64-bit values that grow, to wait for and to signal.
 //!
-//! A monitored fence is two things that this file keeps in step:
-//!
-//! - a **value**: eight bytes of memory that the GPU writes when it signals, and that the CPU reads
-//!   without a system call;
-//! - a **timeline** syncobj, in which the kernel puts waiters to sleep. Point *n* of it is
-//!   signalled after the value became at least *n*.
-//!
-//! ```text
-//!   GPU signals   SIGNAL command ─▶ value         fence of the submission ─▶ timeline ─▶ waiters
-//!   CPU signals   store ─▶ value, then            SYNCOBJ_TIMELINE_SIGNAL ─▶ timeline ─▶ waiters
-//!   CPU waits     load the value: enough? return. Otherwise sleep, look again
-//!   GPU waits     the value is submitted? the kernel orders it. Otherwise the queue waits here
-//! ```
-//!
-//! A thread sleeps in the kernel until values are there that are submitted: whatever comes, also
-//! the loss of the GPU, the kernel signals those. For values that nobody has submitted the kernel
-//! promises nothing, so until they are, threads sleep in this process.
+//! They are the kernel's: it signals them when work is done, holds work that waits for them, and puts
+//! threads to sleep, whether or not somebody has submitted the value. Here they get a device, WDDM's
+//! status codes, and an end.
 //!
 //! # What differs from Windows
 //!
@@ -29,210 +15,104 @@
 //! since the value is reached by other means. [`MonitoredFence::LOST`] cannot be signalled; it is
 //! the value of all fences of a device in error.
 //!
-//! The value is for reading alone. What else writes it, like a SIGNAL command in a client's buffer,
-//! wakes nobody; use [`crate::Submission::signal`].
+//! When the device goes to error, its fences become [`MonitoredFence::LOST`], unless they
+//! [keep their value](MonitoredFence::create_keeping), and all waits end with DEVICE_REMOVED (row
+//! 2.22). A wait that ends because of that, or because the fence is destroyed, never returns success.
 //!
-//! When the device goes to error, all its fences become [`MonitoredFence::LOST`] and all waits end
-//! with DEVICE_REMOVED (row 2.22). A wait that ends because of that, or because the fence is
-//! destroyed, never returns success.
+//! A fence that is destroyed is signalled as a whole, behind what is to signal it already, so that
+//! whoever waits goes on; unless it was [shared](MonitoredFence::share): then others may go on to use
+//! it.
 
 use std::{
-    os::fd::BorrowedFd,
+    os::fd::{BorrowedFd, OwnedFd},
     sync::{
-        atomic::{fence, AtomicBool, AtomicU64, Ordering},
-        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc,
     },
-    thread::{self, Thread},
 };
 
-use libskua::{Access, BoFlags, Deadline, Mapping, Syncobj, WaitFlags};
+pub use libskua::WaitFor;
+use libskua::{Deadline, Error};
+use rustix::io::Errno;
 
 use crate::{
-    address_space::PAGE,
     device::Device,
-    lock,
-    memory::Memory,
-    page_tables::PageTables,
-    scheduler::Scheduler,
+    scheduler::{Point, Scheduler},
     status::{Result, Status},
-    Adapter,
 };
 
 /// Most fences of one wait or signal, as in WDDM (`D3DDDI_MAX_OBJECT_WAITED_ON`).
 pub const MAX_FENCES: usize = 32;
 
-/// Bytes that a fence's value takes in memory.
-const VALUE: u64 = 8;
+/// Most values of one of the kernel's waits.
+pub(crate) const MAX_AT_ONCE: usize = 256;
 
-/// Memory for the values of several fences of a device.
-#[derive(Debug)]
-pub(crate) struct Page {
-    /// Where the GPU writes the values.
-    memory: Memory,
-    /// The library's way to it.
-    cpu: Mapping,
-    /// The program's, which cannot write.
-    user: Mapping,
-}
-
-impl Page {
-    /// How many cells a page has.
-    // CAST: a small number.
-    pub(crate) const VALUES: usize = (PAGE / VALUE) as usize;
-
-    pub(crate) fn create(tables: &Arc<PageTables>) -> Result<Self> {
-        let memory = Memory::create(
-            tables,
-            PAGE,
-            tables.adapter().system(),
-            BoFlags::CPU_ACCESS,
-            Access::ReadWrite,
-        )?;
-        Ok(Self {
-            cpu: memory.map()?,
-            user: memory.bo().map_read_only()?,
-            memory,
-        })
-    }
-}
-
-/// Eight bytes of a page, for the value of one fence at a time.
-#[derive(Clone, Debug)]
-pub(crate) struct Cell {
-    /// Kept as long as one of its cells is.
-    pub(crate) page: Arc<Page>,
-    /// Below [`Page::VALUES`].
-    pub(crate) index: usize,
-}
-
-impl Cell {
-    fn offset(&self) -> usize {
-        // No overflow: the index is below Page::VALUES.
-        self.index * VALUE as usize
-    }
-}
-
-/// What a fence is below its handle. What is submitted to it is the scheduler's to know.
+/// What a fence is below its handle.
 #[derive(Debug)]
 pub(crate) struct Fence {
     /// Its number among contexts and fences of the device.
     pub(crate) id: u64,
-    /// A timeline: who sleeps for submitted values sleeps on it.
-    pub(crate) syncobj: Arc<Syncobj>,
-    /// Its own until the GPU writes nothing of it any more.
-    pub(crate) cell: Cell,
-    /// It is destroyed, and kept by what still uses it.
-    pub(crate) closed: AtomicBool,
-    /// Points above it count as reached: the work was cancelled before it was submitted, or the
-    /// context is gone.
-    pub(crate) limit: AtomicU64,
-    /// The largest value that was signalled, or that the kernel has a fence for; changed with the
-    /// scheduler's state locked.
-    submitted: AtomicU64,
-    /// Whether a paging queue has it: the kernel signals points, and nobody but this process writes
-    /// the value, when it learns of them.
+    /// The kernel's, kept by what still uses it.
+    pub(crate) raw: libskua::MonitoredFence,
+    /// Whether a paging queue has it: nobody else signals it.
     pub(crate) paging: bool,
-    /// Threads that sleep until more is submitted.
-    sleepers: Mutex<Vec<Thread>>,
+    /// It is destroyed.
+    closed: AtomicBool,
+    /// Others may have it.
+    shared: AtomicBool,
+    /// The largest value that is known to be promised.
+    promised: AtomicU64,
 }
 
 impl Fence {
-    pub(crate) fn new(
-        id: u64,
-        adapter: &Adapter,
-        cell: Cell,
-        initial: u64,
-        paging: bool,
-    ) -> Result<Self> {
-        let syncobj = Syncobj::create(adapter.libskua())?;
-        if initial > 0 {
-            syncobj.signal(initial)?;
-        }
-        let fence = Self {
+    pub(crate) const fn new(id: u64, raw: libskua::MonitoredFence, paging: bool) -> Self {
+        Self {
             id,
-            syncobj: Arc::new(syncobj),
-            cell,
-            closed: AtomicBool::new(false),
-            limit: AtomicU64::new(u64::MAX),
-            submitted: AtomicU64::new(initial),
+            raw,
             paging,
-            sleepers: Mutex::default(),
-        };
-        fence.set(initial);
-        Ok(fence)
+            closed: AtomicBool::new(false),
+            shared: AtomicBool::new(false),
+            promised: AtomicU64::new(0),
+        }
     }
 
     /// The value, without a system call.
     pub(crate) fn value(&self) -> u64 {
-        let value = self.cell.page.cpu.read(self.cell.offset());
-        // What the GPU wrote before its signal is to be seen after this.
-        fence(Ordering::Acquire);
-        // The cell is aligned and inside the page.
-        value.unwrap_or(0)
+        self.raw.value()
     }
 
-    /// Stores the value, and not more: waiters sleep on.
-    pub(crate) fn set(&self, value: u64) {
-        fence(Ordering::Release);
-        let _ = self.cell.page.cpu.write(self.cell.offset(), value);
-    }
-
-    pub(crate) fn va(&self) -> u64 {
-        // No overflow: inside the page.
-        self.cell.page.memory.va() + self.cell.offset() as u64
-    }
-
-    /// Whether the work behind a point is done or was cancelled, by the value alone.
-    pub(crate) fn reached(&self, point: u64) -> bool {
-        let value = self.value();
-        // In this order: the cell is another's only after the limit is 0.
-        value >= self.limited(point)
-    }
-
-    /// The point, or the last one before it that was not cancelled.
-    pub(crate) fn limited(&self, point: u64) -> u64 {
-        point.min(self.limit.load(Ordering::Acquire))
-    }
-
-    /// Its work is over, and its cell is about to become another's.
-    pub(crate) fn end(&self) {
-        self.limit.store(0, Ordering::Release);
+    pub(crate) fn reached(&self, value: u64) -> bool {
+        self.value() >= value
     }
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// The largest value that was signalled, or that the kernel has a fence for.
-    pub(crate) fn submitted(&self) -> u64 {
-        self.submitted.load(Ordering::Acquire)
+    /// Somebody will signal the value.
+    pub(crate) fn promise(&self, value: u64) {
+        self.promised.fetch_max(value, Ordering::Relaxed);
     }
 
-    pub(crate) fn set_submitted(&self, value: u64) {
-        self.submitted.store(value, Ordering::Release);
-        self.wake();
+    /// Whether a value can be signalled, for all that is known here.
+    pub(crate) fn accepts(&self, value: u64) -> bool {
+        let last = self.promised.load(Ordering::Relaxed).max(self.value());
+        value > last && value != MonitoredFence::LOST
     }
 
-    /// Wakes who sleeps until more is submitted, to look again.
-    pub(crate) fn wake(&self) {
-        for thread in std::mem::take(&mut *lock(&self.sleepers)) {
-            thread.unpark();
+    /// It is destroyed: who waits goes on.
+    pub(crate) fn end(&self) {
+        self.closed.store(true, Ordering::Release);
+        if !self.shared.load(Ordering::Acquire) {
+            // It may have this value already, or be lost.
+            let _ = self.raw.signal(MonitoredFence::END);
         }
     }
 }
 
-/// How many of several fences a wait needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum WaitFor {
-    /// Every fence has its value.
-    All,
-    /// At least one has (`D3DDDI_WAITFORSYNCHRONIZATIONOBJECTFROMCPU_FLAGS::WaitAny`).
-    Any,
-}
-
 /// The index of a value that suffices, or `None`; for [`WaitFor::All`] the index is 0.
-pub(crate) fn satisfied(waits: &[(Arc<Fence>, u64)], how: WaitFor) -> Option<usize> {
-    let reached = |(fence, value): &(Arc<Fence>, u64)| fence.reached(*value);
+pub(crate) fn satisfied(waits: &[Point], how: WaitFor) -> Option<usize> {
+    let reached = |(fence, value): &Point| fence.reached(*value);
     match how {
         WaitFor::All => waits.iter().all(reached).then_some(0),
         WaitFor::Any => waits.iter().position(reached),
@@ -242,92 +122,32 @@ pub(crate) fn satisfied(waits: &[(Arc<Fence>, u64)], how: WaitFor) -> Option<usi
 /// Sleeps until fences of one device have their values.
 pub(crate) fn wait(
     scheduler: &Scheduler,
-    waits: &[(Arc<Fence>, u64)],
+    waits: &[Point],
     how: WaitFor,
     deadline: Deadline,
 ) -> Result<usize> {
-    let over = || {
+    let check = || {
         scheduler.check_alive()?;
-        if waits.iter().any(|(fence, _)| fence.is_closed()) {
-            return Err(Status::INVALID_HANDLE);
+        match waits.iter().any(|(fence, _)| fence.is_closed()) {
+            true => Err(Status::INVALID_HANDLE),
+            false => Ok(()),
         }
-        Ok(())
     };
-    let mut flags = WaitFlags::FOR_SUBMIT;
-    if how == WaitFor::All {
-        flags |= WaitFlags::ALL;
+    // In this order: a device in error and a destroyed fence have all values.
+    let index = satisfied(waits, how);
+    check()?;
+    if let Some(index) = index {
+        return Ok(index);
     }
-    let mut woken = false;
-    loop {
-        if woken {
-            scheduler.settle_paging();
-        }
-        // In this order: a device in error and a destroyed fence have all values.
-        let index = satisfied(waits, how);
-        over()?;
-        if let Some(index) = index {
-            return Ok(index);
-        }
-        if woken {
-            // A point is signalled and its value is not there: its work failed.
-            scheduler.find_error();
-            over()?;
-        }
-        // A point that is there already would not let it sleep.
-        let missing: Vec<_> = waits
-            .iter()
-            .map(|(fence, value)| (fence.clone(), fence.limited(*value)))
-            .filter(|(fence, point)| fence.value() < *point)
-            .collect();
-        let sleeps = || {
-            let mut unsubmitted = missing
-                .iter()
-                .map(|(fence, point)| fence.submitted() < fence.limited(*point));
-            over().is_ok()
-                && match how {
-                    WaitFor::All => unsubmitted.any(|is| is),
-                    WaitFor::Any => unsubmitted.all(|is| is),
-                }
-        };
-        woken = !sleeps();
-        if !woken {
-            park(&missing, deadline, sleeps)?;
-        } else if !missing.is_empty() {
-            let points: Vec<_> = missing
-                .iter()
-                .map(|(f, point)| (&*f.syncobj, *point))
-                .collect();
-            Syncobj::wait_many(&points, flags, deadline)?;
-        }
+    let raw: Vec<_> = waits.iter().map(|(f, value)| (&f.raw, *value)).collect();
+    let slept = libskua::MonitoredFence::wait_many(&raw, how, deadline);
+    match &slept {
+        Err(Error::Ioctl { errno, .. }) if *errno == Errno::TIME => {}
+        Err(_) => scheduler.find_error(),
+        Ok(_) => {}
     }
-}
-
-/// Sleeps until more is submitted of one of the fences, or something happens to it, as long as that
-/// is wanted when they all know of this thread. It may wake without a reason.
-///
-/// # Errors
-///
-/// TIMEOUT if `deadline` is past.
-pub(crate) fn park(
-    waits: &[(Arc<Fence>, u64)],
-    deadline: Deadline,
-    wanted: impl Fn() -> bool,
-) -> Result<()> {
-    let me = thread::current();
-    for (fence, _) in waits {
-        lock(&fence.sleepers).push(me.clone());
-    }
-    let left = deadline.left();
-    if wanted() && !left.is_zero() {
-        thread::park_timeout(left);
-    }
-    for (fence, _) in waits {
-        lock(&fence.sleepers).retain(|thread| thread.id() != me.id());
-    }
-    if deadline.left().is_zero() && wanted() {
-        return Err(Status::TIMEOUT);
-    }
-    Ok(())
+    check()?;
+    Ok(slept?)
 }
 
 /// A monitored fence (`D3DDDI_MONITORED_FENCE`); destroyed when dropped.
@@ -356,27 +176,78 @@ pub struct MonitoredFence {
 impl MonitoredFence {
     /// The value of every fence of a device in error.
     pub const LOST: u64 = u64::MAX;
+    /// The largest value that can be signalled.
+    pub(crate) const END: u64 = Self::LOST - 1;
 
     /// Creates a fence with a value (`D3DKMTCreateSynchronizationObject2`).
     ///
     /// # Errors
     ///
-    /// INVALID_PARAMETER if `initial` is [`MonitoredFence::LOST`]; NO_MEMORY; DEVICE_REMOVED.
+    /// INVALID_PARAMETER if `initial` is [`MonitoredFence::LOST`]; INSUFFICIENT_RESOURCES if there are
+    /// too many; NO_MEMORY; DEVICE_REMOVED.
     pub fn create(device: &Device, initial: u64) -> Result<Self> {
-        if initial == Self::LOST {
+        Self::with(device, initial, false, false)
+    }
+
+    /// Creates a fence that keeps its value when the device fails (`NoSignalMaxValueOnTdr`): waits of
+    /// this device end all the same.
+    ///
+    /// # Errors
+    ///
+    /// As [`MonitoredFence::create`].
+    pub fn create_keeping(device: &Device, initial: u64) -> Result<Self> {
+        Self::with(device, initial, true, false)
+    }
+
+    /// Opens a fence that was shared, for another device (`D3DKMTOpenSyncObjectFromNtHandle2`).
+    ///
+    /// # Errors
+    ///
+    /// INVALID_HANDLE if there is no such descriptor, INVALID_PARAMETER if it is no fence's;
+    /// INSUFFICIENT_RESOURCES; NO_MEMORY; DEVICE_REMOVED.
+    pub fn open(device: &Device, descriptor: BorrowedFd<'_>) -> Result<Self> {
+        let scheduler = device.scheduler();
+        let fence = scheduler.create_fence(
+            |tables| libskua::MonitoredFence::import_for(tables.kernel(), descriptor),
+            false,
+        )?;
+        fence.shared.store(true, Ordering::Release);
+        Ok(Self {
+            fence,
+            device: device.clone(),
+        })
+    }
+
+    /// A descriptor of it, for other devices and processes (`D3DKMTShareObjects`).
+    ///
+    /// # Errors
+    ///
+    /// INVALID_HANDLE if it is destroyed; INVALID_PARAMETER if it is a paging queue's; UNSUCCESSFUL
+    /// if there are too many descriptors.
+    pub fn share(&self) -> Result<OwnedFd> {
+        if self.fence.is_closed() {
+            return Err(Status::INVALID_HANDLE);
+        }
+        if self.fence.paging {
             return Err(Status::INVALID_PARAMETER);
         }
-        Self::with(device, initial, false)
+        let descriptor = self.fence.raw.export()?;
+        self.fence.shared.store(true, Ordering::Release);
+        Ok(descriptor)
     }
 
     /// The fence of a paging queue, which the kernel signals, and nobody else may.
     pub(crate) fn of_paging(device: &Device) -> Result<Self> {
-        Self::with(device, 0, true)
+        Self::with(device, 0, false, true)
     }
 
-    fn with(device: &Device, initial: u64, paging: bool) -> Result<Self> {
+    fn with(device: &Device, initial: u64, keeps: bool, paging: bool) -> Result<Self> {
+        if initial == Self::LOST {
+            return Err(Status::INVALID_PARAMETER);
+        }
+        let scheduler = device.scheduler();
         Ok(Self {
-            fence: device.scheduler().create_fence(initial, paging)?,
+            fence: scheduler.create_fence(|tables| tables.fence(initial, keeps), paging)?,
             device: device.clone(),
         })
     }
@@ -392,32 +263,28 @@ impl MonitoredFence {
 
     /// The value as it is now, [`MonitoredFence::LOST`] if it is destroyed; makes no system call.
     pub fn value(&self) -> u64 {
-        let value = self.fence.value();
-        // In this order: the memory is another's only after it is closed.
-        if self.fence.is_closed() {
-            return Self::LOST;
+        match self.fence.is_closed() {
+            true => Self::LOST,
+            false => self.fence.value(),
         }
-        value
     }
 
     /// Address of the value in the CPU's address space, mapped to read only
-    /// (`FenceValueCPUVirtualAddress`); valid as long as `self` lives, and its own until it is
-    /// destroyed.
+    /// (`FenceValueCPUVirtualAddress`); valid as long as `self` lives.
     pub fn value_pointer(&self) -> *const u64 {
-        self.fence
-            .cell
-            .page
-            .user
-            .as_ptr()
-            .wrapping_add(self.fence.cell.offset())
-            .cast()
+        self.fence.raw.as_ptr()
     }
 
-    /// Address of the value in the GPU's address space (`FenceValueGPUVirtualAddress`), for WAIT
-    /// commands. Such a wait keeps its engine busy, and the watchdog ends one that takes too long;
+    /// Address in the GPU's address space of a word that follows the value
+    /// (`FenceValueGPUVirtualAddress`), for WAIT commands: from the first call on a thread writes it.
+    /// Such a wait keeps its engine busy, and the watchdog ends one that takes too long;
     /// [`crate::Context::wait_from_gpu`] does neither.
-    pub fn gpu_va(&self) -> u64 {
-        self.fence.va()
+    ///
+    /// # Errors
+    ///
+    /// NO_MEMORY; DEVICE_REMOVED; INVALID_HANDLE if it is destroyed.
+    pub fn gpu_va(&self) -> Result<u64> {
+        self.device.scheduler().mirror(&self.fence)
     }
 
     /// Signals a value from the CPU (`D3DKMTSignalSynchronizationObjectFromCpu`); it does not wait.

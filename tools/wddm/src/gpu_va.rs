@@ -23,20 +23,19 @@
 //! ```text
 //!   context            work ──▶ F = n        waits until F ≥ n + 1 ──▶ work that uses it
 //!                                │                  ▲
-//!   its paging context           └──▶ page tables ──┘ F = n + 1
+//!   its updates                  └──▶ page tables ──┘ F = n + 1
 //! ```
 //!
-//! An update waits for its value as packets do: here until somebody submits it, then in the kernel.
-//! Updates of a context are done in order. An update of a reservation that is freed before its turn
-//! does nothing. The kernel changes an address space in the order in which it was asked, so that
-//! what is mapped meanwhile, also with new allocations, waits behind an update that waits for work.
+//! An update waits for its value in this process, whoever signals that; updates of a context are done
+//! in order. An update of a reservation that is freed before its turn does nothing. The kernel changes
+//! an address space in the order in which it was asked.
 //!
 //! The GPU has no page table entries that read as zero, no execute permission, and nothing that a
 //! driver could say by `DriverProtection`.
 //!
 //! [`Context::update_gpu_virtual_address`]: crate::Context::update_gpu_virtual_address
 
-use libskua::{Access, Syncobj};
+use libskua::{Access, MonitoredFence};
 use skua_policy::interval_map::Span;
 
 use crate::{
@@ -317,7 +316,7 @@ impl Update {
         }
     }
 
-    /// Hands it to the kernel, to be done behind points of syncobjs; tells the bind, if there is one.
+    /// Hands it to the kernel, which signals a value of a fence then; whether there is anything to do.
     ///
     /// # Errors
     ///
@@ -325,8 +324,8 @@ impl Update {
     pub(crate) fn perform(
         &self,
         tables: &PageTables,
-        waits: &[(&Syncobj, u64)],
-    ) -> Result<Option<u64>> {
+        signal: Option<(&MonitoredFence, u64)>,
+    ) -> Result<bool> {
         // Dropped with nothing locked.
         let (mut changes, mut before) = (Vec::new(), Vec::new());
         let space = tables.adapter().space();
@@ -337,7 +336,7 @@ impl Update {
             is(span, self.target)
         });
         if !alive {
-            return Ok(None);
+            return Ok(false);
         }
         let mut mapped = tables.mapped();
         for operation in &self.operations {
@@ -356,13 +355,13 @@ impl Update {
                 changes.push(change);
             }
         }
-        let bound = tables.change(&changes, waits, None);
-        if bound.is_err() {
+        let changed = tables.change(&changes, signal);
+        if changed.is_err() {
             // As if it had not been tried.
             let undone = before.iter().rev().flatten();
             undone.for_each(|change| mapped.note(change));
         }
-        bound
+        changed.map(|()| !changes.is_empty())
     }
 }
 
@@ -448,7 +447,7 @@ impl PagingQueue {
         let mut va = 0;
         // Its last user may be gone before this: not to be dropped with the space locked.
         let kept = memory.clone();
-        let paging = self.enqueue(|timeline, point| {
+        let paging = self.enqueue(|fence, value| {
             let mut space = tables.adapter().space();
             let (span, is_new) = match &memory {
                 Some(memory) => space.place(wanted, memory.va())?,
@@ -463,13 +462,13 @@ impl PagingQueue {
                 .map(|(memory, access)| (memory, offset, access));
             let mut mapped = tables.mapped();
             let change = [Change { span, to }];
-            let result = tables.change(&change, &[], Some((timeline, point)));
+            let result = tables.change(&change, Some((fence, value)));
             match &result {
                 Ok(_) => mapped.note(&change[0]),
                 Err(_) if is_new => space.free(span),
                 Err(_) => (),
             }
-            result.map(|_| ())
+            result
         })?;
         drop(kept);
         Ok((va, paging))

@@ -4,8 +4,7 @@
 //!
 //! The Windows Display Driver Model splits a graphics driver in two, and this is what its user-mode
 //! half sees of the system: adapters, devices, contexts, allocations and monitored fences, with
-//! WDDM's rules and status codes. What WDDM's kernel does beyond what the driver does is done
-//! here: deferred destruction, waits for values that nobody has submitted. `Documentation/gpu/skua/wddm.rst` explains it concept by concept.
+//! WDDM's rules and status codes. `Documentation/gpu/skua/wddm.rst` explains it concept by concept.
 //!
 //! | type | WDDM | what it is |
 //! |---|---|---|
@@ -22,7 +21,8 @@
 //! | [`Status`] | `NTSTATUS` | how a call ended |
 //!
 //! All of it may be used from several threads at a time. Nothing polls: who waits sleeps in the
-//! kernel. Each [`Device`] has one thread, which sleeps until the kernel has something to tell.
+//! kernel. A [`Device`] has a thread for what it has to do when nobody calls, from the first such
+//! errand on.
 //! Objects destroy themselves when they are dropped.
 //!
 //! # A first program
@@ -33,7 +33,7 @@
 //!
 //! # Not here yet
 //!
-//! Allocations and fences are not shared between processes.
+//! Allocations are not shared between processes.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

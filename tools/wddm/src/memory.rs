@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-//! Memory that the GPU sees at an address of its own: what allocations, fence pages and the
-//! library's own commands are made of.
+//! Memory that the GPU sees at an address of its own: what allocations are made of.
 //!
 //! Binding does not wait. A bind of video memory may take as long as the copy engine is busy, since
 //! it clears the memory first; so submissions wait for the binds before them
@@ -13,6 +12,7 @@ use libskua::{Access, Bo, BoFlags, DestroyFlags, Mapping, Placements};
 use rustix::io::Errno;
 
 use crate::{
+    address_space::PAGE,
     page_tables::PageTables,
     status::{Result, Status},
 };
@@ -49,6 +49,14 @@ impl Memory {
             bo,
             va,
         })
+    }
+
+    /// A page of zeroes that the GPU can read, and the CPU's way to it.
+    pub(crate) fn word(tables: &Arc<PageTables>) -> Result<(Self, Mapping)> {
+        let system = tables.adapter().system();
+        let memory = Self::create(tables, PAGE, system, BoFlags::CPU_ACCESS, Access::Read)?;
+        let cpu = memory.map()?;
+        Ok((memory, cpu))
     }
 
     pub(crate) const fn va(&self) -> u64 {
@@ -88,7 +96,9 @@ impl Memory {
     }
 
     fn end(&mut self, synchronous: bool) -> Result<()> {
-        let mut flags = DestroyFlags::ASSUME_NOT_IN_USE;
+        let mut flags = DestroyFlags::empty();
+        // What a device that has failed still runs the kernel alone knows.
+        flags.set(DestroyFlags::ASSUME_NOT_IN_USE, !self.tables.is_lost());
         flags.set(DestroyFlags::SYNCHRONOUS, synchronous);
         self.bo.destroy(flags)?;
         // What is bound there from now on is bound behind what the kernel has still to unbind.

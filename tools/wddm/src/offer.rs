@@ -99,9 +99,9 @@ impl PagingQueue {
         let memories = checked(self.device(), allocations)?;
         let bos: Vec<&Bo> = memories.iter().map(|memory| memory.bo()).collect();
         let mut lost = Vec::new();
-        let paging = self.enqueue(|timeline, point| {
+        let paging = self.enqueue(|fence, value| {
             lost = self.device().adapter().libskua().reclaim(&bos)?;
-            Ok(timeline.signal(point)?)
+            Ok(fence.signal(value)?)
         })?;
         let result = |lost| match lost {
             true => ReclaimResult::Discarded,

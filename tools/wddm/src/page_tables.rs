@@ -16,7 +16,7 @@ use std::sync::{
     Arc, Mutex, MutexGuard, Weak,
 };
 
-use libskua::{Access, Bind, ClientDevice, Residency, Syncobj, Vm};
+use libskua::{Access, Bind, ClientDevice, MonitoredFence, OnFailure, Residency, Syncobj, Vm};
 use skua_policy::{
     interval_map::{IntervalMap, Slice, Span, MAP_NODES, UNMAP_NODES},
     std_heap::StdHeap,
@@ -35,6 +35,8 @@ pub(crate) struct PageTables {
     /// Destroyed before the device, which would take its handle along.
     vm: Vm,
     kernel: ClientDevice,
+    /// Nobody signals it: it is lost when the device fails.
+    life: MonitoredFence,
     /// Which changes of `vm` were asked for.
     binds: Binds,
     /// A timeline: point *n* is signalled when the *n*-th bind is performed.
@@ -64,6 +66,7 @@ impl PageTables {
         Ok(Arc::new(Self {
             adapter: adapter.clone(),
             vm: kernel.create_vm().map_err(crowded)?,
+            life: MonitoredFence::create_for(&kernel, 0, OnFailure::Lost).map_err(crowded)?,
             kernel,
             binds: Binds::default(),
             bound: Syncobj::create(skua)?,
@@ -83,16 +86,30 @@ impl PageTables {
         &self.kernel
     }
 
+    /// A fence of the kernel's device, which keeps its value when that fails, or is lost.
+    pub(crate) fn fence(&self, initial: u64, keeps: bool) -> libskua::Result<MonitoredFence> {
+        let on_failure = match keeps {
+            true => OnFailure::Kept,
+            false => OnFailure::Lost,
+        };
+        MonitoredFence::create_for(&self.kernel, initial, on_failure)
+    }
+
+    /// Whether the device has failed; makes no system call.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.life.value() == MonitoredFence::LOST
+    }
+
     /// Maps behind all binds before; it does not wait.
     pub(crate) fn bind<'a>(&'a self, operation: impl FnOnce(Bind<'a>) -> Bind<'a>) -> Result<()> {
-        self.bind_for(true, operation).map(|_| ())
+        self.bind_for(true, operation)
     }
 
     fn bind_for<'a>(
         &'a self,
         own: bool,
         operation: impl FnOnce(Bind<'a>) -> Bind<'a>,
-    ) -> Result<u64> {
+    ) -> Result<()> {
         self.binds.next(own, |point| {
             operation(self.vm.bind())
                 .signal(&self.bound, point)
@@ -116,25 +133,20 @@ impl PageTables {
         lock(&self.mapped)
     }
 
-    /// Has the kernel change what clients have mapped, in order; tells the last bind, if any. The
-    /// client says by itself what waits for it.
+    /// Has the kernel change what clients have mapped, in order; the client says by itself what waits
+    /// for it.
     pub(crate) fn change(
         &self,
         changes: &[Change],
-        waits: &[(&Syncobj, u64)],
-        signal: Option<(&Syncobj, u64)>,
-    ) -> Result<Option<u64>> {
-        let mut bound = None;
+        signal: Option<(&MonitoredFence, u64)>,
+    ) -> Result<()> {
         let most = usize::try_from(self.adapter.libskua().info().max_bind_ops).unwrap_or(1);
         let batches = changes.chunks(most.max(1));
         let last = batches.len().saturating_sub(1);
         for (n, batch) in batches.enumerate() {
-            bound = Some(self.bind_for(false, |mut bind| {
-                for (syncobj, point) in waits.iter().filter(|_| n == 0) {
-                    bind = bind.wait(syncobj, *point);
-                }
-                if let Some((syncobj, point)) = signal.filter(|_| n == last) {
-                    bind = bind.signal(syncobj, point);
+            self.bind_for(false, |mut bind| {
+                if let Some((fence, value)) = signal.filter(|_| n == last) {
+                    bind = bind.signal_value(fence, value);
                 }
                 batch
                     .iter()
@@ -144,16 +156,16 @@ impl PageTables {
                         }
                         None => bind.unmap(span.start, span.len()),
                     })
-            })?);
+            })?;
         }
-        Ok(bound)
+        Ok(())
     }
 
     /// Unmaps what is mapped in a range of a client's, if anything.
     pub(crate) fn unmap(&self, span: Span) -> Result<()> {
         let mut mapped = self.mapped();
         let change = Change { span, to: None };
-        self.change(std::slice::from_ref(&change), &[], None)?;
+        self.change(std::slice::from_ref(&change), None)?;
         mapped.note(&change);
         Ok(())
     }
@@ -169,9 +181,9 @@ struct Binds {
 }
 
 impl Binds {
-    /// Makes the next bind; tells its number. Work that is submitted later waits for it if it is the
-    /// library's `own`, and otherwise if the client says so.
-    fn next(&self, own: bool, bind: impl FnOnce(u64) -> libskua::Result<()>) -> Result<u64> {
+    /// Makes the next bind. Work that is submitted later waits for it if it is the library's `own`, and
+    /// otherwise if the client says so.
+    fn next(&self, own: bool, bind: impl FnOnce(u64) -> libskua::Result<()>) -> Result<()> {
         let mut last = lock(&self.last);
         let point = *last + 1;
         bind(point)?;
@@ -179,7 +191,7 @@ impl Binds {
         if own {
             self.mapped.store(point, Ordering::Release);
         }
-        Ok(point)
+        Ok(())
     }
 
     fn mapped(&self) -> u64 {
@@ -274,12 +286,12 @@ mod tests {
             assert_eq!(last, Ok(expected));
             Ok(())
         };
-        assert_eq!(binds.next(true, |_| during(0)), Ok(1));
-        assert_eq!(binds.next(true, |_| during(1)), Ok(2));
+        assert_eq!(binds.next(true, |_| during(0)), Ok(()));
+        assert_eq!(binds.next(true, |_| during(1)), Ok(()));
         let refused = binds.next(true, |_| Err(libskua::Error::NoDevice));
         assert_eq!(refused, Err(Status::OBJECT_NAME_INVALID));
-        assert_eq!(binds.next(false, |_| during(2)), Ok(3));
-        assert_eq!(binds.next(true, |_| during(2)), Ok(4));
+        assert_eq!(binds.next(false, |_| during(2)), Ok(()));
+        assert_eq!(binds.next(true, |_| during(2)), Ok(()));
         assert_eq!(binds.mapped(), 4);
     }
 

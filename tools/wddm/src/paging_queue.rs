@@ -7,14 +7,12 @@
 //! call does not wait for the moves; it may wait for room (`DRM_IOCTL_SKUA_MAKE_RESIDENT`).
 //!
 //! ```text
-//!   make_resident ──▶ MAKE_RESIDENT ─┐                                    ┌─▶ GPU: the kernel orders it
-//!   map_gpu_… ──────▶ VM_BIND ───────┴─▶ point n of the fence's timeline ─┼─▶ CPU: sleeps there
-//!                                                                         └─▶ keeper: value n
+//!   make_resident ──▶ MAKE_RESIDENT ─┬─▶ value n ──▶ whoever waits, on the GPU or the CPU
+//!   map_gpu_… ──────▶ VM_BIND ───────┘
 //! ```
 //!
-//! The paging fence is a [`MonitoredFence`] to wait for, on CPU and GPU, and not to signal. Who
-//! waits for it by these calls is woken by the kernel; who looks at the value by its address sees it
-//! when the device's keeper has been woken, too, and has written it.
+//! The paging fence is a [`MonitoredFence`] to wait for, on CPU and GPU, and not to signal: the kernel
+//! signals its values.
 //!
 //! # Residency
 //!
@@ -34,7 +32,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use libskua::{Bo, Error, Syncobj};
+use libskua::{Bo, Error};
 
 use crate::{
     allocation::Allocation,
@@ -129,16 +127,8 @@ pub struct PagingQueue {
     device: Device,
     /// The paging fence.
     fence: Arc<MonitoredFence>,
-    /// Locked over an operation, so that values come in order.
-    progress: Mutex<Progress>,
-}
-
-#[derive(Debug, Default)]
-struct Progress {
-    /// The value of the last operation.
-    last: u64,
-    /// The value that the keeper is to be told of next: the next operation's, or `last`.
-    watched: u64,
+    /// The value of the last operation; locked over one, so that values come in order.
+    last: Mutex<u64>,
 }
 
 impl PagingQueue {
@@ -151,7 +141,7 @@ impl PagingQueue {
         Ok(Self {
             fence: Arc::new(MonitoredFence::of_paging(device)?),
             device: device.clone(),
-            progress: Mutex::default(),
+            last: Mutex::default(),
         })
     }
 
@@ -189,8 +179,8 @@ impl PagingQueue {
         for (n, batch) in memories.chunks(BATCH).enumerate() {
             let bos: Vec<&Bo> = batch.iter().map(|memory| memory.bo()).collect();
             let mut bytes_to_trim = 0;
-            let done = self.enqueue(|timeline, point| {
-                let mut residency = kernel.make_resident(&bos).signal(timeline, point);
+            let done = self.enqueue(|fence, value| {
+                let mut residency = kernel.make_resident(&bos).signal_value(fence, value);
                 if flags.contains(MakeResidentFlags::CANT_TRIM_FURTHER) {
                     residency = residency.cannot_trim_further();
                 }
@@ -231,33 +221,32 @@ impl PagingQueue {
         status
     }
 
-    /// Gives the next operation to the kernel, with the point that it signals when it is done.
+    /// Gives the next operation to the kernel, with the value that it signals when it is done.
     pub(crate) fn enqueue(
         &self,
-        operation: impl FnOnce(&Syncobj, u64) -> Result<()>,
+        operation: impl FnOnce(&libskua::MonitoredFence, u64) -> Result<()>,
     ) -> Result<Paging> {
-        let scheduler = self.device.scheduler();
         let fence = self.fence.fence();
-        let mut progress = lock(&self.progress);
-        scheduler.check_alive()?;
+        let mut last = lock(&self.last);
+        self.device.scheduler().check_alive()?;
         if fence.is_closed() {
             return Err(Status::INVALID_HANDLE);
         }
-        let point = progress.last + 1;
-        // Before, since nothing may fail behind the operation.
-        if progress.watched < point {
-            scheduler.watch_paging(fence, point)?;
-            progress.watched = point;
+        let value = *last + 1;
+        if let Err(status) = operation(&fence.raw, value) {
+            // Who destroys the queue meanwhile signals all of its values.
+            return Err(match fence.is_closed() {
+                true => Status::INVALID_HANDLE,
+                false => status,
+            });
         }
-        operation(&fence.syncobj, point)?;
-        progress.last = point;
+        *last = value;
         Ok(Paging {
-            // Who destroys the queue or the device meanwhile came after the operation.
-            status: match scheduler.paged(fence, point) {
-                Ok(true) => Status::SUCCESS,
-                _ => Status::PENDING,
+            status: match fence.reached(value) {
+                true => Status::SUCCESS,
+                false => Status::PENDING,
             },
-            fence_value: point,
+            fence_value: value,
             bytes_to_trim: 0,
         })
     }

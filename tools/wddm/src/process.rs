@@ -15,7 +15,7 @@
 //! side by side. A call whose object is destroyed meanwhile fails as if it had come later.
 
 use std::{
-    os::fd::BorrowedFd,
+    os::fd::{BorrowedFd, OwnedFd},
     sync::{Arc, Mutex},
 };
 
@@ -859,6 +859,44 @@ impl Process {
     /// As [`MonitoredFence::create`].
     pub fn create_synchronization_object2(&self, device: Handle, initial: u64) -> Result<Handle> {
         let fence = Arc::new(MonitoredFence::create(&self.get_device(device)?, initial)?);
+        self.insert(Object::Fence { device, fence })
+    }
+
+    /// `D3DKMTCreateSynchronizationObject2` of a monitored fence with `NoSignalMaxValueOnTdr`.
+    ///
+    /// # Errors
+    ///
+    /// As [`MonitoredFence::create_keeping`].
+    pub fn create_keeping_synchronization_object2(
+        &self,
+        device: Handle,
+        initial: u64,
+    ) -> Result<Handle> {
+        let fence = MonitoredFence::create_keeping(&self.get_device(device)?, initial)?;
+        let fence = Arc::new(fence);
+        self.insert(Object::Fence { device, fence })
+    }
+
+    /// `D3DKMTShareObjects` of a fence.
+    ///
+    /// # Errors
+    ///
+    /// OBJECT_TYPE_MISMATCH; as [`MonitoredFence::share`].
+    pub fn share_objects(&self, fence: Handle) -> Result<OwnedFd> {
+        self.get_fence(fence)?.share()
+    }
+
+    /// `D3DKMTOpenSyncObjectFromNtHandle2`.
+    ///
+    /// # Errors
+    ///
+    /// As [`MonitoredFence::open`].
+    pub fn open_sync_object_from_nt_handle2(
+        &self,
+        device: Handle,
+        descriptor: BorrowedFd<'_>,
+    ) -> Result<Handle> {
+        let fence = Arc::new(MonitoredFence::open(&self.get_device(device)?, descriptor)?);
         self.insert(Object::Fence { device, fence })
     }
 

@@ -5,7 +5,7 @@
 
 use std::ffi::c_void;
 use std::mem::size_of;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd};
 
 pub use libskua::raw::{argument_size, with_size};
 pub use nix::errno::Errno;
@@ -115,44 +115,6 @@ impl Child {
         }
         matches!(status, WaitStatus::Exited(_, 0))
     }
-}
-
-/// A descriptor behind which another file stands, until this is dropped.
-#[derive(Debug)]
-pub struct Replaced {
-    descriptor: RawFd,
-    /// The file that belongs there.
-    file: OwnedFd,
-}
-
-impl Replaced {
-    /// Puts a file in the place of that of a descriptor, so that calls on it fail in a way that the
-    /// owner of the descriptor has no part in.
-    ///
-    /// # Panics
-    ///
-    /// If there are too many descriptors.
-    pub fn new(descriptor: BorrowedFd<'_>, by: impl AsFd) -> Self {
-        let file = descriptor.try_clone_to_owned().expect("a descriptor");
-        replace(descriptor.as_raw_fd(), by.as_fd());
-        Self {
-            descriptor: descriptor.as_raw_fd(),
-            file,
-        }
-    }
-}
-
-impl Drop for Replaced {
-    fn drop(&mut self) {
-        replace(self.descriptor, self.file.as_fd());
-    }
-}
-
-#[expect(unsafe_code, reason = "a system call")]
-fn replace(descriptor: RawFd, by: BorrowedFd<'_>) {
-    // SAFETY: the descriptor stays open, and its owner sees no memory through it.
-    let result = unsafe { nix::libc::dup2(by.as_raw_fd(), descriptor) };
-    Errno::result(result).expect("dup2");
 }
 
 /// Calls a function during which signals come that interrupt system calls: one comes to nothing if

@@ -21,7 +21,7 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use skua_selftests::function::Unbound;
 use skua_selftests::program::{address, POLL};
-use skua_selftests::raw::{in_child, with_alarm, Replaced};
+use skua_selftests::raw::{in_child, with_alarm};
 use skua_selftests::rig::{copy, dispatch_at, fill, wait_value, write};
 use skua_selftests::wddm_rig::{patience, read, vram_size, vram_used, Rig, PAGE};
 use skua_selftests::witness::quiet;
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
         work_is_done_and_seen,
         row_0_01_locks_do_not_wait_and_maps_do,
         row_0_02_destruction_is_deferred_and_does_not_wait: 60 at_rest,
-        row_0_02_destruction_waits_for_what_is_queued_in_userspace: 60 at_rest,
+        row_0_02_destruction_waits_for_what_is_held: 60 at_rest,
         row_0_04_assume_not_in_use_frees_at_once_and_faults: 60 at_rest,
         row_0_05_synchronous_destruction_returns_when_memory_is_free: 60,
         row_0_05_row_0_06_flags_without_a_meaning_are_refused,
@@ -65,8 +65,6 @@ fn main() -> ExitCode {
         cpu_signals_of_different_fences_do_not_wait_for_each_other,
         signals_of_several_fences_are_all_or_nothing: 60,
         work_waits_for_more_fences_than_a_submission_takes: 60,
-        a_packet_that_is_refused_for_good_fails_the_device,
-        a_packet_that_the_kernel_has_no_memory_for_is_tried_again: 120,
         many_threads_wait_for_many_values: 60,
         many_submissions_are_queued: 60,
         bad_fences_are_refused,
@@ -81,7 +79,8 @@ fn main() -> ExitCode {
         a_fault_of_a_destroyed_context_is_its_devices,
         who_waits_for_cancelled_work_is_woken,
         a_destroyed_fence_lets_go_of_who_waits,
-        the_memory_of_a_destroyed_fence_is_its_own_until_the_gpu_has_written,
+        a_fence_that_others_have_goes_on,
+        row_2_22_a_fence_can_keep_its_value,
         an_unplug_ends_waits_of_a_busy_device: 120,
         an_unplug_ends_waits_of_an_idle_device: 120,
         an_unplug_is_noticed_without_contexts: 60,
@@ -184,12 +183,12 @@ fn row_0_02_destruction_is_deferred_and_does_not_wait() {
     assert_eq!(rig.device.state(), DeviceState::Active);
 }
 
-fn row_0_02_destruction_waits_for_what_is_queued_in_userspace() {
+fn row_0_02_destruction_waits_for_what_is_held() {
     let rig = Rig::new();
     let fence = rig.fence();
     let (a, b) = (rig.vram(1 << 20), rig.system(1 << 20));
     let used = rig.vram_used();
-    // Nobody has submitted this value: the kernel does not have the work yet.
+    // Nobody has submitted this value: the kernel holds the work.
     assert_eq!(rig.compute.wait_from_gpu(&[(&fence, 1)]), Ok(()));
     rig.start(
         &rig.compute,
@@ -1124,23 +1123,21 @@ fn a_gpu_signal_comes_after_those_of_the_cpu() {
     let job = rig.compute.submission().commands(va, bytes);
     assert_eq!(job.signal(&fence, 1).submit(), Ok(()));
     assert_eq!(fence.signal(2), Ok(()));
-    // Its engine is idle, and so is nobody's who has nothing to do with the fence.
+    // Nobody waits for that who has nothing to do with the fence.
     assert_eq!(rig.copy.signal_from_gpu(&[(&fence, 3)]), Ok(()));
     assert_eq!(rig.copy.signal_from_gpu(&[(&done, 1)]), Ok(()));
-    rig.finish(&rig.fresh(EngineKind::Copy));
-    assert_eq!((fence.value(), done.value()), (0, 0));
+    assert_eq!(done.wait(1, patience()), Ok(()));
+    assert_eq!(fence.value(), 0);
     // The same where nothing overtakes.
     assert_eq!(rig.compute.signal_from_gpu(&[(&plain, 1)]), Ok(()));
     assert_eq!(plain.signal(2), Ok(()));
     assert_eq!(rig.copy.signal_from_gpu(&[(&plain, 3)]), Ok(()));
-    // Overtakes the one that is queued.
     assert_eq!(fence.signal(4), Ok(()));
     assert_eq!(fence.signal(3), Err(Status::INVALID_PARAMETER));
     assert_eq!(rig.copy.signal_from_gpu(&[(&fence, 5)]), Ok(()));
     rig.open_gate();
     assert_eq!(fence.wait(4, patience()), Ok(()));
     assert_eq!(fence.wait(5, patience()), Ok(()));
-    assert_eq!(done.wait(1, patience()), Ok(()));
     assert_eq!(plain.wait(3, patience()), Ok(()));
     rig.finish(&rig.copy);
     assert_eq!(fence.value(), 5);
@@ -1232,62 +1229,6 @@ fn work_waits_for_more_fences_than_a_submission_takes() {
     }
 }
 
-fn a_packet_that_is_refused_for_good_fails_the_device() {
-    let rig = Rig::new();
-    let (fence, done) = (rig.fence(), rig.fence());
-    assert_eq!(rig.compute.wait_from_gpu(&[(&fence, 1)]), Ok(()));
-    assert_eq!(rig.compute.signal_from_gpu(&[(&done, 1)]), Ok(()));
-    let null = fs::File::open("/dev/null").expect("a file");
-    let gpu = rig.device.adapter().libskua().as_fd();
-    let replaced = Replaced::new(gpu, null);
-    // What waits for it goes on, to a kernel that does not know such a call; which could not wake
-    // a thread that sleeps in it either.
-    fence.destroy();
-    drop(replaced);
-    assert_eq!(done.wait(1, patience()), Err(Status::DEVICE_REMOVED));
-    assert_eq!(rig.device.state(), DeviceState::Stopped);
-}
-
-fn a_packet_that_the_kernel_has_no_memory_for_is_tried_again() {
-    let knobs = Path::new("/sys/kernel/debug/failslab");
-    if !knobs.exists() {
-        skua_selftests::skip("the kernel has no fault injection");
-    }
-    let set = |knob: &str, value: &str| fs::write(knobs.join(knob), value).expect("a knob");
-    for (knob, value) in [
-        ("task-filter", "Y"),
-        ("ignore-gfp-wait", "N"),
-        ("probability", "100"),
-        ("verbose", "0"),
-        ("times", "0"),
-    ] {
-        set(knob, value);
-    }
-    let own = format!("/proc/self/task/{}/make-it-fail", nix::unistd::gettid());
-    let rig = Rig::new();
-    let mut refused = 0;
-    for interval in 1..60 {
-        let (fence, done) = (rig.fence(), rig.fence());
-        assert_eq!(rig.compute.wait_from_gpu(&[(&fence, 1)]), Ok(()));
-        for value in 1..=3 {
-            assert_eq!(rig.compute.signal_from_gpu(&[(&done, value)]), Ok(()));
-        }
-        set("interval", &interval.to_string());
-        set("times", "1");
-        fs::write(&own, "1").expect("make-it-fail");
-        fence.destroy();
-        // The failure may come to this, too.
-        if fs::write(&own, "0").is_err() {
-            fs::write(&own, "0").expect("make-it-fail");
-        }
-        let left = fs::read_to_string(knobs.join("times")).expect("a number");
-        refused += usize::from(left.trim() == "0");
-        assert_eq!(done.wait(3, patience()), Ok(()), "interval {interval}");
-        assert_eq!(rig.device.state(), DeviceState::Active);
-    }
-    assert!(refused > 10, "{refused} allocations failed");
-}
-
 fn many_threads_wait_for_many_values() {
     let rig = Rig::new();
     let fence = rig.fence();
@@ -1334,8 +1275,7 @@ fn many_submissions_are_queued() {
     let fence = rig.fence();
     let a = rig.system(PAGE);
     rig.start(&rig.copy, &[rig.wait_for_gate()]);
-    // More than a chunk of the library's own commands has room for; few enough for a slow kernel to
-    // take before the watchdog loses patience with the gate.
+    // Few enough for a slow kernel to take before the watchdog loses patience with the gate.
     let count = 300;
     for n in 1..=count {
         let (va, bytes) = rig.write(&[write(a.gpu_va(), n)]);
@@ -1492,11 +1432,19 @@ fn addresses_are_read_only_to_the_program() {
         })
         .expect("a mapping");
     assert!(line.contains(" r--s "), "{line}");
-    // The GPU sees the same value.
+    // The GPU sees the same value, and those that come.
     let a = rig.system(PAGE);
-    rig.start(&rig.copy, &[copy(fence.gpu_va(), a.gpu_va(), 8)]);
+    let seen = fence.gpu_va().expect("an address");
+    rig.start(&rig.copy, &[copy(seen, a.gpu_va(), 8)]);
     rig.finish(&rig.copy);
     assert_eq!(read(&a, 0), 77);
+    rig.start(
+        &rig.copy,
+        &[wait_value(seen, 78), copy(seen, a.gpu_va(), 8)],
+    );
+    assert_eq!(fence.signal(78), Ok(()));
+    rig.finish(&rig.copy);
+    assert_eq!((read(&a, 0), fence.gpu_va()), (78, Ok(seen)));
 }
 
 fn stale_handles_name_nothing() {
@@ -1729,11 +1677,7 @@ fn a_destroyed_context_drops_what_waits() {
         Err(Status::TIMEOUT)
     );
     assert_eq!(rig.device.state(), DeviceState::Active);
-    // Other fences have its place in memory; what it used is as idle as before.
-    thread::sleep(Duration::from_millis(50));
-    let fences: Vec<MonitoredFence> = (0..100).map(|_| rig.fence()).collect();
     assert!(a.map(MapMode::Write, MapFlags::DO_NOT_WAIT).is_ok());
-    drop(fences);
     drop(a);
     eventually("the memory is free", || rig.vram_used() == used - (1 << 20));
     assert_eq!(rig.device.state(), DeviceState::Active);
@@ -1759,7 +1703,7 @@ fn who_waits_for_cancelled_work_is_woken() {
     let rig = Rig::new();
     let never = rig.fence();
     let (a, b) = (rig.system(PAGE), rig.system(PAGE));
-    // Held here, so that the kernel cannot end it.
+    // Held, so that it cannot end.
     assert_eq!(rig.compute.wait_from_gpu(&[(&never, 1)]), Ok(()));
     let (va, bytes) = rig.write(&[write(a.gpu_va(), 1)]);
     let job = rig.compute.submission().commands(va, bytes);
@@ -1776,30 +1720,75 @@ fn who_waits_for_cancelled_work_is_woken() {
     });
 }
 
-fn the_memory_of_a_destroyed_fence_is_its_own_until_the_gpu_has_written() {
-    let rig = Rig::new();
+fn a_fence_that_others_have_goes_on() {
+    let (rig, other) = (Rig::new(), Rig::new());
     let fence = rig.fence();
-    let (va, bytes) = rig.write(&[rig.wait_for_gate()]);
-    let job = rig.copy.submission().commands(va, bytes);
-    assert_eq!(job.signal(&fence, 7).submit(), Ok(()));
+    let descriptor = fence.share().expect("a descriptor");
+    let open = || MonitoredFence::open(&other.device, descriptor.as_fd()).expect("a fence");
+    let (theirs, again) = (open(), open());
+    // Work of one process waits for the other's, and the CPU for both.
+    let a = other.system(PAGE);
+    assert_eq!(other.copy.wait_from_gpu(&[(&theirs, 1)]), Ok(()));
+    let (va, bytes) = other.write(&[write(a.gpu_va(), 5)]);
+    let job = other.copy.submission().commands(va, bytes);
+    assert_eq!(job.signal(&theirs, 2).submit(), Ok(()));
+    assert_eq!(rig.compute.signal_from_gpu(&[(&fence, 1)]), Ok(()));
+    assert_eq!(fence.wait(2, patience()), Ok(()));
+    assert_eq!((read(&a, 0), theirs.value(), again.value()), (5, 2, 2));
+    // The end of one is not the others'.
+    again.destroy();
+    assert_eq!(fence.value(), 2);
     fence.destroy();
-    // Time to do it too early.
-    thread::sleep(Duration::from_millis(50));
-    let others: Vec<MonitoredFence> = (0..8).map(|_| rig.fence()).collect();
-    rig.open_gate();
-    rig.finish(&rig.copy);
-    for (n, other) in others.iter().enumerate() {
-        assert_eq!(other.value(), 0, "fence {n}");
-    }
-    // But not longer.
-    let place = fence.value_pointer();
-    drop(others);
-    // All are kept, so that whatever is free is taken at last.
-    let mut many = Vec::new();
-    eventually("it is used again", || {
-        many.extend((0..16).map(|_| rig.fence()));
-        many.iter().any(|other| other.value_pointer() == place)
+    assert_eq!(fence.share().err(), Some(Status::INVALID_HANDLE));
+    assert_eq!(theirs.value(), 2);
+    assert_eq!(theirs.signal(3), Ok(()));
+    assert_eq!(theirs.wait(3, patience()), Ok(()));
+    // That of a device that has it is.
+    let last = MonitoredFence::open(&rig.device, descriptor.as_fd()).expect("a fence");
+    rig.device.mark_as_error();
+    assert_eq!(theirs.value(), MonitoredFence::LOST);
+    assert_eq!(last.wait(4, patience()), Err(Status::DEVICE_REMOVED));
+    assert_eq!(other.device.state(), DeviceState::Active);
+    // By handles, and what is no fence.
+    let h = Handles::new();
+    let p = &h.process;
+    let made = p.create_synchronization_object2(h.device, 3);
+    let made = made.expect("a fence");
+    let descriptor = p.share_objects(made).expect("a descriptor");
+    let opened = p.open_sync_object_from_nt_handle2(h.device, descriptor.as_fd());
+    let opened = opened.expect("a fence");
+    assert_ne!(made, opened);
+    assert_eq!(p.fence(opened).expect("the fence").value(), 3);
+    let null = fs::File::open("/dev/null").expect("a file");
+    let refused = p.open_sync_object_from_nt_handle2(h.device, null.as_fd());
+    assert_eq!(refused, Err(Status::INVALID_PARAMETER));
+    let refused = p.share_objects(h.device).err();
+    assert_eq!(refused, Some(Status::OBJECT_TYPE_MISMATCH));
+}
+
+fn row_2_22_a_fence_can_keep_its_value() {
+    let rig = Rig::new();
+    let kept = MonitoredFence::create_keeping(&rig.device, 4).expect("a fence");
+    let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("eventfd");
+    assert_eq!(kept.notify(9, event.as_fd()), Ok(()));
+    thread::scope(|scope| {
+        let wait = scope.spawn(|| kept.wait(5, patience()));
+        doom(&rig, &rig.copy);
+        rig.open_gate();
+        let ended = wait.join().expect("a result");
+        assert_eq!(ended, Err(Status::DEVICE_REMOVED));
     });
+    assert_eq!(count(&event, 1), 1);
+    assert_eq!(kept.value(), 4);
+    assert_eq!(kept.wait(4, patience()), Err(Status::DEVICE_REMOVED));
+    let h = Handles::new();
+    let made = h
+        .process
+        .create_keeping_synchronization_object2(h.device, 6);
+    let fence = h.process.fence(made.expect("a fence"));
+    let fence = fence.expect("the fence");
+    assert_eq!(h.process.mark_device_as_error(h.device), Ok(()));
+    assert_eq!(fence.value(), 6);
 }
 
 fn everybody_learns_that_the_gpu_is_unplugged(busy: bool) {

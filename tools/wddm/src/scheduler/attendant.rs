@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: MIT
+
+//! The attendant: a thread for what the kernel has no call for yet, and that nobody waits for.
+//!
+//! | errand | when |
+//! |---|---|
+//! | an update of addresses | its value is reached, and those of its context before it are done |
+//! | memory that was destroyed is given back | what was queued before is done, held work included |
+//! | an eventfd for several fences is told | all have their values, or one has |
+//! | where the GPU sees a value it is written | it has changed |
+//! | a callback is told to trim | the kernel says so |
+//!
+//! A device has none before its first errand. It sleeps on an eventfd that the kernel adds to when a
+//! value is reached that an errand waits for, or the device fails.
+
+use std::{
+    collections::HashMap,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{atomic::Ordering, Arc},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use libskua::{Deadline, Mapping, Syncobj};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec},
+    io::Errno,
+};
+
+use super::{Point, Scheduler, State};
+use crate::{
+    fence::{satisfied, Fence, WaitFor},
+    lock,
+    memory::Memory,
+    status::{Result, Status},
+    trim::{TrimFlags, TrimNotification},
+};
+
+/// How long what the kernel has no memory for is left alone.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// Memory that was destroyed and may still be used.
+#[derive(Debug)]
+struct Dying {
+    /// What may still use it.
+    uses: Vec<Point>,
+    memory: Arc<Memory>,
+}
+
+/// A wait for several values that ends by an eventfd.
+#[derive(Debug)]
+struct Event {
+    /// What it waits for.
+    waits: Vec<Point>,
+    /// All of `waits`, or one of them.
+    how: WaitFor,
+    /// The eventfd, which the caller may have closed.
+    fd: OwnedFd,
+}
+
+/// Where the GPU sees a fence's value.
+#[derive(Debug)]
+struct Mirror {
+    fence: Arc<Fence>,
+    memory: Arc<Memory>,
+    cpu: Mapping,
+}
+
+impl Mirror {
+    fn write(&self) {
+        // Its first word is there.
+        let _ = self.cpu.write(0, self.fence.value());
+    }
+}
+
+/// What the attendant has to do.
+#[derive(Debug, Default)]
+pub(super) struct Errands {
+    thread: Option<JoinHandle<()>>,
+    /// The thread is to end.
+    stopping: bool,
+    dying: Vec<Dying>,
+    events: Vec<Event>,
+    mirrors: Vec<Mirror>,
+    /// Values that the kernel will tell of, by the fence's number.
+    watched: HashMap<(u64, u64), Arc<Fence>>,
+    /// There was no memory for something: it is tried again after a while.
+    pub(super) again: bool,
+}
+
+impl Errands {
+    /// Has the attendant look when a value is reached.
+    pub(super) fn watch(&mut self, kick: BorrowedFd<'_>, fence: &Arc<Fence>, value: u64) {
+        if self.watched.contains_key(&(fence.id, value)) {
+            return;
+        }
+        match fence.raw.notify(value, kick) {
+            Ok(()) => _ = self.watched.insert((fence.id, value), fence.clone()),
+            Err(_) => self.again = true,
+        }
+    }
+}
+
+impl Scheduler {
+    /// Sees to it that there is an attendant. NO_MEMORY.
+    pub(super) fn attend(&self, state: &mut State) -> Result<()> {
+        if state.errands.thread.is_none() && !state.errands.stopping {
+            let scheduler = self.me.upgrade().ok_or(Status::INVALID_HANDLE)?;
+            let thread = std::thread::Builder::new()
+                .name("wddm-attendant".into())
+                .spawn(move || scheduler.keep())
+                .map_err(|_| Status::NO_MEMORY)?;
+            state.errands.thread = Some(thread);
+        }
+        self.kick();
+        Ok(())
+    }
+
+    /// Gives memory back when everything that is queued now is done.
+    pub(crate) fn destroy_memory(&self, memory: Arc<Memory>) {
+        let mut state = lock(&self.state);
+        self.destroy_memory_locked(&mut state, memory);
+    }
+
+    pub(super) fn destroy_memory_locked(&self, state: &mut State, memory: Arc<Memory>) {
+        let uses = Self::uses_of(state);
+        // Without a thread for it the next errand's sees to it.
+        state.errands.dying.push(Dying { uses, memory });
+        let _ = self.attend(state);
+    }
+
+    /// Registers an eventfd for fences.
+    pub(crate) fn add_event(
+        &self,
+        waits: Vec<Point>,
+        how: WaitFor,
+        fd: BorrowedFd<'_>,
+    ) -> Result<()> {
+        let mut state = self.alive()?;
+        if waits.iter().any(|(fence, _)| fence.is_closed()) {
+            return Err(Status::INVALID_HANDLE);
+        }
+        if let [(fence, value)] = &waits[..] {
+            drop(state);
+            return Ok(fence.raw.notify(*value, fd)?);
+        }
+        // The kernel tells whether it is an eventfd; this point is never signalled.
+        Syncobj::create(self.adapter().libskua())?.notify(1, fd)?;
+        let fd = fd
+            .try_clone_to_owned()
+            .map_err(|e| Status::from_errno(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+        self.attend(&mut state)?;
+        state.errands.events.push(Event { waits, how, fd });
+        drop(state);
+        self.kick();
+        Ok(())
+    }
+
+    /// Where the GPU sees a fence's value, from now on.
+    pub(crate) fn mirror(&self, fence: &Arc<Fence>) -> Result<u64> {
+        let of = |state: &State| {
+            let mut mirrors = state.errands.mirrors.iter();
+            let mirror = mirrors.find(|mirror| mirror.fence.id == fence.id);
+            mirror.map(|mirror| mirror.memory.va())
+        };
+        if let Some(va) = of(&*self.alive()?) {
+            return Ok(va);
+        }
+        // Binds memory, which nobody else shall wait for.
+        let (memory, cpu) = Memory::word(&self.tables)?;
+        let mut state = self.alive()?;
+        if fence.is_closed() {
+            return Err(Status::INVALID_HANDLE);
+        }
+        if let Some(va) = of(&state) {
+            return Ok(va);
+        }
+        self.attend(&mut state)?;
+        let mirror = Mirror {
+            fence: fence.clone(),
+            memory: Arc::new(memory),
+            cpu,
+        };
+        mirror.write();
+        let va = mirror.memory.va();
+        state.errands.mirrors.push(mirror);
+        drop(state);
+        self.kick();
+        Ok(va)
+    }
+
+    /// A fence is destroyed: whoever is told of it is, and the GPU does not see it any more.
+    pub(super) fn forget_fence(&self, state: &mut State, fence: &Arc<Fence>) {
+        let mirrors = std::mem::take(&mut state.errands.mirrors);
+        let (gone, left) = mirrors.into_iter().partition(|m| m.fence.id == fence.id);
+        state.errands.mirrors = left;
+        for Mirror { memory, .. } in gone {
+            self.destroy_memory_locked(state, memory);
+        }
+        self.kick();
+    }
+
+    /// What the attendant does until the device is destroyed.
+    fn keep(&self) {
+        self.trims.set_caller();
+        let mut again = false;
+        loop {
+            let skua = self.adapter().libskua();
+            let mut fds = vec![PollFd::new(&self.kick, PollFlags::IN)];
+            // Of a GPU that is gone there is nothing to read.
+            if !self.tables.is_lost() {
+                fds.push(PollFd::new(skua, PollFlags::IN));
+            }
+            let limit = again.then(|| Timespec::try_from(RETRY).ok()).flatten();
+            match rustix::event::poll(&mut fds, limit.as_ref()) {
+                Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::NOMEM) => {}
+                // It cannot fail otherwise.
+                Err(_) => return,
+            }
+            // Nothing to read is no error here.
+            let _ = rustix::io::read(&self.kick, &mut [0; 8]);
+            self.adapter().read_events();
+            self.tell_trim();
+            let mut state = lock(&self.state);
+            let done = self.look(&mut state);
+            again = state.errands.again;
+            let stopping = state.errands.stopping;
+            drop(state);
+            // With no lock held.
+            drop(done);
+            if stopping {
+                return;
+            }
+        }
+    }
+
+    /// Tells who wants to know that the device is to trim.
+    fn tell_trim(&self) {
+        if !self.trimmed.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        // To ask has the kernel say so again, when it is so again.
+        let excess = self.tables.kernel().state();
+        let excess = excess.map_or(0, |state| state.resident.saturating_sub(state.budget));
+        if excess > 0 {
+            self.trims.call(TrimNotification {
+                flags: TrimFlags::TRIM_TO_BUDGET,
+                bytes_to_trim: excess,
+            });
+        }
+    }
+
+    /// Looks at everything once: returns what can be given back.
+    fn look(&self, state: &mut State) -> Vec<Arc<Memory>> {
+        state.errands.again = false;
+        let kick = self.kick.as_fd();
+        let is_over = state.errands.stopping || self.tables.is_lost();
+        let contexts: Vec<u64> = state.queues.keys().copied().collect();
+        for context in contexts {
+            self.update(state, context);
+        }
+        let errands = &mut state.errands;
+        errands
+            .watched
+            .retain(|(_, value), fence| !fence.reached(*value));
+        let mut done = Vec::new();
+        for dying in std::mem::take(&mut errands.dying) {
+            let missing = dying.uses.iter().find(|(f, value)| !f.reached(*value));
+            match missing.filter(|_| !is_over) {
+                Some((fence, value)) => {
+                    errands.watch(kick, fence, *value);
+                    errands.dying.push(dying);
+                }
+                None => done.push(dying.memory),
+            }
+        }
+        for event in std::mem::take(&mut errands.events) {
+            let is_closed = event.waits.iter().any(|(fence, _)| fence.is_closed());
+            if is_over || is_closed || satisfied(&event.waits, event.how).is_some() {
+                let _ = fire(event.fd.as_fd());
+                continue;
+            }
+            for (fence, value) in event.waits.iter().filter(|(f, value)| !f.reached(*value)) {
+                errands.watch(kick, fence, *value);
+            }
+            errands.events.push(event);
+        }
+        for mirror in std::mem::take(&mut errands.mirrors) {
+            mirror.write();
+            let next = mirror.fence.value().saturating_add(1);
+            if next != u64::MAX && !is_over {
+                errands.watch(kick, &mirror.fence, next);
+            }
+            errands.mirrors.push(mirror);
+        }
+        if is_over {
+            // What the kernel refuses now it refuses for good.
+            errands.again = false;
+        }
+        done
+    }
+
+    /// Has the attendant end; nothing of the device runs any more.
+    pub(crate) fn stop(&self) {
+        let thread = {
+            let mut state = lock(&self.state);
+            state.errands.stopping = true;
+            state.errands.thread.take()
+        };
+        self.kick();
+        // Called back, the attendant may do this itself, and goes on then.
+        if let Some(thread) = thread.filter(|_| !self.trims.is_caller()) {
+            let _ = thread.join();
+        }
+        let mut state = lock(&self.state);
+        let done = self.look(&mut state);
+        let mirrors = std::mem::take(&mut state.errands.mirrors);
+        drop(state);
+        drop((done, mirrors));
+    }
+
+    pub(super) fn kick(&self) {
+        let _ = fire(self.kick.as_fd());
+    }
+
+    /// Waits until everything that is queued now is done, well or not, or was cancelled.
+    pub(crate) fn settle(&self) {
+        let uses = Self::uses_of(&lock(&self.state));
+        Self::wait_for_all(&uses);
+    }
+
+    /// The end of the device ends this, too.
+    pub(super) fn wait_for_all(uses: &[Point]) {
+        for uses in uses.chunks(crate::fence::MAX_AT_ONCE) {
+            let waits: Vec<_> = uses.iter().map(|(f, value)| (&f.raw, *value)).collect();
+            let how = libskua::WaitFor::All;
+            let _ = libskua::MonitoredFence::wait_many(&waits, how, Deadline::NEVER);
+        }
+    }
+}
+
+/// Adds 1 to an eventfd; one that is at its limit is left alone.
+fn fire(fd: BorrowedFd<'_>) -> Result<()> {
+    match rustix::io::write(fd, &1_u64.to_ne_bytes()) {
+        // At its limit it is readable already.
+        Ok(_) | Err(Errno::AGAIN) => Ok(()),
+        Err(errno) => Err(Status::from_errno(errno)),
+    }
+}
