@@ -26,7 +26,7 @@
 use std::{
     os::fd::{BorrowedFd, OwnedFd},
     sync::{
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
         Arc,
     },
 };
@@ -60,8 +60,6 @@ pub(crate) struct Fence {
     closed: AtomicBool,
     /// Others may have it.
     shared: AtomicBool,
-    /// The largest value that is known to be promised.
-    promised: AtomicU64,
 }
 
 impl Fence {
@@ -72,7 +70,6 @@ impl Fence {
             paging,
             closed: AtomicBool::new(false),
             shared: AtomicBool::new(false),
-            promised: AtomicU64::new(0),
         }
     }
 
@@ -89,15 +86,19 @@ impl Fence {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Somebody will signal the value.
-    pub(crate) fn promise(&self, value: u64) {
-        self.promised.fetch_max(value, Ordering::Relaxed);
+    /// Whether a device that has it failed.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.value() == MonitoredFence::LOST
     }
 
-    /// Whether a value can be signalled, for all that is known here.
+    /// As [`Fence::reached`], and not because the device has failed.
+    pub(crate) fn is_done(&self, value: u64) -> bool {
+        self.reached(value) && !self.is_lost()
+    }
+
+    /// Whether a value can be signalled, but for what is promised.
     pub(crate) fn accepts(&self, value: u64) -> bool {
-        let last = self.promised.load(Ordering::Relaxed).max(self.value());
-        value > last && value != MonitoredFence::LOST
+        !self.reached(value) && value != MonitoredFence::LOST
     }
 
     /// It is destroyed: who waits goes on.
@@ -135,6 +136,9 @@ pub(crate) fn wait(
     };
     // In this order: a device in error and a destroyed fence have all values.
     let index = satisfied(waits, how);
+    if waits.iter().any(|(fence, _)| fence.is_lost()) {
+        scheduler.find_error();
+    }
     check()?;
     if let Some(index) = index {
         return Ok(index);

@@ -11,9 +11,12 @@
 //!
 //! Lock order: the adapter's space, then [`PageTables::mapped`], then the binds.
 
-use std::sync::{
-    atomic::{AtomicU64, Ordering},
-    Arc, Mutex, MutexGuard, Weak,
+use std::{
+    os::fd::BorrowedFd,
+    sync::{
+        atomic::{AtomicU64, Ordering},
+        Arc, Mutex, MutexGuard, Weak,
+    },
 };
 
 use libskua::{Access, Bind, ClientDevice, MonitoredFence, OnFailure, Residency, Syncobj, Vm};
@@ -98,6 +101,11 @@ impl PageTables {
     /// Whether the device has failed; makes no system call.
     pub(crate) fn is_lost(&self) -> bool {
         self.life.value() == MonitoredFence::LOST
+    }
+
+    /// Adds 1 to an eventfd when it has.
+    pub(crate) fn watch_life(&self, eventfd: BorrowedFd<'_>) -> Result<()> {
+        Ok(self.life.notify(MonitoredFence::LOST, eventfd)?)
     }
 
     /// Maps behind all binds before; it does not wait.

@@ -219,9 +219,7 @@ impl Scheduler {
         let state = self.alive()?;
         Self::check_signal(fence, value)
             .and_then(|()| Ok(fence.raw.signal(value)?))
-            .map_err(|status| self.verdict(state, status))?;
-        fence.promise(value);
-        Ok(())
+            .map_err(|status| self.verdict(state, status))
     }
 
     /// Whether a value can be signalled, as far as that is known here.
@@ -611,11 +609,8 @@ impl Queue {
             .submit()?;
         self.waits.clear();
         (self.queued, self.bound) = (point, bound);
-        match may_be_held {
-            true => self.held = point,
-            false => signals
-                .iter()
-                .for_each(|(fence, value)| fence.promise(*value)),
+        if may_be_held {
+            self.held = point;
         }
         Ok(())
     }
@@ -644,7 +639,6 @@ impl Pending {
                 // Overtaken, if it is refused.
                 let _ = fence.raw.signal(*value);
             }
-            fence.promise(*value);
         }
         Ok(())
     }

@@ -36,7 +36,7 @@ impl Usage {
             Access::Read => &mut self.reads,
             Access::Write => &mut self.writes,
         };
-        list.retain(|(fence, last)| fence.id != progress.id && !fence.reached(*last));
+        list.retain(|(fence, last)| fence.id != progress.id && !fence.is_done(*last));
         list.push((progress.clone(), point));
     }
 
@@ -44,7 +44,7 @@ impl Usage {
     /// writes.
     pub(crate) fn pending(&mut self, cpu: Access) -> Vec<(Arc<Fence>, u64)> {
         for list in [&mut self.reads, &mut self.writes] {
-            list.retain(|(fence, last)| !fence.reached(*last));
+            list.retain(|(fence, last)| !fence.is_done(*last));
         }
         let mut pending = self.writes.clone();
         if cpu == Access::Write {

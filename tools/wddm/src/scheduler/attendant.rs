@@ -111,6 +111,8 @@ impl Scheduler {
                 .spawn(move || scheduler.keep())
                 .map_err(|_| Status::NO_MEMORY)?;
             state.errands.thread = Some(thread);
+            // Without memory for it the device's end is seen at the next errand.
+            let _ = self.tables.watch_life(self.kick.as_fd());
         }
         self.kick();
         Ok(())
