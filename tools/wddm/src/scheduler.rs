@@ -427,9 +427,8 @@ impl Scheduler {
     /// Why the device takes no work, if it does not.
     pub(crate) fn execution(&self) -> DeviceState {
         let mut state = lock(&self.state);
-        if self.tables.is_lost() {
-            self.find_error_locked(&mut state);
-        }
+        // It has failed before its fences say so.
+        self.find_error_locked(&mut state);
         state.execution
     }
 
