@@ -4,7 +4,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use skua_spec::address::{GpuPhys, VA_BITS};
@@ -25,6 +25,7 @@ use crate::counters::Counters;
 use crate::engine::save::SAVE_SIZE;
 use crate::engine::worker::Worker;
 use crate::engine::{Engine, Ring};
+use crate::events::Events;
 use crate::gart::{self, Gart};
 use crate::interrupt::Interrupts;
 use crate::lie::{Lie, Lies};
@@ -54,6 +55,8 @@ pub(crate) struct Hub {
     pub(crate) interrupts: Arc<dyn Interrupts>,
     /// Shared with the status page and the thread that acts for them.
     lies: Arc<Lies>,
+    /// Where the engines tell what they do, if anybody wants to know.
+    pub(crate) events: OnceLock<Arc<Events>>,
     /// Counts of the ring of records, which lies in the status page.
     faults: FaultRing,
     /// By their indices.
@@ -223,6 +226,7 @@ impl Device {
             counters: Counters::default(),
             interrupts,
             lies,
+            events: OnceLock::new(),
             faults: FaultRing::default(),
             engines,
             resetting: AtomicU32::new(0),
@@ -286,6 +290,12 @@ impl Device {
         }
         self.hub.lies.tell(lies);
         Ok(())
+    }
+
+    /// Records from now on what the engines do. Only the first record counts.
+    pub fn record(&self, events: Events) {
+        // A second one has nothing in it but its first line.
+        drop(self.hub.events.set(Arc::new(events)));
     }
 
     /// What the GART's table says of page `page` of its window, with the first 8 bytes that the device

@@ -8,6 +8,7 @@
 //! | [`packet`] | the part of it that runs a buffer for a context |
 //! | [`save`] | the part of it that stops one and goes on later |
 //! | [`worker`] | the thread around a core |
+//! | [`watch`] | what the thread tells a record of it |
 //!
 //! This file is the side that the registers see. [`Engine`] holds what the registers' thread tells
 //! the worker, in a mailbox under a short lock, and what the engine shows. Raising
@@ -17,6 +18,7 @@
 pub mod core;
 pub mod packet;
 pub mod save;
+mod watch;
 pub mod worker;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -42,6 +42,7 @@ pub mod command;
 pub mod counters;
 pub mod device;
 pub mod engine;
+pub mod events;
 pub mod fault;
 pub mod gart;
 pub mod interrupt;

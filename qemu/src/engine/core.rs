@@ -26,6 +26,7 @@ use std::sync::atomic::{fence, Ordering};
 
 use skua_spec::address::{GpuPhys, PAGE_SIZE};
 use skua_spec::command::{Command, EngineKind, Opcode, MAX_WORDS, TRANSFER_CHUNK};
+use skua_spec::context::Descriptor;
 use skua_spec::fault::{self, Access, Reason, Record};
 use skua_spec::number::{Asid, EngineIndex};
 use skua_spec::preemption::{Cause, Level};
@@ -240,6 +241,8 @@ pub struct Core {
     pub(crate) completed_fence: u64,
     /// Taken out and put back between steps by tests.
     pub(crate) progress: Progress,
+    /// The context of the packet that began last, once it was read: for who watches.
+    pub(crate) context: Option<Descriptor>,
     /// The command that is fetched.
     words: Vec<u32>,
     /// What FILL wrote last.
@@ -263,6 +266,7 @@ impl Core {
             ticks: 0,
             completed_fence: 0,
             progress: Progress::default(),
+            context: None,
             words: vec![0; LONGEST],
             tile: Box::default(),
             machine: None,
@@ -617,6 +621,7 @@ impl Core {
                 resume,
             } => {
                 let (bytes, ticks) = (begun.bytes, begun.ticks);
+                self.context = None;
                 self.progress.packet = Some(Packet {
                     context,
                     descriptor: None,
@@ -665,6 +670,11 @@ impl Core {
         if let Some(packet) = &mut self.progress.packet {
             packet.ticks = packet.ticks.wrapping_add(ticks - overhead);
         }
+    }
+
+    /// Whether what was done has still to take some time: nobody is to hear of it yet.
+    pub(crate) const fn owes(&self) -> bool {
+        self.progress.owed != 0
     }
 
     /// Ticks to the time `limit`, which was not passed.

@@ -76,6 +76,7 @@ impl Core {
                 self.set_saved(memory, context, 0)?;
             }
             self.programs.clear();
+            self.context = Some(descriptor);
             if let Some(packet) = &mut self.progress.packet {
                 (packet.descriptor, packet.saved) = (Some(descriptor), saved);
             }

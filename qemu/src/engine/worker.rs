@@ -16,6 +16,7 @@ use skua_spec::status::{self, Counter, EngineState};
 use crate::counters::Tally;
 use crate::device::{Asked, Hub};
 use crate::engine::core::{Core, Outcome, Shown};
+use crate::engine::watch::Watch;
 use crate::engine::Engine;
 use crate::memory::Memory;
 use crate::options::Preemption;
@@ -52,6 +53,8 @@ pub(crate) struct Worker {
     preempted: Record,
     /// What the INVALIDATE that is under way has asked of the other engines.
     asked: Option<Asked>,
+    /// Once the device makes a record.
+    watch: Option<Box<Watch>>,
 }
 
 impl Worker {
@@ -67,6 +70,7 @@ impl Worker {
             reset_ack: 0,
             preempted: Record::default(),
             asked: None,
+            watch: None,
         }
     }
 
@@ -78,7 +82,11 @@ impl Worker {
                 return;
             }
             self.core.ring_doorbell(self.engine.tail());
+            self.watch();
             let outcome = self.with_memory(|core, memory| core.step(memory, STEP));
+            if let Some(watch) = &mut self.watch {
+                watch.end(&self.core, &self.tally, &outcome);
+            }
             self.settle(&outcome);
             match outcome {
                 Outcome::Idle | Outcome::Faulted(_) => {
@@ -105,6 +113,17 @@ impl Worker {
                 | Outcome::Preempted { .. } => {}
             }
             pause = PAUSE.0;
+        }
+    }
+
+    /// A step begins: it is watched from the first one on that finds a record being made.
+    fn watch(&mut self) {
+        if self.watch.is_none() {
+            let (events, index) = (self.hub.events.get(), self.engine.index);
+            self.watch = events.map(|events| Box::new(Watch::new(Arc::clone(events), index)));
+        }
+        if let Some(watch) = &mut self.watch {
+            watch.begin(&self.tally);
         }
     }
 
@@ -140,6 +159,9 @@ impl Worker {
         if mail.stops() {
             self.asked = None;
         }
+        if let (true, Some(watch)) = (mail.stops(), &mut self.watch) {
+            watch.reset(self.core.shown().ticks, mail.adapter_reset);
+        }
         if mail.adapter_reset {
             self.core.reset_adapter();
             self.engine.dropped(mail.asked);
@@ -174,6 +196,9 @@ impl Worker {
             self.settle(&outcome);
         }
         if let Some(fence) = mail.preempt {
+            if let Some(watch) = &mut self.watch {
+                watch.preempt(&self.core, fence);
+            }
             self.core.preempt(fence);
         }
         true

@@ -8,6 +8,7 @@
 mod aperture;
 mod arithmetic;
 mod draw;
+mod events;
 mod faults;
 mod golden;
 mod handshakes;

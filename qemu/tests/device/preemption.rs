@@ -31,7 +31,7 @@ use crate::random::{instruction, on_data};
 use crate::steps::RACE;
 
 /// The usual save area.
-const AREA: SaveArea = SaveArea {
+pub(crate) const AREA: SaveArea = SaveArea {
     base: GpuVa(SAVE_VA),
     bytes: SAVE_SIZE,
 };
@@ -40,7 +40,7 @@ const OTHER_CONTEXT: u64 = CONTEXT + 0x1000;
 /// What no preemption ends in: more steps than any work of these tests takes.
 const MANY: usize = 1_000_000;
 
-fn at_level(compute: Level) -> Preemption {
+pub(crate) fn at_level(compute: Level) -> Preemption {
     Preemption {
         compute,
         ..Preemption::default()
@@ -516,7 +516,7 @@ fn exec_of(at: u64, mut exec: Command) -> Command {
     exec
 }
 
-fn resumed(mut exec: Command) -> Command {
+pub(crate) fn resumed(mut exec: Command) -> Command {
     if let Command::Exec { resume, .. } = &mut exec {
         *resume = true;
     }

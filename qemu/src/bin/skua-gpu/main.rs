@@ -94,6 +94,12 @@ pub(crate) struct Cli {
     /// Log every command that is executed.
     #[arg(long)]
     trace: bool,
+    /// Record what the engines do, for skua-trace: Documentation/gpu/skua/trace.rst.
+    #[arg(long, value_name = "FILE")]
+    events: Option<PathBuf>,
+    /// Size beyond which that record does not grow: bytes, or with K, M or G.
+    #[arg(long, default_value = "256M", value_parser = parse_bytes, value_name = "BYTES")]
+    events_max: u64,
     /// Tell a lie, to test a driver: Documentation/gpu/skua/lies.rst. May be given again.
     #[arg(long, value_name = "NAME[=VALUE]")]
     lie: Vec<Lie>,

@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use rustix::fs::{memfd_create, MemfdFlags};
 use skua_gpu::bus::Backing;
 use skua_gpu::device::Device;
+use skua_gpu::events::Events;
 use skua_gpu::interrupt::Interrupts;
 use skua_gpu::options::{Options, Preemption};
 use skua_gpu::vram::{Aperture, Vram};
@@ -58,6 +59,10 @@ pub(crate) fn serve(cli: &Cli) -> Result<()> {
     let device = Arc::new(Device::new(&options, Arc::new(vram), interrupts)?);
     if !cli.lie.is_empty() {
         device.lie(&cli.lie)?;
+    }
+    if let Some(path) = &cli.events {
+        let file = File::create(path).with_context(|| path.display().to_string())?;
+        device.record(Events::new(Box::new(file), cli.events_max, &cli.engines)?);
     }
     if let Some(path) = &cli.control {
         control::listen(path, &device)?;
