@@ -184,6 +184,17 @@ void skua_trace_paging(struct drm_device *dev, unsigned int engine,
 		       unsigned long long piece, unsigned long long page, _Bool idle, _Bool last);
 void skua_trace_resume(struct drm_device *dev, unsigned int engine, unsigned int context,
 		       unsigned long long fence_context, unsigned long long fence_seqno);
+void skua_trace_packet(struct drm_device *dev, unsigned int engine, unsigned int context,
+		       unsigned long long fence_context, unsigned long long fence_seqno,
+		       unsigned long long packet);
+_Bool skua_trace_depend_is_on(void);
+void skua_trace_depend(struct drm_device *dev, unsigned long long fence_context,
+		       unsigned long long fence_seqno, struct dma_fence *on);
+void skua_trace_move(struct drm_device *dev, unsigned long long fence_context,
+		     unsigned long long fence_seqno, const char *from, const char *to,
+		     unsigned long long bytes, _Bool clean);
+void skua_trace_memory(struct drm_device *dev, const char *region, unsigned long long used,
+		       unsigned long long size);
 void skua_trace_preempt(struct drm_device *dev, unsigned int engine);
 void skua_trace_reset(struct drm_device *dev, unsigned int engine);
 void skua_trace_preempted(struct drm_device *dev, unsigned int engine, unsigned int context,

@@ -3,6 +3,8 @@
  * The tracepoints, and functions that Rust can call: declare_trace!() of the
  * kernel crate reaches in-tree tracepoints only.
  */
+#include <linux/dma-fence-array.h>
+#include <linux/dma-fence-chain.h>
 #include <linux/types.h>
 
 #include "shim.h"
@@ -32,6 +34,43 @@ void skua_trace_resume(struct drm_device *dev, u32 engine, u32 context, u64 fenc
 		       u64 fence_seqno)
 {
 	trace_skua_resume(dev, engine, context, fence_context, fence_seqno);
+}
+
+void skua_trace_packet(struct drm_device *dev, u32 engine, u32 context, u64 fence_context,
+		       u64 fence_seqno, u64 packet)
+{
+	trace_skua_packet(dev, engine, context, fence_context, fence_seqno, packet);
+}
+
+bool skua_trace_depend_is_on(void)
+{
+	return trace_skua_depend_enabled();
+}
+
+/* A point of a timeline, and several fences in one, by what they stand for. */
+void skua_trace_depend(struct drm_device *dev, u64 fence_context, u64 fence_seqno,
+		       struct dma_fence *on)
+{
+	struct dma_fence *fence = dma_fence_chain_contained(on);
+	struct dma_fence_array *array = to_dma_fence_array(fence);
+	unsigned int count = array ? array->num_fences : 1;
+
+	for (unsigned int i = 0; i < count; i++) {
+		struct dma_fence *one = array ? array->fences[i] : fence;
+
+		trace_skua_depend(dev, fence_context, fence_seqno, one->context, one->seqno);
+	}
+}
+
+void skua_trace_move(struct drm_device *dev, u64 fence_context, u64 fence_seqno, const char *from,
+		     const char *to, u64 bytes, bool clean)
+{
+	trace_skua_move(dev, fence_context, fence_seqno, from, to, bytes, clean);
+}
+
+void skua_trace_memory(struct drm_device *dev, const char *region, u64 used, u64 size)
+{
+	trace_skua_memory(dev, region, used, size);
 }
 
 void skua_trace_preempt(struct drm_device *dev, u32 engine)

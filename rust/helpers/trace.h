@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Tracepoints of a submission's life and of engine faults. The fields are those
+ * Tracepoints of a submission's life, of memory's moves and of engine faults. The fields are those
  * of the stable gpu_scheduler events: dev, engine, fence=context:seqno.
  */
 #undef TRACE_SYSTEM
@@ -103,6 +103,110 @@ DECLARE_EVENT_CLASS(skua_engine,
 		__entry->engine = engine;
 	),
 	TP_printk("dev=%s, engine=%u", __get_str(dev), __entry->engine)
+);
+
+/*
+ * A packet written to an engine's ring, of a portion's first or a later part: packet
+ * is the fence id that the engine has for it.
+ */
+TRACE_EVENT(skua_packet,
+	TP_PROTO(struct drm_device *drm, u32 engine, u32 context, u64 fence_context,
+		 u64 fence_seqno, u64 packet),
+	TP_ARGS(drm, engine, context, fence_context, fence_seqno, packet),
+	TP_STRUCT__entry(
+		__string(dev, dev_name(drm->dev))
+		__field(u32, engine)
+		__field(u32, context)
+		__field(u64, fence_context)
+		__field(u64, fence_seqno)
+		__field(u64, packet)
+	),
+	TP_fast_assign(
+		__assign_str(dev);
+		__entry->engine = engine;
+		__entry->context = context;
+		__entry->fence_context = fence_context;
+		__entry->fence_seqno = fence_seqno;
+		__entry->packet = packet;
+	),
+	TP_printk("dev=%s, engine=%u, context=%u, fence=%llu:%llu, packet=%llu", __get_str(dev),
+		  __entry->engine, __entry->context, __entry->fence_context,
+		  __entry->fence_seqno, __entry->packet)
+);
+
+/* What is submitted with a fence waits for another one. */
+TRACE_EVENT(skua_depend,
+	TP_PROTO(struct drm_device *drm, u64 fence_context, u64 fence_seqno, u64 on_context,
+		 u64 on_seqno),
+	TP_ARGS(drm, fence_context, fence_seqno, on_context, on_seqno),
+	TP_STRUCT__entry(
+		__string(dev, dev_name(drm->dev))
+		__field(u64, fence_context)
+		__field(u64, fence_seqno)
+		__field(u64, on_context)
+		__field(u64, on_seqno)
+	),
+	TP_fast_assign(
+		__assign_str(dev);
+		__entry->fence_context = fence_context;
+		__entry->fence_seqno = fence_seqno;
+		__entry->on_context = on_context;
+		__entry->on_seqno = on_seqno;
+	),
+	TP_printk("dev=%s, fence=%llu:%llu, on=%llu:%llu", __get_str(dev),
+		  __entry->fence_context, __entry->fence_seqno, __entry->on_context,
+		  __entry->on_seqno)
+);
+
+/*
+ * Bytes begin to move from one segment to another, which is over with the fence:
+ * system, vram0, aperture; to nowhere if they are thrown away.
+ */
+TRACE_EVENT(skua_move,
+	TP_PROTO(struct drm_device *drm, u64 fence_context, u64 fence_seqno, const char *from,
+		 const char *to, u64 bytes, bool clean),
+	TP_ARGS(drm, fence_context, fence_seqno, from, to, bytes, clean),
+	TP_STRUCT__entry(
+		__string(dev, dev_name(drm->dev))
+		__field(u64, fence_context)
+		__field(u64, fence_seqno)
+		__string(from, from)
+		__string(to, to)
+		__field(u64, bytes)
+		__field(bool, clean)
+	),
+	TP_fast_assign(
+		__assign_str(dev);
+		__entry->fence_context = fence_context;
+		__entry->fence_seqno = fence_seqno;
+		__assign_str(from);
+		__assign_str(to);
+		__entry->bytes = bytes;
+		__entry->clean = clean;
+	),
+	TP_printk("dev=%s, fence=%llu:%llu, from=%s, to=%s, bytes=%llu, clean=%d",
+		  __get_str(dev), __entry->fence_context, __entry->fence_seqno,
+		  __get_str(from), __get_str(to), __entry->bytes, __entry->clean)
+);
+
+/* How much of a segment is in use, in bytes, when that has changed. */
+TRACE_EVENT(skua_memory,
+	TP_PROTO(struct drm_device *drm, const char *region, u64 used, u64 size),
+	TP_ARGS(drm, region, used, size),
+	TP_STRUCT__entry(
+		__string(dev, dev_name(drm->dev))
+		__string(region, region)
+		__field(u64, used)
+		__field(u64, size)
+	),
+	TP_fast_assign(
+		__assign_str(dev);
+		__assign_str(region);
+		__entry->used = used;
+		__entry->size = size;
+	),
+	TP_printk("dev=%s, region=%s, used=%llu, size=%llu", __get_str(dev),
+		  __get_str(region), __entry->used, __entry->size)
 );
 
 /* An engine was asked to stop. */

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The tracepoints of `rust/helpers/trace.h`: `skua:skua_submit`, `_start`, `_paging`, `_resume`,
-//! `_preempt`, `_preempted`, `_done`, `_fault`, `_no_room`.
+//! `_packet`, `_depend`, `_move`, `_memory`, `_preempt`, `_preempted`, `_done`, `_fault`,
+//! `_no_room`.
 //!
 //! A tracepoint that is off costs a call and a static branch.
 
@@ -97,6 +98,77 @@ pub(crate) fn resume<D: drm::Driver>(
             fence.seqno(),
         );
     }
+}
+
+/// A packet was written to an engine's ring, which knows it by the fence id `packet`.
+pub(crate) fn packet<D: drm::Driver>(
+    dev: &drm::Device<D>,
+    engine: u32,
+    context: u32,
+    fence: &Fence,
+    packet: u64,
+) {
+    // SAFETY: The device is valid.
+    unsafe {
+        shim::skua_trace_packet(
+            device::as_raw(dev),
+            engine,
+            context,
+            fence.context(),
+            fence.seqno(),
+            packet,
+        );
+    }
+}
+
+/// What was submitted with `fence` waits for all of `on`.
+pub(crate) fn depend<D: drm::Driver>(dev: &drm::Device<D>, fence: &Fence, on: &[Fence]) {
+    // SAFETY: It only looks.
+    if !unsafe { shim::skua_trace_depend_is_on() } {
+        return;
+    }
+    for on in on {
+        // SAFETY: The device is valid, and so is the fence by its type invariant.
+        unsafe {
+            shim::skua_trace_depend(
+                device::as_raw(dev),
+                fence.context(),
+                fence.seqno(),
+                on.as_raw(),
+            );
+        }
+    }
+}
+
+/// `bytes` bytes begin to move from one segment to another, which is over with `fence`; nothing is
+/// copied if the other one has them, `clean`.
+pub(crate) fn moved<D: drm::Driver>(
+    dev: &drm::Device<D>,
+    fence: &Fence,
+    from: &CStr,
+    to: &CStr,
+    bytes: usize,
+    clean: bool,
+) {
+    // SAFETY: The device is valid, and the names are strings.
+    unsafe {
+        shim::skua_trace_move(
+            device::as_raw(dev),
+            fence.context(),
+            fence.seqno(),
+            from.as_char_ptr(),
+            to.as_char_ptr(),
+            // CAST: `usize` has 64 bits.
+            bytes as u64,
+            clean,
+        );
+    }
+}
+
+/// So many bytes of `size` are in use in `region`.
+pub(crate) fn memory<D: drm::Driver>(dev: &drm::Device<D>, region: &CStr, used: u64, size: u64) {
+    // SAFETY: The device is valid, and the name is a string.
+    unsafe { shim::skua_trace_memory(device::as_raw(dev), region.as_char_ptr(), used, size) };
 }
 
 /// An engine was asked to stop.

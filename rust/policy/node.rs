@@ -222,6 +222,11 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         self.in_flight.iter().map(|(id, entry)| (id, &entry.packet))
     }
 
+    /// The fence id of the packet that is started next.
+    pub fn next_id(&self) -> u64 {
+        self.in_flight.next_id()
+    }
+
     /// What the miniport keeps of the ring.
     pub fn ring(&self) -> &M::Ring {
         &self.ring

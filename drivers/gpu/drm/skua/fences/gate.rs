@@ -168,6 +168,11 @@ impl<T: Wake> Gate<T> {
         }
     }
 
+    /// All that are waited for.
+    pub(crate) fn fences(&self) -> &[Fence] {
+        &self.fences
+    }
+
     /// The first of the fences that has not signalled.
     pub(crate) fn pending(&self) -> Option<&Fence> {
         self.fences.iter().find(|fence| fence.status().is_none())

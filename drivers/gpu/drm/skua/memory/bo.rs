@@ -1055,6 +1055,16 @@ impl Memory {
         matches!(self, Self::Vram(_))
     }
 
+    /// The name of the region that it is in, in traces.
+    pub(crate) fn name(&self) -> &'static CStr {
+        match self {
+            Self::Vram(_) => c"vram0",
+            Self::System(_) => c"system",
+            Self::Aperture(_) => c"aperture",
+            Self::Imported(_) => c"imported",
+        }
+    }
+
     /// By which addresses page table entries name it.
     pub(crate) fn reach(&self) -> Reach {
         match self {

@@ -33,7 +33,8 @@ use crate::{
             Placement, //
         },
         lru,
-        resv, //
+        resv,
+        trace, //
     },
     gpu::SkuaDevice,
     kernel_heap::KernelHeap,
@@ -118,6 +119,17 @@ fn errno(error: BuddyError) -> Error {
     }
 }
 
+/// Tells who traces it how much of the window is in use.
+fn tell_use(dev: &SkuaDevice, window: &Window) {
+    let bytes = |pages: PageCount| pages.0.saturating_mul(PAGE_BYTES);
+    trace::memory(
+        dev,
+        c"aperture",
+        bytes(window.used()),
+        bytes(window.total()),
+    );
+}
+
 /// A part of the window, and the system pages that it shows.
 pub(crate) struct GartRange {
     /// Whose window it is.
@@ -138,7 +150,12 @@ impl GartRange {
         memory: &Arc<SystemMemory>,
         bytes: u64,
     ) -> Result<Arc<Self>> {
-        let pages = dev.gart.lock().alloc(PageCount(bytes / PAGE_BYTES));
+        let pages = {
+            let mut window = dev.gart.lock();
+            let pages = window.alloc(PageCount(bytes / PAGE_BYTES));
+            tell_use(dev, &window);
+            pages
+        };
         // From here on it takes itself back.
         let range = Self {
             dev: dev.into(),
@@ -191,7 +208,9 @@ impl Drop for GartRange {
         }
         dev.counters.segment_unmaps.fetch_add(1, Relaxed);
         // Ours since `new()`.
-        warn_on!(dev.gart.lock().free(self.pages).is_err());
+        let mut window = dev.gart.lock();
+        warn_on!(window.free(self.pages).is_err());
+        tell_use(dev, &window);
     }
 }
 

@@ -47,7 +47,8 @@ use crate::{
         resv::{
             Handle,
             Usage, //
-        }, //
+        },
+        trace, //
     },
     gpu::{
         self,
@@ -534,6 +535,7 @@ pub(crate) fn relocate(
     }
     let to_vram = memory.as_ref().is_some_and(Memory::is_vram);
     let (from_vram, is_lost) = (old.is_vram(), memory.is_none());
+    let (from, to) = (old.name(), memory.as_ref().map_or(c"nowhere", Memory::name));
     // Where no work reaches it, if it may be in VRAM alone.
     let is_direct = |memory: &Memory| matches!(memory, Memory::System(_));
     let is_out_then = memory.as_ref().is_none_or(is_direct);
@@ -646,6 +648,9 @@ pub(crate) fn relocate(
         }
     }
     bo::was_used(bo);
+    if let Some(fence) = &published {
+        trace::moved(dev, fence, from, to, bo.size(), clean);
+    }
     if from_vram {
         dev.counters.evictions.fetch_add(1, Relaxed);
         if clean {

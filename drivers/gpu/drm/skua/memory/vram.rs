@@ -21,7 +21,8 @@ use crate::{
             Charge,
             Refusal, //
         },
-        fence::Fence, //
+        fence::Fence,
+        trace, //
     },
     gpu::SkuaDevice,
     kernel_heap::KernelHeap,
@@ -69,6 +70,13 @@ pub(crate) type Pages = Buddy<KernelHeap>;
 /// An allocator for `bytes` bytes of VRAM. `ENOMEM`, `EINVAL`.
 pub(crate) fn pages(bytes: u64) -> Result<Pages> {
     Pages::new(PageCount(bytes / PAGE_BYTES)).map_err(errno)
+}
+
+/// Tells who traces it how much of VRAM is in use.
+fn tell_use(dev: &SkuaDevice, vram: &Pages) {
+    let bytes = |pages: PageCount| pages.0.saturating_mul(PAGE_BYTES);
+    let (size, free) = (bytes(vram.total()), bytes(vram.free_pages()));
+    trace::memory(dev, c"vram0", size.saturating_sub(free), size);
 }
 
 /// The errno of an allocator's refusal.
@@ -235,6 +243,7 @@ impl VramRange {
                 Err(BuddyError::NoSpace) => return Err(Lack::Room),
                 allocated => allocated.map_err(errno)?,
             }
+            tell_use(dev, &vram);
         }
         let range = Self {
             number: NEXT.fetch_add(1, Relaxed),
@@ -385,5 +394,6 @@ impl Drop for VramRange {
             // Ours since `new()`.
             kernel::warn_on!(vram.free(*block).is_err());
         }
+        tell_use(&self.dev, &vram);
     }
 }

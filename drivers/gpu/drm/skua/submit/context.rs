@@ -645,6 +645,9 @@ impl Context {
         }
         let promises = publish(fence.fence());
         trace::submit(&self.dev, self.engine.get(), self.id(), fence.fence());
+        trace::depend(&self.dev, fence.fence(), submission.gate().fences());
+        let system = &self.dev.system;
+        trace::memory(&self.dev, c"system", system.used(), system.limit());
         submission.publish(fence, promises);
         engine.submit(&self.dev, self, submission);
         drop(signalling);

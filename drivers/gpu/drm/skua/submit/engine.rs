@@ -803,6 +803,7 @@ impl Engine {
                     let (piece, page) = (packet.from.piece, packet.from.page);
                     trace::paging(dev, engine, fence, piece, page, packet.idle, packet.is_last);
                 }
+                trace::packet(dev, engine, id, fence, state.node.next_id());
             });
             let started = state.node.start(&dev.hw, packet);
             state.look_at_head(now);

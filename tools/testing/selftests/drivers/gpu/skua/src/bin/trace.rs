@@ -9,7 +9,9 @@ use std::process::ExitCode;
 use skua_selftests::client::wait;
 use skua_selftests::events::{Event, Trace};
 use skua_selftests::function::Function;
-use skua_selftests::moving::{both, place, with_holders};
+use skua_selftests::moving::{
+    alone, both, evict_all, movable_in_vram, place, resident, with_holders,
+};
 use skua_selftests::rig::{wait_value, write};
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Engine, Errno, Place, Rig};
@@ -25,6 +27,9 @@ fn main() -> ExitCode {
         row_2_23_cancelled_work_ends_once_and_never_starts,
         row_2_21_a_replayed_job_is_done_once,
         room_that_cannot_be_made_tells_what_holds_it: 60 at_rest,
+        packets_are_traced_with_the_engines_names_for_them,
+        what_a_submission_waits_for_is_traced,
+        moves_and_the_use_of_segments_are_traced: 60 at_rest,
     ])
 }
 
@@ -281,4 +286,105 @@ fn room_that_cannot_be_made_tells_what_holds_it() {
         assert_eq!(place(client, handle), Place::System);
         expect(vram.size, "0");
     });
+}
+
+fn packets_are_traced_with_the_engines_names_for_them() {
+    quiet();
+    let trace = Trace::of(&["skua_submit", "skua_packet"]);
+    let rig = Rig::new();
+    let before = trace.events().len();
+    for _ in 0..3 {
+        assert_eq!(rig.run(Engine::Copy, &[]), Ok(()));
+    }
+    let events = trace.events().split_off(before);
+    let engine = rig.engine(Engine::Copy.kind()).to_string();
+    let mut last = 0;
+    for pair in events.chunks(2) {
+        let [submit, packet] = pair else {
+            panic!("{events:?}");
+        };
+        assert_eq!(
+            (&*submit.name, &*packet.name),
+            ("skua_submit", "skua_packet")
+        );
+        assert_eq!(packet.get("engine"), engine);
+        for field in ["dev", "engine", "context", "fence"] {
+            assert_eq!(packet.get(field), submit.get(field), "{field}");
+        }
+        let number: u64 = packet.get("packet").parse().expect("a number");
+        assert!(number > last, "{events:?}");
+        last = number;
+    }
+    assert_eq!(events.len(), 6);
+}
+
+fn what_a_submission_waits_for_is_traced() {
+    quiet();
+    let trace = Trace::of(&["skua_submit", "skua_depend"]);
+    let rig = Rig::new();
+    let gate = rig.buffer(Place::System, 4096);
+    let before = trace.events().len();
+    let first = rig.start_in(rig.compute, &[wait_value(gate.va, 1)]);
+    let second = rig.start_after(rig.copy, &[], &[wait(first.syncobj)]);
+    let second = second.expect("SUBMIT");
+    gate.cpu.write(0, 1);
+    assert_eq!((first.wait(), second.wait()), (Ok(()), Ok(())));
+    let events = trace.events().split_off(before);
+    let submits: Vec<&str> = events
+        .iter()
+        .filter(|event| event.name == "skua_submit")
+        .map(|event| event.get("fence"))
+        .collect();
+    let depends = events.iter().filter(|event| event.name == "skua_depend");
+    let depends: Vec<_> = depends
+        .map(|event| (event.get("fence"), event.get("on")))
+        .collect();
+    assert_eq!(submits.len(), 2, "{events:?}");
+    assert!(depends.contains(&(submits[1], submits[0])), "{events:?}");
+}
+
+fn moves_and_the_use_of_segments_are_traced() {
+    const BYTES: u64 = 1 << 20;
+    let rig = alone();
+    let trace = Trace::of(&["skua_move", "skua_memory", "skua_done"]);
+    let handle = movable_in_vram(&rig, BYTES);
+    evict_all();
+    assert_eq!(place(&rig, handle), Place::System);
+    resident(&rig, &[handle]);
+    assert_eq!(place(&rig, handle), Place::Vram);
+    let events = trace.events();
+    let moves: Vec<&Event> = events
+        .iter()
+        .filter(|event| event.name == "skua_move" && event.get("bytes") == BYTES.to_string())
+        .collect();
+    let ways: Vec<_> = moves
+        .iter()
+        .map(|event| (event.get("from"), event.get("to")))
+        .collect();
+    assert_eq!(
+        ways,
+        [("vram0", "system"), ("system", "vram0")],
+        "{events:?}"
+    );
+    for one in moves {
+        let done =
+            |event: &&Event| event.name == "skua_done" && event.get("fence") == one.get("fence");
+        assert_eq!(
+            events.iter().find(done).map(|event| event.get("error")),
+            Some("0")
+        );
+    }
+    let vram = rig.region(Place::Vram);
+    let uses: Vec<u64> = events
+        .iter()
+        .filter(|event| event.name == "skua_memory" && event.get("region") == "vram0")
+        .map(|event| {
+            assert_eq!(event.get("size"), vram.size.to_string());
+            event.get("used").parse().expect("a number")
+        })
+        .collect();
+    // It came, went and came back.
+    let any = |change: fn(&[u64]) -> bool| uses.windows(2).any(change);
+    let (came, went) = (any(|u| u[1] == u[0] + BYTES), any(|u| u[0] == u[1] + BYTES));
+    assert!(came && went, "{uses:?}");
 }
