@@ -1,0 +1,580 @@
+// SPDX-License-Identifier: MIT
+
+//! Driver and device on one axis of time.
+//!
+//! Each engine has ticks of its own, which stand still while it has nothing to do: no clock is
+//! common to the device. The axis is made of them:
+//!
+//! - while an engine works, its ticks are the axis';
+//! - an engine that begins, or goes on behind WAIT, does so no earlier than the latest time that any
+//!   engine has reached in the order in which the host saw the events.
+//!
+//! So lengths are exact and effects are not before their causes, but what two engines do side by
+//! side is where their own ticks put it. Time in which no engine works is not on the axis; the
+//! host's is kept beside it.
+//!
+//! What the driver did has the guest's time. It is put on the host's with one shift, the largest
+//! with which no packet begins before it was written; and from there on the axis between the two
+//! events of the device next to it. Driver and device name a packet by its engine and the fence id
+//! that the engine has for it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Serialize;
+
+use crate::device::{self, Record};
+use crate::guest::{self, Trace};
+
+/// A point of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Instant {
+    /// On the axis, in ticks.
+    pub ticks: u64,
+    /// On the host, in nanoseconds since the record began.
+    pub ns: u64,
+}
+
+/// An engine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Engine {
+    /// Its index and its kind.
+    pub name: String,
+}
+
+/// Whose work packets are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Context {
+    /// The driver's number, one less than the device's; `None` of what no context was read for.
+    pub id: Option<u64>,
+    /// The address space, as the device names it.
+    pub asid: u64,
+    /// The task that submitted first, and a letter that no other context has.
+    pub name: String,
+}
+
+/// A time in which a packet waited for a value in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Wait {
+    /// When the value was first looked for.
+    pub from: Instant,
+    /// When it was there, or the engine was stopped.
+    pub to: Instant,
+}
+
+/// A packet on an engine, from its beginning, or resumption, to where it ended or was stopped; or
+/// the commands of the ring up to a fence.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Packet {
+    /// Which engine ran it.
+    pub engine: usize,
+    /// The fence id that the engine has for it.
+    pub id: u64,
+    /// Index of its context.
+    pub context: usize,
+    /// Index of its submission, if the driver's trace has it.
+    pub submission: Option<usize>,
+    /// It goes on where it was preempted.
+    pub resumed: bool,
+    /// When it began.
+    pub from: Instant,
+    /// When it ended.
+    pub to: Instant,
+    /// The engine's own ticks then.
+    pub own: [u64; 2],
+    /// `end`, `fence`, `stop`, `fault`, `reset`, `adapter-reset`; `open` if the record ends before.
+    pub ending: String,
+    /// When it waited.
+    pub waits: Vec<Wait>,
+    /// Bytes, by what was done with them: `copy`, `fill`, `in`, `out`, `saved`, `restored`.
+    pub bytes: BTreeMap<String, u64>,
+}
+
+/// What was submitted with one fence.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Submission {
+    /// Context and number of the fence.
+    pub fence: String,
+    /// The task that submitted it.
+    pub task: String,
+    /// Whether it moves or clears memory for the driver.
+    pub paging: bool,
+    /// When it was submitted.
+    pub submitted: Option<Instant>,
+    /// When it was over.
+    pub done: Option<Instant>,
+    /// What its fence carries: 0, or a negative errno.
+    pub error: i64,
+    /// Indices of its packets.
+    pub packets: Vec<usize>,
+    /// Indices of the submissions for which it waits.
+    pub after: Vec<usize>,
+    /// Fences of others for which it waits.
+    pub foreign: Vec<String>,
+}
+
+/// Memory that moved from one segment to another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Move {
+    /// When it was decided.
+    pub at: Instant,
+    /// Index of the submission that makes it.
+    pub submission: usize,
+    /// `vram0`, `system`, `aperture`.
+    pub from: String,
+    /// The same, or `nowhere`.
+    pub to: String,
+    /// How much.
+    pub bytes: u64,
+    /// Nothing had to be copied.
+    pub clean: bool,
+}
+
+/// A point in time that is of interest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Mark {
+    /// Which engine.
+    pub engine: Option<usize>,
+    /// When.
+    pub at: Instant,
+    /// `preempt`, `stop`, `restore`, `reset`, `adapter-reset`, `fault`, `no_room`.
+    pub what: String,
+    /// What there is to say of it.
+    pub detail: String,
+}
+
+/// A segment of memory, and how much of it was in use from when on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Region {
+    /// `system`, `vram0`, `aperture`.
+    pub name: String,
+    /// Bytes of it.
+    pub size: u64,
+    /// By time.
+    pub used: Vec<(Instant, u64)>,
+}
+
+/// All of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Timeline {
+    /// By their indices.
+    pub engines: Vec<Engine>,
+    /// In the order in which they came up.
+    pub contexts: Vec<Context>,
+    /// By when the host saw them begin.
+    pub packets: Vec<Packet>,
+    /// In the order in which the driver came to them.
+    pub submissions: Vec<Submission>,
+    /// By time.
+    pub moves: Vec<Move>,
+    /// Of each engine by time.
+    pub marks: Vec<Mark>,
+    /// By name.
+    pub regions: Vec<Region>,
+    /// The end of the axis.
+    pub end: Instant,
+    /// Events that the guest's buffers had no room for.
+    pub lost: u64,
+    /// The device's record was full before the run was over.
+    pub full: bool,
+}
+
+/// The axis, as it comes into being.
+#[derive(Default)]
+struct Axis {
+    /// The latest time that any engine has reached.
+    now: u64,
+    /// Of each engine: its own ticks and its time at its last event, and whether it works since.
+    engines: Vec<(u64, u64, bool)>,
+    /// When the host saw `now` change.
+    steps: Vec<Instant>,
+}
+
+impl Axis {
+    /// The time of an event, and that of the engine before it.
+    fn advance(&mut self, event: &device::Event) -> (u64, u64) {
+        let (own, time, works) = self.engines[event.engine];
+        let start = if works { time } else { time.max(self.now) };
+        // An adapter reset sets an engine's ticks to 0.
+        let passed = event.ticks.checked_sub(own).unwrap_or(event.ticks);
+        let time = start.saturating_add(passed);
+        let works = match event.name.as_str() {
+            "begin" | "go" | "restore" => true,
+            "preempt" => works,
+            _ => false,
+        };
+        let own = if event.name == "adapter-reset" {
+            0
+        } else {
+            event.ticks
+        };
+        self.engines[event.engine] = (own, time, works);
+        self.now = self.now.max(time);
+        self.steps.push(Instant {
+            ticks: self.now,
+            ns: event.ns,
+        });
+        (start, time)
+    }
+
+    /// The time when the host's was `ns`.
+    fn at(&self, ns: u64) -> Instant {
+        let behind = self.steps.partition_point(|step| step.ns <= ns);
+        let before = behind
+            .checked_sub(1)
+            .map(|at| self.steps[at])
+            .unwrap_or_default();
+        let ticks = match self.steps.get(behind) {
+            None => before.ticks,
+            Some(next) => {
+                let (passed, all) = (u128::from(ns - before.ns), u128::from(next.ns - before.ns));
+                let between = u128::from(next.ticks - before.ticks) * passed / all.max(1);
+                // CAST: at most what lies between two times.
+                before.ticks + between as u64
+            }
+        };
+        Instant { ticks, ns }
+    }
+}
+
+/// The name of a letter: A, B, …, Z, AA, AB, …
+fn letters(number: usize) -> String {
+    // CAST: less than 26.
+    let last = char::from(b'A' + (number % 26) as u8);
+    match number / 26 {
+        0 => last.to_string(),
+        more => letters(more - 1) + &last.to_string(),
+    }
+}
+
+impl Timeline {
+    /// Joins what the device and the driver say of one run.
+    pub fn new(record: &Record, trace: &Trace) -> Self {
+        let engines = (0..).zip(&record.engines);
+        let engine = |(index, kind): (usize, &String)| Engine {
+            name: format!("{index} ({kind})"),
+        };
+        let mut timeline = Self {
+            engines: engines.map(engine).collect(),
+            lost: trace.lost,
+            full: record.full,
+            ..Self::default()
+        };
+        let axis = timeline.add_device(record);
+        let written = timeline.join(trace);
+        let shift = timeline.shift(&written);
+        // What came before the record is at its beginning.
+        let at = |event: &guest::Event| {
+            axis.at(u64::try_from(i128::from(event.ns) + shift).unwrap_or(0))
+        };
+        timeline.add_guest(trace, at);
+        timeline.order();
+        let ends = timeline
+            .submissions
+            .iter()
+            .filter_map(|submission| submission.done);
+        let ends = ends.chain(timeline.packets.iter().map(|packet| packet.to));
+        timeline.end = ends.fold(axis.steps.last().copied().unwrap_or_default(), |end, at| {
+            Instant {
+                ticks: end.ticks.max(at.ticks),
+                ns: end.ns.max(at.ns),
+            }
+        });
+        timeline
+    }
+
+    /// Index of the context that the device names so. The driver's numbers are used again, with
+    /// other address spaces.
+    fn context(&mut self, event: &device::Event) -> usize {
+        let id = event.get("context").checked_sub(1);
+        let asid = event.get("asid");
+        let same = |context: &Context| (context.id, context.asid) == (id, asid);
+        self.contexts.iter().position(same).unwrap_or_else(|| {
+            let name = match id {
+                Some(_) => letters(self.contexts.len()),
+                // The paging process is no context of the driver's, and of no client.
+                None if event.fields.contains_key("context") => "paging".to_owned(),
+                None => "ring".to_owned(),
+            };
+            self.contexts.push(Context { id, asid, name });
+            self.contexts.len() - 1
+        })
+    }
+
+    /// What the engines did.
+    fn add_device(&mut self, record: &Record) -> Axis {
+        let mut axis = Axis {
+            engines: vec![(0, 0, false); record.engines.len()],
+            ..Axis::default()
+        };
+        // Of each engine: the packet that runs, and since when it waits.
+        let mut open: Vec<(Option<usize>, Option<Instant>)> =
+            vec![(None, None); axis.engines.len()];
+        for event in &record.events {
+            let (start, time) = axis.advance(event);
+            let at = Instant {
+                ticks: time,
+                ns: event.ns,
+            };
+            let (running, waiting) = open[event.engine];
+            let name = event.name.as_str();
+            match name {
+                "begin" => {
+                    open[event.engine].0 = Some(self.packets.len());
+                    let context = self.context(event);
+                    self.packets.push(packet(event, context, at));
+                }
+                "wait" => open[event.engine].1 = Some(at),
+                "go" => {
+                    open[event.engine].1 = None;
+                    if let (Some(running), Some(from)) = (running, waiting) {
+                        self.packets[running].waits.push(Wait { from, to: at });
+                    }
+                }
+                "fence" => {
+                    let from = Instant {
+                        ticks: start,
+                        ns: event.ns,
+                    };
+                    let context = self.context(event);
+                    let mut packet = packet(event, context, from);
+                    packet.own[0] = event.ticks.saturating_sub(time - start);
+                    packet.close(event, at);
+                    self.packets.push(packet);
+                }
+                "restore" | "preempt" => {
+                    if let Some(running) = running.filter(|_| name == "restore") {
+                        let bytes = &mut self.packets[running].bytes;
+                        bytes.insert("restored".to_owned(), event.get("bytes"));
+                    }
+                    self.mark(event, at);
+                }
+                _ => {
+                    if let Some(running) = running {
+                        self.packets[running].close(event, at);
+                    }
+                    open[event.engine] = (None, None);
+                    if name != "end" {
+                        self.mark(event, at);
+                    }
+                }
+            }
+        }
+        for (running, waiting) in open {
+            let end = axis.steps.last().copied().unwrap_or_default();
+            if let Some(running) = running {
+                let packet = &mut self.packets[running];
+                packet.to = Instant {
+                    ticks: packet.from.ticks.max(end.ticks),
+                    ns: end.ns,
+                };
+                let to = packet.to;
+                packet.waits.extend(waiting.map(|from| Wait { from, to }));
+            }
+        }
+        axis
+    }
+
+    fn mark(&mut self, event: &device::Event, at: Instant) {
+        let fields = event
+            .fields
+            .iter()
+            .map(|(name, value)| format!("{name} {value}"));
+        self.marks.push(Mark {
+            engine: Some(event.engine),
+            at,
+            what: event.name.clone(),
+            detail: fields.collect::<Vec<_>>().join(", "),
+        });
+    }
+
+    /// Index of the submission with this fence.
+    fn submission(&mut self, known: &mut HashMap<String, usize>, fence: &str) -> usize {
+        *known.entry(fence.to_owned()).or_insert_with(|| {
+            self.submissions.push(Submission {
+                fence: fence.to_owned(),
+                ..Submission::default()
+            });
+            self.submissions.len() - 1
+        })
+    }
+
+    /// Finds the submissions of packets. For each packet that was found, when it was written to the
+    /// ring, in the guest's nanoseconds.
+    fn join(&mut self, trace: &Trace) -> Vec<(usize, u64)> {
+        let mut known = HashMap::new();
+        let mut written: HashMap<(u64, u64), Vec<(usize, u64)>> = HashMap::new();
+        for event in trace
+            .events
+            .iter()
+            .filter(|event| !event.text("fence").is_empty())
+        {
+            // What is waited for alone may be somebody else's.
+            let at = self.submission(&mut known, event.text("fence"));
+            if event.name == "packet" {
+                let name = (event.number("engine"), event.number("packet"));
+                written.entry(name).or_default().push((at, event.ns));
+            }
+        }
+        // The same number comes again when the driver was bound to the device again.
+        written.values_mut().for_each(|list| list.reverse());
+        let mut found = Vec::new();
+        for (index, packet) in self.packets.iter_mut().enumerate() {
+            // CAST: few.
+            let list = written.get_mut(&(packet.engine as u64, packet.id));
+            let Some((at, ns)) = list.and_then(Vec::pop) else {
+                continue;
+            };
+            packet.submission = Some(at);
+            self.submissions[at].packets.push(index);
+            found.push((index, ns));
+        }
+        found
+    }
+
+    /// What makes the host's nanoseconds of the guest's.
+    fn shift(&self, written: &[(usize, u64)]) -> i128 {
+        let shifts = written
+            .iter()
+            .map(|(packet, ns)| i128::from(self.packets[*packet].from.ns) - i128::from(*ns));
+        shifts.min().unwrap_or(0)
+    }
+
+    /// What the driver did.
+    fn add_guest(&mut self, trace: &Trace, at: impl Fn(&guest::Event) -> Instant) {
+        let mut known: HashMap<String, usize> = HashMap::new();
+        let fences = self
+            .submissions
+            .iter()
+            .map(|submission| submission.fence.clone());
+        known.extend(fences.zip(0..));
+        for event in &trace.events {
+            let found = known.get(event.text("fence")).copied();
+            match (event.name.as_str(), found) {
+                ("submit", Some(found)) => {
+                    let submission = &mut self.submissions[found];
+                    submission.submitted = Some(at(event));
+                    submission.task.clone_from(&event.task);
+                    if let Some(packet) = submission.packets.first() {
+                        let context = &mut self.contexts[self.packets[*packet].context];
+                        if context.id.is_some() && !context.name.contains(' ') {
+                            context.name = format!("{} {}", event.task, context.name);
+                        }
+                    }
+                }
+                ("paging", Some(found)) => self.submissions[found].paging = true,
+                ("depend", Some(found)) => {
+                    let on = event.text("on");
+                    let submission = &mut self.submissions[found];
+                    match known.get(on) {
+                        Some(on) if !submission.after.contains(on) => submission.after.push(*on),
+                        Some(_) => {}
+                        None => submission.foreign.push(on.to_owned()),
+                    }
+                }
+                ("done", Some(found)) => {
+                    let submission = &mut self.submissions[found];
+                    submission.done = Some(at(event));
+                    submission.error = event.text("error").parse().unwrap_or(0);
+                }
+                ("move", Some(submission)) => self.moves.push(Move {
+                    at: at(event),
+                    submission,
+                    from: event.text("from").to_owned(),
+                    to: event.text("to").to_owned(),
+                    bytes: event.number("bytes"),
+                    clean: event.number("clean") != 0,
+                }),
+                ("memory", _) => self.add_use(event, at(event)),
+                ("no_room", _) => self.marks.push(Mark {
+                    engine: None,
+                    at: at(event),
+                    what: "no_room".to_owned(),
+                    detail: format!("{} bytes in {}", event.text("bytes"), event.text("region")),
+                }),
+                _ => {}
+            }
+        }
+    }
+
+    fn add_use(&mut self, event: &guest::Event, at: Instant) {
+        let (name, used) = (event.text("region"), event.number("used"));
+        let place = self
+            .regions
+            .binary_search_by(|region| region.name.as_str().cmp(name));
+        let place = place.unwrap_or_else(|place| {
+            let region = Region {
+                name: name.to_owned(),
+                size: 0,
+                used: Vec::new(),
+            };
+            self.regions.insert(place, region);
+            place
+        });
+        let region = &mut self.regions[place];
+        region.size = event.number("size");
+        if region.used.last().is_none_or(|(_, last)| *last != used) {
+            region.used.push((at, used));
+        }
+    }
+
+    /// Nothing is done before it was submitted, nor over before its packets are: one shift is not
+    /// right for all of a long run.
+    fn order(&mut self) {
+        for submission in &mut self.submissions {
+            let packets = || {
+                submission
+                    .packets
+                    .iter()
+                    .map(|packet| &self.packets[*packet])
+            };
+            if let (Some(at), Some(first)) = (
+                &mut submission.submitted,
+                packets().map(|packet| packet.from).min(),
+            ) {
+                *at = Instant {
+                    ticks: at.ticks.min(first.ticks),
+                    ns: at.ns.min(first.ns),
+                };
+            }
+            if let (Some(at), Some(last)) = (
+                &mut submission.done,
+                packets().map(|packet| packet.to).max(),
+            ) {
+                *at = Instant {
+                    ticks: at.ticks.max(last.ticks),
+                    ns: at.ns.max(last.ns),
+                };
+            }
+        }
+    }
+}
+
+/// A packet that begins with `event`.
+fn packet(event: &device::Event, context: usize, from: Instant) -> Packet {
+    Packet {
+        engine: event.engine,
+        id: event.get("packet"),
+        context,
+        submission: None,
+        resumed: event.get("resume") != 0,
+        from,
+        to: from,
+        own: [event.ticks; 2],
+        ending: "open".to_owned(),
+        waits: Vec::new(),
+        bytes: BTreeMap::new(),
+    }
+}
+
+impl Packet {
+    /// It ends with `event`.
+    fn close(&mut self, event: &device::Event, at: Instant) {
+        (self.to, self.own[1]) = (at, event.ticks);
+        self.ending.clone_from(&event.name);
+        for name in ["copy", "fill", "in", "out", "saved"] {
+            if let Some(bytes) = event.fields.get(name).filter(|bytes| **bytes != 0) {
+                self.bytes.insert(name.to_owned(), *bytes);
+            }
+        }
+    }
+}
