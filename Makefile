@@ -16,6 +16,9 @@ FILTER ?=
 RADIUS ?=
 VRAM ?=
 T ?=
+# 1: `make run` records what driver and device do; and which program `make trace` runs.
+TRACE ?=
+PROGRAM ?=
 # What the GPU of `make shell` is told: --vram-size 256M, …
 GPU ?=
 # 1: let a debugger into the guest (`make gdb`); wait: the guest waits for it.
@@ -27,7 +30,7 @@ export KERNEL
 export KDIR := $(if $(KDIR),$(abspath $(KDIR)))
 export QEMU := $(if $(QEMU),$(abspath $(QEMU)))
 # As they are, whatever is in them: recipes and scripts take them from the environment.
-$(foreach name,IMAGE FILTER RADIUS VRAM T GPU GDB,$(eval override export $(name) := $$(value $(name))))
+$(foreach name,IMAGE FILTER RADIUS VRAM T PROGRAM GPU GDB,$(eval override export $(name) := $$(value $(name))))
 
 SANDBOX := scripts/sandbox
 VM := out/cargo/debug/skua-vm
@@ -39,7 +42,7 @@ PARTS = --kernel "$$BUILD/arch/x86/boot/bzImage" --products $(PRODUCTS) \
 # In the sandbox, with the trees of $(KERNEL).
 IN = set -a; . out/kernel/$(KERNEL).env; set +a; exec $(SANDBOX)
 
-.PHONY: help setup kernel module gpu tools guest picture run test shell gdb bench rust-analyzer docs fmt \
+.PHONY: help setup kernel module gpu tools guest picture run trace test shell gdb bench rust-analyzer docs fmt \
 	lint fuzz conformance mutants prune clean distclean
 # Builds lock one another out anyway, and what is checked first is to come first.
 .NOTPARALLEL:
@@ -74,10 +77,13 @@ picture:
 	@scripts/build picture
 
 run: PRODUCTS = out/picture/$(KERNEL)
-run: picture ## process an image on the GPU: [IMAGE=photo.jpg] [FILTER=edge|blur|…] [RADIUS=n] [VRAM=16M]
+run: picture ## process an image on the GPU: [IMAGE=photo.jpg] [FILTER=edge|blur|…] [RADIUS=n] [VRAM=16M] [TRACE=1]
 	@$(IN) $(VM) run $(PARTS) $(if $(IMAGE),--image out/run/log/image --name="$$(basename -- "$$IMAGE")") \
 		$(if $(FILTER),--filter "$$FILTER") $(if $(RADIUS),--radius "$$RADIUS") \
-		$(if $(VRAM),--vram "$$VRAM")
+		$(if $(VRAM),--vram "$$VRAM") $(if $(filter 1,$(TRACE)),--trace)
+
+trace: guest ## run a program and show what driver and device did: PROGRAM=schedule [T=pattern]
+	@$(IN) $(VM) trace $(PARTS) --program="$$PROGRAM" --pattern="$$T"
 
 # The host's tests have no kernel and no evictor: once is enough.
 test: guest ## run every test, or with T=pattern those whose name contains it

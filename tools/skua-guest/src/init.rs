@@ -14,6 +14,7 @@ mod kselftest;
 mod kunit;
 mod mounts;
 mod port;
+mod trace;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -92,6 +93,18 @@ fn job() -> Result<i32> {
     if let (Ok(()), Some(symbols)) = (&loaded, &job.symbols) {
         loaded = tell_debugger(symbols);
     }
+    if loaded.is_ok() && job.trace {
+        loaded = trace::start();
+    }
+    let status = task(&job, &suites, loaded)?;
+    if job.trace {
+        trace::finish()?;
+    }
+    Ok(status)
+}
+
+/// Does the job with the driver, if it could be loaded; the guest's exit status.
+fn task(job: &Job, suites: &kunit::Suites, loaded: Result<()>) -> Result<i32> {
     match &job.task {
         Task::Tests {
             programs,
@@ -106,7 +119,7 @@ fn job() -> Result<i32> {
                 return Ok(1);
             }
             if *kunit {
-                run.kunit(&suites)?;
+                run.kunit(suites)?;
             }
             let mut all = || programs.iter().try_for_each(|program| run.program(program));
             match evict {

@@ -18,6 +18,9 @@ pub const FILE: &str = "job.json";
 /// A script of GDB in the output share that reads the module's symbols for its addresses.
 pub const MODULE_GDB: &str = "module.gdb";
 
+/// What the driver's tracepoints told, in the output share.
+pub const TRACE: &str = "trace.txt";
+
 /// The guest's exit status for "the job could not be done".
 pub const BROKEN: i32 = 125;
 
@@ -33,6 +36,8 @@ pub struct Job {
     /// For a debugger: where its host has the module with its symbols. The guest then leaves the
     /// module's addresses in [`MODULE_GDB`].
     pub symbols: Option<PathBuf>,
+    /// Leave what the driver's tracepoints tell in [`TRACE`].
+    pub trace: bool,
 }
 
 /// The kinds of work.

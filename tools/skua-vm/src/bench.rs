@@ -43,6 +43,7 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
         },
         patience: parts.patience,
         symbols: parts.symbols(),
+        trace: false,
     };
     let config = Config {
         // Small enough that what does not fit still is in the guest's memory.

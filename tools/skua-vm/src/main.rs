@@ -11,7 +11,8 @@
 //!   silence; [`gdb`] lets a debugger in;
 //! - [`plan`] says which tests share a guest and what it is like;
 //! - [`cargo_tests`] runs the host's tests, [`fuzz`] its fuzz targets, [`report`] writes what came
-//!   of all of them.
+//!   of all of them;
+//! - [`trace`] shows what driver and device did in one run.
 
 #![forbid(unsafe_code)]
 
@@ -28,6 +29,7 @@ mod shell;
 mod splat;
 mod symbols;
 mod test;
+mod trace;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -50,6 +52,8 @@ enum Command {
     Test(test::Options),
     /// Process an image on the GPU.
     Run(run::Options),
+    /// Run one program and show what driver and device did.
+    Trace(trace::Options),
     /// An interactive guest.
     Shell(shell::Options),
     /// Run the fuzz targets.
@@ -150,6 +154,7 @@ fn main() -> ExitCode {
     let result: Result<bool> = match Cli::parse().command {
         Command::Test(options) => test::main(&options),
         Command::Run(options) => run::main(&options),
+        Command::Trace(options) => trace::main(&options),
         Command::Shell(options) => shell::main(&options),
         Command::Fuzz(options) => fuzz::main(&options),
         Command::Bench(options) => bench::main(&options),

@@ -13,7 +13,7 @@ use skua_guest::job::{Job, Task};
 use crate::gdb;
 use crate::guest::{boot, Words};
 use crate::machine::{claim, Config};
-use crate::Parts;
+use crate::{trace, Parts};
 
 /// Options of `skua-vm run`.
 #[derive(Args)]
@@ -36,6 +36,9 @@ pub(crate) struct Options {
     /// times as much.
     #[arg(long, default_value = "16M")]
     vram: String,
+    /// Record what driver and device do: trace.pftrace and trace.html.
+    #[arg(long)]
+    trace: bool,
     /// Where the picture, report.txt and the logs go.
     #[arg(long, default_value = "out/run")]
     output: PathBuf,
@@ -82,9 +85,14 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
         task: Task::Command { argv },
         patience: parts.patience,
         symbols: parts.symbols(),
+        trace: options.trace,
     };
+    let mut gpu = vec!["--vram-size".to_owned(), options.vram.clone()];
+    if options.trace {
+        gpu.extend(trace::record(&logs)?);
+    }
     let config = Config {
-        gpu: vec!["--vram-size".to_owned(), options.vram.clone()],
+        gpu,
         output: logs.clone(),
         ..Config::default()
     };
@@ -110,6 +118,9 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
     }
     println!("picture: {}", options.output.join(&picture).display());
     println!("report:  {}", options.output.join("report.txt").display());
+    if options.trace {
+        trace::show(&logs, &options.output)?;
+    }
     Ok(true)
 }
 

@@ -66,6 +66,7 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
         },
         patience: parts.patience,
         symbols: parts.symbols(),
+        trace: false,
     };
     let config = Config {
         gpu: options.gpu_options.clone(),

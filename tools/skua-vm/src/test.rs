@@ -185,7 +185,7 @@ fn may_have(entry: &str, pattern: &str) -> bool {
 /// Module parameters of a guest: what runs there without the watchdog's losing patience may take
 /// longer where everything does, and so may an engine that is to stop: long enough for a host that
 /// does not run the device for seconds. A guest that says when it shall is one of its tests.
-fn module(guest: &Guest, patience: u32) -> String {
+pub(crate) fn module(guest: &Guest, patience: u32) -> String {
     let patience = patience.max(2);
     let mut module = guest.module.clone();
     for (name, ms) in [("job_timeout_ms", 5_000), ("preempt_timeout_ms", 2_500)] {
@@ -258,6 +258,7 @@ fn run(parts: &Parts, dir: &Path, unit: Unit, sender: &Sender<Event>) {
             },
             patience: parts.patience,
             symbols: parts.symbols(),
+            trace: false,
         };
         let booted = std::fs::create_dir_all(&config.output)
             .map_err(anyhow::Error::from)
