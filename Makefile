@@ -43,7 +43,7 @@ PARTS = --kernel "$$BUILD/arch/x86/boot/bzImage" --products $(PRODUCTS) \
 IN = set -a; . out/kernel/$(KERNEL).env; set +a; exec $(SANDBOX)
 
 .PHONY: help setup kernel module gpu tools guest picture run trace test shell gdb bench rust-analyzer docs fmt \
-	lint fuzz conformance mutants prune clean distclean
+	lint fuzz conformance browser mutants prune clean distclean
 # Builds lock one another out anyway, and what is checked first is to come first.
 .NOTPARALLEL:
 
@@ -132,6 +132,10 @@ fuzz: tools ## run every fuzz target for FUZZ_TIME seconds: out/fuzz
 conformance: setup ## check Documentation/gpu/skua/conformance.rst against the last test report
 	@$(SANDBOX) cargo build --quiet --workspace --locked --bin skua-conformance
 	@$(SANDBOX) out/cargo/debug/skua-conformance
+
+browser: setup ## open the page of a trace in a real browser, fetched for this alone
+	@$(SANDBOX) cargo build --quiet --workspace --locked --bin skua-trace
+	@scripts/page-test
 
 # Not in CI: each mutant is a build and a boot.
 mutants: guest ## break each rule of mutants.toml in a copy, and see its test fail: [T=pattern] [HOST=1]

@@ -27,6 +27,7 @@ key() {
 
 sysroot_key() { key "$top/scripts/sysroot.packages" "$top/scripts/sysroot.pins"; }
 sysroot() { echo "$cache/sysroot-$(sysroot_key)"; }
+browser() { echo "$cache/browser-$(key "$top/scripts/browser.packages" "$top/scripts/sysroot.pins")"; }
 linux() { echo "$cache/linux-$(sysroot_key)"; }
 
 # The configuration of a kernel: `debug` is the plain one and more.
@@ -43,9 +44,9 @@ kernel() {
 }
 
 # What the parts of a set-up take: MiB on disk, and minutes on two processors.
-declare -A room=([sysroot]=2600 [linux]=1900 [kernel-release]=1200 [kernel-debug]=2200)
-declare -A minutes=([sysroot]=2 [linux]=1 [kernel-release]=10 [kernel-debug]=16)
-declare -A words=([sysroot]='fetch the tools' [linux]='unpack the kernel source'
+declare -A room=([sysroot]=2600 [browser]=700 [linux]=1900 [kernel-release]=1200 [kernel-debug]=2200)
+declare -A minutes=([sysroot]=2 [browser]=1 [linux]=1 [kernel-release]=10 [kernel-debug]=16)
+declare -A words=([sysroot]='fetch the tools' [browser]='fetch a browser' [linux]='unpack the kernel source'
 	[kernel-release]='build the release kernel' [kernel-debug]='build the debug kernel')
 
 # announce PATH…: says once, before any of these entries is made, what will be done, where,
@@ -88,7 +89,8 @@ unusable() { die "the cache $cache cannot be written to: name another place in S
 register() {
 	local record text
 	record=$cache/.checkouts/$(sha256sum <<<"$top" | cut -c1-16)
-	text=$(printf '%s\n' "$top" "$(sysroot)" "$(linux)" "$(kernel release)" "$(kernel debug)")
+	text=$(printf '%s\n' "$top" "$(sysroot)" "$(linux)" "$(browser)" \
+		"$(kernel release)" "$(kernel debug)")
 	[[ $text != "$(cat "$record" 2>/dev/null)" ]] || return 0
 	usable
 	mkdir -p "${record%/*}"
