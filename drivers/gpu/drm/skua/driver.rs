@@ -50,6 +50,7 @@ use crate::{
     gpu::{
         self,
         Gpu,
+        Settings,
         SkuaDevice, //
     },
     hardware::{
@@ -187,15 +188,16 @@ impl PciDriver for SkuaDriver {
             .checked_add(1)
             .ok_or(EINVAL)?;
 
-        let preempts = module_parameters::preemption.value() != 0;
-        let bus = BusMaster::new(pdev);
-        let job_ms = module_parameters::job_timeout_ms.value();
-        let limits = Limits {
-            count: module_parameters::tdr_limit_count.value(),
-            within_s: module_parameters::tdr_limit_time.value(),
+        let settings = Settings {
+            preempts: module_parameters::preemption.value() != 0,
+            job_ms: module_parameters::job_timeout_ms.value(),
+            resets: Limits {
+                count: module_parameters::tdr_limit_count.value(),
+                within_s: module_parameters::tdr_limit_time.value(),
+            },
         };
-        let system = system_limit();
-        let gpu = Gpu::new(parent, bus, regs, caps, system, preempts, job_ms, limits)?;
+        let bus = BusMaster::new(pdev);
+        let gpu = Gpu::new(parent, bus, regs, caps, system_limit(), &settings)?;
         Ok(Parts {
             drm: drm::UnregisteredDevice::new(pdev, gpu)?,
             data: RegistrationData {

@@ -154,7 +154,7 @@ use crate::{
             Level,
             Offer, //
         },
-        scheduler::Limits,
+        scheduler,
         scheduling_caps::{
             Refused,
             SchedulingCaps, //
@@ -179,7 +179,7 @@ use crate::{
     },
     submit::{
         adapter_reset::{
-            self,
+            Limits,
             Resets, //
         },
         context::{
@@ -511,6 +511,16 @@ impl Watching {
     }
 }
 
+/// What is set for all devices, by the module's parameters.
+pub(crate) struct Settings {
+    /// Whether engines that can be are asked to stop (row 2.24).
+    pub(crate) preempts: bool,
+    /// Milliseconds that a packet may work.
+    pub(crate) job_ms: u32,
+    /// How often the adapter is reset before it is given up.
+    pub(crate) resets: Limits,
+}
+
 impl Gpu {
     /// The data of a device that was not started. Nobody else knows of it yet.
     ///
@@ -521,12 +531,15 @@ impl Gpu {
         regs: Registers,
         caps: Caps,
         system_limit: u64,
-        preempts: bool,
-        job_ms: u32,
-        limits: adapter_reset::Limits,
+        settings: &Settings,
     ) -> Result<impl PinInit<Self, Error>> {
+        let Settings {
+            preempts,
+            job_ms,
+            resets,
+        } = *settings;
         let quantum = (u64::from(caps.tick_hz) / QUANTA_PER_SECOND).max(1);
-        let turns = Limits {
+        let turns = scheduler::Limits {
             quantum,
             patience: quantum.saturating_mul(PATIENCE),
             protection: quantum / 16,
@@ -582,7 +595,7 @@ impl Gpu {
                 segment_unmaps: Atomic::new(0),
             },
             preempts: Atomic::new(true),
-            resets <- Resets::new(limits),
+            resets <- Resets::new(resets),
             vram_generation: Atomic::new(0),
             reapers: Reapers::new()?,
             destroyer: Destroyer::new()?,

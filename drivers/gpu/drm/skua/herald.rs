@@ -174,8 +174,8 @@ impl WorkItem for Herald {
             return;
         };
         let task = cut.as_ref();
-        let cut = (reset || task.is_some())
-            .then(|| wedged::send(&registered, Recovery::None, task));
+        let cut =
+            (reset || task.is_some()).then(|| wedged::send(&registered, Recovery::None, task));
         let lost = lost.then(|| wedged::send(&registered, Recovery::Rebind, None));
         for result in [cut, lost].into_iter().flatten() {
             if result.is_err() {

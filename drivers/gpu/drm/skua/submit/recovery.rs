@@ -178,9 +178,7 @@ impl Alarms {
             preempt_ms: preempt_ms.into(),
             watchdogs: KBox::pin_init(new_mutex!(watchdogs), GFP_KERNEL)?,
         };
-        let faults = Faults {
-            dev: dev.into(),
-        };
+        let faults = Faults { dev: dev.into() };
         let alarms = Self {
             faults: Alarm::new(queue.clone(), faults)?,
             watchdog: Alarm::new(queue.clone(), watch)?,
