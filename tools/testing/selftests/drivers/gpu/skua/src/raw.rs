@@ -5,7 +5,7 @@
 
 use std::ffi::c_void;
 use std::mem::size_of;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 pub use libskua::raw::{argument_size, with_size};
 pub use nix::errno::Errno;

@@ -538,7 +538,7 @@ fn vram_of_which_the_cpu_sees_nothing() {
 /// A device of before there was preemption, whatever its fields say: it is asked for none.
 fn row_2_05_an_older_device_is_not_preempted() {
     let function = honest();
-    for (lie, level, version) in [("version=0x10002", 0, 2), ("", 500, 3)] {
+    for (lie, level, version) in [("version=0x10002", 0, 2), ("", 500, 4)] {
         tell(lie);
         function.bind().expect("bind");
         expect_preemption(level, version);

@@ -10,7 +10,6 @@
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Barrier;
