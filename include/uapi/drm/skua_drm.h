@@ -668,7 +668,8 @@ enum drm_skua_make_resident_flags {
  * Errors: -EMFILE for 32768 devices for which one is resident; -ENOENT for @device, a
  * handle or a syncobj; -EINVAL for @flags, a flag of explicit residency for another device,
  * @bytes_to_trim, the number of @handles, one that is
- * there twice, or a wait among @syncs; -ENOMEM also if all that is resident and may be in
+ * there twice, or a wait among @syncs; -ENOSPC if 1024 calls of the file are to signal values of
+ * monitored fences still; -ENOMEM also if all that is resident and may be in
  * VRAM alone is more than VRAM.
  */
 struct drm_skua_make_resident {

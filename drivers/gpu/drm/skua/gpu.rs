@@ -50,7 +50,7 @@
 //! Submission::fence, promises, Bind::end, Transfer, Gpu::paging, alarms, discarder, vram_region,
 //! Sites, Evicted, Moves
 //! Claims::counts, a device's notice
-//! Gpu::fences, MonitoredFence::state
+//! Gpu::fences, MonitoredFence::state, Pledge::state
 //! Reaper::dead, Sleeper::progress, the free numbers of save areas
 //! locks of fences and work queues
 //! ```

@@ -26,7 +26,11 @@ use crate::{
         signals::Signals, //
     },
     gpu::QUEUE,
-    kernel_heap::client_flags, //
+    kernel_heap::client_flags,
+    quota::{
+        Quota,
+        Share, //
+    }, //
 };
 use kernel::{
     impl_has_work,
@@ -49,9 +53,14 @@ struct State {
     fence: Option<Fence>,
     /// Until the worker has it.
     callback: Option<PendingCallback<Told>>,
+    /// Its part of the client's quota: 1, until the worker has run.
+    share: Option<Share>,
     /// The worker has run.
     is_over: bool,
 }
+
+/// Pledges that one client can have at a time: all callbacks of a fence run in one go.
+pub(crate) const MAX_PLEDGES: u64 = 1024;
 
 /// Promises that are kept when a fence signals.
 #[pin_data]
@@ -84,17 +93,19 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
-    /// One for `signals`. `ENOMEM`.
-    pub(crate) fn new(signals: Signals) -> Result<Self> {
+    /// One for `signals`, of a client with `quota`. `ENOSPC` if that is used up, `ENOMEM`.
+    pub(crate) fn new(signals: Signals, quota: &Arc<Quota>) -> Result<Self> {
         let callback = match signals.has_values() {
             false => None,
             true => {
+                let share = Some(quota.take(1).ok_or(ENOSPC)?);
                 let pledge = Arc::pin_init(
                     pin_init!(Pledge {
                         state <- new_spinlock!(State {
                             promises: KVVec::new(),
                             fence: None,
                             callback: None,
+                            share,
                             is_over: false,
                         }),
                         work <- new_work!("Pledge::work"),
@@ -140,13 +151,14 @@ impl Publisher {
 impl Pledge {
     /// The fence has signalled. Process context.
     fn redeem(&self) {
-        let (mut promises, fence, callback) = {
+        let (mut promises, fence, callback, share) = {
             let mut state = self.state.lock();
             state.is_over = true;
             (
                 core::mem::replace(&mut state.promises, KVVec::new()),
                 state.fence.take(),
                 state.callback.take(),
+                state.share.take(),
             )
         };
         let end = match fence.as_ref().and_then(Fence::status) {
@@ -156,7 +168,7 @@ impl Pledge {
         let signalling = Signalling::begin();
         promises.iter_mut().for_each(|promise| promise.keep(end));
         drop(signalling);
-        drop(callback);
+        drop((callback, share));
     }
 }
 

@@ -19,7 +19,10 @@ use crate::{
     },
     fences::{
         gate::Wake,
-        pledge::Publisher, //
+        pledge::{
+            Publisher,
+            MAX_PLEDGES, //
+        }, //
     },
     gpu::SkuaDevice,
     ioctl::{
@@ -177,6 +180,8 @@ pub(crate) struct File {
     pub(crate) fence_quota: Arc<Quota>,
     /// Eventfds that it may have wait for them.
     pub(crate) eventfd_quota: Arc<Quota>,
+    /// MAKE_RESIDENTs that are to signal values and are not over.
+    pledge_quota: Arc<Quota>,
     /// Bytes of system memory that the client's buffer objects may have: half of what all may.
     system_quota: Arc<Quota>,
 }
@@ -202,6 +207,7 @@ impl drm::file::DriverFile for File {
                 context_quota: Quota::new(MAX_CONTEXTS)?,
                 fence_quota: Quota::new(MAX_FENCES)?,
                 eventfd_quota: Quota::new(MAX_EVENTFDS)?,
+                pledge_quota: Quota::new(MAX_PLEDGES)?,
                 system_quota: Quota::new(dev.system.limit() / 2)?,
             }),
             GFP_KERNEL_ACCOUNT,
@@ -443,7 +449,7 @@ impl File {
         if !waits.is_empty() {
             return Err(EINVAL);
         }
-        let publisher = Publisher::new(signals)?;
+        let publisher = Publisher::new(signals, &file.inner().pledge_quota)?;
         watch_budget(dev, file, &device, args.device);
         let not_trim = args.flags & NOT_TRIM != 0;
         let excess = &mut args.bytes_to_trim;

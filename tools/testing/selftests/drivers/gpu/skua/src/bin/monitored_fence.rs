@@ -48,6 +48,7 @@ fn main() -> ExitCode {
         binds_signal_when_they_are_done,
         binds_that_are_cancelled_signal_nothing,
         moves_signal_when_they_are_done,
+        moves_that_are_to_signal_have_a_limit: 60,
         fences_do_not_delay_each_other,
         what_is_cancelled_signals_nothing,
         work_is_held_for_the_cpu,
@@ -563,6 +564,29 @@ fn moves_signal_when_they_are_done() {
     assert_eq!(rig.make_resident(&[handle], &syncs), Ok(()));
     assert!(rig.fence_gets(fence, 4));
     assert_eq!(rig.evict(&[handle]), Ok(()));
+}
+
+fn moves_that_are_to_signal_have_a_limit() {
+    const LIMIT: u64 = 1024;
+    let rig = Rig::new();
+    let gate = rig.buffer(Place::System, 4096);
+    let fence = rig.fence(0);
+    let handle = skua_selftests::moving::movable(&rig, 2 << 20);
+    let va = rig.bound_at_will(handle, 2 << 20);
+    assert_eq!(rig.run(Engine::Copy, &[write(va, 0x77)]), Ok(()));
+    skua_selftests::moving::evict_all();
+    let job = rig.start(Engine::Compute, &[rig::wait_value(gate.va, 1)]);
+    let call = |value| rig.make_resident(&[handle], &[signal_value(fence, value)]);
+    let accepted = (1..=LIMIT).take_while(|value| call(*value) == Ok(())).count();
+    assert_eq!(accepted as u64, LIMIT);
+    assert_eq!(call(LIMIT + 1), Err(Errno::ENOSPC));
+    assert_eq!(rig.make_resident(&[handle], &[]), Ok(()), "without values");
+    gate.cpu.write(0, 1);
+    assert!(rig.fence_gets(fence, LIMIT));
+    assert_eq!(job.wait(), Ok(()));
+    // Not before all of them are over.
+    becomes("there is room again", || call(LIMIT + 1) == Ok(()));
+    assert!(rig.fence_gets(fence, LIMIT + 1));
 }
 
 fn fences_do_not_delay_each_other() {
