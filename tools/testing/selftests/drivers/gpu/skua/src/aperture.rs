@@ -566,6 +566,38 @@ pub fn it_works_again_after_a_loss() {
     expect_gpu(&new.rig, "bound again", &buffer, 4);
 }
 
+/// When the adapter was reset, the CPU has what it had mapped: zero, and what is written from then on.
+///
+/// # Panics
+///
+/// If it does not hold.
+#[track_caller]
+pub fn it_shows_again_after_a_reset() {
+    skua_guest::host::expect_error("the adapter was reset").expect("the kernel's log");
+    let hidden = Hidden::new();
+    let buffers = [(); 2].map(|()| hidden.buffer(hidden.size));
+    for buffer in &buffers {
+        stamp(&buffer.cpu, 3);
+    }
+    Function::first().debugfs("reset").expect("debugfs");
+    for buffer in &buffers {
+        expect_zero(&buffer.cpu);
+        stamp(&buffer.cpu, 4);
+    }
+    // Pages that are shown now are others' soon: of the same memory, by other ways.
+    for buffer in &buffers {
+        expect("after a reset", &buffer.cpu, 4);
+    }
+    let rig = Rig::new();
+    let new = in_vram(&rig, 2 * hidden.size);
+    expect_zero(&new.cpu);
+    stamp(&new.cpu, 5);
+    expect_gpu(&rig, "of a new client", &new, 5);
+    for buffer in &buffers {
+        expect("beside a new client", &buffer.cpu, 4);
+    }
+}
+
 /// Nothing is visible, and all of the aperture is in use: what is in system memory is locked, and its
 /// address leads to the pages there. No access goes through a BAR, nor does a lock concern the device.
 ///
