@@ -67,6 +67,8 @@ struct Around<'a, 'm> {
     space: Space,
     draw: &'a Draw,
     program: &'a Program,
+    /// Pages that programs have opened in this step.
+    opened: &'a mut u32,
 }
 
 impl Around<'_, '_> {
@@ -215,7 +217,7 @@ impl Drawing {
         let draw = around.draw;
         let mut surroundings = Surroundings {
             program: &around.program.instructions,
-            windows: Windows::new(around.memory, around.mmu, around.space),
+            windows: Windows::new(around.memory, around.mmu, around.space).after(*around.opened),
             shared: &mut [],
             arguments: draw
                 .arguments
@@ -237,6 +239,7 @@ impl Drawing {
                 Err(_) => break,
             }
         }
+        *around.opened = surroundings.windows.opened();
         around.memory.tally().add(Counter::Instruction, issued);
         *time += issued * ticks::INSTRUCTION;
         ended?;
@@ -285,7 +288,7 @@ impl Core {
         };
         // As with a dispatch: there is some progress, however long the program took.
         self.spend(memory, 0, limit);
-        let stop = self.stops_at();
+        let (stop, mut opened) = (self.stops_at(), 0);
         loop {
             let budget = self.left(limit).max(ticks::INSTRUCTION);
             let mut around = Around {
@@ -294,8 +297,9 @@ impl Core {
                 space,
                 draw,
                 program: &program,
+                opened: &mut opened,
             };
-            let mut time = 0;
+            let (mut time, ran) = (0, drawing.pixels > 0);
             let done = drawing.advance(&mut around, budget, &mut time);
             self.spend(memory, time, limit);
             done?;
@@ -303,7 +307,9 @@ impl Core {
                 return Ok(Flow::End);
             }
             let stops = stop.is_some_and(|level| drawing.is_at(level));
-            if stops || self.progress.owed != 0 || self.left(limit) == 0 {
+            // There is time left, but the step has opened all the pages that it may.
+            let cut = ran && drawing.pixels > 0;
+            if stops || cut || self.progress.owed != 0 || self.left(limit) == 0 {
                 *work = Work::Draw(drawing);
                 return Ok(Flow::Pause);
             }

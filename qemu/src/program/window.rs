@@ -61,6 +61,17 @@ impl<'m> Windows<'m> {
         }
     }
 
+    /// The same where the step has opened so many pages before.
+    pub(crate) const fn after(mut self, opened: u32) -> Self {
+        self.opened = opened;
+        self
+    }
+
+    /// Pages that the step has opened.
+    pub(crate) const fn opened(&self) -> u32 {
+        self.opened
+    }
+
     /// Memory, to count in.
     pub(crate) fn memory(&self) -> &Memory<'m> {
         &self.memory
