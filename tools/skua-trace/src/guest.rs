@@ -64,9 +64,11 @@ fn event(line: &str) -> Option<Event> {
     if line.starts_with('#') {
         return None;
     }
-    let (head, rest) = line.split_once(": skua_")?;
+    // A task may be called anything, so what is like the rest of a line may be in its name; no
+    // field has such a text.
+    let (head, rest) = line.rsplit_once(": skua_")?;
     let (name, fields) = rest.split_once(": ")?;
-    let (task, head) = head.split_once(" [")?;
+    let (task, head) = head.rsplit_once(" [")?;
     let (task, _) = task.trim().rsplit_once('-')?;
     let (seconds, fraction) = head.split_whitespace().last()?.split_once('.')?;
     let micros: u64 = fraction.get(..6)?.parse().ok()?;
@@ -118,5 +120,23 @@ CPU:1 [LOST 9 EVENTS]
         );
         assert_eq!((submit.number("engine"), submit.number("none")), (1, 0));
         assert_eq!(trace.events[1].text("error"), "-5");
+    }
+
+    #[test]
+    fn no_name_of_a_task_hides_an_event() {
+        for task in [
+            "a [b] c",
+            "a: skua_b: c",
+            "[0] 1.2: x",
+            "a-1 [000]",
+            "\u{fffd}-",
+        ] {
+            let line = format!("{task:>16}-104  [000] d..2.  3.000120: skua_done: dev=d, error=-5");
+            let trace = parse(&line);
+            assert_eq!(trace.events.len(), 1, "{task}");
+            let event = &trace.events[0];
+            assert_eq!((&*event.task, event.ns), (task, 3_000_120_000));
+            assert_eq!((&*event.name, event.text("error")), ("done", "-5"));
+        }
     }
 }

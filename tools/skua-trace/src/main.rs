@@ -41,8 +41,10 @@ fn main() -> ExitCode {
     }
 }
 
+/// A record's text: a task's name may be any bytes.
 fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| path.display().to_string())
+    let bytes = fs::read(path).with_context(|| path.display().to_string())?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn run(options: &Options) -> Result<()> {

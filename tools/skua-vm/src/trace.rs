@@ -137,7 +137,9 @@ pub(crate) fn record(logs: &Path) -> Result<[String; 2]> {
 pub(crate) fn show(logs: &Path, output: &Path) -> Result<()> {
     let read = |name: &str| {
         let path = logs.join(name);
-        fs::read_to_string(&path).with_context(|| path.display().to_string())
+        let bytes = fs::read(&path).with_context(|| path.display().to_string())?;
+        // A task's name may be any bytes.
+        anyhow::Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     let record = device::parse(&read(RECORD)?).context("the device's record")?;
     let timeline = Timeline::new(&record, &guest::parse(&read(TRACE)?));
