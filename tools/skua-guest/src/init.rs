@@ -96,8 +96,9 @@ fn job() -> Result<i32> {
     if loaded.is_ok() && job.trace {
         loaded = trace::start();
     }
+    let traced = job.trace && loaded.is_ok();
     let status = task(&job, &suites, loaded)?;
-    if job.trace {
+    if traced {
         trace::finish()?;
     }
     Ok(status)
