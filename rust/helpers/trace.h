@@ -189,7 +189,10 @@ TRACE_EVENT(skua_move,
 		  __get_str(from), __get_str(to), __entry->bytes, __entry->clean)
 );
 
-/* How much of a segment is in use, in bytes, when that has changed. */
+/*
+ * How much of a segment is in use, in bytes: of system memory at each submission, of others when
+ * that has changed.
+ */
 TRACE_EVENT(skua_memory,
 	TP_PROTO(struct drm_device *drm, const char *region, u64 used, u64 size),
 	TP_ARGS(drm, region, used, size),
