@@ -200,9 +200,10 @@ impl Drawing {
         for number in 0..around.draw.attributes {
             // CAST: at most 8; the value's bits.
             let register = FIRST_ATTRIBUTE + number as u8;
+            let found = shape.attribute(number as usize, self.column, self.row);
             let values = wave.register_mut(register).iter_mut();
-            for (value, column) in values.zip(self.column..).take(self.pixels as usize) {
-                *value = shape.attribute(number as usize, column, self.row) as u32;
+            for (value, found) in values.zip(found).take(self.pixels as usize) {
+                *value = found as u32;
             }
         }
     }

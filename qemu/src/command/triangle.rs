@@ -102,17 +102,30 @@ impl Triangle {
         within(first, end, columns)
     }
 
-    /// Attribute `number` of the pixel: rounded towards minus infinity.
-    pub(crate) fn attribute(&self, number: usize, column: u32, row: u32) -> i32 {
-        let mut sum = 0;
+    /// Attribute `number` of the pixels of `row` from `column` on, without end: rounded towards
+    /// minus infinity.
+    pub(crate) fn attribute(
+        &self,
+        number: usize,
+        column: u32,
+        row: u32,
+    ) -> impl Iterator<Item = i32> {
+        // Times the area; from a pixel to the next it changes by always the same.
+        let (mut next, mut slope) = (0, 0);
         for (opposite, vertex) in self.vertices.iter().enumerate() {
             let edge = self.edge(opposite, row);
             let inside = edge.inside - edge.dy * (middle(column) - middle(0));
-            sum += inside * i128::from(vertex[2 + number]);
+            next += inside * i128::from(vertex[2 + number]);
+            slope -= edge.dy * i128::from(SUBPIXELS) * i128::from(vertex[2 + number]);
         }
-        // CAST: inside the triangle it lies between those of the vertices; a state that says that
-        // an outside pixel is drawn has its low bits.
-        sum.div_euclid(self.area.max(1)) as i32
+        let area = self.area.max(1);
+        std::iter::repeat_with(move || {
+            let sum = next;
+            next += slope;
+            // CAST: inside the triangle it lies between those of the vertices; a state that says
+            // that an outside pixel is drawn has its low bits.
+            sum.div_euclid(area) as i32
+        })
     }
 }
 
