@@ -67,9 +67,9 @@ struct Mirror {
 }
 
 impl Mirror {
-    fn write(&self) {
+    fn write(&self, value: u64) {
         // Its first word is there.
-        let _ = self.cpu.write(0, self.fence.value());
+        let _ = self.cpu.write(0, value);
     }
 }
 
@@ -183,7 +183,7 @@ impl Scheduler {
             memory: Arc::new(memory),
             cpu,
         };
-        mirror.write();
+        mirror.write(fence.value());
         let va = mirror.memory.va();
         state.errands.mirrors.push(mirror);
         drop(state);
@@ -288,8 +288,9 @@ impl Scheduler {
             errands.events.push(event);
         }
         for mirror in std::mem::take(&mut errands.mirrors) {
-            mirror.write();
-            let next = mirror.fence.value().saturating_add(1);
+            let value = mirror.fence.value();
+            mirror.write(value);
+            let next = value.saturating_add(1);
             if next != u64::MAX && !is_over {
                 errands.watch(kick, &mirror.fence, next);
             }
