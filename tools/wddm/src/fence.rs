@@ -112,7 +112,7 @@ impl Fence {
 }
 
 /// The index of a value that suffices, or `None`; for [`WaitFor::All`] the index is 0.
-pub(crate) fn satisfied(waits: &[Point], how: WaitFor) -> Option<usize> {
+fn satisfied(waits: &[Point], how: WaitFor) -> Option<usize> {
     let reached = |(fence, value): &Point| fence.reached(*value);
     match how {
         WaitFor::All => waits.iter().all(reached).then_some(0),

@@ -29,7 +29,7 @@ use rustix::{
 
 use super::{Point, Scheduler, State};
 use crate::{
-    fence::{satisfied, Fence, WaitFor},
+    fence::{Fence, WaitFor},
     lock,
     memory::Memory,
     status::{Result, Status},
@@ -278,11 +278,18 @@ impl Scheduler {
         }
         for event in std::mem::take(&mut errands.events) {
             let is_closed = event.waits.iter().any(|(fence, _)| fence.is_closed());
-            if is_over || is_closed || satisfied(&event.waits, event.how).is_some() {
+            let waits = event.waits.iter();
+            // Looked at once: what is reached after this is told of.
+            let missing: Vec<_> = waits.filter(|(f, value)| !f.reached(*value)).collect();
+            let is_there = match event.how {
+                WaitFor::All => missing.is_empty(),
+                WaitFor::Any => missing.len() < event.waits.len(),
+            };
+            if is_over || is_closed || is_there {
                 let _ = fire(event.fd.as_fd());
                 continue;
             }
-            for (fence, value) in event.waits.iter().filter(|(f, value)| !f.reached(*value)) {
+            for (fence, value) in missing {
                 errands.watch(kick, fence, *value);
             }
             errands.events.push(event);
