@@ -47,6 +47,17 @@ pub const MAX_FENCES: usize = 32;
 /// Most values of one of the kernel's waits.
 pub(crate) const MAX_AT_ONCE: usize = 256;
 
+/// Who signals a fence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Signallers {
+    /// The client.
+    Client,
+    /// Others, too: it was shared.
+    Others,
+    /// A paging queue, and nobody else.
+    PagingQueue,
+}
+
 /// What a fence is below its handle.
 #[derive(Debug)]
 pub(crate) struct Fence {
@@ -63,13 +74,13 @@ pub(crate) struct Fence {
 }
 
 impl Fence {
-    pub(crate) const fn new(id: u64, raw: libskua::MonitoredFence, paging: bool) -> Self {
+    pub(crate) const fn new(id: u64, raw: libskua::MonitoredFence, by: Signallers) -> Self {
         Self {
             id,
             raw,
-            paging,
+            paging: matches!(by, Signallers::PagingQueue),
             closed: AtomicBool::new(false),
-            shared: AtomicBool::new(false),
+            shared: AtomicBool::new(matches!(by, Signallers::Others)),
         }
     }
 
@@ -84,6 +95,23 @@ impl Fence {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.load(Ordering::Acquire)
+    }
+
+    /// Has a descriptor of it made, with its device's fences locked: none is destroyed meanwhile.
+    pub(crate) fn share(&self) -> Result<OwnedFd> {
+        if self.is_closed() {
+            return Err(Status::INVALID_HANDLE);
+        }
+        if self.paging {
+            return Err(Status::INVALID_PARAMETER);
+        }
+        let descriptor = self.raw.export()?;
+        self.shared.store(true, Ordering::Release);
+        Ok(descriptor)
     }
 
     /// Whether a device that has it failed.
@@ -104,7 +132,7 @@ impl Fence {
     /// It is destroyed: who waits goes on.
     pub(crate) fn end(&self) {
         self.closed.store(true, Ordering::Release);
-        if !self.shared.load(Ordering::Acquire) {
+        if !self.is_shared() {
             // It may have this value already, or be lost.
             let _ = self.raw.signal(MonitoredFence::END);
         }
@@ -190,7 +218,7 @@ impl MonitoredFence {
     /// INVALID_PARAMETER if `initial` is [`MonitoredFence::LOST`]; INSUFFICIENT_RESOURCES if there are
     /// too many; NO_MEMORY; DEVICE_REMOVED.
     pub fn create(device: &Device, initial: u64) -> Result<Self> {
-        Self::with(device, initial, false, false)
+        Self::with(device, initial, false, Signallers::Client)
     }
 
     /// Creates a fence that keeps its value when the device fails (`NoSignalMaxValueOnTdr`): waits of
@@ -200,7 +228,7 @@ impl MonitoredFence {
     ///
     /// As [`MonitoredFence::create`].
     pub fn create_keeping(device: &Device, initial: u64) -> Result<Self> {
-        Self::with(device, initial, true, false)
+        Self::with(device, initial, true, Signallers::Client)
     }
 
     /// Opens a fence that was shared, for another device (`D3DKMTOpenSyncObjectFromNtHandle2`).
@@ -213,9 +241,8 @@ impl MonitoredFence {
         let scheduler = device.scheduler();
         let fence = scheduler.create_fence(
             |tables| libskua::MonitoredFence::import_for(tables.kernel(), descriptor),
-            false,
+            Signallers::Others,
         )?;
-        fence.shared.store(true, Ordering::Release);
         Ok(Self {
             fence,
             device: device.clone(),
@@ -229,29 +256,21 @@ impl MonitoredFence {
     /// INVALID_HANDLE if it is destroyed; INVALID_PARAMETER if it is a paging queue's; UNSUCCESSFUL
     /// if there are too many descriptors.
     pub fn share(&self) -> Result<OwnedFd> {
-        if self.fence.is_closed() {
-            return Err(Status::INVALID_HANDLE);
-        }
-        if self.fence.paging {
-            return Err(Status::INVALID_PARAMETER);
-        }
-        let descriptor = self.fence.raw.export()?;
-        self.fence.shared.store(true, Ordering::Release);
-        Ok(descriptor)
+        self.device.scheduler().share_fence(&self.fence)
     }
 
     /// The fence of a paging queue, which the kernel signals, and nobody else may.
     pub(crate) fn of_paging(device: &Device) -> Result<Self> {
-        Self::with(device, 0, false, true)
+        Self::with(device, 0, false, Signallers::PagingQueue)
     }
 
-    fn with(device: &Device, initial: u64, keeps: bool, paging: bool) -> Result<Self> {
+    fn with(device: &Device, initial: u64, keeps: bool, by: Signallers) -> Result<Self> {
         if initial == Self::LOST {
             return Err(Status::INVALID_PARAMETER);
         }
         let scheduler = device.scheduler();
         Ok(Self {
-            fence: scheduler.create_fence(|tables| tables.fence(initial, keeps), paging)?,
+            fence: scheduler.create_fence(|tables| tables.fence(initial, keeps), by)?,
             device: device.clone(),
         })
     }

@@ -40,7 +40,7 @@ use self::attendant::Errands;
 use crate::{
     adapter::{crowded, Adapter},
     device::DeviceState,
-    fence::{Fence, MonitoredFence},
+    fence::{Fence, MonitoredFence, Signallers},
     gpu_va::Update,
     lock,
     page_tables::PageTables,
@@ -188,10 +188,10 @@ impl Scheduler {
     pub(crate) fn create_fence(
         &self,
         make: impl FnOnce(&PageTables) -> libskua::Result<libskua::MonitoredFence>,
-        paging: bool,
+        by: Signallers,
     ) -> Result<Arc<Fence>> {
         self.check_alive()?;
-        let fence = self.new_fence(make, paging)?;
+        let fence = self.new_fence(make, by)?;
         let mut state = self.alive()?;
         state.fences.insert(fence.id, fence.clone());
         Ok(fence)
@@ -200,11 +200,16 @@ impl Scheduler {
     fn new_fence(
         &self,
         make: impl FnOnce(&PageTables) -> libskua::Result<libskua::MonitoredFence>,
-        paging: bool,
+        by: Signallers,
     ) -> Result<Arc<Fence>> {
         let raw = make(&self.tables).map_err(crowded)?;
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(Fence::new(id, raw, paging)))
+        Ok(Arc::new(Fence::new(id, raw, by)))
+    }
+
+    pub(crate) fn share_fence(&self, fence: &Fence) -> Result<OwnedFd> {
+        let _state = lock(&self.state);
+        fence.share()
     }
 
     pub(crate) fn destroy_fence(&self, fence: &Arc<Fence>) {
@@ -241,7 +246,7 @@ impl Scheduler {
         let engines = self.adapter().libskua().engines();
         let engine = *engines.get(ordinal).ok_or(Status::INVALID_PARAMETER)?;
         let raw = libskua::Context::create(self.tables.vm(), engine).map_err(crowded)?;
-        let progress = self.new_fence(|tables| tables.fence(0, false), false)?;
+        let progress = self.new_fence(|tables| tables.fence(0, false), Signallers::Client)?;
         let id = progress.id;
         let queue = Queue {
             raw,
