@@ -403,7 +403,7 @@ impl Scheduler {
                 return;
             };
             if let Some((fence, value)) = &first.wait {
-                let is_due = fence.reached(*value) || fence.is_closed() || self.tables.is_lost();
+                let is_due = fence.reached(*value) || fence.is_ended() || self.tables.is_lost();
                 if !is_due {
                     errands.watch(std::os::fd::AsFd::as_fd(&self.kick), fence, *value);
                     return;
@@ -628,7 +628,7 @@ impl Pending {
     /// As [`Update::perform`]. It can be tried again then.
     fn perform(&self, tables: &PageTables) -> Result<()> {
         let signal = self.signal.as_ref();
-        let signal = signal.filter(|(fence, value)| !fence.is_closed() && fence.accepts(*value));
+        let signal = signal.filter(|(fence, value)| !fence.is_ended() && fence.accepts(*value));
         let perform = |signal: Option<&Point>| {
             let signal = signal.map(|(fence, value)| (&fence.raw, *value));
             self.update.perform(tables, signal)
