@@ -383,11 +383,19 @@ impl Scheduler {
                 signal,
             });
         self.update(&mut state, context);
-        let queue = state.queues.get_mut(&context);
-        match queue.is_some_and(|queue| !queue.updates.is_empty()) {
-            true => self.attend(&mut state),
-            false => self.check(&state),
+        let queue = state.queues.get(&context);
+        if queue.is_none_or(|queue| queue.updates.is_empty()) {
+            return self.check(&state);
         }
+        let attended = self.attend(&mut state);
+        if attended.is_err() {
+            // Nobody would do it: it is the last one.
+            let queue = state.queues.get_mut(&context);
+            let refused = queue.and_then(|queue| queue.updates.pop_back());
+            drop(state);
+            drop(refused);
+        }
+        attended
     }
 
     /// Hands the updates of a context to the kernel whose turn it is.
