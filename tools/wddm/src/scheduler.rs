@@ -560,8 +560,17 @@ impl Scheduler {
 impl State {
     /// Forgets contexts whose work is over.
     fn prune(&mut self) {
-        self.gone
-            .retain(|Gone { last, .. }| !last.0.reached(last.1));
+        // While it is not known why the device failed, its contexts are kept to tell.
+        let known = self.execution != DeviceState::Active;
+        self.gone.retain(
+            |Gone {
+                 last: (fence, value),
+                 ..
+             }| match known {
+                true => !fence.reached(*value),
+                false => !fence.is_done(*value),
+            },
+        );
     }
 
     /// Destroys a context, with what has not started if it is to `end`; its updates, which are
