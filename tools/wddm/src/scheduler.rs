@@ -334,7 +334,7 @@ impl Scheduler {
         let queued = queues.map(|queue| (queue.progress.clone(), queue.queued));
         let gone = state.gone.iter().map(|gone| gone.last.clone());
         let all = queued.chain(gone);
-        all.filter(|(fence, value)| !fence.reached(*value))
+        all.filter(|(fence, value)| !fence.is_done(*value))
             .collect()
     }
 

@@ -267,7 +267,7 @@ impl Scheduler {
             .retain(|(_, value), fence| !fence.reached(*value));
         let mut done = Vec::new();
         for dying in std::mem::take(&mut errands.dying) {
-            let missing = dying.uses.iter().find(|(f, value)| !f.reached(*value));
+            let missing = dying.uses.iter().find(|(f, value)| !f.is_done(*value));
             match missing.filter(|_| !is_over) {
                 Some((fence, value)) => {
                     errands.watch(kick, fence, *value);
