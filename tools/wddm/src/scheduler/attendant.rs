@@ -14,7 +14,7 @@
 //! value is reached that an errand waits for, or the device fails.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{atomic::Ordering, Arc},
     thread::JoinHandle,
@@ -83,21 +83,40 @@ pub(super) struct Errands {
     events: Vec<Event>,
     mirrors: Vec<Mirror>,
     /// Values that the kernel will tell of, by the fence's number.
-    watched: HashMap<(u64, u64), Arc<Fence>>,
+    watched: BTreeMap<(u64, u64), Arc<Fence>>,
     /// There was no memory for something: it is tried again after a while.
     pub(super) again: bool,
 }
 
 impl Errands {
-    /// Has the attendant look when a value is reached.
+    /// Has the attendant look when a value is reached, or a smaller one: then it watches this one.
+    /// So the kernel is asked for few values, however many there are to wait for.
     pub(super) fn watch(&mut self, kick: BorrowedFd<'_>, fence: &Arc<Fence>, value: u64) {
-        if self.watched.contains_key(&(fence.id, value)) {
+        let mut earlier = self.watched.range((fence.id, 0)..=(fence.id, value));
+        if earlier.next().is_some() {
             return;
         }
         match fence.raw.notify(value, kick) {
             Ok(()) => _ = self.watched.insert((fence.id, value), fence.clone()),
             Err(_) => self.again = true,
         }
+    }
+}
+
+impl State {
+    /// Forgets values that are reached, and those of destroyed fences for which nothing waits.
+    fn forget_watched(&mut self) {
+        let Self {
+            errands, queues, ..
+        } = self;
+        let is_waited_for = |fence: &Fence| {
+            let firsts = queues.values().filter_map(|queue| queue.updates.front());
+            let mut waits = firsts.filter_map(|update| update.wait.as_ref());
+            waits.any(|(waited, _)| waited.id == fence.id)
+        };
+        errands.watched.retain(|(_, value), fence| {
+            !fence.reached(*value) && (!fence.is_closed() || is_waited_for(fence))
+        });
     }
 }
 
@@ -257,14 +276,13 @@ impl Scheduler {
         state.errands.again = false;
         let kick = self.kick.as_fd();
         let is_over = state.errands.stopping || self.tables.is_lost();
+        // First: what is reached is no reason not to watch a later value.
+        state.forget_watched();
         let contexts: Vec<u64> = state.queues.keys().copied().collect();
         for context in contexts {
             self.update(state, context);
         }
         let errands = &mut state.errands;
-        errands
-            .watched
-            .retain(|(_, value), fence| !fence.reached(*value));
         let mut done = Vec::new();
         for dying in std::mem::take(&mut errands.dying) {
             let missing = dying.uses.iter().find(|(f, value)| !f.is_done(*value));
