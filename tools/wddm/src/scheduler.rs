@@ -34,7 +34,7 @@ use std::{
 };
 
 use libskua::{ContextStatus, DeviceStatus, ErrorKind};
-use rustix::event::EventfdFlags;
+use rustix::{event::EventfdFlags, io::Errno};
 
 use self::attendant::Errands;
 use crate::{
@@ -276,7 +276,7 @@ impl Scheduler {
         state.prune();
         if let Some(queue) = state.queues.remove(&id) {
             let may_hold = !queue.progress.reached(queue.held);
-            let updates = state.retire(queue, may_hold);
+            let updates = state.retire(queue, may_hold.then_some(&*self.tables));
             drop(state);
             drop(updates);
             self.changed.notify_all();
@@ -529,10 +529,10 @@ impl Scheduler {
         let queues = std::mem::take(&mut state.queues);
         let updates: Vec<_> = queues
             .into_values()
-            .map(|queue| state.retire(queue, true))
+            .map(|queue| state.retire(queue, Some(&self.tables)))
             .collect();
         for gone in &mut state.gone {
-            gone.end();
+            gone.end(&self.tables);
         }
         for fence in state.fences.values() {
             fence.end();
@@ -573,15 +573,15 @@ impl State {
         );
     }
 
-    /// Destroys a context, with what has not started if it is to `end`; its updates, which are
-    /// dropped.
-    fn retire(&mut self, queue: Queue, end: bool) -> VecDeque<Pending> {
+    /// Destroys a context, with what has not started if it is to end, on those tables; its updates,
+    /// which are dropped.
+    fn retire(&mut self, queue: Queue, end: Option<&PageTables>) -> VecDeque<Pending> {
         let mut gone = Gone {
             raw: Some(queue.raw),
             last: (queue.progress, queue.queued),
         };
-        if end {
-            gone.end();
+        if let Some(tables) = end {
+            gone.end(tables);
         }
         self.gone.push(gone);
         queue.updates
@@ -590,11 +590,16 @@ impl State {
 
 impl Gone {
     /// Cancels what has not started.
-    fn end(&mut self) {
+    fn end(&mut self, tables: &PageTables) {
         self.raw = None;
-        // Comes behind what was promised and is not withdrawn. If it is refused, the device has
-        // failed, and the fence with it.
-        let _ = self.last.0.raw.signal(MonitoredFence::END);
+        // Comes behind what was promised and is not withdrawn.
+        match self.last.0.raw.signal(MonitoredFence::END) {
+            Ok(()) => {}
+            // It was signalled before.
+            Err(error) if error.errno() == Some(Errno::INVAL) => {}
+            // Nothing else would end the waits for it. If that fails the GPU is gone.
+            Err(_) => _ = tables.kernel().mark_error(),
+        }
         self.last.1 = MonitoredFence::END;
     }
 }
