@@ -19,8 +19,10 @@
 //! something of it may be held, which would wait on. Its progress is signalled as a whole then.
 //!
 //! Locks: `state` guards everything here, and is held over submissions, so that each is accepted
-//! whole or not at all. Under it only the usage of allocations is locked, and what a bind needs. With
-//! a lock held nothing waits for the GPU.
+//! whole or not at all. Under it only `mirrors` and the usage of allocations are locked, and what a
+//! bind needs. A submission may wait for room with it held: so whatever lets the GPU go on, signals of
+//! the CPU and what is written to where the GPU sees values, does without it. With any other lock held
+//! nothing waits for the GPU.
 
 mod attendant;
 
@@ -36,7 +38,7 @@ use std::{
 use libskua::{ContextStatus, DeviceStatus, ErrorKind};
 use rustix::{event::EventfdFlags, io::Errno};
 
-use self::attendant::Errands;
+use self::attendant::{Errands, Mirror};
 use crate::{
     adapter::{crowded, Adapter},
     device::DeviceState,
@@ -110,6 +112,8 @@ struct State {
 pub(crate) struct Scheduler {
     me: Weak<Self>,
     state: Mutex<State>,
+    /// Where the GPU sees values of fences.
+    mirrors: Mutex<Vec<Mirror>>,
     /// Not active, for a look without the lock, which is held where a submission waits for room.
     ended: AtomicBool,
     /// There may be room for an update of a context, or the context is gone.
@@ -140,6 +144,7 @@ impl Scheduler {
                 fences: HashMap::new(),
                 errands: Errands::default(),
             }),
+            mirrors: Mutex::default(),
             ended: AtomicBool::new(false),
             changed: Condvar::new(),
             next: AtomicU64::new(1),
@@ -221,10 +226,14 @@ impl Scheduler {
     }
 
     pub(crate) fn signal_from_cpu(&self, fence: &Arc<Fence>, value: u64) -> Result<()> {
-        let state = self.alive()?;
+        self.check_alive()?;
         Self::check_signal(fence, value)
             .and_then(|()| Ok(fence.raw.signal(value)?))
-            .map_err(|status| self.verdict(state, status))
+            .map_err(|status| match fence.is_closed() {
+                true => Status::INVALID_HANDLE,
+                false => status,
+            })
+            .map_err(|status| self.verdict(lock(&self.state), status))
     }
 
     /// Whether a value can be signalled, as far as that is known here.

@@ -16,7 +16,7 @@
 use std::{
     collections::BTreeMap,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{atomic::Ordering, Arc},
+    sync::{atomic::Ordering, Arc, MutexGuard, TryLockError},
     thread::JoinHandle,
     time::Duration,
 };
@@ -39,6 +39,9 @@ use crate::{
 /// How long what the kernel has no memory for is left alone.
 const RETRY: Duration = Duration::from_millis(20);
 
+/// How long it waits for the scheduler's lock where it writes what the GPU may wait for.
+const BUSY: Duration = Duration::from_millis(1);
+
 /// Memory that was destroyed and may still be used.
 #[derive(Debug)]
 struct Dying {
@@ -60,10 +63,12 @@ struct Event {
 
 /// Where the GPU sees a fence's value.
 #[derive(Debug)]
-struct Mirror {
+pub(super) struct Mirror {
     fence: Arc<Fence>,
     memory: Arc<Memory>,
     cpu: Mapping,
+    /// The value that the kernel was asked to tell of last.
+    watched: u64,
 }
 
 impl Mirror {
@@ -81,7 +86,6 @@ pub(super) struct Errands {
     stopping: bool,
     dying: Vec<Dying>,
     events: Vec<Event>,
-    mirrors: Vec<Mirror>,
     /// Values that the kernel will tell of, by the fence's number.
     watched: BTreeMap<(u64, u64), Arc<Fence>>,
     /// There was no memory for something: it is tried again after a while.
@@ -179,12 +183,12 @@ impl Scheduler {
 
     /// Where the GPU sees a fence's value, from now on.
     pub(crate) fn mirror(&self, fence: &Arc<Fence>) -> Result<u64> {
-        let of = |state: &State| {
-            let mut mirrors = state.errands.mirrors.iter();
-            let mirror = mirrors.find(|mirror| mirror.fence.id == fence.id);
+        let of = |mirrors: &[Mirror]| {
+            let mirror = mirrors.iter().find(|mirror| mirror.fence.id == fence.id);
             mirror.map(|mirror| mirror.memory.va())
         };
-        if let Some(va) = of(&*self.alive()?) {
+        self.check_alive()?;
+        if let Some(va) = of(&lock(&self.mirrors)) {
             return Ok(va);
         }
         // Binds memory, which nobody else shall wait for.
@@ -193,7 +197,8 @@ impl Scheduler {
         if fence.is_closed() {
             return Err(Status::INVALID_HANDLE);
         }
-        if let Some(va) = of(&state) {
+        let mut mirrors = lock(&self.mirrors);
+        if let Some(va) = of(&mirrors) {
             return Ok(va);
         }
         self.attend(&mut state)?;
@@ -201,10 +206,12 @@ impl Scheduler {
             fence: fence.clone(),
             memory: Arc::new(memory),
             cpu,
+            watched: 0,
         };
         mirror.write(fence.value());
         let va = mirror.memory.va();
-        state.errands.mirrors.push(mirror);
+        mirrors.push(mirror);
+        drop(mirrors);
         drop(state);
         self.kick();
         Ok(va)
@@ -212,10 +219,11 @@ impl Scheduler {
 
     /// A fence is destroyed: whoever is told of it is, and the GPU does not see it any more.
     pub(super) fn forget_fence(&self, state: &mut State, fence: &Arc<Fence>) {
-        let mirrors = std::mem::take(&mut state.errands.mirrors);
-        let (gone, left) = mirrors.into_iter().partition(|m| m.fence.id == fence.id);
-        state.errands.mirrors = left;
-        for Mirror { memory, .. } in gone {
+        let mut mirrors = lock(&self.mirrors);
+        let gone = mirrors.iter().position(|m| m.fence.id == fence.id);
+        let gone = gone.map(|index| mirrors.swap_remove(index));
+        drop(mirrors);
+        if let Some(Mirror { memory, .. }) = gone {
             self.destroy_memory_locked(state, memory);
         }
         self.kick();
@@ -224,7 +232,7 @@ impl Scheduler {
     /// What the attendant does until the device is destroyed.
     fn keep(&self) {
         self.trims.set_caller();
-        let mut again = false;
+        let mut pause: Option<Duration> = None;
         loop {
             let skua = self.adapter().libskua();
             let mut fds = vec![PollFd::new(&self.kick, PollFlags::IN)];
@@ -232,7 +240,7 @@ impl Scheduler {
             if !self.tables.is_lost() {
                 fds.push(PollFd::new(skua, PollFlags::IN));
             }
-            let limit = again.then(|| Timespec::try_from(RETRY).ok()).flatten();
+            let limit = pause.and_then(|pause| Timespec::try_from(pause).ok());
             match rustix::event::poll(&mut fds, limit.as_ref()) {
                 Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::NOMEM) => {}
                 // It cannot fail otherwise.
@@ -242,9 +250,13 @@ impl Scheduler {
             let _ = rustix::io::read(&self.kick, &mut [0; 8]);
             self.adapter().read_events();
             self.tell_trim();
-            let mut state = lock(&self.state);
+            let again = self.reflect();
+            let Some(mut state) = self.state_for_look() else {
+                pause = Some(BUSY);
+                continue;
+            };
             let done = self.look(&mut state);
-            again = state.errands.again;
+            pause = (again || state.errands.again).then_some(RETRY);
             let stopping = state.errands.stopping;
             drop(state);
             // With no lock held.
@@ -271,7 +283,38 @@ impl Scheduler {
         }
     }
 
-    /// Looks at everything once: returns what can be given back.
+    /// Writes the values that the GPU sees; whether it is to be tried again after a while.
+    fn reflect(&self) -> bool {
+        let mut again = false;
+        for mirror in lock(&self.mirrors).iter_mut() {
+            let value = mirror.fence.value();
+            mirror.write(value);
+            let next = value.saturating_add(1);
+            if next <= mirror.watched || next == u64::MAX || self.tables.is_lost() {
+                continue;
+            }
+            match mirror.fence.raw.notify(next, self.kick.as_fd()) {
+                Ok(()) => mirror.watched = next,
+                Err(_) => again = true,
+            }
+        }
+        again
+    }
+
+    /// The state, or `None` if it is to be tried again. While a submission waits for room with it
+    /// locked, the GPU may wait for a value to be written where it sees it, to make that room.
+    fn state_for_look(&self) -> Option<MutexGuard<'_, State>> {
+        if lock(&self.mirrors).is_empty() {
+            return Some(lock(&self.state));
+        }
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Looks at everything else once: returns what can be given back.
     fn look(&self, state: &mut State) -> Vec<Arc<Memory>> {
         state.errands.again = false;
         let kick = self.kick.as_fd();
@@ -312,15 +355,6 @@ impl Scheduler {
             }
             errands.events.push(event);
         }
-        for mirror in std::mem::take(&mut errands.mirrors) {
-            let value = mirror.fence.value();
-            mirror.write(value);
-            let next = value.saturating_add(1);
-            if next != u64::MAX && !is_over {
-                errands.watch(kick, &mirror.fence, next);
-            }
-            errands.mirrors.push(mirror);
-        }
         if is_over {
             // What the kernel refuses now it refuses for good.
             errands.again = false;
@@ -342,8 +376,8 @@ impl Scheduler {
         }
         let mut state = lock(&self.state);
         let done = self.look(&mut state);
-        let mirrors = std::mem::take(&mut state.errands.mirrors);
         drop(state);
+        let mirrors = std::mem::take(&mut *lock(&self.mirrors));
         drop((done, mirrors));
     }
 
