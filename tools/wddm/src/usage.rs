@@ -5,9 +5,11 @@
 //! The kernel does not know which allocations a submission uses (row 0.01): the user-mode driver
 //! says so with each ([`crate::Submission::uses`]), and asks here before the CPU touches one. What
 //! is kept is, for each context, the number of its last packet that reads and of its last one that
-//! writes. Whether it is done is a load from memory: the progress of the context.
+//! writes. Whether it is done is a load from memory: the progress of the context. The scheduler keeps
+//! that while anything of the context is not done; here it is not kept, since an allocation that
+//! nobody asks for may outlive many contexts, and fences are few.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::fence::Fence;
 
@@ -24,9 +26,9 @@ pub enum Access {
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     /// Progress of a context, and its last packet that reads; those that are done are dropped.
-    reads: Vec<(Arc<Fence>, u64)>,
+    reads: Vec<(Weak<Fence>, u64)>,
     /// The same for packets that write.
-    writes: Vec<(Arc<Fence>, u64)>,
+    writes: Vec<(Weak<Fence>, u64)>,
 }
 
 impl Usage {
@@ -36,20 +38,34 @@ impl Usage {
             Access::Read => &mut self.reads,
             Access::Write => &mut self.writes,
         };
-        list.retain(|(fence, last)| fence.id != progress.id && !fence.is_done(*last));
-        list.push((progress.clone(), point));
+        list.retain(|(fence, last)| {
+            let fence = fence.upgrade();
+            fence.is_some_and(|fence| fence.id != progress.id && !fence.is_done(*last))
+        });
+        list.push((Arc::downgrade(progress), point));
     }
 
     /// What must be done before the CPU may access it: writes before it reads, everything before it
     /// writes.
     pub(crate) fn pending(&mut self, cpu: Access) -> Vec<(Arc<Fence>, u64)> {
-        for list in [&mut self.reads, &mut self.writes] {
-            list.retain(|(fence, last)| !fence.is_done(*last));
-        }
-        let mut pending = self.writes.clone();
+        let mut pending = Self::left(&mut self.writes);
+        let reads = Self::left(&mut self.reads);
         if cpu == Access::Write {
-            pending.extend(self.reads.iter().cloned());
+            pending.extend(reads);
         }
         pending
+    }
+
+    /// What is not done of a list, in which the rest is dropped.
+    fn left(list: &mut Vec<(Weak<Fence>, u64)>) -> Vec<(Arc<Fence>, u64)> {
+        let mut left = Vec::new();
+        list.retain(|(fence, last)| match fence.upgrade() {
+            Some(fence) if !fence.is_done(*last) => {
+                left.push((fence, *last));
+                true
+            }
+            _ => false,
+        });
+        left
     }
 }
