@@ -167,24 +167,35 @@ pub(crate) fn wait(
             false => Ok(()),
         }
     };
-    // In this order: a device in error and a destroyed fence have all values.
-    let index = satisfied(waits, how);
-    if waits.iter().any(|(fence, _)| fence.is_lost()) {
-        scheduler.find_error();
+    loop {
+        let (life, wakes) = scheduler.tables().wakes();
+        // In this order: a device in error and a destroyed fence have all values.
+        let index = satisfied(waits, how);
+        if waits.iter().any(|(fence, _)| fence.is_lost()) {
+            scheduler.find_error();
+        }
+        check()?;
+        if let Some(index) = index {
+            return Ok(index);
+        }
+        // A shared fence that is destroyed goes on, and its sleepers are woken by `life`. Values do
+        // not go back: all of them are waited for one after the other.
+        let most = match how {
+            WaitFor::All => 1,
+            WaitFor::Any => waits.len(),
+        };
+        let missing = waits.iter().filter(|(fence, value)| !fence.reached(*value));
+        let mut raw: Vec<_> = missing.take(most).map(|(f, v)| (&f.raw, *v)).collect();
+        raw.push((life, wakes.saturating_add(1)));
+        let slept = libskua::MonitoredFence::wait_many(&raw, WaitFor::Any, deadline);
+        if let Err(error) = slept {
+            if !matches!(&error, Error::Ioctl { errno, .. } if *errno == Errno::TIME) {
+                scheduler.find_error();
+            }
+            check()?;
+            return Err(error.into());
+        }
     }
-    check()?;
-    if let Some(index) = index {
-        return Ok(index);
-    }
-    let raw: Vec<_> = waits.iter().map(|(f, value)| (&f.raw, *value)).collect();
-    let slept = libskua::MonitoredFence::wait_many(&raw, how, deadline);
-    match &slept {
-        Err(Error::Ioctl { errno, .. }) if *errno == Errno::TIME => {}
-        Err(_) => scheduler.find_error(),
-        Ok(_) => {}
-    }
-    check()?;
-    Ok(slept?)
 }
 
 /// A monitored fence (`D3DDDI_MONITORED_FENCE`); destroyed when dropped.

@@ -38,7 +38,8 @@ pub(crate) struct PageTables {
     /// Destroyed before the device, which would take its handle along.
     vm: Vm,
     kernel: ClientDevice,
-    /// Nobody signals it: it is lost when the device fails.
+    /// Lost when the device fails. Until then it counts ends that the sleepers of the device are to
+    /// look for.
     life: MonitoredFence,
     /// Which changes of `vm` were asked for.
     binds: Binds,
@@ -101,6 +102,21 @@ impl PageTables {
     /// Whether the device has failed; makes no system call.
     pub(crate) fn is_lost(&self) -> bool {
         self.life.value() == MonitoredFence::LOST
+    }
+
+    /// A value, and a fence that has the next one when [`PageTables::wake_sleepers`] is called after
+    /// this.
+    pub(crate) fn wakes(&self) -> (&MonitoredFence, u64) {
+        (&self.life, self.life.value())
+    }
+
+    /// Has those who sleep look at what they wait for; called with the fences of the device locked.
+    pub(crate) fn wake_sleepers(&self) {
+        let (life, wakes) = self.wakes();
+        // Refused if the device has failed, which wakes them, too.
+        if life.signal(wakes.saturating_add(1)).is_err() {
+            let _ = self.kernel.mark_error();
+        }
     }
 
     /// Adds 1 to an eventfd when it has.

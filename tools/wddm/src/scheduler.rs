@@ -221,6 +221,9 @@ impl Scheduler {
         let mut state = lock(&self.state);
         if state.fences.remove(&fence.id).is_some() {
             fence.end();
+            if fence.is_shared() {
+                self.tables.wake_sleepers();
+            }
             self.forget_fence(&mut state, fence);
         }
     }
@@ -546,6 +549,7 @@ impl Scheduler {
         for fence in state.fences.values() {
             fence.end();
         }
+        self.tables.wake_sleepers();
         let uses = Self::uses_of(&state);
         drop(state);
         drop(updates);

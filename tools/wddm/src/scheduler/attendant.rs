@@ -165,9 +165,13 @@ impl Scheduler {
         if waits.iter().any(|(fence, _)| fence.is_closed()) {
             return Err(Status::INVALID_HANDLE);
         }
-        if let [(fence, value)] = &waits[..] {
-            drop(state);
-            return Ok(fence.raw.notify(*value, fd)?);
+        // The end of a shared one the kernel does not see.
+        match &waits[..] {
+            [(fence, value)] if !fence.is_shared() => {
+                drop(state);
+                return Ok(fence.raw.notify(*value, fd)?);
+            }
+            _ => {}
         }
         // The kernel tells whether it is an eventfd; this point is never signalled.
         Syncobj::create(self.adapter().libskua())?.notify(1, fd)?;

@@ -79,6 +79,7 @@ fn main() -> ExitCode {
         who_waits_for_cancelled_work_is_woken,
         a_destroyed_fence_lets_go_of_who_waits,
         a_fence_that_others_have_goes_on,
+        the_end_of_a_shared_fence_wakes_its_devices_sleepers,
         row_2_22_a_fence_can_keep_its_value,
         an_unplug_ends_waits_of_a_busy_device: 120,
         an_unplug_ends_waits_of_an_idle_device: 120,
@@ -1763,6 +1764,38 @@ fn a_fence_that_others_have_goes_on() {
     assert_eq!(refused, Err(Status::INVALID_PARAMETER));
     let refused = p.share_objects(h.device).err();
     assert_eq!(refused, Some(Status::OBJECT_TYPE_MISMATCH));
+}
+
+fn the_end_of_a_shared_fence_wakes_its_devices_sleepers() {
+    let (rig, other) = (Rig::new(), Rig::new());
+    let (fence, more) = (rig.fence(), rig.fence());
+    let descriptor = fence.share().expect("a descriptor");
+    let theirs = MonitoredFence::open(&other.device, descriptor.as_fd()).expect("a fence");
+    let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("eventfd");
+    assert_eq!(fence.notify(1, event.as_fd()), Ok(()));
+    let gone = Err(Status::INVALID_HANDLE);
+    // It is said at the end of the time at the latest: they are to end long before.
+    let long = patience() * 3;
+    thread::scope(|scope| {
+        let wait = scope.spawn(|| fence.wait(1, long));
+        let both = [(&more, 1), (&fence, 1)];
+        let device = &rig.device;
+        let all = scope.spawn(move || device.wait_from_cpu(&both, WaitFor::All, long));
+        thread::sleep(Duration::from_millis(30));
+        fence.destroy();
+        eventually("they are woken", || wait.is_finished() && all.is_finished());
+        assert_eq!(wait.join().expect("a result"), gone);
+        assert_eq!(all.join().expect("a result").map(drop), gone);
+    });
+    assert_eq!(count(&event, 1), 1);
+    // That of a device is one, too.
+    thread::scope(|scope| {
+        let wait = scope.spawn(|| theirs.wait(1, long));
+        thread::sleep(Duration::from_millis(30));
+        other.device.destroy();
+        eventually("it is woken", || wait.is_finished());
+        assert_eq!(wait.join().expect("a result"), gone);
+    });
 }
 
 fn row_2_22_a_fence_can_keep_its_value() {
