@@ -577,7 +577,9 @@ fn moves_that_are_to_signal_have_a_limit() {
     skua_selftests::moving::evict_all();
     let job = rig.start(Engine::Compute, &[rig::wait_value(gate.va, 1)]);
     let call = |value| rig.make_resident(&[handle], &[signal_value(fence, value)]);
-    let accepted = (1..=LIMIT).take_while(|value| call(*value) == Ok(())).count();
+    let accepted = (1..=LIMIT)
+        .take_while(|value| call(*value) == Ok(()))
+        .count();
     assert_eq!(accepted as u64, LIMIT);
     assert_eq!(call(LIMIT + 1), Err(Errno::ENOSPC));
     assert_eq!(rig.make_resident(&[handle], &[]), Ok(()), "without values");
