@@ -8,7 +8,7 @@
 //! | [`packet`] | the part of it that runs a buffer for a context |
 //! | [`save`] | the part of it that stops one and goes on later |
 //! | [`worker`] | the thread around a core |
-//! | [`watch`] | what the thread tells a record of it |
+//! | `watch` | what the thread tells a record of it |
 //!
 //! This file is the side that the registers see. [`Engine`] holds what the registers' thread tells
 //! the worker, in a mailbox under a short lock, and what the engine shows. Raising
