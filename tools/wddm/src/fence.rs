@@ -186,6 +186,10 @@ pub(crate) fn wait(
         };
         let missing = waits.iter().filter(|(fence, value)| !fence.reached(*value));
         let mut raw: Vec<_> = missing.take(most).map(|(f, v)| (&f.raw, *v)).collect();
+        if raw.len() < most {
+            // Reached since it was looked at.
+            continue;
+        }
         raw.push((life, wakes.saturating_add(1)));
         let slept = libskua::MonitoredFence::wait_many(&raw, WaitFor::Any, deadline);
         if let Err(error) = slept {
