@@ -893,9 +893,9 @@ fn paging_queues_end() {
     let lost = queue(&rig);
     let fence = lost.fence().clone();
     expect_fault(&rig, reserve(&rig, UNIT), 1);
-    assert_eq!(fence.value(), MonitoredFence::LOST);
     let removed = Err(Status::DEVICE_REMOVED);
     assert_eq!(fence.wait(1, patience()), removed);
+    assert_eq!(fence.value(), MonitoredFence::LOST);
     let refused = lost.make_resident(&[&a], NONE);
     assert_eq!(refused, Err(Status::DEVICE_REMOVED.into()));
     assert_eq!(rig.device.evict(&[&a], EvictFlags::empty()), removed);
@@ -1257,10 +1257,12 @@ fn an_update_that_was_refused_looks_again() {
     let queue = queue(&rig);
     let adapter = rig.device.adapter();
     let (a, b) = (rig.system(PAGE), rig.system(PAGE));
+    let moves_late = movable(&rig, PAGE);
     let held = reserve(&rig, UNIT);
     let gate = rig.gate.lock2(0).expect("Lock2");
     for round in 0..2 {
-        let (fence, done) = (rig.fence(), rig.fence());
+        let fence = rig.fence();
+        skua_selftests::moving::evict_all();
         let va = reserve(&rig, UNIT);
         // With all that they need beside the bind.
         let (late, later) = (rig.fresh(EngineKind::Copy), rig.fresh(EngineKind::Copy));
@@ -1286,13 +1288,14 @@ fn an_update_that_was_refused_looks_again() {
             },
         ];
         gate.write(0, 0_u64).expect("a value");
-        // A bind that waits for work; behind it as many as the kernel takes.
+        // A bind that waits for a move, which waits for work; behind it as many as the kernel takes.
         for value in 1..=GATES {
             rig.start(&rig.copy, &[wait_value(rig.gate.gpu_va(), value)]);
         }
-        assert_eq!(rig.copy.signal_from_gpu(&[(&done, 1)]), Ok(()));
-        let first = update(&rig.compute, &[update_map(held, &a, 0)], Some((&done, 1)));
-        assert_eq!(first, Ok(()));
+        let resident = queue.make_resident(&[&moves_late], NONE);
+        assert_eq!(resident.map(|paging| paging.status), Ok(Status::PENDING));
+        let first = queue.map_gpu_virtual_address(&at(held, &moves_late));
+        assert!(first.is_ok());
         let mut taken = 0_u64;
         let refused = loop {
             if let Err(refused) = queue.map_gpu_virtual_address(&at(held + PAGE, &a)) {
@@ -1326,6 +1329,8 @@ fn an_update_that_was_refused_looks_again() {
         assert_eq!(moves.wait(1, patience()), Ok(()), "round {round}");
         assert_eq!(gpu_read(&rig, to), round + 1);
         assert_eq!(adapter.free_gpu_virtual_address(va, UNIT), Ok(()));
+        let leaves = rig.device.evict(&[&moves_late], EvictFlags::empty());
+        assert_eq!(leaves, Ok(()));
     }
 }
 
