@@ -902,9 +902,12 @@ impl Gpu {
                 return Ok(());
             }
             self.check_health()?;
-            if self.hw.generation() != generation {
-                generation = self.hw.generation();
+            let now = self.hw.generation();
+            if now != generation || now != self.vram_generation.load(Acquire) {
+                // It is being reset, which ends, or was.
+                generation = now;
                 start = Instant::now();
+                fsleep(Delta::from_micros(20));
                 continue;
             }
             if late > PRESENCE_TIMEOUT && !asked {
@@ -963,8 +966,10 @@ impl Gpu {
     /// memory that it should not.
     fn suspect(&self, generation: u32) {
         // First: the end of a reset looks at it when it opens the quarantine.
-        self.reset_later(generation);
+        self.resets.want(generation);
         self.suspend();
+        // Last: if there was a reset meanwhile, who is asked opens it.
+        self.reset_later(generation);
         if self.reapers.quiet.load(Acquire) {
             // Too late to reach anything, and nobody would open it.
             self.reapers.release();

@@ -165,10 +165,12 @@ impl Pledge {
             Some(Ok(())) => End::Done,
             _ => End::Failed,
         };
+        // Before anybody is told.
+        drop(share);
         let signalling = Signalling::begin();
         promises.iter_mut().for_each(|promise| promise.keep(end));
         drop(signalling);
-        drop((callback, share));
+        drop(callback);
     }
 }
 

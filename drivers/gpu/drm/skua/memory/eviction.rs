@@ -469,7 +469,7 @@ pub(crate) fn move_out(
 ) -> Result {
     while bo.is_arriving() {
         // What it left may be kept, as long as the device is not known to be quiet.
-        dev.check_health()?;
+        dev.wait_for_resets()?;
         if current!().signal_pending() {
             return Err(EINTR);
         }

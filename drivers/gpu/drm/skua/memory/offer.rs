@@ -223,7 +223,7 @@ fn lacks_pages(bo: &Bo, reserved: &Reserved<'_>) -> Result<bool> {
 fn settle(dev: &SkuaDevice, bo: &BoRef, patience: &mut Jiffies) -> Result {
     while is_going(bo) {
         // What it had may be kept, as long as the device is not known to be quiet.
-        dev.check_health()?;
+        dev.wait_for_resets()?;
         if current!().signal_pending() {
             return Err(EINTR);
         }

@@ -95,8 +95,10 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{
+            Acquire,
             Atomic,
-            Relaxed, //
+            Relaxed,
+            Release, //
         },
         Arc,
         Mutex,
@@ -493,15 +495,17 @@ impl Engine {
 
     /// Engine time since the device was started, in ticks; 0 when the device is unbound.
     pub(crate) fn ticks(&self, dev: &SkuaDevice) -> u64 {
+        // First: if the adapter is reset meanwhile, it is too little, and never too much.
+        let old = self.old_ticks.load(Acquire);
         let shared = dev.hw.shared.try_access();
         let ticks =
             shared.and_then(|shared| shared.engine64(self.index, status::engine::TICKS).ok());
-        ticks.map_or(0, |ticks| self.old_ticks.load(Relaxed).wrapping_add(ticks))
+        ticks.map_or(0, |ticks| old.wrapping_add(ticks))
     }
 
     /// The device, which was reset, counts from zero: [`Self::ticks`] goes on from `ticks`.
     pub(crate) fn set_old_ticks(&self, ticks: u64) {
-        self.old_ticks.store(ticks, Relaxed);
+        self.old_ticks.store(ticks, Release);
     }
 
     /// What the client of `usage`, to which `contexts` belong, used of it so far.

@@ -239,9 +239,10 @@ impl AlarmHandler for Reset {
     fn run(&self) -> Option<Jiffies> {
         let _signalling = Signalling::begin();
         let dev = &*self.dev;
-        // It may have been done meanwhile.
-        if dev.resets.is_wanted(dev.hw.generation()) || dev.check_health().is_err() {
-            reset_adapter(dev, None);
+        match dev.resets.is_wanted(dev.hw.generation()) || dev.check_health().is_err() {
+            true => reset_adapter(dev, None),
+            // It was done meanwhile, perhaps before who suspects it had memory kept.
+            false => dev.resume(),
         }
         None
     }
