@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         a_destroyed_context_counts_while_it_runs,
         clients_have_their_own_time,
         memory_is_counted_where_it_is,
-        memory_that_only_a_mapping_keeps_is_counted,
+        memory_that_only_a_mapping_keeps_is_counted at_rest,
         shared_memory_is_told_apart at_rest,
         active_memory_is_in_use,
         other_processes_can_read_it,

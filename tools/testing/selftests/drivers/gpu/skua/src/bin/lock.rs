@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         row_0_16_what_could_not_be_locked_is_refused,
         row_0_19_row_1_09_system_memory_is_locked_in_its_place: 60,
         row_0_20_without_cpu_access_the_address_never_leads_to_vram: 60 at_rest,
-        row_0_20_what_is_in_vram_for_good_cannot_be_locked,
+        row_0_20_what_is_in_vram_for_good_cannot_be_locked at_rest,
         row_0_21_what_is_locked_outside_stays_outside: 60 at_rest,
         what_the_cpu_sees_in_vram_stays: 60 at_rest,
         a_lock_waits_for_its_move_alone: 60,

@@ -22,7 +22,7 @@ use skua_uapi::DRM_SKUA_ENGINE_COMPUTE;
 fn main() -> ExitCode {
     suite::main(tests![
         row_2_20_three_priorities_end_in_order: 60,
-        row_2_20_equals_get_equal_shares: 60,
+        row_2_20_equals_get_equal_shares: 60 at_rest,
         row_2_20_what_is_queued_is_raised_too: 60,
         important_work_overtakes_what_is_in_the_ring: 60,
         row_2_12_a_long_buffer_makes_room: 60,

@@ -49,7 +49,7 @@ fn main() -> ExitCode {
         row_0_10_events_fire_once,
         row_0_11_locks_nest_at_one_address,
         row_0_12_lock2_has_no_flags,
-        row_0_16_row_0_20_what_the_cpu_does_not_reach_is_locked_in_system_memory,
+        row_0_16_row_0_20_what_the_cpu_does_not_reach_is_locked_in_system_memory at_rest,
         the_adapter_says_how_finely_it_preempts,
         row_2_20_important_work_goes_first: 60,
         row_2_22_fences_of_a_device_in_error_have_the_largest_value: 60,
