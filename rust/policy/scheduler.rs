@@ -80,15 +80,34 @@ impl Level {
 pub struct Levels(u16);
 
 impl Levels {
-    fn has(self, level: Level) -> bool {
-        self.0 >> level.0 & 1 == 1
+    fn only(level: Level) -> Self {
+        Self(1 << level.0)
+    }
+
+    fn highest(self) -> Option<Level> {
+        u8::try_from(self.0.checked_ilog2()?).ok().map(Level)
+    }
+
+    /// Those that are lower than `level`.
+    fn below(self, level: Level) -> Self {
+        // No overflow: a power of two.
+        Self(self.0 & (Self::only(level).0 - 1))
+    }
+
+    /// From the highest.
+    fn iter(mut self) -> impl Iterator<Item = Level> {
+        core::iter::from_fn(move || {
+            let highest = self.highest()?;
+            self = self.below(highest);
+            Some(highest)
+        })
     }
 }
 
 impl FromIterator<Level> for Levels {
     fn from_iter<I: IntoIterator<Item = Level>>(levels: I) -> Self {
-        let bits = levels.into_iter().map(|level| 1 << level.0);
-        Self(bits.fold(0, |all, bit: u16| all | bit))
+        let levels = levels.into_iter().map(Self::only);
+        levels.fold(Self(0), |all, level| Self(all.0 | level.0))
     }
 }
 
@@ -199,6 +218,8 @@ pub struct Scheduler {
     limits: Limits,
     /// By level: how many contexts wait.
     waiting: [u32; LEVELS],
+    /// Those at which some do: most of what is asked is about all levels.
+    occupied: Levels,
     /// By level: when it was last served, or began to wait.
     since: [u64; LEVELS],
     /// By level: until when one context of it had work, or none.
@@ -214,6 +235,7 @@ impl Scheduler {
         Self {
             limits,
             waiting: [0; LEVELS],
+            occupied: Levels(0),
             since: [0; LEVELS],
             alone: [0; LEVELS],
             aged: false,
@@ -237,6 +259,7 @@ impl Scheduler {
     pub fn wait_on(&mut self, level: Level) {
         if let Some(waiting) = self.waiting.get_mut(level.index()) {
             *waiting = waiting.saturating_add(1);
+            self.occupied.0 |= Levels::only(level).0;
         }
     }
 
@@ -263,6 +286,9 @@ impl Scheduler {
     pub fn leave(&mut self, level: Level) {
         if let Some(waiting) = self.waiting.get_mut(level.index()) {
             *waiting = waiting.saturating_sub(1);
+            if *waiting == 0 {
+                self.occupied.0 &= !Levels::only(level).0;
+            }
         }
     }
 
@@ -310,7 +336,7 @@ impl Scheduler {
     }
 
     fn highest(&self, but: Option<Level>, queued: Levels) -> Option<Level> {
-        self.levels(but, queued).next_back()
+        self.levels(but, queued).highest()
     }
 
     /// Of the levels below `level` that have waited for long the one that has for the longest.
@@ -322,24 +348,19 @@ impl Scheduler {
         now: u64,
     ) -> Option<Level> {
         let since = |level: &Level| self.since.get(level.index()).copied().unwrap_or(now);
+        // Of equals the lowest.
         self.levels(but, queued)
-            .filter(|other| *other < level)
+            .below(level)
+            .iter()
             .filter(|other| now.saturating_sub(since(other)) > self.limits.patience)
-            .min_by_key(since)
+            .min_by_key(|other| (since(other), *other))
     }
 
-    /// Those of `queued`, and at which somebody waits but for one context at the level `but`; from
-    /// the lowest.
-    fn levels(
-        &self,
-        but: Option<Level>,
-        queued: Levels,
-    ) -> impl DoubleEndedIterator<Item = Level> + '_ {
-        let levels = (0..=Level::SYSTEM.0).map(Level);
-        levels.filter(move |level| {
-            let waiting = self.waiting.get(level.index()).copied().unwrap_or(0);
-            waiting > u32::from(but == Some(*level)) || queued.has(*level)
-        })
+    /// Those of `queued`, and at which somebody waits but for one context at the level `but`.
+    fn levels(&self, but: Option<Level>, queued: Levels) -> Levels {
+        let alone = but.filter(|level| self.waiting.get(level.index()) <= Some(&1));
+        let others = alone.map_or(Levels(0), Levels::only);
+        Levels(self.occupied.0 & !others.0 | queued.0)
     }
 }
 
