@@ -376,7 +376,7 @@ impl State {
 
     /// What the engine works on, or `waits` in, and the levels of other contexts' packets behind
     /// that. What has waited for too long keeps the engine until the watchdog has looked at it.
-    fn running(&self, now: u64, waits: bool) -> Option<(Running, Levels)> {
+    fn running(&self, now: u64, waits: impl FnOnce() -> bool) -> Option<(Running, Levels)> {
         let (_, packet) = self.node.head()?;
         let context = packet.submission.context();
         // It has work that is in no ring if it is in a list: no reference is the last.
@@ -387,7 +387,7 @@ impl State {
             ran: now.saturating_sub(self.head.map_or(now, |head| head.ticks)),
             left: context.turn().left(),
             protected: packet.protected,
-            waits: waits && packet.spent.waited_ms < self.stuck_ms,
+            waits: packet.spent.waited_ms < self.stuck_ms && waits(),
         };
         let behind = self.node.iter().skip(1).map(|(_, packet)| packet);
         let others = behind.filter(|packet| !Arc::ptr_eq(packet.submission.context(), context));
@@ -395,8 +395,8 @@ impl State {
     }
 
     /// Whether the engine, which can be, is to be asked to stop, and whether that has to be looked at
-    /// again.
-    fn contention(&self, now: u64, waits: bool) -> (bool, bool) {
+    /// again; `waits`: whether it does nothing but wait.
+    fn contention(&self, now: u64, waits: impl FnOnce() -> bool) -> (bool, bool) {
         if self.mode != Mode::Running || self.node.asked().is_some() {
             return (false, false);
         }
@@ -538,7 +538,7 @@ impl Engine {
             let mut state = self.state.lock();
             let due = context.push(submission);
             state.attend(context, due, Place::Last, now);
-            self.fill(dev, &mut state)
+            self.fill(dev, &mut state, now)
         };
         if filled.is_err() {
             dev.reset_later(generation);
@@ -562,7 +562,7 @@ impl Engine {
             if listed.is_some() {
                 state.attend(context, Due::Turn, Place::Last, now);
             }
-            self.fill(dev, &mut state)
+            self.fill(dev, &mut state, now)
         };
         if filled.is_err() {
             dev.reset_later(generation);
@@ -615,7 +615,7 @@ impl Engine {
                     .and_then(|()| self.take_back(dev, &mut state, &mut finished, None)),
                 Mode::Recovering | Mode::Lost => Ok(false),
             };
-            collected.and_then(|_| self.fill(dev, &mut state))
+            collected.and_then(|_| self.fill(dev, &mut state, self.ticks(dev)))
         };
         finished.finish(dev, self.index);
         drop(turn);
@@ -730,18 +730,19 @@ impl Engine {
         // Not all packets interrupt when they end.
         self.process(dev);
         let mut state = self.state.lock();
-        state.unpark(dev, self.ticks(dev));
-        self.fill(dev, &mut state)?;
-        Ok(self.preempts && state.contention(self.ticks(dev), false).1)
+        let now = self.ticks(dev);
+        state.unpark(dev, now);
+        self.fill(dev, &mut state, now)?;
+        Ok(self.preempts && state.contention(now, || false).1)
     }
 
     /// Asks the engine to stop if who runs has to make room, and has it looked at later if that may
     /// come. Whether it was asked.
-    fn preempt_if_due(&self, dev: &SkuaDevice, state: &mut State) -> Result<bool> {
+    fn preempt_if_due(&self, dev: &SkuaDevice, state: &mut State, now: u64) -> Result<bool> {
         if !self.preempts {
             return Ok(false);
         }
-        let (due, later) = state.contention(self.ticks(dev), self.waits(dev));
+        let (due, later) = state.contention(now, || self.waits(dev));
         if later {
             dev.watch_turns();
         }
@@ -762,15 +763,15 @@ impl Engine {
     }
 
     /// Moves portions that can start into the ring, as far as there is room, and tells the engine;
-    /// or asks it to stop, if what can start is more important than what runs.
-    fn fill(&self, dev: &SkuaDevice, state: &mut State) -> Result {
+    /// or asks it to stop, if what can start is more important than what runs; at the engine time
+    /// `now`.
+    fn fill(&self, dev: &SkuaDevice, state: &mut State, now: u64) -> Result {
         if state.mode != Mode::Running
             || state.node.asked().is_some()
-            || self.preempt_if_due(dev, state)?
+            || self.preempt_if_due(dev, state, now)?
         {
             return Ok(());
         }
-        let now = self.ticks(dev);
         while !state.node.is_full() {
             let Some((context, aged)) = state.next(now) else {
                 break;
@@ -816,7 +817,7 @@ impl Engine {
         if state.node.notify(&dev.hw)? {
             dev.watch();
         }
-        if self.preempts && state.contention(now, false).1 {
+        if self.preempts && state.contention(now, || false).1 {
             dev.watch_turns();
         }
         Ok(())
