@@ -94,10 +94,25 @@ impl UserArray {
     {
         self.check(min, max_count)?;
         let mut out = KVVec::with_capacity(usize::try_from(self.count)?, GFP_KERNEL)?;
-        for index in 0..self.count {
-            out.push(self.read_one(index)?, GFP_KERNEL)?;
-        }
+        self.for_each(min, max_count, |element| Ok(out.push(element, GFP_KERNEL)?))?;
         Ok(out)
+    }
+
+    /// Calls `f` with each element as soon as it is read, until `f` fails.
+    pub(crate) fn for_each<T>(
+        &self,
+        min: usize,
+        max_count: u32,
+        mut f: impl FnMut(T) -> Result,
+    ) -> Result
+    where
+        T: FromBytes + IntoBytes,
+    {
+        self.check(min, max_count)?;
+        for index in 0..self.count {
+            f(self.read_one(index)?)?;
+        }
+        Ok(())
     }
 
     fn read_one<T>(&self, index: u32) -> Result<T>

@@ -27,7 +27,7 @@
 //! | [`gpu`] | the trunk: the data of the device, which holds a piece of each room below `ioctl` and is known to them; the order of all locks |
 //! | [`reaper`] | frees what work lets go of, when the device cannot reach it |
 //! | [`herald`] | tells userspace of losses and of work that was cut |
-//! | [`slots`], [`quota`], [`kernel_heap`] | tables, limits, and the policy's memory |
+//! | [`slots`], [`few`], [`quota`], [`kernel_heap`] | tables, short lists, limits, and the policy's memory |
 //! | [`policy`] | decisions, free of kernel types: `rust/policy` |
 //! | [`mod@spec`] | the hardware's numbers: `rust/spec` |
 //! | [`ext`] | what the kernel crate lacks, and all `unsafe`: `rust/kernel` |
@@ -44,6 +44,7 @@ mod driver;
 #[path = "../../../../rust/kernel/ext.rs"]
 mod ext;
 mod fences;
+mod few;
 mod gpu;
 mod hardware;
 mod herald;

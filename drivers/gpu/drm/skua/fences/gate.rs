@@ -27,6 +27,7 @@ use crate::{
         FenceCallback,
         PendingCallback, //
     },
+    few::Few,
     kernel_heap::client_flags, //
 };
 use kernel::{
@@ -90,16 +91,17 @@ enum Step<T: Wake> {
 struct Waiters<T: Wake> {
     /// Whether somebody attaches them, or has.
     armed: bool,
-    steps: KVVec<Step<T>>,
+    steps: Few<Step<T>>,
 }
 
 /// The fences that work waits for.
 #[pin_data]
 pub(crate) struct Gate<T: Wake> {
-    /// One step for each of `waiters` and one for [`Gate::arm`]; shared with the callbacks.
-    remaining: Arc<Remaining>,
+    /// One step for each of `waiters` and one for [`Gate::arm`]; shared with the callbacks. None if
+    /// all had signalled when the gate was made: it is open.
+    remaining: Option<Arc<Remaining>>,
     /// All that are waited for, also when they have signalled: they tell with which error.
-    fences: KVVec<Fence>,
+    fences: Few<Fence>,
     #[pin]
     waiters: SpinLock<Waiters<T>>,
 }
@@ -107,16 +109,20 @@ pub(crate) struct Gate<T: Wake> {
 impl<T: Wake> Gate<T> {
     /// A gate that is open when all of `fences` have signalled, and of whose opening `target` learns
     /// when it is armed. `ENOMEM`.
-    pub(crate) fn new(target: &Arc<T>, fences: KVVec<Fence>) -> Result<impl PinInit<Self>> {
-        let remaining = Arc::new(Remaining(Atomic::new(1)), client_flags())?;
-        let mut steps = KVVec::new();
+    pub(crate) fn new(target: &Arc<T>, fences: Few<Fence>) -> Result<impl PinInit<Self>> {
+        let mut remaining = None;
+        let mut steps = Few::Empty;
         for fence in fences.iter().filter(|fence| fence.status().is_none()) {
+            let remaining = match &remaining {
+                Some(remaining) => remaining,
+                None => remaining.insert(Arc::new(Remaining(Atomic::new(1)), client_flags())?),
+            };
             let waiter = Waiter {
                 remaining: remaining.clone(),
                 target: target.clone(),
             };
             let callback = Callback::new(waiter, client_flags())?;
-            steps.push(Step::Idle(fence.clone(), callback), client_flags())?;
+            steps.push(Step::Idle(fence.clone(), callback))?;
             // No wrap: each has its memory.
             remaining.0.fetch_add(1, Full);
         }
@@ -133,6 +139,9 @@ impl<T: Wake> Gate<T> {
     /// Has the target woken when the gate opens, unless it was armed before. Process context;
     /// allocates nothing. Who has armed it looks whether it is open.
     pub(crate) fn arm(&self) {
+        let Some(remaining) = &self.remaining else {
+            return;
+        };
         let mut steps = {
             let mut waiters = self.waiters.lock();
             if core::mem::replace(&mut waiters.armed, true) {
@@ -140,18 +149,18 @@ impl<T: Wake> Gate<T> {
             }
             core::mem::take(&mut waiters.steps)
         };
-        for step in &mut steps {
+        for step in &mut *steps {
             if let Step::Idle(fence, callback) = core::mem::replace(step, Step::Over) {
                 match callback.attach(&fence) {
                     Attached::Pending(callback) => *step = Step::Attached(callback),
                     // Cannot be the last one: that of this function is still to come.
-                    Attached::Signaled(_) => _ = self.remaining.step(),
+                    Attached::Signaled(_) => _ = remaining.step(),
                 }
             }
         }
         // In place of none.
         self.waiters.lock().steps = steps;
-        self.remaining.step();
+        remaining.step();
     }
 
     /// Whether it was armed.
@@ -161,8 +170,11 @@ impl<T: Wake> Gate<T> {
 
     /// Whether the gate is open. One that is not armed may be so without that being known.
     pub(crate) fn is_open(&self) -> bool {
+        let Some(remaining) = &self.remaining else {
+            return true;
+        };
         match self.is_armed() {
-            true => self.remaining.0.load(Acquire) == 0,
+            true => remaining.0.load(Acquire) == 0,
             // Under spin locks: other drivers are not asked.
             false => self.fences.iter().all(Fence::is_known_signaled),
         }

@@ -25,6 +25,7 @@ use crate::{
         },
         signals::Signals, //
     },
+    few::Few,
     gpu::QUEUE,
     kernel_heap::client_flags,
     quota::{
@@ -48,7 +49,7 @@ use kernel::{
 };
 
 struct State {
-    promises: KVVec<Promise>,
+    promises: Few<Promise>,
     /// What is waited for.
     fence: Option<Fence>,
     /// Until the worker has it.
@@ -102,7 +103,7 @@ impl Publisher {
                 let pledge = Arc::pin_init(
                     pin_init!(Pledge {
                         state <- new_spinlock!(State {
-                            promises: KVVec::new(),
+                            promises: Few::Empty,
                             fence: None,
                             callback: None,
                             share,
@@ -155,7 +156,7 @@ impl Pledge {
             let mut state = self.state.lock();
             state.is_over = true;
             (
-                core::mem::replace(&mut state.promises, KVVec::new()),
+                core::mem::take(&mut state.promises),
                 state.fence.take(),
                 state.callback.take(),
                 state.share.take(),

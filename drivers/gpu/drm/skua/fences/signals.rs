@@ -13,8 +13,8 @@ use crate::{
             Syncobj, //
         }, //
     },
-    fences::monitored::Promise,
-    kernel_heap::client_flags, //
+    fences::monitored::Promise, //
+    few::Few,
 };
 use kernel::prelude::*;
 
@@ -28,16 +28,16 @@ struct Signal {
 
 /// The syncobjs that an ioctl signals, and the values of monitored fences.
 pub(crate) struct Signals {
-    syncobjs: KVVec<Signal>,
-    values: KVVec<Promise>,
+    syncobjs: Few<Signal>,
+    values: Few<Promise>,
 }
 
 impl Signals {
     /// A list without anything: nothing is signalled.
     pub(crate) fn new() -> Self {
         Self {
-            syncobjs: KVVec::new(),
-            values: KVVec::new(),
+            syncobjs: Few::Empty,
+            values: Few::Empty,
         }
     }
 
@@ -49,9 +49,7 @@ impl Signals {
             0 => None,
             point => Some((ChainNode::new()?, point)),
         };
-        Ok(self
-            .syncobjs
-            .push(Signal { syncobj, point }, client_flags())?)
+        self.syncobjs.push(Signal { syncobj, point })
     }
 
     /// Adds a value. `EINVAL` if it is not above those of its fence that were added; `ENOMEM`.
@@ -59,7 +57,7 @@ impl Signals {
         if !self.values.iter().all(|before| promise.may_follow(before)) {
             return Err(EINVAL);
         }
-        Ok(self.values.push(promise, client_flags())?)
+        self.values.push(promise)
     }
 
     /// Whether there is a value among them.
@@ -69,16 +67,16 @@ impl Signals {
 
     /// Gives the promises, which are the work's to keep, and puts `fence` into all syncobjs, in
     /// order; once.
-    pub(crate) fn publish(&mut self, fence: &Fence) -> KVVec<Promise> {
-        for promise in &mut self.values {
+    pub(crate) fn publish(&mut self, fence: &Fence) -> Few<Promise> {
+        for promise in &mut *self.values {
             promise.give();
         }
-        for signal in core::mem::replace(&mut self.syncobjs, KVVec::new()) {
+        for signal in core::mem::take(&mut self.syncobjs) {
             match signal.point {
                 Some((node, point)) => signal.syncobj.add_point(node, fence, point),
                 None => signal.syncobj.replace_fence(fence),
             }
         }
-        core::mem::replace(&mut self.values, KVVec::new())
+        core::mem::take(&mut self.values)
     }
 }

@@ -24,6 +24,7 @@ use crate::{
             MAX_PLEDGES, //
         }, //
     },
+    few::Few,
     gpu::SkuaDevice,
     ioctl::{
         fence::{
@@ -841,23 +842,22 @@ impl File {
         if args.flags != 0 {
             return Err(EINVAL);
         }
-        let mut buffers = KVVec::new();
-        let array: KVVec<drm_skua_buffer> = user_array::read(&args.buffers, MAX_BUFFERS)?;
-        for buffer in &array {
+        let mut buffers = Few::Empty;
+        user_array::for_each(&args.buffers, MAX_BUFFERS, |buffer: drm_skua_buffer| {
             if buffer.flags != 0 {
                 return Err(EINVAL);
             }
-            buffers.push(Buffer::new(buffer.va, buffer.size)?, client_flags())?;
-        }
-        let mut values = KVVec::new();
+            buffers.push(Buffer::new(buffer.va, buffer.size)?)
+        })?;
+        let mut values = Few::Empty;
         let (waits, signals) = syncs::read(file, &args.syncs, Some((&mut values, &context)))?;
         let request = Request {
             buffers,
             waits,
             signals,
         };
+        context.check(MAX_QUEUED)?;
         if !request.buffers.is_empty() {
-            context.check(MAX_QUEUED)?;
             context.prepare_saving(data.parent())?;
         }
         hold::submit(&context, request, values)?;

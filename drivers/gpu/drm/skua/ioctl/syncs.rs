@@ -21,11 +21,11 @@ use crate::{
         },
         signals::Signals, //
     },
+    few::Few,
     ioctl::{
         file::SkuaFile,
         user_array, //
     },
-    kernel_heap::client_flags,
     submit::context::Context, //
 };
 use kernel::{
@@ -44,12 +44,11 @@ pub(crate) const MAX_SYNCS: u32 = 256;
 pub(crate) fn read(
     file: &SkuaFile,
     array: &uapi::drm_skua_array,
-    mut values: Option<(&mut KVVec<Wait>, &Arc<Context>)>,
-) -> Result<(KVVec<Fence>, Signals)> {
-    let syncs: KVVec<uapi::drm_skua_sync> = user_array::read(array, MAX_SYNCS)?;
-    let mut waits = KVVec::new();
+    mut values: Option<(&mut Few<Wait>, &Arc<Context>)>,
+) -> Result<(Few<Fence>, Signals)> {
+    let mut waits = Few::Empty;
     let mut signals = Signals::new();
-    for sync in &syncs {
+    user_array::for_each(array, MAX_SYNCS, |sync: uapi::drm_skua_sync| {
         if sync.flags & uapi::DRM_SKUA_SYNC_MONITORED != 0 {
             let wait = match sync.flags & !uapi::DRM_SKUA_SYNC_MONITORED {
                 uapi::DRM_SKUA_SYNC_WAIT => true,
@@ -66,17 +65,17 @@ pub(crate) fn read(
                 // Of each fence the last value decides: it alone is waited for.
                 let like = values.iter_mut().find(|wait| wait.is_for(handle.fence()));
                 if like.as_ref().is_some_and(|wait| wait.value() >= sync.point) {
-                    continue;
+                    return Ok(());
                 }
                 let wait = Wait::new(handle.fence(), sync.point, context.clone(), 0, owner)?;
                 match like {
                     Some(like) => *like = wait,
-                    None => values.push(wait, client_flags())?,
+                    None => values.push(wait)?,
                 }
             } else {
                 signals.push_value(Promise::new(handle.fence().clone(), sync.point)?)?;
             }
-            continue;
+            return Ok(());
         }
         let timeline = sync.flags & uapi::DRM_SKUA_SYNC_TIMELINE != 0;
         let wait = match sync.flags & !uapi::DRM_SKUA_SYNC_TIMELINE {
@@ -93,11 +92,12 @@ pub(crate) fn read(
             let fence = syncobj::find_fence(file, sync.handle, sync.point)?;
             // A callback for each would be run when it signals, with interrupts off.
             if !waits.contains(&fence) {
-                waits.push(fence, client_flags())?;
+                waits.push(fence)?;
             }
         } else {
             signals.push(syncobj, sync.point)?;
         }
-    }
+        Ok(())
+    })?;
     Ok((waits, signals))
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Arrays in user memory, by the rules of `struct drm_skua_array`.
+//! Arrays in user memory, by the rules of `struct drm_skua_array`, whose elements have had the same
+//! size since the first version.
 
 use crate::ext::{
     uaccess::UserArray,
@@ -8,34 +9,25 @@ use crate::ext::{
 };
 use kernel::prelude::*;
 
-/// Largest stride in bytes.
-const MAX_STRIDE: u32 = 4096;
-
-/// Reads an array of at most `max` elements, which had today's size in the first version.
+/// Calls `f` with each of at most `max` elements, in order, each read once.
 ///
 /// `EINVAL` for stride, count or pointer; `E2BIG` for an unknown byte that is not zero; `EFAULT`;
-/// `ENOMEM`.
+/// what `f` says.
+pub(crate) fn for_each<T>(
+    array: &uapi::drm_skua_array,
+    max: u32,
+    f: impl FnMut(T) -> Result,
+) -> Result
+where
+    T: FromBytes + IntoBytes,
+{
+    UserArray::from(array).for_each(size_of::<T>(), max, f)
+}
+
+/// The same elements as a list; also `ENOMEM`.
 pub(crate) fn read<T>(array: &uapi::drm_skua_array, max: u32) -> Result<KVVec<T>>
 where
-    T: FromBytes + IntoBytes + Default,
+    T: FromBytes + IntoBytes,
 {
-    let min = size_of::<T>();
-    let stride_is_valid = usize::try_from(array.stride)? >= min
-        && array.stride % 8 == 0
-        && array.stride <= MAX_STRIDE;
-    if array.count == 0 {
-        if array.pointer != 0 || (array.stride != 0 && !stride_is_valid) {
-            return Err(EINVAL);
-        }
-        return Ok(KVVec::new());
-    }
-    if !stride_is_valid {
-        return Err(EINVAL);
-    }
-    let array = UserArray {
-        stride: array.stride,
-        count: array.count,
-        pointer: array.pointer,
-    };
-    array.read(min, max)
+    UserArray::from(array).read(size_of::<T>(), max)
 }

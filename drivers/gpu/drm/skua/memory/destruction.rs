@@ -35,6 +35,7 @@ use crate::{
         Gate,
         Wake, //
     },
+    few::Few,
     gpu::{
         self,
         SkuaDevice,
@@ -600,14 +601,14 @@ fn waits(
     bo: &BoRef,
     alone: bool,
     users: &mut Users,
-) -> Result<KVVec<Fence>> {
-    let mut waits = KVVec::new();
+) -> Result<Few<Fence>> {
+    let mut waits = Few::Empty;
     {
         let reserved = resv::lock(&**bo)?;
         // Others' would be among the rest.
         if !gem::is_foreign(&**bo) {
             if let Some(fence) = bo::own_work(bo, &reserved)? {
-                waits.push(fence, client_flags())?;
+                waits.push(fence)?;
             }
         }
     }
@@ -615,7 +616,7 @@ fn waits(
         for_each_user(dev, bo, |vm| {
             if vm.is_of(client) {
                 if let Some(fence) = users.work_of(&vm)? {
-                    waits.push(fence, client_flags())?;
+                    waits.push(fence)?;
                 }
             }
             dev.reapers.vms.bury(vm);

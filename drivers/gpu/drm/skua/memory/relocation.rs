@@ -50,6 +50,7 @@ use crate::{
         },
         trace, //
     },
+    few::Few,
     gpu::{
         self,
         Gpu,
@@ -550,16 +551,14 @@ pub(crate) fn relocate(
     if !may_arrive || (!may_wait && !exec.is_idle(Usage::Bookkeep)) {
         return Err(EBUSY);
     }
-    let mut waits = KVVec::new();
+    let mut waits = Few::Empty;
     if bo.needs_vram() && is_direct(&old) {
         // No work reaches it where it is.
         if let Some(fence) = exec.reserved(&handle)?.singleton(Usage::Kernel)? {
-            waits.push(fence, client_flags())?;
+            waits.push(fence)?;
         }
     } else {
-        exec.collect(Usage::Bookkeep, |fence| {
-            waits.push(fence, client_flags()).map_err(Error::from)
-        })?;
+        exec.collect(Usage::Bookkeep, |fence| waits.push(fence))?;
     }
     let users = users.get(old_users..).unwrap_or_default();
     let user = users.first();

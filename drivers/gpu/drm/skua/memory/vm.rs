@@ -51,6 +51,7 @@ use crate::{
         },
         signals::Signals, //
     },
+    few::Few,
     gpu::{
         self,
         SkuaDevice, //
@@ -248,7 +249,7 @@ struct BindEnd {
     /// From publication until it is finished.
     fence: Option<DriverFence>,
     /// Values of monitored fences, given at publication.
-    promises: KVVec<Promise>,
+    promises: Few<Promise>,
     /// What the bind unmaps, in the order of its operations.
     unmapped: KVVec<Removed>,
     /// Memory for the records of what it installs.
@@ -540,7 +541,7 @@ impl Vm {
         self: &Arc<Self>,
         parent: &Device<Bound>,
         operations: KVVec<Operation>,
-        waits: KVVec<Fence>,
+        waits: Few<Fence>,
         signals: Signals,
     ) -> Result {
         self.accept(parent, &mut self.map.lock(), operations, waits, signals)?;
@@ -579,7 +580,7 @@ impl Vm {
                 }
             }
             if !operations.is_empty() {
-                self.accept(parent, &mut map, operations, KVVec::new(), Signals::new())?;
+                self.accept(parent, &mut map, operations, Few::Empty, Signals::new())?;
             }
         }
         // Not here: its client may have more for whoever does it.
@@ -593,7 +594,7 @@ impl Vm {
         parent: &Device<Bound>,
         map: &mut IntervalMap<KernelHeap, Mapping>,
         operations: KVVec<Operation>,
-        mut waits: KVVec<Fence>,
+        mut waits: Few<Fence>,
         mut signals: Signals,
     ) -> Result {
         let tables = self.tables.access(parent)?;
@@ -612,7 +613,7 @@ impl Vm {
                 gate <- Gate::new(self, waits)?,
                 end <- new_spinlock!(BindEnd {
                     fence: None,
-                    promises: KVVec::new(),
+                    promises: Few::Empty,
                     unmapped,
                     records,
                     memory,
@@ -696,7 +697,7 @@ impl Vm {
         tables: &PageTable,
         map: &IntervalMap<KernelHeap, Mapping>,
         operations: &[Operation],
-        waits: &mut KVVec<Fence>,
+        waits: &mut Few<Fence>,
     ) -> Result<(KVVec<Memory>, KVVec<Node>)> {
         let memory = KVVec::with_capacity(operations.len(), client_flags())?;
         let mut records = KVVec::new();
@@ -742,9 +743,9 @@ impl Vm {
     }
 
     /// Adds what the memory of `bo` waits for to `waits`. `ENOMEM`; `EINTR` if a signal arrives.
-    fn wait_for_memory(bo: &BoRef, waits: &mut KVVec<Fence>) -> Result {
+    fn wait_for_memory(bo: &BoRef, waits: &mut Few<Fence>) -> Result {
         if let Some(fence) = bo::own_work(bo, &resv::lock(&**bo)?)? {
-            waits.push(fence, client_flags())?;
+            waits.push(fence)?;
         }
         Ok(())
     }
@@ -792,7 +793,7 @@ impl Vm {
             // Before the signal: who waits for it may count on the memory.
             let (fence, mut promises) = {
                 let mut end = bind.end.lock();
-                let promises = core::mem::replace(&mut end.promises, KVVec::new());
+                let promises = core::mem::take(&mut end.promises);
                 (end.fence.take(), promises)
             };
             self.dev.reapers.binds.bury(bind.into_arc());

@@ -34,8 +34,8 @@ use crate::{
         monitored::Promise,
         signals::Signals, //
     },
+    few::Few,
     gpu::SkuaDevice,
-    kernel_heap::client_flags,
     memory::{
         paging_in,
         relocation::Transfer,
@@ -547,8 +547,8 @@ impl Context {
     /// Nothing has changed then.
     pub(crate) fn submit(
         self: &Arc<Self>,
-        buffers: KVVec<Buffer>,
-        waits: KVVec<Fence>,
+        buffers: Few<Buffer>,
+        waits: Few<Fence>,
         most: u32,
         signals: &mut Signals,
     ) -> Result {
@@ -566,7 +566,7 @@ impl Context {
     ) -> Result {
         self.queue(
             submission::Work::Clear(range.clone()),
-            KVVec::new(),
+            Few::Empty,
             UNLIMITED,
             unpromised(publish),
         )
@@ -578,7 +578,7 @@ impl Context {
     pub(crate) fn transfer(
         self: &Arc<Self>,
         transfer: Arc<Transfer>,
-        waits: KVVec<Fence>,
+        waits: Few<Fence>,
         publish: impl FnOnce(&Fence),
     ) -> Result {
         let publish = unpromised(publish);
@@ -593,14 +593,14 @@ impl Context {
     fn queue(
         self: &Arc<Self>,
         work: submission::Work,
-        mut waits: KVVec<Fence>,
+        mut waits: Few<Fence>,
         most: u32,
-        publish: impl FnOnce(&Fence) -> KVVec<Promise>,
+        publish: impl FnOnce(&Fence) -> Few<Promise>,
     ) -> Result {
         // Whoever moves what is mapped sees that it is used.
         let (mut users, _turn) = match self.vm() {
             Some(vm) if work.uses_memory() => {
-                let (users, turn) = paging_in::lock(&self.dev, vm, || self.check(most))?;
+                let (users, turn) = paging_in::lock(&self.dev, vm, || self.check(most).map(drop))?;
                 (Some(users), turn)
             }
             Some(vm) => (Some(vm.reservation().lock()?), None),
@@ -609,13 +609,13 @@ impl Context {
         if let Some(users) = &users {
             // And this sees what is moving.
             if let Some(fence) = users.singleton(resv::Usage::Kernel)? {
-                waits.push(fence, client_flags())?;
+                waits.push(fence)?;
             }
         }
         // What this context did before is done before by its order.
-        let mut before = KVVec::new();
+        let mut before = Few::Empty;
         for fence in waits.iter().filter(|fence| self.is_own(fence)) {
-            before.push(fence.clone(), client_flags())?;
+            before.push(fence.clone())?;
         }
         waits.retain(|fence| !self.is_own(fence));
         let submission = Submission::new(self, work, waits, before)?;
@@ -630,8 +630,7 @@ impl Context {
             submission.prepare();
         }
         let order = self.order.lock();
-        self.check(most)?;
-        if self.queued() == 0 {
+        if self.check(most)? == 0 {
             // Nobody else has to do it.
             submission.gate().arm();
         }
@@ -655,16 +654,16 @@ impl Context {
         Ok(())
     }
 
-    /// Whether it takes a submission now. `ECANCELED` or `ENODEV` if it is not active; `ENOSPC` if
-    /// `most` wait.
-    pub(crate) fn check(&self, most: u32) -> Result {
+    /// How many submissions wait in its queue, if it takes one more now. `ECANCELED` or `ENODEV` if it
+    /// is not active; `ENOSPC` if `most` wait.
+    pub(crate) fn check(&self, most: u32) -> Result<u32> {
         let pending = self.pending.lock();
         if pending.status != Status::Active {
             // The driver's own takes no work when the device is lost, and only then.
             return Err(if self.is_system() { ENODEV } else { ECANCELED });
         }
         match pending.len < most {
-            true => Ok(()),
+            true => Ok(pending.len),
             false => Err(ENOSPC),
         }
     }
@@ -871,10 +870,10 @@ impl Context {
 }
 
 /// What publishes the fence of work that promises nothing else.
-fn unpromised(publish: impl FnOnce(&Fence)) -> impl FnOnce(&Fence) -> KVVec<Promise> {
+fn unpromised(publish: impl FnOnce(&Fence)) -> impl FnOnce(&Fence) -> Few<Promise> {
     |fence| {
         publish(fence);
-        KVVec::new()
+        Few::Empty
     }
 }
 

@@ -37,6 +37,7 @@ use crate::{
         },
         signals::Signals, //
     },
+    few::Few,
     kernel_heap::client_flags,
     submit::{
         context::{
@@ -72,9 +73,9 @@ pub(crate) static QUEUE: ModuleQueue = ModuleQueue::new();
 /// What a client wants to be done.
 pub(crate) struct Request {
     /// One after the other.
-    pub(crate) buffers: KVVec<Buffer>,
+    pub(crate) buffers: Few<Buffer>,
     /// Before them.
-    pub(crate) waits: KVVec<Fence>,
+    pub(crate) waits: Few<Fence>,
     /// Behind them.
     pub(crate) signals: Signals,
 }
@@ -90,7 +91,7 @@ struct Held {
     /// For the fence of one that never gets to its engine.
     memory: FenceMemory,
     /// Begin when it is the first.
-    values: KVVec<Wait>,
+    values: Few<Wait>,
     /// When there was no room for it first.
     refused: Option<Instant<Monotonic>>,
 }
@@ -118,9 +119,9 @@ impl Holds {
 
 /// Submits a request, now or when the `values` that `context` waits for are reached.
 ///
-/// As [`Context::submit`]; `ENOSPC` also if too many are held.
-pub(crate) fn submit(context: &Arc<Context>, mut request: Request, values: KVVec<Wait>) -> Result {
-    context.check(MAX_QUEUED)?;
+/// As [`Context::submit`], and checked by [`Context::check`] before; `ENOSPC` also if too many are
+/// held.
+pub(crate) fn submit(context: &Arc<Context>, mut request: Request, values: Few<Wait>) -> Result {
     if values.iter().all(Wait::has_ended) && context.held() == 0 {
         return context.submit(
             request.buffers,
@@ -242,11 +243,7 @@ impl Held {
             waits,
             signals,
         } = &mut self.request;
-        let mut again = KVVec::with_capacity(buffers.len(), client_flags())?;
-        again.extend_from_slice(buffers, client_flags())?;
-        let mut fences = KVVec::with_capacity(waits.len(), client_flags())?;
-        fences.extend_from_slice(waits, client_flags())?;
-        context.submit(again, fences, UNLIMITED, signals)
+        context.submit(buffers.try_clone()?, waits.try_clone()?, UNLIMITED, signals)
     }
 
     /// Signals what it promised, with an error.

@@ -34,6 +34,7 @@ use crate::{
         gate::Gate,
         monitored::Promise, //
     },
+    few::Few,
     gpu::SkuaDevice,
     memory::{
         relocation::Transfer,
@@ -111,7 +112,7 @@ pub(crate) const MAX_BUFFERS: u32 = 64;
 pub(crate) enum Work {
     /// Run these buffers, one after the other, in the context's address space; nothing, if there is
     /// none.
-    Buffers(KVVec<Buffer>),
+    Buffers(Few<Buffer>),
     /// Write zeroes to this memory (`DXGK_OPERATION_VIRTUAL_FILL`).
     Clear(Arc<VramRange>),
     /// Copy an object's memory (`DXGK_OPERATION_VIRTUAL_TRANSFER`), between VRAM and system memory.
@@ -140,14 +141,14 @@ pub(crate) struct Submission {
     #[pin]
     gate: Gate<Context>,
     /// What it waits for of its own context, before it by their order.
-    before: KVVec<Fence>,
+    before: Few<Fence>,
     /// From publication until it is finished.
     #[pin]
     fence: SpinLock<Option<DriverFence>>,
     /// Values of monitored fences, given when it was published; kept when it is finished. They go
     /// with the submission: one may have the last reference to its fence.
     #[pin]
-    promises: SpinLock<KVVec<Promise>>,
+    promises: SpinLock<Few<Promise>>,
     /// Whether it is in its context's queue, or with the reaper.
     #[pin]
     listed: AtomicTracker,
@@ -172,8 +173,8 @@ impl Submission {
     pub(crate) fn new(
         context: &Arc<Context>,
         work: Work,
-        waits: KVVec<Fence>,
-        before: KVVec<Fence>,
+        waits: Few<Fence>,
+        before: Few<Fence>,
     ) -> Result<ListArc<Self>> {
         ListArc::pin_init(
             try_pin_init!(Self {
@@ -182,7 +183,7 @@ impl Submission {
                 gate <- Gate::new(context, waits)?,
                 before,
                 fence <- new_spinlock!(None),
-                promises <- new_spinlock!(KVVec::new()),
+                promises <- new_spinlock!(Few::Empty),
                 listed <- AtomicTracker::new(),
                 links <- ListLinks::new(),
             }? Error),
@@ -192,7 +193,7 @@ impl Submission {
 
     /// Gives the submission its fence, and the `promises` that it is to keep. From now on nothing
     /// may fail.
-    pub(crate) fn publish(&self, fence: DriverFence, promises: KVVec<Promise>) {
+    pub(crate) fn publish(&self, fence: DriverFence, promises: Few<Promise>) {
         // In place of none.
         *self.promises.lock() = promises;
         *self.fence.lock() = Some(fence);
