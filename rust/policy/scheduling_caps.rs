@@ -65,6 +65,13 @@ impl SchedulingCaps {
     }
 }
 
+/// Whether an engine may be asked to stop, which works at one type of work at a time: if it stops
+/// within each of those that it can run. Else it would not answer while it works at another, and be
+/// reset for that.
+pub fn can_be_stopped(types: impl Iterator<Item = Level>) -> bool {
+    granularity(types) != Level::None
+}
+
 /// How finely an adapter's work of one type can be preempted (`D3DKMDT_PREEMPTION_CAPS`, row 2.06):
 /// as the coarsest of the engines that can run it, whichever it gets to; [`Level::None`] if there is
 /// no such engine.

@@ -43,3 +43,11 @@ fn the_coarsest_engine_counts() {
     let numbers = Level::ALL.map(|(level, ..)| level.wddm());
     assert_eq!(numbers, [0, 100, 200, 300, 400, 500]);
 }
+
+#[test]
+fn who_does_not_stop_in_all_that_he_does_is_not_asked() {
+    use Level::{DmaBuffer, Instruction, None};
+    let of = |types: &[Level]| can_be_stopped(types.iter().copied());
+    assert!(of(&[Instruction, DmaBuffer]) && of(&[DmaBuffer]));
+    assert!(!of(&[None, Instruction]) && !of(&[Instruction, None]) && !of(&[]));
+}

@@ -19,6 +19,7 @@ use crate::{
             VRAM_SEGMENT, //
         },
         scheduling_caps::{
+            can_be_stopped,
             granularity,
             SchedulingCaps, //
         }, //
@@ -86,9 +87,10 @@ pub(crate) struct EngineCaps {
 }
 
 impl EngineCaps {
-    /// Whether it can be stopped before all is done.
+    /// Whether it can be stopped before all is done, whatever it does.
     pub(crate) fn stops(&self) -> bool {
-        self.compute != preemption::Level::None
+        let draws = (self.kind == EngineKind::Compute).then_some(self.graphics);
+        can_be_stopped(Iterator::chain(draws.into_iter(), [self.compute]))
     }
 }
 
