@@ -765,9 +765,13 @@ impl Gpu {
 
     /// The adapter was reset, and reaches what it should.
     pub(crate) fn resume(&self) {
+        let is_suspected = || self.resets.is_wanted(self.hw.generation());
+        if is_suspected() {
+            return;
+        }
         self.reapers.resume();
-        if self.resets.is_wanted(self.hw.generation()) {
-            // Somebody suspects it again: perhaps before this.
+        if is_suspected() {
+            // Since then, and perhaps before this.
             self.suspend();
         }
     }

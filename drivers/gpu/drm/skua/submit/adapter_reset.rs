@@ -109,9 +109,15 @@ impl Resets {
         })
     }
 
-    /// The adapter is to be reset, unless it was since `generation`.
+    /// The adapter is to be reset, unless it was since `generation`, or somebody has found so since.
     pub(crate) fn want(&self, generation: u32) {
-        self.wanted.xchg(generation, Full);
+        let mut wanted = self.wanted.load(Acquire);
+        while wanted == NEVER || wanted < generation {
+            match self.wanted.cmpxchg(wanted, generation, Full) {
+                Ok(_) => return,
+                Err(newer) => wanted = newer,
+            }
+        }
     }
 
     /// Whether it is to be, in this `generation`.
