@@ -229,7 +229,7 @@ enum drm_skua_sync_flags {
 	DRM_SKUA_SYNC_TIMELINE = 1 << 2,
 	/**
 	 * @DRM_SKUA_SYNC_MONITORED: It is a monitored fence. It can be waited for by
-	 * DRM_IOCTL_SKUA_SUBMIT alone: -EINVAL.
+	 * DRM_IOCTL_SKUA_SUBMIT and DRM_IOCTL_SKUA_VM_BIND alone: -EINVAL.
 	 */
 	DRM_SKUA_SYNC_MONITORED = 1 << 3,
 };
@@ -1114,12 +1114,19 @@ struct drm_skua_bind_op {
  *
  * If a fence that it waits for has an error, the bind is performed all the same.
  *
+ * A bind that waits for a value of a monitored fence that is not reached is held, as a
+ * submission is (DRM_IOCTL_SKUA_SUBMIT), and so is what comes behind it in its address
+ * space: syncobjs that it is to signal have no fence for it yet, and what it maps is not
+ * mapped in any respect. A buffer object that is destroyed meanwhile is not mapped. If there is
+ * no memory for it when the value is reached, for ten seconds, the bind fails, and values that
+ * it was to signal are lost. Held binds are cancelled when the address space is destroyed.
+ *
  * Binds that are not done when the file is closed or the device destroyed are cancelled:
  * -ECANCELED, and values of monitored fences are not signalled.
  *
  * Errors: -ENOENT for @vm or a handle; -EINVAL for anything else out of its range,
  * and for a buffer object that is another address space's; -ENOSPC if 4096 binds of
- * the address space wait.
+ * the address space wait or are held.
  */
 struct drm_skua_vm_bind {
 	/** @vm: Handle of the address space. */

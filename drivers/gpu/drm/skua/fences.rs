@@ -5,6 +5,7 @@
 //! Both are made whole while failing is possible; using them cannot fail. Uses no other room of the driver.
 
 pub(crate) mod gate;
+pub(crate) mod hold;
 pub(crate) mod monitored;
 pub(crate) mod pledge;
 pub(crate) mod signals;

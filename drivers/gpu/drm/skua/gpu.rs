@@ -188,7 +188,6 @@ use crate::{
         },
         coredump::Failure,
         engine::Engine,
-        hold,
         recovery::Alarms,
         submission::Submission, //
     }, //
@@ -1099,7 +1098,7 @@ impl Gpu {
         Gpu::lose(dev, true);
         drop(signalling);
         // What waits in the queues looks, finds nothing to do, and lets go of the device.
-        hold::QUEUE.flush();
+        crate::fences::hold::QUEUE.flush();
         QUEUE.flush();
         // What still waits for a worker that has not run.
         dev.destroyer.end();

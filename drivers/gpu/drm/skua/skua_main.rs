@@ -82,7 +82,7 @@ struct Skua {
 impl InPlaceModule for Skua {
     fn init(module: &'static ThisModule) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
-            _holds: submit::hold::QUEUE.open(c"skua-holds", Order::Unordered)?,
+            _holds: fences::hold::QUEUE.open(c"skua-holds", Order::Unordered)?,
             _work: gpu::QUEUE.open(c"skua", Order::Unordered)?,
             _reapers: reaper::QUEUE.open(c"skua-reapers", Order::Unordered)?,
             _eventfds: fences::sleep::QUEUE.open(c"skua-eventfds", Order::Unordered)?,

@@ -10,7 +10,6 @@ pub(crate) mod busy;
 pub(crate) mod context;
 pub(crate) mod coredump;
 pub(crate) mod engine;
-pub(crate) mod hold;
 pub(crate) mod packet;
 pub(crate) mod recovery;
 pub(crate) mod report;

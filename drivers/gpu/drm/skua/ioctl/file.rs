@@ -19,6 +19,11 @@ use crate::{
     },
     fences::{
         gate::Wake,
+        hold::{
+            self,
+            MAX_REQUESTS, //
+        },
+        monitored::Target,
         pledge::{
             Publisher,
             MAX_PLEDGES, //
@@ -56,7 +61,10 @@ use crate::{
         lock,
         offer,
         residency,
-        vm::Vm, //
+        vm::{
+            BindRequest,
+            Vm, //
+        }, //
     },
     policy::{
         priority::{
@@ -71,12 +79,8 @@ use crate::{
         busy::Usage,
         context::{
             Context,
-            Status,
-            MAX_QUEUED, //
-        },
-        hold::{
-            self,
-            Request, //
+            Request,
+            Status, //
         },
         recovery,
         submission::{
@@ -812,7 +816,7 @@ impl File {
     /// `DRM_IOCTL_SKUA_VM_BIND`
     pub(crate) fn vm_bind(
         dev: &Device,
-        data: &Data<'_>,
+        _data: &Data<'_>,
         args: &mut drm_skua_vm_bind,
         file: &SkuaFile,
     ) -> Result<u32> {
@@ -822,8 +826,15 @@ impl File {
             return Err(EINVAL);
         }
         let operations = crate::ioctl::bind::read(file, &vm, &args.ops)?;
-        let (waits, signals) = syncs::read(file, &args.syncs, None)?;
-        vm.bind(data.parent(), operations, waits, signals)?;
+        let mut values = Few::Empty;
+        let waiter: (Arc<dyn Target>, u64) = (vm.clone(), vm.device().id());
+        let (waits, signals) = syncs::read(file, &args.syncs, Some((&mut values, waiter)))?;
+        let request = BindRequest {
+            operations,
+            waits,
+            signals,
+        };
+        hold::submit(&vm, request, values)?;
         dev.counters
             .binds
             .fetch_add(1, kernel::sync::atomic::Relaxed);
@@ -850,13 +861,16 @@ impl File {
             buffers.push(Buffer::new(buffer.va, buffer.size)?)
         })?;
         let mut values = Few::Empty;
-        let (waits, signals) = syncs::read(file, &args.syncs, Some((&mut values, &context)))?;
+        // It ends with the context's device, whosever the handle is.
+        let owner = context.vm().ok_or(EINVAL)?.device().id();
+        let waiter: (Arc<dyn Target>, u64) = (context.clone(), owner);
+        let (waits, signals) = syncs::read(file, &args.syncs, Some((&mut values, waiter)))?;
         let request = Request {
             buffers,
             waits,
             signals,
         };
-        context.check(MAX_QUEUED)?;
+        context.check(MAX_REQUESTS)?;
         if !request.buffers.is_empty() {
             context.prepare_saving(data.parent())?;
         }

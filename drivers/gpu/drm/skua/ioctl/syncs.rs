@@ -17,6 +17,7 @@ use crate::{
     fences::{
         monitored::{
             Promise,
+            Target,
             Wait, //
         },
         signals::Signals, //
@@ -25,8 +26,7 @@ use crate::{
     ioctl::{
         file::SkuaFile,
         user_array, //
-    },
-    submit::context::Context, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -37,14 +37,14 @@ use kernel::{
 pub(crate) const MAX_SYNCS: u32 = 256;
 
 /// Reads the syncs of an ioctl: the fences to wait for, and what to signal. Values of monitored
-/// fences can be waited for with `values`: where to put these waits, and who waits.
+/// fences can be waited for with `values`: where to put these waits, who waits, and by which device.
 ///
 /// `EINVAL` for flags, a point or a value that the uAPI forbids, or a point without a fence;
 /// `ENOENT` for a handle.
 pub(crate) fn read(
     file: &SkuaFile,
     array: &uapi::drm_skua_array,
-    mut values: Option<(&mut Few<Wait>, &Arc<Context>)>,
+    mut values: Option<(&mut Few<Wait>, (Arc<dyn Target>, u64))>,
 ) -> Result<(Few<Fence>, Signals)> {
     let mut waits = Few::Empty;
     let mut signals = Signals::new();
@@ -59,15 +59,13 @@ pub(crate) fn read(
                 return Err(EINVAL);
             }
             let handle = file.inner().fence(sync.handle)?;
-            if let (true, Some((values, context))) = (wait, &mut values) {
-                // It ends with the context's device, whosever the handle is.
-                let owner = context.vm().ok_or(EINVAL)?.device().id();
+            if let (true, Some((values, (target, owner)))) = (wait, &mut values) {
                 // Of each fence the last value decides: it alone is waited for.
                 let like = values.iter_mut().find(|wait| wait.is_for(handle.fence()));
                 if like.as_ref().is_some_and(|wait| wait.value() >= sync.point) {
                     return Ok(());
                 }
-                let wait = Wait::new(handle.fence(), sync.point, context.clone(), 0, owner)?;
+                let wait = Wait::new(handle.fence(), sync.point, target.clone(), 0, *owner)?;
                 match like {
                     Some(like) => *like = wait,
                     None => values.push(wait)?,

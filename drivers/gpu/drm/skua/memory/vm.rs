@@ -45,9 +45,16 @@ use crate::{
             Gate,
             Wake, //
         },
+        hold::{
+            self,
+            Holder,
+            Holds,
+            MAX_REQUESTS, //
+        },
         monitored::{
             End,
-            Promise, //
+            Promise,
+            Target, //
         },
         signals::Signals, //
     },
@@ -118,6 +125,7 @@ use crate::{
         number::Asid, //
     }, //
 };
+use core::mem::take;
 use kernel::{
     device::{
         Bound,
@@ -213,6 +221,7 @@ impl Slice for Mapping {
 }
 
 /// One operation of a bind.
+#[derive(Clone)]
 pub(crate) enum Operation {
     /// Maps, after unmapping what was there.
     Map(Span, Mapping),
@@ -224,6 +233,15 @@ impl Operation {
     fn span(&self) -> Span {
         match self {
             Self::Map(span, _) | Self::Unmap(span) => *span,
+        }
+    }
+
+    /// The same when it was held: what was destroyed meanwhile is not mapped any more, as if it had
+    /// been destroyed since the bind was accepted.
+    fn now(&self) -> Self {
+        match self {
+            Self::Map(span, mapping) if mapping.bo().is_doomed() => Self::Unmap(*span),
+            operation => operation.clone(),
         }
     }
 }
@@ -281,14 +299,11 @@ impl_list_item! {
 
 impl Reapable for Bind {}
 
-/// Binds of one address space that may wait at a time.
-const MAX_QUEUED: u32 = 4096;
-
 /// Binds that are not done.
 struct Binds {
     /// In the order in which they were accepted.
     queue: List<Bind>,
-    /// How many are in `queue`, or accepted and on their way there; at most [`MAX_QUEUED`].
+    /// How many are in `queue`, or accepted and on their way there; at most [`MAX_REQUESTS`].
     len: u32,
     /// A thread is at one, which it has taken out of `queue`.
     busy: bool,
@@ -345,6 +360,12 @@ pub(crate) struct Vm {
     /// Looks at the queue, in a worker.
     #[pin]
     work: Work<Self>,
+    /// What is held, and so not in `map` yet.
+    #[pin]
+    holds: Holds<BindRequest>,
+    /// Looks at that, in a worker.
+    #[pin]
+    hold_work: Work<Self, 1>,
     /// Its place in the reaper's list.
     #[pin]
     links: ListLinks,
@@ -354,6 +375,7 @@ pub(crate) struct Vm {
 
 impl_has_work! {
     impl HasWork<Self> for Vm { self.work }
+    impl HasWork<Self, 1> for Vm { self.hold_work }
 }
 
 impl_list_arc_safe! {
@@ -406,6 +428,8 @@ impl Vm {
                     end: None,
                 }),
                 work <- new_work!("Vm::work"),
+                holds <- Holds::new(),
+                hold_work <- new_work!("Vm::hold_work"),
                 links <- ListLinks::new(),
                 share,
             }),
@@ -440,13 +464,14 @@ impl Vm {
     }
 
     /// Userspace has no handle of it any more; contexts and submissions may. What is queued is
-    /// done.
-    pub(crate) fn destroy(&self) {
+    /// done, and what is held cancelled.
+    pub(crate) fn destroy(self: &Arc<Self>) {
         let over = {
             let mut binds = self.binds.lock();
             binds.destroyed = true;
             binds.is_over()
         };
+        Self::look_again(self.clone());
         if over {
             self.leave();
         }
@@ -533,17 +558,19 @@ impl Vm {
         &self.users
     }
 
-    /// Queues a bind of `operations`, whose ranges and handles were checked, after `waits`.
+    /// Queues a bind of `operations`, whose ranges and handles were checked, after `waits`; a client's
+    /// by [`hold::submit`].
     ///
-    /// `ENOSPC` if [`MAX_QUEUED`] binds wait; `ENOENT` if its handle is gone, or an object
+    /// `ENOSPC` if [`MAX_REQUESTS`] binds wait; `ENOENT` if its handle is gone, or an object
     /// that stays where it is is destroyed; `ENOMEM`, `ENODEV`; `ECANCELED` if the client is gone. Nothing has changed then.
-    pub(crate) fn bind(
+    fn bind(
         self: &Arc<Self>,
-        parent: &Device<Bound>,
         operations: KVVec<Operation>,
         waits: Few<Fence>,
-        signals: Signals,
+        signals: &mut Signals,
     ) -> Result {
+        let dev = device::enter(&*self.dev).ok_or(ENODEV)?;
+        let parent = gpu::parent(&dev);
         self.accept(parent, &mut self.map.lock(), operations, waits, signals)?;
         // Most binds wait for nothing: do them here and spare the worker's wake-up.
         self.process();
@@ -580,11 +607,12 @@ impl Vm {
                 }
             }
             if !operations.is_empty() {
-                self.accept(parent, &mut map, operations, Few::Empty, Signals::new())?;
+                let nothing = &mut Signals::new();
+                self.accept(parent, &mut map, operations, Few::Empty, nothing)?;
             }
         }
         // Not here: its client may have more for whoever does it.
-        Self::wake(self);
+        Wake::wake(self);
         Ok(())
     }
 
@@ -595,7 +623,7 @@ impl Vm {
         map: &mut IntervalMap<KernelHeap, Mapping>,
         operations: KVVec<Operation>,
         mut waits: Few<Fence>,
-        mut signals: Signals,
+        signals: &mut Signals,
     ) -> Result {
         let tables = self.tables.access(parent)?;
         let nodes = u32::try_from(operations.len())?
@@ -629,12 +657,12 @@ impl Vm {
                 Some(error) => Some(error),
                 // Nobody would end it.
                 None if binds.destroyed => Some(ENOENT),
-                None if binds.len >= MAX_QUEUED => Some(ENOSPC),
+                None if binds.len >= MAX_REQUESTS => Some(ENOSPC),
                 None => None,
             };
             if refused.is_none() {
                 // From here on the address space stays where a device that is lost finds it. No
-                // wrap: see `MAX_QUEUED`.
+                // wrap: see `MAX_REQUESTS`.
                 binds.len = binds.len.wrapping_add(1);
             }
             refused
@@ -645,7 +673,7 @@ impl Vm {
         }
 
         // From here on nothing fails.
-        let mut unmapped = core::mem::take(&mut bind.end.lock().unmapped);
+        let mut unmapped = take(&mut bind.end.lock().unmapped);
         for (number, operation) in bind.operations.iter().enumerate() {
             let span = operation.span();
             let cut = map.unmap(&mut reservation, span, |cut| {
@@ -793,16 +821,11 @@ impl Vm {
             // Before the signal: who waits for it may count on the memory.
             let (fence, mut promises) = {
                 let mut end = bind.end.lock();
-                let promises = core::mem::take(&mut end.promises);
+                let promises = take(&mut end.promises);
                 (end.fence.take(), promises)
             };
             self.dev.reapers.binds.bury(bind.into_arc());
-            let how = match result {
-                Ok(()) => End::Done,
-                // The client is gone, or has destroyed its device.
-                Err(ECANCELED) => End::Withdrawn,
-                Err(_) => End::Failed,
-            };
+            let how = self.ended(result);
             promises.iter_mut().for_each(|promise| promise.keep(how));
             if let Some(fence) = fence {
                 // That it does not answer is the device's loss.
@@ -825,9 +848,9 @@ impl Vm {
             let mut end = bind.end.lock();
             let end = &mut *end;
             (
-                core::mem::take(&mut end.unmapped),
-                core::mem::take(&mut end.records),
-                core::mem::take(&mut end.memory),
+                take(&mut end.unmapped),
+                take(&mut end.records),
+                take(&mut end.memory),
             )
         };
         let mut record = |bo: &BoRef, span: Span, offset: u64, write: bool| {
@@ -1027,9 +1050,10 @@ impl Vm {
 
     /// What waits is finished with `error`, in order, and nothing more is accepted: the device is
     /// lost (`ENODEV`), or the client gone (`ECANCELED`). The first error counts.
-    pub(crate) fn end(&self, error: Error) {
+    pub(crate) fn end(self: &Arc<Self>, error: Error) {
         self.binds.lock().end.get_or_insert(error);
         self.process();
+        Self::look_again(self.clone());
     }
 }
 
@@ -1078,10 +1102,100 @@ fn cuts(map: &IntervalMap<KernelHeap, Mapping>, operations: &[Operation]) -> Res
     Ok(map.most_cuts(&mut spans))
 }
 
+/// What a client wants to be bound.
+pub(crate) struct BindRequest {
+    /// In order; not empty.
+    pub(crate) operations: KVVec<Operation>,
+    /// Before them.
+    pub(crate) waits: Few<Fence>,
+    /// Behind them.
+    pub(crate) signals: Signals,
+}
+
+impl Holder for Vm {
+    type Request = BindRequest;
+
+    fn device(&self) -> &SkuaDevice {
+        &self.dev
+    }
+
+    fn holds(&self) -> &Holds<BindRequest> {
+        &self.holds
+    }
+
+    fn queued(&self) -> u32 {
+        self.binds.lock().len
+    }
+
+    fn is_active(&self) -> bool {
+        let binds = self.binds.lock();
+        binds.end.is_none() && !binds.destroyed
+    }
+
+    fn submit(this: &Arc<Self>, request: &mut BindRequest, held: bool) -> Result {
+        let BindRequest {
+            operations,
+            waits,
+            signals,
+        } = request;
+        if !held {
+            return this.bind(take(operations), take(waits), signals);
+        }
+        let mut now = KVVec::with_capacity(operations.len(), client_flags())?;
+        for operation in &*operations {
+            now.push(operation.now(), client_flags())?;
+        }
+        this.bind(now, waits.try_clone()?, signals)
+    }
+
+    fn fail(_this: &Arc<Self>, error: Error) -> Error {
+        error
+    }
+
+    fn signals(request: &mut BindRequest) -> &mut Signals {
+        &mut request.signals
+    }
+
+    fn ended(&self, result: Result) -> End {
+        match result {
+            Ok(()) => End::Done,
+            // The client is gone, or has destroyed its device.
+            Err(ECANCELED) => End::Withdrawn,
+            Err(_) => End::Failed,
+        }
+    }
+
+    fn look_again(this: Arc<Self>) {
+        // Refused if it is queued already: then it will run and look.
+        if let Err(vm) = hold::QUEUE.enqueue::<_, 1>(this) {
+            Self::bury(vm);
+        }
+    }
+
+    fn bury(this: Arc<Self>) {
+        let dev = this.dev.clone();
+        dev.reapers.vms.bury(this);
+    }
+}
+
+impl Target for Vm {
+    fn wake(self: Arc<Self>, _index: u32, _reached: bool) {
+        Self::look_again(self);
+    }
+}
+
+impl WorkItem<1> for Vm {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        hold::run(this);
+    }
+}
+
 impl Wake for Vm {
     fn wake(this: &Arc<Self>) {
         // Refused if it is queued already: then it will run and look.
-        let _ = crate::gpu::QUEUE.enqueue(this.clone());
+        let _ = crate::gpu::QUEUE.enqueue::<_, 0>(this.clone());
     }
 }
 
@@ -1098,7 +1212,7 @@ impl WorkItem for Vm {
 #[pinned_drop]
 impl PinnedDrop for Vm {
     fn drop(self: Pin<&mut Self>) {
-        let map = core::mem::take(&mut *self.map.lock());
+        let map = take(&mut *self.map.lock());
         for (span, mapping) in map.iter(ALL) {
             mapping.bo().sites.remove(self.site(span.start));
         }

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `regions` | memory regions: size, use, the allocator's free blocks; host aperture: pages; holders; who is next |
 //! | `gart` | pages of the aperture segment that show memory: number, bus address, whether snooped |
-//! | `vms` | address spaces: mappings, bytes mapped, mappings that are installed, tables |
+//! | `vms` | address spaces: mappings, bytes mapped, mappings that are installed, tables, binds that are held |
 //! | `entries` | entries of pages in address spaces: of system memory, snooped and not, and others |
 //! | `contexts` | contexts: engine, address space, status, submissions ended, ticks used, priority, submissions queued and held |
 //! | `rings` | engines: state, head and tail, ticks, packets in flight, and words from head to tail |
@@ -26,6 +26,7 @@ use crate::{
         gem,
         printer::SeqPrinter, //
     },
+    fences::hold::Holder,
     gpu::{
         self,
         SkuaDevice, //
@@ -243,12 +244,13 @@ fn vms(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         let (mappings, bytes, installed, tables) = vm.usage(parent);
         let line = writeln!(
             out,
-            "vm {}: mappings {} bytes {} installed {} tables {}",
+            "vm {}: mappings {} bytes {} installed {} tables {} held {}",
             vm.asid(),
             mappings,
             bytes,
             installed,
-            tables
+            tables,
+            vm.holds().len()
         );
         result = result.and(line.map_err(full));
     });

@@ -31,7 +31,17 @@ use crate::{
     },
     fences::{
         gate::Wake,
-        monitored::Promise,
+        hold::{
+            self,
+            Holder,
+            Holds,
+            MAX_REQUESTS, //
+        },
+        monitored::{
+            End,
+            Promise,
+            Target, //
+        },
         signals::Signals, //
     },
     few::Few,
@@ -74,11 +84,8 @@ use crate::{
             Account,
             Usage, //
         },
-        hold::{
-            self,
-            Holds, //
-        },
         packet::Packet,
+        recovery,
         submission::{
             self,
             Buffer,
@@ -86,6 +93,7 @@ use crate::{
         }, //
     }, //
 };
+use core::mem::take;
 use kernel::{
     device::{
         Bound,
@@ -121,8 +129,6 @@ use kernel::{
     }, //
 };
 
-/// Submissions of one context that may wait at a time.
-pub(crate) const MAX_QUEUED: u32 = 4096;
 /// No limit for what is bounded otherwise: the driver's own work by the memory that it is about,
 /// what was held by the place that it has had (preempted work comes back to the queue, so there may be
 /// more).
@@ -177,7 +183,7 @@ pub(crate) enum Due {
 struct Pending {
     /// In order of submission; the first one may have portions in the ring.
     queue: List<Submission>,
-    /// How many are in `queue`; of a client's context at most [`MAX_QUEUED`].
+    /// How many are in `queue`; of a client's context at most [`MAX_REQUESTS`].
     len: u32,
     /// Where the next portion of the first one begins: what is before it left for the ring.
     started: MultipassOffset,
@@ -262,12 +268,7 @@ pub(crate) struct Context {
     pending: SpinLock<Pending>,
     /// What is held, and so not in `pending` yet.
     #[pin]
-    pub(crate) holds: Mutex<Holds>,
-    /// How many that is; changed under that lock.
-    pub(crate) held: Atomic<u32>,
-    /// The line of fences of what was held to its end: that may be before what was submitted
-    /// earlier is done.
-    pub(crate) cancelled: FenceContext,
+    holds: Holds<Request>,
     /// Looks at what is held, in a worker.
     #[pin]
     hold_work: Work<Self, 1>,
@@ -376,9 +377,7 @@ impl Context {
                     spent: Spent::default(),
                     parked: None,
                 }),
-                holds <- new_mutex!(Holds::new()),
-                held: Atomic::new(0),
-                cancelled: FenceContext::new(c"skua", c"held"),
+                holds <- Holds::new(),
                 hold_work <- new_work!("Context::hold_work"),
                 work <- new_work!("Context::work"),
                 listed <- AtomicTracker::new(),
@@ -480,11 +479,6 @@ impl Context {
     /// Submissions that ended, with or without error.
     pub(crate) fn finished(&self) -> u64 {
         self.finished.load(Relaxed)
-    }
-
-    /// Counts a submission that ended.
-    pub(crate) fn count_finished(&self) {
-        self.finished.fetch_add(1, Relaxed);
     }
 
     /// Whether it has used its engine since that was last counted. Called under the engine's lock.
@@ -668,16 +662,11 @@ impl Context {
         }
     }
 
-    /// Submissions that wait in its queue.
-    pub(crate) fn queued(&self) -> u32 {
-        self.pending.lock().len
-    }
-
     /// Puts a published submission at the end of the queue. Called by the engine, under its lock.
     pub(crate) fn push(&self, submission: ListArc<Submission>) -> Due {
         let mut pending = self.pending.lock();
         pending.queue.push_back(submission);
-        // No wrap: see `MAX_QUEUED`.
+        // No wrap: see `MAX_REQUESTS`.
         pending.len = pending.len.wrapping_add(1);
         pending.due()
     }
@@ -716,7 +705,7 @@ impl Context {
         }
         pending.running = pending.running.saturating_add(1);
         pending.saved = false;
-        let spent = core::mem::take(&mut pending.spent);
+        let spent = take(&mut pending.spent);
         let packet = Packet {
             submission,
             from,
@@ -853,7 +842,7 @@ impl Context {
         }
         // What is held is cancelled.
         if !self.is_system() {
-            hold::look_again(self.clone());
+            Self::look_again(self.clone());
         }
     }
 
@@ -865,7 +854,7 @@ impl Context {
             // The caller has a reference, so this is not the last one.
             drop(self.dev.contexts.empty(slot));
         }
-        Self::wake(self);
+        Wake::wake(self);
     }
 }
 
@@ -929,6 +918,94 @@ impl Wake for Context {
     fn wake(this: &Arc<Self>) {
         // Refused if it is queued already: then it will run and look.
         let _ = crate::gpu::QUEUE.enqueue::<_, 0>(this.clone());
+    }
+}
+
+/// What a client wants to be done.
+pub(crate) struct Request {
+    /// One after the other.
+    pub(crate) buffers: Few<Buffer>,
+    /// Before them.
+    pub(crate) waits: Few<Fence>,
+    /// Behind them.
+    pub(crate) signals: Signals,
+}
+
+impl Holder for Context {
+    type Request = Request;
+
+    fn device(&self) -> &SkuaDevice {
+        &self.dev
+    }
+
+    fn holds(&self) -> &Holds<Request> {
+        &self.holds
+    }
+
+    fn queued(&self) -> u32 {
+        self.pending.lock().len
+    }
+
+    fn is_active(&self) -> bool {
+        self.status() == Status::Active
+    }
+
+    fn submit(this: &Arc<Self>, request: &mut Request, held: bool) -> Result {
+        let Request {
+            buffers,
+            waits,
+            signals,
+        } = request;
+        let (buffers, waits, most) = match held {
+            true => (buffers.try_clone()?, waits.try_clone()?, UNLIMITED),
+            false => (take(buffers), take(waits), MAX_REQUESTS),
+        };
+        this.submit(buffers, waits, most, signals)
+    }
+
+    fn fail(this: &Arc<Self>, _error: Error) -> Error {
+        recovery::fail(this, Status::Lost);
+        ECANCELED
+    }
+
+    fn signals(request: &mut Request) -> &mut Signals {
+        &mut request.signals
+    }
+
+    /// Nobody is told of what the client has cancelled itself.
+    fn ended(&self, result: Result) -> End {
+        self.finished.fetch_add(1, Relaxed);
+        match result {
+            Ok(()) => End::Done,
+            Err(ECANCELED) if self.status() == Status::Destroyed => End::Withdrawn,
+            Err(_) => End::Failed,
+        }
+    }
+
+    fn look_again(this: Arc<Self>) {
+        // Refused if it is queued already: then it will run and look.
+        if let Err(context) = hold::QUEUE.enqueue::<_, 1>(this) {
+            Self::bury(context);
+        }
+    }
+
+    fn bury(this: Arc<Self>) {
+        let dev = this.dev.clone();
+        dev.reapers.contexts.bury(this);
+    }
+}
+
+impl Target for Context {
+    fn wake(self: Arc<Self>, _index: u32, _reached: bool) {
+        Self::look_again(self);
+    }
+}
+
+impl WorkItem<1> for Context {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        hold::run(this);
     }
 }
 

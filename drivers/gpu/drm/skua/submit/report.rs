@@ -3,6 +3,7 @@
 //! What is said of engines and contexts, in debugfs and in [core dumps](super::coredump).
 
 use crate::{
+    fences::hold::Holder,
     gpu::SkuaDevice,
     hardware::shared::RING_SIZE,
     spec::number::Asid,
@@ -94,7 +95,7 @@ pub(crate) fn contexts(dev: &SkuaDevice, out: &mut impl Write) -> Result {
             context.ticks(),
             context.level().priority(),
             context.queued(),
-            context.held()
+            context.holds().len()
         );
         result = result.and(line);
         dev.reapers.contexts.bury(context);

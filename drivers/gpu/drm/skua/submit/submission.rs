@@ -32,6 +32,7 @@ use crate::{
     },
     fences::{
         gate::Gate,
+        hold::Holder,
         monitored::Promise, //
     },
     few::Few,
@@ -332,9 +333,8 @@ impl Submission {
     pub(crate) fn finish(self: Arc<Self>, dev: &SkuaDevice, engine: EngineIndex, result: Result) {
         let mut fence = self.fence.lock().take();
         if let Some(fence) = &fence {
-            self.context.count_finished();
             trace::done(dev, engine.get(), self.context.id(), fence.fence(), result);
-            let end = self.context.end_of(result);
+            let end = self.context.ended(result);
             let mut promises = core::mem::take(&mut *self.promises.lock());
             promises.iter_mut().for_each(|promise| promise.keep(end));
             // Back to where they are freed with the submission.

@@ -943,7 +943,7 @@ fn vm_bind_syncs() {
         ..Default::default()
     };
     let table = Table::new(&client, DRM_IOCTL_SKUA_VM_BIND, good);
-    sync_cases(&client, table, |a| &mut a.syncs, false);
+    sync_cases(&client, table, |a| &mut a.syncs, true);
 }
 
 fn vm_bind_is_all_or_nothing() {

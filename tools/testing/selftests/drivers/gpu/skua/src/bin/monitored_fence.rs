@@ -907,10 +907,17 @@ fn held_work_is_cancelled_with_its_file() {
     let descriptor = watcher.fence_export(fence).expect("FENCE_EXPORT");
     let theirs = rig.fence_import(&descriptor).expect("FENCE_IMPORT");
     let done = rig.syncobj();
+    let syncs = [wait_value(theirs, 1), signal(done), signal_value(theirs, 9)];
     for context in [rig.copy, rig.compute] {
-        let syncs = [wait_value(theirs, 1), signal(done), signal_value(theirs, 9)];
         assert_eq!(rig.submit(context, &[], &syncs), Ok(()));
     }
+    let ops = [skua_selftests::client::map(
+        rig.bo(Place::System, PAGE as u64),
+        0,
+        1 << 40,
+        PAGE as u64,
+    )];
+    assert_eq!(rig.bind(rig.vm, &ops, &syncs), Ok(()));
     let before = watcher.region(Place::System).used;
     drop(rig);
     becomes("what it had is free", || {
@@ -1079,6 +1086,9 @@ fn row_2_22_an_unbind_ends_waits_and_holds() {
     let job = rig
         .start_after(rig.copy, &[], &[wait_value(kept, 9)])
         .expect("SUBMIT");
+    let ops = [skua_selftests::client::unmap(1 << 40, PAGE as u64)];
+    let bind = rig.bind(rig.vm, &ops, &[wait_value(kept, 9)]);
+    assert_eq!(bind, Ok(()));
     let (client, held): (&Client, _) = (&rig, job.syncobj);
     let ended = thread::scope(|scope| {
         let time = PATIENCE * 100;

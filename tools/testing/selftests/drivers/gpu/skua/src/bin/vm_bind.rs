@@ -3,11 +3,13 @@
 //! Address spaces: what is bound where, and when.
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use skua_selftests::cgroup::MemoryGroup;
 use skua_selftests::client::{
-    map, map_readonly, signal, signal_point, unmap, wait, wait_point, PATIENCE,
+    map, map_readonly, signal, signal_point, signal_value, unmap, wait, wait_point,
+    wait_value as wait_for_value, PATIENCE,
 };
 use skua_selftests::function::Function;
 use skua_selftests::program::{address, STORE_FOR_EVER};
@@ -39,6 +41,10 @@ fn main() -> ExitCode {
         binds_wait_for_syncs,
         binds_of_one_address_space_are_in_order,
         binds_after_a_failed_fence_happen,
+        binds_are_held_for_values,
+        what_is_destroyed_while_its_bind_is_held_is_not_bound,
+        held_binds_are_cancelled_with_their_address_space,
+        held_binds_have_a_limit: 60,
         old_translations_are_not_used_after_the_signal: 120,
         tables_are_given_back: 60,
         unmapping_nothing_takes_no_tables,
@@ -549,6 +555,105 @@ fn binds_after_a_failed_fence_happen() {
     assert_eq!(job.wait(), Err(Errno::EFAULT));
     assert_eq!(rig.wait(done), Ok(()));
     assert_eq!(peek(&rig, &out, va), Ok(0));
+}
+
+fn binds_are_held_for_values() {
+    let rig = Rig::new();
+    let (fence, bound) = (rig.fence(0), rig.fence(0));
+    let handle = rig.bo(Place::System, PAGE);
+    rig.map(handle).write(0, 0x51);
+    let out = rig.buffer(Place::System, PAGE);
+    let addresses = [rig.reserve(PAGE), rig.reserve(PAGE)];
+    let done = rig.syncobj();
+    let syncs = [
+        wait_for_value(fence, 1),
+        signal(done),
+        signal_value(bound, 1),
+    ];
+    for (va, syncs) in addresses
+        .into_iter()
+        .zip([&syncs[..], &[signal_value(bound, 2)]])
+    {
+        let ops = [map(handle, 0, va, PAGE)];
+        assert_eq!(rig.bind(rig.vm, &ops, syncs), Ok(()));
+    }
+    // Another address space does not wait.
+    let other = rig.vm_create().expect("VM_CREATE");
+    let ops = [map(handle, 0, addresses[0], PAGE)];
+    assert_eq!(rig.bind_and_wait(other, &ops), Ok(()));
+    sleep(Duration::from_millis(50));
+    // What waits behind it is held as well, and nothing has a fence.
+    assert!(!rig.fence_has(bound, 1));
+    let submitted = rig.submit(rig.compute, &[], &[wait(done)]);
+    assert_eq!(submitted, Err(Errno::EINVAL));
+    for va in addresses {
+        assert_eq!(peek(&rig, &out, va), Err(Errno::EFAULT), "{va:#x}");
+    }
+    assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+    assert!(rig.fence_gets(bound, 2));
+    assert_eq!(rig.wait(done), Ok(()));
+    for va in addresses {
+        assert_eq!(peek(&rig, &out, va), Ok(0x51), "{va:#x}");
+    }
+}
+
+fn what_is_destroyed_while_its_bind_is_held_is_not_bound() {
+    let rig = Rig::new();
+    let (fence, bound) = (rig.fence(0), rig.fence(0));
+    let out = rig.buffer(Place::System, PAGE);
+    for (value, place) in (1..).zip(Place::ALL) {
+        let handles = [rig.bo(place, PAGE), rig.bo(place, PAGE)];
+        let addresses = [rig.reserve(PAGE), rig.reserve(PAGE)];
+        let ops = [0, 1].map(|n| map(handles[n], 0, addresses[n], PAGE));
+        let syncs = [wait_for_value(fence, value), signal_value(bound, value)];
+        assert_eq!(rig.bind(rig.vm, &ops, &syncs), Ok(()));
+        assert_eq!(rig.destroy(&handles[..1], 0), Ok(()));
+        assert_eq!(rig.fence_signal(fence, value), Ok(()));
+        assert!(rig.fence_gets(bound, value), "{place:?}");
+        let seen = addresses.map(|va| peek(&rig, &out, va));
+        assert_eq!(seen, [Err(Errno::EFAULT), Ok(0)], "{place:?}");
+    }
+}
+
+fn held_binds_are_cancelled_with_their_address_space() {
+    let rig = Rig::new();
+    let (fence, promised) = (rig.fence(0), rig.fence(0));
+    let vm = rig.vm_create().expect("VM_CREATE");
+    let handle = rig.bo(Place::System, PAGE);
+    let done = rig.syncobj();
+    let syncs = [
+        wait_for_value(fence, 1),
+        signal(done),
+        signal_value(promised, 1),
+    ];
+    let ops = [map(handle, 0, 1 << 40, PAGE)];
+    assert_eq!(rig.bind(vm, &ops, &syncs), Ok(()));
+    assert_eq!(rig.vm_destroy(vm), Ok(()));
+    assert_eq!(rig.wait(done), Err(Errno::ECANCELED));
+    // It waits for nothing and promises nothing any more.
+    assert!(!rig.fence_has(promised, 1));
+    assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+    assert_eq!(rig.fence_signal(promised, 1), Ok(()));
+}
+
+fn held_binds_have_a_limit() {
+    quiet();
+    let rig = Rig::new();
+    let (fence, counted) = (rig.fence(0), rig.fence(0));
+    let handle = rig.bo(Place::System, PAGE);
+    let ops = [map(handle, 0, rig.reserve(PAGE), PAGE)];
+    let first = [wait_for_value(fence, 1)];
+    assert_eq!(rig.bind(rig.vm, &ops, &first), Ok(()));
+    for n in 1..4096 {
+        let syncs = [signal_value(counted, n)];
+        assert_eq!(rig.bind(rig.vm, &ops, &syncs), Ok(()), "{n}");
+    }
+    for syncs in [&first[..], &[]] {
+        assert_eq!(rig.bind(rig.vm, &ops, syncs), Err(Errno::ENOSPC));
+    }
+    assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+    assert!(rig.fence_gets(counted, 4095));
+    assert_eq!(rig.bind_and_wait(rig.vm, &ops), Ok(()));
 }
 
 fn old_translations_are_not_used_after_the_signal() {

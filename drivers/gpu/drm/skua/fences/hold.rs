@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Requests that wait for values of monitored fences: *held*, as long as there is no fence that
+//! could stand for them.
+//!
+//! Nobody may have promised the value, so nothing that waits for `dma_fence`s may depend on it: a
+//! held request has none. What it is to signal stays without a fence, no memory is kept for it, and
+//! no engine or page table knows of it. What comes behind it from its [`Holder`], a context or an
+//! address space, is held, too.
+//!
+//! ```text
+//! ioctl ──▶ [held] [held] ──the first one's values are reached──▶ worker ──▶ Holder::submit
+//!               │                                                    │ no room, for long
+//!               └── holder not active any more ──▶ worker: ECANCELED ◀┘ (Holder::fail)
+//! ```
+//!
+//! The worker does what the ioctl does, in its place, making room included; so it is in a queue of
+//! its own, which no fence waits for. Where the ioctl says that there is no room, it tries again for
+//! a while. Each holder has a work item, which lets go of one request at a time.
+//!
+//! What is allocated there is charged to nobody's control group: the client is not the running
+//! process.
+
+use crate::{
+    ext::{
+        fence::{
+            FenceContext,
+            FenceMemory,
+            Signalling, //
+        },
+        queue::ModuleQueue, //
+    },
+    fences::{
+        monitored::{
+            End,
+            Wait, //
+        },
+        signals::Signals, //
+    },
+    few::Few,
+    gpu::SkuaDevice,
+    kernel_heap::client_flags, //
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    rbtree::RBTree,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        Mutex, //
+    },
+    time::{
+        delay::fsleep,
+        Delta,
+        Instant,
+        Monotonic, //
+    }, //
+};
+
+/// Where held requests are let go. It belongs to the module: the work may hold the last reference to
+/// the device.
+pub(crate) static QUEUE: ModuleQueue = ModuleQueue::new();
+
+/// How long there may be no room for what is let go, in milliseconds.
+const PATIENCE_MS: i64 = 10_000;
+/// Between two attempts, in milliseconds.
+const PAUSE_MS: i64 = 10;
+
+/// Requests that one holder may have, held or queued.
+pub(crate) const MAX_REQUESTS: u32 = 4096;
+
+/// Whose requests are done in order, and held if they wait for values.
+pub(crate) trait Holder: Send + Sync + Sized {
+    /// What a client wants to be done.
+    type Request: Send + Unpin;
+
+    /// The device that does it.
+    fn device(&self) -> &SkuaDevice;
+
+    /// What of it is held.
+    fn holds(&self) -> &Holds<Self::Request>;
+
+    /// Requests that are queued: not held any more, and not over.
+    fn queued(&self) -> u32;
+
+    /// Whether requests are still done.
+    fn is_active(&self) -> bool;
+
+    /// Does `request` when what was queued before is done. If it was `held` it has had its place, and
+    /// is tried again if that fails.
+    fn submit(this: &Arc<Self>, request: &mut Self::Request, held: bool) -> Result;
+
+    /// A request that was held cannot be done, for `error`; with which one it ends.
+    fn fail(this: &Arc<Self>, error: Error) -> Error;
+
+    /// What `request` signals.
+    fn signals(request: &mut Self::Request) -> &mut Signals;
+
+    /// A request, held or not, has ended with `result`; what becomes of the values that it was to
+    /// signal.
+    fn ended(&self, result: Result) -> End;
+
+    /// Has a worker of [`QUEUE`] call [`run`]. In any context; allocates nothing.
+    fn look_again(this: Arc<Self>);
+
+    /// Lets go of a reference, where it may be the last one.
+    fn bury(this: Arc<Self>);
+}
+
+/// A request that is held.
+struct Held<R> {
+    request: R,
+    /// For the fence of one that is never done.
+    memory: FenceMemory,
+    /// Begin when it is the first.
+    values: Few<Wait>,
+    /// When there was no room for it first.
+    refused: Option<Instant<Monotonic>>,
+}
+
+/// Those of one holder, in order.
+struct Queue<R> {
+    /// But the first.
+    rest: RBTree<u64, Held<R>>,
+    /// The first, unless the worker has it.
+    first: Option<Held<R>>,
+    /// How many there were.
+    count: u64,
+}
+
+/// What of one holder is held.
+#[pin_data]
+pub(crate) struct Holds<R> {
+    #[pin]
+    queue: Mutex<Queue<R>>,
+    /// How many that is, with what the worker has; changed under that lock.
+    len: Atomic<u32>,
+    /// The line of fences of what was held to its end: that may be before what was submitted earlier
+    /// is done.
+    cancelled: FenceContext,
+}
+
+impl<R> Holds<R> {
+    /// Nothing.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            queue <- new_mutex!(Queue {
+                rest: RBTree::new(),
+                first: None,
+                count: 0,
+            }),
+            len: Atomic::new(0),
+            cancelled: FenceContext::new(c"skua", c"held"),
+        })
+    }
+
+    /// Requests that are held, with what the worker has.
+    pub(crate) fn len(&self) -> u32 {
+        self.len.load(Relaxed)
+    }
+}
+
+/// Has `request` done, now or when the `values` that it waits for are reached. As
+/// [`Holder::submit`]; `ENOSPC` also if too many are held.
+pub(crate) fn submit<T: Holder>(
+    holder: &Arc<T>,
+    mut request: T::Request,
+    values: Few<Wait>,
+) -> Result {
+    let holds = holder.holds();
+    if values.iter().all(Wait::has_ended) && holds.len() == 0 {
+        return T::submit(holder, &mut request, false);
+    }
+    let memory = FenceMemory::new(GFP_KERNEL_ACCOUNT)?;
+    let held = Held {
+        request,
+        memory,
+        values,
+        refused: None,
+    };
+    let reservation = kernel::rbtree::RBTreeNodeReservation::new(client_flags())?;
+    let mut queue = holds.queue.lock();
+    if holds.len().saturating_add(holder.queued()) >= MAX_REQUESTS {
+        drop(queue);
+        return Err(ENOSPC);
+    }
+    queue.count = queue.count.wrapping_add(1);
+    // No wrap: see `MAX_REQUESTS`.
+    holds.len.fetch_add(1, Relaxed);
+    let node = reservation.into_node(queue.count, held);
+    drop(queue.rest.insert(node));
+    drop(queue);
+    T::look_again(holder.clone());
+    Ok(())
+}
+
+/// Lets go of what is due, or of all if the holder is not active any more. Process context.
+pub(crate) fn run<T: Holder>(holder: Arc<T>) {
+    while let Some((held, is_active)) = next(&*holder) {
+        let refused = if is_active {
+            held.release(&holder)
+        } else {
+            held.cancel(&*holder, ECANCELED);
+            None
+        };
+        if refused.is_some() {
+            fsleep(Delta::from_millis(PAUSE_MS));
+        }
+        let holds = holder.holds();
+        let mut queue = holds.queue.lock();
+        if refused.is_none() {
+            holds.len.fetch_sub(1, Relaxed);
+        }
+        queue.first = refused;
+        drop(queue);
+        if is_active && holder.is_active() {
+            // Who waits for the workers does not wait for all that clients bring meanwhile.
+            T::look_again(holder.clone());
+            break;
+        }
+    }
+    T::bury(holder);
+}
+
+/// Takes out the first that is held, if it is to be released (`true`) or cancelled.
+fn next<T: Holder>(holder: &T) -> Option<(Held<T::Request>, bool)> {
+    let mut queue = holder.holds().queue.lock();
+    if queue.first.is_none() {
+        let first = queue.rest.cursor_front_mut()?.remove_current().1;
+        queue.first = Some(first.to_key_value().1);
+    }
+    let is_active = holder.is_active();
+    let first = queue.first.as_mut()?;
+    if is_active {
+        first.values.iter_mut().for_each(Wait::begin);
+        if !first.values.iter().all(Wait::has_ended) {
+            return None;
+        }
+    }
+    Some((queue.first.take()?, is_active))
+}
+
+impl<R> Held<R> {
+    /// Submits it, or gives it back if there is no room now. If it cannot be, the holder has failed.
+    fn release<T: Holder<Request = R>>(mut self, holder: &Arc<T>) -> Option<Self> {
+        let mut error = T::submit(holder, &mut self.request, true).err()?;
+        let is_active = holder.is_active();
+        let since = *self.refused.get_or_insert_with(Instant::now);
+        if is_active
+            && [ENOMEM, ENOSPC, EBUSY].contains(&error)
+            && since.elapsed() < Delta::from_millis(PATIENCE_MS)
+        {
+            return Some(self);
+        }
+        if is_active {
+            error = T::fail(holder, error);
+        }
+        self.cancel(&**holder, error);
+        None
+    }
+
+    /// Signals what it promised, with `error`, or the device's.
+    fn cancel<T: Holder<Request = R>>(mut self, holder: &T, error: Error) {
+        let error = match holder.device().check_health() {
+            Ok(()) => error,
+            Err(_) => ENODEV,
+        };
+        let fence = holder.holds().cancelled.fence(self.memory);
+        let signalling = Signalling::begin();
+        let mut promises = T::signals(&mut self.request).publish(fence.fence());
+        let end = holder.ended(Err(error));
+        promises.iter_mut().for_each(|promise| promise.keep(end));
+        fence.signal(Err(error));
+        drop(signalling);
+    }
+}
