@@ -56,54 +56,85 @@ fn free(rig: &Rig) -> Result<u64> {
     Ok(vram.size - vram.used)
 }
 
-/// Bytes moved in, in comparison with the fewest: objects twice as many as fit are made resident one
-/// after the other, used by nobody, and given up at once, so that each may leave when the next one
+/// Bytes moved in, in comparison with the fewest: new objects, twice as many as fit, are made resident
+/// one after the other, used by nobody, and given up at once, so that each may leave when the next one
 /// comes.
 fn traces(rig: &Rig, report: &mut Report) -> Result<()> {
     evict_all(rig)?;
     // CAST: a few hundred.
     let room = (free(rig)? / OBJECT) as usize;
-    let client_device = ClientDevice::create(&rig.device, Residency::Explicit)?;
-    let placements = rig.device.vram() | rig.device.system();
-    let objects: Vec<Bo> = (0..2 * room)
-        .map(|_| Bo::create(&rig.device, OBJECT, placements, BoFlags::empty()))
-        .collect::<Result<_, _>>()?;
-    for (name, uses) in [
-        ("scenes", replay::scenes(objects.len(), room, 12)),
-        ("skewed", replay::skewed(objects.len(), 12 * room)),
+    let count = 2 * room;
+    let (scenes, skewed) = (replay::scenes_expected, replay::skewed_expected);
+    for (name, uses, expected) in [
+        (
+            "scenes",
+            replay::scenes(count, room, 12, 1),
+            Some(scenes(count, room, 12)),
+        ),
+        (
+            "skewed",
+            replay::skewed(count, 12 * room, 2),
+            Some(skewed(count, room, 12 * room)),
+        ),
+        ("loop", replay::in_turn(room * 5 / 4, 12), None),
+        ("rooms", replay::rooms(room, 24), None),
     ] {
-        evict_all(rig)?;
-        let before = rig.counters.read()?;
-        for object in &uses {
-            let list = [&objects[*object]];
-            client_device
-                .make_resident(&list)
-                .cannot_trim_further()
-                .submit_and_wait()?;
-            client_device.evict(&list)?;
-        }
-        let grown = rig.counters.read()?.since(&before);
-        let (least, by_age) = (replay::fewest(&uses, room), replay::by_age(&uses, room));
-        let moved = grown.get("copy_system_to_vram")?;
-        // CAST: far below 2^53.
-        let times = |objects: u64| moved as f64 / (objects * OBJECT) as f64;
-        report.detailed(
-            &format!("eviction.{name}.bytes"),
-            times(least),
-            json!({
-                "room": room, "uses": uses.len(), "moved": moved, "fewest": least * OBJECT,
-                "by_age": by_age * OBJECT,
-            }),
-        )?;
-        report.detailed(
-            &format!("eviction.{name}.by_age"),
-            times(by_age),
-            json!(null),
-        )?;
-        let written = grown.get("copy_vram_to_system")?;
-        report.ratio(&format!("eviction.{name}.written_back"), written, 1)?;
+        trace(rig, report, name, (count, room), &uses, expected)?;
     }
     Ok(())
+}
+
+/// Fills the rows of a trace of so many objects, of which so many fit. `expected` is how often one has
+/// to be brought in on an average of such traces at least, if that is random.
+fn trace(
+    rig: &Rig,
+    report: &mut Report,
+    name: &str,
+    (count, room): (usize, usize),
+    uses: &[usize],
+    expected: Option<f64>,
+) -> Result<()> {
+    let client_device = ClientDevice::create(&rig.device, Residency::Explicit)?;
+    let placements = rig.device.vram() | rig.device.system();
+    let objects: Vec<Bo> = (0..count)
+        .map(|_| Bo::create(&rig.device, OBJECT, placements, BoFlags::empty()))
+        .collect::<Result<_, _>>()?;
+    evict_all(rig)?;
+    let before = rig.counters.read()?;
+    for object in uses {
+        let list = [&objects[*object]];
+        client_device
+            .make_resident(&list)
+            .cannot_trim_further()
+            .submit_and_wait()?;
+        client_device.evict(&list)?;
+    }
+    let grown = rig.counters.read()?.since(&before);
+    let (least, by_age) = (replay::fewest(uses, room), replay::by_age(uses, room));
+    let moved = grown.get("copy_system_to_vram")?;
+    // CAST: far below 2^53.
+    let times = |objects: f64| moved as f64 / (objects * OBJECT as f64);
+    let detail = json!({
+        "room": room, "uses": uses.len(), "moved": moved, "fewest": least * OBJECT,
+        "by_age": by_age * OBJECT,
+    });
+    report.detailed(
+        &format!("eviction.{name}.bytes"),
+        times(least as f64),
+        detail,
+    )?;
+    if let Some(expected) = expected {
+        let detail = json!({ "expected": expected * OBJECT as f64 });
+        report.detailed(
+            &format!("eviction.{name}.expected"),
+            times(expected),
+            detail,
+        )?;
+    }
+    let by_age = times(by_age as f64);
+    report.detailed(&format!("eviction.{name}.by_age"), by_age, json!(null))?;
+    let written = grown.get("copy_vram_to_system")?;
+    report.ratio(&format!("eviction.{name}.written_back"), written, 1)
 }
 
 /// Ticks of the copy engine for a move, in comparison with those of a command that copies as much.
