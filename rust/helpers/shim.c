@@ -305,24 +305,24 @@ unsigned long skua_gem_unmap_all(struct drm_device *dev)
 
 /*
  * The object in the list behind @last, or its first one if that is NULL, with a
- * reference; NULL if there is none, -ENOENT if @last is not in the list.
+ * reference; NULL if there is none, -ENOENT if @last is not in the list. If @back, the
+ * one before @last, or the last one.
  */
 struct drm_gem_object *skua_gem_lru_behind(struct drm_device *dev, struct drm_gem_lru *lru,
-					   struct drm_gem_object *last)
+					   struct drm_gem_object *last, bool back)
 {
-	struct drm_gem_object *obj = last, *found = NULL;
+	struct list_head *node = last ? &last->lru_node : &lru->list;
+	struct drm_gem_object *obj, *found = NULL;
 
 	mutex_lock(&dev->gem_lru_mutex);
 	if (last && last->lru != lru) {
 		found = ERR_PTR(-ENOENT);
 	} else {
-		obj = list_prepare_entry(obj, &lru->list, lru_node);
-		list_for_each_entry_continue(obj, &lru->list, lru_node) {
+		while (!found && (node = back ? node->prev : node->next) != &lru->list) {
+			obj = list_entry(node, typeof(*obj), lru_node);
 			/* One that is being freed waits for the mutex. */
-			if (!kref_get_unless_zero(&obj->refcount))
-				continue;
-			found = obj;
-			break;
+			if (kref_get_unless_zero(&obj->refcount))
+				found = obj;
 		}
 	}
 	mutex_unlock(&dev->gem_lru_mutex);

@@ -90,7 +90,7 @@ void skua_gem_unmap_at(struct drm_device *dev, long long offset, long long bytes
 void skua_gem_discard(struct drm_gem_object *obj);
 unsigned long skua_gem_unmap_all(struct drm_device *dev);
 struct drm_gem_object *skua_gem_lru_behind(struct drm_device *dev, struct drm_gem_lru *lru,
-					   struct drm_gem_object *last);
+					   struct drm_gem_object *last, _Bool back);
 
 /* include/drm/drm_file.h, the loop of drm_show_memory_stats() */
 typedef void (*skua_visit_fn)(struct drm_gem_object *obj, _Bool shared, void *data);

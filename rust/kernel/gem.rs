@@ -124,6 +124,9 @@ pub(crate) enum Placement<D, S, R> {
     Device(D),
 }
 
+/// Bytes of a word.
+const WORD: usize = size_of::<usize>();
+
 /// Whether the content of an object may be thrown away.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Offer {
@@ -143,18 +146,18 @@ pub(crate) type PlacementOf<T> =
 ///
 /// # Invariants
 ///
-/// - `owner` is 0 or the address of the GEM object that this value is part of.
+/// - `place` is 0, or the value is part of a GEM object and begins so many words behind its beginning.
 /// - `placement` is accessed only with that object's reservation lock held, mutably only through a
 ///   `&mut Reserved` of it; or with no other reference to the object left.
 pub(crate) struct Backing<D, S, R> {
     /// Where the memory is now.
     placement: UnsafeCell<Placement<D, S, R>>,
-    /// Ties this value to one object, so that no other object's lock opens it.
-    owner: Atomic<usize>,
     /// What the CPU sees when the memory is gone with the device; allocated at the first fault.
     dummy: DummyPage,
     /// Where the device finds an imported object's memory; set once, at the import.
     import: SetOnce<DevresItem<ImportMap>>,
+    /// Ties this value to one object, so that no other object's lock opens it.
+    place: Atomic<i8>,
     /// How often it is pinned: importers have its pages' addresses. Changed with the reservation
     /// locked.
     pins: Atomic<u32>,
@@ -182,7 +185,7 @@ impl<D, S, R> Backing<D, S, R> {
     pub(crate) const fn new(rank: u8, shared: Option<Arc<Reservation>>) -> Self {
         Self {
             placement: UnsafeCell::new(Placement::Nowhere),
-            owner: Atomic::new(0),
+            place: Atomic::new(0),
             dummy: DummyPage::new(),
             import: SetOnce::new(),
             pins: Atomic::new(0),
@@ -240,7 +243,8 @@ impl<D, S, R> Backing<D, S, R> {
     }
 
     fn is_of(&self, obj: *mut bindings::drm_gem_object) -> bool {
-        self.owner.load(Acquire) == obj.addr()
+        let words = usize::from(self.place.load(Acquire).cast_unsigned());
+        words > 0 && obj.addr().checked_add(words * WORD) == Some(ptr::from_ref(self).addr())
     }
 }
 
@@ -385,10 +389,11 @@ where
     let start = raw.addr();
     let end = start.checked_add(size_of::<Object<T>>()).ok_or(EINVAL)?;
     let at = ptr::from_ref(backing).addr();
-    if at < start
-        || at >= end
-        || backing.owner.cmpxchg(0, start, kernel::sync::atomic::Full) != Ok(0)
-    {
+    if at <= start || at >= end || (at - start) % WORD != 0 {
+        return Err(EINVAL);
+    }
+    let place = u8::try_from((at - start) / WORD)?.cast_signed();
+    if backing.place.cmpxchg(0, place, kernel::sync::atomic::Full) != Ok(0) {
         return Err(EINVAL);
     }
 

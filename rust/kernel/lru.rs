@@ -135,11 +135,26 @@ where
     Walk {
         dev,
         rank,
+        back: false,
         last: None,
         before: None,
         seen: 0,
         again: true,
         left: pages::<T>(dev, rank),
+    }
+}
+
+/// The `many` objects of `dev` with `rank` that were used last, if there are so many; the last one
+/// first.
+pub(crate) fn walk_back<T: Listed>(dev: &drm::Device<T::Driver>, rank: u8, many: u64) -> Walk<'_, T>
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    Walk {
+        back: true,
+        again: false,
+        left: many,
+        ..walk(dev, rank)
     }
 }
 
@@ -151,6 +166,8 @@ where
 {
     dev: &'a drm::Device<T::Driver>,
     rank: u8,
+    /// Whether it goes from the end to the beginning.
+    back: bool,
     /// Where it is.
     last: Option<ObjectRef<T>>,
     /// Where it was before, if that object has stayed: where it is has perhaps left the list.
@@ -174,7 +191,7 @@ where
         let last = last.map_or(core::ptr::null_mut(), |last| IntoGEMObject::as_raw(&**last));
         // SAFETY: Device, list and object are valid.
         let raw = from_err_ptr(unsafe {
-            shim::skua_gem_lru_behind(device::as_raw(self.dev), lru.list.get(), last)
+            shim::skua_gem_lru_behind(device::as_raw(self.dev), lru.list.get(), last, self.back)
         })?;
         let Some(raw) = core::ptr::NonNull::new(raw) else {
             return Ok(None);

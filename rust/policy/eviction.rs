@@ -27,8 +27,78 @@ use core::mem::replace;
 #[cfg(test)]
 mod tests;
 
-/// How many objects of a pass are looked at for one that fits.
+/// How many objects of a pass are looked at for one that fits, and how many of a list for one that is
+/// expected later.
 const AHEAD: usize = 8;
+
+/// When an object was used, by a clock that counts the uses of all objects, modulo 2^32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uses {
+    last: u32,
+    /// From the use before until the last one; 0 if there was none; [`UNUSED`].
+    interval: u32,
+}
+
+/// It was made, and not used yet.
+const UNUSED: u32 = u32::MAX;
+
+impl Uses {
+    /// It was made at `now`.
+    pub const fn new(now: u32) -> Self {
+        Self {
+            last: now,
+            interval: UNUSED,
+        }
+    }
+
+    /// It is used at `now`.
+    pub const fn again(self, now: u32) -> Self {
+        let interval = match self.interval {
+            UNUSED => 0,
+            _ => self.age(now),
+        };
+        Self {
+            last: now,
+            interval,
+        }
+    }
+
+    /// How long ago it was used, or made.
+    const fn age(self, now: u32) -> u32 {
+        now.wrapping_sub(self.last)
+    }
+
+    /// How long ago it was used, if it was.
+    pub fn away(self, now: u32) -> Option<u32> {
+        (self.interval != UNUSED).then(|| self.age(now))
+    }
+
+    /// In how long it is expected to be used again, if it is: as long after the last use as that was
+    /// after the one before; if it was used once, as long as what comes back now was `away`.
+    pub fn is_expected_in(self, now: u32, away: u32) -> Option<u32> {
+        let interval = match self.interval {
+            UNUSED => return None,
+            0 => away,
+            interval => interval,
+        };
+        interval.checked_sub(self.age(now)).filter(|left| *left > 0)
+    }
+
+    /// All of it in one word, for [`Uses::from_word`].
+    pub const fn word(self) -> u64 {
+        // CAST: it becomes wider.
+        (self.interval as u64) << 32 | self.last as u64
+    }
+
+    /// What [`Uses::word`] was said of.
+    pub const fn from_word(word: u64) -> Self {
+        // CAST: the lower half.
+        Self {
+            last: word as u32,
+            interval: (word >> 32) as u32,
+        }
+    }
+}
 
 /// What somebody asks for room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +191,13 @@ pub trait Place {
     /// only that.
     fn walk(&self, rank: Rank) -> Self::Walk;
 
+    /// The same, what was used last first, as far as there are so `many`.
+    fn walk_back(&self, rank: Rank, many: usize) -> Self::Walk;
+
+    /// In how many uses of any objects from now on `object` is expected to be used again, if it is
+    /// ([`Uses::is_expected_in`]). Nothing is if what needs the room was not used before.
+    fn is_expected_in(&self, object: &Self::Object) -> Option<u32>;
+
     /// What is known of `object`, at this moment.
     ///
     /// # Errors
@@ -198,6 +275,8 @@ struct Search<P: Place> {
     /// Those that leave after others that may come, the first of them last if they are sorted.
     later: <P::Heap as Heap>::Vec<Candidate<P::Object>>,
     is_sorted: bool,
+    /// Whether those that were used last leave if they are told to.
+    is_last_willing: bool,
 }
 
 impl<P: Place> Search<P> {
@@ -209,6 +288,7 @@ impl<P: Place> Search<P> {
             found: 0,
             later: FallibleVec::new(),
             is_sorted: true,
+            is_last_willing: true,
         }
     }
 
@@ -229,18 +309,8 @@ impl<P: Place> Search<P> {
                 }
                 continue;
             };
-            let facts = place.facts(&object)?;
-            let Some(pass) = Pass::of(self.need, &facts, self.rank) else {
+            let Some(one) = self.candidate(place, object, self.rank)? else {
                 continue;
-            };
-            let one = Candidate {
-                pass: Pass {
-                    is_busy: !place.is_idle(&object),
-                    ..pass
-                },
-                number: self.found,
-                object,
-                bytes: facts.bytes,
             };
             self.found += 1;
             if one.pass == first {
@@ -248,6 +318,26 @@ impl<P: Place> Search<P> {
             }
             self.put_back(one)?;
         }
+    }
+
+    /// What `object`, of the list `rank`, is as one that may leave, if it may.
+    fn candidate(
+        &self,
+        place: &P,
+        object: P::Object,
+        rank: usize,
+    ) -> Result<Option<Candidate<P::Object>>, P::Error> {
+        let facts = place.facts(&object)?;
+        let pass = Pass::of(self.need, &facts, rank);
+        Ok(pass.map(|pass| Candidate {
+            pass: Pass {
+                is_busy: !place.is_idle(&object),
+                ..pass
+            },
+            number: self.found,
+            object,
+            bytes: facts.bytes,
+        }))
     }
 
     /// The pass of the first of those that leave later.
@@ -292,7 +382,40 @@ impl<P: Place> Search<P> {
         for other in others.into_iter().flatten() {
             self.put_back(other)?;
         }
-        Ok(Some(best))
+        match self.expected_later(place, &best, missing)? {
+            Some(last) => {
+                self.put_back(best)?;
+                Ok(Some(last))
+            }
+            None => Ok(Some(best)),
+        }
+    }
+
+    /// If `first` is expected to be used again, what of its pass is so last and is not much too large
+    /// for what is `missing`, of the few that were used last.
+    fn expected_later(
+        &self,
+        place: &P,
+        first: &Candidate<P::Object>,
+        missing: u64,
+    ) -> Result<Option<Candidate<P::Object>>, P::Error> {
+        let (mut found, mut latest) = (None, place.is_expected_in(&first.object));
+        let rank = Rank::ALL.get(first.pass.rank);
+        let Some(rank) = rank.filter(|_| self.is_last_willing && latest.is_some()) else {
+            return Ok(None);
+        };
+        for object in place.walk_back(*rank, AHEAD) {
+            let expected = place.is_expected_in(&object);
+            if expected <= latest {
+                continue;
+            }
+            let one = self.candidate(place, object, first.pass.rank)?;
+            let fits = |one: &Candidate<_>| !is_too_large(one.bytes, missing);
+            if let Some(one) = one.filter(|one| one.pass == first.pass && fits(one)) {
+                (found, latest) = (Some(one), expected);
+            }
+        }
+        Ok(found)
     }
 
     /// Has objects leave until there are `missing` bytes less, or there are none. As [`leave`].
@@ -303,14 +426,19 @@ impl<P: Place> Search<P> {
             };
             // It may have been found a while ago.
             let facts = place.facts(&one.object)?;
-            if Pass::of(self.need, &facts, one.pass.rank).is_none() {
+            let leaves = match Pass::of(self.need, &facts, one.pass.rank) {
+                Some(_) => place.leave(&one.object, facts.bytes, one.pass.is_busy)?,
+                None => continue,
+            };
+            if let Some(left) = leaves {
+                missing = missing.saturating_sub(left);
                 continue;
             }
-            match place.leave(&one.object, facts.bytes, one.pass.is_busy)? {
-                Some(left) => missing = missing.saturating_sub(left),
-                // Somebody works with it after all.
-                None if !replace(&mut one.pass.is_busy, true) => self.put_back(one)?,
-                None => (),
+            // Those that were used last would be found again and again.
+            self.is_last_willing = false;
+            // Somebody works with it after all.
+            if !replace(&mut one.pass.is_busy, true) {
+                self.put_back(one)?;
             }
         }
         Ok(())

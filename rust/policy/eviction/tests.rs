@@ -25,6 +25,8 @@ struct Object {
     is_stuck: bool,
     /// The CPU has it: what is out stays out.
     is_locked: bool,
+    /// In how many uses it is used again, if that is known.
+    expected: Option<u32>,
     blocks: Vec<PageRange>,
 }
 
@@ -39,6 +41,7 @@ fn object(number: u64, bytes: u64) -> Object {
         is_idle: true,
         is_stuck: false,
         is_locked: false,
+        expected: None,
         blocks: Vec::new(),
     }
 }
@@ -85,8 +88,9 @@ impl Memory {
         }
     }
 
+    /// One that is there, or has left.
     fn find(&self, number: &u64) -> &Object {
-        let mut objects = self.objects.iter();
+        let mut objects = self.objects.iter().chain(&self.left);
         objects
             .find(|object| object.number == *number)
             .expect("it is there")
@@ -105,9 +109,25 @@ impl Place for Memory {
         numbers.into_iter()
     }
 
+    fn walk_back(&self, rank: Rank, many: usize) -> Self::Walk {
+        let numbers: Vec<u64> = self.walk(rank).rev().take(many).collect();
+        numbers.into_iter()
+    }
+
+    fn is_expected_in(&self, number: &u64) -> Option<u32> {
+        self.find(number).expected
+    }
+
     fn facts(&self, number: &u64) -> Result<Facts, OutOfMemory> {
         self.looks.set(self.looks.get() + 1);
-        Ok(self.find(number).facts())
+        let left = self.left.iter().find(|object| object.number == *number);
+        Ok(match left {
+            Some(object) => Facts {
+                hold: Hold::Pinned,
+                ..object.facts()
+            },
+            None => self.find(number).facts(),
+        })
     }
 
     fn is_idle(&self, number: &u64) -> bool {
@@ -235,6 +255,130 @@ fn what_fits_goes_rather_than_what_is_much_too_large() {
 }
 
 #[test]
+fn what_is_expected_later_goes_before_what_is_expected() {
+    let expected = |uses: &[Option<u32>]| -> Vec<Object> {
+        let objects = (0..).zip(uses).map(|(number, expected)| Object {
+            expected: *expected,
+            ..object(number, 4)
+        });
+        objects.collect()
+    };
+    // Nobody knows of the first, or it is not expected any more.
+    let objects = expected(&[None, Some(1), Some(9)]);
+    assert_eq!(left(&objects, Need::Prefers, 4), [0]);
+    // Each in its turn, and that of the last is the furthest away.
+    let objects = expected(&[Some(3), Some(5), Some(7)]);
+    assert_eq!(left(&objects, Need::Prefers, 12), [2, 1, 0]);
+    // Of the last few what is so last; those of which nothing is known stay.
+    let objects = expected(&[Some(3), Some(8), Some(4), None]);
+    assert_eq!(left(&objects, Need::Prefers, 4), [1]);
+    let mut many = vec![Some(9); 9];
+    (many[0], many[8]) = (Some(3), Some(2));
+    assert_eq!(left(&expected(&many), Need::Prefers, 4), [7]);
+    many[1..].fill(Some(2));
+    assert_eq!(left(&expected(&many), Need::Prefers, 4), [0]);
+    let mut far = vec![Some(3); 10];
+    far[1] = Some(9);
+    assert_eq!(left(&expected(&far), Need::Prefers, 4), [0]);
+    // None of a later pass, nor what is much too large, nor who does not leave.
+    let mut objects = expected(&[
+        Some(3),
+        Some(4),
+        Some(5),
+        Some(6),
+        Some(7),
+        Some(8),
+        Some(9),
+    ]);
+    objects[2].is_idle = false;
+    objects[3].is_resident = true;
+    objects[4].hold = Hold::Pinned;
+    objects[5].bytes = 10;
+    objects[6].rank = Rank::Kept(Level::High);
+    assert_eq!(left(&objects, Need::Needs, 4), [1]);
+    objects[1].is_stuck = true;
+    assert_eq!(left(&objects, Need::Needs, 4), [0]);
+}
+
+#[test]
+fn what_is_used_in_turn_is_expected() {
+    let made = Uses::new(7);
+    assert_eq!((made.away(9), made.is_expected_in(9, 99)), (None, None));
+    let once = made.again(u32::MAX);
+    assert_eq!(once.away(4), Some(5));
+    // As long as what comes back now was away.
+    let expected = |uses: Uses, now: u32, away: u32| uses.is_expected_in(now, away);
+    assert_eq!(
+        (expected(once, 4, 7), expected(once, 4, 5)),
+        (Some(2), None)
+    );
+    // As long as it was before.
+    let twice = once.again(9);
+    assert_eq!(
+        (expected(twice, 9, 1), expected(twice, 18, 99)),
+        (Some(10), Some(1))
+    );
+    assert_eq!(expected(twice, 19, 99), None);
+    assert_eq!(expected(twice.again(12), 12, 99), Some(3));
+    for uses in [made, once, twice] {
+        assert_eq!(Uses::from_word(uses.word()), uses);
+    }
+}
+
+/// How often one has to come back, of objects that are used in this order, if so many fit; and how
+/// many have to at least, if each time what was used longest ago leaves.
+fn misses(uses: &[u64], room: usize) -> usize {
+    let mut memory = Memory::default();
+    let mut known: Vec<Uses> = Vec::new();
+    let mut misses = 0;
+    for (now, number) in (1..).zip(uses) {
+        let at = memory
+            .objects
+            .iter()
+            .position(|object| object.number == *number);
+        let used = known.get(*number as usize).copied();
+        let mut one = match at {
+            Some(at) => memory.objects.remove(at),
+            None => {
+                misses += 1;
+                if memory.objects.len() == room {
+                    for object in &mut memory.objects {
+                        let uses = known[object.number as usize];
+                        let away = used.and_then(|used| used.away(now));
+                        object.expected = away.and_then(|away| uses.is_expected_in(now, away));
+                    }
+                    assert_eq!(make_room(&mut memory, Need::Prefers, 1), Ok(true));
+                    memory.left.clear();
+                }
+                object(*number, 1)
+            }
+        };
+        one.expected = None;
+        memory.objects.push(one);
+        match used {
+            Some(used) => known[*number as usize] = used.again(now),
+            None => known.push(Uses::new(now).again(now)),
+        }
+    }
+    misses
+}
+
+#[test]
+fn a_loop_that_does_not_fit_stays_for_the_most_part() {
+    let uses: Vec<u64> = (0..16).flat_map(|_| 0..40).collect();
+    // Each of the first time, and then those that do not fit and one more.
+    assert!((40 + 15 * 8..=40 + 15 * 9).contains(&misses(&uses, 32)));
+}
+
+#[test]
+fn what_is_over_leaves_by_age() {
+    // Scenes of 20 objects, each used again and again; the third is the first.
+    let scene = |first: u64| (0..4).flat_map(move |_| first..first + 20);
+    let uses: Vec<u64> = scene(0).chain(scene(20)).chain(scene(0)).collect();
+    assert_eq!(misses(&uses, 32), 20 + 20 + 20 - 12 + 12);
+}
+
+#[test]
 fn who_is_in_use_after_all_leaves_with_those() {
     let mut objects: Vec<Object> = (0..4).map(|number| object(number, 2)).collect();
     objects[1].is_idle = false;
@@ -334,6 +478,7 @@ enum Step {
     Idle(usize, bool),
     Rank(usize, Rank),
     Lock(usize, bool),
+    Expect(usize, Option<u32>),
     /// A client's work needs all that it has, and has ended before the next.
     Submit(u64),
 }
@@ -363,6 +508,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (number(), any::<bool>()).prop_map(|(number, is)| Step::Idle(number, is)),
         2 => (number(), rank).prop_map(|(number, rank)| Step::Rank(number, rank)),
         1 => (number(), any::<bool>()).prop_map(|(number, is)| Step::Lock(number, is)),
+        4 => (number(), prop::option::of(0u32..9))
+            .prop_map(|(number, uses)| Step::Expect(number, uses)),
         3 => (0..CLIENTS).prop_map(Step::Submit),
     ];
     prop::collection::vec(step, 1..120)
@@ -506,7 +653,23 @@ impl Vram {
             let there = may().filter(|other| gone.iter().all(|gone| gone.number != other.number));
             let mut peers = there.filter(|other| rank(other) == rank(object));
             let first = peers.clone().next().expect("itself");
-            if first.number != object.number {
+            // Who would leave if nobody was expected.
+            let near = peers.clone().take(8);
+            let fitting = near.filter(|other| first.bytes / 2 > needed && other.bytes >= needed);
+            let by_age = fitting.min_by_key(|other| other.bytes).unwrap_or(first);
+            if object.expected > by_age.expected && by_age.expected.is_some() {
+                let of_list = |other: &&&Object| other.rank == object.rank;
+                let list = || before.iter().filter(|other| of_list(&other));
+                let behind = list()
+                    .rev()
+                    .filter(|other| gone.iter().all(|gone| gone.number != other.number));
+                let mut last = behind.take(8);
+                prop_assert!(object.bytes / 2 <= needed);
+                prop_assert!(
+                    last.any(|other| other.number == object.number),
+                    "{object:?}"
+                );
+            } else if first.number != object.number {
                 prop_assert!(first.bytes > 2 * needed, "{object:?} before {first:?}");
                 prop_assert!(object.bytes >= needed && object.bytes < first.bytes);
                 prop_assert!(peers.position(|other| other.number == object.number) < Some(8));
@@ -551,6 +714,7 @@ proptest! {
                         object.is_locked = is;
                     }
                 }
+                Step::Expect(number, uses) => memory.change(number, |object| object.expected = uses),
                 Step::Submit(client) => vram.submit(client)?,
                 Step::Room(pages, need) => {
                     let before = vram.memory.objects.clone();

@@ -464,6 +464,9 @@ pub(crate) struct Gpu {
     pub(crate) aperture: Mutex<Window>,
     /// Pages of it that are for what is locked.
     pub(crate) aperture_claimed: Atomic<u64>,
+    /// How many uses of buffer objects there were, modulo 2^32
+    /// ([`Uses`](crate::policy::eviction::Uses)).
+    pub(crate) uses: Atomic<u32>,
     /// Which pages of VRAM are free.
     #[pin]
     pub(crate) vram: Mutex<Pages>,
@@ -620,6 +623,7 @@ impl Gpu {
             gart <- new_mutex!(gart),
             aperture <- new_mutex!(aperture),
             aperture_claimed: Atomic::new(0),
+            uses: Atomic::new(0),
             vram <- new_mutex!(vram),
             vram_region <- new_spinlock!(None),
             asids <- new_mutex!(asids),

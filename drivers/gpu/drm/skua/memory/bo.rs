@@ -69,7 +69,10 @@ use crate::{
             self,
             VramSite, //
         },
-        eviction,
+        eviction::{
+            self,
+            Wish, //
+        },
         gart::{
             self,
             GartRange, //
@@ -84,7 +87,10 @@ use crate::{
         }, //
     },
     policy::{
-        eviction::Need,
+        eviction::{
+            Need,
+            Uses, //
+        },
         page_plan::PhysPiece,
         page_table::Reach,
         priority::{
@@ -272,6 +278,8 @@ pub(crate) struct BoData {
     lockers: Atomic<i16>,
     /// [`DOOMED`], set with the reservation locked, and [`CONTENT_LOST`].
     marks: Atomic<i8>,
+    /// When it was used: [`Uses::word`].
+    uses: Atomic<u64>,
     /// The ranges of address spaces whose page tables lead to it now, where these lead, and which
     /// address spaces use it.
     #[pin]
@@ -303,6 +311,7 @@ impl DriverObject for BoData {
             residents: Atomic::new(0),
             lockers: Atomic::new(0),
             marks: Atomic::new(0),
+            uses: Atomic::new(Uses::new(dev.uses.load(Relaxed)).word()),
             sites <- Sites::new(),
         })
     }
@@ -360,7 +369,8 @@ pub(crate) fn create(
             true => Need::Prefers,
             false => Need::Needs,
         };
-        match eviction::allocate(dev, parent, quota, part, size, need, patience) {
+        let wish = Wish::new(part, size, need);
+        match eviction::allocate(dev, parent, quota, wish, patience) {
             Ok(range) => return create_in_vram(dev, size, args, range),
             Err(error) if error == ENOSPC && elsewhere => (),
             Err(error) => return Err(error),
@@ -369,7 +379,8 @@ pub(crate) fn create(
     match create_in_system(dev, parent, quota, size, args.clone()) {
         // Now it needs what it merely preferred.
         Err(error) if error == ENOSPC && vram => {
-            let range = eviction::allocate(dev, parent, quota, part, size, Need::Needs, patience)?;
+            let wish = Wish::new(part, size, Need::Needs);
+            let range = eviction::allocate(dev, parent, quota, wish, patience)?;
             create_in_vram(dev, size, args, range)
         }
         bo => bo,
@@ -428,7 +439,7 @@ fn create_in_vram(
         dev.set_last_clear(fence);
         range.set_clear(fence);
     })?;
-    was_used(&bo);
+    renew(&bo);
     drop(reserved);
     Ok(bo)
 }
@@ -456,7 +467,7 @@ fn create_in_system(
     }
     let mut reserved = resv::lock(&*bo)?;
     place(&bo, &mut reserved, Placement::System(pages, site))?;
-    was_used(&bo);
+    renew(&bo);
     drop(reserved);
     Ok(bo)
 }
@@ -483,7 +494,11 @@ pub(crate) fn room_in_vram(
         part = Part::Visible;
     }
     let bytes = u64::try_from(bo.size())?;
-    match eviction::allocate(dev, parent, &quota, part, bytes, Need::Prefers, patience) {
+    let wish = Wish {
+        away: bo.away(dev),
+        ..Wish::new(part, bytes, Need::Prefers)
+    };
+    match eviction::allocate(dev, parent, &quota, wish, patience) {
         Err(error) if error == ENOSPC => Ok(None),
         range => range.map(Some),
     }
@@ -644,7 +659,7 @@ pub(crate) fn set_offer(bo: &Bo, reserved: &Reserved<'_>, offer: Offer) -> Resul
     match bo.region() {
         REGION_SYSTEM if rests && offer == Offer::Not => lru::put(bo, BoData::RESTING),
         REGION_SYSTEM => lru::put(bo, bo.awake_rank()),
-        _ => was_used(bo),
+        _ => renew(bo),
     }
     Ok(())
 }
@@ -696,6 +711,13 @@ const FIRST_AWAKE: u8 = 100;
 /// Says that `bo`, whose reservation the caller has locked, was used just now: it is not the next to
 /// make room for others.
 pub(crate) fn was_used(bo: &Bo) {
+    bo.count_use(bo.dev());
+    renew(bo);
+}
+
+/// Has `bo`, whose reservation the caller has locked, be the last of its list, though nobody has used
+/// it.
+pub(crate) fn renew(bo: &Bo) {
     if bo.region() == REGION_VRAM || (bo.region() == REGION_APERTURE && bo.may_move()) {
         lru::use_now(bo);
     }
@@ -705,7 +727,7 @@ pub(crate) fn was_used(bo: &Bo) {
 pub(crate) fn set_priority(bo: &Bo, level: Level) {
     if let Ok(_reserved) = resv::lock_uninterruptible(bo) {
         bo.set_level(level as u8);
-        was_used(bo);
+        renew(bo);
     }
 }
 
@@ -1040,6 +1062,22 @@ impl BoData {
     /// Whether it is resident for some device.
     pub(crate) fn is_resident(&self) -> bool {
         self.residents.load(Relaxed) != 0
+    }
+
+    /// It was used just now.
+    pub(crate) fn count_use(&self, dev: &SkuaDevice) {
+        let now = dev.uses.fetch_add(1, Relaxed).wrapping_add(1);
+        self.uses.store(self.uses().again(now).word(), Relaxed);
+    }
+
+    /// When it was used.
+    pub(crate) fn uses(&self) -> Uses {
+        Uses::from_word(self.uses.load(Relaxed))
+    }
+
+    /// For how many uses of any objects it was away that comes back now, if it was used before.
+    pub(crate) fn away(&self, dev: &SkuaDevice) -> Option<u32> {
+        self.uses().away(dev.uses.load(Relaxed))
     }
 
     /// The region that holds it at the moment.

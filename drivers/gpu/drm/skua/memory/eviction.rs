@@ -81,7 +81,10 @@ use kernel::{
     },
     drm::gem::BaseObject,
     prelude::*,
-    sync::Arc,
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    },
     time::{
         delay::fsleep,
         msecs_to_jiffies,
@@ -104,8 +107,32 @@ const FIRST_MS: u32 = 1000;
 /// How often it looks whether what was being cleared is free.
 const CLEAR_WAITS: u32 = 5;
 
-/// Allocates `bytes` bytes of a `part` of VRAM, a multiple of the page size, not cleared yet; if
-/// there is no room, some is made.
+/// What somebody asks for.
+#[derive(Clone, Copy)]
+pub(crate) struct Wish {
+    /// The part of VRAM that it has to be in.
+    pub(crate) part: Part,
+    /// A multiple of the page size.
+    pub(crate) bytes: u64,
+    /// Whether there is no other place for it.
+    pub(crate) need: Need,
+    /// For how many uses of any objects that was away which is to have it, if it is not new.
+    pub(crate) away: Option<u32>,
+}
+
+impl Wish {
+    /// `bytes` bytes of `part`, a multiple of the page size, for what is new.
+    pub(crate) fn new(part: Part, bytes: u64, need: Need) -> Self {
+        Self {
+            part,
+            bytes,
+            need,
+            away: None,
+        }
+    }
+}
+
+/// Allocates VRAM as it is wished, not cleared yet; if there is no room, some is made.
 ///
 /// It is for a client with `quota`, and is charged for the running process. `ENOSPC` if what is there
 /// has to stay, which is what is resident but in `need`, is protected by [who has the
@@ -115,11 +142,15 @@ pub(crate) fn allocate(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
     quota: &Arc<Quota>,
-    part: Part,
-    bytes: u64,
-    need: Need,
+    wish: Wish,
     patience: &mut Jiffies,
 ) -> Result<Arc<VramRange>> {
+    let Wish {
+        part,
+        bytes,
+        need,
+        away,
+    } = wish;
     // To ask what is protected it has to stay.
     let region = dev.vram_region()?;
     let mut waits = 0;
@@ -148,7 +179,10 @@ pub(crate) fn allocate(
             Some(pool) => (Part::Any, region.excess(pool, bytes)?),
             None => (part, bytes.saturating_sub(part.free_bytes(dev))),
         };
-        let place = Vram::new(dev, parent, part, evictor);
+        let place = Vram {
+            away,
+            ..Vram::new(dev, parent, part, evictor)
+        };
         let made = make_room(place, missing, need, patience)?;
         if made {
             continue;
@@ -242,6 +276,8 @@ pub(crate) struct Vram<'a> {
     evictor: Option<Evictor<'a, SkuaDriver>>,
     /// Whether what whose turn it is needs may leave for the aperture, if it may be there.
     is_aperture_other: bool,
+    /// For how many uses what needs it was away, if it is not new.
+    away: Option<u32>,
     /// Of those that leave.
     moves: KVVec<Fence>,
 }
@@ -273,6 +309,7 @@ impl<'a> Vram<'a> {
             part,
             evictor,
             is_aperture_other: true,
+            away: None,
             moves: KVVec::new(),
         }
     }
@@ -312,6 +349,16 @@ impl<'a> Place for Vram<'a> {
 
     fn walk(&self, rank: Rank) -> Self::Walk {
         lru::walk(self.dev, bo::vram_rank(rank))
+    }
+
+    fn walk_back(&self, rank: Rank, many: usize) -> Self::Walk {
+        // CAST: few.
+        lru::walk_back(self.dev, bo::vram_rank(rank), many as u64)
+    }
+
+    fn is_expected_in(&self, bo: &BoRef) -> Option<u32> {
+        let now = self.dev.uses.load(Relaxed);
+        bo.uses().is_expected_in(now, self.away?)
     }
 
     fn facts(&self, bo: &BoRef) -> Result<Facts> {

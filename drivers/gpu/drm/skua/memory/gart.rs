@@ -356,6 +356,15 @@ impl<'a> Place for Aperture<'a> {
         walk.into_iter().flatten()
     }
 
+    fn walk_back(&self, _of: Rank, _many: usize) -> Self::Walk {
+        None.into_iter().flatten()
+    }
+
+    /// Nothing is copied when somebody leaves or comes back.
+    fn is_expected_in(&self, _bo: &BoRef) -> Option<u32> {
+        None
+    }
+
     fn facts(&self, bo: &BoRef) -> Result<Facts> {
         if current!().signal_pending() {
             return Err(EINTR);

@@ -44,7 +44,10 @@ use crate::{
             REGION_APERTURE, //
         },
         device::ClientDevice,
-        eviction,
+        eviction::{
+            self,
+            Wish, //
+        },
         gart,
         relocation::{
             relocate,
@@ -284,7 +287,11 @@ impl Wanted<'_> {
             false => Need::Needs,
         };
         loop {
-            match eviction::allocate(dev, parent, &self.quota, part, bytes, need, patience) {
+            let wish = Wish {
+                away: self.bo.away(dev),
+                ..Wish::new(part, bytes, need)
+            };
+            match eviction::allocate(dev, parent, &self.quota, wish, patience) {
                 Err(error) if error == ENOSPC => (),
                 range => return range.map(Some),
             }
@@ -360,7 +367,7 @@ fn bring_one(
     match relocate(dev, parent, bo, Placement::Device(range.into()), None, true) {
         // Somebody else was faster, or it is to be destroyed.
         Err(error) if error == EBUSY => Ok(()),
-        result => result.map(drop),
+        result => result.map(|_| bo.count_use(dev)),
     }
 }
 

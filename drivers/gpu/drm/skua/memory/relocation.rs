@@ -646,7 +646,7 @@ pub(crate) fn relocate(
             list(bo, vm, nodes.pop());
         }
     }
-    bo::was_used(bo);
+    bo::renew(bo);
     if let Some(fence) = &published {
         trace::moved(dev, fence, from, to, bo.size(), clean);
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use skua_selftests::client::{map, map_readonly, signal, unmap, wait};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{
-    alone, both, evict_all, evict_some, expect_gpu, movable_in_vram, pattern, place, resident,
-    while_the_cpu_writes, Numbers,
+    alone, both, evict_all, evict_some, expect_gpu, movable, movable_in_vram, pattern, place,
+    resident, while_the_cpu_writes, Numbers,
 };
 use skua_selftests::raw::in_child;
 use skua_selftests::rig::{copy, fill, wait_value, write, Buffer};
@@ -44,6 +44,7 @@ fn main() -> ExitCode {
         vram_four_times_over: 240 at_rest,
         nobody_loses_a_place_in_vain: 60 at_rest,
         what_fits_goes_rather_than_what_is_much_too_large: 60 at_rest,
+        what_is_used_in_turn_stays_for_the_most_part: 60 at_rest,
         what_is_being_cleared_is_waited_for: 60 at_rest,
         a_full_quota_does_not_keep_vram: 120 at_rest,
         an_evicted_object_is_given_back: 60 at_rest,
@@ -570,6 +571,35 @@ fn what_fits_goes_rather_than_what_is_much_too_large() {
         assert_eq!(small.iter().take_while(is_out).count(), gone);
         assert_eq!(small.iter().filter(is_out).count(), gone);
     }
+}
+
+fn what_is_used_in_turn_stays_for_the_most_part() {
+    let rig = alone();
+    let vram = rig.region(Place::Vram);
+    let room = (vram.size - vram.used) / LARGE;
+    let rest = room / 4;
+    let objects: Vec<u32> = (0..room + rest).map(|_| movable(&rig, LARGE)).collect();
+    evict_all();
+    let brought = || Function::first().counters(["driver_promotions"])[0];
+    let before = brought();
+    let rounds = 6;
+    for _ in 0..rounds {
+        for object in &objects {
+            resident(&rig, &[*object]);
+            assert_eq!(rig.evict(&[*object]), Ok(()));
+        }
+    }
+    // All of the first time, and then what does not fit, and one that leaves in vain.
+    let most = room + rest + (rounds - 1) * (rest + 2);
+    let moves = brought() - before;
+    assert!(moves <= most, "{moves} moves, not {most}");
+    // For what is new the oldest goes.
+    let there = |handle: &u32| place(&rig, *handle) == Place::Vram;
+    let stayed: Vec<u32> = objects.iter().copied().filter(there).collect();
+    rig.bo(Place::Vram, LARGE);
+    let stays: Vec<bool> = stayed.iter().map(there).collect();
+    assert_eq!(stays.iter().position(|stays| !stays), Some(0));
+    assert!(stays[1..].iter().all(|stays| *stays), "{stays:?}");
 }
 
 fn what_is_being_cleared_is_waited_for() {
