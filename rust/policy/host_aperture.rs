@@ -9,7 +9,8 @@
 //! Whether the CPU goes on using what it has mapped cannot be seen. So a page is kept until another
 //! one is wanted: then [`HostAperture::next`] is one that shows nothing, or else the one that was
 //! mapped longest ago ([`HostAperture::touch`], [`HostAperture::show`]), which can be taken back,
-//! for its user can fault again. One whose user has locked it ([`HostAperture::hold`]) comes last.
+//! for its user can fault again. One whose user has locked it ([`HostAperture::hold`]) comes last. Who
+//! goes on behind what was mapped last ([`HostAperture::is_last`]) will want the pages behind, too.
 //!
 //! All memory is allocated by [`HostAperture::new`]; everything else takes O(1), as far as a hash
 //! does.
@@ -146,6 +147,13 @@ impl<H: Heap> HostAperture<H> {
         Some((first, self.page(first)?.shown))
     }
 
+    /// Whether page `at` shows something, and none was mapped later, of all that are held, or of all
+    /// others if it is not.
+    pub fn is_last(&self, at: u32) -> bool {
+        let is_last = |page: &Page| page.shown.is_some() && page.behind == NIL;
+        self.page(at).is_some_and(is_last)
+    }
+
     /// Page `at`, if it shows something, is taken last from now on, or like others again.
     pub fn hold(&mut self, at: u32, held: bool) {
         let is_other = |page: &Page| page.shown.is_some() && page.held != held;
@@ -246,8 +254,8 @@ impl<H: Heap> HostAperture<H> {
         }
     }
 
-    /// Whether page `at` is held.
-    fn is_held(&self, at: u32) -> bool {
+    /// Whether page `at` is [held](Self::hold).
+    pub fn is_held(&self, at: u32) -> bool {
         self.page(at).is_some_and(|page| page.held)
     }
 

@@ -112,6 +112,12 @@ proptest! {
                     }
                 }
             }
+            for list in &model {
+                let is_last = |page: &u64| aperture.find(*page).is_some_and(|at| aperture.is_last(at));
+                let last: Vec<u64> = list.iter().copied().filter(is_last).collect();
+                prop_assert_eq!(last.first(), list.last());
+                prop_assert_eq!(last.len(), list.len().min(1));
+            }
             let shown_now: Vec<u64> = model.concat();
             prop_assert_eq!(aperture.used() as usize, shown_now.len());
             prop_assert_eq!(gpu.aperture.borrow().len(), shown_now.len());
@@ -146,6 +152,8 @@ fn what_is_refused_changes_nothing() {
     for at in [0, 3, NIL] {
         aperture.hold(at, true);
     }
+    let is_last = [0, 1, 2, 3, NIL].map(|at| aperture.is_last(at));
+    assert_eq!(is_last, [false, true, false, false, false]);
     assert_eq!((aperture.used(), aperture.find(7)), (1, Some(1)));
     assert_eq!((aperture.find(8), aperture.next()), (None, Some((0, None))));
 }

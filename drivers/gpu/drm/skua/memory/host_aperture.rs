@@ -13,7 +13,9 @@
 //! ```
 //!
 //! Who loses a page loses nothing: the next access faults again, and waits its turn. So a fault
-//! never fails for want of pages. What is mapped ahead takes pages only that show nothing. The
+//! never fails for want of pages. What is mapped ahead takes pages only that show nothing; but of who
+//! goes on where the last fault ended as many are wanted as are mapped ahead, and those are taken back
+//! in one request, and mapped in another. The
 //! engines see what the CPU writes at once, as through the other BAR.
 //!
 //! An object that the CPU [locks](super::lock) in VRAM that it does not see has a part of the
@@ -232,7 +234,8 @@ pub(crate) fn hold(dev: &SkuaDevice, bo: &Bo) {
 }
 
 /// Has the aperture show page `first` of `bo`, which is in `range`, and those of the `count` from
-/// there on for which there are pages that show nothing. `ENOMEM`, `EIO`, `ENODEV`.
+/// there on for which there are pages that show nothing, or, if it goes on where the last one ended,
+/// that can be taken back. `ENOMEM`, `EIO`, `ENODEV`.
 fn reveal(
     dev: &SkuaDevice,
     aperture: &ApertureCaps,
@@ -246,19 +249,29 @@ fn reveal(
     // Who frees it gives back what is shown from now on.
     range.set_shown();
     let start = bo.create_mmap_offset()?;
+    let before = first.checked_sub(1);
+    let before = before.and_then(|page| window.find(spot(aperture, range, page)?.page));
+    let goes_on = before.is_some_and(|at| window.is_last(at));
     let mut new = KVec::with_capacity(count, GFP_KERNEL)?;
+    let mut taken = KVec::with_capacity(count, GFP_KERNEL)?;
+    // What this fault is about stays.
+    let mut own = KVec::with_capacity(count, GFP_KERNEL)?;
     for page in (first..).take(count) {
         let Some(spot) = spot(aperture, range, page) else {
             break;
         };
         if let Some(at) = window.find(spot.page) {
             window.touch(at);
+            own.push(at, GFP_KERNEL)?;
             continue;
         }
         let at = match window.next() {
             Some((at, None)) => at,
-            Some((at, Some(old))) if page == first => {
-                take_back(dev, aperture, window, at, old)?;
+            Some((at, _)) if page > first && (own.contains(&at) || window.is_held(at)) => break,
+            Some((at, Some(old))) if page == first || goes_on => {
+                gem::unmap_at(dev, old.user, aperture.page.bytes())?;
+                window.hide(at);
+                taken.push(at, GFP_KERNEL)?;
                 at
             }
             _ => break,
@@ -274,13 +287,16 @@ fn reveal(
         };
         warn_on!(window.show(at, shown).is_err());
         window.hold(at, bo.is_locked());
+        own.push(at, GFP_KERNEL)?;
         let page = AperturePage {
             aperture: at,
             segment: spot.page,
         };
         new.push(page, GFP_KERNEL)?;
     }
-    let shown = show(dev, &new);
+    taken.sort_unstable();
+    new.sort_unstable_by_key(|page| page.aperture);
+    let shown = take_back(dev, &taken).and_then(|()| show(dev, &new));
     if shown.is_err() {
         for page in &new {
             window.hide(page.aperture);
@@ -303,19 +319,16 @@ fn show(dev: &SkuaDevice, pages: &[AperturePage]) -> Result {
     Ok(())
 }
 
-/// Takes page `at` of the aperture back, which shows `old`: no CPU has a mapping of it any more,
-/// and what was written through it is in VRAM. `EIO`, `ENODEV`.
-fn take_back(
-    dev: &SkuaDevice,
-    aperture: &ApertureCaps,
-    window: &mut Window,
-    at: u32,
-    old: Shown,
-) -> Result {
-    gem::unmap_at(dev, old.user, aperture.page.bytes())?;
-    hide(dev, &[at])?;
-    window.hide(at);
-    dev.counters.aperture_reclaims.fetch_add(1, Relaxed);
+/// Takes `pages` of the aperture back, which the CPU has no mapping of: what was written through them
+/// is in VRAM. `EIO`, `ENODEV`.
+fn take_back(dev: &SkuaDevice, pages: &[u32]) -> Result {
+    if pages.is_empty() {
+        return Ok(());
+    }
+    hide(dev, pages)?;
+    dev.counters
+        .aperture_reclaims
+        .fetch_add(u64::try_from(pages.len())?, Relaxed);
     Ok(())
 }
 

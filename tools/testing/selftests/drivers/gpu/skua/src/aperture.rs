@@ -452,6 +452,36 @@ pub fn more_than_the_aperture_is_seen_in_turn() {
     assert_eq!(strays(), 0);
 }
 
+/// What is read from begin to end is mapped by and by with few flushes, in whichever order the pages of
+/// the aperture are taken; what is not read on takes nothing from others but the page itself.
+pub fn who_reads_on_gets_what_follows() {
+    let hidden = Hidden::new();
+    let buffer = hidden.buffer(4 * hidden.size);
+    let counters = || Function::first().counters(["driver_aperture_maps", "aperture_flush"]);
+    let pages = (buffer.size / hidden.page) as usize;
+    let read = |page: usize| buffer.cpu.read(page * hidden.page as usize);
+    // So that pages next to each other are not taken one after the other.
+    for page in (0..pages).map(|n| n * 37 % pages) {
+        read(page);
+    }
+    let before = counters();
+    for page in 0..pages {
+        read(page);
+    }
+    let after = counters();
+    let [maps, flushes] = [0, 1].map(|n| after[n] - before[n]);
+    assert!(maps >= pages as u64 * 3 / 4, "{maps} of {pages} pages");
+    assert!(flushes * 4 <= maps, "{flushes} flushes for {maps} pages");
+    // Each behind one that was mapped before others.
+    let [before, _] = counters();
+    for n in 0..8 {
+        read(n * 23 % (pages / 2));
+    }
+    let [after, _] = counters();
+    assert_eq!(after - before, 8);
+    assert_eq!(strays(), 0);
+}
+
 /// Objects of one page, of two clients, and memory between them that the CPU never maps: each sees
 /// its own, whatever a page of the aperture has room for.
 pub fn no_byte_of_a_neighbour_is_seen() {

@@ -14,6 +14,7 @@ fn main() -> ExitCode {
         row_0_23_mappings_go_before_a_page_is_anothers: 120 at_rest,
         row_0_23_what_is_freed_is_given_back: 60 at_rest,
         row_0_24_more_than_the_aperture_is_seen_in_turn: 120 at_rest,
+        row_0_24_who_reads_on_gets_what_follows: 60 at_rest,
         row_0_18_row_0_24_no_more_is_locked_than_there_are_pages: 60 at_rest,
         row_0_25_no_byte_of_a_neighbour_is_seen: 60 at_rest,
         row_0_26_it_works_at_once_and_after_a_bind: 60 at_rest,
@@ -44,6 +45,10 @@ fn row_0_23_what_is_freed_is_given_back() {
 
 fn row_0_24_more_than_the_aperture_is_seen_in_turn() {
     aperture::more_than_the_aperture_is_seen_in_turn();
+}
+
+fn row_0_24_who_reads_on_gets_what_follows() {
+    aperture::who_reads_on_gets_what_follows();
 }
 
 fn row_0_25_no_byte_of_a_neighbour_is_seen() {
