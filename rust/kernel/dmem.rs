@@ -231,6 +231,22 @@ impl<D: Reclaim> Clone for Evictor<'_, D> {
 
 impl<D: Reclaim> Copy for Evictor<'_, D> {}
 
+/// What a group has of a region, of which who has it knows how much, and
+/// [gives it back](Self::give_back).
+///
+/// # Invariants
+///
+/// The pool is valid: something is charged for it, or this is none.
+pub(crate) struct Held {
+    /// None where there is no controller, or nothing is charged any more.
+    pool: Option<NonNull<shim::dmem_cgroup_pool_state>>,
+}
+
+// SAFETY: Pools are reference counted and their counters atomic.
+unsafe impl Send for Held {}
+// SAFETY: As above.
+unsafe impl Sync for Held {}
+
 /// What a group has of a region, given back on drop, in any context that may be preempted.
 ///
 /// # Invariants
@@ -249,6 +265,24 @@ unsafe impl Send for Charge {}
 unsafe impl Sync for Charge {}
 
 impl Charge {
+    /// The same, for who remembers how much it is.
+    pub(crate) fn hold(self) -> Held {
+        // INVARIANT: It stays charged.
+        let held = Held { pool: self.pool };
+        core::mem::forget(self);
+        held
+    }
+}
+
+impl Held {
+    /// Nothing is charged any more of the `bytes` that were: all of them.
+    pub(crate) fn give_back(&mut self, bytes: u64) {
+        drop(Charge {
+            pool: self.pool.take(),
+            bytes,
+        });
+    }
+
     /// How far this is kept from `evictor`. A group's own is not kept from itself.
     pub(crate) fn protection<D: Reclaim>(&self, evictor: Evictor<'_, D>) -> Protection {
         let Some(pool) = self.pool else {

@@ -437,7 +437,7 @@ fn create_in_vram(
     dev.paging()?.clear(&range, |fence| {
         warn_on!(room.add(fence, Usage::Kernel).is_err());
         dev.set_last_clear(fence);
-        range.set_clear(fence);
+        range.set_cleared_alone();
     })?;
     renew(&bo);
     drop(reserved);
@@ -764,8 +764,9 @@ pub(crate) fn own_work(bo: &Bo, reserved: &Reserved<'_>) -> Result<Option<Fence>
         return Ok(None);
     }
     match gem::placement(bo, reserved)? {
-        Placement::Device(site) if bo.is_private() && site.range.clear().is_some() => {
-            Ok(site.range.clear().cloned())
+        // They are cleared one after the other: when the last one is, this is.
+        Placement::Device(site) if bo.is_private() && site.range.is_cleared_alone() => {
+            Ok(bo.dev().last_clear())
         }
         _ => reserved.singleton(Usage::Kernel),
     }

@@ -449,7 +449,7 @@ pub(crate) fn relocate(
     parent: &Device<Bound>,
     bo: &BoRef,
     mut new: gem::PlacementOf<BoData>,
-    from: Option<u64>,
+    from: Option<u32>,
     may_wait: bool,
 ) -> Result<Fence> {
     // None if it is thrown away.

@@ -19,9 +19,9 @@ use crate::{
         dmem::{
             self,
             Charge,
+            Held,
             Refusal, //
         },
-        fence::Fence,
         trace, //
     },
     gpu::SkuaDevice,
@@ -56,13 +56,27 @@ use kernel::{
             Relaxed,
             Release, //
         },
-        Arc,
-        SetOnce, //
+        Arc, //
     }, //
 };
 
 /// Blocks of one owner, in the order of its bytes.
-type Blocks = <KernelHeap as Heap>::Vec<PageRange>;
+type List = <KernelHeap as Heap>::Vec<PageRange>;
+
+/// The same; one needs no memory of its own.
+enum Blocks {
+    One(PageRange),
+    Others(List),
+}
+
+impl From<List> for Blocks {
+    fn from(list: List) -> Self {
+        match list.as_slice() {
+            [block] => Self::One(*block),
+            _ => Self::Others(list),
+        }
+    }
+}
 
 /// The allocator of one device's VRAM.
 pub(crate) type Pages = Buddy<KernelHeap>;
@@ -141,27 +155,34 @@ impl Part {
 }
 
 /// The next [`VramRange::number`].
-static NEXT: Atomic<u64> = Atomic::new(0);
+static NEXT: Atomic<u32> = Atomic::new(0);
+
+/// In [`VramRange::state`]: some of it was shown by the CPU host aperture.
+const SHOWN: u32 = 1 << 31;
+/// In [`VramRange::state`]: it was given to be cleared, not to be moved to.
+const CLEARED_ALONE: u32 = 1 << 30;
+/// In [`VramRange::state`]: 0 as long as something of an earlier owner may be left in a block; then one
+/// more than the [generation](crate::gpu::Gpu::vram_generation) in which its content was written,
+/// which is too small for another digit.
+const WRITTEN: u32 = CLEARED_ALONE - 1;
+
+// One word more takes half as much again.
+const _: () = assert!(size_of::<VramRange>() <= 56);
 
 /// The VRAM of one buffer object.
 pub(crate) struct VramRange {
-    /// Which of all that there ever were.
-    number: u64,
+    /// Which of all that there ever were, modulo 2^32.
+    number: u32,
+    /// [`SHOWN`], [`CLEARED_ALONE`], [`WRITTEN`].
+    state: Atomic<u32>,
     /// Whose allocator gets the blocks back.
     dev: ARef<SkuaDevice>,
     /// Whole pages, which nobody else has; fixed after creation.
     blocks: Blocks,
     /// The quota of system memory of the owner's client: for when it has to move there.
     quota: Arc<Quota>,
-    /// For whose control group it is charged.
-    charge: Charge,
-    /// 0 as long as something of an earlier owner may be left in a block; then one more than the
-    /// [generation](crate::gpu::Gpu::vram_generation) in which its content was written.
-    cleared: Atomic<u32>,
-    /// For when it is, unless a move does that.
-    clear: SetOnce<Fence>,
-    /// 1 once some of it was shown by the CPU host aperture.
-    shown: Atomic<u32>,
+    /// For whose control group all its blocks are charged.
+    held: Held,
 }
 
 /// What keeps a range from being allocated.
@@ -229,7 +250,7 @@ impl VramRange {
             },
             ..request
         };
-        let mut blocks = Blocks::new();
+        let mut blocks = List::new();
         {
             let mut vram = dev.vram.lock();
             let mut allocated = Err(BuddyError::NoSpace);
@@ -247,19 +268,18 @@ impl VramRange {
         }
         let range = Self {
             number: NEXT.fetch_add(1, Relaxed),
+            state: Atomic::new(0),
             dev: dev.into(),
-            blocks,
+            blocks: blocks.into(),
             quota: quota.clone(),
-            charge: charge.take().ok_or(EIO)?,
-            cleared: Atomic::new(0),
-            clear: SetOnce::new(),
-            shown: Atomic::new(0),
+            // As many as were asked for.
+            held: charge.take().ok_or(EIO)?.hold(),
         };
         Ok(Arc::new(range, GFP_KERNEL).map_err(Error::from)?)
     }
 
-    /// A number that no other has or had.
-    pub(crate) fn number(&self) -> u64 {
+    /// A number that no other has, nor had within hours.
+    pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
@@ -269,8 +289,8 @@ impl VramRange {
     }
 
     /// For whose control group it is charged.
-    pub(crate) fn charge(&self) -> &Charge {
-        &self.charge
+    pub(crate) fn charge(&self) -> &Held {
+        &self.held
     }
 
     /// How much of it is in `part`, in bytes.
@@ -293,7 +313,10 @@ impl VramRange {
 
     /// Its blocks, in the order of the bytes that they hold.
     pub(crate) fn blocks(&self) -> &[PageRange] {
-        self.blocks.as_slice()
+        match &self.blocks {
+            Blocks::One(block) => core::slice::from_ref(block),
+            Blocks::Others(blocks) => blocks.as_slice(),
+        }
     }
 
     /// Length of a block in bytes.
@@ -343,38 +366,47 @@ impl VramRange {
 
     /// Whether some of it may be shown by the CPU host aperture.
     pub(crate) fn is_shown(&self) -> bool {
-        self.shown.load(Relaxed) != 0
+        self.state.load(Relaxed) & SHOWN != 0
     }
 
     /// Some of it is about to be shown by the CPU host aperture.
     pub(crate) fn set_shown(&self) {
-        self.shown.store(1, Relaxed);
+        self.change_state(SHOWN, SHOWN);
+    }
+
+    /// Has some digits of the state be others.
+    fn change_state(&self, digits: u32, value: u32) {
+        let mut state = self.state.load(Relaxed);
+        while let Err(now) = self.state.cmpxchg(state, state & !digits | value, Release) {
+            state = now;
+        }
     }
 
     /// The copy engine is to write zeroes to all of it.
-    pub(crate) fn set_clear(&self, fence: &Fence) {
-        self.clear.populate(fence.clone());
+    pub(crate) fn set_cleared_alone(&self) {
+        self.change_state(CLEARED_ALONE, CLEARED_ALONE);
     }
 
-    /// The fence of that.
-    pub(crate) fn clear(&self) -> Option<&Fence> {
-        self.clear.as_ref()
+    /// Whether it was; if not, a move writes it.
+    pub(crate) fn is_cleared_alone(&self) -> bool {
+        self.state.load(Relaxed) & CLEARED_ALONE != 0
     }
 
     /// The copy engine has written zeroes, or an object's content, to all of it, in this
     /// [generation](crate::gpu::Gpu::vram_generation).
     pub(crate) fn set_cleared(&self, generation: u32) {
-        self.cleared.store(generation.wrapping_add(1), Release);
+        self.change_state(WRITTEN, generation.wrapping_add(1) & WRITTEN);
     }
 
     /// Whether nothing of an earlier owner is left in it.
     pub(crate) fn is_cleared(&self) -> bool {
-        self.cleared.load(Acquire) != 0
+        self.state.load(Acquire) & WRITTEN != 0
     }
 
     /// Whether the content that it had was lost before this generation.
     pub(crate) fn is_lost_in(&self, generation: u32) -> bool {
-        self.is_cleared() && self.cleared.load(Relaxed) != generation.wrapping_add(1)
+        let now = generation.wrapping_add(1) & WRITTEN;
+        self.is_cleared() && self.state.load(Relaxed) & WRITTEN != now
     }
 
     /// Whether the content that it had was lost when the device was reset: it is zero, but for what was
@@ -386,14 +418,18 @@ impl VramRange {
 
 impl Drop for VramRange {
     fn drop(&mut self) {
-        if self.shown.load(Relaxed) != 0 {
+        if self.is_shown() {
             host_aperture::give_back(self);
         }
-        let mut vram = self.dev.vram.lock();
-        for block in self.blocks.as_slice() {
-            // Ours since `new()`.
-            kernel::warn_on!(vram.free(*block).is_err());
+        let bytes = self.bytes_in(Part::Any);
+        {
+            let mut vram = self.dev.vram.lock();
+            for block in self.blocks() {
+                // Ours since `new()`.
+                kernel::warn_on!(vram.free(*block).is_err());
+            }
+            tell_use(&self.dev, &vram);
         }
-        tell_use(&self.dev, &vram);
+        self.held.give_back(bytes);
     }
 }
