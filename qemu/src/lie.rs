@@ -383,10 +383,13 @@ impl Lies {
         }
     }
 
-    /// Whether a reset of an engine is not to begin now.
+    /// Whether a reset of an engine is not to begin now. With it a preemption that was asked for is
+    /// forgotten.
     pub(crate) fn withholds_engine_reset(&self, engine: EngineIndex) -> bool {
         let deed = Deed::ResetEngine(engine.get());
         self.state().is_some_and(|mut state| {
+            let lasts = |deed: &Deed| !matches!(deed, Deed::Preempt(of, _) if *of == engine.get());
+            state.late.retain(|(_, deed)| lasts(deed));
             state.withholds(Kind::EngineResetNever, Kind::EngineResetLate, deed)
         })
     }

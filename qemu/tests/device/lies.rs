@@ -172,6 +172,15 @@ fn preemptions() {
         run(&mut gpu, 1, 5);
         assert_eq!(gpu.lines.count(1), before + count + 1, "{name}");
     }
+    // A reset forgets what was asked for, as that of an honest device does.
+    lie(&gpu, &["preempt-never"]);
+    gpu.ask_to_preempt(1, 10);
+    gpu.reset_engine(1);
+    gpu.start_engine(1);
+    let before = number(&gpu);
+    lie(&gpu, &[]);
+    std::thread::sleep(late);
+    assert_eq!(number(&gpu), before);
 }
 
 #[test]
