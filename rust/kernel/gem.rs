@@ -367,7 +367,9 @@ where
     if size == 0 || size % PAGE_SIZE != 0 {
         return Err(EINVAL);
     }
-    let obj = Object::<T>::new(dev, size, args)?;
+    // What shmem says where there is no memory for an inode.
+    let no_inode = |error| if error == ENOSPC { ENOMEM } else { error };
+    let obj = Object::<T>::new(dev, size, args).map_err(no_inode)?;
     let raw = IntoGEMObject::as_raw(&*obj);
 
     // `Object<T>` is the base class as we know it: with these functions and no others. If a later
