@@ -47,6 +47,7 @@ const STALLS: &[&str] = &[
 const HARMLESS: &[&str] = &[
     "DMA-API: preallocated",
     "DMA-API: debugging enabled",
+    "DMA-API: debugging disabled on kernel command line",
     "ODEBUG: selftest passed",
     "ODEBUG: Out of memory. ODEBUG disabled",
 ];
@@ -159,6 +160,7 @@ mod tests {
             "[    0.0] Linux version 7.3.4",
             "[    0.1] DMA-API: preallocated 65536 debug entries",
             "[    0.1] DMA-API: debugging enabled by kernel config",
+            "[    0.1] DMA-API: debugging disabled on kernel command line",
             "[    0.2] Lock dependency validator: Copyright (c) 2006 Red Hat, Inc., Ingo Molnar",
             "[    0.3] kmemleak: Kernel memory leak detector initialized (mem pool available: 1)",
             "[    0.3] rcu: Preemptible hierarchical RCU implementation.",
