@@ -48,6 +48,15 @@ pub const COPY_WORD: &[u64] = &[
     EXIT,
 ];
 
+/// Adds one to the word at the address in arguments 0 and 1.
+pub const COUNT: &[u64] = &[
+    op(Op::Arg, 2, 0, 0, 0),
+    op(Op::Arg, 3, 0, 0, 1),
+    op_imm(Op::Mov, 4, 0, 1),
+    op(Op::AtomAdd, 5, 2, 4, 0),
+    EXIT,
+];
+
 /// Never ends.
 pub const LOOP: &[u64] = &[op(Op::Bra, 0, 0, 0, 0)];
 
@@ -85,7 +94,7 @@ mod tests {
 
     #[test]
     fn the_programs_are_what_the_manual_defines() {
-        for program in [WRITE_NUMBERS, COPY_WORD, LOOP, POLL, STORE_FOR_EVER] {
+        for program in [WRITE_NUMBERS, COPY_WORD, COUNT, LOOP, POLL, STORE_FOR_EVER] {
             for (n, bits) in program.iter().enumerate() {
                 assert!(Instruction::decode(*bits).is_some(), "instruction {n}");
             }

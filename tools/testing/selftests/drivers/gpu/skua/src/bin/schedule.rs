@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use skua_selftests::events::{Event, Trace};
 use skua_selftests::function::Function;
 use skua_selftests::moving::Numbers;
-use skua_selftests::program::{address, op, op_imm, EXIT};
+use skua_selftests::program::{address, op, op_imm, COUNT, EXIT};
 use skua_selftests::race::{Gate, Hold, Race};
 use skua_selftests::rig::{copy, dispatch, fill, wait_value, write, Buffer, Job};
 use skua_selftests::suite::{self, eventually};
@@ -520,15 +520,6 @@ fn nobody_starves() {
     assert_eq!(values.cpu.read(8), 0, "it came last");
     assert_eq!(rig.context_destroy(high), Ok(()));
 }
-
-/// Adds one to the word at arguments 0 and 1.
-const COUNT: &[u64] = &[
-    op(Op::Arg, 2, 0, 0, 0),
-    op(Op::Arg, 3, 0, 0, 1),
-    op_imm(Op::Mov, 4, 0, 1),
-    op(Op::AtomAdd, 5, 2, 4, 0),
-    EXIT,
-];
 
 fn row_2_13_each_packet_runs_once() {
     let rig = Rig::new();
