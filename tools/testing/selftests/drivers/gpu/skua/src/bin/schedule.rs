@@ -2,10 +2,12 @@
 
 //! Whose turn it is on an engine: priorities, shares, and work that makes room for other work.
 
+use std::collections::VecDeque;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use skua_selftests::client::signal;
 use skua_selftests::events::{Event, Trace};
 use skua_selftests::function::Function;
 use skua_selftests::moving::Numbers;
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         nobody_starves: 60,
         row_2_13_each_packet_runs_once: 120,
         row_2_13_random_schedules_end_as_if_each_were_alone: 120,
+        row_2_13_each_unit_of_work_runs_once: 600,
         row_2_14_packets_that_made_room_keep_their_order: 120,
     ])
 }
@@ -201,19 +204,14 @@ const COUNTED_PIXEL: &[u64] = &[
 /// Rows and columns of what is drawn.
 const PIXELS: u32 = 64;
 
-/// What draws makes room between the instructions of a pixel, and each pixel is drawn once.
-fn drawing_makes_room() {
-    let rig = Rig::new();
-    let (low, high) = (context(&rig, -1), context(&rig, 0));
-    let [counts, picture, scene] =
-        [Place::System; 3].map(|place| rig.buffer(place, 4 * u64::from(PIXELS * PIXELS)));
-    let program = rig.program(COUNTED_PIXEL);
-    // A square: two triangles, by indices. From left to right the attribute grows from 0 to 640.
+/// A square of [`PIXELS`] that counts its pixels from `counts` on: two triangles, by indices, that
+/// are written to `scene`, as the gate is, at byte 128. From left to right the attribute grows from 0
+/// to 640.
+fn square(program: &Buffer, scene: &Buffer, picture: &Buffer, counts: u64) -> Draw {
     let end = PIXELS << 8;
     let corners = [[0, 0, 0], [end, 0, 640], [0, end, 0], [end, end, 640]];
     scene.cpu.write_words(0, corners.as_flattened());
     scene.cpu.write_words(64, &[0, 1, 2, 3, 2, 1]);
-    let (gate, done) = (scene.va + 128, 136);
     let mut draw = Draw {
         program: program.va,
         program_bytes: size_of_val(COUNTED_PIXEL) as u32,
@@ -233,8 +231,19 @@ fn drawing_makes_room() {
         argument_count: 4,
         ..Draw::default()
     };
-    draw.arguments[..2].copy_from_slice(&address(counts.va));
-    draw.arguments[2..4].copy_from_slice(&address(gate));
+    draw.arguments[..2].copy_from_slice(&address(counts));
+    draw.arguments[2..4].copy_from_slice(&address(scene.va + 128));
+    draw
+}
+
+/// What draws makes room between the instructions of a pixel, and each pixel is drawn once.
+fn drawing_makes_room() {
+    let rig = Rig::new();
+    let (low, high) = (context(&rig, -1), context(&rig, 0));
+    let [counts, picture, scene] =
+        [Place::System; 3].map(|place| rig.buffer(place, 4 * u64::from(PIXELS * PIXELS)));
+    let program = rig.program(COUNTED_PIXEL);
+    let (draw, done) = (square(&program, &scene, &picture, counts.va), 136);
     let [_, saved, restored] = saves();
     let trace = Trace::of(&["skua_preempted"]);
     let long = rig.start_in(low, &[Command::Draw(draw)]);
@@ -544,6 +553,135 @@ fn row_2_13_each_packet_runs_once() {
         preemptions() > before || suite::patience() > 1,
         "nothing was preempted"
     );
+}
+
+/// Thread `n` of all adds one to the `n`-th word from the address in arguments 0 and 1 on, when it has
+/// counted down from argument 2.
+const COUNT_EACH: &[u64] = &[
+    op(Op::Arg, 2, 0, 0, 0),
+    op(Op::Arg, 3, 0, 0, 1),
+    op(Op::Arg, 8, 0, 0, 2),
+    // r4 = group * threads + thread
+    op(Op::Sr, 4, 0, 0, 3),
+    op(Op::Sr, 5, 0, 0, 6),
+    op(Op::Mul, 4, 4, 5, 0),
+    op(Op::Sr, 5, 0, 0, 0),
+    op(Op::Add, 4, 4, 5, 0),
+    op(Op::Lea, 6, 2, 4, 2),
+    op_imm(Op::Mov, 9, 0, 1),
+    op_imm(Op::Sub, 8, 8, 1),
+    op(Op::Bnz, 0, 8, 0, 10),
+    op(Op::AtomAdd, 10, 6, 9, 0),
+    EXIT,
+];
+
+/// Of a buffer that draws, and of one with packets of one thread.
+const DRAWS: u32 = 16;
+const PACKETS: u32 = 60;
+
+/// Asks without a pause at first, and then for a while.
+fn soon(mut ask: impl FnMut() -> Option<()>) -> Option<()> {
+    (0..10_000).find_map(|_| ask()).or_else(|| eventually(ask))
+}
+
+/// How often work is preempted, in the midst of it, before [`row_2_13_each_unit_of_work_runs_once`]
+/// has seen enough: what the environment says in `SKUA_POINTS`.
+fn points() -> u64 {
+    let wanted = std::env::var("SKUA_POINTS").ok();
+    let wanted = wanted.and_then(|text| text.parse().ok());
+    wanted.unwrap_or_else(|| suite::rounds(1000).into())
+}
+
+/// Threads, pixels and packets, while somebody more important has a little to do at every moment.
+fn row_2_13_each_unit_of_work_runs_once() {
+    let seed = seed();
+    let mut numbers = Numbers(seed);
+    let rig = Rig::new();
+    let (low, high) = (context(&rig, -1), context(&rig, 1));
+    let [counts, picture, scene] =
+        [Place::System; 3].map(|place| rig.buffer(place, 4 * u64::from(PIXELS * PIXELS)));
+    let [pixel, each, one] = [COUNTED_PIXEL, COUNT_EACH, COUNT].map(|code| rig.program(code));
+    let [threads, packets] = [0, 1].map(|_| rig.buffer(Place::System, 16 << 10));
+    let draw = square(&pixel, &scene, &picture, counts.va);
+    scene.cpu.write(128, 1);
+    let Command::Dispatch(dispatched) = dispatch(&each, COUNT_EACH, &[]) else {
+        unreachable!("a dispatch");
+    };
+    let mut dispatched = Dispatch {
+        groups: [64, 1, 1],
+        threads: [64, 1, 1],
+        argument_count: 4,
+        ..dispatched
+    };
+    dispatched.arguments[..2].copy_from_slice(&address(threads.va));
+    // Of different lengths, but for longer than it takes to submit something.
+    let mut works: Vec<Vec<Command>> = (1..=4)
+        .map(|n| {
+            dispatched.arguments[2] = 200 * n;
+            vec![Command::Dispatch(dispatched)]
+        })
+        .collect();
+    works.push(vec![Command::Draw(draw); DRAWS as usize]);
+    let packet = |n: u64| dispatch(&one, COUNT, &address(packets.va + 4 * n));
+    works.push((0..PACKETS.into()).map(packet).collect());
+    // Written once: what is preempted lasts for longer than a rig has room for other jobs.
+    let works: Vec<_> = works.iter().map(|work| rig.write(work)).collect();
+    let important = rig.write(&[dispatch(&one, COUNT, &address(scene.va + 136))]);
+    let start = |context, commands| {
+        let done = rig.syncobj();
+        assert_eq!(rig.submit(context, &[commands], &[signal(done)]), Ok(()));
+        done
+    };
+    let end = |done| {
+        assert_eq!(rig.wait(done), Ok(()), "seed {seed}");
+        assert_eq!(rig.syncobj_destroy(done), Ok(()));
+    };
+    let stops = || {
+        let [all, idle, ignored] =
+            Function::first().counters(["preempt", "preempt_idle", "preempt_ignored"]);
+        all - idle - ignored
+    };
+    let (before, wanted) = (stops(), points());
+    let (mut met, mut asked, mut rounds, mut jobs) = (0, 0, [0; 6], VecDeque::new());
+    while met < wanted {
+        for _ in 0..64 {
+            // There is always something to be preempted.
+            while jobs.front().is_some_and(|job| rig.has_signalled(*job)) {
+                end(jobs.pop_front().expect("the first"));
+            }
+            while jobs.len() < 3 {
+                let work = numbers.below(works.len());
+                rounds[work] += 1;
+                jobs.push_back(start(low, works[work]));
+            }
+            for _ in 0..4 {
+                assert_eq!(rig.submit(high, &[important], &[]), Ok(()));
+                asked += 1;
+                let done = || (scene.cpu.read32(136) == asked).then_some(());
+                assert!(
+                    soon(done).is_some(),
+                    "seed {seed}: the important is not done"
+                );
+                for _ in 0..numbers.below(2000) {
+                    std::hint::spin_loop();
+                }
+            }
+        }
+        met = stops() - before;
+    }
+    jobs.into_iter().for_each(end);
+    println!("# seed {seed}: preempted {met} times for {asked} jobs, in {rounds:?} of others");
+    let units = [
+        ("thread", &threads, 64 * 64, rounds[..4].iter().sum()),
+        ("pixel", &counts, PIXELS * PIXELS, DRAWS * rounds[4]),
+        ("packet", &packets, PACKETS, rounds[5]),
+    ];
+    for (unit, counts, count, rounds) in units {
+        for n in 0..count {
+            let times = counts.cpu.read32(4 * n as usize);
+            assert_eq!(times, rounds, "seed {seed}: {unit} {n}");
+        }
+    }
 }
 
 /// Thread `n` of all mixes the `n`-th word from the address in arguments 0 and 1, as often as
