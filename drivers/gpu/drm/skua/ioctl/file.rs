@@ -23,7 +23,6 @@ use crate::{
             self,
             MAX_REQUESTS, //
         },
-        monitored::Target,
         pledge::{
             Publisher,
             MAX_PLEDGES, //
@@ -38,7 +37,10 @@ use crate::{
             MAX_FENCES,
         },
         query,
-        syncs,
+        syncs::{
+            self,
+            Values, //
+        },
         user_array, //
     },
     kernel_heap::client_flags,
@@ -826,15 +828,14 @@ impl File {
             return Err(EINVAL);
         }
         let operations = crate::ioctl::bind::read(file, &vm, &args.ops)?;
-        let mut values = Few::Empty;
-        let waiter: (Arc<dyn Target>, u64) = (vm.clone(), vm.device().id());
-        let (waits, signals) = syncs::read(file, &args.syncs, Some((&mut values, waiter)))?;
+        let mut values = Values::new(vm.clone(), vm.device().id());
+        let (waits, signals) = syncs::read(file, &args.syncs, Some(&mut values))?;
         let request = BindRequest {
             operations,
             waits,
             signals,
         };
-        hold::submit(&vm, request, values)?;
+        hold::submit(&vm, request, values.into_waits())?;
         dev.counters
             .binds
             .fetch_add(1, kernel::sync::atomic::Relaxed);
@@ -860,11 +861,10 @@ impl File {
             }
             buffers.push(Buffer::new(buffer.va, buffer.size)?)
         })?;
-        let mut values = Few::Empty;
-        // It ends with the context's device, whosever the handle is.
+        // They end with the context's device, whosever the handles are.
         let owner = context.vm().ok_or(EINVAL)?.device().id();
-        let waiter: (Arc<dyn Target>, u64) = (context.clone(), owner);
-        let (waits, signals) = syncs::read(file, &args.syncs, Some((&mut values, waiter)))?;
+        let mut values = Values::new(context.clone(), owner);
+        let (waits, signals) = syncs::read(file, &args.syncs, Some(&mut values))?;
         let request = Request {
             buffers,
             waits,
@@ -874,7 +874,7 @@ impl File {
         if !request.buffers.is_empty() {
             context.prepare_saving(data.parent())?;
         }
-        hold::submit(&context, request, values)?;
+        hold::submit(&context, request, values.into_waits())?;
         dev.counters
             .submissions
             .fetch_add(1, kernel::sync::atomic::Relaxed);

@@ -16,6 +16,7 @@ use crate::{
     },
     fences::{
         monitored::{
+            MonitoredFence,
             Promise,
             Target,
             Wait, //
@@ -36,15 +37,53 @@ use kernel::{
 /// Most syncs of one ioctl.
 pub(crate) const MAX_SYNCS: u32 = 256;
 
-/// Reads the syncs of an ioctl: the fences to wait for, and what to signal. Values of monitored
-/// fences can be waited for with `values`: where to put these waits, who waits, and by which device.
+/// The values of monitored fences that an ioctl waits for.
+pub(crate) struct Values {
+    waits: Few<Wait>,
+    target: Arc<dyn Target>,
+    owner: u64,
+}
+
+impl Values {
+    /// None yet. `target` will wait for them, on behalf of the client's device `owner`.
+    pub(crate) fn new(target: Arc<dyn Target>, owner: u64) -> Self {
+        Self {
+            waits: Few::Empty,
+            target,
+            owner,
+        }
+    }
+
+    fn push(&mut self, fence: &Arc<MonitoredFence>, value: u64) -> Result {
+        // Of each fence the last value decides: it alone is waited for.
+        let like = self.waits.iter_mut().find(|wait| wait.is_for(fence));
+        if like.as_ref().is_some_and(|wait| wait.value() >= value) {
+            return Ok(());
+        }
+        let wait = Wait::new(fence, value, self.target.clone(), 0, self.owner)?;
+        match like {
+            Some(like) => {
+                *like = wait;
+                Ok(())
+            }
+            None => self.waits.push(wait),
+        }
+    }
+
+    pub(crate) fn into_waits(self) -> Few<Wait> {
+        self.waits
+    }
+}
+
+/// Reads the syncs of an ioctl: the fences to wait for, and what to signal. An ioctl that can wait
+/// for values of monitored fences says where they go with `values`.
 ///
 /// `EINVAL` for flags, a point or a value that the uAPI forbids, or a point without a fence;
 /// `ENOENT` for a handle.
 pub(crate) fn read(
     file: &SkuaFile,
     array: &uapi::drm_skua_array,
-    mut values: Option<(&mut Few<Wait>, (Arc<dyn Target>, u64))>,
+    mut values: Option<&mut Values>,
 ) -> Result<(Few<Fence>, Signals)> {
     let mut waits = Few::Empty;
     let mut signals = Signals::new();
@@ -59,17 +98,8 @@ pub(crate) fn read(
                 return Err(EINVAL);
             }
             let handle = file.inner().fence(sync.handle)?;
-            if let (true, Some((values, (target, owner)))) = (wait, &mut values) {
-                // Of each fence the last value decides: it alone is waited for.
-                let like = values.iter_mut().find(|wait| wait.is_for(handle.fence()));
-                if like.as_ref().is_some_and(|wait| wait.value() >= sync.point) {
-                    return Ok(());
-                }
-                let wait = Wait::new(handle.fence(), sync.point, target.clone(), 0, *owner)?;
-                match like {
-                    Some(like) => *like = wait,
-                    None => values.push(wait)?,
-                }
+            if let (true, Some(values)) = (wait, &mut values) {
+                values.push(handle.fence(), sync.point)?;
             } else {
                 signals.push_value(Promise::new(handle.fence().clone(), sync.point)?)?;
             }
