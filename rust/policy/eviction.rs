@@ -355,8 +355,9 @@ impl<P: Place> Search<P> {
         self.later.try_push(one)
     }
 
-    /// The next one; or, if that is much too large for what is `missing`, the smallest that is
-    /// enough, of those of its pass that are near. `OutOfMemory`.
+    /// The next one; or, if that is much too large for what is `missing`, of those of its pass that are
+    /// near the first that is enough and not too large, or else the smallest that is enough; or what
+    /// is expected later. `OutOfMemory`.
     fn take(&mut self, place: &P, missing: u64) -> Result<Option<Candidate<P::Object>>, P::Error> {
         let Some(mut best) = self.next(place)? else {
             return Ok(None);

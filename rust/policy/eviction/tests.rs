@@ -651,29 +651,32 @@ impl Vram {
             prop_assert!(needed > 0, "{object:?} left without need");
             let gone = &left[..n];
             let there = may().filter(|other| gone.iter().all(|gone| gone.number != other.number));
-            let mut peers = there.filter(|other| rank(other) == rank(object));
+            let peers = there.filter(|other| rank(other) == rank(object));
             let first = peers.clone().next().expect("itself");
             // Who would leave if nobody was expected.
-            let near = peers.clone().take(8);
-            let fitting = near.filter(|other| first.bytes / 2 > needed && other.bytes >= needed);
-            let by_age = fitting.min_by_key(|other| other.bytes).unwrap_or(first);
-            if object.expected > by_age.expected && by_age.expected.is_some() {
-                let of_list = |other: &&&Object| other.rank == object.rank;
-                let list = || before.iter().filter(|other| of_list(&other));
-                let behind = list()
-                    .rev()
-                    .filter(|other| gone.iter().all(|gone| gone.number != other.number));
-                let mut last = behind.take(8);
-                prop_assert!(object.bytes / 2 <= needed);
-                prop_assert!(
-                    last.any(|other| other.number == object.number),
-                    "{object:?}"
-                );
-            } else if first.number != object.number {
-                prop_assert!(first.bytes > 2 * needed, "{object:?} before {first:?}");
-                prop_assert!(object.bytes >= needed && object.bytes < first.bytes);
-                prop_assert!(peers.position(|other| other.number == object.number) < Some(8));
-            }
+            let fits = |other: &&Object| other.bytes / 2 <= needed;
+            let near = || peers.clone().take(8).filter(|other| other.bytes >= needed);
+            let by_age = match fits(&first) {
+                true => first,
+                false => near()
+                    .find(fits)
+                    .or_else(|| near().min_by_key(|other| other.bytes))
+                    .unwrap_or(first),
+            };
+            // Who of those that were used last is expected so last; of those, who was used last.
+            let list = before.iter().rev().filter(|other| {
+                other.rank == object.rank && gone.iter().all(|gone| gone.number != other.number)
+            });
+            let last = list.take(8).filter(|other| {
+                rank(other) == rank(object) && may_leave(other, need) && fits(other)
+            });
+            let later = last.fold(by_age, |latest, other| {
+                match by_age.expected.is_some() && other.expected > latest.expected {
+                    true => other,
+                    false => latest,
+                }
+            });
+            prop_assert_eq!(object.number, later.number, "{:?}, {:?}", object, left);
             needed = needed.saturating_sub(object.bytes);
         }
         Ok(())
