@@ -68,7 +68,7 @@ lies! {
     FenceAhead "fence-ahead" = 1000, "completed_fence is so much too high.";
     FenceBack "fence-back", "Every second completed_fence is two less than it should be.";
     FenceNever "fence-never", "completed_fence is not written.";
-    FenceLost "fence-lost", "The next completed_fence of each engine is not written.";
+    FenceLost "fence-lost" = 0xffff, "The next completed_fence of each engine in the mask is not written.";
     HeadNever "head-never", "head is not written.";
     HeadOut "head-out" = 0x10_0000, "head is the value.";
     TicksCreep "ticks-creep",
@@ -221,6 +221,12 @@ impl State {
 
     fn has(&self, kind: Kind) -> bool {
         self.value(kind).is_some()
+    }
+
+    /// Whether the next fence of an engine is to be lost.
+    fn loses_fences(&self, engine: usize) -> bool {
+        let mask = self.value(Kind::FenceLost).unwrap_or(0);
+        mask >> engine & 1 == 1
     }
 
     /// Whether a deed is to be withheld, for ever or for milliseconds; then it is kept.
@@ -561,7 +567,7 @@ impl State {
             }
             COMPLETED_FENCE if self.has(Kind::FenceNever) => None,
             // After an adapter reset it is 0.
-            COMPLETED_FENCE if self.has(Kind::FenceLost) => {
+            COMPLETED_FENCE if self.loses_fences(engine) => {
                 let lost = self.lost[engine].get_or_insert(value);
                 (*lost != value).then_some(value)
             }

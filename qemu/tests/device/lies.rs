@@ -119,18 +119,26 @@ fn fences_and_heads() {
         run(&mut gpu, 1, id);
         assert_eq!(completed(&gpu, 1), said);
     }
-    lie(&gpu, &["fence-lost"]);
-    for (id, said) in [(11, 10), (12, 12)] {
+    // Of another engine, of this one, of all.
+    for (mask, id) in [
+        ("fence-lost=1", 11),
+        ("fence-lost=2", 13),
+        ("fence-lost", 15),
+    ] {
+        lie(&gpu, &[mask]);
+        let lost = mask != "fence-lost=1";
         run(&mut gpu, 1, id);
-        assert_eq!(completed(&gpu, 1), said);
+        assert_eq!(completed(&gpu, 1), id - u64::from(lost), "{mask}");
+        run(&mut gpu, 1, id + 1);
+        assert_eq!(completed(&gpu, 1), id + 1, "{mask}");
     }
     let head = gpu.head(1);
     lie(&gpu, &["head-never"]);
-    run(&mut gpu, 1, 13);
-    assert_eq!((completed(&gpu, 1), gpu.head(1)), (13, head));
+    run(&mut gpu, 1, 17);
+    assert_eq!((completed(&gpu, 1), gpu.head(1)), (17, head));
     lie(&gpu, &["head-out"]);
-    run(&mut gpu, 1, 14);
-    assert_eq!((completed(&gpu, 1), gpu.head(1)), (14, 0x10_0000));
+    run(&mut gpu, 1, 18);
+    assert_eq!((completed(&gpu, 1), gpu.head(1)), (18, 0x10_0000));
     lie(&gpu, &[]);
     gpu.wait_for("honesty", |gpu| gpu.head(1) == gpu.tail(1));
 }

@@ -52,7 +52,8 @@ impl Fault {
             Self::LostInterrupt => "interrupt-lost preempt-interrupt-lost",
             Self::DoubleInterrupt => "interrupt-doubled preempt-interrupt-doubled",
             Self::BogusId => "preempt-completed-ahead",
-            Self::PagingHang => "fence-lost preempt-never",
+            // Of the copy engine alone.
+            Self::PagingHang => "fence-lost=2 preempt-never",
             Self::ResetFailure => "engine-reset-never preempt-never",
         }
     }
