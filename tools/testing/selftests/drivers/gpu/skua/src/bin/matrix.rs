@@ -52,8 +52,8 @@ impl Fault {
             Self::LostInterrupt => "interrupt-lost preempt-interrupt-lost",
             Self::DoubleInterrupt => "interrupt-doubled preempt-interrupt-doubled",
             Self::BogusId => "preempt-completed-ahead",
-            // Of the copy engine alone.
-            Self::PagingHang => "fence-lost=2 preempt-never",
+            // Of the engine alone that the driver keeps to itself, the third.
+            Self::PagingHang => "fence-lost=4 preempt-never",
             Self::ResetFailure => "engine-reset-never preempt-never",
         }
     }
