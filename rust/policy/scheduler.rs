@@ -9,6 +9,11 @@
 //! level have work is taken from the next ones, so that equals get equal shares, however long their
 //! packets are, unless they take next to nothing: a turn is over after so many packets as well.
 //!
+//! Which of a process' contexts of one level goes first, it may say itself: the more important one
+//! takes place and turn of one that is less so ([`Turn::lend`]) and makes it stop. To others, who
+//! have the same turns in the same order, that makes no difference. Others may wait for what is less
+//! important, so it is passed over so many times, and then served ([`Turn::is_passed`]).
+//!
 //! Who runs is preempted for a higher level at once, for its own when its turn is over, and for
 //! anybody while it does nothing but wait for a value (row 2.19). More work of its own is no reason.
 //! Two things keep that from going on for ever (pitfall P-12): a level that waited in vain for long
@@ -37,9 +42,12 @@
 //!     left: 1000,
 //!     protected: false,
 //!     waits: false,
+//!     outranked: false,
 //! };
 //! assert!(!scheduler.preempts(running, Levels::default(), 0), "only a lower level waits");
 //! ```
+
+use core::mem::swap;
 
 #[cfg(test)]
 mod tests;
@@ -71,6 +79,24 @@ impl Level {
 
     /// Below [`LEVELS`].
     pub fn index(self) -> usize {
+        self.0.into()
+    }
+}
+
+/// How important the work of a context is among that of its process at the same level, by WDDM's
+/// in-process priority (`D3DKMT_SETCONTEXTINPROCESSSCHEDULINGPRIORITY`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct InProcess(i8);
+
+impl InProcess {
+    /// That of this priority, -7 to 7; 0 at first.
+    pub fn of(priority: i32) -> Option<Self> {
+        let priority = i8::try_from(priority).ok()?;
+        (-7..=7).contains(&priority).then_some(Self(priority))
+    }
+
+    /// The priority that it is of.
+    pub fn priority(self) -> i32 {
         self.0.into()
     }
 }
@@ -128,6 +154,9 @@ const MAX_STRIKES: u8 = 8;
 /// Turns that a context can owe: what it takes beyond is forgiven.
 const MAX_DEBT: u64 = 16;
 
+/// How often in a row others of its process take a context's place.
+const MAX_PASSES: u8 = 100;
+
 /// Packets after which a turn is over.
 const MAX_PACKETS: u8 = 250;
 
@@ -141,6 +170,8 @@ pub struct Turn {
     packets: u8,
     /// How often in a row it was preempted before it got anywhere.
     strikes: u8,
+    /// How often others of its process took its place since it was last served.
+    passes: u8,
 }
 
 impl Turn {
@@ -156,6 +187,7 @@ impl Turn {
         let most = self.left.min(0).saturating_sub(signed(crowded));
         self.left = self.left.saturating_sub(signed(ticks)).max(most).max(-debt);
         self.packets = self.packets.saturating_add(1);
+        self.passes = 0;
     }
 
     /// Whether it is over.
@@ -178,6 +210,23 @@ impl Turn {
         let left = self.left.saturating_add(signed(more));
         self.left = left.min(signed(limits.quantum));
         self.packets = 0;
+    }
+
+    /// Something of its process that is more important there wants its place. Whether that gets it; if
+    /// not, it is served, and protected.
+    pub fn is_passed(&mut self) -> bool {
+        self.passes = match self.passes < MAX_PASSES {
+            true => self.passes.saturating_add(1),
+            false => 0,
+        };
+        self.passes > 0
+    }
+
+    /// Gives what is left of it to `other`, of the same process and level, and takes what `other`
+    /// has: together they have what they had.
+    pub fn lend(&mut self, other: &mut Self) {
+        swap(&mut self.left, &mut other.left);
+        swap(&mut self.packets, &mut other.packets);
     }
 
     /// The context was preempted after it ran for `ran` ticks.
@@ -209,6 +258,9 @@ pub struct Running {
     pub protected: bool,
     /// Whether it does nothing but wait for a value.
     pub waits: bool,
+    /// Whether something of the same process and level waits, or is queued, that is more important
+    /// there.
+    pub outranked: bool,
 }
 
 /// The scheduler of one node. Contexts themselves wait in lists of the caller's, two for each level:
@@ -322,7 +374,7 @@ impl Scheduler {
         match self.highest(running.own, queued) {
             Some(_) if running.waits => true,
             Some(waiting) if waiting > running.level => true,
-            Some(waiting) if waiting == running.level && over => true,
+            Some(waiting) if waiting == running.level && (over || running.outranked) => true,
             _ => {
                 let starving = self.starving(running.level, running.own, queued, now);
                 over && starving.is_some()

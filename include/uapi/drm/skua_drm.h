@@ -1180,6 +1180,20 @@ struct drm_skua_context_destroy {
 };
 
 /**
+ * enum drm_skua_context_priority_flags - What a priority of a context is about
+ */
+enum drm_skua_context_priority_flags {
+	/**
+	 * @DRM_SKUA_CONTEXT_PRIORITY_IN_PROCESS: The contexts of this file that have the same
+	 * scheduling priority (WDDM: in-process scheduling priority). The more important one
+	 * goes first, and where the engine can be preempted, makes another one of the file
+	 * stop; it uses up the turns that this one has. All others notice nothing, and nobody
+	 * needs a right for it.
+	 */
+	DRM_SKUA_CONTEXT_PRIORITY_IN_PROCESS = 1 << 0,
+};
+
+/**
  * struct drm_skua_context_set_priority - Argument of DRM_IOCTL_SKUA_CONTEXT_SET_PRIORITY
  *
  * Of contexts whose work can start those with the highest priority (WDDM: context
@@ -1189,8 +1203,8 @@ struct drm_skua_context_destroy {
  *
  * It holds for what is queued already, too, unless that runs.
  *
- * Errors: -ENOENT for @context; -EINVAL for @priority; -EACCES if @priority is above 0
- * and the caller has not CAP_SYS_NICE.
+ * Errors: -ENOENT for @context; -EINVAL for @flags, @pad, @priority; -EACCES if @priority is
+ * above 0, is not the one within the file, and the caller has not CAP_SYS_NICE.
  */
 struct drm_skua_context_set_priority {
 	/** @context: Handle of the context. */
@@ -1198,6 +1212,12 @@ struct drm_skua_context_set_priority {
 
 	/** @priority: -7 to 7; 0 at first. */
 	__s32 priority;
+
+	/** @flags: See &enum drm_skua_context_priority_flags. */
+	__u32 flags;
+
+	/** @pad: Must be zero. */
+	__u32 pad;
 };
 
 /**

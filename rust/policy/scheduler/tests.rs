@@ -4,7 +4,9 @@
 
 use super::*;
 use proptest::prelude::*;
+use std::cmp::Reverse;
 use std::collections::VecDeque;
+use std::mem::replace;
 use std::vec::Vec;
 
 const LIMITS: Limits = Limits {
@@ -17,6 +19,8 @@ const LIMITS: Limits = Limits {
 #[derive(Clone, Debug)]
 struct Client {
     level: Level,
+    /// Whose it is, and how important it is to that.
+    process: (usize, InProcess),
     packet: u64,
     /// Of the packet that it is in the midst of.
     rest: u64,
@@ -27,11 +31,38 @@ struct Client {
 fn client(priority: i32, packet: u64) -> Client {
     Client {
         level: Level::of(priority).expect("a level"),
+        process: (0, InProcess::default()),
         packet,
         rest: packet,
         turn: Turn::default(),
         used: 0,
     }
+}
+
+/// The same, of process number `process`, and with this priority there.
+fn within(process: usize, in_process: i32, packet: u64) -> Client {
+    Client {
+        process: (process, InProcess::of(in_process).expect("a priority")),
+        ..client(0, packet)
+    }
+}
+
+/// Where in `lists` that is of which nothing is more important to the process of `first`.
+fn superior(
+    clients: &[Client],
+    lists: [&VecDeque<usize>; 2],
+    first: usize,
+) -> Option<(usize, usize)> {
+    let (process, least) = clients[first].process;
+    let listed = lists.into_iter().enumerate();
+    let listed = listed.flat_map(|(list, all)| all.iter().enumerate().map(move |at| (list, at)));
+    let more = listed.filter(|(_, (_, n))| {
+        let (other, in_process) = clients[**n].process;
+        other == process && in_process > least
+    });
+    let place = |(list, (at, _))| (list, at);
+    more.max_by_key(|(list, (at, n))| (clients[**n].process.1, Reverse((*list, *at))))
+        .map(place)
 }
 
 /// Has a node that looks every `look` ticks work for `clients`, which all always have work, for
@@ -48,7 +79,7 @@ fn run(mut clients: Vec<Client>, time: u64, look: u64, preempts: bool) -> Vec<u6
     while now < time {
         let (level, starving) = scheduler.next(now).expect("all have work");
         let (list, over) = (&mut ready[level.index()], &mut over[level.index()]);
-        let Some(n) = list.pop_front() else {
+        let Some(mut n) = list.pop_front() else {
             std::mem::swap(list, over);
             let rounds = list.iter().map(|n| clients[*n].turn.rounds(&LIMITS)).min();
             let rounds = rounds.expect("they wait");
@@ -60,8 +91,19 @@ fn run(mut clients: Vec<Client>, time: u64, look: u64, preempts: bool) -> Vec<u6
             over.push_back(n);
             continue;
         }
+        let superior = superior(&clients, [&*list, &*over], n);
+        let passed = superior.filter(|_| clients[n].turn.is_passed());
+        if let Some((which, at)) = passed {
+            // A place and a turn for another.
+            let first = replace(&mut [list, over][which][at], n);
+            let (mut turn, mut others) = (clients[n].turn, clients[first].turn);
+            turn.lend(&mut others);
+            (clients[n].turn, clients[first].turn) = (turn, others);
+            n = first;
+        }
         scheduler.take(level);
-        let protected = starving || clients[n].turn.is_protected();
+        let spared = superior.is_some() && passed.is_none();
+        let protected = starving || spared || clients[n].turn.is_protected();
         let mut ran = 0;
         let preempted = loop {
             let step = look.min(clients[n].rest);
@@ -78,6 +120,7 @@ fn run(mut clients: Vec<Client>, time: u64, look: u64, preempts: bool) -> Vec<u6
                 left,
                 protected,
                 waits: false,
+                outranked: false,
             };
             if preempts && scheduler.preempts(running, Levels::default(), now) {
                 break true;
@@ -163,6 +206,115 @@ fn three_levels_get_served_in_order() {
     assert!(used[0] > 0 && used[1] > 0, "{used:?}");
 }
 
+/// The turns of all of a process are the most important one's, and nobody else's.
+#[test]
+fn a_process_shares_its_turns_as_it_likes() {
+    for (preempts, packet) in [(true, 3), (true, 1000), (false, 3), (false, 70)] {
+        let clients = [
+            within(0, -7, packet),
+            within(1, 0, 20),
+            within(0, 7, packet),
+            within(0, 7, packet),
+            within(1, 0, 20),
+        ];
+        let used = run(clients.to_vec(), 500_000, 7, preempts);
+        assert!((1..=15_000).contains(&used[0]), "{used:?}");
+        // Its own are equals, and have three shares of five.
+        let (less, more) = (used[2].min(used[3]), used[2].max(used[3]));
+        assert!(less * 103 >= more * 100, "{used:?}");
+        for other in [used[1], used[4]] {
+            assert!(other.abs_diff(100_000) <= 3_000, "{used:?}");
+        }
+    }
+}
+
+/// Others may wait for it.
+#[test]
+fn who_is_passed_over_is_served_in_the_end() {
+    let mut turn = Turn::default();
+    for _ in 0..2 {
+        assert!((0..MAX_PASSES).all(|_| turn.is_passed()));
+        assert!(!turn.is_passed());
+    }
+    turn.is_passed();
+    turn.charge(1, 1, &LIMITS);
+    assert!((0..MAX_PASSES).all(|_| turn.is_passed()));
+}
+
+/// What is lent is what was there.
+#[test]
+fn turns_are_lent_whole() {
+    let (mut one, mut other) = (Turn::default(), Turn::default());
+    one.renew(1, &LIMITS);
+    other.charge(30, 30, &LIMITS);
+    (0..8).for_each(|_| one.preempted(0, &LIMITS));
+    let (left, others) = (one.left(), other.left());
+    one.lend(&mut other);
+    assert_eq!((one.left(), other.left()), (others, left));
+    assert_eq!((one.packets, other.packets), (1, 0));
+    // Who was preempted is so still.
+    assert!(one.is_protected() && !other.is_protected());
+}
+
+#[test]
+fn who_is_outranked_makes_room() {
+    let [low, level, high] = [-1, 0, 1].map(|priority| Level::of(priority).expect("a level"));
+    let mut scheduler = Scheduler::new(LIMITS);
+    scheduler.wait(level, 0);
+    let running = Running {
+        level,
+        own: None,
+        ran: 1,
+        left: 50,
+        protected: false,
+        waits: false,
+        outranked: true,
+    };
+    assert!(scheduler.preempts(running, Levels::default(), 0));
+    let others = [
+        Running {
+            outranked: false,
+            ..running
+        },
+        Running {
+            protected: true,
+            ..running
+        },
+        // Nobody of that level waits any more.
+        Running {
+            level: high,
+            ..running
+        },
+    ];
+    for other in others {
+        assert!(
+            !scheduler.preempts(other, Levels::default(), 0),
+            "{other:?}"
+        );
+    }
+    scheduler.leave(level);
+    assert!(!scheduler.preempts(running, Levels::default(), 0));
+    assert!(!scheduler.preempts(running, [low].into_iter().collect(), 0));
+    assert!(scheduler.preempts(running, [level].into_iter().collect(), 0));
+}
+
+#[test]
+fn priorities_within_a_process_are_wddms() {
+    let all: Vec<_> = (-9..=9).filter_map(InProcess::of).collect();
+    assert_eq!(all.len(), 15);
+    assert!(all.is_sorted());
+    assert_eq!(InProcess::of(0), Some(InProcess::default()));
+    assert!((-7..=7).all(|n| InProcess::of(n).map(InProcess::priority) == Some(n)));
+    assert_eq!(
+        [
+            InProcess::of(i32::MIN),
+            InProcess::of(i32::MAX),
+            InProcess::of(256)
+        ],
+        [None; 3]
+    );
+}
+
 /// All states of two levels and a running context of a third.
 #[test]
 fn who_has_to_make_room() {
@@ -178,6 +330,7 @@ fn who_has_to_make_room() {
                 left,
                 protected,
                 waits: false,
+                outranked: false,
             };
             let others = waiting.max(queued);
             let behind = [levels[queued]].into_iter().collect();
@@ -229,6 +382,7 @@ fn nobody_makes_room_for_himself() {
                 left: 1,
                 protected: false,
                 waits,
+                outranked: false,
             };
             scheduler.wait(own, 0);
             let late = LIMITS.patience + 1;
@@ -261,6 +415,7 @@ fn what_is_queued_behind_is_served_when_it_has_waited() {
         left: 100,
         protected: false,
         waits: false,
+        outranked: false,
     };
     let queued = [low].into_iter().collect();
     assert!(!scheduler.preempts(running, queued, LIMITS.patience));
@@ -337,6 +492,7 @@ fn the_system_goes_first_and_ages_nobody() {
         left: 100,
         protected: false,
         waits: false,
+        outranked: false,
     };
     assert!(scheduler.preempts(working, Levels::default(), 0));
     scheduler.take(Level::SYSTEM);
@@ -395,7 +551,8 @@ proptest! {
             _ = (turn.is_over(), scheduler.next(now));
             let waits = ran % 5 == 0;
             let own = (ran % 7 == 0).then_some(level);
-            let running = Running { level, own, ran, left, protected, waits };
+            let outranked = ran % 11 == 0;
+            let running = Running { level, own, ran, left, protected, waits, outranked };
             _ = scheduler.preempts(running, [level].into_iter().collect(), now);
         }
     }

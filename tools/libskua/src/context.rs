@@ -150,9 +150,26 @@ impl Context {
     ///
     /// EINVAL for another priority; EACCES for one above 0 without `CAP_SYS_NICE`.
     pub fn set_priority(&self, priority: i32) -> Result<()> {
+        self.prioritise(priority, 0)
+    }
+
+    /// Says how important its work is among that of the contexts of this [`Device`](crate::Device)
+    /// that have the same priority: -7 to 7, 0 at first. It goes before theirs in their turns; others
+    /// notice nothing, and no right is needed.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for another priority.
+    pub fn set_in_process_priority(&self, priority: i32) -> Result<()> {
+        self.prioritise(priority, uapi::DRM_SKUA_CONTEXT_PRIORITY_IN_PROCESS)
+    }
+
+    fn prioritise(&self, priority: i32, flags: u32) -> Result<()> {
         let mut argument = uapi::drm_skua_context_set_priority {
             context: self.record.handle,
             priority,
+            flags,
+            pad: 0,
         };
         self.file().call(&mut argument)?;
         Ok(())

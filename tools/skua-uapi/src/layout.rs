@@ -214,9 +214,11 @@ layout! {
         context: u32 @ 0;
         pad: u32 @ 4;
     }
-    drm_skua_context_set_priority: 8 {
+    drm_skua_context_set_priority: 16 {
         context: u32 @ 0;
         priority: i32 @ 4;
+        flags: u32 @ 8;
+        pad: u32 @ 12;
     }
     drm_skua_context_state: 64 {
         context: u32 @ 0;
@@ -336,7 +338,7 @@ ioctls! {
     DRM_IOCTL_SKUA_FENCE_SIGNAL: 26, 24;
     DRM_IOCTL_SKUA_FENCE_WAIT: 27, 40;
     DRM_IOCTL_SKUA_FENCE_EVENTFD: 28, 16;
-    DRM_IOCTL_SKUA_CONTEXT_SET_PRIORITY: 29, 8;
+    DRM_IOCTL_SKUA_CONTEXT_SET_PRIORITY: 29, 16;
     DRM_IOCTL_SKUA_DEVICE_MARK_ERROR: 30, 8;
 }
 

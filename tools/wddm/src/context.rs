@@ -67,7 +67,20 @@ impl Context {
     /// INVALID_PARAMETER for another priority; ACCESS_DENIED for one above 0 without
     /// `CAP_SYS_NICE`; DEVICE_REMOVED; INVALID_HANDLE if it is destroyed.
     pub fn set_scheduling_priority(&self, priority: i32) -> Result<()> {
-        self.device.scheduler().set_priority(self.id, priority)
+        let set = |raw: &libskua::Context| raw.set_priority(priority);
+        self.device.scheduler().prioritise(self.id, set)
+    }
+
+    /// Says how important its work is among that of this process' contexts on the adapter that have
+    /// the same scheduling priority (`D3DKMTSetContextInProcessSchedulingPriority`): -7 to 7, 0 at
+    /// first. Other processes notice nothing.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER for another priority; DEVICE_REMOVED; INVALID_HANDLE if it is destroyed.
+    pub fn set_in_process_scheduling_priority(&self, priority: i32) -> Result<()> {
+        let set = |raw: &libskua::Context| raw.set_in_process_priority(priority);
+        self.device.scheduler().prioritise(self.id, set)
     }
 
     /// Queues commands by their GPU virtual address and bytes, multiples of 8

@@ -275,11 +275,15 @@ impl Scheduler {
         Ok(id)
     }
 
-    /// Says how important the work of a context is.
-    pub(crate) fn set_priority(&self, id: u64, priority: i32) -> Result<()> {
+    /// Has `set` say how important the work of a context is.
+    pub(crate) fn prioritise(
+        &self,
+        id: u64,
+        set: impl FnOnce(&libskua::Context) -> libskua::Result<()>,
+    ) -> Result<()> {
         let state = self.alive()?;
         let queue = state.queues.get(&id).ok_or(Status::INVALID_HANDLE)?;
-        Ok(queue.raw.set_priority(priority)?)
+        Ok(set(&queue.raw)?)
     }
 
     /// Destroys a context: what the kernel has is left to end, unless something of it may be held.

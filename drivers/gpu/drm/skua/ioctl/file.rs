@@ -771,12 +771,21 @@ impl File {
         file: &SkuaFile,
     ) -> Result<u32> {
         let context = file.inner().context(args.context)?;
+        let engine = dev.engine(context.engine())?;
+        const IN_PROCESS: u32 = DRM_SKUA_CONTEXT_PRIORITY_IN_PROCESS;
+        if args.flags & !IN_PROCESS != 0 || args.pad != 0 {
+            return Err(EINVAL);
+        }
+        if args.flags & IN_PROCESS != 0 {
+            let priority = scheduler::InProcess::of(args.priority).ok_or(EINVAL)?;
+            engine.set_in_process(dev, &context, priority);
+            return Ok(0);
+        }
         let level = scheduler::Level::of(args.priority).ok_or(EINVAL)?;
         if level > scheduler::Level::NORMAL && !capability::sys_nice() {
             return Err(EACCES);
         }
-        dev.engine(context.engine())?
-            .set_level(dev, &context, level);
+        engine.set_level(dev, &context, level);
         Ok(0)
     }
 

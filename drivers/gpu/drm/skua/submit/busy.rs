@@ -54,6 +54,8 @@ struct EngineUsage {
 pub(crate) struct Usage {
     /// By engine; those that the device lacks stay 0.
     engines: [EngineUsage; MAX_ENGINES as usize],
+    /// Whether the client ever said which of its contexts are more important to it. Changes once.
+    ranks: Atomic<bool>,
 }
 
 /// What a client used of an engine, at one moment.
@@ -75,8 +77,19 @@ impl Usage {
                     ticks: Atomic::new(0),
                 }
             }; MAX_ENGINES as usize],
+            ranks: Atomic::new(false),
         };
         Ok(Arc::new(usage, GFP_KERNEL)?)
+    }
+
+    /// The client says which of its contexts are more important to it.
+    pub(crate) fn rank(&self) {
+        self.ranks.store(true, Relaxed);
+    }
+
+    /// Whether it ever did: only then its contexts have to be compared.
+    pub(crate) fn ranks(&self) -> bool {
+        self.ranks.load(Relaxed)
     }
 
     fn engine(&self, index: EngineIndex) -> Option<&EngineUsage> {

@@ -64,6 +64,7 @@ use crate::{
         },
         paging::MultipassOffset,
         scheduler::{
+            InProcess,
             Level,
             Limits,
             Turn, //
@@ -195,6 +196,8 @@ struct Pending {
     is_client: bool,
     /// How important its work is.
     level: Level,
+    /// How important it is to its client.
+    in_process: InProcess,
     /// What is left of its turn on the engine.
     turn: Turn,
     /// Ticks of the context that `turn` knows of.
@@ -371,6 +374,7 @@ impl Context {
                     status: Status::Active,
                     is_client,
                     level,
+                    in_process: InProcess::default(),
                     turn: Turn::default(),
                     charged: 0,
                     saved: false,
@@ -427,9 +431,44 @@ impl Context {
         self.pending.lock().level = level;
     }
 
+    /// How important its work is to its client, among that of the same level.
+    pub(crate) fn in_process(&self) -> InProcess {
+        self.pending.lock().in_process
+    }
+
+    /// Changes that. Called by the engine, under its lock.
+    pub(crate) fn set_in_process(&self, in_process: InProcess) {
+        self.pending.lock().in_process = in_process;
+        if let Some(usage) = self.usage() {
+            usage.rank();
+        }
+    }
+
+    /// Whether its work is more important than that of `other` to the client that has both.
+    pub(crate) fn outranks(&self, other: &Self) -> bool {
+        let is_same = |usage: &Arc<Usage>| {
+            usage.ranks() && other.usage().is_some_and(|other| Arc::ptr_eq(usage, other))
+        };
+        self.usage().is_some_and(is_same) && self.in_process() > other.in_process()
+    }
+
     /// What is left of its turn on the engine.
     pub(crate) fn turn(&self) -> Turn {
         self.pending.lock().turn
+    }
+
+    /// Something of its client that outranks it wants its place; whether that gets it. Called by the
+    /// engine, under its lock.
+    pub(crate) fn is_passed(&self) -> bool {
+        self.pending.lock().turn.is_passed()
+    }
+
+    /// Gives that to `other`, and takes what that has. Called by the engine, under its lock.
+    pub(crate) fn lend_turn(&self, other: &Self) {
+        let (mut own, mut others) = (self.turn(), other.turn());
+        own.lend(&mut others);
+        self.pending.lock().turn = own;
+        other.pending.lock().turn = others;
     }
 
     /// Those of all are over: its next turn begins, after `rounds`. Called by the engine, under its

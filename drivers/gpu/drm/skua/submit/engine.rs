@@ -49,6 +49,7 @@ use crate::{
         },
         paging::MultipassOffset,
         scheduler::{
+            InProcess,
             Level,
             Levels,
             Limits,
@@ -101,6 +102,7 @@ use kernel::{
             Release, //
         },
         Arc,
+        ArcBorrow,
         Mutex,
         SpinLock, //
     },
@@ -313,7 +315,8 @@ impl State {
         }
     }
 
-    /// The context whose turn it is, out of its list, and whether that is so for having waited long.
+    /// The context whose turn it is, out of its list, and whether that is so for having waited, or been
+    /// passed over, for long.
     fn next(&mut self, now: u64) -> Option<(Arc<Context>, bool)> {
         loop {
             let Some((level, aged)) = self.scheduler.next(now) else {
@@ -347,9 +350,51 @@ impl State {
                 over.push_back(context);
                 continue;
             }
+            let (context, spared) = self.lend(context, level);
             self.scheduler.take(level);
-            return Some((context.into_arc(), aged));
+            return Some((context.into_arc(), aged || spared));
         }
+    }
+
+    /// Of those of `level` that wait, and outrank `context`, the one that no other outranks.
+    fn superior(&self, context: &Context, level: Level) -> Option<*const Context> {
+        if !context.usage().is_some_and(|usage| usage.ranks()) {
+            return None;
+        }
+        let lists = [&self.ready, &self.over].map(|lists| lists.get(level.index()));
+        let listed = lists.into_iter().flatten().flat_map(List::iter);
+        let mut superior: Option<ArcBorrow<'_, Context>> = None;
+        for other in listed {
+            if other.outranks(superior.as_deref().unwrap_or(context)) {
+                superior = Some(other);
+            }
+        }
+        superior.map(|superior| core::ptr::from_ref(&*superior))
+    }
+
+    /// Has its superior take the place and the turn of `first`, of the ready list of `level`; or
+    /// `first`, if it has none, or was passed over for long (`true`).
+    fn lend(&mut self, first: ListArc<Context>, level: Level) -> (ListArc<Context>, bool) {
+        let Some(superior) = self.superior(&first, level) else {
+            return (first, false);
+        };
+        if !first.is_passed() {
+            return (first, true);
+        }
+        let lists = [&mut self.ready, &mut self.over].map(|lists| lists.get_mut(level.index()));
+        for list in lists.into_iter().flatten() {
+            let mut cursor = list.cursor_front();
+            while let Some(next) = cursor.peek_next() {
+                if core::ptr::eq(&*next.arc(), superior) {
+                    let superior = next.remove();
+                    first.lend_turn(&superior);
+                    cursor.insert_next(first);
+                    return (superior, false);
+                }
+                cursor.move_next();
+            }
+        }
+        (first, false)
     }
 
     /// Has one of those that wait for values, and have not been tried for long, wait for its turn;
@@ -381,6 +426,13 @@ impl State {
         let context = packet.submission.context();
         // It has work that is in no ring if it is in a list: no reference is the last.
         let own = ListArc::<Context>::try_from_arc(context.clone()).is_err();
+        let others = || {
+            let behind = self.node.iter().skip(1).map(|(_, packet)| packet);
+            behind.filter(|packet| !Arc::ptr_eq(packet.submission.context(), context))
+        };
+        let outranks = |other: &Packet| {
+            other.level == packet.level && other.submission.context().outranks(context)
+        };
         let running = Running {
             level: packet.level,
             own: own.then(|| context.level()),
@@ -388,10 +440,9 @@ impl State {
             left: context.turn().left(),
             protected: packet.protected,
             waits: packet.spent.waited_ms < self.stuck_ms && waits(),
+            outranked: self.superior(context, packet.level).is_some() || others().any(outranks),
         };
-        let behind = self.node.iter().skip(1).map(|(_, packet)| packet);
-        let others = behind.filter(|packet| !Arc::ptr_eq(packet.submission.context(), context));
-        Some((running, others.map(|packet| packet.level).collect()))
+        Some((running, others().map(|packet| packet.level).collect()))
     }
 
     /// Whether the engine, which can be, is to be asked to stop, and whether that has to be looked at
@@ -532,12 +583,19 @@ impl Engine {
         context: &Arc<Context>,
         submission: ListArc<Submission>,
     ) {
+        self.change(dev, |state, now| {
+            let due = context.push(submission);
+            state.attend(context, due, Place::Last, now);
+        });
+    }
+
+    /// Changes what can be started, at the engine time that `change` is told, and starts it.
+    fn change(&self, dev: &SkuaDevice, change: impl FnOnce(&mut State, u64)) {
         let generation = dev.hw.generation();
         let filled = {
             let now = self.ticks(dev);
             let mut state = self.state.lock();
-            let due = context.push(submission);
-            state.attend(context, due, Place::Last, now);
+            change(&mut state, now);
             self.fill(dev, &mut state, now)
         };
         if filled.is_err() {
@@ -549,10 +607,7 @@ impl Engine {
     ///
     /// For clients' threads, as [`Self::submit`].
     pub(crate) fn set_level(&self, dev: &SkuaDevice, context: &Arc<Context>, level: Level) {
-        let generation = dev.hw.generation();
-        let filled = {
-            let now = self.ticks(dev);
-            let mut state = self.state.lock();
+        self.change(dev, |state, now| {
             let old = context.level();
             if level == old {
                 return;
@@ -562,11 +617,14 @@ impl Engine {
             if listed.is_some() {
                 state.attend(context, Due::Turn, Place::Last, now);
             }
-            self.fill(dev, &mut state, now)
-        };
-        if filled.is_err() {
-            dev.reset_later(generation);
-        }
+        });
+    }
+
+    /// Changes how important the work of `context` is to its client, among that of the same level.
+    ///
+    /// For clients' threads, as [`Self::submit`].
+    pub(crate) fn set_in_process(&self, dev: &SkuaDevice, context: &Context, priority: InProcess) {
+        self.change(dev, |_, _| context.set_in_process(priority));
     }
 
     /// Looks at `context` again: a gate of it has opened, it was closed, or the device is lost.

@@ -86,7 +86,7 @@ pub(crate) fn contexts(dev: &SkuaDevice, out: &mut impl Write) -> Result {
         };
         let line = writeln!(
             out,
-            "context {}: engine {} vm {} status {} ended {} ticks {} priority {} queued {} held {}",
+            "context {}: engine {} vm {} status {} ended {} ticks {} priority {}/{} queued {} held {}",
             context.id(),
             context.engine(),
             context.vm().map_or(Asid::SYSTEM, |vm| vm.asid()),
@@ -94,6 +94,7 @@ pub(crate) fn contexts(dev: &SkuaDevice, out: &mut impl Write) -> Result {
             context.finished(),
             context.ticks(),
             context.level().priority(),
+            context.in_process().priority(),
             context.queued(),
             context.holds().len()
         );

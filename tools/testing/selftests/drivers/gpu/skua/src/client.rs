@@ -646,7 +646,25 @@ impl Client {
     ///
     /// The errno.
     pub fn prioritise(&self, context: u32, priority: i32) -> Result<(), Errno> {
-        let mut argument = drm_skua_context_set_priority { context, priority };
+        self.prioritise_by(context, priority, 0)
+    }
+
+    /// CONTEXT_SET_PRIORITY: among the contexts of this file.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn prioritise_within(&self, context: u32, priority: i32) -> Result<(), Errno> {
+        self.prioritise_by(context, priority, DRM_SKUA_CONTEXT_PRIORITY_IN_PROCESS)
+    }
+
+    fn prioritise_by(&self, context: u32, priority: i32, flags: u32) -> Result<(), Errno> {
+        let mut argument = drm_skua_context_set_priority {
+            context,
+            priority,
+            flags,
+            pad: 0,
+        };
         self.call(DRM_IOCTL_SKUA_CONTEXT_SET_PRIORITY, &mut argument)
     }
 

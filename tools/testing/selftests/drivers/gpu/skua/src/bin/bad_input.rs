@@ -1025,8 +1025,15 @@ fn row_2_20_context_set_priority() {
     let good = drm_skua_context_set_priority {
         context,
         priority: -3,
+        ..Default::default()
     };
     let mut table = Table::new(&client, DRM_IOCTL_SKUA_CONTEXT_SET_PRIORITY, good);
+    for flags in (1..32).map(|bit| 1 << bit) {
+        table.case(&format!("flags {flags:#x}"), Errno::EINVAL, |a| {
+            a.flags = flags
+        });
+    }
+    table.case("pad", Errno::EINVAL, |a| a.pad = 1);
     for context in no_handles(context) {
         table.case(&format!("context {context:#x}"), Errno::ENOENT, |a| {
             a.context = context
@@ -1036,6 +1043,11 @@ fn row_2_20_context_set_priority() {
         table.case(&format!("priority {priority}"), Errno::EINVAL, |a| {
             a.priority = priority
         });
+        table.case(
+            &format!("priority {priority} in the process"),
+            Errno::EINVAL,
+            |a| (a.priority, a.flags) = (priority, DRM_SKUA_CONTEXT_PRIORITY_IN_PROCESS),
+        );
     }
     table.finish();
     // Above normal it is for who may.
@@ -1047,6 +1059,12 @@ fn row_2_20_context_set_priority() {
             Ok(())
         };
         assert_eq!(client.prioritise(context, priority), expected, "{priority}");
+        // Among its own anybody says what he likes.
+        assert_eq!(
+            client.prioritise_within(context, priority),
+            Ok(()),
+            "{priority}"
+        );
     }
 }
 

@@ -26,7 +26,11 @@ fn main() -> ExitCode {
         row_2_20_three_priorities_end_in_order: 60,
         row_2_20_equals_get_equal_shares: 60 at_rest,
         row_2_20_what_is_queued_is_raised_too: 60,
+        row_2_20_in_process_priorities_end_in_order: 60,
+        row_2_20_in_process_priorities_cost_others_nothing: 60 at_rest,
+        row_2_20_who_is_less_important_in_the_process_is_served: 60,
         important_work_overtakes_what_is_in_the_ring: 60,
+        row_2_20_in_its_process_it_overtakes_what_is_in_the_ring: 60,
         row_2_12_a_long_buffer_makes_room: 60,
         drawing_makes_room: 60,
         row_2_19_who_signals_gets_the_engine,
@@ -50,6 +54,18 @@ fn context(rig: &Rig, priority: i32) -> u32 {
     context
 }
 
+/// The same, which is as important among those of its process.
+#[track_caller]
+fn within(rig: &Rig, priority: i32) -> u32 {
+    let context = rig.new_context(Engine::Compute);
+    assert_eq!(
+        rig.prioritise_within(context, priority),
+        Ok(()),
+        "{priority}"
+    );
+    context
+}
+
 /// Skips a test in which an engine has to be at work for longer than a slow kernel queues more.
 fn swift() {
     if suite::patience() > 1 {
@@ -70,8 +86,18 @@ fn extent(numbers: &[u32]) -> (u32, u32) {
 
 fn row_2_20_three_priorities_end_in_order() {
     let rig = Rig::new();
-    let contexts = [-7, 0, 7].map(|priority| context(&rig, priority));
-    let mut race = Race::new(&rig);
+    end_in_order(&rig, [-7, 0, 7].map(|priority| context(&rig, priority)));
+}
+
+fn row_2_20_in_process_priorities_end_in_order() {
+    let rig = Rig::new();
+    end_in_order(&rig, [-7, 0, 7].map(|priority| within(&rig, priority)));
+}
+
+/// Work of contexts that become more and more important.
+#[track_caller]
+fn end_in_order(rig: &Rig, contexts: [u32; 3]) {
+    let mut race = Race::new(rig);
     // The least important first, and more of it than the ring takes.
     for context in contexts {
         for _ in 0..40 {
@@ -112,11 +138,20 @@ fn row_2_20_what_is_queued_is_raised_too() {
 
 fn important_work_overtakes_what_is_in_the_ring() {
     let rig = Rig::new();
-    let (low, high) = (context(&rig, -1), context(&rig, 0));
+    overtake(&rig, context(&rig, -1), context(&rig, 0));
+}
+
+fn row_2_20_in_its_process_it_overtakes_what_is_in_the_ring() {
+    let rig = Rig::new();
+    overtake(&rig, within(&rig, -1), within(&rig, 0));
+}
+
+#[track_caller]
+fn overtake(rig: &Rig, low: u32, high: u32) {
     let begun = rig.buffer(Place::System, 4096);
     let before = preemptions();
-    let hold = Hold::new(&rig);
-    let mut race = Race::new(&rig);
+    let hold = Hold::new(rig);
+    let mut race = Race::new(rig);
     for _ in 0..60 {
         race.enter_with(low, &[write(begun.va, 1), hold.command()]);
     }
@@ -479,6 +514,57 @@ fn row_2_20_equals_get_equal_shares() {
         assert_eq!(holder.wait(), Ok(()));
         jobs.iter().for_each(|job| _ = job.wait());
     }
+}
+
+/// A client that says which of its contexts is more important gets no more of the engine for it.
+fn row_2_20_in_process_priorities_cost_others_nothing() {
+    swift();
+    let (rig, other) = (Rig::new(), Rig::new());
+    let [mine, others] = [&rig, &other].map(|rig| rig.buffer(Place::Vram, 4 << 20).va);
+    let (low, high) = (within(&rig, -7), within(&rig, 7));
+    let rival = context(&other, 0);
+    let total = 40_000_000;
+    let hold = Hold::new(&rig);
+    let holder = rig.start_in(context(&rig, 7), &[hold.command()]);
+    let jobs = [low, high].map(|context| load(&rig, None, context, mine, (20_000, total)));
+    let rivals = load(&other, None, rival, others, (20_000, total));
+    hold.release();
+    let used = || {
+        let used = |rig: &Rig, context| rig.state(context).expect("CONTEXT_STATE").ticks;
+        [used(&rig, low), used(&rig, high), used(&other, rival)]
+    };
+    // Two shares of three are the client's, nearly all of them the more important one's.
+    let is_fair = |[low, high, rival]: [u64; 3]| {
+        let sum = low + high + rival;
+        rival * 10 >= sum * 3 && rival * 10 <= sum * 4 && low * 10 <= sum
+    };
+    let end = |used: &[u64; 3]| match used.iter().sum::<u64>() {
+        sum if sum < total / 2 => false,
+        sum => is_fair(*used) || sum > total,
+    };
+    let used = eventually(|| Some(used()).filter(end)).expect("it goes on");
+    println!("# less important, more important, the other client's: {used:?} ticks");
+    assert!(is_fair(used), "{used:?} ticks");
+    for (rig, context) in [(&rig, low), (&rig, high), (&other, rival)] {
+        assert_eq!(rig.context_destroy(context), Ok(()));
+    }
+    assert_eq!(holder.wait(), Ok(()));
+    jobs.iter().chain([&rivals]).for_each(|job| _ = job.wait());
+}
+
+/// Others may wait for its fence, however much there is that is more important to its client.
+fn row_2_20_who_is_less_important_in_the_process_is_served() {
+    let rig = Rig::new();
+    let (low, high) = (within(&rig, -7), within(&rig, 7));
+    let mut race = Race::new(&rig);
+    for context in [high, low, high] {
+        for _ in 0..if context == low { 1 } else { 200 } {
+            race.enter(context);
+        }
+    }
+    let numbers = race.run();
+    println!("# it was {} of {}", numbers[200], numbers.len());
+    assert!(numbers[200] < 399, "it was the last");
 }
 
 /// Who ran while nobody else had work waits for no more than its equals' turn.

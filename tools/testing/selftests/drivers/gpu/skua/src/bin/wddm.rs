@@ -52,6 +52,7 @@ fn main() -> ExitCode {
         row_0_16_row_0_20_what_the_cpu_does_not_reach_is_locked_in_system_memory at_rest,
         the_adapter_says_how_finely_it_preempts,
         row_2_20_important_work_goes_first: 60,
+        row_2_20_a_process_says_what_goes_first: 60,
         row_2_22_fences_of_a_device_in_error_have_the_largest_value: 60,
         row_2_22_a_hang_wakes_all_who_wait: 120,
         a_device_can_be_marked_as_in_error,
@@ -886,6 +887,30 @@ fn row_2_20_important_work_goes_first() {
     }
     assert_eq!(low.set_scheduling_priority(-7), Ok(()));
     assert_eq!(high.set_scheduling_priority(7), Ok(()));
+    goes_first(&rig, low, &high);
+    high.destroy();
+    let refused = high.set_scheduling_priority(0);
+    assert_eq!(refused, Err(Status::INVALID_HANDLE));
+}
+
+fn row_2_20_a_process_says_what_goes_first() {
+    let rig = Rig::new();
+    let (low, high) = (&rig.compute, rig.fresh(EngineKind::Compute));
+    for priority in [i32::MIN, -8, 8, i32::MAX] {
+        let refused = low.set_in_process_scheduling_priority(priority);
+        assert_eq!(refused, Err(Status::INVALID_PARAMETER), "{priority}");
+    }
+    assert_eq!(low.set_in_process_scheduling_priority(-7), Ok(()));
+    assert_eq!(high.set_in_process_scheduling_priority(7), Ok(()));
+    goes_first(&rig, low, &high);
+    high.destroy();
+    let refused = high.set_in_process_scheduling_priority(0);
+    assert_eq!(refused, Err(Status::INVALID_HANDLE));
+}
+
+/// Work of `high` overtakes all that `low` has begun.
+#[track_caller]
+fn goes_first(rig: &Rig, low: &Context, high: &Context) {
     let program = rig.system(PAGE);
     let lock = program.lock2(0).expect("Lock2");
     assert_eq!(lock.copy_from_slice(0, POLL), Ok(()));
@@ -896,13 +921,10 @@ fn row_2_20_important_work_goes_first() {
         assert_eq!(low.signal_from_gpu(&[(&done, n)]), Ok(()));
     }
     eventually("they begin", || read(&rig.gate, 8) == 1);
-    rig.finish(&high);
+    rig.finish(high);
     assert_eq!(done.value(), 0, "they were done before it");
     rig.open_gate();
     assert_eq!(done.wait(packets, patience()), Ok(()));
-    high.destroy();
-    let refused = high.set_scheduling_priority(0);
-    assert_eq!(refused, Err(Status::INVALID_HANDLE));
 }
 
 fn row_2_22_fences_of_a_device_in_error_have_the_largest_value() {
