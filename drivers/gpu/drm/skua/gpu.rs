@@ -65,7 +65,7 @@
 //! unplugged; and a synchronous destruction, for one; and for its quick acknowledgements
 //! ([`Gpu::wait_for`]).
 //!
-//! Interrupt threads, the workers of [`QUEUE`] and the alarms are on the way to fences' signals as
+//! Interrupt threads, the workers of [`QUEUE`] and of [`crate::memory::vm::QUEUE`] and the alarms are on the way to fences' signals as
 //! a whole, and say so to lockdep: they allocate nothing, take no reservation lock, and give
 //! references that may be the last to a reaper. But for the [`Discarder`]'s, for which no fence waits.
 
@@ -240,7 +240,7 @@ const PRESENCE_TIMEOUT: Delta = Delta::from_millis(500);
 /// How long a lost device may take to stop by itself before its bus mastering is turned off.
 const QUIET_TIMEOUT: Delta = Delta::from_millis(1000);
 
-/// Where contexts and address spaces are looked at when something that they wait for has happened.
+/// Where contexts and moves are looked at when something that they wait for has happened.
 /// It belongs to the module: the work may hold the last reference to the device.
 pub(crate) static QUEUE: ModuleQueue = ModuleQueue::new();
 
@@ -1103,6 +1103,7 @@ impl Gpu {
         drop(signalling);
         // What waits in the queues looks, finds nothing to do, and lets go of the device.
         crate::fences::hold::QUEUE.flush();
+        crate::memory::vm::QUEUE.flush();
         QUEUE.flush();
         // What still waits for a worker that has not run.
         dev.destroyer.end();

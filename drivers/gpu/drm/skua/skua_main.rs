@@ -72,6 +72,7 @@ struct Skua {
     _holds: ext::queue::OpenQueue,
     /// What looks at contexts and address spaces buries them: before the reapers.
     _work: ext::queue::OpenQueue,
+    _binds: ext::queue::OpenQueue,
     _reapers: ext::queue::OpenQueue,
     /// What signals fences tells eventfds: all of the above may.
     _eventfds: ext::queue::OpenQueue,
@@ -84,6 +85,7 @@ impl InPlaceModule for Skua {
         try_pin_init!(Self {
             _holds: fences::hold::QUEUE.open(c"skua-holds", Order::Unordered)?,
             _work: gpu::QUEUE.open(c"skua", Order::Unordered)?,
+            _binds: memory::vm::QUEUE.open(c"skua-binds", Order::Unordered)?,
             _reapers: reaper::QUEUE.open(c"skua-reapers", Order::Unordered)?,
             _eventfds: fences::sleep::QUEUE.open(c"skua-eventfds", Order::Unordered)?,
             _driver <- ext::pci::Registration::new(<Self as kernel::ModuleMetadata>::NAME, module),

@@ -35,6 +35,7 @@ use crate::{
             Signalling, //
         },
         gem::GemExt,
+        queue::ModuleQueue,
         resv::{
             self,
             Reservation, //
@@ -164,6 +165,9 @@ pub(crate) const VA_END: u64 = (1 << VA_BITS) - (1 << 32);
 
 /// Ranges that [`Vm::unmap_object`] puts into one bind.
 const UNMAPPED_AT_ONCE: usize = 1024;
+
+/// Where binds are done that wait, or are behind others: of its own, as one may take long.
+pub(crate) static QUEUE: ModuleQueue = ModuleQueue::new();
 
 /// Every GPU virtual address, those included that cannot be bound.
 const ALL: Span = Span::new(0, 1 << VA_BITS);
@@ -698,8 +702,8 @@ impl Vm {
         }
         map.release(reservation);
         let fence = self.fences.fence(fence);
-        let promises = signals.publish(fence.fence());
         let signalling = Signalling::begin();
+        let promises = signals.publish(fence.fence());
         {
             let mut end = bind.end.lock();
             end.unmapped = unmapped;
@@ -778,8 +782,11 @@ impl Vm {
         Ok(())
     }
 
-    /// Does the binds whose turn it is. Process context; one thread at a time does the work.
-    fn process(&self) {
+    /// Does the bind whose turn it is, and leaves what is behind it to the worker: who does a bind for
+    /// himself does not do all that others bring meanwhile, nor does a worker for one address space
+    /// keep the CPU. If all is to end, that is done at once. Process context; one thread at a time does
+    /// the work.
+    fn process(self: &Arc<Self>) {
         let _signalling = Signalling::begin();
         loop {
             let (bind, end) = {
@@ -831,7 +838,15 @@ impl Vm {
                 // That it does not answer is the device's loss.
                 fence.signal(result.map_err(|error| if error == EIO { ENODEV } else { error }));
             }
-            self.binds.lock().busy = false;
+            let goes_on = {
+                let mut binds = self.binds.lock();
+                binds.busy = false;
+                binds.end.is_some() || binds.queue.is_empty()
+            };
+            if !goes_on {
+                Wake::wake(self);
+                return;
+            }
         }
         if self.binds.lock().is_over() {
             self.leave();
@@ -1195,7 +1210,7 @@ impl WorkItem<1> for Vm {
 impl Wake for Vm {
     fn wake(this: &Arc<Self>) {
         // Refused if it is queued already: then it will run and look.
-        let _ = crate::gpu::QUEUE.enqueue::<_, 0>(this.clone());
+        let _ = QUEUE.enqueue::<_, 0>(this.clone());
     }
 }
 
