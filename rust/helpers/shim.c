@@ -530,6 +530,21 @@ struct dmem_cgroup_pool_state *skua_dmem_common_ancestor(struct dmem_cgroup_pool
 	return dmem_cgroup_get_common_ancestor(a, b);
 }
 
+struct mem_cgroup *skua_memcg_get(void)
+{
+	return get_mem_cgroup_from_mm(current->mm);
+}
+
+struct mem_cgroup *skua_memcg_set_active(struct mem_cgroup *group)
+{
+	return set_active_memcg(group);
+}
+
+void skua_memcg_put(struct mem_cgroup *group)
+{
+	mem_cgroup_put(group);
+}
+
 /* Of a device, by the groups of processes that pay for them. */
 struct skua_copies {
 	struct list_lru lru;

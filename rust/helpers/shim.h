@@ -130,6 +130,11 @@ _Bool skua_dmem_evict_valuable(struct dmem_cgroup_pool_state *limit,
 struct dmem_cgroup_pool_state *skua_dmem_common_ancestor(struct dmem_cgroup_pool_state *a,
 							 struct dmem_cgroup_pool_state *b);
 
+/* include/linux/memcontrol.h, include/linux/sched/mm.h */
+struct mem_cgroup *skua_memcg_get(void);
+struct mem_cgroup *skua_memcg_set_active(struct mem_cgroup *group);
+void skua_memcg_put(struct mem_cgroup *group);
+
 /* include/linux/shrinker.h, include/linux/list_lru.h */
 struct skua_copies;
 struct skua_copy;

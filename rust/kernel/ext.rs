@@ -29,6 +29,7 @@
 //! | [`attachment`] | [`attachment::ImportMap`]: another driver's memory, as the device sees it |
 //! | [`fault`] | [`fault::VmFault`], [`fault::FaultError`]: page faults by TTM's rules |
 //! | [`memory`] | [`memory::total`]: how much the machine has |
+//! | [`memcg`] | [`memcg::MemoryGroup`]: charging a client where it is not at work |
 //! | [`pages`] | [`pages::Pages`], [`pages::DmaMap`], [`pages::Segment`]: system memory of objects |
 //! | [`resv`] | [`resv::lock`], [`resv::Reserved`], [`resv::Room`], [`resv::Reservation`], [`resv::Handle`]: reservation locks and their fences |
 //! | [`exec`] | [`exec::Exec`]: many reservation locks at once |
@@ -73,6 +74,7 @@ pub(crate) mod gem;
 pub(crate) mod ioctl;
 mod irq;
 pub(crate) mod lru;
+pub(crate) mod memcg;
 pub(crate) mod memory;
 #[cfg(CONFIG_KUNIT = "y")]
 mod mock;

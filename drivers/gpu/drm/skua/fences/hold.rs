@@ -18,8 +18,8 @@
 //! its own, which no fence waits for. Where the ioctl says that there is no room, it tries again for
 //! a while. Each holder has a work item, which lets go of one request at a time.
 //!
-//! What is allocated there is charged to nobody's control group: the client is not the running
-//! process.
+//! What is allocated there is charged to the control group of memory of who made the request; VRAM that
+//! it brings in to nobody's of device memory, which are the running process'.
 
 use crate::{
     ext::{
@@ -28,6 +28,7 @@ use crate::{
             FenceMemory,
             Signalling, //
         },
+        memcg::MemoryGroup,
         queue::ModuleQueue, //
     },
     fences::{
@@ -116,6 +117,8 @@ struct Held<R> {
     request: R,
     /// For the fence of one that is never done.
     memory: FenceMemory,
+    /// Whose request it is: what it needs is charged to that.
+    group: MemoryGroup,
     /// Begin when it is the first.
     values: Few<Wait>,
     /// When there was no room for it first.
@@ -179,6 +182,7 @@ pub(crate) fn submit<T: Holder>(
     let held = Held {
         request,
         memory,
+        group: MemoryGroup::of_current(),
         values,
         refused: None,
     };
@@ -247,7 +251,9 @@ fn next<T: Holder>(holder: &T) -> Option<(Held<T::Request>, bool)> {
 impl<R> Held<R> {
     /// Submits it, or gives it back if there is no room now. If it cannot be, the holder has failed.
     fn release<T: Holder<Request = R>>(mut self, holder: &Arc<T>) -> Option<Self> {
-        let mut error = T::submit(holder, &mut self.request, true).err()?;
+        let request = &mut self.request;
+        let submitted = self.group.charge(|| T::submit(holder, request, true));
+        let mut error = submitted.err()?;
         let is_active = holder.is_active();
         let since = *self.refused.get_or_insert_with(Instant::now);
         if is_active
@@ -256,9 +262,11 @@ impl<R> Held<R> {
         {
             return Some(self);
         }
-        if is_active {
-            error = T::fail(holder, error);
-        }
+        // What ended it, ended the holder: whatever that made of it, it was cancelled.
+        error = match is_active {
+            true => T::fail(holder, error),
+            false => ECANCELED,
+        };
         self.cancel(&**holder, error);
         None
     }

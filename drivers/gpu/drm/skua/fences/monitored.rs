@@ -73,8 +73,8 @@ struct Waiting {
     target: Arc<dyn Target>,
     /// Handed to the target.
     index: u32,
-    /// The device by whose handle it waits.
-    owner: u64,
+    /// The device with which it is over, by whose handle it waits, if there is one.
+    owner: Option<u64>,
 }
 
 /// The value that is waited for, and a number.
@@ -213,7 +213,7 @@ impl MonitoredFence {
                 let Some(cursor) = next else {
                     return;
                 };
-                next = if cursor.current().1.owner == owner {
+                next = if cursor.current().1.owner == Some(owner) {
                     let (rest, wait) = cursor.remove_current();
                     *len = len.saturating_sub(1);
                     wake(wait, false);
@@ -337,14 +337,14 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    /// A wait that has not begun, number `index` of the target's, by a handle of device `owner`.
-    /// `ENOMEM`.
+    /// A wait that has not begun, number `index` of the target's, which is over with the device
+    /// `owner`, if there is one. `ENOMEM`.
     pub(crate) fn new(
         fence: &Arc<MonitoredFence>,
         value: u64,
         target: Arc<dyn Target>,
         index: u32,
-        owner: u64,
+        owner: Option<u64>,
     ) -> Result<Self> {
         let key = (value, serial());
         let waiting = Waiting {

@@ -10,11 +10,13 @@ use crate::{
     },
     kernel_heap::client_flags,
     memory::{
-        bo::Bo,
+        bo::{
+            Bo,
+            BoRef, //
+        },
         vm::{
-            Mapping,
-            Operation,
             Vm,
+            Wanted,
             VA_END,
             VA_START, //
         }, //
@@ -30,8 +32,9 @@ use kernel::{
 /// Most operations of one bind.
 pub(crate) const MAX_OPERATIONS: u32 = 1024;
 
-/// Reads the operations. `EINVAL` for what the uAPI forbids, `ENOENT` for a handle.
-pub(crate) fn read(file: &SkuaFile, vm: &Vm, array: &drm_skua_array) -> Result<KVVec<Operation>> {
+/// Reads the operations. `EINVAL` for what the uAPI forbids, `ENOENT` for a handle, `EBUSY` for an
+/// object that is offered.
+pub(crate) fn read(file: &SkuaFile, vm: &Vm, array: &drm_skua_array) -> Result<KVVec<Wanted>> {
     if array.count == 0 {
         return Err(EINVAL);
     }
@@ -43,7 +46,7 @@ pub(crate) fn read(file: &SkuaFile, vm: &Vm, array: &drm_skua_array) -> Result<K
     Ok(operations)
 }
 
-fn operation(file: &SkuaFile, vm: &Vm, op: &drm_skua_bind_op) -> Result<Operation> {
+fn operation(file: &SkuaFile, vm: &Vm, op: &drm_skua_bind_op) -> Result<Wanted> {
     let map = match op.type_ {
         DRM_SKUA_BIND_MAP => true,
         DRM_SKUA_BIND_UNMAP => false,
@@ -67,15 +70,20 @@ fn operation(file: &SkuaFile, vm: &Vm, op: &drm_skua_bind_op) -> Result<Operatio
         return Err(EINVAL);
     }
     let Some(bo) = bo else {
-        return Ok(Operation::Unmap(span));
+        return Ok(Wanted::Unmap(span));
     };
     let end = op.offset.checked_add(op.size).ok_or(EINVAL)?;
     if end > u64::try_from(bo.size())? || !bo.may_be_mapped_in(vm.reservation()) {
         return Err(EINVAL);
     }
-    let write = op.flags & DRM_SKUA_BIND_READONLY == 0;
-    Ok(Operation::Map(
+    let bo: BoRef = bo.into();
+    if bo.is_offered() {
+        return Err(EBUSY);
+    }
+    Ok(Wanted::Map {
         span,
-        Mapping::new(vm, bo.into(), op.offset, write)?,
-    ))
+        bo,
+        offset: op.offset,
+        write: op.flags & DRM_SKUA_BIND_READONLY == 0,
+    })
 }

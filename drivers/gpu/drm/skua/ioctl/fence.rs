@@ -94,7 +94,7 @@ impl FenceHandle {
         target: Arc<dyn crate::fences::monitored::Target>,
         index: u32,
     ) -> Result<Wait> {
-        Wait::new(&self.fence, value, target, index, self.device.id())
+        Wait::new(&self.fence, value, target, index, Some(self.device.id()))
     }
 }
 

@@ -837,7 +837,8 @@ impl File {
             return Err(EINVAL);
         }
         let operations = crate::ioctl::bind::read(file, &vm, &args.ops)?;
-        let mut values = Values::new(vm.clone(), vm.device().id());
+        // Address spaces outlive their device's failure, and end what is held themselves.
+        let mut values = Values::new(vm.clone(), None);
         let (waits, signals) = syncs::read(file, &args.syncs, Some(&mut values))?;
         let request = BindRequest {
             operations,
@@ -872,7 +873,7 @@ impl File {
         })?;
         // They end with the context's device, whosever the handles are.
         let owner = context.vm().ok_or(EINVAL)?.device().id();
-        let mut values = Values::new(context.clone(), owner);
+        let mut values = Values::new(context.clone(), Some(owner));
         let (waits, signals) = syncs::read(file, &args.syncs, Some(&mut values))?;
         let request = Request {
             buffers,

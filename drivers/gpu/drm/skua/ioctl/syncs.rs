@@ -41,12 +41,13 @@ pub(crate) const MAX_SYNCS: u32 = 256;
 pub(crate) struct Values {
     waits: Few<Wait>,
     target: Arc<dyn Target>,
-    owner: u64,
+    owner: Option<u64>,
 }
 
 impl Values {
-    /// None yet. `target` will wait for them, on behalf of the client's device `owner`.
-    pub(crate) fn new(target: Arc<dyn Target>, owner: u64) -> Self {
+    /// None yet. `target` will wait for them, until the client's device `owner` ends, if there is
+    /// one.
+    pub(crate) fn new(target: Arc<dyn Target>, owner: Option<u64>) -> Self {
         Self {
             waits: Few::Empty,
             target,

@@ -186,7 +186,7 @@ pub(crate) struct Mapping {
 impl Mapping {
     /// The object from byte `offset` on, for `vm`; whether the GPU may write. `ENOMEM`; `EBUSY` if
     /// it is offered; `EINTR` if a signal arrives.
-    pub(crate) fn new(vm: &Vm, bo: BoRef, offset: u64, write: bool) -> Result<Self> {
+    fn new(vm: &Vm, bo: BoRef, offset: u64, write: bool) -> Result<Self> {
         let user = {
             let mut reserved = resv::lock(&*bo)?;
             if bo.is_offered() {
@@ -224,8 +224,41 @@ impl Slice for Mapping {
     }
 }
 
+/// What a client wants one operation of a bind to do, checked.
+pub(crate) enum Wanted {
+    /// Maps, after unmapping what was there.
+    Map {
+        /// GPU virtual addresses.
+        span: Span,
+        /// The object, which has no user by that.
+        bo: BoRef,
+        /// As in [`Mapping`].
+        offset: u64,
+        /// As in [`Mapping`].
+        write: bool,
+    },
+    /// Unmaps what is mapped there, if anything.
+    Unmap(Span),
+}
+
+impl Wanted {
+    /// Has `vm` use the object. What was destroyed while the operation was held is not mapped any
+    /// more, as if that had been since the bind was accepted. Errors as of [`Mapping::new`].
+    fn begin(&self, vm: &Vm) -> Result<Operation> {
+        Ok(match self {
+            Self::Map { span, bo, .. } if bo.is_doomed() => Operation::Unmap(*span),
+            Self::Map {
+                span,
+                bo,
+                offset,
+                write,
+            } => Operation::Map(*span, Mapping::new(vm, bo.clone(), *offset, *write)?),
+            Self::Unmap(span) => Operation::Unmap(*span),
+        })
+    }
+}
+
 /// One operation of a bind.
-#[derive(Clone)]
 pub(crate) enum Operation {
     /// Maps, after unmapping what was there.
     Map(Span, Mapping),
@@ -237,15 +270,6 @@ impl Operation {
     fn span(&self) -> Span {
         match self {
             Self::Map(span, _) | Self::Unmap(span) => *span,
-        }
-    }
-
-    /// The same when it was held: what was destroyed meanwhile is not mapped any more, as if it had
-    /// been destroyed since the bind was accepted.
-    fn now(&self) -> Self {
-        match self {
-            Self::Map(span, mapping) if mapping.bo().is_doomed() => Self::Unmap(*span),
-            operation => operation.clone(),
         }
     }
 }
@@ -1119,8 +1143,8 @@ fn cuts(map: &IntervalMap<KernelHeap, Mapping>, operations: &[Operation]) -> Res
 
 /// What a client wants to be bound.
 pub(crate) struct BindRequest {
-    /// In order; not empty.
-    pub(crate) operations: KVVec<Operation>,
+    /// In order; not empty. While the bind is held nothing of it is mapped in any respect.
+    pub(crate) operations: KVVec<Wanted>,
     /// Before them.
     pub(crate) waits: Few<Fence>,
     /// Behind them.
@@ -1153,14 +1177,15 @@ impl Holder for Vm {
             waits,
             signals,
         } = request;
-        if !held {
-            return this.bind(take(operations), take(waits), signals);
-        }
         let mut now = KVVec::with_capacity(operations.len(), client_flags())?;
         for operation in &*operations {
-            now.push(operation.now(), client_flags())?;
+            now.push(operation.begin(this)?, client_flags())?;
         }
-        this.bind(now, waits.try_clone()?, signals)
+        let waits = match held {
+            true => waits.try_clone()?,
+            false => take(waits),
+        };
+        this.bind(now, waits, signals)
     }
 
     fn fail(_this: &Arc<Self>, error: Error) -> Error {

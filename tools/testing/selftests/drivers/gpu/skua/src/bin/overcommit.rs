@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use skua_selftests::client::{map, signal, unmap, wait};
+use skua_selftests::client::{map, signal, unmap, wait, wait_value as wait_for_value};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{
     alone, evict_all, expect_gpu, pattern, place, while_all_is_evicted, while_the_cpu_writes,
@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         row_1_15_a_writer_notices_nothing: 120 at_rest,
         forked_children_go_on_too: 60 at_rest,
         what_cannot_fit_together_is_refused: 60 at_rest,
+        what_a_held_bind_will_map_needs_no_room: 60 at_rest,
         what_is_out_can_be_bound: 60 at_rest,
         a_bind_that_waits_finds_what_comes_back: 60 at_rest,
         parts_of_mappings_come_back: 60 at_rest,
@@ -294,6 +295,35 @@ fn what_cannot_fit_together_is_refused() {
         assert_eq!(after, pattern(n)(4 * MIB as usize - 8), "object {n}");
     }
     assert_eq!(place(&other, theirs.handle), Place::System);
+}
+
+/// Nor is it anybody's who works in that address space.
+fn what_a_held_bind_will_map_needs_no_room() {
+    let (rig, other) = (alone(), Rig::new());
+    let vram = rig.region(Place::Vram).size;
+    let ops: Vec<_> = (0..vram / (4 * MIB) + 1)
+        .map(|_| {
+            map(
+                rig.bo(Place::Vram, 4 * MIB),
+                0,
+                rig.reserve(4 * MIB),
+                4 * MIB,
+            )
+        })
+        .collect();
+    let small = rig.buffer(Place::System, PAGE);
+    let theirs = other.buffer(Place::Vram, 4 * MIB);
+    let (fence, done) = (rig.fence(0), rig.syncobj());
+    let syncs = [wait_for_value(fence, 1), signal(done)];
+    assert_eq!(rig.bind(rig.vm, &ops, &syncs), Ok(()));
+    for engine in Engine::ALL {
+        assert_eq!(rig.run(engine, &[write(small.va, 1)]), Ok(()), "{engine:?}");
+    }
+    assert_eq!(place(&other, theirs.handle), Place::Vram);
+    assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+    assert_eq!(rig.wait(done), Ok(()));
+    let refused = rig.start_after(rig.compute, &[write(small.va, 1)], &[]);
+    assert_eq!(refused.err(), Some(Errno::ENOMEM), "all of it is mapped");
 }
 
 fn what_is_out_can_be_bound() {

@@ -44,6 +44,8 @@ fn main() -> ExitCode {
         binds_are_held_for_values,
         what_is_destroyed_while_its_bind_is_held_is_not_bound,
         held_binds_are_cancelled_with_their_address_space,
+        held_binds_that_are_let_go_meanwhile_are_cancelled_too: 60,
+        held_binds_outlive_their_device,
         held_binds_have_a_limit: 60,
         old_translations_are_not_used_after_the_signal: 120,
         tables_are_given_back: 60,
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         a_cut_knows_what_its_own_bind_mapped,
         what_is_installed_is_recorded: 60,
         tables_are_charged_to_the_client: 60,
+        tables_of_held_binds_are_charged_to_the_client: 60,
         tables_count_as_system_memory: 120,
         tables_count_as_their_clients_memory: 120,
         many_unmaps_of_many_mappings: 120,
@@ -636,6 +639,65 @@ fn held_binds_are_cancelled_with_their_address_space() {
     assert_eq!(rig.fence_signal(promised, 1), Ok(()));
 }
 
+/// Who destroys an address space just when what it holds is let go has cancelled that as well: what
+/// it promised is not lost.
+fn held_binds_that_are_let_go_meanwhile_are_cancelled_too() {
+    let rig = Rig::new();
+    let handle = rig.bo(Place::System, PAGE);
+    let ops: Vec<_> = (0..1024)
+        .map(|n| map(handle, 0, (1 << 40) + n * PAGE, PAGE))
+        .collect();
+    let mut cancelled = 0;
+    for round in 0..60 {
+        let (fence, promised) = (rig.fence(0), rig.fence(0));
+        let vm = rig.vm_create().expect("VM_CREATE");
+        let done = rig.syncobj();
+        let syncs = [
+            wait_for_value(fence, 1),
+            signal(done),
+            signal_value(promised, 1),
+        ];
+        assert_eq!(rig.bind(vm, &ops, &syncs), Ok(()));
+        assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+        sleep(Duration::from_micros(50 * round));
+        assert_eq!(rig.vm_destroy(vm), Ok(()));
+        let end = rig.wait(done);
+        assert!(
+            matches!(end, Ok(()) | Err(Errno::ECANCELED)),
+            "round {round}: {end:?}"
+        );
+        cancelled += u32::from(end.is_err());
+        assert!(
+            !rig.fence_has(promised, 2),
+            "round {round}: {end:?}, and lost"
+        );
+        for fence in [fence, promised] {
+            assert_eq!(rig.fence_destroy(fence), Ok(()));
+        }
+    }
+    println!("# {cancelled} of 60 were cancelled");
+}
+
+/// An address space outlives the failure of its device, and so does what it waits for by a fence
+/// that is not lost with that.
+fn held_binds_outlive_their_device() {
+    let rig = Rig::new();
+    let device = rig.device_create(0).expect("DEVICE_CREATE");
+    let vm = rig.vm_create_for(device).expect("VM_CREATE");
+    let kept = DRM_SKUA_FENCE_NO_SIGNAL_MAX_VALUE_ON_TDR;
+    let fence = rig.fence_create_for(device, kept, 0).expect("FENCE_CREATE");
+    let other = Client::new();
+    let descriptor = rig.fence_export(fence).expect("FENCE_EXPORT");
+    let theirs = other.fence_import(&descriptor).expect("FENCE_IMPORT");
+    let done = rig.syncobj();
+    let ops = [map(rig.bo(Place::System, PAGE), 0, 1 << 40, PAGE)];
+    let syncs = [wait_for_value(fence, 1), signal(done)];
+    assert_eq!(rig.bind(vm, &ops, &syncs), Ok(()));
+    assert_eq!(rig.device_mark_error(device), Ok(()));
+    assert_eq!(other.fence_signal(theirs, 1), Ok(()));
+    assert_eq!(rig.wait(done), Ok(()));
+}
+
 fn held_binds_have_a_limit() {
     quiet();
     let rig = Rig::new();
@@ -867,6 +929,24 @@ fn what_is_installed_is_recorded() {
 }
 
 fn tables_are_charged_to_the_client() {
+    expect_tables_charged(|client, vm, ops| client.bind_and_wait(vm, ops));
+}
+
+fn tables_of_held_binds_are_charged_to_the_client() {
+    expect_tables_charged(|client, vm, ops| {
+        let (fence, done) = (client.fence(0), client.syncobj());
+        let syncs = [wait_for_value(fence, 1), signal(done)];
+        client.bind(vm, ops, &syncs)?;
+        client.fence_signal(fence, 1)?;
+        client.wait(done)
+    });
+}
+
+/// What `bind` does with tables of their own for each operation.
+#[track_caller]
+fn expect_tables_charged(
+    bind: impl FnOnce(&Client, u32, &[drm_skua_bind_op]) -> Result<(), Errno>,
+) {
     quiet();
     let group = MemoryGroup::enter();
     let client = Client::new();
@@ -874,7 +954,7 @@ fn tables_are_charged_to_the_client() {
     let handle = client.bo(Place::System, PAGE);
     let before = (group.kernel_bytes(), tables());
     let ops: Vec<_> = (1..=1024).map(|n| map(handle, 0, n * GIB, PAGE)).collect();
-    assert_eq!(client.bind_and_wait(vm, &ops), Ok(()));
+    assert_eq!(bind(&client, vm, &ops), Ok(()));
     let (charged, made) = (group.kernel_bytes() - before.0, tables() - before.1);
     assert!(made >= 2048, "{made} tables");
     assert!(
