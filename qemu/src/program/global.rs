@@ -6,13 +6,13 @@
 //! the program, and what lower ones have stored stays. Every access is aligned to its size and is
 //! one access of the host's, so that other engines and the CPU never see a part of it.
 
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use skua_spec::address::PAGE_SIZE;
 use skua_spec::fault::{Access, Reason};
 use skua_spec::isa::{Instruction, Op};
 use skua_spec::ticks;
-use vm_memory::{VolatileMemory, VolatileSlice};
+use vm_memory::{ByteValued, VolatileMemory, VolatileSlice};
 
 use crate::fault::Fault;
 use crate::program::wave::{lanes, Lanes, Wave, LANES};
@@ -27,140 +27,241 @@ const fn inside(address: u64) -> usize {
     (address & (PAGE_SIZE - 1)) as usize
 }
 
-/// The addresses that an instruction names.
-fn addresses(wave: &Wave, i: &Instruction) -> [u64; LANES] {
-    let (lo, hi) = wave.pair(i.ra);
-    // CAST: a signed offset.
-    let offset = i64::from(i.imm as i32) as u64;
-    std::array::from_fn(|l| (u64::from(lo[l]) | (u64::from(hi[l]) << 32)).wrapping_add(offset))
+/// The offset that an instruction adds to addresses.
+fn offset(i: &Instruction) -> u64 {
+    // CAST: sign extended.
+    i64::from(i.imm as i32) as u64
 }
 
-/// Addresses of an atomic, which has no offset.
-fn plain_addresses(wave: &Wave, i: &Instruction) -> [u64; LANES] {
-    let (lo, hi) = wave.pair(i.ra);
-    std::array::from_fn(|l| u64::from(lo[l]) | (u64::from(hi[l]) << 32))
-}
-
-/// Runs `f` for every thread of `mask` on its page.
+/// The addresses that an instruction names; an atomic one has no `offset`.
 #[inline(always)]
-fn for_each(
+fn addresses(wave: &Wave, i: &Instruction, offset: u64) -> [u64; LANES] {
+    let mut at = [0; LANES];
+    for (l, at) in at.iter_mut().enumerate() {
+        *at = wave.joined(i.ra, l).wrapping_add(offset);
+    }
+    at
+}
+
+/// Bytes that a thread loads or stores.
+const fn width(op: Op) -> u64 {
+    match op {
+        Op::LdU8 | Op::LdS8 | Op::St8 => 1,
+        Op::LdU16 | Op::LdS16 | Op::St16 => 2,
+        Op::Ld64 | Op::St64 => 8,
+        _ => 4,
+    }
+}
+
+/// The threads of `rest` that follow each other from the first one on, at `address`, and access the
+/// same page, with good alignment.
+#[inline(always)]
+fn run(at: &[u64; LANES], rest: u32, address: u64, bytes: u64) -> u32 {
+    let mut strays = 0;
+    for (l, at) in at.iter().enumerate() {
+        let differs = (at ^ address) & !(PAGE_SIZE - 1) | at & (bytes - 1);
+        strays |= u32::from(differs != 0) << l;
+    }
+    match (strays & rest).trailing_zeros() {
+        u32::BITS => rest,
+        end => rest & ((1 << end) - 1),
+    }
+}
+
+/// Has `f` do, for each run of threads of `mask` on a page, what these do there: it is told the
+/// page, and the threads.
+#[inline(always)]
+fn for_each_run(
     windows: &mut Windows<'_>,
-    addresses: &[u64; LANES],
+    at: &[u64; LANES],
     mask: u32,
     bytes: u64,
     access: Access,
-    mut f: impl FnMut(usize, &VolatileSlice<'_>, usize),
+    mut f: impl FnMut(&VolatileSlice<'_>, u32),
 ) -> Result<(), Fault> {
     let mut rest = mask;
     while rest != 0 {
-        let first = rest.trailing_zeros() as usize;
-        let address = addresses[first];
+        let address = at[rest.trailing_zeros() as usize];
         if address % bytes != 0 {
             return Err(Fault::access(Reason::Misaligned, access, address));
         }
         let window = windows.find(address, access)?;
-        // The threads that follow on the same page use the same window.
-        let mut count = 0;
-        while rest != 0 {
-            let lane = rest.trailing_zeros() as usize;
-            let here = addresses[lane];
-            if (here ^ address) >= PAGE_SIZE || here % bytes != 0 {
-                break;
-            }
-            f(lane, &window.slice, inside(here));
-            count += 1;
-            rest &= rest - 1;
-        }
-        windows.count(window.place, access, count * bytes);
+        let run = run(at, rest, address, bytes);
+        f(&window.slice, run);
+        windows.count(window.place, access, u64::from(run.count_ones()) * bytes);
+        rest &= !run;
     }
     Ok(())
 }
 
-macro_rules! load {
-    ($atomic:ty, $slice:expr, $at:expr) => {
-        $slice
-            .get_atomic_ref::<$atomic>($at)
-            .map_or(0, |a| a.load(Ordering::Relaxed))
-    };
+/// Where the first of all threads of a wave accesses memory, if each one accesses what is behind
+/// the one before it, all with good alignment in one page.
+#[inline(always)]
+fn stream(wave: &Wave, i: &Instruction, mask: u32, bytes: u64) -> Option<u64> {
+    if mask != u32::MAX {
+        return None;
+    }
+    let (lo, hi) = wave.pair(i.ra);
+    // CAST: below 256, as well as what it is multiplied by.
+    let step = bytes as u32;
+    let mut differs = 0;
+    for l in 0..LANES {
+        let behind = lo[l].wrapping_sub(lo[0]) ^ (l as u32 * step);
+        differs |= behind | (hi[l] ^ hi[0]);
+    }
+    let last = (LANES as u32 - 1) * step;
+    let address = wave.joined(i.ra, 0).wrapping_add(offset(i));
+    let fits = inside(address) as u64 + LANES as u64 * bytes <= PAGE_SIZE;
+    (differs == 0 && lo[0].checked_add(last).is_some() && address % bytes == 0 && fits)
+        .then_some(address)
 }
 
-macro_rules! store {
-    ($atomic:ty, $slice:expr, $at:expr, $value:expr) => {
-        if let Ok(slot) = $slice.get_atomic_ref::<$atomic>($at) {
-            slot.store($value, Ordering::Relaxed);
+/// What threads access of a page: they are checked together, and each access is still one of the
+/// host's.
+trait Accesses {
+    /// Loads what each thread does.
+    fn load<T: ByteValued>(&self, put: impl FnMut(usize, T));
+
+    /// Stores what each thread does, in their order.
+    fn store<T: ByteValued>(&self, value: impl Fn(usize) -> T);
+}
+
+/// All threads of a wave, one behind the other from this offset on.
+struct Stream<'a, 'm>(&'a VolatileSlice<'m>, usize);
+
+impl Accesses for Stream<'_, '_> {
+    #[inline(always)]
+    fn load<T: ByteValued>(&self, mut put: impl FnMut(usize, T)) {
+        if let Ok(values) = self.0.get_array_ref::<T>(self.1, LANES) {
+            (0..LANES).for_each(|l| put(l, values.load(l)));
         }
-    };
+    }
+
+    #[inline(always)]
+    fn store<T: ByteValued>(&self, value: impl Fn(usize) -> T) {
+        if let Ok(values) = self.0.get_array_ref::<T>(self.1, LANES) {
+            (0..LANES).for_each(|l| values.store(l, value(l)));
+        }
+    }
+}
+
+/// Some threads, by their addresses in the page.
+struct Scattered<'a, 'm>(&'a VolatileSlice<'m>, &'a [u64; LANES], u32);
+
+impl Scattered<'_, '_> {
+    /// Which value of the page a thread's is.
+    #[inline(always)]
+    fn index<T>(&self, lane: usize) -> usize {
+        inside(self.1[lane]) / size_of::<T>()
+    }
+}
+
+impl Accesses for Scattered<'_, '_> {
+    #[inline(always)]
+    fn load<T: ByteValued>(&self, mut put: impl FnMut(usize, T)) {
+        let all = PAGE_SIZE as usize / size_of::<T>();
+        if let Ok(values) = self.0.get_array_ref::<T>(0, all) {
+            lanes(self.2).for_each(|l| put(l, values.load(self.index::<T>(l))));
+        }
+    }
+
+    #[inline(always)]
+    fn store<T: ByteValued>(&self, value: impl Fn(usize) -> T) {
+        let all = PAGE_SIZE as usize / size_of::<T>();
+        if let Ok(values) = self.0.get_array_ref::<T>(0, all) {
+            lanes(self.2).for_each(|l| values.store(self.index::<T>(l), value(l)));
+        }
+    }
+}
+
+/// What a load does to `rd`, and to the register behind it if it is one of a pair.
+#[inline(always)]
+fn load_from(accesses: &impl Accesses, op: Op, out: &mut Lanes, high: &mut Lanes) {
+    // CAST: sign extension, and halves of a 64-bit value.
+    match op {
+        Op::LdU8 => accesses.load(|l, value: u8| out[l] = value.into()),
+        Op::LdS8 => accesses.load(|l, value: i8| out[l] = i32::from(value) as u32),
+        Op::LdU16 => accesses.load(|l, value: u16| out[l] = value.into()),
+        Op::LdS16 => accesses.load(|l, value: i16| out[l] = i32::from(value) as u32),
+        Op::Ld64 => accesses.load(|l, value: u64| {
+            (out[l], high[l]) = (value as u32, (value >> 32) as u32);
+        }),
+        _ => accesses.load(|l, value: u32| out[l] = value),
+    }
 }
 
 /// Executes a load for all active threads, in the order of their numbers.
+#[inline(always)]
 pub(crate) fn load(
     windows: &mut Windows<'_>,
     wave: &mut Wave,
     i: &Instruction,
     mask: u32,
 ) -> Result<(), Fault> {
-    let at = addresses(wave, i);
-    let mut out = *wave.register(i.rd);
-    let read = Access::Read;
-    // CAST: sign extension, and halves of a 64-bit value.
-    match i.op {
-        Op::LdU8 => for_each(windows, &at, mask, 1, read, |l, s, o| {
-            out[l] = load!(AtomicU8, s, o).into();
-        }),
-        Op::LdS8 => for_each(windows, &at, mask, 1, read, |l, s, o| {
-            out[l] = i32::from(load!(AtomicU8, s, o) as i8) as u32;
-        }),
-        Op::LdU16 => for_each(windows, &at, mask, 2, read, |l, s, o| {
-            out[l] = load!(AtomicU16, s, o).into();
-        }),
-        Op::LdS16 => for_each(windows, &at, mask, 2, read, |l, s, o| {
-            out[l] = i32::from(load!(AtomicU16, s, o) as i16) as u32;
-        }),
-        Op::Ld64 => {
-            let mut high = *wave.register(i.rd + 1);
-            for_each(windows, &at, mask, 8, read, |l, s, o| {
-                let value = load!(AtomicU64, s, o);
-                (out[l], high[l]) = (value as u32, (value >> 32) as u32);
-            })?;
-            *wave.register_mut(i.rd + 1) = high;
-            Ok(())
-        }
-        _ => for_each(windows, &at, mask, 4, read, |l, s, o| {
-            out[l] = load!(AtomicU32, s, o);
-        }),
-    }?;
-    *wave.register_mut(i.rd) = out;
+    let (bytes, read) = (width(i.op), Access::Read);
+    if let Some(address) = stream(wave, i, mask, bytes) {
+        let window = windows.find(address, read)?;
+        let (out, high) = wave.results(i);
+        load_from(&Stream(&window.slice, inside(address)), i.op, out, high);
+        windows.count(window.place, read, LANES as u64 * bytes);
+        return Ok(());
+    }
+    let at = addresses(wave, i, offset(i));
+    let (out, high) = wave.results(i);
+    // At a fault they stay as they are.
+    let (mut new, mut new_high) = (*out, *high);
+    for_each_run(windows, &at, mask, bytes, read, |page, run| {
+        load_from(&Scattered(page, &at, run), i.op, &mut new, &mut new_high);
+    })?;
+    (*out, *high) = (new, new_high);
     Ok(())
 }
 
+/// What a store does to memory.
+#[inline(always)]
+fn store_to(accesses: &impl Accesses, wave: &Wave, i: &Instruction) {
+    let value = wave.register(i.rd);
+    // CAST: the low bits are stored.
+    match i.op {
+        Op::St8 => accesses.store(|l| value[l] as u8),
+        Op::St16 => accesses.store(|l| value[l] as u16),
+        Op::St64 => accesses.store(|l| wave.joined(i.rd, l)),
+        _ => accesses.store(|l| value[l]),
+    }
+}
+
 /// As [`load`].
+#[inline(always)]
 pub(crate) fn store(
     windows: &mut Windows<'_>,
     wave: &Wave,
     i: &Instruction,
     mask: u32,
 ) -> Result<(), Fault> {
-    let at = addresses(wave, i);
-    let value = wave.register(i.rd);
-    let write = Access::Write;
-    // CAST: the low bits are stored.
-    match i.op {
-        Op::St8 => for_each(windows, &at, mask, 1, write, |l, s, o| {
-            store!(AtomicU8, s, o, value[l] as u8);
-        }),
-        Op::St16 => for_each(windows, &at, mask, 2, write, |l, s, o| {
-            store!(AtomicU16, s, o, value[l] as u16);
-        }),
-        Op::St64 => {
-            let (lo, hi) = wave.pair(i.rd);
-            for_each(windows, &at, mask, 8, write, |l, s, o| {
-                store!(AtomicU64, s, o, u64::from(lo[l]) | (u64::from(hi[l]) << 32));
-            })
-        }
-        _ => for_each(windows, &at, mask, 4, write, |l, s, o| {
-            store!(AtomicU32, s, o, value[l]);
-        }),
+    let (bytes, write) = (width(i.op), Access::Write);
+    if let Some(address) = stream(wave, i, mask, bytes) {
+        let window = windows.find(address, write)?;
+        store_to(&Stream(&window.slice, inside(address)), wave, i);
+        windows.count(window.place, write, LANES as u64 * bytes);
+        return Ok(());
     }
+    let at = addresses(wave, i, offset(i));
+    for_each_run(windows, &at, mask, bytes, write, |page, run| {
+        store_to(&Scattered(page, &at, run), wave, i);
+    })
+}
+
+/// Has `f` do the atomic operation of each thread of `mask`, on its page.
+fn for_each(
+    windows: &mut Windows<'_>,
+    at: &[u64; LANES],
+    mask: u32,
+    bytes: u64,
+    mut f: impl FnMut(usize, &VolatileSlice<'_>),
+) -> Result<(), Fault> {
+    for_each_run(windows, at, mask, bytes, Access::Atomic, |page, run| {
+        lanes(run).for_each(|l| f(l, page));
+    })
 }
 
 /// How many threads of `mask` name an address that a lower one names too.
@@ -192,15 +293,15 @@ pub(crate) fn atomic(
     i: &Instruction,
     mask: u32,
 ) -> Result<(), Fault> {
-    let at = plain_addresses(wave, i);
+    let at = addresses(wave, i, 0);
     contend(windows, &at, mask);
     let value = *wave.register(i.rb);
     // CAST: decoding has checked that the field is a register where it is used.
     let compared = *wave.register(i.imm as u8);
     let mut old: Lanes = [0; LANES];
     let op = i.op;
-    for_each(windows, &at, mask, 4, Access::Atomic, |l, s, o| {
-        let Ok(slot) = s.get_atomic_ref::<AtomicU32>(o) else {
+    for_each(windows, &at, mask, 4, |l, page| {
+        let Ok(slot) = page.get_atomic_ref::<AtomicU32>(inside(at[l])) else {
             return;
         };
         let order = Ordering::AcqRel;
@@ -230,7 +331,7 @@ pub(crate) fn atomic_pair(
     i: &Instruction,
     mask: u32,
 ) -> Result<(), Fault> {
-    let at = plain_addresses(wave, i);
+    let at = addresses(wave, i, 0);
     contend(windows, &at, mask);
     let join = |(lo, hi): (&Lanes, &Lanes)| -> [u64; LANES] {
         std::array::from_fn(|l| u64::from(lo[l]) | (u64::from(hi[l]) << 32))
@@ -240,8 +341,8 @@ pub(crate) fn atomic_pair(
     let compared = join(wave.pair(i.imm as u8));
     let mut old = [0; LANES];
     let op = i.op;
-    for_each(windows, &at, mask, 8, Access::Atomic, |l, s, o| {
-        let Ok(slot) = s.get_atomic_ref::<AtomicU64>(o) else {
+    for_each(windows, &at, mask, 8, |l, page| {
+        let Ok(slot) = page.get_atomic_ref::<AtomicU64>(inside(at[l])) else {
             return;
         };
         let order = Ordering::AcqRel;

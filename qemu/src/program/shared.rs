@@ -8,7 +8,7 @@ use skua_spec::fault::Reason;
 use skua_spec::isa::{Instruction, Op};
 
 use crate::fault::Fault;
-use crate::program::wave::{lanes, Wave};
+use crate::program::wave::{lanes, Lanes, Wave, LANES};
 
 /// The range of an access of `N` bytes at `offset`. A fault names no address: the offset is none.
 fn slot<const N: usize>(shared: &mut [u8], offset: u32) -> Result<&mut [u8; N], Fault> {
@@ -21,7 +21,69 @@ fn slot<const N: usize>(shared: &mut [u8], offset: u32) -> Result<&mut [u8; N], 
         .ok_or(Fault::plain(Reason::SharedRange))
 }
 
+/// What all threads of a wave access, if each one accesses what is behind the one before it, all
+/// with good alignment.
+#[inline(always)]
+fn stream<'s, const N: usize>(
+    shared: &'s mut [u8],
+    base: &Lanes,
+    i: &Instruction,
+    mask: u32,
+) -> Option<&'s mut [u8]> {
+    let mut differs = 0;
+    for (l, base_of) in base.iter().enumerate() {
+        // CAST: below 256.
+        differs |= base_of.wrapping_sub(base[0]) ^ (l * N) as u32;
+    }
+    let first = base[0].wrapping_add(i.imm) as usize;
+    if mask != u32::MAX || differs != 0 || first % N != 0 {
+        return None;
+    }
+    shared.get_mut(first..first + LANES * N)
+}
+
+/// Loads `N` bytes for each thread.
+#[inline(always)]
+fn load_each<const N: usize>(
+    shared: &mut [u8],
+    base: &Lanes,
+    i: &Instruction,
+    mask: u32,
+    mut put: impl FnMut(usize, [u8; N]),
+) -> Result<(), Fault> {
+    if let Some(all) = stream::<N>(shared, base, i, mask) {
+        let values = all.chunks_exact(N).filter_map(|chunk| chunk.first_chunk());
+        values.enumerate().for_each(|(l, value)| put(l, *value));
+        return Ok(());
+    }
+    for l in lanes(mask) {
+        put(l, *slot(shared, base[l].wrapping_add(i.imm))?);
+    }
+    Ok(())
+}
+
+/// As [`load_each`].
+#[inline(always)]
+fn store_each<const N: usize>(
+    shared: &mut [u8],
+    base: &Lanes,
+    i: &Instruction,
+    mask: u32,
+    value: impl Fn(usize) -> [u8; N],
+) -> Result<(), Fault> {
+    if let Some(all) = stream::<N>(shared, base, i, mask) {
+        let slots = all.chunks_exact_mut(N).enumerate();
+        slots.for_each(|(l, slot)| slot.copy_from_slice(&value(l)));
+        return Ok(());
+    }
+    for l in lanes(mask) {
+        *slot(shared, base[l].wrapping_add(i.imm))? = value(l);
+    }
+    Ok(())
+}
+
 /// Executes a load from the group's memory for all active threads.
+#[inline(always)]
 pub(crate) fn load(
     shared: &mut [u8],
     wave: &mut Wave,
@@ -29,28 +91,33 @@ pub(crate) fn load(
     mask: u32,
 ) -> Result<(), Fault> {
     let base = *wave.register(i.ra);
-    for l in lanes(mask) {
-        let at = base[l].wrapping_add(i.imm);
-        // CAST: sign extension.
-        let value = match i.op {
-            Op::LdsU8 => u32::from(slot::<1>(shared, at)?[0]),
-            Op::LdsS8 => i32::from(slot::<1>(shared, at)?[0] as i8) as u32,
-            Op::LdsU16 => u32::from(u16::from_le_bytes(*slot(shared, at)?)),
-            Op::LdsS16 => i32::from(i16::from_le_bytes(*slot(shared, at)?)) as u32,
-            Op::Lds64 => {
-                let value = u64::from_le_bytes(*slot(shared, at)?);
-                // CAST: halves.
-                wave.register_mut(i.rd + 1)[l] = (value >> 32) as u32;
-                value as u32
-            }
-            _ => u32::from_le_bytes(*slot(shared, at)?),
-        };
-        wave.register_mut(i.rd)[l] = value;
+    let (out, high) = wave.results(i);
+    // CAST: sign extension, and halves of a 64-bit value.
+    match i.op {
+        Op::LdsU8 => load_each(shared, &base, i, mask, |l, value| {
+            out[l] = u8::from_le_bytes(value).into();
+        }),
+        Op::LdsS8 => load_each(shared, &base, i, mask, |l, value| {
+            out[l] = i32::from(i8::from_le_bytes(value)) as u32;
+        }),
+        Op::LdsU16 => load_each(shared, &base, i, mask, |l, value| {
+            out[l] = u16::from_le_bytes(value).into();
+        }),
+        Op::LdsS16 => load_each(shared, &base, i, mask, |l, value| {
+            out[l] = i32::from(i16::from_le_bytes(value)) as u32;
+        }),
+        Op::Lds64 => load_each(shared, &base, i, mask, |l, value| {
+            let value = u64::from_le_bytes(value);
+            (out[l], high[l]) = (value as u32, (value >> 32) as u32);
+        }),
+        _ => load_each(shared, &base, i, mask, |l, value| {
+            out[l] = u32::from_le_bytes(value);
+        }),
     }
-    Ok(())
 }
 
 /// As [`load`].
+#[inline(always)]
 pub(crate) fn store(
     shared: &mut [u8],
     wave: &Wave,
@@ -58,21 +125,15 @@ pub(crate) fn store(
     mask: u32,
 ) -> Result<(), Fault> {
     let (base, value) = (wave.register(i.ra), wave.register(i.rd));
-    for l in lanes(mask) {
-        let at = base[l].wrapping_add(i.imm);
-        // CAST: the low bits are stored.
-        match i.op {
-            Op::Sts8 => *slot(shared, at)? = [value[l] as u8],
-            Op::Sts16 => *slot(shared, at)? = (value[l] as u16).to_le_bytes(),
-            Op::Sts64 => {
-                let high = wave.register(i.rd + 1)[l];
-                let both = u64::from(value[l]) | (u64::from(high) << 32);
-                *slot(shared, at)? = both.to_le_bytes();
-            }
-            _ => *slot(shared, at)? = value[l].to_le_bytes(),
-        }
+    // CAST: the low bits are stored.
+    match i.op {
+        Op::Sts8 => store_each(shared, base, i, mask, |l| [value[l] as u8]),
+        Op::Sts16 => store_each(shared, base, i, mask, |l| (value[l] as u16).to_le_bytes()),
+        Op::Sts64 => store_each(shared, base, i, mask, |l| {
+            wave.joined(i.rd, l).to_le_bytes()
+        }),
+        _ => store_each(shared, base, i, mask, |l| value[l].to_le_bytes()),
     }
-    Ok(())
 }
 
 /// Executes an atomic operation.

@@ -6,7 +6,11 @@
 //! until they meet others, branch apart, end or wait at a barrier: so threads that took different
 //! ways meet again at the first instruction that both ways lead to, and a wave that never diverges
 //! pays nothing for it.
+//!
+//! The interpreter is compiled for the least host and for one with wide vectors; [`Arch`] chooses
+//! when it runs. What it calls for each instruction is inlined for that.
 
+use pulp::{Arch, Simd, WithSimd};
 use skua_spec::fault::Reason;
 use skua_spec::isa::{Instruction, Op, Special, IMMEDIATE, REGISTERS};
 
@@ -20,6 +24,11 @@ pub(crate) const LANES: usize = skua_spec::command::WAVE_THREADS as usize;
 
 /// A register of all threads.
 pub(crate) type Lanes = [u32; LANES];
+
+/// The registers of a wave, none across more of the host's cache lines than it needs.
+#[repr(align(64))]
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Registers([Lanes; REGISTERS as usize]);
 
 /// Index of a register; decoding has checked the number.
 const fn at(register: u8) -> usize {
@@ -37,6 +46,16 @@ pub(crate) fn lanes(mask: u32) -> impl Iterator<Item = usize> {
         rest &= rest - 1;
         Some(lane)
     })
+}
+
+/// What `f` says of each lane, in a loop that becomes one of vectors.
+#[inline(always)]
+fn each(f: impl Fn(usize) -> u32) -> Lanes {
+    let mut value = [0; LANES];
+    for (l, value) in value.iter_mut().enumerate() {
+        *value = f(l);
+    }
+    value
 }
 
 /// Where control goes after an instruction.
@@ -60,11 +79,28 @@ pub(crate) enum End {
     Blocked,
 }
 
+/// A call of [`Wave::interpret`].
+struct Run<'r, 'a, 'm> {
+    wave: &'r mut Wave,
+    around: &'r mut Surroundings<'a, 'm>,
+    budget: u64,
+    issued: &'r mut u64,
+}
+
+impl WithSimd for Run<'_, '_, '_> {
+    type Output = Result<End, Fault>;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> Self::Output {
+        self.wave.interpret(self.around, self.budget, self.issued)
+    }
+}
+
 /// 32 threads of a group and their registers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wave {
     /// By register, then by lane.
-    registers: Box<[Lanes; REGISTERS as usize]>,
+    registers: Box<Registers>,
     /// Program counters, by lane.
     pub(crate) counters: Lanes,
     /// Threads that exist and have not ended.
@@ -94,7 +130,7 @@ impl Wave {
             places[2][l] = number / threads[0] / threads[1];
         }
         Self {
-            registers: Box::new([[0; LANES]; REGISTERS as usize]),
+            registers: Box::new(Registers([[0; LANES]; REGISTERS as usize])),
             counters: [0; LANES],
             alive: 0,
             parked: 0,
@@ -107,7 +143,7 @@ impl Wave {
 
     /// Forgets what another program has left: all registers are `value`.
     pub(crate) fn clear(&mut self, value: u32) {
-        self.registers.fill([value; LANES]);
+        self.registers.0.fill([value; LANES]);
         self.counters = [value; LANES];
     }
 
@@ -116,6 +152,7 @@ impl Wave {
     pub(crate) fn start(&mut self, group: [u32; 3], used: u64) {
         let behind = u64::BITS - used.leading_zeros();
         self.registers
+            .0
             .iter_mut()
             .take(behind as usize)
             .for_each(|register| *register = [0; LANES]);
@@ -143,13 +180,13 @@ impl Wave {
     /// A register of all lanes, those that have ended included.
     #[inline(always)]
     pub(crate) fn register(&self, register: u8) -> &Lanes {
-        &self.registers[at(register)]
+        &self.registers.0[at(register)]
     }
 
     /// A register to write.
     #[inline(always)]
     pub(crate) fn register_mut(&mut self, register: u8) -> &mut Lanes {
-        &mut self.registers[at(register)]
+        &mut self.registers.0[at(register)]
     }
 
     /// A pair: the low and the high halves.
@@ -158,8 +195,43 @@ impl Wave {
         (self.register(register), self.register(register + 1))
     }
 
+    /// The register `rd`, and the other one of its pair.
+    #[inline(always)]
+    pub(crate) fn results(&mut self, i: &Instruction) -> (&mut Lanes, &mut Lanes) {
+        let (first, second) = self.registers.0.split_at_mut(at(i.rd | 1));
+        let (even, odd) = (&mut first[at(i.rd & !1)], &mut second[0]);
+        if i.rd % 2 == 0 {
+            (even, odd)
+        } else {
+            (odd, even)
+        }
+    }
+
+    /// A pair of one lane.
+    #[inline(always)]
+    pub(crate) fn joined(&self, register: u8, lane: usize) -> u64 {
+        let (lo, hi) = self.pair(register);
+        u64::from(lo[lane]) | (u64::from(hi[lane]) << 32)
+    }
+
     /// Issues up to `budget` instructions; adds those issued to `issued`.
     pub(crate) fn run(
+        &mut self,
+        around: &mut Surroundings<'_, '_>,
+        budget: u64,
+        issued: &mut u64,
+    ) -> Result<End, Fault> {
+        Arch::new().dispatch(Run {
+            wave: self,
+            around,
+            budget,
+            issued,
+        })
+    }
+
+    /// As [`Self::run`], with the vectors of the caller.
+    #[inline(always)]
+    fn interpret(
         &mut self,
         around: &mut Surroundings<'_, '_>,
         budget: u64,
@@ -233,32 +305,13 @@ impl Wave {
         }
     }
 
-    /// Operand B by lane: a register, or the immediate in all of them.
-    #[inline(always)]
-    fn operand(&self, i: &Instruction) -> Lanes {
-        if i.rb == IMMEDIATE {
-            [i.imm; LANES]
-        } else {
-            *self.register(i.rb)
-        }
-    }
-
-    /// The operand B as a pair.
-    #[inline(always)]
-    fn operand_pair(&self, i: &Instruction) -> (Lanes, Lanes) {
-        if i.rb == IMMEDIATE {
-            // CAST: the sign fills the high half.
-            ([i.imm; LANES], [((i.imm as i32) >> 31) as u32; LANES])
-        } else {
-            let (lo, hi) = self.pair(i.rb);
-            (*lo, *hi)
-        }
-    }
-
+    /// Writes a register of the threads in `mask`. Where these are all of the wave, so may be the
+    /// lanes that have no thread, which nobody sees.
     #[inline(always)]
     fn write(&mut self, register: u8, mask: u32, value: &Lanes) {
+        let all = mask == self.present;
         let target = self.register_mut(register);
-        if mask == u32::MAX {
+        if all {
             *target = *value;
         } else {
             for l in 0..LANES {
@@ -273,19 +326,25 @@ impl Wave {
 
     #[inline(always)]
     fn unary(&mut self, i: &Instruction, mask: u32, f: impl Fn(u32) -> u32) -> Flow {
-        let mut value = self.operand(i);
-        value.iter_mut().for_each(|v| *v = f(*v));
+        let value = if i.rb == IMMEDIATE {
+            [f(i.imm); LANES]
+        } else {
+            let b = self.register(i.rb);
+            each(|l| f(b[l]))
+        };
         self.write(i.rd, mask, &value);
         Flow::Next
     }
 
     #[inline(always)]
     fn binary(&mut self, i: &Instruction, mask: u32, f: impl Fn(u32, u32) -> u32) -> Flow {
-        let mut value = self.operand(i);
         let a = self.register(i.ra);
-        for l in 0..LANES {
-            value[l] = f(a[l], value[l]);
-        }
+        let value = if i.rb == IMMEDIATE {
+            each(|l| f(a[l], i.imm))
+        } else {
+            let b = self.register(i.rb);
+            each(|l| f(a[l], b[l]))
+        };
         self.write(i.rd, mask, &value);
         Flow::Next
     }
@@ -294,27 +353,33 @@ impl Wave {
     fn ternary(&mut self, i: &Instruction, mask: u32, f: impl Fn(u32, u32, u32) -> u32) -> Flow {
         let (a, b) = (self.register(i.ra), self.register(i.rb));
         // CAST: decoding has checked that the field is a register.
-        let mut value = *self.register(i.imm as u8);
-        for l in 0..LANES {
-            value[l] = f(a[l], b[l], value[l]);
-        }
+        let c = self.register(i.imm as u8);
+        let value = each(|l| f(a[l], b[l], c[l]));
         self.write(i.rd, mask, &value);
         Flow::Next
     }
 
+    /// Writes the pair `rd`.
     #[inline(always)]
-    fn binary_pair(&mut self, i: &Instruction, mask: u32, f: impl Fn(u64, u64) -> u64) -> Flow {
-        let (mut lo, mut hi) = self.operand_pair(i);
-        let (a_lo, a_hi) = self.pair(i.ra);
-        for l in 0..LANES {
-            let a = u64::from(a_lo[l]) | (u64::from(a_hi[l]) << 32);
-            let b = u64::from(lo[l]) | (u64::from(hi[l]) << 32);
-            let value = f(a, b);
-            // CAST: halves.
-            (lo[l], hi[l]) = (value as u32, (value >> 32) as u32);
-        }
+    fn write_pair(&mut self, i: &Instruction, mask: u32, value: impl Fn(&Self, usize) -> u64) {
+        // CAST: halves.
+        let lo = each(|l| value(self, l) as u32);
+        let hi = each(|l| (value(self, l) >> 32) as u32);
         self.write(i.rd, mask, &lo);
         self.write(i.rd + 1, mask, &hi);
+    }
+
+    #[inline(always)]
+    fn binary_pair(&mut self, i: &Instruction, mask: u32, f: impl Fn(u64, u64) -> u64) -> Flow {
+        if i.rb == IMMEDIATE {
+            // CAST: sign extended.
+            let b = i64::from(i.imm as i32) as u64;
+            self.write_pair(i, mask, |wave, l| f(wave.joined(i.ra, l), b));
+        } else {
+            self.write_pair(i, mask, |wave, l| {
+                f(wave.joined(i.ra, l), wave.joined(i.rb, l))
+            });
+        }
         Flow::Next
     }
 
@@ -357,6 +422,7 @@ impl Wave {
     }
 
     /// Executes one instruction for the threads in `mask`.
+    #[inline(always)]
     fn step(
         &mut self,
         around: &mut Surroundings<'_, '_>,
@@ -407,35 +473,30 @@ impl Wave {
             Op::Add64 => self.binary_pair(i, mask, u64::wrapping_add),
             Op::Sub64 => self.binary_pair(i, mask, u64::wrapping_sub),
             Op::MulWu => {
-                let mut lo = self.operand(i);
-                let mut hi = *self.register(i.ra);
-                for l in 0..LANES {
-                    let value = u64::from(hi[l]) * u64::from(lo[l]);
-                    // CAST: halves.
-                    (lo[l], hi[l]) = (value as u32, (value >> 32) as u32);
+                let product = |a, b| u64::from(a) * u64::from(b);
+                if i.rb == IMMEDIATE {
+                    self.write_pair(i, mask, |w, l| product(w.register(i.ra)[l], i.imm));
+                } else {
+                    let (a, b) = (i.ra, i.rb);
+                    self.write_pair(i, mask, |w, l| product(w.register(a)[l], w.register(b)[l]));
                 }
-                self.write(i.rd, mask, &lo);
-                self.write(i.rd + 1, mask, &hi);
                 Flow::Next
             }
             Op::Lea => {
-                let (lo, hi) = self.pair(i.ra);
-                let (mut lo, mut hi) = (*lo, *hi);
-                let index = self.register(i.rb);
-                for l in 0..LANES {
-                    let base = u64::from(lo[l]) | (u64::from(hi[l]) << 32);
-                    let value = base.wrapping_add(u64::from(index[l]) << (i.imm & 7));
-                    // CAST: halves.
-                    (lo[l], hi[l]) = (value as u32, (value >> 32) as u32);
-                }
-                self.write(i.rd, mask, &lo);
-                self.write(i.rd + 1, mask, &hi);
+                self.write_pair(i, mask, |wave, l| {
+                    let index = u64::from(wave.register(i.rb)[l]);
+                    wave.joined(i.ra, l).wrapping_add(index << (i.imm & 7))
+                });
                 Flow::Next
             }
             Op::Mov64 => {
-                let (lo, hi) = self.operand_pair(i);
-                self.write(i.rd, mask, &lo);
-                self.write(i.rd + 1, mask, &hi);
+                // CAST: sign extended.
+                let imm = i64::from(i.imm as i32) as u64;
+                if i.rb == IMMEDIATE {
+                    self.write_pair(i, mask, |_, _| imm);
+                } else {
+                    self.write_pair(i, mask, |wave, l| wave.joined(i.rb, l));
+                }
                 Flow::Next
             }
 
