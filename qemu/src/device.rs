@@ -214,7 +214,7 @@ impl Device {
         let engines: Vec<_> = EngineIndex::ALL
             .into_iter()
             .zip(&options.engines)
-            .map(|(index, kind)| Arc::new(Engine::new(index, *kind)))
+            .map(|(index, kind)| Arc::new(Engine::new(index, *kind, Arc::default())))
             .collect();
         let lies = Arc::new(Lies::new(interrupts));
         let interrupts: Arc<dyn Interrupts> = Arc::<Lies>::clone(&lies);

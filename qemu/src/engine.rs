@@ -8,13 +8,15 @@
 //! | [`packet`] | the part of it that runs a buffer for a context |
 //! | [`save`] | the part of it that stops one and goes on later |
 //! | [`worker`] | the thread around a core |
+//! | [`alarm`] | what wakes that thread |
 //! | `watch` | what the thread tells a record of it |
 //!
 //! This file is the side that the registers see. [`Engine`] holds what the registers' thread tells
 //! the worker, in a mailbox under a short lock, and what the engine shows. Raising
-//! `Engine::attention` makes a busy worker look at its mailbox behind the step; a condition
-//! variable wakes an idle or waiting one.
+//! `Engine::attention` makes a busy worker look at its mailbox behind the step; an alarm wakes an
+//! idle or waiting one.
 
+pub mod alarm;
 pub mod core;
 pub mod packet;
 pub mod save;
@@ -22,12 +24,13 @@ mod watch;
 pub mod worker;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use skua_spec::command::EngineKind;
 use skua_spec::number::{Asid, EngineIndex};
 use skua_spec::status::EngineState;
+
+use crate::engine::alarm::Alarm;
 
 /// Invalidation requests that a mailbox keeps one by one; more of them drop everything.
 const MAX_INVALIDATIONS: usize = 64;
@@ -86,8 +89,6 @@ impl Mail {
 struct Mailbox {
     /// Whether the engine is enabled, as the control register shows it.
     enabled: bool,
-    /// What the engine waits for may be there: look again.
-    poke: bool,
     /// Invalidations that other engines have asked for.
     asked: u64,
     /// A preemption was asked for that has no record yet.
@@ -105,8 +106,8 @@ pub struct Engine {
     pub kind: EngineKind,
     /// Written by the registers' thread, emptied by the worker.
     mailbox: Mutex<Mailbox>,
-    /// Of a worker that has nothing to do; goes with `mailbox`.
-    wake: Condvar,
+    /// Rung for the worker behind every change that it may wait for.
+    alarm: Arc<Alarm>,
     /// There is mail: looked at behind each step, without the lock.
     attention: AtomicBool,
     /// What DOORBELL was last given.
@@ -120,13 +121,13 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine that is disabled.
-    pub fn new(index: EngineIndex, kind: EngineKind) -> Self {
+    /// An engine that is disabled, whose worker is woken by `alarm`.
+    pub fn new(index: EngineIndex, kind: EngineKind, alarm: Arc<Alarm>) -> Self {
         Self {
             index,
             kind,
             mailbox: Mutex::default(),
-            wake: Condvar::new(),
+            alarm,
             attention: AtomicBool::new(false),
             tail: AtomicU32::new(0),
             head: AtomicU32::new(0),
@@ -141,10 +142,13 @@ impl Engine {
 
     /// Puts something into the mailbox and makes the engine look.
     fn post<T>(&self, f: impl FnOnce(&mut Mailbox) -> T) -> T {
-        let mut mailbox = self.lock();
-        let result = f(&mut mailbox);
-        self.attention.store(true, Ordering::Release);
-        self.wake.notify_all();
+        let result = {
+            let mut mailbox = self.lock();
+            let result = f(&mut mailbox);
+            self.attention.store(true, Ordering::Release);
+            result
+        };
+        self.alarm.ring();
         result
     }
 
@@ -167,11 +171,17 @@ impl Engine {
     /// The doorbell: a new tail. Ignored while the engine is disabled or faulted, or a reset is
     /// under way.
     pub fn ring_doorbell(&self, tail: u32) {
-        let mailbox = self.lock();
-        let faulted = self.state() == EngineState::Faulted as u32;
-        if mailbox.enabled && !faulted && !mailbox.mail.stops() {
-            self.tail.store(tail, Ordering::Release);
-            self.wake.notify_all();
+        let heeded = {
+            let mailbox = self.lock();
+            let faulted = self.state() == EngineState::Faulted as u32;
+            let heeded = mailbox.enabled && !faulted && !mailbox.mail.stops();
+            if heeded {
+                self.tail.store(tail, Ordering::Release);
+            }
+            heeded
+        };
+        if heeded {
+            self.alarm.ring();
         }
     }
 
@@ -250,8 +260,7 @@ impl Engine {
 
     /// Makes an engine look again that may wait for a value or for other engines.
     pub(crate) fn wake_up(&self) {
-        self.lock().poke = true;
-        self.wake.notify_all();
+        self.alarm.ring();
     }
 
     /// What the doorbell was last given.
@@ -293,28 +302,5 @@ impl Engine {
             self.tail.store(0, Ordering::Release);
         }
         mail
-    }
-
-    /// Sleeps until there is something in the mailbox or `has_work` says so of the tail.
-    fn sleep_until(&self, has_work: impl Fn(u32) -> bool) {
-        let mut mailbox = self.lock();
-        while !self.has_attention() && !has_work(self.tail()) {
-            mailbox = self
-                .wake
-                .wait(mailbox)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// Sleeps until there is something in the mailbox, a poke, or `time` is over.
-    pub(crate) fn nap(&self, time: Duration) {
-        let mut mailbox = self.lock();
-        if !mailbox.poke && !self.has_attention() {
-            (mailbox, _) = self
-                .wake
-                .wait_timeout(mailbox, time)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        mailbox.poke = false;
     }
 }

@@ -33,6 +33,19 @@ const PUBLISH_TICKS: u64 = 32768;
 /// pause; the CPU's writes are seen at its end.
 const PAUSE: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
 
+/// What an engine goes on with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// More of its work.
+    Work,
+    /// What is put into its mailbox or its ring ([`Worker::has_orders`]).
+    Orders,
+    /// Another look at WAIT's value.
+    Look,
+    /// Another look whether the other engines have done what it has asked of them.
+    Others,
+}
+
 /// What an engine's thread owns.
 pub(crate) struct Worker {
     /// What all engines share.
@@ -76,43 +89,61 @@ impl Worker {
 
     /// The thread: until the device ends.
     pub(crate) fn run(mut self) {
+        let alarm = Arc::clone(&self.engine.alarm);
         let mut pause = PAUSE.0;
-        loop {
-            if self.engine.has_attention() && !self.read_mailbox() {
-                return;
-            }
-            self.core.ring_doorbell(self.engine.tail());
-            self.watch();
-            let outcome = self.with_memory(|core, memory| core.step(memory, STEP));
-            if let Some(watch) = &mut self.watch {
-                watch.end(&self.core, &self.tally, &outcome);
-            }
-            self.settle(&outcome);
-            match outcome {
-                Outcome::Idle | Outcome::Faulted(_) => {
-                    let shown = self.core.shown();
-                    let idle = shown.state == EngineState::Idle;
-                    self.engine.sleep_until(|tail| idle && tail != shown.head);
+        while self.read_mailbox() {
+            match self.work(STEP) {
+                Next::Work => {}
+                Next::Orders => {
+                    while !self.has_orders() {
+                        alarm.wait();
+                    }
                 }
-                Outcome::Waiting => {
+                Next::Look => {
                     // Whoever signals from here on finds the state and pokes. A signal between the
                     // look and this is seen after the first pause.
-                    self.engine.nap(pause);
+                    alarm.nap(pause);
                     pause = (pause * 2).min(PAUSE.1);
                     continue;
                 }
-                Outcome::Invalidate(asid) if !self.invalidate_others(asid) => {
+                Next::Others => {
                     // They wake this one up. Meanwhile it does what they ask of it.
-                    self.engine.nap(PAUSE.1);
+                    alarm.nap(PAUSE.1);
                     continue;
                 }
-                Outcome::Invalidate(_) => self.core.invalidated(),
-                Outcome::Busy
-                | Outcome::Signalled
-                | Outcome::Completed { .. }
-                | Outcome::Preempted { .. } => {}
             }
             pause = PAUSE.0;
+        }
+    }
+
+    /// Whether there is something in the mailbox, or in the ring of an engine that is idle.
+    pub(crate) fn has_orders(&self) -> bool {
+        let shown = self.core.shown();
+        let idle = shown.state == EngineState::Idle;
+        self.engine.has_attention() || idle && self.engine.tail() != shown.head
+    }
+
+    /// Works for a step of up to `budget` ticks, and shows what came of it.
+    pub(crate) fn work(&mut self, budget: u64) -> Next {
+        self.core.ring_doorbell(self.engine.tail());
+        self.watch();
+        let outcome = self.with_memory(|core, memory| core.step(memory, budget));
+        if let Some(watch) = &mut self.watch {
+            watch.end(&self.core, &self.tally, &outcome);
+        }
+        self.settle(&outcome);
+        match outcome {
+            Outcome::Idle | Outcome::Faulted(_) => Next::Orders,
+            Outcome::Waiting => Next::Look,
+            Outcome::Invalidate(asid) if !self.invalidate_others(asid) => Next::Others,
+            Outcome::Invalidate(_) => {
+                self.core.invalidated();
+                Next::Work
+            }
+            Outcome::Busy
+            | Outcome::Signalled
+            | Outcome::Completed { .. }
+            | Outcome::Preempted { .. } => Next::Work,
         }
     }
 
@@ -149,8 +180,11 @@ impl Worker {
         f(&mut self.core, &memory)
     }
 
-    /// Does what the mailbox says. `false` ends the thread.
-    fn read_mailbox(&mut self) -> bool {
+    /// Does what the mailbox says, if anything is in it. `false` ends the thread.
+    pub(crate) fn read_mailbox(&mut self) -> bool {
+        if !self.engine.has_attention() {
+            return true;
+        }
         let mail = self.engine.take();
         if mail.shutdown {
             return false;
