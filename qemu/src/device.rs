@@ -22,6 +22,8 @@ use vm_memory::Bytes;
 
 use crate::bus::{Backing, Bus, MapError, BUS_BITS};
 use crate::counters::Counters;
+use crate::engine::alarm::Alarm;
+use crate::engine::lockstep::Lockstep;
 use crate::engine::save::SAVE_SIZE;
 use crate::engine::worker::Worker;
 use crate::engine::{Engine, Ring};
@@ -29,7 +31,7 @@ use crate::events::Events;
 use crate::gart::{self, Gart};
 use crate::interrupt::Interrupts;
 use crate::lie::{Lie, Lies};
-use crate::options::Options;
+use crate::options::{Options, Stepping};
 use crate::registers::File;
 use crate::status::{FaultRing, Page, StatusPage};
 use crate::vram::{self, Vram};
@@ -191,8 +193,10 @@ pub struct Device {
     file: Mutex<File>,
     /// What it was made with.
     options: Options,
-    /// One for each engine, joined by drop.
+    /// Those in which the engines work, joined by drop.
     threads: Vec<JoinHandle<()>>,
+    /// The engines, where no thread of the device has them work.
+    lockstep: Option<Mutex<Lockstep>>,
     /// Acts for lies, once there was one.
     liar: Mutex<Option<JoinHandle<()>>>,
 }
@@ -211,10 +215,15 @@ impl Device {
         if !options.is_valid() {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
         }
+        let shared = Arc::<Alarm>::default();
+        let alarm = || match options.stepping {
+            Stepping::Threads => Arc::default(),
+            Stepping::Clock | Stepping::Caller => Arc::clone(&shared),
+        };
         let engines: Vec<_> = EngineIndex::ALL
             .into_iter()
             .zip(&options.engines)
-            .map(|(index, kind)| Arc::new(Engine::new(index, *kind, Arc::default())))
+            .map(|(index, kind)| Arc::new(Engine::new(index, *kind, alarm())))
             .collect();
         let lies = Arc::new(Lies::new(interrupts));
         let interrupts: Arc<dyn Interrupts> = Arc::<Lies>::clone(&lies);
@@ -236,24 +245,50 @@ impl Device {
             file: Mutex::new(Self::power_on(&hub, options)),
             options: options.clone(),
             threads: Vec::new(),
+            lockstep: None,
             liar: Mutex::default(),
             hub,
         };
-        for engine in &device.hub.engines {
-            let worker = Worker::new(
-                Arc::clone(&device.hub),
-                Arc::clone(engine),
-                options.preemption,
-            );
-            let thread = std::thread::Builder::new()
-                .name(format!("engine{}", engine.index))
-                .spawn(move || {
-                    let _abort = AbortOnPanic;
-                    worker.run();
-                })?;
-            device.threads.push(thread);
+        let worker = |engine: &Arc<Engine>| {
+            let (hub, engine) = (Arc::clone(&device.hub), Arc::clone(engine));
+            let keeps_time = options.stepping != Stepping::Threads;
+            Worker::new(hub, engine, options.preemption, keeps_time)
+        };
+        let workers: Vec<_> = device.hub.engines.iter().map(worker).collect();
+        match options.stepping {
+            Stepping::Threads => {
+                for (index, worker) in workers.into_iter().enumerate() {
+                    device.spawn(format!("engine{index}"), || worker.run())?;
+                }
+            }
+            Stepping::Clock => {
+                let lockstep = Lockstep::new(workers);
+                device.spawn("engines".to_owned(), move || lockstep.run(&shared))?;
+            }
+            Stepping::Caller => device.lockstep = Some(Mutex::new(Lockstep::new(workers))),
         }
         Ok(device)
+    }
+
+    /// Has a thread do `f` until the device ends.
+    fn spawn(&mut self, name: String, f: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            let _abort = AbortOnPanic;
+            f();
+        })?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// Has the engines work until the device clock (manual section 3) shows `ticks` more, or until
+    /// none has anything to do; what registers were written takes effect at the time that it shows
+    /// before. Returns what it shows then: `None`, and nothing happens, unless the device was made
+    /// with [`Stepping::Caller`].
+    pub fn advance(&self, ticks: u64) -> Option<u64> {
+        let lockstep = self.lockstep.as_ref()?;
+        let mut lockstep = lockstep.lock().unwrap_or_else(PoisonError::into_inner);
+        lockstep.advance(ticks);
+        Some(lockstep.clock())
     }
 
     /// Interrupt vectors: one for each engine and one for faults.

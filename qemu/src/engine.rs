@@ -8,7 +8,8 @@
 //! | [`packet`] | the part of it that runs a buffer for a context |
 //! | [`save`] | the part of it that stops one and goes on later |
 //! | [`worker`] | the thread around a core |
-//! | [`alarm`] | what wakes that thread |
+//! | `lockstep` | one thread around all of them |
+//! | [`alarm`] | what wakes these threads |
 //! | `watch` | what the thread tells a record of it |
 //!
 //! This file is the side that the registers see. [`Engine`] holds what the registers' thread tells
@@ -18,6 +19,7 @@
 
 pub mod alarm;
 pub mod core;
+pub(crate) mod lockstep;
 pub mod packet;
 pub mod save;
 mod watch;

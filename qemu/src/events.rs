@@ -8,8 +8,9 @@
 //! 95310 0 9250 end packet=3 context=2 asid=2 fill=0 copy=4096 in=0 out=4096
 //! ```
 //!
-//! A line has the nanoseconds of the host since the record began, the engine, its ticks, the event,
-//! and fields of it; `Documentation/gpu/skua/trace.rst` says which. Lines of one engine are in
+//! A line has the nanoseconds of the host since the record began, or the engine's own time where
+//! the device keeps its clock, the engine, its ticks, the event, and fields of it;
+//! `Documentation/gpu/skua/trace.rst` says which. Lines of one engine are in
 //! order of its ticks but for an adapter reset, which sets these to 0; those of several may be
 //! interleaved in any order. A record that is full ends with a line `# full`.
 
@@ -24,9 +25,9 @@ use skua_spec::number::EngineIndex;
 /// When something happened on an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moment {
-    /// Nanoseconds of the host since the record began.
-    ns: u128,
-    /// The engine's time.
+    /// Nanoseconds of the host since the record began, or the engine's own time.
+    at: u128,
+    /// How long the engine has worked.
     ticks: u64,
 }
 
@@ -75,18 +76,16 @@ impl Events {
         })
     }
 
-    /// Now, with the ticks of an engine.
-    pub(crate) fn moment(&self, ticks: u64) -> Moment {
-        Moment {
-            ns: self.start.elapsed().as_nanos(),
-            ticks,
-        }
+    /// Now, with the ticks of an engine: at its own `time`, if that is kept.
+    pub(crate) fn moment(&self, time: Option<u64>, ticks: u64) -> Moment {
+        let at = time.map_or_else(|| self.start.elapsed().as_nanos(), u128::from);
+        Moment { at, ticks }
     }
 
     /// Adds a line: `what` happened on `engine` at `when`.
     pub(crate) fn add(&self, engine: EngineIndex, when: Moment, what: impl Display) {
-        let Moment { ns, ticks } = when;
-        let line = format!("{ns} {engine} {ticks} {what}\n");
+        let Moment { at, ticks } = when;
+        let line = format!("{at} {engine} {ticks} {what}\n");
         let mut sink = self.sink.lock().unwrap_or_else(PoisonError::into_inner);
         if sink.left == 0 {
             return;
@@ -125,7 +124,7 @@ mod tests {
         let text = Text::default();
         let writer = Box::new(text.clone());
         let events = Events::new(writer, 30, &[EngineKind::Compute, EngineKind::Copy]).unwrap();
-        let when = Moment { ns: 5, ticks: 7 };
+        let when = Moment { at: 5, ticks: 7 };
         for _ in 0..3 {
             events.add(EngineIndex::ALL[1], when, "wait packet=0");
         }

@@ -10,8 +10,9 @@
 //! # Threads
 //!
 //! What an engine does is a value without a thread, [`engine::core::Core`], that works in bounded
-//! steps. Every engine has a thread that steps it ([`engine::worker`]). Whoever calls
-//! [`device::Device`] (the connection's thread) never waits for more than an engine's present step:
+//! steps. Every engine has a thread that steps it ([`engine::worker`]), or one thread steps all, by
+//! the device clock ([`options::Stepping`]). Whoever calls [`device::Device`] (the connection's
+//! thread) never waits for more than an engine's present step:
 //!
 //! - to change the bus table (mapping and unmapping system memory, bus mastering), for the steps of
 //!   all engines: when [`device::Device::dma_unmap`] returns, no engine is inside one that may
@@ -29,10 +30,11 @@
 //!
 //! # Locks
 //!
-//! In the order in which they are taken: the register file; the fault ring; the status page's
-//! address; the bus table; what the aperture shows. An engine's mailbox and the GART's table are
-//! taken with no lock but the register file's held, and nothing is locked under them or under what
-//! the aperture shows.
+//! In the order in which they are taken: the engines', where [`device::Device::advance`] steps
+//! them; the register file; the fault ring; the status page's address; the bus table; what the
+//! aperture shows. An engine's mailbox and the GART's table are taken with none of these held but
+//! the first two, and nothing is locked under them, under what the aperture shows, or under an
+//! alarm.
 
 #![forbid(unsafe_code)]
 

@@ -26,6 +26,19 @@ pub struct Preemption {
     pub full: bool,
 }
 
+/// Who has the engines work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stepping {
+    /// A thread for each: what they do side by side depends on the host.
+    #[default]
+    Threads,
+    /// One thread for all, by the device clock (manual section 3).
+    Clock,
+    /// [`Device::advance`](crate::device::Device::advance) alone, by the device clock: it says at
+    /// what time of it registers are accessed.
+    Caller,
+}
+
 /// What a device is made with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -37,6 +50,8 @@ pub struct Options {
     pub gart_pages: u32,
     /// What GRAPHICS and COMPUTE of INFO read as.
     pub preemption: Preemption,
+    /// Nothing that a register shows.
+    pub stepping: Stepping,
 }
 
 impl Default for Options {
@@ -46,6 +61,7 @@ impl Default for Options {
             paging_va: 0,
             gart_pages: gart::MAX_PAGES,
             preemption: Preemption::default(),
+            stepping: Stepping::default(),
         }
     }
 }

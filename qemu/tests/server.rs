@@ -249,6 +249,36 @@ fn a_fence_and_its_interrupt() {
     server.end();
 }
 
+/// The engines' one thread is woken by doorbells and resets, and the record has times of the clock.
+#[test]
+fn engines_that_work_by_the_clock() {
+    let record = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("deterministic.events");
+    let path = record.to_str().unwrap();
+    let mut server = start_with("deterministic", &["--deterministic", "--events", path]);
+    let fd = server.file.as_raw_fd();
+    server.client.dma_map(0, BUS, SYSTEM as u64, fd).unwrap();
+    let completed = status::ENGINE_SIZE + status::engine::COMPLETED_FENCE;
+    for round in 1..=3 {
+        server.set_up();
+        server.run(Command::Fence {
+            fence: round,
+            interrupt: false,
+        });
+        server.wait("the fence", |s| s.status64(completed) == round);
+        server.set_engine(engine::CTRL::new().with_reset(true));
+        server.wait("the reset", |s| {
+            let acks = s.status64(status::ENGINE_SIZE + status::engine::INVALIDATE_ACK);
+            acks >> 32 == round
+        });
+    }
+    server.end();
+    let mut expected = "# skua-events 1 engines=compute,copy,copy\n".to_owned();
+    for n in 1..=3 {
+        expected += &format!("{n} 1 {n} fence packet={n}\n{n} 1 {n} reset packet=0\n");
+    }
+    assert_eq!(std::fs::read_to_string(&record).unwrap(), expected);
+}
+
 #[test]
 fn memory_in_single_pages_takes_one_mapping_and_no_descriptor() {
     let mut server = start("pages");

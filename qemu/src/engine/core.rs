@@ -19,7 +19,7 @@
 //!
 //! What must be seen outside before more happens ends a step: the caller writes [`Core::shown`] to
 //! the status page, raises interrupts, wakes who waits. [`super::worker`] does so on a thread for
-//! each core, a test or a fuzz target by plain calls.
+//! each core or for all, a test or a fuzz target by plain calls.
 
 use std::ops::Range;
 use std::sync::atomic::{fence, Ordering};

@@ -82,8 +82,8 @@ impl Watch {
         self.before = counts(tally);
     }
 
-    /// A step has ended; nothing that it counted was moved.
-    pub(crate) fn end(&mut self, core: &Core, tally: &Tally, outcome: &Outcome) {
+    /// A step has ended, when the engine's own time was `time`; nothing that it counted was moved.
+    pub(crate) fn end(&mut self, time: Option<u64>, core: &Core, tally: &Tally, outcome: &Outcome) {
         let after = counts(tally);
         for (sum, (after, before)) in self.counts.iter_mut().zip(after.iter().zip(self.before)) {
             *sum += after - before;
@@ -93,7 +93,7 @@ impl Watch {
         if core.owes() {
             return;
         }
-        let now = self.events.moment(core.shown().ticks);
+        let now = self.events.moment(time, core.shown().ticks);
         if let (Some(packet), None) = (core.progress.packet, &self.packet) {
             self.packet = Some(Running {
                 packet,
@@ -148,14 +148,14 @@ impl Watch {
     }
 
     /// The engine was asked to stop.
-    pub(crate) fn preempt(&mut self, core: &Core, request: u64) {
-        let now = self.events.moment(core.shown().ticks);
+    pub(crate) fn preempt(&mut self, time: Option<u64>, core: &Core, request: u64) {
+        let now = self.events.moment(time, core.shown().ticks);
         self.tell(now, &format!("preempt{} request={request}", self.name()));
     }
 
-    /// The engine was reset when its time was `ticks`, by itself or with the adapter.
-    pub(crate) fn reset(&mut self, ticks: u64, adapter: bool) {
-        let now = self.events.moment(ticks);
+    /// The engine was reset when it had worked for `ticks`, by itself or with the adapter.
+    pub(crate) fn reset(&mut self, time: Option<u64>, ticks: u64, adapter: bool) {
+        let now = self.events.moment(time, ticks);
         let what = if adapter { "adapter-reset" } else { "reset" };
         self.close(now, &format!("{what}{}", self.name()));
         self.waits = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The thread of an engine: a loop around its [`Core`].
+//! The thread of an engine: a loop around its [`Core`], or one of those that one thread steps.
 //!
 //! Each round it does what the mailbox says, lends the core memory for a step, and shows outside
 //! what came of it. Only inside a step does it hold a [`crate::bus::BusGuard`] and a
@@ -68,10 +68,17 @@ pub(crate) struct Worker {
     asked: Option<Asked>,
     /// Once the device makes a record.
     watch: Option<Box<Watch>>,
+    /// Of the engine's own time what was no work; `None` where nobody keeps the device clock.
+    idle: Option<u64>,
 }
 
 impl Worker {
-    pub(crate) fn new(hub: Arc<Hub>, engine: Arc<Engine>, preemption: Preemption) -> Self {
+    pub(crate) fn new(
+        hub: Arc<Hub>,
+        engine: Arc<Engine>,
+        preemption: Preemption,
+        keeps_time: bool,
+    ) -> Self {
         let core = Core::new(engine.index, engine.kind, preemption);
         Self {
             hub,
@@ -84,6 +91,7 @@ impl Worker {
             preempted: Record::default(),
             asked: None,
             watch: None,
+            idle: keeps_time.then_some(0),
         }
     }
 
@@ -123,13 +131,38 @@ impl Worker {
         self.engine.has_attention() || idle && self.engine.tail() != shown.head
     }
 
+    /// The engine's own time: ticks, and idle time.
+    pub(crate) fn time(&self) -> Option<u64> {
+        let ticks = self.core.shown().ticks;
+        self.idle.map(|idle| idle.wrapping_add(ticks))
+    }
+
+    /// The engine had nothing to do before `time`.
+    pub(crate) fn idle_until(&mut self, time: u64) {
+        if let (Some(own), Some(idle)) = (self.time(), &mut self.idle) {
+            *idle = idle.wrapping_add(time.saturating_sub(own));
+        }
+    }
+
+    /// Looks whether WAIT's value is there since `time`; until it is, the engine's own time stands.
+    pub(crate) fn look(&mut self, time: u64) -> Next {
+        let idle = self.idle;
+        self.idle_until(time);
+        let next = self.work(1);
+        if next == Next::Look {
+            self.idle = idle;
+        }
+        next
+    }
+
     /// Works for a step of up to `budget` ticks, and shows what came of it.
     pub(crate) fn work(&mut self, budget: u64) -> Next {
         self.core.ring_doorbell(self.engine.tail());
         self.watch();
         let outcome = self.with_memory(|core, memory| core.step(memory, budget));
+        let time = self.time();
         if let Some(watch) = &mut self.watch {
-            watch.end(&self.core, &self.tally, &outcome);
+            watch.end(time, &self.core, &self.tally, &outcome);
         }
         self.settle(&outcome);
         match outcome {
@@ -193,11 +226,14 @@ impl Worker {
         if mail.stops() {
             self.asked = None;
         }
+        let (time, ticks) = (self.time(), self.core.shown().ticks);
         if let (true, Some(watch)) = (mail.stops(), &mut self.watch) {
-            watch.reset(self.core.shown().ticks, mail.adapter_reset);
+            watch.reset(time, ticks, mail.adapter_reset);
         }
         if mail.adapter_reset {
             self.core.reset_adapter();
+            // The ticks start from zero; the engine's own time goes on.
+            self.idle = time;
             self.engine.dropped(mail.asked);
             (self.invalidate_ack, self.preempted) = (0, Record::default());
             // The status page is off: nothing is written.
@@ -231,7 +267,7 @@ impl Worker {
         }
         if let Some(fence) = mail.preempt {
             if let Some(watch) = &mut self.watch {
-                watch.preempt(&self.core, fence);
+                watch.preempt(time, &self.core, fence);
             }
             self.core.preempt(fence);
         }

@@ -17,7 +17,14 @@ use crate::preemption::{at_level, resumed, AREA};
 
 /// Where a record goes, and is read when the device is gone.
 #[derive(Clone, Default)]
-struct Text(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Text(Arc<Mutex<Vec<u8>>>);
+
+impl Text {
+    /// What was written: all of it, when the device is gone.
+    pub(crate) fn read(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
 
 impl Write for Text {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -29,7 +36,7 @@ impl Write for Text {
     }
 }
 
-fn record(gpu: &Gpu) -> Text {
+pub(crate) fn record(gpu: &Gpu) -> Text {
     let (text, engines) = (Text::default(), [EngineKind::Compute, EngineKind::Copy]);
     let events = Events::new(Box::new(text.clone()), 1 << 20, &engines).unwrap();
     gpu.device.record(events);
@@ -38,7 +45,7 @@ fn record(gpu: &Gpu) -> Text {
 
 /// The lines of one engine, without nanoseconds: its ticks, and what happened.
 fn lines(text: &Text, engine: u32) -> Vec<(u64, String)> {
-    let text = String::from_utf8(text.0.lock().unwrap().clone()).unwrap();
+    let text = text.read();
     let mut lines = text.lines();
     assert_eq!(lines.next(), Some("# skua-events 1 engines=compute,copy"));
     let lines = lines.map(|line| line.splitn(4, ' ').collect::<Vec<_>>());

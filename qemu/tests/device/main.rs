@@ -7,6 +7,7 @@
 
 mod aperture;
 mod arithmetic;
+mod clock;
 mod draw;
 mod events;
 mod faults;

@@ -77,6 +77,10 @@ pub(crate) struct Cli {
     /// Save the largest state at each preemption, and not what lives alone.
     #[arg(long)]
     save_full: bool,
+    /// Have one thread do the work of all engines, by the device clock: what they do side by side
+    /// does not depend on the host.
+    #[arg(long)]
+    deterministic: bool,
     /// Trap and count every access of BAR2 and BAR4, instead of having QEMU map them.
     #[arg(long)]
     strict: bool,

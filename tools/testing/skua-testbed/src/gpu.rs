@@ -25,6 +25,8 @@ use crate::board::*;
 
 /// How long to wait for what must come.
 const LIMIT: Duration = Duration::from_secs(20);
+/// Ticks between two looks at what is waited for, of a device that the caller steps.
+const TURN: u64 = 64;
 
 /// The interrupt vectors.
 pub struct Lines {
@@ -141,11 +143,15 @@ impl Gpu {
 
     /// As [`Self::new`], preempted otherwise.
     pub fn with_preemption(preemption: Preemption) -> Self {
-        let options = Options {
+        Self::with_options(&Options {
             preemption,
             ..Options::default()
-        };
-        let mut gpu = Self::bare_with(Layout::whole(VRAM_BYTES), &options);
+        })
+    }
+
+    /// As [`Self::new`], made with other options, but for the engines.
+    pub fn with_options(options: &Options) -> Self {
+        let mut gpu = Self::bare_with(Layout::whole(VRAM_BYTES), options);
         gpu.set_up();
         gpu
     }
@@ -264,7 +270,8 @@ impl Gpu {
 
     // Waiting.
 
-    /// Waits for a condition; a wait that does not end is a failure with its name.
+    /// Waits for a condition; a wait that does not end is a failure with its name. A device that
+    /// the caller is to step works meanwhile.
     #[track_caller]
     pub fn wait_for(&self, what: &str, condition: impl Fn(&Self) -> bool) {
         let since = Instant::now();
@@ -275,7 +282,9 @@ impl Gpu {
                 self.fault(0),
                 [self.state(0), self.state(1)],
             );
-            std::thread::yield_now();
+            if self.device.advance(TURN).is_none() {
+                std::thread::yield_now();
+            }
         }
     }
 
