@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-use skua_spec::isa::{Form, Instruction, Op};
+use skua_spec::isa::{Form, Instruction, Op, Special};
 use skua_spec::number::Asid;
 
 /// Programs that are kept at most; with one more, all are dropped.
@@ -44,11 +44,57 @@ impl ProgramCache {
     }
 }
 
+/// An instruction of a program, and what is asked of it each time that it is issued.
+#[derive(Clone, Copy, Debug)]
+pub struct Decoded {
+    /// Itself.
+    pub instruction: Instruction,
+    /// The registers that it reads, by bit.
+    pub read: u64,
+    /// Those that it writes.
+    pub written: u64,
+    /// Whether it gives all threads of a wave the same if it reads the same of all.
+    pub uniform: bool,
+}
+
+impl From<Instruction> for Decoded {
+    fn from(instruction: Instruction) -> Self {
+        let (read, written) = instruction.registers();
+        Self {
+            instruction,
+            read,
+            written,
+            uniform: is_uniform(&instruction),
+        }
+    }
+}
+
+fn is_uniform(i: &Instruction) -> bool {
+    use Special::{Flat, Lane, TidX, TidY, TidZ};
+    let of_thread = || {
+        matches!(
+            Special::from_u32(i.imm),
+            Some(TidX | TidY | TidZ | Flat | Lane)
+        )
+    };
+    match i.op.form() {
+        Form::Index => i.op != Op::Sr || !of_thread(),
+        // Each thread finds what the one before it left.
+        Form::Atomic
+        | Form::AtomicPair
+        | Form::CompareSwap
+        | Form::CompareSwapPair
+        | Form::AtomicShared
+        | Form::CompareSwapShared => false,
+        _ => true,
+    }
+}
+
 /// A program whose instructions are all defined.
 #[derive(Debug)]
 pub struct Program {
     /// By index, as jumps name them.
-    pub instructions: Vec<Instruction>,
+    pub instructions: Vec<Decoded>,
     /// The registers that it names, by bit: the others are never seen.
     pub used: u64,
     /// By instruction, see [`Self::live`].
@@ -71,13 +117,14 @@ impl Program {
             .map(|(index, chunk)| {
                 let mut eight = [0; 8];
                 eight.copy_from_slice(chunk);
-                Instruction::decode(u64::from_le_bytes(eight)).ok_or(index)
+                Instruction::decode(u64::from_le_bytes(eight))
+                    .map(Decoded::from)
+                    .ok_or(index)
             })
             .collect::<Result<_, _>>()?;
-        let used = instructions.iter().fold(0, |all, i| {
-            let (read, written) = i.registers();
-            all | read | written
-        });
+        let used = instructions
+            .iter()
+            .fold(0, |all, i| all | i.read | i.written);
         Ok(Self {
             instructions,
             used,
@@ -97,7 +144,8 @@ impl Program {
         let mut live = vec![0_u64; self.instructions.len()];
         for _ in 0..ROUNDS {
             let mut changed = false;
-            for (at, i) in self.instructions.iter().enumerate().rev() {
+            for (at, decoded) in self.instructions.iter().enumerate().rev() {
+                let i = decoded.instruction;
                 let of = |pc: usize| live.get(pc).copied().unwrap_or(0);
                 let jump = || of(i.imm as usize);
                 let behind = match i.op.form() {
@@ -106,8 +154,7 @@ impl Program {
                     Form::Branch | Form::CompareBranch => jump() | of(at + 1),
                     _ => of(at + 1),
                 };
-                let (read, written) = i.registers();
-                let here = behind & !written | read;
+                let here = behind & !decoded.written | decoded.read;
                 changed |= here != live[at];
                 live[at] = here;
             }

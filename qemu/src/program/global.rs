@@ -15,7 +15,7 @@ use skua_spec::ticks;
 use vm_memory::{ByteValued, VolatileMemory, VolatileSlice};
 
 use crate::fault::Fault;
-use crate::program::wave::{lanes, Lanes, Wave, LANES};
+use crate::program::wave::{lanes, Issue, Lanes, Wave, LANES};
 use crate::program::window::Windows;
 
 #[cfg(target_endian = "big")]
@@ -85,10 +85,10 @@ fn for_each_run(
         if address % bytes != 0 {
             return Err(Fault::access(Reason::Misaligned, access, address));
         }
-        let window = windows.find(address, access)?;
+        let (page, place) = windows.find(address, access)?;
         let run = run(at, rest, address, bytes);
-        f(&window.slice, run);
-        windows.count(window.place, access, u64::from(run.count_ones()) * bytes);
+        f(&page, run);
+        windows.count(place, access, u64::from(run.count_ones()) * bytes);
         rest &= !run;
     }
     Ok(())
@@ -196,25 +196,37 @@ pub(crate) fn load(
     windows: &mut Windows<'_>,
     wave: &mut Wave,
     i: &Instruction,
-    mask: u32,
+    issue: Issue,
 ) -> Result<(), Fault> {
-    let (bytes, read) = (width(i.op), Access::Read);
-    if let Some(address) = stream(wave, i, mask, bytes) {
-        let window = windows.find(address, read)?;
+    let (bytes, read, mask) = (width(i.op), Access::Read, issue.mask);
+    if issue.once {
+        let address = wave.joined(i.ra, 0).wrapping_add(offset(i));
+        if address % bytes != 0 {
+            return Err(Fault::access(Reason::Misaligned, read, address));
+        }
+        let (page, place) = windows.find(address, read)?;
         let (out, high) = wave.results(i);
-        load_from(&Stream(&window.slice, inside(address)), i.op, out, high);
-        windows.count(window.place, read, LANES as u64 * bytes);
+        load_from(&Scattered(&page, &[address; LANES], 1), i.op, out, high);
+        *out = [out[0]; LANES];
+        if i.op == Op::Ld64 {
+            *high = [high[0]; LANES];
+        }
+        windows.count(place, read, u64::from(mask.count_ones()) * bytes);
+        return Ok(());
+    }
+    if let Some(address) = stream(wave, i, mask, bytes) {
+        let (page, place) = windows.find(address, read)?;
+        let (out, high) = wave.results(i);
+        load_from(&Stream(&page, inside(address)), i.op, out, high);
+        windows.count(place, read, LANES as u64 * bytes);
         return Ok(());
     }
     let at = addresses(wave, i, offset(i));
     let (out, high) = wave.results(i);
-    // At a fault they stay as they are.
-    let (mut new, mut new_high) = (*out, *high);
+    // Behind a fault nobody reads registers.
     for_each_run(windows, &at, mask, bytes, read, |page, run| {
-        load_from(&Scattered(page, &at, run), i.op, &mut new, &mut new_high);
-    })?;
-    (*out, *high) = (new, new_high);
-    Ok(())
+        load_from(&Scattered(page, &at, run), i.op, out, high);
+    })
 }
 
 /// What a store does to memory.
@@ -240,9 +252,9 @@ pub(crate) fn store(
 ) -> Result<(), Fault> {
     let (bytes, write) = (width(i.op), Access::Write);
     if let Some(address) = stream(wave, i, mask, bytes) {
-        let window = windows.find(address, write)?;
-        store_to(&Stream(&window.slice, inside(address)), wave, i);
-        windows.count(window.place, write, LANES as u64 * bytes);
+        let (page, place) = windows.find(address, write)?;
+        store_to(&Stream(&page, inside(address)), wave, i);
+        windows.count(place, write, LANES as u64 * bytes);
         return Ok(());
     }
     let at = addresses(wave, i, offset(i));

@@ -8,7 +8,8 @@
 //! pays nothing for it.
 //!
 //! The interpreter is compiled for the least host and for one with wide vectors; [`Arch`] chooses
-//! when it runs. What it calls for each instruction is inlined for that.
+//! when it runs. What it calls for each instruction is inlined for that. What all threads have the
+//! same of is computed once for them.
 
 use pulp::{Arch, Simd, WithSimd};
 use skua_spec::fault::Reason;
@@ -79,6 +80,15 @@ pub(crate) enum End {
     Blocked,
 }
 
+/// Who an instruction is issued for.
+#[derive(Clone, Copy)]
+pub(crate) struct Issue {
+    /// The threads.
+    pub(crate) mask: u32,
+    /// Whether these are all of the wave and get the same: it is computed once.
+    pub(crate) once: bool,
+}
+
 /// A call of [`Wave::interpret`].
 struct Run<'r, 'a, 'm> {
     wave: &'r mut Wave,
@@ -103,6 +113,8 @@ pub(crate) struct Wave {
     registers: Box<Registers>,
     /// Program counters, by lane.
     pub(crate) counters: Lanes,
+    /// Registers, by bit, that are known to hold the same for all threads of the wave.
+    uniform: u64,
     /// Threads that exist and have not ended.
     pub(crate) alive: u32,
     /// Threads that wait at a barrier.
@@ -132,6 +144,7 @@ impl Wave {
         Self {
             registers: Box::new(Registers([[0; LANES]; REGISTERS as usize])),
             counters: [0; LANES],
+            uniform: 0,
             alive: 0,
             parked: 0,
             present,
@@ -157,6 +170,7 @@ impl Wave {
             .take(behind as usize)
             .for_each(|register| *register = [0; LANES]);
         self.counters = [0; LANES];
+        self.uniform = used;
         self.alive = self.present;
         self.parked = 0;
         self.group = group;
@@ -183,9 +197,10 @@ impl Wave {
         &self.registers.0[at(register)]
     }
 
-    /// A register to write.
+    /// A register to write, of each thread for itself.
     #[inline(always)]
     pub(crate) fn register_mut(&mut self, register: u8) -> &mut Lanes {
+        self.uniform &= !(1 << at(register));
         &mut self.registers.0[at(register)]
     }
 
@@ -256,17 +271,24 @@ impl Wave {
                 }
             }
             let alone = mask == ready;
+            let all = mask == self.present;
             loop {
                 if left == 0 {
                     self.set_counters(mask, pc);
                     return Ok(End::Budget);
                 }
-                let Some(i) = around.program.get(pc as usize) else {
+                let Some(decoded) = around.program.get(pc as usize) else {
                     return Err(Fault::plain(Reason::PcRange).at(pc));
                 };
                 left -= 1;
                 *issued += 1;
-                match self.step(around, i, mask).map_err(|fault| fault.at(pc))? {
+                let (i, written) = (&decoded.instruction, decoded.written);
+                let once = all && decoded.uniform && decoded.read & !self.uniform == 0;
+                let flow = self
+                    .step(around, i, Issue { mask, once })
+                    .map_err(|fault| fault.at(pc))?;
+                self.uniform = self.uniform & !written | if once { written } else { 0 };
+                match flow {
                     // The program is far shorter than 2^32.
                     Flow::Next => pc += 1,
                     Flow::Access => {
@@ -310,7 +332,7 @@ impl Wave {
     #[inline(always)]
     fn write(&mut self, register: u8, mask: u32, value: &Lanes) {
         let all = mask == self.present;
-        let target = self.register_mut(register);
+        let target = &mut self.registers.0[at(register)];
         if all {
             *target = *value;
         } else {
@@ -324,76 +346,98 @@ impl Wave {
         }
     }
 
+    /// Writes what `value` says of each lane to a register. Where an operand comes from decides
+    /// before this, so that vectors stay in the host's registers.
     #[inline(always)]
-    fn unary(&mut self, i: &Instruction, mask: u32, f: impl Fn(u32) -> u32) -> Flow {
-        let value = if i.rb == IMMEDIATE {
-            [f(i.imm); LANES]
+    fn put(&mut self, register: u8, issue: Issue, value: impl Fn(&Self, usize) -> u32) {
+        if issue.once {
+            self.registers.0[at(register)] = [value(self, 0); LANES];
         } else {
-            let b = self.register(i.rb);
-            each(|l| f(b[l]))
-        };
-        self.write(i.rd, mask, &value);
-        Flow::Next
+            let value = each(|l| value(self, l));
+            self.write(register, issue.mask, &value);
+        }
     }
 
     #[inline(always)]
-    fn binary(&mut self, i: &Instruction, mask: u32, f: impl Fn(u32, u32) -> u32) -> Flow {
-        let a = self.register(i.ra);
-        let value = if i.rb == IMMEDIATE {
-            each(|l| f(a[l], i.imm))
+    fn unary(&mut self, i: &Instruction, issue: Issue, f: impl Fn(u32) -> u32) -> Flow {
+        if i.rb == IMMEDIATE {
+            self.put(i.rd, issue, |_, _| f(i.imm));
         } else {
-            let b = self.register(i.rb);
-            each(|l| f(a[l], b[l]))
-        };
-        self.write(i.rd, mask, &value);
+            self.put(i.rd, issue, |wave, l| f(wave.register(i.rb)[l]));
+        }
         Flow::Next
     }
 
     #[inline(always)]
-    fn ternary(&mut self, i: &Instruction, mask: u32, f: impl Fn(u32, u32, u32) -> u32) -> Flow {
-        let (a, b) = (self.register(i.ra), self.register(i.rb));
-        // CAST: decoding has checked that the field is a register.
-        let c = self.register(i.imm as u8);
-        let value = each(|l| f(a[l], b[l], c[l]));
-        self.write(i.rd, mask, &value);
+    fn binary(&mut self, i: &Instruction, issue: Issue, f: impl Fn(u32, u32) -> u32) -> Flow {
+        if i.rb == IMMEDIATE {
+            self.put(i.rd, issue, |wave, l| f(wave.register(i.ra)[l], i.imm));
+        } else {
+            let (a, b) = (i.ra, i.rb);
+            self.put(i.rd, issue, |wave, l| {
+                f(wave.register(a)[l], wave.register(b)[l])
+            });
+        }
         Flow::Next
     }
 
-    /// Writes the pair `rd`.
     #[inline(always)]
-    fn write_pair(&mut self, i: &Instruction, mask: u32, value: impl Fn(&Self, usize) -> u64) {
+    fn ternary(&mut self, i: &Instruction, issue: Issue, f: impl Fn(u32, u32, u32) -> u32) -> Flow {
+        self.put(i.rd, issue, |wave, l| {
+            let (a, b) = (wave.register(i.ra), wave.register(i.rb));
+            // CAST: decoding has checked that the field is a register.
+            f(a[l], b[l], wave.register(i.imm as u8)[l])
+        });
+        Flow::Next
+    }
+
+    /// As [`Self::put`], of the pair `rd`.
+    #[inline(always)]
+    fn put_pair(&mut self, i: &Instruction, issue: Issue, value: impl Fn(&Self, usize) -> u64) {
         // CAST: halves.
-        let lo = each(|l| value(self, l) as u32);
-        let hi = each(|l| (value(self, l) >> 32) as u32);
-        self.write(i.rd, mask, &lo);
-        self.write(i.rd + 1, mask, &hi);
+        if issue.once {
+            let value = value(self, 0);
+            let (lo, hi) = self.results(i);
+            (*lo, *hi) = ([value as u32; LANES], [(value >> 32) as u32; LANES]);
+        } else {
+            let lo = each(|l| value(self, l) as u32);
+            let hi = each(|l| (value(self, l) >> 32) as u32);
+            self.write(i.rd, issue.mask, &lo);
+            self.write(i.rd + 1, issue.mask, &hi);
+        }
     }
 
     #[inline(always)]
-    fn binary_pair(&mut self, i: &Instruction, mask: u32, f: impl Fn(u64, u64) -> u64) -> Flow {
+    fn binary_pair(&mut self, i: &Instruction, issue: Issue, f: impl Fn(u64, u64) -> u64) -> Flow {
         if i.rb == IMMEDIATE {
             // CAST: sign extended.
             let b = i64::from(i.imm as i32) as u64;
-            self.write_pair(i, mask, |wave, l| f(wave.joined(i.ra, l), b));
+            self.put_pair(i, issue, |wave, l| f(wave.joined(i.ra, l), b));
         } else {
-            self.write_pair(i, mask, |wave, l| {
-                f(wave.joined(i.ra, l), wave.joined(i.rb, l))
-            });
+            let (a, b) = (i.ra, i.rb);
+            self.put_pair(i, issue, |wave, l| f(wave.joined(a, l), wave.joined(b, l)));
         }
         Flow::Next
     }
 
     /// Goes to `imm` where the condition holds.
     #[inline(always)]
-    fn branch(&self, i: &Instruction, mask: u32, f: impl Fn(u32, u32) -> bool) -> Flow {
+    fn branch(&self, i: &Instruction, issue: Issue, f: impl Fn(u32, u32) -> bool) -> Flow {
         let (a, b) = (self.register(i.ra), self.register(i.rb));
+        if issue.once {
+            return if f(a[0], b[0]) {
+                Flow::Jump(i.imm)
+            } else {
+                Flow::Next
+            };
+        }
         let mut taken = 0;
         for l in 0..LANES {
             taken |= u32::from(f(a[l], b[l])) << l;
         }
-        match taken & mask {
+        match taken & issue.mask {
             0 => Flow::Next,
-            all if all == mask => Flow::Jump(i.imm),
+            all if all == issue.mask => Flow::Jump(i.imm),
             some => Flow::Split(some, i.imm),
         }
     }
@@ -421,17 +465,18 @@ impl Wave {
         }
     }
 
-    /// Executes one instruction for the threads in `mask`.
+    /// Executes one instruction.
     #[inline(always)]
     fn step(
         &mut self,
         around: &mut Surroundings<'_, '_>,
         i: &Instruction,
-        mask: u32,
+        issue: Issue,
     ) -> Result<Flow, Fault> {
+        let mask = issue.mask;
         let flow = match i.op {
             Op::Nop => Flow::Next,
-            Op::Mov => self.unary(i, mask, |b| b),
+            Op::Mov => self.unary(i, issue, |b| b),
             Op::Sr => {
                 let value = self.special(around, i.imm);
                 self.write(i.rd, mask, &value);
@@ -449,41 +494,41 @@ impl Wave {
             Op::Bar => Flow::Barrier,
             Op::Trap => return Err(Fault::plain(Reason::Trap).with_detail(i.imm)),
 
-            Op::Add => self.binary(i, mask, u32::wrapping_add),
-            Op::Sub => self.binary(i, mask, u32::wrapping_sub),
-            Op::Mul => self.binary(i, mask, u32::wrapping_mul),
-            Op::MulHu => self.binary(i, mask, f::mulhu),
-            Op::MulHs => self.binary(i, mask, f::mulhs),
-            Op::DivU => self.binary(i, mask, f::divu),
-            Op::DivS => self.binary(i, mask, f::divs),
-            Op::RemU => self.binary(i, mask, f::remu),
-            Op::RemS => self.binary(i, mask, f::rems),
-            Op::And => self.binary(i, mask, |a, b| a & b),
-            Op::Or => self.binary(i, mask, |a, b| a | b),
-            Op::Xor => self.binary(i, mask, |a, b| a ^ b),
-            Op::Shl => self.binary(i, mask, u32::wrapping_shl),
-            Op::Shr => self.binary(i, mask, u32::wrapping_shr),
-            Op::Sar => self.binary(i, mask, f::sar),
-            Op::MinU => self.binary(i, mask, |a, b| a.min(b)),
-            Op::MaxU => self.binary(i, mask, |a, b| a.max(b)),
-            Op::MinS => self.binary(i, mask, f::mins),
-            Op::MaxS => self.binary(i, mask, f::maxs),
-            Op::Clz => self.unary(i, mask, u32::leading_zeros),
-            Op::Popc => self.unary(i, mask, u32::count_ones),
-            Op::Add64 => self.binary_pair(i, mask, u64::wrapping_add),
-            Op::Sub64 => self.binary_pair(i, mask, u64::wrapping_sub),
+            Op::Add => self.binary(i, issue, u32::wrapping_add),
+            Op::Sub => self.binary(i, issue, u32::wrapping_sub),
+            Op::Mul => self.binary(i, issue, u32::wrapping_mul),
+            Op::MulHu => self.binary(i, issue, f::mulhu),
+            Op::MulHs => self.binary(i, issue, f::mulhs),
+            Op::DivU => self.binary(i, issue, f::divu),
+            Op::DivS => self.binary(i, issue, f::divs),
+            Op::RemU => self.binary(i, issue, f::remu),
+            Op::RemS => self.binary(i, issue, f::rems),
+            Op::And => self.binary(i, issue, |a, b| a & b),
+            Op::Or => self.binary(i, issue, |a, b| a | b),
+            Op::Xor => self.binary(i, issue, |a, b| a ^ b),
+            Op::Shl => self.binary(i, issue, u32::wrapping_shl),
+            Op::Shr => self.binary(i, issue, u32::wrapping_shr),
+            Op::Sar => self.binary(i, issue, f::sar),
+            Op::MinU => self.binary(i, issue, |a, b| a.min(b)),
+            Op::MaxU => self.binary(i, issue, |a, b| a.max(b)),
+            Op::MinS => self.binary(i, issue, f::mins),
+            Op::MaxS => self.binary(i, issue, f::maxs),
+            Op::Clz => self.unary(i, issue, u32::leading_zeros),
+            Op::Popc => self.unary(i, issue, u32::count_ones),
+            Op::Add64 => self.binary_pair(i, issue, u64::wrapping_add),
+            Op::Sub64 => self.binary_pair(i, issue, u64::wrapping_sub),
             Op::MulWu => {
                 let product = |a, b| u64::from(a) * u64::from(b);
                 if i.rb == IMMEDIATE {
-                    self.write_pair(i, mask, |w, l| product(w.register(i.ra)[l], i.imm));
+                    self.put_pair(i, issue, |w, l| product(w.register(i.ra)[l], i.imm));
                 } else {
                     let (a, b) = (i.ra, i.rb);
-                    self.write_pair(i, mask, |w, l| product(w.register(a)[l], w.register(b)[l]));
+                    self.put_pair(i, issue, |w, l| product(w.register(a)[l], w.register(b)[l]));
                 }
                 Flow::Next
             }
             Op::Lea => {
-                self.write_pair(i, mask, |wave, l| {
+                self.put_pair(i, issue, |wave, l| {
                     let index = u64::from(wave.register(i.rb)[l]);
                     wave.joined(i.ra, l).wrapping_add(index << (i.imm & 7))
                 });
@@ -493,55 +538,55 @@ impl Wave {
                 // CAST: sign extended.
                 let imm = i64::from(i.imm as i32) as u64;
                 if i.rb == IMMEDIATE {
-                    self.write_pair(i, mask, |_, _| imm);
+                    self.put_pair(i, issue, |_, _| imm);
                 } else {
-                    self.write_pair(i, mask, |wave, l| wave.joined(i.rb, l));
+                    self.put_pair(i, issue, |wave, l| wave.joined(i.rb, l));
                 }
                 Flow::Next
             }
 
-            Op::FAdd => self.binary(i, mask, f::fadd),
-            Op::FSub => self.binary(i, mask, f::fsub),
-            Op::FMul => self.binary(i, mask, f::fmul),
-            Op::FDiv => self.binary(i, mask, f::fdiv),
-            Op::FMin => self.binary(i, mask, f::fmin),
-            Op::FMax => self.binary(i, mask, f::fmax),
-            Op::FSqrt => self.unary(i, mask, f::fsqrt),
-            Op::FFloor => self.unary(i, mask, f::ffloor),
-            Op::FMa => self.ternary(i, mask, f::fma),
-            Op::FAbs => self.unary(i, mask, |b| b & 0x7fff_ffff),
-            Op::FNeg => self.unary(i, mask, |b| b ^ 0x8000_0000),
-            Op::CvtFS => self.unary(i, mask, f::cvt_fs),
-            Op::CvtFU => self.unary(i, mask, f::cvt_fu),
-            Op::CvtSF => self.unary(i, mask, f::cvt_sf),
-            Op::CvtUF => self.unary(i, mask, f::cvt_uf),
+            Op::FAdd => self.binary(i, issue, f::fadd),
+            Op::FSub => self.binary(i, issue, f::fsub),
+            Op::FMul => self.binary(i, issue, f::fmul),
+            Op::FDiv => self.binary(i, issue, f::fdiv),
+            Op::FMin => self.binary(i, issue, f::fmin),
+            Op::FMax => self.binary(i, issue, f::fmax),
+            Op::FSqrt => self.unary(i, issue, f::fsqrt),
+            Op::FFloor => self.unary(i, issue, f::ffloor),
+            Op::FMa => self.ternary(i, issue, f::fma),
+            Op::FAbs => self.unary(i, issue, |b| b & 0x7fff_ffff),
+            Op::FNeg => self.unary(i, issue, |b| b ^ 0x8000_0000),
+            Op::CvtFS => self.unary(i, issue, f::cvt_fs),
+            Op::CvtFU => self.unary(i, issue, f::cvt_fu),
+            Op::CvtSF => self.unary(i, issue, f::cvt_sf),
+            Op::CvtUF => self.unary(i, issue, f::cvt_uf),
 
-            Op::SetEq => self.binary(i, mask, |a, b| u32::from(a == b)),
-            Op::SetNe => self.binary(i, mask, |a, b| u32::from(a != b)),
-            Op::SetLtU => self.binary(i, mask, |a, b| u32::from(a < b)),
-            Op::SetLeU => self.binary(i, mask, |a, b| u32::from(a <= b)),
+            Op::SetEq => self.binary(i, issue, |a, b| u32::from(a == b)),
+            Op::SetNe => self.binary(i, issue, |a, b| u32::from(a != b)),
+            Op::SetLtU => self.binary(i, issue, |a, b| u32::from(a < b)),
+            Op::SetLeU => self.binary(i, issue, |a, b| u32::from(a <= b)),
             // CAST: registers as signed numbers.
-            Op::SetLtS => self.binary(i, mask, |a, b| u32::from((a as i32) < b as i32)),
-            Op::SetLeS => self.binary(i, mask, |a, b| u32::from(a as i32 <= b as i32)),
-            Op::FSetEq => self.binary(i, mask, f::fseq),
-            Op::FSetNe => self.binary(i, mask, f::fsne),
-            Op::FSetLt => self.binary(i, mask, f::fslt),
-            Op::FSetLe => self.binary(i, mask, f::fsle),
-            Op::Sel => self.ternary(i, mask, |a, b, c| if a != 0 { b } else { c }),
+            Op::SetLtS => self.binary(i, issue, |a, b| u32::from((a as i32) < b as i32)),
+            Op::SetLeS => self.binary(i, issue, |a, b| u32::from(a as i32 <= b as i32)),
+            Op::FSetEq => self.binary(i, issue, f::fseq),
+            Op::FSetNe => self.binary(i, issue, f::fsne),
+            Op::FSetLt => self.binary(i, issue, f::fslt),
+            Op::FSetLe => self.binary(i, issue, f::fsle),
+            Op::Sel => self.ternary(i, issue, |a, b, c| if a != 0 { b } else { c }),
 
             Op::Bra => Flow::Jump(i.imm),
-            Op::Bnz => self.branch(i, mask, |a, _| a != 0),
-            Op::Bz => self.branch(i, mask, |a, _| a == 0),
-            Op::Beq => self.branch(i, mask, |a, b| a == b),
-            Op::Bne => self.branch(i, mask, |a, b| a != b),
-            Op::BltU => self.branch(i, mask, |a, b| a < b),
-            Op::BgeU => self.branch(i, mask, |a, b| a >= b),
+            Op::Bnz => self.branch(i, issue, |a, _| a != 0),
+            Op::Bz => self.branch(i, issue, |a, _| a == 0),
+            Op::Beq => self.branch(i, issue, |a, b| a == b),
+            Op::Bne => self.branch(i, issue, |a, b| a != b),
+            Op::BltU => self.branch(i, issue, |a, b| a < b),
+            Op::BgeU => self.branch(i, issue, |a, b| a >= b),
             // CAST: registers as signed numbers.
-            Op::BltS => self.branch(i, mask, |a, b| (a as i32) < b as i32),
-            Op::BgeS => self.branch(i, mask, |a, b| a as i32 >= b as i32),
+            Op::BltS => self.branch(i, issue, |a, b| (a as i32) < b as i32),
+            Op::BgeS => self.branch(i, issue, |a, b| a as i32 >= b as i32),
 
             Op::LdU8 | Op::LdS8 | Op::LdU16 | Op::LdS16 | Op::Ld32 | Op::Ld64 => {
-                global::load(&mut around.windows, self, i, mask)?;
+                global::load(&mut around.windows, self, i, issue)?;
                 Flow::Access
             }
             Op::St8 | Op::St16 | Op::St32 | Op::St64 => {

@@ -8,7 +8,6 @@
 
 use skua_spec::address::{PAGE_SHIFT, PAGE_SIZE};
 use skua_spec::fault::{Access, Reason};
-use skua_spec::isa::Instruction;
 use skua_spec::status::Counter;
 use skua_spec::ticks;
 use vm_memory::VolatileSlice;
@@ -16,6 +15,7 @@ use vm_memory::VolatileSlice;
 use crate::fault::Fault;
 use crate::memory::{Memory, Place};
 use crate::mmu::{writes, Mmu, Space};
+use crate::program::cache::Decoded;
 
 /// Pages that are kept.
 const SLOTS: usize = 64;
@@ -26,14 +26,14 @@ const MOST: u32 = 512;
 
 /// A page that was translated in this step.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Window<'m> {
+struct Window<'m> {
     page: u64,
     readable: bool,
     writable: bool,
     /// All of the page.
-    pub(crate) slice: VolatileSlice<'m>,
+    slice: VolatileSlice<'m>,
     /// In VRAM or on the bus, which are counted apart.
-    pub(crate) place: Place,
+    place: Place,
 }
 
 /// The pages of one step, and what is needed to find more.
@@ -82,16 +82,20 @@ impl<'m> Windows<'m> {
         self.opened >= MOST
     }
 
-    /// The page of `address` for an access.
+    /// All of the page of `address`, for an access, and where it lies.
     ///
     /// # Errors
     ///
     /// As [`Mmu::slice`].
     #[inline]
-    pub(crate) fn find(&mut self, address: u64, access: Access) -> Result<Window<'m>, Fault> {
+    pub(crate) fn find(
+        &mut self,
+        address: u64,
+        access: Access,
+    ) -> Result<(VolatileSlice<'m>, Place), Fault> {
         let page = address >> PAGE_SHIFT;
         // CAST: below SLOTS.
-        if let Some(window) = self.slots[(page % SLOTS as u64) as usize] {
+        if let Some(window) = &self.slots[(page % SLOTS as u64) as usize] {
             let allowed = if writes(access) {
                 window.writable
             } else {
@@ -102,14 +106,14 @@ impl<'m> Windows<'m> {
                 if self.space != Space::System || matches!(window.place, Place::System { .. }) {
                     self.memory.tally().add(Counter::TlbHit, 1);
                 }
-                return Ok(window);
+                return Ok((window.slice, window.place));
             }
         }
         self.open(address, access)
     }
 
     #[cold]
-    fn open(&mut self, address: u64, access: Access) -> Result<Window<'m>, Fault> {
+    fn open(&mut self, address: u64, access: Access) -> Result<(VolatileSlice<'m>, Place), Fault> {
         let page = address >> PAGE_SHIFT;
         let displaced = self.mmu.tlb.displaced();
         let found = self
@@ -131,15 +135,14 @@ impl<'m> Windows<'m> {
         // CAST: below SLOTS.
         let slot = &mut self.slots[(page % SLOTS as u64) as usize];
         let old = slot.filter(|old| old.page == page);
-        let window = Window {
+        *slot = Some(Window {
             page,
             readable: !writes(access) || old.is_some_and(|old| old.readable),
             writable: writes(access) || old.is_some_and(|old| old.writable),
             slice,
             place,
-        };
-        *slot = Some(window);
-        Ok(window)
+        });
+        Ok((slice, place))
     }
 
     /// Counts what an access moved in a page, and its time.
@@ -158,7 +161,7 @@ impl<'m> Windows<'m> {
 
 /// What a wave needs from its surroundings to run for a while.
 pub(crate) struct Surroundings<'a, 'm> {
-    pub(crate) program: &'a [Instruction],
+    pub(crate) program: &'a [Decoded],
     pub(crate) windows: Windows<'m>,
     pub(crate) shared: &'a mut [u8],
     /// Arguments that the dispatch gave.

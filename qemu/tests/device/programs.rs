@@ -300,6 +300,90 @@ fn loads_and_stores_of_all_sizes() {
 }
 
 #[test]
+fn threads_that_access_one_behind_the_other() {
+    let mut gpu = Gpu::new();
+    // Within a page, into the next one, and with a gap.
+    for (place, gap) in [
+        (0xf80, 0),
+        (0xf84, 0),
+        (0xffc, 0),
+        (0x100, 4),
+        (0xfc0, 0x1000),
+    ] {
+        let source = format!(
+            ".threads 64\n {PLACE}
+                sr   r4, lane
+                sles r5, r4, 19\n xor r5, r5, 1\n mul r5, r5, {gap}
+                arg  r8, in\n arg r9, in.hi
+                lea  r8, r8, r4, 2\n lea r8, r8, r5, 0
+                ld.32 r10, [r8 + {place}]
+                arg  r8, out\n arg r9, out.hi
+                lea  r8, r8, r4, 2\n lea r8, r8, r5, 0
+                st.32 [r8 + {place}], r10
+                exit"
+        );
+        compare(&mut gpu, &source, [1, 1, 1], 0x4000);
+    }
+}
+
+#[test]
+fn addresses_whose_low_halves_wrap() {
+    let mut gpu = Gpu::new();
+    // The offset brings what is below 4 GiB to `OUT`, and what has wrapped 4 GiB before it.
+    let below = OUT - (4 << 30);
+    let target = Target::Vram(GpuPhys(vram::BASE + OUT_AT + 0x1000));
+    gpu.map_page(below, target, PageSize::Size4K, true);
+    let words: Vec<u8> = (0..1024_u32).flat_map(u32::to_le_bytes).collect();
+    gpu.set_vram(OUT_AT, &words);
+    let words: Vec<u8> = (1000..2024_u32).flat_map(u32::to_le_bytes).collect();
+    gpu.set_vram(OUT_AT + 0x1000, &words);
+    let source = format!(
+        ".threads 32\n {PLACE}
+            shl  r5, r0, 2
+            add  r8, r5, 0xffffffc0
+            mov  r9, {:#x}
+            ld.32 r10, [r8 + {:#x}]
+            st.32 [r2 + 0x2000], r10
+            exit",
+        (OUT >> 32) - 1,
+        (OUT & 0xffff_ffff) + 0x40,
+    );
+    run(&mut gpu, &source, [1, 1, 1]);
+    for lane in 0..32 {
+        let expected = if lane < 16 { lane } else { 1000 + lane };
+        let found = gpu.vram32(OUT_AT + 0x2000 + u64::from(lane) * 4);
+        assert_eq!(found, expected, "{lane}");
+    }
+}
+
+#[test]
+fn registers_that_are_the_same_for_all_threads() {
+    let mut gpu = Gpu::new();
+    // Waves of 32 threads and of fewer. What all have the same, some change, and all use again.
+    for threads in [32, 20, 52] {
+        let source = format!(
+            ".threads {threads}\n {PLACE}
+                arg  r8, in\n arg r9, in.hi
+                ld.32 r4, [r8 + 4]\n ld.64 r6, [r8 + 8]\n ld.s8 r5, [r8 + 3]
+                mul  r10, r4, 77\n add64 r6, r6, r4\n fma r11, r4, r5, r6
+                and  r12, r0, 1
+                bz   r12, meet
+                mov  r10, 5\n mov r11, 6\n add r5, r5, 1
+            meet:
+                add  r10, r10, r11\n add r10, r10, r5\n add r10, r10, r6\n add r10, r10, r7
+                mov  r13, 3
+            again:
+                add  r10, r10, r13
+                sub  r13, r13, 1
+                bnz  r13, again
+                st.32 [r2], r10
+                exit"
+        );
+        compare(&mut gpu, &source, [2, 1, 1], 0x400);
+    }
+}
+
+#[test]
 fn every_atomic() {
     let mut gpu = Gpu::new();
     for suffix in ["add", "minu", "maxu", "and", "or", "xor", "xchg"] {
