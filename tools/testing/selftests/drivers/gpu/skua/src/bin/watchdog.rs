@@ -12,12 +12,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use skua_guest::host::request;
-use skua_selftests::client::PATIENCE;
+use skua_selftests::client::{wait, wait_value as until, PATIENCE};
+use skua_selftests::events::Trace;
 use skua_selftests::program::LOOP;
 use skua_selftests::race::Hold;
 use skua_selftests::rig::{copy, dispatch, fill, wait_value, write, Job};
+use skua_selftests::software_timeline::SoftwareTimeline;
+use skua_selftests::suite::eventually;
 use skua_selftests::uevents::Uevents;
-use skua_selftests::{skip, suite, tests, Engine, Errno, Place, Rig};
+use skua_selftests::witness::quiet;
+use skua_selftests::{skip, suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_spec::command::{Command, Dispatch};
 use skua_uapi::*;
 
@@ -32,6 +36,7 @@ fn main() -> ExitCode {
         a_cut_context_takes_no_more: 120,
         a_cut_is_told: 120,
         queued_jobs_of_the_context_are_cancelled: 120,
+        row_2_23_ten_queued_jobs_are_cancelled_once_each: 120,
         row_2_21_others_go_on_after_a_hang: 180,
         the_other_engine_goes_on_during_a_hang: 120,
         both_engines_hang_at_once: 180,
@@ -253,6 +258,124 @@ fn queued_jobs_of_the_context_are_cancelled() {
     }
     let completed = rig.state(context).expect("CONTEXT_STATE").completed;
     assert_eq!(completed, queued.len() as u64 + 1);
+}
+
+/// Jobs of each kind, and more than there are places in a ring.
+const QUEUED: u64 = 10;
+const RING: u64 = 20;
+
+/// Of the context that hangs, and of others of its device, which failed with it; not of another
+/// device. All of it is queued before the hang begins.
+fn row_2_23_ten_queued_jobs_are_cancelled_once_each() {
+    quiet();
+    let trace = Trace::of(&["skua_submit", "skua_start", "skua_done"]);
+    let client = Client::new();
+    let device = client.device_create(0).expect("DEVICE_CREATE");
+    let (rig, innocent) = (Rig::of_device(client, device), Rig::new());
+    let (begin, never) = (SoftwareTimeline::new(), SoftwareTimeline::new());
+    let begun = rig.syncobj_of(begin.fence(1));
+    let [blocks, blocks_others] = [&rig, &innocent].map(|rig| rig.syncobj_of(never.fence(1)));
+    let fence = rig.fence_create_for(device, 0, 0).expect("FENCE_CREATE");
+    let shared = rig.fence_export(fence).expect("FENCE_EXPORT");
+    let shared = innocent.fence_import(shared).expect("FENCE_IMPORT");
+    let [target, theirs] = [&rig, &innocent].map(|rig| rig.buffer(Place::System, 4096));
+    let start = |context: u32, kind: u64, n: u64, syncs: &[drm_skua_sync]| {
+        let work = [write(target.va + 8 * (kind * QUEUED + n), 1)];
+        rig.start_after(context, &work, syncs).expect("SUBMIT")
+    };
+    let program = rig.program(LOOP);
+    let endless = [dispatch(&program, LOOP, &[])];
+    let before = trace.events().len();
+    let hangs = rig.start_after(rig.compute, &endless, &[wait(begun)]);
+    let hangs = hangs.expect("SUBMIT");
+    let in_the_ring: Vec<_> = (0..RING).map(|_| rig.start_in(rig.compute, &[])).collect();
+    let mut jobs = Vec::new();
+    for n in 0..QUEUED {
+        jobs.push(("behind it", start(rig.compute, 0, n, &[])));
+    }
+    for n in 0..QUEUED {
+        jobs.push(("behind a gate", start(rig.copy, 1, n, &[wait(blocks)])));
+    }
+    // These have no fence yet.
+    let holds = rig.new_context(Engine::Copy);
+    for n in 0..QUEUED {
+        jobs.push(("held", start(holds, 2, n, &[until(fence, n + 1)])));
+    }
+    let others: Vec<_> = (0..QUEUED)
+        .map(|n| {
+            let work = [write(theirs.va + 8 * n, 1)];
+            innocent.start_after(innocent.copy, &work, &[wait(blocks_others)])
+        })
+        .collect();
+    begin.advance(1);
+    expect_cut(&rig, &hangs);
+    for job in &in_the_ring {
+        assert_eq!(job.wait(), Err(Errno::ECANCELED), "in the ring");
+    }
+    for (n, (kind, job)) in jobs.iter().enumerate() {
+        assert_eq!(job.wait(), Err(Errno::ECANCELED), "{kind}: job {n}");
+    }
+    let ended = || {
+        [rig.compute, rig.copy, holds].map(|context| {
+            let state = rig.state(context).expect("CONTEXT_STATE");
+            (state.status, state.completed)
+        })
+    };
+    let expected = [
+        (DRM_SKUA_CONTEXT_TIMED_OUT, 1 + RING + QUEUED),
+        (DRM_SKUA_CONTEXT_LOST, QUEUED),
+        (DRM_SKUA_CONTEXT_LOST, QUEUED),
+    ];
+    // Counted when their fences have signalled.
+    assert!(
+        eventually(|| (ended() == expected).then_some(())).is_some(),
+        "{:?}",
+        ended()
+    );
+    assert!(innocent.fence_has(shared, u64::MAX), "its device's fence");
+    // What they waited for changes nothing any more.
+    never.advance(1);
+    for job in others {
+        assert_eq!(job.expect("SUBMIT").wait(), Ok(()), "another device's");
+    }
+    assert_eq!(innocent.run(Engine::Compute, &[]), Ok(()));
+    assert_eq!(ended(), expected);
+    for n in 0..3 * QUEUED {
+        assert_eq!(target.cpu.read(8 * n as usize), 0, "job {n} ran");
+    }
+    for n in 0..QUEUED {
+        assert_eq!(
+            theirs.cpu.read(8 * n as usize),
+            1,
+            "another device's job {n}"
+        );
+    }
+    // Of the driver's own is context 0. What is held has no events.
+    let events = trace.events().split_off(before);
+    let submits = events
+        .iter()
+        .filter(|event| event.name == "skua_submit" && event.get("context") != "0");
+    let fences: Vec<&str> = submits.map(|event| event.get("fence")).collect();
+    let count = |name: &str, fence: &str, error: Option<Errno>| {
+        let error = error.map(|error| (-(error as i32)).to_string());
+        let events = events.iter().filter(|event| event.name == name);
+        let events = events.filter(|event| event.get("fence") == fence);
+        let events = events.filter(|event| error.iter().all(|error| event.get("error") == error));
+        events.count()
+    };
+    let queued = 1 + RING as usize..1 + RING as usize + 2 * QUEUED as usize;
+    assert!(fences.len() >= queued.end, "{events:#?}");
+    let cancelled = Some(Errno::ECANCELED);
+    for (n, fence) in fences.iter().enumerate().take(queued.end).skip(1) {
+        let ends = [None, cancelled].map(|error| count("skua_done", fence, error));
+        assert_eq!(ends, [1, 1], "job {n}: {events:#?}");
+        let starts = count("skua_start", fence, None);
+        assert!(starts == 0 || !queued.contains(&n), "job {n}: {events:#?}");
+    }
+    // All that they had is given back.
+    drop((jobs, in_the_ring, hangs, program, target, theirs));
+    drop((rig, innocent));
+    quiet();
 }
 
 fn row_2_21_others_go_on_after_a_hang() {
