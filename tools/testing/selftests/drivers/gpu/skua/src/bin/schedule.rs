@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         row_2_13_random_schedules_end_as_if_each_were_alone: 120,
         row_2_13_each_unit_of_work_runs_once: 600,
         row_2_14_packets_that_made_room_keep_their_order: 120,
+        row_2_12_an_engine_stops_within_so_many_ticks: 60,
     ])
 }
 
@@ -369,20 +370,11 @@ fn row_2_19_who_signals_gets_the_engine() {
 
 /// While work runs, too. What waits in vain for its turn gets it when they are on again.
 fn row_2_24_requests_can_be_turned_off_and_on() {
-    struct Off;
-    impl Drop for Off {
-        fn drop(&mut self) {
-            let now = Function::first().debugfs("preemption").expect("debugfs");
-            assert_eq!(now.trim(), "1");
-        }
-    }
     let rig = Rig::new();
     let values = rig.buffer(Place::System, 4096);
     let (low, high) = (context(&rig, -7), context(&rig, 7));
     for round in 1..=2 {
-        let now = Function::first().debugfs("preemption").expect("debugfs");
-        assert_eq!(now.trim(), "0");
-        let off = Off;
+        let off = Off::new();
         let before = preemptions();
         let waits = rig.start_in(low, &[wait_value(values.va, round)]);
         let important = rig.start_in(high, &[write(values.va + 8, round)]);
@@ -935,4 +927,111 @@ fn row_2_14_packets_that_made_room_keep_their_order() {
         assert_eq!(line.cpu.read(0), 24 * (round + 1));
     }
     assert!(preemptions() > before, "nothing was preempted");
+}
+
+/// The driver asks no engine to stop, as long as it lives.
+struct Off;
+
+impl Off {
+    #[track_caller]
+    fn new() -> Self {
+        let now = Function::first().debugfs("preemption").expect("debugfs");
+        assert_eq!(now.trim(), "0");
+        Self
+    }
+}
+
+impl Drop for Off {
+    fn drop(&mut self) {
+        let now = Function::first().debugfs("preemption").expect("debugfs");
+        assert_eq!(now.trim(), "1");
+    }
+}
+
+/// Goes round, from the address in arguments 0 and 1 on: counts in word 0 the rounds in which
+/// word 2 is one more than word 4, and in word 8 all; until word 6 is not 0. Then it writes to
+/// word 10 what it has computed on the way.
+const LATE: &[u64] = &[
+    op(Op::Arg, 2, 0, 0, 0),
+    op(Op::Arg, 3, 0, 0, 1),
+    op_imm(Op::Mov, 8, 0, 0),
+    op_imm(Op::Mov, 9, 0, 1),
+    op_imm(Op::Mov, 11, 0, 1),
+    op(Op::Ld32, 4, 2, 0, 8),
+    op(Op::Ld32, 5, 2, 0, 16),
+    op(Op::Sub, 7, 4, 5, 0),
+    op_imm(Op::Sub, 7, 7, 1),
+    op(Op::Bnz, 0, 7, 0, 11),
+    op(Op::AtomAdd, 12, 2, 11, 0),
+    op_imm(Op::Mul, 9, 9, MULTIPLIER),
+    op_imm(Op::Add, 9, 9, INCREMENT),
+    op_imm(Op::Add, 8, 8, 1),
+    op(Op::St32, 8, 2, 0, 32),
+    op(Op::Ld32, 6, 2, 0, 24),
+    op(Op::Bz, 0, 6, 0, 5),
+    op(Op::St32, 9, 2, 0, 40),
+    EXIT,
+];
+/// Instructions of a round that is counted, at least.
+const ROUND: u32 = 12;
+/// Instructions within which an engine looks whether it is to stop: a tick each, at least.
+const LOOKS_WITHIN: u32 = 4096;
+
+/// However long its buffer is: the engine has the request when a later register write is known to
+/// have reached the device, and works on for no more than this before who is important has it.
+fn row_2_12_an_engine_stops_within_so_many_ticks() {
+    let rig = Rig::new();
+    let (low, high) = (context(&rig, -1), context(&rig, 1));
+    let words = rig.buffer(Place::System, 4096);
+    let program = rig.program(LATE);
+    let counts =
+        || Function::first().counters(["driver_preemptions", "preempt", "preempt_ignored"]);
+    let [asked, taken, ignored] = counts();
+    let long = rig.start_in(low, &[dispatch(&program, LATE, &address(words.va))]);
+    let rounds = || words.cpu.read32(32);
+    let mut measured = 0;
+    for n in 1..=10 {
+        let seen = rounds();
+        assert!(
+            eventually(|| (rounds() != seen).then_some(())).is_some(),
+            "it goes on"
+        );
+        let [before, ..] = counts();
+        let late = words.cpu.read32(0);
+        let important = rig.start_in(high, &[write(words.va + 16, n)]);
+        // Asking for them writes a register, and waits for the answer.
+        let [after, ..] = counts();
+        // One who got nowhere is left alone for a while.
+        if after > before {
+            words.cpu.write(8, n);
+        }
+        assert_eq!(important.wait(), Ok(()), "round {n}");
+        assert!(!long.has_ended());
+        if after > before {
+            measured += 1;
+            let late = words.cpu.read32(0) - late;
+            println!("# round {n}: {late} rounds late");
+            assert!(
+                late <= LOOKS_WITHIN / ROUND + 1,
+                "round {n}: {late} rounds late"
+            );
+        }
+        words.cpu.write(8, n);
+    }
+    assert!(measured > 0, "it was never asked");
+    words.cpu.write(24, 1);
+    assert_eq!(long.wait(), Ok(()));
+    let mix = |word: u32, _| word.wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT);
+    assert_eq!(
+        words.cpu.read32(40),
+        (0..rounds()).fold(1, mix),
+        "after {} rounds",
+        rounds()
+    );
+    // No request while one was outstanding.
+    let after = counts();
+    assert_eq!(
+        [after[0] - asked, after[2] - ignored],
+        [after[1] - taken, 0]
+    );
 }
