@@ -12,8 +12,8 @@
 //! The engine is asked to stop, at most once at a time, and reports what it had done by then
 //! (rows 2.12, 2.13); nothing is started meanwhile. What it withdrew goes back to whom it is of, and
 //! comes again with other ids; the system's own packets stay: they are written again at once, before
-//! all others, in order, with the ids that they have (row 2.14). An engine that has nothing to do is
-//! not asked.
+//! all others, in order, with the ids that they have (row 2.14). An engine that has nothing to do, or
+//! reports that it has done all, is not asked.
 //!
 //! # Whose fault it is
 //!
@@ -318,7 +318,7 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
 
     /// Asks the engine to stop and to withdraw what is in its ring, all of which it was told of.
     /// Nothing is started until it has, and [`Self::withdraw`] was called. Whether it was asked: not if it
-    /// has nothing to do, or was asked before.
+    /// has nothing to do, or reports that it has done all, or was asked before.
     ///
     /// # Errors
     ///
@@ -327,6 +327,12 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         let Some((head, _)) = self.head().filter(|_| self.preempting.is_none()) else {
             return Ok(false);
         };
+        let reported = miniport
+            .query_current_fence(self.index)
+            .map_err(NodeError::Miniport)?;
+        if self.in_flight.iter().last().map(|(last, _)| last) == Some(reported) {
+            return Ok(false);
+        }
         let number = self.next_preemption;
         miniport
             .preempt_command(self.index, &mut self.ring, number)

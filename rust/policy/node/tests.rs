@@ -492,6 +492,55 @@ fn what_could_not_be_written_is_given_up_with_the_rest() {
     assert_eq!(left, [0, 1]);
 }
 
+/// Whatever order its ids have by now.
+#[test]
+fn who_has_done_all_is_not_asked() {
+    let hw = Recorder::default();
+    let mut node = node(8, 8);
+    let system = Work {
+        context: None,
+        number: 0,
+    };
+    for packet in [client(1, 0), system, client(1, 1)] {
+        start(&mut node, &hw, packet).unwrap();
+    }
+    node.notify(&hw).unwrap();
+    assert_eq!(node.preempt(&hw), Ok(true));
+    let answer = Preemption {
+        fence: 1,
+        completed: 0,
+        stop: Stop::Between,
+    };
+    let mut back = Vec::new();
+    let withdrawn = |_, packet: Work, _| back.push(packet);
+    let result = node.withdraw(&hw, answer, |_| (), None, withdrawn);
+    assert_eq!(
+        (result, back),
+        (Ok(()), std::vec![client(1, 0), client(1, 1)])
+    );
+    start(&mut node, &hw, client(1, 0)).unwrap();
+    node.notify(&hw).unwrap();
+    // The system's own is done.
+    hw.reported.set(2);
+    assert_eq!((node.len(), node.preempt(&hw)), (2, Ok(true)));
+    let answer = Preemption {
+        fence: 2,
+        completed: 2,
+        ..answer
+    };
+    let result = node.withdraw(&hw, answer, |_| (), None, |_, _, _| ());
+    assert_eq!((result, node.len()), (Ok(()), 0));
+    start(&mut node, &hw, client(1, 0)).unwrap();
+    node.notify(&hw).unwrap();
+    hw.reported.set(5);
+    let before = hw.calls.borrow().len();
+    assert_eq!((node.len(), node.preempt(&hw)), (1, Ok(false)));
+    assert_eq!((node.asked(), hw.calls.borrow().len()), (None, before));
+    let mut done = Vec::new();
+    node.complete(&hw, |packet| done.push(packet)).unwrap();
+    assert_eq!(done, [client(1, 0)]);
+}
+
 #[test]
 fn an_answer_that_cannot_be_is_refused() {
     let system = Work {

@@ -807,8 +807,8 @@ impl Engine {
         Ok(due && dev.preempts.load(Relaxed) && self.preempt(dev, state)?)
     }
 
-    /// Asks the engine to stop, unless it was, or has nothing to do. Whether it was asked. Errors as
-    /// of [`Self::complete`].
+    /// Asks the engine to stop, unless it was, or has nothing left to do. Whether it was asked. Errors
+    /// as of [`Self::complete`].
     pub(crate) fn preempt(&self, dev: &SkuaDevice, state: &mut State) -> Result<bool> {
         let asked = state.node.preempt(&dev.hw)?;
         if asked {

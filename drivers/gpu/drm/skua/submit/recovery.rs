@@ -543,7 +543,10 @@ fn stop(dev: &SkuaDevice, engine: &Engine, cause: &Cause, patience: Delta) -> Re
         if matches!(cause, Cause::Fault(_)) || !is_asked {
             return Ok(false);
         }
-        engine.preempt(dev, &mut state)?;
+        if !engine.preempt(dev, &mut state)? && state.node.asked().is_none() {
+            // It has ended all that there was.
+            return Ok(true);
+        }
     }
     let start = Instant::<Monotonic>::now();
     loop {

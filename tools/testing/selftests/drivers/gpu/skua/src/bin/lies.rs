@@ -23,6 +23,7 @@ use skua_selftests::client::{errno_of, map, signal, unmap, PATIENCE};
 use skua_selftests::events::Trace;
 use skua_selftests::function::Function;
 use skua_selftests::program::{address, op, op_imm};
+use skua_selftests::race::Hold;
 use skua_selftests::rig::{copy, dispatch, expect_working, fill, wait_value, write, Job};
 use skua_selftests::suite::Test;
 use skua_selftests::uevents::Uevents;
@@ -182,6 +183,7 @@ fn main() -> ExitCode {
         vram_of_which_the_cpu_sees_nothing: 60,
         row_0_15_contradictory_apertures_are_refused: 180,
         row_2_05_an_older_device_is_not_preempted: 60,
+        row_2_13_who_has_done_all_is_not_asked: 60,
     ];
     suite::main(&[own, TESTS].concat())
 }
@@ -744,4 +746,48 @@ impl Log {
             }
         }
     }
+}
+
+/// The driver is told of nothing, and finds what has ended when it looks by itself; who submits sees
+/// that the engine has done all.
+fn row_2_13_who_has_done_all_is_not_asked() {
+    honest().bind().expect("bind");
+    let rig = Rig::new();
+    let done = rig.buffer(Place::System, 4096);
+    let [low, high] = [-1, 1].map(|priority| {
+        let context = rig.new_context(Engine::Compute);
+        assert_eq!(rig.prioritise(context, priority), Ok(()));
+        assert_eq!(rig.start_in(context, &[]).wait(), Ok(()));
+        context
+    });
+    let requests = || Function::first().counters(["driver_preemptions", "preempt"]);
+    let rings = || {
+        let text = Function::first().debugfs("rings").expect("debugfs");
+        let mut lines = text.lines();
+        let line = lines.find(|line| line.contains("(compute)"));
+        line.map(str::to_owned).expect("an engine")
+    };
+    let expect = |state: &str| {
+        let is = || rings().contains(state).then_some(());
+        assert!(suite::eventually(is).is_some(), "not {state}: {}", rings());
+    };
+    tell("interrupt-lost");
+    let before = requests();
+    let mut untold = 0;
+    for n in 1..=10 {
+        let hold = Hold::new(&rig);
+        let least = rig.start_in(low, &[hold.command(), write(done.va, n)]);
+        expect("device Some(Running)");
+        hold.release();
+        // Which it says behind the fence.
+        expect("device Some(Idle)");
+        untold += u32::from(rings().contains("in flight 1"));
+        let most = rig.start_in(high, &[write(done.va + 8, n)]);
+        assert_eq!([least.wait(), most.wait()], [Ok(()), Ok(())], "round {n}");
+        assert_eq!(done.cpu.read(8), n);
+    }
+    println!("# {untold} of 10 times the driver did not know that all was done");
+    assert_eq!(requests(), before, "it was asked");
+    tell("");
+    expect_working();
 }
