@@ -126,12 +126,18 @@ fn row_2_20_what_is_queued_is_raised_too() {
     let rig = Rig::new();
     let contexts = [-7, 0].map(|priority| context(&rig, priority));
     let mut race = Race::new(&rig);
+    // Ready, with more than the ring takes, while somebody else has the engine.
+    race.begin();
+    let hold = Hold::new(&rig);
+    let holder = rig.start_in(context(&rig, 7), &[hold.command()]);
     for context in contexts {
         for _ in 0..40 {
             race.enter(context);
         }
     }
     assert_eq!(rig.prioritise(contexts[0], 1), Ok(()));
+    hold.release();
+    assert_eq!(holder.wait(), Ok(()));
     let numbers = race.run();
     let (first, last) = extent(&numbers[..40]);
     assert!(last - first <= 40, "the raised: {first} to {last} of 80");
