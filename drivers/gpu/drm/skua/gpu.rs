@@ -65,9 +65,10 @@
 //! unplugged; and a synchronous destruction, for one; and for its quick acknowledgements
 //! ([`Gpu::wait_for`]).
 //!
-//! Interrupt threads, the workers of [`QUEUE`] and of [`crate::memory::vm::QUEUE`] and the alarms are on the way to fences' signals as
-//! a whole, and say so to lockdep: they allocate nothing, take no reservation lock, and give
-//! references that may be the last to a reaper. But for the [`Discarder`]'s, for which no fence waits.
+//! Interrupt threads, the workers of [`QUEUE`] and of [`crate::memory::vm::QUEUE`], and the alarms are
+//! on the way to fences' signals as a whole, and say so to lockdep: they allocate nothing, take no
+//! reservation lock, and give references that may be the last to a reaper. But for the
+//! [`Discarder`]'s, for which no fence waits.
 
 use crate::{
     driver::SkuaDriver,
