@@ -8,10 +8,10 @@
 //!
 //! The same commands stand in two places. In an engine's **ring** they come from the driver and
 //! their addresses are GPU-physical ([`super::address::GpuPhys`]). In a **buffer**, which EXEC in
-//! the ring names, they come from userspace, addresses are virtual ([`super::address::GpuVa`]), and
-//! the commands marked *ring only* are faults.
+//! the ring names, they come from userspace, and addresses are virtual ([`super::address::GpuVa`]).
+//! A command that may stand in one of the two only is a fault in the other.
 //!
-//! | opcode | command | words | ring only |
+//! | opcode | command | words | only in a |
 //! |---|---|---|---|
 //! | 0x00 | NOP | any even | |
 //! | 0x01 | FILL | 6 | |
@@ -21,11 +21,13 @@
 //! | 0x11 | DRAW (graphics/compute engine) | 18 + arguments | |
 //! | 0x20 | WAIT | 6 | |
 //! | 0x21 | SIGNAL | 6 | |
-//! | 0x30 | FLUSH_TLB | 2 | yes |
+//! | 0x22 | SET_REGISTER | 4 | buffer |
+//! | 0x23 | STORE_REGISTER | 4 | buffer |
+//! | 0x30 | FLUSH_TLB | 2 | ring |
 //! | 0x31 | FLUSH_CACHE | 2 | |
-//! | 0x32 | INVALIDATE | 2 | yes |
-//! | 0x40 | EXEC | 10 | yes |
-//! | 0x41 | FENCE | 4 | yes |
+//! | 0x32 | INVALIDATE | 2 | ring |
+//! | 0x40 | EXEC | 10 | ring |
+//! | 0x41 | FENCE | 4 | ring |
 //!
 //! # Examples
 //!
@@ -44,6 +46,7 @@
 //! ```
 
 use super::bits::{self, hi, lo};
+use super::context::{Descriptor, REGISTERS};
 use super::fault::Reason;
 use super::number::Asid;
 use super::regs::INVALIDATE;
@@ -76,6 +79,8 @@ pub const FLAG_FENCE: u8 = 1 << 0;
 pub const FLAG_INTERRUPT: u8 = 1 << 1;
 /// Flag of EXEC: go on where the buffer was preempted.
 pub const FLAG_RESUME: u8 = 1 << 2;
+/// Flag of EXEC: run nothing, and leave the context that the engine holds.
+pub const FLAG_SWITCH: u8 = 1 << 3;
 /// Flag of DRAW: vertices are named by indices.
 pub const FLAG_INDEXED: u8 = 1 << 0;
 
@@ -128,13 +133,17 @@ pub enum Opcode {
     Wait = 0x20,
     /// See [`Command::Signal`].
     Signal = 0x21,
+    /// See [`Command::SetRegister`].
+    SetRegister = 0x22,
+    /// See [`Command::StoreRegister`].
+    StoreRegister = 0x23,
     /// See [`Command::FlushTlb`].
     FlushTlb = 0x30,
     /// See [`Command::FlushCache`].
     FlushCache = 0x31,
     /// See [`Command::Invalidate`].
     Invalidate = 0x32,
-    /// See [`Command::Exec`].
+    /// See [`Command::Exec`] and [`Command::Switch`].
     Exec = 0x40,
     /// See [`Command::Fence`].
     Fence = 0x41,
@@ -142,7 +151,7 @@ pub enum Opcode {
 
 impl Opcode {
     /// In the order of their numbers.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Nop,
         Self::Fill,
         Self::Copy,
@@ -151,6 +160,8 @@ impl Opcode {
         Self::Draw,
         Self::Wait,
         Self::Signal,
+        Self::SetRegister,
+        Self::StoreRegister,
         Self::FlushTlb,
         Self::FlushCache,
         Self::Invalidate,
@@ -171,6 +182,11 @@ impl Opcode {
         )
     }
 
+    /// Whether the command may stand in a buffer only: the ring does not have its opcode.
+    pub const fn is_buffer_only(self) -> bool {
+        matches!(self, Self::SetRegister | Self::StoreRegister)
+    }
+
     /// Whether the command runs a program, which a copy engine cannot.
     pub const fn has_program(self) -> bool {
         matches!(self, Self::Dispatch | Self::Draw)
@@ -179,7 +195,7 @@ impl Opcode {
     /// Flags that have a meaning.
     const fn flags(self) -> u8 {
         match self {
-            Self::Exec => FLAG_FENCE | FLAG_INTERRUPT | FLAG_RESUME,
+            Self::Exec => FLAG_FENCE | FLAG_INTERRUPT | FLAG_RESUME | FLAG_SWITCH,
             Self::Fence => FLAG_INTERRUPT,
             Self::Draw => FLAG_INDEXED,
             _ => 0,
@@ -344,6 +360,20 @@ pub enum Command {
         /// What is written.
         value: u64,
     },
+    /// Sets a register of the context.
+    SetRegister {
+        /// Below [`REGISTERS`].
+        index: u32,
+        /// What it holds from there on.
+        value: u64,
+    },
+    /// Writes what a register of the context holds.
+    StoreRegister {
+        /// Below [`REGISTERS`].
+        index: u32,
+        /// Where to: a multiple of 8.
+        address: u64,
+    },
     /// Drops this engine's translations of one address space, or of all (`None`).
     FlushTlb {
         /// The address space; `None` is all of them.
@@ -375,6 +405,13 @@ pub enum Command {
         /// Go on where this buffer was when it was preempted, by the state in the context's save
         /// area.
         resume: bool,
+    },
+    /// EXEC of no context: leaves the one that the engine holds, if any.
+    Switch {
+        /// Fence id; written at the end if `Some`.
+        fence: Option<u64>,
+        /// Raise the engine's interrupt after the fence was written.
+        interrupt: bool,
     },
     /// Writes a fence id, as EXEC does at its end, without running anything.
     Fence {
@@ -426,10 +463,12 @@ impl Command {
             Self::Draw(_) => Opcode::Draw,
             Self::Wait { .. } => Opcode::Wait,
             Self::Signal { .. } => Opcode::Signal,
+            Self::SetRegister { .. } => Opcode::SetRegister,
+            Self::StoreRegister { .. } => Opcode::StoreRegister,
             Self::FlushTlb { .. } => Opcode::FlushTlb,
             Self::FlushCache => Opcode::FlushCache,
             Self::Invalidate { .. } => Opcode::Invalidate,
-            Self::Exec { .. } => Opcode::Exec,
+            Self::Exec { .. } | Self::Switch { .. } => Opcode::Exec,
             Self::Fence { .. } => Opcode::Fence,
         }
     }
@@ -508,6 +547,18 @@ impl Command {
                 (words[4], words[5]) = (lo(value), hi(value));
                 6
             }
+            Self::SetRegister {
+                index,
+                value: operand,
+            }
+            | Self::StoreRegister {
+                index,
+                address: operand,
+            } => {
+                words[1] = index;
+                (words[2], words[3]) = (lo(operand), hi(operand));
+                4
+            }
             Self::FlushTlb { asid } | Self::Invalidate { asid } => {
                 words[1] = INVALIDATE::of(asid).word();
                 2
@@ -534,6 +585,17 @@ impl Command {
                 }
                 if resume {
                     flags |= FLAG_RESUME;
+                }
+                10
+            }
+            Self::Switch { fence, interrupt } => {
+                flags |= FLAG_SWITCH;
+                if let Some(fence) = fence {
+                    flags |= FLAG_FENCE;
+                    (words[8], words[9]) = (lo(fence), hi(fence));
+                }
+                if interrupt {
+                    flags |= FLAG_INTERRUPT;
                 }
                 10
             }
@@ -578,7 +640,7 @@ impl Command {
             Opcode::Dispatch => (DISPATCH_WORDS..=MAX_WORDS).contains(&len),
             Opcode::Draw => (DRAW_WORDS..=MAX_WORDS).contains(&len),
             Opcode::FlushTlb | Opcode::FlushCache | Opcode::Invalidate => len == 2,
-            Opcode::Fence => len == 4,
+            Opcode::Fence | Opcode::SetRegister | Opcode::StoreRegister => len == 4,
         };
         if !exact || len % 2 != 0 || len > words.len() {
             return Err(Reason::BadLength);
@@ -602,7 +664,12 @@ impl Command {
         len: usize,
     ) -> Result<Self, Reason> {
         let reserved_word = match opcode {
-            Opcode::Nop | Opcode::Fill | Opcode::FlushTlb | Opcode::Invalidate => 0,
+            Opcode::Nop
+            | Opcode::Fill
+            | Opcode::SetRegister
+            | Opcode::StoreRegister
+            | Opcode::FlushTlb
+            | Opcode::Invalidate => 0,
             Opcode::Copy2d => w[9],
             Opcode::Dispatch => w[11],
             Opcode::Draw if flags & FLAG_INDEXED == 0 => w[10] | w[11] | w[15],
@@ -617,6 +684,13 @@ impl Command {
                 Ok(value)
             } else {
                 Err(Reason::Misaligned)
+            }
+        };
+        let register = |index: u32| {
+            if index < REGISTERS {
+                Ok(index)
+            } else {
+                Err(Reason::BadOperand)
             }
         };
         let ends = |start: u64, bytes: u64| {
@@ -677,6 +751,14 @@ impl Command {
                 address: aligned(pair(w, 2), 8)?,
                 value: pair(w, 4),
             },
+            Opcode::SetRegister => Self::SetRegister {
+                index: register(w[1])?,
+                value: pair(w, 2),
+            },
+            Opcode::StoreRegister => Self::StoreRegister {
+                index: register(w[1])?,
+                address: aligned(pair(w, 2), 8)?,
+            },
             Opcode::FlushTlb => Self::FlushTlb {
                 asid: decode_target(w[1])?,
             },
@@ -694,6 +776,12 @@ impl Command {
                 if fence.is_none() && (interrupt || pair(w, 8) != 0) {
                     return Err(Reason::BadFlags);
                 }
+                if flags & FLAG_SWITCH != 0 {
+                    if flags & FLAG_RESUME != 0 || w[2..8].iter().any(|word| *word != 0) {
+                        return Err(Reason::BadFlags);
+                    }
+                    return Ok(Self::Switch { fence, interrupt });
+                }
                 let (start, end) = (w[6], w[7]);
                 if start > end {
                     return Err(Reason::BadOperand);
@@ -702,7 +790,7 @@ impl Command {
                 let base = aligned(pair(w, 4), 8)?;
                 ends(base, end.into())?;
                 Self::Exec {
-                    context: aligned(pair(w, 2), super::context::Descriptor::SIZE)?,
+                    context: aligned(pair(w, 2), Descriptor::SIZE)?,
                     base,
                     start,
                     end,

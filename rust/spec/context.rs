@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The context descriptor (manual section 6).
+//! The context descriptor, and a context's image (manual section 6).
 //!
 //! What an engine must know to run a buffer for a process. It lies at a GPU-physical address that
 //! is a multiple of [`Descriptor::SIZE`]; [`super::command::Command::Exec`] names it. The engine
 //! reads the identity when it starts the packet and adds the ticks and the count when it ends it;
-//! the driver changes the identity only while no packet that names the descriptor is in a ring. A
-//! packet that is preempted (section 11) leaves its state in the context's save area.
+//! the driver changes the identity only while no packet that names the descriptor is in a ring, and
+//! no engine holds the context.
+//!
+//! The context's save area begins with its [`Image`], which an engine loads when it begins a packet
+//! of a context that it does not hold, and writes when it leaves the one that it holds. Behind it a
+//! packet that is preempted (section 11) leaves its state.
 //!
 //! # Examples
 //!
@@ -35,6 +39,13 @@ use super::bits::{hi, lo, pair, wide};
 use super::mmu::Entry;
 use super::number::Asid;
 
+/// Bytes of a context's [`Image`]; the state of a preempted packet follows.
+pub const IMAGE_SIZE: u32 = 256;
+/// What an image begins with. The driver writes it once, and zeroes the rest.
+pub const IMAGE_FORMAT: u32 = 0x534b_5541;
+/// Registers of a context, of 64 bits each.
+pub const REGISTERS: u32 = 16;
+
 /// The part of a context descriptor that the driver writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
@@ -48,7 +59,7 @@ pub struct Descriptor {
     pub save: Option<SaveArea>,
 }
 
-/// Where the state of a preempted packet goes.
+/// Where the context's image is, and the state of a preempted packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SaveArea {
     /// In the context's address space: a multiple of 4096, not 0.
@@ -115,6 +126,64 @@ impl Descriptor {
             asid,
             context_id: hi(words[1]),
             save: (words[2] != 0).then_some(area),
+        })
+    }
+}
+
+/// What of a context is in memory while no engine holds it.
+///
+/// ```
+/// use skua_spec::context::{Image, IMAGE_FORMAT};
+///
+/// let image = Image { left: 3, ticks: 1000, registers: [7; 16] };
+/// let words = image.to_words();
+/// assert_eq!((words[0], words[1]), (IMAGE_FORMAT.into(), 3));
+/// assert_eq!(Image::from_words(words), Some(image));
+/// // One that the driver has not made.
+/// assert_eq!(Image::from_words([0; Image::WORDS]), None);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Image {
+    /// How often an engine has left the context, modulo 2^64.
+    pub left: u64,
+    /// The time of the engine that left it last, in its ticks.
+    pub ticks: u64,
+    /// What the packets that ended have left in them.
+    pub registers: [u64; REGISTERS as usize],
+}
+
+impl Image {
+    /// Offset of [`IMAGE_FORMAT`], 4 bytes.
+    pub const FORMAT: u64 = 0x00;
+    /// Offset of [`Self::left`], 8 bytes.
+    pub const LEFT: u64 = 0x08;
+    /// Offset of [`Self::ticks`], 8 bytes.
+    pub const TICKS: u64 = 0x10;
+    /// Offset of the registers, 8 bytes each.
+    pub const REGISTERS: u64 = 0x40;
+    /// Little-endian words of an image.
+    pub const WORDS: usize = IMAGE_SIZE as usize / 8;
+
+    /// The image as it stands in memory.
+    pub fn to_words(self) -> [u64; Self::WORDS] {
+        let mut words = [0; Self::WORDS];
+        words[0] = wide(IMAGE_FORMAT);
+        (words[1], words[2]) = (self.left, self.ticks);
+        words[8..8 + REGISTERS as usize].copy_from_slice(&self.registers);
+        words
+    }
+
+    /// The image in `words`, or `None` if it is none. What has no meaning is ignored.
+    pub fn from_words(words: [u64; Self::WORDS]) -> Option<Self> {
+        if lo(words[0]) != IMAGE_FORMAT {
+            return None;
+        }
+        let mut registers = [0; REGISTERS as usize];
+        registers.copy_from_slice(&words[8..8 + REGISTERS as usize]);
+        Some(Self {
+            left: words[1],
+            ticks: words[2],
+            registers,
         })
     }
 }

@@ -74,7 +74,8 @@ pub enum Reason {
     ArgumentRange = 17,
     /// The program executed TRAP; `detail` is its code.
     Trap = 18,
-    /// EXEC is to resume, and the context's save area has no state of its buffer.
+    /// The context's save area has no image; or EXEC is to resume, and it has no state of its
+    /// buffer.
     BadSave = 19,
     /// An index of a DRAW names a vertex that there is not; `detail` is the index.
     BadIndex = 20,
@@ -187,7 +188,7 @@ pub struct Record {
     /// Fence id of the packet that was running; 0 if none.
     pub fence: u64,
     /// Address of the command: offset in the ring where `asid` is 0 or `space` is GPU-physical,
-    /// virtual in a buffer otherwise.
+    /// virtual in a buffer otherwise; [`Self::NO_COMMAND`] where the engine was to leave a context.
     pub command: u64,
     /// Index of the instruction, or [`Record::NO_PC`].
     pub pc: u32,
@@ -196,6 +197,8 @@ pub struct Record {
 impl Record {
     /// Bytes of a record.
     pub const SIZE: u64 = 64;
+    /// `command` where no command is at fault.
+    pub const NO_COMMAND: u64 = u64::MAX;
     /// `pc` where no program was running.
     pub const NO_PC: u32 = u32::MAX;
 

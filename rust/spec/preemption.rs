@@ -140,7 +140,8 @@ impl Record {
     }
 }
 
-/// How a saved state begins: whose it is. What follows is the device's own.
+/// How a saved state begins, behind the context's image ([`super::context::Image`]): whose it is.
+/// What follows is the device's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Bytes of the state, the header included.

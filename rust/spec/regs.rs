@@ -47,7 +47,7 @@ use super::register::{
 /// Major version that this specification describes; another major version is another manual.
 pub const VERSION_MAJOR: u16 = 1;
 /// Minor version that this specification describes; a higher minor version only adds.
-pub const VERSION_MINOR: u16 = 4;
+pub const VERSION_MINOR: u16 = 5;
 
 register! {
     /// The registers that the device has once.
@@ -236,7 +236,7 @@ register! {
 
     /// What a context's save area must have room for.
     SAVE_SIZE(32) @ 0x0098, ReadOnly, fixed {
-        /// The most that a state takes.
+        /// The image, and the most that a state takes.
         31:0 bytes, with_bytes => u32;
     }
 }

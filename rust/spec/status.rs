@@ -11,7 +11,8 @@
 //! |---|---|
 //! | 0x000 | 8 engine blocks of 64 bytes |
 //! | 0x200 | the device block |
-//! | 0x400 | 64 counters of 8 bytes, written on request |
+//! | 0x240 | for each engine the context that it holds, 8 bytes |
+//! | 0x400 | 67 counters of 8 bytes, written on request |
 //! | 0x800 | 32 fault records of 64 bytes |
 //!
 //! # Examples
@@ -73,6 +74,11 @@ pub const SNAPSHOT_ACK: u64 = 0x208;
 pub const APERTURE_ACK: u64 = 0x20c;
 /// Offset of the aperture entries refused, 4 bytes; written before [`APERTURE_ACK`].
 pub const APERTURE_REFUSED: u64 = 0x210;
+
+/// Offset of the GPU-physical address of the descriptor of the context that the first engine holds,
+/// 8 bytes, 0 if it holds none; those of the others follow. Each is written before the engine's
+/// [`engine::CURRENT_FENCE`].
+pub const CONTEXTS: u64 = 0x240;
 
 /// Offset of the first counter.
 pub const COUNTERS: u64 = 0x400;
@@ -247,11 +253,17 @@ pub enum Counter {
     Triangle = 62,
     /// Pixels for which a program ended, those that it discarded included.
     Pixel = 63,
+    /// Images of contexts that were loaded.
+    ContextLoad = 64,
+    /// Images of contexts that were written because their engine left them.
+    ContextLeave = 65,
+    /// Switches to no context that found one.
+    NullSwitch = 66,
 }
 
 impl Counter {
     /// All counters in order, with the names that debugfs shows.
-    pub const ALL: [(Self, &'static str); 64] = [
+    pub const ALL: [(Self, &'static str); 67] = [
         (Self::RegisterRead, "register_read"),
         (Self::RegisterWrite, "register_write"),
         (Self::Doorbell, "doorbell"),
@@ -316,6 +328,9 @@ impl Counter {
         (Self::FaultBadIndex, "fault_bad_index"),
         (Self::Triangle, "triangle"),
         (Self::Pixel, "pixel"),
+        (Self::ContextLoad, "context_load"),
+        (Self::ContextLeave, "context_leave"),
+        (Self::NullSwitch, "null_switch"),
     ];
 
     /// The counter of the faults of a reason, which [`Self::Fault`] counts as well.

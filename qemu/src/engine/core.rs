@@ -607,6 +607,10 @@ impl Core {
                 }
                 Ok(Flow::Invalidate(asid))
             }
+            // Nothing holds a context yet.
+            Command::SetRegister { .. }
+            | Command::StoreRegister { .. }
+            | Command::Switch { .. } => Err(Fault::plain(Reason::BadOpcode)),
             Command::Fence { fence, interrupt } => {
                 self.completed_fence = fence;
                 Ok(Flow::Fence { interrupt })

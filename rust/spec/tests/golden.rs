@@ -5,7 +5,7 @@
 
 use skua_spec::aperture::{self, PageSize as AperturePageSize};
 use skua_spec::command::Command;
-use skua_spec::context::Descriptor;
+use skua_spec::context::{Descriptor, Image};
 use skua_spec::fault::{Reason, Record};
 use skua_spec::isa::{Instruction, Op};
 use skua_spec::mmu::{Entry, PageSize, Target};
@@ -51,6 +51,7 @@ fn list(values: &[u32]) -> String {
 
 fn command(command: &Command) -> String {
     let interrupt_text = |interrupt| if interrupt { " interrupt" } else { "" };
+    let fence_text = |fence: Option<u64>| fence.map_or(String::new(), |f| format!(" fence={f:#x}"));
     match *command {
         Command::Nop { words } => format!("NOP words={words:#x}"),
         Command::Fill {
@@ -113,6 +114,12 @@ fn command(command: &Command) -> String {
         Command::Signal { address, value } => {
             format!("SIGNAL address={address:#x} value={value:#x}")
         }
+        Command::SetRegister { index, value } => {
+            format!("SET_REGISTER index={index:#x} value={value:#x}")
+        }
+        Command::StoreRegister { index, address } => {
+            format!("STORE_REGISTER index={index:#x} address={address:#x}")
+        }
         Command::FlushTlb { asid: None } => "FLUSH_TLB all".to_owned(),
         Command::FlushTlb { asid: Some(asid) } => format!("FLUSH_TLB asid={:#x}", asid.get()),
         Command::FlushCache => "FLUSH_CACHE".to_owned(),
@@ -128,9 +135,14 @@ fn command(command: &Command) -> String {
             resume,
         } => format!(
             "EXEC context={context:#x} base={base:#x} start={start:#x} end={end:#x}{}{}{}",
-            fence.map_or(String::new(), |fence| format!(" fence={fence:#x}")),
+            fence_text(fence),
             interrupt_text(interrupt),
             if resume { " resume" } else { "" }
+        ),
+        Command::Switch { fence, interrupt } => format!(
+            "EXEC switch{}{}",
+            fence_text(fence),
+            interrupt_text(interrupt)
         ),
         Command::Fence { fence, interrupt } => {
             format!("FENCE fence={fence:#x}{}", interrupt_text(interrupt))
@@ -232,6 +244,24 @@ fn contexts() {
             }
             None => format!("{:?}", Reason::BadContext),
         };
+        assert_eq!(found, line[1], "{line:?}");
+    }
+}
+
+#[test]
+fn images() {
+    for line in lines("images") {
+        let words: [u64; Image::WORDS] = wide(&line[0]).try_into().expect(&line[0]);
+        let found = Image::from_words(words).map_or(format!("{:?}", Reason::BadSave), |image| {
+            assert_eq!(image.to_words(), words);
+            let registers = (0..).zip(image.registers).filter(|(_, value)| *value != 0);
+            let registers: Vec<_> = registers.map(|(i, v)| format!("{i}:{v:#x}")).collect();
+            let (left, ticks) = (image.left, image.ticks);
+            format!(
+                "left={left:#x} ticks={ticks:#x} registers={}",
+                registers.join(",")
+            )
+        });
         assert_eq!(found, line[1], "{line:?}");
     }
 }
