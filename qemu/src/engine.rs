@@ -7,6 +7,7 @@
 //! | [`core`] | what an engine does, as a value that is stepped |
 //! | [`packet`] | the part of it that runs a buffer for a context |
 //! | [`save`] | the part of it that stops one and goes on later |
+//! | `held` | the part of it that keeps a context from packet to packet |
 //! | [`worker`] | the thread around a core |
 //! | `lockstep` | one thread around all of them |
 //! | [`alarm`] | what wakes these threads |
@@ -19,6 +20,7 @@
 
 pub mod alarm;
 pub mod core;
+mod held;
 pub(crate) mod lockstep;
 pub mod packet;
 pub mod save;

@@ -19,6 +19,8 @@ pub struct Fault {
     pub pc: u32,
     /// Whether the address is a virtual one though the ring's command is at fault: in a save area.
     pub in_save_area: bool,
+    /// Whether a context was to be left: the record is of that one, and of no command.
+    pub leaving: bool,
 }
 
 impl Fault {
@@ -31,6 +33,7 @@ impl Fault {
             address: 0,
             pc: Record::NO_PC,
             in_save_area: false,
+            leaving: false,
         }
     }
 
@@ -43,6 +46,7 @@ impl Fault {
             address,
             pc: Record::NO_PC,
             in_save_area: false,
+            leaving: false,
         }
     }
 
@@ -56,6 +60,12 @@ impl Fault {
     pub const fn in_save_area(mut self) -> Self {
         self.in_save_area = true;
         self
+    }
+
+    /// The same in the save area of the context that was to be left.
+    pub const fn leaving(mut self) -> Self {
+        self.leaving = true;
+        self.in_save_area()
     }
 
     /// The same at an instruction.

@@ -36,6 +36,7 @@ use skua_spec::ticks;
 
 use crate::command::draw::Drawing;
 use crate::command::transfer::{Moved, Rows, Tile};
+use crate::engine::held::Held;
 use crate::engine::packet::Packet;
 use crate::engine::Ring;
 use crate::fault::Fault;
@@ -93,6 +94,8 @@ pub struct Shown {
     pub current_fence: u64,
     /// Fence id that was last completed.
     pub completed_fence: u64,
+    /// GPU-physical address of the descriptor of the context that is held, 0 if none.
+    pub context: u64,
 }
 
 impl Shown {
@@ -102,11 +105,12 @@ impl Shown {
             && self.state as u32 == other.state as u32
             && self.current_fence == other.current_fence
             && self.completed_fence == other.completed_fence
+            && self.context == other.context
     }
 }
 
-/// All that an engine has begun and not ended. Whatever else a core has is its time, its last
-/// fence, and what it may forget: translations and decoded programs.
+/// All that an engine has begun and not ended, and the context that it holds. Whatever else a core
+/// has is its time, its last fence, and what it may forget: translations and decoded programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// As the status page will show it.
@@ -131,6 +135,8 @@ pub struct Progress {
     pub(crate) preempt: Option<u64>,
     /// The last command of a buffer that was begun is one that draws.
     pub(crate) draws: bool,
+    /// The context whose packet began last, unless it was left since.
+    pub(crate) held: Option<Box<Held>>,
 }
 
 impl Default for Progress {
@@ -147,6 +153,7 @@ impl Default for Progress {
             reached: None,
             preempt: None,
             draws: false,
+            held: None,
         }
     }
 }
@@ -281,8 +288,12 @@ impl Core {
             ticks: self.ticks,
             head: self.progress.head,
             state: self.progress.state,
-            current_fence: packet.and_then(|p| p.fence).unwrap_or(0),
+            current_fence: packet
+                .filter(|p| p.begun)
+                .and_then(|p| p.fence)
+                .unwrap_or(0),
             completed_fence: self.completed_fence,
+            context: self.progress.held.as_ref().map_or(0, |held| held.context),
         }
     }
 
@@ -493,7 +504,11 @@ impl Core {
         self.read_words(memory, space, address, 0..2.min(available as usize))?;
         // CAST: eight bits.
         let opcode = Opcode::from_u8((self.words[0] >> 24) as u8);
-        if opcode.is_some_and(Opcode::has_program) && self.kind != EngineKind::Compute {
+        let lacks = |opcode: Opcode| {
+            opcode.has_program() && self.kind != EngineKind::Compute
+                || opcode.is_buffer_only() && space == Space::System
+        };
+        if opcode.is_some_and(lacks) {
             return Err(Fault::plain(Reason::BadOpcode));
         }
         let length = (self.words[0] & 0xffff) as usize;
@@ -589,6 +604,10 @@ impl Core {
             Command::Draw(draw) => self.draw(memory, space, &draw, work, limit),
             Command::Wait { address, value } => self.wait(memory, space, address, value, work),
             Command::Signal { address, value } => self.signal(memory, space, address, value),
+            Command::SetRegister { index, value } => Ok(self.set_register(index, value)),
+            Command::StoreRegister { index, address } => {
+                self.store_register(memory, space, index, address)
+            }
             Command::FlushCache => {
                 self.programs.clear();
                 fence(Ordering::SeqCst);
@@ -607,11 +626,18 @@ impl Core {
                 }
                 Ok(Flow::Invalidate(asid))
             }
-            // Nothing holds a context yet.
-            Command::SetRegister { .. }
-            | Command::StoreRegister { .. }
-            | Command::Switch { .. } => Err(Fault::plain(Reason::BadOpcode)),
-            Command::Fence { fence, interrupt } => {
+            // The time that leaving takes passes before the fence is seen.
+            Command::Switch { .. } if self.progress.held.is_some() => {
+                memory.tally().add(Counter::NullSwitch, 1);
+                self.leave(memory)?;
+                Ok(Flow::Pause)
+            }
+            Command::Switch { fence: None, .. } => Ok(Flow::End),
+            Command::Fence { fence, interrupt }
+            | Command::Switch {
+                fence: Some(fence),
+                interrupt,
+            } => {
                 self.completed_fence = fence;
                 Ok(Flow::Fence { interrupt })
             }
@@ -639,6 +665,7 @@ impl Core {
                     // EXEC's own.
                     ticks,
                     resume,
+                    begun: false,
                     saved: 0,
                 });
                 Ok(Flow::Packet)
@@ -693,8 +720,15 @@ impl Core {
     /// Stops with a fault.
     fn fault(&mut self, memory: &Memory<'_>, fault: Fault) -> Outcome {
         let packet = self.progress.packet.as_ref();
-        let descriptor = packet.and_then(|p| p.descriptor);
-        let command = packet.and_then(Packet::command);
+        let held = self.progress.held.take();
+        let (descriptor, command, fence) = match held.filter(|_| fault.leaving) {
+            Some(left) => (Some(left.descriptor), Some(Record::NO_COMMAND), None),
+            None => (
+                packet.and_then(|p| p.descriptor),
+                packet.and_then(Packet::command),
+                packet.and_then(|p| p.fence),
+            ),
+        };
         let record = Record {
             engine: self.index,
             reason: fault.reason,
@@ -708,7 +742,7 @@ impl Core {
                 _ => fault::Space::GpuPhysical,
             },
             address: fault.address,
-            fence: packet.and_then(|p| p.fence).unwrap_or(0),
+            fence: fence.unwrap_or(0),
             command: command.unwrap_or(u64::from(self.progress.head)),
             pc: fault.pc,
         };

@@ -37,28 +37,35 @@ pub(crate) struct Packet {
     pub(crate) ticks: u64,
     /// It is to go on by its state, and has not yet. Until then `at` is `end`.
     pub(crate) resume: bool,
+    /// Its context is held: from there on it is shown, and its commands run.
+    pub(crate) begun: bool,
     /// Bytes of the state in the save area when the packet began.
     pub(crate) saved: u32,
+}
+
+/// The address space of a context.
+pub(crate) const fn space_of(descriptor: &Descriptor) -> Space {
+    Space::Process {
+        asid: descriptor.asid,
+        root: descriptor.root,
+    }
 }
 
 impl Packet {
     /// Where the packet's commands and their operands are.
     pub(crate) fn space(&self) -> Space {
-        self.descriptor.map_or(Space::System, |d| Space::Process {
-            asid: d.asid,
-            root: d.root,
-        })
+        self.descriptor.as_ref().map_or(Space::System, space_of)
     }
 
     /// Whether its state has a place to go to, and is not to be read first.
     pub(crate) fn can_be_saved(&self) -> bool {
-        !self.resume && self.descriptor.is_some_and(|d| d.save.is_some())
+        self.begun && !self.resume && self.descriptor.is_some_and(|d| d.save.is_some())
     }
 
     /// Address of the command that runs or comes next; `None` before the first and behind the last.
     pub(crate) fn command(&self) -> Option<u64> {
         // Decoding has checked that the end does not wrap.
-        (self.descriptor.is_some() && self.at < self.end).then(|| self.base + u64::from(self.at))
+        (self.begun && self.at < self.end).then(|| self.base + u64::from(self.at))
     }
 }
 
@@ -66,11 +73,14 @@ impl Core {
     /// Goes on with the packet where no command is under way: to its context, its next command or
     /// its end.
     pub(crate) fn run_packet(&mut self, memory: &Memory<'_>) -> Result<Option<Outcome>, Fault> {
-        let Some(packet) = &mut self.progress.packet else {
+        let Some(packet) = self.progress.packet else {
             return Ok(None);
         };
-        if packet.descriptor.is_none() {
+        let Some(descriptor) = packet.descriptor else {
             let (context, resume) = (packet.context, packet.resume);
+            if self.holds_another(context) {
+                return self.leave(memory).map(|()| None);
+            }
             let (descriptor, saved) = self.read_context(memory, context)?;
             if saved != 0 && !resume {
                 self.set_saved(memory, context, 0)?;
@@ -81,6 +91,17 @@ impl Core {
                 (packet.descriptor, packet.saved) = (Some(descriptor), saved);
             }
             return Ok(None);
+        };
+        if !packet.begun {
+            // What it takes passes before anybody sees the packet.
+            if self.load(memory, packet.context, descriptor)? {
+                return Ok(None);
+            }
+            self.begin_held(descriptor);
+            if let Some(packet) = &mut self.progress.packet {
+                packet.begun = true;
+            }
+            return Ok(Some(Outcome::Busy));
         }
         if packet.resume {
             return self.restore(memory).map(|()| None);
@@ -93,9 +114,14 @@ impl Core {
             self.progress.draws = begun.is_some_and(Begun::draws);
             return Ok(None);
         }
-        let ticks = std::mem::take(&mut packet.ticks);
-        let packet = *packet;
-        self.add_to_context(memory, packet.context, Descriptor::TICKS, ticks)?;
+        if self.write_registers(memory)? {
+            return Ok(None);
+        }
+        // A fault from here on does not charge them once more.
+        if let Some(packet) = &mut self.progress.packet {
+            packet.ticks = 0;
+        }
+        self.add_to_context(memory, packet.context, Descriptor::TICKS, packet.ticks)?;
         self.add_to_context(memory, packet.context, Descriptor::PACKETS, 1)?;
         memory.tally().add(Counter::Packet, 1);
         self.progress.packet = None;

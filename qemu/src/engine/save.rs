@@ -30,7 +30,7 @@ use skua_spec::command::{
     Command, Draw, EngineKind, BYTES_PER_TICK, MAX_GROUP_THREADS, MAX_SHARED, MAX_WORDS,
     WAVE_THREADS,
 };
-use skua_spec::context::Descriptor;
+use skua_spec::context::{Descriptor, SaveArea, IMAGE_SIZE};
 use skua_spec::fault::{Access, Reason};
 use skua_spec::isa::REGISTERS;
 use skua_spec::preemption::{Cause, Header, Level};
@@ -48,15 +48,18 @@ use crate::mmu::Mmu;
 use crate::program::machine::{Machine, SCRAMBLED};
 use crate::program::wave::{lanes, Wave};
 
-/// Most bytes of a state, in whole pages ([`struct@skua_spec::regs::SAVE_SIZE`]): that of a
-/// dispatch whose group is as large as it can be.
+/// Bytes of a save area, in whole pages ([`struct@skua_spec::regs::SAVE_SIZE`]): the context's
+/// image, and the state of a dispatch whose group is as large as it can be.
 pub const SAVE_SIZE: u32 = {
     let wave = 16 + (1 + REGISTERS as u32) * WAVE_THREADS * 4;
     let dispatch = 6 * 4 + MAX_SHARED + MAX_GROUP_THREADS / WAVE_THREADS * wave;
     // CAST: 44 words, and a page.
-    let bytes = Header::SIZE + 8 + MAX_WORDS as u32 * 4 + dispatch;
+    let bytes = IMAGE_SIZE + Header::SIZE + 8 + MAX_WORDS as u32 * 4 + dispatch;
     bytes.next_multiple_of(PAGE_SIZE as u32)
 };
+
+/// Most bytes of a state: what the image leaves of a save area.
+pub const STATE_SIZE: u32 = SAVE_SIZE - IMAGE_SIZE;
 
 /// Fields to be written.
 struct Writer(Vec<u8>);
@@ -269,10 +272,10 @@ fn encode(
         _ => {}
     }
     if full {
-        w.0.resize(SAVE_SIZE as usize, 0);
+        w.0.resize(STATE_SIZE as usize, 0);
     }
     let header = Header {
-        // CAST: at most SAVE_SIZE.
+        // CAST: at most STATE_SIZE.
         bytes: w.0.len() as u32,
         base: GpuVa(packet.base),
         start: packet.start,
@@ -297,7 +300,7 @@ fn decode(
     let header = [r.u64()?, r.u64()?, r.u64()?, r.u64()?];
     let header = Header::from_words(header)?;
     let expected = Header {
-        // CAST: at most SAVE_SIZE.
+        // CAST: at most STATE_SIZE.
         bytes: state.len() as u32,
         base: GpuVa(packet.base),
         start: packet.start,
@@ -326,7 +329,7 @@ fn decode(
             })
         }
     };
-    let padding = full && state.len() == SAVE_SIZE as usize && r.0.iter().all(|byte| *byte == 0);
+    let padding = full && state.len() == STATE_SIZE as usize && r.0.iter().all(|byte| *byte == 0);
     (r.0.is_empty() || padding).then_some((at, begun))
 }
 
@@ -361,8 +364,13 @@ fn decode_work(
     Some(Work::Transfer(moved))
 }
 
-/// What writing or reading `bytes` bytes of a state takes beyond that of accesses.
-fn lines(bytes: usize) -> u64 {
+/// Virtual address of the state in a save area.
+fn state_at(area: &SaveArea) -> u64 {
+    area.base.0 + u64::from(IMAGE_SIZE)
+}
+
+/// What writing or reading `bytes` bytes of a state or an image takes beyond that of accesses.
+pub(crate) fn lines(bytes: usize) -> u64 {
     (bytes as u64).div_ceil(BYTES_PER_TICK) * ticks::LINE
 }
 
@@ -396,8 +404,8 @@ impl Core {
         stops.then_some(Cause::Within)
     }
 
-    /// Stops at a boundary. What is left in the ring is withdrawn when the time that this takes is
-    /// over.
+    /// Stops at a boundary, and leaves the context that is held. What is left in the ring is
+    /// withdrawn when the time that this takes is over.
     pub(crate) fn stop(
         &mut self,
         memory: &Memory<'_>,
@@ -406,6 +414,7 @@ impl Core {
         if cause.is_saved() {
             self.save(memory)?;
         }
+        self.leave(memory)?;
         if cause == Cause::Idle {
             memory.tally().add(Counter::PreemptIdle, 1);
         }
@@ -439,10 +448,10 @@ impl Core {
         self.add_to_context(memory, context, Descriptor::TICKS, ticks)?;
         // As it keeps nothing of these translations, those of the packet find what they have found.
         Mmu::default()
-            .write(memory, space, area.base.0, &state)
+            .write(memory, space, state_at(&area), &state)
             .map_err(Fault::in_save_area)?;
         memory.tally().spend(lines(state.len()));
-        // CAST: at most SAVE_SIZE.
+        // CAST: at most STATE_SIZE.
         self.set_saved(memory, context, state.len() as u32)?;
         memory.tally().add(Counter::SavedBytes, state.len() as u64);
         self.programs.clear();
@@ -457,7 +466,7 @@ impl Core {
         };
         let bad = Fault::access(Reason::BadSave, Access::Fetch, packet.context);
         let area = packet.descriptor.and_then(|d| d.save).ok_or(bad)?;
-        if packet.saved > SAVE_SIZE {
+        if packet.saved > STATE_SIZE {
             return Err(bad);
         }
         let mut state = vec![0; packet.saved as usize];
@@ -465,7 +474,7 @@ impl Core {
             .read(
                 memory,
                 packet.space(),
-                area.base.0,
+                state_at(&area),
                 &mut state,
                 Access::Fetch,
             )

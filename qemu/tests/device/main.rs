@@ -8,6 +8,7 @@
 mod aperture;
 mod arithmetic;
 mod clock;
+mod contexts;
 mod draw;
 mod events;
 mod faults;

@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 use skua_asm::{assemble, assemble_with, Program};
 use skua_gpu::engine::core::{Outcome, Shown};
-use skua_gpu::engine::save::SAVE_SIZE;
+use skua_gpu::engine::save::{SAVE_SIZE, STATE_SIZE};
 use skua_gpu::options::Preemption;
 use skua_gpu::vram;
 use skua_spec::address::{BusAddr, GpuPhys, GpuVa, PAGE_SIZE, VA_BITS};
 use skua_spec::command::{Blend, Command, Draw, Rectangle, BYTES_PER_TICK};
-use skua_spec::context::{Descriptor, SaveArea};
+use skua_spec::context::{Descriptor, SaveArea, IMAGE_SIZE};
 use skua_spec::fault::{Access, Reason, Record, Space};
 use skua_spec::mmu::{Entry, PageSize, Target};
 use skua_spec::number::Asid;
@@ -23,7 +23,7 @@ use skua_spec::status::{self, Counter, EngineState};
 use skua_spec::ticks;
 use skua_testbed::{
     Gpu, Stepped, ASID, BUFFER_VA, BUS, COLD, CONTEXT, CONTEXT_ID, DATA, DATA_VA, SAVE, SAVE_VA,
-    STATUS, SYSTEM_BYTES, SYSTEM_FREE,
+    STATE, STATUS, SYSTEM_BYTES, SYSTEM_FREE,
 };
 
 use crate::draw::{self, Point};
@@ -37,6 +37,10 @@ pub(crate) const AREA: SaveArea = SaveArea {
 };
 /// Another context's descriptor, without a save area.
 const OTHER_CONTEXT: u64 = CONTEXT + 0x1000;
+/// Lines of a context's image.
+const IMAGE_LINES: u64 = IMAGE_SIZE as u64 / BYTES_PER_TICK;
+/// Ticks of loading a context, or of leaving it.
+const IMAGE: u64 = IMAGE_LINES * ticks::LINE + COLD;
 /// What no preemption ends in: more steps than any work of these tests takes.
 const MANY: usize = 1_000_000;
 
@@ -61,7 +65,12 @@ fn translations(pages: u64) -> u64 {
     COLD + (pages - 1) * ticks::TLB_MISS
 }
 
-fn words(commands: &[Command]) -> Vec<u32> {
+/// Pages that a state of so many bytes lies in.
+fn pages_of(state: u64) -> u64 {
+    (u64::from(IMAGE_SIZE) + state).div_ceil(PAGE_SIZE)
+}
+
+pub(crate) fn words(commands: &[Command]) -> Vec<u32> {
     commands
         .iter()
         .flat_map(|command| command.encode().words().to_vec())
@@ -69,10 +78,10 @@ fn words(commands: &[Command]) -> Vec<u32> {
 }
 
 /// Numbers that are the same in each run.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -100,7 +109,7 @@ struct Driver {
 /// What came of a request.
 struct Stop {
     cause: Cause,
-    /// Ticks from the request to the record, without those for saving.
+    /// Ticks from the request to the record, without those for saving and leaving the context.
     ticks: u64,
 }
 
@@ -173,7 +182,7 @@ impl Driver {
     /// Asks the engine to stop, waits until it has, and submits again what has not ended.
     fn preempt(&mut self, budget: u64) -> Result<Stop, Outcome> {
         self.requests += 1;
-        let before = self.shown().ticks;
+        let (before, left) = (self.shown().ticks, self.count(Counter::ContextLeave));
         self.stepped.cores[0].preempt(self.requests);
         for _ in 0..MANY {
             let (fence, cause) = match self.step(budget) {
@@ -185,21 +194,23 @@ impl Driver {
             assert_eq!(fence, self.requests);
             assert_eq!(shown.head, self.stepped.tail(0));
             assert_eq!((shown.state, shown.current_fence), (EngineState::Idle, 0));
+            assert_eq!(shown.context, 0);
             self.causes[cause as usize] += 1;
-            let mut time = 0;
+            let mut time = (self.count(Counter::ContextLeave) - left) * IMAGE;
             if cause.is_saved() {
                 let saved = u64::from(self.stepped.saved(CONTEXT));
                 let lines = saved.div_ceil(BYTES_PER_TICK);
-                let pages = saved.div_ceil(PAGE_SIZE);
-                time = lines * ticks::LINE + translations(pages);
+                let pages = pages_of(saved);
+                time += lines * ticks::LINE + translations(pages);
                 if let Some(Command::Exec { resume, .. }) = self.packets.front_mut() {
                     *resume = true;
                 }
                 self.resumed += 1;
                 self.lines += lines;
                 self.pages += pages;
-                self.debt = time + ticks::COMMAND;
+                self.debt = ticks::COMMAND;
             }
+            self.debt += time;
             if cause == Cause::Idle {
                 assert!(self.packets.is_empty());
             }
@@ -252,25 +263,32 @@ impl Driver {
         let translations =
             self.resumed * translations(1) + (self.pages - self.resumed) * ticks::TLB_MISS;
         let areas = 2 * (self.lines * ticks::LINE + translations);
-        let overhead = execs + areas + nops * ticks::COMMAND;
+        let more = |counter| self.count(counter) - whole.count(counter);
+        let (loaded, left) = (more(Counter::ContextLoad), more(Counter::ContextLeave));
+        let overhead = execs + areas + nops * ticks::COMMAND + (loaded + left) * IMAGE;
         assert_eq!(self.shown().ticks, whole.shown().ticks + overhead);
         assert_eq!(self.charged(), whole.charged());
         let (saved, restored) = (Counter::SavedBytes, Counter::RestoredBytes);
         assert_eq!(self.count(saved), self.count(restored));
         for (counter, name) in Counter::ALL {
-            let more = self.count(counter) - whole.count(counter);
+            let more = more(counter);
             match counter {
                 Counter::SavedBytes
                 | Counter::RestoredBytes
                 | Counter::PreemptIdle
+                | Counter::ContextLoad
+                | Counter::ContextLeave
                 | Counter::RingCommand => {}
-                // Ticks, and twice how much is saved.
-                Counter::VramWrite => assert_eq!(more, self.count(saved) + 24 * self.resumed),
+                // Ticks, twice how much is saved, and images.
+                Counter::VramWrite => {
+                    let images = left * u64::from(IMAGE_SIZE);
+                    assert_eq!(more, self.count(saved) + 24 * self.resumed + images);
+                }
                 // The state, EXEC, its descriptor, programs.
                 Counter::VramRead => assert!(more >= self.count(restored) + 88 * self.resumed),
                 // Each time anew.
-                Counter::TlbMiss => assert_eq!(more, 2 * self.pages),
-                Counter::WalkMiss => assert_eq!(more, 6 * self.resumed),
+                Counter::TlbMiss => assert_eq!(more, 2 * self.pages + loaded + left),
+                Counter::WalkMiss => assert_eq!(more, 6 * self.resumed + 3 * (loaded + left)),
                 Counter::WalkHit => assert_eq!(more, 2 * (self.pages - self.resumed)),
                 // Programs that are read anew.
                 Counter::TlbHit => {}
@@ -459,7 +477,7 @@ fn the_level_bounds_the_latency() {
             while !driver.packets.is_empty() {
                 // So that what the TLB has not at first is found.
                 let budget = 1 + random.below(41);
-                driver.advance(if requests == 0 { 60 } else { budget });
+                driver.advance(if requests == 0 { IMAGE + 60 } else { budget });
                 let stop = driver.preempt(1).unwrap_or_else(|o| panic!("{o:?}"));
                 (most, requests) = (most.max(stop.ticks), requests + 1);
             }
@@ -509,7 +527,7 @@ fn without_a_level_all_of_the_ring_is_done_first() {
     assert_eq!((stop.cause, stop.ticks), (Cause::Idle, 0));
 }
 
-fn exec_of(at: u64, mut exec: Command) -> Command {
+pub(crate) fn exec_of(at: u64, mut exec: Command) -> Command {
     if let Command::Exec { context, .. } = &mut exec {
         *context = vram::BASE + at;
     }
@@ -661,20 +679,21 @@ fn a_context_without_a_save_area() {
 fn save_areas() {
     let (base, bytes) = (AREA.base.0, AREA.bytes);
     let last = u64::from(bytes).next_multiple_of(PAGE_SIZE);
-    for (base, bytes, good) in [
-        (base, bytes, true),
-        (base, u32::MAX, true),
-        (base, bytes - 1, false),
-        (base + 8, bytes, false),
-        (base + 0x1000, bytes, true),
-        // It is looked at when it is used.
-        (0x1000, bytes, true),
-        ((1 << VA_BITS) - last, bytes, true),
-        ((1 << VA_BITS) - last + 0x1000, bytes, false),
-        (vram::BASE + SAVE, bytes, false),
-        (!0xfff, bytes, false),
-        (0, bytes, false),
-        (base, 0, false),
+    let (bad, absent) = (Some(Reason::BadContext), Some(Reason::NotPresent));
+    for (base, bytes, reason) in [
+        (base, bytes, None),
+        (base, u32::MAX, None),
+        (base, bytes - 1, bad),
+        (base + 8, bytes, bad),
+        (base + 0x1000, bytes, None),
+        // It could be there, and is not.
+        (0x1000, bytes, absent),
+        ((1 << VA_BITS) - last, bytes, absent),
+        ((1 << VA_BITS) - last + 0x1000, bytes, bad),
+        (vram::BASE + SAVE, bytes, bad),
+        (!0xfff, bytes, bad),
+        (0, bytes, bad),
+        (base, 0, bad),
     ] {
         let mut stepped = Stepped::new();
         let area = SaveArea {
@@ -690,14 +709,19 @@ fn save_areas() {
                 break outcome;
             }
         };
-        if good {
+        let Some(reason) = reason else {
             assert_eq!(outcome, Outcome::Idle, "{area:x?}");
             continue;
+        };
+        let mut expected = stepped.expect(0, reason, Access::Fetch, base);
+        (expected.command, expected.fence) = (0, fence);
+        if reason == Reason::BadContext {
+            (expected.asid, expected.context_id) = (Asid::SYSTEM, 0);
+            (expected.space, expected.address) = (Space::GpuPhysical, vram::BASE + CONTEXT);
+        } else {
+            // The level at which there is nothing.
+            expected.detail = if base < BUFFER_VA { 0 } else { 3 };
         }
-        let mut expected = stepped.expect(0, Reason::BadContext, Access::Fetch, 0);
-        (expected.asid, expected.context_id) = (Asid::SYSTEM, 0);
-        (expected.space, expected.command) = (Space::GpuPhysical, 0);
-        (expected.address, expected.fence) = (vram::BASE + CONTEXT, fence);
         assert_eq!(outcome, Outcome::Faulted(expected), "{area:x?}");
     }
 }
@@ -706,6 +730,8 @@ fn save_areas() {
 fn in_system_memory(stepped: &mut Stepped, pages: u64) {
     let target = Target::System(BusAddr(BUS + SYSTEM_FREE));
     stepped.map_range(SAVE_VA, target, pages * PAGE_SIZE, true);
+    let image = stepped.vram_bytes(SAVE, IMAGE_SIZE as usize);
+    stepped.set_system(SYSTEM_FREE, &image);
 }
 
 /// In system memory it takes longer, and is as good.
@@ -719,7 +745,9 @@ fn a_save_area_in_system_memory() {
             }
             work
         });
-        driver.advance(500);
+        // Where the image is loaded from takes time too.
+        let loading = pages.min(1) * IMAGE_LINES * ticks::SYSTEM;
+        driver.advance(500 + loading);
         let stop = driver.preempt(1).unwrap_or_else(|o| panic!("{o:?}"));
         assert_eq!(stop.cause, Cause::Within);
         let lines = driver.lines;
@@ -728,8 +756,9 @@ fn a_save_area_in_system_memory() {
     };
     let (in_vram, _, whole) = stop(0);
     let (in_system, lines, driver) = stop(u64::from(SAVE_SIZE) / PAGE_SIZE);
-    assert_eq!(in_system, in_vram + lines * ticks::SYSTEM);
-    assert_eq!(driver.stepped.system32(SYSTEM_FREE), Header::MAGIC);
+    assert_eq!(in_system, in_vram + (lines + IMAGE_LINES) * ticks::SYSTEM);
+    let state = SYSTEM_FREE + u64::from(IMAGE_SIZE);
+    assert_eq!(driver.stepped.system32(state), Header::MAGIC);
     assert!(driver.memory().0 == whole.memory().0);
     assert_eq!(driver.charged(), whole.charged());
 }
@@ -737,10 +766,12 @@ fn a_save_area_in_system_memory() {
 /// Where a state cannot be saved or restored the engine faults, in EXEC's name.
 #[test]
 fn a_save_area_that_is_not_there() {
-    let expected = |stepped: &Stepped, reason, access, page| Record {
+    let expected = |stepped: &Stepped, reason, access, address| Record {
         command: 0,
-        ..stepped.expect(0, reason, access, SAVE_VA + page * PAGE_SIZE)
+        ..stepped.expect(0, reason, access, address)
     };
+    // The first byte of a page that a state is in.
+    let state_at = |page: u64| SAVE_VA + (page * PAGE_SIZE).max(IMAGE_SIZE.into());
     let forget = |stepped: &mut Stepped, page| {
         let at = stepped.entry_at(SAVE_VA + page * PAGE_SIZE, 0);
         stepped.set_vram64(at, 0);
@@ -775,7 +806,7 @@ fn a_save_area_that_is_not_there() {
         let Err(outcome) = driver.preempt(1) else {
             panic!("it has saved");
         };
-        let record = expected(&driver.stepped, reason, Access::Write, page);
+        let record = expected(&driver.stepped, reason, Access::Write, state_at(page));
         assert_eq!(outcome, Outcome::Faulted(record));
         assert!(driver.charged() > 0);
         assert_eq!(driver.stepped.saved(CONTEXT), 0);
@@ -784,22 +815,29 @@ fn a_save_area_that_is_not_there() {
         assert_eq!(driver.step(1), Outcome::Idle);
     }
 
-    let mut driver = Driver::new(Preemption::default(), work);
-    driver.advance(500);
-    driver.preempt(1).unwrap_or_else(|o| panic!("{o:?}"));
-    let head = driver.stepped.tail(0) - 40;
-    // The engine keeps nothing of what it has found.
-    forget(&mut driver.stepped, 0);
-    let saved = driver.stepped.saved(CONTEXT);
-    let Outcome::Faulted(found) = driver.finish() else {
-        panic!("it has restored");
-    };
-    let record = Record {
-        command: head.into(),
-        ..expected(&driver.stepped, Reason::NotPresent, Access::Fetch, 0)
-    };
-    assert_eq!(found, record);
-    assert_eq!(driver.stepped.saved(CONTEXT), saved);
+    // The image, and the second page of the state.
+    for (page, address) in [(0, SAVE_VA), (1, state_at(1))] {
+        let full = Preemption {
+            full: true,
+            ..Preemption::default()
+        };
+        let mut driver = Driver::new(full, work);
+        driver.advance(500);
+        driver.preempt(1).unwrap_or_else(|o| panic!("{o:?}"));
+        let head = driver.stepped.tail(0) - 40;
+        // The engine keeps nothing of what it has found.
+        forget(&mut driver.stepped, page);
+        let saved = driver.stepped.saved(CONTEXT);
+        let Outcome::Faulted(found) = driver.finish() else {
+            panic!("it has restored");
+        };
+        let record = Record {
+            command: head.into(),
+            ..expected(&driver.stepped, Reason::NotPresent, Access::Fetch, address)
+        };
+        assert_eq!(found, record);
+        assert_eq!(driver.stepped.saved(CONTEXT), saved);
+    }
 }
 
 /// A driver stopped within the first packet, and the packet.
@@ -817,13 +855,13 @@ fn stopped() -> (Driver, Command) {
 fn states_that_are_not_the_buffers() {
     const SAVED: u64 = CONTEXT + Descriptor::SAVED;
     let set = |stepped: &mut Stepped, at: u64, value: u32| {
-        stepped.set_vram(SAVE + at, &value.to_le_bytes());
+        stepped.set_vram(STATE + at, &value.to_le_bytes());
     };
     // The state at an offset, and how much there is said to be.
     let fields = [
         ("magic", 0, 1),
         ("format", 4, 2),
-        ("bytes", 8, SAVE_SIZE),
+        ("bytes", 8, STATE_SIZE),
         ("zero", 12, 1),
         ("base", 16, 8),
         ("start", 24, 8),
@@ -839,7 +877,7 @@ fn states_that_are_not_the_buffers() {
         let change = move |stepped: &mut Stepped, _: &mut Command| set(stepped, at, value);
         changes.push((name, Box::new(change)));
     }
-    for said in [0, 31, 32, 1000, SAVE_SIZE + 1, u32::MAX] {
+    for said in [0, 31, 32, 1000, STATE_SIZE + 1, u32::MAX] {
         let change = move |stepped: &mut Stepped, _: &mut Command| {
             stepped.set_vram64(SAVED, said.into());
         };
@@ -1000,12 +1038,12 @@ fn what_lives_is_saved_and_no_more() {
             }
             driver.check(&whole);
             let average = sum / driver.resumed;
-            println!("{name}, {preemption:?}: {average} bytes, {most} at most, of {SAVE_SIZE}");
+            println!("{name}, {preemption:?}: {average} bytes, {most} at most, of {STATE_SIZE}");
             assert!(driver.resumed > 3, "{name}");
             if preemption.full {
-                assert_eq!(average, u64::from(SAVE_SIZE));
+                assert_eq!(average, u64::from(STATE_SIZE));
             } else {
-                assert!(most <= SAVE_SIZE / 10, "{name}: {most}");
+                assert!(most <= STATE_SIZE / 10, "{name}: {most}");
             }
         }
     }
@@ -1035,7 +1073,7 @@ fn the_largest_state() {
         driver.preempt(1000).unwrap_or_else(|o| panic!("{o:?}"));
         most = most.max(driver.stepped.saved(CONTEXT));
     }
-    assert!(most > SAVE_SIZE / 20 * 19 && most <= SAVE_SIZE, "{most}");
+    assert!(most > STATE_SIZE / 20 * 19 && most <= STATE_SIZE, "{most}");
 }
 
 proptest! {
@@ -1055,7 +1093,7 @@ proptest! {
         for (at, value) in changes {
             // The fields are at the start.
             let at = at.index(if near { size.min(300) } else { size }) as u64;
-            driver.stepped.set_vram(SAVE + at, &[value]);
+            driver.stepped.set_vram(STATE + at, &[value]);
         }
         let untouched = driver.stepped.vram_bytes(0x40_0000, 0x10_0000);
         driver.packets.truncate(1);
@@ -1236,7 +1274,7 @@ fn drawing_is_stopped_at_every_point() {
             if driver.resumed > 0 {
                 // What is behind the command and says how far it has come.
                 let bytes = driver.stepped.saved(CONTEXT) as usize;
-                places.insert(driver.stepped.vram_bytes(SAVE, bytes));
+                places.insert(driver.stepped.vram_bytes(STATE, bytes));
             }
             assert_eq!(driver.finish(), Outcome::Idle);
             assert!(draw::seen(&driver.stepped) == picture, "{name}, tick {at}");
@@ -1349,8 +1387,8 @@ fn drawing_and_computing_have_levels_of_their_own() {
             driver.advance(10);
             let stop = driver.preempt(1).unwrap_or_else(|o| panic!("{o:?}"));
             if stop.cause == Cause::Within {
-                let at = driver.stepped.vram32(SAVE + u64::from(Header::SIZE));
-                let begun = driver.stepped.vram32(SAVE + u64::from(Header::SIZE) + 4) != 0;
+                let at = driver.stepped.vram32(STATE + u64::from(Header::SIZE));
+                let begun = driver.stepped.vram32(STATE + u64::from(Header::SIZE) + 4) != 0;
                 let command = match at {
                     0 => 0,
                     32 => 1,
@@ -1415,7 +1453,14 @@ fn what_lives_of_drawing_is_saved() {
         driver.check(&undisturbed);
         println!("full {full}: {most} bytes at most");
         // Registers of 32 threads, of which a few live.
-        assert!(if full { most == SAVE_SIZE } else { most < 3000 }, "{most}");
+        assert!(
+            if full {
+                most == STATE_SIZE
+            } else {
+                most < 3000
+            },
+            "{most}"
+        );
     }
 }
 
@@ -1478,7 +1523,7 @@ proptest! {
         prop_assume!(size > 0);
         for (at, value) in changes {
             let at = at.index(if near { size.min(300) } else { size }) as u64;
-            driver.stepped.set_vram(SAVE + at, &[value]);
+            driver.stepped.set_vram(STATE + at, &[value]);
         }
         let untouched = driver.stepped.vram_bytes(0x40_0000, 0x10_0000);
         driver.stepped.start(0, &[resumed(exec)]);

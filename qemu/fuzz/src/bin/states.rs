@@ -9,12 +9,12 @@ mod session;
 
 use libfuzzer_sys::fuzz_target;
 use skua_gpu::engine::core::Outcome;
-use skua_gpu::engine::save::SAVE_SIZE;
+use skua_gpu::engine::save::{SAVE_SIZE, STATE_SIZE};
 use skua_spec::address::GpuVa;
 use skua_spec::command::{Blend, Command, Dispatch, Draw, Rectangle, MAX_ARGUMENTS};
 use skua_spec::context::{Descriptor, SaveArea};
 use skua_spec::isa::{Instruction, Op, IMMEDIATE};
-use skua_testbed::{CONTEXT, DATA, DATA_VA, SAVE, SAVE_VA};
+use skua_testbed::{CONTEXT, DATA, DATA_VA, SAVE_VA, STATE};
 
 /// A program that never ends, and has registers of all kinds.
 const PROGRAM: [Instruction; 4] = [
@@ -100,11 +100,11 @@ fuzz_target!(|data: &[u8]| session::with(|stepped| {
     }
     let saved = stepped.saved(CONTEXT);
     let at = u64::from(u16::from_le_bytes([low, high]));
-    let bytes = &bytes[..bytes.len().min(SAVE_SIZE as usize - at as usize)];
-    stepped.set_vram(SAVE + at, bytes);
+    let bytes = &bytes[..bytes.len().min(STATE_SIZE as usize - at as usize)];
+    stepped.set_vram(STATE + at, bytes);
     // As long as it says it is, now and then.
     if kind & 0x80 != 0 {
-        let said = stepped.vram32(SAVE + 8);
+        let said = stepped.vram32(STATE + 8);
         stepped.set_vram64(CONTEXT + Descriptor::SAVED, said.into());
     } else {
         assert!(saved > 0);

@@ -13,7 +13,7 @@ use skua_gpu::gart;
 use skua_gpu::vram::{self, Layout, Vram};
 use skua_spec::address::{BusAddr, GpuPhys, GpuVa};
 use skua_spec::command::Command;
-use skua_spec::context::{Descriptor, SaveArea};
+use skua_spec::context::{Descriptor, Image, SaveArea, IMAGE_SIZE};
 use skua_spec::fault::{Access, Reason, Record, Space};
 use skua_spec::mmu::{self, Entry, PageSize, Target};
 use skua_spec::number::{Asid, EngineIndex};
@@ -57,6 +57,8 @@ pub const DATA_BYTES: u64 = 0x8_0000;
 
 /// Room in VRAM for a save area, at its end.
 pub const SAVE: u64 = 0x7b_0000;
+/// Where a state is in it, behind the context's image.
+pub const STATE: u64 = SAVE + IMAGE_SIZE as u64;
 /// Virtual address of [`SAVE`], which is mapped up to the end of VRAM.
 pub const SAVE_VA: u64 = 0x7f00_0030_0000;
 
@@ -146,11 +148,30 @@ impl Board {
         }
     }
 
-    /// Gives the context whose descriptor is at `at` a save area, or none.
+    /// Gives the context whose descriptor is at `at` a save area, with an image where it is in
+    /// [`SAVE`], or none.
     pub fn set_save_area(&self, at: u64, area: Option<SaveArea>) {
+        let inside = |area: SaveArea| area.base.0.checked_sub(SAVE_VA);
+        let room = |at: &u64| *at <= VRAM_BYTES - STATE;
+        if let Some(image) = area.and_then(inside).filter(room) {
+            self.set_image(SAVE + image, Image::default());
+        }
         let (base, bytes) = area.map_or((0, 0), |area| (area.base.0, area.bytes));
         self.set_vram64(at + Descriptor::SAVE_BASE, base);
         self.set_vram64(at + Descriptor::SAVE_SIZE, bytes.into());
+    }
+
+    /// The context's image in VRAM.
+    pub fn image(&self, at: u64) -> Image {
+        let word = |i: usize| self.vram64(at + i as u64 * 8);
+        Image::from_words(std::array::from_fn(word)).expect("an image")
+    }
+
+    /// Writes a context's image.
+    pub fn set_image(&self, at: u64, image: Image) {
+        for (i, word) in (0..).zip(image.to_words()) {
+            self.set_vram64(at + i * 8, word);
+        }
     }
 
     /// Bytes of the state that the context has saved.
