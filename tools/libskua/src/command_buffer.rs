@@ -174,6 +174,24 @@ impl CommandBuffer {
         self.push(&Command::Signal { address, value })
     }
 
+    /// Sets a register of the context, 0 to 15, which keeps the value from submission to submission.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Full`].
+    pub fn set_register(&mut self, index: u32, value: u64) -> Result<&mut Self> {
+        self.push(&Command::SetRegister { index, value })
+    }
+
+    /// Writes what a register of the context, 0 to 15, holds to `address`, a multiple of 8.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Full`].
+    pub fn store_register(&mut self, index: u32, address: u64) -> Result<&mut Self> {
+        self.push(&Command::StoreRegister { index, address })
+    }
+
     /// Drops what the engine keeps of programs, and orders the accesses before it before those
     /// behind it.
     ///
@@ -288,6 +306,10 @@ mod tests {
                 .prop_map(|(address, value)| Command::Wait { address, value }),
             (address.clone(), any::<u64>())
                 .prop_map(|(address, value)| Command::Signal { address, value }),
+            (0_u32..16, any::<u64>())
+                .prop_map(|(index, value)| Command::SetRegister { index, value }),
+            (0_u32..16, address.clone())
+                .prop_map(|(index, address)| Command::StoreRegister { index, address }),
             Just(Command::FlushCache),
             (address.clone(), 0_u16..100, any::<bool>(), 0_usize..=13).prop_map(
                 |(address, at, indexed, n)| {
@@ -359,6 +381,8 @@ mod tests {
         buffer.copy(1, 2, 3).unwrap();
         buffer.copy_2d((0x10, 20), (0x20, 30), 10, 4).unwrap();
         buffer.wait(8, 9).unwrap().signal(16, 10).unwrap();
+        buffer.set_register(15, 1 << 40).unwrap();
+        buffer.store_register(3, 24).unwrap();
         buffer.flush_cache().unwrap().nop(4).unwrap();
         let words = recorded(&buffer);
         let mut at = 0;
@@ -383,7 +407,18 @@ mod tests {
                 },
             ]
         );
-        assert_eq!(commands.len(), 7);
+        let registers = [
+            Command::SetRegister {
+                index: 15,
+                value: 1 << 40,
+            },
+            Command::StoreRegister {
+                index: 3,
+                address: 24,
+            },
+        ];
+        assert_eq!(commands[5..7], registers);
+        assert_eq!(commands.len(), 9);
     }
 
     #[test]
