@@ -59,7 +59,7 @@ impl Packet {
 
     /// Whether its state has a place to go to, and is not to be read first.
     pub(crate) fn can_be_saved(&self) -> bool {
-        self.begun && !self.resume && self.descriptor.is_some_and(|d| d.save.is_some())
+        !self.resume && self.descriptor.is_some_and(|d| d.save.is_some())
     }
 
     /// Address of the command that runs or comes next; `None` before the first and behind the last.
