@@ -108,6 +108,18 @@ pub enum PagingOperation<'a> {
         /// What is copied, each on its own.
         pieces: &'a [TransferPiece],
     },
+    /// `DXGK_OPERATION_INIT_CONTEXT_RESOURCE`: write what a context allocation begins with, once,
+    /// when it has its first memory, which is all zero (row 2.10).
+    InitContextResource(ContextPage),
+}
+
+/// Where the first page of a context allocation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContextPage {
+    /// In this memory segment: its number there.
+    Segment(u32, u64),
+    /// In system memory, which the CPU has cached: its bus address.
+    System(BusAddr),
 }
 
 /// What of a paging operation one paging buffer is to do.
@@ -195,6 +207,9 @@ pub enum Task<'a> {
     Paging(Pass<'a>, Flush),
     /// Only a flush and the completion (`DXGK_SUBMITCOMMANDFLAGS::NullRendering`).
     Null(Flush),
+    /// The engine leaves the context that it holds, and holds none: an empty buffer with
+    /// `DXGK_SUBMITCOMMANDFLAGS::ContextSwitch` (row 2.07).
+    Switch,
 }
 
 /// What an engine tells at a packet's end.

@@ -42,7 +42,7 @@
 
 use super::{
     buddy::{PageRange, PAGE_BYTES},
-    miniport::{PagingOperation, Segment, SegmentKind},
+    miniport::{ContextPage, PagingOperation, Segment, SegmentKind},
 };
 use crate::spec::{
     address::{BusAddr, GpuVa, VA_BITS},
@@ -199,7 +199,8 @@ pub struct Step {
     pub block: PageRange,
     /// Where they are to be mapped.
     pub va: GpuVa,
-    /// As many contiguous pages of system memory, and where these are to be mapped.
+    /// As many contiguous pages of system memory, and where these are to be mapped: what a transfer
+    /// reads or writes besides; what an initialisation writes instead, at `va`.
     pub system: Option<(BusAddr, GpuVa)>,
     /// Whether it is the operation's first one (`DXGK_TRANSFERFLAGS::TransferStart`).
     pub start: bool,
@@ -224,6 +225,10 @@ impl PagingOperation<'_> {
                 let piece = pieces.get(piece)?;
                 Some((piece.block, Some(piece.bus)))
             }
+            Self::InitContextResource(page) => (piece == 0).then_some(match *page {
+                ContextPage::Segment(_, page) => (PageRange::new(page, 1), None),
+                ContextPage::System(bus) => (PageRange::new(0, 1), Some(bus)),
+            }),
         }
     }
 
@@ -241,6 +246,7 @@ impl PagingOperation<'_> {
     ) -> Result<Option<MultipassOffset>, E> {
         let (bytes, mut left) = match self {
             Self::Fill { .. } => (window.bytes, FILL_PAGES),
+            Self::InitContextResource(_) => (window.bytes, 1),
             Self::Transfer { .. } => {
                 let half = window.bytes / 2;
                 (half - half % PageSize::Size64K.bytes(), TRANSFER_PAGES)

@@ -6,8 +6,8 @@
 use super::{
     buddy::{PageRange, PAGE_BYTES},
     miniport::{
-        AdapterInfo, AperturePage, Built, Completion, Flush, Miniport, PagingOperation, Pass,
-        Place, Preemption, Segment, SegmentKind, Task,
+        AdapterInfo, AperturePage, Built, Completion, ContextPage, Flush, Miniport,
+        PagingOperation, Pass, Place, Preemption, Segment, SegmentKind, Task,
     },
     page_plan::PhysPiece,
     paging::{MultipassOffset, PagingSpace, Step, MIB, WINDOWS},
@@ -53,6 +53,8 @@ pub(crate) enum What {
     Fill(u32, MultipassOffset),
     Transfer(u32, bool, MultipassOffset, Flush),
     Null(Flush),
+    Init(ContextPage),
+    Switch,
 }
 
 /// The GPU was gone when it was asked.
@@ -286,9 +288,11 @@ impl Miniport for Recorder {
                     PagingOperation::Transfer { segment, out, .. } => {
                         What::Transfer(segment, out, from, flush)
                     }
+                    PagingOperation::InitContextResource(page) => What::Init(page),
                 }
             }
             Task::Null(flush) => What::Null(flush),
+            Task::Switch => What::Switch,
         };
         self.calls
             .borrow_mut()

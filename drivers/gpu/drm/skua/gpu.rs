@@ -28,7 +28,6 @@
 //! File::devices, vms, contexts,  mutexes, allocate
 //! fences
 //! Context::saving,               mutexes, allocate; a context's first SUBMIT
-//! SaveAreas::areas
 //! the turn of Gpu::pager         waited for like a mutex, by who submits; held while room is made
 //! Vm::map                        mutex, allocates; user memory is not touched under it
 //! reservation locks              wound/wait mutexes; a page fault only tries; user memory is not
@@ -51,7 +50,7 @@
 //! Sites, Evicted, Moves
 //! Claims::counts, a device's notice
 //! Gpu::fences, MonitoredFence::state, Pledge::state
-//! Reaper::dead, Sleeper::progress, the free numbers of save areas
+//! Reaper::dead, Sleeper::progress
 //! locks of fences and work queues
 //! ```
 //!
@@ -272,6 +271,10 @@ pub(crate) struct Counters {
     pub(crate) evictions: Atomic<u64>,
     /// Objects that were moved to VRAM, or are on their way.
     pub(crate) promotions: Atomic<u64>,
+    /// Moves of context allocations, none of which are in these two.
+    pub(crate) context_moves: Atomic<u64>,
+    /// Context allocations that were initialised (row 2.10).
+    pub(crate) context_inits: Atomic<u64>,
     /// System pages of idle objects that were given back when memory was short.
     pub(crate) pages_given_back: Atomic<u64>,
     /// Bytes of objects whose content was thrown away since they were offered, or is about to be.
@@ -586,6 +589,8 @@ impl Gpu {
                 preemptions: Atomic::new(0),
                 flushes: Atomic::new(0),
                 evictions: Atomic::new(0),
+                context_moves: Atomic::new(0),
+                context_inits: Atomic::new(0),
                 promotions: Atomic::new(0),
                 pages_given_back: Atomic::new(0),
                 discarded_bytes: Atomic::new(0),

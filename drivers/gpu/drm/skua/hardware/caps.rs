@@ -73,7 +73,7 @@ impl ApertureCaps {
 }
 
 /// The largest save area that there is room for in an address space.
-pub(crate) const MAX_SAVE_SIZE: u32 = 4 << 20;
+const MAX_SAVE_SIZE: u32 = 4 << 20;
 
 /// What an engine can do.
 #[derive(Clone, Copy)]
@@ -130,7 +130,7 @@ pub(crate) struct Caps {
     pub(crate) shared_bytes: u32,
     /// Ticks in a nominal second; not 0.
     pub(crate) tick_hz: u32,
-    /// Bytes that a context's save area has at least; 0 if no engine can be stopped.
+    /// Bytes of a context's save area; 0 if it has none, and no engine can be stopped.
     pub(crate) save_size: u32,
     /// MiB that the paging process' address space is to have; 0 for any.
     paging_va: u32,
@@ -249,7 +249,8 @@ impl Caps {
 
         let dispatch = regs.read(regs::DISPATCH_CAPS)?;
         let save_size = regs.read(regs::SAVE_SIZE)?.bytes();
-        if engines.iter().any(EngineCaps::stops) && !(1..=MAX_SAVE_SIZE).contains(&save_size) {
+        let least = u32::from(engines.iter().any(EngineCaps::stops));
+        if !(least..=MAX_SAVE_SIZE).contains(&save_size) {
             return Err(refuse(dev, c"the size of a save area", save_size.into()));
         }
         let tick_hz = regs.read(regs::TICK_HZ)?.hz();

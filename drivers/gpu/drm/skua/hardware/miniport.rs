@@ -25,6 +25,7 @@ use crate::{
             AperturePage,
             Built,
             Completion,
+            ContextPage,
             Flush,
             Miniport,
             PagingOperation,
@@ -53,7 +54,10 @@ use crate::{
         },
         aperture,
         command::Command,
-        context::Descriptor,
+        context::{
+            Descriptor,
+            IMAGE_FORMAT, //
+        },
         mmu::{
             Entry,
             Target,
@@ -378,7 +382,14 @@ impl Hardware {
         self.regs.write_engine(node, name)
     }
 
-    /// A zeroed page, for a table or a part of a save area. `ENOMEM`.
+    /// The context that `node` holds, if it holds one; its own for paging is one. What it left it
+    /// does not write to any more. `ENODEV`, `EIO`.
+    pub(crate) fn held(&self, node: EngineIndex) -> Result<Option<ContextSlot>> {
+        let shared = self.shared.try_access().ok_or(ENODEV)?;
+        shared.held(&self.caps, node)
+    }
+
+    /// A zeroed page, for a table. `ENOMEM`.
     pub(crate) fn page(parent: &Device<Bound>) -> Result<Coherent<[u64]>> {
         Coherent::zeroed_slice(parent, ENTRIES, GFP_KERNEL_ACCOUNT)
     }
@@ -452,7 +463,7 @@ impl Miniport for Hardware {
 
     fn has_room(&self, ring: &Ring, task: &Task<'_>) -> bool {
         let commands = match task {
-            Task::Virtual { .. } => 1,
+            Task::Virtual { .. } | Task::Switch => 1,
             // The flush.
             Task::Null(_) => 2,
             // The flushes, and the buffer in a window of its own.
@@ -480,9 +491,15 @@ impl Miniport for Hardware {
         let paging = &shared.paging;
         let mut windows = (0..).zip(&mut ring.windows);
         let (number, taken) = windows.find(|(_, taken)| taken.fence == 0).ok_or(EIO)?;
-        let (PagingOperation::Fill { segment, .. } | PagingOperation::Transfer { segment, .. }) =
-            *operation;
-        let base = self.base(segment)?;
+        let base = match *operation {
+            PagingOperation::Fill { segment, .. }
+            | PagingOperation::Transfer { segment, .. }
+            | PagingOperation::InitContextResource(ContextPage::Segment(segment, _)) => {
+                self.base(segment)?
+            }
+            PagingOperation::InitContextResource(ContextPage::System(_)) => GpuPhys(0),
+        };
+        let init = matches!(operation, PagingOperation::InitContextResource(_));
         let out = matches!(operation, PagingOperation::Transfer { out: true, .. });
         let cached = matches!(operation, PagingOperation::Transfer { cached: true, .. });
         let [ref mut segment_mapped, ref mut system_mapped] = taken.mapped;
@@ -491,9 +508,19 @@ impl Miniport for Hardware {
             let (va, bytes) = (step.va.0, step.bytes());
             let offset = step.block.start.0.saturating_mul(PAGE_SIZE);
             let memory = base.checked_add(offset).ok_or(EINVAL)?;
-            paging.map(va, bytes, Target::Vram(memory), !out, false)?;
+            let (target, snoops) = match step.system {
+                Some((bus, _)) if init => (Target::System(bus), true),
+                _ => (Target::Vram(memory), false),
+            };
+            paging.map(va, bytes, target, !out, snoops)?;
             extend(segment_mapped, va, bytes);
             let command = match step.system {
+                _ if init => Command::Fill {
+                    pattern: IMAGE_FORMAT,
+                    address: va,
+                    // The word that tells that it is one.
+                    bytes: 4,
+                },
                 None => Command::Fill {
                     pattern: 0,
                     address: va,
@@ -576,6 +603,10 @@ impl Miniport for Hardware {
                 invalidate(flush, &mut emit)?;
                 emit(&Command::Fence { fence, interrupt })?;
             }
+            Task::Switch => emit(&Command::Switch {
+                fence: Some(fence),
+                interrupt,
+            })?,
         }
         Ok(Place {
             start,

@@ -346,6 +346,16 @@ impl Shared {
             .ok_or(EINVAL)
     }
 
+    /// The slot of the descriptor of the context that `engine` holds, if it holds one.
+    pub(crate) fn held(&self, caps: &Caps, engine: EngineIndex) -> Result<Option<ContextSlot>> {
+        let held = self.status64(status::CONTEXTS + u64::from(engine.get()) * 8)?;
+        if held == 0 {
+            return Ok(None);
+        }
+        let offset = held.checked_sub(caps.gart_base.0).ok_or(EIO)?;
+        Ok(Some(ContextSlot(u32::try_from(offset / Descriptor::SIZE)?)))
+    }
+
     /// GPU-physical address of the ring of `engine`.
     pub(crate) fn ring_address(caps: &Caps, engine: EngineIndex) -> Result<GpuPhys> {
         let page = u64::from(CONTEXT_PAGES) + u64::from(engine.get()) * u64::from(RING_PAGES);

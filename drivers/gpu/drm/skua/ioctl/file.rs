@@ -360,6 +360,7 @@ impl File {
             flags: args.flags,
             placements: args.placements,
             users,
+            saves_context: false,
         };
         let (parent, quota) = (data.parent(), &this.system_quota);
         let bo = bo::create(dev, parent, quota, args.size, wanted)?;

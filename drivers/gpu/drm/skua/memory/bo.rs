@@ -152,6 +152,8 @@ pub(crate) use crate::policy::miniport::{
 pub(crate) const REGIONS: u32 = (1 << REGION_SYSTEM) | (1 << REGION_VRAM) | (1 << REGION_APERTURE);
 /// What of [`BoData::made`] is flags lies below this bit.
 const REGIONS_SHIFT: u32 = 4;
+/// In [`BoData::made`], beside the flags: [`BoArgs::saves_context`].
+const SAVES_CONTEXT: u32 = 1 << 3;
 /// Largest object that is tried, in bytes; memory ends before it.
 const MAX_SIZE: u64 = 1 << 40;
 /// Pages that a fault maps beyond the one accessed.
@@ -261,8 +263,8 @@ impl SystemMemory {
 pub(crate) struct BoData {
     /// GEM objects do not hold their device, which has their mmap offsets and their region's quota.
     _dev: ARef<SkuaDevice>,
-    /// `DRM_SKUA_BO_*` of its creation, in the low half; regions that may hold it, one bit each, as
-    /// its creator named them, not 0, in the high half.
+    /// `DRM_SKUA_BO_*` of its creation, and [`SAVES_CONTEXT`], in the low half; regions that may hold
+    /// it, one bit each, as its creator named them, not 0, in the high half.
     made: u8,
     /// Its [`Placement`], under its reservation lock; and that lock's reservation, if it is an
     /// address space's.
@@ -295,6 +297,8 @@ pub(crate) struct BoArgs {
     pub(crate) placements: u32,
     /// [`Vm::reservation`] of the only address space in which it can be mapped, if there is one.
     pub(crate) users: Option<Arc<Reservation>>,
+    /// Whether it is a [context allocation](super::save_areas), which is not in VRAM at first.
+    pub(crate) saves_context: bool,
 }
 
 impl DriverObject for BoData {
@@ -304,7 +308,10 @@ impl DriverObject for BoData {
     fn new(dev: &SkuaDevice, _size: usize, args: BoArgs) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             _dev: dev.into(),
-            made: u8::try_from(args.placements << REGIONS_SHIFT | args.flags)?,
+            made: {
+                let own = if args.saves_context { SAVES_CONTEXT } else { 0 };
+                u8::try_from(args.placements << REGIONS_SHIFT | own | args.flags)?
+            },
             backing: Backing::new(Level::Normal as u8, args.users),
             region: Atomic::new(0),
             arriving: Atomic::new(false),
@@ -364,7 +371,7 @@ pub(crate) fn create(
         return Err(ENOMEM);
     }
     let patience = &mut eviction::patience();
-    if vram {
+    if vram && !args.saves_context {
         let need = match elsewhere {
             true => Need::Prefers,
             false => Need::Needs,
@@ -556,6 +563,7 @@ pub(crate) fn import(dev: &SkuaDevice, size: usize) -> Result<ARef<Bo>> {
         flags: 0,
         placements: 1 << REGION_SYSTEM,
         users: None,
+        saves_context: false,
     };
     gem::create::<BoData>(dev, size, args)
 }
@@ -820,7 +828,12 @@ const _: () = assert!(size_of::<Bo>() <= 512);
 impl BoData {
     /// The flags of its creation.
     pub(crate) fn flags(&self) -> u32 {
-        u32::from(self.made) & ((1 << REGIONS_SHIFT) - 1)
+        u32::from(self.made) & (SAVES_CONTEXT - 1)
+    }
+
+    /// Whether it is a [context allocation](super::save_areas).
+    pub(crate) fn saves_context(&self) -> bool {
+        u32::from(self.made) & SAVES_CONTEXT != 0
     }
 
     /// Regions that may hold it, one bit each.

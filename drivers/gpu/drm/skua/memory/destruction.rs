@@ -529,6 +529,24 @@ pub(crate) fn destroy(
     Ok(())
 }
 
+/// Destroys an object of the driver's own, which nobody has a handle of, for whom `client` is the
+/// quota of address spaces, and which nothing uses but moves. `ENOMEM`: nothing has changed then.
+pub(crate) fn destroy_own(dev: &SkuaDevice, client: &Arc<Quota>, bo: &BoRef) -> Result {
+    let nodes = [
+        DyingNode::new(client_flags())?,
+        DyingNode::new(client_flags())?,
+    ];
+    let mut begun = KVVec::with_capacity(1, client_flags())?;
+    let manner = Manner {
+        assume_not_in_use: true,
+        synchronous: false,
+    };
+    let one = doom_one(dev, client, bo, manner, &mut Users::new())?;
+    warn_on!(begun.push_within_capacity(one).is_err());
+    dev.destroyer.accept(client, begun, nodes);
+    Ok(())
+}
+
 /// Dooms all of `handles`, or none; what is to be done with each.
 fn doom(
     dev: &SkuaDevice,

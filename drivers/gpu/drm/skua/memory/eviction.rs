@@ -280,6 +280,8 @@ pub(crate) struct Vram<'a> {
     away: Option<u32>,
     /// Of those that leave.
     moves: KVVec<Fence>,
+    /// How many of these are [context allocations](super::save_areas).
+    own: usize,
 }
 
 impl<'a> Vram<'a> {
@@ -311,6 +313,7 @@ impl<'a> Vram<'a> {
             is_aperture_other: true,
             away: None,
             moves: KVVec::new(),
+            own: 0,
         }
     }
 
@@ -382,7 +385,12 @@ impl<'a> Place for Vram<'a> {
             false => Victim::Idle,
         };
         let moves = evict(self.dev, self.parent, bo, victim);
-        Ok(left(moves, &mut self.moves)?.then_some(bytes))
+        let leaves = left(moves, &mut self.moves)?;
+        if leaves && bo.saves_context() {
+            // No overflow: as many moves are in memory.
+            self.own = self.own.saturating_add(1);
+        }
+        Ok(leaves.then_some(bytes))
     }
 }
 
@@ -604,20 +612,29 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
 pub(crate) trait Segment: Place<Error = Error> {
     /// Of those that leave.
     fn moves(&self) -> &[Fence];
+
+    /// How many of them are the driver's own.
+    fn own(&self) -> usize {
+        0
+    }
 }
 
 impl Segment for Vram<'_> {
     fn moves(&self) -> &[Fence] {
         &self.moves
     }
+
+    fn own(&self) -> usize {
+        self.own
+    }
 }
 
-/// Has everything leave `place` that may just now, and waits until it has; how many objects did.
-/// For debugfs.
+/// Has everything leave `place` that may just now, and waits until it has; how many objects of
+/// clients did. For debugfs.
 pub(crate) fn evict_all(mut place: impl Segment) -> Result<usize> {
     // What has arrived just now may leave again.
     reaper::flush();
     policy::leave(&mut place, Need::Needs, u64::MAX)?;
     finish(place.moves(), &mut patience())?;
-    Ok(place.moves().len())
+    Ok(place.moves().len().saturating_sub(place.own()))
 }

@@ -560,6 +560,17 @@ pub(crate) fn relocate(
     } else {
         exec.collect(Usage::Bookkeep, |fence| waits.push(fence))?;
     }
+    if bo.saves_context() {
+        // Row 2.07: nothing more of the context comes as long as these are locked.
+        let context = dev.contexts.find_by(|context| context.is_saved_in(bo));
+        // It is being made, or goes.
+        let context = context.ok_or(EBUSY)?;
+        let left = context.leave();
+        dev.reapers.contexts.bury(context);
+        if let Some(fence) = left? {
+            waits.push(fence)?;
+        }
+    }
     let users = users.get(old_users..).unwrap_or_default();
     let user = users.first();
     let mut nodes = KVVec::new();
@@ -650,7 +661,9 @@ pub(crate) fn relocate(
     if let Some(fence) = &published {
         trace::moved(dev, fence, from, to, bo.size(), clean);
     }
-    if from_vram {
+    if bo.saves_context() {
+        dev.counters.context_moves.fetch_add(1, Relaxed);
+    } else if from_vram {
         dev.counters.evictions.fetch_add(1, Relaxed);
         if clean {
             // CAST: `usize` has 64 bits.

@@ -1,44 +1,68 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where the engines put what contexts are in the midst of when they are preempted.
+//! Context allocations: where contexts have what an engine keeps of them when it does not hold them,
+//! and what they were in the midst of when they were preempted (rows 2.07 to 2.10).
 //!
-//! A context that submits work has a save area in its address space, in the part that clients cannot
-//! bind: area number *n* begins at [`VA_END`] + *n* × [`STRIDE`]. Areas are system memory, and belong
-//! to the address space like its page tables: they are mapped once, stay until it goes, and are freed
-//! with the tables. A context that goes leaves its area to the next one. What stands there is then
-//! nobody's, as its descriptor says that nothing is saved.
+//! ```text
+//! first submission   an object, all zero ─▶ initialised, once ─▶ mapped ─▶ in the descriptor
+//! it is used         moved to VRAM, with the next submission
+//! eviction           what the context has queued ─▶ its engine leaves it (Task::Switch) ─▶ a move
+//! end of the context its engine leaves it ─▶ destroyed
+//! ```
+//!
+//! Each client's context that submits commands has an object of its own, private to its address
+//! space and mapped there in the part that clients cannot bind, one behind the other from
+//! [`VA_END`](super::vm::VA_END) on. Nobody has a handle of it. It is system memory until an engine has
+//! saved something there: most contexts are never preempted, and need no VRAM. Then it moves as others
+//! do, and its content goes with it.
+//!
+//! An engine holds the context that it last worked for, and writes to its save area when it leaves
+//! that for another one. So what is held is not moved, and not freed, before the engine has left it
+//! ([`Context::leave`](crate::submit::context::Context::leave)); and all that may be in a ring uses the
+//! address space, and so is over before a move begins.
 //!
 //! Commands of the client can read and write the areas, and can do nothing with them but what they
 //! can anyway: an engine checks a state before it goes on with it.
 
 use crate::{
-    gpu::SkuaDevice,
-    hardware::{
-        caps::MAX_SAVE_SIZE,
-        miniport::Hardware, //
-    },
-    kernel_heap::client_flags,
-    memory::{
-        clean_copy,
-        page_table::PageTable,
-        vm::VA_END, //
-    },
-    policy::{
-        page_plan::Run,
-        page_table::{
-            Access,
-            Reach, //
+    ext::{
+        fence::Fence,
+        gem::Placement,
+        resv::{
+            self,
+            Usage, //
         }, //
     },
-    quota::Share,
+    gpu::SkuaDevice,
+    memory::{
+        bo::{
+            self,
+            BoArgs,
+            BoRef,
+            Memory,
+            REGION_SYSTEM,
+            REGION_VRAM, //
+        },
+        eviction,
+        relocation::relocate,
+        vm::Vm,
+        vram::{
+            Part,
+            VramRange, //
+        }, //
+    },
+    policy::miniport::{
+        ContextPage,
+        VRAM_SEGMENT, //
+    },
+    quota::Quota,
     spec::{
         address::{
+            BusAddr,
             GpuVa,
-            PAGE_SIZE,
-            VA_BITS, //
+            PAGE_SIZE, //
         },
-        context::SaveArea,
-        mmu::PageSize, //
+        context::SaveArea, //
     }, //
 };
 use kernel::{
@@ -46,140 +70,117 @@ use kernel::{
         Bound,
         Device, //
     },
-    dma::Coherent,
-    new_mutex,
-    new_spinlock,
+    drm::gem::BaseObject,
     prelude::*,
     sync::{
-        Mutex,
-        SpinLock, //
-    }, //
+        atomic::Relaxed,
+        Arc, //
+    },
+    time::Jiffies,
+    warn_on, //
 };
 
-/// From one area to the next.
-const STRIDE: u64 = MAX_SAVE_SIZE as u64;
-/// How many there is room for.
-const MOST: u64 = ((1 << VA_BITS) - VA_END) / STRIDE;
-
-/// Where area `number` is, of `bytes` bytes.
-pub(crate) fn place(number: u32, bytes: u32) -> SaveArea {
-    SaveArea {
-        // No overflow: below `MOST`.
-        base: GpuVa(VA_END + u64::from(number) * STRIDE),
-        bytes,
+/// Makes one, initialised and mapped in `vm`; it counts against `quota`. [`None`] if the device has
+/// none.
+///
+/// `ENOMEM`; `ENOSPC` if there are too many; `EAGAIN` if the engine for paging has other work for
+/// long; `ENODEV`, `EIO`; `EINTR` if a signal arrives.
+pub(crate) fn create(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    vm: &Arc<Vm>,
+    quota: &Arc<Quota>,
+) -> Result<Option<(BoRef, SaveArea)>> {
+    let bytes = dev.hw.caps.save_size;
+    if bytes == 0 {
+        return Ok(None);
     }
+    let args = BoArgs {
+        flags: 0,
+        placements: (1 << REGION_VRAM) | (1 << REGION_SYSTEM),
+        users: Some(vm.reservation().clone()),
+        saves_context: true,
+    };
+    let size = u64::from(bytes).next_multiple_of(PAGE_SIZE);
+    let bo = BoRef::from(bo::create(dev, parent, quota, size, args)?);
+    let patience = &mut eviction::patience();
+    let initialised = initialise(dev, parent, &bo, patience)?;
+    wait(&initialised, patience)?;
+    let base = GpuVa(vm.map_own(parent, &bo, size)?);
+    Ok(Some((bo, SaveArea { base, bytes })))
 }
 
-/// One area: its pages, and their part of the quotas of system memory.
-struct Area {
-    _pages: KVVec<Coherent<[u64]>>,
-    _shares: [Share; 2],
-}
-
-/// The memory of an address space's areas, by number. Live while the device is bound.
-#[pin_data]
-pub(crate) struct SaveAreas {
-    /// Held by an ioctl that makes one.
-    #[pin]
-    areas: Mutex<KVVec<Area>>,
-}
-
-impl SaveAreas {
-    /// None so far.
-    pub(crate) fn new() -> impl PinInit<Self, Error> {
-        try_pin_init!(Self {
-            areas <- new_mutex!(KVVec::new()),
-        }? Error)
-    }
-
-    /// Makes one more, zeroed, mapped in `tables`, and known to `numbers`; its number. `ENOMEM`;
-    /// `ENOSPC` if there are too many; `ENODEV`, `EIO`.
-    pub(crate) fn add(
-        &self,
-        dev: &SkuaDevice,
-        parent: &Device<Bound>,
-        tables: &PageTable,
-        numbers: &Numbers,
-    ) -> Result<u32> {
-        let mut areas = self.areas.lock();
-        let number = u32::try_from(areas.len())?;
-        if u64::from(number) >= MOST {
-            return Err(ENOSPC);
-        }
-        let area = place(number, dev.hw.caps.save_size);
-        let bytes = u64::from(area.bytes).next_multiple_of(PAGE_SIZE);
-        let shares = clean_copy::take_shares(dev, tables.quota(), bytes).ok_or(ENOMEM)?;
-        let mut pages = KVVec::new();
-        for _ in (0..bytes).step_by(PAGE_SIZE as usize) {
-            pages.push(Hardware::page(parent)?, client_flags())?;
-        }
-        areas.reserve(1, client_flags())?;
-        numbers.make_room(areas.len() + 1)?;
-        tables.prepare(dev, parent, area.base.0, bytes, 0)?;
-        let access = Access {
-            reach: Reach::Bus { cached: true },
-            write: true,
-        };
-        let mut result = Ok(());
-        for (va, page) in (area.base.0..).step_by(PAGE_SIZE as usize).zip(&pages) {
-            let run = Run {
-                size: PageSize::Size4K,
-                va,
-                phys: page.dma_address(),
-                count: 1,
-            };
-            // Nothing was mapped there, so no engine has to forget anything.
-            result = result.and_then(|()| tables.map(dev, &run, access).map(|_| ()));
-        }
-        // Whatever of it can be reached stays.
-        let area = Area {
-            _pages: pages,
-            _shares: shares,
-        };
-        kernel::warn_on!(areas.push_within_capacity(area).is_err());
-        result.map(|()| number)
-    }
-}
-
-/// Which areas of an address space are no context's.
-#[pin_data]
-pub(crate) struct Numbers {
-    /// With room for all.
-    #[pin]
-    free: SpinLock<KVVec<u32>>,
-}
-
-impl Numbers {
-    /// There are none.
-    pub(crate) fn new() -> impl PinInit<Self> {
-        pin_init!(Self {
-            free <- new_spinlock!(KVVec::new()),
-        })
-    }
-
-    /// Takes one.
-    pub(crate) fn take(&self) -> Option<u32> {
-        self.free.lock().pop()
-    }
-
-    /// Gives one back that no packet in a ring can need. Allocates nothing.
-    pub(crate) fn give(&self, number: u32) {
-        kernel::warn_on!(self.free.lock().push_within_capacity(number).is_err());
-    }
-
-    /// Sees to it that `count` can be given back. `ENOMEM`.
-    fn make_room(&self, count: usize) -> Result {
-        let mut more = KVVec::with_capacity(count.next_power_of_two(), client_flags())?;
-        let mut free = self.free.lock();
-        if free.capacity() < count {
-            for number in &*free {
-                more.push_within_capacity(*number).map_err(|_| ENOMEM)?;
+/// Has the beginning of `bo` written, once (`DXGK_OPERATION_INIT_CONTEXT_RESOURCE`, row 2.10); the
+/// fence of that. Errors as of [`create`].
+fn initialise(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    bo: &BoRef,
+    patience: &mut Jiffies,
+) -> Result<Fence> {
+    loop {
+        let before = {
+            let mut reserved = resv::lock(&**bo)?;
+            if bo::is_settled(bo, &reserved)? {
+                let memory = bo::installable(bo).ok_or(ENODEV)?;
+                let page = first_page(parent, &memory)?;
+                let mut room = reserved.reserve(1)?;
+                let mut published = None;
+                dev.paging()?.init_context_resource(memory, page, |fence| {
+                    warn_on!(room.add(fence, Usage::Kernel).is_err());
+                    published = Some(fence.clone());
+                })?;
+                dev.counters.context_inits.fetch_add(1, Relaxed);
+                return published.ok_or(EIO);
             }
-            core::mem::swap(&mut *free, &mut more);
+            bo::own_work(bo, &reserved)?
+        };
+        match before {
+            Some(fence) => wait(&fence, patience)?,
+            // It is over since.
+            None => dev.check_health()?,
         }
-        drop(free);
-        // What was there goes when the lock is not held.
-        drop(more);
-        Ok(())
     }
+}
+
+/// Has `bo` come to VRAM, if it is elsewhere, there is free room, and its address space has no work.
+pub(crate) fn bring_to_vram(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) {
+    if bo.region() == REGION_VRAM {
+        return;
+    }
+    let move_it = || {
+        let quota = bo::quota_of(bo)?.ok_or(EBUSY)?;
+        let bytes = u64::try_from(bo.size())?;
+        let range = VramRange::new(dev, &quota, Part::Any, bytes)?;
+        relocate(
+            dev,
+            parent,
+            bo,
+            Placement::Device(range.into()),
+            None,
+            false,
+        )
+    };
+    // Where it is it can stay.
+    let _ = move_it();
+}
+
+fn first_page(parent: &Device<Bound>, memory: &Memory) -> Result<ContextPage> {
+    let start = memory.with_pieces(parent, 0, |pieces| Ok(pieces.next().ok_or(EIO)?.start))?;
+    match memory {
+        Memory::Vram(range) => {
+            let block = range.blocks().first().ok_or(EIO)?;
+            Ok(ContextPage::Segment(VRAM_SEGMENT, block.start.0))
+        }
+        _ => Ok(ContextPage::System(BusAddr(start))),
+    }
+}
+
+/// Waits for work of the driver's own.
+fn wait(fence: &Fence, patience: &mut Jiffies) -> Result {
+    *patience = match fence.wait_timeout(*patience) {
+        Err(error) if error == ETIME => return Err(EAGAIN),
+        left => left?,
+    };
+    fence.status().unwrap_or(Ok(()))
 }

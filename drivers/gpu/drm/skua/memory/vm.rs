@@ -85,11 +85,7 @@ use crate::{
             User, //
         },
         page_table::PageTable,
-        save_areas::{
-            self,
-            Numbers,
-            SaveAreas, //
-        }, //
+        //
     },
     policy::{
         interval_map::{
@@ -118,7 +114,6 @@ use crate::{
             PAGE_SIZE,
             VA_BITS, //
         },
-        context::SaveArea,
         mmu::{
             Entry,
             PageSize, //
@@ -171,6 +166,8 @@ pub(crate) static QUEUE: ModuleQueue = ModuleQueue::new();
 
 /// Every GPU virtual address, those included that cannot be bound.
 const ALL: Span = Span::new(0, 1 << VA_BITS);
+/// Those that can be.
+const CLIENTS: Span = Span::new(VA_START, VA_END);
 
 /// A range of a buffer object that is mapped.
 #[derive(Clone)]
@@ -362,11 +359,6 @@ pub(crate) struct Vm {
     root: Entry,
     /// What the GPU translates now; revoked at unbind.
     tables: DevresItem<PageTable>,
-    /// What contexts are saved to; as `tables`.
-    save_areas: DevresItem<SaveAreas>,
-    /// Those of it that are no context's.
-    #[pin]
-    free_save_areas: Numbers,
     /// Where submissions file that they use what is mapped: see [`Vm::reservation`].
     users: Arc<Reservation>,
     /// What of it has to be in VRAM and is not: to be brought back before a submission.
@@ -431,7 +423,6 @@ impl Vm {
         let tables = PageTable::new(dev, parent, system)?;
         let tables = dev.resources.insert(parent, tables)?;
         let root = tables.access(parent)?.entry();
-        let save_areas = dev.resources.insert(parent, SaveAreas::new())?;
         let users = Reservation::new()?;
         let asid = dev.reserve_asid()?;
         let vm = Arc::pin_init(
@@ -440,8 +431,6 @@ impl Vm {
                 asid,
                 root,
                 tables,
-                save_areas,
-                free_save_areas <- Numbers::new(),
                 users,
                 evicted <- Evicted::new(device),
                 fences: FenceContext::new(c"skua", c"bind"),
@@ -530,38 +519,67 @@ impl Vm {
     /// Mappings, bytes mapped, mappings that are installed, and tables, for debugfs.
     pub(crate) fn usage(&self, parent: &Device<Bound>) -> (u32, u64, usize, usize) {
         let map = self.map.lock();
-        let bytes = map
-            .iter(ALL)
-            .fold(0u64, |sum, (span, _)| sum.saturating_add(span.len()));
+        let (count, bytes) = map
+            .iter(CLIENTS)
+            .fold((0u32, 0u64), |(count, bytes), (span, _)| {
+                (count.saturating_add(1), bytes.saturating_add(span.len()))
+            });
         let is_installed = |(span, mapping): &(Span, &Mapping)| {
             let wanted = Installed::new(*span, mapping.offset, mapping.write);
             mapping.bo().sites.get(self.site(span.start)) == Some(wanted)
         };
-        let installed = map.iter(ALL).filter(is_installed).count();
+        let installed = map.iter(CLIENTS).filter(is_installed).count();
         let tables = self.tables.access(parent).map_or(0, PageTable::count);
-        (map.len(), bytes, installed, tables)
+        (count, bytes, installed, tables)
     }
 
-    /// A save area for a context, until [`Vm::give_save_area`]. `ENOMEM`, `ENODEV`, `EIO`.
-    pub(crate) fn take_save_area(&self, parent: &Device<Bound>) -> Result<(u32, SaveArea)> {
-        let number = match self.free_save_areas.take() {
-            Some(number) => number,
-            None => self.save_areas.access(parent)?.add(
-                &self.dev,
-                parent,
-                self.tables.access(parent)?,
-                &self.free_save_areas,
-            )?,
-        };
-        Ok((
-            number,
-            save_areas::place(number, self.dev.hw.caps.save_size),
-        ))
+    /// The quota of address spaces that it counts in, which is its client's.
+    pub(crate) fn client(&self) -> &Arc<Quota> {
+        self.share.quota()
     }
 
-    /// The context whose area it is has gone.
-    pub(crate) fn give_save_area(&self, number: u32) {
-        self.free_save_areas.give(number);
+    /// The quota of system memory that its page tables count in. `ENODEV`.
+    pub(crate) fn system_quota(&self, parent: &Device<Bound>) -> Result<Arc<Quota>> {
+        Ok(self.tables.access(parent)?.quota().clone())
+    }
+
+    /// Maps all of `bo`, `size` bytes as all that is mapped so, which nobody has a handle of and is
+    /// cleared, where the driver's own is, and in no bind's turn: it is nobody's order. Where that is. It is unmapped
+    /// when it is destroyed, or with the address space. `ENOMEM`; `ENOSPC` if there is no place;
+    /// `ENODEV`, `EIO`; `EINTR` if a signal arrives.
+    pub(crate) fn map_own(
+        self: &Arc<Self>,
+        parent: &Device<Bound>,
+        bo: &BoRef,
+        size: u64,
+    ) -> Result<u64> {
+        let tables = self.tables.access(parent)?;
+        let mapping = Mapping::new(self, bo.clone(), 0, true)?;
+        let node = Node::new(client_flags())?;
+        let mut map = self.map.lock();
+        let last = ALL.end.saturating_sub(size);
+        let mut places = (VA_END..=last).step_by(usize::try_from(size)?);
+        let va = places.find(|va| map.get(*va).is_none()).ok_or(ENOSPC)?;
+        // No overflow: as above.
+        let span = Span::new(va, va.saturating_add(size));
+        tables.prepare(&self.dev, parent, va, size, 0)?;
+        let mut reservation = map.prepare(MAP_NODES)?;
+        warn_on!(map.map(&mut reservation, span, mapping).is_err());
+        map.release(reservation);
+        drop(map);
+        let installing = self.installing.lock();
+        let memory = bo::installable(bo).ok_or(ENODEV)?;
+        let installed = Installed::new(span, 0, true);
+        bo.sites.add(node, self.site(va), installed);
+        let mut changed = Changed::Fresh;
+        let result = self.install(parent, va, installed, bo, &memory, &mut changed);
+        drop(installing);
+        result?;
+        // What was there may be about to be flushed only.
+        if changed == Changed::Stale || self.dev.unflushed.load(Acquire) != 0 {
+            self.dev.invalidate(Some(self.asid()))?;
+        }
+        Ok(va)
     }
 
     /// Calls `f` with each page's entry, for debugfs. `ENODEV`.

@@ -315,6 +315,8 @@ fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         ("preemptions", dev.counters.preemptions.load(Relaxed)),
         ("evictions", dev.counters.evictions.load(Relaxed)),
         ("promotions", dev.counters.promotions.load(Relaxed)),
+        ("context_moves", dev.counters.context_moves.load(Relaxed)),
+        ("context_inits", dev.counters.context_inits.load(Relaxed)),
         (
             "pages_given_back",
             dev.counters.pages_given_back.load(Relaxed),

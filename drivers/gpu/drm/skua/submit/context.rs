@@ -47,8 +47,15 @@ use crate::{
     few::Few,
     gpu::SkuaDevice,
     memory::{
+        bo::{
+            Bo,
+            BoRef,
+            Memory, //
+        },
+        destruction,
         paging_in,
         relocation::Transfer,
+        save_areas,
         vm::{
             Vm,
             VmUse, //
@@ -58,6 +65,7 @@ use crate::{
     policy::{
         miniport::{
             Built,
+            ContextPage,
             Miniport,
             Stop,
             Task, //
@@ -94,7 +102,10 @@ use crate::{
         }, //
     }, //
 };
-use core::mem::take;
+use core::{
+    mem::take,
+    ptr, //
+};
 use kernel::{
     device::{
         Bound,
@@ -237,14 +248,13 @@ struct Client {
 }
 
 /// Whether a context can be stopped in the midst of its work.
-#[derive(Clone, Copy)]
 enum Saving {
     /// That was not looked at: nothing was submitted.
     Unknown,
-    /// No: its engine is never asked to stop.
+    /// No: the device has no state to be saved.
     Never,
-    /// Yes, with this save area of its address space.
-    To(u32),
+    /// Yes, with this context allocation.
+    To(BoRef),
 }
 
 /// A line of work. Userspace's handle holds it, and each of its submissions.
@@ -266,6 +276,10 @@ pub(crate) struct Context {
     /// Held by an ioctl that submits for the first time, while it sees to the save area.
     #[pin]
     saving: Mutex<Saving>,
+    /// Address of its context allocation, for those who have that; 0 if there is none.
+    area: Atomic<usize>,
+    /// Whether an engine has saved something there since it was last to come to VRAM.
+    was_saved: Atomic<bool>,
     /// What is not in the ring yet. Taken inside the engine's lock, or alone.
     #[pin]
     pending: SpinLock<Pending>,
@@ -366,6 +380,8 @@ impl Context {
                 finished: Atomic::new(0),
                 order <- new_mutex!(()),
                 saving <- new_mutex!(Saving::Unknown),
+                area: Atomic::new(0),
+                was_saved: Atomic::new(false),
                 pending <- new_spinlock!(Pending {
                     queue: List::new(),
                     len: 0,
@@ -548,28 +564,70 @@ impl Context {
         }
     }
 
-    /// Sees to it that it has a save area, before its first packet of commands. `ENOMEM`, `ENODEV`, `EIO`.
+    /// Sees to it that it has a save area, before its first packet of commands; and that one which is
+    /// used comes to VRAM, where that disturbs nobody. Errors as of [`save_areas::create`].
     pub(crate) fn prepare_saving(&self, parent: &Device<Bound>) -> Result {
         let Some(client) = &self.client else {
             return Ok(());
         };
         let mut saving = self.saving.lock();
+        if let (Saving::To(bo), true) = (&*saving, self.was_saved.load(Relaxed)) {
+            // Tried once.
+            self.was_saved.store(false, Relaxed);
+            save_areas::bring_to_vram(&self.dev, parent, bo);
+        }
         if let Saving::Unknown = *saving {
-            if !self.dev.engine(self.engine)?.preempts() {
+            let vm = client.vm.vm();
+            let quota = vm.system_quota(parent)?;
+            let Some((bo, area)) = save_areas::create(&self.dev, parent, vm, &quota)? else {
                 *saving = Saving::Never;
                 return Ok(());
-            }
-            let vm = client.vm.vm();
-            let (number, area) = vm.take_save_area(parent)?;
-            let shared = self.dev.hw.shared.try_access().ok_or(ENODEV);
-            let set = shared.and_then(|shared| shared.set_save_area(client.slot, area));
-            if let Err(error) = set {
-                vm.give_save_area(number);
-                return Err(error);
-            }
-            *saving = Saving::To(number);
+            };
+            self.area.store(ptr::from_ref(&*bo).addr(), Relaxed);
+            *saving = Saving::To(bo);
+            let shared = self.dev.hw.shared.try_access().ok_or(ENODEV)?;
+            shared.set_save_area(client.slot, area)?;
         }
         Ok(())
+    }
+
+    /// Whether `bo` is its context allocation.
+    pub(crate) fn is_saved_in(&self, bo: &Bo) -> bool {
+        self.area.load(Relaxed) == ptr::from_ref(bo).addr()
+    }
+
+    /// Whether its engine holds it: works for it, or did last.
+    pub(crate) fn is_held(&self) -> bool {
+        self.slot().is_some() && self.dev.hw.held(self.engine) == Ok(self.slot())
+    }
+
+    /// Has its engine leave it when all that it has queued is over (row 2.07), whether or not it takes
+    /// work; the fence of that, if there is anything to be done. `ENOMEM`; `ENODEV`.
+    pub(crate) fn leave(self: &Arc<Self>) -> Result<Option<Fence>> {
+        // What was accepted is in the queue.
+        drop(self.order.lock());
+        let is_left = {
+            let pending = self.pending.lock();
+            pending.len == 0 && pending.running == 0 && !self.is_held()
+        };
+        if is_left {
+            return Ok(None);
+        }
+        let work = submission::Work::Switch;
+        let submission = Submission::new(self, work, Few::Empty, Few::Empty)?;
+        let memory = FenceMemory::new(GFP_KERNEL_ACCOUNT)?;
+        let engine = self.dev.engine(self.engine)?;
+        self.dev.check_health()?;
+        let order = self.order.lock();
+        let fence = self.fences.fence(memory);
+        let left = fence.fence().clone();
+        let signalling = Signalling::begin();
+        trace::submit(&self.dev, self.engine.get(), self.id(), &left);
+        submission.publish(fence, Few::Empty);
+        engine.submit(&self.dev, self, submission);
+        drop(signalling);
+        drop(order);
+        Ok(Some(left))
     }
 
     /// Queues `buffers` to run after `waits`, and gives the fence to `signals`; a client's by
@@ -599,6 +657,25 @@ impl Context {
     ) -> Result {
         self.queue(
             submission::Work::Clear(range.clone()),
+            Few::Empty,
+            UNLIMITED,
+            unpromised(publish),
+        )
+    }
+
+    /// Queues the initialisation of a context allocation in `memory`, whose first page is `page`, and
+    /// gives the fence to `publish`. `ENOMEM`, `ENODEV`. Nothing has changed then.
+    pub(crate) fn init_context_resource(
+        self: &Arc<Self>,
+        memory: Memory,
+        page: ContextPage,
+        publish: impl FnOnce(&Fence),
+    ) -> Result {
+        self.queue(
+            submission::Work::InitContextResource {
+                page,
+                _memory: memory,
+            },
             Few::Empty,
             UNLIMITED,
             unpromised(publish),
@@ -763,6 +840,9 @@ impl Context {
     /// engine, under its lock and in its `turn`.
     pub(crate) fn withdraw(&self, packet: Packet, how: Withdrawn, limits: &Limits) -> Due {
         let saved = how.stop != Stop::Between || (packet.resume && self.is_saved());
+        if how.stop != Stop::Between {
+            self.was_saved.store(true, Relaxed);
+        }
         let mut pending = self.pending.lock();
         pending.saved = saved;
         pending.spent = packet.spent;
@@ -893,6 +973,8 @@ impl Context {
             // The caller has a reference, so this is not the last one.
             drop(self.dev.contexts.empty(slot));
         }
+        // Without memory for that it is left when another one's turn comes.
+        _ = self.leave();
         Wake::wake(self);
     }
 }
@@ -939,6 +1021,8 @@ impl Pending {
             Status::Active => {
                 started == MultipassOffset::default() && self.is_client && first.is_in_vain()
             }
+            // Others wait for it.
+            _ if first.is_switch() => false,
             // What made room in its midst is left to end, as what runs is.
             Status::Destroyed => !self.saved,
             _ => true,
@@ -1064,8 +1148,9 @@ impl WorkItem for Context {
 impl PinnedDrop for Context {
     fn drop(self: Pin<&mut Self>) {
         self.settle();
-        if let (Saving::To(number), Some(vm)) = (*self.saving.lock(), self.vm()) {
-            vm.give_save_area(number);
+        if let (Saving::To(bo), Some(vm)) = (&*self.saving.lock(), self.vm()) {
+            // Without memory for that it goes with the address space.
+            _ = destruction::destroy_own(&self.dev, vm.client(), bo);
         }
         if let Some(slot) = self.slot() {
             self.dev.contexts.release(slot);

@@ -41,11 +41,15 @@ use crate::{
     },
     kernel_heap::KernelHeap,
     policy::{
-        miniport::Stop,
+        miniport::{
+            Stop,
+            Task, //
+        },
         node::{
             Blame,
             Node,
-            NodeError, //
+            NodeError,
+            Packet as _, //
         },
         paging::MultipassOffset,
         scheduler::{
@@ -149,6 +153,9 @@ pub(crate) struct State {
     /// Contexts whose work was preempted where it waits for a value (row 2.19): tried again when
     /// nothing else is ready, or now and then.
     parked: List<Context>,
+    /// The context that the engine may hold though nothing of it is in the ring: it stays until
+    /// another one's packet has ended.
+    held: Option<Arc<Context>>,
     /// The packet at the ring's head.
     head: Option<Head>,
     /// Milliseconds after which the watchdog cuts what does nothing but wait.
@@ -195,11 +202,27 @@ pub(crate) struct Engine {
 
 impl State {
     /// Counts a packet out of the ring, at the engine time `now`.
-    pub(crate) fn retire(&mut self, packet: &Packet, now: u64) {
+    pub(crate) fn retire(&mut self, dev: &SkuaDevice, packet: &Packet, now: u64) {
         let context = packet.submission.context();
+        match packet.task() {
+            Task::Virtual { .. } => self.hold(dev, Some(context.clone())),
+            Task::Paging(..) => self.hold(dev, None),
+            Task::Switch | Task::Null(_) => {
+                if dev.hw.held(context.engine()) == Ok(None) {
+                    self.hold(dev, None);
+                }
+            }
+        }
         self.charge(packet, now);
         self.look_at_head(now);
         self.attend(context, context.retire(), Place::Last, now);
+    }
+
+    /// The engine holds `context` from now on: it has left what it held before.
+    pub(crate) fn hold(&mut self, dev: &SkuaDevice, context: Option<Arc<Context>>) {
+        if let Some(left) = core::mem::replace(&mut self.held, context) {
+            dev.reapers.contexts.bury(left);
+        }
     }
 
     /// Counts what a packet that is out of the ring, and had begun, has used of the engine; ticks.
@@ -253,8 +276,13 @@ impl State {
                 ms: now_ms(),
             });
         }
-        self.clock
-            .head_changed(id, || head?.1.submission.context().usage());
+        self.clock.head_changed(id, || {
+            let submission = &head?.1.submission;
+            submission
+                .context()
+                .usage()
+                .filter(|_| !submission.is_switch())
+        });
     }
 
     /// Has `context`, whose next packet waits for a value, wait for that out of the ring, and for
@@ -505,6 +533,7 @@ impl Engine {
                     ready: [const { List::new() }; LEVELS],
                     over: [const { List::new() }; LEVELS],
                     parked: List::new(),
+                    held: None,
                     head: None,
                     stuck_ms: stuck_ms.into(),
                     tried_ms: 0,
@@ -699,7 +728,7 @@ impl Engine {
             .complete(&dev.hw, |packet| finished.push(packet, Ok(())));
         let now = self.ticks(dev);
         for (packet, _) in finished.iter() {
-            state.retire(packet, now);
+            state.retire(dev, packet, now);
         }
         Ok(ended?)
     }
@@ -734,7 +763,7 @@ impl Engine {
         );
         let (now, now_ms) = (self.ticks(dev), now_ms());
         for (packet, _) in finished.iter().skip(before) {
-            state.retire(packet, now);
+            state.retire(dev, packet, now);
         }
         // Only the first one can have begun, or have been at the head.
         let (mut used, mut waiting) = (None, None);
@@ -773,6 +802,8 @@ impl Engine {
         if let Some(context) = waiting {
             dev.reapers.contexts.bury(context);
         }
+        // It has left all.
+        state.hold(dev, None);
         state.look_at_head(now);
         result.map(|()| true).map_err(Error::from)
     }
@@ -918,7 +949,7 @@ impl Engine {
                 }
             });
             for (packet, _) in finished.iter() {
-                state.retire(packet, now);
+                state.retire(dev, packet, now);
             }
             for packet in own.into_iter().flatten().rev() {
                 let context = packet.submission.context().clone();
@@ -934,6 +965,7 @@ impl Engine {
             let lists = Iterator::chain(state.ready.iter(), &state.over);
             let listed = Iterator::chain(lists, [&state.parked]).flat_map(List::iter);
             listed.for_each(|context| context.forget_saved());
+            state.hold(dev, None);
             state.look_at_head(now);
         }
         finished.finish(dev, self.index);
@@ -964,11 +996,12 @@ impl Engine {
                 .node
                 .abandon(|packet| finished.push(packet, Err(ENODEV)));
             for (packet, _) in finished.iter() {
-                state.retire(packet, now);
+                state.retire(dev, packet, now);
             }
             core::mem::swap(&mut state.ready, &mut ready);
             core::mem::swap(&mut state.over, &mut over);
             core::mem::swap(&mut state.parked, &mut parked);
+            state.hold(dev, None);
         }
         finished.finish(dev, self.index);
         drop(turn);

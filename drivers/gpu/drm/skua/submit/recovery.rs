@@ -497,8 +497,10 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
             // Now what waits in its queue can be cancelled.
             let now = engine.ticks(dev);
             for (packet, _) in removed.iter() {
-                state.retire(packet, now);
+                state.retire(dev, packet, now);
             }
+            // It was reset, or has stopped.
+            state.hold(dev, None);
             dev.reapers.contexts.bury(context);
         }
         finished.append(removed);

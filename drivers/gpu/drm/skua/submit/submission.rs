@@ -38,6 +38,7 @@ use crate::{
     few::Few,
     gpu::SkuaDevice,
     memory::{
+        bo::Memory,
         relocation::Transfer,
         vm::{
             VA_END,
@@ -48,6 +49,7 @@ use crate::{
     policy::{
         miniport::{
             Built,
+            ContextPage,
             Flush,
             PagingOperation,
             Pass,
@@ -118,6 +120,15 @@ pub(crate) enum Work {
     Clear(Arc<VramRange>),
     /// Copy an object's memory (`DXGK_OPERATION_VIRTUAL_TRANSFER`), between VRAM and system memory.
     Transfer(Arc<Transfer>),
+    /// Write what a context allocation begins with (`DXGK_OPERATION_INIT_CONTEXT_RESOURCE`).
+    InitContextResource {
+        /// Where.
+        page: ContextPage,
+        /// What that is of, which stays until this is over.
+        _memory: Memory,
+    },
+    /// Have the engine leave the context, if it holds it.
+    Switch,
 }
 
 impl Work {
@@ -222,11 +233,16 @@ impl Submission {
         }
     }
 
+    /// Whether it is [`Work::Switch`].
+    pub(crate) fn is_switch(&self) -> bool {
+        matches!(self.work, Work::Switch)
+    }
+
     /// Whether its portions are passes of a paging operation.
     pub(crate) fn is_paging(&self) -> bool {
         match &self.work {
-            Work::Buffers(_) => false,
-            Work::Clear(_) => true,
+            Work::Buffers(_) | Work::Switch => false,
+            Work::Clear(_) | Work::InitContextResource { .. } => true,
             Work::Transfer(transfer) => transfer.plan.is_some(),
         }
     }
@@ -234,17 +250,16 @@ impl Submission {
     /// Whether nothing is to be done before it can start but to wait for its gate.
     pub(crate) fn is_prepared(&self) -> bool {
         match &self.work {
-            Work::Buffers(_) | Work::Clear(_) => true,
             Work::Transfer(transfer) => transfer.is_withdrawn(),
+            _ => true,
         }
     }
 
     /// Does what is to be done before it starts, when all that it waits for is over. Process context;
     /// allocates nothing.
     pub(crate) fn prepare(&self) {
-        match &self.work {
-            Work::Buffers(_) | Work::Clear(_) => (),
-            Work::Transfer(transfer) => transfer.withdraw(),
+        if let Work::Transfer(transfer) = &self.work {
+            transfer.withdraw();
         }
     }
 
@@ -254,7 +269,7 @@ impl Submission {
         let segment = VRAM_SEGMENT;
         let flush = match &self.work {
             Work::Transfer(transfer) => transfer.flush.before(from),
-            Work::Buffers(_) | Work::Clear(_) => Flush::Nothing,
+            _ => Flush::Nothing,
         };
         let operation = match &self.work {
             Work::Buffers(buffers) => {
@@ -282,6 +297,10 @@ impl Submission {
                 },
                 None => return Task::Null(flush),
             },
+            Work::InitContextResource { page, .. } => PagingOperation::InitContextResource(*page),
+            // What it holds may be another's by then, unless this one's is still to come.
+            Work::Switch if idle && !self.context.is_held() => return Task::Null(flush),
+            Work::Switch => return Task::Switch,
         };
         let pass = Pass {
             operation,
@@ -299,7 +318,7 @@ impl Submission {
                 let piece = from.piece.saturating_add(1);
                 (piece < buffers.len()).then_some(MultipassOffset { piece, ..from })
             }
-            Work::Clear(_) | Work::Transfer(_) => match built {
+            _ => match built {
                 Built::Full(next) => Some(next),
                 Built::Rest | Built::Busy => None,
             },
@@ -313,8 +332,8 @@ impl Submission {
                 let next = from.piece.saturating_add(1);
                 next >= buffers.len() || next % INTERRUPT_PERIOD == 0
             }
-            // There are few paging buffers.
-            Work::Clear(_) | Work::Transfer(_) => true,
+            // There are few others.
+            _ => true,
         }
     }
 
