@@ -196,6 +196,15 @@ impl Rig {
             .expect("CONTEXT_CREATE")
     }
 
+    /// The same, with its save area.
+    #[track_caller]
+    pub fn context_having_worked(&self, engine: Engine) -> u32 {
+        let context = self.new_context(engine);
+        let work = self.start_in(context, &[Command::Nop { words: 2 }]);
+        assert_eq!(work.wait(), Ok(()));
+        context
+    }
+
     /// Addresses that nothing is bound at.
     pub fn reserve(&self, size: u64) -> u64 {
         let va = self.next.get();

@@ -131,7 +131,7 @@ fn commands() {
                 &expected(reason, Access::None),
             );
         };
-        for opcode in [0x04, 0x0f, 0x12, 0x22, 0x33, 0x42, 0x7f, 0x80, 0xff] {
+        for opcode in [0x04, 0x0f, 0x12, 0x24, 0x33, 0x42, 0x7f, 0x80, 0xff] {
             case(
                 &format!("opcode {opcode:#x}"),
                 &[opcode << 24 | 2, 0],

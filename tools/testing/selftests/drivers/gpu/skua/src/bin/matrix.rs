@@ -198,7 +198,7 @@ fn attempt(fault: Fault, phase: Phase, end: End) {
         let [adapter] = Function::first().counters(["driver_adapter_resets"]);
         adapter
     };
-    let (rig, other, guilty) = (Rig::new(), Rig::new(), Rig::new());
+    let [rig, other, guilty] = [(); 3].map(|()| Rig::new().having_worked());
     let (program, endless) = (rig.program(COUNT), guilty.program(LOOP));
     let counts = rig.buffer(Place::System, 4096);
     let moves = rig.buffer(Place::Vram, 4096);
@@ -210,7 +210,7 @@ fn attempt(fault: Fault, phase: Phase, end: End) {
     let hold = Hold::new(&other);
     let begun = other.buffer(Place::System, 4096);
     let [low, high] = [-7, 7].map(|priority| {
-        let context = other.new_context(Engine::Compute);
+        let context = other.context_having_worked(Engine::Compute);
         assert_eq!(other.prioritise(context, priority), Ok(()));
         context
     });

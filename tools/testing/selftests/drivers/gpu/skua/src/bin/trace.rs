@@ -82,7 +82,7 @@ fn the_events_are_there() {
 
 fn a_submission_is_submitted_started_and_done() {
     let trace = traced();
-    let rig = Rig::new();
+    let rig = Rig::new().having_worked();
     let target = rig.buffer(Place::System, 4096);
     for (n, engine) in (0..).zip(Engine::ALL) {
         let before = trace.events().len();
@@ -163,9 +163,10 @@ fn errors_are_traced() {
     let trace = traced();
     let rig = Rig::new();
     let gate = rig.buffer(Place::System, 4096);
+    let context = rig.context_having_worked(Engine::Compute);
     let before = trace.events().len();
     let bad = rig.start_in(
-        rig.new_context(Engine::Compute),
+        context,
         &[wait_value(gate.va, 1), write(rig.reserve(4096), 1)],
     );
     let dependant = rig
@@ -196,7 +197,7 @@ fn row_2_23_cancelled_work_ends_once_and_never_starts() {
     let trace = traced();
     let rig = Rig::new();
     let gate = rig.buffer(Place::System, 4096);
-    let context = rig.new_context(Engine::Compute);
+    let context = rig.context_having_worked(Engine::Compute);
     let before = trace.events().len();
     let bad = rig.start_in(
         context,
@@ -223,7 +224,7 @@ fn row_2_23_cancelled_work_ends_once_and_never_starts() {
     }
     // All but those that the ring had taken.
     assert!(waiting >= 40, "{waiting} of 60 had not started");
-    assert_eq!(rig.state(context).expect("CONTEXT_STATE").completed, 61);
+    assert_eq!(rig.state(context).expect("CONTEXT_STATE").completed, 62);
 }
 
 fn row_2_21_a_replayed_job_is_done_once() {
@@ -233,7 +234,7 @@ fn row_2_21_a_replayed_job_is_done_once() {
         rig.buffer(Place::System, 4096),
         rig.buffer(Place::System, 4096),
     );
-    let (guilty, innocent) = (rig.new_context(Engine::Copy), rig.new_context(Engine::Copy));
+    let [guilty, innocent] = [(); 2].map(|()| rig.context_having_worked(Engine::Copy));
     let before = trace.events().len();
     let bad = rig.start_in(
         guilty,
@@ -322,7 +323,7 @@ fn packets_are_traced_with_the_engines_names_for_them() {
 fn what_a_submission_waits_for_is_traced() {
     quiet();
     let trace = Trace::of(&["skua_submit", "skua_depend"]);
-    let rig = Rig::new();
+    let rig = Rig::new().having_worked();
     let gate = rig.buffer(Place::System, 4096);
     let before = trace.events().len();
     let first = rig.start_in(rig.compute, &[wait_value(gate.va, 1)]);
