@@ -532,11 +532,13 @@ impl Device {
         }
         file.set(regs::PAGING_VA::new().with_megabytes(options.paging_va));
         file.set(regs::SAVE_SIZE::new().with_bytes(SAVE_SIZE));
+        let mut preemption = false;
         for engine in &hub.engines {
             let graphics = match engine.kind {
                 EngineKind::Compute => options.preemption.graphics,
                 EngineKind::Copy => Level::None,
             };
+            preemption |= [graphics, options.preemption.compute] != [Level::None; 2];
             file.set_engine(
                 engine.index,
                 regs::engine::INFO::new()
@@ -545,6 +547,13 @@ impl Device {
                     .with_compute(options.preemption.compute),
             );
         }
+        file.set(
+            regs::SCHEDULING::new()
+                .with_multi_engine(true)
+                .with_preemption(preemption)
+                .with_no_patching(preemption)
+                .with_cancel(true),
+        );
         file
     }
 

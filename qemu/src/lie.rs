@@ -64,6 +64,7 @@ lies! {
     ApertureCaps "aperture-caps" = 63, "APERTURE_CAPS reads as the value.";
     AperturePages "aperture-pages" = 1 << 20, "APERTURE_PAGES reads as the value.";
     PagingVa "paging-va" = 1 << 31, "PAGING_VA reads as the value.";
+    Scheduling "scheduling" = 0x4, "SCHEDULING reads as the value.";
     NeverReady "never-ready", "READY is never set.";
     FenceAhead "fence-ahead" = 1000, "completed_fence is so much too high.";
     FenceBack "fence-back", "Every second completed_fence is two less than it should be.";
@@ -331,6 +332,7 @@ impl Lies {
             Decoded::Device(DeviceRegister::APERTURE_CAPS) => Kind::ApertureCaps,
             Decoded::Device(DeviceRegister::APERTURE_PAGES) => Kind::AperturePages,
             Decoded::Device(DeviceRegister::PAGING_VA) => Kind::PagingVa,
+            Decoded::Device(DeviceRegister::SCHEDULING) => Kind::Scheduling,
             Decoded::Device(DeviceRegister::DEVICE_STATUS) => Kind::NeverReady,
             Decoded::Engine(_, EngineRegister::INFO) => Kind::EngineKind,
             _ => return word,

@@ -239,6 +239,19 @@ register! {
         /// The image, and the most that a state takes.
         31:0 bytes, with_bytes => u32;
     }
+
+    /// What scheduling the device is made for; the numbers of the bits are those of
+    /// `DXGK_VIDSCHCAPS`.
+    SCHEDULING(32) @ 0x009c, ReadOnly, fixed {
+        /// Each engine has a ring and a block in the status page of its own.
+        0:0 multi_engine, with_multi_engine => bool;
+        /// Engines can be asked to stop; without it the levels in [`struct@engine::INFO`] mean nothing.
+        2:2 preemption, with_preemption => bool;
+        /// All addresses in commands are virtual.
+        3:3 no_patching, with_no_patching => bool;
+        /// What was withdrawn need not come back.
+        4:4 cancel, with_cancel => bool;
+    }
 }
 
 impl ID {

@@ -71,7 +71,7 @@ fn the_manual_lists_every_lie() {
 #[test]
 fn registers() {
     let gpu = Gpu::new();
-    let cases: [(_, u32, _); 15] = [
+    let cases: [(_, u32, _); 16] = [
         ("id", regs::ID.into(), 0),
         ("version", regs::VERSION.into(), 0x2_0000),
         ("engines", regs::CAPS.into(), 8),
@@ -86,6 +86,7 @@ fn registers() {
         ("aperture-caps", regs::APERTURE_CAPS.into(), 63),
         ("aperture-pages", regs::APERTURE_PAGES.into(), 1 << 20),
         ("paging-va", regs::PAGING_VA.into(), 1 << 31),
+        ("scheduling", regs::SCHEDULING.into(), 4),
         ("never-ready", regs::DEVICE_STATUS.into(), 0),
     ];
     let pair = |at: u32| u64::from(gpu.read(at)) | u64::from(gpu.read(at + 4)) << 32;

@@ -10,7 +10,7 @@ use skua_spec::status::{self, Counter, EngineState};
 use skua_testbed::{Gpu, BUS, GART_TABLE, STATUS, VRAM_BYTES};
 
 /// What the device is: offset and value of the registers that no reset changes.
-const FIXED: [(u32, u64); 18] = [
+const FIXED: [(u32, u64); 19] = [
     (0x0000, 0x4155_4b53),
     (0x0004, 0x0001_0005),
     (0x0008, 2),
@@ -27,6 +27,7 @@ const FIXED: [(u32, u64); 18] = [
     (0x0084, 0),
     (0x0094, 0),
     (0x0098, 303_104),
+    (0x009c, 0x1d),
     (0x1000, 0x5_0500),
     (0x1100, 0x5_0001),
 ];
