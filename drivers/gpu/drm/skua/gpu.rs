@@ -551,9 +551,11 @@ impl Gpu {
             protection: quantum / 16,
         };
         let scheduling = SchedulingCaps::new(caps.query_scheduling_caps()).map_err(|Refused| {
+            let stated = caps.query_scheduling_caps();
             dev_err!(
                 parent,
-                "its scheduling capabilities contradict each other\n"
+                "its scheduling capabilities, {:#x}, contradict each other\n",
+                stated
             );
             EINVAL
         })?;

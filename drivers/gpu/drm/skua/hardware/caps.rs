@@ -97,6 +97,8 @@ impl EngineCaps {
 /// The first minor version whose engines can be stopped: what an older one has in the fields for
 /// that means nothing (row 2.05).
 const PREEMPTION_SINCE: u16 = 3;
+/// The first that says itself what scheduling it is made for.
+const SCHEDULING_SINCE: u16 = 5;
 
 /// The capabilities of one device.
 pub(crate) struct Caps {
@@ -134,6 +136,8 @@ pub(crate) struct Caps {
     pub(crate) save_size: u32,
     /// MiB that the paging process' address space is to have; 0 for any.
     paging_va: u32,
+    /// What scheduling it is made for, as it says or as follows from the rest; nobody has checked it.
+    scheduling: u32,
 }
 
 /// Refuses the device with a line in the log.
@@ -161,6 +165,16 @@ fn read_aperture(dev: &device::Device, regs: &Registers) -> Result<Option<Apertu
     Ok(Some(ApertureCaps { page, pages }))
 }
 
+/// What a device is made for that does not say so.
+fn scheduling_of(preempts: bool) -> u32 {
+    let always = SchedulingCaps::MULTI_ENGINE_AWARE | SchedulingCaps::CANCEL_COMMAND_AWARE;
+    match preempts {
+        // It needs nothing patched without that either, but then must not say so.
+        true => always | SchedulingCaps::PREEMPTION_AWARE | SchedulingCaps::NO_DMA_PATCHING,
+        false => always,
+    }
+}
+
 impl Caps {
     /// Reads and checks the capabilities. `EINVAL` for a device that cannot be driven; `ENODEV` if
     /// it is gone.
@@ -178,13 +192,21 @@ impl Caps {
         if !(1..=MAX_ENGINES).contains(&count.into()) {
             return Err(refuse(dev, c"the number of engines", count.into()));
         }
+        let scheduling = match version.minor() >= SCHEDULING_SINCE {
+            true => Some(regs.read(regs::SCHEDULING)?),
+            false => None,
+        };
+        let preempts = match scheduling {
+            Some(stated) => stated.preemption(),
+            None => version.minor() >= PREEMPTION_SINCE,
+        };
         let mut engines = KVec::with_capacity(count.into(), GFP_KERNEL)?;
         for index in EngineIndex::ALL.into_iter().take(count.into()) {
             let info = regs.read_engine(index, regs::engine::INFO)?;
             let kind = info
                 .kind()
                 .ok_or_else(|| refuse(dev, c"an engine's kind", info.bits()))?;
-            let levels = match version.minor() >= PREEMPTION_SINCE {
+            let levels = match preempts {
                 true => info.graphics().zip(info.compute()),
                 false => Some((preemption::Level::None, preemption::Level::None)),
             };
@@ -258,6 +280,11 @@ impl Caps {
             return Err(refuse(dev, c"the frequency of ticks", 0));
         }
 
+        let scheduling = match scheduling {
+            Some(stated) => stated.word(),
+            None => scheduling_of(engines.iter().any(EngineCaps::stops)),
+        };
+
         Ok(Self {
             version,
             engines,
@@ -279,6 +306,7 @@ impl Caps {
             tick_hz,
             save_size,
             paging_va: regs.read(regs::PAGING_VA)?.megabytes(),
+            scheduling,
         })
     }
 
@@ -339,11 +367,6 @@ impl AdapterInfo for Caps {
     }
 
     fn query_scheduling_caps(&self) -> u32 {
-        let always = SchedulingCaps::MULTI_ENGINE_AWARE | SchedulingCaps::CANCEL_COMMAND_AWARE;
-        match self.engines.iter().any(EngineCaps::stops) {
-            // It needs nothing patched without that either, but then must not say so.
-            true => always | SchedulingCaps::PREEMPTION_AWARE | SchedulingCaps::NO_DMA_PATCHING,
-            false => always,
-        }
+        self.scheduling
     }
 }

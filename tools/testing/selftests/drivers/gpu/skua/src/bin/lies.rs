@@ -182,6 +182,7 @@ fn main() -> ExitCode {
         a_lie_ends_with_who_tells_it: 60,
         vram_of_which_the_cpu_sees_nothing: 60,
         row_0_15_contradictory_apertures_are_refused: 180,
+        row_2_04_what_needs_others_is_refused_without_them: 180,
         row_2_05_an_older_device_is_not_preempted: 60,
         row_2_13_who_has_done_all_is_not_asked: 60,
     ];
@@ -537,10 +538,47 @@ fn vram_of_which_the_cpu_sees_nothing() {
     expect_working();
 }
 
+/// MultiEngineAware, PreemptionAware, NoDmaPatching, CancelCommandAware: all combinations.
+fn row_2_04_what_needs_others_is_refused_without_them() {
+    let function = honest();
+    let mut log = Log::new();
+    let accepted = [0x0, 0x1, 0x1 | 0x4, 0x1 | 0x4 | 0x8, 0x11, 0x15, 0x1d];
+    let all = (0..16u32).map(|n| n & 1 | n >> 1 << 2);
+    // VSyncPowerSaveAware has no part in it, and what has no meaning is refused.
+    let reserved = [0x20, 1 << 16, 1 << 31].map(|bit| 0x1d | bit);
+    for caps in all.chain([0x1d | 0x2, 0x8 | 0x2]).chain(reserved) {
+        tell(&format!("scheduling={caps:#x}"));
+        let bound = function.bind();
+        let lines = log.lines();
+        println!("# {caps:#x}: {bound:?}, {lines:?}");
+        if accepted.contains(&(caps & !0x2)) {
+            bound.unwrap_or_else(|error| panic!("{caps:#x}: {error}"));
+            assert!(lines.is_empty(), "{caps:#x}: {lines:?}");
+            let level = if caps & 0x4 == 0 { 0 } else { 500 };
+            expect_preemption(level, 5);
+            function.unbind().expect("unbind");
+        } else {
+            assert!(bound.is_err(), "{caps:#x} was bound");
+            let [line] = &lines[..] else {
+                panic!("{caps:#x}: {lines:?}");
+            };
+            let why = format!("capabilities, {caps:#x}, contradict each other");
+            assert!(line.ends_with(&why), "{line}");
+        }
+    }
+    tell("");
+    function.bind().expect("bind to an honest device");
+    expect_working();
+}
+
 /// A device of before there was preemption, whatever its fields say: it is asked for none.
 fn row_2_05_an_older_device_is_not_preempted() {
     let function = honest();
-    for (lie, level, version) in [("version=0x10002", 0, 2), ("", 500, 5)] {
+    for (lie, level, version) in [
+        ("version=0x10002", 0, 2),
+        ("version=0x10003 scheduling=0", 500, 3),
+        ("", 500, 5),
+    ] {
         tell(lie);
         function.bind().expect("bind");
         expect_preemption(level, version);
