@@ -185,6 +185,7 @@ fn main() -> ExitCode {
         row_2_04_what_needs_others_is_refused_without_them: 180,
         row_2_05_an_older_device_is_not_preempted: 60,
         row_2_13_who_has_done_all_is_not_asked: 60,
+        row_4_12_the_default_is_a_quarter_of_memory_in_whole_tables: 120,
     ];
     suite::main(&[own, TESTS].concat())
 }
@@ -635,6 +636,27 @@ fn row_0_15_contradictory_apertures_are_refused() {
         println!("{lies}");
         attempt(lies, Work::Bind, End::Refused);
     }
+}
+
+/// How much of it the CPU sees has no part in it, and what the device asks for comes first. Without
+/// memory there is neither an address space nor a GPU.
+fn row_4_12_the_default_is_a_quarter_of_memory_in_whole_tables() {
+    let function = honest();
+    for (lies, megabytes) in [
+        ("vram-visible=0", 16),
+        ("vram-visible=0 vram-size=0x200000", 2),
+        ("vram-visible=0 vram-size=0x1000000", 4),
+        ("vram-visible=0 vram-size=0x1200000", 6),
+        ("vram-visible=0 vram-size=0x1200000 paging-va=3", 3),
+    ] {
+        tell(lies);
+        function.bind().expect("bind");
+        let paging = function.debugfs("paging").expect("debugfs");
+        let line = format!("va: {}", megabytes << 20);
+        assert!(paging.lines().any(|it| it == line), "{lies}: {paging}");
+        function.unbind().expect("unbind");
+    }
+    attempt("vram-visible=0 vram-size=0", Work::Bind, End::Refused);
 }
 
 /// Whether the uAPI lists the end of a piece of work.
