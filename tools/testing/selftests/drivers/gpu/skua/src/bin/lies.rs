@@ -31,7 +31,10 @@ use skua_selftests::{skip, suite, tests, Cases, Client, Engine, Errno, Place, Ri
 use skua_spec::command::Command;
 use skua_spec::fault::Reason;
 use skua_spec::isa::Op;
-use skua_uapi::{DRM_SKUA_BO_CPU_ACCESS, DRM_SKUA_CONTEXT_FAULTED, DRM_SKUA_CONTEXT_LOST};
+use skua_uapi::{
+    DRM_SKUA_BO_CPU_ACCESS, DRM_SKUA_CONTEXT_ACTIVE, DRM_SKUA_CONTEXT_FAULTED,
+    DRM_SKUA_CONTEXT_LOST,
+};
 
 /// What must come of a lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,6 +189,8 @@ fn main() -> ExitCode {
         row_2_05_an_older_device_is_not_preempted: 60,
         row_2_13_who_has_done_all_is_not_asked: 60,
         row_4_12_the_default_is_a_quarter_of_memory_in_whole_tables: 120,
+        row_2_21_what_ends_before_the_reset_is_innocent: 300,
+        row_2_21_what_a_reset_tells_has_to_be_possible: 120,
     ];
     suite::main(&[own, TESTS].concat())
 }
@@ -657,6 +662,105 @@ fn row_4_12_the_default_is_a_quarter_of_memory_in_whole_tables() {
         function.unbind().expect("unbind");
     }
     attempt("vram-visible=0 vram-size=0", Work::Bind, End::Refused);
+}
+
+/// Condemned for a wait without end it ends before the engine is reset, which by then is at
+/// something else: nobody is guilty. What the engine says until it is reset is not listened to, and
+/// what is submitted meanwhile comes later.
+fn row_2_21_what_ends_before_the_reset_is_innocent() {
+    honest().bind().expect("bind");
+    let trace = Trace::of(&["skua_preempt", "skua_reset"]);
+    // While it is asked to stop; while the reset is awaited.
+    for (lies, moment) in [
+        ("preempt-never", "skua_preempt"),
+        ("preempt-never engine-reset-never", "skua_reset"),
+    ] {
+        for engine in Engine::ALL {
+            // A slow host may miss the moment.
+            let met = (0..5).any(|_| ends_before_the_reset(&trace, lies, moment, engine));
+            assert!(met, "{lies}, {engine:?}: never before the reset");
+        }
+    }
+    expect_working();
+}
+
+/// The condemned work of one engine ends at the first such event; whether that was before the reset.
+#[track_caller]
+fn ends_before_the_reset(trace: &Trace, lies: &str, moment: &str, engine: Engine) -> bool {
+    let rig = Rig::new();
+    let line = rig.buffer(Place::System, 4096);
+    let other = rig.new_context(engine);
+    let seen = trace.events().len();
+    let events = |name| {
+        let events = trace.events();
+        events[seen..].iter().filter(|it| it.name == name).count()
+    };
+    tell(lies);
+    let condemned = rig.start(engine, &[wait_value(line.va, 1), write(line.va + 8, 1)]);
+    let behind = rig.start(
+        engine,
+        &[wait_value(line.va + 16, 1), write(line.va + 24, 1)],
+    );
+    let has_come = || (events(moment) > 0).then_some(());
+    assert!(suite::eventually(has_come).is_some(), "no {moment}");
+    let late = rig.start_in(other, &[write(line.va + 32, 1)]);
+    line.cpu.write(0, 1);
+    let has_ended = || (line.cpu.read(8) == 1).then_some(());
+    assert!(suite::eventually(has_ended).is_some(), "it goes on waiting");
+    thread::sleep(Duration::from_millis(100));
+    let noticed = condemned.has_ended() || late.has_ended() || line.cpu.read(32) == 1;
+    let withheld = lies.contains("engine-reset-never");
+    let in_time = withheld || events("skua_reset") == 0;
+    if !withheld {
+        let is_reset = || (events("skua_reset") > 0).then_some(());
+        assert!(suite::eventually(is_reset).is_some(), "it is not reset");
+        // Until it is done.
+        assert!(suite::eventually(|| condemned.has_ended().then_some(())).is_some());
+    }
+    tell("");
+    line.cpu.write(16, 1);
+    let ends = [&condemned, &behind, &late].map(Job::wait);
+    println!("# {lies}, {engine:?}: in time {in_time}, {ends:?}");
+    if !in_time {
+        return false;
+    }
+    assert!(!noticed, "it was listened to");
+    assert_eq!(ends, [Ok(()); 3]);
+    assert_eq!([8, 24, 32].map(|at| line.cpu.read(at)), [1; 3]);
+    for (context, completed) in [(rig.context(engine), 2), (other, 1)] {
+        let state = rig.state(context).expect("CONTEXT_STATE");
+        let expected = (DRM_SKUA_CONTEXT_ACTIVE, completed);
+        assert_eq!((state.status, state.completed), expected);
+    }
+    assert_eq!(events("skua_reset"), 1);
+    true
+}
+
+/// No more than what was submitted, and no less than what had been completed before; if not, nothing
+/// of the engine is believed any more.
+fn row_2_21_what_a_reset_tells_has_to_be_possible() {
+    for ahead in ["1000", "0xffffffffffffffff"] {
+        honest().bind().expect("bind");
+        let trace = Trace::of(&["skua_reset"]);
+        let (rig, other) = (Rig::new(), Rig::new());
+        let line = rig.buffer(Place::System, 4096);
+        for n in 0..3 {
+            assert_eq!(rig.run(Engine::Copy, &[write(line.va, n)]), Ok(()));
+        }
+        let hang = rig.start(Engine::Copy, &[wait_value(line.va, 9)]);
+        thread::sleep(Duration::from_millis(100));
+        tell(&format!("fence-ahead={ahead} preempt-never"));
+        // Nothing that it says before the reset is wrong.
+        thread::sleep(Duration::from_millis(500));
+        assert!(other.bo_create(4096, 0, SYSTEM).is_ok(), "{ahead}");
+        assert!(trace.events().is_empty());
+        assert_eq!(hang.wait(), Err(Errno::ENODEV), "{ahead}");
+        expect_lost(&rig);
+        expect_lost(&other);
+        assert_eq!(trace.events().len(), 1, "{ahead}: {:?}", trace.events());
+    }
+    honest().bind().expect("bind");
+    expect_working();
 }
 
 /// Whether the uAPI lists the end of a piece of work.
