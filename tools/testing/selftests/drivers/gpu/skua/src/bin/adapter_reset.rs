@@ -5,11 +5,15 @@
 //!
 //! Each test begins with a device that was just bound, as it bears only so many.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::eventfd::EventFd;
+use skua_guest::clock::Clock;
 use skua_guest::host::{expect_error, Lies};
 use skua_selftests::client::{map, signal, unmap, wait, wait_value as until, PATIENCE};
 use skua_selftests::function::Function;
@@ -36,6 +40,7 @@ fn main() -> ExitCode {
         row_2_22_nobody_writes_what_the_client_writes_then: 60,
         row_2_22_fences_without_a_value_keep_theirs: 60,
         row_2_22_what_is_saved_does_not_go_on: 60,
+        row_2_22_whoever_waits_returns: 120,
         row_2_21_an_engine_that_does_not_reset: 120,
         row_2_21_a_paging_hang: 120,
         row_2_21_what_moves_in_gets_there: 120,
@@ -284,6 +289,150 @@ fn row_2_22_what_is_saved_does_not_go_on() {
         assert_eq!(job.wait(), Err(Errno::ECANCELED), "{what}");
     }
     assert_eq!(target.cpu.read(0), 0, "it went on");
+}
+
+/// How long after the guilty the last one may return.
+const SOON: Duration = Duration::from_secs(3);
+
+/// Whatever it is that they wait in, when work has hung until the adapter was reset; and what they see
+/// then holds.
+fn row_2_22_whoever_waits_returns() {
+    begin();
+    let (own, others) = (Rig::new(), Client::new());
+    let client = Client::new();
+    let device = client.device_create(0).expect("DEVICE_CREATE");
+    let rig = Rig::of_device(client, device);
+    let fence = rig.fence_create_for(device, 0, 0).expect("FENCE_CREATE");
+    let theirs = rig.fence_export(fence).expect("FENCE_EXPORT");
+    let theirs = others.fence_import(theirs).expect("FENCE_IMPORT");
+    let event = EventFd::new().expect("eventfd");
+    assert_eq!(others.fence_eventfd(theirs, 7, &event), Ok(()));
+    let target = own.buffer(Place::System, PAGE);
+    let vram = own.buffer(Place::Vram, SIZE);
+    vram.cpu.fill(pattern(2));
+    let used = rig.bound_at_will(rig.bo(Place::System, PAGE), PAGE);
+    let destroyed = rig.bo(Place::Vram, PAGE);
+    rig.bound_at_will(destroyed, PAGE);
+    let moves = movable(&rig, SIZE);
+    let cpu = rig.map(moves);
+    cpu.fill(pattern(6));
+    evict_all();
+    rig.bound_at_will(moves, SIZE);
+
+    let lies = Lies::tell("engine-reset-never preempt-never").expect("gpu-lie");
+    let program = rig.program(LOOP);
+    let hangs = rig.start(Engine::Compute, &[dispatch(&program, LOOP, &[])]);
+    let queued = own.start(Engine::Compute, &[write(target.va, 1)]);
+    let gated = own.start_after(own.copy, &[write(target.va, 1)], &[wait(queued.syncobj)]);
+    let gated = gated.expect("SUBMIT");
+    let held = rig.start_after(rig.copy, &[], &[until(fence, 7)]);
+    let held = held.expect("SUBMIT");
+    let file = own.sync_file(gated.syncobj);
+    let (bound, here) = (rig.syncobj(), rig.syncobj());
+    let syncs = [wait(hangs.syncobj), signal(bound)];
+    assert_eq!(rig.bind(rig.vm, &[unmap(used, PAGE)], &syncs), Ok(()));
+    assert_eq!(rig.make_resident(&[moves], &[signal(here)]), Ok(()));
+    assert_eq!(place(&rig, moves), Place::Vram);
+
+    let limit = PATIENCE * 4;
+    let ready = |file: BorrowedFd<'_>| {
+        let mut files = [PollFd::new(file, PollFlags::POLLIN)];
+        let limit = PollTimeout::try_from(limit * suite::patience()).expect("a time");
+        poll(&mut files, limit).map(drop)
+    };
+    let (mine, bystander): (&Client, &Client) = (&rig, &own);
+    type Wait<'a> = Box<dyn FnOnce() -> Result<(), Errno> + Send + 'a>;
+    let cancelled = Err(Errno::ECANCELED);
+    let waits: Vec<(&str, Wait<'_>, _)> = vec![
+        (
+            "for work behind it",
+            Box::new(|| bystander.wait_for(queued.syncobj, limit)),
+            cancelled,
+        ),
+        (
+            "for work behind that",
+            Box::new(|| bystander.wait_for(gated.syncobj, limit)),
+            cancelled,
+        ),
+        (
+            "for work without a fence",
+            Box::new(|| mine.wait_for(held.syncobj, limit)),
+            cancelled,
+        ),
+        (
+            "for a value",
+            Box::new(|| mine.fence_wait(&[(fence, 7)], 0, limit).map(drop)),
+            cancelled,
+        ),
+        (
+            "for a value, as somebody else",
+            Box::new(|| others.fence_wait(&[(theirs, 7)], 0, limit).map(drop)),
+            Ok(()),
+        ),
+        ("for an eventfd", Box::new(|| ready(event.as_fd())), Ok(())),
+        ("for a sync file", Box::new(|| ready(file.as_fd())), Ok(())),
+        (
+            "for a bind behind it",
+            Box::new(|| mine.wait_for(bound, limit)),
+            Ok(()),
+        ),
+        (
+            "for what moves",
+            Box::new(|| mine.wait_for(here, limit)),
+            Ok(()),
+        ),
+        (
+            "in a page fault",
+            Box::new(|| {
+                cpu.expect("what moves", pattern(6));
+                Ok(())
+            }),
+            Ok(()),
+        ),
+        (
+            "for what is destroyed",
+            Box::new(|| mine.destroy_synchronously(&[destroyed], 0)),
+            Ok(()),
+        ),
+    ];
+    thread::scope(|scope| {
+        let threads: Vec<_> = waits
+            .into_iter()
+            .map(|(what, wait, expected)| (what, scope.spawn(wait), expected))
+            .collect();
+        thread::sleep(Duration::from_millis(500));
+        for (what, thread, _) in &threads {
+            assert!(!thread.is_finished(), "{what}: it does not wait");
+        }
+        assert_eq!(rig.wait_for(hangs.syncobj, limit), Err(Errno::ETIME));
+        drop(lies);
+        let mut clock = Clock::of_guest();
+        while let Some((what, ..)) = threads.iter().find(|(_, it, _)| !it.is_finished()) {
+            assert!(clock.elapsed() < SOON * suite::patience(), "{what}");
+            thread::sleep(Duration::from_millis(5));
+        }
+        for (what, thread, expected) in threads {
+            assert_eq!(thread.join().expect("a thread"), expected, "{what}");
+        }
+    });
+    was_reset();
+    assert_eq!(target.cpu.read(0), 0, "what was cancelled ran");
+    assert_eq!(device_status(&rig, device), DRM_SKUA_CONTEXT_TIMED_OUT);
+    assert_eq!(status(&own, own.copy), DRM_SKUA_CONTEXT_RESET);
+    assert!(others.fence_has(theirs, u64::MAX), "it has another value");
+    // By the addresses that they had.
+    vram.cpu.expect("VRAM", |_| 0);
+    assert!(is_lost(&own, vram.handle) && !is_lost(&rig, moves));
+    vram.cpu.fill(pattern(3));
+    vram.cpu.expect("VRAM, written", pattern(3));
+    let device = rig.device_create(0).expect("DEVICE_CREATE");
+    let vm = rig.vm_create_for(device).expect("VM_CREATE");
+    let done = rig.syncobj();
+    let context = rig.context_create(vm, rig.engine(Engine::Compute.kind()));
+    let context = context.expect("CONTEXT_CREATE");
+    assert_eq!(rig.submit(context, &[], &[signal(done)]), Ok(()));
+    assert_eq!(rig.wait(done), Ok(()), "a new device of the same file");
+    expect_working();
 }
 
 /// Nothing but an adapter reset helps.
