@@ -77,9 +77,63 @@ impl Level {
         i32::from(self.0) - 7
     }
 
+    /// Where work stands that its client says is of this level, if the client is of `class`.
+    pub fn within(self, class: Class) -> Self {
+        let most = i32::from(Self::SYSTEM.0) - 1;
+        let level = i32::from(self.0).saturating_add(class.shift());
+        // CAST: what clients can say, 0 to 14.
+        Self(level.clamp(0, most) as u8)
+    }
+
     /// Below [`LEVELS`].
     pub fn index(self) -> usize {
         self.0.into()
+    }
+}
+
+/// How important the work of all contexts of a client is, by WDDM's class of a process
+/// (`D3DKMT_SCHEDULINGPRIORITYCLASS`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// Whatever its contexts say, nothing stands below it.
+    Idle,
+    /// Below what says the same.
+    BelowNormal,
+    /// As its contexts say.
+    #[default]
+    Normal,
+    /// Above what says the same.
+    AboveNormal,
+    /// And further.
+    High,
+    /// Whatever its contexts say, nothing of clients stands above it.
+    Realtime,
+}
+
+impl Class {
+    /// That with WDDM's number.
+    pub fn of(number: u32) -> Option<Self> {
+        Some(match number {
+            0 => Self::Idle,
+            1 => Self::BelowNormal,
+            2 => Self::Normal,
+            3 => Self::AboveNormal,
+            4 => Self::High,
+            5 => Self::Realtime,
+            _ => return None,
+        })
+    }
+
+    /// What priorities of contexts count more.
+    const fn shift(self) -> i32 {
+        match self {
+            Self::Idle => -14,
+            Self::BelowNormal => -3,
+            Self::Normal => 0,
+            Self::AboveNormal => 3,
+            Self::High => 6,
+            Self::Realtime => 14,
+        }
     }
 }
 

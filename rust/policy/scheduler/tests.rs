@@ -557,3 +557,18 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_class_moves_all_levels_of_a_client() {
+    let all: Vec<_> = (0..6).filter_map(Class::of).collect();
+    assert_eq!(all.len(), 6);
+    assert!(all.windows(2).all(|two| two[0] < two[1]));
+    assert_eq!((Class::of(6), Class::of(u32::MAX)), (None, None));
+    assert_eq!(Class::of(2), Some(Class::default()));
+    let within = |priority, class| Level::of(priority).unwrap().within(class).priority();
+    for priority in -7..=7 {
+        let is = all.iter().map(|class| within(priority, *class));
+        let shifts = [-14, -3, 0, 3, 6, 14].map(|shift: i32| (priority + shift).clamp(-7, 7));
+        assert!(is.eq(shifts), "{priority}");
+    }
+}
