@@ -194,6 +194,8 @@ enum drm_skua_ioctl_id {
 	DRM_SKUA_CONTEXT_SET_PRIORITY,
 	/** @DRM_SKUA_DEVICE_MARK_ERROR: Have a device of the client's fail. */
 	DRM_SKUA_DEVICE_MARK_ERROR,
+	/** @DRM_SKUA_SET_PRIORITY_CLASS: Say how important the work of all contexts is. */
+	DRM_SKUA_SET_PRIORITY_CLASS,
 };
 
 /**
@@ -1200,6 +1202,7 @@ enum drm_skua_context_priority_flags {
  * scheduling priority) go first, and where the engine can be preempted, work that
  * runs makes room for them. Contexts of equal priority get equal shares of the
  * engine. Nobody starves: a context of a lower priority has a turn now and then.
+ * The class of its file may move it up or down (DRM_IOCTL_SKUA_SET_PRIORITY_CLASS).
  *
  * It holds for what is queued already, too, unless that runs.
  *
@@ -1218,6 +1221,46 @@ struct drm_skua_context_set_priority {
 
 	/** @pad: Must be zero. */
 	__u32 pad;
+};
+
+/**
+ * enum drm_skua_priority_class - How important the work of all contexts of a file is
+ *
+ * The numbers are WDDM's (D3DKMT_SCHEDULINGPRIORITYCLASS). The priority of each context, -7 to
+ * 7, counts as so many more, but never as more than 7 or less than -7.
+ */
+enum drm_skua_priority_class {
+	/** @DRM_SKUA_PRIORITY_CLASS_IDLE: 14 less: every context stands at -7. */
+	DRM_SKUA_PRIORITY_CLASS_IDLE = 0,
+	/** @DRM_SKUA_PRIORITY_CLASS_BELOW_NORMAL: 3 less. */
+	DRM_SKUA_PRIORITY_CLASS_BELOW_NORMAL,
+	/** @DRM_SKUA_PRIORITY_CLASS_NORMAL: As it is; what a file has at first. */
+	DRM_SKUA_PRIORITY_CLASS_NORMAL,
+	/** @DRM_SKUA_PRIORITY_CLASS_ABOVE_NORMAL: 3 more. */
+	DRM_SKUA_PRIORITY_CLASS_ABOVE_NORMAL,
+	/** @DRM_SKUA_PRIORITY_CLASS_HIGH: 6 more. */
+	DRM_SKUA_PRIORITY_CLASS_HIGH,
+	/** @DRM_SKUA_PRIORITY_CLASS_REALTIME: 14 more: every context stands at 7. */
+	DRM_SKUA_PRIORITY_CLASS_REALTIME,
+};
+
+/**
+ * struct drm_skua_set_priority_class - Argument of DRM_IOCTL_SKUA_SET_PRIORITY_CLASS
+ *
+ * Holds for the contexts that the file has, and for those that it makes (WDDM: scheduling
+ * priority class of a process). Their own priorities (&struct drm_skua_context_set_priority)
+ * stay what they are, and need the rights that they need. It holds for what is queued already,
+ * too, unless that runs.
+ *
+ * Errors: -EINVAL for @priority_class, @flags; -EACCES if @priority_class is above
+ * DRM_SKUA_PRIORITY_CLASS_NORMAL and the caller has not CAP_SYS_NICE.
+ */
+struct drm_skua_set_priority_class {
+	/** @priority_class: See &enum drm_skua_priority_class. */
+	__u32 priority_class;
+
+	/** @flags: Must be zero. */
+	__u32 flags;
 };
 
 /**
@@ -1628,6 +1671,8 @@ enum {
 		DRM_IOCTL_SKUA(WR, CONTEXT_SET_PRIORITY, context_set_priority),
 	DRM_IOCTL_SKUA_DEVICE_MARK_ERROR =
 		DRM_IOCTL_SKUA(WR, DEVICE_MARK_ERROR, device_mark_error),
+	DRM_IOCTL_SKUA_SET_PRIORITY_CLASS =
+		DRM_IOCTL_SKUA(WR, SET_PRIORITY_CLASS, set_priority_class),
 };
 
 #if defined(__cplusplus)

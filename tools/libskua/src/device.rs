@@ -278,6 +278,21 @@ impl Device {
             .fold(Placements::NONE, BitOr::bitor)
     }
 
+    /// Says how important the work of all contexts is that are made on it, there already or not: one
+    /// of `DRM_SKUA_PRIORITY_CLASS_…`, which moves their priorities
+    /// ([`Context::set_priority`](crate::Context::set_priority)) up or down.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for another class; EACCES for one above normal without `CAP_SYS_NICE`.
+    pub fn set_priority_class(&self, class: u32) -> Result<()> {
+        self.file.call(&mut uapi::drm_skua_set_priority_class {
+            priority_class: class,
+            flags: 0,
+        })?;
+        Ok(())
+    }
+
     /// A capability of the DRM core, one of `DRM_CAP_…`.
     ///
     /// # Errors

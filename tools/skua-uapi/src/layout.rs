@@ -220,6 +220,10 @@ layout! {
         flags: u32 @ 8;
         pad: u32 @ 12;
     }
+    drm_skua_set_priority_class: 8 {
+        priority_class: u32 @ 0;
+        flags: u32 @ 4;
+    }
     drm_skua_context_state: 64 {
         context: u32 @ 0;
         pad: u32 @ 4;
@@ -340,6 +344,7 @@ ioctls! {
     DRM_IOCTL_SKUA_FENCE_EVENTFD: 28, 16;
     DRM_IOCTL_SKUA_CONTEXT_SET_PRIORITY: 29, 16;
     DRM_IOCTL_SKUA_DEVICE_MARK_ERROR: 30, 8;
+    DRM_IOCTL_SKUA_SET_PRIORITY_CLASS: 31, 8;
 }
 
 #[cfg(test)]

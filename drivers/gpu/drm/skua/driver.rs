@@ -328,5 +328,11 @@ impl drm::Driver for SkuaDriver {
             ioctl::RENDER_ALLOW,
             File::device_mark_error
         ),
+        (
+            SKUA_SET_PRIORITY_CLASS,
+            drm_skua_set_priority_class,
+            ioctl::RENDER_ALLOW,
+            File::set_priority_class
+        ),
     }
 }

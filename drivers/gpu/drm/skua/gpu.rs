@@ -25,6 +25,7 @@
 //!
 //! ```text
 //! mmap_lock
+//! File::class                    mutex, allocates
 //! File::devices, vms, contexts,  mutexes, allocate
 //! fences
 //! Context::saving,               mutexes, allocate; a context's first SUBMIT

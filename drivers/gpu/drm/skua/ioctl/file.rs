@@ -73,7 +73,10 @@ use crate::{
             Level,
             Offer, //
         },
-        scheduler, //
+        scheduler::{
+            self,
+            Class, //
+        }, //
     },
     quota::Quota,
     spec::number::EngineIndex,
@@ -166,6 +169,9 @@ pub(crate) struct File {
     /// Contexts that the client has a handle of.
     #[pin]
     pub(crate) contexts: Mutex<Handles<Context>>,
+    /// How important the work of all its contexts is. Held while the level of one is set, or one made.
+    #[pin]
+    class: Mutex<Class>,
     /// Devices that it has a handle of.
     #[pin]
     devices: Mutex<Handles<ClientDevice>>,
@@ -205,6 +211,7 @@ impl drm::file::DriverFile for File {
                 dev: dev.into(),
                 vms <- new_mutex!(Handles::new()),
                 contexts <- new_mutex!(Handles::new()),
+                class <- new_mutex!(Class::default()),
                 devices <- new_mutex!(Handles::new()),
                 fences <- new_mutex!(Handles::new()),
                 own: ClientDevice::of_file(dev)?,
@@ -748,9 +755,12 @@ impl File {
             return Err(EINVAL);
         }
         let share = this.context_quota.take(1).ok_or(ENOSPC)?;
-        let level = scheduler::Level::NORMAL;
-        let context = Context::new(dev, &vm, engine, level, &this.usage, share)?;
-        let handle = this.contexts.lock().insert(context.clone());
+        let (context, handle) = {
+            let class = this.class.lock();
+            let level = scheduler::Level::NORMAL.within(*class);
+            let context = Context::new(dev, &vm, engine, level, &this.usage, share)?;
+            (context.clone(), this.contexts.lock().insert(context))
+        };
         if handle.is_err() {
             context.destroy();
         }
@@ -771,7 +781,8 @@ impl File {
         args: &mut drm_skua_context_set_priority,
         file: &SkuaFile,
     ) -> Result<u32> {
-        let context = file.inner().context(args.context)?;
+        let this = file.inner();
+        let context = this.context(args.context)?;
         let engine = dev.engine(context.engine())?;
         const IN_PROCESS: u32 = DRM_SKUA_CONTEXT_PRIORITY_IN_PROCESS;
         if args.flags & !IN_PROCESS != 0 || args.pad != 0 {
@@ -786,7 +797,35 @@ impl File {
         if level > scheduler::Level::NORMAL && !capability::sys_nice() {
             return Err(EACCES);
         }
-        engine.set_level(dev, &context, level);
+        let class = this.class.lock();
+        context.set_own_level(level);
+        engine.set_level(dev, &context, level.within(*class));
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_SET_PRIORITY_CLASS`
+    pub(crate) fn set_priority_class(
+        dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_set_priority_class,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        let new = Class::of(args.priority_class).ok_or(EINVAL)?;
+        if args.flags != 0 {
+            return Err(EINVAL);
+        }
+        if new > Class::Normal && !capability::sys_nice() {
+            return Err(EACCES);
+        }
+        let this = file.inner();
+        let mut class = this.class.lock();
+        *class = new;
+        for context in this.contexts.lock().iter() {
+            // It has one.
+            if let Ok(engine) = dev.engine(context.engine()) {
+                engine.set_level(dev, context, context.own_level().within(new));
+            }
+        }
         Ok(0)
     }
 

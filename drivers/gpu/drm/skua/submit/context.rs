@@ -207,6 +207,8 @@ struct Pending {
     is_client: bool,
     /// How important its work is.
     level: Level,
+    /// What its client says of that, whose class moves it.
+    own_level: Level,
     /// How important it is to its client.
     in_process: InProcess,
     /// What is left of its turn on the engine.
@@ -390,6 +392,7 @@ impl Context {
                     status: Status::Active,
                     is_client,
                     level,
+                    own_level: Level::NORMAL,
                     in_process: InProcess::default(),
                     turn: Turn::default(),
                     charged: 0,
@@ -445,6 +448,16 @@ impl Context {
     /// Changes that, for what is started from now on.
     pub(crate) fn set_level(&self, level: Level) {
         self.pending.lock().level = level;
+    }
+
+    /// What its client says of that; at first normal.
+    pub(crate) fn own_level(&self) -> Level {
+        self.pending.lock().own_level
+    }
+
+    /// Changes that, but not the level.
+    pub(crate) fn set_own_level(&self, level: Level) {
+        self.pending.lock().own_level = level;
     }
 
     /// How important its work is to its client, among that of the same level.

@@ -460,6 +460,19 @@ impl Client {
         Ok(argument.device)
     }
 
+    /// SET_PRIORITY_CLASS.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn set_class(&self, priority_class: u32) -> Result<(), Errno> {
+        let mut argument = drm_skua_set_priority_class {
+            priority_class,
+            flags: 0,
+        };
+        self.call(DRM_IOCTL_SKUA_SET_PRIORITY_CLASS, &mut argument)
+    }
+
     /// DEVICE_MARK_ERROR.
     ///
     /// # Errors

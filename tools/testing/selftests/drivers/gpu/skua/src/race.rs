@@ -13,7 +13,7 @@ use crate::rig::{dispatch, wait_value, Buffer, Job};
 use crate::{Engine, Place, Rig};
 
 /// Takes a number from the counter at arguments 0 and 1, and puts it to arguments 2 and 3.
-const TAKE_A_NUMBER: &[u64] = &[
+pub const TAKE_A_NUMBER: &[u64] = &[
     op(Op::Arg, 2, 0, 0, 0),
     op(Op::Arg, 3, 0, 0, 1),
     op(Op::Arg, 4, 0, 0, 2),

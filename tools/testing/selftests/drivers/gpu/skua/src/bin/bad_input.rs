@@ -52,6 +52,7 @@ fn main() -> ExitCode {
         context_create: 60,
         context_destroy,
         row_2_20_context_set_priority,
+        row_2_20_set_priority_class,
         context_state,
         submit: 60,
         submit_buffers: 60,
@@ -1068,6 +1069,40 @@ fn row_2_20_context_set_priority() {
     }
 }
 
+fn row_2_20_set_priority_class() {
+    let client = Client::new();
+    let good = drm_skua_set_priority_class {
+        priority_class: DRM_SKUA_PRIORITY_CLASS_BELOW_NORMAL,
+        flags: 0,
+    };
+    let mut table = Table::new(&client, DRM_IOCTL_SKUA_SET_PRIORITY_CLASS, good);
+    for class in [6, 7, 0x100, 0x8000_0002, u32::MAX] {
+        table.case(&format!("class {class:#x}"), Errno::EINVAL, |a| {
+            a.priority_class = class
+        });
+    }
+    table.bits("flags", 0, |a| &mut a.flags);
+    table.finish();
+    // Whoever has a context or none.
+    let vm = client.vm_create().expect("VM_CREATE");
+    let context = client.context_create(vm, 0).expect("CONTEXT_CREATE");
+    for class in 0..6 {
+        assert_eq!(client.set_class(class), Ok(()), "{class}");
+    }
+    nix::unistd::setuid(nix::unistd::Uid::from_raw(65534)).expect("setuid");
+    // What it has it may give up, and does not get back.
+    for class in 0..6 {
+        let expected = if class > DRM_SKUA_PRIORITY_CLASS_NORMAL {
+            Err(Errno::EACCES)
+        } else {
+            Ok(())
+        };
+        assert_eq!(client.set_class(class), expected, "{class}");
+        let above = client.prioritise(context, 1);
+        assert_eq!(above, Err(Errno::EACCES), "with class {class}");
+    }
+}
+
 fn context_state() {
     let client = Client::new();
     let vm = client.vm_create().expect("VM_CREATE");
@@ -1620,7 +1655,7 @@ fn unknown_ioctls() {
     let before = Witness::of(&client);
     let mut cases = Cases::new();
     let ours = DRM_IOCTL_SKUA_QUERY & !0xff;
-    for number in DRM_COMMAND_BASE + DRM_SKUA_DEVICE_MARK_ERROR + 1..DRM_COMMAND_END {
+    for number in DRM_COMMAND_BASE + DRM_SKUA_SET_PRIORITY_CLASS + 1..DRM_COMMAND_END {
         let mut argument = [0_u64; 2];
         let result = client.call(ours | number, &mut argument);
         // drm_ioctl() says so for a number that neither the core nor the driver has.

@@ -1067,6 +1067,12 @@ fn contexts() {
                 ..STEP
             },
             Step {
+                name: "SET_PRIORITY_CLASS",
+                call: |s| s.rig.set_class(DRM_SKUA_PRIORITY_CLASS_HIGH).map(|()| 0),
+                undo: |s, _| assert_eq!(s.rig.set_class(DRM_SKUA_PRIORITY_CLASS_NORMAL), Ok(())),
+                ..STEP
+            },
+            Step {
                 name: "CONTEXT_DESTROY",
                 prepare: |s| s.make(|| Ok(s.rig.new_context(Engine::Copy))),
                 call: |s| s.gone(s.rig.context_destroy(s.made.get())),

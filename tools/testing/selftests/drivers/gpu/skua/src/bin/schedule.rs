@@ -7,19 +7,23 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skua_selftests::client::signal;
+use skua_selftests::client::{signal, wait};
 use skua_selftests::events::{Event, Trace};
 use skua_selftests::function::Function;
 use skua_selftests::moving::Numbers;
 use skua_selftests::program::{address, op, op_imm, COUNT, EXIT};
-use skua_selftests::race::{Gate, Hold, Race};
+use skua_selftests::race::{Gate, Hold, Race, TAKE_A_NUMBER};
 use skua_selftests::rig::{copy, dispatch, fill, wait_value, write, Buffer, Job};
 use skua_selftests::suite::{self, eventually};
 use skua_selftests::torture::seed;
+use skua_selftests::witness::quiet;
 use skua_selftests::{skip, tests, Client, Engine, Place, Rig};
 use skua_spec::command::{Command, Dispatch, Draw, Rectangle};
 use skua_spec::isa::Op;
-use skua_uapi::DRM_SKUA_ENGINE_COMPUTE;
+use skua_uapi::{
+    DRM_SKUA_ENGINE_COMPUTE, DRM_SKUA_PRIORITY_CLASS_HIGH, DRM_SKUA_PRIORITY_CLASS_IDLE,
+    DRM_SKUA_PRIORITY_CLASS_NORMAL,
+};
 
 fn main() -> ExitCode {
     suite::main(tests![
@@ -29,6 +33,8 @@ fn main() -> ExitCode {
         row_2_20_in_process_priorities_end_in_order: 60,
         row_2_20_in_process_priorities_cost_others_nothing: 60 at_rest,
         row_2_20_who_is_less_important_in_the_process_is_served: 60,
+        row_2_20_classes_of_processes_end_in_order: 60,
+        row_2_20_a_class_is_of_all_contexts: 60,
         important_work_overtakes_what_is_in_the_ring: 60,
         row_2_20_in_its_process_it_overtakes_what_is_in_the_ring: 60,
         row_2_12_a_long_buffer_makes_room: 60,
@@ -105,7 +111,12 @@ fn end_in_order(rig: &Rig, contexts: [u32; 3]) {
             race.enter(context);
         }
     }
-    let numbers = race.run();
+    expect_in_order(&race.run());
+}
+
+/// Of three that are more and more important each has done 40 jobs; these are the numbers of all.
+#[track_caller]
+fn expect_in_order(numbers: &[u32]) {
     let (low, rest) = numbers.split_at(40);
     let (normal, high) = rest.split_at(40);
     // But for one that was under way: as equals they would take turns.
@@ -120,6 +131,94 @@ fn end_in_order(rig: &Rig, contexts: [u32; 3]) {
         before <= 1,
         "{before} of the least important were among the normal ones"
     );
+}
+
+/// Whatever each says of its own contexts, by which it would be the other way round.
+fn row_2_20_classes_of_processes_end_in_order() {
+    swift();
+    let owner = Rig::new();
+    let (line, open) = (
+        owner.buffer(Place::System, 4096),
+        owner.buffer(Place::System, 4096),
+    );
+    let shared = owner.export(line.handle).expect("PRIME_HANDLE_TO_FD");
+    let blocker = owner.start(Engine::Copy, &[wait_value(open.va, 1)]);
+    let gate = owner.sync_file(blocker.syncobj);
+    let processes = [
+        (DRM_SKUA_PRIORITY_CLASS_IDLE, 7),
+        (DRM_SKUA_PRIORITY_CLASS_NORMAL, 0),
+        (DRM_SKUA_PRIORITY_CLASS_HIGH, -5),
+    ]
+    .map(|(class, priority)| (Rig::new(), class, priority));
+    let mut jobs = Vec::new();
+    for (n, (rig, class, priority)) in (0..).zip(&processes) {
+        let line = rig.bound_at_will(rig.import(&shared).expect("PRIME_FD_TO_HANDLE"), 4096);
+        let program = rig.program(TAKE_A_NUMBER);
+        let gate = rig.syncobj_of(&gate);
+        for context in [0, 20].map(|first| (first, context(rig, *priority))) {
+            for job in 0..20 {
+                let slot = line + 4 + 4 * (40 * n + context.0 + job);
+                let arguments = [address(line), address(slot)].concat();
+                let work = [dispatch(&program, TAKE_A_NUMBER, &arguments)];
+                let gates = [wait(gate)];
+                let gates = if job == 0 { &gates[..] } else { &[] };
+                jobs.push(rig.start_after(context.1, &work, gates).expect("SUBMIT"));
+            }
+        }
+        assert_eq!(rig.set_class(*class), Ok(()));
+    }
+    open.cpu.write(0, 1);
+    for job in &jobs {
+        assert_eq!(job.wait(), Ok(()));
+    }
+    let numbers: Vec<u32> = (1..=120).map(|n| line.cpu.read32(4 * n)).collect();
+    expect_in_order(&numbers);
+}
+
+/// Of those that there are and of new ones, as far as the priorities go; of no other file's.
+fn row_2_20_a_class_is_of_all_contexts() {
+    quiet();
+    let (client, other) = (Client::new(), Client::new());
+    let [vm, theirs] = [&client, &other].map(|client| client.vm_create().expect("VM_CREATE"));
+    other.context_create(theirs, 0).expect("CONTEXT_CREATE");
+    let create = |priority| {
+        let context = client.context_create(vm, 0).expect("CONTEXT_CREATE");
+        assert_eq!(client.prioritise(context, priority), Ok(()));
+        context
+    };
+    let contexts = [-7, -2, 5, 7].map(create);
+    let levels = || {
+        let text = Function::first().debugfs("contexts").expect("debugfs");
+        let levels = text.lines().filter_map(|line| {
+            let (_, rest) = line.split_once(" priority ")?;
+            rest.split_once('/')?.0.parse::<i32>().ok()
+        });
+        let mut levels: Vec<_> = levels.collect();
+        levels.sort_unstable();
+        levels
+    };
+    let expect = |own: &[i32], shift: i32| {
+        let moved = own.iter().map(|priority| (priority + shift).clamp(-7, 7));
+        let mut expected: Vec<_> = moved.chain([0]).collect();
+        expected.sort_unstable();
+        assert_eq!(levels(), expected, "{shift}");
+    };
+    // Up, and down again.
+    let shifts = [-14, -3, 0, 3, 6, 14];
+    for class in (0..6).chain((0..6).rev()) {
+        let shift = shifts[class as usize];
+        assert_eq!(client.set_class(class), Ok(()));
+        expect(&[-7, -2, 5, 7], shift);
+        // A new one, and one that says something else.
+        let new = client.context_create(vm, 0).expect("CONTEXT_CREATE");
+        expect(&[-7, -2, 5, 7, 0], shift);
+        assert_eq!(client.prioritise(contexts[1], 1), Ok(()));
+        expect(&[-7, 1, 5, 7, 0], shift);
+        assert_eq!(client.prioritise(contexts[1], -2), Ok(()));
+        assert_eq!(client.context_destroy(new), Ok(()));
+        let gone = || (levels().len() == 5).then_some(());
+        assert!(eventually(gone).is_some(), "{:?}", levels());
+    }
 }
 
 fn row_2_20_what_is_queued_is_raised_too() {
