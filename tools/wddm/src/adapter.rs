@@ -49,6 +49,25 @@ impl Luid {
     }
 }
 
+/// How important a process' work is (`D3DKMT_SCHEDULINGPRIORITYCLASS`): its contexts' priorities
+/// count as more, or less, but never as more than 7 or less than -7.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PriorityClass {
+    /// All stand at -7.
+    Idle = 0,
+    /// 3 less.
+    BelowNormal = 1,
+    /// As they are; at first.
+    #[default]
+    Normal = 2,
+    /// 3 more.
+    AboveNormal = 3,
+    /// 6 more.
+    High = 4,
+    /// All stand at 7.
+    Realtime = 5,
+}
+
 /// An adapter that was found, not opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterInfo {
@@ -173,6 +192,18 @@ impl Adapter {
             graphics: info.graphics_preemption,
             compute: info.compute_preemption,
         }
+    }
+
+    /// Says how important the work of all contexts of this process on the adapter is
+    /// (`D3DKMTSetProcessSchedulingPriorityClass`): of those that there are, and of new ones. Their own
+    /// priorities ([`crate::Context::set_scheduling_priority`]) stay what they are.
+    ///
+    /// # Errors
+    ///
+    /// ACCESS_DENIED above [`PriorityClass::Normal`] without `CAP_SYS_NICE`; DEVICE_REMOVED.
+    pub fn set_process_scheduling_priority_class(&self, class: PriorityClass) -> Result<()> {
+        // CAST: the numbers are the kernel's.
+        Ok(self.0.device.set_priority_class(class as u32)?)
     }
 
     /// The set of video memory's segments, for [`crate::AllocationDesc`].

@@ -63,7 +63,7 @@ pub use libskua;
 pub use libskua::{Deadline, EngineKind, Fault, Mapping, OfferPriority, Placements};
 
 pub use adapter::{
-    Adapter, AdapterInfo, Luid, MemorySegmentGroup, PreemptionCaps, VideoMemoryInfo,
+    Adapter, AdapterInfo, Luid, MemorySegmentGroup, PreemptionCaps, PriorityClass, VideoMemoryInfo,
 };
 pub use allocation::{Allocation, AllocationDesc, DestroyFlags, Map, MapFlags, MapMode};
 pub use context::{Context, Submission};

@@ -27,8 +27,8 @@ use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Cases};
 use wddm::{
     Access, Adapter, Allocation, AllocationDesc, Context, DestroyFlags, Device, DeviceState,
-    EngineKind, Handle, MapFlags, MapMode, MonitoredFence, PreemptionCaps, Process, Status,
-    WaitFor, MAX_ALLOCATIONS, MAX_FENCES,
+    EngineKind, Handle, MapFlags, MapMode, MonitoredFence, PreemptionCaps, PriorityClass, Process,
+    Status, WaitFor, MAX_ALLOCATIONS, MAX_FENCES,
 };
 
 fn main() -> ExitCode {
@@ -52,6 +52,7 @@ fn main() -> ExitCode {
         row_0_16_row_0_20_what_the_cpu_does_not_reach_is_locked_in_system_memory at_rest,
         the_adapter_says_how_finely_it_preempts,
         row_2_20_important_work_goes_first: 60,
+        row_2_20_a_class_is_of_the_process: 60,
         row_2_20_a_process_says_what_goes_first: 60,
         row_2_22_fences_of_a_device_in_error_have_the_largest_value: 60,
         row_2_22_a_hang_wakes_all_who_wait: 120,
@@ -887,7 +888,7 @@ fn row_2_20_important_work_goes_first() {
     }
     assert_eq!(low.set_scheduling_priority(-7), Ok(()));
     assert_eq!(high.set_scheduling_priority(7), Ok(()));
-    goes_first(&rig, low, &high);
+    goes_first(&rig, low, || rig.finish(&high));
     high.destroy();
     let refused = high.set_scheduling_priority(0);
     assert_eq!(refused, Err(Status::INVALID_HANDLE));
@@ -902,15 +903,36 @@ fn row_2_20_a_process_says_what_goes_first() {
     }
     assert_eq!(low.set_in_process_scheduling_priority(-7), Ok(()));
     assert_eq!(high.set_in_process_scheduling_priority(7), Ok(()));
-    goes_first(&rig, low, &high);
+    goes_first(&rig, low, || rig.finish(&high));
     high.destroy();
     let refused = high.set_in_process_scheduling_priority(0);
     assert_eq!(refused, Err(Status::INVALID_HANDLE));
 }
 
-/// Work of `high` overtakes all that `low` has begun.
+/// Whatever it says of its contexts.
+fn row_2_20_a_class_is_of_the_process() {
+    let (rig, other) = (Rig::new(), Rig::new());
+    let low = &rig.compute;
+    assert_eq!(low.set_scheduling_priority(7), Ok(()));
+    let adapter = rig.device.adapter();
+    let set = |class| adapter.set_process_scheduling_priority_class(class);
+    for class in [
+        PriorityClass::Realtime,
+        PriorityClass::High,
+        PriorityClass::AboveNormal,
+        PriorityClass::Normal,
+        PriorityClass::BelowNormal,
+        PriorityClass::Idle,
+    ] {
+        assert_eq!(set(class), Ok(()), "{class:?}");
+    }
+    goes_first(&rig, low, || other.finish(&other.compute));
+    assert_eq!(set(PriorityClass::default()), Ok(()));
+}
+
+/// What `high` does overtakes all that `low` has begun.
 #[track_caller]
-fn goes_first(rig: &Rig, low: &Context, high: &Context) {
+fn goes_first(rig: &Rig, low: &Context, high: impl FnOnce()) {
     let program = rig.system(PAGE);
     let lock = program.lock2(0).expect("Lock2");
     assert_eq!(lock.copy_from_slice(0, POLL), Ok(()));
@@ -921,7 +943,7 @@ fn goes_first(rig: &Rig, low: &Context, high: &Context) {
         assert_eq!(low.signal_from_gpu(&[(&done, n)]), Ok(()));
     }
     eventually("they begin", || read(&rig.gate, 8) == 1);
-    rig.finish(high);
+    high();
     assert_eq!(done.value(), 0, "they were done before it");
     rig.open_gate();
     assert_eq!(done.wait(packets, patience()), Ok(()));
