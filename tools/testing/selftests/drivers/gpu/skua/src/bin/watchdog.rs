@@ -332,7 +332,7 @@ fn row_2_23_ten_queued_jobs_are_cancelled_once_each() {
         "{:?}",
         ended()
     );
-    assert!(innocent.fence_has(shared, u64::MAX), "its device's fence");
+    assert!(innocent.fence_gets(shared, u64::MAX), "its device's fence");
     // What they waited for changes nothing any more.
     never.advance(1);
     for job in others {
