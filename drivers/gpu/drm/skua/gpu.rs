@@ -62,7 +62,8 @@
 //! `drm_dev_enter()` ([`crate::ext::device::enter`]) may be entered anywhere. While somebody is
 //! inside no DRM device is unplugged: nobody waits for the GPU's work there, but who makes room,
 //! for ten seconds in all, or waits for their turn to do that, which ends soon once one is
-//! unplugged; and a synchronous destruction, for one; and for its quick acknowledgements
+//! unplugged; and a context's first submission, for as long, for what the driver itself does; and a
+//! synchronous destruction, for one second; and for its quick acknowledgements
 //! ([`Gpu::wait_for`]).
 //!
 //! Interrupt threads, the workers of [`QUEUE`] and of [`crate::memory::vm::QUEUE`], and the alarms are

@@ -133,6 +133,26 @@ impl_list_item! {
 impl Reapable for Destruction {}
 
 impl Destruction {
+    /// That of `bo`, when `waits` are over. `ENOMEM`.
+    fn new(
+        dev: &SkuaDevice,
+        client: &Arc<Quota>,
+        bo: &BoRef,
+        waits: Few<Fence>,
+    ) -> Result<ListArc<Self>> {
+        ListArc::pin_init(
+            try_pin_init!(Self {
+                dev: dev.into(),
+                bo: bo.clone(),
+                client: client.clone(),
+                gate <- Gate::new(&dev.destroyer, waits)?,
+                given_up <- new_spinlock!(None),
+                links <- ListLinks::new(),
+            }? Error),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
     /// Has nothing lead to what the object had; what is to be flushed then, in addition to `flush`,
     /// and unmapped after that. Process context; allocates.
     fn withdraw(
@@ -228,7 +248,10 @@ fn perform(mut due: List<Destruction>) {
         }
         for Unmap { vm, bo, spans } in unmaps {
             // It may have no handle, or too many binds, with the same effect.
-            let _ = vm.unmap_object(parent, &bo, &spans);
+            let _ = match bo.saves_context() {
+                true => vm.unmap_own(&spans),
+                false => vm.unmap_object(parent, &bo, &spans),
+            };
             dev.reapers.vms.bury(vm);
         }
     }
@@ -340,6 +363,15 @@ impl Destroyer {
         while !now.is_empty() {
             perform(first_of(&mut now));
         }
+    }
+
+    /// Gives up what an object has that nobody uses, soon.
+    fn defer(self: &Arc<Self>, destruction: ListArc<Destruction>) {
+        let mut doomed = self.doomed.lock();
+        doomed.due.push_back(destruction);
+        doomed.behind = doomed.behind.saturating_add(1);
+        drop(doomed);
+        Self::wake(self);
     }
 
     /// Whether memory that is in `part` of VRAM will be free, and the fence that it waits for, unless
@@ -530,20 +562,30 @@ pub(crate) fn destroy(
 }
 
 /// Destroys an object of the driver's own, which nobody has a handle of, for whom `client` is the
-/// quota of address spaces, and which nothing uses but moves. `ENOMEM`: nothing has changed then.
+/// quota of address spaces, and which nothing uses but moves; in a worker. `ENOMEM`: then it goes with
+/// its address space.
 pub(crate) fn destroy_own(dev: &SkuaDevice, client: &Arc<Quota>, bo: &BoRef) -> Result {
     let nodes = [
         DyingNode::new(client_flags())?,
         DyingNode::new(client_flags())?,
     ];
     let mut begun = KVVec::with_capacity(1, client_flags())?;
-    let manner = Manner {
-        assume_not_in_use: true,
-        synchronous: false,
-    };
-    let one = doom_one(dev, client, bo, manner, &mut Users::new())?;
-    warn_on!(begun.push_within_capacity(one).is_err());
-    dev.destroyer.accept(client, begun, nodes);
+    let mut waits = Few::Empty;
+    {
+        let reserved = resv::lock_uninterruptible(&**bo)?;
+        bo.doom();
+        if let Some(fence) = bo::own_work(bo, &reserved)? {
+            waits.push(fence)?;
+        }
+    }
+    let one = Destruction::new(dev, client, bo, waits)?;
+    if one.gate.is_open() {
+        // With others.
+        dev.destroyer.defer(one);
+    } else {
+        warn_on!(begun.push_within_capacity(one).is_err());
+        dev.destroyer.accept(client, begun, nodes);
+    }
     Ok(())
 }
 
@@ -591,19 +633,8 @@ fn doom_one(
     }
     // Who returns at the end has waited for the client's work.
     let alone = manner.assume_not_in_use || manner.synchronous;
-    let begun = waits(dev, client, bo, alone, users).and_then(|waits| {
-        ListArc::pin_init(
-            try_pin_init!(Destruction {
-                dev: dev.into(),
-                bo: bo.clone(),
-                client: client.clone(),
-                gate <- Gate::new(&dev.destroyer, waits)?,
-                given_up <- new_spinlock!(None),
-                links <- ListLinks::new(),
-            }? Error),
-            GFP_KERNEL_ACCOUNT,
-        )
-    });
+    let begun = waits(dev, client, bo, alone, users)
+        .and_then(|waits| Destruction::new(dev, client, bo, waits));
     if begun.is_err() {
         bo.spare();
         look_again(dev, bo);

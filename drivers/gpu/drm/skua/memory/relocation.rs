@@ -443,7 +443,7 @@ fn list(bo: &BoRef, vm: &Vm, out: Option<evicted::Node>) {
 /// `EBUSY` if it is there already or on its way, or pinned, or about to be destroyed, or locked out
 /// of VRAM, or not where it is said to come `from`, or not offered and to go nowhere, or to leave
 /// the aperture before it has come there, or in use and it may not wait; `ENOMEM`, `ENODEV`;
-/// `EINTR` if a signal arrives. Nothing has changed then.
+/// `EINTR` if a signal arrives. Nothing has changed then, but that an engine may leave a context.
 pub(crate) fn relocate(
     dev: &SkuaDevice,
     parent: &Device<Bound>,

@@ -43,6 +43,7 @@ use crate::{
             REGION_SYSTEM,
             REGION_VRAM, //
         },
+        destruction,
         eviction,
         relocation::relocate,
         vm::Vm,
@@ -106,8 +107,17 @@ pub(crate) fn create(
     let patience = &mut eviction::patience();
     let initialised = initialise(dev, parent, &bo, patience)?;
     wait(&initialised, patience)?;
-    let base = GpuVa(vm.map_own(parent, &bo, size)?);
-    Ok(Some((bo, SaveArea { base, bytes })))
+    match vm.map_own(parent, &bo, size) {
+        Ok(va) => {
+            let base = GpuVa(va);
+            Ok(Some((bo, SaveArea { base, bytes })))
+        }
+        Err(error) => {
+            // What of it is mapped.
+            let _ = destruction::destroy_own(dev, vm.client(), &bo);
+            Err(error)
+        }
+    }
 }
 
 /// Has the beginning of `bo` written, once (`DXGK_OPERATION_INIT_CONTEXT_RESOURCE`, row 2.10); the

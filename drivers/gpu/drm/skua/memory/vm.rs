@@ -623,6 +623,24 @@ impl Vm {
         Ok(())
     }
 
+    /// Unmaps the driver's own object in `spans`, to which no page table leads any more. `ENOMEM`.
+    pub(crate) fn unmap_own(&self, spans: &[Span]) -> Result {
+        for span in spans {
+            let mut gone = None;
+            {
+                let mut map = self.map.lock();
+                let mut reservation = map.prepare(UNMAP_NODES)?;
+                let unmapped = map.unmap(&mut reservation, *span, |cut| {
+                    gone = Some(cut.removed.value)
+                });
+                warn_on!(unmapped.is_err());
+                map.release(reservation);
+            }
+            drop(gone);
+        }
+        Ok(())
+    }
+
     /// The ranges in which something of `bo` is installed. `ENOMEM`.
     pub(crate) fn installed(&self, bo: &BoRef) -> Result<KVVec<Span>> {
         let mut spans = KVVec::new();

@@ -50,11 +50,15 @@ use crate::{
         bo::{
             Bo,
             BoRef,
-            Memory, //
+            Memory,
+            REGION_VRAM, //
         },
         destruction,
         paging_in,
-        relocation::Transfer,
+        relocation::{
+            Transfer,
+            UnderWay, //
+        },
         save_areas,
         vm::{
             Vm,
@@ -133,6 +137,7 @@ use kernel::{
         },
         Arc,
         Mutex,
+        SetOnce,
         SpinLock, //
     },
     workqueue::{
@@ -249,14 +254,14 @@ struct Client {
     _share: Share,
 }
 
-/// Whether a context can be stopped in the midst of its work.
-enum Saving {
-    /// That was not looked at: nothing was submitted.
-    Unknown,
-    /// No: the device has no state to be saved.
-    Never,
-    /// Yes, with this context allocation.
-    To(BoRef),
+/// What an engine has of a context when it does not hold it.
+struct Area {
+    /// The context allocation; none if the device has none.
+    bo: Option<BoRef>,
+    /// Whether an engine has saved something there since it was last to come to VRAM.
+    was_saved: Atomic<bool>,
+    /// From the end of the context until it is given up, if that is in VRAM: who needs room waits.
+    ending: SetOnce<UnderWay>,
 }
 
 /// A line of work. Userspace's handle holds it, and each of its submissions.
@@ -275,13 +280,11 @@ pub(crate) struct Context {
     /// Held from giving a submission its fence until it is in the queue.
     #[pin]
     order: Mutex<()>,
-    /// Held by an ioctl that submits for the first time, while it sees to the save area.
+    /// Held by an ioctl that submits for the first time, while it sees to the area.
     #[pin]
-    saving: Mutex<Saving>,
-    /// Address of its context allocation, for those who have that; 0 if there is none.
-    area: Atomic<usize>,
-    /// Whether an engine has saved something there since it was last to come to VRAM.
-    was_saved: Atomic<bool>,
+    saving: Mutex<()>,
+    /// Where it is saved to, from the first submission of commands on.
+    area: SetOnce<Area>,
     /// What is not in the ring yet. Taken inside the engine's lock, or alone.
     #[pin]
     pending: SpinLock<Pending>,
@@ -381,9 +384,8 @@ impl Context {
                 fences,
                 finished: Atomic::new(0),
                 order <- new_mutex!(()),
-                saving <- new_mutex!(Saving::Unknown),
-                area: Atomic::new(0),
-                was_saved: Atomic::new(false),
+                saving <- new_mutex!(()),
+                area: SetOnce::new(),
                 pending <- new_spinlock!(Pending {
                     queue: List::new(),
                     len: 0,
@@ -583,30 +585,41 @@ impl Context {
         let Some(client) = &self.client else {
             return Ok(());
         };
-        let mut saving = self.saving.lock();
-        if let (Saving::To(bo), true) = (&*saving, self.was_saved.load(Relaxed)) {
-            // Tried once.
-            self.was_saved.store(false, Relaxed);
-            save_areas::bring_to_vram(&self.dev, parent, bo);
+        if let Some(area) = self.area.as_ref() {
+            if let (Some(bo), true) = (&area.bo, area.was_saved.load(Relaxed)) {
+                // Tried once.
+                area.was_saved.store(false, Relaxed);
+                save_areas::bring_to_vram(&self.dev, parent, bo);
+            }
+            return Ok(());
         }
-        if let Saving::Unknown = *saving {
-            let vm = client.vm.vm();
-            let quota = vm.system_quota(parent)?;
-            let Some((bo, area)) = save_areas::create(&self.dev, parent, vm, &quota)? else {
-                *saving = Saving::Never;
-                return Ok(());
-            };
-            self.area.store(ptr::from_ref(&*bo).addr(), Relaxed);
-            *saving = Saving::To(bo);
+        let _saving = self.saving.lock();
+        if self.area.as_ref().is_some() {
+            return Ok(());
+        }
+        let vm = client.vm.vm();
+        let quota = vm.system_quota(parent)?;
+        let made = save_areas::create(&self.dev, parent, vm, &quota)?;
+        if let Some((_, place)) = &made {
             let shared = self.dev.hw.shared.try_access().ok_or(ENODEV)?;
-            shared.set_save_area(client.slot, area)?;
+            shared.set_save_area(client.slot, *place)?;
         }
+        self.area.populate(Area {
+            bo: made.map(|(bo, _)| bo),
+            was_saved: Atomic::new(false),
+            ending: SetOnce::new(),
+        });
         Ok(())
+    }
+
+    /// Its context allocation.
+    fn saved_in(&self) -> Option<&BoRef> {
+        self.area.as_ref()?.bo.as_ref()
     }
 
     /// Whether `bo` is its context allocation.
     pub(crate) fn is_saved_in(&self, bo: &Bo) -> bool {
-        self.area.load(Relaxed) == ptr::from_ref(bo).addr()
+        self.saved_in().is_some_and(|own| ptr::eq(&**own, bo))
     }
 
     /// Whether its engine holds it: works for it, or did last.
@@ -614,17 +627,26 @@ impl Context {
         self.slot().is_some() && self.dev.hw.held(self.engine) == Ok(self.slot())
     }
 
-    /// Has its engine leave it when all that it has queued is over (row 2.07), whether or not it takes
-    /// work; the fence of that, if there is anything to be done. `ENOMEM`; `ENODEV`.
+    /// Has its engine leave it when all that it has queued, and will do, is over (row 2.07), whether or
+    /// not it takes work; the fence of that, if there is anything to be done. `ENOMEM`; `ENODEV`.
     pub(crate) fn leave(self: &Arc<Self>) -> Result<Option<Fence>> {
         // What was accepted is in the queue.
         drop(self.order.lock());
-        let is_left = {
-            let pending = self.pending.lock();
-            pending.len == 0 && pending.running == 0 && !self.is_held()
-        };
-        if is_left {
-            return Ok(None);
+        {
+            let mut pending = self.pending.lock();
+            let runs = pending.running > 0 || pending.saved;
+            // What has not begun is cancelled then.
+            let is_over = pending.len == 0 || pending.status != Status::Active;
+            if is_over && !runs && !self.is_held() {
+                return Ok(None);
+            }
+            let mut cursor = pending.queue.cursor_back();
+            let last = cursor.peek_prev();
+            if let Some(last) = last.filter(|last| last.arc().is_switch()) {
+                let mut left = None;
+                last.arc().with_fence(|fence| left = Some(fence.clone()));
+                return Ok(left);
+            }
         }
         let work = submission::Work::Switch;
         let submission = Submission::new(self, work, Few::Empty, Few::Empty)?;
@@ -853,8 +875,8 @@ impl Context {
     /// engine, under its lock and in its `turn`.
     pub(crate) fn withdraw(&self, packet: Packet, how: Withdrawn, limits: &Limits) -> Due {
         let saved = how.stop != Stop::Between || (packet.resume && self.is_saved());
-        if how.stop != Stop::Between {
-            self.was_saved.store(true, Relaxed);
+        if let (Some(area), true) = (self.area.as_ref(), how.stop != Stop::Between) {
+            area.was_saved.store(true, Relaxed);
         }
         let mut pending = self.pending.lock();
         pending.saved = saved;
@@ -985,6 +1007,10 @@ impl Context {
         if let Some(slot) = self.slot() {
             // The caller has a reference, so this is not the last one.
             drop(self.dev.contexts.empty(slot));
+        }
+        let is_in_vram = |bo: &BoRef| bo.region() == REGION_VRAM;
+        if let (Some(area), true) = (self.area.as_ref(), self.saved_in().is_some_and(is_in_vram)) {
+            area.ending.populate(UnderWay::new(&self.dev));
         }
         // Without memory for that it is left when another one's turn comes.
         _ = self.leave();
@@ -1161,7 +1187,7 @@ impl WorkItem for Context {
 impl PinnedDrop for Context {
     fn drop(self: Pin<&mut Self>) {
         self.settle();
-        if let (Saving::To(bo), Some(vm)) = (&*self.saving.lock(), self.vm()) {
+        if let (Some(bo), Some(vm)) = (self.saved_in(), self.vm()) {
             // Without memory for that it goes with the address space.
             _ = destruction::destroy_own(&self.dev, vm.client(), bo);
         }
