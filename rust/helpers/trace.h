@@ -106,8 +106,8 @@ DECLARE_EVENT_CLASS(skua_engine,
 );
 
 /*
- * A packet written to an engine's ring, of a portion's first or a later part: packet
- * is the fence id that the engine has for it.
+ * A packet written to an engine's ring, of a portion's first or a later part, or written
+ * there again as it was: packet is the fence id that the engine has for it.
  */
 TRACE_EVENT(skua_packet,
 	TP_PROTO(struct drm_device *drm, u32 engine, u32 context, u64 fence_context,

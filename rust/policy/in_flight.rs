@@ -9,13 +9,15 @@
 //! lies, or late news from before a reset) is refused and changes nothing.
 //!
 //! After a hang the queue is what there is to resubmit: [`InFlight::remove_if`] takes packets out,
-//! in order; those that go on get new ids ([`InFlight::renumber`]). What waits for a packet holds
-//! on to its payload (a `dma_fence`, say), not to its id.
+//! in order; of those that go on some keep their ids, and come first, and the others get new ones
+//! ([`InFlight::renumber`]). What waits for a packet holds on to its payload (a `dma_fence`, say), not
+//! to its id.
 //!
 //! The memory for `capacity` packets is allocated by [`InFlight::new`]. Id 0 is never given out: it
 //! is what the fence memory holds before anything was done.
 //!
-//! Invariants: ids in the queue are distinct and below the next one to give out.
+//! Invariants: ids in the queue ascend and are below the next one to give out, since those that are
+//! kept come first.
 //!
 //! # Examples
 //!
@@ -196,21 +198,31 @@ impl<H: Heap, P> InFlight<H, P> {
         self.len = kept;
     }
 
-    /// Gives every packet a new id, oldest first, as if it was taken out and pushed again;
-    /// `changed` sees each.
+    /// Puts the packets for which `keeps` says so before all others, and gives these new ids, as if
+    /// they were taken out and pushed again; those of a kind keep their order.
     ///
     /// # Errors
     ///
     /// [`IdsExhausted`]; nothing has changed.
-    pub fn renumber(&mut self, mut changed: impl FnMut(u64, &mut P)) -> Result<(), IdsExhausted> {
+    pub fn renumber(&mut self, keeps: impl Fn(&P) -> bool) -> Result<(), IdsExhausted> {
+        let kept = self.iter().filter(|(_, packet)| keeps(packet)).count();
         let first = self.next_id;
-        let len = u64::try_from(self.len).map_err(|_| IdsExhausted)?;
-        let next_id = first.checked_add(len).ok_or(IdsExhausted)?;
-        for (position, id) in (0..self.len).zip(first..) {
+        let others = u64::try_from(self.len - kept).map_err(|_| IdsExhausted)?;
+        let next_id = first.checked_add(others).ok_or(IdsExhausted)?;
+        let mut sorted = 0;
+        for position in 0..self.len {
+            if self.at(position).is_some_and(|(_, packet)| keeps(packet)) {
+                for behind in (sorted..position).rev() {
+                    let (slot, next) = (self.slot(behind), self.slot(behind + 1));
+                    self.slots.as_mut_slice().swap(slot, next);
+                }
+                sorted += 1;
+            }
+        }
+        for (position, id) in (kept..self.len).zip(first..) {
             let slot = self.slot(position);
-            if let Some(Some((number, packet))) = self.slots.as_mut_slice().get_mut(slot) {
+            if let Some(Some((number, _))) = self.slots.as_mut_slice().get_mut(slot) {
                 *number = id;
-                changed(id, packet);
             }
         }
         self.next_id = next_id;

@@ -4,8 +4,9 @@
 //!
 //! What was given to the engine and is not known to be done, in order. Each packet that is started
 //! gets a fence id of the hardware; packets are complete by their *position* before the id that the
-//! engine reports ([`InFlight`]). After a reset those that go on are written again, in order, with
-//! new ids: what waits for a packet holds on to it, never to its id.
+//! engine reports ([`InFlight`]). After a reset those that go on are written again: the system's own
+//! before all others, in order, with the ids that they have, and then the others, in order, with new
+//! ones (row 2.14): what waits for a packet holds on to it, never to its id.
 //!
 //! # Preemption
 //!
@@ -459,23 +460,27 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         }
     }
 
-    /// Starts the engine, which was reset, and writes all packets into the empty ring again, with
-    /// new fence ids. Whether there were any.
+    /// Starts the engine, which was reset, and writes all packets into the empty ring again: the
+    /// system's own first, with the fence ids that they have, and the others with new ones. Whether
+    /// there were any.
     ///
     /// # Errors
     ///
     /// [`NodeError::Full`] if the ids are used up, [`NodeError::Busy`], [`NodeError::Miniport`].
     pub fn replay(&mut self, miniport: &M) -> Result<bool, NodeError<M::Error>> {
         self.enable(miniport)?;
+        self.in_flight
+            .renumber(|entry| entry.packet.context().is_none())
+            .map_err(|_| NodeError::Full)?;
         let (index, ring) = (self.index, &mut self.ring);
-        let mut result = Ok(());
-        let renumbered = self.in_flight.renumber(|fence, entry| {
-            if result.is_ok() {
+        let mut replayed = Ok(());
+        self.in_flight.for_each_mut(|fence, entry| {
+            if replayed.is_ok() {
                 let interrupt = entry.packet.interrupts();
                 let completion = Completion { fence, interrupt };
                 let task = entry.packet.task();
                 // It does the same as before: see `paging`.
-                result = build(miniport, index, ring, &task).and_then(|built| {
+                replayed = build(miniport, index, ring, &task).and_then(|built| {
                     if built == Built::Busy {
                         return Err(NodeError::Busy);
                     }
@@ -485,8 +490,7 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
                 });
             }
         });
-        result?;
-        renumbered.map_err(|_| NodeError::Full)?;
+        replayed?;
         self.notify(miniport)
     }
 

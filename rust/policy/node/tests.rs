@@ -175,6 +175,7 @@ proptest! {
         let (mut next, mut number, mut untold, mut reported, mut blameless) = (1, 0, false, 0, 0);
         let mut preemptions = 0;
         let mut expected = std::vec![Call::Start];
+        let client = |(_, packet): &(u64, Work)| packet.context.is_some();
         for op in ops {
             match op {
                 Op::Start(context) => {
@@ -243,7 +244,6 @@ proptest! {
                     let ended: Vec<_> = model.drain(..more).collect();
                     reported = ended.last().map_or(reported, |(id, _)| *id);
                     hw.reported.set(reported);
-                    let client = |(_, packet): &(u64, Work)| packet.context.is_some();
                     let stop = match within && model.front().is_some_and(client) {
                         true => Stop::Within,
                         false => Stop::Between,
@@ -346,11 +346,15 @@ proptest! {
                         break;
                     }
                     expected.push(Call::Start);
-                    for (id, packet) in &mut model {
-                        *id = next;
+                    // The system's own comes first, with the ids that it had.
+                    let (own, others): (VecDeque<_>, VecDeque<_>) =
+                        model.into_iter().partition(|entry| !client(entry));
+                    model = own;
+                    for (_, packet) in others {
+                        model.push_back((next, packet));
                         next += 1;
-                        expected.push(packet.submit(*id));
                     }
+                    expected.extend(model.iter().map(|(id, packet)| packet.submit(*id)));
                     expected.extend((!model.is_empty()).then_some(Call::Doorbell));
                 }
             }
@@ -389,6 +393,56 @@ fn only_what_is_at_the_head_can_be_guilty() {
     // Late news of before.
     hw.reported.set(4);
     assert_eq!(node.complete(&hw, |_| ()), Err(NodeError::Bogus));
+}
+
+#[test]
+fn the_systems_own_is_first_after_a_reset_with_the_ids_that_it_had() {
+    let hw = Recorder::default();
+    let mut node = node(8, 8);
+    let system = |number| Work {
+        context: None,
+        number,
+    };
+    let packets = [
+        client(1, 0),
+        system(1),
+        client(2, 2),
+        client(1, 3),
+        system(4),
+    ];
+    for packet in packets {
+        start(&mut node, &hw, packet).unwrap();
+    }
+    // One that was done stays done.
+    hw.reported.set(2);
+    node.complete(&hw, |_| ()).unwrap();
+    let (_, guilty) = recover(&mut node, &hw, &Cause::Endless(3));
+    assert_eq!(guilty, [(client(2, 2), true)]);
+    start(&mut node, &hw, system(5)).unwrap();
+    let expected = [
+        (5, system(4)),
+        (6, client(1, 3)),
+        (7, system(5)), //
+    ];
+    let written: Vec<_> = node.iter().map(|(id, packet)| (id, *packet)).collect();
+    assert_eq!(written, expected);
+    // Once more: it has the lower id though it was last.
+    recover(&mut node, &hw, &Cause::Endless(1000));
+    let written: Vec<_> = node.iter().map(|(id, packet)| (id, *packet)).collect();
+    assert_eq!(written, [(5, system(4)), (7, system(5)), (8, client(1, 3))]);
+    let submits = calls(&hw).into_iter().rev();
+    let submits = submits.filter(|call| matches!(call, Call::Submit { .. }));
+    let submits: Vec<_> = submits.take(3).collect();
+    let expected: Vec<_> = written
+        .iter()
+        .rev()
+        .map(|(id, it)| it.submit(*id))
+        .collect();
+    assert_eq!(submits, expected);
+    hw.reported.set(8);
+    let mut done = Vec::new();
+    node.complete(&hw, |packet| done.push(packet)).unwrap();
+    assert_eq!(done, [system(4), system(5), client(1, 3)]);
 }
 
 #[test]

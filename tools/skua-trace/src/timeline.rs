@@ -412,7 +412,11 @@ impl Timeline {
             let at = self.submission(&mut known, event.text("fence"));
             if event.name == "packet" {
                 let name = (event.number("engine"), event.number("packet"));
-                written.entry(name).or_default().push((at, event.ns));
+                let list = written.entry(name).or_default();
+                // Or once more as it was, when an engine was stopped or reset.
+                if list.last().is_none_or(|(last, _)| *last != at) {
+                    list.push((at, event.ns));
+                }
             }
         }
         // The same number comes again when the driver was bound to the device again.
@@ -421,7 +425,12 @@ impl Timeline {
         for (index, packet) in self.packets.iter_mut().enumerate() {
             // CAST: few.
             let list = written.get_mut(&(packet.engine as u64, packet.id));
-            let Some((at, ns)) = list.and_then(Vec::pop) else {
+            // It may have begun before it was written again.
+            let last = list.and_then(|list| match list.len() {
+                0 | 1 => list.last().copied(),
+                _ => list.pop(),
+            });
+            let Some((at, ns)) = last else {
                 continue;
             };
             packet.submission = Some(at);

@@ -799,6 +799,7 @@ impl Engine {
             }
             dev.reapers.contexts.bury(context);
         }
+        self.trace_rewritten(dev, state);
         if let Some(context) = waiting {
             dev.reapers.contexts.bury(context);
         }
@@ -806,6 +807,16 @@ impl Engine {
         state.hold(dev, None);
         state.look_at_head(now);
         result.map(|()| true).map_err(Error::from)
+    }
+
+    /// Traces the packets in the ring, all of which were written into it again.
+    pub(crate) fn trace_rewritten(&self, dev: &SkuaDevice, state: &State) {
+        for (id, packet) in state.node.iter() {
+            let context = packet.submission.context().id();
+            packet
+                .submission
+                .with_fence(|fence| trace::packet(dev, self.index.get(), context, fence, id));
+        }
     }
 
     /// Whether the engine does nothing but wait for a value.

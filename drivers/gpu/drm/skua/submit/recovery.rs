@@ -3,8 +3,8 @@
 //! What happens when work goes wrong: faults, and work without end.
 //!
 //! Both end in [`recover`]: the engine alone is reset, the guilty context is closed, its
-//! submission's fence gets the errno that tells what it did, and the packets of innocent contexts
-//! that were in the ring are written into it again, in order. Other engines do not notice.
+//! submission's fence gets the errno that tells what it did, and the driver's own packets and those
+//! of innocent contexts that were in the ring are written into it again. Other engines do not notice.
 //!
 //! ```text
 //! fault interrupt ─▶ faults alarm ──┐                        ┌─▶ guilty: EFAULT, EINVAL, ETIME
@@ -513,6 +513,7 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
                 return Ok(());
             }
             let replayed = state.node.replay(&dev.hw);
+            engine.trace_rewritten(dev, &state);
             state.look_at_head(engine.ticks(dev));
             if replayed? {
                 dev.watch();
