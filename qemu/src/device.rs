@@ -251,8 +251,9 @@ impl Device {
         };
         let worker = |engine: &Arc<Engine>| {
             let (hub, engine) = (Arc::clone(&device.hub), Arc::clone(engine));
+            let preemption = options.preemption(engine.index);
             let keeps_time = options.stepping != Stepping::Threads;
-            Worker::new(hub, engine, options.preemption, keeps_time)
+            Worker::new(hub, engine, preemption, keeps_time)
         };
         let workers: Vec<_> = device.hub.engines.iter().map(worker).collect();
         match options.stepping {
@@ -532,26 +533,27 @@ impl Device {
         }
         file.set(regs::PAGING_VA::new().with_megabytes(options.paging_va));
         file.set(regs::SAVE_SIZE::new().with_bytes(SAVE_SIZE));
-        let mut preemption = false;
+        let mut preempts = false;
         for engine in &hub.engines {
+            let preemption = options.preemption(engine.index);
             let graphics = match engine.kind {
-                EngineKind::Compute => options.preemption.graphics,
+                EngineKind::Compute => preemption.graphics,
                 EngineKind::Copy => Level::None,
             };
-            preemption |= [graphics, options.preemption.compute] != [Level::None; 2];
+            preempts |= [graphics, preemption.compute] != [Level::None; 2];
             file.set_engine(
                 engine.index,
                 regs::engine::INFO::new()
                     .with_kind(engine.kind)
                     .with_graphics(graphics)
-                    .with_compute(options.preemption.compute),
+                    .with_compute(preemption.compute),
             );
         }
         file.set(
             regs::SCHEDULING::new()
                 .with_multi_engine(true)
-                .with_preemption(preemption)
-                .with_no_patching(preemption)
+                .with_preemption(preempts)
+                .with_no_patching(preempts)
                 .with_cancel(true),
         );
         file

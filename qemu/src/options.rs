@@ -3,6 +3,7 @@
 //! What a device is made with.
 
 use skua_spec::command::EngineKind;
+use skua_spec::number::EngineIndex;
 use skua_spec::pci::MAX_ENGINES;
 use skua_spec::preemption::Level;
 
@@ -15,7 +16,7 @@ pub const VRAM_MAX: u64 = 1 << 40;
 /// What BAR2 shows of VRAM is a multiple of this: the smallest size of a resizable BAR.
 pub const VISIBLE_UNIT: u64 = 1 << 20;
 
-/// How engines are preempted.
+/// How an engine is preempted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Preemption {
     /// Where commands that draw can be stopped.
@@ -48,8 +49,8 @@ pub struct Options {
     pub paging_va: u32,
     /// What GART_MAX_PAGES reads as, at most [`gart::MAX_PAGES`].
     pub gart_pages: u32,
-    /// What GRAPHICS and COMPUTE of INFO read as.
-    pub preemption: Preemption,
+    /// What GRAPHICS and COMPUTE of INFO read as, by engine; or one for all.
+    pub preemption: Vec<Preemption>,
     /// Nothing that a register shows.
     pub stepping: Stepping,
 }
@@ -60,7 +61,7 @@ impl Default for Options {
             engines: vec![EngineKind::Compute, EngineKind::Copy],
             paging_va: 0,
             gart_pages: gart::MAX_PAGES,
-            preemption: Preemption::default(),
+            preemption: vec![Preemption::default()],
             stepping: Stepping::default(),
         }
     }
@@ -70,6 +71,13 @@ impl Options {
     /// Whether a device can be made with these options.
     pub fn is_valid(&self) -> bool {
         (1..=MAX_ENGINES as usize).contains(&self.engines.len())
+            && [1, self.engines.len()].contains(&self.preemption.len())
             && self.gart_pages <= gart::MAX_PAGES
+    }
+
+    /// How an engine of a device with these options is preempted.
+    pub(crate) fn preemption(&self, engine: EngineIndex) -> Preemption {
+        let own = self.preemption.get(engine.index());
+        own.or(self.preemption.first()).copied().unwrap_or_default()
     }
 }

@@ -28,7 +28,7 @@ const PROGRAM: u64 = DATA + 0x2_0000;
 fn gpu(stepping: Stepping, engines: [EngineKind; 2]) -> Gpu {
     let gpu = Gpu::with_options(&Options {
         engines: engines.to_vec(),
-        preemption: at_level(Level::Instruction),
+        preemption: vec![at_level(Level::Instruction)],
         stepping,
         ..Options::default()
     });

@@ -26,7 +26,7 @@ use anyhow::{ensure, Context, Result};
 use clap::Parser;
 use skua_gpu::gart;
 use skua_gpu::lie::Lie;
-use skua_gpu::options::{VISIBLE_UNIT, VRAM_ALIGN, VRAM_MAX};
+use skua_gpu::options::{Preemption, VISIBLE_UNIT, VRAM_ALIGN, VRAM_MAX};
 use skua_gpu::vram::{Aperture, Layout};
 use skua_spec::aperture::{PageSize, MAX_PAGES};
 use skua_spec::command::EngineKind;
@@ -67,13 +67,25 @@ pub(crate) struct Cli {
     )]
     gart_pages: u32,
     /// Where commands that draw can be preempted: none, dma-buffer, primitive, triangle, pixel or
-    /// instruction.
-    #[arg(long, default_value = "instruction", value_name = "LEVEL", value_parser = parse_graphics)]
-    preempt_graphics: Level,
+    /// instruction; or a list of these, one for each engine. A copy engine draws nothing.
+    #[arg(
+        long,
+        default_value = "instruction",
+        value_name = "LEVEL[,...]",
+        value_delimiter = ',',
+        value_parser = parse_graphics
+    )]
+    preempt_graphics: Vec<Level>,
     /// Where all others can be preempted: none, dma-buffer, dispatch, thread-group, thread or
-    /// instruction.
-    #[arg(long, default_value = "instruction", value_name = "LEVEL", value_parser = parse_compute)]
-    preempt_compute: Level,
+    /// instruction; or a list of these, one for each engine.
+    #[arg(
+        long,
+        default_value = "instruction",
+        value_name = "LEVEL[,...]",
+        value_delimiter = ',',
+        value_parser = parse_compute
+    )]
+    preempt_compute: Vec<Level>,
     /// Save the largest state at each preemption, and not what lives alone.
     #[arg(long)]
     save_full: bool,
@@ -113,6 +125,26 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
+    /// How each engine is preempted.
+    fn preemption(&self) -> Result<Vec<Preemption>> {
+        let count = self.engines.len();
+        for levels in [&self.preempt_graphics, &self.preempt_compute] {
+            ensure!(
+                [1, count].contains(&levels.len()),
+                "{} levels of preemption for {count} engines",
+                levels.len()
+            );
+        }
+        let graphics = self.preempt_graphics.iter().cycle();
+        let levels = graphics.zip(self.preempt_compute.iter().cycle());
+        let preemption = |(graphics, compute): (&Level, &Level)| Preemption {
+            graphics: *graphics,
+            compute: *compute,
+            full: self.save_full,
+        };
+        Ok(levels.take(count).map(preemption).collect())
+    }
+
     /// What VRAM and the CPU's ways to it are to be.
     fn layout(&self) -> Result<Layout> {
         let size = self.aperture_page;
@@ -254,6 +286,31 @@ mod tests {
         for bad in ["512K", "3M", "", "99999999999G"] {
             assert!(parse_visible(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn levels_by_engine() {
+        let of = |arguments: &[&str]| {
+            let always = ["skua-gpu", "--socket", "s", "--engines", "compute,copy"];
+            Cli::parse_from(always.iter().chain(arguments)).preemption()
+        };
+        let levels = |arguments: &[&str]| -> Vec<_> {
+            let preemption = of(arguments).expect("as many as engines");
+            preemption
+                .iter()
+                .map(|it| (it.graphics, it.compute))
+                .collect()
+        };
+        use Level::{Dispatch, Instruction, None, Thread};
+        assert_eq!(levels(&[]), [(Instruction, Instruction); 2]);
+        assert_eq!(
+            levels(&[
+                "--preempt-graphics=none",
+                "--preempt-compute=dispatch,thread"
+            ]),
+            [(None, Dispatch), (None, Thread)]
+        );
+        assert!(of(&["--preempt-compute", "none,none,none"]).is_err());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use skua_gpu::bus::Backing;
 use skua_gpu::device::Device;
 use skua_gpu::events::Events;
 use skua_gpu::interrupt::Interrupts;
-use skua_gpu::options::{Options, Preemption, Stepping};
+use skua_gpu::options::{Options, Stepping};
 use skua_gpu::vram::{Aperture, Vram};
 use skua_spec::pci::{BAR_HOST_APERTURE, BAR_REGS, BAR_REGS_SIZE, BAR_VRAM};
 use vfio_bindings::bindings::vfio::{
@@ -42,11 +42,7 @@ pub(crate) fn serve(cli: &Cli) -> Result<()> {
         engines: cli.engines.clone(),
         paging_va: cli.paging_va,
         gart_pages: cli.gart_pages,
-        preemption: Preemption {
-            graphics: cli.preempt_graphics,
-            compute: cli.preempt_compute,
-            full: cli.save_full,
-        },
+        preemption: cli.preemption()?,
         stepping: if cli.deterministic {
             Stepping::Clock
         } else {

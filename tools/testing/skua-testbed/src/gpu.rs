@@ -144,7 +144,7 @@ impl Gpu {
     /// As [`Self::new`], preempted otherwise.
     pub fn with_preemption(preemption: Preemption) -> Self {
         Self::with_options(&Options {
-            preemption,
+            preemption: vec![preemption],
             ..Options::default()
         })
     }
