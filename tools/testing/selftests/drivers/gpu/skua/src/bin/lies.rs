@@ -22,7 +22,7 @@ use skua_guest::host::{expect_error, request, Lies};
 use skua_selftests::client::{errno_of, map, signal, unmap, PATIENCE};
 use skua_selftests::events::Trace;
 use skua_selftests::function::Function;
-use skua_selftests::program::{address, op, op_imm};
+use skua_selftests::program::{address, op, op_imm, COUNT};
 use skua_selftests::race::Hold;
 use skua_selftests::rig::{copy, dispatch, expect_working, fill, wait_value, write, Job};
 use skua_selftests::suite::Test;
@@ -191,6 +191,7 @@ fn main() -> ExitCode {
         row_4_12_the_default_is_a_quarter_of_memory_in_whole_tables: 120,
         row_2_21_what_ends_before_the_reset_is_innocent: 300,
         row_2_21_what_a_reset_tells_has_to_be_possible: 120,
+        row_2_13_what_ends_after_it_was_asked_is_done: 60,
     ];
     suite::main(&[own, TESTS].concat())
 }
@@ -952,6 +953,53 @@ fn row_2_13_who_has_done_all_is_not_asked() {
     }
     println!("# {untold} of 10 times the driver did not know that all was done");
     assert_eq!(requests(), before, "it was asked");
+    tell("");
+    expect_working();
+}
+
+/// Between the driver's look at what was done and the time at which the engine sees the request.
+fn row_2_13_what_ends_after_it_was_asked_is_done() {
+    honest().bind().expect("bind");
+    let rig = Rig::new();
+    let counts = rig.buffer(Place::System, 4096);
+    let program = rig.program(COUNT);
+    let count = |at| dispatch(&program, COUNT, &address(counts.va + at));
+    let counted = || [0, 4, 8, 12].map(|at| counts.cpu.read32(at));
+    let [low, high] = [-1, 1].map(|priority| {
+        let context = rig.new_context(Engine::Compute);
+        assert_eq!(rig.prioritise(context, priority), Ok(()));
+        assert_eq!(rig.start_in(context, &[]).wait(), Ok(()));
+        context
+    });
+    let numbers = || {
+        Function::first().counters([
+            "driver_preemptions",
+            "preempt_idle",
+            "driver_engine_resets",
+            "driver_adapter_resets",
+        ])
+    };
+    tell("preempt-late=1000");
+    let before = numbers();
+    for n in 1..=3 {
+        let hold = Hold::new(&rig);
+        let first = rig.start_in(low, &[count(0), hold.command(), count(4)]);
+        let behind = rig.start_in(low, &[count(8)]);
+        let began = suite::eventually(|| (counted()[0] == n).then_some(()));
+        assert!(began.is_some(), "it does not begin");
+        let important = rig.start_in(high, &[count(12)]);
+        let [asked, ..] = numbers();
+        assert_eq!(asked, before[0] + u64::from(n), "it was not asked");
+        hold.release();
+        let ends = [first, behind, important].map(|job| job.wait());
+        assert_eq!(ends, [Ok(()); 3], "round {n}");
+        assert_eq!(counted(), [n; 4]);
+    }
+    let after = numbers();
+    let idle = after[1] - before[1];
+    println!("# {idle} of 3 times the engine had done all by then");
+    assert!(idle > 0);
+    assert_eq!(after[2..], before[2..], "it was reset");
     tell("");
     expect_working();
 }
