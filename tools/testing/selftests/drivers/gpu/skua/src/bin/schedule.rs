@@ -481,7 +481,10 @@ fn row_2_24_requests_can_be_turned_off_and_on() {
     for round in 1..=2 {
         let off = Off::new();
         let before = preemptions();
-        let waits = rig.start_in(low, &[wait_value(values.va, round)]);
+        let begins = write(values.va + 16, round);
+        let waits = rig.start_in(low, &[begins, wait_value(values.va, round)]);
+        let begun = || (values.cpu.read(16) == round).then_some(());
+        assert!(eventually(begun).is_some(), "it does not begin");
         let important = rig.start_in(high, &[write(values.va + 8, round)]);
         thread::sleep(Duration::from_millis(100));
         assert!(!important.has_ended(), "it overtook");
