@@ -9,7 +9,8 @@ use skua_spec::isa::Op;
 
 use crate::client::wait;
 use crate::program::{address, op, op_imm, EXIT, POLL};
-use crate::rig::{dispatch, wait_value, Buffer, Job};
+use crate::rig::{dispatch, wait_value, write, Buffer, Job};
+use crate::suite::eventually;
 use crate::{Engine, Place, Rig};
 
 /// Takes a number from the counter at arguments 0 and 1, and puts it to arguments 2 and 3.
@@ -60,7 +61,7 @@ impl<'a> Gate<'a> {
 pub struct Hold {
     /// [`POLL`].
     program: Buffer,
-    /// What it polls.
+    /// What it polls, and in the second word whether it has begun.
     released: Buffer,
 }
 
@@ -72,6 +73,19 @@ impl Hold {
             program: rig.program(POLL),
             released: rig.buffer(Place::System, 4096),
         }
+    }
+
+    /// A job that has begun, and ends when it is released.
+    ///
+    /// # Panics
+    ///
+    /// If it does not begin.
+    #[track_caller]
+    pub fn begin<'a>(&self, rig: &'a Rig, context: u32) -> Job<'a> {
+        let job = rig.start_in(context, &[write(self.released.va + 8, 1), self.command()]);
+        let begun = || (self.released.cpu.read(8) == 1).then_some(());
+        assert!(eventually(begun).is_some(), "it does not begin");
+        job
     }
 
     /// Ends when it is released.

@@ -12,6 +12,31 @@ use crate::suite::eventually;
 use crate::witness::quiet;
 use crate::{Engine, Errno, Place, Rig};
 
+/// The driver asks no engine to stop, as long as it lives.
+pub struct Unasked;
+
+impl Unasked {
+    /// From now on.
+    ///
+    /// # Panics
+    ///
+    /// If it is so already.
+    #[track_caller]
+    #[expect(clippy::new_without_default, reason = "a guard is asked for")]
+    pub fn new() -> Self {
+        let now = Function::first().debugfs("preemption").expect("debugfs");
+        assert_eq!(now.trim(), "0");
+        Self
+    }
+}
+
+impl Drop for Unasked {
+    fn drop(&mut self) {
+        let now = Function::first().debugfs("preemption").expect("debugfs");
+        assert_eq!(now.trim(), "1");
+    }
+}
+
 /// Requests by the driver; those that the device took, and ignored; bytes that it saved; resets.
 fn requests() -> [u64; 5] {
     Function::first().counters([

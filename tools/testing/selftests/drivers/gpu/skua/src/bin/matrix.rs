@@ -208,7 +208,7 @@ fn attempt(fault: Fault, phase: Phase, end: End) {
         rest.cpu.fill(pattern(5));
     }
     let hold = Hold::new(&other);
-    let begun = other.buffer(Place::System, 4096);
+    let important = other.buffer(Place::System, 4096);
     let [low, high] = [-7, 7].map(|priority| {
         let context = other.context_having_worked(Engine::Compute);
         assert_eq!(other.prioritise(context, priority), Ok(()));
@@ -217,9 +217,7 @@ fn attempt(fault: Fault, phase: Phase, end: End) {
     let before = resets();
     let mut engaged = None;
     if phase == Phase::Running || phase == Phase::Preempting {
-        engaged = Some(other.start_in(low, &[write(begun.va, 1), hold.command()]));
-        let begins = || (begun.cpu.read(0) == 1).then_some(());
-        assert!(eventually(begins).is_some(), "it does not begin");
+        engaged = Some(hold.begin(&other, low));
     }
     let moving = AtomicBool::new(phase == Phase::Paging);
     thread::scope(|scope| {
@@ -236,7 +234,7 @@ fn attempt(fault: Fault, phase: Phase, end: End) {
             asked
         });
         let urgent =
-            (phase == Phase::Preempting).then(|| other.start_in(high, &[write(begun.va + 8, 1)]));
+            (phase == Phase::Preempting).then(|| other.start_in(high, &[write(important.va, 1)]));
         let paged = (fault == Fault::PagingHang).then(|| {
             // Cleared before anybody sees it.
             let new = rig.bo(Place::Vram, SIZE);

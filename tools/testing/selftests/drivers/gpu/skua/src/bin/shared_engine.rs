@@ -10,6 +10,7 @@ use skua_selftests::function::Function;
 use skua_selftests::raw::Errno;
 use skua_selftests::rig::{wait_value, write};
 use skua_selftests::suite::eventually;
+use skua_selftests::unpreempted::Unasked;
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Engine, Place, Rig};
 
@@ -18,25 +19,6 @@ fn main() -> ExitCode {
         row_2_14_paging_is_first_with_its_ids_and_others_get_new_ones: 60 at_rest,
         row_2_14_so_it_is_after_a_reset: 60 at_rest,
     ])
-}
-
-/// The driver asks no engine to stop, as long as it lives.
-struct Off;
-
-impl Off {
-    #[track_caller]
-    fn new() -> Self {
-        let now = Function::first().debugfs("preemption").expect("debugfs");
-        assert_eq!(now.trim(), "0");
-        Self
-    }
-}
-
-impl Drop for Off {
-    fn drop(&mut self) {
-        let now = Function::first().debugfs("preemption").expect("debugfs");
-        assert_eq!(now.trim(), "1");
-    }
 }
 
 /// Of a packet that was traced: its submission's fence, and the fence id that the engine has for it.
@@ -91,7 +73,7 @@ fn write_again(stop: Stop) {
     let before = rig.start_in(contexts[1], &[write(gate.va + 32, 1)]);
     assert_eq!(before.wait(), Ok(()));
     let done = events().len();
-    let off = Off::new();
+    let off = Unasked::new();
     let behind = match stop {
         Stop::Preemption => gate.va + 40,
         Stop::Reset => nowhere,
