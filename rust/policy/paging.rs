@@ -192,6 +192,17 @@ pub struct MultipassOffset {
     pub page: u64,
 }
 
+/// What a step does with its pages of the segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Fills them with zeroes.
+    Fill,
+    /// Copies them from or to as many contiguous pages of system memory, which are to be mapped there.
+    Transfer(BusAddr, GpuVa),
+    /// Writes what a context allocation begins with; to this page of system memory, if it is there.
+    InitContextResource(Option<BusAddr>),
+}
+
 /// What one command of a paging buffer does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
@@ -199,9 +210,8 @@ pub struct Step {
     pub block: PageRange,
     /// Where they are to be mapped.
     pub va: GpuVa,
-    /// As many contiguous pages of system memory, and where these are to be mapped: what a transfer
-    /// reads or writes besides; what an initialisation writes instead, at `va`.
-    pub system: Option<(BusAddr, GpuVa)>,
+    /// What is done with them.
+    pub action: Action,
     /// Whether it is the operation's first one (`DXGK_TRANSFERFLAGS::TransferStart`).
     pub start: bool,
     /// Whether it is the operation's last one (`DXGK_TRANSFERFLAGS::TransferEnd`).
@@ -285,10 +295,14 @@ impl PagingOperation<'_> {
                 f(Step {
                     block: PageRange::new(first, pages),
                     va: GpuVa(start),
-                    system: bus.map(|bus| {
-                        let done = at.page.saturating_mul(PAGE_BYTES);
-                        (BusAddr(bus.0.saturating_add(done)), GpuVa(system_va))
-                    }),
+                    action: match (self, bus) {
+                        (Self::InitContextResource(_), bus) => Action::InitContextResource(bus),
+                        (_, Some(bus)) => {
+                            let done = at.page.saturating_mul(PAGE_BYTES);
+                            Action::Transfer(BusAddr(bus.0.saturating_add(done)), GpuVa(system_va))
+                        }
+                        (_, None) => Action::Fill,
+                    },
                     start: at == MultipassOffset::default(),
                     end: self.piece(next.piece).is_none(),
                 })?;

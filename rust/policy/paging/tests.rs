@@ -121,7 +121,7 @@ fn passes(operation: &PagingOperation<'_>, megabytes: u64) -> Vec<(MultipassOffs
                 .pass(from, window, |step| {
                     let from_window = step.va.0 - window.va.0;
                     assert!(from_window + step.bytes() <= window.bytes);
-                    if let Some((_, va)) = step.system {
+                    if let Action::Transfer(_, va) = step.action {
                         assert!(va.0 >= step.va.0 + step.bytes());
                         assert!(va.0 + step.bytes() <= window.buffer().0);
                     }
@@ -183,7 +183,10 @@ proptest! {
         prop_assert!(flags.iter().enumerate().all(|(n, flags)| *flags == (n == 0, n == last)));
         let done: Vec<_> = steps()
             .flat_map(|step| {
-                let bus = step.system.map(|(bus, _)| bus.0);
+                let bus = match step.action {
+                    Action::Transfer(bus, _) => Some(bus.0),
+                    _ => None,
+                };
                 (0..step.block.pages.0)
                     .map(move |n| (step.block.start.0 + n, bus.map(|bus| bus + n * PAGE_BYTES)))
             })

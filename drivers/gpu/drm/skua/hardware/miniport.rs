@@ -40,6 +40,7 @@ use crate::{
         },
         page_plan::PhysPiece,
         paging::{
+            Action,
             PagingSpace,
             WINDOWS, //
         },
@@ -499,7 +500,6 @@ impl Miniport for Hardware {
             }
             PagingOperation::InitContextResource(ContextPage::System(_)) => GpuPhys(0),
         };
-        let init = matches!(operation, PagingOperation::InitContextResource(_));
         let out = matches!(operation, PagingOperation::Transfer { out: true, .. });
         let cached = matches!(operation, PagingOperation::Transfer { cached: true, .. });
         let [ref mut segment_mapped, ref mut system_mapped] = taken.mapped;
@@ -508,25 +508,25 @@ impl Miniport for Hardware {
             let (va, bytes) = (step.va.0, step.bytes());
             let offset = step.block.start.0.saturating_mul(PAGE_SIZE);
             let memory = base.checked_add(offset).ok_or(EINVAL)?;
-            let (target, snoops) = match step.system {
-                Some((bus, _)) if init => (Target::System(bus), true),
+            let (target, snoops) = match step.action {
+                Action::InitContextResource(Some(bus)) => (Target::System(bus), true),
                 _ => (Target::Vram(memory), false),
             };
             paging.map(va, bytes, target, !out, snoops)?;
             extend(segment_mapped, va, bytes);
-            let command = match step.system {
-                _ if init => Command::Fill {
+            let command = match step.action {
+                Action::InitContextResource(_) => Command::Fill {
                     pattern: IMAGE_FORMAT,
                     address: va,
                     // The word that tells that it is one.
                     bytes: 4,
                 },
-                None => Command::Fill {
+                Action::Fill => Command::Fill {
                     pattern: 0,
                     address: va,
                     bytes,
                 },
-                Some((bus, system)) => {
+                Action::Transfer(bus, system) => {
                     paging.map(system.0, bytes, Target::System(bus), out, cached)?;
                     extend(system_mapped, system.0, bytes);
                     let (source, destination) = if out { (va, system.0) } else { (system.0, va) };

@@ -139,8 +139,9 @@ fn check_budget(
     }
 }
 
-/// Has `bo`, which no other driver uses any more, move to VRAM if it may be there: it left for them. Not
-/// if that is not free, or the object is in use; it can still be made resident then.
+/// Has `bo` move to VRAM if it may be there: it left for another driver, which has let go of it, or is
+/// a [context allocation](super::save_areas) that is used now. Not if no room is free, or it is in use;
+/// it comes with the next occasion then, or when it is made resident.
 pub(crate) fn come_back(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) {
     if !bo.may_be_in_vram() || bo.region() == REGION_VRAM || bo.is_held_out() || bo.is_doomed() {
         return;
@@ -161,7 +162,7 @@ pub(crate) fn come_back(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) {
             false,
         )
     };
-    // Who lets go of it is not to hear of that.
+    // Where it is it can stay.
     drop(moved());
 }
 

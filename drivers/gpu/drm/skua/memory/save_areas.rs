@@ -27,7 +27,6 @@
 use crate::{
     ext::{
         fence::Fence,
-        gem::Placement,
         resv::{
             self,
             Usage, //
@@ -45,12 +44,7 @@ use crate::{
         },
         destruction,
         eviction,
-        relocation::relocate,
-        vm::Vm,
-        vram::{
-            Part,
-            VramRange, //
-        }, //
+        vm::Vm, //
     },
     policy::miniport::{
         ContextPage,
@@ -71,7 +65,6 @@ use kernel::{
         Bound,
         Device, //
     },
-    drm::gem::BaseObject,
     prelude::*,
     sync::{
         atomic::Relaxed,
@@ -151,28 +144,6 @@ fn initialise(
             None => dev.check_health()?,
         }
     }
-}
-
-/// Has `bo` come to VRAM, if it is elsewhere, there is free room, and its address space has no work.
-pub(crate) fn bring_to_vram(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) {
-    if bo.region() == REGION_VRAM {
-        return;
-    }
-    let move_it = || {
-        let quota = bo::quota_of(bo)?.ok_or(EBUSY)?;
-        let bytes = u64::try_from(bo.size())?;
-        let range = VramRange::new(dev, &quota, Part::Any, bytes)?;
-        relocate(
-            dev,
-            parent,
-            bo,
-            Placement::Device(range.into()),
-            None,
-            false,
-        )
-    };
-    // Where it is it can stay.
-    let _ = move_it();
 }
 
 fn first_page(parent: &Device<Bound>, memory: &Memory) -> Result<ContextPage> {

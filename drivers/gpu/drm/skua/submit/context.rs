@@ -59,6 +59,7 @@ use crate::{
             Transfer,
             UnderWay, //
         },
+        residency,
         save_areas,
         vm::{
             Vm,
@@ -589,7 +590,7 @@ impl Context {
             if let (Some(bo), true) = (&area.bo, area.was_saved.load(Relaxed)) {
                 // Tried once.
                 area.was_saved.store(false, Relaxed);
-                save_areas::bring_to_vram(&self.dev, parent, bo);
+                residency::come_back(&self.dev, parent, bo);
             }
             return Ok(());
         }
