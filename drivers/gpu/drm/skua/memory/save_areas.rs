@@ -25,12 +25,9 @@
 //! can anyway: an engine checks a state before it goes on with it.
 
 use crate::{
-    ext::{
-        fence::Fence,
-        resv::{
-            self,
-            Usage, //
-        }, //
+    ext::resv::{
+        self,
+        Usage, //
     },
     gpu::SkuaDevice,
     memory::{
@@ -43,7 +40,6 @@ use crate::{
             REGION_VRAM, //
         },
         destruction,
-        eviction,
         vm::Vm, //
     },
     policy::miniport::{
@@ -70,15 +66,13 @@ use kernel::{
         atomic::Relaxed,
         Arc, //
     },
-    time::Jiffies,
     warn_on, //
 };
 
-/// Makes one, initialised and mapped in `vm`; it counts against `quota`. [`None`] if the device has
-/// none.
+/// Makes one, mapped in `vm`, and has it initialised before the next work of that; it counts against
+/// `quota`. [`None`] if the device has none.
 ///
-/// `ENOMEM`; `ENOSPC` if there are too many; `EAGAIN` if the engine for paging has other work for
-/// long; `ENODEV`, `EIO`; `EINTR` if a signal arrives.
+/// `ENOMEM`; `ENOSPC` if there are too many; `ENODEV`, `EIO`; `EINTR` if a signal arrives.
 pub(crate) fn create(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
@@ -97,9 +91,7 @@ pub(crate) fn create(
     };
     let size = u64::from(bytes).next_multiple_of(PAGE_SIZE);
     let bo = BoRef::from(bo::create(dev, parent, quota, size, args)?);
-    let patience = &mut eviction::patience();
-    let initialised = initialise(dev, parent, &bo, patience)?;
-    wait(&initialised, patience)?;
+    initialise(dev, parent, &bo)?;
     match vm.map_own(parent, &bo, size) {
         Ok(va) => {
             let base = GpuVa(va);
@@ -113,37 +105,19 @@ pub(crate) fn create(
     }
 }
 
-/// Has the beginning of `bo` written, once (`DXGK_OPERATION_INIT_CONTEXT_RESOURCE`, row 2.10); the
-/// fence of that. Errors as of [`create`].
-fn initialise(
-    dev: &SkuaDevice,
-    parent: &Device<Bound>,
-    bo: &BoRef,
-    patience: &mut Jiffies,
-) -> Result<Fence> {
-    loop {
-        let before = {
-            let mut reserved = resv::lock(&**bo)?;
-            if bo::is_settled(bo, &reserved)? {
-                let memory = bo::installable(bo).ok_or(ENODEV)?;
-                let page = first_page(parent, &memory)?;
-                let mut room = reserved.reserve(1)?;
-                let mut published = None;
-                dev.paging()?.init_context_resource(memory, page, |fence| {
-                    warn_on!(room.add(fence, Usage::Kernel).is_err());
-                    published = Some(fence.clone());
-                })?;
-                dev.counters.context_inits.fetch_add(1, Relaxed);
-                return published.ok_or(EIO);
-            }
-            bo::own_work(bo, &reserved)?
-        };
-        match before {
-            Some(fence) => wait(&fence, patience)?,
-            // It is over since.
-            None => dev.check_health()?,
-        }
-    }
+/// Has the beginning of `bo` written, once (`DXGK_OPERATION_INIT_CONTEXT_RESOURCE`, row 2.10). All
+/// that is submitted to its address space from now on waits for that, as for moves. Errors as of
+/// [`create`].
+fn initialise(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
+    let mut reserved = resv::lock(&**bo)?;
+    let memory = bo::installable(bo).ok_or(ENODEV)?;
+    let page = first_page(parent, &memory)?;
+    let mut room = reserved.reserve(1)?;
+    dev.paging()?.init_context_resource(memory, page, |fence| {
+        warn_on!(room.add(fence, Usage::Kernel).is_err());
+    })?;
+    dev.counters.context_inits.fetch_add(1, Relaxed);
+    Ok(())
 }
 
 fn first_page(parent: &Device<Bound>, memory: &Memory) -> Result<ContextPage> {
@@ -155,13 +129,4 @@ fn first_page(parent: &Device<Bound>, memory: &Memory) -> Result<ContextPage> {
         }
         _ => Ok(ContextPage::System(BusAddr(start))),
     }
-}
-
-/// Waits for work of the driver's own.
-fn wait(fence: &Fence, patience: &mut Jiffies) -> Result {
-    *patience = match fence.wait_timeout(*patience) {
-        Err(error) if error == ETIME => return Err(EAGAIN),
-        left => left?,
-    };
-    fence.status().unwrap_or(Ok(()))
 }

@@ -13,11 +13,13 @@ use skua_selftests::suite::eventually;
 use skua_selftests::unpreempted::Unasked;
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Engine, Place, Rig};
+use skua_spec::command::Command;
 
 fn main() -> ExitCode {
     suite::main(tests![
         row_2_14_paging_is_first_with_its_ids_and_others_get_new_ones: 60 at_rest,
         row_2_14_so_it_is_after_a_reset: 60 at_rest,
+        row_2_10_no_call_waits_for_an_initialisation: 60,
     ])
 }
 
@@ -182,4 +184,31 @@ fn write_again(stop: Stop) {
         .find(|event| event.name == "skua_packet");
     let (old, _) = names(old.expect("it was done"));
     assert!(!fences.contains(&old), "{events:#?}");
+}
+
+/// Who has the engine for paging holds up no SUBMIT, but the work: what it saves to is not written yet.
+fn row_2_10_no_call_waits_for_an_initialisation() {
+    let (owner, rig) = (Rig::new().having_worked(), Rig::new());
+    let [gate, begun] = [Place::System; 2].map(|place| owner.buffer(place, 4096));
+    let done = rig.buffer(Place::System, 4096);
+    let off = Unasked::new();
+    let begins = [write(begun.va, 1), wait_value(gate.va, 1)];
+    let holder = owner.start(Engine::Copy, &begins);
+    let has_begun = || (begun.cpu.read(0) == 1).then_some(());
+    assert!(eventually(has_begun).is_some(), "it does not begin");
+    let job = rig.start(Engine::Compute, &[write(done.va, 1)]);
+    // Who needs nothing of that engine is served, for as long as it would take.
+    for _ in 0..20 {
+        assert_eq!(
+            owner.run(Engine::Compute, &[Command::Nop { words: 2 }]),
+            Ok(())
+        );
+    }
+    assert!(!job.has_ended(), "it did not wait");
+    assert_eq!(done.cpu.read(0), 0);
+    gate.cpu.write(0, 1);
+    assert_eq!(job.wait(), Ok(()));
+    assert_eq!(done.cpu.read(0), 1);
+    assert_eq!(holder.wait(), Ok(()));
+    drop(off);
 }
