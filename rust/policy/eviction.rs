@@ -320,6 +320,19 @@ impl<P: Place> Search<P> {
         }
     }
 
+    /// The next one that may still leave: it may have been found a while ago, or have left before its
+    /// turn. As [`Search::next`].
+    fn next_there(&mut self, place: &P) -> Result<Option<Candidate<P::Object>>, P::Error> {
+        while let Some(one) = self.next(place)? {
+            let facts = place.facts(&one.object)?;
+            if Pass::of(self.need, &facts, one.pass.rank).is_some() {
+                let bytes = facts.bytes;
+                return Ok(Some(Candidate { bytes, ..one }));
+            }
+        }
+        Ok(None)
+    }
+
     /// What `object`, of the list `rank`, is as one that may leave, if it may.
     fn candidate(
         &self,
@@ -359,7 +372,7 @@ impl<P: Place> Search<P> {
     /// near the first that is enough and not too large, or else the smallest that is enough; or what
     /// is expected later. `OutOfMemory`.
     fn take(&mut self, place: &P, missing: u64) -> Result<Option<Candidate<P::Object>>, P::Error> {
-        let Some(mut best) = self.next(place)? else {
+        let Some(mut best) = self.next_there(place)? else {
             return Ok(None);
         };
         let mut others = [const { None }; AHEAD];
@@ -367,7 +380,7 @@ impl<P: Place> Search<P> {
             if !is_too_large(best.bytes, missing) {
                 break;
             }
-            let Some(one) = self.next(place)? else {
+            let Some(one) = self.next_there(place)? else {
                 break;
             };
             let is_better = (missing..best.bytes).contains(&one.bytes);
@@ -425,13 +438,7 @@ impl<P: Place> Search<P> {
             let Some(mut one) = self.take(place, missing)? else {
                 break;
             };
-            // It may have been found a while ago.
-            let facts = place.facts(&one.object)?;
-            let leaves = match Pass::of(self.need, &facts, one.pass.rank) {
-                Some(_) => place.leave(&one.object, facts.bytes, one.pass.is_busy)?,
-                None => continue,
-            };
-            if let Some(left) = leaves {
+            if let Some(left) = place.leave(&one.object, one.bytes, one.pass.is_busy)? {
                 missing = missing.saturating_sub(left);
                 continue;
             }

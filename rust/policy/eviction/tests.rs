@@ -301,6 +301,16 @@ fn what_is_expected_later_goes_before_what_is_expected() {
 }
 
 #[test]
+fn who_left_before_its_turn_is_not_compared() {
+    // The second leaves first, as it is expected last; then the others by age, since the third is not
+    // too large for what is still missing, which the second would have been.
+    let mut objects = [object(0, 5), object(1, 31), object(2, 9), object(3, 12)];
+    objects[0].expected = Some(2);
+    objects[1].expected = Some(8);
+    assert_eq!(left(&objects, Need::Needs, 47), [1, 0, 2, 3]);
+}
+
+#[test]
 fn what_is_used_in_turn_is_expected() {
     let made = Uses::new(7);
     assert_eq!((made.away(9), made.is_expected_in(9, 99)), (None, None));
