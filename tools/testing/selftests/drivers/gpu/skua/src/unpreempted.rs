@@ -57,7 +57,7 @@ fn requests() -> [u64; 5] {
 pub fn expect_important_work_to_wait() {
     let rig = Rig::new();
     let [low, high] = [-7, 7].map(|priority| {
-        let context = rig.new_context(Engine::Compute);
+        let context = rig.context_having_worked(Engine::Compute);
         assert_eq!(rig.prioritise(context, priority), Ok(()));
         context
     });

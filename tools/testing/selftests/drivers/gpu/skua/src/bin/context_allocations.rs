@@ -73,7 +73,7 @@ fn expect(rig: &Rig, context: u32, out: &Buffer, seed: Option<u64>) {
     }
 }
 
-/// Has a context's allocation be in VRAM, to which it comes with the next work once it is used; the
+/// Has the allocation of a context that has worked be in VRAM, to which it comes with the next work; the
 /// context has the registers of `seed` then. `gate` had less than `value`.
 #[track_caller]
 fn bring_to_vram(rig: &Rig, engine: Engine, context: u32, gate: (&Buffer, u64), seed: u64) {
@@ -112,7 +112,7 @@ fn row_2_07_what_an_engine_holds_is_left_before_it_moves() {
     let gate = rig.buffer(Place::System, PAGE);
     let out = rig.buffer(Place::System, PAGE);
     for (seed, engine) in (1..).zip(Engine::ALL) {
-        let context = rig.new_context(engine);
+        let context = rig.context_having_worked(engine);
         bring_to_vram(&rig, engine, context, (&gate, seed), seed);
         let before = counts();
         assert_eq!(evict_all(), 0, "objects of clients");
@@ -129,7 +129,9 @@ fn row_2_07_only_who_is_held_is_left() {
     let rig = alone();
     let gate = rig.buffer(Place::System, PAGE);
     let out = rig.buffer(Place::System, PAGE);
-    let contexts: Vec<u32> = (0..4).map(|_| rig.new_context(Engine::Compute)).collect();
+    let contexts: Vec<u32> = (0..4)
+        .map(|_| rig.context_having_worked(Engine::Compute))
+        .collect();
     for (context, seed) in contexts.iter().zip(1..) {
         bring_to_vram(&rig, Engine::Compute, *context, (&gate, seed), seed);
     }
@@ -147,7 +149,7 @@ fn row_2_07_what_is_queued_is_over_before() {
         rig.buffer(Place::System, PAGE),
         rig.buffer(Place::System, PAGE),
     );
-    let context = rig.new_context(Engine::Compute);
+    let context = rig.context_having_worked(Engine::Compute);
     bring_to_vram(&rig, Engine::Compute, context, (&gate, 1), 3);
     // The engine holds another one, and will hold this one when its work is over.
     run_in(&rig, rig.compute, &set(4));
@@ -193,7 +195,7 @@ fn row_2_08_many_contexts_have_room_for_few() {
     let rig = alone();
     let vram = rig.region(Place::Vram);
     let gate = rig.buffer(Place::System, PAGE);
-    let context = rig.new_context(Engine::Compute);
+    let context = rig.context_having_worked(Engine::Compute);
     bring_to_vram(&rig, Engine::Compute, context, (&gate, 1), 1);
     let one = rig.region(Place::Vram).used - vram.used;
     assert!(one > 0 && one % PAGE == 0, "{one} bytes");
@@ -206,7 +208,7 @@ fn row_2_08_many_contexts_have_room_for_few() {
     let before = counts();
     for seed in 1..50 {
         let engine = Engine::ALL[seed as usize % 2];
-        let context = rig.new_context(engine);
+        let context = rig.context_having_worked(engine);
         contexts.push(context);
         if seed < 3 {
             bring_to_vram(&rig, engine, context, (&gate, seed + 1), seed);
@@ -298,7 +300,7 @@ fn row_2_10_it_is_initialised_once_and_keeps_its_content() {
         rig.buffer(Place::System, PAGE),
         rig.buffer(Place::System, PAGE),
     );
-    let context = rig.new_context(Engine::Compute);
+    let context = rig.context_having_worked(Engine::Compute);
     bring_to_vram(&rig, Engine::Compute, context, (&gate, 1), 7);
     let before = counts();
     for round in 2..=101 {

@@ -57,7 +57,7 @@ fn main() -> ExitCode {
 /// A context for computing with this priority.
 #[track_caller]
 fn context(rig: &Rig, priority: i32) -> u32 {
-    let context = rig.new_context(Engine::Compute);
+    let context = rig.context_having_worked(Engine::Compute);
     assert_eq!(rig.prioritise(context, priority), Ok(()), "{priority}");
     context
 }
@@ -65,7 +65,7 @@ fn context(rig: &Rig, priority: i32) -> u32 {
 /// The same, which is as important among those of its process.
 #[track_caller]
 fn within(rig: &Rig, priority: i32) -> u32 {
-    let context = rig.new_context(Engine::Compute);
+    let context = rig.context_having_worked(Engine::Compute);
     assert_eq!(
         rig.prioritise_within(context, priority),
         Ok(()),
@@ -961,7 +961,7 @@ fn row_2_13_random_schedules_end_as_if_each_were_alone() {
             let engine = Engine::ALL[usize::from(n % 4 == 3)];
             let buffer = rig.buffer(Place::ALL[n % 2], 64 << 10);
             Player {
-                context: rig.new_context(engine),
+                context: rig.context_having_worked(engine),
                 engine,
                 words: vec![0; 16 << 10],
                 buffer,
