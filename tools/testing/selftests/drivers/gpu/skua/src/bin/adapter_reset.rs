@@ -267,10 +267,7 @@ fn row_2_22_fences_without_a_value_keep_theirs() {
 fn row_2_22_what_is_saved_does_not_go_on() {
     begin();
     let rig = Rig::new();
-    let (low, high) = (
-        rig.new_context(Engine::Compute),
-        rig.new_context(Engine::Compute),
-    );
+    let [low, high] = [(); 2].map(|()| rig.context_having_worked(Engine::Compute));
     assert_eq!(rig.prioritise(low, -7), Ok(()));
     let hold = Hold::new(&rig);
     let target = rig.buffer(Place::System, PAGE);

@@ -610,7 +610,7 @@ fn expect_preemption(level: u32, version: u32) {
     let line = rig.buffer(Place::System, 4096);
     let before = requests();
     let [low, high] = [-7, 7].map(|priority| {
-        let context = rig.new_context(Engine::Compute);
+        let context = rig.context_having_worked(Engine::Compute);
         assert_eq!(rig.prioritise(context, priority), Ok(()));
         context
     });
@@ -920,9 +920,8 @@ fn row_2_13_who_has_done_all_is_not_asked() {
     let rig = Rig::new();
     let done = rig.buffer(Place::System, 4096);
     let [low, high] = [-1, 1].map(|priority| {
-        let context = rig.new_context(Engine::Compute);
+        let context = rig.context_having_worked(Engine::Compute);
         assert_eq!(rig.prioritise(context, priority), Ok(()));
-        assert_eq!(rig.start_in(context, &[]).wait(), Ok(()));
         context
     });
     let requests = || Function::first().counters(["driver_preemptions", "preempt"]);
@@ -966,9 +965,8 @@ fn row_2_13_what_ends_after_it_was_asked_is_done() {
     let count = |at| dispatch(&program, COUNT, &address(counts.va + at));
     let counted = || [0, 4, 8, 12].map(|at| counts.cpu.read32(at));
     let [low, high] = [-1, 1].map(|priority| {
-        let context = rig.new_context(Engine::Compute);
+        let context = rig.context_having_worked(Engine::Compute);
         assert_eq!(rig.prioritise(context, priority), Ok(()));
-        assert_eq!(rig.start_in(context, &[]).wait(), Ok(()));
         context
     });
     let numbers = || {

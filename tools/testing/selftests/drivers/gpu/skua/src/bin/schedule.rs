@@ -147,15 +147,18 @@ fn row_2_20_classes_of_processes_end_in_order() {
         (DRM_SKUA_PRIORITY_CLASS_NORMAL, 0),
         (DRM_SKUA_PRIORITY_CLASS_HIGH, -5),
     ]
-    .map(|(class, priority)| (Rig::new(), class, priority));
+    .map(|(class, priority)| {
+        let rig = Rig::new();
+        let contexts = [(); 2].map(|()| context(&rig, priority));
+        (rig, class, contexts)
+    });
     // All are ready, the least important with more than the ring takes, before any begins.
     let hold = Hold::new(&owner);
     let holder = hold.begin(&owner, context(&owner, 7));
     let mut jobs = Vec::new();
-    for (n, (rig, class, priority)) in (0..).zip(&processes) {
+    for (n, (rig, class, contexts)) in (0..).zip(&processes) {
         let line = rig.bound_at_will(rig.import(&shared).expect("PRIME_FD_TO_HANDLE"), 4096);
         let program = rig.program(TAKE_A_NUMBER);
-        let contexts = [(); 2].map(|()| context(rig, *priority));
         for job in 0..40 {
             let slot = line + 4 + 4 * (40 * n + job);
             let arguments = [address(line), address(slot)].concat();
