@@ -70,6 +70,16 @@ impl Rig {
         }
     }
 
+    /// With the save areas of its contexts, which the first work of each takes.
+    #[track_caller]
+    pub fn having_worked(self) -> Self {
+        for context in [&self.copy, &self.compute] {
+            self.start(context, &[Command::Nop { words: 2 }]);
+            self.finish(context);
+        }
+        self
+    }
+
     /// One more context for a kind of engine.
     pub fn fresh(&self, kind: EngineKind) -> Context {
         context(&self.device, kind)

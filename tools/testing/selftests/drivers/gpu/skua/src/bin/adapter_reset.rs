@@ -95,7 +95,7 @@ fn is_lost(client: &Client, handle: u32) -> bool {
 
 fn row_2_22_all_work_ends_and_new_devices_work() {
     begin();
-    let own = Rig::new();
+    let own = Rig::new().having_worked();
     let gate = own.buffer(Place::System, PAGE);
     let client = Client::new();
     let device = client.device_create(0).expect("DEVICE_CREATE");
@@ -218,7 +218,7 @@ fn row_2_22_what_is_elsewhere_stays() {
 /// From the moment at which a fence tells.
 fn row_2_22_nobody_writes_what_the_client_writes_then() {
     begin();
-    let rig = Rig::new();
+    let rig = Rig::new().having_worked();
     let gate = rig.buffer(Place::System, PAGE);
     let size = rig.region(Place::Vram).size / 2;
     let object = rig.buffer(Place::Vram, size);
@@ -298,7 +298,7 @@ fn row_2_22_whoever_waits_returns() {
     let (own, others) = (Rig::new(), Client::new());
     let client = Client::new();
     let device = client.device_create(0).expect("DEVICE_CREATE");
-    let rig = Rig::of_device(client, device);
+    let rig = Rig::of_device(client, device).having_worked();
     let fence = rig.fence_create_for(device, 0, 0).expect("FENCE_CREATE");
     let theirs = rig.fence_export(fence).expect("FENCE_EXPORT");
     let theirs = others.fence_import(theirs).expect("FENCE_IMPORT");
@@ -435,7 +435,7 @@ fn row_2_22_whoever_waits_returns() {
 /// Nothing but an adapter reset helps.
 fn row_2_21_an_engine_that_does_not_reset() {
     begin();
-    let (guilty, other) = (Rig::new(), Rig::new());
+    let (guilty, other) = (Rig::new().having_worked(), Rig::new());
     let gate = other.buffer(Place::System, PAGE);
     let vram = other.buffer(Place::Vram, SIZE);
     vram.cpu.fill(pattern(1));
@@ -586,7 +586,7 @@ fn counts_go_on() {
         }
         let [resets] = Function::first().counters(["device_reset"]);
         println!("# resets of the device, by its count: {resets}");
-        let contexts = [0; 2].map(|_| rig.new_context(Engine::Compute));
+        let contexts = [0; 2].map(|_| rig.context_having_worked(Engine::Compute));
         buffer.cpu.fill(|_| 0);
         let waits = rig.start_in(contexts[0], &[wait_value(buffer.va, 1)]);
         let gives = rig.start_in(contexts[1], &[write(buffer.va, 1)]);

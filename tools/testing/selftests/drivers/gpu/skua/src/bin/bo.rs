@@ -308,7 +308,7 @@ fn closing_the_file_gives_everything_back() {
     let observer = Client::new();
     let before = Witness::of(&observer);
     for _ in 0..10 {
-        let rig = Rig::new();
+        let rig = Rig::new().having_worked();
         let buffers = Place::ALL.map(|place| rig.buffer(place, 4 << 20));
         let copying = [copy(buffers[0].va, buffers[1].va, 4 << 20)];
         let _running: Vec<_> = (0..8).map(|_| rig.start(Engine::Copy, &copying)).collect();
@@ -328,7 +328,7 @@ fn row_0_03_memory_of_running_work_is_not_reused() {
     let signature = 0xdead_beef_u32;
     {
         // It dies while its work writes to its memory.
-        let dying = Rig::new();
+        let dying = Rig::new().having_worked();
         let target = dying.buffer(Place::Vram, size);
         let work: Vec<_> = std::iter::repeat_n(fill(signature, target.va, size), 64).collect();
         for _ in 0..4 {

@@ -92,7 +92,7 @@ fn destroying_cancels_what_has_not_started() {
         rig.buffer(Place::System, 4096),
         rig.buffer(Place::System, 4096),
     );
-    let context = rig.new_context(Engine::Copy);
+    let context = rig.context_having_worked(Engine::Copy);
     let running = rig.start_in(context, &[wait_value(gate.va, 1), write(target.va, 1)]);
     // More than the engine's ring takes at a time, so that some have certainly not started.
     let queued: Vec<_> = (0..64)
@@ -167,7 +167,7 @@ fn closing_the_file_cancels_what_has_not_started() {
     let shared = other.export(gate).expect("PRIME_HANDLE_TO_FD");
     let cpu = other.map(gate);
     let (running, last) = {
-        let rig = Rig::new();
+        let rig = Rig::new().having_worked();
         let handle = rig.import(&shared).expect("PRIME_FD_TO_HANDLE");
         let va = rig.bound_at_will(handle, 4096);
         let running = rig.start(Engine::Copy, &[wait_value(va, 1), write(va + 8, 1)]);

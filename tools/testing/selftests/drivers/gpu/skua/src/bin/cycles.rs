@@ -198,7 +198,7 @@ fn a_hundred_killed_clients() {
     without_growth(100, || {
         // It dies with everything in its hands, and work under way.
         let killed = skua_selftests::raw::in_child(|| {
-            let rig = Rig::new();
+            let rig = Rig::new().having_worked();
             let buffers = Place::ALL.map(|place| rig.buffer(place, 1 << 20));
             for _ in 0..8 {
                 let work = [

@@ -194,7 +194,7 @@ fn row_4_12_it_is_a_quarter_of_memory() {
 
 fn rings_show_what_is_under_way() {
     quiet();
-    let rig = Rig::new();
+    let rig = Rig::new().having_worked();
     let gate = rig.buffer(Place::System, 4096);
     let idle = read("rings");
     // The driver's own engine, too.

@@ -199,7 +199,7 @@ fn row_0_03_a_dead_client_leaves_nothing() {
     let other = Client::new();
     let before = Place::ALL.map(|place| used(&other, place));
     {
-        let dying = Rig::new();
+        let dying = Rig::new().having_worked();
         let gate = dying.buffer(Place::System, PAGE);
         let objects = Place::ALL.map(|place| dying.bo(place, LARGE));
         for object in objects {
@@ -619,7 +619,7 @@ fn clients_that_destroy_at_random_hurt_nobody() {
                         .bo_create(size, DRM_SKUA_BO_CPU_ACCESS, placements)
                         .expect("BO_CREATE");
                     let va = rig.bound_at_will(a, size);
-                    let context = rig.new_context(Engine::ALL[(seed >> 50 & 1) as usize]);
+                    let context = rig.context_having_worked(Engine::ALL[(seed >> 50 & 1) as usize]);
                     let job =
                         rig.start_in(context, &[fill(round, va, size), copy(va, out.va, size)]);
                     if seed >> 40 & 3 == 0 {

@@ -127,7 +127,7 @@ fn a_destroyed_device_takes_all_along() {
     for flags in [0, EXPLICIT] {
         let client = Client::new();
         let device = client.device_create(flags).expect("DEVICE_CREATE");
-        let rig = Rig::of_device(client, device);
+        let rig = Rig::of_device(client, device).having_worked();
         let (_, handles) = buffers(&rig, 2);
         assert_eq!(rig.make_resident_for(device, 0, &handles), Ok(0));
         let (never, done) = (rig.syncobj(), rig.syncobj());
@@ -162,7 +162,7 @@ fn one_failure_ends_a_device() {
     let client = Client::new();
     let device = client.device_create(0).expect("DEVICE_CREATE");
     let other = client.device_create(0).expect("DEVICE_CREATE");
-    let rig = Rig::of_device(client, device);
+    let rig = Rig::of_device(client, device).having_worked();
     let gate = rig.buffer(Place::System, PAGE);
     // Runs on the other engine, with more behind it that has not started: it waits for another
     // device's, which waits for the job.

@@ -679,7 +679,7 @@ fn faults_of_both_engines_at_once() {
         let jobs: Vec<_> = Engine::ALL
             .into_iter()
             .map(|engine| {
-                let context = rig.new_context(engine);
+                let context = rig.context_having_worked(engine);
                 rig.start_in(context, &[wait_value(gate.va, round), write(nothing, 1)])
             })
             .collect();

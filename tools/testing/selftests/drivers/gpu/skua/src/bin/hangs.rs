@@ -101,7 +101,7 @@ fn row_2_01_a_hundred_hangs() {
         let deaf = round % 2 == 1;
         let lies = deaf.then(|| Lies::tell("preempt-never").expect("gpu-lie"));
         let trace = Trace::of(&["skua_preempt", "skua_reset"]);
-        let rig = Rig::new();
+        let rig = Rig::new().having_worked();
         let (gate, program) = (rig.buffer(Place::System, 4096), rig.program(LOOP));
         let guilty = Engine::ALL.map(|engine| hang(&rig, engine, &gate, &program));
         let jobs = innocent.start();

@@ -362,7 +362,7 @@ fn memory_of_other_drivers_is_unmapped_by_an_unbind() {
 fn a_new_client_works_beside_an_old_one() {
     let old: Vec<Rig> = (0..3)
         .map(|_| {
-            let rig = Rig::new();
+            let rig = Rig::new().having_worked();
             let buffer = rig.buffer(Place::Vram, 1 << 20);
             rig.start(Engine::Copy, &[fill(1, buffer.va, 1 << 20)]);
             drop(Unbound::first());
@@ -567,7 +567,7 @@ fn a_hundred_rebinds_under_load() {
 }
 
 fn removing_and_rescanning() {
-    let rig = Rig::new();
+    let rig = Rig::new().having_worked();
     let buffer = rig.buffer(Place::Vram, 1 << 20);
     let never = rig.buffer(Place::System, 4096);
     let job = rig.start(Engine::Copy, &[wait_value(never.va, 1)]);

@@ -170,7 +170,10 @@ fn stop_within_units(rig: &Rig, words: &Buffer, command: Command) {
             let context = rig.context_create(rig.vm, engine.index).expect("a context");
             assert_eq!(rig.prioritise(context, priority), Ok(()));
             // With its save area.
-            assert_eq!(rig.start_in(context, &[]).wait(), Ok(()));
+            assert_eq!(
+                rig.start_in(context, &[Command::Nop { words: 2 }]).wait(),
+                Ok(())
+            );
             context
         });
         let (mut measured, mut latest) = (0, 0);

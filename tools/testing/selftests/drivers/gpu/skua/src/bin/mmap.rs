@@ -325,7 +325,7 @@ fn mappings_of_every_kind_can_be_removed_and_come_back() {
 }
 
 fn row_0_01_mapping_does_not_wait_for_the_gpu() {
-    let rig = Rig::new();
+    let rig = Rig::new().having_worked();
     for place in Place::ALL {
         let gate = rig.buffer(Place::System, 4096);
         let target = rig.bo(place, 4096);

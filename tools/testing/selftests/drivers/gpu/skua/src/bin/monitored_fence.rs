@@ -612,7 +612,7 @@ fn what_is_cancelled_signals_nothing() {
     let rig = Rig::new();
     let gate = rig.buffer(Place::System, 4096);
     let fence = rig.fence(0);
-    let context = rig.new_context(Engine::Copy);
+    let context = rig.context_having_worked(Engine::Copy);
     let commands = blocked(&rig, &gate, 1);
     assert_eq!(
         rig.submit(context, &[commands], &[signal_value(fence, 1)]),
@@ -839,7 +839,7 @@ fn held_work_is_cancelled_with_its_context() {
     let rig = Rig::new();
     let gate = rig.buffer(Place::System, 4096);
     let (fence, promised) = (rig.fence(0), rig.fence(0));
-    let context = rig.new_context(Engine::Copy);
+    let context = rig.context_having_worked(Engine::Copy);
     let commands = blocked(&rig, &gate, 1);
     let running = rig.syncobj();
     assert_eq!(rig.submit(context, &[commands], &[signal(running)]), Ok(()));

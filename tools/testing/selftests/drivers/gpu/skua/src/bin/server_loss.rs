@@ -46,7 +46,7 @@ fn a_pause_is_survived() {
 }
 
 fn a_pause_during_a_submission_is_survived() {
-    let rig = Rig::new();
+    let rig = Rig::new().having_worked();
     let target = rig.buffer(Place::System, 4096);
     ask("gpu-pause 300");
     // Doorbells are posted: nobody waits for the device here.

@@ -174,7 +174,7 @@ fn who_stood_behind_what_is_cut_is_innocent() {
     let low = other.new_context(Engine::Compute);
     assert_eq!(other.prioritise(low, -1), Ok(()));
     let target = other.buffer(Place::Vram, 4 << 20);
-    let job = endless(&rig, rig.new_context(Engine::Compute));
+    let job = endless(&rig, rig.context_having_worked(Engine::Compute));
     // Longer than from one look of the watchdog to the next.
     let commands = [fill(1, target.va, 4 << 20); 100];
     let behind = other.start_in(low, &commands);

@@ -951,7 +951,7 @@ fn goes_first(rig: &Rig, low: &Context, high: impl FnOnce()) {
 
 fn row_2_22_fences_of_a_device_in_error_have_the_largest_value() {
     let adapter = Adapter::open_first().expect("an adapter");
-    let (rig, bystander) = (Rig::on(&adapter), Rig::on(&adapter));
+    let (rig, bystander) = (Rig::on(&adapter).having_worked(), Rig::on(&adapter));
     let (signalled, pending, idle) = (rig.fence(), rig.fence(), rig.fence());
     let untouched = bystander.fence();
     assert_eq!(signalled.signal(5), Ok(()));
@@ -986,7 +986,7 @@ fn row_2_22_fences_of_a_device_in_error_have_the_largest_value() {
 
 fn a_device_can_be_marked_as_in_error() {
     let adapter = Adapter::open_first().expect("an adapter");
-    let (rig, bystander) = (Rig::on(&adapter), Rig::on(&adapter));
+    let (rig, bystander) = (Rig::on(&adapter).having_worked(), Rig::on(&adapter));
     let fence = rig.fence();
     let gate = rig.gate.lock2(0).expect("Lock2");
     rig.start(&rig.copy, &[rig.wait_for_gate()]);
@@ -2054,7 +2054,7 @@ fn nothing_is_left_behind() {
         });
     };
     let round = || {
-        let rig = Rig::on(&adapter);
+        let rig = Rig::on(&adapter).having_worked();
         let fence = rig.fence();
         let a = rig.vram(1 << 20);
         let (va, bytes) = rig.write(&[fill(2, a.gpu_va(), a.size())]);
