@@ -39,7 +39,7 @@ pub(crate) struct Shown {
 }
 
 impl Shown {
-    /// Nothing.
+    /// A window whose pages show nothing; none if the device has none.
     pub(crate) fn new(aperture: Option<Aperture>) -> Self {
         Self {
             size: aperture.map_or(PageSize::Size4K, |aperture| aperture.size),

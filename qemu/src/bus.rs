@@ -149,7 +149,7 @@ impl Bus {
 /// The right to access system memory, until it is dropped.
 #[derive(Debug)]
 pub struct BusGuard<'a> {
-    /// Holds off changes.
+    /// As long as this is held, the bus' mappings do not change.
     table: RwLockReadGuard<'a, Table>,
 }
 

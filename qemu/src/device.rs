@@ -26,11 +26,11 @@ use crate::engine::alarm::Alarm;
 use crate::engine::lockstep::Lockstep;
 use crate::engine::save::SAVE_SIZE;
 use crate::engine::worker::Worker;
-use crate::engine::{Engine, Ring};
+use crate::engine::{Engine, Moderation, Ring};
 use crate::events::Events;
 use crate::gart::{self, Gart};
 use crate::interrupt::Interrupts;
-use crate::lie::{Lie, Lies};
+use crate::lie::{Kind, Lie, Lies, TABLE};
 use crate::options::{Options, Stepping};
 use crate::registers::File;
 use crate::status::{FaultRing, Page, StatusPage};
@@ -328,15 +328,24 @@ impl Device {
         Ok(())
     }
 
+    /// How often each of the lies was told that are told now, by its name ([`crate::lie::TABLE`]).
+    /// A lie that comes by itself, from time to time, is not counted.
+    pub fn told(&self) -> Vec<(&'static str, u64)> {
+        let name = |kind: Kind| TABLE.iter().find(|(it, ..)| *it == kind).map(|it| it.1);
+        let told = self.hub.lies.told().into_iter();
+        told.filter_map(|(kind, times)| Some((name(kind)?, times)))
+            .collect()
+    }
+
     /// Records from now on what the engines do. Only the first record counts.
     pub fn record(&self, events: Events) {
         // A second one has nothing in it but its first line.
         drop(self.hub.events.set(Arc::new(events)));
     }
 
-    /// What the GART's table says of page `page` of its window, with the first 8 bytes that the device
-    /// finds there: a look from outside, which no counter and no TLB notices. [`None`] if nothing
-    /// answers, or there is no such entry.
+    /// What the GART's table says of page `page` of its window, with the first 8 bytes that the
+    /// device finds there: a look from outside, which no counter and no TLB notices. [`None`] if
+    /// nothing answers, or there is no such entry.
     pub fn look_at_gart(&self, page: u32) -> Option<(mmu::Entry, u64)> {
         let table = self.hub.gart.table();
         if page >= table.pages {
@@ -715,7 +724,14 @@ impl Device {
                         size: file.engine::<regs::engine::RING_SIZE>(index).bytes(),
                     };
                     self.hub.lies.note_ring(index.index(), ring);
-                    engine.enable(ring);
+                    let moderation = file.engine::<regs::engine::MODERATION>(index);
+                    engine.enable(
+                        ring,
+                        Moderation {
+                            ticks: moderation.ticks().into(),
+                            ends: moderation.ends().into(),
+                        },
+                    );
                 }
             }
             EngineRegister::PREEMPT if regs::engine::PREEMPT::from_bits(bits).request() => {

@@ -42,22 +42,31 @@ const MAX_INVALIDATIONS: usize = 64;
 /// A ring as it was latched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ring {
-    /// GPU-physical address.
+    /// GPU-physical address of the ring's first byte.
     pub base: u64,
-    /// Bytes.
+    /// Its length in bytes.
     pub size: u32,
+}
+
+/// How long interrupts of packets' ends may wait for others, as it was latched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moderation {
+    /// Ticks from the first end that waits.
+    pub ticks: u64,
+    /// Ends that wait at most; 0 is any number.
+    pub ends: u32,
 }
 
 /// Requests to an engine.
 #[derive(Debug, Default)]
 pub(crate) struct Mail {
     /// A ring to start with.
-    pub(crate) enable: Option<Ring>,
+    pub(crate) enable: Option<(Ring, Moderation)>,
     /// Engine resets to do.
     pub(crate) resets: u32,
     /// An adapter reset to do.
     pub(crate) adapter_reset: bool,
-    /// Translations to drop.
+    /// Address spaces whose translations are to be dropped; `None` is all of them.
     pub(crate) invalidations: Vec<Option<Asid>>,
     /// The number of the last of them that a register asked for.
     pub(crate) invalidate_count: Option<u32>,
@@ -67,7 +76,7 @@ pub(crate) struct Mail {
     pub(crate) preempt: Option<u64>,
     /// The status page was enabled: write the whole block.
     pub(crate) publish: bool,
-    /// The device ends.
+    /// Whether the device ends: the engine's thread is to end, too.
     pub(crate) shutdown: bool,
 }
 
@@ -162,11 +171,11 @@ impl Engine {
     }
 
     /// Starts fetching from `ring`. Ignored while the engine is enabled or a reset is under way.
-    pub fn enable(&self, ring: Ring) {
+    pub fn enable(&self, ring: Ring, moderation: Moderation) {
         self.post(|m| {
             if !m.enabled && !m.mail.stops() {
                 m.enabled = true;
-                m.mail.enable = Some(ring);
+                m.mail.enable = Some((ring, moderation));
                 self.tail.store(0, Ordering::Release);
             }
         });

@@ -196,6 +196,8 @@ enum Deed {
 struct State {
     /// As they were last set.
     lies: Vec<Lie>,
+    /// How often each of them was told since.
+    times: Vec<u64>,
     /// Withheld deeds and their times; without one it is the end of the lies.
     late: Vec<(Option<Instant>, Deed)>,
     /// Those of enabled engines.
@@ -210,7 +212,7 @@ struct State {
     last_fault: Option<Record>,
     /// The lies were changed, or the device ends.
     changed: bool,
-    /// The device ends.
+    /// Whether the device ends: what lies wait for comes no more.
     shutdown: bool,
 }
 
@@ -224,6 +226,13 @@ impl State {
         self.value(kind).is_some()
     }
 
+    /// The value of a lie that is told now, which is counted.
+    fn tells(&mut self, kind: Kind) -> Option<u64> {
+        let index = self.lies.iter().position(|lie| lie.kind == kind)?;
+        self.times[index] += 1;
+        Some(self.lies[index].value)
+    }
+
     /// Whether the next fence of an engine is to be lost.
     fn loses_fences(&self, engine: usize) -> bool {
         let mask = self.value(Kind::FenceLost).unwrap_or(0);
@@ -232,10 +241,12 @@ impl State {
 
     /// Whether a deed is to be withheld, for ever or for milliseconds; then it is kept.
     fn withholds(&mut self, never: Kind, late: Kind, deed: Deed) -> bool {
-        let due = match self.value(late) {
-            _ if self.has(never) => None,
-            Some(ms) => Some(Instant::now() + Duration::from_millis(ms)),
-            None => return false,
+        let due = match self.tells(never) {
+            Some(_) => None,
+            None => match self.tells(late) {
+                Some(ms) => Some(Instant::now() + Duration::from_millis(ms)),
+                None => return false,
+            },
         };
         self.late.push((due, deed));
         true
@@ -262,13 +273,7 @@ impl fmt::Debug for Lies {
 
 impl Interrupts for Lies {
     fn raise(&self, vector: u32) {
-        let times = match self.state() {
-            None => 1,
-            Some(state) if state.has(Kind::InterruptLost) => 0,
-            Some(state) if state.has(Kind::InterruptDoubled) => 2,
-            Some(_) => 1,
-        };
-        for _ in 0..times {
+        for _ in 0..self.raises(Kind::InterruptLost, Kind::InterruptDoubled) {
             self.interrupts.raise(vector);
         }
     }
@@ -294,10 +299,25 @@ impl Lies {
         self.told.load(Ordering::Acquire).then(|| self.lock())
     }
 
+    /// How often something is raised that there are these two lies about.
+    fn raises(&self, lost: Kind, doubled: Kind) -> u32 {
+        let Some(mut state) = self.state() else {
+            return 1;
+        };
+        if state.tells(lost).is_some() {
+            0
+        } else if state.tells(doubled).is_some() {
+            2
+        } else {
+            1
+        }
+    }
+
     /// Tells these lies from now on, and no others. What others withheld is done at once.
     pub(crate) fn tell(&self, lies: &[Lie]) {
         let mut state = self.lock();
         state.lies = lies.to_vec();
+        state.times = vec![0; lies.len()];
         state.lost = Default::default();
         for (due, _) in &mut state.late {
             *due = Some(Instant::now());
@@ -305,6 +325,14 @@ impl Lies {
         state.changed = true;
         self.told.store(true, Ordering::Release);
         self.wake.notify_all();
+    }
+
+    /// The lies that are told now, and how often each was since they are, by whatever gave occasion
+    /// for it. What comes by itself, from time to time, is not counted.
+    pub(crate) fn told(&self) -> Vec<(Kind, u64)> {
+        let state = self.lock();
+        let kinds = state.lies.iter().map(|lie| lie.kind);
+        kinds.zip(state.times.iter().copied()).collect()
     }
 
     /// Ends [`Lies::run`].
@@ -315,7 +343,7 @@ impl Lies {
 
     /// What a word of a register reads as.
     pub(crate) fn register(&self, register: Decoded, half: Half, word: u32) -> u32 {
-        let Some(state) = self.state() else {
+        let Some(mut state) = self.state() else {
             return word;
         };
         let kind = match register {
@@ -337,14 +365,14 @@ impl Lies {
             Decoded::Engine(_, EngineRegister::INFO) => Kind::EngineKind,
             _ => return word,
         };
-        state.value(kind).map_or(word, |lie| half.of(lie))
+        state.tells(kind).map_or(word, |lie| half.of(lie))
     }
 
     /// Whose translations are dropped where those of `asid` are to be.
     pub(crate) fn invalidated(&self, asid: Option<Asid>) -> Option<Asid> {
         let other = self
             .state()
-            .and_then(|state| state.value(Kind::InvalidateOther));
+            .and_then(|mut state| state.tells(Kind::InvalidateOther));
         match (asid, other) {
             // CAST: an identifier has 16 bits.
             (Some(asid), Some(other)) if asid != Asid::SYSTEM => Some(Asid(other as u16)),
@@ -375,16 +403,16 @@ impl Lies {
         match offset % status::ENGINE_SIZE {
             status::engine::INVALIDATE_ACK => {
                 let value = late(Kind::InvalidateAckNever, Kind::InvalidateAckLate)?;
-                let ahead = state.value(Kind::InvalidateAckAhead).unwrap_or(0);
+                let ahead = state.tells(Kind::InvalidateAckAhead).unwrap_or(0);
                 Some(value.wrapping_add(ahead))
             }
             status::engine::RESET_ACK => {
                 let value = late(Kind::ResetAckNever, Kind::ResetAckLate)?;
-                let ahead = state.value(Kind::ResetAckAhead).unwrap_or(0);
+                let ahead = state.tells(Kind::ResetAckAhead).unwrap_or(0);
                 Some(value.wrapping_add(ahead))
             }
             status::engine::PREEMPT_COMPLETED => {
-                let ahead = state.value(Kind::PreemptCompletedAhead).unwrap_or(0);
+                let ahead = state.tells(Kind::PreemptCompletedAhead).unwrap_or(0);
                 Some(value.wrapping_add(ahead))
             }
             field => state.progress(engine, field, value),
@@ -419,17 +447,13 @@ impl Lies {
 
     /// How often the interrupt for a preemption is raised.
     pub(crate) fn preempt_interrupts(&self) -> u32 {
-        match self.state() {
-            Some(state) if state.has(Kind::PreemptInterruptLost) => 0,
-            Some(state) if state.has(Kind::PreemptInterruptDoubled) => 2,
-            _ => 1,
-        }
+        self.raises(Kind::PreemptInterruptLost, Kind::PreemptInterruptDoubled)
     }
 
     /// Whether the status page is not to be switched off now.
     pub(crate) fn withholds_switch_off(&self) -> bool {
         let withheld = |mut state: MutexGuard<'_, State>| {
-            let stays = state.has(Kind::StatusStays);
+            let stays = state.tells(Kind::StatusStays).is_some();
             if stays {
                 state.late.push((None, Deed::SwitchOff));
             }
@@ -462,7 +486,7 @@ impl Lies {
     pub(crate) fn fault_words(&self, mut words: [u64; 8]) -> [u64; 8] {
         if let Some(reason) = self
             .state()
-            .and_then(|state| state.value(Kind::FaultReason))
+            .and_then(|mut state| state.tells(Kind::FaultReason))
         {
             words[0] = words[0] & u64::from(u32::MAX) | reason << 32;
         }
@@ -567,13 +591,16 @@ impl State {
                 self.ticks[engine] = self.ticks[engine].max(value);
                 None
             }
-            COMPLETED_FENCE if self.has(Kind::FenceNever) => None,
+            COMPLETED_FENCE if self.tells(Kind::FenceNever).is_some() => None,
             // After an adapter reset it is 0.
             COMPLETED_FENCE if self.loses_fences(engine) => {
-                let lost = self.lost[engine].get_or_insert(value);
-                (*lost != value).then_some(value)
+                if self.lost[engine].is_none() {
+                    self.lost[engine] = Some(value);
+                    self.tells(Kind::FenceLost);
+                }
+                (self.lost[engine] != Some(value)).then_some(value)
             }
-            COMPLETED_FENCE if self.has(Kind::FenceBack) => {
+            COMPLETED_FENCE if self.tells(Kind::FenceBack).is_some() => {
                 let (last, said, count) = &mut self.fences[engine];
                 if *last != value {
                     (*last, *count) = (value, count.wrapping_add(1));
@@ -581,9 +608,9 @@ impl State {
                 }
                 Some(*said)
             }
-            COMPLETED_FENCE => Some(value.wrapping_add(self.value(Kind::FenceAhead).unwrap_or(0))),
-            HEAD if self.has(Kind::HeadNever) => None,
-            HEAD => Some(self.value(Kind::HeadOut).unwrap_or(value)),
+            COMPLETED_FENCE => Some(value.wrapping_add(self.tells(Kind::FenceAhead).unwrap_or(0))),
+            HEAD if self.tells(Kind::HeadNever).is_some() => None,
+            HEAD => Some(self.tells(Kind::HeadOut).unwrap_or(value)),
             _ => Some(value),
         }
     }

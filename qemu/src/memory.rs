@@ -19,7 +19,7 @@ use crate::vram::VramGuard;
 pub enum Place {
     /// In VRAM, at this offset.
     Vram(u64),
-    /// In system memory.
+    /// A byte of system memory, which is reached over the bus.
     System {
         /// Bus address.
         address: u64,
@@ -53,8 +53,8 @@ pub struct NoAnswer;
 /// VRAM, the bus and the GART's table for one step; see [`crate::bus::Bus`].
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'a> {
-    /// All of it; the window at [`crate::vram::BASE`] is this. Pages stay where they are while it is
-    /// held.
+    /// All of it; the window at [`crate::vram::BASE`] is this. Pages stay where they are while it
+    /// is held.
     vram: &'a VramGuard<'a>,
     /// A copy: what is latched meanwhile counts from the next step.
     gart: gart::Table,

@@ -5,9 +5,9 @@
 //!
 //! In the system's space an address is GPU-physical: the VRAM window is VRAM, the GART window goes
 //! through the GART's table. In a process' space it is virtual and goes through four levels of page
-//! tables, and, where these lead to the GART window, through the GART's table as well. What was found
-//! is kept in the engine's [`Tlb`], each of the two for itself, and the entries on the way to it in
-//! its [`WalkCache`].
+//! tables, and, where these lead to the GART window, through the GART's table as well. What was
+//! found is kept in the engine's [`Tlb`], each of the two for itself, and the entries on the way to
+//! it in its [`WalkCache`].
 
 use skua_spec::address::{BusAddr, GpuPhys, GpuVa, PAGE_SHIFT, VA_BITS};
 use skua_spec::fault::{Access, Reason};
@@ -146,7 +146,8 @@ impl Mmu {
         })
     }
 
-    /// The page that an address of `space` outside VRAM is in, as its own tables, or the GART's, say.
+    /// The page that an address of `space` outside VRAM is in, as its own tables, or the GART's,
+    /// say.
     fn look_up(
         &mut self,
         memory: &Memory<'_>,

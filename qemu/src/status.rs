@@ -107,7 +107,7 @@ impl StatusPage {
 
 #[derive(Debug, Default)]
 struct Ring {
-    /// Records ever written.
+    /// Fault records ever written, modulo 2^32.
     put: u32,
     /// Records that found no place.
     dropped: u32,

@@ -36,7 +36,7 @@ struct Slot<T> {
     asid: Asid,
     /// The address without the bits that the bank does not look at.
     number: u64,
-    /// What is kept.
+    /// What the bank keeps for that address.
     entry: T,
 }
 

@@ -27,7 +27,7 @@ pub const BASE: u64 = 0x8_0000_0000_0000;
 pub struct Aperture {
     /// How many; 1 to [`MAX_PAGES`].
     pub pages: u32,
-    /// How large.
+    /// Size of one page of the aperture.
     pub size: PageSize,
 }
 
@@ -219,7 +219,7 @@ fn fill(region: &MmapRegion, value: u8) {
 #[derive(Debug)]
 pub struct VramGuard<'a> {
     pub(crate) vram: &'a Vram,
-    /// Holds off changes.
+    /// As long as this is held, the aperture's pages show what they do.
     pub(crate) shown: RwLockReadGuard<'a, Shown>,
 }
 

@@ -303,6 +303,17 @@ unsigned long skua_gem_unmap_all(struct drm_device *dev)
 	return count;
 }
 
+/* How many pages the objects in @lru have: without the lock one that moves in it is missing. */
+long skua_gem_lru_pages(struct drm_device *dev, const struct drm_gem_lru *lru)
+{
+	long pages;
+
+	mutex_lock(&dev->gem_lru_mutex);
+	pages = lru->count;
+	mutex_unlock(&dev->gem_lru_mutex);
+	return pages;
+}
+
 /*
  * The object in the list behind @last, or its first one if that is NULL, with a
  * reference; NULL if there is none, -ENOENT if @last is not in the list. If @back, the
@@ -757,19 +768,14 @@ void skua_init_delayed_work(struct delayed_work *work, void (*func)(struct work_
 	INIT_DELAYED_WORK(work, func);
 }
 
-void skua_memset_io(void *dst, int value, unsigned long count)
+int skua_reserve_wc(u64 start, u64 size)
 {
-	memset_io((void __iomem __force *)dst, value, count);
+	return arch_io_reserve_memtype_wc(start, size);
 }
 
-void skua_memcpy_fromio(void *dst, const void *src, unsigned long count)
+void skua_free_wc(u64 start, u64 size)
 {
-	memcpy_fromio(dst, (const void __iomem __force *)src, count);
-}
-
-void skua_memcpy_toio(void *dst, const void *src, unsigned long count)
-{
-	memcpy_toio((void __iomem __force *)dst, src, count);
+	arch_io_free_memtype_wc(start, size);
 }
 
 void skua_wmb(void)

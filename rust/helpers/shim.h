@@ -89,6 +89,7 @@ void skua_gem_unmap(struct drm_gem_object *obj);
 void skua_gem_unmap_at(struct drm_device *dev, long long offset, long long bytes);
 void skua_gem_discard(struct drm_gem_object *obj);
 unsigned long skua_gem_unmap_all(struct drm_device *dev);
+long skua_gem_lru_pages(struct drm_device *dev, const struct drm_gem_lru *lru);
 struct drm_gem_object *skua_gem_lru_behind(struct drm_device *dev, struct drm_gem_lru *lru,
 					   struct drm_gem_object *last, _Bool back);
 
@@ -166,9 +167,8 @@ unsigned long skua_gem_lru_drop(struct drm_device *dev, struct drm_gem_lru *lru,
 void skua_init_delayed_work(struct delayed_work *work, void (*func)(struct work_struct *work));
 
 /* include/linux/io.h, include/asm/barrier.h */
-void skua_memset_io(void *dst, int value, unsigned long count);
-void skua_memcpy_fromio(void *dst, const void *src, unsigned long count);
-void skua_memcpy_toio(void *dst, const void *src, unsigned long count);
+int skua_reserve_wc(unsigned long long start, unsigned long long size);
+void skua_free_wc(unsigned long long start, unsigned long long size);
 void skua_wmb(void);
 
 /* include/linux/mm.h, include/linux/anon_inodes.h */
@@ -195,6 +195,12 @@ void skua_trace_packet(struct drm_device *dev, unsigned int engine, unsigned int
 _Bool skua_trace_depend_is_on(void);
 void skua_trace_depend(struct drm_device *dev, unsigned long long fence_context,
 		       unsigned long long fence_seqno, struct dma_fence *on);
+void skua_trace_signal(struct drm_device *dev, unsigned long long fence_context,
+		       unsigned long long fence_seqno, unsigned long long monitored,
+		       unsigned long long value);
+void skua_trace_await(struct drm_device *dev, unsigned long long fence_context,
+		      unsigned long long fence_seqno, unsigned long long monitored,
+		      unsigned long long value, unsigned long long held);
 void skua_trace_move(struct drm_device *dev, unsigned long long fence_context,
 		     unsigned long long fence_seqno, const char *from, const char *to,
 		     unsigned long long bytes, _Bool clean);

@@ -62,6 +62,18 @@ void skua_trace_depend(struct drm_device *dev, u64 fence_context, u64 fence_seqn
 	}
 }
 
+void skua_trace_signal(struct drm_device *dev, u64 fence_context, u64 fence_seqno, u64 monitored,
+		       u64 value)
+{
+	trace_skua_signal(dev, fence_context, fence_seqno, monitored, value);
+}
+
+void skua_trace_await(struct drm_device *dev, u64 fence_context, u64 fence_seqno, u64 monitored,
+		      u64 value, u64 held)
+{
+	trace_skua_await(dev, fence_context, fence_seqno, monitored, value, held);
+}
+
 void skua_trace_move(struct drm_device *dev, u64 fence_context, u64 fence_seqno, const char *from,
 		     const char *to, u64 bytes, bool clean)
 {

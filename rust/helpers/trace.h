@@ -159,6 +159,62 @@ TRACE_EVENT(skua_depend,
 );
 
 /*
+ * A value of a monitored fence was promised, and is signalled when the fence is; 0:0 if the CPU
+ * signals it now.
+ */
+TRACE_EVENT(skua_signal,
+	TP_PROTO(struct drm_device *drm, u64 fence_context, u64 fence_seqno, u64 monitored,
+		 u64 value),
+	TP_ARGS(drm, fence_context, fence_seqno, monitored, value),
+	TP_STRUCT__entry(
+		__string(dev, dev_name(drm->dev))
+		__field(u64, fence_context)
+		__field(u64, fence_seqno)
+		__field(u64, monitored)
+		__field(u64, value)
+	),
+	TP_fast_assign(
+		__assign_str(dev);
+		__entry->fence_context = fence_context;
+		__entry->fence_seqno = fence_seqno;
+		__entry->monitored = monitored;
+		__entry->value = value;
+	),
+	TP_printk("dev=%s, fence=%llu:%llu, monitored=%llu, value=%llu", __get_str(dev),
+		  __entry->fence_context, __entry->fence_seqno, __entry->monitored,
+		  __entry->value)
+);
+
+/*
+ * What is submitted with a fence has waited for a value of a monitored fence: it was held for that
+ * and others for so many microseconds, 0 if it was not.
+ */
+TRACE_EVENT(skua_await,
+	TP_PROTO(struct drm_device *drm, u64 fence_context, u64 fence_seqno, u64 monitored,
+		 u64 value, u64 held),
+	TP_ARGS(drm, fence_context, fence_seqno, monitored, value, held),
+	TP_STRUCT__entry(
+		__string(dev, dev_name(drm->dev))
+		__field(u64, fence_context)
+		__field(u64, fence_seqno)
+		__field(u64, monitored)
+		__field(u64, value)
+		__field(u64, held)
+	),
+	TP_fast_assign(
+		__assign_str(dev);
+		__entry->fence_context = fence_context;
+		__entry->fence_seqno = fence_seqno;
+		__entry->monitored = monitored;
+		__entry->value = value;
+		__entry->held = held;
+	),
+	TP_printk("dev=%s, fence=%llu:%llu, monitored=%llu, value=%llu, held=%llu",
+		  __get_str(dev), __entry->fence_context, __entry->fence_seqno,
+		  __entry->monitored, __entry->value, __entry->held)
+);
+
+/*
  * Bytes begin to move from one segment to another, which is over with the fence:
  * system, vram0, aperture; to nowhere if they are thrown away.
  */

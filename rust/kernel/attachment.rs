@@ -76,7 +76,7 @@ impl Attachment {
             raw,
             owned: Atomic::new(false),
         };
-        Ok(Arc::new(attachment, GFP_KERNEL)?)
+        Ok(Arc::new(attachment, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// Takes over the attachment, its mapping, and the reference to its buffer.

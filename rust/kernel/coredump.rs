@@ -13,15 +13,15 @@ use kernel::{
     prelude::*, //
 };
 
-/// Has the kernel keep `dump` of `dev` until userspace has cleared it, or for some minutes. If it has
-/// one of the device already, or was built without that, the new one is dropped. Sleeps and
+/// Has the kernel keep `dump` of `dev` until userspace has cleared it, or for some minutes. If it
+/// has one of the device already, or was built without that, the new one is dropped. Sleeps and
 /// allocates; without memory the dump is dropped as well.
 pub(crate) fn publish<D: drm::Driver>(dev: &drm::Device<D>, dump: VVec<u8>) {
     if dump.is_empty() {
         return;
     }
     let (data, bytes, _) = dump.into_raw_parts();
-    // SAFETY: The memory is of `vmalloc()`, whose address is that of the vector's first element, and
-    // nobody's from here on; a DRM device holds its parent as long as it lives.
+    // SAFETY: The memory is of `vmalloc()`, whose address is that of the vector's first element,
+    // and nobody's from here on; a DRM device holds its parent as long as it lives.
     unsafe { shim::skua_coredump(as_raw(dev), data.cast(), bytes as c_ulong) };
 }

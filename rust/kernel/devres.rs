@@ -190,7 +190,7 @@ impl DevresSet {
                     value <- Opaque::pin_init(value),
                 }? Error),
             }? Error),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         let item = DevresItem {
             set: self.0.clone(),

@@ -44,9 +44,9 @@ pub(crate) trait Reclaim: drm::Driver + Sized {
     /// Has `bytes` bytes that are charged for `pool`, or for those below it, given back, or as much
     /// as there is: it may not have them any more.
     ///
-    /// Process context, in a write to a file; the device may be unplugged. The end of the [`Region`]
-    /// waits for it, so it is not to hold that. `ENOSPC` if there is nothing; another error ends the
-    /// attempts.
+    /// Process context, in a write to a file; the device may be unplugged. The end of the
+    /// [`Region`] waits for it, so it is not to hold that. `ENOSPC` if there is nothing; another
+    /// error ends the attempts.
     fn reclaim(dev: &drm::Device<Self>, pool: &Pool, bytes: u64) -> Result;
 }
 
@@ -72,7 +72,7 @@ pub(crate) trait Reclaim: drm::Driver + Sized {
 pub(crate) struct Region<D: Reclaim> {
     /// None where there is no controller.
     raw: Option<NonNull<shim::dmem_cgroup_region>>,
-    /// For the callback.
+    /// What the kernel's callback is called with.
     _owner: KBox<shim::skua_dmem_owner>,
     /// What the callback is about.
     _dev: ARef<drm::Device<D>>,
@@ -255,7 +255,7 @@ unsafe impl Sync for Held {}
 pub(crate) struct Charge {
     /// None where there is no controller.
     pool: Option<NonNull<shim::dmem_cgroup_pool_state>>,
-    /// How much.
+    /// Bytes that are charged.
     bytes: u64,
 }
 

@@ -104,6 +104,9 @@ pub(crate) trait DriverExt:
         printer: &mut Printer<'_>,
     );
 
+    /// Called before each ioctl of the driver's, but those that [wait](crate::declare_skua_ioctls).
+    fn before_ioctl(_dev: &drm::Device<Self, Registered>) {}
+
     /// What the device's objects have that ends with the bus device's driver.
     fn resources(dev: &drm::Device<Self>) -> &DevresSet;
 

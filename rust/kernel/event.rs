@@ -4,9 +4,9 @@
 //!
 //! # Contract
 //!
-//! Room for an event is set aside in a client's file ([`PendingEvent::reserve`]), which has room for
-//! 4096 bytes of them; from then on it can be sent from anywhere, whether or not the file is still
-//! open. What is not sent is given back on drop.
+//! Room for an event is set aside in a client's file ([`PendingEvent::reserve`]), which has room
+//! for 4096 bytes of them; from then on it can be sent from anywhere, whether or not the file is
+//! still open. What is not sent is given back on drop.
 
 use super::{
     device,
@@ -28,7 +28,7 @@ use zerocopy::IntoBytes;
 
 /// An event of the uAPI: a structure that begins with its header.
 pub(crate) trait Event: IntoBytes + Send {
-    /// The header.
+    /// The header with which the event begins, which says its type and length.
     fn header(&mut self) -> &mut uapi::drm_event;
     /// [`uapi::drm_event::type_`] of such an event.
     const TYPE: u32;
@@ -54,8 +54,8 @@ pub(crate) struct PendingEvent<D: Driver, E: Event> {
 unsafe impl<D: Driver, E: Event> Send for PendingEvent<D, E> where ARef<Device<D>>: Send {}
 
 impl<D: Driver, E: Event> PendingEvent<D, E> {
-    /// Sets room aside in `file`, a file of `dev`, for an event as `event` is now, but for its header,
-    /// which is written here. `ENOMEM`, also if the file has no room left.
+    /// Sets room aside in `file`, a file of `dev`, for an event as `event` is now, but for its
+    /// header, which is written here. `ENOMEM`, also if the file has no room left.
     pub(crate) fn reserve<F: drm::file::DriverFile<Driver = D>>(
         dev: &Device<D>,
         file: &drm::File<F>,

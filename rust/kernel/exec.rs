@@ -43,8 +43,7 @@ use kernel::{
     types::{
         NotThreadSafe,
         Opaque, //
-    },
-    warn_on, //
+    }, //
 };
 
 /// Reservation locks that are held together.
@@ -176,8 +175,8 @@ impl Exec {
         })
     }
 
-    /// Calls `f` with one fence for each reservation, which stands for all its fences up to `usage`,
-    /// unless there are none. `ENOMEM`, and what `f` says.
+    /// Calls `f` with one fence for each reservation, which stands for all its fences up to
+    /// `usage`, unless there are none. `ENOMEM`, and what `f` says.
     pub(crate) fn collect(&self, usage: Usage, mut f: impl FnMut(Fence) -> Result) -> Result {
         for handle in &self.locked {
             // SAFETY: As in `reserve_fences()`.
@@ -192,7 +191,7 @@ impl Exec {
         // INVARIANT: Locked by the caller.
         let kept = self.locked.push_within_capacity(handle);
         // Callers reserve before they lock: it would stay locked for ever.
-        warn_on!(kept.is_err());
+        crate::warn_on_once!(kept.is_err());
     }
 
     fn unlock_all(&mut self) {

@@ -37,6 +37,7 @@
 //! | [`syncobj`] | [`syncobj::find_fence`], [`syncobj::Syncobj`], [`syncobj::ChainNode`] |
 //! | [`queue`] | [`queue::OwnedQueue`], [`queue::ModuleQueue`], [`queue::OpenQueue`], [`queue::Alarm`] (work with a time, that can be stopped) |
 //! | [`bar`] | [`bar::WcBar`]: device memory write-combined |
+//! | `bug` | [`warn_on_once!`](crate::warn_on_once): what cannot be, told once |
 //! | [`printer`] | [`printer::Printer`] (fdinfo), [`printer::SeqPrinter`] (debugfs), [`printer::MemoryStats`] |
 //! | [`trace`] | the tracepoints |
 //! | [`coredump`] | handing userspace a dump of a device that failed |
@@ -58,6 +59,7 @@
 
 pub(crate) mod attachment;
 pub(crate) mod bar;
+mod bug;
 pub(crate) mod capability;
 pub(crate) mod coredump;
 pub(crate) mod device;

@@ -261,7 +261,7 @@ const VM_FAULT_ERROR: u32 = bindings::vm_fault_reason_VM_FAULT_OOM
 pub(super) struct DummyPage(SetOnce<Page>);
 
 impl DummyPage {
-    /// No page yet.
+    /// Of a device for which nobody has needed the page yet.
     pub(super) const fn new() -> Self {
         Self(SetOnce::new())
     }

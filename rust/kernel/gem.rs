@@ -130,11 +130,11 @@ const WORD: usize = size_of::<usize>();
 /// Whether the content of an object may be thrown away.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Offer {
-    /// It may not.
+    /// Its content may not be thrown away.
     Not,
     /// It may, after that of objects with lower numbers, which are the driver's.
     At(u8),
-    /// It was.
+    /// It was thrown away.
     Gone,
 }
 
@@ -146,7 +146,8 @@ pub(crate) type PlacementOf<T> =
 ///
 /// # Invariants
 ///
-/// - `place` is 0, or the value is part of a GEM object and begins so many words behind its beginning.
+/// - `place` is 0, or the value is part of a GEM object and begins so many words behind its
+///   beginning.
 /// - `placement` is accessed only with that object's reservation lock held, mutably only through a
 ///   `&mut Reserved` of it; or with no other reference to the object left.
 pub(crate) struct Backing<D, S, R> {
@@ -180,8 +181,8 @@ unsafe impl<D: Send + Sync, S: Send + Sync, R: Send + Sync> Sync for Backing<D, 
 impl<D, S, R> Backing<D, S, R> {
     /// Memory nowhere, of no object yet; [`create`] ties it to the object it is in.
     ///
-    /// Its rank is `rank`. An object with a `shared` reservation is locked, and its fences are filed,
-    /// together with all others that have it. It is never exported.
+    /// Its rank is `rank`. An object with a `shared` reservation is locked, and its fences are
+    /// filed, together with all others that have it. It is never exported.
     pub(crate) const fn new(rank: u8, shared: Option<Arc<Reservation>>) -> Self {
         Self {
             placement: UnsafeCell::new(Placement::Nowhere),
@@ -287,8 +288,8 @@ where
         fault: &VmFault<'_>,
     ) -> Result<(), FaultError>;
 
-    /// If `obj` is [`Placement::Resting`], get it its pages back: they are needed. The device may be
-    /// gone. Called before `fault` and `pin`. `ENOMEM`.
+    /// If `obj` is [`Placement::Resting`], get it its pages back: they are needed. The device may
+    /// be gone. Called before `fault` and `pin`. `ENOMEM`.
     fn rouse(obj: &Object<Self>, reserved: &mut Reserved<'_>) -> Result;
 
     /// Another device is about to [`Self::pin`] `obj`: have it in system pages, and wait until it
@@ -564,8 +565,8 @@ pub(crate) fn is_imported<O: IntoGEMObject>(obj: &O) -> bool {
     unsafe { !(*obj.as_raw()).import_attach.is_null() }
 }
 
-/// Whether others than the client that made it may have `obj`: a dma-buf of it was asked for, it has
-/// had a second handle, or it is another driver's. Once true, for good.
+/// Whether others than the client that made it may have `obj`: a dma-buf of it was asked for, it
+/// has had a second handle, or it is another driver's. Once true, for good.
 pub(crate) fn is_foreign<T: GemExt>(obj: &Object<T>) -> bool
 where
     T::Driver: DriverExt<Gem = T>,
@@ -823,8 +824,8 @@ where
         }
         T::backing(obj).exported.store(true, Relaxed);
     }
-    // SAFETY: The object and its device are valid; the table, which is static, is for a buffer whose
-    // `priv` is an object of `T`. What `drm_gem_prime_export()` does.
+    // SAFETY: The object and its device are valid; the table, which is static, is for a buffer
+    // whose `priv` is an object of `T`. What `drm_gem_prime_export()` does.
     unsafe {
         let dev = (*raw).dev;
         let mut info = bindings::dma_buf_export_info {
@@ -844,8 +845,8 @@ where
 ///
 /// # Safety
 ///
-/// To be called by the C code of dma-buf on a buffer that [`export_callback`] has made for an object
-/// of `T`.
+/// To be called by the C code of dma-buf on a buffer that [`export_callback`] has made for an
+/// object of `T`.
 unsafe extern "C" fn attach_callback<T: GemExt>(
     buf: *mut bindings::dma_buf,
     attach: *mut bindings::dma_buf_attachment,
@@ -881,8 +882,8 @@ where
 ///
 /// # Safety
 ///
-/// To be called by the C code of dma-buf on a buffer that [`export_callback`] has made for an object
-/// of `T`, for what [`attach_callback`] has attached.
+/// To be called by the C code of dma-buf on a buffer that [`export_callback`] has made for an
+/// object of `T`, for what [`attach_callback`] has attached.
 unsafe extern "C" fn detach_callback<T: GemExt>(
     buf: *mut bindings::dma_buf,
     attach: *mut bindings::dma_buf_attachment,

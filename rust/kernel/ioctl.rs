@@ -116,6 +116,7 @@ macro_rules! skua_ioctl_body {
             // SAFETY: The core passes the open file of this driver.
             let file = unsafe { ::kernel::drm::File::from_raw($file) };
 
+            $crate::ext::drm_driver::DriverExt::before_ioctl(&*guard);
             match guard.registration_data_with(|reg_data| {
                 $func(&*guard, reg_data, data, file)
             }) {

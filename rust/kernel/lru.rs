@@ -139,8 +139,7 @@ where
         last: None,
         before: None,
         seen: 0,
-        again: true,
-        left: pages::<T>(dev, rank),
+        left: pages::<T>(dev, rank).saturating_mul(ROUNDS),
     }
 }
 
@@ -152,14 +151,16 @@ where
 {
     Walk {
         back: true,
-        again: false,
         left: many,
         ..walk(dev, rank)
     }
 }
 
-/// A [`walk`] through a list that others change. It sees all that is there all the time, and may see
-/// what is used meanwhile twice.
+/// How often a [`walk`] sees as many pages as there are, at most.
+const ROUNDS: u64 = 4;
+
+/// A [`walk`] through a list that others change. It sees all that is there all the time, and may
+/// see the same again and again if that is used meanwhile.
 pub(crate) struct Walk<'a, T: Listed>
 where
     T::Driver: DriverExt<Gem = T>,
@@ -168,15 +169,14 @@ where
     rank: u8,
     /// Whether it goes from the end to the beginning.
     back: bool,
-    /// Where it is.
+    /// The object that it has found last; none before the first.
     last: Option<ObjectRef<T>>,
     /// Where it was before, if that object has stayed: where it is has perhaps left the list.
     before: Option<ObjectRef<T>>,
-    /// How many pages the objects have that it has seen and that have stayed.
+    /// How many pages the objects have that it has seen since it began, or began again, and that
+    /// have stayed.
     seen: u64,
-    /// Whether it may begin again.
-    again: bool,
-    /// How many objects it sees at most.
+    /// How many pages the objects have that it sees at most; if it goes back, how many objects.
     left: u64,
 }
 
@@ -221,20 +221,26 @@ where
     type Item = ObjectRef<T>;
 
     fn next(&mut self) -> Option<ObjectRef<T>> {
-        self.left = self.left.checked_sub(1)?;
+        if self.left == 0 {
+            return None;
+        }
         loop {
             match self.behind() {
                 Ok(Some(found)) => {
                     self.before = self.last.replace(found.clone());
-                    self.seen = self.seen.saturating_add(pages_of(&*found));
+                    let pages = pages_of(&*found);
+                    self.seen = self.seen.saturating_add(pages);
+                    self.left = self.left.saturating_sub(if self.back { 1 } else { pages });
                     return Some(found);
                 }
                 // Where it was has been used meanwhile: what was behind that has not been seen.
-                Ok(None) if self.again && self.seen < pages::<T>(self.dev, self.rank) => {
-                    (self.again, self.seen) = (false, 0);
-                    (self.last, self.before) = (None, None);
+                Ok(None) => {
+                    self.last.take().filter(|_| !self.back)?;
+                    if self.seen >= pages::<T>(self.dev, self.rank) {
+                        return None;
+                    }
+                    (self.before, self.seen) = (None, 0);
                 }
-                Ok(None) => return None,
                 Err(_) => {
                     let gone = self.last.take()?;
                     self.seen = self.seen.saturating_sub(pages_of(&*gone));
@@ -245,8 +251,19 @@ where
     }
 }
 
-/// How many pages the objects in the list of `dev` for `rank` have, at about this moment.
-pub(crate) fn pages<T: Listed>(dev: &drm::Device<T::Driver>, rank: u8) -> u64
+/// How many pages the objects in the list of `dev` for `rank` have. Takes the lists' lock.
+fn pages<T: Listed>(dev: &drm::Device<T::Driver>, rank: u8) -> u64
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    let list = T::lru(dev, rank).list.get();
+    // SAFETY: Device and list are valid.
+    let count = unsafe { shim::skua_gem_lru_pages(device::as_raw(dev), list) };
+    u64::try_from(count).unwrap_or(0)
+}
+
+/// The same at about this moment: what is used just now may be missing.
+pub(crate) fn pages_about<T: Listed>(dev: &drm::Device<T::Driver>, rank: u8) -> u64
 where
     T::Driver: DriverExt<Gem = T>,
 {

@@ -62,7 +62,7 @@ pub(super) unsafe fn frame_number(page: *mut bindings::page) -> usize {
 /// How the CPU caches pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Caching {
-    /// As other memory.
+    /// Cached, as other memory.
     WriteBack,
     /// Not: stores are combined on their way to memory, and loads come from there.
     WriteCombined,
@@ -132,7 +132,7 @@ impl Pages {
             // INVARIANT: As just set.
             pages.caching = caching;
         }
-        Ok(Arc::new(pages, GFP_KERNEL)?)
+        Ok(Arc::new(pages, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// How many there are.

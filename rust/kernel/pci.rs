@@ -17,6 +17,9 @@
 //!
 //! A probe that fails after [`PciDriver::probe`] gives the vectors back and stops the device.
 //!
+//! The kernel crate fills in what a driver is called for at probe and removal. That the system
+//! sleeps is told here: its table of callbacks is added before the driver is registered.
+//!
 //! Whoever maps or allocates memory for DMA must have seen the device bound. The one way to that is
 //! [`Probe::limit_dma`], so that what it sets is set before, once.
 //!
@@ -53,11 +56,16 @@ use super::{
     },
     irq::Interrupts, //
 };
-use core::marker::PhantomData;
+use core::{
+    marker::PhantomData,
+    mem::offset_of, //
+};
 use kernel::{
+    bindings,
     device::{
         Bound,
         Core,
+        CoreInternal,
         Device, //
     },
     dma::{
@@ -66,6 +74,7 @@ use kernel::{
     },
     driver,
     drm,
+    error::from_result,
     irq::{
         IrqReturn,
         ThreadedHandler, //
@@ -76,7 +85,10 @@ use kernel::{
     },
     prelude::*,
     sync::aref::ARef,
-    types::ScopeGuard, //
+    types::{
+        Opaque,
+        ScopeGuard, //
+    }, //
 };
 
 /// What a driver does with its devices. Its [`drm::Driver::ParentDevice`] is [`pci::Device`].
@@ -96,6 +108,14 @@ pub(crate) trait PciDriver: DriverExt {
     /// The device is about to be unbound, and userspace may be at work; or probing it has failed,
     /// and [`Self::start`] with it, or was not called. Undoes what it did.
     fn stop(dev: &drm::Device<Self>);
+
+    /// The system is about to sleep, and the device to lose its power: userspace is frozen, and
+    /// interrupts are still handled. An error keeps the system awake.
+    fn sleep(dev: &drm::Device<Self>) -> Result;
+
+    /// The device has its power, and what its configuration space held, after [`Self::sleep`] was
+    /// called without an error. An error is logged.
+    fn wake(dev: &drm::Device<Self>) -> Result;
 }
 
 /// What a bound device consists of.
@@ -221,11 +241,78 @@ impl<D: PciDriver> pci::Driver for Bus<D> {
     }
 }
 
+/// [`pci::Adapter`] of a driver that is told when the system sleeps.
+struct Adapter<D>(PhantomData<D>);
+
+// SAFETY: That of the adapter within, whose private data this has.
+unsafe impl<D: PciDriver> driver::DriverLayout for Adapter<D> {
+    type DriverType = bindings::pci_driver;
+    type DriverData<'bound> = Running<'bound, D>;
+    const DEVICE_DRIVER_OFFSET: usize = offset_of!(Self::DriverType, driver);
+}
+
+// SAFETY: `unregister()` undoes what the adapter within has registered.
+unsafe impl<D: PciDriver> driver::RegistrationOps for Adapter<D> {
+    unsafe fn register(
+        driver: &Opaque<Self::DriverType>,
+        name: &'static CStr,
+        module: &'static ThisModule,
+    ) -> Result {
+        // SAFETY: Nobody else knows of it before it is registered.
+        unsafe { (*driver.get()).driver.pm = Self::SLEEP };
+        // SAFETY: As promised by the caller.
+        unsafe { pci::Adapter::<Bus<D>>::register(driver, name, module) }
+    }
+
+    unsafe fn unregister(driver: &Opaque<Self::DriverType>) {
+        // SAFETY: As promised by the caller.
+        unsafe { pci::Adapter::<Bus<D>>::unregister(driver) }
+    }
+}
+
+impl<D: PciDriver> Adapter<D> {
+    /// What the bus calls when the system sleeps.
+    const SLEEP: &'static bindings::dev_pm_ops = &bindings::dev_pm_ops {
+        suspend: Some(Self::suspend),
+        resume: Some(Self::resume),
+        ..pin_init::zeroed()
+    };
+
+    /// # Safety
+    ///
+    /// As for [`Adapter::tell`].
+    unsafe extern "C" fn suspend(dev: *mut bindings::device) -> c_int {
+        // SAFETY: As promised by the caller.
+        unsafe { Self::tell(dev, D::sleep) }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Adapter::tell`].
+    unsafe extern "C" fn resume(dev: *mut bindings::device) -> c_int {
+        // SAFETY: As promised by the caller.
+        unsafe { Self::tell(dev, D::wake) }
+    }
+
+    /// # Safety
+    ///
+    /// `dev` must be bound to the driver, and locked (`device_lock()`), as the bus calls the
+    /// callbacks of a driver (`drivers/base/power/main.c`): its probe is over, and no unbind has
+    /// begun.
+    unsafe fn tell(dev: *mut bindings::device, what: fn(&drm::Device<D>) -> Result) -> c_int {
+        // SAFETY: A bound device; `Device` is `repr(transparent)` over it.
+        let dev = unsafe { &*dev.cast::<Device<CoreInternal<'_>>>() };
+        // SAFETY: Set by the adapter within when the probe was over, with the data of `Bus<D>`.
+        let running = unsafe { dev.drvdata_borrow::<Running<'_, D>>() };
+        from_result(|| what(running.registration.device()).map(|()| 0))
+    }
+}
+
 /// The registration of a driver with the bus.
 #[pin_data]
 pub(crate) struct Registration<D: PciDriver> {
     #[pin]
-    driver: driver::Registration<pci::Adapter<Bus<D>>>,
+    driver: driver::Registration<Adapter<D>>,
 }
 
 impl<D: PciDriver> Registration<D> {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory pressure: pages of idle objects go back to their shmem files, where they can be swapped, or
-//! to the system.
+//! Memory pressure: pages of idle objects go back to their shmem files, where they can be swapped,
+//! or to the system.
 //!
 //! # Model
 //!
-//! Objects with system pages are in some of the driver's lists, and those that have given them back in
-//! another ([`lru`](super::lru)). When the kernel needs memory, a [`Shrinker`] goes through the
-//! first, list by list, and asks each object whose reservation lock is free ([`Shrink::rest`]), until
-//! it has looked at as many pages as it was asked for. The content stays in the file, unless nobody
-//! needs it: [`GemExt::rouse`] gets it from there when the object is needed again.
+//! Objects with system pages are in some of the driver's lists, and those that have given them back
+//! in another ([`lru`](super::lru)). When the kernel needs memory, a [`Shrinker`] goes through the
+//! first, list by list, and asks each object whose reservation lock is free ([`Shrink::rest`]),
+//! until it has looked at as many pages as it was asked for. The content stays in the file, unless
+//! nobody needs it: [`GemExt::rouse`] gets it from there when the object is needed again.
 //!
 //! Before that it asks objects in device memory for copies of them in system pages, which are there
 //! for convenience alone ([`Shrink::drop_copy`]). These it also asks for when the memory of a
@@ -184,7 +184,7 @@ impl Drop for CopyEntry {
 /// of `dev` and, when it is registered, of what is in `copies`.
 pub(crate) struct Shrinker<D: drm::Driver> {
     raw: NonNull<bindings::shrinker>,
-    /// For the callbacks.
+    /// What the kernel's callbacks are called with.
     owner: KBox<shim::skua_shrinker_owner>,
     copies: Option<Arc<Copies>>,
     /// What they are about.
@@ -258,7 +258,7 @@ where
     // SAFETY: The device is held by the shrinker, whose registration waits for the end of this call
     // before it ends.
     let dev: &drm::Device<D> = unsafe { drm::Device::from_raw(dev.cast()) };
-    let pages = |rank: &u8| lru::pages::<D::Gem>(dev, *rank);
+    let pages = |rank: &u8| lru::pages_about::<D::Gem>(dev, *rank);
     let all = D::Gem::AWAKE.iter().map(pages).fold(0, u64::saturating_add);
     usize::try_from(all.saturating_add(D::Gem::copies(dev))).unwrap_or(0)
 }
@@ -311,8 +311,9 @@ where
     freed
 }
 
-/// Has objects of `dev` free copies of `pages` pages that are an `owner`'s ([`Shrink::drop_copy`]), if
-/// there are so many and nobody is using the objects just now; how many it was. Takes the lists' lock.
+/// Has objects of `dev` free copies of `pages` pages that are an `owner`'s ([`Shrink::drop_copy`]),
+/// if there are so many and nobody is using the objects just now; how many it was. Takes the lists'
+/// lock.
 pub(crate) fn drop_copies<T: Shrink>(
     dev: &drm::Device<T::Driver>,
     pages: usize,
@@ -382,8 +383,8 @@ where
 ///
 /// # Safety
 ///
-/// To be called with the lists' and the object's reservation lock held, on an `Object<T>` that is in
-/// one of these lists: it is whole.
+/// To be called with the lists' and the object's reservation lock held, on an `Object<T>` that is
+/// in one of these lists: it is whole.
 unsafe extern "C" fn rest_callback<T: Shrink>(raw: *mut bindings::drm_gem_object) -> usize
 where
     T::Driver: DriverExt<Gem = T>,

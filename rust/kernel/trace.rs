@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The tracepoints of `rust/helpers/trace.h`: `skua:skua_submit`, `_start`, `_paging`, `_resume`,
-//! `_packet`, `_depend`, `_move`, `_memory`, `_preempt`, `_preempted`, `_done`, `_fault`,
-//! `_no_room`.
+//! `_packet`, `_depend`, `_signal`, `_await`, `_move`, `_memory`, `_preempt`, `_preempted`,
+//! `_done`, `_fault`, `_no_room`.
 //!
 //! A tracepoint that is off costs a call and a static branch.
 
@@ -54,8 +54,8 @@ pub(crate) fn start<D: drm::Driver>(
     }
 }
 
-/// A pass of a paging operation, whose fence is public, was written to an engine's ring: it begins at
-/// `page` of `piece`, and is the operation's `last`. Whether the memory was `idle`.
+/// A pass of a paging operation, whose fence is public, was written to an engine's ring: it begins
+/// at `page` of `piece`, and is the operation's `last`. Whether the memory was `idle`.
 pub(crate) fn paging<D: drm::Driver>(
     dev: &drm::Device<D>,
     engine: u32,
@@ -137,6 +137,40 @@ pub(crate) fn depend<D: drm::Driver>(dev: &drm::Device<D>, fence: &Fence, on: &[
                 on.as_raw(),
             );
         }
+    }
+}
+
+/// Monitored fence number `monitored` gets `value` when `fence` signals, or from the CPU now.
+pub(crate) fn signal<D: drm::Driver>(
+    dev: &drm::Device<D>,
+    fence: Option<&Fence>,
+    monitored: u64,
+    value: u64,
+) {
+    let (context, seqno) = fence.map_or((0, 0), |fence| (fence.context(), fence.seqno()));
+    // SAFETY: The device is valid.
+    unsafe { shim::skua_trace_signal(device::as_raw(dev), context, seqno, monitored, value) };
+}
+
+/// What was submitted with `fence` has waited for `value` of monitored fence number `monitored`; it
+/// was held for so many microseconds, 0 if it was not.
+pub(crate) fn awaited<D: drm::Driver>(
+    dev: &drm::Device<D>,
+    fence: &Fence,
+    monitored: u64,
+    value: u64,
+    held_us: u64,
+) {
+    // SAFETY: The device is valid.
+    unsafe {
+        shim::skua_trace_await(
+            device::as_raw(dev),
+            fence.context(),
+            fence.seqno(),
+            monitored,
+            value,
+            held_us,
+        );
     }
 }
 

@@ -68,7 +68,7 @@ impl ValuePage {
         unsafe { Atomic::from_ptr(shim::skua_page_address(self.0.as_ptr()).cast()) }
     }
 
-    /// The value.
+    /// The value that is in the page now.
     pub(crate) fn get(&self) -> u64 {
         self.value().load(Acquire)
     }
@@ -87,7 +87,7 @@ pub(crate) trait Exported: Send + Sync + Sized + 'static {
     /// The static that tells files of this type from all others.
     fn operations() -> &'static FileOperations<Self>;
 
-    /// What is mapped.
+    /// The page that a file's mappings show.
     fn page(&self) -> &ValuePage;
 }
 

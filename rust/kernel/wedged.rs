@@ -40,7 +40,7 @@ impl Process {
 }
 
 impl Process {
-    /// Its number.
+    /// Its number in the first namespace of processes.
     pub(crate) fn pid(&self) -> c_int {
         self.pid
     }
@@ -62,8 +62,8 @@ pub(crate) enum Recovery {
     Rebind = 1 << 1,
 }
 
-/// Sends the event, which names who is `guilty`, if that is known. While `dev` is registered; sleeps
-/// and allocates. `ENOMEM`.
+/// Sends the event, which names who is `guilty`, if that is known. While `dev` is registered;
+/// sleeps and allocates. `ENOMEM`.
 pub(crate) fn send<D: drm::Driver>(
     dev: &drm::Device<D, drm::Registered>,
     recovery: Recovery,

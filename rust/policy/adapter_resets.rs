@@ -2,8 +2,8 @@
 
 //! How often an adapter may be reset before it is given up (row 2.02).
 //!
-//! An adapter that has to be reset again and again is no use to anybody: who waits for it is told so.
-//! Resets of single engines do not count.
+//! An adapter that has to be reset again and again is no use to anybody: who waits for it is told
+//! so. Resets of single engines do not count.
 //!
 //! # Examples
 //!
@@ -46,8 +46,8 @@ impl AdapterResets {
         }
     }
 
-    /// The adapter is to be reset at `now_ms`, milliseconds of a clock that does not go back. Whether
-    /// it may: if not, nothing is counted.
+    /// The adapter is to be reset at `now_ms`, milliseconds of a clock that does not go back.
+    /// Whether it may: if not, nothing is counted.
     pub fn begin(&mut self, now_ms: u64) -> bool {
         let is_late = |time: &u64| now_ms.saturating_sub(*time) <= self.within_ms;
         if self

@@ -3,8 +3,8 @@
 //! The aperture segment: who has which pages of a window that shows system memory.
 //!
 //! An object is mapped in one piece, whatever its pages are: the window makes them contiguous. It
-//! begins where the largest pages of a process do that it has room for, if there is such a place, so
-//! that few entries lead there.
+//! begins where the largest pages of a process do that it has room for, if there is such a place,
+//! so that few entries lead there.
 //!
 //! The first pages are the miniport's own, and not the segment's.
 //!

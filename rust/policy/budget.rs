@@ -7,9 +7,9 @@
 //! So a budget is what others do not want, or as much as they get; it depends on what others want,
 //! never on what its owner has.
 
-/// The most that anybody gets of `total` units if each who gets less than it wants gets as much: the
-/// largest number, up to `total`, for which there is enough if nobody of those who want `wanted`
-/// gets more.
+/// The most that anybody gets of `total` units if each who gets less than it wants gets as much:
+/// the largest number, up to `total`, for which there is enough if nobody of those who want
+/// `wanted` gets more.
 ///
 /// # Examples
 ///

@@ -27,8 +27,8 @@ use core::mem::replace;
 #[cfg(test)]
 mod tests;
 
-/// How many objects of a pass are looked at for one that fits, and how many of a list for one that is
-/// expected later.
+/// How many objects of a pass are looked at for one that fits, and how many of a list for one that
+/// is expected later.
 const AHEAD: usize = 8;
 
 /// When an object was used, by a clock that counts the uses of all objects, modulo 2^32.
@@ -73,8 +73,8 @@ impl Uses {
         (self.interval != UNUSED).then(|| self.age(now))
     }
 
-    /// In how long it is expected to be used again, if it is: as long after the last use as that was
-    /// after the one before; if it was used once, as long as what comes back now was `away`.
+    /// In how long it is expected to be used again, if it is: as long after the last use as that
+    /// was after the one before; if it was used once, as long as what comes back now was `away`.
     pub fn is_expected_in(self, now: u32, away: u32) -> Option<u32> {
         let interval = match self.interval {
             UNUSED => return None,
@@ -134,7 +134,7 @@ pub enum Hold {
 pub struct Facts {
     /// Bytes of it where room is needed. 0: it helps nobody.
     pub bytes: u64,
-    /// What keeps it.
+    /// What keeps it where it is.
     pub hold: Hold,
     /// Whether somebody has made it resident.
     pub is_resident: bool,
@@ -187,8 +187,8 @@ pub trait Place {
     /// The objects of a list.
     type Walk: Iterator<Item = Self::Object>;
 
-    /// The objects of `rank`, what was used longest ago first. What leaves meanwhile is missing, and
-    /// only that.
+    /// The objects of `rank`, what was used longest ago first. What leaves meanwhile is missing,
+    /// and only that.
     fn walk(&self, rank: Rank) -> Self::Walk;
 
     /// The same, what was used last first, as far as there are so `many`.
@@ -208,8 +208,8 @@ pub trait Place {
     /// Whether nobody works with `object`.
     fn is_idle(&self, object: &Self::Object) -> bool;
 
-    /// Has `object`, of which `bytes` bytes are where room is needed, leave, though it may be in use
-    /// if it `may_wait`; how many bytes less are missing then, or none if it stays.
+    /// Has `object`, of which `bytes` bytes are where room is needed, leave, though it may be in
+    /// use if it `may_wait`; how many bytes less are missing then, or none if it stays.
     ///
     /// # Errors
     ///
@@ -320,8 +320,8 @@ impl<P: Place> Search<P> {
         }
     }
 
-    /// The next one that may still leave: it may have been found a while ago, or have left before its
-    /// turn. As [`Search::next`].
+    /// The next one that may still leave: it may have been found a while ago, or have left before
+    /// its turn. As [`Search::next`].
     fn next_there(&mut self, place: &P) -> Result<Option<Candidate<P::Object>>, P::Error> {
         while let Some(one) = self.next(place)? {
             let facts = place.facts(&one.object)?;
@@ -368,9 +368,9 @@ impl<P: Place> Search<P> {
         self.later.try_push(one)
     }
 
-    /// The next one; or, if that is much too large for what is `missing`, of those of its pass that are
-    /// near the first that is enough and not too large, or else the smallest that is enough; or what
-    /// is expected later. `OutOfMemory`.
+    /// The next one; or, if that is much too large for what is `missing`, of those of its pass that
+    /// are near the first that is enough and not too large, or else the smallest that is enough; or
+    /// what is expected later. `OutOfMemory`.
     fn take(&mut self, place: &P, missing: u64) -> Result<Option<Candidate<P::Object>>, P::Error> {
         let Some(mut best) = self.next_there(place)? else {
             return Ok(None);
@@ -405,8 +405,8 @@ impl<P: Place> Search<P> {
         }
     }
 
-    /// If `first` is expected to be used again, what of its pass is so last and is not much too large
-    /// for what is `missing`, of the few that were used last.
+    /// If `first` is expected to be used again, what of its pass is so last and is not much too
+    /// large for what is `missing`, of the few that were used last.
     fn expected_later(
         &self,
         place: &P,

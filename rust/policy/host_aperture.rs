@@ -9,15 +9,16 @@
 //! Whether the CPU goes on using what it has mapped cannot be seen. So a page is kept until another
 //! one is wanted: then [`HostAperture::next`] is one that shows nothing, or else the one that was
 //! mapped longest ago ([`HostAperture::touch`], [`HostAperture::show`]), which can be taken back,
-//! for its user can fault again. One whose user has locked it ([`HostAperture::hold`]) comes last. Who
-//! goes on behind what was mapped last ([`HostAperture::is_last`]) will want the pages behind, too.
+//! for its user can fault again. One whose user has locked it ([`HostAperture::hold`]) comes last.
+//! Who goes on behind what was mapped last ([`HostAperture::is_last`]) will want the pages behind,
+//! too.
 //!
 //! All memory is allocated by [`HostAperture::new`]; everything else takes O(1), as far as a hash
 //! does.
 //!
-//! Invariants: a page is in one list once, that of the held if it is, which it is only while it shows
-//! something; in the other those that show nothing come before the rest. It is in one bucket if it
-//! shows something, and no two of these show the same.
+//! Invariants: a page is in one list once, that of the held if it is, which it is only while it
+//! shows something; in the other those that show nothing come before the rest. It is in one bucket
+//! if it shows something, and no two of these show the same.
 //!
 //! # Examples
 //!
@@ -77,7 +78,7 @@ struct List {
 
 /// The pages of an aperture.
 pub struct HostAperture<H: Heap> {
-    /// By number.
+    /// Pages of the window, by their numbers.
     pages: H::Vec<Page>,
     /// The first page of each bucket; a power of two of them.
     buckets: H::Vec<u32>,
@@ -147,8 +148,8 @@ impl<H: Heap> HostAperture<H> {
         Some((first, self.page(first)?.shown))
     }
 
-    /// Whether page `at` shows something, and none was mapped later, of all that are held, or of all
-    /// others if it is not.
+    /// Whether page `at` shows something, and none was mapped later, of all that are held, or of
+    /// all others if it is not.
     pub fn is_last(&self, at: u32) -> bool {
         let is_last = |page: &Page| page.shown.is_some() && page.behind == NIL;
         self.page(at).is_some_and(is_last)

@@ -10,8 +10,8 @@
 //!
 //! After a hang the queue is what there is to resubmit: [`InFlight::remove_if`] takes packets out,
 //! in order; of those that go on some keep their ids, and come first, and the others get new ones
-//! ([`InFlight::renumber`]). What waits for a packet holds on to its payload (a `dma_fence`, say), not
-//! to its id.
+//! ([`InFlight::renumber`]). What waits for a packet holds on to its payload (a `dma_fence`, say),
+//! not to its id.
 //!
 //! The memory for `capacity` packets is allocated by [`InFlight::new`]. Id 0 is never given out: it
 //! is what the fence memory holds before anything was done.
@@ -86,7 +86,7 @@ impl<H: Heap, P> InFlight<H, P> {
     }
 
     /// How many packets can be in flight.
-    fn capacity(&self) -> usize {
+    pub fn capacity(&self) -> usize {
         self.slots.len()
     }
 

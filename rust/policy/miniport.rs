@@ -5,9 +5,9 @@
 //! WDDM splits a driver in two: the system's core (memory manager and scheduler) decides, a
 //! *miniport* knows the GPU. Here both are one module, and what separates them is [`Miniport`]: the
 //! decisions of this crate, and the rooms `memory` and `submit` of the driver, have the GPU do
-//! things through it; the room `hardware` implements it; a recording one in this crate's tests shows
-//! what the core asks for, and in which order, without a guest. What the GPU only reports (ticks,
-//! fault records, counters) is read where it is.
+//! things through it; the room `hardware` implements it; a recording one in this crate's tests
+//! shows what the core asks for, and in which order, without a guest. What the GPU only reports
+//! (ticks, fault records, counters) is read where it is.
 //!
 //! A function carries the name of the DDI whose part it has, where WDDM has one; [`Miniport`]'s
 //! table tells. None of them waits: what the GPU acknowledges later is a [`Miniport::Request`], and
@@ -30,7 +30,7 @@ pub enum SegmentKind {
     Memory {
         /// GPU-physical address of its first byte.
         base: GpuPhys,
-        /// Its size.
+        /// Its size in bytes.
         bytes: u64,
         /// Bytes, from the first on, that the CPU reaches through a BAR.
         cpu_visible: u64,
@@ -158,11 +158,11 @@ pub struct TransferPiece {
 /// (`DXGK_OPERATION_FLUSH_TLB`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flush {
-    /// Nobody's.
+    /// Translations of no address space.
     Nothing,
     /// Those of one address space.
     Of(Asid),
-    /// All.
+    /// Translations of all address spaces.
     All,
 }
 
@@ -194,12 +194,15 @@ pub enum Task<'a> {
     Virtual {
         /// The context in whose address space it is.
         context: ContextSlot,
+        /// How many the context was given before it, modulo 2^32: the same whenever it comes again,
+        /// in this order (`HwQueueProgressFenceId` of a queue that is a context's).
+        number: u32,
         /// Its first command, a multiple of 8.
         va: GpuVa,
         /// Its length, a multiple of 8, not 0.
         bytes: u32,
-        /// Whether it goes on where it was preempted (`DXGK_SUBMITCOMMANDFLAGS::Resubmission`), with
-        /// the context's save area.
+        /// Whether it goes on where it was preempted (`DXGK_SUBMITCOMMANDFLAGS::Resubmission`),
+        /// with the context's save area.
         resume: bool,
     },
     /// A pass of a paging operation, in the system's context: the paging buffer that was built last
@@ -224,12 +227,12 @@ pub struct Completion {
 /// What a node did when it was asked to stop (`DXGK_INTERRUPT_DMA_PREEMPTED`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preemption {
-    /// Names the request.
+    /// The number of the request that is answered.
     pub fence: u64,
-    /// What [`Miniport::query_current_fence`] returned at that moment: what is behind that packet was
-    /// withdrawn.
+    /// What [`Miniport::query_current_fence`] returned at that moment: what is behind that packet
+    /// was withdrawn.
     pub completed: u64,
-    /// Where it stopped.
+    /// Where it was then: between packets, or within one.
     pub stop: Stop,
 }
 
@@ -339,8 +342,8 @@ pub trait Miniport {
     /// Builds `pass`: writes a paging buffer that is free, for which [`Self::has_room`] says that
     /// there is one, and maps what it names in the paging process' address space.
     ///
-    /// It is submitted next, by [`Self::submit_command`], unless the miniport wants the memory to be
-    /// idle, and it is not: then it is asked again when it is. Allocates nothing.
+    /// It is submitted next, by [`Self::submit_command`], unless the miniport wants the memory to
+    /// be idle, and it is not: then it is asked again when it is. Allocates nothing.
     fn build_paging_buffer(
         &self,
         node: EngineIndex,
@@ -362,9 +365,9 @@ pub trait Miniport {
     /// register write. Whether there was. Allocates nothing.
     fn ring_doorbell(&self, node: EngineIndex, ring: &mut Self::Ring) -> Result<bool, Self::Error>;
 
-    /// The ring up to the end of `place` can be written over: the packets up to the one there, whose
-    /// fence id is `fence`, have ended. What was mapped for their paging operations is not any more.
-    /// Allocates nothing.
+    /// The ring up to the end of `place` can be written over: the packets up to the one there,
+    /// whose fence id is `fence`, have ended. What was mapped for their paging operations is not
+    /// any more. Allocates nothing.
     fn retire(
         &self,
         node: EngineIndex,
@@ -376,8 +379,8 @@ pub trait Miniport {
     /// The fence id that a node reported last; nobody has checked it. No register is read.
     fn query_current_fence(&self, node: EngineIndex) -> Result<u64, Self::Error>;
 
-    /// Asks a node to stop where it can and to withdraw what it has not done. Until it has, nothing is
-    /// written into its ring, and it is not asked again. `fence` names the request, as
+    /// Asks a node to stop where it can and to withdraw what it has not done. Until it has, nothing
+    /// is written into its ring, and it is not asked again. `fence` names the request, as
     /// [`Self::start_node`] or [`Self::withdraw`] was told. Allocates nothing.
     fn preempt_command(
         &self,
@@ -386,8 +389,8 @@ pub trait Miniport {
         fence: u64,
     ) -> Result<(), Self::Error>;
 
-    /// What became of the request that was made last, once it has stopped; nobody has checked it. No
-    /// register is read.
+    /// What became of the request that was made last, once it has stopped; nobody has checked it.
+    /// No register is read.
     fn query_preemption(
         &self,
         node: EngineIndex,
@@ -416,11 +419,11 @@ pub trait Miniport {
     /// Whether an adapter reset is over. An error if nothing answers any more.
     fn is_reset(&self) -> Result<bool, Self::Error>;
 
-    /// The adapter was reset: has it use what it shares with the driver, and show by its apertures what
-    /// they showed. Nodes are started after that. Allocates nothing.
+    /// The adapter was reset: has it use what it shares with the driver, and show by its apertures
+    /// what they showed. Nodes are started after that. Allocates nothing.
     fn restart_from_timeout(&self) -> Result<(), Self::Error>;
 
-    /// Whether it does.
+    /// Whether it uses and shows all that [`Self::restart_from_timeout`] has told it of.
     fn has_restarted(&self) -> Result<bool, Self::Error>;
 
     /// Says which address space a context's work runs in, before it first has any.
@@ -453,9 +456,9 @@ pub trait Miniport {
     fn flush_tlb(&self, asid: Option<Asid>) -> Result<Self::Request, Self::Error>;
 
     /// Has pages of an aperture segment's window, which show the dummy page, show the system memory
-    /// of `pieces`, in order, as much as they are; `cached` if the CPU has that cached: the GPU snoops
-    /// (`DXGK_MAPAPERTUREFLAGS::CacheCoherent`). The GPU sees it when the system's translations are
-    /// flushed after that. Allocates nothing.
+    /// of `pieces`, in order, as much as they are; `cached` if the CPU has that cached: the GPU
+    /// snoops (`DXGK_MAPAPERTUREFLAGS::CacheCoherent`). The GPU sees it when the system's
+    /// translations are flushed after that. Allocates nothing.
     fn map_aperture_segment(
         &self,
         segment: u32,
@@ -465,7 +468,8 @@ pub trait Miniport {
     ) -> Result<(), Self::Error>;
 
     /// Has pages of an aperture segment's window show the miniport's dummy page. The memory behind
-    /// them is not reached when the system's translations are flushed after that. Allocates nothing.
+    /// them is not reached when the system's translations are flushed after that. Allocates
+    /// nothing.
     fn unmap_aperture_segment(&self, segment: u32, pages: PageRange) -> Result<(), Self::Error>;
 
     /// Has pages of the CPU host aperture, which show nothing, show pages of a segment, which no

@@ -4,17 +4,17 @@
 //!
 //! What was given to the engine and is not known to be done, in order. Each packet that is started
 //! gets a fence id of the hardware; packets are complete by their *position* before the id that the
-//! engine reports ([`InFlight`]). After a reset those that go on are written again: the system's own
-//! before all others, in order, with the ids that they have, and then the others, in order, with new
-//! ones (row 2.14): what waits for a packet holds on to it, never to its id.
+//! engine reports ([`InFlight`]). After a reset those that go on are written again: the system's
+//! own before all others, in order, with the ids that they have, and then the others, in order,
+//! with new ones (row 2.14): what waits for a packet holds on to it, never to its id.
 //!
 //! # Preemption
 //!
 //! The engine is asked to stop, at most once at a time, and reports what it had done by then
-//! (rows 2.12, 2.13); nothing is started meanwhile. What it withdrew goes back to whom it is of, and
-//! comes again with other ids; the system's own packets stay: they are written again at once, before
-//! all others, in order, with the ids that they have (row 2.14). An engine that has nothing to do, or
-//! reports that it has done all, is not asked.
+//! (rows 2.12, 2.13); nothing is started meanwhile. What it withdrew goes back to whom it is of,
+//! and comes again with other ids; the system's own packets stay: they are written again at once,
+//! before all others, in order, with the ids that they have (row 2.14). An engine that has nothing
+//! to do, or reports that it has done all, is not asked.
 //!
 //! # Whose fault it is
 //!
@@ -28,8 +28,8 @@
 //!
 //! Segments have lost what was in them, and engines forgot everything ([`Node::restart`]). Before
 //! anything else a segment is made all zero ([`Node::purge`]). What was in the ring is taken out
-//! ([`Node::abandon`]): the work of contexts is lost, the system's own begins anew, as what it moves into a
-//! segment is still where it came from.
+//! ([`Node::abandon`]): the work of contexts is lost, the system's own begins anew, as what it
+//! moves into a segment is still where it came from.
 
 use super::{
     buddy::PageRange,
@@ -57,8 +57,11 @@ pub trait Packet {
     /// What the engine is to do.
     fn task(&self) -> Task<'_>;
 
-    /// Whether its end is to interrupt.
+    /// Whether its end is to interrupt, whatever else is in the ring.
     fn interrupts(&self) -> bool;
+
+    /// Whether work waits behind it that may have no room in the ring before it ends.
+    fn is_followed(&self) -> bool;
 
     /// The context that it belongs to, all of whose packets go with a guilty one; [`None`] for the
     /// system's own.
@@ -143,6 +146,8 @@ struct Entry<P> {
     packet: P,
     /// Where it was written last; empty if the miniport refused it.
     place: Place,
+    /// Whether its end interrupts.
+    interrupts: bool,
 }
 
 /// A node. `H` is where its memory comes from, `M` the miniport, `P` what a packet is.
@@ -155,6 +160,8 @@ pub struct Node<H: Heap, M: Miniport, P> {
     in_flight: InFlight<H, Entry<P>>,
     /// The fence id that was reported last; 0 before any.
     completed: u64,
+    /// Packets that were started since one whose end interrupts.
+    untold: usize,
     /// Resets with nobody to blame since a packet last ended.
     blameless: u32,
     /// What names the next request to stop.
@@ -174,6 +181,7 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
             ring,
             in_flight: InFlight::new(capacity, 1)?,
             completed: 0,
+            untold: 0,
             blameless: 0,
             next_preemption: 1,
             preempting: None,
@@ -233,8 +241,8 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         &self.ring
     }
 
-    /// Builds the paging buffer of `task`, which [`Self::fits`], if it takes one. The packet of `task`
-    /// is started next, unless it is [`Built::Busy`].
+    /// Builds the paging buffer of `task`, which [`Self::fits`], if it takes one. The packet of
+    /// `task` is started next, unless it is [`Built::Busy`].
     ///
     /// # Errors
     ///
@@ -251,17 +259,42 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
     /// [`NodeError::Full`], and the packet is dropped; [`NodeError::Miniport`], and it is in the
     /// queue all the same, to be taken out with the others when the device is given up.
     pub fn start(&mut self, miniport: &M, packet: P) -> Result<(), NodeError<M::Error>> {
+        let interrupts = self.interrupts(&packet);
         let completion = Completion {
             fence: self.in_flight.next_id(),
-            interrupt: packet.interrupts(),
+            interrupt: interrupts,
         };
         let written =
             miniport.submit_command(self.index, &mut self.ring, &packet.task(), completion);
         let place = written.as_ref().map_or(Place::default(), |place| *place);
         self.in_flight
-            .push(Entry { packet, place })
+            .push(Entry {
+                packet,
+                place,
+                interrupts,
+            })
             .map_err(|_| NodeError::Full)?;
         written.map(|_| ()).map_err(NodeError::Miniport)
+    }
+
+    /// Whether the end of `packet`, which is started now, is to interrupt. Where more waits than
+    /// fits, half of a ring does not end untold, so that it is filled up in time; and never a whole
+    /// one.
+    fn interrupts(&mut self, packet: &P) -> bool {
+        let capacity = self.in_flight.capacity();
+        let late = match packet.is_followed() {
+            true => capacity / 2,
+            false => capacity,
+        };
+        let interrupts = packet.interrupts() || self.untold + 1 >= late;
+        self.untold = if interrupts { 0 } else { self.untold + 1 };
+        interrupts
+    }
+
+    /// Looks again at what was started since an end that interrupts: others were taken out.
+    fn count_untold(&mut self) {
+        let interrupts = self.in_flight.iter().map(|(_, entry)| entry.interrupts);
+        self.untold = interrupts.fold(0, |untold, told| if told { 0 } else { untold + 1 });
     }
 
     /// Tells the engine of packets that were started since the last time. Whether there were any.
@@ -318,8 +351,8 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
     }
 
     /// Asks the engine to stop and to withdraw what is in its ring, all of which it was told of.
-    /// Nothing is started until it has, and [`Self::withdraw`] was called. Whether it was asked: not if it
-    /// has nothing to do, or reports that it has done all, or was asked before.
+    /// Nothing is started until it has, and [`Self::withdraw`] was called. Whether it was asked:
+    /// not if it has nothing to do, or reports that it has done all, or was asked before.
     ///
     /// # Errors
     ///
@@ -365,10 +398,10 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
     }
 
     /// The engine has stopped, with this `answer`: first as [`Self::complete`]; then, if `blame`
-    /// names the packet at the head, and that had begun, takes that out, and later ones of its context, as
-    /// [`Self::blame`]; and hands what was withdrawn of others than the system to `withdrawn`, each
-    /// with its fence id and where it was stopped; each oldest first. What is the system's own is
-    /// written again.
+    /// names the packet at the head, and that had begun, takes that out, and later ones of its
+    /// context, as [`Self::blame`]; and hands what was withdrawn of others than the system to
+    /// `withdrawn`, each with its fence id and where it was stopped; each oldest first. What is the
+    /// system's own is written again.
     ///
     /// # Errors
     ///
@@ -417,13 +450,14 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         let mut result = Ok(());
         self.in_flight.for_each_mut(|fence, entry| {
             if result.is_ok() {
-                let interrupt = entry.packet.interrupts();
+                let interrupt = entry.interrupts;
                 let completion = Completion { fence, interrupt };
                 result = miniport
                     .submit_command(index, ring, &entry.packet.task(), completion)
                     .map(|place| entry.place = place);
             }
         });
+        self.count_untold();
         result.map_err(NodeError::Miniport)
     }
 
@@ -476,7 +510,7 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         let mut replayed = Ok(());
         self.in_flight.for_each_mut(|fence, entry| {
             if replayed.is_ok() {
-                let interrupt = entry.packet.interrupts();
+                let interrupt = entry.interrupts;
                 let completion = Completion { fence, interrupt };
                 let task = entry.packet.task();
                 // It does the same as before: see `paging`.
@@ -491,6 +525,7 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
             }
         });
         replayed?;
+        self.count_untold();
         self.notify(miniport)
     }
 
@@ -505,8 +540,8 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         self.enable(miniport)
     }
 
-    /// Has the engine, whose ring is empty, write zeroes to what of `blocks` of a segment fits into one
-    /// paging buffer, from `from` on; see [`Self::is_purged`].
+    /// Has the engine, whose ring is empty, write zeroes to what of `blocks` of a segment fits into
+    /// one paging buffer, from `from` on; see [`Self::is_purged`].
     ///
     /// # Errors
     ///
@@ -558,9 +593,11 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
     }
 
     /// Takes all packets out, oldest first: the adapter was reset, or is given up.
-    pub fn abandon(&mut self, mut abandoned: impl FnMut(P)) {
+    /// Each with its fence id.
+    pub fn abandon(&mut self, mut abandoned: impl FnMut(u64, P)) {
         self.in_flight
-            .remove_if(|_, _| true, |_, entry| abandoned(entry.packet));
+            .remove_if(|_, _| true, |id, entry| abandoned(id, entry.packet));
+        self.untold = 0;
     }
 }
 

@@ -12,10 +12,10 @@
 //!           ▲ a multiple of the largest page that fits         ▲ the paging buffer
 //! ```
 //!
-//! An operation that is larger than its window goes on in the next paging buffer: a *pass* does what
-//! the window, the buffer and an engine's time have room for, and a [`MultipassOffset`] says where
-//! the next one begins. Where a pass ends depends on nothing but where it begins, so one that is
-//! repeated after a reset does the same again.
+//! An operation that is larger than its window goes on in the next paging buffer: a *pass* does
+//! what the window, the buffer and an engine's time have room for, and a [`MultipassOffset`] says
+//! where the next one begins. Where a pass ends depends on nothing but where it begins, so one that
+//! is repeated after a reset does the same again.
 //!
 //! # Examples
 //!
@@ -72,10 +72,10 @@ pub struct BadSize;
 /// How large the paging process' address space is, in bytes; [`None`] if there is none, and nothing
 /// that needs one can be done.
 ///
-/// `answer` is the miniport's ([`AdapterInfo`](super::miniport::AdapterInfo)); without one, or with 0,
-/// the core decides: a quarter of the largest memory segment, or what the logs of
-/// hardware scheduling take if that is more (`logs` bytes, [`None`] without hardware scheduling), up
-/// to whole tables. With neither there is none.
+/// `answer` is the miniport's ([`AdapterInfo`](super::miniport::AdapterInfo)); without one, or with
+/// 0, the core decides: a quarter of the largest memory segment, or what the logs of
+/// hardware scheduling take if that is more (`logs` bytes, [`None`] without hardware scheduling),
+/// up to whole tables. With neither there is none.
 ///
 /// # Errors
 ///
@@ -118,8 +118,8 @@ pub struct PagingSpace {
 }
 
 impl PagingSpace {
-    /// One of `bytes` bytes. [`None`] if it is not a multiple of [`MIB`], is 0 or more than there are
-    /// addresses.
+    /// One of `bytes` bytes. [`None`] if it is not a multiple of [`MIB`], is 0 or more than there
+    /// are addresses.
     pub const fn new(bytes: u64) -> Option<Self> {
         if bytes == 0 || bytes % MIB != 0 || bytes > 1 << VA_BITS {
             return None;
@@ -127,7 +127,7 @@ impl PagingSpace {
         Some(Self { bytes })
     }
 
-    /// Its size.
+    /// The size of its address range in bytes.
     pub const fn bytes(self) -> u64 {
         self.bytes
     }
@@ -197,7 +197,8 @@ pub struct MultipassOffset {
 pub enum Action {
     /// Fills them with zeroes.
     Fill,
-    /// Copies them from or to as many contiguous pages of system memory, which are to be mapped there.
+    /// Copies them from or to as many contiguous pages of system memory, which are to be mapped
+    /// there.
     Transfer(BusAddr, GpuVa),
     /// Writes what a context allocation begins with; to this page of system memory, if it is there.
     InitContextResource(Option<BusAddr>),

@@ -52,8 +52,8 @@ impl Level {
         }
     }
 
-    /// The level of a priority: the highest that is not above it, or the lowest. `None` for 0, which
-    /// is no priority.
+    /// The level of a priority: the highest that is not above it, or the lowest. `None` for 0,
+    /// which is no priority.
     pub fn of(priority: u32) -> Option<Self> {
         if priority == 0 {
             return None;

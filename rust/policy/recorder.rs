@@ -276,6 +276,7 @@ impl Miniport for Recorder {
                 va,
                 bytes,
                 resume,
+                ..
             } => What::Virtual(context, va, bytes, resume),
             Task::Paging(pass, flush) => {
                 let from = pass.from;

@@ -2,23 +2,24 @@
 
 //! Whose turn it is on a node, and when who runs has to make room (rows 2.12, 2.20).
 //!
-//! Contexts have a *level*. Of those whose work can start the ones of the highest level go first. Of
-//! one level each has its *turn*, a quantum of engine time: as long as it has something left of it,
-//! its packets alternate with those of others; who has nothing left, or is new, waits until nobody
-//! has, and then all get a quantum more. Time that a packet takes beyond the turn while others of its
-//! level have work is taken from the next ones, so that equals get equal shares, however long their
-//! packets are, unless they take next to nothing: a turn is over after so many packets as well.
+//! Contexts have a *level*. Of those whose work can start the ones of the highest level go first.
+//! Of one level each has its *turn*, a quantum of engine time: as long as it has something left of
+//! it, its packets alternate with those of others; who has nothing left, or is new, waits until
+//! nobody has, and then all get a quantum more. Time that a packet takes beyond the turn while
+//! others of its level have work is taken from the next ones, so that equals get equal shares,
+//! however long their packets are, unless they take next to nothing: a turn is over after so many
+//! packets as well.
 //!
 //! Which of a process' contexts of one level goes first, it may say itself: the more important one
 //! takes place and turn of one that is less so ([`Turn::lend`]) and makes it stop. To others, who
-//! have the same turns in the same order, that makes no difference. Others may wait for what is less
-//! important, so it is passed over so many times, and then served ([`Turn::is_passed`]).
+//! have the same turns in the same order, that makes no difference. Others may wait for what is
+//! less important, so it is passed over so many times, and then served ([`Turn::is_passed`]).
 //!
 //! Who runs is preempted for a higher level at once, for its own when its turn is over, and for
-//! anybody while it does nothing but wait for a value (row 2.19). More work of its own is no reason.
-//! Two things keep that from going on for ever (pitfall P-12): a level that waited in vain for long
-//! is served once, whatever is above it; and what is run for that reason, or was preempted again and
-//! again before it got anywhere, is left alone for a while.
+//! anybody while it does nothing but wait for a value (row 2.19). More work of its own is no
+//! reason. Two things keep that from going on for ever (pitfall P-12): a level that waited in vain
+//! for long is served once, whatever is above it; and what is run for that reason, or was preempted
+//! again and again before it got anywhere, is left alone for a while.
 //!
 //! All times are ticks of the engine: an idle or slow one does not age anybody.
 //!
@@ -104,7 +105,7 @@ pub enum Class {
     Normal,
     /// Above what says the same.
     AboveNormal,
-    /// And further.
+    /// Further above it.
     High,
     /// Whatever its contexts say, nothing of clients stands above it.
     Realtime,
@@ -155,7 +156,7 @@ impl InProcess {
     }
 }
 
-/// Some levels.
+/// A set of levels, a bit for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Levels(u16);
 
@@ -211,8 +212,9 @@ const MAX_DEBT: u64 = 16;
 /// How often in a row others of its process take a context's place.
 const MAX_PASSES: u8 = 100;
 
-/// Packets after which a turn is over.
-const MAX_PACKETS: u8 = 250;
+/// Packets after which a turn is over, however little they use: what a packet uses at least is less
+/// than a turn by this.
+const MAX_PACKETS: u64 = 4096;
 
 /// What is remembered of a context. The turn of a new one is over: who makes contexts all the time
 /// does not keep others waiting.
@@ -220,12 +222,12 @@ const MAX_PACKETS: u8 = 250;
 pub struct Turn {
     /// Ticks until its turn is over, at most a turn; it is, at 0 and below.
     left: i64,
-    /// Packets of this turn.
-    packets: u8,
     /// How often in a row it was preempted before it got anywhere.
     strikes: u8,
     /// How often others of its process took its place since it was last served.
     passes: u8,
+    /// Ticks of its longest packet; of one before the last, half of it, and so on.
+    longest: u64,
 }
 
 impl Turn {
@@ -237,16 +239,24 @@ impl Turn {
     /// A packet of the context has used `ticks`, at most `crowded` of them while others had work:
     /// what nobody else wanted is not owed.
     pub fn charge(&mut self, ticks: u64, crowded: u64, limits: &Limits) {
+        let least = limits.quantum.checked_div(MAX_PACKETS).unwrap_or(0).max(1);
+        let ticks = ticks.max(least);
+        self.longest = ticks.max(self.longest / 2);
         let debt = signed(limits.quantum.saturating_mul(MAX_DEBT));
         let most = self.left.min(0).saturating_sub(signed(crowded));
         self.left = self.left.saturating_sub(signed(ticks)).max(most).max(-debt);
-        self.packets = self.packets.saturating_add(1);
         self.passes = 0;
     }
 
     /// Whether it is over.
     pub fn is_over(&self) -> bool {
-        self.left <= 0 || self.packets >= MAX_PACKETS
+        self.left <= 0
+    }
+
+    /// Whether one of its packets is a quarter of a turn, or more: several that run before anybody
+    /// looks are more than it can owe.
+    pub fn is_long(&self, limits: &Limits) -> bool {
+        self.longest >= limits.quantum / 4
     }
 
     /// How often it has to be renewed until it is not over; at least once.
@@ -258,16 +268,16 @@ impl Turn {
             .saturating_add(1)
     }
 
-    /// Those of all are over: the next one begins, after `rounds` in which nobody had anything left.
+    /// Those of all are over: the next one begins, after `rounds` in which nobody had anything
+    /// left.
     pub fn renew(&mut self, rounds: u64, limits: &Limits) {
         let more = limits.quantum.saturating_mul(rounds);
         let left = self.left.saturating_add(signed(more));
         self.left = left.min(signed(limits.quantum));
-        self.packets = 0;
     }
 
-    /// Something of its process that is more important there wants its place. Whether that gets it; if
-    /// not, it is served, and protected.
+    /// Something of its process that is more important there wants its place. Whether that gets it;
+    /// if not, it is served, and protected.
     pub fn is_passed(&mut self) -> bool {
         self.passes = match self.passes < MAX_PASSES {
             true => self.passes.saturating_add(1),
@@ -280,7 +290,6 @@ impl Turn {
     /// has: together they have what they had.
     pub fn lend(&mut self, other: &mut Self) {
         swap(&mut self.left, &mut other.left);
-        swap(&mut self.packets, &mut other.packets);
     }
 
     /// The context was preempted after it ran for `ran` ticks.
@@ -300,7 +309,7 @@ impl Turn {
 /// What an engine works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Running {
-    /// The context's.
+    /// Level of the context whose packet runs.
     pub level: Level,
     /// The level at which the same context waits, with more of its work.
     pub own: Option<Level>,
@@ -317,8 +326,8 @@ pub struct Running {
     pub outranked: bool,
 }
 
-/// The scheduler of one node. Contexts themselves wait in lists of the caller's, two for each level:
-/// one of those whose turn is over.
+/// The scheduler of one node. Contexts themselves wait in lists of the caller's, two for each
+/// level: one of those whose turn is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheduler {
     limits: Limits,
@@ -398,6 +407,11 @@ impl Scheduler {
         }
     }
 
+    /// Whether any context waits.
+    pub fn is_waited_for(&self) -> bool {
+        self.occupied.highest().is_some()
+    }
+
     /// The engine has worked for `level` until now.
     pub fn served(&mut self, level: Level, now: u64) {
         if let Some(since) = self.since.get_mut(level.index()) {
@@ -417,8 +431,8 @@ impl Scheduler {
         Some((starving.unwrap_or(highest), starving.is_some()))
     }
 
-    /// Whether `running` has to make room at the time `now`: for who waits here, or for others' work
-    /// that is queued behind it, of the levels `queued`.
+    /// Whether `running` has to make room at the time `now`: for who waits here, or for others'
+    /// work that is queued behind it, of the levels `queued`.
     pub fn preempts(&self, running: Running, queued: Levels, now: u64) -> bool {
         let protected = running.protected && running.ran < self.limits.protection && !running.waits;
         if running.level == Level::SYSTEM || protected {

@@ -73,8 +73,8 @@ pub fn can_be_stopped(types: impl Iterator<Item = Level>) -> bool {
 }
 
 /// How finely an adapter's work of one type can be preempted (`D3DKMDT_PREEMPTION_CAPS`, row 2.06):
-/// as the coarsest of the engines that can run it, whichever it gets to; [`Level::None`] if there is
-/// no such engine.
+/// as the coarsest of the engines that can run it, whichever it gets to; [`Level::None`] if there
+/// is no such engine.
 pub fn granularity(engines: impl Iterator<Item = Level>) -> Level {
     engines.min().unwrap_or(Level::None)
 }

@@ -32,7 +32,7 @@ impl From<OutOfMemory> for TransferError {
     }
 }
 
-/// A transfer, cut.
+/// A transfer between VRAM and system memory, cut into pieces that are contiguous in both.
 pub struct TransferPlan<H: Heap> {
     /// What is copied, in the order of the bytes.
     pieces: H::Vec<TransferPiece>,

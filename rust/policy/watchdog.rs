@@ -92,7 +92,7 @@ pub struct Sample {
 pub struct Spent {
     /// Milliseconds at the head.
     pub ms: u64,
-    /// Ticks.
+    /// Engine time in ticks.
     pub ticks: u64,
     /// Milliseconds since it did anything but wait for a value.
     pub waited_ms: u64,

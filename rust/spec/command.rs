@@ -8,7 +8,8 @@
 //!
 //! The same commands stand in two places. In an engine's **ring** they come from the driver and
 //! their addresses are GPU-physical ([`super::address::GpuPhys`]). In a **buffer**, which EXEC in
-//! the ring names, they come from userspace, and addresses are virtual ([`super::address::GpuVa`]).
+//! the ring names, or a packet of the queue that RUN names, they come from userspace, and addresses
+//! are virtual ([`super::address::GpuVa`]).
 //! A command that may stand in one of the two only is a fault in the other.
 //!
 //! | opcode | command | words | only in a |
@@ -28,6 +29,7 @@
 //! | 0x32 | INVALIDATE | 2 | ring |
 //! | 0x40 | EXEC | 10 | ring |
 //! | 0x41 | FENCE | 4 | ring |
+//! | 0x42 | RUN | 6 | ring |
 //!
 //! # Examples
 //!
@@ -45,8 +47,9 @@
 //! assert_eq!(Command::decode(&[0x4102_0004, 1, 5, 0]), Err(Reason::BadFlags));
 //! ```
 
+use super::address::GpuVa;
 use super::bits::{self, hi, lo};
-use super::context::{Descriptor, REGISTERS};
+use super::context::{Buffer, Descriptor, REGISTERS};
 use super::fault::Reason;
 use super::number::Asid;
 use super::regs::INVALIDATE;
@@ -72,12 +75,12 @@ impl EngineKind {
     }
 }
 
-/// Flag of EXEC: write the fence id to the status page at the end.
+/// Flag of EXEC and RUN: write the fence id to the status page at the end.
 pub const FLAG_FENCE: u8 = 1 << 0;
-/// Flag of EXEC and FENCE: raise the engine's interrupt at the end. In EXEC only together with
-/// [`FLAG_FENCE`].
+/// Flag of EXEC, RUN and FENCE: raise the engine's interrupt at the end. In the first two only
+/// together with [`FLAG_FENCE`].
 pub const FLAG_INTERRUPT: u8 = 1 << 1;
-/// Flag of EXEC: go on where the buffer was preempted.
+/// Flag of EXEC and RUN: go on where the buffer was preempted.
 pub const FLAG_RESUME: u8 = 1 << 2;
 /// Flag of EXEC: run nothing, and leave the context that the engine holds.
 pub const FLAG_SWITCH: u8 = 1 << 3;
@@ -147,11 +150,13 @@ pub enum Opcode {
     Exec = 0x40,
     /// See [`Command::Fence`].
     Fence = 0x41,
+    /// See [`Command::Run`].
+    Run = 0x42,
 }
 
 impl Opcode {
     /// In the order of their numbers.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Nop,
         Self::Fill,
         Self::Copy,
@@ -167,6 +172,7 @@ impl Opcode {
         Self::Invalidate,
         Self::Exec,
         Self::Fence,
+        Self::Run,
     ];
 
     /// The opcode with this number.
@@ -178,7 +184,7 @@ impl Opcode {
     pub const fn is_ring_only(self) -> bool {
         matches!(
             self,
-            Self::FlushTlb | Self::Invalidate | Self::Exec | Self::Fence
+            Self::FlushTlb | Self::Invalidate | Self::Exec | Self::Fence | Self::Run
         )
     }
 
@@ -196,6 +202,7 @@ impl Opcode {
     const fn flags(self) -> u8 {
         match self {
             Self::Exec => FLAG_FENCE | FLAG_INTERRUPT | FLAG_RESUME | FLAG_SWITCH,
+            Self::Run => FLAG_FENCE | FLAG_INTERRUPT | FLAG_RESUME,
             Self::Fence => FLAG_INTERRUPT,
             Self::Draw => FLAG_INDEXED,
             _ => 0,
@@ -300,7 +307,8 @@ impl Draw {
 }
 
 /// A command with its operands. Addresses are GPU-physical in the ring and virtual in a buffer.
-// A `Dispatch` or `Draw` is much larger than the rest; commands live on the stack for a moment only.
+// A `Dispatch` or `Draw` is much larger than the rest; commands live on the stack for a moment
+// only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Does nothing; `words` is its length, header included.
@@ -357,7 +365,7 @@ pub enum Command {
     Signal {
         /// A multiple of 8.
         address: u64,
-        /// What is written.
+        /// The value that is written.
         value: u64,
     },
     /// Sets a register of the context.
@@ -412,6 +420,20 @@ pub enum Command {
         fence: Option<u64>,
         /// Raise the engine's interrupt after the fence was written.
         interrupt: bool,
+    },
+    /// Runs the packet at the head of a context's queue.
+    Run {
+        /// GPU-physical address of the context descriptor.
+        context: u64,
+        /// What the packet has to be: how many of the queue ended before it, modulo 2^32.
+        number: u32,
+        /// Fence id; written at the end if `Some`.
+        fence: Option<u64>,
+        /// Raise the engine's interrupt after the fence was written.
+        interrupt: bool,
+        /// Go on where this packet was when it was preempted, by the state in the context's save
+        /// area.
+        resume: bool,
     },
     /// Writes a fence id, as EXEC does at its end, without running anything.
     Fence {
@@ -470,6 +492,7 @@ impl Command {
             Self::Invalidate { .. } => Opcode::Invalidate,
             Self::Exec { .. } | Self::Switch { .. } => Opcode::Exec,
             Self::Fence { .. } => Opcode::Fence,
+            Self::Run { .. } => Opcode::Run,
         }
     }
 
@@ -576,28 +599,30 @@ impl Command {
                 (words[2], words[3]) = (lo(context), hi(context));
                 (words[4], words[5]) = (lo(base), hi(base));
                 (words[6], words[7]) = (start, end);
-                if let Some(fence) = fence {
-                    flags |= FLAG_FENCE;
-                    (words[8], words[9]) = (lo(fence), hi(fence));
-                }
-                if interrupt {
-                    flags |= FLAG_INTERRUPT;
-                }
-                if resume {
-                    flags |= FLAG_RESUME;
-                }
+                flags |= Self::end_flags(fence, interrupt, resume);
+                let fence = fence.unwrap_or(0);
+                (words[8], words[9]) = (lo(fence), hi(fence));
                 10
             }
             Self::Switch { fence, interrupt } => {
-                flags |= FLAG_SWITCH;
-                if let Some(fence) = fence {
-                    flags |= FLAG_FENCE;
-                    (words[8], words[9]) = (lo(fence), hi(fence));
-                }
-                if interrupt {
-                    flags |= FLAG_INTERRUPT;
-                }
+                flags |= FLAG_SWITCH | Self::end_flags(fence, interrupt, false);
+                let fence = fence.unwrap_or(0);
+                (words[8], words[9]) = (lo(fence), hi(fence));
                 10
+            }
+            Self::Run {
+                context,
+                number,
+                fence,
+                interrupt,
+                resume,
+            } => {
+                words[1] = number;
+                (words[2], words[3]) = (lo(context), hi(context));
+                flags |= Self::end_flags(fence, interrupt, resume);
+                let fence = fence.unwrap_or(0);
+                (words[4], words[5]) = (lo(fence), hi(fence));
+                6
             }
             Self::Fence { fence, interrupt } => {
                 if interrupt {
@@ -634,7 +659,7 @@ impl Command {
         let len = (header & 0xffff) as usize;
         let exact = match opcode {
             Opcode::Nop => len >= 2,
-            Opcode::Fill | Opcode::Wait | Opcode::Signal => len == 6,
+            Opcode::Fill | Opcode::Wait | Opcode::Signal | Opcode::Run => len == 6,
             Opcode::Copy => len == 8,
             Opcode::Copy2d | Opcode::Exec => len == 10,
             Opcode::Dispatch => (DISPATCH_WORDS..=MAX_WORDS).contains(&len),
@@ -669,7 +694,8 @@ impl Command {
             | Opcode::SetRegister
             | Opcode::StoreRegister
             | Opcode::FlushTlb
-            | Opcode::Invalidate => 0,
+            | Opcode::Invalidate
+            | Opcode::Run => 0,
             Opcode::Copy2d => w[9],
             Opcode::Dispatch => w[11],
             Opcode::Draw if flags & FLAG_INDEXED == 0 => w[10] | w[11] | w[15],
@@ -767,33 +793,24 @@ impl Command {
                 asid: decode_target(w[1])?,
             },
             Opcode::Exec => {
-                let fence = if flags & FLAG_FENCE != 0 {
-                    Some(pair(w, 8))
-                } else {
-                    None
-                };
-                let interrupt = flags & FLAG_INTERRUPT != 0;
-                if fence.is_none() && (interrupt || pair(w, 8) != 0) {
-                    return Err(Reason::BadFlags);
-                }
+                let (fence, interrupt) = Self::decode_end(flags, pair(w, 8))?;
                 if flags & FLAG_SWITCH != 0 {
                     if flags & FLAG_RESUME != 0 || w[2..8].iter().any(|word| *word != 0) {
                         return Err(Reason::BadFlags);
                     }
                     return Ok(Self::Switch { fence, interrupt });
                 }
-                let (start, end) = (w[6], w[7]);
-                if start > end {
-                    return Err(Reason::BadOperand);
-                }
-                aligned(u64::from(start | end), 8)?;
-                let base = aligned(pair(w, 4), 8)?;
-                ends(base, end.into())?;
+                let buffer = Buffer {
+                    base: GpuVa(pair(w, 4)),
+                    start: w[6],
+                    end: w[7],
+                };
+                buffer.check()?;
                 Self::Exec {
                     context: aligned(pair(w, 2), Descriptor::SIZE)?,
-                    base,
-                    start,
-                    end,
+                    base: buffer.base.0,
+                    start: buffer.start,
+                    end: buffer.end,
                     fence,
                     interrupt,
                     resume: flags & FLAG_RESUME != 0,
@@ -803,7 +820,42 @@ impl Command {
                 fence: pair(w, 2),
                 interrupt: flags & FLAG_INTERRUPT != 0,
             },
+            Opcode::Run => {
+                let (fence, interrupt) = Self::decode_end(flags, pair(w, 4))?;
+                Self::Run {
+                    context: aligned(pair(w, 2), Descriptor::SIZE)?,
+                    number: w[1],
+                    fence,
+                    interrupt,
+                    resume: flags & FLAG_RESUME != 0,
+                }
+            }
         })
+    }
+
+    /// The flags of EXEC and RUN that say how a packet begins and ends.
+    const fn end_flags(fence: Option<u64>, interrupt: bool, resume: bool) -> u8 {
+        let mut flags = 0;
+        if fence.is_some() {
+            flags |= FLAG_FENCE;
+        }
+        if interrupt {
+            flags |= FLAG_INTERRUPT;
+        }
+        if resume {
+            flags |= FLAG_RESUME;
+        }
+        flags
+    }
+
+    /// What EXEC and RUN do at a packet's end: the fence, whose operand is `id`, and the interrupt.
+    fn decode_end(flags: u8, id: u64) -> Result<(Option<u64>, bool), Reason> {
+        let fence = (flags & FLAG_FENCE != 0).then_some(id);
+        let interrupt = flags & FLAG_INTERRUPT != 0;
+        match fence {
+            None if interrupt || id != 0 => Err(Reason::BadFlags),
+            _ => Ok((fence, interrupt)),
+        }
     }
 
     fn decode_dispatch(w: &[u32; MAX_WORDS], len: usize) -> Result<Dispatch, Reason> {

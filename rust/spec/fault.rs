@@ -74,7 +74,7 @@ pub enum Reason {
     ArgumentRange = 17,
     /// The program executed TRAP; `detail` is its code.
     Trap = 18,
-    /// The context's save area has no image; or EXEC is to resume, and it has no state of its
+    /// The context's save area has no image; or a packet is to resume, and it has no state of its
     /// buffer.
     BadSave = 19,
     /// An index of a DRAW names a vertex that there is not; `detail` is the index.

@@ -425,7 +425,7 @@ impl Special {
 /// An instruction, field by field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Instruction {
-    /// Bits 63:56.
+    /// What the instruction does: bits 63:56.
     pub op: Op,
     /// First register field.
     pub rd: u8,

@@ -33,7 +33,7 @@ pub mod register;
 
 pub mod address;
 pub mod aperture;
-mod bits;
+pub(crate) mod bits;
 pub mod command;
 pub mod context;
 pub mod fault;

@@ -106,7 +106,7 @@ impl Cause {
 /// [`PREEMPT_FENCE`](super::status::engine::PREEMPT_FENCE) on, three little-endian words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// The request's.
+    /// Number of the request that is answered.
     pub fence: u64,
     /// `completed_fence` when the engine stopped.
     pub completed: u64,
@@ -146,7 +146,7 @@ impl Record {
 pub struct Header {
     /// Bytes of the state, the header included.
     pub bytes: u32,
-    /// The buffer, as EXEC named it.
+    /// The buffer, as EXEC or the packet in the queue named it.
     pub base: GpuVa,
     /// As `base`.
     pub start: u32,

@@ -168,7 +168,7 @@ pub trait Block: Copy {
 
 /// The values of a register.
 pub trait Register: Copy {
-    /// Where it lies.
+    /// The block of registers that it lies in.
     type Block: Block;
     /// Which one it is.
     const ID: <Self::Block as Block>::Id;

@@ -47,7 +47,7 @@ use super::register::{
 /// Major version that this specification describes; another major version is another manual.
 pub const VERSION_MAJOR: u16 = 1;
 /// Minor version that this specification describes; a higher minor version only adds.
-pub const VERSION_MINOR: u16 = 5;
+pub const VERSION_MINOR: u16 = 6;
 
 register! {
     /// The registers that the device has once.
@@ -123,7 +123,7 @@ register! {
 
     /// Limit of a group's shared memory.
     SHARED_CAPS(32) @ 0x0038, ReadOnly, fixed {
-        /// Most bytes.
+        /// Bytes, at most.
         31:0 bytes, with_bytes => u32;
     }
 
@@ -222,7 +222,7 @@ register! {
     /// Has the aperture's pages show what their entries say, and then adds one to `aperture_ack` in
     /// the status page.
     APERTURE_FLUSH(32) @ 0x0090, WriteOnly, nothing {
-        /// The first page.
+        /// Number of the first of these pages.
         31:16 first, with_first => u16;
         /// Pages from there on; those that there are not are left out.
         15:0 count, with_count => u16;
@@ -245,7 +245,8 @@ register! {
     SCHEDULING(32) @ 0x009c, ReadOnly, fixed {
         /// Each engine has a ring and a block in the status page of its own.
         0:0 multi_engine, with_multi_engine => bool;
-        /// Engines can be asked to stop; without it the levels in [`struct@engine::INFO`] mean nothing.
+        /// Engines can be asked to stop; without it the levels in [`struct@engine::INFO`] mean
+        /// nothing.
         2:2 preemption, with_preemption => bool;
         /// All addresses in commands are virtual.
         3:3 no_patching, with_no_patching => bool;
@@ -384,6 +385,15 @@ pub mod engine {
             /// write a record. Latches [`struct@PREEMPT_FENCE`]. Ignored while an earlier request
             /// has no record.
             0:0 request, with_request => bool, WriteOne;
+        }
+
+        /// How long the interrupt of a packet's end may wait for others; latched when the engine is
+        /// enabled. With all zero it does not wait.
+        MODERATION(32) @ 0x34, ReadWrite, 0 {
+            /// Ticks from the first end that waits, at most; up to 4096 more pass.
+            15:0 ticks, with_ticks => u16;
+            /// Ends that wait, at most; 0 is any number.
+            23:16 ends, with_ends => u8;
         }
     }
 }

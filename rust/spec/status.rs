@@ -139,7 +139,7 @@ pub enum Counter {
     RingCommand = 6,
     /// Commands executed in buffers.
     BufferCommand = 7,
-    /// Packets (EXEC) that ended.
+    /// Packets (EXEC, RUN) that ended.
     Packet = 8,
     /// Thread groups that ended.
     ThreadGroup = 9,

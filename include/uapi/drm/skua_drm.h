@@ -67,8 +67,8 @@ extern "C" {
  *
  * Objects stay alive while something uses them: destroying a VM's handle does
  * not disturb contexts made on it, and closing a BO's handle does not disturb its
- * mappings (DRM_IOCTL_SKUA_BO_DESTROY takes them along). All objects of a file are destroyed when the file is closed; work
- * that has not started by then is cancelled (-ECANCELED).
+ * mappings (DRM_IOCTL_SKUA_BO_DESTROY takes them along). All objects of a file are destroyed when
+ * the file is closed; work that has not started by then is cancelled (-ECANCELED).
  *
  * DOC: Synchronisation
  *
@@ -113,13 +113,13 @@ extern "C" {
  *
  * DOC: Resets of the GPU
  *
- * A GPU that cannot be helped otherwise is reset (WDDM: TDR of the adapter), at most as often as the
- * module parameters tdr_limit_count and tdr_limit_time say; then it is lost (-EIO).
+ * A GPU that cannot be helped otherwise is reset (WDDM: TDR of the adapter), at most as often as
+ * the module parameters tdr_limit_count and tdr_limit_time say; then it is lost (-EIO).
  *
  * All that clients have on it has failed then (DRM_SKUA_CONTEXT_RESET): devices with an address
  * space, but for those that each file has, and all contexts. Work ends with -ECANCELED, but for
- * that which is to blame. New devices, and new contexts of the device that each file has, take work;
- * address spaces of that, and what is mapped in them, are as they were.
+ * that which is to blame. New devices, and new contexts of the device that each file has, take
+ * work; address spaces of that, and what is mapped in them, are as they were.
  *
  * Buffer objects, and the CPU's mappings of them, stay. What was in VRAM is zero
  * (&drm_skua_bo_info.content_lost) before any fence or status tells of the reset, and nobody writes
@@ -611,7 +611,10 @@ struct drm_skua_bo_handle {
  * Destroys buffer objects (WDDM: DestroyAllocation2), all of them or none. Their
  * handles are gone when the ioctl returns. Their memory is free, and mapped nowhere
  * in the client's address spaces, when all work is done that was submitted before in
- * an address space that maps them; with DRM_SKUA_BO_DESTROY_ASSUME_NOT_IN_USE at once,
+ * an address space that maps them; if contexts of the client hold work then, also what
+ * they hold, wherever that is. Until that is released the objects are moved as any
+ * others, and stay resident for the devices that they were resident for. With
+ * DRM_SKUA_BO_DESTROY_ASSUME_NOT_IN_USE all of this is at once,
  * unless the driver itself is clearing or moving them: then when that is done.
  * No other bind waits for that, and a bind that was queued before and is not done by
  * then maps nothing in their place. An access by the CPU is a bus error from then on.
@@ -657,15 +660,15 @@ enum drm_skua_make_resident_flags {
  * explicit residency, what may be in VRAM alone is there when the device's work runs if and
  * only if it is resident for it. Together that is to be no more than the device's
  * budget: its share of VRAM, which is what other devices with explicit residency do not have
- * resident, and the same as they get if they have more. What would exceed it is refused (-ENOMEM), unless the client says that it
- * can trim no further; &bytes_to_trim is what is too much. Budgets change with what others
- * make resident, see &struct drm_skua_event_trim.
+ * resident, and the same as they get if they have more. What would exceed it is refused (-ENOMEM),
+ * unless the client says that it can trim no further; &bytes_to_trim is what is too much. Budgets
+ * change with what others make resident, see &struct drm_skua_event_trim.
  *
  * Content and addresses stay; all work that is submitted after the call waits for the
  * moves by itself. The signals of @syncs follow when all moves of them are done, with the
- * error of one that is not; then a monitored fence is lost as if its device had failed. Where the call makes room, it waits as
- * DRM_IOCTL_SKUA_BO_CREATE does, as long in all. What other clients have, too, and are
- * using just now, stays where it is.
+ * error of one that is not; then a monitored fence is lost as if its device had failed. Where the
+ * call makes room, it waits as DRM_IOCTL_SKUA_BO_CREATE does, as long in all. What other clients
+ * have, too, and are using just now, stays where it is.
  *
  * Errors: -EMFILE for 32768 devices for which one is resident; -ENOENT for @device, a
  * handle or a syncobj; -EINVAL for @flags, a flag of explicit residency for another device,
@@ -729,7 +732,8 @@ struct drm_skua_evict {
  *
  * Errors: -ENOENT for @handle; -EINVAL for @flags; -EOPNOTSUPP for an imported buffer
  * object: map its dma-buf; -EPERM for what the CPU cannot access in VRAM if it is there
- * and may be nowhere else; -EMFILE for 16384 clients that lock one; -ENOSPC if it is in use for long;
+ * and may be nowhere else; -EMFILE for 16384 clients that lock one; -ENOSPC if it is in use for
+ * long;
  * -ENOMEM if system memory has no room or the client would have more than half of it;
  * -EBUSY if it is being destroyed.
  */
@@ -831,16 +835,16 @@ enum drm_skua_offer_priority {
  * Says of buffer objects that nobody needs their content for now (WDDM: OfferAllocations), of
  * all or of none. Where memory is short, in VRAM or in the system, it is thrown away, without
  * being copied or swapped out, and before anything leaves that is not offered; of what is offered,
- * that of the lowest priority first. What protects a control group's memory protects this, too. What
- * may be in the aperture alone is kept.
+ * that of the lowest priority first. What protects a control group's memory protects this, too.
+ * What may be in the aperture alone is kept.
  *
  * Until it is reclaimed (DRM_IOCTL_SKUA_BO_RECLAIM), a buffer object is not to be used. An access
  * by the CPU is a bus error. What DRM_IOCTL_SKUA_VM_BIND is to map, DRM_IOCTL_SKUA_MAKE_RESIDENT,
  * DRM_IOCTL_SKUA_BO_LOCK and an export are refused (-EBUSY). Mappings of the GPU stay, and lead to
- * the content as long as there is one, and nowhere when it is gone: work that goes there faults. Work that was submitted
- * before is waited for before anything is thrown away; for work that is submitted later nothing is
- * brought back to VRAM. It counts as its client's memory as before, or as system memory when it
- * was thrown away in VRAM.
+ * the content as long as there is one, and nowhere when it is gone: work that goes there faults.
+ * Work that was submitted before is waited for before anything is thrown away; for work that is
+ * submitted later nothing is brought back to VRAM. It counts as its client's memory as before, or
+ * as system memory when it was thrown away in VRAM.
  *
  * What is offered already has the new priority from then on.
  *

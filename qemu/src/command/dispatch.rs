@@ -37,8 +37,8 @@ impl Core {
                 machine
             }
         };
-        // Once it is there one instruction is issued, however long it took to get it: another engine
-        // may have to get it again.
+        // Once it is there one instruction is issued, however long it took to get it: another
+        // engine may have to get it again.
         self.spend(memory, 0, limit);
         let (mut issued, budget) = (0, self.left(limit).max(ticks::INSTRUCTION));
         let stop = self.stops_at();

@@ -39,11 +39,11 @@ pub(crate) struct Drawing {
     pub(crate) shape: Option<Triangle>,
     /// Column of the first pixel that is not done.
     pub(crate) column: u32,
-    /// Its row.
+    /// The row of the target that the pixel is in.
     pub(crate) row: u32,
     /// Pixels from there on whose program runs, 0 if none.
     pub(crate) pixels: u32,
-    /// These.
+    /// The pixels that are computed together.
     pub(crate) wave: Wave,
 }
 

@@ -70,7 +70,7 @@ pub enum Outcome {
     /// The engine has stopped for [`Core::preempt`], is idle, and can be seen to be: the record is
     /// to be written and the interrupt raised.
     Preempted {
-        /// The request's.
+        /// Number of the preemption request that is answered.
         fence: u64,
         /// What the engine was at.
         cause: Cause,
@@ -121,7 +121,7 @@ pub struct Progress {
     head: u32,
     /// What the doorbell was last given.
     tail: u32,
-    /// The EXEC that runs, if the command is not the ring's.
+    /// The EXEC or RUN that runs, if the command is not the ring's.
     pub(crate) packet: Option<Packet>,
     /// The command that was fetched last, in the packet or in the ring, until it ends.
     pub(crate) command: Option<Begun>,
@@ -240,7 +240,7 @@ pub struct Core {
     pub(crate) preemption: Preemption,
     /// With the engine's TLB.
     pub(crate) mmu: Mmu,
-    /// Forgotten by EXEC and FLUSH_CACHE.
+    /// Forgotten by packets and FLUSH_CACHE.
     pub(crate) programs: ProgramCache,
     /// Engine time since the last adapter reset.
     ticks: u64,
@@ -650,27 +650,41 @@ impl Core {
                 interrupt,
                 resume,
             } => {
-                let (bytes, ticks) = (begun.bytes, begun.ticks);
-                self.context = None;
-                self.progress.packet = Some(Packet {
-                    context,
-                    descriptor: None,
+                let packet = Packet {
                     base,
                     start,
-                    at: if resume { end } else { start },
                     end,
                     fence,
                     interrupt,
-                    bytes,
-                    // EXEC's own.
-                    ticks,
                     resume,
-                    begun: false,
-                    saved: 0,
-                });
-                Ok(Flow::Packet)
+                    ..Packet::new(context, begun)
+                };
+                Ok(self.begin_packet(packet))
+            }
+            Command::Run {
+                context,
+                number,
+                fence,
+                interrupt,
+                resume,
+            } => {
+                let packet = Packet {
+                    number: Some(number),
+                    fence,
+                    interrupt,
+                    resume,
+                    ..Packet::new(context, begun)
+                };
+                Ok(self.begin_packet(packet))
             }
         }
+    }
+
+    /// A packet is under way, whose context is read next.
+    fn begin_packet(&mut self, packet: Packet) -> Flow {
+        self.context = None;
+        self.progress.packet = Some(packet);
+        Flow::Packet
     }
 
     /// A command of `bytes` bytes has ended.

@@ -4,7 +4,7 @@
 //! one's turn comes, and its registers.
 //!
 //! ```text
-//!        EXEC: load             SET_REGISTER
+//!      packet: load             SET_REGISTER
 //! none ------------> as memory -------------> changed
 //!   ^                 |     ^                  |   |
 //!   +----- leave -----+     +-- packet ends ---+   |

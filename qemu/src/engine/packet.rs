@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A packet: EXEC, which runs the commands of a buffer for a context (manual sections 6 and 7).
+//! A packet: EXEC or RUN, which runs the commands of a buffer for a context (manual sections 6
+//! and 7).
 
-use skua_spec::context::Descriptor;
+use skua_spec::address::GpuVa;
+use skua_spec::context::{Buffer, Descriptor, Queue, SaveArea};
 use skua_spec::fault::{Access, Reason};
 use skua_spec::status::Counter;
 
@@ -19,6 +21,9 @@ pub(crate) struct Packet {
     pub(crate) context: u64,
     /// What stands there, once it was read and found good.
     pub(crate) descriptor: Option<Descriptor>,
+    /// Its number in the context's queue, from which the descriptor is read together with what
+    /// follows; `None` for EXEC.
+    pub(crate) number: Option<u32>,
     /// Virtual address of the buffer.
     pub(crate) base: u64,
     /// Offset of its first command.
@@ -31,11 +36,11 @@ pub(crate) struct Packet {
     pub(crate) fence: Option<u64>,
     /// Raise an interrupt then.
     pub(crate) interrupt: bool,
-    /// Length of EXEC, to go on behind it in the ring.
+    /// Length of EXEC or RUN, to go on behind it in the ring.
     pub(crate) bytes: u32,
-    /// Ticks used, EXEC's own included, that the context was not charged yet.
+    /// Ticks used, those of EXEC or RUN included, that the context was not charged yet.
     pub(crate) ticks: u64,
-    /// It is to go on by its state, and has not yet. Until then `at` is `end`.
+    /// It is to go on by its state, and has not yet. Until then `at` is `end`, once that is known.
     pub(crate) resume: bool,
     /// Its context is held: from there on it is shown, and its commands run.
     pub(crate) begun: bool,
@@ -51,7 +56,37 @@ pub(crate) const fn space_of(descriptor: &Descriptor) -> Space {
     }
 }
 
+/// The descriptor at `context` that begins with `words`, without a tail.
+fn identity(context: u64, words: [u64; 4]) -> Result<Descriptor, Fault> {
+    let good =
+        |area: SaveArea| area.bytes >= SAVE_SIZE && area.base.range_is_valid(area.bytes.into());
+    Descriptor::from_words(words)
+        .filter(|descriptor| descriptor.save.is_none_or(good))
+        .ok_or(Fault::access(Reason::BadContext, Access::Fetch, context))
+}
+
 impl Packet {
+    /// A packet of the context whose descriptor is at `context`, which `begun` begins; its buffer
+    /// is empty.
+    pub(crate) fn new(context: u64, begun: &Begun) -> Self {
+        Self {
+            context,
+            descriptor: None,
+            number: None,
+            base: 0,
+            start: 0,
+            at: 0,
+            end: 0,
+            fence: None,
+            interrupt: false,
+            bytes: begun.bytes,
+            ticks: begun.ticks,
+            resume: false,
+            begun: false,
+            saved: 0,
+        }
+    }
+
     /// Where the packet's commands and their operands are.
     pub(crate) fn space(&self) -> Space {
         self.descriptor.as_ref().map_or(Space::System, space_of)
@@ -81,7 +116,15 @@ impl Core {
             if self.holds_another(context) {
                 return self.leave(memory).map(|()| None);
             }
-            let (descriptor, saved) = self.read_context(memory, context)?;
+            let found = match packet.number {
+                Some(number) => self.read_queue(memory, context, number)?,
+                None => {
+                    let (base, start, end) = (GpuVa(packet.base), packet.start, packet.end);
+                    let (descriptor, saved) = self.read_context(memory, context)?;
+                    (descriptor, saved, Buffer { base, start, end })
+                }
+            };
+            let (descriptor, saved, buffer) = found;
             if saved != 0 && !resume {
                 self.set_saved(memory, context, 0)?;
             }
@@ -89,6 +132,8 @@ impl Core {
             self.context = Some(descriptor);
             if let Some(packet) = &mut self.progress.packet {
                 (packet.descriptor, packet.saved) = (Some(descriptor), saved);
+                (packet.base, packet.start, packet.end) = (buffer.base.0, buffer.start, buffer.end);
+                packet.at = if resume { buffer.end } else { buffer.start };
             }
             return Ok(None);
         };
@@ -156,31 +201,59 @@ impl Core {
         memory: &Memory<'_>,
         context: u64,
     ) -> Result<(Descriptor, u32), Fault> {
-        let mut bytes = [0; 32];
-        let access = Access::Fetch;
+        let words = self.read_system(memory, context)?;
+        let descriptor = identity(context, words)?;
+        if descriptor.save.is_none() {
+            return Ok((descriptor, 0));
+        }
+        // A descriptor is aligned to its size, 64 bytes: the sum cannot wrap.
+        let [saved] = self.read_system(memory, context + Descriptor::SAVED)?;
+        // CAST: the low half is meant.
+        Ok((descriptor, saved as u32))
+    }
+
+    /// The descriptor, how much its save area holds, and the packet at the head of its queue, whose
+    /// number is to be `number`.
+    fn read_queue(
+        &mut self,
+        memory: &Memory<'_>,
+        context: u64,
+        number: u32,
+    ) -> Result<(Descriptor, u32, Buffer), Fault> {
+        let [root, ids, save, sizes, _, packets, saved, queue] =
+            self.read_system(memory, context)?;
+        // CAST: halves of words are meant.
+        let (tail, head, saved) = ((sizes >> 32) as u32, packets as u32, saved as u32);
+        let descriptor = identity(context, [root, ids, save, sizes & 0xffff_ffff])?;
+        let bad = Fault::access(Reason::BadContext, Access::Fetch, context);
+        let queue = Queue::from_word(queue).ok_or(bad)?;
+        if head != number || !(1..=queue.packets).contains(&tail.wrapping_sub(head)) {
+            return Err(bad);
+        }
+        let place = queue.place(number).ok_or(bad)?;
+        let words = self.read_system(memory, place.0)?;
+        let buffer = Buffer::from_words(words).map_err(Fault::plain)?;
+        let saved = descriptor.save.map_or(0, |_| saved);
+        Ok((descriptor, saved, buffer))
+    }
+
+    /// Little-endian words at a GPU-physical address.
+    fn read_system<const N: usize>(
+        &mut self,
+        memory: &Memory<'_>,
+        address: u64,
+    ) -> Result<[u64; N], Fault> {
+        let mut bytes = [0; Descriptor::SIZE as usize];
+        let bytes = &mut bytes[..N * 8];
         self.mmu
-            .read(memory, Space::System, context, &mut bytes, access)?;
-        let mut words = [0; 4];
+            .read(memory, Space::System, address, bytes, Access::Fetch)?;
+        let mut words = [0; N];
         for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
             let mut eight = [0; 8];
             eight.copy_from_slice(chunk);
             *word = u64::from_le_bytes(eight);
         }
-        let bad = Fault::access(Reason::BadContext, access, context);
-        let descriptor = Descriptor::from_words(words).ok_or(bad)?;
-        let Some(area) = descriptor.save else {
-            return Ok((descriptor, 0));
-        };
-        if area.bytes < SAVE_SIZE || !area.base.range_is_valid(area.bytes.into()) {
-            return Err(bad);
-        }
-        let mut saved = [0; 8];
-        // A descriptor is aligned to its size, 64 bytes: the sum cannot wrap.
-        let at = context + Descriptor::SAVED;
-        self.mmu
-            .read(memory, Space::System, at, &mut saved, access)?;
-        let [a, b, c, d, ..] = saved;
-        Ok((descriptor, u32::from_le_bytes([a, b, c, d])))
+        Ok(words)
     }
 
     pub(crate) fn add_to_context(

@@ -438,7 +438,7 @@ impl Core {
                 .map_or(u64::MAX, |program| program.live(pc))
         };
         let state = encode(packet, begun, live, self.preemption.full);
-        // What fails from here on is EXEC's.
+        // What fails from here on is the ring command's.
         packet.at = packet.end;
         let (context, space) = (packet.context, packet.space());
         let ticks = std::mem::take(&mut packet.ticks);

@@ -42,9 +42,9 @@ fn counts(tally: &Tally) -> Counts {
 
 /// A packet that has begun.
 struct Running {
-    /// As it began.
+    /// The packet that is watched, as it began.
     packet: Packet,
-    /// When it did.
+    /// The moment at which it began.
     first: Moment,
     /// Its context, once that was read.
     context: Option<Descriptor>,

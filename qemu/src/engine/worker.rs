@@ -17,7 +17,7 @@ use crate::counters::Tally;
 use crate::device::{Asked, Hub};
 use crate::engine::core::{Core, Outcome, Shown};
 use crate::engine::watch::Watch;
-use crate::engine::Engine;
+use crate::engine::{Engine, Moderation};
 use crate::memory::Memory;
 use crate::options::Preemption;
 use crate::status::Page;
@@ -67,8 +67,12 @@ pub(crate) struct Worker {
     invalidate_ack: u32,
     /// Engine resets done, modulo 2^32.
     reset_ack: u32,
-    /// The last preemption's.
+    /// The record of the last preemption.
     preempted: Record,
+    /// How long interrupts of packets' ends may wait.
+    moderation: Moderation,
+    /// Ends whose interrupt waits, and the engine's ticks at the first of them.
+    ends: Option<(u32, u64)>,
     /// What the INVALIDATE that is under way has asked of the other engines.
     asked: Option<Asked>,
     /// Once the device makes a record.
@@ -94,6 +98,8 @@ impl Worker {
             invalidate_ack: 0,
             reset_ack: 0,
             preempted: Record::default(),
+            moderation: Moderation::default(),
+            ends: None,
             asked: None,
             watch: None,
             idle: keeps_time.then_some(0),
@@ -170,6 +176,13 @@ impl Worker {
             watch.end(time, &self.core, &self.tally, &outcome);
         }
         self.settle(&outcome);
+        let next = self.next(outcome);
+        self.interrupt(next == Next::Work);
+        next
+    }
+
+    /// What the engine goes on with behind a step.
+    fn next(&mut self, outcome: Outcome) -> Next {
         match outcome {
             Outcome::Idle | Outcome::Faulted(_) => Next::Orders,
             Outcome::Waiting => Next::Look,
@@ -183,6 +196,22 @@ impl Worker {
             | Outcome::Completed { .. }
             | Outcome::Preempted { .. } => Next::Work,
         }
+    }
+
+    /// Raises the interrupt of the ends that wait for one, unless they may wait on: not if the
+    /// engine does not `work`.
+    fn interrupt(&mut self, work: bool) {
+        let Some((ends, since)) = self.ends else {
+            return;
+        };
+        let Moderation { ticks, ends: most } = self.moderation;
+        let waited = self.core.shown().ticks.wrapping_sub(since);
+        if work && waited < ticks && (most == 0 || ends < most) {
+            return;
+        }
+        self.ends = None;
+        self.hub.counters.add(Counter::EngineInterrupt, 1);
+        self.hub.interrupts.raise(self.engine.index.get());
     }
 
     /// A step begins: it is watched from the first one on that finds a record being made.
@@ -241,6 +270,7 @@ impl Worker {
             self.idle = time;
             self.engine.dropped(mail.asked);
             (self.invalidate_ack, self.preempted) = (0, Record::default());
+            self.ends = None;
             // The status page is off: nothing is written.
             self.published = self.core.shown();
             self.show();
@@ -250,6 +280,7 @@ impl Worker {
         }
         if mail.resets != 0 {
             self.with_memory(Core::reset);
+            self.interrupt(false);
         }
         for asid in &mail.invalidations {
             self.core.invalidate(*asid);
@@ -266,7 +297,8 @@ impl Worker {
         if mail.resets != 0 || mail.publish {
             self.publish_block();
         }
-        if let Some(ring) = mail.enable {
+        if let Some((ring, moderation)) = mail.enable {
+            self.moderation = moderation;
             let outcome = self.with_memory(|core, memory| core.enable(memory, ring));
             self.settle(&outcome);
         }
@@ -289,6 +321,7 @@ impl Worker {
         self.publish(matches!(outcome, Outcome::Preempted { .. }));
         match *outcome {
             Outcome::Preempted { fence, cause } => {
+                self.interrupt(false);
                 self.preempted = Record {
                     fence,
                     completed: self.published.completed_fence,
@@ -300,8 +333,8 @@ impl Worker {
                 self.hub.raise_preempted(self.engine.index);
             }
             Outcome::Completed { interrupt: true } => {
-                self.hub.counters.add(Counter::EngineInterrupt, 1);
-                self.hub.interrupts.raise(self.engine.index.get());
+                let (ends, since) = self.ends.unwrap_or((0, self.published.ticks));
+                self.ends = Some((ends + 1, since));
             }
             Outcome::Signalled => self.hub.poke_engines(),
             _ => {}

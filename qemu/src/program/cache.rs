@@ -2,8 +2,8 @@
 
 //! Programs in decoded form: the engine's instruction cache.
 //!
-//! It keeps a program until FLUSH_CACHE, the next EXEC or a reset, however memory and translations
-//! change meanwhile.
+//! It keeps a program until FLUSH_CACHE, the next packet or a reset, however memory and
+//! translations change meanwhile.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -38,7 +38,7 @@ impl ProgramCache {
         self.programs.insert((asid, address, bytes), program);
     }
 
-    /// For FLUSH_CACHE and EXEC: memory may have changed.
+    /// For FLUSH_CACHE and packets: memory may have changed.
     pub fn clear(&mut self) {
         self.programs.clear();
     }
@@ -47,7 +47,7 @@ impl ProgramCache {
 /// An instruction of a program, and what is asked of it each time that it is issued.
 #[derive(Clone, Copy, Debug)]
 pub struct Decoded {
-    /// Itself.
+    /// What the word decodes to.
     pub instruction: Instruction,
     /// The registers that it reads, by bit.
     pub read: u64,

@@ -83,7 +83,7 @@ pub(crate) enum End {
 /// Who an instruction is issued for.
 #[derive(Clone, Copy)]
 pub(crate) struct Issue {
-    /// The threads.
+    /// The threads, a bit for each.
     pub(crate) mask: u32,
     /// Whether these are all of the wave and get the same: it is computed once.
     pub(crate) once: bool,
@@ -252,11 +252,12 @@ impl Wave {
         budget: u64,
         issued: &mut u64,
     ) -> Result<End, Fault> {
-        let mut left = budget;
-        loop {
+        // Kept where the compiler finds them without a look at memory.
+        let (mut left, mut count) = (budget, *issued);
+        let end = 'run: loop {
             let ready = self.alive & !self.parked;
             if ready == 0 {
-                return Ok(End::Blocked);
+                break Ok(End::Blocked);
             }
             // The threads at the lowest counter, and the lowest counter of the others.
             let (mut pc, mut mask, mut meet) = (u32::MAX, 0, u32::MAX);
@@ -275,25 +276,31 @@ impl Wave {
             loop {
                 if left == 0 {
                     self.set_counters(mask, pc);
-                    return Ok(End::Budget);
+                    break 'run Ok(End::Budget);
                 }
                 let Some(decoded) = around.program.get(pc as usize) else {
-                    return Err(Fault::plain(Reason::PcRange).at(pc));
+                    break 'run Err(Fault::plain(Reason::PcRange).at(pc));
                 };
                 left -= 1;
-                *issued += 1;
+                count += 1;
                 let (i, written) = (&decoded.instruction, decoded.written);
                 let once = all && decoded.uniform && decoded.read & !self.uniform == 0;
-                let flow = self
-                    .step(around, i, Issue { mask, once })
-                    .map_err(|fault| fault.at(pc))?;
+                let issue = Issue { mask, once };
+                let flow = match self.compute(around, i, issue) {
+                    true => Ok(Flow::Next),
+                    false => self.step(around, i, issue),
+                };
+                let flow = match flow {
+                    Ok(flow) => flow,
+                    Err(fault) => break 'run Err(fault.at(pc)),
+                };
                 self.uniform = self.uniform & !written | if once { written } else { 0 };
                 match flow {
                     // The program is far shorter than 2^32.
                     Flow::Next => pc += 1,
                     Flow::Access => {
                         pc += 1;
-                        left = left.min(around.left(*issued));
+                        left = left.min(around.left(count));
                     }
                     Flow::Jump(to) => pc = to,
                     Flow::Split(taken, to) => {
@@ -316,7 +323,9 @@ impl Wave {
                     break;
                 }
             }
-        }
+        };
+        *issued = count;
+        end
     }
 
     fn set_counters(&mut self, mask: u32, pc: u32) {
@@ -359,17 +368,16 @@ impl Wave {
     }
 
     #[inline(always)]
-    fn unary(&mut self, i: &Instruction, issue: Issue, f: impl Fn(u32) -> u32) -> Flow {
+    fn unary(&mut self, i: &Instruction, issue: Issue, f: impl Fn(u32) -> u32) {
         if i.rb == IMMEDIATE {
             self.put(i.rd, issue, |_, _| f(i.imm));
         } else {
             self.put(i.rd, issue, |wave, l| f(wave.register(i.rb)[l]));
         }
-        Flow::Next
     }
 
     #[inline(always)]
-    fn binary(&mut self, i: &Instruction, issue: Issue, f: impl Fn(u32, u32) -> u32) -> Flow {
+    fn binary(&mut self, i: &Instruction, issue: Issue, f: impl Fn(u32, u32) -> u32) {
         if i.rb == IMMEDIATE {
             self.put(i.rd, issue, |wave, l| f(wave.register(i.ra)[l], i.imm));
         } else {
@@ -378,17 +386,15 @@ impl Wave {
                 f(wave.register(a)[l], wave.register(b)[l])
             });
         }
-        Flow::Next
     }
 
     #[inline(always)]
-    fn ternary(&mut self, i: &Instruction, issue: Issue, f: impl Fn(u32, u32, u32) -> u32) -> Flow {
+    fn ternary(&mut self, i: &Instruction, issue: Issue, f: impl Fn(u32, u32, u32) -> u32) {
         self.put(i.rd, issue, |wave, l| {
             let (a, b) = (wave.register(i.ra), wave.register(i.rb));
             // CAST: decoding has checked that the field is a register.
             f(a[l], b[l], wave.register(i.imm as u8)[l])
         });
-        Flow::Next
     }
 
     /// As [`Self::put`], of the pair `rd`.
@@ -408,7 +414,7 @@ impl Wave {
     }
 
     #[inline(always)]
-    fn binary_pair(&mut self, i: &Instruction, issue: Issue, f: impl Fn(u64, u64) -> u64) -> Flow {
+    fn binary_pair(&mut self, i: &Instruction, issue: Issue, f: impl Fn(u64, u64) -> u64) {
         if i.rb == IMMEDIATE {
             // CAST: sign extended.
             let b = i64::from(i.imm as i32) as u64;
@@ -417,7 +423,6 @@ impl Wave {
             let (a, b) = (i.ra, i.rb);
             self.put_pair(i, issue, |wave, l| f(wave.joined(a, l), wave.joined(b, l)));
         }
-        Flow::Next
     }
 
     /// Goes to `imm` where the condition holds.
@@ -465,35 +470,17 @@ impl Wave {
         }
     }
 
-    /// Executes one instruction.
+    /// Executes an instruction that computes something from registers; whether it is one. Most are,
+    /// and what comes after them is always the same: so they are told from others first.
     #[inline(always)]
-    fn step(
-        &mut self,
-        around: &mut Surroundings<'_, '_>,
-        i: &Instruction,
-        issue: Issue,
-    ) -> Result<Flow, Fault> {
-        let mask = issue.mask;
-        let flow = match i.op {
-            Op::Nop => Flow::Next,
+    fn compute(&mut self, around: &Surroundings<'_, '_>, i: &Instruction, issue: Issue) -> bool {
+        match i.op {
+            Op::Nop => {}
             Op::Mov => self.unary(i, issue, |b| b),
             Op::Sr => {
                 let value = self.special(around, i.imm);
-                self.write(i.rd, mask, &value);
-                Flow::Next
+                self.write(i.rd, issue.mask, &value);
             }
-            Op::Arg => {
-                let value = around
-                    .arguments
-                    .get(i.imm as usize)
-                    .ok_or(Fault::plain(Reason::ArgumentRange).with_detail(i.imm))?;
-                self.write(i.rd, mask, &[*value; LANES]);
-                Flow::Next
-            }
-            Op::Exit => Flow::Exit,
-            Op::Bar => Flow::Barrier,
-            Op::Trap => return Err(Fault::plain(Reason::Trap).with_detail(i.imm)),
-
             Op::Add => self.binary(i, issue, u32::wrapping_add),
             Op::Sub => self.binary(i, issue, u32::wrapping_sub),
             Op::Mul => self.binary(i, issue, u32::wrapping_mul),
@@ -525,14 +512,12 @@ impl Wave {
                     let (a, b) = (i.ra, i.rb);
                     self.put_pair(i, issue, |w, l| product(w.register(a)[l], w.register(b)[l]));
                 }
-                Flow::Next
             }
             Op::Lea => {
                 self.put_pair(i, issue, |wave, l| {
                     let index = u64::from(wave.register(i.rb)[l]);
                     wave.joined(i.ra, l).wrapping_add(index << (i.imm & 7))
                 });
-                Flow::Next
             }
             Op::Mov64 => {
                 // CAST: sign extended.
@@ -542,7 +527,6 @@ impl Wave {
                 } else {
                     self.put_pair(i, issue, |wave, l| wave.joined(i.rb, l));
                 }
-                Flow::Next
             }
 
             Op::FAdd => self.binary(i, issue, f::fadd),
@@ -573,6 +557,32 @@ impl Wave {
             Op::FSetLt => self.binary(i, issue, f::fslt),
             Op::FSetLe => self.binary(i, issue, f::fsle),
             Op::Sel => self.ternary(i, issue, |a, b, c| if a != 0 { b } else { c }),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Executes an instruction that does something else.
+    #[inline(always)]
+    fn step(
+        &mut self,
+        around: &mut Surroundings<'_, '_>,
+        i: &Instruction,
+        issue: Issue,
+    ) -> Result<Flow, Fault> {
+        let mask = issue.mask;
+        let flow = match i.op {
+            Op::Arg => {
+                let value = around
+                    .arguments
+                    .get(i.imm as usize)
+                    .ok_or(Fault::plain(Reason::ArgumentRange).with_detail(i.imm))?;
+                self.write(i.rd, mask, &[*value; LANES]);
+                Flow::Next
+            }
+            Op::Exit => Flow::Exit,
+            Op::Bar => Flow::Barrier,
+            Op::Trap => return Err(Fault::plain(Reason::Trap).with_detail(i.imm)),
 
             Op::Bra => Flow::Jump(i.imm),
             Op::Bnz => self.branch(i, issue, |a, _| a != 0),
@@ -634,6 +644,8 @@ impl Wave {
                 shared::atomic(around.shared, self, i, mask)?;
                 Flow::Next
             }
+            // [`Self::compute`] has it.
+            _ => Flow::Next,
         };
         Ok(flow)
     }

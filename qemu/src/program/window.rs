@@ -44,7 +44,7 @@ pub(crate) struct Windows<'m> {
     opened: u32,
     /// For pages that are not open.
     memory: Memory<'m>,
-    /// To translate them.
+    /// Translates the addresses of pages that are not open.
     mmu: &'m mut Mmu,
     /// The packet's, or the system's.
     space: Space,

@@ -192,6 +192,36 @@ fn preemptions() {
     assert_eq!(number(&gpu), before);
 }
 
+/// Of those that are told now, since they are.
+#[test]
+fn what_was_told_is_counted() {
+    let mut gpu = Gpu::new();
+    lie(&gpu, &["preempt-never", "fence-lost=2", "interrupt-lost"]);
+    let expect = |gpu: &Gpu, counts| {
+        let names = ["preempt-never", "fence-lost", "interrupt-lost"];
+        let expected: Vec<(&str, u64)> = names.into_iter().zip(counts).collect();
+        assert_eq!(gpu.device.told(), expected);
+    };
+    expect(&gpu, [0, 0, 0]);
+    gpu.ask_to_preempt(1, 1);
+    expect(&gpu, [1, 0, 0]);
+    run(&mut gpu, 1, 5);
+    expect(&gpu, [1, 1, 1]);
+    run(&mut gpu, 1, 6);
+    expect(&gpu, [1, 1, 2]);
+    lie(&gpu, &[]);
+    gpu.wait_for("an answer", |gpu| gpu.preempted(1).number == 1);
+    lie(&gpu, &["preempt-interrupt-doubled", "preempt-late=1"]);
+    gpu.preempt(1, 2);
+    let told = gpu.device.told();
+    assert_eq!(
+        told,
+        [("preempt-interrupt-doubled", 1), ("preempt-late", 1)]
+    );
+    lie(&gpu, &[]);
+    assert_eq!(gpu.device.told(), []);
+}
+
 #[test]
 fn time_that_creeps() {
     let mut gpu = Gpu::new();

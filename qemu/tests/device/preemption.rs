@@ -969,6 +969,28 @@ fn a_packet_goes_on_in_another_engine() {
     assert!(driver.memory() == whole.memory());
 }
 
+/// What a packet goes on with is what was saved: registers that hold nothing it may read, and
+/// shared memory that it has not, hold what nobody put there.
+#[test]
+fn what_was_not_saved_is_scrambled() {
+    let mut driver = Driver::new(Preemption::default(), workload);
+    let mut scrambled = 0;
+    while !driver.packets.is_empty() {
+        driver.advance(300);
+        driver.preempt(100).unwrap_or_else(|o| panic!("{o:?}"));
+        let restored = driver.count(Counter::RestoredBytes);
+        driver.advance(300);
+        if driver.count(Counter::RestoredBytes) > restored {
+            let progress = driver.stepped.cores[0].take_progress();
+            let text = format!("{progress:?}");
+            let lanes = text.matches(&format!("{}", 0xa5a5_a5a5_u32)).count();
+            scrambled += usize::from(text.contains("Dispatch(Machine") && lanes >= 32);
+            driver.stepped.cores[0].set_progress(progress);
+        }
+    }
+    assert!(scrambled > 0, "no register was scrambled");
+}
+
 /// The program of a filter as it is in `samples/skua-filter`.
 fn filter(text: &str) -> Program {
     macro_rules! files {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The model is a list of all objects in which who is to leave is looked up afresh each time; memory is
-//! the tree's own allocator's.
+//! The model is a list of all objects in which who is to leave is looked up afresh each time;
+//! memory is the tree's own allocator's.
 
 use super::super::buddy::{Buddy, PageCount, PageRange, Scattered};
 use super::super::heap::{FallibleVec, OutOfMemory};
@@ -302,8 +302,8 @@ fn what_is_expected_later_goes_before_what_is_expected() {
 
 #[test]
 fn who_left_before_its_turn_is_not_compared() {
-    // The second leaves first, as it is expected last; then the others by age, since the third is not
-    // too large for what is still missing, which the second would have been.
+    // The second leaves first, as it is expected last; then the others by age, since the third is
+    // not too large for what is still missing, which the second would have been.
     let mut objects = [object(0, 5), object(1, 31), object(2, 9), object(3, 12)];
     objects[0].expected = Some(2);
     objects[1].expected = Some(8);
@@ -654,8 +654,8 @@ impl Vram {
         for object in may().filter(stay) {
             prop_assert!(Some(rank(object)) >= last, "{object:?} stayed, {left:?}");
         }
-        // None that was not needed but the last, and of a rank what was used longest ago; unless that
-        // is much too large.
+        // None that was not needed but the last, and of a rank what was used longest ago; unless
+        // that is much too large.
         let mut needed = missing;
         for (n, object) in left.iter().enumerate() {
             prop_assert!(needed > 0, "{object:?} left without need");

@@ -19,8 +19,10 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::vec::Vec;
 
+mod exhaustive;
+
 /// A packet of a context, or of the system's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Work {
     context: Option<u32>,
     number: u32,
@@ -36,6 +38,7 @@ impl Packet for Work {
         match self.context {
             Some(context) => Task::Virtual {
                 context: ContextSlot(context),
+                number: self.number,
                 va: GpuVa(u64::from(self.number) * 8),
                 bytes: 8,
                 resume: false,
@@ -46,6 +49,10 @@ impl Packet for Work {
 
     fn interrupts(&self) -> bool {
         self.number % 2 == 0
+    }
+
+    fn is_followed(&self) -> bool {
+        self.number >= FOLLOWED
     }
 
     fn context(&self) -> Option<ContextSlot> {
@@ -78,6 +85,9 @@ fn paging(idle: bool) -> Task<'static> {
     };
     Task::Paging(pass, Flush::Nothing)
 }
+
+/// Work from this number on has more behind it.
+const FOLLOWED: u32 = 1 << 16;
 
 type TestNode = Node<StdHeap, Recorder, Work>;
 
@@ -119,6 +129,22 @@ fn calls(hw: &Recorder) -> Vec<Call> {
         .iter()
         .filter(|call| !matches!(call, Call::Build { .. }));
     calls.cloned().collect()
+}
+
+/// Whether it is as expected. More ends interrupt than those that ask, as
+/// `a_ring_does_not_end_untold` tells.
+fn agree((found, expected): (&Call, &Call)) -> bool {
+    let (mut found, mut expected) = (found.clone(), expected.clone());
+    if let (
+        Call::Submit { completion, .. },
+        Call::Submit {
+            completion: other, ..
+        },
+    ) = (&mut found, &mut expected)
+    {
+        other.interrupt |= completion.interrupt;
+    }
+    found == expected
 }
 
 /// Resets and blames; the packets that were taken out.
@@ -307,7 +333,7 @@ proptest! {
                     expected.extend(hw.calls.borrow().last().cloned());
                     (reported, next, blameless) = (next, next + 1, 0);
                     let mut left = Vec::new();
-                    node.abandon(|packet| left.push(packet));
+                    node.abandon(|_, packet| left.push(packet));
                     prop_assert!(left.iter().eq(model.iter().map(|(_, packet)| packet)));
                     model.clear();
                     untold = false;
@@ -339,7 +365,7 @@ proptest! {
                     if broken {
                         // The device is given up.
                         let mut left = Vec::new();
-                        node.abandon(|packet| left.push(packet));
+                        node.abandon(|_, packet| left.push(packet));
                         let all: Vec<_> = model.iter().map(|(_, packet)| *packet).collect();
                         prop_assert_eq!(left, all);
                         prop_assert!(node.is_empty());
@@ -360,7 +386,11 @@ proptest! {
             }
             prop_assert!(node.iter().map(|(id, packet)| (id, *packet)).eq(model.iter().copied()));
             prop_assert_eq!(node.len(), model.len());
-            prop_assert_eq!(&calls(&hw), &expected);
+            let told = node.in_flight.iter().any(|(_, entry)| entry.interrupts);
+            prop_assert!(told || !node.is_full(), "a ring that ends untold");
+            let calls = calls(&hw);
+            let agree = calls.len() == expected.len() && calls.iter().zip(&expected).all(agree);
+            prop_assert!(agree, "{:?} {:?}", calls, expected);
         }
     }
 }
@@ -542,7 +572,7 @@ fn what_could_not_be_written_is_given_up_with_the_rest() {
     assert_eq!(node.complete(&hw, |_| ()), Err(NodeError::Miniport(Gone)));
     assert_eq!(node.replay(&hw), Err(NodeError::Miniport(Gone)));
     let mut left = Vec::new();
-    node.abandon(|packet| left.push(packet.number));
+    node.abandon(|_, packet| left.push(packet.number));
     assert_eq!(left, [0, 1]);
 }
 
@@ -701,4 +731,32 @@ fn only_creation_allocates() {
     assert_eq!(node.start(&hw, client(1, 4)), Err(NodeError::Full));
     node.replay(&hw).unwrap();
     assert_eq!(allocations(), before);
+}
+
+/// Where there is one interrupt for many ends, it comes while there is still work for half as long.
+#[test]
+fn a_ring_does_not_end_untold() {
+    let told = |numbers: &[u32]| {
+        let hw = Recorder::default();
+        let mut node = node(64, 8);
+        for number in numbers {
+            start(&mut node, &hw, client(1, *number)).expect("room");
+        }
+        let told = |call: &Call| match call {
+            Call::Submit { completion, .. } => Some(completion.interrupt),
+            _ => None,
+        };
+        calls(&hw).iter().filter_map(told).collect::<Vec<_>>()
+    };
+    let only = |at: &[usize], count: usize| (0..count).map(|n| at.contains(&n)).collect::<Vec<_>>();
+    // Odd ones do not ask.
+    assert_eq!(told(&[1; 7]), only(&[], 7));
+    assert_eq!(told(&[1; 8]), only(&[7], 8));
+    assert_eq!(told(&[FOLLOWED + 1; 8]), only(&[3, 7], 8));
+    // From one that does on.
+    let mut numbers = [FOLLOWED + 1; 8];
+    numbers[1] = 2;
+    assert_eq!(told(&numbers), only(&[1, 5], 8));
+    numbers[5] = 1;
+    assert_eq!(told(&numbers), only(&[1, 6], 8));
 }

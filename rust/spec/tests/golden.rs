@@ -5,7 +5,7 @@
 
 use skua_spec::aperture::{self, PageSize as AperturePageSize};
 use skua_spec::command::Command;
-use skua_spec::context::{Descriptor, Image};
+use skua_spec::context::{Buffer, Descriptor, Image, Queue};
 use skua_spec::fault::{Reason, Record};
 use skua_spec::isa::{Instruction, Op};
 use skua_spec::mmu::{Entry, PageSize, Target};
@@ -144,6 +144,18 @@ fn command(command: &Command) -> String {
             fence_text(fence),
             interrupt_text(interrupt)
         ),
+        Command::Run {
+            context,
+            number,
+            fence,
+            interrupt,
+            resume,
+        } => format!(
+            "RUN context={context:#x} number={number:#x}{}{}{}",
+            fence_text(fence),
+            interrupt_text(interrupt),
+            if resume { " resume" } else { "" }
+        ),
         Command::Fence { fence, interrupt } => {
             format!("FENCE fence={fence:#x}{}", interrupt_text(interrupt))
         }
@@ -245,6 +257,30 @@ fn contexts() {
             None => format!("{:?}", Reason::BadContext),
         };
         assert_eq!(found, line[1], "{line:?}");
+    }
+}
+
+#[test]
+fn queues() {
+    for line in lines("queues") {
+        let words = wide(&line[1]);
+        let found = if line[0] == "queue" {
+            Queue::from_word(words[0]).map_or("none".to_owned(), |queue| {
+                assert_eq!(queue.to_word(), words[0]);
+                format!("base={:#x} packets={:#x}", queue.base.0, queue.packets)
+            })
+        } else {
+            let words = words.try_into().expect(&line[1]);
+            Buffer::from_words(words).map_or_else(
+                |reason| format!("{reason:?}"),
+                |buffer| {
+                    assert_eq!(buffer.to_words(), words);
+                    let Buffer { base, start, end } = buffer;
+                    format!("base={:#x} start={start:#x} end={end:#x}", base.0)
+                },
+            )
+        };
+        assert_eq!(found, line[2], "{line:?}");
     }
 }
 

@@ -18,13 +18,13 @@
 //! next upload need not wait for a download that waits for a dispatch.
 //!
 //! **More than VRAM has.** The image is filtered many times over, in copies of its own, until their
-//! buffers are as large together as they are asked to be (`working_set`): every copy's result has to
-//! be the same. Each band of each copy has an allocation, which may be in VRAM or in system memory;
-//! a job makes its own resident, has the engines wait for that, and evicts it when it is done. Nothing
-//! has to be trimmed for them: what may be in system memory is in no budget.
+//! buffers are as large together as they are asked to be (`working_set`): every copy's result has
+//! to be the same. Each band of each copy has an allocation, which may be in VRAM or in system
+//! memory; a job makes its own resident, has the engines wait for that, and evicts it when it is
+//! done. Nothing has to be trimmed for them: what may be in system memory is in no budget.
 //!
-//! Programs, weights, histogram and table lie in one buffer in VRAM alone, which is resident all the
-//! time, and which job 0 fills.
+//! Programs, weights, histogram and table lie in one buffer in VRAM alone, which is resident all
+//! the time, and which job 0 fills.
 
 use std::fmt;
 use std::sync::Arc;

@@ -53,7 +53,8 @@ struct Options {
     /// Bytes of VRAM for bands of the image; three quarters of what is free if not given.
     #[arg(long)]
     budget: Option<u64>,
-    /// Bytes of memory to work on, in several copies of the image; four times the VRAM if not given.
+    /// Bytes of memory to work on, in several copies of the image; four times the VRAM if not
+    /// given.
     #[arg(long)]
     working_set: Option<u64>,
     /// List the filters.

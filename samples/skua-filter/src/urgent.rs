@@ -3,10 +3,11 @@
 //! A second client: short work that is urgent, beside the filter's, which is long.
 //!
 //! It has a context of the highest priority, to which it submits next to nothing, again and again.
-//! Whenever the compute engine is at work, so that there is something to wait for, it is measured how
-//! much the engine did from before the submission until its end was seen: in ticks of the engine, of
-//! which a slow host makes no more. Every second time the driver is told to have no engine make room
-//! (debugfs `preemption`), and what is urgent waits until the filter's packet has ended.
+//! Whenever the compute engine is at work, so that there is something to wait for, it is measured
+//! how much the engine did from before the submission until its end was seen: in ticks of the
+//! engine, of which a slow host makes no more. Every second time the driver is told to have no
+//! engine make room (debugfs `preemption`), and what is urgent waits until the filter's packet has
+//! ended.
 //!
 //! All this is for root alone. Without these rights there is no such client, and nothing to report.
 

@@ -253,8 +253,8 @@ impl Bo {
             })
     }
 
-    /// Locks it for the CPU, once more (Lock2): at once, or when it has moved to system memory, where
-    /// it then stays, if the CPU cannot access it in VRAM.
+    /// Locks it for the CPU, once more (Lock2): at once, or when it has moved to system memory,
+    /// where it then stays, if the CPU cannot access it in VRAM.
     ///
     /// # Errors
     ///
@@ -283,8 +283,8 @@ impl Bo {
             .map(|_| ())
     }
 
-    /// Says how important it is that it is in VRAM: any number but 0; `DRM_SKUA_PRIORITY_*` are some.
-    /// A hint, for all clients.
+    /// Says how important it is that it is in VRAM: any number but 0; `DRM_SKUA_PRIORITY_*` are
+    /// some. A hint, for all clients.
     ///
     /// # Errors
     ///
@@ -449,8 +449,8 @@ impl<'a> MakeResident<'a> {
 }
 
 impl Device {
-    /// Begins to make buffer objects resident: those that may be in VRAM move there, as far as there
-    /// is room, and stay before others do. Counted for each, until [`Device::evict`].
+    /// Begins to make buffer objects resident: those that may be in VRAM move there, as far as
+    /// there is room, and stay before others do. Counted for each, until [`Device::evict`].
     pub const fn make_resident<'a>(&'a self, bos: &'a [&'a Bo]) -> MakeResident<'a> {
         MakeResident::new(self, 0, bos)
     }
@@ -464,23 +464,23 @@ impl Device {
         self.evict_for(0, bos)
     }
 
-    /// Says of buffer objects that nobody needs their content for now, of all or of none: where memory
-    /// is short it is thrown away, before anything else leaves. They are not to be used until they are
-    /// [reclaimed](Device::reclaim): an access by the CPU is a bus error, and work that goes there may
-    /// fault.
+    /// Says of buffer objects that nobody needs their content for now, of all or of none: where
+    /// memory is short it is thrown away, before anything else leaves. They are not to be used
+    /// until they are [reclaimed](Device::reclaim): an access by the CPU is a bus error, and work
+    /// that goes there may fault.
     ///
     /// # Errors
     ///
-    /// [`Error::Argument`] for a buffer object of another file; EINVAL if there is none, one is there
-    /// twice, or there are more than 1024; EBUSY if one is locked or resident; EPERM if others may have
-    /// it; EOPNOTSUPP if it is imported.
+    /// [`Error::Argument`] for a buffer object of another file; EINVAL if there is none, one is
+    /// there twice, or there are more than 1024; EBUSY if one is locked or resident; EPERM if
+    /// others may have it; EOPNOTSUPP if it is imported.
     pub fn offer(&self, bos: &[&Bo], priority: OfferPriority) -> Result<()> {
         offer(self.file(), elements(self, bos)?, priority)
     }
 
-    /// Takes [`Device::offer`] back, for all or for none, also of what is not offered: of each, whether
-    /// its content was thrown away, and is zero. Waits for work that still uses what is just being
-    /// thrown away.
+    /// Takes [`Device::offer`] back, for all or for none, also of what is not offered: of each,
+    /// whether its content was thrown away, and is zero. Waits for work that still uses what is
+    /// just being thrown away.
     ///
     /// # Errors
     ///

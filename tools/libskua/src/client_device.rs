@@ -71,7 +71,8 @@ pub struct Trim {
     pub bytes: u64,
 }
 
-/// A device that a client has created; destroyed, with its address spaces and contexts, when dropped.
+/// A device that a client has created; destroyed, with its address spaces and contexts, when
+/// dropped.
 #[derive(Debug)]
 pub struct ClientDevice {
     /// Kept open.
@@ -110,8 +111,8 @@ impl ClientDevice {
         self.handle
     }
 
-    /// Creates an address space of this device with nothing in it; contexts on it are of the device,
-    /// too.
+    /// Creates an address space of this device with nothing in it; contexts on it are of the
+    /// device, too.
     ///
     /// # Errors
     ///
@@ -165,8 +166,8 @@ impl ClientDevice {
         Ok(())
     }
 
-    /// Begins to make buffer objects resident for this device, as [`Device::make_resident`] does for
-    /// the client's own.
+    /// Begins to make buffer objects resident for this device, as [`Device::make_resident`] does
+    /// for the client's own.
     pub const fn make_resident<'a>(&'a self, bos: &'a [&'a Bo]) -> MakeResident<'a> {
         MakeResident::new(&self.device, self.handle, bos)
     }
@@ -191,9 +192,9 @@ impl Drop for ClientDevice {
 }
 
 impl Device {
-    /// Waits for advice to trim one of the client's devices with explicit residency; none if there is
-    /// none until then. Of a descriptor that blocks ([`Device::from_fd`]) it is for one thread at a
-    /// time: another could wait for longer.
+    /// Waits for advice to trim one of the client's devices with explicit residency; none if there
+    /// is none until then. Of a descriptor that blocks ([`Device::from_fd`]) it is for one thread
+    /// at a time: another could wait for longer.
     ///
     /// # Errors
     ///

@@ -174,7 +174,8 @@ impl CommandBuffer {
         self.push(&Command::Signal { address, value })
     }
 
-    /// Sets a register of the context, 0 to 15, which keeps the value from submission to submission.
+    /// Sets a register of the context, 0 to 15, which keeps the value from submission to
+    /// submission.
     ///
     /// # Errors
     ///

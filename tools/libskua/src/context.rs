@@ -154,8 +154,8 @@ impl Context {
     }
 
     /// Says how important its work is among that of the contexts of this [`Device`](crate::Device)
-    /// that have the same priority: -7 to 7, 0 at first. It goes before theirs in their turns; others
-    /// notice nothing, and no right is needed.
+    /// that have the same priority: -7 to 7, 0 at first. It goes before theirs in their turns;
+    /// others notice nothing, and no right is needed.
     ///
     /// # Errors
     ///

@@ -278,8 +278,8 @@ impl Device {
             .fold(Placements::NONE, BitOr::bitor)
     }
 
-    /// Says how important the work of all contexts is that are made on it, there already or not: one
-    /// of `DRM_SKUA_PRIORITY_CLASS_…`, which moves their priorities
+    /// Says how important the work of all contexts is that are made on it, there already or not:
+    /// one of `DRM_SKUA_PRIORITY_CLASS_…`, which moves their priorities
     /// ([`Context::set_priority`](crate::Context::set_priority)) up or down.
     ///
     /// # Errors
@@ -401,8 +401,8 @@ pub struct DeviceInfo {
     pub max_buffers: u32,
     /// Most syncobjs of one bind or submission.
     pub max_syncs: u32,
-    /// How finely commands that draw can be preempted, as WDDM counts: 0 not at all, 500 behind each
-    /// instruction.
+    /// How finely commands that draw can be preempted, as WDDM counts: 0 not at all, 500 behind
+    /// each instruction.
     pub graphics_preemption: u32,
     /// The same of all other commands.
     pub compute_preemption: u32,

@@ -3,9 +3,9 @@
 //! Adapters: the GPUs of the machine, and this process on one of them.
 //!
 //! An open [`Adapter`] is what WDDM has as the pair of process and adapter: one open render node,
-//! one space of GPU addresses, shared by all devices that are made on it; each of them maps there by
-//! itself. It is cheap to clone, and is closed when the last clone and the last object made on it are
-//! gone.
+//! one space of GPU addresses, shared by all devices that are made on it; each of them maps there
+//! by itself. It is cheap to clone, and is closed when the last clone and the last object made on
+//! it are gone.
 
 use std::{
     path::PathBuf,
@@ -101,8 +101,8 @@ impl AdapterInfo {
 /// least: 0 not at all, 100 behind a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PreemptionCaps {
-    /// `D3DKMDT_GRAPHICS_PREEMPTION_GRANULARITY`: 200 behind a primitive, 300 a triangle, 400 a pixel,
-    /// 500 an instruction.
+    /// `D3DKMDT_GRAPHICS_PREEMPTION_GRANULARITY`: 200 behind a primitive, 300 a triangle, 400 a
+    /// pixel, 500 an instruction.
     pub graphics: u32,
     /// `D3DKMDT_COMPUTE_PREEMPTION_GRANULARITY`: 200 behind a dispatch, 300 a thread group, 400 a
     /// thread, 500 an instruction.
@@ -195,8 +195,8 @@ impl Adapter {
     }
 
     /// Says how important the work of all contexts of this process on the adapter is
-    /// (`D3DKMTSetProcessSchedulingPriorityClass`): of those that there are, and of new ones. Their own
-    /// priorities ([`crate::Context::set_scheduling_priority`]) stay what they are.
+    /// (`D3DKMTSetProcessSchedulingPriorityClass`): of those that there are, and of new ones. Their
+    /// own priorities ([`crate::Context::set_scheduling_priority`]) stay what they are.
     ///
     /// # Errors
     ///
@@ -295,7 +295,8 @@ impl Adapter {
         lock(&self.0.space)
     }
 
-    /// Gives back the addresses of memory that is destroyed, with the ranges that clients got for it.
+    /// Gives back the addresses of memory that is destroyed, with the ranges that clients got for
+    /// it.
     pub(crate) fn give_all_back(&self, va: u64, size: u64) {
         let mut space = self.space();
         for span in space.owned(va) {

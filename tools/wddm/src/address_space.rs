@@ -2,15 +2,15 @@
 
 //! Who has which GPU virtual addresses.
 //!
-//! Addresses are user mode's to choose. WDDM's process has one GPU address space on an adapter, which
-//! all its devices have part in; its free ranges are here, kept by the interval map that the driver uses for what is mapped
-//! (`rust/policy`). A range is given out with an alignment that lets the driver use its large
-//! pages, and with an unmapped page behind it, so that running over the end is a fault and not
-//! another allocation.
+//! Addresses are user mode's to choose. WDDM's process has one GPU address space on an adapter,
+//! which all its devices have part in; its free ranges are here, kept by the interval map that the
+//! driver uses for what is mapped (`rust/policy`). A range is given out with an alignment that lets
+//! the driver use its large pages, and with an unmapped page behind it, so that running over the
+//! end is a fault and not another allocation.
 //!
-//! Beside the library's own ranges there are those of clients, which have names: a client *reserves*
-//! a range to map and unmap in, or *maps* one, and frees what it got as a whole. What is mapped in
-//! these is each device's ([`crate::page_tables`]).
+//! Beside the library's own ranges there are those of clients, which have names: a client
+//! *reserves* a range to map and unmap in, or *maps* one, and frees what it got as a whole. What is
+//! mapped in these is each device's ([`crate::page_tables`]).
 
 use std::collections::BTreeMap;
 
@@ -209,8 +209,8 @@ impl AddressSpace {
         Ok(span.start)
     }
 
-    /// Where a client can map: in a range that it has, or in a free one, which becomes its own then,
-    /// until the memory at `owner` ends. Tells whether it did.
+    /// Where a client can map: in a range that it has, or in a free one, which becomes its own
+    /// then, until the memory at `owner` ends. Tells whether it did.
     ///
     /// # Errors
     ///

@@ -41,13 +41,14 @@
 //!
 //! Work finds an allocation for video memory alone if it is resident for the device, and may fault
 //! otherwise: [`crate::PagingQueue::make_resident`] makes it so, and tells when it is there;
-//! [`crate::Device::evict`] takes that back. What may be in system memory, too, work finds in any case.
+//! [`crate::Device::evict`] takes that back. What may be in system memory, too, work finds in any
+//! case.
 //!
 //! # CPU access
 //!
 //! What the CPU cannot access in video memory, because it is [hidden](AllocationDesc::hidden) or
-//! [cached](AllocationDesc::cached), the kernel moves to system memory for a lock, and it stays there
-//! until it is unlocked (rows 0.16, 0.20). Without a lock its address is a bus error.
+//! [cached](AllocationDesc::cached), the kernel moves to system memory for a lock, and it stays
+//! there until it is unlocked (rows 0.16, 0.20). Without a lock its address is a bus error.
 
 use std::{
     ops::Deref,
@@ -175,8 +176,8 @@ pub(crate) struct Inner {
 /// What is gone once it is destroyed.
 #[derive(Debug)]
 struct Live {
-    /// The attendant has it, once this is gone, until the last use has ended; calls that are under way
-    /// and updates of addresses that are queued have it, too.
+    /// The attendant has it, once this is gone, until the last use has ended; calls that are under
+    /// way and updates of addresses that are queued have it, too.
     memory: Arc<Memory>,
     /// All of it; made by the first lock, and kept.
     mapping: Option<Arc<Mapping>>,
@@ -274,8 +275,8 @@ impl Allocation {
         &self.inner.usage
     }
 
-    /// Locks all of it (`D3DKMTLock2`): at once, whatever the GPU does with it, or when it has moved
-    /// to where the CPU can access it.
+    /// Locks all of it (`D3DKMTLock2`): at once, whatever the GPU does with it, or when it has
+    /// moved to where the CPU can access it.
     ///
     /// # Errors
     ///

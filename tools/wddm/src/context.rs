@@ -143,16 +143,16 @@ impl Context {
     }
 
     /// Changes what is mapped in a reservation, all operations in order
-    /// (`D3DKMTUpdateGpuVirtualAddress`), when the fence has the value; when it is done, the fence has
-    /// the value + 1. It is not ordered with what is queued here but by the fence, and does not wait,
-    /// unless 128 are queued: then until the first of them is done.
+    /// (`D3DKMTUpdateGpuVirtualAddress`), when the fence has the value; when it is done, the fence
+    /// has the value + 1. It is not ordered with what is queued here but by the fence, and does not
+    /// wait, unless 128 are queued: then until the first of them is done.
     ///
     /// # Errors
     ///
-    /// INVALID_PARAMETER if there are no operations, ranges to change are not all in one reservation,
-    /// or those that are copied are not, something is out of its range, the value + 1 could not be
-    /// signalled now, or something is of another device; INVALID_HANDLE if something is destroyed;
-    /// NOT_SUPPORTED for [`crate::Protection::ZERO`]; NO_MEMORY; DEVICE_REMOVED.
+    /// INVALID_PARAMETER if there are no operations, ranges to change are not all in one
+    /// reservation, or those that are copied are not, something is out of its range, the value + 1
+    /// could not be signalled now, or something is of another device; INVALID_HANDLE if something
+    /// is destroyed; NOT_SUPPORTED for [`crate::Protection::ZERO`]; NO_MEMORY; DEVICE_REMOVED.
     pub fn update_gpu_virtual_address(
         &self,
         operations: &[VaOperation<&Allocation>],

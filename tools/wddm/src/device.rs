@@ -19,8 +19,8 @@
 //! waited for. A device that is not destroyed explicitly is when it and all its objects have been
 //! dropped.
 //!
-//! A device belongs to the process that made it. A child that got it by fork() has not its thread, and
-//! must not use it: what it drops or destroys there stays the parent's.
+//! A device belongs to the process that made it. A child that got it by fork() has not its thread,
+//! and must not use it: what it drops or destroys there stays the parent's.
 
 use std::{
     collections::HashMap,

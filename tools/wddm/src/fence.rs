@@ -2,9 +2,9 @@
 
 //! Monitored fences: 64-bit values that grow, to wait for and to signal.
 //!
-//! They are the kernel's: it signals them when work is done, holds work that waits for them, and puts
-//! threads to sleep, whether or not somebody has submitted the value. Here they get a device, WDDM's
-//! status codes, and an end.
+//! They are the kernel's: it signals them when work is done, holds work that waits for them, and
+//! puts threads to sleep, whether or not somebody has submitted the value. Here they get a device,
+//! WDDM's status codes, and an end.
 //!
 //! # What differs from Windows
 //!
@@ -17,11 +17,12 @@
 //!
 //! When the device goes to error, its fences become [`MonitoredFence::LOST`], unless they
 //! [keep their value](MonitoredFence::create_keeping), and all waits end with DEVICE_REMOVED (row
-//! 2.22). A wait that ends because of that, or because the fence is destroyed, never returns success.
+//! 2.22). A wait that ends because of that, or because the fence is destroyed, never returns
+//! success.
 //!
 //! A fence that is destroyed is signalled as a whole, behind what is to signal it already, so that
-//! whoever waits goes on; unless it was [shared](MonitoredFence::share): then others may go on to use
-//! it.
+//! whoever waits goes on; unless it was [shared](MonitoredFence::share): then others may go on to
+//! use it.
 
 use std::{
     os::fd::{BorrowedFd, OwnedFd},
@@ -235,14 +236,14 @@ impl MonitoredFence {
     ///
     /// # Errors
     ///
-    /// INVALID_PARAMETER if `initial` is [`MonitoredFence::LOST`]; INSUFFICIENT_RESOURCES if there are
-    /// too many; NO_MEMORY; DEVICE_REMOVED.
+    /// INVALID_PARAMETER if `initial` is [`MonitoredFence::LOST`]; INSUFFICIENT_RESOURCES if there
+    /// are too many; NO_MEMORY; DEVICE_REMOVED.
     pub fn create(device: &Device, initial: u64) -> Result<Self> {
         Self::with(device, initial, false, Signallers::Client)
     }
 
-    /// Creates a fence that keeps its value when the device fails (`NoSignalMaxValueOnTdr`): waits of
-    /// this device end all the same.
+    /// Creates a fence that keeps its value when the device fails (`NoSignalMaxValueOnTdr`): waits
+    /// of this device end all the same.
     ///
     /// # Errors
     ///
@@ -319,8 +320,8 @@ impl MonitoredFence {
     }
 
     /// Address in the GPU's address space of a word that follows the value
-    /// (`FenceValueGPUVirtualAddress`), for WAIT commands: from the first call on a thread writes it.
-    /// Such a wait keeps its engine busy, and the watchdog ends one that takes too long;
+    /// (`FenceValueGPUVirtualAddress`), for WAIT commands: from the first call on a thread writes
+    /// it. Such a wait keeps its engine busy, and the watchdog ends one that takes too long;
     /// [`crate::Context::wait_from_gpu`] does neither.
     ///
     /// # Errors
@@ -337,8 +338,8 @@ impl MonitoredFence {
     /// # Errors
     ///
     /// INVALID_PARAMETER if the value is not above all that were submitted, or is
-    /// [`MonitoredFence::LOST`], or the fence is a paging queue's; DEVICE_REMOVED; INVALID_HANDLE if
-    /// it is destroyed.
+    /// [`MonitoredFence::LOST`], or the fence is a paging queue's; DEVICE_REMOVED; INVALID_HANDLE
+    /// if it is destroyed.
     pub fn signal(&self, value: u64) -> Result<()> {
         self.device.scheduler().signal_from_cpu(&self.fence, value)
     }

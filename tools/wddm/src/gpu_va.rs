@@ -3,8 +3,8 @@
 //! GPU virtual addresses: what a client reserves, maps, updates and frees by itself.
 //!
 //! An [`Allocation`] has an address from the start ([`Allocation::gpu_va`]). Beside that, a client
-//! has as many as it likes of the process' addresses on the adapter, in which each device maps for its
-//! own work:
+//! has as many as it likes of the process' addresses on the adapter, in which each device maps for
+//! its own work:
 //!
 //! | call | what | when |
 //! |---|---|---|
@@ -26,9 +26,9 @@
 //!   its updates                  └──▶ page tables ──┘ F = n + 1
 //! ```
 //!
-//! An update waits for its value in this process, whoever signals that; updates of a context are done
-//! in order. An update of a reservation that is freed before its turn does nothing. The kernel changes
-//! an address space in the order in which it was asked.
+//! An update waits for its value in this process, whoever signals that; updates of a context are
+//! done in order. An update of a reservation that is freed before its turn does nothing. The kernel
+//! changes an address space in the order in which it was asked.
 //!
 //! The GPU has no page table entries that read as zero, no execute permission, and nothing that a
 //! driver could say by `DriverProtection`.
@@ -316,11 +316,13 @@ impl Update {
         }
     }
 
-    /// Hands it to the kernel, which signals a value of a fence then; whether there is anything to do.
+    /// Hands it to the kernel, which signals a value of a fence then; whether there is anything to
+    /// do.
     ///
     /// # Errors
     ///
-    /// As that of a bind. It can be tried again then, and is another one, if addresses have changed.
+    /// As that of a bind. It can be tried again then, and is another one, if addresses have
+    /// changed.
     pub(crate) fn perform(
         &self,
         tables: &PageTables,
@@ -375,8 +377,8 @@ fn within(allocation: &Allocation, offset: u64, size: u64) -> Result<()> {
 }
 
 impl Adapter {
-    /// Reserves a range of addresses (`D3DKMTReserveGpuVirtualAddress`); tells the first. Nothing is
-    /// mapped there.
+    /// Reserves a range of addresses (`D3DKMTReserveGpuVirtualAddress`); tells the first. Nothing
+    /// is mapped there.
     ///
     /// # Errors
     ///
@@ -398,8 +400,8 @@ impl Adapter {
     }
 
     /// Gives a range of addresses back that was reserved or mapped
-    /// (`D3DKMTFreeGpuVirtualAddress`), all of it. What is mapped there is unmapped, and the addresses
-    /// can be another's at once.
+    /// (`D3DKMTFreeGpuVirtualAddress`), all of it. What is mapped there is unmapped, and the
+    /// addresses can be another's at once.
     ///
     /// # Errors
     ///
@@ -414,15 +416,15 @@ impl Adapter {
 }
 
 impl PagingQueue {
-    /// Maps a range of an allocation (`D3DKMTMapGpuVirtualAddress`), in a range of addresses that the
-    /// client has, over what is mapped there, or in a free one, which it has from then on; tells the
-    /// first address. Work may use it when the paging fence has the value.
+    /// Maps a range of an allocation (`D3DKMTMapGpuVirtualAddress`), in a range of addresses that
+    /// the client has, over what is mapped there, or in a free one, which it has from then on;
+    /// tells the first address. Work may use it when the paging fence has the value.
     ///
     /// # Errors
     ///
-    /// INVALID_PARAMETER if something is out of its range, the addresses are neither free nor in one
-    /// range of a client's, or the allocation is of another device; INVALID_HANDLE if it, the queue
-    /// or the device is destroyed; GRAPHICS_ALLOCATION_BUSY if the allocation is offered;
+    /// INVALID_PARAMETER if something is out of its range, the addresses are neither free nor in
+    /// one range of a client's, or the allocation is of another device; INVALID_HANDLE if it, the
+    /// queue or the device is destroyed; GRAPHICS_ALLOCATION_BUSY if the allocation is offered;
     /// NOT_SUPPORTED for [`Protection::ZERO`]; NO_MEMORY, also if there is no such range;
     /// DEVICE_REMOVED.
     pub fn map_gpu_virtual_address(&self, desc: &MapDesc<&Allocation>) -> Result<(u64, Paging)> {

@@ -67,8 +67,8 @@ impl Memory {
         &self.bo
     }
 
-    /// Locks it in the kernel, which moves it where the CPU can access it. INVALID_PARAMETER if that
-    /// is nowhere.
+    /// Locks it in the kernel, which moves it where the CPU can access it. INVALID_PARAMETER if
+    /// that is nowhere.
     pub(crate) fn lock(&self) -> Result<()> {
         match self.bo.lock() {
             Err(error) if error.errno() == Some(Errno::PERM) => Err(Status::INVALID_PARAMETER),

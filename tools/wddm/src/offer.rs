@@ -64,15 +64,15 @@ fn checked(device: &Device, allocations: &[&Allocation]) -> Result<Vec<Arc<Memor
 }
 
 impl Device {
-    /// Offers allocations, all of them or none (`D3DKMTOfferAllocations`): where memory is short their
-    /// content is thrown away, before anything else leaves. They are not to be used before they are
-    /// reclaimed; an access by the CPU is a bus error.
+    /// Offers allocations, all of them or none (`D3DKMTOfferAllocations`): where memory is short
+    /// their content is thrown away, before anything else leaves. They are not to be used before
+    /// they are reclaimed; an access by the CPU is a bus error.
     ///
     /// # Errors
     ///
-    /// INVALID_PARAMETER if there are none or more than [`MAX_ALLOCATIONS`], or one is there twice or
-    /// is of another device; GRAPHICS_ALLOCATION_BUSY if one is locked or resident; INVALID_HANDLE if
-    /// one is destroyed; DEVICE_REMOVED.
+    /// INVALID_PARAMETER if there are none or more than [`MAX_ALLOCATIONS`], or one is there twice
+    /// or is of another device; GRAPHICS_ALLOCATION_BUSY if one is locked or resident;
+    /// INVALID_HANDLE if one is destroyed; DEVICE_REMOVED.
     pub fn offer(
         &self,
         allocations: &[&Allocation],
@@ -89,8 +89,8 @@ impl Device {
 impl PagingQueue {
     /// Takes [`Device::offer`] back, for all allocations or for none, also of those that are not
     /// offered (`D3DKMTReclaimAllocations2`): what became of the content of each. They are as those
-    /// that were just evicted when the call returns, and those for video memory alone have to be made
-    /// resident for work to find them; the paging fence counts it all the same.
+    /// that were just evicted when the call returns, and those for video memory alone have to be
+    /// made resident for work to find them; the paging fence counts it all the same.
     ///
     /// # Errors
     ///

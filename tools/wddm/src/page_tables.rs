@@ -104,8 +104,8 @@ impl PageTables {
         self.life.value() == MonitoredFence::LOST
     }
 
-    /// A value, and a fence that has the next one when [`PageTables::wake_sleepers`] is called after
-    /// this.
+    /// A value, and a fence that has the next one when [`PageTables::wake_sleepers`] is called
+    /// after this.
     pub(crate) fn wakes(&self) -> (&MonitoredFence, u64) {
         (&self.life, self.life.value())
     }
@@ -157,8 +157,8 @@ impl PageTables {
         lock(&self.mapped)
     }
 
-    /// Has the kernel change what clients have mapped, in order; the client says by itself what waits
-    /// for it.
+    /// Has the kernel change what clients have mapped, in order; the client says by itself what
+    /// waits for it.
     pub(crate) fn change(
         &self,
         changes: &[Change],
@@ -205,8 +205,8 @@ struct Binds {
 }
 
 impl Binds {
-    /// Makes the next bind. Work that is submitted later waits for it if it is the library's `own`, and
-    /// otherwise if the client says so.
+    /// Makes the next bind. Work that is submitted later waits for it if it is the library's `own`,
+    /// and otherwise if the client says so.
     fn next(&self, own: bool, bind: impl FnOnce(u64) -> libskua::Result<()>) -> Result<()> {
         let mut last = lock(&self.last);
         let point = *last + 1;

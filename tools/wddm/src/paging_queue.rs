@@ -11,24 +11,24 @@
 //!   map_gpu_… ──────▶ VM_BIND ───────┘
 //! ```
 //!
-//! The paging fence is a [`MonitoredFence`] to wait for, on CPU and GPU, and not to signal: the kernel
-//! signals its values.
+//! The paging fence is a [`MonitoredFence`] to wait for, on CPU and GPU, and not to signal: the
+//! kernel signals its values.
 //!
 //! # Residency
 //!
 //! An allocation is resident for the device as often as it was made so and was not evicted. Of what
-//! may be in video memory alone, the device's work finds that, and nothing else: an access to what is
-//! not resident may be a fault. What is resident for a device is to fit into its budget, a share of
-//! video memory that shrinks and grows with what others want (`Documentation/gpu/skua/memory.rst`):
-//! more is refused, with the bytes that are too much ([`NotResident`]), unless there is nothing that
-//! the caller could evict first. Who has too much because of others is told
-//! ([`Device::register_trim_notification`]).
+//! may be in video memory alone, the device's work finds that, and nothing else: an access to what
+//! is not resident may be a fault. What is resident for a device is to fit into its budget, a share
+//! of video memory that shrinks and grows with what others want
+//! (`Documentation/gpu/skua/memory.rst`): more is refused, with the bytes that are too much
+//! ([`NotResident`]), unless there is nothing that the caller could evict first. Who has too much
+//! because of others is told ([`Device::register_trim_notification`]).
 //!
 //! What may be in system memory, too, is in no budget, and found by work wherever it is. What waits
 //! for the paging fence finds all of it where it is to be.
 //!
-//! There is no priority among paging queues: the kernel does what it does for one device in the order
-//! in which it was asked.
+//! There is no priority among paging queues: the kernel does what it does for one device in the
+//! order in which it was asked.
 
 use std::sync::{Arc, Mutex};
 
@@ -87,8 +87,8 @@ pub struct Paging {
 pub struct NotResident {
     /// Why.
     pub status: Status,
-    /// Bytes to evict first (`NumBytesToTrim`), if that is why; of more than 1024 allocations, those
-    /// up to the one at which they were too many.
+    /// Bytes to evict first (`NumBytesToTrim`), if that is why; of more than 1024 allocations,
+    /// those up to the one at which they were too many.
     pub bytes_to_trim: u64,
 }
 
@@ -160,9 +160,9 @@ impl PagingQueue {
     /// # Errors
     ///
     /// INVALID_PARAMETER if there are none or more than [`MAX_RESIDENT`], one is there twice or is
-    /// of another device, or `flags` has MUST_SUCCEED alone; INVALID_HANDLE if one, the queue or the
-    /// device is destroyed; GRAPHICS_ALLOCATION_BUSY if one is offered; NO_MEMORY if they exceed the
-    /// budget, which CANT_TRIM_FURTHER permits, or video memory; NO_MEMORY or
+    /// of another device, or `flags` has MUST_SUCCEED alone; INVALID_HANDLE if one, the queue or
+    /// the device is destroyed; GRAPHICS_ALLOCATION_BUSY if one is offered; NO_MEMORY if they
+    /// exceed the budget, which CANT_TRIM_FURTHER permits, or video memory; NO_MEMORY or
     /// GRAPHICS_NO_VIDEO_MEMORY if there is no room for all of them; with MUST_SUCCEED these are
     /// DEVICE_REMOVED, and the device is in error ([`DeviceState::OutOfMemory`]).
     pub fn make_resident(

@@ -662,8 +662,8 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// INVALID_PARAMETER if there is no such priority, a bit of `flags` has no meaning, or both or none
-    /// of the two are given; INVALID_HANDLE, OBJECT_TYPE_MISMATCH; as [`Device::offer`].
+    /// INVALID_PARAMETER if there is no such priority, a bit of `flags` has no meaning, or both or
+    /// none of the two are given; INVALID_HANDLE, OBJECT_TYPE_MISMATCH; as [`Device::offer`].
     pub fn offer_allocations(
         &self,
         device: Handle,
@@ -814,8 +814,8 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// INVALID_PARAMETER if a bit of `flags` has no meaning, or the context is of another device; as
-    /// [`Context::update_gpu_virtual_address`].
+    /// INVALID_PARAMETER if a bit of `flags` has no meaning, or the context is of another device;
+    /// as [`Context::update_gpu_virtual_address`].
     pub fn update_gpu_virtual_address(
         &self,
         device: Handle,
@@ -904,8 +904,8 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// INVALID_HANDLE, OBJECT_TYPE_MISMATCH; INVALID_PARAMETER for a paging queue's, which goes with
-    /// the queue.
+    /// INVALID_HANDLE, OBJECT_TYPE_MISMATCH; INVALID_PARAMETER for a paging queue's, which goes
+    /// with the queue.
     pub fn destroy_synchronization_object(&self, handle: Handle) -> Result<()> {
         let fence = self.get_fence(handle)?;
         if fence.fence().paging {

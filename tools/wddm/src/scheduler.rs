@@ -4,25 +4,25 @@
 //!
 //! Work goes to the kernel at once, with the values that it waits for and signals: what waits for a
 //! value that nobody has submitted the kernel holds. Each context has a fence of its own, its
-//! **progress**: packet *n* signals value *n*. By it everybody tells, without a system call, what is
-//! done ([`crate::Allocation::map`]).
+//! **progress**: packet *n* signals value *n*. By it everybody tells, without a system call, what
+//! is done ([`crate::Allocation::map`]).
 //!
 //! ```text
 //!   submit ─▶ SKUA_SUBMIT {waits F≥5; commands; signals G=2, progress=n} ─▶ held ─▶ engine ─▶ values
 //!   update ─▶ until its value is reached ─▶ VM_BIND {operations; signals F=6} ─▶ page tables ─▶ value
 //! ```
 //!
-//! Updates of addresses wait here, and not in the kernel: what they change depends on what is mapped
-//! and reserved when their turn comes, which the library knows. The [`attendant`] does them.
+//! Updates of addresses wait here, and not in the kernel: what they change depends on what is
+//! mapped and reserved when their turn comes, which the library knows. The [`attendant`] does them.
 //!
 //! A context that was destroyed is kept until the work that the kernel has of it is over, unless
 //! something of it may be held, which would wait on. Its progress is signalled as a whole then.
 //!
 //! Locks: `state` guards everything here, and is held over submissions, so that each is accepted
 //! whole or not at all. Under it only `mirrors` and the usage of allocations are locked, and what a
-//! bind needs. A submission may wait for room with it held: so whatever lets the GPU go on, signals of
-//! the CPU and what is written to where the GPU sees values, does without it. With any other lock held
-//! nothing waits for the GPU.
+//! bind needs. A submission may wait for room with it held: so whatever lets the GPU go on, signals
+//! of the CPU and what is written to where the GPU sees values, does without it. With any other
+//! lock held nothing waits for the GPU.
 
 mod attendant;
 
@@ -357,7 +357,8 @@ impl Scheduler {
     // Updates of addresses
 
     /// Queues an update of addresses, which `make` makes, in a context: behind a value of a fence,
-    /// if it is to wait, and before the next one, which it signals. Waits while too many are queued.
+    /// if it is to wait, and before the next one, which it signals. Waits while too many are
+    /// queued.
     pub(crate) fn queue_update(
         &self,
         context: u64,

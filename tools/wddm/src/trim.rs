@@ -3,10 +3,10 @@
 //! Trim notifications: a device is told when others leave it less of a budget than what is resident
 //! for it.
 //!
-//! The kernel says so by an event in the adapter's file, which any device's attendant reads and passes on to
-//! that of the device. That asks the kernel by how much the budget
-//! is exceeded, and calls back. Nobody has to follow: a device that exceeds its budget is as right as
-//! another, and its work waits for others' in turn.
+//! The kernel says so by an event in the adapter's file, which any device's attendant reads and
+//! passes on to that of the device. That asks the kernel by how much the budget
+//! is exceeded, and calls back. Nobody has to follow: a device that exceeds its budget is as right
+//! as another, and its work waits for others' in turn.
 
 use std::{
     fmt,
@@ -118,14 +118,16 @@ impl fmt::Debug for TrimRegistration {
 
 impl Device {
     /// Has a function be called when the device exceeds its budget because of others
-    /// (`D3DKMTRegisterTrimNotification`), by the device's own thread: what it calls in its turn may
-    /// wait for room, and destroy the device, but is not to wait for what that thread does: updates of
-    /// addresses. Without an [`PagingQueue::make_resident`](crate::PagingQueue::make_resident)
-    /// or [`Device::evict`] there is nothing to trim, and nobody is told.
+    /// (`D3DKMTRegisterTrimNotification`), by the device's own thread: what it calls in its turn
+    /// may wait for room, and destroy the device, but is not to wait for what that thread does:
+    /// updates of addresses. Without an
+    /// [`PagingQueue::make_resident`](crate::PagingQueue::make_resident) or [`Device::evict`] there
+    /// is nothing to trim, and nobody is told.
     ///
     /// # Errors
     ///
-    /// INVALID_HANDLE if the device is destroyed; DEVICE_REMOVED; NO_MEMORY if no thread can be made.
+    /// INVALID_HANDLE if the device is destroyed; DEVICE_REMOVED; NO_MEMORY if no thread can be
+    /// made.
     pub fn register_trim_notification(
         &self,
         callback: impl FnMut(TrimNotification) + Send + 'static,

@@ -5,9 +5,9 @@
 //! The kernel does not know which allocations a submission uses (row 0.01): the user-mode driver
 //! says so with each ([`crate::Submission::uses`]), and asks here before the CPU touches one. What
 //! is kept is, for each context, the number of its last packet that reads and of its last one that
-//! writes. Whether it is done is a load from memory: the progress of the context. The scheduler keeps
-//! that while anything of the context is not done; here it is not kept, since an allocation that
-//! nobody asks for may outlive many contexts, and fences are few.
+//! writes. Whether it is done is a load from memory: the progress of the context. The scheduler
+//! keeps that while anything of the context is not done; here it is not kept, since an allocation
+//! that nobody asks for may outlive many contexts, and fences are few.
 
 use std::sync::{Arc, Weak};
 

@@ -26,6 +26,8 @@
 //! 4. Device-managed resources: registers, shared memory, page tables, DMA mappings.
 //!
 //! Files, buffer objects and exported dma-bufs may outlive all that.
+//!
+//! What happens when the system sleeps is in [`power`].
 
 use crate::{
     ext::{
@@ -79,7 +81,10 @@ use crate::{
         number::EngineIndex,
         pci::BAR_HOST_APERTURE, //
     },
-    submit::adapter_reset::Limits, //
+    submit::{
+        adapter_reset::Limits,
+        power, //
+    }, //
 };
 use kernel::{
     device::{
@@ -145,12 +150,7 @@ impl PciDriver for SkuaDriver {
         // The CPU writes VRAM through clients' mappings only.
         let vram = match caps.vram_visible {
             0 => None,
-            _ => Some(WcBar::new(
-                pdev,
-                spec::pci::BAR_VRAM,
-                PAGE_SIZE,
-                c"skua-vram",
-            )?),
+            _ => Some(WcBar::new(pdev, spec::pci::BAR_VRAM, c"skua-vram")?),
         };
         let bar = vram.as_ref().map_or(0, WcBar::whole);
         if bar != caps.vram_visible {
@@ -176,12 +176,7 @@ impl PciDriver for SkuaDriver {
                     );
                     return Err(EINVAL);
                 }
-                Some(WcBar::new(
-                    pdev,
-                    BAR_HOST_APERTURE,
-                    PAGE_SIZE,
-                    c"skua-aperture",
-                )?)
+                Some(WcBar::new(pdev, BAR_HOST_APERTURE, c"skua-aperture")?)
             }
         };
         let vectors = u32::try_from(caps.engines.len())?
@@ -190,6 +185,7 @@ impl PciDriver for SkuaDriver {
 
         let settings = Settings {
             preempts: module_parameters::preemption.value() != 0,
+            evicts: module_parameters::evict.value() != 0,
             job_ms: module_parameters::job_timeout_ms.value(),
             resets: Limits {
                 count: module_parameters::tdr_limit_count.value(),
@@ -227,6 +223,15 @@ impl PciDriver for SkuaDriver {
     fn stop(dev: &SkuaDevice) {
         Gpu::stop(dev);
     }
+
+    fn sleep(dev: &SkuaDevice) -> Result {
+        let bound = ext::device::enter(dev).ok_or(ENODEV)?;
+        power::sleep(dev, gpu::parent(&bound))
+    }
+
+    fn wake(dev: &SkuaDevice) -> Result {
+        power::wake(dev)
+    }
 }
 
 static VTABLE: Vtable = Vtable::new();
@@ -243,6 +248,12 @@ impl DriverExt for SkuaDriver {
     fn show_fdinfo(dev: &SkuaDevice<drm::Registered>, file: &SkuaFile, printer: &mut Printer<'_>) {
         // Output that does not fit is the caller's to repeat.
         let _ = fdinfo::show(dev, file, printer);
+    }
+
+    fn before_ioctl(dev: &SkuaDevice<drm::Registered>) {
+        if dev.evicts {
+            eviction::evict_idle(dev, gpu::parent(dev));
+        }
     }
 
     fn resources(dev: &SkuaDevice) -> &DevresSet {

@@ -2,7 +2,9 @@
 
 //! What work waits for, and what it signals.
 //!
-//! Both are made whole while failing is possible; using them cannot fail. Uses no other room of the driver.
+//! Both are made whole while failing is possible; using them cannot fail. Uses no other
+//! room of the driver, and of the trunk ([`crate::gpu`]) only whose device it is and its work
+//! queues.
 
 pub(crate) mod gate;
 pub(crate) mod hold;

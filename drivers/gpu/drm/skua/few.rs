@@ -32,7 +32,7 @@ pub(crate) enum Few<T> {
     /// No element.
     #[default]
     Empty,
-    /// One.
+    /// One element, which needs no memory of its own.
     One(T),
     /// Any number of them.
     Many(KVVec<T>),

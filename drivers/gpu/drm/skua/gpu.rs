@@ -11,13 +11,14 @@
 //! A device that does not acknowledge in time, or reports what cannot be, is reset
 //! ([`crate::submit::adapter_reset`]), and goes on.
 //!
-//! A device that is unplugged, or is not helped by that, is *lost* ([`Gpu::lose`]), once. Before anything else it is made quiet: an adapter reset, and whether or
-//! not it acknowledges that, bus mastering off, read back. Then engines take no more work, all
-//! contexts and address spaces finish what they have with `ENODEV`, every fence signals. Ioctls
-//! fail with `ENODEV` (unplugged) or `EIO` (not answering) until the device is bound again.
+//! A device that is unplugged, or is not helped by that, is *lost* ([`Gpu::lose`]), once. Before
+//! anything else it is made quiet: an adapter reset, and whether or not it acknowledges that, bus
+//! mastering off, read back. Then engines take no more work, all contexts and address spaces finish
+//! what they have with `ENODEV`, every fence signals. Ioctls fail with `ENODEV` (unplugged) or
+//! `EIO` (not answering) until the device is bound again.
 //!
-//! From the moment at which an acknowledgement is missing until the device was reset, or is quiet, no
-//! memory that it may reach goes back to the system: [`crate::reaper`].
+//! From the moment at which an acknowledgement is missing until the device was reset, or is quiet,
+//! no memory that it may reach goes back to the system: [`crate::reaper`].
 //!
 //! # Locks, outermost first
 //!
@@ -55,9 +56,9 @@
 //! locks of fences and work queues
 //! ```
 //!
-//! When memory is short, whoever allocates may have objects give back pages ([`crate::ext::shrinker`]):
-//! what is taken there is the list's mutex and reservation locks, both only if they are free, and
-//! below them what removing CPU and DMA mappings takes.
+//! When memory is short, whoever allocates may have objects give back pages
+//! ([`crate::ext::shrinker`]): what is taken there is the list's mutex and reservation locks, both
+//! only if they are free, and below them what removing CPU and DMA mappings takes.
 //!
 //! `drm_dev_enter()` ([`crate::ext::device::enter`]) may be entered anywhere. While somebody is
 //! inside no DRM device is unplugged: nobody waits for the GPU's work there, but who makes room,
@@ -66,13 +67,12 @@
 //! synchronous destruction, for one second; and for its quick acknowledgements
 //! ([`Gpu::wait_for`]).
 //!
-//! Interrupt threads, the workers of [`QUEUE`] and of [`crate::memory::vm::QUEUE`], and the alarms are
-//! on the way to fences' signals as a whole, and say so to lockdep: they allocate nothing, take no
-//! reservation lock, and give references that may be the last to a reaper. But for the
+//! Interrupt threads, the workers of [`QUEUE`] and of [`crate::memory::vm::QUEUE`], and the alarms
+//! are on the way to fences' signals as a whole, and say so to lockdep: they allocate nothing, take
+//! no reservation lock, and give references that may be the last to a reaper. But for the
 //! [`Discarder`]'s, for which no fence waits.
 
 use crate::{
-    driver::SkuaDriver,
     ext::{
         device::BusMaster,
         devres::DevresSet,
@@ -130,6 +130,7 @@ use crate::{
         },
         vm::{
             Bind,
+            Reached,
             Vm, //
         },
         vram::{
@@ -190,6 +191,7 @@ use crate::{
         },
         coredump::Failure,
         engine::Engine,
+        power::Power,
         recovery::Alarms,
         submission::Submission, //
     }, //
@@ -223,6 +225,9 @@ use kernel::{
         Monotonic, //
     }, //
 };
+
+/// What is registered with the kernel, of which rooms name the type alone.
+pub(crate) use crate::driver::SkuaDriver;
 
 /// The DRM device, whose data is a [`Gpu`].
 pub(crate) type SkuaDevice<Ctx = drm::Normal> = drm::Device<SkuaDriver, Ctx>;
@@ -309,7 +314,9 @@ pub(crate) struct Reapers {
     pub(crate) moves: Arc<Reaper<Move>>,
     /// Submissions that left a ring or were cancelled, with the memory that they cleared.
     pub(crate) submissions: Arc<Reaper<Submission>>,
-    /// Address spaces, with their page tables and what is mapped in them.
+    /// Page tables of address spaces that are gone, and what was mapped in these.
+    pub(crate) reached: Arc<Reaper<Reached>>,
+    /// Address spaces.
     pub(crate) vms: Arc<Reaper<Vm>>,
     /// The one that all obey: closed by [`Gpu::suspect`], [`Gpu::doubt`] and [`Gpu::lose`], opened
     /// when the device was reset or is known to be quiet.
@@ -328,6 +335,7 @@ impl Reapers {
             destructions: Reaper::new(&quarantine)?,
             moves: Reaper::new(&quarantine)?,
             submissions: Reaper::new(&quarantine)?,
+            reached: Reaper::new(&quarantine)?,
             vms: Reaper::new(&quarantine)?,
             quarantine,
             quiet: Atomic::new(false),
@@ -355,6 +363,7 @@ impl Reapers {
         self.moves.wake();
         self.submissions.wake();
         self.vms.wake();
+        self.reached.wake();
     }
 
     /// Whether the device is known to reach no memory, for good.
@@ -372,6 +381,7 @@ impl Reapers {
             self.moves.count(),
             self.submissions.count(),
             self.vms.count(),
+            self.reached.count(),
         ];
         let sum = counts.into_iter().fold(0, u64::saturating_add);
         (self.quarantine.is_closed(), sum)
@@ -392,11 +402,13 @@ pub(crate) struct Gpu {
     pub(crate) reapers: Reapers,
     /// Whether engines that can be are asked to stop: a switch for debugging (row 2.24).
     pub(crate) preempts: Atomic<bool>,
+    /// Whether all that is idle leaves VRAM before each ioctl, for tests.
+    pub(crate) evicts: bool,
     /// How often the adapter is reset before it is given up.
     #[pin]
     pub(crate) resets: Resets,
-    /// The [generation](Hardware::generation) in which VRAM was last all zero: what was written in an
-    /// earlier one is lost.
+    /// The [generation](Hardware::generation) in which VRAM was last all zero: what was written in
+    /// an earlier one is lost.
     pub(crate) vram_generation: Atomic<u32>,
     /// What is to be destroyed when nothing uses it any more.
     pub(crate) destroyer: Arc<Destroyer>,
@@ -426,8 +438,8 @@ pub(crate) struct Gpu {
     /// address space, its binds are done and its contexts gone, and is taken until it is freed.
     #[pin]
     pub(crate) vms: Slots<Asid, Vm>,
-    /// Objects in VRAM, which may all be elsewhere, by their priority's level and when they were last
-    /// used; then those in the aperture that may leave it, likewise.
+    /// Objects in VRAM, which may all be elsewhere, by their priority's level and when they were
+    /// last used; then those in the aperture that may leave it, likewise.
     #[pin]
     pub(crate) evictable: [Lru<BoData>; 2 * Level::ALL.len()],
     /// Objects in VRAM whose content is offered, by the priority of that.
@@ -476,7 +488,8 @@ pub(crate) struct Gpu {
     /// Which pages of VRAM are free.
     #[pin]
     pub(crate) vram: Mutex<Pages>,
-    /// VRAM as control groups know it, from the beginning of [`Gpu::start`] to that of [`Gpu::stop`].
+    /// VRAM as control groups know it, from the beginning of [`Gpu::start`] to that of
+    /// [`Gpu::stop`].
     #[pin]
     vram_region: SpinLock<Option<Arc<Region<SkuaDriver>>>>,
     /// Which address space identifiers are free, and which only after a flush; 0 is the system's.
@@ -493,6 +506,8 @@ pub(crate) struct Gpu {
     pub(crate) watching: Watching,
     /// Whether it is looked at whose turn it is.
     pub(crate) watching_turns: Watching,
+    /// Whether it sleeps, or is about to.
+    pub(crate) power: Power,
 }
 
 /// Whether an alarm is set or running: who changes that to yes sets it.
@@ -523,6 +538,8 @@ impl Watching {
 pub(crate) struct Settings {
     /// Whether engines that can be are asked to stop (row 2.24).
     pub(crate) preempts: bool,
+    /// Whether all that is idle leaves VRAM before each ioctl, for tests.
+    pub(crate) evicts: bool,
     /// Milliseconds that a packet may work.
     pub(crate) job_ms: u32,
     /// How often the adapter is reset before it is given up.
@@ -543,6 +560,7 @@ impl Gpu {
     ) -> Result<impl PinInit<Self, Error>> {
         let Settings {
             preempts,
+            evicts,
             job_ms,
             resets,
         } = *settings;
@@ -607,6 +625,7 @@ impl Gpu {
                 segment_unmaps: Atomic::new(0),
             },
             preempts: Atomic::new(true),
+            evicts,
             resets <- Resets::new(resets),
             vram_generation: Atomic::new(0),
             reapers: Reapers::new()?,
@@ -642,6 +661,7 @@ impl Gpu {
             ended: Atomic::new(0),
             watching: Watching::new(),
             watching_turns: Watching::new(),
+            power: Power::new(),
         }))
     }
 
@@ -733,8 +753,8 @@ impl Gpu {
     }
 
     /// Starts the device: a reset, its access to memory, its engines, its driver's own context, and
-    /// its alarms, which from now on look after the engines. `job_ms` is how long a packet may work,
-    /// `preempt_ms` how long an engine may take to stop.
+    /// its alarms, which from now on look after the engines. `job_ms` is how long a packet may
+    /// work, `preempt_ms` how long an engine may take to stop.
     ///
     /// `ETIMEDOUT`, with a line in the log, if the reset does not end; `ENOMEM`, `ENODEV`.
     pub(crate) fn start(dev: &SkuaDevice, job_ms: u32, preempt_ms: u32) -> Result {
@@ -770,8 +790,8 @@ impl Gpu {
         Ok(())
     }
 
-    /// The adapter is about to be reset: memory that it may reach does not go back to the system until
-    /// [`Self::resume`].
+    /// The adapter is about to be reset: memory that it may reach does not go back to the system
+    /// until [`Self::resume`].
     pub(crate) fn suspend(&self) {
         self.reapers.quarantine.suspend();
     }
@@ -827,8 +847,8 @@ impl Gpu {
         }
     }
 
-    /// Has the device reset soon, or lost, from where it cannot be done at once, unless it was reset
-    /// since `generation`. Process context.
+    /// Has the device reset soon, or lost, from where it cannot be done at once, unless it was
+    /// reset since `generation`. Process context.
     pub(crate) fn reset_later(&self, generation: u32) {
         self.resets.want(generation);
         if let Some(alarms) = &*self.alarms.lock() {
@@ -836,8 +856,15 @@ impl Gpu {
         }
     }
 
-    /// Has so many `pages` of what is offered and mapped thrown away soon, from where page tables are
-    /// not changed.
+    /// Has the alarms' queue do what [`Self::power`] is asked for. Not after [`Self::stop`].
+    pub(crate) fn sleep_or_wake(&self) {
+        if let Some(alarms) = &*self.alarms.lock() {
+            alarms.sleep_or_wake();
+        }
+    }
+
+    /// Has so many `pages` of what is offered and mapped thrown away soon, from where page tables
+    /// are not changed.
     pub(crate) fn discard_later(&self, pages: usize) {
         if let Some(discarder) = &*self.discarder.lock() {
             discarder.ask(pages);
@@ -889,7 +916,7 @@ impl Gpu {
         self.movers.release(asid);
         self.vms.release(asid);
         // All flushes are whole, so there is one epoch: the next flush.
-        kernel::warn_on!(self.asids.lock().free(asid.into(), 0).is_err());
+        crate::warn_on_once!(self.asids.lock().free(asid.into(), 0).is_err());
     }
 
     /// Has all engines drop the translations of an address space, or of all, and waits until they
@@ -906,8 +933,8 @@ impl Gpu {
     /// Waits until `done` says so, which looks at shared memory only. Process context; not from
     /// recovery, which may have to reset the device for that.
     ///
-    /// Bounded: after [`ACK_TIMEOUT`] the device is to be reset, after which `done` is to say so, or
-    /// lost. `EIO`, `ENODEV` if it is.
+    /// Bounded: after [`ACK_TIMEOUT`] the device is to be reset, after which `done` is to say so,
+    /// or lost. `EIO`, `ENODEV` if it is.
     pub(crate) fn wait_for(&self, mut done: impl FnMut() -> Result<bool>) -> Result {
         let mut generation = self.hw.generation();
         let mut start = Instant::<Monotonic>::now();
@@ -942,14 +969,14 @@ impl Gpu {
         }
     }
 
-    /// Waits until `done` says so, and no longer than [`ACK_TIMEOUT`]. Process context. `ETIMEDOUT`;
-    /// `EIO`, `ENODEV` if the device is lost.
+    /// Waits until `done` says so, and no longer than [`ACK_TIMEOUT`]. Process context.
+    /// `ETIMEDOUT`; `EIO`, `ENODEV` if the device is lost.
     pub(crate) fn wait_briefly(&self, done: impl FnMut() -> Result<bool>) -> Result {
         self.wait_at_most(ACK_TIMEOUT, done)
     }
 
-    /// Waits until an adapter reset is over, for which the device may take some time for each MiB of
-    /// VRAM (manual, section 2). As [`Self::wait_briefly`].
+    /// Waits until an adapter reset is over, for which the device may take some time for each MiB
+    /// of VRAM (manual, section 2). As [`Self::wait_briefly`].
     pub(crate) fn wait_until_reset(&self) -> Result {
         let mib = i64::try_from(self.hw.caps.vram_size >> 20).unwrap_or(i64::MAX);
         let more = Delta::from_millis(mib.saturating_mul(10).min(MAX_VRAM_MS));
@@ -993,8 +1020,8 @@ impl Gpu {
         }
     }
 
-    /// The device did not do what it must, and a reset alone does not help: it is to be lost, for the
-    /// reason `health`, and until it is quiet it may reach memory that it should not.
+    /// The device did not do what it must, and a reset alone does not help: it is to be lost, for
+    /// the reason `health`, and until it is quiet it may reach memory that it should not.
     pub(crate) fn doubt(&self, health: u32) {
         self.reapers.quarantine.close();
         if self.reapers.quiet.load(Acquire) {
@@ -1136,9 +1163,9 @@ impl Gpu {
     }
 }
 
-/// The address space of the paging process of a device with `caps`, as it asks for it or by default.
-/// `EINVAL` with a line in the log if it cannot be that large, or its tables would take more than a
-/// sixteenth of `system_limit`, in bytes, for good.
+/// The address space of the paging process of a device with `caps`, as it asks for it or by
+/// default. `EINVAL` with a line in the log if it cannot be that large, or its tables would take
+/// more than a sixteenth of `system_limit`, in bytes, for good.
 fn paging_space(parent: &Device<Bound>, caps: &Caps, system_limit: u64) -> Result<PagingSpace> {
     let bytes = paging::space_bytes(caps.query_paging_va(0), &caps.segments(), None).ok();
     // A device without memory was refused before: there is always one.

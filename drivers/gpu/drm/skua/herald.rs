@@ -6,8 +6,8 @@
 //! recovery, loss ── tell ─▶ what is to be told ─▶ work item, in the reapers' queue ─▶ dump, uevent
 //! ```
 //!
-//! A [dump](crate::submit::coredump) comes before the events, a client that was cut before a loss. Of
-//! several clients that are cut, or failures, before the first is told of, that one is.
+//! A [dump](crate::submit::coredump) comes before the events, a client that was cut before a loss.
+//! Of several clients that are cut, or failures, before the first is told of, that one is.
 
 use crate::{
     ext::{

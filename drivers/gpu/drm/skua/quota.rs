@@ -33,7 +33,7 @@ impl Quota {
             limit,
             used: Atomic::new(0),
         };
-        Ok(Arc::new(quota, GFP_KERNEL)?)
+        Ok(Arc::new(quota, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// Units that may be in use.
@@ -92,7 +92,7 @@ pub(crate) struct Share {
 impl Share {
     /// Adds `other`, which must be of the same quota, to this share.
     pub(crate) fn join(&mut self, mut other: Self) {
-        if !kernel::warn_on!(!other.is_of(&self.quota)) {
+        if !crate::warn_on_once!(!other.is_of(&self.quota)) {
             // No wrap: bytes, or objects, that exist.
             self.units = self.units.wrapping_add(core::mem::take(&mut other.units));
         }

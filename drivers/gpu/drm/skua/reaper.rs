@@ -13,8 +13,8 @@
 //!                                                       └─▶ one reference less, nothing else
 //! ```
 //!
-//! Objects that clients destroy are given up in the same queue ([`crate::memory::destruction`]): who
-//! waits for it may count on their memory, too.
+//! Objects that clients destroy are given up in the same queue ([`crate::memory::destruction`]):
+//! who waits for it may count on their memory, too.
 //!
 //! # Quarantine
 //!
@@ -56,7 +56,8 @@ pub(crate) static QUEUE: ModuleQueue = ModuleQueue::new();
 
 /// Whether memory may go back to the system.
 pub(crate) struct Quarantine {
-    /// 1 while the device may reach memory that it should not, until it is known to be quiet for good.
+    /// 1 while the device may reach memory that it should not, until it is known to be quiet for
+    /// good.
     closed: Atomic<u32>,
     /// 1 while the same is so of a device that is about to be reset, and may go on then.
     suspended: Atomic<u32>,
@@ -150,6 +151,14 @@ impl<T: Reapable> Reaper<T> {
             self.count.fetch_add(1, Relaxed);
             self.dead.lock().push_back(ListArc::from(object));
             self.wake();
+        }
+    }
+
+    /// Gives up a reference that may be the last one, where freeing is no harm: the object is freed
+    /// here, unless it is to be kept. Process context, no locks held.
+    pub(crate) fn let_go(self: &Arc<Self>, object: Arc<T>) {
+        if self.quarantine.is_closed() {
+            self.bury(object);
         }
     }
 

@@ -16,11 +16,11 @@
 //! | [`observe`] | what can be seen: fdinfo, debugfs | all below |
 //! | [`ioctl`] | files, ioctls and their arguments | all below |
 //! | [`submit`] | contexts, submissions and their packets, engines, recovery | memory, fences, hardware |
-//! | [`memory`] | buffer objects, VRAM, address spaces, page tables | fences, hardware |
+//! | [`memory`] | buffer objects, VRAM, address spaces, page tables | fences, hardware; of submit what its head says |
 //! | [`fences`] | what work waits for and what it signals | none |
 //! | [`hardware`] | the miniport: capabilities, registers, memory shared with the device | none |
 //!
-//! Between rooms arrows go one way. What is no room stands beside them:
+//! Between rooms arrows go one way, but for those of memory to submit. What is no room stands beside them:
 //!
 //! | part | what is in it |
 //! |---|---|
@@ -105,6 +105,10 @@ module! {
         job_timeout_ms: u32 {
             default: 10000,
             description: "Milliseconds that a job may run before it is cut",
+        },
+        evict: u8 {
+            default: 0,
+            description: "For tests: have all idle objects leave VRAM before each ioctl (0: no)",
         },
         preemption: u8 {
             default: 1,

@@ -73,7 +73,7 @@ impl<K: Into<u32> + TryFrom<u32>, T> Slots<K, T> {
 
     /// Puts an object into its place, which was reserved for it.
     pub(crate) fn fill(&self, key: K, object: Arc<T>) {
-        kernel::warn_on!(self.set(key, Place::Filled(object)).is_some());
+        crate::warn_on_once!(self.set(key, Place::Filled(object)).is_some());
     }
 
     /// Puts an object into a place that is free; what is there then.
@@ -98,7 +98,7 @@ impl<K: Into<u32> + TryFrom<u32>, T> Slots<K, T> {
 
     /// Gives the place back: the object is gone.
     pub(crate) fn release(&self, key: K) {
-        kernel::warn_on!(self.set(key, Place::Free).is_some());
+        crate::warn_on_once!(self.set(key, Place::Free).is_some());
     }
 
     /// The object in a place.

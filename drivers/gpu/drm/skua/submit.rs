@@ -2,8 +2,8 @@
 
 //! Work: from what a client asked for to what an engine runs, and back to its fence.
 //!
-//! Uses [`crate::memory`], [`crate::fences`], [`crate::hardware`] and the trunk ([`crate::gpu`]). It
-//! never sees arguments of ioctls.
+//! Uses [`crate::memory`], [`crate::fences`], [`crate::hardware`] and the trunk ([`crate::gpu`]).
+//! It never sees arguments of ioctls.
 
 pub(crate) mod adapter_reset;
 pub(crate) mod busy;
@@ -11,6 +11,7 @@ pub(crate) mod context;
 pub(crate) mod coredump;
 pub(crate) mod engine;
 pub(crate) mod packet;
+pub(crate) mod power;
 pub(crate) mod recovery;
 pub(crate) mod report;
 pub(crate) mod submission;

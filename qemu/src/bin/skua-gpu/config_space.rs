@@ -25,8 +25,6 @@ const POWER_ID: u8 = 0x01;
 const POWER_VERSION: u16 = 0x3;
 const POWER_CONTROL: usize = POWER + 4;
 const POWER_CONTROL_STATE: u8 = 0x3;
-/// Coming back from D3hot is no reset.
-const POWER_CONTROL_NO_SOFT_RESET: u8 = 1 << 3;
 const MSIX: usize = 0x50;
 const MSIX_ID: u8 = 0x11;
 /// PCI Express, version 2 of the capability.
@@ -53,7 +51,7 @@ const EXPRESS_LINK_CONTROL_2: u16 = 1;
 /// Resizable BAR, version 1, the last extended capability.
 const RESIZABLE: usize = 0x100;
 const RESIZABLE_ID: u32 = 1 << 16 | 0x15;
-/// One BAR.
+/// Resizable BAR control: the number of BARs that can be resized, 1.
 const RESIZABLE_CONTROL: u32 = 1 << 5;
 
 /// What a write asks the device for.
@@ -61,7 +59,7 @@ const RESIZABLE_CONTROL: u32 = 1 << 5;
 pub(crate) struct Effect {
     /// Whether the device may access the bus now: bus master, and not asleep.
     pub(crate) master: bool,
-    /// A function level reset.
+    /// A reset of the function: asked for, or because it comes back from D3hot.
     pub(crate) reset: bool,
 }
 
@@ -101,7 +99,6 @@ impl ConfigSpace {
         put(CAPABILITIES, &[POWER as u8]);
         put(POWER, &[POWER_ID, MSIX as u8]);
         put(POWER + 2, &POWER_VERSION.to_le_bytes());
-        put(POWER_CONTROL, &[POWER_CONTROL_NO_SOFT_RESET]);
         // CAST: at most 2047.
         let size = (vectors - 1) as u16;
         put(MSIX, &[MSIX_ID, EXPRESS as u8]);
@@ -179,6 +176,7 @@ impl ConfigSpace {
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> Effect {
         let start = usize::try_from(offset).unwrap_or(SIZE).min(SIZE);
         let mut reset = false;
+        let slept = !self.is_awake();
         for (at, value) in (start..SIZE).zip(data) {
             let mask = self.writable[at];
             // D1 and D2 are not there: asked for, the state stays.
@@ -188,6 +186,7 @@ impl ConfigSpace {
             self.bytes[at] = (self.bytes[at] & !mask) | (value & mask);
             reset |= at == EXPRESS_DEVICE_CONTROL + 1 && value & EXPRESS_DEVICE_CONTROL_FLR != 0;
         }
+        reset |= slept && self.is_awake();
         if reset {
             self.reset();
         }
@@ -238,9 +237,9 @@ mod tests {
             (at, free) = (u64::from(header >> 8 & 0xff), at + size);
         }
         assert_eq!(at, 0);
-        // Power management: version 3, D3hot keeps the state.
+        // Power management: version 3, what is in D3hot loses its state.
         assert_eq!(word(&space, 0x40) >> 16, 0x0003);
-        assert_eq!(word(&space, 0x44), 0x8);
+        assert_eq!(word(&space, 0x44), 0);
         assert_eq!(word(&space, 0x50) >> 16, 2);
         assert_eq!(word(&space, 0x54), 0x8000);
         assert_eq!(word(&space, 0x58), 0x9000);
@@ -263,17 +262,18 @@ mod tests {
     }
 
     #[test]
-    fn a_function_asleep_is_no_bus_master() {
+    fn a_function_asleep_is_no_bus_master_and_wakes_reset() {
         let mut space = ConfigSpace::new(3, 64 << 20, 0);
         assert!(space.write(4, &[6]).master);
         assert!(!space.write(0x44, &[3]).master);
         assert!(!space.is_awake());
         // There is no D1.
         space.write(0x44, &[1]);
-        assert_eq!(word(&space, 0x44), 0xb);
+        assert_eq!(word(&space, 0x44), 3);
         let effect = space.write(0x44, &[0]);
-        assert!(effect.master && !effect.reset, "the state was kept");
-        assert_eq!(word(&space, 0x44), 0x8);
+        assert_eq!((effect.master, effect.reset), (false, true));
+        assert_eq!((word(&space, 4) & 0xffff, word(&space, 0x44)), (0, 0));
+        assert!(!space.write(0x44, &[0]).reset, "it was awake");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! | request | what happens | answer |
 //! |---|---|---|
 //! | `lie NAME[=VALUE]…` | these lies are told from now on; none: it is honest | `ok` |
+//! | `told` | nothing | `ok NAME=COUNT…`: how often each of them was told since |
 //! | `gart PAGE` | nothing | `ok ENTRY WORD`: the GART's entry, and what is first in that page |
 
 use std::io::{self, BufRead, BufReader, Write};
@@ -56,6 +57,11 @@ fn obey(request: &str, device: &Weak<Device>) -> Result<String> {
             device.lie(&words.map(str::parse).collect::<Result<Vec<Lie>, _>>()?)?;
             tracing::info!(request);
             Ok(String::new())
+        }
+        Some("told") => {
+            let told = device.told();
+            let told = told.iter().map(|(name, times)| format!("{name}={times}"));
+            Ok(told.collect::<Vec<_>>().join(" "))
         }
         Some("gart") => {
             let page = words.next().context("a page")?.parse()?;

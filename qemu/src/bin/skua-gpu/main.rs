@@ -49,14 +49,15 @@ pub(crate) struct Cli {
     /// BAR2. All of it without this.
     #[arg(long, value_parser = parse_visible)]
     vram_visible: Option<u64>,
-    /// Size of the CPU host aperture, BAR4: a power of two, at most that of VRAM and 65536 pages, or
-    /// 0 for none.
+    /// Size of the CPU host aperture, BAR4: a power of two, at most that of VRAM and 65536 pages,
+    /// or 0 for none.
     #[arg(long, default_value = "0", value_parser = parse_bytes)]
     aperture: u64,
     /// Size of the aperture's pages: 4K or 64K.
     #[arg(long, default_value = "4K", value_parser = parse_page)]
     aperture_page: PageSize,
-    /// Size of the address space in which the driver moves memory, in MiB; 0 leaves it to the driver.
+    /// Size of the address space in which the driver moves memory, in MiB; 0 leaves it to the
+    /// driver.
     #[arg(long, default_value_t = 0, value_name = "MB")]
     paging_va: u32,
     /// Pages of the GART, at most 65536.

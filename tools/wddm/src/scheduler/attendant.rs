@@ -10,8 +10,8 @@
 //! | where the GPU sees a value it is written | it has changed |
 //! | a callback is told to trim | the kernel says so |
 //!
-//! A device has none before its first errand. It sleeps on an eventfd that the kernel adds to when a
-//! value is reached that an errand waits for, or the device fails.
+//! A device has none before its first errand. It sleeps on an eventfd that the kernel adds to when
+//! a value is reached that an errand waits for, or the device fails.
 
 use std::{
     collections::BTreeMap,

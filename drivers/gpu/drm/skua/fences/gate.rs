@@ -5,8 +5,8 @@
 //! A [`Gate`] holds the fences to wait for, each with memory for a callback, all of it allocated
 //! before the work's own fence is published. It is open when all of them have signalled. The work
 //! waits in a queue, and only the first work of a queue can start: when it gets there and its gate
-//! is closed the gate is armed, which attaches the callbacks. Whoever makes the last step then wakes
-//! the queue, once: a work item, since fences signal in any context.
+//! is closed the gate is armed, which attaches the callbacks. Whoever makes the last step then
+//! wakes the queue, once: a work item, since fences signal in any context.
 //!
 //! So a fence has a callback for each queue that waits for it, however much is queued: they all run
 //! while it is signalled, with interrupts off.
@@ -83,7 +83,7 @@ enum Step<T: Wake> {
     Idle(Fence, Callback<Waiter<T>>),
     /// It had not signalled when the gate was armed.
     Attached(#[expect(dead_code, reason = "dropping it detaches it")] PendingCallback<Waiter<T>>),
-    /// It had.
+    /// It had signalled: nothing is to be attached.
     Over,
 }
 
@@ -107,8 +107,8 @@ pub(crate) struct Gate<T: Wake> {
 }
 
 impl<T: Wake> Gate<T> {
-    /// A gate that is open when all of `fences` have signalled, and of whose opening `target` learns
-    /// when it is armed. `ENOMEM`.
+    /// A gate that is open when all of `fences` have signalled, and of whose opening `target`
+    /// learns when it is armed. `ENOMEM`.
     pub(crate) fn new(target: &Arc<T>, fences: Few<Fence>) -> Result<impl PinInit<Self>> {
         let mut remaining = None;
         let mut steps = Few::Empty;

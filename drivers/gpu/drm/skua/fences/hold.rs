@@ -14,12 +14,14 @@
 //!               └── holder not active any more ──▶ worker: ECANCELED ◀┘ (Holder::fail)
 //! ```
 //!
-//! The worker does what the ioctl does, in its place, making room included; so it is in a queue of
-//! its own, which no fence waits for. Where the ioctl says that there is no room, it tries again for
-//! a while. Each holder has a work item, which lets go of one request at a time.
+//! What is to happen when all has been let go that is held now ([`defer`]) has a place among them.
 //!
-//! What is allocated there is charged to the control group of memory of who made the request; VRAM that
-//! it brings in to nobody's of device memory, which are the running process'.
+//! The worker does what the ioctl does, in its place, making room included; so it is in a queue of
+//! its own, which no fence waits for. Where the ioctl says that there is no room, it tries again
+//! for a while. Each holder has a work item, which lets go of one request at a time.
+//!
+//! What is allocated there is charged to the control group of memory of who made the request; VRAM
+//! that it brings in to nobody's of device memory, which are the running process'.
 
 use crate::{
     ext::{
@@ -45,7 +47,10 @@ use crate::{
 use kernel::{
     new_mutex,
     prelude::*,
-    rbtree::RBTree,
+    rbtree::{
+        RBTree,
+        RBTreeNodeReservation, //
+    },
     sync::{
         atomic::{
             Atomic,
@@ -62,12 +67,12 @@ use kernel::{
     }, //
 };
 
-/// Where held requests are let go. It belongs to the module: the work may hold the last reference to
-/// the device.
+/// Where held requests are let go. It belongs to the module: the work may hold the last reference
+/// to the device.
 pub(crate) static QUEUE: ModuleQueue = ModuleQueue::new();
 
 /// How long there may be no room for what is let go, in milliseconds.
-const PATIENCE_MS: i64 = 10_000;
+pub(crate) const PATIENCE_MS: i64 = 10_000;
 /// Between two attempts, in milliseconds.
 const PAUSE_MS: i64 = 10;
 
@@ -78,12 +83,14 @@ pub(crate) const MAX_REQUESTS: u32 = 4096;
 pub(crate) trait Holder: Send + Sync + Sized {
     /// What a client wants to be done.
     type Request: Send + Unpin;
+    /// What happens in the order of held requests, but is none.
+    type Deferred: Send + Unpin;
 
     /// The device that does it.
     fn device(&self) -> &SkuaDevice;
 
     /// What of it is held.
-    fn holds(&self) -> &Holds<Self::Request>;
+    fn holds(&self) -> &Holds<Self>;
 
     /// Requests that are queued: not held any more, and not over.
     fn queued(&self) -> u32;
@@ -91,12 +98,21 @@ pub(crate) trait Holder: Send + Sync + Sized {
     /// Whether requests are still done.
     fn is_active(&self) -> bool;
 
-    /// Does `request` when what was queued before is done. If it was `held` it has had its place, and
-    /// is tried again if that fails.
-    fn submit(this: &Arc<Self>, request: &mut Self::Request, held: bool) -> Result;
+    /// Does `request`, which has waited for `values`, when what was queued before is done. If it
+    /// was `held`, since then, it has had its place, and is tried again if that fails.
+    fn submit(
+        this: &Arc<Self>,
+        request: &mut Self::Request,
+        values: &[Wait],
+        held: Option<Instant<Monotonic>>,
+    ) -> Result;
 
     /// A request that was held cannot be done, for `error`; with which one it ends.
     fn fail(this: &Arc<Self>, error: Error) -> Error;
+
+    /// What was held before is not any more: does `deferred`, or gives it back to have it tried
+    /// again, not for ever. Process context, in a worker.
+    fn perform(deferred: Self::Deferred) -> Option<Self::Deferred>;
 
     /// What `request` signals.
     fn signals(request: &mut Self::Request) -> &mut Signals;
@@ -121,34 +137,51 @@ struct Held<R> {
     group: MemoryGroup,
     /// Begin when it is the first.
     values: Few<Wait>,
+    /// When it came.
+    since: Instant<Monotonic>,
     /// When there was no room for it first.
     refused: Option<Instant<Monotonic>>,
 }
 
+/// What has a place in a holder's queue.
+enum Item<T: Holder> {
+    Request(Held<T::Request>),
+    Deferred(T::Deferred),
+}
+
 /// Those of one holder, in order.
-struct Queue<R> {
-    /// But the first.
-    rest: RBTree<u64, Held<R>>,
+struct Queue<T: Holder> {
+    /// By the order in which they came, all but the first.
+    rest: RBTree<u64, Item<T>>,
     /// The first, unless the worker has it.
-    first: Option<Held<R>>,
+    first: Option<Item<T>>,
     /// How many there were.
     count: u64,
 }
 
+impl<T: Holder> Queue<T> {
+    /// Puts `item` behind all others, into memory that there is for it.
+    fn push(&mut self, reservation: RBTreeNodeReservation<u64, Item<T>>, item: Item<T>) {
+        self.count = self.count.wrapping_add(1);
+        let node = reservation.into_node(self.count, item);
+        drop(self.rest.insert(node));
+    }
+}
+
 /// What of one holder is held.
 #[pin_data]
-pub(crate) struct Holds<R> {
+pub(crate) struct Holds<T: Holder> {
     #[pin]
-    queue: Mutex<Queue<R>>,
-    /// How many that is, with what the worker has; changed under that lock.
+    queue: Mutex<Queue<T>>,
+    /// How many requests that is, with what the worker has; changed under that lock.
     len: Atomic<u32>,
-    /// The line of fences of what was held to its end: that may be before what was submitted earlier
-    /// is done.
+    /// The line of fences of what was held to its end: that may be before what was submitted
+    /// earlier is done.
     cancelled: FenceContext,
 }
 
-impl<R> Holds<R> {
-    /// Nothing.
+impl<T: Holder> Holds<T> {
+    /// Of a holder that holds nothing yet.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             queue <- new_mutex!(Queue {
@@ -176,7 +209,7 @@ pub(crate) fn submit<T: Holder>(
 ) -> Result {
     let holds = holder.holds();
     if values.iter().all(Wait::has_ended) && holds.len() == 0 {
-        return T::submit(holder, &mut request, false);
+        return T::submit(holder, &mut request, &values, None);
     }
     let memory = FenceMemory::new(GFP_KERNEL_ACCOUNT)?;
     let held = Held {
@@ -184,39 +217,58 @@ pub(crate) fn submit<T: Holder>(
         memory,
         group: MemoryGroup::of_current(),
         values,
+        since: Instant::now(),
         refused: None,
     };
-    let reservation = kernel::rbtree::RBTreeNodeReservation::new(client_flags())?;
+    let reservation = RBTreeNodeReservation::new(client_flags())?;
     let mut queue = holds.queue.lock();
     if holds.len().saturating_add(holder.queued()) >= MAX_REQUESTS {
         drop(queue);
         return Err(ENOSPC);
     }
-    queue.count = queue.count.wrapping_add(1);
     // No wrap: see `MAX_REQUESTS`.
     holds.len.fetch_add(1, Relaxed);
-    let node = reservation.into_node(queue.count, held);
-    drop(queue.rest.insert(node));
+    queue.push(reservation, Item::Request(held));
     drop(queue);
     T::look_again(holder.clone());
     Ok(())
 }
 
+/// Memory for one [`defer`].
+pub(crate) struct Place<T: Holder>(RBTreeNodeReservation<u64, Item<T>>);
+
+impl<T: Holder> Place<T> {
+    /// `ENOMEM`.
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self(RBTreeNodeReservation::new(client_flags())?))
+    }
+}
+
+/// Has [`Holder::perform`] called with `deferred` when all that is held now has been let go.
+pub(crate) fn defer<T: Holder>(holder: &Arc<T>, place: Place<T>, deferred: T::Deferred) {
+    let item = Item::Deferred(deferred);
+    holder.holds().queue.lock().push(place.0, item);
+    T::look_again(holder.clone());
+}
+
 /// Lets go of what is due, or of all if the holder is not active any more. Process context.
 pub(crate) fn run<T: Holder>(holder: Arc<T>) {
-    while let Some((held, is_active)) = next(&*holder) {
-        let refused = if is_active {
-            held.release(&holder)
-        } else {
-            held.cancel(&*holder, ECANCELED);
-            None
+    while let Some((item, is_active)) = next(&*holder) {
+        let is_request = matches!(item, Item::Request(_));
+        let refused = match item {
+            Item::Request(held) if is_active => held.release(&holder).map(Item::Request),
+            Item::Request(held) => {
+                held.cancel(&*holder, ECANCELED);
+                None
+            }
+            Item::Deferred(deferred) => T::perform(deferred).map(Item::Deferred),
         };
         if refused.is_some() {
             fsleep(Delta::from_millis(PAUSE_MS));
         }
         let holds = holder.holds();
         let mut queue = holds.queue.lock();
-        if refused.is_none() {
+        if refused.is_none() && is_request {
             holds.len.fetch_sub(1, Relaxed);
         }
         queue.first = refused;
@@ -231,15 +283,14 @@ pub(crate) fn run<T: Holder>(holder: Arc<T>) {
 }
 
 /// Takes out the first that is held, if it is to be released (`true`) or cancelled.
-fn next<T: Holder>(holder: &T) -> Option<(Held<T::Request>, bool)> {
+fn next<T: Holder>(holder: &T) -> Option<(Item<T>, bool)> {
     let mut queue = holder.holds().queue.lock();
     if queue.first.is_none() {
         let first = queue.rest.cursor_front_mut()?.remove_current().1;
         queue.first = Some(first.to_key_value().1);
     }
     let is_active = holder.is_active();
-    let first = queue.first.as_mut()?;
-    if is_active {
+    if let (Item::Request(first), true) = (queue.first.as_mut()?, is_active) {
         first.values.iter_mut().for_each(Wait::begin);
         if !first.values.iter().all(Wait::has_ended) {
             return None;
@@ -249,10 +300,12 @@ fn next<T: Holder>(holder: &T) -> Option<(Held<T::Request>, bool)> {
 }
 
 impl<R> Held<R> {
-    /// Submits it, or gives it back if there is no room now. If it cannot be, the holder has failed.
+    /// Submits it, or gives it back if there is no room now. If it cannot be, the holder has
+    /// failed.
     fn release<T: Holder<Request = R>>(mut self, holder: &Arc<T>) -> Option<Self> {
-        let request = &mut self.request;
-        let submitted = self.group.charge(|| T::submit(holder, request, true));
+        let (request, values, since) = (&mut self.request, &self.values, Some(self.since));
+        let submit = || T::submit(holder, request, values, since);
+        let submitted = self.group.charge(submit);
         let mut error = submitted.err()?;
         let is_active = holder.is_active();
         let since = *self.refused.get_or_insert_with(Instant::now);
@@ -279,7 +332,8 @@ impl<R> Held<R> {
         };
         let fence = holder.holds().cancelled.fence(self.memory);
         let signalling = Signalling::begin();
-        let mut promises = T::signals(&mut self.request).publish(fence.fence());
+        let signals = T::signals(&mut self.request);
+        let mut promises = signals.publish(holder.device(), fence.fence());
         let end = holder.ended(Err(error));
         promises.iter_mut().for_each(|promise| promise.keep(end));
         fence.signal(Err(error));

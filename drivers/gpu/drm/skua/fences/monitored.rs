@@ -53,7 +53,7 @@ const MAX_WAITS: u32 = 8192;
 /// Waits that are looked at before others have the fence's lock.
 const AT_ONCE: usize = 64;
 
-/// Numbers of waits and owners, so that each has a key of its own.
+/// Numbers of fences, waits and owners, so that each has one of its own.
 static SERIAL: Atomic<u64> = Atomic::new(0);
 
 fn serial() -> u64 {
@@ -93,6 +93,8 @@ struct State {
 /// A monitored fence. Handles, descriptors, promises and waits hold it.
 #[pin_data]
 pub(crate) struct MonitoredFence {
+    /// By which traces name it.
+    number: u64,
     /// Has the value, which only grows; changed under `state`.
     page: ValuePage,
     /// Whether it becomes [`LOST`] with a device.
@@ -124,6 +126,7 @@ impl MonitoredFence {
         let page = ValuePage::new(value)?;
         Arc::pin_init(
             pin_init!(Self {
+                number: serial(),
                 page,
                 is_lost_with_device,
                 state <- new_spinlock!(State {
@@ -272,6 +275,11 @@ impl Promise {
         })
     }
 
+    /// What it is for: the fence's number, and the value.
+    pub(crate) fn what(&self) -> (u64, u64) {
+        (self.fence.number, self.value)
+    }
+
     /// Whether both can be given, this one later.
     pub(crate) fn may_follow(&self, before: &Self) -> bool {
         !Arc::ptr_eq(&self.fence, &before.fence) || self.value > before.value
@@ -332,7 +340,7 @@ impl Drop for Promise {
 pub(crate) struct Wait {
     fence: Arc<MonitoredFence>,
     key: WaitKey,
-    /// Before it begins.
+    /// Its place in the fence's tree, until the wait begins.
     node: Option<RBTreeNode<WaitKey, Waiting>>,
 }
 
@@ -367,6 +375,11 @@ impl Wait {
     /// What it waits for.
     pub(crate) fn value(&self) -> u64 {
         self.key.0
+    }
+
+    /// The same with the fence's number before it.
+    pub(crate) fn what(&self) -> (u64, u64) {
+        (self.fence.number, self.value())
     }
 
     /// Begins to wait, if it has not: the target is woken once, here if the value is there.

@@ -26,7 +26,10 @@ use crate::{
         signals::Signals, //
     },
     few::Few,
-    gpu::QUEUE,
+    gpu::{
+        SkuaDevice,
+        QUEUE, //
+    },
     kernel_heap::client_flags,
     quota::{
         Quota,
@@ -121,8 +124,8 @@ impl Publisher {
 
     /// Gives the promises, puts `fence` into all syncobjs, and has the promises kept when it
     /// signals. Allocates nothing.
-    pub(crate) fn publish(mut self, fence: &Fence) {
-        let promises = self.signals.publish(fence);
+    pub(crate) fn publish(mut self, dev: &SkuaDevice, fence: &Fence) {
+        let promises = self.signals.publish(dev, fence);
         let Some(callback) = self.callback else {
             return;
         };

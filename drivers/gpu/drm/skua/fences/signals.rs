@@ -11,10 +11,12 @@ use crate::{
         syncobj::{
             ChainNode,
             Syncobj, //
-        }, //
+        },
+        trace, //
     },
-    fences::monitored::Promise, //
+    fences::monitored::Promise,
     few::Few,
+    gpu::SkuaDevice, //
 };
 use kernel::prelude::*;
 
@@ -67,9 +69,12 @@ impl Signals {
 
     /// Gives the promises, which are the work's to keep, and puts `fence` into all syncobjs, in
     /// order; once.
-    pub(crate) fn publish(&mut self, fence: &Fence) -> Few<Promise> {
+    pub(crate) fn publish(&mut self, dev: &SkuaDevice, fence: &Fence) -> Few<Promise> {
         for promise in &mut *self.values {
-            promise.give();
+            if promise.give() {
+                let (monitored, value) = promise.what();
+                trace::signal(dev, Some(fence), monitored, value);
+            }
         }
         for signal in core::mem::take(&mut self.syncobjs) {
             match signal.point {

@@ -47,8 +47,9 @@ use kernel::{
     prelude::*, //
 };
 
-/// Pages of the GART window that the driver uses for itself; what for, [`crate::hardware::shared`] says.
-pub(crate) const GART_PAGES: u32 = 16 + MAX_ENGINES * 16;
+/// Pages of the GART window that the driver uses for itself; what for, [`crate::hardware::shared`]
+/// says.
+pub(crate) const GART_PAGES: u32 = 16 + 128 + MAX_ENGINES * 16;
 
 /// Most pages of the GART window.
 const MAX_GART_PAGES: u32 = 1 << 16;
@@ -99,11 +100,16 @@ impl EngineCaps {
 const PREEMPTION_SINCE: u16 = 3;
 /// The first that says itself what scheduling it is made for.
 const SCHEDULING_SINCE: u16 = 5;
+/// The first whose contexts have queues, and whose engines can wait with interrupts.
+const QUEUES_SINCE: u16 = 6;
 
 /// The capabilities of one device.
 pub(crate) struct Caps {
     /// Hardware version; the major one is [`regs::VERSION_MAJOR`].
     pub(crate) version: regs::VERSION,
+    /// Whether contexts have queues of packets, or rings have all that there is of a packet; and
+    /// whether interrupts can be moderated.
+    pub(crate) has_queues: bool,
     /// The engines, by number: 1 to [`MAX_ENGINES`], of which at least one copies.
     pub(crate) engines: KVec<EngineCaps>,
     /// Bytes of VRAM: a multiple of [`VRAM_UNIT`], not 0.
@@ -136,7 +142,8 @@ pub(crate) struct Caps {
     pub(crate) save_size: u32,
     /// MiB that the paging process' address space is to have; 0 for any.
     paging_va: u32,
-    /// What scheduling it is made for, as it says or as follows from the rest; nobody has checked it.
+    /// What scheduling it is made for, as it says or as follows from the rest; nobody has checked
+    /// it.
     scheduling: u32,
 }
 
@@ -287,6 +294,7 @@ impl Caps {
 
         Ok(Self {
             version,
+            has_queues: version.minor() >= QUEUES_SINCE,
             engines,
             vram_size,
             vram_base,

@@ -56,6 +56,7 @@ use crate::{
         aperture,
         command::Command,
         context::{
+            Buffer,
             Descriptor,
             IMAGE_FORMAT, //
         },
@@ -100,10 +101,14 @@ use kernel::{
     }, //
 };
 
+/// Ends of packets that share an interrupt at most: the engine goes on meanwhile with as many.
+const MODERATED_ENDS: u8 = 8;
+/// By how much of a second an interrupt may come later for that.
+const MODERATED_SHARE: u32 = 2_000_000;
 /// The longest ring command, in bytes.
 const LONGEST: u32 = 40;
-/// How many entries of the aperture's table between two that have changed are read again rather than
-/// asked for by another request: 512 bytes of them.
+/// How many entries of the aperture's table between two that have changed are read again rather
+/// than asked for by another request: 512 bytes of them.
 const FLUSHED_BETWEEN: u32 = 64;
 
 /// The device as this driver reaches it.
@@ -115,15 +120,17 @@ pub(crate) struct Hardware {
     pub(crate) regs: Registers,
     /// Status page, rings, descriptors; revoked at unbind.
     pub(crate) shared: Devres<Shared>,
-    /// Flushes requested since the adapter was reset, modulo 2^32: the number of the last one, as the
-    /// device counts them. Held over the register write, so that numbers and writes have one order.
+    /// Flushes requested since the adapter was reset, modulo 2^32: the number of the last one, as
+    /// the device counts them. Held over the register write, so that numbers and writes have one
+    /// order.
     #[pin]
     flushes: Mutex<u32>,
     /// The same for flushes of the CPU host aperture, whose table is changed under it.
     #[pin]
     aperture_flushes: Mutex<u32>,
-    /// Twice how often the adapter was reset, and one less from the beginning of a reset until it has
-    /// restarted: then no flush of TLBs is requested, as nothing is kept. Changed under both of these.
+    /// Twice how often the adapter was reset, and one less from the beginning of a reset until it
+    /// has restarted: then no flush of TLBs is requested, as nothing is kept. Changed under both of
+    /// these.
     generation: Atomic<u32>,
     /// Number of the fault record that is read next, modulo 2^32.
     pub(crate) next_fault: Atomic<u32>,
@@ -197,7 +204,7 @@ pub(crate) enum Request {
         generation: u32,
         /// Modulo 2^32.
         flush: u32,
-        /// Modulo 2^32.
+        /// Operations that the device has refused so far, modulo 2^32.
         refused: u32,
     },
 }
@@ -231,8 +238,8 @@ impl Hardware {
         self.generation.load(Acquire)
     }
 
-    /// Whether what was asked for at an earlier `generation` is done by a reset; none if there was no
-    /// reset.
+    /// Whether what was asked for at an earlier `generation` is done by a reset; none if there was
+    /// no reset.
     fn is_done_by_reset(&self, generation: u32) -> Option<bool> {
         match self.generation().wrapping_sub(generation) {
             0 => (generation % 2 == 1).then_some(false),
@@ -416,7 +423,8 @@ fn emit(shared: &Shared, node: EngineIndex, space: &mut RingSpace, command: &Com
     Ok(())
 }
 
-/// Has all engines drop translations in the ring's order: what comes behind it finds that they have.
+/// Has all engines drop translations in the ring's order: what comes behind it finds that they
+/// have.
 fn invalidate(flush: Flush, mut emit: impl FnMut(&Command) -> Result) -> Result {
     let asid = match flush {
         Flush::Nothing => return Ok(()),
@@ -459,6 +467,12 @@ impl Miniport for Hardware {
         let regs = &self.regs;
         regs.write_engine(node, regs::engine::RING_BASE::new().with_address(address))?;
         regs.write_engine(node, regs::engine::RING_SIZE::new().with_bytes(RING_SIZE))?;
+        if self.caps.has_queues {
+            let ticks = self.caps.tick_hz / MODERATED_SHARE;
+            let moderation = regs::engine::MODERATION::new().with_ends(MODERATED_ENDS);
+            let ticks = u16::try_from(ticks).unwrap_or(u16::MAX);
+            regs.write_engine(node, moderation.with_ticks(ticks))?;
+        }
         regs.write_engine(node, regs::engine::CTRL::new().with_enable(true))
     }
 
@@ -563,18 +577,34 @@ impl Miniport for Hardware {
         match *task {
             Task::Virtual {
                 context,
+                number,
                 va,
                 bytes,
                 resume,
-            } => emit(&Command::Exec {
-                context: Shared::descriptor_address(&self.caps, context)?.0,
-                base: va.0,
-                start: 0,
-                end: bytes,
-                fence: Some(fence),
-                interrupt,
-                resume,
-            })?,
+            } => {
+                let descriptor = Shared::descriptor_address(&self.caps, context)?.0;
+                let (base, start, end) = (va, 0, bytes);
+                emit(&if self.caps.has_queues {
+                    shared.enqueue(context, number, Buffer { base, start, end })?;
+                    Command::Run {
+                        context: descriptor,
+                        number,
+                        fence: Some(fence),
+                        interrupt,
+                        resume,
+                    }
+                } else {
+                    Command::Exec {
+                        context: descriptor,
+                        base: base.0,
+                        start,
+                        end,
+                        fence: Some(fence),
+                        interrupt,
+                        resume,
+                    }
+                })?;
+            }
             Task::Paging(_, flush) => {
                 invalidate(flush, &mut emit)?;
                 // Or it was withdrawn.
@@ -737,8 +767,12 @@ impl Miniport for Hardware {
             context_id: context.get().checked_add(1).ok_or(EOVERFLOW)?,
             save: None,
         };
+        let queue = match self.caps.has_queues {
+            true => Some(Shared::queue(&self.caps, context)?),
+            false => None,
+        };
         let shared = self.shared.try_access().ok_or(ENODEV)?;
-        shared.write_descriptor(context, descriptor)
+        shared.write_descriptor(context, descriptor, queue)
     }
 
     fn page_table_address(&self, table: &Coherent<[u64]>) -> BusAddr {

@@ -56,7 +56,7 @@ const _: () = assert!(BUFFER_BYTES == PAGE_SIZE);
 /// Words of a paging buffer.
 const BUFFER_WORDS: usize = (BUFFER_BYTES / 4) as usize;
 
-/// The paging process.
+/// The address space in which engines do paging operations, and its page tables.
 pub(crate) struct Paging {
     /// What its addresses are for.
     pub(crate) space: PagingSpace,
@@ -127,8 +127,8 @@ impl Paging {
         Ok(())
     }
 
-    /// Has `[va, va + bytes)` of a window show contiguous memory, which the engine writes if `write`,
-    /// and for which it snoops if the CPU has it `cached`.
+    /// Has `[va, va + bytes)` of a window show contiguous memory, which the engine writes if
+    /// `write`, and for which it snoops if the CPU has it `cached`.
     pub(crate) fn map(
         &self,
         va: u64,

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory that driver and device share: status page, GART table, rings, context descriptors.
+//! Memory that driver and device share: status page, GART table, rings, context descriptors and
+//! queues.
 //!
 //! All of it is coherent system memory, allocated at probe and freed when the device is unbound;
 //! access goes through [`Devres::try_access`](kernel::devres::Devres::try_access), which is `None`
 //! afterwards.
 //!
-//! The status page, the GART table and the CPU host aperture's are at bus addresses (the device must
-//! find them before it can translate); rings and descriptors are seen by the engines through the GART
-//! window:
+//! The status page, the GART table and the CPU host aperture's are at bus addresses (the device
+//! must find them before it can translate); rings, descriptors and queues are seen by the engines
+//! through the GART window:
 //!
 //! ```text
-//! GART window   page 0..16            16 pages for each engine   the rest
-//!               context descriptors   rings                      the aperture segment
+//! GART window   page 0..16            16..144            16 for each engine   the rest
+//!               context descriptors   contexts' queues   rings                the aperture segment
 //! ```
 //!
 //! What the engines do for the driver itself they do in an address space of its own ([`Paging`]).
@@ -36,8 +37,15 @@ use crate::{
             PAGE_SIZE, //
         },
         aperture,
+        bits::{
+            hi,
+            lo,
+            pair, //
+        },
         context::{
+            Buffer,
             Descriptor,
+            Queue,
             SaveArea, //
         },
         fault,
@@ -73,8 +81,15 @@ pub(crate) const PAGING_CONTEXT: ContextSlot = ContextSlot(MAX_CONTEXTS);
 pub(crate) const PAGING_ASID: Asid = Asid(1);
 /// Bytes of each engine's ring.
 pub(crate) const RING_SIZE: u32 = 64 * 1024;
+/// Places of a context's queue: no more packets of one are with an engine, or come back from it, at
+/// a time.
+pub(crate) const QUEUE_PACKETS: u32 = 32;
 
 const CONTEXT_PAGES: u32 = 16;
+const QUEUE_PAGES: u32 = 128;
+/// Pages of queues that are contiguous on the bus.
+const QUEUE_CHUNK: u32 = 16;
+const QUEUE_BYTES: u64 = QUEUE_PACKETS as u64 * Buffer::SIZE;
 const RING_PAGES: u32 = 16;
 /// What is read where nothing is mapped in the GART window: no address, and unlike what is likely.
 const DUMMY_WORD: u64 = 0xd0d0_9a9e_d0d0_9a9e;
@@ -82,8 +97,9 @@ const DESCRIPTOR_WORDS: usize = (Descriptor::SIZE / 8) as usize;
 
 const _: () = {
     assert!((MAX_CONTEXTS as u64 + 1) * Descriptor::SIZE == CONTEXT_PAGES as u64 * PAGE_SIZE);
+    assert!((MAX_CONTEXTS as u64 + 1) * QUEUE_BYTES == QUEUE_PAGES as u64 * PAGE_SIZE);
     assert!(RING_SIZE as u64 == RING_PAGES as u64 * PAGE_SIZE);
-    assert!(CONTEXT_PAGES + MAX_ENGINES * RING_PAGES == GART_PAGES);
+    assert!(CONTEXT_PAGES + QUEUE_PAGES + MAX_ENGINES * RING_PAGES == GART_PAGES);
 };
 
 /// All memory that driver and device share, but for page tables and buffer objects.
@@ -98,8 +114,10 @@ pub(crate) struct Shared {
     /// Whether the device counts who reads that.
     counts_dummy: bool,
     /// [`MAX_CONTEXTS`] descriptors and that of paging, by place. The driver writes one when its
-    /// context is made; the engine adds up ticks and packets in it.
+    /// context is made, and the tail of its queue; the engine adds up ticks and packets in it.
     contexts: Coherent<[u64]>,
+    /// Their queues, [`QUEUE_CHUNK`] pages in each, which the driver writes.
+    queues: KVec<Coherent<[u64]>>,
     /// By engine, [`RING_SIZE`] bytes each, which the driver writes.
     rings: KVec<Coherent<[u32]>>,
     /// The CPU host aperture's table, of an entry for each page, if there is one.
@@ -122,6 +140,13 @@ impl Shared {
             // CAST: 64 KiB.
             let ring = Coherent::zeroed_slice(dev, RING_SIZE as usize / 4, GFP_KERNEL)?;
             rings.push(ring, GFP_KERNEL)?;
+        }
+        // CAST: few pages.
+        let chunks = (QUEUE_PAGES / QUEUE_CHUNK) as usize;
+        let mut queues = KVec::with_capacity(chunks, GFP_KERNEL)?;
+        for _ in 0..chunks {
+            let len = words(u64::from(QUEUE_CHUNK) * PAGE_SIZE);
+            queues.push(Coherent::zeroed_slice(dev, len, GFP_KERNEL)?, GFP_KERNEL)?;
         }
         let aperture = match &caps.aperture {
             Some(aperture) => {
@@ -146,6 +171,7 @@ impl Shared {
                 words(u64::from(CONTEXT_PAGES) * PAGE_SIZE),
                 GFP_KERNEL,
             )?,
+            queues,
             rings,
             aperture,
             paging: Paging::new(dev, paging)?,
@@ -158,7 +184,7 @@ impl Shared {
             // What it does is not stopped in the midst.
             save: None,
         };
-        shared.write_descriptor(PAGING_CONTEXT, process)?;
+        shared.write_descriptor(PAGING_CONTEXT, process, None)?;
 
         for word in 0..words(PAGE_SIZE) {
             io_write!(&shared.dummy, [try: word], DUMMY_WORD);
@@ -168,6 +194,10 @@ impl Shared {
         }
         shared.map_area(0, CONTEXT_PAGES, shared.contexts.dma_address())?;
         let mut page = CONTEXT_PAGES;
+        for queues in &shared.queues {
+            shared.map_area(page, QUEUE_CHUNK, queues.dma_address())?;
+            page = page.checked_add(QUEUE_CHUNK).ok_or(EINVAL)?;
+        }
         for ring in &shared.rings {
             shared.map_area(page, RING_PAGES, ring.dma_address())?;
             page = page.checked_add(RING_PAGES).ok_or(EINVAL)?;
@@ -175,7 +205,8 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Has page `page` of the GART window show the system page at `bus`, which the CPU has `cached`.
+    /// Has page `page` of the GART window show the system page at `bus`, which the CPU has
+    /// `cached`.
     pub(crate) fn map_gart(&self, page: u32, bus: u64, cached: bool) -> Result {
         self.write_gart(page, Entry::gart(BusAddr(bus), true, cached))
     }
@@ -257,7 +288,7 @@ impl Shared {
         }
         for engine in 0..MAX_ENGINES as usize {
             let word = engine * words(status::ENGINE_SIZE) + RESET_ACK;
-            io_write!(&self.status, [try: word], u64::from(Self::NO_BLOCK) << 32);
+            io_write!(&self.status, [try: word], pair(0, Self::NO_BLOCK));
         }
         barrier::dma_mb(barrier::Write);
         Ok(())
@@ -272,12 +303,7 @@ impl Shared {
     /// The 4 bytes at `offset` of the status page.
     fn status32(&self, offset: u64) -> Result<u32> {
         let word = self.status64(offset)?;
-        // CAST: one half of the word.
-        Ok(if offset % 8 == 0 {
-            word as u32
-        } else {
-            (word >> 32) as u32
-        })
+        Ok(if offset % 8 == 0 { lo(word) } else { hi(word) })
     }
 
     /// The 8-byte field `field` (one of [`status::engine`]) of `engine`.
@@ -346,6 +372,73 @@ impl Shared {
             .ok_or(EINVAL)
     }
 
+    /// The queue of the context with descriptor `slot`.
+    pub(crate) fn queue(caps: &Caps, slot: ContextSlot) -> Result<Queue> {
+        let at = u64::from(CONTEXT_PAGES) * PAGE_SIZE + u64::from(slot.get()) * QUEUE_BYTES;
+        Ok(Queue {
+            base: caps.gart_base.checked_add(at).ok_or(EINVAL)?,
+            packets: QUEUE_PACKETS,
+        })
+    }
+
+    /// The words of place `number` of a queue: where they are in [`Self::queues`].
+    fn place(&self, slot: ContextSlot, number: u32) -> Result<(&Coherent<[u64]>, usize)> {
+        let place = u64::from(number % QUEUE_PACKETS) * Buffer::SIZE;
+        let at = u64::from(slot.get()) * QUEUE_BYTES + place;
+        let chunk = u64::from(QUEUE_CHUNK) * PAGE_SIZE;
+        let queues = self.queues.get(usize::try_from(at / chunk)?);
+        Ok((queues.ok_or(EINVAL)?, words(at % chunk)))
+    }
+
+    /// The number of the word at byte `offset` of descriptor `slot`.
+    fn descriptor_word(slot: ContextSlot, offset: u64) -> Result<usize> {
+        Ok(usize::try_from(slot.get())? * DESCRIPTOR_WORDS + words(offset))
+    }
+
+    /// Has packet `number` be in the queue of descriptor `slot`: behind the others, or it was put
+    /// there before and has not ended since. `EIO` if it can be neither.
+    pub(crate) fn enqueue(&self, slot: ContextSlot, number: u32, packet: Buffer) -> Result {
+        let word = Self::descriptor_word(slot, Descriptor::SAVE_SIZE)?;
+        let value = io_read!(&self.contexts, [try: word]);
+        // With the save area's size.
+        let (bytes, tail) = (lo(value), hi(value));
+        match tail.wrapping_sub(number) {
+            0 => (),
+            1..=QUEUE_PACKETS => return Ok(()),
+            _ => return Err(EIO),
+        }
+        let (queues, first) = self.place(slot, number)?;
+        for (word, value) in (first..).zip(packet.to_words()) {
+            io_write!(queues, [try: word], value);
+        }
+        barrier::dma_mb(barrier::Write);
+        io_write!(&self.contexts, [try: word], pair(bytes, number.wrapping_add(1)));
+        Ok(())
+    }
+
+    /// The packet of the queue of descriptor `slot` that has `before` in front of it which have not
+    /// ended, with its number, if there is one; for reports.
+    pub(crate) fn queued(&self, slot: ContextSlot, before: u32) -> Result<Option<(u32, Buffer)>> {
+        let (_, ended) = self.descriptor_usage(slot)?;
+        let word = Self::descriptor_word(slot, Descriptor::SAVE_SIZE)?;
+        // Modulo 2^32.
+        let (head, tail) = (lo(ended), hi(io_read!(&self.contexts, [try: word])));
+        let waiting = tail.wrapping_sub(head);
+        if before >= waiting || waiting > QUEUE_PACKETS {
+            return Ok(None);
+        }
+        let number = head.wrapping_add(before);
+        let (queues, first) = self.place(slot, number)?;
+        let second = first.checked_add(1).ok_or(EINVAL)?;
+        let words = [
+            io_read!(queues, [try: first]),
+            io_read!(queues, [try: second]),
+        ];
+        Ok(Buffer::from_words(words)
+            .ok()
+            .map(|packet| (number, packet)))
+    }
+
     /// The slot of the descriptor of the context that `engine` holds, if it holds one.
     pub(crate) fn held(&self, caps: &Caps, engine: EngineIndex) -> Result<Option<ContextSlot>> {
         let held = self.status64(status::CONTEXTS + u64::from(engine.get()) * 8)?;
@@ -358,38 +451,46 @@ impl Shared {
 
     /// GPU-physical address of the ring of `engine`.
     pub(crate) fn ring_address(caps: &Caps, engine: EngineIndex) -> Result<GpuPhys> {
-        let page = u64::from(CONTEXT_PAGES) + u64::from(engine.get()) * u64::from(RING_PAGES);
+        let rings = u64::from(CONTEXT_PAGES + QUEUE_PAGES);
+        let page = rings + u64::from(engine.get()) * u64::from(RING_PAGES);
         caps.gart_base.checked_add(page * PAGE_SIZE).ok_or(EINVAL)
     }
 
-    /// Writes context descriptor `slot`; its engine-written part starts as zero.
-    pub(crate) fn write_descriptor(&self, slot: ContextSlot, descriptor: Descriptor) -> Result {
+    /// Writes context descriptor `slot`, with an empty `queue` if it has one; its engine-written
+    /// part starts as zero.
+    pub(crate) fn write_descriptor(
+        &self,
+        slot: ContextSlot,
+        descriptor: Descriptor,
+        queue: Option<Queue>,
+    ) -> Result {
         let first = usize::try_from(slot.get())? * DESCRIPTOR_WORDS;
-        let words = descriptor.to_words();
+        let identity = descriptor.to_words();
         for word in 0..DESCRIPTOR_WORDS {
-            let value = words.get(word).copied().unwrap_or(0);
+            let value = identity.get(word).copied().unwrap_or(0);
             io_write!(&self.contexts, [try: first + word], value);
         }
+        let word = first + words(Descriptor::QUEUE);
+        io_write!(&self.contexts, [try: word], queue.map_or(0, Queue::to_word));
         barrier::dma_mb(barrier::Write);
         Ok(())
     }
 
     /// Gives descriptor `slot`, which no packet has named yet, a save area.
     pub(crate) fn set_save_area(&self, slot: ContextSlot, area: SaveArea) -> Result {
-        let first = usize::try_from(slot.get())? * DESCRIPTOR_WORDS;
-        let base = first + words(Descriptor::SAVE_BASE);
-        let size = first + words(Descriptor::SAVE_SIZE);
+        let base = Self::descriptor_word(slot, Descriptor::SAVE_BASE)?;
+        let size = Self::descriptor_word(slot, Descriptor::SAVE_SIZE)?;
         io_write!(&self.contexts, [try: base], area.base.0);
         io_write!(&self.contexts, [try: size], area.bytes.into());
         barrier::dma_mb(barrier::Write);
         Ok(())
     }
 
-    /// Engine time in ticks, and packets, that descriptor `slot` has counted.
+    /// Engine time in ticks, and packets, that descriptor `slot` has counted: the latter modulo
+    /// 2^32 are the head of its queue.
     pub(crate) fn descriptor_usage(&self, slot: ContextSlot) -> Result<(u64, u64)> {
-        let first = usize::try_from(slot.get())? * DESCRIPTOR_WORDS;
-        let ticks = first + words(Descriptor::TICKS);
-        let packets = first + words(Descriptor::PACKETS);
+        let ticks = Self::descriptor_word(slot, Descriptor::TICKS)?;
+        let packets = Self::descriptor_word(slot, Descriptor::PACKETS)?;
         Ok((
             io_read!(&self.contexts, [try: ticks]),
             io_read!(&self.contexts, [try: packets]),
@@ -398,8 +499,7 @@ impl Shared {
 
     /// Whether the save area of descriptor `slot` has the state of a packet.
     pub(crate) fn is_saved(&self, slot: ContextSlot) -> Result<bool> {
-        let first = usize::try_from(slot.get())? * DESCRIPTOR_WORDS;
-        let saved = first + words(Descriptor::SAVED);
+        let saved = Self::descriptor_word(slot, Descriptor::SAVED)?;
         Ok(io_read!(&self.contexts, [try: saved]) != 0)
     }
 

@@ -5,6 +5,7 @@
 use crate::{
     ext::{
         eventfd::EventFd,
+        trace,
         uapi::*,
         value_page, //
     },
@@ -61,12 +62,12 @@ pub(crate) struct FenceHandle {
     fence: Arc<MonitoredFence>,
     /// Its entry among the GPU's.
     key: OwnerKey,
-    /// Counts it.
+    /// The handle's part of the client's quota of fences: 1.
     _share: Share,
 }
 
 impl FenceHandle {
-    /// The fence.
+    /// The fence that the handle names; others may name it, too.
     pub(crate) fn fence(&self) -> &Arc<MonitoredFence> {
         &self.fence
     }
@@ -232,7 +233,7 @@ impl File {
 
     /// `DRM_IOCTL_SKUA_FENCE_SIGNAL`
     pub(crate) fn fence_signal(
-        _dev: &Device,
+        dev: &Device,
         _data: &Data<'_>,
         args: &mut drm_skua_fence_signal,
         file: &SkuaFile,
@@ -255,6 +256,8 @@ impl File {
             return Err(EINVAL);
         }
         for promise in &mut promises {
+            let (monitored, value) = promise.what();
+            trace::signal(dev, None, monitored, value);
             promise.keep(End::Done);
         }
         Ok(0)

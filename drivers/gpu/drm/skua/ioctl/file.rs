@@ -169,7 +169,8 @@ pub(crate) struct File {
     /// Contexts that the client has a handle of.
     #[pin]
     pub(crate) contexts: Mutex<Handles<Context>>,
-    /// How important the work of all its contexts is. Held while the level of one is set, or one made.
+    /// How important the work of all its contexts is. Held while the level of one is set, or one
+    /// made.
     #[pin]
     class: Mutex<Class>,
     /// Devices that it has a handle of.
@@ -233,8 +234,8 @@ impl drm::file::DriverFile for File {
 impl PinnedDrop for File {
     fn drop(self: Pin<&mut Self>) {
         self.locks.close();
-        for context in self.contexts.lock().iter() {
-            context.destroy();
+        while let Some(context) = remove_one(&self.contexts, |_| true) {
+            self.let_go_of_context(context);
         }
         // Also those without a handle: what waits for others' fences may wait for ever.
         self.dev.vms.for_each(|vm| {
@@ -243,6 +244,7 @@ impl PinnedDrop for File {
                 vm.destroy();
             }
         });
+        while remove_one(&self.vms, |_| true).is_some() {}
     }
 }
 
@@ -333,6 +335,12 @@ impl File {
             residency::forget(device, &self.dev, bo);
         }
         lock::forget(&self.locks, &self.dev, bo);
+    }
+
+    /// The handle of `context` is gone. A device that does not answer may still reach what is its.
+    fn let_go_of_context(&self, context: Arc<Context>) {
+        context.destroy();
+        self.dev.reapers.contexts.let_go(context);
     }
 
     fn context(&self, handle: u32) -> Result<Arc<Context>> {
@@ -476,7 +484,7 @@ impl File {
                 residency::forget(&device, dev, bo);
             }
         }
-        publisher.publish(&moves);
+        publisher.publish(dev, &moves);
         Ok(0)
     }
 
@@ -636,7 +644,7 @@ impl File {
         // One by one: with the device's handle gone there is nothing that may fail.
         let is_its_context = |context: &Arc<Context>| context.vm().is_some_and(is_of);
         while let Some(context) = remove_one(&this.contexts, is_its_context) {
-            context.destroy();
+            this.let_go_of_context(context);
         }
         this.dev.fences.end(device.id(), false);
         let is_mine = |fence: &Arc<FenceHandle>| Arc::ptr_eq(fence.device(), &device);
@@ -845,7 +853,7 @@ impl File {
             }
             contexts.remove(args.context)?
         };
-        context.destroy();
+        this.let_go_of_context(context);
         Ok(0)
     }
 

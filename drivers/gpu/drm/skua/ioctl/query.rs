@@ -50,7 +50,7 @@ use zerocopy::Immutable;
 /// Sizes of GPU pages: 4 KiB, 64 KiB, 2 MiB.
 const PAGE_SIZES: u64 = (1 << 12) | (1 << 16) | (1 << 21);
 
-/// Answers a query.
+/// `DRM_IOCTL_SKUA_QUERY`: writes as much of the answer as there is room for.
 pub(crate) fn query(dev: &SkuaDevice, args: &mut drm_skua_query) -> Result {
     let mut answer = KVec::new();
     match args.type_ {

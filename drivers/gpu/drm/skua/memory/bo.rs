@@ -4,8 +4,8 @@
 //! (WDDM: allocations).
 //!
 //! An object gets its memory when it is created: in the first of the allowed places that has room,
-//! or in which room can be made ([`eviction`]). Where it is, is said by its [`Placement`], under its
-//! reservation lock. Who may not take that lock, because a fence depends on it, finds in
+//! or in which room can be made ([`eviction`]). Where it is, is said by its [`Placement`], under
+//! its reservation lock. Who may not take that lock, because a fence depends on it, finds in
 //! [`Sites`] where page tables are to lead ([`Memory`]), which keeps the memory from being given to
 //! others.
 //!
@@ -21,7 +21,6 @@
 //! exporter mapped for us; the CPU maps it through its dma-buf.
 
 use crate::{
-    driver::SkuaDriver,
     ext::{
         device,
         devres::DevresItem,
@@ -62,7 +61,8 @@ use crate::{
     },
     gpu::{
         self,
-        SkuaDevice, //
+        SkuaDevice,
+        SkuaDriver, //
     },
     memory::{
         clean_copy::{
@@ -138,8 +138,7 @@ use kernel::{
     time::{
         msecs_to_jiffies,
         Jiffies, //
-    },
-    warn_on, //
+    }, //
 };
 
 /// Regions of the uAPI are the miniport's segments.
@@ -208,7 +207,7 @@ pub(crate) enum SystemSite {
 }
 
 impl SystemSite {
-    /// The pages.
+    /// The system pages that the object has, wherever the GPU reaches them.
     pub(crate) fn memory(&self) -> &Arc<SystemMemory> {
         match self {
             Self::Direct(memory) => memory,
@@ -263,8 +262,8 @@ impl SystemMemory {
 pub(crate) struct BoData {
     /// GEM objects do not hold their device, which has their mmap offsets and their region's quota.
     _dev: ARef<SkuaDevice>,
-    /// `DRM_SKUA_BO_*` of its creation, and [`SAVES_CONTEXT`], in the low half; regions that may hold
-    /// it, one bit each, as its creator named them, not 0, in the high half.
+    /// `DRM_SKUA_BO_*` of its creation, and [`SAVES_CONTEXT`], in the low half; regions that may
+    /// hold it, one bit each, as its creator named them, not 0, in the high half.
     made: u8,
     /// Its [`Placement`], under its reservation lock; and that lock's reservation, if it is an
     /// address space's.
@@ -278,7 +277,7 @@ pub(crate) struct BoData {
     /// How many clients have locked it; and whether it has a part of the [aperture](host_aperture)
     /// for that, [`HAS_APERTURE`].
     lockers: Atomic<i16>,
-    /// [`DOOMED`], set with the reservation locked, and [`CONTENT_LOST`].
+    /// [`DOOMED`], set with the reservation locked, [`CONTENT_LOST`] and [`CLAIMED`].
     marks: Atomic<i8>,
     /// When it was used: [`Uses::word`].
     uses: Atomic<u64>,
@@ -404,6 +403,8 @@ fn is_seen_in_vram(flags: u32) -> bool {
 const DOOMED: i8 = 1 << 0;
 /// In [`BoData::marks`]: content of it that left VRAM since was lost there.
 const CONTENT_LOST: i8 = 1 << 1;
+/// A client has said that it is to be destroyed.
+const CLAIMED: i8 = 1 << 2;
 
 /// In [`BoData::lockers`]: it is locked in VRAM through the aperture.
 const HAS_APERTURE: i16 = 1 << 14;
@@ -420,8 +421,8 @@ fn count(clients: &Atomic<i16>, more: i16) -> Result {
     }
 }
 
-/// The part of VRAM for an object with these flags and placements. What may be nowhere else is where
-/// the CPU reaches it whatever becomes of the aperture.
+/// The part of VRAM for an object with these flags and placements. What may be nowhere else is
+/// where the CPU reaches it whatever becomes of the aperture.
 pub(crate) fn part_of(dev: &SkuaDevice, flags: u32, placements: u32) -> Part {
     let system = placements & (1 << REGION_SYSTEM) != 0;
     match is_seen_in_vram(flags) {
@@ -442,7 +443,7 @@ fn create_in_vram(
     place(&bo, &mut reserved, Placement::Device(range.clone().into()))?;
     let mut room = reserved.reserve(1)?;
     dev.paging()?.clear(&range, |fence| {
-        warn_on!(room.add(fence, Usage::Kernel).is_err());
+        crate::warn_on_once!(room.add(fence, Usage::Kernel).is_err());
         dev.set_last_clear(fence);
         range.set_cleared_alone();
     })?;
@@ -479,8 +480,8 @@ fn create_in_system(
     Ok(bo)
 }
 
-/// Room in VRAM for `bo`, if it is elsewhere and may be there; none if that would take room from what
-/// is resident, or more than `patience`. `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
+/// Room in VRAM for `bo`, if it is elsewhere and may be there; none if that would take room from
+/// what is resident, or more than `patience`. `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
 pub(crate) fn room_in_vram(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
@@ -608,9 +609,9 @@ pub(crate) fn replace(
     Ok(())
 }
 
-/// Gives back the system pages of `bo`, in whose file the content stays if it is not offered, unless
-/// somebody may have their addresses: an address space that maps something of it, another driver, a
-/// move, or who has locked it. How many pages; see [`Shrink::rest`].
+/// Gives back the system pages of `bo`, in whose file the content stays if it is not offered,
+/// unless somebody may have their addresses: an address space that maps something of it, another
+/// driver, a move, or who has locked it. How many pages; see [`Shrink::rest`].
 ///
 /// What it counts of quotas it still counts: so it gets them back whatever others take meanwhile.
 fn rest(bo: &Bo, reserved: &mut Reserved<'_>) -> Result<usize> {
@@ -657,8 +658,8 @@ fn rest(bo: &Bo, reserved: &mut Reserved<'_>) -> Result<usize> {
     Ok(pages)
 }
 
-/// Has `bo`, which is not imported, be offered so from now on, or not any more; the caller has locked
-/// its reservation. The CPU's mappings fault.
+/// Has `bo`, which is not imported, be offered so from now on, or not any more; the caller has
+/// locked its reservation. The CPU's mappings fault.
 pub(crate) fn set_offer(bo: &Bo, reserved: &Reserved<'_>, offer: Offer) -> Result {
     let rests = matches!(gem::placement(bo, reserved)?, Placement::Resting(_));
     bo.backing.set_offer(offer);
@@ -672,7 +673,8 @@ pub(crate) fn set_offer(bo: &Bo, reserved: &Reserved<'_>, offer: Offer) -> Resul
     Ok(())
 }
 
-/// Gets `bo`, which is [`Placement::Resting`], its pages back, whether or not it is offered. `ENOMEM`.
+/// Gets `bo`, which is [`Placement::Resting`], its pages back, whether or not it is offered.
+/// `ENOMEM`.
 pub(crate) fn wake(bo: &Bo, reserved: &mut Reserved<'_>) -> Result {
     let Placement::Resting(shares) = gem::placement(bo, reserved)? else {
         return Ok(());
@@ -689,8 +691,8 @@ pub(crate) fn wake(bo: &Bo, reserved: &mut Reserved<'_>) -> Result {
     )
 }
 
-/// The share of quotas of system memory of `bo`, if it is offered and has pages that the GPU reaches
-/// directly. `EBUSY` else; `EINTR` if a signal arrives.
+/// The share of quotas of system memory of `bo`, if it is offered and has pages that the GPU
+/// reaches directly. `EBUSY` else; `EINTR` if a signal arrives.
 pub(crate) fn offered_shares(bo: &Bo) -> Result<Arc<Shares>> {
     match gem::placement(bo, &resv::lock(bo)?)? {
         Placement::System(_, SystemSite::Direct(memory)) if bo.is_offered() => {
@@ -716,15 +718,15 @@ const FIRST_OFFERED: u8 = 2 * LEVELS;
 /// The rank of what has system pages and is offered first.
 const FIRST_AWAKE: u8 = 100;
 
-/// Says that `bo`, whose reservation the caller has locked, was used just now: it is not the next to
-/// make room for others.
+/// Says that `bo`, whose reservation the caller has locked, was used just now: it is not the next
+/// to make room for others.
 pub(crate) fn was_used(bo: &Bo) {
     bo.count_use(bo.dev());
     renew(bo);
 }
 
-/// Has `bo`, whose reservation the caller has locked, be the last of its list, though nobody has used
-/// it.
+/// Has `bo`, whose reservation the caller has locked, be the last of its list, though nobody has
+/// used it.
 pub(crate) fn renew(bo: &Bo) {
     if bo.region() == REGION_VRAM || (bo.region() == REGION_APERTURE && bo.may_move()) {
         lru::use_now(bo);
@@ -757,8 +759,8 @@ pub(crate) fn installable(bo: &BoRef) -> Option<Memory> {
     bo.sites.memory()
 }
 
-/// Whether `bo` is where it is said to be, and cleared: no work of the driver's own is under way with
-/// it. `EINVAL` unless `reserved` is its lock.
+/// Whether `bo` is where it is said to be, and cleared: no work of the driver's own is under way
+/// with it. `EINVAL` unless `reserved` is its lock.
 pub(crate) fn is_settled(bo: &Bo, reserved: &Reserved<'_>) -> Result<bool> {
     let there = memory_of(gem::placement(bo, reserved)?);
     Ok(bo.sites.leads_to(there.as_ref()) && there.is_none_or(|it| it.is_cleared()))
@@ -817,7 +819,7 @@ pub(crate) fn give_up(bo: &Bo) -> Option<Option<Memory>> {
     bo.backing.set_offer(Offer::Not);
     // Not the last reference: see what follows.
     let replaced = replace(bo, &mut reserved, Placement::Nowhere);
-    warn_on!(replaced.is_err());
+    crate::warn_on_once!(replaced.is_err());
     Some(bo.sites.forget_memory())
 }
 
@@ -866,8 +868,8 @@ impl BoData {
         self.may_be_in_vram() || self.placements() & both == both
     }
 
-    /// Whether VRAM is the only region in which there is always room for it: the GPU is not to reach
-    /// its system pages directly.
+    /// Whether VRAM is the only region in which there is always room for it: the GPU is not to
+    /// reach its system pages directly.
     pub(crate) fn needs_vram(&self) -> bool {
         self.may_be_in_vram() && self.needs_segment()
     }
@@ -899,7 +901,8 @@ impl BoData {
         !gem::is_imported(bo) && (bo.may_move() || may_be_discarded)
     }
 
-    /// Whether its content may be thrown away, or was. For good as long as its reservation is locked.
+    /// Whether its content may be thrown away, or was. For good as long as its reservation is
+    /// locked.
     pub(crate) fn is_offered(&self) -> bool {
         self.backing.offer() != Offer::Not
     }
@@ -931,10 +934,20 @@ impl BoData {
         !self.backing.is_shared() || self.backing.shares(users)
     }
 
-    /// Has it stay where it is from now on; whether it did not already. The caller holds its
-    /// reservation lock: a move was published before, or never will be.
-    pub(crate) fn doom(&self) -> bool {
-        !self.mark(DOOMED, true)
+    /// It is destroyed with a handle, or about to be; whether nobody has said so before.
+    pub(crate) fn claim(&self) -> bool {
+        !self.mark(CLAIMED, true)
+    }
+
+    /// Takes [`BoData::claim`] back, for who has called that.
+    pub(crate) fn unclaim(&self) {
+        self.mark(CLAIMED, false);
+    }
+
+    /// Has it stay where it is from now on. The caller holds its reservation lock: a move was
+    /// published before, or never will be.
+    pub(crate) fn doom(&self) {
+        self.mark(DOOMED, true);
     }
 
     /// Sets a mark, or clears it; whether it was set.
@@ -960,8 +973,8 @@ impl BoData {
         self.marks.load(Relaxed) & DOOMED != 0
     }
 
-    /// It is about to move to VRAM, or its content to be thrown away. Not to leave where it is then,
-    /// nor to get other pages, before [`BoData::end_arrival`].
+    /// It is about to move to VRAM, or its content to be thrown away. Not to leave where it is
+    /// then, nor to get other pages, before [`BoData::end_arrival`].
     pub(crate) fn begin_arrival(&self) {
         self.arriving.store(true, Relaxed);
     }
@@ -1023,8 +1036,8 @@ impl BoData {
         self.lockers.load(Relaxed) & HAS_APERTURE != 0
     }
 
-    /// It has from now on, as long as it is locked; whether that is new. Not if it is not locked any
-    /// more.
+    /// It has from now on, as long as it is locked; whether that is new. Not if it is not locked
+    /// any more.
     pub(crate) fn set_aperture(&self) -> bool {
         let mut lockers = self.lockers.load(Relaxed);
         while lockers != 0 && lockers & HAS_APERTURE == 0 {
@@ -1067,8 +1080,8 @@ impl BoData {
         !self.is_seen_in_vram() && self.is_locked()
     }
 
-    /// Whether the CPU may reach `bo` in `range` if it is there: what it has locked is beyond what it
-    /// sees only with a part of the aperture.
+    /// Whether the CPU may reach `bo` in `range` if it is there: what it has locked is beyond what
+    /// it sees only with a part of the aperture.
     pub(crate) fn may_be_locked_in(bo: &Bo, range: &VramRange) -> bool {
         !bo.is_locked() || range.is_visible() || host_aperture::claim(range.dev(), bo)
     }

@@ -29,16 +29,17 @@ use kernel::{
             Relaxed, //
         },
         SpinLock, //
-    },
-    warn_on, //
+    }, //
 };
 
 /// The claim of one object.
 struct Claim {
     /// Held, so that nothing else has its address.
     bo: BoRef,
-    /// How often; not 0.
+    /// How often, with `kept`; not 0.
     count: u32,
+    /// How often without regard to the handle.
+    kept: u32,
 }
 
 /// What one claims, of one kind.
@@ -81,7 +82,7 @@ impl Claims {
 
     /// Nobody here claims `bo` any more.
     fn uncount(&self, bo: &Bo) {
-        warn_on!((self.count_clients)(bo, -1).is_err());
+        crate::warn_on_once!((self.count_clients)(bo, -1).is_err());
         self.bytes.fetch_sub(Self::size(bo), Relaxed);
     }
 
@@ -111,6 +112,7 @@ impl Claims {
         let claim = Claim {
             bo: bo.clone(),
             count: 1,
+            kept: 0,
         };
         // For the first time, perhaps; dropped when the lock is free.
         let node = RBTreeNode::new(Self::key(bo), claim, client_flags())?;
@@ -165,13 +167,51 @@ impl Claims {
         Ok(())
     }
 
-    /// The client's handle of `bo` is gone; whether there was a claim.
+    /// The client's handle of `bo` is gone; whether it is not claimed any more, and was.
     pub(crate) fn forget(&self, bo: &Bo) -> bool {
+        self.reduce(bo, |claim| claim.count = claim.kept)
+    }
+
+    /// Has a claim of `bo`, if there is one, outlive the handle; whether there is.
+    pub(crate) fn keep(&self, bo: &Bo) -> bool {
+        let mut counts = self.counts.lock();
+        let claim = counts.get_mut(&Self::key(bo));
+        claim.is_some_and(|claim| match claim.count.checked_add(1) {
+            Some(count) => {
+                (claim.count, claim.kept) = (count, claim.kept.saturating_add(1));
+                true
+            }
+            None => false,
+        })
+    }
+
+    /// Takes [`Claims::keep`] back; as [`Claims::forget`].
+    pub(crate) fn let_go(&self, bo: &Bo) -> bool {
+        self.reduce(bo, |claim| {
+            // It may have been closed meanwhile, and claimed again.
+            if let Some(kept) = claim.kept.checked_sub(1) {
+                (claim.count, claim.kept) = (claim.count.saturating_sub(1), kept);
+            }
+        })
+    }
+
+    /// Has `bo` be claimed less often; whether it is not any more, and was.
+    fn reduce(&self, bo: &Bo, reduced: impl FnOnce(&mut Claim)) -> bool {
         // Not under the lock: the memory is freed here.
-        let claim = self.counts.lock().remove_node(&Self::key(bo));
-        if claim.is_some() {
+        let gone = {
+            let mut counts = self.counts.lock();
+            let Some(claim) = counts.get_mut(&Self::key(bo)) else {
+                return false;
+            };
+            reduced(claim);
+            match claim.count {
+                0 => counts.remove_node(&Self::key(bo)),
+                _ => None,
+            }
+        };
+        if gone.is_some() {
             self.uncount(bo);
         }
-        claim.is_some()
+        gone.is_some()
     }
 }

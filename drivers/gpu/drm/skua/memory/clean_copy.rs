@@ -22,12 +22,12 @@
 //! | this driver | never: it clears what is new, and copies what moves |
 //!
 //! Each of these takes the object's reservation lock before it can write, and so does who moves it.
-//! The copy is a part of the [`Placement`](crate::ext::gem::Placement), which that lock protects: so
-//! as long as it is there nobody has had a way to write, and when it is used for a move all who get
-//! one later wait for that. What is dropped does not come back before the object does.
+//! The copy is a part of the [`Placement`](crate::ext::gem::Placement), which that lock protects:
+//! so as long as it is there nobody has had a way to write, and when it is used for a move all who
+//! get one later wait for that. What is dropped does not come back before the object does.
 //!
-//! When the device is reset, what is in VRAM is lost, and so is the copy: it is dropped when the object
-//! leaves.
+//! When the device is reset, what is in VRAM is lost, and so is the copy: it is dropped when the
+//! object leaves.
 //!
 //! It counts as the client's system memory as it did before it came. Where a quota is exceeded none
 //! is kept, and who gets nothing of one has those dropped that count in it ([`make_room`]).
@@ -82,7 +82,7 @@ use kernel::{
 
 /// Where an object is in VRAM, and what is kept of it outside.
 pub(crate) struct VramSite {
-    /// Where it is.
+    /// The object's VRAM.
     pub(crate) range: Arc<VramRange>,
     /// The same bytes, for when it leaves.
     copy: Option<KBox<CleanCopy>>,
@@ -108,7 +108,7 @@ impl VramSite {
 
 /// System pages of an object that is in VRAM, with the same bytes.
 pub(crate) struct CleanCopy {
-    /// Counts it.
+    /// Whose counters say how much is kept.
     dev: ARef<SkuaDevice>,
     /// The object's size.
     bytes: u64,
@@ -160,8 +160,8 @@ impl Drop for CleanCopy {
     }
 }
 
-/// The pages that `bo` would have if it left now, if it has a clean copy. `EBUSY` if somebody has it
-/// locked, unless it `may_wait`; `EINTR` if a signal arrives.
+/// The pages that `bo` would have if it left now, if it has a clean copy. `EBUSY` if somebody has
+/// it locked, unless it `may_wait`; `EINTR` if a signal arrives.
 pub(crate) fn find(bo: &Bo, may_wait: bool) -> Result<Option<(Arc<Pages>, Arc<SystemMemory>)>> {
     let mut reserved = match may_wait {
         true => resv::lock(bo)?,
@@ -207,9 +207,9 @@ pub(crate) fn is_meant(bo: &Bo, reserved: &Reserved<'_>, meant: &Meant<'_, Arc<Q
     })
 }
 
-/// Drops copies that count in `quota`, one of system memory of `dev`, of objects that nobody is using
-/// just now, until `bytes` more may be had of it; whether there were any. None if that much may not
-/// be had at all. Takes the lists' lock.
+/// Drops copies that count in `quota`, one of system memory of `dev`, of objects that nobody is
+/// using just now, until `bytes` more may be had of it; whether there were any. None if that much
+/// may not be had at all. Takes the lists' lock.
 pub(crate) fn make_room(dev: &SkuaDevice, quota: &Arc<Quota>, bytes: u64) -> bool {
     let missing = quota
         .used()
@@ -225,7 +225,8 @@ pub(crate) fn take(dev: &SkuaDevice, quota: &Arc<Quota>, bytes: u64) -> Option<S
     take().or_else(|| make_room(dev, quota, bytes).then(take).flatten())
 }
 
-/// Does what [`take_both`](crate::quota::take_both) does for all clients of `dev`; copies make room.
+/// Does what [`take_both`](crate::quota::take_both) does for all clients of `dev`; copies make
+/// room.
 pub(crate) fn take_shares(dev: &SkuaDevice, own: &Arc<Quota>, bytes: u64) -> Option<Shares> {
     Some([take(dev, own, bytes)?, take(dev, &dev.system, bytes)?])
 }

@@ -18,6 +18,10 @@
 //! destroyed it, what is in VRAM apart from the rest: so two gates of a client at most are
 //! [armed](Gate::arm).
 //!
+//! What is [held](crate::fences::hold) has no fence: before all that the destruction has a place
+//! behind what the client's contexts hold ([`Deferral`]). As long as it has, the object is moved as
+//! before, and resident where it was: who waits without end keeps nobody's room.
+//!
 //! An object that others may have, because it was exported or is imported, keeps its memory; it is
 //! unmapped from the client's address spaces.
 
@@ -31,9 +35,12 @@ use crate::{
             Usage, //
         }, //
     },
-    fences::gate::{
-        Gate,
-        Wake, //
+    fences::{
+        gate::{
+            Gate,
+            Wake, //
+        },
+        hold, //
     },
     few::Few,
     gpu::{
@@ -48,7 +55,11 @@ use crate::{
             BoRef,
             Memory, //
         },
-        device::look_again,
+        device::{
+            look_again,
+            ClientDevice, //
+        },
+        residency::Kept,
         vm::{
             for_each_user,
             Vm, //
@@ -64,7 +75,8 @@ use crate::{
         self,
         Reapable, //
     },
-    spec::number::Asid, //
+    spec::number::Asid,
+    submit::context::Context, //
 };
 use kernel::{
     device::{
@@ -93,8 +105,14 @@ use kernel::{
         ArcBorrow,
         SpinLock, //
     },
-    time::msecs_to_jiffies,
-    warn_on,
+    time::{
+        delay::fsleep,
+        msecs_to_jiffies,
+        Delta,
+        Instant,
+        Jiffies,
+        Monotonic, //
+    },
     workqueue::{
         Work,
         WorkItem, //
@@ -179,13 +197,13 @@ impl Destruction {
                     bo: bo.clone(),
                     spans,
                 };
-                warn_on!(unmaps.push_within_capacity(unmap).is_err());
+                crate::warn_on_once!(unmaps.push_within_capacity(unmap).is_err());
             } else {
                 dev.reapers.vms.bury(vm);
             }
             Ok(())
         });
-        warn_on!(all.is_err());
+        crate::warn_on_once!(all.is_err());
         result
     }
 
@@ -207,12 +225,12 @@ impl Destruction {
 struct Unmap {
     vm: Arc<Vm>,
     bo: BoRef,
-    /// Where it is.
+    /// The GPU addresses at which it was mapped when page tables were cleared.
     spans: KVVec<Span>,
 }
 
-/// Gives up what the objects of `due` have. Process context; allocates, and may wait for the engines
-/// to drop translations, once.
+/// Gives up what the objects of `due` have. Process context; allocates, and may wait for the
+/// engines to drop translations, once.
 fn perform(mut due: List<Destruction>) {
     let Some(dev) = due.iter().next().map(|first| first.dev.clone()) else {
         return;
@@ -276,15 +294,23 @@ fn first_of(all: &mut List<Destruction>) -> List<Destruction> {
 /// See [`first_of`].
 const AT_ONCE: usize = 64;
 
-/// Objects of one client that who needs room looks at, with the lock held: what it waits for is then
-/// taken to have some.
+/// Objects of one client that who needs room looks at, with the lock held: what it waits for is
+/// then taken to have some.
 const LOOKED_AT: usize = 256;
 
-/// What waits for one gate after the other: of a client, by the address of its quota, what is in VRAM
-/// or what is not, while it waits.
+/// What waits for one gate after the other: of a client, by the address of its quota, what is in
+/// VRAM or what is not, while it waits.
 type Key = (usize, bool);
 /// What [`Doomed::dying`] has of a key of which nothing is there yet.
 type DyingNode = RBTreeNodeReservation<Key, List<Destruction>>;
+
+/// Memory for what [`Destroyer::accept`] may add for one client. `ENOMEM`.
+fn dying_nodes() -> Result<[DyingNode; 2]> {
+    Ok([
+        DyingNode::new(client_flags())?,
+        DyingNode::new(client_flags())?,
+    ])
+}
 
 /// Objects that are to be given up.
 struct Doomed {
@@ -374,8 +400,8 @@ impl Destroyer {
         Self::wake(self);
     }
 
-    /// Whether memory that is in `part` of VRAM will be free, and the fence that it waits for, unless
-    /// that has just signalled.
+    /// Whether memory that is in `part` of VRAM will be free, and the fence that it waits for,
+    /// unless that has just signalled.
     pub(crate) fn obstacle(&self, part: Part) -> Option<Option<Fence>> {
         let doomed = self.doomed.lock();
         let mut clients = doomed.dying.iter().filter(|((_, is_there), _)| *is_there);
@@ -416,8 +442,8 @@ impl Destroyer {
         while self.perform_some() {}
     }
 
-    /// Takes out of `dying` what does not wait any more, or `all`, and arms the first gate of what is
-    /// left of each key.
+    /// Takes out of `dying` what does not wait any more, or `all`, and arms the first gate of what
+    /// is left of each key.
     fn find_due(&self, all: bool) {
         // Those of keys before this one are armed.
         let mut from = Some((0, false));
@@ -514,8 +540,8 @@ const PATIENCE_MS: u32 = 1000;
 /// Destroys objects, each of which is named once, all or none, with their handles, which `close`
 /// closes. `client` is the quota of the address spaces of the client.
 ///
-/// `ENOENT` for a handle, also if another thread destroys it just now; `ENOMEM`; `EINTR` if a signal
-/// arrives; `EAGAIN` if it takes more than [`PATIENCE_MS`]. Nothing has changed then.
+/// `ENOENT` for a handle, also if another thread destroys it just now; `ENOMEM`; `EINTR` if a
+/// signal arrives; `EAGAIN` if it takes more than [`PATIENCE_MS`]. Nothing has changed then.
 pub(crate) fn destroy(
     dev: &SkuaDevice,
     client: &Arc<Quota>,
@@ -523,11 +549,20 @@ pub(crate) fn destroy(
     manner: Manner,
     close: impl Fn(u32, &BoRef),
 ) -> Result {
-    let nodes = [
-        DyingNode::new(client_flags())?,
-        DyingNode::new(client_flags())?,
-    ];
+    let nodes = dying_nodes()?;
     let mut patience = msecs_to_jiffies(PATIENCE_MS);
+    if manner.synchronous && !manner.assume_not_in_use {
+        wait_for_held(dev, client, &mut patience)?;
+    } else if !manner.assume_not_in_use {
+        if let Some(deferral) = Deferral::new(dev, client, handles)? {
+            let place = hold::Place::new()?;
+            for (handle, bo) in handles {
+                close(*handle, bo);
+            }
+            deferral.go_behind(place);
+            return Ok(());
+        }
+    }
     let begun = loop {
         if manner.synchronous {
             let mut users = Users::new();
@@ -561,14 +596,169 @@ pub(crate) fn destroy(
     Ok(())
 }
 
+/// Whether a context of `client` holds work.
+fn holds_work(dev: &SkuaDevice, client: &Arc<Quota>) -> bool {
+    let found = dev.contexts.find_by(|one| one.holds_work_of(client));
+    let is_found = found.is_some();
+    found
+        .into_iter()
+        .for_each(|one| dev.reapers.contexts.bury(one));
+    is_found
+}
+
+/// Waits until no context of `client` holds work. `EAGAIN` if there is no `patience` left;
+/// `ENODEV`, `EIO`; `EINTR` if a signal arrives.
+fn wait_for_held(dev: &SkuaDevice, client: &Arc<Quota>, patience: &mut Jiffies) -> Result {
+    while holds_work(dev, client) {
+        dev.check_health()?;
+        if current!().signal_pending() {
+            return Err(EINTR);
+        }
+        *patience = patience.checked_sub(1).ok_or(EAGAIN)?;
+        fsleep(Delta::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Objects whose handles are gone, and that work which a client's contexts hold may use (row 0.02).
+pub(crate) struct Deferral {
+    dev: ARef<SkuaDevice>,
+    /// As [`Destruction::client`].
+    client: Arc<Quota>,
+    objects: KVVec<BoRef>,
+    /// Contexts that held work, and behind which it has not been yet.
+    contexts: KVVec<Arc<Context>>,
+    /// What was resident is until then.
+    _kept: KVVec<Kept>,
+    /// When there was no memory first.
+    refused: Option<Instant<Monotonic>>,
+}
+
+impl Deferral {
+    /// That of `handles`; none if no context of `client` holds work. `ENOENT` if another thread
+    /// destroys one of them; `ENOMEM`.
+    fn new(
+        dev: &SkuaDevice,
+        client: &Arc<Quota>,
+        handles: &[(u32, BoRef)],
+    ) -> Result<Option<Self>> {
+        if !holds_work(dev, client) {
+            return Ok(None);
+        }
+        let mut deferral = Self {
+            dev: dev.into(),
+            client: client.clone(),
+            objects: KVVec::with_capacity(handles.len(), client_flags())?,
+            contexts: KVVec::new(),
+            _kept: KVVec::new(),
+            refused: None,
+        };
+        for (_, bo) in handles {
+            if !claim(bo) {
+                return Err(ENOENT);
+            }
+            crate::warn_on_once!(deferral.objects.push_within_capacity(bo.clone()).is_err());
+        }
+        let mut kept = KVVec::new();
+        let mut result = Ok(());
+        dev.contexts.for_each(|context| {
+            let wanted = result.is_ok() && context.holds_work_of(client);
+            if let (true, Some(vm)) = (wanted, context.vm()) {
+                result = keep_all(&mut kept, vm.device(), handles)
+                    .and_then(|()| Ok(deferral.contexts.reserve(1, client_flags())?));
+            }
+            if wanted && result.is_ok() {
+                crate::warn_on_once!(deferral.contexts.push_within_capacity(context).is_err());
+            } else {
+                dev.reapers.contexts.bury(context);
+            }
+        });
+        result?;
+        deferral._kept = kept;
+        Ok((!deferral.contexts.is_empty()).then_some(deferral))
+    }
+
+    /// Waits for what the next context holds.
+    fn go_behind(mut self, place: hold::Place<Context>) {
+        if let Some(context) = self.contexts.pop() {
+            let dev = self.dev.clone();
+            hold::defer(&context, place, self);
+            dev.reapers.contexts.bury(context);
+        }
+    }
+
+    /// What it waited for is held no more: goes behind what the next context holds, or has the
+    /// objects destroyed. Gives itself back if there is no memory, for a while: then they go with
+    /// their address spaces. Process context, in a worker.
+    pub(crate) fn perform(mut self) -> Option<Self> {
+        let result = match self.contexts.is_empty() {
+            true => self.begin(),
+            false => match hold::Place::new() {
+                Ok(place) => {
+                    self.go_behind(place);
+                    return None;
+                }
+                Err(error) => Err(error),
+            },
+        };
+        result.err()?;
+        let since = *self.refused.get_or_insert_with(Instant::now);
+        (since.elapsed() < Delta::from_millis(hold::PATIENCE_MS)).then_some(self)
+    }
+
+    /// Begins to destroy the objects, from the last one on. `ENOMEM`: then some are left.
+    fn begin(&mut self) -> Result {
+        const MANNER: Manner = Manner {
+            assume_not_in_use: false,
+            synchronous: false,
+        };
+        let nodes = dying_nodes()?;
+        let mut begun = KVVec::with_capacity(self.objects.len(), client_flags())?;
+        let mut users = Users::new();
+        let mut result = Ok(());
+        while let Some(bo) = self.objects.last() {
+            match doom_one(&self.dev, &self.client, bo, MANNER, &mut users) {
+                Ok(one) => crate::warn_on_once!(begun.push_within_capacity(one).is_err()),
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            };
+            self.objects.pop();
+        }
+        self.dev.destroyer.accept(&self.client, begun, nodes);
+        result
+    }
+}
+
+impl Drop for Deferral {
+    fn drop(&mut self) {
+        self.objects.iter().for_each(|bo| bo.unclaim());
+        while let Some(context) = self.contexts.pop() {
+            self.dev.reapers.contexts.bury(context);
+        }
+    }
+}
+
+/// Has those of `handles` that are resident for `device` stay so, as long as there is `kept`.
+/// `ENOMEM`.
+fn keep_all(
+    kept: &mut KVVec<Kept>,
+    device: &Arc<ClientDevice>,
+    handles: &[(u32, BoRef)],
+) -> Result {
+    kept.reserve(handles.len(), client_flags())?;
+    for one in handles.iter().filter_map(|(_, bo)| Kept::new(device, bo)) {
+        crate::warn_on_once!(kept.push_within_capacity(one).is_err());
+    }
+    Ok(())
+}
+
 /// Destroys an object of the driver's own, which nobody has a handle of, for whom `client` is the
-/// quota of address spaces, and which nothing uses but moves; in a worker. `ENOMEM`: then it goes with
-/// its address space.
+/// quota of address spaces, and which nothing uses but moves; in a worker. `ENOMEM`: then it goes
+/// with its address space.
 pub(crate) fn destroy_own(dev: &SkuaDevice, client: &Arc<Quota>, bo: &BoRef) -> Result {
-    let nodes = [
-        DyingNode::new(client_flags())?,
-        DyingNode::new(client_flags())?,
-    ];
+    let nodes = dying_nodes()?;
     let mut begun = KVVec::with_capacity(1, client_flags())?;
     let mut waits = Few::Empty;
     {
@@ -583,7 +773,7 @@ pub(crate) fn destroy_own(dev: &SkuaDevice, client: &Arc<Quota>, bo: &BoRef) -> 
         // With others.
         dev.destroyer.defer(one);
     } else {
-        warn_on!(begun.push_within_capacity(one).is_err());
+        crate::warn_on_once!(begun.push_within_capacity(one).is_err());
         dev.destroyer.accept(client, begun, nodes);
     }
     Ok(())
@@ -599,8 +789,12 @@ fn doom(
     let mut begun = KVVec::with_capacity(handles.len(), client_flags())?;
     let mut users = Users::new();
     for (count, (_, bo)) in handles.iter().enumerate() {
-        let one = doom_one(dev, client, bo, manner, &mut users)
-            .and_then(|one| begun.push(one, client_flags()).map_err(Error::from));
+        let one = match claim(bo) {
+            true => doom_one(dev, client, bo, manner, &mut users)
+                .and_then(|one| begun.push(one, client_flags()).map_err(Error::from))
+                .inspect_err(|_| bo.unclaim()),
+            false => Err(ENOENT),
+        };
         if let Err(error) = one {
             spare(dev, handles.get(..count).unwrap_or_default());
             return Err(error);
@@ -612,9 +806,15 @@ fn doom(
 /// Takes [`doom`] back.
 fn spare(dev: &SkuaDevice, handles: &[(u32, BoRef)]) {
     for (_, bo) in handles {
+        bo.unclaim();
         bo.spare();
         look_again(dev, bo);
     }
+}
+
+/// Has `bo` be destroyed by nobody else, or not, unless others have it, too.
+fn claim(bo: &BoRef) -> bool {
+    gem::is_foreign(&**bo) || bo.claim()
 }
 
 fn doom_one(
@@ -627,8 +827,8 @@ fn doom_one(
     {
         let _reserved = resv::lock(&**bo)?;
         // What others have, too, goes on.
-        if !gem::is_foreign(&**bo) && !bo.doom() {
-            return Err(ENOENT);
+        if !gem::is_foreign(&**bo) {
+            bo.doom();
         }
     }
     // Who returns at the end has waited for the client's work.
@@ -642,8 +842,8 @@ fn doom_one(
     begun
 }
 
-/// What the destruction of `bo` waits for: the driver's own work with it, unless others have it, too;
-/// and, but if it is `alone`, what was submitted in the client's address spaces that use it.
+/// What the destruction of `bo` waits for: the driver's own work with it, unless others have it,
+/// too; and, but if it is `alone`, what was submitted in the client's address spaces that use it.
 fn waits(
     dev: &SkuaDevice,
     client: &Arc<Quota>,

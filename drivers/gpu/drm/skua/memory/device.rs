@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Devices (WDDM: device): what a client's address spaces and contexts are of. A device has a list of
-//! what is resident for it, a mode that says what the list is for, and a state.
+//! Devices (WDDM: device): what a client's address spaces and contexts are of. A device has a list
+//! of what is resident for it, a mode that says what the list is for, and a state.
 //!
 //! | mode | what has to be in VRAM for work, of what is mapped and may be there alone |
 //! |---|---|
@@ -17,7 +17,6 @@
 //! Lock: `Budgets::accounts`, a mutex; inside, `Account::notice`, a spin lock.
 
 use crate::{
-    driver::SkuaDriver,
     ext::{
         event::{
             Event,
@@ -30,7 +29,10 @@ use crate::{
             DRM_SKUA_EVENT_TRIM, //
         }, //
     },
-    gpu::SkuaDevice,
+    gpu::{
+        SkuaDevice,
+        SkuaDriver, //
+    },
     memory::{
         bo::{
             Bo,
@@ -177,8 +179,8 @@ impl ClientDevice {
         self.explicit
     }
 
-    /// Whether its work needs `bo`, which is mapped for that, to be where it is to be: not if nobody
-    /// is to use it. Also under spin locks.
+    /// Whether its work needs `bo`, which is mapped for that, to be where it is to be: not if
+    /// nobody is to use it. Also under spin locks.
     pub(crate) fn wants(&self, bo: &Bo) -> bool {
         !bo.is_offered() && (!self.explicit || self.residents().has(bo))
     }
@@ -280,5 +282,5 @@ pub(crate) fn look_again(dev: &SkuaDevice, bo: &BoRef) {
         dev.reapers.vms.bury(vm);
         Ok(())
     });
-    kernel::warn_on!(all.is_err());
+    crate::warn_on_once!(all.is_err());
 }

@@ -49,7 +49,7 @@ pub(crate) type Node = RBTreeNodeReservation<usize, Entry>;
 
 /// What is under the lock.
 struct List {
-    /// By address.
+    /// Objects that are out, by their address.
     objects: RBTree<usize, Entry>,
     /// How many of them are wanted.
     wanted: usize,

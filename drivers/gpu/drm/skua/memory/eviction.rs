@@ -4,9 +4,9 @@
 //! or from where they are brought back when it needs them ([`paging_in`]).
 //!
 //! Who leaves, and in which order, is [`policy::eviction`](crate::policy::eviction)'s to say: what
-//! no client has made resident ([`residency`](super::residency)) goes first; of that, what its client
-//! has [offered](super::offer), which is not copied, and then what is of the lowest priority; of this,
-//! what is idle; and of these objects those that were not used for longest.
+//! no client has made resident ([`residency`](super::residency)) goes first; of that, what its
+//! client has [offered](super::offer), which is not copied, and then what is of the lowest
+//! priority; of this, what is idle; and of these objects those that were not used for longest.
 //! Here are the facts that it asks for, and what it decides is done.
 //!
 //! Control groups come before all that ([`dmem`]): what they protect (`min`) stays, or goes behind
@@ -14,7 +14,6 @@
 //! own group.
 
 use crate::{
-    driver::SkuaDriver,
     ext::{
         dmem::{
             self,
@@ -37,7 +36,10 @@ use crate::{
         shrinker::Shrink,
         trace, //
     },
-    gpu::SkuaDevice,
+    gpu::{
+        SkuaDevice,
+        SkuaDriver, //
+    },
     kernel_heap::KernelHeap,
     memory::{
         bo::{
@@ -134,10 +136,10 @@ impl Wish {
 
 /// Allocates VRAM as it is wished, not cleared yet; if there is no room, some is made.
 ///
-/// It is for a client with `quota`, and is charged for the running process. `ENOSPC` if what is there
-/// has to stay, which is what is resident but in `need`, is protected by [who has the
-/// turn](super::paging_in) or by its control group, or is in use for long; if the process' group may
-/// have no more, what is charged for that; `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
+/// It is for a client with `quota`, and is charged for the running process. `ENOSPC` if what is
+/// there has to stay, which is what is resident but in `need`, is protected by [who has the
+/// turn](super::paging_in) or by its control group, or is in use for long; if the process' group
+/// may have no more, what is charged for that; `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
 pub(crate) fn allocate(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
@@ -441,8 +443,8 @@ fn make_room(
 }
 
 /// Has `bytes` bytes of VRAM that are charged for a control group leave that: it may not have them
-/// any more. `ENOSPC` if none can, or leaves just now; `ENOMEM`, `ENODEV`, `EIO`; `EINTR` if a signal
-/// arrives.
+/// any more. `ENOSPC` if none can, or leaves just now; `ENOMEM`, `ENODEV`, `EIO`; `EINTR` if a
+/// signal arrives.
 pub(crate) fn reclaim(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
@@ -515,7 +517,8 @@ pub(crate) fn finish(moves: &[Fence], patience: &mut Jiffies) -> Result {
 }
 
 /// Has `bo`, which may be there, move to system memory, and waits until it is there: another device
-/// is to use it. `ENOMEM`, `ENODEV`; `ENOSPC` if it is in use for long; `EINTR` if a signal arrives.
+/// is to use it. `ENOMEM`, `ENODEV`; `ENOSPC` if it is in use for long; `EINTR` if a signal
+/// arrives.
 pub(crate) fn move_out(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
@@ -558,10 +561,8 @@ enum Victim {
 /// Whether nobody works with `bo`, as it looks without any lock.
 pub(crate) fn is_idle(dev: &SkuaDevice, bo: &BoRef) -> bool {
     let busy_user = for_each_user(dev, bo, |vm| {
-        match vm.reservation().is_idle(Usage::Bookkeep) {
-            true => Ok(()),
-            false => Err(EBUSY),
-        }
+        let is_idle = vm.reservation().is_idle(Usage::Bookkeep);
+        is_idle.then_some(()).ok_or(EBUSY)
     });
     busy_user.is_ok() && resv::is_idle(&**bo, Usage::Bookkeep)
 }
@@ -627,6 +628,18 @@ impl Segment for Vram<'_> {
     fn own(&self) -> usize {
         self.own
     }
+}
+
+/// Has what nobody works with, and may leave, begin to leave VRAM and the aperture. For tests,
+/// where it may be noticed: whatever fails, stays.
+pub(crate) fn evict_idle(dev: &SkuaDevice, parent: &Device<Bound>) {
+    let place = Vram::new(dev, parent, Part::Any, None);
+    for bo in Rank::ALL.into_iter().flat_map(|rank| place.walk(rank)) {
+        if place.hold(&bo) == Hold::Nothing && is_idle(dev, &bo) {
+            drop(evict(dev, parent, &bo, Victim::Idle));
+        }
+    }
+    gart::evict_idle(dev, parent);
 }
 
 /// Has everything leave `place` that may just now, and waits until it has; how many objects of

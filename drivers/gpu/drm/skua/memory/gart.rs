@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The aperture segment: system pages of objects, in one piece each, in the window of the GART (rows
-//! 1.17, 1.22).
+//! The aperture segment: system pages of objects, in one piece each, in the window of the GART
+//! (rows 1.17, 1.22).
 //!
-//! An object whose pages are mapped there is *in the aperture*. Page tables then lead to the window,
-//! and the GART's entries from there to the pages, which are those that the CPU maps:
+//! An object whose pages are mapped there is *in the aperture*. Page tables then lead to the
+//! window, and the GART's entries from there to the pages, which are those that the CPU maps:
 //!
 //! ```text
 //! GPU  va ─▶ page tables ─▶ window ─▶ GART ─┐
@@ -12,18 +12,19 @@
 //! CPU  va ──────────────────────────────────┘
 //! ```
 //!
-//! A [`GartRange`] is a part of the window with what it shows. It is made when an object comes to the
-//! aperture, and dropped when no page table leads to it any more: then its entries lead to the dummy
-//! page, a flush of the system's translations has all engines know it, and both window and pages are
-//! free. No byte is copied, neither way.
+//! A [`GartRange`] is a part of the window with what it shows. It is made when an object comes to
+//! the aperture, and dropped when no page table leads to it any more: then its entries lead to the
+//! dummy page, a flush of the system's translations has all engines know it, and both window and
+//! pages are free. No byte is copied, neither way.
 //!
 //! Who may be in system memory as well leaves the aperture for who may be nowhere else; nobody else
-//! does. What is in the aperture alone stays there. Who leaves, and in which order, is decided as for
-//! VRAM ([`policy::eviction`](crate::policy::eviction)); but first it is planned: who is not where
-//! there is to be room does not have to leave, and nobody leaves if there can be none in one piece.
+//! does. What is in the aperture alone stays there. Who leaves, and in which order, is decided as
+//! for VRAM ([`policy::eviction`](crate::policy::eviction)); but first it is planned: who is not
+//! where there is to be room does not have to leave, and nobody leaves if there can be none in one
+//! piece.
 //!
-//! Lock: [`Gpu::gart`](crate::gpu::Gpu), a mutex under which the allocator may allocate. Entries are
-//! written without it: each has one owner.
+//! Lock: [`Gpu::gart`](crate::gpu::Gpu), a mutex under which the allocator may allocate. Entries
+//! are written without it: each has one owner.
 
 use crate::{
     ext::{
@@ -96,8 +97,7 @@ use kernel::{
         atomic::Relaxed,
         Arc, //
     },
-    time::Jiffies,
-    warn_on, //
+    time::Jiffies, //
 };
 
 /// Who has which pages of the window.
@@ -170,7 +170,7 @@ impl GartRange {
         // A stray access may have had the dummy page kept.
         dev.invalidate(Some(Asid::SYSTEM))?;
         dev.counters.segment_maps.fetch_add(1, Relaxed);
-        Ok(Arc::new(range, GFP_KERNEL)?)
+        Ok(Arc::new(range, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// The part of the window, from its first page on.
@@ -178,7 +178,7 @@ impl GartRange {
         self.pages
     }
 
-    /// What it shows.
+    /// The system memory that its pages show.
     pub(crate) fn memory(&self) -> &Arc<SystemMemory> {
         &self.memory
     }
@@ -209,7 +209,7 @@ impl Drop for GartRange {
         dev.counters.segment_unmaps.fetch_add(1, Relaxed);
         // Ours since `new()`.
         let mut window = dev.gart.lock();
-        warn_on!(window.free(self.pages).is_err());
+        crate::warn_on_once!(window.free(self.pages).is_err());
         tell_use(dev, &window);
     }
 }
@@ -267,8 +267,8 @@ pub(crate) fn map_alone(
     }
 }
 
-/// Has objects leave the aperture for one of `bytes` bytes, and waits until they have. Whether there
-/// may be more room now.
+/// Has objects leave the aperture for one of `bytes` bytes, and waits until they have. Whether
+/// there may be more room now.
 fn make_room(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
@@ -419,6 +419,17 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, may_wait: bool) -
         }
     };
     relocate(dev, parent, bo, new, None, may_wait)
+}
+
+/// Has what nobody works with begin to leave the aperture. As [`eviction::evict_idle`].
+pub(crate) fn evict_idle(dev: &SkuaDevice, parent: &Device<Bound>) {
+    let place = Aperture::whole(dev, parent);
+    for bo in Rank::ALL.into_iter().flat_map(|rank| place.walk(rank)) {
+        let facts = place.facts(&bo);
+        if facts.is_ok_and(|facts| facts.hold == Hold::Nothing) && place.is_idle(&bo) {
+            drop(evict(dev, parent, &bo, false));
+        }
+    }
 }
 
 /// Where `bo` is to be in system memory: in the aperture, if it may be there and there is room, or

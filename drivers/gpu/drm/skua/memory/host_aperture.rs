@@ -13,9 +13,9 @@
 //! ```
 //!
 //! Who loses a page loses nothing: the next access faults again, and waits its turn. So a fault
-//! never fails for want of pages. What is mapped ahead takes pages only that show nothing; but of who
-//! goes on where the last fault ended as many are wanted as are mapped ahead, and those are taken back
-//! in one request, and mapped in another. The
+//! never fails for want of pages. What is mapped ahead takes pages only that show nothing; but of
+//! who goes on where the last fault ended as many are wanted as are mapped ahead, and those are
+//! taken back in one request, and mapped in another. The
 //! engines see what the CPU writes at once, as through the other BAR.
 //!
 //! An object that the CPU [locks](super::lock) in VRAM that it does not see has a part of the
@@ -78,8 +78,7 @@ use crate::{
 use kernel::{
     drm::gem::BaseObject,
     prelude::*,
-    sync::atomic::Relaxed,
-    warn_on, //
+    sync::atomic::Relaxed, //
 };
 
 /// What the pages show.
@@ -124,8 +123,8 @@ fn spot(aperture: &ApertureCaps, range: &VramRange, page: usize) -> Option<Spot>
     })
 }
 
-/// Maps the page that `fault` is about, of `bo`, which is in `range`, and some behind it, all of them
-/// `writable` or none.
+/// Maps the page that `fault` is about, of `bo`, which is in `range`, and some behind it, all of
+/// them `writable` or none.
 ///
 /// Waits for the device. [`FaultError::Sigbus`] if it is lost, too.
 pub(crate) fn map(
@@ -234,8 +233,8 @@ pub(crate) fn hold(dev: &SkuaDevice, bo: &Bo) {
 }
 
 /// Has the aperture show page `first` of `bo`, which is in `range`, and those of the `count` from
-/// there on for which there are pages that show nothing, or, if it goes on where the last one ended,
-/// that can be taken back. `ENOMEM`, `EIO`, `ENODEV`.
+/// there on for which there are pages that show nothing, or, if it goes on where the last one
+/// ended, that can be taken back. `ENOMEM`, `EIO`, `ENODEV`.
 fn reveal(
     dev: &SkuaDevice,
     aperture: &ApertureCaps,
@@ -285,7 +284,7 @@ fn reveal(
             page: spot.page,
             user,
         };
-        warn_on!(window.show(at, shown).is_err());
+        crate::warn_on_once!(window.show(at, shown).is_err());
         window.hold(at, bo.is_locked());
         own.push(at, GFP_KERNEL)?;
         let page = AperturePage {
@@ -319,8 +318,8 @@ fn show(dev: &SkuaDevice, pages: &[AperturePage]) -> Result {
     Ok(())
 }
 
-/// Takes `pages` of the aperture back, which the CPU has no mapping of: what was written through them
-/// is in VRAM. `EIO`, `ENODEV`.
+/// Takes `pages` of the aperture back, which the CPU has no mapping of: what was written through
+/// them is in VRAM. `EIO`, `ENODEV`.
 fn take_back(dev: &SkuaDevice, pages: &[u32]) -> Result {
     if pages.is_empty() {
         return Ok(());

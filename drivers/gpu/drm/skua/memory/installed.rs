@@ -260,7 +260,8 @@ pub(crate) struct User {
 
 impl User {
     /// Makes `vm` a user of `bo`, whose reservation lock the caller holds: it is either seen by a
-    /// move, or sees its fence, and what is out already. Whether the GPU may `write` by it. `ENOMEM`.
+    /// move, or sees its fence, and what is out already. Whether the GPU may `write` by it.
+    /// `ENOMEM`.
     pub(crate) fn new(
         bo: BoRef,
         vm: &Vm,
@@ -277,7 +278,7 @@ impl User {
             let node = RBTreeNode::new(asid, user, flags)?;
             // Others of this address space come with the same lock.
             let old = bo.sites.inner.lock().users.insert(node);
-            kernel::warn_on!(old.is_some());
+            crate::warn_on_once!(old.is_some());
         }
         // From here on it takes itself back.
         let user = Self { bo, asid, write };
@@ -296,7 +297,7 @@ impl User {
 
 impl Clone for User {
     fn clone(&self) -> Self {
-        kernel::warn_on!(!self.bo.sites.count(self.asid, self.write));
+        crate::warn_on_once!(!self.bo.sites.count(self.asid, self.write));
         Self {
             bo: self.bo.clone(),
             asid: self.asid,

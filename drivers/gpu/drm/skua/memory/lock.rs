@@ -5,12 +5,13 @@
 //! A lock gives the address of all of an object, and nothing else: the CPU's mapping leads to where
 //! the object is at any moment ([`gem::GemExt::fault`]). What the CPU
 //! reaches in VRAM stays where it is, and may move under the lock; in VRAM that it does not see, as
-//! long as the [aperture](super::host_aperture) has pages for all that is locked there. What it does not
-//! ([`BoData::is_seen_in_vram`]) is locked in system memory: it moves there, and as long as some
-//! client has it locked it does not move back ([`BoData::is_held_out`], which a move to VRAM asks
-//! under the reservation lock). What the GPU is to reach in VRAM or the aperture moves to that, if it has
-//! room, or is out. What the GPU is to reach in VRAM alone does not move for a lock: it
-//! can be locked while it is out, and who needs it there has to do without until it is unlocked.
+//! long as the [aperture](super::host_aperture) has pages for all that is locked there. What it
+//! does not ([`BoData::is_seen_in_vram`]) is locked in system memory: it moves there, and as long
+//! as some client has it locked it does not move back ([`BoData::is_held_out`], which a move to
+//! VRAM asks under the reservation lock). What the GPU is to reach in VRAM or the aperture moves to
+//! that, if it has room, or is out. What the GPU is to reach in VRAM alone does not move for a
+//! lock: it can be locked while it is out, and who needs it there has to do without until it is
+//! unlocked.
 //!
 //! [`BoData::is_seen_in_vram`]: crate::memory::bo::BoData::is_seen_in_vram
 //! [`BoData::is_held_out`]: crate::memory::bo::BoData::is_held_out
@@ -49,9 +50,9 @@ use kernel::{
 
 /// Locks `bo` once more for the client with `locks`.
 ///
-/// `EOPNOTSUPP` if it is imported; `EPERM` if it is in VRAM, where the CPU does not reach it, and the
-/// GPU is to find it nowhere else; `EMFILE`; `EBUSY` if it is offered, or about to be destroyed; as
-/// [`eviction::move_out`]. It is not locked then.
+/// `EOPNOTSUPP` if it is imported; `EPERM` if it is in VRAM, where the CPU does not reach it, and
+/// the GPU is to find it nowhere else; `EMFILE`; `EBUSY` if it is offered, or about to be
+/// destroyed; as [`eviction::move_out`]. It is not locked then.
 pub(crate) fn lock(locks: &Claims, dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
     if gem::is_imported(&**bo) {
         return Err(EOPNOTSUPP);

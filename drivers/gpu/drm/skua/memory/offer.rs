@@ -2,10 +2,10 @@
 
 //! Content that nobody needs for now (WDDM: OfferAllocations, ReclaimAllocations2).
 //!
-//! What is offered goes first where memory is short, and is not copied: its memory is free, and what
-//! comes in its place is zero. Until it is reclaimed nobody is to use it: it is bound, locked, made
-//! resident and exported nowhere, and the CPU's mappings are a bus error. Page tables are left alone
-//! until the content goes; then they lead nowhere.
+//! What is offered goes first where memory is short, and is not copied: its memory is free, and
+//! what comes in its place is zero. Until it is reclaimed nobody is to use it: it is bound, locked,
+//! made resident and exported nowhere, and the CPU's mappings are a bus error. Page tables are left
+//! alone until the content goes; then they lead nowhere.
 //!
 //! ```text
 //! in VRAM          who needs room ─▶ a move to nowhere                       (eviction)
@@ -116,10 +116,11 @@ fn for_each(
     })
 }
 
-/// Offers all of `objects`, each of which is named once, or none, with WDDM's `number` of a priority.
+/// Offers all of `objects`, each of which is named once, or none, with WDDM's `number` of a
+/// priority.
 ///
-/// `EINVAL` for that; `EOPNOTSUPP` if one is imported, `EPERM` if others may have it, `EBUSY` if it is
-/// locked, resident, or about to be destroyed; `ENOMEM`; `EINTR` if a signal arrives.
+/// `EINVAL` for that; `EOPNOTSUPP` if one is imported, `EPERM` if others may have it, `EBUSY` if it
+/// is locked, resident, or about to be destroyed; `ENOMEM`; `EINTR` if a signal arrives.
 pub(crate) fn offer(dev: &SkuaDevice, objects: &[(u32, BoRef)], number: u32) -> Result {
     let of = |bo: &Bo| {
         let level = Level::ALL.get(usize::from(bo.level())).ok_or(EIO)?;
@@ -153,11 +154,11 @@ pub(crate) fn offer(dev: &SkuaDevice, objects: &[(u32, BoRef)], number: u32) -> 
     Ok(())
 }
 
-/// Takes [`offer`] back for all of `objects`, or for none, and calls `is_gone` with the number of each
-/// whose content was thrown away: it is zero.
+/// Takes [`offer`] back for all of `objects`, or for none, and calls `is_gone` with the number of
+/// each whose content was thrown away: it is zero.
 ///
-/// `EAGAIN` if one is just being thrown away, and that takes long; `ENOMEM`, `EIO`, `ENODEV`; `EINTR`
-/// if a signal arrives.
+/// `EAGAIN` if one is just being thrown away, and that takes long; `ENOMEM`, `EIO`, `ENODEV`;
+/// `EINTR` if a signal arrives.
 pub(crate) fn reclaim(
     dev: &SkuaDevice,
     parent: &Device<Bound>,

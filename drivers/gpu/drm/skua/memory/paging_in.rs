@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Bringing back what a submission needs: what is mapped in its address space, may be in VRAM alone,
-//! is wanted by its [device](super::device), and is [out](super::evicted).
+//! Bringing back what a submission needs: what is mapped in its address space, may be in VRAM
+//! alone, is wanted by its [device](super::device), and is [out](super::evicted).
 //!
 //! ```text
 //! submission   lock the address space's reservation ─▶ nothing is out? ──yes──▶ publish its fence
@@ -110,7 +110,7 @@ const TURN: Delta = Delta::from_secs(20);
 pub(crate) struct Turn<'a>(&'a Pager);
 
 impl Pager {
-    /// Nobody makes room.
+    /// One whose turn is nobody's.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             state <- new_mutex!(State {
@@ -173,8 +173,8 @@ impl Drop for Turn<'_> {
 /// was needed, to be held until a submission is published. Brings back what is out while `wanted`
 /// says so.
 ///
-/// `ENOMEM` if it does not fit all together, what is in its way is in use for long, or more and more
-/// is out for [`TURN`]; `EBUSY` if the CPU has locked what is out
+/// `ENOMEM` if it does not fit all together, what is in its way is in use for long, or more and
+/// more is out for [`TURN`]; `EBUSY` if the CPU has locked what is out
 /// (row 0.21); `ENODEV`; `EINTR` if a signal arrives; what `wanted` says.
 pub(crate) fn lock<'a>(
     dev: &'a SkuaDevice,
@@ -218,7 +218,7 @@ pub(crate) fn lock<'a>(
                 let _under_way = UnderWay::new(dev);
                 bring_in(dev, parent, vm, |wanted| wanted.free_room(dev))
             }
-            Some(_) => check_size(dev, vm).and_then(|()| {
+            Some(_) => check_size(dev, parent, vm).and_then(|()| {
                 bring_in(dev, parent, vm, |wanted| {
                     wanted.make_room(dev, parent, &mut patience)
                 })
@@ -421,9 +421,9 @@ impl Needed {
     }
 }
 
-/// `ENOMEM` if what `vm` needs in VRAM does not fit there all together, nor in the aperture what may be
-/// in that: nobody is to leave for that.
-fn check_size(dev: &SkuaDevice, vm: &Vm) -> Result {
+/// `ENOMEM` if what `vm` needs in VRAM does not fit there all together, nor in the aperture what
+/// may be in that: nobody is to leave for that.
+fn check_size(dev: &SkuaDevice, parent: &Device<Bound>, vm: &Vm) -> Result {
     let mut objects = KVVec::new();
     vm.collect_objects(&mut objects)?;
     objects.retain(|bo| bo.needs_vram() && !bo.is_doomed() && vm.device().wants(bo));
@@ -442,7 +442,14 @@ fn check_size(dev: &SkuaDevice, vm: &Vm) -> Result {
         }
     }
     let (window, _) = dev.region_usage(REGION_APERTURE);
-    let fits =
-        any.fits(Part::Any.bytes(dev), window) && visible.fits(Part::Visible.bytes(dev), window);
-    fits.then_some(()).ok_or(ENOMEM)
+    for (part, needed) in [(Part::Any, any), (Part::Visible, visible)] {
+        if !needed.fits(part.bytes(dev), window) {
+            let bytes = needed.alone.saturating_add(needed.either);
+            let place = eviction::Vram::new(dev, parent, part, None);
+            let free = part.free_bytes(dev);
+            eviction::tell_no_room(dev, &place, c"vram0", free, bytes, Need::Needs);
+            return Err(ENOMEM);
+        }
+    }
+    Ok(())
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Moving objects between VRAM, system memory and the aperture, under the addresses at which CPU and
-//! GPU find them (rows 1.11, 1.12, 1.16, 1.17).
+//! Moving objects between VRAM, system memory and the aperture, under the addresses at which CPU
+//! and GPU find them (rows 1.11, 1.12, 1.16, 1.17).
 //!
 //! ```text
 //! an ioctl, nothing locked     memory to go to ─▶ lock the object and all its users' reservations
@@ -17,9 +17,9 @@
 //! in these address spaces; and none keeps anything of where entries are not valid. So nothing is
 //! left to be flushed when page tables lead to the new memory, and nobody waits for the TLBs.
 //!
-//! Between the aperture and direct access nothing is copied: the pages stay, page tables lead to them
-//! another way. What is [offered](super::offer) may move to nowhere: nothing is copied, page tables
-//! lead nowhere.
+//! Between the aperture and direct access nothing is copied: the pages stay, page tables lead to
+//! them another way. What is [offered](super::offer) may move to nowhere: nothing is copied, page
+//! tables lead nowhere.
 //!
 //! Whoever comes after the publication waits for the fence: CPU accesses and binds, which look at
 //! the object, and submissions, which look at their address space. What came before is waited for
@@ -116,7 +116,6 @@ use kernel::{
         SpinLock, //
     },
     time::Jiffies,
-    warn_on,
     workqueue::{
         Work,
         WorkItem, //
@@ -128,7 +127,7 @@ use kernel::{
 pub(crate) struct Move {
     /// The device that copies.
     dev: ARef<SkuaDevice>,
-    /// What moves.
+    /// The object that moves.
     bo: BoRef,
     /// Where its content goes; none if it is thrown away.
     new: Option<Memory>,
@@ -326,7 +325,7 @@ impl Transfer {
                 moved.generation.store(generation, Relaxed);
                 *moved.fence.lock() = Some(fence);
                 let queued = QUEUE.enqueue(moved);
-                warn_on!(queued.is_err());
+                crate::warn_on_once!(queued.is_err());
             }
             (moved, result) => {
                 if let Some(moved) = moved {
@@ -410,7 +409,8 @@ impl PinnedDrop for Move {
     fn drop(self: Pin<&mut Self>) {
         if self.new.as_ref().is_none_or(Memory::is_vram) {
             if self.is_done.load(Relaxed) && !self.keeps {
-                // What was in them is in VRAM, or nobody's. Before this it does not come back to them.
+                // What was in them is in VRAM, or nobody's. Before this it does not come back to
+                // them.
                 gem::discard(&*self.bo);
             }
             self.bo.end_arrival();
@@ -433,9 +433,9 @@ fn list(bo: &BoRef, vm: &Vm, out: Option<evicted::Node>) {
     }
 }
 
-/// Has `bo` move to `new` memory, in VRAM or of the system, or to the aperture or out of it with the
-/// pages that it has, or, if `new` is [`Placement::Resting`] and it is offered, to nowhere; the fence
-/// of that. Unless it `may_wait`, nobody may be using it.
+/// Has `bo` move to `new` memory, in VRAM or of the system, or to the aperture or out of it with
+/// the pages that it has, or, if `new` is [`Placement::Resting`] and it is offered, to nowhere; the
+/// fence of that. Unless it `may_wait`, nobody may be using it.
 ///
 /// Who has it leave VRAM says [from where](super::vram::VramRange::number), and has seen it arrived
 /// there before getting `new` pages: when it has been elsewhere since, these were discarded.
@@ -455,7 +455,7 @@ pub(crate) fn relocate(
     // None if it is thrown away.
     let memory = bo::memory_of(&new);
     let handle = Handle::of(&**bo);
-    // Held longer than the locks: one of them may be the last reference.
+    // Held longer than the locks: one of them may be the last reference, with a lock of its own.
     let mut users: KVVec<Arc<Vm>> = KVVec::new();
     // How many of them are from earlier rounds.
     let mut old_users = 0;
@@ -643,12 +643,12 @@ pub(crate) fn relocate(
         bo.begin_arrival();
     }
     line.transfer(transfer, waits, |fence| {
-        warn_on!(exec.add_fence(fence, Usage::Kernel).is_err());
+        crate::warn_on_once!(exec.add_fence(fence, Usage::Kernel).is_err());
         published = Some(fence.clone());
     })?;
     // The locks are held all the time: to others this is one step.
     let replaced = bo::replace(bo, &mut exec.reserved(&handle)?, new);
-    warn_on!(replaced.is_err());
+    crate::warn_on_once!(replaced.is_err());
     if is_lost {
         BoData::set_discarded(bo);
     }

@@ -3,10 +3,10 @@
 //! What clients want to have in VRAM (WDDM: MakeResident, Evict).
 //!
 //! A [device](super::device) counts how often an object was made resident for it
-//! ([`claims`](super::claims)). As long as that is not 0 for some device, the object is no victim of
-//! those who merely prefer VRAM; it is the last one of those who need it. What of it work needs in
-//! VRAM is [brought back](super::paging_in) before the work runs; other objects the GPU reaches in
-//! system memory, too.
+//! ([`claims`](super::claims)). As long as that is not 0 for some device, the object is no victim
+//! of those who merely prefer VRAM; it is the last one of those who need it. What of it work needs
+//! in VRAM is [brought back](super::paging_in) before the work runs; other objects the GPU reaches
+//! in system memory, too.
 
 use crate::{
     ext::{
@@ -52,12 +52,15 @@ use kernel::{
     },
     drm::gem::BaseObject,
     prelude::*,
-    sync::aref::ARef, //
+    sync::{
+        aref::ARef,
+        Arc, //
+    }, //
 };
 
-/// Makes all of `objects` resident once more for `device`, or none, and has those that may be in VRAM
-/// and are not move there, as far as there is room or can be made; a fence for all moves that are
-/// under way then.
+/// Makes all of `objects` resident once more for `device`, or none, and has those that may be in
+/// VRAM and are not move there, as far as there is room or can be made; a fence for all moves that
+/// are under way then.
 ///
 /// Of an explicit device, says in `excess` by how many bytes it exceeds its budget then, or would.
 ///
@@ -118,8 +121,32 @@ pub(crate) fn forget(device: &ClientDevice, dev: &SkuaDevice, bo: &Bo) {
     }
 }
 
-/// `ENOMEM` if `device`, for which `before` bytes were resident before, has too much now; by how much
-/// it exceeds its budget.
+/// An object is resident for a device as it was, though its handle goes.
+pub(crate) struct Kept {
+    device: Arc<ClientDevice>,
+    bo: BoRef,
+}
+
+impl Kept {
+    /// None if `bo` is not resident for `device`.
+    pub(crate) fn new(device: &Arc<ClientDevice>, bo: &BoRef) -> Option<Self> {
+        device.residents().keep(bo).then(|| Self {
+            device: device.clone(),
+            bo: bo.clone(),
+        })
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if self.device.residents().let_go(&self.bo) {
+            look_again(self.bo.dev(), &self.bo);
+        }
+    }
+}
+
+/// `ENOMEM` if `device`, for which `before` bytes were resident before, has too much now; by how
+/// much it exceeds its budget.
 fn check_budget(
     device: &ClientDevice,
     dev: &SkuaDevice,
@@ -139,9 +166,9 @@ fn check_budget(
     }
 }
 
-/// Has `bo` move to VRAM if it may be there: it left for another driver, which has let go of it, or is
-/// a [context allocation](super::save_areas) that is used now. Not if no room is free, or it is in use;
-/// it comes with the next occasion then, or when it is made resident.
+/// Has `bo` move to VRAM if it may be there: it left for another driver, which has let go of it, or
+/// is a [context allocation](super::save_areas) that is used now. Not if no room is free, or it is
+/// in use; it comes with the next occasion then, or when it is made resident.
 pub(crate) fn come_back(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) {
     if !bo.may_be_in_vram() || bo.region() == REGION_VRAM || bo.is_held_out() || bo.is_doomed() {
         return;

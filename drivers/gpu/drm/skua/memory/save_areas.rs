@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Context allocations: where contexts have what an engine keeps of them when it does not hold them,
-//! and what they were in the midst of when they were preempted (rows 2.07 to 2.10).
+//! Context allocations: where contexts have what an engine keeps of them when it does not hold
+//! them, and what they were in the midst of when they were preempted (rows 2.07 to 2.10).
 //!
 //! ```text
 //! first submission   an object, all zero ─▶ initialised, once ─▶ mapped ─▶ in the descriptor
@@ -12,14 +12,14 @@
 //!
 //! Each client's context that submits commands has an object of its own, private to its address
 //! space and mapped there in the part that clients cannot bind, one behind the other from
-//! [`VA_END`](super::vm::VA_END) on. Nobody has a handle of it. It is system memory until an engine has
-//! saved something there: most contexts are never preempted, and need no VRAM. Then it moves as others
-//! do, and its content goes with it.
+//! [`VA_END`](super::vm::VA_END) on. Nobody has a handle of it. It is system memory until an engine
+//! has saved something there: most contexts are never preempted, and need no VRAM. Then it moves as
+//! others do, and its content goes with it.
 //!
 //! An engine holds the context that it last worked for, and writes to its save area when it leaves
 //! that for another one. So what is held is not moved, and not freed, before the engine has left it
-//! ([`Context::leave`](crate::submit::context::Context::leave)); and all that may be in a ring uses the
-//! address space, and so is over before a move begins.
+//! ([`Context::leave`](crate::submit::context::Context::leave)); and all that may be in a ring uses
+//! the address space, and so is over before a move begins.
 //!
 //! Commands of the client can read and write the areas, and can do nothing with them but what they
 //! can anyway: an engine checks a state before it goes on with it.
@@ -65,12 +65,11 @@ use kernel::{
     sync::{
         atomic::Relaxed,
         Arc, //
-    },
-    warn_on, //
+    }, //
 };
 
-/// Makes one, mapped in `vm`, and has it initialised before the next work of that; it counts against
-/// `quota`. [`None`] if the device has none.
+/// Makes one, mapped in `vm`, and has it initialised before the next work of that; it counts
+/// against `quota`. [`None`] if the device has none.
 ///
 /// `ENOMEM`; `ENOSPC` if there are too many; `ENODEV`, `EIO`; `EINTR` if a signal arrives.
 pub(crate) fn create(
@@ -114,7 +113,7 @@ fn initialise(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
     let page = first_page(parent, &memory)?;
     let mut room = reserved.reserve(1)?;
     dev.paging()?.init_context_resource(memory, page, |fence| {
-        warn_on!(room.add(fence, Usage::Kernel).is_err());
+        crate::warn_on_once!(room.add(fence, Usage::Kernel).is_err());
     })?;
     dev.counters.context_inits.fetch_add(1, Relaxed);
     Ok(())

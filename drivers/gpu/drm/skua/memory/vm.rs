@@ -55,7 +55,8 @@ use crate::{
         monitored::{
             End,
             Promise,
-            Target, //
+            Target,
+            Wait, //
         },
         signals::Signals, //
     },
@@ -121,7 +122,10 @@ use crate::{
         number::Asid, //
     }, //
 };
-use core::mem::take;
+use core::{
+    convert::Infallible,
+    mem::take, //
+};
 use kernel::{
     device::{
         Bound,
@@ -146,11 +150,15 @@ use kernel::{
         Mutex,
         SpinLock, //
     },
-    warn_on, //
+    time::{
+        Instant,
+        Monotonic, //
+    },
+    types::ScopeGuard,
     workqueue::{
         Work,
         WorkItem, //
-    },
+    }, //
 };
 
 /// First address that can be bound: the first 64 KiB catch null pointers.
@@ -225,7 +233,7 @@ impl Slice for Mapping {
 pub(crate) enum Wanted {
     /// Maps, after unmapping what was there.
     Map {
-        /// GPU virtual addresses.
+        /// GPU virtual addresses, whole pages.
         span: Span,
         /// The object, which has no user by that.
         bo: BoRef,
@@ -348,17 +356,61 @@ impl Binds {
     }
 }
 
+/// What the GPU reaches through an address space. Whoever lets go of that last, it is kept while
+/// the device may reach it though it should not.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Reached {
+    /// The device that translates by it.
+    dev: ARef<SkuaDevice>,
+    /// Its number in the hardware and in the device's table, its own until this is freed.
+    asid: Asid,
+    /// What the GPU translates now; revoked at unbind.
+    tables: DevresItem<PageTable>,
+    /// What will be mapped when all binds that were accepted are done. Held by an ioctl from the
+    /// first look until the bind is queued, so that the queue has the order of the map's changes.
+    #[pin]
+    map: Mutex<IntervalMap<KernelHeap, Mapping>>,
+    /// Its place in the reaper's list.
+    #[pin]
+    links: ListLinks,
+}
+
+impl_list_arc_safe! {
+    impl ListArcSafe<0> for Reached { untracked; }
+}
+
+impl_list_item! {
+    impl ListItem<0> for Reached { using ListLinks { self.links }; }
+}
+
+impl Reapable for Reached {}
+
+impl Reached {
+    /// Its address space is gone.
+    fn let_go(this: Arc<Self>) {
+        let dev = this.dev.clone();
+        dev.reapers.reached.let_go(this);
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Reached {
+    fn drop(self: Pin<&mut Self>) {
+        // Before the identifier can be another's: with it goes that this one uses objects.
+        drop(take(&mut *self.map.lock()));
+        self.dev.release_asid(self.asid);
+    }
+}
+
 /// An address space. Userspace's handle holds it, and each of its contexts.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Vm {
     /// The device that translates by it.
     dev: ARef<SkuaDevice>,
-    /// Its number in the hardware and in the device's table, its own until it is freed.
-    asid: Asid,
-    /// Names the root of `tables`, for context descriptors.
+    /// What the GPU reaches through it, which a reaper gets.
+    reached: ScopeGuard<Arc<Reached>, fn(Arc<Reached>)>,
+    /// Names the root of its page tables, for context descriptors.
     root: Entry,
-    /// What the GPU translates now; revoked at unbind.
-    tables: DevresItem<PageTable>,
     /// Where submissions file that they use what is mapped: see [`Vm::reservation`].
     users: Arc<Reservation>,
     /// What of it has to be in VRAM and is not: to be brought back before a submission.
@@ -366,23 +418,19 @@ pub(crate) struct Vm {
     pub(crate) evicted: Evicted,
     /// The line of its binds' fences, which signal in order.
     fences: FenceContext,
-    /// What will be mapped when all binds that were accepted are done. Held by an ioctl from the
-    /// first look until the bind is queued, so that the queue has the order of the map's changes.
-    #[pin]
-    map: Mutex<IntervalMap<KernelHeap, Mapping>>,
     /// Held by who records and writes what page tables lead to: a bind, for each of its operations,
     /// and a move.
     #[pin]
     installing: Mutex<()>,
-    /// What is still to be done to `tables`.
+    /// What is still to be done to the page tables.
     #[pin]
     binds: SpinLock<Binds>,
     /// Looks at the queue, in a worker.
     #[pin]
     work: Work<Self>,
-    /// What is held, and so not in `map` yet.
+    /// What is held, and so not in the map yet.
     #[pin]
-    holds: Holds<BindRequest>,
+    holds: Holds<Self>,
     /// Looks at that, in a worker.
     #[pin]
     hold_work: Work<Self, 1>,
@@ -425,16 +473,26 @@ impl Vm {
         let root = tables.access(parent)?.entry();
         let users = Reservation::new()?;
         let asid = dev.reserve_asid()?;
+        let reached = Arc::pin_init(
+            pin_init!(Reached {
+                dev: dev.into(),
+                asid,
+                tables,
+                map <- new_mutex!(IntervalMap::new()),
+                links <- ListLinks::new(),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        );
+        let reached = reached.inspect_err(|_| dev.release_asid(asid))?;
+        let let_go: fn(Arc<Reached>) = Reached::let_go;
         let vm = Arc::pin_init(
             try_pin_init!(Self {
                 dev: dev.into(),
-                asid,
+                reached: ScopeGuard::new_with_data(reached, let_go),
                 root,
-                tables,
                 users,
                 evicted <- Evicted::new(device),
                 fences: FenceContext::new(c"skua", c"bind"),
-                map <- new_mutex!(IntervalMap::new()),
                 installing <- new_mutex!(()),
                 binds <- new_spinlock!(Binds {
                     queue: List::new(),
@@ -452,22 +510,18 @@ impl Vm {
             }),
             GFP_KERNEL_ACCOUNT,
         );
-        match &vm {
-            Ok(vm) => {
-                dev.vms.fill(asid, vm.clone());
-                // A device that is lost looks at the table once: before this, or it is seen here.
-                if let Err(error) = dev.check_health() {
-                    vm.end(error);
-                }
-            }
-            Err(_) => dev.release_asid(asid),
+        let vm: Arc<Self> = vm?;
+        dev.vms.fill(asid, vm.clone());
+        // A device that is lost looks at the table once: before this, or it is seen here.
+        if let Err(error) = dev.check_health() {
+            vm.end(error);
         }
-        vm
+        Ok(vm)
     }
 
     /// Its number in the hardware; the system's is not among them.
     pub(crate) fn asid(&self) -> Asid {
-        self.asid
+        self.reached.asid
     }
 
     /// The client's device that it is of.
@@ -501,14 +555,14 @@ impl Vm {
 
     /// Takes it out of the device's table.
     fn leave(&self) {
-        if let Some(vm) = self.dev.vms.empty(self.asid) {
+        if let Some(vm) = self.dev.vms.empty(self.reached.asid) {
             self.dev.reapers.vms.bury(vm);
         }
     }
 
     /// Appends each object that something is mapped of, once for each mapping. `ENOMEM`.
     pub(crate) fn collect_objects(&self, objects: &mut KVVec<BoRef>) -> Result {
-        let map = self.map.lock();
+        let map = self.reached.map.lock();
         objects.reserve(usize::try_from(map.len())?, client_flags())?;
         for (_, mapping) in map.iter(ALL) {
             objects.push(mapping.bo().clone(), client_flags())?;
@@ -518,7 +572,7 @@ impl Vm {
 
     /// Mappings, bytes mapped, mappings that are installed, and tables, for debugfs.
     pub(crate) fn usage(&self, parent: &Device<Bound>) -> (u32, u64, usize, usize) {
-        let map = self.map.lock();
+        let map = self.reached.map.lock();
         let (count, bytes) = map
             .iter(CLIENTS)
             .fold((0u32, 0u64), |(count, bytes), (span, _)| {
@@ -529,7 +583,11 @@ impl Vm {
             mapping.bo().sites.get(self.site(span.start)) == Some(wanted)
         };
         let installed = map.iter(CLIENTS).filter(is_installed).count();
-        let tables = self.tables.access(parent).map_or(0, PageTable::count);
+        let tables = self
+            .reached
+            .tables
+            .access(parent)
+            .map_or(0, PageTable::count);
         (count, bytes, installed, tables)
     }
 
@@ -540,23 +598,23 @@ impl Vm {
 
     /// The quota of system memory that its page tables count in. `ENODEV`.
     pub(crate) fn system_quota(&self, parent: &Device<Bound>) -> Result<Arc<Quota>> {
-        Ok(self.tables.access(parent)?.quota().clone())
+        Ok(self.reached.tables.access(parent)?.quota().clone())
     }
 
     /// Maps all of `bo`, `size` bytes as all that is mapped so, which nobody has a handle of and is
-    /// cleared, where the driver's own is, and in no bind's turn: it is nobody's order. Where that is. It is unmapped
-    /// when it is destroyed, or with the address space. `ENOMEM`; `ENOSPC` if there is no place;
-    /// `ENODEV`, `EIO`; `EINTR` if a signal arrives.
+    /// cleared, where the driver's own is, and in no bind's turn: it is nobody's order. Where that
+    /// is. It is unmapped when it is destroyed, or with the address space. `ENOMEM`; `ENOSPC` if
+    /// there is no place; `ENODEV`, `EIO`; `EINTR` if a signal arrives.
     pub(crate) fn map_own(
         self: &Arc<Self>,
         parent: &Device<Bound>,
         bo: &BoRef,
         size: u64,
     ) -> Result<u64> {
-        let tables = self.tables.access(parent)?;
+        let tables = self.reached.tables.access(parent)?;
         let mapping = Mapping::new(self, bo.clone(), 0, true)?;
         let node = Node::new(client_flags())?;
-        let mut map = self.map.lock();
+        let mut map = self.reached.map.lock();
         let last = ALL.end.saturating_sub(size);
         let mut places = (VA_END..=last).step_by(usize::try_from(size)?);
         let va = places.find(|va| map.get(*va).is_none()).ok_or(ENOSPC)?;
@@ -564,7 +622,7 @@ impl Vm {
         let span = Span::new(va, va.saturating_add(size));
         tables.prepare(&self.dev, parent, va, size, 0)?;
         let mut reservation = map.prepare(MAP_NODES)?;
-        warn_on!(map.map(&mut reservation, span, mapping).is_err());
+        crate::warn_on_once!(map.map(&mut reservation, span, mapping).is_err());
         map.release(reservation);
         drop(map);
         let installing = self.installing.lock();
@@ -589,7 +647,10 @@ impl Vm {
         most: u32,
         f: &mut impl FnMut(u64, u64, Entry),
     ) -> Result {
-        self.tables.access(parent)?.each_page(&self.dev, most, f)
+        self.reached
+            .tables
+            .access(parent)?
+            .each_page(&self.dev, most, f)
     }
 
     /// The reservation of those who use what is mapped here: each submission files its fence with
@@ -604,11 +665,12 @@ impl Vm {
         &self.users
     }
 
-    /// Queues a bind of `operations`, whose ranges and handles were checked, after `waits`; a client's
-    /// by [`hold::submit`].
+    /// Queues a bind of `operations`, whose ranges and handles were checked, after `waits`; a
+    /// client's by [`hold::submit`].
     ///
     /// `ENOSPC` if [`MAX_REQUESTS`] binds wait; `ENOENT` if its handle is gone, or an object
-    /// that stays where it is is destroyed; `ENOMEM`, `ENODEV`; `ECANCELED` if the client is gone. Nothing has changed then.
+    /// that stays where it is is destroyed; `ENOMEM`, `ENODEV`; `ECANCELED` if the client is gone.
+    /// Nothing has changed then.
     fn bind(
         self: &Arc<Self>,
         operations: KVVec<Operation>,
@@ -617,7 +679,13 @@ impl Vm {
     ) -> Result {
         let dev = device::enter(&*self.dev).ok_or(ENODEV)?;
         let parent = gpu::parent(&dev);
-        self.accept(parent, &mut self.map.lock(), operations, waits, signals)?;
+        self.accept(
+            parent,
+            &mut self.reached.map.lock(),
+            operations,
+            waits,
+            signals,
+        )?;
         // Most binds wait for nothing: do them here and spare the worker's wake-up.
         self.process();
         Ok(())
@@ -628,12 +696,12 @@ impl Vm {
         for span in spans {
             let mut gone = None;
             {
-                let mut map = self.map.lock();
+                let mut map = self.reached.map.lock();
                 let mut reservation = map.prepare(UNMAP_NODES)?;
                 let unmapped = map.unmap(&mut reservation, *span, |cut| {
                     gone = Some(cut.removed.value)
                 });
-                warn_on!(unmapped.is_err());
+                crate::warn_on_once!(unmapped.is_err());
                 map.release(reservation);
             }
             drop(gone);
@@ -661,7 +729,7 @@ impl Vm {
         spans: &[Span],
     ) -> Result {
         for spans in spans.chunks(UNMAPPED_AT_ONCE) {
-            let mut map = self.map.lock();
+            let mut map = self.reached.map.lock();
             let mut operations = KVVec::new();
             for span in spans {
                 for (span, mapping) in map.iter(*span) {
@@ -689,7 +757,7 @@ impl Vm {
         mut waits: Few<Fence>,
         signals: &mut Signals,
     ) -> Result {
-        let tables = self.tables.access(parent)?;
+        let tables = self.reached.tables.access(parent)?;
         let nodes = u32::try_from(operations.len())?
             .checked_mul(MAP_NODES + UNMAP_NODES)
             .ok_or(EOVERFLOW)?;
@@ -752,18 +820,18 @@ impl Vm {
                     mapping: cut.removed.value,
                 };
                 let kept = unmapped.push_within_capacity(removed);
-                warn_on!(kept.is_err());
+                crate::warn_on_once!(kept.is_err());
             });
-            warn_on!(cut.is_err());
+            crate::warn_on_once!(cut.is_err());
             if let Operation::Map(span, mapping) = operation {
                 let mapped = map.map(&mut reservation, *span, mapping.clone());
-                warn_on!(mapped.is_err());
+                crate::warn_on_once!(mapped.is_err());
             }
         }
         map.release(reservation);
         let fence = self.fences.fence(fence);
         let signalling = Signalling::begin();
-        let promises = signals.publish(fence.fence());
+        let promises = signals.publish(&self.dev, fence.fence());
         {
             let mut end = bind.end.lock();
             end.unmapped = unmapped;
@@ -775,8 +843,8 @@ impl Vm {
         Ok(())
     }
 
-    /// Allocates the tables that `operations` need, and adds what their memory waits for to `waits`.
-    /// Sets aside the records of what will be installed, and room to hold its memory.
+    /// Allocates the tables that `operations` need, and adds what their memory waits for to
+    /// `waits`. Sets aside the records of what will be installed, and room to hold its memory.
     ///
     /// What may move until it is installed, or be thrown away, or later, needs the tables of small
     /// pages.
@@ -842,10 +910,10 @@ impl Vm {
         Ok(())
     }
 
-    /// Does the bind whose turn it is, and leaves what is behind it to the worker: who does a bind for
-    /// himself does not do all that others bring meanwhile, nor does a worker for one address space
-    /// keep the CPU. If all is to end, that is done at once. Process context; one thread at a time does
-    /// the work.
+    /// Does the bind whose turn it is, and leaves what is behind it to the worker: who does a bind
+    /// for himself does not do all that others bring meanwhile, nor does a worker for one address
+    /// space keep the CPU. If all is to end, that is done at once. Process context; one thread at a
+    /// time does the work.
     fn process(self: &Arc<Self>) {
         let _signalling = Signalling::begin();
         loop {
@@ -918,7 +986,7 @@ impl Vm {
     fn perform(&self, bind: &Bind, cancelled: bool) -> Result {
         let dev = device::enter(&*self.dev).ok_or(ENODEV)?;
         let parent = gpu::parent(&dev);
-        let tables = self.tables.access(parent)?;
+        let tables = self.reached.tables.access(parent)?;
         let (unmapped, mut records, mut held) = {
             let mut end = bind.end.lock();
             let end = &mut *end;
@@ -931,7 +999,7 @@ impl Vm {
         let mut record = |bo: &BoRef, span: Span, offset: u64, write: bool| {
             let node = records.pop();
             // `prepare()` set enough aside.
-            warn_on!(node.is_none());
+            crate::warn_on_once!(node.is_none());
             if let Some(node) = node.filter(|_| !span.is_empty()) {
                 let installed = Installed::new(span, offset, write);
                 bo.sites.add(node, self.site(span.start), installed);
@@ -996,7 +1064,7 @@ impl Vm {
                     let changed = &mut changed;
                     let installed =
                         self.install(parent, span.start, installed, bo, &memory, changed);
-                    warn_on!(held.push_within_capacity(memory).is_err());
+                    crate::warn_on_once!(held.push_within_capacity(memory).is_err());
                     installed
                 });
             }
@@ -1008,8 +1076,8 @@ impl Vm {
             end.records = records;
             end.memory = held;
         }
-        // Where this maps something, something that is being destroyed may have been, whose flush is
-        // still to come.
+        // Where this maps something, something that is being destroyed may have been, whose flush
+        // is still to come.
         let maps = bind
             .operations
             .iter()
@@ -1022,10 +1090,11 @@ impl Vm {
     }
 
     /// Has nothing that is installed of `bo` lead anywhere. The TLBs are to be flushed before its
-    /// memory is another's: whatever was cleared here, since a bind may have removed what led there,
-    /// and not have flushed it yet. Allocates nothing; nobody uses the object. `ENODEV`, `EIO`.
+    /// memory is another's: whatever was cleared here, since a bind may have removed what led
+    /// there, and not have flushed it yet. Allocates nothing; nobody uses the object. `ENODEV`,
+    /// `EIO`.
     pub(crate) fn withdraw(&self, parent: &Device<Bound>, bo: &BoRef) -> Result {
-        let tables = self.tables.access(parent)?;
+        let tables = self.reached.tables.access(parent)?;
         let _installing = self.installing.lock();
         let mut from = self.site(0);
         while let Some((site, installed)) = bo.sites.next(from) {
@@ -1046,7 +1115,7 @@ impl Vm {
         bo: &BoRef,
         memory: Option<&Memory>,
     ) -> Result {
-        let tables = self.tables.access(parent)?;
+        let tables = self.reached.tables.access(parent)?;
         let installing = self.installing.lock();
         let mut changed = Changed::Fresh;
         let mut from = self.site(0);
@@ -1070,10 +1139,10 @@ impl Vm {
         }
     }
 
-    /// Has nothing that is installed lead to `bo` any more, which nothing is to be installed of. The
-    /// TLBs are to be flushed, as after [`Vm::withdraw`]. Allocates nothing. `ENODEV`, `EIO`.
+    /// Has nothing that is installed lead to `bo` any more, which nothing is to be installed of.
+    /// The TLBs are to be flushed, as after [`Vm::withdraw`]. Allocates nothing. `ENODEV`, `EIO`.
     pub(crate) fn uninstall(&self, parent: &Device<Bound>, bo: &BoRef) -> Result {
-        let tables = self.tables.access(parent)?;
+        let tables = self.reached.tables.access(parent)?;
         let _installing = self.installing.lock();
         while let Some((site, installed)) = bo.sites.next(self.site(0)) {
             let len = installed.end.saturating_sub(site.start);
@@ -1086,7 +1155,7 @@ impl Vm {
     /// The place of an address of this address space in an object's records.
     fn site(&self, start: u64) -> Site {
         Site {
-            asid: self.asid,
+            asid: self.reached.asid,
             start,
         }
     }
@@ -1112,7 +1181,7 @@ impl Vm {
             reach: memory.reach(),
             write: installed.write,
         };
-        let tables = self.tables.access(parent)?;
+        let tables = self.reached.tables.access(parent)?;
         let len = installed.end.saturating_sub(start);
         memory.with_pieces(parent, installed.offset, |pieces| {
             let plan = PagePlan::new(start, len, Sizes::ALL, pieces);
@@ -1181,20 +1250,21 @@ fn cuts(map: &IntervalMap<KernelHeap, Mapping>, operations: &[Operation]) -> Res
 pub(crate) struct BindRequest {
     /// In order; not empty. While the bind is held nothing of it is mapped in any respect.
     pub(crate) operations: KVVec<Wanted>,
-    /// Before them.
+    /// Fences that the operations wait for.
     pub(crate) waits: Few<Fence>,
-    /// Behind them.
+    /// What is signalled when they are done.
     pub(crate) signals: Signals,
 }
 
 impl Holder for Vm {
     type Request = BindRequest;
+    type Deferred = Infallible;
 
     fn device(&self) -> &SkuaDevice {
         &self.dev
     }
 
-    fn holds(&self) -> &Holds<BindRequest> {
+    fn holds(&self) -> &Holds<Self> {
         &self.holds
     }
 
@@ -1207,7 +1277,12 @@ impl Holder for Vm {
         binds.end.is_none() && !binds.destroyed
     }
 
-    fn submit(this: &Arc<Self>, request: &mut BindRequest, held: bool) -> Result {
+    fn submit(
+        this: &Arc<Self>,
+        request: &mut BindRequest,
+        _values: &[Wait],
+        held: Option<Instant<Monotonic>>,
+    ) -> Result {
         let BindRequest {
             operations,
             waits,
@@ -1218,14 +1293,18 @@ impl Holder for Vm {
             now.push(operation.begin(this)?, client_flags())?;
         }
         let waits = match held {
-            true => waits.try_clone()?,
-            false => take(waits),
+            Some(_) => waits.try_clone()?,
+            None => take(waits),
         };
         this.bind(now, waits, signals)
     }
 
     fn fail(_this: &Arc<Self>, error: Error) -> Error {
         error
+    }
+
+    fn perform(deferred: Infallible) -> Option<Infallible> {
+        match deferred {}
     }
 
     fn signals(request: &mut BindRequest) -> &mut Signals {
@@ -1288,16 +1367,12 @@ impl WorkItem for Vm {
 #[pinned_drop]
 impl PinnedDrop for Vm {
     fn drop(self: Pin<&mut Self>) {
-        let map = take(&mut *self.map.lock());
-        for (span, mapping) in map.iter(ALL) {
+        for (span, mapping) in self.reached.map.lock().iter(ALL) {
             mapping.bo().sites.remove(self.site(span.start));
         }
-        // Before the identifier can be another's: with it goes that this one uses objects.
-        drop(map);
         self.evicted.clear(|bo| {
-            bo.sites.set_listed(self.asid, false);
+            bo.sites.set_listed(self.reached.asid, false);
         });
-        self.dev.release_asid(self.asid);
     }
 }
 

@@ -5,11 +5,11 @@
 //! The allocator is [`crate::policy::buddy`]; this file gives its blocks an owner. A [`VramRange`]
 //! is the memory of one buffer object, one or several blocks, and returns them when dropped. Freed
 //! memory holds what its client left in it; it is cleared by the copy engine when it is given out
-//! again, before any client sees it, and [`VramRange::is_cleared`] tells when that is done. When the
-//! device is reset all of it becomes zero ([`VramRange::is_lost`]).
+//! again, before any client sees it, and [`VramRange::is_cleared`] tells when that is done. When
+//! the device is reset all of it becomes zero ([`VramRange::is_lost`]).
 //!
-//! A range is charged for the control group of the process that asked for it ([`dmem`]), from before
-//! it is allocated until its blocks are free.
+//! A range is charged for the control group of the process that asked for it ([`dmem`]), from
+//! before it is allocated until its blocks are free.
 //!
 //! Lock: `pages`, a mutex under which the allocator may allocate. Nothing that leads to a fence's
 //! signal takes it, so a range must not be dropped there.
@@ -161,9 +161,9 @@ static NEXT: Atomic<u32> = Atomic::new(0);
 const SHOWN: u32 = 1 << 31;
 /// In [`VramRange::state`]: it was given to be cleared, not to be moved to.
 const CLEARED_ALONE: u32 = 1 << 30;
-/// In [`VramRange::state`]: 0 as long as something of an earlier owner may be left in a block; then one
-/// more than the [generation](crate::gpu::Gpu::vram_generation) in which its content was written,
-/// which is too small for another digit.
+/// In [`VramRange::state`]: 0 as long as something of an earlier owner may be left in a block; then
+/// one more than the [generation](crate::gpu::Gpu::vram_generation) in which its content was
+/// written, which is too small for another digit.
 const WRITTEN: u32 = CLEARED_ALONE - 1;
 
 // One word more takes half as much again.
@@ -187,7 +187,7 @@ pub(crate) struct VramRange {
 
 /// What keeps a range from being allocated.
 pub(crate) enum Lack {
-    /// Room.
+    /// There are not so many free pages, or not in pieces that are large enough.
     Room,
     /// The right of the process' control group to have more.
     Limit(dmem::Pool),
@@ -205,8 +205,8 @@ impl VramRange {
     /// Allocates `bytes` bytes of `part`, a multiple of the page size, not cleared yet, for the
     /// control group of the running process.
     ///
-    /// What leaves it counts against `quota`. `ENOSPC` if there is no room, or the group may have no
-    /// more; `ENOMEM`, `ENODEV`.
+    /// What leaves it counts against `quota`. `ENOSPC` if there is no room, or the group may have
+    /// no more; `ENOMEM`, `ENODEV`.
     pub(crate) fn new(
         dev: &SkuaDevice,
         quota: &Arc<Quota>,
@@ -219,8 +219,8 @@ impl VramRange {
         })
     }
 
-    /// Does what [`VramRange::new`] does with `charge`, of as many bytes, which it makes if there is
-    /// none, and leaves there if there is no room.
+    /// Does what [`VramRange::new`] does with `charge`, of as many bytes, which it makes if there
+    /// is none, and leaves there if there is no room.
     pub(crate) fn try_new(
         dev: &SkuaDevice,
         quota: &Arc<Quota>,
@@ -275,7 +275,7 @@ impl VramRange {
             // As many as were asked for.
             held: charge.take().ok_or(EIO)?.hold(),
         };
-        Ok(Arc::new(range, GFP_KERNEL).map_err(Error::from)?)
+        Ok(Arc::new(range, GFP_KERNEL_ACCOUNT).map_err(Error::from)?)
     }
 
     /// A number that no other has, nor had within hours.
@@ -409,8 +409,8 @@ impl VramRange {
         self.is_cleared() && self.state.load(Relaxed) & WRITTEN != now
     }
 
-    /// Whether the content that it had was lost when the device was reset: it is zero, but for what was
-    /// written since.
+    /// Whether the content that it had was lost when the device was reset: it is zero, but for what
+    /// was written since.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost_in(self.dev.vram_generation.load(Acquire))
     }
@@ -426,7 +426,7 @@ impl Drop for VramRange {
             let mut vram = self.dev.vram.lock();
             for block in self.blocks() {
                 // Ours since `new()`.
-                kernel::warn_on!(vram.free(*block).is_err());
+                crate::warn_on_once!(vram.free(*block).is_err());
             }
             tell_use(&self.dev, &vram);
         }

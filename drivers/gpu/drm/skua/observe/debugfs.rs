@@ -8,12 +8,13 @@
 //! | `gart` | pages of the aperture segment that show memory: number, bus address, whether snooped |
 //! | `vms` | address spaces: mappings, bytes mapped, mappings that are installed, tables, binds that are held |
 //! | `entries` | entries of pages in address spaces: of system memory, snooped and not, and others |
-//! | `contexts` | contexts: engine, address space, status, submissions ended, ticks used, priority (among all contexts, and in its process), submissions queued and held |
+//! | `contexts` | contexts: engine, address space, status, submissions ended, ticks used, priority (among all contexts, and in its process), submissions queued and held; packets in its queue that have not ended |
 //! | `rings` | engines: state, head and tail, ticks, packets in flight, and words from head to tail |
 //! | `paging` | the paging process: bytes of its address space and of its tables, ticks, packets; how often memory was not idle |
 //! | `idle` | has paging want idle memory from now on, or, read again, not any more |
 //! | `preemption` | has engines not be asked to stop from now on, or, read again, again |
 //! | `reset` | resets the adapter; how often that was done since it was bound |
+//! | `quarantine` | whether reapers keep what they are given, since the device may still reach it, and how many objects they have; it does not ask the device |
 //! | `zap` | removes the CPU's mappings of all objects, which fault in again; of how many handles |
 //! | `evict` | moves all objects out of VRAM, and out of the aperture; how many |
 //! | `counters` | what driver (`driver_…`) and device count |
@@ -124,6 +125,13 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
             dev.reset_later(dev.hw.generation());
             dev.wait_for(|| Ok(resets() != before))?;
             writeln!(out, "{}", resets()).map_err(full)
+        },
+    },
+    DebugfsFile {
+        name: c"quarantine",
+        show: |dev, out| {
+            let (kept, dying) = dev.reapers.usage();
+            writeln!(out, "kept: {}\ndying: {}", u32::from(kept), dying).map_err(full)
         },
     },
     DebugfsFile {
@@ -340,9 +348,6 @@ fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         ("register_reads", dev.hw.regs.reads()),
         ("register_writes", dev.hw.regs.writes()),
     ];
-    let (kept, dying) = dev.reapers.usage();
-    writeln!(out, "driver_dying: {}", dying).map_err(full)?;
-    writeln!(out, "driver_quarantine: {}", if kept { dying } else { 0 }).map_err(full)?;
     dev.snapshot()?;
     for (name, value) in own {
         writeln!(out, "driver_{}: {}", name, value).map_err(full)?;

@@ -3,9 +3,9 @@
 //! The adapter reset: what helps when the reset of an engine does not (rows 2.02, 2.21, 2.22).
 //!
 //! An engine that does not acknowledge its reset, a paging packet that faults or does not end, a
-//! device that reports what cannot be or leaves a request unanswered: all of it is reset. What was in
-//! VRAM is lost then, and so is all work of clients, as it cannot be told what it needs of that. The
-//! device goes on, and who makes a new device of the same file works with it.
+//! device that reports what cannot be or leaves a request unanswered: all of it is reset. What was
+//! in VRAM is lost then, and so is all work of clients, as it cannot be told what it needs of that.
+//! The device goes on, and who makes a new device of the same file works with it.
 //!
 //! ```text
 //! recovery, who waits in vain ─▶ too often? ─ yes ─▶ the device is lost (Gpu::lose)
@@ -18,11 +18,11 @@
 //!      moves and clears begin anew                 ─▶ engines take work
 //! ```
 //!
-//! Who sees that his work has failed finds VRAM zero, by the address at which the CPU has it mapped,
-//! and keeps what is written there from then on. Moves and clears that were under way begin anew: what
-//! moves into VRAM is still where it came from, and gets there; what was still moving out is zero. Page
-//! tables, descriptors and the aperture segment are in system memory, and stay; what the CPU host
-//! aperture showed it shows again.
+//! Who sees that his work has failed finds VRAM zero, by the address at which the CPU has it
+//! mapped, and keeps what is written there from then on. Moves and clears that were under way begin
+//! anew: what moves into VRAM is still where it came from, and gets there; what was still moving
+//! out is zero. Page tables, descriptors and the aperture segment are in system memory, and stay;
+//! what the CPU host aperture showed it shows again.
 //!
 //! Memory that the device may have reached though it should not is kept until it is reset
 //! ([`crate::reaper`]).
@@ -109,7 +109,8 @@ impl Resets {
         })
     }
 
-    /// The adapter is to be reset, unless it was since `generation`, or somebody has found so since.
+    /// The adapter is to be reset, unless it was since `generation`, or somebody has found so
+    /// since.
     pub(crate) fn want(&self, generation: u32) {
         let mut wanted = self.wanted.load(Acquire);
         while wanted == NEVER || wanted < generation {
@@ -132,8 +133,9 @@ impl Resets {
     }
 }
 
-/// Resets the adapter, because of what `guilty` says of an engine's work if that is known; or declares
-/// the device lost, if it was reset too often, does not come back, or is to be lost anyway.
+/// Resets the adapter, because of what `guilty` says of an engine's work if that is known; or
+/// declares the device lost, if it was reset too often, does not come back, or is to be lost
+/// anyway.
 ///
 /// Called by the alarms, one at a time. Bounded, and in a signalling section as a whole.
 pub(crate) fn reset_adapter(dev: &SkuaDevice, guilty: Option<(EngineIndex, &Cause)>) {
@@ -147,10 +149,9 @@ pub(crate) fn reset_adapter(dev: &SkuaDevice, guilty: Option<(EngineIndex, &Caus
     for (_, engine) in dev.engines() {
         engine.halt(dev);
     }
-    if restart(dev).and_then(|()| purge(dev)).is_err() {
+    if begin_again(dev).is_err() {
         return Gpu::lose(dev, false);
     }
-    dev.vram_generation.store(dev.hw.generation(), Release);
     dev_err!(
         dev.as_ref(),
         "the adapter was reset; what was in VRAM is lost\n"
@@ -163,15 +164,62 @@ pub(crate) fn reset_adapter(dev: &SkuaDevice, guilty: Option<(EngineIndex, &Caus
         engine.give_up(dev, error.map(|(_, error)| error));
     }
     dev.for_each_own(|context| context.begin_anew());
-    for (_, engine) in dev.engines() {
-        engine.go_on(dev);
-    }
+    go_on(dev);
     dev.herald.tell_of_reset(dev);
     dev.counters.adapter_resets.fetch_add(1, Release);
     if dev.check_health().is_err() {
         // Somebody has found meanwhile that it does not help.
         Gpu::lose(dev, false);
     }
+}
+
+/// The first half, of a device that is to lose its power: whether it may now. It may not unless
+/// engines rest, and hold nobody; and not if it is to be reset. By the [`Sleeper`], likewise
+/// bounded.
+///
+/// [`Sleeper`]: super::power::Sleeper
+pub(crate) fn begin_sleep(dev: &SkuaDevice) -> bool {
+    if dev.check_health().is_err() || dev.resets.is_wanted(dev.hw.generation()) {
+        return false;
+    }
+    dev.suspend();
+    for (_, engine) in dev.engines() {
+        engine.halt(dev);
+    }
+    if !dev.engines().all(|(_, engine)| engine.state.lock().rests()) {
+        dev.resume();
+        go_on(dev);
+        return false;
+    }
+    let reset = dev.hw.reset_from_timeout();
+    if reset.and_then(|()| dev.wait_until_reset()).is_err() {
+        Gpu::lose(dev, false);
+        return false;
+    }
+    true
+}
+
+/// The second half: it has power again.
+pub(crate) fn end_sleep(dev: &SkuaDevice) {
+    if begin_again(dev).is_err() {
+        return Gpu::lose(dev, false);
+    }
+    dev.resume();
+    go_on(dev);
+}
+
+fn go_on(dev: &SkuaDevice) {
+    for (_, engine) in dev.engines() {
+        engine.go_on(dev);
+    }
+}
+
+/// Resets the device, has it begin anew, and clears VRAM. `ETIMEDOUT`, `EIO`, `ENODEV`.
+fn begin_again(dev: &SkuaDevice) -> Result {
+    restart(dev)?;
+    purge(dev)?;
+    dev.vram_generation.store(dev.hw.generation(), Release);
+    Ok(())
 }
 
 /// Resets the device, and has it and the engines begin anew. `ETIMEDOUT`, `EIO`, `ENODEV`.

@@ -79,7 +79,7 @@ impl Usage {
             }; MAX_ENGINES as usize],
             ranks: Atomic::new(false),
         };
-        Ok(Arc::new(usage, GFP_KERNEL)?)
+        Ok(Arc::new(usage, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// The client says which of its contexts are more important to it.

@@ -40,7 +40,8 @@ use crate::{
         monitored::{
             End,
             Promise,
-            Target, //
+            Target,
+            Wait, //
         },
         signals::Signals, //
     },
@@ -53,7 +54,10 @@ use crate::{
             Memory,
             REGION_VRAM, //
         },
-        destruction,
+        destruction::{
+            self,
+            Deferral, //
+        },
         paging_in,
         relocation::{
             Transfer,
@@ -84,7 +88,10 @@ use crate::{
         },
         watchdog::Spent, //
     },
-    quota::Share,
+    quota::{
+        Quota,
+        Share, //
+    },
     reaper::Reapable,
     spec::{
         fault::Record,
@@ -98,10 +105,14 @@ use crate::{
             Account,
             Usage, //
         },
-        packet::Packet,
+        packet::{
+            Packet,
+            IN_FLIGHT, //
+        },
         recovery,
         submission::{
             self,
+            Attempt,
             Buffer,
             Submission, //
         }, //
@@ -141,6 +152,10 @@ use kernel::{
         SetOnce,
         SpinLock, //
     },
+    time::{
+        Instant,
+        Monotonic, //
+    },
     workqueue::{
         Work,
         WorkItem, //
@@ -148,8 +163,8 @@ use kernel::{
 };
 
 /// No limit for what is bounded otherwise: the driver's own work by the memory that it is about,
-/// what was held by the place that it has had (preempted work comes back to the queue, so there may be
-/// more).
+/// what was held by the place that it has had (preempted work comes back to the queue, so there may
+/// be more).
 pub(crate) const UNLIMITED: u32 = u32::MAX;
 /// The longest time in milliseconds from one try of what waits for a value to the next.
 const MAX_RETRY_MS: u64 = 1000;
@@ -205,6 +220,8 @@ struct Pending {
     len: u32,
     /// Where the next portion of the first one begins: what is before it left for the ring.
     started: MultipassOffset,
+    /// Buffers that left for the ring before that, modulo 2^32.
+    number: u32,
     /// Packets of the context that are in the ring.
     running: u32,
     /// Whether more submissions are accepted; changes once at most.
@@ -234,8 +251,8 @@ struct Pending {
 pub(crate) struct Withdrawn {
     /// Where the engine was.
     pub(crate) stop: Stop,
-    /// What the packet has used of the engine, if it was at the ring's head; more than ticks if time
-    /// was measured.
+    /// What the packet has used of the engine, if it was at the ring's head; more than ticks if
+    /// time was measured.
     pub(crate) used: Option<Spent>,
     /// The time in milliseconds of any clock.
     pub(crate) now_ms: u64,
@@ -291,7 +308,7 @@ pub(crate) struct Context {
     pending: SpinLock<Pending>,
     /// What is held, and so not in `pending` yet.
     #[pin]
-    holds: Holds<Request>,
+    holds: Holds<Self>,
     /// Looks at what is held, in a worker.
     #[pin]
     hold_work: Work<Self, 1>,
@@ -391,6 +408,7 @@ impl Context {
                     queue: List::new(),
                     len: 0,
                     started: MultipassOffset::default(),
+                    number: 0,
                     running: 0,
                     status: Status::Active,
                     is_client,
@@ -489,8 +507,8 @@ impl Context {
         self.pending.lock().turn
     }
 
-    /// Something of its client that outranks it wants its place; whether that gets it. Called by the
-    /// engine, under its lock.
+    /// Something of its client that outranks it wants its place; whether that gets it. Called by
+    /// the engine, under its lock.
     pub(crate) fn is_passed(&self) -> bool {
         self.pending.lock().turn.is_passed()
     }
@@ -509,8 +527,9 @@ impl Context {
         self.pending.lock().turn.renew(rounds, limits);
     }
 
-    /// Takes what it used of the engine, at most `crowded` ticks of it while others had work, from its
-    /// turn, and has its client's usage know of it; ticks. Called by the engine, under its lock.
+    /// Takes what it used of the engine, at most `crowded` ticks of it while others had work, from
+    /// its turn, and has its client's usage know of it; ticks. Called by the engine, under its
+    /// lock.
     pub(crate) fn charge(&self, crowded: u64, limits: &Limits) -> u64 {
         let ticks = self.ticks();
         if let Some(client) = &self.client {
@@ -540,6 +559,11 @@ impl Context {
     /// Its address space; the driver's own has none.
     pub(crate) fn vm(&self) -> Option<&Arc<Vm>> {
         self.client.as_ref().map(|client| client.vm.vm())
+    }
+
+    /// Whether it is of the client whose address spaces count in `quota`, and holds work.
+    pub(crate) fn holds_work_of(&self, quota: &Arc<Quota>) -> bool {
+        self.holds.len() > 0 && self.vm().is_some_and(|vm| vm.is_of(quota))
     }
 
     /// Whether it takes work, and if not, the first reason.
@@ -580,8 +604,8 @@ impl Context {
         }
     }
 
-    /// Sees to it that it has a save area, before its first packet of commands; and that one which is
-    /// used comes to VRAM, where that disturbs nobody. Errors as of [`save_areas::create`].
+    /// Sees to it that it has a save area, before its first packet of commands; and that one which
+    /// is used comes to VRAM, where that disturbs nobody. Errors as of [`save_areas::create`].
     pub(crate) fn prepare_saving(&self, parent: &Device<Bound>) -> Result {
         let Some(client) = &self.client else {
             return Ok(());
@@ -628,8 +652,9 @@ impl Context {
         self.slot().is_some() && self.dev.hw.held(self.engine) == Ok(self.slot())
     }
 
-    /// Has its engine leave it when all that it has queued, and will do, is over (row 2.07), whether or
-    /// not it takes work; the fence of that, if there is anything to be done. `ENOMEM`; `ENODEV`.
+    /// Has its engine leave it when all that it has queued, and will do, is over (row 2.07),
+    /// whether or not it takes work; the fence of that, if there is anything to be done. `ENOMEM`;
+    /// `ENODEV`.
     pub(crate) fn leave(self: &Arc<Self>) -> Result<Option<Fence>> {
         // What was accepted is in the queue.
         drop(self.order.lock());
@@ -666,7 +691,8 @@ impl Context {
         Ok(Some(left))
     }
 
-    /// Queues `buffers` to run after `waits`, and gives the fence to `signals`; a client's by
+    /// Queues `buffers` to run after `waits`, and gives the fence to `signals`, and with it to who
+    /// traces the `awaited` values, and since when it was `held` for them; a client's by
     /// [`hold::submit`].
     ///
     /// `ECANCELED` if the context is not active; `ENOSPC` if `most` submissions wait;
@@ -678,9 +704,16 @@ impl Context {
         waits: Few<Fence>,
         most: u32,
         signals: &mut Signals,
+        awaited: &[Wait],
+        held: Option<Instant<Monotonic>>,
     ) -> Result {
         self.queue(submission::Work::Buffers(buffers), waits, most, |fence| {
-            signals.publish(fence)
+            let held_us = held.map_or(0, |since| since.elapsed().as_micros_ceil());
+            let held_us = u64::try_from(held_us).unwrap_or(0);
+            for (monitored, value) in awaited.iter().map(Wait::what) {
+                trace::awaited(&self.dev, fence, monitored, value, held_us);
+            }
+            signals.publish(&self.dev, fence)
         })
     }
 
@@ -699,8 +732,8 @@ impl Context {
         )
     }
 
-    /// Queues the initialisation of a context allocation in `memory`, whose first page is `page`, and
-    /// gives the fence to `publish`. `ENOMEM`, `ENODEV`. Nothing has changed then.
+    /// Queues the initialisation of a context allocation in `memory`, whose first page is `page`,
+    /// and gives the fence to `publish`. `ENOMEM`, `ENODEV`. Nothing has changed then.
     pub(crate) fn init_context_resource(
         self: &Arc<Self>,
         memory: Memory,
@@ -786,7 +819,7 @@ impl Context {
         };
         let signalling = Signalling::begin();
         if let Some(room) = &mut room {
-            kernel::warn_on!(room.add(fence.fence(), resv::Usage::Bookkeep).is_err());
+            crate::warn_on_once!(room.add(fence.fence(), resv::Usage::Bookkeep).is_err());
         }
         let promises = publish(fence.fence());
         trace::submit(&self.dev, self.engine.get(), self.id(), fence.fence());
@@ -800,8 +833,8 @@ impl Context {
         Ok(())
     }
 
-    /// How many submissions wait in its queue, if it takes one more now. `ECANCELED` or `ENODEV` if it
-    /// is not active; `ENOSPC` if `most` wait.
+    /// How many submissions wait in its queue, if it takes one more now. `ECANCELED` or `ENODEV` if
+    /// it is not active; `ENOSPC` if `most` wait.
     pub(crate) fn check(&self, most: u32) -> Result<u32> {
         let pending = self.pending.lock();
         if pending.status != Status::Active {
@@ -824,8 +857,8 @@ impl Context {
     }
 
     /// The next portion for the ring, which is not in the ring yet, if there is one and `build`
-    /// takes it; and what the context is due for then. Called by the engine, under its lock. An error
-    /// of `build`, and nothing has changed.
+    /// takes it; and what the context is due for then. Called by the engine, under its lock. An
+    /// error of `build`, and nothing has changed.
     pub(crate) fn next(
         &self,
         build: impl FnOnce(Task<'_>) -> Option<Result<Built>>,
@@ -840,9 +873,14 @@ impl Context {
             return Ok((None, due));
         };
         // What else uses the memory, it has waited for.
-        let idle = pending.running == 0;
-        let resume = pending.saved;
-        let Some(built) = build(submission.task(from, idle, resume)) else {
+        let attempt = Attempt {
+            idle: pending.running == 0,
+            number: pending.number,
+            resume: pending.saved,
+        };
+        let task = submission.task(from, attempt);
+        let is_buffer = matches!(task, Task::Virtual { .. });
+        let Some(built) = build(task) else {
             return Ok((None, due));
         };
         let built = built?;
@@ -855,17 +893,21 @@ impl Context {
             Some(next) => pending.started = next,
             None => _ = pending.pop(),
         }
+        pending.number = pending.number.wrapping_add(is_buffer.into());
         pending.running = pending.running.saturating_add(1);
         pending.saved = false;
         let spent = take(&mut pending.spent);
+        let others = pending.len > u32::from(next.is_some());
+        let followed = others || submission.buffers_after(from) > IN_FLIGHT / 2;
         let packet = Packet {
             submission,
             from,
-            idle,
+            attempt,
             is_last: next.is_none(),
+            followed,
+            is_long: false,
             level: pending.level,
             protected: pending.turn.is_protected(),
-            resume,
             spent,
         };
         Ok((Some(packet), pending.due()))
@@ -875,7 +917,7 @@ impl Context {
     /// Of several the last one first. What is to be done about the context then. Called by the
     /// engine, under its lock and in its `turn`.
     pub(crate) fn withdraw(&self, packet: Packet, how: Withdrawn, limits: &Limits) -> Due {
-        let saved = how.stop != Stop::Between || (packet.resume && self.is_saved());
+        let saved = how.stop != Stop::Between || (packet.attempt.resume && self.is_saved());
         if let (Some(area), true) = (self.area.as_ref(), how.stop != Stop::Between) {
             area.was_saved.store(true, Relaxed);
         }
@@ -892,7 +934,8 @@ impl Context {
             // What waits does so out of the ring as well.
             Stop::Waiting => {
                 // What has worked since waits for another value.
-                let has_worked = packet.resume && how.used.is_some_and(|used| used.ticks > 0);
+                let has_worked =
+                    packet.attempt.resume && how.used.is_some_and(|used| used.ticks > 0);
                 let parked = pending.parked.filter(|_| !has_worked);
                 let since = parked.map_or(how.now_ms, |(since, _)| since);
                 pending.spent.waited_ms = how.now_ms.saturating_sub(since);
@@ -912,23 +955,24 @@ impl Context {
             pending.len = pending.len.saturating_add(1);
         }
         pending.started = packet.from;
+        pending.number = packet.attempt.number;
         pending.due()
     }
 
-    /// The adapter was reset: what its save area has is nothing any more. Called by the engine, under
-    /// its lock.
+    /// The adapter was reset: what its save area has is nothing any more. Called by the engine,
+    /// under its lock.
     pub(crate) fn forget_saved(&self) {
         self.pending.lock().saved = false;
     }
 
-    /// The adapter was reset, and nothing of it is in the ring: its first submission, a part of which may
-    /// be done, begins anew.
+    /// The adapter was reset, and nothing of it is in the ring: its first submission, a part of
+    /// which may be done, begins anew.
     pub(crate) fn begin_anew(&self) {
         self.pending.lock().started = MultipassOffset::default();
     }
 
-    /// Whether its next portion, which waits for a value out of the ring, is to be tried. The longer
-    /// it has waited, the less often: while it is tried, nobody else has the engine.
+    /// Whether its next portion, which waits for a value out of the ring, is to be tried. The
+    /// longer it has waited, the less often: while it is tried, nobody else has the engine.
     pub(crate) fn is_to_be_tried(&self, now_ms: u64) -> bool {
         self.pending.lock().parked.is_none_or(|(since, tried)| {
             now_ms.saturating_sub(tried) >= (tried.saturating_sub(since) / 8).min(MAX_RETRY_MS)
@@ -942,7 +986,7 @@ impl Context {
         pending.parked = None;
         match pending.running.checked_sub(1) {
             Some(running) => pending.running = running,
-            None => _ = kernel::warn_on!(true),
+            None => _ = crate::warn_on_once!(true),
         }
         pending.due()
     }
@@ -1088,20 +1132,21 @@ impl Wake for Context {
 pub(crate) struct Request {
     /// One after the other.
     pub(crate) buffers: Few<Buffer>,
-    /// Before them.
+    /// Fences that the buffers wait for.
     pub(crate) waits: Few<Fence>,
-    /// Behind them.
+    /// What is signalled when the last buffer is done.
     pub(crate) signals: Signals,
 }
 
 impl Holder for Context {
     type Request = Request;
+    type Deferred = Deferral;
 
     fn device(&self) -> &SkuaDevice {
         &self.dev
     }
 
-    fn holds(&self) -> &Holds<Request> {
+    fn holds(&self) -> &Holds<Self> {
         &self.holds
     }
 
@@ -1113,22 +1158,31 @@ impl Holder for Context {
         self.status() == Status::Active
     }
 
-    fn submit(this: &Arc<Self>, request: &mut Request, held: bool) -> Result {
+    fn submit(
+        this: &Arc<Self>,
+        request: &mut Request,
+        values: &[Wait],
+        held: Option<Instant<Monotonic>>,
+    ) -> Result {
         let Request {
             buffers,
             waits,
             signals,
         } = request;
         let (buffers, waits, most) = match held {
-            true => (buffers.try_clone()?, waits.try_clone()?, UNLIMITED),
-            false => (take(buffers), take(waits), MAX_REQUESTS),
+            Some(_) => (buffers.try_clone()?, waits.try_clone()?, UNLIMITED),
+            None => (take(buffers), take(waits), MAX_REQUESTS),
         };
-        this.submit(buffers, waits, most, signals)
+        this.submit(buffers, waits, most, signals, values, held)
     }
 
     fn fail(this: &Arc<Self>, _error: Error) -> Error {
         recovery::fail(this, Status::Lost);
         ECANCELED
+    }
+
+    fn perform(deferred: Deferral) -> Option<Deferral> {
+        deferred.perform()
     }
 
     fn signals(request: &mut Request) -> &mut Signals {

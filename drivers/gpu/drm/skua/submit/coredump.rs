@@ -12,11 +12,12 @@
 //! | `failure:` | what happened, from the device's record or by the watchdog |
 //! | `guilty:` | whose work it was |
 //! | `engine N` | [`report::rings`], before the engine was reset |
-//! | `context N:` | [`report::contexts`], at the same time |
+//! | `context N:`, `queue N:` | [`report::contexts`], at the same time |
 //! | `tables:` | pages that the guilty one's address space leads to, when the dump is published |
 //!
-//! It is written where fences signal, into memory that was set aside, and [published](crate::herald)
-//! elsewhere. The kernel keeps the first one until it is read and cleared, or for some minutes.
+//! It is written where fences signal, into memory that was set aside, and
+//! [published](crate::herald) elsewhere. The kernel keeps the first one until it is read and
+//! cleared, or for some minutes.
 
 use crate::{
     ext::{
@@ -57,7 +58,7 @@ const TABLE_BYTES: usize = 64 << 10;
 /// Page tables that are read for that, under a lock that moves of the guilty one's memory wait for.
 const TABLES: u32 = 64;
 
-/// What happened.
+/// Why a dump is written.
 pub(crate) enum Failure<'a> {
     /// Of an engine's work.
     Work(EngineIndex, &'a Cause),

@@ -17,8 +17,9 @@
 //! # Preemption
 //!
 //! Where the policy says that who runs has to make room, the engine is asked to stop: by whoever
-//! queues more important work, or by an alarm when a turn is over. What it had not done goes back to
-//! its context's queue when the engine has answered; until then nothing is written into the ring.
+//! queues more important work, or by an alarm when a turn is over. What it had not done goes back
+//! to its context's queue when the engine has answered; until then nothing is written into the
+//! ring.
 //!
 //! Two parties work here. A thread that submits fills the ring ([`Engine::submit`]): under a spin
 //! lock, so it cannot be stopped on the way, and without signalling anything. Interrupt threads and
@@ -83,8 +84,10 @@ use crate::{
             Withdrawn, //
         },
         packet::{
+            self,
             Finished,
             Packet,
+            Taken,
             IN_FLIGHT, //
         },
         submission::Submission, //
@@ -170,11 +173,11 @@ const TRY_MS: u64 = 32;
 /// What is known of the packet at the ring's head.
 #[derive(Clone, Copy)]
 struct Head {
-    /// Its fence id.
+    /// Fence id of the packet at the head.
     id: u64,
     /// Engine time when it got there.
     ticks: u64,
-    /// When that was.
+    /// Since when it is there, in milliseconds of the driver's clock.
     ms: u64,
 }
 
@@ -194,13 +197,18 @@ pub(crate) struct Engine {
     /// Held from taking packets out of the ring until their fences are signalled, so that fences
     /// signal in order. Interrupt threads, workers and recovery take it; ioctls do not.
     #[pin]
-    pub(crate) turn: Mutex<()>,
+    pub(crate) turn: Mutex<Taken>,
     /// The ring, and who waits for room in it.
     #[pin]
     pub(crate) state: SpinLock<State>,
 }
 
 impl State {
+    /// Whether nothing is in the ring, and no context is held.
+    pub(crate) fn rests(&self) -> bool {
+        self.node.is_empty() && self.node.asked().is_none() && self.held.is_none()
+    }
+
     /// Counts a packet out of the ring, at the engine time `now`.
     pub(crate) fn retire(&mut self, dev: &SkuaDevice, packet: &Packet, now: u64) {
         let context = packet.submission.context();
@@ -343,8 +351,8 @@ impl State {
         }
     }
 
-    /// The context whose turn it is, out of its list, and whether that is so for having waited, or been
-    /// passed over, for long.
+    /// The context whose turn it is, out of its list, and whether that is so for having waited, or
+    /// been passed over, for long.
     fn next(&mut self, now: u64) -> Option<(Arc<Context>, bool)> {
         loop {
             let Some((level, aged)) = self.scheduler.next(now) else {
@@ -368,7 +376,7 @@ impl State {
                         .for_each(|context| context.renew_turn(rounds, limits)),
                     None => {
                         // Who was counted is not there.
-                        kernel::warn_on!(true);
+                        crate::warn_on_once!(true);
                         self.scheduler.leave(level);
                     }
                 }
@@ -473,8 +481,8 @@ impl State {
         Some((running, others().map(|packet| packet.level).collect()))
     }
 
-    /// Whether the engine, which can be, is to be asked to stop, and whether that has to be looked at
-    /// again; `waits`: whether it does nothing but wait.
+    /// Whether the engine, which can be, is to be asked to stop, and whether that has to be looked
+    /// at again; `waits`: whether it does nothing but wait.
     fn contention(&self, now: u64, waits: impl FnOnce() -> bool) -> (bool, bool) {
         if self.mode != Mode::Running || self.node.asked().is_some() {
             return (false, false);
@@ -497,9 +505,9 @@ fn now_ms() -> u64 {
 /// Where in its list a context is put.
 #[derive(Clone, Copy)]
 enum Place {
-    /// It goes on.
+    /// Before the others: it goes on with its turn.
     First,
-    /// Behind the others.
+    /// Behind the others: its turn is to come.
     Last,
 }
 
@@ -517,6 +525,7 @@ impl Engine {
     ) -> Result<Pin<KBox<Self>>> {
         let node = Node::new(index, Ring::new()?, IN_FLIGHT)?;
         let clock = EngineClock::new(index);
+        let taken = Taken::new()?;
         KBox::try_pin_init(
             try_pin_init!(Self {
                 index,
@@ -524,7 +533,7 @@ impl Engine {
                 preempts,
                 stale_faults: Atomic::new(0),
                 old_ticks: Atomic::new(0),
-                turn <- new_mutex!(()),
+                turn <- new_mutex!(taken),
                 state <- new_spinlock!(State {
                     mode: Mode::Running,
                     node,
@@ -691,15 +700,19 @@ impl Engine {
     /// no locks held.
     pub(crate) fn process(&self, dev: &SkuaDevice) {
         let _signalling = Signalling::begin();
-        let mut finished = Finished::new();
         let generation = dev.hw.generation();
-        let turn = self.turn.lock();
+        let mut turn = self.turn.lock();
+        let Taken {
+            finished,
+            withdrawn,
+            ..
+        } = &mut *turn;
         let outcome = {
             let mut state = self.state.lock();
             let collected = match state.mode {
                 Mode::Running => self
-                    .complete(dev, &mut state, &mut finished)
-                    .and_then(|()| self.take_back(dev, &mut state, &mut finished, None)),
+                    .complete(dev, &mut state, finished)
+                    .and_then(|()| self.take_back(dev, &mut state, finished, withdrawn, None)),
                 Mode::Recovering | Mode::Lost => Ok(false),
             };
             collected.and_then(|_| self.fill(dev, &mut state, self.ticks(dev)))
@@ -741,6 +754,7 @@ impl Engine {
         dev: &SkuaDevice,
         state: &mut State,
         finished: &mut Finished,
+        withdrawn: &mut KVec<(u64, Packet, Stop)>,
         blame: Option<Blame<'_, Packet>>,
     ) -> Result<bool> {
         let Some(answer) = state.node.answer(&dev.hw)? else {
@@ -748,18 +762,12 @@ impl Engine {
         };
         state.look_for_rivals(self.ticks(dev));
         let before = finished.len();
-        let mut withdrawn = [const { None }; IN_FLIGHT];
-        let mut places = withdrawn.iter_mut();
         let result = state.node.withdraw(
             &dev.hw,
             answer,
             |packet| finished.push(packet, Ok(())),
             blame,
-            |id, packet, stop| {
-                if let Some(place) = places.next() {
-                    *place = Some((id, packet, stop));
-                }
-            },
+            |id, packet, stop| packet::push(withdrawn, (id, packet, stop)),
         );
         let (now, now_ms) = (self.ticks(dev), now_ms());
         for (packet, _) in finished.iter().skip(before) {
@@ -767,7 +775,7 @@ impl Engine {
         }
         // Only the first one can have begun, or have been at the head.
         let (mut used, mut waiting) = (None, None);
-        if let Some(Some((id, packet, stop))) = withdrawn.first() {
+        if let Some((id, packet, stop)) = withdrawn.first() {
             let head = state.head.filter(|head| head.id == *id);
             if *stop != Stop::Between || head.is_some() {
                 used = Some(Spent {
@@ -781,13 +789,10 @@ impl Engine {
                 waiting = Some(packet.submission.context().clone());
             }
         }
-        for (number, entry) in withdrawn.into_iter().enumerate().rev() {
-            let Some((_, packet, stop)) = entry else {
-                continue;
-            };
+        while let Some((_, packet, stop)) = withdrawn.pop() {
             let context = packet.submission.context().clone();
             let id = context.id();
-            let used = used.filter(|_| number == 0);
+            let used = used.filter(|_| withdrawn.is_empty());
             packet.submission.with_fence(|fence| {
                 trace::preempted(dev, self.index.get(), id, fence, stop as u32)
             });
@@ -849,8 +854,8 @@ impl Engine {
         Ok(due && dev.preempts.load(Relaxed) && self.preempt(dev, state)?)
     }
 
-    /// Asks the engine to stop, unless it was, or has nothing left to do. Whether it was asked. Errors
-    /// as of [`Self::complete`].
+    /// Asks the engine to stop, unless it was, or has nothing left to do. Whether it was asked.
+    /// Errors as of [`Self::complete`].
     pub(crate) fn preempt(&self, dev: &SkuaDevice, state: &mut State) -> Result<bool> {
         let asked = state.node.preempt(&dev.hw)?;
         if asked {
@@ -876,6 +881,7 @@ impl Engine {
             let Some((context, aged)) = state.next(now) else {
                 break;
             };
+            let others = state.scheduler.is_waited_for();
             let next = context.next(|task| {
                 let fits = state.node.fits(&dev.hw, &task);
                 fits.then(|| Ok(state.node.build(&dev.hw, &task)?))
@@ -887,6 +893,7 @@ impl Engine {
             let full = packet.is_none() && matches!(due, Due::Turn);
             let place = if full { Place::First } else { Place::Last };
             state.attend(&context, due, place, now);
+            let turn = context.turn();
             dev.reapers.contexts.bury(context);
             built?;
             let Some(mut packet) = packet else {
@@ -896,17 +903,20 @@ impl Engine {
                 continue;
             };
             packet.protected |= aged;
+            packet.followed |= others;
+            packet.is_long = others && turn.is_long(state.scheduler.limits());
             let engine = self.index.get();
             let id = packet.submission.context().id();
             packet.submission.with_fence(|fence| {
-                if packet.resume {
+                if packet.attempt.resume {
                     trace::resume(dev, engine, id, fence);
                 } else if packet.from == MultipassOffset::default() {
                     trace::start(dev, engine, id, fence);
                 }
                 if packet.submission.is_paging() {
                     let (piece, page) = (packet.from.piece, packet.from.page);
-                    trace::paging(dev, engine, fence, piece, page, packet.idle, packet.is_last);
+                    let idle = packet.attempt.idle;
+                    trace::paging(dev, engine, fence, piece, page, idle, packet.is_last);
                 }
                 trace::packet(dev, engine, id, fence, state.node.next_id());
             });
@@ -923,16 +933,28 @@ impl Engine {
         Ok(())
     }
 
+    /// Has it leave the context that it holds when nothing of that is left to do. `ENOMEM`;
+    /// `ENODEV`, `EIO` if the device is lost.
+    pub(crate) fn leave_held(&self, dev: &SkuaDevice) -> Result {
+        let held = self.state.lock().held.clone();
+        let Some(held) = held else {
+            return Ok(());
+        };
+        let left = held.leave();
+        dev.reapers.contexts.bury(held);
+        left.map(drop)
+    }
+
     /// The adapter is to be reset: takes what is complete, and no more work until
     /// [`Self::go_on`].
     pub(crate) fn halt(&self, dev: &SkuaDevice) {
-        let mut finished = Finished::new();
-        let turn = self.turn.lock();
+        let mut turn = self.turn.lock();
+        let finished = &mut turn.finished;
         {
             let mut state = self.state.lock();
             if state.mode == Mode::Running {
                 // It may report what cannot be: that is why.
-                let _ = self.complete(dev, &mut state, &mut finished);
+                let _ = self.complete(dev, &mut state, finished);
                 state.mode = Mode::Recovering;
             }
         }
@@ -940,32 +962,33 @@ impl Engine {
         drop(turn);
     }
 
-    /// The adapter was reset: finishes what clients have in the ring, the first with `guilty` if it did
-    /// it, and the rest with `ECANCELED`; the driver's own goes back to its contexts. What was saved of
-    /// others is forgotten.
+    /// The adapter was reset: finishes what clients have in the ring, the first with `guilty` if it
+    /// did it, and the rest with `ECANCELED`; the driver's own goes back to its contexts. What was
+    /// saved of others is forgotten.
     pub(crate) fn give_up(&self, dev: &SkuaDevice, guilty: Option<Error>) {
-        let mut finished = Finished::new();
-        let mut own = [const { None }; IN_FLIGHT];
-        let turn = self.turn.lock();
+        let mut turn = self.turn.lock();
+        let Taken {
+            finished,
+            withdrawn,
+            ..
+        } = &mut *turn;
         {
             let (now, now_ms) = (self.ticks(dev), now_ms());
             let mut state = self.state.lock();
             let mut error = guilty;
-            let mut places = own.iter_mut();
-            state.node.abandon(|packet| {
-                if !packet.submission.context().is_system() {
-                    finished.push(packet, Err(error.take().unwrap_or(ECANCELED)));
-                } else if let Some(place) = places.next() {
-                    *place = Some(packet);
-                }
-            });
+            state
+                .node
+                .abandon(|id, packet| match packet.submission.context().is_system() {
+                    true => packet::push(withdrawn, (id, packet, Stop::Between)),
+                    false => finished.push(packet, Err(error.take().unwrap_or(ECANCELED))),
+                });
             for (packet, _) in finished.iter() {
                 state.retire(dev, packet, now);
             }
-            for packet in own.into_iter().flatten().rev() {
+            while let Some((_, packet, stop)) = withdrawn.pop() {
                 let context = packet.submission.context().clone();
                 let how = Withdrawn {
-                    stop: Stop::Between,
+                    stop,
                     used: None,
                     now_ms,
                 };
@@ -994,8 +1017,8 @@ impl Engine {
     /// Takes no more work, and finishes with `ENODEV` what is in the ring. Of what waits in
     /// contexts' queues the caller takes care: it closes all contexts.
     pub(crate) fn lose(&self, dev: &SkuaDevice) {
-        let mut finished = Finished::new();
-        let turn = self.turn.lock();
+        let mut turn = self.turn.lock();
+        let finished = &mut turn.finished;
         let mut ready = [const { List::new() }; LEVELS];
         let mut over = [const { List::new() }; LEVELS];
         let mut parked = List::new();
@@ -1005,7 +1028,7 @@ impl Engine {
             state.mode = Mode::Lost;
             state
                 .node
-                .abandon(|packet| finished.push(packet, Err(ENODEV)));
+                .abandon(|_, packet| finished.push(packet, Err(ENODEV)));
             for (packet, _) in finished.iter() {
                 state.retire(dev, packet, now);
             }

@@ -7,8 +7,12 @@
 
 use crate::{
     gpu::SkuaDevice,
+    hardware::shared::QUEUE_PACKETS,
     policy::{
-        miniport::Task,
+        miniport::{
+            Stop,
+            Task, //
+        },
         node,
         paging::MultipassOffset,
         scheduler::Level,
@@ -18,7 +22,10 @@ use crate::{
         ContextSlot,
         EngineIndex, //
     },
-    submit::submission::Submission, //
+    submit::submission::{
+        Attempt,
+        Submission, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -27,7 +34,7 @@ use kernel::{
 
 /// Packets that are in a ring at a time: enough to keep the engine busy over an interrupt, few
 /// enough that whose turn it is is decided late.
-pub(crate) const IN_FLIGHT: usize = 16;
+pub(crate) const IN_FLIGHT: usize = QUEUE_PACKETS as usize;
 
 /// What an engine is given at a time.
 pub(crate) struct Packet {
@@ -35,16 +42,18 @@ pub(crate) struct Packet {
     pub(crate) submission: Arc<Submission>,
     /// Where the portion begins, see [`Submission::task`].
     pub(crate) from: MultipassOffset,
-    /// Whether nothing else of its context was in the ring.
-    pub(crate) idle: bool,
+    /// What is special about this time.
+    pub(crate) attempt: Attempt,
     /// Whether the submission has ended when this has.
     pub(crate) is_last: bool,
+    /// Whether more waits than may fit into the ring with it.
+    pub(crate) followed: bool,
+    /// Whether others wait, and it may be long: whose turn it is then is looked at when it ends.
+    pub(crate) is_long: bool,
     /// Of its context, when it was started.
     pub(crate) level: Level,
     /// Whether it is left alone for a while, see [`crate::policy::scheduler`].
     pub(crate) protected: bool,
-    /// Whether its context's save area had its state when it was started.
-    pub(crate) resume: bool,
     /// What the portion had used of the engine before this attempt.
     pub(crate) spent: Spent,
 }
@@ -52,12 +61,20 @@ pub(crate) struct Packet {
 impl node::Packet for Packet {
     fn task(&self) -> Task<'_> {
         // What was resumed is no more in the save area, and begins anew after a reset.
-        let resume = self.resume && self.submission.context().is_saved();
-        self.submission.task(self.from, self.idle, resume)
+        let resume = self.attempt.resume && self.submission.context().is_saved();
+        let attempt = Attempt {
+            resume,
+            ..self.attempt
+        };
+        self.submission.task(self.from, attempt)
     }
 
     fn interrupts(&self) -> bool {
-        self.submission.interrupts(self.from)
+        self.is_long || self.submission.buffers_after(self.from) == 0
+    }
+
+    fn is_followed(&self) -> bool {
+        self.followed
     }
 
     fn context(&self) -> Option<ContextSlot> {
@@ -76,57 +93,66 @@ impl Packet {
     }
 }
 
-/// Packets that are out of the ring and whose fences are to be signalled when no spin lock is held.
-pub(crate) struct Finished {
-    /// In the order in which they left the ring, each with the result of its work.
-    packets: [Option<(Packet, Result)>; IN_FLIGHT],
-    /// How many there are; they come first in `packets`.
-    len: usize,
+/// Room for what is taken out of a ring, which the engine's `turn` has: as much as can be in one.
+pub(crate) struct Taken {
+    /// Packets that have ended, with their results, oldest first.
+    pub(crate) finished: Finished,
+    /// What fails with what is guilty.
+    pub(crate) removed: Finished,
+    /// What comes again, with its fence id and where it was stopped; the oldest first.
+    pub(crate) withdrawn: KVec<(u64, Packet, Stop)>,
 }
 
+impl Taken {
+    /// Nothing. `ENOMEM`.
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self {
+            finished: Finished::new()?,
+            removed: Finished::new()?,
+            withdrawn: KVec::with_capacity(IN_FLIGHT, GFP_KERNEL)?,
+        })
+    }
+}
+
+/// Puts what there is room for behind the others: each packet in flight is taken out once.
+pub(crate) fn push<T>(taken: &mut KVec<T>, packet: T) {
+    crate::warn_on_once!(taken.push_within_capacity(packet).is_err());
+}
+
+/// Packets that are out of the ring and whose fences are to be signalled when no spin lock is held,
+/// each with the result of its work, in the order in which they left the ring.
+pub(crate) struct Finished(KVec<(Packet, Result)>);
+
 impl Finished {
-    /// An empty list with room for all that can be in a ring.
-    pub(crate) fn new() -> Self {
-        Self {
-            packets: [const { None }; IN_FLIGHT],
-            len: 0,
-        }
+    fn new() -> Result<Self> {
+        Ok(Self(KVec::with_capacity(IN_FLIGHT, GFP_KERNEL)?))
     }
 
     /// Adds a packet that ended with `result`.
     pub(crate) fn push(&mut self, packet: Packet, result: Result) {
-        match self.packets.get_mut(self.len) {
-            Some(place) => {
-                *place = Some((packet, result));
-                self.len += 1;
-            }
-            // Each packet in flight is taken out once.
-            None => {
-                kernel::warn_on!(true);
-            }
-        }
+        push(&mut self.0, (packet, result));
     }
 
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.0.len()
     }
 
     /// Adds all of `other` behind what is there.
-    pub(crate) fn append(&mut self, other: Self) {
-        for (packet, result) in other.packets.into_iter().flatten() {
+    pub(crate) fn append(&mut self, other: &mut Self) {
+        for (packet, result) in other.0.drain_all() {
             self.push(packet, result);
         }
     }
 
-    /// Packets with their results, in the order in which they left the ring.
+    /// Packets with their results, in their order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &(Packet, Result)> {
-        self.packets.iter().flatten()
+        self.0.iter()
     }
 
-    /// Finishes what they are of, in order, under the engine's `turn`.
-    pub(crate) fn finish(self, dev: &SkuaDevice, engine: EngineIndex) {
-        for (packet, result) in self.packets.into_iter().flatten() {
+    /// Finishes what they are of, in order, under the engine's `turn`; then there are none.
+    pub(crate) fn finish(&mut self, dev: &SkuaDevice, engine: EngineIndex) {
+        for (packet, result) in self.0.drain_all() {
             packet.finish(dev, engine, result);
         }
     }

@@ -4,7 +4,8 @@
 //!
 //! Both end in [`recover`]: the engine alone is reset, the guilty context is closed, its
 //! submission's fence gets the errno that tells what it did, and the driver's own packets and those
-//! of innocent contexts that were in the ring are written into it again. Other engines do not notice.
+//! of innocent contexts that were in the ring are written into it again. Other engines do not
+//! notice.
 //!
 //! ```text
 //! fault interrupt ─▶ faults alarm ──┐                        ┌─▶ guilty: EFAULT, EINVAL, ETIME
@@ -14,8 +15,9 @@
 //! ```
 //!
 //! What works without end is asked to make room first, and the engine is reset only if it does not
-//! stop in time (row 2.01); if it does, the guilty packet does not come back, and nobody else notices.
-//! That an engine does not stop when it was asked for others is judged by progress, like a packet.
+//! stop in time (row 2.01); if it does, the guilty packet does not come back, and nobody else
+//! notices. That an engine does not stop when it was asked for others is judged by progress, like a
+//! packet.
 //!
 //! Who is guilty is the policy's to say ([`Node::blame`](crate::policy::node::Node::blame)). A
 //! fault record from before the last reset has been dealt with by that reset. An engine that is
@@ -71,7 +73,8 @@ use crate::{
             Engine,
             Mode, //
         },
-        packet::Finished, //
+        packet::Taken,
+        power::Sleeper, //
     }, //
 };
 use kernel::{
@@ -124,7 +127,8 @@ pub(crate) fn fail(context: &Arc<Context>, status: Status) {
     }
 }
 
-/// A context of `device` has come to this end, or all have: if the one is the end of all, they have.
+/// A context of `device` has come to this end, or all have: if the one is the end of all, they
+/// have.
 pub(crate) fn end_device(dev: &SkuaDevice, device: &Arc<ClientDevice>, status: Status) {
     if !device.fail(status.code()) {
         return;
@@ -150,6 +154,8 @@ pub(crate) struct Alarms {
     turns: Alarm<Turns>,
     /// Resets the adapter for those who must not do it themselves.
     reset: Alarm<Reset>,
+    /// Has the device sleep, and wakes it.
+    sleeper: Alarm<Sleeper>,
 }
 
 impl Alarms {
@@ -184,6 +190,7 @@ impl Alarms {
             watchdog: Alarm::new(queue.clone(), watch)?,
             turns: Alarm::new(queue.clone(), Turns { dev: dev.into() })?,
             reset: Alarm::new(queue.clone(), Reset { dev: dev.into() })?,
+            sleeper: Alarm::new(queue.clone(), Sleeper::new(dev))?,
         };
         Ok(Arc::new(alarms, GFP_KERNEL)?)
     }
@@ -201,6 +208,11 @@ impl Alarms {
     /// Has the adapter reset, if that is still wanted then.
     pub(crate) fn reset(&self) {
         self.reset.kick();
+    }
+
+    /// Has the device do what it is asked for ([`super::power`]).
+    pub(crate) fn sleep_or_wake(&self) {
+        self.sleeper.kick();
     }
 }
 
@@ -229,7 +241,7 @@ impl AlarmHandler for Turns {
     }
 }
 
-/// Resets the adapter.
+/// The alarm that has the adapter reset, in a worker.
 struct Reset {
     /// The device to be reset.
     dev: ARef<SkuaDevice>,
@@ -248,7 +260,7 @@ impl AlarmHandler for Reset {
     }
 }
 
-/// Reads fault records.
+/// The alarm that has fault records read, in a worker.
 pub(crate) struct Faults {
     /// The device that reports them.
     dev: ARef<SkuaDevice>,
@@ -309,14 +321,14 @@ struct Watch {
     start: Instant<Monotonic>,
     /// Milliseconds that an engine may take to stop.
     preempt_ms: i64,
-    /// What the policy remembers of each engine, by number: of its packets, and of the time since it
-    /// was asked to stop.
+    /// What the policy remembers of each engine, by number: of its packets, and of the time since
+    /// it was asked to stop.
     watchdogs: Pin<KBox<Mutex<KVec<[Watchdog; 2]>>>>,
 }
 
 /// What is to be done about an engine.
 enum Finding {
-    /// Nothing.
+    /// Nothing has to be done.
     Fine,
     /// Is the device there?
     Doubtful,
@@ -421,14 +433,14 @@ fn errno(reason: Reason) -> Error {
 /// Has an engine stop, and goes on without the guilty, if there is one. What works without end is
 /// asked to stop first, and has so much `patience` to do so; otherwise the engine is reset.
 fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause, patience: Delta) {
-    let mut finished = Finished::new();
-    let turn = engine.turn.lock();
+    let mut turn = engine.turn.lock();
+    let finished = &mut turn.finished;
     let outcome = {
         let mut state = engine.state.lock();
         if state.mode != Mode::Running {
             return;
         }
-        let outcome = engine.complete(dev, &mut state, &mut finished);
+        let outcome = engine.complete(dev, &mut state, finished);
         // What works without end may have ended just now, or been answered; what has faulted has
         // stopped the engine, whoever it was.
         let asked = state.node.asked().map(|asked| asked.number);
@@ -462,24 +474,33 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
         return reset_adapter(dev, Some((index, cause)));
     };
 
-    let mut finished = Finished::new();
     let (status, error) = sentence(cause);
     let mut failed = None;
-    let turn = engine.turn.lock();
+    let mut turn = engine.turn.lock();
+    let Taken {
+        finished,
+        removed,
+        withdrawn,
+    } = &mut *turn;
     let outcome = {
         let mut state = engine.state.lock();
         if state.mode != Mode::Recovering {
             return;
         }
-        let mut removed = Finished::new();
         let mut guilty = |packet, is_it| {
             removed.push(packet, Err(if is_it { error } else { ECANCELED }));
         };
         // What it completed until it stopped.
-        let outcome = engine.complete(dev, &mut state, &mut finished);
+        let outcome = engine.complete(dev, &mut state, finished);
         let verdict = outcome.and_then(|()| match stopped {
             true => engine
-                .take_back(dev, &mut state, &mut finished, Some((cause, &mut guilty)))
+                .take_back(
+                    dev,
+                    &mut state,
+                    finished,
+                    withdrawn,
+                    Some((cause, &mut guilty)),
+                )
                 .map(|_| node::Verdict::GoOn),
             false => Ok(state.node.blame(cause, guilty)),
         });

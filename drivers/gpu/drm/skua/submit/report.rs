@@ -6,8 +6,14 @@ use crate::{
     fences::hold::Holder,
     gpu::SkuaDevice,
     hardware::shared::RING_SIZE,
-    spec::number::Asid,
-    submit::context::Status, //
+    spec::{
+        context::Buffer,
+        number::Asid, //
+    },
+    submit::context::{
+        Context,
+        Status, //
+    }, //
 };
 use core::fmt::{
     Result,
@@ -41,7 +47,7 @@ pub(crate) fn rings(dev: &SkuaDevice, out: &mut impl Write) -> Result {
                     packet.submission.context().id(),
                     packet.level.priority(),
                     packet.from.piece,
-                    packet.resume,
+                    packet.attempt.resume,
                     packet.is_last,
                 )?;
             }
@@ -68,6 +74,24 @@ pub(crate) fn rings(dev: &SkuaDevice, out: &mut impl Write) -> Result {
                 writeln!(out)?;
             }
         }
+    }
+    Ok(())
+}
+
+/// The packets of a context's queue that have not ended, whether or not they are in the ring.
+fn queue(dev: &SkuaDevice, context: &Context, out: &mut impl Write) -> Result {
+    let Some((shared, slot)) = dev.hw.shared.try_access().zip(context.slot()) else {
+        return Ok(());
+    };
+    let mut number = 0;
+    while let Ok(Some((next, packet))) = shared.queued(slot, number) {
+        let Buffer { base, start, end } = packet;
+        let base = base.0;
+        writeln!(
+            out,
+            " queue {next}: base {base:#x} start {start:#x} end {end:#x}"
+        )?;
+        number = number.wrapping_add(1);
     }
     Ok(())
 }
@@ -99,6 +123,10 @@ pub(crate) fn contexts(dev: &SkuaDevice, out: &mut impl Write) -> Result {
             context.holds().len()
         );
         result = result.and(line);
+        // What has failed runs nothing of it any more.
+        if matches!(context.status(), Status::Active | Status::Destroyed) {
+            result = result.and_then(|()| queue(dev, &context, out));
+        }
         dev.reapers.contexts.bury(context);
     });
     result

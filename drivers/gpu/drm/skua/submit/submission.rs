@@ -122,7 +122,7 @@ pub(crate) enum Work {
     Transfer(Arc<Transfer>),
     /// Write what a context allocation begins with (`DXGK_OPERATION_INIT_CONTEXT_RESOURCE`).
     InitContextResource {
-        /// Where.
+        /// The page of the context's that is to be written.
         page: ContextPage,
         /// What that is of, which stays until this is over.
         _memory: Memory,
@@ -137,9 +137,6 @@ impl Work {
         matches!(self, Self::Buffers(buffers) if !buffers.is_empty())
     }
 }
-
-/// Portions after which an engine tells of its progress, so that the ring is filled up in time.
-const INTERRUPT_PERIOD: usize = 8;
 
 /// What was asked for with one ioctl, or by the driver. Its context's queue holds it, and each of
 /// its packets.
@@ -164,7 +161,7 @@ pub(crate) struct Submission {
     /// Whether it is in its context's queue, or with the reaper.
     #[pin]
     listed: AtomicTracker,
-    /// Its place there.
+    /// Its place in the queue of its context.
     #[pin]
     links: ListLinks,
 }
@@ -179,9 +176,20 @@ impl_list_item! {
 
 impl Reapable for Submission {}
 
+/// What one packet is to its portion.
+#[derive(Clone, Copy)]
+pub(crate) struct Attempt {
+    /// Whether what a pass is about is idle: nothing else of its context was in the ring.
+    pub(crate) idle: bool,
+    /// How many buffers of the context were given to the engine before this portion, modulo 2^32.
+    pub(crate) number: u32,
+    /// Whether it goes on where it was preempted: its context's save area had its state.
+    pub(crate) resume: bool,
+}
+
 impl Submission {
-    /// Makes a submission of `work` to `context`, which waits for `waits` and, of the context itself,
-    /// `before`. `ENOMEM`.
+    /// Makes a submission of `work` to `context`, which waits for `waits` and, of the context
+    /// itself, `before`. `ENOMEM`.
     pub(crate) fn new(
         context: &Arc<Context>,
         work: Work,
@@ -255,8 +263,8 @@ impl Submission {
         }
     }
 
-    /// Does what is to be done before it starts, when all that it waits for is over. Process context;
-    /// allocates nothing.
+    /// Does what is to be done before it starts, when all that it waits for is over. Process
+    /// context; allocates nothing.
     pub(crate) fn prepare(&self) {
         if let Work::Transfer(transfer) = &self.work {
             transfer.withdraw();
@@ -264,8 +272,13 @@ impl Submission {
     }
 
     /// What an engine is to do for the portion at `from`: number of the buffer, or where a pass
-    /// begins; whether what that is about is `idle`; `resume`: from where it was preempted.
-    pub(crate) fn task(&self, from: MultipassOffset, idle: bool, resume: bool) -> Task<'_> {
+    /// begins.
+    pub(crate) fn task(&self, from: MultipassOffset, attempt: Attempt) -> Task<'_> {
+        let Attempt {
+            idle,
+            number,
+            resume,
+        } = attempt;
         let segment = VRAM_SEGMENT;
         let flush = match &self.work {
             Work::Transfer(transfer) => transfer.flush.before(from),
@@ -277,6 +290,7 @@ impl Submission {
                 return match buffer.zip(self.context.slot()) {
                     Some((buffer, context)) => Task::Virtual {
                         context,
+                        number,
                         va: buffer.va,
                         bytes: buffer.size,
                         resume,
@@ -325,15 +339,11 @@ impl Submission {
         }
     }
 
-    /// Whether the end of the portion at `from` is to interrupt.
-    pub(crate) fn interrupts(&self, from: MultipassOffset) -> bool {
+    /// How many buffers follow the portion at `from`; none in other work, of which there is little.
+    pub(crate) fn buffers_after(&self, from: MultipassOffset) -> usize {
         match &self.work {
-            Work::Buffers(buffers) => {
-                let next = from.piece.saturating_add(1);
-                next >= buffers.len() || next % INTERRUPT_PERIOD == 0
-            }
-            // There are few others.
-            _ => true,
+            Work::Buffers(buffers) => buffers.len().saturating_sub(from.piece.saturating_add(1)),
+            _ => 0,
         }
     }
 
@@ -344,9 +354,9 @@ impl Submission {
         }
     }
 
-    /// The submission is over: gives it up, then signals its fence with `result`, or has it signalled
-    /// when what moved is installed. The first call counts. Who waits for the fence may count on
-    /// the memory.
+    /// The submission is over: gives it up, then signals its fence with `result`, or has it
+    /// signalled when what moved is installed. The first call counts. Who waits for the fence may
+    /// count on the memory.
     ///
     /// Callbacks run in here: not with a spin lock of the driver's held.
     pub(crate) fn finish(self: Arc<Self>, dev: &SkuaDevice, engine: EngineIndex, result: Result) {

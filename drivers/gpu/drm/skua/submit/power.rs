@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Sleep: the system is suspended, and the device loses its power, its registers and its VRAM.
+//!
+//! ```text
+//! userspace is frozen ─▶ sleep ─▶ engines leave their contexts, all leaves VRAM ◀──┐
+//!                                       │ engines rest, VRAM is empty              │ not yet
+//!                                       ▼                                          │
+//!                               Sleeper: engines take no work ─────────────────────┘
+//!                                       │
+//!                                       ▼
+//!            asleep: the first half of an adapter reset ─▶ power off, and on again
+//!                                       │
+//!                                       ▼
+//!                wake ─▶ Sleeper: its second half ─▶ engines take work
+//! ```
+//!
+//! What was accepted is done before: no work is lost, as nothing is under way, and no content, as
+//! nothing is in VRAM. What is held for monitored fences stays held. Where work does not end in
+//! time, or VRAM cannot be emptied, the system does not sleep (`EBUSY`), and nothing has changed
+//! but that memory has moved, or will when the work is done that uses it.
+//!
+//! Whoever waits for the device meanwhile waits as for a reset ([`Gpu::wait_for`]).
+
+use crate::{
+    ext::{
+        fence::Signalling,
+        queue::AlarmHandler, //
+    },
+    gpu::{
+        Gpu,
+        SkuaDevice, //
+    },
+    memory::{
+        eviction,
+        vram::Part, //
+    },
+    submit::adapter_reset, //
+};
+use kernel::{
+    device::{
+        Bound,
+        Device, //
+    },
+    prelude::*,
+    sync::{
+        aref::ARef,
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Release, //
+        }, //
+    },
+    time::{
+        delay::fsleep,
+        Delta,
+        Instant,
+        Jiffies,
+        Monotonic, //
+    }, //
+};
+
+/// How long work may take that the system waits for when it is to sleep: longer than recovery does
+/// from what hangs, with the default time-outs.
+const PATIENCE: Delta = Delta::from_secs(30);
+
+/// What a device is asked for, and what it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+enum State {
+    /// Engines take work.
+    Awake = 0,
+    /// The system is suspended: the [`Sleeper`] is asked whether the device may sleep.
+    Tired = 1,
+    /// It has no power, or may lose it.
+    Asleep = 2,
+    /// The system resumes: the [`Sleeper`] is asked to have engines take work again.
+    Called = 3,
+}
+
+/// The device's [`State`], as its number.
+pub(crate) struct Power(Atomic<u32>);
+
+impl Power {
+    /// That of a device that was just started.
+    pub(crate) fn new() -> Self {
+        Self(Atomic::new(State::Awake as u32))
+    }
+
+    fn is(&self, state: State) -> bool {
+        self.0.load(Acquire) == state as u32
+    }
+
+    fn set(&self, state: State) {
+        self.0.store(state as u32, Release);
+    }
+
+    /// Has the [`Sleeper`] do what `state` asks for, and waits until it has.
+    fn ask(&self, dev: &SkuaDevice, state: State) {
+        self.0.xchg(state as u32, Full);
+        dev.sleep_or_wake();
+        while self.is(state) {
+            fsleep(Delta::from_micros(100));
+        }
+    }
+}
+
+/// Does it in the alarms' queue, where nothing else is done about the device meanwhile.
+pub(crate) struct Sleeper {
+    /// The device that sleeps.
+    dev: ARef<SkuaDevice>,
+}
+
+impl Sleeper {
+    /// One that is not asked for anything.
+    pub(crate) fn new(dev: &SkuaDevice) -> Self {
+        Self { dev: dev.into() }
+    }
+}
+
+impl AlarmHandler for Sleeper {
+    fn run(&self) -> Option<Jiffies> {
+        let _signalling = Signalling::begin();
+        let dev = &*self.dev;
+        if dev.power.is(State::Tired) && adapter_reset::begin_sleep(dev) {
+            dev.power.set(State::Asleep);
+            return None;
+        }
+        if dev.power.is(State::Called) {
+            adapter_reset::end_sleep(dev);
+        }
+        dev.power.set(State::Awake);
+        None
+    }
+}
+
+/// Has the device sleep. Userspace is frozen, and stays so until [`wake`].
+///
+/// `EBUSY` if work does not end in time, or something stays in VRAM: the device is awake. A device
+/// that is lost sleeps anyway.
+pub(crate) fn sleep(dev: &SkuaDevice, parent: &Device<Bound>) -> Result {
+    let start = Instant::<Monotonic>::now();
+    while dev.check_health().is_ok() {
+        let late = start.elapsed() > PATIENCE;
+        if empty(dev, parent)? {
+            dev.power.ask(dev, State::Tired);
+            if dev.power.is(State::Asleep) {
+                return Ok(());
+            }
+        }
+        if late {
+            dev_warn!(dev.as_ref(), "work does not end: the device stays awake\n");
+            return Err(EBUSY);
+        }
+        fsleep(Delta::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Has engines leave the contexts that they hold, and all that can leave VRAM; whether nothing is
+/// there.
+fn empty(dev: &SkuaDevice, parent: &Device<Bound>) -> Result<bool> {
+    for (_, engine) in dev.engines() {
+        engine.leave_held(dev)?;
+    }
+    match eviction::evict_all(eviction::Vram::new(dev, parent, Part::Any, None)) {
+        // Too much at once, or not in time: the rest next time.
+        Ok(_) | Err(ENOSPC | EBUSY) => (),
+        Err(error) => return Err(error),
+    }
+    let vram = dev.vram.lock();
+    Ok(vram.free_pages() == vram.total())
+}
+
+/// Has the device work again. `EIO` if it is lost.
+pub(crate) fn wake(dev: &SkuaDevice) -> Result {
+    if dev.power.is(State::Asleep) {
+        dev.power.ask(dev, State::Called);
+    }
+    dev.check_health()
+}
