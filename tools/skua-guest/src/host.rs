@@ -10,6 +10,7 @@
 //! | `gpu-stop` | SIGSTOP: a hung bus; a register read stops the CPU | `ok` when it stands still |
 //! | `gpu-cont` | SIGCONT | `ok` |
 //! | `gpu-lie NAME[=VALUE]…` | from now on it tells these lies; none: no more | `ok` when it does |
+//! | `gpu-told` | nothing | `ok NAME=COUNT…`: how often each of these lies was told since |
 //! | `gpu-gart PAGE` | nothing | `ok ENTRY WORD`: the GART's entry for the page of its window, and the first 8 bytes that the GPU finds there |
 //! | `gpu-pause MS` | SIGSTOP, and SIGCONT by itself after MS milliseconds | `ok` at once |
 //!
@@ -65,6 +66,28 @@ impl Lies {
     pub fn tell(lies: &str) -> io::Result<Self> {
         let told = Self(());
         request(&format!("gpu-lie {lies}")).map(|_| told)
+    }
+
+    /// Has it tell others instead.
+    ///
+    /// # Errors
+    ///
+    /// As [`request`].
+    pub fn change(&self, lies: &str) -> io::Result<()> {
+        request(&format!("gpu-lie {lies}")).map(drop)
+    }
+
+    /// How often it has told one of them; 0 if that is none of them. Lies that come by themselves,
+    /// from time to time, are not counted.
+    ///
+    /// # Errors
+    ///
+    /// As [`request`].
+    pub fn told(&self, lie: &str) -> io::Result<u64> {
+        let told = request("gpu-told")?;
+        let mut counts = told.split(' ').filter_map(|word| word.split_once('='));
+        let count = counts.find(|(name, _)| *name == lie);
+        Ok(count.and_then(|(_, count)| count.parse().ok()).unwrap_or(0))
     }
 }
 

@@ -12,6 +12,7 @@ mod evictor;
 mod kernel_log;
 mod kselftest;
 mod kunit;
+mod memory_root;
 mod mounts;
 mod port;
 mod trace;
@@ -62,7 +63,18 @@ fn main() -> ExitCode {
 
 /// PID 1: mounts, then reaps until the second process has done the job.
 fn first() -> Result<i32> {
-    mounts::all()?;
+    mounts::system()?;
+    if std::env::args().nth(1).as_deref() != Some(memory_root::ARGUMENT) {
+        mounts::output()?;
+        if let Task::Tests {
+            programs,
+            sleeps: true,
+            ..
+        } = read_job()?.task
+        {
+            memory_root::enter(&programs)?;
+        }
+    }
     port::make_raw()?;
     let child = Command::new("/proc/self/exe")
         .arg("job")
@@ -83,11 +95,15 @@ fn first() -> Result<i32> {
     }
 }
 
-/// The second process: does the job and returns the guest's exit status.
-fn job() -> Result<i32> {
+fn read_job() -> Result<Job> {
     let path = Path::new(OUTPUT).join(FILE);
     let text = fs::read(&path).with_context(|| path.display().to_string())?;
-    let job: Job = serde_json::from_slice(&text).context("the job")?;
+    serde_json::from_slice(&text).context("the job")
+}
+
+/// The second process: does the job and returns the guest's exit status.
+fn job() -> Result<i32> {
+    let job = read_job()?;
     let suites = kunit::suites();
     let mut loaded = job.module.as_deref().map_or(Ok(()), load);
     if let (Ok(()), Some(symbols)) = (&loaded, &job.symbols) {
@@ -112,6 +128,7 @@ fn task(job: &Job, suites: &kunit::Suites, loaded: Result<()>) -> Result<i32> {
             filter,
             kunit,
             evict,
+            ..
         } => {
             let (filter, count) = (filter.as_deref(), programs.len());
             let mut run = kselftest::Run::new(job.patience, filter, count, *kunit, *evict)?;

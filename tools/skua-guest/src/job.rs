@@ -53,6 +53,8 @@ pub enum Task {
         kunit: bool,
         /// Have everything that can move out of VRAM do so, again and again.
         evict: bool,
+        /// The guest sleeps meanwhile, which 9p does not survive: have everything in memory.
+        sleeps: bool,
     },
     /// Run one program, its output on the console, its exit status the guest's.
     Command {

@@ -27,8 +27,8 @@ const SYSTEM: &[(&str, &str, &str)] = &[
 ///
 /// # Errors
 ///
-/// If one that every kernel for this driver has cannot be mounted, or the output share.
-pub(crate) fn all() -> Result<()> {
+/// If one that every kernel for this driver has cannot be mounted.
+pub(crate) fn system() -> Result<()> {
     let none = MsFlags::empty();
     for (kind, target, options) in SYSTEM {
         if !Path::new(target).is_dir() && fs::create_dir_all(target).is_err() {
@@ -40,11 +40,20 @@ pub(crate) fn all() -> Result<()> {
             Err(error) => return Err(error).with_context(|| format!("{kind} on {target}")),
         }
     }
+    Ok(())
+}
+
+/// Mounts the output share.
+///
+/// # Errors
+///
+/// If it cannot be.
+pub(crate) fn output() -> Result<()> {
     mount(
         Some("out"),
         OUTPUT,
         Some("9p"),
-        none,
+        MsFlags::empty(),
         Some("trans=virtio,version=9p2000.L,msize=524288,cache=none"),
     )
     .context("the output share")

@@ -2,6 +2,8 @@
 
 //! `skua-vm bench`: the measures, in a guest whose nanoseconds are instructions
 //! (`-icount shift=0,sleep=off`: one CPU, one thread, repeatable).
+//!
+//! Before that another guest has a device with a clock work: what that has recorded is measured.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,7 +15,7 @@ use skua_guest::job::{Job, Task, OUTPUT};
 
 use crate::guest::{boot, Words};
 use crate::machine::{claim, Config};
-use crate::Parts;
+use crate::{trace, Parts};
 
 /// Options of `skua-vm bench`.
 #[derive(Args)]
@@ -32,19 +34,16 @@ pub(crate) struct Options {
 pub(crate) fn main(options: &Options) -> Result<bool> {
     let _claim = claim(&options.output)?;
     let parts = options.parts.pin()?;
-    let job = Job {
-        module: Some(String::new()),
-        task: Task::Command {
-            argv: vec![
-                "skua-bench".into(),
-                "--json".into(),
-                format!("{OUTPUT}/bench.json"),
-            ],
-        },
-        patience: parts.patience,
-        symbols: parts.symbols(),
-        trace: false,
+    let clocked = ["--deterministic"].map(str::to_owned);
+    let gpu = clocked.into_iter().chain(trace::record(&options.output)?);
+    let output = options.output.join("work");
+    fs::create_dir_all(&output)?;
+    let config = Config {
+        gpu: gpu.collect(),
+        output,
+        ..Config::default()
     };
+    let worked = run(&parts, &config, &["--work".to_owned()])?;
     let config = Config {
         // Small enough that what does not fit still is in the guest's memory.
         gpu: [
@@ -61,20 +60,39 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
         output: options.output.clone(),
         ..Config::default()
     };
-    let end = boot(&parts, &config, &job, &mut Words)?;
+    let record = format!("{OUTPUT}/{}", trace::RECORD);
+    let json = format!("{OUTPUT}/bench.json");
+    let arguments = ["--json".to_owned(), json, "--record".to_owned(), record];
+    let measured = run(&parts, &config, &arguments)?;
+    let results = options.output.join("bench.json");
+    let text = fs::read(&results).context("skua-bench left no results")?;
+    serde_json::from_slice::<Value>(&text).context("the results")?;
+    fs::copy(&results, &options.json)?;
+    println!("results: {}", options.json.display());
+    Ok(worked && measured)
+}
+
+/// Runs the benchmark in a guest; whether both were content.
+fn run(parts: &Parts, config: &Config, arguments: &[String]) -> Result<bool> {
+    let program = ["skua-bench".to_owned()];
+    let job = Job {
+        module: Some(String::new()),
+        task: Task::Command {
+            argv: program.iter().chain(arguments).cloned().collect(),
+        },
+        patience: parts.patience,
+        symbols: parts.symbols(),
+        trace: false,
+    };
+    let end = boot(parts, config, &job, &mut Words)?;
     for complaint in &end.broken {
         eprintln!("skua-vm: {complaint}");
     }
     if end.exit.is_none() {
         bail!(
             "the guest did not finish: {}/console.log",
-            options.output.display()
+            config.output.display()
         );
     }
-    let results = options.output.join("bench.json");
-    let text = fs::read(&results).context("skua-bench left no results")?;
-    serde_json::from_slice::<Value>(&text).context("the results")?;
-    fs::copy(&results, &options.json)?;
-    println!("results: {}", options.json.display());
     Ok(end.exit == Some(0) && end.broken.is_empty())
 }

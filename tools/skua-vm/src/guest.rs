@@ -150,8 +150,8 @@ fn follow(parts: &Parts, config: &Config, job: &Job, watch: &mut dyn Watch) -> R
             std::fs::write(file, lost.as_millis().to_string())?;
         }
     }
-    // What was still on its way: the streams end with the machine, but a busy host may take its time
-    // to read them.
+    // What was still on its way: the streams end with the machine, but a busy host may take its
+    // time to read them.
     while let Ok(event) = events.recv_timeout(LAST_WORDS) {
         match event {
             Event::Control(line) => drop(follower.control(&line, watch)?),

@@ -249,12 +249,13 @@ fn run(parts: &Parts, dir: &Path, unit: Unit, sender: &Sender<Event>) {
             ..Config::default()
         };
         let job = Job {
-            module: Some(module(&guest, parts.patience)),
+            module: Some(module(&guest, parts.patience) + if evict { " evict=1" } else { "" }),
             task: Task::Tests {
                 programs: left.clone(),
                 filter: filter.clone(),
                 kunit,
                 evict,
+                sleeps: guest.sleeps,
             },
             patience: parts.patience,
             symbols: parts.symbols(),

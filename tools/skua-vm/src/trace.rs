@@ -20,7 +20,7 @@ use crate::test::module;
 use crate::Parts;
 
 /// The device's record, beside the logs.
-const RECORD: &str = "device.events";
+pub(crate) const RECORD: &str = "device.events";
 
 /// Options of `skua-vm trace`.
 #[derive(Args)]
@@ -99,6 +99,9 @@ fn wanted(products: &Path, options: &Options) -> Result<(Guest, Task)> {
     let guests = plan::read(&products.join("kselftest"))?;
     for guest in guests {
         if let Some(entry) = guest.programs.iter().find(entry) {
+            if guest.sleeps {
+                bail!("PROGRAM={program}: a guest that sleeps can leave no trace");
+            }
             let task = Task::Tests {
                 programs: vec![entry.clone()],
                 filter: options
@@ -107,6 +110,7 @@ fn wanted(products: &Path, options: &Options) -> Result<(Guest, Task)> {
                     .filter(|pattern| !pattern.is_empty()),
                 kunit: false,
                 evict: false,
+                sleeps: false,
             };
             return Ok((guest, task));
         }

@@ -452,8 +452,9 @@ pub fn more_than_the_aperture_is_seen_in_turn() {
     assert_eq!(strays(), 0);
 }
 
-/// What is read from begin to end is mapped by and by with few flushes, in whichever order the pages of
-/// the aperture are taken; what is not read on takes nothing from others but the page itself.
+/// What is read from begin to end is mapped by and by with few flushes, in whichever order the
+/// pages of the aperture are taken; what is not read on takes nothing from others but the page
+/// itself.
 pub fn who_reads_on_gets_what_follows() {
     let hidden = Hidden::new();
     let buffer = hidden.buffer(4 * hidden.size);
@@ -596,7 +597,8 @@ pub fn it_works_again_after_a_loss() {
     expect_gpu(&new.rig, "bound again", &buffer, 4);
 }
 
-/// When the adapter was reset, the CPU has what it had mapped: zero, and what is written from then on.
+/// When the adapter was reset, the CPU has what it had mapped: zero, and what is written from then
+/// on.
 ///
 /// # Panics
 ///
@@ -628,8 +630,9 @@ pub fn it_shows_again_after_a_reset() {
     }
 }
 
-/// Nothing is visible, and all of the aperture is in use: what is in system memory is locked, and its
-/// address leads to the pages there. No access goes through a BAR, nor does a lock concern the device.
+/// Nothing is visible, and all of the aperture is in use: what is in system memory is locked, and
+/// its address leads to the pages there. No access goes through a BAR, nor does a lock concern the
+/// device.
 ///
 /// # Panics
 ///

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-//! Control groups of one test: of memory, for what the kernel allocates for it, and of device memory.
+//! Control groups of one test: of memory, for what the kernel allocates for it, and of device
+//! memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -286,8 +286,8 @@ impl Client {
         self.call(DRM_IOCTL_SKUA_BO_DESTROY, &mut argument)
     }
 
-    /// BO_DESTROY that returns when the memory is free, with other flags besides, called as libraries
-    /// do it: until it need not wait any more.
+    /// BO_DESTROY that returns when the memory is free, with other flags besides, called as
+    /// libraries do it: until it need not wait any more.
     ///
     /// # Errors
     ///

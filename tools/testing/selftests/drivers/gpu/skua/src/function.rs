@@ -184,6 +184,26 @@ impl Function {
         })
     }
 
+    /// Whether memory is kept because the device may still reach it, as while it is being reset,
+    /// and how many objects wait to be freed. The driver alone is asked, not a device that does not
+    /// answer.
+    ///
+    /// # Panics
+    ///
+    /// If debugfs does not tell.
+    #[track_caller]
+    pub fn quarantine(&self) -> (bool, u64) {
+        let text = self.debugfs("quarantine").expect("debugfs");
+        let numbers: Vec<u64> = text
+            .lines()
+            .filter_map(|line| line.split_once(": ")?.1.parse().ok())
+            .collect();
+        let &[kept, dying] = &numbers[..] else {
+            panic!("{text}");
+        };
+        (kept == 1, dying)
+    }
+
     /// Waits until driver and device have nothing to do any more: what earlier clients had and
     /// what is new is cleared in the background, and its interrupts come later still.
     ///

@@ -11,10 +11,11 @@
 //! - [`cases`]: tables of cases;
 //! - [`raw`], [`mapping`]: system calls, the only files with `unsafe` besides a line in [`client`];
 //! - [`function`], [`fdinfo`]: what sysfs, debugfs and procfs tell;
-//! - [`client`], [`rig`]: an open device, and one that is ready to run work; [`wddm_rig`]: one of WDDM;
+//! - [`client`], [`rig`]: an open device, and one that is ready to run work; [`wddm_rig`]: one of
+//!   WDDM;
 //! - [`cgroup`]: what the kernel charges a process with;
-//! - [`race`]: jobs that an engine takes one after the other; [`unpreempted`]: engines that are never
-//!   asked to stop;
+//! - [`race`]: jobs that an engine takes one after the other; [`unpreempted`]: engines that are
+//!   never asked to stop;
 //! - [`program`]: compute programs; [`software_timeline`]: fences of another driver;
 //! - [`moving`]: objects that move; [`torture`]: all at once;
 //! - [`calls`]: what the kernel called for it; [`events`]: what the driver traced;
@@ -35,11 +36,13 @@ pub mod function;
 pub mod loss;
 pub mod mapping;
 pub mod moving;
+pub mod power;
 pub mod program;
 pub mod race;
 pub mod raw;
 pub mod rig;
 pub mod software_timeline;
+pub mod stage;
 pub mod suite;
 pub mod table;
 pub mod torture;

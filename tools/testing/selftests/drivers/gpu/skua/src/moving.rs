@@ -172,8 +172,8 @@ impl Drop for End<'_> {
     }
 }
 
-/// Calls `during` while two threads write all over an object, which is all zero, each its own words,
-/// and see each time what they have written before.
+/// Calls `during` while two threads write all over an object, which is all zero, each its own
+/// words, and see each time what they have written before.
 ///
 /// # Panics
 ///

@@ -56,8 +56,8 @@ impl<'a> Gate<'a> {
     }
 }
 
-/// Keeps the compute engine at work for as long as a test wants. Unlike a WAIT it does not give way by
-/// itself.
+/// Keeps the compute engine at work for as long as a test wants. Unlike a WAIT it does not give way
+/// by itself.
 pub struct Hold {
     /// [`POLL`].
     program: Buffer,
@@ -158,6 +158,12 @@ impl<'a> Race<'a> {
         self.line.cpu.read32(0)
     }
 
+    /// Which of all the job number `job` was, in the order in which they entered; 0 also if it was
+    /// not yet.
+    pub fn number(&self, job: usize) -> u32 {
+        self.line.cpu.read32(4 * (job + 1))
+    }
+
     /// Lets it begin, if it has not; which of all each job was, in the order in which they entered.
     #[track_caller]
     pub fn run(&self) -> Vec<u32> {
@@ -165,8 +171,6 @@ impl<'a> Race<'a> {
         for job in &self.jobs {
             assert_eq!(job.wait(), Ok(()));
         }
-        (1..=self.jobs.len())
-            .map(|n| self.line.cpu.read32(4 * n))
-            .collect()
+        (0..self.jobs.len()).map(|job| self.number(job)).collect()
     }
 }

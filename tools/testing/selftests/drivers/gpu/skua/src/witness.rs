@@ -116,8 +116,8 @@ fn used() -> Vec<u64> {
         .collect()
 }
 
-/// Waits until earlier clients' objects are gone: they are given back after their file is closed, and
-/// what is moving when it has moved.
+/// Waits until earlier clients' objects are gone: they are given back after their file is closed,
+/// and what is moving when it has moved.
 #[track_caller]
 pub fn quiet() {
     let end = Instant::now() + Duration::from_secs(20) * patience();

@@ -109,8 +109,9 @@ fn seen_by_the_device(page: u64) -> (Entry, u64) {
     (Entry(number(entry)), number(word))
 }
 
-/// Has the CPU mark each page of a buffer, and looks for the mark behind the window's entries, which
-/// are all the buffer's: the pages that both sides reach are the same ones, in the same order.
+/// Has the CPU mark each page of a buffer, and looks for the mark behind the window's entries,
+/// which are all the buffer's: the pages that both sides reach are the same ones, in the same
+/// order.
 #[track_caller]
 fn expect_same_pages(buffer: &Buffer, seed: u64) {
     let shown = shown();

@@ -16,7 +16,7 @@ const PAGE: u64 = 4096;
 
 fn main() -> ExitCode {
     suite::main(tests![
-        info_tells_what_was_asked_for,
+        info_tells_what_was_asked_for at_rest,
         content_is_zero: 60,
         vram_is_preferred_and_system_memory_the_way_out: 60 at_rest,
         full_vram_is_no_error_and_what_can_never_fit_is: 60 at_rest,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-//! What contexts have in memory while no engine holds them: it moves, ends and is made without their
-//! noticing.
+//! What contexts have in memory while no engine holds them: it moves, ends and is made without
+//! their noticing.
 
 use std::process::ExitCode;
 use std::thread;
@@ -73,8 +73,8 @@ fn expect(rig: &Rig, context: u32, out: &Buffer, seed: Option<u64>) {
     }
 }
 
-/// Has the allocation of a context that has worked be in VRAM, to which it comes with the next work; the
-/// context has the registers of `seed` then. `gate` had less than `value`.
+/// Has the allocation of a context that has worked be in VRAM, to which it comes with the next
+/// work; the context has the registers of `seed` then. `gate` had less than `value`.
 #[track_caller]
 fn bring_to_vram(rig: &Rig, engine: Engine, context: u32, gate: (&Buffer, u64), seed: u64) {
     let (gate, value) = gate;

@@ -113,12 +113,15 @@ fn a_fault_is_kept() {
     let packet = line(&dump, &format!(" packet {fence}:"));
     expect(packet, "context", word(failure, "context"));
     let shown = skua_coredump::show(&dump);
-    let commands: Vec<&str> = shown.lines().filter(|l| l.contains(": Exec {")).collect();
     let fence = format!("fence: Some({fence})");
-    assert!(
-        commands.iter().any(|line| line.contains(&fence)),
-        "{fence}: {shown}"
-    );
+    let is_run = |l: &&str| l.contains(": Run {") && l.contains(&fence);
+    let run = shown.lines().find(is_run);
+    let run = run.unwrap_or_else(|| panic!("{fence}: {shown}"));
+    // What the ring has it run is in its context's queue.
+    let (_, number) = run.split_once("number: ").expect(run);
+    let (number, _) = number.split_once(',').expect(run);
+    let packet = line(&dump, &format!(" queue {number}:"));
+    expect(packet, "start", "0x0");
     // Where its memory is.
     let page = line(&dump, &format!(" {:#x}:", buffer.va));
     for (name, value) in [("bytes", "0x10000"), ("writable", "true")] {

@@ -6,10 +6,12 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use skua_selftests::client::map;
+use skua_selftests::client::{map, signal};
 use skua_selftests::function::Function;
 use skua_selftests::moving::with_holders;
+use skua_selftests::race::Hold;
 use skua_selftests::rig::{copy, fill, wait_value, write};
+use skua_selftests::suite::eventually;
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_spec::status::Counter;
@@ -25,8 +27,11 @@ fn main() -> ExitCode {
         row_4_11_without_an_answer_of_the_device_there_is_an_address_space_for_paging,
         row_4_12_it_is_a_quarter_of_memory,
         rings_show_what_is_under_way,
+        what_made_room_stays_in_its_queue: 60,
         counters_count_exactly at_rest,
         a_submission_costs_one_register_write,
+        so_does_one_of_32_buffers,
+        ends_under_load_share_interrupts,
         reading_all_files_under_load: 120,
     ])
 }
@@ -218,6 +223,50 @@ fn rings_show_what_is_under_way() {
     assert_eq!(idle.matches("in flight 0").count(), engines, "{idle}");
 }
 
+/// The packets in contexts' queues.
+#[track_caller]
+fn queued() -> Vec<String> {
+    let contexts = read("contexts");
+    let lines = contexts.lines().filter(|line| line.starts_with(" queue "));
+    lines.map(str::to_owned).collect()
+}
+
+fn what_made_room_stays_in_its_queue() {
+    quiet();
+    let rig = Rig::new();
+    let context = |priority| {
+        let context = rig.context_having_worked(Engine::Compute);
+        assert_eq!(rig.prioritise(context, priority), Ok(()));
+        context
+    };
+    let (low, normal) = (context(-1), context(0));
+    let (holds, takes) = (Hold::new(&rig), Hold::new(&rig));
+    let target = rig.buffer(Place::System, 4096);
+    let withdrawn = [
+        holds.begin(&rig, low),
+        rig.start_in(low, &[write(target.va, 1)]),
+        rig.start_in(low, &[write(target.va + 8, 2)]),
+    ];
+    let before = queued();
+    assert_eq!(before.len(), withdrawn.len(), "{before:#?}");
+    let important = takes.begin(&rig, normal);
+    let after = queued();
+    let stays = before.iter().all(|packet| after.contains(packet));
+    assert!(
+        stays && after.len() == before.len() + 1,
+        "{before:#?} {after:#?}"
+    );
+    takes.release();
+    assert_eq!(important.wait(), Ok(()));
+    holds.release();
+    for job in &withdrawn {
+        assert_eq!(job.wait(), Ok(()));
+    }
+    assert_eq!([target.cpu.read(0), target.cpu.read(8)], [1, 2]);
+    let is_over = || queued().is_empty().then_some(());
+    assert!(eventually(is_over).is_some(), "{:#?}", queued());
+}
+
 fn counters_count_exactly() {
     quiet();
     let rig = Rig::new().having_worked();
@@ -281,6 +330,52 @@ fn a_submission_costs_one_register_write() {
         "{} interrupts",
         more("engine_interrupt")
     );
+}
+
+/// And one interrupt.
+fn so_does_one_of_32_buffers() {
+    quiet();
+    let rig = Rig::new().having_worked();
+    let target = rig.buffer(Place::System, 4096);
+    let vram = rig.buffer(Place::Vram, 64 << 10);
+    // Longer than an end may wait for others.
+    let long = fill(1, vram.va, 64 << 10);
+    let buffers: Vec<_> = (0..32)
+        .map(|n| rig.write(&[long, write(target.va + 8 * n, n + 1)]))
+        .collect();
+    let [before, after] = counted(|| {
+        let done = rig.syncobj();
+        assert_eq!(rig.submit(rig.copy, &buffers, &[signal(done)]), Ok(()));
+        assert_eq!(rig.wait(done), Ok(()));
+    });
+    let written: Vec<u64> = (0..32).map(|n| target.cpu.read(8 * n)).collect();
+    assert_eq!(written, (1..=32).collect::<Vec<u64>>());
+    let more = |name: &str| after[name] - before[name];
+    assert_eq!((more("doorbell"), more("packet")), (1, 32));
+    assert_eq!((more("register_write"), more("register_read")), (2, 0));
+    assert!(
+        more("engine_interrupt") <= 1,
+        "{} interrupts",
+        more("engine_interrupt")
+    );
+}
+
+/// Not one for each: the engine goes on at once, and nobody waits for long.
+fn ends_under_load_share_interrupts() {
+    quiet();
+    let rig = Rig::new().having_worked();
+    let gate = rig.buffer(Place::System, 4096);
+    let [before, after] = counted(|| {
+        gate.cpu.write(0, 0);
+        let mut jobs = vec![rig.start(Engine::Copy, &[wait_value(gate.va, 1)])];
+        jobs.extend((1..32).map(|n| rig.start(Engine::Copy, &[write(gate.va + 8 * n, n)])));
+        gate.cpu.write(0, 1);
+        for job in &jobs {
+            assert_eq!(job.wait(), Ok(()));
+        }
+    });
+    let raised = after["engine_interrupt"] - before["engine_interrupt"];
+    assert!(raised < 16, "{raised} interrupts for 32 ends");
 }
 
 fn reading_all_files_under_load() {

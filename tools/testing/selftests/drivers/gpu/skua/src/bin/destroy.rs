@@ -7,14 +7,15 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use skua_selftests::client::{map, signal, unmap, wait};
+use skua_selftests::client::{map, signal, unmap, wait, wait_value as value};
 use skua_selftests::function::Function;
-use skua_selftests::moving::alone;
+use skua_selftests::moving::{alone, evict_all};
 use skua_selftests::raw::{in_child, with_alarm};
-use skua_selftests::rig::{copy, fill, wait_value, write};
+use skua_selftests::rig::{copy, fill, wait_value, write, Job};
 use skua_selftests::suite::eventually;
 use skua_selftests::witness::{quiet, shmem};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
+use skua_spec::command::Command;
 use skua_uapi::*;
 
 const PAGE: u64 = 4096;
@@ -27,13 +28,19 @@ fn main() -> ExitCode {
         row_0_02_destruction_waits_for_work_and_the_call_does_not: 60 at_rest,
         row_0_02_all_contexts_count: 60,
         row_0_02_addresses_can_be_used_again_at_once: 60,
+        row_0_02_what_is_held_counts: 60 at_rest,
+        row_0_02_what_is_held_finds_resident_what_was: 60 at_rest,
+        row_0_02_what_is_held_and_cancelled_counts_no_more: 60 at_rest,
         row_0_03_who_needs_room_waits_for_it: 60,
         row_0_03_a_dead_client_leaves_nothing: 60,
         row_0_04_assume_not_in_use_frees_at_once_and_faults: 60,
         row_0_04_a_bind_that_waits_maps_nothing: 60,
+        row_0_04_assume_not_in_use_does_not_go_behind_what_is_held: 60 at_rest,
         row_0_05_synchronous_destruction_returns_when_memory_is_free: 60,
+        row_0_05_synchronous_destruction_waits_for_what_is_held: 60 at_rest,
         row_0_06_all_are_destroyed_or_none,
         row_0_06_two_who_destroy_the_same_do_it_once,
+        row_0_06_so_do_they_behind_what_is_held at_rest,
         row_0_11_the_cpu_sees_nothing_of_it_any_more: 60,
         row_0_11_pages_go_back_though_they_are_mapped,
         what_others_have_lives_on: 60,
@@ -168,6 +175,112 @@ fn row_0_02_addresses_can_be_used_again_at_once() {
     assert_eq!(rig.bind_and_wait(rig.vm, &[unmap(va, LARGE)]), Ok(()));
 }
 
+/// Work that a context holds until `fence` has the value 1.
+#[track_caller]
+fn hold<'a>(rig: &'a Rig, context: u32, fence: u32, commands: &[Command]) -> Job<'a> {
+    let job = rig.start_after(context, commands, &[value(fence, 1)]);
+    job.expect("SUBMIT")
+}
+
+/// An object in VRAM, and work that uses it and is held until a fence has the value 1.
+#[track_caller]
+fn held_user(rig: &Rig) -> (u32, u32, Job<'_>) {
+    let fence = rig.fence(0);
+    let a = rig.bo(Place::Vram, LARGE);
+    let va = rig.bound_at_will(a, LARGE);
+    (a, fence, hold(rig, rig.copy, fence, &[write(va, 1)]))
+}
+
+/// Of all contexts, for values that nobody has promised. Others get the room meanwhile.
+fn row_0_02_what_is_held_counts() {
+    let rig = alone();
+    let out = rig.buffer(Place::System, LARGE);
+    for place in Place::ALL {
+        let fences = [rig.fence(0), rig.fence(0)];
+        let a = rig.bo(place, LARGE);
+        let va = rig.bound_at_will(a, LARGE);
+        let work = [fill(0xabcd, va, LARGE), copy(va, out.va, LARGE)];
+        let held = [
+            hold(&rig, rig.copy, fences[0], &work),
+            hold(&rig, rig.compute, fences[1], &[write(va, 1)]),
+        ];
+        let all = || {
+            Place::ALL
+                .map(|place| used(&rig, place))
+                .iter()
+                .sum::<u64>()
+        };
+        let with = all();
+        assert_eq!(rig.destroy(&[a], 0), Ok(()));
+        assert_eq!(rig.info(a).err(), Some(Errno::ENOENT));
+        assert_eq!(rig.destroy(&[a], 0), Err(Errno::ENOENT));
+        if place == Place::Vram {
+            let there = used(&rig, place);
+            evict_all();
+            assert!(used(&rig, place) < there, "it is in others' way");
+        }
+        for (fence, job) in fences.iter().zip(&held) {
+            a_moment();
+            assert_eq!(all(), with, "{place:?}: one still needs it");
+            assert_eq!(rig.fence_signal(*fence, 1), Ok(()));
+            assert_eq!(job.wait(), Ok(()), "{place:?}");
+        }
+        becomes("the memory is free", || all() == with - LARGE);
+        out.cpu
+            .expect("what the work has done", |_| 0xabcd_0000_abcd);
+        out.cpu.fill(|_| 0);
+        let late = rig.start_in(rig.new_context(Engine::Copy), &[write(va, 1)]);
+        assert_eq!(late.wait(), Err(Errno::EFAULT));
+    }
+}
+
+/// Though what was resident for a device is so by a handle.
+fn row_0_02_what_is_held_finds_resident_what_was() {
+    quiet();
+    let client = Client::new();
+    let device = client
+        .device_create(DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY)
+        .expect("DEVICE_CREATE");
+    let rig = Rig::of_device(client, device).having_worked();
+    let before = used(&rig, Place::Vram);
+    let out = rig.buffer(Place::System, PAGE);
+    let fence = rig.fence(0);
+    let (a, b) = (rig.bo(Place::Vram, LARGE), rig.bo(Place::Vram, LARGE));
+    let vas = [a, b].map(|bo| rig.bound_at_will(bo, LARGE));
+    assert_eq!(rig.make_resident_for(device, 0, &[a]), Ok(0));
+    let work = [write(vas[0], 7), copy(vas[0], out.va, 8)];
+    let job = hold(&rig, rig.copy, fence, &work);
+    let strange = hold(&rig, rig.compute, fence, &[write(vas[1], 7)]);
+    assert_eq!(rig.destroy(&[a, b], 0), Ok(()));
+    evict_all();
+    assert_eq!(used(&rig, Place::Vram), before);
+    assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+    assert_eq!(job.wait(), Ok(()));
+    assert_eq!(out.cpu.read(0), 7);
+    // What was not resident does not become so.
+    assert_eq!(strange.wait(), Err(Errno::EFAULT));
+    becomes("the memory is free", || used(&rig, Place::Vram) == before);
+}
+
+fn row_0_02_what_is_held_and_cancelled_counts_no_more() {
+    let rig = alone();
+    let before = used(&rig, Place::Vram);
+    let fence = rig.fence(0);
+    let (a, b) = (rig.bo(Place::Vram, LARGE), rig.bo(Place::Vram, LARGE));
+    let va = rig.bound_at_will(a, LARGE);
+    rig.bound_at_will(b, LARGE);
+    let contexts = [(); 2].map(|()| rig.new_context(Engine::Copy));
+    let held = contexts.map(|context| hold(&rig, context, fence, &[write(va, 1)]));
+    assert_eq!(rig.destroy(&[a, b], 0), Ok(()));
+    assert_eq!(rig.context_destroy(contexts[1]), Ok(()));
+    assert_eq!(held[1].wait(), Err(Errno::ECANCELED));
+    a_moment();
+    assert!(used(&rig, Place::Vram) > before, "one still needs it");
+    assert_eq!(rig.context_destroy(contexts[0]), Ok(()));
+    assert_eq!(held[0].wait(), Err(Errno::ECANCELED));
+    becomes("the memory is free", || used(&rig, Place::Vram) == before);
+}
+
 fn row_0_03_who_needs_room_waits_for_it() {
     let rig = alone();
     let other = Client::new();
@@ -198,12 +311,15 @@ fn row_0_03_a_dead_client_leaves_nothing() {
     quiet();
     let other = Client::new();
     let before = Place::ALL.map(|place| used(&other, place));
-    {
+    for is_held in [false, true] {
         let dying = Rig::new().having_worked();
         let gate = dying.buffer(Place::System, PAGE);
         let objects = Place::ALL.map(|place| dying.bo(place, LARGE));
         for object in objects {
             dying.bound_at_will(object, LARGE);
+        }
+        if is_held {
+            drop(hold(&dying, dying.copy, dying.fence(0), &[]));
         }
         drop(dying.start(Engine::Copy, &[wait_value(gate.va, 1)]));
         assert_eq!(dying.destroy(&objects, 0), Ok(()));
@@ -271,6 +387,40 @@ fn row_0_04_a_bind_that_waits_maps_nothing() {
     assert_eq!(rig.run(Engine::Copy, &[write(va + LARGE, 1)]), Ok(()));
     let late = rig.start(Engine::Copy, &[write(va, 1)]);
     assert_eq!(late.wait(), Err(Errno::EFAULT));
+}
+
+fn row_0_04_assume_not_in_use_does_not_go_behind_what_is_held() {
+    let rig = alone();
+    let before = used(&rig, Place::Vram);
+    let (a, fence, job) = held_user(&rig);
+    assert_eq!(rig.destroy(&[a], ASSUME), Ok(()));
+    becomes("the memory is free", || used(&rig, Place::Vram) == before);
+    assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+    assert_eq!(job.wait(), Err(Errno::EFAULT));
+}
+
+fn row_0_05_synchronous_destruction_waits_for_what_is_held() {
+    let rig = alone();
+    let before = used(&rig, Place::Vram);
+    let (a, fence, job) = held_user(&rig);
+    // As for other work.
+    let result = with_alarm(Duration::from_millis(50), || rig.destroy(&[a], SYNC));
+    assert_eq!(result, Err(Errno::EINTR));
+    assert_eq!(rig.destroy(&[a], SYNC), Err(Errno::EAGAIN));
+    assert!(rig.info(a).is_ok());
+    thread::scope(|scope| {
+        let client: &Client = &rig;
+        let destroyed = scope.spawn(move || {
+            let result = client.destroy_synchronously(&[a], 0);
+            (result, used(client, Place::Vram))
+        });
+        a_moment();
+        assert!(!destroyed.is_finished(), "it did not wait");
+        assert_eq!(client.fence_signal(fence, 1), Ok(()));
+        let seen = destroyed.join().expect("a thread");
+        assert_eq!(seen, (Ok(()), before));
+    });
+    assert_eq!(job.wait(), Ok(()));
 }
 
 fn row_0_05_synchronous_destruction_returns_when_memory_is_free() {
@@ -352,9 +502,25 @@ fn row_0_06_all_are_destroyed_or_none() {
 
 /// Each of two threads names all, in its own order: one succeeds, or the last that fails has spared
 /// what it had begun.
-fn row_0_06_two_who_destroy_the_same_do_it_once() {
+fn row_0_06_so_do_they_behind_what_is_held() {
     let rig = alone();
-    let client: &Client = &rig;
+    let before = used(&rig, Place::System);
+    let fence = rig.fence(0);
+    let job = hold(&rig, rig.copy, fence, &[]);
+    destroy_the_same(&rig);
+    assert!(used(&rig, Place::System) > before);
+    assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+    assert_eq!(job.wait(), Ok(()));
+    becomes("the memory is free", || used(&rig, Place::System) == before);
+}
+
+fn row_0_06_two_who_destroy_the_same_do_it_once() {
+    destroy_the_same(&alone());
+}
+
+#[track_caller]
+fn destroy_the_same(rig: &Rig) {
+    let client: &Client = rig;
     for round in 0..suite::rounds(50) {
         let forth: Vec<u32> = (0..64).map(|_| client.bo(Place::System, PAGE)).collect();
         let back: Vec<u32> = forth.iter().rev().copied().collect();

@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         max_lowered_does_not_wait_for_others: 60 at_rest,
         min_keeps_what_is_in_vram: 60 at_rest,
         low_keeps_it_while_there_is_other: 60 at_rest,
+        low_lowered_keeps_no_more,
         a_group_is_not_protected_from_itself: 60 at_rest,
         what_is_resident_is_no_safer_than_low: 60 at_rest,
         a_region_goes_with_its_device: 60 at_rest,
@@ -454,6 +455,26 @@ fn low_keeps_it_while_there_is_other() {
     client.bo(Place::Vram, client.region(Place::Vram).size);
     assert_eq!(places(&client, &first), all("s", 8));
     assert_eq!(places(&client, &others), all("s", others.len()));
+}
+
+fn low_lowered_keeps_no_more() {
+    let tree = DmemTree::new();
+    let client = alone();
+    let [(a, first), (_, second)] = full(&tree, &client);
+    a.set("low", 8 * MIB);
+    tree.whole().set("low", 8 * MIB);
+    tree.group("c").enter();
+    let mut others = needed(&client, 4);
+    assert_eq!(places(&client, &first), all("v", 8));
+    // What is more than that is as any other, and was used before it.
+    for left in [5, 2, 0] {
+        a.set("low", left * MIB);
+        let before = a.current() / MIB;
+        others.extend(needed(&client, before - left));
+        assert_eq!(a.current(), left * MIB);
+        assert_eq!(places(&client, &second)[..5], *"ssssv", "{left}");
+    }
+    assert_eq!(places(&client, &others), all("v", others.len()));
 }
 
 fn a_group_is_not_protected_from_itself() {

@@ -104,7 +104,8 @@ fn row_1_12_a_writer_notices_nothing() {
     }
 }
 
-/// Runs `during` when a move of an object was begun that waits for work on `gate`, and ends that work.
+/// Runs `during` when a move of an object was begun that waits for work on `gate`, and ends that
+/// work.
 fn with_move_under_way(rig: &Rig, handle: u32, gate: &Buffer, during: impl FnOnce()) {
     thread::scope(|scope| {
         let moving = scope.spawn(evict_all);

@@ -5,8 +5,9 @@
 //! it is for all the same; and at the end nothing is left of all that.
 //!
 //! The kernel does that for the debugging configuration alone (`fail-nth` of
-//! `Documentation/fault-injection/fault-injection.rst`). `guests.json` gives this program a GPU with
-//! little VRAM, and no checks of DMA mappings, which end where an allocation of their own fails.
+//! `Documentation/fault-injection/fault-injection.rst`). `guests.json` gives this program a GPU
+//! with little VRAM, and no checks of DMA mappings, which end where an allocation of their own
+//! fails.
 
 use std::cell::{Cell, RefCell};
 use std::fs::{self, File, OpenOptions};
@@ -182,9 +183,17 @@ impl Subject {
         [self.buffers[1].handle, self.buffers[2].handle]
     }
 
-    /// All that may move is out.
+    /// All that may move is out. What is just coming cannot leave before it is there.
+    #[track_caller]
     fn leave(&self) {
-        evict_all();
+        let [vram, either] = self.movable();
+        let handles = [vram, either, self.hidden, self.offered];
+        let is_out = |handle: &u32| place(&self.rig, *handle) != Place::Vram;
+        let left = eventually(|| {
+            evict_all();
+            handles.iter().all(is_out).then_some(())
+        });
+        assert!(left.is_some(), "something stays in VRAM");
     }
 
     /// All that may be in VRAM is there, and nobody keeps it there.

@@ -119,6 +119,13 @@ fn commands() {
             interrupt: false,
             resume: false,
         }),
+        words(Command::Run {
+            context: 0,
+            number: 0,
+            fence: None,
+            interrupt: false,
+            resume: false,
+        }),
     ];
     for engine in Engine::ALL {
         let mut case = |name: &str, words: &[u32], reason| {
@@ -131,7 +138,7 @@ fn commands() {
                 &expected(reason, Access::None),
             );
         };
-        for opcode in [0x04, 0x0f, 0x12, 0x24, 0x33, 0x42, 0x7f, 0x80, 0xff] {
+        for opcode in [0x04, 0x0f, 0x12, 0x24, 0x33, 0x43, 0x7f, 0x80, 0xff] {
             case(
                 &format!("opcode {opcode:#x}"),
                 &[opcode << 24 | 2, 0],

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use skua_selftests::client::map;
 use skua_selftests::function::Function;
 use skua_selftests::program::{address, POLL};
-use skua_selftests::rig::{copy, dispatch, fill, wait_value};
+use skua_selftests::rig::{copy, dispatch, fill, wait_value, write};
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 
@@ -16,6 +16,7 @@ fn main() -> ExitCode {
         the_client_is_named,
         every_key_is_there_and_well_formed,
         cycles_are_the_work_done,
+        cycles_are_exact_over_preemptions: 60,
         engine_time_is_what_a_clock_says,
         engine_time_is_whose_work_is_at_the_head,
         what_destroyed_contexts_used_is_summed,
@@ -113,6 +114,48 @@ fn cycles_are_the_work_done() {
         }
         let ticks = rig.state(rig.context(one)).expect("CONTEXT_STATE").ticks;
         assert_eq!(last, ticks, "{one:?}: the context's time is the client's");
+    }
+}
+
+/// Whoever takes the engine meanwhile.
+fn cycles_are_exact_over_preemptions() {
+    let (rig, urgent) = (Rig::new(), Rig::new().having_worked());
+    let low = rig.context_having_worked(Engine::Compute);
+    assert_eq!(rig.prioritise(low, -1), Ok(()));
+    let vram = rig.buffer(Place::Vram, 4 << 20);
+    let target = urgent.buffer(Place::System, 4096);
+    let work: Vec<_> = (0..100).map(|n| fill(n, vram.va, 4 << 20)).collect();
+    let ticks = || rig.state(low).expect("CONTEXT_STATE").ticks;
+    let preemptions = || Function::first().counters(["driver_preemptions"])[0];
+    let before = ticks();
+    assert_eq!(rig.start_in(low, &work).wait(), Ok(()));
+    let (alone, before) = (ticks() - before, ticks());
+    let first = preemptions();
+    let mut rounds = 0;
+    while preemptions() < first + 20 {
+        rounds += 1;
+        assert!(rounds <= 500, "nobody is preempted");
+        let long = rig.start_in(low, &work);
+        while !long.has_ended() {
+            assert_eq!(urgent.run(Engine::Compute, &[write(target.va, 1)]), Ok(()));
+        }
+        assert_eq!(long.wait(), Ok(()));
+    }
+    // But for what is in the engine's TLB or not.
+    let used = ticks() - before;
+    let expected = rounds * alone;
+    println!("# {rounds} times {alone} ticks alone: {used}");
+    assert!(
+        used.abs_diff(expected) * 1000 <= expected,
+        "{used} ticks instead of {expected}"
+    );
+    for (client, contexts) in [
+        (&rig, vec![rig.compute, low]),
+        (&urgent, vec![urgent.compute]),
+    ] {
+        let state = |context| client.state(context).expect("CONTEXT_STATE").ticks;
+        let cycles = client.fdinfo().number("drm-cycles-compute");
+        assert_eq!(cycles, Some(contexts.into_iter().map(state).sum()));
     }
 }
 
@@ -233,10 +276,16 @@ fn used(client: &Client) -> [u64; 2] {
 fn what_destroyed_contexts_used_is_summed() {
     let rig = Rig::new();
     let buffer = rig.buffer(Place::System, 1 << 20);
+    let gate = rig.buffer(Place::System, 4096);
     let [mut ticks, mut busy] = used(&rig);
     for _ in 0..3 {
         let context = rig.new_context(Engine::Copy);
-        let job = rig.start_in(context, &[fill(1, buffer.va, 1 << 20)]);
+        gate.cpu.write(0, 0);
+        let work = [wait_value(gate.va, 1), fill(1, buffer.va, 1 << 20)];
+        let job = rig.start_in(context, &work);
+        // What ends at once with what was before it has no time of its own.
+        wait_until_at_head(&rig, Engine::Copy, busy);
+        gate.cpu.write(0, 1);
         assert_eq!(job.wait(), Ok(()));
         ticks += rig.state(context).expect("CONTEXT_STATE").ticks;
         let before = used(&rig);

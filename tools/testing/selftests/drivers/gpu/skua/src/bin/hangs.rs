@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-//! Engines that hang, again and again. `guests.json` gives this program a driver that is soon out of
-//! patience.
+//! Engines that hang, again and again. `guests.json` gives this program a driver that is soon out
+//! of patience.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;

@@ -170,7 +170,7 @@ fn fences_of_running_and_queued_work_signal() {
         let running = rig.start(engine, &[wait_value(never.va, 1), write(target.va, 1)]);
         files.push(rig.sync_file(running.syncobj));
         // More than the ring takes.
-        for _ in 0..20 {
+        for _ in 0..40 {
             let queued = rig.start(engine, &[write(target.va, 2)]);
             files.push(rig.sync_file(queued.syncobj));
         }

@@ -103,7 +103,8 @@ fn every_other_address_leads_nowhere() {
     // A process' addresses are virtual: GPU-physical and bus addresses are none of them.
     let mut addresses: Vec<u64> = (0..48).map(|bit| 1 << bit).collect();
     addresses.extend((0..32).map(|n| n << 20));
-    // Of the driver's part only what the contexts of this address space are saved to leads anywhere.
+    // Of the driver's part only what the contexts of this address space are saved to leads
+    // anywhere.
     let stride = 4 << 20;
     let behind = ours.device.va_end + stride;
     addresses.extend([

@@ -31,6 +31,7 @@ use skua_selftests::{skip, suite, tests, Cases, Client, Engine, Errno, Place, Ri
 use skua_spec::command::Command;
 use skua_spec::fault::Reason;
 use skua_spec::isa::Op;
+use skua_spec::regs::VERSION_MINOR;
 use skua_uapi::{
     DRM_SKUA_BO_CPU_ACCESS, DRM_SKUA_CONTEXT_ACTIVE, DRM_SKUA_CONTEXT_FAULTED,
     DRM_SKUA_CONTEXT_LOST,
@@ -562,7 +563,7 @@ fn row_2_04_what_needs_others_is_refused_without_them() {
             bound.unwrap_or_else(|error| panic!("{caps:#x}: {error}"));
             assert!(lines.is_empty(), "{caps:#x}: {lines:?}");
             let level = if caps & 0x4 == 0 { 0 } else { 500 };
-            expect_preemption(level, 5);
+            expect_preemption(level, VERSION_MINOR);
             function.unbind().expect("unbind");
         } else {
             assert!(bound.is_err(), "{caps:#x} was bound");
@@ -584,7 +585,7 @@ fn row_2_05_an_older_device_is_not_preempted() {
     for (lie, level, version) in [
         ("version=0x10002", 0, 2),
         ("version=0x10003 scheduling=0", 500, 3),
-        ("", 500, 5),
+        ("", 500, VERSION_MINOR),
     ] {
         tell(lie);
         function.bind().expect("bind");
@@ -597,9 +598,9 @@ fn row_2_05_an_older_device_is_not_preempted() {
 
 /// A device of this version says that it is preempted so finely, and is if that is not 0.
 #[track_caller]
-fn expect_preemption(level: u32, version: u32) {
+fn expect_preemption(level: u32, version: u16) {
     let rig = Rig::new();
-    assert_eq!(rig.device.hw_version, 0x10000 | version);
+    assert_eq!(rig.device.hw_version, 0x10000 | u32::from(version));
     let levels = [
         rig.device.graphics_preemption,
         rig.device.compute_preemption,
@@ -685,7 +686,8 @@ fn row_2_21_what_ends_before_the_reset_is_innocent() {
     expect_working();
 }
 
-/// The condemned work of one engine ends at the first such event; whether that was before the reset.
+/// The condemned work of one engine ends at the first such event; whether that was before the
+/// reset.
 #[track_caller]
 fn ends_before_the_reset(trace: &Trace, lies: &str, moment: &str, engine: Engine) -> bool {
     let rig = Rig::new();
@@ -737,8 +739,8 @@ fn ends_before_the_reset(trace: &Trace, lies: &str, moment: &str, engine: Engine
     true
 }
 
-/// No more than what was submitted, and no less than what had been completed before; if not, nothing
-/// of the engine is believed any more.
+/// No more than what was submitted, and no less than what had been completed before; if not,
+/// nothing of the engine is believed any more.
 fn row_2_21_what_a_reset_tells_has_to_be_possible() {
     for ahead in ["1000", "0xffffffffffffffff"] {
         honest().bind().expect("bind");
@@ -810,7 +812,8 @@ fn write_without_end(rig: &Rig, va: u64) -> Job<'_> {
 }
 
 /// A device without a driver is no bus master, and does not write to memory that was given back:
-/// much of what is free, most of it where that is quick, takes a pattern, page by page, and keeps it.
+/// much of what is free, most of it where that is quick, takes a pattern, page by page, and keeps
+/// it.
 #[track_caller]
 fn expect_silence() {
     let config = std::fs::read(Function::first().sysfs().join("config")).expect("config");
@@ -913,8 +916,8 @@ impl Log {
     }
 }
 
-/// The driver is told of nothing, and finds what has ended when it looks by itself; who submits sees
-/// that the engine has done all.
+/// The driver is told of nothing, and finds what has ended when it looks by itself; who submits
+/// sees that the engine has done all.
 fn row_2_13_who_has_done_all_is_not_asked() {
     honest().bind().expect("bind");
     let rig = Rig::new();

@@ -116,7 +116,7 @@ fn binds_that_wait_are_limited() {
 fn waits_do_not_hold_up_the_drivers_own_work() {
     let attacker = Rig::new();
     let never = attacker.buffer(Place::System, 4096);
-    let jobs: Vec<_> = (0..16)
+    let jobs: Vec<_> = (0..32)
         .map(|_| attacker.new_context(Engine::Copy))
         .map(|context| attacker.start_in(context, &[wait_value(never.va, 1)]))
         .collect();

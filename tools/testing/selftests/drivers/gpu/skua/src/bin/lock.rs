@@ -141,8 +141,8 @@ fn row_0_13_a_lock_is_for_all_of_it_byte_by_byte() {
     }
 }
 
-/// No client can have memory that a lock would have to make linear, nor ask a lock for a part of it, or
-/// for a range that makes it linear.
+/// No client can have memory that a lock would have to make linear, nor ask a lock for a part of
+/// it, or for a range that makes it linear.
 fn row_0_13_there_is_nothing_but_linear_memory() {
     let rig = Rig::new();
     let handle = rig

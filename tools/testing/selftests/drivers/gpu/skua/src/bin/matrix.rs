@@ -1,25 +1,28 @@
 // SPDX-License-Identifier: MIT
 
-//! What goes wrong, against what the device does just then: whatever meets, every fence signals, who
-//! is innocent ends with right results, and the machine goes on.
+//! What goes wrong, against what the device does just then: whatever meets, every fence signals,
+//! who is innocent ends with right results, and the machine goes on.
 //!
-//! A cell is a test of its own, `FAULT_while_PHASE`. `guests.json` gives this program a driver that
-//! is soon out of patience, and bears any number of adapter resets.
+//! A cell is a test of its own, `FAULT_while_PHASE`. It fails if the device was not in that phase
+//! when the fault began, or if the fault did not happen: by what the device says of its lies, and
+//! by what the driver counts. `guests.json` gives this program a driver that is soon out of
+//! patience, and bears any number of adapter resets.
 
+use std::panic::catch_unwind;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use skua_guest::host::{expect_error, Lies};
 use skua_selftests::client::PATIENCE;
 use skua_selftests::function::Function;
-use skua_selftests::moving::{evict_some, pattern};
+use skua_selftests::mapping::Mapping;
+use skua_selftests::moving::{pattern, while_all_is_evicted};
 use skua_selftests::program::{address, COUNT, LOOP};
 use skua_selftests::race::Hold;
 use skua_selftests::rig::{copy, dispatch, expect_working, fill, write, Buffer, Job};
 use skua_selftests::suite::{self, eventually, Test};
-use skua_selftests::{Engine, Errno, Place, Rig};
+use skua_selftests::{tests, Engine, Errno, Place, Rig};
 
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +46,18 @@ enum Fault {
 }
 
 impl Fault {
+    /// All of them.
+    const ALL: [Self; 8] = [
+        Self::Hang,
+        Self::NoPreempt,
+        Self::SlowPreempt,
+        Self::LostInterrupt,
+        Self::DoubleInterrupt,
+        Self::BogusId,
+        Self::PagingHang,
+        Self::ResetFailure,
+    ];
+
     /// What the device is to say, or not to do.
     fn lies(self) -> &'static str {
         match self {
@@ -57,6 +72,35 @@ impl Fault {
             Self::ResetFailure => "engine-reset-never preempt-never",
         }
     }
+
+    /// The lies that have to be told; none where the device is honest.
+    fn told(self) -> &'static [&'static str] {
+        match self {
+            Self::Hang => &[],
+            Self::NoPreempt => &["preempt-never"],
+            Self::SlowPreempt => &["preempt-late"],
+            Self::LostInterrupt => &["interrupt-lost"],
+            Self::DoubleInterrupt => &["interrupt-doubled"],
+            Self::BogusId => &["preempt-completed-ahead"],
+            Self::PagingHang => &["fence-lost"],
+            Self::ResetFailure => &["preempt-never", "engine-reset-never"],
+        }
+    }
+
+    /// Whether an engine has to be asked to stop for it.
+    fn is_of_preemption(self) -> bool {
+        matches!(self, Self::NoPreempt | Self::SlowPreempt | Self::BogusId)
+    }
+
+    /// Whether requests to stop wait while it lasts.
+    fn withholds_preemptions(self) -> bool {
+        self.lies().contains("preempt-never") || self == Self::SlowPreempt
+    }
+
+    /// Whether work does not end.
+    fn hangs(self) -> bool {
+        matches!(self, Self::Hang | Self::ResetFailure)
+    }
 }
 
 /// What the device does when the fault begins.
@@ -66,12 +110,23 @@ enum Phase {
     Idle,
     /// It works.
     Running,
-    /// It works for one, and another one who is more important has work.
+    /// It works for one, and was asked to stop for another one who is more important.
     Preempting,
     /// Objects move, out and in.
     Paging,
     /// The adapter is being reset.
     Resetting,
+}
+
+impl Phase {
+    /// All of them.
+    const ALL: [Self; 5] = [
+        Self::Idle,
+        Self::Running,
+        Self::Preempting,
+        Self::Paging,
+        Self::Resetting,
+    ];
 }
 
 /// What becomes of work.
@@ -91,10 +146,10 @@ enum End {
 macro_rules! cells {
     ($($name:ident: $fault:ident, $phase:ident => $end:ident;)*) => {
         $(fn $name() {
-            attempt(Fault::$fault, Phase::$phase, End::$end);
+            attempt(Fault::$fault, Phase::$phase, End::$end, None);
         })*
 
-        const TESTS: &[Test] = &[$(Test {
+        const CELLS: &[Test] = &[$(Test {
             name: stringify!($name),
             run: $name,
             seconds: 120,
@@ -110,13 +165,13 @@ cells! {
     hang_while_paging: Hang, Paging => Done;
     hang_while_resetting: Hang, Resetting => Reset;
 
-    no_preempt_while_idle: NoPreempt, Idle => Done;
+    no_preempt_while_idle: NoPreempt, Idle => Cut;
     no_preempt_while_running: NoPreempt, Running => Cut;
     no_preempt_while_preempting: NoPreempt, Preempting => Cut;
     no_preempt_while_paging: NoPreempt, Paging => Cut;
     no_preempt_while_resetting: NoPreempt, Resetting => Reset;
 
-    slow_preempt_while_idle: SlowPreempt, Idle => Done;
+    slow_preempt_while_idle: SlowPreempt, Idle => Cut;
     slow_preempt_while_running: SlowPreempt, Running => Cut;
     slow_preempt_while_preempting: SlowPreempt, Preempting => Cut;
     slow_preempt_while_paging: SlowPreempt, Paging => Cut;
@@ -134,10 +189,10 @@ cells! {
     double_interrupt_while_paging: DoubleInterrupt, Paging => Done;
     double_interrupt_while_resetting: DoubleInterrupt, Resetting => Reset;
 
-    bogus_id_while_idle: BogusId, Idle => Done;
+    bogus_id_while_idle: BogusId, Idle => Reset;
     bogus_id_while_running: BogusId, Running => Reset;
     bogus_id_while_preempting: BogusId, Preempting => Reset;
-    bogus_id_while_paging: BogusId, Paging => Done;
+    bogus_id_while_paging: BogusId, Paging => Reset;
     bogus_id_while_resetting: BogusId, Resetting => Reset;
 
     paging_hang_while_idle: PagingHang, Idle => Reset;
@@ -154,7 +209,47 @@ cells! {
 }
 
 fn main() -> ExitCode {
-    suite::main(TESTS)
+    let own: &[Test] = tests![
+        a_fault_that_does_not_happen_is_missed: 300,
+        a_phase_that_is_not_met_is_missed: 300,
+    ];
+    suite::main(&[CELLS, own].concat())
+}
+
+/// What a cell leaves out, to see that it fails then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Omission {
+    /// The fault: the device is honest, and all work ends.
+    Fault,
+    /// Whatever brings the device into its phase; for that in which it has nothing to do, that it
+    /// has not.
+    Phase,
+}
+
+/// What a cell says without its fault.
+const NO_FAULT: &str = "the fault did not happen";
+/// What it says without its phase.
+const NO_PHASE: &str = "the phase was not met";
+
+fn a_fault_that_does_not_happen_is_missed() {
+    for fault in Fault::ALL {
+        expect_missed(fault, Phase::Running, Omission::Fault, NO_FAULT);
+    }
+}
+
+fn a_phase_that_is_not_met_is_missed() {
+    for phase in Phase::ALL {
+        expect_missed(Fault::DoubleInterrupt, phase, Omission::Phase, NO_PHASE);
+    }
+}
+
+/// The cell fails without what is left out, and says so.
+#[track_caller]
+fn expect_missed(fault: Fault, phase: Phase, omission: Omission, words: &str) {
+    let failed = catch_unwind(|| attempt(fault, phase, End::Done, Some(omission)));
+    let why = failed.expect_err("it does not fail");
+    let why = why.downcast_ref::<String>().expect("words");
+    assert!(why.contains(words), "{fault:?} while {phase:?}: {why}");
 }
 
 /// Bytes of a bystander's object.
@@ -169,151 +264,419 @@ struct Work<'a> {
     slot: usize,
 }
 
-/// Work on both engines, of an innocent.
-fn start<'a>(rig: &'a Rig, program: &Buffer, counts: &Buffer, moves: &Buffer) -> Vec<Work<'a>> {
-    let mut all = Vec::new();
-    for n in 0..JOBS {
-        let (computes, copies) = (8 * n, 8 * (JOBS + n));
-        let count = dispatch(program, COUNT, &address(counts.va + computes as u64));
-        let copied = [
-            fill(1, moves.va + 64 * n as u64, 8),
-            copy(moves.va + 64 * n as u64, counts.va + copies as u64, 4),
-        ];
-        for (engine, slot, commands) in [
-            (Engine::Compute, computes, &[count][..]),
-            (Engine::Copy, copies, &copied),
-        ] {
-            // A reset may have been faster.
-            if let Ok(job) = rig.start_after(rig.context(engine), commands, &[]) {
-                all.push(Work { job, slot });
-            }
-        }
-    }
-    all
+/// Who takes part: an innocent, two contexts of another one of which one is more important, and one
+/// whose work may not end.
+struct Cast {
+    innocent: Rig,
+    other: Rig,
+    guilty: Rig,
+    /// [`COUNT`], and where it and copies count.
+    count: Buffer,
+    counts: Buffer,
+    moves: Buffer,
+    /// [`LOOP`], and where it says that it has begun.
+    endless: Buffer,
+    begun: Buffer,
+    hold: Hold,
+    important: Buffer,
+    low: u32,
+    high: u32,
 }
 
-fn attempt(fault: Fault, phase: Phase, end: End) {
-    expect_error("the adapter was reset").expect("the kernel's log");
-    let resets = || {
-        let [adapter] = Function::first().counters(["driver_adapter_resets"]);
-        adapter
-    };
-    let [rig, other, guilty] = [(); 3].map(|()| Rig::new().having_worked());
-    let (program, endless) = (rig.program(COUNT), guilty.program(LOOP));
-    let counts = rig.buffer(Place::System, 4096);
-    let moves = rig.buffer(Place::Vram, 4096);
-    // What nobody works on; in VRAM, and in system memory.
-    let rests = Place::ALL.map(|place| other.buffer(place, SIZE));
-    for rest in &rests {
-        rest.cpu.fill(pattern(5));
+impl Cast {
+    fn new() -> Self {
+        let [innocent, other, guilty] = [(); 3].map(|()| Rig::new().having_worked());
+        let [low, high] = [-7, 7].map(|priority| {
+            let context = other.context_having_worked(Engine::Compute);
+            assert_eq!(other.prioritise(context, priority), Ok(()));
+            context
+        });
+        Self {
+            count: innocent.program(COUNT),
+            counts: innocent.buffer(Place::System, 4096),
+            moves: innocent.buffer(Place::Vram, 4096),
+            endless: guilty.program(LOOP),
+            begun: guilty.buffer(Place::System, 4096),
+            hold: Hold::new(&other),
+            important: other.buffer(Place::System, 4096),
+            innocent,
+            other,
+            guilty,
+            low,
+            high,
+        }
     }
-    let hold = Hold::new(&other);
-    let important = other.buffer(Place::System, 4096);
-    let [low, high] = [-7, 7].map(|priority| {
-        let context = other.context_having_worked(Engine::Compute);
-        assert_eq!(other.prioritise(context, priority), Ok(()));
-        context
-    });
-    let before = resets();
-    let mut engaged = None;
-    if phase == Phase::Running || phase == Phase::Preempting {
-        engaged = Some(hold.begin(&other, low));
-    }
-    let moving = AtomicBool::new(phase == Phase::Paging);
-    thread::scope(|scope| {
-        let pages = scope.spawn(|| {
-            while moving.load(Relaxed) {
-                evict_some();
-                thread::sleep(Duration::from_millis(1));
+
+    /// Work of the innocent on both engines; a reset may have been faster.
+    fn start(&self) -> Vec<Work<'_>> {
+        let mut all = Vec::new();
+        for n in 0..JOBS {
+            let (computes, copies) = (8 * n, 8 * (JOBS + n));
+            let target = address(self.counts.va + computes as u64);
+            let moved = self.moves.va + 64 * n as u64;
+            let copied = [
+                fill(1, moved, 8),
+                copy(moved, self.counts.va + copies as u64, 4),
+            ];
+            for (engine, slot, commands) in [
+                (
+                    Engine::Compute,
+                    computes,
+                    &[dispatch(&self.count, COUNT, &target)][..],
+                ),
+                (Engine::Copy, copies, &copied),
+            ] {
+                let context = self.innocent.context(engine);
+                if let Ok(job) = self.innocent.start_after(context, commands, &[]) {
+                    all.push(Work { job, slot });
+                }
             }
-        });
-        let lies = Lies::tell(fault.lies()).expect("gpu-lie");
-        let reset = (phase == Phase::Resetting).then(|| {
-            let asked = scope.spawn(|| Function::first().debugfs("reset"));
-            thread::sleep(Duration::from_millis(2));
-            asked
-        });
-        let urgent =
-            (phase == Phase::Preempting).then(|| other.start_in(high, &[write(important.va, 1)]));
-        let paged = (fault == Fault::PagingHang).then(|| {
-            // Cleared before anybody sees it.
-            let new = rig.bo(Place::Vram, SIZE);
-            rig.map(new)
-        });
-        let hangs = matches!(fault, Fault::Hang | Fault::ResetFailure);
-        let hung = hangs.then(|| {
-            let command = dispatch(&endless, LOOP, &[]);
-            guilty.start_after(guilty.compute, &[command], &[]).ok()
-        });
-        let work = start(&rig, &program, &counts, &moves);
-        // What was begun may end, but for what is asked to make room: not soon.
+        }
+        all
+    }
+
+    /// Work that does not end, unless it is refused.
+    fn hang(&self) -> Option<Job<'_>> {
+        let endless = dispatch(&self.endless, LOOP, &[]);
+        let commands = [write(self.begun.va, 1), endless];
+        let context = self.guilty.compute;
+        self.guilty.start_after(context, &commands, &[]).ok()
+    }
+
+    /// Work that ends when it is released, and has begun.
+    #[track_caller]
+    fn engage(&self) -> Job<'_> {
+        self.hold.begin(&self.other, self.low)
+    }
+
+    /// Work for which that has to make room.
+    fn press(&self) -> Job<'_> {
+        self.other
+            .start_in(self.high, &[write(self.important.va, 1)])
+    }
+}
+
+impl Drop for Cast {
+    fn drop(&mut self) {
+        // A cell that fails would leave it to the next one.
+        self.hold.release();
+    }
+}
+
+/// What became of work.
+#[derive(Debug)]
+struct Ends {
+    /// What the innocent's did, by where it counts itself.
+    work: Vec<(usize, Result<(), Errno>)>,
+    /// Who is more important.
+    urgent: Option<Result<(), Errno>>,
+    /// Who may not have made room.
+    engaged: Option<Result<(), Errno>>,
+    /// Who does not end.
+    hung: Option<Result<(), Errno>>,
+}
+
+impl Ends {
+    /// Of all that is under way, and other `work`. What was engaged is released when what has to
+    /// overtake it has, or does not soon.
+    fn of(scene: &Scene<'_>, work: &[Work<'_>]) -> Self {
         let begin = Instant::now();
-        let is_over = || urgent.as_ref().is_none_or(Job::has_ended);
+        let is_over = || scene.urgent.as_ref().is_none_or(Job::has_ended);
         while !is_over() && begin.elapsed() < Duration::from_secs(2) * suite::patience() {
             thread::sleep(Duration::from_millis(5));
         }
-        hold.release();
-
+        scene.cast.hold.release();
         let wait = |job: &Job<'_>| job.client().wait_for(job.syncobj, 4 * PATIENCE);
-        let ends: Vec<_> = work.iter().map(|work| wait(&work.job)).collect();
-        let urgent = urgent.as_ref().map(wait);
-        let engaged = engaged.as_ref().map(wait);
-        let hung = hung.flatten().as_ref().map(wait);
-        if let Some(paged) = paged {
+        let ends = work.iter().map(|work| (work.slot, wait(&work.job)));
+        let ends = Self {
+            work: ends.collect(),
+            urgent: scene.urgent.as_ref().map(wait),
+            engaged: scene.engaged.as_ref().map(wait),
+            hung: scene.hung.as_ref().map(wait),
+        };
+        if let Some(paged) = &scene.paged {
             paged.expect("new memory", |_| 0);
         }
-        if let Some(reset) = reset {
-            let done = reset.join().expect("a thread");
-            println!("# by debugfs: {done:?}");
-        }
-        moving.store(false, Relaxed);
-        pages.join().expect("a thread");
-        drop(lies);
-        if end == End::Reset {
-            // It is counted when it is over, behind the fences.
-            let counted = eventually(|| (resets() > before).then_some(()));
-            assert!(counted.is_some(), "the adapter was not reset: {ends:?}");
-        }
-        let resets = resets() - before;
-        let done = ends.iter().filter(|end| end.is_ok()).count();
-        println!("# {done} of {} done, urgent {urgent:?}", ends.len());
-        println!("# engaged {engaged:?}, hung {hung:?}, {resets} adapter resets");
+        ends
+    }
 
-        if end != End::Either {
-            assert_eq!(resets > 0, end == End::Reset, "{resets} adapter resets");
-        }
-        // Who is innocent.
+    /// All of it is as it may be, when the adapter was reset so often.
+    #[track_caller]
+    fn expect(&self, cast: &Cast, end: End, resets: u64) {
+        let done = self.work.iter().filter(|(_, end)| end.is_ok()).count();
+        println!(
+            "# {done} of {} done, {resets} adapter resets",
+            self.work.len()
+        );
         let is_good = |end: &Result<(), Errno>| match end {
             Ok(()) => true,
             Err(errno) => resets > 0 && *errno == Errno::ECANCELED,
         };
+        // Who is innocent.
+        let ends = self.work.iter().map(|(_, end)| end);
+        assert!(ends.chain(&self.urgent).all(is_good), "{self:?}");
         assert!(
-            ends.iter().chain(&urgent).all(is_good),
-            "{ends:?}, {urgent:?}"
+            resets > 0 || self.work.len() == 2 * JOBS,
+            "work was refused"
         );
-        assert!(resets > 0 || ends.len() == 2 * JOBS, "work was refused");
-        for (work, end) in work.iter().zip(&ends) {
-            let count = counts.cpu.read32(work.slot);
-            assert!(count <= 1, "slot {} was done {count} times", work.slot);
-            assert!(end.is_err() || count == 1, "slot {}: {count}", work.slot);
+        for (slot, end) in &self.work {
+            let count = cast.counts.cpu.read32(*slot);
+            assert!(count <= 1, "slot {slot} was done {count} times");
+            assert!(end.is_err() || count == 1, "slot {slot}: {count}");
         }
         // Who may be guilty, since he did not stop.
         let is_known = |job: Result<(), Errno>| match job {
             Err(Errno::ETIME) => end != End::Done,
             job => is_good(&job),
         };
-        assert!(engaged.is_none_or(is_known), "{engaged:?}");
+        assert!(self.engaged.is_none_or(is_known), "{self:?}");
         // Who is.
-        let is_cut = |job| job == Err(Errno::ETIME) || (resets > 0 && job == Err(Errno::ECANCELED));
-        assert!(hung.is_none_or(is_cut), "{hung:?}");
+        let is_cut = |end| end == Err(Errno::ETIME) || (resets > 0 && end == Err(Errno::ECANCELED));
+        assert!(self.hung.is_none_or(is_cut), "{self:?}");
+    }
+}
+
+/// What the driver has counted.
+#[derive(Clone, Copy, Debug)]
+struct Counts {
+    /// Requests to an engine to stop.
+    asked: u64,
+    /// Moves, out and in.
+    moves: u64,
+    /// Adapter resets.
+    resets: u64,
+}
+
+impl Counts {
+    #[track_caller]
+    fn now() -> Self {
+        let [asked, out, back, resets] = Function::first().counters([
+            "driver_preemptions",
+            "driver_evictions",
+            "driver_promotions",
+            "driver_adapter_resets",
+        ]);
+        Self {
+            asked,
+            moves: out + back,
+            resets,
+        }
+    }
+}
+
+/// Whether all engines have done what they had to do.
+#[track_caller]
+fn is_idle() -> bool {
+    let rings = Function::first().debugfs("rings").expect("debugfs");
+    let mut engines = rings.lines().filter(|line| line.starts_with("engine "));
+    engines.all(|engine| engine.contains("device Some(Idle)") && engine.contains("in flight 0 "))
+}
+
+/// What is under way in a cell.
+struct Scene<'a> {
+    cast: &'a Cast,
+    /// The device's lies.
+    lies: &'a Lies,
+    /// Before what the phase is about began.
+    before: Counts,
+    engaged: Option<Job<'a>>,
+    urgent: Option<Job<'a>>,
+    hung: Option<Job<'a>>,
+    /// New memory, which is cleared before anybody sees it.
+    paged: Option<Mapping>,
+}
+
+impl<'a> Scene<'a> {
+    /// Has the fault find what it needs, but for work that is still to come.
+    #[track_caller]
+    fn provoke(&mut self, fault: Fault) {
+        if fault.is_of_preemption() && self.engaged.is_none() {
+            self.engaged = Some(self.cast.engage());
+        }
+        if fault.hangs() {
+            self.hung = self.cast.hang();
+        }
+        if fault == Fault::PagingHang {
+            let new = self.cast.innocent.bo(Place::Vram, SIZE);
+            self.paged = Some(self.cast.innocent.map(new));
+        }
+    }
+
+    /// The same, and all the work that is needed: until the fault has happened.
+    #[track_caller]
+    fn bring_about(&mut self, fault: Fault) {
+        self.provoke(fault);
+        if fault.hangs() {
+            let begun = || (self.cast.begun.cpu.read(0) == 1).then_some(());
+            assert!(eventually(begun).is_some(), "{NO_FAULT}: it does not begin");
+        } else if fault != Fault::PagingHang {
+            if self.engaged.is_none() {
+                self.engaged = Some(self.cast.engage());
+            }
+            self.urgent = Some(self.cast.press());
+        }
+        let happened = || self.has_told(fault).then_some(());
+        assert!(eventually(happened).is_some(), "{NO_FAULT}: {fault:?}");
+    }
+
+    /// Whether the device has told each of the lies.
+    #[track_caller]
+    fn has_told(&self, fault: Fault) -> bool {
+        let told = |lie: &&str| self.lies.told(lie).expect("gpu-told");
+        fault.told().iter().all(|lie| told(lie) > 0)
+    }
+
+    /// Whether what is engaged goes on.
+    fn is_engaged(&self) -> bool {
+        let mut engaged = self.engaged.iter().chain(&self.urgent);
+        self.engaged.is_some() && engaged.all(|job| !job.has_ended())
+    }
+
+    /// It is in this phase, now.
+    #[track_caller]
+    fn expect(&self, phase: Phase) {
+        let met = match phase {
+            Phase::Idle => is_idle(),
+            Phase::Running => self.is_engaged(),
+            Phase::Preempting => self.is_engaged() && Counts::now().asked > self.before.asked,
+            Phase::Paging => {
+                let moves = || {
+                    // Work brings in what has left.
+                    let used = [fill(1, self.cast.moves.va + 2048, 8)];
+                    assert_eq!(self.cast.innocent.run(Engine::Copy, &used), Ok(()));
+                    (Counts::now().moves > self.before.moves + 2).then_some(())
+                };
+                eventually(moves).is_some()
+            }
+            Phase::Resetting => {
+                let begun = || Function::first().quarantine().0.then_some(());
+                eventually(begun).is_some()
+            }
+        };
+        assert!(met, "{NO_PHASE}: {phase:?}");
+    }
+}
+
+/// One cell, or one that leaves something out.
+fn attempt(fault: Fault, phase: Phase, end: End, omission: Option<Omission>) {
+    let moves = phase == Phase::Paging && omission != Some(Omission::Phase);
+    let cell = || {
+        expect_error("the adapter was reset").expect("the kernel's log");
+        let cast = Cast::new();
+        // What nobody works on; in VRAM, and in system memory.
+        let rests = Place::ALL.map(|place| cast.other.buffer(place, SIZE));
         for rest in &rests {
-            let lost = other.info(rest.handle).expect("BO_INFO").content_lost == 1;
+            rest.cpu.fill(pattern(5));
+        }
+        let before = Counts::now();
+        let ends = meet(&cast, before, fault, phase, omission);
+        if end == End::Reset {
+            // It is counted when it is over, behind the fences.
+            let counted = eventually(|| (Counts::now().resets > before.resets).then_some(()));
+            assert!(counted.is_some(), "the adapter was not reset: {ends:?}");
+        }
+        let resets = Counts::now().resets - before.resets;
+        if end != End::Either {
+            assert_eq!(resets > 0, end == End::Reset, "{resets} adapter resets");
+        }
+        ends.expect(&cast, end, resets);
+        for rest in &rests {
+            let info = cast.other.info(rest.handle).expect("BO_INFO");
+            let lost = info.content_lost == 1;
             assert!(!lost || resets > 0, "lost without a reset");
             let content = pattern(5);
             let what = format!("lost {lost}");
             rest.cpu
                 .expect(&what, |at| if lost { 0 } else { content(at) });
         }
-    });
+    };
+    match moves {
+        true => while_all_is_evicted(cell),
+        false => cell(),
+    }
     expect_working();
+}
+
+/// Has the device be in a phase, and then the fault happen; until all work has ended.
+#[track_caller]
+fn meet(
+    cast: &Cast,
+    before: Counts,
+    fault: Fault,
+    phase: Phase,
+    omission: Option<Omission>,
+) -> Ends {
+    let is_met = omission != Some(Omission::Phase);
+    let happens = omission != Some(Omission::Fault);
+    let untrue = if happens { fault.lies() } else { "" };
+    // It is there already when the request is made that it leaves unanswered.
+    let is_there = phase == Phase::Preempting && fault.withholds_preemptions();
+    thread::scope(|scope| {
+        let lies = Lies::tell("").expect("gpu-lie");
+        let change = |to: &str| lies.change(to).expect("gpu-lie");
+        let mut scene = Scene {
+            cast,
+            lies: &lies,
+            before,
+            engaged: None,
+            urgent: None,
+            hung: None,
+            paged: None,
+        };
+        let mut reset = None;
+        match phase {
+            Phase::Idle if is_met => {
+                let rest = eventually(|| is_idle().then_some(()));
+                assert!(rest.is_some(), "{NO_PHASE}: no rest");
+            }
+            Phase::Idle => scene.engaged = Some(cast.engage()),
+            Phase::Running => scene.engaged = is_met.then(|| cast.engage()),
+            Phase::Preempting => {
+                scene.engaged = Some(cast.engage());
+                scene.before = Counts::now();
+                change(if is_there { untrue } else { "preempt-never" });
+                scene.urgent = is_met.then(|| cast.press());
+            }
+            Phase::Paging => (),
+            Phase::Resetting => {
+                // Under way until the lies change.
+                change(&format!("{untrue} adapter-reset-never"));
+                scene.bring_about(fault);
+                reset = is_met.then(|| scope.spawn(|| Function::first().debugfs("reset")));
+            }
+        }
+        scene.expect(phase);
+        let moves = match phase {
+            Phase::Paging => Some(Counts::now().moves),
+            _ => None,
+        };
+        let was_told = phase == Phase::Resetting && scene.has_told(fault);
+        if !is_there {
+            change(untrue);
+        }
+        if happens && phase != Phase::Resetting {
+            scene.provoke(fault);
+        }
+        let work = cast.start();
+        if happens && fault.is_of_preemption() {
+            // What work needs may have to come back first.
+            let asked = || (Counts::now().asked > before.asked).then_some(());
+            assert!(eventually(asked).is_some(), "{NO_FAULT}: nobody was asked");
+        }
+        let ends = Ends::of(&scene, &work);
+        if let Some(reset) = reset {
+            let done = reset.join().expect("a thread");
+            println!("# by debugfs: {done:?}");
+        }
+        if let Some(moves) = moves {
+            let moved = || (Counts::now().moves > moves).then_some(());
+            assert!(eventually(moved).is_some(), "{NO_PHASE}: nothing moved");
+        }
+        let happened = match fault {
+            Fault::Hang => ends.hung.is_some(),
+            _ => was_told || scene.has_told(fault),
+        };
+        assert!(happened, "{NO_FAULT}: {fault:?}, {ends:?}");
+        ends
+    })
 }

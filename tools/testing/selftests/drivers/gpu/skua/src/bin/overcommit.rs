@@ -201,8 +201,8 @@ fn vram_four_times_over_in_turn() {
     assert!(moved > 0);
 }
 
-/// Fills, copies and looks at objects that take half of VRAM, by GPU and CPU, so many times; whether
-/// all was as it had to be.
+/// Fills, copies and looks at objects that take half of VRAM, by GPU and CPU, so many times;
+/// whether all was as it had to be.
 fn work_on_half_of_vram(number: u64, steps: usize) -> bool {
     let rig = Rig::new();
     let size = MIB / 2 + number * PAGE;

@@ -12,6 +12,7 @@ use skua_selftests::{suite, tests};
 fn main() -> ExitCode {
     suite::main(tests![
         the_configuration_space_has_its_capabilities,
+        its_memory_is_write_combined,
         a_function_level_reset: 60,
     ])
 }
@@ -19,6 +20,16 @@ fn main() -> ExitCode {
 /// The bytes of sysfs/config: the first 256 at least.
 fn config() -> Vec<u8> {
     fs::read(Function::first().sysfs().join("config")).expect("config")
+}
+
+/// All of VRAM that is visible: what a processor makes of a mapping of it is said once for its
+/// addresses, not by who maps it.
+fn its_memory_is_write_combined() {
+    let (start, end) = Function::first().bar(2).expect("BAR2");
+    let list = fs::read_to_string("/sys/kernel/debug/x86/pat_memtype_list").expect("PAT");
+    println!("# BAR2: {start:#x}-{end:#x}");
+    let entry = format!("[mem {start:#018x}-{:#018x}] write-combining", end + 1);
+    assert!(list.contains(&entry), "no {entry} in {list}");
 }
 
 fn word(config: &[u8], at: usize) -> u32 {
@@ -52,8 +63,8 @@ fn the_configuration_space_has_its_capabilities() {
         "no function level reset"
     );
     let power = capability(&config, 0x01).expect("power management");
-    // In D0, and coming back to it is no reset.
-    assert_eq!(word(&config, power + 4) & 0xb, 0x8);
+    // In D0, and coming back to it is a reset.
+    assert_eq!(word(&config, power + 4) & 0xb, 0);
     let msix = capability(&config, 0x11).expect("MSI-X");
     // One vector for each of the three engines and one for faults, enabled by the driver.
     assert_eq!(word(&config, msix) >> 16 & 0x7ff, 3);

@@ -24,8 +24,8 @@ fn a_server_killed_in_a_copy_ends_all_work() {
         rig.buffer(Place::Vram, BYTES),
         rig.buffer(Place::System, BYTES),
     );
-    // 64 GiB, so that the copies outlast the way to the host, also on the slow debug kernel; 256 MiB
-    // each, which the watchdog lets pass however slow they are.
+    // 64 GiB, so that the copies outlast the way to the host, also on the slow debug kernel; 256
+    // MiB each, which the watchdog lets pass however slow they are.
     let copies = [copy(source.va, target.va, BYTES); 16];
     let jobs: Vec<_> = (0..256).map(|_| rig.start(Engine::Copy, &copies)).collect();
     assert_eq!(jobs[0].wait(), Ok(()));

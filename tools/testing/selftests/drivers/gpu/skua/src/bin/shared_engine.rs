@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-//! One engine that does the clients' copies and the driver's paging: `guests.json` gives this program
-//! a GPU without another one for that.
+//! One engine that does the clients' copies and the driver's paging: `guests.json` gives this
+//! program a GPU without another one for that.
 
 use std::process::ExitCode;
 
@@ -23,7 +23,8 @@ fn main() -> ExitCode {
     ])
 }
 
-/// Of a packet that was traced: its submission's fence, and the fence id that the engine has for it.
+/// Of a packet that was traced: its submission's fence, and the fence id that the engine has for
+/// it.
 fn names(event: &Event) -> (String, u64) {
     let packet = event.get("packet").parse().expect("a number");
     (event.get("fence").to_owned(), packet)
@@ -186,7 +187,8 @@ fn write_again(stop: Stop) {
     assert!(!fences.contains(&old), "{events:#?}");
 }
 
-/// Who has the engine for paging holds up no SUBMIT, but the work: what it saves to is not written yet.
+/// Who has the engine for paging holds up no SUBMIT, but the work: what it saves to is not written
+/// yet.
 fn row_2_10_no_call_waits_for_an_initialisation() {
     let (owner, rig) = (Rig::new().having_worked(), Rig::new());
     let [gate, begun] = [Place::System; 2].map(|place| owner.buffer(place, 4096));

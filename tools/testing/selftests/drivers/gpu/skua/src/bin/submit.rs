@@ -2,13 +2,16 @@
 
 //! Submission: what the engines do, in which order, for whom.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
+use skua_selftests::calls::Calls;
 use skua_selftests::client::{signal, wait, PATIENCE};
 use skua_selftests::program::{address, op, op_imm, EXIT, WRITE_NUMBERS};
 use skua_selftests::race::Race;
 use skua_selftests::rig::{copy, dispatch, fill, wait_value, write, Job};
-use skua_selftests::{suite, tests, Engine, Place, Rig};
+use skua_selftests::software_timeline::SoftwareTimeline;
+use skua_selftests::{suite, tests, Client, Engine, Place, Rig};
 use skua_spec::command::{Command, Dispatch};
 use skua_spec::isa::Op;
 use skua_uapi::*;
@@ -32,6 +35,7 @@ fn main() -> ExitCode {
         many_clients_at_once: 120,
         a_light_context_is_not_held_up_by_a_heavy_one: 60,
         contexts_take_turns: 60,
+        who_submits_signals_nobody: 60,
     ])
 }
 
@@ -415,7 +419,7 @@ fn many_clients_at_once() {
 }
 
 /// Jobs that an engine's ring takes at most: they are no longer anybody's turn.
-const AHEAD: u32 = 24;
+const AHEAD: u32 = 40;
 
 /// Jobs of a heavy context.
 const HEAVY: usize = 200;
@@ -487,4 +491,45 @@ fn contexts_take_turns() {
         }
     }
     println!("# {counts:?} were done when one had no more");
+}
+
+/// A client's thread may be held up at any time, by its quota or by a debugger. What others wait
+/// for is not its to do: no fence is signalled by who submits, though work ends meanwhile.
+fn who_submits_signals_nobody() {
+    const SIGNALS: &str = "dma_fence_signal*";
+    // That it would be seen.
+    let line = SoftwareTimeline::new();
+    let _fence = line.fence(1);
+    let calls = Calls::of(&[SIGNALS]);
+    line.advance(1);
+    assert_ne!(calls.count(), BTreeMap::new(), "a signal was not seen");
+    drop(calls);
+
+    let [rig, other] = [(); 2].map(|()| Rig::new().having_worked());
+    let theirs = other.start(Engine::Compute, &[]);
+    let (waiter, syncobj): (&Client, u32) = (&other, theirs.syncobj);
+    let calls = Calls::of(&[SIGNALS]);
+    let mut jobs = Vec::new();
+    std::thread::scope(|scope| {
+        let begin = Engine::ALL.map(|engine| rig.start(engine, &[]));
+        let watched: (&Client, [u32; 2]) = (&rig, begin.each_ref().map(|job| job.syncobj));
+        let ended = scope.spawn(move || {
+            let own = watched.1.map(|syncobj| watched.0.wait(syncobj));
+            (own, waiter.wait(syncobj))
+        });
+        // More than the rings take, and on until some have ended.
+        while jobs.len() < 400 || !ended.is_finished() {
+            jobs.extend(Engine::ALL.map(|engine| rig.start(engine, &[])));
+        }
+        let ends = ended.join().expect("a thread");
+        assert_eq!(ends, ([Ok(()); 2], Ok(())));
+        jobs.extend(begin);
+    });
+    let signalled = calls.count();
+    drop(calls);
+    println!("# {} submissions, {signalled:?}", jobs.len());
+    assert_eq!(signalled, BTreeMap::new());
+    for job in jobs {
+        assert_eq!(job.wait(), Ok(()));
+    }
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
-use skua_selftests::client::wait;
+use skua_selftests::client::{self, signal_value, wait};
 use skua_selftests::events::{Event, Trace};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{
@@ -27,9 +27,11 @@ fn main() -> ExitCode {
         errors_are_traced,
         row_2_23_cancelled_work_ends_once_and_never_starts,
         row_2_21_a_replayed_job_is_done_once,
+        work_whose_memory_never_fits_tells_what_holds_it,
         room_that_cannot_be_made_tells_what_holds_it: 60 at_rest,
         packets_are_traced_with_the_engines_names_for_them,
         what_a_submission_waits_for_is_traced,
+        values_of_monitored_fences_are_traced,
         moves_and_the_use_of_segments_are_traced: 60 at_rest,
     ])
 }
@@ -203,7 +205,7 @@ fn row_2_23_cancelled_work_ends_once_and_never_starts() {
         context,
         &[wait_value(gate.va, 1), write(rig.reserve(4096), 1)],
     );
-    let queued: Vec<_> = (0..60).map(|_| rig.start_in(context, &[])).collect();
+    let queued: Vec<_> = (0..80).map(|_| rig.start_in(context, &[])).collect();
     gate.cpu.write(0, 1);
     assert_eq!(bad.wait(), Err(Errno::EFAULT));
     for job in &queued {
@@ -211,7 +213,7 @@ fn row_2_23_cancelled_work_ends_once_and_never_starts() {
     }
     let events = trace.events().split_off(before);
     let lives = lives(&events);
-    assert_eq!(lives.len(), 61);
+    assert_eq!(lives.len(), 81);
     let mut waiting = 0;
     for (fence, names, error) in &lives[1..] {
         let dones = names.iter().filter(|name| **name == "skua_done").count();
@@ -223,8 +225,8 @@ fn row_2_23_cancelled_work_ends_once_and_never_starts() {
         waiting += usize::from(!names.contains(&"skua_start"));
     }
     // All but those that the ring had taken.
-    assert!(waiting >= 40, "{waiting} of 60 had not started");
-    assert_eq!(rig.state(context).expect("CONTEXT_STATE").completed, 62);
+    assert!(waiting >= 40, "{waiting} of 80 had not started");
+    assert_eq!(rig.state(context).expect("CONTEXT_STATE").completed, 82);
 }
 
 fn row_2_21_a_replayed_job_is_done_once() {
@@ -290,6 +292,27 @@ fn room_that_cannot_be_made_tells_what_holds_it() {
     });
 }
 
+/// What keeps it from fitting is its own.
+fn work_whose_memory_never_fits_tells_what_holds_it() {
+    let trace = traced();
+    let rig = alone();
+    let size = rig.region(Place::Vram).size;
+    let set: Vec<_> = (0..size / (4 << 20) + 1)
+        .map(|_| rig.buffer(Place::Vram, 4 << 20))
+        .collect();
+    let before = trace.events().len();
+    let refused = rig.start_after(rig.compute, &[write(set[0].va, 1)], &[]);
+    assert_eq!(refused.err(), Some(Errno::ENOMEM));
+    let events = trace.events().split_off(before);
+    let mut told = events.iter().filter(|event| event.name == "skua_no_room");
+    let event = told.next().unwrap_or_else(|| panic!("{events:?}"));
+    let number = |name: &str| event.get(name).parse::<u64>().expect("a number");
+    assert!(number("bytes") >= size + (4 << 20), "{event:?}");
+    assert_eq!(number("needed"), 1);
+    assert!(number("turn") > size / 2, "{event:?}");
+    assert!(told.next().is_none(), "{events:?}");
+}
+
 fn packets_are_traced_with_the_engines_names_for_them() {
     quiet();
     let trace = Trace::of(&["skua_submit", "skua_packet"]);
@@ -343,6 +366,58 @@ fn what_a_submission_waits_for_is_traced() {
         .collect();
     assert_eq!(submits.len(), 2, "{events:?}");
     assert!(depends.contains(&(submits[1], submits[0])), "{events:?}");
+}
+
+fn values_of_monitored_fences_are_traced() {
+    quiet();
+    let trace = Trace::of(&["skua_submit", "skua_signal", "skua_await"]);
+    let rig = Rig::new().having_worked();
+    let before = trace.events().len();
+    let fence = rig.fence(0);
+    let first = rig.start_after(
+        rig.compute,
+        &[],
+        &[client::wait_value(fence, 2), signal_value(fence, 5)],
+    );
+    let first = first.expect("SUBMIT");
+    rig.fence_signal(fence, 3).expect("FENCE_SIGNAL");
+    assert_eq!(first.wait(), Ok(()));
+    let second = rig.start_after(rig.copy, &[], &[client::wait_value(fence, 4)]);
+    assert_eq!(second.expect("SUBMIT").wait(), Ok(()));
+    let events = trace.events().split_off(before);
+    let of = |name: &str| -> Vec<&Event> {
+        let named = events.iter().filter(|event| event.name == name);
+        named.collect()
+    };
+    let submits: Vec<&str> = of("skua_submit").iter().map(|it| it.get("fence")).collect();
+    assert_eq!(submits.len(), 2, "{events:?}");
+    let values = |name: &str| -> Vec<(&str, &str)> {
+        let each = of(name).into_iter();
+        each.map(|event| (event.get("fence"), event.get("value")))
+            .collect()
+    };
+    // What the CPU signals is let go after that, and promises its own then.
+    assert_eq!(
+        values("skua_signal"),
+        [("0:0", "3"), (submits[0], "5")],
+        "{events:?}"
+    );
+    assert_eq!(
+        values("skua_await"),
+        [(submits[0], "2"), (submits[1], "4")],
+        "{events:?}"
+    );
+    let mut fences = Vec::new();
+    for event in [of("skua_signal"), of("skua_await")].concat() {
+        fences.push(event.get("monitored"));
+    }
+    fences.dedup();
+    assert_eq!(fences.len(), 1, "{events:?}");
+    let held: Vec<bool> = of("skua_await")
+        .iter()
+        .map(|event| event.get("held") != "0")
+        .collect();
+    assert_eq!(held, [true, false], "{events:?}");
 }
 
 fn moves_and_the_use_of_segments_are_traced() {

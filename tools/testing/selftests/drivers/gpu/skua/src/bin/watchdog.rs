@@ -263,7 +263,7 @@ fn queued_jobs_of_the_context_are_cancelled() {
 
 /// Jobs of each kind, and more than there are places in a ring.
 const QUEUED: u64 = 10;
-const RING: u64 = 20;
+const RING: u64 = 36;
 
 /// Of the context that hangs, and of others of its device, which failed with it; not of another
 /// device. All of it is queued before the hang begins.

@@ -1289,7 +1289,8 @@ fn an_update_that_was_refused_looks_again() {
             },
         ];
         gate.write(0, 0_u64).expect("a value");
-        // A bind that waits for a move, which waits for work; behind it as many as the kernel takes.
+        // A bind that waits for a move, which waits for work; behind it as many as the kernel
+        // takes.
         for value in 1..=GATES {
             rig.start(&rig.copy, &[wait_value(rig.gate.gpu_va(), value)]);
         }

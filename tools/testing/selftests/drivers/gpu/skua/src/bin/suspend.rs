@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: MIT
+
+//! The system sleeps, and the device loses its power: nothing is lost but that, whatever the driver
+//! was at.
+//!
+//! `guests.json` gives this program a driver that is soon out of patience with work, and a guest
+//! that may sleep.
+
+use std::process::ExitCode;
+
+use skua_guest::host::{expect_error, Lies};
+use skua_selftests::client::{wait, wait_value, PATIENCE};
+use skua_selftests::function::{Function, Unbound};
+use skua_selftests::moving::{expect_gpu, movable_in_vram, pattern, place};
+use skua_selftests::power::sleep;
+use skua_selftests::program::{address, COUNT, LOOP};
+use skua_selftests::race::Hold;
+use skua_selftests::rig::{dispatch, expect_working, fill, write};
+use skua_selftests::stage::Stage;
+use skua_selftests::suite::{self, eventually};
+use skua_selftests::{tests, Engine, Errno, Place, Rig};
+use skua_uapi::DRM_SKUA_BO_CPU_ACCESS;
+
+fn main() -> ExitCode {
+    suite::main(tests![
+        row_0_26_memory_and_maps_are_there_again: 60,
+        again_and_again: 120,
+        work_that_was_accepted_is_done: 60,
+        work_held_for_a_fence_stays_held: 60,
+        what_hangs_is_cut_before: 60,
+        while_an_engine_does_not_make_room: 120,
+        while_what_hangs_does_not_stop: 120,
+        while_an_engine_is_reset: 120,
+        while_the_adapter_is_reset: 120,
+    ])
+}
+
+const SIZE: u64 = 1 << 20;
+
+/// It sleeps; the device was reset before, and when it woke. That of its power in between may be one
+/// with the latter.
+#[track_caller]
+fn sleep_well() {
+    let resets = || {
+        let [resets] = Function::first().counters(["device_reset"]);
+        resets
+    };
+    let before = resets();
+    sleep().expect("sleep");
+    let more = resets() - before;
+    assert!([2, 3].contains(&more), "{more} resets");
+}
+
+fn row_0_26_memory_and_maps_are_there_again() {
+    let rig = Rig::new();
+    let client = &rig;
+    let aperture = 1 << client.region(Place::Aperture).id;
+    let there = client
+        .bo_create(SIZE, DRM_SKUA_BO_CPU_ACCESS, aperture)
+        .expect("BO_CREATE");
+    let handles = [
+        movable_in_vram(client, SIZE),
+        there,
+        client.bo(Place::System, SIZE),
+    ];
+    let buffers = handles.map(|handle| rig.bound(handle, SIZE));
+    for (seed, buffer) in buffers.iter().enumerate() {
+        buffer.cpu.fill(pattern(seed as u64));
+    }
+    // The GPU's own: by an address that the CPU does not know of.
+    let [out] = [Place::Vram].map(|place| rig.buffer(place, 4096));
+    assert_eq!(rig.run(Engine::Compute, &[write(out.va, 0x5eed)]), Ok(()));
+
+    sleep_well();
+    assert_ne!(place(client, handles[0]), Place::Vram);
+    assert_eq!(place(client, there), Place::Aperture);
+    for (seed, buffer) in buffers.iter().enumerate() {
+        let what = format!("object {seed}");
+        buffer.cpu.expect(&what, pattern(seed as u64));
+        expect_gpu(&rig, &what, buffer.va, SIZE, pattern(seed as u64));
+    }
+    assert_eq!(out.cpu.read(0), 0x5eed);
+    // What is mapped in VRAM comes back with work.
+    assert_eq!(rig.run(Engine::Compute, &[write(out.va, 0x5eee)]), Ok(()));
+    assert_eq!(out.cpu.read(0), 0x5eee);
+    expect_working();
+}
+
+fn again_and_again() {
+    let rig = Rig::new().having_worked();
+    let count = rig.program(COUNT);
+    let counter = rig.buffer(Place::Vram, 4096);
+    for round in 1..=5 {
+        let work = [dispatch(&count, COUNT, &address(counter.va))];
+        assert_eq!(rig.run(Engine::Compute, &work), Ok(()), "round {round}");
+        sleep_well();
+        assert_eq!(counter.cpu.read32(0), round, "round {round}");
+    }
+}
+
+fn work_that_was_accepted_is_done() {
+    let rig = Rig::new().having_worked();
+    let count = rig.program(COUNT);
+    // Not in VRAM, which is left when what uses it is done.
+    let counter = rig.buffer(Place::System, 4096);
+    let long = rig.buffer(Place::System, 4 << 20);
+    let mut work = [fill(7, long.va, 4 << 20); 16];
+    work[15] = dispatch(&count, COUNT, &address(counter.va));
+    let contexts = [(); 4].map(|()| rig.context_having_worked(Engine::Compute));
+    let jobs: Vec<_> = (0..64)
+        .map(|n| rig.start_in(contexts[n % 4], &work))
+        .collect();
+    let ended = || jobs.iter().filter(|job| job.has_ended()).count();
+    println!("# {} have ended before", ended());
+    sleep_well();
+    assert_eq!(ended(), jobs.len());
+    for job in &jobs {
+        assert_eq!(job.wait(), Ok(()));
+    }
+    assert_eq!(counter.cpu.read32(0), 64);
+}
+
+fn work_held_for_a_fence_stays_held() {
+    let rig = Rig::new().having_worked();
+    let target = rig.buffer(Place::Vram, 4096);
+    let fence = rig.fence_create(0).expect("FENCE_CREATE");
+    let job = rig
+        .start_after(rig.compute, &[write(target.va, 7)], &[wait_value(fence, 1)])
+        .expect("SUBMIT");
+    sleep_well();
+    assert_eq!(target.cpu.read(0), 0);
+    assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+    assert_eq!(job.wait(), Ok(()));
+    assert_eq!(target.cpu.read(0), 7);
+}
+
+fn what_hangs_is_cut_before() {
+    let [guilty, other] = [(); 2].map(|()| Rig::new().having_worked());
+    let endless = guilty.program(LOOP);
+    let target = other.buffer(Place::Vram, 4096);
+    let hangs = guilty.start(Engine::Compute, &[dispatch(&endless, LOOP, &[])]);
+    let behind = other.start(Engine::Compute, &[write(target.va, 7)]);
+    sleep_well();
+    assert_eq!(hangs.wait(), Err(Errno::ETIME));
+    assert_eq!(behind.wait(), Ok(()));
+    assert_eq!(target.cpu.read(0), 7);
+}
+
+fn while_an_engine_does_not_make_room() {
+    sleep_in(Stage::Asked);
+}
+
+fn while_what_hangs_does_not_stop() {
+    sleep_in(Stage::Condemned);
+}
+
+fn while_an_engine_is_reset() {
+    sleep_in(Stage::EngineReset);
+}
+
+/// Which does not end: the device is lost, and sleeps nevertheless.
+fn while_the_adapter_is_reset() {
+    sleep_in(Stage::AdapterReset);
+}
+
+/// The system sleeps in this stage; what is slow may be late for it, but not always.
+#[track_caller]
+fn sleep_in(stage: Stage) {
+    // What the driver says of its resets, and the kernel of a device that was lost.
+    expect_error("").expect("the kernel's log");
+    let met = (0..4).any(|_| sleep_when(stage));
+    assert!(met, "{stage:?} was never met");
+}
+
+/// Whether the system slept in this stage.
+#[track_caller]
+fn sleep_when(stage: Stage) -> bool {
+    let [guilty, other] = [(); 2].map(|()| Rig::new().having_worked());
+    let endless = guilty.program(LOOP);
+    let hold = Hold::new(&guilty);
+    let [target, written] = [&guilty, &other].map(|rig| rig.buffer(Place::System, 4096));
+    let kept = movable_in_vram(&other, SIZE);
+    let kept = other.bound(kept, SIZE);
+    kept.cpu.fill(pattern(3));
+    let [low, high] = [-7, 7].map(|priority| {
+        let context = guilty.context_having_worked(Engine::Compute);
+        assert_eq!(guilty.prioritise(context, priority), Ok(()));
+        context
+    });
+    let trace = Stage::trace();
+    let lies = Lies::tell(stage.lies()).expect("gpu-lie");
+    let running = match stage {
+        Stage::Asked => hold.begin(&guilty, low),
+        _ => guilty.start_in(low, &[dispatch(&endless, LOOP, &[])]),
+    };
+    let urgent = (stage == Stage::Asked).then(|| guilty.start_in(high, &[write(target.va, 1)]));
+    let stops = other.syncobj_of(guilty.sync_file(running.syncobj));
+    let gated = other
+        .start_after(other.copy, &[write(written.va, 1)], &[wait(stops)])
+        .expect("SUBMIT");
+    let met = eventually(|| stage.is_now(&trace).then_some(())).is_some();
+
+    let slept = sleep();
+    let works = other.submit(other.copy, &[], &[]);
+    println!("# met {met}: {slept:?}, then {works:?}");
+    assert!(slept.is_ok(), "{slept:?}");
+    // An engine that is not reset costs all that is in VRAM; the power that comes back helps no
+    // device that was given up.
+    assert_eq!(
+        works,
+        match stage {
+            Stage::Asked | Stage::Condemned => Ok(()),
+            Stage::EngineReset => Err(Errno::ECANCELED),
+            Stage::AdapterReset => Err(Errno::EIO),
+        }
+    );
+    drop(lies);
+    let ends = [Some(&running), urgent.as_ref(), Some(&gated)]
+        .into_iter()
+        .flatten()
+        .map(|job| job.client().try_wait(job.syncobj, PATIENCE))
+        .collect::<Vec<_>>();
+    println!("# {ends:?}");
+    assert!(!ends.contains(&Err(Errno::ETIMEDOUT)), "{ends:?}");
+    match stage {
+        Stage::Asked | Stage::Condemned => {
+            expect_gpu(&other, "who was innocent", kept.va, SIZE, pattern(3));
+        }
+        Stage::EngineReset => kept.cpu.expect("after a reset", |_| 0),
+        Stage::AdapterReset => drop(Unbound::first()),
+    }
+    expect_working();
+    met
+}
