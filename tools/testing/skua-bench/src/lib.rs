@@ -5,8 +5,9 @@
 //! A **row** ([`row`]) is a measure: its number, name, unit, and what it should be. A **source** is
 //! something outside of the measured code that counts: a clock of instructions, counters of device,
 //! driver and kernel, the kernel's trace events, the kernel's memory. A **subject** ([`submit`],
-//! [`wait`], [`residency`], [`aperture`], [`tables`], [`fragmentation`], [`footprint`]) does
-//! something to the GPU in a [`rig`], and puts what the sources counted into a [`report`].
+//! [`wait`], [`schedule`], [`scenario`], [`device`], [`record`], [`hang`], [`residency`],
+//! [`aperture`], [`tables`], [`fragmentation`], [`footprint`]) does something to the GPU in a
+//! [`rig`], and puts what the sources counted into a [`report`].
 //!
 //! ```text
 //!   sources                          subjects                  rows
@@ -26,17 +27,22 @@ pub mod aperture;
 pub mod clock;
 pub mod companion;
 pub mod counters;
+pub mod device;
 pub mod event;
 pub mod fit;
 pub mod footprint;
 pub mod fragmentation;
+pub mod hang;
 pub mod kernel_memory;
+pub mod record;
 pub mod replay;
 pub mod report;
 pub mod residency;
 pub mod rig;
 pub mod row;
 pub mod sample;
+pub mod scenario;
+pub mod schedule;
 pub mod submit;
 pub mod tables;
 pub mod trace;

@@ -15,7 +15,10 @@ use clap::Parser;
 use skua_bench::report::Report;
 use skua_bench::rig::Rig;
 use skua_bench::trace::Trace;
-use skua_bench::{aperture, footprint, fragmentation, residency, submit, tables, wait};
+use skua_bench::{
+    aperture, device, footprint, fragmentation, hang, record, residency, scenario, schedule,
+    submit, tables, wait,
+};
 
 /// Counts what a submission, a wait and an object cost.
 #[derive(Debug, Parser)]
@@ -24,6 +27,12 @@ struct Options {
     /// Also writes the rows here, as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Measures nothing, but has a device work that records what it does, by the device clock.
+    #[arg(long)]
+    work: bool,
+    /// What such a device has recorded.
+    #[arg(long)]
+    record: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -39,6 +48,10 @@ fn main() -> ExitCode {
 
 /// Measures; returns whether all rows were filled.
 fn run(options: &Options) -> Result<bool> {
+    if options.work {
+        record::work()?;
+        return Ok(true);
+    }
     let mut report = Report::default();
     let mut rig = Rig::new()?;
     machine(&rig, &mut report);
@@ -53,6 +66,14 @@ fn run(options: &Options) -> Result<bool> {
     aperture::measure(&rig, share, &mut report).context("the aperture")?;
     fragmentation::measure(&mut report).context("fragmentation")?;
     footprint::measure(&mut rig, &mut report).context("memory")?;
+    schedule::measure(&rig, &mut report).context("scheduling")?;
+    scenario::measure(&rig, &mut report).context("scenarios")?;
+    device::measure(&mut report).context("the device")?;
+    hang::measure(&rig, &mut report).context("a hang")?;
+    match &options.record {
+        Some(path) => record::measure(path, &mut report).context("the record")?,
+        None => record::unmeasured(&mut report)?,
+    }
     print!("{report}");
     if let Some(path) = &options.json {
         let text = serde_json::to_string_pretty(&report.json())?;

@@ -42,8 +42,8 @@ fn replay<K: Ord>(uses: &[usize], room: usize, order: impl Fn(usize) -> K) -> u6
     brought
 }
 
-/// Pages of a game: in each of so many scenes two thirds of what fits is used, again and again, half
-/// of it what the scene before used, the rest any of `objects`.
+/// Pages of a game: in each of so many scenes two thirds of what fits is used, again and again,
+/// half of it what the scene before used, the rest any of `objects`.
 pub fn scenes(objects: usize, room: usize, count: usize, seed: u64) -> Vec<usize> {
     let mut random = Random(seed);
     let many = in_a_scene(room);
@@ -97,8 +97,8 @@ pub fn skewed(objects: usize, count: usize, seed: u64) -> Vec<usize> {
 /// How often an object of [`skewed`] has to be brought in at least, on an average of all such
 /// sequences, by whoever does not know the future, but how probable each object is.
 ///
-/// At best what is the most probable of all that was used before is there. Of these the expectation is
-/// taken first; the true one of the smaller of two is no larger.
+/// At best what is the most probable of all that was used before is there. Of these the expectation
+/// is taken first; the true one of the smaller of two is no larger.
 pub fn skewed_expected(objects: usize, room: usize, count: usize) -> f64 {
     let (objects, room) = (objects as f64, room as f64);
     let often = objects / 8.0;
@@ -117,8 +117,8 @@ pub fn in_turn(objects: usize, frames: usize) -> Vec<usize> {
     (0..frames).flat_map(|_| 0..objects).collect()
 }
 
-/// A game that goes back and forth through four rooms, so many times into another one: each uses three
-/// eighths of what fits, and an eighth that all rooms use, again and again.
+/// A game that goes back and forth through four rooms, so many times into another one: each uses
+/// three eighths of what fits, and an eighth that all rooms use, again and again.
 pub fn rooms(room: usize, visits: usize) -> Vec<usize> {
     let (common, own) = (room / 8, room * 3 / 8);
     let mut uses = Vec::new();

@@ -56,9 +56,9 @@ fn free(rig: &Rig) -> Result<u64> {
     Ok(vram.size - vram.used)
 }
 
-/// Bytes moved in, in comparison with the fewest: new objects, twice as many as fit, are made resident
-/// one after the other, used by nobody, and given up at once, so that each may leave when the next one
-/// comes.
+/// Bytes moved in, in comparison with the fewest: new objects, twice as many as fit, are made
+/// resident one after the other, used by nobody, and given up at once, so that each may leave when
+/// the next one comes.
 fn traces(rig: &Rig, report: &mut Report) -> Result<()> {
     evict_all(rig)?;
     // CAST: a few hundred.
@@ -84,8 +84,8 @@ fn traces(rig: &Rig, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Fills the rows of a trace of so many objects, of which so many fit. `expected` is how often one has
-/// to be brought in on an average of such traces at least, if that is random.
+/// Fills the rows of a trace of so many objects, of which so many fit. `expected` is how often one
+/// has to be brought in on an average of such traces at least, if that is random.
 fn trace(
     rig: &Rig,
     report: &mut Report,

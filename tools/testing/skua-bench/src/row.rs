@@ -2,8 +2,10 @@
 
 //! The rows: what is measured, in which unit, and what it should be.
 //!
-//! A row's number is that of the measure it belongs to: 8 submission, 9 waiting, 10 and 11 moves, 13
-//! what exists, 15 page tables, 16 the host aperture, 19 fragmentation, 20 memory. A
+//! A row's number is that of the measure it belongs to: 1 to 3 preemption, 4 loads of schedulers,
+//! 5 urgent work, 6 shares of an engine, 7 an engine that has work, 8 submission, 9 waiting, 10 and
+//! 11 moves, 12 moves beside work, 13 what exists, 15 page tables, 16 the host aperture, 18 work
+//! without end, 19 fragmentation, 20 memory, 21 equal runs. A
 //! **target** is what we set out to reach and may be missed, which is printed; a **limit** is what
 //! physics or logic allow at best.
 
@@ -131,6 +133,34 @@ impl Row {
 /// per buffer.
 #[rustfmt::skip] // A table: a line for each row.
 pub const ROWS: &[Row] = &[
+    row(1, "preemption.bytes", "of a full context per stop, largest group").at_most(0.25).limit(0.0).roughly(),
+    row(1, "preemption.filter.bytes", "of a full context per stop, blur").at_most(0.1).limit(0.0).roughly(),
+    row(1, "preemption.filter.live", "of its own groups' registers and shared memory").roughly(),
+    row(2, "preemption.latency", "times what the bytes take, all registers live").at_most(1.25).limit(1.0),
+    row(2, "preemption.latency.values", "times what the bytes take, two values of a thread live").at_most(1.25).limit(1.0),
+    row(2, "preemption.latency.copy", "times what the bytes take, within a COPY").at_most(1.25).limit(1.0),
+    row(3, "honesty.dma_buffer", "ticks of latency per tick of the ring").at_most(0.0).limit(0.0),
+    row(3, "honesty.dispatch", "ticks of latency per tick of the packet").at_most(0.0).limit(0.0),
+    row(3, "honesty.thread_group", "ticks of latency per tick of the DISPATCH").at_most(0.0).limit(0.0),
+    row(3, "honesty.thread", "ticks of latency per tick of the threads").at_most(0.0).limit(0.0),
+    row(3, "honesty.instruction", "ticks of latency per tick of the threads").at_most(0.0).limit(0.0),
+    row(3, "honesty.copy", "ticks of latency per tick of the COPY").at_most(0.0).limit(0.0),
+    row(3, "honesty.none", "ticks of latency per tick of the work, without preemption"),
+    row(4, "scheduler.overhead", "of the ticks of one context, by 4").at_most(0.05).limit(0.0).roughly(),
+    row(4, "scheduler.ping_pong", "of the ticks of one context, by 2 that wait for each other").at_most(0.05).limit(0.0).roughly(),
+    row(4, "scheduler.halves", "of a half, 2 clients").at_most(0.05).limit(0.0).roughly(),
+    row(4, "scheduler.heavy", "of a half, a client with packets 200 times as long").at_most(0.05).limit(0.0).roughly(),
+    row(4, "scheduler.interactive", "of the ticks alone, while a hog has the engine, at most").at_most(0.05).limit(0.0).roughly(),
+    row(5, "urgent.alone", "ticks").nearly(),
+    row(5, "urgent.hog", "ticks while other work has the engine, at most").roughly(),
+    row(5, "urgent.ratio", "times alone, 99th percentiles").at_most(1.1).limit(1.0).roughly(),
+    row(5, "urgent.unpreempted", "ticks, preemption turned off, at most").roughly(),
+    row(6, "fairness.jain", "of 4 equals, Jain's index").at_least(0.99).limit(1.0).roughly(),
+    row(6, "fairness.share_error", "of an equal share, at most").at_most(0.03).limit(0.0).roughly(),
+    row(7, "conservation.gaps", "times that an engine with work did nothing").at_most(0.0).limit(0.0).roughly(),
+    row(7, "conservation.idle", "of its ticks, in these").at_most(0.0).limit(0.0).roughly(),
+    row(7, "conservation.stopped", "of its ticks, having stopped for others").roughly(),
+    row(7, "conservation.stops", "times that it stopped for others").roughly(),
     row(8, "null.syscall.instructions", "instructions").nearly(),
     row(8, "null.ioctl.instructions", "instructions").nearly(),
     row(8, "null.driver.instructions", "instructions, an ioctl that looks a context up").nearly(),
@@ -191,6 +221,7 @@ pub const ROWS: &[Row] = &[
     row(10, "eviction.rooms.written_back", "bytes, of what nobody has written").at_most(0.0).limit(0.0),
     row(11, "eviction.out.bandwidth", "of a copy's").at_least(0.9).limit(1.0),
     row(11, "eviction.back.bandwidth", "of a copy's").at_least(0.9).limit(1.0),
+    row(12, "overlap.stream", "of the ticks of moves, while work goes on").at_least(0.5).limit(1.0).roughly(),
     row(13, "residency.resident.instructions", "instructions, 1000 objects in VRAM").nearly(),
     row(13, "residency.resident.slope", "log by log, to 8000 objects").at_most(0.1).limit(0.0).nearly(),
     row(13, "residency.out.instructions", "instructions, 8 of 1000 objects are out").roughly(),
@@ -212,6 +243,18 @@ pub const ROWS: &[Row] = &[
     row(16, "aperture.stream.register_writes", "per page mapped").at_most(1.0).limit(1.0),
     row(16, "aperture.stream.register_reads", "per page mapped").limit(0.0).roughly(),
     row(16, "aperture.copy", "of the speed of system memory, by the host's clock").at_least(0.7).roughly(),
+    row(18, "tdr.asked.detection", "looks of the watchdog after the time-out, it stops when it is asked to").at_most(1.0).limit(0.0).roughly(),
+    row(18, "tdr.asked.innocent", "of others' work ends well").at_least(1.0).limit(1.0),
+    row(18, "tdr.asked.lost", "contexts lost beside the guilty one").at_most(0.0).limit(0.0),
+    row(18, "tdr.asked.engine_resets", "for a hang").at_most(0.0).limit(0.0),
+    row(18, "tdr.asked.adapter_resets", "for a hang").at_most(0.0).limit(0.0),
+    row(18, "tdr.asked.instructions", "instructions of kernel threads, from 2 looks before the time-out").roughly(),
+    row(18, "tdr.reset.detection", "looks of the watchdog after the time-out, it cannot be asked to stop").at_most(1.0).limit(0.0).roughly(),
+    row(18, "tdr.reset.innocent", "of others' work ends well").at_least(1.0).limit(1.0),
+    row(18, "tdr.reset.lost", "contexts lost beside the guilty one").at_most(0.0).limit(0.0),
+    row(18, "tdr.reset.engine_resets", "for a hang").at_most(1.0).limit(1.0),
+    row(18, "tdr.reset.adapter_resets", "for a hang").at_most(0.0).limit(0.0),
+    row(18, "tdr.reset.instructions", "instructions of kernel threads, from 2 looks before the time-out").roughly(),
     row(19, "fragmentation.scattered.largest", "times gpu_buddy's largest free block").at_least(1.0),
     row(19, "fragmentation.scattered.blocks", "times gpu_buddy's blocks").at_most(1.0),
     row(19, "fragmentation.contiguous.largest", "times gpu_buddy's largest free block").at_least(1.0),
@@ -226,6 +269,8 @@ pub const ROWS: &[Row] = &[
     row(20, "memory.context.slab", "bytes of it in slabs").nearly(),
     row(20, "memory.job", "bytes per pending job").nearly(),
     row(20, "memory.job.slab", "bytes of it in slabs").nearly(),
+    row(21, "determinism.counters", "counters that differ in 3 more runs").at_most(0.0).limit(0.0),
+    row(21, "determinism.bytes", "bytes of VRAM that differ in 3 more runs").at_most(0.0).limit(0.0),
 ];
 
 /// A number as it is printed: whole if it is, else with three digits, and no zeroes at the end.
