@@ -29,8 +29,8 @@ pub fn is_dump(text: &str) -> bool {
     text.lines().next() == Some("skua-coredump: 1")
 }
 
-/// The dump with the commands of the rings by their names, instead of words. What is no command stays
-/// as it is.
+/// The dump with the commands of the rings by their names, instead of words. What is no command
+/// stays as it is.
 pub fn show(dump: &str) -> String {
     let mut shown = String::new();
     let mut words = Words::default();

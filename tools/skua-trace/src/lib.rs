@@ -36,5 +36,5 @@ pub mod perfetto;
 mod timeline;
 
 pub use timeline::{
-    Context, Engine, Instant, Mark, Move, Packet, Region, Submission, Timeline, Wait,
+    Context, Engine, Instant, Mark, Move, Packet, Region, Signal, Submission, Timeline, Value, Wait,
 };

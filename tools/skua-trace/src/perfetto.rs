@@ -3,8 +3,9 @@
 //! A timeline as a trace for Perfetto: its protocol buffers, as far as they are used here.
 //!
 //! A tick is shown as a nanosecond. Each engine and each segment of memory is a track; flows lead
-//! from a submission to its packets and to its end, and from what it waits for to it. Perfetto
-//! colours slices by their names without digits: those of packets are their contexts'.
+//! from a submission to its packets and to its end, and from what it waits for to it, the CPU's
+//! signals of monitored fences among that. Perfetto colours slices by their names without digits:
+//! those of packets are their contexts'.
 
 use prost::Message;
 
@@ -212,11 +213,19 @@ impl Writer {
 fn flows(timeline: &Timeline, at: usize, submission: &Submission) -> Vec<u64> {
     let known = |at: &&usize| !timeline.submissions[**at].packets.is_empty();
     let others = submission.after.iter().filter(known).copied();
+    let signals = submission.values.iter().filter_map(|value| value.signal);
+    let by_cpu = signals.filter(|signal| timeline.signals[*signal].submission.is_none());
     // Not 0.
     std::iter::once(at)
         .chain(others)
         .map(|at| at as u64 + 1)
+        .chain(by_cpu.map(|signal| signal_flow(timeline, signal)))
         .collect()
+}
+
+/// That of a signal of the CPU: no submission's.
+fn signal_flow(timeline: &Timeline, signal: usize) -> u64 {
+    (timeline.submissions.len() + signal) as u64 + 1
 }
 
 /// The trace, encoded.
@@ -256,6 +265,18 @@ pub fn encode(timeline: &Timeline) -> Vec<u8> {
                 .debug_annotations
                 .push(words("error", submission.error.to_string()));
         }
+    }
+    for (index, signal) in timeline.signals.iter().enumerate() {
+        if signal.submission.is_some() {
+            continue;
+        }
+        let event = writer.event(signal.at.ticks, SUBMISSIONS, Kind::Instant);
+        event.name = Some(format!("signal {}", signal.task));
+        event.flow_ids = vec![signal_flow(timeline, index)];
+        event.debug_annotations = vec![
+            number("monitored fence", signal.fence),
+            number("value", signal.value),
+        ];
     }
     for moved in &timeline.moves {
         let event = writer.event(moved.at.ticks, DEVICE, Kind::Instant);

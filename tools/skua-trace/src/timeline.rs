@@ -6,8 +6,8 @@
 //! common to the device. The axis is made of them:
 //!
 //! - while an engine works, its ticks are the axis';
-//! - an engine that begins, or goes on behind WAIT, does so no earlier than the latest time that any
-//!   engine has reached in the order in which the host saw the events.
+//! - an engine that begins, or goes on behind WAIT, does so no earlier than the latest time that
+//!   any engine has reached in the order in which the host saw the events.
 //!
 //! So lengths are exact and effects are not before their causes, but what two engines do side by
 //! side is where their own ticks put it. Time in which no engine works is not on the axis; the
@@ -32,6 +32,16 @@ pub struct Instant {
     pub ticks: u64,
     /// On the host, in nanoseconds since the record began.
     pub ns: u64,
+}
+
+impl Instant {
+    /// The earlier of both.
+    fn earlier(self, other: Self) -> Self {
+        Self {
+            ticks: self.ticks.min(other.ticks),
+            ns: self.ns.min(other.ns),
+        }
+    }
 }
 
 /// An engine.
@@ -98,7 +108,9 @@ pub struct Submission {
     pub task: String,
     /// Whether it moves or clears memory for the driver.
     pub paging: bool,
-    /// When it was submitted.
+    /// Since when it was held for values, if it was.
+    pub held: Option<Instant>,
+    /// When it was submitted, or let go.
     pub submitted: Option<Instant>,
     /// When it was over.
     pub done: Option<Instant>,
@@ -106,10 +118,38 @@ pub struct Submission {
     pub error: i64,
     /// Indices of its packets.
     pub packets: Vec<usize>,
-    /// Indices of the submissions for which it waits.
+    /// Indices of the submissions for which it waits, or for values that they signalled.
     pub after: Vec<usize>,
+    /// Values of monitored fences for which it has waited.
+    pub values: Vec<Value>,
     /// Fences of others for which it waits.
     pub foreign: Vec<String>,
+}
+
+/// A value of a monitored fence that was waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Value {
+    /// The driver's number of the fence.
+    pub fence: u64,
+    /// What it was to reach.
+    pub value: u64,
+    /// Index of the signal that has made it reach that, if the trace has it.
+    pub signal: Option<usize>,
+}
+
+/// A value that a monitored fence got.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Signal {
+    /// The driver's number of the fence.
+    pub fence: u64,
+    /// The value.
+    pub value: u64,
+    /// When it was promised; the CPU signals it then.
+    pub at: Instant,
+    /// The task that did.
+    pub task: String,
+    /// Index of the submission at whose end it is there; none of the CPU's.
+    pub submission: Option<usize>,
 }
 
 /// Memory that moved from one segment to another.
@@ -164,6 +204,8 @@ pub struct Timeline {
     pub packets: Vec<Packet>,
     /// In the order in which the driver came to them.
     pub submissions: Vec<Submission>,
+    /// By time.
+    pub signals: Vec<Signal>,
     /// By time.
     pub moves: Vec<Move>,
     /// Of each engine by time.
@@ -263,9 +305,7 @@ impl Timeline {
         let written = timeline.join(trace);
         let shift = timeline.shift(&written);
         // What came before the record is at its beginning.
-        let at = |event: &guest::Event| {
-            axis.at(u64::try_from(i128::from(event.ns) + shift).unwrap_or(0))
-        };
+        let at = |ns: u64| axis.at(u64::try_from(i128::from(ns) + shift).unwrap_or(0));
         timeline.add_guest(trace, at);
         timeline.order();
         let ends = timeline
@@ -406,7 +446,7 @@ impl Timeline {
         for event in trace
             .events
             .iter()
-            .filter(|event| !event.text("fence").is_empty())
+            .filter(|event| !["", CPU].contains(&event.text("fence")))
         {
             // What is waited for alone may be somebody else's.
             let at = self.submission(&mut known, event.text("fence"));
@@ -449,19 +489,21 @@ impl Timeline {
     }
 
     /// What the driver did.
-    fn add_guest(&mut self, trace: &Trace, at: impl Fn(&guest::Event) -> Instant) {
+    fn add_guest(&mut self, trace: &Trace, at: impl Fn(u64) -> Instant) {
         let mut known: HashMap<String, usize> = HashMap::new();
         let fences = self
             .submissions
             .iter()
             .map(|submission| submission.fence.clone());
         known.extend(fences.zip(0..));
+        // Of each fence, by value; a higher one is reached by none before it.
+        let mut signals: BTreeMap<(u64, u64), usize> = BTreeMap::new();
         for event in &trace.events {
             let found = known.get(event.text("fence")).copied();
             match (event.name.as_str(), found) {
                 ("submit", Some(found)) => {
                     let submission = &mut self.submissions[found];
-                    submission.submitted = Some(at(event));
+                    submission.submitted = Some(at(event.ns));
                     submission.task.clone_from(&event.task);
                     if let Some(packet) = submission.packets.first() {
                         let context = &mut self.contexts[self.packets[*packet].context];
@@ -480,23 +522,52 @@ impl Timeline {
                         None => submission.foreign.push(on.to_owned()),
                     }
                 }
+                ("signal", submission) => {
+                    let (fence, value) = (event.number("monitored"), event.number("value"));
+                    signals.insert((fence, value), self.signals.len());
+                    self.signals.push(Signal {
+                        fence,
+                        value,
+                        at: at(event.ns),
+                        task: event.task.clone(),
+                        submission,
+                    });
+                }
+                ("await", Some(found)) => {
+                    let (fence, value) = (event.number("monitored"), event.number("value"));
+                    let reached = signals.range((fence, value)..=(fence, u64::MAX)).next();
+                    let signal = reached.map(|(_, signal)| *signal);
+                    let by = signal.and_then(|signal| self.signals[signal].submission);
+                    let submission = &mut self.submissions[found];
+                    submission.values.push(Value {
+                        fence,
+                        value,
+                        signal,
+                    });
+                    let by = by.filter(|by| !submission.after.contains(by));
+                    submission.after.extend(by);
+                    let held_ns = event.number("held").saturating_mul(1000);
+                    if held_ns > 0 {
+                        submission.held = Some(at(event.ns.saturating_sub(held_ns)));
+                    }
+                }
                 ("done", Some(found)) => {
                     let submission = &mut self.submissions[found];
-                    submission.done = Some(at(event));
+                    submission.done = Some(at(event.ns));
                     submission.error = event.text("error").parse().unwrap_or(0);
                 }
                 ("move", Some(submission)) => self.moves.push(Move {
-                    at: at(event),
+                    at: at(event.ns),
                     submission,
                     from: event.text("from").to_owned(),
                     to: event.text("to").to_owned(),
                     bytes: event.number("bytes"),
                     clean: event.number("clean") != 0,
                 }),
-                ("memory", _) => self.add_use(event, at(event)),
+                ("memory", _) => self.add_use(event, at(event.ns)),
                 ("no_room", _) => self.marks.push(Mark {
                     engine: None,
-                    at: at(event),
+                    at: at(event.ns),
                     what: "no_room".to_owned(),
                     detail: format!("{} bytes in {}", event.text("bytes"), event.text("region")),
                 }),
@@ -526,8 +597,8 @@ impl Timeline {
         }
     }
 
-    /// Nothing is done before it was submitted, nor over before its packets are: one shift is not
-    /// right for all of a long run.
+    /// Nothing is held after it was submitted, done before that, nor over before its packets are:
+    /// one shift is not right for all of a long run.
     fn order(&mut self) {
         for submission in &mut self.submissions {
             let packets = || {
@@ -540,10 +611,10 @@ impl Timeline {
                 &mut submission.submitted,
                 packets().map(|packet| packet.from).min(),
             ) {
-                *at = Instant {
-                    ticks: at.ticks.min(first.ticks),
-                    ns: at.ns.min(first.ns),
-                };
+                *at = at.earlier(first);
+            }
+            if let (Some(held), Some(at)) = (&mut submission.held, submission.submitted) {
+                *held = held.earlier(at);
             }
             if let (Some(at), Some(last)) = (
                 &mut submission.done,
@@ -557,6 +628,9 @@ impl Timeline {
         }
     }
 }
+
+/// What the driver's trace has for the fence of what the CPU does.
+const CPU: &str = "0:0";
 
 /// A packet that begins with `event`.
 fn packet(event: &device::Event, context: usize, from: Instant) -> Packet {

@@ -4,11 +4,12 @@
 //!
 //! The client's packet 1 on engine 0 waits for a value, is preempted for packet 2 of another
 //! context, and goes on as packet 3. Engine 1 copies for a move out of VRAM, for which packet 2
-//! waits.
+//! waits, as for a value of a monitored fence that the CPU has signalled. The last packet was held
+//! for one that packet 2 signals.
 
 use prost::Message;
 use skua_trace::perfetto::{Kind, Trace, TrackEvent};
-use skua_trace::{device, guest, page, perfetto, Instant, Packet, Timeline};
+use skua_trace::{device, guest, page, perfetto, Instant, Packet, Timeline, Value};
 
 /// The device's ticks are in thousands, the host's time in round numbers.
 const DEVICE: &str = include_str!("sample/device.events");
@@ -68,7 +69,7 @@ fn packets_find_their_submissions() {
     );
     assert_eq!(
         [fence(1, 1), fence(1, 2), fence(1, 3)],
-        [Some("12:1"), None, None]
+        [Some("12:1"), None, Some("13:1")]
     );
     let submission = |fence: &str| {
         let mut all = timeline.submissions.iter();
@@ -92,7 +93,54 @@ fn packets_find_their_submissions() {
         .iter()
         .map(|context| context.name.as_str())
         .collect();
-    assert_eq!(names, ["slow A", "paging", "urgent C", "ring", "E"]);
+    assert_eq!(names, ["slow A", "paging", "urgent C", "ring", "kworker E"]);
+}
+
+#[test]
+fn values_of_monitored_fences_lead_to_who_signalled_them() {
+    let timeline = timeline();
+    let submission = |fence: &str| {
+        let mut all = timeline.submissions.iter();
+        all.position(|submission| submission.fence == fence)
+            .expect("a submission")
+    };
+    let signals: Vec<_> = timeline
+        .signals
+        .iter()
+        .map(|signal| (signal.fence, signal.value, &*signal.task, signal.submission))
+        .collect();
+    assert_eq!(
+        signals,
+        [
+            (7, 3, "pacer", None),
+            (7, 5, "urgent", Some(submission("11:1")))
+        ]
+    );
+    assert_eq!(timeline.signals[0].at.ns, 2000);
+    let value = |value, signal| Value {
+        fence: 7,
+        value,
+        signal: Some(signal),
+    };
+    let urgent = &timeline.submissions[submission("11:1")];
+    assert_eq!(
+        (&urgent.values[..], urgent.held),
+        (&[value(2, 0)][..], None)
+    );
+    // The least that is enough, and of what has the fence.
+    let held = &timeline.submissions[submission("13:1")];
+    assert_eq!(held.values, [value(4, 1)]);
+    assert_eq!(held.after, [submission("11:1")]);
+    let at = |ticks, ns| Some(Instant { ticks, ns });
+    assert_eq!(
+        (held.held, held.submitted),
+        (at(17723, 10000), at(18200, 12000))
+    );
+    // What the CPU does is of no submission.
+    assert!(timeline
+        .submissions
+        .iter()
+        .all(|submission| submission.fence != "0:0"));
 }
 
 #[test]
@@ -213,6 +261,22 @@ fn perfetto_has_a_track_for_each_engine_and_segment() {
     assert_eq!(begins[0].1.flow_ids, begins[3].1.flow_ids);
     assert!(begins[2].1.flow_ids.contains(&copy.flow_ids[0]));
     assert!(!begins[0].1.flow_ids.contains(&copy.flow_ids[0]));
+    // So is who waits for a monitored fence's value of that of who signalled it, or of the CPU's.
+    let held = &events(3, Kind::SliceBegin)[2].1;
+    assert!(held.flow_ids.contains(&begins[2].1.flow_ids[0]));
+    let points = events(1, Kind::Instant);
+    let signals: Vec<_> = points
+        .iter()
+        .filter(|(_, event)| event.name().starts_with("signal"))
+        .collect();
+    assert_eq!(
+        (signals.len(), signals[0].0, signals[0].1.name()),
+        (1, 5000, "signal pacer")
+    );
+    let own = signals[0].1.flow_ids[0];
+    let all = begins.iter().map(|(_, event)| event);
+    let flow: Vec<_> = all.map(|event| event.flow_ids.contains(&own)).collect();
+    assert_eq!(flow, [false, false, true, false]);
     let used = events(5, Kind::Counter);
     let used: Vec<_> = used
         .iter()
