@@ -24,8 +24,8 @@ fn kselftests(root: &Path) -> BTreeSet<String> {
     tests
 }
 
-/// Tests of the host that carry a row in their names: rows count for whom a client meets, the driver
-/// in its guest, so that the table names none of these.
+/// Tests of the host that carry a row in their names: rows count for whom a client meets, the
+/// driver in its guest, so that the table names none of these.
 fn host_tests(directory: &Path) -> Vec<String> {
     let mut tests = Vec::new();
     for entry in std::fs::read_dir(directory).expect("a directory") {

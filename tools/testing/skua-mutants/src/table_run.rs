@@ -243,8 +243,8 @@ impl Bench<'_> {
         Ok(Some(tests))
     }
 
-    /// The tests of guests whose names contain `pattern`, in `seconds` at most; `None` if they do not
-    /// build.
+    /// The tests of guests whose names contain `pattern`, in `seconds` at most; `None` if they do
+    /// not build.
     fn guest(&self, pattern: &str, seconds: u32) -> Result<Option<Vec<Test>>> {
         let build = [
             "env",
