@@ -312,6 +312,11 @@ impl Device {
         self.hub.bus.set_master(master);
     }
 
+    /// Whether the device lies that its bus mastering cannot be turned off.
+    pub fn stays_master(&self) -> bool {
+        self.hub.lies.stays_master()
+    }
+
     /// Tells these lies from now on, and no others: none, to be honest.
     ///
     /// # Errors

@@ -114,6 +114,7 @@ lies! {
     StatusScribble "status-scribble", "The status page is overwritten with random words.";
     StatusStays "status-stays",
         "The status page cannot be switched off, and its counters are written all the time.";
+    BusMasterStays "bus-master-stays", "Bus mastering cannot be turned off.";
     RingScribble "ring-scribble", "Enabled rings are overwritten with ones.";
 }
 
@@ -366,6 +367,14 @@ impl Lies {
             _ => return word,
         };
         state.tells(kind).map_or(word, |lie| half.of(lie))
+    }
+
+    /// Whether bus mastering stays on.
+    pub(crate) fn stays_master(&self) -> bool {
+        let told = self
+            .state()
+            .and_then(|mut state| state.tells(Kind::BusMasterStays));
+        told.is_some()
     }
 
     /// Whose translations are dropped where those of `asid` are to be.

@@ -172,8 +172,14 @@ impl ConfigSpace {
         }
     }
 
-    /// Writes, and says what the device has to do for it.
-    pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> Effect {
+    /// Writes, and says what the device has to do for it. `stays_master` is asked whether bus
+    /// mastering stays on where it would be turned off.
+    pub(crate) fn write(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        stays_master: impl Fn() -> bool,
+    ) -> Effect {
         let start = usize::try_from(offset).unwrap_or(SIZE).min(SIZE);
         let mut reset = false;
         let slept = !self.is_awake();
@@ -183,7 +189,11 @@ impl ConfigSpace {
             if at == POWER_CONTROL && !matches!(value & POWER_CONTROL_STATE, 0 | 3) {
                 continue;
             }
-            self.bytes[at] = (self.bytes[at] & !mask) | (value & mask);
+            let old = self.bytes[at];
+            self.bytes[at] = (old & !mask) | (value & mask);
+            if at == COMMAND && old & !value & COMMAND_MASTER != 0 && stays_master() {
+                self.bytes[at] |= COMMAND_MASTER;
+            }
             reset |= at == EXPRESS_DEVICE_CONTROL + 1 && value & EXPRESS_DEVICE_CONTROL_FLR != 0;
         }
         reset |= slept && self.is_awake();
@@ -205,6 +215,10 @@ impl ConfigSpace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn write(space: &mut ConfigSpace, at: u64, data: &[u8]) -> Effect {
+        space.write(at, data, || false)
+    }
 
     fn word(space: &ConfigSpace, at: u64) -> u32 {
         let mut bytes = [0; 4];
@@ -264,23 +278,23 @@ mod tests {
     #[test]
     fn a_function_asleep_is_no_bus_master_and_wakes_reset() {
         let mut space = ConfigSpace::new(3, 64 << 20, 0);
-        assert!(space.write(4, &[6]).master);
-        assert!(!space.write(0x44, &[3]).master);
+        assert!(write(&mut space, 4, &[6]).master);
+        assert!(!write(&mut space, 0x44, &[3]).master);
         assert!(!space.is_awake());
         // There is no D1.
-        space.write(0x44, &[1]);
+        write(&mut space, 0x44, &[1]);
         assert_eq!(word(&space, 0x44), 3);
-        let effect = space.write(0x44, &[0]);
+        let effect = write(&mut space, 0x44, &[0]);
         assert_eq!((effect.master, effect.reset), (false, true));
         assert_eq!((word(&space, 4) & 0xffff, word(&space, 0x44)), (0, 0));
-        assert!(!space.write(0x44, &[0]).reset, "it was awake");
+        assert!(!write(&mut space, 0x44, &[0]).reset, "it was awake");
     }
 
     #[test]
     fn bars_can_be_sized() {
         let mut space = ConfigSpace::new(3, 64 << 20, 0);
         for at in [0x10, 0x18, 0x1c] {
-            space.write(at, &[0xff; 4]);
+            write(&mut space, at, &[0xff; 4]);
         }
         assert_eq!(word(&space, 0x10), 0xffff_0000);
         assert_eq!(word(&space, 0x18), 0xfc00_000c);
@@ -293,7 +307,7 @@ mod tests {
         ] {
             let mut space = ConfigSpace::new(3, vram, aperture);
             for at in bars {
-                space.write(at, &[0xff; 4]);
+                write(&mut space, at, &[0xff; 4]);
             }
             assert_eq!(bars.map(|at| word(&space, at)), expected);
         }
@@ -302,12 +316,12 @@ mod tests {
     #[test]
     fn command_and_function_level_reset() {
         let mut space = ConfigSpace::new(3, 64 << 20, 0);
-        let effect = space.write(4, &[0xff, 0xff]);
+        let effect = write(&mut space, 4, &[0xff, 0xff]);
         assert_eq!((effect.master, effect.reset), (true, false));
         assert_eq!(word(&space, 4) & 0xffff, 0x0406);
-        space.write(0x68, &[0x1f, 0x08]);
+        write(&mut space, 0x68, &[0x1f, 0x08]);
         assert_eq!(word(&space, 0x68), 0x081f);
-        let effect = space.write(0x68, &[0x10, 0xa8]);
+        let effect = write(&mut space, 0x68, &[0x10, 0xa8]);
         assert_eq!((effect.master, effect.reset), (false, true));
         assert_eq!(word(&space, 4) & 0xffff, 0);
         assert_eq!(word(&space, 0x68), 0x2810);
@@ -316,10 +330,20 @@ mod tests {
     #[test]
     fn beyond_the_end() {
         let mut space = ConfigSpace::new(3, 64 << 20, 0);
-        space.write(4094, &[1, 2, 3, 4]);
-        space.write(u64::MAX, &[1, 2]);
+        write(&mut space, 4094, &[1, 2, 3, 4]);
+        write(&mut space, u64::MAX, &[1, 2]);
         let mut bytes = [9; 4];
         space.read(4094, &mut bytes);
         assert_eq!(bytes, [0; 4]);
+    }
+
+    #[test]
+    fn bus_mastering_that_stays_can_be_read() {
+        let mut space = ConfigSpace::new(3, 64 << 20, 0);
+        assert!(space.write(4, &[6], || true).master);
+        assert!(space.write(4, &[2], || true).master);
+        assert_eq!(word(&space, 4) & 0xffff, 6);
+        assert!(!space.write(4, &[2], || false).master);
+        assert_eq!(word(&space, 4) & 0xffff, 2);
     }
 }

@@ -210,7 +210,8 @@ impl ServerBackend for Backend {
             BAR_VRAM => self.device.write_vram(offset, data),
             BAR_HOST_APERTURE => self.device.write_aperture(offset, data),
             VFIO_PCI_CONFIG_REGION_INDEX => {
-                let effect = self.config.write(offset, data);
+                let stays_master = || self.device.stays_master();
+                let effect = self.config.write(offset, data, stays_master);
                 self.device.set_bus_master(effect.master);
                 if effect.reset {
                     self.device.reset();
