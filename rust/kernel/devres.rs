@@ -30,7 +30,14 @@
 //!
 //! Upstream's counterpart: `rust/kernel/devres.rs`.
 
-use core::ptr;
+use core::{
+    mem::{
+        forget,
+        ManuallyDrop, //
+    },
+    ops::Deref,
+    ptr, //
+};
 use kernel::{
     device::{
         Bound,
@@ -120,6 +127,8 @@ struct State {
     items: List<Node<dyn Resource>>,
     /// How many items were taken out by their owners and are being released.
     releasing: usize,
+    /// Whether what is left at unbind is kept.
+    kept: bool,
 }
 
 /// What a set, its items and the device have in common.
@@ -160,6 +169,7 @@ impl DevresSet {
                 state <- new_spinlock!(State {
                     items: List::new(),
                     releasing: 0,
+                    kept: false,
                 }),
                 idle <- new_condvar!(),
             }),
@@ -168,6 +178,12 @@ impl DevresSet {
         let closer = Ok::<Closer, Error>(Closer(inner.clone()));
         devres::register::<Closer, Error>(dev, closer, GFP_KERNEL)?;
         Ok(Self(inner))
+    }
+
+    /// Has what is left when the device is unbound be kept for ever, instead of released: the
+    /// device may still reach it.
+    pub(crate) fn keep(&self) {
+        self.0.state.lock().kept = true;
     }
 
     /// Makes a value that is dropped with the result, or before `dev` is unbound.
@@ -222,7 +238,11 @@ impl Drop for Closer {
     fn drop(&mut self) {
         self.0.closed.store(true, Release);
         // The last first, as devres does.
-        while let Some(node) = self.take() {
+        while let Some((node, kept)) = self.take() {
+            if kept {
+                forget(node);
+                continue;
+            }
             // SAFETY: The node was taken out of the list here. This is devres' release of a device
             // whose driver is being unbound: no `Device<Bound>` of it is left, and therefore no
             // result of `access()`.
@@ -236,8 +256,10 @@ impl Drop for Closer {
 }
 
 impl Closer {
-    fn take(&self) -> Option<ListArc<Node<dyn Resource>>> {
-        self.0.state.lock().items.pop_back()
+    /// The last item, and whether it is kept.
+    fn take(&self) -> Option<(ListArc<Node<dyn Resource>>, bool)> {
+        let mut state = self.0.state.lock();
+        Some((state.items.pop_back()?, state.kept))
     }
 }
 
@@ -290,6 +312,45 @@ impl<T: Send + Sync + 'static> Drop for DevresItem<T> {
         state.releasing -= 1;
         if state.releasing == 0 && self.set.closed.load(Acquire) {
             self.set.idle.notify_all();
+        }
+    }
+}
+
+/// A value that is dropped with `self`, unless it was told to last.
+pub(crate) struct Lasting<T> {
+    value: ManuallyDrop<T>,
+    /// Whether the value is never dropped.
+    lasts: Atomic<bool>,
+}
+
+impl<T> Lasting<T> {
+    /// One that was not told to.
+    pub(crate) fn new(value: T) -> Self {
+        Self {
+            value: ManuallyDrop::new(value),
+            lasts: Atomic::new(false),
+        }
+    }
+
+    /// Has the value never be dropped: the device may still reach it.
+    pub(crate) fn keep(&self) {
+        self.lasts.store(true, Release);
+    }
+}
+
+impl<T> Deref for Lasting<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> Drop for Lasting<T> {
+    fn drop(&mut self) {
+        if !self.lasts.load(Acquire) {
+            // SAFETY: Dropped here alone, once, and not used after that.
+            unsafe { ManuallyDrop::drop(&mut self.value) }
         }
     }
 }
@@ -390,6 +451,29 @@ mod tests {
         assert!(items.iter().all(DevresItem::is_released));
         drop(items);
         assert_eq!(drops.load(Relaxed), 100);
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_kept_is_never_dropped() -> Result {
+        let parent = device(c"skua-devres")?;
+        let set = DevresSet::new(bound(&parent))?;
+        let drops = Arc::new(Atomic::new(0), GFP_KERNEL)?;
+        let early = insert(&set, bound(&parent), counted(&drops))?;
+        let late = insert(&set, bound(&parent), counted(&drops))?;
+        set.keep();
+        drop(early);
+        assert_eq!(drops.load(Relaxed), 1);
+        drop(parent);
+        assert!(late.is_released());
+        drop(late);
+        assert_eq!(drops.load(Relaxed), 1);
+        let lasting = Lasting::new(counted(&drops));
+        lasting.keep();
+        drop(lasting);
+        assert_eq!(drops.load(Relaxed), 1);
+        drop(Lasting::new(counted(&drops)));
+        assert_eq!(drops.load(Relaxed), 2);
         Ok(())
     }
 

@@ -70,7 +70,7 @@ impl Exec {
         let ticket = KBox::pin_init(
             // SAFETY: The slot is valid and pinned; the function initialises it.
             Opaque::ffi_init(|ticket| unsafe { shim::skua_ticket_init(ticket) }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         // INVARIANT: The ticket was just initialised; nothing is locked.
         let mut exec = Self {
@@ -86,7 +86,7 @@ impl Exec {
             };
             exec.unlock_all();
             // Without any other lock it is safe to wait for it, however old who holds it.
-            exec.locked.reserve(1, GFP_KERNEL)?;
+            exec.locked.reserve(1, GFP_KERNEL_ACCOUNT)?;
             // SAFETY: The reservation is valid, the ticket is this thread's and holds no lock.
             to_result(unsafe {
                 shim::skua_resv_lock_slow_interruptible(contended.as_raw(), exec.ticket.get())
@@ -102,7 +102,7 @@ impl Exec {
         if self.contended.is_some() {
             return Err(EDEADLK);
         }
-        self.locked.reserve(1, GFP_KERNEL)?;
+        self.locked.reserve(1, GFP_KERNEL_ACCOUNT)?;
         // SAFETY: The reservation is valid, the ticket is this thread's.
         let result = to_result(unsafe {
             shim::skua_resv_lock_interruptible(handle.as_raw(), self.ticket.get())
@@ -127,7 +127,7 @@ impl Exec {
         if self.contended.is_some() {
             return Err(EDEADLK);
         }
-        self.locked.reserve(1, GFP_KERNEL)?;
+        self.locked.reserve(1, GFP_KERNEL_ACCOUNT)?;
         // SAFETY: As in `lock()`.
         let locked = unsafe { shim::skua_resv_trylock(handle.as_raw(), self.ticket.get()) };
         if locked {

@@ -93,8 +93,10 @@ impl UserArray {
         T: FromBytes + IntoBytes,
     {
         self.check(min, max_count)?;
-        let mut out = KVVec::with_capacity(usize::try_from(self.count)?, GFP_KERNEL)?;
-        self.for_each(min, max_count, |element| Ok(out.push(element, GFP_KERNEL)?))?;
+        let mut out = KVVec::with_capacity(usize::try_from(self.count)?, GFP_KERNEL_ACCOUNT)?;
+        self.for_each(min, max_count, |element| {
+            Ok(out.push(element, GFP_KERNEL_ACCOUNT)?)
+        })?;
         Ok(out)
     }
 

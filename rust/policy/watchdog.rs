@@ -44,6 +44,7 @@
 //!         ticks: 40,
 //!         waits: false,
 //!         before: Default::default(),
+//!         since: None,
 //!     })
 //! });
 //! assert_eq!(verdicts.last(), Some(Verdict::Stuck { id: 7 }));
@@ -85,6 +86,17 @@ pub struct Sample {
     /// What the packet had used before it got to the head: it was there, and was preempted. That it
     /// has waited counts if it does so again.
     pub before: Spent,
+    /// When it got to the head, if that is known: it is counted from there.
+    pub since: Option<Arrival>,
+}
+
+/// When a packet got to the head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// By the clock of [`Sample::now_ms`].
+    pub ms: u64,
+    /// The engine's tick counter then.
+    pub ticks: u64,
 }
 
 /// What a packet has used of an engine.
@@ -124,6 +136,8 @@ pub struct Watchdog {
     limits: Limits,
     /// `None` while nothing is at the head.
     watched: Option<Watched>,
+    /// Whether what is at the head begins again now, whenever it got there.
+    restarted: bool,
 }
 
 /// One packet at the head.
@@ -135,9 +149,9 @@ struct Watched {
     last_ms: u64,
     /// What the engine showed then.
     last_ticks: u64,
-    /// Since it was first seen.
+    /// Milliseconds that it has had, with what counts from before it was first seen.
     elapsed_ms: u64,
-    /// Since it was first seen.
+    /// Ticks that it has used, likewise.
     used_ticks: u64,
     /// Since ticks last moved.
     stalled_ms: u64,
@@ -149,12 +163,14 @@ impl Watchdog {
         Watchdog {
             limits,
             watched: None,
+            restarted: false,
         }
     }
 
     /// Forgets what was seen: the engine was reset, or the device is back from suspend.
     pub fn restart(&mut self) {
         self.watched = None;
+        self.restarted = true;
     }
 
     /// Judges. The same verdict comes again as long as it holds.
@@ -163,10 +179,16 @@ impl Watchdog {
             self.watched = None;
             return Verdict::Healthy;
         };
+        let now = Arrival {
+            ms: sample.now_ms,
+            ticks: sample.ticks,
+        };
+        let restarted = core::mem::take(&mut self.restarted);
+        let since = sample.since.filter(|_| !restarted).unwrap_or(now);
         let new = Watched {
             id,
-            last_ms: sample.now_ms,
-            last_ticks: sample.ticks,
+            last_ms: since.ms,
+            last_ticks: since.ticks,
             elapsed_ms: sample.before.ms,
             used_ticks: sample.before.ticks,
             stalled_ms: if sample.waits {

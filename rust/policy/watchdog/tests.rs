@@ -32,6 +32,7 @@ fn run(
             ticks: start.1 + passed * rate / 1000,
             waits: false,
             before: Spent::default(),
+            since: None,
         });
         (!matches!(verdict, Verdict::Healthy | Verdict::Stalled)).then_some((passed, verdict))
     })
@@ -80,6 +81,7 @@ fn a_silent_engine_is_stalled_before_it_is_stuck() {
                 ticks: 0,
                 waits: false,
                 before: Spent::default(),
+                since: None,
             })
         })
         .collect();
@@ -98,6 +100,7 @@ fn a_clock_that_jumps_kills_nobody() {
         ticks,
         waits: false,
         before: Spent::default(),
+        since: None,
     };
     for now in [0, 3_600_000, 0, u64::MAX, 5] {
         assert_eq!(dog.check(at(now, 0)), Verdict::Healthy);
@@ -116,6 +119,7 @@ fn a_counter_that_goes_back_is_no_progress() {
             ticks: 1_000_000 - i,
             waits: false,
             before: Spent::default(),
+            since: None,
         }) == Verdict::Stuck { id: 1 }
     });
     assert!(stuck);
@@ -131,6 +135,7 @@ fn a_new_packet_starts_anew() {
             ticks: i * 400,
             waits: false,
             before: Spent::default(),
+            since: None,
         });
         assert_eq!(verdict, Verdict::Healthy);
     }
@@ -166,7 +171,7 @@ proptest! {
             let head = if hold { Some(3) } else { head.map(|h| h + now_ms as u64 / 4000) };
             let (now_ms, ticks, before) = (now_ms as u64, ticks as u64, Spent::default());
             let waits = false;
-            let sample = Sample { now_ms, head, ticks, waits, before };
+            let sample = Sample { now_ms, head, ticks, waits, before, since: None };
             history.push(sample);
             // The samples since this packet came to the head, in pairs.
             let since: Vec<_> = history.iter().rev().take_while(|s| s.head == head).collect();
@@ -202,6 +207,7 @@ fn what_was_used_before_a_preemption_counts() {
         ticks: i * 10,
         waits: true,
         before,
+        since: None,
     };
     // Each time with another id, as it is preempted in between.
     let used = |i: u64| Spent {
@@ -227,4 +233,29 @@ fn what_was_used_before_a_preemption_counts() {
         ..at(10_000, waits(10_000))
     };
     assert_eq!(dog.check(sample), Verdict::Healthy);
+}
+
+#[test]
+fn it_is_counted_from_when_it_got_there() {
+    let at = |now_ms: u64| Sample {
+        now_ms,
+        head: Some(7),
+        ticks: now_ms * 10,
+        waits: false,
+        before: Spent::default(),
+        since: Some(Arrival { ms: 90, ticks: 900 }),
+    };
+    let overdue = |dog: &mut Watchdog, first: u64| {
+        let mut looks = (0..).map(|look| first + look * 250);
+        looks.find(|now| dog.check(at(*now)) == Verdict::Overdue { id: 7 })
+    };
+    let mut dog = Watchdog::new(LIMITS);
+    // By the first look behind its time, which is up at 2090.
+    assert_eq!(overdue(&mut dog, 300), Some(2300));
+    // It begins once more.
+    dog.restart();
+    assert_eq!(overdue(&mut dog, 2300), Some(4550));
+    // However long ago it got there, a look counts for no more than a step.
+    let mut dog = Watchdog::new(LIMITS);
+    assert_eq!(overdue(&mut dog, 100_000), Some(101_750));
 }

@@ -23,7 +23,8 @@
 //! 2. Registration: `drm_dev_unplug()` waits for ioctls under way and removes the CPU's mappings;
 //!    the next access to one maps the object's dummy page.
 //! 3. The BARs of VRAM and of the CPU host aperture, interrupts.
-//! 4. Device-managed resources: registers, shared memory, page tables, DMA mappings.
+//! 4. Device-managed resources: registers, shared memory, page tables, DMA mappings; but those that
+//!    a device may still reach that did not become quiet, which are kept.
 //!
 //! Files, buffer objects and exported dma-bufs may outlive all that.
 //!
@@ -52,6 +53,7 @@ use crate::{
     gpu::{
         self,
         Gpu,
+        RegistrationData,
         Settings,
         SkuaDevice, //
     },
@@ -87,10 +89,7 @@ use crate::{
     }, //
 };
 use kernel::{
-    device::{
-        self,
-        Bound, //
-    },
+    device,
     drm::{
         self,
         ioctl, //
@@ -107,23 +106,6 @@ use kernel::{
 /// The driver's name as a type: what PCI core and DRM core call.
 pub(crate) struct SkuaDriver;
 
-/// What ioctls and faults get while the device is bound.
-pub(crate) struct RegistrationData<'a> {
-    /// The PCI device, for DMA mappings; [`RegistrationData::parent`] hands it out.
-    parent: &'a device::Device<Bound>,
-    /// The BAR of visible VRAM, of which page faults map pages; none if nothing is visible.
-    pub(crate) vram: Option<WcBar<'a>>,
-    /// The BAR of the CPU host aperture, likewise.
-    pub(crate) aperture: Option<WcBar<'a>>,
-}
-
-impl RegistrationData<'_> {
-    /// The PCI device: what DMA mappings and device-managed resources belong to.
-    pub(crate) fn parent(&self) -> &device::Device<Bound> {
-        self.parent
-    }
-}
-
 kernel::pci_device_table!(
     PCI_TABLE,
     (),
@@ -132,6 +114,34 @@ kernel::pci_device_table!(
         ()
     )]
 );
+
+/// What the module's parameters say. `EINVAL` with a line in the log for what is not there:
+/// `TdrLevelOff` would leave waits without end, and there is no screen for `TdrLevelRecoverVGA`.
+pub(crate) fn settings() -> Result<Settings> {
+    let recovers = match module_parameters::tdr_level.value() {
+        1 => false,
+        3 => true,
+        level => {
+            pr_err!("tdr_level is 1 or 3, not {}\n", level);
+            return Err(EINVAL);
+        }
+    };
+    let resets = match recovers {
+        true => module_parameters::tdr_limit_count.value(),
+        false => 0,
+    };
+    Ok(Settings {
+        preempts: module_parameters::preemption.value() != 0,
+        evicts: module_parameters::evict.value() != 0,
+        job_ms: module_parameters::job_timeout_ms.value(),
+        acknowledge_ms: module_parameters::tdr_ddi_delay_ms.value(),
+        recovers,
+        resets: Limits {
+            count: resets,
+            within_s: module_parameters::tdr_limit_time.value(),
+        },
+    })
+}
 
 /// Half of the machine's memory may be buffer objects.
 fn system_limit() -> u64 {
@@ -183,24 +193,12 @@ impl PciDriver for SkuaDriver {
             .checked_add(1)
             .ok_or(EINVAL)?;
 
-        let settings = Settings {
-            preempts: module_parameters::preemption.value() != 0,
-            evicts: module_parameters::evict.value() != 0,
-            job_ms: module_parameters::job_timeout_ms.value(),
-            resets: Limits {
-                count: module_parameters::tdr_limit_count.value(),
-                within_s: module_parameters::tdr_limit_time.value(),
-            },
-        };
+        let settings = settings()?;
         let bus = BusMaster::new(pdev);
         let gpu = Gpu::new(parent, bus, regs, caps, system_limit(), &settings)?;
         Ok(Parts {
             drm: drm::UnregisteredDevice::new(pdev, gpu)?,
-            data: RegistrationData {
-                parent,
-                vram,
-                aperture,
-            },
+            data: RegistrationData::new(parent, vram, aperture),
             vectors,
         })
     }

@@ -74,6 +74,7 @@
 
 use crate::{
     ext::{
+        bar::WcBar,
         device::BusMaster,
         devres::DevresSet,
         dmem::Region,
@@ -177,7 +178,6 @@ use crate::{
             ContextSlot,
             EngineIndex, //
         },
-        regs,
         status::Counter, //
     },
     submit::{
@@ -238,8 +238,6 @@ const MAX_VMS: u32 = 1024;
 const QUANTA_PER_SECOND: u64 = 5000;
 /// Turns of others after which a context of any level has one.
 const PATIENCE: u64 = 100;
-/// How long the device may take to acknowledge: register protocols are quick, hosts may be slow.
-pub(crate) const ACK_TIMEOUT: Delta = Delta::from_millis(5000);
 /// How many milliseconds more an adapter reset may take for its VRAM, however large that is.
 const MAX_VRAM_MS: i64 = 30_000;
 /// How long an acknowledgement may be missing before the device is asked whether it is there.
@@ -404,6 +402,10 @@ pub(crate) struct Gpu {
     pub(crate) preempts: Atomic<bool>,
     /// Whether all that is idle leaves VRAM before each ioctl, for tests.
     pub(crate) evicts: bool,
+    /// How long the device may take to acknowledge.
+    acknowledge: Delta,
+    /// [`Settings::recovers`].
+    pub(crate) recovers: bool,
     /// How often the adapter is reset before it is given up.
     #[pin]
     pub(crate) resets: Resets,
@@ -542,6 +544,12 @@ pub(crate) struct Settings {
     pub(crate) evicts: bool,
     /// Milliseconds that a packet may work.
     pub(crate) job_ms: u32,
+    /// Milliseconds that the device may take to acknowledge (`TdrDdiDelay`): register protocols are
+    /// quick, hosts may be slow.
+    pub(crate) acknowledge_ms: u32,
+    /// Whether an engine that does not end or stop in time is reset, and the device not given up
+    /// (`TdrLevel`).
+    pub(crate) recovers: bool,
     /// How often the adapter is reset before it is given up.
     pub(crate) resets: Limits,
 }
@@ -562,6 +570,8 @@ impl Gpu {
             preempts,
             evicts,
             job_ms,
+            acknowledge_ms,
+            recovers,
             resets,
         } = *settings;
         let quantum = (u64::from(caps.tick_hz) / QUANTA_PER_SECOND).max(1);
@@ -626,6 +636,8 @@ impl Gpu {
             },
             preempts: Atomic::new(true),
             evicts,
+            acknowledge: Delta::from_millis(acknowledge_ms.into()),
+            recovers,
             resets <- Resets::new(resets),
             vram_generation: Atomic::new(0),
             reapers: Reapers::new()?,
@@ -933,8 +945,8 @@ impl Gpu {
     /// Waits until `done` says so, which looks at shared memory only. Process context; not from
     /// recovery, which may have to reset the device for that.
     ///
-    /// Bounded: after [`ACK_TIMEOUT`] the device is to be reset, after which `done` is to say so,
-    /// or lost. `EIO`, `ENODEV` if it is.
+    /// Bounded: after [`Settings::acknowledge_ms`] the device is to be reset, after which `done` is
+    /// to say so, or lost. `EIO`, `ENODEV` if it is.
     pub(crate) fn wait_for(&self, mut done: impl FnMut() -> Result<bool>) -> Result {
         let mut generation = self.hw.generation();
         let mut start = Instant::<Monotonic>::now();
@@ -956,12 +968,12 @@ impl Gpu {
             }
             if late > PRESENCE_TIMEOUT && !asked {
                 asked = true;
-                if !self.is_present() {
+                if !self.hw.is_present() {
                     self.doubt(GONE);
                     return Err(ENODEV);
                 }
             }
-            if late > ACK_TIMEOUT {
+            if late > self.acknowledge {
                 self.suspect(generation);
                 start = Instant::now();
             }
@@ -969,10 +981,10 @@ impl Gpu {
         }
     }
 
-    /// Waits until `done` says so, and no longer than [`ACK_TIMEOUT`]. Process context.
-    /// `ETIMEDOUT`; `EIO`, `ENODEV` if the device is lost.
+    /// Waits until `done` says so, and no longer than [`Settings::acknowledge_ms`]. Process
+    /// context. `ETIMEDOUT`; `EIO`, `ENODEV` if the device is lost.
     pub(crate) fn wait_briefly(&self, done: impl FnMut() -> Result<bool>) -> Result {
-        self.wait_at_most(ACK_TIMEOUT, done)
+        self.wait_at_most(self.acknowledge, done)
     }
 
     /// Waits until an adapter reset is over, for which the device may take some time for each MiB
@@ -980,7 +992,7 @@ impl Gpu {
     pub(crate) fn wait_until_reset(&self) -> Result {
         let mib = i64::try_from(self.hw.caps.vram_size >> 20).unwrap_or(i64::MAX);
         let more = Delta::from_millis(mib.saturating_mul(10).min(MAX_VRAM_MS));
-        self.wait_at_most(ACK_TIMEOUT + more, || self.hw.is_reset())
+        self.wait_at_most(self.acknowledge + more, || self.hw.is_reset())
     }
 
     fn wait_at_most(&self, limit: Delta, mut done: impl FnMut() -> Result<bool>) -> Result {
@@ -996,14 +1008,6 @@ impl Gpu {
             }
             fsleep(Delta::from_micros(100));
         }
-    }
-
-    /// Whether something answers at the registers, and it is this device. Reads a register.
-    pub(crate) fn is_present(&self) -> bool {
-        self.hw
-            .regs
-            .read(regs::ID)
-            .is_ok_and(|id| id == regs::ID::SKUA)
     }
 
     /// The device did not do what it must in time: it is to be reset, and until it is it may reach
@@ -1035,12 +1039,9 @@ impl Gpu {
 
     /// Copies the device's counters to where [`Shared::counter`] finds them.
     pub(crate) fn snapshot(&self) -> Result {
-        let taken = || {
-            let shared = self.hw.shared.try_access().ok_or(ENODEV)?;
-            shared.snapshot_ack()
-        };
+        let taken = || self.hw.shared()?.snapshot_ack();
         let (generation, before) = (self.hw.generation(), taken()?);
-        self.hw.regs.write(regs::SNAPSHOT::new())?;
+        self.hw.take_snapshot()?;
         // A reset forgets it.
         self.wait_for(|| Ok(taken()? != before || self.hw.generation() != generation))
     }
@@ -1049,12 +1050,7 @@ impl Gpu {
     pub(crate) fn counters(&self, mut f: impl FnMut(&str, u64)) -> Result {
         for &(counter, name) in &Counter::ALL {
             // Not over a call that may sleep.
-            let value = self
-                .hw
-                .shared
-                .try_access()
-                .ok_or(ENODEV)?
-                .counter(counter as u32)?;
+            let value = self.hw.shared()?.counter(counter as u32)?;
             f(name, value);
         }
         Ok(())
@@ -1146,8 +1142,19 @@ impl Gpu {
         dev.destroyer.end();
         // A move may have found that it cannot be installed, and doubted.
         Gpu::lose(dev, true);
+        if !dev.reapers.is_quiet() {
+            dev.keep();
+        }
         crate::reaper::flush();
         drop(region);
+    }
+
+    /// Has all memory that the device may reach stay when it is unbound: it may for ever.
+    fn keep(&self) {
+        self.resources.keep();
+        if let Ok(shared) = self.hw.shared() {
+            shared.keep();
+        }
     }
 
     /// Has the device stop its accesses to memory. Whether it is known to have.
@@ -1176,6 +1183,36 @@ fn paging_space(parent: &Device<Bound>, caps: &Caps, system_limit: u64) -> Resul
             dev_err!(parent, "the paging address space is too large\n");
             EINVAL
         })
+}
+
+/// What ioctls and faults get while the device is bound.
+pub(crate) struct RegistrationData<'a> {
+    /// The PCI device, for DMA mappings; [`RegistrationData::parent`] hands it out.
+    parent: &'a Device<Bound>,
+    /// The BAR of visible VRAM, of which page faults map pages; none if nothing is visible.
+    pub(crate) vram: Option<WcBar<'a>>,
+    /// The BAR of the CPU host aperture, likewise.
+    pub(crate) aperture: Option<WcBar<'a>>,
+}
+
+impl<'a> RegistrationData<'a> {
+    /// That of a device whose memory the CPU finds in these two.
+    pub(crate) fn new(
+        parent: &'a Device<Bound>,
+        vram: Option<WcBar<'a>>,
+        aperture: Option<WcBar<'a>>,
+    ) -> Self {
+        Self {
+            parent,
+            vram,
+            aperture,
+        }
+    }
+
+    /// The PCI device: what DMA mappings and device-managed resources belong to.
+    pub(crate) fn parent(&self) -> &Device<Bound> {
+        self.parent
+    }
 }
 
 /// The PCI device that `dev` is on, bound as long as that is registered.

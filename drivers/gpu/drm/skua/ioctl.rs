@@ -6,8 +6,7 @@
 //! Everything about an argument that can be refused is refused here, or in the room that knows the
 //! limit, before anything has changed. Nothing below this room sees user memory or handles.
 //!
-//! Uses all rooms below, the trunk ([`crate::gpu`]), and of [`crate::driver`] what its ioctls are
-//! called with.
+//! Uses all rooms below, and the trunk ([`crate::gpu`]).
 
 pub(crate) mod bind;
 pub(crate) mod fence;

@@ -2,11 +2,10 @@
 
 //! What clients' memory is, where it is, and at which addresses the GPU finds it.
 //!
-//! Uses [`crate::hardware`], [`crate::fences`] and the trunk ([`crate::gpu`]). Of [`crate::submit`]
-//! it asks three things: that memory be cleared, copied or initialised, of the driver's own
-//! contexts; that an engine leave the context whose allocation moves; and that a destruction come
-//! behind what the contexts of a client hold. What clients submit it does not know; that an address
-//! space is used, it sees by fences.
+//! Uses [`crate::hardware`], [`crate::fences`] and the trunk ([`crate::gpu`]), and names nothing of
+//! [`crate::submit`]. The trunk hands it the driver's own contexts, which it has clear, copy or
+//! initialise memory, and the contexts whose allocations move, which it has engines leave. What
+//! clients submit it does not know; that an address space is used, it sees by fences.
 
 pub(crate) mod bo;
 pub(crate) mod claims;

@@ -3,7 +3,7 @@
 //! What can be seen from outside: fdinfo, debugfs. Reading changes nothing but what its file says:
 //! `counters` has the device take a snapshot, `zap` has the CPU fault again.
 //!
-//! Uses all rooms, and nobody uses it but [`crate::driver`], which registers it.
+//! Uses all rooms below, and nobody uses it but [`crate::driver`], which registers it.
 
 pub(crate) mod debugfs;
 pub(crate) mod fdinfo;

@@ -18,6 +18,18 @@ use kernel::{
     }, //
 };
 
+/// Counts out `gone` of what was counted in; a warning if there were not as many.
+pub(crate) fn count_out<T>(count: &mut T, gone: T)
+where
+    T: Copy + Default + Ord + core::ops::Sub<Output = T>,
+{
+    let is_wrong = crate::warn_on_once!(gone > *count);
+    *count = match is_wrong {
+        true => T::default(),
+        false => *count - gone,
+    };
+}
+
 /// A limit, in a unit that its owner says.
 pub(crate) struct Quota {
     /// Units that may be in use; never changes.

@@ -16,11 +16,11 @@
 //! | [`observe`] | what can be seen: fdinfo, debugfs | all below |
 //! | [`ioctl`] | files, ioctls and their arguments | all below |
 //! | [`submit`] | contexts, submissions and their packets, engines, recovery | memory, fences, hardware |
-//! | [`memory`] | buffer objects, VRAM, address spaces, page tables | fences, hardware; of submit what its head says |
+//! | [`memory`] | buffer objects, VRAM, address spaces, page tables | fences, hardware |
 //! | [`fences`] | what work waits for and what it signals | none |
 //! | [`hardware`] | the miniport: capabilities, registers, memory shared with the device | none |
 //!
-//! Between rooms arrows go one way, but for those of memory to submit. What is no room stands beside them:
+//! Between rooms arrows go one way. What is no room stands beside them:
 //!
 //! | part | what is in it |
 //! |---|---|
@@ -83,6 +83,10 @@ struct Skua {
 impl InPlaceModule for Skua {
     fn init(module: &'static ThisModule) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
+            _: {
+                // Before any device is probed.
+                driver::settings()?;
+            },
             _holds: fences::hold::QUEUE.open(c"skua-holds", Order::Unordered)?,
             _work: gpu::QUEUE.open(c"skua", Order::Unordered)?,
             _binds: memory::vm::QUEUE.open(c"skua-binds", Order::Unordered)?,
@@ -117,6 +121,14 @@ module! {
         preempt_timeout_ms: u32 {
             default: 2000,
             description: "Milliseconds that an engine may take to stop before it is reset",
+        },
+        tdr_ddi_delay_ms: u32 {
+            default: 5000,
+            description: "Milliseconds that the device may take to acknowledge before it is reset",
+        },
+        tdr_level: u8 {
+            default: 3,
+            description: "What a time-out has done: the device is given up (1), or recovers (3)",
         },
         tdr_limit_count: u32 {
             default: 5,

@@ -9,6 +9,7 @@ pub(crate) mod adapter_reset;
 pub(crate) mod busy;
 pub(crate) mod context;
 pub(crate) mod coredump;
+pub(crate) mod deferral;
 pub(crate) mod engine;
 pub(crate) mod packet;
 pub(crate) mod power;

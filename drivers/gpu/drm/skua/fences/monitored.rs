@@ -25,7 +25,8 @@ use crate::{
         FileOperations,
         ValuePage, //
     },
-    kernel_heap::client_flags, //
+    kernel_heap::client_flags,
+    quota::count_out, //
 };
 use kernel::{
     new_spinlock,
@@ -174,7 +175,7 @@ impl MonitoredFence {
                     return;
                 };
                 let wait = first.remove_current().1;
-                state.len = state.len.saturating_sub(1);
+                count_out(&mut state.len, 1);
                 wake(wait, true);
             }
         }
@@ -218,7 +219,7 @@ impl MonitoredFence {
                 };
                 next = if cursor.current().1.owner == Some(owner) {
                     let (rest, wait) = cursor.remove_current();
-                    *len = len.saturating_sub(1);
+                    count_out(len, 1);
                     wake(wait, false);
                     rest
                 } else {
@@ -413,7 +414,7 @@ impl Drop for Wait {
         let waiting = {
             let mut state = self.fence.state.lock();
             let waiting = state.waits.remove_node(&self.key);
-            state.len = state.len.saturating_sub(u32::from(waiting.is_some()));
+            count_out(&mut state.len, u32::from(waiting.is_some()));
             waiting
         };
         // With the lock free: it may have the last reference to the target.

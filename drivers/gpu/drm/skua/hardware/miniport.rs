@@ -6,6 +6,7 @@
 //! Nothing here decides, waits, or takes a lock but those of the counts of flushes.
 
 use crate::{
+    ext::devres::Lasting,
     hardware::{
         caps::{
             Caps,
@@ -60,6 +61,7 @@ use crate::{
             Descriptor,
             IMAGE_FORMAT, //
         },
+        fault,
         mmu::{
             Entry,
             Target,
@@ -89,6 +91,7 @@ use kernel::{
     },
     new_mutex,
     prelude::*,
+    revocable::RevocableGuard,
     sync::{
         atomic::{
             Acquire,
@@ -117,9 +120,9 @@ pub(crate) struct Hardware {
     /// What the device said of itself at probe.
     pub(crate) caps: Caps,
     /// Written for work, read for probe and recovery only.
-    pub(crate) regs: Registers,
+    regs: Registers,
     /// Status page, rings, descriptors; revoked at unbind.
-    pub(crate) shared: Devres<Shared>,
+    shared: Devres<Lasting<Shared>>,
     /// Flushes requested since the adapter was reset, modulo 2^32: the number of the last one, as
     /// the device counts them. Held over the register write, so that numbers and writes have one
     /// order.
@@ -133,7 +136,7 @@ pub(crate) struct Hardware {
     /// these.
     generation: Atomic<u32>,
     /// Number of the fault record that is read next, modulo 2^32.
-    pub(crate) next_fault: Atomic<u32>,
+    next_fault: Atomic<u32>,
     /// Entries of page tables that were written since probe.
     pub(crate) entries: Atomic<u64>,
     /// Whether memory has to be idle to be paged. This GPU bears it if not: a knob of debugfs.
@@ -217,7 +220,7 @@ impl Hardware {
         caps: Caps,
         paging: PagingSpace,
     ) -> Result<impl PinInit<Self, Error>> {
-        let shared = Shared::new(parent, &caps, paging)?;
+        let shared = Lasting::new(Shared::new(parent, &caps, paging)?);
         let shared = Devres::new(parent, Ok::<_, Error>(shared))?;
         Ok(try_pin_init!(Self {
             caps,
@@ -231,6 +234,45 @@ impl Hardware {
             wants_idle: Atomic::new(false),
             busy: Atomic::new(0),
         }))
+    }
+
+    /// The memory that is shared with the device: no unbind ends while it is looked at, so nobody
+    /// sleeps meanwhile. `ENODEV` once it is gone.
+    pub(crate) fn shared(&self) -> Result<RevocableGuard<'_, Lasting<Shared>>> {
+        self.shared.try_access().ok_or(ENODEV)
+    }
+
+    /// How many registers were read since probe, and written.
+    pub(crate) fn register_accesses(&self) -> (u64, u64) {
+        (self.regs.reads(), self.regs.writes())
+    }
+
+    /// Whether something answers at the registers, and it is this device. Reads a register.
+    pub(crate) fn is_present(&self) -> bool {
+        self.regs.read(regs::ID) == Ok(regs::ID::SKUA)
+    }
+
+    /// Has the device copy its counters to where [`Shared::counter`] finds them;
+    /// [`Shared::snapshot_ack`] changes then, and a reset forgets it. `ENODEV`.
+    pub(crate) fn take_snapshot(&self) -> Result {
+        self.regs.write(regs::SNAPSHOT::new())
+    }
+
+    /// The next fault record, with its number, if there is one: [`None`] in place of one that makes
+    /// no sense. The device may write others in its place then. `ENODEV`. By one caller at a time.
+    pub(crate) fn next_fault(&self) -> Result<Option<(u32, Option<fault::Record>)>> {
+        let number = self.next_fault.load(Relaxed);
+        let record = {
+            let shared = self.shared()?;
+            if shared.fault_put()? == number {
+                return Ok(None);
+            }
+            shared.fault(number)?
+        };
+        let read = number.wrapping_add(1);
+        self.next_fault.store(read, Relaxed);
+        self.regs.write(regs::FAULT_GET::new().with_records(read))?;
+        Ok(Some((number, record)))
     }
 
     /// Changes when the adapter is reset, and when it has restarted.
@@ -250,7 +292,7 @@ impl Hardware {
     /// Tells the device where the memory is that it shares with the driver. `ENODEV`.
     fn share(&self) -> Result {
         let (status, gart, aperture) = {
-            let shared = self.shared.try_access().ok_or(ENODEV)?;
+            let shared = self.shared()?;
             (
                 shared.status_address(),
                 shared.gart_address(),
@@ -330,7 +372,7 @@ impl Hardware {
             });
         }
         let refused = {
-            let shared = self.shared.try_access().ok_or(ENODEV)?;
+            let shared = self.shared()?;
             shared.aperture_refused()?
         };
         barrier::dma_mb(barrier::Write);
@@ -374,7 +416,7 @@ impl Hardware {
     fn close_windows(&self, ring: &mut Ring, last: u64) -> Result {
         let taken = ring.windows.iter_mut();
         for window in taken.filter(|window| (1..=last).contains(&window.fence)) {
-            let shared = self.shared.try_access().ok_or(ENODEV)?;
+            let shared = self.shared()?;
             for (va, bytes) in window.mapped {
                 shared.paging.clear(va, bytes)?;
             }
@@ -393,7 +435,7 @@ impl Hardware {
     /// The context that `node` holds, if it holds one; its own for paging is one. What it left it
     /// does not write to any more. `ENODEV`, `EIO`.
     pub(crate) fn held(&self, node: EngineIndex) -> Result<Option<ContextSlot>> {
-        let shared = self.shared.try_access().ok_or(ENODEV)?;
+        let shared = self.shared()?;
         shared.held(&self.caps, node)
     }
 
@@ -458,7 +500,7 @@ impl Miniport for Hardware {
         ring.told = 0;
         ring.built = None;
         ring.preemption = {
-            let shared = self.shared.try_access().ok_or(ENODEV)?;
+            let shared = self.shared()?;
             shared.engine32(node, status::engine::PREEMPT_SEQ)?
         };
         self.close_windows(ring, u64::MAX)?;
@@ -502,7 +544,7 @@ impl Miniport for Hardware {
             return Ok(Built::Busy);
         }
         let operation = &pass.operation;
-        let shared = self.shared.try_access().ok_or(ENODEV)?;
+        let shared = self.shared()?;
         let paging = &shared.paging;
         let mut windows = (0..).zip(&mut ring.windows);
         let (number, taken) = windows.find(|(_, taken)| taken.fence == 0).ok_or(EIO)?;
@@ -570,7 +612,7 @@ impl Miniport for Hardware {
         task: &Task<'_>,
         completion: Completion,
     ) -> Result<Place> {
-        let shared = self.shared.try_access().ok_or(ENODEV)?;
+        let shared = self.shared()?;
         let start = ring.space.tail();
         let Completion { fence, interrupt } = completion;
         let mut emit = |command: &Command| emit(&shared, node, &mut ring.space, command);
@@ -661,7 +703,7 @@ impl Miniport for Hardware {
     }
 
     fn query_current_fence(&self, node: EngineIndex) -> Result<u64> {
-        let shared = self.shared.try_access().ok_or(ENODEV)?;
+        let shared = self.shared()?;
         shared.engine64(node, status::engine::COMPLETED_FENCE)
     }
 
@@ -672,7 +714,7 @@ impl Miniport for Hardware {
     }
 
     fn query_preemption(&self, node: EngineIndex, ring: &Ring) -> Result<Option<Preemption>> {
-        let shared = self.shared.try_access().ok_or(ENODEV)?;
+        let shared = self.shared()?;
         if shared.engine32(node, status::engine::PREEMPT_SEQ)? != ring.preemption {
             return Ok(None);
         }
@@ -696,7 +738,7 @@ impl Miniport for Hardware {
 
     fn reset_engine(&self, node: EngineIndex) -> Result<Request> {
         let before = {
-            let shared = self.shared.try_access().ok_or(ENODEV)?;
+            let shared = self.shared()?;
             shared.engine32(node, status::engine::RESET_ACK)?
         };
         self.regs
@@ -723,7 +765,7 @@ impl Miniport for Hardware {
     }
 
     fn restart_from_timeout(&self) -> Result {
-        self.shared.try_access().ok_or(ENODEV)?.forget_counts()?;
+        self.shared()?.forget_counts()?;
         self.next_fault.store(0, Relaxed);
         self.share()?;
         let Some(aperture) = self.caps.aperture else {
@@ -744,7 +786,7 @@ impl Miniport for Hardware {
     fn has_restarted(&self) -> Result<bool> {
         let _flushes = self.flushes.lock();
         let aperture_flushes = self.aperture_flushes.lock();
-        let shared = self.shared.try_access().ok_or(ENODEV)?;
+        let shared = self.shared()?;
         if shared.aperture_ack()? != *aperture_flushes {
             return Ok(false);
         }
@@ -771,7 +813,7 @@ impl Miniport for Hardware {
             true => Some(Shared::queue(&self.caps, context)?),
             false => None,
         };
-        let shared = self.shared.try_access().ok_or(ENODEV)?;
+        let shared = self.shared()?;
         shared.write_descriptor(context, descriptor, queue)
     }
 
@@ -814,7 +856,7 @@ impl Miniport for Hardware {
         cached: bool,
     ) -> Result {
         self.check_segment_pages(segment, pages)?;
-        let shared = self.shared.try_access().ok_or(ENODEV)?;
+        let shared = self.shared()?;
         let mut left = (pages.start.0..).take(usize::try_from(pages.pages.0)?);
         for piece in pieces {
             // CAST: 4 KiB.
@@ -834,7 +876,7 @@ impl Miniport for Hardware {
 
     fn unmap_aperture_segment(&self, segment: u32, pages: PageRange) -> Result {
         self.check_segment_pages(segment, pages)?;
-        let shared = self.shared.try_access().ok_or(ENODEV)?;
+        let shared = self.shared()?;
         for page in (pages.start.0..).take(usize::try_from(pages.pages.0)?) {
             shared.unmap_gart(u32::try_from(page)?)?;
         }
@@ -845,7 +887,7 @@ impl Miniport for Hardware {
     fn map_cpu_host_aperture(&self, segment: u32, pages: &[AperturePage]) -> Result<Request> {
         let mut flushes = self.aperture_flushes.lock();
         {
-            let shared = self.shared.try_access().ok_or(ENODEV)?;
+            let shared = self.shared()?;
             let place = |page: &AperturePage| {
                 let entry = self.aperture_entry(segment, page.segment)?;
                 self.check_aperture_page(page.aperture)?;
@@ -869,7 +911,7 @@ impl Miniport for Hardware {
     fn unmap_cpu_host_aperture(&self, segment: u32, pages: &[u32]) -> Result<Request> {
         let mut flushes = self.aperture_flushes.lock();
         {
-            let shared = self.shared.try_access().ok_or(ENODEV)?;
+            let shared = self.shared()?;
             if segment != VRAM_SEGMENT {
                 return Err(EINVAL);
             }
@@ -884,7 +926,7 @@ impl Miniport for Hardware {
     }
 
     fn is_done(&self, request: Request) -> Result<bool> {
-        let shared = self.shared.try_access().ok_or(ENODEV)?;
+        let shared = self.shared()?;
         match request {
             Request::Reset(node, before) => {
                 Ok(shared.engine32(node, status::engine::RESET_ACK)? != before)

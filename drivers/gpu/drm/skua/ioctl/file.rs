@@ -7,7 +7,6 @@
 //! by the watchdog.
 
 use crate::{
-    driver::SkuaDriver,
     ext::{
         capability,
         file,
@@ -29,7 +28,10 @@ use crate::{
         }, //
     },
     few::Few,
-    gpu::SkuaDevice,
+    gpu::{
+        SkuaDevice,
+        SkuaDriver, //
+    },
     ioctl::{
         fence::{
             FenceHandle,
@@ -52,10 +54,7 @@ use crate::{
             BoRef, //
         },
         claims::Claims,
-        destruction::{
-            self,
-            Manner, //
-        },
+        destruction::Manner,
         device::{
             ClientDevice,
             Notice, //
@@ -87,6 +86,7 @@ use crate::{
             Request,
             Status, //
         },
+        deferral,
         recovery,
         submission::{
             Buffer,
@@ -310,7 +310,7 @@ fn names(file: &SkuaFile, handle: u32, bo: &Bo) -> bool {
 }
 
 /// The bound data that ioctls get.
-pub(crate) type Data<'a> = crate::driver::RegistrationData<'a>;
+pub(crate) type Data<'a> = crate::gpu::RegistrationData<'a>;
 /// The registered device.
 pub(crate) type Device = SkuaDevice<drm::Registered>;
 
@@ -447,7 +447,7 @@ impl File {
                 let _ = file::delete_handle(file, handle);
             }
         };
-        destruction::destroy(dev, &file.inner().vm_quota, &objects, manner, close)?;
+        deferral::destroy(dev, &file.inner().vm_quota, &objects, manner, close)?;
         Ok(0)
     }
 

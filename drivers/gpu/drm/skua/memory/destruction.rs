@@ -18,9 +18,8 @@
 //! destroyed it, what is in VRAM apart from the rest: so two gates of a client at most are
 //! [armed](Gate::arm).
 //!
-//! What is [held](crate::fences::hold) has no fence: before all that the destruction has a place
-//! behind what the client's contexts hold ([`Deferral`]). As long as it has, the object is moved as
-//! before, and resident where it was: who waits without end keeps nobody's room.
+//! What is [held](crate::fences::hold) has no fence: who destroys has waited for that before, or has
+//! the destruction begin behind it.
 //!
 //! An object that others may have, because it was exported or is imported, keeps its memory; it is
 //! unmapped from the client's address spaces.
@@ -35,12 +34,9 @@ use crate::{
             Usage, //
         }, //
     },
-    fences::{
-        gate::{
-            Gate,
-            Wake, //
-        },
-        hold, //
+    fences::gate::{
+        Gate,
+        Wake, //
     },
     few::Few,
     gpu::{
@@ -55,11 +51,7 @@ use crate::{
             BoRef,
             Memory, //
         },
-        device::{
-            look_again,
-            ClientDevice, //
-        },
-        residency::Kept,
+        device::look_again,
         vm::{
             for_each_user,
             Vm, //
@@ -70,13 +62,15 @@ use crate::{
         interval_map::Span,
         miniport::Flush, //
     },
-    quota::Quota,
+    quota::{
+        count_out,
+        Quota, //
+    },
     reaper::{
         self,
         Reapable, //
     },
-    spec::number::Asid,
-    submit::context::Context, //
+    spec::number::Asid, //
 };
 use kernel::{
     device::{
@@ -105,14 +99,7 @@ use kernel::{
         ArcBorrow,
         SpinLock, //
     },
-    time::{
-        delay::fsleep,
-        msecs_to_jiffies,
-        Delta,
-        Instant,
-        Jiffies,
-        Monotonic, //
-    },
+    time::Jiffies,
     workqueue::{
         Work,
         WorkItem, //
@@ -497,7 +484,7 @@ impl Destroyer {
         let count = some.iter().count();
         perform(some);
         let mut doomed = self.doomed.lock();
-        doomed.behind = doomed.behind.saturating_sub(count);
+        count_out(&mut doomed.behind, count);
         count > 0
     }
 }
@@ -534,35 +521,21 @@ pub(crate) struct Manner {
     pub(crate) synchronous: bool,
 }
 
-/// How long one call waits: while it does, no DRM device is unplugged.
-const PATIENCE_MS: u32 = 1000;
-
 /// Destroys objects, each of which is named once, all or none, with their handles, which `close`
-/// closes. `client` is the quota of the address spaces of the client.
+/// closes. `client` is the quota of the address spaces of the client, of which no work is held that
+/// may use them.
 ///
 /// `ENOENT` for a handle, also if another thread destroys it just now; `ENOMEM`; `EINTR` if a
-/// signal arrives; `EAGAIN` if it takes more than [`PATIENCE_MS`]. Nothing has changed then.
+/// signal arrives; `EAGAIN` if it takes longer than `patience`. Nothing has changed then.
 pub(crate) fn destroy(
     dev: &SkuaDevice,
     client: &Arc<Quota>,
     handles: &[(u32, BoRef)],
     manner: Manner,
+    mut patience: Jiffies,
     close: impl Fn(u32, &BoRef),
 ) -> Result {
     let nodes = dying_nodes()?;
-    let mut patience = msecs_to_jiffies(PATIENCE_MS);
-    if manner.synchronous && !manner.assume_not_in_use {
-        wait_for_held(dev, client, &mut patience)?;
-    } else if !manner.assume_not_in_use {
-        if let Some(deferral) = Deferral::new(dev, client, handles)? {
-            let place = hold::Place::new()?;
-            for (handle, bo) in handles {
-                close(*handle, bo);
-            }
-            deferral.go_behind(place);
-            return Ok(());
-        }
-    }
     let begun = loop {
         if manner.synchronous {
             let mut users = Users::new();
@@ -596,162 +569,29 @@ pub(crate) fn destroy(
     Ok(())
 }
 
-/// Whether a context of `client` holds work.
-fn holds_work(dev: &SkuaDevice, client: &Arc<Quota>) -> bool {
-    let found = dev.contexts.find_by(|one| one.holds_work_of(client));
-    let is_found = found.is_some();
-    found
-        .into_iter()
-        .for_each(|one| dev.reapers.contexts.bury(one));
-    is_found
-}
-
-/// Waits until no context of `client` holds work. `EAGAIN` if there is no `patience` left;
-/// `ENODEV`, `EIO`; `EINTR` if a signal arrives.
-fn wait_for_held(dev: &SkuaDevice, client: &Arc<Quota>, patience: &mut Jiffies) -> Result {
-    while holds_work(dev, client) {
-        dev.check_health()?;
-        if current!().signal_pending() {
-            return Err(EINTR);
-        }
-        *patience = patience.checked_sub(1).ok_or(EAGAIN)?;
-        fsleep(Delta::from_millis(1));
-    }
-    Ok(())
-}
-
-/// Objects whose handles are gone, and that work which a client's contexts hold may use (row 0.02).
-pub(crate) struct Deferral {
-    dev: ARef<SkuaDevice>,
-    /// As [`Destruction::client`].
-    client: Arc<Quota>,
-    objects: KVVec<BoRef>,
-    /// Contexts that held work, and behind which it has not been yet.
-    contexts: KVVec<Arc<Context>>,
-    /// What was resident is until then.
-    _kept: KVVec<Kept>,
-    /// When there was no memory first.
-    refused: Option<Instant<Monotonic>>,
-}
-
-impl Deferral {
-    /// That of `handles`; none if no context of `client` holds work. `ENOENT` if another thread
-    /// destroys one of them; `ENOMEM`.
-    fn new(
-        dev: &SkuaDevice,
-        client: &Arc<Quota>,
-        handles: &[(u32, BoRef)],
-    ) -> Result<Option<Self>> {
-        if !holds_work(dev, client) {
-            return Ok(None);
-        }
-        let mut deferral = Self {
-            dev: dev.into(),
-            client: client.clone(),
-            objects: KVVec::with_capacity(handles.len(), client_flags())?,
-            contexts: KVVec::new(),
-            _kept: KVVec::new(),
-            refused: None,
-        };
-        for (_, bo) in handles {
-            if !claim(bo) {
-                return Err(ENOENT);
+/// Begins to destroy `objects`, which are [claimed](claim) and whose handles are gone, from the last
+/// one on, and takes those out. `ENOMEM`: then some are left.
+pub(crate) fn begin(dev: &SkuaDevice, client: &Arc<Quota>, objects: &mut KVVec<BoRef>) -> Result {
+    const MANNER: Manner = Manner {
+        assume_not_in_use: false,
+        synchronous: false,
+    };
+    let nodes = dying_nodes()?;
+    let mut begun = KVVec::with_capacity(objects.len(), client_flags())?;
+    let mut users = Users::new();
+    let mut result = Ok(());
+    while let Some(bo) = objects.last() {
+        match doom_one(dev, client, bo, MANNER, &mut users) {
+            Ok(one) => crate::warn_on_once!(begun.push_within_capacity(one).is_err()),
+            Err(error) => {
+                result = Err(error);
+                break;
             }
-            crate::warn_on_once!(deferral.objects.push_within_capacity(bo.clone()).is_err());
-        }
-        let mut kept = KVVec::new();
-        let mut result = Ok(());
-        dev.contexts.for_each(|context| {
-            let wanted = result.is_ok() && context.holds_work_of(client);
-            if let (true, Some(vm)) = (wanted, context.vm()) {
-                result = keep_all(&mut kept, vm.device(), handles)
-                    .and_then(|()| Ok(deferral.contexts.reserve(1, client_flags())?));
-            }
-            if wanted && result.is_ok() {
-                crate::warn_on_once!(deferral.contexts.push_within_capacity(context).is_err());
-            } else {
-                dev.reapers.contexts.bury(context);
-            }
-        });
-        result?;
-        deferral._kept = kept;
-        Ok((!deferral.contexts.is_empty()).then_some(deferral))
-    }
-
-    /// Waits for what the next context holds.
-    fn go_behind(mut self, place: hold::Place<Context>) {
-        if let Some(context) = self.contexts.pop() {
-            let dev = self.dev.clone();
-            hold::defer(&context, place, self);
-            dev.reapers.contexts.bury(context);
-        }
-    }
-
-    /// What it waited for is held no more: goes behind what the next context holds, or has the
-    /// objects destroyed. Gives itself back if there is no memory, for a while: then they go with
-    /// their address spaces. Process context, in a worker.
-    pub(crate) fn perform(mut self) -> Option<Self> {
-        let result = match self.contexts.is_empty() {
-            true => self.begin(),
-            false => match hold::Place::new() {
-                Ok(place) => {
-                    self.go_behind(place);
-                    return None;
-                }
-                Err(error) => Err(error),
-            },
         };
-        result.err()?;
-        let since = *self.refused.get_or_insert_with(Instant::now);
-        (since.elapsed() < Delta::from_millis(hold::PATIENCE_MS)).then_some(self)
+        objects.pop();
     }
-
-    /// Begins to destroy the objects, from the last one on. `ENOMEM`: then some are left.
-    fn begin(&mut self) -> Result {
-        const MANNER: Manner = Manner {
-            assume_not_in_use: false,
-            synchronous: false,
-        };
-        let nodes = dying_nodes()?;
-        let mut begun = KVVec::with_capacity(self.objects.len(), client_flags())?;
-        let mut users = Users::new();
-        let mut result = Ok(());
-        while let Some(bo) = self.objects.last() {
-            match doom_one(&self.dev, &self.client, bo, MANNER, &mut users) {
-                Ok(one) => crate::warn_on_once!(begun.push_within_capacity(one).is_err()),
-                Err(error) => {
-                    result = Err(error);
-                    break;
-                }
-            };
-            self.objects.pop();
-        }
-        self.dev.destroyer.accept(&self.client, begun, nodes);
-        result
-    }
-}
-
-impl Drop for Deferral {
-    fn drop(&mut self) {
-        self.objects.iter().for_each(|bo| bo.unclaim());
-        while let Some(context) = self.contexts.pop() {
-            self.dev.reapers.contexts.bury(context);
-        }
-    }
-}
-
-/// Has those of `handles` that are resident for `device` stay so, as long as there is `kept`.
-/// `ENOMEM`.
-fn keep_all(
-    kept: &mut KVVec<Kept>,
-    device: &Arc<ClientDevice>,
-    handles: &[(u32, BoRef)],
-) -> Result {
-    kept.reserve(handles.len(), client_flags())?;
-    for one in handles.iter().filter_map(|(_, bo)| Kept::new(device, bo)) {
-        crate::warn_on_once!(kept.push_within_capacity(one).is_err());
-    }
-    Ok(())
+    dev.destroyer.accept(client, begun, nodes);
+    result
 }
 
 /// Destroys an object of the driver's own, which nobody has a handle of, for whom `client` is the
@@ -812,8 +652,9 @@ fn spare(dev: &SkuaDevice, handles: &[(u32, BoRef)]) {
     }
 }
 
-/// Has `bo` be destroyed by nobody else, or not, unless others have it, too.
-fn claim(bo: &BoRef) -> bool {
+/// Has `bo` be destroyed by nobody else, until [`BoData::unclaim`](bo::BoData::unclaim), unless
+/// others have it, too. Whether it could be.
+pub(crate) fn claim(bo: &BoRef) -> bool {
     gem::is_foreign(&**bo) || bo.claim()
 }
 

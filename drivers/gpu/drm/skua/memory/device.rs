@@ -33,6 +33,7 @@ use crate::{
         SkuaDevice,
         SkuaDriver, //
     },
+    kernel_heap::client_flags,
     memory::{
         bo::{
             Bo,
@@ -150,7 +151,7 @@ impl ClientDevice {
             if accounts.len() >= MAX_EXPLICIT {
                 return Err(ENOSPC);
             }
-            accounts.push(account.clone(), GFP_KERNEL)?;
+            accounts.push(account.clone(), client_flags())?;
         }
         let device = Self {
             dev: dev.into(),

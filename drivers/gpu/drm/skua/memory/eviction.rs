@@ -40,7 +40,10 @@ use crate::{
         SkuaDevice,
         SkuaDriver, //
     },
-    kernel_heap::KernelHeap,
+    kernel_heap::{
+        client_flags,
+        KernelHeap, //
+    },
     memory::{
         bo::{
             self,
@@ -401,7 +404,7 @@ impl<'a> Place for Vram<'a> {
 pub(crate) fn left(leaves: Result<Fence>, moves: &mut KVVec<Fence>) -> Result<bool> {
     match leaves {
         Ok(fence) => {
-            moves.push(fence, GFP_KERNEL)?;
+            moves.push(fence, client_flags())?;
             Ok(true)
         }
         Err(error) if error == EINTR || error == ENODEV => Err(error),

@@ -53,7 +53,10 @@ use crate::{
         },
         miniport::Request, //
     },
-    kernel_heap::KernelHeap,
+    kernel_heap::{
+        client_flags,
+        KernelHeap, //
+    },
     memory::{
         bo::{
             Bo,
@@ -251,17 +254,17 @@ fn reveal(
     let before = first.checked_sub(1);
     let before = before.and_then(|page| window.find(spot(aperture, range, page)?.page));
     let goes_on = before.is_some_and(|at| window.is_last(at));
-    let mut new = KVec::with_capacity(count, GFP_KERNEL)?;
-    let mut taken = KVec::with_capacity(count, GFP_KERNEL)?;
+    let mut new = KVec::with_capacity(count, client_flags())?;
+    let mut taken = KVec::with_capacity(count, client_flags())?;
     // What this fault is about stays.
-    let mut own = KVec::with_capacity(count, GFP_KERNEL)?;
+    let mut own = KVec::with_capacity(count, client_flags())?;
     for page in (first..).take(count) {
         let Some(spot) = spot(aperture, range, page) else {
             break;
         };
         if let Some(at) = window.find(spot.page) {
             window.touch(at);
-            own.push(at, GFP_KERNEL)?;
+            own.push(at, client_flags())?;
             continue;
         }
         let at = match window.next() {
@@ -270,7 +273,7 @@ fn reveal(
             Some((at, Some(old))) if page == first || goes_on => {
                 gem::unmap_at(dev, old.user, aperture.page.bytes())?;
                 window.hide(at);
-                taken.push(at, GFP_KERNEL)?;
+                taken.push(at, client_flags())?;
                 at
             }
             _ => break,
@@ -286,12 +289,12 @@ fn reveal(
         };
         crate::warn_on_once!(window.show(at, shown).is_err());
         window.hold(at, bo.is_locked());
-        own.push(at, GFP_KERNEL)?;
+        own.push(at, client_flags())?;
         let page = AperturePage {
             aperture: at,
             segment: spot.page,
         };
-        new.push(page, GFP_KERNEL)?;
+        new.push(page, client_flags())?;
     }
     taken.sort_unstable();
     new.sort_unstable_by_key(|page| page.aperture);

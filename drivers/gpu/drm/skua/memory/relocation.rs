@@ -469,13 +469,13 @@ pub(crate) fn relocate(
         }
         for_each_user(dev, bo, |vm| {
             let handle = vm.reservation().handle();
-            users.push(vm, GFP_KERNEL)?;
+            users.push(vm, client_flags())?;
             exec.lock(&handle)
         })?;
         // Nothing of it is mapped, but what it waits for is that address space's.
         if users.len() == old_users {
             if let Some(vm) = bo.home(dev) {
-                users.push(vm, GFP_KERNEL)?;
+                users.push(vm, client_flags())?;
             }
         }
         exec.reserve_fences()

@@ -106,6 +106,7 @@ use crate::{
         }, //
     },
     quota::{
+        count_out,
         Quota,
         Share, //
     },
@@ -935,7 +936,7 @@ impl Vm {
                 let bind = first.remove();
                 binds.busy = true;
                 if due {
-                    binds.len = binds.len.saturating_sub(1);
+                    count_out(&mut binds.len, 1);
                     (bind, end)
                 } else {
                     drop(binds);
@@ -1402,7 +1403,7 @@ impl Drop for VmUse {
     fn drop(&mut self) {
         let over = {
             let mut binds = self.0.binds.lock();
-            binds.contexts = binds.contexts.saturating_sub(1);
+            count_out(&mut binds.contexts, 1);
             binds.is_over()
         };
         if over {

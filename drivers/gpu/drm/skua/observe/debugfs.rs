@@ -21,7 +21,6 @@
 //! | `parameters` | the module's parameters, which sysfs does not show of Rust modules |
 
 use crate::{
-    driver::SkuaDriver,
     ext::{
         drm_driver::DebugfsFile,
         gem,
@@ -30,7 +29,8 @@ use crate::{
     fences::hold::Holder,
     gpu::{
         self,
-        SkuaDevice, //
+        SkuaDevice,
+        SkuaDriver, //
     },
     hardware::{
         caps::GART_PAGES,
@@ -233,7 +233,7 @@ fn holders(
 fn gart_pages(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
     for page in GART_PAGES..dev.hw.caps.gart_pages {
         let entry = {
-            let shared = dev.hw.shared.try_access().ok_or(ENODEV)?;
+            let shared = dev.hw.shared()?;
             shared.gart_entry(page)?
         };
         // What is read only is the dummy page.
@@ -292,7 +292,7 @@ fn entries(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
 
 fn paging(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
     let (bytes, tables, (ticks, packets)) = {
-        let shared = dev.hw.shared.try_access().ok_or(ENODEV)?;
+        let shared = dev.hw.shared()?;
         let paging = &shared.paging;
         (
             paging.space.bytes(),
@@ -314,6 +314,7 @@ fn paging(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
 
 fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
     // Before the snapshot, which itself writes a register.
+    let (register_reads, register_writes) = dev.hw.register_accesses();
     let own = [
         ("submissions", dev.counters.submissions.load(Relaxed)),
         ("binds", dev.counters.binds.load(Relaxed)),
@@ -345,8 +346,8 @@ fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         ("segment_unmaps", dev.counters.segment_unmaps.load(Relaxed)),
         ("tlb_flushes", dev.counters.flushes.load(Relaxed)),
         ("entries", dev.hw.entries.load(Relaxed)),
-        ("register_reads", dev.hw.regs.reads()),
-        ("register_writes", dev.hw.regs.writes()),
+        ("register_reads", register_reads),
+        ("register_writes", register_writes),
     ];
     dev.snapshot()?;
     for (name, value) in own {
@@ -366,5 +367,13 @@ fn parameters(out: &mut SeqPrinter<'_>) -> core::fmt::Result {
     let preemption = crate::module_parameters::preemption.value();
     writeln!(out, "preemption: {}", preemption)?;
     let timeout = crate::module_parameters::preempt_timeout_ms.value();
-    writeln!(out, "preempt_timeout_ms: {}", timeout)
+    writeln!(out, "preempt_timeout_ms: {}", timeout)?;
+    let timeout = crate::module_parameters::tdr_ddi_delay_ms.value();
+    writeln!(out, "tdr_ddi_delay_ms: {}", timeout)?;
+    let level = crate::module_parameters::tdr_level.value();
+    writeln!(out, "tdr_level: {}", level)?;
+    let count = crate::module_parameters::tdr_limit_count.value();
+    writeln!(out, "tdr_limit_count: {}", count)?;
+    let seconds = crate::module_parameters::tdr_limit_time.value();
+    writeln!(out, "tdr_limit_time: {}", seconds)
 }

@@ -139,7 +139,7 @@ impl Resets {
 ///
 /// Called by the alarms, one at a time. Bounded, and in a signalling section as a whole.
 pub(crate) fn reset_adapter(dev: &SkuaDevice, guilty: Option<(EngineIndex, &Cause)>) {
-    if dev.check_health().is_err() || !dev.is_present() || !dev.resets.begin() {
+    if dev.check_health().is_err() || !dev.hw.is_present() || !dev.resets.begin() {
         return Gpu::lose(dev, false);
     }
     dev.suspend();

@@ -54,10 +54,7 @@ use crate::{
             Memory,
             REGION_VRAM, //
         },
-        destruction::{
-            self,
-            Deferral, //
-        },
+        destruction,
         paging_in,
         relocation::{
             Transfer,
@@ -89,6 +86,7 @@ use crate::{
         watchdog::Spent, //
     },
     quota::{
+        count_out,
         Quota,
         Share, //
     },
@@ -105,6 +103,7 @@ use crate::{
             Account,
             Usage, //
         },
+        deferral::Deferral,
         packet::{
             Packet,
             IN_FLIGHT, //
@@ -545,7 +544,7 @@ impl Context {
     /// Whether its save area has the state of a packet that was preempted.
     pub(crate) fn is_saved(&self) -> bool {
         let saved = || {
-            let shared = self.dev.hw.shared.try_access()?;
+            let shared = self.dev.hw.shared().ok()?;
             shared.is_saved(self.slot()?).ok()
         };
         saved().unwrap_or(false)
@@ -584,7 +583,7 @@ impl Context {
     /// Engine time that it used so far, in ticks; 0 when the device is unbound.
     pub(crate) fn ticks(&self) -> u64 {
         let ticks = || {
-            let shared = self.dev.hw.shared.try_access()?;
+            let shared = self.dev.hw.shared().ok()?;
             let (ticks, _) = shared.descriptor_usage(self.slot()?).ok()?;
             Some(ticks)
         };
@@ -626,7 +625,7 @@ impl Context {
         let quota = vm.system_quota(parent)?;
         let made = save_areas::create(&self.dev, parent, vm, &quota)?;
         if let Some((_, place)) = &made {
-            let shared = self.dev.hw.shared.try_access().ok_or(ENODEV)?;
+            let shared = self.dev.hw.shared()?;
             shared.set_save_area(client.slot, *place)?;
         }
         self.area.populate(Area {
@@ -948,7 +947,7 @@ impl Context {
             // It was not tried.
             Stop::Between => (),
         }
-        pending.running = pending.running.saturating_sub(1);
+        count_out(&mut pending.running, 1);
         // If it is in the queue, it is the first: it has portions that were not started.
         if let Ok(submission) = ListArc::try_from_arc(packet.submission) {
             pending.queue.push_front(submission);
@@ -1082,7 +1081,7 @@ impl Pending {
     /// Takes the first submission out.
     fn pop(&mut self) -> Option<Arc<Submission>> {
         let first = self.queue.pop_front()?;
-        self.len = self.len.saturating_sub(1);
+        count_out(&mut self.len, 1);
         self.started = MultipassOffset::default();
         Some(first.into_arc())
     }

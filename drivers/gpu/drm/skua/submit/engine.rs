@@ -62,7 +62,10 @@ use crate::{
             Scheduler,
             LEVELS, //
         },
-        watchdog::Spent, //
+        watchdog::{
+            Arrival,
+            Spent, //
+        }, //
     },
     spec::{
         command::EngineKind,
@@ -175,10 +178,8 @@ const TRY_MS: u64 = 32;
 struct Head {
     /// Fence id of the packet at the head.
     id: u64,
-    /// Engine time when it got there.
-    ticks: u64,
-    /// Since when it is there, in milliseconds of the driver's clock.
-    ms: u64,
+    /// When it got there, by [`now_ms`].
+    since: Arrival,
 }
 
 /// One of the device's engines, as long as the device's data live.
@@ -273,6 +274,11 @@ impl State {
         }
     }
 
+    /// When the packet got to the head that is there now.
+    pub(crate) fn head_since(&self) -> Option<Arrival> {
+        self.head.map(|head| head.since)
+    }
+
     /// Tells the clocks what is at the head of the ring.
     pub(crate) fn look_at_head(&mut self, now: u64) {
         let head = self.node.head();
@@ -280,8 +286,10 @@ impl State {
         if self.head.map(|head| head.id) != id {
             self.head = id.map(|id| Head {
                 id,
-                ticks: now,
-                ms: now_ms(),
+                since: Arrival {
+                    ms: now_ms(),
+                    ticks: now,
+                },
             });
         }
         self.clock.head_changed(id, || {
@@ -472,7 +480,7 @@ impl State {
         let running = Running {
             level: packet.level,
             own: own.then(|| context.level()),
-            ran: now.saturating_sub(self.head.map_or(now, |head| head.ticks)),
+            ran: now.saturating_sub(self.head.map_or(now, |head| head.since.ticks)),
             left: context.turn().left(),
             protected: packet.protected,
             waits: packet.spent.waited_ms < self.stuck_ms && waits(),
@@ -498,7 +506,7 @@ impl State {
 }
 
 /// Milliseconds of the clock that packets' time at the head is measured by.
-fn now_ms() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     u64::try_from(Monotonic::ktime_get() / 1_000_000).unwrap_or(0)
 }
 
@@ -577,7 +585,7 @@ impl Engine {
 
     /// The state that the device last reported of the engine.
     pub(crate) fn reported_state(&self, dev: &SkuaDevice) -> Option<EngineState> {
-        let shared = dev.hw.shared.try_access()?;
+        let shared = dev.hw.shared().ok()?;
         let state = shared.engine32(self.index, status::engine::STATE).ok()?;
         EngineState::from_u32(state)
     }
@@ -586,9 +594,8 @@ impl Engine {
     pub(crate) fn ticks(&self, dev: &SkuaDevice) -> u64 {
         // First: if the adapter is reset meanwhile, it is too little, and never too much.
         let old = self.old_ticks.load(Acquire);
-        let shared = dev.hw.shared.try_access();
-        let ticks =
-            shared.and_then(|shared| shared.engine64(self.index, status::engine::TICKS).ok());
+        let shared = dev.hw.shared();
+        let ticks = shared.and_then(|shared| shared.engine64(self.index, status::engine::TICKS));
         ticks.map_or(0, |ticks| old.wrapping_add(ticks))
     }
 
@@ -779,7 +786,7 @@ impl Engine {
             let head = state.head.filter(|head| head.id == *id);
             if *stop != Stop::Between || head.is_some() {
                 used = Some(Spent {
-                    ms: head.map_or(0, |head| now_ms.saturating_sub(head.ms)),
+                    ms: head.map_or(0, |head| now_ms.saturating_sub(head.since.ms)),
                     ticks: state.charge(packet, now),
                     waited_ms: 0,
                 });

@@ -59,8 +59,7 @@ use crate::{
     },
     spec::{
         fault::Reason,
-        number::EngineIndex,
-        regs, //
+        number::EngineIndex, //
     },
     submit::{
         adapter_reset::reset_adapter,
@@ -70,6 +69,7 @@ use crate::{
         },
         coredump::Failure,
         engine::{
+            now_ms,
             Engine,
             Mode, //
         },
@@ -180,7 +180,6 @@ impl Alarms {
         }
         let watch = Watch {
             dev: dev.into(),
-            start: Instant::now(),
             preempt_ms: preempt_ms.into(),
             watchdogs: KBox::pin_init(new_mutex!(watchdogs), GFP_KERNEL)?,
         };
@@ -272,17 +271,7 @@ impl AlarmHandler for Faults {
         let dev = &*self.dev;
         for _ in 0..FAULT_BATCH {
             dev.check_health().ok()?;
-            let number = dev.hw.next_fault.load(Relaxed);
-            let record = {
-                let shared = dev.hw.shared.try_access()?;
-                if shared.fault_put().ok()? == number {
-                    return None;
-                }
-                shared.fault(number).ok().flatten()
-            };
-            dev.hw.next_fault.store(number.wrapping_add(1), Relaxed);
-            let read = regs::FAULT_GET::new().with_records(number.wrapping_add(1));
-            dev.hw.regs.write(read).ok()?;
+            let (number, record) = dev.hw.next_fault().ok().flatten()?;
             let Some((record, engine)) =
                 record.and_then(|record| Some((record, dev.engine(record.engine).ok()?)))
             else {
@@ -317,8 +306,6 @@ impl AlarmHandler for Faults {
 struct Watch {
     /// The device whose engines are watched.
     dev: ARef<SkuaDevice>,
-    /// What the policy's times count from.
-    start: Instant<Monotonic>,
     /// Milliseconds that an engine may take to stop.
     preempt_ms: i64,
     /// What the policy remembers of each engine, by number: of its packets, and of the time since
@@ -339,7 +326,7 @@ enum Finding {
 impl Watch {
     /// What the policy says of one engine now.
     fn ask(&self, index: EngineIndex, engine: &Engine) -> Finding {
-        let (head, before, has_worked, asked) = {
+        let (head, before, since, has_worked, asked) = {
             let state = engine.state.lock();
             let head = state.node.head();
             let before = head.map_or(Spent::default(), |(_, packet)| packet.spent);
@@ -347,16 +334,18 @@ impl Watch {
             (
                 head.map(|(id, _)| id),
                 before,
+                state.head_since(),
                 has_worked,
                 state.node.asked(),
             )
         };
         let sample = Sample {
-            now_ms: u64::try_from(self.start.elapsed().as_millis()).unwrap_or(0),
+            now_ms: now_ms(),
             head,
             ticks: engine.ticks(&self.dev),
             waits: engine.waits(&self.dev) && !has_worked,
             before,
+            since,
         };
         let mut watchdogs = self.watchdogs.lock();
         let Some([job, preemption]) = watchdogs.get_mut(index.index()) else {
@@ -366,6 +355,7 @@ impl Watch {
         let preemption = preemption.check(Sample {
             head: asked.map(|asked| asked.number),
             before: Spent::default(),
+            since: None,
             ..sample
         });
         if let Verdict::Overdue { id } | Verdict::Stuck { id } = job {
@@ -401,7 +391,7 @@ impl AlarmHandler for Watch {
             match self.ask(index, engine) {
                 Finding::Fine => (),
                 Finding::Doubtful => {
-                    if !dev.is_present() {
+                    if !dev.hw.is_present() {
                         Gpu::lose(dev, true);
                         return None;
                     }
@@ -461,6 +451,8 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
         dev.herald.tell_of_failure(dev, &failure);
     }
     let stopped = match outcome {
+        // The device is given up: there it may be reset no more.
+        Ok(true) if !dev.recovers && !matches!(cause, Cause::Fault(_)) => Err(ETIME),
         Ok(true) => stop(dev, engine, cause, patience).and_then(|stopped| {
             if !stopped {
                 reset(dev, index)?;
@@ -592,7 +584,7 @@ fn reset(dev: &SkuaDevice, index: EngineIndex) -> Result<bool> {
     dev.counters.resets.fetch_add(1, Relaxed);
     dev.wait_briefly(|| dev.hw.is_done(request))?;
     // The engine reports its faults before it acknowledges a reset.
-    let put = dev.hw.shared.try_access().ok_or(ENODEV)?.fault_put()?;
+    let put = dev.hw.shared()?.fault_put()?;
     dev.engine(index)?.stale_faults.store(put, Relaxed);
     Ok(true)
 }

@@ -53,7 +53,7 @@ pub(crate) fn rings(dev: &SkuaDevice, out: &mut impl Write) -> Result {
             }
             (head as usize / 4, tail as usize / 4)
         };
-        let Some(shared) = dev.hw.shared.try_access() else {
+        let Ok(shared) = dev.hw.shared() else {
             continue;
         };
         let (mut at, mut column) = (head, 0);
@@ -80,7 +80,7 @@ pub(crate) fn rings(dev: &SkuaDevice, out: &mut impl Write) -> Result {
 
 /// The packets of a context's queue that have not ended, whether or not they are in the ring.
 fn queue(dev: &SkuaDevice, context: &Context, out: &mut impl Write) -> Result {
-    let Some((shared, slot)) = dev.hw.shared.try_access().zip(context.slot()) else {
+    let (Ok(shared), Some(slot)) = (dev.hw.shared(), context.slot()) else {
         return Ok(());
     };
     let mut number = 0;

@@ -5,6 +5,7 @@
 //! What userspace sees then is in `Documentation/gpu/drm-uapi.rst`, "Device Hot-Unplug": fences
 //! signal, mappings stay usable, calls fail with ENODEV, and nothing leaks.
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
@@ -14,13 +15,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::kmod::{delete_module, finit_module, DeleteModuleFlags, ModuleInitFlags};
+use skua_guest::host::expect_error;
 use skua_guest::job::PRODUCTS;
 use skua_selftests::calls::Calls;
 use skua_selftests::client::{map, signal, wait, PATIENCE};
 use skua_selftests::function::{Function, Unbound};
 use skua_selftests::mapping::Mapping;
+use skua_selftests::program::LOOP;
 use skua_selftests::raw::in_child;
-use skua_selftests::rig::{expect_working, fill, wait_value, write};
+use skua_selftests::rig::{dispatch, expect_working, fill, wait_value, write};
 use skua_selftests::software_timeline::SoftwareTimeline;
 use skua_selftests::suite::eventually;
 use skua_selftests::witness::quiet;
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         the_module_stays_while_it_is_open: 60,
         the_module_can_be_unloaded_and_loaded: 120,
         unloading_under_load: 300,
+        row_2_02_at_level_1_nothing_recovers: 120,
         binds_of_a_destroyed_address_space_end: 60,
         binds_that_wait_end_with_their_client: 60,
         binds_that_meet_the_end_of_their_address_space_end: 60,
@@ -592,13 +596,17 @@ fn unload() -> Result<(), Errno> {
 
 /// Loads the module as the guest's init did.
 fn load_module() {
+    load_module_with(c"").expect("finit_module");
+}
+
+fn load_module_with(parameters: &CStr) -> Result<(), Errno> {
     let path = Path::new(PRODUCTS).join("skua.ko");
     let file = match File::open(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => skip("skua.ko is not at hand"),
         Err(error) => panic!("{}: {error}", path.display()),
     };
-    finit_module(&file, c"", ModuleInitFlags::empty()).expect("finit_module");
+    finit_module(&file, parameters, ModuleInitFlags::empty())
 }
 
 fn the_module_stays_while_it_is_open() {
@@ -670,6 +678,46 @@ fn unloading_under_load() {
         }
         wait_for_rounds(rounds, 10);
     });
+    expect_working();
+}
+
+/// What a time-out has done is settled when the module is loaded (`TdrLevel`).
+fn row_2_02_at_level_1_nothing_recovers() {
+    if !Path::new(PRODUCTS).join("skua.ko").exists() {
+        skip("skua.ko is not at hand");
+    }
+    unload_soon();
+    expect_error("tdr_level is 1 or 3").expect("the kernel's log");
+    for level in [c"tdr_level=0", c"tdr_level=2", c"tdr_level=4"] {
+        let loaded = load_module_with(level);
+        assert_eq!(loaded, Err(Errno::EINVAL), "{level:?}");
+    }
+    let given = c"tdr_level=1 tdr_ddi_delay_ms=7000 tdr_limit_time=70 job_timeout_ms=1000";
+    load_module_with(given).expect("finit_module");
+    let function = Function::first();
+    let parameters = function.debugfs("parameters").expect("debugfs");
+    for wanted in given.to_str().expect("a string").split(' ') {
+        let line = wanted.replace('=', ": ");
+        let found = parameters.lines().any(|one| one == line);
+        assert!(found, "no {line} in {parameters}");
+    }
+    // A fault is no time-out.
+    let rig = Rig::new();
+    let job = rig.start(Engine::Copy, &[write(rig.reserve(4096), 1)]);
+    assert_eq!(job.wait(), Err(Errno::EFAULT));
+    drop(job);
+    drop(rig);
+    expect_working();
+    let rig = Rig::new();
+    let program = rig.program(LOOP);
+    expect_error("the device is lost").expect("the kernel's log");
+    let job = rig.start(Engine::Compute, &[dispatch(&program, LOOP, &[])]);
+    assert_eq!(job.wait(), Err(Errno::ENODEV));
+    assert_eq!(rig.submit(rig.compute, &[], &[]), Err(Errno::EIO));
+    drop(job);
+    drop((program, rig));
+    unload_soon();
+    load_module();
     expect_working();
 }
 
