@@ -44,7 +44,7 @@ const MAX_INVALIDATIONS: usize = 64;
 pub struct Ring {
     /// GPU-physical address of the ring's first byte.
     pub base: u64,
-    /// Its length in bytes.
+    /// Length of the ring in bytes.
     pub size: u32,
 }
 

@@ -121,7 +121,7 @@ lies! {
 /// Something untrue that the device says or does, as `name` or `name=value` tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lie {
-    /// One of [`TABLE`].
+    /// What is lied about.
     pub kind: Kind,
     /// Its value; 0 where it takes none.
     pub value: u64,
@@ -201,7 +201,7 @@ struct State {
     times: Vec<u64>,
     /// Withheld deeds and their times; without one it is the end of the lies.
     late: Vec<(Option<Instant>, Deed)>,
-    /// Those of enabled engines.
+    /// The rings of engines that are enabled, for lies that write to them.
     rings: [Option<Ring>; MAX_ENGINES as usize],
     /// For [`Kind::FenceBack`]: each engine's last fence, what was said of it, and how many.
     fences: [(u64, u64, u64); MAX_ENGINES as usize],

@@ -121,7 +121,7 @@ impl<'a> Memory<'a> {
         self.gart
     }
 
-    /// All of it, by offset.
+    /// The guard of VRAM, which is accessed by offsets into it.
     pub fn vram(&self) -> &'a VramGuard<'a> {
         self.vram
     }

@@ -32,7 +32,7 @@ pub struct Entry {
 
 #[derive(Clone, Copy, Debug)]
 struct Slot<T> {
-    /// Whose it is; 0 is the GART's.
+    /// Address space of the translation; 0 stands for the GART.
     asid: Asid,
     /// The address without the bits that the bank does not look at.
     number: u64,
@@ -96,7 +96,7 @@ impl<T: Copy> Bank<T> {
 /// Translations by address space and page, never refused for want of room.
 #[derive(Debug)]
 pub struct Tlb {
-    /// One for each size of page.
+    /// A bank for the leaf entries of each size of page.
     banks: [Bank<Entry>; 3],
     /// How often a translation took another one's slot.
     displaced: u64,

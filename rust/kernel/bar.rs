@@ -39,7 +39,7 @@ pub(crate) struct WcBar<'a> {
     num: c_int,
     /// The CPU physical address of its start.
     phys: u64,
-    /// Its bytes.
+    /// Bytes of the BAR, of which drivers may have mapped a part.
     whole: u64,
 }
 

@@ -324,7 +324,7 @@ pub(crate) struct Lasting<T> {
 }
 
 impl<T> Lasting<T> {
-    /// One that was not told to.
+    /// A value that is dropped with the result, as long as it is not kept.
     pub(crate) fn new(value: T) -> Self {
         Self {
             value: ManuallyDrop::new(value),

@@ -206,7 +206,7 @@ impl Drop for Pool {
 /// How far a group's memory is kept from who needs room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Protection {
-    /// It goes first.
+    /// Not at all: it leaves before what is protected.
     Nothing,
     /// It goes if nothing else does.
     Low,

@@ -134,7 +134,7 @@ pub(crate) enum Offer {
     Not,
     /// It may, after that of objects with lower numbers, which are the driver's.
     At(u8),
-    /// It was thrown away.
+    /// The content was thrown away; reading finds zeroes.
     Gone,
 }
 

@@ -76,13 +76,13 @@ impl Group<'_> {
     }
 }
 
-/// Which copies are to be freed.
+/// The copies that a caller wants freed.
 pub(crate) enum Meant<'a, O> {
     /// All: the machine has no memory.
     All,
-    /// Those that a group pays for.
+    /// Copies that a memory cgroup pays for.
     Of(Group<'a>),
-    /// Those that somebody owns.
+    /// Copies that belong to an owner.
     Owned(&'a O),
 }
 

@@ -45,7 +45,7 @@ impl Process {
         self.pid
     }
 
-    /// Its name, if that is text.
+    /// Name of the task (`comm`), unless it is no text.
     pub(crate) fn name(&self) -> &str {
         let name = CStr::from_bytes_until_nul(&self.name).ok();
         name.and_then(|name| name.to_str().ok()).unwrap_or("?")

@@ -43,7 +43,7 @@ pub struct Uses {
 const UNUSED: u32 = u32::MAX;
 
 impl Uses {
-    /// It was made at `now`.
+    /// Of an object that was made at `now`, by the count of uses, and not used since.
     pub const fn new(now: u32) -> Self {
         Self {
             last: now,
@@ -51,7 +51,7 @@ impl Uses {
         }
     }
 
-    /// It is used at `now`.
+    /// The same object after one more use, at `now` by the count of uses.
     pub const fn again(self, now: u32) -> Self {
         let interval = match self.interval {
             UNUSED => 0,
@@ -145,7 +145,7 @@ pub struct Facts {
 struct Pass {
     is_low: bool,
     is_resident: bool,
-    /// That of its list among all.
+    /// Where the candidate's list stands among all lists, from 0.
     rank: usize,
     is_busy: bool,
 }

@@ -41,7 +41,7 @@ struct Head<T> {
 /// The clock of one engine; `T` names the owner of a packet.
 #[derive(Clone, Debug)]
 pub struct HeadClock<T> {
-    /// None while the ring is empty.
+    /// The packet whose time runs; none while the ring is empty.
     head: Option<Head<T>>,
 }
 

@@ -40,7 +40,7 @@ mod tests;
 /// Why there is no id. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdError {
-    /// All are in use.
+    /// All are in use, and no flush would free one.
     NoneFree,
     /// Some wait for flushes; after this one there will be a free id.
     FlushNeeded {

@@ -30,7 +30,7 @@ pub enum SegmentKind {
     Memory {
         /// GPU-physical address of its first byte.
         base: GpuPhys,
-        /// Its size in bytes.
+        /// Size of the segment in bytes.
         bytes: u64,
         /// Bytes, from the first on, that the CPU reaches through a BAR.
         cpu_visible: u64,
@@ -54,7 +54,7 @@ pub enum SegmentKind {
 /// segment, or nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostAperture {
-    /// Its size in pages.
+    /// Pages that the BAR has.
     pub pages: u32,
     /// Size of a page in bytes, of the aperture as of the segment.
     pub page_bytes: u64,
@@ -160,7 +160,7 @@ pub struct TransferPiece {
 pub enum Flush {
     /// Translations of no address space.
     Nothing,
-    /// Those of one address space.
+    /// The translations of one address space are dropped.
     Of(Asid),
     /// Translations of all address spaces.
     All,

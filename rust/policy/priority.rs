@@ -32,7 +32,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// All, in order.
+    /// Every level, from what leaves first to what leaves last.
     pub const ALL: [Self; 5] = [
         Self::Minimum,
         Self::Low,
@@ -114,7 +114,7 @@ pub enum Rank {
 }
 
 impl Rank {
-    /// All, in order.
+    /// Every level, from what is thrown away first to what is thrown away last.
     pub const ALL: [Self; 8] = [
         Self::Offered(Offer::Low),
         Self::Offered(Offer::Normal),

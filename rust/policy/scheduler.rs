@@ -112,7 +112,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// That with WDDM's number.
+    /// The class that has `number` in WDDM (`D3DKMT_SCHEDULINGPRIORITYCLASS`); none for others.
     pub fn of(number: u32) -> Option<Self> {
         Some(match number {
             0 => Self::Idle,

@@ -140,7 +140,7 @@ pub struct Watchdog {
     restarted: bool,
 }
 
-/// One packet at the head.
+/// What a packet has had since it got to the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Watched {
     /// Another one at the head starts anew.

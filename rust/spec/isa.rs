@@ -119,7 +119,7 @@ macro_rules! ops {
                 match self { $( Self::$name => $text, )* }
             }
 
-            /// Which fields it uses, and how.
+            /// The operands that it takes, and in which fields of the word they are.
             pub const fn form(self) -> Form {
                 match self { $( Self::$name => Form::$form, )* }
             }

@@ -60,7 +60,7 @@ pub enum PageSize {
 }
 
 impl PageSize {
-    /// All sizes, the largest first.
+    /// The sizes that a leaf entry can have, the largest first.
     pub const ALL: [Self; 3] = [Self::Size2M, Self::Size64K, Self::Size4K];
 
     /// The level of the tables that hold its entries.

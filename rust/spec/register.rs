@@ -59,7 +59,7 @@ impl Access {
 /// What a register holds after a reset of the adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reset {
-    /// This value.
+    /// The value that it has then, on every device.
     Value(u64),
     /// What the hardware is: no reset changes it.
     Fixed,
@@ -140,7 +140,7 @@ pub enum Half {
 }
 
 impl Half {
-    /// This word of `value`.
+    /// The 32 bits of a 64-bit `value` that this half is.
     pub const fn of(self, value: u64) -> u32 {
         match self {
             Self::Low => bits::lo(value),
@@ -170,7 +170,7 @@ pub trait Block: Copy {
 pub trait Register: Copy {
     /// The block of registers that it lies in.
     type Block: Block;
-    /// Which one it is.
+    /// The register's name among those of its block, as a value.
     const ID: <Self::Block as Block>::Id;
     /// Bytes from the start of its block.
     const OFFSET: u32;

@@ -48,7 +48,7 @@ struct Running {
     first: Moment,
     /// Its context, once that was read.
     context: Option<Descriptor>,
-    /// Its beginning was told.
+    /// Whether the record has an event for its beginning.
     told: bool,
 }
 

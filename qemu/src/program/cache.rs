@@ -51,7 +51,7 @@ pub struct Decoded {
     pub instruction: Instruction,
     /// The registers that it reads, by bit.
     pub read: u64,
-    /// Those that it writes.
+    /// Registers that the instruction writes, a bit for each.
     pub written: u64,
     /// Whether it gives all threads of a wave the same if it reads the same of all.
     pub uniform: bool,

@@ -23,7 +23,7 @@ pub(crate) struct Machine {
     shape: [u32; 3],
     /// The group's shared memory.
     pub(crate) shared: Vec<u8>,
-    /// Which one runs: x, y and z.
+    /// Coordinates of the thread group that runs: x, y and z.
     pub(crate) group: [u32; 3],
     /// The wave whose turn it is.
     pub(crate) turn: usize,

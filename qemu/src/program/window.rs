@@ -30,7 +30,7 @@ struct Window<'m> {
     page: u64,
     readable: bool,
     writable: bool,
-    /// All of the page.
+    /// The bytes of the page that is open.
     slice: VolatileSlice<'m>,
     /// In VRAM or on the bus, which are counted apart.
     place: Place,

@@ -480,7 +480,7 @@ enum Step {
     Room(u64, Need),
     /// Uses an object.
     Use(usize),
-    /// It leaves, and is forgotten.
+    /// The object is destroyed: it leaves its place, and nobody expects it.
     Destroy(usize),
     /// Changes what is known of it.
     Set(usize, Hold),

@@ -35,7 +35,7 @@ pub enum Residency {
 pub enum DeviceStatus {
     /// Submissions are accepted.
     Active,
-    /// Its work faulted.
+    /// Work of the device faulted: no more of it is accepted.
     Faulted,
     /// Its work was cut by the watchdog.
     TimedOut,

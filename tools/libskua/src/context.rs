@@ -24,7 +24,7 @@ use crate::{
 /// work that runs is left to end.
 #[derive(Debug)]
 pub struct Context {
-    /// Its engines and limits.
+    /// The device that the context was created on, for its engines and limits.
     device: crate::Device,
     /// Its handle, and what timelines keep of it.
     record: Arc<Record>,

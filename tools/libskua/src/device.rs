@@ -268,7 +268,7 @@ impl Device {
         self.placements(RegionKind::Aperture)
     }
 
-    /// All regions of a kind.
+    /// A placement for each region of `kind`: an object may be in any of them.
     pub fn placements(&self, kind: RegionKind) -> Placements {
         self.info
             .regions

@@ -39,7 +39,7 @@ pub enum OnFailure {
     /// Its value becomes [`MonitoredFence::LOST`].
     #[default]
     Lost,
-    /// Its value stays.
+    /// The value of the fence stays as it is.
     Kept,
 }
 

@@ -65,7 +65,7 @@ impl From<Duration> for Deadline {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// It has not ended yet.
+    /// The work has not ended yet.
     Pending,
     /// All its work was done, without a fault.
     Done,

@@ -24,7 +24,7 @@ use crate::token::{tokens, Kind, Token};
 /// Most instructions of a program.
 const MAX_INSTRUCTIONS: usize = (MAX_PROGRAM / INSTRUCTION_SIZE) as usize;
 
-/// All directives.
+/// Every directive, by the name that the source has for it.
 const DIRECTIVES: [&str; 7] = [
     ".arg", ".arg64", ".equ", INCLUDE, ".reg", ".shared", ".threads",
 ];
@@ -126,7 +126,7 @@ struct Pending {
     op: Op,
     /// Of the name of the operation.
     span: Span,
-    /// All that stands behind it.
+    /// The tokens of the line behind the mnemonic.
     operands: Vec<Token>,
 }
 

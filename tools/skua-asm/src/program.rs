@@ -10,7 +10,7 @@ use skua_spec::isa::Instruction;
 /// A declared argument of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Argument {
-    /// Its name in the source.
+    /// Name of the argument in the source.
     pub name: String,
     /// Number of its first word, from 0.
     pub index: usize,
@@ -160,7 +160,7 @@ pub struct BindError {
 /// Why an argument cannot be bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BindCause {
-    /// It has no value.
+    /// No value was given for the argument.
     Missing,
     /// Its value needs more than the declared 32 bits.
     Wide,

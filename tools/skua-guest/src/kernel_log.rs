@@ -17,7 +17,7 @@ use skua_guest::wire::MARK;
 /// The most severe levels: KERN_ERR and what is worse.
 const ERROR: u32 = 3;
 
-/// Both ends of `/dev/kmsg`.
+/// The kernel's log: what is said there is read, and lines of our own are written.
 pub(crate) struct KernelLog {
     /// Reads records, and writes marks.
     file: File,

@@ -25,7 +25,7 @@ const DEATH: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub struct Process {
     child: Child,
-    /// It has a group of its own.
+    /// Whether the process leads a group of its own, which is killed with it.
     leads: bool,
 }
 
@@ -148,7 +148,7 @@ impl Drop for Process {
 pub struct End {
     /// Its status; `None` if it could not even be killed.
     pub status: Option<ExitStatus>,
-    /// It was killed at this limit.
+    /// The time that it had, if it was killed because that was up.
     pub limit: Option<Duration>,
 }
 

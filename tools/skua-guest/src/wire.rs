@@ -46,7 +46,7 @@ pub enum Message {
     },
     /// The host's, to one [`Message::Ask`].
     Answer {
-        /// That of the question.
+        /// Identifier of the question that it answers.
         id: String,
         /// `ok…` or `error …`.
         answer: String,

@@ -24,9 +24,9 @@ pub struct Record {
 pub struct Event {
     /// Nanoseconds of the host since the record began.
     pub ns: u64,
-    /// Which engine.
+    /// Index of the engine that the event is of.
     pub engine: usize,
-    /// Its time.
+    /// Busy ticks of that engine at the event.
     pub ticks: u64,
     /// `begin`, `end`, `wait`, …
     pub name: String,

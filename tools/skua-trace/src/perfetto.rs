@@ -109,7 +109,7 @@ pub enum Kind {
     Unspecified = 0,
     /// The innermost slice from here on.
     SliceBegin = 1,
-    /// Its end.
+    /// The slice that was begun last on the track ends.
     SliceEnd = 2,
     /// A point of time.
     Instant = 3,

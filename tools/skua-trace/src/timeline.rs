@@ -47,11 +47,11 @@ impl Instant {
 /// An engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Engine {
-    /// Its index and its kind.
+    /// Index and kind of the engine, as the page shows them.
     pub name: String,
 }
 
-/// Whose work packets are.
+/// A context, with the process that it works for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Context {
     /// The driver's number, one less than the device's; `None` of what no context was read for.
@@ -75,7 +75,7 @@ pub struct Wait {
 /// the commands of the ring up to a fence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Packet {
-    /// Which engine ran it.
+    /// Index of the engine that the packet ran on.
     pub engine: usize,
     /// The fence id that the engine has for it.
     pub id: u64,
@@ -172,7 +172,7 @@ pub struct Move {
 /// A point in time that is of interest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Mark {
-    /// Which engine.
+    /// Index of the engine that did it, if one did.
     pub engine: Option<usize>,
     /// When.
     pub at: Instant,
@@ -193,7 +193,7 @@ pub struct Region {
     pub used: Vec<(Instant, u64)>,
 }
 
-/// All of a run.
+/// What driver and device recorded of a run, joined and put in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Timeline {
     /// By their indices.
@@ -650,7 +650,7 @@ fn packet(event: &device::Event, context: usize, from: Instant) -> Packet {
 }
 
 impl Packet {
-    /// It ends with `event`.
+    /// Ends the attempt that is open with `event`, at the time `at`.
     fn close(&mut self, event: &device::Event, at: Instant) {
         (self.to, self.own[1]) = (at, event.ticks);
         self.ending.clone_from(&event.name);

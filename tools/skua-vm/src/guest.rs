@@ -96,7 +96,7 @@ pub(crate) fn boot(
     follow(parts, config, job, watch)
 }
 
-/// One attempt of [`boot`].
+/// Follows one attempt of [`boot`] to its end.
 fn follow(parts: &Parts, config: &Config, job: &Job, watch: &mut dyn Watch) -> Result<Boot> {
     let mut machine = Machine::start(parts, config, job)?;
     let (sender, events) = channel();

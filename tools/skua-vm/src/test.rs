@@ -140,7 +140,7 @@ fn guests(options: &Options, parts: &Parts, report: &mut Report) -> Result<()> {
 /// A guest and what it is to do.
 struct Unit {
     guest: Guest,
-    /// Its programs that are wanted.
+    /// Programs of the guest that the pattern wants, by name.
     programs: Vec<String>,
     /// What they are told to look for in the names of their tests.
     filter: Option<String>,

@@ -53,7 +53,7 @@ impl Luid {
 /// count as more, or less, but never as more than 7 or less than -7.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PriorityClass {
-    /// All stand at -7.
+    /// Contexts of the process stand at priority -7, whatever their own is.
     Idle = 0,
     /// 3 less.
     BelowNormal = 1,
@@ -64,7 +64,7 @@ pub enum PriorityClass {
     AboveNormal = 3,
     /// 6 more.
     High = 4,
-    /// All stand at 7.
+    /// Contexts of the process stand at priority 7, whatever their own is.
     Realtime = 5,
 }
 
@@ -117,9 +117,9 @@ pub struct Adapter(Arc<Inner>);
 struct Inner {
     /// Queried once, when it was opened.
     info: AdapterInfo,
-    /// Its render node.
+    /// The render node that the adapter was opened by.
     device: libskua::Device,
-    /// Which addresses are free.
+    /// The GPU addresses that this library has given out.
     space: Mutex<AddressSpace>,
     /// Those that are not dropped. A scheduler that is dropped gives addresses back.
     devices: Mutex<Vec<(Weak<PageTables>, Weak<Scheduler>)>>,

@@ -92,7 +92,7 @@ pub enum MapMode {
     Read,
     /// It writes, and does not care for what is there.
     Write,
-    /// It changes what is there.
+    /// The access reads what is there, and changes it.
     ReadWrite,
     /// It writes what the GPU does not use (`D3D11_MAP_WRITE_NO_OVERWRITE`).
     NoOverwrite,
@@ -159,7 +159,7 @@ pub struct Allocation {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    /// Its number in the device.
+    /// Number of the allocation in its device, for usage tracking.
     id: u64,
     /// Where the GPU sees it.
     va: u64,
@@ -169,7 +169,7 @@ pub(crate) struct Inner {
     cpu_visible: bool,
     /// What was submitted that uses it.
     usage: Arc<Mutex<Usage>>,
-    /// None when it is destroyed.
+    /// What it is while it exists; none once it was destroyed.
     live: Mutex<Option<Live>>,
 }
 

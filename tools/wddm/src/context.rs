@@ -33,7 +33,7 @@ use crate::{
 /// A context; destroyed when dropped.
 #[derive(Debug)]
 pub struct Context {
-    /// Whose scheduler has its queue.
+    /// The device that the context was created on, whose scheduler has its queue.
     device: Device,
     /// The scheduler's number of it.
     id: u64,

@@ -47,7 +47,7 @@ use crate::{
 pub enum DeviceState {
     /// Submissions are accepted.
     Active,
-    /// Its work hung and was cut.
+    /// Work of the device did not end, and was cut (`DXGI_ERROR_DEVICE_HUNG`).
     Hung,
     /// The GPU was reset, because of others' work or of nobody's.
     Reset,

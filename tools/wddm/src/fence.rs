@@ -68,7 +68,7 @@ pub(crate) struct Fence {
     pub(crate) raw: libskua::MonitoredFence,
     /// Whether a paging queue has it: nobody else signals it.
     pub(crate) paging: bool,
-    /// It is destroyed.
+    /// Whether the fence was destroyed: its handle means nothing then.
     closed: AtomicBool,
     /// Others may have it.
     shared: AtomicBool,
@@ -220,7 +220,7 @@ pub(crate) fn wait(
 /// ```
 #[derive(Debug)]
 pub struct MonitoredFence {
-    /// Whose scheduler knows of it.
+    /// The device whose scheduler is asked for signals and waits.
     device: Device,
     /// What waits and signals know of it, too.
     fence: Arc<Fence>,

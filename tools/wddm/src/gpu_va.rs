@@ -53,7 +53,7 @@ bitflags::bitflags! {
     /// read.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Protection: u64 {
-        /// It may write.
+        /// GPU work may write to the range.
         const WRITE = 1 << 0;
         /// It may execute, as it may whatever it can read.
         const EXECUTE = 1 << 1;
@@ -96,7 +96,7 @@ impl Protection {
 /// (`D3DDDIGPUVIRTUALADDRESS_RESERVATION_TYPE`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ReservationType {
-    /// It is a fault.
+    /// An access is a page fault.
     #[default]
     NoAccess,
     /// Reads give zero, and writes do nothing: NOT_SUPPORTED.
@@ -108,7 +108,7 @@ pub enum ReservationType {
 /// A range to reserve (`D3DDDI_RESERVEGPUVIRTUALADDRESS`); multiples of 65536.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReserveDesc {
-    /// Its first address, or 0.
+    /// First address of the range, or 0 for any.
     pub base: u64,
     /// The lowest first address, or 0; means nothing with `base`.
     pub minimum: u64,
@@ -172,7 +172,7 @@ pub enum VaOperation<A> {
         size: u64,
         /// What is mapped.
         allocation: A,
-        /// Its first byte.
+        /// Offset into the allocation of the first byte that is mapped.
         offset: u64,
         /// What the GPU may do there: [`Protection::WRITE`] but for `MAP_PROTECT`.
         protection: Protection,

@@ -180,7 +180,7 @@ impl<T> HandleTable<T> {
         Ok(taken)
     }
 
-    /// All names and objects.
+    /// The handles that are in use, with what they name.
     fn iter(&self) -> impl Iterator<Item = (Handle, &T)> {
         self.slots.iter().enumerate().filter_map(|(number, slot)| {
             let object = slot.object.as_ref()?;

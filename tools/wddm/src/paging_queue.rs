@@ -123,7 +123,7 @@ impl From<NotResident> for Status {
 /// ```
 #[derive(Debug)]
 pub struct PagingQueue {
-    /// Whose allocations it moves.
+    /// The device that is told what is to be resident.
     device: Device,
     /// The paging fence.
     fence: Arc<MonitoredFence>,

@@ -487,7 +487,7 @@ pub(crate) struct Gpu {
     /// How many uses of buffer objects there were, modulo 2^32
     /// ([`Uses`](crate::policy::eviction::Uses)).
     pub(crate) uses: Atomic<u32>,
-    /// Which pages of VRAM are free.
+    /// The allocator of VRAM: which of its pages are free.
     #[pin]
     pub(crate) vram: Mutex<Pages>,
     /// VRAM as control groups know it, from the beginning of [`Gpu::start`] to that of
@@ -683,7 +683,7 @@ impl Gpu {
         Ok(engine)
     }
 
-    /// All engines, in order.
+    /// The engines with their numbers, in the order of these.
     pub(crate) fn engines(&self) -> impl Iterator<Item = (EngineIndex, &Engine)> {
         let engines = self.engines.iter().map(|engine| &**engine);
         EngineIndex::ALL.into_iter().zip(engines)

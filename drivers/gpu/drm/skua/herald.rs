@@ -52,7 +52,7 @@ struct News {
     dev: Option<ARef<SkuaDevice>>,
     /// What it looked like when it failed.
     dump: Option<Coredump>,
-    /// Whose work was cut.
+    /// The process whose work was cut, of which userspace is to be told.
     cut: Option<Process>,
     /// Whether the adapter was reset.
     reset: bool,

@@ -55,7 +55,7 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// Its part of rows' names.
+    /// The word that stands for it in the names of rows.
     pub const fn name(self) -> &'static str {
         match self {
             Self::One => "one",
@@ -92,7 +92,7 @@ pub struct Rig {
     pub companion: Companion,
     /// Waits for the gate, then writes `point` behind it.
     waiting: CommandBuffer,
-    /// One NOP.
+    /// A buffer with a single NOP: the least work that there is.
     nothing: CommandBuffer,
     /// The gate, and at [`DONE`] how far the GPU came.
     memory: Mapping,

@@ -17,11 +17,11 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
-    /// This or less.
+    /// The target is met by this value, and by lesser ones.
     AtMost(f64),
     /// Less than this.
     Below(f64),
-    /// This or more.
+    /// The target is met by this value, and by greater ones.
     AtLeast(f64),
 }
 

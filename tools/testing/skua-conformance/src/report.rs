@@ -8,18 +8,18 @@ use serde::Deserialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// All that it asserts held.
+    /// The test ran, and what it asserts held.
     Pass,
     /// An assertion failed, or it did not end.
     Fail,
-    /// It did not run.
+    /// The test said why it could not run here.
     Skip,
 }
 
 /// A test of a report; what else a report says of it is not needed here.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Test {
-    /// Its name in the suite.
+    /// Full name of the test in the suite, as its KTAP line has it.
     pub test: String,
     /// What stands before the first slash of its id.
     pub suite: String,

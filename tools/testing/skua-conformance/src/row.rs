@@ -86,7 +86,7 @@ pub struct Row {
     pub tests: Vec<String>,
     /// How far it is.
     pub status: Status,
-    /// Its line in the table's file.
+    /// Line of the row in the table's file, from 1, for messages.
     pub line: usize,
 }
 

@@ -23,7 +23,7 @@ pub struct Verdict {
     pub proven: usize,
     /// Rows that claim what does not hold.
     pub failing: usize,
-    /// All others, partial ones too.
+    /// Rows that are neither proven nor failing, those that are proven in part among them.
     pub open: usize,
     /// What does not agree, in words.
     pub disagreements: Vec<String>,

@@ -95,7 +95,7 @@ pub struct Survivor {
     pub why: String,
 }
 
-/// All of the file.
+/// The content of `mutants.toml`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {

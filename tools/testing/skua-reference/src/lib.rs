@@ -220,7 +220,7 @@ struct Group<'a> {
     instructions: &'a [Instruction],
     dispatch: &'a Dispatch,
     memory: &'a mut dyn Memory,
-    /// Which one: x, y and z.
+    /// Coordinates of the thread group: x, y and z.
     group: [u32; 3],
     shared: Vec<u8>,
     /// Instructions that may still be executed, by all groups together.

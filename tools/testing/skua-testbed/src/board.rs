@@ -329,7 +329,7 @@ impl Board {
         RINGS + u64::from(engine) * 0x1_0000
     }
 
-    /// One of [`Self::tails`].
+    /// The tail of `engine`, as [`Self::tails`] has it.
     pub fn tail(&self, engine: u32) -> u32 {
         self.tails[engine as usize]
     }

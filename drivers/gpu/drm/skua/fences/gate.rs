@@ -180,7 +180,7 @@ impl<T: Wake> Gate<T> {
         }
     }
 
-    /// All that are waited for.
+    /// The fences that the gate waits for, signalled or not.
     pub(crate) fn fences(&self) -> &[Fence] {
         &self.fences
     }

@@ -149,7 +149,7 @@ enum Item<T: Holder> {
     Deferred(T::Deferred),
 }
 
-/// Those of one holder, in order.
+/// What one holder holds, in the order in which it came.
 struct Queue<T: Holder> {
     /// By the order in which they came, all but the first.
     rest: RBTree<u64, Item<T>>,

@@ -244,7 +244,7 @@ fn wake(node: RBTreeNode<WaitKey, Waiting>, reached: bool) {
 pub(crate) enum End {
     /// The value is reached, in its turn.
     Done,
-    /// It failed.
+    /// The work that was to signal it ended with an error.
     Failed,
     /// It was withdrawn: nobody is told.
     Withdrawn,
@@ -473,7 +473,7 @@ impl Owners {
         self.end_from((owner, 0, 0), failed, |key| key.0 == owner);
     }
 
-    /// All devices have failed.
+    /// Ends the handles of all clients as failed: the GPU is lost.
     pub(crate) fn lose(&self) {
         self.end_from((0, 0, 0), true, |_| true);
     }

@@ -67,7 +67,7 @@ pub(crate) struct ApertureCaps {
 }
 
 impl ApertureCaps {
-    /// Its size in bytes.
+    /// Bytes of BAR4: all pages together.
     pub(crate) fn bytes(&self) -> u64 {
         self.page.bytes().saturating_mul(self.pages.into())
     }

@@ -60,7 +60,7 @@ pub(crate) struct FenceHandle {
     /// With which it is lost.
     device: Arc<ClientDevice>,
     fence: Arc<MonitoredFence>,
-    /// Its entry among the GPU's.
+    /// Names the client in the GPU's table of who has which fence.
     key: OwnerKey,
     /// The handle's part of the client's quota of fences: 1.
     _share: Share,

@@ -179,7 +179,7 @@ pub(crate) struct File {
     /// Monitored fences that it has a handle of.
     #[pin]
     pub(crate) fences: Mutex<Handles<FenceHandle>>,
-    /// Its own device, number 0.
+    /// The device that a file has from the beginning, number 0.
     own: Arc<ClientDevice>,
     /// What it has locked for the CPU.
     #[pin]

@@ -1091,7 +1091,7 @@ impl BoData {
         self.residents.load(Relaxed) != 0
     }
 
-    /// It was used just now.
+    /// Counts a use of the object now, from which its age is told.
     pub(crate) fn count_use(&self, dev: &SkuaDevice) {
         let now = dev.uses.fetch_add(1, Relaxed).wrapping_add(1);
         self.uses.store(self.uses().again(now).word(), Relaxed);

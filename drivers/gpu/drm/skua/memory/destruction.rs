@@ -304,7 +304,7 @@ struct Doomed {
     /// Those that waited when they were asked for, in that order. The gate of the first one of each
     /// key is armed; what is behind waits for it as well.
     dying: RBTree<Key, List<Destruction>>,
-    /// Those that do not wait.
+    /// Objects that wait for nothing, and are given up next.
     due: List<Destruction>,
     /// How many are in `due`, or just being given up.
     behind: usize,

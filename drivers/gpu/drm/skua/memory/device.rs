@@ -102,7 +102,7 @@ pub(crate) struct Budgets {
 }
 
 impl Budgets {
-    /// None yet.
+    /// Of a GPU that no client has a device of yet.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             accounts <- new_mutex!(KVVec::new()),

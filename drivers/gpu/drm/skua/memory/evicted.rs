@@ -58,7 +58,7 @@ struct List {
 /// The list of one address space.
 #[pin_data]
 pub(crate) struct Evicted {
-    /// Which of them it wants.
+    /// The client's device, which says what of them is to be resident.
     device: Arc<ClientDevice>,
     #[pin]
     list: SpinLock<List>,

@@ -132,7 +132,7 @@ fn tell_use(dev: &SkuaDevice, window: &Window) {
 
 /// A part of the window, and the system pages that it shows.
 pub(crate) struct GartRange {
-    /// Whose window it is.
+    /// The device whose window the range is of.
     dev: ARef<SkuaDevice>,
     /// The part, from the window's first page on.
     pages: PageRange,
@@ -322,7 +322,7 @@ impl<'a> Aperture<'a> {
         }
     }
 
-    /// All of it, to look at.
+    /// The aperture as a whole, for those who only look at it.
     pub(crate) fn whole(dev: &'a SkuaDevice, parent: &'a Device<Bound>) -> Self {
         Self::new(dev, parent, None)
     }

@@ -110,7 +110,7 @@ const TURN: Delta = Delta::from_secs(20);
 pub(crate) struct Turn<'a>(&'a Pager);
 
 impl Pager {
-    /// One whose turn is nobody's.
+    /// A queue in which nobody waits, and nobody makes room.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             state <- new_mutex!(State {
@@ -400,7 +400,7 @@ fn bring_to_aperture(
 /// How many bytes an address space needs in a part of VRAM.
 #[derive(Default)]
 struct Needed {
-    /// That may be nowhere else.
+    /// Bytes of objects that may be nowhere but there.
     alone: u64,
     /// That may be in the aperture instead.
     either: u64,

@@ -173,14 +173,14 @@ pub(crate) struct Moves {
 
 /// How many moves there are.
 struct Counts {
-    /// Those that are not over.
+    /// Moves that have begun and are not over.
     under_way: u32,
-    /// Those that are; wraps.
+    /// Moves that are over since probe, modulo 2^32.
     over: u32,
 }
 
 impl Moves {
-    /// None yet.
+    /// Of a device that has moved nothing yet.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             counts <- new_spinlock!(Counts {
@@ -228,7 +228,7 @@ impl Moves {
 pub(crate) struct UnderWay(ARef<SkuaDevice>);
 
 impl UnderWay {
-    /// One move more.
+    /// Counts a move as under way, until this is dropped.
     pub(crate) fn new(dev: &SkuaDevice) -> Self {
         let mut counts = dev.moves.counts.lock();
         // No wrap: each is in memory.

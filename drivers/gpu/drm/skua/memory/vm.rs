@@ -175,7 +175,7 @@ pub(crate) static QUEUE: ModuleQueue = ModuleQueue::new();
 
 /// Every GPU virtual address, those included that cannot be bound.
 const ALL: Span = Span::new(0, 1 << VA_BITS);
-/// Those that can be.
+/// The addresses that clients can bind something at.
 const CLIENTS: Span = Span::new(VA_START, VA_END);
 
 /// A range of a buffer object that is mapped.
@@ -264,7 +264,7 @@ impl Wanted {
     }
 }
 
-/// One operation of a bind.
+/// What a bind does to a range of addresses.
 pub(crate) enum Operation {
     /// Maps, after unmapping what was there.
     Map(Span, Mapping),
@@ -387,7 +387,7 @@ impl_list_item! {
 impl Reapable for Reached {}
 
 impl Reached {
-    /// Its address space is gone.
+    /// The address space that waits for the worker is gone: nothing is left to be done.
     fn let_go(this: Arc<Self>) {
         let dev = this.dev.clone();
         dev.reapers.reached.let_go(this);

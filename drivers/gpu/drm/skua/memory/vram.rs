@@ -134,7 +134,7 @@ impl Part {
         }
     }
 
-    /// Its size in bytes.
+    /// Size of the part in bytes, whether or not they are free.
     pub(crate) fn bytes(self, dev: &SkuaDevice) -> u64 {
         self.end(dev).0.saturating_mul(PAGE_BYTES)
     }
@@ -359,7 +359,7 @@ impl VramRange {
         None
     }
 
-    /// Whose VRAM it is.
+    /// The device whose VRAM the range is of.
     pub(crate) fn dev(&self) -> &SkuaDevice {
         &self.dev
     }

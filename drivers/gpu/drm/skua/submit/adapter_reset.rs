@@ -99,7 +99,7 @@ pub(crate) struct Resets {
 const NEVER: u32 = u32::MAX;
 
 impl Resets {
-    /// None yet.
+    /// Of an adapter that was never reset, and may be as often as `limits` say.
     pub(crate) fn new(limits: Limits) -> impl PinInit<Self> {
         let within_ms = u64::from(limits.within_s).saturating_mul(1000);
         pin_init!(Self {

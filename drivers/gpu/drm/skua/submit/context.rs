@@ -317,7 +317,7 @@ pub(crate) struct Context {
     /// Whether it is in its engine's ready list, or with the reaper.
     #[pin]
     listed: AtomicTracker,
-    /// Its place in that list.
+    /// The context's place in its engine's list of those that have work.
     #[pin]
     links: ListLinks,
 }
@@ -636,7 +636,7 @@ impl Context {
         Ok(())
     }
 
-    /// Its context allocation.
+    /// The object of its context allocation; none before its first SUBMIT.
     fn saved_in(&self) -> Option<&BoRef> {
         self.area.as_ref()?.bo.as_ref()
     }
@@ -1129,7 +1129,7 @@ impl Wake for Context {
 
 /// What a client wants to be done.
 pub(crate) struct Request {
-    /// One after the other.
+    /// Commands in memory, which run one after the other.
     pub(crate) buffers: Few<Buffer>,
     /// Fences that the buffers wait for.
     pub(crate) waits: Few<Fence>,

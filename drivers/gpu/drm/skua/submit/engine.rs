@@ -150,7 +150,7 @@ pub(crate) struct State {
     pub(crate) node: Node<KernelHeap, Hardware, Packet>,
     /// Which client the time of the packet at the ring's head is counted to.
     clock: EngineClock,
-    /// Whose turn it is.
+    /// Decides which of the contexts that have work comes next.
     scheduler: Scheduler,
     /// By level, contexts whose first submission can start, in turn, each once.
     ready: [List<Context>; LEVELS],

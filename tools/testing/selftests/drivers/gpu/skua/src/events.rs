@@ -61,7 +61,7 @@ impl Drop for Trace {
 pub struct Event {
     /// With `skua_` before it.
     pub name: String,
-    /// Its fields' texts, by name.
+    /// Texts of the event's fields, by the names of these.
     pub fields: BTreeMap<String, String>,
 }
 

@@ -60,7 +60,7 @@ impl Function {
         FIRST.clone()
     }
 
-    /// Its directory in sysfs.
+    /// Directory of the function in sysfs, bound or not.
     pub fn sysfs(&self) -> PathBuf {
         Path::new(DEVICES).join(&self.address)
     }
@@ -228,7 +228,7 @@ impl Function {
         rest.unwrap_or_else(|| panic!("no rest: {:?}", seen()));
     }
 
-    /// Its directory in debugfs.
+    /// Directory of the function's device in debugfs.
     pub fn debugfs_path(&self) -> PathBuf {
         Path::new("/sys/kernel/debug/dri").join(&self.address)
     }

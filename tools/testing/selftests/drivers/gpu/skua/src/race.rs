@@ -66,7 +66,7 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// One that is not released.
+    /// Holds work that begins from now on, until it is released.
     #[track_caller]
     pub fn new(rig: &Rig) -> Self {
         Self {
@@ -113,7 +113,7 @@ pub struct Race<'a> {
 }
 
 impl<'a> Race<'a> {
-    /// One that has not begun.
+    /// A race whose threads wait for its beginning.
     #[track_caller]
     pub fn new(rig: &'a Rig) -> Self {
         Self {

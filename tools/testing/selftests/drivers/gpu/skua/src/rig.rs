@@ -33,7 +33,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// Both.
+    /// The two kinds of engine of the default GPU.
     pub const ALL: [Self; 2] = [Self::Compute, Self::Copy];
 
     /// Its number in the uAPI's list of kinds.
@@ -50,11 +50,11 @@ impl Engine {
 pub struct Buffer {
     /// GEM's, of the rig's client.
     pub handle: u32,
-    /// Its GPU virtual address.
+    /// First GPU virtual address of the buffer.
     pub va: u64,
     /// In bytes.
     pub size: u64,
-    /// All of it.
+    /// The CPU's mapping of the whole buffer.
     pub cpu: Mapping,
 }
 
@@ -67,7 +67,7 @@ pub struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Whose syncobj it signals.
+    /// The client whose syncobj the job signals.
     pub fn client(&self) -> &Client {
         self.client
     }
@@ -99,7 +99,7 @@ impl Drop for Job<'_> {
 /// A client ready to run work.
 #[derive(Debug)]
 pub struct Rig {
-    /// Whose ids the others are.
+    /// The client that the ids below are of.
     client: Client,
     /// Has the commands and every buffer of the rig.
     pub vm: u32,

@@ -13,9 +13,9 @@ pub enum Stage {
     Asked,
     /// That it stops what the watchdog has condemned.
     Condemned,
-    /// That it is reset.
+    /// The engine is being reset.
     EngineReset,
-    /// That the adapter is.
+    /// The adapter is being reset.
     AdapterReset,
 }
 

@@ -22,7 +22,7 @@ pub struct Table<'a, T> {
     good: T,
     /// What must not change.
     before: Witness,
-    /// Those tried so far.
+    /// The cases that were tried so far, and which of them failed.
     cases: Cases,
 }
 

@@ -80,7 +80,7 @@ fn compare(what: &str, seen: &Mapping, content: &[u8]) {
     }
 }
 
-/// One of the processes.
+/// A process that plays, with what it has made.
 struct Player {
     name: String,
     rig: Rig,

@@ -222,7 +222,7 @@ impl Subject {
         ]
     }
 
-    /// All of these were, for good.
+    /// Asserts that what was promised last was signalled, for good.
     #[track_caller]
     fn signalled(&self) {
         let next = self.promised.get() + 1;
@@ -239,7 +239,7 @@ impl Subject {
         }
     }
 
-    /// It was destroyed.
+    /// What was made, if `result` says that it was destroyed; it is forgotten.
     fn gone(&self, result: Result<(), Errno>) -> Result<u64, Errno> {
         result.map(|()| u64::from(self.made.replace(0)))
     }
@@ -340,7 +340,7 @@ struct Step {
     errnos: &'static [Errno],
     /// Brings about what it needs, or what it had before it failed.
     prepare: fn(&Subject),
-    /// It alone.
+    /// The call itself, whose allocations fail one after the other.
     call: fn(&Subject) -> Result<u64, Errno>,
     /// Sees that it did what it is for, and takes that back.
     undo: fn(&Subject, u64),

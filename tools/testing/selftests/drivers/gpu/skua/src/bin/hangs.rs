@@ -58,7 +58,7 @@ impl Innocent {
         ]
     }
 
-    /// All of it was done, once.
+    /// Asserts that all jobs of the innocent client were done, each once.
     #[track_caller]
     fn expect_done(&self) {
         let pattern = u64::from(self.jobs);

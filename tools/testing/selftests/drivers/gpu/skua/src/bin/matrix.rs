@@ -46,7 +46,7 @@ enum Fault {
 }
 
 impl Fault {
-    /// All of them.
+    /// Every fault that is ordered.
     const ALL: [Self; 8] = [
         Self::Hang,
         Self::NoPreempt,
@@ -108,7 +108,7 @@ impl Fault {
 enum Phase {
     /// Nothing.
     Idle,
-    /// It works.
+    /// The engine works.
     Running,
     /// It works for one, and was asked to stop for another one who is more important.
     Preempting,
@@ -119,7 +119,7 @@ enum Phase {
 }
 
 impl Phase {
-    /// All of them.
+    /// Every phase that a fault can come in.
     const ALL: [Self; 5] = [
         Self::Idle,
         Self::Running,
@@ -532,7 +532,7 @@ impl<'a> Scene<'a> {
         self.engaged.is_some() && engaged.all(|job| !job.has_ended())
     }
 
-    /// It is in this phase, now.
+    /// Asserts that the device is in this phase now.
     #[track_caller]
     fn expect(&self, phase: Phase) {
         let met = match phase {

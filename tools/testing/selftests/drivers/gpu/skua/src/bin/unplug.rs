@@ -71,9 +71,9 @@ fn removed_while_the_adapter_is_reset() {
 /// How the device goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Its driver is taken off.
+    /// The driver is unbound from the device.
     Unbind,
-    /// It is taken from the bus.
+    /// The device is removed from its bus.
     Remove,
 }
 
