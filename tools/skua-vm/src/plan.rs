@@ -21,8 +21,8 @@
 //! Only `name` and `programs` are needed. A program runs in the first guest that names it, or
 //! in the guest `default`, whose other properties may be given too; `*` stands for any text.
 //! With `"alone": true` each of the programs has a boot of its own; with `"swift": true` they run
-//! on a kernel that is not slow, or when they are asked for; with `"sleeps": true` they may send the
-//! guest to sleep.
+//! on a kernel that is not slow, or when they are asked for; with `"sleeps": true` they may send
+//! the guest to sleep.
 
 use std::fs;
 use std::path::Path;

@@ -18,8 +18,8 @@
 //! destroyed it, what is in VRAM apart from the rest: so two gates of a client at most are
 //! [armed](Gate::arm).
 //!
-//! What is [held](crate::fences::hold) has no fence: who destroys has waited for that before, or has
-//! the destruction begin behind it.
+//! What is [held](crate::fences::hold) has no fence: who destroys has waited for that before, or
+//! has the destruction begin behind it.
 //!
 //! An object that others may have, because it was exported or is imported, keeps its memory; it is
 //! unmapped from the client's address spaces.
@@ -569,8 +569,8 @@ pub(crate) fn destroy(
     Ok(())
 }
 
-/// Begins to destroy `objects`, which are [claimed](claim) and whose handles are gone, from the last
-/// one on, and takes those out. `ENOMEM`: then some are left.
+/// Begins to destroy `objects`, which are [claimed](claim) and whose handles are gone, from the
+/// last one on, and takes those out. `ENOMEM`: then some are left.
 pub(crate) fn begin(dev: &SkuaDevice, client: &Arc<Quota>, objects: &mut KVVec<BoRef>) -> Result {
     const MANNER: Manner = Manner {
         assume_not_in_use: false,

@@ -20,7 +20,8 @@
 //! time, or VRAM cannot be emptied, the system does not sleep (`EBUSY`), and nothing has changed
 //! but that memory has moved, or will when the work is done that uses it.
 //!
-//! Whoever waits for the device meanwhile waits as for a reset ([`Gpu::wait_for`](crate::gpu::Gpu::wait_for)).
+//! Whoever waits for the device meanwhile waits as for a reset
+//! ([`Gpu::wait_for`](crate::gpu::Gpu::wait_for)).
 
 use crate::{
     ext::{

@@ -37,8 +37,8 @@ fn main() -> ExitCode {
 
 const SIZE: u64 = 1 << 20;
 
-/// It sleeps; the device was reset before, and when it woke. That of its power in between may be one
-/// with the latter.
+/// Sends the guest to sleep; the device was reset before, and when it woke. The reset that its power
+/// does in between may be one with the latter.
 #[track_caller]
 fn sleep_well() {
     let resets = || {
