@@ -377,27 +377,41 @@ fn workload(stepped: &mut Stepped) -> Vec<Vec<Command>> {
     ]
 }
 
+/// Work that is asked to stop again and again, after at most `most` ticks each time, until its end.
+fn disturbed(
+    preemption: Preemption,
+    work: impl FnOnce(&mut Stepped) -> Vec<Vec<Command>>,
+    seed: u64,
+    most: u64,
+) -> Driver {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ seed);
+    let mut driver = Driver::new(preemption, work);
+    while !driver.packets.is_empty() {
+        driver.advance(1 + random.below(most));
+        let budget = 1 + random.below(300);
+        driver.preempt(budget).unwrap_or_else(|o| panic!("{o:?}"));
+    }
+    assert_eq!(driver.finish(), Outcome::Idle);
+    driver
+}
+
+/// Each thread of [`workload`] was executed as often as it was dispatched.
+fn expect_counted(driver: &Driver) {
+    for thread in 0..u64::from(COUNTED.0) * 48 {
+        let count = driver.stepped.vram32(COUNTERS + thread * 4);
+        assert_eq!(count, COUNTED.1, "thread {thread}");
+    }
+}
+
 /// Each unit of work is done once, whatever the level and wherever the engine is stopped.
 #[test]
 fn work_that_is_stopped_anywhere_is_done_once() {
-    let whole = |preemption| {
-        let mut whole = Driver::new(preemption, workload);
-        assert_eq!(whole.finish(), Outcome::Idle);
-        whole
-    };
     let mut points = 0;
     for (level, name, _) in Level::ALL {
-        let undisturbed = whole(at_level(level));
+        let undisturbed = whole(at_level(level), workload);
         // Ticks between two requests, at most.
         for (seed, most) in [(1, 100), (2, 200), (3, 3000)] {
-            let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ seed);
-            let mut driver = Driver::new(at_level(level), workload);
-            while !driver.packets.is_empty() {
-                driver.advance(1 + random.below(most));
-                let budget = 1 + random.below(300);
-                driver.preempt(budget).unwrap_or_else(|o| panic!("{o:?}"));
-            }
-            assert_eq!(driver.finish(), Outcome::Idle);
+            let driver = disturbed(at_level(level), workload, seed, most);
             driver.check(&undisturbed);
             points += driver.requests;
             println!(
@@ -406,13 +420,34 @@ fn work_that_is_stopped_anywhere_is_done_once() {
             );
             let saves = level >= Level::Dispatch;
             assert_eq!(driver.causes[Cause::Within as usize] > 0, saves, "{name}");
-            for thread in 0..u64::from(COUNTED.0) * 48 {
-                let count = driver.stepped.vram32(COUNTERS + thread * 4);
-                assert_eq!(count, COUNTED.1, "thread {thread}");
-            }
+            expect_counted(&driver);
         }
     }
     assert!(points > 2_000, "{points}");
+}
+
+/// A hundred thousand places, of threads and of pixels, in as many ways as there are seeds.
+#[test]
+fn a_hundred_thousand_stops_lose_nothing_and_do_nothing_twice() {
+    const POINTS: u64 = 50_000;
+    let [threads, pixels] = [at_level, at_graphics].map(|at| at(Level::Instruction));
+    let undisturbed = (whole(threads, workload), whole(pixels, drawings));
+    let (mut within, mut runs) = ((0, 0), 0);
+    while within.0 < POINTS || within.1 < POINTS {
+        runs += 1;
+        if within.0 < POINTS {
+            let driver = disturbed(threads, workload, runs, 100);
+            driver.check(&undisturbed.0);
+            expect_counted(&driver);
+            within.0 += driver.resumed;
+        }
+        if within.1 < POINTS {
+            let driver = disturbed(pixels, drawings, runs, 20);
+            driver.check(&undisturbed.1);
+            within.1 += driver.resumed;
+        }
+    }
+    println!("{within:?} stops within work, in {runs} runs");
 }
 
 /// Loops with barriers between them.
@@ -1243,14 +1278,7 @@ fn drawing_that_is_stopped_anywhere_is_done_once() {
         assert!(undisturbed.count(Counter::Pixel) > 2000);
         let mut saved = 0;
         for (seed, most) in [(1, 20), (2, 100), (3, 900)] {
-            let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ seed);
-            let mut driver = Driver::new(at_graphics(level), drawings);
-            while !driver.packets.is_empty() {
-                driver.advance(1 + random.below(most));
-                let budget = 1 + random.below(300);
-                driver.preempt(budget).unwrap_or_else(|o| panic!("{o:?}"));
-            }
-            assert_eq!(driver.finish(), Outcome::Idle);
+            let driver = disturbed(at_graphics(level), drawings, seed, most);
             driver.check(&undisturbed);
             saved += driver.resumed;
             println!(
