@@ -135,8 +135,8 @@ impl Hub {
     }
 
     /// Calls `f` with engine `index`, if there is one.
-    pub(crate) fn with_engine(&self, index: u32, f: impl FnOnce(&Engine)) {
-        if let Some(engine) = self.engines.get(index as usize) {
+    pub(crate) fn with_engine(&self, index: EngineIndex, f: impl FnOnce(&Engine)) {
+        if let Some(engine) = self.engines.get(index.index()) {
             f(engine);
         }
     }

@@ -186,11 +186,11 @@ enum Deed {
     /// The status page is switched off.
     SwitchOff,
     /// An engine begins its reset.
-    ResetEngine(u32),
+    ResetEngine(EngineIndex),
     /// An engine begins its part of an adapter reset.
-    ResetAdapter(u32),
+    ResetAdapter(EngineIndex),
     /// An engine is asked for a preemption, by its fence id.
-    Preempt(u32, u64),
+    Preempt(EngineIndex, u64),
 }
 
 #[derive(Debug, Default)]
@@ -431,9 +431,9 @@ impl Lies {
     /// Whether a reset of an engine is not to begin now. With it a preemption that was asked for is
     /// forgotten.
     pub(crate) fn withholds_engine_reset(&self, engine: EngineIndex) -> bool {
-        let deed = Deed::ResetEngine(engine.get());
+        let deed = Deed::ResetEngine(engine);
         self.state().is_some_and(|mut state| {
-            let lasts = |deed: &Deed| !matches!(deed, Deed::Preempt(of, _) if *of == engine.get());
+            let lasts = |deed: &Deed| !matches!(deed, Deed::Preempt(of, _) if *of == engine);
             state.late.retain(|(_, deed)| lasts(deed));
             state.withholds(Kind::EngineResetNever, Kind::EngineResetLate, deed)
         })
@@ -441,7 +441,7 @@ impl Lies {
 
     /// Whether an engine's part of an adapter reset is not to begin now.
     pub(crate) fn withholds_adapter_reset(&self, engine: EngineIndex) -> bool {
-        let deed = Deed::ResetAdapter(engine.get());
+        let deed = Deed::ResetAdapter(engine);
         self.state().is_some_and(|mut state| {
             state.withholds(Kind::AdapterResetNever, Kind::AdapterResetLate, deed)
         })
@@ -449,7 +449,7 @@ impl Lies {
 
     /// Whether an engine is not to be asked for a preemption now.
     pub(crate) fn withholds_preemption(&self, engine: EngineIndex, fence: u64) -> bool {
-        let deed = Deed::Preempt(engine.get(), fence);
+        let deed = Deed::Preempt(engine, fence);
         self.state()
             .is_some_and(|mut state| state.withholds(Kind::PreemptNever, Kind::PreemptLate, deed))
     }

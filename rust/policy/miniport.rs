@@ -253,21 +253,21 @@ pub enum Stop {
 /// # Examples
 ///
 /// ```
-/// use skua_policy::miniport::Place;
+/// use skua_policy::miniport::RingSpan;
 ///
 /// // A packet that goes on at the beginning of a ring of 4 KiB.
-/// let place = Place { start: 0xff0, end: 0x20 };
-/// assert!(place.contains(0xff8) && place.contains(0) && !place.contains(0x20));
+/// let span = RingSpan { start: 0xff0, end: 0x20 };
+/// assert!(span.contains(0xff8) && span.contains(0) && !span.contains(0x20));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct RingSpan {
     /// Where its first command begins, padding before it included.
     pub start: u32,
     /// Where its last command ends; below `start` if it goes on at the ring's beginning.
     pub end: u32,
 }
 
-impl Place {
+impl RingSpan {
     /// Whether the command at `offset` is the packet's.
     pub fn contains(&self, offset: u64) -> bool {
         let (start, end) = (u64::from(self.start), u64::from(self.end));
@@ -359,20 +359,20 @@ pub trait Miniport {
         ring: &mut Self::Ring,
         task: &Task<'_>,
         completion: Completion,
-    ) -> Result<Place, Self::Error>;
+    ) -> Result<RingSpan, Self::Error>;
 
     /// Tells the engine of what was written since the last time, if there is anything, by one
     /// register write. Whether there was. Allocates nothing.
     fn ring_doorbell(&self, node: EngineIndex, ring: &mut Self::Ring) -> Result<bool, Self::Error>;
 
-    /// The ring up to the end of `place` can be written over: the packets up to the one there,
+    /// The ring up to the end of `span` can be written over: the packets up to the one there,
     /// whose fence id is `fence`, have ended. What was mapped for their paging operations is not
     /// any more. Allocates nothing.
     fn retire(
         &self,
         node: EngineIndex,
         ring: &mut Self::Ring,
-        place: Place,
+        span: RingSpan,
         fence: u64,
     ) -> Result<(), Self::Error>;
 

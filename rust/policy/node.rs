@@ -36,7 +36,7 @@ use super::{
     heap::{Heap, OutOfMemory},
     in_flight::InFlight,
     miniport::{
-        Built, Completion, Flush, Miniport, PagingOperation, Pass, Place, Preemption, Stop, Task,
+        Built, Completion, Flush, Miniport, PagingOperation, Pass, Preemption, RingSpan, Stop, Task,
     },
     paging::MultipassOffset,
 };
@@ -81,14 +81,14 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Whether this is about the packet with fence id `id`, which lies in `place`.
+    /// Whether this is about the packet with fence id `id`, which lies in `span`.
     ///
     /// A record names the fence id of a buffer of commands; for a command of the ring itself it
     /// gives the command's offset instead.
-    fn names(&self, id: u64, place: Place) -> bool {
+    fn names(&self, id: u64, span: RingSpan) -> bool {
         match self {
             Self::Fault(record) if record.fence != 0 => record.fence == id,
-            Self::Fault(record) => place.contains(record.command),
+            Self::Fault(record) => span.contains(record.command),
             Self::Endless(endless) => *endless == id,
             Self::Unanswered(_) => false,
         }
@@ -135,7 +135,7 @@ pub struct Purge {
     /// The fence id that is reported at its end.
     fence: u64,
     /// Where its commands are in the ring.
-    place: Place,
+    span: RingSpan,
     /// Where the next part begins, if there is one.
     pub next: Option<MultipassOffset>,
 }
@@ -145,7 +145,7 @@ struct Entry<P> {
     /// What the caller has started.
     packet: P,
     /// Where it was written last; empty if the miniport refused it.
-    place: Place,
+    span: RingSpan,
     /// Whether its end interrupts.
     interrupts: bool,
 }
@@ -266,11 +266,11 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         };
         let written =
             miniport.submit_command(self.index, &mut self.ring, &packet.task(), completion);
-        let place = written.as_ref().map_or(Place::default(), |place| *place);
+        let span = written.as_ref().map_or(RingSpan::default(), |span| *span);
         self.in_flight
             .push(Entry {
                 packet,
-                place,
+                span,
                 interrupts,
             })
             .map_err(|_| NodeError::Full)?;
@@ -337,14 +337,14 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         let complete = self.in_flight.complete_up_to(reported);
         let mut end = None;
         for (fence, entry) in complete.map_err(|_| NodeError::Bogus)? {
-            end = Some((entry.place, fence));
+            end = Some((entry.span, fence));
             finished(entry.packet);
         }
         self.completed = reported;
         self.blameless = 0;
         match end {
-            Some((place, fence)) => miniport
-                .retire(self.index, &mut self.ring, place, fence)
+            Some((span, fence)) => miniport
+                .retire(self.index, &mut self.ring, span, fence)
                 .map_err(NodeError::Miniport),
             None => Ok(()),
         }
@@ -454,7 +454,7 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
                 let completion = Completion { fence, interrupt };
                 result = miniport
                     .submit_command(index, ring, &entry.packet.task(), completion)
-                    .map(|place| entry.place = place);
+                    .map(|span| entry.span = span);
             }
         });
         self.count_untold();
@@ -464,7 +464,7 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
     /// Whether `cause` names the packet at the head.
     pub fn is_named(&self, cause: &Cause) -> bool {
         let head = self.in_flight.front();
-        head.is_some_and(|(id, entry)| cause.names(id, entry.place))
+        head.is_some_and(|(id, entry)| cause.names(id, entry.span))
     }
 
     /// The engine was reset because of `cause`: takes the guilty packet out, and later ones of its
@@ -519,7 +519,7 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
                         return Err(NodeError::Busy);
                     }
                     let written = miniport.submit_command(index, ring, &task, completion);
-                    entry.place = written.map_err(NodeError::Miniport)?;
+                    entry.span = written.map_err(NodeError::Miniport)?;
                     Ok(())
                 });
             }
@@ -568,11 +568,11 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
             fence,
             interrupt: false,
         };
-        let place = miniport
+        let span = miniport
             .submit_command(self.index, &mut self.ring, &task, completion)
             .map_err(NodeError::Miniport)?;
         self.notify(miniport)?;
-        Ok(Purge { fence, place, next })
+        Ok(Purge { fence, span, next })
     }
 
     /// Whether the engine has done this, the only thing in its ring.
@@ -587,7 +587,7 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         }
         self.completed = purge.fence;
         miniport
-            .retire(self.index, &mut self.ring, purge.place, purge.fence)
+            .retire(self.index, &mut self.ring, purge.span, purge.fence)
             .map_err(NodeError::Miniport)?;
         Ok(true)
     }

@@ -7,7 +7,7 @@ use super::{
     buddy::{PageRange, PAGE_BYTES},
     miniport::{
         AdapterInfo, AperturePage, Built, Completion, ContextPage, Flush, Miniport,
-        PagingOperation, Pass, Place, Preemption, Segment, SegmentKind, Task,
+        PagingOperation, Pass, Preemption, RingSpan, Segment, SegmentKind, Task,
     },
     page_plan::PhysPiece,
     paging::{MultipassOffset, PagingSpace, Step, MIB, WINDOWS},
@@ -262,7 +262,7 @@ impl Miniport for Recorder {
         ring: &mut Ring,
         task: &Task<'_>,
         completion: Completion,
-    ) -> Result<Place, Gone> {
+    ) -> Result<RingSpan, Gone> {
         self.ask()?;
         assert!(
             self.has_room(ring, task),
@@ -298,7 +298,7 @@ impl Miniport for Recorder {
         self.calls
             .borrow_mut()
             .push(Call::Submit { what, completion });
-        Ok(Place {
+        Ok(RingSpan {
             start,
             end: ring.tail,
         })
@@ -318,14 +318,12 @@ impl Miniport for Recorder {
         &self,
         _node: EngineIndex,
         ring: &mut Ring,
-        place: Place,
+        span: RingSpan,
         fence: u64,
     ) -> Result<(), Gone> {
-        ring.head = place.end;
+        ring.head = span.end;
         ring.paging = ring.paging.split_off(&(fence + 1));
-        self.calls
-            .borrow_mut()
-            .push(Call::Retire { end: place.end });
+        self.calls.borrow_mut().push(Call::Retire { end: span.end });
         Ok(())
     }
 

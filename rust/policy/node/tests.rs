@@ -477,9 +477,9 @@ fn the_systems_own_is_first_after_a_reset_with_the_ids_that_it_had() {
 
 #[test]
 fn a_place_may_go_on_at_the_beginning() {
-    let place = Place { start: 48, end: 16 };
+    let span = RingSpan { start: 48, end: 16 };
     for (offset, inside) in [(0, true), (8, true), (16, false), (40, false), (48, true)] {
-        assert_eq!(place.contains(offset), inside, "{offset}");
+        assert_eq!(span.contains(offset), inside, "{offset}");
     }
 }
 

@@ -46,7 +46,7 @@
 //! Vm::installing
 //! PageTable::tables, Hardware's counts of flushes, Watch::watchdogs
 //! Engine::state                  spin locks
-//! Destroyer::dying
+//! Destroyer::queues
 //! Context::pending, Vm::binds, Slots
 //! Submission::fence, promises, Bind::end, Transfer, Gpu::paging, alarms, discarder, vram_region,
 //! Sites, Evicted, Moves

@@ -18,7 +18,7 @@ use kernel::{
 };
 
 /// What a number of the hardware stands for.
-enum Place<T> {
+enum Slot<T> {
     /// Nothing: the next object may have it.
     Free,
     /// An object that is being made, or that userspace has no handle of and that is not freed.
@@ -32,7 +32,7 @@ enum Place<T> {
 pub(crate) struct Slots<K, T> {
     /// By number; as many as at creation.
     #[pin]
-    places: SpinLock<KVVec<Place<T>>>,
+    places: SpinLock<KVVec<Slot<T>>>,
     /// A table of one kind of number takes no other kind.
     _key: PhantomData<fn(K)>,
 }
@@ -42,7 +42,7 @@ impl<K: Into<u32> + TryFrom<u32>, T> Slots<K, T> {
     pub(crate) fn new(count: u32) -> Result<impl PinInit<Self, Error>> {
         let mut places = KVVec::with_capacity(usize::try_from(count)?, GFP_KERNEL)?;
         for _ in 0..count {
-            places.push(Place::Free, GFP_KERNEL)?;
+            places.push(Slot::Free, GFP_KERNEL)?;
         }
         Ok(try_pin_init!(Self {
             places <- new_spinlock!(places),
@@ -54,37 +54,37 @@ impl<K: Into<u32> + TryFrom<u32>, T> Slots<K, T> {
     pub(crate) fn reserve(&self) -> Result<K> {
         let mut places = self.places.lock();
         for (index, place) in places.iter_mut().enumerate() {
-            if let Place::Free = place {
-                *place = Place::Reserved;
+            if let Slot::Free = place {
+                *place = Slot::Reserved;
                 return K::try_from(u32::try_from(index)?).map_err(|_| ENOSPC);
             }
         }
         Err(ENOSPC)
     }
 
-    fn set(&self, key: K, new: Place<T>) -> Option<Arc<T>> {
+    fn set(&self, key: K, new: Slot<T>) -> Option<Arc<T>> {
         let mut places = self.places.lock();
         let place = places.get_mut(usize::try_from(key.into()).ok()?)?;
         match core::mem::replace(place, new) {
-            Place::Filled(object) => Some(object),
-            Place::Free | Place::Reserved => None,
+            Slot::Filled(object) => Some(object),
+            Slot::Free | Slot::Reserved => None,
         }
     }
 
     /// Puts an object into its place, which was reserved for it.
     pub(crate) fn fill(&self, key: K, object: Arc<T>) {
-        crate::warn_on_once!(self.set(key, Place::Filled(object)).is_some());
+        crate::warn_on_once!(self.set(key, Slot::Filled(object)).is_some());
     }
 
     /// Puts an object into a place that is free; what is there then.
     pub(crate) fn fill_if_free(&self, key: K, object: Arc<T>) -> Option<Arc<T>> {
         let mut places = self.places.lock();
         let place = places.get_mut(usize::try_from(key.into()).ok()?)?;
-        if let Place::Free = place {
-            *place = Place::Filled(object.clone());
+        if let Slot::Free = place {
+            *place = Slot::Filled(object.clone());
         }
         match place {
-            Place::Filled(there) => Some(there.clone()),
+            Slot::Filled(there) => Some(there.clone()),
             // `object` goes when the lock has.
             _ => None,
         }
@@ -93,12 +93,12 @@ impl<K: Into<u32> + TryFrom<u32>, T> Slots<K, T> {
     /// Takes the object out; the place stays taken. What is returned may be the last reference.
     #[must_use = "it may be the last reference"]
     pub(crate) fn empty(&self, key: K) -> Option<Arc<T>> {
-        self.set(key, Place::Reserved)
+        self.set(key, Slot::Reserved)
     }
 
     /// Gives the place back: the object is gone.
     pub(crate) fn release(&self, key: K) {
-        crate::warn_on_once!(self.set(key, Place::Free).is_some());
+        crate::warn_on_once!(self.set(key, Slot::Free).is_some());
     }
 
     /// The object in a place.
@@ -110,7 +110,7 @@ impl<K: Into<u32> + TryFrom<u32>, T> Slots<K, T> {
     pub(crate) fn find_by(&self, f: impl Fn(&T) -> bool) -> Option<Arc<T>> {
         let places = self.places.lock();
         let object = places.iter().find_map(|place| match place {
-            Place::Filled(object) if f(object) => Some(object.clone()),
+            Slot::Filled(object) if f(object) => Some(object.clone()),
             _ => None,
         });
         object
@@ -118,7 +118,7 @@ impl<K: Into<u32> + TryFrom<u32>, T> Slots<K, T> {
 
     fn get(&self, index: usize) -> Option<Arc<T>> {
         match self.places.lock().get(index)? {
-            Place::Filled(object) => Some(object.clone()),
+            Slot::Filled(object) => Some(object.clone()),
             _ => None,
         }
     }

@@ -235,9 +235,9 @@ pub(crate) fn submit<T: Holder>(
 }
 
 /// Memory for one [`defer`].
-pub(crate) struct Place<T: Holder>(RBTreeNodeReservation<u64, Item<T>>);
+pub(crate) struct HeldNode<T: Holder>(RBTreeNodeReservation<u64, Item<T>>);
 
-impl<T: Holder> Place<T> {
+impl<T: Holder> HeldNode<T> {
     /// `ENOMEM`.
     pub(crate) fn new() -> Result<Self> {
         Ok(Self(RBTreeNodeReservation::new(client_flags())?))
@@ -245,7 +245,7 @@ impl<T: Holder> Place<T> {
 }
 
 /// Has [`Holder::perform`] called with `deferred` when all that is held now has been let go.
-pub(crate) fn defer<T: Holder>(holder: &Arc<T>, place: Place<T>, deferred: T::Deferred) {
+pub(crate) fn defer<T: Holder>(holder: &Arc<T>, place: HeldNode<T>, deferred: T::Deferred) {
     let item = Item::Deferred(deferred);
     holder.holds().queue.lock().push(place.0, item);
     T::look_again(holder.clone());

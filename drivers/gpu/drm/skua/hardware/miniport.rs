@@ -31,8 +31,8 @@ use crate::{
             Miniport,
             PagingOperation,
             Pass,
-            Place,
             Preemption,
+            RingSpan,
             Segment,
             Stop,
             Task,
@@ -611,7 +611,7 @@ impl Miniport for Hardware {
         ring: &mut Ring,
         task: &Task<'_>,
         completion: Completion,
-    ) -> Result<Place> {
+    ) -> Result<RingSpan> {
         let shared = self.shared()?;
         let start = ring.space.tail();
         let Completion { fence, interrupt } = completion;
@@ -680,7 +680,7 @@ impl Miniport for Hardware {
                 interrupt,
             })?,
         }
-        Ok(Place {
+        Ok(RingSpan {
             start,
             end: ring.space.tail(),
         })
@@ -697,8 +697,8 @@ impl Miniport for Hardware {
         Ok(true)
     }
 
-    fn retire(&self, _: EngineIndex, ring: &mut Ring, place: Place, fence: u64) -> Result {
-        ring.space.advance(place.end).map_err(|_| EIO)?;
+    fn retire(&self, _: EngineIndex, ring: &mut Ring, span: RingSpan, fence: u64) -> Result {
+        ring.space.advance(span.end).map_err(|_| EIO)?;
         self.close_windows(ring, fence)
     }
 

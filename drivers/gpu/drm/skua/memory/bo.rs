@@ -277,7 +277,7 @@ pub(crate) struct BoData {
     /// How many clients have locked it; and whether it has a part of the [aperture](host_aperture)
     /// for that, [`HAS_APERTURE`].
     lockers: Atomic<i16>,
-    /// [`DOOMED`], set with the reservation locked, [`CONTENT_LOST`] and [`CLAIMED`].
+    /// [`DYING`], set with the reservation locked, [`CONTENT_LOST`] and [`CLAIMED`].
     marks: Atomic<i8>,
     /// When it was used: [`Uses::word`].
     uses: Atomic<u64>,
@@ -400,7 +400,7 @@ fn is_seen_in_vram(flags: u32) -> bool {
 }
 
 /// In [`BoData::marks`]: its destruction was asked for, it stays where it is.
-const DOOMED: i8 = 1 << 0;
+const DYING: i8 = 1 << 0;
 /// In [`BoData::marks`]: content of it that left VRAM since was lost there.
 const CONTENT_LOST: i8 = 1 << 1;
 /// A client has said that it is to be destroyed.
@@ -629,7 +629,7 @@ fn rest(bo: &Bo, reserved: &mut Reserved<'_>) -> Result<usize> {
     };
     if offered && bo.sites.next_user(Asid::SYSTEM).is_some() {
         // Page tables are not changed here.
-        if !bo.is_doomed() {
+        if !bo.is_dying() {
             bo.dev().discard_later(pages);
         }
         return Ok(0);
@@ -642,7 +642,7 @@ fn rest(bo: &Bo, reserved: &mut Reserved<'_>) -> Result<usize> {
     if bo.sites.next_user(Asid::SYSTEM).is_some()
         || gem::is_pinned(bo)
         || bo.is_locked()
-        || bo.is_doomed()
+        || bo.is_dying()
         || !is_settled(bo, reserved)?
         || !reserved.is_idle(Usage::Bookkeep)
     {
@@ -802,16 +802,16 @@ pub(crate) fn wait_a_moment(bo: &Bo, patience: &mut Jiffies) -> Result<bool> {
     Ok(is_over)
 }
 
-/// Takes the memory of `bo`, which is [doomed](BoData::doom), unless others may have it: the CPU's
-/// mappings fault from now on, and nothing of it is installed any more. What may still lead to what
-/// is returned, the caller removes before it drops it.
+/// Takes the memory of `bo`, which is [dying](BoData::mark_dying), unless others may have it: the
+/// CPU's mappings fault from now on, and nothing of it is installed any more. What may still lead to
+/// what is returned, the caller removes before it drops it.
 ///
 /// [`None`] if others may have it; of what rests there is no memory.
 pub(crate) fn give_up(bo: &Bo) -> Option<Option<Memory>> {
     let mut reserved = resv::lock_uninterruptible(bo).ok()?;
     // Who is to map or pin it as another takes the lock, too.
     if gem::is_foreign(bo) {
-        bo.spare();
+        bo.unmark_dying();
         return None;
     }
     lru::forget(bo);
@@ -946,8 +946,8 @@ impl BoData {
 
     /// Has it stay where it is from now on. The caller holds its reservation lock: a move was
     /// published before, or never will be.
-    pub(crate) fn doom(&self) {
-        self.mark(DOOMED, true);
+    pub(crate) fn mark_dying(&self) {
+        self.mark(DYING, true);
     }
 
     /// Sets a mark, or clears it; whether it was set.
@@ -962,15 +962,15 @@ impl BoData {
         }
     }
 
-    /// Takes [`BoData::doom`] back, for who has called that.
-    pub(crate) fn spare(&self) {
-        self.mark(DOOMED, false);
+    /// Takes [`BoData::mark_dying`] back, for who has called that.
+    pub(crate) fn unmark_dying(&self) {
+        self.mark(DYING, false);
     }
 
     /// Whether it is to be destroyed, and stays where it is until then. For good as long as its
     /// reservation is locked.
-    pub(crate) fn is_doomed(&self) -> bool {
-        self.marks.load(Relaxed) & DOOMED != 0
+    pub(crate) fn is_dying(&self) -> bool {
+        self.marks.load(Relaxed) & DYING != 0
     }
 
     /// It is about to move to VRAM, or its content to be thrown away. Not to leave where it is

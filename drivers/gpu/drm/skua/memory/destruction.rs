@@ -8,7 +8,7 @@
 //! still uses it faults.
 //!
 //! ```text
-//! ioctl    doom: it stays where it is ─▶ fences of all that may use it ─▶ the handle is gone
+//! ioctl    mark: it stays where it is ─▶ fences of all that may use it ─▶ the handle is gone
 //! then     all signalled ─▶ CPU mappings fault ─▶ page tables cleared ─▶ TLBs flushed once ─▶ reaper
 //! ```
 //!
@@ -200,7 +200,7 @@ impl Destruction {
         if ours {
             gem::discard(&*self.bo);
         } else {
-            // It was spared.
+            // It lives on.
             look_again(&self.dev, &self.bo);
         }
         let dev = self.dev.clone();
@@ -288,7 +288,7 @@ const LOOKED_AT: usize = 256;
 /// What waits for one gate after the other: of a client, by the address of its quota, what is in
 /// VRAM or what is not, while it waits.
 type Key = (usize, bool);
-/// What [`Doomed::dying`] has of a key of which nothing is there yet.
+/// What [`Queues::dying`] has of a key of which nothing is there yet.
 type DyingNode = RBTreeNodeReservation<Key, List<Destruction>>;
 
 /// Memory for what [`Destroyer::accept`] may add for one client. `ENOMEM`.
@@ -300,7 +300,7 @@ fn dying_nodes() -> Result<[DyingNode; 2]> {
 }
 
 /// Objects that are to be given up.
-struct Doomed {
+struct Queues {
     /// Those that waited when they were asked for, in that order. The gate of the first one of each
     /// key is armed; what is behind waits for it as well.
     dying: RBTree<Key, List<Destruction>>,
@@ -314,7 +314,7 @@ struct Doomed {
 #[pin_data]
 pub(crate) struct Destroyer {
     #[pin]
-    doomed: SpinLock<Doomed>,
+    queues: SpinLock<Queues>,
     /// Looks for what can go, in the reapers' queue.
     #[pin]
     work: Work<Self>,
@@ -329,7 +329,7 @@ impl Destroyer {
     pub(crate) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                doomed <- new_spinlock!(Doomed {
+                queues <- new_spinlock!(Queues {
                     dying: RBTree::new(),
                     due: List::new(),
                     behind: 0,
@@ -364,12 +364,12 @@ impl Destroyer {
                 continue;
             }
             let key = (Arc::as_ptr(client).addr(), is_there);
-            let mut doomed = self.doomed.lock();
-            match doomed.dying.get_mut(&key) {
+            let mut queues = self.queues.lock();
+            match queues.dying.get_mut(&key) {
                 Some(dying) => dying.push_all_back(&mut later),
-                None => _ = doomed.dying.insert(node.into_node(key, later)),
+                None => _ = queues.dying.insert(node.into_node(key, later)),
             }
-            drop(doomed);
+            drop(queues);
             // To have the first gate armed.
             Self::wake(self);
         }
@@ -380,18 +380,18 @@ impl Destroyer {
 
     /// Gives up what an object has that nobody uses, soon.
     fn defer(self: &Arc<Self>, destruction: ListArc<Destruction>) {
-        let mut doomed = self.doomed.lock();
-        doomed.due.push_back(destruction);
-        doomed.behind = doomed.behind.saturating_add(1);
-        drop(doomed);
+        let mut queues = self.queues.lock();
+        queues.due.push_back(destruction);
+        queues.behind = queues.behind.saturating_add(1);
+        drop(queues);
         Self::wake(self);
     }
 
     /// Whether memory that is in `part` of VRAM will be free, and the fence that it waits for,
     /// unless that has just signalled.
     pub(crate) fn obstacle(&self, part: Part) -> Option<Option<Fence>> {
-        let doomed = self.doomed.lock();
-        let mut clients = doomed.dying.iter().filter(|((_, is_there), _)| *is_there);
+        let queues = self.queues.lock();
+        let mut clients = queues.dying.iter().filter(|((_, is_there), _)| *is_there);
         clients.find_map(|(_, dying)| {
             let mut looked_at = dying.iter().take(LOOKED_AT);
             let is_there = |dying: ArcBorrow<'_, Destruction>| dying.bo.sites.bytes_in(part) > 0;
@@ -408,7 +408,7 @@ impl Destroyer {
         // Of a device that is lost what was destroyed may be kept.
         let _ = dev.wait_for_resets();
         reaper::flush();
-        let behind = || self.doomed.lock().behind;
+        let behind = || self.queues.lock().behind;
         // Not what comes meanwhile: each turn of the queue gives up some, and one frees the last.
         for _ in 0..=behind().div_ceil(AT_ONCE) {
             let is_settled = behind() == 0 && dev.reapers.destructions.count() == 0;
@@ -437,8 +437,8 @@ impl Destroyer {
         while let Some(key) = from.take() {
             let (mut unarmed, mut room) = (None, AT_ONCE);
             {
-                let mut doomed = self.doomed.lock();
-                let Doomed { dying, due, behind } = &mut *doomed;
+                let mut queues = self.queues.lock();
+                let Queues { dying, due, behind } = &mut *queues;
                 let mut next = dying.cursor_lower_bound_mut(&key);
                 while let Some(mut cursor) = next {
                     let (key, list) = cursor.current_mut();
@@ -480,11 +480,11 @@ impl Destroyer {
 
     /// Gives up some of what is due; whether there was any.
     fn perform_some(&self) -> bool {
-        let some = first_of(&mut self.doomed.lock().due);
+        let some = first_of(&mut self.queues.lock().due);
         let count = some.iter().count();
         perform(some);
-        let mut doomed = self.doomed.lock();
-        count_out(&mut doomed.behind, count);
+        let mut queues = self.queues.lock();
+        count_out(&mut queues.behind, count);
         count > 0
     }
 }
@@ -501,7 +501,7 @@ impl WorkItem for Destroyer {
 
     fn run(this: Arc<Self>) {
         // Some at a time: others wait for the queue.
-        let is_behind = !this.doomed.lock().due.is_empty();
+        let is_behind = !this.queues.lock().due.is_empty();
         if !is_behind {
             this.find_due(false);
         }
@@ -548,12 +548,12 @@ pub(crate) fn destroy(
                 }
             }
         }
-        let begun = doom(dev, client, handles, manner)?;
+        let begun = mark_all(dev, client, handles, manner)?;
         // A move has begun since it was waited for.
         if !manner.synchronous || begun.iter().all(|begun| begun.gate.pending().is_none()) {
             break begun;
         }
-        spare(dev, handles);
+        unmark_all(dev, handles);
     };
     // From here on nothing fails.
     for (handle, bo) in handles {
@@ -581,7 +581,7 @@ pub(crate) fn begin(dev: &SkuaDevice, client: &Arc<Quota>, objects: &mut KVVec<B
     let mut users = Users::new();
     let mut result = Ok(());
     while let Some(bo) = objects.last() {
-        match doom_one(dev, client, bo, MANNER, &mut users) {
+        match mark_one(dev, client, bo, MANNER, &mut users) {
             Ok(one) => crate::warn_on_once!(begun.push_within_capacity(one).is_err()),
             Err(error) => {
                 result = Err(error);
@@ -603,7 +603,7 @@ pub(crate) fn destroy_own(dev: &SkuaDevice, client: &Arc<Quota>, bo: &BoRef) -> 
     let mut waits = Few::Empty;
     {
         let reserved = resv::lock_uninterruptible(&**bo)?;
-        bo.doom();
+        bo.mark_dying();
         if let Some(fence) = bo::own_work(bo, &reserved)? {
             waits.push(fence)?;
         }
@@ -619,8 +619,8 @@ pub(crate) fn destroy_own(dev: &SkuaDevice, client: &Arc<Quota>, bo: &BoRef) -> 
     Ok(())
 }
 
-/// Dooms all of `handles`, or none; what is to be done with each.
-fn doom(
+/// Marks all of `handles`, or none; what is to be done with each.
+fn mark_all(
     dev: &SkuaDevice,
     client: &Arc<Quota>,
     handles: &[(u32, BoRef)],
@@ -630,24 +630,24 @@ fn doom(
     let mut users = Users::new();
     for (count, (_, bo)) in handles.iter().enumerate() {
         let one = match claim(bo) {
-            true => doom_one(dev, client, bo, manner, &mut users)
+            true => mark_one(dev, client, bo, manner, &mut users)
                 .and_then(|one| begun.push(one, client_flags()).map_err(Error::from))
                 .inspect_err(|_| bo.unclaim()),
             false => Err(ENOENT),
         };
         if let Err(error) = one {
-            spare(dev, handles.get(..count).unwrap_or_default());
+            unmark_all(dev, handles.get(..count).unwrap_or_default());
             return Err(error);
         }
     }
     Ok(begun)
 }
 
-/// Takes [`doom`] back.
-fn spare(dev: &SkuaDevice, handles: &[(u32, BoRef)]) {
+/// Takes [`mark_all`] back.
+fn unmark_all(dev: &SkuaDevice, handles: &[(u32, BoRef)]) {
     for (_, bo) in handles {
         bo.unclaim();
-        bo.spare();
+        bo.unmark_dying();
         look_again(dev, bo);
     }
 }
@@ -658,7 +658,7 @@ pub(crate) fn claim(bo: &BoRef) -> bool {
     gem::is_foreign(&**bo) || bo.claim()
 }
 
-fn doom_one(
+fn mark_one(
     dev: &SkuaDevice,
     client: &Arc<Quota>,
     bo: &BoRef,
@@ -669,7 +669,7 @@ fn doom_one(
         let _reserved = resv::lock(&**bo)?;
         // What others have, too, goes on.
         if !gem::is_foreign(&**bo) {
-            bo.doom();
+            bo.mark_dying();
         }
     }
     // Who returns at the end has waited for the client's work.
@@ -677,7 +677,7 @@ fn doom_one(
     let begun = waits(dev, client, bo, alone, users)
         .and_then(|waits| Destruction::new(dev, client, bo, waits));
     if begun.is_err() {
-        bo.spare();
+        bo.unmark_dying();
         look_again(dev, bo);
     }
     begun

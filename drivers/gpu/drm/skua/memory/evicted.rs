@@ -88,7 +88,7 @@ impl Evicted {
 
     /// Nobody waits for what is to be destroyed.
     fn wants(&self, bo: &Bo) -> bool {
-        !bo.is_doomed() && self.device.wants(bo)
+        !bo.is_dying() && self.device.wants(bo)
     }
 
     /// How much has to be brought back before work can run.

@@ -324,7 +324,7 @@ impl<'a> Vram<'a> {
 
     /// What keeps `bo` in VRAM.
     fn hold(&self, bo: &BoRef) -> Hold {
-        if bo.region() != REGION_VRAM || bo.is_arriving() || bo.is_doomed() {
+        if bo.region() != REGION_VRAM || bo.is_arriving() || bo.is_dying() {
             return Hold::Pinned;
         }
         if self.dev.pager.protects(bo) {
@@ -586,7 +586,7 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
     drop(range);
     // In this order: what it was in before this is discarded by now. And not before it is worth the
     // memory.
-    if bo.region() != REGION_VRAM || bo.is_arriving() || bo.is_doomed() {
+    if bo.region() != REGION_VRAM || bo.is_arriving() || bo.is_dying() {
         return Err(EBUSY);
     }
     let may_wait = victim != Victim::Idle;

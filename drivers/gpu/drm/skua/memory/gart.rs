@@ -331,7 +331,7 @@ impl<'a> Aperture<'a> {
     fn hold(&self, bo: &BoRef) -> Hold {
         // Locked outside of VRAM, what is to be in VRAM or here could not come back for work.
         let is_locked = bo.needs_vram() && bo.is_held_out();
-        if is_locked || bo.is_doomed() || gem::is_pinned(&**bo) || bo.sites.window().is_none() {
+        if is_locked || bo.is_dying() || gem::is_pinned(&**bo) || bo.sites.window().is_none() {
             return Hold::Pinned;
         }
         match self.dev.pager.protects(bo) {

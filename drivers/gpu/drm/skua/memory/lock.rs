@@ -97,7 +97,7 @@ fn be_reachable(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result 
             return settle(bo, patience);
         }
         // It has come back, perhaps to where it can be locked.
-        if bo.is_doomed() {
+        if bo.is_dying() {
             return Err(EBUSY);
         }
         patience = patience.checked_sub(1).ok_or(ENOSPC)?;

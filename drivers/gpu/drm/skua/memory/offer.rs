@@ -134,7 +134,7 @@ pub(crate) fn offer(dev: &SkuaDevice, objects: &[(u32, BoRef)], number: u32) -> 
         if gem::is_foreign(&**bo) {
             return Err(EPERM);
         }
-        if bo.is_locked() || bo.is_resident() || bo.is_doomed() {
+        if bo.is_locked() || bo.is_resident() || bo.is_dying() {
             return Err(EBUSY);
         }
         of(bo)?;

@@ -341,7 +341,7 @@ fn bring_one(
     part: Part,
     room: impl FnOnce(&Wanted<'_>) -> Result<Option<Arc<VramRange>>>,
 ) -> Result {
-    if bo.is_doomed() {
+    if bo.is_dying() {
         // Whose destruction is not certain yet soon will be, or is not destroyed.
         fsleep(Delta::from_millis(1));
         return Ok(());
@@ -426,7 +426,7 @@ impl Needed {
 fn check_size(dev: &SkuaDevice, parent: &Device<Bound>, vm: &Vm) -> Result {
     let mut objects = KVVec::new();
     vm.collect_objects(&mut objects)?;
-    objects.retain(|bo| bo.needs_vram() && !bo.is_doomed() && vm.device().wants(bo));
+    objects.retain(|bo| bo.needs_vram() && !bo.is_dying() && vm.device().wants(bo));
     let key = |bo: &BoRef| core::ptr::from_ref(&**bo).addr();
     objects.sort_unstable_by_key(key);
     let (mut any, mut visible, mut last) = (Needed::default(), Needed::default(), 0);

@@ -482,7 +482,7 @@ pub(crate) fn relocate(
     })?;
     let (old, clean, is_settled) = {
         let mut reserved = exec.reserved(&handle)?;
-        if gem::is_pinned(&**bo) || bo.is_doomed() {
+        if gem::is_pinned(&**bo) || bo.is_dying() {
             return Err(EBUSY);
         }
         BoData::rouse(bo, &mut reserved)?;

@@ -170,7 +170,7 @@ fn check_budget(
 /// is a [context allocation](super::save_areas) that is used now. Not if no room is free, or it is
 /// in use; it comes with the next occasion then, or when it is made resident.
 pub(crate) fn come_back(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) {
-    if !bo.may_be_in_vram() || bo.region() == REGION_VRAM || bo.is_held_out() || bo.is_doomed() {
+    if !bo.may_be_in_vram() || bo.region() == REGION_VRAM || bo.is_held_out() || bo.is_dying() {
         return;
     }
     // Who has the turn does not see the room that is taken here before it is in its place.

@@ -252,7 +252,7 @@ impl Wanted {
     /// more, as if that had been since the bind was accepted. Errors as of [`Mapping::new`].
     fn begin(&self, vm: &Vm) -> Result<Operation> {
         Ok(match self {
-            Self::Map { span, bo, .. } if bo.is_doomed() => Operation::Unmap(*span),
+            Self::Map { span, bo, .. } if bo.is_dying() => Operation::Unmap(*span),
             Self::Map {
                 span,
                 bo,

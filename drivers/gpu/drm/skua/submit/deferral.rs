@@ -62,10 +62,10 @@ pub(crate) fn destroy(
 ) -> Result {
     let mut patience = msecs_to_jiffies(PATIENCE_MS);
     if manner.synchronous && !manner.assume_not_in_use {
-        wait_for_held(dev, client, &mut patience)?;
+        patience = wait_for_held(dev, client)?;
     } else if !manner.assume_not_in_use {
         if let Some(deferral) = Deferral::new(dev, client, handles)? {
-            let place = hold::Place::new()?;
+            let place = hold::HeldNode::new()?;
             for (handle, bo) in handles {
                 close(*handle, bo);
             }
@@ -86,18 +86,23 @@ fn holds_work(dev: &SkuaDevice, client: &Arc<Quota>) -> bool {
     is_found
 }
 
-/// Waits until no context of `client` holds work. `EAGAIN` if there is no `patience` left;
-/// `ENODEV`, `EIO`; `EINTR` if a signal arrives.
-fn wait_for_held(dev: &SkuaDevice, client: &Arc<Quota>, patience: &mut Jiffies) -> Result {
-    while holds_work(dev, client) {
+/// Waits until no context of `client` holds work; what is left of [`PATIENCE_MS`] then. `EAGAIN` if
+/// that is nothing; `ENODEV`, `EIO`; `EINTR` if a signal arrives.
+fn wait_for_held(dev: &SkuaDevice, client: &Arc<Quota>) -> Result<Jiffies> {
+    let start = Instant::<Monotonic>::now();
+    loop {
+        let is_held = holds_work(dev, client);
+        let waited = u32::try_from(start.elapsed().as_millis()).unwrap_or(u32::MAX);
+        let left = PATIENCE_MS.checked_sub(waited).ok_or(EAGAIN)?;
+        if !is_held {
+            return Ok(msecs_to_jiffies(left));
+        }
         dev.check_health()?;
         if current!().signal_pending() {
             return Err(EINTR);
         }
-        *patience = patience.checked_sub(1).ok_or(EAGAIN)?;
         fsleep(Delta::from_millis(1));
     }
-    Ok(())
 }
 
 /// Objects whose handles are gone, and that work which a client's contexts hold may use.
@@ -161,7 +166,7 @@ impl Deferral {
     }
 
     /// Waits for what the next context holds.
-    fn go_behind(mut self, place: hold::Place<Context>) {
+    fn go_behind(mut self, place: hold::HeldNode<Context>) {
         if let Some(context) = self.contexts.pop() {
             let dev = self.dev.clone();
             hold::defer(&context, place, self);
@@ -175,7 +180,7 @@ impl Deferral {
     pub(crate) fn perform(mut self) -> Option<Self> {
         let result = match self.contexts.is_empty() {
             true => destruction::begin(&self.dev, &self.client, &mut self.objects),
-            false => match hold::Place::new() {
+            false => match hold::HeldNode::new() {
                 Ok(place) => {
                     self.go_behind(place);
                     return None;

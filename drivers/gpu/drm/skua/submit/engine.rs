@@ -224,7 +224,7 @@ impl State {
         }
         self.charge(packet, now);
         self.look_at_head(now);
-        self.attend(context, context.retire(), Place::Last, now);
+        self.attend(context, context.retire(), Position::Last, now);
     }
 
     /// The engine holds `context` from now on: it has left what it held before.
@@ -305,7 +305,7 @@ impl State {
     /// nothing else.
     fn park(&mut self, context: &Arc<Context>, due: Due, now: u64) {
         if due != Due::Turn || self.mode == Mode::Lost {
-            return self.attend(context, due, Place::Last, now);
+            return self.attend(context, due, Position::Last, now);
         }
         let listed = self.take(context, context.level());
         let context = match listed.ok_or(()) {
@@ -332,7 +332,7 @@ impl State {
     }
 
     /// Does what a context has become due for.
-    fn attend(&mut self, context: &Arc<Context>, due: Due, place: Place, now: u64) {
+    fn attend(&mut self, context: &Arc<Context>, due: Due, place: Position, now: u64) {
         match due {
             Due::Nothing => (),
             Due::Turn if self.mode != Mode::Lost => {
@@ -344,11 +344,11 @@ impl State {
                 // Refused if it is in a list already.
                 if let Ok(context) = ListArc::try_from_arc(context.clone()) {
                     match place {
-                        Place::First => {
+                        Position::First => {
                             list.push_front(context);
                             self.scheduler.wait_on(level);
                         }
-                        Place::Last => {
+                        Position::Last => {
                             list.push_back(context);
                             self.scheduler.wait(level, now);
                         }
@@ -459,7 +459,7 @@ impl State {
             return;
         };
         self.tried_ms = now_ms;
-        self.attend(&context, Due::Turn, Place::Last, now);
+        self.attend(&context, Due::Turn, Position::Last, now);
         dev.reapers.contexts.bury(context);
     }
 
@@ -512,7 +512,7 @@ pub(crate) fn now_ms() -> u64 {
 
 /// Where in its list a context is put.
 #[derive(Clone, Copy)]
-enum Place {
+enum Position {
     /// Before the others: it goes on with its turn.
     First,
     /// Behind the others: its turn is to come.
@@ -630,7 +630,7 @@ impl Engine {
     ) {
         self.change(dev, |state, now| {
             let due = context.push(submission);
-            state.attend(context, due, Place::Last, now);
+            state.attend(context, due, Position::Last, now);
         });
     }
 
@@ -660,7 +660,7 @@ impl Engine {
             context.set_level(level);
             let listed = state.take(context, old).map(ListArc::into_arc);
             if listed.is_some() {
-                state.attend(context, Due::Turn, Place::Last, now);
+                state.attend(context, Due::Turn, Position::Last, now);
             }
         });
     }
@@ -683,7 +683,7 @@ impl Engine {
             let mut state = self.state.lock();
             // More may be to be drained since, whose gate has opened without telling: then it comes
             // back.
-            state.attend(context, context.due(), Place::Last, now);
+            state.attend(context, context.due(), Position::Last, now);
         }
         self.process(dev);
     }
@@ -807,7 +807,7 @@ impl Engine {
             let due = context.withdraw(packet, how, state.scheduler.limits());
             match &waiting {
                 Some(waiting) if Arc::ptr_eq(waiting, &context) => state.park(&context, due, now),
-                _ => state.attend(&context, due, Place::First, now),
+                _ => state.attend(&context, due, Position::First, now),
             }
             dev.reapers.contexts.bury(context);
         }
@@ -898,7 +898,11 @@ impl Engine {
                 Err(error) => (None, Due::Nothing, Err(error)),
             };
             let full = packet.is_none() && matches!(due, Due::Turn);
-            let place = if full { Place::First } else { Place::Last };
+            let place = if full {
+                Position::First
+            } else {
+                Position::Last
+            };
             state.attend(&context, due, place, now);
             let turn = context.turn();
             dev.reapers.contexts.bury(context);
@@ -1000,7 +1004,7 @@ impl Engine {
                     now_ms,
                 };
                 let due = context.withdraw(packet, how, state.scheduler.limits());
-                state.attend(&context, due, Place::First, now);
+                state.attend(&context, due, Position::First, now);
                 dev.reapers.contexts.bury(context);
             }
             let lists = Iterator::chain(state.ready.iter(), &state.over);
