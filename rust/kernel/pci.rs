@@ -275,6 +275,11 @@ impl<D: PciDriver> Adapter<D> {
     const SLEEP: &'static bindings::dev_pm_ops = &bindings::dev_pm_ops {
         suspend: Some(Self::suspend),
         resume: Some(Self::resume),
+        // An image of the system is made: what a device has of its own is in none.
+        freeze: Some(Self::suspend),
+        thaw: Some(Self::resume),
+        poweroff: Some(Self::suspend),
+        restore: Some(Self::resume),
         ..pin_init::zeroed()
     };
 

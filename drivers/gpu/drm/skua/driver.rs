@@ -223,8 +223,7 @@ impl PciDriver for SkuaDriver {
     }
 
     fn sleep(dev: &SkuaDevice) -> Result {
-        let bound = ext::device::enter(dev).ok_or(ENODEV)?;
-        power::sleep(dev, gpu::parent(&bound))
+        power::sleep(dev)
     }
 
     fn wake(dev: &SkuaDevice) -> Result {

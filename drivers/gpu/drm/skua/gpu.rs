@@ -416,6 +416,9 @@ pub(crate) struct Gpu {
     pub(crate) destroyer: Arc<Destroyer>,
     /// How many have cleared entries of page tables, and not flushed them yet.
     pub(crate) unflushed: Atomic<u32>,
+    /// How many ranges of VRAM somebody has: with none, nothing is lost when the device loses its
+    /// power.
+    pub(crate) vram_ranges: Atomic<u32>,
     /// Tells userspace of losses and of work that was cut.
     pub(crate) herald: Arc<Herald>,
     /// Bytes of system memory that buffer objects and page tables have, of half the machine's.
@@ -643,6 +646,7 @@ impl Gpu {
             reapers: Reapers::new()?,
             destroyer: Destroyer::new()?,
             unflushed: Atomic::new(0),
+            vram_ranges: Atomic::new(0),
             herald: Herald::new()?,
             system: Quota::new(system_limit)?,
             engines,

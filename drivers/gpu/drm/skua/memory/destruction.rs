@@ -588,6 +588,8 @@ pub(crate) fn begin(dev: &SkuaDevice, client: &Arc<Quota>, objects: &mut KVVec<B
                 break;
             }
         };
+        // Work that comes now does not have it brought back.
+        look_again(dev, bo);
         objects.pop();
     }
     dev.destroyer.accept(client, begun, nodes);
@@ -646,8 +648,9 @@ fn mark_all(
 /// Takes [`mark_all`] back.
 fn unmark_all(dev: &SkuaDevice, handles: &[(u32, BoRef)]) {
     for (_, bo) in handles {
-        bo.unclaim();
+        // In this order: who claims it next marks it anew.
         bo.unmark_dying();
+        bo.unclaim();
         look_again(dev, bo);
     }
 }

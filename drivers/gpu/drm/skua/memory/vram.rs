@@ -53,6 +53,7 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
+            Full,
             Relaxed,
             Release, //
         },
@@ -264,6 +265,8 @@ impl VramRange {
                 Err(BuddyError::NoSpace) => return Err(Lack::Room),
                 allocated => allocated.map_err(errno)?,
             }
+            // Before the engine is given anything to do with it.
+            dev.vram_ranges.fetch_add(1, Full);
             tell_use(dev, &vram);
         }
         let range = Self {
@@ -429,6 +432,7 @@ impl Drop for VramRange {
                 crate::warn_on_once!(vram.free(*block).is_err());
             }
             tell_use(&self.dev, &vram);
+            self.dev.vram_ranges.fetch_sub(1, Full);
         }
         self.held.give_back(bytes);
     }

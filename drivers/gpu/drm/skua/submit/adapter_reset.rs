@@ -174,7 +174,7 @@ pub(crate) fn reset_adapter(dev: &SkuaDevice, guilty: Option<(EngineIndex, &Caus
 }
 
 /// The first half, of a device that is to lose its power: whether it may now. It may not unless
-/// engines rest, and hold nobody; and not if it is to be reset. By the [`Sleeper`], likewise
+/// engines rest, and hold nobody, and nothing is in VRAM; and not if it is to be reset. By the [`Sleeper`], likewise
 /// bounded.
 ///
 /// [`Sleeper`]: super::power::Sleeper
@@ -186,7 +186,9 @@ pub(crate) fn begin_sleep(dev: &SkuaDevice) -> bool {
     for (_, engine) in dev.engines() {
         engine.halt(dev);
     }
-    if !dev.engines().all(|(_, engine)| engine.state.lock().rests()) {
+    let rests = dev.engines().all(|(_, engine)| engine.state.lock().rests());
+    // What is held may have been let go of, and have brought something in, since that was looked at.
+    if !rests || dev.vram_ranges.load(Acquire) != 0 {
         dev.resume();
         go_on(dev);
         return false;
@@ -205,6 +207,7 @@ pub(crate) fn end_sleep(dev: &SkuaDevice) {
         return Gpu::lose(dev, false);
     }
     dev.resume();
+    dev.for_each_own(|context| context.begin_anew());
     go_on(dev);
 }
 

@@ -13,6 +13,7 @@
 //! ```
 
 use crate::{
+    ext::memcg::MemoryGroup,
     fences::hold,
     gpu::SkuaDevice,
     kernel_heap::client_flags,
@@ -26,7 +27,10 @@ use crate::{
         residency::Kept, //
     },
     quota::Quota,
-    submit::context::Context, //
+    submit::context::{
+        Context,
+        Status, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -113,6 +117,8 @@ pub(crate) struct Deferral {
     client: Arc<Quota>,
     /// What is to be destroyed, [claimed](destruction::claim).
     objects: KVVec<BoRef>,
+    /// The control group that pays for what is allocated later.
+    group: MemoryGroup,
     /// Contexts that held work, and behind which it has not been yet.
     contexts: KVVec<Arc<Context>>,
     /// What was resident is until then.
@@ -136,6 +142,7 @@ impl Deferral {
             dev: dev.into(),
             client: client.clone(),
             objects: KVVec::with_capacity(handles.len(), client_flags())?,
+            group: MemoryGroup::of_current(),
             contexts: KVVec::new(),
             _kept: KVVec::new(),
             refused: None,
@@ -174,14 +181,30 @@ impl Deferral {
         }
     }
 
+    /// Lets go of the contexts, from the last one on, that hold nothing any more which will run.
+    fn pass_empty(&mut self) {
+        let is_empty = |context: &Arc<Context>| {
+            !context.holds_work_of(&self.client) || context.status() != Status::Active
+        };
+        while self.contexts.last().is_some_and(is_empty) {
+            if let Some(context) = self.contexts.pop() {
+                self.dev.reapers.contexts.bury(context);
+            }
+        }
+    }
+
     /// What it waited for is held no more: goes behind what the next context holds, or has the
     /// objects destroyed. Gives itself back if there is no memory, for a while: then they go with
     /// their address spaces. Process context, in a worker.
     pub(crate) fn perform(mut self) -> Option<Self> {
+        self.pass_empty();
         let result = match self.contexts.is_empty() {
-            true => destruction::begin(&self.dev, &self.client, &mut self.objects),
-            false => match hold::HeldNode::new() {
+            true => self
+                .group
+                .charge(|| destruction::begin(&self.dev, &self.client, &mut self.objects)),
+            false => match self.group.charge(hold::HeldNode::new) {
                 Ok(place) => {
+                    self.refused = None;
                     self.go_behind(place);
                     return None;
                 }

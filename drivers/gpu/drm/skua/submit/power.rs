@@ -25,10 +25,14 @@
 
 use crate::{
     ext::{
+        device,
         fence::Signalling,
         queue::AlarmHandler, //
     },
-    gpu::SkuaDevice,
+    gpu::{
+        self,
+        SkuaDevice, //
+    },
     memory::{
         eviction,
         vram::Part, //
@@ -137,11 +141,16 @@ impl AlarmHandler for Sleeper {
 ///
 /// `EBUSY` if work does not end in time, or something stays in VRAM: the device is awake. A device
 /// that is lost sleeps anyway.
-pub(crate) fn sleep(dev: &SkuaDevice, parent: &Device<Bound>) -> Result {
+pub(crate) fn sleep(dev: &SkuaDevice) -> Result {
     let start = Instant::<Monotonic>::now();
     while dev.check_health().is_ok() {
         let late = start.elapsed() > PATIENCE;
-        if empty(dev, parent)? {
+        // Not for all of the time: no DRM device is unplugged meanwhile.
+        let is_empty = match device::enter(dev) {
+            Some(bound) => empty(dev, gpu::parent(&bound))?,
+            None => return Err(ENODEV),
+        };
+        if is_empty {
             dev.power.ask(dev, State::Tired);
             if dev.power.is(State::Asleep) {
                 return Ok(());
@@ -167,8 +176,7 @@ fn empty(dev: &SkuaDevice, parent: &Device<Bound>) -> Result<bool> {
         Ok(_) | Err(ENOSPC | EBUSY) => (),
         Err(error) => return Err(error),
     }
-    let vram = dev.vram.lock();
-    Ok(vram.free_pages() == vram.total())
+    Ok(dev.vram_ranges.load(Acquire) == 0)
 }
 
 /// Has the device work again. `EIO` if it is lost.

@@ -512,9 +512,11 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
             for (packet, _) in removed.iter() {
                 state.retire(dev, packet, now);
             }
-            // It was reset, or has stopped.
-            state.hold(dev, None);
             dev.reapers.contexts.bury(context);
+        }
+        // It was reset, or has stopped in the midst of the guilty.
+        if !stopped || removed.iter().next().is_some() {
+            state.hold(dev, None);
         }
         finished.append(removed);
         verdict.and_then(|verdict| {

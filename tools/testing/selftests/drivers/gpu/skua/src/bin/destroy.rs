@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use skua_selftests::client::{map, signal, unmap, wait, wait_value as value};
 use skua_selftests::function::Function;
-use skua_selftests::moving::{alone, evict_all};
+use skua_selftests::moving::{alone, evict_all, evict_some};
 use skua_selftests::raw::{in_child, with_alarm};
 use skua_selftests::rig::{copy, fill, wait_value, write, Job};
 use skua_selftests::suite::eventually;
@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         row_0_02_what_is_held_counts: 60 at_rest,
         row_0_02_what_is_held_finds_resident_what_was: 60 at_rest,
         row_0_02_what_is_held_and_cancelled_counts_no_more: 60 at_rest,
+        row_0_02_work_does_not_wait_for_what_goes_behind_held_work: 60 at_rest,
         row_0_03_who_needs_room_waits_for_it: 60,
         row_0_03_a_dead_client_leaves_nothing: 60,
         row_0_04_assume_not_in_use_frees_at_once_and_faults: 60,
@@ -279,6 +280,33 @@ fn row_0_02_what_is_held_and_cancelled_counts_no_more() {
     assert_eq!(rig.context_destroy(contexts[0]), Ok(()));
     assert_eq!(held[0].wait(), Err(Errno::ECANCELED));
     becomes("the memory is free", || used(&rig, Place::Vram) == before);
+}
+
+/// It was on its way out of VRAM, and is not to come back.
+fn row_0_02_work_does_not_wait_for_what_goes_behind_held_work() {
+    let rig = alone();
+    let vram = rig.region(Place::Vram).id;
+    let [gate, out] = [(); 2].map(|()| rig.buffer(Place::System, PAGE));
+    let bo = rig.bo(Place::Vram, LARGE);
+    rig.bound_at_will(bo, LARGE);
+    let context = rig.context_having_worked(Engine::Copy);
+    let fence = rig.fence(0);
+    let runs = rig.start(Engine::Compute, &[wait_value(gate.va, 1)]);
+    thread::scope(|scope| {
+        scope.spawn(evict_some);
+        let leaves = || rig.info(bo).is_ok_and(|info| info.region != vram);
+        becomes("it leaves VRAM", leaves);
+        let held = hold(&rig, context, fence, &[]);
+        assert_eq!(rig.destroy(&[bo], 0), Ok(()));
+        assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+        assert_eq!(held.wait(), Ok(()));
+        a_moment();
+        // What runs would be waited for until there is no patience left.
+        let job = rig.start_after(rig.copy, &[write(out.va, 1)], &[]);
+        gate.cpu.write(0, 1);
+        assert_eq!(job.expect("SUBMIT").wait(), Ok(()));
+    });
+    assert_eq!(runs.wait(), Ok(()));
 }
 
 fn row_0_03_who_needs_room_waits_for_it() {

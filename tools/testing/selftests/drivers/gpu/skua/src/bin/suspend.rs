@@ -9,13 +9,13 @@
 use std::process::ExitCode;
 
 use skua_guest::host::{expect_error, Lies};
-use skua_selftests::client::{wait, wait_value, PATIENCE};
+use skua_selftests::client::{signal_value, wait, wait_value, PATIENCE};
 use skua_selftests::function::{Function, Unbound};
 use skua_selftests::moving::{expect_gpu, movable_in_vram, pattern, place};
 use skua_selftests::power::sleep;
 use skua_selftests::program::{address, COUNT, LOOP};
 use skua_selftests::race::Hold;
-use skua_selftests::rig::{dispatch, expect_working, fill, write};
+use skua_selftests::rig::{copy, dispatch, expect_working, fill, write};
 use skua_selftests::stage::Stage;
 use skua_selftests::suite::{self, eventually};
 use skua_selftests::{tests, Engine, Errno, Place, Rig};
@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         again_and_again: 120,
         work_that_was_accepted_is_done: 60,
         work_held_for_a_fence_stays_held: 60,
+        what_is_let_go_of_on_the_way_loses_nothing: 120,
         what_hangs_is_cut_before: 60,
         while_an_engine_does_not_make_room: 120,
         while_what_hangs_does_not_stop: 120,
@@ -132,6 +133,38 @@ fn work_held_for_a_fence_stays_held() {
     assert_eq!(rig.fence_signal(fence, 1), Ok(()));
     assert_eq!(job.wait(), Ok(()));
     assert_eq!(target.cpu.read(0), 7);
+}
+
+/// Its value comes while the system goes to sleep, and it wants in VRAM what has just left.
+fn what_is_let_go_of_on_the_way_loses_nothing() {
+    let [rig, other] = [(); 2].map(|()| Rig::new().having_worked());
+    let long = other.buffer(Place::System, 4 << 20);
+    let seen = rig.buffer(Place::System, SIZE);
+    for round in 0..suite::rounds(12) {
+        let kept = rig.buffer(Place::Vram, SIZE);
+        kept.cpu.fill(pattern(round.into()));
+        let fence = rig.fence_create(0).expect("FENCE_CREATE");
+        let held = rig
+            .start_after(
+                rig.copy,
+                &[copy(kept.va, seen.va, SIZE)],
+                &[wait_value(fence, 1)],
+            )
+            .expect("SUBMIT");
+        let shared = rig.fence_export(fence).expect("FENCE_EXPORT");
+        let theirs = other.fence_import(&shared).expect("FENCE_IMPORT");
+        // From next to nothing to longer than all has left.
+        let work = vec![fill(7, long.va, 4 << 20); 1 + 3 * round as usize];
+        let signals = other
+            .start_after(other.compute, &work, &[signal_value(theirs, 1)])
+            .expect("SUBMIT");
+        sleep_well();
+        assert_eq!(signals.wait(), Ok(()), "round {round}");
+        assert_eq!(held.wait(), Ok(()), "round {round}");
+        let what = format!("round {round}");
+        seen.cpu.expect(&what, pattern(round.into()));
+        expect_gpu(&rig, &what, kept.va, SIZE, pattern(round.into()));
+    }
 }
 
 fn what_hangs_is_cut_before() {
