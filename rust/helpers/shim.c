@@ -19,6 +19,7 @@
 #include <linux/fs_struct.h>
 #include <linux/idr.h>
 #include <linux/io.h>
+#include <linux/kmemleak.h>
 #include <linux/list_lru.h>
 #include <linux/memcontrol.h>
 #include <linux/mm.h>
@@ -776,6 +777,11 @@ int skua_reserve_wc(u64 start, u64 size)
 void skua_free_wc(u64 start, u64 size)
 {
 	arch_io_free_memtype_wc(start, size);
+}
+
+void skua_not_leak(const void *object)
+{
+	kmemleak_not_leak(object);
 }
 
 void skua_wmb(void)

@@ -169,6 +169,7 @@ void skua_init_delayed_work(struct delayed_work *work, void (*func)(struct work_
 /* include/linux/io.h, include/asm/barrier.h */
 int skua_reserve_wc(unsigned long long start, unsigned long long size);
 void skua_free_wc(unsigned long long start, unsigned long long size);
+void skua_not_leak(const void *object);
 void skua_wmb(void);
 
 /* include/linux/mm.h, include/linux/anon_inodes.h */

@@ -2,6 +2,7 @@
 
 //! What [`drm::Device`] and the bus device do not offer a driver that has no `unsafe`.
 
+use super::shim;
 use kernel::{
     bindings,
     device::Bound,
@@ -63,6 +64,13 @@ pub(crate) fn is_unplugged<D: drm::Driver>(dev: &drm::Device<D>) -> bool {
     } else {
         true
     }
+}
+
+/// Has `dev` and its data live for ever. It is no leak, and neither is what they lead to.
+pub(crate) fn keep<D: drm::Driver>(dev: &drm::Device<D>) {
+    core::mem::forget(ARef::from(dev));
+    // SAFETY: The device is valid; it is where its allocation begins.
+    unsafe { shim::skua_not_leak(as_raw(dev).cast()) };
 }
 
 /// The right of a PCI device to access memory by itself (bus mastering).

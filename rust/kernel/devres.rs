@@ -31,10 +31,7 @@
 //! Upstream's counterpart: `rust/kernel/devres.rs`.
 
 use core::{
-    mem::{
-        forget,
-        ManuallyDrop, //
-    },
+    mem::ManuallyDrop,
     ops::Deref,
     ptr, //
 };
@@ -63,6 +60,7 @@ use kernel::{
         },
         Arc,
         CondVar,
+        SetOnce,
         SpinLock, //
     },
     types::Opaque, //
@@ -128,7 +126,9 @@ struct State {
     /// How many items were taken out by their owners and are being released.
     releasing: usize,
     /// Whether what is left at unbind is kept.
-    kept: bool,
+    keeps: bool,
+    /// What was left then: never released.
+    kept: List<Node<dyn Resource>>,
 }
 
 /// What a set, its items and the device have in common.
@@ -169,7 +169,8 @@ impl DevresSet {
                 state <- new_spinlock!(State {
                     items: List::new(),
                     releasing: 0,
-                    kept: false,
+                    keeps: false,
+                    kept: List::new(),
                 }),
                 idle <- new_condvar!(),
             }),
@@ -180,10 +181,10 @@ impl DevresSet {
         Ok(Self(inner))
     }
 
-    /// Has what is left when the device is unbound be kept for ever, instead of released: the
-    /// device may still reach it.
+    /// Has what is left when the device is unbound never be released: the device may still reach
+    /// it. The set has it then.
     pub(crate) fn keep(&self) {
-        self.0.state.lock().kept = true;
+        self.0.state.lock().keeps = true;
     }
 
     /// Makes a value that is dropped with the result, or before `dev` is unbound.
@@ -238,11 +239,7 @@ impl Drop for Closer {
     fn drop(&mut self) {
         self.0.closed.store(true, Release);
         // The last first, as devres does.
-        while let Some((node, kept)) = self.take() {
-            if kept {
-                forget(node);
-                continue;
-            }
+        while let Some(node) = self.take() {
             // SAFETY: The node was taken out of the list here. This is devres' release of a device
             // whose driver is being unbound: no `Device<Bound>` of it is left, and therefore no
             // result of `access()`.
@@ -256,10 +253,16 @@ impl Drop for Closer {
 }
 
 impl Closer {
-    /// The last item, and whether it is kept.
-    fn take(&self) -> Option<(ListArc<Node<dyn Resource>>, bool)> {
+    /// The last item that is to be released.
+    fn take(&self) -> Option<ListArc<Node<dyn Resource>>> {
         let mut state = self.0.state.lock();
-        Some((state.items.pop_back()?, state.kept))
+        let State {
+            items, kept, keeps, ..
+        } = &mut *state;
+        if *keeps {
+            kept.push_all_back(items);
+        }
+        items.pop_back()
     }
 }
 
@@ -316,25 +319,43 @@ impl<T: Send + Sync + 'static> Drop for DevresItem<T> {
     }
 }
 
-/// A value that is dropped with `self`, unless it was told to last.
+/// Where a [`Lasting`] value goes that is kept.
+pub(crate) struct Refuge<T> {
+    /// Whether the value comes here instead of being dropped.
+    keeps: Atomic<bool>,
+    /// The value, when it has.
+    value: SetOnce<T>,
+}
+
+impl<T> Refuge<T> {
+    /// An empty one, for a value that is not to be kept as yet. `ENOMEM`.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let empty = Self {
+            keeps: Atomic::new(false),
+            value: SetOnce::new(),
+        };
+        Ok(Arc::new(empty, GFP_KERNEL)?)
+    }
+
+    /// Has the value not be dropped before this is: the device may still reach it.
+    pub(crate) fn keep(&self) {
+        self.keeps.store(true, Release);
+    }
+}
+
+/// A value that is dropped with `self`, unless its [`Refuge`] keeps it.
 pub(crate) struct Lasting<T> {
     value: ManuallyDrop<T>,
-    /// Whether the value is never dropped.
-    lasts: Atomic<bool>,
+    refuge: Arc<Refuge<T>>,
 }
 
 impl<T> Lasting<T> {
-    /// A value that is dropped with the result, as long as it is not kept.
-    pub(crate) fn new(value: T) -> Self {
+    /// `value`, which `refuge` has when it is kept.
+    pub(crate) fn new(value: T, refuge: &Arc<Refuge<T>>) -> Self {
         Self {
             value: ManuallyDrop::new(value),
-            lasts: Atomic::new(false),
+            refuge: refuge.clone(),
         }
-    }
-
-    /// Has the value never be dropped: the device may still reach it.
-    pub(crate) fn keep(&self) {
-        self.lasts.store(true, Release);
     }
 }
 
@@ -348,9 +369,11 @@ impl<T> Deref for Lasting<T> {
 
 impl<T> Drop for Lasting<T> {
     fn drop(&mut self) {
-        if !self.lasts.load(Acquire) {
-            // SAFETY: Dropped here alone, once, and not used after that.
-            unsafe { ManuallyDrop::drop(&mut self.value) }
+        // SAFETY: Taken here alone, once, and not used after that.
+        let value = unsafe { ManuallyDrop::take(&mut self.value) };
+        if self.refuge.keeps.load(Acquire) {
+            // There is no other.
+            crate::warn_on_once!(!self.refuge.value.populate(value));
         }
     }
 }
@@ -455,25 +478,38 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_never_dropped() -> Result {
+    fn what_is_kept_is_not_released() -> Result {
+        /// Counts its drops, and has no memory that would be lost without one.
+        struct Plain;
+        static DROPS: Atomic<u32> = Atomic::new(0);
+        impl Drop for Plain {
+            fn drop(&mut self) {
+                DROPS.fetch_add(1, Relaxed);
+            }
+        }
+
         let parent = device(c"skua-devres")?;
         let set = DevresSet::new(bound(&parent))?;
-        let drops = Arc::new(Atomic::new(0), GFP_KERNEL)?;
-        let early = insert(&set, bound(&parent), counted(&drops))?;
-        let late = insert(&set, bound(&parent), counted(&drops))?;
+        let before = DROPS.load(Relaxed);
+        let drops = || DROPS.load(Relaxed) - before;
+        let early = insert(&set, bound(&parent), Plain)?;
+        let late = insert(&set, bound(&parent), Plain)?;
         set.keep();
+        // By its owner.
         drop(early);
-        assert_eq!(drops.load(Relaxed), 1);
+        assert_eq!(drops(), 1);
         drop(parent);
         assert!(late.is_released());
         drop(late);
-        assert_eq!(drops.load(Relaxed), 1);
-        let lasting = Lasting::new(counted(&drops));
-        lasting.keep();
-        drop(lasting);
-        assert_eq!(drops.load(Relaxed), 1);
-        drop(Lasting::new(counted(&drops)));
-        assert_eq!(drops.load(Relaxed), 2);
+        assert_eq!(drops(), 1);
+        let refuge = Refuge::new()?;
+        drop(Lasting::new(Plain, &refuge));
+        assert_eq!(drops(), 2);
+        refuge.keep();
+        drop(Lasting::new(Plain, &refuge));
+        assert_eq!(drops(), 2);
+        drop(refuge);
+        assert_eq!(drops(), 3);
         Ok(())
     }
 

@@ -75,7 +75,10 @@
 use crate::{
     ext::{
         bar::WcBar,
-        device::BusMaster,
+        device::{
+            self,
+            BusMaster, //
+        },
         devres::DevresSet,
         dmem::Region,
         fence::{
@@ -1147,18 +1150,18 @@ impl Gpu {
         // A move may have found that it cannot be installed, and doubted.
         Gpu::lose(dev, true);
         if !dev.reapers.is_quiet() {
-            dev.keep();
+            Gpu::keep(dev);
         }
         crate::reaper::flush();
         drop(region);
     }
 
-    /// Has all memory that the device may reach stay when it is unbound: it may for ever.
-    fn keep(&self) {
-        self.resources.keep();
-        if let Ok(shared) = self.hw.shared() {
-            shared.keep();
-        }
+    /// Has all memory that the device may reach stay when it is unbound: it may for ever, so these
+    /// data do.
+    fn keep(dev: &SkuaDevice) {
+        dev.resources.keep();
+        dev.hw.keep_shared();
+        device::keep(dev);
     }
 
     /// Has the device stop its accesses to memory. Whether it is known to have.

@@ -6,7 +6,10 @@
 //! Nothing here decides, waits, or takes a lock but those of the counts of flushes.
 
 use crate::{
-    ext::devres::Lasting,
+    ext::devres::{
+        Lasting,
+        Refuge, //
+    },
     hardware::{
         caps::{
             Caps,
@@ -100,6 +103,7 @@ use kernel::{
             Release, //
         },
         barrier,
+        Arc,
         Mutex, //
     }, //
 };
@@ -123,6 +127,8 @@ pub(crate) struct Hardware {
     regs: Registers,
     /// Status page, rings, descriptors; revoked at unbind.
     shared: Devres<Lasting<Shared>>,
+    /// Where these are from unbind on, if the device may still reach them.
+    refuge: Arc<Refuge<Shared>>,
     /// Flushes requested since the adapter was reset, modulo 2^32: the number of the last one, as
     /// the device counts them. Held over the register write, so that numbers and writes have one
     /// order.
@@ -220,12 +226,14 @@ impl Hardware {
         caps: Caps,
         paging: PagingSpace,
     ) -> Result<impl PinInit<Self, Error>> {
-        let shared = Lasting::new(Shared::new(parent, &caps, paging)?);
+        let refuge = Refuge::new()?;
+        let shared = Lasting::new(Shared::new(parent, &caps, paging)?, &refuge);
         let shared = Devres::new(parent, Ok::<_, Error>(shared))?;
         Ok(try_pin_init!(Self {
             caps,
             regs,
             shared,
+            refuge,
             flushes <- new_mutex!(0),
             aperture_flushes <- new_mutex!(0),
             generation: Atomic::new(0),
@@ -240,6 +248,11 @@ impl Hardware {
     /// sleeps meanwhile. `ENODEV` once it is gone.
     pub(crate) fn shared(&self) -> Result<RevocableGuard<'_, Lasting<Shared>>> {
         self.shared.try_access().ok_or(ENODEV)
+    }
+
+    /// Has what is shared with the device stay when that is unbound: it may still reach it.
+    pub(crate) fn keep_shared(&self) {
+        self.refuge.keep();
     }
 
     /// How many registers were read since probe, and written.

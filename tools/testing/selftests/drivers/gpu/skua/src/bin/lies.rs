@@ -173,7 +173,7 @@ lies! {
     an_engine_that_goes_on_after_unbind: "engine-reset-never", Unbind => Survived;
     engines_that_go_on_whatever_is_reset: "engine-reset-never adapter-reset-never",
         Unbind => Survived;
-    an_engine_that_nothing_stops: "adapter-reset-never bus-master-stays", Unbind => Survived;
+    a_bus_that_is_kept: "adapter-reset-never bus-master-stays status-stays", Unbind => Survived;
 }
 
 fn main() -> ExitCode {
