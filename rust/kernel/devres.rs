@@ -125,10 +125,8 @@ struct State {
     items: List<Node<dyn Resource>>,
     /// How many items were taken out by their owners and are being released.
     releasing: usize,
-    /// Whether what is left at unbind is kept.
+    /// Whether what is left at unbind stays in `items`, and is never released.
     keeps: bool,
-    /// What was left then: never released.
-    kept: List<Node<dyn Resource>>,
 }
 
 /// What a set, its items and the device have in common.
@@ -170,7 +168,6 @@ impl DevresSet {
                     items: List::new(),
                     releasing: 0,
                     keeps: false,
-                    kept: List::new(),
                 }),
                 idle <- new_condvar!(),
             }),
@@ -256,13 +253,10 @@ impl Closer {
     /// The last item that is to be released.
     fn take(&self) -> Option<ListArc<Node<dyn Resource>>> {
         let mut state = self.0.state.lock();
-        let State {
-            items, kept, keeps, ..
-        } = &mut *state;
-        if *keeps {
-            kept.push_all_back(items);
+        match state.keeps {
+            true => None,
+            false => state.items.pop_back(),
         }
-        items.pop_back()
     }
 }
 
@@ -298,6 +292,9 @@ impl<T: Send + Sync + 'static> Drop for DevresItem<T> {
         let node: &Node<dyn Resource> = &*self.node;
         let taken = {
             let mut state = self.set.state.lock();
+            if state.keeps && self.set.closed.load(Acquire) {
+                return;
+            }
             // SAFETY: By the type invariant the node is in this list or in none.
             let taken = unsafe { state.items.remove(node) };
             if taken.is_some() {
