@@ -12,6 +12,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::panic::catch_unwind;
+use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -233,6 +234,9 @@ fn honest() -> Function {
 
 /// Tells `lies` while `work` is done, and asserts that it comes to this `end`.
 fn attempt(lies: &str, work: Work, end: End) {
+    if lies.contains("bus-master-stays") && Path::new("/sys/kernel/debug/dma-api").exists() {
+        skip("this kernel has a driver give all back, whatever still reaches it");
+    }
     let function = honest();
     let mut log = Log::new();
     if work == Work::Bind {
