@@ -177,6 +177,7 @@ impl Watchdog {
     pub fn check(&mut self, sample: Sample) -> Verdict {
         let Some(id) = sample.head else {
             self.watched = None;
+            self.restarted = false;
             return Verdict::Healthy;
         };
         let now = Arrival {

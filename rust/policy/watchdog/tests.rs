@@ -255,6 +255,14 @@ fn it_is_counted_from_when_it_got_there() {
     // It begins once more.
     dog.restart();
     assert_eq!(overdue(&mut dog, 2300), Some(4550));
+    // What comes when nothing was there since is counted from when it came.
+    dog.restart();
+    let idle = Sample {
+        head: None,
+        ..at(250)
+    };
+    assert_eq!(dog.check(idle), Verdict::Healthy);
+    assert_eq!(overdue(&mut dog, 300), Some(2300));
     // However long ago it got there, a look counts for no more than a step.
     let mut dog = Watchdog::new(LIMITS);
     assert_eq!(overdue(&mut dog, 100_000), Some(101_750));
