@@ -362,18 +362,19 @@ fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
 }
 
 fn parameters(out: &mut SeqPrinter<'_>) -> core::fmt::Result {
-    let timeout = crate::module_parameters::job_timeout_ms.value();
-    writeln!(out, "job_timeout_ms: {}", timeout)?;
-    let preemption = crate::module_parameters::preemption.value();
-    writeln!(out, "preemption: {}", preemption)?;
-    let timeout = crate::module_parameters::preempt_timeout_ms.value();
-    writeln!(out, "preempt_timeout_ms: {}", timeout)?;
-    let timeout = crate::module_parameters::tdr_ddi_delay_ms.value();
-    writeln!(out, "tdr_ddi_delay_ms: {}", timeout)?;
-    let level = crate::module_parameters::tdr_level.value();
-    writeln!(out, "tdr_level: {}", level)?;
-    let count = crate::module_parameters::tdr_limit_count.value();
-    writeln!(out, "tdr_limit_count: {}", count)?;
-    let seconds = crate::module_parameters::tdr_limit_time.value();
-    writeln!(out, "tdr_limit_time: {}", seconds)
+    use crate::module_parameters as all;
+
+    let values = [
+        ("job_timeout_ms", all::job_timeout_ms.value()),
+        ("preemption", all::preemption.value().into()),
+        ("preempt_timeout_ms", all::preempt_timeout_ms.value()),
+        ("tdr_ddi_delay_ms", all::tdr_ddi_delay_ms.value()),
+        ("tdr_level", all::tdr_level.value().into()),
+        ("tdr_limit_count", all::tdr_limit_count.value()),
+        ("tdr_limit_time", all::tdr_limit_time.value()),
+    ];
+    for (name, value) in values {
+        writeln!(out, "{}: {}", name, value)?;
+    }
+    Ok(())
 }

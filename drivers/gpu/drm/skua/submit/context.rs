@@ -983,10 +983,7 @@ impl Context {
     pub(crate) fn retire(&self) -> Due {
         let mut pending = self.pending.lock();
         pending.parked = None;
-        match pending.running.checked_sub(1) {
-            Some(running) => pending.running = running,
-            None => _ = crate::warn_on_once!(true),
-        }
+        count_out(&mut pending.running, 1);
         pending.due()
     }
 

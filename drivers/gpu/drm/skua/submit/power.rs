@@ -146,10 +146,9 @@ pub(crate) fn sleep(dev: &SkuaDevice) -> Result {
     while dev.check_health().is_ok() {
         let late = start.elapsed() > PATIENCE;
         // Not for all of the time: no DRM device is unplugged meanwhile.
-        let is_empty = match device::enter(dev) {
-            Some(bound) => empty(dev, gpu::parent(&bound))?,
-            None => return Err(ENODEV),
-        };
+        let bound = device::enter(dev).ok_or(ENODEV)?;
+        let is_empty = empty(dev, gpu::parent(&bound))?;
+        drop(bound);
         if is_empty {
             dev.power.ask(dev, State::Tired);
             if dev.power.is(State::Asleep) {
