@@ -85,10 +85,11 @@ run: picture ## process an image on the GPU: [IMAGE=photo.jpg] [FILTER=edge|blur
 trace: guest ## run a program and show what driver and device did: PROGRAM=schedule [T=pattern]
 	@$(IN) $(VM) trace $(PARTS) --program="$$PROGRAM" --pattern="$$T"
 
-# The host's tests have no kernel and no evictor: once is enough.
+# The host's tests have no kernel and no evictor: once is enough. A pattern wants fuzz targets, which
+# take minutes to build, if it says so.
 test: guest ## run every test, or with T=pattern those whose name contains it
 ifeq ($(KERNEL)$(EVICT),release)
-	@scripts/build fuzz
+	$(if $(T),$(if $(findstring fuzz,$(T)),@scripts/build fuzz),@scripts/build fuzz)
 	@$(IN) $(VM) test $(PARTS) --pattern="$$T"
 else
 	@$(IN) $(VM) test $(PARTS) $(if $(EVICT),--evict) --pattern="$$T" --no-host \
