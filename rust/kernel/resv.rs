@@ -385,6 +385,39 @@ impl Reserved<'_> {
         // SAFETY: As said.
         Ok(unsafe { Fence::from_raw(fence) })
     }
+
+    /// All fences up to `usage` that are not signalled. `ENOMEM`.
+    pub(crate) fn fences(&self, usage: Usage) -> Result<KVec<Fence>> {
+        let (mut count, mut array) = (0, ptr::null_mut());
+        // SAFETY: By the type invariant; `array` receives null or an allocation of `count` owned
+        // references.
+        to_result(unsafe {
+            bindings::dma_resv_get_fences(self.resv, usage.as_raw(), &mut count, &mut array)
+        })?;
+        let mut fences = KVec::new();
+        let mut result = Ok(());
+        // CAST: `usize` has 64 bits.
+        for at in 0..count as usize {
+            // SAFETY: As said; each is taken once.
+            let fence = unsafe { Fence::from_raw(*array.add(at)) };
+            if let (Some(fence), Ok(())) = (fence, result) {
+                result = fences.push(fence, GFP_KERNEL_ACCOUNT);
+            }
+        }
+        // SAFETY: Null or allocated by `krealloc_array()`, and of no use to anybody any more.
+        unsafe { bindings::kfree(array.cast()) };
+        result?;
+        Ok(fences)
+    }
+
+    /// Files `fences` under `usage`; of each line the last one is kept. `ENOMEM`.
+    pub(crate) fn file(&mut self, fences: &[Fence], usage: Usage) -> Result {
+        let Some(count) = u32::try_from(fences.len()).ok().filter(|count| *count > 0) else {
+            return Ok(());
+        };
+        let mut room = self.reserve(count)?;
+        fences.iter().try_for_each(|fence| room.add(fence, usage))
+    }
 }
 
 impl Drop for Reserved<'_> {
@@ -479,7 +512,20 @@ mod tests {
             assert!(lock.is_idle(Usage::Kernel));
             assert!(!lock.is_idle(Usage::Bookkeep));
         }
+        // What is filed again is there once.
+        let fences = shared.lock()?.fences(Usage::Bookkeep)?;
+        assert_eq!(fences.len(), 1);
+        assert!(shared.lock()?.fences(Usage::Kernel)?.is_empty());
+        let other = Reservation::new()?;
+        for _ in 0..2 {
+            other.lock()?.file(&fences, Usage::Bookkeep)?;
+            other.lock()?.file(&[], Usage::Bookkeep)?;
+        }
+        let filed = other.lock()?.fences(Usage::Bookkeep)?;
+        assert_eq!(filed.len(), 1);
+        assert_eq!(filed[0].seqno(), owner.fence().seqno());
         owner.signal(Ok(()));
+        assert!(other.lock()?.fences(Usage::Bookkeep)?.is_empty());
         assert!(shared.lock()?.is_idle(Usage::Bookkeep));
         // A handle keeps it.
         let handle = shared.handle();
