@@ -22,7 +22,7 @@
 //!     }
 //!     Ok(())
 //! })?;
-//! exec.add_fence(&fence, Usage::Bookkeep)?;
+//! exec.add_fence(&fence, |_| Usage::Bookkeep)?;
 //! ```
 //!
 //! Upstream's counterpart: `drivers/gpu/drm/drm_exec.c`, which a module cannot select.
@@ -155,30 +155,38 @@ impl Exec {
         Ok(())
     }
 
-    /// Files `fence` in each reservation. `ENOMEM`, then in some of them: never after
-    /// [`Self::reserve_fences`].
-    pub(crate) fn add_fence(&mut self, fence: &Fence, usage: Usage) -> Result {
+    /// Files `fence` in each reservation, under the usage that it is to have there. `ENOMEM`, then
+    /// in some of them: never after [`Self::reserve_fences`].
+    pub(crate) fn add_fence(&mut self, fence: &Fence, usage: impl Fn(&Handle) -> Usage) -> Result {
         for handle in &self.locked {
             // SAFETY: As in `reserve_fences()`.
             unsafe { Reserved::borrowed(handle.as_raw()) }
                 .reserve(1)?
-                .add(fence, usage)?;
+                .add(fence, usage(handle))?;
         }
         Ok(())
     }
 
-    /// Whether all fences up to `usage` are signalled, in all reservations.
-    pub(crate) fn is_idle(&self, usage: Usage) -> bool {
-        self.locked.iter().all(|handle| {
-            // SAFETY: As in `reserve_fences()`.
-            unsafe { Reserved::borrowed(handle.as_raw()) }.is_idle(usage)
-        })
+    /// Whether all fences up to `usage` are signalled, in all reservations that are `asked`.
+    pub(crate) fn is_idle(&self, usage: Usage, asked: impl Fn(&Handle) -> bool) -> bool {
+        self.locked
+            .iter()
+            .filter(|handle| asked(handle))
+            .all(|handle| {
+                // SAFETY: As in `reserve_fences()`.
+                unsafe { Reserved::borrowed(handle.as_raw()) }.is_idle(usage)
+            })
     }
 
-    /// Calls `f` with one fence for each reservation, which stands for all its fences up to
-    /// `usage`, unless there are none. `ENOMEM`, and what `f` says.
-    pub(crate) fn collect(&self, usage: Usage, mut f: impl FnMut(Fence) -> Result) -> Result {
-        for handle in &self.locked {
+    /// Calls `f` with one fence for each reservation that is `asked`, which stands for all its
+    /// fences up to `usage`, unless there are none. `ENOMEM`, and what `f` says.
+    pub(crate) fn collect(
+        &self,
+        usage: Usage,
+        asked: impl Fn(&Handle) -> bool,
+        mut f: impl FnMut(Fence) -> Result,
+    ) -> Result {
+        for handle in self.locked.iter().filter(|handle| asked(handle)) {
             // SAFETY: As in `reserve_fences()`.
             let reserved = unsafe { Reserved::borrowed(handle.as_raw()) };
             reserved.singleton(usage)?.map_or(Ok(()), &mut f)?;
@@ -290,11 +298,25 @@ mod tests {
                 exec.lock(&Handle::of(&*b))?;
                 exec.reserve_fences()
             })?;
-            exec.add_fence(owner.fence(), Usage::Bookkeep)?;
+            let is_a = |handle: &Handle| *handle == Handle::of(&*a);
+            exec.add_fence(owner.fence(), |_| Usage::Bookkeep)?;
+            exec.add_fence(owner.fence(), |handle| match is_a(handle) {
+                true => Usage::Kernel,
+                false => Usage::Bookkeep,
+            })?;
+            assert!(!exec.is_idle(Usage::Kernel, is_a));
+            assert!(exec.is_idle(Usage::Kernel, |handle| !is_a(handle)));
+            let mut collected = 0;
+            exec.collect(Usage::Bookkeep, is_a, |_| {
+                collected += 1;
+                Ok(())
+            })?;
+            assert_eq!(collected, 1);
         }
+        assert!(!resv::is_idle(&*a, Usage::Kernel));
+        assert!(resv::is_idle(&*b, Usage::Kernel));
         assert!(!resv::is_idle(&*a, Usage::Bookkeep));
         assert!(!resv::is_idle(&*b, Usage::Bookkeep));
-        assert!(resv::is_idle(&*a, Usage::Read));
         owner.signal(Ok(()));
         assert!(resv::is_idle(&*a, Usage::Bookkeep));
         Ok(())

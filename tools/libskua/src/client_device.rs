@@ -167,12 +167,15 @@ impl ClientDevice {
     }
 
     /// Begins to make buffer objects resident for this device, as [`Device::make_resident`] does
-    /// for the client's own.
+    /// for the client's own. With explicit residency, work that uses those that may be in VRAM alone
+    /// has to wait for what this signals: an access before that is a fault.
     pub const fn make_resident<'a>(&'a self, bos: &'a [&'a Bo]) -> MakeResident<'a> {
         MakeResident::new(&self.device, self.handle, bos)
     }
 
-    /// Takes one [`ClientDevice::make_resident`] of each back, or of none.
+    /// Takes one [`ClientDevice::make_resident`] of each back, or of none. With explicit residency,
+    /// what may be in VRAM alone and is not resident any more is of no use to work from now on; its
+    /// content is as work leaves it that was submitted before and is not held.
     ///
     /// # Errors
     ///

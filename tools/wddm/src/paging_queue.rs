@@ -303,7 +303,8 @@ fn evict(device: &Device, memories: &[Arc<Memory>]) -> Result<()> {
         if let Err(error) = kernel.evict(batch) {
             for before in bos[..n * BATCH].chunks(BATCH) {
                 // They were resident; without memory for it they are less so than they were.
-                let _ = kernel.make_resident(before).cannot_trim_further().submit();
+                let resident = kernel.make_resident(before).cannot_trim_further();
+                let _ = resident.submit_and_wait();
             }
             return Err(error.into());
         }

@@ -149,7 +149,7 @@ fn stream([before, behind]: [u64; 2]) -> Result<()> {
     let vm = streaming.create_vm()?;
     let engine = client.device.engine(EngineKind::Compute);
     let context = Context::create(&vm, engine.context("there is no compute engine")?)?;
-    let placements = client.device.vram() | client.device.system();
+    let placements = client.device.vram();
     let mut chunks = Vec::new();
     for index in 0..CHUNKS {
         let bo = Bo::create(&client.device, CHUNK, placements, BoFlags::empty())?;

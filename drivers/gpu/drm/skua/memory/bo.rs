@@ -277,7 +277,7 @@ pub(crate) struct BoData {
     /// How many clients have locked it; and whether it has a part of the [aperture](host_aperture)
     /// for that, [`HAS_APERTURE`].
     lockers: Atomic<i16>,
-    /// [`DYING`], set with the reservation locked, [`CONTENT_LOST`] and [`CLAIMED`].
+    /// [`DYING`], set with the reservation locked, [`CONTENT_LOST`], [`CLAIMED`] and [`GIVEN_UP`].
     marks: Atomic<i8>,
     /// When it was used: [`Uses::word`].
     uses: Atomic<u64>,
@@ -405,6 +405,8 @@ const DYING: i8 = 1 << 0;
 const CONTENT_LOST: i8 = 1 << 1;
 /// A client has said that it is to be destroyed.
 const CLAIMED: i8 = 1 << 2;
+/// It is not resident any more for a device whose work was not filed with it then.
+const GIVEN_UP: i8 = 1 << 3;
 
 /// In [`BoData::lockers`]: it is locked in VRAM through the aperture.
 const HAS_APERTURE: i16 = 1 << 14;
@@ -874,6 +876,12 @@ impl BoData {
         self.may_be_in_vram() && self.needs_segment()
     }
 
+    /// Whether work of a device with explicit residency reaches it only if it is resident for that,
+    /// and it has a reservation of its own, in which to see who uses it (row 3.23).
+    pub(crate) fn is_reached_if_resident(&self) -> bool {
+        self.needs_vram() && !self.is_private()
+    }
+
     /// Whether the GPU is to reach it in VRAM alone.
     pub(crate) fn is_for_vram_alone(&self) -> bool {
         self.placements() == 1 << REGION_VRAM
@@ -998,6 +1006,17 @@ impl BoData {
     pub(crate) fn has_lost_content(&self) -> bool {
         let is_lost = matches!(self.sites.memory(), Some(Memory::Vram(range)) if range.is_lost());
         is_lost || self.marks.load(Relaxed) & CONTENT_LOST != 0
+    }
+
+    /// It is not resident any more for a device whose work may use it still, and nobody has filed
+    /// that with its own reservation.
+    pub(crate) fn set_given_up(&self) {
+        self.mark(GIVEN_UP, true);
+    }
+
+    /// Whether that has happened, ever.
+    pub(crate) fn was_given_up(&self) -> bool {
+        self.marks.load(Relaxed) & GIVEN_UP != 0
     }
 
     /// It is resident for so many `more` devices, or fewer. `EMFILE`, never for fewer.

@@ -91,6 +91,13 @@ impl Claims {
         self.counts.lock().get(&Self::key(bo)).is_some()
     }
 
+    /// Whether `bo` is claimed, and once only.
+    pub(crate) fn has_once(&self, bo: &Bo) -> bool {
+        let counts = self.counts.lock();
+        let claim = counts.get(&Self::key(bo));
+        claim.is_some_and(|claim| claim.count == 1)
+    }
+
     /// Bytes of what is claimed and may be in VRAM alone.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)

@@ -186,6 +186,17 @@ impl ClientDevice {
         !bo.is_offered() && (!self.explicit || self.residents().has(bo))
     }
 
+    /// Whether `bo` is nothing to its work from here on, and the work so far that may use it is
+    /// filed with `bo`'s own reservation: it has explicit residency, and `bo` is not resident for
+    /// it. For good as long as the reservation of an address space is locked.
+    pub(crate) fn has_evicted(&self, bo: &Bo) -> bool {
+        self.explicit
+            && bo.is_reached_if_resident()
+            && !bo.was_given_up()
+            && self.failure() == 0
+            && !self.residents().has(bo)
+    }
+
     /// The bytes that may be resident for it: all of VRAM, unless it has explicit residency.
     pub(crate) fn budget(&self) -> u64 {
         let all = Part::Any.bytes(&self.dev);

@@ -564,8 +564,9 @@ enum Victim {
 /// Whether nobody works with `bo`, as it looks without any lock.
 pub(crate) fn is_idle(dev: &SkuaDevice, bo: &BoRef) -> bool {
     let busy_user = for_each_user(dev, bo, |vm| {
-        let is_idle = vm.reservation().is_idle(Usage::Bookkeep);
-        is_idle.then_some(()).ok_or(EBUSY)
+        let is_idle = || vm.reservation().is_idle(Usage::Bookkeep);
+        let is_over = vm.device().has_evicted(bo) || is_idle();
+        is_over.then_some(()).ok_or(EBUSY)
     });
     busy_user.is_ok() && resv::is_idle(&**bo, Usage::Bookkeep)
 }
@@ -592,7 +593,7 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
     let may_wait = victim != Victim::Idle;
     if let Some((pages, memory)) = clean_copy::find(bo, may_wait)? {
         let new = Placement::System(pages, gart::site(dev, parent, bo, memory)?);
-        return relocate(dev, parent, bo, new, Some(from), may_wait);
+        return relocate(dev, parent, bo, new, Some(from), may_wait, None);
     }
     let own = match victim {
         Victim::Attached => clean_copy::take(dev, &quota, bytes).ok_or(ENOMEM)?,
@@ -609,7 +610,7 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
         let (pages, system) = bo::system_memory(dev, parent, bo, shares)?;
         Placement::System(pages, system)
     };
-    relocate(dev, parent, bo, new, Some(from), may_wait)
+    relocate(dev, parent, bo, new, Some(from), may_wait, None)
 }
 
 /// Where objects are that the driver has leave.

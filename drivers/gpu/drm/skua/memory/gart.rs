@@ -418,7 +418,7 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, may_wait: bool) -
             _ => return Err(EBUSY),
         }
     };
-    relocate(dev, parent, bo, new, None, may_wait)
+    relocate(dev, parent, bo, new, None, may_wait, None)
 }
 
 /// Has what nobody works with begin to leave the aperture. As [`eviction::evict_idle`].

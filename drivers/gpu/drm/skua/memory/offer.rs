@@ -301,7 +301,7 @@ impl AlarmHandler for Discards {
             let parent = gpu::parent(&bound);
             let lost = bo::offered_shares(&bo).and_then(|shares| {
                 let nowhere = Placement::Resting(shares);
-                relocate(&self.dev, parent, &bo, nowhere, None, true)
+                relocate(&self.dev, parent, &bo, nowhere, None, true, None)
             });
             if lost.is_ok() {
                 missing = missing.saturating_sub((bo.size() / PAGE_SIZE) as u64);

@@ -364,7 +364,8 @@ fn bring_one(
             None => return Ok(()),
         },
     };
-    match relocate(dev, parent, bo, Placement::Device(range.into()), None, true) {
+    let new = Placement::Device(range.into());
+    match relocate(dev, parent, bo, new, None, true, None) {
         // Somebody else was faster, or it is to be destroyed.
         Err(error) if error == EBUSY => Ok(()),
         result => result.map(|_| bo.count_use(dev)),
@@ -391,7 +392,8 @@ fn bring_to_aperture(
     let bytes = u64::try_from(bo.size())?;
     let range = gart::map_alone(dev, parent, &memory, bytes, patience)?;
     let site = SystemSite::Aperture(range);
-    match relocate(dev, parent, bo, Placement::System(pages, site), None, true) {
+    let new = Placement::System(pages, site);
+    match relocate(dev, parent, bo, new, None, true, None) {
         Err(error) if error == EBUSY => Ok(()),
         result => result.map(drop),
     }

@@ -23,7 +23,9 @@
 //!
 //! Whoever comes after the publication waits for the fence: CPU accesses and binds, which look at
 //! the object, and submissions, which look at their address space. What came before is waited for
-//! by the move. So nobody sees memory that is being moved, and nothing is lost.
+//! by the move. So nobody sees memory that is being moved, and nothing is lost. Apart from that is
+//! work of devices with explicit residency for which the object is not resident, or not yet
+//! ([`ClientDevice::has_evicted`]): it goes on beside the move, and finds no way to the object.
 //!
 //! A move that waits for work waits in a line of the driver's own for the address space
 //! ([`Gpu::mover`]): what one client has queued delays no other's clears and moves. What it waits
@@ -70,6 +72,7 @@ use crate::{
             Memory, //
         },
         clean_copy::CleanCopy,
+        device::ClientDevice,
         evicted,
         vm::{
             for_each_user,
@@ -440,6 +443,10 @@ fn list(bo: &BoRef, vm: &Vm, out: Option<evicted::Node>) {
 /// Who has it leave VRAM says [from where](super::vram::VramRange::number), and has seen it arrived
 /// there before getting `new` pages: when it has been elsewhere since, these were discarded.
 ///
+/// An address space is *apart* if its work does not wait for the move, nor the move for that: work of
+/// a device with explicit residency that has [evicted](ClientDevice::has_evicted) the object, or
+/// `asks` for the move and is told when it is over.
+///
 /// `EBUSY` if it is there already or on its way, or pinned, or about to be destroyed, or locked out
 /// of VRAM, or not where it is said to come `from`, or not offered and to go nowhere, or to leave
 /// the aperture before it has come there, or in use and it may not wait; `ENOMEM`, `ENODEV`;
@@ -451,6 +458,7 @@ pub(crate) fn relocate(
     mut new: gem::PlacementOf<BoData>,
     from: Option<u32>,
     may_wait: bool,
+    asks: Option<&ClientDevice>,
 ) -> Result<Fence> {
     // None if it is thrown away.
     let memory = bo::memory_of(&new);
@@ -480,6 +488,18 @@ pub(crate) fn relocate(
         }
         exec.reserve_fences()
     })?;
+    let users = users.get(old_users..).unwrap_or_default();
+    let mut apart = KVVec::new();
+    if bo.is_reached_if_resident() {
+        for vm in users {
+            let device = vm.device();
+            let is_told = device.is_explicit() && asks.is_some_and(|it| it.id() == device.id());
+            if is_told || device.has_evicted(bo) {
+                apart.push(vm.reservation().handle(), client_flags())?;
+            }
+        }
+    }
+    let is_with_it = |handle: &Handle| !apart.contains(handle);
     let (old, clean, is_settled) = {
         let mut reserved = exec.reserved(&handle)?;
         if gem::is_pinned(&**bo) || bo.is_dying() {
@@ -548,7 +568,7 @@ pub(crate) fn relocate(
         // Those of its system pages that the caller has may be about to be discarded.
         _ => !(from_vram && bo.is_arriving()),
     };
-    if !may_arrive || (!may_wait && !exec.is_idle(Usage::Bookkeep)) {
+    if !may_arrive || (!may_wait && !exec.is_idle(Usage::Bookkeep, is_with_it)) {
         return Err(EBUSY);
     }
     let mut waits = Few::Empty;
@@ -558,7 +578,7 @@ pub(crate) fn relocate(
             waits.push(fence)?;
         }
     } else {
-        exec.collect(Usage::Bookkeep, |fence| waits.push(fence))?;
+        exec.collect(Usage::Bookkeep, is_with_it, |fence| waits.push(fence))?;
     }
     if bo.saves_context() {
         // Row 2.07: nothing more of the context comes as long as these are locked.
@@ -571,7 +591,6 @@ pub(crate) fn relocate(
             waits.push(fence)?;
         }
     }
-    let users = users.get(old_users..).unwrap_or_default();
     let user = users.first();
     let mut nodes = KVVec::new();
     if bo.needs_vram() && is_out_then {
@@ -643,7 +662,11 @@ pub(crate) fn relocate(
         bo.begin_arrival();
     }
     line.transfer(transfer, waits, |fence| {
-        crate::warn_on_once!(exec.add_fence(fence, Usage::Kernel).is_err());
+        let filed = exec.add_fence(fence, |handle| match is_with_it(handle) {
+            true => Usage::Kernel,
+            false => Usage::Bookkeep,
+        });
+        crate::warn_on_once!(filed.is_err());
         published = Some(fence.clone());
     })?;
     // The locks are held all the time: to others this is one step.

@@ -39,6 +39,7 @@ use crate::{
             relocate,
             UnderWay, //
         },
+        vm::for_each_user,
         vram::{
             Part,
             VramRange, //
@@ -90,7 +91,7 @@ pub(crate) fn make_resident(
         .and_then(|()| {
             // Only who is told that it is too much, or gets it, is told how much.
             let told = core::mem::take(excess);
-            let moves = move_in(dev, parent, objects)?;
+            let moves = move_in(device, dev, parent, objects)?;
             *excess = told;
             Ok(moves)
         });
@@ -105,17 +106,38 @@ pub(crate) fn make_resident(
 }
 
 /// Takes [`make_resident`] back once for each of `objects`, or for none: `EINVAL` if one is not
-/// resident.
+/// resident; `ENOMEM`; `EINTR` if a signal arrives.
 pub(crate) fn evict(device: &ClientDevice, dev: &SkuaDevice, objects: &[(u32, BoRef)]) -> Result {
     let objects = objects.iter().map(|(_, bo)| bo);
+    objects
+        .clone()
+        .try_for_each(|bo| file_work(device, dev, bo))?;
     device.residents().take_back(objects.clone())?;
     objects.for_each(|bo| look_again(dev, bo));
     Ok(())
 }
 
+/// Files what `device` has to do so far, and may use `bo` for, with that: who moves it when it is
+/// not resident any more waits for that, and not for what the device is given to do later.
+/// `ENOMEM`; `EINTR` if a signal arrives.
+fn file_work(device: &ClientDevice, dev: &SkuaDevice, bo: &BoRef) -> Result {
+    if !device.is_explicit() || !bo.is_reached_if_resident() {
+        return Ok(());
+    }
+    for_each_user(dev, bo, |vm| {
+        if vm.device().id() == device.id() {
+            let work = vm.reservation().lock()?.fences(Usage::Bookkeep)?;
+            resv::lock(&**bo)?.file(&work, Usage::Bookkeep)?;
+        }
+        dev.reapers.vms.bury(vm);
+        Ok(())
+    })
+}
+
 /// A client's handle of `bo` is gone: nothing is resident for `device` by that.
 pub(crate) fn forget(device: &ClientDevice, dev: &SkuaDevice, bo: &Bo) {
     if device.residents().forget(bo) && bo.needs_vram() {
+        bo.set_given_up();
         let bo: ARef<Bo> = bo.into();
         look_again(dev, &bo.into());
     }
@@ -140,6 +162,7 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         if self.device.residents().let_go(&self.bo) {
+            self.bo.set_given_up();
             look_again(self.bo.dev(), &self.bo);
         }
     }
@@ -180,20 +203,19 @@ pub(crate) fn come_back(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) {
         let part = bo::part_of(dev, bo.flags(), bo.placements());
         let range = VramRange::new(dev, &quota, part, u64::try_from(bo.size())?)?;
         // As in `move_in()`: others have it.
-        relocate(
-            dev,
-            parent,
-            bo,
-            Placement::Device(range.into()),
-            None,
-            false,
-        )
+        let new = Placement::Device(range.into());
+        relocate(dev, parent, bo, new, None, false, None)
     };
     // Where it is it can stay.
     drop(moved());
 }
 
-fn move_in(dev: &SkuaDevice, parent: &Device<Bound>, objects: &[(u32, BoRef)]) -> Result<Fence> {
+fn move_in(
+    device: &ClientDevice,
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    objects: &[(u32, BoRef)],
+) -> Result<Fence> {
     let mut patience = eviction::patience();
     for (_, bo) in objects {
         // As in `come_back()`.
@@ -201,14 +223,10 @@ fn move_in(dev: &SkuaDevice, parent: &Device<Bound>, objects: &[(u32, BoRef)]) -
         if let Some(range) = bo::room_in_vram(dev, parent, bo, &mut patience)? {
             // Others who have it are not to wait for this client's work.
             let may_wait = !gem::is_foreign(&**bo);
-            match relocate(
-                dev,
-                parent,
-                bo,
-                Placement::Device(range.into()),
-                None,
-                may_wait,
-            ) {
+            let new = Placement::Device(range.into());
+            // Who has it resident already does not wait for it again.
+            let asks = device.residents().has_once(bo).then_some(device);
+            match relocate(dev, parent, bo, new, None, may_wait, asks) {
                 Err(error) if error != EBUSY => return Err(error),
                 _ => (),
             }

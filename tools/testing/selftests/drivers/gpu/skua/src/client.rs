@@ -507,22 +507,46 @@ impl Client {
         Ok(argument)
     }
 
-    /// MAKE_RESIDENT for a device: the bytes to trim; with the errno, too.
+    /// MAKE_RESIDENT for a device, whose work has to wait for the moves, and waits for these: the
+    /// bytes to trim; with the errno, too.
     ///
     /// # Errors
     ///
     /// The errno.
+    #[track_caller]
     pub fn make_resident_for(
         &self,
         device: u32,
         flags: u32,
         handles: &[u32],
     ) -> Result<u64, (Errno, u64)> {
+        let there = self.syncobj();
+        let excess = self.begin_resident_for(device, flags, handles, &[signal(there)]);
+        if excess.is_ok() {
+            assert_eq!(self.wait(there), Ok(()), "they are there");
+        }
+        assert_eq!(self.syncobj_destroy(there), Ok(()));
+        excess
+    }
+
+    /// The same, and waits for nothing.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn begin_resident_for(
+        &self,
+        device: u32,
+        flags: u32,
+        handles: &[u32],
+        syncs: &[drm_skua_sync],
+    ) -> Result<u64, (Errno, u64)> {
         let handles = elements(handles);
         let mut argument = drm_skua_make_resident {
             flags,
             device,
             handles: array(&handles),
+            syncs: array(syncs),
             ..Default::default()
         };
         match self.call(DRM_IOCTL_SKUA_MAKE_RESIDENT, &mut argument) {

@@ -6,14 +6,17 @@
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
+use std::thread;
 
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use skua_selftests::client::{signal, wait};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{alone, both, evict_all, expect_gpu, pattern, place};
+use skua_selftests::race::Hold;
 use skua_selftests::rig::{fill, wait_value, write, Buffer};
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
+use skua_spec::command::Command;
 use skua_uapi::*;
 
 const PAGE: u64 = 4096;
@@ -32,6 +35,9 @@ fn main() -> ExitCode {
         a_state_tells_of_system_memory at_rest,
         row_3_23_what_is_not_resident_is_not_brought_in: 60,
         what_is_resident_is_there_for_work: 60 at_rest,
+        row_3_23_work_goes_on_beside_what_it_has_evicted: 60,
+        row_3_23_what_was_submitted_before_is_waited_for: 60,
+        who_had_it_resident_already_does_not_wait_again: 60,
         residency_ends_with_evict_and_with_the_handle: 60 at_rest,
         residency_is_each_devices_own,
         a_budget_is_what_others_leave: 60,
@@ -358,6 +364,86 @@ fn what_is_resident_is_there_for_work() {
     }
     let state = rig.device_state(device).expect("DEVICE_STATE");
     assert_eq!(state.resident, 4 * MIB);
+}
+
+fn row_3_23_work_goes_on_beside_what_it_has_evicted() {
+    let (rig, device) = explicit_alone();
+    let rig = rig.having_worked();
+    let (moved, handles) = buffers(&rig, 1);
+    assert_eq!(rig.make_resident_for(device, 0, &handles), Ok(0));
+    moved[0].cpu.fill(pattern(7));
+    assert_eq!(rig.evict_for(device, &handles), Ok(()));
+    let hold = Hold::new(&rig);
+    let work = hold.begin(&rig, rig.compute);
+    // It leaves, and comes back, though the work goes on.
+    assert_eq!(evict_all(), 1);
+    assert_eq!(place(&rig, handles[0]), Place::System);
+    moved[0].cpu.expect("when it is out", pattern(7));
+    assert_eq!(rig.make_resident_for(device, 0, &handles), Ok(0));
+    assert_eq!(place(&rig, handles[0]), Place::Vram);
+    expect_gpu(&rig, "when it is back", moved[0].va, MIB, pattern(7));
+    hold.release();
+    assert_eq!(work.wait(), Ok(()));
+}
+
+fn row_3_23_what_was_submitted_before_is_waited_for() {
+    for is_closed in [false, true] {
+        let (rig, device) = explicit_alone();
+        let rig = rig.having_worked();
+        let (moved, handles) = buffers(&rig, 1);
+        let moved = &moved[0];
+        // Who can ask where it is when the handle is closed.
+        let viewer = is_closed.then(Client::new);
+        let view = match &viewer {
+            Some(viewer) => {
+                let seen = viewer.import(&rig.export(handles[0]).expect("export"));
+                (viewer, seen.expect("import"))
+            }
+            None => (&*rig, handles[0]),
+        };
+        assert_eq!(rig.make_resident_for(device, 0, &handles), Ok(0));
+        moved.cpu.fill(pattern(8));
+        let hold = Hold::new(&rig);
+        let begun = hold.begin(&rig, rig.compute);
+        let work = rig.start_in(rig.compute, &[write(moved.va, 9)]);
+        match is_closed {
+            false => assert_eq!(rig.evict_for(device, &handles), Ok(())),
+            true => assert_eq!(rig.close(handles[0]), Ok(())),
+        }
+        thread::scope(|scope| {
+            // Waits until it has left.
+            scope.spawn(evict_all);
+            let leaves = || (place(view.0, view.1) == Place::System).then_some(());
+            assert!(suite::eventually(leaves).is_some(), "it stays in VRAM");
+            if !is_closed {
+                // What has nothing to do with it does not wait, nor when it is to come back.
+                assert_eq!(rig.run(Engine::Copy, &[Command::Nop { words: 2 }]), Ok(()));
+                let asked = rig.begin_resident_for(device, 0, &handles, &[]);
+                assert_eq!(asked, Ok(0));
+                assert_eq!(rig.run(Engine::Copy, &[Command::Nop { words: 2 }]), Ok(()));
+            }
+            hold.release();
+        });
+        assert_eq!(begun.wait(), Ok(()), "closed: {is_closed}");
+        assert_eq!(work.wait(), Ok(()), "closed: {is_closed}");
+        let written = |offset: usize| match offset {
+            0 => 9,
+            _ => pattern(8)(offset),
+        };
+        moved.cpu.expect("what it has written", written);
+    }
+}
+
+fn who_had_it_resident_already_does_not_wait_again() {
+    let (rig, device) = explicit_alone();
+    let (wanted, handles) = buffers(&rig, 8);
+    assert_eq!(rig.make_resident_for(device, 0, &handles), Ok(0));
+    for round in 0..4 {
+        leave(&rig, &handles);
+        assert_eq!(rig.begin_resident_for(device, 0, &handles, &[]), Ok(0));
+        let work: Vec<_> = wanted.iter().map(|it| fill(round, it.va, 8)).collect();
+        assert_eq!(rig.run(Engine::Copy, &work), Ok(()), "round {round}");
+    }
 }
 
 fn residency_ends_with_evict_and_with_the_handle() {
