@@ -14,7 +14,7 @@
 //! ```ignore
 //! let vram = WcBar::new(pdev, 2, c"skua-vram")?;
 //! // In a page fault, the third page of it.
-//! fault.map_bar(&vram, 2 * PAGE_SIZE)?;
+//! fault.map_bar(0, &vram, 2 * PAGE_SIZE, true)?;
 //! ```
 //!
 //! C header: `include/linux/pci.h`, `include/linux/io.h`.

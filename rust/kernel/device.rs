@@ -34,6 +34,16 @@ pub(super) fn as_raw<D: drm::Driver, C: drm::DeviceContext>(
 /// [`None`] before registration and once unplugging has begun. Unplugging waits until the guard is
 /// dropped, so do not wait for the GPU with it; it is not to be taken in interrupt handlers that
 /// cannot be delayed, but it never sleeps.
+///
+/// # Examples
+///
+/// ```ignore
+/// // In a work item:
+/// let Some(bound) = device::enter(&dev) else {
+///     return;
+/// };
+/// let map = DmaMap::new(&dev.resources, parent(&bound), &pages)?;
+/// ```
 pub(crate) fn enter<D: drm::Driver>(dev: &drm::Device<D>) -> Option<drm::RegistrationGuard<'_, D>> {
     // SAFETY:
     // - The pointer is that of a valid reference, embedded in a `drm::Device<D>`.
@@ -74,6 +84,17 @@ pub(crate) fn keep<D: drm::Driver>(dev: &drm::Device<D>) {
 }
 
 /// The right of a PCI device to access memory by itself (bus mastering).
+///
+/// # Examples
+///
+/// ```ignore
+/// let bus = BusMaster::new(pdev);
+/// bus.turn_on();
+/// // Before memory that the device knows goes back to the system:
+/// if !bus.turn_off() {
+///     keep(memory);
+/// }
+/// ```
 pub(crate) struct BusMaster(ARef<pci::Device>);
 
 impl BusMaster {

@@ -7,6 +7,16 @@
 //! Room for an event is set aside in a client's file ([`PendingEvent::reserve`]), which has room
 //! for 4096 bytes of them; from then on it can be sent from anywhere, whether or not the file is
 //! still open. What is not sent is given back on drop.
+//!
+//! # Examples
+//!
+//! ```ignore
+//! // In an ioctl:
+//! let trim = PendingEvent::reserve(dev, file, drm_skua_event_trim::default())?;
+//!
+//! // Anywhere, once:
+//! trim.send(|event| event.bytes_to_trim = excess);
+//! ```
 
 use super::{
     device,

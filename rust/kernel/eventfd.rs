@@ -2,6 +2,14 @@
 
 //! Eventfds of userspace, to be signalled from anywhere.
 //!
+//! # Examples
+//!
+//! ```ignore
+//! let eventfd = EventFd::find(args.eventfd)?;
+//! // When it has happened, with interrupts off too:
+//! eventfd.signal();
+//! ```
+//!
 //! C header: `include/linux/eventfd.h`.
 
 use core::ptr::NonNull;

@@ -22,6 +22,8 @@
 //!     }
 //!     Ok(())
 //! })?;
+//! exec.reserve_fences()?;
+//! // From here on nothing fails.
 //! exec.add_fence(&fence, |_| Usage::Bookkeep)?;
 //! ```
 //!

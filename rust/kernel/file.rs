@@ -45,6 +45,16 @@ pub(crate) fn is_shared<O: IntoGEMObject>(obj: &O) -> bool {
 ///
 /// `f` runs under the file's table spin lock: it must not sleep, and must not drop what could be
 /// the last reference to an object.
+///
+/// # Examples
+///
+/// ```ignore
+/// let mut stats = MemoryStats::default();
+/// file::for_each_object(file, |obj, shared| match shared {
+///     true => stats.shared += obj.size() as u64,
+///     false => stats.private += obj.size() as u64,
+/// });
+/// ```
 pub(crate) fn for_each_object<F, D, C>(file: &drm::File<F>, mut f: C)
 where
     F: drm::file::DriverFile<Driver = D>,

@@ -7,6 +7,15 @@ use super::shim;
 
 /// The control group of a process at one moment; of a kernel without them, nobody's.
 ///
+/// # Examples
+///
+/// ```ignore
+/// // In an ioctl:
+/// let group = MemoryGroup::of_current();
+/// // In a worker, for that client:
+/// let table = group.charge(|| KBox::new(Table::new(), GFP_KERNEL_ACCOUNT))?;
+/// ```
+///
 /// # Invariants
 ///
 /// The pointer is null, or a group of which this owns a reference.

@@ -5,6 +5,14 @@
 //! Both printers are [`fmt::Write`]: `writeln!(p, …)` works. Output that does not fit makes the C
 //! code call again with a larger buffer, so a printer never reports an error.
 //!
+//! # Examples
+//!
+//! ```ignore
+//! // In `DriverExt::show_fdinfo()`:
+//! let _ = writeln!(printer, "drm-engine-copy:\t{} ns", busy);
+//! printer.memory_stats(c"vram0", &MemoryStats { private: bytes, resident: bytes, ..stats });
+//! ```
+//!
 //! C headers: `include/drm/drm_print.h`, `include/linux/seq_file.h`, `include/drm/drm_file.h`.
 
 use super::shim;

@@ -22,6 +22,15 @@
 //! only, nothing is allocated, nothing waited for. The device's `gem_lru_mutex` is held for each
 //! call of [`Shrink::rest`].
 //!
+//! # Examples
+//!
+//! ```ignore
+//! // As long as it is there, the kernel may ask for the pages of idle objects.
+//! let shrinker = Shrinker::new(dev, c"drm-my-device")?;
+//! // An object whose memory went to the device keeps its system pages as a copy.
+//! let entry = shrinker.copies().and_then(|copies| CopyEntry::new(&copies, &pages));
+//! ```
+//!
 //! C header: `include/linux/shrinker.h`.
 
 use super::{

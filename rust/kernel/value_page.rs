@@ -10,6 +10,29 @@
 //! mprotect() included. A private one, which could, is refused here. A mapping has its own
 //! reference to the page.
 //!
+//! # Examples
+//!
+//! ```ignore
+//! static OPERATIONS: FileOperations<Counter> = FileOperations::new::<MyModule>();
+//!
+//! impl Exported for Counter {
+//!     const NAME: &'static CStr = c"[counter]";
+//!
+//!     fn operations() -> &'static FileOperations<Self> {
+//!         &OPERATIONS
+//!     }
+//!
+//!     fn page(&self) -> &ValuePage {
+//!         &self.page
+//!     }
+//! }
+//!
+//! let counter = Arc::new(Counter { page: ValuePage::new(0)? }, GFP_KERNEL)?;
+//! args.fd = value_page::export(counter.clone(), true)?;
+//! // Whoever has it mapped reads 1 from now on.
+//! counter.page.set(1);
+//! ```
+//!
 //! C headers: `include/linux/anon_inodes.h`, `include/linux/fs.h`.
 
 use super::shim;

@@ -64,6 +64,15 @@ pub(crate) enum Recovery {
 
 /// Sends the event, which names who is `guilty`, if that is known. While `dev` is registered;
 /// sleeps and allocates. `ENOMEM`.
+///
+/// # Examples
+///
+/// ```ignore
+/// // In SUBMIT:
+/// let process = Process::current();
+/// // Its work was cut, and the device works again:
+/// wedged::send(&registered, Recovery::None, Some(&process))?;
+/// ```
 pub(crate) fn send<D: drm::Driver>(
     dev: &drm::Device<D, drm::Registered>,
     recovery: Recovery,

@@ -19,6 +19,62 @@
 //! The lists are walked once, from their heads as far as needed. Those who may leave but not yet,
 //! since others may come before them, are remembered; nothing is of what stays. So what is idle and
 //! nothing keeps is found at once, as it mostly is, and all else by one look at each object.
+//!
+//! # Examples
+//!
+//! ```
+//! use skua_policy::eviction::{make_room, Facts, Hold, Need, Place};
+//! use skua_policy::heap::OutOfMemory;
+//! use skua_policy::priority::{Level, Rank};
+//! use skua_policy::std_heap::StdHeap;
+//!
+//! /// Objects by their sizes, what was used longest ago first.
+//! struct Vram(Vec<u64>);
+//!
+//! impl Place for Vram {
+//!     type Object = u64;
+//!     type Error = OutOfMemory;
+//!     type Heap = StdHeap;
+//!     type Walk = std::vec::IntoIter<u64>;
+//!
+//!     fn walk(&self, rank: Rank) -> Self::Walk {
+//!         let is_theirs = rank == Rank::Kept(Level::Normal);
+//!         let objects = self.0.iter().copied().filter(|_| is_theirs);
+//!         objects.collect::<Vec<_>>().into_iter()
+//!     }
+//!
+//!     fn walk_back(&self, rank: Rank, many: usize) -> Self::Walk {
+//!         self.walk(rank).rev().take(many).collect::<Vec<_>>().into_iter()
+//!     }
+//!
+//!     fn is_expected_in(&self, _: &u64) -> Option<u32> {
+//!         None
+//!     }
+//!
+//!     fn facts(&self, object: &u64) -> Result<Facts, OutOfMemory> {
+//!         let bytes = *object;
+//!         Ok(Facts { bytes, hold: Hold::Nothing, is_resident: false })
+//!     }
+//!
+//!     fn is_idle(&self, _: &u64) -> bool {
+//!         true
+//!     }
+//!
+//!     fn leave(&mut self, object: &u64, bytes: u64, _: bool) -> Result<Option<u64>, OutOfMemory> {
+//!         self.0.retain(|other| other != object);
+//!         Ok(Some(bytes))
+//!     }
+//! }
+//!
+//! let mut vram = Vram(vec![10, 300, 20]);
+//! // Nobody leaves in vain.
+//! assert!(!make_room(&mut vram, Need::Needs, 331)?);
+//! assert_eq!(vram.0.len(), 3);
+//! // What fits goes rather than what is much too large.
+//! assert!(make_room(&mut vram, Need::Needs, 30)?);
+//! assert_eq!(vram.0, [300]);
+//! # Ok::<(), OutOfMemory>(())
+//! ```
 
 use super::heap::{FallibleVec, Heap, OutOfMemory};
 use super::priority::Rank;

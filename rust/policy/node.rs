@@ -30,6 +30,35 @@
 //! anything else a segment is made all zero ([`Node::purge`]). What was in the ring is taken out
 //! ([`Node::abandon`]): the work of contexts is lost, the system's own begins anew, as what it
 //! moves into a segment is still where it came from.
+//!
+//! # Examples
+//!
+//! ```
+//! use skua_policy::heap::Heap;
+//! use skua_policy::miniport::{Built, Miniport};
+//! use skua_policy::node::{Node, NodeError, Packet};
+//!
+//! /// Fills the ring from a queue, and returns what has ended meanwhile.
+//! fn work<H: Heap, M: Miniport, P: Packet>(
+//!     node: &mut Node<H, M, P>,
+//!     gpu: &M,
+//!     queue: &mut Vec<P>,
+//! ) -> Result<Vec<P>, NodeError<M::Error>> {
+//!     while let Some(packet) = queue.pop() {
+//!         let task = packet.task();
+//!         if !node.fits(gpu, &task) || node.build(gpu, &task)? == Built::Busy {
+//!             queue.push(packet);
+//!             break;
+//!         }
+//!         node.start(gpu, packet)?;
+//!     }
+//!     // One register write for all of them.
+//!     node.notify(gpu)?;
+//!     let mut ended = Vec::new();
+//!     node.complete(gpu, |packet| ended.push(packet))?;
+//!     Ok(ended)
+//! }
+//! ```
 
 use super::{
     buddy::PageRange,

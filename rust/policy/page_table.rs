@@ -15,6 +15,33 @@
 //!   then the part is cleared: the rest translates at every moment;
 //! - what was valid may live on in a TLB until it is flushed, which is the caller's part
 //!   ([`Changed::Stale`]).
+//!
+//! # Examples
+//!
+//! ```
+//! use skua_policy::heap::Heap;
+//! use skua_policy::miniport::Miniport;
+//! use skua_policy::page_plan::Run;
+//! use skua_policy::page_table::{Access, Changed, Table, TableError};
+//! use skua_spec::address::GpuVa;
+//!
+//! /// Maps `run` where nothing is mapped. `empty` makes tables of a level.
+//! fn map<H: Heap, M: Miniport>(
+//!     root: &mut Table<H, M>,
+//!     gpu: &M,
+//!     run: &Run,
+//!     access: Access,
+//!     empty: impl Fn(u32) -> H::Box<Table<H, M>>,
+//! ) -> Result<Changed, TableError<M::Error>> {
+//!     // Where failing is possible: the tables on the way.
+//!     let mut new = None;
+//!     while let Some(level) = root.add(gpu, GpuVa(run.va), run.size.level(), &mut new)? {
+//!         new = Some(empty(level));
+//!     }
+//!     // Where it is not: the entries.
+//!     root.map(gpu, run, access)
+//! }
+//! ```
 
 use super::{
     heap::{FallibleVec, Heap, OutOfMemory},

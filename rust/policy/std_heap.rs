@@ -5,6 +5,16 @@
 //! Each thread has a countdown: [`fail_at`] makes the n-th allocation from now on fail, once. A
 //! test calls the operation with n = 0, 1, 2, … until it succeeds ([`until_enough`]) and checks
 //! after each failure that nothing changed; so each allocation of the operation fails once.
+//!
+//! # Examples
+//!
+//! ```
+//! use skua_policy::id_slots::IdSlots;
+//! use skua_policy::std_heap::{until_enough, StdHeap};
+//!
+//! let ids = until_enough(|| IdSlots::<StdHeap>::new(0, 100));
+//! # drop(ids);
+//! ```
 
 use super::heap::{FallibleVec, Heap, OutOfMemory};
 use core::cell::Cell;

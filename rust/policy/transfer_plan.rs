@@ -5,6 +5,26 @@
 //!
 //! A plan is made where memory can be allocated, and read on the way to a fence's signal, pass by
 //! pass ([`super::paging`]).
+//!
+//! # Examples
+//!
+//! ```
+//! use skua_policy::buddy::PageRange;
+//! use skua_policy::page_plan::PhysPiece;
+//! use skua_policy::std_heap::StdHeap;
+//! use skua_policy::transfer_plan::TransferPlan;
+//!
+//! // Three pages and one, to two and two.
+//! let blocks = [PageRange::new(8, 3), PageRange::new(40, 1)];
+//! let bus = [0x10_0000, 0x80_0000].map(|start| PhysPiece { start, len: 0x2000 });
+//! let plan = TransferPlan::<StdHeap>::new(&blocks, bus.into_iter()).expect("equally long");
+//! let pieces: Vec<_> = plan.pieces().iter().map(|p| (p.block, p.bus.0)).collect();
+//! assert_eq!(pieces, [
+//!     (PageRange::new(8, 2), 0x10_0000),
+//!     (PageRange::new(10, 1), 0x80_0000),
+//!     (PageRange::new(40, 1), 0x80_1000),
+//! ]);
+//! ```
 
 use super::{
     buddy::{PageRange, PAGE_BYTES},
