@@ -169,11 +169,11 @@ impl<H: Heap, P> InFlight<H, P> {
         })
     }
 
-    /// Takes all packets out for which `condemned` says so, oldest first, and hands them to
+    /// Takes all packets out for which `leaves` says so, oldest first, and hands them to
     /// `removed`; the others keep their order.
     pub fn remove_if(
         &mut self,
-        mut condemned: impl FnMut(u64, &P) -> bool,
+        mut leaves: impl FnMut(u64, &P) -> bool,
         mut removed: impl FnMut(u64, P),
     ) {
         let mut kept = 0;
@@ -188,7 +188,7 @@ impl<H: Heap, P> InFlight<H, P> {
             else {
                 continue;
             };
-            if condemned(id, &packet) {
+            if leaves(id, &packet) {
                 removed(id, packet);
             } else if let Some(slot) = self.slots.as_mut_slice().get_mut(to) {
                 *slot = Some((id, packet));

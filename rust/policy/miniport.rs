@@ -137,8 +137,8 @@ pub struct Pass<'a> {
 /// What a miniport says that a paging buffer was built for. All else is fatal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Built {
-    /// It does all that was left of the operation (`STATUS_SUCCESS`).
-    Rest,
+    /// It is the operation's last: it does all that was left of it (`STATUS_SUCCESS`).
+    Last,
     /// It is full, and the next one goes on there (`STATUS_GRAPHICS_INSUFFICIENT_DMA_BUFFER`).
     Full(MultipassOffset),
     /// Nothing was built, as long as the memory is not idle (`STATUS_GRAPHICS_ALLOCATION_BUSY`).

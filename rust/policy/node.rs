@@ -591,7 +591,7 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         let task = Task::Paging(pass, Flush::Nothing);
         let next = match self.build(miniport, &task)? {
             Built::Full(next) => Some(next),
-            Built::Rest | Built::Busy => None,
+            Built::Last | Built::Busy => None,
         };
         let completion = Completion {
             fence,
@@ -638,7 +638,7 @@ fn build<M: Miniport>(
     task: &Task<'_>,
 ) -> Result<Built, NodeError<M::Error>> {
     let Task::Paging(pass, _) = task else {
-        return Ok(Built::Rest);
+        return Ok(Built::Last);
     };
     match miniport.build_paging_buffer(node, ring, pass) {
         Ok(Built::Busy) if pass.idle => Err(NodeError::Busy),

@@ -246,7 +246,7 @@ impl Miniport for Recorder {
             steps.push(step);
             Ok::<(), Gone>(())
         })?;
-        let built = rest.map_or(Built::Rest, Built::Full);
+        let built = rest.map_or(Built::Last, Built::Full);
         self.calls.borrow_mut().push(Call::Build {
             from,
             idle,

@@ -118,7 +118,7 @@ fn client(context: u32, number: u32) -> Work {
 
 /// Builds and starts a packet.
 fn start(node: &mut TestNode, hw: &Recorder, packet: Work) -> Result<(), NodeError<Gone>> {
-    assert_eq!(node.build(hw, &packet.task())?, Built::Rest);
+    assert_eq!(node.build(hw, &packet.task())?, Built::Last);
     node.start(hw, packet)
 }
 
@@ -550,7 +550,7 @@ fn a_miniport_may_want_memory_to_be_idle() {
         Call::Build { idle, built, .. } => Some((*idle, *built)),
         _ => None,
     });
-    assert!(built.eq([(true, Built::Rest); 4]));
+    assert!(built.eq([(true, Built::Last); 4]));
     drop(calls);
     // There is nothing else to be waited for.
     hw.wants_idle.set(Some(true));

@@ -258,7 +258,7 @@ fn a_transfer_takes_as_many_paging_buffers_as_it_takes() {
         hw.retire(node, &mut ring, place.unwrap(), fence).unwrap();
         match built {
             Built::Full(next) => from = next,
-            built => break assert_eq!(built, Built::Rest),
+            built => break assert_eq!(built, Built::Last),
         }
     }
     let calls = hw.calls.borrow();
@@ -272,7 +272,7 @@ fn a_transfer_takes_as_many_paging_buffers_as_it_takes() {
         let rest = Some(offset((number + 1) * 16)).filter(|rest| rest.piece < pages);
         (
             offset(number * 16),
-            rest.map_or(Built::Rest, Built::Full),
+            rest.map_or(Built::Last, Built::Full),
             16,
         )
     });

@@ -615,7 +615,7 @@ impl Miniport for Hardware {
         barrier::dma_mb(barrier::Write);
         taken.bytes = end;
         ring.built = Some(number);
-        Ok(rest.map_or(Built::Rest, Built::Full))
+        Ok(rest.map_or(Built::Last, Built::Full))
     }
 
     fn submit_command(

@@ -334,7 +334,7 @@ impl Submission {
             }
             _ => match built {
                 Built::Full(next) => Some(next),
-                Built::Rest | Built::Busy => None,
+                Built::Last | Built::Busy => None,
             },
         }
     }

@@ -11,8 +11,8 @@ use crate::function::Function;
 pub enum Stage {
     /// That an engine makes room for somebody more important.
     Asked,
-    /// That it stops what the watchdog has condemned.
-    Condemned,
+    /// That it stops what is overdue.
+    Overdue,
     /// The engine is being reset.
     EngineReset,
     /// The adapter is being reset.
@@ -23,7 +23,7 @@ impl Stage {
     /// What the device leaves undone.
     pub fn lies(self) -> &'static str {
         match self {
-            Self::Asked | Self::Condemned => "preempt-never",
+            Self::Asked | Self::Overdue => "preempt-never",
             Self::EngineReset => "preempt-never engine-reset-never",
             Self::AdapterReset => "preempt-never engine-reset-never adapter-reset-never",
         }
@@ -50,7 +50,7 @@ impl Stage {
         let has = |name| events.iter().any(|event| event.name == name);
         let (resets_adapter, _) = Function::first().quarantine();
         match self {
-            Self::Asked | Self::Condemned => has("skua_preempt") && !has("skua_reset"),
+            Self::Asked | Self::Overdue => has("skua_preempt") && !has("skua_reset"),
             Self::EngineReset => has("skua_reset") && !resets_adapter,
             Self::AdapterReset => resets_adapter,
         }

@@ -133,7 +133,7 @@ fn a_job_whose_wait_failed_ends_in_its_order() {
     let failed = rig.start_in(faulty, &[fill(1, rig.reserve(4096), 64)]);
     assert_eq!(failed.wait(), Err(Errno::EFAULT));
     let running = rig.start(Engine::Copy, &[wait_value(gate.va, 1), write(target.va, 1)]);
-    let condemned = rig
+    let cancelled = rig
         .start_after(
             rig.copy,
             &[write(target.va + 8, 1)],
@@ -143,11 +143,11 @@ fn a_job_whose_wait_failed_ends_in_its_order() {
     let next = rig.start(Engine::Copy, &[write(target.va + 16, 1)]);
     // Another engine's interrupt: the driver looked, and could have cancelled.
     assert_eq!(rig.run(Engine::Compute, &[]), Ok(()));
-    assert!(!condemned.has_ended(), "before what is before it");
+    assert!(!cancelled.has_ended(), "before what is before it");
     gate.cpu.write(0, 1);
     assert_eq!(next.wait(), Ok(()));
-    assert!(condemned.has_ended() && running.has_ended());
-    assert_eq!(condemned.wait(), Err(Errno::ECANCELED));
+    assert!(cancelled.has_ended() && running.has_ended());
+    assert_eq!(cancelled.wait(), Err(Errno::ECANCELED));
     assert_eq!(running.wait(), Ok(()));
     assert_eq!([0, 8, 16].map(|at| target.cpu.read(at)), [1, 0, 1]);
 }

@@ -490,7 +490,7 @@ fn create(subject: &Subject, placements: u32) -> Result<u64, Errno> {
 }
 
 /// An object in VRAM that is bound.
-fn doomed(subject: &Subject) {
+fn dying(subject: &Subject) {
     subject.make(|| {
         let handle = subject.rig.bo(Place::Vram, SIZE);
         let bind = [map(handle, 0, VA, SIZE)];
@@ -548,7 +548,7 @@ fn objects() {
             },
             Step {
                 name: "GEM_CLOSE",
-                prepare: doomed,
+                prepare: dying,
                 call: |s| s.gone(s.rig.close(s.made.get())),
                 undo: |s, _| {
                     let unbind = [unmap(VA, SIZE)];
@@ -558,14 +558,14 @@ fn objects() {
             },
             Step {
                 name: "BO_DESTROY",
-                prepare: doomed,
+                prepare: dying,
                 call: |s| s.gone(s.rig.destroy(&[s.made.get()], 0)),
                 ..STEP
             },
             Step {
                 name: "BO_DESTROY of two",
                 prepare: |s| {
-                    doomed(s);
+                    dying(s);
                     if s.within.get() == 0 {
                         s.within.set(s.rig.bo(Place::System, SIZE));
                     }
@@ -578,7 +578,7 @@ fn objects() {
             },
             Step {
                 name: "BO_DESTROY, not in use",
-                prepare: doomed,
+                prepare: dying,
                 call: |s| {
                     let flags = DRM_SKUA_BO_DESTROY_ASSUME_NOT_IN_USE;
                     s.gone(s.rig.destroy(&[s.made.get()], flags))
@@ -588,7 +588,7 @@ fn objects() {
             Step {
                 name: "BO_DESTROY, synchronously",
                 errnos: &[Errno::EAGAIN],
-                prepare: doomed,
+                prepare: dying,
                 call: |s| s.gone(s.rig.destroy_synchronously(&[s.made.get()], 0)),
                 ..STEP
             },

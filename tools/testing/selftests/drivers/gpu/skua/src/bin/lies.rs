@@ -671,7 +671,7 @@ fn row_4_12_the_default_is_a_quarter_of_memory_in_whole_tables() {
     attempt("vram-visible=0 vram-size=0", Work::Bind, End::Refused);
 }
 
-/// Condemned for a wait without end it ends before the engine is reset, which by then is at
+/// Overdue for a wait without end it ends before the engine is reset, which by then is at
 /// something else: nobody is guilty. What the engine says until it is reset is not listened to, and
 /// what is submitted meanwhile comes later.
 fn row_2_21_what_ends_before_the_reset_is_innocent() {
@@ -691,7 +691,7 @@ fn row_2_21_what_ends_before_the_reset_is_innocent() {
     expect_working();
 }
 
-/// The condemned work of one engine ends at the first such event; whether that was before the
+/// The overdue work of one engine ends at the first such event; whether that was before the
 /// reset.
 #[track_caller]
 fn ends_before_the_reset(trace: &Trace, lies: &str, moment: &str, engine: Engine) -> bool {
@@ -704,7 +704,7 @@ fn ends_before_the_reset(trace: &Trace, lies: &str, moment: &str, engine: Engine
         events[seen..].iter().filter(|it| it.name == name).count()
     };
     tell(lies);
-    let condemned = rig.start(engine, &[wait_value(line.va, 1), write(line.va + 8, 1)]);
+    let overdue = rig.start(engine, &[wait_value(line.va, 1), write(line.va + 8, 1)]);
     let behind = rig.start(
         engine,
         &[wait_value(line.va + 16, 1), write(line.va + 24, 1)],
@@ -716,18 +716,18 @@ fn ends_before_the_reset(trace: &Trace, lies: &str, moment: &str, engine: Engine
     let has_ended = || (line.cpu.read(8) == 1).then_some(());
     assert!(suite::eventually(has_ended).is_some(), "it goes on waiting");
     thread::sleep(Duration::from_millis(100));
-    let noticed = condemned.has_ended() || late.has_ended() || line.cpu.read(32) == 1;
+    let noticed = overdue.has_ended() || late.has_ended() || line.cpu.read(32) == 1;
     let withheld = lies.contains("engine-reset-never");
     let in_time = withheld || events("skua_reset") == 0;
     if !withheld {
         let is_reset = || (events("skua_reset") > 0).then_some(());
         assert!(suite::eventually(is_reset).is_some(), "it is not reset");
         // Until it is done.
-        assert!(suite::eventually(|| condemned.has_ended().then_some(())).is_some());
+        assert!(suite::eventually(|| overdue.has_ended().then_some(())).is_some());
     }
     tell("");
     line.cpu.write(16, 1);
-    let ends = [&condemned, &behind, &late].map(Job::wait);
+    let ends = [&overdue, &behind, &late].map(Job::wait);
     println!("# {lies}, {engine:?}: in time {in_time}, {ends:?}");
     if !in_time {
         return false;

@@ -184,7 +184,7 @@ fn while_an_engine_does_not_make_room() {
 }
 
 fn while_what_hangs_does_not_stop() {
-    sleep_in(Stage::Condemned);
+    sleep_in(Stage::Overdue);
 }
 
 fn while_an_engine_is_reset() {
@@ -242,7 +242,7 @@ fn sleep_when(stage: Stage) -> bool {
     assert_eq!(
         works,
         match stage {
-            Stage::Asked | Stage::Condemned => Ok(()),
+            Stage::Asked | Stage::Overdue => Ok(()),
             Stage::EngineReset => Err(Errno::ECANCELED),
             Stage::AdapterReset => Err(Errno::EIO),
         }
@@ -256,7 +256,7 @@ fn sleep_when(stage: Stage) -> bool {
     println!("# {ends:?}");
     assert!(!ends.contains(&Err(Errno::ETIMEDOUT)), "{ends:?}");
     match stage {
-        Stage::Asked | Stage::Condemned => {
+        Stage::Asked | Stage::Overdue => {
             expect_gpu(&other, "who was innocent", kept.va, SIZE, pattern(3));
         }
         Stage::EngineReset => kept.cpu.expect("after a reset", |_| 0),

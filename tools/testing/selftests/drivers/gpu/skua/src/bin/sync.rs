@@ -277,7 +277,7 @@ fn eventfds_fire() {
 }
 
 /// A job that will fault, held by a gate; and the gate.
-fn doomed(rig: &Rig) -> (skua_selftests::rig::Job<'_>, skua_selftests::rig::Buffer) {
+fn failing(rig: &Rig) -> (skua_selftests::rig::Job<'_>, skua_selftests::rig::Buffer) {
     let gate = rig.buffer(Place::System, 4096);
     let nothing = rig.reserve(4096);
     let context = rig.new_context(Engine::Compute);
@@ -288,7 +288,7 @@ fn doomed(rig: &Rig) -> (skua_selftests::rig::Job<'_>, skua_selftests::rig::Buff
 fn a_failed_dependency_cancels_the_work() {
     let rig = Rig::new();
     let target = rig.buffer(Place::System, 4096);
-    let (job, gate) = doomed(&rig);
+    let (job, gate) = failing(&rig);
     let dependant = rig
         .start_after(rig.copy, &[write(target.va, 1)], &[wait(job.syncobj)])
         .expect("SUBMIT");
@@ -314,7 +314,7 @@ fn a_failed_dependency_cancels_the_work() {
 fn a_failed_dependency_cancels_the_dependants_too() {
     let rig = Rig::new();
     let target = rig.buffer(Place::System, 4096);
-    let (job, gate) = doomed(&rig);
+    let (job, gate) = failing(&rig);
     let mut last = job.syncobj;
     let mut chain = Vec::new();
     for n in 0..10 {
@@ -344,7 +344,7 @@ fn a_failed_dependency_cancels_the_dependants_too() {
 fn who_waits_for_cancelled_work_of_its_context_is_cancelled() {
     let rig = Rig::new();
     let target = rig.buffer(Place::System, 4096);
-    let (job, gate) = doomed(&rig);
+    let (job, gate) = failing(&rig);
     let mut last = job.syncobj;
     let mut jobs = Vec::new();
     for (n, depends) in (0..).zip([true, true, false, true, false]) {

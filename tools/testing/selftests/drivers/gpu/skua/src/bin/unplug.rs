@@ -45,11 +45,11 @@ fn removed_while_an_engine_does_not_make_room() {
 }
 
 fn unbound_while_what_hangs_does_not_stop() {
-    meet(Stage::Condemned, Way::Unbind);
+    meet(Stage::Overdue, Way::Unbind);
 }
 
 fn removed_while_what_hangs_does_not_stop() {
-    meet(Stage::Condemned, Way::Remove);
+    meet(Stage::Overdue, Way::Remove);
 }
 
 fn unbound_while_an_engine_is_reset() {
