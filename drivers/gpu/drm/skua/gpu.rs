@@ -775,7 +775,8 @@ impl Gpu {
     /// its alarms, which from now on look after the engines. `job_ms` is how long a packet may
     /// work, `preempt_ms` how long an engine may take to stop.
     ///
-    /// `ETIMEDOUT`, with a line in the log, if the reset does not end; `ENOMEM`, `ENODEV`.
+    /// `ETIMEDOUT`, with a line in the log, if the reset does not end or the status page is not
+    /// written; `ENOMEM`, `ENODEV`.
     pub(crate) fn start(dev: &SkuaDevice, job_ms: u32, preempt_ms: u32) -> Result {
         let parent: &Device = dev.as_ref().as_ref();
         let name = CString::try_from_fmt(fmt!("drm/{}/vram0", parent.name()))?;
@@ -797,7 +798,11 @@ impl Gpu {
         ready?;
         dev.bus.turn_on();
         dev.hw.restart_from_timeout()?;
-        dev.wait_briefly(|| dev.hw.has_restarted())?;
+        let restarted = dev.wait_briefly(|| dev.hw.has_restarted());
+        if restarted == Err(ETIMEDOUT) {
+            dev_err!(dev.as_ref(), "the device does not write its status page\n");
+        }
+        restarted?;
         dev.vram_generation.store(dev.hw.generation(), Release);
         for (_, engine) in dev.engines() {
             engine.enable(dev)?;

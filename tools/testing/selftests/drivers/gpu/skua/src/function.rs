@@ -111,6 +111,16 @@ impl Function {
             .is_ok_and(|path| path.file_name() == Path::new(DRIVER).file_name())
     }
 
+    /// Whether it may access memory by itself, as its command register says.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such register.
+    pub fn is_bus_master(&self) -> bool {
+        let config = fs::read(self.sysfs().join("config")).expect("config space");
+        config[4] & 1 << 2 != 0
+    }
+
     /// Binds the driver.
     ///
     /// # Errors
