@@ -400,8 +400,16 @@ impl Scheduler {
         for uses in uses.chunks(crate::fence::MAX_AT_ONCE) {
             let waits: Vec<_> = uses.iter().map(|(f, value)| (&f.raw, *value)).collect();
             let how = libskua::WaitFor::All;
-            let _ = libskua::MonitoredFence::wait_many(&waits, how, Deadline::NEVER);
+            persist(|| libskua::MonitoredFence::wait_many(&waits, how, Deadline::NEVER));
         }
+    }
+}
+
+/// Waits, and again as long as the kernel has no memory for that: what is waited for is not over
+/// then. Any other error says that it is, with its device.
+fn persist<T>(mut wait: impl FnMut() -> libskua::Result<T>) {
+    while wait().is_err_and(|error| error.errno() == Some(Errno::NOMEM)) {
+        std::thread::sleep(RETRY);
     }
 }
 
@@ -411,5 +419,27 @@ fn fire(fd: BorrowedFd<'_>) -> Result<()> {
         // At its limit it is readable already.
         Ok(_) | Err(Errno::AGAIN) => Ok(()),
         Err(errno) => Err(Status::from_errno(errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libskua::Error;
+
+    use super::*;
+
+    #[test]
+    fn a_wait_that_the_kernel_has_no_memory_for_is_not_over() {
+        let refused = |errno| {
+            Err(Error::Ioctl {
+                name: "SKUA_FENCE_WAIT",
+                errno,
+            })
+        };
+        for end in [Ok(0), refused(Errno::NODEV), refused(Errno::IO)] {
+            let mut answers = vec![end, refused(Errno::NOMEM), refused(Errno::NOMEM)];
+            persist(|| answers.pop().expect("nobody waits for what is over"));
+            assert!(answers.is_empty(), "{answers:?}");
+        }
     }
 }

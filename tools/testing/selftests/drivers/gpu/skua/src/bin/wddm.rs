@@ -80,6 +80,7 @@ fn main() -> ExitCode {
         a_fault_of_a_destroyed_context_is_its_devices,
         who_waits_for_cancelled_work_is_woken,
         a_destroyed_fence_lets_go_of_who_waits,
+        work_finds_the_value_of_a_destroyed_fence,
         a_fence_that_others_have_goes_on,
         the_end_of_a_shared_fence_wakes_its_devices_sleepers,
         row_2_22_a_fence_can_keep_its_value,
@@ -689,7 +690,7 @@ fn row_0_10_waits_sleep() {
 }
 
 /// Work that faults when the gate opens.
-fn doom(rig: &Rig, context: &Context) {
+fn fail_at_gate(rig: &Rig, context: &Context) {
     // Next to the gate's page nothing is bound.
     let nothing = rig.gate.gpu_va() + PAGE;
     rig.start(context, &[rig.wait_for_gate(), write(nothing, 1)]);
@@ -699,7 +700,7 @@ fn row_0_10_waits_end_when_the_device_is_lost() {
     let rig = Rig::new();
     let (fence, never) = (rig.fence(), rig.fence());
     let a = rig.system(PAGE);
-    doom(&rig, &rig.copy);
+    fail_at_gate(&rig, &rig.copy);
     let (va, bytes) = rig.write(&[write(a.gpu_va(), 1)]);
     let job = rig.copy.submission().commands(va, bytes);
     assert_eq!(
@@ -956,7 +957,7 @@ fn row_2_22_fences_of_a_device_in_error_have_the_largest_value() {
     let untouched = bystander.fence();
     assert_eq!(signalled.signal(5), Ok(()));
     let gate = rig.gate.lock2(0).expect("Lock2");
-    doom(&rig, &rig.copy);
+    fail_at_gate(&rig, &rig.copy);
     assert_eq!(rig.copy.signal_from_gpu(&[(&pending, 1)]), Ok(()));
     // Runs when the device fails, and ends after it: its signal must not show.
     let (va, bytes) = rig.write(&[wait_value(rig.gate.gpu_va() + 8, 1)]);
@@ -1730,7 +1731,7 @@ fn a_destroyed_context_drops_what_waits() {
 fn a_fault_of_a_destroyed_context_is_its_devices() {
     let rig = Rig::new();
     let fence = rig.fence();
-    doom(&rig, &rig.copy);
+    fail_at_gate(&rig, &rig.copy);
     rig.copy.destroy();
     thread::scope(|scope| {
         let wait = scope.spawn(|| fence.wait(1, patience()));
@@ -1752,7 +1753,7 @@ fn who_waits_for_cancelled_work_is_woken() {
     let (va, bytes) = rig.write(&[write(a.gpu_va(), 1)]);
     let job = rig.compute.submission().commands(va, bytes);
     assert_eq!(job.uses(&a, Access::Write).submit(), Ok(()));
-    doom(&rig, &rig.copy);
+    fail_at_gate(&rig, &rig.copy);
     thread::scope(|scope| {
         let map = scope.spawn(|| a.map(MapMode::Read, MapFlags::empty()).map(|_| ()));
         let destroy = scope.spawn(|| b.destroy(DestroyFlags::SYNCHRONOUS));
@@ -1849,7 +1850,7 @@ fn row_2_22_a_fence_can_keep_its_value() {
     assert_eq!(kept.notify(9, event.as_fd()), Ok(()));
     thread::scope(|scope| {
         let wait = scope.spawn(|| kept.wait(5, patience()));
-        doom(&rig, &rig.copy);
+        fail_at_gate(&rig, &rig.copy);
         rig.open_gate();
         let ended = wait.join().expect("a result");
         assert_eq!(ended, Err(Status::DEVICE_REMOVED));
@@ -2037,6 +2038,22 @@ fn a_destroyed_fence_lets_go_of_who_waits() {
     assert_eq!(rig.copy.wait_from_gpu(&[(&fence, 1)]), handle);
     assert_eq!(rig.copy.signal_from_gpu(&[(&fence, 1)]), handle);
     rig.finish(&rig.copy);
+}
+
+/// Where the GPU sees a fence's value stays as long as there is work that may look.
+fn work_finds_the_value_of_a_destroyed_fence() {
+    let rig = Rig::new();
+    let (fence, out) = (rig.fence(), rig.system(PAGE));
+    assert_eq!(fence.signal(7), Ok(()));
+    let seen = fence.gpu_va().expect("an address");
+    rig.start(
+        &rig.copy,
+        &[rig.wait_for_gate(), copy(seen, out.gpu_va(), 8)],
+    );
+    fence.destroy();
+    rig.open_gate();
+    rig.finish(&rig.copy);
+    assert_eq!(read(&out, 0), 7);
 }
 
 fn nothing_is_left_behind() {

@@ -56,6 +56,7 @@ fn main() -> ExitCode {
         updates_copy_what_is_mapped,
         an_update_of_a_freed_reservation_does_nothing,
         an_update_that_was_refused_looks_again: 120,
+        an_update_that_cannot_be_done_stops_its_device,
         a_queued_update_keeps_its_allocation: 60 at_rest,
         updates_of_a_context_are_limited: 60,
         bad_reservations_are_refused,
@@ -1334,6 +1335,34 @@ fn an_update_that_was_refused_looks_again() {
         let leaves = rig.device.evict(&[&moves_late], EvictFlags::empty());
         assert_eq!(leaves, Ok(()));
     }
+}
+
+/// What was offered meanwhile cannot be mapped: whoever waits for the update is told.
+fn an_update_that_cannot_be_done_stops_its_device() {
+    let (rig, other) = (Rig::new(), Rig::new());
+    let (fence, a) = (rig.fence(), rig.system(PAGE));
+    let va = reserve(&rig, UNIT);
+    assert_eq!(
+        update(&rig.copy, &[update_map(va, &a, 0)], Some((&fence, 1))),
+        Ok(())
+    );
+    let offered = rig
+        .device
+        .offer(&[&a], OfferPriority::Low, OfferFlags::empty());
+    assert_eq!(offered, Ok(()));
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| fence.wait(2, patience()));
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(fence.signal(1), Ok(()));
+        let ended = waits.join().expect("a result");
+        assert_eq!(ended, Err(Status::DEVICE_REMOVED));
+    });
+    assert_eq!(fence.value(), MonitoredFence::LOST);
+    assert_eq!(rig.device.state(), DeviceState::Stopped);
+    let (va, bytes) = rig.write_dead();
+    let refused = rig.copy.submit(va, bytes);
+    assert_eq!(refused, Err(Status::DEVICE_REMOVED));
+    assert_eq!(other.device.state(), DeviceState::Active);
 }
 
 fn a_queued_update_keeps_its_allocation() {
