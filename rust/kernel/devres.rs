@@ -132,9 +132,11 @@ struct State {
 /// What a set, its items and the device have in common.
 #[pin_data]
 struct Inner {
+    /// The bound device whose resources these are.
     dev: ARef<Device>,
     /// The device's driver is being unbound, or was: there is no value any more.
     closed: Atomic<bool>,
+    /// The resources, and how many owners are releasing one.
     #[pin]
     state: SpinLock<State>,
     /// Signalled when no owner is releasing and the set is closed.
@@ -265,7 +267,9 @@ impl Closer {
 /// Its drop may come when the device has been unbound, and does nothing then. It sleeps if that of
 /// `T` does.
 pub(crate) struct DevresItem<T: Send + Sync + 'static> {
+    /// The set from which it takes itself when it is dropped.
     set: Arc<Inner>,
+    /// The resource, in the list of that set until one of both releases it.
     node: Arc<Node<Slot<T>>>,
 }
 

@@ -61,6 +61,7 @@ use kernel::{
 /// What a fence of this module consists of. The C part comes first, see the invariants above.
 #[repr(C)]
 struct FenceData {
+    /// What C code knows of it; first, so that their addresses are the same.
     base: bindings::dma_fence,
     driver: &'static CStr,
     timeline: &'static CStr,

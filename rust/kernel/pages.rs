@@ -88,6 +88,7 @@ pub(crate) enum Caching {
 pub(crate) struct Pages {
     file: NonNull<bindings::file>,
     array: NonNull<*mut bindings::page>,
+    /// Bytes, a multiple of the page size.
     size: usize,
     caching: Caching,
 }

@@ -166,6 +166,7 @@ impl ModuleQueue {
 
 /// What keeps a [`ModuleQueue`] open.
 pub(crate) struct OpenQueue {
+    /// Where others find the queue; emptied when this is dropped.
     place: &'static ModuleQueue,
     queue: OwnedQueue,
 }

@@ -74,10 +74,13 @@ const PAUSE_MS: i64 = 1000;
 /// Tells userspace; a device has one.
 #[pin_data]
 pub(crate) struct Herald {
+    /// What userspace has not been told yet.
     #[pin]
     news: SpinLock<News>,
+    /// Memory for the next core dump, allocated before there is anything to dump.
     #[pin]
     blank: SpinLock<Blank>,
+    /// Tells userspace, where sleeping and allocating are possible.
     #[pin]
     work: Work<Self>,
 }

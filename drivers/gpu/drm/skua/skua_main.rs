@@ -66,13 +66,16 @@ mod submit;
 /// The module: what it registers, and what must be waited for when it goes.
 #[pin_data]
 struct Skua {
+    /// Gone first: nothing new comes for what is below.
     #[pin]
     _driver: ext::pci::Registration<driver::SkuaDriver>,
     /// What is let go looks at contexts: before that.
     _holds: ext::queue::OpenQueue,
     /// What looks at contexts and address spaces buries them: before the reapers.
     _work: ext::queue::OpenQueue,
+    /// Binds are done there, whose objects it buries: before the reapers.
     _binds: ext::queue::OpenQueue,
+    /// Frees what all of the above let go of.
     _reapers: ext::queue::OpenQueue,
     /// What signals fences tells eventfds: all of the above may.
     _eventfds: ext::queue::OpenQueue,

@@ -102,6 +102,7 @@ pub(crate) struct Gate<T: Wake> {
     remaining: Option<Arc<Remaining>>,
     /// All that are waited for, also when they have signalled: they tell with which error.
     fences: Few<Fence>,
+    /// The callbacks, and whom the last of them wakes.
     #[pin]
     waiters: SpinLock<Waiters<T>>,
 }

@@ -130,6 +130,7 @@ pub(crate) trait Holder: Send + Sync + Sized {
 
 /// A request that is held.
 struct Held<R> {
+    /// What is submitted when it is let go.
     request: R,
     /// For the fence of one that is never done.
     memory: FenceMemory,
@@ -171,6 +172,7 @@ impl<T: Holder> Queue<T> {
 /// What of one holder is held.
 #[pin_data]
 pub(crate) struct Holds<T: Holder> {
+    /// What is held, in the order in which it was asked for.
     #[pin]
     queue: Mutex<Queue<T>>,
     /// How many requests that is, with what the worker has; changed under that lock.

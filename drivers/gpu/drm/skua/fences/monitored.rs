@@ -71,6 +71,7 @@ pub(crate) trait Target: Send + Sync {
 
 /// What a fence knows of a wait.
 struct Waiting {
+    /// Whom to wake, once.
     target: Arc<dyn Target>,
     /// Handed to the target.
     index: u32,
@@ -100,6 +101,7 @@ pub(crate) struct MonitoredFence {
     page: ValuePage,
     /// Whether it becomes [`LOST`] with a device.
     is_lost_with_device: bool,
+    /// Which values were promised, and who waits for which.
     #[pin]
     state: SpinLock<State>,
 }
@@ -252,7 +254,9 @@ pub(crate) enum End {
 
 /// The right to signal one value. Dropped before it is kept, it withdraws.
 pub(crate) struct Promise {
+    /// The fence that is to be signalled.
     fence: Arc<MonitoredFence>,
+    /// The value, above all that were promised before once it is given.
     value: u64,
     /// Before it is given.
     node: Option<RBTreeNode<u64, bool>>,
@@ -425,6 +429,7 @@ impl Drop for Wait {
 /// Which devices have handles of which fences.
 #[pin_data]
 pub(crate) struct Owners {
+    /// By device, the fences that are lost with it.
     #[pin]
     fences: SpinLock<RBTree<OwnerKey, Arc<MonitoredFence>>>,
 }
@@ -434,7 +439,9 @@ pub(crate) type OwnerKey = (u64, usize, u64);
 
 /// A handle of a fence, for [`Owners`].
 pub(crate) struct Owner {
+    /// Where `node` goes.
     key: OwnerKey,
+    /// The entry, made before it is added, which therefore cannot fail.
     node: RBTreeNode<OwnerKey, Arc<MonitoredFence>>,
 }
 

@@ -52,6 +52,7 @@ use kernel::{
 };
 
 struct State {
+    /// What is signalled when the fence is, or withdrawn if it fails.
     promises: Few<Promise>,
     /// What is waited for.
     fence: Option<Fence>,
@@ -69,8 +70,10 @@ pub(crate) const MAX_PLEDGES: u64 = 1024;
 /// Promises that are kept when a fence signals.
 #[pin_data]
 pub(crate) struct Pledge {
+    /// What it keeps, and when.
     #[pin]
     state: SpinLock<State>,
+    /// Keeps the promises, in a worker.
     #[pin]
     work: Work<Self>,
 }

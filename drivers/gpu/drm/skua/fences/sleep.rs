@@ -49,8 +49,10 @@ struct Progress {
 /// A thread that waits for some of several values.
 #[pin_data]
 pub(crate) struct Sleeper {
+    /// What has been reached so far; whoever wakes it changes this.
     #[pin]
     progress: SpinLock<Progress>,
+    /// Notified when `progress` has changed.
     #[pin]
     changed: CondVar,
 }
@@ -114,9 +116,11 @@ impl Target for Sleeper {
 /// An eventfd that is told of one value.
 #[pin_data]
 pub(crate) struct EventFdWait {
+    /// Told once, when the value is reached or the fence is lost.
     eventfd: EventFd,
     /// Counts it, until it is told.
     _share: Share,
+    /// Tells it, in a worker: who signals may have interrupts off.
     #[pin]
     work: Work<Self>,
 }

@@ -56,9 +56,11 @@ pub(crate) const MAX_EVENTFDS: u64 = 4096;
 
 /// What a handle names.
 pub(crate) struct FenceHandle {
+    /// The GPU, in whose table `key` is.
     dev: ARef<SkuaDevice>,
     /// With which it is lost.
     device: Arc<ClientDevice>,
+    /// What the handle names; others may have it as well.
     fence: Arc<MonitoredFence>,
     /// Names the client in the GPU's table of who has which fence.
     key: OwnerKey,

@@ -805,8 +805,8 @@ pub(crate) fn wait_a_moment(bo: &Bo, patience: &mut Jiffies) -> Result<bool> {
 }
 
 /// Takes the memory of `bo`, which is [dying](BoData::mark_dying), unless others may have it: the
-/// CPU's mappings fault from now on, and nothing of it is installed any more. What may still lead to
-/// what is returned, the caller removes before it drops it.
+/// CPU's mappings fault from now on, and nothing of it is installed any more. What may still lead
+/// to what is returned, the caller removes before it drops it.
 ///
 /// [`None`] if others may have it; of what rests there is no memory.
 pub(crate) fn give_up(bo: &Bo) -> Option<Option<Memory>> {

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!                      arrives, nobody may write it        leaves: nothing is copied
-//!   system pages ──────────────────────────▶ VRAM and copy ──────────────────────────▶ system pages
+//!  system pages ──────────────────────────▶ VRAM and copy ──────────────────────────▶ system pages
 //!                                                 │
 //!                                                 │ dropped: it may be written from now on;
 //!                                                 ▼ memory is short, or a quota
@@ -114,7 +114,9 @@ pub(crate) struct CleanCopy {
     bytes: u64,
     /// Has it dropped when the group that pays for it is short of memory.
     _entry: CopyEntry,
+    /// The copy: what the object has when it is out of VRAM.
     pages: Arc<Pages>,
+    /// The same as the memory that it is then, with its shares of the quotas.
     memory: Arc<SystemMemory>,
 }
 

@@ -9,7 +9,7 @@
 //!
 //! ```text
 //! ioctl    mark: it stays where it is ─▶ fences of all that may use it ─▶ the handle is gone
-//! then     all signalled ─▶ CPU mappings fault ─▶ page tables cleared ─▶ TLBs flushed once ─▶ reaper
+//! then     all signalled ─▶ CPU mappings fault ─▶ page tables cleared ─▶ TLBs flushed ─▶ reaper
 //! ```
 //!
 //! Who may use an object is known: the address spaces that are among its
@@ -313,6 +313,7 @@ struct Queues {
 /// Waits for what objects to be destroyed are used by; a device has one.
 #[pin_data]
 pub(crate) struct Destroyer {
+    /// What waits to be given up, and what goes next.
     #[pin]
     queues: SpinLock<Queues>,
     /// Looks for what can go, in the reapers' queue.

@@ -97,6 +97,7 @@ struct Account {
 /// All devices with explicit residency.
 #[pin_data]
 pub(crate) struct Budgets {
+    /// All devices that count what is resident for them.
     #[pin]
     accounts: Mutex<KVVec<Arc<Account>>>,
 }

@@ -37,6 +37,7 @@ use kernel::{
 
 /// An object in the list.
 pub(crate) struct Entry {
+    /// The object that is out.
     bo: BoRef,
     /// Whether work has to wait for it.
     wanted: bool,
@@ -60,6 +61,7 @@ struct List {
 pub(crate) struct Evicted {
     /// The client's device, which says what of them is to be resident.
     device: Arc<ClientDevice>,
+    /// What is out, and how much of it work waits for.
     #[pin]
     list: SpinLock<List>,
 }

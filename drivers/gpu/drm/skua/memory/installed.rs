@@ -108,6 +108,7 @@ struct Inner {
 /// The ranges in which one object is installed.
 #[pin_data]
 pub(crate) struct Sites {
+    /// Who uses the object, and where it is installed.
     #[pin]
     inner: SpinLock<Inner>,
 }

@@ -255,6 +255,7 @@ fn reinstall(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
 
 /// Throws away what the shrinker would have if page tables did not lead there; a device has one.
 pub(crate) struct Discarder {
+    /// Throws the pages away, in a worker.
     alarm: Alarm<Discards>,
     /// Pages that were asked for, shared with the handler.
     pages: Arc<Atomic<u64>>,
@@ -262,7 +263,9 @@ pub(crate) struct Discarder {
 
 /// What is done then.
 struct Discards {
+    /// The device whose objects are offered.
     dev: ARef<SkuaDevice>,
+    /// Pages that are still to be thrown away.
     pages: Arc<Atomic<u64>>,
 }
 

@@ -89,6 +89,7 @@ use kernel::{
 /// Who makes room for what is mapped in an address space, and who waits for that.
 #[pin_data]
 pub(crate) struct Pager {
+    /// Whose turn it is, and who waits for one.
     #[pin]
     state: Mutex<State>,
     /// Notified when the turn is free.

@@ -167,6 +167,7 @@ impl_has_work! {
 /// again before.
 #[pin_data]
 pub(crate) struct Moves {
+    /// How many are under way.
     #[pin]
     counts: SpinLock<Counts>,
     /// Notified when one is over.

@@ -87,6 +87,7 @@ pub(crate) struct Limits {
 /// The adapter's resets.
 #[pin_data]
 pub(crate) struct Resets {
+    /// How many there have been lately, and whether one more is borne.
     #[pin]
     policy: SpinLock<AdapterResets>,
     /// What the policy's times count from.
@@ -174,8 +175,8 @@ pub(crate) fn reset_adapter(dev: &SkuaDevice, guilty: Option<(EngineIndex, &Caus
 }
 
 /// The first half, of a device that is to lose its power: whether it may now. It may not unless
-/// engines rest, and hold nobody, and nothing is in VRAM; and not if it is to be reset. By the [`Sleeper`], likewise
-/// bounded.
+/// engines rest, and hold nobody, and nothing is in VRAM; and not if it is to be reset. By the
+/// [`Sleeper`], likewise bounded.
 ///
 /// [`Sleeper`]: super::power::Sleeper
 pub(crate) fn begin_sleep(dev: &SkuaDevice) -> bool {
@@ -187,7 +188,7 @@ pub(crate) fn begin_sleep(dev: &SkuaDevice) -> bool {
         engine.halt(dev);
     }
     let rests = dev.engines().all(|(_, engine)| engine.state.lock().rests());
-    // What is held may have been let go of, and have brought something in, since that was looked at.
+    // What is held may have been let go of, and have brought something in, since it was looked at.
     if !rests || dev.vram_ranges.load(Acquire) != 0 {
         dev.resume();
         go_on(dev);
