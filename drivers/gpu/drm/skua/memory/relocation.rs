@@ -444,9 +444,9 @@ fn list(bo: &BoRef, vm: &Vm, out: Option<evicted::Node>) {
 /// Who has it leave VRAM says [from where](super::vram::VramRange::number), and has seen it arrived
 /// there before getting `new` pages: when it has been elsewhere since, these were discarded.
 ///
-/// An address space is *apart* if its work does not wait for the move, nor the move for that: work of
-/// a device with explicit residency that has [evicted](ClientDevice::has_evicted) the object, or
-/// `asks` for the move and is told when it is over.
+/// An address space is *apart* if its work does not wait for the move, nor the move for that: work
+/// of a device with explicit residency that has [evicted](ClientDevice::has_evicted) the object,
+/// or `asks` for the move and is told when it is over.
 ///
 /// `EBUSY` if it is there already or on its way, or pinned, or about to be destroyed, or locked out
 /// of VRAM, or not where it is said to come `from`, or not offered and to go nowhere, or to leave
