@@ -42,5 +42,6 @@ mod recorder;
 pub mod ring_space;
 pub mod scheduler;
 pub mod scheduling_caps;
+pub mod segment_sets;
 pub mod transfer_plan;
 pub mod watchdog;
