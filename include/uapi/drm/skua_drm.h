@@ -464,13 +464,13 @@ enum drm_skua_bo_flags {
  *
  * Errors: -ENOENT for @vm; -EINVAL for @size 0 or not a multiple of 4096 or above
  * 2^40, @flags, DRM_SKUA_BO_CACHED or DRM_SKUA_BO_WRITE_COMBINED without
- * DRM_SKUA_BO_CPU_ACCESS, or both of them, or @placements;
+ * DRM_SKUA_BO_CPU_ACCESS, or both of them, @placements, @preferred or @eviction_set;
  * -EOPNOTSUPP for what could never be locked: if VRAM is allowed and system memory is
  * not, DRM_SKUA_BO_CACHED, and DRM_SKUA_BO_CPU_ACCESS where the CPU sees no VRAM
  * (&drm_skua_region_info.cpu_visible_size); -ENOSPC if VRAM is allowed and system memory
  * is not, or the aperture alone is, and no room can be made there in time, or none that
- * other control groups give up; -ENOMEM if system memory has no room, or one client
- * would have more than half of it, or has already.
+ * other control groups give up; -ENOMEM if system memory has no room and VRAM has none, or is not
+ * allowed, or one client would have more than half of it, or has already.
  */
 struct drm_skua_bo_create {
 	/** @size: Bytes: a multiple of 4096. */
@@ -482,12 +482,14 @@ struct drm_skua_bo_create {
 	/**
 	 * @placements: Regions that may hold it, one bit for each region's id.
 	 *
-	 * At least one, and only ones that exist. Of several, VRAM is taken if it has
-	 * room or room can be made, where the CPU can map it if it is to map the object:
+	 * At least one, and only ones that exist (WDDM: SupportedSegmentSet). Of several, the first
+	 * in the order of &preferred is taken that has room. VRAM has if room can be made, where
+	 * the CPU can map it if it is to map the object:
 	 * in &drm_skua_region_info.cpu_visible_size, or, unless VRAM alone is named, anywhere
-	 * if there is a CPU host aperture (&drm_skua_region_info.aperture_size). Otherwise the
-	 * aperture is taken (DRM_SKUA_REGION_APERTURE) if it has room in one piece, or else
-	 * system memory.
+	 * if there is a CPU host aperture (&drm_skua_region_info.aperture_size). The
+	 * aperture (DRM_SKUA_REGION_APERTURE) has if it is free in one piece. Where none has and
+	 * system memory is not named, others leave the aperture that may be elsewhere, or in the
+	 * end VRAM, though they are resident.
 	 *
 	 * Where others need the room, an object in VRAM is moved to system memory, under
 	 * the same addresses of CPU and GPU, and back (DRM_IOCTL_SKUA_MAKE_RESIDENT). The
@@ -495,7 +497,7 @@ struct drm_skua_bo_create {
 	 * memory, the object is moved back before work runs in an address space that maps
 	 * it (DRM_IOCTL_SKUA_SUBMIT).
 	 *
-	 * What leaves VRAM comes to the aperture if that is named and has room. What is there
+	 * What leaves VRAM goes where &eviction_set says. What is in the aperture
 	 * leaves it without being copied: its pages stay, and the GPU reaches them directly.
 	 * What may be nowhere else stays there.
 	 */
@@ -511,6 +513,31 @@ struct drm_skua_bo_create {
 	 * makes it cheaper for the driver to move. It cannot be exported (-EPERM).
 	 */
 	__u32 vm;
+
+	/**
+	 * @preferred: The regions that are tried first, in their order (WDDM: PreferredSegment).
+	 *
+	 * Bits 7:0 are the bit of the first one, as in @placements, bits 15:8 that of the second,
+	 * bits 23:16 that of the third; 0: there is none, and none behind. Only such that
+	 * @placements has, and each once. Those that are not here are tried behind these: VRAM,
+	 * then the aperture, then system memory, which is the order of all where this is 0.
+	 *
+	 * The buffer object is created in the first one that has room, and is brought back to
+	 * that (DRM_IOCTL_SKUA_MAKE_RESIDENT, DRM_IOCTL_SKUA_SUBMIT). What prefers another
+	 * region to VRAM does not come there because that has room: the GPU reaches it where it
+	 * is.
+	 */
+	__u32 preferred;
+
+	/**
+	 * @eviction_set: Regions for which it leaves VRAM, one bit each (WDDM: EvictionSegmentSet).
+	 *
+	 * The aperture, if @placements has that, system memory, whether or not it has that, or
+	 * both; none of what may not be in VRAM. It goes to the first of these, in the order of
+	 * @preferred, that has room, or else to system memory. 0 means all but VRAM that
+	 * @placements has.
+	 */
+	__u32 eviction_set;
 };
 
 /**
@@ -575,6 +602,12 @@ struct drm_skua_bo_info {
 
 	/** @reserved: Returned zero. */
 	__u32 reserved;
+
+	/** @preferred: Returned regions that are tried first, as at creation. */
+	__u32 preferred;
+
+	/** @eviction_set: Returned regions for which it leaves VRAM, as at creation. */
+	__u32 eviction_set;
 };
 
 /**
@@ -651,10 +684,12 @@ enum drm_skua_make_resident_flags {
  * struct drm_skua_make_resident - Argument of DRM_IOCTL_SKUA_MAKE_RESIDENT
  *
  * Makes buffer objects resident for a device (WDDM: MakeResident), all of them or none:
- * those that may be in VRAM and are not move there, as far as it has room, or room can be
+ * those that rather are to be in VRAM than where they are (&drm_skua_bo_create.preferred) move
+ * there, as far as it has room, or room can be
  * made by moving out what is resident for nobody; and stay there, unless work needs the
- * room for an object that may be in VRAM alone. The device counts how often each was made
- * resident; that ends with the handle.
+ * room for an object that may be in VRAM alone. Likewise to the aperture from system memory, as far
+ * as that has room. What is in a region that it prefers to these is resident there. The device
+ * counts how often each was made resident; that ends with the handle.
  *
  * Of the file's own device this is advice: its work runs without, too. Of a device with
  * explicit residency, what may be in VRAM alone is there when the device's work runs if and

@@ -14,6 +14,7 @@ use crate::{
     error::{Error, Result},
     mapping::Mapping,
     monitored_fence::MonitoredFence,
+    segment_sets::SegmentSets,
     sync::{array, Deadline, Syncs},
     syncobj::Syncobj,
     sys::{self, Exchange, Map},
@@ -81,8 +82,8 @@ pub struct BoInfo {
     pub size: u64,
     /// What it was created with.
     pub flags: BoFlags,
-    /// Regions that may hold it.
-    pub placements: Placements,
+    /// Regions that may hold it, as at creation.
+    pub sets: SegmentSets,
     /// Number of the region that holds it now.
     pub region: u32,
     /// Whether it is another driver's.
@@ -92,21 +93,22 @@ pub struct BoInfo {
 }
 
 impl Bo {
-    /// Creates a buffer object of `size` bytes, all zero, in one of `placements`: in VRAM, if that
-    /// is among them and has room.
+    /// Creates a buffer object of `size` bytes, all zero, in the first region of `sets` that has
+    /// room: in VRAM, if that is among them and nothing else is preferred.
     ///
     /// # Errors
     ///
-    /// EINVAL if `size` is 0, not a multiple of 4096 or above 2^40, or if `placements` is empty or
-    /// has a region that does not exist; ENOSPC if VRAM alone is allowed and has no room; ENOMEM if
+    /// EINVAL if `size` is 0, not a multiple of 4096 or above 2^40, or if no region is supported,
+    /// one does not exist, one is preferred that is not supported, or twice, or is in the eviction
+    /// set and no way out of VRAM; ENOSPC if VRAM alone is allowed and has no room; ENOMEM if
     /// system memory has none.
     pub fn create(
         device: &Device,
         size: u64,
-        placements: Placements,
+        sets: impl Into<SegmentSets>,
         flags: BoFlags,
     ) -> Result<Self> {
-        Self::create_for(device, 0, size, placements, flags)
+        Self::create_for(device, 0, size, sets.into(), flags)
     }
 
     /// Creates one that can be mapped in the address space `vm` only, and not be exported, which
@@ -115,15 +117,20 @@ impl Bo {
     /// # Errors
     ///
     /// As [`Bo::create`].
-    pub fn create_in(vm: &Vm, size: u64, placements: Placements, flags: BoFlags) -> Result<Self> {
-        Self::create_for(vm.device(), vm.handle(), size, placements, flags)
+    pub fn create_in(
+        vm: &Vm,
+        size: u64,
+        sets: impl Into<SegmentSets>,
+        flags: BoFlags,
+    ) -> Result<Self> {
+        Self::create_for(vm.device(), vm.handle(), size, sets.into(), flags)
     }
 
     fn create_for(
         device: &Device,
         vm: u32,
         size: u64,
-        placements: Placements,
+        sets: SegmentSets,
         flags: BoFlags,
     ) -> Result<Self> {
         let file = device.file();
@@ -131,9 +138,11 @@ impl Bo {
             let mut argument = uapi::drm_skua_bo_create {
                 size,
                 flags: flags.bits(),
-                placements: placements.bits(),
+                placements: sets.supported.bits(),
                 vm,
                 handle: 0,
+                preferred: sets.preferred,
+                eviction_set: sets.eviction.bits(),
             };
             file.call(&mut argument)?;
             Ok(argument.handle)
@@ -207,7 +216,11 @@ impl Bo {
         Ok(BoInfo {
             size: argument.size,
             flags: BoFlags::from_bits_retain(argument.flags),
-            placements: Placements::from_bits(argument.placements),
+            sets: SegmentSets {
+                supported: Placements::from_bits(argument.placements),
+                preferred: argument.preferred,
+                eviction: Placements::from_bits(argument.eviction_set),
+            },
             region: argument.region,
             imported: argument.imported != 0,
             content_lost: argument.content_lost != 0,

@@ -78,19 +78,21 @@ layout! {
         aperture_page_size: u32 @ 36;
         aperture_size: u64 @ 40;
     }
-    drm_skua_bo_create: 24 {
+    drm_skua_bo_create: 32 {
         size: u64 @ 0;
         flags: u32 @ 8;
         placements: u32 @ 12;
         handle: u32 @ 16;
         vm: u32 @ 20;
+        preferred: u32 @ 24;
+        eviction_set: u32 @ 28;
     }
     drm_skua_bo_mmap_offset: 16 {
         handle: u32 @ 0;
         pad: u32 @ 4;
         offset: u64 @ 8;
     }
-    drm_skua_bo_info: 40 {
+    drm_skua_bo_info: 48 {
         handle: u32 @ 0;
         pad: u32 @ 4;
         size: u64 @ 8;
@@ -100,6 +102,8 @@ layout! {
         imported: u32 @ 28;
         content_lost: u32 @ 32;
         reserved: u32 @ 36;
+        preferred: u32 @ 40;
+        eviction_set: u32 @ 44;
     }
     drm_skua_bo_handle: 8 {
         handle: u32 @ 0;
@@ -314,9 +318,9 @@ macro_rules! ioctls {
 
 ioctls! {
     DRM_IOCTL_SKUA_QUERY: 0, 16;
-    DRM_IOCTL_SKUA_BO_CREATE: 1, 24;
+    DRM_IOCTL_SKUA_BO_CREATE: 1, 32;
     DRM_IOCTL_SKUA_BO_MMAP_OFFSET: 2, 16;
-    DRM_IOCTL_SKUA_BO_INFO: 3, 40;
+    DRM_IOCTL_SKUA_BO_INFO: 3, 48;
     DRM_IOCTL_SKUA_VM_CREATE: 4, 16;
     DRM_IOCTL_SKUA_VM_DESTROY: 5, 8;
     DRM_IOCTL_SKUA_VM_BIND: 6, 40;

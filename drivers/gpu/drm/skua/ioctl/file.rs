@@ -75,7 +75,8 @@ use crate::{
         scheduler::{
             self,
             Class, //
-        }, //
+        },
+        segment_sets::SegmentSets, //
     },
     quota::Quota,
     spec::number::EngineIndex,
@@ -373,7 +374,8 @@ impl File {
         };
         let wanted = bo::BoArgs {
             flags: args.flags,
-            placements: args.placements,
+            sets: SegmentSets::new(args.placements, args.preferred, args.eviction_set)
+                .ok_or(EINVAL)?,
             users,
             saves_context: false,
         };
@@ -415,11 +417,13 @@ impl File {
             pad: 0,
             size: u64::try_from(bo.size())?,
             flags: bo.flags(),
-            placements: bo.placements(),
+            placements: bo.sets().supported(),
             region: bo.region(),
             imported: gem::is_imported(&*bo).into(),
             content_lost: bo.has_lost_content().into(),
             reserved: 0,
+            preferred: bo.sets().preferred(),
+            eviction_set: bo.sets().eviction(),
         };
         Ok(0)
     }

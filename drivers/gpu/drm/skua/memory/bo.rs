@@ -42,10 +42,10 @@ use crate::{
             Lru, //
         },
         pages::{
+            self,
             Caching,
             DmaMap,
-            Pages,
-            Segment, //
+            Pages, //
         },
         resv::{
             self,
@@ -96,6 +96,11 @@ use crate::{
         priority::{
             self,
             Level, //
+        },
+        segment_sets::{
+            Attempt,
+            Segment,
+            SegmentSets, //
         }, //
     },
     quota::{
@@ -147,12 +152,10 @@ pub(crate) use crate::policy::miniport::{
     SYSTEM_SEGMENT as REGION_SYSTEM,
     VRAM_SEGMENT as REGION_VRAM, //
 };
-/// Regions that exist, one bit each.
-pub(crate) const REGIONS: u32 = (1 << REGION_SYSTEM) | (1 << REGION_VRAM) | (1 << REGION_APERTURE);
-/// What of [`BoData::made`] is flags lies below this bit.
-const REGIONS_SHIFT: u32 = 4;
 /// In [`BoData::made`], beside the flags: [`BoArgs::saves_context`].
-const SAVES_CONTEXT: u32 = 1 << 3;
+const SAVES_CONTEXT: u16 = 1 << 3;
+/// Of the flags, in [`BoData::made`].
+const FLAGS_SHIFT: u32 = SegmentSets::WORD_BITS;
 /// Largest object that is tried, in bytes; memory ends before it.
 const MAX_SIZE: u64 = 1 << 40;
 /// Pages that a fault maps beyond the one accessed.
@@ -262,22 +265,20 @@ impl SystemMemory {
 pub(crate) struct BoData {
     /// GEM objects do not hold their device, which has their mmap offsets and their region's quota.
     _dev: ARef<SkuaDevice>,
-    /// `DRM_SKUA_BO_*` of its creation, and [`SAVES_CONTEXT`], in the low half; regions that may
-    /// hold it, one bit each, as its creator named them, not 0, in the high half.
-    made: u8,
+    /// [`SegmentSets::word`] of its creation; above that `DRM_SKUA_BO_*`, and [`SAVES_CONTEXT`].
+    made: u16,
     /// Its [`Placement`], under its reservation lock; and that lock's reservation, if it is an
     /// address space's.
     backing: Backing<VramSite, SystemSite, Arc<Shares>>,
     /// The number of the region that holds it, for those who look without the lock.
     region: Atomic<i8>,
-    /// Whether it moves to VRAM, or is thrown away, or its old pages are not gone yet.
-    arriving: Atomic<bool>,
     /// For how many devices of clients it is resident.
     residents: Atomic<i16>,
     /// How many clients have locked it; and whether it has a part of the [aperture](host_aperture)
     /// for that, [`HAS_APERTURE`].
     lockers: Atomic<i16>,
-    /// [`DYING`], set with the reservation locked, [`CONTENT_LOST`], [`CLAIMED`] and [`GIVEN_UP`].
+    /// [`DYING`], set with the reservation locked, [`CONTENT_LOST`], [`CLAIMED`], [`ARRIVING`] and
+    /// [`GIVEN_UP`].
     marks: Atomic<i8>,
     /// When it was used: [`Uses::word`].
     uses: Atomic<u64>,
@@ -292,8 +293,8 @@ pub(crate) struct BoData {
 pub(crate) struct BoArgs {
     /// `DRM_SKUA_BO_*`.
     pub(crate) flags: u32,
-    /// Regions that may hold it, one bit each.
-    pub(crate) placements: u32,
+    /// Regions that may hold it.
+    pub(crate) sets: SegmentSets,
     /// [`Vm::reservation`] of the only address space in which it can be mapped, if there is one.
     pub(crate) users: Option<Arc<Reservation>>,
     /// Whether it is a [context allocation](super::save_areas), which is not in VRAM at first.
@@ -309,11 +310,10 @@ impl DriverObject for BoData {
             _dev: dev.into(),
             made: {
                 let own = if args.saves_context { SAVES_CONTEXT } else { 0 };
-                u8::try_from(args.placements << REGIONS_SHIFT | own | args.flags)?
+                (own | u16::try_from(args.flags)?) << FLAGS_SHIFT | args.sets.word()
             },
             backing: Backing::new(Level::Normal as u8, args.users),
             region: Atomic::new(0),
-            arriving: Atomic::new(false),
             residents: Atomic::new(0),
             lockers: Atomic::new(0),
             marks: Atomic::new(0),
@@ -327,12 +327,14 @@ impl DriverObject for BoData {
     }
 }
 
-/// Creates an object of `size` bytes in one of `placements`, cleared or on its way to be.
+/// Creates an object of `size` bytes in the first place of its order that has room, cleared or on
+/// its way to be.
 ///
-/// `EINVAL` for a size, flag or placement that the uAPI forbids; `EOPNOTSUPP` if the CPU is to map
-/// it and VRAM alone is allowed, of which it sees nothing, or not cached; `ENOSPC` if VRAM alone is
-/// allowed and full of what has to stay there; `ENOMEM`, also beyond the quota of system memory of
-/// the device, or of the client, `quota`; `EINTR` if a signal arrives while room is made.
+/// `EINVAL` for a size or flag that the uAPI forbids; `EOPNOTSUPP` if the CPU is to map it and VRAM
+/// alone is allowed, of which it sees nothing, or not cached; `ENOSPC` if system memory is not
+/// allowed, and the rest is full of what has to stay there; `ENOMEM`, also beyond the quota of
+/// system memory of the device, or of the client, `quota`; `EINTR` if a signal arrives while room is
+/// made.
 pub(crate) fn create(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
@@ -340,7 +342,6 @@ pub(crate) fn create(
     size: u64,
     args: BoArgs,
 ) -> Result<ARef<Bo>> {
-    let placements = args.placements;
     if size == 0 || size % PAGE_SIZE != 0 || size > MAX_SIZE {
         return Err(EINVAL);
     }
@@ -352,14 +353,10 @@ pub(crate) fn create(
     if args.flags & !known != 0 || ((cached || combined) && !access) || (cached && combined) {
         return Err(EINVAL);
     }
-    if placements == 0 || placements & !REGIONS != 0 {
-        return Err(EINVAL);
-    }
-    let vram = placements & (1 << REGION_VRAM) != 0;
+    let vram = args.sets.supports(Segment::Vram);
     // What the aperture has no room for is out, too.
-    let system = placements & (1 << REGION_SYSTEM) != 0;
-    let elsewhere = placements & !(1 << REGION_VRAM) != 0;
-    let part = part_of(dev, args.flags, placements);
+    let system = args.sets.supports(Segment::System);
+    let part = part_of(dev, args.flags, args.sets);
     // It could never be locked.
     if vram && !system && (part.bytes(dev) == 0 || cached) {
         return Err(EOPNOTSUPP);
@@ -370,27 +367,31 @@ pub(crate) fn create(
         return Err(ENOMEM);
     }
     let patience = &mut eviction::patience();
-    if vram && !args.saves_context {
-        let need = match elsewhere {
-            true => Need::Prefers,
-            false => Need::Needs,
+    let mut paged = None;
+    let mut lack = ENOSPC;
+    for Attempt { segment, need } in args.sets.attempts() {
+        let made = match segment {
+            Segment::Vram if args.saves_context => continue,
+            Segment::Vram => {
+                let wish = Wish::new(part, size, need);
+                eviction::allocate(dev, parent, quota, wish, patience)
+                    .and_then(|range| create_in_vram(dev, size, args.clone(), range))
+            }
+            Segment::Aperture | Segment::System => {
+                let paged = paged
+                    .get_or_insert_with(|| Paged::create(dev, parent, quota, size, args.clone()));
+                let paged = paged.as_ref().map_err(|error| *error);
+                paged.and_then(|paged| paged.place_in(segment, dev, parent, need, patience))
+            }
         };
-        let wish = Wish::new(part, size, need);
-        match eviction::allocate(dev, parent, quota, wish, patience) {
-            Ok(range) => return create_in_vram(dev, size, args, range),
-            Err(error) if error == ENOSPC && elsewhere => (),
-            Err(error) => return Err(error),
+        match made {
+            Err(error) if error == ENOSPC => (),
+            // There may be VRAM.
+            Err(error) if error == ENOMEM && segment != Segment::Vram => lack = ENOMEM,
+            made => return made,
         }
     }
-    match create_in_system(dev, parent, quota, size, args.clone()) {
-        // Now it needs what it merely preferred.
-        Err(error) if error == ENOSPC && vram => {
-            let wish = Wish::new(part, size, Need::Needs);
-            let range = eviction::allocate(dev, parent, quota, wish, patience)?;
-            create_in_vram(dev, size, args, range)
-        }
-        bo => bo,
-    }
+    Err(lack)
 }
 
 /// Whether the CPU may see an object with these flags in VRAM, uncached.
@@ -405,8 +406,10 @@ const DYING: i8 = 1 << 0;
 const CONTENT_LOST: i8 = 1 << 1;
 /// A client has said that it is to be destroyed.
 const CLAIMED: i8 = 1 << 2;
+/// It moves to VRAM, or is thrown away, or its old pages are not gone yet.
+const ARRIVING: i8 = 1 << 3;
 /// It is not resident any more for a device whose work was not filed with it then.
-const GIVEN_UP: i8 = 1 << 3;
+const GIVEN_UP: i8 = 1 << 4;
 
 /// In [`BoData::lockers`]: it is locked in VRAM through the aperture.
 const HAS_APERTURE: i16 = 1 << 14;
@@ -423,10 +426,10 @@ fn count(clients: &Atomic<i16>, more: i16) -> Result {
     }
 }
 
-/// The part of VRAM for an object with these flags and placements. What may be nowhere else is
+/// The part of VRAM for an object with these flags and segments. What may be nowhere else is
 /// where the CPU reaches it whatever becomes of the aperture.
-pub(crate) fn part_of(dev: &SkuaDevice, flags: u32, placements: u32) -> Part {
-    let system = placements & (1 << REGION_SYSTEM) != 0;
+pub(crate) fn part_of(dev: &SkuaDevice, flags: u32, sets: SegmentSets) -> Part {
+    let system = sets.supports(Segment::System);
     match is_seen_in_vram(flags) {
         false => Part::Any,
         true if system && dev.hw.caps.aperture.is_some() => Part::Reachable,
@@ -454,36 +457,68 @@ fn create_in_vram(
     Ok(bo)
 }
 
-fn create_in_system(
-    dev: &SkuaDevice,
-    parent: &Device<Bound>,
-    quota: &Arc<Quota>,
-    size: u64,
-    args: BoArgs,
-) -> Result<ARef<Bo>> {
-    let take = || take_both(quota, &dev.system, size).ok_or(ENOMEM);
-    let again = |_| dev.destroyer.settle(dev).and_then(|()| take());
-    // Perhaps there is room in what is about to be freed, or in copies; a move may have had these.
-    let copies = |_| clean_copy::take_shares(dev, quota, size).ok_or(ENOMEM);
-    let shares = take().or_else(again).or_else(copies).or_else(again)?;
-    let bo = gem::create::<BoData>(dev, usize::try_from(size)?, args)?;
-    // Nobody else has pages of it.
-    let busy = |error| if error == EBUSY { ENOMEM } else { error };
-    let (pages, mut site) = system_memory(dev, parent, &bo, shares).map_err(busy)?;
-    if let (SystemSite::Direct(memory), true) = (&site, bo.needs_segment()) {
-        let patience = &mut eviction::patience();
-        let range = gart::map_alone(dev, parent, memory, size, patience)?;
-        site = SystemSite::Aperture(range);
-    }
-    let mut reserved = resv::lock(&*bo)?;
-    place(&bo, &mut reserved, Placement::System(pages, site))?;
-    renew(&bo);
-    drop(reserved);
-    Ok(bo)
+/// A new object that has system pages and is nowhere yet.
+struct Paged {
+    bo: ARef<Bo>,
+    pages: Arc<Pages>,
+    memory: Arc<SystemMemory>,
 }
 
-/// Room in VRAM for `bo`, if it is elsewhere and may be there; none if that would take room from
-/// what is resident, or more than `patience`. `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
+impl Paged {
+    fn create(
+        dev: &SkuaDevice,
+        parent: &Device<Bound>,
+        quota: &Arc<Quota>,
+        size: u64,
+        args: BoArgs,
+    ) -> Result<Self> {
+        let take = || take_both(quota, &dev.system, size).ok_or(ENOMEM);
+        let again = |_| dev.destroyer.settle(dev).and_then(|()| take());
+        // Perhaps there is room in what is about to be freed, or in copies; a move may have had
+        // these.
+        let copies = |_| clean_copy::take_shares(dev, quota, size).ok_or(ENOMEM);
+        let shares = take().or_else(again).or_else(copies).or_else(again)?;
+        let bo = gem::create::<BoData>(dev, usize::try_from(size)?, args)?;
+        let shares = Arc::new(shares, GFP_KERNEL_ACCOUNT)?;
+        // Nobody else has pages of it.
+        let busy = |error| if error == EBUSY { ENOMEM } else { error };
+        let (pages, memory) = system_pages(dev, Some(parent), &bo, shares).map_err(busy)?;
+        Ok(Self { bo, pages, memory })
+    }
+
+    /// Has it be in `segment`, which is not VRAM. As [`gart::map`].
+    fn place_in(
+        &self,
+        segment: Segment,
+        dev: &SkuaDevice,
+        parent: &Device<Bound>,
+        need: Need,
+        patience: &mut Jiffies,
+    ) -> Result<ARef<Bo>> {
+        let (bo, memory) = (&self.bo, &self.memory);
+        let site = match segment {
+            Segment::Aperture => {
+                let bytes = u64::try_from(bo.size())?;
+                let range = gart::map(dev, parent, memory, bytes, need, patience)?;
+                SystemSite::Aperture(range)
+            }
+            _ => SystemSite::Direct(memory.clone()),
+        };
+        let mut reserved = resv::lock(&**bo)?;
+        place(
+            bo,
+            &mut reserved,
+            Placement::System(self.pages.clone(), site),
+        )?;
+        renew(bo);
+        drop(reserved);
+        Ok(bo.clone())
+    }
+}
+
+/// Room in VRAM for `bo`, if it is elsewhere and is rather to be there; none if that would take
+/// room from what is resident, or more than `patience`. `ENOMEM`, `ENODEV`; `EINTR` if a signal
+/// arrives.
 pub(crate) fn room_in_vram(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
@@ -491,14 +526,13 @@ pub(crate) fn room_in_vram(
     patience: &mut Jiffies,
 ) -> Result<Option<Arc<VramRange>>> {
     // What another driver has attached does not move: nobody is to leave for it.
-    if !bo.may_be_in_vram() || bo.region() == REGION_VRAM || bo.is_held_out() || gem::is_pinned(bo)
-    {
+    if !bo.is_better_in(Segment::Vram) || bo.is_held_out() || gem::is_pinned(bo) {
         return Ok(None);
     }
     let Some(quota) = quota_of(bo)? else {
         return Ok(None);
     };
-    let mut part = part_of(dev, bo.flags(), bo.placements());
+    let mut part = part_of(dev, bo.flags(), bo.sets());
     // Elsewhere it may not be as long as it is locked: nobody is to leave for that.
     if part == Part::Reachable && bo.is_locked() && !host_aperture::claim(dev, bo) {
         part = Part::Visible;
@@ -547,8 +581,8 @@ fn system_pages(
     Ok((pages, Arc::new(memory, GFP_KERNEL_ACCOUNT)?))
 }
 
-/// The system pages of `bo`, which count as `shares`; in the aperture if they may be there and it
-/// has room. `ENOMEM`, `ENODEV`; `EBUSY` if somebody else has them, write-combined; `EIO`.
+/// The system pages of `bo`, which leaves VRAM and counts as `shares`; where it is to be then.
+/// `ENOMEM`, `ENODEV`; `EBUSY` if somebody else has them, write-combined; `EIO`.
 pub(crate) fn system_memory(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
@@ -564,7 +598,7 @@ pub(crate) fn system_memory(
 pub(crate) fn import(dev: &SkuaDevice, size: usize) -> Result<ARef<Bo>> {
     let args = BoArgs {
         flags: 0,
-        placements: 1 << REGION_SYSTEM,
+        sets: SegmentSets::new(Segment::System.bit(), 0, 0).ok_or(EINVAL)?,
         users: None,
         saves_context: false,
     };
@@ -832,17 +866,28 @@ const _: () = assert!(size_of::<Bo>() <= 512);
 impl BoData {
     /// The flags of its creation.
     pub(crate) fn flags(&self) -> u32 {
-        u32::from(self.made) & (SAVES_CONTEXT - 1)
+        (self.made >> FLAGS_SHIFT & (SAVES_CONTEXT - 1)).into()
     }
 
     /// Whether it is a [context allocation](super::save_areas).
     pub(crate) fn saves_context(&self) -> bool {
-        u32::from(self.made) & SAVES_CONTEXT != 0
+        self.made >> FLAGS_SHIFT & SAVES_CONTEXT != 0
     }
 
-    /// Regions that may hold it, one bit each.
-    pub(crate) fn placements(&self) -> u32 {
-        u32::from(self.made) >> REGIONS_SHIFT
+    /// Regions that may hold it, as its creator named them.
+    pub(crate) fn sets(&self) -> SegmentSets {
+        SegmentSets::from_word(self.made & ((1 << FLAGS_SHIFT) - 1))
+    }
+
+    /// Whether it may be in `segment`, and is rather to be there than where it is: its creator
+    /// prefers that, or the GPU does not reach it where it is.
+    pub(crate) fn is_better_in(&self, segment: Segment) -> bool {
+        let now = match self.region() {
+            REGION_VRAM => Segment::Vram,
+            REGION_APERTURE => Segment::Aperture,
+            _ => Segment::System,
+        };
+        self.sets().prefers(segment, now)
     }
 
     /// The address space to which it is private, if that exists and can be worked in.
@@ -860,14 +905,13 @@ impl BoData {
 
     /// Whether it may be in VRAM.
     pub(crate) fn may_be_in_vram(&self) -> bool {
-        self.placements() & (1 << REGION_VRAM) != 0
+        self.sets().supports(Segment::Vram)
     }
 
     /// Whether it may leave where it is, if others need the room: VRAM, or the aperture for direct
     /// access.
     pub(crate) fn may_move(&self) -> bool {
-        let both = (1 << REGION_SYSTEM) | (1 << REGION_APERTURE);
-        self.may_be_in_vram() || self.placements() & both == both
+        self.may_be_in_vram() || (self.may_be_in_aperture() && !self.needs_segment())
     }
 
     /// Whether VRAM is the only region in which there is always room for it: the GPU is not to
@@ -884,17 +928,17 @@ impl BoData {
 
     /// Whether the GPU is to reach it in VRAM alone.
     pub(crate) fn is_for_vram_alone(&self) -> bool {
-        self.placements() == 1 << REGION_VRAM
+        self.needs_vram() && !self.may_be_in_aperture()
     }
 
     /// Whether it may be in the aperture.
     pub(crate) fn may_be_in_aperture(&self) -> bool {
-        self.placements() & (1 << REGION_APERTURE) != 0
+        self.sets().supports(Segment::Aperture)
     }
 
     /// Whether the GPU is to reach it in VRAM or the aperture alone.
     fn needs_segment(&self) -> bool {
-        self.placements() & (1 << REGION_SYSTEM) == 0
+        !self.sets().supports(Segment::System)
     }
 
     /// Whether it is not where the GPU is to reach it, or on its way out. For good as long as its
@@ -905,8 +949,8 @@ impl BoData {
 
     /// Whether it may have other pages one day than it has now, and so other sizes of pages.
     pub(crate) fn may_change(bo: &Bo) -> bool {
-        let may_be_discarded = bo.placements() & (1 << REGION_SYSTEM) != 0;
-        !gem::is_imported(bo) && (bo.may_move() || may_be_discarded)
+        // What the GPU reaches in system memory may be thrown away.
+        !gem::is_imported(bo) && (bo.may_move() || !bo.needs_segment())
     }
 
     /// Whether its content may be thrown away, or was. For good as long as its reservation is
@@ -963,7 +1007,7 @@ impl BoData {
         let mut marks = self.marks.load(Relaxed);
         loop {
             let new = if is_set { marks | mark } else { marks & !mark };
-            match self.marks.cmpxchg(marks, new, Relaxed) {
+            match self.marks.cmpxchg(marks, new, Release) {
                 Ok(_) => return marks & mark != 0,
                 Err(now) => marks = now,
             }
@@ -984,17 +1028,17 @@ impl BoData {
     /// It is about to move to VRAM, or its content to be thrown away. Not to leave where it is
     /// then, nor to get other pages, before [`BoData::end_arrival`].
     pub(crate) fn begin_arrival(&self) {
-        self.arriving.store(true, Relaxed);
+        self.mark(ARRIVING, true);
     }
 
     /// Nothing of it is left where it came from.
     pub(crate) fn end_arrival(&self) {
-        self.arriving.store(false, Release);
+        self.mark(ARRIVING, false);
     }
 
     /// Whether it is on its way to VRAM, or its content to nowhere, or was just now.
     pub(crate) fn is_arriving(&self) -> bool {
-        self.arriving.load(Acquire)
+        self.marks.load(Acquire) & ARRIVING != 0
     }
 
     /// What it had in VRAM was lost when the device was reset, and it has left that since.
@@ -1202,7 +1246,7 @@ impl Memory {
 }
 
 /// A segment in the policy's terms.
-fn piece(segment: Segment) -> PhysPiece {
+fn piece(segment: pages::Segment) -> PhysPiece {
     PhysPiece {
         start: segment.address,
         len: segment.len,

@@ -329,7 +329,7 @@ impl<'a> Vram<'a> {
         }
         if self.dev.pager.protects(bo) {
             // What the CPU does not map may be in the way of what it does.
-            let part = bo::part_of(self.dev, bo.flags(), bo.placements());
+            let part = bo::part_of(self.dev, bo.flags(), bo.sets());
             let there = self.part == Part::Visible && part == Part::Any;
             return Hold::Turn {
                 elsewhere: there || (self.is_aperture_other && bo.may_be_in_aperture()),

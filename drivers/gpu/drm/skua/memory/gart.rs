@@ -77,6 +77,10 @@ use crate::{
         priority::{
             Level,
             Rank, //
+        },
+        segment_sets::{
+            self,
+            SegmentSets, //
         }, //
     },
     spec::number::Asid, //
@@ -220,12 +224,27 @@ pub(crate) const fn rank(level: Level) -> u8 {
     level as u8 + Level::ALL.len() as u8
 }
 
-/// Has `memory` of an object, which has no other place, be in the aperture: others leave it if they
-/// have to and can.
+/// Has `memory` of an object, of `bytes` bytes, be in the aperture: where there is room, or, if it
+/// `need`s that, where others make some.
 ///
-/// `ENOSPC` if what is there has to stay, or is in use for long; `ENOMEM`, `ENODEV`; `EINTR` if a
-/// signal arrives.
-pub(crate) fn map_alone(
+/// `ENOSPC` if there is none, or what is there has to stay, or is in use for long; `ENOMEM`, `EIO`,
+/// `ENODEV`; `EINTR` if a signal arrives.
+pub(crate) fn map(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    memory: &Arc<SystemMemory>,
+    bytes: u64,
+    need: Need,
+    patience: &mut Jiffies,
+) -> Result<Arc<GartRange>> {
+    match need {
+        Need::Needs => map_alone(dev, parent, memory, bytes, patience),
+        _ => GartRange::new(dev, parent, memory, bytes),
+    }
+}
+
+/// [`map`] for what has no other place.
+fn map_alone(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
     memory: &Arc<SystemMemory>,
@@ -432,15 +451,18 @@ pub(crate) fn evict_idle(dev: &SkuaDevice, parent: &Device<Bound>) {
     }
 }
 
-/// Where `bo` is to be in system memory: in the aperture, if it may be there and there is room, or
-/// else the GPU reaches its pages directly. `ENOMEM`, `EIO`, `ENODEV`.
+/// Where `bo`, which leaves VRAM, is to be: in the first of its [exits](SegmentSets::exits) that
+/// has room. `ENOMEM`, `EIO`, `ENODEV`.
 pub(crate) fn site(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
     bo: &Bo,
     memory: Arc<SystemMemory>,
 ) -> Result<SystemSite> {
-    if bo.placements() & (1 << REGION_APERTURE) != 0 {
+    for segment in bo.sets().exits() {
+        if segment != segment_sets::Segment::Aperture {
+            break;
+        }
         match GartRange::new(dev, parent, &memory, u64::try_from(bo.size())?) {
             Err(error) if error == ENOSPC => (),
             range => return range.map(SystemSite::Aperture),

@@ -59,7 +59,13 @@ use crate::{
             VramRange, //
         }, //
     },
-    policy::eviction::Need,
+    policy::{
+        eviction::Need,
+        segment_sets::{
+            Attempt,
+            Segment, //
+        }, //
+    },
     quota::Quota,
     spec::number::Asid, //
 };
@@ -217,7 +223,7 @@ pub(crate) fn lock<'a>(
             None => {
                 // Who has the turn does not see what is taken here before it is in its place.
                 let _under_way = UnderWay::new(dev);
-                bring_in(dev, parent, vm, |wanted| wanted.free_room(dev))
+                bring_in(dev, parent, vm, |wanted| wanted.free_room(dev, parent))
             }
             Some(_) => check_size(dev, parent, vm).and_then(|()| {
                 bring_in(dev, parent, vm, |wanted| {
@@ -246,25 +252,28 @@ struct Wanted<'a> {
     quota: Arc<Quota>,
     part: Part,
     bytes: u64,
-    /// Whether the aperture will do.
-    is_either: bool,
 }
 
 impl Wanted<'_> {
-    /// Whether it may come to VRAM; if not, the CPU, which has it locked, reaches it in the
-    /// aperture, too. `EBUSY` if it may be in neither.
-    fn may_be_in_vram(&self) -> Result<bool> {
-        match self.bo.is_held_out() {
-            true if !self.is_either => Err(EBUSY),
-            is_held_out => Ok(!is_held_out),
-        }
+    /// Where it may be, in its order: not in VRAM if it is held out of that.
+    fn attempts(&self, is_held_out: bool) -> impl Iterator<Item = Attempt> {
+        let attempts = self.bo.sets().attempts();
+        attempts.filter(move |attempt| attempt.segment != Segment::Vram || !is_held_out)
     }
 
-    /// Room that is free. `ENOSPC`, `ENOMEM`, `ENODEV`; `EBUSY` if it is locked.
-    fn free_room(&self, dev: &SkuaDevice) -> Result<Option<Arc<VramRange>>> {
-        match self.may_be_in_vram()? {
-            true => VramRange::new(dev, &self.quota, self.part, self.bytes).map(Some),
-            false => Err(ENOSPC),
+    /// Room that is free in the first place of its order; none, and it has come to the aperture.
+    /// `ENOSPC`, `ENOMEM`, `ENODEV`; `EBUSY` if it is locked and may be in VRAM alone.
+    fn free_room(
+        &self,
+        dev: &SkuaDevice,
+        parent: &Device<Bound>,
+    ) -> Result<Option<Arc<VramRange>>> {
+        let mut attempts = self.attempts(self.bo.is_held_out());
+        match attempts.next().ok_or(EBUSY)?.segment {
+            Segment::Vram => VramRange::new(dev, &self.quota, self.part, self.bytes).map(Some),
+            _ => {
+                bring_to_aperture(dev, parent, self.bo, Need::Prefers, true, &mut 0).map(|()| None)
+            }
         }
     }
 
@@ -277,38 +286,35 @@ impl Wanted<'_> {
         patience: &mut Jiffies,
     ) -> Result<Option<Arc<VramRange>>> {
         let (part, bytes) = (self.part, self.bytes);
-        if !self.may_be_in_vram()? {
-            return match bring_to_aperture(dev, parent, self.bo, patience) {
-                Err(error) if error == ENOSPC => Err(EBUSY),
-                brought => brought.map(|()| None),
-            };
-        }
-        let mut need = match self.is_either {
-            true => Need::Prefers,
-            false => Need::Needs,
-        };
-        loop {
-            let wish = Wish {
-                away: self.bo.away(dev),
-                ..Wish::new(part, bytes, need)
-            };
-            match eviction::allocate(dev, parent, &self.quota, wish, patience) {
-                Err(error) if error == ENOSPC => (),
-                range => return range.map(Some),
-            }
-            if need == Need::Prefers {
-                match bring_to_aperture(dev, parent, self.bo, patience) {
-                    Err(error) if error == ENOSPC => need = Need::Needs,
+        let is_held_out = self.bo.is_held_out();
+        for Attempt { segment, need } in self.attempts(is_held_out) {
+            if segment != Segment::Vram {
+                match bring_to_aperture(dev, parent, self.bo, need, true, patience) {
+                    Err(error) if error == ENOSPC => continue,
                     brought => return brought.map(|()| None),
                 }
-            } else {
+            }
+            loop {
+                let wish = Wish {
+                    away: self.bo.away(dev),
+                    ..Wish::new(part, bytes, need)
+                };
+                match eviction::allocate(dev, parent, &self.quota, wish, patience) {
+                    Err(error) if error == ENOSPC => (),
+                    range => return range.map(Some),
+                }
+                if need == Need::Prefers {
+                    break;
+                }
                 // What might be in the aperture, too, would come back, and find this in its way.
-                let place = eviction::Vram::own(dev, parent, part, !self.is_either);
+                let is_either = self.bo.may_be_in_aperture();
+                let place = eviction::Vram::own(dev, parent, part, !is_either);
                 if !eviction::make_own_room(place, bytes, patience)? {
-                    return Err(ENOSPC);
+                    break;
                 }
             }
         }
+        Err(if is_held_out { EBUSY } else { ENOSPC })
     }
 }
 
@@ -325,7 +331,7 @@ fn bring_in(
     for part in [Part::Visible, Part::Any] {
         let mut last = None;
         while let Some((bo, wanted)) = vm.evicted.next(last.as_ref()) {
-            if wanted && bo::part_of(dev, bo.flags(), bo.placements()) == part {
+            if wanted && bo::part_of(dev, bo.flags(), bo.sets()) == part {
                 bring_one(dev, parent, vm, &bo, part, &mut room)?;
             }
             last = Some(bo);
@@ -355,7 +361,6 @@ fn bring_one(
         quota,
         part,
         bytes: u64::try_from(bo.size())?,
-        is_either: bo.may_be_in_aperture(),
     };
     let range = match room(&wanted) {
         // Unmapped meanwhile.
@@ -373,12 +378,15 @@ fn bring_one(
     }
 }
 
-/// Has `bo`, which is out and may be there, be in the aperture: those leave it that can be
-/// elsewhere. `ENOSPC` if there is no room; `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
-fn bring_to_aperture(
+/// Has `bo`, which is in system memory and may be there, be in the aperture; if it may not wait,
+/// and is in use, it stays. `ENOSPC` if there is no room ([`gart::map`]); `ENOMEM`, `ENODEV`;
+/// `EINTR` if a signal arrives.
+pub(crate) fn bring_to_aperture(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
     bo: &BoRef,
+    need: Need,
+    may_wait: bool,
     patience: &mut Jiffies,
 ) -> Result {
     let (pages, memory) = {
@@ -391,10 +399,10 @@ fn bring_to_aperture(
         }
     };
     let bytes = u64::try_from(bo.size())?;
-    let range = gart::map_alone(dev, parent, &memory, bytes, patience)?;
+    let range = gart::map(dev, parent, &memory, bytes, need, patience)?;
     let site = SystemSite::Aperture(range);
     let new = Placement::System(pages, site);
-    match relocate(dev, parent, bo, new, None, true, None) {
+    match relocate(dev, parent, bo, new, None, may_wait, None) {
         Err(error) if error == EBUSY => Ok(()),
         result => result.map(drop),
     }
@@ -440,7 +448,7 @@ fn check_size(dev: &SkuaDevice, parent: &Device<Bound>, vm: &Vm) -> Result {
         }
         let bytes = u64::try_from(bo.size())?;
         any.add(bo, bytes);
-        if bo::part_of(dev, bo.flags(), bo.placements()) == Part::Visible {
+        if bo::part_of(dev, bo.flags(), bo.sets()) == Part::Visible {
             visible.add(bo, bytes);
         }
     }

@@ -26,8 +26,7 @@ use crate::{
         bo::{
             self,
             Bo,
-            BoRef,
-            REGION_VRAM, //
+            BoRef, //
         },
         device::{
             look_again,
@@ -35,6 +34,7 @@ use crate::{
         },
         eviction,
         offer,
+        paging_in,
         relocation::{
             relocate,
             UnderWay, //
@@ -44,6 +44,10 @@ use crate::{
             Part,
             VramRange, //
         }, //
+    },
+    policy::{
+        eviction::Need,
+        segment_sets::Segment, //
     }, //
 };
 use kernel::{
@@ -193,14 +197,14 @@ fn check_budget(
 /// is a [context allocation](super::save_areas) that is used now. Not if no room is free, or it is
 /// in use; it comes with the next occasion then, or when it is made resident.
 pub(crate) fn come_back(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) {
-    if !bo.may_be_in_vram() || bo.region() == REGION_VRAM || bo.is_held_out() || bo.is_dying() {
+    if !bo.is_better_in(Segment::Vram) || bo.is_held_out() || bo.is_dying() {
         return;
     }
     // Who has the turn does not see the room that is taken here before it is in its place.
     let _under_way = UnderWay::new(dev);
     let moved = || {
         let quota = bo::quota_of(bo)?.ok_or(EBUSY)?;
-        let part = bo::part_of(dev, bo.flags(), bo.placements());
+        let part = bo::part_of(dev, bo.flags(), bo.sets());
         let range = VramRange::new(dev, &quota, part, u64::try_from(bo.size())?)?;
         // As in `move_in()`: others have it.
         let new = Placement::Device(range.into());
@@ -220,15 +224,30 @@ fn move_in(
     for (_, bo) in objects {
         // As in `come_back()`.
         let _under_way = UnderWay::new(dev);
-        if let Some(range) = bo::room_in_vram(dev, parent, bo, &mut patience)? {
-            // Others who have it are not to wait for this client's work.
-            let may_wait = !gem::is_foreign(&**bo);
-            let new = Placement::Device(range.into());
-            // Who has it resident already does not wait for it again.
-            let asks = device.residents().has_once(bo).then_some(device);
-            match relocate(dev, parent, bo, new, None, may_wait, asks) {
+        // Others who have it are not to wait for this client's work.
+        let may_wait = !gem::is_foreign(&**bo);
+        // As far as it is rather to be there than where it is.
+        for segment in bo.sets().order().take_while(|it| bo.is_better_in(*it)) {
+            let moved = match segment {
+                Segment::Vram => match bo::room_in_vram(dev, parent, bo, &mut patience)? {
+                    Some(range) => {
+                        let new = Placement::Device(range.into());
+                        // Who has it resident already does not wait for it again.
+                        let asks = device.residents().has_once(bo).then_some(device);
+                        relocate(dev, parent, bo, new, None, may_wait, asks).map(drop)
+                    }
+                    None => continue,
+                },
+                Segment::Aperture => {
+                    let need = Need::Prefers;
+                    paging_in::bring_to_aperture(dev, parent, bo, need, may_wait, &mut patience)
+                }
+                Segment::System => break,
+            };
+            match moved {
+                Err(error) if error == ENOSPC => (),
                 Err(error) if error != EBUSY => return Err(error),
-                _ => (),
+                _ => break,
             }
         }
     }

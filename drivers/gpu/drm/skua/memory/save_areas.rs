@@ -35,16 +35,20 @@ use crate::{
             self,
             BoArgs,
             BoRef,
-            Memory,
-            REGION_SYSTEM,
-            REGION_VRAM, //
+            Memory, //
         },
         destruction,
         vm::Vm, //
     },
-    policy::miniport::{
-        ContextPage,
-        VRAM_SEGMENT, //
+    policy::{
+        miniport::{
+            ContextPage,
+            VRAM_SEGMENT, //
+        },
+        segment_sets::{
+            Segment,
+            SegmentSets, //
+        }, //
     },
     quota::Quota,
     spec::{
@@ -82,9 +86,11 @@ pub(crate) fn create(
     if bytes == 0 {
         return Ok(None);
     }
+    const VRAM: u32 = Segment::Vram.bit();
+    const SYSTEM: u32 = Segment::System.bit();
     let args = BoArgs {
         flags: 0,
-        placements: (1 << REGION_VRAM) | (1 << REGION_SYSTEM),
+        sets: SegmentSets::new(VRAM | SYSTEM, 0, 0).ok_or(EINVAL)?,
         users: Some(vm.reservation().clone()),
         saves_context: true,
     };

@@ -224,10 +224,50 @@ impl Client {
             flags,
             placements,
             vm,
-            handle: 0,
+            ..Default::default()
         };
         self.call(DRM_IOCTL_SKUA_BO_CREATE, &mut argument)?;
         Ok(argument.handle)
+    }
+
+    /// BO_CREATE of an object with an order of places, the first one first, and an eviction set.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn bo_create_preferring(
+        &self,
+        size: u64,
+        flags: u32,
+        placements: u32,
+        preferred: &[Place],
+        eviction: &[Place],
+    ) -> Result<u32, Errno> {
+        let mut argument = drm_skua_bo_create {
+            size,
+            flags,
+            placements,
+            preferred: self.order(preferred),
+            eviction_set: self.set(eviction),
+            ..Default::default()
+        };
+        self.call(DRM_IOCTL_SKUA_BO_CREATE, &mut argument)?;
+        Ok(argument.handle)
+    }
+
+    /// The bits of the regions of some places.
+    #[track_caller]
+    pub fn set(&self, places: &[Place]) -> u32 {
+        places
+            .iter()
+            .fold(0, |all, place| all | 1 << self.region(*place).id)
+    }
+
+    /// The places as [`drm_skua_bo_create::preferred`].
+    #[track_caller]
+    pub fn order(&self, places: &[Place]) -> u32 {
+        let bytes = places.iter().zip([0, 8, 16]);
+        bytes.fold(0, |all, (place, shift)| all | self.set(&[*place]) << shift)
     }
 
     /// A buffer object that the CPU can map, in one place.

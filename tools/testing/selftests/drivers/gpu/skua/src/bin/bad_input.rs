@@ -154,6 +154,7 @@ fn bo_create() {
     for vm in [1, 2, u32::MAX] {
         table.case(&format!("vm {vm}"), Errno::ENOENT, |a| a.vm = vm);
     }
+    segment_sets(&client, &mut table);
     let vram = 1 << client.region(Place::Vram).id;
     let system = 1 << client.region(Place::System).id;
     table.case("more VRAM than there is", Errno::ENOSPC, |a| {
@@ -169,6 +170,55 @@ fn bo_create() {
     );
     let made = table.finish();
     assert_ne!(made.handle, 0);
+}
+
+/// Members of BO_CREATE that are to agree with the placements, which are all.
+fn segment_sets(client: &Client, table: &mut Table<'_, drm_skua_bo_create>) {
+    let [vram, aperture, system] =
+        [Place::Vram, Place::Aperture, Place::System].map(|place| client.set(&[place]));
+    let all = vram | aperture | system;
+    // Set beside nothing, one, two and three that are preferred.
+    for (preferred, next) in [
+        (0, all),
+        (vram, (aperture | system) << 8),
+        (aperture << 8 | vram, system << 16),
+        (system << 16 | aperture << 8 | vram, 0),
+    ] {
+        table.bits("preferred", preferred | next, |a| {
+            a.preferred = preferred;
+            &mut a.preferred
+        });
+    }
+    for (place, other) in [(vram, system), (aperture, vram), (system, aperture)] {
+        for (what, preferred) in [("first", place), ("second", place << 8 | other)] {
+            table.case(
+                &format!("preferred {what}, not allowed"),
+                Errno::EINVAL,
+                |a| {
+                    (a.placements, a.preferred) = (all & !place, preferred);
+                },
+            );
+        }
+        table.case("preferred twice", Errno::EINVAL, |a| {
+            a.preferred = place << 8 | place
+        });
+        table.case("behind a gap", Errno::EINVAL, |a| a.preferred = place << 8);
+    }
+    table.bits("eviction_set", aperture | system, |a| &mut a.eviction_set);
+    table.case("an eviction set with VRAM", Errno::EINVAL, |a| {
+        a.eviction_set = all
+    });
+    table.case("evicted to what is not allowed", Errno::EINVAL, |a| {
+        (a.placements, a.eviction_set) = (vram | system, aperture);
+    });
+    for placements in [aperture, system, aperture | system] {
+        for eviction_set in [aperture, system] {
+            let name = format!("{placements:#x} evicted to {eviction_set:#x}");
+            table.case(&name, Errno::EINVAL, |a| {
+                (a.placements, a.eviction_set) = (placements, eviction_set);
+            });
+        }
+    }
 }
 
 /// Handles that name nothing in a file in which `live` is the only one.
@@ -1680,6 +1730,8 @@ fn shorter_arguments() {
         placements: u32::MAX,
         handle: 77,
         vm: u32::MAX,
+        preferred: u32::MAX,
+        eviction_set: u32::MAX,
     };
     let number = with_size(DRM_IOCTL_SKUA_BO_CREATE, 8);
     assert_eq!(
@@ -1697,6 +1749,12 @@ fn shorter_arguments() {
         (77, u32::MAX),
         "written behind its end"
     );
+    // As it was before there was an order.
+    argument.vm = 0;
+    let number = with_size(DRM_IOCTL_SKUA_BO_CREATE, 24);
+    assert_eq!(client.call(number, &mut argument), Ok(()));
+    let info = client.info(argument.handle).expect("BO_INFO");
+    assert_eq!((info.preferred, info.eviction_set), (0, 0));
     // A destroy that has no pad yet.
     let vm = client.vm_create().expect("VM_CREATE");
     let mut argument = drm_skua_vm_destroy { vm, pad: 1 };
