@@ -211,6 +211,11 @@ impl Adapter {
         self.0.device.vram()
     }
 
+    /// The set of aperture segments, for [`crate::AllocationDesc`].
+    pub fn aperture(&self) -> Placements {
+        self.0.device.aperture()
+    }
+
     /// The set of system memory's segments, for [`crate::AllocationDesc`].
     pub fn system(&self) -> Placements {
         self.0.device.system()

@@ -55,7 +55,9 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use libskua::{Access as GpuAccess, BoFlags, CommandBuffer, Deadline, Mapping, Placements};
+use libskua::{
+    Access as GpuAccess, BoFlags, CommandBuffer, Deadline, Mapping, Placements, SegmentSets,
+};
 
 use crate::{
     address_space::PAGE,
@@ -103,8 +105,10 @@ pub enum MapMode {
 pub struct AllocationDesc {
     /// Bytes; rounded up to the GPU's smallest page, 4096.
     pub size: u64,
-    /// Segments that may hold it: [`crate::Adapter::vram`], [`crate::Adapter::system`] or both.
-    pub segments: Placements,
+    /// Segments that may hold it (SupportedSegmentSet), of [`crate::Adapter::vram`],
+    /// [`crate::Adapter::aperture`] and [`crate::Adapter::system`]; those that it prefers; and
+    /// those for which it leaves video memory.
+    pub segments: SegmentSets,
     /// Whether the CPU may access it wherever it is, but as `cached` says.
     pub cpu_visible: bool,
     /// Whether the CPU's mappings are cached, which they can be in system memory alone.
@@ -113,13 +117,29 @@ pub struct AllocationDesc {
 
 impl AllocationDesc {
     /// An allocation that the CPU may access.
-    pub const fn new(size: u64, segments: Placements) -> Self {
+    pub fn new(size: u64, segments: impl Into<SegmentSets>) -> Self {
         Self {
             size,
-            segments,
+            segments: segments.into(),
             cpu_visible: true,
             cached: false,
         }
+    }
+
+    /// Has these segments tried first, in their order (`DXGK_ALLOCATIONINFO.PreferredSegment`):
+    /// each one, up to three, of those that may hold it.
+    #[must_use]
+    pub fn preferred_segments(mut self, order: &[Placements]) -> Self {
+        self.segments = self.segments.preferring(order);
+        self
+    }
+
+    /// Has it leave video memory for these segments (`DXGK_ALLOCATIONINFO.EvictionSegmentSet`): the
+    /// aperture, if that may hold it, system memory, or both.
+    #[must_use]
+    pub const fn eviction_segment_set(mut self, segments: Placements) -> Self {
+        self.segments = self.segments.evicted_to(segments);
+        self
     }
 
     /// Has the CPU's mappings cached (`DXGK_ALLOCATIONINFOFLAGS.Cached`).
@@ -198,14 +218,15 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// INVALID_PARAMETER if the size is 0 or above 2^40, there is no such segment, or it is cached
-    /// and hidden, or cached and for video memory alone: it could never be locked;
+    /// INVALID_PARAMETER if the size is 0 or above 2^40, there is no such segment, one is preferred
+    /// that may not hold it, or is in the eviction set and no way out of video memory, or it is
+    /// cached and hidden, or cached and for video memory alone: it could never be locked;
     /// GRAPHICS_NO_VIDEO_MEMORY; NO_MEMORY; DEVICE_REMOVED; INVALID_HANDLE if the device is
     /// destroyed.
     pub fn create(device: &Device, desc: &AllocationDesc) -> Result<Self> {
         let adapter = device.adapter();
         device.scheduler().check_alive()?;
-        let system = desc.segments.bits() & adapter.system().bits() != 0;
+        let system = desc.segments.supported().bits() & adapter.system().bits() != 0;
         if desc.cached && !system {
             return Err(Status::INVALID_PARAMETER);
         }

@@ -60,7 +60,7 @@ mod usage;
 
 /// What this crate is made of, for what has no name in WDDM.
 pub use libskua;
-pub use libskua::{Deadline, EngineKind, Fault, Mapping, OfferPriority, Placements};
+pub use libskua::{Deadline, EngineKind, Fault, Mapping, OfferPriority, Placements, SegmentSets};
 
 pub use adapter::{
     Adapter, AdapterInfo, Luid, MemorySegmentGroup, PreemptionCaps, PriorityClass, VideoMemoryInfo,

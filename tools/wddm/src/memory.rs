@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use libskua::{Access, Bo, BoFlags, DestroyFlags, Mapping, Placements};
+use libskua::{Access, Bo, BoFlags, DestroyFlags, Mapping, SegmentSets};
 use rustix::io::Errno;
 
 use crate::{
@@ -34,11 +34,11 @@ impl Memory {
     pub(crate) fn create(
         tables: &Arc<PageTables>,
         size: u64,
-        placements: Placements,
+        sets: impl Into<SegmentSets>,
         flags: BoFlags,
         access: Access,
     ) -> Result<Self> {
-        let bo = Bo::create_in(tables.vm(), size, placements, flags)?;
+        let bo = Bo::create_in(tables.vm(), size, sets, flags)?;
         let va = tables.adapter().space().take(size)?;
         if let Err(status) = tables.bind(|b| b.map(&bo, 0, va, size, access)) {
             tables.adapter().space().give_back(va, size);
