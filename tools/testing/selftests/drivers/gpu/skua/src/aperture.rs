@@ -206,6 +206,22 @@ pub fn no_more_is_locked_than_there_are_pages() {
         assert!((0..6).all(is_in_vram), "round {round}");
         assert!(rig.evict(&handles).is_ok());
     }
+    // Where it moves is said by its eviction set.
+    (0..4).for_each(lock);
+    let all = rig.set(&[Place::Vram, Place::Aperture, Place::System]);
+    for to in [Place::System, Place::Aperture] {
+        let flags = DRM_SKUA_BO_CPU_ACCESS;
+        let handle = rig.bo_create_preferring(hidden.size / 4, flags, all, &[], &[to]);
+        let handle = handle.expect("BO_CREATE");
+        let cpu = rig.map(handle);
+        stamp(&cpu, 9);
+        assert_eq!(place(rig, handle), Place::Vram);
+        assert!(rig.lock(handle).is_ok());
+        assert_eq!(place(rig, handle), to);
+        expect("locked where its set says", &cpu, 9);
+        assert_eq!(rig.close(handle), Ok(()));
+    }
+    (0..4).for_each(unlock);
     // A lock that ends with its handle gives its pages back, too.
     for buffer in &buffers[..4] {
         assert!(rig.lock(buffer.handle).is_ok());

@@ -10,7 +10,7 @@ use std::time::Duration;
 use libskua::{
     Access, Bo, BoFlags, ClientDevice, CommandBuffer, Context, ContextStatus, Deadline,
     DestroyFlags, Device, DeviceStatus, EngineKind, Errno, Error, ErrorKind, Mapping,
-    OfferPriority, Outcome, RegionKind, Residency, Syncobj, Trim, Vm,
+    OfferPriority, Outcome, RegionKind, Residency, SegmentSets, Syncobj, Trim, Vm,
 };
 use skua_selftests::client::PATIENCE;
 use skua_selftests::moving::evict_all;
@@ -29,8 +29,49 @@ fn main() -> ExitCode {
         a_destroyed_object_is_gone_for_good,
         devices_have_budgets: 60,
         resident_objects_are_in_vram at_rest,
+        the_segments_are_told_back,
         what_is_offered_can_be_reclaimed at_rest,
     ])
+}
+
+fn the_segments_are_told_back() {
+    let device = Device::open_first().expect("a device");
+    let (vram, aperture, system) = (device.vram(), device.aperture(), device.system());
+    let all = SegmentSets::new(vram | aperture | system);
+    let create = |sets| Bo::create(&device, 4096, sets, BoFlags::empty());
+    for sets in [
+        SegmentSets::from(system),
+        all,
+        all.preferring(&[system, vram]),
+        all.preferring(&[aperture]).evicted_to(system),
+        all.evicted_to(aperture | system),
+    ] {
+        let info = create(sets).and_then(|bo| bo.info()).expect("BO_INFO");
+        assert_eq!(info.sets, sets);
+        let first = sets
+            .preferred()
+            .first()
+            .copied()
+            .unwrap_or(match sets.supported() {
+                only if only == system => system,
+                _ => vram,
+            });
+        assert!(
+            first.contains(info.region),
+            "{sets:?}: region {}",
+            info.region
+        );
+    }
+    for sets in [
+        all.preferring(&[vram | system]),
+        all.preferring(&[vram, vram]),
+        all.preferring(&[vram, system, aperture, vram]),
+        SegmentSets::new(vram).preferring(&[system]),
+        all.evicted_to(vram),
+        SegmentSets::new(system).evicted_to(system),
+    ] {
+        assert_eq!(errno(create(sets)), Some(Errno::INVAL), "{sets:?}");
+    }
 }
 
 fn what_is_offered_can_be_reclaimed() {

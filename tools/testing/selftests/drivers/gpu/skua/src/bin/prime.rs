@@ -541,14 +541,22 @@ fn it_comes_back_when_the_last_driver_lets_go() {
         buffer.cpu.expect("come back", pattern(5 + round));
         expect_gpu(&rig, "for the GPU", buffer.va, SIZE, pattern(5 + round));
     }
-    // What is not to be there stays away.
-    let system = rig.buffer(Place::System, SIZE);
-    let shared = rig.export(system.handle).expect("PRIME_HANDLE_TO_FD");
-    {
-        let importer = vgem();
+    // What is not to be there stays away, and so does what is rather to be elsewhere.
+    let flags = DRM_SKUA_BO_CPU_ACCESS;
+    let system = rig.buffer(Place::System, SIZE).handle;
+    let rather = rig.bo_create_preferring(SIZE, flags, both(&rig), &[Place::System], &[]);
+    let rather = rather.expect("BO_CREATE");
+    let importer = vgem();
+    for handle in [system, rather, buffer.handle] {
+        let shared = rig.export(handle).expect("PRIME_HANDLE_TO_FD");
         import_by_vgem(&importer, &shared).expect("PRIME_FD_TO_HANDLE of vgem");
+        assert_eq!(place(&rig, handle), Place::System);
     }
-    assert_eq!(place(&rig, system.handle), Place::System);
+    drop(importer);
+    // The last one to be let go.
+    expect_place(&rig, buffer.handle, Place::Vram);
+    assert_eq!(place(&rig, system), Place::System);
+    assert_eq!(place(&rig, rather), Place::System);
 }
 
 fn it_stays_out_where_there_is_no_room() {

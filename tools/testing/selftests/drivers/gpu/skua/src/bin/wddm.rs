@@ -1441,6 +1441,32 @@ fn bad_allocations_are_refused() {
         let result = Allocation::create(&rig.device, &desc);
         assert_eq!(result.err(), Some(expected), "{name}");
     }
+    let both = AllocationDesc::new(PAGE, adapter.vram() | adapter.system());
+    for (name, desc) in [
+        (
+            "preferred twice",
+            both.preferred_segments(&[adapter.vram(); 2]),
+        ),
+        (
+            "preferred, not supported",
+            both.preferred_segments(&[adapter.aperture()]),
+        ),
+        ("evicted to VRAM", both.eviction_segment_set(adapter.vram())),
+        (
+            "evicted to no support",
+            both.eviction_segment_set(adapter.aperture()),
+        ),
+    ] {
+        let result = Allocation::create(&rig.device, &desc);
+        assert_eq!(result.err(), Some(Status::INVALID_PARAMETER), "{name}");
+    }
+    assert_eq!(rig.vram_used(), used);
+    // What prefers system memory takes none of VRAM.
+    let preferring = both
+        .preferred_segments(&[adapter.system()])
+        .eviction_segment_set(adapter.system());
+    let preferring = Allocation::create(&rig.device, &preferring);
+    assert!(preferring.is_ok(), "{preferring:?}");
     assert_eq!(rig.vram_used(), used);
     let odd = rig.system(PAGE + 1);
     assert_eq!(odd.size(), 2 * PAGE);
