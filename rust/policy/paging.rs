@@ -145,6 +145,14 @@ impl PagingSpace {
         tables * ENTRIES as u64 * 8
     }
 
+    /// Pages that one pass of a fill does of a block that begins at a multiple of its size: a power
+    /// of two.
+    pub fn fill_pages(self) -> u64 {
+        let pages = (self.window(0).bytes / PAGE_BYTES).min(FILL_PAGES);
+        // Not 0: see `Window`.
+        1 << pages.checked_ilog2().unwrap_or(0)
+    }
+
     /// Window number `number`, below [`WINDOWS`].
     pub const fn window(self, number: u32) -> Window {
         let part = self.bytes / WINDOWS as u64;

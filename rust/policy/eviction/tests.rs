@@ -556,8 +556,9 @@ impl Vram {
             granule: PageCount(1),
             within: PageRange::new(0, PAGES),
         };
-        let mut blocks = StdVec::new();
-        self.pages.alloc_scattered(request, &mut blocks).ok()?;
+        let (mut blocks, mut dirty) = (StdVec::new(), StdVec::new());
+        let found = self.pages.alloc_scattered(request, &mut blocks, &mut dirty);
+        found.ok()?;
         Some(blocks.as_slice().to_vec())
     }
 

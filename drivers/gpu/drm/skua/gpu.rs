@@ -48,8 +48,8 @@
 //! Engine::state                  spin locks
 //! Destroyer::queues
 //! Context::pending, Vm::binds, Slots
-//! Submission::fence, promises, Bind::end, Transfer, Gpu::paging, alarms, discarder, vram_region,
-//! Sites, Evicted, Moves
+//! Submission::fence, promises, Bind::end, Transfer, Gpu::paging, alarms, discarder, Clearer,
+//! vram_region, Sites, Evicted, Moves
 //! Claims::counts, a device's notice
 //! Gpu::fences, MonitoredFence::state, Pledge::state
 //! Reaper::dead, Sleeper::progress
@@ -116,6 +116,7 @@ use crate::{
             REGION_APERTURE,
             REGION_SYSTEM, //
         },
+        clearer::Clearer,
         destruction::{
             Destroyer,
             Destruction, //
@@ -293,6 +294,11 @@ pub(crate) struct Counters {
     pub(crate) clean_kept: Atomic<u64>,
     /// Bytes of clean copies that were dropped before they were used.
     pub(crate) clean_dropped: Atomic<u64>,
+    /// Times that free memory was cleared in the background, and how much in bytes.
+    pub(crate) background_clears: Atomic<u64>,
+    pub(crate) background_clear_bytes: Atomic<u64>,
+    /// Objects that were created in VRAM that was clean.
+    pub(crate) clean_creations: Atomic<u64>,
     /// Pages of the CPU host aperture that were mapped.
     pub(crate) aperture_maps: Atomic<u64>,
     /// Those of them that were taken back for others to be mapped.
@@ -482,6 +488,9 @@ pub(crate) struct Gpu {
     /// cleared is free after that.
     #[pin]
     last_clear: SpinLock<Option<Fence>>,
+    /// Clears VRAM that is free.
+    #[pin]
+    pub(crate) clearer: Clearer,
     /// Which pages of the aperture segment are free.
     #[pin]
     pub(crate) gart: Mutex<gart::Window>,
@@ -635,6 +644,9 @@ impl Gpu {
                 clean_bytes: Atomic::new(0),
                 clean_kept: Atomic::new(0),
                 clean_dropped: Atomic::new(0),
+                background_clears: Atomic::new(0),
+                background_clear_bytes: Atomic::new(0),
+                clean_creations: Atomic::new(0),
                 aperture_maps: Atomic::new(0),
                 aperture_reclaims: Atomic::new(0),
                 segment_maps: Atomic::new(0),
@@ -668,6 +680,7 @@ impl Gpu {
             budgets <- Budgets::new(),
             fences <- Owners::new(),
             last_clear <- new_spinlock!(None),
+            clearer <- Clearer::new(),
             gart <- new_mutex!(gart),
             aperture <- new_mutex!(aperture),
             aperture_claimed: Atomic::new(0),
@@ -811,7 +824,7 @@ impl Gpu {
         *dev.paging.lock() = Some(paging);
         let alarms = Alarms::new(dev, job_ms, preempt_ms)?;
         *dev.alarms.lock() = Some(alarms);
-        Ok(())
+        Clearer::start(dev)
     }
 
     /// The adapter is about to be reset: memory that it may reach does not go back to the system
@@ -1096,6 +1109,7 @@ impl Gpu {
             dev.herald.tell_of_failure(dev, &Failure::Lost);
         }
         dev.moves.wake();
+        dev.clearer.wake();
         let quiet = dev.quiet();
         for (_, engine) in dev.engines() {
             engine.lose(dev);
@@ -1141,6 +1155,7 @@ impl Gpu {
         drop(shrinker);
         let discarder = dev.discarder.lock().take();
         drop(discarder);
+        dev.clearer.stop();
         // Not inside a signalling section: waits for the alarms, which are.
         drop(dev.detach());
         let signalling = Signalling::begin();

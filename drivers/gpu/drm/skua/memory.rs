@@ -10,6 +10,7 @@
 pub(crate) mod bo;
 pub(crate) mod claims;
 pub(crate) mod clean_copy;
+pub(crate) mod clearer;
 pub(crate) mod destruction;
 pub(crate) mod device;
 pub(crate) mod evicted;

@@ -98,13 +98,13 @@ fn ours(steps: &[Step], contiguous: bool) -> Result<Outcome, BuddyError> {
             let align = PageCount(1);
             memory.alloc(Request { pages, align }).map(|one| vec![one])
         } else {
-            let mut blocks = StdVec::new();
+            let (mut blocks, mut unclean) = (StdVec::new(), StdVec::new());
             let request = Scattered {
                 pages,
                 granule: PageCount(1),
                 within: PageRange::new(0, PAGES),
             };
-            let result = memory.alloc_scattered(request, &mut blocks);
+            let result = memory.alloc_scattered(request, &mut blocks, &mut unclean);
             result.map(|()| blocks.as_slice().to_vec())
         };
         let blocks = match blocks {

@@ -9,10 +9,10 @@
 //! [`Sites`] where page tables are to lead ([`Memory`]), which keeps the memory from being given to
 //! others.
 //!
-//! Nobody sees what was in the memory before. System pages come zeroed from shmem. VRAM is cleared
-//! by the copy engine: the fence of that submission is a kernel fence of the object, for which page
-//! faults and binds wait; and should it fail, which happens only when the device is lost, the
-//! memory stays invisible.
+//! Nobody sees what was in the memory before. System pages come zeroed from shmem. VRAM is clean, or
+//! what of it is dirty is cleared by the copy engine: the fence of that submission is a kernel fence
+//! of the object, for which page faults and binds wait; and should it fail, which happens only when
+//! the device is lost, the memory stays invisible.
 //!
 //! An object that is private to an address space shares the reservation of that: what uses the one
 //! uses the other. Whoever moves it sees there at once who uses it.
@@ -82,6 +82,7 @@ use crate::{
         residency,
         vm::Vm,
         vram::{
+            BlockList,
             Part,
             VramRange, //
         }, //
@@ -91,6 +92,7 @@ use crate::{
             Need,
             Uses, //
         },
+        heap::FallibleVec,
         page_plan::PhysPiece,
         page_table::Reach,
         priority::{
@@ -375,7 +377,7 @@ pub(crate) fn create(
             Segment::Vram => {
                 let wish = Wish::new(part, size, need);
                 eviction::allocate(dev, parent, quota, wish, patience)
-                    .and_then(|range| create_in_vram(dev, size, args.clone(), range))
+                    .and_then(|found| create_in_vram(dev, size, args.clone(), found))
             }
             Segment::Aperture | Segment::System => {
                 let paged = paged
@@ -441,17 +443,23 @@ fn create_in_vram(
     dev: &SkuaDevice,
     size: u64,
     args: BoArgs,
-    range: Arc<VramRange>,
+    (range, dirty): (Arc<VramRange>, BlockList),
 ) -> Result<ARef<Bo>> {
     let bo = gem::create::<BoData>(dev, usize::try_from(size)?, args)?;
     let mut reserved = resv::lock(&*bo)?;
-    place(&bo, &mut reserved, Placement::Device(range.clone().into()))?;
-    let mut room = reserved.reserve(1)?;
-    dev.paging()?.clear(&range, |fence| {
-        crate::warn_on_once!(room.add(fence, Usage::Kernel).is_err());
-        dev.set_last_clear(fence);
-        range.set_cleared_alone();
-    })?;
+    if dirty.as_slice().is_empty() {
+        range.set_cleared(dev.vram_generation.load(Relaxed));
+        dev.counters.clean_creations.fetch_add(1, Relaxed);
+        place(&bo, &mut reserved, Placement::Device(range.into()))?;
+    } else {
+        place(&bo, &mut reserved, Placement::Device(range.clone().into()))?;
+        let mut room = reserved.reserve(1)?;
+        dev.paging()?.clear(&range, dirty, |fence| {
+            crate::warn_on_once!(room.add(fence, Usage::Kernel).is_err());
+            dev.set_last_clear(fence);
+            range.set_cleared_alone();
+        })?;
+    }
     renew(&bo);
     drop(reserved);
     Ok(bo)
@@ -544,7 +552,7 @@ pub(crate) fn room_in_vram(
     };
     match eviction::allocate(dev, parent, &quota, wish, patience) {
         Err(error) if error == ENOSPC => Ok(None),
-        range => range.map(Some),
+        found => found.map(|(range, _)| Some(range)),
     }
 }
 

@@ -57,6 +57,7 @@ use crate::{
         relocation::relocate,
         vm::for_each_user,
         vram::{
+            BlockList,
             Lack,
             Part,
             VramRange, //
@@ -137,7 +138,8 @@ impl Wish {
     }
 }
 
-/// Allocates VRAM as it is wished, not cleared yet; if there is no room, some is made.
+/// Allocates VRAM as it is wished; if there is no room, some is made. Tells what of it is dirty, and
+/// is not cleared yet.
 ///
 /// It is for a client with `quota`, and is charged for the running process. `ENOSPC` if what is
 /// there has to stay, which is what is resident but in `need`, is protected by [who has the
@@ -149,7 +151,7 @@ pub(crate) fn allocate(
     quota: &Arc<Quota>,
     wish: Wish,
     patience: &mut Jiffies,
-) -> Result<Arc<VramRange>> {
+) -> Result<(Arc<VramRange>, BlockList)> {
     let Wish {
         part,
         bytes,
@@ -165,14 +167,14 @@ pub(crate) fn allocate(
         match VramRange::try_new(dev, quota, part, bytes, &mut charge) {
             Err(Lack::Room | Lack::Limit(_)) => (),
             Err(Lack::Error(error)) => return Err(error),
-            Ok(range) => return Ok(range),
+            Ok(found) => return Ok(found),
         }
         // Perhaps there is room in what is about to be freed.
         dev.destroyer.settle(dev)?;
         let lack = match VramRange::try_new(dev, quota, part, bytes, &mut charge) {
             Err(Lack::Error(error)) => return Err(error),
             Err(lack) => lack,
-            Ok(range) => return Ok(range),
+            Ok(found) => return Ok(found),
         };
         limit = match lack {
             Lack::Limit(pool) => Some(pool),

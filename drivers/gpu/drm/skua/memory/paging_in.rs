@@ -301,7 +301,7 @@ impl Wanted<'_> {
                 };
                 match eviction::allocate(dev, parent, &self.quota, wish, patience) {
                     Err(error) if error == ENOSPC => (),
-                    range => return range.map(Some),
+                    found => return found.map(|(range, _)| Some(range)),
                 }
                 if need == Need::Prefers {
                     break;

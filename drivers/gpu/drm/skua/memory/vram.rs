@@ -4,9 +4,10 @@
 //!
 //! The allocator is [`crate::policy::buddy`]; this file gives its blocks an owner. A [`VramRange`]
 //! is the memory of one buffer object, one or several blocks, and returns them when dropped. Freed
-//! memory holds what its client left in it; it is cleared by the copy engine when it is given out
-//! again, before any client sees it, and [`VramRange::is_cleared`] tells when that is done. When
-//! the device is reset all of it becomes zero ([`VramRange::is_lost`]).
+//! memory holds what its client left in it, until it is cleared in the background
+//! ([`clearer`](super::clearer)); what was not by the time at which it is given out again is cleared
+//! then, before any client sees it, and [`VramRange::is_cleared`] tells when that is done. When the
+//! device is reset all of it becomes zero ([`VramRange::is_lost`]).
 //!
 //! A range is charged for the control group of the process that asked for it ([`dmem`]), from
 //! before it is allocated until its blocks are free.
@@ -26,7 +27,10 @@ use crate::{
     },
     gpu::SkuaDevice,
     kernel_heap::KernelHeap,
-    memory::host_aperture,
+    memory::{
+        clearer::Pause,
+        host_aperture, //
+    },
     policy::{
         buddy::{
             Buddy,
@@ -62,16 +66,16 @@ use kernel::{
 };
 
 /// Blocks of one owner, in the order of its bytes.
-type List = <KernelHeap as Heap>::Vec<PageRange>;
+pub(crate) type BlockList = <KernelHeap as Heap>::Vec<PageRange>;
 
 /// The same; one needs no memory of its own.
 enum Blocks {
     One(PageRange),
-    Others(List),
+    Others(BlockList),
 }
 
-impl From<List> for Blocks {
-    fn from(list: List) -> Self {
+impl From<BlockList> for Blocks {
+    fn from(list: BlockList) -> Self {
         match list.as_slice() {
             [block] => Self::One(*block),
             _ => Self::Others(list),
@@ -95,7 +99,7 @@ fn tell_use(dev: &SkuaDevice, vram: &Pages) {
 }
 
 /// The errno of an allocator's refusal.
-fn errno(error: BuddyError) -> Error {
+pub(crate) fn errno(error: BuddyError) -> Error {
     match error {
         BuddyError::NoSpace | BuddyError::Busy => ENOSPC,
         BuddyError::OutOfMemory => ENOMEM,
@@ -147,9 +151,7 @@ impl Part {
         let pages = match granule {
             1 => vram.free_below(self.end(dev)).0,
             // A part with such pieces is all of VRAM.
-            _ => (granule.ilog2()..=vram.total().0.ilog2())
-                .map(|order| vram.free_blocks(order) << order)
-                .sum(),
+            _ => vram.free_in(granule.ilog2()).0,
         };
         pages.saturating_mul(PAGE_BYTES)
     }
@@ -192,7 +194,7 @@ pub(crate) enum Lack {
     Room,
     /// The right of the process' control group to have more.
     Limit(dmem::Pool),
-    /// Something else: `ENOMEM`, `ENODEV`.
+    /// Something else: `ENOMEM`, `ENODEV`, `EINTR`.
     Error(Error),
 }
 
@@ -203,32 +205,33 @@ impl From<Error> for Lack {
 }
 
 impl VramRange {
-    /// Allocates `bytes` bytes of `part`, a multiple of the page size, not cleared yet, for the
-    /// control group of the running process.
+    /// Allocates `bytes` bytes of `part`, a multiple of the page size, for the control group of the
+    /// running process; something is to be moved there, and it is not cleared for that.
     ///
     /// What leaves it counts against `quota`. `ENOSPC` if there is no room, or the group may have
-    /// no more; `ENOMEM`, `ENODEV`.
+    /// no more; `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
     pub(crate) fn new(
         dev: &SkuaDevice,
         quota: &Arc<Quota>,
         part: Part,
         bytes: u64,
     ) -> Result<Arc<Self>> {
-        Self::try_new(dev, quota, part, bytes, &mut None).map_err(|lack| match lack {
-            Lack::Room | Lack::Limit(_) => ENOSPC,
-            Lack::Error(error) => error,
-        })
+        match Self::try_new(dev, quota, part, bytes, &mut None) {
+            Ok((range, _)) => Ok(range),
+            Err(Lack::Room | Lack::Limit(_)) => Err(ENOSPC),
+            Err(Lack::Error(error)) => Err(error),
+        }
     }
 
     /// Does what [`VramRange::new`] does with `charge`, of as many bytes, which it makes if there
-    /// is none, and leaves there if there is no room.
+    /// is none, and leaves there if there is no room; and tells what of the range is dirty.
     pub(crate) fn try_new(
         dev: &SkuaDevice,
         quota: &Arc<Quota>,
         part: Part,
         bytes: u64,
         charge: &mut Option<Charge>,
-    ) -> Result<Arc<Self>, Lack> {
+    ) -> Result<(Arc<Self>, BlockList), Lack> {
         if charge.is_none() {
             let charged = dev.vram_region()?.charge(bytes);
             *charge = Some(charged.map_err(|refusal| match refusal {
@@ -251,23 +254,33 @@ impl VramRange {
             },
             ..request
         };
-        let mut blocks = List::new();
-        {
+        let (mut blocks, mut dirty) = (BlockList::new(), BlockList::new());
+        let mut allocate = || {
             let mut vram = dev.vram.lock();
             let mut allocated = Err(BuddyError::NoSpace);
             if preferred.within.pages.0 > 0 {
-                allocated = vram.alloc_scattered(preferred, &mut blocks);
+                allocated = vram.alloc_scattered(preferred, &mut blocks, &mut dirty);
             }
             if allocated == Err(BuddyError::NoSpace) {
-                allocated = vram.alloc_scattered(request, &mut blocks);
+                allocated = vram.alloc_scattered(request, &mut blocks, &mut dirty);
             }
-            match allocated {
-                Err(BuddyError::NoSpace) => return Err(Lack::Room),
-                allocated => allocated.map_err(errno)?,
-            }
+            allocated?;
             // Before the engine is given anything to do with it.
             dev.vram_ranges.fetch_add(1, Full);
             tell_use(dev, &vram);
+            Ok(())
+        };
+        let allocated = match allocate() {
+            Err(BuddyError::NoSpace) => {
+                // What is missing may be being cleared, or was just now.
+                let _pause = Pause::new(dev)?;
+                allocate()
+            }
+            allocated => allocated,
+        };
+        match allocated {
+            Err(BuddyError::NoSpace) => return Err(Lack::Room),
+            allocated => allocated.map_err(errno)?,
         }
         let range = Self {
             number: NEXT.fetch_add(1, Relaxed),
@@ -278,7 +291,8 @@ impl VramRange {
             // As many as were asked for.
             held: charge.take().ok_or(EIO)?.hold(),
         };
-        Ok(Arc::new(range, GFP_KERNEL_ACCOUNT).map_err(Error::from)?)
+        let range = Arc::new(range, GFP_KERNEL_ACCOUNT).map_err(Error::from)?;
+        Ok((range, dirty))
     }
 
     /// A number that no other has, nor had within hours.
@@ -385,7 +399,7 @@ impl VramRange {
         }
     }
 
-    /// The copy engine is to write zeroes to all of it.
+    /// The copy engine is to write zeroes where it is dirty.
     pub(crate) fn set_cleared_alone(&self) {
         self.change_state(CLEARED_ALONE, CLEARED_ALONE);
     }
@@ -395,7 +409,7 @@ impl VramRange {
         self.state.load(Relaxed) & CLEARED_ALONE != 0
     }
 
-    /// The copy engine has written zeroes, or an object's content, to all of it, in this
+    /// Zeroes, or an object's content, are written to all of it, in this
     /// [generation](crate::gpu::Gpu::vram_generation).
     pub(crate) fn set_cleared(&self, generation: u32) {
         self.change_state(WRITTEN, generation.wrapping_add(1) & WRITTEN);
@@ -434,6 +448,7 @@ impl Drop for VramRange {
             tell_use(&self.dev, &vram);
             self.dev.vram_ranges.fetch_sub(1, Full);
         }
+        self.dev.clearer.look();
         self.held.give_back(bytes);
     }
 }

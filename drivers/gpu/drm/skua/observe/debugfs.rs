@@ -4,7 +4,7 @@
 //!
 //! | file | what it shows |
 //! |---|---|
-//! | `regions` | memory regions: size, use, the allocator's free blocks; host aperture: pages; holders; who is next |
+//! | `regions` | memory regions: size, use, what is clean of the free, the allocator's free blocks; host aperture: pages; holders; who is next |
 //! | `gart` | pages of the aperture segment that show memory: number, bus address, whether snooped |
 //! | `vms` | address spaces: mappings, bytes mapped, mappings that are installed, tables, binds that are held |
 //! | `entries` | entries of pages in address spaces: of system memory, snooped and not, and others |
@@ -12,6 +12,7 @@
 //! | `rings` | engines: state, head and tail, ticks, packets in flight, and words from head to tail |
 //! | `paging` | the paging process: bytes of its address space and of its tables, ticks, packets; how often memory was not idle |
 //! | `idle` | has paging want idle memory from now on, or, read again, not any more |
+//! | `clearing` | has no free VRAM be clean, or be cleared, from now on, or, read again, again |
 //! | `preemption` | has engines not be asked to stop from now on, or, read again, again |
 //! | `reset` | resets the adapter; how often that was done since it was bound |
 //! | `quarantine` | whether reapers keep what they are given, since the device may still reach it, and how many objects they have; it does not ask the device |
@@ -42,6 +43,7 @@ use crate::{
             REGION_SYSTEM,
             REGION_VRAM, //
         },
+        clearer::Clearer,
         eviction::{
             self,
             Vram, //
@@ -53,6 +55,7 @@ use crate::{
         vram::Part, //
     },
     policy::{
+        buddy::PAGE_BYTES,
         eviction::{
             Holders,
             Place, //
@@ -135,6 +138,10 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
         },
     },
     DebugfsFile {
+        name: c"clearing",
+        show: |dev, out| writeln!(out, "{}", u32::from(Clearer::turn(dev)?)).map_err(full),
+    },
+    DebugfsFile {
         name: c"preemption",
         show: |dev, out| {
             let preempts = !dev.preempts.load(Relaxed);
@@ -190,7 +197,14 @@ fn regions(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> core::fmt:
             aperture.used()
         )?;
     }
+    let is_clearing = Clearer::has_work(dev);
     let vram = dev.vram.lock();
+    writeln!(
+        out,
+        "vram0: clean {}{}",
+        vram.clean_pages().0.saturating_mul(PAGE_BYTES),
+        if is_clearing { ", being cleared" } else { "" }
+    )?;
     writeln!(
         out,
         "vram0: largest free block {} pages",
@@ -337,6 +351,18 @@ fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         ("clean_bytes", dev.counters.clean_bytes.load(Relaxed)),
         ("clean_kept", dev.counters.clean_kept.load(Relaxed)),
         ("clean_dropped", dev.counters.clean_dropped.load(Relaxed)),
+        (
+            "background_clears",
+            dev.counters.background_clears.load(Relaxed),
+        ),
+        (
+            "background_clear_bytes",
+            dev.counters.background_clear_bytes.load(Relaxed),
+        ),
+        (
+            "clean_creations",
+            dev.counters.clean_creations.load(Relaxed),
+        ),
         ("aperture_maps", dev.counters.aperture_maps.load(Relaxed)),
         (
             "aperture_reclaims",

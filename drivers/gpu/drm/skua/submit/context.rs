@@ -54,6 +54,7 @@ use crate::{
             Memory,
             REGION_VRAM, //
         },
+        clearer::FreeBlocks,
         destruction,
         paging_in,
         relocation::{
@@ -66,7 +67,10 @@ use crate::{
             Vm,
             VmUse, //
         },
-        vram::VramRange, //
+        vram::{
+            BlockList,
+            VramRange, //
+        }, //
     },
     policy::{
         miniport::{
@@ -684,7 +688,7 @@ impl Context {
         let signalling = Signalling::begin();
         trace::submit(&self.dev, self.engine.get(), self.id(), &left);
         submission.publish(fence, Few::Empty);
-        engine.submit(&self.dev, self, submission);
+        crate::warn_on_once!(engine.submit(&self.dev, self, submission).is_some());
         drop(signalling);
         drop(order);
         Ok(Some(left))
@@ -716,19 +720,29 @@ impl Context {
         })
     }
 
-    /// Queues the clearing of `range`, which nobody uses yet, and gives the fence to `publish`.
-    /// `ENOMEM`, `ENODEV`. Nothing has changed then.
+    /// Queues the clearing of the `dirty` blocks of `range`, which nobody uses yet, and gives the
+    /// fence to `publish`. `ENOMEM`, `ENODEV`. Nothing has changed then.
     pub(crate) fn clear(
         self: &Arc<Self>,
         range: &Arc<VramRange>,
+        dirty: BlockList,
         publish: impl FnOnce(&Fence),
     ) -> Result {
         self.queue(
-            submission::Work::Clear(range.clone()),
+            submission::Work::Clear(range.clone(), dirty),
             Few::Empty,
             UNLIMITED,
             unpromised(publish),
         )
+    }
+
+    /// Has free memory be cleared, now or not at all; with a fence of its own line, for which nobody
+    /// waits. `EBUSY` if the engine has something to do; `ENOMEM`, `ENODEV`. The memory is dirty
+    /// then, and on its way back.
+    pub(crate) fn clear_free(self: &Arc<Self>, free: FreeBlocks) -> Result {
+        let line = FenceContext::new(c"skua", c"clear");
+        let work = submission::Work::ClearFree(free, line);
+        self.queue(work, Few::Empty, UNLIMITED, unpromised(|_| ()))
     }
 
     /// Queues the initialisation of a context allocation in `memory`, whose first page is `page`,
@@ -826,10 +840,18 @@ impl Context {
         let system = &self.dev.system;
         trace::memory(&self.dev, c"system", system.used(), system.limit());
         submission.publish(fence, promises);
-        engine.submit(&self.dev, self, submission);
+        let refused = engine.submit(&self.dev, self, submission);
+        let result = match refused {
+            Some(refused) => {
+                let refused = refused.into_arc();
+                refused.finish(&self.dev, self.engine, Err(ECANCELED));
+                Err(EBUSY)
+            }
+            None => Ok(()),
+        };
         drop(signalling);
         drop(order);
-        Ok(())
+        result
     }
 
     /// How many submissions wait in its queue, if it takes one more now. `ECANCELED` or `ENODEV` if

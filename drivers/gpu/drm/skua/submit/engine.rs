@@ -210,6 +210,12 @@ impl State {
         self.node.is_empty() && self.node.asked().is_none() && self.held.is_none()
     }
 
+    /// Whether it takes work and has none: nothing is in the ring, nobody waits for it.
+    fn is_idle(&self) -> bool {
+        let has_work = !self.node.is_empty() || self.scheduler.is_waited_for();
+        self.mode == Mode::Running && !has_work && self.parked.is_empty()
+    }
+
     /// Counts a packet out of the ring, at the engine time `now`.
     pub(crate) fn retire(&mut self, dev: &SkuaDevice, packet: &Packet, now: u64) {
         let context = packet.submission.context();
@@ -619,7 +625,8 @@ impl Engine {
         state.clock.read(usage)
     }
 
-    /// Queues a published submission of `context` and starts what can be started.
+    /// Queues a published submission of `context` and starts what can be started. What is for an
+    /// idle engine alone comes back if this is none.
     ///
     /// For clients' threads: takes spin locks only, and signals nothing.
     pub(crate) fn submit(
@@ -627,25 +634,35 @@ impl Engine {
         dev: &SkuaDevice,
         context: &Arc<Context>,
         submission: ListArc<Submission>,
-    ) {
+    ) -> Option<ListArc<Submission>> {
         self.change(dev, |state, now| {
+            if submission.is_background() && !state.is_idle() {
+                return Some(submission);
+            }
             let due = context.push(submission);
             state.attend(context, due, Position::Last, now);
-        });
+            None
+        })
+    }
+
+    /// Whether it has nothing to do.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.state.lock().is_idle()
     }
 
     /// Changes what can be started, at the engine time that `change` is told, and starts it.
-    fn change(&self, dev: &SkuaDevice, change: impl FnOnce(&mut State, u64)) {
+    fn change<R>(&self, dev: &SkuaDevice, change: impl FnOnce(&mut State, u64) -> R) -> R {
         let generation = dev.hw.generation();
-        let filled = {
+        let (changed, filled) = {
             let now = self.ticks(dev);
             let mut state = self.state.lock();
-            change(&mut state, now);
-            self.fill(dev, &mut state, now)
+            let changed = change(&mut state, now);
+            (changed, self.fill(dev, &mut state, now))
         };
         if filled.is_err() {
             dev.reset_later(generation);
         }
+        changed
     }
 
     /// Changes how important the work of `context` is.
@@ -937,6 +954,10 @@ impl Engine {
         }
         if state.node.notify(&dev.hw)? {
             dev.watch();
+        }
+        if dev.clearer.waits_for_engine() && state.is_idle() {
+            // Of any engine: it looks whether that is the one.
+            dev.clearer.engine_is_idle();
         }
         if self.preempts && state.contention(now, || false).1 {
             dev.watch_turns();

@@ -34,6 +34,7 @@ use crate::{
         SkuaDevice, //
     },
     memory::{
+        clearer::Pause,
         eviction,
         vram::Part, //
     },
@@ -143,6 +144,8 @@ impl AlarmHandler for Sleeper {
 /// that is lost sleeps anyway.
 pub(crate) fn sleep(dev: &SkuaDevice) -> Result {
     let start = Instant::<Monotonic>::now();
+    // What is freed meanwhile is zero when the device wakes.
+    let _pause = Pause::new(dev)?;
     while dev.check_health().is_ok() {
         let late = start.elapsed() > PATIENCE;
         // Not for all of the time: no DRM device is unplugged meanwhile.

@@ -39,14 +39,19 @@ use crate::{
     gpu::SkuaDevice,
     memory::{
         bo::Memory,
+        clearer::FreeBlocks,
         relocation::Transfer,
         vm::{
             VA_END,
             VA_START, //
         },
-        vram::VramRange, //
+        vram::{
+            BlockList,
+            VramRange, //
+        }, //
     },
     policy::{
+        heap::FallibleVec,
         miniport::{
             Built,
             ContextPage,
@@ -116,8 +121,10 @@ pub(crate) enum Work {
     /// Run these buffers, one after the other, in the context's address space; nothing, if there is
     /// none.
     Buffers(Few<Buffer>),
-    /// Write zeroes to this memory (`DXGK_OPERATION_VIRTUAL_FILL`).
-    Clear(Arc<VramRange>),
+    /// Write zeroes to these blocks of this memory (`DXGK_OPERATION_VIRTUAL_FILL`).
+    Clear(Arc<VramRange>, BlockList),
+    /// Write zeroes to free memory.
+    ClearFree(FreeBlocks, FenceContext),
     /// Copy an object's memory (`DXGK_OPERATION_VIRTUAL_TRANSFER`), between VRAM and system memory.
     Transfer(Arc<Transfer>),
     /// Write what a context allocation begins with (`DXGK_OPERATION_INIT_CONTEXT_RESOURCE`).
@@ -250,7 +257,7 @@ impl Submission {
     pub(crate) fn is_paging(&self) -> bool {
         match &self.work {
             Work::Buffers(_) | Work::Switch => false,
-            Work::Clear(_) | Work::InitContextResource { .. } => true,
+            Work::Clear(..) | Work::ClearFree(..) | Work::InitContextResource { .. } => true,
             Work::Transfer(transfer) => transfer.plan.is_some(),
         }
     }
@@ -298,9 +305,13 @@ impl Submission {
                     None => Task::Null(flush),
                 };
             }
-            Work::Clear(range) => PagingOperation::Fill {
+            Work::Clear(_, blocks) => PagingOperation::Fill {
                 segment,
-                blocks: range.blocks(),
+                blocks: blocks.as_slice(),
+            },
+            Work::ClearFree(free, _) => PagingOperation::Fill {
+                segment,
+                blocks: free.blocks(),
             },
             Work::Transfer(transfer) => match &transfer.plan {
                 Some(plan) => PagingOperation::Transfer {
@@ -370,9 +381,10 @@ impl Submission {
             *self.promises.lock() = promises;
         }
         match &self.work {
-            Work::Clear(range) if fence.is_some() && result.is_ok() => {
+            Work::Clear(range, _) if fence.is_some() && result.is_ok() => {
                 range.set_cleared(dev.vram_generation.load(Relaxed));
             }
+            Work::ClearFree(free, _) if fence.is_some() => free.finish(result),
             Work::Transfer(transfer) => {
                 if let Some(fence) = fence.take() {
                     transfer.finish(fence, result);
@@ -390,7 +402,13 @@ impl Submission {
     pub(crate) fn line(&self) -> Option<&FenceContext> {
         match &self.work {
             Work::Transfer(transfer) => Some(transfer.line()),
+            Work::ClearFree(_, line) => Some(line),
             _ => None,
         }
+    }
+
+    /// Whether it is for an idle engine alone.
+    pub(crate) fn is_background(&self) -> bool {
+        matches!(self.work, Work::ClearFree(..))
     }
 }

@@ -214,6 +214,20 @@ impl Function {
         (kept == 1, dying)
     }
 
+    /// Bytes of VRAM that are free and clean, and whether more are being cleared.
+    ///
+    /// # Panics
+    ///
+    /// If debugfs does not tell.
+    #[track_caller]
+    pub fn clean(&self) -> (u64, bool) {
+        let text = self.debugfs("regions").expect("debugfs");
+        let clean = text.lines().find_map(|l| l.strip_prefix("vram0: clean "));
+        let clean = clean.unwrap_or_else(|| panic!("{text}"));
+        let (bytes, more) = clean.split_once(", being cleared").unwrap_or((clean, "no"));
+        (bytes.parse().expect("a number"), more.is_empty())
+    }
+
     /// Waits until driver and device have nothing to do any more: what earlier clients had and
     /// what is new is cleared in the background, and its interrupts come later still.
     ///
@@ -233,7 +247,7 @@ impl Function {
             let [reads, writes, interrupts] = seen();
             std::thread::sleep(Duration::from_millis(100));
             // Asking for the counters writes one register.
-            (seen() == [reads, writes + 1, interrupts]).then_some(())
+            (seen() == [reads, writes + 1, interrupts] && !self.clean().1).then_some(())
         });
         rest.unwrap_or_else(|| panic!("no rest: {:?}", seen()));
     }

@@ -126,6 +126,32 @@ pub fn with_holders(during: impl FnOnce(&Client, [(&str, u64); 3])) {
     assert_eq!(job.wait(), Ok(()));
 }
 
+/// Free VRAM is as if nobody had cleared it, and is not cleared in the background, as long as it
+/// lives: what is new in VRAM is cleared when it is made.
+pub struct Uncleared;
+
+impl Uncleared {
+    /// From now on.
+    ///
+    /// # Panics
+    ///
+    /// If it is so already.
+    #[track_caller]
+    #[expect(clippy::new_without_default, reason = "a guard is asked for")]
+    pub fn new() -> Self {
+        let now = Function::first().debugfs("clearing").expect("debugfs");
+        assert_eq!(now.trim(), "0");
+        Self
+    }
+}
+
+impl Drop for Uncleared {
+    fn drop(&mut self) {
+        // None of a device that is gone.
+        let _ = Function::first().debugfs("clearing");
+    }
+}
+
 /// Words that differ from place to place and from seed to seed.
 pub fn pattern(seed: u64) -> impl Fn(usize) -> u64 {
     move |offset| (offset as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed

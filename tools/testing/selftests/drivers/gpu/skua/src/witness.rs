@@ -117,7 +117,7 @@ fn used() -> Vec<u64> {
 }
 
 /// Waits until earlier clients' objects are gone: they are given back after their file is closed,
-/// and what is moving when it has moved.
+/// and what is moving when it has moved; and until what they had in VRAM is cleared.
 #[track_caller]
 pub fn quiet() {
     let end = Instant::now() + Duration::from_secs(20) * patience();
@@ -125,7 +125,8 @@ pub fn quiet() {
         let (vms, contexts) = objects();
         let used = used();
         assert_eq!(used.len(), 3, "regions");
-        if vms.is_empty() && contexts.is_empty() && used.iter().all(|bytes| *bytes == 0) {
+        let is_empty = vms.is_empty() && contexts.is_empty();
+        if is_empty && used.iter().all(|bytes| *bytes == 0) && !Function::first().clean().1 {
             return;
         }
         let left = format!("{vms}{contexts}, bytes {used:?}");

@@ -17,7 +17,7 @@ use skua_guest::host::{expect_error, Lies};
 use skua_selftests::client::PATIENCE;
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
-use skua_selftests::moving::{pattern, while_all_is_evicted};
+use skua_selftests::moving::{pattern, while_all_is_evicted, Uncleared};
 use skua_selftests::program::{address, COUNT, LOOP};
 use skua_selftests::race::Hold;
 use skua_selftests::rig::{copy, dispatch, expect_working, fill, write, Buffer, Job};
@@ -612,6 +612,8 @@ fn meet(
     // It is there already when the request is made that it leaves unanswered.
     let is_there = phase == Phase::Preempting && fault.withholds_preemptions();
     thread::scope(|scope| {
+        // Nothing but what is said here is under way when the device lies.
+        let _uncleared = Uncleared::new();
         let lies = Lies::tell("").expect("gpu-lie");
         let change = |to: &str| lies.change(to).expect("gpu-lie");
         let mut scene = Scene {

@@ -8,7 +8,7 @@ use std::thread;
 
 use skua_selftests::events::{Event, Trace};
 use skua_selftests::function::Function;
-use skua_selftests::moving::{evict_all, movable_in_vram, pattern, resident};
+use skua_selftests::moving::{evict_all, movable_in_vram, pattern, resident, Uncleared};
 use skua_selftests::rig::{copy, fill};
 use skua_selftests::suite::eventually;
 use skua_selftests::witness::quiet;
@@ -90,6 +90,7 @@ fn row_4_14_what_is_new_is_cleared_to_the_last_page() {
     assert_eq!(rig.run(Engine::Compute, &[fill(!0, va, size)]), Ok(()));
     drop(rig);
     quiet();
+    let _uncleared = Uncleared::new();
     let rig = Rig::new();
     for size in [PAGE, MIB, SIZE, 40 * MIB] {
         let before = Counted::now();

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use skua_selftests::events::Trace;
 use skua_selftests::function::Function;
 use skua_selftests::loss::{ask, GIVING_UP};
+use skua_selftests::moving::Uncleared;
 use skua_selftests::raw::in_child;
 use skua_selftests::rig::{copy, fill, wait_value, write};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
@@ -74,6 +75,7 @@ fn a_pause_longer_than_qemus_default_patience_is_survived() {
 }
 
 fn a_killed_server_ends_all_work() {
+    let _uncleared = Uncleared::new();
     let rig = Rig::new();
     let other = Rig::new();
     let never = rig.buffer(Place::System, 4096);

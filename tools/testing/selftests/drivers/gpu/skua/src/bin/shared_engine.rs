@@ -4,9 +4,11 @@
 //! program a GPU without another one for that.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use skua_selftests::events::{Event, Trace};
 use skua_selftests::function::Function;
+use skua_selftests::moving::Uncleared;
 use skua_selftests::raw::Errno;
 use skua_selftests::rig::{wait_value, write};
 use skua_selftests::suite::eventually;
@@ -20,6 +22,7 @@ fn main() -> ExitCode {
         row_2_14_paging_is_first_with_its_ids_and_others_get_new_ones: 60 at_rest,
         row_2_14_so_it_is_after_a_reset: 60 at_rest,
         row_2_10_no_call_waits_for_an_initialisation: 60,
+        free_memory_is_cleared_when_nobody_works: 60 at_rest,
     ])
 }
 
@@ -58,6 +61,7 @@ fn write_again(stop: Stop) {
     let high = rig.context_having_worked(Engine::Copy);
     assert_eq!(rig.prioritise(high, 1), Ok(()));
     Function::first().at_rest();
+    let _uncleared = Uncleared::new();
     let trace = Trace::of(&[
         "skua_preempt",
         "skua_preempted",
@@ -213,4 +217,54 @@ fn row_2_10_no_call_waits_for_an_initialisation() {
     assert_eq!(done.cpu.read(0), 1);
     assert_eq!(holder.wait(), Ok(()));
     drop(off);
+}
+
+fn free_memory_is_cleared_when_nobody_works() {
+    quiet();
+    let rig = Rig::new();
+    let context = rig.context_having_worked(Engine::Copy);
+    let gate = rig.buffer(Place::System, 4096);
+    let size = 16 << 20;
+    let handle = rig.bo(Place::Vram, size);
+    rig.map(handle).expect("new memory", |_| 0);
+    Function::first().at_rest();
+    let ([before], (clean, _)) = (cleared(), Function::first().clean());
+    let trace = Trace::of(&["skua_start", "skua_preempt", "skua_paging"]);
+    let begun = [write(gate.va + 8, 1), wait_value(gate.va, 1)];
+    let works = rig.start_in(context, &begun);
+    assert!(eventually(|| (gate.cpu.read(8) == 1).then_some(())).is_some());
+    let used = rig.region(Place::Vram).used;
+    assert_eq!(rig.close(handle), Ok(()));
+    let is_free = || (rig.region(Place::Vram).used + size == used).then_some(());
+    assert!(eventually(is_free).is_some(), "it is not given back");
+    // It would be within this time if nobody worked.
+    std::thread::sleep(Duration::from_millis(200));
+    let events = trace.events();
+    let own = |event: &&Event| event.name == "skua_preempt" || event.get("context") == "0";
+    let starts = events.iter().filter(|event| event.name != "skua_paging");
+    let others: Vec<_> = starts.filter(own).collect();
+    assert!(!works.has_ended());
+    assert_eq!(cleared(), [before], "{others:#?}");
+    assert!(others.is_empty(), "{others:#?}");
+    gate.cpu.write(0, 1);
+    assert_eq!(works.wait(), Ok(()));
+    let is_clean = || (Function::first().clean() == (clean + size, false)).then_some(());
+    assert!(
+        eventually(is_clean).is_some(),
+        "{:?}",
+        Function::first().clean()
+    );
+    // In parts, one after the other, each of which is a pass; at the end the rest.
+    let events = trace.events();
+    let passes: Vec<_> = events.iter().filter(|e| e.name == "skua_paging").collect();
+    println!("# {} passes for {size:#x} bytes", passes.len());
+    assert!(
+        passes.iter().all(|pass| pass.get("last") == "1"),
+        "{passes:#?}"
+    );
+}
+
+/// Bytes of free memory that were cleared.
+fn cleared() -> [u64; 1] {
+    Function::first().counters(["driver_background_clear_bytes"])
 }
