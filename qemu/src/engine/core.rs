@@ -240,6 +240,8 @@ pub struct Core {
     pub(crate) preemption: Preemption,
     /// With the engine's TLB.
     pub(crate) mmu: Mmu,
+    /// The same for save areas, so that these displace nothing in the other.
+    pub(crate) areas: Mmu,
     /// Forgotten by packets and FLUSH_CACHE.
     pub(crate) programs: ProgramCache,
     /// Engine time since the last adapter reset.
@@ -269,6 +271,7 @@ impl Core {
             kind,
             preemption,
             mmu: Mmu::default(),
+            areas: Mmu::default(),
             programs: ProgramCache::default(),
             ticks: 0,
             completed_fence: 0,
@@ -352,6 +355,7 @@ impl Core {
     /// Drops the translations of one address space, or of all (`None`).
     pub fn invalidate(&mut self, asid: Option<Asid>) {
         self.mmu.flush(asid);
+        self.areas.flush(asid);
     }
 
     /// All other engines have dropped what [`Outcome::Invalidate`] asked for.
@@ -377,7 +381,7 @@ impl Core {
     }
 
     fn forget(&mut self) {
-        self.mmu.flush(None);
+        self.invalidate(None);
         self.programs.clear();
         self.machine = None;
         self.progress = Progress::default();
@@ -614,13 +618,13 @@ impl Core {
                 Ok(Flow::End)
             }
             Command::FlushTlb { asid } => {
-                self.mmu.flush(asid);
+                self.invalidate(asid);
                 Ok(Flow::End)
             }
             Command::Invalidate { .. } if *work == Work::Invalidated => Ok(Flow::End),
             Command::Invalidate { asid } => {
                 // Each time: this core may have gone on where another one was.
-                self.mmu.flush(asid);
+                self.invalidate(asid);
                 if std::mem::replace(work, Work::Invalidate) != Work::Invalidate {
                     memory.tally().add(Counter::Invalidate, 1);
                 }

@@ -20,10 +20,10 @@ use skua_spec::status::Counter;
 
 use crate::engine::core::{Core, Flow};
 use crate::engine::packet::space_of;
-use crate::engine::save::lines;
+use crate::engine::save::{read_area, write_area};
 use crate::fault::Fault;
 use crate::memory::Memory;
-use crate::mmu::{Mmu, Space};
+use crate::mmu::Space;
 
 /// A context that an engine holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,10 +137,7 @@ impl Core {
         address: u64,
     ) -> Result<Option<Image>, Fault> {
         let mut bytes = [0; IMAGE_SIZE as usize];
-        let access = Access::Fetch;
-        // As with a saved state, nothing is kept of these translations.
-        let found = Mmu::default().read(memory, space, address, &mut bytes, access);
-        memory.tally().spend(lines(bytes.len()));
+        let found = read_area(&mut self.areas, memory, space, address, &mut bytes);
         self.progress.overhead = memory.tally().time();
         found.map_err(Fault::in_save_area)?;
         let mut words = [0; Image::WORDS];
@@ -160,8 +157,7 @@ impl Core {
         address: u64,
         bytes: &[u8],
     ) -> Result<(), Fault> {
-        let written = Mmu::default().write(memory, space, address, bytes);
-        memory.tally().spend(lines(bytes.len()));
+        let written = write_area(&mut self.areas, memory, space, address, bytes);
         self.progress.overhead = memory.tally().time();
         written
     }

@@ -36,6 +36,7 @@ use skua_spec::isa::REGISTERS;
 use skua_spec::preemption::{Cause, Header, Level};
 use skua_spec::status::Counter;
 use skua_spec::ticks;
+use vm_memory::VolatileSlice;
 
 use crate::command::draw::{Drawing, OUTPUTS, OUTPUT_MASK};
 use crate::command::transfer::Moved;
@@ -43,8 +44,8 @@ use crate::command::triangle::{Triangle, VERTEX_WORDS};
 use crate::engine::core::{Begun, Core, Outcome, Work};
 use crate::engine::packet::Packet;
 use crate::fault::Fault;
-use crate::memory::Memory;
-use crate::mmu::Mmu;
+use crate::memory::{Memory, Place};
+use crate::mmu::{Mmu, Space};
 use crate::program::machine::{Machine, SCRAMBLED};
 use crate::program::wave::{lanes, Wave};
 
@@ -369,9 +370,82 @@ fn state_at(area: &SaveArea) -> u64 {
     area.base.0 + u64::from(IMAGE_SIZE)
 }
 
-/// What writing or reading `bytes` bytes of a state or an image takes beyond that of accesses.
-pub(crate) fn lines(bytes: usize) -> u64 {
-    (bytes as u64).div_ceil(BYTES_PER_TICK) * ticks::LINE
+/// Does `part` for each part of `bytes` bytes in a save area, from `address` on, that lies in one
+/// page, with the number of bytes before it. While a part is moved the next one's address is
+/// translated: what takes longer passes.
+fn in_pages<'m>(
+    areas: &mut Mmu,
+    memory: &Memory<'m>,
+    (space, address): (Space, u64),
+    bytes: usize,
+    access: Access,
+    mut part: impl FnMut(VolatileSlice<'m>, Place, usize),
+) -> Result<(), Fault> {
+    let tally = memory.tally();
+    let (mut time, mut moving, mut done) = (tally.take_time(), 0, 0);
+    let mut result = Ok(());
+    while done < bytes {
+        let (here, rest) = (address.wrapping_add(done as u64), (bytes - done) as u64);
+        let found = areas.slice(memory, space, here, rest, access);
+        time += tally.take_time().max(moving);
+        let (slice, place) = match found {
+            Ok(found) => found,
+            Err(fault) => {
+                (result, moving) = (Err(fault), 0);
+                break;
+            }
+        };
+        part(slice, place, done);
+        let count = slice.len();
+        moving = tally.take_time() + (count as u64).div_ceil(BYTES_PER_TICK) * ticks::LINE;
+        done += count;
+    }
+    tally.spend(time + moving);
+    result
+}
+
+/// Reads from a save area.
+pub(crate) fn read_area(
+    areas: &mut Mmu,
+    memory: &Memory<'_>,
+    space: Space,
+    address: u64,
+    buffer: &mut [u8],
+) -> Result<(), Fault> {
+    let (at, count) = ((space, address), buffer.len());
+    in_pages(
+        areas,
+        memory,
+        at,
+        count,
+        Access::Fetch,
+        |slice, place, done| {
+            slice.copy_to(&mut buffer[done..]);
+            memory.charge_read(place, slice.len() as u64);
+        },
+    )
+}
+
+/// Writes to a save area.
+pub(crate) fn write_area(
+    areas: &mut Mmu,
+    memory: &Memory<'_>,
+    space: Space,
+    address: u64,
+    bytes: &[u8],
+) -> Result<(), Fault> {
+    let (at, count) = ((space, address), bytes.len());
+    in_pages(
+        areas,
+        memory,
+        at,
+        count,
+        Access::Write,
+        |slice, place, done| {
+            slice.copy_from(&bytes[done..]);
+            memory.charge_write(place, slice.len() as u64);
+        },
+    )
 }
 
 impl Core {
@@ -446,11 +520,8 @@ impl Core {
             return Ok(());
         };
         self.add_to_context(memory, context, Descriptor::TICKS, ticks)?;
-        // As it keeps nothing of these translations, those of the packet find what they have found.
-        Mmu::default()
-            .write(memory, space, state_at(&area), &state)
+        write_area(&mut self.areas, memory, space, state_at(&area), &state)
             .map_err(Fault::in_save_area)?;
-        memory.tally().spend(lines(state.len()));
         // CAST: at most STATE_SIZE.
         self.set_saved(memory, context, state.len() as u32)?;
         memory.tally().add(Counter::SavedBytes, state.len() as u64);
@@ -470,16 +541,8 @@ impl Core {
             return Err(bad);
         }
         let mut state = vec![0; packet.saved as usize];
-        Mmu::default()
-            .read(
-                memory,
-                packet.space(),
-                state_at(&area),
-                &mut state,
-                Access::Fetch,
-            )
-            .map_err(Fault::in_save_area)?;
-        memory.tally().spend(lines(state.len()));
+        let (space, at) = (packet.space(), state_at(&area));
+        read_area(&mut self.areas, memory, space, at, &mut state).map_err(Fault::in_save_area)?;
         let (full, machine) = (self.preemption.full, self.machine.take());
         let found = decode(&state, &packet, self.kind, full, machine);
         let (at, begun) = found.ok_or(bad)?;

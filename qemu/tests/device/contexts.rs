@@ -5,10 +5,11 @@
 
 use skua_gpu::engine::core::Outcome;
 use skua_gpu::vram;
-use skua_spec::address::GpuVa;
+use skua_spec::address::{GpuPhys, GpuVa, PAGE_SIZE};
 use skua_spec::command::{Command, BYTES_PER_TICK};
 use skua_spec::context::{Descriptor, Image, SaveArea, IMAGE_SIZE};
 use skua_spec::fault::{Access, Reason, Record, Space};
+use skua_spec::mmu::{PageSize, Target};
 use skua_spec::number::{Asid, EngineIndex};
 use skua_spec::preemption::Cause;
 use skua_spec::status::{self, Counter, EngineState};
@@ -28,8 +29,8 @@ const OTHER_ASID: Asid = Asid(9);
 const PLAIN: u64 = CONTEXT + 0x2000;
 /// Bytes from [`SAVE`] to the save area of [`OTHER`], of which the first pages are mapped.
 const OTHER_SAVE: u64 = 0x4_a000;
-/// Ticks of loading a context, or of leaving it.
-const IMAGE: u64 = IMAGE_SIZE as u64 / BYTES_PER_TICK * ticks::LINE + COLD;
+/// Ticks of loading a context, or of leaving it, once its place was found.
+const IMAGE: u64 = IMAGE_SIZE as u64 / BYTES_PER_TICK * ticks::LINE;
 /// More steps than any work of these tests takes.
 const MANY: usize = 100_000;
 
@@ -539,7 +540,7 @@ fn a_packet_that_ends_writes_its_registers() {
     rig.packet(CONTEXT, &[set(1, 0)]);
     let (ticks, time) = (charged(&rig), rig.ticks());
     // There was nothing to write but EXEC's image to read.
-    assert_eq!(time, ticks + IMAGE);
+    assert_eq!(time, ticks + COLD + IMAGE);
     for (value, written) in [(9, true), (9, false), (10, true)] {
         let (ticks, time) = (charged(&rig), rig.ticks());
         let (exec, fence) = rig.exec(CONTEXT, &[set(1, value)]);
@@ -549,7 +550,7 @@ fn a_packet_that_ends_writes_its_registers() {
             assert_eq!(rig.stepped.cores[0].shown().completed_fence, fence - 1);
         }
         assert_eq!(rig.image(CONTEXT).registers[1], value);
-        let registers = 2 * ticks::LINE + COLD;
+        let registers = 2 * ticks::LINE;
         let overhead = if written { registers } else { 0 };
         assert_eq!(rig.ticks() - time, charged(&rig) - ticks + overhead);
         assert_eq!(rig.finish(), Outcome::Idle);
@@ -740,6 +741,44 @@ fn no_packet_pays_for_a_switch() {
         assert_eq!(charged(&alone, at), charged(&turns, at));
     }
     assert_eq!(turns.ticks(), alone.ticks() + 12 * IMAGE);
+}
+
+/// Save areas have a TLB of their own, which is flushed as the other is: neither displaces what the
+/// other one keeps.
+#[test]
+fn save_areas_are_translated_apart() {
+    let mut rig = Rig::new(0);
+    // It has the place in a TLB that the image's page has.
+    let address = SAVE_VA + 1024 * PAGE_SIZE;
+    let target = Target::Vram(GpuPhys(vram::BASE + DATA));
+    rig.stepped
+        .map_page(address, target, PageSize::Size4K, true);
+    let signal = Command::Signal { address, value: 1 };
+    for (flush, misses) in [
+        (None, 0),
+        (Some(OTHER_ASID), 0),
+        (Some(ASID), 1),
+        (Some(Asid::SYSTEM), 1),
+    ] {
+        let asid = flush.filter(|asid| *asid != Asid::SYSTEM);
+        for command in [Command::FlushTlb { asid }, Command::Invalidate { asid }] {
+            rig.packet(CONTEXT, &[signal]);
+            if flush.is_some() {
+                rig.run(command);
+            }
+            let before = rig.ticks();
+            rig.run(switch(None));
+            let expected = ticks::COMMAND + IMAGE + misses * COLD;
+            assert_eq!(rig.ticks() - before, expected, "{flush:?}");
+        }
+    }
+    for round in 0..3 {
+        let before = rig.stepped.tally.get(Counter::TlbMiss);
+        rig.packet(CONTEXT, &[signal]);
+        rig.packet(OTHER, &[]);
+        let misses = rig.stepped.tally.get(Counter::TlbMiss) - before;
+        assert_eq!(misses == 0, round > 0, "{misses}");
+    }
 }
 
 /// Wherever packets are stopped, and on whichever core they go on, they find their registers.
