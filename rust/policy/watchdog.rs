@@ -90,7 +90,7 @@ pub struct Sample {
     pub since: Option<Arrival>,
 }
 
-/// When a packet got to the head.
+/// A moment: when a packet got to the head, or what was seen of it was forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// By the clock of [`Sample::now_ms`].
@@ -136,8 +136,8 @@ pub struct Watchdog {
     limits: Limits,
     /// `None` while nothing is at the head.
     watched: Option<Watched>,
-    /// Whether what is at the head begins again now, whenever it got there.
-    restarted: bool,
+    /// What got to the head before this begins again from here.
+    restarted: Option<Arrival>,
 }
 
 /// What a packet has had since it got to the head.
@@ -163,29 +163,30 @@ impl Watchdog {
         Watchdog {
             limits,
             watched: None,
-            restarted: false,
+            restarted: None,
         }
     }
 
-    /// Forgets what was seen: the engine was reset, or the device is back from suspend.
-    pub fn restart(&mut self) {
+    /// Forgets what was seen until `now`: the engine was reset, or has stopped. What is at the head
+    /// then begins again, and what gets there later is counted from when it does.
+    pub fn restart(&mut self, now: Arrival) {
         self.watched = None;
-        self.restarted = true;
+        self.restarted = Some(now);
     }
 
     /// Judges. The same verdict comes again as long as it holds.
     pub fn check(&mut self, sample: Sample) -> Verdict {
         let Some(id) = sample.head else {
             self.watched = None;
-            self.restarted = false;
             return Verdict::Healthy;
         };
         let now = Arrival {
             ms: sample.now_ms,
             ticks: sample.ticks,
         };
-        let restarted = core::mem::take(&mut self.restarted);
-        let since = sample.since.filter(|_| !restarted).unwrap_or(now);
+        let since = sample.since.unwrap_or(now);
+        let restarted = self.restarted.filter(|restarted| restarted.ms > since.ms);
+        let since = restarted.unwrap_or(since);
         let new = Watched {
             id,
             last_ms: since.ms,

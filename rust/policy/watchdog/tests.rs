@@ -44,7 +44,7 @@ fn an_endless_job_is_overdue() {
     // Fast: the time decides. Slow: the ticks do.
     let fast = run(&mut dog, (100, 0), 1_000_000, 100, 60_000);
     assert_eq!(fast, Some((2100, Verdict::Overdue { id: 7 })));
-    dog.restart();
+    dog.restart(Arrival { ms: 0, ticks: 0 });
     let slow = run(&mut dog, (100, 0), 100, 100, 60_000);
     assert_eq!(slow, Some((10_100, Verdict::Overdue { id: 7 })));
 }
@@ -253,10 +253,15 @@ fn it_is_counted_from_when_it_got_there() {
     // By the first look behind its time, which is up at 2090.
     assert_eq!(overdue(&mut dog, 300), Some(2300));
     // It begins once more.
-    dog.restart();
+    let restart = |dog: &mut Watchdog, ms| dog.restart(Arrival { ms, ticks: ms * 10 });
+    restart(&mut dog, 2300);
     assert_eq!(overdue(&mut dog, 2300), Some(4550));
-    // What comes when nothing was there since is counted from when it came.
-    dog.restart();
+    // Or did before the first look, its time is up at 4000.
+    restart(&mut dog, 2000);
+    assert_eq!(overdue(&mut dog, 2200), Some(4200));
+    // What comes later is counted from when it came, though nobody has looked meanwhile.
+    restart(&mut dog, 80);
+    assert_eq!(overdue(&mut dog, 300), Some(2300));
     let idle = Sample {
         head: None,
         ..at(250)

@@ -50,6 +50,7 @@ use crate::{
             Cause, //
         },
         watchdog::{
+            Arrival,
             Limits,
             Sample,
             Spent,
@@ -398,8 +399,12 @@ impl AlarmHandler for Watch {
                 }
                 Finding::Wrong(cause, patience) => {
                     recover(dev, index, engine, &cause, patience);
+                    let now = Arrival {
+                        ms: now_ms(),
+                        ticks: engine.ticks(dev),
+                    };
                     if let Some(watchdogs) = self.watchdogs.lock().get_mut(index.index()) {
-                        watchdogs.iter_mut().for_each(Watchdog::restart);
+                        watchdogs.iter_mut().for_each(|dog| dog.restart(now));
                     }
                 }
             }
