@@ -24,6 +24,7 @@ use crate::bus::{Backing, Bus, MapError, BUS_BITS};
 use crate::counters::Counters;
 use crate::engine::alarm::Alarm;
 use crate::engine::lockstep::Lockstep;
+use crate::engine::pace::Seed;
 use crate::engine::save::SAVE_SIZE;
 use crate::engine::worker::Worker;
 use crate::engine::{Engine, Moderation, Ring};
@@ -57,6 +58,8 @@ pub(crate) struct Hub {
     pub(crate) interrupts: Arc<dyn Interrupts>,
     /// Shared with the status page and the thread that acts for them.
     lies: Arc<Lies>,
+    /// From what the engines draw how long their steps are.
+    pub(crate) pace: Seed,
     /// Where the engines tell what they do, if anybody wants to know.
     pub(crate) events: OnceLock<Arc<Events>>,
     /// Counts of the ring of records, which lies in the status page.
@@ -235,6 +238,7 @@ impl Device {
             counters: Counters::default(),
             interrupts,
             lies,
+            pace: Seed::default(),
             events: OnceLock::new(),
             faults: FaultRing::default(),
             engines,
@@ -340,6 +344,12 @@ impl Device {
         let told = self.hub.lies.told().into_iter();
         told.filter_map(|(kind, times)| Some((name(kind)?, times)))
             .collect()
+    }
+
+    /// Has each engine look whether it is to stop behind so many ticks, from 1 to what the manual
+    /// allows, as random numbers say, each time another; 0 has it look as seldom as it may.
+    pub fn draw_steps(&self, seed: u64) {
+        self.hub.pace.set(seed);
     }
 
     /// Records from now on what the engines do. Only the first record counts.

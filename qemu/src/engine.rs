@@ -11,6 +11,7 @@
 //! | [`worker`] | the thread around a core |
 //! | `lockstep` | one thread around all of them |
 //! | [`alarm`] | what wakes these threads |
+//! | `pace` | how long the steps are |
 //! | `watch` | what the thread tells a record of it |
 //!
 //! This file is the side that the registers see. [`Engine`] holds what the registers' thread tells
@@ -22,6 +23,7 @@ pub mod alarm;
 pub mod core;
 mod held;
 pub(crate) mod lockstep;
+pub(crate) mod pace;
 pub mod packet;
 pub mod save;
 mod watch;

@@ -16,14 +16,12 @@ use skua_spec::status::{self, Counter, EngineState};
 use crate::counters::Tally;
 use crate::device::{Asked, Hub};
 use crate::engine::core::{Core, Outcome, Shown};
+use crate::engine::pace::{Pace, STEP};
 use crate::engine::watch::Watch;
 use crate::engine::{Engine, Moderation};
 use crate::memory::Memory;
 use crate::options::Preemption;
 use crate::status::Page;
-
-/// Ticks of a step: instructions that may be issued before the mailbox is read.
-const STEP: u64 = 4096;
 
 /// Ticks after which a running engine writes its time to the status page. With a step it is far
 /// from the 65,536 that the manual promises.
@@ -59,6 +57,8 @@ pub(crate) struct Worker {
     engine: Arc<Engine>,
     /// Stepped by this thread alone.
     core: Core,
+    /// How long its steps are.
+    pace: Pace,
     /// What the core has counted and the device has not.
     tally: Tally,
     /// What the status page was last given.
@@ -91,6 +91,7 @@ impl Worker {
         let core = Core::new(engine.index, engine.kind, preemption);
         Self {
             hub,
+            pace: Pace::new(engine.index),
             engine,
             tally: Tally::default(),
             published: core.shown(),
@@ -168,6 +169,7 @@ impl Worker {
 
     /// Works for a step of up to `budget` ticks, and shows what came of it.
     pub(crate) fn work(&mut self, budget: u64) -> Next {
+        let budget = budget.min(self.pace.next(&self.hub.pace));
         self.core.ring_doorbell(self.engine.tail());
         self.watch();
         let outcome = self.with_memory(|core, memory| core.step(memory, budget));

@@ -3,7 +3,7 @@
 //! Preemption (manual section 11): a driver that has an engine stop at any point and submits again
 //! what was withdrawn finds memory, time and counters as if nobody had disturbed it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use proptest::prelude::*;
 use skua_asm::{assemble, assemble_with, Program};
@@ -1693,6 +1693,25 @@ fn one_request_at_a_time() {
     gpu.reset_engine(0);
     gpu.start_engine(0);
     assert_eq!(gpu.preempt(0, 9).number, 2);
+}
+
+/// A tick of a packet in which it stops says where its engine looks whether it is to.
+#[test]
+fn an_engine_that_draws_its_steps_stops_anywhere() {
+    let places = |seeds: [u64; 6]| -> BTreeSet<u64> {
+        let stop = |seed| {
+            let (mut gpu, ..) = busy(Preemption::default());
+            gpu.device.draw_steps(seed);
+            let ticks = |gpu: &Gpu| gpu.engine64(0, status::engine::TICKS);
+            let before = ticks(&gpu);
+            gpu.wait_for("some steps", |gpu| ticks(gpu) > before + 100_000);
+            gpu.preempt(0, 1);
+            gpu.vram64(CONTEXT + Descriptor::TICKS) % 4096
+        };
+        seeds.into_iter().map(stop).collect()
+    };
+    let (same, drawn) = (places([0; 6]), places([1, 2, 3, 4, 5, 6]));
+    assert!(same.len() == 1 && drawn.len() > 3, "{same:?}, {drawn:?}");
 }
 
 #[test]

@@ -11,6 +11,7 @@
 //! | `gpu-cont` | SIGCONT | `ok` |
 //! | `gpu-lie NAME[=VALUE]…` | from now on it tells these lies; none: no more | `ok` when it does |
 //! | `gpu-told` | nothing | `ok NAME=COUNT…`: how often each of these lies was told since |
+//! | `gpu-steps SEED` | engines look behind random numbers of ticks whether they are to stop; 0: as seldom as they may | `ok` when they do |
 //! | `gpu-gart PAGE` | nothing | `ok ENTRY WORD`: the GART's entry for the page of its window, and the first 8 bytes that the GPU finds there |
 //! | `gpu-pause MS` | SIGSTOP, and SIGCONT by itself after MS milliseconds | `ok` at once |
 //!
@@ -95,6 +96,29 @@ impl Drop for Lies {
     fn drop(&mut self) {
         // Without an answer there is no device that could lie.
         let _ = request("gpu-lie ");
+    }
+}
+
+/// Engines that look behind random numbers of ticks whether they are to stop, while this lives.
+#[must_use]
+#[derive(Debug)]
+pub struct RandomSteps(());
+
+impl RandomSteps {
+    /// The numbers of a seed, which is not 0.
+    ///
+    /// # Errors
+    ///
+    /// As [`request`].
+    pub fn of(seed: u64) -> io::Result<Self> {
+        request(&format!("gpu-steps {seed}")).map(|_| Self(()))
+    }
+}
+
+impl Drop for RandomSteps {
+    fn drop(&mut self) {
+        // Without an answer there is no device.
+        let _ = request("gpu-steps 0");
     }
 }
 

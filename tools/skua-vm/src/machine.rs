@@ -217,6 +217,7 @@ impl Machine {
             "gpu-stop" => self.gpu.process.signal(Signal::SIGSTOP)?,
             "gpu-cont" => self.gpu.process.signal(Signal::SIGCONT)?,
             "gpu-lie" => return self.gpu.ask(&format!("lie {argument}")),
+            "gpu-steps" => return self.gpu.ask(&format!("steps {argument}")),
             "gpu-told" => return self.gpu.ask("told"),
             "gpu-gart" => return self.gpu.ask(&format!("gart {argument}")),
             "gpu-pause" => {

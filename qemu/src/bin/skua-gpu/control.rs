@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | `lie NAME[=VALUE]…` | these lies are told from now on; none: it is honest | `ok` |
 //! | `told` | nothing | `ok NAME=COUNT…`: how often each of them was told since |
+//! | `steps SEED` | engines look behind random numbers of ticks whether they are to stop; 0: as seldom as they may | `ok` |
 //! | `gart PAGE` | nothing | `ok ENTRY WORD`: the GART's entry, and what is first in that page |
 
 use std::io::{self, BufRead, BufReader, Write};
@@ -62,6 +63,10 @@ fn obey(request: &str, device: &Weak<Device>) -> Result<String> {
             let told = device.told();
             let told = told.iter().map(|(name, times)| format!("{name}={times}"));
             Ok(told.collect::<Vec<_>>().join(" "))
+        }
+        Some("steps") => {
+            device.draw_steps(words.next().context("a seed")?.parse()?);
+            Ok(String::new())
         }
         Some("gart") => {
             let page = words.next().context("a page")?.parse()?;
