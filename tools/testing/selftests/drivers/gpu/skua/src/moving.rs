@@ -237,11 +237,16 @@ pub fn while_the_cpu_writes(cpu: &Mapping, during: impl FnOnce()) {
 
 /// Calls `during` while a thread has everything leave VRAM that may, again and again.
 pub fn while_all_is_evicted<R>(during: impl FnOnce() -> R) -> R {
+    while_again(evict_some, during)
+}
+
+/// Calls `during` while a thread does a deed again and again.
+pub fn while_again<R>(mut deed: impl FnMut() + Send, during: impl FnOnce() -> R) -> R {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                evict_some();
+                deed();
             }
         });
         let _end = End(&stop);

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use skua_selftests::client::signal;
+use skua_selftests::drawing::BEHIND;
 use skua_selftests::events::{Event, Trace};
 use skua_selftests::function::Function;
 use skua_selftests::moving::Numbers;
@@ -19,8 +20,8 @@ use skua_selftests::suite::{self, eventually};
 use skua_selftests::torture::seed;
 use skua_selftests::unpreempted::Unasked;
 use skua_selftests::witness::quiet;
-use skua_selftests::{skip, tests, Client, Engine, Place, Rig};
-use skua_spec::command::{Command, Dispatch, Draw, Rectangle};
+use skua_selftests::{drawing, skip, tests, Client, Engine, Place, Rig};
+use skua_spec::command::{Command, Dispatch, Draw};
 use skua_spec::isa::Op;
 use skua_uapi::{
     DRM_SKUA_ENGINE_COMPUTE, DRM_SKUA_PRIORITY_CLASS_HIGH, DRM_SKUA_PRIORITY_CLASS_IDLE,
@@ -400,36 +401,14 @@ const COUNTED_PIXEL: &[u64] = &[
 /// Rows and columns of what is drawn.
 const PIXELS: u32 = 64;
 
-/// A square of [`PIXELS`] that counts its pixels from `counts` on: two triangles, by indices, that
-/// are written to `scene`, as the gate is, at byte 128. From left to right the attribute grows from
-/// 0 to 640.
+/// A square of [`PIXELS`] that counts its pixels from `counts` on; the gate is in `scene`, at byte
+/// 128.
 fn square(program: &Buffer, scene: &Buffer, picture: &Buffer, counts: u64) -> Draw {
-    let end = PIXELS << 8;
-    let corners = [[0, 0, 0], [end, 0, 640], [0, end, 0], [end, end, 640]];
-    scene.cpu.write_words(0, corners.as_flattened());
-    scene.cpu.write_words(64, &[0, 1, 2, 3, 2, 1]);
-    let mut draw = Draw {
-        program: program.va,
-        program_bytes: size_of_val(COUNTED_PIXEL) as u32,
-        attributes: 1,
-        vertices: scene.va,
-        vertex_count: 4,
-        triangles: 2,
-        indices: Some(scene.va + 64),
-        target: picture.va,
-        pitch: PIXELS * 4,
-        scissor: Rectangle {
-            left: 0,
-            top: 0,
-            right: PIXELS as u16,
-            bottom: PIXELS as u16,
-        },
-        argument_count: 4,
-        ..Draw::default()
-    };
-    draw.arguments[..2].copy_from_slice(&address(counts));
-    draw.arguments[2..4].copy_from_slice(&address(scene.va + 128));
-    draw
+    let gate = scene.va + BEHIND as u64;
+    let arguments = [address(counts), address(gate)].concat();
+    let program = (program, COUNTED_PIXEL);
+    // CAST: a small number.
+    drawing::square(program, scene, picture.va, PIXELS as u16, &arguments)
 }
 
 /// What draws makes room between the instructions of a pixel, and each pixel is drawn once.
