@@ -29,8 +29,8 @@ fn main() -> ExitCode {
         rings_show_what_is_under_way,
         what_made_room_stays_in_its_queue: 60,
         counters_count_exactly at_rest,
-        a_submission_costs_one_register_write,
-        so_does_one_of_32_buffers,
+        a_submission_costs_one_register_write at_rest,
+        so_does_one_of_32_buffers at_rest,
         ends_under_load_share_interrupts,
         reading_all_files_under_load: 120,
     ])

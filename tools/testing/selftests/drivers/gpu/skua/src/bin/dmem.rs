@@ -37,7 +37,7 @@ fn main() -> ExitCode {
         max_lowered_does_not_wait_for_others: 60 at_rest,
         min_keeps_what_is_in_vram: 60 at_rest,
         low_keeps_it_while_there_is_other: 60 at_rest,
-        low_lowered_keeps_no_more,
+        low_lowered_keeps_no_more at_rest,
         a_group_is_not_protected_from_itself: 60 at_rest,
         what_is_resident_is_no_safer_than_low: 60 at_rest,
         a_region_goes_with_its_device: 60 at_rest,

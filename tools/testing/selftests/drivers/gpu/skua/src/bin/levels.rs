@@ -19,8 +19,8 @@ use skua_uapi::DRM_SKUA_ENGINE_COMPUTE;
 fn main() -> ExitCode {
     suite::main(tests![
         row_2_06_all_engines_count,
-        row_2_06_what_computes_stops_within_a_unit: 120,
-        row_2_06_what_draws_stops_within_a_unit: 120,
+        row_2_06_what_computes_stops_within_a_unit: 120 at_rest,
+        row_2_06_what_draws_stops_within_a_unit: 120 at_rest,
     ])
 }
 

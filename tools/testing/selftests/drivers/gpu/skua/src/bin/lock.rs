@@ -33,7 +33,7 @@ fn main() -> ExitCode {
         row_0_20_what_is_in_vram_for_good_cannot_be_locked at_rest,
         row_0_21_what_is_locked_outside_stays_outside: 60 at_rest,
         what_the_cpu_sees_in_vram_stays: 60 at_rest,
-        a_lock_waits_for_its_move_alone: 60,
+        a_lock_waits_for_its_move_alone: 60 at_rest,
         locks_are_counted: 60 at_rest,
         locks_end_with_the_handle: 60,
         a_lock_brings_back_what_is_arriving: 60,

@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         signals_of_a_fence_come_in_order,
         binds_signal_when_they_are_done,
         binds_that_are_cancelled_signal_nothing,
-        moves_signal_when_they_are_done,
+        moves_signal_when_they_are_done at_rest,
         moves_that_are_to_signal_have_a_limit: 60,
         fences_do_not_delay_each_other,
         what_is_cancelled_signals_nothing,

@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         nothing_is_brought_back_for_work: 60 at_rest,
         a_bind_that_waits_finds_what_is_reclaimed: 60 at_rest,
         it_may_be_offered_twice_and_reclaimed_twice: 60 at_rest,
-        parts_of_mappings_come_back: 60,
+        parts_of_mappings_come_back: 60 at_rest,
         it_can_be_destroyed: 60,
         it_is_no_bus_error_when_the_device_is_gone: 60,
         nobody_sees_what_was_thrown_away: 240,

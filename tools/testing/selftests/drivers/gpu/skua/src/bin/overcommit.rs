@@ -39,7 +39,7 @@ fn main() -> ExitCode {
         it_comes_back_while_other_work_runs: 60 at_rest,
         what_is_out_is_given_back: 60 at_rest,
         refused_work_brings_nothing_back: 60,
-        make_resident_brings_it_back: 60,
+        make_resident_brings_it_back: 60 at_rest,
         who_needs_room_waits_for_what_is_busy: 60,
         a_hog_holds_up_nobody_for_good: 120,
         work_that_needs_nearly_all_gets_it_beside_evictions: 240,

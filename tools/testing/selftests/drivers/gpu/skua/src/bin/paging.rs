@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         row_1_13_row_4_14_passes_follow_each_other: 60 at_rest,
         row_1_13_memory_that_is_busy_is_waited_for: 60 at_rest,
         row_4_14_scattered_objects_move_too: 60,
-        row_4_14_many_move_at_once: 120,
+        row_4_14_many_move_at_once: 120 at_rest,
     ])
 }
 

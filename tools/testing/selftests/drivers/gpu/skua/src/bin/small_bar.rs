@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         what_the_cpu_maps_is_where_it_can: 60,
         what_it_does_not_map_leaves_that_alone: 60,
         room_is_made_where_it_is_needed: 60 at_rest,
-        what_can_never_fit_moves_nobody: 60,
+        what_can_never_fit_moves_nobody: 60 at_rest,
         nobody_is_in_their_own_way: 60,
         everything_at_once_in_eight_processes: 300,
     ])

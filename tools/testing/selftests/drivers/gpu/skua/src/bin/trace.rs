@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         errors_are_traced,
         row_2_23_cancelled_work_ends_once_and_never_starts,
         row_2_21_a_replayed_job_is_done_once,
-        work_whose_memory_never_fits_tells_what_holds_it,
+        work_whose_memory_never_fits_tells_what_holds_it at_rest,
         room_that_cannot_be_made_tells_what_holds_it: 60 at_rest,
         packets_are_traced_with_the_engines_names_for_them,
         what_a_submission_waits_for_is_traced,
