@@ -409,6 +409,9 @@ pub(crate) struct Gpu {
     pub(crate) reapers: Reapers,
     /// Whether engines that can be are asked to stop: a switch for debugging (row 2.24).
     pub(crate) preempts: Atomic<bool>,
+    /// Whether what is expected to be used again soon stays where older things leave: a switch for
+    /// debugging.
+    pub(crate) expects_reuse: Atomic<bool>,
     /// Whether all that is idle leaves VRAM before each ioctl, for tests.
     pub(crate) evicts: bool,
     /// How long the device may take to acknowledge.
@@ -653,6 +656,7 @@ impl Gpu {
                 segment_unmaps: Atomic::new(0),
             },
             preempts: Atomic::new(true),
+            expects_reuse: Atomic::new(true),
             evicts,
             acknowledge: Delta::from_millis(acknowledge_ms.into()),
             recovers,

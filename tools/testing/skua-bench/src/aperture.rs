@@ -34,7 +34,9 @@ pub fn measure(rig: &Rig, share: Option<&Path>, report: &mut Report) -> Result<(
         .find(|region| region.kind == RegionKind::Vram);
     let vram = vram.context("there is no VRAM")?;
     ensure!(vram.aperture_size > 0, "there is no host aperture");
-    stream(rig, vram.aperture_size, vram.aperture_page_size, report)?;
+    let (size, page) = (vram.aperture_size, vram.aperture_page_size);
+    stream(rig, size, page, true, report)?;
+    stream(rig, size, page, false, report)?;
     match share {
         Some(share) => copies(rig, vram.aperture_size, share, report),
         None => report.unmeasured("aperture.copy", "(the host's clock cannot be seen)"),
@@ -53,19 +55,23 @@ fn object(rig: &Rig, size: u64, is_near: bool) -> Result<(Bo, Mapping)> {
     Ok((bo, mapping))
 }
 
-/// The CPU looks at more than the aperture has pages for, page after page.
-fn stream(rig: &Rig, aperture: u64, page: u32, report: &mut Report) -> Result<()> {
+/// The CPU looks at more than the aperture has pages for, page after page; or from the last page to
+/// the first, so that nothing is to be had ahead.
+fn stream(rig: &Rig, aperture: u64, page: u32, ahead: bool, report: &mut Report) -> Result<()> {
     let (bo, mapping) = object(rig, TIMES * aperture, false)?;
     let cost = rig.counters.cost()?;
     let before = rig.counters.read()?;
-    for at in 0..bo.size() / u64::from(page) {
+    let pages = bo.size() / u64::from(page);
+    for at in 0..pages {
+        let at = if ahead { at } else { pages - 1 - at };
         mapping.read::<u64>(usize::try_from(at * u64::from(page))?)?;
     }
     let grown = rig.counters.read()?.since(&before).since(&cost);
-    let (maps, pages) = (
-        grown.get("driver_aperture_maps")?,
-        bo.size() / u64::from(page),
-    );
+    let maps = grown.get("driver_aperture_maps")?;
+    if !ahead {
+        let flushes = grown.get("aperture_flush")?;
+        return report.ratio("aperture.stream.flushes.off", flushes, maps);
+    }
     report.ratio("aperture.stream.maps", maps, pages)?;
     for (row, counter) in [
         ("aperture.stream.flushes", "aperture_flush"),

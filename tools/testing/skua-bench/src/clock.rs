@@ -21,6 +21,8 @@ use crate::sample::Sample;
 pub struct Clock {
     /// Instructions of reading it, which are in every difference.
     overhead: u64,
+    /// The same of the thread's own clock.
+    own_overhead: u64,
     /// The loop that takes the same number of instructions each time.
     spin: Option<Sample>,
 }
@@ -36,11 +38,14 @@ impl Clock {
     pub fn new() -> Self {
         let mut clock = Self {
             overhead: 0,
+            own_overhead: 0,
             spin: None,
         };
         if let Some(empty) = clock.sample(101, || ()) {
             clock.overhead = empty.min;
         }
+        let empty = (0..101).map(|_| clock.count_own(|| ()));
+        clock.own_overhead = empty.min().unwrap_or(0);
         let spin = || {
             for i in 0..LOOP {
                 black_box(i);
@@ -69,11 +74,13 @@ impl Clock {
 
     /// The instructions of `f`.
     pub fn count(&self, f: impl FnOnce()) -> u64 {
-        let start = nanoseconds(ClockId::Monotonic);
-        f();
-        nanoseconds(ClockId::Monotonic)
-            .saturating_sub(start)
-            .saturating_sub(self.overhead)
+        passed(ClockId::Monotonic, f).saturating_sub(self.overhead)
+    }
+
+    /// The instructions of `f` that this thread executes, and interrupts that come meanwhile: where
+    /// other threads have work, and it depends on the device when.
+    pub fn count_own(&self, f: impl FnOnce()) -> u64 {
+        passed(ClockId::ThreadCPUTime, f).saturating_sub(self.own_overhead)
     }
 
     /// The instructions of `f`, `repetitions` times; `None` for no repetitions.
@@ -121,6 +128,13 @@ impl Shares {
     }
 }
 
+/// By how much a clock advances while `f` runs, and it is read.
+fn passed(clock: ClockId, f: impl FnOnce()) -> u64 {
+    let start = nanoseconds(clock);
+    f();
+    nanoseconds(clock).saturating_sub(start)
+}
+
 fn nanoseconds(clock: ClockId) -> u64 {
     let now = clock_gettime(clock);
     // Neither is negative for these clocks.
@@ -143,7 +157,7 @@ mod tests {
             })
         };
         let before = Shares::now();
-        assert!(clock.count(spin) > 0);
+        assert!(clock.count(spin) > 0 && clock.count_own(spin) > 0);
         std::thread::spawn(spin).join().expect("a thread");
         let passed = Shares::now().since(&before);
         assert!(passed.thread > 0 && passed.others > 0 && passed.all > 0);

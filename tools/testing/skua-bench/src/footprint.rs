@@ -8,10 +8,14 @@
 //! first.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use libskua::{Bo, BoFlags, Context, Device, EngineKind, Placements, Vm};
+use libskua::{Access, Bo, BoFlags, Context, Device, EngineKind, Placements, Vm};
+use rustix::fs::{memfd_create, MemfdFlags};
+use rustix::io::pwrite;
+use rustix::process::{setrlimit, Resource, Rlimit};
 use serde_json::json;
 
 use crate::fit::Line;
@@ -25,6 +29,9 @@ const STEPS: [usize; 9] = [1024, 1280, 1536, 1792, 2048, 2304, 2560, 2816, 3072]
 const FEW: [usize; 8] = [448, 512, 576, 640, 704, 768, 832, 896];
 /// Of these, so many for each client, which may have 256 with those of the rig.
 const OF_A_CLIENT: usize = 224;
+/// Bytes of a buffer object, and where the first is mapped: each next to the one before.
+const PAGE: u64 = 4096;
+const BASE: u64 = 1 << 40;
 /// Guest time after which nothing is on its way to be freed any more: kernels batch what RCU frees
 /// for up to five seconds. The CPU idles meanwhile, so that this is no time at all.
 const SETTLE: Duration = Duration::from_secs(12);
@@ -36,13 +43,28 @@ const SETTLE: Duration = Duration::from_secs(12);
 /// If something cannot be measured.
 pub fn measure(rig: &mut Rig, report: &mut Report) -> Result<()> {
     let bo = |rig: &Rig, place: Placements| {
-        Bo::create(&rig.device, 4096, place, BoFlags::empty()).context("BO_CREATE")
+        Bo::create(&rig.device, PAGE, place, BoFlags::empty()).context("BO_CREATE")
     };
     settle(rig)?;
-    let system = readings(rig, &STEPS, |_| bo(rig, rig.device.system()))?;
-    fill(report, "memory.bo.system", &system)?;
-    let vram = readings(rig, &STEPS, |_| bo(rig, rig.device.vram()))?;
-    fill(report, "memory.bo.vram", &vram)?;
+    // Each is open, and the usual limit is 1024.
+    let (current, maximum) = (Some(4096), Some(4096));
+    setrlimit(Resource::Nofile, Rlimit { current, maximum })?;
+    let file = readings(rig, &STEPS, |_| file())?;
+    fill(report, "memory.file", &file)?;
+    for (name, place) in [
+        ("memory.bo.system", rig.device.system()),
+        ("memory.bo.vram", rig.device.vram()),
+    ] {
+        let alone = readings(rig, &STEPS, |_| bo(rig, place))?;
+        fill(report, name, &alone)?;
+        let vm = Vm::create(&rig.device)?;
+        let mapped = readings(rig, &STEPS, |n| {
+            let bo = bo(rig, place)?;
+            vm.map(&bo, BASE + n as u64 * PAGE, Access::ReadWrite)?;
+            Ok(bo)
+        })?;
+        fill(report, &format!("{name}.mapped"), &mapped)?;
+    }
     let most = FEW.last().copied().unwrap_or(0);
     let clients = (0..most.div_ceil(OF_A_CLIENT))
         .map(|_| Device::open_first().context("another client"))
@@ -63,6 +85,14 @@ pub fn measure(rig: &mut Rig, report: &mut Report) -> Result<()> {
     fill(report, "memory.context", &context)?;
     let jobs = jobs(rig)?;
     fill(report, "memory.job", &jobs)
+}
+
+/// A file of shmem with a page of content, as each buffer object has one where it is in system
+/// memory.
+fn file() -> Result<OwnedFd> {
+    let file = memfd_create("skua-bench", MemfdFlags::empty())?;
+    pwrite(&file, &[0], 0)?;
+    Ok(file)
 }
 
 /// Has all that is to be freed be freed.

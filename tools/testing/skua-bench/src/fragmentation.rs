@@ -78,8 +78,19 @@ fn trace(seed: u64) -> Vec<Step> {
     steps
 }
 
+/// How the driver's allocator is asked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// For any blocks.
+    Scattered,
+    /// For one range.
+    Contiguous,
+    /// For one block, of a power of two of pages, as buddy allocators have them.
+    Block,
+}
+
 /// What the driver's allocator does.
-fn ours(steps: &[Step], contiguous: bool) -> Result<Outcome, BuddyError> {
+fn ours(steps: &[Step], kind: Kind) -> Result<Outcome, BuddyError> {
     let mut memory = Buddy::<StdHeap>::new(PageCount(PAGES))?;
     let mut held: Vec<Vec<PageRange>> = Vec::new();
     let mut outcome = Outcome::default();
@@ -94,18 +105,23 @@ fn ours(steps: &[Step], contiguous: bool) -> Result<Outcome, BuddyError> {
             }
         };
         let free = memory.free_pages();
-        let blocks = if contiguous {
-            let align = PageCount(1);
-            memory.alloc(Request { pages, align }).map(|one| vec![one])
-        } else {
-            let (mut blocks, mut unclean) = (StdVec::new(), StdVec::new());
-            let request = Scattered {
-                pages,
-                granule: PageCount(1),
-                within: PageRange::new(0, PAGES),
-            };
-            let result = memory.alloc_scattered(request, &mut blocks, &mut unclean);
-            result.map(|()| blocks.as_slice().to_vec())
+        let mut one = |pages, align| memory.alloc(Request { pages, align }).map(|one| vec![one]);
+        let blocks = match kind {
+            Kind::Contiguous => one(pages, PageCount(1)),
+            Kind::Block => {
+                let whole = PageCount(pages.0.next_power_of_two());
+                one(whole, whole)
+            }
+            Kind::Scattered => {
+                let (mut blocks, mut unclean) = (StdVec::new(), StdVec::new());
+                let request = Scattered {
+                    pages,
+                    granule: PageCount(1),
+                    within: PageRange::new(0, PAGES),
+                };
+                let result = memory.alloc_scattered(request, &mut blocks, &mut unclean);
+                result.map(|()| blocks.as_slice().to_vec())
+            }
         };
         let blocks = match blocks {
             Err(BuddyError::NoSpace) => {
@@ -176,19 +192,25 @@ fn theirs(steps: &[Step], contiguous: bool) -> Result<Outcome> {
 /// If something cannot be measured.
 pub fn measure(report: &mut Report) -> Result<()> {
     load()?;
-    for (name, contiguous) in [("scattered", false), ("contiguous", true)] {
-        let mut sums = [Outcome::default(); 2];
+    for (name, kind) in [
+        ("scattered", Kind::Scattered),
+        ("contiguous", Kind::Contiguous),
+    ] {
+        let contiguous = kind == Kind::Contiguous;
+        let mut sums = [Outcome::default(); 3];
         for seed in 1..=TRACES {
             let steps = trace(seed);
-            let ours = ours(&steps, contiguous).map_err(|error| anyhow::anyhow!("{error:?}"))?;
-            for (sum, outcome) in sums.iter_mut().zip([ours, theirs(&steps, contiguous)?]) {
+            let ours = |kind| ours(&steps, kind).map_err(|error| anyhow::anyhow!("{error:?}"));
+            let blocks = ours(Kind::Block)?;
+            let all = [ours(kind)?, theirs(&steps, contiguous)?, blocks];
+            for (sum, outcome) in sums.iter_mut().zip(all) {
                 sum.failed += outcome.failed;
                 sum.blocks += outcome.blocks;
                 sum.largest += outcome.largest;
                 sum.free += outcome.free;
             }
         }
-        let [ours, theirs] = sums;
+        let [ours, theirs, blocks] = sums;
         let detail = json!({ "ours": format!("{ours:?}"), "theirs": format!("{theirs:?}") });
         // CAST: far below 2^53.
         let part = |outcome: Outcome| outcome.largest as f64 / outcome.free as f64;
@@ -202,6 +224,9 @@ pub fn measure(report: &mut Report) -> Result<()> {
             false => ("blocks", [ours.blocks, theirs.blocks]),
         };
         report.ratio(&format!("fragmentation.{name}.{row}"), mine, other)?;
+        if contiguous {
+            report.ratio("fragmentation.contiguous.failed.off", blocks.failed, other)?;
+        }
     }
     Ok(())
 }
@@ -217,7 +242,7 @@ mod tests {
         let steps = trace(3);
         let requests = steps.iter().filter(|step| matches!(step, Step::Alloc(_)));
         assert!(requests.count() > STEPS / 2);
-        let outcome = ours(&steps, false).expect("memory");
+        let outcome = ours(&steps, Kind::Scattered).expect("memory");
         assert_eq!(outcome.failed, 0);
         assert!(
             outcome.free >= PAGES / 2 && outcome.largest > 0,
@@ -227,7 +252,7 @@ mod tests {
 
     #[test]
     fn one_block_for_each_fails_at_times() {
-        let outcome = ours(&trace(3), true).expect("memory");
+        let outcome = ours(&trace(3), Kind::Contiguous).expect("memory");
         assert!(outcome.failed > 0 && outcome.blocks > 0, "{outcome:?}");
     }
 }

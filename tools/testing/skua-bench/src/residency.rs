@@ -4,13 +4,14 @@
 //!
 //! Objects leave VRAM because others need the room, or all of them because debugfs is asked for it.
 
-use anyhow::{Context as _, Result};
+use anyhow::{ensure, Context as _, Result};
 use libskua::{
     Access, Bo, BoFlags, ClientDevice, CommandBuffer, Context, Deadline, EngineKind, RegionKind,
-    Residency,
+    Residency, Vm,
 };
 use serde_json::json;
 
+use crate::counters::Counters;
 use crate::fit::Line;
 use crate::replay;
 use crate::report::Report;
@@ -23,10 +24,13 @@ const OBJECT: u64 = 512 << 10;
 const LARGE: u64 = 16 << 20;
 /// How many objects there are, with growing numbers of which submissions are counted.
 const EXISTING: [usize; 4] = [1000, 2000, 4000, 8000];
-/// How many of them are out when work is submitted.
+/// How many there are where all are out.
+const ALL: [usize; 4] = [125, 250, 500, 1000];
+/// How many of them are out when work is submitted, where not all are.
 const TOUCHED: usize = 8;
-/// Repetitions by the clock: odd, so that there is a middle one.
+/// Repetitions by the clock: odd, so that there is a middle one; and where each takes long.
 const CLOCKED: usize = 21;
+const FEW: usize = 5;
 /// Where objects are mapped, beyond what the rig maps.
 const BASE: u64 = 1 << 40;
 
@@ -65,6 +69,7 @@ fn traces(rig: &Rig, report: &mut Report) -> Result<()> {
     let room = (free(rig)? / OBJECT) as usize;
     let count = 2 * room;
     let (scenes, skewed) = (replay::scenes_expected, replay::skewed_expected);
+    let in_turn = replay::in_turn(room * 5 / 4, 12);
     for (name, uses, expected) in [
         (
             "scenes",
@@ -76,12 +81,39 @@ fn traces(rig: &Rig, report: &mut Report) -> Result<()> {
             replay::skewed(count, 12 * room, 2),
             Some(skewed(count, room, 12 * room)),
         ),
-        ("loop", replay::in_turn(room * 5 / 4, 12), None),
+        ("loop", in_turn.clone(), None),
         ("rooms", replay::rooms(room, 24), None),
     ] {
         trace(rig, report, name, (count, room), &uses, expected)?;
     }
-    Ok(())
+    let written = play(rig, count, &in_turn, true)?.get("copy_vram_to_system")?;
+    report.ratio("eviction.loop.written_back.off", written, 1)
+}
+
+/// Uses so many objects in this order, which somebody may write or not; what the counters count.
+fn play(rig: &Rig, count: usize, uses: &[usize], may_write: bool) -> Result<Counters> {
+    let client_device = ClientDevice::create(&rig.device, Residency::Explicit)?;
+    let placements = rig.device.vram() | rig.device.system();
+    let objects: Vec<Bo> = (0..count)
+        .map(|_| Bo::create(&rig.device, OBJECT, placements, BoFlags::empty()))
+        .collect::<Result<_, _>>()?;
+    let vm = Vm::create(&rig.device)?;
+    if may_write {
+        for (at, object) in objects.iter().enumerate() {
+            vm.map(object, BASE + at as u64 * OBJECT, Access::ReadWrite)?;
+        }
+    }
+    evict_all(rig)?;
+    let before = rig.counters.read()?;
+    for object in uses {
+        let list = [&objects[*object]];
+        client_device
+            .make_resident(&list)
+            .cannot_trim_further()
+            .submit_and_wait()?;
+        client_device.evict(&list)?;
+    }
+    Ok(rig.counters.read()?.since(&before))
 }
 
 /// Fills the rows of a trace of so many objects, of which so many fit. `expected` is how often one
@@ -94,35 +126,24 @@ fn trace(
     uses: &[usize],
     expected: Option<f64>,
 ) -> Result<()> {
-    let client_device = ClientDevice::create(&rig.device, Residency::Explicit)?;
-    let placements = rig.device.vram() | rig.device.system();
-    let objects: Vec<Bo> = (0..count)
-        .map(|_| Bo::create(&rig.device, OBJECT, placements, BoFlags::empty()))
-        .collect::<Result<_, _>>()?;
-    evict_all(rig)?;
-    let before = rig.counters.read()?;
-    for object in uses {
-        let list = [&objects[*object]];
-        client_device
-            .make_resident(&list)
-            .cannot_trim_further()
-            .submit_and_wait()?;
-        client_device.evict(&list)?;
-    }
-    let grown = rig.counters.read()?.since(&before);
+    let grown = play(rig, count, uses, false)?;
+    ensure!(rig.counters.file("reuse")?.trim() == "0", "it was off");
+    let off = play(rig, count, uses, false);
+    rig.counters.file("reuse")?;
     let (least, by_age) = (replay::fewest(uses, room), replay::by_age(uses, room));
     let moved = grown.get("copy_system_to_vram")?;
+    let moved_off = off?.get("copy_system_to_vram")?;
     // CAST: far below 2^53.
-    let times = |objects: f64| moved as f64 / (objects * OBJECT as f64);
+    let of = |moved: u64, objects: f64| moved as f64 / (objects * OBJECT as f64);
+    let times = |objects: f64| of(moved, objects);
     let detail = json!({
         "room": room, "uses": uses.len(), "moved": moved, "fewest": least * OBJECT,
         "by_age": by_age * OBJECT,
     });
-    report.detailed(
-        &format!("eviction.{name}.bytes"),
-        times(least as f64),
-        detail,
-    )?;
+    let row = format!("eviction.{name}.bytes");
+    report.detailed(&row, times(least as f64), detail)?;
+    let detail = json!({ "moved": moved_off });
+    report.detailed(&format!("{row}.off"), of(moved_off, least as f64), detail)?;
     if let Some(expected) = expected {
         let detail = json!({ "expected": expected * OBJECT as f64 });
         report.detailed(
@@ -168,12 +189,21 @@ fn bandwidth(rig: &Rig, report: &mut Report) -> Result<()> {
         Ok(())
     })?;
     rig.device.evict(&list)?;
+    // What may be written is not any more, and comes back.
+    evict_all(rig)?;
+    rig.vm.unmap(own, LARGE)?;
+    rig.vm.map(&moving, own, Access::Read)?;
+    rig.device.make_resident(&list).submit_and_wait()?;
+    rig.device.evict(&list)?;
+    let clean = ticks(&mut || evict_all(rig))?;
     let raw_out = ticks(&mut || Ok(run(commands.reset().copy(local, far, LARGE)?)?))?;
     let raw_back = ticks(&mut || Ok(run(commands.reset().copy(far, local, LARGE)?)?))?;
     for (name, ticks, raw) in [("out", out, raw_out), ("back", back, raw_back)] {
         let detail = json!({ "bytes": LARGE, "ticks": ticks, "copy": raw });
         report.detailed(&format!("eviction.{name}.bandwidth"), raw / ticks, detail)?;
     }
+    let detail = json!({ "bytes": LARGE, "ticks": clean, "copied": out });
+    report.detailed("eviction.clean.ticks", clean / out, detail)?;
     rig.vm.unmap(BASE, 4 * LARGE)?;
     Ok(())
 }
@@ -181,11 +211,15 @@ fn bandwidth(rig: &Rig, report: &mut Report) -> Result<()> {
 /// How what a submission costs grows with what exists: log of instructions over log of objects.
 fn growth(rig: &mut Rig, report: &mut Report) -> Result<()> {
     let (vram, system) = (rig.device.vram(), rig.device.system());
-    for (name, others) in [("resident", vram | system), ("out", system)] {
+    for (name, others, existing, times) in [
+        ("resident", vram | system, EXISTING, CLOCKED),
+        ("out", system, EXISTING, CLOCKED),
+        ("all", vram, ALL, FEW),
+    ] {
         let mut objects = Vec::new();
         let mut points = Vec::new();
         let clock = rig.clock;
-        for count in EXISTING {
+        for count in existing {
             while objects.len() < count {
                 // What may be in VRAM alone is brought back for work.
                 let placements = match objects.len() < TOUCHED {
@@ -198,13 +232,14 @@ fn growth(rig: &mut Rig, report: &mut Report) -> Result<()> {
                 objects.push(bo);
             }
             let mut counts = Vec::new();
-            for _ in 0..CLOCKED {
-                if name == "out" {
+            for _ in 0..times {
+                if name != "resident" {
                     evict_all(rig)?;
                 }
                 let mut batch = rig.batch(Shape::One)?;
                 let mut result = Ok(());
-                counts.push(rig.clock.count(|| result = rig.submit(&mut batch)));
+                // Threads of the kernel's end moves meanwhile, as many as the device has done.
+                counts.push(rig.clock.count_own(|| result = rig.submit(&mut batch)));
                 result?;
                 rig.finish()?;
             }
@@ -212,7 +247,7 @@ fn growth(rig: &mut Rig, report: &mut Report) -> Result<()> {
             let sample = Sample::of(counts).context("no repetitions")?;
             // CAST: far below 2^53.
             points.push(((count as f64).ln(), (sample.median as f64).ln()));
-            if count == EXISTING[0] {
+            if count == EXISTING[0] && name != "all" {
                 let row = format!("residency.{name}.instructions");
                 report.instructions(&clock, &row, Some(sample))?;
             }

@@ -187,7 +187,7 @@ pub(crate) fn allocate(
             None => (part, bytes.saturating_sub(part.free_bytes(dev))),
         };
         let place = Vram {
-            away,
+            away: away.filter(|_| dev.expects_reuse.load(Relaxed)),
             ..Vram::new(dev, parent, part, evictor)
         };
         let made = make_room(place, missing, need, patience)?;

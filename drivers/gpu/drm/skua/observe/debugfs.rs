@@ -14,6 +14,7 @@
 //! | `idle` | has paging want idle memory from now on, or, read again, not any more |
 //! | `clearing` | has no free VRAM be clean, or be cleared, from now on, or, read again, again |
 //! | `preemption` | has engines not be asked to stop from now on, or, read again, again |
+//! | `reuse` | has who leaves VRAM be chosen by age alone from now on, or, read again, by expected reuse, too |
 //! | `reset` | resets the adapter; how often that was done since it was bound |
 //! | `quarantine` | whether reapers keep what they are given, since the device may still reach it, and how many objects they have; it does not ask the device |
 //! | `zap` | removes the CPU's mappings of all objects, which fault in again; of how many handles |
@@ -147,6 +148,14 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
             let preempts = !dev.preempts.load(Relaxed);
             dev.preempts.store(preempts, Relaxed);
             writeln!(out, "{}", u32::from(preempts)).map_err(full)
+        },
+    },
+    DebugfsFile {
+        name: c"reuse",
+        show: |dev, out| {
+            let expects = !dev.expects_reuse.load(Relaxed);
+            dev.expects_reuse.store(expects, Relaxed);
+            writeln!(out, "{}", u32::from(expects)).map_err(full)
         },
     },
     DebugfsFile {

@@ -45,6 +45,7 @@ fn main() -> ExitCode {
         nobody_loses_a_place_in_vain: 60 at_rest,
         what_fits_goes_rather_than_what_is_much_too_large: 60 at_rest,
         what_is_used_in_turn_stays_for_the_most_part: 60 at_rest,
+        by_age_all_leave_just_before_they_are_used: 60 at_rest,
         what_is_being_cleared_is_waited_for: 60 at_rest,
         a_full_quota_does_not_keep_vram: 120 at_rest,
         an_evicted_object_is_given_back: 60 at_rest,
@@ -601,6 +602,45 @@ fn what_is_used_in_turn_stays_for_the_most_part() {
     let stays: Vec<bool> = stayed.iter().map(there).collect();
     assert_eq!(stays.iter().position(|stays| !stays), Some(0));
     assert!(stays[1..].iter().all(|stays| *stays), "{stays:?}");
+}
+
+/// Who leaves is chosen by age alone, as long as it lives.
+struct ByAge;
+
+impl ByAge {
+    #[track_caller]
+    fn new() -> Self {
+        let now = Function::first().debugfs("reuse").expect("debugfs");
+        assert_eq!(now.trim(), "0");
+        Self
+    }
+}
+
+impl Drop for ByAge {
+    fn drop(&mut self) {
+        let now = Function::first().debugfs("reuse").expect("debugfs");
+        assert_eq!(now.trim(), "1");
+    }
+}
+
+fn by_age_all_leave_just_before_they_are_used() {
+    let rig = alone();
+    let vram = rig.region(Place::Vram);
+    let count = (vram.size - vram.used) / LARGE + 4;
+    let objects: Vec<u32> = (0..count).map(|_| movable(&rig, LARGE)).collect();
+    evict_all();
+    let brought = || Function::first().counters(["driver_promotions"])[0];
+    let before = brought();
+    let by_age = ByAge::new();
+    let rounds = 3;
+    for _ in 0..rounds {
+        for object in &objects {
+            resident(&rig, &[*object]);
+            assert_eq!(rig.evict(&[*object]), Ok(()));
+        }
+    }
+    drop(by_age);
+    assert_eq!(brought() - before, rounds * count);
 }
 
 fn what_is_being_cleared_is_waited_for() {
