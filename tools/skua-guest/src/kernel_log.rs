@@ -69,8 +69,12 @@ impl KernelLog {
             let length = match self.file.read(&mut record) {
                 Ok(length) => length,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(unexpected),
-                // Records were overwritten before they were read.
-                Err(error) if error.kind() == ErrorKind::BrokenPipe => continue,
+                // Records were overwritten before they were read; or the guest went to sleep.
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::Interrupted) =>
+                {
+                    continue
+                }
                 Err(error) => return Err(error),
             };
             let text = String::from_utf8_lossy(record.get(..length).unwrap_or_default());
