@@ -1695,12 +1695,13 @@ fn one_request_at_a_time() {
     assert_eq!(gpu.preempt(0, 9).number, 2);
 }
 
-/// A tick of a packet in which it stops says where its engine looks whether it is to.
+/// The tick of a packet behind which it stops says where its engine looks whether it is to: every
+/// 4096th, but for the rest of an instruction.
 #[test]
 fn an_engine_that_draws_its_steps_stops_anywhere() {
     let places = |seeds: [u64; 6]| -> BTreeSet<u64> {
         let stop = |seed| {
-            let (mut gpu, ..) = busy(Preemption::default());
+            let (gpu, ..) = busy(Preemption::default());
             gpu.device.draw_steps(seed);
             let ticks = |gpu: &Gpu| gpu.engine64(0, status::engine::TICKS);
             let before = ticks(&gpu);
@@ -1711,7 +1712,7 @@ fn an_engine_that_draws_its_steps_stops_anywhere() {
         seeds.into_iter().map(stop).collect()
     };
     let (same, drawn) = (places([0; 6]), places([1, 2, 3, 4, 5, 6]));
-    assert!(same.len() == 1 && drawn.len() > 3, "{same:?}, {drawn:?}");
+    assert!(same.len() < 4 && drawn.len() > 4, "{same:?}, {drawn:?}");
 }
 
 #[test]

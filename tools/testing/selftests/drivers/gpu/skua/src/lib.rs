@@ -16,7 +16,8 @@
 //! - [`cgroup`]: what the kernel charges a process with;
 //! - [`race`]: jobs that an engine takes one after the other; [`unpreempted`]: engines that are
 //!   never asked to stop;
-//! - [`program`]: compute programs; [`drawing`]: what is drawn; [`software_timeline`]: fences of another driver;
+//! - [`program`]: compute programs; [`drawing`]: what is drawn;
+//! - [`software_timeline`]: fences of another driver;
 //! - [`moving`]: objects that move; [`torture`]: all at once;
 //! - [`calls`]: what the kernel called for it; [`events`]: what the driver traced;
 //! - [`loss`]: a GPU that goes away; [`aperture`]: tests of several programs;

@@ -136,7 +136,7 @@ struct Player {
     /// Jobs submitted, and what the last one signals.
     jobs: u64,
     last: Option<u32>,
-    /// How often each thread has run, each pixel was drawn, and each packet of counted ones was done.
+    /// How often each thread is to run, and the picture is drawn; packets that are counted.
     threads: Vec<u32>,
     drawings: u32,
     packets: u32,
