@@ -14,6 +14,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -47,6 +49,18 @@ impl Source {
     pub fn file(&self, name: &str) -> Result<String> {
         let path = self.debugfs.join(name);
         fs::read_to_string(&path).with_context(|| path.display().to_string())
+    }
+
+    /// Waits until nothing that was freed is being cleared in the background.
+    ///
+    /// # Errors
+    ///
+    /// If that cannot be read.
+    pub fn rest(&self) -> Result<()> {
+        while self.file("regions")?.contains(", being cleared") {
+            sleep(Duration::from_millis(1));
+        }
+        Ok(())
     }
 
     /// Ticks that all engines together have worked.

@@ -60,12 +60,17 @@ fn run(options: &Options) -> Result<bool> {
         submit::measure(&mut rig, &trace, &mut report).context("submission")?;
         wait::measure(&mut rig, &trace, &mut report).context("waiting")?;
     }
+    let rest = |rig: &Rig| rig.companion.away(|| rig.counters.rest());
+    rest(&rig)?;
     tables::measure(&rig, &mut report).context("page tables")?;
     residency::measure(&mut rig, &mut report).context("residency")?;
     let share = options.json.as_deref().and_then(Path::parent);
+    rest(&rig)?;
     aperture::measure(&rig, share, &mut report).context("the aperture")?;
     fragmentation::measure(&mut report).context("fragmentation")?;
+    rest(&rig)?;
     footprint::measure(&mut rig, &mut report).context("memory")?;
+    rest(&rig)?;
     schedule::measure(&rig, &mut report).context("scheduling")?;
     scenario::measure(&rig, &mut report).context("scenarios")?;
     device::measure(&mut report).context("the device")?;

@@ -182,6 +182,8 @@ fn bandwidth(rig: &Rig, report: &mut Report) -> Result<()> {
         // CAST: far below 2^53.
         Ok((rig.counters.ticks()? - before) as f64)
     };
+    // What is left behind would be cleared at the same time.
+    rig.counters.file("clearing")?;
     let out = ticks(&mut || evict_all(rig))?;
     let list = [&moving];
     let back = ticks(&mut || {
@@ -204,6 +206,7 @@ fn bandwidth(rig: &Rig, report: &mut Report) -> Result<()> {
     }
     let detail = json!({ "bytes": LARGE, "ticks": clean, "copied": out });
     report.detailed("eviction.clean.ticks", clean / out, detail)?;
+    rig.counters.file("clearing")?;
     rig.vm.unmap(BASE, 4 * LARGE)?;
     Ok(())
 }
