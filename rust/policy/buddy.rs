@@ -18,9 +18,9 @@
 //! zero, and neither as long as nobody has had it. Requests take clean memory where they need no
 //! more blocks for that, and say what of theirs is not. Who clears memory that is free takes some
 //! dirty blocks out ([`Buddy::take_dirty`]), which nobody gets meanwhile and which still count as
-//! free, and gives them back ([`Buddy::give_back`]). Blocks merge whether or not they are clean: what is, is kept
-//! beside, as the fewest, largest blocks of either kind. So requests get as few blocks as if nothing
-//! was ever cleared.
+//! free, and gives them back ([`Buddy::give_back`]). Blocks merge whether or not they are clean:
+//! what is, is kept beside, as the fewest, largest blocks of either kind. No request gets
+//! more blocks for what is clean.
 //!
 //! **Why not `gpu_buddy`.** The kernel's `drivers/gpu/buddy.c` would serve the requests. This one
 //! also runs on the host, like all of the policy, where it is checked against a list of pages, with
@@ -39,9 +39,9 @@
 //! of them (twice, in parts, foreign) is an error and changes nothing.
 //!
 //! Invariants: a page is in exactly one free block or in exactly one allocation, or is being
-//! cleared; a free page is in at most one clean or dirty block, and no other page is; no two buddies
-//! are in one [`Forest`]; for the first and the last page of each allocation and each order, the words that
-//! hold the free and the dirty blocks with these pages are prepared.
+//! cleared; a free page is in at most one clean or dirty block, and no other page is; no two
+//! buddies are in one [`Forest`]; for the first and the last page of each allocation and each
+//! order, the words that hold the free and the dirty blocks with these pages are prepared.
 //!
 //! # Examples
 //!
@@ -495,8 +495,8 @@ impl<H: Heap> Buddy<H> {
     }
 
     /// Hands out blocks of `request.pages` pages in sum and appends them to `out`, largest first,
-    /// as few as can be; and to `unclean` what of them is not clean. Each of `out` is to be freed on
-    /// its own.
+    /// as few as can be; and to `unclean` what of them is not clean. Each of `out` is to be freed
+    /// on its own.
     ///
     /// # Errors
     ///
@@ -552,8 +552,8 @@ impl<H: Heap> Buddy<H> {
         Ok(())
     }
 
-    /// Takes free dirty blocks out, to be cleared, and appends them to `out`: at most [`MAX_OUT`] of
-    /// `most` pages in all, large ones first; none if nothing is dirty. They are for
+    /// Takes free dirty blocks out, to be cleared, and appends them to `out`: at most [`MAX_OUT`]
+    /// of `most` pages in all, large ones first; none if nothing is dirty. They are for
     /// [`Self::give_back`]; until then nobody gets them.
     ///
     /// # Errors

@@ -9,10 +9,10 @@
 //! [`Sites`] where page tables are to lead ([`Memory`]), which keeps the memory from being given to
 //! others.
 //!
-//! Nobody sees what was in the memory before. System pages come zeroed from shmem. VRAM is clean, or
-//! what of it is dirty is cleared by the copy engine: the fence of that submission is a kernel fence
-//! of the object, for which page faults and binds wait; and should it fail, which happens only when
-//! the device is lost, the memory stays invisible.
+//! Nobody sees what was in the memory before. System pages come zeroed from shmem. VRAM is clean,
+//! or what of it is dirty is cleared by the copy engine: the fence of that submission is a kernel
+//! fence of the object, for which page faults and binds wait; and should it fail, which happens
+//! only when the device is lost, the memory stays invisible.
 //!
 //! An object that is private to an address space shares the reservation of that: what uses the one
 //! uses the other. Whoever moves it sees there at once who uses it.

@@ -19,8 +19,8 @@
 //! owner, and VRAM that nobody uses is not written.
 //!
 //! Nobody gets memory that is being cleared. It counts as free: who finds no room waits until it
-//! is given back, and until then nothing more is taken ([`Pause`]). A device that is reset clears it
-//! anew; one that is lost does not any more, and it is dirty.
+//! is given back, and until then nothing more is taken ([`Pause`]). A device that is reset clears
+//! it anew; one that is lost does not any more, and it is dirty.
 
 use crate::{
     ext::queue::{
@@ -191,8 +191,8 @@ impl Clearer {
 pub(crate) struct Pause<'a>(&'a SkuaDevice);
 
 impl<'a> Pause<'a> {
-    /// Waits until what is being cleared is given back, for ten seconds at most. `EINTR` if a signal
-    /// arrives.
+    /// Waits until what is being cleared is given back, for ten seconds at most. `EINTR` if a
+    /// signal arrives.
     pub(crate) fn new(dev: &'a SkuaDevice) -> Result<Self> {
         let clearer = &dev.clearer;
         let mut state = clearer.state.lock();
@@ -303,8 +303,9 @@ struct Clears {
 }
 
 impl Clears {
-    /// Has some memory be cleared if the engine is idle; when that is over, this is looked at again.
-    /// `ENOMEM`; `ENODEV`, `EIO` if the device is lost; `EBUSY` if the engine has something to do.
+    /// Has some memory be cleared if the engine is idle; when that is over, this is looked at
+    /// again. `ENOMEM`; `ENODEV`, `EIO` if the device is lost; `EBUSY` if the engine has something
+    /// to do.
     fn clear(&self) -> Result {
         let dev = &*self.dev;
         let clearer = &dev.clearer;

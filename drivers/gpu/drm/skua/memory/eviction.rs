@@ -138,8 +138,8 @@ impl Wish {
     }
 }
 
-/// Allocates VRAM as it is wished; if there is no room, some is made. Tells what of it is dirty, and
-/// is not cleared yet.
+/// Allocates VRAM as it is wished; if there is no room, some is made. Tells what of it is not
+/// clean.
 ///
 /// It is for a client with `quota`, and is charged for the running process. `ENOSPC` if what is
 /// there has to stay, which is what is resident but in `need`, is protected by [who has the
