@@ -10,7 +10,7 @@ use skua_selftests::client::{map, map_readonly, signal, unmap, wait};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{
     alone, both, evict_all, evict_some, expect_gpu, movable, movable_in_vram, pattern, place,
-    resident, while_the_cpu_writes, Numbers,
+    resident, while_the_cpu_writes, Numbers, Uncleared,
 };
 use skua_selftests::raw::in_child;
 use skua_selftests::rig::{copy, fill, wait_value, write, Buffer};
@@ -163,6 +163,8 @@ fn asked_since(before: [u64; 4]) -> Vec<u64> {
 
 fn a_move_flushes_in_its_ring() {
     let (rig, other) = (alone(), Rig::new());
+    // To clear what is left behind asks for more.
+    let _uncleared = Uncleared::new();
     // No more than one pass does.
     let size = 256 << 10;
     for is_shared in [false, true] {

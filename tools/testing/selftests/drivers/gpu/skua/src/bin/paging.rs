@@ -175,6 +175,8 @@ fn expect_passes(events: &[Event], size: u64) -> Vec<(u64, u64, bool)> {
 
 fn row_1_13_row_4_14_passes_follow_each_other() {
     quiet();
+    // To clear what is left behind has passes, too.
+    let _uncleared = Uncleared::new();
     let trace = Trace::of(&["skua_paging"]);
     let rig = Rig::new();
     let size = u64::from(suite::rounds(64)) * MIB;
@@ -220,6 +222,7 @@ impl Drop for WantsIdle {
 
 fn row_1_13_memory_that_is_busy_is_waited_for() {
     quiet();
+    let _uncleared = Uncleared::new();
     let trace = Trace::of(&["skua_paging"]);
     let rig = Rig::new();
     let buffer = rig.bound(movable_in_vram(&rig, SIZE), SIZE);
