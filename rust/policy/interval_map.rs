@@ -4,8 +4,9 @@
 //!
 //! A map from disjoint half-open ranges `[start, end)` of `u64` to values: the mappings of a GPU
 //! address space, the allocations of an aperture. It is a height-balanced (AVL) tree whose nodes
-//! live in one vector and name each other by number. Each node also knows the extent of its subtree
-//! and the largest gap inside, so that [`IntervalMap::find_gap`] skips what is too full.
+//! live in one vector and name each other by number. Outside of the driver each node also knows the
+//! extent of its subtree and the largest gap inside, so that [`IntervalMap::find_gap`] skips what is
+//! too full.
 //!
 //! **Prepare, then commit.** Changes happen where nothing may fail any more, so the memory for them
 //! is set aside before: [`IntervalMap::prepare`] returns a [`Reservation`] of nodes, which
@@ -165,7 +166,15 @@ struct Node<V> {
     right: u32,
     /// Of the subtree: 1 for a leaf.
     height: u8,
-    /// Of the subtree: its first start, its last end, its largest gap between neighbours.
+    #[cfg(not(MODULE))]
+    extent: Extent,
+}
+
+/// What a node knows of its subtree for [`IntervalMap::find_gap`].
+#[cfg(not(MODULE))]
+#[derive(Clone, Copy, Default)]
+struct Extent {
+    /// Its first start, its last end, its largest gap between neighbours.
     first: u64,
     last: u64,
     gap: u64,
@@ -269,9 +278,8 @@ impl<H: Heap, V: Slice> IntervalMap<H, V> {
                 left: self.spare,
                 right: NIL,
                 height: 0,
-                first: 0,
-                last: 0,
-                gap: 0,
+                #[cfg(not(MODULE))]
+                extent: Extent::default(),
             })?;
             self.spare = number;
             self.spares += 1;
@@ -435,11 +443,12 @@ impl<H: Heap, V: Slice> IntervalMap<H, V> {
         let mut at = self.root;
         loop {
             while let Some(node) = self.node(at) {
-                if node.gap < size || node.last <= within.start {
-                    if let Some(found) = fit(from, node.first) {
+                let Extent { first, last, gap } = node.extent;
+                if gap < size || last <= within.start {
+                    if let Some(found) = fit(from, first) {
                         return Some(found);
                     }
-                    from = from.max(node.last);
+                    from = from.max(last);
                     break;
                 }
                 path.push(at, false);
@@ -529,9 +538,12 @@ impl<H: Heap, V: Slice> IntervalMap<H, V> {
                 left: NIL,
                 right: NIL,
                 height: 1,
-                first: span.start,
-                last: span.end,
-                gap: 0,
+                #[cfg(not(MODULE))]
+                extent: Extent {
+                    first: span.start,
+                    last: span.end,
+                    gap: 0,
+                },
             };
             self.count += 1;
         }
@@ -674,23 +686,38 @@ impl<H: Heap, V: Slice> IntervalMap<H, V> {
     fn update(&mut self, number: u32) {
         let (left, right) = self.children(number);
         let height = self.height(left).max(self.height(right)).saturating_add(1);
-        let extent = |number| {
-            self.node(number)
-                .map(|node| (node.first, node.last, node.gap))
-        };
-        let (left, right) = (extent(left), extent(right));
+        #[cfg(not(MODULE))]
+        let extent = self.extent(number, left, right);
         if let Some(node) = self.node_mut(number) {
             node.height = height;
-            (node.first, node.last, node.gap) = (node.start, node.end, 0);
-            if let Some((first, last, gap)) = left {
-                node.first = first;
-                node.gap = gap.max(node.start.saturating_sub(last));
-            }
-            if let Some((first, last, gap)) = right {
-                node.last = last;
-                node.gap = node.gap.max(gap).max(first.saturating_sub(node.end));
+            #[cfg(not(MODULE))]
+            {
+                node.extent = extent;
             }
         }
+    }
+
+    /// That of `number`, from its children's.
+    #[cfg(not(MODULE))]
+    fn extent(&self, number: u32, left: u32, right: u32) -> Extent {
+        let Some(node) = self.node(number) else {
+            return Extent::default();
+        };
+        let mut extent = Extent {
+            first: node.start,
+            last: node.end,
+            gap: 0,
+        };
+        if let Some(left) = self.node(left).map(|node| node.extent) {
+            extent.first = left.first;
+            extent.gap = left.gap.max(node.start.saturating_sub(left.last));
+        }
+        if let Some(right) = self.node(right).map(|node| node.extent) {
+            extent.last = right.last;
+            let gap = right.first.saturating_sub(node.end);
+            extent.gap = extent.gap.max(right.gap).max(gap);
+        }
+        extent
     }
 }
 

@@ -48,13 +48,13 @@ fn check(map: &Map) {
         work.push((node.left, low, node.start));
         work.push((node.right, node.end, high));
         let inside: Vec<Span> = map
-            .iter(Span::new(node.first, node.last))
+            .iter(Span::new(node.extent.first, node.extent.last))
             .map(|e| e.0)
             .collect();
-        assert!(inside.first().unwrap().start == node.first);
-        assert!(inside.last().unwrap().end == node.last);
+        assert!(inside.first().unwrap().start == node.extent.first);
+        assert!(inside.last().unwrap().end == node.extent.last);
         let gap = inside.windows(2).map(|w| w[1].start - w[0].end).max();
-        assert_eq!(node.gap, gap.unwrap_or(0));
+        assert_eq!(node.extent.gap, gap.unwrap_or(0));
     }
     assert_eq!(count, map.len());
     let mut spares = 0;
