@@ -274,7 +274,34 @@ void skua_gem_unmap_at(struct drm_device *dev, long long offset, long long bytes
 
 void skua_gem_discard(struct drm_gem_object *obj)
 {
-	shmem_truncate_range(file_inode(obj->filp), 0, (loff_t)-1);
+	struct file *file = READ_ONCE(obj->filp);
+
+	if (file)
+		shmem_truncate_range(file_inode(file), 0, (loff_t)-1);
+}
+
+/* Of one that nobody else has seen. */
+void skua_gem_drop_file(struct drm_gem_object *obj)
+{
+	fput(obj->filp);
+	obj->filp = NULL;
+}
+
+/* The file of drm_gem_object_init(); made now if there is none. It is the object's. */
+struct file *skua_gem_file(struct drm_gem_object *obj)
+{
+	struct file *file = smp_load_acquire(&obj->filp), *made;
+
+	if (file)
+		return file;
+	made = shmem_file_setup("drm mm object", obj->size, mk_vma_flags(VMA_NORESERVE_BIT));
+	if (IS_ERR(made))
+		return made;
+	file = cmpxchg(&obj->filp, NULL, made);
+	if (!file)
+		return made;
+	fput(made);
+	return file;
 }
 
 /* Of all objects that have a handle. Which objects there are, only the clients' files know. */

@@ -88,6 +88,8 @@ int skua_gem_mmap(struct drm_gem_object *obj, struct vm_area_struct *vma);
 void skua_gem_unmap(struct drm_gem_object *obj);
 void skua_gem_unmap_at(struct drm_device *dev, long long offset, long long bytes);
 void skua_gem_discard(struct drm_gem_object *obj);
+void skua_gem_drop_file(struct drm_gem_object *obj);
+struct file *skua_gem_file(struct drm_gem_object *obj);
 unsigned long skua_gem_unmap_all(struct drm_device *dev);
 long skua_gem_lru_pages(struct drm_device *dev, const struct drm_gem_lru *lru);
 struct drm_gem_object *skua_gem_lru_behind(struct drm_device *dev, struct drm_gem_lru *lru,

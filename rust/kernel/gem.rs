@@ -413,6 +413,23 @@ where
     Ok(obj)
 }
 
+/// As [`create`]; but the object takes no memory for system pages before it first
+/// [gets](Pages::get) some, which most of what is elsewhere never does.
+pub(crate) fn create_without_file<T: GemExt>(
+    dev: &drm::Device<T::Driver>,
+    size: usize,
+    args: T::Args,
+) -> Result<ARef<Object<T>>>
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    let obj = create(dev, size, args)?;
+    // SAFETY: Nobody else has seen the object yet, which has the file that the kernel crate gives
+    // each.
+    unsafe { shim::skua_gem_drop_file(IntoGEMObject::as_raw(&*obj)) };
+    Ok(obj)
+}
+
 /// A reference to an object that may be sent to, and shared with, other threads.
 ///
 /// [`Object`] does not say that it is `Send` and `Sync`, as a `drm_gem_object` is.
@@ -577,7 +594,7 @@ where
 /// Frees the system pages of `obj`, those that are swapped out, too; those that a [`Pages`] still
 /// holds are freed with that. What the next [`Pages::get`] finds is zero.
 pub(crate) fn discard<O: IntoGEMObject>(obj: &O) {
-    // SAFETY: The object is valid; the kernel crate gives each a shmem file.
+    // SAFETY: The object is valid; if it has a file, that is one of shmem.
     unsafe { shim::skua_gem_discard(obj.as_raw()) };
 }
 

@@ -5,7 +5,8 @@
 //! # Model
 //!
 //! Every [`gem::Object`](kernel::drm::gem::Object) has a shmem file that is empty until used and
-//! can be swapped. [`Pages`] are all its pages, present and pinned. They own a reference to the
+//! can be swapped; one that is [made without](super::gem::create_without_file) gets it with its
+//! first pages. [`Pages`] are all its pages, present and pinned. They own a reference to the
 //! file, not to the object, so they may be dropped anywhere, before or after it; dropped, they may
 //! be swapped out, and the next [`Pages::get`] finds the content again. The driver does not read or
 //! write them: clients and devices do, at any time.
@@ -21,6 +22,7 @@ use super::{
         DevresItem,
         DevresSet, //
     },
+    gem,
     shim, //
 };
 use core::ptr::{
@@ -105,12 +107,14 @@ impl Pages {
     /// Sleeps. `ENOMEM`; `EBUSY` if they are to be write-combined and somebody else has got them
     /// so; `EINVAL` for an imported object, whose memory is the exporter's.
     pub(crate) fn get<O: IntoGEMObject>(obj: &O, caching: Caching) -> Result<Arc<Self>> {
-        // SAFETY: The object is valid; both fields were set before it was published.
-        let (file, imported) = unsafe {
-            let raw = obj.as_raw();
-            ((*raw).filp, !(*raw).import_attach.is_null())
-        };
-        let file = NonNull::new(file).filter(|_| !imported).ok_or(EINVAL)?;
+        if gem::is_imported(obj) {
+            return Err(EINVAL);
+        }
+        // What shmem says where there is no memory for an inode.
+        let no_inode = |error| if error == ENOSPC { ENOMEM } else { error };
+        // SAFETY: The object is valid.
+        let file = from_err_ptr(unsafe { shim::skua_gem_file(obj.as_raw()) }).map_err(no_inode)?;
+        let file = NonNull::new(file).ok_or(EINVAL)?;
         let size = obj.size();
         // SAFETY: `file` is the shmem file of an object of `size` bytes, whole pages.
         let array =

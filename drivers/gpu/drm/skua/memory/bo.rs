@@ -445,7 +445,7 @@ fn create_in_vram(
     args: BoArgs,
     (range, dirty): (Arc<VramRange>, BlockList),
 ) -> Result<ARef<Bo>> {
-    let bo = gem::create::<BoData>(dev, usize::try_from(size)?, args)?;
+    let bo = gem::create_without_file::<BoData>(dev, usize::try_from(size)?, args)?;
     let mut reserved = resv::lock(&*bo)?;
     if dirty.as_slice().is_empty() {
         range.set_cleared(dev.vram_generation.load(Relaxed));
