@@ -928,8 +928,8 @@ struct drm_skua_bo_reclaim {
 	/** @handles: Array of &struct drm_skua_bo_handle, 1 to 1024. */
 	struct drm_skua_array handles;
 	/**
-	 * @discarded: Returned bits, one for each of @handles: bit n % 64 of word n / 64 is 1 if the
-	 * content of number n was thrown away since it was offered.
+	 * @discarded: Returned bits, one for each of @handles: bit n % 64 of word n / 64 is 1 if
+	 * the content of number n was thrown away since it was offered.
 	 */
 	__u64 discarded[16];
 };

@@ -34,9 +34,11 @@ use crate::{
 
 /// A device of the kernel's, and its address space.
 pub(crate) struct PageTables {
+    /// Whose space of addresses it is, one for all devices of the process.
     adapter: Adapter,
     /// Destroyed before the device, which would take its handle along.
     vm: Vm,
+    /// What the kernel accounts residency, a budget and failures to.
     kernel: ClientDevice,
     /// Lost when the device fails. Until then it counts ends that the sleepers of the device are to
     /// look for.
@@ -45,6 +47,7 @@ pub(crate) struct PageTables {
     binds: Binds,
     /// A timeline: point *n* is signalled when the *n*-th bind is performed.
     bound: Syncobj,
+    /// What clients have mapped, for updates that copy.
     mapped: Mutex<Mappings>,
 }
 

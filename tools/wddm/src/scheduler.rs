@@ -8,8 +8,8 @@
 //! is done ([`crate::Allocation::map`]).
 //!
 //! ```text
-//!   submit ─▶ SKUA_SUBMIT {waits F≥5; commands; signals G=2, progress=n} ─▶ held ─▶ engine ─▶ values
-//!   update ─▶ until its value is reached ─▶ VM_BIND {operations; signals F=6} ─▶ page tables ─▶ value
+//! submit ─▶ SKUA_SUBMIT {waits F≥5; commands; signals G=2, progress=n} ─▶ held ─▶ engine ─▶ values
+//! update ─▶ until its value is reached ─▶ VM_BIND {operations; signals F=6} ─▶ page tables ─▶ value
 //! ```
 //!
 //! Updates of addresses wait here, and not in the kernel: what they change depends on what is
@@ -62,6 +62,7 @@ pub(crate) type Point = (Arc<Fence>, u64);
 /// An update of addresses whose turn has not come.
 #[derive(Debug)]
 struct Pending {
+    /// What is to change.
     update: Update,
     /// What it waits for.
     wait: Option<Point>,
@@ -72,6 +73,7 @@ struct Pending {
 /// A context.
 #[derive(Debug)]
 struct Queue {
+    /// The kernel's context.
     raw: libskua::Context,
     /// Its value is the number of the last packet that is done.
     progress: Arc<Fence>,
@@ -83,6 +85,7 @@ struct Queue {
     waits: Vec<Point>,
     /// The last change of the address space that its work waits for.
     bound: u64,
+    /// Updates of addresses whose turn has not come, in order.
     updates: VecDeque<Pending>,
 }
 
@@ -101,16 +104,20 @@ struct State {
     execution: DeviceState,
     /// The contexts that are not destroyed, by their numbers.
     queues: HashMap<u64, Queue>,
+    /// Contexts that were destroyed, until their work is over.
     gone: Vec<Gone>,
     /// The fences that are not destroyed, by their numbers.
     fences: HashMap<u64, Arc<Fence>>,
+    /// What the attendant has to do.
     errands: Errands,
 }
 
 /// A device's contexts and fences.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
+    /// For the attendant, which keeps it alive.
     me: Weak<Self>,
+    /// Contexts, fences and errands; the head of this file says what is locked under it.
     state: Mutex<State>,
     /// Where the GPU sees values of fences.
     mirrors: Mutex<Vec<Mirror>>,

@@ -5,7 +5,8 @@
  * Written to debugfs skua_bench/gpu_buddy: 64-bit words: bytes of memory; 1 if every request is to
  * be met with one block; then the steps: the bytes of a request, or the complement of the number of
  * a request whose memory is given back. Read: how many requests failed though so much was free, how
- * many blocks the others got, and the bytes of the largest free block and of all of them at the end.
+ * many blocks the others got, and the bytes of the largest free block and of all of them at the
+ * end.
  */
 
 #include <linux/debugfs.h>

@@ -47,6 +47,7 @@ const BUSY: Duration = Duration::from_millis(1);
 struct Dying {
     /// What may still use it.
     uses: Vec<Point>,
+    /// What is given back when they are done.
     memory: Arc<Memory>,
 }
 
@@ -64,8 +65,11 @@ struct Event {
 /// Where the GPU sees a fence's value.
 #[derive(Debug)]
 pub(super) struct Mirror {
+    /// The fence whose value is shown.
     fence: Arc<Fence>,
+    /// A word at an address of the device.
     memory: Arc<Memory>,
+    /// Where the attendant writes it.
     cpu: Mapping,
     /// The value that the kernel was asked to tell of last.
     watched: u64,
@@ -81,10 +85,13 @@ impl Mirror {
 /// What the attendant has to do.
 #[derive(Debug, Default)]
 pub(super) struct Errands {
+    /// The attendant, from the first errand on.
     thread: Option<JoinHandle<()>>,
     /// The thread is to end.
     stopping: bool,
+    /// Memory that goes when its users are done.
     dying: Vec<Dying>,
+    /// Eventfds of waits for several values.
     events: Vec<Event>,
     /// Values that the kernel will tell of, by the fence's number.
     watched: BTreeMap<(u64, u64), Arc<Fence>>,

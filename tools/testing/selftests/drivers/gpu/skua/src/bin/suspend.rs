@@ -38,8 +38,8 @@ fn main() -> ExitCode {
 
 const SIZE: u64 = 1 << 20;
 
-/// Sends the guest to sleep; the device was reset before, and when it woke. The reset that its power
-/// does in between may be one with the latter.
+/// Sends the guest to sleep; the device was reset before, and when it woke. The reset that its
+/// power does in between may be one with the latter.
 #[track_caller]
 fn sleep_well() {
     let resets = || {
