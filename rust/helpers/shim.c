@@ -189,6 +189,17 @@ void skua_resv_unlock(struct dma_resv *resv)
 	dma_resv_unlock(resv);
 }
 
+void skua_resv_for_each(struct dma_resv *resv, unsigned int usage,
+			void (*f)(struct dma_fence *fence, void *data), void *data)
+{
+	struct dma_resv_iter cursor;
+	struct dma_fence *fence;
+
+	dma_resv_for_each_fence(&cursor, resv, usage, fence)
+		if (dma_resv_iter_usage(&cursor) == usage)
+			f(fence, data);
+}
+
 void skua_syncobj_put(struct drm_syncobj *syncobj)
 {
 	drm_syncobj_put(syncobj);

@@ -61,6 +61,9 @@ int skua_resv_lock_interruptible(struct dma_resv *resv, struct ww_acquire_ctx *t
 int skua_resv_lock_slow_interruptible(struct dma_resv *resv, struct ww_acquire_ctx *ticket);
 _Bool skua_resv_trylock(struct dma_resv *resv, struct ww_acquire_ctx *ticket);
 void skua_resv_unlock(struct dma_resv *resv);
+/* Calls f with each fence of exactly this usage; resv is locked. */
+void skua_resv_for_each(struct dma_resv *resv, unsigned int usage,
+			void (*f)(struct dma_fence *fence, void *data), void *data);
 void skua_ticket_init(struct ww_acquire_ctx *ticket);
 void skua_ticket_fini(struct ww_acquire_ctx *ticket);
 

@@ -24,7 +24,7 @@
 //! })?;
 //! exec.reserve_fences()?;
 //! // From here on nothing fails.
-//! exec.add_fence(&fence, |_| Usage::Bookkeep)?;
+//! exec.add_fence(&fence, Usage::Bookkeep, |_| true)?;
 //! ```
 //!
 //! Upstream's counterpart: `drivers/gpu/drm/drm_exec.c`, which a module cannot select.
@@ -157,14 +157,19 @@ impl Exec {
         Ok(())
     }
 
-    /// Files `fence` in each reservation, under the usage that it is to have there. `ENOMEM`, then
-    /// in some of them: never after [`Self::reserve_fences`].
-    pub(crate) fn add_fence(&mut self, fence: &Fence, usage: impl Fn(&Handle) -> Usage) -> Result {
-        for handle in &self.locked {
+    /// Files `fence` in each reservation that is `asked`. `ENOMEM`, then in some of them: never
+    /// after [`Self::reserve_fences`].
+    pub(crate) fn add_fence(
+        &mut self,
+        fence: &Fence,
+        usage: Usage,
+        asked: impl Fn(&Handle) -> bool,
+    ) -> Result {
+        for handle in self.locked.iter().filter(|handle| asked(handle)) {
             // SAFETY: As in `reserve_fences()`.
             unsafe { Reserved::borrowed(handle.as_raw()) }
                 .reserve(1)?
-                .add(fence, usage(handle))?;
+                .add(fence, usage)?;
         }
         Ok(())
     }
@@ -301,11 +306,8 @@ mod tests {
                 exec.reserve_fences()
             })?;
             let is_a = |handle: &Handle| *handle == Handle::of(&*a);
-            exec.add_fence(owner.fence(), |_| Usage::Bookkeep)?;
-            exec.add_fence(owner.fence(), |handle| match is_a(handle) {
-                true => Usage::Kernel,
-                false => Usage::Bookkeep,
-            })?;
+            exec.add_fence(owner.fence(), Usage::Bookkeep, |_| true)?;
+            exec.add_fence(owner.fence(), Usage::Kernel, is_a)?;
             assert!(!exec.is_idle(Usage::Kernel, is_a));
             assert!(exec.is_idle(Usage::Kernel, |handle| !is_a(handle)));
             let mut collected = 0;

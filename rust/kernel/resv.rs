@@ -38,6 +38,7 @@ use super::{
     shim, //
 };
 use core::{
+    ffi::c_void,
     marker::PhantomData,
     ptr::{
         self,
@@ -386,28 +387,19 @@ impl Reserved<'_> {
         Ok(unsafe { Fence::from_raw(fence) })
     }
 
-    /// All fences up to `usage` that are not signalled. `ENOMEM`.
-    pub(crate) fn fences(&self, usage: Usage) -> Result<KVec<Fence>> {
-        let (mut count, mut array) = (0, ptr::null_mut());
-        // SAFETY: By the type invariant; `array` receives null or an allocation of `count` owned
-        // references.
-        to_result(unsafe {
-            bindings::dma_resv_get_fences(self.resv, usage.as_raw(), &mut count, &mut array)
-        })?;
-        let mut fences = KVec::new();
-        let mut result = Ok(());
-        // CAST: `usize` has 64 bits.
-        for at in 0..count as usize {
-            // SAFETY: As said; each is taken once.
-            let fence = unsafe { Fence::from_raw(*array.add(at)) };
-            if let (Some(fence), Ok(())) = (fence, result) {
-                result = fences.push(fence, GFP_KERNEL_ACCOUNT);
-            }
+    /// The fences of exactly this `usage` that are not signalled. `ENOMEM`.
+    pub(crate) fn fences(&self, usage: Usage) -> Result<KVVec<Fence>> {
+        let mut fences = Ok(KVVec::new());
+        // SAFETY: By the type invariant; the callback's data is of its type, and outlives the call.
+        unsafe {
+            shim::skua_resv_for_each(
+                self.resv,
+                usage.as_raw(),
+                Some(keep_fence),
+                ptr::from_mut(&mut fences).cast(),
+            );
         }
-        // SAFETY: Null or allocated by `krealloc_array()`, and of no use to anybody any more.
-        unsafe { bindings::kfree(array.cast()) };
-        result?;
-        Ok(fences)
+        fences
     }
 
     /// Files `fences` under `usage`; of each line the last one is kept. `ENOMEM`.
@@ -417,6 +409,26 @@ impl Reserved<'_> {
         };
         let mut room = self.reserve(count)?;
         fences.iter().try_for_each(|fence| room.add(fence, usage))
+    }
+}
+
+/// Adds a fence to those that [`Reserved::fences`] returns.
+///
+/// # Safety
+///
+/// `fence` must be valid, and `data` a `Result<KVVec<Fence>>` that nobody else uses.
+unsafe extern "C" fn keep_fence(fence: *mut bindings::dma_fence, data: *mut c_void) {
+    // SAFETY: By the safety requirements.
+    let fences = unsafe { &mut *data.cast::<Result<KVVec<Fence>>>() };
+    // SAFETY: By the safety requirements; the reference is the one that is taken over.
+    let fence = unsafe {
+        shim::skua_fence_get(fence);
+        Fence::from_raw(fence)
+    };
+    if let (Ok(kept), Some(fence)) = (&mut *fences, fence.filter(|fence| !fence.is_signaled())) {
+        if let Err(error) = kept.push(fence, GFP_KERNEL_ACCOUNT) {
+            *fences = Err(error.into());
+        }
     }
 }
 

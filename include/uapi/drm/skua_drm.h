@@ -701,9 +701,9 @@ enum drm_skua_make_resident_flags {
  *
  * Content and addresses stay. All work that is submitted after the call waits for the
  * moves by itself, but work of this device if it has explicit residency: what that uses of
- * the buffer objects that may be in VRAM alone, and were not resident for the device, is there
- * when the signals of @syncs say so (WDDM: paging fence); an access before that faults. What is
- * private to an address space is waited for in any case.
+ * the buffer objects that may not be in system memory, and were not resident for the device, is
+ * there for work that is submitted behind the signals of @syncs (WDDM: paging fence); an access
+ * before that faults. What is private to an address space is waited for in any case.
  * The signals of @syncs follow when all moves of them are done, with the
  * error of one that is not; then a monitored fence is lost as if its device had failed. Where the
  * call makes room, it waits as DRM_IOCTL_SKUA_BO_CREATE does, as long in all. What other clients
@@ -739,10 +739,11 @@ struct drm_skua_make_resident {
  * Takes one DRM_IOCTL_SKUA_MAKE_RESIDENT of each buffer object back (WDDM: Evict), of all
  * of them or of none. What is resident for nobody moves when its room is needed.
  *
- * For a device with explicit residency what may be in VRAM alone and is not resident any more is
- * as if it were not mapped (unless it is private to an address space): its content is as the
- * work leaves it that was submitted before the call and is not held for monitored fences; other
- * work does not wait when it moves, nor is it waited for, and may not access it.
+ * For a device with explicit residency what may not be in system memory and is not resident any
+ * more is as if it were not mapped (unless it is private to an address space): its content is as
+ * the work leaves it that was submitted before the call, but what is held for monitored fences;
+ * work is held until a syncobj that it signals has a fence. Other work does not wait when it moves,
+ * nor is it waited for, and may not access it.
  *
  * Errors: -ENOENT for @device or a handle; -EINVAL for @flags, the number of @handles, one
  * that is there twice, or one that is not resident for the device.

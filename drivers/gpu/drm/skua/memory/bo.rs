@@ -1060,8 +1060,8 @@ impl BoData {
         is_lost || self.marks.load(Relaxed) & CONTENT_LOST != 0
     }
 
-    /// It is not resident any more for a device whose work may use it still, and nobody has filed
-    /// that with its own reservation.
+    /// It will not be resident any more for a device whose work may use it still, and nobody has
+    /// filed that with its own reservation.
     pub(crate) fn set_given_up(&self) {
         self.mark(GIVEN_UP, true);
     }

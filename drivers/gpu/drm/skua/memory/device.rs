@@ -189,13 +189,14 @@ impl ClientDevice {
 
     /// Whether `bo` is nothing to its work from here on, and the work so far that may use it is
     /// filed with `bo`'s own reservation: it has explicit residency, and `bo` is not resident for
-    /// it. For good as long as the reservation of an address space is locked.
+    /// it. Who has that reservation locked finds all that was filed when this says so.
     pub(crate) fn has_evicted(&self, bo: &Bo) -> bool {
+        // In this order: what says that something is not known was said before the claim went.
         self.explicit
             && bo.is_reached_if_resident()
+            && !self.residents().has(bo)
             && !bo.was_given_up()
             && self.failure() == 0
-            && !self.residents().has(bo)
     }
 
     /// The bytes that may be resident for it: all of VRAM, unless it has explicit residency.

@@ -78,10 +78,7 @@ use crate::{
             Level,
             Rank, //
         },
-        segment_sets::{
-            self,
-            SegmentSets, //
-        }, //
+        segment_sets, //
     },
     spec::number::Asid, //
 };
@@ -451,7 +448,7 @@ pub(crate) fn evict_idle(dev: &SkuaDevice, parent: &Device<Bound>) {
     }
 }
 
-/// Where `bo`, which leaves VRAM, is to be: in the first of its [exits](SegmentSets::exits) that
+/// Where `bo`, which leaves VRAM, is to be: in the first of its [exits](segment_sets::SegmentSets::exits) that
 /// has room. `ENOMEM`, `EIO`, `ENODEV`.
 pub(crate) fn site(
     dev: &SkuaDevice,

@@ -15,7 +15,8 @@
 //!
 //! When the copy begins no engine can reach the old memory but the one that copies, whatever works
 //! in these address spaces; and none keeps anything of where entries are not valid. So nothing is
-//! left to be flushed when page tables lead to the new memory, and nobody waits for the TLBs.
+//! left to be flushed when page tables lead to the new memory, and nobody waits for the TLBs; but
+//! where a bind has led to the old memory meanwhile ([`Vm::reinstall`]).
 //!
 //! Between the aperture and direct access nothing is copied: the pages stay, page tables lead to
 //! them another way. What is [offered](super::offer) may move to nowhere: nothing is copied, page
@@ -446,7 +447,7 @@ fn list(bo: &BoRef, vm: &Vm, out: Option<evicted::Node>) {
 ///
 /// An address space is *apart* if its work does not wait for the move, nor the move for that: work
 /// of a device with explicit residency that has [evicted](ClientDevice::has_evicted) the object,
-/// or `asks` for the move and is told when it is over.
+/// or `asks` for the move, did not have the object resident before, and is told when it is over.
 ///
 /// `EBUSY` if it is there already or on its way, or pinned, or about to be destroyed, or locked out
 /// of VRAM, or not where it is said to come `from`, or not offered and to go nowhere, or to leave
@@ -490,17 +491,31 @@ pub(crate) fn relocate(
         exec.reserve_fences()
     })?;
     let users = users.get(old_users..).unwrap_or_default();
+    // With whether the move does not wait for its work, nor only the work for the move.
     let mut apart = KVVec::new();
     if bo.is_reached_if_resident() {
         for vm in users {
             let device = vm.device();
-            let is_told = device.is_explicit() && asks.is_some_and(|it| it.id() == device.id());
-            if is_told || device.has_evicted(bo) {
-                apart.push(vm.reservation().handle(), client_flags())?;
+            let has_evicted = device.has_evicted(bo);
+            let is_told = asks.is_some_and(|it| it.id() == device.id())
+                && device.is_explicit()
+                && device.residents().has_once(bo);
+            if has_evicted || is_told {
+                let handle = vm.reservation().handle();
+                apart.push((handle, has_evicted), client_flags())?;
             }
         }
     }
-    let is_with_it = |handle: &Handle| !apart.contains(handle);
+    let is_told_of = |handle: &Handle| {
+        !apart
+            .iter()
+            .any(|(other, _): &(Handle, bool)| other == handle)
+    };
+    let is_waited_for = |handle: &Handle| {
+        !apart
+            .iter()
+            .any(|(other, is_over)| *is_over && other == handle)
+    };
     let (old, clean, is_settled) = {
         let mut reserved = exec.reserved(&handle)?;
         if gem::is_pinned(&**bo) || bo.is_dying() {
@@ -569,7 +584,7 @@ pub(crate) fn relocate(
         // Those of its system pages that the caller has may be about to be discarded.
         _ => !(from_vram && bo.is_arriving()),
     };
-    if !may_arrive || (!may_wait && !exec.is_idle(Usage::Bookkeep, is_with_it)) {
+    if !may_arrive || (!may_wait && !exec.is_idle(Usage::Bookkeep, is_waited_for)) {
         return Err(EBUSY);
     }
     let mut waits = Few::Empty;
@@ -579,7 +594,7 @@ pub(crate) fn relocate(
             waits.push(fence)?;
         }
     } else {
-        exec.collect(Usage::Bookkeep, is_with_it, |fence| waits.push(fence))?;
+        exec.collect(Usage::Bookkeep, is_waited_for, |fence| waits.push(fence))?;
     }
     if bo.saves_context() {
         // Row 2.07: nothing more of the context comes as long as these are locked.
@@ -592,7 +607,8 @@ pub(crate) fn relocate(
             waits.push(fence)?;
         }
     }
-    let user = users.first();
+    let mut lines = users.iter();
+    let user = lines.find(|vm| is_waited_for(&vm.reservation().handle()));
     let mut nodes = KVVec::new();
     if bo.needs_vram() && is_out_then {
         for _ in users {
@@ -663,10 +679,7 @@ pub(crate) fn relocate(
         bo.begin_arrival();
     }
     line.transfer(transfer, waits, |fence| {
-        let filed = exec.add_fence(fence, |handle| match is_with_it(handle) {
-            true => Usage::Kernel,
-            false => Usage::Bookkeep,
-        });
+        let filed = exec.add_fence(fence, Usage::Kernel, is_told_of);
         crate::warn_on_once!(filed.is_err());
         published = Some(fence.clone());
     })?;

@@ -39,7 +39,10 @@ use crate::{
             relocate,
             UnderWay, //
         },
-        vm::for_each_user,
+        vm::{
+            for_each_user,
+            Vm, //
+        },
         vram::{
             Part,
             VramRange, //
@@ -48,7 +51,8 @@ use crate::{
     policy::{
         eviction::Need,
         segment_sets::Segment, //
-    }, //
+    },
+    spec::number::Asid, //
 };
 use kernel::{
     device::{
@@ -85,9 +89,7 @@ pub(crate) fn make_resident(
     let result = objects.iter().try_for_each(|(_, bo)| {
         residents.add(bo)?;
         counted += 1;
-        offer::check(bo)?;
-        look_again(dev, bo);
-        Ok(())
+        offer::check(bo)
     });
     let result = result
         .and_then(|()| check_budget(device, dev, before, not_trim, excess))
@@ -99,13 +101,13 @@ pub(crate) fn make_resident(
             *excess = told;
             Ok(moves)
         });
-    if result.is_err() {
-        let claimed = || objects.iter().take(counted).map(|(_, bo)| bo);
-        residents.undo(claimed());
-        claimed().for_each(|bo| look_again(dev, bo));
-    } else {
-        device.tell_others();
+    let claimed = || objects.iter().take(counted).map(|(_, bo)| bo);
+    match result {
+        Err(_) => residents.undo(claimed()),
+        Ok(_) => device.tell_others(),
     }
+    // Work is to bring in what did not come by this; before, it would not leave that to this.
+    claimed().for_each(|bo| look_again(dev, bo));
     result
 }
 
@@ -113,35 +115,57 @@ pub(crate) fn make_resident(
 /// resident; `ENOMEM`; `EINTR` if a signal arrives.
 pub(crate) fn evict(device: &ClientDevice, dev: &SkuaDevice, objects: &[(u32, BoRef)]) -> Result {
     let objects = objects.iter().map(|(_, bo)| bo);
-    objects
-        .clone()
-        .try_for_each(|bo| file_work(device, dev, bo))?;
+    let mut work = Work(KVVec::new());
+    let mut those = objects.clone();
+    those.try_for_each(|bo| work.file(device, dev, bo))?;
     device.residents().take_back(objects.clone())?;
     objects.for_each(|bo| look_again(dev, bo));
     Ok(())
 }
 
-/// Files what `device` has to do so far, and may use `bo` for, with that: who moves it when it is
-/// not resident any more waits for that, and not for what the device is given to do later.
-/// `ENOMEM`; `EINTR` if a signal arrives.
-fn file_work(device: &ClientDevice, dev: &SkuaDevice, bo: &BoRef) -> Result {
-    if !device.is_explicit() || !bo.is_reached_if_resident() {
-        return Ok(());
-    }
-    for_each_user(dev, bo, |vm| {
-        if vm.device().id() == device.id() {
-            let work = vm.reservation().lock()?.fences(Usage::Bookkeep)?;
-            resv::lock(&**bo)?.file(&work, Usage::Bookkeep)?;
+/// What was submitted in address spaces, looked at once for each in a call.
+struct Work(KVVec<(Asid, KVVec<Fence>)>);
+
+impl Work {
+    /// Files what `device` has to do so far, and may use `bo` for, with that: who moves it when it
+    /// is not resident any more waits for that, and not for what the device is given to do later.
+    /// `ENOMEM`; `EINTR` if a signal arrives.
+    fn file(&mut self, device: &ClientDevice, dev: &SkuaDevice, bo: &BoRef) -> Result {
+        if !device.is_explicit() || !bo.is_reached_if_resident() {
+            return Ok(());
         }
-        dev.reapers.vms.bury(vm);
-        Ok(())
-    })
+        for_each_user(dev, bo, |vm| {
+            if vm.device().id() == device.id() {
+                let work = self.of(&vm)?;
+                resv::lock(&**bo)?.file(work, Usage::Bookkeep)?;
+            }
+            dev.reapers.vms.bury(vm);
+            Ok(())
+        })
+    }
+
+    /// The fences of the submissions in `vm`. `ENOMEM`; `EINTR` if a signal arrives.
+    fn of(&mut self, vm: &Vm) -> Result<&[Fence]> {
+        let asid = vm.asid();
+        if !self.0.iter().any(|(known, _)| *known == asid) {
+            let work = vm.reservation().lock()?.fences(Usage::Bookkeep)?;
+            self.0.push((asid, work), client_flags())?;
+        }
+        let known = self.0.iter().find(|(known, _)| *known == asid);
+        Ok(known.map_or(&[], |(_, work)| work.as_slice()))
+    }
 }
 
 /// A client's handle of `bo` is gone: nothing is resident for `device` by that.
 pub(crate) fn forget(device: &ClientDevice, dev: &SkuaDevice, bo: &Bo) {
+    if device.residents().has(bo) {
+        let bo: ARef<Bo> = bo.into();
+        let bo = BoRef::from(bo);
+        if Work(KVVec::new()).file(device, dev, &bo).is_err() {
+            bo.set_given_up();
+        }
+    }
     if device.residents().forget(bo) && bo.needs_vram() {
-        bo.set_given_up();
         let bo: ARef<Bo> = bo.into();
         look_again(dev, &bo.into());
     }
@@ -165,8 +189,10 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        if self.device.residents().let_go(&self.bo) {
+        if self.device.is_explicit() {
             self.bo.set_given_up();
+        }
+        if self.device.residents().let_go(&self.bo) {
             look_again(self.bo.dev(), &self.bo);
         }
     }
@@ -232,9 +258,7 @@ fn move_in(
                 Segment::Vram => match bo::room_in_vram(dev, parent, bo, &mut patience)? {
                     Some(range) => {
                         let new = Placement::Device(range.into());
-                        // Who has it resident already does not wait for it again.
-                        let asks = device.residents().has_once(bo).then_some(device);
-                        relocate(dev, parent, bo, new, None, may_wait, asks).map(drop)
+                        relocate(dev, parent, bo, new, None, may_wait, Some(device)).map(drop)
                     }
                     None => continue,
                 },

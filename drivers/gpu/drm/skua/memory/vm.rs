@@ -420,9 +420,9 @@ pub(crate) struct Vm {
     /// The line of its binds' fences, which signal in order.
     fences: FenceContext,
     /// Held by who records and writes what page tables lead to: a bind, for each of its operations,
-    /// and a move.
+    /// and a move. Whether a bind has cleared what TLBs may still know.
     #[pin]
-    installing: Mutex<()>,
+    installing: Mutex<bool>,
     /// What is still to be done to the page tables.
     #[pin]
     binds: SpinLock<Binds>,
@@ -494,7 +494,7 @@ impl Vm {
                 users,
                 evicted <- Evicted::new(device),
                 fences: FenceContext::new(c"skua", c"bind"),
-                installing <- new_mutex!(()),
+                installing <- new_mutex!(false),
                 binds <- new_spinlock!(Binds {
                     queue: List::new(),
                     len: 0,
@@ -1018,7 +1018,7 @@ impl Vm {
                 result = result.and(Err(error));
             }
             // What page tables are to lead to does not change under way.
-            let _installing = self.installing.lock();
+            let mut is_unflushed = self.installing.lock();
             // Only what was mapped is in the tables. It goes even if something failed: it is let go
             // of.
             while let Some(gone) = removed.next_if(|removed| removed.operation == number) {
@@ -1036,6 +1036,7 @@ impl Vm {
                         result = result.and(Err(error));
                     }
                 }
+                *is_unflushed |= changed == Changed::Stale;
                 if whole.start < span.start {
                     // No overflow: within the object, as all of the mapping is.
                     let before = offset.saturating_sub(span.start - whole.start);
@@ -1086,6 +1087,7 @@ impl Vm {
         let is_hidden = maps && self.dev.unflushed.load(Acquire) != 0;
         if changed == Changed::Stale || is_hidden {
             self.dev.invalidate(Some(self.asid()))?;
+            *self.installing.lock() = false;
         }
         result
     }
@@ -1109,7 +1111,8 @@ impl Vm {
 
     /// Has all that is installed of `bo`, and led nowhere, lead to `memory`, which its
     /// [`Sites`](super::installed) have now, or nowhere still. Allocates nothing; nobody uses the
-    /// object. `ENODEV`, `EIO`.
+    /// object, but by what a bind has installed meanwhile: no TLB knows of that any more, nor of
+    /// what was since taken out again and not flushed yet. `ENODEV`, `EIO`.
     pub(crate) fn reinstall(
         &self,
         parent: &Device<Bound>,
@@ -1118,7 +1121,10 @@ impl Vm {
     ) -> Result {
         let tables = self.reached.tables.access(parent)?;
         let installing = self.installing.lock();
-        let mut changed = Changed::Fresh;
+        let mut changed = match *installing || self.dev.unflushed.load(Acquire) != 0 {
+            true => Changed::Stale,
+            false => Changed::Fresh,
+        };
         let mut from = self.site(0);
         while let Some((site, installed)) = bo.sites.next(from) {
             // No overflow: what is installed does not end before it begins.
