@@ -8,7 +8,7 @@ use skua_spec::fault::Reason;
 use skua_spec::isa::{Instruction, Op};
 
 use crate::fault::Fault;
-use crate::program::wave::{lanes, Lanes, Wave, LANES};
+use crate::program::wave::{lanes, Issue, Lanes, Wave, LANES};
 
 /// The range of an access of `N` bytes at `offset`. A fault names no address: the offset is none.
 fn slot<const N: usize>(shared: &mut [u8], offset: u32) -> Result<&mut [u8; N], Fault> {
@@ -48,9 +48,14 @@ fn load_each<const N: usize>(
     shared: &mut [u8],
     base: &Lanes,
     i: &Instruction,
-    mask: u32,
+    Issue { mask, once, .. }: Issue,
     mut put: impl FnMut(usize, [u8; N]),
 ) -> Result<(), Fault> {
+    if once {
+        let value = *slot(shared, base[0].wrapping_add(i.imm))?;
+        (0..LANES).for_each(|l| put(l, value));
+        return Ok(());
+    }
     if let Some(all) = stream::<N>(shared, base, i, mask) {
         let values = all.chunks_exact(N).filter_map(|chunk| chunk.first_chunk());
         values.enumerate().for_each(|(l, value)| put(l, *value));
@@ -88,29 +93,29 @@ pub(crate) fn load(
     shared: &mut [u8],
     wave: &mut Wave,
     i: &Instruction,
-    mask: u32,
+    issue: Issue,
 ) -> Result<(), Fault> {
     let base = *wave.register(i.ra);
     let (out, high) = wave.results(i);
     // CAST: sign extension, and halves of a 64-bit value.
     match i.op {
-        Op::LdsU8 => load_each(shared, &base, i, mask, |l, value| {
+        Op::LdsU8 => load_each(shared, &base, i, issue, |l, value| {
             out[l] = u8::from_le_bytes(value).into();
         }),
-        Op::LdsS8 => load_each(shared, &base, i, mask, |l, value| {
+        Op::LdsS8 => load_each(shared, &base, i, issue, |l, value| {
             out[l] = i32::from(i8::from_le_bytes(value)) as u32;
         }),
-        Op::LdsU16 => load_each(shared, &base, i, mask, |l, value| {
+        Op::LdsU16 => load_each(shared, &base, i, issue, |l, value| {
             out[l] = u16::from_le_bytes(value).into();
         }),
-        Op::LdsS16 => load_each(shared, &base, i, mask, |l, value| {
+        Op::LdsS16 => load_each(shared, &base, i, issue, |l, value| {
             out[l] = i32::from(i16::from_le_bytes(value)) as u32;
         }),
-        Op::Lds64 => load_each(shared, &base, i, mask, |l, value| {
+        Op::Lds64 => load_each(shared, &base, i, issue, |l, value| {
             let value = u64::from_le_bytes(value);
             (out[l], high[l]) = (value as u32, (value >> 32) as u32);
         }),
-        _ => load_each(shared, &base, i, mask, |l, value| {
+        _ => load_each(shared, &base, i, issue, |l, value| {
             out[l] = u32::from_le_bytes(value);
         }),
     }

@@ -59,6 +59,20 @@ fn each(f: impl Fn(usize) -> u32) -> Lanes {
     value
 }
 
+/// The threads of which `f` holds.
+#[inline(always)]
+fn bits(f: impl Fn(usize) -> bool) -> u32 {
+    (0..LANES).fold(0, |all, l| all | u32::from(f(l)) << l)
+}
+
+/// The lowest of the threads in `mask`, [`u32::MAX`] if there is none.
+#[inline(always)]
+fn lowest(values: &Lanes, mask: u32) -> u32 {
+    (0..LANES).fold(u32::MAX, |least, l| {
+        least.min(values[l] | (mask >> l & 1).wrapping_sub(1))
+    })
+}
+
 /// Where control goes after an instruction.
 enum Flow {
     Next,
@@ -85,6 +99,8 @@ pub(crate) enum End {
 pub(crate) struct Issue {
     /// The threads, a bit for each.
     pub(crate) mask: u32,
+    /// Whether these are all of the wave.
+    pub(crate) all: bool,
     /// Whether these are all of the wave and get the same: it is computed once.
     pub(crate) once: bool,
 }
@@ -102,7 +118,8 @@ impl WithSimd for Run<'_, '_, '_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> Self::Output {
-        self.wave.interpret(self.around, self.budget, self.issued)
+        self.wave
+            .interpret::<S>(self.around, self.budget, self.issued)
     }
 }
 
@@ -246,47 +263,41 @@ impl Wave {
 
     /// As [`Self::run`], with the vectors of the caller.
     #[inline(always)]
-    fn interpret(
+    fn interpret<S: Simd>(
         &mut self,
         around: &mut Surroundings<'_, '_>,
         budget: u64,
         issued: &mut u64,
     ) -> Result<End, Fault> {
-        // Kept where the compiler finds them without a look at memory.
+        // Kept where the compiler finds them without a look at memory: what an instruction stores
+        // could be any of it.
         let (mut left, mut count) = (budget, *issued);
+        let (program, present, mut uniform) = (around.program, self.present, self.uniform);
         let end = 'run: loop {
             let ready = self.alive & !self.parked;
             if ready == 0 {
                 break Ok(End::Blocked);
             }
             // The threads at the lowest counter, and the lowest counter of the others.
-            let (mut pc, mut mask, mut meet) = (u32::MAX, 0, u32::MAX);
-            for l in lanes(ready) {
-                let here = self.counters[l];
-                if here < pc || mask == 0 {
-                    (meet, pc, mask) = (if mask == 0 { meet } else { pc }, here, 1 << l);
-                } else if here == pc {
-                    mask |= 1 << l;
-                } else {
-                    meet = meet.min(here);
-                }
-            }
+            let mut pc = lowest(&self.counters, ready);
+            let mask = ready & bits(|l| self.counters[l] == pc);
+            let meet = lowest(&self.counters, ready & !mask);
             let alone = mask == ready;
-            let all = mask == self.present;
+            let all = mask == present;
             loop {
                 if left == 0 {
                     self.set_counters(mask, pc);
                     break 'run Ok(End::Budget);
                 }
-                let Some(decoded) = around.program.get(pc as usize) else {
+                let Some(decoded) = program.get(pc as usize) else {
                     break 'run Err(Fault::plain(Reason::PcRange).at(pc));
                 };
                 left -= 1;
                 count += 1;
                 let (i, written) = (&decoded.instruction, decoded.written);
-                let once = all && decoded.uniform && decoded.read & !self.uniform == 0;
-                let issue = Issue { mask, once };
-                let flow = match self.compute(around, i, issue) {
+                let once = all && decoded.uniform && decoded.read & !uniform == 0;
+                let issue = Issue { mask, all, once };
+                let flow = match self.compute::<S>(around, i, issue) {
                     true => Ok(Flow::Next),
                     false => self.step(around, i, issue),
                 };
@@ -294,7 +305,7 @@ impl Wave {
                     Ok(flow) => flow,
                     Err(fault) => break 'run Err(fault.at(pc)),
                 };
-                self.uniform = self.uniform & !written | if once { written } else { 0 };
+                uniform = uniform & !written | if once { written } else { 0 };
                 match flow {
                     // The program is far shorter than 2^32.
                     Flow::Next => pc += 1,
@@ -324,7 +335,7 @@ impl Wave {
                 }
             }
         };
-        *issued = count;
+        (*issued, self.uniform) = (count, uniform);
         end
     }
 
@@ -336,11 +347,10 @@ impl Wave {
         }
     }
 
-    /// Writes a register of the threads in `mask`. Where these are all of the wave, so may be the
-    /// lanes that have no thread, which nobody sees.
+    /// Writes a register of the threads. Where these are all of the wave, so may be the lanes that
+    /// have no thread, which nobody sees.
     #[inline(always)]
-    fn write(&mut self, register: u8, mask: u32, value: &Lanes) {
-        let all = mask == self.present;
+    fn write(&mut self, register: u8, Issue { mask, all, .. }: Issue, value: &Lanes) {
         let target = &mut self.registers.0[at(register)];
         if all {
             *target = *value;
@@ -363,7 +373,7 @@ impl Wave {
             self.registers.0[at(register)] = [value(self, 0); LANES];
         } else {
             let value = each(|l| value(self, l));
-            self.write(register, issue.mask, &value);
+            self.write(register, issue, &value);
         }
     }
 
@@ -408,8 +418,8 @@ impl Wave {
         } else {
             let lo = each(|l| value(self, l) as u32);
             let hi = each(|l| (value(self, l) >> 32) as u32);
-            self.write(i.rd, issue.mask, &lo);
-            self.write(i.rd + 1, issue.mask, &hi);
+            self.write(i.rd, issue, &lo);
+            self.write(i.rd + 1, issue, &hi);
         }
     }
 
@@ -436,11 +446,7 @@ impl Wave {
                 Flow::Next
             };
         }
-        let mut taken = 0;
-        for l in 0..LANES {
-            taken |= u32::from(f(a[l], b[l])) << l;
-        }
-        match taken & issue.mask {
+        match bits(|l| f(a[l], b[l])) & issue.mask {
             0 => Flow::Next,
             all if all == issue.mask => Flow::Jump(i.imm),
             some => Flow::Split(some, i.imm),
@@ -473,13 +479,18 @@ impl Wave {
     /// Executes an instruction that computes something from registers; whether it is one. Most are,
     /// and what comes after them is always the same: so they are told from others first.
     #[inline(always)]
-    fn compute(&mut self, around: &Surroundings<'_, '_>, i: &Instruction, issue: Issue) -> bool {
+    fn compute<S: Simd>(
+        &mut self,
+        around: &Surroundings<'_, '_>,
+        i: &Instruction,
+        issue: Issue,
+    ) -> bool {
         match i.op {
             Op::Nop => {}
             Op::Mov => self.unary(i, issue, |b| b),
             Op::Sr => {
                 let value = self.special(around, i.imm);
-                self.write(i.rd, issue.mask, &value);
+                self.write(i.rd, issue, &value);
             }
             Op::Add => self.binary(i, issue, u32::wrapping_add),
             Op::Sub => self.binary(i, issue, u32::wrapping_sub),
@@ -537,7 +548,9 @@ impl Wave {
             Op::FMax => self.binary(i, issue, f::fmax),
             Op::FSqrt => self.unary(i, issue, f::fsqrt),
             Op::FFloor => self.unary(i, issue, f::ffloor),
-            Op::FMa => self.ternary(i, issue, f::fma),
+            // Whatever has wide vectors multiplies and adds in one instruction.
+            Op::FMa if S::IS_SCALAR => self.ternary(i, issue, f::fma),
+            Op::FMa => self.ternary(i, issue, f::fused),
             Op::FAbs => self.unary(i, issue, |b| b & 0x7fff_ffff),
             Op::FNeg => self.unary(i, issue, |b| b ^ 0x8000_0000),
             Op::CvtFS => self.unary(i, issue, f::cvt_fs),
@@ -577,7 +590,7 @@ impl Wave {
                     .arguments
                     .get(i.imm as usize)
                     .ok_or(Fault::plain(Reason::ArgumentRange).with_detail(i.imm))?;
-                self.write(i.rd, mask, &[*value; LANES]);
+                self.write(i.rd, issue, &[*value; LANES]);
                 Flow::Next
             }
             Op::Exit => Flow::Exit,
@@ -604,7 +617,7 @@ impl Wave {
                 Flow::Access
             }
             Op::LdsU8 | Op::LdsS8 | Op::LdsU16 | Op::LdsS16 | Op::Lds32 | Op::Lds64 => {
-                shared::load(around.shared, self, i, mask)?;
+                shared::load(around.shared, self, i, issue)?;
                 Flow::Next
             }
             Op::Sts8 | Op::Sts16 | Op::Sts32 | Op::Sts64 => {

@@ -324,6 +324,26 @@ fn threads_that_access_one_behind_the_other() {
         );
         compare(&mut gpu, &source, [1, 1, 1], 0x4000);
     }
+    // Wherever the host's words begin.
+    for (load, store, shift) in [
+        ("ld.u8", "st.8", 0),
+        ("ld.u16", "st.16", 1),
+        ("ld.32", "st.32", 2),
+        ("ld.64", "st.64", 3),
+    ] {
+        for place in (0..8).step_by(1 << shift) {
+            let source = format!(
+                ".threads 32\n {PLACE}
+                    arg  r8, in\n arg r9, in.hi\n lea r8, r8, r0, {shift}
+                    {load} r10, [r8 + {place}]
+                    arg  r8, out\n arg r9, out.hi\n lea r8, r8, r0, {shift}
+                    {store} [r8 + {}], r10
+                    exit",
+                0x100 - place
+            );
+            compare(&mut gpu, &source, [1, 1, 1], 0x400);
+        }
+    }
 }
 
 #[test]
@@ -362,15 +382,17 @@ fn registers_that_are_the_same_for_all_threads() {
     // Waves of 32 threads and of fewer. What all have the same, some change, and all use again.
     for threads in [32, 20, 52] {
         let source = format!(
-            ".threads {threads}\n {PLACE}
+            ".threads {threads}\n .shared 8\n {PLACE}
                 arg  r8, in\n arg r9, in.hi
                 ld.32 r4, [r8 + 4]\n ld.64 r6, [r8 + 8]\n ld.s8 r5, [r8 + 3]
+                mov  r14, 4\n sts.32 [r14], r4\n lds.s8 r15, [r14 + 1]
                 mul  r10, r4, 77\n add64 r6, r6, r4\n fma r11, r4, r5, r6
                 and  r12, r0, 1
                 bz   r12, meet
                 mov  r10, 5\n mov r11, 6\n add r5, r5, 1
             meet:
                 add  r10, r10, r11\n add r10, r10, r5\n add r10, r10, r6\n add r10, r10, r7
+                add  r10, r10, r15
                 mov  r13, 3
             again:
                 add  r10, r10, r13
