@@ -301,8 +301,10 @@ void skua_gem_drop_file(struct drm_gem_object *obj)
 /* The file of drm_gem_object_init(); made now if there is none. It is the object's. */
 struct file *skua_gem_file(struct drm_gem_object *obj)
 {
-	struct file *file = smp_load_acquire(&obj->filp), *made;
+	struct file *file, *made;
 
+	/* Pairs with the cmpxchg(): who sees the file sees what is in it. */
+	file = smp_load_acquire(&obj->filp);
 	if (file)
 		return file;
 	made = shmem_file_setup("drm mm object", obj->size, mk_vma_flags(VMA_NORESERVE_BIT));

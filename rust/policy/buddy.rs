@@ -40,7 +40,7 @@
 //!
 //! Invariants: a page is in exactly one free block or in exactly one allocation, or is being
 //! cleared; a free page is in at most one clean or dirty block, and no other page is; no two
-//! buddies are in one [`Forest`]; for the first and the last page of each allocation and each
+//! buddies are in one `Forest`; for the first and the last page of each allocation and each
 //! order, the words that hold the free and the dirty blocks with these pages are prepared.
 //!
 //! # Examples

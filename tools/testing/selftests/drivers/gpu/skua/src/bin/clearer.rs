@@ -13,7 +13,6 @@ use skua_selftests::suite::{eventually, rounds};
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Client, Engine, Place, Rig};
 
-const PAGE: u64 = 4096;
 const SIZE: u64 = 4 << 20;
 const CANARY: u32 = 0xc0ff_ee22;
 

@@ -396,7 +396,7 @@ fn row_3_23_what_was_submitted_before_is_waited_for() {
         let viewer = is_closed.then(Client::new);
         let view = match &viewer {
             Some(viewer) => {
-                let seen = viewer.import(&rig.export(handles[0]).expect("export"));
+                let seen = viewer.import(rig.export(handles[0]).expect("export"));
                 (viewer, seen.expect("import"))
             }
             None => (&*rig, handles[0]),

@@ -688,6 +688,7 @@ fn row_2_20_in_process_priorities_cost_others_nothing() {
 
 /// Others may wait for its fence, however much there is that is more important to its client.
 fn row_2_20_who_is_less_important_in_the_process_is_served() {
+    swift();
     let rig = Rig::new();
     let (low, high) = (within(&rig, -7), within(&rig, 7));
     let mut race = Race::new(&rig);
