@@ -15,12 +15,12 @@
 //!   none.
 //!
 //! **Clean and dirty.** Free memory is *dirty* when it is freed, *clean* when it is known to be
-//! zero, and neither as long as nobody has had it. Requests take clean memory where they need no
-//! more blocks for that, and say what of theirs is not. Who clears memory that is free takes some
-//! dirty blocks out ([`Buddy::take_dirty`]), which nobody gets meanwhile and which still count as
-//! free, and gives them back ([`Buddy::give_back`]). Blocks merge whether or not they are clean:
-//! what is, is kept beside, as the fewest, largest blocks of either kind. No request gets
-//! more blocks for what is clean.
+//! zero, and neither as long as nobody has had it. Requests take clean memory where that cuts no
+//! larger free block than other memory would, and say what of theirs is not clean. Who clears
+//! memory that is free takes some dirty blocks out ([`Buddy::take_dirty`]), which nobody gets
+//! meanwhile and which still count as free, and gives them back ([`Buddy::give_back`]). Blocks
+//! merge whether or not they are clean: what is, is kept beside, as the fewest, largest blocks of
+//! either kind. No request gets more blocks for what is clean.
 //!
 //! **Why not `gpu_buddy`.** The kernel's `drivers/gpu/buddy.c` would serve the requests. This one
 //! also runs on the host, like all of the policy, where it is checked against a list of pages, with
@@ -672,10 +672,14 @@ impl<H: Heap> Buddy<H> {
         out.map(|node| 1 << node.order).sum()
     }
 
-    /// The block of `order` to hand out, `within` which it lies: a clean one if there is one.
+    /// The block of `order` to hand out, `within` which it lies: a clean one, if that is part of no
+    /// larger free block than another one would be.
     fn locate(&self, order: u32, within: PageRange) -> Option<Node> {
+        let tight = self.free.locate(order, within)?;
+        let cut = |node: Node| self.free.around(node.start()).map(|free| free.order);
         let clean = self.clean.locate(order, within);
-        clean.or_else(|| self.free.locate(order, within))
+        let clean = clean.filter(|clean| cut(*clean) == cut(tight));
+        clean.or(Some(tight))
     }
 
     /// Appends what is not clean of `pages` free pages from `start` to `list`.

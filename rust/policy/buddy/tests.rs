@@ -222,22 +222,38 @@ proptest! {
         model.check(&buddy);
         for op in ops {
             match op {
-                Op::Alloc(pages, order) => match buddy.alloc(request(pages, order)) {
-                    Ok(range) => {
-                        prop_assert_eq!(range.pages.0, pages);
-                        prop_assert_eq!(range.start.0 % (1 << order), 0);
-                        let clean = model.zero.iter().zip(&model.pages);
-                        let has_clean = clean.filter(|(zero, free)| **zero && **free).count() > 0;
-                        if pages == 1 && order == 0 && has_clean {
-                            prop_assert!(model.zero[range.start.0 as usize], "not a clean one");
+                Op::Alloc(pages, order) => {
+                    let list = free_list(&buddy);
+                    match buddy.alloc(request(pages, order)) {
+                        Ok(range) => {
+                            prop_assert_eq!(range.pages.0, pages);
+                            prop_assert_eq!(range.start.0 % (1 << order), 0);
+                            // The block that is cut for a page: a smallest one, a clean page of
+                            // which is taken if all that is clean is in such.
+                            let cut = |page: u64| {
+                                let mut nodes = list.iter();
+                                nodes.find(|node| node.start() <= page && page < node.end())
+                            };
+                            if pages == 1 && order == 0 {
+                                let least = list.iter().map(|node| node.order).min();
+                                let is_least = |page: u64| cut(page).map(|node| node.order) == least;
+                                prop_assert!(is_least(range.start.0), "of a larger block");
+                                let free = (0..total).filter(|page| model.pages[*page as usize]);
+                                let mut clean = free.filter(|page| model.zero[*page as usize]);
+                                let first = clean.next();
+                                if first.is_some_and(is_least) && clean.all(is_least) {
+                                    let is_clean = model.zero[range.start.0 as usize];
+                                    prop_assert!(is_clean, "not a clean one");
+                                }
+                            }
+                            model.took(range);
                         }
-                        model.took(range);
+                        Err(error) => {
+                            prop_assert_eq!(error, BuddyError::NoSpace);
+                            prop_assert!(!model.has_run(pages, 1 << order), "a false refusal");
+                        }
                     }
-                    Err(error) => {
-                        prop_assert_eq!(error, BuddyError::NoSpace);
-                        prop_assert!(!model.has_run(pages, 1 << order), "a false refusal");
-                    }
-                },
+                }
                 Op::AllocFails(pages, order, n) => {
                     fail_at(Some(n));
                     let result = buddy.alloc(request(pages, order));
