@@ -739,11 +739,13 @@ fn residency() {
                 name: "MAKE_RESIDENT for a device with explicit residency",
                 prepare: Subject::leave,
                 call: |s| {
-                    let bytes = s.rig.make_resident_for(s.explicit, 0, &s.movable());
+                    let (movable, signals) = (s.movable(), s.signals());
+                    let bytes = s.rig.begin_resident_for(s.explicit, 0, &movable, &signals);
                     bytes.map_err(|(errno, _)| errno)
                 },
                 undo: |s, bytes| {
                     assert_eq!(bytes, 0);
+                    s.signalled();
                     arrived(s, s.explicit);
                 },
                 ..STEP
