@@ -190,11 +190,10 @@ impl Watch {
 
     /// Tells that the packet has begun, unless that was told: as soon as its context is known.
     fn tell_begin(&mut self) {
-        let name = self.name();
         if let Some(running) = self.packet.as_mut().filter(|running| !running.told) {
             running.told = true;
             let (first, resume) = (running.first, u32::from(running.packet.resume));
-            self.tell(first, &format!("begin{name} resume={resume}"));
+            self.tell(first, &format!("begin{} resume={resume}", self.name()));
         }
     }
 
