@@ -294,6 +294,17 @@ impl User {
     pub(crate) fn bo(&self) -> &BoRef {
         &self.bo
     }
+
+    /// Page tables and TLBs do not let the GPU write by it any more.
+    pub(crate) fn stop_writing(&mut self) {
+        if !core::mem::take(&mut self.write) {
+            return;
+        }
+        if let Some(user) = self.bo.sites.inner.lock().users.get_mut(&self.asid) {
+            // No wrap: counted before.
+            user.writers = user.writers.wrapping_sub(1);
+        }
+    }
 }
 
 impl Clone for User {

@@ -1089,7 +1089,12 @@ impl Vm {
             self.dev.invalidate(Some(self.asid()))?;
             *self.installing.lock() = false;
         }
-        result
+        result?;
+        // Not when the reaper comes: who waits for the bind may count on that.
+        for removed in &mut bind.end.lock().unmapped {
+            removed.mapping.user.stop_writing();
+        }
+        Ok(())
     }
 
     /// Has nothing that is installed of `bo` lead anywhere. The TLBs are to be flushed before its

@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         write_combined_objects_are_not_copied_either: 60 at_rest,
         what_the_gpu_may_write_is_copied: 60 at_rest,
         what_it_could_write_when_it_came_is_copied: 60 at_rest,
+        what_nobody_can_write_any_more_is_not: 60 at_rest,
         a_bind_that_waits_may_write: 60 at_rest,
         another_client_may_write: 60 at_rest,
         a_read_only_mapping_that_becomes_writable: 60 at_rest,
@@ -209,6 +210,19 @@ fn what_it_could_write_when_it_came_is_copied() {
         assert_eq!(rig.run(Engine::Compute, &[fill(8, va, SIZE)]), Ok(()));
         is_copied(&rig, handle, "a mapping from before", |_| 8 << 32 | 8);
     }
+}
+
+fn what_nobody_can_write_any_more_is_not() {
+    let rig = alone();
+    let handle = plain(&rig, 1);
+    for round in 0..rounds(32) {
+        let va = rig.bound_at_will(handle, SIZE);
+        evict_all();
+        assert_eq!(rig.bind_and_wait(rig.vm, &[unmap(va, SIZE)]), Ok(()));
+        resident(&rig, &[handle]);
+        assert_eq!(kept(), SIZE, "round {round}");
+    }
+    leaves("it was unmapped", false);
 }
 
 fn a_bind_that_waits_may_write() {
