@@ -83,15 +83,35 @@ void skua_fence_put(struct dma_fence *fence)
 }
 
 /*
+ * dma_fence_array_create(), but charged: a client can have many of them made.
+ * Takes over the references and the array, or gives the former back and frees
+ * the latter.
+ */
+static struct dma_fence *skua_fence_array(struct dma_fence **fences, int count)
+{
+	struct dma_fence_array *array;
+
+	array = kzalloc(struct_size(array, callbacks, count),
+			GFP_KERNEL_ACCOUNT | __GFP_NOWARN);
+	if (!array) {
+		while (count--)
+			dma_fence_put(fences[count]);
+		kfree(fences);
+		return NULL;
+	}
+	dma_fence_array_init(array, count, fences, dma_fence_context_alloc(1), 1);
+	return &array->base;
+}
+
+/*
  * Takes over the references, if it succeeds, and not the array. Of a fence that
  * stands for others these are taken: arrays do not nest.
  */
 struct dma_fence *skua_fence_all(struct dma_fence **fences, int count)
 {
-	struct dma_fence_array *array;
 	struct dma_fence_unwrap iter;
+	struct dma_fence *fence, *merged;
 	struct dma_fence **flat;
-	struct dma_fence *fence;
 	int i, all = 0;
 
 	for (i = 0; i < count; i++)
@@ -104,16 +124,12 @@ struct dma_fence *skua_fence_all(struct dma_fence **fences, int count)
 	for (i = 0; i < count; i++)
 		dma_fence_unwrap_for_each(fence, &iter, fences[i])
 			flat[all++] = dma_fence_get(fence);
-	array = dma_fence_array_create(all, flat, dma_fence_context_alloc(1), 1);
-	if (!array) {
-		while (all--)
-			dma_fence_put(flat[all]);
-		kfree(flat);
+	merged = skua_fence_array(flat, all);
+	if (!merged)
 		return NULL;
-	}
 	for (i = 0; i < count; i++)
 		dma_fence_put(fences[i]);
-	return &array->base;
+	return merged;
 }
 
 bool skua_fence_test_signaled_flag(struct dma_fence *fence)
@@ -198,6 +214,33 @@ void skua_resv_for_each(struct dma_resv *resv, unsigned int usage,
 	dma_resv_for_each_fence(&cursor, resv, usage, fence)
 		if (dma_resv_iter_usage(&cursor) == usage)
 			f(fence, data);
+}
+
+/* dma_resv_get_singleton() with the lock held, but charged; NULL for -ENOMEM. */
+struct dma_fence *skua_resv_singleton(struct dma_resv *resv, unsigned int usage)
+{
+	struct dma_resv_iter cursor;
+	struct dma_fence **fences;
+	struct dma_fence *fence;
+	int count = 0;
+
+	dma_resv_for_each_fence(&cursor, resv, usage, fence)
+		count++;
+	if (!count)
+		return dma_fence_get_stub();
+	fences = kmalloc_array(count, sizeof(*fences),
+			       GFP_KERNEL_ACCOUNT | __GFP_NOWARN);
+	if (!fences)
+		return NULL;
+	count = 0;
+	dma_resv_for_each_fence(&cursor, resv, usage, fence)
+		if (!dma_fence_is_signaled(fence))
+			fences[count++] = dma_fence_get(fence);
+	if (count > 1)
+		return skua_fence_array(fences, count);
+	fence = count ? fences[0] : dma_fence_get_stub();
+	kfree(fences);
+	return fence;
 }
 
 void skua_syncobj_put(struct drm_syncobj *syncobj)

@@ -64,6 +64,7 @@ void skua_resv_unlock(struct dma_resv *resv);
 /* Calls f with each fence of exactly this usage; resv is locked. */
 void skua_resv_for_each(struct dma_resv *resv, unsigned int usage,
 			void (*f)(struct dma_fence *fence, void *data), void *data);
+struct dma_fence *skua_resv_singleton(struct dma_resv *resv, unsigned int usage);
 void skua_ticket_init(struct ww_acquire_ctx *ticket);
 void skua_ticket_fini(struct ww_acquire_ctx *ticket);
 

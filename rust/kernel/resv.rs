@@ -378,13 +378,10 @@ impl Reserved<'_> {
         if self.is_idle(usage) {
             return Ok(None);
         }
-        let mut fence = ptr::null_mut();
-        // SAFETY: By the type invariant; `fence` receives null or an owned reference.
-        to_result(unsafe {
-            bindings::dma_resv_get_singleton(self.resv, usage.as_raw(), &mut fence)
-        })?;
-        // SAFETY: As said.
-        Ok(unsafe { Fence::from_raw(fence) })
+        // SAFETY: By the type invariant; what is returned is null or an owned reference.
+        let fence =
+            unsafe { Fence::from_raw(shim::skua_resv_singleton(self.resv, usage.as_raw())) };
+        fence.ok_or(ENOMEM).map(Some)
     }
 
     /// The fences of exactly this `usage` that are not signalled. `ENOMEM`.
