@@ -292,6 +292,9 @@ where
     /// be gone. Called before `fault` and `pin`. `ENOMEM`.
     fn rouse(obj: &Object<Self>, reserved: &mut Reserved<'_>) -> Result;
 
+    /// Whether others than its client may have `obj`, once for all: a dma-buf of it is asked for.
+    fn may_share(obj: &Object<Self>, reserved: &Reserved<'_>) -> Result;
+
     /// Another device is about to [`Self::pin`] `obj`: have it in system pages, and wait until it
     /// is there.
     fn attach(obj: &Object<Self>, dev: &drm::Device<Self::Driver, Registered>) -> Result;
@@ -831,15 +834,15 @@ where
         return ENODEV.to_ptr();
     };
     {
-        // Who offers it asks under the lock, too.
-        let _reserved = match resv::lock(obj) {
-            Ok(reserved) => reserved,
-            Err(error) => return error.to_ptr(),
-        };
-        if T::backing(obj).offer() != Offer::Not {
-            return EBUSY.to_ptr();
+        // Who does what is not done to what others have asks under the lock, too.
+        let may_share = resv::lock(obj).and_then(|reserved| {
+            T::may_share(obj, &reserved)?;
+            T::backing(obj).exported.store(true, Relaxed);
+            Ok(())
+        });
+        if let Err(error) = may_share {
+            return error.to_ptr();
         }
-        T::backing(obj).exported.store(true, Relaxed);
     }
     // SAFETY: The object and its device are valid; the table, which is static, is for a buffer
     // whose `priv` is an object of `T`. What `drm_gem_prime_export()` does.

@@ -288,6 +288,10 @@ impl GemExt for MockObject {
         Ok(())
     }
 
+    fn may_share(_obj: &Object<Self>, _reserved: &Reserved<'_>) -> Result {
+        Ok(())
+    }
+
     fn attach(obj: &Object<Self>, _dev: &drm::Device<Mock, Registered>) -> Result {
         obj.attached.add(1, Relaxed);
         Ok(())

@@ -768,19 +768,18 @@ struct drm_skua_evict {
  * What it cannot access in VRAM (DRM_SKUA_BO_CACHED, or no
  * DRM_SKUA_BO_CPU_ACCESS) moves to system memory if it is not there, and does not come to
  * VRAM before it is unlocked, whoever makes it resident. What may be in VRAM alone does not
- * move for a lock: it can be locked while it is moved out, and work that needs it is refused
- * (-EBUSY) until it is unlocked.
+ * move for a lock: it can be locked while it is moved out, unless others may have it, and work
+ * that needs it is refused (-EBUSY), as is its export, until it is unlocked.
  *
  * Work of the GPU is not waited for, unless the buffer object has to move: then for all
  * that was submitted before and may use it, for ten seconds at most. The client counts how
  * often it has locked each; that ends with the handle.
  *
  * Errors: -ENOENT for @handle; -EINVAL for @flags; -EOPNOTSUPP for an imported buffer
- * object: map its dma-buf; -EPERM for what the CPU cannot access in VRAM if it is there
- * and may be nowhere else; -EMFILE for 16384 clients that lock one; -ENOSPC if it is in use for
- * long;
- * -ENOMEM if system memory has no room or the client would have more than half of it;
- * -EBUSY if it is being destroyed.
+ * object: map its dma-buf; -EPERM for what the CPU cannot access in VRAM and may be nowhere else
+ * if it is there, or was exported or had a second handle; -EMFILE for 16384 clients that lock
+ * one; -ENOSPC if it is in use for long; -ENOMEM if system memory has no room or the client would
+ * have more than half of it; -EBUSY if it is being destroyed.
  */
 struct drm_skua_bo_lock {
 	/** @handle: Handle of the buffer object. */

@@ -1420,6 +1420,19 @@ impl GemExt for BoData {
         }
     }
 
+    fn may_share(obj: &Bo, _reserved: &Reserved<'_>) -> Result {
+        if obj.is_dying() {
+            // Its handle is about to go.
+            return Err(ENOENT);
+        }
+        // By the lock one client would stop the others' work.
+        let is_locked_out = obj.is_locked() && obj.is_for_vram_alone() && !obj.is_seen_in_vram();
+        match obj.is_offered() || is_locked_out {
+            true => Err(EBUSY),
+            false => Ok(()),
+        }
+    }
+
     fn attach(obj: &Bo, dev: &drm::Device<SkuaDriver, Registered>) -> Result {
         if obj.region() != REGION_VRAM || obj.needs_vram() {
             return Ok(());

@@ -11,7 +11,7 @@
 //! VRAM asks under the reservation lock). What the GPU is to reach in VRAM or the aperture moves to
 //! that, if it has room, or is out. What the GPU is to reach in VRAM alone does not move for a
 //! lock: it can be locked while it is out, and who needs it there has to do without until it is
-//! unlocked.
+//! unlocked. Where that might be another client it cannot be locked.
 //!
 //! [`BoData::is_seen_in_vram`]: crate::memory::bo::BoData::is_seen_in_vram
 //! [`BoData::is_held_out`]: crate::memory::bo::BoData::is_held_out
@@ -50,8 +50,8 @@ use kernel::{
 
 /// Locks `bo` once more for the client with `locks`.
 ///
-/// `EOPNOTSUPP` if it is imported; `EPERM` if it is in VRAM, where the CPU does not reach it, and
-/// the GPU is to find it nowhere else; `EMFILE`; `EBUSY` if it is offered, or about to be
+/// `EOPNOTSUPP` if it is imported; `EPERM` if it is in VRAM, where the CPU does not reach it, or
+/// others may have it, and the GPU is to find it nowhere else; `EMFILE`; `EBUSY` if it is offered, or about to be
 /// destroyed; as [`eviction::move_out`]. It is not locked then.
 pub(crate) fn lock(locks: &Claims, dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
     if gem::is_imported(&**bo) {
@@ -102,7 +102,13 @@ fn be_reachable(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result 
         }
         patience = patience.checked_sub(1).ok_or(ENOSPC)?;
     }
-    drop(resv::lock(&**bo)?);
+    let is_foreign = {
+        let _reserved = resv::lock(&**bo)?;
+        gem::is_foreign(&**bo)
+    };
+    if bo.is_for_vram_alone() && is_foreign {
+        return Err(EPERM);
+    }
     if !bo.is_for_vram_alone() {
         eviction::move_out(dev, parent, bo, &mut patience)?;
     }

@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         row_0_20_without_cpu_access_the_address_never_leads_to_vram: 60 at_rest,
         row_0_20_what_is_in_vram_for_good_cannot_be_locked at_rest,
         row_0_21_what_is_locked_outside_stays_outside: 60 at_rest,
+        row_0_21_what_others_may_have_is_not_locked_out: 60 at_rest,
         what_the_cpu_sees_in_vram_stays: 60 at_rest,
         a_lock_waits_for_its_move_alone: 60 at_rest,
         locks_are_counted: 60 at_rest,
@@ -276,6 +277,26 @@ fn row_0_21_what_is_locked_outside_stays_outside() {
     expect_gpu(&rig, "what the CPU wrote", va, LARGE, pattern(9));
     assert_eq!(place(&rig, handle), Place::Vram);
     assert_eq!(rig.lock(handle), Err(Errno::EPERM));
+}
+
+/// Others' work would be refused as long as the client likes.
+fn row_0_21_what_others_may_have_is_not_locked_out() {
+    let (rig, other) = (alone(), Rig::new());
+    let vram = 1 << rig.region(Place::Vram).id;
+    let handle = rig.bo_create(PAGE, 0, vram).expect("BO_CREATE");
+    assert_eq!(evict_all(), 1);
+    assert!(rig.lock(handle).is_ok());
+    assert_eq!(rig.export(handle).map(drop), Err(Errno::EBUSY));
+    assert_eq!(rig.unlock(handle), Ok(()));
+    let shared = rig.export(handle).expect("PRIME_HANDLE_TO_FD");
+    let theirs = other.import(&shared).expect("PRIME_FD_TO_HANDLE");
+    for (client, handle) in [(&*rig, handle), (&*other, theirs)] {
+        assert_eq!(place(client, handle), Place::System);
+        assert_eq!(client.lock(handle), Err(Errno::EPERM));
+        assert_eq!(client.unlock(handle), Err(Errno::EINVAL));
+    }
+    let va = other.bound_at_will(theirs, PAGE);
+    assert_eq!(other.run(Engine::Compute, &[fill(7, va, PAGE)]), Ok(()));
 }
 
 fn what_the_cpu_sees_in_vram_stays() {
