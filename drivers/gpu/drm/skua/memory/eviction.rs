@@ -191,6 +191,11 @@ pub(crate) fn allocate(
             ..Vram::new(dev, parent, part, evictor)
         };
         let made = make_room(place, missing, need, patience)?;
+        // What is being cleared counts as free, and is for ever when the device is lost.
+        dev.check_health()?;
+        if current!().signal_pending() {
+            return Err(EINTR);
+        }
         if made {
             continue;
         }
@@ -533,10 +538,12 @@ pub(crate) fn move_out(
     while bo.is_arriving() {
         // What it left may be kept, as long as the device is not known to be quiet.
         dev.wait_for_resets()?;
+        dev.check_health()?;
         if current!().signal_pending() {
             return Err(EINTR);
         }
         bo::wait_a_moment(bo, patience)?;
+        *patience = patience.saturating_sub(1);
         reaper::flush();
     }
     match evict(dev, parent, bo, Victim::Attached) {

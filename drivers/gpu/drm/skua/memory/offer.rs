@@ -225,6 +225,7 @@ fn settle(dev: &SkuaDevice, bo: &BoRef, patience: &mut Jiffies) -> Result {
     while is_going(bo) {
         // What it had may be kept, as long as the device is not known to be quiet.
         dev.wait_for_resets()?;
+        dev.check_health()?;
         if current!().signal_pending() {
             return Err(EINTR);
         }
@@ -232,6 +233,7 @@ fn settle(dev: &SkuaDevice, bo: &BoRef, patience: &mut Jiffies) -> Result {
             Err(error) if error == ENOSPC => return Err(EAGAIN),
             waited => waited?,
         };
+        *patience = patience.saturating_sub(1);
         reaper::flush();
     }
     Ok(())

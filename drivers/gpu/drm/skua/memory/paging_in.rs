@@ -233,6 +233,8 @@ pub(crate) fn lock<'a>(
         };
         match (brought, &turn) {
             (Err(error), None) if error == ENOSPC => {
+                // Others' turns may take long.
+                drop(bound);
                 turn = Some((dev.pager.take_turn(vm)?, Instant::now()));
                 // What was unmapped is not needed any more.
                 dev.destroyer.settle(dev)?;
