@@ -62,9 +62,9 @@
 //!
 //! `drm_dev_enter()` ([`crate::ext::device::enter`]) may be entered anywhere. While somebody is
 //! inside no DRM device is unplugged: nobody waits for the GPU's work there, but who makes room,
-//! for ten seconds in all, or waits for their turn to do that, which ends soon once one is
-//! unplugged; and a context's first submission, for as long, for what the driver itself does; and a
-//! synchronous destruction, for one second; and for its quick acknowledgements
+//! for ten seconds in all, or waits for their turn to do that in an ioctl, which ends soon once that
+//! device is unplugged; and a context's first submission, for as long, for what the driver itself
+//! does; and a synchronous destruction, for one second; and for its quick acknowledgements
 //! ([`Gpu::wait_for`]).
 //!
 //! Interrupt threads, the workers of [`QUEUE`] and of [`crate::memory::vm::QUEUE`], and the alarms
@@ -395,6 +395,36 @@ impl Reapers {
     }
 }
 
+/// A line of the driver's own for moves that wait, which are done in order.
+#[derive(Clone, Copy)]
+pub(crate) enum Mover {
+    /// For other drivers.
+    Others,
+    /// For what runs in an address space.
+    Users(Asid),
+    /// For what an address space has had to do with what it has evicted: its other moves do not.
+    Evicted(Asid),
+    /// For a context to be left, of its [context allocation](crate::memory::save_areas).
+    SaveArea(ContextSlot),
+}
+
+impl Mover {
+    /// How many there may be.
+    const COUNT: u32 = 2 * MAX_VMS + MAX_CONTEXTS;
+}
+
+impl From<Mover> for u32 {
+    fn from(mover: Mover) -> Self {
+        // No overflow: less than `Mover::COUNT`. Clients' address spaces do not have number 0.
+        match mover {
+            Mover::Others => 0,
+            Mover::Users(asid) => Self::from(asid).saturating_mul(2),
+            Mover::Evicted(asid) => Self::from(asid).saturating_mul(2).saturating_add(1),
+            Mover::SaveArea(slot) => Self::from(slot).saturating_add(2 * MAX_VMS),
+        }
+    }
+}
+
 /// What the driver knows of one device, from probe until the last file is closed.
 #[pin_data]
 pub(crate) struct Gpu {
@@ -443,10 +473,9 @@ pub(crate) struct Gpu {
     /// None before the device works and when it is lost.
     #[pin]
     paging: SpinLock<Option<Arc<Context>>>,
-    /// The driver's own lines of work for moves that wait for the work of an address space, by its
-    /// identifier, from the first one on; the system's is for those that wait for other drivers.
+    /// The driver's own lines of work for moves that wait, each from its first move on.
     #[pin]
-    movers: Slots<Asid, Context>,
+    movers: Slots<Mover, Context>,
     /// Clients' contexts, by their places in the table of descriptors. A place holds a reference
     /// until userspace destroys the context, and is taken until that is freed.
     #[pin]
@@ -622,7 +651,7 @@ impl Gpu {
         let vram = vram::pages(caps.vram_size)?;
         let contexts = Slots::new(MAX_CONTEXTS)?;
         let vms = Slots::new(MAX_VMS)?;
-        let movers = Slots::new(MAX_VMS)?;
+        let movers = Slots::new(Mover::COUNT)?;
         let paging = paging_space(parent, &caps, system_limit)?;
         let hw = Hardware::new(parent, regs, caps, paging)?;
         let resources = DevresSet::new(parent)?;
@@ -738,14 +767,14 @@ impl Gpu {
         self.paging.lock().clone().ok_or(ENODEV)
     }
 
-    /// The driver's own context for moves that wait for what runs in address space `user`, which
-    /// the caller keeps; or for other drivers. `ENOMEM`, `ENODEV`.
-    pub(crate) fn mover(dev: &SkuaDevice, user: Asid) -> Result<Arc<Context>> {
-        if let Some(mover) = dev.movers.find(user) {
+    /// The driver's own context for moves that wait; the caller keeps whose it is. `ENOMEM`,
+    /// `ENODEV`.
+    pub(crate) fn mover(dev: &SkuaDevice, mover: Mover) -> Result<Arc<Context>> {
+        if let Some(mover) = dev.movers.find(mover) {
             return Ok(mover);
         }
         let new = Context::new_system(dev, dev.paging_engine()?)?;
-        let mover = dev.movers.fill_if_free(user, new).ok_or(ENODEV)?;
+        let mover = dev.movers.fill_if_free(mover, new).ok_or(ENODEV)?;
         // A device that is lost looks at the table once: before this, or it is seen here.
         if dev.check_health().is_err() {
             mover.mark(Status::Lost);
@@ -763,8 +792,7 @@ impl Gpu {
             self.reapers.contexts.bury(context);
         };
         self.paging().into_iter().for_each(&mut with);
-        self.movers.for_each(&mut with);
-        self.movers.find(Asid::SYSTEM).into_iter().for_each(with);
+        self.movers.for_each(with);
     }
 
     /// The last clear of VRAM that was begun, if there was one.
@@ -953,11 +981,17 @@ impl Gpu {
     /// Gives an identifier back, to be used again after the next flush.
     pub(crate) fn release_asid(&self, asid: Asid) {
         // First out of the tables: the next one with this identifier is put there.
-        drop(self.movers.empty(asid));
-        self.movers.release(asid);
+        self.release_mover(Mover::Users(asid));
+        self.release_mover(Mover::Evicted(asid));
         self.vms.release(asid);
         // All flushes are whole, so there is one epoch: the next flush.
         crate::warn_on_once!(self.asids.lock().free(asid.into(), 0).is_err());
+    }
+
+    /// Whose line it is is gone: nothing is in it any more.
+    pub(crate) fn release_mover(&self, mover: Mover) {
+        drop(self.movers.empty(mover));
+        self.movers.release(mover);
     }
 
     /// Has all engines drop the translations of an address space, or of all, and waits until they
@@ -1128,8 +1162,8 @@ impl Gpu {
         };
         paging.into_iter().for_each(close);
         dev.movers.for_each(close);
-        // Those of address spaces go with these.
-        if let Some(mover) = dev.movers.empty(Asid::SYSTEM) {
+        // The others go with whose they are.
+        if let Some(mover) = dev.movers.empty(Mover::Others) {
             close(mover);
         }
         dev.contexts.for_each(close);

@@ -37,7 +37,7 @@ pub(crate) struct Slots<K, T> {
     _key: PhantomData<fn(K)>,
 }
 
-impl<K: Into<u32> + TryFrom<u32>, T> Slots<K, T> {
+impl<K: Into<u32>, T> Slots<K, T> {
     /// A table of `count` free places. `ENOMEM`.
     pub(crate) fn new(count: u32) -> Result<impl PinInit<Self, Error>> {
         let mut places = KVVec::with_capacity(usize::try_from(count)?, GFP_KERNEL)?;
@@ -51,7 +51,10 @@ impl<K: Into<u32> + TryFrom<u32>, T> Slots<K, T> {
     }
 
     /// Takes the first free place. `ENOSPC` if there is none.
-    pub(crate) fn reserve(&self) -> Result<K> {
+    pub(crate) fn reserve(&self) -> Result<K>
+    where
+        K: TryFrom<u32>,
+    {
         let mut places = self.places.lock();
         for (index, place) in places.iter_mut().enumerate() {
             if let Slot::Free = place {

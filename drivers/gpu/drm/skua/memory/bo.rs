@@ -817,6 +817,10 @@ pub(crate) fn own_work(bo: &Bo, reserved: &Reserved<'_>) -> Result<Option<Fence>
     if bo.is_private() && is_settled(bo, reserved)? {
         return Ok(None);
     }
+    if bo.saves_context() {
+        // Its moves are filed as work, for which others of the address space do not wait.
+        return reserved.singleton(Usage::Bookkeep);
+    }
     match gem::placement(bo, reserved)? {
         // They are cleared one after the other: when the last one is, this is.
         Placement::Device(site) if bo.is_private() && site.range.is_cleared_alone() => {

@@ -28,9 +28,13 @@
 //! work of devices with explicit residency for which the object is not resident, or not yet
 //! ([`ClientDevice::has_evicted`]): it goes on beside the move, and finds no way to the object.
 //!
-//! A move that waits for work waits in a line of the driver's own for the address space
-//! ([`Gpu::mover`]): what one client has queued delays no other's clears and moves. What it waits
-//! for may fail: then it is over, too.
+//! A move that waits for work waits in a line of the driver's own for whose work that is
+//! ([`Mover`]): what one client has queued delays no other's clears and moves. What it waits for may
+//! fail: then it is over, too.
+//!
+//! A [context allocation](super::save_areas) moves when its context has nothing queued, and the
+//! engine has left it. Others of the address space do not use it: it waits for that context alone,
+//! and that context alone for it.
 
 use crate::{
     ext::{
@@ -57,6 +61,7 @@ use crate::{
     gpu::{
         self,
         Gpu,
+        Mover,
         SkuaDevice,
         QUEUE,
         WEDGED, //
@@ -88,7 +93,6 @@ use crate::{
         }, //
     },
     reaper::Reapable,
-    spec::number::Asid, //
 };
 use kernel::{
     device::{
@@ -180,7 +184,9 @@ pub(crate) struct Moves {
 struct Counts {
     /// Moves that have begun and are not over.
     under_way: u32,
-    /// Moves that are over since probe, modulo 2^32.
+    /// What is to leave VRAM without a move, when the work with it is over.
+    leaving: u32,
+    /// How many of both are over since probe, modulo 2^32.
     over: u32,
 }
 
@@ -190,6 +196,7 @@ impl Moves {
         pin_init!(Self {
             counts <- new_spinlock!(Counts {
                 under_way: 0,
+                leaving: 0,
                 over: 0,
             }),
             changed <- new_condvar!("Moves::changed"),
@@ -210,7 +217,8 @@ impl Moves {
     /// takes; whether they are: not if none is under way. `EINTR` if a signal arrives.
     pub(crate) fn wait(&self, over: u32, patience: &mut Jiffies) -> Result<bool> {
         let mut counts = self.counts.lock();
-        if counts.over == over && counts.under_way > 0 && *patience > 0 {
+        let any = counts.under_way > 0 || counts.leaving > 0;
+        if counts.over == over && any && *patience > 0 {
             match self
                 .changed
                 .wait_interruptible_timeout(&mut counts, *patience)
@@ -230,26 +238,42 @@ impl Moves {
 }
 
 /// A move that is not over, or not begun: who needs room waits for it before giving up.
-pub(crate) struct UnderWay(ARef<SkuaDevice>);
+pub(crate) struct UnderWay {
+    dev: ARef<SkuaDevice>,
+    /// Which count it is in.
+    count: fn(&mut Counts) -> &mut u32,
+}
 
 impl UnderWay {
     /// Counts a move as under way, until this is dropped.
     pub(crate) fn new(dev: &SkuaDevice) -> Self {
-        let mut counts = dev.moves.counts.lock();
-        // No wrap: each is in memory.
-        counts.under_way = counts.under_way.wrapping_add(1);
-        drop(counts);
-        Self(dev.into())
+        Self::counted(dev, |counts| &mut counts.under_way)
+    }
+
+    /// Counts something as leaving VRAM, without a move, until this is dropped.
+    pub(crate) fn leaving(dev: &SkuaDevice) -> Self {
+        Self::counted(dev, |counts| &mut counts.leaving)
+    }
+
+    fn counted(dev: &SkuaDevice, count: fn(&mut Counts) -> &mut u32) -> Self {
+        {
+            let counts = &mut dev.moves.counts.lock();
+            // No wrap: each is in memory.
+            *count(counts) = count(counts).wrapping_add(1);
+        }
+        let dev = dev.into();
+        Self { dev, count }
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        let moves = &self.0.moves;
-        let mut counts = moves.counts.lock();
-        counts.under_way = counts.under_way.wrapping_sub(1);
-        counts.over = counts.over.wrapping_add(1);
-        drop(counts);
+        let moves = &self.dev.moves;
+        {
+            let counts = &mut moves.counts.lock();
+            *(self.count)(counts) = (self.count)(counts).wrapping_sub(1);
+            counts.over = counts.over.wrapping_add(1);
+        }
         moves.wake();
     }
 }
@@ -478,12 +502,18 @@ pub(crate) fn relocate(
             return Err(EBUSY);
         }
         for_each_user(dev, bo, |vm| {
+            if let Err(error) = users.reserve(1, client_flags()) {
+                // Not under the locks, if it is the last reference.
+                dev.reapers.vms.bury(vm);
+                return Err(error.into());
+            }
             let handle = vm.reservation().handle();
             users.push(vm, client_flags())?;
             exec.lock(&handle)
         })?;
         // Nothing of it is mapped, but what it waits for is that address space's.
         if users.len() == old_users {
+            users.reserve(1, client_flags())?;
             if let Some(vm) = bo.home(dev) {
                 users.push(vm, client_flags())?;
             }
@@ -588,7 +618,22 @@ pub(crate) fn relocate(
         return Err(EBUSY);
     }
     let mut waits = Few::Empty;
-    if bo.needs_vram() && is_direct(&old) {
+    let mut saver = None;
+    if bo.saves_context() {
+        if !is_settled {
+            return Err(EBUSY);
+        }
+        // Row 2.07: nothing more of the context comes as long as these are locked.
+        let context = dev.contexts.find_by(|context| context.is_saved_in(bo));
+        // It is being made, or goes.
+        let context = context.ok_or(EBUSY)?;
+        let (left, slot) = (context.leave(), context.slot());
+        dev.reapers.contexts.bury(context);
+        if let Some(fence) = left? {
+            waits.push(fence)?;
+        }
+        saver = slot.map(Mover::SaveArea);
+    } else if bo.needs_vram() && is_direct(&old) {
         // No work reaches it where it is.
         if let Some(fence) = exec.reserved(&handle)?.singleton(Usage::Kernel)? {
             waits.push(fence)?;
@@ -596,19 +641,8 @@ pub(crate) fn relocate(
     } else {
         exec.collect(Usage::Bookkeep, is_waited_for, |fence| waits.push(fence))?;
     }
-    if bo.saves_context() {
-        // Row 2.07: nothing more of the context comes as long as these are locked.
-        let context = dev.contexts.find_by(|context| context.is_saved_in(bo));
-        // It is being made, or goes.
-        let context = context.ok_or(EBUSY)?;
-        let left = context.leave();
-        dev.reapers.contexts.bury(context);
-        if let Some(fence) = left? {
-            waits.push(fence)?;
-        }
-    }
-    let mut lines = users.iter();
-    let user = lines.find(|vm| is_waited_for(&vm.reservation().handle()));
+    let waited_for = |vm: &&Arc<Vm>| is_waited_for(&vm.reservation().handle());
+    let user = users.iter().find(waited_for).or(users.first());
     let mut nodes = KVVec::new();
     if bo.needs_vram() && is_out_then {
         for _ in users {
@@ -624,11 +658,16 @@ pub(crate) fn relocate(
             .fold(Flush::Nothing, |flush, vm| flush.and(vm.asid())),
     };
     let paging = dev.paging()?;
-    let line = match user {
+    let mover = match user {
+        _ if saver.is_some() => saver,
+        Some(vm) if waited_for(&vm) => Some(Mover::Users(vm.asid())),
+        Some(vm) => Some(Mover::Evicted(vm.asid())),
+        None => None,
+    };
+    let line = match waits.iter().all(|fence| paging.is_own(fence)) {
         // It delays nobody.
-        _ if waits.iter().all(|fence| paging.is_own(fence)) => paging,
-        Some(vm) => Gpu::mover(dev, vm.asid())?,
-        None => Gpu::mover(dev, Asid::SYSTEM)?,
+        true => paging,
+        false => Gpu::mover(dev, mover.unwrap_or(Mover::Others))?,
     };
     let cached = copied.is_none_or(|(_, system)| system.is_cached());
     let plan = copied.map(|(range, system)| {
@@ -679,8 +718,19 @@ pub(crate) fn relocate(
         bo.begin_arrival();
     }
     line.transfer(transfer, waits, |fence| {
-        let filed = exec.add_fence(fence, Usage::Kernel, is_told_of);
+        let usage = match bo.saves_context() {
+            true => Usage::Bookkeep,
+            false => Usage::Kernel,
+        };
+        let filed = exec.add_fence(fence, usage, is_told_of);
         crate::warn_on_once!(filed.is_err());
+        if let (true, Some(context)) = (
+            bo.saves_context(),
+            dev.contexts.find_by(|context| context.is_saved_in(bo)),
+        ) {
+            context.area_moves(fence);
+            dev.reapers.contexts.bury(context);
+        }
         published = Some(fence.clone());
     })?;
     // The locks are held all the time: to others this is one step.

@@ -7,6 +7,7 @@
 //! first submission   an object, all zero ─▶ initialised, once ─▶ mapped ─▶ in the descriptor
 //! it is used         moved to VRAM, with the next submission
 //! eviction           what the context has queued ─▶ its engine leaves it (Task::Switch) ─▶ a move
+//!                      ─▶ what the context is given to do meanwhile
 //! end of the context its engine leaves it ─▶ destroyed
 //! ```
 //!
@@ -18,8 +19,8 @@
 //!
 //! An engine holds the context that it last worked for, and writes to its save area when it leaves
 //! that for another one. So what is held is not moved, and not freed, before the engine has left it
-//! ([`Context::leave`](crate::submit::context::Context::leave)); and all that may be in a ring uses
-//! the address space, and so is over before a move begins.
+//! ([`Context::leave`](crate::submit::context::Context::leave)), and all that the context may have in
+//! a ring is over by then. What other contexts of the address space do goes on beside the move.
 //!
 //! Commands of the client can read and write the areas, and can do nothing with them but what they
 //! can anyway: an engine checks a state before it goes on with it.

@@ -46,7 +46,10 @@ use crate::{
         signals::Signals, //
     },
     few::Few,
-    gpu::SkuaDevice,
+    gpu::{
+        Mover,
+        SkuaDevice, //
+    },
     memory::{
         bo::{
             Bo,
@@ -306,6 +309,9 @@ pub(crate) struct Context {
     saving: Mutex<()>,
     /// Where it is saved to, from the first submission of commands on.
     area: SetOnce<Area>,
+    /// The last move of that, over or not.
+    #[pin]
+    area_move: SpinLock<Option<Fence>>,
     /// What is not in the ring yet. Taken inside the engine's lock, or alone.
     #[pin]
     pending: SpinLock<Pending>,
@@ -407,6 +413,7 @@ impl Context {
                 order <- new_mutex!(()),
                 saving <- new_mutex!(()),
                 area: SetOnce::new(),
+                area_move <- new_spinlock!(None),
                 pending <- new_spinlock!(Pending {
                     queue: List::new(),
                     len: 0,
@@ -650,6 +657,14 @@ impl Context {
         self.saved_in().is_some_and(|own| ptr::eq(&**own, bo))
     }
 
+    /// What it is given to do from now on waits for `fence`, of a move of its context allocation.
+    /// The caller has locked the reservation of its address space. Allocates nothing.
+    pub(crate) fn area_moves(&self, fence: &Fence) {
+        let old = self.area_move.lock().replace(fence.clone());
+        // Not under the lock.
+        drop(old);
+    }
+
     /// Whether its engine holds it: works for it, or did last.
     pub(crate) fn is_held(&self) -> bool {
         self.slot().is_some() && self.dev.hw.held(self.engine) == Ok(self.slot())
@@ -801,6 +816,10 @@ impl Context {
         if let Some(users) = &users {
             // And this sees what is moving.
             if let Some(fence) = users.singleton(resv::Usage::Kernel)? {
+                waits.push(fence)?;
+            }
+            let area_move = self.area_move.lock().clone();
+            if let Some(fence) = area_move.filter(|fence| !fence.is_signaled()) {
                 waits.push(fence)?;
             }
         }
@@ -1073,7 +1092,7 @@ impl Context {
         }
         let is_in_vram = |bo: &BoRef| bo.region() == REGION_VRAM;
         if let (Some(area), true) = (self.area.as_ref(), self.saved_in().is_some_and(is_in_vram)) {
-            area.ending.populate(UnderWay::new(&self.dev));
+            area.ending.populate(UnderWay::leaving(&self.dev));
         }
         // Without memory for that it is left when another one's turn comes.
         _ = self.leave();
@@ -1265,6 +1284,7 @@ impl PinnedDrop for Context {
             _ = destruction::destroy_own(&self.dev, vm.client(), bo);
         }
         if let Some(slot) = self.slot() {
+            self.dev.release_mover(Mover::SaveArea(slot));
             self.dev.contexts.release(slot);
         }
     }

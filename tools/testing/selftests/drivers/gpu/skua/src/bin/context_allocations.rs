@@ -10,7 +10,7 @@ use std::time::Duration;
 use skua_selftests::client::{signal, wait};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{alone, evict_all, evict_some, resident};
-use skua_selftests::rig::{wait_value, Buffer};
+use skua_selftests::rig::{wait_value, write, Buffer};
 use skua_selftests::suite::eventually;
 use skua_selftests::witness::Witness;
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         row_2_07_what_an_engine_holds_is_left_before_it_moves: 60 at_rest,
         row_2_07_only_who_is_held_is_left: 60 at_rest,
         row_2_07_what_is_queued_is_over_before: 60 at_rest,
+        row_2_07_a_move_waits_for_its_context_alone: 60 at_rest,
         row_2_07_nobody_can_ask_for_a_switch: 60,
         row_2_08_many_contexts_have_room_for_few: 120 at_rest,
         row_2_08_registers_are_a_contexts_own: 60,
@@ -172,6 +173,44 @@ fn row_2_07_what_is_queued_is_over_before() {
     expect(&rig, context, &out, Some(2));
 }
 
+fn row_2_07_a_move_waits_for_its_context_alone() {
+    let rig = alone();
+    let (gate, out) = (
+        rig.buffer(Place::System, PAGE),
+        rig.buffer(Place::System, PAGE),
+    );
+    let context = rig.context_having_worked(Engine::Compute);
+    bring_to_vram(&rig, Engine::Compute, context, (&gate, 1), 3);
+    // Others of the address space work on.
+    let others = rig.start(Engine::Copy, &[wait_value(gate.va, 2)]);
+    let before = counts();
+    assert_eq!(evict_all(), 0, "objects of clients");
+    assert_eq!(since(before), [1, 1, 0]);
+    expect(&rig, context, &out, Some(3));
+    assert!(!others.has_ended());
+    gate.cpu.write(0, 2);
+    assert_eq!(others.wait(), Ok(()));
+    // And do not wait for a move that waits for its context.
+    bring_to_vram(&rig, Engine::Compute, context, (&gate, 3), 4);
+    let own = rig.start_in(context, &[wait_value(gate.va, 4)]);
+    thread::scope(|scope| {
+        let before = counts();
+        let moving = scope.spawn(evict_some);
+        let begun = eventually(|| (counts()[1] > before[1]).then_some(()));
+        assert!(begun.is_some(), "the move does not begin");
+        for engine in Engine::ALL {
+            assert_eq!(rig.run(engine, &set(9)), Ok(()));
+        }
+        // Its own work does.
+        let next = rig.start_in(context, &set(5));
+        assert!(!own.has_ended() && !next.has_ended());
+        gate.cpu.write(0, 4);
+        moving.join().expect("a thread");
+        assert_eq!((own.wait(), next.wait()), (Ok(()), Ok(())));
+    });
+    expect(&rig, context, &out, Some(5));
+}
+
 fn row_2_07_nobody_can_ask_for_a_switch() {
     let rig = Rig::new().having_worked();
     let buffer = rig.write(&set(1));
@@ -309,10 +348,12 @@ fn row_2_10_it_is_initialised_once_and_keeps_its_content() {
     bring_to_vram(&rig, Engine::Compute, context, (&gate, 1), 7);
     let before = counts();
     for round in 2..=101 {
-        let mut work = vec![wait_value(gate.va, round)];
+        let mut work = vec![write(gate.va + 8, round), wait_value(gate.va, round)];
         work.extend(store(out.va));
-        // It is preempted where it waits, and so saved.
         let job = rig.start_in(context, &work);
+        let waits = || (gate.cpu.read(8) == round).then_some(());
+        assert!(eventually(waits).is_some(), "it does not begin");
+        // It is preempted where it waits, and so saved.
         assert_eq!(rig.run(Engine::Compute, &set(round)), Ok(()));
         gate.cpu.write(0, round);
         assert_eq!(job.wait(), Ok(()));

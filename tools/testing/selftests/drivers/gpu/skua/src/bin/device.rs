@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         what_is_resident_is_there_for_work: 60 at_rest,
         row_3_23_work_goes_on_beside_what_it_has_evicted: 60,
         row_3_23_what_was_submitted_before_is_waited_for: 60,
+        row_3_23_no_other_devices_evicted_objects_wait_for_that: 60,
         who_had_it_resident_already_does_not_wait_again: 60,
         residency_ends_with_evict_and_with_the_handle: 60 at_rest,
         residency_is_each_devices_own,
@@ -432,6 +433,32 @@ fn row_3_23_what_was_submitted_before_is_waited_for() {
         };
         moved.cpu.expect("what it has written", written);
     }
+}
+
+fn row_3_23_no_other_devices_evicted_objects_wait_for_that() {
+    let ((one, first), (two, second)) = (explicit_alone(), explicit());
+    let (one, two) = (one.having_worked(), two.having_worked());
+    let ((_ours, our), (_theirs, their)) = (buffers(&one, 1), buffers(&two, 1));
+    let (long, short) = (Hold::new(&one), two.buffer(Place::System, 4096));
+    for (rig, device, handles) in [(&one, first, &our), (&two, second, &their)] {
+        assert_eq!(rig.make_resident_for(device, 0, handles), Ok(0));
+    }
+    let works = long.begin(&one, one.compute);
+    let ends = two.start(Engine::Copy, &[wait_value(short.va, 1)]);
+    assert_eq!(one.evict_for(first, &our), Ok(()));
+    assert_eq!(two.evict_for(second, &their), Ok(()));
+    thread::scope(|scope| {
+        scope.spawn(evict_all);
+        let is_out = |rig: &Rig, handles: &[u32]| place(rig, handles[0]) == Place::System;
+        let leave = || (is_out(&one, &our) && is_out(&two, &their)).then_some(());
+        assert!(suite::eventually(leave).is_some(), "they stay in VRAM");
+        short.cpu.write(0, 1);
+        assert_eq!(ends.wait(), Ok(()));
+        assert_eq!(two.make_resident_for(second, 0, &their), Ok(0));
+        assert!(!works.has_ended());
+        long.release();
+    });
+    assert_eq!(works.wait(), Ok(()));
 }
 
 fn who_had_it_resident_already_does_not_wait_again() {
