@@ -15,8 +15,9 @@
 //!
 //! Room that is free is taken at once. Who has to make some takes the [`Turn`], of which a device
 //! has one: what its holder needs is no victim until its work is published. So nobody loses what
-//! they have just brought in before they could use it, and each has their turn in the order in
-//! which they came.
+//! they have just brought in before they could use it. Clients have it in the order in which they
+//! came, but who has more threads that wait has one served in each round; and who takes long while
+//! others wait gives it up, and comes again behind them.
 
 use crate::{
     ext::{
@@ -35,6 +36,7 @@ use crate::{
         self,
         SkuaDevice, //
     },
+    kernel_heap::client_flags,
     memory::{
         bo::{
             self,
@@ -78,6 +80,10 @@ use kernel::{
     new_condvar,
     new_mutex,
     prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNodeReservation, //
+    },
     sync::{
         Arc,
         CondVar,
@@ -106,12 +112,35 @@ pub(crate) struct Pager {
 struct State {
     /// The address space whose turn it is, and its device.
     holder: Option<(Asid, Arc<ClientDevice>)>,
-    /// Threads that wait for their turn.
-    waiting: u32,
+    /// Threads that wait for their turn, with their clients.
+    waiting: RBTree<Seat, Client>,
+    /// Whose turn it is, or was last, and in which round.
+    served: (Client, u64),
+    /// The [`Seat::number`] of the next that waits.
+    next: u64,
+}
+
+/// A client: the address of its quota of address spaces, which is compared and nothing else.
+type Client = usize;
+
+fn client_of(vm: &Vm) -> Client {
+    Arc::as_ptr(vm.client()).addr()
+}
+
+/// In which order threads that wait are served.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Seat {
+    /// A client has one thread in each.
+    round: u64,
+    /// In the order in which they came.
+    number: u64,
 }
 
 /// How long one has the turn and goes on bringing in when not less is out than there was before.
 const TURN: Delta = Delta::from_secs(20);
+
+/// How long one has the turn in all while others wait.
+const LONG_TURN: Delta = Delta::from_secs(60);
 
 /// The right to make room for an address space; nobody takes from that what it needs.
 pub(crate) struct Turn<'a>(&'a Pager);
@@ -122,36 +151,49 @@ impl Pager {
         pin_init!(Self {
             state <- new_mutex!(State {
                 holder: None,
-                waiting: 0,
+                waiting: RBTree::new(),
+                served: (0, 0),
+                next: 0,
             }),
             free <- new_condvar!("Pager::free"),
         })
     }
 
-    /// Waits for the turn of `vm`. `EINTR` if a signal arrives.
+    /// Waits for the turn of `vm`. `ENOMEM`; `EINTR` if a signal arrives.
     fn take_turn(&self, vm: &Vm) -> Result<Turn<'_>> {
+        let room = RBTreeNodeReservation::new(client_flags())?;
+        let client = client_of(vm);
         let mut state = self.state.lock();
-        // Behind those who came before.
-        if state.holder.is_some() || state.waiting > 0 {
-            // No wrap: threads.
-            state.waiting = state.waiting.wrapping_add(1);
-            let interrupted = loop {
-                if self.free.wait_interruptible(&mut state) {
-                    break true;
-                }
-                if state.holder.is_none() {
-                    break false;
-                }
-            };
-            state.waiting = state.waiting.wrapping_sub(1);
-            if interrupted {
-                // It may have been told.
-                self.free.notify_one();
-                return Err(EINTR);
-            }
+        let seat = state.enter(room, client);
+        let is_first = |state: &State| {
+            let first = state.waiting.cursor_front();
+            state.holder.is_none() && first.is_some_and(|it| *it.current().0 == seat)
+        };
+        let mut interrupted = false;
+        while !is_first(&state) && !interrupted {
+            interrupted = self.free.wait_interruptible(&mut state);
         }
-        state.holder = Some((vm.asid(), vm.device().clone()));
+        let entry = state.waiting.remove_node(&seat);
+        if !interrupted {
+            state.served = (client, seat.round);
+            state.holder = Some((vm.asid(), vm.device().clone()));
+        }
+        drop(state);
+        // Not under the lock.
+        drop(entry);
+        if interrupted {
+            // It may have been the first.
+            self.free.notify_all();
+            return Err(EINTR);
+        }
         Ok(Turn(self))
+    }
+
+    /// Whether others than `vm`'s client wait for their turn.
+    fn others_wait(&self, vm: &Vm) -> bool {
+        let state = self.state.lock();
+        let others = state.waiting.values().any(|it| *it != client_of(vm));
+        others
     }
 
     /// Whether it is somebody's turn.
@@ -168,11 +210,27 @@ impl Pager {
     }
 }
 
+impl State {
+    /// Has one more thread of `client` wait.
+    fn enter(&mut self, room: RBTreeNodeReservation<Seat, Client>, client: Client) -> Seat {
+        let (last, round) = self.served;
+        let has_turn = self.holder.is_some() && last == client;
+        let before = self.waiting.values().filter(|it| **it == client).count();
+        // CAST: threads. No wrap: there are not so many turns.
+        let round = round.wrapping_add(before as u64 + u64::from(has_turn));
+        let number = self.next;
+        self.next = number.wrapping_add(1);
+        let seat = Seat { round, number };
+        self.waiting.insert(room.into_node(seat, client));
+        seat
+    }
+}
+
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         // The address space has it, too.
         self.0.state.lock().holder = None;
-        self.0.free.notify_one();
+        self.0.free.notify_all();
     }
 }
 
@@ -189,6 +247,7 @@ pub(crate) fn lock<'a>(
     wanted: impl Fn() -> Result,
 ) -> Result<(Reserved<'a>, Option<Turn<'a>>)> {
     let mut turn: Option<(Turn<'_>, Instant<Monotonic>)> = None;
+    let mut taken = Instant::<Monotonic>::now();
     let mut patience = eviction::patience();
     let mut is_first = true;
     let mut least = usize::MAX;
@@ -200,6 +259,10 @@ pub(crate) fn lock<'a>(
         }
         drop(reserved);
         wanted()?;
+        if turn.is_some() && taken.elapsed() > LONG_TURN && dev.pager.others_wait(vm) {
+            // It comes again behind them.
+            turn = None;
+        }
         if let Some((_, since)) = &mut turn {
             if out < least {
                 // However long all of it takes: it comes.
@@ -236,6 +299,7 @@ pub(crate) fn lock<'a>(
                 // Others' turns may take long.
                 drop(bound);
                 turn = Some((dev.pager.take_turn(vm)?, Instant::now()));
+                taken = Instant::now();
                 // What was unmapped is not needed any more.
                 dev.destroyer.settle(dev)?;
             }

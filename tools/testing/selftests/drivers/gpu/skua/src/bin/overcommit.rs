@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         make_resident_brings_it_back: 60 at_rest,
         who_needs_room_waits_for_what_is_busy: 60,
         a_hog_holds_up_nobody_for_good: 120,
+        a_client_has_one_turn_in_a_round: 120,
         work_that_needs_nearly_all_gets_it_beside_evictions: 240,
         vram_four_times_over_in_turn: 240,
         vram_four_times_over_in_eight_processes: 600,
@@ -606,6 +607,68 @@ fn a_hog_holds_up_nobody_for_good() {
     assert_eq!(set[0].cpu.read(0), 2);
     assert_eq!(small.run(Engine::Copy, &[write(theirs.va, 3)]), Ok(()));
     assert_eq!(theirs.cpu.read(0), 3);
+}
+
+/// Who waits with several threads is not before others with all of them.
+fn a_client_has_one_turn_in_a_round() {
+    let (other, busy) = (alone(), [Rig::new(), Rig::new()]);
+    let many = Client::new();
+    let half = other.region(Place::Vram).size / 2 - MIB;
+    let small = other.buffer(Place::Vram, PAGE);
+    let threads: Vec<_> = (0..3)
+        .map(|_| {
+            let rig = Rig::of(Client::of(many.duplicate()));
+            let (gate, large) = (
+                rig.buffer(Place::System, PAGE),
+                rig.buffer(Place::Vram, half),
+            );
+            (rig, gate, large)
+        })
+        .collect();
+    evict_all();
+    let gates = busy.each_ref().map(|rig| rig.buffer(Place::System, PAGE));
+    let jobs: Vec<_> = busy
+        .iter()
+        .zip(&gates)
+        .map(|(rig, gate)| {
+            let large = rig.buffer(Place::Vram, half);
+            rig.start(Engine::Copy, &[wait_value(gate.va, 1), write(large.va, 1)])
+        })
+        .collect();
+    assert_eq!(place(&other, small.handle), Place::System);
+    let opens: Vec<_> = threads
+        .iter()
+        .map(|(rig, gate, _)| rig.map(gate.handle))
+        .collect();
+    thread::scope(|scope| {
+        let moment = || thread::sleep(Duration::from_millis(100) * patience());
+        let waiting: Vec<_> = threads
+            .into_iter()
+            .map(|(rig, gate, large)| {
+                let thread = scope.spawn(move || {
+                    let work = [wait_value(gate.va, 1), write(large.va, 1)];
+                    let ran = rig.start_after(rig.copy, &work, &[]);
+                    ran.map(|job| job.wait())
+                });
+                moment();
+                thread
+            })
+            .collect();
+        let last = scope.spawn(move || other.run(Engine::Copy, &[write(small.va, 1)]));
+        moment();
+        gates[0].cpu.write(0, 1);
+        let served = || last.is_finished().then_some(());
+        assert!(eventually(served).is_some(), "it has no turn");
+        let waits = waiting.iter().filter(|thread| !thread.is_finished());
+        assert_eq!(waits.count(), 3);
+        gates[1].cpu.write(0, 1);
+        for (thread, open) in waiting.into_iter().zip(opens) {
+            open.write(0, 1);
+            assert_eq!(thread.join().expect("a thread"), Ok(Ok(())));
+        }
+        assert_eq!(last.join().expect("a thread"), Ok(()));
+    });
+    assert!(jobs.iter().all(|job| job.wait() == Ok(())));
 }
 
 fn killed_processes_leave_nothing() {
