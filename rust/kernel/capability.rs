@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! What the calling process may do (`include/linux/capability.h`).
+//!
+//! # Examples
+//!
+//! ```ignore
+//! if priority > Level::NORMAL && !capability::sys_nice() {
+//!     return Err(EACCES);
+//! }
+//! ```
 
 use kernel::bindings;
 

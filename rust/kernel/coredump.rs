@@ -16,6 +16,15 @@ use kernel::{
 /// Has the kernel keep `dump` of `dev` until userspace has cleared it, or for some minutes. If it
 /// has one of the device already, or was built without that, the new one is dropped. Sleeps and
 /// allocates; without memory the dump is dropped as well.
+///
+/// # Examples
+///
+/// ```ignore
+/// let mut dump = VVec::new();
+/// dump.extend_from_slice(b"ring of engine 0\n", GFP_KERNEL)?;
+/// coredump::publish(dev, dump);
+/// // cat /sys/class/devcoredump/devcd1/data
+/// ```
 pub(crate) fn publish<D: drm::Driver>(dev: &drm::Device<D>, dump: VVec<u8>) {
     if dump.is_empty() {
         return;

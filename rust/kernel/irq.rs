@@ -30,6 +30,14 @@ use kernel::{
 
 /// MSI-X vectors `0..n` and their handlers.
 ///
+/// # Examples
+///
+/// ```ignore
+/// let count = fault_vector(engines) + 1;
+/// // SAFETY: It is dropped at unbind, which `'a` ends with.
+/// let interrupts = unsafe { Interrupts::new(pdev, count, c"skua", |vector| Handler { vector }) }?;
+/// ```
+///
 /// # Invariants
 ///
 /// `handlers` borrow from `vectors`, which is not moved out of its box and is dropped after them

@@ -5,6 +5,14 @@
 //! `_done`, `_fault`, `_no_room`.
 //!
 //! A tracepoint that is off costs a call and a static branch.
+//!
+//! # Examples
+//!
+//! ```ignore
+//! let fence = line.fence(memory);
+//! trace::submit(dev, engine.get(), context.id(), fence.fence());
+//! // echo 1 > /sys/kernel/tracing/events/skua/skua_submit/enable
+//! ```
 
 use super::{
     device,

@@ -32,6 +32,15 @@ pub const MAX_ENGINES: u32 = 8;
 /// The MSI-X vector that reports faults of a device with `engines` engines.
 ///
 /// Vectors `0..engines` belong to the engines, in order.
+///
+/// # Examples
+///
+/// ```
+/// use skua_spec::pci::fault_vector;
+///
+/// let (vectors, engines) = (4, 3);
+/// assert_eq!(fault_vector(engines), vectors - 1);
+/// ```
 pub const fn fault_vector(engines: u32) -> u32 {
     engines
 }

@@ -150,8 +150,13 @@ fn wants(filter: Option<&str>, test: &str) -> bool {
 }
 
 /// Asks again and again, for a while: what happens by itself, but not at once.
-pub fn eventually<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T> {
-    let end = Instant::now() + Duration::from_secs(20) * patience();
+pub fn eventually<T>(ask: impl FnMut() -> Option<T>) -> Option<T> {
+    within(20, ask)
+}
+
+/// The same for so many seconds where nothing is slow: what is not expected to happen.
+pub fn within<T>(seconds: u64, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+    let end = Instant::now() + Duration::from_secs(seconds) * patience();
     loop {
         let answer = ask();
         if answer.is_some() || Instant::now() > end {

@@ -21,7 +21,7 @@ use skua_selftests::moving::{pattern, while_all_is_evicted, Uncleared};
 use skua_selftests::program::{address, COUNT, LOOP};
 use skua_selftests::race::Hold;
 use skua_selftests::rig::{copy, dispatch, expect_working, fill, write, Buffer, Job};
-use skua_selftests::suite::{self, eventually, Test};
+use skua_selftests::suite::{self, eventually, within, Test};
 use skua_selftests::{tests, Engine, Errno, Place, Rig};
 
 /// What is wrong.
@@ -533,9 +533,10 @@ impl<'a> Scene<'a> {
         self.engaged.is_some() && engaged.all(|job| !job.has_ended())
     }
 
-    /// Asserts that the device is in this phase now.
+    /// Asserts that the device is in this phase now, or soon if that is `likely`.
     #[track_caller]
-    fn expect(&self, phase: Phase) {
+    fn expect(&self, phase: Phase, likely: bool) {
+        let seconds = if likely { 20 } else { 1 };
         let met = match phase {
             Phase::Idle => is_idle(),
             Phase::Running => self.is_engaged(),
@@ -547,11 +548,11 @@ impl<'a> Scene<'a> {
                     assert_eq!(self.cast.innocent.run(Engine::Copy, &used), Ok(()));
                     (Counts::now().moves > self.before.moves + 2).then_some(())
                 };
-                eventually(moves).is_some()
+                within(seconds, moves).is_some()
             }
             Phase::Resetting => {
                 let begun = || Function::first().quarantine().0.then_some(());
-                eventually(begun).is_some()
+                within(seconds, begun).is_some()
             }
         };
         assert!(met, "{NO_PHASE}: {phase:?}");
@@ -648,7 +649,7 @@ fn meet(
                 reset = is_met.then(|| scope.spawn(|| Function::first().debugfs("reset")));
             }
         }
-        scene.expect(phase);
+        scene.expect(phase, is_met);
         let moves = match phase {
             Phase::Paging => Some(Counts::now().moves),
             _ => None,
