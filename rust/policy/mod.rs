@@ -24,6 +24,7 @@ pub mod aperture_segment;
 pub mod bit_tree;
 pub mod buddy;
 pub mod budget;
+pub mod context_allocation;
 pub mod eviction;
 pub mod head_clock;
 pub mod heap;
