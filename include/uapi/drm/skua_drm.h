@@ -196,6 +196,10 @@ enum drm_skua_ioctl_id {
 	DRM_SKUA_DEVICE_MARK_ERROR,
 	/** @DRM_SKUA_SET_PRIORITY_CLASS: Say how important the work of all contexts is. */
 	DRM_SKUA_SET_PRIORITY_CLASS,
+	/** @DRM_SKUA_CONTEXT_ALLOC: Create a context allocation. */
+	DRM_SKUA_CONTEXT_ALLOC,
+	/** @DRM_SKUA_CONTEXT_FREE: Destroy one. */
+	DRM_SKUA_CONTEXT_FREE,
 };
 
 /**
@@ -1312,6 +1316,98 @@ struct drm_skua_set_priority_class {
 };
 
 /**
+ * enum drm_skua_context_alloc_flags - Flags of a context allocation
+ */
+enum drm_skua_context_alloc_flags {
+	/**
+	 * @DRM_SKUA_CONTEXT_ALLOC_SHARED_ACROSS_CONTEXTS: It is for all contexts of the address
+	 * space, and so of the device that this is of, those included that are created later.
+	 */
+	DRM_SKUA_CONTEXT_ALLOC_SHARED_ACROSS_CONTEXTS = 1 << 0,
+};
+
+/**
+ * struct drm_skua_context_alloc - Argument of DRM_IOCTL_SKUA_CONTEXT_ALLOC
+ *
+ * Creates memory that a context has as long as an engine has the context (WDDM:
+ * DxgkCbCreateContextAllocation), mapped where nothing else can be bound. Its content is at first
+ * that of a context that has not worked (section 6 of the manual): 0x534b5541 in its first four
+ * bytes, and zero behind. It is where the GPU is to reach it before work of the context runs, of a
+ * device with explicit residency, too, and nothing that others need takes it from there before the
+ * engine has left the context for another one or for none. If it is moved, address and content stay.
+ *
+ * It counts as the client's memory, as a buffer object does. It is in system memory first, but
+ * that of which the aperture is allowed and system memory is not: that may be there. To VRAM, if
+ * that is preferred, it comes as soon as there is free room; if the GPU is not to reach it
+ * elsewhere, with the next work that is submitted in the address space, as a buffer object that was
+ * moved out does, with the same errors (DRM_IOCTL_SKUA_SUBMIT).
+ *
+ * Its handle is a number like a context's. It is destroyed with its handle, and with the context
+ * that it is for. DRM_IOCTL_SKUA_VM_DESTROY takes the handle along, and leaves it to the contexts
+ * that still work there.
+ *
+ * Errors: -ENOENT for @vm or @context, also if it is destroyed meanwhile; -EINVAL for a @context
+ * of another address space, or one where @flags say that it is for all, or none where they do not;
+ * -EINVAL for @flags, @pad, @size, @alignment, @placements, @preferred or @eviction_set; -ECANCELED
+ * if the context or the device is not active; -ENOSPC if the client has 256, or there are no
+ * addresses left, or VRAM is allowed alone and is smaller than @size, or the aperture alone is and
+ * no room can be made there in time; -ENOMEM if system memory has no room, or one client would have
+ * more than half of it, or has already.
+ */
+struct drm_skua_context_alloc {
+	/** @vm: The address space. */
+	__u32 vm;
+
+	/** @context: The context that it is for, one of @vm; 0 if it is for all of these. */
+	__u32 context;
+
+	/** @flags: See &enum drm_skua_context_alloc_flags. */
+	__u32 flags;
+
+	/** @pad: Must be zero. */
+	__u32 pad;
+
+	/** @size: Bytes: a multiple of 4096, not 0, at most 2^31. */
+	__u64 size;
+
+	/** @alignment: Of @va: a power of two from 4096 to 2^21; 0 means 4096. */
+	__u64 alignment;
+
+	/** @placements: As &drm_skua_bo_create.placements. */
+	__u32 placements;
+
+	/** @preferred: As &drm_skua_bo_create.preferred. */
+	__u32 preferred;
+
+	/** @eviction_set: As &drm_skua_bo_create.eviction_set. */
+	__u32 eviction_set;
+
+	/** @handle: Returned handle, not 0. */
+	__u32 handle;
+
+	/** @va: Returned GPU virtual address, above &drm_skua_device_info.va_end. */
+	__u64 va;
+};
+
+/**
+ * struct drm_skua_context_free - Argument of DRM_IOCTL_SKUA_CONTEXT_FREE
+ *
+ * Destroys a context allocation (WDDM: DxgkCbDestroyContextAllocation), at any time: its memory is
+ * free when all work is done that was submitted before in its address space, and the engines have
+ * left who it is for. Work that is submitted later, or is held for monitored fences, may fault where
+ * it was (-EFAULT).
+ *
+ * Errors: -ENOENT for @handle, also if another thread destroys it just now; -EINVAL for @pad.
+ */
+struct drm_skua_context_free {
+	/** @handle: Handle of the context allocation. */
+	__u32 handle;
+
+	/** @pad: Must be zero. */
+	__u32 pad;
+};
+
+/**
  * enum drm_skua_context_status - Status of a context
  */
 enum drm_skua_context_status {
@@ -1721,6 +1817,10 @@ enum {
 		DRM_IOCTL_SKUA(WR, DEVICE_MARK_ERROR, device_mark_error),
 	DRM_IOCTL_SKUA_SET_PRIORITY_CLASS =
 		DRM_IOCTL_SKUA(WR, SET_PRIORITY_CLASS, set_priority_class),
+	DRM_IOCTL_SKUA_CONTEXT_ALLOC =
+		DRM_IOCTL_SKUA(WR, CONTEXT_ALLOC, context_alloc),
+	DRM_IOCTL_SKUA_CONTEXT_FREE =
+		DRM_IOCTL_SKUA(WR, CONTEXT_FREE, context_free),
 };
 
 #if defined(__cplusplus)

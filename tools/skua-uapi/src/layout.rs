@@ -228,6 +228,23 @@ layout! {
         priority_class: u32 @ 0;
         flags: u32 @ 4;
     }
+    drm_skua_context_alloc: 56 {
+        vm: u32 @ 0;
+        context: u32 @ 4;
+        flags: u32 @ 8;
+        pad: u32 @ 12;
+        size: u64 @ 16;
+        alignment: u64 @ 24;
+        placements: u32 @ 32;
+        preferred: u32 @ 36;
+        eviction_set: u32 @ 40;
+        handle: u32 @ 44;
+        va: u64 @ 48;
+    }
+    drm_skua_context_free: 8 {
+        handle: u32 @ 0;
+        pad: u32 @ 4;
+    }
     drm_skua_context_state: 64 {
         context: u32 @ 0;
         pad: u32 @ 4;
@@ -349,6 +366,8 @@ ioctls! {
     DRM_IOCTL_SKUA_CONTEXT_SET_PRIORITY: 29, 16;
     DRM_IOCTL_SKUA_DEVICE_MARK_ERROR: 30, 8;
     DRM_IOCTL_SKUA_SET_PRIORITY_CLASS: 31, 8;
+    DRM_IOCTL_SKUA_CONTEXT_ALLOC: 32, 56;
+    DRM_IOCTL_SKUA_CONTEXT_FREE: 33, 8;
 }
 
 #[cfg(test)]

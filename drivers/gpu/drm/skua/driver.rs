@@ -342,5 +342,7 @@ impl drm::Driver for SkuaDriver {
             ioctl::RENDER_ALLOW,
             File::set_priority_class
         ),
+        (SKUA_CONTEXT_ALLOC, drm_skua_context_alloc, ioctl::RENDER_ALLOW, File::context_alloc),
+        (SKUA_CONTEXT_FREE, drm_skua_context_free, ioctl::RENDER_ALLOW, File::context_free),
     }
 }

@@ -28,7 +28,7 @@
 //! mmap_lock
 //! File::class                    mutex, allocates
 //! File::devices, vms, contexts,  mutexes, allocate
-//! fences
+//! fences, allocations
 //! Context::saving,               mutexes, allocate; a context's first SUBMIT
 //! the turn of Gpu::pager         waited for like a mutex, by who submits; held while room is made
 //! Vm::map                        mutex, allocates; user memory is not touched under it
@@ -39,8 +39,8 @@
 //!                                spin locks
 //! Gpu::aperture                  mutex, allocates; CPU mappings are made and removed under it, and
 //!                                its acknowledgements waited for
-//! vram, gart, asids, Budgets,    mutexes; the first four allocate
-//! the LRU's, Pager
+//! vram, gart, asids, Budgets,    mutexes; all but the last two allocate
+//! Vm::owners, the LRU's, Pager
 //! ---- below this line nothing is allocated: work that fences depend on takes these -------------
 //! Engine::turn                   mutexes, never taken by ioctls
 //! Vm::installing
@@ -284,6 +284,9 @@ pub(crate) struct Counters {
     pub(crate) context_moves: Atomic<u64>,
     /// Context allocations that were initialised (row 2.10).
     pub(crate) context_inits: Atomic<u64>,
+    /// Packets that entered a hardware queue while a context allocation of their address space was
+    /// not where the GPU reaches it: 0, unless the driver is wrong (row 2.08).
+    pub(crate) context_not_resident: Atomic<u64>,
     /// System pages of idle objects that were given back when memory was short.
     pub(crate) pages_given_back: Atomic<u64>,
     /// Bytes of objects whose content was thrown away since they were offered, or is about to be.
@@ -670,6 +673,7 @@ impl Gpu {
                 evictions: Atomic::new(0),
                 context_moves: Atomic::new(0),
                 context_inits: Atomic::new(0),
+                context_not_resident: Atomic::new(0),
                 promotions: Atomic::new(0),
                 pages_given_back: Atomic::new(0),
                 discarded_bytes: Atomic::new(0),

@@ -9,6 +9,7 @@
 //! Uses all rooms below, and the trunk ([`crate::gpu`]).
 
 pub(crate) mod bind;
+pub(crate) mod context_allocation;
 pub(crate) mod fence;
 pub(crate) mod file;
 pub(crate) mod query;

@@ -33,6 +33,10 @@ use crate::{
         SkuaDriver, //
     },
     ioctl::{
+        context_allocation::{
+            ContextAllocation,
+            MAX_CONTEXT_ALLOCATIONS, //
+        },
         fence::{
             FenceHandle,
             MAX_EVENTFDS, //
@@ -180,6 +184,9 @@ pub(crate) struct File {
     /// Monitored fences that it has a handle of.
     #[pin]
     pub(crate) fences: Mutex<Handles<FenceHandle>>,
+    /// Context allocations that it has a handle of.
+    #[pin]
+    pub(crate) allocations: Mutex<Handles<ContextAllocation>>,
     /// The device that a file has from the beginning, number 0.
     own: Arc<ClientDevice>,
     /// What it has locked for the CPU.
@@ -191,6 +198,8 @@ pub(crate) struct File {
     vm_quota: Arc<Quota>,
     /// Contexts that the client may have, counted likewise.
     context_quota: Arc<Quota>,
+    /// Handles of context allocations that the client may have.
+    pub(crate) allocation_quota: Arc<Quota>,
     /// Handles of monitored fences that the client may have.
     pub(crate) fence_quota: Arc<Quota>,
     /// Eventfds that it may have wait for them.
@@ -198,7 +207,7 @@ pub(crate) struct File {
     /// MAKE_RESIDENTs that are to signal values and are not over.
     pledge_quota: Arc<Quota>,
     /// Bytes of system memory that the client's buffer objects may have: half of what all may.
-    system_quota: Arc<Quota>,
+    pub(crate) system_quota: Arc<Quota>,
 }
 
 /// The DRM file of a client.
@@ -216,11 +225,13 @@ impl drm::file::DriverFile for File {
                 class <- new_mutex!(Class::default()),
                 devices <- new_mutex!(Handles::new()),
                 fences <- new_mutex!(Handles::new()),
+                allocations <- new_mutex!(Handles::new()),
                 own: ClientDevice::of_file(dev)?,
                 locks <- Claims::new(BoData::count_lockers),
                 usage: Usage::new()?,
                 vm_quota: Quota::new(MAX_VMS)?,
                 context_quota: Quota::new(MAX_CONTEXTS)?,
+                allocation_quota: Quota::new(MAX_CONTEXT_ALLOCATIONS)?,
                 fence_quota: Quota::new(MAX_FENCES)?,
                 eventfd_quota: Quota::new(MAX_EVENTFDS)?,
                 pledge_quota: Quota::new(MAX_PLEDGES)?,
@@ -340,11 +351,13 @@ impl File {
 
     /// The handle of `context` is gone. A device that does not answer may still reach what is its.
     fn let_go_of_context(&self, context: Arc<Context>) {
+        self.free_allocations(&context);
         context.destroy();
         self.dev.reapers.contexts.let_go(context);
     }
 
-    fn context(&self, handle: u32) -> Result<Arc<Context>> {
+    /// The context that `handle` names. `ENOENT`.
+    pub(crate) fn context(&self, handle: u32) -> Result<Arc<Context>> {
         self.contexts.lock().get(handle)
     }
 
@@ -377,7 +390,7 @@ impl File {
             sets: SegmentSets::new(args.placements, args.preferred, args.eviction_set)
                 .ok_or(EINVAL)?,
             users,
-            saves_context: false,
+            context_of: None,
         };
         let (parent, quota) = (data.parent(), &this.system_quota);
         let bo = bo::create(dev, parent, quota, args.size, wanted)?;
@@ -653,6 +666,8 @@ impl File {
         this.dev.fences.end(device.id(), false);
         let is_mine = |fence: &Arc<FenceHandle>| Arc::ptr_eq(fence.device(), &device);
         while remove_one(&this.fences, is_mine).is_some() {}
+        let is_its_own = |it: &Arc<ContextAllocation>| is_of(it.vm());
+        while remove_one(&this.allocations, is_its_own).is_some() {}
         while remove_one(&this.vms, is_of).is_some() {}
         // Also those without a handle, as when the file is closed.
         this.dev.vms.for_each(|vm| {
@@ -748,6 +763,8 @@ impl File {
             vms.remove(args.vm)?
         };
         vm.destroy();
+        let is_its_own = |it: &Arc<ContextAllocation>| Arc::ptr_eq(it.vm(), &vm);
+        while remove_one(&this.allocations, is_its_own).is_some() {}
         Ok(0)
     }
 

@@ -88,6 +88,7 @@ use crate::{
         }, //
     },
     policy::{
+        context_allocation::Owner,
         eviction::{
             Need,
             Uses, //
@@ -154,8 +155,10 @@ pub(crate) use crate::policy::miniport::{
     SYSTEM_SEGMENT as REGION_SYSTEM,
     VRAM_SEGMENT as REGION_VRAM, //
 };
-/// In [`BoData::made`], beside the flags: [`BoArgs::saves_context`].
-const SAVES_CONTEXT: u16 = 1 << 3;
+/// In [`BoData::made`], in place of the flags: [`Owner::Context`].
+const OF_CONTEXT: u16 = 1 << 3;
+/// In [`BoData::made`], in place of the flags: [`Owner::Device`].
+const OF_DEVICE: u16 = OF_CONTEXT | 1;
 /// Of the flags, in [`BoData::made`].
 const FLAGS_SHIFT: u32 = SegmentSets::WORD_BITS;
 /// Largest object that is tried, in bytes; memory ends before it.
@@ -267,7 +270,8 @@ impl SystemMemory {
 pub(crate) struct BoData {
     /// GEM objects do not hold their device, which has their mmap offsets and their region's quota.
     _dev: ARef<SkuaDevice>,
-    /// [`SegmentSets::word`] of its creation; above that `DRM_SKUA_BO_*`, and [`SAVES_CONTEXT`].
+    /// [`SegmentSets::word`] of its creation; above that `DRM_SKUA_BO_*`, or whose context
+    /// allocation it is, which has none of these.
     made: u16,
     /// Its [`Placement`], under its reservation lock; and that lock's reservation, if it is an
     /// address space's.
@@ -279,8 +283,8 @@ pub(crate) struct BoData {
     /// How many clients have locked it; and whether it has a part of the [aperture](host_aperture)
     /// for that, [`HAS_APERTURE`].
     lockers: Atomic<i16>,
-    /// [`DYING`], set with the reservation locked, [`CONTENT_LOST`], [`CLAIMED`], [`ARRIVING`] and
-    /// [`GIVEN_UP`].
+    /// [`DYING`], set with the reservation locked, [`CONTENT_LOST`], [`CLAIMED`], [`ARRIVING`],
+    /// [`GIVEN_UP`] and [`ABSENT`].
     marks: Atomic<i8>,
     /// When it was used: [`Uses::word`].
     uses: Atomic<u64>,
@@ -299,8 +303,9 @@ pub(crate) struct BoArgs {
     pub(crate) sets: SegmentSets,
     /// [`Vm::reservation`] of the only address space in which it can be mapped, if there is one.
     pub(crate) users: Option<Arc<Reservation>>,
-    /// Whether it is a [context allocation](super::save_areas), which is not in VRAM at first.
-    pub(crate) saves_context: bool,
+    /// Whose [context allocation](super::save_areas) it is, which is not in VRAM at first and has
+    /// no flags; none if it is something else.
+    pub(crate) context_of: Option<Owner>,
 }
 
 impl DriverObject for BoData {
@@ -311,8 +316,12 @@ impl DriverObject for BoData {
         try_pin_init!(Self {
             _dev: dev.into(),
             made: {
-                let own = if args.saves_context { SAVES_CONTEXT } else { 0 };
-                (own | u16::try_from(args.flags)?) << FLAGS_SHIFT | args.sets.word()
+                let word = match args.context_of {
+                    Some(Owner::Context) => OF_CONTEXT,
+                    Some(Owner::Device) => OF_DEVICE,
+                    None => u16::try_from(args.flags)?,
+                };
+                word << FLAGS_SHIFT | args.sets.word()
             },
             backing: Backing::new(Level::Normal as u8, args.users),
             region: Atomic::new(0),
@@ -372,8 +381,13 @@ pub(crate) fn create(
     let mut paged = None;
     let mut lack = ENOSPC;
     for Attempt { segment, need } in args.sets.attempts() {
+        // It comes there when it is used.
+        let segment = match (segment, need, args.context_of) {
+            (Segment::Vram, Need::Prefers, Some(_)) => continue,
+            (Segment::Vram, Need::Needs, Some(_)) => Segment::System,
+            _ => segment,
+        };
         let made = match segment {
-            Segment::Vram if args.saves_context => continue,
             Segment::Vram => {
                 let wish = Wish::new(part, size, need);
                 eviction::allocate(dev, parent, quota, wish, patience)
@@ -412,6 +426,8 @@ const CLAIMED: i8 = 1 << 2;
 const ARRIVING: i8 = 1 << 3;
 /// It is not resident any more for a device whose work was not filed with it then.
 const GIVEN_UP: i8 = 1 << 4;
+/// It is a context allocation, and a move has taken it from where the GPU reached it.
+const ABSENT: i8 = 1 << 5;
 
 /// In [`BoData::lockers`]: it is locked in VRAM through the aperture.
 const HAS_APERTURE: i16 = 1 << 14;
@@ -608,7 +624,7 @@ pub(crate) fn import(dev: &SkuaDevice, size: usize) -> Result<ARef<Bo>> {
         flags: 0,
         sets: SegmentSets::new(Segment::System.bit(), 0, 0).ok_or(EINVAL)?,
         users: None,
-        saves_context: false,
+        context_of: None,
     };
     gem::create::<BoData>(dev, size, args)
 }
@@ -878,12 +894,30 @@ const _: () = assert!(size_of::<Bo>() <= 512);
 impl BoData {
     /// The flags of its creation.
     pub(crate) fn flags(&self) -> u32 {
-        (self.made >> FLAGS_SHIFT & (SAVES_CONTEXT - 1)).into()
+        match self.context_of() {
+            None => (self.made >> FLAGS_SHIFT).into(),
+            Some(_) => 0,
+        }
     }
 
-    /// Whether it is a [context allocation](super::save_areas).
+    /// Whose [context allocation](super::save_areas) it is, if it is one.
+    pub(crate) fn context_of(&self) -> Option<Owner> {
+        match self.made >> FLAGS_SHIFT {
+            OF_CONTEXT => Some(Owner::Context),
+            OF_DEVICE => Some(Owner::Device),
+            _ => None,
+        }
+    }
+
+    /// Whether it is a context allocation.
     pub(crate) fn saves_context(&self) -> bool {
-        self.made >> FLAGS_SHIFT & SAVES_CONTEXT != 0
+        self.context_of().is_some()
+    }
+
+    /// Says whether the GPU does not reach the context allocation, which it did once, and returns
+    /// whether it did not.
+    pub(crate) fn set_absent(&self, is_absent: bool) -> bool {
+        self.mark(ABSENT, is_absent)
     }
 
     /// Regions that may hold it, as its creator named them.
@@ -1448,7 +1482,7 @@ impl GemExt for BoData {
 
     fn detached(obj: &Bo, dev: &drm::Device<SkuaDriver, Registered>) {
         let bo: ARef<Bo> = obj.into();
-        residency::come_back(dev, gpu::parent(dev), &bo.into());
+        residency::come_back(dev, gpu::parent(dev), &bo.into(), false);
     }
 
     fn pin(obj: &Bo, reserved: &mut Reserved<'_>) -> Result {

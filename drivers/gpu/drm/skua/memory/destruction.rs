@@ -597,13 +597,17 @@ pub(crate) fn begin(dev: &SkuaDevice, client: &Arc<Quota>, objects: &mut KVVec<B
     result
 }
 
-/// Destroys an object of the driver's own, which nobody has a handle of, for whom `client` is the
-/// quota of address spaces, and which nothing uses but moves; in a worker. `ENOMEM`: then it goes
-/// with its address space.
-pub(crate) fn destroy_own(dev: &SkuaDevice, client: &Arc<Quota>, bo: &BoRef) -> Result {
+/// Destroys an object of the driver's own, which GEM has no handle of, for whom `client` is the
+/// quota of address spaces, and which nothing uses but moves and what `waits` are for; in a worker.
+/// `ENOMEM`: then it goes with its address space.
+pub(crate) fn destroy_own(
+    dev: &SkuaDevice,
+    client: &Arc<Quota>,
+    bo: &BoRef,
+    mut waits: Few<Fence>,
+) -> Result {
     let nodes = dying_nodes()?;
     let mut begun = KVVec::with_capacity(1, client_flags())?;
-    let mut waits = Few::Empty;
     {
         let reserved = resv::lock_uninterruptible(&**bo)?;
         bo.mark_dying();

@@ -6,7 +6,7 @@
 //! | mode | what has to be in VRAM for work, of what is mapped and may be there alone |
 //! |---|---|
 //! | implicit | all |
-//! | explicit | what is resident for the device |
+//! | explicit | what is resident for the device, and its context allocations |
 //!
 //! That it is there whenever work runs is the business of [`paging_in`](super::paging_in) for both.
 //! What an explicit device has made resident is to fit into its budget, its fair share of VRAM
@@ -182,9 +182,10 @@ impl ClientDevice {
     }
 
     /// Whether its work needs `bo`, which is mapped for that, to be where it is to be: not if
-    /// nobody is to use it. Also under spin locks.
+    /// nobody is to use it, and in any case if it is a [context allocation](super::save_areas).
+    /// Also under spin locks.
     pub(crate) fn wants(&self, bo: &Bo) -> bool {
-        !bo.is_offered() && (!self.explicit || self.residents().has(bo))
+        !bo.is_offered() && (!self.explicit || bo.saves_context() || self.residents().has(bo))
     }
 
     /// Whether `bo` is nothing to its work from here on, and the work so far that may use it is

@@ -79,7 +79,7 @@ use crate::{
         },
         clean_copy::CleanCopy,
         device::ClientDevice,
-        evicted,
+        evicted, save_areas,
         vm::{
             for_each_user,
             Vm, //
@@ -617,22 +617,21 @@ pub(crate) fn relocate(
     if !may_arrive || (!may_wait && !exec.is_idle(Usage::Bookkeep, is_waited_for)) {
         return Err(EBUSY);
     }
+    // Whose own context allocation it is: nobody else uses that.
+    let saver = match bo.saves_context() {
+        true => dev.contexts.find_by(|context| context.is_saved_in(bo)),
+        false => None,
+    };
+    let saver = saver.and_then(|context| {
+        let slot = context.slot();
+        dev.reapers.contexts.bury(context);
+        slot
+    });
     let mut waits = Few::Empty;
-    let mut saver = None;
-    if bo.saves_context() {
+    if saver.is_some() {
         if !is_settled {
             return Err(EBUSY);
         }
-        // Row 2.07: nothing more of the context comes as long as these are locked.
-        let context = dev.contexts.find_by(|context| context.is_saved_in(bo));
-        // It is being made, or goes.
-        let context = context.ok_or(EBUSY)?;
-        let (left, slot) = (context.leave(), context.slot());
-        dev.reapers.contexts.bury(context);
-        if let Some(fence) = left? {
-            waits.push(fence)?;
-        }
-        saver = slot.map(Mover::SaveArea);
     } else if bo.needs_vram() && is_direct(&old) {
         // No work reaches it where it is.
         if let Some(fence) = exec.reserved(&handle)?.singleton(Usage::Kernel)? {
@@ -640,6 +639,10 @@ pub(crate) fn relocate(
         }
     } else {
         exec.collect(Usage::Bookkeep, is_waited_for, |fence| waits.push(fence))?;
+    }
+    if bo.saves_context() {
+        // Row 2.07: nothing more of the contexts comes as long as these are locked.
+        save_areas::leave(dev, bo, &mut waits)?;
     }
     let waited_for = |vm: &&Arc<Vm>| is_waited_for(&vm.reservation().handle());
     let user = users.iter().find(waited_for).or(users.first());
@@ -658,16 +661,16 @@ pub(crate) fn relocate(
             .fold(Flush::Nothing, |flush, vm| flush.and(vm.asid())),
     };
     let paging = dev.paging()?;
-    let mover = match user {
-        _ if saver.is_some() => saver,
-        Some(vm) if waited_for(&vm) => Some(Mover::Users(vm.asid())),
-        Some(vm) => Some(Mover::Evicted(vm.asid())),
-        None => None,
+    let mover = match (saver, user) {
+        (Some(slot), _) => Mover::SaveArea(slot),
+        (None, Some(vm)) if waited_for(&vm) => Mover::Users(vm.asid()),
+        (None, Some(vm)) => Mover::Evicted(vm.asid()),
+        (None, None) => Mover::Others,
     };
     let line = match waits.iter().all(|fence| paging.is_own(fence)) {
         // It delays nobody.
         true => paging,
-        false => Gpu::mover(dev, mover.unwrap_or(Mover::Others))?,
+        false => Gpu::mover(dev, mover)?,
     };
     let cached = copied.is_none_or(|(_, system)| system.is_cached());
     let plan = copied.map(|(range, system)| {
@@ -718,16 +721,14 @@ pub(crate) fn relocate(
         bo.begin_arrival();
     }
     line.transfer(transfer, waits, |fence| {
-        let usage = match bo.saves_context() {
-            true => Usage::Bookkeep,
-            false => Usage::Kernel,
+        let usage = match saver {
+            Some(_) => Usage::Bookkeep,
+            None => Usage::Kernel,
         };
         let filed = exec.add_fence(fence, usage, is_told_of);
         crate::warn_on_once!(filed.is_err());
-        if let (true, Some(context)) = (
-            bo.saves_context(),
-            dev.contexts.find_by(|context| context.is_saved_in(bo)),
-        ) {
+        if let Some(context) = saver.and_then(|slot| dev.contexts.find(slot)) {
+            // Or the next one that has the place, which then waits for nothing of its own.
             context.area_moves(fence);
             dev.reapers.contexts.bury(context);
         }

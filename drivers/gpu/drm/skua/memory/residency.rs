@@ -221,8 +221,8 @@ fn check_budget(
 
 /// Has `bo` move to VRAM if it may be there: it left for another driver, which has let go of it, or
 /// is a [context allocation](super::save_areas) that is used now. Not if no room is free, or it is
-/// in use; it comes with the next occasion then, or when it is made resident.
-pub(crate) fn come_back(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) {
+/// in use and it may not wait; it comes with the next occasion then, or when it is made resident.
+pub(crate) fn come_back(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, may_wait: bool) {
     if !bo.is_better_in(Segment::Vram) || bo.is_held_out() || bo.is_dying() {
         return;
     }
@@ -234,7 +234,7 @@ pub(crate) fn come_back(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) {
         let range = VramRange::new(dev, &quota, part, u64::try_from(bo.size())?)?;
         // As in `move_in()`: others have it.
         let new = Placement::Device(range.into());
-        relocate(dev, parent, bo, new, None, false, None)
+        relocate(dev, parent, bo, new, None, may_wait, None)
     };
     // Where it is it can stay.
     drop(moved());

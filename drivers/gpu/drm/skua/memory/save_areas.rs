@@ -24,24 +24,46 @@
 //!
 //! Commands of the client can read and write the areas, and can do nothing with them but what they
 //! can anyway: an engine checks a state before it goes on with it.
+//!
+//! Clients [ask for](allocate) more of them, of one context or for all contexts of an address space
+//! (row 2.08), by handles that are not GEM's. Those are where their segment sets say, in a window
+//! of addresses of their own, and begin in system memory, too: from there they are brought in like
+//! any object that is out, whatever the device's residency is. They are treated as if engines wrote
+//! them: before they move, or go, the engines leave the context, or all contexts of the address
+//! space.
 
 use crate::{
-    ext::resv::{
-        self,
-        Usage, //
+    ext::{
+        fence::Fence,
+        gem::GemExt,
+        resv::{
+            self,
+            Usage, //
+        }, //
     },
+    few::Few,
     gpu::SkuaDevice,
     memory::{
         bo::{
             self,
             BoArgs,
+            BoData,
             BoRef,
             Memory, //
         },
         destruction,
-        vm::Vm, //
+        device::look_again,
+        residency,
+        vm::{
+            Vm,
+            ASKED_FOR,
+            OWN, //
+        },
+        vram::Part, //
     },
     policy::{
+        context_allocation::Owner,
+        interval_map::Span,
         miniport::{
             ContextPage,
             VRAM_SEGMENT, //
@@ -58,8 +80,10 @@ use crate::{
             GpuVa,
             PAGE_SIZE, //
         },
-        context::SaveArea, //
-    }, //
+        context::SaveArea,
+        number::ContextSlot, //
+    },
+    submit::context::Context, //
 };
 use kernel::{
     device::{
@@ -72,6 +96,9 @@ use kernel::{
         Arc, //
     }, //
 };
+
+/// Bytes that one which a client asks for has at most.
+pub(crate) const MOST: u64 = ASKED_FOR.end - ASKED_FOR.start;
 
 /// Makes one, mapped in `vm`, and has it initialised before the next work of that; it counts
 /// against `quota`. [`None`] if the device has none.
@@ -89,26 +116,157 @@ pub(crate) fn create(
     }
     const VRAM: u32 = Segment::Vram.bit();
     const SYSTEM: u32 = Segment::System.bit();
+    let sets = SegmentSets::new(VRAM | SYSTEM, 0, 0).ok_or(EINVAL)?;
+    let size = u64::from(bytes).next_multiple_of(PAGE_SIZE);
+    let bo = make(dev, parent, vm, quota, size, sets, Owner::Context)?;
+    let va = map(dev, parent, vm, &bo, size, OWN, PAGE_SIZE)?;
+    let base = GpuVa(va);
+    Ok(Some((bo, SaveArea { base, bytes })))
+}
+
+/// What a client asks for.
+pub(crate) struct Wanted {
+    /// Bytes: whole pages, up to [`MOST`].
+    pub(crate) size: u64,
+    /// Of the address, in bytes: a power of two, up to that of the largest page.
+    pub(crate) alignment: u64,
+    /// Where it may be.
+    pub(crate) sets: SegmentSets,
+}
+
+/// Makes one that a client has asked for, of the context in `owner` or of all contexts of `vm`, and
+/// where it is mapped there. As [`create`]; `ENOSPC` also if it is for VRAM alone and larger than
+/// that, or the aperture, which alone it is for else, has no room.
+pub(crate) fn allocate(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    vm: &Arc<Vm>,
+    quota: &Arc<Quota>,
+    owner: Option<ContextSlot>,
+    wanted: &Wanted,
+) -> Result<(BoRef, u64)> {
+    let Wanted {
+        size,
+        alignment,
+        sets,
+    } = *wanted;
+    if sets.supported() == Segment::Vram.bit() && size > Part::Any.bytes(dev) {
+        return Err(ENOSPC);
+    }
+    let of = owner.map_or(Owner::Device, |_| Owner::Context);
+    let bo = make(dev, parent, vm, quota, size, sets, of)?;
+    if let Some(slot) = owner {
+        // Before somebody moves it.
+        vm.set_owner(&bo, slot)?;
+    }
+    let va = map(dev, parent, vm, &bo, size, ASKED_FOR, alignment);
+    let va = va.inspect_err(|_| vm.forget_owner(&bo))?;
+    // What needs to be there comes with the first work.
+    residency::come_back(dev, parent, &bo, true);
+    Ok((bo, va))
+}
+
+/// An object for one, initialised before the next work of `vm`.
+fn make(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    vm: &Vm,
+    quota: &Arc<Quota>,
+    size: u64,
+    sets: SegmentSets,
+    of: Owner,
+) -> Result<BoRef> {
     let args = BoArgs {
         flags: 0,
-        sets: SegmentSets::new(VRAM | SYSTEM, 0, 0).ok_or(EINVAL)?,
+        sets,
         users: Some(vm.reservation().clone()),
-        saves_context: true,
+        context_of: Some(of),
     };
-    let size = u64::from(bytes).next_multiple_of(PAGE_SIZE);
     let bo = BoRef::from(bo::create(dev, parent, quota, size, args)?);
     initialise(dev, parent, &bo)?;
-    match vm.map_own(parent, &bo, size) {
-        Ok(va) => {
-            let base = GpuVa(va);
-            Ok(Some((bo, SaveArea { base, bytes })))
+    Ok(bo)
+}
+
+/// Maps all of `bo` in `window`; where. If that fails it is destroyed.
+fn map(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    vm: &Arc<Vm>,
+    bo: &BoRef,
+    size: u64,
+    window: Span,
+    alignment: u64,
+) -> Result<u64> {
+    let va = vm.map_own(parent, bo, size, window, alignment);
+    va.inspect_err(|_| {
+        // What of it is mapped.
+        let _ = destruction::destroy_own(dev, vm.client(), bo, Few::Empty);
+    })
+}
+
+/// Destroys one that [`allocate`] has made in `vm`, when all is over that was submitted there and
+/// engines have left who it is for. `ENOMEM`, `ENODEV`: nothing has changed then, but that an engine
+/// may leave a context.
+pub(crate) fn free(dev: &SkuaDevice, vm: &Vm, bo: &BoRef) -> Result {
+    let mut waits = Few::Empty;
+    {
+        let reserved = resv::lock_uninterruptible(&**bo)?;
+        if let Some(fence) = reserved.singleton(Usage::Bookkeep)? {
+            waits.push(fence)?;
         }
-        Err(error) => {
-            // What of it is mapped.
-            let _ = destruction::destroy_own(dev, vm.client(), &bo);
-            Err(error)
+        match leave(dev, bo, &mut waits) {
+            // Its context goes, and has been left for that.
+            Err(error) if error == EBUSY => (),
+            left => left?,
         }
     }
+    let begun = destruction::destroy_own(dev, vm.client(), bo, waits);
+    match begun {
+        Ok(()) => {
+            vm.forget_owner(bo);
+            vm.forget_absent(bo);
+        }
+        Err(_) => bo.unmark_dying(),
+    }
+    // In this order: work that does not wait for it any more does not miss it.
+    look_again(dev, bo);
+    begun
+}
+
+/// Has the engines leave whom `bo` is for, when all that these have queued is over (row 2.07), and
+/// adds the fences of that to `waits`. `EBUSY` if its one context is being made, or goes; `ENOMEM`;
+/// `ENODEV`.
+pub(crate) fn leave(dev: &SkuaDevice, bo: &BoRef, waits: &mut Few<Fence>) -> Result {
+    let mut leave = |context: Arc<Context>| {
+        let left = context.leave();
+        dev.reapers.contexts.bury(context);
+        match left? {
+            Some(fence) => waits.push(fence),
+            None => Ok(()),
+        }
+    };
+    let is_in = |context: &Context| {
+        let vm = context.vm();
+        vm.is_some_and(|vm| bo.may_be_mapped_in(vm.reservation()))
+    };
+    if bo.context_of() == Some(Owner::Device) {
+        let mut result = Ok(());
+        dev.contexts.for_each(|context| match is_in(&context) {
+            true => result = result.and_then(|()| leave(context)),
+            false => dev.reapers.contexts.bury(context),
+        });
+        return result;
+    }
+    let slot = bo.home(dev).and_then(|vm| {
+        let slot = vm.owner(bo);
+        dev.reapers.vms.bury(vm);
+        slot
+    });
+    let context = dev.contexts.find_by(|context| match slot {
+        Some(_) => context.slot() == slot && is_in(context),
+        None => context.is_saved_in(bo),
+    });
+    leave(context.ok_or(EBUSY)?)
 }
 
 /// Has the beginning of `bo` written, once (`DXGK_OPERATION_INIT_CONTEXT_RESOURCE`, row 2.10). All
@@ -116,6 +274,8 @@ pub(crate) fn create(
 /// [`create`].
 fn initialise(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
     let mut reserved = resv::lock(&**bo)?;
+    // Nobody uses it: it may have given its pages back.
+    BoData::rouse(bo, &mut reserved)?;
     let memory = bo::installable(bo).ok_or(ENODEV)?;
     let page = first_page(parent, &memory)?;
     let mut room = reserved.reserve(1)?;
@@ -127,12 +287,12 @@ fn initialise(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
 }
 
 fn first_page(parent: &Device<Bound>, memory: &Memory) -> Result<ContextPage> {
-    let start = memory.with_pieces(parent, 0, |pieces| Ok(pieces.next().ok_or(EIO)?.start))?;
-    match memory {
-        Memory::Vram(range) => {
-            let block = range.blocks().first().ok_or(EIO)?;
-            Ok(ContextPage::Segment(VRAM_SEGMENT, block.start.0))
-        }
-        _ => Ok(ContextPage::System(BusAddr(start))),
+    if let Memory::Vram(range) = memory {
+        let block = range.blocks().first().ok_or(EIO)?;
+        return Ok(ContextPage::Segment(VRAM_SEGMENT, block.start.0));
     }
+    // Whether or not the GPU is to reach them through the aperture.
+    let pages = memory.system().ok_or(EIO)?;
+    let start = pages.with_pieces(parent, 0, |pieces| Ok(pieces.next().ok_or(EIO)?.start))?;
+    Ok(ContextPage::System(BusAddr(start)))
 }

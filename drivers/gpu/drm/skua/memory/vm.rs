@@ -72,6 +72,7 @@ use crate::{
     memory::{
         bo::{
             self,
+            Bo,
             BoData,
             BoRef,
             Memory, //
@@ -120,7 +121,10 @@ use crate::{
             Entry,
             PageSize, //
         },
-        number::Asid, //
+        number::{
+            Asid,
+            ContextSlot, //
+        }, //
     }, //
 };
 use core::{
@@ -146,7 +150,11 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
-        atomic::Acquire,
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed, //
+        },
         Arc,
         Mutex,
         SpinLock, //
@@ -177,6 +185,10 @@ pub(crate) static QUEUE: ModuleQueue = ModuleQueue::new();
 const ALL: Span = Span::new(0, 1 << VA_BITS);
 /// The addresses that clients can bind something at.
 const CLIENTS: Span = Span::new(VA_START, VA_END);
+/// Where context allocations are that the driver has made.
+pub(crate) const OWN: Span = Span::new(VA_END, VA_END + (1 << 31));
+/// Where those are that clients have asked for.
+pub(crate) const ASKED_FOR: Span = Span::new(OWN.end, ALL.end);
 
 /// A range of a buffer object that is mapped.
 #[derive(Clone)]
@@ -438,6 +450,13 @@ pub(crate) struct Vm {
     /// Its place in the reaper's list.
     #[pin]
     links: ListLinks,
+    /// The [context allocations](super::save_areas) that clients have asked for, each of one
+    /// context. Taken last.
+    #[pin]
+    owners: Mutex<KVVec<(BoRef, ContextSlot)>>,
+    /// How many context allocations moves have taken from where the GPU reached them, and not
+    /// brought back. Changes under `installing`.
+    absent: Atomic<u32>,
     /// Its part of the client's quota of address spaces.
     share: Share,
 }
@@ -507,6 +526,8 @@ impl Vm {
                 holds <- Holds::new(),
                 hold_work <- new_work!("Vm::hold_work"),
                 links <- ListLinks::new(),
+                owners <- new_mutex!(KVVec::new()),
+                absent: Atomic::new(0),
                 share,
             }),
             GFP_KERNEL_ACCOUNT,
@@ -602,25 +623,36 @@ impl Vm {
         Ok(self.reached.tables.access(parent)?.quota().clone())
     }
 
-    /// Maps all of `bo`, `size` bytes as all that is mapped so, which nobody has a handle of and is
-    /// cleared, where the driver's own is, and in no bind's turn: it is nobody's order. Where that
-    /// is. It is unmapped when it is destroyed, or with the address space. `ENOMEM`; `ENOSPC` if
-    /// there is no place; `ENODEV`, `EIO`; `EINTR` if a signal arrives.
+    /// Maps all of `bo`, `size` bytes, which GEM has no handle of and is cleared, in the first free
+    /// place of `window`, which is the driver's, that is `aligned` so, a power of two in bytes; and
+    /// in no bind's turn: it is nobody's order. Where that is. It is unmapped when it is destroyed,
+    /// or with the address space. `ENOMEM`; `ENOSPC` if there is no place; `ENODEV`, `EIO`; `EINTR`
+    /// if a signal arrives.
     pub(crate) fn map_own(
         self: &Arc<Self>,
         parent: &Device<Bound>,
         bo: &BoRef,
         size: u64,
+        window: Span,
+        aligned: u64,
     ) -> Result<u64> {
         let tables = self.reached.tables.access(parent)?;
         let mapping = Mapping::new(self, bo.clone(), 0, true)?;
         let node = Node::new(client_flags())?;
         let mut map = self.reached.map.lock();
-        let last = ALL.end.saturating_sub(size);
-        let mut places = (VA_END..=last).step_by(usize::try_from(size)?);
-        let va = places.find(|va| map.get(*va).is_none()).ok_or(ENOSPC)?;
-        // No overflow: as above.
-        let span = Span::new(va, va.saturating_add(size));
+        // No overflow: addresses have 48 bits, and `size` and `aligned` are less than `window`.
+        let place = |from: u64| {
+            let va = from.next_multiple_of(aligned);
+            Span::new(va, va.saturating_add(size))
+        };
+        let mut span = place(window.start);
+        while let Some((taken, _)) = map.iter(span).next() {
+            span = place(taken.end);
+        }
+        if span.end > window.end {
+            return Err(ENOSPC);
+        }
+        let va = span.start;
         tables.prepare(&self.dev, parent, va, size, 0)?;
         let mut reservation = map.prepare(MAP_NODES)?;
         crate::warn_on_once!(map.map(&mut reservation, span, mapping).is_err());
@@ -639,6 +671,54 @@ impl Vm {
             self.dev.invalidate(Some(self.asid()))?;
         }
         Ok(va)
+    }
+
+    /// The context allocation `bo` is that of the context in `slot`. `ENOMEM`.
+    pub(crate) fn set_owner(&self, bo: &BoRef, slot: ContextSlot) -> Result {
+        Ok(self
+            .owners
+            .lock()
+            .push((bo.clone(), slot), client_flags())?)
+    }
+
+    /// It goes.
+    pub(crate) fn forget_owner(&self, bo: &BoRef) {
+        let mut owners = self.owners.lock();
+        owners.retain(|(other, _)| !core::ptr::eq(&**other, &**bo));
+    }
+
+    /// Whose it is, if a client has asked for it; none if it is another one.
+    pub(crate) fn owner(&self, bo: &Bo) -> Option<ContextSlot> {
+        let owners = self.owners.lock();
+        let mut owners = owners.iter();
+        owners.find_map(|(other, slot)| core::ptr::eq(&**other, bo).then_some(*slot))
+    }
+
+    /// Whether there are context allocations in it which the GPU does not reach any more.
+    pub(crate) fn has_absent(&self) -> bool {
+        self.absent.load(Relaxed) != 0
+    }
+
+    /// Says that of one which goes, and that no work is for any more.
+    pub(crate) fn forget_absent(&self, bo: &Bo) {
+        let _installing = self.installing.lock();
+        self.set_absent(bo, false);
+    }
+
+    /// Says whether the GPU does not reach `bo` any more, if that is a context allocation; of one
+    /// that goes nobody asks. The caller has `installing`.
+    fn set_absent(&self, bo: &Bo, is_absent: bool) {
+        if !bo.saves_context() {
+            return;
+        }
+        let is_absent = is_absent && !bo.is_dying();
+        let was_absent = bo.set_absent(is_absent);
+        // No wrap: objects that are in memory.
+        match (was_absent, is_absent) {
+            (false, true) => _ = self.absent.fetch_add(1, Relaxed),
+            (true, false) => _ = self.absent.fetch_sub(1, Relaxed),
+            _ => (),
+        }
     }
 
     /// Calls `f` with each page's entry, for debugfs. `ENODEV`.
@@ -1104,6 +1184,7 @@ impl Vm {
     pub(crate) fn withdraw(&self, parent: &Device<Bound>, bo: &BoRef) -> Result {
         let tables = self.reached.tables.access(parent)?;
         let _installing = self.installing.lock();
+        self.set_absent(bo, true);
         let mut from = self.site(0);
         while let Some((site, installed)) = bo.sites.next(from) {
             // No overflow: what is installed does not end before it begins.
@@ -1144,6 +1225,7 @@ impl Vm {
             }
             from = self.site(installed.end);
         }
+        self.set_absent(bo, memory.is_none_or(|memory| is_out(bo, memory)));
         drop(installing);
         match changed {
             Changed::Stale => self.dev.invalidate(Some(self.asid())),
@@ -1183,7 +1265,7 @@ impl Vm {
         memory: &Memory,
         changed: &mut Changed,
     ) -> Result {
-        if bo.needs_vram() && matches!(memory, Memory::System(_)) {
+        if is_out(bo, memory) {
             return Ok(());
         }
         if !memory.is_cleared() {
@@ -1211,6 +1293,11 @@ impl Vm {
         self.process();
         Self::look_again(self.clone());
     }
+}
+
+/// Whether the GPU does not reach `bo` in `memory`.
+fn is_out(bo: &Bo, memory: &Memory) -> bool {
+    bo.needs_vram() && matches!(memory, Memory::System(_))
 }
 
 /// Calls `f` with each address space that uses `bo` and in which something can run.

@@ -350,6 +350,10 @@ fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         ("context_moves", dev.counters.context_moves.load(Relaxed)),
         ("context_inits", dev.counters.context_inits.load(Relaxed)),
         (
+            "context_not_resident",
+            dev.counters.context_not_resident.load(Relaxed),
+        ),
+        (
             "pages_given_back",
             dev.counters.pages_given_back.load(Relaxed),
         ),

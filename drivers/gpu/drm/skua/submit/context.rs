@@ -624,7 +624,7 @@ impl Context {
             if let (Some(bo), true) = (&area.bo, area.was_saved.load(Relaxed)) {
                 // Tried once.
                 area.was_saved.store(false, Relaxed);
-                residency::come_back(&self.dev, parent, bo);
+                residency::come_back(&self.dev, parent, bo, false);
             }
             return Ok(());
         }
@@ -927,6 +927,10 @@ impl Context {
         if built == Built::Busy {
             // When what is in the ring is over, it leads here again.
             return Ok((None, Due::Nothing));
+        }
+        // Row 2.08.
+        if is_buffer && self.vm().is_some_and(|vm| vm.has_absent()) {
+            self.dev.counters.context_not_resident.fetch_add(1, Relaxed);
         }
         let next = submission.after(from, built);
         match next {
@@ -1281,7 +1285,7 @@ impl PinnedDrop for Context {
         self.settle();
         if let (Some(bo), Some(vm)) = (self.saved_in(), self.vm()) {
             // Without memory for that it goes with the address space.
-            _ = destruction::destroy_own(&self.dev, vm.client(), bo);
+            _ = destruction::destroy_own(&self.dev, vm.client(), bo, Few::Empty);
         }
         if let Some(slot) = self.slot() {
             self.dev.release_mover(Mover::SaveArea(slot));
