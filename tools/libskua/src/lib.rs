@@ -13,6 +13,7 @@
 //! | [`Bo`], [`Mapping`] | memory, and how the CPU gets at it |
 //! | [`Vm`], [`Bind`] | an address space, and changes to it |
 //! | [`Context`], [`Submission`] | a queue of work, and work for it |
+//! | [`ContextAllocation`] | memory that is there while contexts work |
 //! | [`CommandBuffer`] | commands in memory |
 //! | [`Syncobj`] | to wait for and to signal |
 //! | [`MonitoredFence`] | a value to wait for and to signal, before it is promised |
@@ -89,6 +90,7 @@ mod bo;
 mod client_device;
 mod command_buffer;
 mod context;
+mod context_allocation;
 mod device;
 mod dma_buf;
 mod error;
@@ -112,6 +114,7 @@ pub use bo::{Bo, BoFlags, BoInfo, DestroyFlags, MakeResident, OfferPriority};
 pub use client_device::{ClientDevice, ClientDeviceState, DeviceStatus, Residency, Trim};
 pub use command_buffer::CommandBuffer;
 pub use context::{Context, ContextState, ContextStatus, Fault, Submission};
+pub use context_allocation::ContextAllocation;
 pub use device::{Device, DeviceInfo, Engine, Node, Placements, RegionInfo, RegionKind};
 pub use dma_buf::{CpuAccess, DmaBuf};
 pub use error::{Errno, Error, ErrorKind, Result};

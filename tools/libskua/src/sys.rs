@@ -137,6 +137,8 @@ arguments! {
     drm_skua_context_destroy: DRM_IOCTL_SKUA_CONTEXT_DESTROY, "SKUA_CONTEXT_DESTROY";
     drm_skua_context_set_priority: DRM_IOCTL_SKUA_CONTEXT_SET_PRIORITY, "SKUA_CONTEXT_SET_PRIORITY";
     drm_skua_set_priority_class: DRM_IOCTL_SKUA_SET_PRIORITY_CLASS, "SKUA_SET_PRIORITY_CLASS";
+    drm_skua_context_alloc: DRM_IOCTL_SKUA_CONTEXT_ALLOC, "SKUA_CONTEXT_ALLOC";
+    drm_skua_context_free: DRM_IOCTL_SKUA_CONTEXT_FREE, "SKUA_CONTEXT_FREE";
     drm_skua_context_state: DRM_IOCTL_SKUA_CONTEXT_STATE, "SKUA_CONTEXT_STATE";
     drm_skua_submit: DRM_IOCTL_SKUA_SUBMIT, "SKUA_SUBMIT";
     drm_skua_fence_create: DRM_IOCTL_SKUA_FENCE_CREATE, "SKUA_FENCE_CREATE";

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use libskua::{
-    Access, Bo, BoFlags, ClientDevice, CommandBuffer, Context, ContextStatus, Deadline,
-    DestroyFlags, Device, DeviceStatus, EngineKind, Errno, Error, ErrorKind, Mapping,
+    Access, Bo, BoFlags, ClientDevice, CommandBuffer, Context, ContextAllocation, ContextStatus,
+    Deadline, DestroyFlags, Device, DeviceStatus, EngineKind, Errno, Error, ErrorKind, Mapping,
     OfferPriority, Outcome, RegionKind, Residency, SegmentSets, Syncobj, Trim, Vm,
 };
 use skua_selftests::client::PATIENCE;
@@ -29,9 +29,36 @@ fn main() -> ExitCode {
         a_destroyed_object_is_gone_for_good,
         devices_have_budgets: 60,
         resident_objects_are_in_vram at_rest,
+        row_2_08_contexts_share_an_allocation: 60,
         the_segments_are_told_back,
         what_is_offered_can_be_reclaimed at_rest,
     ])
+}
+
+fn row_2_08_contexts_share_an_allocation() {
+    const SIZE: u64 = 2 * 4096;
+    let rig = Rig::new();
+    let [first, second] = [EngineKind::Compute, EngineKind::Copy].map(|kind| rig.context(kind));
+    let sets = SegmentSets::new(rig.device.vram());
+    let create = |context, alignment| {
+        ContextAllocation::create(&rig.vm, context, SIZE, alignment, sets).expect("CONTEXT_ALLOC")
+    };
+    let (shared, own) = (create(None, 64 << 10), create(Some(&second), 0));
+    assert_eq!((shared.size(), shared.va() % (64 << 10)), (SIZE, 0));
+    let [target, source] = [&own, &shared].map(|it| it.va() + SIZE - 8);
+    let mut commands = CommandBuffer::create(&rig.vm, COMMANDS, 4096).expect("a buffer");
+    commands.push(&write(source, 7)).expect("room");
+    assert_eq!(first.run(&commands, patience()), Ok(()));
+    evict_all();
+    commands.reset().copy(source, target, 8).expect("room");
+    commands.copy(target, GATE, 8).expect("room");
+    assert_eq!(second.run(&commands, patience()), Ok(()));
+    assert_eq!(rig.gate.read(0), Ok(7_u64));
+    let other = Vm::create(&rig.device).expect("VM_CREATE");
+    for (vm, size, alignment) in [(&other, SIZE, 0), (&rig.vm, 1, 0), (&rig.vm, SIZE, 3)] {
+        let refused = ContextAllocation::create(vm, Some(&first), size, alignment, sets);
+        assert_eq!(errno(refused), Some(Errno::INVAL), "{size} {alignment}");
+    }
 }
 
 fn the_segments_are_told_back() {
