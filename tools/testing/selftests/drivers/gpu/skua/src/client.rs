@@ -703,6 +703,44 @@ impl Client {
         self.call(DRM_IOCTL_SKUA_CONTEXT_DESTROY, &mut argument)
     }
 
+    /// CONTEXT_ALLOC in the places of a set, of one context or, if that is 0, for all of an address
+    /// space; the handle and the address.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn context_alloc(
+        &self,
+        vm: u32,
+        context: u32,
+        size: u64,
+        placements: u32,
+    ) -> Result<(u32, u64), Errno> {
+        let mut argument = drm_skua_context_alloc {
+            vm,
+            context,
+            flags: match context {
+                0 => DRM_SKUA_CONTEXT_ALLOC_SHARED_ACROSS_CONTEXTS,
+                _ => 0,
+            },
+            size,
+            placements,
+            ..Default::default()
+        };
+        self.call(DRM_IOCTL_SKUA_CONTEXT_ALLOC, &mut argument)?;
+        Ok((argument.handle, argument.va))
+    }
+
+    /// CONTEXT_FREE.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn context_free(&self, handle: u32) -> Result<(), Errno> {
+        let mut argument = drm_skua_context_free { handle, pad: 0 };
+        self.call(DRM_IOCTL_SKUA_CONTEXT_FREE, &mut argument)
+    }
+
     /// CONTEXT_STATE.
     ///
     /// # Errors

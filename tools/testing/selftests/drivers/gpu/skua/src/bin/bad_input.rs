@@ -54,6 +54,8 @@ fn main() -> ExitCode {
         row_2_20_context_set_priority,
         row_2_20_set_priority_class,
         context_state,
+        row_2_08_context_alloc: 120,
+        row_2_09_context_free,
         submit: 60,
         submit_buffers: 60,
         submit_syncs: 60,
@@ -1171,6 +1173,124 @@ fn context_state() {
     assert_eq!(table.finish().status, DRM_SKUA_CONTEXT_ACTIVE);
 }
 
+fn row_2_08_context_alloc() {
+    let rig = Rig::new().having_worked();
+    let (vm, context) = (rig.vm, rig.compute);
+    let other = rig.vm_create().expect("VM_CREATE");
+    let elsewhere = rig.context_create(other, 0).expect("CONTEXT_CREATE");
+    let vram = rig.set(&[Place::Vram]);
+    let all = rig.set(&[Place::Vram, Place::Aperture, Place::System]);
+    let shared = drm_skua_context_alloc {
+        vm,
+        flags: DRM_SKUA_CONTEXT_ALLOC_SHARED_ACROSS_CONTEXTS,
+        size: PAGE,
+        placements: all,
+        ..Default::default()
+    };
+    let own = drm_skua_context_alloc {
+        context,
+        flags: 0,
+        ..shared
+    };
+    let made: Vec<u32> = [("shared", shared), ("of one", own)]
+        .into_iter()
+        .map(|(name, good)| {
+            let mut table = Table::new(&rig, DRM_IOCTL_SKUA_CONTEXT_ALLOC, good);
+            for vm in no_handles(other) {
+                table.case(&format!("{name}: vm {vm:#x}"), Errno::ENOENT, |a| a.vm = vm);
+            }
+            for context in no_handles(elsewhere).into_iter().filter(|it| *it != 0) {
+                table.case(&format!("{name}: context {context}"), Errno::ENOENT, |a| {
+                    a.context = context;
+                });
+            }
+            for (vm, context, flags, what) in [
+                (vm, 0, 0, "of nobody"),
+                (vm, elsewhere, 0, "of another address space's"),
+                (vm, context, 1, "of one and of all"),
+                (vm, elsewhere, 1, "of all and of another's"),
+                (other, context, 0, "in another address space"),
+            ] {
+                table.case(&format!("{name}: {what}"), Errno::EINVAL, |a| {
+                    (a.vm, a.context, a.flags) = (vm, context, flags);
+                });
+            }
+            table.finish()
+        })
+        .map(|made| {
+            assert!(made.va >= rig.device.va_end, "{:#x}", made.va);
+            made.handle
+        })
+        .collect();
+    assert_eq!(made, [1, 2]);
+    let mut table = Table::new(&rig, DRM_IOCTL_SKUA_CONTEXT_ALLOC, shared);
+    table.bits("flags", 1, |a| &mut a.flags);
+    table.bits("pad", 0, |a| &mut a.pad);
+    for size in [
+        0,
+        1,
+        PAGE - 1,
+        PAGE + 8,
+        (1 << 31) + PAGE,
+        1 << 48,
+        1 << 63,
+        u64::MAX,
+        u64::MAX - PAGE + 1,
+    ] {
+        table.case(&format!("size {size:#x}"), Errno::EINVAL, |a| a.size = size);
+    }
+    for alignment in [1, 8, PAGE / 2, 3 * PAGE, 4 << 20, 1 << 63, u64::MAX] {
+        table.case(&format!("alignment {alignment:#x}"), Errno::EINVAL, |a| {
+            a.alignment = alignment;
+        });
+    }
+    table.case("no placements", Errno::EINVAL, |a| a.placements = 0);
+    table.bits("placements", all, |a| &mut a.placements);
+    table.bits("preferred", all, |a| &mut a.preferred);
+    table.case("preferred twice", Errno::EINVAL, |a| {
+        a.preferred = vram << 8 | vram;
+    });
+    table.case("preferred, not allowed", Errno::EINVAL, |a| {
+        (a.placements, a.preferred) = (all & !vram, vram);
+    });
+    table.bits("eviction_set", all & !vram, |a| &mut a.eviction_set);
+    table.case("more than VRAM", Errno::ENOSPC, |a| {
+        let bytes = rig.region(Place::Vram).size;
+        (a.size, a.placements) = ((bytes + PAGE).min(1 << 31), vram);
+    });
+    table.finish();
+    // What it is for takes no work.
+    let device = rig.device_create(0).expect("DEVICE_CREATE");
+    let failed = rig.vm_create_for(device).expect("VM_CREATE");
+    let of_failed = rig.context_create(failed, 0).expect("CONTEXT_CREATE");
+    assert_eq!(rig.device_mark_error(device), Ok(()));
+    for context in [0, of_failed] {
+        let refused = rig.context_alloc(failed, context, PAGE, all);
+        assert_eq!(refused, Err(Errno::ECANCELED), "context {context}");
+    }
+}
+
+fn row_2_09_context_free() {
+    let rig = Rig::new();
+    let made = rig.context_alloc(rig.vm, 0, PAGE, rig.set(&[Place::System]));
+    let (handle, _) = made.expect("CONTEXT_ALLOC");
+    let good = drm_skua_context_free { handle, pad: 0 };
+    let mut table = Table::new(&rig, DRM_IOCTL_SKUA_CONTEXT_FREE, good);
+    for handle in no_handles(handle) {
+        table.case(&format!("handle {handle:#x}"), Errno::ENOENT, |a| {
+            a.handle = handle
+        });
+    }
+    table.bits("pad", 0, |a| &mut a.pad);
+    table.finish();
+    assert_eq!(rig.context_free(handle), Err(Errno::ENOENT), "twice");
+    let theirs = Rig::new();
+    let made = theirs.context_alloc(theirs.vm, 0, PAGE, rig.set(&[Place::System]));
+    let (handle, _) = made.expect("CONTEXT_ALLOC");
+    assert_eq!(rig.context_free(handle), Err(Errno::ENOENT), "another's");
+    assert_eq!(theirs.context_free(handle), Ok(()));
+}
+
 fn submit() {
     let rig = Rig::new();
     let buffers = [rig.write(&[skua_spec::command::Command::Nop { words: 2 }])];
@@ -1705,7 +1825,7 @@ fn unknown_ioctls() {
     let before = Witness::of(&client);
     let mut cases = Cases::new();
     let ours = DRM_IOCTL_SKUA_QUERY & !0xff;
-    for number in DRM_COMMAND_BASE + DRM_SKUA_SET_PRIORITY_CLASS + 1..DRM_COMMAND_END {
+    for number in DRM_COMMAND_BASE + DRM_SKUA_CONTEXT_FREE + 1..DRM_COMMAND_END {
         let mut argument = [0_u64; 2];
         let result = client.call(ours | number, &mut argument);
         // drm_ioctl() says so for a number that neither the core nor the driver has.

@@ -9,14 +9,16 @@ use std::time::Duration;
 
 use skua_selftests::client::{signal, wait};
 use skua_selftests::function::Function;
-use skua_selftests::moving::{alone, evict_all, evict_some, resident};
-use skua_selftests::rig::{wait_value, write, Buffer};
+use skua_selftests::moving::{
+    alone, evict_all, evict_some, pattern, resident, while_all_is_evicted,
+};
+use skua_selftests::rig::{copy, wait_value, write, Buffer};
 use skua_selftests::suite::eventually;
-use skua_selftests::witness::Witness;
+use skua_selftests::witness::{quiet, Witness};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_spec::command::Command;
-use skua_spec::context::REGISTERS;
-use skua_uapi::drm_skua_buffer;
+use skua_spec::context::{IMAGE_FORMAT, REGISTERS};
+use skua_uapi::*;
 
 const PAGE: u64 = 4096;
 
@@ -29,8 +31,15 @@ fn main() -> ExitCode {
         row_2_07_nobody_can_ask_for_a_switch: 60,
         row_2_08_many_contexts_have_room_for_few: 120 at_rest,
         row_2_08_registers_are_a_contexts_own: 60,
+        row_2_08_what_contexts_share_is_there_for_each: 60 at_rest,
+        row_2_08_what_is_one_contexts_is_left_by_that_one: 60 at_rest,
+        row_2_08_each_has_its_place: 60,
+        row_2_08_a_device_area_stays_for_any_context: 120 at_rest,
+        row_2_08_nothing_is_queued_without_its_areas: 120 at_rest,
         row_2_09_contexts_end_right_after_they_submit: 120 at_rest,
         row_2_09_who_is_held_ends_though_nobody_comes: 60 at_rest,
+        row_2_09_a_shared_area_is_freed_once: 60 at_rest,
+        row_2_09_areas_end_with_what_they_are_for: 60 at_rest,
         row_2_10_it_is_initialised_once_and_keeps_its_content: 120 at_rest,
         what_was_a_contexts_is_not_seen_by_the_next: 60,
     ])
@@ -291,6 +300,226 @@ fn row_2_08_registers_are_a_contexts_own() {
     }
 }
 
+/// A context allocation that is to be in VRAM, of one context or, if that is 0, for all; where.
+#[track_caller]
+fn allocated(rig: &Rig, context: u32, size: u64) -> (u32, u64) {
+    rig.context_alloc(rig.vm, context, size, rig.set(&[Place::Vram]))
+        .expect("CONTEXT_ALLOC")
+}
+
+/// What is in one that nobody has used.
+fn new_image(offset: usize) -> u64 {
+    match offset {
+        0 => IMAGE_FORMAT.into(),
+        _ => 0,
+    }
+}
+
+/// A context finds the words of `seed` there.
+#[track_caller]
+fn expect_words(rig: &Rig, context: u32, va: u64, out: &Buffer, seed: u64) {
+    out.cpu.fill(|_| 0xaaaa);
+    run_in(rig, context, &[copy(va, out.va, out.size)]);
+    let what = format!("{va:#x} by context {context}");
+    out.cpu.expect(&what, pattern(seed));
+}
+
+/// A context writes them.
+#[track_caller]
+fn write_words(rig: &Rig, context: u32, va: u64, from: &Buffer, seed: u64) {
+    from.cpu.fill(pattern(seed));
+    run_in(rig, context, &[copy(from.va, va, from.size)]);
+}
+
+fn row_2_08_what_contexts_share_is_there_for_each() {
+    let rig = alone();
+    let out = rig.buffer(Place::System, 4 * PAGE);
+    let second = rig.context_having_worked(Engine::Compute);
+    let contexts = [rig.compute, second, rig.copy];
+    let (_, va) = allocated(&rig, 0, out.size);
+    out.cpu.fill(|_| 0xaaaa);
+    run_in(&rig, second, &[copy(va, out.va, out.size)]);
+    out.cpu.expect("a new one", new_image);
+    write_words(&rig, rig.compute, va, &out, 1);
+    for round in 1..4 {
+        // In the end an engine holds one of them, and the other engine one.
+        for context in contexts {
+            expect_words(&rig, context, va, &out, round);
+        }
+        let before = counts();
+        assert_eq!(evict_all(), 0, "objects of clients");
+        assert_eq!(since(before), [2, 1, 0]);
+        let before = counts();
+        expect_words(&rig, second, va, &out, round);
+        write_words(&rig, second, va, &out, round + 1);
+        assert_eq!(since(before), [0, 1, 0], "back");
+    }
+    // One that comes later has it, too.
+    let late = rig.new_context(Engine::Copy);
+    expect_words(&rig, late, va, &out, 4);
+    assert_eq!(not_resident(), 0);
+}
+
+fn row_2_08_what_is_one_contexts_is_left_by_that_one() {
+    let rig = alone();
+    let out = rig.buffer(Place::System, 4 * PAGE);
+    for (seed, engine) in (1..).zip(Engine::ALL) {
+        let (handle, va) = allocated(&rig, rig.context(engine), out.size);
+        write_words(&rig, rig.context(engine), va, &out, seed);
+        for other in Engine::ALL {
+            run_in(&rig, rig.context(other), &set(seed));
+        }
+        let before = counts();
+        assert_eq!(evict_all(), 0, "objects of clients");
+        assert_eq!(since(before), [1, 1, 0], "{engine:?}");
+        expect_words(&rig, rig.context(engine), va, &out, seed);
+        assert_eq!(rig.context_free(handle), Ok(()));
+    }
+    assert_eq!(not_resident(), 0);
+}
+
+fn row_2_08_each_has_its_place() {
+    let rig = Rig::new().having_worked();
+    let everywhere = [Place::Vram, Place::Aperture, Place::System];
+    let sets: Vec<u32> = (1..8_usize)
+        .map(|bits| {
+            let places = everywhere.iter().enumerate();
+            let places = places.filter(|(at, _)| bits & 1 << at != 0);
+            let places: Vec<Place> = places.map(|(_, place)| *place).collect();
+            rig.set(&places)
+        })
+        .collect();
+    let mut made = Vec::new();
+    // One that is larger than the next is where that would be, if only beginnings counted.
+    for (round, pages) in [1, 5, 2, 300, 3, 1].into_iter().enumerate() {
+        for (at, placements) in sets.iter().enumerate() {
+            let alignment = [0, PAGE, 4 * PAGE, 64 << 10, 2 << 20][(round + at) % 5];
+            let context = [0, rig.compute, rig.copy][(round + at) % 3];
+            let mut argument = drm_skua_context_alloc {
+                vm: rig.vm,
+                context,
+                flags: u32::from(context == 0),
+                size: pages * PAGE,
+                alignment,
+                placements: *placements,
+                ..Default::default()
+            };
+            let result = rig.call(DRM_IOCTL_SKUA_CONTEXT_ALLOC, &mut argument);
+            assert_eq!(result, Ok(()), "{argument:?}");
+            assert_eq!(argument.va % alignment.max(PAGE), 0, "{argument:?}");
+            made.push(argument);
+        }
+    }
+    let ends = |it: &drm_skua_context_alloc| [it.va, it.va + it.size - PAGE];
+    let out = rig.buffer(Place::System, PAGE);
+    for (seed, area) in (1..).zip(&made) {
+        assert!(area.va >= rig.device.va_end, "{area:?}");
+        for va in ends(area) {
+            write_words(&rig, rig.compute, va, &out, seed);
+        }
+    }
+    evict_some();
+    for (seed, area) in (1..).zip(&made) {
+        for va in ends(area) {
+            expect_words(&rig, rig.copy, va, &out, seed);
+        }
+    }
+    for area in &made {
+        assert_eq!(rig.context_free(area.handle), Ok(()));
+    }
+    assert_eq!(not_resident(), 0);
+}
+
+fn row_2_08_a_device_area_stays_for_any_context() {
+    let client = alone_client();
+    let device = client
+        .device_create(DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY)
+        .expect("DEVICE_CREATE");
+    let rig = Rig::of_device(client, device).having_worked();
+    let free = {
+        let vram = rig.region(Place::Vram);
+        vram.size - vram.used
+    };
+    let part = |eighths: u64| (free / 8 * eighths).next_multiple_of(PAGE);
+    let out = rig.buffer(Place::System, 4 * PAGE);
+    let (_, va) = allocated(&rig, 0, part(3));
+    let last = va + part(3) - out.size;
+    // Nothing but that fits beside it.
+    let theirs = Rig::new().having_worked();
+    let large = theirs
+        .bo_create(part(6), 0, theirs.set(&[Place::Vram]))
+        .expect("BO_CREATE");
+    let large = theirs.bound_at_will(large, part(6));
+    let before = counts();
+    for round in 1..6 {
+        for (seed, (context, other)) in
+            (2 * round..).zip([(rig.compute, rig.copy), (rig.copy, rig.compute)])
+        {
+            write_words(&rig, context, last, &out, seed);
+            assert_eq!(theirs.run(Engine::Copy, &[write(large, round)]), Ok(()));
+            expect_words(&rig, other, last, &out, seed);
+        }
+    }
+    let [_, moves, inits] = since(before);
+    assert!(moves >= 10, "{moves} moves: there was no pressure");
+    assert_eq!((inits, not_resident()), (0, 0));
+}
+
+fn row_2_08_nothing_is_queued_without_its_areas() {
+    let rig = alone();
+    let out = rig.buffer(Place::System, PAGE);
+    let (_, shared) = allocated(&rig, 0, PAGE);
+    let before = counts();
+    while_all_is_evicted(|| {
+        for seed in 1..=50 {
+            let engine = Engine::ALL[seed as usize % 2];
+            let context = rig.new_context(engine);
+            let (handle, own) = allocated(&rig, context, 2 * PAGE);
+            let jobs: Vec<_> = (0..8)
+                .map(|at| {
+                    let work = [
+                        write(own + PAGE + 8 * at, seed + at),
+                        copy(own + PAGE + 8 * at, shared + 8 * at, 8),
+                    ];
+                    rig.start_in(context, &work)
+                })
+                .collect();
+            assert!(jobs.iter().all(|job| job.wait() == Ok(())));
+            run_in(&rig, rig.copy, &[copy(shared, out.va, 64)]);
+            for at in 0..8 {
+                assert_eq!(
+                    out.cpu.read(8 * at as usize),
+                    seed + at,
+                    "context {context}"
+                );
+            }
+            if seed % 3 == 0 {
+                assert_eq!(rig.context_free(handle), Ok(()));
+            }
+            if seed % 4 != 0 {
+                assert_eq!(rig.context_destroy(context), Ok(()));
+            }
+        }
+    });
+    let [_, moves, _] = since(before);
+    assert!(moves > 0, "nothing has moved");
+    assert_eq!(not_resident(), 0);
+}
+
+/// Packets that the driver has queued in the hardware while something of their context was not
+/// where it is to be.
+#[track_caller]
+fn not_resident() -> u64 {
+    let [packets] = Function::first().counters(["driver_context_not_resident"]);
+    packets
+}
+
+/// A client, when nothing of earlier ones is left.
+fn alone_client() -> Client {
+    quiet();
+    Client::new()
+}
+
 /// A rig whose address space has the page tables for many contexts, which stay.
 fn roomy() -> Rig {
     let rig = alone();
@@ -336,6 +565,92 @@ fn row_2_09_who_is_held_ends_though_nobody_comes() {
         before.expect_unchanged(&rig);
         assert_eq!(since(switches), [1, 0, 0]);
     }
+}
+
+fn row_2_09_a_shared_area_is_freed_once() {
+    let rig = alone();
+    let gate = rig.buffer(Place::System, PAGE);
+    let out = rig.buffer(Place::System, 4 * PAGE);
+    // With the page tables, which stay.
+    let (first, va) = allocated(&rig, 0, out.size);
+    write_words(&rig, rig.copy, va, &out, 1);
+    assert_eq!(rig.context_free(first), Ok(()));
+    let before = Witness::settled(&rig);
+    for round in 1..6 {
+        let (handle, again) = allocated(&rig, 0, out.size);
+        assert_eq!(again, va, "its place is free");
+        out.cpu.fill(|_| 0xaaaa);
+        run_in(&rig, rig.compute, &[copy(va, out.va, out.size)]);
+        out.cpu.expect("a new one", new_image);
+        let work = [wait_value(gate.va, round), copy(va, out.va, out.size)];
+        let uses = rig.start(Engine::Compute, &work);
+        assert_eq!(rig.context_free(handle), Ok(()));
+        assert_eq!(rig.context_free(handle), Err(Errno::ENOENT));
+        let vram = rig.region(Place::Vram).used;
+        gate.cpu.write(0, round);
+        assert_eq!(uses.wait(), Ok(()), "{vram} bytes of VRAM were in use");
+        before.expect_unchanged(&rig);
+    }
+    let context = rig.new_context(Engine::Copy);
+    let late = rig.start_in(context, &[copy(va, out.va, out.size)]);
+    assert_eq!(late.wait(), Err(Errno::EFAULT));
+}
+
+fn row_2_09_areas_end_with_what_they_are_for() {
+    let rig = alone();
+    let out = rig.buffer(Place::System, 4 * PAGE);
+    // With the page tables, which stay.
+    let (first, va) = allocated(&rig, 0, out.size);
+    let context = rig.context_having_worked(Engine::Copy);
+    write_words(&rig, context, va, &out, 1);
+    assert_eq!(rig.context_free(first), Ok(()));
+    assert_eq!(rig.context_destroy(context), Ok(()));
+    let before = Witness::settled(&rig);
+    // With its context.
+    let context = rig.new_context(Engine::Copy);
+    let (own, va) = allocated(&rig, context, out.size);
+    write_words(&rig, context, va, &out, 2);
+    assert_eq!(rig.context_destroy(context), Ok(()));
+    assert_eq!(rig.context_free(own), Err(Errno::ENOENT));
+    before.expect_unchanged(&rig);
+    // With the address space, when the last context there is gone.
+    let vm = rig.vm_create().expect("VM_CREATE");
+    let engine = rig.engine(Engine::Copy.kind());
+    let context = rig.context_create(vm, engine).expect("CONTEXT_CREATE");
+    let made = rig.context_alloc(vm, 0, PAGE, rig.set(&[Place::Vram]));
+    let (shared, _) = made.expect("CONTEXT_ALLOC");
+    assert_eq!(rig.vm_destroy(vm), Ok(()));
+    assert_eq!(rig.context_free(shared), Err(Errno::ENOENT));
+    assert_eq!(rig.context_destroy(context), Ok(()));
+    before.expect_unchanged(&rig);
+    // With the device.
+    let device = rig.device_create(0).expect("DEVICE_CREATE");
+    let vm = rig.vm_create_for(device).expect("VM_CREATE");
+    let made = rig.context_alloc(vm, 0, PAGE, rig.set(&[Place::System]));
+    let (shared, _) = made.expect("CONTEXT_ALLOC");
+    assert_eq!(rig.device_destroy(device), Ok(()));
+    assert_eq!(rig.context_free(shared), Err(Errno::ENOENT));
+    before.expect_unchanged(&rig);
+    // One client has so many, by their handles.
+    let system = rig.set(&[Place::System]);
+    let made: Vec<u32> = (0..256)
+        .map(|_| rig.context_alloc(rig.vm, 0, PAGE, system))
+        .map(|made| made.expect("CONTEXT_ALLOC").0)
+        .collect();
+    let refused = rig.context_alloc(rig.vm, 0, PAGE, system);
+    assert_eq!(refused, Err(Errno::ENOSPC));
+    assert_eq!(rig.context_free(made[7]), Ok(()));
+    let again = rig.context_alloc(rig.vm, 0, PAGE, system);
+    assert_eq!(again.map(|(handle, _)| handle), Ok(made[7]));
+    for handle in made {
+        assert_eq!(rig.context_free(handle), Ok(()));
+    }
+    // With the file, in use.
+    let last = rig.context_alloc(rig.vm, rig.copy, PAGE, system);
+    let (_, va) = last.expect("CONTEXT_ALLOC");
+    drop(rig.start(Engine::Copy, &[write(va, 1)]));
+    drop((rig, out));
+    quiet();
 }
 
 fn row_2_10_it_is_initialised_once_and_keeps_its_content() {

@@ -1084,6 +1084,28 @@ fn contexts() {
                 ..STEP
             },
             Step {
+                name: "CONTEXT_ALLOC",
+                call: |s| {
+                    let both = both(&s.rig);
+                    let made = s.rig.context_alloc(s.rig.vm, 0, SIZE, both)?;
+                    Ok(made.0.into())
+                },
+                undo: |s, handle| assert_eq!(s.rig.context_free(handle as u32), Ok(())),
+                ..STEP
+            },
+            Step {
+                name: "CONTEXT_FREE",
+                prepare: |s| {
+                    s.make(|| {
+                        let both = both(&s.rig);
+                        let made = s.rig.context_alloc(s.rig.vm, s.rig.copy, SIZE, both)?;
+                        Ok(made.0)
+                    });
+                },
+                call: |s| s.gone(s.rig.context_free(s.made.get())),
+                ..STEP
+            },
+            Step {
                 name: "CONTEXT_DESTROY",
                 prepare: |s| s.make(|| Ok(s.rig.new_context(Engine::Copy))),
                 call: |s| s.gone(s.rig.context_destroy(s.made.get())),
