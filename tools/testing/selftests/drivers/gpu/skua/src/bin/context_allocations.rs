@@ -362,17 +362,24 @@ fn row_2_08_what_contexts_share_is_there_for_each() {
 
 fn row_2_08_what_is_one_contexts_is_left_by_that_one() {
     let rig = alone();
+    let others = Rig::new().having_worked();
     let out = rig.buffer(Place::System, 4 * PAGE);
-    for (seed, engine) in (1..).zip(Engine::ALL) {
-        let (handle, va) = allocated(&rig, rig.context(engine), out.size);
-        write_words(&rig, rig.context(engine), va, &out, seed);
-        for other in Engine::ALL {
-            run_in(&rig, rig.context(other), &set(seed));
+    let [first, second] = Engine::ALL;
+    for (seed, (engine, other)) in (1..).zip([(first, second), (second, first)]) {
+        let context = rig.context(engine);
+        let (handle, va) = allocated(&rig, context, out.size);
+        write_words(&rig, context, va, &out, seed);
+        // Held is the one that it is of, or another one that could reach it.
+        for (held, switches) in [(engine, 1), (other, 0)] {
+            expect_words(&rig, context, va, &out, seed);
+            run_in(&rig, rig.context(held), &set(seed));
+            let elsewhere = if held == first { second } else { first };
+            assert_eq!(others.run(elsewhere, &set(0)), Ok(()));
+            let before = counts();
+            assert_eq!(evict_all(), 0, "objects of clients");
+            assert_eq!(since(before), [switches, 1, 0], "{engine:?}, held {held:?}");
         }
-        let before = counts();
-        assert_eq!(evict_all(), 0, "objects of clients");
-        assert_eq!(since(before), [1, 1, 0], "{engine:?}");
-        expect_words(&rig, rig.context(engine), va, &out, seed);
+        expect_words(&rig, context, va, &out, seed);
         assert_eq!(rig.context_free(handle), Ok(()));
     }
     assert_eq!(not_resident(), 0);
@@ -577,12 +584,16 @@ fn row_2_09_a_shared_area_is_freed_once() {
     assert_eq!(rig.context_free(first), Ok(()));
     let before = Witness::settled(&rig);
     for round in 1..6 {
-        let (handle, again) = allocated(&rig, 0, out.size);
+        // Of one context, others use it all the same.
+        let owner = [0, rig.copy][round as usize % 2];
+        let (handle, again) = allocated(&rig, owner, out.size);
         assert_eq!(again, va, "its place is free");
         out.cpu.fill(|_| 0xaaaa);
         run_in(&rig, rig.compute, &[copy(va, out.va, out.size)]);
         out.cpu.expect("a new one", new_image);
         let work = [wait_value(gate.va, round), copy(va, out.va, out.size)];
+        run_in(&rig, rig.copy, &set(round));
+        let switches = counts()[0];
         let uses = rig.start(Engine::Compute, &work);
         assert_eq!(rig.context_free(handle), Ok(()));
         assert_eq!(rig.context_free(handle), Err(Errno::ENOENT));
@@ -590,6 +601,8 @@ fn row_2_09_a_shared_area_is_freed_once() {
         gate.cpu.write(0, round);
         assert_eq!(uses.wait(), Ok(()), "{vram} bytes of VRAM were in use");
         before.expect_unchanged(&rig);
+        let expected = if owner == 0 { 2 } else { 1 };
+        assert_eq!(counts()[0] - switches, expected, "null switches");
     }
     let context = rig.new_context(Engine::Copy);
     let late = rig.start_in(context, &[copy(va, out.va, out.size)]);
