@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use skua_selftests::client::{signal, wait};
+use skua_selftests::events::{Event, Trace};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{
     alone, evict_all, evict_some, pattern, resident, while_all_is_evicted,
@@ -125,8 +126,22 @@ fn row_2_07_what_an_engine_holds_is_left_before_it_moves() {
         let context = rig.context_having_worked(engine);
         bring_to_vram(&rig, engine, context, (&gate, seed), seed);
         let before = counts();
+        let trace = Trace::of(&["skua_submit", "skua_done", "skua_paging", "skua_move"]);
         assert_eq!(evict_all(), 0, "objects of clients");
         assert_eq!(since(before), [1, 1, 0]);
+        let events = trace.events();
+        let fence = |name| {
+            let event = events.iter().find(|event| event.name == name);
+            let event = event.unwrap_or_else(|| panic!("no {name}: {events:?}"));
+            event.get("fence")
+        };
+        let at = |name, fence| {
+            let is_it = |event: &Event| event.name == name && event.get("fence") == fence;
+            events.iter().position(is_it)
+        };
+        let left = at("skua_done", fence("skua_submit"));
+        let copied = at("skua_paging", fence("skua_move"));
+        assert!(left.is_some() && left < copied, "{events:?}");
         // An engine that had held it would have written where it was, and faulted.
         expect(&rig, context, &out, Some(seed));
         // Where it is now it may be held.
@@ -142,14 +157,20 @@ fn row_2_07_only_who_is_held_is_left() {
     let contexts: Vec<u32> = (0..4)
         .map(|_| rig.context_having_worked(Engine::Compute))
         .collect();
-    for (context, seed) in contexts.iter().zip(1..) {
-        bring_to_vram(&rig, Engine::Compute, *context, (&gate, seed), seed);
-    }
-    let before = counts();
-    assert_eq!(evict_all(), 0, "objects of clients");
-    assert_eq!(since(before), [1, 4, 0]);
-    for (context, seed) in contexts.iter().zip(1..) {
-        expect(&rig, *context, &out, Some(seed));
+    // One that moves is held, and then one that is in its place.
+    let mut value = 0;
+    for (held, switches) in [(contexts[0], 1), (rig.compute, 0)] {
+        for (context, seed) in contexts.iter().zip(1..) {
+            value += 1;
+            bring_to_vram(&rig, Engine::Compute, *context, (&gate, value), seed);
+        }
+        run_in(&rig, held, &[Command::Nop { words: 2 }]);
+        let before = counts();
+        assert_eq!(evict_all(), 0, "objects of clients");
+        assert_eq!(since(before), [switches, 4, 0]);
+        for (context, seed) in contexts.iter().zip(1..) {
+            expect(&rig, *context, &out, Some(seed));
+        }
     }
 }
 
