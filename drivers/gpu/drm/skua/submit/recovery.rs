@@ -22,7 +22,8 @@
 //! Who is guilty is the policy's to say ([`Node::blame`](crate::policy::node::Node::blame)). A
 //! fault record from before the last reset has been dealt with by that reset. An engine that is
 //! broken, by its verdict, is a reason to reset the [adapter](super::adapter_reset), like one that
-//! does not acknowledge.
+//! does not acknowledge. One that has completed what cannot be, by what it says behind a reset, has
+//! the device lost: what a reset says is what all depends on.
 //!
 //! The alarms run in one ordered queue, so that one thing at a time is done about a device.
 
@@ -473,6 +474,7 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
 
     let (status, error) = sentence(cause);
     let mut failed = None;
+    let is_believed;
     let mut turn = engine.turn.lock();
     let Taken {
         finished,
@@ -489,6 +491,8 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
         };
         // What it completed until it stopped.
         let outcome = engine.complete(dev, &mut state, finished);
+        // Where a reset has it say what cannot be, none is any help (row 2.21).
+        is_believed = stopped || outcome.is_ok();
         let verdict = outcome.and_then(|()| match stopped {
             true => engine
                 .take_back(
@@ -553,6 +557,7 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
     }
     match outcome {
         Ok(()) => engine.process(dev),
+        Err(_) if !is_believed => Gpu::lose(dev, false),
         Err(_) => reset_adapter(dev, Some((index, cause))),
     }
 }

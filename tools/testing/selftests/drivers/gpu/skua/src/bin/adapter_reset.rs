@@ -44,6 +44,7 @@ fn main() -> ExitCode {
         row_2_22_what_is_saved_does_not_go_on: 60,
         row_2_22_whoever_waits_returns: 120,
         row_2_21_an_engine_that_does_not_reset: 120,
+        row_2_21_what_a_reset_tells_is_the_last: 120,
         row_2_21_a_paging_hang: 120 at_rest,
         row_2_21_what_moves_in_gets_there: 120 at_rest,
         row_2_21_what_moves_moves_whole: 180,
@@ -475,6 +476,31 @@ fn row_2_21_an_engine_that_does_not_reset() {
     assert_eq!(status(&other, other.compute), DRM_SKUA_CONTEXT_RESET);
     vram.cpu.expect("VRAM", |_| 0);
     was_reset();
+    expect_working();
+}
+
+/// An engine that says, when it was reset, that it has completed what it was never given: not even
+/// the adapter is reset then, though it might be.
+fn row_2_21_what_a_reset_tells_is_the_last() {
+    const COUNTED: &str = "adapter-reset-late";
+    begin();
+    let lies = Lies::tell("adapter-reset-late=1").expect("gpu-lie");
+    assert_eq!(reset(), 1);
+    let resets = lies.told(COUNTED).expect("gpu-told");
+    expect_error("the device is lost").expect("the kernel's log");
+    let rig = Rig::new().having_worked();
+    let program = rig.program(LOOP);
+    let endless = rig.start(Engine::Compute, &[dispatch(&program, LOOP, &[])]);
+    lies.change("fence-ahead preempt-never adapter-reset-late=1")
+        .expect("gpu-lie");
+    assert_eq!(endless.wait(), Err(Errno::ENODEV));
+    assert_eq!(rig.submit(rig.compute, &[], &[]), Err(Errno::EIO));
+    // The one that makes it quiet.
+    assert_eq!(lies.told(COUNTED).expect("gpu-told"), resets);
+    drop(lies);
+    drop(endless);
+    drop((program, rig));
+    begin();
     expect_working();
 }
 

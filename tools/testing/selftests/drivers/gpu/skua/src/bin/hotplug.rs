@@ -53,6 +53,7 @@ fn main() -> ExitCode {
         the_module_can_be_unloaded_and_loaded: 120,
         unloading_under_load: 300,
         row_2_02_at_level_1_nothing_recovers: 120,
+        row_2_02_the_window_moves_on: 120,
         binds_of_a_destroyed_address_space_end: 60,
         binds_that_wait_end_with_their_client: 60,
         binds_that_meet_the_end_of_their_address_space_end: 60,
@@ -716,6 +717,25 @@ fn row_2_02_at_level_1_nothing_recovers() {
     assert_eq!(rig.submit(rig.compute, &[], &[]), Err(Errno::EIO));
     drop(job);
     drop((program, rig));
+    unload_soon();
+    load_module();
+    expect_working();
+}
+
+/// One within a second is borne, and who waits longer may have any number of them.
+fn row_2_02_the_window_moves_on() {
+    if !Path::new(PRODUCTS).join("skua.ko").exists() {
+        skip("skua.ko is not at hand");
+    }
+    unload_soon();
+    load_module_with(c"tdr_limit_count=1 tdr_limit_time=1").expect("finit_module");
+    expect_error("the adapter was reset").expect("the kernel's log");
+    for n in 1..=3 {
+        let resets = Function::first().debugfs("reset").expect("debugfs");
+        assert_eq!(resets.trim(), n.to_string());
+        expect_working();
+        std::thread::sleep(Duration::from_millis(1100));
+    }
     unload_soon();
     load_module();
     expect_working();
