@@ -302,6 +302,7 @@ pub trait AdapterInfo {
 /// | [`query_segments`](Self::query_segments) | `DxgkDdiQueryAdapterInfo(QUERYSEGMENT4)` |
 /// | [`build_paging_buffer`](Self::build_paging_buffer) | `DxgkDdiBuildPagingBuffer` |
 /// | [`submit_command`](Self::submit_command) | `DxgkDdiSubmitCommand(Virtual)` |
+/// | [`cancel_command`](Self::cancel_command) | `DxgkDdiCancelCommand` |
 /// | [`query_current_fence`](Self::query_current_fence) | `DxgkDdiQueryCurrentFence` |
 /// | [`preempt_command`](Self::preempt_command) | `DxgkDdiPreemptCommand` |
 /// | [`reset_engine`](Self::reset_engine) | `DxgkDdiResetEngine` |
@@ -360,6 +361,12 @@ pub trait Miniport {
         task: &Task<'_>,
         completion: Completion,
     ) -> Result<RingSpan, Self::Error>;
+
+    /// A buffer of commands that no node was given is not run any more: what is kept of it can go
+    /// (row 2.23). Once for each, if the miniport
+    /// [wants to know](super::scheduling_caps::SchedulingCaps::is_cancel_command_aware). Allocates
+    /// nothing.
+    fn cancel_command(&self, node: EngineIndex, context: ContextSlot, va: GpuVa, bytes: u32);
 
     /// Tells the engine of what was written since the last time, if there is anything, by one
     /// register write. Whether there was. Allocates nothing.

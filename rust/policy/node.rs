@@ -68,8 +68,10 @@ use super::{
         Built, Completion, Flush, Miniport, PagingOperation, Pass, Preemption, RingSpan, Stop, Task,
     },
     paging::MultipassOffset,
+    scheduling_caps::SchedulingCaps,
 };
 use crate::spec::{
+    address::GpuVa,
     fault::Record,
     number::{ContextSlot, EngineIndex},
 };
@@ -627,6 +629,20 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         self.in_flight
             .remove_if(|_, _| true, |id, entry| abandoned(id, entry.packet));
         self.untold = 0;
+    }
+}
+
+/// Buffers of commands of a context, each by its address and size, that `node` was not given, are
+/// cancelled: tells the miniport, if by its `caps` it is to be told (row 2.23).
+pub fn cancel<M: Miniport>(
+    miniport: &M,
+    caps: SchedulingCaps,
+    node: EngineIndex,
+    context: ContextSlot,
+    buffers: impl Iterator<Item = (GpuVa, u32)>,
+) {
+    if caps.is_cancel_command_aware() {
+        buffers.for_each(|(va, bytes)| miniport.cancel_command(node, context, va, bytes));
     }
 }
 

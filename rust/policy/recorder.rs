@@ -42,6 +42,7 @@ pub(crate) enum Call {
         end: u32,
     },
     Preempt(u64),
+    Cancel(ContextSlot, GpuVa, u32),
     Withdraw,
     Reset,
 }
@@ -325,6 +326,12 @@ impl Miniport for Recorder {
         ring.paging = ring.paging.split_off(&(fence + 1));
         self.calls.borrow_mut().push(Call::Retire { end: span.end });
         Ok(())
+    }
+
+    fn cancel_command(&self, _: EngineIndex, context: ContextSlot, va: GpuVa, bytes: u32) {
+        self.calls
+            .borrow_mut()
+            .push(Call::Cancel(context, va, bytes));
     }
 
     fn query_current_fence(&self, _node: EngineIndex) -> Result<u64, Gone> {

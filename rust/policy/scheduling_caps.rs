@@ -63,6 +63,11 @@ impl SchedulingCaps {
     pub fn is_preemption_aware(self) -> bool {
         self.0 & Self::PREEMPTION_AWARE != 0
     }
+
+    /// Whether the miniport is told of what is cancelled before an engine was given it.
+    pub fn is_cancel_command_aware(self) -> bool {
+        self.0 & Self::CANCEL_COMMAND_AWARE != 0
+    }
 }
 
 /// Whether an engine may be asked to stop, which works at one type of work at a time: if it stops

@@ -10,7 +10,6 @@ use super::super::{
 };
 use super::*;
 use crate::spec::{
-    address::GpuVa,
     fault::{Access, Reason, Space},
     number::Asid,
 };
@@ -759,4 +758,27 @@ fn a_ring_does_not_end_untold() {
     assert_eq!(told(&numbers), only(&[1, 5], 8));
     numbers[5] = 1;
     assert_eq!(told(&numbers), only(&[1, 6], 8));
+}
+
+/// Row 2.23: once for each buffer, of a miniport that says so.
+#[test]
+fn who_wants_to_know_is_told_of_what_is_cancelled() {
+    let hw = Recorder::default();
+    let context = ContextSlot(3);
+    let buffers = [(GpuVa(0x1000), 8), (GpuVa(0x4000), 64)];
+    let mut caps = SchedulingCaps::MULTI_ENGINE_AWARE;
+    for told in [0, 2] {
+        let caps_then = SchedulingCaps::new(caps).unwrap();
+        cancel(
+            &hw,
+            caps_then,
+            EngineIndex::ALL[0],
+            context,
+            buffers.into_iter(),
+        );
+        assert_eq!(hw.calls.borrow().len(), told);
+        caps |= SchedulingCaps::CANCEL_COMMAND_AWARE;
+    }
+    let expected = buffers.map(|(va, bytes)| Call::Cancel(context, va, bytes));
+    assert_eq!(*hw.calls.borrow(), expected);
 }

@@ -643,7 +643,7 @@ impl Gpu {
         for (index, engine) in EngineIndex::ALL.into_iter().zip(&caps.engines) {
             let preempts = preempts && scheduling.is_preemption_aware() && engine.stops();
             engines.push(
-                Engine::new(index, engine.kind, turns, preempts, job_ms)?,
+                Engine::new(index, engine.kind, turns, scheduling, preempts, job_ms)?,
                 GFP_KERNEL,
             )?;
         }

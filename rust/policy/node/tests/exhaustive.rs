@@ -203,7 +203,11 @@ impl World {
                     assert!(!self.ring.is_empty(), "it has nothing to do");
                     self.asked = Some(number);
                 }
-                Call::Build { .. } | Call::Doorbell | Call::Retire { .. } | Call::Reset => (),
+                Call::Build { .. }
+                | Call::Cancel(..)
+                | Call::Doorbell
+                | Call::Retire { .. }
+                | Call::Reset => (),
             }
         }
     }

@@ -54,6 +54,7 @@ use crate::{
         address::{
             BusAddr,
             GpuPhys,
+            GpuVa,
             VramOffset,
             PAGE_SIZE, //
         },
@@ -149,6 +150,8 @@ pub(crate) struct Hardware {
     pub(crate) wants_idle: Atomic<bool>,
     /// How often it was not.
     pub(crate) busy: Atomic<u64>,
+    /// Buffers of commands that were cancelled before an engine was given them.
+    pub(crate) cancelled: Atomic<u64>,
 }
 
 /// What the miniport keeps of a window of the paging process' address space, with its buffer.
@@ -241,6 +244,7 @@ impl Hardware {
             entries: Atomic::new(0),
             wants_idle: Atomic::new(false),
             busy: Atomic::new(0),
+            cancelled: Atomic::new(0),
         }))
     }
 
@@ -718,6 +722,11 @@ impl Miniport for Hardware {
     fn query_current_fence(&self, node: EngineIndex) -> Result<u64> {
         let shared = self.shared()?;
         shared.engine64(node, status::engine::COMPLETED_FENCE)
+    }
+
+    fn cancel_command(&self, _: EngineIndex, _: ContextSlot, _: GpuVa, _: u32) {
+        // What stands in a context's queue in memory was started.
+        self.cancelled.fetch_add(1, Relaxed);
     }
 
     fn preempt_command(&self, node: EngineIndex, ring: &mut Ring, _: u64) -> Result {

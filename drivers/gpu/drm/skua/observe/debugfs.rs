@@ -345,6 +345,7 @@ fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         ("engine_resets", dev.counters.resets.load(Relaxed)),
         ("adapter_resets", dev.counters.adapter_resets.load(Relaxed)),
         ("preemptions", dev.counters.preemptions.load(Relaxed)),
+        ("cancelled_commands", dev.hw.cancelled.load(Relaxed)),
         ("evictions", dev.counters.evictions.load(Relaxed)),
         ("promotions", dev.counters.promotions.load(Relaxed)),
         ("context_moves", dev.counters.context_moves.load(Relaxed)),

@@ -937,7 +937,10 @@ impl Context {
             Some(next) => pending.started = next,
             None => _ = pending.pop(),
         }
-        pending.number = pending.number.wrapping_add(is_buffer.into());
+        if is_buffer {
+            submission.give(from.piece);
+            pending.number = pending.number.wrapping_add(1);
+        }
         pending.running = pending.running.saturating_add(1);
         pending.saved = false;
         let spent = take(&mut pending.spent);

@@ -47,6 +47,7 @@ use crate::{
             Task, //
         },
         node::{
+            self,
             Blame,
             Node,
             NodeError,
@@ -62,6 +63,7 @@ use crate::{
             Scheduler,
             LEVELS, //
         },
+        scheduling_caps::SchedulingCaps,
         watchdog::{
             Arrival,
             Spent, //
@@ -189,6 +191,8 @@ pub(crate) struct Engine {
     index: EngineIndex,
     /// What it can do.
     kind: EngineKind,
+    /// What its miniport wants to be told.
+    caps: SchedulingCaps,
     /// Whether it is asked to stop for others (rows 2.03, 2.24).
     preempts: bool,
     /// Fault records with numbers before this one (modulo 2^32) are from before the last reset.
@@ -534,6 +538,7 @@ impl Engine {
         index: EngineIndex,
         kind: EngineKind,
         turns: Limits,
+        caps: SchedulingCaps,
         preempts: bool,
         stuck_ms: u32,
     ) -> Result<Pin<KBox<Self>>> {
@@ -544,6 +549,7 @@ impl Engine {
             try_pin_init!(Self {
                 index,
                 kind,
+                caps,
                 preempts,
                 stale_faults: Atomic::new(0),
                 old_ticks: Atomic::new(0),
@@ -715,6 +721,10 @@ impl Engine {
             let Some(submission) = context.pop_cancelled(lost, error) else {
                 return;
             };
+            if let Some(slot) = context.slot() {
+                let never_given = submission.never_given();
+                node::cancel(&dev.hw, self.caps, self.index, slot, never_given);
+            }
             submission.finish(dev, self.index, Err(error));
             drop(turn);
         }

@@ -82,7 +82,10 @@ use kernel::{
     new_spinlock,
     prelude::*,
     sync::{
-        atomic::Relaxed,
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         Arc,
         SpinLock, //
     }, //
@@ -158,6 +161,8 @@ pub(crate) struct Submission {
     gate: Gate<Context>,
     /// What it waits for of its own context, before it by their order.
     before: Few<Fence>,
+    /// How many of its buffers the engine was given, whatever became of them.
+    given: Atomic<usize>,
     /// From publication until it is finished.
     #[pin]
     fence: SpinLock<Option<DriverFence>>,
@@ -209,6 +214,7 @@ impl Submission {
                 work,
                 gate <- Gate::new(context, waits)?,
                 before,
+                given: Atomic::new(0),
                 fence <- new_spinlock!(None),
                 promises <- new_spinlock!(Few::Empty),
                 listed <- AtomicTracker::new(),
@@ -356,6 +362,24 @@ impl Submission {
             Work::Buffers(buffers) => buffers.len().saturating_sub(from.piece.saturating_add(1)),
             _ => 0,
         }
+    }
+
+    /// The engine is given its buffer with the number `piece`; by one thread at a time.
+    pub(crate) fn give(&self, piece: usize) {
+        let given = piece.saturating_add(1);
+        if self.given.load(Relaxed) < given {
+            self.given.store(given, Relaxed);
+        }
+    }
+
+    /// Its buffers that the engine was not given, each by its address and size.
+    pub(crate) fn never_given(&self) -> impl Iterator<Item = (GpuVa, u32)> + '_ {
+        let buffers = match &self.work {
+            Work::Buffers(buffers) => buffers.iter(),
+            _ => [].iter(),
+        };
+        let buffers = buffers.skip(self.given.load(Relaxed));
+        buffers.map(|buffer| (buffer.va, buffer.size))
     }
 
     /// Calls `f` with the fence, unless the submission is finished.

@@ -16,6 +16,7 @@ use skua_selftests::rig::{wait_value, write};
 use skua_selftests::suite::eventually;
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Engine, Errno, Place, Rig};
+use skua_spec::command::Command;
 use skua_spec::fault::Reason;
 
 fn main() -> ExitCode {
@@ -205,12 +206,16 @@ fn row_2_23_cancelled_work_ends_once_and_never_starts() {
         context,
         &[wait_value(gate.va, 1), write(rig.reserve(4096), 1)],
     );
-    let queued: Vec<_> = (0..80).map(|_| rig.start_in(context, &[])).collect();
+    let cancelled = || Function::first().counters(["driver_cancelled_commands"])[0];
+    let told = cancelled();
+    let nop = [Command::Nop { words: 2 }];
+    let queued: Vec<_> = (0..80).map(|_| rig.start_in(context, &nop)).collect();
     gate.cpu.write(0, 1);
     assert_eq!(bad.wait(), Err(Errno::EFAULT));
     for job in &queued {
         assert_eq!(job.wait(), Err(Errno::ECANCELED));
     }
+    let told = cancelled() - told;
     let events = trace.events().split_off(before);
     let lives = lives(&events);
     assert_eq!(lives.len(), 81);
@@ -222,10 +227,11 @@ fn row_2_23_cancelled_work_ends_once_and_never_starts() {
             (1, Some(-(Errno::ECANCELED as i32))),
             "{fence}: {names:?}"
         );
-        waiting += usize::from(!names.contains(&"skua_start"));
+        waiting += u64::from(!names.contains(&"skua_start"));
     }
     // All but those that the ring had taken.
     assert!(waiting >= 40, "{waiting} of 80 had not started");
+    assert_eq!(told, waiting, "the miniport is told of others");
     assert_eq!(rig.state(context).expect("CONTEXT_STATE").completed, 82);
 }
 
