@@ -206,14 +206,29 @@ fn rings_show_what_is_under_way() {
     let engines = idle.matches("engine ").count();
     assert!(engines >= rig.engines.len(), "{idle}");
     assert_eq!(idle.matches("in flight 0").count(), engines, "{idle}");
+    assert_eq!(rig.prioritise(rig.copy, 5), Ok(()));
     let jobs = [
         rig.start(Engine::Copy, &[wait_value(gate.va, 1)]),
         rig.start(Engine::Copy, &[]),
     ];
-    let busy = read("rings");
+    let (busy, contexts) = (read("rings"), read("contexts"));
     assert!(
         busy.contains("(copy): device") && busy.contains("in flight 2"),
         "{busy}"
+    );
+    // Whose they are, the one at the head first, by the number that `contexts` has for it.
+    let mut own = contexts.lines().filter(|line| line.contains("priority 5/"));
+    let number = own.next().and_then(|line| line.split([' ', ':']).nth(1));
+    let number = number.expect("a context");
+    let packets: Vec<&str> = busy
+        .lines()
+        .filter(|line| line.contains("packet"))
+        .collect();
+    let is_own = |line: &&str| line.contains(&format!(": context {number} priority 5 "));
+    assert_eq!(packets.len(), 2, "{busy}");
+    assert!(
+        packets.iter().all(is_own),
+        "not of context {number}: {busy}"
     );
     gate.cpu.write(0, 1);
     for job in &jobs {

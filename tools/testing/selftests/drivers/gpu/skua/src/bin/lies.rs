@@ -956,8 +956,10 @@ fn row_2_13_who_has_done_all_is_not_asked() {
     };
     tell("interrupt-lost");
     let before = requests();
-    let mut untold = 0;
-    for n in 1..=10 {
+    let (mut untold, mut n) = (0, 0);
+    // The driver may be faster, which looks without an interrupt four times in a second.
+    while untold < 3 && n < 100 {
+        n += 1;
         let hold = Hold::new(&rig);
         let least = rig.start_in(low, &[hold.command(), write(done.va, n)]);
         expect("device Some(Running)");
@@ -969,7 +971,8 @@ fn row_2_13_who_has_done_all_is_not_asked() {
         assert_eq!([least.wait(), most.wait()], [Ok(()), Ok(())], "round {n}");
         assert_eq!(done.cpu.read(8), n);
     }
-    println!("# {untold} of 10 times the driver did not know that all was done");
+    println!("# {untold} of {n} times the driver did not know that all was done");
+    assert!(untold > 0, "it always knew");
     assert_eq!(requests(), before, "it was asked");
     tell("");
     expect_working();

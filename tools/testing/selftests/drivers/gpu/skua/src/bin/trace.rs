@@ -70,16 +70,87 @@ fn lives(events: &[Event]) -> Vec<(String, Vec<&str>, Option<i32>)> {
     lives
 }
 
+/// Every event, and what it tells beside the device.
+const FORMATS: [(&str, &[&str]); 16] = [
+    (
+        "skua_await",
+        &["fence_context", "fence_seqno", "monitored", "value", "held"],
+    ),
+    (
+        "skua_depend",
+        &["fence_context", "fence_seqno", "on_context", "on_seqno"],
+    ),
+    (
+        "skua_done",
+        &["engine", "context", "fence_context", "fence_seqno", "error"],
+    ),
+    ("skua_fault", &["engine", "context", "reason", "address"]),
+    ("skua_memory", &["region", "used", "size"]),
+    (
+        "skua_move",
+        &[
+            "fence_context",
+            "fence_seqno",
+            "from",
+            "to",
+            "bytes",
+            "clean",
+        ],
+    ),
+    ("skua_no_room", &["region", "bytes", "needed", "held"]),
+    (
+        "skua_packet",
+        &[
+            "engine",
+            "context",
+            "fence_context",
+            "fence_seqno",
+            "packet",
+        ],
+    ),
+    (
+        "skua_paging",
+        &["engine", "fence_seqno", "piece", "page", "idle", "last"],
+    ),
+    ("skua_preempt", &["engine"]),
+    (
+        "skua_preempted",
+        &["engine", "context", "fence_context", "fence_seqno", "stop"],
+    ),
+    ("skua_reset", &["engine"]),
+    (
+        "skua_resume",
+        &["engine", "context", "fence_context", "fence_seqno"],
+    ),
+    (
+        "skua_signal",
+        &["fence_context", "fence_seqno", "monitored", "value"],
+    ),
+    (
+        "skua_start",
+        &["engine", "context", "fence_context", "fence_seqno"],
+    ),
+    (
+        "skua_submit",
+        &["engine", "context", "fence_context", "fence_seqno"],
+    ),
+];
+
 fn the_events_are_there() {
-    for event in &EVENTS[..4] {
-        let path = Path::new("/sys/kernel/tracing/events/skua")
-            .join(event)
-            .join("format");
-        let format = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{event}: {error}"));
-        assert!(
-            format.contains(" engine;") && format.contains("dev"),
-            "{format}"
-        );
+    let all = Path::new("/sys/kernel/tracing/events/skua");
+    let mut names: Vec<String> = fs::read_dir(all)
+        .expect("tracefs")
+        .map(|entry| entry.expect("tracefs").file_name().into_string())
+        .filter_map(|name| name.ok().filter(|name| name.starts_with("skua_")))
+        .collect();
+    names.sort();
+    assert_eq!(names, FORMATS.map(|(name, _)| name));
+    for (event, fields) in FORMATS {
+        let format = fs::read_to_string(all.join(event).join("format")).expect(event);
+        for field in [&["dev"][..], fields].concat() {
+            let told = [";", "["].map(|end| format.contains(&format!(" {field}{end}")));
+            assert!(told.contains(&true), "no {field}: {format}");
+        }
     }
 }
 

@@ -39,7 +39,7 @@ fn main() -> ExitCode {
         queued_jobs_of_the_context_are_cancelled: 120,
         row_2_23_ten_queued_jobs_are_cancelled_once_each: 120,
         row_2_21_others_go_on_after_a_hang: 180,
-        the_other_engine_goes_on_during_a_hang: 120,
+        row_2_21_the_other_engine_goes_on_during_a_hang: 120,
         both_engines_hang_at_once: 180,
         one_hang_after_the_other: 300,
         long_work_is_not_cut: 120,
@@ -435,7 +435,7 @@ fn row_2_21_others_go_on_after_a_hang() {
     }
 }
 
-fn the_other_engine_goes_on_during_a_hang() {
+fn row_2_21_the_other_engine_goes_on_during_a_hang() {
     let rig = Rig::new();
     for (hanging, working) in [
         (Engine::Compute, Engine::Copy),
