@@ -26,6 +26,7 @@ use crate::{
     device::Device,
     fence::{MonitoredFence, MAX_FENCES},
     gpu_va::{Update, UpdateFlags, VaOperation},
+    scheduler::Among,
     status::{Result, Status},
     usage::{Access, Usage},
 };
@@ -54,6 +55,17 @@ impl Context {
         })
     }
 
+    /// Creates a context whose work is so important from the beginning; or none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::create`] and [`Self::set_scheduling_priority`].
+    pub fn create_with_priority(device: &Device, node: u32, priority: i32) -> Result<Self> {
+        let context = Self::create(device, node)?;
+        context.set_scheduling_priority(priority)?;
+        Ok(context)
+    }
+
     /// The device that it was created on.
     pub const fn device(&self) -> &Device {
         &self.device
@@ -67,8 +79,18 @@ impl Context {
     /// INVALID_PARAMETER for another priority; ACCESS_DENIED for one above 0 without
     /// `CAP_SYS_NICE`; DEVICE_REMOVED; INVALID_HANDLE if it is destroyed.
     pub fn set_scheduling_priority(&self, priority: i32) -> Result<()> {
-        let set = |raw: &libskua::Context| raw.set_priority(priority);
-        self.device.scheduler().prioritise(self.id, set)
+        let scheduler = self.device.scheduler();
+        scheduler.set_priority(self.id, Among::All, priority)
+    }
+
+    /// What [`Self::set_scheduling_priority`] said last, or 0
+    /// (`D3DKMTGetContextSchedulingPriority`).
+    ///
+    /// # Errors
+    ///
+    /// DEVICE_REMOVED; INVALID_HANDLE if it is destroyed.
+    pub fn scheduling_priority(&self) -> Result<i32> {
+        self.device.scheduler().priority(self.id, Among::All)
     }
 
     /// Says how important its work is among that of this process' contexts on the adapter that have
@@ -79,8 +101,18 @@ impl Context {
     ///
     /// INVALID_PARAMETER for another priority; DEVICE_REMOVED; INVALID_HANDLE if it is destroyed.
     pub fn set_in_process_scheduling_priority(&self, priority: i32) -> Result<()> {
-        let set = |raw: &libskua::Context| raw.set_in_process_priority(priority);
-        self.device.scheduler().prioritise(self.id, set)
+        let scheduler = self.device.scheduler();
+        scheduler.set_priority(self.id, Among::Process, priority)
+    }
+
+    /// What [`Self::set_in_process_scheduling_priority`] said last, or 0
+    /// (`D3DKMTGetContextInProcessSchedulingPriority`).
+    ///
+    /// # Errors
+    ///
+    /// DEVICE_REMOVED; INVALID_HANDLE if it is destroyed.
+    pub fn in_process_scheduling_priority(&self) -> Result<i32> {
+        self.device.scheduler().priority(self.id, Among::Process)
     }
 
     /// Queues commands by their GPU virtual address and bytes, multiples of 8

@@ -324,6 +324,47 @@ impl Process {
         Ok(())
     }
 
+    /// `D3DKMTSetContextSchedulingPriority`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::set_scheduling_priority`].
+    pub fn set_context_scheduling_priority(&self, context: Handle, priority: i32) -> Result<()> {
+        self.get_context(context)?.set_scheduling_priority(priority)
+    }
+
+    /// `D3DKMTGetContextSchedulingPriority`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::scheduling_priority`].
+    pub fn get_context_scheduling_priority(&self, context: Handle) -> Result<i32> {
+        self.get_context(context)?.scheduling_priority()
+    }
+
+    /// `D3DKMTSetContextInProcessSchedulingPriority`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::set_in_process_scheduling_priority`].
+    pub fn set_context_in_process_scheduling_priority(
+        &self,
+        context: Handle,
+        priority: i32,
+    ) -> Result<()> {
+        let context = self.get_context(context)?;
+        context.set_in_process_scheduling_priority(priority)
+    }
+
+    /// `D3DKMTGetContextInProcessSchedulingPriority`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::in_process_scheduling_priority`].
+    pub fn get_context_in_process_scheduling_priority(&self, context: Handle) -> Result<i32> {
+        self.get_context(context)?.in_process_scheduling_priority()
+    }
+
     /// `D3DKMTSubmitCommand`.
     ///
     /// # Errors

@@ -75,6 +75,8 @@ struct Pending {
 struct Queue {
     /// The kernel's context.
     raw: libskua::Context,
+    /// How important its work is, among that of all and among that of its process.
+    priorities: Priorities,
     /// Its value is the number of the last packet that is done.
     progress: Arc<Fence>,
     /// Number of the last packet.
@@ -87,6 +89,22 @@ struct Queue {
     bound: u64,
     /// Updates of addresses whose turn has not come, in order.
     updates: VecDeque<Pending>,
+}
+
+/// Among whose work a context's has a priority.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Among {
+    /// That of all processes.
+    All,
+    /// That of its own process, where that of all is the same.
+    Process,
+}
+
+/// The priorities of a context, -7 to 7.
+#[derive(Debug, Default)]
+struct Priorities {
+    all: i32,
+    process: i32,
 }
 
 /// A context that was destroyed.
@@ -269,6 +287,7 @@ impl Scheduler {
         let id = progress.id;
         let queue = Queue {
             raw,
+            priorities: Priorities::default(),
             progress,
             queued: 0,
             held: 0,
@@ -282,15 +301,31 @@ impl Scheduler {
         Ok(id)
     }
 
-    /// Has `set` say how important the work of a context is.
-    pub(crate) fn prioritise(
-        &self,
-        id: u64,
-        set: impl FnOnce(&libskua::Context) -> libskua::Result<()>,
-    ) -> Result<()> {
+    /// Says how important the work of a context is.
+    pub(crate) fn set_priority(&self, id: u64, of: Among, priority: i32) -> Result<()> {
+        let mut state = self.alive()?;
+        let queue = state.queues.get_mut(&id).ok_or(Status::INVALID_HANDLE)?;
+        match of {
+            Among::All => {
+                queue.raw.set_priority(priority)?;
+                queue.priorities.all = priority;
+            }
+            Among::Process => {
+                queue.raw.set_in_process_priority(priority)?;
+                queue.priorities.process = priority;
+            }
+        }
+        Ok(())
+    }
+
+    /// What was said of that last, or 0.
+    pub(crate) fn priority(&self, id: u64, of: Among) -> Result<i32> {
         let state = self.alive()?;
         let queue = state.queues.get(&id).ok_or(Status::INVALID_HANDLE)?;
-        Ok(set(&queue.raw)?)
+        Ok(match of {
+            Among::All => queue.priorities.all,
+            Among::Process => queue.priorities.process,
+        })
     }
 
     /// Destroys a context: what the kernel has is left to end, unless something of it may be held.

@@ -53,6 +53,7 @@ fn main() -> ExitCode {
         the_adapter_says_how_finely_it_preempts,
         row_2_20_important_work_goes_first: 60,
         row_2_20_a_class_is_of_the_process: 60,
+        row_2_20_priorities_have_handles: 60,
         row_2_20_a_process_says_what_goes_first: 60,
         row_2_22_fences_of_a_device_in_error_have_the_largest_value: 60,
         row_2_22_a_hang_wakes_all_who_wait: 120,
@@ -908,6 +909,47 @@ fn row_2_20_a_process_says_what_goes_first() {
     high.destroy();
     let refused = high.set_in_process_scheduling_priority(0);
     assert_eq!(refused, Err(Status::INVALID_HANDLE));
+}
+
+fn row_2_20_priorities_have_handles() {
+    let h = Handles::new();
+    let p = &h.process;
+    let [one, other] = [(); 2].map(|()| p.create_context_virtual(h.device, 0).expect("a context"));
+    let get = |context| {
+        let all = p.get_context_scheduling_priority(context);
+        (all, p.get_context_in_process_scheduling_priority(context))
+    };
+    let set = |context, all, process| {
+        let all = p.set_context_scheduling_priority(context, all);
+        (
+            all,
+            p.set_context_in_process_scheduling_priority(context, process),
+        )
+    };
+    assert_eq!(get(one), (Ok(0), Ok(0)));
+    assert_eq!(set(one, -7, 7), (Ok(()), Ok(())));
+    assert_eq!((get(one), get(other)), ((Ok(-7), Ok(7)), (Ok(0), Ok(0))));
+    // What is refused changes nothing.
+    let refused = Err(Status::INVALID_PARAMETER);
+    assert_eq!(set(one, 8, -8), (refused, refused));
+    assert_eq!(get(one), (Ok(-7), Ok(7)));
+    assert_eq!(p.destroy_context(other), Ok(()));
+    for (handle, error) in [
+        (other, Status::INVALID_HANDLE),
+        (h.device, Status::OBJECT_TYPE_MISMATCH),
+    ] {
+        assert_eq!(set(handle, 1, 1), (Err(error), Err(error)));
+        assert_eq!(get(handle), (Err(error), Err(error)));
+    }
+    let rig = Rig::new();
+    let context = Context::create_with_priority(&rig.device, 0, 3).expect("a context");
+    let both = (
+        context.scheduling_priority(),
+        context.in_process_scheduling_priority(),
+    );
+    assert_eq!(both, (Ok(3), Ok(0)));
+    let refused = Context::create_with_priority(&rig.device, 0, 8);
+    assert_eq!(refused.err(), Some(Status::INVALID_PARAMETER));
 }
 
 /// Whatever it says of its contexts.
