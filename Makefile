@@ -23,6 +23,8 @@ PROGRAM ?=
 GPU ?=
 # 1: let a debugger into the guest (`make gdb`); wait: the guest waits for it.
 GDB ?=
+# How often `make points` preempts work.
+POINTS ?= 100000
 # Seconds for each target of `make fuzz`.
 FUZZ_TIME ?= 600
 
@@ -35,15 +37,17 @@ $(foreach name,IMAGE FILTER RADIUS VRAM T PROGRAM GPU GDB,$(eval override export
 SANDBOX := scripts/sandbox
 VM := out/cargo/debug/skua-vm
 PRODUCTS = out/guest/$(KERNEL)
+# How many times longer than usual anything in a guest may take.
+PATIENCE = $(if $(filter debug,$(KERNEL)),6,1)
 # What every guest is made from, once scripts/kernel has said where.
 PARTS = --kernel "$$BUILD/arch/x86/boot/bzImage" --products $(PRODUCTS) \
-	--patience $(if $(filter debug,$(KERNEL)),6,1) $(if $(ACCEL),--accel $(ACCEL)) \
+	--patience $(PATIENCE) $(if $(ACCEL),--accel $(ACCEL)) \
 	$(if $(QEMU),--qemu "/host$(realpath $(QEMU))") $(if $(GDB),--gdb "$$GDB")
 # In the sandbox, with the trees of $(KERNEL).
 IN = set -a; . out/kernel/$(KERNEL).env; set +a; exec $(SANDBOX)
 
-.PHONY: help setup kernel module gpu tools guest picture run trace test shell gdb bench rust-analyzer docs fmt \
-	lint fuzz conformance browser mutants prune clean distclean
+.PHONY: help setup kernel module gpu tools guest picture run trace test points shell gdb bench rust-analyzer docs \
+	fmt lint fuzz conformance browser mutants prune clean distclean
 # Builds lock one another out anyway, and what is checked first is to come first.
 .NOTPARALLEL:
 
@@ -96,6 +100,11 @@ else
 		--report out/test-$(KERNEL)$(if $(EVICT),-evict)
 endif
 
+points: PATIENCE = 30
+points: guest ## preempt work at 100,000 random moments, half an hour: [POINTS=n]
+	@$(IN) $(VM) test $(PARTS) --pattern=schedule.row_2_13_each_unit_of_work_runs_once --no-host \
+		--points $(POINTS) --report out/points
+
 shell: guest ## an interactive guest with the driver loaded: [GPU='--vram-size 256M']
 	@$(IN) $(VM) shell $(PARTS) --size $$(stty size 2>/dev/null || echo 24 80) $(if $(GPU),-- $$GPU)
 
@@ -141,7 +150,7 @@ browser: setup ## open the page of a trace in a real browser, fetched for this a
 # Not in CI: each mutant is a build and a boot.
 mutants: guest ## break each rule of mutants.toml in a copy, and see its test fail: [T=pattern] [HOST=1]
 	@$(IN) out/cargo/debug/skua-mutants $(if $(HOST),host,table --kernel $(KERNEL) \
-		--patience $(if $(filter debug,$(KERNEL)),6,1)) --pattern="$$T"
+		--patience $(PATIENCE)) --pattern="$$T"
 
 prune: ## remove old entries of the cache, and say of each why and how large it was
 	@scripts/prune

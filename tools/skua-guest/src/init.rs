@@ -128,10 +128,12 @@ fn task(job: &Job, suites: &kunit::Suites, loaded: Result<()>) -> Result<i32> {
             filter,
             kunit,
             evict,
+            points,
             ..
         } => {
             let (filter, count) = (filter.as_deref(), programs.len());
             let mut run = kselftest::Run::new(job.patience, filter, count, *kunit, *evict)?;
+            run.points = *points;
             if let Err(error) = loaded {
                 run.report("module", Verdict::Fail, &format!("{error:#}"))?;
                 return Ok(1);

@@ -53,6 +53,8 @@ pub enum Task {
         kunit: bool,
         /// Have everything that can move out of VRAM do so, again and again.
         evict: bool,
+        /// Handed to the programs as `SKUA_POINTS`: how often work is to be preempted.
+        points: Option<u64>,
         /// The guest sleeps meanwhile, which 9p does not survive: have everything in memory.
         sleeps: bool,
     },

@@ -46,6 +46,8 @@ pub(crate) struct Run {
     filter: Option<String>,
     /// Everything that can leave VRAM does so beside the programs.
     evict: bool,
+    /// How often work is to be preempted by a test that counts that.
+    pub(crate) points: Option<u64>,
 }
 
 /// A verdict and why.
@@ -68,6 +70,7 @@ impl Run {
             patience: patience.max(1),
             filter: filter.map(str::to_owned),
             evict,
+            points: None,
         };
         run.set_mark()?;
         Ok(run)
@@ -140,6 +143,9 @@ impl Run {
             }
             if run.evict {
                 command.env("SKUA_EVICT", "1");
+            }
+            if let Some(points) = run.points {
+                command.env("SKUA_POINTS", points.to_string());
             }
             let limit = limit.map(|limit| (Duration::from_secs(limit), Time::OfGuest));
             let mut heard = Ok(());

@@ -45,6 +45,9 @@ pub(crate) struct Options {
     /// Move everything out of VRAM that can, again and again, beside the guests' programs.
     #[arg(long)]
     evict: bool,
+    /// How often the test of random preemptions preempts work.
+    #[arg(long)]
+    points: Option<u64>,
     /// How many guests run side by side; as many as fit without it.
     #[arg(long)]
     guests: Option<usize>,
@@ -108,7 +111,7 @@ fn guests(options: &Options, parts: &Parts, report: &mut Report) -> Result<()> {
         first.kunit = report.may_want(Suite::Kunit);
     }
     for unit in &mut units {
-        unit.evict = options.evict;
+        (unit.evict, unit.points) = (options.evict, options.points);
     }
     units.retain(|unit| unit.kunit || !unit.programs.is_empty());
     let dir = report.dir().to_owned();
@@ -148,6 +151,8 @@ struct Unit {
     kunit: bool,
     /// [`Options::evict`].
     evict: bool,
+    /// [`Options::points`].
+    points: Option<u64>,
 }
 
 /// What is wanted of a guest. A pattern that is in a program's own name wants all of it; one that
@@ -169,6 +174,7 @@ fn unit(guest: Guest, report: &Report) -> Unit {
         filter: filter.map(str::to_owned),
         kunit: false,
         evict: false,
+        points: None,
         guest,
     }
 }
@@ -227,6 +233,7 @@ fn run(parts: &Parts, dir: &Path, unit: Unit, sender: &Sender<Event>) {
         filter,
         mut kunit,
         evict,
+        points,
     } = unit;
     let begin = Instant::now();
     let mut teller = Teller {
@@ -255,6 +262,7 @@ fn run(parts: &Parts, dir: &Path, unit: Unit, sender: &Sender<Event>) {
                 filter: filter.clone(),
                 kunit,
                 evict,
+                points,
                 sleeps: guest.sleeps,
             },
             patience: parts.patience,

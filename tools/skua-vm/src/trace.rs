@@ -110,6 +110,7 @@ fn wanted(products: &Path, options: &Options) -> Result<(Guest, Task)> {
                     .filter(|pattern| !pattern.is_empty()),
                 kunit: false,
                 evict: false,
+                points: None,
                 sleeps: false,
             };
             return Ok((guest, task));

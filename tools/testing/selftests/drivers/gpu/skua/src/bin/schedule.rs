@@ -859,14 +859,10 @@ fn row_2_13_each_unit_of_work_runs_once() {
         assert_eq!(rig.wait(done), Ok(()), "seed {seed}");
         assert_eq!(rig.syncobj_destroy(done), Ok(()));
     };
-    let stops = || {
-        let [all, idle, ignored] =
-            Function::first().counters(["preempt", "preempt_idle", "preempt_ignored"]);
-        all - idle - ignored
-    };
-    let (before, wanted) = (stops(), points());
+    let wanted = points();
     let (mut met, mut asked, mut rounds, mut jobs) = (0, 0, [0; 6], VecDeque::new());
     while met < wanted {
+        let trace = Trace::of(&["skua_preempted"]);
         for _ in 0..64 {
             // There is always something to be preempted.
             while jobs.front().is_some_and(|job| rig.has_signalled(*job)) {
@@ -890,7 +886,8 @@ fn row_2_13_each_unit_of_work_runs_once() {
                 }
             }
         }
-        met = stops() - before;
+        let within = |stop: &&str| *stop != UNBEGUN;
+        met += stops(&trace.events()).filter(within).count() as u64;
     }
     jobs.into_iter().for_each(end);
     println!("# seed {seed}: preempted {met} times for {asked} jobs, in {rounds:?} of others");
