@@ -88,7 +88,6 @@ use crate::{
         }, //
     },
     policy::{
-        context_allocation::Owner,
         eviction::{
             Need,
             Uses, //
@@ -155,10 +154,12 @@ pub(crate) use crate::policy::miniport::{
     SYSTEM_SEGMENT as REGION_SYSTEM,
     VRAM_SEGMENT as REGION_VRAM, //
 };
-/// In [`BoData::made`], in place of the flags: [`Owner::Context`].
-const OF_CONTEXT: u16 = 1 << 3;
-/// In [`BoData::made`], in place of the flags: [`Owner::Device`].
-const OF_DEVICE: u16 = OF_CONTEXT | 1;
+/// In [`BoData::made`], in place of the flags: [`ContextUse::Engine`].
+const FOR_ENGINE: u16 = 1 << 3;
+/// In [`BoData::made`], in place of the flags: [`ContextUse::Context`].
+const OF_CONTEXT: u16 = FOR_ENGINE | 1;
+/// In [`BoData::made`], in place of the flags: [`ContextUse::Device`].
+const OF_DEVICE: u16 = FOR_ENGINE | 2;
 /// Of the flags, in [`BoData::made`].
 const FLAGS_SHIFT: u32 = SegmentSets::WORD_BITS;
 /// Largest object that is tried, in bytes; memory ends before it.
@@ -294,6 +295,17 @@ pub(crate) struct BoData {
     pub(crate) sites: Sites,
 }
 
+/// Who uses a [context allocation](super::save_areas).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ContextUse {
+    /// An engine alone, which saves its context there.
+    Engine,
+    /// Work of one context, by its client.
+    Context,
+    /// Work of all contexts of an address space.
+    Device,
+}
+
 /// What an object is made from.
 #[derive(Clone)]
 pub(crate) struct BoArgs {
@@ -305,7 +317,7 @@ pub(crate) struct BoArgs {
     pub(crate) users: Option<Arc<Reservation>>,
     /// Whose [context allocation](super::save_areas) it is, which is not in VRAM at first and has
     /// no flags; none if it is something else.
-    pub(crate) context_of: Option<Owner>,
+    pub(crate) context_of: Option<ContextUse>,
 }
 
 impl DriverObject for BoData {
@@ -317,8 +329,9 @@ impl DriverObject for BoData {
             _dev: dev.into(),
             made: {
                 let word = match args.context_of {
-                    Some(Owner::Context) => OF_CONTEXT,
-                    Some(Owner::Device) => OF_DEVICE,
+                    Some(ContextUse::Engine) => FOR_ENGINE,
+                    Some(ContextUse::Context) => OF_CONTEXT,
+                    Some(ContextUse::Device) => OF_DEVICE,
                     None => u16::try_from(args.flags)?,
                 };
                 word << FLAGS_SHIFT | args.sets.word()
@@ -833,7 +846,7 @@ pub(crate) fn own_work(bo: &Bo, reserved: &Reserved<'_>) -> Result<Option<Fence>
     if bo.is_private() && is_settled(bo, reserved)? {
         return Ok(None);
     }
-    if bo.saves_context() {
+    if bo.context_of() == Some(ContextUse::Engine) {
         // Its moves are filed as work, for which others of the address space do not wait.
         return reserved.singleton(Usage::Bookkeep);
     }
@@ -901,10 +914,11 @@ impl BoData {
     }
 
     /// Whose [context allocation](super::save_areas) it is, if it is one.
-    pub(crate) fn context_of(&self) -> Option<Owner> {
+    pub(crate) fn context_of(&self) -> Option<ContextUse> {
         match self.made >> FLAGS_SHIFT {
-            OF_CONTEXT => Some(Owner::Context),
-            OF_DEVICE => Some(Owner::Device),
+            FOR_ENGINE => Some(ContextUse::Engine),
+            OF_CONTEXT => Some(ContextUse::Context),
+            OF_DEVICE => Some(ContextUse::Device),
             _ => None,
         }
     }

@@ -75,6 +75,7 @@ use crate::{
             self,
             BoData,
             BoRef,
+            ContextUse,
             Memory, //
         },
         clean_copy::CleanCopy,
@@ -618,9 +619,9 @@ pub(crate) fn relocate(
         return Err(EBUSY);
     }
     // Whose own context allocation it is: nobody else uses that.
-    let saver = match bo.saves_context() {
-        true => dev.contexts.find_by(|context| context.is_saved_in(bo)),
-        false => None,
+    let saver = match bo.context_of() {
+        Some(ContextUse::Engine) => dev.contexts.find_by(|context| context.is_saved_in(bo)),
+        _ => None,
     };
     let saver = saver.and_then(|context| {
         let slot = context.slot();

@@ -49,6 +49,7 @@ use crate::{
             BoArgs,
             BoData,
             BoRef,
+            ContextUse,
             Memory, //
         },
         destruction,
@@ -62,7 +63,6 @@ use crate::{
         vram::Part, //
     },
     policy::{
-        context_allocation::Owner,
         interval_map::Span,
         miniport::{
             ContextPage,
@@ -118,7 +118,7 @@ pub(crate) fn create(
     const SYSTEM: u32 = Segment::System.bit();
     let sets = SegmentSets::new(VRAM | SYSTEM, 0, 0).ok_or(EINVAL)?;
     let size = u64::from(bytes).next_multiple_of(PAGE_SIZE);
-    let bo = make(dev, parent, vm, quota, size, sets, Owner::Context)?;
+    let bo = make(dev, parent, vm, quota, size, sets, ContextUse::Engine)?;
     let va = map(dev, parent, vm, &bo, size, OWN, PAGE_SIZE)?;
     let base = GpuVa(va);
     Ok(Some((bo, SaveArea { base, bytes })))
@@ -153,7 +153,7 @@ pub(crate) fn allocate(
     if sets.supported() == Segment::Vram.bit() && size > Part::Any.bytes(dev) {
         return Err(ENOSPC);
     }
-    let of = owner.map_or(Owner::Device, |_| Owner::Context);
+    let of = owner.map_or(ContextUse::Device, |_| ContextUse::Context);
     let bo = make(dev, parent, vm, quota, size, sets, of)?;
     if let Some(slot) = owner {
         // Before somebody moves it.
@@ -174,7 +174,7 @@ fn make(
     quota: &Arc<Quota>,
     size: u64,
     sets: SegmentSets,
-    of: Owner,
+    of: ContextUse,
 ) -> Result<BoRef> {
     let args = BoArgs {
         flags: 0,
@@ -249,7 +249,7 @@ pub(crate) fn leave(dev: &SkuaDevice, bo: &BoRef, waits: &mut Few<Fence>) -> Res
         let vm = context.vm();
         vm.is_some_and(|vm| bo.may_be_mapped_in(vm.reservation()))
     };
-    if bo.context_of() == Some(Owner::Device) {
+    if bo.context_of() == Some(ContextUse::Device) {
         let mut result = Ok(());
         dev.contexts.for_each(|context| match is_in(&context) {
             true => result = result.and_then(|()| leave(context)),

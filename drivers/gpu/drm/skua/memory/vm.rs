@@ -75,6 +75,7 @@ use crate::{
             Bo,
             BoData,
             BoRef,
+            ContextUse,
             Memory, //
         },
         clean_copy,
@@ -705,10 +706,10 @@ impl Vm {
         self.set_absent(bo, false);
     }
 
-    /// Says whether the GPU does not reach `bo` any more, if that is a context allocation; of one
-    /// that goes nobody asks. The caller has `installing`.
+    /// Says whether the GPU does not reach `bo` any more, if that is a context allocation that work
+    /// uses; of one that goes nobody asks. The caller has `installing`.
     fn set_absent(&self, bo: &Bo, is_absent: bool) {
-        if !bo.saves_context() {
+        if matches!(bo.context_of(), None | Some(ContextUse::Engine)) {
             return;
         }
         let is_absent = is_absent && !bo.is_dying();
