@@ -9,6 +9,8 @@ use std::os::fd::AsFd;
 
 pub use libskua::raw::{argument_size, with_size};
 pub use nix::errno::Errno;
+pub use nix::sys::signal::Signal;
+use nix::sys::wait::{waitpid, WaitStatus};
 
 /// Calls an ioctl. Addresses in the argument are the kernel's to check; those that it writes
 /// through are those of memory that the caller lends it for the call, or of none.
@@ -72,6 +74,19 @@ pub fn in_child(function: impl FnOnce() -> bool) -> bool {
     Child::start(function).wait()
 }
 
+/// Whether a forked child, which has this process' memory mappings, dies of a signal in a function.
+///
+/// # Panics
+///
+/// If there can be no child.
+pub fn dies_of<R>(signal: Signal, function: impl FnOnce() -> R) -> bool {
+    let child = Child::start(|| {
+        function();
+        true
+    });
+    matches!(child.end(), WaitStatus::Signaled(_, of, _) if of == signal)
+}
+
 /// A forked child that runs a function.
 #[derive(Debug)]
 #[must_use = "it is to be waited for"]
@@ -99,7 +114,7 @@ impl Child {
     ///
     /// If that cannot be.
     pub fn kill(&self) {
-        nix::sys::signal::kill(self.0, nix::sys::signal::Signal::SIGKILL).expect("kill");
+        nix::sys::signal::kill(self.0, Signal::SIGKILL).expect("kill");
     }
 
     /// Waits for its end; whether the function returned true.
@@ -108,12 +123,15 @@ impl Child {
     ///
     /// If it cannot be waited for.
     pub fn wait(self) -> bool {
-        use nix::sys::wait::{waitpid, WaitStatus};
+        matches!(self.end(), WaitStatus::Exited(_, 0))
+    }
+
+    fn end(self) -> WaitStatus {
         let status = waitpid(self.0, None).expect("waitpid");
         if !matches!(status, WaitStatus::Exited(_, 0)) {
             println!("the child: {status:?}");
         }
-        matches!(status, WaitStatus::Exited(_, 0))
+        status
     }
 }
 
@@ -126,7 +144,7 @@ impl Child {
 /// If the timer cannot be set.
 #[expect(unsafe_code, reason = "a system call")]
 pub fn with_alarm<R>(mut after: std::time::Duration, function: impl FnOnce() -> R) -> R {
-    use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
+    use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet};
     use std::sync::mpsc::{channel, RecvTimeoutError};
     extern "C" fn nothing(_: i32) {}
     let action = SigAction::new(

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use skua_selftests::client::{map, signal, unmap, wait, wait_value as value};
 use skua_selftests::function::Function;
-use skua_selftests::moving::{alone, evict_all, evict_some};
-use skua_selftests::raw::{in_child, with_alarm};
+use skua_selftests::mapping::Mapping;
+use skua_selftests::moving::{alone, both, evict_all, evict_some};
+use skua_selftests::raw::{dies_of, with_alarm, Signal};
 use skua_selftests::rig::{copy, fill, wait_value, write, Job};
 use skua_selftests::suite::eventually;
 use skua_selftests::witness::{quiet, shmem};
@@ -34,7 +35,9 @@ fn main() -> ExitCode {
         row_0_02_work_does_not_wait_for_what_goes_behind_held_work: 60 at_rest,
         row_0_03_who_needs_room_waits_for_it: 60,
         row_0_03_a_dead_client_leaves_nothing: 60,
+        row_0_03_it_goes_when_its_device_has_failed: 60 at_rest,
         row_0_04_assume_not_in_use_frees_at_once_and_faults: 60 at_rest,
+        row_0_04_no_address_space_finds_it_any_more: 60 at_rest,
         row_0_04_a_bind_that_waits_maps_nothing: 60 at_rest,
         row_0_04_assume_not_in_use_does_not_go_behind_what_is_held: 60 at_rest,
         row_0_05_synchronous_destruction_returns_when_memory_is_free: 60,
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         row_0_06_two_who_destroy_the_same_do_it_once,
         row_0_06_so_do_they_behind_what_is_held at_rest,
         row_0_11_the_cpu_sees_nothing_of_it_any_more: 60,
+        row_0_11_what_is_locked_is_a_bus_error_when_it_is_gone: 60 at_rest,
         row_0_11_pages_go_back_though_they_are_mapped,
         what_others_have_lives_on: 60,
         what_others_have_by_name_lives_on: 60,
@@ -245,20 +249,22 @@ fn row_0_02_what_is_held_finds_resident_what_was() {
     let rig = Rig::of_device(client, device).having_worked();
     let before = used(&rig, Place::Vram);
     let out = rig.buffer(Place::System, PAGE);
-    let fence = rig.fence(0);
+    // One after the other: the fault of one ends the other.
+    let fences = [rig.fence(0), rig.fence(0)];
     let (a, b) = (rig.bo(Place::Vram, LARGE), rig.bo(Place::Vram, LARGE));
     let vas = [a, b].map(|bo| rig.bound_at_will(bo, LARGE));
     assert_eq!(rig.make_resident_for(device, 0, &[a]), Ok(0));
     let work = [write(vas[0], 7), copy(vas[0], out.va, 8)];
-    let job = hold(&rig, rig.copy, fence, &work);
-    let strange = hold(&rig, rig.compute, fence, &[write(vas[1], 7)]);
+    let job = hold(&rig, rig.copy, fences[0], &work);
+    let strange = hold(&rig, rig.compute, fences[1], &[write(vas[1], 7)]);
     assert_eq!(rig.destroy(&[a, b], 0), Ok(()));
     evict_all();
     assert_eq!(used(&rig, Place::Vram), before);
-    assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+    assert_eq!(rig.fence_signal(fences[0], 1), Ok(()));
     assert_eq!(job.wait(), Ok(()));
     assert_eq!(out.cpu.read(0), 7);
     // What was not resident does not become so.
+    assert_eq!(rig.fence_signal(fences[1], 1), Ok(()));
     assert_eq!(strange.wait(), Err(Errno::EFAULT));
     becomes("the memory is free", || used(&rig, Place::Vram) == before);
 }
@@ -358,6 +364,42 @@ fn row_0_03_a_dead_client_leaves_nothing() {
     assert_eq!(Place::ALL.map(|place| used(&other, place)), before);
 }
 
+/// What is queued and held for it is cancelled then, though what it waits for never happens.
+fn row_0_03_it_goes_when_its_device_has_failed() {
+    let other = alone();
+    let gate = other.buffer(Place::System, PAGE);
+    let trigger = other.start(Engine::Compute, &[wait_value(gate.va, 1)]);
+    for is_marked in [false, true] {
+        let client = Client::new();
+        let device = client.device_create(0).expect("DEVICE_CREATE");
+        let rig = Rig::of_device(client, device).having_worked();
+        let before = used(&rig, Place::Vram);
+        let a = rig.bo(Place::Vram, LARGE);
+        let va = rig.bound_at_will(a, LARGE);
+        let never = rig.syncobj_of(other.sync_file(trigger.syncobj));
+        let queued = rig.start_after(rig.copy, &[write(va, 1)], &[wait(never)]);
+        let queued = queued.expect("SUBMIT");
+        let context = rig.new_context(Engine::Copy);
+        let held = hold(&rig, context, rig.fence(0), &[write(va, 1)]);
+        assert_eq!(rig.destroy(&[a], 0), Ok(()));
+        a_moment();
+        assert!(used(&rig, Place::Vram) > before, "both still need it");
+        match is_marked {
+            true => assert_eq!(rig.device_mark_error(device), Ok(())),
+            false => {
+                let fault = rig.run(Engine::Compute, &[write(rig.reserve(PAGE), 1)]);
+                assert_eq!(fault, Err(Errno::EFAULT));
+            }
+        }
+        let ends = [queued, held].map(|job| job.wait());
+        assert_eq!(ends, [Err(Errno::ECANCELED); 2], "marked: {is_marked}");
+        becomes("the memory is free", || used(&rig, Place::Vram) == before);
+    }
+    assert!(!trigger.has_ended());
+    gate.cpu.write(0, 1);
+    assert_eq!(trigger.wait(), Ok(()));
+}
+
 fn row_0_04_assume_not_in_use_frees_at_once_and_faults() {
     let rig = alone();
     let other = Rig::new();
@@ -391,6 +433,51 @@ fn row_0_04_assume_not_in_use_frees_at_once_and_faults() {
     // The liar's other contexts go on, and others'.
     assert_eq!(rig.run(Engine::Copy, &[write(gate.va, 7)]), Ok(()));
     assert_eq!(other.run(Engine::Copy, &[]), Ok(()));
+}
+
+/// Nor does any engine, whatever it has known there.
+fn row_0_04_no_address_space_finds_it_any_more() {
+    let rig = alone();
+    let other = Rig::new();
+    let vms = [rig.vm, rig.vm_create().expect("VM_CREATE")];
+    let commands = rig.buffer(Place::System, PAGE);
+    let own = map(commands.handle, 0, commands.va, PAGE);
+    assert_eq!(rig.bind_and_wait(vms[1], &[own]), Ok(()));
+    let run = |context: u32, command: Command| {
+        let words = command.encode().words().to_vec();
+        commands.cpu.write_words(0, &words);
+        let buffer = drm_skua_buffer {
+            va: commands.va,
+            size: u32::try_from(size_of_val(&*words)).expect("a size"),
+            flags: 0,
+        };
+        let done = rig.syncobj();
+        assert_eq!(rig.submit(context, &[buffer], &[signal(done)]), Ok(()));
+        rig.wait(done)
+    };
+    for place in [Place::Vram, Place::System] {
+        let a = rig.bo(place, PAGE);
+        let va = rig.reserve(PAGE);
+        let contexts = vms.map(|vm| {
+            assert_eq!(rig.bind_and_wait(vm, &[map(a, 0, va, PAGE)]), Ok(()));
+            Engine::ALL.map(|engine| {
+                let context = rig.context_create(vm, rig.engine(engine.kind()));
+                context.expect("CONTEXT_CREATE")
+            })
+        });
+        for context in contexts.iter().flatten() {
+            assert_eq!(run(*context, write(va, 1)), Ok(()), "{place:?}");
+        }
+        assert_eq!(rig.destroy(&[a], ASSUME), Ok(()));
+        let canaries: Vec<_> = (0..64).map(|_| other.buffer(place, PAGE)).collect();
+        for (n, context) in (0..).zip(contexts.iter().flatten()) {
+            let end = run(*context, write(va, !0));
+            for canary in &canaries {
+                canary.cpu.expect("a canary", |_| 0);
+            }
+            assert_eq!(end, Err(Errno::EFAULT), "{place:?}, context {n}");
+        }
+    }
 }
 
 fn row_0_04_a_bind_that_waits_maps_nothing() {
@@ -582,17 +669,45 @@ fn row_0_11_the_cpu_sees_nothing_of_it_any_more() {
         let next = rig.buffer(place, LARGE);
         next.cpu.fill(|_| 4);
         becomes("an access faults", || {
-            !in_child(|| a.cpu.read(LARGE as usize - 8) != 4)
+            dies_of(Signal::SIGBUS, || a.cpu.read(LARGE as usize - 8))
         });
         for offset in [0, PAGE as usize, LARGE as usize - 8] {
-            assert!(!in_child(|| a.cpu.read(offset) != 4), "{offset:#x}");
-            assert!(!in_child(|| {
-                a.cpu.write(offset, 5);
-                true
-            }));
+            let reads = dies_of(Signal::SIGBUS, || a.cpu.read(offset));
+            let writes = dies_of(Signal::SIGBUS, || a.cpu.write(offset, 5));
+            assert!(reads && writes, "{place:?}, {offset:#x}");
         }
         b.cpu.expect("another's", |_| 2);
         next.cpu.expect("what may be in its place", |_| 4);
+    }
+}
+
+/// Locks of a client are no reason to keep it, and go with it.
+fn row_0_11_what_is_locked_is_a_bus_error_when_it_is_gone() {
+    let rig = alone();
+    let cached = DRM_SKUA_BO_CPU_ACCESS | DRM_SKUA_BO_CACHED;
+    let before = Place::ALL.map(|place| used(&rig, place));
+    for flags in [0, DRM_SKUA_BO_CPU_ACCESS, cached] {
+        let handle = rig.bo_create(LARGE, flags, both(&rig)).expect("BO_CREATE");
+        let offset = rig.lock(handle).expect("BO_LOCK");
+        assert_eq!(rig.lock(handle), Ok(offset));
+        let cpu = Mapping::new(rig.duplicate(), offset, LARGE as usize).expect("mmap");
+        cpu.fill(|_| 1);
+        assert_eq!(rig.destroy_synchronously(&[handle], 0), Ok(()));
+        assert_eq!(rig.unlock(handle), Err(Errno::ENOENT), "flags {flags:#x}");
+        let after = Place::ALL.map(|place| used(&rig, place));
+        assert_eq!(after, before, "flags {flags:#x}");
+        let next = Place::ALL.map(|place| rig.bo(place, LARGE));
+        let maps = next.map(|next| rig.map(next));
+        maps.iter().for_each(|next| next.fill(|_| 4));
+        for offset in [0, LARGE as usize - 8] {
+            let reads = dies_of(Signal::SIGBUS, || cpu.read(offset));
+            let writes = dies_of(Signal::SIGBUS, || cpu.write(offset, 5));
+            assert!(reads && writes, "flags {flags:#x}, {offset:#x}");
+        }
+        for map in &maps {
+            map.expect("what may be in its place", |_| 4);
+        }
+        assert_eq!(rig.destroy_synchronously(&next, 0), Ok(()));
     }
 }
 

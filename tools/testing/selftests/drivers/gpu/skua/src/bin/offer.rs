@@ -14,7 +14,7 @@ use skua_selftests::moving::{
     alone, both, evict_all, evict_some, expect_gpu, movable, pattern, place, press, resident,
     Numbers,
 };
-use skua_selftests::raw::in_child;
+use skua_selftests::raw::{dies_of, Signal};
 use skua_selftests::rig::{copy, fill, wait_value, write};
 use skua_selftests::suite::eventually;
 use skua_selftests::witness::{quiet, shmem, Witness};
@@ -75,12 +75,9 @@ fn reclaim(client: &Client, handle: u32) -> Result<Vec<bool>, Errno> {
     }
 }
 
-/// Whether the CPU can access it, from its first page to its last.
+/// Whether the CPU can access it, from its first page to its last. If not, it is a bus error.
 fn is_accessible(cpu: &Mapping) -> bool {
-    in_child(|| {
-        let _ = (cpu.read(0), cpu.read(cpu.len() - 8));
-        true
-    })
+    !dies_of(Signal::SIGBUS, || (cpu.read(0), cpu.read(cpu.len() - 8)))
 }
 
 /// Where an object may be.

@@ -20,7 +20,7 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use skua_selftests::function::Unbound;
 use skua_selftests::program::{address, POLL};
-use skua_selftests::raw::{in_child, with_alarm};
+use skua_selftests::raw::{dies_of, in_child, with_alarm, Signal};
 use skua_selftests::rig::{copy, dispatch_at, fill, wait_value, write};
 use skua_selftests::wddm_rig::{patience, read, vram_size, vram_used, Rig, PAGE};
 use skua_selftests::witness::quiet;
@@ -824,7 +824,7 @@ fn row_0_11_locks_nest_at_one_address() {
             rig.start(&rig.copy, &[fill(0x9999_9999, other.gpu_va(), size)]);
         }
         rig.finish(&rig.copy);
-        assert!(!in_child(|| locks[0].read::<u64>(8).is_ok()));
+        assert!(dies_of(Signal::SIGBUS, || locks[0].read::<u64>(8)));
     }
 }
 
