@@ -773,7 +773,8 @@ struct drm_skua_evict {
  * DRM_SKUA_BO_CPU_ACCESS) moves to system memory if it is not there, and does not come to
  * VRAM before it is unlocked, whoever makes it resident. What may be in VRAM alone does not
  * move for a lock: it can be locked while it is moved out, unless others may have it, and work
- * that needs it is refused (-EBUSY), as is its export, until it is unlocked.
+ * that needs it is refused (-EBUSY), as is its export, until it is unlocked, also if
+ * DRM_IOCTL_SKUA_MAKE_RESIDENT has succeeded meanwhile.
  *
  * Work of the GPU is not waited for, unless the buffer object has to move: then for all
  * that was submitted before and may use it, for ten seconds at most. The client counts how

@@ -140,9 +140,11 @@ pub fn the_aperture_is_its_bar() {
 pub fn no_more_is_locked_than_there_are_pages() {
     let hidden = Hidden::new();
     let rig = &hidden.rig;
-    // What the CPU sees stays full.
+    // What the CPU sees stays full, and takes no page when it is locked.
     if let Some(visible) = &hidden.visible {
         resident(rig, &[visible.handle]);
+        assert!(rig.lock(visible.handle).is_ok());
+        assert_eq!(place(rig, visible.handle), Place::Vram);
     }
     let buffers: Vec<_> = (0..6).map(|_| hidden.buffer(hidden.size / 4)).collect();
     let others = hidden.buffer(3 * hidden.size);

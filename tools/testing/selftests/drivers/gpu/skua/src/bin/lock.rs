@@ -2,16 +2,19 @@
 
 //! BO_LOCK and BO_UNLOCK: the CPU's claim on an object, wherever that is (WDDM: Lock2).
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
+use skua_selftests::client::wait_value as wait_for;
 use skua_selftests::function::Function;
 use skua_selftests::moving::{
     alone, both, evict_all, expect_gpu, find, movable, pattern, place, resident,
 };
 use skua_selftests::raw::{dies_of, with_alarm, Signal};
 use skua_selftests::rig::{copy, fill, wait_value};
+use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_spec::pci::BAR_VRAM;
 use skua_uapi::*;
@@ -31,12 +34,15 @@ fn main() -> ExitCode {
         row_0_19_row_1_09_system_memory_is_locked_in_its_place: 60,
         row_0_20_without_cpu_access_the_address_never_leads_to_vram: 60 at_rest,
         row_0_20_what_is_in_vram_for_good_cannot_be_locked at_rest,
+        row_0_17_what_fills_vram_is_locked_where_it_is: 60 at_rest,
         row_0_21_what_is_locked_outside_stays_outside: 60 at_rest,
         row_0_21_what_others_may_have_is_not_locked_out: 60 at_rest,
-        what_the_cpu_sees_in_vram_stays: 60 at_rest,
+        row_0_21_what_is_held_goes_on_when_it_is_unlocked: 60 at_rest,
+        row_0_21_what_is_resident_is_not_there_before: 60 at_rest,
+        row_0_01_row_0_17_what_the_cpu_sees_in_vram_stays: 60 at_rest,
         a_lock_waits_for_its_move_alone: 60 at_rest,
-        locks_are_counted: 60 at_rest,
-        locks_end_with_the_handle: 60,
+        row_0_11_locks_are_counted: 60 at_rest,
+        row_0_11_locks_end_with_the_handle: 60,
         a_lock_brings_back_what_is_arriving: 60,
     ])
 }
@@ -296,7 +302,97 @@ fn row_0_21_what_others_may_have_is_not_locked_out() {
     assert_eq!(other.run(Engine::Compute, &[fill(7, va, PAGE)]), Ok(()));
 }
 
-fn what_the_cpu_sees_in_vram_stays() {
+/// An object that is out, and where the GPU is to find it.
+#[track_caller]
+fn out(rig: &Rig) -> (u32, u64) {
+    let vram = 1 << rig.region(Place::Vram).id;
+    let handle = rig.bo_create(LARGE, 0, vram).expect("BO_CREATE");
+    let va = rig.bound_at_will(handle, LARGE);
+    evict_all();
+    assert_eq!(place(rig, handle), Place::System);
+    (handle, va)
+}
+
+/// Work that needs what is locked out is refused until it is unlocked.
+#[track_caller]
+fn expect_held_out(rig: &Rig, handle: u32, va: u64) {
+    let work = rig.start_after(rig.compute, &[fill(8, va, LARGE)], &[]);
+    assert_eq!(work.map(drop), Err(Errno::EBUSY));
+    assert_eq!(place(rig, handle), Place::System);
+}
+
+/// What it waits for is there, but its memory is not: that is no failure.
+fn row_0_21_what_is_held_goes_on_when_it_is_unlocked() {
+    let rig = alone();
+    let (handle, va) = out(&rig);
+    let cpu = locked(&rig, handle, LARGE);
+    cpu.fill(pattern(1));
+    let fence = rig.fence(0);
+    let target = rig.buffer(Place::System, LARGE);
+    let work = [copy(va, target.va, LARGE)];
+    let held = rig.start_after(rig.copy, &work, &[wait_for(fence, 1)]);
+    let held = held.expect("SUBMIT");
+    assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+    assert!(!rig.signals_within(held.syncobj, 0, Duration::from_millis(100)));
+    assert_eq!(place(&rig, handle), Place::System);
+    cpu.fill(pattern(2));
+    assert_eq!(rig.unlock(handle), Ok(()));
+    assert_eq!(held.wait(), Ok(()));
+    target.cpu.expect("the last that was written", pattern(2));
+    assert_eq!(place(&rig, handle), Place::Vram);
+}
+
+/// Of a device that says what is resident, too: it is so when work is accepted that needs it.
+fn row_0_21_what_is_resident_is_not_there_before() {
+    quiet();
+    let client = Client::new();
+    let device = client
+        .device_create(DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY)
+        .expect("DEVICE_CREATE");
+    let rig = Rig::of_device(client, device).having_worked();
+    let (handle, va) = out(&rig);
+    let cpu = locked(&rig, handle, LARGE);
+    cpu.fill(pattern(1));
+    assert_eq!(rig.make_resident_for(device, 0, &[handle]), Ok(0));
+    expect_held_out(&rig, handle, va);
+    cpu.expect("under the lock", pattern(1));
+    assert_eq!(rig.unlock(handle), Ok(()));
+    expect_gpu(&rig, "what the CPU wrote", va, LARGE, pattern(1));
+    assert_eq!(place(&rig, handle), Place::Vram);
+}
+
+/// All of VRAM can be locked at a time, without that anything moves.
+fn row_0_17_what_fills_vram_is_locked_where_it_is() {
+    let rig = alone();
+    let mut objects = Vec::new();
+    for size in [4 * LARGE, 64 << 10, PAGE] {
+        objects.extend(std::iter::from_fn(|| {
+            rig.try_bo_in_free(Place::Vram, size).ok()
+        }));
+    }
+    let region = rig.region(Place::Vram);
+    assert!(region.used > region.size - LARGE, "{region:?}");
+    let evictions = || Function::first().counters(["driver_evictions"]);
+    let before = evictions();
+    let bar = Function::first().map_bar(BAR_VRAM);
+    let value = |n| pattern(0x17)(n) | 1;
+    for (n, handle) in (1..).zip(&objects) {
+        locked(&rig, *handle, PAGE).write(0, value(n));
+        assert_eq!(place(&rig, *handle), Place::Vram, "object {n}");
+    }
+    assert_eq!(evictions(), before);
+    let pages = (0..bar.len()).step_by(4096);
+    let seen: BTreeSet<u64> = pages.map(|page| bar.read(page)).collect();
+    println!("# {} objects", objects.len());
+    for n in 1..=objects.len() {
+        assert!(seen.contains(&value(n)), "object {n}");
+    }
+    for handle in &objects {
+        assert_eq!(rig.unlock(*handle), Ok(()));
+    }
+}
+
+fn row_0_01_row_0_17_what_the_cpu_sees_in_vram_stays() {
     let rig = alone();
     let gate = rig.buffer(Place::System, PAGE);
     let handle = movable(&rig, LARGE);
@@ -349,7 +445,7 @@ fn a_lock_waits_for_its_move_alone() {
     cpu.expect("the last write", |_| 9 << 32 | 9);
 }
 
-fn locks_are_counted() {
+fn row_0_11_locks_are_counted() {
     let rig = alone();
     for flags in [0, DRM_SKUA_BO_CPU_ACCESS, CACHED] {
         let (handle, _) = in_vram(&rig, flags, PAGE);
@@ -374,7 +470,7 @@ fn locks_are_counted() {
     }
 }
 
-fn locks_end_with_the_handle() {
+fn row_0_11_locks_end_with_the_handle() {
     let rig = alone();
     let other = Client::new();
     let handle = rig.bo_create(PAGE, 0, both(&rig)).expect("BO_CREATE");
