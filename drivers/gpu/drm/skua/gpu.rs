@@ -37,7 +37,7 @@
 //! Context::order                 mutex, ioctls and what lets go of held submissions only
 //! Context::holds                 mutex; nothing is allocated and nothing else taken under it but
 //!                                spin locks
-//! Gpu::aperture                  mutex, allocates; CPU mappings are made and removed under it, and
+//! Gpu::host_aperture             mutex, allocates; CPU mappings are made and removed under it, and
 //!                                its acknowledgements waited for
 //! vram, gart, asids, Budgets,    mutexes; all but the last two allocate
 //! Vm::owners, the LRU's, Pager
@@ -531,9 +531,9 @@ pub(crate) struct Gpu {
     pub(crate) gart: Mutex<gart::Window>,
     /// What the CPU host aperture shows.
     #[pin]
-    pub(crate) aperture: Mutex<Window>,
+    pub(crate) host_aperture: Mutex<Window>,
     /// Pages of it that are for what is locked.
-    pub(crate) aperture_claimed: Atomic<u64>,
+    pub(crate) host_aperture_claimed: Atomic<u64>,
     /// How many uses of buffer objects there were, modulo 2^32
     /// ([`Uses`](crate::policy::eviction::Uses)).
     pub(crate) uses: Atomic<u32>,
@@ -719,8 +719,8 @@ impl Gpu {
             last_clear <- new_spinlock!(None),
             clearer <- Clearer::new(),
             gart <- new_mutex!(gart),
-            aperture <- new_mutex!(aperture),
-            aperture_claimed: Atomic::new(0),
+            host_aperture <- new_mutex!(aperture),
+            host_aperture_claimed: Atomic::new(0),
             uses: Atomic::new(0),
             vram <- new_mutex!(vram),
             vram_region <- new_spinlock!(None),

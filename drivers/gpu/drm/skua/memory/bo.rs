@@ -282,7 +282,7 @@ pub(crate) struct BoData {
     /// For how many devices of clients it is resident.
     residents: Atomic<i16>,
     /// How many clients have locked it; and whether it has a part of the [aperture](host_aperture)
-    /// for that, [`HAS_APERTURE`].
+    /// for that, [`HAS_HOST_APERTURE`].
     lockers: Atomic<i16>,
     /// [`DYING`], set with the reservation locked, [`CONTENT_LOST`], [`CLAIMED`], [`ARRIVING`],
     /// [`GIVEN_UP`] and [`ABSENT`].
@@ -443,7 +443,7 @@ const GIVEN_UP: i8 = 1 << 4;
 const ABSENT: i8 = 1 << 5;
 
 /// In [`BoData::lockers`]: it is locked in VRAM through the aperture.
-const HAS_APERTURE: i16 = 1 << 14;
+const HAS_HOST_APERTURE: i16 = 1 << 14;
 
 /// Counts `more` clients. `EMFILE`, never for fewer.
 fn count(clients: &Atomic<i16>, more: i16) -> Result {
@@ -1132,14 +1132,14 @@ impl BoData {
     pub(crate) fn count_lockers(bo: &Bo, more: i16) -> Result {
         let mut lockers = bo.lockers.load(Relaxed);
         loop {
-            let clients = (lockers & !HAS_APERTURE).checked_add(more);
-            let clients = clients.filter(|clients| *clients < HAS_APERTURE);
+            let clients = (lockers & !HAS_HOST_APERTURE).checked_add(more);
+            let clients = clients.filter(|clients| *clients < HAS_HOST_APERTURE);
             let new = match clients.ok_or(EMFILE)? {
                 0 => 0,
-                clients => clients | lockers & HAS_APERTURE,
+                clients => clients | lockers & HAS_HOST_APERTURE,
             };
             match bo.lockers.cmpxchg(lockers, new, Relaxed) {
-                Ok(_) if new == 0 && lockers & HAS_APERTURE != 0 => {
+                Ok(_) if new == 0 && lockers & HAS_HOST_APERTURE != 0 => {
                     host_aperture::unclaim(bo.dev(), bo);
                     return Ok(());
                 }
@@ -1155,18 +1155,18 @@ impl BoData {
     }
 
     /// Whether it is locked, and has a part of the aperture for that.
-    pub(crate) fn has_aperture(&self) -> bool {
-        self.lockers.load(Relaxed) & HAS_APERTURE != 0
+    pub(crate) fn has_host_aperture(&self) -> bool {
+        self.lockers.load(Relaxed) & HAS_HOST_APERTURE != 0
     }
 
     /// It has from now on, as long as it is locked; whether that is new. Not if it is not locked
     /// any more.
-    pub(crate) fn set_aperture(&self) -> bool {
+    pub(crate) fn set_host_aperture(&self) -> bool {
         let mut lockers = self.lockers.load(Relaxed);
-        while lockers != 0 && lockers & HAS_APERTURE == 0 {
+        while lockers != 0 && lockers & HAS_HOST_APERTURE == 0 {
             match self
                 .lockers
-                .cmpxchg(lockers, lockers | HAS_APERTURE, Relaxed)
+                .cmpxchg(lockers, lockers | HAS_HOST_APERTURE, Relaxed)
             {
                 Ok(_) => return true,
                 Err(now) => lockers = now,

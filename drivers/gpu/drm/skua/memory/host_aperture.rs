@@ -24,7 +24,7 @@
 //!
 //! Which page shows what, [`crate::policy::host_aperture`] knows.
 //!
-//! Lock: [`Gpu::aperture`](crate::gpu::Gpu), a mutex, held from the choice of a page until the
+//! Lock: [`Gpu::host_aperture`](crate::gpu::Gpu), a mutex, held from the choice of a page until the
 //! CPU's mapping of it is made, or removed: so nobody has a mapping of a page that shows something
 //! else.
 //! The device's acknowledgement is waited for under it, and under what a page fault holds.
@@ -143,7 +143,7 @@ pub(crate) fn map(
     if count == 0 {
         return Err(FaultError::Sigbus);
     }
-    let mut window = dev.aperture.lock();
+    let mut window = dev.host_aperture.lock();
     reveal(dev, &aperture, &mut window, bo, range, first, count)?;
     for ahead in 0..count {
         let offset = spot(&aperture, range, first + ahead).and_then(|spot| {
@@ -184,10 +184,10 @@ pub(crate) fn claim(dev: &SkuaDevice, bo: &Bo) -> bool {
         return false;
     };
     let pages = pages_of(&aperture, bo);
-    let claimed = &dev.aperture_claimed;
+    let claimed = &dev.host_aperture_claimed;
     let mut before = claimed.load(Relaxed);
     loop {
-        if bo.has_aperture() {
+        if bo.has_host_aperture() {
             return true;
         }
         let now = before.saturating_add(pages);
@@ -199,7 +199,7 @@ pub(crate) fn claim(dev: &SkuaDevice, bo: &Bo) -> bool {
             Err(other) => before = other,
         }
     }
-    if !bo.set_aperture() {
+    if !bo.set_host_aperture() {
         // Somebody else was faster, or it was unlocked just now.
         unclaim(dev, bo);
     }
@@ -210,7 +210,7 @@ pub(crate) fn claim(dev: &SkuaDevice, bo: &Bo) -> bool {
 pub(crate) fn unclaim(dev: &SkuaDevice, bo: &Bo) {
     if let Some(aperture) = dev.hw.caps.aperture {
         // No wrap: claimed before.
-        dev.aperture_claimed
+        dev.host_aperture_claimed
             .fetch_sub(pages_of(&aperture, bo), Relaxed);
     }
 }
@@ -222,7 +222,7 @@ pub(crate) fn hold(dev: &SkuaDevice, bo: &Bo) {
         return;
     };
     if range.is_shown() {
-        let mut window = dev.aperture.lock();
+        let mut window = dev.host_aperture.lock();
         // Under the lock: who has changed it since comes after this.
         let held = bo.is_locked();
         for page in pages(&aperture, &range) {
@@ -361,7 +361,7 @@ pub(crate) fn give_back(range: &VramRange) {
     let Some(aperture) = dev.hw.caps.aperture else {
         return;
     };
-    let mut window = dev.aperture.lock();
+    let mut window = dev.host_aperture.lock();
     let mut hidden = [0; BATCH];
     let mut count = 0;
     for page in pages(&aperture, range) {

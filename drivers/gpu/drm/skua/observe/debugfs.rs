@@ -198,7 +198,7 @@ fn regions(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> core::fmt:
         writeln!(out, "{}: size {} used {}", name, size, used)?;
     }
     {
-        let aperture = dev.aperture.lock();
+        let aperture = dev.host_aperture.lock();
         writeln!(
             out,
             "host aperture: pages {} used {}",
