@@ -469,8 +469,8 @@ enum drm_skua_bo_flags {
  * Errors: -ENOENT for @vm; -EINVAL for @size 0 or not a multiple of 4096 or above
  * 2^40, @flags, DRM_SKUA_BO_CACHED or DRM_SKUA_BO_WRITE_COMBINED without
  * DRM_SKUA_BO_CPU_ACCESS, or both of them, @placements, @preferred or @eviction_set;
- * -EOPNOTSUPP for what could never be locked: if VRAM is allowed and system memory is
- * not, DRM_SKUA_BO_CACHED, and DRM_SKUA_BO_CPU_ACCESS where the CPU sees no VRAM
+ * -EOPNOTSUPP for what could never be locked: if VRAM alone is allowed,
+ * DRM_SKUA_BO_CACHED, and DRM_SKUA_BO_CPU_ACCESS where the CPU sees no VRAM
  * (&drm_skua_region_info.cpu_visible_size); -ENOSPC if VRAM is allowed and system memory
  * is not, or the aperture alone is, and no room can be made there in time, or none that
  * other control groups give up; -ENOMEM if system memory has no room and VRAM has none, or is not

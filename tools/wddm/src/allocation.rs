@@ -111,7 +111,8 @@ pub struct AllocationDesc {
     pub segments: SegmentSets,
     /// Whether the CPU may access it wherever it is, but as `cached` says.
     pub cpu_visible: bool,
-    /// Whether the CPU's mappings are cached, which they can be in system memory alone.
+    /// Whether the CPU's mappings are cached, which they can be in system pages alone: not in
+    /// video memory.
     pub cached: bool,
 }
 
@@ -226,8 +227,8 @@ impl Allocation {
     pub fn create(device: &Device, desc: &AllocationDesc) -> Result<Self> {
         let adapter = device.adapter();
         device.scheduler().check_alive()?;
-        let system = desc.segments.supported().bits() & adapter.system().bits() != 0;
-        if desc.cached && !system {
+        let elsewhere = adapter.system() | adapter.aperture();
+        if desc.cached && desc.segments.supported().bits() & elsewhere.bits() == 0 {
             return Err(Status::INVALID_PARAMETER);
         }
         let size = desc

@@ -377,12 +377,10 @@ pub(crate) fn create(
     if args.flags & !known != 0 || ((cached || combined) && !access) || (cached && combined) {
         return Err(EINVAL);
     }
-    let vram = args.sets.supports(Segment::Vram);
-    // What the aperture has no room for is out, too.
-    let system = args.sets.supports(Segment::System);
+    let is_alone = args.sets.supported() == Segment::Vram.bit();
     let part = part_of(dev, args.flags, args.sets);
     // It could never be locked.
-    if vram && !system && (part.bytes(dev) == 0 || cached) {
+    if is_alone && (part.bytes(dev) == 0 || cached) {
         return Err(EOPNOTSUPP);
     }
     // What others make room for is charged whether or not it fits: no more of that.

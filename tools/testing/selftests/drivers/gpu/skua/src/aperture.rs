@@ -256,7 +256,8 @@ pub fn no_more_is_locked_than_there_are_pages() {
     assert_eq!(strays(), 0);
 }
 
-/// What the CPU sees by itself takes no page; what may be nowhere else is there, or refused.
+/// What the CPU sees by itself takes no page; what may be nowhere else is there, or refused. What
+/// the aperture segment may hold is not.
 pub fn vram_alone_needs_no_aperture() {
     quiet();
     let rig = Rig::new();
@@ -289,6 +290,16 @@ pub fn vram_alone_needs_no_aperture() {
     expect("wherever it is", &last.cpu, 3);
 }
 
+        // The aperture segment is a place where the CPU reaches it.
+        let placements = rig.set(&[Place::Vram, Place::Aperture]);
+        let handle = rig.bo_create(MIB, DRM_SKUA_BO_CPU_ACCESS, placements);
+        let buffer = rig.bound(handle.expect("BO_CREATE"), MIB);
+        assert_eq!(place(&rig, buffer.handle), Place::Aperture);
+        assert!(rig.lock(buffer.handle).is_ok());
+        stamp(&buffer.cpu, 1);
+        expect_gpu(&rig, "locked in the aperture segment", &buffer, 1);
+        assert_eq!(usage().1, 0, "pages of the host aperture");
+        assert_eq!(rig.unlock(buffer.handle), Ok(()));
 /// The CPU and the GPU see the same bytes, whichever page of the aperture shows them.
 pub fn any_page_of_vram_through_any_page() {
     let hidden = Hidden::new();

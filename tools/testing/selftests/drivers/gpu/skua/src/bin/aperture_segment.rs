@@ -48,6 +48,7 @@ fn main() -> ExitCode {
         what_is_in_vram_without_need_leaves_it_for_the_aperture: 60 at_rest,
         what_fits_in_neither_is_refused: 60,
         what_vram_has_no_room_for_is_made_in_the_aperture: 60 at_rest,
+        row_0_16_what_is_cached_is_locked_in_the_aperture: 60 at_rest,
         row_0_20_what_may_be_in_the_aperture_is_locked_there: 60 at_rest,
         row_0_21_what_is_locked_and_out_comes_to_the_aperture: 60 at_rest,
         row_1_22_the_cpu_maps_the_system_pages at_rest,
@@ -398,7 +399,7 @@ fn what_has_not_come_yet_does_not_leave() {
     let rig = alone();
     let size = 8 * PAGE;
     let gate = rig.buffer(Place::System, PAGE);
-    let (handle, va) = hidden(&rig, size);
+    let (handle, va) = hidden(&rig, 0, size);
     let large = rig.bo(Place::Vram, rig.region(Place::Vram).size);
     assert_eq!(rig.close(large), Ok(()));
     assert_eq!(place(&rig, handle), Place::Aperture);
@@ -551,22 +552,35 @@ fn locked(rig: &Rig, handle: u32, size: u64) -> Mapping {
     Mapping::new(rig.duplicate(), offset, len).expect("mmap")
 }
 
-/// An object without access for the CPU that may be in VRAM or the aperture, is in VRAM and was
-/// filled by the GPU, and where that finds it.
+/// What the CPU does not see in VRAM.
+const HIDDEN: [u32; 2] = [0, DRM_SKUA_BO_CPU_ACCESS | DRM_SKUA_BO_CACHED];
+
+/// An object of these flags that may be in VRAM or the aperture, is in VRAM and was filled by the
+/// GPU, and where that finds it.
 #[track_caller]
-fn hidden(rig: &Rig, size: u64) -> (u32, u64) {
+fn hidden(rig: &Rig, flags: u32, size: u64) -> (u32, u64) {
     let placements = bit(rig, Place::Vram) | bit(rig, Place::Aperture);
-    let handle = rig.bo_create(size, 0, placements).expect("BO_CREATE");
+    let handle = rig.bo_create(size, flags, placements);
+    let handle = handle.expect("BO_CREATE");
     let va = rig.bound_at_will(handle, size);
     assert_eq!(place(rig, handle), Place::Vram);
     assert_eq!(rig.run(Engine::Compute, &[fill(7, va, size)]), Ok(()));
     (handle, va)
 }
 
+fn row_0_16_what_is_cached_is_locked_in_the_aperture() {
+    is_locked_in_the_aperture(HIDDEN[1]);
+}
+
 fn row_0_20_what_may_be_in_the_aperture_is_locked_there() {
+    is_locked_in_the_aperture(HIDDEN[0]);
+}
+
+#[track_caller]
+fn is_locked_in_the_aperture(flags: u32) {
     let rig = alone();
     let size = 8 * PAGE;
-    let (handle, va) = hidden(&rig, size);
+    let (handle, va) = hidden(&rig, flags, size);
     let bars = ["vram_bar_read", "vram_bar_write"];
     let before = Function::first().counters(bars);
     let cpu = locked(&rig, handle, size);
@@ -585,9 +599,16 @@ fn row_0_20_what_may_be_in_the_aperture_is_locked_there() {
 }
 
 fn row_0_21_what_is_locked_and_out_comes_to_the_aperture() {
+    for flags in HIDDEN {
+        what_is_out_comes_to_the_aperture(flags);
+    }
+}
+
+#[track_caller]
+fn what_is_out_comes_to_the_aperture(flags: u32) {
     let rig = alone();
     let size = 8 * PAGE;
-    let (handle, va) = hidden(&rig, size);
+    let (handle, va) = hidden(&rig, flags, size);
     // The window has what may be nowhere else.
     let filler = buffer(&rig, &[Place::Aperture], WINDOW);
     let cpu = locked(&rig, handle, size);

@@ -208,9 +208,11 @@ fn main() -> ExitCode {
 const GIVING_UP: Duration = PATIENCE.saturating_mul(4);
 /// Lines of the driver that a lie may be worth, however often it is told.
 const LINES: usize = 60;
-/// Placements in system memory and in VRAM, of a device that may not be asked any more.
+/// Placements in system memory, in VRAM and in the aperture, of a device that may not be asked any
+/// more.
 const SYSTEM: u32 = 1 << 0;
 const VRAM: u32 = 1 << 1;
+const APERTURE: u32 = 1 << 2;
 /// Bytes that binding to a device may take from the system for good.
 const ROOM: u64 = 64 << 20;
 
@@ -550,6 +552,7 @@ fn vram_of_which_the_cpu_sees_nothing() {
     };
     let cpu = DRM_SKUA_BO_CPU_ACCESS;
     assert_eq!(create(cpu, VRAM), Err(Errno::EOPNOTSUPP));
+    assert_eq!(create(cpu, VRAM | APERTURE), Ok(2));
     assert_eq!(create(cpu, VRAM | SYSTEM), Ok(0));
     assert_eq!(create(0, VRAM | SYSTEM), Ok(1));
     assert_eq!(create(0, VRAM), Ok(1));

@@ -844,7 +844,7 @@ fn row_0_12_lock2_has_no_flags() {
 fn row_0_16_row_0_20_what_the_cpu_does_not_reach_is_locked_in_system_memory() {
     let rig = Rig::new();
     let adapter = rig.device.adapter();
-    let (vram, system) = (adapter.vram(), adapter.system());
+    let (vram, aperture, system) = (adapter.vram(), adapter.aperture(), adapter.system());
     let plain = |segments| AllocationDesc::new(PAGE, segments);
     for desc in [
         plain(system).hidden(),
@@ -891,6 +891,10 @@ fn row_2_20_important_work_goes_first() {
     assert_eq!(low.set_scheduling_priority(-7), Ok(()));
     assert_eq!(high.set_scheduling_priority(7), Ok(()));
     goes_first(&rig, low, || rig.finish(&high));
+        plain(aperture).hidden(),
+        plain(aperture).cached(),
+        plain(vram | aperture).hidden(),
+        plain(vram | aperture).cached(),
     high.destroy();
     let refused = high.set_scheduling_priority(0);
     assert_eq!(refused, Err(Status::INVALID_HANDLE));
