@@ -231,6 +231,17 @@ impl Mapping {
         Ok(())
     }
 
+    /// mlock().
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    #[expect(unsafe_code, reason = "a system call")]
+    pub fn keep_in_memory(&self) -> Result<(), Errno> {
+        // SAFETY: the mapping is there; its content does not change.
+        unsafe { mman::mlock(self.base.cast(), self.len) }
+    }
+
     /// Changes what may be done with the mapping.
     ///
     /// # Errors

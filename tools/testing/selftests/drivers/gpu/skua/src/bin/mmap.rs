@@ -3,6 +3,7 @@
 //! The CPU's mappings of buffer objects.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
 
 use nix::sys::mman::{MRemapFlags, MapFlags, ProtFlags};
@@ -10,7 +11,7 @@ use nix::sys::resource::{getrusage, UsageWho};
 use skua_selftests::client::Client;
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
-use skua_selftests::moving::find;
+use skua_selftests::moving::{evict_all, find, movable_in_vram, place, resident};
 use skua_selftests::raw::in_child;
 use skua_selftests::rig::{copy, wait_value, write};
 use skua_selftests::{suite, tests, Engine, Errno, Place, Rig};
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         row_0_17_row_1_08_addresses_lead_straight_to_the_bar: 60 at_rest,
         row_0_19_row_1_09_system_memory_is_mapped_directly: 60,
         row_0_28_coherent_memory_needs_no_call: 60,
+        row_1_11_nobody_holds_on_to_what_is_mapped: 60 at_rest,
     ])
 }
 
@@ -513,4 +515,33 @@ fn row_0_28_coherent_memory_needs_no_call() {
         assert_eq!(shared.cpu.read(128), round * 1000, "round {round}");
     }
     assert_eq!(job.wait(), Ok(()));
+}
+
+/// An object may move whatever other parts of the kernel are asked to do with its mapping: who
+/// would need its pages gets none, and mlock() keeps nothing.
+fn row_1_11_nobody_holds_on_to_what_is_mapped() {
+    skua_selftests::witness::quiet();
+    let client = Client::new();
+    let memory = File::open("/proc/self/mem").expect("the process' memory");
+    let vram = movable_in_vram(&client, 1 << 20);
+    for handle in [vram, client.bo(Place::System, 1 << 20)] {
+        let map = client.map(handle);
+        map.fill(pattern(11));
+        for round in 0..3 {
+            let seen = place(&client, handle);
+            let mut word = [0; 8];
+            let read = memory.read_at(&mut word, map.address() as u64);
+            let errno = read.map_err(|error| error.raw_os_error());
+            assert_eq!(errno, Err(Some(nix::libc::EIO)), "{seen:?}");
+            assert_eq!(map.keep_in_memory(), Ok(()), "{seen:?}");
+            map.expect(&format!("round {round}, {seen:?}"), pattern(11));
+            if handle == vram {
+                match seen {
+                    Place::Vram => assert_eq!(evict_all(), 1),
+                    _ => resident(&client, &[handle]),
+                }
+                assert_ne!(place(&client, handle), seen);
+            }
+        }
+    }
 }
