@@ -18,13 +18,15 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use skua_selftests::function::Unbound;
+use skua_selftests::function::{Function, Unbound};
+use skua_selftests::moving::find;
 use skua_selftests::program::{address, POLL};
 use skua_selftests::raw::{dies_of, in_child, with_alarm, Signal};
 use skua_selftests::rig::{copy, dispatch_at, fill, wait_value, write};
 use skua_selftests::wddm_rig::{patience, read, vram_size, vram_used, Rig, PAGE};
 use skua_selftests::witness::quiet;
-use skua_selftests::{suite, tests, Cases};
+use skua_selftests::{suite, tests, Cases, Client, Place};
+use skua_spec::pci::BAR_VRAM;
 use wddm::{
     Access, Adapter, Allocation, AllocationDesc, Context, DestroyFlags, Device, DeviceState,
     EngineKind, Handle, MapFlags, MapMode, MonitoredFence, PreemptionCaps, PriorityClass, Process,
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         row_0_05_synchronous_destruction_returns_when_memory_is_free: 60,
         row_0_05_row_0_06_flags_without_a_meaning_are_refused,
         row_2_25_priorities_are_of_a_resource_or_a_list,
+        row_2_25_one_priority_is_for_all_of_a_resource: 60 at_rest,
         row_0_06_a_destroy_names_a_resource_or_a_list: 60,
         row_0_07_a_map_without_overwriting_never_waits,
         row_0_09_a_map_that_must_not_wait_says_so,
@@ -441,6 +444,47 @@ fn row_2_25_priorities_are_of_a_resource_or_a_list() {
             .process
             .set_allocation_priority(h.device, resource, &list, priorities);
         assert_eq!(result, expected, "{name}");
+    }
+}
+
+/// Its allocations leave before older ones, the last as the first.
+fn row_2_25_one_priority_is_for_all_of_a_resource() {
+    const LARGE: u64 = 2 << 20;
+    quiet();
+    let h = Handles::new();
+    let adapter = h.process.adapter(h.adapter).expect("the adapter");
+    let desc = AllocationDesc::new(LARGE, adapter.vram() | adapter.system());
+    let create = |resource| {
+        let descs = [desc; 3];
+        let created = h.process.create_allocation2(h.device, &descs, resource);
+        created.expect("allocations")
+    };
+    let (singles, members) = (create(false), create(true));
+    // Where VRAM shows it, the allocation is there: whoever has its memory next clears it.
+    let value = |n: u64| 0x2025_0000_0000_0001 + n;
+    let all = singles.allocations.iter().chain(&members.allocations);
+    for (n, handle) in (0..).zip(all) {
+        let map = h.process.lock2(h.device, *handle, 0).expect("Lock2");
+        assert_eq!(map.write(0, value(n)), Ok(()));
+        assert_eq!(h.process.unlock2(h.device, *handle), Ok(()));
+    }
+    let bar = Function::first().map_bar(BAR_VRAM);
+    let there = || (0..6).map(|n| !find(&bar, value(n)).is_empty());
+    let low = h
+        .process
+        .set_allocation_priority(h.device, members.resource, &[], &[1]);
+    assert_eq!(low, Ok(()));
+    let other = Client::new();
+    while other.try_bo_in_free(Place::Vram, LARGE).is_ok() {}
+    assert_eq!(there().collect::<Vec<_>>(), [true; 6]);
+    for count in 1..=3 {
+        let press = other.bo(Place::Vram, LARGE);
+        let highest = other.set_priority(&[press], u32::MAX);
+        assert_eq!(highest, Ok(()));
+        assert_eq!(other.map(press).read(0), 0);
+        let left = there().filter(|there| !there).count();
+        let singles = there().take(3).filter(|there| *there).count();
+        assert_eq!((left, singles), (count, 3), "of six, of three older ones");
     }
 }
 
@@ -847,6 +891,10 @@ fn row_0_16_row_0_20_what_the_cpu_does_not_reach_is_locked_in_system_memory() {
     let (vram, aperture, system) = (adapter.vram(), adapter.aperture(), adapter.system());
     let plain = |segments| AllocationDesc::new(PAGE, segments);
     for desc in [
+        plain(aperture).hidden(),
+        plain(aperture).cached(),
+        plain(vram | aperture).hidden(),
+        plain(vram | aperture).cached(),
         plain(system).hidden(),
         plain(system).cached(),
         plain(vram | system).hidden(),
@@ -891,10 +939,6 @@ fn row_2_20_important_work_goes_first() {
     assert_eq!(low.set_scheduling_priority(-7), Ok(()));
     assert_eq!(high.set_scheduling_priority(7), Ok(()));
     goes_first(&rig, low, || rig.finish(&high));
-        plain(aperture).hidden(),
-        plain(aperture).cached(),
-        plain(vram | aperture).hidden(),
-        plain(vram | aperture).cached(),
     high.destroy();
     let refused = high.set_scheduling_priority(0);
     assert_eq!(refused, Err(Status::INVALID_HANDLE));
