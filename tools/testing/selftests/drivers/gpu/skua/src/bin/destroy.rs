@@ -435,7 +435,8 @@ fn row_0_04_assume_not_in_use_frees_at_once_and_faults() {
     assert_eq!(other.run(Engine::Copy, &[]), Ok(()));
 }
 
-/// Nor does any engine, whatever it has known there.
+/// Nor does any engine, whatever it has known there, though the address spaces have not had their
+/// turn to forget it.
 fn row_0_04_no_address_space_finds_it_any_more() {
     let rig = alone();
     let other = Rig::new();
@@ -455,7 +456,9 @@ fn row_0_04_no_address_space_finds_it_any_more() {
         assert_eq!(rig.submit(context, &[buffer], &[signal(done)]), Ok(()));
         rig.wait(done)
     };
-    for place in [Place::Vram, Place::System] {
+    let gate = rig.buffer(Place::System, PAGE);
+    for (round, place) in (1..).zip([Place::Vram, Place::System]) {
+        let trigger = rig.start(Engine::Copy, &[wait_value(gate.va, round)]);
         let a = rig.bo(place, PAGE);
         let va = rig.reserve(PAGE);
         let contexts = vms.map(|vm| {
@@ -468,6 +471,10 @@ fn row_0_04_no_address_space_finds_it_any_more() {
         for context in contexts.iter().flatten() {
             assert_eq!(run(*context, write(va, 1)), Ok(()), "{place:?}");
         }
+        for vm in vms {
+            let bind = [map(commands.handle, 0, rig.reserve(PAGE), PAGE)];
+            assert_eq!(rig.bind(vm, &bind, &[wait(trigger.syncobj)]), Ok(()));
+        }
         assert_eq!(rig.destroy(&[a], ASSUME), Ok(()));
         let canaries: Vec<_> = (0..64).map(|_| other.buffer(place, PAGE)).collect();
         for (n, context) in (0..).zip(contexts.iter().flatten()) {
@@ -477,6 +484,8 @@ fn row_0_04_no_address_space_finds_it_any_more() {
             }
             assert_eq!(end, Err(Errno::EFAULT), "{place:?}, context {n}");
         }
+        gate.cpu.write(0, round);
+        assert_eq!(trigger.wait(), Ok(()));
     }
 }
 
