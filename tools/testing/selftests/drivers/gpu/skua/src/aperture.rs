@@ -5,6 +5,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use skua_guest::host::{expect_error, request, Lies};
 use skua_spec::command::Command;
 use skua_spec::pci::{BAR_HOST_APERTURE, BAR_VRAM};
 use skua_uapi::*;
@@ -13,6 +14,7 @@ use crate::client::signal;
 use crate::function::{Function, Unbound};
 use crate::mapping::Mapping;
 use crate::moving::{movable_in_vram, place, resident};
+use crate::power::sleep;
 use crate::raw::in_child;
 use crate::rig::{copy, fill, Buffer};
 use crate::suite::eventually;
@@ -129,11 +131,35 @@ pub fn the_aperture_is_its_bar() {
     let function = Function::first();
     assert_eq!(function.bar_size(BAR_HOST_APERTURE), vram.aperture_size);
     assert_eq!(function.bar_size(BAR_VRAM), vram.cpu_visible_size);
+    function.expect_write_combined(BAR_HOST_APERTURE);
     assert!(vram.cpu_visible_size < vram.size, "{vram:?}");
     assert!(matches!(vram.aperture_page_size, 0x1000 | 0x1_0000));
     let pages = vram.aperture_size / u64::from(vram.aperture_page_size);
     assert_eq!(usage().0, pages);
     assert_eq!(Client::new().region(Place::System).aperture_size, 0);
+}
+
+/// A device that says such things of an aperture that it has is not driven; an honest one is.
+pub fn contradictions_are_refused(contradictions: &[&str]) {
+    if let Err(error) = request("ping") {
+        skip(&format!("no host to ask: {error}"));
+    }
+    // The driver complains of each.
+    expect_error("").expect("the kernel's log");
+    let unbound = Unbound::first();
+    for lies in contradictions {
+        let _told = Lies::tell(lies).expect("gpu-lie");
+        let bound = Function::first().bind();
+        if bound.is_ok() {
+            Function::first().unbind().expect("unbind");
+        }
+        assert!(bound.is_err(), "{lies}: it is bound");
+    }
+    drop(unbound);
+    let hidden = Hidden::new();
+    let buffer = hidden.buffer(hidden.size);
+    stamp(&buffer.cpu, 1);
+    expect("bound again", &buffer.cpu, 1);
 }
 
 /// What is locked beyond what the CPU sees has pages of the aperture; what exceeds them moves away.
@@ -264,6 +290,16 @@ pub fn vram_alone_needs_no_aperture() {
     let visible = rig.region(Place::Vram).cpu_visible_size;
     if visible == 0 {
         assert_eq!(rig.try_bo(Place::Vram, 4096), Err(Errno::EOPNOTSUPP));
+        // The aperture segment is a place where the CPU reaches it.
+        let placements = rig.set(&[Place::Vram, Place::Aperture]);
+        let handle = rig.bo_create(MIB, DRM_SKUA_BO_CPU_ACCESS, placements);
+        let buffer = rig.bound(handle.expect("BO_CREATE"), MIB);
+        assert_eq!(place(&rig, buffer.handle), Place::Aperture);
+        assert!(rig.lock(buffer.handle).is_ok());
+        stamp(&buffer.cpu, 1);
+        expect_gpu(&rig, "locked in the aperture segment", &buffer, 1);
+        assert_eq!(usage().1, 0, "pages of the host aperture");
+        assert_eq!(rig.unlock(buffer.handle), Ok(()));
         return;
     }
     let prefers = in_vram(&rig, MIB);
@@ -290,16 +326,6 @@ pub fn vram_alone_needs_no_aperture() {
     expect("wherever it is", &last.cpu, 3);
 }
 
-        // The aperture segment is a place where the CPU reaches it.
-        let placements = rig.set(&[Place::Vram, Place::Aperture]);
-        let handle = rig.bo_create(MIB, DRM_SKUA_BO_CPU_ACCESS, placements);
-        let buffer = rig.bound(handle.expect("BO_CREATE"), MIB);
-        assert_eq!(place(&rig, buffer.handle), Place::Aperture);
-        assert!(rig.lock(buffer.handle).is_ok());
-        stamp(&buffer.cpu, 1);
-        expect_gpu(&rig, "locked in the aperture segment", &buffer, 1);
-        assert_eq!(usage().1, 0, "pages of the host aperture");
-        assert_eq!(rig.unlock(buffer.handle), Ok(()));
 /// The CPU and the GPU see the same bytes, whichever page of the aperture shows them.
 pub fn any_page_of_vram_through_any_page() {
     let hidden = Hidden::new();
@@ -602,12 +628,12 @@ pub fn it_works_again_after_a_loss() {
     let hidden = Hidden::new();
     let buffer = hidden.buffer(2 * hidden.size);
     stamp(&buffer.cpu, 3);
-    if let Err(error) = skua_guest::host::request("ping") {
+    if let Err(error) = request("ping") {
         skip(&format!("no host to ask: {error}"));
     }
     // The driver complains as it sees fit.
-    skua_guest::host::expect_error("").expect("the kernel's log");
-    let lies = skua_guest::host::Lies::tell("aperture-ack-never").expect("gpu-lie");
+    expect_error("").expect("the kernel's log");
+    let lies = Lies::tell("aperture-ack-never").expect("gpu-lie");
     for offset in places(buffer.cpu.len()) {
         let seen = buffer.cpu.read(offset);
         let any = [0, u64::MAX, value(3, offset)];
@@ -634,7 +660,7 @@ pub fn it_works_again_after_a_loss() {
 /// If it does not hold.
 #[track_caller]
 pub fn it_shows_again_after_a_reset() {
-    skua_guest::host::expect_error("the adapter was reset").expect("the kernel's log");
+    expect_error("the adapter was reset").expect("the kernel's log");
     let hidden = Hidden::new();
     let buffers = [(); 2].map(|()| hidden.buffer(hidden.size));
     for buffer in &buffers {
@@ -657,6 +683,40 @@ pub fn it_shows_again_after_a_reset() {
     for buffer in &buffers {
         expect("beside a new client", &buffer.cpu, 4);
     }
+}
+
+/// When the system has slept, and the device had no power, the CPU has what it had mapped and
+/// locked, also through the aperture again.
+///
+/// # Panics
+///
+/// If it does not hold.
+#[track_caller]
+pub fn it_shows_again_after_a_sleep() {
+    let hidden = Hidden::new();
+    let rig = &hidden.rig;
+    let buffers = [(); 2].map(|()| hidden.buffer(hidden.size));
+    for (seed, buffer) in (5..).zip(&buffers) {
+        stamp(&buffer.cpu, seed);
+    }
+    assert!(rig.lock(buffers[0].handle).is_ok());
+    sleep().expect("sleep");
+    for (seed, buffer) in (5..).zip(&buffers) {
+        expect("after a sleep", &buffer.cpu, seed);
+    }
+    resident(rig, &buffers.each_ref().map(|buffer| buffer.handle));
+    for (seed, buffer) in (5..).zip(&buffers) {
+        assert_eq!(place(rig, buffer.handle), Place::Vram);
+        expect("in VRAM again", &buffer.cpu, seed);
+        stamp(&buffer.cpu, seed + 2);
+    }
+    for (seed, buffer) in (7..).zip(&buffers) {
+        expect("written since", &buffer.cpu, seed);
+        expect_gpu(rig, "written since, by the GPU", buffer, seed);
+    }
+    let (total, used) = usage();
+    assert_eq!(used, total, "pages of the aperture are free");
+    assert_eq!(strays(), 0);
 }
 
 /// Nothing is visible, and all of the aperture is in use: what is in system memory is locked, and

@@ -157,6 +157,19 @@ impl Function {
         }
     }
 
+    /// All of a BAR is write-combined, for whoever maps it.
+    ///
+    /// # Panics
+    ///
+    /// If it is not, or this kernel does not tell.
+    #[track_caller]
+    pub fn expect_write_combined(&self, bar: u32) {
+        let (start, end) = self.bar(bar).expect("a BAR");
+        let list = fs::read_to_string("/sys/kernel/debug/x86/pat_memtype_list").expect("PAT");
+        let entry = format!("[mem {start:#018x}-{:#018x}] write-combining", end + 1);
+        assert!(list.contains(&entry), "BAR{bar}: no {entry} in {list}");
+    }
+
     /// The whole of a BAR, as sysfs shows it: without the driver.
     ///
     /// # Panics

@@ -651,6 +651,7 @@ fn expect_preemption(level: u32, version: u16) {
 fn row_0_15_contradictory_apertures_are_refused() {
     for lies in [
         "aperture-caps=12",
+        "aperture-caps=12 vram-visible=0",
         "aperture-caps=13 aperture-pages=64 vram-visible=0",
         "aperture-pages=64 vram-visible=0",
         "aperture-caps=12 aperture-pages=2^17 vram-visible=0",

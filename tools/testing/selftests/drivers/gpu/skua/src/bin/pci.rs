@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use skua_selftests::function::Function;
 use skua_selftests::rig::expect_working;
 use skua_selftests::{suite, tests};
+use skua_spec::pci::BAR_VRAM;
 
 fn main() -> ExitCode {
     suite::main(tests![
@@ -25,11 +26,7 @@ fn config() -> Vec<u8> {
 /// All of VRAM that is visible: what a processor makes of a mapping of it is said once for its
 /// addresses, not by who maps it.
 fn its_memory_is_write_combined() {
-    let (start, end) = Function::first().bar(2).expect("BAR2");
-    let list = fs::read_to_string("/sys/kernel/debug/x86/pat_memtype_list").expect("PAT");
-    println!("# BAR2: {start:#x}-{end:#x}");
-    let entry = format!("[mem {start:#018x}-{:#018x}] write-combining", end + 1);
-    assert!(list.contains(&entry), "no {entry} in {list}");
+    Function::first().expect_write_combined(BAR_VRAM);
 }
 
 fn word(config: &[u8], at: usize) -> u32 {
