@@ -67,7 +67,7 @@ pub struct Limits {
     /// Milliseconds without a tick after which an engine that has work is stalled.
     pub stalled_ms: u64,
     /// The most that the time between two questions counts, in milliseconds: somewhat more than the
-    /// period in which the driver asks, and a fraction of the other two.
+    /// period in which the driver asks, and a fraction of the other times.
     pub step_ms: u64,
 }
 

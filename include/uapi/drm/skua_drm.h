@@ -382,7 +382,10 @@ struct drm_skua_engine_info {
  * enum drm_skua_region_kind - Kinds of memory regions
  */
 enum drm_skua_region_kind {
-	/** @DRM_SKUA_REGION_SYSTEM: System memory, cached and coherent. */
+	/**
+	 * @DRM_SKUA_REGION_SYSTEM: System memory; cached and coherent but for
+	 * DRM_SKUA_BO_WRITE_COMBINED.
+	 */
 	DRM_SKUA_REGION_SYSTEM = 0,
 	/** @DRM_SKUA_REGION_VRAM: The GPU's own memory. */
 	DRM_SKUA_REGION_VRAM,
@@ -1418,7 +1421,10 @@ enum drm_skua_context_status {
 	DRM_SKUA_CONTEXT_FAULTED,
 	/** @DRM_SKUA_CONTEXT_TIMED_OUT: Its work was cut by the watchdog; it takes no more. */
 	DRM_SKUA_CONTEXT_TIMED_OUT,
-	/** @DRM_SKUA_CONTEXT_LOST: The device was lost; it takes no more. */
+	/**
+	 * @DRM_SKUA_CONTEXT_LOST: The GPU was lost, the device that it is of has failed, or work
+	 * that was held could not be done; it takes no more.
+	 */
 	DRM_SKUA_CONTEXT_LOST,
 	/**
 	 * @DRM_SKUA_CONTEXT_RESET: The GPU was reset, because of others' work or of nobody's; it

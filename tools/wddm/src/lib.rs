@@ -13,7 +13,8 @@
 //! | [`Context`] | `D3DKMTCreateContextVirtual` | a queue of work for a node |
 //! | [`Submission`] | `D3DKMTSubmitCommand` | work for it |
 //! | [`Allocation`] | `D3DKMTCreateAllocation2` | memory |
-//! | [`Map`] | `D3DKMTLock2` | the CPU's way to it |
+//! | [`Map`] | a user-mode driver's Map | the CPU's way to it, until it is dropped |
+//! | [`Allocation::lock2`] | `D3DKMTLock2` | its address for the CPU |
 //! | [`PagingQueue`] | `D3DKMTCreatePagingQueue` | what is resident, and where the GPU sees it |
 //! | [`TrimRegistration`] | `D3DKMTRegisterTrimNotification` | who is told that a device has too much |
 //! | [`MonitoredFence`] | `D3DKMTCreateSynchronizationObject2` | a 64-bit value that grows |
@@ -33,7 +34,7 @@
 //!
 //! # Not here yet
 //!
-//! Allocations are not shared between processes.
+//! What is missing is listed in `Documentation/gpu/skua/wddm.rst`.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

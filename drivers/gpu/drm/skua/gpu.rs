@@ -607,7 +607,8 @@ pub(crate) struct Settings {
 impl Gpu {
     /// The data of a device that was not started. Nobody else knows of it yet.
     ///
-    /// `ENOMEM`, `ENODEV`.
+    /// `EINVAL`, with a line in the log, for scheduling capabilities that contradict each other, or
+    /// too large a paging address space; `ENOMEM`, `ENODEV`.
     pub(crate) fn new(
         parent: &Device<Bound>,
         bus: BusMaster,

@@ -2,7 +2,7 @@
 
 //! An open file: the handles of one client.
 //!
-//! Handles of address spaces and contexts are numbers from 1, of this file alone. Closing the file
+//! Handles of devices, address spaces, contexts and monitored fences are numbers from 1, of this file alone. Closing the file
 //! destroys what they name: work that has not started is cancelled, work that runs ends or is cut
 //! by the watchdog.
 
@@ -156,9 +156,9 @@ impl<T> Handles<T> {
 /// Devices of one client at a time, besides its own.
 const MAX_DEVICES: usize = 16;
 /// Address spaces of one client at a time, those counted that are destroyed and not gone yet.
-const MAX_VMS: u64 = 256;
+const CLIENT_VMS: u64 = 256;
 /// Contexts of one client at a time, likewise.
-const MAX_CONTEXTS: u64 = 256;
+const CLIENT_CONTEXTS: u64 = 256;
 
 /// Objects that one call names, at most.
 const MAX_OBJECTS: u32 = 1024;
@@ -229,8 +229,8 @@ impl drm::file::DriverFile for File {
                 own: ClientDevice::of_file(dev)?,
                 locks <- Claims::new(BoData::count_lockers),
                 usage: Usage::new()?,
-                vm_quota: Quota::new(MAX_VMS)?,
-                context_quota: Quota::new(MAX_CONTEXTS)?,
+                vm_quota: Quota::new(CLIENT_VMS)?,
+                context_quota: Quota::new(CLIENT_CONTEXTS)?,
                 allocation_quota: Quota::new(MAX_CONTEXT_ALLOCATIONS)?,
                 fence_quota: Quota::new(MAX_FENCES)?,
                 eventfd_quota: Quota::new(MAX_EVENTFDS)?,

@@ -72,6 +72,7 @@ use kernel::{
     prelude::*,
     sync::atomic::{
         Acquire,
+        Atomic,
         Relaxed, //
     }, //
 };
@@ -115,11 +116,7 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
     },
     DebugfsFile {
         name: c"idle",
-        show: |dev, out| {
-            let wanted = !dev.hw.wants_idle.load(Relaxed);
-            dev.hw.wants_idle.store(wanted, Relaxed);
-            writeln!(out, "{}", u32::from(wanted)).map_err(full)
-        },
+        show: |dev, out| turn(&dev.hw.wants_idle, out),
     },
     DebugfsFile {
         name: c"reset",
@@ -144,19 +141,11 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
     },
     DebugfsFile {
         name: c"preemption",
-        show: |dev, out| {
-            let preempts = !dev.preempts.load(Relaxed);
-            dev.preempts.store(preempts, Relaxed);
-            writeln!(out, "{}", u32::from(preempts)).map_err(full)
-        },
+        show: |dev, out| turn(&dev.preempts, out),
     },
     DebugfsFile {
         name: c"reuse",
-        show: |dev, out| {
-            let expects = !dev.expects_reuse.load(Relaxed);
-            dev.expects_reuse.store(expects, Relaxed);
-            writeln!(out, "{}", u32::from(expects)).map_err(full)
-        },
+        show: |dev, out| turn(&dev.expects_reuse, out),
     },
     DebugfsFile {
         name: c"zap",
@@ -186,6 +175,13 @@ const NEXT: usize = 4;
 
 fn full(_: core::fmt::Error) -> Error {
     ENOSPC
+}
+
+/// Turns a switch to what it was not, and says what it is.
+fn turn(switch: &Atomic<bool>, out: &mut SeqPrinter<'_>) -> Result {
+    let is_on = !switch.load(Relaxed);
+    switch.store(is_on, Relaxed);
+    writeln!(out, "{}", u32::from(is_on)).map_err(full)
 }
 
 fn regions(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> core::fmt::Result {
@@ -405,6 +401,7 @@ fn parameters(out: &mut SeqPrinter<'_>) -> core::fmt::Result {
     use crate::module_parameters as all;
 
     let values = [
+        ("evict", all::evict.value().into()),
         ("job_timeout_ms", all::job_timeout_ms.value()),
         ("preemption", all::preemption.value().into()),
         ("preempt_timeout_ms", all::preempt_timeout_ms.value()),

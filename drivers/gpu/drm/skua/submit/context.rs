@@ -3,12 +3,13 @@
 //! A context: one line of work on one engine, of a client or of the driver itself.
 //!
 //! Submissions of a context run in the order in which they were made; a client's in its address
-//! space, the driver's (paging) in the system's. The context's queue holds what is not in the ring
-//! yet; only its first submission can start, once its gate is open, portion by portion. The engine
+//! space, the driver's in that of the paging process. The context's queue holds what is not in the
+//! ring yet; only its first submission can start, once its gate is open, portion by portion. The engine
 //! ([`crate::submit::engine`]) takes contexts whose first submission is ready in turn.
 //!
-//! A context is active until its work faults, is cut by the watchdog, or the device is lost; then
-//! its queue is cancelled and it takes no more. Other contexts do not notice. Fences of a context
+//! A context is active until its work faults or is cut by the watchdog, the adapter is reset, its
+//! client's device fails, the GPU is lost, or userspace destroys it; then its queue is cancelled and
+//! it takes no more. Other contexts do not notice. Fences of a context
 //! signal in order all the same (but those of moves, which are each of a line of its own): what is
 //! cancelled waits until nothing of the context is in the ring.
 //!

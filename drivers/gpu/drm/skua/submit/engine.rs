@@ -129,7 +129,7 @@ use kernel::{
 pub(crate) enum Mode {
     /// It works: the ring is filled and emptied.
     Running,
-    /// It is being reset; work waits.
+    /// Something is done about it (it is asked to stop, or reset), or the device sleeps; work waits.
     Recovering,
     /// The device is lost; work is refused.
     Lost,
@@ -754,7 +754,7 @@ impl Engine {
         finished.finish(dev, self.index);
         drop(turn);
         if outcome.is_err() {
-            // What the device wrote cannot be, or it is unbound: in either case it is lost.
+            // What the device wrote cannot be: it is to be reset; or it is unbound, and is lost.
             dev.reset_later(generation);
         }
     }

@@ -589,8 +589,8 @@ fn stop(dev: &SkuaDevice, engine: &Engine, cause: &Cause, patience: Delta) -> Re
     }
 }
 
-/// Resets one engine and waits until it has stopped; true. `EIO`, `ENODEV`.
-fn reset(dev: &SkuaDevice, index: EngineIndex) -> Result<bool> {
+/// Resets one engine and waits until it has stopped. `EIO`, `ENODEV`.
+fn reset(dev: &SkuaDevice, index: EngineIndex) -> Result {
     trace::reset(dev, index.get());
     let request = dev.hw.reset_engine(index)?;
     dev.counters.resets.fetch_add(1, Relaxed);
@@ -598,5 +598,5 @@ fn reset(dev: &SkuaDevice, index: EngineIndex) -> Result<bool> {
     // The engine reports its faults before it acknowledges a reset.
     let put = dev.hw.shared()?.fault_put()?;
     dev.engine(index)?.stale_faults.store(put, Relaxed);
-    Ok(true)
+    Ok(())
 }
