@@ -33,11 +33,11 @@ extern "C" {
  *   argument cannot be written to in the end (-EFAULT). What can fail is checked in
  *   the order of the members, after the argument was copied once.
  * - No ioctl of this header waits for fences or for work of the GPU, but
- *   DRM_IOCTL_SKUA_BO_CREATE, DRM_IOCTL_SKUA_MAKE_RESIDENT and DRM_IOCTL_SKUA_SUBMIT
- *   where they make room, DRM_IOCTL_SKUA_BO_LOCK where it moves the buffer object,
- *   DRM_IOCTL_SKUA_BO_RECLAIM where content is just being thrown away, and
- *   DRM_IOCTL_SKUA_BO_DESTROY if it is to. To wait, use a syncobj, or
- *   DRM_IOCTL_SKUA_FENCE_WAIT.
+ *   DRM_IOCTL_SKUA_BO_CREATE, DRM_IOCTL_SKUA_CONTEXT_ALLOC,
+ *   DRM_IOCTL_SKUA_MAKE_RESIDENT and DRM_IOCTL_SKUA_SUBMIT where they make room,
+ *   DRM_IOCTL_SKUA_BO_LOCK where it moves the buffer object, DRM_IOCTL_SKUA_BO_RECLAIM where
+ *   content is just being thrown away, and DRM_IOCTL_SKUA_BO_DESTROY if it is to. To wait,
+ *   use a syncobj, or DRM_IOCTL_SKUA_FENCE_WAIT.
  * - The node is the render node; every ioctl has DRM_RENDER_ALLOW.
  *
  * Errors that every ioctl can return, and that are not repeated below:
@@ -1338,7 +1338,8 @@ enum drm_skua_context_alloc_flags {
  * that of a context that has not worked (section 6 of the manual): 0x534b5541 in its first four
  * bytes, and zero behind. It is where the GPU is to reach it before work of the context runs, of a
  * device with explicit residency, too, and nothing that others need takes it from there before the
- * engine has left the context for another one or for none. If it is moved, address and content stay.
+ * engine has left the context for another one or for none. If it is moved, address and content
+ * stay.
  *
  * It counts as the client's memory, as a buffer object does. It is in system memory first, but
  * that of which the aperture is allowed and system memory is not: that may be there. To VRAM, if
@@ -1398,8 +1399,8 @@ struct drm_skua_context_alloc {
  *
  * Destroys a context allocation (WDDM: DxgkCbDestroyContextAllocation), at any time: its memory is
  * free when all work is done that was submitted before in its address space, and the engines have
- * left who it is for. Work that is submitted later, or is held for monitored fences, may fault where
- * it was (-EFAULT).
+ * left who it is for. Work that is submitted later, or is held for monitored fences, may fault
+ * where it was (-EFAULT).
  *
  * Errors: -ENOENT for @handle, also if another thread destroys it just now; -EINVAL for @pad.
  */

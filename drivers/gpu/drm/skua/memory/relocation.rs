@@ -80,11 +80,12 @@ use crate::{
         },
         clean_copy::CleanCopy,
         device::ClientDevice,
-        evicted, save_areas,
+        evicted,
+        save_areas,
         vm::{
             for_each_user,
             Vm, //
-        },
+        }, //
     },
     policy::{
         miniport::Flush,

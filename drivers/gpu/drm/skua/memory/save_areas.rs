@@ -205,8 +205,8 @@ fn map(
 }
 
 /// Destroys one that [`allocate`] has made in `vm`, when all is over that was submitted there and
-/// engines have left who it is for. `ENOMEM`, `ENODEV`: nothing has changed then, but that an engine
-/// may leave a context.
+/// engines have left who it is for. `ENOMEM`, `ENODEV`: nothing has changed then, but that an
+/// engine may leave a context.
 pub(crate) fn free(dev: &SkuaDevice, vm: &Vm, bo: &BoRef) -> Result {
     let mut waits = Few::Empty;
     {

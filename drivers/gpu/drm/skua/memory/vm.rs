@@ -676,10 +676,8 @@ impl Vm {
 
     /// The context allocation `bo` is that of the context in `slot`. `ENOMEM`.
     pub(crate) fn set_owner(&self, bo: &BoRef, slot: ContextSlot) -> Result {
-        Ok(self
-            .owners
-            .lock()
-            .push((bo.clone(), slot), client_flags())?)
+        let mut owners = self.owners.lock();
+        Ok(owners.push((bo.clone(), slot), client_flags())?)
     }
 
     /// It goes.

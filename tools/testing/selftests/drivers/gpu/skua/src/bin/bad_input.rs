@@ -54,7 +54,7 @@ fn main() -> ExitCode {
         row_2_20_context_set_priority,
         row_2_20_set_priority_class,
         context_state,
-        row_2_08_context_alloc: 120,
+        row_2_08_context_alloc: 300,
         row_2_09_context_free,
         submit: 60,
         submit_buffers: 60,

@@ -1062,6 +1062,8 @@ fn holding(subject: &Subject) {
 }
 
 fn contexts() {
+    const SYSTEM: u32 = 1 << 0;
+    const VRAM: u32 = 1 << 1;
     run(
         Subject::new,
         &[
@@ -1086,8 +1088,7 @@ fn contexts() {
             Step {
                 name: "CONTEXT_ALLOC",
                 call: |s| {
-                    let both = both(&s.rig);
-                    let made = s.rig.context_alloc(s.rig.vm, 0, SIZE, both)?;
+                    let made = s.rig.context_alloc(s.rig.vm, 0, SIZE, VRAM | SYSTEM)?;
                     Ok(made.0.into())
                 },
                 undo: |s, handle| assert_eq!(s.rig.context_free(handle as u32), Ok(())),
@@ -1097,8 +1098,8 @@ fn contexts() {
                 name: "CONTEXT_FREE",
                 prepare: |s| {
                     s.make(|| {
-                        let both = both(&s.rig);
-                        let made = s.rig.context_alloc(s.rig.vm, s.rig.copy, SIZE, both)?;
+                        let places = VRAM | SYSTEM;
+                        let made = s.rig.context_alloc(s.rig.vm, s.rig.copy, SIZE, places)?;
                         Ok(made.0)
                     });
                 },
