@@ -32,28 +32,60 @@ pub fn function(test: &str) -> &str {
     test.rsplit(['.', ':', '/']).next().unwrap_or(test)
 }
 
-/// Who runs the tests whose names contain this.
-///
-/// # Errors
-///
-/// If the sources cannot be read.
-pub fn find(root: &Path, test: &str) -> io::Result<BTreeSet<Place>> {
-    let mut files = Vec::new();
-    sources(root, &mut files)?;
+/// The Rust files of a tree, read once.
+pub struct Sources {
+    root: PathBuf,
+    files: Vec<Source>,
+}
+
+/// A file.
+struct Source {
+    /// From the root of the tree.
+    path: PathBuf,
+    text: String,
+    /// What may be a test in it, by name.
+    names: BTreeSet<String>,
+}
+
+impl Sources {
+    /// Reads them, without what was built.
+    ///
+    /// # Errors
+    ///
+    /// If that cannot be done.
+    pub fn read(root: &Path) -> io::Result<Self> {
+        let mut paths = Vec::new();
+        sources(root, &mut paths)?;
+        let source = |path: PathBuf| {
+            let text = fs::read_to_string(&path).ok()?;
+            let names = names(&text);
+            let path = path.strip_prefix(root).unwrap_or(&path).to_owned();
+            Some(Source { path, text, names })
+        };
+        Ok(Self {
+            root: root.to_owned(),
+            files: paths.into_iter().filter_map(source).collect(),
+        })
+    }
+
+    /// Who runs the tests whose names contain this.
+    pub fn find(&self, test: &str) -> BTreeSet<Place> {
+        find(self, test)
+    }
+}
+
+fn find(sources: &Sources, test: &str) -> BTreeSet<Place> {
     let mut places = BTreeSet::new();
     let words: Vec<&str> = test
         .split(['.', ':', '/'])
         .filter(|word| !word.is_empty())
         .collect();
     let before = words.len().checked_sub(2).and_then(|at| words.get(at));
-    for file in files {
-        let Ok(text) = fs::read_to_string(&file) else {
-            continue;
-        };
-        if !defines(&text, function(test)) {
+    for file in &sources.files {
+        if !file.names.iter().any(|name| name.contains(function(test))) {
             continue;
         }
-        let from_root = file.strip_prefix(root).unwrap_or(&file);
+        let (from_root, text) = (file.path.as_path(), &file.text);
         if let Ok(program) = from_root.strip_prefix(KSELFTESTS) {
             let program = program.with_extension("").to_string_lossy().into_owned();
             if before.is_none_or(|word| *word == program) {
@@ -65,35 +97,35 @@ pub fn find(root: &Path, test: &str) -> io::Result<BTreeSet<Place>> {
                 places.insert(Place::Kunit);
             }
         } else if text.contains("#[test]") {
-            if let Some(package) = package(root, from_root) {
+            if let Some(package) = package(&sources.root, from_root) {
                 let modules = words.get(..words.len().saturating_sub(1));
                 let mut modules = modules.unwrap_or_default().iter();
-                if modules.all(|word| belongs(word, &package, from_root, &text)) {
+                if modules.all(|word| belongs(word, &package, from_root, text)) {
                     places.insert(Place::Host(package));
                 }
             }
         }
     }
-    Ok(places)
+    places
 }
 
-/// Whether a source has a test whose name contains this: a function, or a line `name: "…", …;` of
-/// a table that a macro makes functions of.
-fn defines(text: &str, part: &str) -> bool {
-    let name = |text: &str| -> usize {
+/// What may be a test in a source: functions, and lines `name: "…", …;` of a table that a macro
+/// makes functions of.
+fn names(text: &str) -> BTreeSet<String> {
+    let split = |text: &'_ str| -> usize {
         let end = text.find(|c: char| !c.is_alphanumeric() && c != '_');
         end.unwrap_or(text.len())
     };
-    let function = text.match_indices("fn ").any(|(at, word)| {
-        text.get(at + word.len()..)
-            .and_then(|rest| rest.get(..name(rest)))
-            .is_some_and(|name| name.contains(part))
+    let functions = text.match_indices("fn ").filter_map(|(at, word)| {
+        let rest = text.get(at + word.len()..)?;
+        rest.get(..split(rest)).map(str::to_owned)
     });
-    let entry = |line: &str| {
-        let (word, rest) = line.trim_start().split_at(name(line.trim_start()));
-        word.contains(part) && rest.starts_with(": \"") && rest.ends_with(';')
-    };
-    function || text.lines().any(entry)
+    let entries = text.lines().filter_map(|line| {
+        let (word, rest) = line.trim_start().split_at(split(line.trim_start()));
+        let is_entry = rest.starts_with(": \"") && rest.ends_with(';');
+        is_entry.then(|| word.to_owned())
+    });
+    functions.chain(entries).collect()
 }
 
 /// The Rust files of the tree, without what was built.
@@ -146,7 +178,8 @@ mod tests {
 
     fn places(test: &str) -> Vec<Place> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
-        find(&root, test).expect("sources").into_iter().collect()
+        let sources = Sources::read(&root).expect("sources");
+        sources.find(test).into_iter().collect()
     }
 
     #[test]
@@ -172,11 +205,12 @@ mod tests {
     }
 
     #[test]
-    fn functions_are_told_by_parts_of_their_names() {
-        assert!(defines("pub fn row_1_02_x() {", "row_1_02"));
-        assert!(!defines("call(row_1_02_x)", "row_1_02"));
-        assert!(defines("    a_lie: \"a\", Jobs => Lost;\n", "a_lie"));
-        assert!(!defines("    a_lie: \"a\",\n", "a_lie"));
+    fn functions_are_told_by_their_names() {
+        let all = |text| names(text).into_iter().collect::<Vec<_>>();
+        assert_eq!(all("pub fn row_1_02_x() {"), ["row_1_02_x"]);
+        assert!(all("call(row_1_02_x)").is_empty());
+        assert_eq!(all("    a_lie: \"a\", Jobs => Lost;\n"), ["a_lie"]);
+        assert!(all("    a_lie: \"a\",\n").is_empty());
         assert_eq!(function("a::b.c"), "c");
         assert_eq!(name("[package]\nname = \"x\"\n").as_deref(), Some("x"));
     }

@@ -12,7 +12,7 @@ use skua_conformance::report::{self, Outcome, Test};
 use skua_guest::ktap::{self, Writer};
 
 use crate::known::{self, Known};
-use crate::place::{self, Place};
+use crate::place::{self, Place, Sources};
 use crate::scratch::{Scratch, DIR, WITHOUT};
 use crate::table::{self, Mutant};
 use crate::verdict::{cargo_results, judge, Verdict};
@@ -125,7 +125,7 @@ impl Bench<'_> {
             Ok(changed) => changed,
             Err(why) => return Ok(Verdict::Broken(why)),
         };
-        let places = place::find(self.scratch.root(), &mutant.test)?;
+        let places = Sources::read(self.scratch.root())?.find(&mutant.test);
         if places.is_empty() {
             return Ok(Verdict::Broken(format!("there is no test {}", mutant.test)));
         }
@@ -149,16 +149,13 @@ impl Bench<'_> {
     /// Finds which of many tests pass in the tree as it is, in one run.
     fn look_at_all(&mut self, mutants: &[&Mutant]) -> Result<()> {
         let mut tests = BTreeSet::new();
+        let sources = Sources::read(self.scratch.root())?;
         for mutant in mutants {
             let is_wanted = mutant.kernel == self.options.kernel
                 && self.known.get((*mutant, &self.options.kernel)) != Some(&Verdict::Killed)
                 && self.known.get(self.unchanged(&mutant.test)).is_none();
             let is_host = |place: &Place| matches!(place, Place::Host(_));
-            if is_wanted
-                && !place::find(self.scratch.root(), &mutant.test)?
-                    .iter()
-                    .any(is_host)
-            {
+            if is_wanted && !sources.find(&mutant.test).iter().any(is_host) {
                 tests.insert(mutant.test.as_str());
             }
         }
