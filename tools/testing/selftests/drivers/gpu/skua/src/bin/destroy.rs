@@ -460,7 +460,8 @@ fn row_0_04_no_address_space_finds_it_any_more() {
     for (round, place) in (1..).zip([Place::Vram, Place::System]) {
         let trigger = rig.start(Engine::Copy, &[wait_value(gate.va, round)]);
         let a = rig.bo(place, PAGE);
-        let va = rig.reserve(PAGE);
+        // Commands, which are where a large page begins, would take its place in a TLB.
+        let va = rig.reserve(2 * PAGE) + PAGE;
         let contexts = vms.map(|vm| {
             assert_eq!(rig.bind_and_wait(vm, &[map(a, 0, va, PAGE)]), Ok(()));
             Engine::ALL.map(|engine| {
