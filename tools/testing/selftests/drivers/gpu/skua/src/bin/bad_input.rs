@@ -54,7 +54,7 @@ fn main() -> ExitCode {
         row_2_20_context_set_priority,
         row_2_20_set_priority_class,
         context_state,
-        row_2_08_context_alloc: 300,
+        row_2_08_context_alloc: 60,
         row_2_09_context_free,
         submit: 60,
         submit_buffers: 60,
@@ -1184,7 +1184,8 @@ fn row_2_08_context_alloc() {
         vm,
         flags: DRM_SKUA_CONTEXT_ALLOC_SHARED_ACROSS_CONTEXTS,
         size: PAGE,
-        placements: all,
+        // What is made stays where it is.
+        placements: rig.set(&[Place::System]),
         ..Default::default()
     };
     let own = drm_skua_context_alloc {
@@ -1248,7 +1249,7 @@ fn row_2_08_context_alloc() {
     table.bits("placements", all, |a| &mut a.placements);
     table.bits("preferred", all, |a| &mut a.preferred);
     table.case("preferred twice", Errno::EINVAL, |a| {
-        a.preferred = vram << 8 | vram;
+        (a.placements, a.preferred) = (all, vram << 8 | vram);
     });
     table.case("preferred, not allowed", Errno::EINVAL, |a| {
         (a.placements, a.preferred) = (all & !vram, vram);
