@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use skua_selftests::function::Function;
 use skua_selftests::moving::evict_all;
 use skua_selftests::rig::{copy, fill, wait_value, write};
 use skua_selftests::wddm_rig::{context, patience, read, vram_size, vram_used, Rig, PAGE};
@@ -662,12 +663,20 @@ fn video_memory_info_tells_what_is_there() {
     let free = suite::eventually(|| (info(Local) == (all, 4 * MIB)).then_some(()));
     assert!(free.is_some(), "{:?}", info(Local));
     // A second device of the process has its part in it.
+    let spaces = || {
+        let vms = Function::first().debugfs("vms").expect("debugfs");
+        vms.lines().count()
+    };
+    let one = spaces();
     let second = Rig::on(&adapter);
     let b = second.vram(MIB);
     assert_eq!(info(Local), (all, 5 * MIB));
     assert_eq!(rig.device.evict(&[&a], EvictFlags::empty()), Ok(()));
     assert_eq!(info(Local), (all, MIB));
     drop((b, second));
+    // And what its address space took.
+    let is_gone = || spaces() == one && Function::first().quarantine().1 == 0;
+    assert!(suite::eventually(|| is_gone().then_some(())).is_some());
 
     let system = adapter.system();
     let segments = adapter.segments().expect("segments").into_iter();
