@@ -154,7 +154,7 @@ impl Clearer {
     /// Has nothing that is free be clean, nor be cleared, from now on, or, called again, not any
     /// more; whether it is cleared now. `EINTR` if a signal arrives.
     pub(crate) fn turn(dev: &SkuaDevice) -> Result<bool> {
-        let _pause = Pause::new(dev)?;
+        let _pause = Pause::new(dev, &mut patience())?;
         let mut state = dev.clearer.state.lock();
         state.is_off = !state.is_off;
         let is_off = state.is_off;
@@ -191,16 +191,18 @@ impl Clearer {
 pub(crate) struct Pause<'a>(&'a SkuaDevice);
 
 impl<'a> Pause<'a> {
-    /// Waits until what is being cleared is given back, for ten seconds at most. `EINTR` if a
-    /// signal arrives.
-    pub(crate) fn new(dev: &'a SkuaDevice) -> Result<Self> {
+    /// Waits until what is being cleared is given back, as long as there is `left`, from which it
+    /// takes. `EINTR` if a signal arrives.
+    pub(crate) fn new(dev: &'a SkuaDevice, left: &mut Jiffies) -> Result<Self> {
         let clearer = &dev.clearer;
         let mut state = clearer.state.lock();
         // No wrap: threads.
         state.pauses = state.pauses.wrapping_add(1);
-        let mut left = patience();
-        while state.is_out && left > 0 && dev.check_health().is_ok() {
-            left = match clearer.changed.wait_interruptible_timeout(&mut state, left) {
+        while state.is_out && *left > 0 && dev.check_health().is_ok() {
+            *left = match clearer
+                .changed
+                .wait_interruptible_timeout(&mut state, *left)
+            {
                 CondVarTimeoutResult::Signal { .. } => {
                     drop(state);
                     drop(Self(dev));

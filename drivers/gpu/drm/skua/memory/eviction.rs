@@ -164,14 +164,14 @@ pub(crate) fn allocate(
     let (mut charge, mut limit) = (None, None);
     let mut find = || loop {
         let over = dev.moves.over();
-        match VramRange::try_new(dev, quota, part, bytes, &mut charge) {
+        match VramRange::try_new(dev, quota, part, bytes, &mut charge, patience) {
             Err(Lack::Room | Lack::Limit(_)) => (),
             Err(Lack::Error(error)) => return Err(error),
             Ok(found) => return Ok(found),
         }
         // Perhaps there is room in what is about to be freed.
         dev.destroyer.settle(dev)?;
-        let lack = match VramRange::try_new(dev, quota, part, bytes, &mut charge) {
+        let lack = match VramRange::try_new(dev, quota, part, bytes, &mut charge, patience) {
             Err(Lack::Error(error)) => return Err(error),
             Err(lack) => lack,
             Ok(found) => return Ok(found),

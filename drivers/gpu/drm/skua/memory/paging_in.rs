@@ -91,6 +91,7 @@ use kernel::{
     },
     time::{
         delay::fsleep,
+        msecs_to_jiffies,
         Delta,
         Instant,
         Jiffies,
@@ -138,6 +139,9 @@ struct Seat {
 
 /// How long one has the turn and goes on bringing in when not less is out than there was before.
 const TURN: Delta = Delta::from_secs(20);
+
+/// How long one waits, without the turn, for room that is just being cleared, in milliseconds.
+const MOMENT_MS: u32 = 10;
 
 /// How long one has the turn in all while others wait.
 const LONG_TURN: Delta = Delta::from_secs(60);
@@ -336,7 +340,10 @@ impl Wanted<'_> {
     ) -> Result<Option<Arc<VramRange>>> {
         let mut attempts = self.attempts(self.bo.is_held_out());
         match attempts.next().ok_or(EBUSY)?.segment {
-            Segment::Vram => VramRange::new(dev, &self.quota, self.part, self.bytes).map(Some),
+            Segment::Vram => {
+                let moment = &mut msecs_to_jiffies(MOMENT_MS);
+                VramRange::new(dev, &self.quota, self.part, self.bytes, moment).map(Some)
+            }
             _ => {
                 bring_to_aperture(dev, parent, self.bo, Need::Prefers, true, &mut 0).map(|()| None)
             }

@@ -231,7 +231,7 @@ pub(crate) fn come_back(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, ma
     let moved = || {
         let quota = bo::quota_of(bo)?.ok_or(EBUSY)?;
         let part = bo::part_of(dev, bo.flags(), bo.sets());
-        let range = VramRange::new(dev, &quota, part, u64::try_from(bo.size())?)?;
+        let range = VramRange::new(dev, &quota, part, u64::try_from(bo.size())?, &mut 0)?;
         // As in `move_in()`: others have it.
         let new = Placement::Device(range.into());
         relocate(dev, parent, bo, new, None, may_wait, None)

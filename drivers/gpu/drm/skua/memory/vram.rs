@@ -62,7 +62,8 @@ use kernel::{
             Release, //
         },
         Arc, //
-    }, //
+    },
+    time::Jiffies, //
 };
 
 /// Blocks of one owner, in the order of its bytes.
@@ -208,15 +209,17 @@ impl VramRange {
     /// Allocates `bytes` bytes of `part`, a multiple of the page size, for the control group of the
     /// running process; something is to be moved there, and it is not cleared for that.
     ///
-    /// What leaves it counts against `quota`. `ENOSPC` if there is no room, or the group may have
-    /// no more; `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
+    /// What leaves it counts against `quota`. Waits for what is being cleared, as long as there is
+    /// `patience`, from which it takes. `ENOSPC` if there is no room, or the group may have no more;
+    /// `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
     pub(crate) fn new(
         dev: &SkuaDevice,
         quota: &Arc<Quota>,
         part: Part,
         bytes: u64,
+        patience: &mut Jiffies,
     ) -> Result<Arc<Self>> {
-        match Self::try_new(dev, quota, part, bytes, &mut None) {
+        match Self::try_new(dev, quota, part, bytes, &mut None, patience) {
             Ok((range, _)) => Ok(range),
             Err(Lack::Room | Lack::Limit(_)) => Err(ENOSPC),
             Err(Lack::Error(error)) => Err(error),
@@ -231,6 +234,7 @@ impl VramRange {
         part: Part,
         bytes: u64,
         charge: &mut Option<Charge>,
+        patience: &mut Jiffies,
     ) -> Result<(Arc<Self>, BlockList), Lack> {
         if charge.is_none() {
             let charged = dev.vram_region()?.charge(bytes);
@@ -273,7 +277,7 @@ impl VramRange {
         let allocated = match allocate() {
             Err(BuddyError::NoSpace) => {
                 // What is missing may be being cleared, or was just now.
-                let _pause = Pause::new(dev)?;
+                let _pause = Pause::new(dev, patience)?;
                 allocate()
             }
             allocated => allocated,

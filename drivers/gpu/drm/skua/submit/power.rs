@@ -145,7 +145,7 @@ impl AlarmHandler for Sleeper {
 pub(crate) fn sleep(dev: &SkuaDevice) -> Result {
     let start = Instant::<Monotonic>::now();
     // What is freed meanwhile is zero when the device wakes.
-    let _pause = Pause::new(dev)?;
+    let _pause = Pause::new(dev, &mut eviction::patience())?;
     while dev.check_health().is_ok() {
         let late = start.elapsed() > PATIENCE;
         // Not for all of the time: no DRM device is unplugged meanwhile.
