@@ -50,7 +50,7 @@
 //! Context::pending, Vm::binds, Slots
 //! Submission::fence, promises, Bind::end, Transfer, Gpu::paging, alarms, discarder, Clearer,
 //! vram_region, Sites, Evicted, Moves
-//! Claims::counts, a device's notice
+//! Claims::counts, a device's notice, Context::area_move
 //! Gpu::fences, MonitoredFence::state, Pledge::state
 //! Reaper::dead, Sleeper::progress
 //! locks of fences and work queues

@@ -25,13 +25,9 @@ use crate::{
         Request, //
     },
     quota::Share,
-    spec::number::{
-        Asid,
-        ContextSlot, //
-    },
+    spec::number::Asid,
     submit::context::{
         Context,
-        Status,
         UNLIMITED, //
     }, //
 };
@@ -53,8 +49,6 @@ pub(crate) struct ContextAllocation {
     bo: BoRef,
     /// Where it is mapped.
     vm: Arc<Vm>,
-    /// Its context's place; none if it is for all of `vm`.
-    owner: Option<ContextSlot>,
     /// The handle's part of the client's quota of context allocations: 1.
     _share: Share,
 }
@@ -69,22 +63,18 @@ impl ContextAllocation {
     fn is(&self, bo: &BoRef) -> bool {
         core::ptr::eq(&*self.bo, &**bo)
     }
-
-    /// Whether it is that of `context` alone.
-    fn is_of(&self, context: &Context) -> bool {
-        let is_in = |vm: &Arc<Vm>| Arc::ptr_eq(&self.vm, vm);
-        self.owner.is_some() && self.owner == context.slot() && context.vm().is_some_and(is_in)
-    }
 }
 
 impl File {
-    /// Frees what is only for `context`, which is about to be destroyed. Without memory for that it
-    /// goes with the address space.
+    /// Frees what is only for `context`, which is about to be destroyed, or was just now. Without
+    /// memory for that it goes with the address space.
     pub(crate) fn free_allocations(&self, context: &Context) {
-        while let Some(gone) = remove_one(&self.allocations, |it| it.is_of(context)) {
-            if gone.bo.claim() {
-                let _ = save_areas::free(&self.dev, &gone.vm, &gone.bo);
-            }
+        let (Some(vm), Some(slot)) = (context.vm(), context.slot()) else {
+            return;
+        };
+        while let Some(bo) = vm.claim_owned(slot) {
+            remove_one(&self.allocations, |it| it.is(&bo));
+            let _ = save_areas::free(&self.dev, vm, &bo);
         }
     }
 
@@ -133,14 +123,21 @@ impl File {
         let made = ContextAllocation {
             bo: bo.clone(),
             vm: vm.clone(),
-            owner,
             _share: share,
         };
         let handle = Arc::new(made, GFP_KERNEL_ACCOUNT)
             .map_err(Error::from)
             .and_then(|made| this.allocations.lock().insert(made));
         // They may have been destroyed meanwhile, without this one.
-        let is_gone = |context: Arc<Context>| context.status() == Status::Destroyed;
+        bo.unclaim();
+        let is_gone = |context: Arc<Context>| {
+            let found = dev.contexts.find_by(|it| core::ptr::eq(it, &*context));
+            let is_gone = found.is_none();
+            found
+                .into_iter()
+                .for_each(|it| dev.reapers.contexts.bury(it));
+            is_gone
+        };
         let handle = match !vm.is_active() || context.is_some_and(is_gone) {
             true => handle.and(Err(ENOENT)),
             false => handle,

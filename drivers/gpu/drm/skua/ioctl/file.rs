@@ -351,8 +351,10 @@ impl File {
 
     /// The handle of `context` is gone. A device that does not answer may still reach what is its.
     fn let_go_of_context(&self, context: Arc<Context>) {
+        // What another thread has made meanwhile, too.
         self.free_allocations(&context);
         context.destroy();
+        self.free_allocations(&context);
         self.dev.reapers.contexts.let_go(context);
     }
 
@@ -666,8 +668,6 @@ impl File {
         this.dev.fences.end(device.id(), false);
         let is_mine = |fence: &Arc<FenceHandle>| Arc::ptr_eq(fence.device(), &device);
         while remove_one(&this.fences, is_mine).is_some() {}
-        let is_its_own = |it: &Arc<ContextAllocation>| is_of(it.vm());
-        while remove_one(&this.allocations, is_its_own).is_some() {}
         while remove_one(&this.vms, is_of).is_some() {}
         // Also those without a handle, as when the file is closed.
         this.dev.vms.for_each(|vm| {
@@ -677,6 +677,8 @@ impl File {
             }
             this.dev.reapers.vms.bury(vm);
         });
+        let is_its_own = |it: &Arc<ContextAllocation>| is_of(it.vm());
+        while remove_one(&this.allocations, is_its_own).is_some() {}
         Ok(0)
     }
 

@@ -49,6 +49,7 @@ use crate::{
             self,
             BoData,
             BoRef,
+            ContextUse,
             Memory,
             REGION_VRAM, //
         },
@@ -196,7 +197,7 @@ pub(crate) fn allocate(
         if current!().signal_pending() {
             return Err(EINTR);
         }
-        if made {
+        if made && (missing > 0 || *patience > 0) {
             continue;
         }
         // Or in what leaves just now, or what arrives and can leave after that.
@@ -470,7 +471,12 @@ pub(crate) fn reclaim(
     // What was moving then never ends to.
     dev.check_health()?;
     let moving = moving(dev, pool)?.ok_or(ENOSPC)?;
-    let waited = resv::wait(&*moving, Usage::Kernel, patience);
+    let usage = match moving.context_of() {
+        // As it is filed.
+        Some(ContextUse::Engine) => Usage::Bookkeep,
+        _ => Usage::Kernel,
+    };
+    let waited = resv::wait(&*moving, usage, patience);
     reaper::flush();
     match waited {
         Err(error) if error == ETIME => Err(ENOSPC),

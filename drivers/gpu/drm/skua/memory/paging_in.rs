@@ -115,8 +115,8 @@ struct State {
     holder: Option<(Asid, Arc<ClientDevice>)>,
     /// Threads that wait for their turn, with their clients.
     waiting: RBTree<Seat, Client>,
-    /// Whose turn it is, or was last, and in which round.
-    served: (Client, u64),
+    /// The round in which who has the turn, or had it last, was served.
+    round: u64,
     /// The [`Seat::number`] of the next that waits.
     next: u64,
 }
@@ -156,7 +156,7 @@ impl Pager {
             state <- new_mutex!(State {
                 holder: None,
                 waiting: RBTree::new(),
-                served: (0, 0),
+                round: 0,
                 next: 0,
             }),
             free <- new_condvar!("Pager::free"),
@@ -179,7 +179,7 @@ impl Pager {
         }
         let entry = state.waiting.remove_node(&seat);
         if !interrupted {
-            state.served = (client, seat.round);
+            state.round = seat.round;
             state.holder = Some((vm.asid(), vm.device().clone()));
         }
         drop(state);
@@ -217,11 +217,10 @@ impl Pager {
 impl State {
     /// Has one more thread of `client` wait.
     fn enter(&mut self, room: RBTreeNodeReservation<Seat, Client>, client: Client) -> Seat {
-        let (last, round) = self.served;
-        let has_turn = self.holder.is_some() && last == client;
         let before = self.waiting.values().filter(|it| **it == client).count();
+        // Behind the round that is: who comes again does not stay in it for ever.
         // CAST: threads. No wrap: there are not so many turns.
-        let round = round.wrapping_add(before as u64 + u64::from(has_turn));
+        let round = self.round.wrapping_add(1 + before as u64);
         let number = self.next;
         self.next = number.wrapping_add(1);
         let seat = Seat { round, number };
@@ -304,6 +303,8 @@ pub(crate) fn lock<'a>(
                 drop(bound);
                 turn = Some((dev.pager.take_turn(vm)?, Instant::now()));
                 taken = Instant::now();
+                // Others may have taken what had come.
+                (least, patience) = (usize::MAX, eviction::patience());
                 // What was unmapped is not needed any more.
                 dev.destroyer.settle(dev)?;
             }

@@ -135,7 +135,7 @@ pub(crate) struct Wanted {
 }
 
 /// Makes one that a client has asked for, of the context in `owner` or of all contexts of `vm`, and
-/// where it is mapped there. As [`create`]; `ENOSPC` also if it is for VRAM alone and larger than
+/// where it is mapped there; [claimed](BoData::claim) by the caller. As [`create`]; `ENOSPC` also if it is for VRAM alone and larger than
 /// that, or the aperture, which alone it is for else, has no room.
 pub(crate) fn allocate(
     dev: &SkuaDevice,
@@ -155,6 +155,8 @@ pub(crate) fn allocate(
     }
     let of = owner.map_or(ContextUse::Device, |_| ContextUse::Context);
     let bo = make(dev, parent, vm, quota, size, sets, of)?;
+    // Nobody else destroys it before the caller has a handle.
+    bo.claim();
     if let Some(slot) = owner {
         // Before somebody moves it.
         vm.set_owner(&bo, slot)?;
@@ -214,11 +216,7 @@ pub(crate) fn free(dev: &SkuaDevice, vm: &Vm, bo: &BoRef) -> Result {
         if let Some(fence) = reserved.singleton(Usage::Bookkeep)? {
             waits.push(fence)?;
         }
-        match leave(dev, bo, &mut waits) {
-            // Its context goes, and has been left for that.
-            Err(error) if error == EBUSY => (),
-            left => left?,
-        }
+        leave(dev, bo, &mut waits)?;
     }
     let begun = destruction::destroy_own(dev, vm.client(), bo, waits);
     match begun {
@@ -234,8 +232,8 @@ pub(crate) fn free(dev: &SkuaDevice, vm: &Vm, bo: &BoRef) -> Result {
 }
 
 /// Has the engines leave whom `bo` is for, when all that these have queued is over (row 2.07), and
-/// adds the fences of that to `waits`. `EBUSY` if its one context is being made, or goes; `ENOMEM`;
-/// `ENODEV`.
+/// adds the fences of that to `waits`. `EBUSY` if it is the area of a context that is being made, or
+/// goes; `ENOMEM`; `ENODEV`.
 pub(crate) fn leave(dev: &SkuaDevice, bo: &BoRef, waits: &mut Few<Fence>) -> Result {
     let mut leave = |context: Arc<Context>| {
         let left = context.leave();
@@ -251,22 +249,29 @@ pub(crate) fn leave(dev: &SkuaDevice, bo: &BoRef, waits: &mut Few<Fence>) -> Res
     };
     if bo.context_of() == Some(ContextUse::Device) {
         let mut result = Ok(());
-        dev.contexts.for_each(|context| match is_in(&context) {
-            true => result = result.and_then(|()| leave(context)),
-            false => dev.reapers.contexts.bury(context),
-        });
+        dev.contexts
+            .for_each(|context| match is_in(&context) && result.is_ok() {
+                true => result = leave(context),
+                // Not dropped here: that takes the lock which the caller has.
+                false => dev.reapers.contexts.bury(context),
+            });
         return result;
+    }
+    if bo.context_of() == Some(ContextUse::Engine) {
+        let context = dev.contexts.find_by(|context| context.is_saved_in(bo));
+        return leave(context.ok_or(EBUSY)?);
     }
     let slot = bo.home(dev).and_then(|vm| {
         let slot = vm.owner(bo);
         dev.reapers.vms.bury(vm);
         slot
     });
-    let context = dev.contexts.find_by(|context| match slot {
-        Some(_) => context.slot() == slot && is_in(context),
-        None => context.is_saved_in(bo),
-    });
-    leave(context.ok_or(EBUSY)?)
+    let is_owner = |context: &Context| slot.is_some() && context.slot() == slot && is_in(context);
+    match dev.contexts.find_by(is_owner) {
+        Some(context) => leave(context),
+        // It goes, and is left for that; there is no other one.
+        None => Ok(()),
+    }
 }
 
 /// Has the beginning of `bo` written, once (`DXGK_OPERATION_INIT_CONTEXT_RESOURCE`, row 2.10). All

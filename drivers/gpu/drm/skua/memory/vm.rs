@@ -686,6 +686,16 @@ impl Vm {
         owners.retain(|(other, _)| !core::ptr::eq(&**other, &**bo));
     }
 
+    /// One of the context in `slot` that nobody else destroys or makes just now, [claimed].
+    ///
+    /// [claimed]: BoData::claim
+    pub(crate) fn claim_owned(&self, slot: ContextSlot) -> Option<BoRef> {
+        let owners = self.owners.lock();
+        let mut owned = owners.iter().filter(|(_, owner)| *owner == slot);
+        let found = owned.find(|(bo, _)| bo.claim());
+        found.map(|(bo, _)| bo.clone())
+    }
+
     /// Whose it is, if a client has asked for it; none if it is another one.
     pub(crate) fn owner(&self, bo: &Bo) -> Option<ContextSlot> {
         let owners = self.owners.lock();

@@ -41,6 +41,7 @@ fn main() -> ExitCode {
         row_2_09_who_is_held_ends_though_nobody_comes: 60 at_rest,
         row_2_09_a_shared_area_is_freed_once: 60 at_rest,
         row_2_09_areas_end_with_what_they_are_for: 60 at_rest,
+        row_2_09_an_area_whose_context_went_is_in_nobodys_way: 60,
         row_2_10_it_is_initialised_once_and_keeps_its_content: 120 at_rest,
         what_was_a_contexts_is_not_seen_by_the_next: 60,
     ])
@@ -692,6 +693,20 @@ fn row_2_09_areas_end_with_what_they_are_for() {
     drop(rig.start(Engine::Copy, &[write(va, 1)]));
     drop((rig, out));
     quiet();
+}
+
+fn row_2_09_an_area_whose_context_went_is_in_nobodys_way() {
+    let rig = Rig::new().having_worked();
+    let owner = rig.new_context(Engine::Copy);
+    let made = rig.context_alloc(rig.vm, owner, PAGE, rig.set(&[Place::Vram]));
+    let (own, _) = made.expect("CONTEXT_ALLOC");
+    // Its handle goes, and then who it is for; others of the address space go on.
+    assert_eq!(rig.vm_destroy(rig.vm), Ok(()));
+    assert_eq!(rig.context_free(own), Err(Errno::ENOENT));
+    assert_eq!(rig.context_destroy(owner), Ok(()));
+    for engine in Engine::ALL {
+        assert_eq!(rig.run(engine, &set(1)), Ok(()));
+    }
 }
 
 fn row_2_10_it_is_initialised_once_and_keeps_its_content() {

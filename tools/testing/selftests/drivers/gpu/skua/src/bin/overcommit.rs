@@ -656,11 +656,12 @@ fn a_client_has_one_turn_in_a_round() {
             .collect();
         let last = scope.spawn(move || other.run(Engine::Copy, &[write(small.va, 1)]));
         moment();
+        // The first, and the second in the round behind.
         gates[0].cpu.write(0, 1);
+        opens[0].write(0, 1);
         let served = || last.is_finished().then_some(());
         assert!(eventually(served).is_some(), "it has no turn");
-        let waits = waiting.iter().filter(|thread| !thread.is_finished());
-        assert_eq!(waits.count(), 3);
+        assert!(!waiting[2].is_finished(), "it is the last");
         gates[1].cpu.write(0, 1);
         for (thread, open) in waiting.into_iter().zip(opens) {
             open.write(0, 1);
