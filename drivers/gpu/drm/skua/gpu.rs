@@ -993,7 +993,7 @@ impl Gpu {
         crate::warn_on_once!(self.asids.lock().free(asid.into(), 0).is_err());
     }
 
-    /// Whose line it is is gone: nothing is in it any more.
+    /// Whose line it is is gone, and nothing more comes into it.
     pub(crate) fn release_mover(&self, mover: Mover) {
         drop(self.movers.empty(mover));
         self.movers.release(mover);

@@ -2,9 +2,9 @@
 
 //! An open file: the handles of one client.
 //!
-//! Handles of devices, address spaces, contexts and monitored fences are numbers from 1, of this file alone. Closing the file
-//! destroys what they name: work that has not started is cancelled, work that runs ends or is cut
-//! by the watchdog.
+//! Handles of devices, address spaces, contexts, context allocations and monitored fences are
+//! numbers from 1, of this file alone. Closing the file destroys what they name: work that has not
+//! started is cancelled, work that runs ends or is cut by the watchdog.
 
 use crate::{
     ext::{

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What userspace can ask: the device, its engines, its memory regions, the state of
-//! a context or a device.
+//! What userspace can ask: the device, its engines, its memory regions, the state of a context or
+//! a device.
 
 use crate::{
     ext::uapi::*,

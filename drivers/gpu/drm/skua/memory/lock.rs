@@ -51,8 +51,8 @@ use kernel::{
 /// Locks `bo` once more for the client with `locks`.
 ///
 /// `EOPNOTSUPP` if it is imported; `EPERM` if it is in VRAM, where the CPU does not reach it, or
-/// others may have it, and the GPU is to find it nowhere else; `EMFILE`; `EBUSY` if it is offered, or about to be
-/// destroyed; as [`eviction::move_out`]. It is not locked then.
+/// others may have it, and the GPU is to find it nowhere else; `EMFILE`; `EBUSY` if it is offered,
+/// or about to be destroyed; as [`eviction::move_out`]. It is not locked then.
 pub(crate) fn lock(locks: &Claims, dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
     if gem::is_imported(&**bo) {
         return Err(EOPNOTSUPP);

@@ -32,9 +32,9 @@
 //! ([`Mover`]): what one client has queued delays no other's clears and moves. What it waits for may
 //! fail: then it is over, too.
 //!
-//! A [context allocation](super::save_areas) moves when its context has nothing queued, and the
-//! engine has left it. Others of the address space do not use it: it waits for that context alone,
-//! and that context alone for it.
+//! The [context allocation](super::save_areas) that an engine saves to moves when its context has
+//! nothing queued, and the engine has left it. Others of the address space do not use it: it waits
+//! for that context alone, and that context alone for it.
 
 use crate::{
     ext::{

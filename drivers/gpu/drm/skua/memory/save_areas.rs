@@ -135,8 +135,9 @@ pub(crate) struct Wanted {
 }
 
 /// Makes one that a client has asked for, of the context in `owner` or of all contexts of `vm`, and
-/// where it is mapped there; [claimed](BoData::claim) by the caller. As [`create`]; `ENOSPC` also if it is for VRAM alone and larger than
-/// that, or the aperture, which alone it is for else, has no room.
+/// where it is mapped there; [claimed](BoData::claim) by the caller. As [`create`]; `ENOSPC` also
+/// if it is for VRAM alone and larger than that, or the aperture, which alone it is for else, has
+/// no room.
 pub(crate) fn allocate(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
