@@ -355,7 +355,8 @@ impl File {
         self.free_allocations(&context);
         context.destroy();
         self.free_allocations(&context);
-        self.dev.reapers.contexts.let_go(context);
+        // Not freed here: a client that lacks memory could not have its save area freed.
+        self.dev.reapers.contexts.bury(context);
     }
 
     /// The context that `handle` names. `ENOENT`.
