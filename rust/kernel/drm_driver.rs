@@ -190,8 +190,7 @@ pub(super) fn extend<D: DriverExt>(dev: &drm::UnregisteredDevice<D>) -> Result {
     // SAFETY: The parent is as expected, so this is a `drm_device`, and `driver` is the static
     // table that `UnregisteredDevice::new()` has installed.
     let stock = unsafe { &*stock };
-    if !ptr::eq(stock.name.cast_const(), D::INFO.name.as_char_ptr())
-        || !ptr::eq(stock.ioctls, D::IOCTLS.as_ptr())
+    if !is_of::<D>(stock)
         || stock.fops.is_null()
         || stock.show_fdinfo.is_some()
         || stock.debugfs_init.is_some()
@@ -214,7 +213,7 @@ pub(super) fn extend<D: DriverExt>(dev: &drm::UnregisteredDevice<D>) -> Result {
     driver.gem_prime_import_sg_table = Some(import_callback::<D>);
     driver.fops = fops;
     let driver = store(&D::vtable().driver, driver);
-    if !ptr::eq(driver.name, stock.name) || !ptr::eq(driver.ioctls, stock.ioctls) {
+    if !is_of::<D>(driver) {
         return Err(EINVAL);
     }
 
@@ -235,6 +234,13 @@ pub(super) fn extend<D: DriverExt>(dev: &drm::UnregisteredDevice<D>) -> Result {
         }
     }
     Ok(())
+}
+
+/// Whether `table` is one of `D`, or a copy of it. Constants have no address of their own to tell.
+fn is_of<D: DriverExt>(table: &bindings::drm_driver) -> bool {
+    // SAFETY: The name of a table is a string that stays.
+    let name = unsafe { CStr::from_char_ptr(table.name) };
+    name == D::INFO.name && usize::try_from(table.num_ioctls) == Ok(D::IOCTLS.len())
 }
 
 /// `drm_driver.show_fdinfo`.
