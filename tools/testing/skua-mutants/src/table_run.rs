@@ -245,6 +245,7 @@ impl Bench<'_> {
     fn guest(&self, pattern: &str, seconds: u32) -> Result<Option<Vec<Test>>> {
         let build = [
             "env",
+            "QUICK=1",
             &format!("KERNEL={}", self.options.kernel),
             "scripts/build",
             "guest",
