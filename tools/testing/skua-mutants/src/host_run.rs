@@ -48,7 +48,7 @@ pub fn run(pattern: &str) -> Result<bool> {
             bail!("cargo-mutants cannot be installed: {installed}");
         }
     }
-    let scratch = Scratch::new()?;
+    let scratch = Scratch::new(0)?;
     let mut command = Command::new("env");
     scratch
         .enter(&mut command)

@@ -33,13 +33,15 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes the copy, or brings the one that is there to the tree's state.
+    /// Makes the copy of that number, or brings the one that is there to the tree's state.
     ///
     /// # Errors
     ///
     /// If it cannot be copied.
-    pub fn new() -> Result<Self> {
-        let root = std::env::current_dir()?.join(DIR).join("tree");
+    pub fn new(number: usize) -> Result<Self> {
+        let root = std::env::current_dir()?
+            .join(DIR)
+            .join(format!("tree-{number}"));
         let first = !root.exists();
         fs::create_dir_all(&root)?;
         let mut copy = Command::new("rsync");

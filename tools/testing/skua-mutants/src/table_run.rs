@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT
 
-//! `make mutants`: each entry of `mutants.toml`, one at a time.
+//! `make mutants`: each entry of `mutants.toml`, by itself.
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::hash::Hash;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 
-use anyhow::{Context, Result};
+use anyhow::{anyhow, Context, Result};
 use skua_conformance::report::{self, Outcome, Test};
 use skua_guest::ktap::{self, Writer};
 
@@ -45,49 +48,95 @@ pub struct Options {
 /// If the table cannot be read, or the tree not be copied.
 pub fn run(options: &Options) -> Result<bool> {
     let text = fs::read_to_string(table::FILE).context(table::FILE)?;
-    let table = table::parse(&text).map_err(|why| anyhow::anyhow!("{}: {why}", table::FILE))?;
+    let table = table::parse(&text).map_err(|why| anyhow!("{}: {why}", table::FILE))?;
     let chosen: Vec<&Mutant> = table
         .mutant
         .iter()
         .filter(|mutant| mutant.name().contains(&options.pattern))
         .collect();
-    let mut report = Writer::new(io::stdout(), Some(chosen.len()))?;
     fs::create_dir_all(Path::new(DIR).join("log"))?;
     let tree = known::state(Path::new("."), &[&WITHOUT[..], &[table::FILE]].concat())?;
-    let mut bench = Bench {
-        options,
-        scratch: Scratch::new()?,
-        known: Known::read(&Path::new(DIR).join("known"), tree),
-        log: PathBuf::new(),
-    };
-    bench.look_at_all(&chosen)?;
-    let (mut killed, mut others, mut skipped) = (0, 0, 0);
-    for (number, mutant) in (1..).zip(&chosen) {
-        let name = mutant.name();
-        if mutant.kernel != options.kernel {
-            skipped += 1;
-            let why = format!("needs KERNEL={}", mutant.kernel);
-            report.result(&name, ktap::Verdict::Skip, &why)?;
-            continue;
+    let known = Mutex::new(Known::read(&Path::new(DIR).join("known"), tree));
+    let tally = Mutex::new(Tally::new(&chosen)?);
+    let mutants = Mutex::new((1..).zip(&chosen));
+    let tried = thread::scope(|scope| {
+        let benches = thread::available_parallelism().map_or(1, usize::from);
+        let mut first = Bench::new(options, &known, 0)?;
+        first.look_at_all(&chosen)?;
+        let mut others = Vec::new();
+        for number in 1..benches.min(chosen.len()) {
+            let mut bench = Bench::new(options, &known, number)?;
+            let (mutants, tally) = (&mutants, &tally);
+            others.push(scope.spawn(move || bench.try_all(mutants, tally)));
         }
-        bench.log = Path::new(DIR).join(format!("log/{number}.log"));
-        progress(&format!(
-            "[{killed} killed, {others} not, of {}] {name}",
-            chosen.len()
-        ));
-        let verdict = bench.verdict(mutant)?;
+        let mut result = first.try_all(&mutants, &tally);
+        for other in others {
+            let tried = other.join();
+            result = result.and(tried.unwrap_or_else(|_| Err(anyhow!("a thread panicked"))));
+        }
+        result
+    });
+    tried?;
+    let tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
+    tally.end();
+    Ok(tally.others == 0 && tally.killed + tally.skipped > 0)
+}
+
+/// What came of the mutants so far.
+struct Tally {
+    report: Writer<io::Stdout>,
+    /// Of how many.
+    all: usize,
+    killed: u32,
+    others: u32,
+    skipped: u32,
+}
+
+impl Tally {
+    fn new(chosen: &[&Mutant]) -> Result<Self> {
+        Ok(Self {
+            report: Writer::new(io::stdout(), Some(chosen.len()))?,
+            all: chosen.len(),
+            killed: 0,
+            others: 0,
+            skipped: 0,
+        })
+    }
+
+    /// Tells what came of one that wrote `log`; none if it is for another kernel.
+    fn add(&mut self, mutant: &Mutant, verdict: Option<&Verdict>, log: &Path) -> io::Result<()> {
+        let name = mutant.name();
         progress("");
-        if verdict == Verdict::Killed {
-            killed += 1;
-            report.result(&name, ktap::Verdict::Pass, "")?;
-        } else {
-            others += 1;
-            report.words(&format!("{verdict}; see {}", bench.log.display()))?;
-            report.result(&name, ktap::Verdict::Fail, "")?;
+        match verdict {
+            None => {
+                self.skipped += 1;
+                let why = format!("needs KERNEL={}", mutant.kernel);
+                self.report.result(&name, ktap::Verdict::Skip, &why)
+            }
+            Some(Verdict::Killed) => {
+                self.killed += 1;
+                self.report.result(&name, ktap::Verdict::Pass, "")
+            }
+            Some(verdict) => {
+                self.others += 1;
+                let words = format!("{verdict}; see {}", log.display());
+                self.report.words(&words)?;
+                self.report.result(&name, ktap::Verdict::Fail, "")
+            }
         }
     }
-    println!("\n{killed} killed, {others} not, {skipped} for another kernel");
-    Ok(others == 0 && killed + skipped > 0)
+
+    /// Shows what is tried next.
+    fn show(&self, mutant: &Mutant) {
+        let (killed, others, all) = (self.killed, self.others, self.all);
+        let name = mutant.name();
+        progress(&format!("[{killed} killed, {others} not, of {all}] {name}"));
+    }
+
+    fn end(&self) {
+        let (killed, others, skipped) = (self.killed, self.others, self.skipped);
+        println!("\n{killed} killed, {others} not, {skipped} for another kernel");
+    }
 }
 
 /// Shows what is going on, on a terminal; nothing clears it.
@@ -99,23 +148,63 @@ fn progress(what: &str) {
     }
 }
 
-/// Where mutants are tried.
+/// The data, also if a thread panicked that had them: each change is whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where mutants are tried, one at a time.
 struct Bench<'a> {
     options: &'a Options,
     /// Where the change is made.
     scratch: Scratch,
     /// What need not be tried again.
-    known: Known,
+    known: &'a Mutex<Known>,
     /// Of the builds and boots.
     log: PathBuf,
 }
 
-impl Bench<'_> {
+impl<'a> Bench<'a> {
+    fn new(options: &'a Options, known: &'a Mutex<Known>, number: usize) -> Result<Self> {
+        Ok(Self {
+            options,
+            scratch: Scratch::new(number)?,
+            known,
+            log: PathBuf::new(),
+        })
+    }
+
+    /// Tries one after the other that is left.
+    fn try_all<'m>(
+        &mut self,
+        left: &Mutex<impl Iterator<Item = (u32, &'m &'m Mutant)>>,
+        tally: &Mutex<Tally>,
+    ) -> Result<()> {
+        loop {
+            let next = lock(left).next();
+            let Some((number, mutant)) = next else {
+                return Ok(());
+            };
+            self.log = Path::new(DIR).join(format!("log/{number}.log"));
+            lock(tally).show(mutant);
+            let verdict = match mutant.kernel == self.options.kernel {
+                true => Some(self.verdict(mutant)?),
+                false => None,
+            };
+            lock(tally).add(mutant, verdict.as_ref(), &self.log)?;
+        }
+    }
+
+    /// What is known to come of `what`, if anything is.
+    fn known(&self, what: impl Hash) -> Option<Verdict> {
+        lock(self.known).get(what).cloned()
+    }
+
     /// Tries one mutant, unless it is known what comes of it.
     fn verdict(&mut self, mutant: &Mutant) -> Result<Verdict> {
         let key = (mutant, &self.options.kernel);
-        if let Some(verdict @ Verdict::Killed) = self.known.get(key) {
-            return Ok(verdict.clone());
+        if let Some(verdict @ Verdict::Killed) = self.known(key) {
+            return Ok(verdict);
         }
         let text = match fs::read_to_string(self.scratch.root().join(&mutant.file)) {
             Ok(text) => text,
@@ -142,7 +231,7 @@ impl Bench<'_> {
         let verdict = self.try_out(&mutant.test, &places);
         drop(change);
         let verdict = verdict?;
-        self.known.add(key, &verdict)?;
+        lock(self.known).add(key, &verdict)?;
         Ok(verdict)
     }
 
@@ -152,8 +241,8 @@ impl Bench<'_> {
         let sources = Sources::read(self.scratch.root())?;
         for mutant in mutants {
             let is_wanted = mutant.kernel == self.options.kernel
-                && self.known.get((*mutant, &self.options.kernel)) != Some(&Verdict::Killed)
-                && self.known.get(self.unchanged(&mutant.test)).is_none();
+                && self.known((*mutant, &self.options.kernel)) != Some(Verdict::Killed)
+                && self.known(self.unchanged(&mutant.test)).is_none();
             let is_host = |place: &Place| matches!(place, Place::Host(_));
             if is_wanted && !sources.find(&mutant.test).iter().any(is_host) {
                 tests.insert(mutant.test.as_str());
@@ -168,7 +257,7 @@ impl Bench<'_> {
         for test in tests {
             // Any other is looked at by itself.
             if judge(test, &results) == Verdict::Survived {
-                self.known.add(self.unchanged(test), &Verdict::Survived)?;
+                lock(self.known).add(self.unchanged(test), &Verdict::Survived)?;
             }
         }
         Ok(())
@@ -182,11 +271,11 @@ impl Bench<'_> {
     /// What comes of the test in the tree as it is.
     fn sound(&mut self, test: &str, places: &BTreeSet<Place>) -> Result<Verdict> {
         let key = self.unchanged(test);
-        if let Some(verdict @ Verdict::Survived) = self.known.get(&key) {
-            return Ok(verdict.clone());
+        if let Some(verdict @ Verdict::Survived) = self.known(&key) {
+            return Ok(verdict);
         }
         let verdict = self.try_out(test, places)?;
-        self.known.add(&key, &verdict)?;
+        lock(self.known).add(&key, &verdict)?;
         Ok(verdict)
     }
 
