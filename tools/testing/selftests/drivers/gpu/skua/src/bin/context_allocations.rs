@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         row_2_09_areas_end_with_what_they_are_for: 60 at_rest,
         row_2_09_an_area_whose_context_went_is_in_nobodys_way: 60,
         row_2_10_it_is_initialised_once_and_keeps_its_content: 120 at_rest,
+        row_2_17_parts_find_their_state_though_others_run_between: 60,
         what_was_a_contexts_is_not_seen_by_the_next: 60,
     ])
 }
@@ -738,6 +739,70 @@ fn row_2_10_it_is_initialised_once_and_keeps_its_content() {
     assert_eq!(inits, 0);
     // Seldom somebody else is at work in the address space when it would come.
     assert!(moves >= 150, "{moves} moves there and back");
+}
+
+/// In how many buffers work is divided.
+const PARTS: u64 = 8;
+
+/// The part with this number of the work of a context with the registers of `seed`: it sets two of
+/// them, and has all written to `out`, each part to a place of its own.
+fn part(seed: u64, number: u64, out: &Buffer) -> Vec<Command> {
+    let (first, each) = (2 * number as usize, u64::from(REGISTERS) * 8);
+    let mut commands = set(seed)[first..first + 2].to_vec();
+    commands.extend(store(out.va + number * each));
+    commands
+}
+
+/// Asserts that each part of that has found what those before it set, and zero in what is set later.
+#[track_caller]
+fn expect_parts(seed: u64, out: &Buffer, whose: &str) {
+    for number in 0..PARTS {
+        for (index, value) in values(seed) {
+            let at = (number * u64::from(REGISTERS) + u64::from(index)) as usize * 8;
+            let value = if u64::from(index / 2) <= number {
+                value
+            } else {
+                0
+            };
+            assert_eq!(out.cpu.read(at), value, "{whose}: {index} in part {number}");
+        }
+    }
+}
+
+/// Two submissions of eight buffers, of which the engine runs one of each in turn, end as if each
+/// were one buffer that nobody interrupts.
+fn row_2_17_parts_find_their_state_though_others_run_between() {
+    let rig = alone();
+    for (seed, engine) in (1..).zip(Engine::ALL) {
+        let turn = rig.buffer(Place::System, PAGE);
+        let ended = [-1, 1].map(|priority| {
+            let context = rig.new_context(engine);
+            assert_eq!(rig.prioritise(context, priority), Ok(()));
+            (context, rig.buffer(Place::System, PAGE), rig.syncobj())
+        });
+        for (player, (context, out, done)) in (0..).zip(&ended) {
+            let parts: Vec<_> = (0..PARTS)
+                .map(|number| {
+                    let mine = 2 * number + player;
+                    let mut commands = vec![wait_value(turn.va, mine)];
+                    commands.extend(part(2 * seed + player, number, out));
+                    commands.push(write(turn.va, mine + 1));
+                    rig.write(&commands)
+                })
+                .collect();
+            assert_eq!(rig.submit(*context, &parts, &[signal(*done)]), Ok(()));
+        }
+        for (player, (_, out, done)) in (0..).zip(&ended) {
+            assert_eq!(rig.wait(*done), Ok(()));
+            expect_parts(2 * seed + player, out, "in turn");
+        }
+        assert_eq!(turn.cpu.read(0), 2 * PARTS);
+        let (whole, out) = (rig.new_context(engine), &ended[0].1);
+        out.cpu.fill(|_| 0xaaaa);
+        let parts = (0..PARTS).flat_map(|number| part(seed, number, out));
+        run_in(&rig, whole, &parts.collect::<Vec<_>>());
+        expect_parts(seed, out, "as one");
+    }
 }
 
 fn what_was_a_contexts_is_not_seen_by_the_next() {
