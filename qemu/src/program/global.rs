@@ -12,7 +12,7 @@ use skua_spec::address::PAGE_SIZE;
 use skua_spec::fault::{Access, Reason};
 use skua_spec::isa::{Instruction, Op};
 use skua_spec::ticks;
-use vm_memory::{ByteValued, VolatileMemory, VolatileSlice};
+use vm_memory::{ByteValued, VolatileArrayRef, VolatileMemory, VolatileSlice};
 
 use crate::fault::Fault;
 use crate::program::wave::{lanes, Issue, Lanes, Wave, LANES};
@@ -124,10 +124,31 @@ trait Accesses {
 
     /// Stores what each thread does, in their order.
     fn store<T: ByteValued>(&self, value: impl Fn(usize) -> T);
+
+    /// Loads the word that each thread does.
+    #[inline(always)]
+    fn load_words(&self, put: impl FnMut(usize, u32)) {
+        self.load(put);
+    }
+
+    /// Stores the word that each thread does, in their order.
+    #[inline(always)]
+    fn store_words(&self, value: impl Fn(usize) -> u32) {
+        self.store(value);
+    }
 }
 
 /// All threads of a wave, one behind the other from this offset on.
 struct Stream<'a, 'm>(&'a VolatileSlice<'m>, usize);
+
+impl Stream<'_, '_> {
+    /// The words of two threads each, of which no access sees a part either.
+    #[inline(always)]
+    fn pairs(&self) -> Option<VolatileArrayRef<'_, u64>> {
+        let pairs = self.0.get_array_ref(self.1, LANES / 2);
+        pairs.ok().filter(|_| self.1 % 8 == 0)
+    }
+}
 
 impl Accesses for Stream<'_, '_> {
     #[inline(always)]
@@ -141,6 +162,30 @@ impl Accesses for Stream<'_, '_> {
     fn store<T: ByteValued>(&self, value: impl Fn(usize) -> T) {
         if let Ok(values) = self.0.get_array_ref::<T>(self.1, LANES) {
             (0..LANES).for_each(|l| values.store(l, value(l)));
+        }
+    }
+
+    #[inline(always)]
+    fn load_words(&self, mut put: impl FnMut(usize, u32)) {
+        let Some(pairs) = self.pairs() else {
+            return self.load(put);
+        };
+        for l in 0..LANES / 2 {
+            let value = pairs.load(l);
+            // CAST: halves.
+            put(2 * l, value as u32);
+            put(2 * l + 1, (value >> 32) as u32);
+        }
+    }
+
+    #[inline(always)]
+    fn store_words(&self, value: impl Fn(usize) -> u32) {
+        let Some(pairs) = self.pairs() else {
+            return self.store(value);
+        };
+        for l in 0..LANES / 2 {
+            let high = u64::from(value(2 * l + 1)) << 32;
+            pairs.store(l, u64::from(value(2 * l)) | high);
         }
     }
 }
@@ -186,7 +231,7 @@ fn load_from(accesses: &impl Accesses, op: Op, out: &mut Lanes, high: &mut Lanes
         Op::Ld64 => accesses.load(|l, value: u64| {
             (out[l], high[l]) = (value as u32, (value >> 32) as u32);
         }),
-        _ => accesses.load(|l, value: u32| out[l] = value),
+        _ => accesses.load_words(|l, value| out[l] = value),
     }
 }
 
@@ -238,7 +283,7 @@ fn store_to(accesses: &impl Accesses, wave: &Wave, i: &Instruction) {
         Op::St8 => accesses.store(|l| value[l] as u8),
         Op::St16 => accesses.store(|l| value[l] as u16),
         Op::St64 => accesses.store(|l| wave.joined(i.rd, l)),
-        _ => accesses.store(|l| value[l]),
+        _ => accesses.store_words(|l| value[l]),
     }
 }
 
