@@ -2,10 +2,11 @@
 
 //! What clients' memory is, where it is, and at which addresses the GPU finds it.
 //!
-//! Uses [`crate::hardware`], [`crate::fences`] and the trunk ([`crate::gpu`]), and names nothing of
-//! [`crate::submit`]. The trunk hands it the driver's own contexts, which it has clear, copy or
-//! initialise memory, and the contexts whose allocations move, which it has engines leave. What
-//! clients submit it does not know; that an address space is used, it sees by fences.
+//! Uses [`crate::hardware`], [`crate::fences`] and the trunk ([`crate::gpu`]); of [`crate::submit`]
+//! only what a context is, which the trunk hands to it: the driver's own contexts, which it has
+//! clear, copy or initialise memory, and those whose allocations move, which it has engines leave
+//! ([`save_areas`]). What clients submit it does not know; that an address space is used, it sees by
+//! fences.
 
 pub(crate) mod bo;
 pub(crate) mod claims;

@@ -448,8 +448,8 @@ pub(crate) fn evict_idle(dev: &SkuaDevice, parent: &Device<Bound>) {
     }
 }
 
-/// Where `bo`, which leaves VRAM, is to be: in the first of its [exits](segment_sets::SegmentSets::exits) that
-/// has room. `ENOMEM`, `EIO`, `ENODEV`.
+/// Where `bo`, which leaves VRAM, is to be: in the first of its
+/// [exits](segment_sets::SegmentSets::exits) that has room. `ENOMEM`, `EIO`, `ENODEV`.
 pub(crate) fn site(
     dev: &SkuaDevice,
     parent: &Device<Bound>,

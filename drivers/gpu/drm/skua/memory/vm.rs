@@ -680,7 +680,7 @@ impl Vm {
         Ok(owners.push((bo.clone(), slot), client_flags())?)
     }
 
-    /// It goes.
+    /// Undoes [`Vm::set_owner`], if that was done: the context allocation is destroyed.
     pub(crate) fn forget_owner(&self, bo: &BoRef) {
         let mut owners = self.owners.lock();
         owners.retain(|(other, _)| !core::ptr::eq(&**other, &**bo));

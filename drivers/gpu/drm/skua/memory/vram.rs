@@ -6,8 +6,8 @@
 //! is the memory of one buffer object, one or several blocks, and returns them when dropped. Freed
 //! memory holds what its client left in it, until it is cleared in the background
 //! ([`clearer`](super::clearer)); what was not by the time at which it is given out again is
-//! cleared then, before any client sees it, and [`VramRange::is_cleared`] tells when that is done. When the
-//! device is reset all of it becomes zero ([`VramRange::is_lost`]).
+//! cleared then, before any client sees it, and [`VramRange::is_cleared`] tells when that is done.
+//! When the device is reset all of it becomes zero ([`VramRange::is_lost`]).
 //!
 //! A range is charged for the control group of the process that asked for it ([`dmem`]), from
 //! before it is allocated until its blocks are free.

@@ -754,8 +754,8 @@ impl Context {
     }
 
     /// Has free memory be cleared, now or not at all; with a fence of its own line, for which
-    /// nobody waits. `EBUSY` if the engine has something to do; `ENOMEM`, `ENODEV`. The memory is dirty
-    /// then, and on its way back.
+    /// nobody waits. `EBUSY` if the engine has something to do; `ENOMEM`, `ENODEV`. The memory is
+    /// dirty then, and on its way back.
     pub(crate) fn clear_free(self: &Arc<Self>, free: FreeBlocks) -> Result {
         let line = FenceContext::new(c"skua", c"clear");
         let work = submission::Work::ClearFree(free, line);

@@ -623,6 +623,28 @@ pub fn it_works_at_once_and_after_a_bind() {
     assert_eq!(old.cpu.read(0), 1);
 }
 
+/// Who accesses VRAM through the aperture waits for a flush that is acknowledged late.
+pub fn a_flush_that_is_acknowledged_late_is_waited_for() {
+    const LIE: &str = "aperture-ack-late";
+    if let Err(error) = request("ping") {
+        skip(&format!("no host to ask: {error}"));
+    }
+    let hidden = Hidden::new();
+    let buffers = [1, 3].map(|times| hidden.buffer(times * hidden.size));
+    stamp(&buffers[0].cpu, 3);
+    displace(&buffers[1], hidden.page);
+    let lies = Lies::tell(&format!("{LIE}=300")).expect("gpu-lie");
+    for offset in places(buffers[0].cpu.len()).take(4) {
+        let seen = buffers[0].cpu.read(offset);
+        assert_eq!(seen, value(3, offset), "offset {offset:#x} is {seen:#x}");
+    }
+    let told = lies.told(LIE).expect("gpu-told");
+    println!("# {told} acknowledgements were late");
+    assert!(told > 0);
+    drop(lies);
+    expect("in time again", &buffers[0].cpu, 3);
+}
+
 /// A device that does not acknowledge is lost: who accesses VRAM then finds zeroes, and lives.
 pub fn it_works_again_after_a_loss() {
     let hidden = Hidden::new();

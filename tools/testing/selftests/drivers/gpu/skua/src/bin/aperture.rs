@@ -14,6 +14,7 @@ fn main() -> ExitCode {
         row_0_22_any_page_of_vram_through_any_page: 60 at_rest,
         row_0_23_mappings_go_before_a_page_is_anothers: 120 at_rest,
         row_0_23_what_is_freed_is_given_back: 60 at_rest,
+        row_0_23_a_flush_that_is_acknowledged_late_is_waited_for: 60 at_rest,
         row_0_24_more_than_the_aperture_is_seen_in_turn: 120 at_rest,
         row_0_24_who_reads_on_gets_what_follows: 60 at_rest,
         row_0_18_row_0_24_no_more_is_locked_than_there_are_pages: 60 at_rest,
@@ -47,6 +48,10 @@ fn row_0_23_mappings_go_before_a_page_is_anothers() {
 
 fn row_0_23_what_is_freed_is_given_back() {
     aperture::what_is_freed_is_given_back();
+}
+
+fn row_0_23_a_flush_that_is_acknowledged_late_is_waited_for() {
+    aperture::a_flush_that_is_acknowledged_late_is_waited_for();
 }
 
 fn row_0_24_more_than_the_aperture_is_seen_in_turn() {

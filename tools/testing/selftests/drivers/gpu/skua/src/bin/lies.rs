@@ -139,8 +139,6 @@ lies! {
     too_many_resets_acknowledged: "reset-ack-ahead preempt-never", Hang => Survived;
     a_snapshot_acknowledged_late: "snapshot-ack-late=1000", Counters => Works;
     a_snapshot_never_acknowledged: "snapshot-ack-never", Counters => Survived;
-    a_flush_of_the_aperture_acknowledged_late: "aperture-ack-late=1000", Jobs => Works;
-    a_flush_of_the_aperture_never_acknowledged: "aperture-ack-never", Jobs => Works;
 
     // What it does of preemptions.
     a_preemption_that_is_late: "preempt-late", Hang => Survived;

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         row_2_20_who_is_less_important_in_the_process_is_served: 60,
         row_2_20_classes_of_processes_end_in_order: 60 at_rest,
         row_2_20_a_class_is_of_all_contexts: 60,
-        important_work_overtakes_what_is_in_the_ring: 60 at_rest,
+        row_2_20_important_work_overtakes_what_is_in_the_ring: 60 at_rest,
         row_2_20_in_its_process_it_overtakes_what_is_in_the_ring: 60 at_rest,
         row_2_12_a_long_buffer_makes_room: 60 at_rest,
         drawing_makes_room: 60 at_rest,
@@ -298,7 +298,7 @@ fn row_2_20_what_is_queued_is_raised_too() {
     assert!(last - first <= 40, "the raised: {first} to {last} of 80");
 }
 
-fn important_work_overtakes_what_is_in_the_ring() {
+fn row_2_20_important_work_overtakes_what_is_in_the_ring() {
     let rig = Rig::new();
     overtake(&rig, context(&rig, -1), context(&rig, 0));
 }
