@@ -1048,10 +1048,17 @@ impl Engine {
         drop(turn);
     }
 
-    /// The adapter was reset: takes work.
+    /// The adapter was reset, or sleeps no more or does not: takes work again if [`Self::halt`] has
+    /// had it take none.
     pub(crate) fn go_on(&self, dev: &SkuaDevice) {
         let turn = self.turn.lock();
-        self.state.lock().mode = Mode::Running;
+        {
+            let mut state = self.state.lock();
+            // It may be lost.
+            if state.mode == Mode::Recovering {
+                state.mode = Mode::Running;
+            }
+        }
         drop(turn);
         self.process(dev);
     }
