@@ -257,7 +257,7 @@ const VM_FAULT_ERROR: u32 = bindings::vm_fault_reason_VM_FAULT_OOM
 /// A zeroed page that an object is mapped to when its memory is gone with the device.
 ///
 /// One per object, made when first needed, so that clients who cannot see each other's objects
-/// cannot meet in it.
+/// cannot meet in it. Charged to who needs it first.
 pub(super) struct DummyPage(SetOnce<Page>);
 
 impl DummyPage {
@@ -271,7 +271,8 @@ impl DummyPage {
     /// The caller holds the object's reservation lock, so nobody else makes it at the same time.
     fn frame_number(&self) -> Result<usize> {
         if self.0.as_ref().is_none() {
-            self.0.populate(Page::alloc_page(GFP_KERNEL | __GFP_ZERO)?);
+            self.0
+                .populate(Page::alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO)?);
         }
         let page = self.0.as_ref().ok_or(ENOMEM)?;
         // SAFETY: The page is valid.

@@ -18,6 +18,7 @@ use nix::kmod::{delete_module, finit_module, DeleteModuleFlags, ModuleInitFlags}
 use skua_guest::host::expect_error;
 use skua_guest::job::PRODUCTS;
 use skua_selftests::calls::Calls;
+use skua_selftests::cgroup::MemoryGroup;
 use skua_selftests::client::{map, signal, wait, PATIENCE};
 use skua_selftests::function::{Function, Unbound};
 use skua_selftests::mapping::Mapping;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         fences_of_running_and_queued_work_signal,
         waiters_wake_up,
         mappings_stay_usable: 60,
+        pages_of_a_gone_device_are_charged: 60,
         dma_bufs_stay_usable,
         memory_of_other_drivers_stays_usable,
         memory_of_other_drivers_is_unmapped_by_an_unbind,
@@ -271,6 +273,26 @@ fn mappings_stay_usable() {
     drop(maps);
     drop(client);
     expect_working();
+}
+
+/// What is behind a mapping then is its own client's.
+fn pages_of_a_gone_device_are_charged() {
+    const COUNT: usize = 512;
+    let group = MemoryGroup::enter();
+    let client = Client::new();
+    let maps: Vec<Mapping> = (0..COUNT)
+        .map(|_| client.map(client.bo(Place::Vram, 4096)))
+        .collect();
+    let unbound = Unbound::first();
+    let before = group.kernel_bytes();
+    for map in &maps {
+        assert_eq!(map.read(0), 0);
+    }
+    let charged = group.kernel_bytes().saturating_sub(before);
+    println!("# {charged} bytes for {COUNT} pages");
+    drop(unbound);
+    // Something else may have been given back meanwhile.
+    assert!(charged >= COUNT as u64 * 4096 * 3 / 4, "{charged} bytes");
 }
 
 fn dma_bufs_stay_usable() {
