@@ -258,7 +258,7 @@ const HEALTHY: u32 = 0;
 /// The device does not answer.
 pub(crate) const WEDGED: u32 = 1;
 /// The device is gone.
-const GONE: u32 = 2;
+pub(crate) const GONE: u32 = 2;
 
 /// What the driver counts, for debugfs.
 pub(crate) struct Counters {
@@ -1124,14 +1124,14 @@ impl Gpu {
         Ok(())
     }
 
-    /// The device is lost: `gone` if it was unplugged. It is made quiet; then everything that is
-    /// under way ends with `ENODEV`.
+    /// The device is lost, which is told unless it is `unbound`. It is made quiet; then everything
+    /// that is under way ends with `ENODEV`.
     ///
     /// Process context; not from work that itself waits for what is ended here. Bounded, and in a
     /// signalling section as a whole.
-    pub(crate) fn lose(dev: &SkuaDevice, gone: bool) {
+    pub(crate) fn lose(dev: &SkuaDevice, unbound: bool) {
         dev.reapers.quarantine.close();
-        if gone {
+        if unbound {
             dev.health.store(GONE, Release);
         } else {
             let _ = dev.health.cmpxchg(HEALTHY, WEDGED, Full);
@@ -1144,7 +1144,7 @@ impl Gpu {
             return;
         }
         let parent = dev.as_ref();
-        if !gone {
+        if !unbound {
             dev_err!(
                 parent,
                 "the device is lost; unbind and bind it to use it again\n"
@@ -1177,7 +1177,7 @@ impl Gpu {
             dev.reapers.vms.bury(vm);
         });
         dev.fences.lose();
-        if !gone {
+        if !unbound {
             dev.herald.tell_of_loss(dev);
         }
         if quiet {

@@ -41,7 +41,8 @@ use crate::{
     fences::gate::Wake,
     gpu::{
         Gpu,
-        SkuaDevice, //
+        SkuaDevice,
+        GONE, //
     },
     memory::device::ClientDevice,
     policy::{
@@ -394,7 +395,7 @@ impl AlarmHandler for Watch {
                 Finding::Fine => (),
                 Finding::Doubtful => {
                     if !dev.hw.is_present() {
-                        Gpu::lose(dev, true);
+                        dev.doubt(GONE);
                         return None;
                     }
                 }

@@ -5,16 +5,20 @@
 //! The host that runs this guest stops and kills the GPU server on request. The last test of this
 //! program leaves the guest without a GPU.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use nix::fcntl::OFlag;
 use skua_selftests::events::Trace;
 use skua_selftests::function::Function;
 use skua_selftests::loss::{ask, GIVING_UP};
 use skua_selftests::moving::Uncleared;
 use skua_selftests::raw::in_child;
 use skua_selftests::rig::{copy, fill, wait_value, write};
+use skua_selftests::uevents::Uevents;
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 
 fn main() -> ExitCode {
@@ -96,6 +100,7 @@ fn a_killed_server_ends_all_work() {
         jobs.push(other.start(Engine::Compute, &[]));
     }
     let trace = Trace::of(&["skua_preempt", "skua_reset"]);
+    let (uevents, lines) = (Uevents::new(), lines_of_loss());
     ask("gpu-kill");
     // Every fence signals in bounded time, without this client doing anything.
     let outcomes: Vec<_> = jobs
@@ -114,6 +119,10 @@ fn a_killed_server_ends_all_work() {
     // driver lets work take minutes.
     let done = trace.events();
     assert!(done.is_empty(), "it was taken for a hang: {done:?}");
+    // Who administers the machine is told, once.
+    let event = uevents.next("WEDGED").expect("nobody is told");
+    assert_eq!(event["WEDGED"], "rebind", "{event:?}");
+    assert_eq!(lines_of_loss() - lines, 1, "lines in the log");
     // Mappings can be used, and calls fail and do not hang.
     assert!(in_child(|| {
         vram.cpu.write(0, 5);
@@ -135,6 +144,24 @@ fn a_killed_server_ends_all_work() {
         matches!(result, Err(Errno::EIO | Errno::ENODEV)),
         "{result:?}"
     );
+}
+
+/// How often the kernel's log says that a device is lost.
+fn lines_of_loss() -> usize {
+    let mut log = OpenOptions::new();
+    log.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
+    let log = log.open("/dev/kmsg");
+    let (mut log, mut record, mut count) = (log.expect("/dev/kmsg"), [0; 8192], 0);
+    loop {
+        match log.read(&mut record) {
+            Ok(bytes) => {
+                let text = String::from_utf8_lossy(&record[..bytes]);
+                count += usize::from(text.contains("the device is lost; "));
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return count,
+            Err(error) => panic!("/dev/kmsg: {error}"),
+        }
+    }
 }
 
 /// Returns when the driver has given the device up.
