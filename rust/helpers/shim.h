@@ -215,6 +215,8 @@ void skua_trace_memory(struct drm_device *dev, const char *region, unsigned long
 		       unsigned long long size);
 void skua_trace_preempt(struct drm_device *dev, unsigned int engine);
 void skua_trace_reset(struct drm_device *dev, unsigned int engine);
+void skua_trace_adapter_reset(struct drm_device *dev);
+void skua_trace_lost(struct drm_device *dev);
 void skua_trace_preempted(struct drm_device *dev, unsigned int engine, unsigned int context,
 			  unsigned long long fence_context, unsigned long long fence_seqno,
 			  unsigned int stop);

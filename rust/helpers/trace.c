@@ -95,6 +95,16 @@ void skua_trace_reset(struct drm_device *dev, u32 engine)
 	trace_skua_reset(dev, engine);
 }
 
+void skua_trace_adapter_reset(struct drm_device *dev)
+{
+	trace_skua_adapter_reset(dev);
+}
+
+void skua_trace_lost(struct drm_device *dev)
+{
+	trace_skua_lost(dev);
+}
+
 void skua_trace_preempted(struct drm_device *dev, u32 engine, u32 context, u64 fence_context,
 			  u64 fence_seqno, u32 stop)
 {

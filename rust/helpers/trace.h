@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Tracepoints of a submission's life, of memory's moves and of engine faults. The fields are those
- * of the stable gpu_scheduler events: dev, engine, fence=context:seqno.
+ * Tracepoints of a submission's life, of memory's moves, and of faults and resets. The fields are
+ * those of the stable gpu_scheduler events: dev, engine, fence=context:seqno.
  */
 #undef TRACE_SYSTEM
 #define TRACE_SYSTEM skua
@@ -278,6 +278,30 @@ DEFINE_EVENT(skua_engine, skua_preempt,
 DEFINE_EVENT(skua_engine, skua_reset,
 	TP_PROTO(struct drm_device *drm, u32 engine),
 	TP_ARGS(drm, engine)
+);
+
+DECLARE_EVENT_CLASS(skua_adapter,
+	TP_PROTO(struct drm_device *drm),
+	TP_ARGS(drm),
+	TP_STRUCT__entry(
+		__string(dev, dev_name(drm->dev))
+	),
+	TP_fast_assign(
+		__assign_str(dev);
+	),
+	TP_printk("dev=%s", __get_str(dev))
+);
+
+/* All of the device was: the reset of an engine did not help, or would not. */
+DEFINE_EVENT(skua_adapter, skua_adapter_reset,
+	TP_PROTO(struct drm_device *drm),
+	TP_ARGS(drm)
+);
+
+/* Nor did that, or the device is gone: it is given up. Not one that is unbound. */
+DEFINE_EVENT(skua_adapter, skua_lost,
+	TP_PROTO(struct drm_device *drm),
+	TP_ARGS(drm)
 );
 
 /*

@@ -2,7 +2,7 @@
 
 //! The tracepoints of `rust/helpers/trace.h`: `skua:skua_submit`, `_start`, `_paging`, `_resume`,
 //! `_packet`, `_depend`, `_signal`, `_await`, `_move`, `_memory`, `_preempt`, `_preempted`,
-//! `_done`, `_fault`, `_no_room`.
+//! `_reset`, `_adapter_reset`, `_lost`, `_done`, `_fault`, `_no_room`.
 //!
 //! A tracepoint that is off costs a call and a static branch.
 //!
@@ -223,6 +223,18 @@ pub(crate) fn preempt<D: drm::Driver>(dev: &drm::Device<D>, engine: u32) {
 pub(crate) fn reset<D: drm::Driver>(dev: &drm::Device<D>, engine: u32) {
     // SAFETY: The device is valid.
     unsafe { shim::skua_trace_reset(device::as_raw(dev), engine) };
+}
+
+/// The device was asked to forget all that it does.
+pub(crate) fn adapter_reset<D: drm::Driver>(dev: &drm::Device<D>) {
+    // SAFETY: The device is valid.
+    unsafe { shim::skua_trace_adapter_reset(device::as_raw(dev)) };
+}
+
+/// The device is given up, and was not unbound.
+pub(crate) fn lost<D: drm::Driver>(dev: &drm::Device<D>) {
+    // SAFETY: The device is valid.
+    unsafe { shim::skua_trace_lost(device::as_raw(dev)) };
 }
 
 /// An engine has stopped, and a portion is back in its context's queue; `stop` is 0 if it had not

@@ -90,7 +90,8 @@ use crate::{
         shrinker::{
             Copies,
             Shrinker, //
-        }, //
+        },
+        trace, //
     },
     fences::{
         gate::Wake,
@@ -1145,6 +1146,7 @@ impl Gpu {
         }
         let parent = dev.as_ref();
         if !unbound {
+            trace::lost(dev);
             dev_err!(
                 parent,
                 "the device is lost; unbind and bind it to use it again\n"

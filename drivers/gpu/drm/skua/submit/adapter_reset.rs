@@ -28,6 +28,7 @@
 //! ([`crate::reaper`]).
 
 use crate::{
+    ext::trace,
     fences::gate::Wake,
     gpu::{
         Gpu,
@@ -150,6 +151,7 @@ pub(crate) fn reset_adapter(dev: &SkuaDevice, guilty: Option<(EngineIndex, &Caus
     for (_, engine) in dev.engines() {
         engine.halt(dev);
     }
+    trace::adapter_reset(dev);
     if begin_again(dev).is_err() {
         return Gpu::lose(dev, false);
     }

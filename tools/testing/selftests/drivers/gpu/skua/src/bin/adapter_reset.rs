@@ -16,6 +16,7 @@ use nix::sys::eventfd::EventFd;
 use skua_guest::clock::Clock;
 use skua_guest::host::{expect_error, Lies};
 use skua_selftests::client::{map, signal, unmap, wait, wait_value as until, PATIENCE};
+use skua_selftests::events::Trace;
 use skua_selftests::function::Function;
 use skua_selftests::moving::{
     both, evict_all, evict_some, expect_gpu, movable, movable_in_vram, pattern, place, resident,
@@ -71,6 +72,23 @@ fn begin() {
 fn reset() -> u64 {
     let resets = Function::first().debugfs("reset").expect("debugfs");
     resets.trim().parse().expect("a number")
+}
+
+/// What the driver does about work that does not end, each if the one before it did not help.
+const STAGES: [&str; 4] = [
+    "skua_preempt",
+    "skua_reset",
+    "skua_adapter_reset",
+    "skua_lost",
+];
+
+/// What was done, in order.
+#[track_caller]
+fn names(trace: &Trace) -> Vec<String> {
+    let events = trace.events().into_iter();
+    let mut names: Vec<String> = events.map(|event| event.name).collect();
+    names.dedup();
+    names
 }
 
 /// The adapter was reset, once; all of that is over.
@@ -459,6 +477,7 @@ fn row_2_21_an_engine_that_does_not_reset() {
     vram.cpu.fill(pattern(1));
     let lies = Lies::tell("engine-reset-never preempt-never").expect("gpu-lie");
     let program = guilty.program(LOOP);
+    let trace = Trace::of(&STAGES);
     let endless = guilty.start(Engine::Compute, &[dispatch(&program, LOOP, &[])]);
     // Behind it, and on the other engine.
     let behind = other.start(Engine::Compute, &[write(gate.va + 8, 1)]);
@@ -476,6 +495,9 @@ fn row_2_21_an_engine_that_does_not_reset() {
     assert_eq!(status(&other, other.compute), DRM_SKUA_CONTEXT_RESET);
     vram.cpu.expect("VRAM", |_| 0);
     was_reset();
+    // One after the other, and no more than was needed.
+    assert_eq!(names(&trace), STAGES[..3]);
+    drop(trace);
     expect_working();
 }
 
@@ -561,6 +583,7 @@ fn row_2_02_the_sixth_is_the_last() {
     let gate = rig.buffer(Place::System, PAGE);
     let runs = rig.start(Engine::Copy, &[wait_value(gate.va, 1)]);
     expect_error("the device is lost").expect("the kernel's log");
+    let trace = Trace::of(&STAGES);
     let sixth = Function::first().debugfs("reset");
     assert!(sixth.is_err(), "{sixth:?}");
     assert_eq!(runs.wait(), Err(Errno::ENODEV));
@@ -571,6 +594,7 @@ fn row_2_02_the_sixth_is_the_last() {
             .filter(|event| event["WEDGED"] == "rebind")
     };
     assert!((0..=5).find_map(|_| told()).is_some(), "nobody is told");
+    assert_eq!(names(&trace), STAGES[3..], "it was reset");
     drop(runs);
     // It is as new when it is bound again.
     begin();

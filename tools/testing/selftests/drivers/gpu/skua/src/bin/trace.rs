@@ -71,7 +71,8 @@ fn lives(events: &[Event]) -> Vec<(String, Vec<&str>, Option<i32>)> {
 }
 
 /// Every event, and what it tells beside the device.
-const FORMATS: [(&str, &[&str]); 16] = [
+const FORMATS: [(&str, &[&str]); 18] = [
+    ("skua_adapter_reset", &[]),
     (
         "skua_await",
         &["fence_context", "fence_seqno", "monitored", "value", "held"],
@@ -85,6 +86,7 @@ const FORMATS: [(&str, &[&str]); 16] = [
         &["engine", "context", "fence_context", "fence_seqno", "error"],
     ),
     ("skua_fault", &["engine", "context", "reason", "address"]),
+    ("skua_lost", &[]),
     ("skua_memory", &["region", "used", "size"]),
     (
         "skua_move",
