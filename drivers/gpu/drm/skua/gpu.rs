@@ -587,6 +587,28 @@ impl Watching {
     }
 }
 
+/// Of a device that somebody waits for: when it was last asked whether it is there.
+pub(crate) struct Presence(Instant<Monotonic>);
+
+impl Presence {
+    /// It was there just now.
+    pub(crate) fn new() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Asks it once in a [`PRESENCE_TIMEOUT`]. `ENODEV` if it is gone: then it is to be lost.
+    pub(crate) fn check(&mut self, gpu: &Gpu) -> Result {
+        if self.0.elapsed() > PRESENCE_TIMEOUT {
+            self.0 = Instant::now();
+            if !gpu.hw.is_present() {
+                gpu.doubt(GONE);
+                return Err(ENODEV);
+            }
+        }
+        Ok(())
+    }
+}
+
 /// What is set for all devices, by the module's parameters.
 pub(crate) struct Settings {
     /// Whether engines that can be are asked to stop (row 2.24).
@@ -1066,12 +1088,14 @@ impl Gpu {
 
     fn wait_at_most(&self, limit: Delta, mut done: impl FnMut() -> Result<bool>) -> Result {
         let start = Instant::<Monotonic>::now();
+        let mut presence = Presence::new();
         loop {
             let late = start.elapsed();
             if done()? {
                 return Ok(());
             }
             self.check_health()?;
+            presence.check(self)?;
             if late > limit {
                 return Err(ETIMEDOUT);
             }

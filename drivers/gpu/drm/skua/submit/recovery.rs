@@ -41,6 +41,7 @@ use crate::{
     fences::gate::Wake,
     gpu::{
         Gpu,
+        Presence,
         SkuaDevice,
         GONE, //
     },
@@ -578,6 +579,7 @@ fn stop(dev: &SkuaDevice, engine: &Engine, cause: &Cause, patience: Delta) -> Re
         }
     }
     let start = Instant::<Monotonic>::now();
+    let mut presence = Presence::new();
     loop {
         if engine.state.lock().node.answer(&dev.hw)?.is_some() {
             return Ok(true);
@@ -586,6 +588,7 @@ fn stop(dev: &SkuaDevice, engine: &Engine, cause: &Cause, patience: Delta) -> Re
             return Ok(false);
         }
         dev.check_health()?;
+        presence.check(dev)?;
         fsleep(Delta::from_micros(100));
     }
 }
