@@ -92,15 +92,9 @@ fn be_reachable(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result 
                 _ => return Ok(()),
             }
         }
-        eviction::move_out(dev, parent, bo, &mut patience)?;
-        if bo.region() != REGION_VRAM {
+        if leave(dev, parent, bo, &mut patience)? {
             return settle(bo, patience);
         }
-        // It has come back, perhaps to where it can be locked.
-        if bo.is_dying() {
-            return Err(EBUSY);
-        }
-        patience = patience.checked_sub(1).ok_or(ENOSPC)?;
     }
     let is_foreign = {
         let _reserved = resv::lock(&**bo)?;
@@ -109,13 +103,38 @@ fn be_reachable(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result 
     if bo.is_for_vram_alone() && is_foreign {
         return Err(EPERM);
     }
-    if !bo.is_for_vram_alone() {
-        eviction::move_out(dev, parent, bo, &mut patience)?;
-    }
-    if bo.region() == REGION_VRAM {
-        return Err(if bo.is_for_vram_alone() { EPERM } else { EBUSY });
+    if bo.is_for_vram_alone() {
+        if bo.region() == REGION_VRAM {
+            return Err(EPERM);
+        }
+    } else {
+        while !leave(dev, parent, bo, &mut patience)? {}
     }
     settle(bo, patience)
+}
+
+/// Has `bo` move to where the CPU reaches it; whether it is on its way. If not, that was for what
+/// others did with it just then, and takes from `patience`. `EBUSY` if it is about to be destroyed;
+/// as [`eviction::move_out`].
+fn leave(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    bo: &BoRef,
+    patience: &mut Jiffies,
+) -> Result<bool> {
+    eviction::move_out(dev, parent, bo, patience)?;
+    if bo.region() != REGION_VRAM {
+        return Ok(true);
+    }
+    if bo.is_dying() {
+        return Err(EBUSY);
+    }
+    dev.check_health()?;
+    if current!().signal_pending() {
+        return Err(EINTR);
+    }
+    *patience = patience.checked_sub(1).ok_or(ENOSPC)?;
+    Ok(false)
 }
 
 /// Waits for a move of `bo` that somebody else may have begun. `ENOSPC` if that takes long.

@@ -3,17 +3,20 @@
 //! BO_LOCK and BO_UNLOCK: the CPU's claim on an object, wherever that is (WDDM: Lock2).
 
 use std::collections::BTreeSet;
+use std::hint::spin_loop;
 use std::process::ExitCode;
+use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use skua_selftests::client::wait_value as wait_for;
+use skua_selftests::client::{map, unmap, wait_value as wait_for};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{
     alone, both, evict_all, expect_gpu, find, movable, pattern, place, resident,
 };
 use skua_selftests::raw::{dies_of, with_alarm, Signal};
 use skua_selftests::rig::{copy, fill, wait_value};
+use skua_selftests::suite::rounds;
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_spec::pci::BAR_VRAM;
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
         row_0_21_what_is_resident_is_not_there_before: 60 at_rest,
         row_0_01_row_0_17_what_the_cpu_sees_in_vram_stays: 60 at_rest,
         a_lock_waits_for_its_move_alone: 60 at_rest,
+        a_lock_looks_again_when_a_copy_has_gone: 60,
         row_0_11_locks_are_counted: 60 at_rest,
         row_0_11_locks_end_with_the_handle: 60,
         a_lock_brings_back_what_is_arriving: 60,
@@ -443,6 +447,41 @@ fn a_lock_waits_for_its_move_alone() {
     assert_eq!(place(&rig, handle), Place::System);
     let cpu = rig.map(handle);
     cpu.expect("the last write", |_| 9 << 32 | 9);
+}
+
+/// A lock is about to have the clean copy for the object's memory when somebody gets a way to write
+/// the object: it is no reason to refuse it.
+fn a_lock_looks_again_when_a_copy_has_gone() {
+    let rig = alone();
+    let size = 16 * PAGE;
+    let all = rig.set(&[Place::Vram, Place::Aperture, Place::System]);
+    // To have a place in the aperture takes time.
+    let handle = rig
+        .bo_create_preferring(size, CACHED, all, &[Place::Vram], &[Place::Aperture])
+        .expect("BO_CREATE");
+    let (client, vm, va): (&Client, u32, u64) = (&rig, rig.vm, rig.reserve(size));
+    let dropped = || Function::first().counters(["driver_clean_dropped"]);
+    let [before] = dropped();
+    for round in 0..rounds(400) {
+        resident(&rig, &[handle]);
+        let begun = Barrier::new(2);
+        let (locked, bound) = thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                begun.wait();
+                (0..round % 32 * 64).for_each(|_| spin_loop());
+                client.bind_and_wait(vm, &[map(handle, 0, va, size)])
+            });
+            begun.wait();
+            let locked = client.lock(handle).map(drop);
+            (locked, writer.join().expect("a thread"))
+        });
+        assert_eq!((locked, bound), (Ok(()), Ok(())), "round {round}");
+        assert_ne!(place(&rig, handle), Place::Vram, "round {round}");
+        assert_eq!(rig.unlock(handle), Ok(()));
+        assert_eq!(rig.bind_and_wait(vm, &[unmap(va, size)]), Ok(()));
+    }
+    let [after] = dropped();
+    println!("# {} copies have gone", (after - before) / size);
 }
 
 fn row_0_11_locks_are_counted() {
