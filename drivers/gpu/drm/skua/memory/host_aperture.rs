@@ -258,47 +258,54 @@ fn reveal(
     let mut taken = KVec::with_capacity(count, client_flags())?;
     // What this fault is about stays.
     let mut own = KVec::with_capacity(count, client_flags())?;
-    for page in (first..).take(count) {
-        let Some(spot) = spot(aperture, range, page) else {
-            break;
-        };
-        if let Some(at) = window.find(spot.page) {
-            window.touch(at);
-            own.push(at, client_flags())?;
-            continue;
-        }
-        let at = match window.next() {
-            Some((at, None)) => at,
-            Some((at, _)) if page > first && (own.contains(&at) || window.is_held(at)) => break,
-            Some((at, Some(old))) if page == first || goes_on => {
-                gem::unmap_at(dev, old.user, aperture.page.bytes())?;
-                window.hide(at);
-                taken.push(at, client_flags())?;
-                at
+    let mut choose = || -> Result {
+        for page in (first..).take(count) {
+            let Some(spot) = spot(aperture, range, page) else {
+                break;
+            };
+            if let Some(at) = window.find(spot.page) {
+                window.touch(at);
+                own.push(at, client_flags())?;
+                continue;
             }
-            _ => break,
-        };
-        // Blocks begin where pages of the aperture do: so does the object's part of this one.
-        let user = u64::try_from(page)?
-            .saturating_mul(PAGE_BYTES)
-            .saturating_sub(spot.inside)
-            .saturating_add(start);
-        let shown = Shown {
-            page: spot.page,
-            user,
-        };
-        crate::warn_on_once!(window.show(at, shown).is_err());
-        window.hold(at, bo.is_locked());
-        own.push(at, client_flags())?;
-        let page = AperturePage {
-            aperture: at,
-            segment: spot.page,
-        };
-        new.push(page, client_flags())?;
-    }
+            let at = match window.next() {
+                Some((at, None)) => at,
+                Some((at, _)) if page > first && (own.contains(&at) || window.is_held(at)) => break,
+                Some((at, Some(old))) if page == first || goes_on => {
+                    gem::unmap_at(dev, old.user, aperture.page.bytes())?;
+                    taken.push(at, client_flags())?;
+                    window.hide(at);
+                    at
+                }
+                _ => break,
+            };
+            // Blocks begin where pages of the aperture do: so does the object's part of this one.
+            let user = u64::try_from(page)?
+                .saturating_mul(PAGE_BYTES)
+                .saturating_sub(spot.inside)
+                .saturating_add(start);
+            let shown = Shown {
+                page: spot.page,
+                user,
+            };
+            own.push(at, client_flags())?;
+            let page = AperturePage {
+                aperture: at,
+                segment: spot.page,
+            };
+            new.push(page, client_flags())?;
+            crate::warn_on_once!(window.show(at, shown).is_err());
+            window.hold(at, bo.is_locked());
+        }
+        Ok(())
+    };
+    let chosen = choose();
     taken.sort_unstable();
     new.sort_unstable_by_key(|page| page.aperture);
-    let shown = take_back(dev, &taken).and_then(|()| show(dev, &new));
+    // What was chosen to show something else shows nothing, also if not all could be chosen.
+    let shown = take_back(dev, &taken)
+        .and(chosen)
+        .and_then(|()| show(dev, &new));
     if shown.is_err() {
         for page in &new {
             window.hide(page.aperture);
