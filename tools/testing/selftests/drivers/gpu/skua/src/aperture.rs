@@ -13,7 +13,7 @@ use skua_uapi::*;
 use crate::client::signal;
 use crate::function::{Function, Unbound};
 use crate::mapping::Mapping;
-use crate::moving::{movable_in_vram, place, resident};
+use crate::moving::{find, movable_in_vram, place, resident};
 use crate::power::sleep;
 use crate::raw::in_child;
 use crate::rig::{copy, fill, Buffer};
@@ -601,6 +601,26 @@ pub fn no_byte_of_a_neighbour_is_seen() {
         }
     }
     assert_eq!(strays(), 0);
+}
+
+/// Where the aperture shows a byte, and where the GPU has it mapped, the offset in a page of the
+/// aperture is the same: memory that is seen through it begins where a page of it does.
+pub fn offsets_in_a_page_are_the_same() {
+    let hidden = Hidden::new();
+    let rig = &hidden.rig;
+    let bar = Function::first().map_bar(BAR_HOST_APERTURE);
+    // What is 4 KiB has others' next ones in between.
+    for (n, pages) in (0..).zip([1, 5, 1, 16, 1, 19, 33]) {
+        let buffer = in_vram(rig, pages * 4096);
+        stamp(&buffer.cpu, n);
+        for at in (0..buffer.cpu.len()).step_by(PAGE) {
+            let seen = buffer.cpu.read(at);
+            let places = find(&bar, seen);
+            let va = buffer.va + at as u64;
+            let offsets: Vec<_> = places.iter().map(|at| *at as u64 % hidden.page).collect();
+            assert_eq!(offsets, [va % hidden.page], "VA {va:#x} is at {places:x?}");
+        }
+    }
 }
 
 /// The first thing that is done with a device that was bound, and bound again.

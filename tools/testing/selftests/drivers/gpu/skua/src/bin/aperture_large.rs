@@ -17,6 +17,7 @@ fn main() -> ExitCode {
         row_0_24_more_than_the_aperture_is_seen_in_turn: 120 at_rest,
         row_0_18_row_0_24_no_more_is_locked_than_there_are_pages: 60 at_rest,
         row_0_25_no_byte_of_a_neighbour_is_seen: 60 at_rest,
+        row_0_25_offsets_in_a_page_are_the_same: 60 at_rest,
         row_0_26_it_works_at_once_and_after_a_bind: 60 at_rest,
     ])
 }
@@ -52,6 +53,10 @@ fn row_0_24_more_than_the_aperture_is_seen_in_turn() {
 
 fn row_0_25_no_byte_of_a_neighbour_is_seen() {
     aperture::no_byte_of_a_neighbour_is_seen();
+}
+
+fn row_0_25_offsets_in_a_page_are_the_same() {
+    aperture::offsets_in_a_page_are_the_same();
 }
 
 fn row_0_26_it_works_at_once_and_after_a_bind() {
