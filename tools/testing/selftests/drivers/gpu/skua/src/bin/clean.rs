@@ -642,8 +642,14 @@ fn nobody_sees_what_is_stale() {
             .map(|number| scope.spawn(move || work(number, rounds(150))))
             .collect();
         let presser = scope.spawn(|| {
+            let mut used = before.1[1];
             while !stop.load(Ordering::Relaxed) {
-                press();
+                // Not so often that no copy is there until it is of use.
+                let now = left()[1];
+                if now > used {
+                    press();
+                    used = now;
+                }
                 thread::sleep(std::time::Duration::from_millis(50));
             }
         });
