@@ -245,11 +245,13 @@ impl Scheduler {
     pub(crate) fn destroy_fence(&self, fence: &Arc<Fence>) {
         let mut state = lock(&self.state);
         if state.fences.remove(&fence.id).is_some() {
+            // First: its end is no value for the GPU to see.
+            self.forget_fence(&mut state, fence);
             fence.end();
             if fence.is_shared() {
                 self.tables.wake_sleepers();
             }
-            self.forget_fence(&mut state, fence);
+            self.kick();
         }
     }
 

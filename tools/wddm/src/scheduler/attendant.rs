@@ -228,7 +228,8 @@ impl Scheduler {
         Ok(va)
     }
 
-    /// A fence is destroyed: whoever is told of it is, and the GPU does not see it any more.
+    /// A fence is about to be destroyed: where the GPU sees its value, that stays as it is, as long
+    /// as there is work that may look.
     pub(super) fn forget_fence(&self, state: &mut State, fence: &Arc<Fence>) {
         let mut mirrors = lock(&self.mirrors);
         let gone = mirrors.iter().position(|m| m.fence.id == fence.id);
@@ -237,7 +238,6 @@ impl Scheduler {
         if let Some(Mirror { memory, .. }) = gone {
             self.destroy_memory_locked(state, memory);
         }
-        self.kick();
     }
 
     /// What the attendant does until the device is destroyed.
