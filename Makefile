@@ -54,7 +54,7 @@ IN = set -a; . out/kernel/$(KERNEL).env; set +a; exec $(SANDBOX)
 help: ## this list
 	@printf 'Skua: an emulated PCI GPU and its DRM driver. make …\n\n'
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
-	@printf '\nOptions: KERNEL=release|debug  KDIR=your kernel tree  QEMU=your QEMU  ACCEL=tcg|auto  GDB=1|wait  EVICT=1  FUZZ_TIME=seconds\nCache: SKUA_CACHE, now %s\n' \
+	@printf '\nOptions: KERNEL=release|debug  KDIR=your kernel tree  QEMU=your QEMU  ACCEL=tcg|auto  GDB=1|wait  EVICT=1  QUICK=1  FUZZ_TIME=seconds\nCache: SKUA_CACHE, now %s\n' \
 		"$${SKUA_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/skua}"
 
 setup: ## fetch every tool into the cache, once
