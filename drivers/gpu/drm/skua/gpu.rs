@@ -259,7 +259,7 @@ const HEALTHY: u32 = 0;
 /// The device does not answer.
 pub(crate) const WEDGED: u32 = 1;
 /// The device is gone.
-pub(crate) const GONE: u32 = 2;
+const GONE: u32 = 2;
 
 /// What the driver counts, for debugfs.
 pub(crate) struct Counters {
@@ -600,10 +600,7 @@ impl Presence {
     pub(crate) fn check(&mut self, gpu: &Gpu) -> Result {
         if self.0.elapsed() > PRESENCE_TIMEOUT {
             self.0 = Instant::now();
-            if !gpu.hw.is_present() {
-                gpu.doubt(GONE);
-                return Err(ENODEV);
-            }
+            gpu.check_presence()?;
         }
         Ok(())
     }
@@ -1059,10 +1056,7 @@ impl Gpu {
             }
             if late > PRESENCE_TIMEOUT && !asked {
                 asked = true;
-                if !self.hw.is_present() {
-                    self.doubt(GONE);
-                    return Err(ENODEV);
-                }
+                self.check_presence()?;
             }
             if late > self.acknowledge {
                 self.suspect(generation);
@@ -1128,6 +1122,15 @@ impl Gpu {
         // Whoever comes first; `lose()` decides.
         let _ = self.health.cmpxchg(HEALTHY, health, Full);
         self.reset_later(self.hw.generation());
+    }
+
+    /// Asks the device whether it is there. `ENODEV` if it is gone: then it is to be lost.
+    pub(crate) fn check_presence(&self) -> Result {
+        if self.hw.is_present() {
+            return Ok(());
+        }
+        self.doubt(GONE);
+        Err(ENODEV)
     }
 
     /// Copies the device's counters to where [`Shared::counter`] finds them.

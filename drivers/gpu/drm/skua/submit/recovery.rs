@@ -42,8 +42,7 @@ use crate::{
     gpu::{
         Gpu,
         Presence,
-        SkuaDevice,
-        GONE, //
+        SkuaDevice, //
     },
     memory::device::ClientDevice,
     policy::{
@@ -395,8 +394,7 @@ impl AlarmHandler for Watch {
             match self.ask(index, engine) {
                 Finding::Fine => (),
                 Finding::Doubtful => {
-                    if !dev.hw.is_present() {
-                        dev.doubt(GONE);
+                    if dev.check_presence().is_err() {
                         return None;
                     }
                 }
