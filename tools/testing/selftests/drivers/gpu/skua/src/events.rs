@@ -47,6 +47,13 @@ impl Trace {
             })
             .collect()
     }
+
+    /// The names of what was traced, in order.
+    #[track_caller]
+    pub fn names(&self) -> Vec<String> {
+        let events = self.events().into_iter();
+        events.map(|event| event.name).collect()
+    }
 }
 
 impl Drop for Trace {

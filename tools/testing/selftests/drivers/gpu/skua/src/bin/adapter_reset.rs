@@ -82,11 +82,10 @@ const STAGES: [&str; 4] = [
     "skua_lost",
 ];
 
-/// What was done, in order.
+/// What was done, in order; what was done again at once is one.
 #[track_caller]
-fn names(trace: &Trace) -> Vec<String> {
-    let events = trace.events().into_iter();
-    let mut names: Vec<String> = events.map(|event| event.name).collect();
+fn stages(trace: &Trace) -> Vec<String> {
+    let mut names = trace.names();
     names.dedup();
     names
 }
@@ -501,7 +500,7 @@ fn row_2_21_an_engine_that_does_not_reset() {
     vram.cpu.expect("VRAM", |_| 0);
     was_reset();
     // One after the other, and no more than was needed.
-    assert_eq!(names(&trace), STAGES[..3]);
+    assert_eq!(stages(&trace), STAGES[..3]);
     drop(trace);
     expect_working();
 }
@@ -599,7 +598,7 @@ fn row_2_02_the_sixth_is_the_last() {
             .filter(|event| event["WEDGED"] == "rebind")
     };
     assert!((0..=5).find_map(|_| told()).is_some(), "nobody is told");
-    assert_eq!(names(&trace), STAGES[3..], "it was reset");
+    assert_eq!(stages(&trace), STAGES[3..], "it was reset");
     drop(runs);
     // It is as new when it is bound again.
     begin();
