@@ -35,6 +35,7 @@ pub mod drawing;
 pub mod events;
 pub mod fdinfo;
 pub mod function;
+pub mod kernel_log;
 pub mod loss;
 pub mod mapping;
 pub mod moving;

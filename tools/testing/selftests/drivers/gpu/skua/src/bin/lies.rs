@@ -8,21 +8,20 @@
 //! Those that may hang an unbind, or the machine, come last.
 
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io::{Read, Seek, Write};
 use std::panic::catch_unwind;
 use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::fcntl::OFlag;
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use skua_guest::host::{expect_error, request, Lies};
 use skua_selftests::client::{errno_of, map, signal, unmap, PATIENCE};
 use skua_selftests::events::Trace;
 use skua_selftests::function::Function;
+use skua_selftests::kernel_log::KernelLog;
 use skua_selftests::program::{address, op, op_imm, COUNT};
 use skua_selftests::race::Hold;
 use skua_selftests::rig::{copy, dispatch, expect_working, fill, wait_value, write, Job};
@@ -242,13 +241,13 @@ fn attempt(lies: &str, work: Work, end: End) {
         skip("this kernel has a driver give all back, whatever still reaches it");
     }
     let function = honest();
-    let mut log = Log::new();
+    let mut log = KernelLog::from_now();
     if work == Work::Bind {
         bind_to(&function, lies, end, &mut log);
     } else {
         function.bind().expect("bind, at first");
         live_with(lies, work, end);
-        let lines = log.lines();
+        let lines = complaints(&mut log);
         assert!(lines.len() <= LINES, "{} lines of the driver", lines.len());
         if function.is_bound() {
             function.unbind().expect("unbind");
@@ -260,12 +259,12 @@ fn attempt(lies: &str, work: Work, end: End) {
 }
 
 /// Binds the driver to a device that lies, and takes it off again if that works.
-fn bind_to(function: &Function, lies: &str, end: End, log: &mut Log) {
+fn bind_to(function: &Function, lies: &str, end: End, log: &mut KernelLog) {
     tell(lies);
     let before = available();
     let bound = function.bind();
     let taken = before.saturating_sub(available());
-    let lines = log.lines();
+    let lines = complaints(log);
     match bound {
         Err(error) => {
             assert_ne!(end, End::Binds, "{error}: {lines:#?}");
@@ -564,7 +563,7 @@ fn vram_of_which_the_cpu_sees_nothing() {
 /// MultiEngineAware, PreemptionAware, NoDmaPatching, CancelCommandAware: all combinations.
 fn row_2_04_what_needs_others_is_refused_without_them() {
     let function = honest();
-    let mut log = Log::new();
+    let mut log = KernelLog::from_now();
     let accepted = [0x0, 0x1, 0x1 | 0x4, 0x1 | 0x4 | 0x8, 0x11, 0x15, 0x1d];
     let all = (0..16u32).map(|n| n & 1 | n >> 1 << 2);
     // VSyncPowerSaveAware has no part in it, and what has no meaning is refused.
@@ -572,7 +571,7 @@ fn row_2_04_what_needs_others_is_refused_without_them() {
     for caps in all.chain([0x1d | 0x2, 0x8 | 0x2]).chain(reserved) {
         tell(&format!("scheduling={caps:#x}"));
         let bound = function.bind();
-        let lines = log.lines();
+        let lines = complaints(&mut log);
         println!("# {caps:#x}: {bound:?}, {lines:?}");
         if accepted.contains(&(caps & !0x2)) {
             bound.unwrap_or_else(|error| panic!("{caps:#x}: {error}"));
@@ -888,50 +887,19 @@ fn expect_lost(rig: &Rig) {
     }
 }
 
-/// The kernel's log from now on.
-struct Log(File);
-
-impl Log {
-    #[track_caller]
-    fn new() -> Self {
-        let mut file = OpenOptions::new()
-            .read(true)
-            .custom_flags(OFlag::O_NONBLOCK.bits())
-            .open("/dev/kmsg")
-            .expect("/dev/kmsg");
-        file.seek(SeekFrom::End(0)).expect("the end of the log");
-        Self(file)
-    }
-
-    /// The driver's complaints since the last call, without what the driver core says of a probe.
-    #[track_caller]
-    fn lines(&mut self) -> Vec<String> {
-        let mut lines = Vec::new();
-        let mut record = [0; 8192];
-        loop {
-            match self.0.read(&mut record) {
-                Ok(0) => return lines,
-                Ok(bytes) => {
-                    let text = String::from_utf8_lossy(&record[..bytes]).into_owned();
-                    let (prefix, message) = text.split_once(';').expect("a prefix");
-                    let priority = prefix.split(',').next().and_then(|n| n.parse::<u32>().ok());
-                    let message = message.lines().next().unwrap_or_default();
-                    // Warnings and worse.
-                    let complaint = priority.is_some_and(|priority| priority & 7 <= 4);
-                    let ours = message.starts_with("skua") && !message.starts_with("skua-mark");
-                    if complaint && ours && !message.contains("probe with driver") {
-                        lines.push(message.to_owned());
-                    }
-                }
-                // Some were overwritten: that is a flood.
-                Err(error) if error.raw_os_error() == Some(32) => {
-                    lines.extend(std::iter::repeat_n("lost".to_owned(), LINES + 1));
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return lines,
-                Err(error) => panic!("/dev/kmsg: {error}"),
-            }
-        }
-    }
+/// The driver's complaints since the last call, without what the driver core says of a probe.
+#[track_caller]
+fn complaints(log: &mut KernelLog) -> Vec<String> {
+    let records = log.records().into_iter();
+    records
+        .filter(|record| {
+            let message = &record.message;
+            let ours = message.starts_with("skua") && !message.starts_with("skua-mark");
+            // Warnings and worse.
+            record.level <= 4 && ours && !message.contains("probe with driver")
+        })
+        .map(|record| record.message)
+        .collect()
 }
 
 /// The driver is told of nothing, and finds what has ended when it looks by itself; who submits

@@ -5,15 +5,13 @@
 //! The host that runs this guest stops and kills the GPU server on request. The last test of this
 //! program leaves the guest without a GPU.
 
-use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use nix::fcntl::OFlag;
 use skua_selftests::events::Trace;
 use skua_selftests::function::Function;
+use skua_selftests::kernel_log::KernelLog;
 use skua_selftests::loss::{ask, GIVING_UP};
 use skua_selftests::moving::Uncleared;
 use skua_selftests::raw::in_child;
@@ -100,7 +98,7 @@ fn a_killed_server_ends_all_work() {
         jobs.push(other.start(Engine::Compute, &[]));
     }
     let trace = Trace::of(&["skua_preempt", "skua_reset"]);
-    let (uevents, lines) = (Uevents::new(), lines_of_loss());
+    let (uevents, mut log) = (Uevents::new(), KernelLog::from_now());
     ask("gpu-kill");
     // Every fence signals in bounded time, without this client doing anything.
     let outcomes: Vec<_> = jobs
@@ -122,7 +120,11 @@ fn a_killed_server_ends_all_work() {
     // Who administers the machine is told, once.
     let event = uevents.next("WEDGED").expect("nobody is told");
     assert_eq!(event["WEDGED"], "rebind", "{event:?}");
-    assert_eq!(lines_of_loss() - lines, 1, "lines in the log");
+    let records = log.records();
+    let lines = records
+        .iter()
+        .filter(|record| record.message.contains("the device is lost; "));
+    assert_eq!(lines.count(), 1, "lines in the log");
     // Mappings can be used, and calls fail and do not hang.
     assert!(in_child(|| {
         vram.cpu.write(0, 5);
@@ -144,24 +146,6 @@ fn a_killed_server_ends_all_work() {
         matches!(result, Err(Errno::EIO | Errno::ENODEV)),
         "{result:?}"
     );
-}
-
-/// How often the kernel's log says that a device is lost.
-fn lines_of_loss() -> usize {
-    let mut log = OpenOptions::new();
-    log.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
-    let log = log.open("/dev/kmsg");
-    let (mut log, mut record, mut count) = (log.expect("/dev/kmsg"), [0; 8192], 0);
-    loop {
-        match log.read(&mut record) {
-            Ok(bytes) => {
-                let text = String::from_utf8_lossy(&record[..bytes]);
-                count += usize::from(text.contains("the device is lost; "));
-            }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return count,
-            Err(error) => panic!("/dev/kmsg: {error}"),
-        }
-    }
 }
 
 /// Returns when the driver has given the device up.
