@@ -51,7 +51,7 @@ macro_rules! declare_skua_ioctls {
                         ///
                         /// To be called by `drm_ioctl()`, for a device and a file of the driver
                         /// that has this table, with an argument of the ioctl's size.
-                        #[allow(non_snake_case, reason = "the name of the ioctl, in traces")]
+                        #[expect(non_snake_case, reason = "the name of the ioctl, in traces")]
                         unsafe extern "C" fn $cmd(
                                 raw_dev: *mut ::kernel::drm::ioctl::internal::drm_device,
                                 raw_data: *mut ::core::ffi::c_void,
@@ -86,7 +86,7 @@ macro_rules! skua_ioctl_body {
                 unsafe { ::kernel::drm::device::Device::from_raw($dev) };
 
             // Never called: ties the type of `dev` to that of the handler.
-            #[allow(unreachable_code, reason = "it is there for its types")]
+            #[expect(unreachable_code, reason = "it is there for its types")]
             let _ = || {
                 let ptr = ::kernel::drm::ioctl::internal::__dev_ctx_cast(
                     ::core::ptr::from_ref(dev),

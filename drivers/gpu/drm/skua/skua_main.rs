@@ -53,7 +53,7 @@ mod kernel_heap;
 mod memory;
 mod observe;
 #[path = "../../../../rust/policy/mod.rs"]
-#[allow(unreachable_pub, reason = "a crate of its own on the host")]
+#[expect(unreachable_pub, reason = "a crate of its own on the host")]
 mod policy;
 mod quota;
 mod reaper;

@@ -15,7 +15,7 @@ pub struct SoftwareTimeline(File);
 
 impl SoftwareTimeline {
     /// One at 0; skips the test if the kernel has none.
-    #[allow(clippy::new_without_default, reason = "it may skip the test")]
+    #[expect(clippy::new_without_default, reason = "it may skip the test")]
     pub fn new() -> Self {
         let path = "/sys/kernel/debug/sync/sw_sync";
         match OpenOptions::new().read(true).write(true).open(path) {
