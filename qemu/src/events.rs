@@ -40,6 +40,7 @@ struct Sink {
 
 /// A record that is being made. What could not be written yet is when it is dropped.
 pub struct Events {
+    /// What nanoseconds are counted from.
     start: Instant,
     sink: Mutex<Sink>,
 }

@@ -56,9 +56,11 @@ use kernel::{
 /// - All of `locked` are locked with it, by this thread, each once.
 #[must_use]
 pub(crate) struct Exec {
+    /// In the order in which they were locked.
     locked: KVVec<Handle>,
     /// What could not be locked: all others are to be given up, and it is to be waited for.
     contended: Option<Handle>,
+    /// Says who is older when two threads want each other's locks.
     ticket: Pin<KBox<Opaque<bindings::ww_acquire_ctx>>>,
     _not_send: NotThreadSafe,
 }

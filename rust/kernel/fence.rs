@@ -63,7 +63,9 @@ use kernel::{
 struct FenceData {
     /// What C code knows of it; first, so that their addresses are the same.
     base: bindings::dma_fence,
+    /// What `get_driver_name()` says.
     driver: &'static CStr,
+    /// What `get_timeline_name()` says.
     timeline: &'static CStr,
 }
 

@@ -211,6 +211,7 @@ pub(crate) struct Alarm<T: AlarmHandler>(Pin<KBox<AlarmData<T>>>);
 struct AlarmData<T> {
     #[pin]
     work: Opaque<bindings::delayed_work>,
+    /// Where the handler runs.
     queue: Arc<OwnedQueue>,
     handler: T,
 }

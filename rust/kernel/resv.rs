@@ -311,6 +311,7 @@ impl PartialEq for Handle {
 #[must_use]
 pub(crate) struct Reserved<'a> {
     resv: *mut bindings::dma_resv,
+    /// Whether dropping it unlocks; else the caller of a callback does.
     unlock: bool,
     _life: PhantomData<&'a ()>,
     _not_send: NotThreadSafe,
@@ -445,6 +446,7 @@ impl Drop for Reserved<'_> {
 /// At least `left` slots are reserved, for this value alone.
 pub(crate) struct Room<'a> {
     reserved: &'a Reserved<'a>,
+    /// Fences that can still be added.
     left: u32,
 }
 

@@ -32,6 +32,7 @@ pub struct AdapterResets {
     within_ms: u64,
     /// When the last ones began; the oldest is at `next`.
     times: [Option<u64>; MAX],
+    /// Index in `times`.
     next: usize,
 }
 

@@ -158,6 +158,7 @@ pub struct Plan<H: Heap> {
     runs: H::Vec<u64>,
     /// How long the piece is to be.
     pages: u64,
+    /// The first that was found to be long enough.
     piece: Option<PageRange>,
 }
 

@@ -90,6 +90,7 @@ const AHEAD: usize = 8;
 /// When an object was used, by a clock that counts the uses of all objects, modulo 2^32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uses {
+    /// The clock at its last use, or when it was made.
     last: u32,
     /// From the use before until the last one; 0 if there was none; [`UNUSED`].
     interval: u32,
@@ -199,10 +200,13 @@ pub struct Facts {
 /// Objects of which all of one leave before any of a later one does, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Pass {
+    /// Whether its group's `low` keeps it from leaving as long as others can.
     is_low: bool,
+    /// Whether somebody has made it resident.
     is_resident: bool,
     /// Where the candidate's list stands among all lists, from 0.
     rank: usize,
+    /// Whether work with it is not over.
     is_busy: bool,
 }
 
@@ -317,6 +321,7 @@ struct Candidate<O> {
     /// How many were found in the lists before.
     number: usize,
     object: O,
+    /// Its size.
     bytes: u64,
 }
 
@@ -326,10 +331,13 @@ struct Search<P: Place> {
     need: Need,
     /// Objects of the list that it is at, and the number of that.
     objects: P::Walk,
+    /// The list's number, from 0; [`Pass::rank`] of what is found in it.
     rank: usize,
+    /// Candidates that were found; [`Candidate::number`] of the next one.
     found: usize,
     /// Those that leave after others that may come, the first of them last if they are sorted.
     later: <P::Heap as Heap>::Vec<Candidate<P::Object>>,
+    /// Whether `later` is in that order; adding to it ends that.
     is_sorted: bool,
     /// Whether those that were used last leave if they are told to.
     is_last_willing: bool,

@@ -59,6 +59,7 @@ pub struct Taken;
 
 #[derive(Clone, Copy)]
 struct Page {
+    /// What page of VRAM it shows, and of whom.
     shown: Option<Shown>,
     /// Whether it is taken last.
     held: bool,

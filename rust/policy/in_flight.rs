@@ -64,6 +64,7 @@ pub struct BogusId {
 pub struct InFlight<H: Heap, P> {
     /// As many as the capacity; the queue is the `len` ones from `head`, wrapping around.
     slots: H::Vec<Option<(u64, P)>>,
+    /// Index of the oldest one.
     head: usize,
     len: usize,
     /// Of the next packet; one more with each.
@@ -272,6 +273,7 @@ impl<H: Heap, P> InFlight<H, P> {
 /// The completed packets; see [`InFlight::complete_up_to`].
 pub struct Completed<'a, H: Heap, P> {
     queue: &'a mut InFlight<H, P>,
+    /// How many have not been handed out.
     left: usize,
 }
 

@@ -166,6 +166,7 @@ struct Node<V> {
     right: u32,
     /// Of the subtree: 1 for a leaf.
     height: u8,
+    /// Kept up to date by every rotation.
     #[cfg(not(MODULE))]
     extent: Extent,
 }

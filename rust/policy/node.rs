@@ -197,6 +197,7 @@ pub struct Node<H: Heap, M: Miniport, P> {
     blameless: u32,
     /// What names the next request to stop.
     next_preemption: u64,
+    /// A request to stop that the engine has not answered.
     preempting: Option<Asked>,
 }
 

@@ -67,6 +67,7 @@ pub(crate) struct Ring {
     pub(crate) slots: u32,
     pub(crate) head: u32,
     pub(crate) tail: u32,
+    /// The tail that the GPU was last told.
     told: u32,
     /// Paging buffers that were built.
     buffers: u32,

@@ -98,6 +98,7 @@ struct Piece {
     row: u64,
     /// Bytes of the row.
     bytes: u64,
+    /// Whether it goes from the last byte to the first, since target and source overlap.
     backward: bool,
     /// Bytes of the row that are done.
     done: u64,

@@ -56,6 +56,7 @@ struct Running {
 pub(crate) struct Watch {
     events: Arc<Events>,
     engine: EngineIndex,
+    /// What it runs; none between packets.
     packet: Option<Running>,
     /// WAIT's value was not there when it looked last.
     waits: bool,

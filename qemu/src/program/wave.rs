@@ -109,6 +109,7 @@ pub(crate) struct Issue {
 struct Run<'r, 'a, 'm> {
     wave: &'r mut Wave,
     around: &'r mut Surroundings<'a, 'm>,
+    /// Instructions after which it returns.
     budget: u64,
     issued: &'r mut u64,
 }

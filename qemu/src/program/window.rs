@@ -27,6 +27,7 @@ const MOST: u32 = 512;
 /// A page that was translated in this step.
 #[derive(Clone, Copy, Debug)]
 struct Window<'m> {
+    /// Number of the page: its address divided by the page size.
     page: u64,
     readable: bool,
     writable: bool,

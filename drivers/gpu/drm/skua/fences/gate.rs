@@ -91,6 +91,7 @@ enum Step<T: Wake> {
 struct Waiters<T: Wake> {
     /// Whether somebody attaches them, or has.
     armed: bool,
+    /// One for each of those fences, in no order.
     steps: Few<Step<T>>,
 }
 

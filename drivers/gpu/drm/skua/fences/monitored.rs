@@ -343,7 +343,9 @@ impl Drop for Promise {
 
 /// A wait for a value; over when dropped.
 pub(crate) struct Wait {
+    /// Whose value it is for.
     fence: Arc<MonitoredFence>,
+    /// Where it stands in that fence's tree: by its value first.
     key: WaitKey,
     /// Its place in the fence's tree, until the wait begins.
     node: Option<RBTreeNode<WaitKey, Waiting>>,

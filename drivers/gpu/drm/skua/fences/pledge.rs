@@ -94,6 +94,7 @@ impl FenceCallback for Told {
 
 /// What publishes the fence of work that keeps no promises itself.
 pub(crate) struct Publisher {
+    /// What gets the fence, and the values that its end brings.
     signals: Signals,
     /// None if no values are promised.
     callback: Option<Callback<Told>>,

@@ -30,7 +30,9 @@ struct Signal {
 
 /// The syncobjs that an ioctl signals, and the values of monitored fences.
 pub(crate) struct Signals {
+    /// Each gets the fence, alone or as a point.
     syncobjs: Few<Signal>,
+    /// Kept when the fence signals.
     values: Few<Promise>,
 }
 

@@ -39,8 +39,11 @@ pub(crate) const MAX_SYNCS: u32 = 256;
 
 /// The values of monitored fences that an ioctl waits for.
 pub(crate) struct Values {
+    /// Those that had not come when the list was made.
     waits: Few<Wait>,
+    /// Told when they have come.
     target: Arc<dyn Target>,
+    /// Number of the device whose end ends the waits; none if they outlive all.
     owner: Option<u64>,
 }
 

@@ -494,6 +494,7 @@ fn create_in_vram(
 
 /// A new object that has system pages and is nowhere yet.
 struct Paged {
+    /// Dropped with the others if it gets no place.
     bo: ARef<Bo>,
     pages: Arc<Pages>,
     memory: Arc<SystemMemory>,

@@ -74,6 +74,7 @@ const RETRY_MS: u32 = 100;
 /// What is known of the clearing of free memory.
 #[pin_data]
 pub(crate) struct Clearer {
+    /// What is being cleared, and who waits for it.
     #[pin]
     state: SpinLock<State>,
     /// Notified when memory is given back.

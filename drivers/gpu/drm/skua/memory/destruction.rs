@@ -210,6 +210,7 @@ impl Destruction {
 
 /// What a client is not to think mapped any more.
 struct Unmap {
+    /// Whose page tables are cleared.
     vm: Arc<Vm>,
     bo: BoRef,
     /// The GPU addresses at which it was mapped when page tables were cleared.

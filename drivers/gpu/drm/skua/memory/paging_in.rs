@@ -320,7 +320,9 @@ pub(crate) fn lock<'a>(
 /// What is to be brought in.
 struct Wanted<'a> {
     bo: &'a BoRef,
+    /// Its client's quota of system memory, for when it leaves VRAM again.
     quota: Arc<Quota>,
+    /// The part of VRAM that it has to be in.
     part: Part,
     bytes: u64,
 }

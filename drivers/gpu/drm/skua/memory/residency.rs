@@ -173,6 +173,7 @@ pub(crate) fn forget(device: &ClientDevice, dev: &SkuaDevice, bo: &Bo) {
 
 /// An object is resident for a device as it was, though its handle goes.
 pub(crate) struct Kept {
+    /// For which it is resident.
     device: Arc<ClientDevice>,
     bo: BoRef,
 }

@@ -70,6 +70,7 @@ pub(crate) enum Failure<'a> {
 
 /// A dump, or memory for one. What does not fit is left out.
 pub(crate) struct Coredump {
+    /// As large as memory was found for, written from its start; never grows.
     text: VVec<u8>,
     /// Of the guilty one, buried when the dump is published.
     vm: Option<Arc<Vm>>,
@@ -231,8 +232,10 @@ impl Coredump {
 
 /// Pages that lie one behind the other, on both sides.
 struct Run {
+    /// GPU address of the first page.
     va: u64,
     bytes: u64,
+    /// Where the first page leads to.
     target: Target,
     writable: bool,
     snooped: bool,
