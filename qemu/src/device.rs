@@ -730,8 +730,9 @@ impl Device {
                 let ctrl = regs::engine::CTRL::from_bits(bits);
                 if ctrl.reset() {
                     self.hub.counters.add(Counter::EngineReset, 1);
-                    if !self.hub.lies.withholds_engine_reset(engine.index) {
-                        engine.reset();
+                    let fence = file.engine::<regs::engine::RESET_FENCE>(index).fence();
+                    if !self.hub.lies.withholds_engine_reset(engine.index, fence) {
+                        engine.reset(fence);
                     }
                 } else if ctrl.enable() {
                     let ring = Ring {

@@ -64,8 +64,10 @@ pub struct Moderation {
 pub(crate) struct Mail {
     /// A ring to start with.
     pub(crate) enable: Option<(Ring, Moderation)>,
-    /// Engine resets to do.
+    /// Engine resets to acknowledge.
     pub(crate) resets: u32,
+    /// The engine is to be reset if it has completed no fence id of at least this; 0: not at all.
+    pub(crate) reset_below: u64,
     /// An adapter reset to do.
     pub(crate) adapter_reset: bool,
     /// Address spaces whose translations are to be dropped; `None` is all of them.
@@ -85,7 +87,7 @@ pub(crate) struct Mail {
 impl Mail {
     /// Whether the engine must leave what it executes.
     pub(crate) const fn stops(&self) -> bool {
-        self.resets != 0 || self.adapter_reset || self.shutdown
+        self.reset_below != 0 || self.adapter_reset || self.shutdown
     }
 
     fn add_invalidation(&mut self, asid: Option<Asid>) {
@@ -218,9 +220,14 @@ impl Engine {
         self.lock().preempting = false;
     }
 
-    /// Asks for one more reset.
-    pub fn reset(&self) {
-        self.post(|m| m.mail.resets = m.mail.resets.saturating_add(1));
+    /// Asks for one more reset: unless the packet with this fence id has ended, or in any case if
+    /// that is 0.
+    pub fn reset(&self, fence: u64) {
+        self.post(|m| {
+            m.mail.resets = m.mail.resets.saturating_add(1);
+            let below = if fence == 0 { u64::MAX } else { fence };
+            m.mail.reset_below = m.mail.reset_below.max(below);
+        });
     }
 
     /// Asks for the engine's part of an adapter reset.
@@ -304,13 +311,17 @@ impl Engine {
         self.attention.load(Ordering::Acquire)
     }
 
-    /// Takes all requests, between two steps. A reset disables the engine in the same moment, so
-    /// that what the driver writes afterwards counts again.
-    fn take(&self) -> Mail {
+    /// Takes all requests, between two steps, of which the engine has completed the packets up to
+    /// the fence id `completed`. A reset disables the engine in the same moment, so that what the
+    /// driver writes afterwards counts again.
+    fn take(&self, completed: u64) -> Mail {
         let mut mailbox = self.lock();
         self.attention.store(false, Ordering::Release);
         let mut mail = std::mem::take(&mut mailbox.mail);
         mail.asked = mailbox.asked;
+        if completed >= mail.reset_below && mail.reset_below != u64::MAX {
+            mail.reset_below = 0;
+        }
         if mail.stops() {
             mailbox.enabled = false;
             (mail.enable, mail.preempt, mailbox.preempting) = (None, None, false);

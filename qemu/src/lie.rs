@@ -185,8 +185,8 @@ enum Deed {
     },
     /// The status page is switched off.
     SwitchOff,
-    /// An engine begins its reset.
-    ResetEngine(EngineIndex),
+    /// An engine begins its reset, unless the packet with this fence id has ended.
+    ResetEngine(EngineIndex, u64),
     /// An engine begins its part of an adapter reset.
     ResetAdapter(EngineIndex),
     /// An engine is asked for a preemption, by its fence id.
@@ -430,8 +430,8 @@ impl Lies {
 
     /// Whether a reset of an engine is not to begin now. With it a preemption that was asked for is
     /// forgotten.
-    pub(crate) fn withholds_engine_reset(&self, engine: EngineIndex) -> bool {
-        let deed = Deed::ResetEngine(engine);
+    pub(crate) fn withholds_engine_reset(&self, engine: EngineIndex, fence: u64) -> bool {
+        let deed = Deed::ResetEngine(engine, fence);
         self.state().is_some_and(|mut state| {
             let lasts = |deed: &Deed| !matches!(deed, Deed::Preempt(of, _) if *of == engine);
             state.late.retain(|(_, deed)| lasts(deed));
@@ -740,7 +740,9 @@ impl Hub {
                 self.with_page(|page| page.tell_u32(offset, value as u32));
             }
             Deed::SwitchOff => self.status.set(None),
-            Deed::ResetEngine(engine) => self.with_engine(engine, Engine::reset),
+            Deed::ResetEngine(engine, fence) => {
+                self.with_engine(engine, |engine| engine.reset(fence));
+            }
             Deed::ResetAdapter(engine) => self.with_engine(engine, Engine::reset_adapter),
             Deed::Preempt(engine, fence) => {
                 self.with_engine(engine, |engine| self.preempt(engine, fence));

@@ -47,7 +47,7 @@ use super::register::{
 /// Major version that this specification describes; another major version is another manual.
 pub const VERSION_MAJOR: u16 = 1;
 /// Minor version that this specification describes; a higher minor version only adds.
-pub const VERSION_MINOR: u16 = 6;
+pub const VERSION_MINOR: u16 = 7;
 
 register! {
     /// The registers that the device has once.
@@ -369,7 +369,7 @@ pub mod engine {
             0:0 enable, with_enable => bool, WriteOneToSet;
             /// Resets this engine alone: it stops at the next instruction or 64 KiB of transfer,
             /// forgets what it ran, is disabled, drops its translations, and adds one to
-            /// `reset_ack` in the status page.
+            /// `reset_ack` in the status page. Latches [`struct@RESET_FENCE`].
             1:1 reset, with_reset => bool, WriteOne;
         }
 
@@ -394,6 +394,13 @@ pub mod engine {
             15:0 ticks, with_ticks => u16;
             /// Ends that wait, at most; 0 is any number.
             23:16 ends, with_ends => u8;
+        }
+
+        /// For whose sake a reset by [`struct@CTRL`] is.
+        RESET_FENCE(64) @ 0x38, ReadWrite, 0 {
+            /// Where `completed_fence` has reached it, the engine goes on, and nothing but
+            /// `reset_ack` tells of the reset. 0: it is reset in any case.
+            63:0 fence, with_fence => u64;
         }
     }
 }

@@ -254,7 +254,7 @@ impl Worker {
         if !self.engine.has_attention() {
             return true;
         }
-        let mail = self.engine.take();
+        let mail = self.engine.take(self.core.shown().completed_fence);
         if mail.shutdown {
             return false;
         }
@@ -280,7 +280,7 @@ impl Worker {
             self.hub.engine_was_reset();
             return true;
         }
-        if mail.resets != 0 {
+        if mail.reset_below != 0 {
             self.with_memory(Core::reset);
             self.interrupt(false);
         }

@@ -107,6 +107,37 @@ fn an_engine_reset_stops_everything_and_nothing_else() {
     assert_eq!(gpu.counter(Counter::Fault), 0);
 }
 
+/// The packet that is at work then was not what the reset was for.
+#[test]
+fn a_reset_for_what_has_ended_is_void() {
+    let mut gpu = Gpu::new();
+    for (job, state) in jobs(&mut gpu) {
+        let (exec, ended) = gpu.exec(0, &[Command::Nop { words: 2 }]);
+        gpu.start(0, &[exec]);
+        gpu.wait_fence(0, ended);
+        let (exec, endless) = gpu.exec(0, &[job]);
+        gpu.start(0, &[exec]);
+        gpu.wait_state(0, state);
+        let before = gpu.engine32(0, status::engine::RESET_ACK);
+        let reset = |gpu: &Gpu, fence, acks| {
+            gpu.set_engine(0, engine::RESET_FENCE::new().with_fence(fence));
+            gpu.set_engine(0, engine::CTRL::new().with_reset(true));
+            gpu.wait_for("a reset", |gpu| {
+                gpu.engine32(0, status::engine::RESET_ACK) == before.wrapping_add(acks)
+            });
+        };
+        reset(&gpu, ended, 1);
+        assert_eq!(gpu.state(0), state as u32);
+        assert!(gpu.get_engine(0, engine::CTRL).enable());
+        assert_eq!(gpu.engine64(0, status::engine::CURRENT_FENCE), endless);
+        reset(&gpu, endless, 2);
+        assert_eq!(gpu.state(0), EngineState::Disabled as u32);
+        assert_eq!(gpu.engine64(0, status::engine::COMPLETED_FENCE), ended);
+        gpu.start_engine(0);
+    }
+    assert_eq!(gpu.counter(Counter::EngineReset), 6);
+}
+
 #[test]
 fn a_long_transfer_stops() {
     let mut gpu = Gpu::new();
