@@ -414,9 +414,10 @@ pub trait Miniport {
         preemption: u64,
     ) -> Result<(), Self::Error>;
 
-    /// Has a node stop and forget what it was doing. When that is acknowledged, it does nothing
-    /// until [`Self::start_node`], and all its faults are reported.
-    fn reset_engine(&self, node: EngineIndex) -> Result<Self::Request, Self::Error>;
+    /// Has a node stop and forget what it was doing, unless it has ended the packet with fence id
+    /// `fence` by then: then it goes on. 0: in any case. When that is acknowledged, a node that has
+    /// stopped does nothing until [`Self::start_node`], and all its faults are reported.
+    fn reset_engine(&self, node: EngineIndex, fence: u64) -> Result<Self::Request, Self::Error>;
 
     /// Has the whole adapter stop and forget, memory segments included. What it does in memory is
     /// over when [`Self::is_reset`] says so. What it was asked for before that is done when it has

@@ -106,12 +106,20 @@ pub enum Cause {
     Fault(Record),
     /// The packet with this fence id works, or waits, without end.
     Endless(u64),
-    /// It does not answer the request with this number to stop, and works no more on what it worked
-    /// on then.
+    /// It has done all that it had to, and does not answer the request with this number to stop.
     Unanswered(u64),
 }
 
 impl Cause {
+    /// The fence id at whose end an engine reset for this is void, as is [`Miniport::reset_engine`]
+    /// told; 0 if it is not: then the engine does nothing that could end.
+    pub fn fence(&self) -> u64 {
+        match self {
+            Self::Endless(id) => *id,
+            Self::Fault(_) | Self::Unanswered(_) => 0,
+        }
+    }
+
     /// Whether this is about the packet with fence id `id`, which lies in `span`.
     ///
     /// A record names the fence id of a buffer of commands; for a command of the ring itself it
@@ -124,15 +132,6 @@ impl Cause {
             Self::Unanswered(_) => false,
         }
     }
-}
-
-/// A request to stop that the engine has not answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
-    /// Its number, never used before.
-    pub number: u64,
-    /// Fence id of what was at the head then.
-    pub head: u64,
 }
 
 /// Why a node is asked to stop, and who gets the guilty packets, see [`Node::blame`].
@@ -197,8 +196,8 @@ pub struct Node<H: Heap, M: Miniport, P> {
     blameless: u32,
     /// What names the next request to stop.
     next_preemption: u64,
-    /// A request to stop that the engine has not answered.
-    preempting: Option<Asked>,
+    /// The number of a request to stop that the engine has not answered.
+    preempting: Option<u64>,
 }
 
 impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
@@ -390,9 +389,9 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
     ///
     /// [`NodeError::Miniport`].
     pub fn preempt(&mut self, miniport: &M) -> Result<bool, NodeError<M::Error>> {
-        let Some((head, _)) = self.head().filter(|_| self.preempting.is_none()) else {
+        if self.is_empty() || self.preempting.is_some() {
             return Ok(false);
-        };
+        }
         let reported = miniport
             .query_current_fence(self.index)
             .map_err(NodeError::Miniport)?;
@@ -403,13 +402,13 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         miniport
             .preempt_command(self.index, &mut self.ring, number)
             .map_err(NodeError::Miniport)?;
-        self.preempting = Some(Asked { number, head });
+        self.preempting = Some(number);
         self.next_preemption = number.wrapping_add(1);
         Ok(true)
     }
 
-    /// What the engine was asked, if it has not answered.
-    pub fn asked(&self) -> Option<Asked> {
+    /// The number, never used before, of a request to stop that the engine has not answered.
+    pub fn asked(&self) -> Option<u64> {
         self.preempting
     }
 
@@ -424,7 +423,7 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         };
         let answer = miniport.query_preemption(self.index, &self.ring);
         match answer.map_err(NodeError::Miniport)? {
-            Some(answer) if answer.fence != asked.number => Err(NodeError::Bogus),
+            Some(answer) if answer.fence != asked => Err(NodeError::Bogus),
             answer => Ok(answer),
         }
     }

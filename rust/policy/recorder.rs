@@ -359,7 +359,7 @@ impl Miniport for Recorder {
         Ok(())
     }
 
-    fn reset_engine(&self, _node: EngineIndex) -> Result<(), Gone> {
+    fn reset_engine(&self, _node: EngineIndex, _fence: u64) -> Result<(), Gone> {
         self.ask()?;
         self.calls.borrow_mut().push(Call::Reset);
         Ok(())

@@ -90,6 +90,22 @@ pub struct Sample {
     pub since: Option<Arrival>,
 }
 
+impl Sample {
+    /// The same for a watchdog of whether the engine stops, which was asked to by the request with
+    /// the number `asked`, if it was: each packet that it goes on with has its own time for that.
+    #[must_use]
+    pub fn of_request(self, asked: Option<u64>) -> Self {
+        // Both numbers only grow: their sum is another one when either is.
+        let number = |asked: u64| self.head.map_or(!asked, |head| asked.wrapping_add(head));
+        Self {
+            head: asked.map(number),
+            before: Spent::default(),
+            since: None,
+            ..self
+        }
+    }
+}
+
 /// A moment: when a packet got to the head, or what was seen of it was forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {

@@ -711,7 +711,7 @@ fn a_reset_forgets_that_it_was_to_stop() {
     start(&mut node, &hw, client(1, 0)).unwrap();
     node.notify(&hw).unwrap();
     assert_eq!(node.preempt(&hw), Ok(true));
-    assert_eq!(node.asked(), Some(Asked { number: 1, head: 1 }));
+    assert_eq!(node.asked(), Some(1));
     node.replay(&hw).unwrap();
     assert_eq!(node.asked(), None);
     assert_eq!(node.preempt(&hw), Ok(true));

@@ -125,6 +125,42 @@ fn a_counter_that_goes_back_is_no_progress() {
     assert!(stuck);
 }
 
+/// An engine that was asked to stop goes on for ever with packets that each last a while; who lasts
+/// is guilty, and so is the engine that has none.
+#[test]
+fn each_packet_has_its_own_time_to_stop() {
+    let ask = |heads: &dyn Fn(u64) -> Option<u64>| {
+        let mut dog = Watchdog::new(LIMITS);
+        (0..600).find_map(|n| {
+            let sample = Sample {
+                now_ms: n * 100,
+                head: heads(n),
+                ticks: n * 1000,
+                waits: false,
+                before: Spent::default(),
+                since: None,
+            };
+            let verdict = dog.check(sample.of_request(Some(1)));
+            (verdict != Verdict::Healthy).then_some(n)
+        })
+    };
+    assert_eq!(ask(&|n| Some(2 + n / 15)), None);
+    assert_eq!(ask(&|_| Some(2)), Some(21));
+    assert_eq!(ask(&|_| None), Some(21));
+    assert_eq!(ask(&|n| (n < 15).then_some(2)), Some(36));
+    let mut dog = Watchdog::new(LIMITS);
+    let sample = Sample {
+        now_ms: 0,
+        head: Some(2),
+        ticks: 0,
+        waits: false,
+        before: Spent::default(),
+        since: None,
+    };
+    assert_eq!(sample.of_request(None).head, None);
+    assert_eq!(dog.check(sample.of_request(None)), Verdict::Healthy);
+}
+
 #[test]
 fn a_new_packet_starts_anew() {
     let mut dog = Watchdog::new(LIMITS);

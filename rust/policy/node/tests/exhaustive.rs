@@ -420,7 +420,7 @@ impl World {
         let given = self.news.iter().chain(&self.ring);
         let there = given.clone().map(|given| (given.id, given.packet));
         assert!(there.eq(self.node.iter().map(|(id, packet)| (id, *packet))));
-        assert_eq!(self.node.asked().map(|asked| asked.number), self.asked);
+        assert_eq!(self.node.asked(), self.asked);
         let told = given.clone().any(|given| given.interrupts);
         assert!(told || !self.node.is_full(), "a ring that ends untold");
         // What a queue has in the ring and what is left of it are in the order in which they came.

@@ -758,13 +758,15 @@ impl Miniport for Hardware {
         self.name_preemption(node, preemption)
     }
 
-    fn reset_engine(&self, node: EngineIndex) -> Result<Request> {
+    fn reset_engine(&self, node: EngineIndex, fence: u64) -> Result<Request> {
         let before = {
             let shared = self.shared()?;
             shared.engine32(node, status::engine::RESET_ACK)?
         };
-        self.regs
-            .write_engine(node, regs::engine::CTRL::new().with_reset(true))?;
+        let name = regs::engine::RESET_FENCE::new().with_fence(fence);
+        self.regs.write_engine(node, name)?;
+        let reset = regs::engine::CTRL::new().with_reset(true);
+        self.regs.write_engine(node, reset)?;
         Ok(Request::Reset(node, before))
     }
 

@@ -355,21 +355,13 @@ impl Watch {
             return Finding::Fine;
         };
         let job = job.check(sample);
-        let preemption = preemption.check(Sample {
-            head: asked.map(|asked| asked.number),
-            before: Spent::default(),
-            since: None,
-            ..sample
-        });
+        let preemption = preemption.check(sample.of_request(asked));
         if let Verdict::Overdue { id } | Verdict::Stuck { id } = job {
             return Finding::Wrong(Cause::Endless(id), Delta::from_millis(self.preempt_ms));
         }
         match (preemption, asked) {
             (Verdict::Overdue { .. } | Verdict::Stuck { .. }, Some(asked)) => {
-                let cause = match head == Some(asked.head) {
-                    true => Cause::Endless(asked.head),
-                    false => Cause::Unanswered(asked.number),
-                };
+                let cause = head.map_or(Cause::Unanswered(asked), Cause::Endless);
                 Finding::Wrong(cause, Delta::ZERO)
             }
             _ if job == Verdict::Stalled => Finding::Doubtful,
@@ -439,7 +431,7 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
         let outcome = engine.complete(dev, &mut state, finished);
         // What works without end may have ended just now, or been answered; what has faulted has
         // stopped the engine, whoever it was.
-        let asked = state.node.asked().map(|asked| asked.number);
+        let asked = state.node.asked();
         let needed = match cause {
             Cause::Fault(_) => true,
             Cause::Endless(_) => state.node.is_named(cause),
@@ -456,19 +448,17 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
         let failure = Failure::Work(index, cause);
         dev.herald.tell_of_failure(dev, &failure);
     }
-    let stopped = match outcome {
+    let faults = match outcome {
         // The device is given up: there it may be reset no more.
         Ok(true) if !dev.recovers && !matches!(cause, Cause::Fault(_)) => Err(ETIME),
-        Ok(true) => stop(dev, engine, cause, patience).and_then(|stopped| {
-            if !stopped {
-                reset(dev, index)?;
-            }
-            Ok(stopped)
+        Ok(true) => stop(dev, engine, cause, patience).and_then(|stopped| match stopped {
+            true => Ok(None),
+            false => reset(dev, index, cause.fence()).map(Some),
         }),
         Ok(false) => return,
         Err(error) => Err(error),
     };
-    let Ok(stopped) = stopped else {
+    let Ok(faults) = faults else {
         return reset_adapter(dev, Some((index, cause)));
     };
 
@@ -492,9 +482,15 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
         // What it completed until it stopped.
         let outcome = engine.complete(dev, &mut state, finished);
         // Where a reset has it say what cannot be, none is any help (row 2.21).
-        is_believed = stopped || outcome.is_ok();
-        let verdict = outcome.and_then(|()| match stopped {
-            true => engine
+        is_believed = faults.is_none() || outcome.is_ok();
+        // It had ended the guilty before the reset, and goes on with the others.
+        let is_void = cause.fence() != 0 && !state.node.is_named(cause);
+        let is_reset = faults.filter(|_| !is_void);
+        if let Some(faults) = is_reset {
+            engine.stale_faults.store(faults, Relaxed);
+        }
+        let verdict = outcome.and_then(|()| match faults {
+            None => engine
                 .take_back(
                     dev,
                     &mut state,
@@ -503,7 +499,8 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
                     Some((cause, &mut guilty)),
                 )
                 .map(|_| node::Verdict::GoOn),
-            false => Ok(state.node.blame(cause, guilty)),
+            Some(_) if is_void => Ok(node::Verdict::GoOn),
+            Some(_) => Ok(state.node.blame(cause, guilty)),
         });
         if let Some((guilty, _)) = removed.iter().next() {
             let context = guilty.submission.context().clone();
@@ -524,7 +521,7 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
             dev.reapers.contexts.bury(context);
         }
         // It was reset, or has stopped in the midst of the guilty.
-        if !stopped || removed.iter().next().is_some() {
+        if is_reset.is_some() || removed.iter().next().is_some() {
             state.hold(dev, None);
         }
         finished.append(removed);
@@ -533,7 +530,7 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
                 return Err(EIO);
             }
             state.mode = Mode::Running;
-            if stopped {
+            if is_reset.is_none() {
                 return Ok(());
             }
             let replayed = state.node.replay(&dev.hw);
@@ -591,14 +588,13 @@ fn stop(dev: &SkuaDevice, engine: &Engine, cause: &Cause, patience: Delta) -> Re
     }
 }
 
-/// Resets one engine and waits until it has stopped. `EIO`, `ENODEV`.
-fn reset(dev: &SkuaDevice, index: EngineIndex) -> Result {
+/// Resets one engine, unless it has ended the packet with this fence id, and waits until it has
+/// stopped: how many faults it had reported then. `EIO`, `ENODEV`.
+fn reset(dev: &SkuaDevice, index: EngineIndex, fence: u64) -> Result<u32> {
     trace::reset(dev, index.get());
-    let request = dev.hw.reset_engine(index)?;
+    let request = dev.hw.reset_engine(index, fence)?;
     dev.counters.resets.fetch_add(1, Relaxed);
     dev.wait_briefly(|| dev.hw.is_done(request))?;
     // The engine reports its faults before it acknowledges a reset.
-    let put = dev.hw.shared()?.fault_put()?;
-    dev.engine(index)?.stale_faults.store(put, Relaxed);
-    Ok(())
+    dev.hw.shared()?.fault_put()
 }

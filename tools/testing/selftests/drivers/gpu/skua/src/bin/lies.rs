@@ -707,6 +707,9 @@ fn row_2_21_what_ends_before_the_reset_is_innocent() {
 fn ends_before_the_reset(trace: &Trace, lies: &str, moment: &str, engine: Engine) -> bool {
     let rig = Rig::new();
     let line = rig.buffer(Place::System, 4096);
+    for (at, value) in [(40, 1), (48, 2), (56, 3)] {
+        line.cpu.write(at, value);
+    }
     let other = rig.new_context(engine);
     let seen = trace.events().len();
     let events = |name| {
@@ -717,7 +720,13 @@ fn ends_before_the_reset(trace: &Trace, lies: &str, moment: &str, engine: Engine
     let overdue = rig.start(engine, &[wait_value(line.va, 1), write(line.va + 8, 1)]);
     let behind = rig.start(
         engine,
-        &[wait_value(line.va + 16, 1), write(line.va + 24, 1)],
+        &[
+            // Done twice it would leave another value.
+            copy(line.va + 48, line.va + 56, 8),
+            copy(line.va + 40, line.va + 48, 8),
+            wait_value(line.va + 16, 1),
+            write(line.va + 24, 1),
+        ],
     );
     let has_come = || (events(moment) > 0).then_some(());
     assert!(suite::eventually(has_come).is_some(), "no {moment}");
@@ -744,13 +753,15 @@ fn ends_before_the_reset(trace: &Trace, lies: &str, moment: &str, engine: Engine
     }
     assert!(!noticed, "it was listened to");
     assert_eq!(ends, [Ok(()); 3]);
-    assert_eq!([8, 24, 32].map(|at| line.cpu.read(at)), [1; 3]);
+    assert_eq!([8, 24, 32, 48].map(|at| line.cpu.read(at)), [1; 4]);
+    assert_eq!(line.cpu.read(56), 2, "it was begun anew");
     for (context, completed) in [(rig.context(engine), 2), (other, 1)] {
         let state = rig.state(context).expect("CONTEXT_STATE");
         let expected = (DRM_SKUA_CONTEXT_ACTIVE, completed);
         assert_eq!((state.status, state.completed), expected);
     }
-    assert_eq!(events("skua_reset"), 1);
+    // It was not reset while it worked; that it was deaf is seen again when it has nothing to do.
+    assert_eq!(events("skua_reset"), 2);
     true
 }
 
