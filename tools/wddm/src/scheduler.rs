@@ -595,6 +595,7 @@ impl Scheduler {
         for gone in &mut state.gone {
             gone.end(&self.tables);
         }
+        // Where the GPU sees their values, too: work that waits there goes on.
         for fence in state.fences.values() {
             fence.end();
         }

@@ -172,14 +172,6 @@ impl Scheduler {
         if waits.iter().any(|(fence, _)| fence.is_closed()) {
             return Err(Status::INVALID_HANDLE);
         }
-        // The end of a shared one the kernel does not see.
-        match &waits[..] {
-            [(fence, value)] if !fence.is_shared() => {
-                drop(state);
-                return Ok(fence.raw.notify(*value, fd)?);
-            }
-            _ => {}
-        }
         // The kernel tells whether it is an eventfd; this point is never signalled.
         Syncobj::create(self.adapter().libskua())?.notify(1, fd)?;
         let fd = fd
@@ -313,11 +305,9 @@ impl Scheduler {
     }
 
     /// The state, or `None` if it is to be tried again. While a submission waits for room with it
-    /// locked, the GPU may wait for a value to be written where it sees it, to make that room.
+    /// locked, what makes that room may be a value that is written where the GPU sees it, or
+    /// somebody who is told to trim.
     fn state_for_look(&self) -> Option<MutexGuard<'_, State>> {
-        if lock(&self.mirrors).is_empty() {
-            return Some(lock(&self.state));
-        }
         match self.state.try_lock() {
             Ok(state) => Some(state),
             Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
