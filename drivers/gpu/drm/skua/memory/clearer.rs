@@ -278,20 +278,22 @@ impl FreeBlocks {
 impl Drop for FreeBlocks {
     fn drop(&mut self) {
         let is_clean = self.is_clean.load(Relaxed);
-        let mut pages = 0_u64;
+        // First: who sees that it is clean finds it counted.
+        if is_clean {
+            let counters = &self.dev.counters;
+            let pages = self.blocks.as_slice().iter().map(|block| block.pages.0);
+            let bytes = pages
+                .fold(0, u64::saturating_add)
+                .saturating_mul(PAGE_BYTES);
+            counters.background_clears.fetch_add(1, Relaxed);
+            counters.background_clear_bytes.fetch_add(bytes, Relaxed);
+        }
         {
             let mut vram = self.dev.vram.lock();
             for block in self.blocks.as_slice() {
-                pages = pages.saturating_add(block.pages.0);
                 // Ours since `take()`.
                 crate::warn_on_once!(vram.give_back(*block, is_clean).is_err());
             }
-        }
-        if is_clean {
-            let counters = &self.dev.counters;
-            let bytes = pages.saturating_mul(PAGE_BYTES);
-            counters.background_clears.fetch_add(1, Relaxed);
-            counters.background_clear_bytes.fetch_add(bytes, Relaxed);
         }
         self.dev.clearer.end();
         if self.is_over.load(Relaxed) {
