@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-//! In which order an engine takes jobs that wait for it at the same time.
+//! In which order jobs and threads come that wait at the same time.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use skua_spec::command::Command;
 use skua_spec::isa::Op;
@@ -172,5 +176,48 @@ impl<'a> Race<'a> {
             assert_eq!(job.wait(), Ok(()));
         }
         (0..self.jobs.len()).map(|job| self.number(job)).collect()
+    }
+}
+
+/// A thread that is in a call, watched from outside.
+#[derive(Debug, Default)]
+pub struct Caller(AtomicU64);
+
+impl Caller {
+    /// Nobody calls yet.
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Calls in this thread.
+    pub fn call<R>(&self, function: impl FnOnce() -> R) -> R {
+        let tid = u64::try_from(nix::unistd::gettid().as_raw()).expect("an id");
+        self.0.store(tid, Ordering::SeqCst);
+        function()
+    }
+
+    /// How often the thread has run, if it sleeps now.
+    pub fn asleep(&self) -> Option<u64> {
+        let path = format!("/proc/self/task/{}/status", self.0.load(Ordering::SeqCst));
+        let status = fs::read_to_string(path).ok()?;
+        let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+        let switches = |name| line(name)?.trim().parse::<u64>().ok();
+        line("State:")?.trim().starts_with('S').then_some(())?;
+        Some(switches("voluntary_ctxt_switches:")? + switches("nonvoluntary_ctxt_switches:")?)
+    }
+
+    /// Returns when the thread has slept for a while: it waits for something.
+    ///
+    /// # Panics
+    ///
+    /// If it does not.
+    #[track_caller]
+    pub fn wait_until_asleep(&self) {
+        let sleeps = || {
+            let before = self.asleep()?;
+            thread::sleep(Duration::from_millis(100));
+            (self.asleep()? == before).then_some(())
+        };
+        assert!(eventually(sleeps).is_some(), "it does not wait");
     }
 }

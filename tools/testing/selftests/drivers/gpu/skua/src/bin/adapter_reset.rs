@@ -487,7 +487,9 @@ fn row_2_21_an_engine_that_does_not_reset() {
     let behind = other.start(Engine::Compute, &[write(gate.va + 8, 1)]);
     let waits = other.start_after(other.copy, &[], &[wait(behind.syncobj)]);
     let waits = waits.expect("SUBMIT");
-    assert_eq!(endless.wait(), Err(Errno::ETIME));
+    // Until it is cut, and then until its engine should have stopped.
+    let end = guilty.wait_for(endless.syncobj, 4 * PATIENCE);
+    assert_eq!(end, Err(Errno::ETIME));
     drop(lies);
     for (what, job) in [("waits", &waits), ("behind", &behind)] {
         assert_eq!(job.wait(), Err(Errno::ECANCELED), "{what}");
@@ -519,7 +521,8 @@ fn row_2_21_what_a_reset_tells_is_the_last() {
     let endless = rig.start(Engine::Compute, &[dispatch(&program, LOOP, &[])]);
     lies.change("fence-ahead preempt-never adapter-reset-late=1")
         .expect("gpu-lie");
-    assert_eq!(endless.wait(), Err(Errno::ENODEV));
+    let end = rig.wait_for(endless.syncobj, 4 * PATIENCE);
+    assert_eq!(end, Err(Errno::ENODEV));
     assert_eq!(rig.submit(rig.compute, &[], &[]), Err(Errno::EIO));
     // The one that makes it quiet.
     assert_eq!(lies.told(COUNTED).expect("gpu-told"), resets);

@@ -26,7 +26,7 @@ const PAGE: u64 = 4096;
 const VA: u64 = 1 << 40;
 
 fn main() -> ExitCode {
-    suite::main(tests![
+    suite::main_in_quiet(tests![
         query,
         bo_create: 60,
         bo_mmap_offset,

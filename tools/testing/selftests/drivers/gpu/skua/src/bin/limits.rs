@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use skua_selftests::client::{map, signal, wait};
-use skua_selftests::program::LOOP;
-use skua_selftests::rig::{dispatch, fill, wait_value};
+use skua_selftests::race::Hold;
+use skua_selftests::rig::{fill, wait_value};
 use skua_selftests::software_timeline::SoftwareTimeline;
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 
@@ -129,12 +129,13 @@ fn waits_do_not_hold_up_the_drivers_own_work() {
     let ended = jobs.iter().filter(|job| job.has_ended()).count();
     assert_eq!(ended, 0, "the waits had to be cut first");
     // Nor does work that never ends.
-    let program = attacker.program(LOOP);
-    let endless = attacker.start(Engine::Compute, &[dispatch(&program, LOOP, &[])]);
+    let hold = Hold::new(&attacker);
+    let endless = attacker.start(Engine::Compute, &[hold.command()]);
     victim
         .map(victim.bo(Place::Vram, 4096))
         .expect("new memory", |_| 0);
     assert!(!endless.has_ended(), "the loop had to be cut first");
+    hold.release();
     never.cpu.write(0, 1);
 }
 

@@ -13,6 +13,7 @@ use skua_selftests::moving::{
     alone, evict_all, expect_gpu, pattern, place, while_all_is_evicted, while_the_cpu_writes,
     Numbers,
 };
+use skua_selftests::race::Caller;
 use skua_selftests::raw::{in_child, Child};
 use skua_selftests::rig::{copy, fill, wait_value, write, Buffer};
 use skua_selftests::suite::{eventually, patience, rounds};
@@ -640,22 +641,27 @@ fn a_client_has_one_turn_in_a_round() {
         .iter()
         .map(|(rig, gate, _)| rig.map(gate.handle))
         .collect();
+    let callers = [const { Caller::new() }; 4];
     thread::scope(|scope| {
-        let moment = || thread::sleep(Duration::from_millis(100) * patience());
         let waiting: Vec<_> = threads
             .into_iter()
-            .map(|(rig, gate, large)| {
+            .zip(&callers)
+            .map(|((rig, gate, large), caller)| {
                 let thread = scope.spawn(move || {
                     let work = [wait_value(gate.va, 1), write(large.va, 1)];
-                    let ran = rig.start_after(rig.copy, &work, &[]);
+                    let ran = caller.call(|| rig.start_after(rig.copy, &work, &[]));
                     ran.map(|job| job.wait())
                 });
-                moment();
+                caller.wait_until_asleep();
                 thread
             })
             .collect();
-        let last = scope.spawn(move || other.run(Engine::Copy, &[write(small.va, 1)]));
-        moment();
+        let caller = &callers[3];
+        let last = scope.spawn(move || {
+            let work = [write(small.va, 1)];
+            caller.call(|| other.run(Engine::Copy, &work))
+        });
+        caller.wait_until_asleep();
         // The first, and the second in the round behind.
         gates[0].cpu.write(0, 1);
         opens[0].write(0, 1);

@@ -448,6 +448,7 @@ fn vgem_imports_system_memory() {
 }
 
 fn vgem_cannot_import_vram() {
+    quiet();
     let vgem = vgem();
     let rig = Rig::new().having_worked();
     let buffer = rig.buffer(Place::Vram, SIZE);
@@ -679,6 +680,7 @@ fn idle_pages_are_there_for_other_drivers() {
 }
 
 fn foreign_descriptors_are_refused() {
+    quiet();
     let client = Client::new();
     let before = Witness::of(&client);
     let file = File::open("/dev/null").expect("/dev/null");

@@ -251,7 +251,7 @@ fn sleep_when(stage: Stage) -> bool {
     let ends = [Some(&running), urgent.as_ref(), Some(&gated)]
         .into_iter()
         .flatten()
-        .map(|job| job.client().try_wait(job.syncobj, PATIENCE))
+        .map(|job| job.client().wait_for(job.syncobj, PATIENCE))
         .collect::<Vec<_>>();
     println!("# {ends:?}");
     assert!(!ends.contains(&Err(Errno::ETIMEDOUT)), "{ends:?}");
