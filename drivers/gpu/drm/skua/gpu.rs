@@ -285,8 +285,9 @@ pub(crate) struct Counters {
     pub(crate) context_moves: Atomic<u64>,
     /// Context allocations that were initialised (row 2.10).
     pub(crate) context_inits: Atomic<u64>,
-    /// Packets that entered a hardware queue while a context allocation of their address space was
-    /// not where the GPU reaches it: 0, unless the driver is wrong (row 2.08).
+    /// Packets that entered a hardware queue while a context allocation that they use was not where
+    /// the GPU reaches it, and areas that were taken from where it reaches them while an engine
+    /// could have saved to them: 0, unless the driver is wrong (row 2.08).
     pub(crate) context_not_resident: Atomic<u64>,
     /// System pages of idle objects that were given back when memory was short.
     pub(crate) pages_given_back: Atomic<u64>,

@@ -933,6 +933,11 @@ impl BoData {
         self.mark(ABSENT, is_absent)
     }
 
+    /// Whether the GPU does not reach the context allocation, which it did once.
+    pub(crate) fn is_absent(&self) -> bool {
+        self.marks.load(Relaxed) & ABSENT != 0
+    }
+
     /// Regions that may hold it, as its creator named them.
     pub(crate) fn sets(&self) -> SegmentSets {
         SegmentSets::from_word(self.made & ((1 << FLAGS_SHIFT) - 1))

@@ -374,6 +374,9 @@ impl Move {
     fn withdraw(&self) -> Result {
         let dev = &*self.dev;
         let bound = device::enter(dev).ok_or(ENODEV)?;
+        if self.bo.context_of() == Some(ContextUse::Engine) {
+            save_areas::expect_left(dev, &self.bo);
+        }
         let mut result = Ok(());
         for_each_user(dev, &self.bo, |vm| {
             result = result.and(vm.withdraw(gpu::parent(&bound), &self.bo));

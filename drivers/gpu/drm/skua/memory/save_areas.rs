@@ -275,6 +275,20 @@ pub(crate) fn leave(dev: &SkuaDevice, bo: &BoRef, waits: &mut Few<Fence>) -> Res
     }
 }
 
+/// Counts that page tables are to lead nowhere from `bo`, the area of a context, if its engine needs
+/// that (row 2.08).
+pub(crate) fn expect_left(dev: &SkuaDevice, bo: &BoRef) {
+    let context = dev.contexts.find_by(|context| context.is_saved_in(bo));
+    // Of one that goes nobody asks.
+    if let Some(context) = context {
+        let engine = dev.engine(context.engine());
+        if engine.is_ok_and(|engine| engine.needs_area(&context)) {
+            dev.counters.context_not_resident.fetch_add(1, Relaxed);
+        }
+        dev.reapers.contexts.bury(context);
+    }
+}
+
 /// Has the beginning of `bo` written, once (`DXGK_OPERATION_INIT_CONTEXT_RESOURCE`, row 2.10). All
 /// that is submitted to its address space from now on waits for that, as for moves. Errors as of
 /// [`create`].

@@ -703,7 +703,8 @@ impl Vm {
         owners.find_map(|(other, slot)| core::ptr::eq(&**other, bo).then_some(*slot))
     }
 
-    /// Whether there are context allocations in it which the GPU does not reach any more.
+    /// Whether there are context allocations in it which the GPU does not reach any more, but
+    /// those that engines save to.
     pub(crate) fn has_absent(&self) -> bool {
         self.absent.load(Relaxed) != 0
     }
@@ -714,14 +715,18 @@ impl Vm {
         self.set_absent(bo, false);
     }
 
-    /// Says whether the GPU does not reach `bo` any more, if that is a context allocation that work
-    /// uses; of one that goes nobody asks. The caller has `installing`.
+    /// Says whether the GPU does not reach `bo` any more, if that is a context allocation; of one
+    /// that goes nobody asks. The caller has `installing`.
     fn set_absent(&self, bo: &Bo, is_absent: bool) {
-        if matches!(bo.context_of(), None | Some(ContextUse::Engine)) {
+        let Some(of) = bo.context_of() else {
             return;
-        }
+        };
         let is_absent = is_absent && !bo.is_dying();
         let was_absent = bo.set_absent(is_absent);
+        if of == ContextUse::Engine {
+            // Its context asks for itself.
+            return;
+        }
         // No wrap: objects that are in memory.
         match (was_absent, is_absent) {
             (false, true) => _ = self.absent.fetch_add(1, Relaxed),

@@ -659,6 +659,15 @@ impl Context {
         self.saved_in().is_some_and(|own| ptr::eq(&**own, bo))
     }
 
+    /// Counts that a buffer of it enters a hardware queue if a context allocation that it uses is
+    /// not where the GPU reaches it (row 2.08).
+    pub(crate) fn expect_areas(&self) {
+        let is_absent = self.saved_in().is_some_and(|bo| bo.is_absent());
+        if is_absent || self.vm().is_some_and(|vm| vm.has_absent()) {
+            self.dev.counters.context_not_resident.fetch_add(1, Relaxed);
+        }
+    }
+
     /// What it is given to do from now on waits for `fence`, of a move of its context allocation.
     /// The caller has locked the reservation of its address space. Allocates nothing.
     pub(crate) fn area_moves(&self, fence: &Fence) {
@@ -931,8 +940,8 @@ impl Context {
             return Ok((None, Due::Nothing));
         }
         // Row 2.08.
-        if is_buffer && self.vm().is_some_and(|vm| vm.has_absent()) {
-            self.dev.counters.context_not_resident.fetch_add(1, Relaxed);
+        if is_buffer {
+            self.expect_areas();
         }
         let next = submission.after(from, built);
         match next {

@@ -838,7 +838,7 @@ impl Engine {
             }
             dev.reapers.contexts.bury(context);
         }
-        self.trace_rewritten(dev, state);
+        self.note_rewritten(dev, state);
         if let Some(context) = waiting {
             dev.reapers.contexts.bury(context);
         }
@@ -848,14 +848,27 @@ impl Engine {
         result.map(|()| true).map_err(Error::from)
     }
 
-    /// Traces the packets in the ring, all of which were written into it again.
-    pub(crate) fn trace_rewritten(&self, dev: &SkuaDevice, state: &State) {
+    /// Traces the packets in the ring, all of which were written into it again, and counts those
+    /// that should not have been.
+    pub(crate) fn note_rewritten(&self, dev: &SkuaDevice, state: &State) {
         for (id, packet) in state.node.iter() {
-            let context = packet.submission.context().id();
+            let context = packet.submission.context();
+            if packet.is_buffer() {
+                context.expect_areas();
+            }
             packet
                 .submission
-                .with_fence(|fence| trace::packet(dev, self.index.get(), context, fence, id));
+                .with_fence(|fence| trace::packet(dev, self.index.get(), context.id(), fence, id));
         }
+    }
+
+    /// Whether it holds `context`, or has buffers of it in the ring: the area that it saves that to
+    /// is to stay.
+    pub(crate) fn needs_area(&self, context: &Context) -> bool {
+        let state = self.state.lock();
+        let of_it = |packet: &Packet| core::ptr::eq(&**packet.submission.context(), context);
+        let mut packets = state.node.iter().map(|(_, packet)| packet);
+        context.is_held() || packets.any(|packet| packet.is_buffer() && of_it(packet))
     }
 
     /// Whether the engine does nothing but wait for a value.

@@ -83,6 +83,11 @@ impl node::Packet for Packet {
 }
 
 impl Packet {
+    /// Whether the context that it is of does it, in its address space.
+    pub(crate) fn is_buffer(&self) -> bool {
+        matches!(node::Packet::task(self), Task::Virtual { .. })
+    }
+
     /// The packet has ended: finishes the submission if that was all of it, or if it failed.
     fn finish(self, dev: &SkuaDevice, engine: EngineIndex, result: Result) {
         if result.is_err() || self.is_last {

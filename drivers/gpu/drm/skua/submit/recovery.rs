@@ -534,7 +534,7 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
                 return Ok(());
             }
             let replayed = state.node.replay(&dev.hw);
-            engine.trace_rewritten(dev, &state);
+            engine.note_rewritten(dev, &state);
             state.look_at_head(engine.ticks(dev));
             if replayed? {
                 dev.watch();

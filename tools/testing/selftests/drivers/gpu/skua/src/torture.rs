@@ -12,7 +12,7 @@ use crate::moving::{both, evict_some, press, Numbers};
 use crate::raw::{in_child, Child, Errno};
 use crate::rig::{copy, fill, Buffer, Engine, Rig};
 use crate::suite::rounds;
-use crate::witness::{quiet, Witness};
+use crate::witness::{expect_areas, quiet, Witness};
 use crate::Client;
 use skua_spec::command::Command;
 use skua_uapi::*;
@@ -565,4 +565,5 @@ pub fn eight_processes() {
     let ends: Vec<bool> = children.into_iter().map(Child::wait).collect();
     assert_eq!(ends, [true; 8], "seed {seed}");
     before.expect_unchanged(&observer);
+    expect_areas();
 }

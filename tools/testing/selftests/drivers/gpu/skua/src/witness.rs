@@ -135,6 +135,14 @@ pub fn quiet() {
     }
 }
 
+/// Asserts that no packet has entered a hardware queue without its context allocations, and that
+/// none of these was taken from an engine that could save to it (row 2.08).
+#[track_caller]
+pub fn expect_areas() {
+    let [without] = Function::first().counters(["driver_context_not_resident"]);
+    assert_eq!(without, 0, "driver_context_not_resident");
+}
+
 /// Bytes of shared memory that the machine has in use, at about this moment.
 ///
 /// # Panics

@@ -22,6 +22,7 @@ use skua_selftests::program::{address, COUNT, LOOP};
 use skua_selftests::race::Hold;
 use skua_selftests::rig::{copy, dispatch, expect_working, fill, write, Buffer, Job};
 use skua_selftests::suite::{self, eventually, within, Test};
+use skua_selftests::witness::expect_areas;
 use skua_selftests::{tests, Engine, Errno, Place, Rig};
 
 /// What is wrong.
@@ -597,6 +598,7 @@ fn attempt(fault: Fault, phase: Phase, end: End, omission: Option<Omission>) {
         false => cell(),
     }
     expect_working();
+    expect_areas();
 }
 
 /// Has the device be in a phase, and then the fault happen; until all work has ended.

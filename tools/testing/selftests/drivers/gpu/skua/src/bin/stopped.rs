@@ -17,7 +17,7 @@ use skua_selftests::rig::{copy, dispatch, fill, wait_value, write, Buffer};
 use skua_selftests::suite::{self, rounds};
 use skua_selftests::torture::seed;
 use skua_selftests::unpreempted::Unasked;
-use skua_selftests::witness::quiet;
+use skua_selftests::witness::{expect_areas, quiet};
 use skua_selftests::{tests, Engine, Place, Rig};
 use skua_spec::command::{Command, Dispatch};
 use skua_spec::context::REGISTERS;
@@ -400,6 +400,7 @@ fn end_as_in_a_serial_run(moved: bool) {
         drop(unasked);
         stopped.expect_like(&serial, seed);
     }
+    expect_areas();
 }
 
 fn row_2_13_what_is_stopped_anywhere_ends_as_in_a_serial_run() {
