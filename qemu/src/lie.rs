@@ -95,7 +95,8 @@ lies! {
         "The engines' part of an adapter reset does not begin; they go on.";
     PreemptLate "preempt-late" = 3000,
         "A preemption begins so many ms late; until then the engine goes on.";
-    PreemptNever "preempt-never", "Preemptions do not begin; the engines go on.";
+    PreemptNever "preempt-never" = 0xffff,
+        "Preemptions of the engines in the mask do not begin; these go on.";
     PreemptCompletedAhead "preempt-completed-ahead" = 1000,
         "preempt_completed is so much too high.";
     PreemptInterruptLost "preempt-interrupt-lost", "No interrupt is raised for a preemption.";
@@ -234,9 +235,9 @@ impl State {
         Some(self.lies[index].value)
     }
 
-    /// Whether the next fence of an engine is to be lost.
-    fn loses_fences(&self, engine: usize) -> bool {
-        let mask = self.value(Kind::FenceLost).unwrap_or(0);
+    /// Whether a lie whose value is a mask is about an engine.
+    fn is_about(&self, kind: Kind, engine: usize) -> bool {
+        let mask = self.value(kind).unwrap_or(0);
         mask >> engine & 1 == 1
     }
 
@@ -450,8 +451,11 @@ impl Lies {
     /// Whether an engine is not to be asked for a preemption now.
     pub(crate) fn withholds_preemption(&self, engine: EngineIndex, fence: u64) -> bool {
         let deed = Deed::Preempt(engine, fence);
-        self.state()
-            .is_some_and(|mut state| state.withholds(Kind::PreemptNever, Kind::PreemptLate, deed))
+        self.state().is_some_and(|mut state| {
+            let never = Kind::PreemptNever;
+            let of_others = state.has(never) && !state.is_about(never, engine.index());
+            !of_others && state.withholds(never, Kind::PreemptLate, deed)
+        })
     }
 
     /// How often the interrupt for a preemption is raised.
@@ -602,7 +606,7 @@ impl State {
             }
             COMPLETED_FENCE if self.tells(Kind::FenceNever).is_some() => None,
             // After an adapter reset it is 0.
-            COMPLETED_FENCE if self.loses_fences(engine) => {
+            COMPLETED_FENCE if self.is_about(Kind::FenceLost, engine) => {
                 if self.lost[engine].is_none() {
                     self.lost[engine] = Some(value);
                     self.tells(Kind::FenceLost);

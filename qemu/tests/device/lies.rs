@@ -154,12 +154,15 @@ fn preemptions() {
     let since = Instant::now();
     assert_eq!(gpu.preempt(1, 1).fence, 1);
     assert!(since.elapsed() >= late);
-    lie(&gpu, &["preempt-never"]);
+    // Of another engine, of this one.
+    lie(&gpu, &["preempt-never=1"]);
+    assert_eq!(gpu.preempt(1, 1).number, 2);
+    lie(&gpu, &["preempt-never=2"]);
     gpu.ask_to_preempt(1, 2);
     std::thread::sleep(late);
-    assert_eq!((number(&gpu), gpu.counter(Counter::Preempt)), (1, 1));
+    assert_eq!((number(&gpu), gpu.counter(Counter::Preempt)), (2, 2));
     lie(&gpu, &[]);
-    gpu.wait_for("a record", |gpu| number(gpu) == 2);
+    gpu.wait_for("a record", |gpu| number(gpu) == 3);
     for (fence, (name, said)) in (3..).zip([
         ("preempt-completed-ahead", 1005),
         ("preempt-completed-ahead=7", 12),

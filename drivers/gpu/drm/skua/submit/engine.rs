@@ -876,16 +876,11 @@ impl Engine {
         self.reported_state(dev) == Some(EngineState::Waiting)
     }
 
-    /// Takes what is complete, and looks again whose turn it is. Whether that has to be done once
-    /// more. Errors as of [`Self::complete`].
-    pub(crate) fn look_at_turn(&self, dev: &SkuaDevice) -> Result<bool> {
+    /// Takes what is complete, and looks again whose turn it is. As [`Self::process`].
+    pub(crate) fn look_at_turn(&self, dev: &SkuaDevice) {
         // Not all packets interrupt when they end.
         self.process(dev);
-        let mut state = self.state.lock();
-        let now = self.ticks(dev);
-        state.unpark(dev, now);
-        self.fill(dev, &mut state, now)?;
-        Ok(self.preempts && state.contention(now, || false).1)
+        self.change(dev, |state, now| state.unpark(dev, now));
     }
 
     /// Asks the engine to stop if who runs has to make room, and has it looked at later if that may

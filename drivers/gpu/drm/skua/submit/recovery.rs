@@ -25,7 +25,10 @@
 //! does not acknowledge. One that has completed what cannot be, by what it says behind a reset, has
 //! the device lost: what a reset says is what all depends on.
 //!
-//! The alarms run in one ordered queue, so that one thing at a time is done about a device.
+//! The alarms run in one ordered queue, so that one thing at a time is done about a device. But for
+//! the one that looks whose turn it is: a recovery may wait for its engine for seconds, and the
+//! others go on meanwhile. It does no more to an engine than who submits does: nothing, unless that
+//! [runs](Mode::Running).
 
 use crate::{
     ext::{
@@ -165,7 +168,12 @@ impl Alarms {
     /// Makes the alarms of `dev`; `job_ms` is how long a packet may work, `preempt_ms` how long an
     /// engine may take to stop when it is asked to. `ENOMEM`.
     pub(crate) fn new(dev: &SkuaDevice, job_ms: u32, preempt_ms: u32) -> Result<Arc<Self>> {
-        let queue = Arc::new(OwnedQueue::new(c"skua-alarms", Order::Ordered)?, GFP_KERNEL)?;
+        let queue = |name| {
+            let queue = OwnedQueue::new(name, Order::Ordered)?;
+            Ok::<_, Error>(Arc::new(queue, GFP_KERNEL)?)
+        };
+        let turns = queue(c"skua-turns")?;
+        let queue = queue(c"skua-alarms")?;
         let limits = |timeout_ms: u32| Limits {
             // A packet may be as slow as its host, but not use next to no engine time for long:
             // see the policy.
@@ -190,7 +198,7 @@ impl Alarms {
         let alarms = Self {
             faults: Alarm::new(queue.clone(), faults)?,
             watchdog: Alarm::new(queue.clone(), watch)?,
-            turns: Alarm::new(queue.clone(), Turns { dev: dev.into() })?,
+            turns: Alarm::new(turns, Turns { dev: dev.into() })?,
             reset: Alarm::new(queue.clone(), Reset { dev: dev.into() })?,
             sleeper: Alarm::new(queue.clone(), Sleeper::new(dev))?,
         };
@@ -229,17 +237,11 @@ impl AlarmHandler for Turns {
         let _signalling = Signalling::begin();
         let dev = &*self.dev;
         dev.watching_turns.end();
-        let mut again = false;
         for (_, engine) in dev.engines() {
-            match engine.look_at_turn(dev) {
-                Ok(contended) => again |= contended,
-                Err(_) => {
-                    reset_adapter(dev, None);
-                    return None;
-                }
-            }
+            // Where there is contention it is set again.
+            engine.look_at_turn(dev);
         }
-        (again && dev.watching_turns.go_on()).then(|| msecs_to_jiffies(TURN_MS))
+        None
     }
 }
 
