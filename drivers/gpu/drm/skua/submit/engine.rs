@@ -49,6 +49,7 @@ use crate::{
         node::{
             self,
             Blame,
+            Cause,
             Node,
             NodeError,
             Packet as _, //
@@ -86,14 +87,20 @@ use crate::{
         context::{
             Context,
             Due,
+            Status,
             Withdrawn, //
         },
+        coredump::Failure,
         packet::{
             self,
             Finished,
             Packet,
             Taken,
             IN_FLIGHT, //
+        },
+        recovery::{
+            condemn,
+            end_failed, //
         },
         submission::Submission, //
     }, //
@@ -474,7 +481,7 @@ impl State {
     }
 
     /// What the engine works on, or `waits` in, and the levels of other contexts' packets behind
-    /// that. What has waited for too long keeps the engine until the watchdog has looked at it.
+    /// that.
     fn running(&self, now: u64, waits: impl FnOnce() -> bool) -> Option<(Running, Levels)> {
         let (_, packet) = self.node.head()?;
         let context = packet.submission.context();
@@ -493,10 +500,19 @@ impl State {
             ran: now.saturating_sub(self.head.map_or(now, |head| head.since.ticks)),
             left: context.turn().left(),
             protected: packet.protected,
-            waits: packet.spent.waited_ms < self.stuck_ms && waits(),
+            waits: waits(),
             outranked: self.superior(context, packet.level).is_some() || others().any(outranks),
         };
         Some((running, others().map(|packet| packet.level).collect()))
+    }
+
+    /// The packet at the head, where the engine has stopped as it waits for a value, as what works
+    /// without end if it has waited for too long: it was tried once more since.
+    fn overdue_wait(&self) -> Option<Cause> {
+        let (id, packet) = self.node.head()?;
+        let context = packet.submission.context();
+        let has_waited = packet.spent.waited_ms >= self.stuck_ms && !context.has_worked();
+        has_waited.then_some(Cause::Endless(id))
     }
 
     /// Whether the engine, which can be, is to be asked to stop, and whether that has to be looked
@@ -730,29 +746,55 @@ impl Engine {
         }
     }
 
-    /// Takes what is complete, starts what can be started, signals what is over. Process context,
-    /// no locks held.
+    /// Takes what is complete, starts what can be started, signals what is over, and cuts what was
+    /// found waiting once more for a value that has not come for too long. Process context, no locks
+    /// held.
     pub(crate) fn process(&self, dev: &SkuaDevice) {
         let _signalling = Signalling::begin();
         let generation = dev.hw.generation();
         let mut turn = self.turn.lock();
         let Taken {
             finished,
+            removed,
             withdrawn,
-            ..
         } = &mut *turn;
+        let mut failed = None;
         let outcome = {
             let mut state = self.state.lock();
-            let collected = match state.mode {
-                Mode::Running => self
-                    .complete(dev, &mut state, finished)
-                    .and_then(|()| self.take_back(dev, &mut state, finished, withdrawn, None)),
-                Mode::Recovering | Mode::Lost => Ok(false),
-            };
-            collected.and_then(|_| self.fill(dev, &mut state, self.ticks(dev)))
+            let mut collected = Ok(());
+            if state.mode == Mode::Running {
+                // First: it was not at what had ended by then.
+                let answer = state.node.answer(&dev.hw).ok().flatten();
+                collected = self.complete(dev, &mut state, finished);
+                let waits = answer.is_some_and(|answer| answer.stop == Stop::Waiting);
+                let overdue = state.overdue_wait();
+                let overdue = overdue.filter(|_| waits && collected.is_ok());
+                if let Some(cause) = &overdue {
+                    // The engine stands, and nobody else has its turn.
+                    drop(state);
+                    let failure = Failure::Work(self.index, cause);
+                    dev.herald.tell_of_failure(dev, &failure);
+                    state = self.state.lock();
+                    if !dev.recovers {
+                        collected = Err(ETIME);
+                    }
+                }
+                let guilty: &mut dyn FnMut(Packet, bool) = &mut |packet, is_it| {
+                    removed.push(packet, Err(if is_it { ETIME } else { ECANCELED }));
+                };
+                let blame = overdue.as_ref().map(|cause| (cause, guilty));
+                collected = collected.and_then(|()| {
+                    let taken = self.take_back(dev, &mut state, finished, withdrawn, blame);
+                    taken.map(drop)
+                });
+                failed = condemn(dev, self, &mut state, removed, Status::TimedOut);
+                finished.append(removed);
+            }
+            collected.and_then(|()| self.fill(dev, &mut state, self.ticks(dev)))
         };
         finished.finish(dev, self.index);
         drop(turn);
+        end_failed(dev, failed, Status::TimedOut);
         if outcome.is_err() {
             // What the device wrote cannot be: it is to be reset; or it is unbound, and is lost.
             dev.reset_later(generation);

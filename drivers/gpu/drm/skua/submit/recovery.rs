@@ -47,7 +47,10 @@ use crate::{
         Presence,
         SkuaDevice, //
     },
-    memory::device::ClientDevice,
+    memory::{
+        device::ClientDevice,
+        vm::Vm, //
+    },
     policy::{
         miniport::Miniport,
         node::{
@@ -77,9 +80,13 @@ use crate::{
         engine::{
             now_ms,
             Engine,
-            Mode, //
+            Mode,
+            State, //
         },
-        packet::Taken,
+        packet::{
+            Finished,
+            Taken, //
+        },
         power::Sleeper, //
     }, //
 };
@@ -465,7 +472,7 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
     };
 
     let (status, error) = sentence(cause);
-    let mut failed = None;
+    let failed;
     let is_believed;
     let mut turn = engine.turn.lock();
     let Taken {
@@ -504,26 +511,8 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
             Some(_) if is_void => Ok(node::Verdict::GoOn),
             Some(_) => Ok(state.node.blame(cause, guilty)),
         });
-        if let Some((guilty, _)) = removed.iter().next() {
-            let context = guilty.submission.context().clone();
-            context.mark(status);
-            failed = context.vm().cloned();
-            if let (Status::TimedOut, Some(process)) = (status, context.process()) {
-                dev.herald.tell_of_cut(dev, process);
-            }
-            if let Some(vm) = &failed {
-                // Before a fence says so.
-                let _ = vm.device().fail(status.code());
-            }
-            // Now what waits in its queue can be cancelled.
-            let now = engine.ticks(dev);
-            for (packet, _) in removed.iter() {
-                state.retire(dev, packet, now);
-            }
-            dev.reapers.contexts.bury(context);
-        }
-        // It was reset, or has stopped in the midst of the guilty.
-        if is_reset.is_some() || removed.iter().next().is_some() {
+        failed = condemn(dev, engine, &mut state, removed, status);
+        if is_reset.is_some() {
             state.hold(dev, None);
         }
         finished.append(removed);
@@ -550,14 +539,50 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
     }
     finished.finish(dev, index);
     drop(turn);
-    if let Some(vm) = failed {
-        end_device(dev, vm.device(), status);
-        dev.reapers.vms.bury(vm);
-    }
+    end_failed(dev, failed, status);
     match outcome {
         Ok(()) => engine.process(dev),
         Err(_) if !is_believed => Gpu::lose(dev, false),
         Err(_) => reset_adapter(dev, Some((index, cause))),
+    }
+}
+
+/// The context that all of `removed` are of, if there are any, has failed with `status`; its address
+/// space, for [`end_failed`]. Under the engine's `turn`.
+pub(crate) fn condemn(
+    dev: &SkuaDevice,
+    engine: &Engine,
+    state: &mut State,
+    removed: &Finished,
+    status: Status,
+) -> Option<Arc<Vm>> {
+    let (guilty, _) = removed.iter().next()?;
+    let context = guilty.submission.context().clone();
+    context.mark(status);
+    let failed = context.vm().cloned();
+    if let (Status::TimedOut, Some(process)) = (status, context.process()) {
+        dev.herald.tell_of_cut(dev, process);
+    }
+    if let Some(vm) = &failed {
+        // Before a fence says so.
+        let _ = vm.device().fail(status.code());
+    }
+    // Now what waits in its queue can be cancelled.
+    let now = engine.ticks(dev);
+    for (packet, _) in removed.iter() {
+        state.retire(dev, packet, now);
+    }
+    // It was reset, or has stopped in its midst.
+    state.hold(dev, None);
+    dev.reapers.contexts.bury(context);
+    failed
+}
+
+/// What has failed is the end of its client's device. No locks held.
+pub(crate) fn end_failed(dev: &SkuaDevice, failed: Option<Arc<Vm>>, status: Status) {
+    if let Some(vm) = failed {
+        end_device(dev, vm.device(), status);
+        dev.reapers.vms.bury(vm);
     }
 }
 
