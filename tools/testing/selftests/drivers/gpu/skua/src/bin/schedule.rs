@@ -44,6 +44,7 @@ fn main() -> ExitCode {
         drawing_makes_room: 60 at_rest,
         row_2_19_who_signals_gets_the_engine at_rest,
         row_2_19_a_long_wait_is_in_nobodys_way: 60 at_rest,
+        row_2_19_a_value_that_was_passed_meanwhile_is_reached: 60 at_rest,
         row_2_24_requests_can_be_turned_off_and_on: 60 at_rest,
         what_made_room_is_left_to_end at_rest,
         who_ran_alone_owes_nothing: 60 at_rest,
@@ -505,6 +506,32 @@ fn row_2_19_who_signals_gets_the_engine() {
     assert_eq!(resets(), before.1);
     let events = computing(&trace);
     assert!(stops(&events).any(|stop| stop == WAITS), "{events:#?}");
+}
+
+/// Written by the engine that the waiter is out of; less than it waits for is not enough.
+fn row_2_19_a_value_that_was_passed_meanwhile_is_reached() {
+    let rig = Rig::new();
+    let values = rig.buffer(Place::System, 4096);
+    let trace = Trace::of(&["skua_preempted"]);
+    let made_room = || {
+        let events = computing(&trace);
+        stops(&events).filter(|stop| *stop == WAITS).count()
+    };
+    let work = [wait_value(values.va, 5), write(values.va + 8, 1)];
+    let waiter = rig.start_in(context(&rig, 0), &work);
+    for value in [0, 4] {
+        let before = made_room();
+        let again = eventually(|| {
+            let other = [write(values.va, value)];
+            assert_eq!(rig.run(Engine::Compute, &other), Ok(()));
+            (made_room() > before).then_some(())
+        });
+        assert!(again.is_some(), "it does not make room at {value}");
+        assert!(!waiter.has_ended(), "{value} is enough");
+    }
+    assert_eq!(rig.run(Engine::Compute, &[write(values.va, 9)]), Ok(()));
+    assert_eq!(waiter.wait(), Ok(()));
+    assert_eq!([0, 8].map(|at| values.cpu.read(at)), [9, 1]);
 }
 
 /// While work runs, too. What waits in vain for its turn gets it when they are on again.
