@@ -70,6 +70,8 @@ lies! {
     FenceBack "fence-back", "Every second completed_fence is two less than it should be.";
     FenceNever "fence-never", "completed_fence is not written.";
     FenceLost "fence-lost" = 0xffff, "The next completed_fence of each engine in the mask is not written.";
+    FenceStays "fence-stays" = 0xffff,
+        "completed_fence of each engine in the mask is not written until the adapter is reset.";
     HeadNever "head-never", "head is not written.";
     HeadOut "head-out" = 0x10_0000, "head is the value.";
     TicksCreep "ticks-creep",
@@ -208,6 +210,8 @@ struct State {
     fences: [(u64, u64, u64); MAX_ENGINES as usize],
     /// For [`Kind::FenceLost`]: what was not said of each engine.
     lost: [Option<u64>; MAX_ENGINES as usize],
+    /// For [`Kind::FenceStays`]: which engines have begun an adapter reset since the lies are told.
+    began_anew: [bool; MAX_ENGINES as usize],
     /// For [`Kind::TicksCreep`]: what was last said of each engine, or was true, if that is more.
     ticks: [u64; MAX_ENGINES as usize],
     /// For a record that is told again.
@@ -321,6 +325,7 @@ impl Lies {
         state.lies = lies.to_vec();
         state.times = vec![0; lies.len()];
         state.lost = Default::default();
+        state.began_anew = Default::default();
         for (due, _) in &mut state.late {
             *due = Some(Instant::now());
         }
@@ -444,7 +449,9 @@ impl Lies {
     pub(crate) fn withholds_adapter_reset(&self, engine: EngineIndex) -> bool {
         let deed = Deed::ResetAdapter(engine);
         self.state().is_some_and(|mut state| {
-            state.withholds(Kind::AdapterResetNever, Kind::AdapterResetLate, deed)
+            let withheld = state.withholds(Kind::AdapterResetNever, Kind::AdapterResetLate, deed);
+            state.began_anew[engine.index()] = !withheld;
+            withheld
         })
     }
 
@@ -567,6 +574,9 @@ impl Lies {
             drop(state);
 
             for (_, deed) in due {
+                if let Deed::ResetAdapter(engine) = deed {
+                    self.lock().began_anew[engine.index()] = true;
+                }
                 hub.do_late(deed);
             }
             if changed && lies.is_empty() {
@@ -605,6 +615,12 @@ impl State {
                 None
             }
             COMPLETED_FENCE if self.tells(Kind::FenceNever).is_some() => None,
+            COMPLETED_FENCE
+                if self.is_about(Kind::FenceStays, engine) && !self.began_anew[engine] =>
+            {
+                self.tells(Kind::FenceStays);
+                None
+            }
             // After an adapter reset it is 0.
             COMPLETED_FENCE if self.is_about(Kind::FenceLost, engine) => {
                 if self.lost[engine].is_none() {
@@ -758,6 +774,27 @@ impl Hub {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct Nobody;
+
+    impl Interrupts for Nobody {
+        fn raise(&self, _vector: u32) {}
+    }
+
+    #[test]
+    fn fences_stay_until_the_adapter_is_reset() {
+        let lies = Lies::new(Arc::new(Nobody));
+        lies.tell(&["fence-stays=2".parse().unwrap()]);
+        let field = status::engine::COMPLETED_FENCE;
+        let said = |engine, value| lies.field(engine * status::ENGINE_SIZE + field, value);
+        assert_eq!(
+            [(0, 5), (1, 5), (1, 6)].map(|(e, v)| said(e, v)),
+            [Some(5), None, None]
+        );
+        assert_eq!(lies.told(), [(Kind::FenceStays, 2)]);
+        assert!(!lies.withholds_adapter_reset(EngineIndex::ALL[1]));
+        assert_eq!([0, 7].map(|value| said(1, value)), [Some(0), Some(7)]);
+    }
 
     #[test]
     fn names_and_values() {
