@@ -20,7 +20,7 @@ use skua_selftests::mapping::Mapping;
 use skua_selftests::moving::{pattern, while_all_is_evicted, Uncleared};
 use skua_selftests::program::{address, COUNT, LOOP};
 use skua_selftests::race::Hold;
-use skua_selftests::rig::{copy, dispatch, expect_working, fill, write, Buffer, Job};
+use skua_selftests::rig::{copy, dispatch, expect_working, fill, wait_value, write, Buffer, Job};
 use skua_selftests::suite::{self, eventually, within, Test};
 use skua_selftests::witness::expect_areas;
 use skua_selftests::{tests, Engine, Errno, Place, Rig};
@@ -115,17 +115,20 @@ enum Phase {
     Preempting,
     /// Objects move, out and in.
     Paging,
+    /// An engine is being reset: it has not stopped in time.
+    EngineResetting,
     /// The adapter is being reset.
     Resetting,
 }
 
 impl Phase {
     /// Every phase that a fault can come in.
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Idle,
         Self::Running,
         Self::Preempting,
         Self::Paging,
+        Self::EngineResetting,
         Self::Resetting,
     ];
 }
@@ -163,48 +166,56 @@ cells! {
     hang_while_running: Hang, Running => Done;
     hang_while_preempting: Hang, Preempting => Done;
     hang_while_paging: Hang, Paging => Done;
+    hang_while_engine_resetting: Hang, EngineResetting => Cut;
     hang_while_resetting: Hang, Resetting => Reset;
 
     no_preempt_while_idle: NoPreempt, Idle => Cut;
     no_preempt_while_running: NoPreempt, Running => Cut;
     no_preempt_while_preempting: NoPreempt, Preempting => Cut;
     no_preempt_while_paging: NoPreempt, Paging => Cut;
+    no_preempt_while_engine_resetting: NoPreempt, EngineResetting => Cut;
     no_preempt_while_resetting: NoPreempt, Resetting => Reset;
 
     slow_preempt_while_idle: SlowPreempt, Idle => Cut;
     slow_preempt_while_running: SlowPreempt, Running => Cut;
     slow_preempt_while_preempting: SlowPreempt, Preempting => Cut;
     slow_preempt_while_paging: SlowPreempt, Paging => Cut;
+    slow_preempt_while_engine_resetting: SlowPreempt, EngineResetting => Cut;
     slow_preempt_while_resetting: SlowPreempt, Resetting => Reset;
 
     lost_interrupt_while_idle: LostInterrupt, Idle => Done;
     lost_interrupt_while_running: LostInterrupt, Running => Done;
     lost_interrupt_while_preempting: LostInterrupt, Preempting => Done;
     lost_interrupt_while_paging: LostInterrupt, Paging => Done;
+    lost_interrupt_while_engine_resetting: LostInterrupt, EngineResetting => Cut;
     lost_interrupt_while_resetting: LostInterrupt, Resetting => Reset;
 
     double_interrupt_while_idle: DoubleInterrupt, Idle => Done;
     double_interrupt_while_running: DoubleInterrupt, Running => Done;
     double_interrupt_while_preempting: DoubleInterrupt, Preempting => Done;
     double_interrupt_while_paging: DoubleInterrupt, Paging => Done;
+    double_interrupt_while_engine_resetting: DoubleInterrupt, EngineResetting => Cut;
     double_interrupt_while_resetting: DoubleInterrupt, Resetting => Reset;
 
     bogus_id_while_idle: BogusId, Idle => Reset;
     bogus_id_while_running: BogusId, Running => Reset;
     bogus_id_while_preempting: BogusId, Preempting => Reset;
     bogus_id_while_paging: BogusId, Paging => Reset;
+    bogus_id_while_engine_resetting: BogusId, EngineResetting => Reset;
     bogus_id_while_resetting: BogusId, Resetting => Reset;
 
     paging_hang_while_idle: PagingHang, Idle => Reset;
     paging_hang_while_running: PagingHang, Running => Reset;
     paging_hang_while_preempting: PagingHang, Preempting => Reset;
     paging_hang_while_paging: PagingHang, Paging => Reset;
+    paging_hang_while_engine_resetting: PagingHang, EngineResetting => Reset;
     paging_hang_while_resetting: PagingHang, Resetting => Reset;
 
     reset_failure_while_idle: ResetFailure, Idle => Reset;
     reset_failure_while_running: ResetFailure, Running => Reset;
     reset_failure_while_preempting: ResetFailure, Preempting => Reset;
     reset_failure_while_paging: ResetFailure, Paging => Reset;
+    reset_failure_while_engine_resetting: ResetFailure, EngineResetting => Reset;
     reset_failure_while_resetting: ResetFailure, Resetting => Reset;
 }
 
@@ -343,6 +354,13 @@ impl Cast {
         self.guilty.start_after(context, &commands, &[]).ok()
     }
 
+    /// Work that waits on the copy engine for what does not come, unless it is refused.
+    fn wait(&self) -> Option<Job<'_>> {
+        let commands = [wait_value(self.begun.va + 8, 1)];
+        let context = self.guilty.copy;
+        self.guilty.start_after(context, &commands, &[]).ok()
+    }
+
     /// Work that ends when it is released, and has begun.
     #[track_caller]
     fn engage(&self) -> Job<'_> {
@@ -443,6 +461,8 @@ struct Counts {
     asked: u64,
     /// Moves, out and in.
     moves: u64,
+    /// Engine resets, also those that are not over.
+    engine_resets: u64,
     /// Adapter resets.
     resets: u64,
 }
@@ -450,15 +470,17 @@ struct Counts {
 impl Counts {
     #[track_caller]
     fn now() -> Self {
-        let [asked, out, back, resets] = Function::first().counters([
+        let [asked, out, back, engine_resets, resets] = Function::first().counters([
             "driver_preemptions",
             "driver_evictions",
             "driver_promotions",
+            "driver_engine_resets",
             "driver_adapter_resets",
         ]);
         Self {
             asked,
             moves: out + back,
+            engine_resets,
             resets,
         }
     }
@@ -548,6 +570,13 @@ impl<'a> Scene<'a> {
                     (Counts::now().moves > self.before.moves + 2).then_some(())
                 };
                 within(seconds, moves).is_some()
+            }
+            Phase::EngineResetting => {
+                let begun = || {
+                    let begun = Counts::now().engine_resets > self.before.engine_resets;
+                    (begun && self.is_engaged()).then_some(())
+                };
+                within(seconds, begun).is_some() && !Function::first().quarantine().0
             }
             Phase::Resetting => {
                 let begun = || Function::first().quarantine().0.then_some(());
@@ -640,6 +669,17 @@ fn meet(
                 scene.urgent = is_met.then(|| cast.press());
             }
             Phase::Paging => (),
+            Phase::EngineResetting => {
+                scene.engaged = Some(cast.engage());
+                scene.before = Counts::now();
+                // Under way until the lies change.
+                let deaf = match fault.withholds_preemptions() {
+                    true => "",
+                    false => "preempt-never=1",
+                };
+                change(&format!("{untrue} {deaf} engine-reset-never"));
+                scene.urgent = is_met.then(|| cast.press());
+            }
             Phase::Resetting => {
                 // Under way until the lies change.
                 change(&format!("{untrue} adapter-reset-never"));
@@ -652,14 +692,31 @@ fn meet(
             Phase::Paging => Some(Counts::now().moves),
             _ => None,
         };
-        let was_told = phase == Phase::Resetting && scene.has_told(fault);
+        let mut work = Vec::new();
+        if phase == Phase::EngineResetting {
+            scene.provoke(fault);
+            if fault == Fault::BogusId {
+                // The other engine is asked, and answers.
+                scene.hung = cast.wait();
+            }
+            work = cast.start();
+            if fault == Fault::BogusId {
+                let told = eventually(|| scene.has_told(fault).then_some(()));
+                assert!(told.is_some(), "{NO_FAULT}: nobody was asked");
+            }
+            scene.expect(phase, false);
+        }
+        let is_resetting = matches!(phase, Phase::EngineResetting | Phase::Resetting);
+        let was_told = is_resetting && scene.has_told(fault);
         if !is_there {
             change(untrue);
         }
-        if happens && phase != Phase::Resetting {
+        if happens && !is_resetting {
             scene.provoke(fault);
         }
-        let work = cast.start();
+        if work.is_empty() {
+            work = cast.start();
+        }
         if happens && fault.is_of_preemption() {
             // What work needs may have to come back first.
             let asked = || (Counts::now().asked > before.asked).then_some(());
