@@ -4,7 +4,7 @@
 //!
 //! A map from disjoint half-open ranges `[start, end)` of `u64` to values: the mappings of a GPU
 //! address space, the allocations of an aperture. It is a height-balanced (AVL) tree whose nodes
-//! live in one vector and name each other by number. Outside of the driver each node also knows the
+//! live in pieces of a page, which stay where they are, and name each other by number. Outside of the driver each node also knows the
 //! extent of its subtree and the largest gap inside, so that [`IntervalMap::find_gap`] skips what is
 //! too full.
 //!
@@ -220,8 +220,9 @@ impl Path {
 
 /// Disjoint ranges of `u64` with a value each.
 pub struct IntervalMap<H: Heap, V> {
-    /// Every node of the tree and of the list of spare ones; never shrinks.
-    nodes: H::Vec<Node<V>>,
+    /// Every node of the tree and of the list of spare ones, [`Self::PIECE`] in each but the last;
+    /// never shrinks.
+    pieces: H::Vec<H::Vec<Node<V>>>,
     /// Index of the tree's top in `nodes`, or [`NIL`].
     root: u32,
     /// Head of the list of spare nodes, or [`NIL`].
@@ -235,10 +236,13 @@ pub struct IntervalMap<H: Heap, V> {
 }
 
 impl<H: Heap, V: Slice> IntervalMap<H, V> {
+    /// Nodes in a piece: what a page has room for.
+    const PIECE: usize = 4096 / size_of::<Node<V>>();
+
     /// An empty map; allocates nothing.
     pub fn new() -> Self {
         IntervalMap {
-            nodes: FallibleVec::new(),
+            pieces: FallibleVec::new(),
             root: NIL,
             spare: NIL,
             spares: 0,
@@ -266,27 +270,43 @@ impl<H: Heap, V: Slice> IntervalMap<H, V> {
     pub fn prepare(&mut self, nodes: u32) -> Result<Reservation, OutOfMemory> {
         let promised = self.promised.checked_add(nodes).ok_or(OutOfMemory)?;
         let missing = promised.saturating_sub(self.spares);
-        let had = u32::try_from(self.nodes.len()).map_err(|_| OutOfMemory)?;
+        let had = self.spares.checked_add(self.count).ok_or(OutOfMemory)?;
         // NIL is no node's number.
         let will_have = had.checked_add(missing).ok_or(OutOfMemory)?;
-        self.nodes
-            .reserve(usize::try_from(missing).map_err(|_| OutOfMemory)?)?;
         for number in had..will_have {
-            self.nodes.try_push(Node {
-                start: 0,
-                end: 0,
-                value: None,
-                left: self.spare,
-                right: NIL,
-                height: 0,
-                #[cfg(not(MODULE))]
-                extent: Extent::default(),
-            })?;
-            self.spare = number;
-            self.spares += 1;
+            self.add_spare(number)?;
         }
         self.promised = promised;
         Ok(Reservation { nodes })
+    }
+
+    /// Makes node `number`, behind all that there are, a spare one.
+    fn add_spare(&mut self, number: u32) -> Result<(), OutOfMemory> {
+        let at = usize::try_from(number).map_err(|_| OutOfMemory)?;
+        if at / Self::PIECE == self.pieces.len() {
+            self.pieces.try_push(FallibleVec::new())?;
+        }
+        let Some(piece) = self.pieces.as_mut_slice().last_mut() else {
+            return Err(OutOfMemory);
+        };
+        // Few are doubled; what comes to more is a page, and not two.
+        piece.reserve(match at < Self::PIECE / 4 {
+            true => 1,
+            false => Self::PIECE - at % Self::PIECE,
+        })?;
+        piece.try_push(Node {
+            start: 0,
+            end: 0,
+            value: None,
+            left: self.spare,
+            right: NIL,
+            height: 0,
+            #[cfg(not(MODULE))]
+            extent: Extent::default(),
+        })?;
+        self.spare = number;
+        self.spares += 1;
+        Ok(())
     }
 
     /// Gives a reservation back. Its nodes stay allocated, for the next one.
@@ -471,19 +491,16 @@ impl<H: Heap, V: Slice> IntervalMap<H, V> {
     }
 
     fn node(&self, number: u32) -> Option<&Node<V>> {
-        if number == NIL {
-            return None;
-        }
-        self.nodes.as_slice().get(usize::try_from(number).ok()?)
+        // NIL is in none.
+        let at = usize::try_from(number).ok()?;
+        let piece = self.pieces.as_slice().get(at / Self::PIECE)?;
+        piece.as_slice().get(at % Self::PIECE)
     }
 
     fn node_mut(&mut self, number: u32) -> Option<&mut Node<V>> {
-        if number == NIL {
-            return None;
-        }
-        self.nodes
-            .as_mut_slice()
-            .get_mut(usize::try_from(number).ok()?)
+        let at = usize::try_from(number).ok()?;
+        let piece = self.pieces.as_mut_slice().get_mut(at / Self::PIECE)?;
+        piece.as_mut_slice().get_mut(at % Self::PIECE)
     }
 
     fn entry(&self, number: u32) -> Option<(Span, &V)> {

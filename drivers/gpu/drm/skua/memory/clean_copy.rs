@@ -16,7 +16,7 @@
 //!
 //! | writer | when the copy goes |
 //! |---|---|
-//! | GPU | a bind without READONLY is accepted ([`Mapping::new`]); none is kept if there is such a user at the arrival ([`Sites::has_writer`]) |
+//! | GPU | a bind without READONLY is accepted ([`begin_mapping`]); none is kept if there is such a user at the arrival ([`Sites::has_writer`]) |
 //! | CPU | a write faults: of what has a copy all mappings are read-only ([`VmFault::is_write`]) |
 //! | other drivers | never: what they have attached is in system memory |
 //! | this driver | never: it clears what is new, and copies what moves |
@@ -32,7 +32,7 @@
 //! It counts as the client's system memory as it did before it came. Where a quota is exceeded none
 //! is kept, and who gets nothing of one has those dropped that count in it ([`make_room`]).
 //!
-//! [`Mapping::new`]: super::vm::Mapping::new
+//! [`begin_mapping`]: super::vm::begin_mapping
 //! [`Sites::has_writer`]: super::installed::Sites::has_writer
 //! [`VmFault::is_write`]: crate::ext::fault::VmFault::is_write
 

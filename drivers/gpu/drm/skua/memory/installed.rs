@@ -11,7 +11,7 @@
 //! flushed. When the device is lost the records are no longer kept: no table is walked any more.
 //!
 //! Before anything of an object is installed in an address space, and until nothing is any more,
-//! that is among its [users](User): from the moment at which a bind is accepted until what is
+//! that is among its *users*, by a [`Mapping`]: from the moment at which a bind is accepted until what is
 //! unmapped is given up. A mover waits for all of them, and they for it.
 //!
 //! The memory in [`Sites`] is what page tables lead to: the placement's, but while the object is on
@@ -20,6 +20,7 @@
 //! Lock: `inner`, a spin lock, innermost.
 
 use crate::{
+    kernel_heap::client_flags,
     memory::{
         bo::{
             BoRef,
@@ -31,9 +32,15 @@ use crate::{
     },
     policy::{
         buddy::PageRange,
-        interval_map::Span, //
+        interval_map::{
+            Slice,
+            Span, //
+        }, //
     },
-    spec::number::Asid, //
+    spec::{
+        address::PAGE_SIZE,
+        number::Asid, //
+    }, //
 };
 use kernel::{
     new_spinlock,
@@ -86,7 +93,7 @@ pub(crate) type Node = RBTreeNodeReservation<Site, Installed>;
 /// How an address space uses an object.
 #[derive(Clone, Copy)]
 struct Use {
-    /// How many [`User`]s it has; not 0.
+    /// How many [`Mapping`]s it has; not 0.
     count: u32,
     /// How many of them are for what the GPU may write.
     writers: u32,
@@ -225,7 +232,7 @@ impl Sites {
     }
 
     /// Whether the GPU may write it, by what is mapped or by a bind that was accepted. If not, not
-    /// before the next [`User`] is made, as long as the object's reservation is locked.
+    /// before the next [`Mapping`] is made, as long as the object's reservation is locked.
     pub(crate) fn has_writer(&self) -> bool {
         let inner = self.inner.lock();
         let has_writer = inner.users.values().any(|user| user.writers > 0);
@@ -248,27 +255,26 @@ impl Sites {
     }
 }
 
-/// The claim of an address space on an object of which it maps something: holds the object, and has
-/// whoever moves it wait.
-pub(crate) struct User {
+/// A range of an object that an address space maps: its claim on the object, which holds that, and
+/// has whoever moves it wait.
+pub(crate) struct Mapping {
     /// The object.
     bo: BoRef,
+    /// The page of the object with which the range begins.
+    page: u32,
     /// Identifier of the address space.
     asid: Asid,
     /// Whether the GPU may write by it.
     write: bool,
 }
 
-impl User {
+impl Mapping {
     /// Makes `vm` a user of `bo`, whose reservation lock the caller holds: it is either seen by a
-    /// move, or sees its fence, and what is out already. Whether the GPU may `write` by it.
-    /// `ENOMEM`.
-    pub(crate) fn new(
-        bo: BoRef,
-        vm: &Vm,
-        write: bool,
-        flags: kernel::alloc::Flags,
-    ) -> Result<Self> {
+    /// move, or sees its fence, and what is out already. The range begins with byte `offset`, a
+    /// multiple of the page size; whether the GPU may `write` by it. `ENOMEM`; `EOVERFLOW` for what
+    /// no object has.
+    pub(crate) fn new(bo: BoRef, vm: &Vm, offset: u64, write: bool) -> Result<Self> {
+        let page = u32::try_from(offset / PAGE_SIZE)?;
         let asid = vm.asid();
         if !bo.sites.count(asid, write) {
             let user = Use {
@@ -276,23 +282,40 @@ impl User {
                 writers: write.into(),
                 listed: false,
             };
-            let node = RBTreeNode::new(asid, user, flags)?;
+            let node = RBTreeNode::new(asid, user, client_flags())?;
             // Others of this address space come with the same lock.
             let old = bo.sites.inner.lock().users.insert(node);
             crate::warn_on_once!(old.is_some());
         }
         // From here on it takes itself back.
-        let user = Self { bo, asid, write };
-        if user.bo.is_out() && !user.bo.sites.is_listed(asid) {
-            vm.evicted.add(&user.bo, evicted::Node::new(flags)?);
-            user.bo.sites.set_listed(asid, true);
+        let mapping = Self {
+            bo,
+            page,
+            asid,
+            write,
+        };
+        let bo = &mapping.bo;
+        if bo.is_out() && !bo.sites.is_listed(asid) {
+            vm.evicted.add(bo, evicted::Node::new(client_flags())?);
+            bo.sites.set_listed(asid, true);
         }
-        Ok(user)
+        Ok(mapping)
     }
 
     /// The object.
     pub(crate) fn bo(&self) -> &BoRef {
         &self.bo
+    }
+
+    /// Where in the object the range begins, in bytes.
+    pub(crate) fn offset(&self) -> u64 {
+        // No overflow: 44 bits.
+        u64::from(self.page).saturating_mul(PAGE_SIZE)
+    }
+
+    /// Whether the GPU may write by it.
+    pub(crate) fn may_write(&self) -> bool {
+        self.write
     }
 
     /// Page tables and TLBs do not let the GPU write by it any more.
@@ -307,18 +330,28 @@ impl User {
     }
 }
 
-impl Clone for User {
+impl Slice for Mapping {
+    fn slice(&self, offset: u64, _len: u64) -> Self {
+        let mut slice = self.clone();
+        // CAST, no overflow: within the object.
+        slice.page = slice.page.saturating_add((offset / PAGE_SIZE) as u32);
+        slice
+    }
+}
+
+impl Clone for Mapping {
     fn clone(&self) -> Self {
         crate::warn_on_once!(!self.bo.sites.count(self.asid, self.write));
         Self {
             bo: self.bo.clone(),
+            page: self.page,
             asid: self.asid,
             write: self.write,
         }
     }
 }
 
-impl Drop for User {
+impl Drop for Mapping {
     fn drop(&mut self) {
         let last = {
             let users = &mut self.bo.sites.inner.lock().users;

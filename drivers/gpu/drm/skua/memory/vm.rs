@@ -83,9 +83,9 @@ use crate::{
         evicted::Evicted,
         installed::{
             Installed,
+            Mapping,
             Node,
-            Site,
-            User, //
+            Site, //
         },
         page_table::PageTable,
         //
@@ -191,56 +191,21 @@ pub(crate) const OWN: Span = Span::new(VA_END, VA_END + (1 << 31));
 /// Where those are that clients have asked for.
 pub(crate) const ASKED_FOR: Span = Span::new(OWN.end, ALL.end);
 
-/// A range of a buffer object that is mapped.
-#[derive(Clone)]
-pub(crate) struct Mapping {
-    /// The object, held as long as something of it is mapped.
-    user: User,
-    /// Where in the object the range begins: bytes, a multiple of the page size.
-    offset: u64,
-    /// Whether the GPU may write.
-    write: bool,
-}
-
-impl Mapping {
-    /// The object from byte `offset` on, for `vm`; whether the GPU may write. `ENOMEM`; `EBUSY` if
-    /// it is offered; `EINTR` if a signal arrives.
-    fn new(vm: &Vm, bo: BoRef, offset: u64, write: bool) -> Result<Self> {
-        let user = {
-            let mut reserved = resv::lock(&*bo)?;
-            if bo.is_offered() {
-                return Err(EBUSY);
-            }
-            bo::was_used(&bo);
-            // From here on it has a user, and stays awake.
-            BoData::rouse(&bo, &mut reserved)?;
-            if write {
-                // The GPU does not say when it does.
-                clean_copy::drop_copy(&bo, &mut reserved)?;
-            }
-            User::new(bo.clone(), vm, write, client_flags())?
-        };
-        Ok(Self {
-            user,
-            offset,
-            write,
-        })
+/// Has `vm` use `bo` from byte `offset` on, a multiple of the page size; whether the GPU may write.
+/// `ENOMEM`; `EBUSY` if it is offered; `EINTR` if a signal arrives.
+pub(super) fn begin_mapping(vm: &Vm, bo: BoRef, offset: u64, write: bool) -> Result<Mapping> {
+    let mut reserved = resv::lock(&*bo)?;
+    if bo.is_offered() {
+        return Err(EBUSY);
     }
-
-    fn bo(&self) -> &BoRef {
-        self.user.bo()
+    bo::was_used(&bo);
+    // From here on it has a user, and stays awake.
+    BoData::rouse(&bo, &mut reserved)?;
+    if write {
+        // The GPU does not say when it does.
+        clean_copy::drop_copy(&bo, &mut reserved)?;
     }
-}
-
-impl Slice for Mapping {
-    fn slice(&self, offset: u64, _len: u64) -> Self {
-        Self {
-            user: self.user.clone(),
-            // No overflow: within the object.
-            offset: self.offset.saturating_add(offset),
-            write: self.write,
-        }
-    }
+    Mapping::new(bo.clone(), vm, offset, write)
 }
 
 /// What a client wants one operation of a bind to do, checked.
@@ -251,9 +216,9 @@ pub(crate) enum Wanted {
         span: Span,
         /// The object, which has no user by that.
         bo: BoRef,
-        /// As in [`Mapping`].
+        /// Where in the object the range begins: bytes, a multiple of the page size.
         offset: u64,
-        /// As in [`Mapping`].
+        /// Whether the GPU may write.
         write: bool,
     },
     /// Unmaps what is mapped there, if anything.
@@ -262,7 +227,8 @@ pub(crate) enum Wanted {
 
 impl Wanted {
     /// Has `vm` use the object. What was destroyed while the operation was held is not mapped any
-    /// more, as if that had been since the bind was accepted. Errors as of [`Mapping::new`].
+    /// more, as if that had been since the bind was accepted. Errors as of
+    /// [`begin_mapping`].
     fn begin(&self, vm: &Vm) -> Result<Operation> {
         Ok(match self {
             Self::Map { span, bo, .. } if bo.is_dying() => Operation::Unmap(*span),
@@ -271,7 +237,7 @@ impl Wanted {
                 bo,
                 offset,
                 write,
-            } => Operation::Map(*span, Mapping::new(vm, bo.clone(), *offset, *write)?),
+            } => Operation::Map(*span, begin_mapping(vm, bo.clone(), *offset, *write)?),
             Self::Unmap(span) => Operation::Unmap(*span),
         })
     }
@@ -602,7 +568,7 @@ impl Vm {
                 (count.saturating_add(1), bytes.saturating_add(span.len()))
             });
         let is_installed = |(span, mapping): &(Span, &Mapping)| {
-            let wanted = Installed::new(*span, mapping.offset, mapping.write);
+            let wanted = Installed::new(*span, mapping.offset(), mapping.may_write());
             mapping.bo().sites.get(self.site(span.start)) == Some(wanted)
         };
         let installed = map.iter(CLIENTS).filter(is_installed).count();
@@ -638,7 +604,7 @@ impl Vm {
         aligned: u64,
     ) -> Result<u64> {
         let tables = self.reached.tables.access(parent)?;
-        let mapping = Mapping::new(self, bo.clone(), 0, true)?;
+        let mapping = begin_mapping(self, bo.clone(), 0, true)?;
         let node = Node::new(client_flags())?;
         let mut map = self.reached.map.lock();
         // No overflow: addresses have 48 bits, and `size` and `aligned` are less than `window`.
@@ -977,7 +943,7 @@ impl Vm {
                     tables.prepare(&self.dev, parent, span.start, span.len(), 0)?;
                 } else {
                     let memory = bo::installable(mapping.bo()).ok_or(ENOENT)?;
-                    memory.with_pieces(parent, mapping.offset, |pieces| {
+                    memory.with_pieces(parent, mapping.offset(), |pieces| {
                         let plan = PagePlan::new(span.start, span.len(), Sizes::ALL, pieces);
                         for run in plan.map_err(|_| EINVAL)? {
                             tables.prepare_run(&self.dev, parent, &run.map_err(|_| EINVAL)?)?;
@@ -1116,9 +1082,8 @@ impl Vm {
             // Only what was mapped is in the tables. It goes even if something failed: it is let go
             // of.
             while let Some(gone) = removed.next_if(|removed| removed.operation == number) {
-                let (bo, offset, write) =
-                    (gone.mapping.bo(), gone.mapping.offset, gone.mapping.write);
-                let (span, whole) = (gone.span, gone.whole);
+                let (mapping, span, whole) = (&gone.mapping, gone.span, gone.whole);
+                let (bo, offset, write) = (mapping.bo(), mapping.offset(), mapping.may_write());
                 if !bo.sites.remove(self.site(whole.start)) {
                     // The bind that was to map it was cancelled.
                     continue;
@@ -1142,7 +1107,7 @@ impl Vm {
                 }
             }
             if let (Operation::Map(span, mapping), false) = (operation, cancelled) {
-                let (offset, write) = (mapping.offset, mapping.write);
+                let (offset, write) = (mapping.offset(), mapping.may_write());
                 let memory = bo::installable(mapping.bo());
                 if memory.is_none() && !mapping.bo().is_offered() {
                     // It was destroyed since the bind was accepted; what is offered is thrown away.
@@ -1186,7 +1151,7 @@ impl Vm {
         result?;
         // Not when the reaper comes: who waits for the bind may count on that.
         for removed in &mut bind.end.lock().unmapped {
-            removed.mapping.user.stop_writing();
+            removed.mapping.stop_writing();
         }
         Ok(())
     }
