@@ -326,38 +326,49 @@ void skua_gem_unmap_at(struct drm_device *dev, long long offset, long long bytes
 	unmap_mapping_range(dev->anon_inode->i_mapping, offset, bytes, 1);
 }
 
-void skua_gem_discard(struct drm_gem_object *obj)
+void skua_inode_discard(struct inode *inode)
 {
-	struct file *file = READ_ONCE(obj->filp);
-
-	if (file)
-		shmem_truncate_range(file_inode(file), 0, (loff_t)-1);
+	shmem_truncate_range(inode, 0, (loff_t)-1);
 }
 
-/* Of one that nobody else has seen. */
-void skua_gem_drop_file(struct drm_gem_object *obj)
+/* Of a new file of shmem its inode, which has the pages: name and file are of no use. */
+static struct inode *take_inode(struct file *file)
 {
-	fput(obj->filp);
+	struct inode *inode = file_inode(file);
+
+	ihold(inode);
+	fput(file);
+	return inode;
+}
+
+/* That of drm_gem_object_init(), of one that nobody else has seen. */
+struct inode *skua_gem_take_inode(struct drm_gem_object *obj)
+{
+	struct inode *inode = take_inode(obj->filp);
+
 	obj->filp = NULL;
+	return inode;
 }
 
-/* The file of drm_gem_object_init(); made now if there is none. It is the object's. */
-struct file *skua_gem_file(struct drm_gem_object *obj)
+/* The inode for so many bytes that is at @place; made now if there is none. It stays there. */
+struct inode *skua_inode_at(struct inode **place, unsigned long long size)
 {
-	struct file *file, *made;
+	struct inode *inode, *made;
+	struct file *file;
 
-	/* Pairs with the cmpxchg(): who sees the file sees what is in it. */
-	file = smp_load_acquire(&obj->filp);
-	if (file)
-		return file;
-	made = shmem_file_setup("drm mm object", obj->size, mk_vma_flags(VMA_NORESERVE_BIT));
-	if (IS_ERR(made))
+	/* Pairs with the cmpxchg(): who sees the inode sees what is in it. */
+	inode = smp_load_acquire(place);
+	if (inode)
+		return inode;
+	file = shmem_file_setup("drm mm object", size, mk_vma_flags(VMA_NORESERVE_BIT));
+	if (IS_ERR(file))
+		return ERR_CAST(file);
+	made = take_inode(file);
+	inode = cmpxchg(place, NULL, made);
+	if (!inode)
 		return made;
-	file = cmpxchg(&obj->filp, NULL, made);
-	if (!file)
-		return made;
-	fput(made);
-	return file;
+	iput(made);
+	return inode;
 }
 
 /* Of all objects that have a handle. Which objects there are, only the clients' files know. */
@@ -521,19 +532,22 @@ unsigned int skua_fault_insert(struct vm_fault *vmf, unsigned long ahead, unsign
 
 /*
  * drm_gem_get_pages() and drm_gem_put_pages() use nothing of the object but its
- * file and its size. Naming these, instead of the object, lets the pages have
- * an owner that does not depend on the object's lifetime.
+ * size and its file, and nothing of that but its inode. Naming these, instead of
+ * the object, lets the pages have an owner that does not depend on the object's
+ * lifetime, and the object have no file.
  */
-struct page **skua_pages_get(struct file *filp, unsigned long long size)
+struct page **skua_pages_get(struct inode *inode, unsigned long long size)
 {
-	struct drm_gem_object obj = { .filp = filp, .size = size };
+	struct file file = { .f_inode = inode, .f_mapping = inode->i_mapping };
+	struct drm_gem_object obj = { .filp = &file, .size = size };
 
 	return drm_gem_get_pages(&obj);
 }
 
-void skua_pages_put(struct file *filp, unsigned long long size, struct page **pages, bool dirty)
+void skua_pages_put(struct inode *inode, unsigned long long size, struct page **pages, bool dirty)
 {
-	struct drm_gem_object obj = { .filp = filp, .size = size };
+	struct file file = { .f_inode = inode, .f_mapping = inode->i_mapping };
+	struct drm_gem_object obj = { .filp = &file, .size = size };
 
 	drm_gem_put_pages(&obj, pages, dirty, dirty);
 }
@@ -874,6 +888,19 @@ void skua_wmb(void)
 }
 
 /* KUnit runs tests in kernel threads, whose own root is empty. */
+void skua_kunit_pages_copy(struct page **pages, unsigned long offset, char *bytes,
+			   unsigned long count, bool write)
+{
+	for (; count--; offset++, bytes++) {
+		struct page *page = pages[offset >> PAGE_SHIFT];
+
+		if (write)
+			memcpy_to_page(page, offset_in_page(offset), bytes, 1);
+		else
+			memcpy_from_page(bytes, page, offset_in_page(offset), 1);
+	}
+}
+
 struct file *skua_kunit_open(const char *path, int flags)
 {
 	scoped_with_init_fs()

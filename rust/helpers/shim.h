@@ -25,6 +25,7 @@ struct drm_printer;
 struct drm_syncobj;
 struct file;
 struct file_operations;
+struct inode;
 struct mem_cgroup;
 struct page;
 struct seq_file;
@@ -91,9 +92,9 @@ void *skua_debugfs_data(struct seq_file *m);
 int skua_gem_mmap(struct drm_gem_object *obj, struct vm_area_struct *vma);
 void skua_gem_unmap(struct drm_gem_object *obj);
 void skua_gem_unmap_at(struct drm_device *dev, long long offset, long long bytes);
-void skua_gem_discard(struct drm_gem_object *obj);
-void skua_gem_drop_file(struct drm_gem_object *obj);
-struct file *skua_gem_file(struct drm_gem_object *obj);
+void skua_inode_discard(struct inode *inode);
+struct inode *skua_gem_take_inode(struct drm_gem_object *obj);
+struct inode *skua_inode_at(struct inode **place, unsigned long long size);
 unsigned long skua_gem_unmap_all(struct drm_device *dev);
 long skua_gem_lru_pages(struct drm_device *dev, const struct drm_gem_lru *lru);
 struct drm_gem_object *skua_gem_lru_behind(struct drm_device *dev, struct drm_gem_lru *lru,
@@ -112,8 +113,8 @@ unsigned int skua_fault_insert(struct vm_fault *vmf, unsigned long ahead, unsign
 unsigned int skua_fault_wait_kernel(struct vm_fault *vmf, struct drm_gem_object *obj);
 
 /* drm_gem_get_pages(), drm_gem_put_pages() */
-struct page **skua_pages_get(struct file *filp, unsigned long long size);
-void skua_pages_put(struct file *filp, unsigned long long size, struct page **pages, _Bool dirty);
+struct page **skua_pages_get(struct inode *inode, unsigned long long size);
+void skua_pages_put(struct inode *inode, unsigned long long size, struct page **pages, _Bool dirty);
 unsigned long skua_page_to_pfn(struct page *page);
 int skua_pages_set_wc(struct page **pages, unsigned long count);
 void skua_pages_set_wb(struct page **pages, unsigned long count);
@@ -184,6 +185,8 @@ struct file *anon_inode_getfile(const char *name, const struct file_operations *
 				int flags);
 
 /* include/linux/fs_struct.h, for the KUnit suites: opens a file as init would. */
+void skua_kunit_pages_copy(struct page **pages, unsigned long offset, char *bytes,
+			   unsigned long count, _Bool write);
 struct file *skua_kunit_open(const char *path, int flags);
 
 /* rust/helpers/trace.c */

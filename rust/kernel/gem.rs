@@ -89,6 +89,7 @@ use kernel::{
         },
         Registered, //
     },
+    error::from_err_ptr,
     page::PAGE_SIZE,
     prelude::*,
     sync::{
@@ -118,7 +119,7 @@ pub(crate) enum Placement<D, S, R> {
     Nowhere,
     /// In its own system pages.
     System(Arc<Pages>, S),
-    /// In its shmem file, swapped out or not.
+    /// In its inode of shmem alone, swapped out or not.
     Resting(R),
     /// In device memory.
     Device(D),
@@ -153,6 +154,8 @@ pub(crate) type PlacementOf<T> =
 pub(crate) struct Backing<D, S, R> {
     /// Where the memory is now.
     placement: UnsafeCell<Placement<D, S, R>>,
+    /// The inode of shmem that has its pages, a reference; null before it is needed. Set once.
+    inode: UnsafeCell<*mut bindings::inode>,
     /// What the CPU sees when the memory is gone with the device; allocated at the first fault.
     dummy: DummyPage,
     /// Where the device finds an imported object's memory; set once, at the import.
@@ -172,10 +175,12 @@ pub(crate) struct Backing<D, S, R> {
     shared: Option<Arc<Reservation>>,
 }
 
-// SAFETY: `placement` is protected by the reservation lock, by the type invariant.
+// SAFETY: `placement` is protected by the reservation lock, by the type invariant; an inode may be
+// let go of by any thread.
 unsafe impl<D: Send, S: Send, R: Send> Send for Backing<D, S, R> {}
 // SAFETY: As above; the reservation lock is a mutex, so `D`, `S` and `R` are handed from thread to
-// thread, and shared references to them exist only under the lock.
+// thread, and shared references to them exist only under the lock. `inode` is set by atomic
+// operations.
 unsafe impl<D: Send + Sync, S: Send + Sync, R: Send + Sync> Sync for Backing<D, S, R> {}
 
 impl<D, S, R> Backing<D, S, R> {
@@ -187,6 +192,7 @@ impl<D, S, R> Backing<D, S, R> {
         Self {
             placement: UnsafeCell::new(Placement::Nowhere),
             place: Atomic::new(0),
+            inode: UnsafeCell::new(ptr::null_mut()),
             dummy: DummyPage::new(),
             import: SetOnce::new(),
             pins: Atomic::new(0),
@@ -354,8 +360,8 @@ where
 
 /// Makes an object of `size` bytes, whose memory is nowhere yet.
 ///
-/// It has an offset in the node from now on, by which [`unmap`] finds its mappings, those of its
-/// dma-buf too.
+/// It holds its device, and has an offset in the node from now on, by which [`unmap`] finds its
+/// mappings, those of its dma-buf too.
 ///
 /// `EINVAL` unless `size` is a positive multiple of the page size; `ENOMEM`.
 pub(crate) fn create<T: GemExt>(
@@ -406,6 +412,12 @@ where
     // SAFETY: Nobody else has seen the object yet. The functions are static, and expect an object
     // that is embedded in an `Object<T>`, which this one is.
     unsafe { (*raw).funcs = Funcs::<T>::FUNCS_REF };
+    // SAFETY: The device is valid, and the object, which nobody else has seen, has the file that
+    // the kernel crate gives each. `free_callback()` gives both references up.
+    unsafe {
+        bindings::drm_dev_get((*raw).dev);
+        *backing.inode.get() = shim::skua_gem_take_inode(raw);
+    }
     if let Some(shared) = &backing.shared {
         // SAFETY: Nobody else has seen the object yet, and its own reservation is not locked. The
         // other one is kept by the object's data, which `Object::free_callback()` drops after
@@ -418,7 +430,7 @@ where
 
 /// As [`create`]; but the object takes no memory for system pages before it first
 /// [gets](Pages::get) some, which most of what is elsewhere never does.
-pub(crate) fn create_without_file<T: GemExt>(
+pub(crate) fn create_without_inode<T: GemExt>(
     dev: &drm::Device<T::Driver>,
     size: usize,
     args: T::Args,
@@ -427,10 +439,21 @@ where
     T::Driver: DriverExt<Gem = T>,
 {
     let obj = create(dev, size, args)?;
-    // SAFETY: Nobody else has seen the object yet, which has the file that the kernel crate gives
-    // each.
-    unsafe { shim::skua_gem_drop_file(IntoGEMObject::as_raw(&*obj)) };
+    // SAFETY: Nobody else has seen the object yet, whose reference this is.
+    unsafe { bindings::iput(T::backing(&obj).inode.get().replace(ptr::null_mut())) };
     Ok(obj)
+}
+
+/// The inode of shmem of `obj`, which is not imported; made now if it has none. `ENOMEM`.
+pub(super) fn inode<T: GemExt>(obj: &Object<T>) -> Result<NonNull<bindings::inode>>
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    let place = T::backing(obj).inode.get();
+    // SAFETY: What is there is null or the inode that the object holds; all set it by this.
+    let inode = from_err_ptr(unsafe { shim::skua_inode_at(place, u64::try_from(obj.size())?) });
+    // What shmem says where there is no memory for an inode.
+    NonNull::new(inode.map_err(|error| if error == ENOSPC { ENOMEM } else { error })?).ok_or(EINVAL)
 }
 
 /// A reference to an object that may be sent to, and shared with, other threads.
@@ -594,11 +617,16 @@ where
     is_imported(obj) || T::backing(obj).exported.load(Relaxed)
 }
 
-/// Frees the system pages of `obj`, those that are swapped out, too; those that a [`Pages`] still
-/// holds are freed with that. What the next [`Pages::get`] finds is zero.
-pub(crate) fn discard<O: IntoGEMObject>(obj: &O) {
-    // SAFETY: The object is valid; if it has a file, that is one of shmem.
-    unsafe { shim::skua_gem_discard(obj.as_raw()) };
+/// Frees the system pages of `obj`, which has had some, those that are swapped out, too; those that
+/// a [`Pages`] still holds are freed with that. What the next [`Pages::get`] finds is zero.
+pub(crate) fn discard<T: GemExt>(obj: &Object<T>)
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    if let Ok(inode) = inode(obj) {
+        // SAFETY: It is one of shmem, which the object holds.
+        unsafe { shim::skua_inode_discard(inode.as_ptr()) };
+    }
 }
 
 /// Maps up to `ahead + 1` pages from the one that `fault` is about, from the object's system pages.
@@ -1062,7 +1090,11 @@ where
             Placement::Nowhere
         };
         T::release(obj, placement);
+        // SAFETY: It is null or a reference of the object's, which is given up here, once.
+        unsafe { bindings::iput(*backing.inode.get()) };
     }
+    // SAFETY: The object is valid.
+    let dev = unsafe { (*raw).dev };
 
     // SAFETY: The object is valid; an attachment of it was put there by `drm_gem_prime_import()`.
     let attach = unsafe { (*raw).import_attach };
@@ -1081,6 +1113,8 @@ where
     drop(unsafe { KBox::from_raw(raw.cast::<Object<T>>()) });
     // After what the object had mapped of it.
     drop(attachment);
+    // SAFETY: This is the reference that `create()` took.
+    unsafe { bindings::drm_dev_put(dev) };
 }
 
 /// The `gem_prime_import_sg_table` of a driver whose objects are ours.
@@ -1374,7 +1408,7 @@ mod tests {
         let obj = create::<mock::MockObject>(&dev, size, None)?;
         let pages = Pages::get(&*obj, Caching::WriteBack)?;
         let mut bytes = [1u8; 16];
-        assert_eq!(pages.read(PAGE_SIZE - 8, &mut bytes)?, 16);
+        pages.read(PAGE_SIZE - 8, &mut bytes)?;
         assert!(bytes == [0; 16]);
         pages.write(PAGE_SIZE - 8, &[7; 16])?;
 
@@ -1390,7 +1424,7 @@ mod tests {
         assert_eq!(total, size as u64);
         drop(obj);
         assert_eq!(dev.objects.load(Relaxed), 0);
-        assert_eq!(pages.read(PAGE_SIZE - 8, &mut bytes)?, 16);
+        pages.read(PAGE_SIZE - 8, &mut bytes)?;
         assert!(bytes == [7; 16]);
         Ok(())
     }

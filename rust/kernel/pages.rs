@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! System memory of GEM objects: pages of the object's own shmem file, and their DMA addresses.
+//! System memory of GEM objects: pages of the object's own inode of shmem, and their DMA addresses.
 //!
 //! # Model
 //!
-//! Every [`gem::Object`](kernel::drm::gem::Object) has a shmem file that is empty until used and
-//! can be swapped; one that is [made without](super::gem::create_without_file) gets it with its
-//! first pages. [`Pages`] are all its pages, present and pinned. They own a reference to the
-//! file, not to the object, so they may be dropped anywhere, before or after it; dropped, they may
-//! be swapped out, and the next [`Pages::get`] finds the content again. The driver does not read or
-//! write them: clients and devices do, at any time.
+//! An object has an inode of shmem from [`gem::create`] on, or from its first pages
+//! ([`gem::create_without_inode`]), whose pages can be swapped; no file, and no name, which are as
+//! much memory again. [`Pages`] are all its pages, present and pinned. They own a reference to the
+//! inode, not to the object, so they may be dropped anywhere that may sleep, before or after it;
+//! dropped, they may be swapped out, and the next [`Pages::get`] finds the content again. The
+//! driver does not read or write them: clients and devices do, at any time.
 //!
 //! [`DmaMap`] makes them reachable by a device. It holds the pages, so they cannot be swapped out
 //! under the device; and it is in a [`DevresSet`], so it is gone when the device is unbound. The
@@ -22,7 +22,11 @@ use super::{
         DevresItem,
         DevresSet, //
     },
-    gem,
+    drm_driver::DriverExt,
+    gem::{
+        self,
+        GemExt, //
+    },
     shim, //
 };
 use core::ptr::{
@@ -37,7 +41,7 @@ use kernel::{
     },
     drm::gem::{
         BaseObject,
-        IntoGEMObject, //
+        Object, //
     },
     error::{
         from_err_ptr,
@@ -84,18 +88,18 @@ pub(crate) enum Caching {
 ///
 /// # Invariants
 ///
-/// `array` is what `drm_gem_get_pages()` returned for `file` and `size`, of which `file` is a
+/// `array` is what `drm_gem_get_pages()` returned for `inode` and `size`, of which `inode` is a
 /// reference of ours: `size / PAGE_SIZE` pages, each with a reference. They are cached as `caching`
 /// says, for all who map them.
 pub(crate) struct Pages {
-    file: NonNull<bindings::file>,
+    inode: NonNull<bindings::inode>,
     array: NonNull<*mut bindings::page>,
     /// Bytes, a multiple of the page size.
     size: usize,
     caching: Caching,
 }
 
-// SAFETY: Files and pages are reference counted atomically; the array is never written.
+// SAFETY: Inodes and pages are reference counted atomically; the array is never written.
 unsafe impl Send for Pages {}
 // SAFETY: As above.
 unsafe impl Sync for Pages {}
@@ -106,25 +110,24 @@ impl Pages {
     ///
     /// Sleeps. `ENOMEM`; `EBUSY` if they are to be write-combined and somebody else has got them
     /// so; `EINVAL` for an imported object, whose memory is the exporter's.
-    pub(crate) fn get<O: IntoGEMObject>(obj: &O, caching: Caching) -> Result<Arc<Self>> {
+    pub(crate) fn get<T: GemExt>(obj: &Object<T>, caching: Caching) -> Result<Arc<Self>>
+    where
+        T::Driver: DriverExt<Gem = T>,
+    {
         if gem::is_imported(obj) {
             return Err(EINVAL);
         }
-        // What shmem says where there is no memory for an inode.
-        let no_inode = |error| if error == ENOSPC { ENOMEM } else { error };
-        // SAFETY: The object is valid.
-        let file = from_err_ptr(unsafe { shim::skua_gem_file(obj.as_raw()) }).map_err(no_inode)?;
-        let file = NonNull::new(file).ok_or(EINVAL)?;
+        let inode = gem::inode(obj)?;
         let size = obj.size();
-        // SAFETY: `file` is the shmem file of an object of `size` bytes, whole pages.
+        // SAFETY: `inode` is one of shmem, for `size` bytes, whole pages.
         let array =
-            from_err_ptr(unsafe { shim::skua_pages_get(file.as_ptr(), u64::try_from(size)?) })?;
+            from_err_ptr(unsafe { shim::skua_pages_get(inode.as_ptr(), u64::try_from(size)?) })?;
         let array = NonNull::new(array).ok_or(ENOMEM)?;
-        // SAFETY: The object holds a reference to the file.
-        unsafe { bindings::get_file(file.as_ptr()) };
+        // SAFETY: The object holds a reference to the inode.
+        unsafe { bindings::ihold(inode.as_ptr()) };
         // INVARIANT: As just obtained: a page is cached by default.
         let mut pages = Self {
-            file,
+            inode,
             array,
             size,
             caching: Caching::WriteBack,
@@ -180,39 +183,26 @@ impl Pages {
 
 #[cfg(CONFIG_KUNIT = "y")]
 impl Pages {
-    /// Copies from `offset` to `to`; how much of it there is.
-    ///
-    /// As a `read()` of the file, so that anybody may write the pages meanwhile.
-    pub(super) fn read(&self, offset: usize, to: &mut [u8]) -> Result<usize> {
-        let mut at = i64::try_from(offset)?;
-        // SAFETY: The file is valid by the type invariant; `to` may be written.
-        let len = unsafe {
-            bindings::kernel_read(
-                self.file.as_ptr(),
-                to.as_mut_ptr().cast(),
-                to.len(),
-                &mut at,
-            )
-        };
-        usize::try_from(len).map_err(|_| EIO)
-    }
-
-    /// Copies `from` to `offset`, as a `write()` of the file.
-    pub(super) fn write(&self, offset: usize, from: &[u8]) -> Result {
-        let mut at = i64::try_from(offset)?;
-        // SAFETY: The file is valid by the type invariant; `from` may be read.
-        let len = unsafe {
-            bindings::kernel_write(
-                self.file.as_ptr(),
-                from.as_ptr().cast(),
-                from.len(),
-                &mut at,
-            )
-        };
-        if usize::try_from(len) != Ok(from.len()) {
-            return Err(EIO);
+    /// Copies from `offset` to `to`, or back if it is to `write`. `EINVAL` beyond the end.
+    fn copy(&self, offset: usize, bytes: *mut u8, count: usize, write: bool) -> Result {
+        let end = offset.checked_add(count).filter(|end| *end <= self.size);
+        end.ok_or(EINVAL)?;
+        // SAFETY: The pages are there by the type invariant. Of `bytes`, so many may be read, or
+        // written if they are to be; the C code looks at each as it is, whoever writes the pages.
+        unsafe {
+            shim::skua_kunit_pages_copy(self.array.as_ptr(), offset, bytes.cast(), count, write);
         }
         Ok(())
+    }
+
+    /// Copies from `offset` to `to`. `EINVAL` beyond the end.
+    pub(super) fn read(&self, offset: usize, to: &mut [u8]) -> Result {
+        self.copy(offset, to.as_mut_ptr(), to.len(), false)
+    }
+
+    /// Copies `from` to `offset`. `EINVAL` beyond the end.
+    pub(super) fn write(&self, offset: usize, from: &[u8]) -> Result {
+        self.copy(offset, from.as_ptr().cast_mut(), from.len(), true)
     }
 }
 
@@ -226,12 +216,12 @@ impl Drop for Pages {
         unsafe {
             // CAST: The size came from a `usize` that was converted before.
             shim::skua_pages_put(
-                self.file.as_ptr(),
+                self.inode.as_ptr(),
                 self.size as u64,
                 self.array.as_ptr(),
                 true,
             );
-            bindings::fput(self.file.as_ptr());
+            bindings::iput(self.inode.as_ptr());
         }
     }
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory pressure: pages of idle objects go back to their shmem files, where they can be swapped,
-//! or to the system.
+//! Memory pressure: pages of idle objects go back to their inodes of shmem, where they can be
+//! swapped, or to the system.
 //!
 //! # Model
 //!
 //! Objects with system pages are in some of the driver's lists, and those that have given them back
 //! in another ([`lru`](super::lru)). When the kernel needs memory, a [`Shrinker`] goes through the
 //! first, list by list, and asks each object whose reservation lock is free ([`Shrink::rest`]),
-//! until it has looked at as many pages as it was asked for. The content stays in the file, unless
-//! nobody needs it: [`GemExt::rouse`] gets it from there when the object is needed again.
+//! until it has looked at as many pages as it was asked for. The content stays with the inode,
+//! unless nobody needs it: [`GemExt::rouse`] gets it from there when the object is needed again.
 //!
 //! Before that it asks objects in device memory for copies of them in system pages, which are there
 //! for convenience alone ([`Shrink::drop_copy`]). These it also asks for when the memory of a

@@ -269,8 +269,6 @@ impl SystemMemory {
 /// What is in a buffer object besides GEM.
 #[pin_data]
 pub(crate) struct BoData {
-    /// GEM objects do not hold their device, which has their mmap offsets and their region's quota.
-    _dev: ARef<SkuaDevice>,
     /// [`SegmentSets::word`] of its creation; above that `DRM_SKUA_BO_*`, or whose context
     /// allocation it is, which has none of these.
     made: u16,
@@ -326,7 +324,6 @@ impl DriverObject for BoData {
 
     fn new(dev: &SkuaDevice, _size: usize, args: BoArgs) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
-            _dev: dev.into(),
             made: {
                 let word = match args.context_of {
                     Some(ContextUse::Engine) => FOR_ENGINE,
@@ -472,7 +469,7 @@ fn create_in_vram(
     args: BoArgs,
     (range, dirty): (Arc<VramRange>, BlockList),
 ) -> Result<ARef<Bo>> {
-    let bo = gem::create_without_file::<BoData>(dev, usize::try_from(size)?, args)?;
+    let bo = gem::create_without_inode::<BoData>(dev, usize::try_from(size)?, args)?;
     let mut reserved = resv::lock(&*bo)?;
     if dirty.as_slice().is_empty() {
         range.set_cleared(dev.vram_generation.load(Relaxed));
@@ -638,7 +635,7 @@ pub(crate) fn import(dev: &SkuaDevice, size: usize) -> Result<ARef<Bo>> {
         users: None,
         context_of: None,
     };
-    gem::create::<BoData>(dev, size, args)
+    gem::create_without_inode::<BoData>(dev, size, args)
 }
 
 /// Says where the memory of `bo` is from now on, which has none yet.
