@@ -197,9 +197,10 @@ fn regions(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> core::fmt:
         let aperture = dev.host_aperture.lock();
         writeln!(
             out,
-            "host aperture: pages {} used {}",
+            "host aperture: pages {} used {} for locks {}",
             aperture.total(),
-            aperture.used()
+            aperture.used(),
+            dev.host_aperture_claimed.load(Relaxed)
         )?;
     }
     let is_clearing = Clearer::has_work(dev);

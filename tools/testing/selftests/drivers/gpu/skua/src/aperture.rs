@@ -13,13 +13,13 @@ use skua_uapi::*;
 use crate::client::signal;
 use crate::function::{Function, Unbound};
 use crate::mapping::Mapping;
-use crate::moving::{find, movable_in_vram, place, resident};
+use crate::moving::{evict_some, find, movable_in_vram, place, resident};
 use crate::power::sleep;
 use crate::raw::in_child;
 use crate::rig::{copy, fill, Buffer};
 use crate::suite::eventually;
 use crate::witness::quiet;
-use crate::{skip, Client, Engine, Errno, Place, Rig};
+use crate::{skip, suite, Client, Engine, Errno, Place, Rig};
 
 const PAGE: usize = 4096;
 const MIB: u64 = 1 << 20;
@@ -62,17 +62,25 @@ fn in_vram(rig: &Rig, size: u64) -> Buffer {
     rig.bound(movable_in_vram(rig, size), size)
 }
 
+/// Pages of the aperture, how many of them show something, and how many are for what is locked.
+#[track_caller]
+fn pages() -> [u64; 3] {
+    let text = Function::first().debugfs("regions").expect("debugfs");
+    let numbers = text.lines().find_map(|line| {
+        let (total, rest) = line
+            .strip_prefix("host aperture: pages ")?
+            .split_once(" used ")?;
+        let (used, locked) = rest.split_once(" for locks ")?;
+        Some([total, used, locked].map(|number| number.parse().expect("a number")))
+    });
+    numbers.unwrap_or_else(|| panic!("no aperture: {text}"))
+}
+
 /// Pages of the aperture, and how many of them show something.
 #[track_caller]
 fn usage() -> (u64, u64) {
-    let text = Function::first().debugfs("regions").expect("debugfs");
-    let numbers = text.lines().find_map(|line| {
-        let (total, used) = line
-            .strip_prefix("host aperture: pages ")?
-            .split_once(" used ")?;
-        Some((total.parse().ok()?, used.parse().ok()?))
-    });
-    numbers.unwrap_or_else(|| panic!("no aperture: {text}"))
+    let [total, used, _] = pages();
+    (total, used)
 }
 
 /// Accesses of pages of the aperture that showed nothing.
@@ -280,6 +288,76 @@ pub fn no_more_is_locked_than_there_are_pages() {
         unlock(n);
     }
     assert_eq!(strays(), 0);
+}
+
+/// Of objects that two clients share, more than there are pages for, which eight threads lock and
+/// have come and go.
+pub fn locks_of_many_threads_have_no_more_than_there_is() {
+    let hidden = Hidden::new();
+    let own: &Client = &hidden.rig;
+    let other = Client::new();
+    let buffers = [(); 6].map(|()| {
+        let handle = movable_in_vram(own, hidden.size / 4);
+        let shared = own.export(handle).expect("PRIME_HANDLE_TO_FD");
+        (handle, other.import(&shared).expect("PRIME_FD_TO_HANDLE"))
+    });
+    let is_over = AtomicBool::new(false);
+    let most = thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut most = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                let [total, _, locked] = pages();
+                assert!(locked <= total, "{locked} of {total} pages are locked");
+                most = most.max(locked);
+            }
+            most
+        });
+        let threads = [(); 8].map({
+            let mut number = 0;
+            let (buffers, other) = (&buffers, &other);
+            move |()| {
+                number += 1;
+                scope.spawn(move || {
+                    for round in 0..suite::rounds(200) as usize {
+                        let (handle, theirs) = buffers[(number + round * number) % 6];
+                        let (client, handle) = match number % 2 {
+                            0 => (own, handle),
+                            _ => (other, theirs),
+                        };
+                        assert!(client.lock(handle).is_ok(), "round {round}");
+                        match (number + round) % 3 {
+                            0 => evict_some(),
+                            1 => {
+                                resident(client, &[handle]);
+                                assert_eq!(client.evict(&[handle]), Ok(()));
+                            }
+                            _ => (),
+                        }
+                        assert_eq!(client.unlock(handle), Ok(()), "round {round}");
+                    }
+                })
+            }
+        });
+        let ended = threads.map(thread::ScopedJoinHandle::join);
+        is_over.store(true, Ordering::Relaxed);
+        assert!(ended.iter().all(Result::is_ok));
+        watch.join().expect("a thread")
+    });
+    println!("# {most} pages were for locks at a time");
+    let [total, _, locked] = pages();
+    assert_eq!(locked, 0, "nothing is locked");
+    // It is what it says to be.
+    let handles = buffers.map(|(handle, _)| handle);
+    resident(own, &handles);
+    for (n, handle) in (1..).zip(handles) {
+        assert!(own.lock(handle).is_ok(), "{n}");
+        assert_eq!(pages()[2], total.min(n * hidden.size / 4 / hidden.page));
+    }
+    for handle in handles {
+        assert_eq!(own.unlock(handle), Ok(()));
+    }
+    assert_eq!(pages()[2], 0);
+    assert_eq!(own.evict(&handles), Ok(()));
 }
 
 /// What the CPU sees by itself takes no page; what may be nowhere else is there, or refused. What

@@ -18,6 +18,7 @@ fn main() -> ExitCode {
         row_0_24_more_than_the_aperture_is_seen_in_turn: 120 at_rest,
         row_0_24_who_reads_on_gets_what_follows: 60 at_rest,
         row_0_18_row_0_24_no_more_is_locked_than_there_are_pages: 60 at_rest,
+        row_0_24_locks_of_many_threads_have_no_more_than_there_is: 120 at_rest,
         row_0_25_no_byte_of_a_neighbour_is_seen: 60 at_rest,
         row_0_26_it_works_at_once_and_after_a_bind: 60 at_rest,
         row_0_26_it_works_again_after_a_loss: 120 at_rest,
@@ -80,4 +81,8 @@ fn row_0_18_row_0_24_no_more_is_locked_than_there_are_pages() {
 
 fn everything_at_once_in_eight_processes() {
     torture::eight_processes();
+}
+
+fn row_0_24_locks_of_many_threads_have_no_more_than_there_is() {
+    aperture::locks_of_many_threads_have_no_more_than_there_is();
 }
