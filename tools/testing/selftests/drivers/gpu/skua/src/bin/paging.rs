@@ -83,6 +83,8 @@ fn row_4_13_its_tables_are_those_of_its_size() {
 
 fn row_4_14_what_is_new_is_cleared_to_the_last_page() {
     quiet();
+    // Nobody else clears what is dirty meanwhile.
+    let _uncleared = Uncleared::new();
     let rig = Rig::new();
     let size = rig.region(Place::Vram).size - 2 * MIB;
     let dirty = rig.try_bo(Place::Vram, size).expect("BO_CREATE");
@@ -90,7 +92,6 @@ fn row_4_14_what_is_new_is_cleared_to_the_last_page() {
     assert_eq!(rig.run(Engine::Compute, &[fill(!0, va, size)]), Ok(()));
     drop(rig);
     quiet();
-    let _uncleared = Uncleared::new();
     let rig = Rig::new();
     for size in [PAGE, MIB, SIZE, 40 * MIB] {
         let before = Counted::now();
