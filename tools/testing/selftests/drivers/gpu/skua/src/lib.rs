@@ -17,7 +17,7 @@
 //! - [`race`]: jobs that an engine takes one after the other; [`unpreempted`]: engines that are
 //!   never asked to stop;
 //! - [`program`]: compute programs; [`drawing`]: what is drawn;
-//! - [`software_timeline`]: fences of another driver;
+//! - [`software_timeline`]: fences of another driver; [`others`]: their memory;
 //! - [`moving`]: objects that move; [`torture`]: all at once;
 //! - [`calls`]: what the kernel called for it; [`events`]: what the driver traced;
 //! - [`loss`]: a GPU that goes away; [`aperture`]: tests of several programs;
@@ -39,6 +39,7 @@ pub mod kernel_log;
 pub mod loss;
 pub mod mapping;
 pub mod moving;
+pub mod others;
 pub mod power;
 pub mod program;
 pub mod race;

@@ -20,11 +20,12 @@ use std::time::Duration;
 
 use nix::sys::eventfd::EventFd;
 use skua_selftests::client::{
-    map, map_readonly, signal, signal_point, signal_value, unmap, wait, wait_point, wait_value,
+    map, map_readonly, own, signal, signal_point, signal_value, unmap, wait, wait_point, wait_value,
 };
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
 use skua_selftests::moving::{both, evict_all, movable, pattern, place, press};
+use skua_selftests::others::heap;
 use skua_selftests::rig::{write, Buffer};
 use skua_selftests::software_timeline::SoftwareTimeline;
 use skua_selftests::suite::eventually;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         contexts: 300,
         submissions: 600,
         monitored_fences: 300,
+        sharing: 600,
     ])
 }
 
@@ -1374,6 +1376,76 @@ fn monitored_fences() {
                     assert_eq!(s.event.read(), Ok(1));
                     assert_eq!(s.rig.fence_destroy(fence), Ok(()));
                 },
+                ..STEP
+            },
+        ],
+    );
+}
+
+/// PRIME_HANDLE_TO_FD.
+fn export(subject: &Subject, handle: u32) -> Result<u64, Errno> {
+    let file = subject.rig.export(handle).inspect_err(|errno| {
+        // The core has installed a descriptor whose number it could not tell.
+        for entry in fs::read_dir("/proc/self/fd").expect("procfs").flatten() {
+            let is_lost = fs::read_link(entry.path())
+                .is_ok_and(|to| to.to_string_lossy().starts_with("/dmabuf:"));
+            let name = entry.file_name().into_string().expect("a number");
+            if *errno == Errno::EFAULT && is_lost {
+                drop(own(name.parse().expect("a number")));
+            }
+        }
+    })?;
+    subject.file.replace(Some(file));
+    Ok(0)
+}
+
+/// Has a dma-buf of an object.
+fn shared(subject: &Subject, object: usize) {
+    let exported = export(subject, subject.buffers[object].handle);
+    assert_eq!(exported, Ok(0));
+}
+
+/// PRIME_FD_TO_HANDLE of it, by another client.
+fn import(subject: &Subject) -> Result<u64, Errno> {
+    let file = subject.file.borrow();
+    let handle = subject.other.import(file.as_ref().expect("a dma-buf"))?;
+    Ok(handle.into())
+}
+
+/// What was imported goes.
+fn close_import(subject: &Subject, handle: u64) {
+    let handle = u32::try_from(handle).expect("a handle");
+    assert_eq!(subject.other.close(handle), Ok(()));
+}
+
+fn sharing() {
+    run(
+        Subject::new,
+        &[
+            Step {
+                name: "PRIME_HANDLE_TO_FD",
+                call: |s| export(s, s.buffers[0].handle),
+                undo: |s, _| drop(s.file.take()),
+                ..STEP
+            },
+            Step {
+                name: "PRIME_HANDLE_TO_FD of what may move",
+                call: |s| export(s, s.buffers[2].handle),
+                undo: |s, _| drop(s.file.take()),
+                ..STEP
+            },
+            Step {
+                name: "PRIME_FD_TO_HANDLE",
+                prepare: |s| shared(s, 0),
+                call: import,
+                undo: close_import,
+                ..STEP
+            },
+            Step {
+                name: "PRIME_FD_TO_HANDLE of another driver's memory",
+                prepare: |s| drop(s.file.replace(Some(heap(SIZE)))),
+                call: import,
+                undo: close_import,
                 ..STEP
             },
         ],

@@ -3,7 +3,7 @@
 //! Sharing by dma-buf: among files of this driver, and with others.
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,6 +15,7 @@ use skua_selftests::mapping::Mapping;
 use skua_selftests::moving::{
     alone, both, expect_gpu, movable_in_vram, place, press, resident, while_all_is_evicted,
 };
+use skua_selftests::others::{heap, import_by_vgem, vgem};
 use skua_selftests::raw::{in_child, ioctl};
 use skua_selftests::rig::{copy, fill, wait_value, write};
 use skua_selftests::suite::{eventually, rounds};
@@ -305,60 +306,10 @@ fn memory_of_udmabuf() {
     memory_of_another_driver(&dma_buf, &cpu);
 }
 
-/// A dma-buf of a heap.
-fn heap() -> OwnedFd {
-    #[repr(C)]
-    struct Allocation {
-        len: u64,
-        fd: u32,
-        fd_flags: u32,
-        heap_flags: u64,
-    }
-    let Ok(device) = File::open("/dev/dma_heap/system") else {
-        skip("the kernel has no system heap");
-    };
-    let mut argument = Allocation {
-        len: SIZE,
-        fd: 0,
-        fd_flags: 0x8_0002, // O_CLOEXEC | O_RDWR
-        heap_flags: 0,
-    };
-    // _IOWR('H', 0, struct dma_heap_allocation_data)
-    ioctl(&device, 0xc018_4800, &mut argument).expect("DMA_HEAP_IOCTL_ALLOC");
-    own(i32::try_from(argument.fd).expect("a descriptor"))
-}
-
 fn memory_of_a_dma_heap() {
-    let dma_buf = heap();
+    let dma_buf = heap(SIZE);
     let cpu = Mapping::new(&dma_buf, 0, LEN).expect("mmap of a dma-buf");
     memory_of_another_driver(&dma_buf, &cpu);
-}
-
-/// A primary node of vgem.
-fn vgem() -> File {
-    for n in 0..16 {
-        let path = format!("/dev/dri/card{n}");
-        let Ok(file) = OpenOptions::new().read(true).write(true).open(path) else {
-            continue;
-        };
-        let mut name = [0_u8; 16];
-        let mut version = drm_version {
-            name_len: 16,
-            name: name.as_mut_ptr().cast(),
-            ..Default::default()
-        };
-        if ioctl(&file, DRM_IOCTL_VERSION, &mut version).is_ok() && name.starts_with(b"vgem") {
-            return file;
-        }
-    }
-    skip("the kernel has no vgem")
-}
-
-#[repr(C)]
-struct Prime {
-    handle: u32,
-    flags: u32,
-    fd: i32,
 }
 
 fn memory_of_vgem() {
@@ -385,7 +336,7 @@ fn memory_of_vgem() {
     // DRM_IOCTL_MODE_CREATE_DUMB
     ioctl(&vgem, 0xc020_64b2, &mut dumb).expect("MODE_CREATE_DUMB");
     assert_eq!(dumb.size, SIZE);
-    let mut prime = Prime {
+    let mut prime = drm_prime_handle {
         handle: dumb.handle,
         flags: 0x8_0002,
         fd: -1,
@@ -398,7 +349,7 @@ fn memory_of_vgem() {
 
 fn an_imported_object_is_told_apart() {
     let client = Client::new();
-    let dma_buf = heap();
+    let dma_buf = heap(SIZE);
     let handle = client.import(&dma_buf).expect("PRIME_FD_TO_HANDLE");
     assert_eq!(client.info(handle).expect("BO_INFO").imported, 1);
     assert_eq!(client.mmap_offset(handle), Err(Errno::EOPNOTSUPP));
@@ -423,16 +374,6 @@ fn an_imported_object_outlives_its_exporter_handles() {
     assert_eq!(rig.close(handle), Ok(()));
     assert_eq!(rig.run(Engine::Copy, &[write(va + 8, 6)]), Ok(()));
     assert_eq!(cpu.read(8), 6);
-}
-
-fn import_by_vgem(vgem: &File, dma_buf: &OwnedFd) -> Result<u32, Errno> {
-    let mut prime = Prime {
-        handle: 0,
-        flags: 0,
-        fd: dma_buf.as_fd().as_raw_fd(),
-    };
-    ioctl(vgem, DRM_IOCTL_PRIME_FD_TO_HANDLE, &mut prime)?;
-    Ok(prime.handle)
 }
 
 fn vgem_imports_system_memory() {
@@ -703,7 +644,7 @@ fn imports_are_given_back() {
     let client = Client::new();
     let vm = client.vm_create().expect("VM_CREATE");
     let round = || {
-        let dma_buf = heap();
+        let dma_buf = heap(SIZE);
         let handle = client.import(&dma_buf).expect("PRIME_FD_TO_HANDLE");
         let op = map(handle, 0, 1 << 40, SIZE);
         assert_eq!(client.bind_and_wait(vm, &[op]), Ok(()));
