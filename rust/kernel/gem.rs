@@ -89,7 +89,10 @@ use kernel::{
         },
         Registered, //
     },
-    error::from_err_ptr,
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
     page::PAGE_SIZE,
     prelude::*,
     sync::{
@@ -162,8 +165,8 @@ pub(crate) struct Backing<D, S, R> {
     import: SetOnce<DevresItem<ImportMap>>,
     /// Ties this value to one object, so that no other object's lock opens it.
     place: Atomic<i8>,
-    /// How often it is pinned: importers have its pages' addresses. Changed with the reservation
-    /// locked.
+    /// Below [`ATTACHING`], how often it is pinned: importers have its pages' addresses; changed
+    /// with the reservation locked. From there on, modulo 256, how many are about to pin it.
     pins: Atomic<u32>,
     /// Whether a dma-buf of it was ever asked for, or it had a second handle.
     exported: Atomic<bool>,
@@ -323,6 +326,8 @@ where
     fn release(obj: &Object<Self>, placement: PlacementOf<Self>);
 }
 
+/// What [`Backing::pins`] counts somebody as who is about to pin; there are fewer pins.
+const ATTACHING: u32 = 1 << 24;
 /// How long an attachment waits for an object that others have move away again: at the end of their
 /// attachments, for one.
 const PATIENCE: Delta = Delta::from_secs(10);
@@ -559,7 +564,7 @@ where
     if !reserved.guards(obj) || !backing.is_of(IntoGEMObject::as_raw(obj)) {
         return Err(EINVAL);
     }
-    if backing.pins.load(Relaxed) != 0 {
+    if is_pinned(obj) {
         return Err(EBUSY);
     }
     unmap(obj);
@@ -599,7 +604,15 @@ pub(crate) fn is_pinned<T: GemExt>(obj: &Object<T>) -> bool
 where
     T::Driver: DriverExt<Gem = T>,
 {
-    T::backing(obj).pins.load(Relaxed) != 0
+    T::backing(obj).pins.load(Relaxed) % ATTACHING != 0
+}
+
+/// Whether somebody attaches `obj`: it is to leave device memory, and not to come back meanwhile.
+pub(crate) fn is_attached_now<T: GemExt>(obj: &Object<T>) -> bool
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    T::backing(obj).pins.load(Relaxed) >= ATTACHING
 }
 
 /// Whether the memory of `obj` is another driver's.
@@ -815,9 +828,11 @@ where
     // SAFETY: Called on objects that have this function, alive, with the reservation lock held by
     // this thread (`drm_gem_map_attach()`).
     let (obj, mut reserved) = unsafe { (object::<T>(raw), Reserved::borrowed((*raw).resv)) };
+    let pins = &T::backing(obj).pins;
     match T::rouse(obj, &mut reserved).and_then(|()| T::pin(obj, &mut reserved)) {
+        Ok(()) if pins.load(Relaxed).wrapping_add(1) % ATTACHING == 0 => ENOMEM.to_errno(),
         Ok(()) => {
-            T::backing(obj).pins.add(1, Relaxed);
+            pins.add(1, Relaxed);
             0
         }
         Err(error) => error.to_errno(),
@@ -904,25 +919,45 @@ where
 {
     // SAFETY: The buffer holds the object.
     let obj = unsafe { object::<T>((*buf).priv_.cast()) };
-    let since = Instant::<Monotonic>::now();
-    loop {
-        // Of a device that is gone, what is in system pages can still be had.
-        if let Some(dev) = device::enter(obj.dev()) {
-            if let Err(error) = T::attach(obj, &dev) {
-                return error.to_errno();
+    T::backing(obj).pins.add(ATTACHING, Relaxed);
+    let attached = || {
+        let since = Instant::<Monotonic>::now();
+        loop {
+            // Of a device that is gone, what is in system pages can still be had.
+            if let Some(dev) = device::enter(obj.dev()) {
+                T::attach(obj, &dev)?;
+            }
+            // SAFETY: As this is called.
+            let result = to_result(unsafe { bindings::drm_gem_map_attach(buf, attach) });
+            if result != Err(EBUSY) || since.elapsed() > PATIENCE {
+                return result;
+            }
+            // It moves, or somebody is about to have it move.
+            match resv::wait(obj, Usage::Kernel, msecs_to_jiffies(1000)) {
+                Err(error) if error != ETIME => return Err(error),
+                _ if current!().signal_pending() => return Err(ERESTARTSYS),
+                _ => fsleep(Delta::from_millis(1)),
             }
         }
-        // SAFETY: As this is called.
-        let result = unsafe { bindings::drm_gem_map_attach(buf, attach) };
-        if result != EBUSY.to_errno() || since.elapsed() > PATIENCE {
-            return result;
-        }
-        // It moves, or somebody is about to have it move.
-        match resv::wait(obj, Usage::Kernel, msecs_to_jiffies(1000)) {
-            Err(error) if error != ETIME => return error.to_errno(),
-            _ if current!().signal_pending() => return ERESTARTSYS.to_errno(),
-            _ => fsleep(Delta::from_millis(1)),
-        }
+    };
+    let result = attached();
+    T::backing(obj).pins.fetch_sub(ATTACHING, Relaxed);
+    if result.is_err() {
+        let_go(obj);
+    }
+    result.map_or_else(|error| error.to_errno(), |()| 0)
+}
+
+/// An importer does not have `obj` attached any more, or never had.
+fn let_go<T: GemExt>(obj: &Object<T>)
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    if is_pinned(obj) || is_attached_now(obj) {
+        return;
+    }
+    if let Some(dev) = device::enter(obj.dev()) {
+        T::detached(obj, &dev);
     }
 }
 
@@ -941,13 +976,7 @@ unsafe extern "C" fn detach_callback<T: GemExt>(
     // SAFETY: As this is called.
     unsafe { bindings::drm_gem_map_detach(buf, attach) };
     // SAFETY: The buffer holds the object, and its importer the buffer until this is over.
-    let obj = unsafe { object::<T>((*buf).priv_.cast()) };
-    if is_pinned(obj) {
-        return;
-    }
-    if let Some(dev) = device::enter(obj.dev()) {
-        T::detached(obj, &dev);
-    }
+    let_go(unsafe { object::<T>((*buf).priv_.cast()) });
 }
 
 /// `drm_driver.gem_prime_import` of a driver whose objects are ours: a buffer that an object of the

@@ -559,7 +559,8 @@ pub(crate) fn room_in_vram(
     patience: &mut Jiffies,
 ) -> Result<Option<Arc<VramRange>>> {
     // What another driver has attached does not move: nobody is to leave for it.
-    if !bo.is_better_in(Segment::Vram) || bo.is_held_out() || gem::is_pinned(bo) {
+    let is_attached = gem::is_pinned(bo) || gem::is_attached_now(bo);
+    if !bo.is_better_in(Segment::Vram) || bo.is_held_out() || is_attached {
         return Ok(None);
     }
     let Some(quota) = quota_of(bo)? else {

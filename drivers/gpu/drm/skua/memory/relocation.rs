@@ -553,7 +553,9 @@ pub(crate) fn relocate(
     };
     let (old, clean, is_settled) = {
         let mut reserved = exec.reserved(&handle)?;
-        if gem::is_pinned(&**bo) || bo.is_dying() {
+        let comes = matches!(new, Placement::Device(_)) && !bo.needs_vram();
+        let is_attached = gem::is_pinned(&**bo) || comes && gem::is_attached_now(&**bo);
+        if is_attached || bo.is_dying() {
             return Err(EBUSY);
         }
         BoData::rouse(bo, &mut reserved)?;
