@@ -131,7 +131,7 @@ fn a_counter_that_goes_back_is_no_progress() {
 fn each_packet_has_its_own_time_to_stop() {
     let ask = |heads: &dyn Fn(u64) -> Option<u64>| {
         let mut dog = Watchdog::new(LIMITS);
-        (0..600).find_map(|n| {
+        (0..600).find(|&n| {
             let sample = Sample {
                 now_ms: n * 100,
                 head: heads(n),
@@ -140,8 +140,7 @@ fn each_packet_has_its_own_time_to_stop() {
                 before: Spent::default(),
                 since: None,
             };
-            let verdict = dog.check(sample.of_request(Some(1)));
-            (verdict != Verdict::Healthy).then_some(n)
+            dog.check(sample.of_request(Some(1))) != Verdict::Healthy
         })
     };
     assert_eq!(ask(&|n| Some(2 + n / 15)), None);
