@@ -6,7 +6,7 @@
 //! | request | what happens | answer |
 //! |---|---|---|
 //! | `ping` | nothing | `ok` |
-//! | `gpu-kill` | SIGKILL to the GPU server: a surprise removal | `ok` when it is gone |
+//! | `gpu-kill` | SIGKILL to the GPU server while the guest stands still: a surprise removal | `ok` when it is gone |
 //! | `gpu-stop` | SIGSTOP: a hung bus; a register read stops the CPU | `ok` when it stands still |
 //! | `gpu-cont` | SIGCONT | `ok` |
 //! | `gpu-lie NAME[=VALUE]…` | from now on it tells these lies; none: no more | `ok` when it does |

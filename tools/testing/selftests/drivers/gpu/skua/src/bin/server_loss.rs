@@ -24,7 +24,6 @@ fn main() -> ExitCode {
         a_pause_is_survived: 120,
         a_pause_during_a_submission_is_survived: 120,
         a_pause_longer_than_qemus_default_patience_is_survived: 240,
-        // Killed in a copy it may take QEMU along.
         a_killed_server_ends_all_work: 240 at_rest,
         a_dead_device_can_be_unbound: 240 at_rest,
     ])

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: MIT
 
 //! The GPU server is killed while the device copies.
-//!
-//! QEMU 11.1 aborts then in most tries, by an assertion in its handling of the broken connection;
-//! the definition of this guest accepts that death and no other.
 
 use std::process::ExitCode;
 
