@@ -670,7 +670,8 @@ fn meet(
             }
             Phase::Paging => (),
             Phase::EngineResetting => {
-                scene.engaged = Some(cast.engage());
+                // For itself it would be reset, too, some time.
+                scene.engaged = is_met.then(|| cast.engage());
                 scene.before = Counts::now();
                 // Under way until the lies change.
                 let deaf = match fault.withholds_preemptions() {
