@@ -887,7 +887,7 @@ void skua_wmb(void)
 	wmb();
 }
 
-/* KUnit runs tests in kernel threads, whose own root is empty. */
+/* Of a KUnit test's pages, whoever else writes them meanwhile. */
 void skua_kunit_pages_copy(struct page **pages, unsigned long offset, char *bytes,
 			   unsigned long count, bool write)
 {
@@ -901,6 +901,7 @@ void skua_kunit_pages_copy(struct page **pages, unsigned long offset, char *byte
 	}
 }
 
+/* KUnit runs tests in kernel threads, whose own root is empty. */
 struct file *skua_kunit_open(const char *path, int flags)
 {
 	scoped_with_init_fs()

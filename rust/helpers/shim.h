@@ -184,9 +184,11 @@ void *skua_page_address(struct page *page);
 struct file *anon_inode_getfile(const char *name, const struct file_operations *fops, void *priv,
 				int flags);
 
-/* include/linux/fs_struct.h, for the KUnit suites: opens a file as init would. */
+/* include/linux/highmem.h, for the KUnit suites. */
 void skua_kunit_pages_copy(struct page **pages, unsigned long offset, char *bytes,
 			   unsigned long count, _Bool write);
+
+/* include/linux/fs_struct.h, for the KUnit suites: opens a file as init would. */
 struct file *skua_kunit_open(const char *path, int flags);
 
 /* rust/helpers/trace.c */

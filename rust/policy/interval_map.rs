@@ -4,9 +4,9 @@
 //!
 //! A map from disjoint half-open ranges `[start, end)` of `u64` to values: the mappings of a GPU
 //! address space, the allocations of an aperture. It is a height-balanced (AVL) tree whose nodes
-//! live in pieces of a page, which stay where they are, and name each other by number. Outside of the driver each node also knows the
-//! extent of its subtree and the largest gap inside, so that [`IntervalMap::find_gap`] skips what is
-//! too full.
+//! live in pieces of a page, which stay where they are, and name each other by number. Outside of
+//! the driver each node also knows the extent of its subtree and the largest gap inside, so that
+//! [`IntervalMap::find_gap`] skips what is too full.
 //!
 //! **Prepare, then commit.** Changes happen where nothing may fail any more, so the memory for them
 //! is set aside before: [`IntervalMap::prepare`] returns a [`Reservation`] of nodes, which

@@ -111,8 +111,8 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// The fence id at whose end an engine reset for this is void, as is [`Miniport::reset_engine`]
-    /// told; 0 if it is not: then the engine does nothing that could end.
+    /// For whose end [`Miniport::reset_engine`] is void: the packet's fence id; 0 where the engine
+    /// does nothing that could end.
     pub fn fence(&self) -> u64 {
         match self {
             Self::Endless(id) => *id,

@@ -11,8 +11,8 @@
 //! flushed. When the device is lost the records are no longer kept: no table is walked any more.
 //!
 //! Before anything of an object is installed in an address space, and until nothing is any more,
-//! that is among its *users*, by a [`Mapping`]: from the moment at which a bind is accepted until what is
-//! unmapped is given up. A mover waits for all of them, and they for it.
+//! that is among its *users*, by a [`Mapping`]: from the moment at which a bind is accepted until
+//! what is unmapped is given up. A mover waits for all of them, and they for it.
 //!
 //! The memory in [`Sites`] is what page tables lead to: the placement's, but while the object is on
 //! its way; then it is the old one until the move is done.

@@ -275,8 +275,8 @@ pub(crate) fn leave(dev: &SkuaDevice, bo: &BoRef, waits: &mut Few<Fence>) -> Res
     }
 }
 
-/// Counts that page tables are to lead nowhere from `bo`, the area of a context, if its engine needs
-/// that (row 2.08).
+/// Counts that page tables are to lead nowhere from `bo`, the area of a context, if its engine
+/// needs that (row 2.08).
 pub(crate) fn expect_left(dev: &SkuaDevice, bo: &BoRef) {
     let context = dev.contexts.find_by(|context| context.is_saved_in(bo));
     // Of one that goes nobody asks.

@@ -14,12 +14,13 @@
 //! - [`client`], [`rig`]: an open device, and one that is ready to run work; [`wddm_rig`]: one of
 //!   WDDM;
 //! - [`cgroup`]: what the kernel charges a process with;
-//! - [`race`]: jobs that an engine takes one after the other; [`unpreempted`]: engines that are
-//!   never asked to stop;
+//! - [`race`]: jobs that an engine takes one after the other, threads that wait;
+//!   [`unpreempted`]: engines that are never asked to stop;
 //! - [`program`]: compute programs; [`drawing`]: what is drawn;
 //! - [`software_timeline`]: fences of another driver; [`others`]: their memory;
 //! - [`moving`]: objects that move; [`torture`]: all at once;
-//! - [`calls`]: what the kernel called for it; [`events`]: what the driver traced;
+//! - [`calls`]: what the kernel called for it; [`events`]: what the driver traced; [`kernel_log`]:
+//!   what the kernel logged;
 //! - [`loss`]: a GPU that goes away; [`aperture`]: tests of several programs;
 //! - [`table`], [`witness`]: bad arguments, and what they must not change.
 
