@@ -108,6 +108,14 @@ pub enum PagingOperation<'a> {
         /// What is copied, each on its own.
         pieces: &'a [TransferPiece],
     },
+    /// `DXGK_OPERATION_DISCARD_CONTENT`: nobody wants what is in the memory any more. Has no steps:
+    /// what a miniport keeps about the content goes, and its paging buffer may be empty.
+    Discard {
+        /// The segment of the memory.
+        segment: u32,
+        /// The memory, in pages of the segment.
+        blocks: &'a [PageRange],
+    },
     /// `DXGK_OPERATION_INIT_CONTEXT_RESOURCE`: write what a context allocation begins with, once,
     /// when it has its first memory, which is all zero (row 2.10).
     InitContextResource(ContextPage),

@@ -40,6 +40,7 @@ pub mod paging;
 pub mod priority;
 #[cfg(test)]
 mod recorder;
+pub mod relocation;
 pub mod ring_space;
 pub mod scheduler;
 pub mod scheduling_caps;

@@ -12,7 +12,7 @@
 //!           ▲ a multiple of the largest page that fits         ▲ the paging buffer
 //! ```
 //!
-//! An operation that is larger than its window goes on in the next paging buffer: a *pass* does
+//! DISCARD_CONTENT has nothing to map. An operation that is larger than its window goes on in the next paging buffer: a *pass* does
 //! what the window, the buffer and an engine's time have room for, and a [`MultipassOffset`] says
 //! where the next one begins. Where a pass ends depends on nothing but where it begins, so one that
 //! is repeated after a reset does the same again.
@@ -244,6 +244,7 @@ impl PagingOperation<'_> {
                 let piece = pieces.get(piece)?;
                 Some((piece.block, Some(piece.bus)))
             }
+            Self::Discard { .. } => None,
             Self::InitContextResource(page) => (piece == 0).then_some(match *page {
                 ContextPage::Segment(_, page) => (PageRange::new(page, 1), None),
                 ContextPage::System(bus) => (PageRange::new(0, 1), Some(bus)),
@@ -264,7 +265,7 @@ impl PagingOperation<'_> {
         mut f: impl FnMut(Step) -> Result<(), E>,
     ) -> Result<Option<MultipassOffset>, E> {
         let (bytes, mut left) = match self {
-            Self::Fill { .. } => (window.bytes, FILL_PAGES),
+            Self::Fill { .. } | Self::Discard { .. } => (window.bytes, FILL_PAGES),
             Self::InitContextResource(_) => (window.bytes, 1),
             Self::Transfer { .. } => {
                 let half = window.bytes / 2;

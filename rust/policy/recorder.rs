@@ -54,6 +54,7 @@ pub(crate) enum What {
     Fill(u32, MultipassOffset),
     Transfer(u32, bool, MultipassOffset, Flush),
     Null(Flush),
+    Discard(u32, Vec<PageRange>, Flush),
     Init(ContextPage),
     Switch,
 }
@@ -290,6 +291,9 @@ impl Miniport for Recorder {
                     PagingOperation::Fill { segment, .. } => What::Fill(segment, from),
                     PagingOperation::Transfer { segment, out, .. } => {
                         What::Transfer(segment, out, from, flush)
+                    }
+                    PagingOperation::Discard { segment, blocks } => {
+                        What::Discard(segment, blocks.to_vec(), flush)
                     }
                     PagingOperation::InitContextResource(page) => What::Init(page),
                 }

@@ -291,6 +291,38 @@ fn a_transfer_takes_as_many_paging_buffers_as_it_takes() {
 }
 
 #[test]
+fn what_is_discarded_takes_one_paging_buffer_and_nothing_in_it() {
+    let blocks = [PageRange::new(512, 4096), PageRange::new(8192, 1)];
+    let hw = Recorder::default();
+    let (node, mut ring) = (EngineIndex::ALL[0], Ring::new(8));
+    let pass = Pass {
+        operation: PagingOperation::Discard {
+            segment: VRAM_SEGMENT,
+            blocks: &blocks,
+        },
+        from: MultipassOffset::default(),
+        idle: true,
+    };
+    let built = hw.build_paging_buffer(node, &mut ring, &pass).unwrap();
+    assert_eq!(built, Built::Last);
+    let completion = Completion {
+        fence: 1,
+        interrupt: true,
+    };
+    let task = Task::Paging(pass, Flush::All);
+    hw.submit_command(node, &mut ring, &task, completion)
+        .unwrap();
+    let calls = hw.calls.borrow();
+    let [Call::Build { steps, .. }, Call::Submit { what, .. }] = &calls[..] else {
+        panic!("{calls:?}")
+    };
+    assert_eq!(*steps, []);
+    // It is told of all of it.
+    let told = What::Discard(VRAM_SEGMENT, blocks.to_vec(), Flush::All);
+    assert_eq!(*what, told);
+}
+
+#[test]
 fn a_flush_is_of_one_address_space_or_of_all() {
     let [one, other] = [Asid(3), Asid(4)];
     assert_eq!(Flush::Nothing.and(one), Flush::Of(one));

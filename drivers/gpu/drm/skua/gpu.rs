@@ -128,12 +128,12 @@ use crate::{
             self,
             Window, //
         },
-        offer::Discarder,
-        paging_in::Pager,
-        relocation::{
+        moves::{
             Move,
             Moves, //
         },
+        offer::Discarder,
+        paging_in::Pager,
         vm::{
             Bind,
             Reached,

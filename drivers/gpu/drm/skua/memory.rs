@@ -20,6 +20,7 @@ pub(crate) mod gart;
 pub(crate) mod host_aperture;
 pub(crate) mod installed;
 pub(crate) mod lock;
+pub(crate) mod moves;
 pub(crate) mod offer;
 pub(crate) mod page_table;
 pub(crate) mod paging_in;

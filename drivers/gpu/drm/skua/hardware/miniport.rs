@@ -568,6 +568,7 @@ impl Miniport for Hardware {
         let base = match *operation {
             PagingOperation::Fill { segment, .. }
             | PagingOperation::Transfer { segment, .. }
+            | PagingOperation::Discard { segment, .. }
             | PagingOperation::InitContextResource(ContextPage::Segment(segment, _)) => {
                 self.base(segment)?
             }
@@ -675,18 +676,23 @@ impl Miniport for Hardware {
                 .ok_or(EIO)?;
                 taken.fence = fence;
                 let bytes = taken.bytes;
-                emit(&Command::FlushTlb {
-                    asid: Some(PAGING_ASID),
-                })?;
-                emit(&Command::Exec {
-                    context: Shared::descriptor_address(&self.caps, PAGING_CONTEXT)?.0,
-                    base: shared.paging.space.window(number).buffer().0,
-                    start: 0,
-                    end: bytes,
-                    fence: Some(fence),
-                    interrupt,
-                    resume: false,
-                })?;
+                if bytes == 0 {
+                    // Nothing for an engine to do.
+                    emit(&Command::Fence { fence, interrupt })?;
+                } else {
+                    emit(&Command::FlushTlb {
+                        asid: Some(PAGING_ASID),
+                    })?;
+                    emit(&Command::Exec {
+                        context: Shared::descriptor_address(&self.caps, PAGING_CONTEXT)?.0,
+                        base: shared.paging.space.window(number).buffer().0,
+                        start: 0,
+                        end: bytes,
+                        fence: Some(fence),
+                        interrupt,
+                        resume: false,
+                    })?;
+                }
             }
             Task::Null(flush) => {
                 invalidate(flush, &mut emit)?;

@@ -51,10 +51,8 @@ use crate::{
             Wish, //
         },
         gart,
-        relocation::{
-            relocate,
-            UnderWay, //
-        },
+        moves::UnderWay,
+        relocation::relocate,
         vm::Vm,
         vram::{
             Part,

@@ -33,12 +33,10 @@ use crate::{
             ClientDevice, //
         },
         eviction,
+        moves::UnderWay,
         offer,
         paging_in,
-        relocation::{
-            relocate,
-            UnderWay, //
-        },
+        relocation::relocate,
         vm::{
             for_each_user,
             Vm, //

@@ -61,11 +61,11 @@ use crate::{
         },
         clearer::FreeBlocks,
         destruction,
-        paging_in,
-        relocation::{
+        moves::{
             Transfer,
             UnderWay, //
         },
+        paging_in,
         residency,
         save_areas,
         vm::{

@@ -40,7 +40,7 @@ use crate::{
     memory::{
         bo::Memory,
         clearer::FreeBlocks,
-        relocation::Transfer,
+        moves::Transfer,
         vm::{
             VA_END,
             VA_START, //
@@ -264,7 +264,7 @@ impl Submission {
         match &self.work {
             Work::Buffers(_) | Work::Switch => false,
             Work::Clear(..) | Work::ClearFree(..) | Work::InitContextResource { .. } => true,
-            Work::Transfer(transfer) => transfer.plan.is_some(),
+            Work::Transfer(transfer) => transfer.operation().is_some(),
         }
     }
 
@@ -319,13 +319,8 @@ impl Submission {
                 segment,
                 blocks: free.blocks(),
             },
-            Work::Transfer(transfer) => match &transfer.plan {
-                Some(plan) => PagingOperation::Transfer {
-                    segment,
-                    out: transfer.out,
-                    cached: transfer.cached,
-                    pieces: plan.pieces(),
-                },
+            Work::Transfer(transfer) => match transfer.operation() {
+                Some(operation) => operation,
                 None => return Task::Null(flush),
             },
             Work::InitContextResource { page, .. } => PagingOperation::InitContextResource(*page),

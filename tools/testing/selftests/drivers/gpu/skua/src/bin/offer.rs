@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use skua_selftests::client::{map, signal, unmap, wait};
+use skua_selftests::events::{Event, Trace};
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
 use skua_selftests::moving::{
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
     suite::main(tests![
         it_is_kept_while_there_is_room: 60 at_rest,
         it_leaves_vram_without_a_copy: 60 at_rest,
+        the_miniport_is_told_when_it_leaves_vram: 60 at_rest,
         it_goes_before_all_that_is_not: 60 at_rest,
         it_goes_by_its_priority: 60 at_rest,
         its_priority_may_be_that_of_residency: 60 at_rest,
@@ -166,6 +168,27 @@ fn it_leaves_vram_without_a_copy() {
             }
         }
     }
+}
+
+fn the_miniport_is_told_when_it_leaves_vram() {
+    let rig = alone();
+    let handle = Kind::Both.create(&rig, MIB);
+    resident(&rig, &[handle]);
+    assert_eq!(rig.evict(&[handle]), Ok(()));
+    assert_eq!(rig.offer(&[handle], DRM_SKUA_OFFER_NORMAL), Ok(()));
+    let trace = Trace::of(&["skua_move", "skua_paging"]);
+    assert_eq!(evict_all(), 1);
+    let events = trace.events();
+    let moved = events.iter().find(|event| event.name == "skua_move");
+    let moved = moved.unwrap_or_else(|| panic!("{events:?}"));
+    assert_eq!((moved.get("from"), moved.get("to")), ("vram0", "nowhere"));
+    let of_it =
+        |event: &&Event| event.name == "skua_paging" && event.get("fence") == moved.get("fence");
+    let passes: Vec<_> = events.iter().filter(of_it).collect();
+    assert!(
+        matches!(passes[..], [pass] if pass.get("last") == "1"),
+        "one paging operation, of one pass: {events:?}"
+    );
 }
 
 /// Objects that fill VRAM.
