@@ -17,7 +17,7 @@
 //!
 //! Who runs is preempted for a higher level at once, for its own when its turn is over, and for
 //! anybody while it does nothing but wait for a value (row 2.19). More work of its own is no
-//! reason. Two things keep that from going on for ever (pitfall P-12): a level that waited in vain
+//! reason. Two things keep that from going on for ever: a level that waited in vain
 //! for long is served once, whatever is above it; and what is run for that reason, or was preempted
 //! again and again before it got anywhere, is left alone for a while.
 //!

@@ -5,6 +5,12 @@
 //! Both are made whole while failing is possible; using them cannot fail. Uses no other
 //! room of the driver, and of the trunk ([`crate::gpu`]) only whose device it is and its work
 //! queues.
+//!
+//! | about | in |
+//! |---|---|
+//! | fences of the kernel | [`gate`] (all that work waits for), [`signals`] (all that it signals) |
+//! | monitored fences | [`monitored`], [`pledge`] (values that a move is to signal), [`sleep`] (threads and eventfds that wait) |
+//! | work that may wait for what nobody has promised | [`hold`] |
 
 pub(crate) mod gate;
 pub(crate) mod hold;

@@ -22,7 +22,8 @@
 //!
 //! # Locks, outermost first
 //!
-//! This is the one place where their order is written.
+//! This is the one place where their order is written; what a room's head says of a lock is which
+//! data it is for.
 //!
 //! ```text
 //! mmap_lock
@@ -31,11 +32,11 @@
 //! fences, allocations
 //! Context::saving,               mutexes, allocate; a context's first SUBMIT
 //! the turn of Gpu::pager         waited for like a mutex, by who submits; held while room is made
-//! Vm::map                        mutex, allocates; user memory is not touched under it
+//! Reached::map                   mutex, allocates; user memory is not touched under it
 //! reservation locks              wound/wait mutexes; a page fault only tries; user memory is not
 //!                                touched under one
-//! Context::order                 mutex, ioctls and what lets go of held submissions only
-//! Context::holds                 mutex; nothing is allocated and nothing else taken under it but
+//! Context::order                 mutex, process context; never on the way to a signal
+//! Context::holds, Vm::holds      mutexes; nothing is allocated and nothing else taken under one but
 //!                                spin locks
 //! Gpu::host_aperture             mutex, allocates; CPU mappings are made and removed under it, and
 //!                                its acknowledgements waited for
@@ -48,11 +49,12 @@
 //! Engine::state                  spin locks
 //! Destroyer::queues
 //! Context::pending, Vm::binds, Slots
-//! Submission::fence, promises, Bind::end, Transfer, Gpu::paging, alarms, discarder, Clearer,
-//! vram_region, Sites, Evicted, Moves
-//! Claims::counts, a device's notice, Context::area_move
+//! Submission::fence, promises, Bind::end, Transfer, Move::fence, Destruction::given_up, Gpu::paging,
+//! alarms, discarder, shrinker, last_clear, vram_region, Clearer, Sites, Evicted, Moves, Herald's,
+//! Resets::policy
+//! Claims::counts, a device's notice, Context::area_move, Gate::waiters
 //! Gpu::fences, MonitoredFence::state, Pledge::state
-//! Reaper::dead, Sleeper::progress
+//! Reaper::dead, fences::sleep::Sleeper::progress
 //! locks of fences and work queues
 //! ```
 //!
@@ -61,11 +63,13 @@
 //! only if they are free, and below them what removing CPU and DMA mappings takes.
 //!
 //! `drm_dev_enter()` ([`crate::ext::device::enter`]) may be entered anywhere. While somebody is
-//! inside no DRM device is unplugged: nobody waits for the GPU's work there, but who makes room,
-//! for ten seconds in all, or waits for their turn to do that in an ioctl, which ends soon once that
-//! device is unplugged; and a context's first submission, for as long, for what the driver itself
-//! does; and a synchronous destruction, for one second; and for its quick acknowledgements
-//! ([`Gpu::wait_for`]).
+//! inside no DRM device is unplugged, so nobody waits for the GPU's work there, but
+//!
+//! - who makes room, for ten seconds in all;
+//! - an ioctl for its turn to make room, which ends soon once that device is unplugged;
+//! - a context's first submission for what the driver itself does, for ten seconds;
+//! - a synchronous destruction, for one second;
+//! - who waits for quick acknowledgements ([`Gpu::wait_for`]).
 //!
 //! Interrupt threads, the workers of [`QUEUE`] and of [`crate::memory::vm::QUEUE`], and the alarms
 //! are on the way to fences' signals as a whole, and say so to lockdep: they allocate nothing, take
@@ -842,9 +846,10 @@ impl Gpu {
         }
     }
 
-    /// Starts the device: a reset, its access to memory, its engines, its driver's own context, and
-    /// its alarms, which from now on look after the engines. `job_ms` is how long a packet may
-    /// work, `preempt_ms` how long an engine may take to stop.
+    /// Starts the device: VRAM in control groups, what throws offers away, the shrinker, a reset, its
+    /// access to memory, its engines, the driver's own contexts, and its alarms, which from now on
+    /// look after the engines. `job_ms` is how long a packet may work, `preempt_ms` how long an
+    /// engine may take to stop.
     ///
     /// `ETIMEDOUT`, with a line in the log, if the reset does not end or the status page is not
     /// written; `ENOMEM`, `ENODEV`.
@@ -1222,7 +1227,7 @@ impl Gpu {
 
     /// The device is unbound, or its probe has failed: ends all that [`Gpu::start`] has begun.
     pub(crate) fn stop(dev: &SkuaDevice) {
-        // Waits for who makes room for a group, who waits for work.
+        // Nothing more is charged from here on.
         let region = dev.vram_region.lock().take();
         let shrinker = dev.shrinker.lock().take();
         drop(shrinker);
@@ -1246,6 +1251,7 @@ impl Gpu {
             Gpu::keep(dev);
         }
         crate::reaper::flush();
+        // Waits for who makes room for a group, and that for work: all of it is over.
         drop(region);
     }
 

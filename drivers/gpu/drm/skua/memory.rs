@@ -7,6 +7,16 @@
 //! clear, copy or initialise memory, and those whose allocations move, which it has engines leave
 //! ([`save_areas`]). What clients submit it does not know; that an address space is used, it sees by
 //! fences.
+//!
+//! | about | in |
+//! |---|---|
+//! | what an object is, and its places | [`bo`], [`clean_copy`] (what is kept when it comes to VRAM), [`evicted`] (what is out) |
+//! | who counts and keeps it | [`claims`], [`device`] (a client's devices and their budgets), [`save_areas`] |
+//! | the segments | [`vram`], [`gart`] (the aperture segment), [`host_aperture`] (the CPU's window on VRAM) |
+//! | where the GPU finds it | [`vm`] (what is mapped, and binds), [`installed`] (who leads to it), [`page_table`] |
+//! | how it moves | [`relocation`] (until the fence is published), [`moves`] (after that) |
+//! | who has it move | [`eviction`], [`paging_in`], [`residency`], [`lock`], [`offer`] |
+//! | how it ends | [`destruction`], [`clearer`] |
 
 pub(crate) mod bo;
 pub(crate) mod claims;

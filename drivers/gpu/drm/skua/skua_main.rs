@@ -5,10 +5,17 @@
 //! The crate's table of contents. The way of a submission, one direction, no way back:
 //!
 //! ```text
-//! uapi ─▶ ioctl (copy once, check) ─▶ context (order, fence) ─▶ engine (turn) ─▶ ring ─▶ fence
-//!                    │                                                   ▲
-//!                    └─▶ vm (bind queue) ─▶ page_table                   └─ recovery
+//! uapi ─▶ ioctl (copy once, check) ─▶ hold ─▶ context (order, fence) ─▶ engine (turn) ─▶ ring
+//!                    │                                │                     ▲
+//!                    └─▶ hold ─▶ vm (binds)           └─ paging_in          └─ recovery
+//!                                 └─▶ page_table         (what is out)
+//!
+//! in calls   ioctl::file submit ─▶ fences::hold::submit ─▶ Context::queue (paging_in::lock, Gate,
+//!            the fence) ─▶ Engine::submit ─▶ fill ─▶ Node::start ─▶ Miniport::submit_command
+//! and back   interrupt ─▶ Engine::process ─▶ complete ─▶ Submission::finish ─▶ the fence
 //! ```
+//!
+//! *Row 2.08* and the like are requirements, listed in `Documentation/gpu/skua/conformance.rst`.
 //!
 //! | room | what is in it | may use |
 //! |---|---|---|
@@ -20,11 +27,12 @@
 //! | [`fences`] | what work waits for and what it signals | none |
 //! | [`hardware`] | the miniport: capabilities, registers, memory shared with the device | none |
 //!
-//! Between rooms arrows go one way. What is no room stands beside them:
+//! Between rooms arrows go one way; but memory has work done by contexts that the trunk hands to it
+//! ([`memory`] says which). What is no room stands beside them:
 //!
 //! | part | what is in it |
 //! |---|---|
-//! | [`gpu`] | the trunk: the data of the device, which holds a piece of each room below `ioctl` and is known to them; the order of all locks |
+//! | [`gpu`] | the trunk: the data of the device, which holds a piece of each room below `ioctl` and is known to all but `hardware`; the order of all locks |
 //! | [`reaper`] | frees what work lets go of, when the device cannot reach it |
 //! | [`herald`] | tells userspace of losses and of work that was cut |
 //! | [`slots`], [`few`], [`quota`], [`kernel_heap`] | tables, short lists, limits, and the policy's memory |
@@ -69,11 +77,11 @@ struct Skua {
     /// Gone first: nothing new comes for what is below.
     #[pin]
     _driver: ext::pci::Registration<driver::SkuaDriver>,
-    /// What is let go looks at contexts: before that.
+    /// Before `_work`: held work that is let go of wakes its context there.
     _holds: ext::queue::OpenQueue,
-    /// What looks at contexts and address spaces buries them: before the reapers.
+    /// Before the reapers: these workers give them contexts and address spaces.
     _work: ext::queue::OpenQueue,
-    /// Binds are done there, whose objects it buries: before the reapers.
+    /// Likewise: they get the objects that a bind unmaps.
     _binds: ext::queue::OpenQueue,
     /// Frees what all of the above let go of.
     _reapers: ext::queue::OpenQueue,

@@ -4,6 +4,13 @@
 //!
 //! Uses [`crate::memory`], [`crate::fences`], [`crate::hardware`] and the trunk ([`crate::gpu`]).
 //! It never sees arguments of ioctls.
+//!
+//! | about | in |
+//! |---|---|
+//! | what is to be done | [`submission`], [`packet`] (a part of one, in a ring), [`context`] (their order), [`deferral`] (destructions that wait behind held work) |
+//! | who has the engine | [`engine`], [`busy`] (for how long) |
+//! | when it goes wrong | [`recovery`] (one engine), [`adapter_reset`] (all of them), [`report`] and [`coredump`] (what is told of it) |
+//! | sleep | [`power`] |
 
 pub(crate) mod adapter_reset;
 pub(crate) mod busy;

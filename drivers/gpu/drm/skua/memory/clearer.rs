@@ -3,8 +3,8 @@
 //! Clearing VRAM that is free, while the engine for paging has nothing to do.
 //!
 //! ```text
-//! memory is freed, dirty ─▶ the engine is idle? ─ no ─▶ when it is
-//!             ▲                      │ yes ◀───────────────────┘
+//! memory is freed, dirty ─▶ the engine is idle? ─ no ─▶ when it is ─┐
+//!             ▲                      │ yes ◀────────────────────────┘
 //!             │                      ▼
 //!             │       some dirty blocks are taken out ─▶ the engine writes zeroes ─▶ its fence
 //!             │                                                                        │

@@ -17,8 +17,8 @@
 //! dummy page, a flush of the system's translations has all engines know it, and both window and
 //! pages are free. No byte is copied, neither way.
 //!
-//! Who may be in system memory as well leaves the aperture for who may be nowhere else; nobody else
-//! does. What is in the aperture alone stays there. Who leaves, and in which order, is decided as
+//! Who may be elsewhere as well leaves the aperture for who may be nowhere else; what may not be in
+//! system memory is [out](super::evicted) then. What is in the aperture alone stays there. Who leaves, and in which order, is decided as
 //! for VRAM ([`policy::eviction`](crate::policy::eviction)); but first it is planned: who is not
 //! where there is to be room does not have to leave, and nobody leaves if there can be none in one
 //! piece.

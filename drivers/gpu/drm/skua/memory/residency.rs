@@ -4,8 +4,8 @@
 //!
 //! A [device](super::device) counts how often an object was made resident for it
 //! ([`claims`](super::claims)). As long as that is not 0 for some device, the object is no victim
-//! of those who merely prefer VRAM; it is the last one of those who need it. What of it work needs
-//! in VRAM is [brought back](super::paging_in) before the work runs; other objects the GPU reaches
+//! of those who merely prefer VRAM; for those who need it, it leaves after what nothing keeps. What of
+//! it work needs in VRAM is [brought back](super::paging_in) before the work runs; other objects the GPU reaches
 //! in system memory, too.
 
 use crate::{

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! first submission   an object, all zero ─▶ initialised, once ─▶ mapped ─▶ in the descriptor
-//! it is used         moved to VRAM, with the next submission
+//! it was saved to    moved to VRAM, with the next submission, where there is room
 //! eviction           what the context has queued ─▶ its engine leaves it (Task::Switch) ─▶ a move
 //!                      ─▶ what the context is given to do meanwhile
 //! end of the context its engine leaves it ─▶ destroyed

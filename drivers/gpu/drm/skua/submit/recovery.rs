@@ -2,16 +2,17 @@
 
 //! What happens when work goes wrong: faults, and work without end.
 //!
-//! Both end in [`recover`]: the engine alone is reset, the guilty context is closed, its
-//! submission's fence gets the errno that tells what it did, and the driver's own packets and those
-//! of innocent contexts that were in the ring are written into it again. Other engines do not
-//! notice.
+//! Both end in [`recover`]: the engine alone stops, the guilty context is closed, its submission's
+//! fence gets the errno that tells what it did, and the others go on. Other engines do not notice.
+//! (What has waited for a value for too long needs none of this: `Engine::process` takes it out.)
 //!
 //! ```text
-//! fault interrupt ─▶ faults alarm ──┐                        ┌─▶ guilty: EFAULT, EINVAL, ETIME
-//!                                   ├─▶ recover ─▶ reset ─▶ ─┼─▶ its context: ECANCELED, closed
-//! time ─▶ watchdog alarm: Watchdog ─┘     │                  └─▶ others: replayed
-//!                                         └─ no acknowledgement ─▶ reset_adapter
+//! fault ─▶ faults alarm ──────────┐                  ┌─▶ guilty: EFAULT, EINVAL, ETIME
+//!                                 ▼                  ├─▶ its context: ECANCELED, closed
+//! time ─▶ watchdog alarm ─▶ recover ─▶ stop ─────────┼─▶ others: taken back, come again
+//!                                 │      │ in vain   │
+//!                                 └──────┴─▶ reset ──┴─▶ others: written into the ring again
+//!                                              └─ no acknowledgement ─▶ reset_adapter
 //! ```
 //!
 //! What works without end is asked to make room first, and the engine is reset only if it does not

@@ -11,13 +11,15 @@
 //! work itself.
 //!
 //! ```text
-//! made ─▶ published ─▶ waiting (its gate is closed, or others are before it) ◀── preempted ──┐
-//!                        │                                                                │
-//!                        ▼                    ┌─ engine was reset, another was guilty ─┐  │
-//!                      portion by portion in the ring ◀──────────────────────────────────┘  │
-//!                        │ └───────────────────────────────────────────────────────────────┘
-//!                        │ the last one ended, or one failed
-//!                        ▼
+//! made ─▶ published ─▶ waiting: its gate is closed, or others are before it ◀─┐
+//!                         │                                                  │ preempted
+//!                         ▼                                                  │
+//!                      in the ring, portion by portion ──────────────────────┤
+//!                         │                     ▲                            │
+//!                         │                     └─ engine was reset, ◀───────┘
+//!                         │                        another was guilty
+//!                         │ the last one ended, or one failed
+//!                         ▼
 //!                      finished: fence signalled, 0 or an error
 //! ```
 
