@@ -159,7 +159,8 @@ void skua_fence_end_signalling(bool cookie)
 
 struct dma_fence_chain *skua_chain_alloc(void)
 {
-	return dma_fence_chain_alloc();
+	/* As dma_fence_chain_alloc(), but charged: a client may keep many. */
+	return kmalloc(sizeof(struct dma_fence_chain), GFP_KERNEL_ACCOUNT);
 }
 
 void skua_chain_free(struct dma_fence_chain *chain)
@@ -326,9 +327,13 @@ void skua_gem_unmap_at(struct drm_device *dev, long long offset, long long bytes
 	unmap_mapping_range(dev->anon_inode->i_mapping, offset, bytes, 1);
 }
 
-void skua_inode_discard(struct inode *inode)
+/* Of an object that never had pages there is no inode. */
+void skua_inode_discard(struct inode **place)
 {
-	shmem_truncate_range(inode, 0, (loff_t)-1);
+	struct inode *inode = smp_load_acquire(place);
+
+	if (inode)
+		shmem_truncate_range(inode, 0, (loff_t)-1);
 }
 
 /* Of a new file of shmem its inode, which has the pages: name and file are of no use. */

@@ -110,8 +110,7 @@ use kernel::{
         delay::fsleep,
         msecs_to_jiffies,
         Delta,
-        Instant,
-        Monotonic, //
+        Jiffies, //
     }, //
 };
 
@@ -305,8 +304,12 @@ where
     fn may_share(obj: &Object<Self>, reserved: &Reserved<'_>) -> Result;
 
     /// Another device is about to [`Self::pin`] `obj`: have it in system pages, and wait until it
-    /// is there.
-    fn attach(obj: &Object<Self>, dev: &drm::Device<Self::Driver, Registered>) -> Result;
+    /// is there, as long as there is time `left`, from which that takes.
+    fn attach(
+        obj: &Object<Self>,
+        dev: &drm::Device<Self::Driver, Registered>,
+        left: &mut Jiffies,
+    ) -> Result;
 
     /// No device uses `obj` any more that was [attached](Self::attach). Called without a lock, with
     /// whatever its importer holds; is not to wait.
@@ -328,9 +331,11 @@ where
 
 /// What [`Backing::pins`] counts somebody as who is about to pin; there are fewer pins.
 const ATTACHING: u32 = 1 << 24;
-/// How long an attachment waits for an object that others have move away again: at the end of their
-/// attachments, for one.
-const PATIENCE: Delta = Delta::from_secs(10);
+/// How long an attachment waits for an object that is in use, or that others have move away again: at
+/// the end of their attachments, for one.
+const PATIENCE_MS: u32 = 10_000;
+/// How much of that it waits at once for what moves just now.
+const MOMENT_MS: u32 = 1000;
 
 /// The C functions of an object of `T`. Those of [`Object`], and ours.
 struct Funcs<T>(core::marker::PhantomData<T>);
@@ -636,10 +641,8 @@ pub(crate) fn discard<T: GemExt>(obj: &Object<T>)
 where
     T::Driver: DriverExt<Gem = T>,
 {
-    if let Ok(inode) = inode(obj) {
-        // SAFETY: It is one of shmem, which the object holds.
-        unsafe { shim::skua_inode_discard(inode.as_ptr()) };
-    }
+    // SAFETY: What is there is null or an inode of shmem that the object holds.
+    unsafe { shim::skua_inode_discard(T::backing(obj).inode.get()) };
 }
 
 /// Maps up to `ahead + 1` pages from the one that `fault` is about, from the object's system pages.
@@ -921,23 +924,29 @@ where
     let obj = unsafe { object::<T>((*buf).priv_.cast()) };
     T::backing(obj).pins.add(ATTACHING, Relaxed);
     let attached = || {
-        let since = Instant::<Monotonic>::now();
+        let mut left = msecs_to_jiffies(PATIENCE_MS);
         loop {
             // Of a device that is gone, what is in system pages can still be had.
             if let Some(dev) = device::enter(obj.dev()) {
-                T::attach(obj, &dev)?;
+                T::attach(obj, &dev, &mut left)?;
             }
             // SAFETY: As this is called.
             let result = to_result(unsafe { bindings::drm_gem_map_attach(buf, attach) });
-            if result != Err(EBUSY) || since.elapsed() > PATIENCE {
+            if result == Err(EBUSY) && device::is_unplugged(obj.dev()) {
+                // Nobody has it move any more.
+                return Err(ENODEV);
+            }
+            if result != Err(EBUSY) || left == 0 {
                 return result;
             }
             // It moves, or somebody is about to have it move.
-            match resv::wait(obj, Usage::Kernel, msecs_to_jiffies(1000)) {
+            let moment = msecs_to_jiffies(MOMENT_MS).min(left);
+            match resv::wait(obj, Usage::Kernel, moment) {
                 Err(error) if error != ETIME => return Err(error),
                 _ if current!().signal_pending() => return Err(ERESTARTSYS),
                 _ => fsleep(Delta::from_millis(1)),
             }
+            left = left.saturating_sub(moment);
         }
     };
     let result = attached();

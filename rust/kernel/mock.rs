@@ -70,6 +70,7 @@ use kernel::{
         },
         Arc, //
     },
+    time::Jiffies,
     uaccess::{
         UserPtr,
         UserSlice, //
@@ -292,7 +293,11 @@ impl GemExt for MockObject {
         Ok(())
     }
 
-    fn attach(obj: &Object<Self>, _dev: &drm::Device<Mock, Registered>) -> Result {
+    fn attach(
+        obj: &Object<Self>,
+        _dev: &drm::Device<Mock, Registered>,
+        _left: &mut Jiffies,
+    ) -> Result {
         obj.attached.add(1, Relaxed);
         Ok(())
     }

@@ -134,7 +134,7 @@ pub(crate) struct ChainNode(NonNull<shim::dma_fence_chain>);
 unsafe impl Send for ChainNode {}
 
 impl ChainNode {
-    /// Allocates the node (`GFP_KERNEL`).
+    /// Allocates the node (`GFP_KERNEL_ACCOUNT`).
     pub(crate) fn new() -> Result<Self> {
         // SAFETY: No requirements. INVARIANT: The memory is new.
         NonNull::new(unsafe { shim::skua_chain_alloc() })

@@ -236,6 +236,12 @@ impl Step {
 }
 
 impl PagingOperation<'_> {
+    /// Whether an engine has something to do, whatever the miniport: then it leaves the context that
+    /// it holds.
+    pub fn has_steps(&self) -> bool {
+        self.piece(0).is_some()
+    }
+
     /// Piece number `piece`.
     fn piece(&self, piece: usize) -> Option<(PageRange, Option<BusAddr>)> {
         match self {

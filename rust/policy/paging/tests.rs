@@ -303,6 +303,13 @@ fn what_is_discarded_takes_one_paging_buffer_and_nothing_in_it() {
         from: MultipassOffset::default(),
         idle: true,
     };
+    // So nobody takes it for something by which an engine leaves its context.
+    assert!(!pass.operation.has_steps());
+    let fill = PagingOperation::Fill {
+        segment: VRAM_SEGMENT,
+        blocks: &blocks,
+    };
+    assert!(fill.has_steps());
     let built = hw.build_paging_buffer(node, &mut ring, &pass).unwrap();
     assert_eq!(built, Built::Last);
     let completion = Completion {

@@ -1186,7 +1186,7 @@ impl Gpu {
             );
             dev.herald.tell_of_failure(dev, &Failure::Lost);
         }
-        dev.moves.wake();
+        dev.moves.lose();
         dev.clearer.wake();
         let quiet = dev.quiet();
         for (_, engine) in dev.engines() {

@@ -64,6 +64,8 @@ struct News {
 struct Blank {
     /// Memory, unless there is a dump to be told of.
     memory: Option<Coredump>,
+    /// Somebody writes a dump, or has, and it is not told of yet: there is to be no second one.
+    is_out: bool,
     /// When the last one was written, if there was one.
     last: Option<Instant<Monotonic>>,
 }
@@ -95,7 +97,11 @@ impl Herald {
         let memory = Some(Coredump::new()?);
         Arc::pin_init(
             pin_init!(Self {
-                blank <- new_spinlock!(Blank { memory, last: None }),
+                blank <- new_spinlock!(Blank {
+                    memory,
+                    is_out: false,
+                    last: None,
+                }),
                 news <- new_spinlock!(News {
                     dev: None,
                     dump: None,
@@ -129,13 +135,17 @@ impl Herald {
         let memory = {
             let mut blank = self.blank.lock();
             let pause = Delta::from_millis(PAUSE_MS);
-            match blank.last {
+            let memory = match blank.last {
                 Some(last) if last.elapsed() < pause => None,
                 _ => blank.memory.take(),
+            };
+            if memory.is_some() {
+                blank.is_out = true;
+                blank.last = Some(Instant::now());
             }
+            memory
         };
         if let Some(mut dump) = memory {
-            self.blank.lock().last = Some(Instant::now());
             // What did not fit is not in it.
             let _ = dump.write(dev, failure);
             self.tell(dev, |news| news.dump = Some(dump));
@@ -164,12 +174,19 @@ impl WorkItem for Herald {
             let cut = news.cut.take();
             (news.dev.take(), news.dump.take(), cut, reset, lost)
         };
+        let is_told = dump.is_some();
         if let Some((dump, dev)) = dump.zip(dev.as_ref()) {
             dump.publish(dev);
         }
-        if this.blank.lock().memory.is_none() {
+        let is_missing = {
+            let mut blank = this.blank.lock();
+            blank.is_out &= !is_told;
+            blank.memory.is_none() && !blank.is_out
+        };
+        if is_missing {
             // Without memory there is no other, until it is looked for again.
             let memory = Coredump::new().ok();
+            // There was none: this alone puts some there.
             this.blank.lock().memory = memory;
         }
         // Of one that is unplugged nobody has a node.

@@ -744,7 +744,7 @@ pub(crate) fn set_offer(bo: &Bo, reserved: &Reserved<'_>, offer: Offer) -> Resul
 }
 
 /// Gets `bo`, which is [`Placement::Resting`], its pages back, whether or not it is offered.
-/// `ENOMEM`.
+/// `ENOMEM`, `EIO`.
 pub(crate) fn wake(bo: &Bo, reserved: &mut Reserved<'_>) -> Result {
     let Placement::Resting(shares) = gem::placement(bo, reserved)? else {
         return Ok(());
@@ -752,8 +752,9 @@ pub(crate) fn wake(bo: &Bo, reserved: &mut Reserved<'_>) -> Result {
     let (dev, shares) = (bo.dev(), shares.clone());
     let bound = device::enter(dev);
     let parent = bound.as_deref().map(gpu::parent);
-    // Other errors would say that the device is lost, or that somebody else has them.
-    let (pages, memory) = system_pages(dev, parent, bo, shares).map_err(|_| ENOMEM)?;
+    // Others would say that the device is lost, or that somebody else has them for a moment.
+    let known = |error| if error == EIO { EIO } else { ENOMEM };
+    let (pages, memory) = system_pages(dev, parent, bo, shares).map_err(known)?;
     place(
         bo,
         reserved,
@@ -1487,13 +1488,12 @@ impl GemExt for BoData {
         }
     }
 
-    fn attach(obj: &Bo, dev: &drm::Device<SkuaDriver, Registered>) -> Result {
+    fn attach(obj: &Bo, dev: &drm::Device<SkuaDriver, Registered>, left: &mut Jiffies) -> Result {
         if obj.region() != REGION_VRAM || obj.needs_vram() {
             return Ok(());
         }
         let bo: ARef<Bo> = obj.into();
-        let patience = &mut eviction::patience();
-        eviction::move_out(dev, gpu::parent(dev), &bo.into(), patience)
+        eviction::move_out(dev, gpu::parent(dev), &bo.into(), left)
     }
 
     fn detached(obj: &Bo, dev: &drm::Device<SkuaDriver, Registered>) {

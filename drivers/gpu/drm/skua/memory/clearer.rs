@@ -149,6 +149,8 @@ impl Clearer {
 
     /// The device is lost: nobody is to wait for what is kept.
     pub(crate) fn wake(&self) {
+        // Who looked before that waits by now.
+        drop(self.state.lock());
         self.changed.notify_all();
     }
 

@@ -87,6 +87,9 @@ impl Installed {
     }
 }
 
+/// Ranges that who needs an object's room has lead nowhere itself, at most; of more, a worker does.
+const MANY: u64 = 256;
+
 /// Memory for one record, set aside where allocating can still fail.
 pub(crate) type Node = RBTreeNodeReservation<Site, Installed>;
 
@@ -224,6 +227,14 @@ impl Sites {
             }
             None => false,
         }
+    }
+
+    /// Whether it is mapped so often that nobody else is to do something about each range.
+    pub(crate) fn are_many(&self) -> bool {
+        let inner = self.inner.lock();
+        let counts = inner.users.values().map(|user| u64::from(user.count));
+        let are_many = counts.sum::<u64>() > MANY;
+        are_many
     }
 
     /// Whether the address space is among the users.

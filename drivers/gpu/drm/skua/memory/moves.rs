@@ -145,6 +145,8 @@ struct Counts {
     leaving: u32,
     /// How many of both are over since probe, modulo 2^32.
     over: u32,
+    /// The device is lost: nobody is to wait for what does not end.
+    is_lost: bool,
 }
 
 impl Moves {
@@ -155,6 +157,7 @@ impl Moves {
                 under_way: 0,
                 leaving: 0,
                 over: 0,
+                is_lost: false,
             }),
             changed <- new_condvar!("Moves::changed"),
         })
@@ -175,7 +178,7 @@ impl Moves {
     pub(crate) fn wait(&self, over: u32, patience: &mut Jiffies) -> Result<bool> {
         let mut counts = self.counts.lock();
         let any = counts.under_way > 0 || counts.leaving > 0;
-        if counts.over == over && any && *patience > 0 {
+        if counts.over == over && any && !counts.is_lost && *patience > 0 {
             match self
                 .changed
                 .wait_interruptible_timeout(&mut counts, *patience)
@@ -188,8 +191,9 @@ impl Moves {
         Ok(counts.over != over)
     }
 
-    /// The device is lost: nobody is to wait for what does not end.
-    pub(crate) fn wake(&self) {
+    /// The device is lost: nobody waits any more.
+    pub(crate) fn lose(&self) {
+        self.counts.lock().is_lost = true;
         self.changed.notify_all();
     }
 }
@@ -231,7 +235,7 @@ impl Drop for UnderWay {
             *(self.count)(counts) = (self.count)(counts).wrapping_sub(1);
             counts.over = counts.over.wrapping_add(1);
         }
-        moves.wake();
+        moves.changed.notify_all();
     }
 }
 
@@ -349,6 +353,16 @@ impl Transfer {
     /// Whether no page table leads to the old memory any more.
     pub(crate) fn is_withdrawn(&self) -> bool {
         self.is_withdrawn.load(Acquire)
+    }
+
+    /// Whether [`Self::withdraw`] is for a worker: the object is mapped very often.
+    pub(crate) fn takes_long(&self) -> bool {
+        let moved = self.moved.lock().clone();
+        moved.is_some_and(|moved| {
+            let takes_long = moved.bo.sites.are_many();
+            moved.dev.clone().reapers.moves.bury(moved);
+            takes_long
+        })
     }
 
     /// Has no page table lead to the old memory, which nobody uses any more. Process context;

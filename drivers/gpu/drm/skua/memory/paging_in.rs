@@ -85,6 +85,7 @@ use kernel::{
     sync::{
         Arc,
         CondVar,
+        CondVarTimeoutResult,
         Mutex, //
     },
     time::{
@@ -138,6 +139,9 @@ struct Seat {
 /// How long one has the turn and goes on bringing in when not less is out than there was before.
 const TURN: Delta = Delta::from_secs(20);
 
+/// How often who waits for the turn looks whether it is still wanted, in milliseconds.
+const LOOK_MS: u32 = 1000;
+
 /// How long one waits, without the turn, for room that is just being cleared, in milliseconds.
 const MOMENT_MS: u32 = 10;
 
@@ -161,8 +165,9 @@ impl Pager {
         })
     }
 
-    /// Waits for the turn of `vm`. `ENOMEM`; `EINTR` if a signal arrives.
-    fn take_turn(&self, vm: &Vm) -> Result<Turn<'_>> {
+    /// Waits for the turn of `vm`, while `wanted` says so. `ENOMEM`; `EINTR` if a signal arrives;
+    /// what `wanted` says.
+    fn take_turn(&self, vm: &Vm, wanted: impl Fn() -> Result) -> Result<Turn<'_>> {
         let room = RBTreeNodeReservation::new(client_flags())?;
         let client = client_of(vm);
         let mut state = self.state.lock();
@@ -171,24 +176,28 @@ impl Pager {
             let first = state.waiting.cursor_front();
             state.holder.is_none() && first.is_some_and(|it| *it.current().0 == seat)
         };
-        let mut interrupted = false;
-        while !is_first(&state) && !interrupted {
-            interrupted = self.free.wait_interruptible(&mut state);
+        let mut waited = wanted();
+        while !is_first(&state) && waited.is_ok() {
+            // A worker gets no signal, and nobody tells it that its context was closed.
+            let moment = msecs_to_jiffies(LOOK_MS);
+            waited = match self.free.wait_interruptible_timeout(&mut state, moment) {
+                CondVarTimeoutResult::Signal { .. } => Err(EINTR),
+                _ => wanted(),
+            };
         }
         let entry = state.waiting.remove_node(&seat);
-        if !interrupted {
+        if waited.is_ok() {
             state.round = seat.round;
             state.holder = Some((vm.asid(), vm.device().clone()));
         }
         drop(state);
         // Not under the lock.
         drop(entry);
-        if interrupted {
+        if waited.is_err() {
             // It may have been the first.
             self.free.notify_all();
-            return Err(EINTR);
         }
-        Ok(Turn(self))
+        waited.map(|()| Turn(self))
     }
 
     /// Whether others than `vm`'s client wait for their turn.
@@ -299,7 +308,7 @@ pub(crate) fn lock<'a>(
             (Err(error), None) if error == ENOSPC => {
                 // Others' turns may take long.
                 drop(bound);
-                turn = Some((dev.pager.take_turn(vm)?, Instant::now()));
+                turn = Some((dev.pager.take_turn(vm, &wanted)?, Instant::now()));
                 taken = Instant::now();
                 // Others may have taken what had come.
                 (least, patience) = (usize::MAX, eviction::patience());

@@ -439,7 +439,8 @@ pub(crate) fn relocate(
         (None, Some(vm)) => Mover::Evicted(vm.asid()),
         (None, None) => Mover::Others,
     };
-    let line = match waits.iter().all(|fence| paging.is_own(fence)) {
+    let is_own = waits.iter().all(|fence| paging.is_own(fence));
+    let line = match is_own && !bo.sites.are_many() {
         // It delays nobody.
         true => paging,
         false => Gpu::mover(dev, mover)?,

@@ -782,8 +782,23 @@ impl Vm {
         Ok(spans)
     }
 
-    /// Unmaps what is `bo`'s in `spans`, in the turn of a bind. As [`Vm::bind`].
+    /// Unmaps what is `bo`'s in `spans`, in the turn of a bind. As [`Vm::bind`]; some of it may be
+    /// unmapped then.
     pub(crate) fn unmap_object(
+        self: &Arc<Self>,
+        parent: &Device<Bound>,
+        bo: &BoRef,
+        spans: &[Span],
+    ) -> Result {
+        let accepted = self.accept_unmaps(parent, bo, spans);
+        // Not here: its client may have more for whoever does it. Also of what was accepted before
+        // an error.
+        Wake::wake(self);
+        accepted
+    }
+
+    /// Queues binds that unmap what is `bo`'s in `spans`.
+    fn accept_unmaps(
         self: &Arc<Self>,
         parent: &Device<Bound>,
         bo: &BoRef,
@@ -804,8 +819,6 @@ impl Vm {
                 self.accept(parent, &mut map, operations, Few::Empty, nothing)?;
             }
         }
-        // Not here: its client may have more for whoever does it.
-        Wake::wake(self);
         Ok(())
     }
 
@@ -1121,13 +1134,11 @@ impl Vm {
                 };
                 let installed = Installed::new(*span, offset, write);
                 result = result.and_then(|()| {
-                    let bo = mapping.bo();
-                    let changed = &mut changed;
-                    let installed =
-                        self.install(parent, span.start, installed, bo, &memory, changed);
-                    crate::warn_on_once!(held.push_within_capacity(memory).is_err());
-                    installed
+                    let (bo, changed) = (mapping.bo(), &mut changed);
+                    self.install(parent, span.start, installed, bo, &memory, changed)
                 });
+                // Whether or not that was done: this is no place to drop a last reference.
+                crate::warn_on_once!(held.push_within_capacity(memory).is_err());
             }
         }
         {

@@ -847,7 +847,7 @@ impl Context {
             Some(users) => Some(users.reserve(1)?),
             None => None,
         };
-        if !submission.is_prepared() && submission.gate().pending().is_none() {
+        if submission.is_quickly_prepared() && submission.gate().pending().is_none() {
             // In nobody's way, and no worker is needed for it. What fails now is the device's loss.
             submission.prepare();
         }

@@ -232,8 +232,9 @@ impl State {
         let context = packet.submission.context();
         match packet.task() {
             Task::Virtual { .. } => self.hold(dev, Some(context.clone())),
-            Task::Paging(..) => self.hold(dev, None),
-            Task::Switch | Task::Null(_) => {
+            Task::Paging(pass, _) if pass.operation.has_steps() => self.hold(dev, None),
+            // Perhaps the engine did nothing.
+            Task::Paging(..) | Task::Switch | Task::Null(_) => {
                 if dev.hw.held(context.engine()) == Ok(None) {
                     self.hold(dev, None);
                 }

@@ -465,7 +465,11 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
             true => Ok(None),
             false => reset(dev, index, cause.fence()).map(Some),
         }),
-        Ok(false) => return,
+        Ok(false) => {
+            // What has ended may have left room.
+            engine.process(dev);
+            return;
+        }
         Err(error) => Err(error),
     };
     let Ok(faults) = faults else {

@@ -278,6 +278,14 @@ impl Submission {
         }
     }
 
+    /// Whether something is to be done before it can start, and whoever makes it may do that.
+    pub(crate) fn is_quickly_prepared(&self) -> bool {
+        match &self.work {
+            Work::Transfer(transfer) => !transfer.is_withdrawn() && !transfer.takes_long(),
+            _ => false,
+        }
+    }
+
     /// Does what is to be done before it starts, when all that it waits for is over. Process
     /// context; allocates nothing.
     pub(crate) fn prepare(&self) {

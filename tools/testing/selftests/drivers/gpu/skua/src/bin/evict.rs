@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         a_bind_that_waits_finds_the_new_memory: 60 at_rest,
         all_who_share_see_the_move: 60 at_rest,
         parts_of_mappings_move: 60 at_rest,
+        what_is_mapped_a_thousand_times_moves: 60 at_rest,
         what_is_read_only_stays_read_only: 60 at_rest,
         private_objects_move: 60 at_rest,
         a_move_holds_up_no_access_of_others: 60 at_rest,
@@ -385,6 +386,39 @@ fn parts_of_mappings_move() {
         let context = rig.new_context(Engine::Copy);
         let job = rig.start_in(context, &[write(at, 1)]);
         assert_eq!(job.wait(), Err(Errno::EFAULT), "{at:#x}");
+    }
+}
+
+/// Who has it leave does not do something about each range: a worker does.
+fn what_is_mapped_a_thousand_times_moves() {
+    const RANGES: u64 = 1000;
+    let rig = alone();
+    let handle = movable_in_vram(&rig, 16 * PAGE);
+    rig.map(handle).fill(pattern(4));
+    let va = rig.reserve(RANGES * PAGE);
+    let page = |range: u64| range % 16 * PAGE;
+    let maps: Vec<_> = (0..RANGES)
+        .map(|range| map(handle, page(range), va + range * PAGE, PAGE))
+        .collect();
+    assert_eq!(rig.bind_and_wait(rig.vm, &maps), Ok(()));
+    let expect = |what: &str| {
+        for range in [0, 1, 255, 256, 257, RANGES - 1] {
+            let from = usize::try_from(page(range)).expect("an offset");
+            let what = format!("{what}, range {range}");
+            expect_gpu(&rig, &what, va + range * PAGE, PAGE, |offset| {
+                pattern(4)(from + offset)
+            });
+        }
+    };
+    expect("at first");
+    for round in 0..3 {
+        assert_eq!(evict_all(), 1);
+        assert_eq!(place(&rig, handle), Place::System);
+        expect(&format!("outside, {round}"));
+        resident(&rig, &[handle]);
+        assert_eq!(place(&rig, handle), Place::Vram);
+        expect(&format!("inside, {round}"));
+        assert_eq!(rig.evict(&[handle]), Ok(()));
     }
 }
 

@@ -11,6 +11,7 @@ use nix::fcntl::{fcntl, FcntlArg, SealFlag};
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use skua_selftests::client::{map, own};
 use skua_selftests::function::Function;
+use skua_selftests::function::Unbound;
 use skua_selftests::mapping::Mapping;
 use skua_selftests::moving::{
     alone, both, expect_gpu, movable_in_vram, place, press, resident, while_all_is_evicted,
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         vgem_imports_system_memory,
         vgem_cannot_import_vram at_rest,
         vgem_has_it_moved_where_it_can_reach_it at_rest,
+        nobody_waits_for_a_device_that_is_gone at_rest,
         it_comes_back_when_the_last_driver_lets_go: 60 at_rest,
         it_stays_out_where_there_is_no_room: 60 at_rest,
         attachments_come_and_go_under_work: 120,
@@ -451,6 +453,16 @@ fn vgem_has_it_moved_where_it_can_reach_it() {
     out.cpu.expect("for the GPU", content);
     // A second time it is there.
     assert!(import_by_vgem(&vgem, &shared).is_ok());
+}
+
+fn nobody_waits_for_a_device_that_is_gone() {
+    let vgem = vgem();
+    let rig = alone();
+    let handle = movable_in_vram(&rig, SIZE);
+    let shared = rig.export(handle).expect("PRIME_HANDLE_TO_FD");
+    let _unbound = Unbound::first();
+    // It was in VRAM, and nobody moves it any more. (EBUSY is what would be said in ten seconds.)
+    assert_eq!(import_by_vgem(&vgem, &shared).err(), Some(Errno::ENODEV));
 }
 
 /// Where it is some time, at the latest.
