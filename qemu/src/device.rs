@@ -17,7 +17,7 @@ use skua_spec::pci::fault_vector;
 use skua_spec::preemption::Level;
 use skua_spec::register::Half;
 use skua_spec::regs::{self, Decoded, DeviceRegister, EngineRegister};
-use skua_spec::status::{Counter, APERTURE_ACK, APERTURE_REFUSED, COUNTERS, SNAPSHOT_ACK};
+use skua_spec::status::{self, Counter, APERTURE_ACK, APERTURE_REFUSED, SNAPSHOT_ACK};
 use vm_memory::Bytes;
 
 use crate::bus::{Backing, Bus, MapError, BUS_BITS};
@@ -682,8 +682,9 @@ impl Device {
         file.snapshots = file.snapshots.wrapping_add(1);
         let (hub, snapshots) = (&self.hub, file.snapshots);
         hub.status.with(&hub.bus, &hub.counters, |page| {
-            for (i, &(counter, _)) in (0..).zip(&Counter::ALL) {
-                page.write_u64(COUNTERS + i * 8, hub.counters.get(counter));
+            for (counter, _) in Counter::ALL {
+                let at = status::counter(counter as u32);
+                page.write_u64(at, hub.counters.get(counter));
             }
             page.write_u32(SNAPSHOT_ACK, snapshots);
         });

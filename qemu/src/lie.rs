@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use skua_spec::fault::{Access, Reason, Record, Space};
+use skua_spec::fault::{Access, Reason, Record, RecordWords, Space};
 use skua_spec::number::{Asid, EngineIndex};
 use skua_spec::pci::MAX_ENGINES;
 use skua_spec::register::Half;
@@ -411,11 +411,10 @@ impl Lies {
         if offset == status::APERTURE_ACK {
             return late(Kind::ApertureAckNever, Kind::ApertureAckLate);
         }
-        if offset >= u64::from(MAX_ENGINES) * status::ENGINE_SIZE {
+        let Some((engine, field)) = status::engine_field(offset) else {
             return Some(value);
-        }
-        let engine = (offset / status::ENGINE_SIZE) as usize;
-        match offset % status::ENGINE_SIZE {
+        };
+        match field {
             status::engine::INVALIDATE_ACK => {
                 let value = late(Kind::InvalidateAckNever, Kind::InvalidateAckLate)?;
                 let ahead = state.tells(Kind::InvalidateAckAhead).unwrap_or(0);
@@ -430,7 +429,7 @@ impl Lies {
                 let ahead = state.tells(Kind::PreemptCompletedAhead).unwrap_or(0);
                 Some(value.wrapping_add(ahead))
             }
-            field => state.progress(engine, field, value),
+            field => state.progress(engine.index(), field, value),
         }
     }
 
@@ -508,7 +507,8 @@ impl Lies {
             .state()
             .and_then(|mut state| state.tells(Kind::FaultReason))
         {
-            words[0] = words[0] & u64::from(u32::MAX) | reason << 32;
+            // CAST: a field of four bytes.
+            words = RecordWords(words).with_reason(reason as u32).0;
         }
         words
     }
@@ -585,8 +585,9 @@ impl Lies {
             }
             if let Some(ticks) = creep {
                 hub.with_page(|page| {
-                    for (block, ticks) in (0..).step_by(64).zip(ticks) {
-                        page.tell_u64(block + status::engine::TICKS, ticks);
+                    for (engine, ticks) in EngineIndex::ALL.into_iter().zip(ticks) {
+                        let field = status::of_engine(engine, status::engine::TICKS);
+                        page.tell_u64(field, ticks);
                     }
                 });
             }
@@ -786,7 +787,9 @@ mod tests {
         let lies = Lies::new(Arc::new(Nobody));
         lies.tell(&["fence-stays=2".parse().unwrap()]);
         let field = status::engine::COMPLETED_FENCE;
-        let said = |engine, value| lies.field(engine * status::ENGINE_SIZE + field, value);
+        let said = |engine: usize, value| {
+            lies.field(status::of_engine(EngineIndex::ALL[engine], field), value)
+        };
         assert_eq!(
             [(0, 5), (1, 5), (1, 6)].map(|(e, v)| said(e, v)),
             [Some(5), None, None]

@@ -10,8 +10,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use skua_spec::fault::Record;
-use skua_spec::status::{Counter, FAULTS, FAULTS_DROPPED, FAULT_PUT, FAULT_RECORDS, SIZE};
+use skua_spec::status::{self, Counter, FAULTS_DROPPED, FAULT_PUT, FAULT_RECORDS, SIZE};
 use vm_memory::{VolatileMemory, VolatileSlice};
 
 use crate::bus::Bus;
@@ -150,9 +149,8 @@ impl FaultRing {
         let written = room
             && status
                 .with(bus, counters, |page| {
-                    let start = FAULTS + u64::from(number % FAULT_RECORDS) * Record::SIZE;
-                    for (i, word) in (0..).zip(words(number)) {
-                        page.write_u64(start + i * 8, word);
+                    for (at, word) in (status::fault(number)..).step_by(8).zip(words(number)) {
+                        page.write_u64(at, word);
                     }
                     page.write_u32(FAULT_PUT, number.wrapping_add(count));
                 })

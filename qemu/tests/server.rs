@@ -13,12 +13,13 @@ use rustix::fs::{memfd_create, MemfdFlags};
 use skua_spec::address::{BusAddr, VramOffset};
 use skua_spec::aperture::Entry;
 use skua_spec::command::Command;
+use skua_spec::layout::half;
 use skua_spec::number::EngineIndex;
 use skua_spec::pci::{BAR_HOST_APERTURE, BAR_VRAM};
 use skua_spec::preemption::{Cause, Level, Record};
 use skua_spec::register::{Location, Readable, Writable};
 use skua_spec::regs::{self, engine};
-use skua_spec::status::{self, Counter};
+use skua_spec::status::{self, Counter, EngineState};
 use vfio_bindings::bindings::vfio::{
     VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_DATA_EVENTFD, VFIO_IRQ_SET_DATA_NONE,
     VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_MSIX_IRQ_INDEX,
@@ -149,6 +150,10 @@ impl Server {
         self.system.get_ref::<u64>(field as usize).unwrap().load()
     }
 
+    fn status32(&self, field: u64) -> u32 {
+        half(field).of(self.status64(field / 8 * 8))
+    }
+
     fn wait(&self, what: &str, mut condition: impl FnMut(&Self) -> bool) {
         let since = Instant::now();
         while !condition(self) {
@@ -229,7 +234,7 @@ fn a_fence_and_its_interrupt() {
     });
     assert!(is_raised(&events[1], 20));
     assert!(!is_raised(&events[0], 0) && !is_raised(&events[2], 0));
-    let completed = status::ENGINE_SIZE + status::engine::COMPLETED_FENCE;
+    let completed = status::of_engine(COPY, status::engine::COMPLETED_FENCE);
     assert_eq!(server.status64(completed), 0x1234);
     // All vectors are taken away: an interrupt is lost, the fence is not.
     rustix::io::read(&events[1], &mut [0; 8]).unwrap();
@@ -237,7 +242,7 @@ fn a_fence_and_its_interrupt() {
     server.client.set_irqs(msix, none, 0, 0, &[]).unwrap();
     server.set_engine(engine::CTRL::new().with_reset(true));
     server.wait("the reset", |s| {
-        s.status64(status::ENGINE_SIZE + status::engine::INVALIDATE_ACK) >> 32 == 1
+        s.status32(status::of_engine(COPY, status::engine::RESET_ACK)) == 1
     });
     server.set_up();
     server.run(Command::Fence {
@@ -257,7 +262,7 @@ fn engines_that_work_by_the_clock() {
     let mut server = start_with("deterministic", &["--deterministic", "--events", path]);
     let fd = server.file.as_raw_fd();
     server.client.dma_map(0, BUS, SYSTEM as u64, fd).unwrap();
-    let completed = status::ENGINE_SIZE + status::engine::COMPLETED_FENCE;
+    let completed = status::of_engine(COPY, status::engine::COMPLETED_FENCE);
     for round in 1..=3 {
         server.set_up();
         server.run(Command::Fence {
@@ -267,8 +272,7 @@ fn engines_that_work_by_the_clock() {
         server.wait("the fence", |s| s.status64(completed) == round);
         server.set_engine(engine::CTRL::new().with_reset(true));
         server.wait("the reset", |s| {
-            let acks = s.status64(status::ENGINE_SIZE + status::engine::INVALIDATE_ACK);
-            acks >> 32 == round
+            u64::from(s.status32(status::of_engine(COPY, status::engine::RESET_ACK))) == round
         });
     }
     server.end();
@@ -385,9 +389,9 @@ fn ranges_that_cannot_be_mapped() {
         address: gart,
         value: 1,
     });
-    server.wait("the fault", |s| s.status64(status::FAULT_PUT) as u32 == 1);
-    let reason = server.status64(status::FAULTS) >> 32;
-    assert_eq!(reason, skua_spec::fault::Reason::BusError as u64);
+    server.wait("the fault", |s| s.status32(status::FAULT_PUT) == 1);
+    let reason = server.status32(status::FAULTS + skua_spec::fault::Record::REASON);
+    assert_eq!(reason, skua_spec::fault::Reason::BusError as u32);
     server.end();
 }
 
@@ -410,14 +414,17 @@ fn a_stopped_server_goes_on() {
         address: gart,
         value: 1,
     });
-    let state = status::ENGINE_SIZE + status::engine::HEAD;
-    server.wait("WAIT", |s| s.status64(state) >> 32 == 3);
+    let [head, state] =
+        [status::engine::HEAD, status::engine::STATE].map(|field| status::of_engine(COPY, field));
+    server.wait("WAIT", |s| s.status32(state) == EngineState::Waiting as u32);
     let pid = Pid::from_child(&server.child);
     kill_process(pid, Signal::STOP).unwrap();
     std::thread::sleep(Duration::from_secs(7));
     server.system.get_ref::<u64>(flag).unwrap().store(1);
     kill_process(pid, Signal::CONT).unwrap();
-    server.wait("the end of WAIT", |s| s.status64(state) == 1 << 32 | 24);
+    server.wait("the end of WAIT", |s| {
+        s.status32(state) == EngineState::Idle as u32 && s.status32(head) == 24
+    });
     assert_eq!(server.get(regs::ID), regs::ID::SKUA);
     server.end();
 }
@@ -467,13 +474,13 @@ fn flush(server: &mut Server, first: u16, offset: Option<u64>) -> u32 {
     server.set(flush.with_count(1));
     // A read pushes it.
     server.get(regs::ID);
-    (server.status64(status::SNAPSHOT_ACK) >> 32) as u32
+    server.status32(status::APERTURE_ACK)
 }
 
 fn counter(server: &mut Server, counter: Counter) -> u64 {
     server.set(regs::SNAPSHOT::new());
     server.get(regs::ID);
-    server.status64(status::COUNTERS + counter as u64 * 8)
+    server.status64(status::counter(counter as u32))
 }
 
 #[test]
@@ -629,7 +636,7 @@ fn a_preemption() {
     server.set_engine(engine::PREEMPT_FENCE::new().with_fence(0x1_0000_0007));
     server.set_engine(engine::PREEMPT::new().with_request(true));
     assert!(is_raised(&event, 20));
-    let at = status::ENGINE_SIZE + status::engine::PREEMPT_FENCE;
+    let at = status::of_engine(COPY, status::engine::PREEMPT_FENCE);
     let words = [0, 8, 16].map(|offset| server.status64(at + offset));
     let record = Record {
         fence: 0x1_0000_0007,

@@ -52,6 +52,7 @@ use super::bits::{self, hi, lo};
 use super::context::{Buffer, Descriptor, REGISTERS};
 use super::fault::Reason;
 use super::number::Asid;
+use super::register::{Access, Field};
 use super::regs::INVALIDATE;
 
 /// Kind of an engine, as in [`super::regs::engine::INFO::kind`].
@@ -116,7 +117,29 @@ pub const BYTES_PER_TICK: u64 = 64;
 /// Bytes that an engine moves at most before it looks for a reset or an invalidation.
 pub const TRANSFER_CHUNK: u64 = 64 * 1024;
 
-/// Bits 31:24 of a header.
+word! {
+    /// Word 0 of a command.
+    Header(32) {
+        /// Which command: an [`Opcode`], if it is any.
+        31:24 opcode, with_opcode => u8;
+        /// Such as [`FLAG_FENCE`].
+        23:16 flags, with_flags => u8;
+        /// Words of the command, the header included.
+        15:0 words, with_words => u16;
+    }
+}
+
+word! {
+    /// A corner of DRAW's scissor.
+    Point(32) {
+        /// Row.
+        31:16 y, with_y => u16;
+        /// Column.
+        15:0 x, with_x => u16;
+    }
+}
+
+/// The first of a [`Header`]'s fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Opcode {
@@ -559,7 +582,7 @@ impl Command {
                 }
                 (words[12], words[13]) = (lo(d.target), hi(d.target));
                 words[14] = d.pitch;
-                let point = |x: u16, y: u16| u32::from(x) | (u32::from(y) << 16);
+                let point = |x: u16, y: u16| Point::new().with_x(x).with_y(y).word();
                 words[16] = point(d.scissor.left, d.scissor.top);
                 words[17] = point(d.scissor.right, d.scissor.bottom);
                 words[DRAW_WORDS..].copy_from_slice(&d.arguments);
@@ -632,9 +655,9 @@ impl Command {
                 4
             }
         };
+        let header = Header::new().with_opcode(self.opcode() as u8);
         // CAST: at most 65535 for a NOP, and MAX_WORDS for the rest.
-        words[0] =
-            ((self.opcode() as u32) << 24) | (u32::from(flags) << 16) | (len as u32 & 0xffff);
+        words[0] = header.with_flags(flags).with_words(len as u16).word();
         Encoded {
             words,
             len: len.min(MAX_WORDS),
@@ -652,11 +675,9 @@ impl Command {
     /// [`Reason::BadOpcode`], [`Reason::BadLength`] (also if `words` is shorter than the command),
     /// [`Reason::BadFlags`], [`Reason::BadOperand`], [`Reason::Misaligned`].
     pub fn decode(words: &[u32]) -> Result<(Self, usize), Reason> {
-        let header = *words.first().ok_or(Reason::BadLength)?;
-        // CAST: eight bits each.
-        let opcode = Opcode::from_u8((header >> 24) as u8).ok_or(Reason::BadOpcode)?;
-        let flags = (header >> 16) as u8;
-        let len = (header & 0xffff) as usize;
+        let header = Header::of(*words.first().ok_or(Reason::BadLength)?);
+        let opcode = Opcode::from_u8(header.opcode()).ok_or(Reason::BadOpcode)?;
+        let (flags, len) = (header.flags(), usize::from(header.words()));
         let exact = match opcode {
             Opcode::Nop => len >= 2,
             Opcode::Fill | Opcode::Wait | Opcode::Signal | Opcode::Run => len == 6,
@@ -889,9 +910,8 @@ impl Command {
     }
 
     fn decode_draw(flags: u8, w: &[u32; MAX_WORDS], len: usize) -> Result<Draw, Reason> {
-        // CAST: halves of a word.
-        let point = |word: u32| (word as u16, (word >> 16) as u16);
-        let ((left, top), (right, bottom)) = (point(w[16]), point(w[17]));
+        let (first, end) = (Point::of(w[16]), Point::of(w[17]));
+        let (left, top, right, bottom) = (first.x(), first.y(), end.x(), end.y());
         let mut d = Draw {
             program: pair(w, 2),
             program_bytes: w[4],

@@ -38,10 +38,12 @@
 //! ```
 
 use super::address::{GpuPhys, GpuVa, PAGE_SIZE};
-use super::bits::{hi, lo, pair, wide};
+use super::bits;
 use super::fault::Reason;
+use super::layout;
 use super::mmu::Entry;
 use super::number::Asid;
+use super::register::{Access, Field, Half};
 
 /// Bytes of a context's [`Image`]; the state of a preempted packet follows.
 pub const IMAGE_SIZE: u32 = 256;
@@ -75,40 +77,26 @@ pub struct SaveArea {
 impl Descriptor {
     /// Bytes of a descriptor, and its alignment.
     pub const SIZE: u64 = 64;
-    /// Offset of the root table's entry, 8 bytes.
-    pub const ROOT: u64 = 0x00;
-    /// Offset of the address space identifier, 4 bytes, of which the upper two are zero.
-    pub const ASID: u64 = 0x08;
-    /// Offset of the context's number, 4 bytes.
-    pub const CONTEXT_ID: u64 = 0x0c;
-    /// Offset of the save area's virtual address, 8 bytes; 0 if there is none.
-    pub const SAVE_BASE: u64 = 0x10;
-    /// Offset of the save area's bytes, 4 bytes.
-    pub const SAVE_SIZE: u64 = 0x18;
-    /// Offset of the queue's tail, 4 bytes: how many packets the driver has put there, modulo 2^32.
-    /// Without a queue it is 0.
-    pub const TAIL: u64 = 0x1c;
-    /// Offset of the engine time that packets of this context used, in ticks, 8 bytes. Written by
-    /// the engine.
-    pub const TICKS: u64 = 0x20;
-    /// Offset of the number of packets that ended, 8 bytes: modulo 2^32 the queue's head. Written
-    /// by the engine.
-    pub const PACKETS: u64 = 0x28;
-    /// Offset of the bytes of the state in the save area, 4 bytes; 0 if there is none. Written by
-    /// the engine, with 4 bytes of zero behind it.
-    pub const SAVED: u64 = 0x30;
-    /// Offset of the [`Queue`], 8 bytes; 0 if there is none.
-    pub const QUEUE: u64 = 0x38;
 
     /// The first 32 bytes of the descriptor, which the driver writes, as little-endian words; the
     /// rest starts as zero, but for the queue.
     pub const fn to_words(self) -> [u64; 4] {
+        let [root, ids, base, sizes, ..] = self.words().0;
+        [root, ids, base, sizes]
+    }
+
+    /// All of the descriptor as it stands in memory at first, without a queue.
+    pub const fn words(self) -> DescriptorWords {
         let (base, bytes) = match self.save {
             Some(area) => (area.base.0, area.bytes),
             None => (0, 0),
         };
-        let identity = pair(self.asid.0 as u32, self.context_id);
-        [self.root.0, identity, base, wide(bytes)]
+        DescriptorWords::new()
+            .with_root(self.root.0)
+            .with_asid(self.asid.0 as u32)
+            .with_context_id(self.context_id)
+            .with_save_base(base)
+            .with_save_size(bytes)
     }
 
     /// The descriptor in `words` (the first 32 bytes), or `None` where the manual forbids it: the
@@ -117,27 +105,69 @@ impl Descriptor {
     /// tail, which the words of a context with a queue are to be given without, is not zero. How
     /// large the area is, and where it may lie, the device knows.
     pub fn from_words(words: [u64; 4]) -> Option<Self> {
-        let root = Entry(words[0]);
-        let asid = Asid::try_from(lo(words[1])).ok()?;
+        let [root, ids, base, sizes] = words;
+        let words = DescriptorWords([root, ids, base, sizes, 0, 0, 0, 0]);
+        words.identity().filter(|_| words.tail() == 0)
+    }
+}
+
+layout! {
+    Descriptor,
+    /// A descriptor as it stands in memory: little-endian words.
+    DescriptorWords[8] {
+        /// The root table's [`Entry`].
+        ROOT(8) @ 0x00 root, with_root;
+        /// Address space identifier, of which the upper two bytes are zero.
+        ASID(4) @ 0x08 asid, with_asid;
+        /// The context's number.
+        CONTEXT_ID(4) @ 0x0c context_id, with_context_id;
+        /// Virtual address of the save area; 0 if there is none.
+        SAVE_BASE(8) @ 0x10 save_base, with_save_base;
+        /// Bytes of the save area; 0 if there is none.
+        SAVE_SIZE(4) @ 0x18 save_size, with_save_size;
+        /// The queue's tail: how many packets the driver has put there, modulo 2^32. Without a
+        /// queue it is 0.
+        TAIL(4) @ 0x1c tail, with_tail;
+        /// Engine time that packets of this context used, in ticks. Written by the engine.
+        TICKS(8) @ 0x20 ticks, with_ticks;
+        /// Packets that ended: modulo 2^32 the queue's head. Written by the engine.
+        PACKETS(8) @ 0x28 packets, with_packets;
+        /// Bytes of the state in the save area; 0 if there is none. Written by the engine, with 4
+        /// bytes of zero behind it.
+        SAVED(4) @ 0x30 saved, with_saved;
+        /// The [`Queue`]; 0 if there is none.
+        QUEUE(8) @ 0x38 queue, with_queue;
+    }
+}
+
+impl DescriptorWords {
+    /// What the driver has written there, but for tail and queue: see [`Descriptor::from_words`].
+    pub fn identity(self) -> Option<Descriptor> {
+        let root = Entry(self.root());
+        let asid = Asid::try_from(self.asid()).ok()?;
         if !root.is_valid()
             || root.is_malformed(super::mmu::ROOT_LEVEL)
             || asid == Asid::SYSTEM
-            || words[2] % PAGE_SIZE != 0
-            || (words[2] == 0) != (words[3] == 0)
-            || hi(words[3]) != 0
+            || self.save_base() % PAGE_SIZE != 0
+            || (self.save_base() == 0) != (self.save_size() == 0)
         {
             return None;
         }
         let area = SaveArea {
-            base: GpuVa(words[2]),
-            bytes: lo(words[3]),
+            base: GpuVa(self.save_base()),
+            bytes: self.save_size(),
         };
-        Some(Self {
+        Some(Descriptor {
             root,
             asid,
-            context_id: hi(words[1]),
-            save: (words[2] != 0).then_some(area),
+            context_id: self.context_id(),
+            save: (self.save_base() != 0).then_some(area),
         })
+    }
+
+    /// The queue's head: the packets that ended, modulo 2^32.
+    pub const fn head(self) -> u32 {
+        Half::Low.of(self.packets())
     }
 }
 
@@ -165,24 +195,50 @@ pub struct Queue {
     pub packets: u32,
 }
 
-impl Queue {
-    /// Low bits of the word, which the base has not.
-    const PACKETS_LOG2: u64 = 0x3f;
+word! {
+    /// [`Descriptor::QUEUE`].
+    QueueWord(64) {
+        /// GPU-physical address of the first place.
+        63:6 base, with_base @=> GpuPhys;
+        /// log2 of the places.
+        5:0 log2, with_log2 => QueueLog2;
+    }
+}
 
+/// Six bits of a [`QueueWord`]: log2 of the places, 1 to 15.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueLog2(pub u8);
+
+impl QueueLog2 {
+    const BITS: u32 = 6;
+
+    const fn from_bits(bits: u64) -> Self {
+        // CAST: six bits.
+        Self(bits as u8)
+    }
+
+    const fn into_bits(self) -> u64 {
+        self.0 as u64
+    }
+}
+
+impl Queue {
     /// The queue as the descriptor has it: log2 of the places in bits 5:0, the base above.
     pub const fn to_word(self) -> u64 {
         // CAST: at most 32.
-        self.base.0 | self.packets.trailing_zeros() as u64
+        let log2 = QueueLog2(self.packets.trailing_zeros() as u8);
+        QueueWord::new().with_base(self.base).with_log2(log2).bits()
     }
 
     /// The queue in the descriptor's `word`, if there is one of a size that there may be.
     pub const fn from_word(word: u64) -> Option<Self> {
-        match word & Self::PACKETS_LOG2 {
-            log2 @ 1..=15 => Some(Self {
-                base: GpuPhys(word & !Self::PACKETS_LOG2),
+        let word = QueueWord::from_bits(word);
+        match word.log2() {
+            QueueLog2(log2 @ 1..=15) => Some(Self {
+                base: word.base(),
                 packets: 1 << log2,
             }),
-            _ => None,
+            QueueLog2(_) => None,
         }
     }
 
@@ -224,7 +280,8 @@ impl Buffer {
 
     /// The packet as it stands in memory, as little-endian words.
     pub const fn to_words(self) -> [u64; 2] {
-        [self.base.0, pair(self.start, self.end)]
+        let words = BufferWords::new().with_base(self.base.0);
+        words.with_start(self.start).with_end(self.end).0
     }
 
     /// The packet in `words`.
@@ -233,10 +290,11 @@ impl Buffer {
     ///
     /// As of [`Self::check`].
     pub fn from_words(words: [u64; 2]) -> Result<Self, Reason> {
+        let words = BufferWords(words);
         let buffer = Self {
-            base: GpuVa(words[0]),
-            start: lo(words[1]),
-            end: hi(words[1]),
+            base: GpuVa(words.base()),
+            start: words.start(),
+            end: words.end(),
         };
         buffer.check().map(|()| buffer)
     }
@@ -257,6 +315,19 @@ impl Buffer {
             Some(_) => Ok(()),
             None => Err(Reason::BadOperand),
         }
+    }
+}
+
+layout! {
+    Buffer,
+    /// A packet as it stands in its place of a queue.
+    BufferWords[2] {
+        /// See [`Buffer::base`].
+        BASE(8) @ 0x00 base, with_base;
+        /// See [`Buffer::start`].
+        START(4) @ 0x08 start, with_start;
+        /// See [`Buffer::end`].
+        END(4) @ 0x0c end, with_end;
     }
 }
 
@@ -283,37 +354,49 @@ pub struct Image {
 }
 
 impl Image {
-    /// Offset of [`IMAGE_FORMAT`], 4 bytes.
-    pub const FORMAT: u64 = 0x00;
-    /// Offset of [`Self::left`], 8 bytes.
-    pub const LEFT: u64 = 0x08;
-    /// Offset of [`Self::ticks`], 8 bytes.
-    pub const TICKS: u64 = 0x10;
-    /// Offset of the registers, 8 bytes each.
-    pub const REGISTERS: u64 = 0x40;
     /// Little-endian words of an image.
     pub const WORDS: usize = IMAGE_SIZE as usize / 8;
+    /// Which of them are the registers.
+    const REGISTER_WORDS: core::ops::Range<usize> = {
+        let first = Self::REGISTERS as usize / 8;
+        first..first + REGISTERS as usize
+    };
 
     /// The image as it stands in memory.
     pub fn to_words(self) -> [u64; Self::WORDS] {
-        let mut words = [0; Self::WORDS];
-        words[0] = wide(IMAGE_FORMAT);
-        (words[1], words[2]) = (self.left, self.ticks);
-        words[8..8 + REGISTERS as usize].copy_from_slice(&self.registers);
+        let words = ImageWords::new().with_format(IMAGE_FORMAT);
+        let mut words = words.with_left(self.left).with_ticks(self.ticks).0;
+        words[Self::REGISTER_WORDS].copy_from_slice(&self.registers);
         words
     }
 
     /// The image in `words`, or `None` if it is none. What has no meaning is ignored.
     pub fn from_words(words: [u64; Self::WORDS]) -> Option<Self> {
-        if lo(words[0]) != IMAGE_FORMAT {
+        let view = ImageWords(words);
+        if view.format() != IMAGE_FORMAT {
             return None;
         }
         let mut registers = [0; REGISTERS as usize];
-        registers.copy_from_slice(&words[8..8 + REGISTERS as usize]);
+        registers.copy_from_slice(&words[Self::REGISTER_WORDS]);
         Some(Self {
-            left: words[1],
-            ticks: words[2],
+            left: view.left(),
+            ticks: view.ticks(),
             registers,
         })
+    }
+}
+
+layout! {
+    Image,
+    /// An image as it stands in memory.
+    ImageWords[32] {
+        /// [`IMAGE_FORMAT`].
+        FORMAT(4) @ 0x00 format, with_format;
+        /// See [`Image::left`].
+        LEFT(8) @ 0x08 left, with_left;
+        /// See [`Image::ticks`].
+        TICKS(8) @ 0x10 ticks, with_ticks;
+        /// See [`Image::registers`].
+        REGISTERS(8 * 16) @ 0x40;
     }
 }

@@ -30,7 +30,7 @@
 //! assert_eq!(Record::from_words(words), Some((record, 2)));
 //! ```
 
-use super::bits::{hi, lo, pair, wide};
+use super::layout;
 use super::number::{Asid, EngineIndex};
 
 /// Why an engine stopped.
@@ -204,36 +204,74 @@ impl Record {
 
     /// The record as it stands in memory. `number` is the count of records before it, modulo 2^32.
     pub const fn to_words(self, number: u32) -> [u64; 8] {
-        [
-            pair(self.engine.get(), self.reason as u32),
-            pair(self.asid.0 as u32, self.context_id),
-            pair(self.access as u32, self.detail),
-            self.address,
-            self.fence,
-            self.command,
-            pair(self.pc, self.space as u32),
-            wide(number),
-        ]
+        RecordWords::new()
+            .with_engine(self.engine.get())
+            .with_reason(self.reason as u32)
+            .with_asid(self.asid.0 as u32)
+            .with_context_id(self.context_id)
+            .with_access(self.access as u32)
+            .with_detail(self.detail)
+            .with_address(self.address)
+            .with_fence(self.fence)
+            .with_command(self.command)
+            .with_pc(self.pc)
+            .with_space(self.space as u32)
+            .with_number(number)
+            .0
     }
 
     /// The record in `words` and its number, or `None` where a field has no meaning.
     pub fn from_words(words: [u64; 8]) -> Option<(Self, u32)> {
-        if hi(words[7]) != 0 {
+        let words = RecordWords(words);
+        if words.reserved() != 0 {
             return None;
         }
         let record = Self {
-            engine: EngineIndex::new(lo(words[0]))?,
-            reason: Reason::from_u32(hi(words[0]))?,
-            asid: Asid::try_from(lo(words[1])).ok()?,
-            context_id: hi(words[1]),
-            access: Access::from_u32(lo(words[2]))?,
-            detail: hi(words[2]),
-            space: Space::from_u32(hi(words[6]))?,
-            address: words[3],
-            fence: words[4],
-            command: words[5],
-            pc: lo(words[6]),
+            engine: EngineIndex::new(words.engine())?,
+            reason: Reason::from_u32(words.reason())?,
+            asid: Asid::try_from(words.asid()).ok()?,
+            context_id: words.context_id(),
+            access: Access::from_u32(words.access())?,
+            detail: words.detail(),
+            space: Space::from_u32(words.space())?,
+            address: words.address(),
+            fence: words.fence(),
+            command: words.command(),
+            pc: words.pc(),
         };
-        Some((record, lo(words[7])))
+        Some((record, words.number()))
+    }
+}
+
+layout! {
+    Record,
+    /// A record as it stands in memory, whatever its fields hold.
+    RecordWords[8] {
+        /// See [`Record::engine`].
+        ENGINE(4) @ 0x00 engine, with_engine;
+        /// See [`Record::reason`].
+        REASON(4) @ 0x04 reason, with_reason;
+        /// See [`Record::asid`].
+        ASID(4) @ 0x08 asid, with_asid;
+        /// See [`Record::context_id`].
+        CONTEXT_ID(4) @ 0x0c context_id, with_context_id;
+        /// See [`Record::access`].
+        ACCESS(4) @ 0x10 access, with_access;
+        /// See [`Record::detail`].
+        DETAIL(4) @ 0x14 detail, with_detail;
+        /// See [`Record::address`].
+        ADDRESS(8) @ 0x18 address, with_address;
+        /// See [`Record::fence`].
+        FENCE(8) @ 0x20 fence, with_fence;
+        /// See [`Record::command`].
+        COMMAND(8) @ 0x28 command, with_command;
+        /// See [`Record::pc`].
+        PC(4) @ 0x30 pc, with_pc;
+        /// See [`Record::space`].
+        SPACE(4) @ 0x34 space, with_space;
+        /// Number of the record, from 0, modulo 2^32.
+        NUMBER(4) @ 0x38 number, with_number;
+        /// Zero.
+        RESERVED(4) @ 0x3c reserved, with_reserved;
     }
 }

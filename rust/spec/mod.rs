@@ -13,6 +13,7 @@
 //! | [`pci`] | 1 Identity | vendor, device, BARs, MSI-X vectors |
 //! | [`regs`] | 2 Registers | the table of registers: offsets, fields, access, reset values |
 //! | [`register`] | | how that table is written and used |
+//! | [`layout`] | | how tables of what lies in memory are written and used |
 //! | [`number`] | | newtypes for what is known by a number: engines, contexts, fences |
 //! | [`status`] | 3 Status page | what the device writes: fences, ticks, acks, fault records |
 //! | [`ticks`] | | what work takes |
@@ -30,6 +31,8 @@
 
 #[macro_use]
 pub mod register;
+#[macro_use]
+pub mod layout;
 
 pub mod address;
 pub mod aperture;

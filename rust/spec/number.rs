@@ -135,6 +135,9 @@ impl Asid {
     /// The system's: ring commands, whose addresses are GPU-physical. No context has it.
     pub const SYSTEM: Self = Self(0);
 
+    /// Bits of a field that holds one.
+    pub(super) const BITS: u32 = u16::BITS;
+
     /// Whether it is the system's.
     pub const fn is_system(self) -> bool {
         self.0 == Self::SYSTEM.0

@@ -18,7 +18,7 @@
 //! ```
 
 use super::address::GpuVa;
-use super::bits::{hi, lo, pair, wide};
+use super::layout;
 
 /// Where an engine can stop: the higher, the finer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -119,24 +119,39 @@ pub struct Record {
 impl Record {
     /// The record as it stands in the block.
     pub const fn to_words(self) -> [u64; 3] {
-        [
-            self.fence,
-            self.completed,
-            pair(self.cause as u32, self.number),
-        ]
+        let words = RecordWords::new().with_fence(self.fence);
+        let words = words.with_completed(self.completed);
+        let words = words.with_cause(self.cause as u32);
+        words.with_number(self.number).0
     }
 
     /// The record in `words`, or `None` where the cause has no meaning.
     pub const fn from_words(words: [u64; 3]) -> Option<Self> {
-        let Some(cause) = Cause::from_u32(lo(words[2])) else {
+        let words = RecordWords(words);
+        let Some(cause) = Cause::from_u32(words.cause()) else {
             return None;
         };
         Some(Self {
-            fence: words[0],
-            completed: words[1],
+            fence: words.fence(),
+            completed: words.completed(),
             cause,
-            number: hi(words[2]),
+            number: words.number(),
         })
+    }
+}
+
+layout! {
+    Record,
+    /// A record as it stands in the block.
+    RecordWords[3] {
+        /// See [`Record::fence`].
+        FENCE(8) @ 0x00 fence, with_fence;
+        /// See [`Record::completed`].
+        COMPLETED(8) @ 0x08 completed, with_completed;
+        /// See [`Record::cause`].
+        CAUSE(4) @ 0x10 cause, with_cause;
+        /// See [`Record::number`].
+        NUMBER(4) @ 0x14 number, with_number;
     }
 }
 
@@ -164,22 +179,44 @@ impl Header {
 
     /// The header as it stands in memory.
     pub const fn to_words(self) -> [u64; 4] {
-        [
-            pair(Self::MAGIC, Self::FORMAT),
-            wide(self.bytes),
-            self.base.0,
-            pair(self.start, self.end),
-        ]
+        HeaderWords::new()
+            .with_magic(Self::MAGIC)
+            .with_format(Self::FORMAT)
+            .with_bytes(self.bytes)
+            .with_base(self.base.0)
+            .with_start(self.start)
+            .with_end(self.end)
+            .0
     }
 
     /// The header in `words`, or `None` if it is none of this form.
     pub fn from_words(words: [u64; 4]) -> Option<Self> {
+        let view = HeaderWords(words);
         let header = Self {
-            bytes: lo(words[1]),
-            base: GpuVa(words[2]),
-            start: lo(words[3]),
-            end: hi(words[3]),
+            bytes: view.bytes(),
+            base: GpuVa(view.base()),
+            start: view.start(),
+            end: view.end(),
         };
         (header.to_words() == words).then_some(header)
+    }
+}
+
+layout! {
+    HeaderWords,
+    /// The header of a state as it stands in memory.
+    HeaderWords[4] {
+        /// [`Header::MAGIC`].
+        MAGIC(4) @ 0x00 magic, with_magic;
+        /// [`Header::FORMAT`].
+        FORMAT(4) @ 0x04 format, with_format;
+        /// See [`Header::bytes`].
+        BYTES(4) @ 0x08 bytes, with_bytes;
+        /// See [`Header::base`].
+        BASE(8) @ 0x10 base, with_base;
+        /// See [`Header::start`].
+        START(4) @ 0x18 start, with_start;
+        /// See [`Header::end`].
+        END(4) @ 0x1c end, with_end;
     }
 }

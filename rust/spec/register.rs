@@ -408,9 +408,9 @@ macro_rules! register {
         }
     }};
 
-    // The integer of a field is as wide as the field, so that no value is cut.
+    // A field's type is as wide as the field, so that no value is cut.
     (@width bool, $bits:expr) => { assert!($bits == 1) };
-    (@width $type:ident, $bits:expr) => { assert!($bits == 8 * size_of::<$type>()) };
+    (@width $type:ident, $bits:expr) => { assert!($bits == $type::BITS) };
 
     // CAST: of as many bits as the field has.
     (@get bool, $bits:expr) => { $bits != 0 };

@@ -22,12 +22,16 @@
 //! use skua_spec::status::{self, EngineState};
 //!
 //! // Where the copy engine's fence is.
-//! let block = u64::from(EngineIndex::ALL[1].get()) * status::ENGINE_SIZE;
-//! assert_eq!(block + status::engine::COMPLETED_FENCE, 0x40);
+//! let copy = EngineIndex::ALL[1];
+//! assert_eq!(status::of_engine(copy, status::engine::COMPLETED_FENCE), 0x40);
+//! assert_eq!(status::engine_field(0x48), Some((copy, status::engine::TICKS)));
+//! assert_eq!(status::fault(33), status::FAULTS + 64);
 //! assert_eq!(EngineState::from_u32(3), Some(EngineState::Waiting));
 //! ```
 
-use super::fault::Reason;
+use super::fault::{Reason, Record};
+use super::layout;
+use super::number::EngineIndex;
 
 /// Bytes of the status page, and its alignment.
 pub const SIZE: u64 = 4096;
@@ -37,55 +41,91 @@ pub const ENGINE_SIZE: u64 = 64;
 
 /// Offsets in an engine's block.
 pub mod engine {
-    /// Fence id of the last packet that ended, 8 bytes.
-    pub const COMPLETED_FENCE: u64 = 0x00;
-    /// Engine time since the last adapter reset in ticks, 8 bytes; written when a packet ends and
-    /// at least every 65,536 ticks while one runs.
-    pub const TICKS: u64 = 0x08;
-    /// Offset in the ring of the next command, 4 bytes; written when a command was consumed.
-    pub const HEAD: u64 = 0x10;
-    /// State, 4 bytes, see [`super::EngineState`].
-    pub const STATE: u64 = 0x14;
-    /// Invalidation requests that hold for this engine, 4 bytes.
-    pub const INVALIDATE_ACK: u64 = 0x18;
-    /// Resets of this engine, 4 bytes; not cleared by an adapter reset.
-    pub const RESET_ACK: u64 = 0x1c;
-    /// Fence id of the packet that runs, 8 bytes; 0 if none.
-    pub const CURRENT_FENCE: u64 = 0x20;
-    /// Fence id of the last preemption, 8 bytes. It and the three below are a
-    /// [`Record`](super::super::preemption::Record).
-    pub const PREEMPT_FENCE: u64 = 0x28;
-    /// [`COMPLETED_FENCE`] when the engine stopped for it, 8 bytes.
-    pub const PREEMPT_COMPLETED: u64 = 0x30;
-    /// What the engine was at then, 4 bytes.
-    pub const PREEMPT_CAUSE: u64 = 0x38;
-    /// Preemptions since the last adapter reset, 4 bytes; written last.
-    pub const PREEMPT_SEQ: u64 = 0x3c;
+    use super::super::layout;
+
+    layout! {
+        /// The fields of a block.
+        FIELDS {
+            /// Fence id of the last packet that ended.
+            COMPLETED_FENCE(8) @ 0x00;
+            /// Engine time since the last adapter reset in ticks; written when a packet ends and at
+            /// least every 65,536 ticks while one runs.
+            TICKS(8) @ 0x08;
+            /// Offset in the ring of the next command; written when a command was consumed.
+            HEAD(4) @ 0x10;
+            /// State, see [`super::EngineState`].
+            STATE(4) @ 0x14;
+            /// Invalidation requests that hold for this engine.
+            INVALIDATE_ACK(4) @ 0x18;
+            /// Resets of this engine; not cleared by an adapter reset.
+            RESET_ACK(4) @ 0x1c;
+            /// Fence id of the packet that runs; 0 if none.
+            CURRENT_FENCE(8) @ 0x20;
+            /// Fence id of the last preemption. It and the three below are a
+            /// [`Record`](super::super::preemption::Record).
+            PREEMPT_FENCE(8) @ 0x28;
+            /// [`COMPLETED_FENCE`] when the engine stopped for it.
+            PREEMPT_COMPLETED(8) @ 0x30;
+            /// What the engine was at then.
+            PREEMPT_CAUSE(4) @ 0x38;
+            /// Preemptions since the last adapter reset; written last.
+            PREEMPT_SEQ(4) @ 0x3c;
+        }
+    }
 }
 
-/// Offset of the fault records ever written, 4 bytes. Record `n` is at `FAULTS + (n %
-/// FAULT_RECORDS) * Record::SIZE`.
-pub const FAULT_PUT: u64 = 0x200;
-/// Offset of the fault records dropped because the driver had not consumed older ones, 4 bytes.
-pub const FAULTS_DROPPED: u64 = 0x204;
-/// Offset of the counter snapshots taken, 4 bytes.
-pub const SNAPSHOT_ACK: u64 = 0x208;
-/// Offset of the aperture flushes that hold, 4 bytes.
-pub const APERTURE_ACK: u64 = 0x20c;
-/// Offset of the aperture entries refused, 4 bytes; written before [`APERTURE_ACK`].
-pub const APERTURE_REFUSED: u64 = 0x210;
-
-/// Offset of the GPU-physical address of the descriptor of the context that the first engine holds,
-/// 8 bytes, 0 if it holds none; those of the others follow. Each is written before the engine's
-/// [`engine::CURRENT_FENCE`].
-pub const CONTEXTS: u64 = 0x240;
-
-/// Offset of the first counter.
-pub const COUNTERS: u64 = 0x400;
-/// Offset of the fault records.
-pub const FAULTS: u64 = 0x800;
 /// Fault records that the ring has room for.
 pub const FAULT_RECORDS: u32 = 32;
+
+layout! {
+    /// The fields behind the engines' blocks.
+    FIELDS {
+        /// Fault records ever written.
+        FAULT_PUT(4) @ 0x200;
+        /// Fault records dropped because the driver had not consumed older ones.
+        FAULTS_DROPPED(4) @ 0x204;
+        /// Counter snapshots taken.
+        SNAPSHOT_ACK(4) @ 0x208;
+        /// Aperture flushes that hold.
+        APERTURE_ACK(4) @ 0x20c;
+        /// Aperture entries refused; written before [`APERTURE_ACK`].
+        APERTURE_REFUSED(4) @ 0x210;
+        /// GPU-physical address of the descriptor of the context that the first engine holds, 0 if
+        /// it holds none; those of the others follow. Each is written before the engine's
+        /// [`engine::CURRENT_FENCE`].
+        CONTEXTS(8 * 8) @ 0x240;
+        /// The first counter; the others follow.
+        COUNTERS(8 * 67) @ 0x400;
+        /// The first place for a fault record; the others follow.
+        FAULTS(64 * 32) @ 0x800;
+    }
+}
+
+/// Offset of the `field` (one of [`self::engine`]) of `engine`.
+pub const fn of_engine(engine: EngineIndex, field: u64) -> u64 {
+    engine.get() as u64 * ENGINE_SIZE + field
+}
+
+/// Whose field, and which, is at `offset`, if it is in an engine's block.
+pub fn engine_field(offset: u64) -> Option<(EngineIndex, u64)> {
+    let engine = u32::try_from(offset / ENGINE_SIZE).ok()?;
+    Some((EngineIndex::new(engine)?, offset % ENGINE_SIZE))
+}
+
+/// Offset of the context that `engine` holds.
+pub const fn context_of(engine: EngineIndex) -> u64 {
+    CONTEXTS + engine.get() as u64 * 8
+}
+
+/// Offset of counter number `number`.
+pub const fn counter(number: u32) -> u64 {
+    COUNTERS + number as u64 * 8
+}
+
+/// Offset of the place of fault record `number`.
+pub const fn fault(number: u32) -> u64 {
+    FAULTS + (number % FAULT_RECORDS) as u64 * Record::SIZE
+}
 
 /// State of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -117,7 +157,7 @@ impl EngineState {
     }
 }
 
-/// What the device counts; counter `c` is the 8 bytes at `COUNTERS + 8 * c` after a snapshot.
+/// What the device counts; counter `c` is the 8 bytes at [`counter`]`(c)` after a snapshot.
 ///
 /// All count from the start of the device (an adapter reset does not clear them).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

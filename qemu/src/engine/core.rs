@@ -25,7 +25,7 @@ use std::ops::Range;
 use std::sync::atomic::{fence, Ordering};
 
 use skua_spec::address::{GpuPhys, PAGE_SIZE};
-use skua_spec::command::{Command, EngineKind, Opcode, MAX_WORDS, TRANSFER_CHUNK};
+use skua_spec::command::{Command, EngineKind, Header, Opcode, MAX_WORDS, TRANSFER_CHUNK};
 use skua_spec::context::Descriptor;
 use skua_spec::fault::{self, Access, Reason, Record};
 use skua_spec::number::{Asid, EngineIndex};
@@ -506,8 +506,8 @@ impl Core {
         available: u32,
     ) -> Result<(), Fault> {
         self.read_words(memory, space, address, 0..2.min(available as usize))?;
-        // CAST: eight bits.
-        let opcode = Opcode::from_u8((self.words[0] >> 24) as u8);
+        let header = Header::of(self.words[0]);
+        let opcode = Opcode::from_u8(header.opcode());
         let lacks = |opcode: Opcode| {
             opcode.has_program() && self.kind != EngineKind::Compute
                 || opcode.is_buffer_only() && space == Space::System
@@ -515,9 +515,8 @@ impl Core {
         if opcode.is_some_and(lacks) {
             return Err(Fault::plain(Reason::BadOpcode));
         }
-        let length = (self.words[0] & 0xffff) as usize;
         // The header is there in any case: what is wrong with it comes before its length.
-        let length = length.max(2).min(available as usize);
+        let length = usize::from(header.words()).max(2).min(available as usize);
         // What stands behind the header of a NOP may be anything, absent memory too.
         if opcode.is_some_and(|o| o != Opcode::Nop) && length <= MAX_WORDS && length > 2 {
             self.read_words(memory, space, address, 2..length)?;

@@ -4,8 +4,9 @@
 //! and 7).
 
 use skua_spec::address::GpuVa;
-use skua_spec::context::{Buffer, Descriptor, Queue, SaveArea};
+use skua_spec::context::{Buffer, Descriptor, DescriptorWords, Queue, SaveArea};
 use skua_spec::fault::{Access, Reason};
+use skua_spec::layout::half;
 use skua_spec::status::Counter;
 
 use crate::engine::core::{Begun, Core, Outcome};
@@ -56,11 +57,11 @@ pub(crate) const fn space_of(descriptor: &Descriptor) -> Space {
     }
 }
 
-/// The descriptor at `context` that begins with `words`, without a tail.
-fn identity(context: u64, words: [u64; 4]) -> Result<Descriptor, Fault> {
+/// The descriptor `found` at `context`, if its save area is one that there may be.
+fn checked(context: u64, found: Option<Descriptor>) -> Result<Descriptor, Fault> {
     let good =
         |area: SaveArea| area.bytes >= SAVE_SIZE && area.base.range_is_valid(area.bytes.into());
-    Descriptor::from_words(words)
+    found
         .filter(|descriptor| descriptor.save.is_none_or(good))
         .ok_or(Fault::access(Reason::BadContext, Access::Fetch, context))
 }
@@ -202,14 +203,13 @@ impl Core {
         context: u64,
     ) -> Result<(Descriptor, u32), Fault> {
         let words = self.read_system(memory, context)?;
-        let descriptor = identity(context, words)?;
+        let descriptor = checked(context, Descriptor::from_words(words))?;
         if descriptor.save.is_none() {
             return Ok((descriptor, 0));
         }
         // A descriptor is aligned to its size, 64 bytes: the sum cannot wrap.
         let [saved] = self.read_system(memory, context + Descriptor::SAVED)?;
-        // CAST: the low half is meant.
-        Ok((descriptor, saved as u32))
+        Ok((descriptor, half(Descriptor::SAVED).of(saved)))
     }
 
     /// The descriptor, how much its save area holds, and the packet at the head of its queue, whose
@@ -220,20 +220,18 @@ impl Core {
         context: u64,
         number: u32,
     ) -> Result<(Descriptor, u32, Buffer), Fault> {
-        let [root, ids, save, sizes, _, packets, saved, queue] =
-            self.read_system(memory, context)?;
-        // CAST: halves of words are meant.
-        let (tail, head, saved) = ((sizes >> 32) as u32, packets as u32, saved as u32);
-        let descriptor = identity(context, [root, ids, save, sizes & 0xffff_ffff])?;
+        let words = DescriptorWords(self.read_system(memory, context)?);
+        let descriptor = checked(context, words.identity())?;
         let bad = Fault::access(Reason::BadContext, Access::Fetch, context);
-        let queue = Queue::from_word(queue).ok_or(bad)?;
-        if head != number || !(1..=queue.packets).contains(&tail.wrapping_sub(head)) {
+        let queue = Queue::from_word(words.queue()).ok_or(bad)?;
+        let waiting = words.tail().wrapping_sub(words.head());
+        if words.head() != number || !(1..=queue.packets).contains(&waiting) {
             return Err(bad);
         }
         let place = queue.place(number).ok_or(bad)?;
-        let words = self.read_system(memory, place.0)?;
-        let buffer = Buffer::from_words(words).map_err(Fault::plain)?;
-        let saved = descriptor.save.map_or(0, |_| saved);
+        let packet = self.read_system(memory, place.0)?;
+        let buffer = Buffer::from_words(packet).map_err(Fault::plain)?;
+        let saved = descriptor.save.map_or(0, |_| words.saved());
         Ok((descriptor, saved, buffer))
     }
 

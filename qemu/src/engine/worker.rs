@@ -31,11 +31,6 @@ const PUBLISH_TICKS: u64 = 32768;
 /// pause; the CPU's writes are seen at its end.
 const PAUSE: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
 
-/// Where the status page has the context of the engine whose block is at `block`.
-const fn context_of(block: u64) -> u64 {
-    status::CONTEXTS + block / status::ENGINE_SIZE * 8
-}
-
 /// What an engine goes on with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
@@ -360,7 +355,7 @@ impl Worker {
                 page.write_u64(block + status::engine::TICKS, new.ticks);
             }
             if new.context != old.context {
-                page.write_u64(context_of(block), new.context);
+                page.write_u64(status::context_of(self.engine.index), new.context);
             }
             if new.current_fence != old.current_fence {
                 page.write_u64(block + status::engine::CURRENT_FENCE, new.current_fence);
@@ -387,7 +382,7 @@ impl Worker {
         self.write_status(|page, block| {
             page.write_u64(block + status::engine::TICKS, new.ticks);
             page.write_u32(block + status::engine::HEAD, new.head);
-            page.write_u64(context_of(block), new.context);
+            page.write_u64(status::context_of(self.engine.index), new.context);
             page.write_u64(block + status::engine::CURRENT_FENCE, new.current_fence);
             page.write_u64(block + status::engine::COMPLETED_FENCE, new.completed_fence);
             page.write_u32(block + status::engine::STATE, new.state as u32);
@@ -413,7 +408,7 @@ impl Worker {
 
     /// Runs `f` on the status page and the offset of this engine's block. Not inside a step.
     fn write_status(&self, f: impl FnOnce(Page<'_>, u64)) {
-        let block = u64::from(self.engine.index.get()) * status::ENGINE_SIZE;
+        let block = status::of_engine(self.engine.index, 0);
         self.hub
             .status
             .with(&self.hub.bus, &self.hub.counters, |page| f(page, block));

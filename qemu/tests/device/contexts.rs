@@ -660,12 +660,11 @@ fn what_is_shown_is_so() {
 fn the_status_page_tells_what_is_held() {
     let mut gpu = Gpu::new();
     gpu.set_save_area(CONTEXT, Some(AREA));
-    let shown = |page: &[u8], engine: u64, field: u64| {
-        let block = engine * status::ENGINE_SIZE + field;
-        let at = if field == status::CONTEXTS {
-            status::CONTEXTS + engine * 8
-        } else {
-            block
+    let shown = |page: &[u8], engine: usize, field: u64| {
+        let engine = EngineIndex::ALL[engine];
+        let at = match field {
+            status::CONTEXTS => status::context_of(engine),
+            field => status::of_engine(engine, field),
         };
         let at = at as usize;
         u64::from_le_bytes(page[at..at + 8].try_into().unwrap())

@@ -223,7 +223,7 @@ fn a_snapshot_has_every_counter() {
     gpu.device.read(2, &mut [0; 4]);
     gpu.write(regs::SNAPSHOT, 1);
     assert_eq!(gpu.system32(STATUS + status::SNAPSHOT_ACK), 1);
-    let of = |counter: Counter| gpu.system64(STATUS + status::COUNTERS + counter as u64 * 8);
+    let of = |counter: Counter| gpu.system64(STATUS + status::counter(counter as u32));
     assert!(of(Counter::RegisterRead) >= 1);
     assert!(of(Counter::RegisterWrite) >= 10);
     assert_eq!(of(Counter::BadRegisterAccess), 1);

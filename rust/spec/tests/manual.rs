@@ -2,11 +2,16 @@
 
 //! The register tables of the manual (`Documentation/gpu/skua/hardware.rst`, section 2), written by
 //! hand, and those of the crate say the same: neither has a register, field, access or reset value
-//! that the other has not. So do the tables of counters (section 3).
+//! that the other has not. So do the tables of counters (section 3), and those of all structures
+//! in memory.
 
-use skua_spec::fault::Reason;
+use skua_spec::command::{Header, Point};
+use skua_spec::context::{Buffer, Descriptor, Image, QueueWord};
+use skua_spec::fault::{Reason, Record};
+use skua_spec::layout::{self, used};
 use skua_spec::pci::MAX_ENGINES;
-use skua_spec::register::{Info, Reset};
+use skua_spec::preemption::{self, HeaderWords};
+use skua_spec::register::{Field, Info, Reset};
 use skua_spec::regs::{Decoded, DeviceRegister, EngineRegister, ENGINE_BASE, ENGINE_STRIDE};
 use skua_spec::status::{self, Counter};
 
@@ -188,5 +193,125 @@ fn the_counter_of_a_reason_has_its_name() {
         let counter = Counter::of_fault(reason);
         let (same, name) = Counter::ALL[counter as usize];
         assert_eq!((same, name), (counter, &*format!("fault{words}")));
+    }
+}
+
+/// A structure in memory, and how many bytes it has.
+type Layout = (&'static str, &'static [layout::Field], u64);
+
+/// In the order of the manual.
+const LAYOUTS: [Layout; 7] = [
+    ("engine", status::engine::FIELDS, status::ENGINE_SIZE),
+    ("status", status::FIELDS, status::SIZE),
+    ("descriptor", Descriptor::FIELDS, Descriptor::SIZE),
+    ("place of a queue", Buffer::FIELDS, Buffer::SIZE),
+    ("image", Image::FIELDS, Image::WORDS as u64 * 8),
+    ("fault record", Record::FIELDS, Record::SIZE),
+    ("state", HeaderWords::FIELDS, 32),
+];
+
+#[test]
+fn the_manual_has_every_field_in_memory_and_no_other() {
+    let manual = manual();
+    let mut lines = manual.lines();
+    for (what, fields, _) in LAYOUTS {
+        let head = ["offset", "bytes", "name", "meaning"];
+        lines
+            .by_ref()
+            .find(|line| line.split_whitespace().eq(head))
+            .unwrap_or_else(|| panic!("no table of {what}"));
+        let rows = lines
+            .by_ref()
+            .skip(1)
+            .take_while(|line| !line.starts_with("=="))
+            .filter(|line| line.starts_with("0x"));
+        let rows: Vec<Vec<_>> = rows
+            .map(|line| line.split_whitespace().take(3).collect())
+            .filter(|row: &Vec<_>| row[2] != "—")
+            .collect();
+        let digits = rows[0][0].len();
+        let expected = fields.iter().filter(|field| field.name != "RESERVED");
+        let expected = expected.map(|field| {
+            vec![
+                format!("{:#0digits$x}", field.offset),
+                match field.count {
+                    1 => field.bytes.to_string(),
+                    count => format!("{}·{count}", field.bytes),
+                },
+                field.name.to_lowercase(),
+            ]
+        });
+        assert_eq!(rows, expected.collect::<Vec<_>>(), "{what}");
+    }
+    let rest = lines.find(|line| line.starts_with("offset bytes"));
+    assert_eq!(rest, None, "a table that is not looked at");
+}
+
+#[test]
+fn fields_in_memory_do_not_overlap() {
+    for (what, fields, bytes) in LAYOUTS {
+        let mut end = 0;
+        for field in fields {
+            assert!(field.offset >= end, "{what}: {field:?}");
+            assert_eq!(field.offset % field.bytes.min(8), 0, "{what}: {field:?}");
+            end = field.end();
+        }
+        assert!(end <= bytes, "{what} ends at {end:#x}");
+    }
+    assert!(status::FIELDS[0].offset >= u64::from(MAX_ENGINES) * status::ENGINE_SIZE);
+    // The record is a part of the block.
+    let [.., fence, completed, cause, number] = status::engine::FIELDS else {
+        panic!("a block is larger");
+    };
+    let block = [fence, completed, cause, number].map(|f| (f.offset - fence.offset, f.bytes));
+    let record = preemption::Record::FIELDS.iter();
+    assert_eq!(
+        record.map(|f| (f.offset, f.bytes)).collect::<Vec<_>>(),
+        block
+    );
+    assert_eq!(used(Image::FIELDS, 0), 0xffff_ffff);
+    assert_eq!(used(Image::FIELDS, 3), 0);
+    assert_eq!(used(Image::FIELDS, 23), u64::MAX);
+}
+
+/// A field's bits as the manual has them.
+fn range(fields: &[Field], name: &str) -> String {
+    let field = fields.iter().find(|field| field.name == name);
+    let field = field.unwrap_or_else(|| panic!("no {name}"));
+    format!("{}:{}", field.high, field.low)
+}
+
+#[test]
+fn the_manual_has_the_bits_of_words() {
+    let manual = manual().split_whitespace().collect::<Vec<_>>().join(" ");
+    let header = |name| range(Header::FIELDS, name);
+    let (x, y) = (range(Point::FIELDS, "x"), range(Point::FIELDS, "y"));
+    let queue = |name| range(QueueWord::FIELDS, name);
+    for sentence in [
+        format!(
+            "opcode {}, flags {}, length",
+            header("opcode"),
+            header("flags")
+        ),
+        format!("in words with the header {}.", header("words")),
+        format!("16 left {x} and top {y} of the scissor; 17 right {x} and bottom {y};"),
+        format!(
+            "{0} bits {0} of the queue's GPU-physical address;",
+            queue("base")
+        ),
+        format!("{} log2 of its places", queue("log2")),
+    ] {
+        assert!(manual.contains(&sentence), "{sentence}");
+    }
+    for (bits, fields) in [
+        (Header::BITS, Header::FIELDS),
+        (Point::BITS, Point::FIELDS),
+        (QueueWord::BITS, QueueWord::FIELDS),
+    ] {
+        let all = fields.iter().fold(0, |all, field| {
+            assert!(field.high < bits && all & field.mask() == 0, "{field:?}");
+            all | field.mask()
+        });
+        assert_eq!(all, u64::MAX >> (64 - bits), "nothing is reserved");
     }
 }

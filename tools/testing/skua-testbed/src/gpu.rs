@@ -332,12 +332,12 @@ impl Gpu {
 
     /// A field of the engine's block in the status page.
     pub fn engine32(&self, engine: u32, field: u64) -> u32 {
-        self.system32(STATUS + u64::from(engine) * status::ENGINE_SIZE + field)
+        self.system32(STATUS + status::of_engine(EngineIndex::ALL[engine as usize], field))
     }
 
     /// As [`Self::engine32`].
     pub fn engine64(&self, engine: u32, field: u64) -> u64 {
-        self.system64(STATUS + u64::from(engine) * status::ENGINE_SIZE + field)
+        self.system64(STATUS + status::of_engine(EngineIndex::ALL[engine as usize], field))
     }
 
     /// By [`EngineState`], from the status page, as all that follows.
@@ -385,8 +385,7 @@ impl Gpu {
 
     /// The record in the place of the `number`th, and the number that it has; `None` if it is none.
     pub fn fault(&self, number: u32) -> Option<(Record, u32)> {
-        let start =
-            STATUS + status::FAULTS + u64::from(number % status::FAULT_RECORDS) * Record::SIZE;
+        let start = STATUS + status::fault(number);
         let words = std::array::from_fn(|i| self.system64(start + i as u64 * 8));
         Record::from_words(words)
     }

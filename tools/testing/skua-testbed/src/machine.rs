@@ -18,6 +18,7 @@ use skua_spec::address::{BusAddr, GpuPhys};
 use skua_spec::command::{Command, Dispatch};
 use skua_spec::context::Descriptor;
 use skua_spec::fault::Record;
+use skua_spec::layout::half;
 use skua_spec::mmu::{Entry, PageSize, Target};
 use skua_spec::number::{Asid, EngineIndex};
 use skua_spec::register::Writable;
@@ -180,7 +181,7 @@ impl Machine {
         self.set(ENGINE, engine::DOORBELL::new().with_tail(self.tail));
         let since = Instant::now();
         while self.status64(status::engine::COMPLETED_FENCE) < self.fence {
-            if self.status64(status::FAULT_PUT) & 0xffff_ffff != 0 {
+            if half(status::FAULT_PUT).of(self.status64(status::FAULT_PUT)) != 0 {
                 let word = |i: u64| self.status64(status::FAULTS + i * 8);
                 let (record, _) =
                     Record::from_words([0, 1, 2, 3, 4, 5, 6, 7].map(word)).expect("a record");

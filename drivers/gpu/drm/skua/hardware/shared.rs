@@ -37,11 +37,6 @@ use crate::{
             PAGE_SIZE, //
         },
         aperture,
-        bits::{
-            hi,
-            lo,
-            pair, //
-        },
         context::{
             Buffer,
             Descriptor,
@@ -49,6 +44,7 @@ use crate::{
             SaveArea, //
         },
         fault,
+        layout::half,
         mmu::Entry,
         number::{
             Asid,
@@ -282,13 +278,13 @@ impl Shared {
     /// Has the status page say nothing: the device, which was reset, counts from zero, and does not
     /// write to it yet.
     pub(crate) fn forget_counts(&self) -> Result {
-        const RESET_ACK: usize = words(status::engine::RESET_ACK - 4);
         for word in 0..words(status::COUNTERS) {
             io_write!(&self.status, [try: word], 0);
         }
-        for engine in 0..MAX_ENGINES as usize {
-            let word = engine * words(status::ENGINE_SIZE) + RESET_ACK;
-            io_write!(&self.status, [try: word], pair(0, Self::NO_BLOCK));
+        for engine in EngineIndex::ALL {
+            let field = status::of_engine(engine, status::engine::RESET_ACK);
+            let value = half(field).replace(0, Self::NO_BLOCK);
+            io_write!(&self.status, [try: words(field)], value);
         }
         barrier::dma_mb(barrier::Write);
         Ok(())
@@ -302,13 +298,12 @@ impl Shared {
 
     /// The 4 bytes at `offset` of the status page.
     fn status32(&self, offset: u64) -> Result<u32> {
-        let word = self.status64(offset)?;
-        Ok(if offset % 8 == 0 { lo(word) } else { hi(word) })
+        Ok(half(offset).of(self.status64(offset)?))
     }
 
     /// The 8-byte field `field` (one of [`status::engine`]) of `engine`.
     pub(crate) fn engine64(&self, engine: EngineIndex, field: u64) -> Result<u64> {
-        let value = self.status64(u64::from(engine.get()) * status::ENGINE_SIZE + field);
+        let value = self.status64(status::of_engine(engine, field));
         // What the device wrote before this field is read after it.
         barrier::dma_mb(barrier::Read);
         value
@@ -316,7 +311,7 @@ impl Shared {
 
     /// The 4-byte field `field` (one of [`status::engine`]) of `engine`.
     pub(crate) fn engine32(&self, engine: EngineIndex, field: u64) -> Result<u32> {
-        let value = self.status32(u64::from(engine.get()) * status::ENGINE_SIZE + field);
+        let value = self.status32(status::of_engine(engine, field));
         barrier::dma_mb(barrier::Read);
         value
     }
@@ -349,15 +344,13 @@ impl Shared {
 
     /// Counter `number` of the last snapshot.
     pub(crate) fn counter(&self, number: u32) -> Result<u64> {
-        self.status64(status::COUNTERS + u64::from(number) * 8)
+        self.status64(status::counter(number))
     }
 
     /// Fault record `number`, or `None` if what stands there is not that record.
     pub(crate) fn fault(&self, number: u32) -> Result<Option<fault::Record>> {
-        let slot = u64::from(number % status::FAULT_RECORDS);
-        let base = status::FAULTS + slot * fault::Record::SIZE;
         let mut words = [0; 8];
-        for (offset, word) in (base..).step_by(8).zip(&mut words) {
+        for (offset, word) in (status::fault(number)..).step_by(8).zip(&mut words) {
             *word = self.status64(offset)?;
         }
         Ok(fault::Record::from_words(words)
@@ -398,11 +391,11 @@ impl Shared {
     /// Has packet `number` be in the queue of descriptor `slot`: behind the others, or it was put
     /// there before and has not ended since. `EIO` if it can be neither.
     pub(crate) fn enqueue(&self, slot: ContextSlot, number: u32, packet: Buffer) -> Result {
-        let word = Self::descriptor_word(slot, Descriptor::SAVE_SIZE)?;
-        let value = io_read!(&self.contexts, [try: word]);
+        let word = Self::descriptor_word(slot, Descriptor::TAIL)?;
         // With the save area's size.
-        let (bytes, tail) = (lo(value), hi(value));
-        match tail.wrapping_sub(number) {
+        let value = io_read!(&self.contexts, [try: word]);
+        let tail = half(Descriptor::TAIL);
+        match tail.of(value).wrapping_sub(number) {
             0 => (),
             1..=QUEUE_PACKETS => return Ok(()),
             _ => return Err(EIO),
@@ -412,7 +405,8 @@ impl Shared {
             io_write!(queues, [try: word], value);
         }
         barrier::dma_mb(barrier::Write);
-        io_write!(&self.contexts, [try: word], pair(bytes, number.wrapping_add(1)));
+        let value = tail.replace(value, number.wrapping_add(1));
+        io_write!(&self.contexts, [try: word], value);
         Ok(())
     }
 
@@ -420,9 +414,10 @@ impl Shared {
     /// ended, with its number, if there is one; for reports.
     pub(crate) fn queued(&self, slot: ContextSlot, before: u32) -> Result<Option<(u32, Buffer)>> {
         let (_, ended) = self.descriptor_usage(slot)?;
-        let word = Self::descriptor_word(slot, Descriptor::SAVE_SIZE)?;
+        let word = Self::descriptor_word(slot, Descriptor::TAIL)?;
+        let tail = half(Descriptor::TAIL).of(io_read!(&self.contexts, [try: word]));
         // Modulo 2^32.
-        let (head, tail) = (lo(ended), hi(io_read!(&self.contexts, [try: word])));
+        let head = half(Descriptor::PACKETS).of(ended);
         let waiting = tail.wrapping_sub(head);
         if before >= waiting || waiting > QUEUE_PACKETS {
             return Ok(None);
@@ -441,7 +436,7 @@ impl Shared {
 
     /// The slot of the descriptor of the context that `engine` holds, if it holds one.
     pub(crate) fn held(&self, caps: &Caps, engine: EngineIndex) -> Result<Option<ContextSlot>> {
-        let held = self.status64(status::CONTEXTS + u64::from(engine.get()) * 8)?;
+        let held = self.status64(status::context_of(engine))?;
         if held == 0 {
             return Ok(None);
         }
@@ -464,14 +459,13 @@ impl Shared {
         descriptor: Descriptor,
         queue: Option<Queue>,
     ) -> Result {
-        let first = usize::try_from(slot.get())? * DESCRIPTOR_WORDS;
-        let identity = descriptor.to_words();
-        for word in 0..DESCRIPTOR_WORDS {
-            let value = identity.get(word).copied().unwrap_or(0);
-            io_write!(&self.contexts, [try: first + word], value);
+        let first = Self::descriptor_word(slot, 0)?;
+        let words = descriptor
+            .words()
+            .with_queue(queue.map_or(0, Queue::to_word));
+        for (word, value) in (first..).zip(words.0) {
+            io_write!(&self.contexts, [try: word], value);
         }
-        let word = first + words(Descriptor::QUEUE);
-        io_write!(&self.contexts, [try: word], queue.map_or(0, Queue::to_word));
         barrier::dma_mb(barrier::Write);
         Ok(())
     }
@@ -481,7 +475,9 @@ impl Shared {
         let base = Self::descriptor_word(slot, Descriptor::SAVE_BASE)?;
         let size = Self::descriptor_word(slot, Descriptor::SAVE_SIZE)?;
         io_write!(&self.contexts, [try: base], area.base.0);
-        io_write!(&self.contexts, [try: size], area.bytes.into());
+        // With a tail of zero.
+        let value = half(Descriptor::SAVE_SIZE).replace(0, area.bytes);
+        io_write!(&self.contexts, [try: size], value);
         barrier::dma_mb(barrier::Write);
         Ok(())
     }
@@ -500,7 +496,7 @@ impl Shared {
     /// Whether the save area of descriptor `slot` has the state of a packet.
     pub(crate) fn is_saved(&self, slot: ContextSlot) -> Result<bool> {
         let saved = Self::descriptor_word(slot, Descriptor::SAVED)?;
-        Ok(io_read!(&self.contexts, [try: saved]) != 0)
+        Ok(half(Descriptor::SAVED).of(io_read!(&self.contexts, [try: saved])) != 0)
     }
 
     /// Writes `words` into the ring of `engine` at byte offset `at`.
