@@ -21,6 +21,7 @@
 
 pub mod adapter_resets;
 pub mod aperture_segment;
+pub mod aperture_table;
 pub mod bit_tree;
 pub mod buddy;
 pub mod budget;

@@ -24,6 +24,7 @@ use crate::{
         }, //
     },
     policy::{
+        aperture_table,
         buddy::PageRange,
         miniport::{
             AperturePage,
@@ -55,10 +56,8 @@ use crate::{
             BusAddr,
             GpuPhys,
             GpuVa,
-            VramOffset,
             PAGE_SIZE, //
         },
-        aperture,
         command::Command,
         context::{
             Buffer,
@@ -337,16 +336,18 @@ impl Hardware {
         }
     }
 
-    /// The entry that shows page `page` of a segment. `EINVAL` if the aperture cannot show it.
-    fn aperture_entry(&self, segment: u32, page: u64) -> Result<aperture::Entry> {
-        let size = self.caps.aperture.ok_or(EINVAL)?.page.bytes();
-        let offset = page.checked_mul(size).ok_or(EINVAL)?;
-        if segment != VRAM_SEGMENT
-            || !(self.caps.vram_visible..self.caps.vram_size).contains(&offset)
-        {
-            return Err(EINVAL);
+    /// What the aperture can show of a segment. `EINVAL` if there is none, or it shows nothing of
+    /// that.
+    fn aperture_layout(&self, segment: u32) -> Result<aperture_table::Layout> {
+        let aperture = self.caps.aperture.ok_or(EINVAL)?;
+        match segment {
+            VRAM_SEGMENT => Ok(aperture_table::Layout {
+                pages: aperture.pages,
+                page: aperture.page,
+                hidden: self.caps.vram_visible..self.caps.vram_size,
+            }),
+            _ => Err(EINVAL),
         }
-        Ok(aperture::Entry::page(VramOffset(offset)))
     }
 
     /// `EINVAL` unless these pages are all of the aperture segment.
@@ -360,14 +361,6 @@ impl Hardware {
             {
                 Ok(())
             }
-            _ => Err(EINVAL),
-        }
-    }
-
-    /// `EINVAL` unless the aperture has a page with this number.
-    fn check_aperture_page(&self, page: u32) -> Result {
-        match self.caps.aperture {
-            Some(aperture) if page < aperture.pages => Ok(()),
             _ => Err(EINVAL),
         }
     }
@@ -916,42 +909,15 @@ impl Miniport for Hardware {
 
     fn map_cpu_host_aperture(&self, segment: u32, pages: &[AperturePage]) -> Result<Request> {
         let mut flushes = self.aperture_flushes.lock();
-        {
-            let shared = self.shared()?;
-            let place = |page: &AperturePage| {
-                let entry = self.aperture_entry(segment, page.segment)?;
-                self.check_aperture_page(page.aperture)?;
-                if shared.aperture_entry(page.aperture)?.offset().is_some() {
-                    return Err(EINVAL);
-                }
-                shared.set_aperture_entry(page.aperture, entry)
-            };
-            for (done, page) in pages.iter().enumerate() {
-                if let Err(error) = place(page) {
-                    for page in pages.iter().take(done) {
-                        shared.set_aperture_entry(page.aperture, aperture::Entry::NONE)?;
-                    }
-                    return Err(error);
-                }
-            }
-        }
+        let layout = self.aperture_layout(segment)?;
+        layout.map(&**self.shared()?, pages)?;
         self.flush_aperture(&mut flushes, pages.iter().map(|page| page.aperture))
     }
 
     fn unmap_cpu_host_aperture(&self, segment: u32, pages: &[u32]) -> Result<Request> {
         let mut flushes = self.aperture_flushes.lock();
-        {
-            let shared = self.shared()?;
-            if segment != VRAM_SEGMENT {
-                return Err(EINVAL);
-            }
-            for page in pages {
-                self.check_aperture_page(*page)?;
-            }
-            for page in pages {
-                shared.set_aperture_entry(*page, aperture::Entry::NONE)?;
-            }
-        }
+        let layout = self.aperture_layout(segment)?;
+        layout.unmap(&**self.shared()?, pages)?;
         self.flush_aperture(&mut flushes, pages.iter().copied())
     }
 

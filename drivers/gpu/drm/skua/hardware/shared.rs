@@ -29,7 +29,13 @@ use crate::{
         },
         paging::Paging, //
     },
-    policy::paging::PagingSpace,
+    policy::{
+        aperture_table::{
+            Refusal,
+            Table, //
+        },
+        paging::PagingSpace, //
+    },
     spec::{
         address::{
             BusAddr,
@@ -120,6 +126,33 @@ pub(crate) struct Shared {
     aperture: Option<Coherent<[u64]>>,
     /// The address space in which memory is moved.
     pub(crate) paging: Paging,
+}
+
+/// The CPU host aperture's, of which a flush has the device read what was written.
+impl Table for Shared {
+    type Error = Error;
+
+    fn entry(&self, page: u32) -> Result<aperture::Entry> {
+        let table = self.aperture.as_ref().ok_or(EINVAL)?;
+        let index = usize::try_from(page)?;
+        Ok(aperture::Entry(io_read!(table, [try: index])))
+    }
+
+    fn set_entry(&self, page: u32, entry: aperture::Entry) -> Result {
+        let table = self.aperture.as_ref().ok_or(EINVAL)?;
+        let index = usize::try_from(page)?;
+        io_write!(table, [try: index], entry.0);
+        Ok(())
+    }
+}
+
+impl From<Refusal<Error>> for Error {
+    fn from(refusal: Refusal<Error>) -> Self {
+        match refusal {
+            Refusal::Page => EINVAL,
+            Refusal::Table(error) => error,
+        }
+    }
 }
 
 /// The words of `bytes` bytes.
@@ -254,21 +287,6 @@ impl Shared {
     pub(crate) fn aperture_address(&self) -> Option<BusAddr> {
         let table = self.aperture.as_ref()?;
         Some(BusAddr(table.dma_address()))
-    }
-
-    /// The entry of page `page` of the CPU host aperture, as last written.
-    pub(crate) fn aperture_entry(&self, page: u32) -> Result<aperture::Entry> {
-        let table = self.aperture.as_ref().ok_or(EINVAL)?;
-        let index = usize::try_from(page)?;
-        Ok(aperture::Entry(io_read!(table, [try: index])))
-    }
-
-    /// Writes the entry of page `page` of the CPU host aperture, which a flush has the device read.
-    pub(crate) fn set_aperture_entry(&self, page: u32, entry: aperture::Entry) -> Result {
-        let table = self.aperture.as_ref().ok_or(EINVAL)?;
-        let index = usize::try_from(page)?;
-        io_write!(table, [try: index], entry.0);
-        Ok(())
     }
 
     /// What the reset count of an engine is in [`Self::engine32`] before the device has written its
