@@ -318,6 +318,10 @@ pub(crate) struct Counters {
     pub(crate) segment_unmaps: Atomic<u64>,
 }
 
+/// Bytes of buffer objects and page tables in system memory that devices which could not be stopped
+/// had when they were unbound: they may reach them for ever.
+pub(crate) static KEPT_FOR_GOOD: Atomic<u64> = Atomic::new(0);
+
 /// What frees objects that work lets go of.
 pub(crate) struct Reapers {
     /// Binds that are done, with the memory that they unmapped.
@@ -387,20 +391,23 @@ impl Reapers {
         self.quiet.load(Acquire)
     }
 
-    /// Whether memory is kept because the device may still reach it, and how many objects wait to
-    /// be freed.
-    pub(crate) fn usage(&self) -> (bool, u64) {
-        let counts = [
-            self.binds.count(),
-            self.contexts.count(),
-            self.destructions.count(),
-            self.moves.count(),
-            self.submissions.count(),
-            self.vms.count(),
-            self.reached.count(),
+    /// Whether memory is kept because the device may still reach it, how many objects wait to be
+    /// freed, and the bytes of memory that these have, each time that they have it.
+    pub(crate) fn usage(&self) -> (bool, u64, u64) {
+        let usages = [
+            self.binds.usage(),
+            self.contexts.usage(),
+            self.destructions.usage(),
+            self.moves.usage(),
+            self.submissions.usage(),
+            self.vms.usage(),
+            self.reached.usage(),
         ];
-        let sum = counts.into_iter().fold(0, u64::saturating_add);
-        (self.quarantine.is_closed(), sum)
+        let add = |(count, bytes): (u64, u64), (more, and): (u64, u64)| {
+            (count.saturating_add(more), bytes.saturating_add(and))
+        };
+        let (count, bytes) = usages.into_iter().fold((0, 0), add);
+        (self.quarantine.is_closed(), count, bytes)
     }
 }
 
@@ -1258,6 +1265,8 @@ impl Gpu {
     /// Has all memory that the device may reach stay when it is unbound: it may for ever, so these
     /// data do.
     fn keep(dev: &SkuaDevice) {
+        // No wrap: they exist at the same time.
+        KEPT_FOR_GOOD.fetch_add(dev.system.used(), Relaxed);
         dev.resources.keep();
         dev.hw.keep_shared();
         device::keep(dev);

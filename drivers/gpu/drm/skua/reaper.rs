@@ -107,7 +107,13 @@ impl Quarantine {
 }
 
 /// What a [`Reaper`] frees: something that is in no list when its last reference goes.
-pub(crate) trait Reapable: ListItem<0> + Send + Sync + 'static {}
+pub(crate) trait Reapable: ListItem<0> + Send + Sync + 'static {
+    /// Bytes of buffer objects that the device may reach until it is freed; the same as long as
+    /// nobody else has it. Does not sleep.
+    fn bytes(&self) -> u64 {
+        0
+    }
+}
 
 /// Frees objects of one type.
 #[pin_data]
@@ -117,6 +123,8 @@ pub(crate) struct Reaper<T: Reapable> {
     dead: SpinLock<List<T>>,
     /// How many were buried and are not freed yet; the one that is being freed counts.
     count: Atomic<u64>,
+    /// What of memory those have, in bytes: an object counts as often as it is held.
+    bytes: Atomic<u64>,
     /// While it is closed, nothing leaves `dead`. All reapers of a device share it.
     quarantine: Arc<Quarantine>,
     /// Empties `dead`, in [`QUEUE`].
@@ -135,6 +143,7 @@ impl<T: Reapable> Reaper<T> {
             pin_init!(Self {
                 dead <- new_spinlock!(List::new()),
                 count: Atomic::new(0),
+                bytes: Atomic::new(0),
                 quarantine: quarantine.clone(),
                 work <- new_work!("Reaper::work"),
             }),
@@ -149,6 +158,7 @@ impl<T: Reapable> Reaper<T> {
         if let Some(object) = Arc::into_unique_or_drop(object) {
             // First: who takes it out counts it down.
             self.count.fetch_add(1, Relaxed);
+            self.bytes.fetch_add(object.bytes(), Relaxed);
             self.dead.lock().push_back(ListArc::from(object));
             self.wake();
         }
@@ -170,9 +180,9 @@ impl<T: Reapable> Reaper<T> {
         }
     }
 
-    /// Objects that are not freed yet.
-    pub(crate) fn count(&self) -> u64 {
-        self.count.load(Relaxed)
+    /// Objects that are not freed yet, and bytes of memory that the device may reach meanwhile.
+    pub(crate) fn usage(&self) -> (u64, u64) {
+        (self.count.load(Relaxed), self.bytes.load(Relaxed))
     }
 }
 
@@ -190,8 +200,10 @@ impl<T: Reapable> WorkItem for Reaper<T> {
                 }
                 dead.pop_front()
             };
-            if object.is_some() {
+            if let Some(object) = object {
+                let bytes = object.bytes();
                 drop(object);
+                this.bytes.fetch_sub(bytes, Relaxed);
                 this.count.fetch_sub(1, Relaxed);
             }
         }

@@ -77,6 +77,7 @@ use kernel::{
         Bound,
         Device, //
     },
+    drm::gem::BaseObject,
     impl_has_work,
     list::{
         impl_list_arc_safe,
@@ -135,7 +136,15 @@ impl_list_item! {
     impl ListItem<0> for Destruction { using ListLinks { self.links }; }
 }
 
-impl Reapable for Destruction {}
+impl Reapable for Destruction {
+    fn bytes(&self) -> u64 {
+        match &*self.given_up.lock() {
+            // CAST: of 64 bits.
+            Some(Some(_)) => self.bo.size() as u64,
+            _ => 0,
+        }
+    }
+}
 
 impl Destruction {
     /// That of `bo`, when `waits` are over. `ENOMEM`.
@@ -413,7 +422,7 @@ impl Destroyer {
         let behind = || self.queues.lock().behind;
         // Not what comes meanwhile: each turn of the queue gives up some, and one frees the last.
         for _ in 0..=behind().div_ceil(AT_ONCE) {
-            let is_settled = behind() == 0 && dev.reapers.destructions.count() == 0;
+            let is_settled = behind() == 0 && dev.reapers.destructions.usage().0 == 0;
             if is_settled || dev.check_health().is_err() {
                 break;
             }

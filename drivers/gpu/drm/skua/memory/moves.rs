@@ -56,6 +56,7 @@ use kernel::{
         Bound,
         Device, //
     },
+    drm::gem::BaseObject,
     impl_has_work,
     list::{
         impl_list_arc_safe,
@@ -247,7 +248,12 @@ impl_list_item! {
     impl ListItem<0> for Move { using ListLinks { self.links }; }
 }
 
-impl Reapable for Move {}
+impl Reapable for Move {
+    fn bytes(&self) -> u64 {
+        // CAST: of 64 bits.
+        self.bo.size() as u64
+    }
+}
 
 /// What becomes of the content of an object that moves.
 pub(crate) enum Content {

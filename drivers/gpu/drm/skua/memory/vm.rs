@@ -310,7 +310,13 @@ impl_list_item! {
     impl ListItem<0> for Bind { using ListLinks { self.links }; }
 }
 
-impl Reapable for Bind {}
+impl Reapable for Bind {
+    fn bytes(&self) -> u64 {
+        let end = self.end.lock();
+        let spans = end.unmapped.iter().map(|removed| removed.span.len());
+        spans.fold(0, u64::saturating_add)
+    }
+}
 
 /// Binds that are not done.
 struct Binds {
@@ -363,7 +369,14 @@ impl_list_item! {
     impl ListItem<0> for Reached { using ListLinks { self.links }; }
 }
 
-impl Reapable for Reached {}
+impl Reapable for Reached {
+    fn bytes(&self) -> u64 {
+        // Nobody else has it.
+        let map = self.map.try_lock();
+        let spans = map.iter().flat_map(|map| map.iter(ALL));
+        spans.fold(0, |sum, (span, _)| sum.saturating_add(span.len()))
+    }
+}
 
 impl Reached {
     /// The address space that waits for the worker is gone: nothing is left to be done.

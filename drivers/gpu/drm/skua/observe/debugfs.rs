@@ -16,7 +16,7 @@
 //! | `preemption` | has engines not be asked to stop from now on, or, read again, again |
 //! | `reuse` | has who leaves VRAM be chosen by age alone from now on, or, read again, by expected reuse, too |
 //! | `reset` | resets the adapter; how often that was done since it was bound |
-//! | `quarantine` | whether reapers keep what they are given, since the device may still reach it, and how many objects they have; it does not ask the device |
+//! | `quarantine` | whether reapers keep what they are given, since the device may still reach it, how many objects they have and how many bytes of memory these, and how many bytes unbound devices keep for good; it does not ask the device |
 //! | `zap` | removes the CPU's mappings of all objects, which fault in again; of how many handles |
 //! | `evict` | moves all objects out of VRAM, and out of the aperture; how many |
 //! | `counters` | what driver (`driver_…`) and device count |
@@ -32,7 +32,8 @@ use crate::{
     gpu::{
         self,
         SkuaDevice,
-        SkuaDriver, //
+        SkuaDriver,
+        KEPT_FOR_GOOD, //
     },
     hardware::{
         caps::GART_PAGES,
@@ -131,8 +132,11 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
     DebugfsFile {
         name: c"quarantine",
         show: |dev, out| {
-            let (kept, dying) = dev.reapers.usage();
-            writeln!(out, "kept: {}\ndying: {}", u32::from(kept), dying).map_err(full)
+            let (kept, dying, bytes) = dev.reapers.usage();
+            let kept = u32::from(kept);
+            let for_good = KEPT_FOR_GOOD.load(Relaxed);
+            write!(out, "kept: {kept}\ndying: {dying}\n").map_err(full)?;
+            write!(out, "bytes: {bytes}\nfor good: {for_good}\n").map_err(full)
         },
     },
     DebugfsFile {

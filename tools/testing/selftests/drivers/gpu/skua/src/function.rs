@@ -216,15 +216,30 @@ impl Function {
     /// If debugfs does not tell.
     #[track_caller]
     pub fn quarantine(&self) -> (bool, u64) {
+        let [kept, dying, ..] = self.quarantined();
+        (kept == 1, dying)
+    }
+
+    /// Bytes of buffer objects that those which wait to be freed hold, and bytes that unbound
+    /// devices keep for good.
+    ///
+    /// # Panics
+    ///
+    /// If debugfs does not tell.
+    #[track_caller]
+    pub fn quarantined_bytes(&self) -> (u64, u64) {
+        let [_, _, bytes, for_good] = self.quarantined();
+        (bytes, for_good)
+    }
+
+    #[track_caller]
+    fn quarantined(&self) -> [u64; 4] {
         let text = self.debugfs("quarantine").expect("debugfs");
-        let numbers: Vec<u64> = text
-            .lines()
+        let numbers = text.lines();
+        let numbers: Vec<u64> = numbers
             .filter_map(|line| line.split_once(": ")?.1.parse().ok())
             .collect();
-        let &[kept, dying] = &numbers[..] else {
-            panic!("{text}");
-        };
-        (kept == 1, dying)
+        numbers.try_into().unwrap_or_else(|_| panic!("{text}"))
     }
 
     /// Bytes of VRAM that are free and clean, and whether more are being cleared.

@@ -764,14 +764,17 @@ fn is_kept_until_a_reset() -> bool {
         assert!(eventually(waits).is_some(), "nobody wants to free it");
         // For what has no reason to wait.
         thread::sleep(Duration::from_millis(500));
+        let bytes = Function::first().quarantined_bytes().0;
         let (in_time, dying) = look();
+        assert!(!in_time || bytes >= LARGE, "{bytes} bytes are kept");
         println!("# in time {in_time}, {dying} wait");
         assert!(!in_time || dying > 0, "it was freed");
         drop(lies);
         resets.join().expect("a thread") && in_time
     });
     let is_free = || {
-        let free = quarantine() == (false, 0) && shmem() < before - LARGE / 2;
+        let bytes = Function::first().quarantined_bytes().0;
+        let free = (quarantine(), bytes) == ((false, 0), 0) && shmem() < before - LARGE / 2;
         free.then_some(())
     };
     assert!(eventually(is_free).is_some(), "{:?}", quarantine());

@@ -210,6 +210,8 @@ const LINES: usize = 60;
 const SYSTEM: u32 = 1 << 0;
 const VRAM: u32 = 1 << 1;
 const APERTURE: u32 = 1 << 2;
+/// Bytes of system memory that a device which lies is given to write to.
+const TARGET: u64 = 1 << 20;
 /// Bytes that binding to a device may take from the system for good.
 const ROOM: u64 = 64 << 20;
 
@@ -242,10 +244,12 @@ fn attempt(lies: &str, work: Work, end: End) {
     }
     let function = honest();
     let mut log = KernelLog::from_now();
+    let mut kept = None;
     if work == Work::Bind {
         bind_to(&function, lies, end, &mut log);
     } else {
         function.bind().expect("bind, at first");
+        kept = Some(function.quarantined_bytes().1);
         live_with(lies, work, end);
         let lines = complaints(&mut log);
         assert!(lines.len() <= LINES, "{} lines of the driver", lines.len());
@@ -255,6 +259,13 @@ fn attempt(lies: &str, work: Work, end: End) {
     }
     tell("");
     function.bind().expect("bind to an honest device");
+    if let Some(before) = kept {
+        let more = function.quarantined_bytes().1 - before;
+        // What the job wrote to is a part of it.
+        let expected = lies.contains("bus-master-stays");
+        assert_eq!(more >= TARGET, expected, "{more} bytes are kept for good");
+        assert!(expected || more == 0, "{more} bytes are kept for good");
+    }
     expect_working();
 }
 
@@ -283,7 +294,7 @@ fn bind_to(function: &Function, lies: &str, end: End, log: &mut KernelLog) {
 /// Works on a device that begins to lie, until it is lost or goes well; and then lets go of it.
 fn live_with(lies: &str, work: Work, end: End) {
     let rig = Rig::new().having_worked();
-    let target = rig.buffer(Place::System, 1 << 20);
+    let target = rig.buffer(Place::System, TARGET);
     let source = rig.buffer(Place::Vram, 1 << 20);
     let mut jobs = Vec::new();
     let mut calls: Vec<(&str, Result<(), Errno>)> = Vec::new();
