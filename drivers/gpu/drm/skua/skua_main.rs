@@ -23,12 +23,12 @@
 //! | [`observe`] | what can be seen: fdinfo, debugfs | all below |
 //! | [`ioctl`] | files, ioctls and their arguments | all below |
 //! | [`submit`] | contexts, submissions and their packets, engines, recovery | memory, fences, hardware |
-//! | [`memory`] | buffer objects, VRAM, address spaces, page tables | fences, hardware |
+//! | [`memory`] | buffer objects, VRAM, address spaces, page tables | fences, hardware; [`submit::context::Context`] |
 //! | [`fences`] | what work waits for and what it signals | none |
 //! | [`hardware`] | the miniport: capabilities, registers, memory shared with the device | none |
 //!
-//! Between rooms arrows go one way; but memory has work done by contexts that the trunk hands to it
-//! ([`memory`] says which). What is no room stands beside them:
+//! Between rooms arrows go one way, but for one type: memory has the driver's own contexts move it,
+//! and engines leave the contexts whose areas move. What is no room stands beside them:
 //!
 //! | part | what is in it |
 //! |---|---|
