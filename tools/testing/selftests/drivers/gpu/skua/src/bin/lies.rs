@@ -384,6 +384,13 @@ fn live_with(lies: &str, work: Work, end: End) {
             assert!(suite::eventually(lost).is_some(), "{}", status(idle));
             // The first reason counts.
             assert_eq!(status(faulted), DRM_SKUA_CONTEXT_FAULTED);
+            // What it goes on to say is worth no line.
+            let silence = || {
+                let mut log = KernelLog::from_now();
+                std::thread::sleep(Duration::from_millis(200));
+                complaints(&mut log).is_empty().then_some(())
+            };
+            assert!(suite::eventually(silence).is_some(), "it is told on and on");
         }
         _ => {}
     }

@@ -3,12 +3,18 @@
 //! One client cannot take what all need, nor hold up the driver's own work.
 
 use std::process::ExitCode;
+use std::thread;
 use std::time::Duration;
 
+use nix::sys::eventfd::EventFd;
+use skua_selftests::cases::Cases;
+use skua_selftests::cgroup::MemoryGroup;
 use skua_selftests::client::{map, signal, wait};
 use skua_selftests::race::Hold;
 use skua_selftests::rig::{fill, wait_value};
 use skua_selftests::software_timeline::SoftwareTimeline;
+use skua_selftests::suite::eventually;
+use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 
 fn main() -> ExitCode {
@@ -18,6 +24,7 @@ fn main() -> ExitCode {
         system_memory_of_one_client_is_limited: 60,
         submissions_that_wait_are_limited: 120,
         binds_that_wait_are_limited: 120,
+        what_a_client_has_made_is_charged_to_it: 120,
         waits_do_not_hold_up_the_drivers_own_work: 120,
         vram_in_thousands_of_pieces_is_cleared: 240 at_rest,
     ])
@@ -110,6 +117,49 @@ fn binds_that_wait_are_limited() {
     line.advance(1);
     let room = suite::eventually(|| client.bind_and_wait(vm, &op).ok());
     assert!(room.is_some(), "no room in the queue");
+}
+
+/// What a group has is told in pages, and late: so there are many of each thing.
+fn what_a_client_has_made_is_charged_to_it() {
+    quiet();
+    let group = MemoryGroup::enter();
+    let rig = Rig::new().having_worked();
+    // More than one of them may have.
+    let clients: Vec<_> = (0..16).map(|_| Client::new()).collect();
+    let spaces = clients.iter().map(|client| client.vm_create());
+    let spaces: Vec<u32> = spaces.map(|vm| vm.expect("VM_CREATE")).collect();
+    let line = SoftwareTimeline::new();
+    let gate = rig.syncobj_of(line.fence(1));
+    let fences: Vec<_> = clients.iter().map(|client| client.fence(0)).collect();
+    let event = EventFd::new().expect("eventfd");
+    let [submit, context, make_fence, eventfd]: [&dyn Fn(usize) -> Result<(), Errno>; 4] = [
+        &|_| rig.submit(rig.copy, &[], &[wait(gate)]),
+        &|n| clients[n].context_create(spaces[n], 0).map(drop),
+        &|n| clients[n].fence_create(0).map(drop),
+        &|n| clients[n].fence_eventfd(fences[n], 1, &event),
+    ];
+    let mut cases = Cases::new();
+    // How many, and bytes of the least that each of them must be.
+    for (what, count, least, make) in [
+        ("submissions that wait", 4000, 640, submit),
+        ("contexts", 960, 960, context),
+        ("fences", 8000, 4320, make_fence),
+        ("eventfds that wait", 8000, 150, eventfd),
+    ] {
+        // Of what was made before: the kernel sums that up every two seconds.
+        thread::sleep(Duration::from_millis(2200));
+        let before = group.kernel_bytes();
+        let made = (0..count).map(|n| make(n % clients.len()));
+        let made = made.take_while(|made| *made == Ok(())).count();
+        cases.expect(&format!("{what}: how many"), made, count);
+        let each = || group.kernel_bytes().saturating_sub(before) / count as u64;
+        eventually(|| (each() >= least).then_some(()));
+        let each = each();
+        println!("# {what}: {each} bytes each");
+        cases.holds(what, each >= least, each);
+    }
+    line.advance(1);
+    cases.finish();
 }
 
 /// Each context's first job waits for good; together they fill the copy engine's ring.

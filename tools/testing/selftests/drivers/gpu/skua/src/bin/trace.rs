@@ -2,20 +2,22 @@
 
 //! Tracepoints: the life of each submission, and faults.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
+use std::thread;
 
 use skua_selftests::client::{self, signal_value, wait};
 use skua_selftests::events::{Event, Trace};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{
-    alone, both, evict_all, movable_in_vram, place, resident, with_holders,
+    alone, both, evict_all, movable_in_vram, place, resident, with_holders, Uncleared,
 };
 use skua_selftests::rig::{wait_value, write};
 use skua_selftests::suite::eventually;
 use skua_selftests::witness::quiet;
-use skua_selftests::{suite, tests, Engine, Errno, Place, Rig};
+use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_spec::command::Command;
 use skua_spec::fault::Reason;
 
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
         the_events_are_there,
         a_submission_is_submitted_started_and_done,
         contexts_are_traced_in_order,
+        threads_have_memory_cleared_in_the_order_of_their_fences: 120 at_rest,
         a_fault_is_traced,
         errors_are_traced,
         row_2_23_cancelled_work_ends_once_and_never_starts,
@@ -202,6 +205,40 @@ fn contexts_are_traced_in_order() {
             numbers.windows(2).all(|pair| pair[0] < pair[1]),
             "{name}: {numbers:?}"
         );
+    }
+}
+
+/// Memory is cleared for all clients by one context of the driver's: who has the lower number is in
+/// front there, whoever was faster.
+fn threads_have_memory_cleared_in_the_order_of_their_fences() {
+    const OBJECTS: usize = 300;
+    const THREADS: usize = 4;
+    quiet();
+    let _uncleared = Uncleared::new();
+    let client = Client::new();
+    let trace = Trace::of(&["skua_submit"]);
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for _ in 0..OBJECTS {
+                    let bo = client.bo(Place::Vram, 4096);
+                    assert_eq!(client.close(bo), Ok(()));
+                }
+            });
+        }
+    });
+    let mut lines: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for event in trace.events() {
+        let (line, number) = event.get("fence").split_once(':').expect("a fence");
+        let number = number.parse().expect("a number");
+        lines.entry(line.to_owned()).or_default().push(number);
+    }
+    let most = lines.values().map(Vec::len).max().unwrap_or(0);
+    println!("# {most} of one line");
+    assert!(most > OBJECTS, "objects were not cleared one by one");
+    for (line, numbers) in lines {
+        let wrong = numbers.windows(2).find(|pair| pair[0] >= pair[1]);
+        assert_eq!(wrong, None, "line {line}, of {}", numbers.len());
     }
 }
 
