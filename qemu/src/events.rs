@@ -33,6 +33,7 @@ pub(crate) struct Moment {
 
 /// Where a record goes.
 struct Sink {
+    /// Where lines go.
     writer: BufWriter<Box<dyn Write + Send>>,
     /// Bytes that it may still grow by; 0 once it is full, or could not be written.
     left: u64,
@@ -42,6 +43,7 @@ struct Sink {
 pub struct Events {
     /// What nanoseconds are counted from.
     start: Instant,
+    /// Locked for a line.
     sink: Mutex<Sink>,
 }
 

@@ -85,6 +85,7 @@ impl Layout {
 /// The device's own memory.
 #[derive(Debug)]
 pub struct Vram {
+    /// What of it BAR2 and BAR4 show, and how.
     layout: Layout,
     /// All of it, mapped for the device's life; its start is what BAR2 shows.
     home: MmapRegion,

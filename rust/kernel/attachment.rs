@@ -54,7 +54,9 @@ use kernel::{
 /// `raw` is a static attachment of the importer's device. If `owned` it is ours to detach, with the
 /// reference to its buffer.
 pub(super) struct Attachment {
+    /// Valid until it is detached.
     raw: NonNull<bindings::dma_buf_attachment>,
+    /// Whether nobody has detached it yet.
     owned: Atomic<bool>,
 }
 

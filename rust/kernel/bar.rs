@@ -35,7 +35,9 @@ use kernel::{
 ///
 /// Region `num` of `pdev` was requested, and its bytes were reserved for write-combined mappings.
 pub(crate) struct WcBar<'a> {
+    /// The device whose region is claimed.
     pdev: &'a pci::Device<Bound>,
+    /// Number of the region, 0 to 5.
     num: c_int,
     /// The CPU physical address of its start.
     phys: u64,

@@ -70,6 +70,7 @@ use pin_init::Wrapper;
 /// A value that is dropped before its memory is freed.
 #[pin_data]
 struct Slot<T> {
+    /// Initialised until it is released, once.
     #[pin]
     value: Opaque<T>,
 }
@@ -107,6 +108,7 @@ impl<T: Send + Sync> Resource for Slot<T> {
 struct Node<R: ?Sized> {
     #[pin]
     links: ListLinksSelfPtr<Node<dyn Resource>>,
+    /// What is released, at the latest with the set.
     #[pin]
     resource: R,
 }
@@ -346,7 +348,9 @@ impl<T> Refuge<T> {
 
 /// A value that is dropped with `self`, unless its [`Refuge`] keeps it.
 pub(crate) struct Lasting<T> {
+    /// There until this is dropped.
     value: ManuallyDrop<T>,
+    /// Where it goes then, if it is to be kept.
     refuge: Arc<Refuge<T>>,
 }
 

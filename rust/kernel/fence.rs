@@ -205,6 +205,7 @@ impl FenceContext {
 /// The fence was made by this module and is not signalled; no other `DriverFence` refers to it.
 #[must_use = "a fence that is dropped signals ECANCELED"]
 pub(crate) struct DriverFence {
+    /// Not signalled: who owns this does that.
     fence: Fence,
     /// What the fence is signalled with on drop.
     result: Result,
@@ -394,8 +395,10 @@ pub(crate) struct Callback<T: FenceCallback>(Pin<KBox<CallbackData<T>>>);
 #[pin_data]
 #[repr(C)]
 struct CallbackData<T> {
+    /// Its place in the list of the fence, while it waits.
     #[pin]
     node: Opaque<bindings::dma_fence_cb>,
+    /// What it calls.
     data: T,
     #[pin]
     _pin: PhantomPinned,
@@ -478,7 +481,9 @@ unsafe extern "C" fn called<T: FenceCallback>(
 /// The callback was attached to `fence`.
 #[must_use = "dropping it detaches the callback"]
 pub(crate) struct PendingCallback<T: FenceCallback> {
+    /// In the list of `fence`, until that signals.
     callback: Callback<T>,
+    /// What it waits for.
     fence: Fence,
 }
 
@@ -498,6 +503,7 @@ impl<T: FenceCallback> Drop for PendingCallback<T> {
 /// waits.
 #[must_use]
 pub(crate) struct Signalling {
+    /// Whether it began in another section, or where nobody sleeps: then it ends nothing.
     cookie: bool,
     _not_send: NotThreadSafe,
 }

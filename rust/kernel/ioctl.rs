@@ -7,6 +7,18 @@
 //! copies the argument in and out: a shorter structure from userspace is extended by zeros, a
 //! longer one is cut, and as many bytes as userspace passed are copied back. So structures can grow
 //! at the end.
+//!
+//! # Examples
+//!
+//! ```ignore
+//! impl drm::Driver for SkuaDriver {
+//!     crate::declare_skua_ioctls! {
+//!         (SKUA_QUERY, drm_skua_query, ioctl::RENDER_ALLOW, File::query),
+//!         // Waits for what others do, of a device that may be gone meanwhile.
+//!         (SKUA_FENCE_WAIT, drm_skua_fence_wait, ioctl::RENDER_ALLOW, File::fence_wait, waits),
+//!     }
+//! }
+//! ```
 
 /// Declares the `IOCTLS` of a [`drm::Driver`](kernel::drm::Driver). To be used within its `impl`.
 ///

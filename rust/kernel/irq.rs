@@ -43,7 +43,9 @@ use kernel::{
 /// `handlers` borrow from `vectors`, which is not moved out of its box and is dropped after them
 /// (fields are dropped in the order of their declaration).
 pub(super) struct Interrupts<'a, T: ThreadedHandler + 'a> {
+    /// One for each vector, in their order.
     handlers: KVec<Pin<KBox<ThreadedRegistration<'a, T>>>>,
+    /// Freed behind the handlers.
     _vectors: KBox<IrqVectorRegistration<'a>>,
 }
 

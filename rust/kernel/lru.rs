@@ -52,6 +52,7 @@ use kernel::{
 /// the device in whose data it is.
 #[pin_data]
 pub(crate) struct Lru<T> {
+    /// Initialised; its lock is that of all lists of the device.
     #[pin]
     list: Opaque<bindings::drm_gem_lru>,
     _objects: PhantomData<fn(T)>,

@@ -10,6 +10,13 @@ use kernel::{
 };
 
 /// Bytes of usable RAM.
+///
+/// # Examples
+///
+/// ```ignore
+/// // What all clients' objects may have together.
+/// let limit = memory::total() / 2;
+/// ```
 pub(crate) fn total() -> u64 {
     let mut info = bindings::sysinfo::default();
     // SAFETY: `info` is a valid structure to be filled in; no other requirements.

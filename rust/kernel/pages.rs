@@ -92,10 +92,13 @@ pub(crate) enum Caching {
 /// reference of ours: `size / PAGE_SIZE` pages, each with a reference. They are cached as `caching`
 /// says, for all who map them.
 pub(crate) struct Pages {
+    /// A reference to the shmem inode whose they are.
     inode: NonNull<bindings::inode>,
+    /// Each with a reference, in the order of their offsets.
     array: NonNull<*mut bindings::page>,
     /// Bytes, a multiple of the page size.
     size: usize,
+    /// How the CPU maps them.
     caching: Caching,
 }
 
@@ -268,8 +271,11 @@ pub(super) unsafe fn segments<'a>(
 ///
 /// `table` is exclusively owned, describes `pages`, and is mapped for `dev`.
 pub(crate) struct DmaMap {
+    /// Mapped for `dev`, owned.
     table: NonNull<bindings::sg_table>,
+    /// Whom they are mapped for.
     dev: ARef<Device>,
+    /// What is mapped: unmapped before they can go.
     _pages: Arc<Pages>,
 }
 

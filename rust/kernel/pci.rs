@@ -168,7 +168,9 @@ impl<'bound> Probe<'bound, '_> {
 
 /// The handler of one interrupt vector.
 struct Vector<D: PciDriver> {
+    /// Whose driver is told.
     dev: ARef<drm::Device<D>>,
+    /// The number of the MSI-X vector.
     index: u32,
 }
 
@@ -181,7 +183,9 @@ impl<D: PciDriver> ThreadedHandler for Vector<D> {
 
 /// The private data of a bound device. Fields are dropped in the order of their declaration.
 struct Running<'bound, D: PciDriver> {
+    /// Ends first: no ioctl comes any more.
     registration: drm::Registration<'bound, D>,
+    /// End when no handler runs.
     interrupts: Interrupts<'bound, Vector<D>>,
 }
 
@@ -316,6 +320,7 @@ impl<D: PciDriver> Adapter<D> {
 /// The registration of a driver with the bus.
 #[pin_data]
 pub(crate) struct Registration<D: PciDriver> {
+    /// With the bus, until this is dropped.
     #[pin]
     driver: driver::Registration<Adapter<D>>,
 }

@@ -168,6 +168,7 @@ impl ModuleQueue {
 pub(crate) struct OpenQueue {
     /// Where others find the queue; emptied when this is dropped.
     place: &'static ModuleQueue,
+    /// What the [`Queue`] gives work to, until this is dropped.
     queue: OwnedQueue,
 }
 
@@ -209,10 +210,12 @@ pub(crate) struct Alarm<T: AlarmHandler>(Pin<KBox<AlarmData<T>>>);
 #[pin_data]
 #[repr(C)]
 struct AlarmData<T> {
+    /// Queued while the alarm is set.
     #[pin]
     work: Opaque<bindings::delayed_work>,
     /// Where the handler runs.
     queue: Arc<OwnedQueue>,
+    /// What it runs.
     handler: T,
 }
 

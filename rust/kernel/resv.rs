@@ -179,6 +179,7 @@ const MAX_ROOM: u32 = 1 << 16;
 /// A reservation that is no single object's: for objects that are always used together.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Reservation {
+    /// Initialised, and pinned with this.
     #[pin]
     resv: Opaque<bindings::dma_resv>,
 }
@@ -310,6 +311,7 @@ impl PartialEq for Handle {
 /// `resv` is valid and locked by this thread for `'a`; if `unlock`, this value is what unlocks it.
 #[must_use]
 pub(crate) struct Reserved<'a> {
+    /// Valid, and locked, as long as this lives.
     resv: *mut bindings::dma_resv,
     /// Whether dropping it unlocks; else the caller of a callback does.
     unlock: bool,

@@ -152,7 +152,9 @@ impl Drop for Copies {
 ///
 /// `raw` is an entry of `copies`, and this value's.
 pub(crate) struct CopyEntry {
+    /// What C code has in its list; owned.
     raw: NonNull<shim::skua_copy>,
+    /// The list that it is in.
     copies: Arc<Copies>,
 }
 
@@ -192,9 +194,11 @@ impl Drop for CopyEntry {
 /// `raw` is registered, or about to be, with `owner` as its private data, which has the addresses
 /// of `dev` and, when it is registered, of what is in `copies`.
 pub(crate) struct Shrinker<D: drm::Driver> {
+    /// Registered, until this is dropped.
     raw: NonNull<bindings::shrinker>,
     /// What the kernel's callbacks are called with.
     owner: KBox<shim::skua_shrinker_owner>,
+    /// Clean copies that it drops first, if it has such.
     copies: Option<Arc<Copies>>,
     /// What they are about.
     _dev: ARef<drm::Device<D>>,

@@ -21,6 +21,7 @@ const NAME_BYTES: usize = 16;
 /// A process, as userspace is told of it.
 #[derive(Clone, Copy)]
 pub(crate) struct Process {
+    /// As seen from the first name space.
     pid: c_int,
     /// Ends with a zero.
     name: [c_char; NAME_BYTES],

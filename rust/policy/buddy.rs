@@ -166,7 +166,9 @@ impl From<OutOfMemory> for BuddyError {
 /// A possible block: number `at` among those of its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Node {
+    /// log2 of its pages.
     order: u32,
+    /// Its number among those of its order: its first page, divided by its pages.
     at: u64,
 }
 

@@ -12,6 +12,35 @@
 //!
 //! An address space belongs to one device: who shares it are the contexts of that device which can
 //! reach what is mapped there. The system's address space and contexts have no such allocations.
+//!
+//! # Examples
+//!
+//! ```
+//! use skua_policy::context_allocation::{Owner, Refusal, Request, SHARED_ACROSS_CONTEXTS};
+//! use skua_policy::segment_sets::Segment;
+//! use skua_spec::number::Asid;
+//!
+//! let space = Asid(3);
+//! let of_all = Request {
+//!     space,
+//!     context: None,
+//!     flags: SHARED_ACROSS_CONTEXTS,
+//!     size: 8192,
+//!     alignment: 0,
+//!     supported: Segment::Vram.bit(),
+//!     preferred: 0,
+//!     eviction: 0,
+//! };
+//! let found = of_all.check(1 << 20).map(|(owner, alignment, _)| (owner, alignment));
+//! assert_eq!(found, Ok((Owner::Device, 4096)));
+//!
+//! // Without the flag somebody is to have it: a context of the same address space.
+//! let of_nobody = Request { flags: 0, ..of_all };
+//! assert_eq!(of_nobody.check(1 << 20), Err(Refusal::Context));
+//! let of_one = Request { context: Some(space), ..of_nobody };
+//! assert!(matches!(of_one.check(1 << 20), Ok((Owner::Context, ..))));
+//! assert_eq!(of_one.check(4096), Err(Refusal::Size));
+//! ```
 
 use super::segment_sets::SegmentSets;
 use crate::spec::{

@@ -328,6 +328,7 @@ struct Candidate<O> {
 /// A walk through all lists, which finds those that may leave for `need` in the order in which they
 /// do.
 struct Search<P: Place> {
+    /// What room is looked for.
     need: Need,
     /// Objects of the list that it is at, and the number of that.
     objects: P::Walk,

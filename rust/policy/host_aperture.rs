@@ -73,7 +73,9 @@ struct Page {
 /// Pages in the order in which they are taken.
 #[derive(Clone, Copy)]
 struct List {
+    /// The page that comes first, or [`NIL`].
     first: u32,
+    /// The page that comes last, or [`NIL`].
     last: u32,
 }
 

@@ -330,6 +330,7 @@ pub struct Running {
 /// level: one of those whose turn is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheduler {
+    /// How long turns are, and how long others may wait.
     limits: Limits,
     /// By level: how many contexts wait.
     waiting: [u32; LEVELS],

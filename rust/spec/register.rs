@@ -24,6 +24,28 @@
 //! [`super::number`]; `?=>` by an enum, of which the getter finds `None` where the value has no
 //! meaning; `@=>` by an address of [`super::address`], whose bits stand in the register where they
 //! stand in the address (those below the field are dropped).
+//!
+//! # Examples
+//!
+//! ```
+//! use skua_spec::number::EngineIndex;
+//! use skua_spec::register::{Half, Register};
+//! use skua_spec::regs::{self, engine, DeviceRegister};
+//!
+//! // A value, of its fields and taken apart again.
+//! let version = regs::VERSION::new().with_major(1).with_minor(7);
+//! assert_eq!((version.bits(), version.major()), (0x1_0007, 1));
+//!
+//! // It is read by words, from where its block is.
+//! let memory = |offset: u32| offset + 1;
+//! let fence = engine::PREEMPT_FENCE::read(EngineIndex::ALL[1], memory);
+//! let offset = engine::PREEMPT_FENCE.of(EngineIndex::ALL[1]);
+//! assert_eq!(fence.bits(), u64::from(offset + 5) << 32 | u64::from(offset + 1));
+//!
+//! // Who has an offset finds the register and the half of it.
+//! let size = DeviceRegister::VRAM_SIZE;
+//! assert_eq!(DeviceRegister::at(size.info().offset + 4), Some((size, Half::High)));
+//! ```
 
 use super::bits;
 use core::marker::PhantomData;

@@ -27,7 +27,9 @@ const PAUSE: Duration = Duration::from_micros(500);
 
 /// An engine and what it goes on with.
 struct Lane {
+    /// The engine.
     worker: Worker,
+    /// What it said that it goes on with.
     next: Next,
 }
 

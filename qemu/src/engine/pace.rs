@@ -27,6 +27,7 @@ impl Seed {
 /// The steps of one engine.
 #[derive(Debug)]
 pub(crate) struct Pace {
+    /// Whose pace it is: each has another.
     engine: EngineIndex,
     /// What it draws from, and what was drawn last.
     seed: u64,

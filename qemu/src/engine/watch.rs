@@ -54,7 +54,9 @@ struct Running {
 
 /// One engine's part of a record.
 pub(crate) struct Watch {
+    /// Where it is told.
     events: Arc<Events>,
+    /// Who is watched.
     engine: EngineIndex,
     /// What it runs; none between packets.
     packet: Option<Running>,

@@ -29,7 +29,9 @@ const MOST: u32 = 512;
 struct Window<'m> {
     /// Number of the page: its address divided by the page size.
     page: u64,
+    /// Whether loads may use it.
     readable: bool,
+    /// Whether stores may.
     writable: bool,
     /// The bytes of the page that is open.
     slice: VolatileSlice<'m>,

@@ -234,6 +234,7 @@ impl Drop for Pause<'_> {
 
 /// Free memory that is being cleared.
 pub(crate) struct FreeBlocks {
+    /// The device whose VRAM they are of.
     dev: ARef<SkuaDevice>,
     /// What the allocator gets back.
     blocks: BlockList,
@@ -306,6 +307,7 @@ impl Drop for FreeBlocks {
 
 /// Looks whether there is something to do.
 struct Clears {
+    /// The device whose VRAM is cleared.
     dev: ARef<SkuaDevice>,
 }
 

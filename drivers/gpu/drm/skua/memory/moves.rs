@@ -201,6 +201,7 @@ impl Moves {
 
 /// A move that is not over, or not begun: who needs room waits for it before giving up.
 pub(crate) struct UnderWay {
+    /// The device that counts it.
     dev: ARef<SkuaDevice>,
     /// Which count it is in.
     count: fn(&mut Counts) -> &mut u32,

@@ -173,6 +173,7 @@ pub(crate) fn forget(device: &ClientDevice, dev: &SkuaDevice, bo: &Bo) {
 pub(crate) struct Kept {
     /// For which it is resident.
     device: Arc<ClientDevice>,
+    /// The object that stays resident where it was.
     bo: BoRef,
 }
 
