@@ -25,7 +25,7 @@ use skua_selftests::client::{
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
 use skua_selftests::moving::{both, evict_all, movable, pattern, place, press};
-use skua_selftests::others::heap;
+use skua_selftests::others::{heap, import_by_vgem, vgem};
 use skua_selftests::rig::{write, Buffer};
 use skua_selftests::software_timeline::SoftwareTimeline;
 use skua_selftests::suite::eventually;
@@ -126,6 +126,8 @@ struct Subject {
     made: Cell<u32>,
     within: Cell<u32>,
     file: RefCell<Option<OwnedFd>>,
+    /// Another driver, while a step imports there.
+    vgem: RefCell<Option<File>>,
     event: EventFd,
     blocker: SoftwareTimeline,
     /// The syncobj of what is blocked, or 0.
@@ -160,6 +162,7 @@ impl Subject {
             made: Cell::new(0),
             within: Cell::new(0),
             file: RefCell::new(None),
+            vgem: RefCell::new(None),
             event: EventFd::new().expect("eventfd"),
             blocker: SoftwareTimeline::new(),
             blocked: Cell::new(0),
@@ -1412,6 +1415,14 @@ fn import(subject: &Subject) -> Result<u64, Errno> {
     Ok(handle.into())
 }
 
+/// PRIME_FD_TO_HANDLE of it, by vgem.
+fn import_elsewhere(subject: &Subject) -> Result<u64, Errno> {
+    let (file, vgem) = (subject.file.borrow(), subject.vgem.borrow());
+    let (file, vgem) = (file.as_ref(), vgem.as_ref());
+    let handle = import_by_vgem(vgem.expect("vgem"), file.expect("a dma-buf"))?;
+    Ok(handle.into())
+}
+
 /// What was imported goes.
 fn close_import(subject: &Subject, handle: u64) {
     let handle = u32::try_from(handle).expect("a handle");
@@ -1446,6 +1457,26 @@ fn sharing() {
                 prepare: |s| drop(s.file.replace(Some(heap(SIZE)))),
                 call: import,
                 undo: close_import,
+                ..STEP
+            },
+            Step {
+                name: "PRIME_FD_TO_HANDLE by another driver of what is in VRAM",
+                prepare: |s| {
+                    shared(s, 2);
+                    s.vgem.borrow_mut().get_or_insert_with(vgem);
+                    // What others may have does not wait for its own way out to be over.
+                    let comes = || {
+                        s.enter();
+                        let place = place(&s.rig, s.buffers[2].handle);
+                        (place == Place::Vram).then_some(())
+                    };
+                    assert!(eventually(comes).is_some(), "it stays in system memory");
+                },
+                call: import_elsewhere,
+                undo: |s, _| {
+                    assert_eq!(place(&s.rig, s.buffers[2].handle), Place::System);
+                    s.vgem.take();
+                },
                 ..STEP
             },
         ],
