@@ -518,6 +518,13 @@ impl Signalling {
             _not_send: NotThreadSafe,
         }
     }
+
+    /// Whether this thread is inside of one, or holds a spin lock: what drops a last reference says
+    /// so if it is. Lockdep alone knows; without it, no.
+    pub(crate) fn is_inside() -> bool {
+        // A section in a section has it as its cookie that it is one.
+        cfg!(CONFIG_LOCKDEP) && Self::begin().cookie
+    }
 }
 
 impl Drop for Signalling {

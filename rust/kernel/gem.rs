@@ -52,6 +52,7 @@ use super::{
         FaultError,
         VmFault, //
     },
+    fence::Signalling,
     pages::{
         segments,
         Pages, //
@@ -1114,6 +1115,7 @@ unsafe extern "C" fn free_callback<T: GemExt>(raw: *mut bindings::drm_gem_object
 where
     T::Driver: DriverExt<Gem = T>,
 {
+    crate::warn_on_once!(Signalling::is_inside());
     // First, so that who finds it in a list finds it whole.
     // SAFETY: The object is valid.
     unsafe { bindings::drm_gem_lru_remove(raw) };

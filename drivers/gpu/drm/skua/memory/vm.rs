@@ -1469,6 +1469,7 @@ impl WorkItem for Vm {
 #[pinned_drop]
 impl PinnedDrop for Vm {
     fn drop(self: Pin<&mut Self>) {
+        crate::warn_on_once!(Signalling::is_inside());
         for (span, mapping) in self.reached.map.lock().iter(ALL) {
             mapping.bo().sites.remove(self.site(span.start));
         }

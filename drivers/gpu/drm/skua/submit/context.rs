@@ -1296,6 +1296,7 @@ impl WorkItem for Context {
 #[pinned_drop]
 impl PinnedDrop for Context {
     fn drop(self: Pin<&mut Self>) {
+        crate::warn_on_once!(Signalling::is_inside());
         self.settle();
         if let (Some(bo), Some(vm)) = (self.saved_in(), self.vm()) {
             // Without memory for that it goes with the address space.
