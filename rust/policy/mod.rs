@@ -38,6 +38,7 @@ pub mod node;
 pub mod page_plan;
 pub mod page_table;
 pub mod paging;
+pub mod parked;
 pub mod priority;
 #[cfg(test)]
 mod recorder;

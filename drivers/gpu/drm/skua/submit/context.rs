@@ -86,6 +86,7 @@ use crate::{
             Task, //
         },
         paging::MultipassOffset,
+        parked::Parked,
         scheduler::{
             InProcess,
             Level,
@@ -174,8 +175,6 @@ use kernel::{
 /// what was held by the place that it has had (preempted work comes back to the queue, so there may
 /// be more).
 pub(crate) const UNLIMITED: u32 = u32::MAX;
-/// The longest time in milliseconds from one try of what waits for a value to the next.
-const MAX_RETRY_MS: u64 = 1000;
 
 /// Whether a context takes work, and if not, why.
 #[derive(Clone, Copy, PartialEq)]
@@ -250,9 +249,8 @@ struct Pending {
     saved: bool,
     /// What the next portion has used of the engine so far.
     spent: Spent,
-    /// In milliseconds of any clock, since when the next portion waits for a value, and when it was
-    /// last tried.
-    parked: Option<(u64, u64)>,
+    /// Since when the next portion waits for a value.
+    parked: Option<Parked>,
 }
 
 /// What became of a packet that an engine has withdrawn.
@@ -995,9 +993,12 @@ impl Context {
                 let has_worked =
                     packet.attempt.resume && how.used.is_some_and(|used| used.ticks > 0);
                 let parked = pending.parked.filter(|_| !has_worked);
-                let since = parked.map_or(how.now_ms, |(since, _)| since);
-                pending.spent.waited_ms = how.now_ms.saturating_sub(since);
-                pending.parked = Some((since, how.now_ms));
+                let parked = Parked {
+                    since_ms: parked.map_or(how.now_ms, |parked| parked.since_ms),
+                    seen_ms: how.now_ms,
+                };
+                pending.spent.waited_ms = parked.waited_ms();
+                pending.parked = Some(parked);
             }
             Stop::Within => {
                 pending.spent.waited_ms = 0;
@@ -1029,12 +1030,10 @@ impl Context {
         self.pending.lock().started = MultipassOffset::default();
     }
 
-    /// Whether its next portion, which waits for a value out of the ring, is to be tried. The
-    /// longer it has waited, the less often: while it is tried, nobody else has the engine.
-    pub(crate) fn is_to_be_tried(&self, now_ms: u64) -> bool {
-        self.pending.lock().parked.is_none_or(|(since, tried)| {
-            now_ms.saturating_sub(tried) >= (tried.saturating_sub(since) / 8).min(MAX_RETRY_MS)
-        })
+    /// How important its next portion is, and since when that waits for a value.
+    pub(crate) fn parked(&self) -> (Level, Parked) {
+        let pending = self.pending.lock();
+        (pending.level, pending.parked.unwrap_or_default())
     }
 
     /// Counts a packet out of the ring; what is to be done about the context then. Called by the

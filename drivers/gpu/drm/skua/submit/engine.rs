@@ -55,6 +55,7 @@ use crate::{
             Packet as _, //
         },
         paging::MultipassOffset,
+        parked::Looks,
         scheduler::{
             InProcess,
             Level,
@@ -168,6 +169,8 @@ pub(crate) struct State {
     /// Contexts whose work was preempted where it waits for a value (row 2.19): tried again when
     /// nothing else is ready, or now and then.
     parked: List<Context>,
+    /// Says which of them.
+    looks: Looks,
     /// The context that the engine may hold though nothing of it is in the ring: it stays until
     /// another one's packet has ended.
     held: Option<Arc<Context>>,
@@ -175,12 +178,7 @@ pub(crate) struct State {
     head: Option<Head>,
     /// Milliseconds after which the watchdog cuts what does nothing but wait.
     stuck_ms: u64,
-    /// When one of `parked` was last tried though others have work.
-    tried_ms: u64,
 }
-
-/// Milliseconds from one such try to the next.
-const TRY_MS: u64 = 32;
 
 /// What is known of the packet at the ring's head.
 #[derive(Clone, Copy)]
@@ -383,11 +381,10 @@ impl State {
         loop {
             let Some((level, aged)) = self.scheduler.next(now) else {
                 // There is nothing better to do than to wait for one of them.
-                let parked = match self.node.is_empty() {
-                    true => self.parked.pop_front()?,
-                    false => return None,
+                return match self.node.is_empty() {
+                    true => Some((self.take_parked(None)?, false)),
+                    false => None,
                 };
-                return Some((parked.into_arc(), false));
             };
             let list = self.ready.get_mut(level.index())?;
             let over = self.over.get_mut(level.index())?;
@@ -459,26 +456,29 @@ impl State {
         (first, false)
     }
 
-    /// Has one of those that wait for values, and have not been tried for long, wait for its turn;
-    /// seldom, as nobody else works while it is tried.
-    fn unpark(&mut self, dev: &SkuaDevice, now: u64) {
-        let now_ms = now_ms();
-        if now_ms.saturating_sub(self.tried_ms) < TRY_MS {
-            return;
-        }
+    /// Takes the one that is to be tried now out of those that wait for values.
+    fn take_parked(&mut self, running: Option<Level>) -> Option<Arc<Context>> {
+        let parked = self.parked.iter().map(|context| context.parked());
+        let place = self.looks.next(parked, running, now_ms())?;
         let mut cursor = self.parked.cursor_front();
-        while let Some(false) = cursor
-            .peek_next()
-            .map(|next| next.arc().is_to_be_tried(now_ms))
-        {
+        for _ in 0..place {
             cursor.move_next();
         }
-        let Some(context) = cursor.remove_next().map(ListArc::into_arc) else {
+        cursor.remove_next().map(ListArc::into_arc)
+    }
+
+    /// Has one of those that wait for values wait for its turn; seldom, as nobody else works while
+    /// it is tried. `waits`: whether nobody does anyway.
+    fn unpark(&mut self, dev: &SkuaDevice, waits: bool, now: u64) {
+        if self.parked.is_empty() || !self.looks.is_time(now_ms()) {
             return;
-        };
-        self.tried_ms = now_ms;
-        self.attend(&context, Due::Turn, Position::Last, now);
-        dev.reapers.contexts.bury(context);
+        }
+        let head = self.node.head().filter(|_| !waits);
+        let running = head.map(|(_, packet)| packet.level);
+        if let Some(context) = self.take_parked(running) {
+            self.attend(&context, Due::Turn, Position::Last, now);
+            dev.reapers.contexts.bury(context);
+        }
     }
 
     /// What the engine works on, or `waits` in, and the levels of other contexts' packets behind
@@ -579,10 +579,10 @@ impl Engine {
                     ready: [const { List::new() }; LEVELS],
                     over: [const { List::new() }; LEVELS],
                     parked: List::new(),
+                    looks: Looks::default(),
                     held: None,
                     head: None,
                     stuck_ms: stuck_ms.into(),
-                    tried_ms: 0,
                 }),
             }),
             GFP_KERNEL,
@@ -923,7 +923,7 @@ impl Engine {
     pub(crate) fn look_at_turn(&self, dev: &SkuaDevice) {
         // Not all packets interrupt when they end.
         self.process(dev);
-        self.change(dev, |state, now| state.unpark(dev, now));
+        self.change(dev, |state, now| state.unpark(dev, self.waits(dev), now));
     }
 
     /// Asks the engine to stop if who runs has to make room, and has it looked at later if that may

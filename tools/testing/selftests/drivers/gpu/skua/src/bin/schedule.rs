@@ -45,6 +45,7 @@ fn main() -> ExitCode {
         row_2_19_who_signals_gets_the_engine at_rest,
         row_2_19_a_long_wait_is_in_nobodys_way: 60 at_rest,
         row_2_19_a_value_that_was_passed_meanwhile_is_reached: 60 at_rest,
+        row_2_19_what_waits_is_looked_at_by_importance: 60 at_rest,
         row_2_24_requests_can_be_turned_off_and_on: 60 at_rest,
         what_made_room_is_left_to_end at_rest,
         who_ran_alone_owes_nothing: 60 at_rest,
@@ -532,6 +533,65 @@ fn row_2_19_a_value_that_was_passed_meanwhile_is_reached() {
     assert_eq!(rig.run(Engine::Compute, &[write(values.va, 9)]), Ok(()));
     assert_eq!(waiter.wait(), Ok(()));
     assert_eq!([0, 8].map(|at| values.cpu.read(at)), [9, 1]);
+}
+
+/// However long a value has not come, work that is more important than what runs is looked at as
+/// often as at first, and found at the next look. What is as important as that is looked at less and
+/// less, but is not forgotten.
+fn row_2_19_what_waits_is_looked_at_by_importance() {
+    let rig = Rig::new();
+    let values = rig.buffer(Place::System, 4096);
+    let contexts = [-7, -7, 7].map(|priority| context(&rig, priority));
+    let hold = Hold::new(&rig);
+    let trace = Trace::of(&["skua_submit", "skua_resume"]);
+    let hog = hold.begin(&rig, contexts[0]);
+    let wait = |n: usize, value| {
+        let at = 16 * n as u64;
+        let work = [
+            wait_value(values.va + at, value),
+            write(values.va + at + 8, value),
+        ];
+        rig.start_in(contexts[n], &work)
+    };
+    let [low, high] = [1, 2].map(|n| wait(n, 1));
+    let submits = computing(&trace);
+    let submits = submits.iter().filter(|event| event.name == "skua_submit");
+    let ids: Vec<String> = submits
+        .map(|event| event.get("context").to_owned())
+        .collect();
+    let looks = || {
+        let events = computing(&trace);
+        [1, 2].map(|n: usize| {
+            let of_it =
+                |event: &&Event| event.name == "skua_resume" && event.get("context") == ids[n];
+            events.iter().filter(of_it).count()
+        })
+    };
+    // An eighth less often each would be half of that in the time that it may wait.
+    let often = eventually(|| Some(looks()).filter(|[_, high]| *high >= 36));
+    let Some(often) = often else {
+        panic!("{:?} looks", looks());
+    };
+    println!("# {often:?} looks");
+    assert!(!high.has_ended() && !low.has_ended() && !hog.has_ended());
+    assert!(often[0] <= 12, "{often:?} looks");
+    values.cpu.write(32, 1);
+    let before = looks();
+    assert_eq!(high.wait(), Ok(()));
+    assert!(
+        looks()[1] <= before[1] + 1,
+        "{before:?}, then {:?}",
+        looks()
+    );
+    let high = wait(2, 2);
+    values.cpu.write(16, 1);
+    assert_eq!(low.wait(), Ok(()));
+    assert!(!high.has_ended() && !hog.has_ended());
+    values.cpu.write(32, 2);
+    assert_eq!(high.wait(), Ok(()));
+    hold.release();
+    assert_eq!(hog.wait(), Ok(()));
+    assert_eq!([24, 40].map(|at| values.cpu.read(at)), [1, 2]);
 }
 
 /// While work runs, too. What waits in vain for its turn gets it when they are on again.
