@@ -13,8 +13,9 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use skua_guest::host::{expect_error, Lies};
-use skua_selftests::client::PATIENCE;
+use skua_selftests::client::{signal_value, wait_value as until, PATIENCE};
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
 use skua_selftests::moving::{pattern, while_all_is_evicted, Uncleared};
@@ -24,6 +25,8 @@ use skua_selftests::rig::{copy, dispatch, expect_working, fill, wait_value, writ
 use skua_selftests::suite::{self, eventually, within, Test};
 use skua_selftests::witness::expect_areas;
 use skua_selftests::{tests, Engine, Errno, Place, Rig};
+use skua_spec::command::Command;
+use skua_uapi::drm_skua_sync;
 
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +37,8 @@ enum Fault {
     NoPreempt,
     /// They are heard when the driver has given up.
     SlowPreempt,
+    /// They are heard late, but in time; not where an engine was deaf before.
+    LatePreempt,
     /// No interrupt comes.
     LostInterrupt,
     /// Each comes twice.
@@ -48,10 +53,11 @@ enum Fault {
 
 impl Fault {
     /// Every fault that is ordered.
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Hang,
         Self::NoPreempt,
         Self::SlowPreempt,
+        Self::LatePreempt,
         Self::LostInterrupt,
         Self::DoubleInterrupt,
         Self::BogusId,
@@ -64,7 +70,8 @@ impl Fault {
         match self {
             Self::Hang => "",
             Self::NoPreempt => "preempt-never",
-            Self::SlowPreempt => "preempt-late=3000",
+            Self::SlowPreempt => "preempt-late=5000",
+            Self::LatePreempt => "preempt-late=200",
             Self::LostInterrupt => "interrupt-lost preempt-interrupt-lost",
             Self::DoubleInterrupt => "interrupt-doubled preempt-interrupt-doubled",
             Self::BogusId => "preempt-completed-ahead",
@@ -79,7 +86,7 @@ impl Fault {
         match self {
             Self::Hang => &[],
             Self::NoPreempt => &["preempt-never"],
-            Self::SlowPreempt => &["preempt-late"],
+            Self::SlowPreempt | Self::LatePreempt => &["preempt-late"],
             Self::LostInterrupt => &["interrupt-lost"],
             Self::DoubleInterrupt => &["interrupt-doubled"],
             Self::BogusId => &["preempt-completed-ahead"],
@@ -90,7 +97,10 @@ impl Fault {
 
     /// Whether an engine has to be asked to stop for it.
     fn is_of_preemption(self) -> bool {
-        matches!(self, Self::NoPreempt | Self::SlowPreempt | Self::BogusId)
+        matches!(
+            self,
+            Self::NoPreempt | Self::SlowPreempt | Self::LatePreempt | Self::BogusId
+        )
     }
 
     /// Whether requests to stop wait while it lasts.
@@ -182,6 +192,12 @@ cells! {
     slow_preempt_while_paging: SlowPreempt, Paging => Cut;
     slow_preempt_while_engine_resetting: SlowPreempt, EngineResetting => Cut;
     slow_preempt_while_resetting: SlowPreempt, Resetting => Reset;
+
+    late_preempt_while_idle: LatePreempt, Idle => Done;
+    late_preempt_while_running: LatePreempt, Running => Done;
+    late_preempt_while_preempting: LatePreempt, Preempting => Done;
+    late_preempt_while_paging: LatePreempt, Paging => Done;
+    late_preempt_while_resetting: LatePreempt, Resetting => Reset;
 
     lost_interrupt_while_idle: LostInterrupt, Idle => Done;
     lost_interrupt_while_running: LostInterrupt, Running => Done;
@@ -275,6 +291,16 @@ struct Work<'a> {
     slot: usize,
 }
 
+/// Where work that is held counts itself.
+const HELD: u64 = 2048;
+
+/// Work that is held for a value, what signals that, and who waits for what the former signals.
+struct Held<'a> {
+    held: Option<Job<'a>>,
+    gives: Option<Job<'a>>,
+    event: EventFd,
+}
+
 /// Who takes part: an innocent, two contexts of another one of which one is more important, and one
 /// whose work may not end.
 struct Cast {
@@ -292,6 +318,9 @@ struct Cast {
     important: Buffer,
     low: u32,
     high: u32,
+    /// What the innocent waits for without anybody having promised it, by a context of its own.
+    fence: u32,
+    held: u32,
 }
 
 impl Cast {
@@ -309,6 +338,8 @@ impl Cast {
             endless: guilty.program(LOOP),
             begun: guilty.buffer(Place::System, 4096),
             hold: Hold::new(&other),
+            fence: innocent.fence_create(0).expect("FENCE_CREATE"),
+            held: innocent.context_having_worked(Engine::Copy),
             important: other.buffer(Place::System, 4096),
             innocent,
             other,
@@ -344,6 +375,49 @@ impl Cast {
             }
         }
         all
+    }
+
+    /// Work of the innocent that is held for a value, who waits for what that signals, and work that
+    /// signals the value; a reset may have been faster.
+    fn hold_back(&self) -> Held<'_> {
+        let start = |context, commands: &[Command], syncs: &[drm_skua_sync]| {
+            self.innocent.start_after(context, commands, syncs).ok()
+        };
+        let syncs = [until(self.fence, 1), signal_value(self.fence, 2)];
+        let held = start(self.held, &[write(self.counts.va + HELD, 1)], &syncs);
+        let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK).expect("eventfd");
+        let told = self.innocent.fence_eventfd(self.fence, 2, &event);
+        assert_eq!(told, Ok(()), "FENCE_EVENTFD");
+        let gives = start(self.innocent.compute, &[], &[signal_value(self.fence, 1)]);
+        Held { held, gives, event }
+    }
+
+    /// New contexts of the innocent do what they are told, with what they have mapped, whatever
+    /// became of the old ones.
+    #[track_caller]
+    fn expect_new_contexts(&self) {
+        let program = self.innocent.program(COUNT);
+        let moved = self.moves.va + 1024;
+        let [counted, copied] = [1024, 1032];
+        let works = [
+            vec![dispatch(
+                &program,
+                COUNT,
+                &address(self.counts.va + counted),
+            )],
+            vec![fill(3, moved, 8), copy(moved, self.counts.va + copied, 8)],
+        ];
+        for (engine, work) in Engine::ALL.into_iter().zip(works) {
+            let context = self.innocent.new_context(engine);
+            let job = self.innocent.start_in(context, &work);
+            assert_eq!(job.wait(), Ok(()), "a new context, {engine:?}");
+        }
+        let found = [counted, copied].map(|at| self.counts.cpu.read(at as usize));
+        assert_eq!(found, [1, 3 << 32 | 3], "new contexts");
+        let context = self.other.new_context(Engine::Compute);
+        assert_eq!(self.other.prioritise(context, 7), Ok(()));
+        let job = (self.other).start_in(context, &[write(self.important.va + 8, 7)]);
+        assert_eq!((job.wait(), self.important.cpu.read(8)), (Ok(()), 7));
     }
 
     /// Work that does not end, unless it is refused.
@@ -392,12 +466,17 @@ struct Ends {
     engaged: Option<Result<(), Errno>>,
     /// Who does not end.
     hung: Option<Result<(), Errno>>,
+    /// Who is held, and who lets him go.
+    held: Option<Result<(), Errno>>,
+    gives: Option<Result<(), Errno>>,
+    /// Whether who waits for a value of the former is told.
+    told: bool,
 }
 
 impl Ends {
-    /// Of all that is under way, and other `work`. What was engaged is released when what has to
+    /// Of all that is under way, other `work`, and what is `held`. What was engaged is released when what has to
     /// overtake it has, or does not soon.
-    fn of(scene: &Scene<'_>, work: &[Work<'_>]) -> Self {
+    fn of(scene: &Scene<'_>, work: &[Work<'_>], held: &Held<'_>) -> Self {
         let begin = Instant::now();
         let is_over = || scene.urgent.as_ref().is_none_or(Job::has_ended);
         while !is_over() && begin.elapsed() < Duration::from_secs(2) * suite::patience() {
@@ -411,6 +490,9 @@ impl Ends {
             urgent: scene.urgent.as_ref().map(wait),
             engaged: scene.engaged.as_ref().map(wait),
             hung: scene.hung.as_ref().map(wait),
+            held: held.held.as_ref().map(wait),
+            gives: held.gives.as_ref().map(wait),
+            told: within(80, || (held.event.read() == Ok(1)).then_some(())).is_some(),
         };
         if let Some(paged) = &scene.paged {
             paged.expect("new memory", |_| 0);
@@ -432,11 +514,17 @@ impl Ends {
         };
         // Who is innocent.
         let ends = self.work.iter().map(|(_, end)| end);
-        assert!(ends.chain(&self.urgent).all(is_good), "{self:?}");
+        let ends = ends.chain(&self.urgent);
+        let fences = [&self.held, &self.gives];
         assert!(
-            resets > 0 || self.work.len() == 2 * JOBS,
-            "work was refused"
+            ends.chain(fences.into_iter().flatten()).all(is_good),
+            "{self:?}"
         );
+        let all = self.work.len() == 2 * JOBS && fences.iter().all(|end| end.is_some());
+        assert!(resets > 0 || all, "work was refused");
+        assert!(self.told, "an eventfd is not told");
+        let written = cast.counts.cpu.read(HELD as usize);
+        assert_eq!(written, u64::from(self.held == Some(Ok(()))), "{self:?}");
         for (slot, end) in &self.work {
             let count = cast.counts.cpu.read32(*slot);
             assert!(count <= 1, "slot {slot} was done {count} times");
@@ -561,7 +649,12 @@ impl<'a> Scene<'a> {
         let met = match phase {
             Phase::Idle => is_idle(),
             Phase::Running => self.is_engaged(),
-            Phase::Preempting => self.is_engaged() && Counts::now().asked > self.before.asked,
+            Phase::Preempting => {
+                // What is late may have been heard since.
+                let was_late = self.has_told(Fault::LatePreempt);
+                let is_asked = Counts::now().asked > self.before.asked;
+                is_asked && (self.is_engaged() || was_late)
+            }
             Phase::Paging => {
                 let moves = || {
                     // Work brings in what has left.
@@ -608,6 +701,7 @@ fn attempt(fault: Fault, phase: Phase, end: End, omission: Option<Omission>) {
         let resets = Counts::now().resets - before.resets;
         assert_eq!(resets > 0, end == End::Reset, "{resets} adapter resets");
         ends.expect(&cast, end, resets);
+        cast.expect_new_contexts();
         for rest in &rests {
             let info = cast.other.info(rest.handle).expect("BO_INFO");
             let lost = info.content_lost == 1;
@@ -639,7 +733,8 @@ fn meet(
     let happens = omission != Some(Omission::Fault);
     let untrue = if happens { fault.lies() } else { "" };
     // It is there already when the request is made that it leaves unanswered.
-    let is_there = phase == Phase::Preempting && fault.withholds_preemptions();
+    let is_there = phase == Phase::Preempting
+        && (fault.withholds_preemptions() || fault == Fault::LatePreempt);
     thread::scope(|scope| {
         // Nothing but what is said here is under way when the device lies.
         let _uncleared = Uncleared::new();
@@ -707,6 +802,7 @@ fn meet(
             }
             scene.expect(phase, false);
         }
+        let held = cast.hold_back();
         let is_resetting = matches!(phase, Phase::EngineResetting | Phase::Resetting);
         let was_told = is_resetting && scene.has_told(fault);
         if !is_there {
@@ -723,7 +819,7 @@ fn meet(
             let asked = || (Counts::now().asked > before.asked).then_some(());
             assert!(eventually(asked).is_some(), "{NO_FAULT}: nobody was asked");
         }
-        let ends = Ends::of(&scene, &work);
+        let ends = Ends::of(&scene, &work, &held);
         if let Some(reset) = reset {
             let done = reset.join().expect("a thread");
             println!("# by debugfs: {done:?}");
