@@ -196,16 +196,24 @@ fn may_have(entry: &str, pattern: &str) -> bool {
 
 /// Module parameters of a guest: what runs there without the watchdog's losing patience may take
 /// longer where everything does, and so may an engine that is to stop: long enough for a host that
-/// does not run the device for seconds. A guest that says when it shall is one of its tests.
+/// does not run the device for seconds. That holds for the times of a guest that says when it shall
+/// lose it, too, unless they are what it tests.
 pub(crate) fn module(guest: &Guest, patience: u32) -> String {
-    let patience = patience.max(2);
-    let mut module = guest.module.clone();
-    for (name, ms) in [("job_timeout_ms", 5_000), ("preempt_timeout_ms", 2_500)] {
-        if !module.contains(name) {
-            module += &format!(" {name}={}", ms * patience);
+    // Of a kernel that is not slow it is 1, and times are what they say.
+    let slowness = (patience / 2).max(1);
+    let mut words: Vec<String> = guest.module.split(' ').map(str::to_owned).collect();
+    for (name, ms) in [("job_timeout_ms", 10_000), ("preempt_timeout_ms", 5_000)] {
+        let named = words.iter_mut().find_map(|word| {
+            let ms = word.strip_prefix(name)?.strip_prefix('=')?.parse::<u32>();
+            Some((ms.ok()?, word))
+        });
+        match named {
+            Some(_) if guest.exact => (),
+            Some((ms, word)) => *word = format!("{name}={}", ms.saturating_mul(slowness)),
+            None => words.push(format!("{name}={}", ms * slowness)),
         }
     }
-    module
+    words.join(" ")
 }
 
 /// Hands on what a guest says.
@@ -321,19 +329,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guest_that_says_how_long_things_may_take_is_left_alone() {
+    fn times_that_a_guest_names_are_longer_on_a_slow_kernel() {
         for (says, patience, expected) in [
             ("", 1, " job_timeout_ms=10000 preempt_timeout_ms=5000"),
             ("", 4, " job_timeout_ms=20000 preempt_timeout_ms=10000"),
             (
                 "job_timeout_ms=9",
-                4,
-                "job_timeout_ms=9 preempt_timeout_ms=10000",
+                1,
+                "job_timeout_ms=9 preempt_timeout_ms=5000",
             ),
             (
-                "job_timeout_ms=9 preempt_timeout_ms=8",
-                4,
-                "job_timeout_ms=9 preempt_timeout_ms=8",
+                "a=1 job_timeout_ms=9 preempt_timeout_ms=8 b=2",
+                6,
+                "a=1 job_timeout_ms=27 preempt_timeout_ms=24 b=2",
             ),
         ] {
             let guest = Guest {
@@ -342,6 +350,13 @@ mod tests {
             };
             assert_eq!(module(&guest, patience), expected);
         }
+        let exact = Guest {
+            module: "job_timeout_ms=9".into(),
+            exact: true,
+            ..Guest::default()
+        };
+        let expected = "job_timeout_ms=9 preempt_timeout_ms=15000";
+        assert_eq!(module(&exact, 6), expected);
     }
 
     #[test]

@@ -693,7 +693,9 @@ fn row_0_10_waits_sleep() {
         let all = scope.spawn(|| {
             callers[3].call(|| rig.device.wait_from_cpu(&waits, WaitFor::All, patience()))
         });
-        eventually("they sleep", || all_asleep(&callers));
+        // The first one wakes up at each signal.
+        eventually("it sleeps", || callers[0].asleep().is_some());
+        eventually("they sleep", || all_asleep(&callers[1..]));
         rig.open_gate();
         assert_eq!(map.join().expect("a result"), Ok(()));
         assert_eq!(wait.join().expect("a result"), Ok(()));
