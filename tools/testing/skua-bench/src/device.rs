@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-//! Measures 2, 3 and 21: the device by itself, in this process, where nobody but this program has
+//! Measures 1 to 3 and 21: the device by itself, in this process, where nobody but this program has
 //! its clock advance.
 //!
 //! So a request is made at a known tick, and answered at one, whatever the host does. All repeats
@@ -15,7 +15,7 @@ use skua_gpu::engine::save::SAVE_SIZE;
 use skua_gpu::options::{Options, Preemption, Stepping};
 use skua_gpu::vram;
 use skua_spec::address::{GpuPhys, GpuVa};
-use skua_spec::command::{Command, EngineKind, BYTES_PER_TICK};
+use skua_spec::command::{Command, Draw, EngineKind, Rectangle, BYTES_PER_TICK};
 use skua_spec::context::{Image, SaveArea, IMAGE_SIZE};
 use skua_spec::mmu::{PageSize, Target};
 use skua_spec::preemption::{Cause, Level};
@@ -31,6 +31,9 @@ const OTHER: u64 = CONTEXT + 0x1000;
 /// Where programs and words that they work on are, from [`DATA`] and [`DATA_VA`].
 const PROGRAM: u64 = 0;
 const WORDS: u64 = 0x1_0000;
+/// Where vertices and the target are that is drawn to, likewise.
+const VERTICES: u64 = 0x2_0000;
+const TARGET: u64 = 0x3_0000;
 /// Where VRAM is mapped in large pages from [`LARGE`] on: what is copied, and the other context's
 /// save area.
 const LARGE: u64 = 2 << 20;
@@ -43,28 +46,36 @@ const COPIED: u64 = 2 << 20;
 const GAPS: [u64; 5] = [430, 397, 443, 409, 451];
 /// How often the same work is stopped where the state counts.
 const STOPS: usize = 64;
+/// How often work is stopped that is longer and longer: each is asked at the same places.
+const ASKED: usize = 15;
 /// How much longer work is, each time, where that is not to matter.
 const SCALES: [u32; 3] = [16, 32, 64];
 
-/// Fills the rows of measures 2, 3 and 21.
+/// Fills the device's rows of measures 1 to 3, and those of measure 21.
 ///
 /// # Errors
 ///
 /// If something cannot be measured.
 pub fn measure(report: &mut Report) -> Result<()> {
     latency(report).context("latency")?;
+    states(report).context("states")?;
     honesty(report).context("honesty")?;
     determinism(report).context("determinism")
 }
 
-/// A device whose clock stands unless it is told to advance, and that can be stopped at `level`.
-fn device(level: Level, engines: [EngineKind; 2]) -> Gpu {
-    let preemption = Preemption {
+/// Drawing and everything else at the same level; what lives is saved.
+fn stops_at(level: Level) -> Preemption {
+    Preemption {
+        graphics: level,
         compute: level,
         ..Preemption::default()
-    };
+    }
+}
+
+/// A device whose clock stands unless it is told to advance.
+fn device(preemption: Preemption) -> Gpu {
     let mut gpu = Gpu::with_options(&Options {
-        engines: engines.to_vec(),
+        engines: vec![EngineKind::Compute; 2],
         preemption: vec![preemption],
         stepping: Stepping::Caller,
         ..Options::default()
@@ -176,7 +187,7 @@ fn latency(report: &mut Report) -> Result<()> {
         ("preemption.latency.values", Some(wide)),
         ("preemption.latency.copy", None),
     ] {
-        let mut gpu = device(Level::Instruction, [EngineKind::Compute; 2]);
+        let mut gpu = device(stops_at(Level::Instruction));
         let command = match program {
             Some(program) => dispatch(&gpu, &program, 64, |name| match name {
                 "rounds" => 1000,
@@ -274,6 +285,111 @@ round:
     exit
 ";
 
+/// Computes a pixel for as long as [`SEGMENTS`] do between two barriers.
+const PIXEL: &str = ".arg rounds
+    arg     r20, rounds
+round:
+    sub     r20, r20, 1
+    bnz     r20, round
+    add     r0, r2, r3
+    exit
+";
+
+/// Draws so many triangles, each of so many rows that are waves.
+fn draw(gpu: &Gpu, triangles: u32, rows: u32) -> Result<Command> {
+    const WIDTH: u16 = 32;
+    let program = assemble(PIXEL)?;
+    gpu.set_vram(DATA + PROGRAM, &program.bytes());
+    // In 256ths of a pixel: twice as wide, and twice as high, as what is left of it.
+    let corners = [
+        [0, 0],
+        [0x100 * 2 * u32::from(WIDTH), 0],
+        [0, 0x100 * 2 * rows],
+    ];
+    let vertices = corners
+        .as_flattened()
+        .iter()
+        .flat_map(|at| at.to_le_bytes());
+    gpu.set_vram(DATA + VERTICES, &vertices.collect::<Vec<_>>());
+    for triangle in 0..triangles {
+        let indices = [0_u32, 1, 2].map(u32::to_le_bytes);
+        let at = VERTICES + 0x100 + 12 * u64::from(triangle);
+        gpu.set_vram(DATA + at, indices.as_flattened());
+    }
+    let draw = Draw {
+        vertices: DATA_VA + VERTICES,
+        vertex_count: 3,
+        triangles,
+        indices: Some(DATA_VA + VERTICES + 0x100),
+        target: DATA_VA + TARGET,
+        pitch: 4 * u32::from(WIDTH),
+        scissor: Rectangle {
+            left: 0,
+            top: 0,
+            right: WIDTH,
+            bottom: rows.try_into()?,
+        },
+        ..Draw::default()
+    };
+    Ok(Command::Draw(program.draw(
+        DATA_VA + PROGRAM,
+        draw,
+        |_| Some(200),
+    )?))
+}
+
+/// Waves of [`SEGMENTS`].
+fn compute(gpu: &Gpu, groups: u32, segments: u32) -> Result<Command> {
+    dispatch(gpu, &assemble(SEGMENTS)?, groups, |_| segments.into())
+}
+
+/// The longest latency, and the most that is saved, by what the engine is at and at which level it
+/// stops, if what lives is saved, or as much as there can be.
+fn states(report: &mut Report) -> Result<()> {
+    let gpu = device(stops_at(Level::Instruction));
+    let asked = advance(&gpu, 100)?;
+    gpu.ask_to_preempt(0, 1);
+    let idle = finish(&gpu)? - asked;
+    report.ratio("stop.idle.ticks", idle, 1)?;
+    report.ratio("stop.idle.bytes", gpu.counter(Counter::SavedBytes), 1)?;
+    let draws = |gpu: &Gpu| Ok(vec![draw(gpu, 8, 8)?; 4]);
+    let computes = |gpu: &Gpu| Ok(vec![compute(gpu, 4, 4)?; 4]);
+    let copies = |_: &Gpu| Ok(vec![copy(COPIED)]);
+    type Work<'a> = &'a dyn Fn(&Gpu) -> Result<Vec<Command>>;
+    let cases: [(&str, Level, Work<'_>); 9] = [
+        ("stop.copy.instruction", Level::Instruction, &copies),
+        ("stop.draw.primitive", Level::Dispatch, &draws),
+        ("stop.draw.triangle", Level::ThreadGroup, &draws),
+        ("stop.draw.pixel", Level::Thread, &draws),
+        ("stop.draw.instruction", Level::Instruction, &draws),
+        ("stop.compute.dispatch", Level::Dispatch, &computes),
+        ("stop.compute.thread_group", Level::ThreadGroup, &computes),
+        ("stop.compute.thread", Level::Thread, &computes),
+        ("stop.compute.instruction", Level::Instruction, &computes),
+    ];
+    for (name, level, work) in cases {
+        for full in [false, true] {
+            let mut gpu = device(Preemption {
+                full,
+                ..stops_at(level)
+            });
+            let commands = work(&gpu)?;
+            let packet = gpu.exec(0, &commands);
+            let mut most = [0; 2];
+            stopped(&mut gpu, &[packet], STOPS, |_, stop| {
+                let of = [stop.answered - stop.asked, stop.saved];
+                most = [most[0].max(of[0]), most[1].max(of[1])];
+                Ok(())
+            })?;
+            for (what, of) in [("ticks", most[0]), ("bytes", most[1])] {
+                let off = if full { ".off" } else { "" };
+                report.ratio(&format!("{name}.{what}{off}"), of, 1)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// How the longest latency grows with work of which the level promises that its length does not
 /// matter.
 fn honesty(report: &mut Report) -> Result<()> {
@@ -290,10 +406,23 @@ fn honesty(report: &mut Report) -> Result<()> {
             let mut counts = [1; 4];
             counts[longer] = scale;
             let [packets, dispatches, groups, segments] = counts;
-            let program = assemble(SEGMENTS)?;
-            let command = dispatch(gpu, &program, groups, |_| segments.into())?;
-            let commands = vec![command; dispatches as usize];
+            let commands = vec![compute(gpu, groups, segments)?; dispatches as usize];
             Ok((0..packets).map(|_| gpu.exec(0, &commands)).collect())
+        })?;
+    }
+    // Likewise: commands, triangles of each, rows of each.
+    for (name, level, longer) in [
+        ("honesty.draw.primitive", Level::Dispatch, 0),
+        ("honesty.draw.triangle", Level::ThreadGroup, 1),
+        ("honesty.draw.pixel", Level::Thread, 2),
+        ("honesty.draw.instruction", Level::Instruction, 2),
+    ] {
+        slope(report, name, level, |gpu, scale| {
+            let mut counts = [1; 3];
+            counts[longer] = scale;
+            let [commands, triangles, rows] = counts;
+            let commands = vec![draw(gpu, triangles, rows)?; commands as usize];
+            Ok(vec![gpu.exec(0, &commands)])
         })?;
     }
     slope(report, "honesty.copy", Level::Instruction, |gpu, scale| {
@@ -311,7 +440,7 @@ fn slope(
 ) -> Result<()> {
     let mut points = Vec::new();
     for scale in SCALES {
-        let fresh = || device(level, [EngineKind::Compute; 2]);
+        let fresh = || device(stops_at(level));
         let mut gpu = fresh();
         let packets = work(&mut gpu, scale)?;
         let execs: Vec<Command> = packets.iter().map(|(exec, _)| *exec).collect();
@@ -320,7 +449,7 @@ fn slope(
         let mut gpu = fresh();
         let packets = work(&mut gpu, scale)?;
         let mut most = 0;
-        stopped(&mut gpu, &packets, usize::MAX, |_, stop| {
+        stopped(&mut gpu, &packets, ASKED, |_, stop| {
             most = most.max(stop.answered - stop.asked);
             Ok(())
         })?;
@@ -364,7 +493,7 @@ struct Run {
 
 /// Two engines race, and one of them is stopped `at` that time, and goes on.
 fn race(at: u64) -> Result<Run> {
-    let mut gpu = device(Level::Instruction, [EngineKind::Compute; 2]);
+    let mut gpu = device(stops_at(Level::Instruction));
     let program = assemble(RACE)?;
     let mut start = |engine| -> Result<Command> {
         let results = DATA_VA + WORDS + 0x1000 * u64::from(engine + 1);
@@ -451,5 +580,22 @@ mod tests {
             assert!((1.0..=1.25).contains(&value(name)), "{}", value(name));
         }
         assert_eq!(value("determinism.counters"), 0.0);
+        for row in rows.iter().filter(|row| row["measure"] == 1) {
+            println!("{} {}", row["name"], row["value"]);
+        }
+        // Where nothing is saved, there is nothing more to be.
+        for (state, levels) in [
+            ("copy", &["instruction"][..]),
+            ("draw", &["triangle", "pixel", "instruction"]),
+            ("compute", &["thread_group", "thread", "instruction"]),
+        ] {
+            for level in levels {
+                for what in ["ticks", "bytes"] {
+                    let name = format!("stop.{state}.{level}.{what}");
+                    let full = value(&format!("{name}.off"));
+                    assert!(value(&name) < full, "{name}: {full} with all");
+                }
+            }
+        }
     }
 }

@@ -359,13 +359,18 @@ fn urgency(rig: &Rig, report: &mut Report) -> Result<()> {
     rig.counters.file("preemption")?;
     let last = [alone.clone(), with.clone()].map(|mut ticks| {
         ticks.sort_unstable();
-        ticks.get((ticks.len() * 99).div_ceil(100) - 1).copied()
+        let last = ticks.get((ticks.len() * 99).div_ceil(100) - 1);
+        last.copied().zip(ticks.last().copied())
     });
-    let [Some(alone_last), Some(with_last)] = last else {
+    let [Some((alone_last, alone_most)), Some((with_last, with_most))] = last else {
         bail!("no repetitions");
     };
     report.sample("urgent.alone", Sample::of(alone))?;
+    report.ratio("urgent.alone.p99", alone_last, 1)?;
+    report.ratio("urgent.alone.max", alone_most, 1)?;
     report.sample("urgent.hog", Sample::of(with))?;
+    report.ratio("urgent.hog.p99", with_last, 1)?;
+    report.ratio("urgent.hog.max", with_most, 1)?;
     report.ratio("urgent.ratio", with_last, alone_last)?;
     report.sample("urgent.unpreempted", Sample::of(without?))
 }
