@@ -17,8 +17,10 @@ use skua_selftests::client::{
 };
 use skua_selftests::function::{Function, Unbound};
 use skua_selftests::mapping::Mapping;
+use skua_selftests::moving::evict_some;
+use skua_selftests::program::{address, COUNT};
 use skua_selftests::raw::{in_child, with_alarm, Child};
-use skua_selftests::rig::{self, expect_working, write, Buffer, Job};
+use skua_selftests::rig::{self, dispatch, expect_working, write, Buffer, Job};
 use skua_selftests::suite::{eventually, patience};
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
         row_2_22_a_device_that_fails_loses_its_fences,
         row_2_22_a_fence_can_keep_its_value,
         held_work_fails_with_its_device,
+        row_2_23_held_work_ends_once_though_its_device_fails: 60,
         row_2_22_an_unbind_ends_waits_and_holds,
     ])
 }
@@ -1053,6 +1056,52 @@ fn row_2_22_a_fence_can_keep_its_value() {
     // What was not kept is in nobody's way.
     assert_eq!(other.fence_signal(theirs, 5), Ok(()));
     assert_eq!(seen.read(0), 5);
+}
+
+/// From before it is let go until all is done; and, where its memory is locked by the CPU, while the
+/// worker has the first and tries again.
+fn row_2_23_held_work_ends_once_though_its_device_fails() {
+    const JOBS: u64 = 16;
+    const SIZE: u64 = 8 << 20;
+    let mut last = Vec::new();
+    for round in 0..suite::rounds(16) {
+        let (rig, device) = fragile();
+        let program = rig.program(COUNT);
+        let counter = rig.buffer(Place::System, 4096);
+        let vram = 1 << rig.region(Place::Vram).id;
+        let brought = rig.bo_create(SIZE, 0, vram).expect("BO_CREATE");
+        rig.bound_at_will(brought, SIZE);
+        let work = [dispatch(&program, COUNT, &address(counter.va))];
+        let fence = rig.fence(0);
+        let jobs: Vec<_> = (0..JOBS)
+            .map(|_| rig.start_after(rig.compute, &work, &[wait_value(fence, 1)]))
+            .map(|job| job.expect("SUBMIT"))
+            .collect();
+        evict_some();
+        let is_locked = round % 2 == 1;
+        if is_locked {
+            assert!(rig.lock(brought).is_ok(), "BO_LOCK");
+        }
+        assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+        thread::sleep(Duration::from_millis(2) * round);
+        assert_eq!(rig.device_mark_error(device), Ok(()));
+        let ends: Vec<_> = jobs.iter().map(Job::wait).collect();
+        let done = ends.iter().filter(|end| **end == Ok(())).count();
+        let cancelled = ends.iter().filter(|end| **end == Err(Errno::ECANCELED));
+        assert_eq!(
+            done + cancelled.count(),
+            jobs.len(),
+            "round {round}: {ends:?}"
+        );
+        assert!(!is_locked || done == 0, "round {round}: {done} done");
+        assert_eq!(counter.cpu.read32(0) as usize, done, "round {round}");
+        let completed = || rig.state(rig.compute).expect("CONTEXT_STATE").completed;
+        becomes("all have ended", || completed() >= JOBS);
+        assert_eq!(completed(), JOBS, "round {round}");
+        last.push(done);
+    }
+    println!("# done before the device failed: {last:?}");
+    expect_working();
 }
 
 fn held_work_fails_with_its_device() {
