@@ -471,7 +471,7 @@ enum drm_skua_bo_flags {
  *
  * Errors: -ENOENT for @vm; -EINVAL for @size 0 or not a multiple of 4096 or above
  * 2^40, @flags, DRM_SKUA_BO_CACHED or DRM_SKUA_BO_WRITE_COMBINED without
- * DRM_SKUA_BO_CPU_ACCESS, or both of them, @placements, @preferred or @eviction_set;
+ * DRM_SKUA_BO_CPU_ACCESS, or both of them, @placements, @preferred, @eviction_set or @pad;
  * -EOPNOTSUPP for what could never be locked: if VRAM alone is allowed,
  * DRM_SKUA_BO_CACHED, and DRM_SKUA_BO_CPU_ACCESS where the CPU sees no VRAM
  * (&drm_skua_region_info.cpu_visible_size); -ENOSPC if VRAM is allowed and system memory
@@ -545,6 +545,15 @@ struct drm_skua_bo_create {
 	 * @placements has.
 	 */
 	__u32 eviction_set;
+
+	/**
+	 * @priority: How important it is that it is in VRAM, see &enum drm_skua_priority; 0 means
+	 * DRM_SKUA_PRIORITY_NORMAL. DRM_IOCTL_SKUA_BO_SET_PRIORITY changes it.
+	 */
+	__u32 priority;
+
+	/** @pad: Must be zero. */
+	__u32 pad;
 };
 
 /**
@@ -823,7 +832,7 @@ enum drm_skua_priority {
 	DRM_SKUA_PRIORITY_MINIMUM = 0x28000000,
 	/** @DRM_SKUA_PRIORITY_LOW: What goes next. */
 	DRM_SKUA_PRIORITY_LOW = 0x50000000,
-	/** @DRM_SKUA_PRIORITY_NORMAL: What buffer objects have at first. */
+	/** @DRM_SKUA_PRIORITY_NORMAL: What buffer objects have that are created without one. */
 	DRM_SKUA_PRIORITY_NORMAL = 0x78000000,
 	/** @DRM_SKUA_PRIORITY_HIGH: What stays before others. */
 	DRM_SKUA_PRIORITY_HIGH = 0xa0000000,

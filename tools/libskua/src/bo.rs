@@ -108,7 +108,7 @@ impl Bo {
         sets: impl Into<SegmentSets>,
         flags: BoFlags,
     ) -> Result<Self> {
-        Self::create_for(device, 0, size, sets.into(), flags)
+        Self::create_for(device, 0, size, sets.into(), flags, 0)
     }
 
     /// Creates one that can be mapped in the address space `vm` only, and not be exported, which
@@ -123,7 +123,24 @@ impl Bo {
         sets: impl Into<SegmentSets>,
         flags: BoFlags,
     ) -> Result<Self> {
-        Self::create_for(vm.device(), vm.handle(), size, sets.into(), flags)
+        Self::create_in_with_priority(vm, size, sets, flags, 0)
+    }
+
+    /// As [`Bo::create_in`], with this priority from the first on ([`Bo::set_priority`]); 0 is
+    /// `DRM_SKUA_PRIORITY_NORMAL`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Bo::create`].
+    pub fn create_in_with_priority(
+        vm: &Vm,
+        size: u64,
+        sets: impl Into<SegmentSets>,
+        flags: BoFlags,
+        priority: u32,
+    ) -> Result<Self> {
+        let (device, vm) = (vm.device(), vm.handle());
+        Self::create_for(device, vm, size, sets.into(), flags, priority)
     }
 
     fn create_for(
@@ -132,6 +149,7 @@ impl Bo {
         size: u64,
         sets: SegmentSets,
         flags: BoFlags,
+        priority: u32,
     ) -> Result<Self> {
         let file = device.file();
         let handle = file.acquire(|| {
@@ -143,6 +161,8 @@ impl Bo {
                 handle: 0,
                 preferred: sets.preferred,
                 eviction_set: sets.eviction.bits(),
+                priority,
+                pad: 0,
             };
             file.call(&mut argument)?;
             Ok(argument.handle)

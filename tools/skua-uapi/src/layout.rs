@@ -78,7 +78,7 @@ layout! {
         aperture_page_size: u32 @ 36;
         aperture_size: u64 @ 40;
     }
-    drm_skua_bo_create: 32 {
+    drm_skua_bo_create: 40 {
         size: u64 @ 0;
         flags: u32 @ 8;
         placements: u32 @ 12;
@@ -86,6 +86,8 @@ layout! {
         vm: u32 @ 20;
         preferred: u32 @ 24;
         eviction_set: u32 @ 28;
+        priority: u32 @ 32;
+        pad: u32 @ 36;
     }
     drm_skua_bo_mmap_offset: 16 {
         handle: u32 @ 0;
@@ -335,7 +337,7 @@ macro_rules! ioctls {
 
 ioctls! {
     DRM_IOCTL_SKUA_QUERY: 0, 16;
-    DRM_IOCTL_SKUA_BO_CREATE: 1, 32;
+    DRM_IOCTL_SKUA_BO_CREATE: 1, 40;
     DRM_IOCTL_SKUA_BO_MMAP_OFFSET: 2, 16;
     DRM_IOCTL_SKUA_BO_INFO: 3, 48;
     DRM_IOCTL_SKUA_VM_CREATE: 4, 16;

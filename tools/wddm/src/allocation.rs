@@ -114,7 +114,12 @@ pub struct AllocationDesc {
     /// Whether the CPU's mappings are cached, which they can be in system pages alone: not in
     /// video memory.
     pub cached: bool,
+    /// How likely it is to stay in video memory (`DXGK_ALLOCATIONINFO.AllocationPriority`): a hint.
+    pub priority: u32,
 }
+
+/// `D3DDDI_ALLOCATIONPRIORITY_NORMAL`.
+const PRIORITY_NORMAL: u32 = 0x7800_0000;
 
 impl AllocationDesc {
     /// An allocation that the CPU may access.
@@ -124,6 +129,7 @@ impl AllocationDesc {
             segments: segments.into(),
             cpu_visible: true,
             cached: false,
+            priority: PRIORITY_NORMAL,
         }
     }
 
@@ -147,6 +153,13 @@ impl AllocationDesc {
     #[must_use]
     pub const fn cached(mut self) -> Self {
         self.cached = true;
+        self
+    }
+
+    /// Gives it another priority than `D3DDDI_ALLOCATIONPRIORITY_NORMAL`, any but 0.
+    #[must_use]
+    pub const fn priority(mut self, priority: u32) -> Self {
+        self.priority = priority;
         self
     }
 
@@ -219,7 +232,8 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// INVALID_PARAMETER if the size is 0 or above 2^40, there is no such segment, one is preferred
+    /// INVALID_PARAMETER if the size is 0 or above 2^40, or the priority 0; there is no such segment,
+    /// one is preferred
     /// that may not hold it, or is in the eviction set and no way out of video memory, or it is
     /// cached and hidden, or cached and for video memory alone: it could never be locked;
     /// GRAPHICS_NO_VIDEO_MEMORY; NO_MEMORY; DEVICE_REMOVED; INVALID_HANDLE if the device is
@@ -228,7 +242,8 @@ impl Allocation {
         let adapter = device.adapter();
         device.scheduler().check_alive()?;
         let elsewhere = adapter.system() | adapter.aperture();
-        if desc.cached && desc.segments.supported().bits() & elsewhere.bits() == 0 {
+        let never_locked = desc.cached && desc.segments.supported().bits() & elsewhere.bits() == 0;
+        if never_locked || desc.priority == 0 {
             return Err(Status::INVALID_PARAMETER);
         }
         let size = desc
@@ -239,7 +254,8 @@ impl Allocation {
         flags.set(BoFlags::CPU_ACCESS, desc.cpu_visible);
         flags.set(BoFlags::CACHED, desc.cached);
         let tables = device.scheduler().tables();
-        let memory = Memory::create(tables, size, desc.segments, flags, GpuAccess::ReadWrite)?;
+        let (sets, access) = (desc.segments, GpuAccess::ReadWrite);
+        let memory = Memory::create(tables, size, sets, flags, desc.priority, access)?;
         let inner = device.adopt(|id| {
             Arc::new(Inner {
                 id,

@@ -36,9 +36,10 @@ impl Memory {
         size: u64,
         sets: impl Into<SegmentSets>,
         flags: BoFlags,
+        priority: u32,
         access: Access,
     ) -> Result<Self> {
-        let bo = Bo::create_in(tables.vm(), size, sets, flags)?;
+        let bo = Bo::create_in_with_priority(tables.vm(), size, sets, flags, priority)?;
         let va = tables.adapter().space().take(size)?;
         if let Err(status) = tables.bind(|b| b.map(&bo, 0, va, size, access)) {
             tables.adapter().space().give_back(va, size);
@@ -54,7 +55,7 @@ impl Memory {
     /// A page of zeroes that the GPU can read, and the CPU's way to it.
     pub(crate) fn word(tables: &Arc<PageTables>) -> Result<(Self, Mapping)> {
         let system = tables.adapter().system();
-        let memory = Self::create(tables, PAGE, system, BoFlags::CPU_ACCESS, Access::Read)?;
+        let memory = Self::create(tables, PAGE, system, BoFlags::CPU_ACCESS, 0, Access::Read)?;
         let cpu = memory.map()?;
         Ok((memory, cpu))
     }

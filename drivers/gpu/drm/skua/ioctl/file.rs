@@ -393,8 +393,12 @@ impl File {
             sets: SegmentSets::new(args.placements, args.preferred, args.eviction_set)
                 .ok_or(EINVAL)?,
             users,
+            level: Level::of(args.priority).unwrap_or(Level::Normal),
             context_of: None,
         };
+        if args.pad != 0 {
+            return Err(EINVAL);
+        }
         let (parent, quota) = (data.parent(), &this.system_quota);
         let bo = bo::create(dev, parent, quota, args.size, wanted)?;
         args.handle = bo.create_handle(file)?;

@@ -313,6 +313,8 @@ pub(crate) struct BoArgs {
     pub(crate) sets: SegmentSets,
     /// [`Vm::reservation`] of the only address space in which it can be mapped, if there is one.
     pub(crate) users: Option<Arc<Reservation>>,
+    /// Its priority at first.
+    pub(crate) level: Level,
     /// Whose [context allocation](super::save_areas) it is, which is not in VRAM at first and has
     /// no flags; none if it is something else.
     pub(crate) context_of: Option<ContextUse>,
@@ -333,7 +335,7 @@ impl DriverObject for BoData {
                 };
                 word << FLAGS_SHIFT | args.sets.word()
             },
-            backing: Backing::new(Level::Normal as u8, args.users),
+            backing: Backing::new(args.level as u8, args.users),
             region: Atomic::new(0),
             residents: Atomic::new(0),
             lockers: Atomic::new(0),
@@ -634,6 +636,7 @@ pub(crate) fn import(dev: &SkuaDevice, size: usize) -> Result<ARef<Bo>> {
         flags: 0,
         sets: SegmentSets::new(Segment::System.bit(), 0, 0).ok_or(EINVAL)?,
         users: None,
+        level: Level::Normal,
         context_of: None,
     };
     gem::create_without_inode::<BoData>(dev, size, args)

@@ -68,6 +68,7 @@ use crate::{
             ContextPage,
             VRAM_SEGMENT, //
         },
+        priority::Level,
         segment_sets::{
             Segment,
             SegmentSets, //
@@ -183,6 +184,7 @@ fn make(
         flags: 0,
         sets,
         users: Some(vm.reservation().clone()),
+        level: Level::Normal,
         context_of: Some(of),
     };
     let bo = BoRef::from(bo::create(dev, parent, quota, size, args)?);

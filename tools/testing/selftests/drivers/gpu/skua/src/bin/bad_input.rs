@@ -157,6 +157,7 @@ fn bo_create() {
         table.case(&format!("vm {vm}"), Errno::ENOENT, |a| a.vm = vm);
     }
     segment_sets(&client, &mut table);
+    table.bits("pad", 0, |a| &mut a.pad);
     let vram = 1 << client.region(Place::Vram).id;
     let system = 1 << client.region(Place::System).id;
     table.case("more VRAM than there is", Errno::ENOSPC, |a| {
@@ -1853,6 +1854,8 @@ fn shorter_arguments() {
         vm: u32::MAX,
         preferred: u32::MAX,
         eviction_set: u32::MAX,
+        priority: u32::MAX,
+        pad: u32::MAX,
     };
     let number = with_size(DRM_IOCTL_SKUA_BO_CREATE, 8);
     assert_eq!(
@@ -1876,6 +1879,10 @@ fn shorter_arguments() {
     assert_eq!(client.call(number, &mut argument), Ok(()));
     let info = client.info(argument.handle).expect("BO_INFO");
     assert_eq!((info.preferred, info.eviction_set), (0, 0));
+    // And a priority.
+    (argument.preferred, argument.eviction_set) = (0, 0);
+    let number = with_size(DRM_IOCTL_SKUA_BO_CREATE, 32);
+    assert_eq!(client.call(number, &mut argument), Ok(()));
     // A destroy that has no pad yet.
     let vm = client.vm_create().expect("VM_CREATE");
     let mut argument = drm_skua_vm_destroy { vm, pad: 1 };

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use skua_selftests::function::Function;
-use skua_selftests::moving::{alone, evict_all, movable, place, resident};
+use skua_selftests::moving::{alone, both, evict_all, movable, place, resident};
 use skua_selftests::rig::{fill, wait_value};
 use skua_selftests::suite::eventually;
 use skua_selftests::{suite, tests, Client, Engine, Place, Rig};
@@ -28,6 +28,7 @@ const LEVELS: [u32; 5] = [
 fn main() -> ExitCode {
     suite::main(tests![
         row_2_25_the_lowest_goes_first: 60 at_rest,
+        row_2_25_an_initial_priority_counts_at_once: 60 at_rest,
         row_2_25_it_is_a_hint: 60 at_rest,
         who_was_made_resident_goes_behind_others: 60 at_rest,
         row_2_25_low_and_busy_goes_before_high_and_idle: 60 at_rest,
@@ -84,6 +85,48 @@ fn row_2_25_the_lowest_goes_first() {
         }
     }
     assert!(rest.iter().all(|level| gone(&rig, level) == 0));
+}
+
+/// Also of who was made first, and would go first, and of who was made last.
+fn row_2_25_an_initial_priority_counts_at_once() {
+    let rig = alone();
+    let other = Client::new();
+    let region = rig.region(Place::Vram);
+    let count = ((region.size - region.used) / LARGE) as usize;
+    let mine: Vec<u32> = (1..=count)
+        .map(|n| {
+            let mut bo = drm_skua_bo_create {
+                size: LARGE,
+                flags: DRM_SKUA_BO_CPU_ACCESS,
+                placements: both(&rig),
+                priority: match n {
+                    1 => DRM_SKUA_PRIORITY_HIGH,
+                    2 => DRM_SKUA_PRIORITY_NORMAL,
+                    _ if n == count => DRM_SKUA_PRIORITY_LOW,
+                    _ => 0,
+                },
+                ..Default::default()
+            };
+            let created = rig.call(DRM_IOCTL_SKUA_BO_CREATE, &mut bo);
+            assert_eq!(created, Ok(()), "number {n} of {count}");
+            bo.handle
+        })
+        .collect();
+    let ([high, normal @ ..], low) = mine.split_at(count - 1) else {
+        panic!("{count} objects");
+    };
+    // They are cleared in turn: what is idle goes first.
+    assert_eq!(rig.map(low[0]).read(0), 0);
+    Function::first().at_rest();
+    for left in 1..=count {
+        press(&other);
+        let out = (gone(&rig, low), gone(&rig, normal), gone(&rig, &[*high]));
+        let expected = (1, (left - 1).min(normal.len()), usize::from(left == count));
+        assert_eq!(
+            out, expected,
+            "low, normal and high ones of {left} that left"
+        );
+    }
 }
 
 fn row_2_25_it_is_a_hint() {

@@ -45,6 +45,8 @@ fn main() -> ExitCode {
         row_0_05_row_0_06_flags_without_a_meaning_are_refused,
         row_2_25_priorities_are_of_a_resource_or_a_list,
         row_2_25_one_priority_is_for_all_of_a_resource: 60 at_rest,
+        row_2_25_an_initial_priority_is_kept: 60 at_rest,
+        row_2_25_0_is_no_initial_priority,
         row_0_06_a_destroy_names_a_resource_or_a_list: 60,
         row_0_07_a_map_without_overwriting_never_waits,
         row_0_09_a_map_that_must_not_wait_says_so,
@@ -449,19 +451,31 @@ fn row_2_25_priorities_are_of_a_resource_or_a_list() {
     }
 }
 
-/// Its allocations leave before older ones, the last as the first.
 fn row_2_25_one_priority_is_for_all_of_a_resource() {
+    a_resource_of_low_priority_leaves(|desc| desc, &[1]);
+}
+
+fn row_2_25_an_initial_priority_is_kept() {
+    a_resource_of_low_priority_leaves(|desc| desc.priority(1), &[]);
+}
+
+/// Its allocations leave before older ones, the last as the first: as their description says, or
+/// by a priority that is set.
+fn a_resource_of_low_priority_leaves(
+    low: impl FnOnce(AllocationDesc) -> AllocationDesc,
+    set: &[u32],
+) {
     const LARGE: u64 = 2 << 20;
     quiet();
     let h = Handles::new();
     let adapter = h.process.adapter(h.adapter).expect("the adapter");
     let desc = AllocationDesc::new(LARGE, adapter.vram() | adapter.system());
-    let create = |resource| {
+    let create = |desc, resource| {
         let descs = [desc; 3];
         let created = h.process.create_allocation2(h.device, &descs, resource);
         created.expect("allocations")
     };
-    let (singles, members) = (create(false), create(true));
+    let (singles, members) = (create(desc, false), create(low(desc), true));
     // Where VRAM shows it, the allocation is there: whoever has its memory next clears it.
     let value = |n: u64| 0x2025_0000_0000_0001 + n;
     let all = singles.allocations.iter().chain(&members.allocations);
@@ -472,10 +486,12 @@ fn row_2_25_one_priority_is_for_all_of_a_resource() {
     }
     let bar = Function::first().map_bar(BAR_VRAM);
     let there = || (0..6).map(|n| !find(&bar, value(n)).is_empty());
-    let low = h
-        .process
-        .set_allocation_priority(h.device, members.resource, &[], &[1]);
-    assert_eq!(low, Ok(()));
+    if !set.is_empty() {
+        let set = h
+            .process
+            .set_allocation_priority(h.device, members.resource, &[], set);
+        assert_eq!(set, Ok(()));
+    }
     let other = Client::new();
     while other.try_bo_in_free(Place::Vram, LARGE).is_ok() {}
     assert_eq!(there().collect::<Vec<_>>(), [true; 6]);
@@ -487,6 +503,18 @@ fn row_2_25_one_priority_is_for_all_of_a_resource() {
         let left = there().filter(|there| !there).count();
         let singles = there().take(3).filter(|there| *there).count();
         assert_eq!((left, singles), (count, 3), "of six, of three older ones");
+    }
+}
+
+fn row_2_25_0_is_no_initial_priority() {
+    let h = Handles::new();
+    let create = |priority| {
+        let descs = [h.desc(), h.desc().priority(priority)];
+        h.process.create_allocation2(h.device, &descs, false)
+    };
+    assert_eq!(create(0), Err(Status::INVALID_PARAMETER));
+    for priority in [1, u32::MAX] {
+        assert!(create(priority).is_ok(), "{priority}");
     }
 }
 
