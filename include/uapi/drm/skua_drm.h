@@ -694,6 +694,12 @@ enum drm_skua_make_resident_flags {
 	 * For devices with explicit residency.
 	 */
 	DRM_SKUA_MAKE_RESIDENT_CANT_TRIM_FURTHER = 1 << 0,
+	/**
+	 * @DRM_SKUA_MAKE_RESIDENT_MUST_SUCCEED: The client cannot go on without: where there is no
+	 * memory or no room the device fails with DRM_SKUA_CONTEXT_OUT_OF_MEMORY (-ECANCELED).
+	 * Only together with DRM_SKUA_MAKE_RESIDENT_CANT_TRIM_FURTHER.
+	 */
+	DRM_SKUA_MAKE_RESIDENT_MUST_SUCCEED = 1 << 1,
 };
 
 /**
@@ -730,7 +736,8 @@ enum drm_skua_make_resident_flags {
  * @bytes_to_trim, the number of @handles, one that is
  * there twice, or a wait among @syncs; -ENOSPC if 1024 calls of the file are to signal values of
  * monitored fences still; -ENOMEM also if all that is resident and may be in
- * VRAM alone is more than VRAM.
+ * VRAM alone is more than VRAM; -ECANCELED if the device has failed for want of memory
+ * (DRM_SKUA_MAKE_RESIDENT_MUST_SUCCEED).
  */
 struct drm_skua_make_resident {
 	/** @flags: See &enum drm_skua_make_resident_flags. */
@@ -743,7 +750,7 @@ struct drm_skua_make_resident {
 	struct drm_skua_array syncs;
 	/**
 	 * @bytes_to_trim: Must be zero; returned bytes by which the device exceeds its budget,
-	 * or would, if the call fails with -ENOMEM (WDDM: NumBytesToTrim). 0 for a device
+	 * or would, if the call fails for want of memory (WDDM: NumBytesToTrim). 0 for a device
 	 * without explicit residency.
 	 */
 	__u64 bytes_to_trim;
@@ -1441,6 +1448,11 @@ enum drm_skua_context_status {
 	 * takes no more.
 	 */
 	DRM_SKUA_CONTEXT_RESET,
+	/**
+	 * @DRM_SKUA_CONTEXT_OUT_OF_MEMORY: Of a device: what it cannot go on without was not made
+	 * resident (DRM_SKUA_MAKE_RESIDENT_MUST_SUCCEED).
+	 */
+	DRM_SKUA_CONTEXT_OUT_OF_MEMORY,
 };
 
 /**

@@ -11,7 +11,7 @@ use skua_uapi as uapi;
 
 use crate::{
     device::{Device, File, Placements},
-    error::{Error, Result},
+    error::{Errno, Error, Result},
     mapping::Mapping,
     monitored_fence::MonitoredFence,
     segment_sets::SegmentSets,
@@ -429,6 +429,13 @@ impl<'a> MakeResident<'a> {
         self
     }
 
+    /// The client cannot go on without, and can trim no further: where memory is short its device
+    /// fails, with [`DeviceStatus::OutOfMemory`](crate::DeviceStatus::OutOfMemory).
+    pub const fn must_succeed(mut self) -> Self {
+        self.flags |= uapi::DRM_SKUA_MAKE_RESIDENT_MUST_SUCCEED;
+        self.cannot_trim_further()
+    }
+
     /// Signals a syncobj when all are where they are to be; `point` 0 is a binary one.
     pub fn signal(mut self, syncobj: &'a Syncobj, point: u64) -> Self {
         self.syncs.signal(syncobj, point);
@@ -448,7 +455,8 @@ impl<'a> MakeResident<'a> {
     /// # Errors
     ///
     /// [`Error::Argument`] for a buffer object of another file; EINVAL if there is none, one is
-    /// there twice, or there are more than 1024; [`Error::OverBudget`].
+    /// there twice, or there are more than 1024; [`Error::OverBudget`]; ECANCELED if the client's
+    /// device has failed for it.
     pub fn submit(self) -> Result<u64> {
         let handles = elements(self.device, self.bos)?;
         let mut argument = uapi::drm_skua_make_resident {
@@ -459,7 +467,10 @@ impl<'a> MakeResident<'a> {
             bytes_to_trim: 0,
         };
         match self.device.file().call(&mut argument) {
-            Err(Error::Ioctl { .. }) if argument.bytes_to_trim > 0 => Err(Error::OverBudget {
+            Err(Error::Ioctl {
+                errno: Errno::NOMEM,
+                ..
+            }) if argument.bytes_to_trim > 0 => Err(Error::OverBudget {
                 bytes: argument.bytes_to_trim,
             }),
             result => result.map(|_| argument.bytes_to_trim),

@@ -43,6 +43,8 @@ pub enum DeviceStatus {
     Lost,
     /// The GPU was reset, because of others' work or of nobody's.
     Reset,
+    /// What it could not go on without was not made resident ([`MakeResident::must_succeed`]).
+    OutOfMemory,
 }
 
 /// What is known of a device at one moment.
@@ -143,6 +145,7 @@ impl ClientDevice {
                 uapi::DRM_SKUA_CONTEXT_TIMED_OUT => DeviceStatus::TimedOut,
                 uapi::DRM_SKUA_CONTEXT_LOST => DeviceStatus::Lost,
                 uapi::DRM_SKUA_CONTEXT_RESET => DeviceStatus::Reset,
+                uapi::DRM_SKUA_CONTEXT_OUT_OF_MEMORY => DeviceStatus::OutOfMemory,
                 _ => return Err(Error::Answer("the status of a device")),
             },
             resident: argument.resident,

@@ -73,13 +73,6 @@ impl DeviceState {
         }
     }
 
-    pub(crate) fn of_status(status: Status) -> Self {
-        match status {
-            Status::NO_MEMORY | Status::GRAPHICS_NO_VIDEO_MEMORY => Self::OutOfMemory,
-            _ => Self::Stopped,
-        }
-    }
-
     /// The number in WDDM's enumeration. A destroyed device has none: it is shown as stopped.
     pub const fn number(self) -> u32 {
         match self {
@@ -280,10 +273,7 @@ mod tests {
         let of = |reason| DeviceState::of_fault(fault(reason)).number();
         assert_eq!(of(Reason::NotPresent), 7);
         assert_eq!(of(Reason::BadOpcode), 6);
-        assert_eq!(DeviceState::of_status(Status::NO_MEMORY).number(), 5);
-        assert_eq!(
-            DeviceState::of_status(Status::INVALID_PARAMETER).number(),
-            4
-        );
+        assert_eq!(DeviceState::OutOfMemory.number(), 5);
+        assert_eq!(DeviceState::Stopped.number(), 4);
     }
 }

@@ -36,7 +36,7 @@ use libskua::{Bo, Error};
 
 use crate::{
     allocation::Allocation,
-    device::{Device, DeviceState},
+    device::Device,
     fence::MonitoredFence,
     lock,
     memory::Memory,
@@ -65,7 +65,8 @@ bitflags::bitflags! {
     pub struct EvictFlags: u32 {
         /// Move nothing before its room is needed, which is how it is always done here.
         const EVICT_ONLY_IF_NECESSARY = 1 << 0;
-        /// The GPU has not written since it was made resident: a hint, which is not used.
+        /// The GPU has not written since it was made resident: a hint, which is not used, since
+        /// the kernel knows by itself which copies are clean, and a wrong one would lose content.
         const NOT_WRITTEN_TO = 1 << 1;
     }
 }
@@ -164,7 +165,7 @@ impl PagingQueue {
     /// the device is destroyed; GRAPHICS_ALLOCATION_BUSY if one is offered; NO_MEMORY if they
     /// exceed the budget, which CANT_TRIM_FURTHER permits, or video memory; NO_MEMORY or
     /// GRAPHICS_NO_VIDEO_MEMORY if there is no room for all of them; with MUST_SUCCEED these are
-    /// DEVICE_REMOVED, and the device is in error ([`DeviceState::OutOfMemory`]).
+    /// DEVICE_REMOVED, and the device is in error ([`crate::DeviceState::OutOfMemory`]).
     pub fn make_resident(
         &self,
         allocations: &[&Allocation],
@@ -181,7 +182,9 @@ impl PagingQueue {
             let mut bytes_to_trim = 0;
             let done = self.enqueue(|fence, value| {
                 let mut residency = kernel.make_resident(&bos).signal_value(fence, value);
-                if flags.contains(MakeResidentFlags::CANT_TRIM_FURTHER) {
+                if flags.contains(MakeResidentFlags::MUST_SUCCEED) {
+                    residency = residency.must_succeed();
+                } else if flags.contains(MakeResidentFlags::CANT_TRIM_FURTHER) {
                     residency = residency.cannot_trim_further();
                 }
                 let result = residency.submit();
@@ -202,23 +205,13 @@ impl PagingQueue {
                     // None of them: what came before is taken back.
                     let _ = evict(&self.device, &memories[..n * BATCH]);
                     return Err(NotResident {
-                        status: self.refusal(status, flags),
+                        status,
                         bytes_to_trim,
                     });
                 }
             }
         }
         Ok(paging.ok_or(Status::INVALID_PARAMETER)?)
-    }
-
-    /// What a lack of memory is for the caller.
-    fn refusal(&self, status: Status, flags: MakeResidentFlags) -> Status {
-        let lack = [Status::NO_MEMORY, Status::GRAPHICS_NO_VIDEO_MEMORY].contains(&status);
-        if lack && flags.contains(MakeResidentFlags::MUST_SUCCEED) {
-            self.device.scheduler().give_up(DeviceState::OutOfMemory);
-            return Status::DEVICE_REMOVED;
-        }
-        status
     }
 
     /// Gives the next operation to the kernel, with the value that it signals when it is done.

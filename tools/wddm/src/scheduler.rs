@@ -483,9 +483,9 @@ impl Scheduler {
                     errands.again = true;
                     return;
                 }
-                Err(status) => {
+                Err(_) => {
                     queue.updates.clear();
-                    self.give_up_locked(state, DeviceState::of_status(status));
+                    self.mark_as_error_locked(state);
                     self.changed.notify_all();
                 }
                 Ok(()) => {
@@ -537,6 +537,7 @@ impl Scheduler {
             Ok(DeviceStatus::TimedOut) => DeviceState::Hung,
             Ok(DeviceStatus::Lost) => DeviceState::Stopped,
             Ok(DeviceStatus::Reset) => DeviceState::Reset,
+            Ok(DeviceStatus::OutOfMemory) => DeviceState::OutOfMemory,
             Ok(DeviceStatus::Faulted) => Self::fault(state),
             Err(error) => match error.kind() {
                 ErrorKind::Gone | ErrorKind::Dead => DeviceState::Stopped,
@@ -560,25 +561,15 @@ impl Scheduler {
 
     /// Puts the device in error, in the kernel as well.
     pub(crate) fn mark_as_error(&self) {
-        let mut state = lock(&self.state);
+        self.mark_as_error_locked(&mut lock(&self.state));
+    }
+
+    fn mark_as_error_locked(&self, state: &mut State) {
         if state.execution == DeviceState::Active {
             // If that fails the GPU is gone, and the device with it.
             let _ = self.tables.kernel().mark_error();
             // The kernel may have had another reason before.
-            self.find_error_locked(&mut state);
-        }
-    }
-
-    /// Takes the device out of service, as an error does.
-    pub(crate) fn give_up(&self, execution: DeviceState) {
-        self.give_up_locked(&mut lock(&self.state), execution);
-    }
-
-    fn give_up_locked(&self, state: &mut State, execution: DeviceState) {
-        self.find_error_locked(state);
-        if state.execution == DeviceState::Active {
-            self.set_execution(state, execution);
-            let _ = self.tables.kernel().mark_error();
+            self.find_error_locked(state);
         }
     }
 

@@ -483,8 +483,9 @@ impl File {
         file: &SkuaFile,
     ) -> Result<u32> {
         const NOT_TRIM: u32 = DRM_SKUA_MAKE_RESIDENT_CANT_TRIM_FURTHER;
+        const MUST: u32 = DRM_SKUA_MAKE_RESIDENT_MUST_SUCCEED;
         dev.check_health()?;
-        if args.flags & !NOT_TRIM != 0 {
+        if args.flags & !(NOT_TRIM | MUST) != 0 || args.flags == MUST {
             return Err(EINVAL);
         }
         let device = file.inner().device(args.device)?;
@@ -501,7 +502,14 @@ impl File {
         let not_trim = args.flags & NOT_TRIM != 0;
         let excess = &mut args.bytes_to_trim;
         let moves =
-            residency::make_resident(&device, dev, data.parent(), &objects, not_trim, excess)?;
+            residency::make_resident(&device, dev, data.parent(), &objects, not_trim, excess);
+        let moves = match moves {
+            Err(error) if args.flags & MUST != 0 && [ENOMEM, ENOSPC].contains(&error) => {
+                recovery::end_device(dev, &device, DRM_SKUA_CONTEXT_OUT_OF_MEMORY);
+                return Err(ECANCELED);
+            }
+            moves => moves?,
+        };
         for (handle, bo) in &objects {
             // If it was closed before it was counted, nobody takes the count back.
             if !names(file, *handle, bo) {
@@ -715,7 +723,7 @@ impl File {
         if args.pad != 0 {
             return Err(EINVAL);
         }
-        recovery::end_device(dev, &device, Status::Lost);
+        recovery::end_device(dev, &device, DRM_SKUA_CONTEXT_LOST);
         Ok(0)
     }
 

@@ -137,14 +137,14 @@ pub(crate) fn fail(context: &Arc<Context>, status: Status) {
     let vm = context.vm().filter(|_| context.status() == status);
     if let Some(vm) = vm {
         Wake::wake(context);
-        end_device(context.device(), vm.device(), status);
+        end_device(context.device(), vm.device(), status.code());
     }
 }
 
-/// A context of `device` has come to this end, or all have: if the one is the end of all, they
-/// have.
-pub(crate) fn end_device(dev: &SkuaDevice, device: &Arc<ClientDevice>, status: Status) {
-    if !device.fail(status.code()) {
+/// A context of `device` has come to this end, or all have, by `DRM_SKUA_CONTEXT_*`: if the one is
+/// the end of all, they have.
+pub(crate) fn end_device(dev: &SkuaDevice, device: &Arc<ClientDevice>, status: u32) {
+    if !device.fail(status) {
         return;
     }
     dev.contexts.for_each(|context| {
@@ -586,7 +586,7 @@ pub(crate) fn condemn(
 /// What has failed is the end of its client's device. No locks held.
 pub(crate) fn end_failed(dev: &SkuaDevice, failed: Option<Arc<Vm>>, status: Status) {
     if let Some(vm) = failed {
-        end_device(dev, vm.device(), status);
+        end_device(dev, vm.device(), status.code());
         dev.reapers.vms.bury(vm);
     }
 }

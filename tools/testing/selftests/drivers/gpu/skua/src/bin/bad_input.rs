@@ -553,6 +553,23 @@ fn make_resident() {
         .table
         .case("bytes_to_trim", Errno::EINVAL, |a| a.bytes_to_trim = 1);
     device_cases(&mut cases.table, |a| &mut a.device);
+    let both = DRM_SKUA_MAKE_RESIDENT_CANT_TRIM_FURTHER | DRM_SKUA_MAKE_RESIDENT_MUST_SUCCEED;
+    let explicit = DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY;
+    let implicit = client.device_create(0).expect("DEVICE_CREATE");
+    let explicit = client.device_create(explicit).expect("DEVICE_CREATE");
+    for (name, device, flags) in [
+        (
+            "to succeed alone",
+            explicit,
+            DRM_SKUA_MAKE_RESIDENT_MUST_SUCCEED,
+        ),
+        ("to succeed, implicitly", implicit, both),
+        ("to succeed, for the file's own", 0, both),
+    ] {
+        cases.table.case(name, Errno::EINVAL, |a| {
+            (a.device, a.flags) = (device, flags);
+        });
+    }
     handle_cases(&mut cases);
     let limit = client.device.max_syncs;
     array_cases::<_, drm_skua_sync>(&mut cases.table, "syncs", limit, |a| &mut a.syncs);

@@ -44,6 +44,7 @@ fn main() -> ExitCode {
         a_budget_is_what_others_leave: 60,
         more_than_the_budget_is_refused: 60,
         more_than_vram_is_refused_in_any_case: 60,
+        what_must_succeed_and_cannot_is_the_devices_end: 60,
         who_has_too_much_is_told_once: 60,
         who_does_not_listen_goes_on: 60,
         vram_twice_over_in_turn: 240,
@@ -619,6 +620,39 @@ fn more_than_vram_is_refused_in_any_case() {
         Err((Errno::ENOMEM, MIB))
     );
     assert_eq!(resident(), all * MIB);
+}
+
+/// As P-26 has it, for who uses ioctls.
+fn what_must_succeed_and_cannot_is_the_devices_end() {
+    const MUST: u32 = NOT_TRIM | DRM_SKUA_MAKE_RESIDENT_MUST_SUCCEED;
+    let (rig, device) = explicit_alone();
+    let fence = rig.fence_create_for(device, 0, 0).expect("FENCE_CREATE");
+    let all = vram(&rig);
+    let (_, handles) = buffers(&rig, all + 2);
+    let state = || {
+        let state = rig.device_state(device).expect("DEVICE_STATE");
+        (state.status, state.resident / MIB)
+    };
+    // What can be done is, and what is wrong for another reason is no end.
+    let (first, rest) = handles.split_at(2);
+    assert_eq!(rig.make_resident_for(device, MUST, first), Ok(0));
+    assert_eq!(rig.offer(&rest[..1], DRM_SKUA_OFFER_LOW), Ok(()));
+    let refused = rig.make_resident_for(device, MUST, &rest[..1]);
+    assert_eq!(refused, Err((Errno::EBUSY, 0)));
+    assert!(rig.reclaim(&rest[..1]).is_ok());
+    assert_eq!(state(), (DRM_SKUA_CONTEXT_ACTIVE, 2));
+    let refused = rig.make_resident_for(device, NOT_TRIM, &handles);
+    assert_eq!(refused, Err((Errno::ENOMEM, 2 * MIB)));
+    assert_eq!(state(), (DRM_SKUA_CONTEXT_ACTIVE, 2));
+    let refused = rig.make_resident_for(device, MUST, &handles);
+    assert_eq!(refused, Err((Errno::ECANCELED, 2 * MIB)));
+    assert_eq!(state(), (DRM_SKUA_CONTEXT_OUT_OF_MEMORY, 2));
+    // As any other that has failed.
+    assert_eq!(rig.fence_signal(fence, 1), Err(Errno::ECANCELED));
+    let ran = rig.start_after(rig.copy, &[], &[]).map(drop);
+    assert_eq!(ran, Err(Errno::ECANCELED));
+    assert_eq!(rig.device_mark_error(device), Ok(()));
+    assert_eq!(state().0, DRM_SKUA_CONTEXT_OUT_OF_MEMORY);
 }
 
 /// A rig and its device, with 4 MiB more of buffers than half of VRAM.

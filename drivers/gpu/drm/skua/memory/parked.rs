@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Residency of what the CPU has locked outside of VRAM (row 0.21).
+//!
+//! An object for VRAM alone that was [locked](super::lock) while it was out does not come before it
+//! is unlocked. When that is the client knows alone, so no `dma_fence` may wait for it: values of
+//! monitored fences may. MAKE_RESIDENT promises them at once, and *parks* what they wait for:
+//!
+//! ```text
+//! MAKE_RESIDENT ─▶ [parked] ─┬─ nothing of it is locked out any more ──▶ worker ─▶ moves ─▶ values
+//!                            └─ its device has failed or is destroyed ─▶ worker ─▶ fences are lost
+//! ```
+//!
+//! The worker does what the ioctl does, making room included, so it is in
+//! [the queue](hold::QUEUE) that no fence waits for. A lock ends at the latest when the client's
+//! file is closed. Who has locked it and would sleep until then is told so
+//! ([`Parking::waits_for`]).
+//!
+//! Lock: `operations`, a spin lock; [`Claims`] are looked at under it.
+
+use crate::{
+    ext::{
+        device,
+        fence::Fence,
+        memcg::MemoryGroup, //
+    },
+    fences::{
+        hold,
+        monitored::MonitoredFence,
+        pledge::Publisher, //
+    },
+    gpu::{
+        self,
+        SkuaDevice, //
+    },
+    kernel_heap::client_flags,
+    memory::{
+        bo::{
+            Bo,
+            BoRef, //
+        },
+        claims::Claims,
+        device::ClientDevice,
+        residency, //
+    }, //
+};
+use core::mem::MaybeUninit;
+use kernel::{
+    impl_has_work,
+    new_spinlock,
+    new_work,
+    prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNode,
+        RBTreeNodeReservation, //
+    },
+    sync::{
+        aref::ARef,
+        Arc,
+        SpinLock,
+        UniqueArc, //
+    },
+    time::{
+        delay::fsleep,
+        Delta, //
+    },
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
+};
+
+/// Between two attempts where there is no memory to park, in milliseconds.
+const PAUSE_MS: i64 = 10;
+
+/// A MAKE_RESIDENT that is not over.
+#[pin_data]
+pub(crate) struct Operation {
+    /// Where the objects are to be resident.
+    dev: ARef<SkuaDevice>,
+    /// For which.
+    device: Arc<ClientDevice>,
+    /// All that were named.
+    objects: KVVec<(u32, BoRef)>,
+    /// What it allocates later is charged to that.
+    group: MemoryGroup,
+    /// Tells that they are, unless that is over.
+    #[pin]
+    publisher: SpinLock<Option<Publisher>>,
+    /// Moves the objects.
+    #[pin]
+    work: Work<Self>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Operation { self.work }
+}
+
+/// Whether `bo` cannot be where the GPU is to reach it before it is unlocked.
+pub(crate) fn is_locked_out(bo: &Bo) -> bool {
+    bo.is_for_vram_alone() && bo.is_held_out() && bo.is_out()
+}
+
+/// Memory for one operation that is parked.
+pub(crate) struct Place {
+    operation: UniqueArc<MaybeUninit<Operation>>,
+    node: RBTreeNodeReservation<usize, Arc<Operation>>,
+}
+
+impl Place {
+    /// `ENOMEM`.
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self {
+            operation: UniqueArc::new_uninit(client_flags())?,
+            node: RBTreeNodeReservation::new(client_flags())?,
+        })
+    }
+
+    /// Parks what `publisher` is to tell of: that all of `objects` are where `device` wants them.
+    pub(crate) fn park(
+        self,
+        dev: &SkuaDevice,
+        device: &Arc<ClientDevice>,
+        objects: KVVec<(u32, BoRef)>,
+        mut publisher: Publisher,
+    ) {
+        publisher.promise();
+        let operation = self.operation.pin_init_with(pin_init!(Operation {
+            dev: dev.into(),
+            device: device.clone(),
+            objects,
+            group: MemoryGroup::of_current(),
+            publisher <- new_spinlock!(Some(publisher)),
+            work <- new_work!("Operation::work"),
+        }));
+        let Ok(operation) = operation;
+        dev.parking.insert(self.node, operation.into());
+        // It may have been unlocked, or its device have failed, before this was here.
+        dev.parking.look_again();
+    }
+}
+
+/// What is parked of all clients; one list per GPU.
+#[pin_data]
+pub(crate) struct Parking {
+    /// By their addresses.
+    #[pin]
+    operations: SpinLock<RBTree<usize, Arc<Operation>>>,
+}
+
+impl Parking {
+    /// Nothing is parked yet.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            operations <- new_spinlock!(RBTree::new()),
+        })
+    }
+
+    fn insert(
+        &self,
+        node: RBTreeNodeReservation<usize, Arc<Operation>>,
+        operation: Arc<Operation>,
+    ) {
+        let key = core::ptr::from_ref(&*operation).addr();
+        drop(self.operations.lock().insert(node.into_node(key, operation)));
+    }
+
+    /// Something is not locked any more, or a device or the GPU has failed: has what is due go on.
+    /// In any context; allocates nothing.
+    pub(crate) fn look_again(&self) {
+        loop {
+            let due = {
+                let mut operations = self.operations.lock();
+                let due = operations.iter().find(|(_, it)| it.is_due());
+                let key = due.map(|(key, _)| *key);
+                key.and_then(|key| operations.remove_node(&key))
+            };
+            // With the lock free.
+            let Some((_, operation)) = due.map(RBTreeNode::to_key_value) else {
+                break;
+            };
+            // It is in the list or in the queue.
+            let _ = hold::QUEUE.enqueue(operation);
+        }
+    }
+
+    /// Whether `value` of `fence` waits for the client with `locks` to unlock something.
+    pub(crate) fn waits_for(&self, fence: &MonitoredFence, value: u64, locks: &Claims) -> bool {
+        let operations = self.operations.lock();
+        let mut of_value = operations.values().filter(|it| it.signals(fence, value));
+        of_value.any(|it| {
+            let mut objects = it.objects.iter();
+            objects.any(|(_, bo)| is_locked_out(bo) && locks.has(bo))
+        })
+    }
+}
+
+impl Operation {
+    /// Whether it is to go on, or to end.
+    fn is_due(&self) -> bool {
+        self.has_failed() || !self.is_locked_out()
+    }
+
+    fn has_failed(&self) -> bool {
+        self.device.failure() != 0 || self.dev.check_health().is_err()
+    }
+
+    fn is_locked_out(&self) -> bool {
+        self.objects.iter().any(|(_, bo)| is_locked_out(bo))
+    }
+
+    /// Whether `value` of `fence` is reached only with what it signals.
+    fn signals(&self, fence: &MonitoredFence, value: u64) -> bool {
+        let publisher = self.publisher.lock();
+        publisher.as_ref().is_some_and(|it| it.promises(fence, value))
+    }
+
+    /// Has the objects move; a fence for that.
+    fn go_on(&self) -> Result<Fence> {
+        self.device.check()?;
+        let bound = device::enter(&*self.dev).ok_or(ENODEV)?;
+        let (dev, parent) = (&self.dev, gpu::parent(&bound));
+        residency::move_in(&self.device, dev, parent, &self.objects)
+    }
+}
+
+impl WorkItem for Operation {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let moves = this.group.charge(|| this.go_on());
+        if this.is_locked_out() && !this.has_failed() {
+            // Locked again meanwhile.
+            match RBTreeNodeReservation::new(client_flags()) {
+                Ok(node) => {
+                    let dev = this.dev.clone();
+                    dev.parking.insert(node, this);
+                    dev.parking.look_again();
+                }
+                Err(_) => {
+                    fsleep(Delta::from_millis(PAUSE_MS));
+                    let _ = hold::QUEUE.enqueue(this);
+                }
+            }
+            return;
+        }
+        let publisher = this.publisher.lock().take();
+        match (publisher, moves) {
+            (Some(publisher), Ok(moves)) => publisher.publish(&this.dev, &moves),
+            (Some(publisher), Err(_)) => publisher.fail(),
+            (None, _) => (),
+        }
+    }
+}
