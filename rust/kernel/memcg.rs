@@ -23,6 +23,8 @@ pub(crate) struct MemoryGroup(*mut shim::mem_cgroup);
 
 // SAFETY: Groups may be used from, and references dropped in, any thread.
 unsafe impl Send for MemoryGroup {}
+// SAFETY: What is done by a shared reference changes the thread that does it, and not the group.
+unsafe impl Sync for MemoryGroup {}
 
 impl MemoryGroup {
     /// That of the calling process. Process context.

@@ -731,11 +731,17 @@ enum drm_skua_make_resident_flags {
  * call makes room, it waits as DRM_IOCTL_SKUA_BO_CREATE does, as long in all. What other clients
  * have, too, and are using just now, stays where it is.
  *
+ * What may be in VRAM alone, and was locked by the CPU while it was out (DRM_IOCTL_SKUA_BO_LOCK),
+ * moves when it is unlocked. Values of monitored fences are signalled after that; if the device
+ * fails or is destroyed before, the fences are lost. A syncobj's fence cannot wait for what a
+ * client may do (-EBUSY).
+ *
  * Errors: -EMFILE for 32768 devices for which one is resident; -ENOENT for @device, a
  * handle or a syncobj; -EINVAL for @flags, a flag of explicit residency for another device,
  * @bytes_to_trim, the number of @handles, one that is
  * there twice, or a wait among @syncs; -ENOSPC if 1024 calls of the file are to signal values of
- * monitored fences still; -ENOMEM also if all that is resident and may be in
+ * monitored fences still; -EBUSY for a syncobj to signal if one may be in VRAM alone, and is out
+ * and locked; -ENOMEM also if all that is resident and may be in
  * VRAM alone is more than VRAM; -ECANCELED if the device has failed for want of memory
  * (DRM_SKUA_MAKE_RESIDENT_MUST_SUCCEED).
  */
@@ -792,8 +798,8 @@ struct drm_skua_evict {
  * DRM_SKUA_BO_CPU_ACCESS) moves to system memory if it is not there, and does not come to
  * VRAM before it is unlocked, whoever makes it resident. What may be in VRAM alone does not
  * move for a lock: it can be locked while it is moved out, unless others may have it, and work
- * that needs it is refused (-EBUSY), as is its export, until it is unlocked, also if
- * DRM_IOCTL_SKUA_MAKE_RESIDENT has succeeded meanwhile.
+ * that needs it is refused (-EBUSY), as is its export, until it is unlocked. What is resident of it
+ * comes then (DRM_IOCTL_SKUA_MAKE_RESIDENT).
  *
  * Work of the GPU is not waited for, unless the buffer object has to move: then for all
  * that was submitted before and may use it, for ten seconds at most. The client counts how
@@ -1726,7 +1732,9 @@ enum drm_skua_fence_wait_flags {
  * keep a device from being unbound.
  *
  * Errors: -EINVAL for @flags, @pad or the number of @values; -ETIME if they have not when
- * @timeout_ns is past; -ECANCELED if a handle's device is not active, or ceases to be.
+ * @timeout_ns is past; -EBUSY, unless it is, for a value that DRM_IOCTL_SKUA_MAKE_RESIDENT is to
+ * signal when the client unlocks what it has locked: it might wait for itself; -ECANCELED if a
+ * handle's device is not active, or ceases to be.
  */
 struct drm_skua_fence_wait {
 	/** @flags: See &enum drm_skua_fence_wait_flags. */

@@ -52,7 +52,8 @@
 //! Submission::fence, promises, Bind::end, Transfer, Move::fence, Destruction::given_up, Gpu::paging,
 //! alarms, discarder, shrinker, last_clear, vram_region, Clearer, Sites, Evicted, Moves, Herald's,
 //! Resets::policy
-//! Claims::counts, a device's notice, Context::area_move, Gate::waiters
+//! Parking::operations
+//! Claims::counts, a device's notice, Context::area_move, Gate::waiters, Operation::publisher
 //! Gpu::fences, MonitoredFence::state, Pledge::state
 //! Reaper::dead, fences::sleep::Sleeper::progress
 //! locks of fences and work queues
@@ -138,6 +139,7 @@ use crate::{
         },
         offer::Discarder,
         paging_in::Pager,
+        parked::Parking,
         vm::{
             Bind,
             Reached,
@@ -523,6 +525,9 @@ pub(crate) struct Gpu {
     /// Moves that are under way.
     #[pin]
     pub(crate) moves: Moves,
+    /// What was made resident and waits for an unlock.
+    #[pin]
+    pub(crate) parking: Parking,
     /// Whose turn it is to bring back what their work needs.
     #[pin]
     pub(crate) pager: Pager,
@@ -745,6 +750,7 @@ impl Gpu {
             resting <- Lru::new(),
             shrinker <- new_spinlock!(None),
             discarder <- new_spinlock!(None),
+            parking <- Parking::new(),
             moves <- Moves::new(),
             pager <- Pager::new(),
             budgets <- Budgets::new(),
@@ -1219,6 +1225,7 @@ impl Gpu {
             dev.reapers.vms.bury(vm);
         });
         dev.fences.lose();
+        dev.parking.look_again();
         if !unbound {
             dev.herald.tell_of_loss(dev);
         }

@@ -34,6 +34,7 @@ pub(crate) mod moves;
 pub(crate) mod offer;
 pub(crate) mod page_table;
 pub(crate) mod paging_in;
+pub(crate) mod parked;
 pub(crate) mod relocation;
 pub(crate) mod residency;
 pub(crate) mod save_areas;

@@ -285,6 +285,11 @@ impl Promise {
         (self.fence.number, self.value)
     }
 
+    /// Whether `fence` has `value` only when it is kept, if it was given.
+    pub(crate) fn delays(&self, fence: &MonitoredFence, value: u64) -> bool {
+        core::ptr::eq(&*self.fence, fence) && self.value <= value && self.is_given
+    }
+
     /// Whether both can be given, this one later.
     pub(crate) fn may_follow(&self, before: &Self) -> bool {
         !Arc::ptr_eq(&self.fence, &before.fence) || self.value > before.value

@@ -21,6 +21,7 @@ use crate::{
     fences::{
         monitored::{
             End,
+            MonitoredFence,
             Promise, //
         },
         signals::Signals, //
@@ -124,6 +125,36 @@ impl Publisher {
             }
         };
         Ok(Self { signals, callback })
+    }
+
+    /// Whether values are all that is signalled.
+    pub(crate) fn has_values_alone(&self) -> bool {
+        !self.signals.has_syncobjs()
+    }
+
+    /// Whether nothing is signalled.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.has_values_alone() && !self.signals.has_values()
+    }
+
+    /// Gives the promises, which take their places; there is no fence for them yet.
+    pub(crate) fn promise(&mut self) {
+        for promise in self.signals.values_mut() {
+            promise.give();
+        }
+    }
+
+    /// Whether `fence` has `value` only when a promise is kept that was given here.
+    pub(crate) fn delays(&self, fence: &MonitoredFence, value: u64) -> bool {
+        let mut promises = self.signals.values().iter();
+        promises.any(|promise| promise.delays(fence, value))
+    }
+
+    /// What was promised will not be: its fences are lost. Process context.
+    pub(crate) fn fail(mut self) {
+        for promise in self.signals.values_mut() {
+            promise.keep(End::Failed);
+        }
     }
 
     /// Gives the promises, puts `fence` into all syncobjs, and has the promises kept when it

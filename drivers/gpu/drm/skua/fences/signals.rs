@@ -69,6 +69,21 @@ impl Signals {
         !self.values.is_empty()
     }
 
+    /// Whether there is anything else among them.
+    pub(crate) fn has_syncobjs(&self) -> bool {
+        !self.syncobjs.is_empty()
+    }
+
+    /// The values among them.
+    pub(crate) fn values(&self) -> &[Promise] {
+        &self.values
+    }
+
+    /// The same, for who gives and keeps them.
+    pub(crate) fn values_mut(&mut self) -> &mut [Promise] {
+        &mut self.values
+    }
+
     /// Gives the promises, which are the work's to keep, and puts `fence` into all syncobjs, in
     /// order; once.
     pub(crate) fn publish(&mut self, dev: &SkuaDevice, fence: &Fence) -> Few<Promise> {

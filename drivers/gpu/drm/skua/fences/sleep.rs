@@ -84,8 +84,7 @@ impl Sleeper {
             if progress.failed {
                 return Err(ECANCELED);
             }
-            let now = u64::try_from(Monotonic::ktime_get()).unwrap_or(0);
-            let left = end.checked_sub(now).filter(|left| *left > 0).ok_or(ETIME)?;
+            let left = left_until(end).ok_or(ETIME)?;
             // In parts, if it is long.
             let ms = u32::try_from(left.div_ceil(1_000_000)).map_or(60_000, |ms| ms.min(60_000));
             let woken = self
@@ -97,6 +96,12 @@ impl Sleeper {
             }
         }
     }
+}
+
+/// Nanoseconds until `end`, in nanoseconds of `CLOCK_MONOTONIC`, unless that is past.
+pub(crate) fn left_until(end: u64) -> Option<u64> {
+    let now = u64::try_from(Monotonic::ktime_get()).unwrap_or(0);
+    end.checked_sub(now).filter(|left| *left > 0)
 }
 
 impl Target for Sleeper {

@@ -20,6 +20,7 @@ use crate::{
             LOST, //
         },
         sleep::{
+            left_until,
             EventFdWait,
             Sleeper, //
         }, //
@@ -275,6 +276,18 @@ impl File {
             return Err(EINVAL);
         }
         let any = args.flags != 0;
+        let this = file.inner();
+        let has = |(handle, value): &Value| handle.fence.has(*value);
+        let is_parked = |(handle, value): &Value| {
+            let parking = &this.dev.parking;
+            parking.waits_for(&handle.fence, *value, &this.locks)
+        };
+        // Not until it has unlocked something itself.
+        let mut missing = values.iter().filter(|value| !has(value));
+        let sleeps = left_until(args.timeout_ns).is_some() && !(any && values.iter().any(has));
+        if sleeps && missing.any(is_parked) {
+            return Err(EBUSY);
+        }
         // Of a fence by a device's handles one value decides: the last that is reached, or the
         // first of any. It alone is waited for, so that a thread has one wait of it.
         let decides = |index: u32, (handle, value): &Value| {

@@ -65,6 +65,7 @@ use crate::{
         },
         lock,
         offer,
+        parked::Place,
         residency,
         vm::{
             BindRequest,
@@ -501,8 +502,19 @@ impl File {
         watch_budget(dev, file, &device, args.device);
         let not_trim = args.flags & NOT_TRIM != 0;
         let excess = &mut args.bytes_to_trim;
+        let mut parked = None;
+        let locked_out = || {
+            if !publisher.has_values_alone() {
+                return Err(EBUSY);
+            }
+            if !publisher.is_idle() {
+                parked = Some(Place::new()?);
+            }
+            Ok(())
+        };
+        let parent = data.parent();
         let moves =
-            residency::make_resident(&device, dev, data.parent(), &objects, not_trim, excess);
+            residency::make_resident(&device, dev, parent, &objects, not_trim, excess, locked_out);
         let moves = match moves {
             Err(error) if args.flags & MUST != 0 && [ENOMEM, ENOSPC].contains(&error) => {
                 recovery::end_device(dev, &device, DRM_SKUA_CONTEXT_OUT_OF_MEMORY);
@@ -516,7 +528,10 @@ impl File {
                 residency::forget(&device, dev, bo);
             }
         }
-        publisher.publish(dev, &moves);
+        match parked {
+            Some(place) => place.park(dev, &device, objects, publisher),
+            None => publisher.publish(dev, &moves),
+        }
         Ok(0)
     }
 
@@ -672,6 +687,7 @@ impl File {
         };
         // Other threads may still have it.
         device.end();
+        this.dev.parking.look_again();
         let is_of = |vm: &Arc<Vm>| Arc::ptr_eq(vm.device(), &device);
         // One by one: with the device's handle gone there is nothing that may fail.
         let is_its_context = |context: &Arc<Context>| context.vm().is_some_and(is_of);

@@ -163,7 +163,11 @@ impl Parking {
         operation: Arc<Operation>,
     ) {
         let key = core::ptr::from_ref(&*operation).addr();
-        drop(self.operations.lock().insert(node.into_node(key, operation)));
+        drop(
+            self.operations
+                .lock()
+                .insert(node.into_node(key, operation)),
+        );
     }
 
     /// Something is not locked any more, or a device or the GPU has failed: has what is due go on.
@@ -212,8 +216,10 @@ impl Operation {
 
     /// Whether `value` of `fence` is reached only with what it signals.
     fn signals(&self, fence: &MonitoredFence, value: u64) -> bool {
-        let publisher = self.publisher.lock();
-        publisher.as_ref().is_some_and(|it| it.promises(fence, value))
+        match &*self.publisher.lock() {
+            Some(publisher) => publisher.delays(fence, value),
+            None => false,
+        }
     }
 
     /// Has the objects move; a fence for that.

@@ -36,6 +36,7 @@ use crate::{
         moves::UnderWay,
         offer,
         paging_in,
+        parked,
         relocation::relocate,
         vm::{
             for_each_user,
@@ -71,6 +72,8 @@ use kernel::{
 ///
 /// Of an explicit device, says in `excess` by how many bytes it exceeds its budget then, or would.
 ///
+/// If some of them are [locked out](parked::is_locked_out) calls `locked_out`, which may refuse that.
+///
 /// `ENOMEM`, also if that is not 0, unless the client can `not_trim`; `EBUSY` if one is offered;
 /// `ENODEV`; `EMFILE`; `EINTR` if a signal arrives. Nobody's count has changed then.
 pub(crate) fn make_resident(
@@ -80,6 +83,7 @@ pub(crate) fn make_resident(
     objects: &[(u32, BoRef)],
     not_trim: bool,
     excess: &mut u64,
+    locked_out: impl FnOnce() -> Result,
 ) -> Result<Fence> {
     let residents = device.residents();
     let before = residents.bytes();
@@ -97,6 +101,9 @@ pub(crate) fn make_resident(
             let told = core::mem::take(excess);
             let moves = move_in(device, dev, parent, objects)?;
             *excess = told;
+            if objects.iter().any(|(_, bo)| parked::is_locked_out(bo)) {
+                locked_out()?;
+            }
             Ok(moves)
         });
     let claimed = || objects.iter().take(counted).map(|(_, bo)| bo);
@@ -240,7 +247,9 @@ pub(crate) fn come_back(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, ma
     drop(moved());
 }
 
-fn move_in(
+/// Has `objects` move to where they rather are to be, as far as there is room; a fence for all moves
+/// of them. `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
+pub(crate) fn move_in(
     device: &ClientDevice,
     dev: &SkuaDevice,
     parent: &Device<Bound>,

@@ -9,7 +9,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use skua_selftests::client::{map, unmap, wait_value as wait_for};
+use skua_selftests::client::{map, signal, signal_value, unmap, wait_value as wait_for};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{
     alone, both, evict_all, expect_gpu, find, movable, pattern, place, resident,
@@ -41,7 +41,10 @@ fn main() -> ExitCode {
         row_0_21_what_is_locked_outside_stays_outside: 60 at_rest,
         row_0_21_what_others_may_have_is_not_locked_out: 60 at_rest,
         row_0_21_what_is_held_goes_on_when_it_is_unlocked: 60 at_rest,
-        row_0_21_what_is_resident_is_not_there_before: 60 at_rest,
+        row_0_21_what_is_resident_is_there_when_it_is_unlocked: 60 at_rest,
+        row_0_21_who_waits_for_its_own_unlock_is_told: 60 at_rest,
+        row_0_21_residency_of_what_is_locked_ends_with_the_lock: 60 at_rest,
+        row_0_21_residency_of_what_is_locked_ends_with_the_device: 60 at_rest,
         row_0_01_row_0_17_what_the_cpu_sees_in_vram_stays: 60 at_rest,
         a_lock_waits_for_its_move_alone: 60 at_rest,
         a_lock_looks_again_when_a_copy_has_gone: 60,
@@ -260,11 +263,16 @@ fn row_0_21_what_is_locked_outside_stays_outside() {
     assert_eq!(evict_all(), 1);
     let cpu = locked(&rig, handle, LARGE);
     cpu.expect("what the GPU wrote", |_| 7 << 32 | 7);
+    let stub = rig.syncobj();
     // Neither who wants it nor who needs it has it move under the CPU's stores. Who has locked it
     // and waits for it at once is told so.
     for round in 0..8 {
         cpu.fill(pattern(round));
-        resident(&rig, &[handle]);
+        assert_eq!(
+            rig.make_resident(&[handle], &[signal(stub)]),
+            Err(Errno::EBUSY)
+        );
+        assert_eq!(rig.make_resident(&[handle], &[]), Ok(()));
         let work = rig
             .start_after(rig.compute, &[fill(8, va, LARGE)], &[])
             .map(drop);
@@ -346,23 +354,135 @@ fn row_0_21_what_is_held_goes_on_when_it_is_unlocked() {
     assert_eq!(place(&rig, handle), Place::Vram);
 }
 
-/// Of a device that says what is resident, too: it is so when work is accepted that needs it.
-fn row_0_21_what_is_resident_is_not_there_before() {
+/// A rig of a device that says what is resident, and that.
+fn explicit() -> (Rig, u32) {
     quiet();
     let client = Client::new();
     let device = client
         .device_create(DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY)
         .expect("DEVICE_CREATE");
-    let rig = Rig::of_device(client, device).having_worked();
+    (Rig::of_device(client, device).having_worked(), device)
+}
+
+/// The paging fence waits, and what is behind it, and the object moves without anybody's asking.
+fn row_0_21_what_is_resident_is_there_when_it_is_unlocked() {
+    let (rig, device) = explicit();
     let (handle, va) = out(&rig);
     let cpu = locked(&rig, handle, LARGE);
     cpu.fill(pattern(1));
-    assert_eq!(rig.make_resident_for(device, 0, &[handle]), Ok(0));
-    expect_held_out(&rig, handle, va);
-    cpu.expect("under the lock", pattern(1));
+    let refused = rig.make_resident_for(device, 0, &[handle]);
+    assert_eq!(refused, Err((Errno::EBUSY, 0)), "a syncobj cannot wait");
+    assert_eq!(
+        rig.evict_for(device, &[handle]),
+        Err(Errno::EINVAL),
+        "none counted"
+    );
+    let (fence, other) = (rig.fence(0), movable(&rig, PAGE));
+    let begin = |handle, value| {
+        let syncs = [signal_value(fence, value)];
+        rig.begin_resident_for(device, 0, &[handle], &syncs)
+    };
+    assert_eq!(begin(handle, 1), Ok(0));
+    assert_eq!(begin(other, 2), Ok(0));
+    assert!(rig.lock(handle).is_ok(), "a second lock");
     assert_eq!(rig.unlock(handle), Ok(()));
-    expect_gpu(&rig, "what the CPU wrote", va, LARGE, pattern(1));
+    expect_held_out(&rig, handle, va);
+    assert!(!rig.fence_has(fence, 1));
+    cpu.expect("under the lock", pattern(1));
+    cpu.fill(pattern(2));
+    assert_eq!(rig.unlock(handle), Ok(()));
+    assert!(rig.fence_gets(fence, 2));
     assert_eq!(place(&rig, handle), Place::Vram);
+    expect_gpu(&rig, "what the CPU wrote", va, LARGE, pattern(2));
+}
+
+/// However long it would wait.
+fn row_0_21_who_waits_for_its_own_unlock_is_told() {
+    let (rig, device) = explicit();
+    let (handle, _) = out(&rig);
+    assert!(rig.lock(handle).is_ok());
+    let [fence, mine] = [(); 2].map(|()| rig.fence(0));
+    let syncs = [signal_value(fence, 5)];
+    assert_eq!(rig.begin_resident_for(device, 0, &[handle], &syncs), Ok(0));
+    let any = DRM_SKUA_FENCE_WAIT_ANY;
+    let long = Duration::from_secs(20);
+    for (values, flags) in [
+        (vec![(fence, 5)], 0),
+        (vec![(fence, 6)], 0),
+        (vec![(mine, 0), (fence, 5)], 0),
+        (vec![(mine, 1), (fence, 5)], any),
+    ] {
+        let waited = rig.fence_wait(&values, flags, long);
+        assert_eq!(waited, Err(Errno::EBUSY), "{values:?}, {flags}");
+    }
+    // What does not have to wait for that.
+    assert_eq!(rig.fence_wait(&[(mine, 0), (fence, 5)], any, long), Ok(0));
+    let soon = Duration::from_millis(1);
+    assert_eq!(rig.fence_wait(&[(fence, 4)], 0, soon), Err(Errno::ETIME));
+    // Others, and other threads that began before, wait.
+    let other = Client::new();
+    let theirs = rig.fence_export(fence).expect("FENCE_EXPORT");
+    let theirs = other.fence_import(theirs).expect("FENCE_IMPORT");
+    assert_eq!(other.fence_wait(&[(theirs, 5)], 0, soon), Err(Errno::ETIME));
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| other.fence_gets(theirs, 5));
+        assert_eq!(rig.unlock(handle), Ok(()));
+        assert!(waiting.join().expect("a thread"));
+    });
+    assert!(rig.fence_gets(fence, 5));
+}
+
+/// By the handle, by its destruction, and by the file.
+fn row_0_21_residency_of_what_is_locked_ends_with_the_lock() {
+    type End = fn(Rig, u32) -> Option<Rig>;
+    let ends: [(&str, End); 3] = [
+        ("close", |rig, handle| {
+            assert_eq!(rig.close(handle), Ok(()));
+            Some(rig)
+        }),
+        ("destroy", |rig, handle| {
+            assert_eq!(rig.destroy(&[handle], 0), Ok(()));
+            Some(rig)
+        }),
+        ("close the file", |_, _| None),
+    ];
+    for (name, end) in ends {
+        let (rig, device) = explicit();
+        let (handle, _) = out(&rig);
+        assert!(rig.lock(handle).is_ok());
+        let fence = rig.fence(0);
+        let watcher = Client::new();
+        let theirs = rig.fence_export(fence).expect("FENCE_EXPORT");
+        let theirs = watcher.fence_import(theirs).expect("FENCE_IMPORT");
+        let syncs = [signal_value(fence, 1)];
+        let begun = rig.begin_resident_for(device, 0, &[handle], &syncs);
+        assert_eq!(begun, Ok(0), "{name}");
+        assert!(!watcher.fence_has(theirs, 1), "{name}");
+        let _rig = end(rig, handle);
+        assert!(watcher.fence_gets(theirs, 1), "{name}");
+    }
+}
+
+fn row_0_21_residency_of_what_is_locked_ends_with_the_device() {
+    type End = fn(&Client, u32) -> Result<(), Errno>;
+    let ends: [(&str, End); 2] = [
+        ("marked", Client::device_mark_error),
+        ("destroyed", Client::device_destroy),
+    ];
+    for (name, end) in ends {
+        let (rig, device) = explicit();
+        let (handle, _) = out(&rig);
+        assert!(rig.lock(handle).is_ok());
+        // The file's own, which does not fail with it.
+        let fence = rig.fence(0);
+        let syncs = [signal_value(fence, 1)];
+        let begun = rig.begin_resident_for(device, 0, &[handle], &syncs);
+        assert_eq!(begun, Ok(0), "{name}");
+        assert_eq!(end(&rig, device), Ok(()), "{name}");
+        assert!(rig.fence_gets(fence, u64::MAX), "{name}");
+        assert_eq!(place(&rig, handle), Place::System, "{name}");
+        assert_eq!(rig.unlock(handle), Ok(()), "{name}");
+    }
 }
 
 /// All of VRAM can be locked at a time, without that anything moves.

@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         residency_is_counted_all_or_none: 60,
         more_allocations_than_one_ioctl_takes: 60,
         residency_that_must_succeed: 60,
+        row_0_21_what_is_locked_is_pending_until_it_is_unlocked: 60 at_rest,
         work_finds_what_is_resident: 60 at_rest,
         a_budget_is_the_devices_own: 60,
         video_memory_info_tells_what_is_there: 60 at_rest,
@@ -571,6 +572,31 @@ fn work_finds_what_is_resident() {
     assert_eq!(cpu.read::<u64>(0), Ok(7));
     expect_fault(&rig, a.gpu_va(), 8);
     assert_eq!(cpu.read::<u64>(0), Ok(7));
+}
+
+/// The paging fence says when it is there; who has locked it and would wait is told so.
+fn row_0_21_what_is_locked_is_pending_until_it_is_unlocked() {
+    quiet();
+    let rig = Rig::new();
+    let queue = queue(&rig);
+    let desc = AllocationDesc::new(MIB, rig.device.adapter().vram()).hidden();
+    let hidden = Allocation::create(&rig.device, &desc).expect("an allocation");
+    let cpu = suite::eventually(|| {
+        evict_all();
+        hidden.lock2(0).ok()
+    });
+    let cpu = cpu.expect("Lock2 of what is out");
+    let paging = queue.make_resident(&[&hidden], NONE).expect("MakeResident");
+    assert_eq!(paging.status, Status::PENDING);
+    let wait = || {
+        let long = Duration::from_secs(20);
+        queue.fence().wait(paging.fence_value, long)
+    };
+    assert_eq!(wait(), Err(Status::GRAPHICS_ALLOCATION_BUSY));
+    assert_eq!(cpu.write(0, 7_u64), Ok(()));
+    assert_eq!(hidden.unlock2(), Ok(()));
+    assert_eq!(wait(), Ok(()));
+    assert_eq!(gpu_read(&rig, hidden.gpu_va()), 7);
 }
 
 fn a_budget_is_the_devices_own() {
