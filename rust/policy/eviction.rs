@@ -14,6 +14,9 @@
 //!                    but what fits rather than what is much too large, if it is near
 //! ```
 //!
+//! What merely prefers to be there takes nothing that is resident, but what is idle, of a lower
+//! priority, and as well off elsewhere.
+//!
 //! Nobody leaves in vain: if all that may leave is not enough, nothing does ([`make_room`]).
 //!
 //! The lists are walked once, from their heads as far as needed. Those who may leave but not yet,
@@ -53,7 +56,8 @@
 //!
 //!     fn facts(&self, object: &u64) -> Result<Facts, OutOfMemory> {
 //!         let bytes = *object;
-//!         Ok(Facts { bytes, hold: Hold::Nothing, is_resident: false })
+//!         let (is_resident, can_be_elsewhere) = (false, true);
+//!         Ok(Facts { bytes, hold: Hold::Nothing, is_resident, can_be_elsewhere })
 //!     }
 //!
 //!     fn is_idle(&self, _: &u64) -> bool {
@@ -77,7 +81,7 @@
 //! ```
 
 use super::heap::{FallibleVec, Heap, OutOfMemory};
-use super::priority::Rank;
+use super::priority::{Level, Rank};
 use core::mem::replace;
 
 #[cfg(test)]
@@ -195,6 +199,8 @@ pub struct Facts {
     pub hold: Hold,
     /// Whether somebody has made it resident.
     pub is_resident: bool,
+    /// Whether it is of use elsewhere, too: to be resident is advice then.
+    pub can_be_elsewhere: bool,
 }
 
 /// Objects of which all of one leave before any of a later one does, in order.
@@ -221,11 +227,15 @@ impl Pass {
         }
     }
 
-    /// That of an object of a list which may leave for `need`, if it is idle.
-    fn of(need: Need, facts: &Facts, rank: usize) -> Option<Self> {
+    /// That of an object of a list which may leave for `need` of something of `level`, if it is
+    /// idle.
+    fn of(need: Need, level: Level, facts: &Facts, rank: usize) -> Option<Self> {
+        // What is more important is tried harder to be placed as it prefers (row 2.25).
+        let is_lower = Rank::ALL.get(rank) < Some(&Rank::Kept(level));
+        let stays = facts.is_resident && !(facts.can_be_elsewhere && is_lower);
         let leaves = match (need, facts.hold) {
             (Need::Own, hold) => hold == Hold::Turn { elsewhere: true },
-            (Need::Prefers, hold) => hold == Hold::Nothing && !facts.is_resident,
+            (Need::Prefers, hold) => hold == Hold::Nothing && !stays,
             (Need::Needs, hold) => matches!(hold, Hold::Nothing | Hold::Low),
         };
         (leaves && facts.bytes > 0).then_some(Self {
@@ -233,6 +243,11 @@ impl Pass {
             is_resident: facts.is_resident,
             ..Self::first(rank)
         })
+    }
+
+    /// Whether it may leave for `need` though it is in use.
+    fn may_be_busy(&self, need: Need) -> bool {
+        need != Need::Prefers || !self.is_resident
     }
 }
 
@@ -253,6 +268,12 @@ pub trait Place {
 
     /// The same, what was used last first, as far as there are so `many`.
     fn walk_back(&self, rank: Rank, many: usize) -> Self::Walk;
+
+    /// The priority of what needs the room: if that merely prefers to be there, what is resident
+    /// leaves for it if it is of a lower one, is idle, and can be elsewhere.
+    fn level(&self) -> Level {
+        Level::Minimum
+    }
 
     /// In how many uses of any objects from now on `object` is expected to be used again, if it is
     /// ([`Uses::is_expected_in`]). Nothing is if what needs the room was not used before.
@@ -390,7 +411,7 @@ impl<P: Place> Search<P> {
     fn next_there(&mut self, place: &P) -> Result<Option<Candidate<P::Object>>, P::Error> {
         while let Some(one) = self.next(place)? {
             let facts = place.facts(&one.object)?;
-            if Pass::of(self.need, &facts, one.pass.rank).is_some() {
+            if Pass::of(self.need, place.level(), &facts, one.pass.rank).is_some() {
                 let bytes = facts.bytes;
                 return Ok(Some(Candidate { bytes, ..one }));
             }
@@ -406,12 +427,14 @@ impl<P: Place> Search<P> {
         rank: usize,
     ) -> Result<Option<Candidate<P::Object>>, P::Error> {
         let facts = place.facts(&object)?;
-        let pass = Pass::of(self.need, &facts, rank);
+        let pass = Pass::of(self.need, place.level(), &facts, rank);
+        let pass = pass.map(|pass| Pass {
+            is_busy: !place.is_idle(&object),
+            ..pass
+        });
+        let pass = pass.filter(|pass| !pass.is_busy || pass.may_be_busy(self.need));
         Ok(pass.map(|pass| Candidate {
-            pass: Pass {
-                is_busy: !place.is_idle(&object),
-                ..pass
-            },
+            pass,
             number: self.found,
             object,
             bytes: facts.bytes,
@@ -510,7 +533,8 @@ impl<P: Place> Search<P> {
             // Those that were used last would be found again and again.
             self.is_last_willing = false;
             // Somebody works with it after all.
-            if !replace(&mut one.pass.is_busy, true) {
+            let may_be_busy = one.pass.may_be_busy(self.need);
+            if !replace(&mut one.pass.is_busy, true) && may_be_busy {
                 self.put_back(one)?;
             }
         }

@@ -708,8 +708,9 @@ enum drm_skua_make_resident_flags {
  * Makes buffer objects resident for a device (WDDM: MakeResident), all of them or none:
  * those that rather are to be in VRAM than where they are (&drm_skua_bo_create.preferred) move
  * there, as far as it has room, or room can be
- * made by moving out what is resident for nobody; and stay there, unless work needs the
- * room for an object that may be in VRAM alone. Likewise to the aperture from system memory, as far
+ * made by moving out what is resident for nobody, or idle, of a lower priority and may be in system
+ * memory; and stay there, unless such an object of a higher priority takes the room, or work needs
+ * it for an object that may be in VRAM alone. Likewise to the aperture from system memory, as far
  * as that has room. What is in a region that it prefers to these is resident there. The device
  * counts how often each was made resident; that ends with the handle.
  *
@@ -870,7 +871,9 @@ struct drm_skua_bo_priority {
  * priority is a hint. Of what could leave VRAM because others need the room, and is not
  * resident for somebody (DRM_IOCTL_SKUA_MAKE_RESIDENT), the buffer objects of the lowest
  * priority go first; of these, those that are idle; of these, those that were not used for
- * longest. A buffer object has one priority, for all clients.
+ * longest. For what rather is to be in VRAM, what is resident leaves, too, if it has a lower
+ * priority, is idle, and may be in system memory. A buffer object has one priority, for all
+ * clients.
  *
  * Errors: -ENOENT for a handle; -EINVAL for @flags, @pad, the number of @objects, a handle
  * that is there twice, or priority 0.

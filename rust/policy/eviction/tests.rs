@@ -5,7 +5,7 @@
 
 use super::super::buddy::{Buddy, PageCount, PageRange, Scattered};
 use super::super::heap::{FallibleVec, OutOfMemory};
-use super::super::priority::{Level, Offer};
+use super::super::priority::Offer;
 use super::super::relocation::{self, way, Way};
 use super::*;
 use crate::std_heap::{until_enough, StdHeap, StdVec};
@@ -21,6 +21,7 @@ struct Object {
     bytes: u64,
     hold: Hold,
     is_resident: bool,
+    can_be_elsewhere: bool,
     is_idle: bool,
     /// Refuses to leave, which nobody knows before.
     is_stuck: bool,
@@ -39,6 +40,7 @@ fn object(number: u64, bytes: u64) -> Object {
         bytes,
         hold: Hold::Nothing,
         is_resident: false,
+        can_be_elsewhere: false,
         is_idle: true,
         is_stuck: false,
         is_locked: false,
@@ -53,6 +55,7 @@ impl Object {
             bytes: self.bytes,
             hold: self.hold,
             is_resident: self.is_resident,
+            can_be_elsewhere: self.can_be_elsewhere,
         }
     }
 
@@ -83,6 +86,8 @@ struct Memory {
     is_held_up: bool,
     /// Once somebody has left, the others are needed.
     is_taken: bool,
+    /// Of who asks for room; none is the lowest.
+    level: Option<Level>,
 }
 
 impl Memory {
@@ -129,6 +134,10 @@ impl Place for Memory {
     fn walk_back(&self, rank: Rank, many: usize) -> Self::Walk {
         let numbers: Vec<u64> = self.walk(rank).rev().take(many).collect();
         numbers.into_iter()
+    }
+
+    fn level(&self) -> Level {
+        self.level.unwrap_or(Level::Minimum)
     }
 
     fn is_expected_in(&self, number: &u64) -> Option<u32> {
@@ -207,6 +216,48 @@ fn the_order_is_group_resident_rank_use() {
     // Who merely prefers it takes nothing that is held or resident.
     assert_eq!(left(&objects, Need::Prefers, 6), order[..6]);
     assert_eq!(left(&objects, Need::Own, 1), [8]);
+}
+
+#[test]
+fn what_is_more_important_is_tried_harder_to_be_placed() {
+    // Of each level one that is resident, and could be elsewhere.
+    let mut objects: Vec<Object> = (0..)
+        .zip(Level::ALL)
+        .map(|(number, level)| Object {
+            rank: Rank::Kept(level),
+            is_resident: true,
+            can_be_elsewhere: true,
+            ..object(number, 1)
+        })
+        .collect();
+    let left = |objects: &[Object], level, need, missing| {
+        let mut memory = Memory::new(objects);
+        memory.level = Some(level);
+        make_room(&mut memory, need, missing).expect("no error");
+        memory.left()
+    };
+    for (lower, level) in (0..).zip(Level::ALL) {
+        let all: Vec<u64> = (0..lower).collect();
+        assert_eq!(left(&objects, level, Need::Prefers, lower), all);
+        assert_eq!(left(&objects, level, Need::Prefers, lower + 1), []);
+        assert_eq!(left(&objects, level, Need::Needs, 5), [0, 1, 2, 3, 4]);
+    }
+    // What is not resident goes first, whatever its level.
+    objects.push(Object {
+        rank: Rank::Kept(Level::Maximum),
+        ..object(9, 1)
+    });
+    assert_eq!(left(&objects, Level::High, Need::Prefers, 2), [9, 0]);
+    // Not what is in use, or found to be, or is of use nowhere else.
+    objects[0].is_idle = false;
+    assert_eq!(left(&objects, Level::High, Need::Prefers, 2), [9, 1]);
+    objects[1].can_be_elsewhere = false;
+    assert_eq!(left(&objects, Level::High, Need::Prefers, 2), [9, 2]);
+    assert_eq!(left(&objects, Level::High, Need::Prefers, 3), []);
+    let mut memory = Memory::new(&objects);
+    (memory.level, memory.is_held_up) = (Some(Level::Maximum), true);
+    assert_eq!(leave(&mut memory, Need::Prefers, u64::MAX), Ok(()));
+    assert_eq!(memory.left(), [9]);
 }
 
 #[test]
@@ -495,15 +546,16 @@ const SYSTEM: relocation::Place = relocation::Place::System;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Makes an object of so many pages, or brings it in.
-    Room(u64, Need),
+    /// Makes an object of so many pages, or brings it in, of this level.
+    Room(u64, Need, Level),
     /// Uses an object.
     Use(usize),
     /// The object is destroyed: it leaves its place, and nobody expects it.
     Destroy(usize),
     /// Changes what is known of it.
     Set(usize, Hold),
-    Resident(usize, bool),
+    /// Resident or not, and whether it can be elsewhere.
+    Resident(usize, bool, bool),
     Idle(usize, bool),
     Rank(usize, Rank),
     Lock(usize, bool),
@@ -528,12 +580,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         Hold::Pinned,
     ]);
     let rank = prop::sample::select(Rank::ALL.to_vec());
+    let level = prop::sample::select(Level::ALL.to_vec());
     let step = prop_oneof![
-        6 => (1..PAGES / 2, need).prop_map(|(pages, need)| Step::Room(pages, need)),
+        6 => (1..PAGES / 2, need, level)
+            .prop_map(|(pages, need, level)| Step::Room(pages, need, level)),
         2 => number().prop_map(Step::Use),
         1 => number().prop_map(Step::Destroy),
         2 => (number(), hold).prop_map(|(number, hold)| Step::Set(number, hold)),
-        2 => (number(), any::<bool>()).prop_map(|(number, is)| Step::Resident(number, is)),
+        2 => (number(), any::<bool>(), any::<bool>())
+            .prop_map(|(number, is, elsewhere)| Step::Resident(number, is, elsewhere)),
         2 => (number(), any::<bool>()).prop_map(|(number, is)| Step::Idle(number, is)),
         2 => (number(), rank).prop_map(|(number, rank)| Step::Rank(number, rank)),
         1 => (number(), any::<bool>()).prop_map(|(number, is)| Step::Lock(number, is)),
@@ -544,13 +599,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// Whether an object may leave, as the documentation has it.
-fn may_leave(object: &Object, need: Need) -> bool {
+/// Whether an object may leave, as the documentation has it, for one of `level`.
+fn may_leave(object: &Object, need: Need, level: Level) -> bool {
+    let gives_way = object.is_idle && object.can_be_elsewhere && object.rank < Rank::Kept(level);
     match object.hold {
         Hold::Pinned | Hold::Min => false,
         Hold::Turn { elsewhere } => need == Need::Own && elsewhere,
         Hold::Low => need == Need::Needs,
-        Hold::Nothing => need == Need::Needs || (need == Need::Prefers && !object.is_resident),
+        Hold::Nothing if need == Need::Prefers => !object.is_resident || gives_way,
+        Hold::Nothing => need == Need::Needs,
     }
 }
 
@@ -614,7 +671,7 @@ impl Vram {
         let before = self.memory.objects.clone();
         let others = before.iter().filter(|object| !is_its(object));
         let room: u64 = others
-            .filter(|object| may_leave(object, Need::Needs))
+            .filter(|object| may_leave(object, Need::Needs, Level::Minimum))
             .map(|object| object.bytes)
             .sum();
         let fits = room + self.pages.free_pages().0 >= bytes;
@@ -662,7 +719,8 @@ impl Vram {
             ..object.clone()
         });
         self.out.extend(gone);
-        let may = || before.iter().filter(|object| may_leave(object, need));
+        let may_leave = |object: &Object| may_leave(object, need, self.memory.level());
+        let may = || before.iter().filter(|object| may_leave(object));
         let supply: u64 = may().map(|object| object.bytes).sum();
         let bytes = |objects: &[Object]| objects.iter().map(|object| object.bytes).sum::<u64>();
         if supply < missing {
@@ -670,10 +728,7 @@ impl Vram {
             return Ok(());
         }
         prop_assert!(bytes(&left) >= missing, "{left:?}, not {missing} bytes");
-        prop_assert!(
-            left.iter().all(|object| may_leave(object, need)),
-            "{left:?}"
-        );
+        prop_assert!(left.iter().all(may_leave), "{left:?}");
         // In order of rank, and none of a later rank as long as there was one of an earlier.
         prop_assert!(left.is_sorted_by_key(rank), "{left:?}");
         let last = left.last().map(rank);
@@ -704,9 +759,9 @@ impl Vram {
             let list = before.iter().rev().filter(|other| {
                 other.rank == object.rank && gone.iter().all(|gone| gone.number != other.number)
             });
-            let last = list.take(8).filter(|other| {
-                rank(other) == rank(object) && may_leave(other, need) && fits(other)
-            });
+            let last = list
+                .take(8)
+                .filter(|other| rank(other) == rank(object) && may_leave(other) && fits(other));
             let later = last.fold(by_age, |latest, other| {
                 match by_age.expected.is_some() && other.expected > latest.expected {
                     true => other,
@@ -746,7 +801,9 @@ proptest! {
                 }
                 Step::Use(_) | Step::Destroy(_) => (),
                 Step::Set(number, hold) => memory.change(number, |object| object.hold = hold),
-                Step::Resident(number, is) => memory.change(number, |object| object.is_resident = is),
+                Step::Resident(number, is, elsewhere) => memory.change(number, |object| {
+                    (object.is_resident, object.can_be_elsewhere) = (is, elsewhere);
+                }),
                 Step::Idle(number, is) => memory.change(number, |object| object.is_idle = is),
                 Step::Rank(number, rank) => memory.change(number, |object| object.rank = rank),
                 Step::Lock(number, is) => {
@@ -756,7 +813,8 @@ proptest! {
                 }
                 Step::Expect(number, uses) => memory.change(number, |object| object.expected = uses),
                 Step::Submit(client) => vram.submit(client)?,
-                Step::Room(pages, need) => {
+                Step::Room(pages, need, level) => {
+                    memory.level = Some(level);
                     let before = vram.memory.objects.clone();
                     let missing = pages.saturating_sub(vram.pages.free_pages().0);
                     let made = make_room(&mut vram.memory, need, missing);

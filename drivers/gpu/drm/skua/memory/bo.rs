@@ -399,7 +399,10 @@ pub(crate) fn create(
         };
         let made = match segment {
             Segment::Vram => {
-                let wish = Wish::new(part, size, need);
+                let wish = Wish {
+                    level: args.level,
+                    ..Wish::new(part, size, need)
+                };
                 eviction::allocate(dev, parent, quota, wish, patience)
                     .and_then(|found| create_in_vram(dev, size, args.clone(), found))
             }
@@ -574,8 +577,10 @@ pub(crate) fn room_in_vram(
         part = Part::Visible;
     }
     let bytes = u64::try_from(bo.size())?;
+    let level = Level::ALL.get(usize::from(bo.level()));
     let wish = Wish {
         away: bo.away(dev),
+        level: level.copied().unwrap_or(Level::Minimum),
         ..Wish::new(part, bytes, Need::Prefers)
     };
     match eviction::allocate(dev, parent, &quota, wish, patience) {

@@ -125,6 +125,8 @@ pub(crate) struct Wish {
     pub(crate) need: Need,
     /// For how many uses of any objects that was away which is to have it, if it is not new.
     pub(crate) away: Option<u32>,
+    /// Its priority, which counts if there is another place for it.
+    pub(crate) level: Level,
 }
 
 impl Wish {
@@ -135,6 +137,7 @@ impl Wish {
             bytes,
             need,
             away: None,
+            level: Level::Minimum,
         }
     }
 }
@@ -158,6 +161,7 @@ pub(crate) fn allocate(
         bytes,
         need,
         away,
+        level,
     } = wish;
     // To ask what is protected it has to stay.
     let region = dev.vram_region()?;
@@ -189,6 +193,7 @@ pub(crate) fn allocate(
         };
         let place = Vram {
             away: away.filter(|_| dev.expects_reuse.load(Relaxed)),
+            level,
             ..Vram::new(dev, parent, part, evictor)
         };
         let made = make_room(place, missing, need, patience)?;
@@ -291,6 +296,8 @@ pub(crate) struct Vram<'a> {
     is_aperture_other: bool,
     /// For how many uses what needs it was away, if it is not new.
     away: Option<u32>,
+    /// Its priority.
+    level: Level,
     /// Of those that leave.
     moves: KVVec<Fence>,
     /// How many of these are [context allocations](super::save_areas).
@@ -325,6 +332,7 @@ impl<'a> Vram<'a> {
             evictor,
             is_aperture_other: true,
             away: None,
+            level: Level::Minimum,
             moves: KVVec::new(),
             own: 0,
         }
@@ -372,6 +380,10 @@ impl<'a> Place for Vram<'a> {
         lru::walk_back(self.dev, bo::vram_rank(rank), many as u64)
     }
 
+    fn level(&self) -> Level {
+        self.level
+    }
+
     fn is_expected_in(&self, bo: &BoRef) -> Option<u32> {
         let now = self.dev.uses.load(Relaxed);
         bo.uses().is_expected_in(now, self.away?)
@@ -385,6 +397,7 @@ impl<'a> Place for Vram<'a> {
             bytes: bo.sites.bytes_in(self.part),
             hold: self.hold(bo),
             is_resident: bo.is_resident(),
+            can_be_elsewhere: !bo.needs_vram(),
         })
     }
 

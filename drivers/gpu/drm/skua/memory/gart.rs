@@ -394,6 +394,7 @@ impl<'a> Place for Aperture<'a> {
             bytes: pages.saturating_mul(PAGE_BYTES),
             hold: self.hold(bo),
             is_resident: bo.is_resident(),
+            can_be_elsewhere: !bo.needs_vram(),
         })
     }
 

@@ -29,6 +29,8 @@ fn main() -> ExitCode {
     suite::main(tests![
         row_2_25_the_lowest_goes_first: 60 at_rest,
         row_2_25_an_initial_priority_counts_at_once: 60 at_rest,
+        row_2_25_what_is_higher_displaces_what_is_lower: 60 at_rest,
+        row_2_25_what_is_for_vram_alone_stays: 60 at_rest,
         row_2_25_it_is_a_hint: 60 at_rest,
         who_was_made_resident_goes_behind_others: 60 at_rest,
         row_2_25_low_and_busy_goes_before_high_and_idle: 60 at_rest,
@@ -54,6 +56,21 @@ fn press(client: &Client) {
     let handle = client.bo_create(LARGE, 0, vram).expect("BO_CREATE");
     let highest = client.set_priority(&[handle], DRM_SKUA_PRIORITY_MAXIMUM);
     assert_eq!(highest, Ok(()));
+}
+
+/// An object of a priority.
+#[track_caller]
+fn create(client: &Client, placements: u32, priority: u32) -> u32 {
+    let mut bo = drm_skua_bo_create {
+        size: LARGE,
+        flags: DRM_SKUA_BO_CPU_ACCESS,
+        placements,
+        priority,
+        ..Default::default()
+    };
+    let created = client.call(DRM_IOCTL_SKUA_BO_CREATE, &mut bo);
+    assert_eq!(created, Ok(()), "priority {priority:#x}");
+    bo.handle
 }
 
 fn gone(client: &Client, handles: &[u32]) -> usize {
@@ -93,24 +110,14 @@ fn row_2_25_an_initial_priority_counts_at_once() {
     let other = Client::new();
     let region = rig.region(Place::Vram);
     let count = ((region.size - region.used) / LARGE) as usize;
+    let priority = |n| match n {
+        1 => DRM_SKUA_PRIORITY_HIGH,
+        2 => DRM_SKUA_PRIORITY_NORMAL,
+        _ if n == count => DRM_SKUA_PRIORITY_LOW,
+        _ => 0,
+    };
     let mine: Vec<u32> = (1..=count)
-        .map(|n| {
-            let mut bo = drm_skua_bo_create {
-                size: LARGE,
-                flags: DRM_SKUA_BO_CPU_ACCESS,
-                placements: both(&rig),
-                priority: match n {
-                    1 => DRM_SKUA_PRIORITY_HIGH,
-                    2 => DRM_SKUA_PRIORITY_NORMAL,
-                    _ if n == count => DRM_SKUA_PRIORITY_LOW,
-                    _ => 0,
-                },
-                ..Default::default()
-            };
-            let created = rig.call(DRM_IOCTL_SKUA_BO_CREATE, &mut bo);
-            assert_eq!(created, Ok(()), "number {n} of {count}");
-            bo.handle
-        })
+        .map(|n| create(&rig, both(&rig), priority(n)))
         .collect();
     let ([high, normal @ ..], low) = mine.split_at(count - 1) else {
         panic!("{count} objects");
@@ -127,6 +134,42 @@ fn row_2_25_an_initial_priority_counts_at_once() {
             "low, normal and high ones of {left} that left"
         );
     }
+}
+
+/// Though that is resident, when it is made, and when it is made resident.
+fn row_2_25_what_is_higher_displaces_what_is_lower() {
+    let rig = alone();
+    let other = Client::new();
+    let mine = crowd(&rig);
+    resident(&rig, &mine);
+    Function::first().at_rest();
+    // What is as important takes the place of none.
+    let same = create(&other, both(&other), DRM_SKUA_PRIORITY_NORMAL);
+    let low = create(&other, both(&other), DRM_SKUA_PRIORITY_LOW);
+    resident(&other, &[same, low]);
+    let places = [same, low].map(|handle| place(&other, handle));
+    assert_eq!((places, gone(&rig, &mine)), ([Place::System; 2], 0));
+    let high = create(&other, both(&other), DRM_SKUA_PRIORITY_HIGH);
+    assert_eq!((place(&other, high), gone(&rig, &mine)), (Place::Vram, 1));
+    resident(&other, &[high]);
+    assert_eq!(other.set_priority(&[low], u32::MAX), Ok(()));
+    resident(&other, &[low]);
+    assert_eq!((place(&other, low), gone(&rig, &mine)), (Place::Vram, 2));
+}
+
+/// What others' work could not do without there stays as it is resident.
+fn row_2_25_what_is_for_vram_alone_stays() {
+    let rig = alone();
+    let other = Client::new();
+    let vram = 1 << rig.region(Place::Vram).id;
+    let free = rig.region(Place::Vram).size - rig.region(Place::Vram).used;
+    let mine: Vec<u32> = (0..free / LARGE)
+        .map(|_| create(&rig, vram, DRM_SKUA_PRIORITY_MINIMUM))
+        .collect();
+    resident(&rig, &mine);
+    Function::first().at_rest();
+    let high = create(&other, both(&other), DRM_SKUA_PRIORITY_MAXIMUM);
+    assert_eq!((place(&other, high), gone(&rig, &mine)), (Place::System, 0));
 }
 
 fn row_2_25_it_is_a_hint() {
