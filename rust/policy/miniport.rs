@@ -14,7 +14,9 @@
 //! how long to wait for it is the core's to decide. Those on the way to a fence's signal allocate
 //! nothing; they say so.
 
-use super::{buddy::PageRange, page_plan::PhysPiece, paging::MultipassOffset};
+use super::{
+    buddy::PageRange, page_plan::PhysPiece, paging::MultipassOffset, segments::SegmentFlags,
+};
 use crate::spec::{
     address::{BusAddr, GpuPhys, GpuVa},
     mmu::Entry,
@@ -45,8 +47,6 @@ pub enum SegmentKind {
         pages: u64,
         /// Pages that the miniport has for itself.
         own: u64,
-        /// Whether it can show memory that the CPU has cached.
-        cache_coherent: bool,
     },
 }
 
@@ -82,6 +82,8 @@ pub const APERTURE_SEGMENT: u32 = 2;
 pub struct Segment {
     /// Its number; 0 is the implicit one.
     pub id: u32,
+    /// What it can do; [`segments::check`](super::segments::check) says what goes together.
+    pub flags: SegmentFlags,
     /// What memory it is, and where.
     pub kind: SegmentKind,
 }

@@ -47,5 +47,6 @@ pub mod ring_space;
 pub mod scheduler;
 pub mod scheduling_caps;
 pub mod segment_sets;
+pub mod segments;
 pub mod transfer_plan;
 pub mod watchdog;

@@ -11,6 +11,7 @@ use super::{
     },
     page_plan::PhysPiece,
     paging::{MultipassOffset, PagingSpace, Step, MIB, WINDOWS},
+    segments::SegmentFlags,
 };
 use crate::spec::{
     address::{BusAddr, GpuPhys, GpuVa, PAGE_SIZE},
@@ -210,7 +211,8 @@ impl Miniport for Recorder {
 
     fn query_segments(&self) -> [Segment; 3] {
         let kind = SegmentKind::System;
-        [0, 1, 2].map(|id| Segment { id, kind })
+        let flags = SegmentFlags::NONE;
+        [0, 1, 2].map(|id| Segment { id, flags, kind })
     }
 
     fn start_node(&self, _: EngineIndex, ring: &mut Ring, _: u64) -> Result<(), Gone> {

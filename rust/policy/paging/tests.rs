@@ -6,6 +6,7 @@ use super::super::{
         VRAM_SEGMENT,
     },
     recorder::{Call, Gone, Recorder, Ring, What},
+    segments::SegmentFlags,
 };
 use super::*;
 use crate::spec::{
@@ -18,12 +19,14 @@ use std::vec::Vec;
 const GIB: u64 = 1 << 30;
 const SYSTEM: Segment = Segment {
     id: SYSTEM_SEGMENT,
+    flags: SegmentFlags::NONE,
     kind: SegmentKind::System,
 };
 
 fn local(bytes: u64) -> Segment {
     Segment {
         id: VRAM_SEGMENT,
+        flags: SegmentFlags::NONE,
         kind: SegmentKind::Memory {
             base: GpuPhys(0),
             bytes,

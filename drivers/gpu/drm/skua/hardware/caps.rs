@@ -22,6 +22,11 @@ use crate::{
             can_be_stopped,
             granularity,
             SchedulingCaps, //
+        },
+        segments::{
+            check,
+            Contradiction,
+            SegmentFlags, //
         }, //
     },
     spec::{
@@ -254,24 +259,13 @@ impl Caps {
             return Err(refuse(dev, c"the size of visible VRAM", vram_visible));
         }
         let aperture = read_aperture(dev, regs)?;
-        if let Some(aperture) = &aperture {
-            // It would show nothing; or what is not visible has no whole page.
-            if vram_visible == vram_size || vram_visible % aperture.page.bytes() != 0 {
-                let what = c"the size of visible VRAM, beside an aperture,";
-                return Err(refuse(dev, what, vram_visible));
-            }
-        }
         let end = |base: GpuPhys, size: u64| {
             base.checked_add(size)
                 .filter(|end| base.is_aligned(PAGE_SIZE) && end.0 <= 1 << PHYS_BITS)
         };
-        let vram_end =
-            end(vram_base, vram_size).ok_or_else(|| refuse(dev, c"VRAM's base", vram_base.0))?;
-        let gart_end = end(gart_base, u64::from(gart_pages) * PAGE_SIZE)
+        end(vram_base, vram_size).ok_or_else(|| refuse(dev, c"VRAM's base", vram_base.0))?;
+        end(gart_base, u64::from(gart_pages) * PAGE_SIZE)
             .ok_or_else(|| refuse(dev, c"the GART's base", gart_base.0))?;
-        if vram_base < gart_end && gart_base < vram_end {
-            return Err(refuse(dev, c"the GART's base, within VRAM,", gart_base.0));
-        }
         if !(GART_PAGES..=MAX_GART_PAGES).contains(&gart_pages) {
             return Err(refuse(dev, c"the GART's size", gart_pages.into()));
         }
@@ -292,7 +286,7 @@ impl Caps {
             None => scheduling_of(engines.iter().any(EngineCaps::stops)),
         };
 
-        Ok(Self {
+        let caps = Self {
             version,
             has_queues: version.minor() >= QUEUES_SINCE,
             engines,
@@ -315,7 +309,13 @@ impl Caps {
             save_size,
             paging_va: regs.read(regs::PAGING_VA)?.megabytes(),
             scheduling,
-        })
+        };
+        check(&caps.segments()).map_err(|contradiction| {
+            let Contradiction { segment, what } = contradiction;
+            dev_err!(dev, "not a usable Skua GPU: segment {} {}\n", segment, what);
+            EINVAL
+        })?;
+        Ok(caps)
     }
 
     /// How finely what draws, and what computes, can be preempted (row 2.06).
@@ -342,22 +342,32 @@ impl Caps {
                 page_bytes: aperture.page.bytes(),
             }),
         };
+        let visible = match self.vram_visible == self.vram_size {
+            true => SegmentFlags::CPU_VISIBLE,
+            false => SegmentFlags::NONE,
+        };
+        let host = match self.aperture {
+            Some(_) => SegmentFlags::SUPPORTS_CPU_HOST_APERTURE,
+            None => SegmentFlags::NONE,
+        };
         [
             Segment {
                 id: SYSTEM_SEGMENT,
+                flags: SegmentFlags::NONE,
                 kind: SegmentKind::System,
             },
             Segment {
                 id: VRAM_SEGMENT,
+                flags: visible.with(host),
                 kind: vram,
             },
             Segment {
                 id: APERTURE_SEGMENT,
+                flags: SegmentFlags::APERTURE.with(SegmentFlags::CACHE_COHERENT),
                 kind: SegmentKind::Aperture {
                     base: self.gart_base,
                     pages: self.gart_pages.into(),
                     own: GART_PAGES.into(),
-                    cache_coherent: true,
                 },
             },
         ]

@@ -151,6 +151,13 @@ impl GartRange {
         memory: &Arc<SystemMemory>,
         bytes: u64,
     ) -> Result<Arc<Self>> {
+        let cached = memory.is_cached();
+        let segments = dev.hw.query_segments();
+        let mut apertures = segments.iter().filter(|it| it.id == REGION_APERTURE);
+        if !apertures.all(|aperture| aperture.may_show(cached)) {
+            // Nor will there be: it has to be elsewhere.
+            return Err(ENOSPC);
+        }
         let pages = {
             let mut window = dev.gart.lock();
             let pages = window.alloc(PageCount(bytes / PAGE_BYTES));
@@ -164,7 +171,6 @@ impl GartRange {
             memory: memory.clone(),
         };
         memory.with_pieces(parent, 0, |pieces| {
-            let cached = memory.is_cached();
             dev.hw
                 .map_aperture_segment(REGION_APERTURE, range.pages, pieces, cached)
         })?;
