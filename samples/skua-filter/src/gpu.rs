@@ -33,7 +33,7 @@ use std::time::Duration;
 use wddm::libskua::CommandBuffer;
 use wddm::{
     Adapter, Allocation, AllocationDesc, Context, Device, DeviceState, EngineKind, EvictFlags,
-    MakeResidentFlags, Mapping, MonitoredFence, PagingQueue, Placements, Status,
+    MakeResidentFlags, Mapping, MonitoredFence, PagingQueue, SegmentSet, Status,
 };
 
 use crate::picture::Picture;
@@ -86,7 +86,7 @@ pub fn budget(adapter: &Adapter) -> Result<u64, GpuError> {
 /// As [`Adapter::segments`].
 pub fn working_set(adapter: &Adapter) -> Result<u64, GpuError> {
     let segments = adapter.segments()?;
-    let size = |set: Placements| -> u64 {
+    let size = |set: SegmentSet| -> u64 {
         let of = segments.iter().filter(|segment| set.contains(segment.id));
         of.map(|segment| segment.size).sum()
     };
@@ -233,7 +233,7 @@ struct Run<'a> {
     work: Work,
 }
 
-fn allocate(device: &Device, bytes: u64, segments: Placements) -> Result<Allocation, GpuError> {
+fn allocate(device: &Device, bytes: u64, segments: SegmentSet) -> Result<Allocation, GpuError> {
     let desc = AllocationDesc::new(bytes.max(PAGE), segments);
     let visible = segments == device.adapter().system();
     let desc = if visible { desc } else { desc.hidden() };
@@ -303,7 +303,7 @@ impl<'a> Run<'a> {
         let size = source + target + intermediate;
         let bands = plan.bands().len();
         let copies = working_set.div_ceil(size * bands as u64).max(1);
-        let both = Placements::from_bits(adapter.vram().bits() | adapter.system().bits());
+        let both = adapter.vram() | adapter.system();
         let count = usize::try_from(copies).map_err(|_| GpuError::Size)? * bands;
         let buffers = (0..count)
             .map(|_| {

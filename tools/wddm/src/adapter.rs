@@ -12,7 +12,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, Weak},
 };
 
-use libskua::{ClientDevice, Deadline, EngineKind, Placements, RegionInfo, Residency};
+use libskua::{ClientDevice, Deadline, EngineKind, RegionInfo, Residency};
 use skua_policy::interval_map::Span;
 
 use crate::{
@@ -20,6 +20,7 @@ use crate::{
     lock,
     page_tables::PageTables,
     scheduler::Scheduler,
+    segment_set::SegmentSet,
     status::{Result, Status},
 };
 
@@ -207,18 +208,18 @@ impl Adapter {
     }
 
     /// The set of video memory's segments, for [`crate::AllocationDesc`].
-    pub fn vram(&self) -> Placements {
-        self.0.device.vram()
+    pub fn vram(&self) -> SegmentSet {
+        SegmentSet::of(self.0.device.vram())
     }
 
     /// The set of aperture segments, for [`crate::AllocationDesc`].
-    pub fn aperture(&self) -> Placements {
-        self.0.device.aperture()
+    pub fn aperture(&self) -> SegmentSet {
+        SegmentSet::of(self.0.device.aperture())
     }
 
     /// The set of system memory's segments, for [`crate::AllocationDesc`].
-    pub fn system(&self) -> Placements {
-        self.0.device.system()
+    pub fn system(&self) -> SegmentSet {
+        SegmentSet::of(self.0.device.system())
     }
 
     /// The libskua device below, for what has no name in WDDM.

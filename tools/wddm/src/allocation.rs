@@ -55,9 +55,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use libskua::{
-    Access as GpuAccess, BoFlags, CommandBuffer, Deadline, Mapping, Placements, SegmentSets,
-};
+use libskua::{Access as GpuAccess, BoFlags, CommandBuffer, Deadline, Mapping, SegmentSets};
 
 use crate::{
     address_space::PAGE,
@@ -65,6 +63,7 @@ use crate::{
     fence::{self, WaitFor, MAX_AT_ONCE},
     lock,
     memory::Memory,
+    segment_set::SegmentSet,
     status::{Result, Status},
     usage::{Access, Usage},
 };
@@ -108,7 +107,7 @@ pub struct AllocationDesc {
     /// Segments that may hold it (SupportedSegmentSet), of [`crate::Adapter::vram`],
     /// [`crate::Adapter::aperture`] and [`crate::Adapter::system`]; those that it prefers; and
     /// those for which it leaves video memory.
-    pub segments: SegmentSets,
+    segments: SegmentSets,
     /// Whether the CPU may access it wherever it is, but as `cached` says.
     pub cpu_visible: bool,
     /// Whether the CPU's mappings are cached, which they can be in system pages alone: not in
@@ -123,10 +122,10 @@ const PRIORITY_NORMAL: u32 = 0x7800_0000;
 
 impl AllocationDesc {
     /// An allocation that the CPU may access.
-    pub fn new(size: u64, segments: impl Into<SegmentSets>) -> Self {
+    pub fn new(size: u64, segments: SegmentSet) -> Self {
         Self {
             size,
-            segments: segments.into(),
+            segments: segments.placements().into(),
             cpu_visible: true,
             cached: false,
             priority: PRIORITY_NORMAL,
@@ -136,16 +135,17 @@ impl AllocationDesc {
     /// Has these segments tried first, in their order (`DXGK_ALLOCATIONINFO.PreferredSegment`):
     /// each one, up to three, of those that may hold it.
     #[must_use]
-    pub fn preferred_segments(mut self, order: &[Placements]) -> Self {
-        self.segments = self.segments.preferring(order);
+    pub fn preferred_segments(mut self, order: &[SegmentSet]) -> Self {
+        let order: Vec<_> = order.iter().map(|set| set.placements()).collect();
+        self.segments = self.segments.preferring(&order);
         self
     }
 
     /// Has it leave video memory for these segments (`DXGK_ALLOCATIONINFO.EvictionSegmentSet`): the
     /// aperture, if that may hold it, system memory, or both.
     #[must_use]
-    pub const fn eviction_segment_set(mut self, segments: Placements) -> Self {
-        self.segments = self.segments.evicted_to(segments);
+    pub const fn eviction_segment_set(mut self, segments: SegmentSet) -> Self {
+        self.segments = self.segments.evicted_to(segments.placements());
         self
     }
 
@@ -241,7 +241,7 @@ impl Allocation {
     pub fn create(device: &Device, desc: &AllocationDesc) -> Result<Self> {
         let adapter = device.adapter();
         device.scheduler().check_alive()?;
-        let elsewhere = adapter.system() | adapter.aperture();
+        let elsewhere = (adapter.system() | adapter.aperture()).placements();
         let never_locked = desc.cached && desc.segments.supported().bits() & elsewhere.bits() == 0;
         if never_locked || desc.priority == 0 {
             return Err(Status::INVALID_PARAMETER);

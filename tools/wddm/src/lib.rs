@@ -55,13 +55,14 @@ mod page_tables;
 mod paging_queue;
 mod process;
 mod scheduler;
+mod segment_set;
 mod status;
 mod trim;
 mod usage;
 
 /// What this crate is made of, for what has no name in WDDM.
 pub use libskua;
-pub use libskua::{Deadline, EngineKind, Fault, Mapping, OfferPriority, Placements, SegmentSets};
+pub use libskua::{Deadline, EngineKind, Fault, Mapping, OfferPriority};
 
 pub use adapter::{
     Adapter, AdapterInfo, Luid, MemorySegmentGroup, PreemptionCaps, PriorityClass, VideoMemoryInfo,
@@ -77,6 +78,7 @@ pub use paging_queue::{
     EvictFlags, MakeResidentFlags, NotResident, Paging, PagingQueue, MAX_RESIDENT,
 };
 pub use process::{CreatedAllocations, CreatedPagingQueue, Process, MAX_ALLOCATIONS};
+pub use segment_set::SegmentSet;
 pub use status::{Result, Status};
 pub use trim::{TrimFlags, TrimNotification, TrimRegistration};
 pub use usage::Access;

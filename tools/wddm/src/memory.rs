@@ -54,7 +54,7 @@ impl Memory {
 
     /// A page of zeroes that the GPU can read, and the CPU's way to it.
     pub(crate) fn word(tables: &Arc<PageTables>) -> Result<(Self, Mapping)> {
-        let system = tables.adapter().system();
+        let system = tables.adapter().system().placements();
         let memory = Self::create(tables, PAGE, system, BoFlags::CPU_ACCESS, 0, Access::Read)?;
         let cpu = memory.map()?;
         Ok((memory, cpu))

@@ -1517,13 +1517,13 @@ fn bad_allocations_are_refused() {
         (
             "no segment",
             PAGE,
-            wddm::Placements::NONE,
+            wddm::SegmentSet::NONE,
             Status::INVALID_PARAMETER,
         ),
         (
             "no such segment",
             PAGE,
-            wddm::Placements::from_bits(1 << 31),
+            wddm::SegmentSet::from_bits(1 << 31),
             Status::INVALID_PARAMETER,
         ),
         (
@@ -1536,6 +1536,18 @@ fn bad_allocations_are_refused() {
         let desc = AllocationDesc::new(size, segments);
         let result = Allocation::create(&rig.device, &desc);
         assert_eq!(result.err(), Some(expected), "{name}");
+    }
+    // Masks have WDDM's bits: that of segment 1 is bit 0, and that of segment 0 is none.
+    let bits = [adapter.vram(), adapter.aperture(), adapter.system()].map(wddm::SegmentSet::bits);
+    assert_eq!(bits, [1, 2, 0]);
+    for (bits, grows) in [(1, 1), (2, 0)] {
+        let set = wddm::SegmentSet::from_bits(bits);
+        let made = Allocation::create(&rig.device, &AllocationDesc::new(64 * PAGE, set));
+        assert!(made.is_ok(), "{set:?}: {made:?}");
+        assert_eq!(rig.vram_used() - used, grows * 64 * PAGE, "{set:?}");
+        drop(made);
+        let gone = suite::eventually(|| (rig.vram_used() == used).then_some(()));
+        assert!(gone.is_some(), "{set:?}: it stays");
     }
     let both = AllocationDesc::new(PAGE, adapter.vram() | adapter.system());
     for (name, desc) in [
@@ -1573,10 +1585,8 @@ fn bad_allocations_are_refused() {
         assert_eq!(created, Err(Status::INVALID_PARAMETER), "{count}");
     }
     // All or nothing.
-    let bad = AllocationDesc {
-        size: 0,
-        ..h.desc()
-    };
+    let mut bad = h.desc();
+    bad.size = 0;
     let created = h
         .process
         .create_allocation2(h.device, &[h.desc(), bad], true);

@@ -257,7 +257,7 @@ fn queue(rig: &Rig) -> PagingQueue {
 /// An allocation that may be in either place.
 fn movable(rig: &Rig, size: u64) -> Allocation {
     let adapter = rig.device.adapter();
-    let both = libskua::Placements::from_bits(adapter.vram().bits() | adapter.system().bits());
+    let both = adapter.vram() | adapter.system();
     Allocation::create(&rig.device, &AllocationDesc::new(size, both)).expect("an allocation")
 }
 
