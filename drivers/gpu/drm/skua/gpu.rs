@@ -52,7 +52,7 @@
 //! Submission::fence, promises, Bind::end, Transfer, Move::fence, Destruction::given_up, Gpu::paging,
 //! alarms, discarder, shrinker, last_clear, vram_region, Clearer, Sites, Evicted, Moves, Herald's,
 //! Resets::policy
-//! Parking::operations
+//! PendingResidency::operations
 //! Claims::counts, a device's notice, Context::area_move, Gate::waiters, Operation::publisher
 //! Gpu::fences, MonitoredFence::state, Pledge::state
 //! Reaper::dead, fences::sleep::Sleeper::progress
@@ -139,7 +139,7 @@ use crate::{
         },
         offer::Discarder,
         paging_in::Pager,
-        parked::Parking,
+        pending_residency::PendingResidency,
         vm::{
             Bind,
             Reached,
@@ -527,7 +527,7 @@ pub(crate) struct Gpu {
     pub(crate) moves: Moves,
     /// What was made resident and waits for an unlock.
     #[pin]
-    pub(crate) parking: Parking,
+    pub(crate) pending_residency: PendingResidency,
     /// Whose turn it is to bring back what their work needs.
     #[pin]
     pub(crate) pager: Pager,
@@ -750,7 +750,7 @@ impl Gpu {
             resting <- Lru::new(),
             shrinker <- new_spinlock!(None),
             discarder <- new_spinlock!(None),
-            parking <- Parking::new(),
+            pending_residency <- PendingResidency::new(),
             moves <- Moves::new(),
             pager <- Pager::new(),
             budgets <- Budgets::new(),
@@ -1225,7 +1225,7 @@ impl Gpu {
             dev.reapers.vms.bury(vm);
         });
         dev.fences.lose();
-        dev.parking.look_again();
+        dev.pending_residency.look_again();
         if !unbound {
             dev.herald.tell_of_loss(dev);
         }

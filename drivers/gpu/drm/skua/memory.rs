@@ -15,7 +15,7 @@
 //! | the segments | [`vram`], [`gart`] (the aperture segment), [`host_aperture`] (the CPU's window on VRAM) |
 //! | where the GPU finds it | [`vm`] (what is mapped, and binds), [`installed`] (who leads to it), [`page_table`] |
 //! | how it moves | [`relocation`] (until the fence is published), [`moves`] (after that) |
-//! | who has it move | [`eviction`], [`paging_in`], [`residency`], [`lock`], [`offer`] |
+//! | who has it move | [`eviction`], [`paging_in`], [`residency`], [`pending_residency`] (what waits for an unlock), [`lock`], [`offer`] |
 //! | how it ends | [`destruction`], [`clearer`] |
 
 pub(crate) mod bo;
@@ -34,7 +34,7 @@ pub(crate) mod moves;
 pub(crate) mod offer;
 pub(crate) mod page_table;
 pub(crate) mod paging_in;
-pub(crate) mod parked;
+pub(crate) mod pending_residency;
 pub(crate) mod relocation;
 pub(crate) mod residency;
 pub(crate) mod save_areas;

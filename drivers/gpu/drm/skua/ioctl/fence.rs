@@ -278,14 +278,14 @@ impl File {
         let any = args.flags != 0;
         let this = file.inner();
         let has = |(handle, value): &Value| handle.fence.has(*value);
-        let is_parked = |(handle, value): &Value| {
-            let parking = &this.dev.parking;
-            parking.waits_for(&handle.fence, *value, &this.locks)
+        let is_pending = |(handle, value): &Value| {
+            let pending = &this.dev.pending_residency;
+            pending.waits_for(&handle.fence, *value, &this.locks)
         };
         // Not until it has unlocked something itself.
         let mut missing = values.iter().filter(|value| !has(value));
         let sleeps = left_until(args.timeout_ns).is_some() && !(any && values.iter().any(has));
-        if sleeps && missing.any(is_parked) {
+        if sleeps && missing.any(is_pending) {
             return Err(EBUSY);
         }
         // Of a fence by a device's handles one value decides: the last that is reached, or the

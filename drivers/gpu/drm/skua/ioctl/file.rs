@@ -65,7 +65,10 @@ use crate::{
         },
         lock,
         offer,
-        parked::Place,
+        pending_residency::{
+            Place,
+            MAX_PENDING, //
+        },
         residency,
         vm::{
             BindRequest,
@@ -207,6 +210,8 @@ pub(crate) struct File {
     pub(crate) eventfd_quota: Arc<Quota>,
     /// MAKE_RESIDENTs that are to signal values and are not over.
     pledge_quota: Arc<Quota>,
+    /// Those of them that may wait for an unlock.
+    pending_quota: Arc<Quota>,
     /// Bytes of system memory that the client's buffer objects may have: half of what all may.
     pub(crate) system_quota: Arc<Quota>,
 }
@@ -236,6 +241,7 @@ impl drm::file::DriverFile for File {
                 fence_quota: Quota::new(MAX_FENCES)?,
                 eventfd_quota: Quota::new(MAX_EVENTFDS)?,
                 pledge_quota: Quota::new(MAX_PLEDGES)?,
+                pending_quota: Quota::new(MAX_PENDING)?,
                 system_quota: Quota::new(dev.system.limit() / 2)?,
             }),
             GFP_KERNEL_ACCOUNT,
@@ -502,13 +508,13 @@ impl File {
         watch_budget(dev, file, &device, args.device);
         let not_trim = args.flags & NOT_TRIM != 0;
         let excess = &mut args.bytes_to_trim;
-        let mut parked = None;
+        let mut pending = None;
         let locked_out = || {
             if !publisher.has_values_alone() {
                 return Err(EBUSY);
             }
             if !publisher.is_idle() {
-                parked = Some(Place::new()?);
+                pending = Some(Place::new(&file.inner().pending_quota)?);
             }
             Ok(())
         };
@@ -528,8 +534,8 @@ impl File {
                 residency::forget(&device, dev, bo);
             }
         }
-        match parked {
-            Some(place) => place.park(dev, &device, objects, publisher),
+        match pending {
+            Some(place) => place.wait(dev, &device, objects, publisher),
             None => publisher.publish(dev, &moves),
         }
         Ok(0)
@@ -687,7 +693,7 @@ impl File {
         };
         // Other threads may still have it.
         device.end();
-        this.dev.parking.look_again();
+        this.dev.pending_residency.look_again();
         let is_of = |vm: &Arc<Vm>| Arc::ptr_eq(vm.device(), &device);
         // One by one: with the device's handle gone there is nothing that may fail.
         let is_its_context = |context: &Arc<Context>| context.vm().is_some_and(is_of);

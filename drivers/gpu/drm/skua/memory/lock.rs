@@ -11,7 +11,8 @@
 //! VRAM asks under the reservation lock). What the GPU is to reach in VRAM or the aperture moves to
 //! that, if it has room, or is out. What the GPU is to reach in VRAM alone does not move for a
 //! lock: it can be locked while it is out, and who needs it there has to do without until it is
-//! unlocked, as has who makes it resident ([`parked`](super::parked)). Where that might be another client it cannot be locked.
+//! unlocked, as has who makes it resident ([`pending_residency`](super::pending_residency)). Where
+//! that might be another client it cannot be locked.
 //!
 //! [`BoData::is_seen_in_vram`]: crate::memory::bo::BoData::is_seen_in_vram
 //! [`BoData::is_held_out`]: crate::memory::bo::BoData::is_held_out
@@ -61,7 +62,7 @@ pub(crate) fn lock(locks: &Claims, dev: &SkuaDevice, parent: &Device<Bound>, bo:
     let locked = offer::check(bo).and_then(|()| be_reachable(dev, parent, bo));
     if locked.is_err() {
         locks.undo(core::iter::once(bo));
-        dev.parking.look_again();
+        dev.pending_residency.look_again();
     }
     host_aperture::hold(dev, bo);
     locked
@@ -71,7 +72,7 @@ pub(crate) fn lock(locks: &Claims, dev: &SkuaDevice, parent: &Device<Bound>, bo:
 pub(crate) fn unlock(locks: &Claims, dev: &SkuaDevice, bo: &BoRef) -> Result {
     locks.take_back(core::iter::once(bo))?;
     host_aperture::hold(dev, bo);
-    dev.parking.look_again();
+    dev.pending_residency.look_again();
     Ok(())
 }
 
@@ -79,7 +80,7 @@ pub(crate) fn unlock(locks: &Claims, dev: &SkuaDevice, bo: &BoRef) -> Result {
 pub(crate) fn forget(locks: &Claims, dev: &SkuaDevice, bo: &Bo) {
     if locks.forget(bo) {
         host_aperture::hold(dev, bo);
-        dev.parking.look_again();
+        dev.pending_residency.look_again();
     }
 }
 

@@ -36,7 +36,7 @@ use crate::{
         moves::UnderWay,
         offer,
         paging_in,
-        parked,
+        pending_residency,
         relocation::relocate,
         vm::{
             for_each_user,
@@ -72,7 +72,7 @@ use kernel::{
 ///
 /// Of an explicit device, says in `excess` by how many bytes it exceeds its budget then, or would.
 ///
-/// If some of them are [locked out](parked::is_locked_out) calls `locked_out`, which may refuse that.
+/// If some of them are [locked out](pending_residency::is_locked_out) calls `locked_out`, which may refuse that.
 ///
 /// `ENOMEM`, also if that is not 0, unless the client can `not_trim`; `EBUSY` if one is offered;
 /// `ENODEV`; `EMFILE`; `EINTR` if a signal arrives. Nobody's count has changed then.
@@ -101,7 +101,10 @@ pub(crate) fn make_resident(
             let told = core::mem::take(excess);
             let moves = move_in(device, dev, parent, objects)?;
             *excess = told;
-            if objects.iter().any(|(_, bo)| parked::is_locked_out(bo)) {
+            if objects
+                .iter()
+                .any(|(_, bo)| pending_residency::is_locked_out(bo))
+            {
                 locked_out()?;
             }
             Ok(moves)

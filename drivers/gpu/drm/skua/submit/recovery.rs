@@ -156,7 +156,7 @@ pub(crate) fn end_device(dev: &SkuaDevice, device: &Arc<ClientDevice>, status: u
         dev.reapers.contexts.bury(context);
     });
     dev.fences.end(device.id(), true);
-    dev.parking.look_again();
+    dev.pending_residency.look_again();
 }
 
 /// The alarms of a device.

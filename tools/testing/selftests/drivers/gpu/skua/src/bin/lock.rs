@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         row_0_21_what_others_may_have_is_not_locked_out: 60 at_rest,
         row_0_21_what_is_held_goes_on_when_it_is_unlocked: 60 at_rest,
         row_0_21_what_is_resident_is_there_when_it_is_unlocked: 60 at_rest,
+        so_many_wait_for_an_unlock: 60 at_rest,
         row_0_21_who_waits_for_its_own_unlock_is_told: 60 at_rest,
         row_0_21_residency_of_what_is_locked_ends_with_the_lock: 60 at_rest,
         row_0_21_residency_of_what_is_locked_ends_with_the_device: 60 at_rest,
@@ -394,6 +395,25 @@ fn row_0_21_what_is_resident_is_there_when_it_is_unlocked() {
     assert!(rig.fence_gets(fence, 2));
     assert_eq!(place(&rig, handle), Place::Vram);
     expect_gpu(&rig, "what the CPU wrote", va, LARGE, pattern(2));
+}
+
+fn so_many_wait_for_an_unlock() {
+    const MOST: u64 = 64;
+    let (rig, device) = explicit();
+    let (handle, _) = out(&rig);
+    assert!(rig.lock(handle).is_ok());
+    let fence = rig.fence(0);
+    let begin = |value| {
+        let syncs = [signal_value(fence, value)];
+        rig.begin_resident_for(device, 0, &[handle], &syncs)
+    };
+    let begun: Vec<_> = (1..=MOST).map(begin).collect();
+    assert!(begun.iter().all(Result::is_ok), "{begun:?}");
+    assert_eq!(begin(MOST + 1), Err((Errno::ENOSPC, 0)));
+    assert_eq!(rig.unlock(handle), Ok(()));
+    assert!(rig.fence_gets(fence, MOST));
+    assert_eq!(begin(MOST + 1), Ok(0), "they are over");
+    assert!(rig.fence_gets(fence, MOST + 1));
 }
 
 /// However long it would wait.

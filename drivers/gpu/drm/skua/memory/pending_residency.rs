@@ -4,17 +4,17 @@
 //!
 //! An object for VRAM alone that was [locked](super::lock) while it was out does not come before it
 //! is unlocked. When that is the client knows alone, so no `dma_fence` may wait for it: values of
-//! monitored fences may. MAKE_RESIDENT promises them at once, and *parks* what they wait for:
+//! monitored fences may. MAKE_RESIDENT promises them at once, and what they wait for is *pending*:
 //!
 //! ```text
-//! MAKE_RESIDENT ─▶ [parked] ─┬─ nothing of it is locked out any more ──▶ worker ─▶ moves ─▶ values
-//!                            └─ its device has failed or is destroyed ─▶ worker ─▶ fences are lost
+//! MAKE_RESIDENT ─▶ pending ─┬─ nothing of it is locked out any more ──▶ worker ─▶ moves ─▶ values
+//!                           └─ its device has failed or is destroyed ─▶ worker ─▶ fences are lost
 //! ```
 //!
 //! The worker does what the ioctl does, making room included, so it is in
 //! [the queue](hold::QUEUE) that no fence waits for. A lock ends at the latest when the client's
 //! file is closed. Who has locked it and would sleep until then is told so
-//! ([`Parking::waits_for`]).
+//! ([`PendingResidency::waits_for`]).
 //!
 //! Lock: `operations`, a spin lock; [`Claims`] are looked at under it.
 
@@ -42,6 +42,10 @@ use crate::{
         claims::Claims,
         device::ClientDevice,
         residency, //
+    },
+    quota::{
+        Quota,
+        Share, //
     }, //
 };
 use core::mem::MaybeUninit;
@@ -71,7 +75,10 @@ use kernel::{
     }, //
 };
 
-/// Between two attempts where there is no memory to park, in milliseconds.
+/// Of one client, at most: who unlocks something looks at all of them.
+pub(crate) const MAX_PENDING: u64 = 64;
+
+/// Between two attempts where there is no memory to wait once more, in milliseconds.
 const PAUSE_MS: i64 = 10;
 
 /// A MAKE_RESIDENT that is not over.
@@ -85,6 +92,8 @@ pub(crate) struct Operation {
     objects: KVVec<(u32, BoRef)>,
     /// What it allocates later is charged to that.
     group: MemoryGroup,
+    /// It is one of so many.
+    _share: Share,
     /// Tells that they are, unless that is over.
     #[pin]
     publisher: SpinLock<Option<Publisher>>,
@@ -102,23 +111,26 @@ pub(crate) fn is_locked_out(bo: &Bo) -> bool {
     bo.is_for_vram_alone() && bo.is_held_out() && bo.is_out()
 }
 
-/// Memory for one operation that is parked.
+/// Memory for one operation that is to wait.
 pub(crate) struct Place {
     operation: UniqueArc<MaybeUninit<Operation>>,
     node: RBTreeNodeReservation<usize, Arc<Operation>>,
+    /// Of its client's [`MAX_PENDING`].
+    share: Share,
 }
 
 impl Place {
-    /// `ENOMEM`.
-    pub(crate) fn new() -> Result<Self> {
+    /// `ENOSPC` if the client has no more of its `quota`; `ENOMEM`.
+    pub(crate) fn new(quota: &Arc<Quota>) -> Result<Self> {
         Ok(Self {
+            share: quota.take(1).ok_or(ENOSPC)?,
             operation: UniqueArc::new_uninit(client_flags())?,
             node: RBTreeNodeReservation::new(client_flags())?,
         })
     }
 
-    /// Parks what `publisher` is to tell of: that all of `objects` are where `device` wants them.
-    pub(crate) fn park(
+    /// Has what `publisher` is to tell of wait: that all of `objects` are where `device` wants them.
+    pub(crate) fn wait(
         self,
         dev: &SkuaDevice,
         device: &Arc<ClientDevice>,
@@ -131,26 +143,27 @@ impl Place {
             device: device.clone(),
             objects,
             group: MemoryGroup::of_current(),
+            _share: self.share,
             publisher <- new_spinlock!(Some(publisher)),
             work <- new_work!("Operation::work"),
         }));
         let Ok(operation) = operation;
-        dev.parking.insert(self.node, operation.into());
+        dev.pending_residency.insert(self.node, operation.into());
         // It may have been unlocked, or its device have failed, before this was here.
-        dev.parking.look_again();
+        dev.pending_residency.look_again();
     }
 }
 
-/// What is parked of all clients; one list per GPU.
+/// What waits of all clients; one list per GPU.
 #[pin_data]
-pub(crate) struct Parking {
+pub(crate) struct PendingResidency {
     /// By their addresses.
     #[pin]
     operations: SpinLock<RBTree<usize, Arc<Operation>>>,
 }
 
-impl Parking {
-    /// Nothing is parked yet.
+impl PendingResidency {
+    /// Nothing waits yet.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             operations <- new_spinlock!(RBTree::new()),
@@ -241,8 +254,8 @@ impl WorkItem for Operation {
             match RBTreeNodeReservation::new(client_flags()) {
                 Ok(node) => {
                     let dev = this.dev.clone();
-                    dev.parking.insert(node, this);
-                    dev.parking.look_again();
+                    dev.pending_residency.insert(node, this);
+                    dev.pending_residency.look_again();
                 }
                 Err(_) => {
                     fsleep(Delta::from_millis(PAUSE_MS));
