@@ -366,7 +366,7 @@ impl Reapers {
 
     /// The device is quiet: what was kept may go.
     fn release(&self) {
-        // First: who closes it sees this, or is behind what follows.
+        // First: whoever closes the quarantine sees this, or its closing is undone by what follows.
         self.quiet.store(true, Release);
         self.quarantine.open();
         self.wake();
@@ -917,7 +917,7 @@ impl Gpu {
         }
         self.reapers.resume();
         if is_suspected() {
-            // Since then, and perhaps before this.
+            // A reset was asked for after the first look: its memory may have been let go of.
             self.suspend();
         }
     }
@@ -1122,7 +1122,7 @@ impl Gpu {
         // First: the end of a reset looks at it when it opens the quarantine.
         self.resets.want(generation);
         self.suspend();
-        // Last: if there was a reset meanwhile, who is asked opens it.
+        // Last: if a reset ended meanwhile, the alarm finds nothing to do and opens the quarantine.
         self.reset_later(generation);
         if self.reapers.quiet.load(Acquire) {
             // Too late to reach anything, and nobody would open it.
@@ -1215,7 +1215,7 @@ impl Gpu {
         };
         paging.into_iter().for_each(close);
         dev.movers.for_each(close);
-        // The others go with whose they are.
+        // The other movers belong to address spaces and contexts, which let go of them.
         if let Some(mover) = dev.movers.empty(Mover::Others) {
             close(mover);
         }

@@ -75,7 +75,7 @@ impl Quarantine {
 
     /// From now on, everything that reapers are given is kept.
     pub(crate) fn close(&self) {
-        // Before whatever the caller looks at next.
+        // Ordered before what the caller reads next.
         self.closed.xchg(1, Full);
     }
 

@@ -160,7 +160,7 @@ impl<T: Wake> Gate<T> {
                 }
             }
         }
-        // In place of none.
+        // There was none: nothing is dropped under the lock.
         self.waiters.lock().steps = steps;
         remaining.step();
     }

@@ -317,7 +317,7 @@ impl<R> Held<R> {
         {
             return Some(self);
         }
-        // What ended it, ended the holder: whatever that made of it, it was cancelled.
+        // If its holder takes no work any more it was cancelled, whatever the error is.
         error = match is_active {
             true => T::fail(holder, error),
             false => ECANCELED,

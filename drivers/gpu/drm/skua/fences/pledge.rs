@@ -167,7 +167,7 @@ impl Publisher {
         let pledge = callback.data().0.clone();
         {
             let mut state = pledge.state.lock();
-            // In place of none.
+            // There was none: nothing is dropped under the lock.
             state.promises = promises;
             state.fence = Some(fence.clone());
         }

@@ -188,7 +188,7 @@ pub(crate) enum Memory {
 /// An object's system pages, for the device.
 pub(crate) struct SystemMemory {
     /// Their DMA mapping, which ends at the latest when the device is unbound.
-    /// None of what was got back when the device was gone.
+    /// None for pages that were got back when the device was gone.
     map: Option<DevresItem<DmaMap>>,
     /// How the CPU caches them.
     caching: Caching,
@@ -391,7 +391,7 @@ pub(crate) fn create(
     let mut paged = None;
     let mut lack = ENOSPC;
     for Attempt { segment, need } in args.sets.attempts() {
-        // It comes there when it is used.
+        // A context allocation comes to VRAM when it is used.
         let segment = match (segment, need, args.context_of) {
             (Segment::Vram, Need::Prefers, Some(_)) => continue,
             (Segment::Vram, Need::Needs, Some(_)) => Segment::System,
@@ -848,7 +848,8 @@ pub(crate) fn is_settled(bo: &Bo, reserved: &Reserved<'_>) -> Result<bool> {
 /// What the driver itself still does with `bo`, if anything. `ENOMEM`; `EINVAL` unless `reserved`
 /// is its lock.
 pub(crate) fn own_work(bo: &Bo, reserved: &Reserved<'_>) -> Result<Option<Fence>> {
-    // Of a private object all others' would be among the reservation's: those may wait for work.
+    // A private object shares its reservation: the fences there are also those of other objects'
+    // moves, which may wait for work.
     if bo.is_private() && is_settled(bo, reserved)? {
         return Ok(None);
     }
@@ -857,7 +858,7 @@ pub(crate) fn own_work(bo: &Bo, reserved: &Reserved<'_>) -> Result<Option<Fence>
         return reserved.singleton(Usage::Bookkeep);
     }
     match gem::placement(bo, reserved)? {
-        // They are cleared one after the other: when the last one is, this is.
+        // VRAM is cleared in order: when the range that came last is clear, this one is.
         Placement::Device(site) if bo.is_private() && site.range.is_cleared_alone() => {
             Ok(bo.dev().last_clear())
         }
@@ -1488,7 +1489,7 @@ impl GemExt for BoData {
             // Its handle is about to go.
             return Err(ENOENT);
         }
-        // By the lock one client would stop the others' work.
+        // Its client, by the lock, would stop the work of others that have it.
         let is_locked_out = obj.is_locked() && obj.is_for_vram_alone() && !obj.is_seen_in_vram();
         match obj.is_offered() || is_locked_out {
             true => Err(EBUSY),

@@ -319,14 +319,14 @@ impl Clears {
         let dev = &*self.dev;
         let clearer = &dev.clearer;
         let engine = dev.engine(dev.paging_engine()?)?;
-        // First: who is idle after that tells.
+        // First: an engine that becomes idle after that has this called again.
         clearer.is_waiting.store(1, Relaxed);
         if !engine.is_idle() {
             return Err(EBUSY);
         }
         clearer.is_waiting.store(0, Relaxed);
         if !clearer.begin() {
-            // Who has it ends, and has this looked at again.
+            // Something is being cleared: its end has this called again.
             return Ok(());
         }
         let taken = FreeBlocks::take(dev).inspect_err(|_| clearer.end())?;
@@ -339,7 +339,7 @@ impl Clears {
 
 impl AlarmHandler for Clears {
     fn run(&self) -> Option<Jiffies> {
-        // Whoever is busy tells.
+        // With `EBUSY` the engine calls when it is idle.
         let is_short = self.clear() == Err(ENOMEM);
         is_short.then(|| msecs_to_jiffies(RETRY_MS))
     }

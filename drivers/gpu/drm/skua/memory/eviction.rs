@@ -187,7 +187,7 @@ pub(crate) fn allocate(
         };
         let evictor = evictor(&region, &limit, &charge);
         let (part, missing) = match &limit {
-            // What it has anywhere counts.
+            // A group's limit counts what it has in any part.
             Some(pool) => (Part::Any, region.excess(pool, bytes)?),
             None => (part, bytes.saturating_sub(part.free_bytes(dev))),
         };
@@ -210,7 +210,7 @@ pub(crate) fn allocate(
             let others = dev.moves.wait(over, patience)?;
             dev.check_health()?;
             if others {
-                // They may never end to come.
+                // There may always be another such move.
                 *patience = patience.saturating_sub(1);
                 continue;
             }
@@ -481,11 +481,11 @@ pub(crate) fn reclaim(
     if wait_for_all(&place.moves, Need::Needs, &mut patience)? {
         return Ok(());
     }
-    // What was moving then never ends to.
+    // With the device lost no move ends.
     dev.check_health()?;
     let moving = moving(dev, pool)?.ok_or(ENOSPC)?;
     let usage = match moving.context_of() {
-        // As it is filed.
+        // As moves of such an object are filed.
         Some(ContextUse::Engine) => Usage::Bookkeep,
         _ => Usage::Kernel,
     };
@@ -581,11 +581,11 @@ pub(crate) fn move_out(
 /// How an object may be moved.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Victim {
-    /// If nobody works with it.
+    /// Only if nobody works with it.
     Idle,
-    /// Also if somebody does.
+    /// Even if somebody works with it.
     Any,
-    /// Likewise, for another device that is to use it.
+    /// Even so, since another device is to use it.
     Attached,
 }
 
@@ -613,8 +613,8 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
     let (from, quota) = (range.number(), range.quota().clone());
     // When the move is over, the memory is free.
     drop(range);
-    // In this order: what it was in before this is discarded by now. And not before it is worth the
-    // memory.
+    // In this order: the pages that it had before it came are discarded when it has arrived. And
+    // before memory is allocated for it.
     if bo.region() != REGION_VRAM || bo.is_arriving() || bo.is_dying() {
         return Err(EBUSY);
     }

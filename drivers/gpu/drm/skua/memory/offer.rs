@@ -247,7 +247,8 @@ fn reinstall(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
     };
     let mut result = Ok(());
     for_each_user(dev, bo, |vm| {
-        // Also what is not reached there: who installs now waits for this, or is seen.
+        // Even if no page table is to lead to it there: a bind that installs it now waits for this
+        // lock, or is seen.
         result = result.and(vm.reinstall(parent, bo, Some(&memory)));
         dev.reapers.vms.bury(vm);
         Ok(())

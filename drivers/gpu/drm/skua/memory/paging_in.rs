@@ -238,7 +238,7 @@ impl State {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        // The address space has it, too.
+        // Not the last reference to the device: the address space has one.
         self.0.state.lock().holder = None;
         self.0.free.notify_all();
     }
@@ -291,7 +291,7 @@ pub(crate) fn lock<'a>(
         let bound = device::enter(dev).ok_or(ENODEV)?;
         let parent = gpu::parent(&bound);
         let brought = match &turn {
-            // What has come may have left again before all was there: nobody else stops that.
+            // What was brought in may leave again before all is there: only the turn stops that.
             None if dev.pager.is_busy() || !core::mem::take(&mut is_first) => Err(ENOSPC),
             None => {
                 // Who has the turn does not see what is taken here before it is in its place.
@@ -432,7 +432,7 @@ fn bring_one(
     room: impl FnOnce(&Wanted<'_>) -> Result<Option<Arc<VramRange>>>,
 ) -> Result {
     if bo.is_dying() {
-        // Whose destruction is not certain yet soon will be, or is not destroyed.
+        // Whether it is destroyed is being decided: look again.
         fsleep(Delta::from_millis(1));
         return Ok(());
     }

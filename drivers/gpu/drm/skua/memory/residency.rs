@@ -97,7 +97,7 @@ pub(crate) fn make_resident(
         .and_then(|()| check_budget(device, dev, before, not_trim, excess))
         // First all of them: they do not make room for each other.
         .and_then(|()| {
-            // Only who is told that it is too much, or gets it, is told how much.
+            // The excess is told with success, and with the refusal above; not with other errors.
             let told = core::mem::take(excess);
             let moves = move_in(device, dev, parent, objects)?;
             *excess = told;
@@ -114,7 +114,7 @@ pub(crate) fn make_resident(
         Err(_) => residents.undo(claimed()),
         Ok(_) => device.tell_others(),
     }
-    // Work is to bring in what did not come by this; before, it would not leave that to this.
+    // What did not come by this is work's to bring in from now on.
     claimed().for_each(|bo| look_again(dev, bo));
     result
 }

@@ -202,7 +202,7 @@ pub(super) fn begin_mapping(vm: &Vm, bo: BoRef, offset: u64, write: bool) -> Res
     // From here on it has a user, and stays awake.
     BoData::rouse(&bo, &mut reserved)?;
     if write {
-        // The GPU does not say when it does.
+        // The GPU does not tell when it writes, so the clean copy goes now.
         clean_copy::drop_copy(&bo, &mut reserved)?;
     }
     Mapping::new(bo.clone(), vm, offset, write)
@@ -389,7 +389,7 @@ impl Reached {
 #[pinned_drop]
 impl PinnedDrop for Reached {
     fn drop(self: Pin<&mut Self>) {
-        // Before the identifier can be another's: with it goes that this one uses objects.
+        // Before the identifier may be another's: by its mappings it is a user of objects.
         drop(take(&mut *self.map.lock()));
         self.dev.release_asid(self.asid);
     }
@@ -804,8 +804,8 @@ impl Vm {
         spans: &[Span],
     ) -> Result {
         let accepted = self.accept_unmaps(parent, bo, spans);
-        // Not here: its client may have more for whoever does it. Also of what was accepted before
-        // an error.
+        // A worker does it, as a client may have much queued; also what was accepted before an
+        // error.
         Wake::wake(self);
         accepted
     }
@@ -1161,8 +1161,8 @@ impl Vm {
             end.records = records;
             end.memory = held;
         }
-        // Where this maps something, something that is being destroyed may have been, whose flush
-        // is still to come.
+        // The addresses that this maps may have led to something that is being destroyed, and whose
+        // flush is still to come.
         let maps = bind
             .operations
             .iter()

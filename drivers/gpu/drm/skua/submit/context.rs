@@ -486,7 +486,7 @@ impl Context {
         self.pending.lock().own_level
     }
 
-    /// Changes that, but not the level.
+    /// Says how important its client calls its work; the level stays.
     pub(crate) fn set_own_level(&self, level: Level) {
         self.pending.lock().own_level = level;
     }
@@ -531,8 +531,8 @@ impl Context {
         other.pending.lock().turn = others;
     }
 
-    /// Those of all are over: its next turn begins, after `rounds`. Called by the engine, under its
-    /// lock.
+    /// The turns of all contexts of its level are over: its next one begins, after `rounds`. Called
+    /// by the engine, under its lock.
     pub(crate) fn renew_turn(&self, rounds: u64, limits: &Limits) {
         self.pending.lock().turn.renew(rounds, limits);
     }
@@ -832,7 +832,7 @@ impl Context {
                 waits.push(fence)?;
             }
         }
-        // What this context did before is done before by its order.
+        // What it waits for of this context itself, the context's order sees to.
         let mut before = Few::Empty;
         for fence in waits.iter().filter(|fence| self.is_own(fence)) {
             before.push(fence.clone())?;
@@ -851,7 +851,7 @@ impl Context {
         }
         let order = self.order.lock();
         if self.check(most)? == 0 {
-            // Nobody else has to do it.
+            // It is the first in the queue: no worker has to arm its gate.
             submission.gate().arm();
         }
         let fence = match &submission.line() {
@@ -1111,7 +1111,7 @@ impl Context {
         if let (Some(area), true) = (self.area.as_ref(), self.saved_in().is_some_and(is_in_vram)) {
             area.ending.populate(UnderWay::leaving(&self.dev));
         }
-        // Without memory for that it is left when another one's turn comes.
+        // With `ENOMEM` the engine leaves it when it takes another context.
         _ = self.leave();
         Wake::wake(self);
     }

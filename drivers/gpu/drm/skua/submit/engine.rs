@@ -389,7 +389,7 @@ impl State {
             let list = self.ready.get_mut(level.index())?;
             let over = self.over.get_mut(level.index())?;
             let Some(context) = list.pop_front() else {
-                // Those of all are over.
+                // The turns of all contexts of this level are over.
                 core::mem::swap(list, over);
                 let limits = self.scheduler.limits();
                 let rounds = list.iter().map(|context| context.turn().rounds(limits));
@@ -398,7 +398,7 @@ impl State {
                         .iter()
                         .for_each(|context| context.renew_turn(rounds, limits)),
                     None => {
-                        // Who was counted is not there.
+                        // The scheduler has counted a context that is in no list.
                         crate::warn_on_once!(true);
                         self.scheduler.leave(level);
                     }
@@ -486,7 +486,7 @@ impl State {
     fn running(&self, now: u64, waits: impl FnOnce() -> bool) -> Option<(Running, Levels)> {
         let (_, packet) = self.node.head()?;
         let context = packet.submission.context();
-        // It has work that is in no ring if it is in a list: no reference is the last.
+        // Only a context that has work outside of the ring is in a list.
         let own = ListArc::<Context>::try_from_arc(context.clone()).is_err();
         let others = || {
             let behind = self.node.iter().skip(1).map(|(_, packet)| packet);
@@ -764,7 +764,7 @@ impl Engine {
             let mut state = self.state.lock();
             let mut collected = Ok(());
             if state.mode == Mode::Running {
-                // First: it was not at what had ended by then.
+                // First: what has ended by then is not what the engine stopped in.
                 let answer = state.node.answer(&dev.hw).ok().flatten();
                 collected = self.complete(dev, &mut state, finished);
                 let waits = answer.is_some_and(|answer| answer.stop == Stop::Waiting);

@@ -496,9 +496,9 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
         };
         // What it completed until it stopped.
         let outcome = engine.complete(dev, &mut state, finished);
-        // Where a reset has it say what cannot be, none is any help (row 2.21).
+        // If it says what cannot be behind a reset, no further reset is any help (row 2.21).
         is_believed = faults.is_none() || outcome.is_ok();
-        // It had ended the guilty before the reset, and goes on with the others.
+        // The engine had ended the guilty packet before the reset, which is void: it goes on.
         let is_void = cause.fence() != 0 && !state.node.is_named(cause);
         let is_reset = faults.filter(|_| !is_void);
         if let Some(faults) = is_reset {

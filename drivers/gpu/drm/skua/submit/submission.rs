@@ -229,7 +229,7 @@ impl Submission {
     /// Gives the submission its fence, and the `promises` that it is to keep. From now on nothing
     /// may fail.
     pub(crate) fn publish(&self, fence: DriverFence, promises: Few<Promise>) {
-        // In place of none.
+        // There were none: nothing is dropped under the locks.
         *self.promises.lock() = promises;
         *self.fence.lock() = Some(fence);
     }
