@@ -36,8 +36,10 @@ extern "C" {
  *   DRM_IOCTL_SKUA_BO_CREATE, DRM_IOCTL_SKUA_CONTEXT_ALLOC,
  *   DRM_IOCTL_SKUA_MAKE_RESIDENT and DRM_IOCTL_SKUA_SUBMIT where they make room,
  *   DRM_IOCTL_SKUA_BO_LOCK where it moves the buffer object, DRM_IOCTL_SKUA_BO_RECLAIM where
- *   content is just being thrown away, and DRM_IOCTL_SKUA_BO_DESTROY if it is to. To wait,
- *   use a syncobj, or DRM_IOCTL_SKUA_FENCE_WAIT.
+ *   content is just being thrown away, DRM_IOCTL_SKUA_BO_DESTROY if it is to, and
+ *   DRM_IOCTL_SKUA_FENCE_WAIT, which is for that. DRM_IOCTL_SKUA_VM_BIND has the GPU forget
+ *   translations, and DRM_IOCTL_SKUA_QUERY of regions what was just freed be counted: neither
+ *   waits for work. To wait for work, use a syncobj.
  * - The node is the render node; every ioctl has DRM_RENDER_ALLOW.
  *
  * Errors that every ioctl can return, and that are not repeated below:
