@@ -330,8 +330,10 @@ void skua_gem_unmap_at(struct drm_device *dev, long long offset, long long bytes
 /* Of an object that never had pages there is no inode. */
 void skua_inode_discard(struct inode **place)
 {
-	struct inode *inode = smp_load_acquire(place);
+	struct inode *inode;
 
+	/* Pairs with the cmpxchg() of skua_inode_at(). */
+	inode = smp_load_acquire(place);
 	if (inode)
 		shmem_truncate_range(inode, 0, (loff_t)-1);
 }

@@ -196,6 +196,8 @@ fn latency(report: &mut Report) -> Result<()> {
             None => copy(COPIED),
         };
         let packet = gpu.exec(0, &[command]);
+        // It has worked before: that its first addresses have to be found is none of this.
+        first_command(&mut gpu)?;
         let mut stops = Vec::new();
         stopped(&mut gpu, &[packet], STOPS, |gpu, stop| {
             ensure!(stop.saved > 0, "it was not stopped within");
@@ -204,7 +206,7 @@ fn latency(report: &mut Report) -> Result<()> {
         })?;
         // What one context leaves and another has loaded; nothing is drained between instructions.
         let images = 2 * IMAGE_SIZE as u64;
-        let ideal = |saved: u64| (saved + images) as f64 / BYTES_PER_TICK as f64;
+        let ideal = |saved: u64| (saved + images).div_ceil(BYTES_PER_TICK) as f64;
         let (ticks, saved) = stops.iter().max().copied().unwrap_or_default();
         let least = stops.iter().min().map(|(ticks, _)| ticks);
         let detail = json!({ "ticks": ticks, "saved": saved, "images": images, "least": least });

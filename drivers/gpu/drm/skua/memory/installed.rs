@@ -233,8 +233,7 @@ impl Sites {
     pub(crate) fn are_many(&self) -> bool {
         let inner = self.inner.lock();
         let counts = inner.users.values().map(|user| u64::from(user.count));
-        let are_many = counts.sum::<u64>() > MANY;
-        are_many
+        counts.sum::<u64>() > MANY
     }
 
     /// Whether the address space is among the users.
