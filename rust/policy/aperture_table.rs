@@ -3,9 +3,9 @@
 //! Which entries of the CPU host aperture's table are written for a list of pages: all of them, or
 //! none (row 0.22).
 //!
-//! A miniport whose GPU reads such a table from memory ([`aperture`]) implements
-//! [`map_cpu_host_aperture`](super::miniport::Miniport::map_cpu_host_aperture) and its counterpart
-//! by these; that the GPU looks at the entries afterwards is its own.
+//! A miniport whose GPU reads such a table from memory ([`spec::aperture`](crate::spec::aperture))
+//! implements [`map_cpu_host_aperture`](super::miniport::Miniport::map_cpu_host_aperture) and its
+//! counterpart by these; that the GPU looks at the entries afterwards is its own.
 //!
 //! # Examples
 //!
