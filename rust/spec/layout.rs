@@ -202,34 +202,12 @@ macro_rules! word {
                 },
             )+];
 
-            /// The value whose fields are all zero.
-            #[inline(always)]
-            pub const fn new() -> Self {
-                Self { bits: 0 }
-            }
-
-            /// The value with these bits; those of no field are kept.
-            #[inline(always)]
-            pub const fn from_bits(bits: u64) -> Self {
-                Self { bits }
-            }
-
-            /// The value's bits.
-            #[inline(always)]
-            pub const fn bits(self) -> u64 {
-                self.bits
-            }
+            register!(@value);
 
             /// The value of 32 bits.
             #[inline(always)]
             pub const fn of(word: u32) -> Self {
                 Self::from_bits(bits::wide(word))
-            }
-
-            /// Bits 31:0.
-            #[inline(always)]
-            pub const fn word(self) -> u32 {
-                bits::lo(self.bits)
             }
 
             $(

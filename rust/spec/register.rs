@@ -320,29 +320,7 @@ macro_rules! register {
                     )+],
                 };
 
-                /// The value whose fields are all zero.
-                #[inline(always)]
-                pub const fn new() -> Self {
-                    Self { bits: 0 }
-                }
-
-                /// The value with these bits; those of no field are kept.
-                #[inline(always)]
-                pub const fn from_bits(bits: u64) -> Self {
-                    Self { bits }
-                }
-
-                /// The value's bits.
-                #[inline(always)]
-                pub const fn bits(self) -> u64 {
-                    self.bits
-                }
-
-                /// Bits 31:0: all of them unless it is a pair.
-                #[inline(always)]
-                pub const fn word(self) -> u32 {
-                    bits::lo(self.bits)
-                }
+                register!(@value);
 
                 $(
                     register!(
@@ -452,6 +430,33 @@ macro_rules! register {
     (@reset fixed) => { Reset::Fixed };
     (@reset nothing) => { Reset::Nothing };
     (@reset $value:literal) => { Reset::Value($value) };
+
+    // Of a value that is a `bits: u64`, here and in `word!`.
+    (@value) => {
+        /// The value whose fields are all zero.
+        #[inline(always)]
+        pub const fn new() -> Self {
+            Self { bits: 0 }
+        }
+
+        /// The value with these bits; those of no field are kept.
+        #[inline(always)]
+        pub const fn from_bits(bits: u64) -> Self {
+            Self { bits }
+        }
+
+        /// The value's bits.
+        #[inline(always)]
+        pub const fn bits(self) -> u64 {
+            self.bits
+        }
+
+        /// Bits 31:0: all of them unless it is a pair.
+        #[inline(always)]
+        pub const fn word(self) -> u32 {
+            bits::lo(self.bits)
+        }
+    };
 
     (@access $register:ident) => { Access::$register };
     (@access $register:ident $field:ident) => { Access::$field };
