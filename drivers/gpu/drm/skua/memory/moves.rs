@@ -303,6 +303,8 @@ pub(crate) struct Transfer {
     pub(crate) flush: Flush,
     /// Whether no page table does any more.
     is_withdrawn: Atomic<bool>,
+    /// Whether [`Self::withdraw`] is for a worker: the object is mapped very often.
+    takes_long: bool,
     /// Of its fence alone: moves end in any order.
     line: FenceContext,
     /// Until the copy is over.
@@ -320,11 +322,17 @@ impl From<TransferError> for Error {
 }
 
 impl Transfer {
-    /// For `moved`, behind a `flush`. `ENOMEM`.
-    pub(crate) fn new(content: Content, flush: Flush, moved: Arc<Move>) -> Result<Arc<Self>> {
+    /// For `moved`, behind a `flush`, of an object that is mapped `often` or not. `ENOMEM`.
+    pub(crate) fn new(
+        content: Content,
+        flush: Flush,
+        often: bool,
+        moved: Arc<Move>,
+    ) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 is_withdrawn: Atomic::new(flush == Flush::Nothing),
+                takes_long: often,
                 content,
                 flush,
                 line: FenceContext::new(c"skua", c"move"),
@@ -362,14 +370,9 @@ impl Transfer {
         self.is_withdrawn.load(Acquire)
     }
 
-    /// Whether [`Self::withdraw`] is for a worker: the object is mapped very often.
-    pub(crate) fn takes_long(&self) -> bool {
-        let moved = self.moved.lock().clone();
-        moved.is_some_and(|moved| {
-            let takes_long = moved.bo.sites.are_many();
-            moved.dev.clone().reapers.moves.bury(moved);
-            takes_long
-        })
+    /// Whether whoever makes it may withdraw the old memory, and that is still to be done.
+    pub(crate) fn is_quick(&self) -> bool {
+        !self.is_withdrawn() && !self.takes_long
     }
 
     /// Has no page table lead to the old memory, which nobody uses any more. Process context;

@@ -440,7 +440,8 @@ pub(crate) fn relocate(
         (None, None) => Mover::Others,
     };
     let is_own = waits.iter().all(|fence| paging.is_own(fence));
-    let line = match is_own && !bo.sites.are_many() {
+    let often = bo.sites.are_many();
+    let line = match is_own && !often {
         // It delays nobody.
         true => paging,
         false => Gpu::mover(dev, mover)?,
@@ -460,7 +461,7 @@ pub(crate) fn relocate(
     let keeps = matches!(&new, Placement::Device(site) if site.copy().is_some());
     let is_copied = way == Way::Copied;
     let moved = Move::new(dev, bo, (old, memory), is_copied, keeps, user.cloned())?;
-    let transfer = Transfer::new(content, flush, moved)?;
+    let transfer = Transfer::new(content, flush, often, moved)?;
     // What the CPU has stored is there before the copy starts: it has no mapping any more, and the
     // register write that starts the copy does not pass stores to the same device.
     gem::unmap(&**bo);

@@ -281,7 +281,7 @@ impl Submission {
     /// Whether something is to be done before it can start, and whoever makes it may do that.
     pub(crate) fn is_quickly_prepared(&self) -> bool {
         match &self.work {
-            Work::Transfer(transfer) => !transfer.is_withdrawn() && !transfer.takes_long(),
+            Work::Transfer(transfer) => transfer.is_quick(),
             _ => false,
         }
     }
