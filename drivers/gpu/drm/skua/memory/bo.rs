@@ -577,10 +577,9 @@ pub(crate) fn room_in_vram(
         part = Part::Visible;
     }
     let bytes = u64::try_from(bo.size())?;
-    let level = Level::ALL.get(usize::from(bo.level()));
     let wish = Wish {
         away: bo.away(dev),
-        level: level.copied().unwrap_or(Level::Minimum),
+        level: bo.priority(),
         ..Wish::new(part, bytes, Need::Prefers)
     };
     match eviction::allocate(dev, parent, &quota, wish, patience) {
@@ -1190,6 +1189,13 @@ impl BoData {
     /// The [`Level`] of its priority.
     pub(crate) fn level(&self) -> u8 {
         self.backing.rank() % gart::rank(Level::Minimum)
+    }
+
+    /// Its priority.
+    pub(crate) fn priority(&self) -> Level {
+        let level = Level::ALL.get(usize::from(self.level()));
+        // There is none without.
+        level.copied().unwrap_or(Level::Minimum)
     }
 
     /// Has it be of `level`, in the list of the region that it is in.

@@ -54,10 +54,7 @@ use crate::{
         relocation::relocate,
         vm::for_each_user, //
     },
-    policy::priority::{
-        Level,
-        Offer, //
-    },
+    policy::priority::Offer,
     reaper,
     spec::number::Asid, //
 };
@@ -122,10 +119,7 @@ fn for_each(
 /// `EINVAL` for that; `EOPNOTSUPP` if one is imported, `EPERM` if others may have it, `EBUSY` if it
 /// is locked, resident, or about to be destroyed; `ENOMEM`; `EINTR` if a signal arrives.
 pub(crate) fn offer(dev: &SkuaDevice, objects: &[(u32, BoRef)], number: u32) -> Result {
-    let of = |bo: &Bo| {
-        let level = Level::ALL.get(usize::from(bo.level())).ok_or(EIO)?;
-        Offer::of(number, *level).ok_or(EINVAL)
-    };
+    let of = |bo: &Bo| Offer::of(number, bo.priority()).ok_or(EINVAL);
     let mut exec = lock_all(objects)?;
     for (_, bo) in objects {
         if gem::is_imported(&**bo) {
