@@ -332,8 +332,8 @@ where
 
 /// What [`Backing::pins`] counts somebody as who is about to pin; there are fewer pins.
 const ATTACHING: u32 = 1 << 24;
-/// How long an attachment waits for an object that is in use, or that others have move away again: at
-/// the end of their attachments, for one.
+/// How long an attachment waits for an object that is in use, or that others have move away again:
+/// at the end of their attachments, for one.
 const PATIENCE_MS: u32 = 10_000;
 /// How much of that it waits at once for what moves just now.
 const MOMENT_MS: u32 = 1000;

@@ -12,10 +12,10 @@
 //!           ▲ a multiple of the largest page that fits         ▲ the paging buffer
 //! ```
 //!
-//! DISCARD_CONTENT has nothing to map. An operation that is larger than its window goes on in the next paging buffer: a *pass* does
-//! what the window, the buffer and an engine's time have room for, and a [`MultipassOffset`] says
-//! where the next one begins. Where a pass ends depends on nothing but where it begins, so one that
-//! is repeated after a reset does the same again.
+//! DISCARD_CONTENT has nothing to map. An operation that is larger than its window goes on in the
+//! next paging buffer: a *pass* does what the window, the buffer and an engine's time have room
+//! for, and a [`MultipassOffset`] says where the next one begins. Where a pass ends depends on
+//! nothing but where it begins, so one that is repeated after a reset does the same again.
 //!
 //! # Examples
 //!
@@ -236,8 +236,8 @@ impl Step {
 }
 
 impl PagingOperation<'_> {
-    /// Whether an engine has something to do, whatever the miniport: then it leaves the context that
-    /// it holds.
+    /// Whether an engine has something to do, whatever the miniport: then it leaves the context
+    /// that it holds.
     pub fn has_steps(&self) -> bool {
         self.piece(0).is_some()
     }

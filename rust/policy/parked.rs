@@ -4,7 +4,8 @@
 //!
 //! A value comes by any store of anybody, in the client's own memory: only an engine that is given
 //! the work back finds it there, and nobody else works while it looks. So it is done one by one,
-//! now and then; the less often the longer a value has not come, unless what runs is less important.
+//! now and then; the less often the longer a value has not come, unless what runs is less
+//! important.
 
 use super::scheduler::Level;
 

@@ -7,7 +7,8 @@ fn level(priority: i32) -> Level {
     Level::of(priority).expect("a priority")
 }
 
-/// What is looked at within `ms` beside what runs at `running`, while no value comes: by place, when.
+/// What is looked at within `ms` beside what runs at `running`, while no value comes: by place,
+/// when.
 fn looks(priorities: &[i32], running: Option<i32>, ms: u64) -> Vec<Vec<u64>> {
     let running = running.map(level);
     let mut looks = Looks::default();

@@ -22,8 +22,8 @@
 //! in the guest `default`, whose other properties may be given too; `*` stands for any text.
 //! With `"alone": true` each of the programs has a boot of its own; with `"swift": true` they run
 //! on a kernel that is not slow, or when they are asked for; with `"sleeps": true` they may send
-//! the guest to sleep. Time-outs among the module's parameters are longer on a slow kernel, but with
-//! `"exact": true`.
+//! the guest to sleep. Time-outs among the module's parameters are longer on a slow kernel, but
+//! with `"exact": true`.
 
 use std::fs;
 use std::path::Path;

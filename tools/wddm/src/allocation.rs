@@ -232,12 +232,11 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// INVALID_PARAMETER if the size is 0 or above 2^40, or the priority 0; there is no such segment,
-    /// one is preferred
-    /// that may not hold it, or is in the eviction set and no way out of video memory, or it is
-    /// cached and hidden, or cached and for video memory alone: it could never be locked;
-    /// GRAPHICS_NO_VIDEO_MEMORY; NO_MEMORY; DEVICE_REMOVED; INVALID_HANDLE if the device is
-    /// destroyed.
+    /// INVALID_PARAMETER if the size is 0 or above 2^40, or the priority 0; there is no such
+    /// segment, one is preferred that may not hold it, or is in the eviction set and no way out of
+    /// video memory, or it is cached and hidden, or cached and for video memory alone: it could
+    /// never be locked; GRAPHICS_NO_VIDEO_MEMORY; NO_MEMORY; DEVICE_REMOVED; INVALID_HANDLE if the
+    /// device is destroyed.
     pub fn create(device: &Device, desc: &AllocationDesc) -> Result<Self> {
         let adapter = device.adapter();
         device.scheduler().check_alive()?;

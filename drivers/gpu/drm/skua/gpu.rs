@@ -36,8 +36,8 @@
 //! reservation locks              wound/wait mutexes; a page fault only tries; user memory is not
 //!                                touched under one
 //! Context::order                 mutex, process context; never on the way to a signal
-//! Context::holds, Vm::holds      mutexes; nothing is allocated and nothing else taken under one but
-//!                                spin locks
+//! Context::holds, Vm::holds      mutexes; nothing is allocated under one, and nothing else taken
+//!                                but spin locks
 //! Gpu::host_aperture             mutex, allocates; CPU mappings are made and removed under it, and
 //!                                its acknowledgements waited for
 //! vram, gart, asids, Budgets,    mutexes; all but the last two allocate
@@ -49,9 +49,9 @@
 //! Engine::state                  spin locks
 //! Destroyer::queues
 //! Context::pending, Vm::binds, Slots
-//! Submission::fence, promises, Bind::end, Transfer, Move::fence, Destruction::given_up, Gpu::paging,
-//! alarms, discarder, shrinker, last_clear, vram_region, Clearer, Sites, Evicted, Moves, Herald's,
-//! Resets::policy
+//! Submission::fence, promises, Bind::end, Transfer, Move::fence, Destruction::given_up,
+//! Gpu::paging, alarms, discarder, shrinker, last_clear, vram_region, Clearer, Sites, Evicted, Moves,
+//! Herald's, Resets::policy
 //! PendingResidency::operations
 //! Claims::counts, a device's notice, Context::area_move, Gate::waiters, Operation::publisher
 //! Gpu::fences, MonitoredFence::state, Pledge::state
@@ -859,9 +859,9 @@ impl Gpu {
         }
     }
 
-    /// Starts the device: VRAM in control groups, what throws offers away, the shrinker, a reset, its
-    /// access to memory, its engines, the driver's own contexts, and its alarms, which from now on
-    /// look after the engines. `job_ms` is how long a packet may work, `preempt_ms` how long an
+    /// Starts the device: VRAM in control groups, what throws offers away, the shrinker, a reset,
+    /// its access to memory, its engines, the driver's own contexts, and its alarms, which from now
+    /// on look after the engines. `job_ms` is how long a packet may work, `preempt_ms` how long an
     /// engine may take to stop.
     ///
     /// `ETIMEDOUT`, with a line in the log, if the reset does not end or the status page is not

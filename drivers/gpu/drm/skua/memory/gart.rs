@@ -18,10 +18,10 @@
 //! pages are free. No byte is copied, neither way.
 //!
 //! Who may be elsewhere as well leaves the aperture for who may be nowhere else; what may not be in
-//! system memory is [out](super::evicted) then. What is in the aperture alone stays there. Who leaves, and in which order, is decided as
-//! for VRAM ([`policy::eviction`](crate::policy::eviction)); but first it is planned: who is not
-//! where there is to be room does not have to leave, and nobody leaves if there can be none in one
-//! piece.
+//! system memory is [out](super::evicted) then. What is in the aperture alone stays there. Who
+//! leaves, and in which order, is decided as for VRAM
+//! ([`policy::eviction`](crate::policy::eviction)); but first it is planned: who is not where there
+//! is to be room does not have to leave, and nobody leaves if there can be none in one piece.
 //!
 //! Lock: [`Gpu::gart`](crate::gpu::Gpu), a mutex under which the allocator may allocate. Entries
 //! are written without it: each has one owner.

@@ -129,7 +129,8 @@ impl Place {
         })
     }
 
-    /// Has what `publisher` is to tell of wait: that all of `objects` are where `device` wants them.
+    /// Has what `publisher` is to tell of wait: that all of `objects` are where `device` wants
+    /// them.
     pub(crate) fn wait(
         self,
         dev: &SkuaDevice,

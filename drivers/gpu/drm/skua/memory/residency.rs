@@ -4,9 +4,9 @@
 //!
 //! A [device](super::device) counts how often an object was made resident for it
 //! ([`claims`](super::claims)). As long as that is not 0 for some device, the object is no victim
-//! of those who merely prefer VRAM; for those who need it, it leaves after what nothing keeps. What of
-//! it work needs in VRAM is [brought back](super::paging_in) before the work runs; other objects the GPU reaches
-//! in system memory, too.
+//! of those who merely prefer VRAM; for those who need it, it leaves after what nothing keeps. What
+//! of it work needs in VRAM is [brought back](super::paging_in) before the work runs; other objects
+//! the GPU reaches in system memory, too.
 
 use crate::{
     ext::{
@@ -72,7 +72,8 @@ use kernel::{
 ///
 /// Of an explicit device, says in `excess` by how many bytes it exceeds its budget then, or would.
 ///
-/// If some of them are [locked out](pending_residency::is_locked_out) calls `locked_out`, which may refuse that.
+/// If some of them are [locked out](pending_residency::is_locked_out) calls `locked_out`, which may
+/// refuse that.
 ///
 /// `ENOMEM`, also if that is not 0, unless the client can `not_trim`; `EBUSY` if one is offered;
 /// `ENODEV`; `EMFILE`; `EINTR` if a signal arrives. Nobody's count has changed then.
@@ -250,8 +251,8 @@ pub(crate) fn come_back(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, ma
     drop(moved());
 }
 
-/// Has `objects` move to where they rather are to be, as far as there is room; a fence for all moves
-/// of them. `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
+/// Has `objects` move to where they rather are to be, as far as there is room; a fence for all
+/// moves of them. `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
 pub(crate) fn move_in(
     device: &ClientDevice,
     dev: &SkuaDevice,

@@ -377,8 +377,8 @@ impl Cast {
         all
     }
 
-    /// Work of the innocent that is held for a value, who waits for what that signals, and work that
-    /// signals the value; a reset may have been faster.
+    /// Work of the innocent that is held for a value, who waits for what that signals, and work
+    /// that signals the value; a reset may have been faster.
     fn hold_back(&self) -> Held<'_> {
         let start = |context, commands: &[Command], syncs: &[drm_skua_sync]| {
             self.innocent.start_after(context, commands, syncs).ok()
@@ -474,8 +474,8 @@ struct Ends {
 }
 
 impl Ends {
-    /// Of all that is under way, other `work`, and what is `held`. What was engaged is released when what has to
-    /// overtake it has, or does not soon.
+    /// Of all that is under way, other `work`, and what is `held`. What was engaged is released
+    /// when what has to overtake it has, or does not soon.
     fn of(scene: &Scene<'_>, work: &[Work<'_>], held: &Held<'_>) -> Self {
         let begin = Instant::now();
         let is_over = || scene.urgent.as_ref().is_none_or(Job::has_ended);

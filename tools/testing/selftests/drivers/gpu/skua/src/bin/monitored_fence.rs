@@ -1058,8 +1058,8 @@ fn row_2_22_a_fence_can_keep_its_value() {
     assert_eq!(seen.read(0), 5);
 }
 
-/// From before it is let go until all is done; and, where its memory is locked by the CPU, while the
-/// worker has the first and tries again.
+/// From before it is let go until all is done; and, where its memory is locked by the CPU, while
+/// the worker has the first and tries again.
 fn row_2_23_held_work_ends_once_though_its_device_fails() {
     const JOBS: u64 = 16;
     const SIZE: u64 = 8 << 20;

@@ -536,8 +536,8 @@ fn row_2_19_a_value_that_was_passed_meanwhile_is_reached() {
 }
 
 /// However long a value has not come, work that is more important than what runs is looked at as
-/// often as at first, and found at the next look. What is as important as that is looked at less and
-/// less, but is not forgotten.
+/// often as at first, and found at the next look. What is as important as that is looked at less
+/// and less, but is not forgotten.
 fn row_2_19_what_waits_is_looked_at_by_importance() {
     let rig = Rig::new();
     let values = rig.buffer(Place::System, 4096);
