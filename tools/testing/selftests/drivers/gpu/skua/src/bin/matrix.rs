@@ -815,9 +815,10 @@ fn meet(
             work = cast.start();
         }
         if happens && fault.is_of_preemption() {
-            // What work needs may have to come back first.
-            let asked = || (Counts::now().asked > before.asked).then_some(());
-            assert!(eventually(asked).is_some(), "{NO_FAULT}: nobody was asked");
+            // What work needs may have to come back first, and an engine that works for who is
+            // released too early hears nothing any more.
+            let heard = || (was_told || scene.has_told(fault)).then_some(());
+            assert!(eventually(heard).is_some(), "{NO_FAULT}: nobody was asked");
         }
         let ends = Ends::of(&scene, &work, &held);
         if let Some(reset) = reset {
