@@ -30,6 +30,7 @@ mod splat;
 mod symbols;
 mod test;
 mod trace;
+mod turns;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -18,6 +18,8 @@
 //! ]
 //! ```
 //!
+//! Guests begin in their order: who begins with those that take long does not end with them.
+//!
 //! Only `name` and `programs` are needed. A program runs in the first guest that names it, or
 //! in the guest `default`, whose other properties may be given too; `*` stands for any text.
 //! With `"alone": true` each of the programs has a boot of its own; with `"swift": true` they run
@@ -99,7 +101,8 @@ pub(crate) fn read(kselftest: &Path) -> Result<Vec<Guest>> {
     Ok(assign(guests, &entries))
 }
 
-/// Puts every entry into a guest. The default guest comes first, guests without programs go.
+/// Puts every entry into a guest. They keep their order, the default guest comes last; guests without
+/// programs go.
 pub(crate) fn assign(mut guests: Vec<Guest>, entries: &[&str]) -> Vec<Guest> {
     let default = match guests.iter().position(|guest| guest.name == DEFAULT) {
         Some(at) => guests.remove(at),
@@ -108,7 +111,8 @@ pub(crate) fn assign(mut guests: Vec<Guest>, entries: &[&str]) -> Vec<Guest> {
             ..Guest::default()
         },
     };
-    guests.insert(0, default);
+    guests.push(default);
+    let last = guests.len() - 1;
     let patterns: Vec<Vec<String>> = guests
         .iter_mut()
         .map(|guest| std::mem::take(&mut guest.programs))
@@ -118,7 +122,7 @@ pub(crate) fn assign(mut guests: Vec<Guest>, entries: &[&str]) -> Vec<Guest> {
         let at = patterns
             .iter()
             .position(|list| list.iter().any(|pattern| matches(pattern, program)))
-            .unwrap_or(0);
+            .unwrap_or(last);
         if let Some(guest) = guests.get_mut(at) {
             guest.programs.push((*entry).to_owned());
         }
@@ -153,21 +157,19 @@ impl Guest {
 /// Deals the programs of each guest that has many out to several like it, `most` in each, so
 /// that guests which run side by side end at about the same time.
 pub(crate) fn deal(guests: Vec<Guest>, most: usize) -> Vec<Guest> {
-    let (mut many, mut few) = (Vec::new(), Vec::new());
-    for guest in guests {
+    let part = |guest: Guest| {
         if guest.programs.len() <= most {
-            few.push(guest);
-            continue;
+            return vec![guest];
         }
         let hands = guest.programs.len().div_ceil(most);
-        many.extend((0..hands).map(|hand| {
-            let programs = guest.programs.iter().skip(hand).step_by(hands);
-            guest.part(&(hand + 1).to_string(), programs.cloned().collect())
-        }));
-    }
-    // Who begins with the long ones does not end with them.
-    many.extend(few);
-    many
+        (0..hands)
+            .map(|hand| {
+                let programs = guest.programs.iter().skip(hand).step_by(hands);
+                guest.part(&(hand + 1).to_string(), programs.cloned().collect())
+            })
+            .collect()
+    };
+    guests.into_iter().flat_map(part).collect()
 }
 
 /// Whether a text is what the pattern says, `*` being any text.
@@ -220,8 +222,8 @@ mod tests {
         assert_eq!(
             plan,
             [
-                guest("default", &["c:bo", "c:vm"]),
-                guest("small", &["c:evict_a", "c:evict_b"])
+                guest("small", &["c:evict_a", "c:evict_b"]),
+                guest("default", &["c:bo", "c:vm"])
             ]
         );
     }
@@ -238,20 +240,20 @@ mod tests {
         };
         let plan = assign(vec![kill, default], &["c:a_kill", "c:bo", "c:b_kill"]);
         let names: Vec<_> = plan.iter().map(|guest| guest.name.as_str()).collect();
-        assert_eq!(names, ["default", "kill-a_kill", "kill-b_kill"]);
-        assert_eq!(plan[0].cmdline, "quiet");
+        assert_eq!(names, ["kill-a_kill", "kill-b_kill", "default"]);
+        assert_eq!(plan[2].cmdline, "quiet");
     }
 
     #[test]
     fn many_programs_are_dealt_out() {
-        let plan = vec![guest("a", &["1", "2", "3", "4", "5"]), guest("b", &["6"])];
+        let plan = vec![guest("b", &["6"]), guest("a", &["1", "2", "3", "4", "5"])];
         assert_eq!(
             deal(plan.clone(), 2),
             [
+                guest("b", &["6"]),
                 guest("a-1", &["1", "4"]),
                 guest("a-2", &["2", "5"]),
-                guest("a-3", &["3"]),
-                guest("b", &["6"])
+                guest("a-3", &["3"])
             ]
         );
         assert_eq!(deal(plan.clone(), 5), plan);

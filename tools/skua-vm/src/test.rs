@@ -2,14 +2,13 @@
 
 //! `skua-vm test`: the host's tests, then a boot for each guest of the [plan](crate::plan).
 //!
-//! Guests run side by side, as there are CPUs and memory for them. A guest that dies or falls
-//! silent fails the test that was running; another boot of the same guest takes the programs that
-//! it had not come to.
+//! Guests run side by side, as there are CPUs and memory for them ([`crate::turns`]). A guest that
+//! dies or falls silent fails the test that was running; another boot of the same guest takes the
+//! programs that it had not come to.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{channel, Sender};
-use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,6 +22,7 @@ use crate::guest::{boot, Watch};
 use crate::machine::{Config, MEMORY};
 use crate::plan::{self, Guest};
 use crate::report::{Report, Suite, Test};
+use crate::turns::Turns;
 use crate::Parts;
 
 /// How long each fuzz target runs, in seconds: enough to meet its corpus again.
@@ -48,7 +48,7 @@ pub(crate) struct Options {
     /// How often the test of random preemptions preempts work.
     #[arg(long)]
     points: Option<u64>,
-    /// How many guests run side by side; as many as fit without it.
+    /// How many guests run side by side; without it one for each CPU, and more while these are idle.
     #[arg(long)]
     guests: Option<usize>,
 }
@@ -71,8 +71,11 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
     report.finish(true)
 }
 
-/// How many guests fit beside each other.
-fn how_many(parts: &Parts) -> usize {
+/// Guests for each CPU at most, however idle it is.
+const CROWD: usize = 3;
+
+/// How many guests run side by side at least, and at most.
+fn how_many(parts: &Parts) -> (usize, usize) {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let free = info
         .lines()
@@ -82,14 +85,9 @@ fn how_many(parts: &Parts) -> usize {
     let each = usize::try_from(MEMORY).unwrap_or(usize::MAX)
         * 1024
         * if parts.patience > 1 { 4 } else { 2 };
+    let fit = free.map_or(1, |free| free / each).max(1);
     let cpus = thread::available_parallelism().map_or(1, usize::from);
-    // Some tests wait most of the time, which leaves a CPU to one more for two; a debug kernel has
-    // always something to do.
-    let most = match parts.patience > 1 {
-        true => cpus,
-        false => cpus + cpus / 2,
-    };
-    free.map_or(1, |free| free / each).clamp(1, most)
+    (cpus.min(fit), (cpus * CROWD).min(fit))
 }
 
 /// What guests say while they run.
@@ -103,35 +101,36 @@ enum Event {
 fn guests(options: &Options, parts: &Parts, report: &mut Report) -> Result<()> {
     let mut plan = plan::read(&parts.products.join("kselftest"))?;
     plan.retain(|guest| !guest.swift || parts.patience == 1 || report.pattern().is_some());
-    let many = match parts.gdb {
+    let (least, most) = match (parts.gdb, options.guests) {
         // There is one debugger.
-        Some(_) => 1,
-        None => options.guests.unwrap_or_else(|| how_many(parts)).max(1),
+        (Some(_), _) => (1, 1),
+        (None, Some(many)) => (many.max(1), many.max(1)),
+        (None, None) => how_many(parts),
     };
-    let plan = match many {
+    let plan = match most {
         1 => plan,
         _ => plan::deal(plan, if parts.patience > 1 { 2 * HAND } else { HAND }),
     };
     let mut units: VecDeque<Unit> = plan.into_iter().map(|guest| unit(guest, report)).collect();
-    if let Some(first) = units.front_mut() {
-        first.kunit = report.may_want(Suite::Kunit);
+    // The last is of those that are like any.
+    if let Some(last) = units.back_mut() {
+        last.kunit = report.may_want(Suite::Kunit);
     }
     for unit in &mut units {
         (unit.evict, unit.points) = (options.evict, options.points);
     }
     units.retain(|unit| unit.kunit || !unit.programs.is_empty());
     let dir = report.dir().to_owned();
-    let units = Mutex::new(units);
+    let turns = Turns::new(units, least, most);
     let (sender, events) = channel();
     thread::scope(|scope| {
-        for _ in 0..many {
-            let (sender, units, dir) = (sender.clone(), &units, &dir);
-            scope.spawn(move || loop {
-                let next = units.lock().ok().and_then(|mut units| units.pop_front());
-                let Some(unit) = next else {
-                    return;
-                };
-                run(parts, dir, unit, &sender);
+        for _ in 0..turns.threads() {
+            let (sender, turns, dir) = (sender.clone(), &turns, &dir);
+            scope.spawn(move || {
+                while let Some(unit) = turns.next() {
+                    run(parts, dir, unit, &sender);
+                    turns.end();
+                }
             });
         }
         drop(sender);

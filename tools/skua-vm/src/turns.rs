@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: MIT
+
+//! Which guests run side by side: one for each CPU, and more while these leave CPUs idle, as guests
+//! do whose tests wait for time-outs.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// For how long CPUs are watched before a guest more begins.
+const LOOK: Duration = Duration::from_secs(5);
+/// How much of a CPU has to be idle meanwhile, in percent: a guest that works wants all of one.
+const IDLE: u128 = 60;
+/// How often it is asked.
+const STEP: Duration = Duration::from_secs(1);
+
+/// What is left to do, handed out in its order to threads that each do one thing at a time.
+#[derive(Debug)]
+pub(crate) struct Turns<T> {
+    /// So many are done side by side whatever happens.
+    least: usize,
+    /// And no more than so many.
+    most: usize,
+    state: Mutex<State<T>>,
+    /// Something has ended.
+    ended: Condvar,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    left: VecDeque<T>,
+    /// How many are under way.
+    running: usize,
+    /// When CPUs began to be watched, and for how long all of them together had been idle then.
+    watched: Option<(Instant, Duration)>,
+}
+
+impl<T> Turns<T> {
+    /// Things to do, at least `least` and at most `most` of them at a time.
+    pub(crate) fn new(left: VecDeque<T>, least: usize, most: usize) -> Self {
+        Self {
+            least,
+            most,
+            state: Mutex::new(State {
+                left,
+                running: 0,
+                watched: None,
+            }),
+            ended: Condvar::new(),
+        }
+    }
+
+    /// How many threads have something to do.
+    pub(crate) fn threads(&self) -> usize {
+        self.most.max(self.least)
+    }
+
+    /// The next, when it is its turn; none if nothing is left. [`Turns::end`] follows.
+    pub(crate) fn next(&self) -> Option<T> {
+        let mut state = self.lock();
+        while !state.left.is_empty() {
+            let is_turn = state.running < self.least
+                || state.running < self.most && state.is_idle(Instant::now(), idle());
+            if is_turn {
+                state.running += 1;
+                state.watched = None;
+                return state.left.pop_front();
+            }
+            let waited = self.ended.wait_timeout(state, STEP);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        None
+    }
+
+    /// What [`Turns::next`] gave is done.
+    pub(crate) fn end(&self) {
+        self.lock().running -= 1;
+        self.ended.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> State<T> {
+    /// Whether CPUs, idle for `idle` in all, were so for long enough of the last while.
+    fn is_idle(&mut self, now: Instant, idle: Option<Duration>) -> bool {
+        let Some(idle) = idle else {
+            return false;
+        };
+        let &mut (since, before) = self.watched.get_or_insert((now, idle));
+        let passed = now - since;
+        if passed < LOOK {
+            return false;
+        }
+        self.watched = Some((now, idle));
+        idle.saturating_sub(before).as_nanos() * 100 >= passed.as_nanos() * IDLE
+    }
+}
+
+/// For how long all CPUs together have had nothing to do since the host began.
+fn idle() -> Option<Duration> {
+    let text = std::fs::read_to_string("/proc/uptime").ok()?;
+    let seconds = text.split_whitespace().nth(1)?.parse().ok()?;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn all_is_done_in_order_and_no_more_at_a_time_than_may_be() {
+        let turns = Turns::new((0..4).collect(), 2, 2);
+        assert_eq!(turns.threads(), 2);
+        assert_eq!((turns.next(), turns.next()), (Some(0), Some(1)));
+        let waited = std::thread::scope(|scope| {
+            let third = scope.spawn(|| turns.next());
+            std::thread::sleep(SECOND / 20);
+            let waited = !third.is_finished();
+            turns.end();
+            assert_eq!(third.join().expect("no panic"), Some(2));
+            waited
+        });
+        assert!(waited, "three at a time");
+        turns.end();
+        assert_eq!(turns.next(), Some(3));
+        assert_eq!(turns.next(), None);
+    }
+
+    #[test]
+    fn more_begin_where_cpus_were_idle_for_a_while() {
+        let begin = Instant::now();
+        let mut state = State {
+            left: VecDeque::from([()]),
+            running: 2,
+            watched: None,
+        };
+        // Seconds since, seconds of idleness, and whether that is a turn.
+        for (now, idle, expected) in [
+            (0, 100, false),
+            (4, 104, false),
+            (6, 106, true),
+            // What was idle before counts no more.
+            (12, 107, false),
+            (18, 117, true),
+        ] {
+            let is_idle = state.is_idle(begin + SECOND * now, Some(SECOND * idle));
+            assert_eq!(is_idle, expected, "after {now} s");
+        }
+        assert!(!state.is_idle(begin + SECOND * 30, None), "nobody knows");
+    }
+
+    #[test]
+    fn this_host_says_how_idle_it_was() {
+        assert!(idle().is_some());
+    }
+}
