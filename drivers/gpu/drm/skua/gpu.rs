@@ -463,7 +463,7 @@ pub(crate) struct Gpu {
     /// Whether all that is idle leaves VRAM before each ioctl, for tests.
     pub(crate) evicts: bool,
     /// How long the device may take to acknowledge.
-    acknowledge: Delta,
+    pub(crate) acknowledge: Delta,
     /// [`Settings::recovers`].
     pub(crate) recovers: bool,
     /// How often the adapter is reset before it is given up.
@@ -605,6 +605,7 @@ impl Watching {
 }
 
 /// Of a device that somebody waits for: when it was last asked whether it is there.
+#[derive(Clone, Copy)]
 pub(crate) struct Presence(Instant<Monotonic>);
 
 impl Presence {
@@ -937,6 +938,13 @@ impl Gpu {
     pub(crate) fn look_at_faults(&self) {
         if let Some(alarms) = &*self.alarms.lock() {
             alarms.faults.kick();
+        }
+    }
+
+    /// Has it looked soon how far recoveries are.
+    pub(crate) fn look_at_recoveries(&self) {
+        if let Some(alarms) = &*self.alarms.lock() {
+            alarms.recoveries.kick();
         }
     }
 

@@ -44,16 +44,13 @@ use crate::{
             Miniport,
             VRAM_SEGMENT, //
         },
-        node::Cause,
         paging::MultipassOffset, //
     },
-    spec::{
-        number::EngineIndex,
-        pci::MAX_ENGINES, //
-    },
+    spec::pci::MAX_ENGINES,
     submit::{
         context::Status,
         coredump::Failure,
+        engine::Engine,
         recovery::sentence, //
     }, //
 };
@@ -135,17 +132,17 @@ impl Resets {
     }
 }
 
-/// Resets the adapter, because of what `guilty` says of an engine's work if that is known; or
-/// declares the device lost, if it was reset too often, does not come back, or is to be lost
+/// Resets the adapter, and with that ends the recoveries of engines, whose causes say who is guilty;
+/// or declares the device lost, if it was reset too often, does not come back, or is to be lost
 /// anyway.
 ///
 /// Called by the alarms, one at a time. Bounded, and in a signalling section as a whole.
-pub(crate) fn reset_adapter(dev: &SkuaDevice, guilty: Option<(EngineIndex, &Cause)>) {
+pub(crate) fn reset_adapter(dev: &SkuaDevice) {
     if dev.check_health().is_err() || !dev.hw.is_present() || !dev.resets.begin() {
         return Gpu::lose(dev, false);
     }
     dev.suspend();
-    if guilty.is_none() {
+    if dev.engines().all(|(_, engine)| engine.recovery().is_none()) {
         dev.herald.tell_of_failure(dev, &Failure::Adapter);
     }
     for (_, engine) in dev.engines() {
@@ -159,12 +156,14 @@ pub(crate) fn reset_adapter(dev: &SkuaDevice, guilty: Option<(EngineIndex, &Caus
         dev.as_ref(),
         "the adapter was reset; what was in VRAM is lost\n"
     );
-    let guilty = guilty.and_then(|(index, cause)| Some((index, convict(dev, index, cause)?)));
+    let mut guilty = [None; MAX_ENGINES as usize];
+    for (guilty, (_, engine)) in guilty.iter_mut().zip(dev.engines()) {
+        *guilty = convict(dev, engine);
+    }
     fail_all(dev);
     dev.resume();
-    for (index, engine) in dev.engines() {
-        let error = guilty.filter(|(engine, _)| *engine == index);
-        engine.give_up(dev, error.map(|(_, error)| error));
+    for (guilty, (_, engine)) in guilty.into_iter().zip(dev.engines()) {
+        engine.give_up(dev, guilty);
     }
     dev.for_each_own(|context| context.begin_anew());
     go_on(dev);
@@ -265,13 +264,14 @@ fn purge(dev: &SkuaDevice) -> Result {
     Ok(())
 }
 
-/// The client whose packet `cause` names has failed; the error of that packet's fence.
-fn convict(dev: &SkuaDevice, index: EngineIndex, cause: &Cause) -> Option<Error> {
-    let (status, error) = sentence(cause);
-    let context = {
-        let state = dev.engine(index).ok()?.state.lock();
-        let (_, packet) = state.node.head().filter(|_| state.node.is_named(cause))?;
-        packet.submission.context().clone()
+/// An engine is recovered no more: the client whose packet that was for has failed; the error of that
+/// packet's fence.
+fn convict(dev: &SkuaDevice, engine: &Engine) -> Option<Error> {
+    let (context, (status, error)) = {
+        let mut state = engine.state.lock();
+        let cause = state.recovery.take()?.cause;
+        let (_, packet) = state.node.head().filter(|_| state.node.is_named(&cause))?;
+        (packet.submission.context().clone(), sentence(&cause))
     };
     let vm = context.vm().cloned();
     if let Some(vm) = &vm {

@@ -101,7 +101,8 @@ use crate::{
         },
         recovery::{
             condemn,
-            end_failed, //
+            end_failed,
+            Recovery, //
         },
         submission::Submission, //
     }, //
@@ -156,6 +157,8 @@ impl From<NodeError<Error>> for Error {
 pub(crate) struct State {
     /// Changed by recovery and by loss only, under `turn` as well.
     pub(crate) mode: Mode,
+    /// What is done about it by itself; none also while that is done about the whole adapter.
+    pub(crate) recovery: Option<Recovery>,
     /// The ring and its packets, at most [`IN_FLIGHT`].
     pub(crate) node: Node<KernelHeap, Hardware, Packet>,
     /// Which client the time of the packet at the ring's head is counted to.
@@ -214,9 +217,10 @@ pub(crate) struct Engine {
 }
 
 impl State {
-    /// Whether nothing is in the ring, and no context is held.
+    /// Whether nothing is in the ring, no context is held, and nothing is done about it.
     pub(crate) fn rests(&self) -> bool {
-        self.node.is_empty() && self.node.asked().is_none() && self.held.is_none()
+        let has_work = !self.node.is_empty() || self.node.asked().is_some();
+        !has_work && self.held.is_none() && self.recovery.is_none()
     }
 
     /// Whether it takes work and has none: nothing is in the ring, nobody waits for it.
@@ -573,6 +577,7 @@ impl Engine {
                 turn <- new_mutex!(taken),
                 state <- new_spinlock!(State {
                     mode: Mode::Running,
+                    recovery: None,
                     node,
                     clock,
                     scheduler: Scheduler::new(turns),
@@ -587,6 +592,11 @@ impl Engine {
             }),
             GFP_KERNEL,
         )
+    }
+
+    /// What is done about it by itself.
+    pub(crate) fn recovery(&self) -> Option<Recovery> {
+        self.state.lock().recovery
     }
 
     /// Whether it is asked to stop for others.
@@ -1105,8 +1115,8 @@ impl Engine {
         let turn = self.turn.lock();
         {
             let mut state = self.state.lock();
-            // It may be lost.
-            if state.mode == Mode::Recovering {
+            // It may be lost, or be recovered by itself.
+            if state.mode == Mode::Recovering && state.recovery.is_none() {
                 state.mode = Mode::Running;
             }
         }
@@ -1126,6 +1136,7 @@ impl Engine {
             let now = self.ticks(dev);
             let mut state = self.state.lock();
             state.mode = Mode::Lost;
+            state.recovery = None;
             state
                 .node
                 .abandon(|_, packet| finished.push(packet, Err(ENODEV)));

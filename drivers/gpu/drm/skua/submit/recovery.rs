@@ -26,10 +26,10 @@
 //! does not acknowledge. One that has completed what cannot be, by what it says behind a reset, has
 //! the device lost: what a reset says is what all depends on.
 //!
-//! The alarms run in one ordered queue, so that one thing at a time is done about a device. But for
-//! the one that looks whose turn it is: a recovery may wait for its engine for seconds, and the
-//! others go on meanwhile. It does no more to an engine than who submits does: nothing, unless that
-//! [runs](Mode::Running).
+//! The alarms run in one ordered queue, so that one thing at a time is done about a device. None
+//! waits there for an engine, which may take seconds: one of them looks now and then how far each
+//! [`Recovery`] is, and what others report, whether their work ends, and whose turn it is there is
+//! looked at in between. An adapter reset is waited for, as all engines are a part of it.
 
 use crate::{
     ext::{
@@ -48,6 +48,7 @@ use crate::{
         Presence,
         SkuaDevice, //
     },
+    hardware::miniport::Request,
     memory::{
         device::ClientDevice,
         vm::Vm, //
@@ -68,7 +69,10 @@ use crate::{
         }, //
     },
     spec::{
-        fault::Reason,
+        fault::{
+            Reason,
+            Record, //
+        },
         number::EngineIndex, //
     },
     submit::{
@@ -163,6 +167,8 @@ pub(crate) fn end_device(dev: &SkuaDevice, device: &Arc<ClientDevice>, status: u
 pub(crate) struct Alarms {
     /// Looks at fault records.
     pub(crate) faults: Alarm<Faults>,
+    /// Looks how far recoveries are, as long as there are any.
+    pub(crate) recoveries: Alarm<Recoveries>,
     /// Looks at the engines every [`PERIOD_MS`] while one has work.
     watchdog: Alarm<Watch>,
     /// Looks every [`TURN_MS`] whose turn it is, while one engine has work for several.
@@ -177,12 +183,7 @@ impl Alarms {
     /// Makes the alarms of `dev`; `job_ms` is how long a packet may work, `preempt_ms` how long an
     /// engine may take to stop when it is asked to. `ENOMEM`.
     pub(crate) fn new(dev: &SkuaDevice, job_ms: u32, preempt_ms: u32) -> Result<Arc<Self>> {
-        let queue = |name| {
-            let queue = OwnedQueue::new(name, Order::Ordered)?;
-            Ok::<_, Error>(Arc::new(queue, GFP_KERNEL)?)
-        };
-        let turns = queue(c"skua-turns")?;
-        let queue = queue(c"skua-alarms")?;
+        let queue = Arc::new(OwnedQueue::new(c"skua-alarms", Order::Ordered)?, GFP_KERNEL)?;
         let limits = |timeout_ms: u32| Limits {
             // A packet may be as slow as its host, but not use next to no engine time for long:
             // see the policy.
@@ -206,8 +207,9 @@ impl Alarms {
         let faults = Faults { dev: dev.into() };
         let alarms = Self {
             faults: Alarm::new(queue.clone(), faults)?,
+            recoveries: Alarm::new(queue.clone(), Recoveries { dev: dev.into() })?,
             watchdog: Alarm::new(queue.clone(), watch)?,
-            turns: Alarm::new(turns, Turns { dev: dev.into() })?,
+            turns: Alarm::new(queue.clone(), Turns { dev: dev.into() })?,
             reset: Alarm::new(queue.clone(), Reset { dev: dev.into() })?,
             sleeper: Alarm::new(queue.clone(), Sleeper::new(dev))?,
         };
@@ -265,7 +267,7 @@ impl AlarmHandler for Reset {
         let _signalling = Signalling::begin();
         let dev = &*self.dev;
         match dev.resets.is_wanted(dev.hw.generation()) || dev.check_health().is_err() {
-            true => reset_adapter(dev, None),
+            true => reset_adapter(dev),
             // It was done meanwhile, perhaps before who suspects it had memory kept.
             false => dev.resume(),
         }
@@ -290,7 +292,7 @@ impl AlarmHandler for Faults {
                 record.and_then(|record| Some((record, dev.engine(record.engine).ok()?)))
             else {
                 dev_err!(dev.as_ref(), "fault record {} makes no sense\n", number);
-                reset_adapter(dev, None);
+                reset_adapter(dev);
                 return None;
             };
             trace::fault(
@@ -303,13 +305,8 @@ impl AlarmHandler for Faults {
             // Modulo 2^32: at most half of it behind.
             let behind = engine.stale_faults.load(Relaxed).wrapping_sub(number);
             if behind == 0 || behind > 1 << 31 {
-                recover(
-                    dev,
-                    record.engine,
-                    engine,
-                    &Cause::Fault(record),
-                    Delta::ZERO,
-                );
+                let cause = Cause::Fault(record);
+                recover(dev, record.engine, engine, cause, Delta::ZERO);
             }
         }
         Some(0)
@@ -327,6 +324,134 @@ struct Watch {
     watchdogs: Pin<KBox<Mutex<KVec<[Watchdog; 2]>>>>,
 }
 
+/// What is done about an engine by itself, until it has stopped. By the alarms.
+#[derive(Clone, Copy)]
+pub(crate) struct Recovery {
+    /// Why it is to stop.
+    pub(crate) cause: Cause,
+    /// How long it may take to do so when it is asked.
+    patience: Delta,
+    /// The reset that it is to acknowledge; none while it is asked.
+    reset: Option<Request>,
+    /// When it was asked, or reset.
+    since: Instant<Monotonic>,
+    /// When the device was last there.
+    presence: Presence,
+    /// What the engine has reported since: if it is not reset after all, of what came behind the
+    /// guilty packet.
+    fault: Option<Record>,
+}
+
+/// How an engine has stopped.
+#[derive(Clone, Copy)]
+enum Stopped {
+    /// It was asked to.
+    Asked,
+    /// It was reset, and had reported so many faults then, modulo 2^32.
+    Reset(u32),
+}
+
+impl Recovery {
+    fn new(cause: Cause, patience: Delta) -> Self {
+        Self {
+            cause,
+            patience,
+            reset: None,
+            since: Instant::now(),
+            presence: Presence::new(),
+            fault: None,
+        }
+    }
+
+    /// Has the engine stop. `EIO`, `ENODEV`.
+    fn begin(&mut self, dev: &SkuaDevice, index: EngineIndex, engine: &Engine) -> Result {
+        let is_asked = engine.preempts() && dev.preempts.load(Relaxed);
+        if matches!(self.cause, Cause::Fault(_)) || !is_asked {
+            return self.reset(dev, index);
+        }
+        engine.preempt(dev, &mut engine.state.lock()).map(drop)
+    }
+
+    /// Resets the engine, unless it has ended the guilty packet. `EIO`, `ENODEV`.
+    fn reset(&mut self, dev: &SkuaDevice, index: EngineIndex) -> Result {
+        trace::reset(dev, index.get());
+        self.reset = Some(dev.hw.reset_engine(index, self.cause.fence())?);
+        self.since = Instant::now();
+        dev.counters.resets.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    /// Whether the engine has stopped; if it does not though it was asked to, it is reset. `EIO`,
+    /// `ENODEV`; `ETIMEDOUT` if that does not help.
+    fn go_on(
+        &mut self,
+        dev: &SkuaDevice,
+        index: EngineIndex,
+        engine: &Engine,
+    ) -> Result<Option<Stopped>> {
+        // Before it is asked: this thread may not have run for long.
+        let late = self.since.elapsed();
+        match self.reset {
+            // The engine reports its faults before it acknowledges a reset.
+            Some(reset) if dev.hw.is_done(reset)? => {
+                let faults = dev.hw.shared()?.fault_put()?;
+                return Ok(Some(Stopped::Reset(faults)));
+            }
+            Some(_) => (),
+            None => {
+                let state = engine.state.lock();
+                // Or it has ended all that there was.
+                if state.node.asked().is_none() || state.node.answer(&dev.hw)?.is_some() {
+                    return Ok(Some(Stopped::Asked));
+                }
+            }
+        }
+        dev.check_health()?;
+        self.presence.check(dev)?;
+        match self.reset {
+            Some(_) if late > dev.acknowledge => Err(ETIMEDOUT),
+            // What has faulted does not answer.
+            None if late > self.patience || self.fault.is_some() => {
+                self.reset(dev, index).map(|()| None)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Looks how far recoveries are.
+pub(crate) struct Recoveries {
+    /// The device whose engines are recovered.
+    dev: ARef<SkuaDevice>,
+}
+
+impl AlarmHandler for Recoveries {
+    fn run(&self) -> Option<Jiffies> {
+        let _signalling = Signalling::begin();
+        let dev = &*self.dev;
+        let mut is_waiting = false;
+        for (index, engine) in dev.engines() {
+            let Some(mut recovery) = engine.recovery() else {
+                continue;
+            };
+            match recovery.go_on(dev, index, engine) {
+                Ok(Some(stopped)) => conclude(dev, index, engine, &recovery, stopped),
+                Ok(None) => {
+                    engine.state.lock().recovery = Some(recovery);
+                    is_waiting = true;
+                }
+                Err(_) => reset_adapter(dev),
+            }
+        }
+        if !is_waiting {
+            return None;
+        }
+        fsleep(Delta::from_micros(100));
+        // Behind the other alarms.
+        Some(0)
+    }
+}
+
 /// What is to be done about an engine.
 enum Finding {
     /// Nothing has to be done.
@@ -342,6 +467,11 @@ impl Watch {
     fn ask(&self, index: EngineIndex, engine: &Engine) -> Finding {
         let (head, before, since, has_worked, asked) = {
             let state = engine.state.lock();
+            if state.recovery.is_some() {
+                drop(state);
+                self.restart(index, engine);
+                return Finding::Fine;
+            }
             let head = state.node.head();
             let before = head.map_or(Spent::default(), |(_, packet)| packet.spent);
             let has_worked = head.is_some_and(|(_, it)| it.submission.context().has_worked());
@@ -379,6 +509,17 @@ impl Watch {
             _ => Finding::Fine,
         }
     }
+
+    /// What was seen of an engine counts no more: it is recovered.
+    fn restart(&self, index: EngineIndex, engine: &Engine) {
+        let now = Arrival {
+            ms: now_ms(),
+            ticks: engine.ticks(&self.dev),
+        };
+        if let Some(watchdogs) = self.watchdogs.lock().get_mut(index.index()) {
+            watchdogs.iter_mut().for_each(|dog| dog.restart(now));
+        }
+    }
 }
 
 impl AlarmHandler for Watch {
@@ -402,14 +543,8 @@ impl AlarmHandler for Watch {
                     }
                 }
                 Finding::Wrong(cause, patience) => {
-                    recover(dev, index, engine, &cause, patience);
-                    let now = Arrival {
-                        ms: now_ms(),
-                        ticks: engine.ticks(dev),
-                    };
-                    if let Some(watchdogs) = self.watchdogs.lock().get_mut(index.index()) {
-                        watchdogs.iter_mut().for_each(|dog| dog.restart(now));
-                    }
+                    recover(dev, index, engine, cause, patience);
+                    self.restart(index, engine);
                 }
             }
         }
@@ -429,13 +564,17 @@ fn errno(reason: Reason) -> Error {
     }
 }
 
-/// Has an engine stop, and goes on without the guilty, if there is one. What works without end is
+/// Has an engine stop, to go on without the guilty, if there is one. What works without end is
 /// asked to stop first, and has so much `patience` to do so; otherwise the engine is reset.
-fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause, patience: Delta) {
+fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: Cause, patience: Delta) {
+    let mut recovery = Recovery::new(cause, patience);
     let mut turn = engine.turn.lock();
     let finished = &mut turn.finished;
-    let outcome = {
+    let (outcome, needed) = {
         let mut state = engine.state.lock();
+        if let (Some(under_way), Cause::Fault(record)) = (&mut state.recovery, cause) {
+            under_way.fault = Some(record);
+        }
         if state.mode != Mode::Running {
             return;
         }
@@ -445,41 +584,55 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
         let asked = state.node.asked();
         let needed = match cause {
             Cause::Fault(_) => true,
-            Cause::Endless(_) => state.node.is_named(cause),
-            Cause::Unanswered(request) => asked == Some(*request),
+            Cause::Endless(_) => state.node.is_named(&cause),
+            Cause::Unanswered(request) => asked == Some(request),
         };
         if needed {
             state.mode = Mode::Recovering;
+            state.recovery = Some(recovery);
         }
-        outcome.map(|()| needed)
+        (outcome, needed)
     };
     finished.finish(dev, index);
     drop(turn);
-    if outcome == Ok(true) {
-        let failure = Failure::Work(index, cause);
+    if needed {
+        let failure = Failure::Work(index, &cause);
         dev.herald.tell_of_failure(dev, &failure);
     }
-    let faults = match outcome {
+    let begun = outcome.and_then(|()| match needed {
         // The device is given up: there it may be reset no more.
-        Ok(true) if !dev.recovers && !matches!(cause, Cause::Fault(_)) => Err(ETIME),
-        Ok(true) => stop(dev, engine, cause, patience).and_then(|stopped| match stopped {
-            true => Ok(None),
-            false => reset(dev, index, cause.fence()).map(Some),
-        }),
-        Ok(false) => {
-            // What has ended may have left room.
-            engine.process(dev);
-            return;
+        true if !dev.recovers && !matches!(cause, Cause::Fault(_)) => Err(ETIME),
+        true => recovery.begin(dev, index, engine),
+        false => Ok(()),
+    });
+    match begun {
+        Ok(()) if needed => {
+            engine.state.lock().recovery = Some(recovery);
+            dev.look_at_recoveries();
         }
-        Err(error) => Err(error),
-    };
-    let Ok(faults) = faults else {
-        return reset_adapter(dev, Some((index, cause)));
-    };
+        // What has ended may have left room.
+        Ok(()) => engine.process(dev),
+        Err(_) => reset_adapter(dev),
+    }
+}
 
+/// An engine has stopped: it goes on without the guilty.
+fn conclude(
+    dev: &SkuaDevice,
+    index: EngineIndex,
+    engine: &Engine,
+    recovery: &Recovery,
+    stopped: Stopped,
+) {
+    let cause = &recovery.cause;
+    let faults = match stopped {
+        Stopped::Asked => None,
+        Stopped::Reset(faults) => Some(faults),
+    };
     let (status, error) = sentence(cause);
     let failed;
     let is_believed;
+    let is_reset;
     let mut turn = engine.turn.lock();
     let Taken {
         finished,
@@ -500,8 +653,9 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
         is_believed = faults.is_none() || outcome.is_ok();
         // The engine had ended the guilty packet before the reset, which is void: it goes on.
         let is_void = cause.fence() != 0 && !state.node.is_named(cause);
-        let is_reset = faults.filter(|_| !is_void);
-        if let Some(faults) = is_reset {
+        let reset_at = faults.filter(|_| !is_void);
+        is_reset = reset_at.is_some();
+        if let Some(faults) = reset_at {
             engine.stale_faults.store(faults, Relaxed);
         }
         let verdict = outcome.and_then(|()| match faults {
@@ -518,7 +672,7 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
             Some(_) => Ok(state.node.blame(cause, guilty)),
         });
         failed = condemn(dev, engine, &mut state, removed, status);
-        if is_reset.is_some() {
+        if is_reset {
             state.hold(dev, None);
         }
         finished.append(removed);
@@ -527,15 +681,15 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
                 return Err(EIO);
             }
             state.mode = Mode::Running;
-            if is_reset.is_none() {
-                return Ok(());
+            if is_reset {
+                let replayed = state.node.replay(&dev.hw);
+                engine.note_rewritten(dev, &state);
+                state.look_at_head(engine.ticks(dev));
+                if replayed? {
+                    dev.watch();
+                }
             }
-            let replayed = state.node.replay(&dev.hw);
-            engine.note_rewritten(dev, &state);
-            state.look_at_head(engine.ticks(dev));
-            if replayed? {
-                dev.watch();
-            }
+            state.recovery = None;
             Ok(())
         })
     };
@@ -547,9 +701,14 @@ fn recover(dev: &SkuaDevice, index: EngineIndex, engine: &Engine, cause: &Cause,
     drop(turn);
     end_failed(dev, failed, status);
     match outcome {
-        Ok(()) => engine.process(dev),
+        Ok(()) => {
+            engine.process(dev);
+            if let Some(record) = recovery.fault.filter(|_| !is_reset) {
+                recover(dev, index, engine, Cause::Fault(record), Delta::ZERO);
+            }
+        }
         Err(_) if !is_believed => Gpu::lose(dev, false),
-        Err(_) => reset_adapter(dev, Some((index, cause))),
+        Err(_) => reset_adapter(dev),
     }
 }
 
@@ -590,44 +749,4 @@ pub(crate) fn end_failed(dev: &SkuaDevice, failed: Option<Arc<Vm>>, status: Stat
         end_device(dev, vm.device(), status.code());
         dev.reapers.vms.bury(vm);
     }
-}
-
-/// Asks an engine whose packet works without end to stop, and waits until it has, for so long;
-/// whether it has. `EIO`, `ENODEV`.
-fn stop(dev: &SkuaDevice, engine: &Engine, cause: &Cause, patience: Delta) -> Result<bool> {
-    {
-        let mut state = engine.state.lock();
-        let is_asked = engine.preempts() && dev.preempts.load(Relaxed);
-        if matches!(cause, Cause::Fault(_)) || !is_asked {
-            return Ok(false);
-        }
-        if !engine.preempt(dev, &mut state)? && state.node.asked().is_none() {
-            // It has ended all that there was.
-            return Ok(true);
-        }
-    }
-    let start = Instant::<Monotonic>::now();
-    let mut presence = Presence::new();
-    loop {
-        if engine.state.lock().node.answer(&dev.hw)?.is_some() {
-            return Ok(true);
-        }
-        if start.elapsed() > patience {
-            return Ok(false);
-        }
-        dev.check_health()?;
-        presence.check(dev)?;
-        fsleep(Delta::from_micros(100));
-    }
-}
-
-/// Resets one engine, unless it has ended the packet with this fence id, and waits until it has
-/// stopped: how many faults it had reported then. `EIO`, `ENODEV`.
-fn reset(dev: &SkuaDevice, index: EngineIndex, fence: u64) -> Result<u32> {
-    trace::reset(dev, index.get());
-    let request = dev.hw.reset_engine(index, fence)?;
-    dev.counters.resets.fetch_add(1, Relaxed);
-    dev.wait_briefly(|| dev.hw.is_done(request))?;
-    // The engine reports its faults before it acknowledges a reset.
-    dev.hw.shared()?.fault_put()
 }

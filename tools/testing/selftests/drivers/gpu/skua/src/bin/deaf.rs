@@ -7,8 +7,9 @@ use std::process::ExitCode;
 
 use skua_guest::host::Lies;
 use skua_selftests::events::Trace;
+use skua_selftests::program::LOOP;
 use skua_selftests::race::Hold;
-use skua_selftests::rig::{expect_working, wait_value, write, Job};
+use skua_selftests::rig::{dispatch, expect_working, wait_value, write, Job};
 use skua_selftests::suite::{self, eventually};
 use skua_selftests::{tests, Engine, Errno, Place, Rig};
 use skua_uapi::*;
@@ -16,6 +17,8 @@ use skua_uapi::*;
 fn main() -> ExitCode {
     suite::main(tests![
         row_2_21_others_share_an_engine_while_one_is_deaf: 120 at_rest,
+        row_2_21_faults_elsewhere_are_seen_to_while_one_is_deaf: 120 at_rest,
+        row_2_21_what_hangs_elsewhere_is_cut_while_one_is_deaf: 120 at_rest,
         row_2_19_a_wait_that_is_cut_is_in_nobodys_way: 120 at_rest,
     ])
 }
@@ -86,6 +89,42 @@ fn row_2_21_others_share_an_engine_while_one_is_deaf() {
     }
     holds.iter().for_each(Hold::release);
     assert!(jobs.iter().all(|job| job.wait() == Ok(())));
+    deaf.end();
+}
+
+/// Who is behind what faults is innocent, and does not stand for that.
+fn row_2_21_faults_elsewhere_are_seen_to_while_one_is_deaf() {
+    let [rig, other] = [(); 2].map(|()| Rig::new().having_worked());
+    let guilty = [(); 3].map(|()| Rig::new().having_worked());
+    let written = other.buffer(Place::System, 4096);
+    let deaf = Deaf::new(&rig);
+    for (round, guilty) in (1..).zip(&guilty) {
+        let faults = guilty.start(Engine::Compute, &[write(guilty.reserve(4096), 1)]);
+        let behind = other.start(Engine::Compute, &[write(written.va, round)]);
+        let ended = eventually(|| behind.has_ended().then_some(())).is_some();
+        println!("# round {round}: ended {ended}");
+        assert!(ended, "round {round}: it stands");
+        assert_eq!(behind.wait(), Ok(()), "round {round}");
+        assert_eq!(written.cpu.read(0), round);
+        assert_eq!(faults.wait(), Err(Errno::EFAULT), "round {round}");
+    }
+    deaf.end();
+}
+
+/// Nor for what works without end.
+fn row_2_21_what_hangs_elsewhere_is_cut_while_one_is_deaf() {
+    let [rig, guilty, other] = [(); 3].map(|()| Rig::new().having_worked());
+    let endless = guilty.program(LOOP);
+    let written = other.buffer(Place::System, 4096);
+    let deaf = Deaf::new(&rig);
+    let hangs = guilty.start(Engine::Compute, &[dispatch(&endless, LOOP, &[])]);
+    let cut = eventually(|| hangs.has_ended().then_some(())).is_some();
+    println!("# cut {cut}");
+    assert!(cut, "it is not cut");
+    assert_eq!(hangs.wait(), Err(Errno::ETIME));
+    let behind = other.start(Engine::Compute, &[write(written.va, 7)]);
+    assert_eq!(behind.wait(), Ok(()));
+    assert_eq!(written.cpu.read(0), 7);
     deaf.end();
 }
 

@@ -6,18 +6,23 @@
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use skua_guest::host::Lies;
+use skua_guest::host::{expect_error, Lies};
 use skua_selftests::client::PATIENCE;
 use skua_selftests::events::Trace;
 use skua_selftests::function::Function;
 use skua_selftests::program::{address, COUNT, LOOP};
+use skua_selftests::race::Hold;
 use skua_selftests::rig::{copy, dispatch, expect_working, fill, wait_value, write, Buffer, Job};
+use skua_selftests::suite::eventually;
 use skua_selftests::witness::{quiet, Witness};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_uapi::*;
 
 fn main() -> ExitCode {
-    suite::main(tests![row_2_01_a_hundred_hangs: 600])
+    suite::main(tests![
+        row_2_01_a_hundred_hangs: 600,
+        row_2_21_what_faults_before_a_reset_that_comes_late: 120 at_rest,
+    ])
 }
 
 /// An innocent client, with work on both engines.
@@ -146,4 +151,43 @@ fn row_2_01_a_hundred_hangs() {
     drop(innocent);
     nothing.expect_unchanged(&observer);
     expect_working();
+}
+
+/// What was to be reset has ended by then, so that there is no reset; but what came behind it has
+/// stopped the engine.
+fn row_2_21_what_faults_before_a_reset_that_comes_late() {
+    // A host that does not run the driver in time may have the adapter reset.
+    expect_error("").expect("the kernel's log");
+    let met = (0..4).any(|_| faults_before_the_reset());
+    assert!(met, "never in time");
+    expect_working();
+}
+
+/// Whether it did, and the adapter was not reset.
+#[track_caller]
+fn faults_before_the_reset() -> bool {
+    let [rig, guilty, other] = [(); 3].map(|()| Rig::new().having_worked());
+    let hold = Hold::new(&rig);
+    let written = other.buffer(Place::System, 4096);
+    let counts = || Function::first().counters(["fault", "driver_adapter_resets"]);
+    let trace = Trace::of(&["skua_reset"]);
+    let lies = Lies::tell("preempt-never engine-reset-never").expect("gpu-lie");
+    let before = counts();
+    let overdue = hold.begin(&rig, rig.compute);
+    let faults = guilty.start(Engine::Compute, &[write(guilty.reserve(4096), 1)]);
+    let behind = other.start(Engine::Compute, &[write(written.va, 7)]);
+    let is_reset = eventually(|| (!trace.events().is_empty()).then_some(()));
+    assert!(is_reset.is_some(), "it is not reset");
+    hold.release();
+    let has_faulted = eventually(|| (counts()[0] > before[0]).then_some(()));
+    assert!(has_faulted.is_some(), "it does not fault");
+    drop(lies);
+    let ends = [overdue.wait(), faults.wait(), behind.wait()];
+    let met = counts()[1] == before[1];
+    println!("# met {met}: {ends:?}, {} resets", trace.events().len());
+    if met {
+        assert_eq!(ends, [Ok(()), Err(Errno::EFAULT), Ok(())]);
+        assert_eq!(written.cpu.read(0), 7);
+    }
+    met
 }
