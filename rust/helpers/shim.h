@@ -203,7 +203,7 @@ void skua_trace_resume(struct drm_device *dev, unsigned int engine, unsigned int
 		       unsigned long long fence_context, unsigned long long fence_seqno);
 void skua_trace_packet(struct drm_device *dev, unsigned int engine, unsigned int context,
 		       unsigned long long fence_context, unsigned long long fence_seqno,
-		       unsigned long long packet);
+		       unsigned long long packet, _Bool again);
 _Bool skua_trace_depend_is_on(void);
 void skua_trace_depend(struct drm_device *dev, unsigned long long fence_context,
 		       unsigned long long fence_seqno, struct dma_fence *on);

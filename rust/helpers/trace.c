@@ -37,9 +37,9 @@ void skua_trace_resume(struct drm_device *dev, u32 engine, u32 context, u64 fenc
 }
 
 void skua_trace_packet(struct drm_device *dev, u32 engine, u32 context, u64 fence_context,
-		       u64 fence_seqno, u64 packet)
+		       u64 fence_seqno, u64 packet, bool again)
 {
-	trace_skua_packet(dev, engine, context, fence_context, fence_seqno, packet);
+	trace_skua_packet(dev, engine, context, fence_context, fence_seqno, packet, again);
 }
 
 bool skua_trace_depend_is_on(void)

@@ -106,13 +106,13 @@ DECLARE_EVENT_CLASS(skua_engine,
 );
 
 /*
- * A packet written to an engine's ring, of a portion's first or a later part, or written
- * there again as it was: packet is the fence id that the engine has for it.
+ * A packet written to an engine's ring, of a portion's first or a later part: packet is the
+ * fence id that the engine has for it; again if the engine was given that part before.
  */
 TRACE_EVENT(skua_packet,
 	TP_PROTO(struct drm_device *drm, u32 engine, u32 context, u64 fence_context,
-		 u64 fence_seqno, u64 packet),
-	TP_ARGS(drm, engine, context, fence_context, fence_seqno, packet),
+		 u64 fence_seqno, u64 packet, bool again),
+	TP_ARGS(drm, engine, context, fence_context, fence_seqno, packet, again),
 	TP_STRUCT__entry(
 		__string(dev, dev_name(drm->dev))
 		__field(u32, engine)
@@ -120,6 +120,7 @@ TRACE_EVENT(skua_packet,
 		__field(u64, fence_context)
 		__field(u64, fence_seqno)
 		__field(u64, packet)
+		__field(bool, again)
 	),
 	TP_fast_assign(
 		__assign_str(dev);
@@ -128,10 +129,11 @@ TRACE_EVENT(skua_packet,
 		__entry->fence_context = fence_context;
 		__entry->fence_seqno = fence_seqno;
 		__entry->packet = packet;
+		__entry->again = again;
 	),
-	TP_printk("dev=%s, engine=%u, context=%u, fence=%llu:%llu, packet=%llu", __get_str(dev),
-		  __entry->engine, __entry->context, __entry->fence_context,
-		  __entry->fence_seqno, __entry->packet)
+	TP_printk("dev=%s, engine=%u, context=%u, fence=%llu:%llu, packet=%llu, again=%d",
+		  __get_str(dev), __entry->engine, __entry->context, __entry->fence_context,
+		  __entry->fence_seqno, __entry->packet, __entry->again)
 );
 
 /* What is submitted with a fence waits for another one. */

@@ -108,13 +108,15 @@ pub(crate) fn resume<D: drm::Driver>(
     }
 }
 
-/// A packet was written to an engine's ring, which knows it by the fence id `packet`.
+/// A packet was written to an engine's ring, which knows it by the fence id `packet`, `again` or for
+/// the first time.
 pub(crate) fn packet<D: drm::Driver>(
     dev: &drm::Device<D>,
     engine: u32,
     context: u32,
     fence: &Fence,
     packet: u64,
+    again: bool,
 ) {
     // SAFETY: The device is valid.
     unsafe {
@@ -125,6 +127,7 @@ pub(crate) fn packet<D: drm::Driver>(
             fence.context(),
             fence.seqno(),
             packet,
+            again,
         );
     }
 }

@@ -211,8 +211,7 @@ pub enum Task<'a> {
         va: GpuVa,
         /// Its length, a multiple of 8, not 0.
         bytes: u32,
-        /// Whether it goes on where it was preempted (`DXGK_SUBMITCOMMANDFLAGS::Resubmission`),
-        /// with the context's save area.
+        /// Whether it goes on where it was preempted, with the context's save area.
         resume: bool,
     },
     /// A pass of a paging operation, in the system's context: the paging buffer that was built last
@@ -339,7 +338,8 @@ pub trait Miniport {
     fn query_segments(&self) -> [Segment; 3];
 
     /// Has a node fetch from its ring, which is empty from now on: at first and after each reset.
-    /// `preemption` names the next request to stop. Allocates nothing.
+    /// Paging buffers that were submitted stay, as of [`Self::withdraw`]. `preemption` names the
+    /// next request to stop. Allocates nothing.
     fn start_node(
         &self,
         node: EngineIndex,
@@ -364,12 +364,17 @@ pub trait Miniport {
 
     /// Writes `task` into the ring, which has room for it, and says where. The engine does not see
     /// it before [`Self::ring_doorbell`]. Allocates nothing.
+    ///
+    /// `resubmission`: the node was given it before, and has withdrawn it, or was reset
+    /// (`DXGK_SUBMITCOMMANDFLAGS::Resubmission`, row 2.14). Then its paging buffer is the one that
+    /// was submitted with this fence id.
     fn submit_command(
         &self,
         node: EngineIndex,
         ring: &mut Self::Ring,
         task: &Task<'_>,
         completion: Completion,
+        resubmission: bool,
     ) -> Result<RingSpan, Self::Error>;
 
     /// A buffer of commands that no node was given is not run any more: what is kept of it can go

@@ -6,7 +6,8 @@
 //! gets a fence id of the hardware; packets are complete by their *position* before the id that the
 //! engine reports ([`InFlight`]). After a reset those that go on are written again: the system's
 //! own before all others, in order, with the ids that they have, and then the others, in order,
-//! with new ones (row 2.14): what waits for a packet holds on to it, never to its id.
+//! with new ones (row 2.14): what waits for a packet holds on to it, never to its id. The miniport is
+//! told of each that it was given before.
 //!
 //! # Preemption
 //!
@@ -94,6 +95,9 @@ pub trait Packet {
     /// Whether work waits behind it that may have no room in the ring before it ends.
     fn is_followed(&self) -> bool;
 
+    /// Whether an engine was given what it is to do before.
+    fn is_resubmitted(&self) -> bool;
+
     /// The context that it belongs to, all of whose packets go with a guilty one; [`None`] for the
     /// system's own.
     fn context(&self) -> Option<ContextSlot>;
@@ -153,7 +157,7 @@ pub enum NodeError<E> {
     Bogus,
     /// There is no room for a packet for which there was to be some, or there are no more ids.
     Full,
-    /// The miniport does not do with memory that is idle, or with what it did with before.
+    /// The miniport does not do with memory that is idle.
     Busy,
     /// What the miniport says.
     Miniport(E),
@@ -279,7 +283,13 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
     ///
     /// [`NodeError::Busy`], [`NodeError::Miniport`].
     pub fn build(&mut self, miniport: &M, task: &Task<'_>) -> Result<Built, NodeError<M::Error>> {
-        build(miniport, self.index, &mut self.ring, task)
+        let Task::Paging(pass, _) = task else {
+            return Ok(Built::Last);
+        };
+        match miniport.build_paging_buffer(self.index, &mut self.ring, pass) {
+            Ok(Built::Busy) if pass.idle => Err(NodeError::Busy),
+            built => built.map_err(NodeError::Miniport),
+        }
     }
 
     /// Puts a packet that [`Self::fits`], and was built, behind the others. The engine sees it with
@@ -295,8 +305,13 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
             fence: self.in_flight.next_id(),
             interrupt: interrupts,
         };
-        let written =
-            miniport.submit_command(self.index, &mut self.ring, &packet.task(), completion);
+        let written = miniport.submit_command(
+            self.index,
+            &mut self.ring,
+            &packet.task(),
+            completion,
+            packet.is_resubmitted(),
+        );
         let span = written.as_ref().map_or(RingSpan::default(), |span| *span);
         self.in_flight
             .push(Entry {
@@ -467,9 +482,8 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
                 return Err(NodeError::Bogus);
             }
         }
-        let (index, ring) = (self.index, &mut self.ring);
         miniport
-            .withdraw(index, ring, self.next_preemption)
+            .withdraw(self.index, &mut self.ring, self.next_preemption)
             .map_err(NodeError::Miniport)?;
         self.in_flight.remove_if(
             |_, entry| entry.packet.context().is_some(),
@@ -478,13 +492,19 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
                 false => withdrawn(id, entry.packet, Stop::Between),
             },
         );
+        self.resubmit(miniport)
+    }
+
+    /// Writes all packets into the empty ring again.
+    fn resubmit(&mut self, miniport: &M) -> Result<(), NodeError<M::Error>> {
+        let (index, ring) = (self.index, &mut self.ring);
         let mut result = Ok(());
         self.in_flight.for_each_mut(|fence, entry| {
             if result.is_ok() {
                 let interrupt = entry.interrupts;
                 let completion = Completion { fence, interrupt };
                 result = miniport
-                    .submit_command(index, ring, &entry.packet.task(), completion)
+                    .submit_command(index, ring, &entry.packet.task(), completion, true)
                     .map(|span| entry.span = span);
             }
         });
@@ -531,32 +551,13 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
     ///
     /// # Errors
     ///
-    /// [`NodeError::Full`] if the ids are used up, [`NodeError::Busy`], [`NodeError::Miniport`].
+    /// [`NodeError::Full`] if the ids are used up, [`NodeError::Miniport`].
     pub fn replay(&mut self, miniport: &M) -> Result<bool, NodeError<M::Error>> {
         self.enable(miniport)?;
         self.in_flight
             .renumber(|entry| entry.packet.context().is_none())
             .map_err(|_| NodeError::Full)?;
-        let (index, ring) = (self.index, &mut self.ring);
-        let mut replayed = Ok(());
-        self.in_flight.for_each_mut(|fence, entry| {
-            if replayed.is_ok() {
-                let interrupt = entry.interrupts;
-                let completion = Completion { fence, interrupt };
-                let task = entry.packet.task();
-                // It does the same as before: see `paging`.
-                replayed = build(miniport, index, ring, &task).and_then(|built| {
-                    if built == Built::Busy {
-                        return Err(NodeError::Busy);
-                    }
-                    let written = miniport.submit_command(index, ring, &task, completion);
-                    entry.span = written.map_err(NodeError::Miniport)?;
-                    Ok(())
-                });
-            }
-        });
-        replayed?;
-        self.count_untold();
+        self.resubmit(miniport)?;
         self.notify(miniport)
     }
 
@@ -568,7 +569,12 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
     pub fn restart(&mut self, miniport: &M) -> Result<(), NodeError<M::Error>> {
         self.completed = 0;
         self.blameless = 0;
-        self.enable(miniport)
+        self.enable(miniport)?;
+        // What was in the ring begins anew, with other buffers.
+        let (ring, all) = (&mut self.ring, RingSpan::default());
+        miniport
+            .retire(self.index, ring, all, u64::MAX)
+            .map_err(NodeError::Miniport)
     }
 
     /// Has the engine, whose ring is empty, write zeroes to what of `blocks` of a segment fits into
@@ -600,7 +606,7 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
             interrupt: false,
         };
         let span = miniport
-            .submit_command(self.index, &mut self.ring, &task, completion)
+            .submit_command(self.index, &mut self.ring, &task, completion, false)
             .map_err(NodeError::Miniport)?;
         self.notify(miniport)?;
         Ok(Purge { fence, span, next })
@@ -643,21 +649,5 @@ pub fn cancel<M: Miniport>(
 ) {
     if caps.is_cancel_command_aware() {
         buffers.for_each(|(va, bytes)| miniport.cancel_command(node, context, va, bytes));
-    }
-}
-
-/// Builds the paging buffer of `task`, if it takes one.
-fn build<M: Miniport>(
-    miniport: &M,
-    node: EngineIndex,
-    ring: &mut M::Ring,
-    task: &Task<'_>,
-) -> Result<Built, NodeError<M::Error>> {
-    let Task::Paging(pass, _) = task else {
-        return Ok(Built::Last);
-    };
-    match miniport.build_paging_buffer(node, ring, pass) {
-        Ok(Built::Busy) if pass.idle => Err(NodeError::Busy),
-        built => built.map_err(NodeError::Miniport),
     }
 }

@@ -37,6 +37,7 @@ pub(crate) enum Call {
     Submit {
         what: What,
         completion: Completion,
+        resubmission: bool,
     },
     Doorbell,
     Retire {
@@ -219,7 +220,6 @@ impl Miniport for Recorder {
         self.ask()?;
         (ring.head, ring.tail, ring.told) = (0, 0, 0);
         ring.built = None;
-        ring.paging.clear();
         self.calls.borrow_mut().push(Call::Start);
         Ok(())
     }
@@ -267,6 +267,7 @@ impl Miniport for Recorder {
         ring: &mut Ring,
         task: &Task<'_>,
         completion: Completion,
+        resubmission: bool,
     ) -> Result<RingSpan, Gone> {
         self.ask()?;
         assert!(
@@ -285,8 +286,10 @@ impl Miniport for Recorder {
             } => What::Virtual(context, va, bytes, resume),
             Task::Paging(pass, flush) => {
                 let from = pass.from;
-                let withdrawn = ring.paging.get(&completion.fence).copied();
-                let built = ring.built.take().or(withdrawn);
+                let built = match resubmission {
+                    true => ring.paging.get(&completion.fence).copied(),
+                    false => ring.built.take(),
+                };
                 assert_eq!(built, Some(from), "another pass was built");
                 ring.paging.insert(completion.fence, from);
                 match pass.operation {
@@ -303,9 +306,11 @@ impl Miniport for Recorder {
             Task::Null(flush) => What::Null(flush),
             Task::Switch => What::Switch,
         };
-        self.calls
-            .borrow_mut()
-            .push(Call::Submit { what, completion });
+        self.calls.borrow_mut().push(Call::Submit {
+            what,
+            completion,
+            resubmission,
+        });
         Ok(RingSpan {
             start,
             end: ring.tail,
@@ -330,7 +335,7 @@ impl Miniport for Recorder {
         fence: u64,
     ) -> Result<(), Gone> {
         ring.head = span.end;
-        ring.paging = ring.paging.split_off(&(fence + 1));
+        ring.paging.retain(|submitted, _| *submitted > fence);
         self.calls.borrow_mut().push(Call::Retire { end: span.end });
         Ok(())
     }

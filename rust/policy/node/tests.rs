@@ -51,7 +51,11 @@ impl Packet for Work {
     }
 
     fn is_followed(&self) -> bool {
-        self.number >= FOLLOWED
+        self.number & FOLLOWED != 0
+    }
+
+    fn is_resubmitted(&self) -> bool {
+        self.number & RESUBMITTED != 0
     }
 
     fn context(&self) -> Option<ContextSlot> {
@@ -60,8 +64,8 @@ impl Packet for Work {
 }
 
 impl Work {
-    /// The call that puts it into the ring.
-    fn submit(&self, fence: u64) -> Call {
+    /// The call that puts it into the ring, for the first time or not.
+    fn submit(&self, fence: u64, resubmission: bool) -> Call {
         let what = match self.context {
             Some(context) => {
                 let va = GpuVa(u64::from(self.number) * 8);
@@ -71,7 +75,11 @@ impl Work {
         };
         let interrupt = self.interrupts();
         let completion = Completion { fence, interrupt };
-        Call::Submit { what, completion }
+        Call::Submit {
+            what,
+            completion,
+            resubmission,
+        }
     }
 }
 
@@ -85,8 +93,10 @@ fn paging(idle: bool) -> Task<'static> {
     Task::Paging(pass, Flush::Nothing)
 }
 
-/// Work from this number on has more behind it.
+/// Work with this bit in its number has more behind it.
 const FOLLOWED: u32 = 1 << 16;
+/// An engine was given work with this bit before.
+const RESUBMITTED: u32 = 1 << 17;
 
 type TestNode = Node<StdHeap, Recorder, Work>;
 
@@ -209,7 +219,7 @@ proptest! {
                     prop_assert_eq!(node.fits(&hw, &packet.task()), fits);
                     if fits {
                         start(&mut node, &hw, packet).unwrap();
-                        expected.push(packet.submit(next));
+                        expected.push(packet.submit(next, false));
                         model.push_back((next, packet));
                         next += 1;
                         number += 1;
@@ -309,13 +319,13 @@ proptest! {
                     model.retain(|entry| !client(entry));
                     expected.push(Call::Withdraw);
                     // What is the system's own comes again, with the ids that it had.
-                    expected.extend(model.iter().map(|(id, packet)| packet.submit(*id)));
+                    expected.extend(model.iter().map(|(id, packet)| packet.submit(*id, true)));
                     untold = !model.is_empty();
                 }
                 Op::Reset => {
                     hw.reported.set(0);
                     node.restart(&hw).unwrap();
-                    expected.push(Call::Start);
+                    expected.extend([Call::Start, Call::Retire { end: 0 }]);
                     // All of a segment becomes zero before anything else.
                     let from = MultipassOffset::default();
                     let purge = node.purge(&hw, 1, &[PageRange::new(0, 8)], from).unwrap();
@@ -324,8 +334,12 @@ proptest! {
                         fence: next,
                         interrupt: false,
                     };
-                    let what = What::Fill(1, from);
-                    expected.extend([Call::Submit { what, completion }, Call::Doorbell]);
+                    let submit = Call::Submit {
+                        what: What::Fill(1, from),
+                        completion,
+                        resubmission: false,
+                    };
+                    expected.extend([submit, Call::Doorbell]);
                     prop_assert_eq!(node.is_purged(&hw, &purge), Ok(false));
                     hw.reported.set(next);
                     prop_assert_eq!(node.is_purged(&hw, &purge), Ok(true));
@@ -379,7 +393,7 @@ proptest! {
                         model.push_back((next, packet));
                         next += 1;
                     }
-                    expected.extend(model.iter().map(|(id, packet)| packet.submit(*id)));
+                    expected.extend(model.iter().map(|(id, packet)| packet.submit(*id, true)));
                     expected.extend((!model.is_empty()).then_some(Call::Doorbell));
                 }
             }
@@ -465,7 +479,7 @@ fn the_systems_own_is_first_after_a_reset_with_the_ids_that_it_had() {
     let expected: Vec<_> = written
         .iter()
         .rev()
-        .map(|(id, it)| it.submit(*id))
+        .map(|(id, it)| it.submit(*id, true))
         .collect();
     assert_eq!(submits, expected);
     hw.reported.set(8);
@@ -541,20 +555,18 @@ fn a_miniport_may_want_memory_to_be_idle() {
     assert_eq!(node.build(&hw, &paging(false)), Ok(Built::Busy));
     start(&mut node, &hw, client(1, 1)).unwrap();
     assert_eq!(node.len(), 2);
-    // It is now. What was built once is built again as it was.
+    // It is now.
     start(&mut node, &hw, system(2)).unwrap();
-    assert_eq!(node.replay(&hw), Ok(true));
     let calls = hw.calls.borrow();
     let built = calls.iter().filter_map(|call| match call {
         Call::Build { idle, built, .. } => Some((*idle, *built)),
         _ => None,
     });
-    assert!(built.eq([(true, Built::Last); 4]));
+    assert!(built.eq([(true, Built::Last); 2]));
     drop(calls);
     // There is nothing else to be waited for.
     hw.wants_idle.set(Some(true));
     assert_eq!(node.build(&hw, &paging(true)), Err(NodeError::Busy));
-    assert_eq!(node.replay(&hw), Err(NodeError::Busy));
 }
 
 #[test]
@@ -758,6 +770,54 @@ fn a_ring_does_not_end_untold() {
     assert_eq!(told(&numbers), only(&[1, 5], 8));
     numbers[5] = 1;
     assert_eq!(told(&numbers), only(&[1, 6], 8));
+}
+
+/// Row 2.14: of what comes again the miniport is told that it does, and has its buffer still.
+#[test]
+fn what_comes_again_is_said_to() {
+    let hw = Recorder::default();
+    let mut node = node(8, 8);
+    let system = Work {
+        context: None,
+        number: 1,
+    };
+    let told = || {
+        let calls = core::mem::take(&mut *hw.calls.borrow_mut());
+        let told = |call: &Call| match call {
+            Call::Submit {
+                completion,
+                resubmission,
+                ..
+            } => Some((completion.fence, *resubmission)),
+            Call::Build { .. } => Some((0, false)),
+            _ => None,
+        };
+        calls.iter().filter_map(told).collect::<Vec<_>>()
+    };
+    start(&mut node, &hw, client(1, 0)).unwrap();
+    start(&mut node, &hw, system).unwrap();
+    node.notify(&hw).unwrap();
+    assert_eq!(told(), [(1, false), (0, false), (2, false)]);
+    // When it has made room: the client's by who has it then.
+    assert_eq!(node.preempt(&hw), Ok(true));
+    let answer = Preemption {
+        fence: 1,
+        completed: 0,
+        stop: Stop::Within,
+    };
+    let result = node.withdraw(&hw, answer, |_| (), None, |_, _, _| ());
+    assert_eq!((result, told()), (Ok(()), std::vec![(2, true)]));
+    start(&mut node, &hw, client(1, RESUBMITTED)).unwrap();
+    start(&mut node, &hw, client(1, 1)).unwrap();
+    assert_eq!(told(), [(3, true), (4, false)]);
+    // When it was reset.
+    assert_eq!(node.replay(&hw), Ok(true));
+    assert_eq!(told(), [(2, true), (5, true), (6, true)]);
+    // When the adapter was, nothing comes again: it begins anew.
+    node.restart(&hw).unwrap();
+    node.abandon(|_, _| ());
+    start(&mut node, &hw, system).unwrap();
+    assert_eq!(told(), [(0, false), (7, false)]);
 }
 
 /// Row 2.23: once for each buffer, of a miniport that says so.

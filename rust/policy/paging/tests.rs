@@ -257,7 +257,8 @@ fn a_transfer_takes_as_many_paging_buffers_as_it_takes() {
         };
         let built = hw.build_paging_buffer(node, &mut ring, &pass).unwrap();
         let task = Task::Paging(pass, Flush::All.before(from));
-        let place = hw.submit_command(node, &mut ring, &task, Completion { fence, interrupt });
+        let completion = Completion { fence, interrupt };
+        let place = hw.submit_command(node, &mut ring, &task, completion, false);
         hw.retire(node, &mut ring, place.unwrap(), fence).unwrap();
         match built {
             Built::Full(next) => from = next,
@@ -320,7 +321,7 @@ fn what_is_discarded_takes_one_paging_buffer_and_nothing_in_it() {
         interrupt: true,
     };
     let task = Task::Paging(pass, Flush::All);
-    hw.submit_command(node, &mut ring, &task, completion)
+    hw.submit_command(node, &mut ring, &task, completion, false)
         .unwrap();
     let calls = hw.calls.borrow();
     let [Call::Build { steps, .. }, Call::Submit { what, .. }] = &calls[..] else {

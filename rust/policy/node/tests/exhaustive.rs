@@ -177,7 +177,11 @@ impl World {
                     assert!(self.stopped.is_some(), "it works");
                     self.ring.clear();
                 }
-                Call::Submit { what, completion } => {
+                Call::Submit {
+                    what,
+                    completion,
+                    resubmission,
+                } => {
                     let Completion {
                         fence: id,
                         interrupt,
@@ -189,6 +193,7 @@ impl World {
                     }
                     // The system's own keeps its id, others get new ones.
                     let before = self.ids.insert(id, packet);
+                    assert!(!is_own(&packet) || resubmission == before.is_some(), "{id}");
                     assert!(before.is_none_or(|it| it == packet && is_own(&it)), "{id}");
                     let last = self.ring.back().or(self.news.back());
                     assert!(last.is_none_or(|last| last.id < id), "{last:?} {id}");

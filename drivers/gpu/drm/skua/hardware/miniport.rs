@@ -513,7 +513,6 @@ impl Miniport for Hardware {
             let shared = self.shared()?;
             shared.engine32(node, status::engine::PREEMPT_SEQ)?
         };
-        self.close_windows(ring, u64::MAX)?;
         self.name_preemption(node, preemption)?;
         let address = Shared::ring_address(&self.caps, node)?;
         let regs = &self.regs;
@@ -622,6 +621,7 @@ impl Miniport for Hardware {
         ring: &mut Ring,
         task: &Task<'_>,
         completion: Completion,
+        resubmission: bool,
     ) -> Result<RingSpan> {
         let shared = self.shared()?;
         let start = ring.space.tail();
@@ -660,13 +660,13 @@ impl Miniport for Hardware {
             }
             Task::Paging(_, flush) => {
                 invalidate(flush, &mut emit)?;
-                // Or it was withdrawn.
                 let mut windows = (0..).zip(&mut ring.windows);
-                let (number, taken) = match ring.built.take() {
-                    Some(built) => windows.find(|(number, _)| *number == built),
-                    None => windows.find(|(_, taken)| taken.fence == fence),
+                let (number, taken) = match resubmission {
+                    true => windows.find(|(_, taken)| taken.fence == fence),
+                    false => windows.find(|(number, _)| ring.built == Some(*number)),
                 }
                 .ok_or(EIO)?;
+                ring.built = None;
                 taken.fence = fence;
                 let bytes = taken.bytes;
                 if bytes == 0 {

@@ -922,10 +922,11 @@ impl Context {
             return Ok((None, due));
         };
         // What else uses the memory, it has waited for.
-        let attempt = Attempt {
+        let mut attempt = Attempt {
             idle: pending.running == 0,
             number: pending.number,
             resume: pending.saved,
+            again: false,
         };
         let task = submission.task(from, attempt);
         let is_buffer = matches!(task, Task::Virtual { .. });
@@ -947,9 +948,10 @@ impl Context {
             None => _ = pending.pop(),
         }
         if is_buffer {
-            submission.give(from.piece);
             pending.number = pending.number.wrapping_add(1);
         }
+        // The driver's own comes from here again when the adapter was reset, and begins anew.
+        attempt.again = submission.give(from.piece) && pending.is_client;
         pending.running = pending.running.saturating_add(1);
         pending.saved = false;
         let spent = take(&mut pending.spent);

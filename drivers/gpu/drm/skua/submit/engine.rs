@@ -909,9 +909,9 @@ impl Engine {
             if packet.is_buffer() {
                 context.expect_areas();
             }
-            packet
-                .submission
-                .with_fence(|fence| trace::packet(dev, self.index.get(), context.id(), fence, id));
+            packet.submission.with_fence(|fence| {
+                trace::packet(dev, self.index.get(), context.id(), fence, id, true);
+            });
         }
     }
 
@@ -1017,7 +1017,8 @@ impl Engine {
                     let idle = packet.attempt.idle;
                     trace::paging(dev, engine, fence, piece, page, idle, packet.is_last);
                 }
-                trace::packet(dev, engine, id, fence, state.node.next_id());
+                let number = state.node.next_id();
+                trace::packet(dev, engine, id, fence, number, packet.attempt.again);
             });
             let started = state.node.start(&dev.hw, packet);
             state.look_at_head(now);

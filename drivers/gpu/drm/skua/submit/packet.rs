@@ -77,6 +77,10 @@ impl node::Packet for Packet {
         self.followed
     }
 
+    fn is_resubmitted(&self) -> bool {
+        self.attempt.again
+    }
+
     fn context(&self) -> Option<ContextSlot> {
         self.submission.context().slot()
     }

@@ -163,7 +163,8 @@ pub(crate) struct Submission {
     gate: Gate<Context>,
     /// What it waits for of its own context, before it by their order.
     before: Few<Fence>,
-    /// How many of its buffers the engine was given, whatever became of them.
+    /// How many of its portions the engine was given, whatever became of them; of the driver's own it
+    /// tells nothing.
     given: Atomic<usize>,
     /// From publication until it is finished.
     #[pin]
@@ -199,6 +200,8 @@ pub(crate) struct Attempt {
     pub(crate) number: u32,
     /// Whether it goes on where it was preempted: its context's save area had its state.
     pub(crate) resume: bool,
+    /// Whether the engine was given the portion before.
+    pub(crate) again: bool,
 }
 
 impl Submission {
@@ -301,6 +304,7 @@ impl Submission {
             idle,
             number,
             resume,
+            ..
         } = attempt;
         let segment = VRAM_SEGMENT;
         let flush = match &self.work {
@@ -369,12 +373,14 @@ impl Submission {
         }
     }
 
-    /// The engine is given its buffer with the number `piece`; by one thread at a time.
-    pub(crate) fn give(&self, piece: usize) {
-        let given = piece.saturating_add(1);
-        if self.given.load(Relaxed) < given {
-            self.given.store(given, Relaxed);
+    /// The engine is given its portion with the number `piece`; by one thread at a time. Whether it
+    /// was before.
+    pub(crate) fn give(&self, piece: usize) -> bool {
+        let again = piece < self.given.load(Relaxed);
+        if !again {
+            self.given.store(piece.saturating_add(1), Relaxed);
         }
+        again
     }
 
     /// Its buffers that the engine was not given, each by its address and size.

@@ -130,6 +130,8 @@ fn write_again(stop: Stop) {
         packets.map(names).collect()
     });
     assert_eq!(others.len(), 1 + jobs.len(), "{events:#?}");
+    let comes_again = |event: &Event| event.fields.get("again").is_some_and(|again| again == "1");
+    assert!(!written.iter().any(comes_again), "{written:#?}");
     // They were mixed: some of paging have ids below others'.
     let last = others.iter().map(|(_, id)| *id).max();
     assert!(
@@ -150,6 +152,11 @@ fn write_again(stop: Stop) {
     assert_eq!(first, paging, "{events:#?}");
     let mut newest = paging.iter().map(|(_, id)| *id).max().max(last);
     let mut fences = Vec::new();
+    for event in &again {
+        let (fence, id) = names(event);
+        let came = [&paging, &others].map(|list| list.iter().any(|(other, _)| *other == fence));
+        assert_eq!(comes_again(event), came != [false; 2], "{id}: {events:#?}");
+    }
     for event in rest {
         let (fence, id) = names(event);
         if is_paging(event) {
