@@ -57,7 +57,7 @@ pub(crate) struct Hub {
     /// The way to the guest.
     pub(crate) interrupts: Arc<dyn Interrupts>,
     /// Shared with the status page and the thread that acts for them.
-    lies: Arc<Lies>,
+    pub(crate) lies: Arc<Lies>,
     /// From what the engines draw how long their steps are.
     pub(crate) pace: Seed,
     /// Where the engines tell what they do, if anybody wants to know.

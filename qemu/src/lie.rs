@@ -14,6 +14,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use skua_spec::fault::{Access, Reason, Record, RecordWords, Space};
@@ -72,6 +73,8 @@ lies! {
     FenceLost "fence-lost" = 0xffff, "The next completed_fence of each engine in the mask is not written.";
     FenceStays "fence-stays" = 0xffff,
         "completed_fence of each engine in the mask is not written until the adapter is reset.";
+    EndLate "end-late" = 500,
+        "An engine that has ended a packet, or saved a state, stands for so many ms before it says so.";
     HeadNever "head-never", "head is not written.";
     HeadOut "head-out" = 0x10_0000, "head is the value.";
     TicksCreep "ticks-creep",
@@ -462,6 +465,16 @@ impl Lies {
             let of_others = state.has(never) && !state.is_about(never, engine.index());
             !of_others && state.withholds(never, Kind::PreemptLate, deed)
         })
+    }
+
+    /// An engine has ended a packet, or saved a state, and has not said so: returns when it is to.
+    pub(crate) fn wait_at_end(&self) {
+        let late = self
+            .state()
+            .and_then(|mut state| state.tells(Kind::EndLate));
+        if let Some(ms) = late {
+            thread::sleep(Duration::from_millis(ms));
+        }
     }
 
     /// How often the interrupt for a preemption is raised.

@@ -315,6 +315,9 @@ impl Worker {
             self.hub.report_fault(record);
             return;
         }
+        if let Outcome::Completed { .. } | Outcome::Preempted { .. } = outcome {
+            self.hub.lies.wait_at_end();
+        }
         self.publish(matches!(outcome, Outcome::Preempted { .. }));
         match *outcome {
             Outcome::Preempted { fence, cause } => {

@@ -226,6 +226,21 @@ fn what_was_told_is_counted() {
 }
 
 #[test]
+fn ends_that_are_late() {
+    let mut gpu = Gpu::new();
+    let late = Duration::from_millis(100);
+    lie(&gpu, &["end-late=100"]);
+    let since = Instant::now();
+    run(&mut gpu, 1, 5);
+    gpu.wait_for("an end", |gpu| completed(gpu, 1) == 5);
+    assert!(since.elapsed() >= late);
+    let since = Instant::now();
+    assert_eq!(gpu.preempt(1, 1).fence, 1);
+    assert!(since.elapsed() >= late);
+    assert_eq!(gpu.device.told(), [("end-late", 2)]);
+}
+
+#[test]
 fn time_that_creeps() {
     let mut gpu = Gpu::new();
     let ticks = gpu.ticks(1);

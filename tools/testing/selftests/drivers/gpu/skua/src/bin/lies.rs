@@ -125,6 +125,7 @@ lies! {
     a_fence_that_goes_back: "fence-back", Jobs => Survived;
     a_fence_that_never_comes: "fence-never", Jobs => Survived;
     a_clear_that_never_ends: "fence-never", Paging => Lost;
+    an_end_that_is_late: "end-late=100", Jobs => Works;
     a_head_out_of_range: "head-out", Jobs => Works;
     a_head_that_never_moves: "head-never", Many => Survived;
     time_that_creeps: "ticks-creep", Jobs => Survived;
