@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-//! The stages in which the driver mends what went wrong, each as long as a lie lasts, or a
-//! time-out.
+//! The stages of what takes the driver some time, most of them while it mends what went wrong, each
+//! as long as a lie lasts, or a time-out.
+
+use skua_guest::host::Lies;
 
 use crate::events::Trace;
 use crate::function::Function;
@@ -11,6 +13,8 @@ use crate::function::Function;
 pub enum Stage {
     /// That an engine makes room for somebody more important.
     Asked,
+    /// The same; it saves the state of who runs.
+    Saving,
     /// That it stops what is overdue.
     Overdue,
     /// The engine is being reset.
@@ -24,6 +28,7 @@ impl Stage {
     pub fn lies(self) -> &'static str {
         match self {
             Self::Asked | Self::Overdue => "preempt-never",
+            Self::Saving => "end-late=500",
             Self::EngineReset => "preempt-never engine-reset-never",
             Self::AdapterReset => "preempt-never engine-reset-never adapter-reset-never",
         }
@@ -36,21 +41,25 @@ impl Stage {
     /// If the kernel does not trace.
     #[track_caller]
     pub fn trace() -> Trace {
-        Trace::of(&["skua_preempt", "skua_reset"])
+        Trace::of(&["skua_preempt", "skua_preempted", "skua_reset"])
     }
 
     /// Whether it is this one, and no later one.
     ///
     /// # Panics
     ///
-    /// If the driver does not tell.
+    /// If the driver, or the device, does not tell.
     #[track_caller]
-    pub fn is_now(self, trace: &Trace) -> bool {
+    pub fn is_now(self, trace: &Trace, lies: &Lies) -> bool {
         let events = trace.events();
         let has = |name| events.iter().any(|event| event.name == name);
         let (resets_adapter, _) = Function::first().quarantine();
         match self {
             Self::Asked | Self::Overdue => has("skua_preempt") && !has("skua_reset"),
+            Self::Saving => {
+                let is_saved = lies.told("end-late").expect("gpu-told") > 0;
+                has("skua_preempt") && is_saved && !has("skua_preempted")
+            }
             Self::EngineReset => has("skua_reset") && !resets_adapter,
             Self::AdapterReset => resets_adapter,
         }

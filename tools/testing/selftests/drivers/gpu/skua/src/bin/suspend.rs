@@ -7,11 +7,14 @@
 //! that may sleep.
 
 use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
 
 use skua_guest::host::{expect_error, Lies};
 use skua_selftests::client::{signal_value, wait, wait_value, PATIENCE};
+use skua_selftests::events::Trace;
 use skua_selftests::function::{Function, Unbound};
-use skua_selftests::moving::{expect_gpu, movable_in_vram, pattern, place};
+use skua_selftests::moving::{evict_all, expect_gpu, movable_in_vram, pattern, place};
 use skua_selftests::power::sleep;
 use skua_selftests::program::{address, COUNT, LOOP};
 use skua_selftests::race::Hold;
@@ -30,9 +33,12 @@ fn main() -> ExitCode {
         what_is_let_go_of_on_the_way_loses_nothing: 120,
         what_hangs_is_cut_before: 60,
         while_an_engine_does_not_make_room: 120,
+        while_an_engine_saves_a_state: 120,
         while_what_hangs_does_not_stop: 120,
         while_an_engine_is_reset: 120,
         while_the_adapter_is_reset: 120,
+        while_memory_moves: 120 at_rest,
+        while_held_work_is_let_go: 120 at_rest,
     ])
 }
 
@@ -183,6 +189,10 @@ fn while_an_engine_does_not_make_room() {
     sleep_in(Stage::Asked);
 }
 
+fn while_an_engine_saves_a_state() {
+    sleep_in(Stage::Saving);
+}
+
 fn while_what_hangs_does_not_stop() {
     sleep_in(Stage::Overdue);
 }
@@ -194,6 +204,78 @@ fn while_an_engine_is_reset() {
 /// Which does not end: the device is lost, and sleeps nevertheless.
 fn while_the_adapter_is_reset() {
     sleep_in(Stage::AdapterReset);
+}
+
+/// An engine brings what work needs into VRAM, which is to be empty.
+fn while_memory_moves() {
+    let met = (0..4).any(|_| sleep_when_memory_moves());
+    assert!(met, "it was never met");
+    expect_working();
+}
+
+/// Whether the system slept then.
+#[track_caller]
+fn sleep_when_memory_moves() -> bool {
+    let rig = Rig::new().having_worked();
+    let moves = rig.buffer(Place::Vram, SIZE);
+    moves.cpu.fill(pattern(1));
+    let seen = rig.buffer(Place::System, SIZE);
+    evict_all();
+    let trace = Trace::of(&["skua_paging", "skua_done"]);
+    let lies = Lies::tell("end-late=200").expect("gpu-lie");
+    let work = rig.start(Engine::Copy, &[copy(moves.va, seen.va, SIZE)]);
+    let is_paged = || {
+        let is_late = lies.told("end-late").expect("gpu-told") > 0;
+        let names = trace.names();
+        let has = |name: &str| names.iter().any(|other| other == name);
+        (is_late && has("skua_paging") && !has("skua_done")).then_some(())
+    };
+    let met = eventually(is_paged).is_some();
+    let slept = sleep();
+    println!("# met {met}: {slept:?}");
+    assert!(slept.is_ok(), "{slept:?}");
+    drop(lies);
+    assert_eq!(work.wait(), Ok(()));
+    seen.cpu.expect("what was copied", pattern(1));
+    expect_gpu(&rig, "what moved", moves.va, SIZE, pattern(1));
+    met
+}
+
+/// A worker has it, and tries again, as the CPU has locked what it needs.
+fn while_held_work_is_let_go() {
+    let met = (0..4).any(|_| sleep_when_work_is_let_go());
+    assert!(met, "it was never met");
+    expect_working();
+}
+
+/// Whether the worker was not out of patience before.
+#[track_caller]
+fn sleep_when_work_is_let_go() -> bool {
+    let rig = Rig::new().having_worked();
+    let vram = 1 << rig.region(Place::Vram).id;
+    let locked = rig.bo_create(SIZE, 0, vram).expect("BO_CREATE");
+    let va = rig.bound_at_will(locked, SIZE);
+    let fence = rig.fence_create(0).expect("FENCE_CREATE");
+    evict_all();
+    assert!(rig.lock(locked).is_ok(), "BO_LOCK");
+    let held = rig
+        .start_after(rig.compute, &[fill(7, va, SIZE)], &[wait_value(fence, 1)])
+        .expect("SUBMIT");
+    assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+    // Several times.
+    thread::sleep(Duration::from_millis(100));
+    let slept = sleep();
+    let waits = rig.try_wait(held.syncobj, Duration::ZERO) == Err(Errno::ETIME);
+    println!("# {slept:?}, waits {waits}");
+    assert!(slept.is_ok(), "{slept:?}");
+    assert_eq!(rig.unlock(locked), Ok(()));
+    let end = held.wait();
+    if waits && end == Ok(()) {
+        expect_gpu(&rig, "behind it", va, SIZE, |_| 7 << 32 | 7);
+        return true;
+    }
+    assert_eq!(end, Err(Errno::ECANCELED));
+    false
 }
 
 /// The system sleeps in this stage; what is slow may be late for it, but not always.
@@ -223,15 +305,16 @@ fn sleep_when(stage: Stage) -> bool {
     let trace = Stage::trace();
     let lies = Lies::tell(stage.lies()).expect("gpu-lie");
     let running = match stage {
-        Stage::Asked => hold.begin(&guilty, low),
+        Stage::Asked | Stage::Saving => hold.begin(&guilty, low),
         _ => guilty.start_in(low, &[dispatch(&endless, LOOP, &[])]),
     };
-    let urgent = (stage == Stage::Asked).then(|| guilty.start_in(high, &[write(target.va, 1)]));
+    let urgent = [Stage::Asked, Stage::Saving].contains(&stage);
+    let urgent = urgent.then(|| guilty.start_in(high, &[write(target.va, 1)]));
     let stops = other.syncobj_of(guilty.sync_file(running.syncobj));
     let gated = other
         .start_after(other.copy, &[write(written.va, 1)], &[wait(stops)])
         .expect("SUBMIT");
-    let met = eventually(|| stage.is_now(&trace).then_some(())).is_some();
+    let met = eventually(|| stage.is_now(&trace, &lies).then_some(())).is_some();
 
     let slept = sleep();
     let works = other.submit(other.copy, &[], &[]);
@@ -242,7 +325,7 @@ fn sleep_when(stage: Stage) -> bool {
     assert_eq!(
         works,
         match stage {
-            Stage::Asked | Stage::Overdue => Ok(()),
+            Stage::Asked | Stage::Saving | Stage::Overdue => Ok(()),
             Stage::EngineReset => Err(Errno::ECANCELED),
             Stage::AdapterReset => Err(Errno::EIO),
         }
@@ -256,7 +339,7 @@ fn sleep_when(stage: Stage) -> bool {
     println!("# {ends:?}");
     assert!(!ends.contains(&Err(Errno::ETIMEDOUT)), "{ends:?}");
     match stage {
-        Stage::Asked | Stage::Overdue => {
+        Stage::Asked | Stage::Saving | Stage::Overdue => {
             expect_gpu(&other, "who was innocent", kept.va, SIZE, pattern(3));
         }
         Stage::EngineReset => kept.cpu.expect("after a reset", |_| 0),

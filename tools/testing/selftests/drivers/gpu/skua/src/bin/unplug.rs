@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-//! The driver goes, or its device, while it mends what went wrong: every wait ends, every fence
-//! says why, and the device can be bound again.
+//! The driver goes, or its device, while it mends what went wrong, or is at something else that
+//! takes time: every wait ends, every fence says why, and the device can be bound again.
 //!
 //! A stage lasts until a lie ends, or a time-out, so that the unplug meets it; a host that is too
 //! slow for that may try again. `guests.json` gives this program a driver that is soon out of
@@ -11,13 +11,16 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::thread;
+use std::time::Duration;
 
 use skua_guest::host::{expect_error, Lies};
-use skua_selftests::client::{map, signal, wait, PATIENCE};
+use skua_selftests::client::{map, signal, wait, wait_value, PATIENCE};
+use skua_selftests::events::Trace;
 use skua_selftests::function::{Function, Unbound};
+use skua_selftests::moving::{evict_all, pattern};
 use skua_selftests::program::LOOP;
 use skua_selftests::race::Hold;
-use skua_selftests::rig::{dispatch, expect_working, write};
+use skua_selftests::rig::{copy, dispatch, expect_working, write, Job};
 use skua_selftests::stage::Stage;
 use skua_selftests::suite::eventually;
 use skua_selftests::{raw, suite, tests, Client, Engine, Errno, Place, Rig};
@@ -27,12 +30,18 @@ fn main() -> ExitCode {
     suite::main(tests![
         unbound_while_an_engine_does_not_make_room: 120,
         removed_while_an_engine_does_not_make_room: 120,
+        unbound_while_an_engine_saves_a_state: 120,
+        removed_while_an_engine_saves_a_state: 120,
         unbound_while_what_hangs_does_not_stop: 120,
         removed_while_what_hangs_does_not_stop: 120,
         unbound_while_an_engine_is_reset: 120,
         removed_while_an_engine_is_reset: 120,
         unbound_while_the_adapter_is_reset: 120,
         removed_while_the_adapter_is_reset: 120,
+        unbound_while_memory_moves: 120 at_rest,
+        removed_while_memory_moves: 120 at_rest,
+        unbound_while_held_work_is_let_go: 120 at_rest,
+        removed_while_held_work_is_let_go: 120 at_rest,
     ])
 }
 
@@ -42,6 +51,14 @@ fn unbound_while_an_engine_does_not_make_room() {
 
 fn removed_while_an_engine_does_not_make_room() {
     meet(Stage::Asked, Way::Remove);
+}
+
+fn unbound_while_an_engine_saves_a_state() {
+    meet(Stage::Saving, Way::Unbind);
+}
+
+fn removed_while_an_engine_saves_a_state() {
+    meet(Stage::Saving, Way::Remove);
 }
 
 fn unbound_while_what_hangs_does_not_stop() {
@@ -67,6 +84,8 @@ fn unbound_while_the_adapter_is_reset() {
 fn removed_while_the_adapter_is_reset() {
     meet(Stage::AdapterReset, Way::Remove);
 }
+
+const SIZE: u64 = 4 << 20;
 
 /// How the device goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,10 +163,11 @@ fn unplug(stage: Stage, way: Way) -> bool {
     thread::scope(|scope| {
         // What does not stop, and what is behind it.
         let running = match stage {
-            Stage::Asked => hold.begin(&guilty, low),
+            Stage::Asked | Stage::Saving => hold.begin(&guilty, low),
             _ => guilty.start_in(low, &[dispatch(&endless, LOOP, &[])]),
         };
-        let urgent = (stage == Stage::Asked).then(|| guilty.start_in(high, &[write(target.va, 1)]));
+        let urgent = [Stage::Asked, Stage::Saving].contains(&stage);
+        let urgent = urgent.then(|| guilty.start_in(high, &[write(target.va, 1)]));
         let behind = guilty.start_in(low, &[write(target.va + 8, 1)]);
         let stops = other.syncobj_of(guilty.sync_file(running.syncobj));
         let gated = other
@@ -170,7 +190,7 @@ fn unplug(stage: Stage, way: Way) -> bool {
         ];
         let reset = (stage == Stage::AdapterReset)
             .then(|| scope.spawn(|| Function::first().debugfs("reset").is_ok()));
-        let now = || stage.is_now(&trace).then_some(());
+        let now = || stage.is_now(&trace, &lies).then_some(());
         let met = eventually(now).is_some();
 
         let unplugged = Unplugged::new(way, lies);
@@ -185,7 +205,12 @@ fn unplug(stage: Stage, way: Way) -> bool {
             guiltys[0]
         );
         for end in &guiltys[1..] {
-            assert!([gone, cancelled].contains(end), "behind it: {end}");
+            // Who is urgent may have been done, where the engine did stop.
+            let is_done = stage == Stage::Saving && *end == 1;
+            assert!(
+                is_done || [gone, cancelled].contains(end),
+                "behind it: {end}"
+            );
         }
         for end in others {
             // What it waits for may have been cut before, or the device gone.
@@ -213,6 +238,97 @@ fn unplug(stage: Stage, way: Way) -> bool {
         expect_working();
         met
     })
+}
+
+fn unbound_while_memory_moves() {
+    assert!((0..4).any(|_| unplug_moves(Way::Unbind)), "never met");
+}
+
+fn removed_while_memory_moves() {
+    assert!((0..4).any(|_| unplug_moves(Way::Remove)), "never met");
+}
+
+/// Whether the device went while an engine brought what work needs into VRAM.
+#[track_caller]
+fn unplug_moves(way: Way) -> bool {
+    let rig = Rig::new().having_worked();
+    let moves = rig.buffer(Place::Vram, SIZE);
+    moves.cpu.fill(pattern(1));
+    let seen = rig.buffer(Place::System, SIZE);
+    evict_all();
+    let trace = Trace::of(&["skua_paging", "skua_done"]);
+    let lies = Lies::tell("end-late=500").expect("gpu-lie");
+    let work = rig.start(Engine::Copy, &[copy(moves.va, seen.va, SIZE)]);
+    let end = rig.sync_file(work.syncobj);
+    let is_paged = || {
+        let is_late = lies.told("end-late").expect("gpu-told") > 0;
+        let names = trace.names();
+        let has = |name: &str| names.iter().any(|other| other == name);
+        (is_late && has("skua_paging") && !has("skua_done")).then_some(())
+    };
+    let met = eventually(is_paged).is_some();
+    let unplugged = Unplugged::new(way, lies);
+    let end = status(&end);
+    println!("# met {met}: {end}");
+    let is_gone = end == -(Errno::ENODEV as i32);
+    assert!(is_gone || end == 1, "{end}");
+    assert!(!is_gone || seen.cpu.read(8) == 0, "it ran");
+    // Not somebody else's memory.
+    seen.cpu.write(0, 1);
+    drop(unplugged);
+    expect_working();
+    met && is_gone
+}
+
+fn unbound_while_held_work_is_let_go() {
+    unplug_release(Way::Unbind);
+}
+
+fn removed_while_held_work_is_let_go() {
+    unplug_release(Way::Remove);
+}
+
+/// A worker has it, and tries again, as the CPU has locked what it needs.
+#[track_caller]
+fn unplug_release(way: Way) {
+    let rig = Rig::new().having_worked();
+    let vram = 1 << rig.region(Place::Vram).id;
+    let locked = rig.bo_create(SIZE, 0, vram).expect("BO_CREATE");
+    let locked_at = rig.bound_at_will(locked, SIZE);
+    let fence = rig.fence_create(0).expect("FENCE_CREATE");
+    evict_all();
+    assert!(rig.lock(locked).is_ok(), "BO_LOCK");
+    let jobs: Vec<Job<'_>> = (0..4)
+        .map(|n| rig.start_after(rig.compute, &[write(locked_at, n)], &[wait_value(fence, 1)]))
+        .map(|job| job.expect("SUBMIT"))
+        .collect();
+    assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+    thread::scope(|scope| {
+        let client: &Client = &rig;
+        let waits: Vec<_> = jobs
+            .iter()
+            .map(|job| job.syncobj)
+            .map(|syncobj| scope.spawn(move || client.try_wait(syncobj, 8 * PATIENCE)))
+            .collect();
+        // Several times.
+        thread::sleep(Duration::from_millis(100));
+        let now = jobs
+            .iter()
+            .map(|job| rig.try_wait(job.syncobj, Duration::ZERO));
+        assert!(
+            now.into_iter().all(|end| end == Err(Errno::ETIME)),
+            "it is not locked"
+        );
+        let unplugged = Unplugged::new(way, Lies::tell("").expect("gpu-lie"));
+        for wait in waits {
+            let end = wait.join().expect("a thread");
+            println!("# who waited: {end:?}");
+            assert_ne!(end, Err(Errno::ETIME), "who waited");
+        }
+        assert_eq!(rig.submit(rig.copy, &[], &[]), Err(Errno::ENODEV));
+        drop(unplugged);
+    });
+    expect_working();
 }
 
 /// Of a fence: 0 if it has not signalled, an errno if that was an error.
