@@ -19,6 +19,10 @@ use vm_memory::{MmapRegion, VolatileMemory, VolatileSlice};
 /// Bits of a bus address.
 pub const BUS_BITS: u32 = 48;
 
+/// Ranges that there may be: behind an IOMMU the guest says how many there are, and each takes
+/// memory of the host. Enough for 4 GiB of single pages.
+pub const MAX_RANGES: usize = 1 << 20;
+
 /// Host memory that a range of bus addresses stands for.
 #[derive(Clone, Debug)]
 pub struct Backing {
@@ -49,6 +53,8 @@ pub enum MapError {
     OutOfRange,
     /// Part of the range is mapped.
     Overlap,
+    /// There are [`MAX_RANGES`].
+    TooMany,
 }
 
 impl std::fmt::Display for MapError {
@@ -57,6 +63,7 @@ impl std::fmt::Display for MapError {
             Self::Misaligned => "it is not made of whole pages",
             Self::OutOfRange => "it is out of range",
             Self::Overlap => "part of it is mapped",
+            Self::TooMany => "there are as many as there may be",
         })
     }
 }
@@ -97,12 +104,16 @@ impl Bus {
         if before.is_some_and(|(start, m)| start + m.bytes > address) {
             return Err(MapError::Overlap);
         }
+        if table.mappings.len() >= MAX_RANGES {
+            return Err(MapError::TooMany);
+        }
         table.mappings.insert(address, Mapping { bytes, backing });
         Ok(())
     }
 
     /// Removes all that is mapped in the `bytes` bytes from `address` on, and cuts what reaches
-    /// over. When it returns, no engine accesses the range any more.
+    /// over. When it returns, no engine accesses the range any more. Where that would make one range
+    /// more than there may be, what is behind the gap goes, too.
     pub fn unmap(&self, address: u64, bytes: u64) {
         let end = address.saturating_add(bytes);
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
@@ -113,7 +124,14 @@ impl Bus {
             }
             let mapping = mapping.clone();
             table.mappings.remove(&start);
-            if mapping_end > end {
+            let is_cut_in_two = start < address && mapping_end > end;
+            if is_cut_in_two && table.mappings.len() + 2 > MAX_RANGES {
+                tracing::warn!(
+                    address,
+                    end,
+                    "too many ranges: what is behind is not mapped"
+                );
+            } else if mapping_end > end {
                 let mut right = mapping.clone();
                 right.backing.offset += end - start;
                 right.bytes = mapping_end - end;

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use skua_gpu::bus::{Backing, MapError};
+use skua_gpu::bus::{Backing, Bus, MapError, MAX_RANGES};
 use skua_spec::address::{BusAddr, GpuPhys};
 use skua_spec::command::Command;
 use skua_spec::fault::{Access, Reason};
@@ -41,6 +41,36 @@ fn mappings_that_break_the_rules() {
     }
     assert_eq!(map(OTHER, 0x1000, 0), Ok(()));
     assert_eq!(map(BUS - 0x1000, 0x1000, 0), Ok(()));
+}
+
+/// A guest with an IOMMU maps as many as it likes, and cuts what it has mapped.
+#[test]
+fn ranges_are_limited() {
+    let gpu = Gpu::bare();
+    let bus = Bus::default();
+    bus.set_master(true);
+    let at = |number: usize| OTHER + number as u64 * 0x1000;
+    let map = |number| bus.map(at(number), 0x1000, gpu.backing(0));
+    let answers = |address| bus.enter().slice(address, 8, false).is_some();
+    assert_eq!(bus.map(0, 0x8000, gpu.backing(0)), Ok(()));
+    let more = 1..MAX_RANGES + 2;
+    let mapped = more.take_while(|number| map(*number) == Ok(())).count();
+    assert_eq!(mapped + 1, MAX_RANGES);
+    assert_eq!(map(mapped + 1), Err(MapError::TooMany));
+    assert!(!answers(at(mapped + 1)) && answers(at(mapped)));
+    // What is cut in two is one more.
+    bus.unmap(0x3000, 0x1000);
+    assert_eq!(
+        [0x2000, 0x3000, 0x4000, 0x7000].map(answers),
+        [true, false, false, false]
+    );
+    assert_eq!(map(mapped + 1), Err(MapError::TooMany));
+    // What goes makes room for another.
+    bus.unmap(at(1), 0x1000);
+    assert_eq!(map(mapped + 1), Ok(()));
+    bus.unmap(at(2), 0x1000);
+    bus.unmap(0x1000, 0x1000);
+    assert_eq!([0, 0x1000, 0x2000].map(answers), [true, false, true]);
 }
 
 #[test]
