@@ -23,6 +23,7 @@ pub mod adapter_resets;
 pub mod aperture_segment;
 pub mod aperture_table;
 pub mod bit_tree;
+pub mod blocks;
 pub mod buddy;
 pub mod budget;
 pub mod context_allocation;

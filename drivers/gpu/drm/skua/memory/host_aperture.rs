@@ -90,6 +90,9 @@ pub(crate) type Window = HostAperture<KernelHeap>;
 /// Pages that one request of the device names at most.
 const BATCH: usize = FAULT_AHEAD + 1;
 
+/// Pages of VRAM that are looked at before others' faults have the window.
+const AT_ONCE: usize = 1024;
+
 /// What the aperture of a device with these capabilities shows at first: nothing. `ENOMEM`.
 pub(crate) fn window(caps: &Caps) -> Result<Window> {
     let pages = caps.aperture.map_or(0, |aperture| aperture.pages);
@@ -171,6 +174,23 @@ fn pages<'a>(aperture: &ApertureCaps, range: &'a VramRange) -> impl Iterator<Ite
     })
 }
 
+/// Calls `f` with some pages at a time that `range` has a part of, until there are no more; others
+/// have the window in between.
+fn for_some(
+    dev: &SkuaDevice,
+    aperture: &ApertureCaps,
+    range: &VramRange,
+    mut f: impl FnMut(&mut Window, &mut dyn Iterator<Item = u64>),
+) {
+    let mut pages = pages(aperture, range).peekable();
+    while pages.peek().is_some() {
+        f(
+            &mut dev.host_aperture.lock(),
+            &mut pages.by_ref().take(AT_ONCE),
+        );
+    }
+}
+
 /// Pages of the aperture that `bo` takes at most.
 fn pages_of(aperture: &ApertureCaps, bo: &Bo) -> u64 {
     // CAST: `usize` has 64 bits.
@@ -222,14 +242,15 @@ pub(crate) fn hold(dev: &SkuaDevice, bo: &Bo) {
         return;
     };
     if range.is_shown() {
-        let mut window = dev.host_aperture.lock();
-        // Under the lock: who has changed it since comes after this.
-        let held = bo.is_locked();
-        for page in pages(&aperture, &range) {
-            if let Some(at) = window.find(page) {
-                window.hold(at, held);
+        for_some(dev, &aperture, &range, |window, pages| {
+            // Under the lock: who has changed it since comes after this.
+            let held = bo.is_locked();
+            for page in pages {
+                if let Some(at) = window.find(page) {
+                    window.hold(at, held);
+                }
             }
-        }
+        });
     }
     // Perhaps the last reference: not under the lock.
     drop(range);
@@ -368,24 +389,26 @@ pub(crate) fn give_back(range: &VramRange) {
     let Some(aperture) = dev.hw.caps.aperture else {
         return;
     };
-    let mut window = dev.host_aperture.lock();
-    let mut hidden = [0; BATCH];
-    let mut count = 0;
-    for page in pages(&aperture, range) {
-        let Some(at) = window.find(page) else {
-            continue;
-        };
-        window.hide(at);
-        if let Some(place) = hidden.get_mut(count) {
-            *place = at;
-            count += 1;
+    for_some(dev, &aperture, range, |window, pages| {
+        let mut hidden = [0; BATCH];
+        let mut count = 0;
+        for page in pages {
+            let Some(at) = window.find(page) else {
+                continue;
+            };
+            window.hide(at);
+            if let Some(place) = hidden.get_mut(count) {
+                *place = at;
+                count += 1;
+            }
+            if count == BATCH {
+                let _ = hide(dev, &hidden);
+                count = 0;
+            }
         }
-        if count == BATCH {
-            let _ = hide(dev, &hidden);
-            count = 0;
+        // Before others have the window.
+        if count > 0 {
+            let _ = hide(dev, hidden.get(..count).unwrap_or_default());
         }
-    }
-    if count > 0 {
-        let _ = hide(dev, hidden.get(..count).unwrap_or_default());
-    }
+    });
 }

@@ -32,6 +32,7 @@ use crate::{
         host_aperture, //
     },
     policy::{
+        blocks::Blocks,
         buddy::{
             Buddy,
             BuddyError,
@@ -68,21 +69,6 @@ use kernel::{
 
 /// Blocks of one owner, in the order of its bytes.
 pub(crate) type BlockList = <KernelHeap as Heap>::Vec<PageRange>;
-
-/// The same; one needs no memory of its own.
-enum Blocks {
-    One(PageRange),
-    Others(BlockList),
-}
-
-impl From<BlockList> for Blocks {
-    fn from(list: BlockList) -> Self {
-        match list.as_slice() {
-            [block] => Self::One(*block),
-            _ => Self::Others(list),
-        }
-    }
-}
 
 /// The allocator of one device's VRAM.
 pub(crate) type Pages = Buddy<KernelHeap>;
@@ -182,7 +168,7 @@ pub(crate) struct VramRange {
     /// Whose allocator gets the blocks back.
     dev: ARef<SkuaDevice>,
     /// Whole pages, which nobody else has; fixed after creation.
-    blocks: Blocks,
+    blocks: Blocks<KernelHeap>,
     /// The quota of system memory of the owner's client: for when it has to move there.
     quota: Arc<Quota>,
     /// For whose control group all its blocks are charged.
@@ -269,10 +255,17 @@ impl VramRange {
                 allocated = vram.alloc_scattered(request, &mut blocks, &mut dirty);
             }
             allocated?;
+            let Ok(blocks) = Blocks::take(&mut blocks) else {
+                while let Some(block) = blocks.pop() {
+                    // Allocated just now.
+                    crate::warn_on_once!(vram.free(block).is_err());
+                }
+                return Err(BuddyError::OutOfMemory);
+            };
             // Before the engine is given anything to do with it.
             dev.vram_ranges.fetch_add(1, Full);
             tell_use(dev, &vram);
-            Ok(())
+            Ok(blocks)
         };
         let allocated = match allocate() {
             Err(BuddyError::NoSpace) => {
@@ -282,15 +275,15 @@ impl VramRange {
             }
             allocated => allocated,
         };
-        match allocated {
+        let blocks = match allocated {
             Err(BuddyError::NoSpace) => return Err(Lack::Room),
             allocated => allocated.map_err(errno)?,
-        }
+        };
         let range = Self {
             number: NEXT.fetch_add(1, Relaxed),
             state: Atomic::new(0),
             dev: dev.into(),
-            blocks: blocks.into(),
+            blocks,
             quota: quota.clone(),
             // As many as were asked for.
             held: charge.take().ok_or(EIO)?.hold(),
@@ -334,10 +327,7 @@ impl VramRange {
 
     /// Its blocks, in the order of the bytes that they hold.
     pub(crate) fn blocks(&self) -> &[PageRange] {
-        match &self.blocks {
-            Blocks::One(block) => core::slice::from_ref(block),
-            Blocks::Others(blocks) => blocks.as_slice(),
-        }
+        self.blocks.as_slice()
     }
 
     /// Length of a block in bytes.
@@ -367,17 +357,8 @@ impl VramRange {
 
     /// Offset in VRAM, and so in its BAR, of page `page` of the range.
     pub(crate) fn page_offset(&self, page: usize) -> Option<usize> {
-        let mut left = u64::try_from(page).ok()?;
-        for block in self.blocks() {
-            match left.checked_sub(block.pages.0) {
-                Some(behind) => left = behind,
-                None => {
-                    let offset = Self::offset(block).0.checked_add(left * PAGE_BYTES)?;
-                    return usize::try_from(offset).ok();
-                }
-            }
-        }
-        None
+        let at = self.blocks.find(u64::try_from(page).ok()?)?;
+        usize::try_from(at.0.checked_mul(PAGE_BYTES)?).ok()
     }
 
     /// The device whose VRAM the range is of.
