@@ -18,3 +18,11 @@ pub(crate) fn sys_nice() -> bool {
     // SAFETY: It may be asked in any process context.
     unsafe { bindings::capable(bindings::CAP_SYS_NICE as kernel::ffi::c_int) }
 }
+
+/// Whether it may have more than limits of resources let others have (`CAP_SYS_RESOURCE`). Process
+/// context.
+pub(crate) fn sys_resource() -> bool {
+    // CAST: a small number.
+    // SAFETY: It may be asked in any process context.
+    unsafe { bindings::capable(bindings::CAP_SYS_RESOURCE as kernel::ffi::c_int) }
+}

@@ -28,7 +28,7 @@
 //! | [`shrinker`] | [`shrinker::Shrinker`]: pages of idle objects go back to shmem |
 //! | [`attachment`] | [`attachment::ImportMap`]: another driver's memory, as the device sees it |
 //! | [`fault`] | [`fault::VmFault`], [`fault::FaultError`]: page faults by TTM's rules |
-//! | [`capability`] | [`capability::sys_nice`]: what the calling process may do |
+//! | [`capability`] | [`capability::sys_nice`], [`capability::sys_resource`]: what the calling process may do |
 //! | [`memory`] | [`memory::total`]: how much the machine has |
 //! | [`memcg`] | [`memcg::MemoryGroup`]: charging a client where it is not at work |
 //! | [`pages`] | [`pages::Pages`], [`pages::DmaMap`], [`pages::Segment`]: system memory of objects |

@@ -28,6 +28,7 @@ pub mod buddy;
 pub mod budget;
 pub mod context_allocation;
 pub mod eviction;
+pub mod fair_share;
 pub mod head_clock;
 pub mod heap;
 pub mod host_aperture;

@@ -1105,7 +1105,9 @@ struct drm_skua_event_trim {
  *
  * Errors: -ENOENT for @device; -EINVAL for @flags or @pad; -ECANCELED for a device that is
  * not active; -ENOSPC if there are too many address spaces, or the
- * client has 256, those counted that are destroyed but still in use.
+ * client has 256, or its user as many as are free for others, those counted that are destroyed but
+ * still in use. The user is the effective one that opened the file; there is no such limit for
+ * who has CAP_SYS_RESOURCE when it calls.
  */
 struct drm_skua_vm_create {
 	/** @flags: Must be zero. */
@@ -1231,8 +1233,8 @@ struct drm_skua_vm_bind {
  * struct drm_skua_context_create - Argument of DRM_IOCTL_SKUA_CONTEXT_CREATE
  *
  * Errors: -ENOENT for @vm; -EINVAL for @engine or @flags; -ENOSPC if there are too
- * many contexts, or the client has 256, those counted that are destroyed but have
- * work that has not ended.
+ * many contexts, or the client has 256, or its user as many as are free for others (see
+ * &drm_skua_vm_create), those counted that are destroyed but have work that has not ended.
  */
 struct drm_skua_context_create {
 	/** @vm: Handle of the address space. */

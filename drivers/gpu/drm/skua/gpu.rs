@@ -41,7 +41,8 @@
 //! Gpu::host_aperture             mutex, allocates; CPU mappings are made and removed under it, and
 //!                                its acknowledgements waited for
 //! vram, gart, asids, Budgets,    mutexes; all but the last two allocate
-//! Vm::owners, the LRU's, Pager
+//! Vm::owners, Users, the LRU's,
+//! Pager
 //! ---- below this line nothing is allocated: work that fences depend on takes these -------------
 //! Engine::turn                   mutexes, never taken by ioctls
 //! Vm::installing
@@ -205,7 +206,8 @@ use crate::{
         power::Power,
         recovery::Alarms,
         submission::Submission, //
-    }, //
+    },
+    users::Users, //
 };
 use kernel::{
     device::{
@@ -481,6 +483,9 @@ pub(crate) struct Gpu {
     pub(crate) vram_ranges: Atomic<u32>,
     /// Tells userspace of losses and of work that was cut.
     pub(crate) herald: Arc<Herald>,
+    /// Who has how many of its address spaces and contexts.
+    #[pin]
+    pub(crate) users: Users,
     /// Bytes of system memory that buffer objects and page tables have, of half the machine's.
     pub(crate) system: Arc<Quota>,
     /// The switch of the device's access to memory: on from [`Gpu::start`], off when it is lost.
@@ -687,7 +692,9 @@ impl Gpu {
             )?;
         }
         let limit = MAX_VMS.min(1 << caps.asid_bits.min(16));
-        let asids = IdSlots::new(u32::from(PAGING_ASID).saturating_add(1), limit)?;
+        let first = u32::from(PAGING_ASID).saturating_add(1);
+        let asids = IdSlots::new(first, limit)?;
+        let users = Users::new(limit.saturating_sub(first), MAX_CONTEXTS)?;
         let aperture = host_aperture::window(&caps)?;
         let gart = gart::window(caps.gart_pages, GART_PAGES)?;
         let vram = vram::pages(caps.vram_size)?;
@@ -739,6 +746,7 @@ impl Gpu {
             unflushed: Atomic::new(0),
             vram_ranges: Atomic::new(0),
             herald: Herald::new()?,
+            users <- users,
             system: Quota::new(system_limit)?,
             engines,
             paging <- new_spinlock!(None),

@@ -35,7 +35,7 @@
 //! | [`gpu`] | the trunk: the data of the device, which holds a piece of each room below `ioctl` and is known to all but `hardware`; the order of all locks |
 //! | [`reaper`] | frees what work lets go of, when the device cannot reach it |
 //! | [`herald`] | tells userspace of losses and of work that was cut |
-//! | [`slots`], [`few`], [`quota`], [`kernel_heap`] | tables, short lists, limits, and the policy's memory |
+//! | [`slots`], [`few`], [`quota`], [`users`], [`kernel_heap`] | tables, short lists, limits, also of users, and the policy's memory |
 //! | [`policy`] | decisions, free of kernel types: `rust/policy` |
 //! | [`mod@spec`] | the hardware's numbers: `rust/spec` |
 //! | [`ext`] | what the kernel crate lacks, and all `unsafe`: `rust/kernel` |
@@ -70,6 +70,7 @@ mod slots;
 #[path = "../../../../rust/spec/mod.rs"]
 pub mod spec;
 mod submit;
+mod users;
 
 /// The module: what it registers, and what must be waited for when it goes.
 #[pin_data]

@@ -101,7 +101,8 @@ use crate::{
             Buffer,
             MAX_BUFFERS, //
         }, //
-    }, //
+    },
+    users::Opener, //
 };
 use kernel::{
     drm::{
@@ -198,6 +199,8 @@ pub(crate) struct File {
     pub(crate) locks: Claims,
     /// What all its contexts used of the engines.
     pub(crate) usage: Arc<Usage>,
+    /// Who opened it, and may have so many address spaces and contexts with all files.
+    opener: Opener,
     /// Address spaces that the client may have, those counted that are not gone yet.
     vm_quota: Arc<Quota>,
     /// Contexts that the client may have, counted likewise.
@@ -235,6 +238,7 @@ impl drm::file::DriverFile for File {
                 own: ClientDevice::of_file(dev)?,
                 locks <- Claims::new(BoData::count_lockers),
                 usage: Usage::new()?,
+                opener: dev.users.open()?,
                 vm_quota: Quota::new(CLIENT_VMS)?,
                 context_quota: Quota::new(CLIENT_CONTEXTS)?,
                 allocation_quota: Quota::new(MAX_CONTEXT_ALLOCATIONS)?,
@@ -766,8 +770,8 @@ impl File {
             return Err(EINVAL);
         }
         device.check()?;
-        let share = this.vm_quota.take(1).ok_or(ENOSPC)?;
-        let vm = Vm::new(dev, data.parent(), &device, share, &this.system_quota)?;
+        let place = this.opener.take_vm(&this.vm_quota)?;
+        let vm = Vm::new(dev, data.parent(), &device, place, &this.system_quota)?;
         let handle = this.vms.lock().insert(vm.clone());
         if handle.is_err() {
             vm.destroy();
@@ -820,11 +824,11 @@ impl File {
         if !exists || args.flags != 0 {
             return Err(EINVAL);
         }
-        let share = this.context_quota.take(1).ok_or(ENOSPC)?;
+        let place = this.opener.take_context(&this.context_quota)?;
         let (context, handle) = {
             let class = this.class.lock();
             let level = scheduler::Level::NORMAL.within(*class);
-            let context = Context::new(dev, &vm, engine, level, &this.usage, share)?;
+            let context = Context::new(dev, &vm, engine, level, &this.usage, place)?;
             (context.clone(), this.contexts.lock().insert(context))
         };
         if handle.is_err() {

@@ -109,8 +109,7 @@ use crate::{
     },
     quota::{
         count_out,
-        Quota,
-        Share, //
+        Quota, //
     },
     reaper::Reapable,
     spec::{
@@ -126,7 +125,8 @@ use crate::{
             Asid,
             ContextSlot, //
         }, //
-    }, //
+    },
+    users::Place, //
 };
 use core::{
     convert::Infallible,
@@ -437,8 +437,8 @@ pub(crate) struct Vm {
     /// How many context allocations moves have taken from where the GPU reached them, and not
     /// brought back. Changes under `installing`.
     absent: Atomic<u32>,
-    /// Its part of the client's quota of address spaces.
-    share: Share,
+    /// That it counts as one of its client's and its user's.
+    place: Place,
 }
 
 impl_has_work! {
@@ -459,13 +459,13 @@ impl Reapable for Vm {}
 impl Vm {
     /// Makes an address space in which nothing is mapped.
     ///
-    /// Its page tables count against `system`, the client's quota of system memory; `share` is its
-    /// part of the client's address spaces. `ENOSPC` if there are too many; `ENOMEM`.
+    /// Its page tables count against `system`, the client's quota of system memory; `place` is its
+    /// own among the client's address spaces. `ENOSPC` if there are too many; `ENOMEM`.
     pub(crate) fn new(
         dev: &SkuaDevice,
         parent: &Device<Bound>,
         device: &Arc<ClientDevice>,
-        share: Share,
+        place: Place,
         system: &Arc<Quota>,
     ) -> Result<Arc<Self>> {
         let tables = PageTable::new(dev, parent, system)?;
@@ -508,7 +508,7 @@ impl Vm {
                 links <- ListLinks::new(),
                 owners <- new_mutex!(KVVec::new()),
                 absent: Atomic::new(0),
-                share,
+                place,
             }),
             GFP_KERNEL_ACCOUNT,
         );
@@ -552,7 +552,7 @@ impl Vm {
 
     /// Whether it counts against `quota`.
     pub(crate) fn is_of(&self, quota: &Arc<Quota>) -> bool {
-        self.share.is_of(quota)
+        self.place.own().is_of(quota)
     }
 
     /// Takes it out of the device's table.
@@ -595,7 +595,7 @@ impl Vm {
 
     /// The quota of address spaces that it counts in, which is its client's.
     pub(crate) fn client(&self) -> &Arc<Quota> {
-        self.share.quota()
+        self.place.own().quota()
     }
 
     /// The quota of system memory that its page tables count in. `ENODEV`.

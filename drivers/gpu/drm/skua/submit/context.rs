@@ -97,8 +97,7 @@ use crate::{
     },
     quota::{
         count_out,
-        Quota,
-        Share, //
+        Quota, //
     },
     reaper::Reapable,
     spec::{
@@ -125,7 +124,8 @@ use crate::{
             Buffer,
             Submission, //
         }, //
-    }, //
+    },
+    users::Place, //
 };
 use core::{
     mem::take,
@@ -274,8 +274,8 @@ struct Client {
     process: Process,
     /// What the context adds to what its client used of the engine.
     account: Account,
-    /// The context's part of the client's quota of contexts: 1.
-    _share: Share,
+    /// That it counts as one of its client's and its user's.
+    _place: Place,
 }
 
 /// What an engine has of a context when it does not hold it.
@@ -359,7 +359,7 @@ impl Context {
         engine: EngineIndex,
         level: Level,
         usage: &Arc<Usage>,
-        share: Share,
+        place: Place,
     ) -> Result<Arc<Self>> {
         let name = dev.engine(engine)?.name();
         let in_use = VmUse::new(vm)?;
@@ -369,7 +369,7 @@ impl Context {
             slot,
             process: Process::current(),
             account: Account::new(usage, engine),
-            _share: share,
+            _place: place,
         };
         let fences = FenceContext::new(c"skua", name);
         let made = dev

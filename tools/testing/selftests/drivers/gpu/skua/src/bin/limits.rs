@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use nix::sys::eventfd::EventFd;
+use nix::unistd::{seteuid, Uid};
 use skua_selftests::cases::Cases;
 use skua_selftests::cgroup::MemoryGroup;
 use skua_selftests::client::{map, signal, wait};
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
     suite::main(tests![
         contexts_of_one_client_are_limited: 60,
         address_spaces_of_one_client_are_limited: 60,
+        one_user_leaves_others_as_much: 60,
         system_memory_of_one_client_is_limited: 60,
         submissions_that_wait_are_limited: 120,
         binds_that_wait_are_limited: 120,
@@ -70,6 +72,71 @@ fn address_spaces_of_one_client_are_limited() {
     assert_eq!(greedy.vm_destroy(vms[0]), Ok(()));
     let again = suite::eventually(|| greedy.vm_create().ok());
     assert!(again.is_some(), "one was destroyed and none can be made");
+}
+
+/// Clients of a user, as many as it takes until it gets no more; how many each of them got.
+fn take_all(uid: u32, make: &dyn Fn(&Client) -> Result<u32, Errno>) -> (Vec<Client>, usize) {
+    as_user(uid, || {
+        let (mut clients, mut taken) = (Vec::new(), 0);
+        loop {
+            let client = Client::new();
+            let (made, errno) = until_refused(|| make(&client));
+            assert_eq!(errno, Errno::ENOSPC);
+            clients.push(client);
+            taken += made.len();
+            if made.is_empty() {
+                return (clients, taken);
+            }
+        }
+    })
+}
+
+/// Does `f` as another user, without the rights of root.
+fn as_user<T>(uid: u32, f: impl FnOnce() -> T) -> T {
+    seteuid(Uid::from_raw(uid)).expect("seteuid");
+    let result = f();
+    seteuid(Uid::from_raw(0)).expect("seteuid");
+    result
+}
+
+fn one_user_leaves_others_as_much() {
+    let mut cases = Cases::new();
+    let vm = |client: &Client| client.vm_create();
+    let context = |client: &Client| client.context_create(1, 0);
+    let with_vm = |client: &Client| match context(client) {
+        Err(Errno::ENOENT) => client.vm_create().and_then(|_| context(client)),
+        made => made,
+    };
+    let kinds: [(&str, &dyn Fn(&Client) -> Result<u32, Errno>); 2] =
+        [("address spaces", &vm), ("contexts", &with_vm)];
+    for (what, make) in kinds {
+        let (first, taken) = take_all(65533, make);
+        cases.holds(
+            &format!("{what} of one"),
+            (500..=512).contains(&taken),
+            taken,
+        );
+        let (second, others) = take_all(65534, make);
+        cases.holds(
+            &format!("{what} of another"),
+            (250..=260).contains(&others),
+            others,
+        );
+        // Who may override limits takes the rest.
+        let (all, rest) = take_all(0, make);
+        cases.holds(
+            &format!("{what} of root"),
+            (200..=257).contains(&rest),
+            rest,
+        );
+        drop(all);
+        // What is given back can be taken again, when it is gone.
+        drop(first);
+        let again = as_user(65533, || eventually(|| make(&Client::new()).ok()).is_some());
+        cases.holds(&format!("{what}: again"), again, ());
+        drop(second);
+    }
+    cases.finish();
 }
 
 fn system_memory_of_one_client_is_limited() {

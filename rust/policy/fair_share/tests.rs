@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+use super::*;
+use std::{vec, vec::Vec};
+
+/// What each of `users` has who take one after the other as long as they get any, and what is free.
+fn greedy(total: u64, users: usize) -> (Vec<u64>, u64) {
+    let (mut used, mut free) = (vec![0; users], total);
+    loop {
+        let before = free;
+        for used in &mut used {
+            if may_have_one_more(*used, free) {
+                *used += 1;
+                free -= 1;
+            }
+        }
+        if free == before {
+            return (used, free);
+        }
+    }
+}
+
+#[test]
+fn as_much_is_left_as_each_has() {
+    for users in 1..40 {
+        let (used, free) = greedy(1022, users);
+        let share = 1022 / (users as u64 + 1);
+        for used in &used {
+            assert!((share..=share + 2).contains(used), "{users}: {used:?}");
+        }
+        assert!(free + 2 >= share, "{users} users leave {free}");
+    }
+}
+
+#[test]
+fn who_comes_late_gets_as_much() {
+    let (mut used, mut free) = (0, greedy(1022, 1).1);
+    while may_have_one_more(used, free) {
+        used += 1;
+        free -= 1;
+    }
+    assert!(used >= 255 && free >= 255, "{used}, {free}");
+    assert!(may_have_one_more(0, free));
+}
