@@ -16,6 +16,9 @@
 //! Objects that clients destroy are given up in the same queue ([`crate::memory::destruction`]):
 //! who waits for it may count on their memory, too.
 //!
+//! All clients share it, so what has very much is freed in parts, with others' between them. A work
+//! item that has more to do then says so ([`Cut`]), and who waits for the queue waits for the rest.
+//!
 //! # Quarantine
 //!
 //! Memory must not go back to the system while the device may still reach it. A device that did not
@@ -53,6 +56,42 @@ use kernel::{
 /// Where reapers work. It belongs to the module: what is reaped may hold the last reference to its
 /// device, which therefore cannot own the queue.
 pub(crate) static QUEUE: ModuleQueue = ModuleQueue::new();
+
+/// Work items that have more to do, and are queued again.
+static CUT: Atomic<u32> = Atomic::new(0);
+
+/// How often a work item was cut since the module was loaded, for debugfs.
+static CUTS: Atomic<u64> = Atomic::new(0);
+
+/// See [`CUTS`].
+pub(crate) fn cuts() -> u64 {
+    CUTS.load(Relaxed)
+}
+
+/// How often [`flush`] waits for what is left, at most: there may always be more.
+const MOST_PARTS: u32 = 1024;
+
+/// Whether a work item of [`QUEUE`] has more to do than it did at a time.
+pub(crate) struct Cut(Atomic<u32>);
+
+impl Cut {
+    /// It has done all.
+    pub(crate) fn new() -> Self {
+        Self(Atomic::new(0))
+    }
+
+    /// Says so; if it is cut, the caller has it queued again.
+    pub(crate) fn set(&self, is_cut: bool) {
+        CUTS.fetch_add(is_cut.into(), Relaxed);
+        let was_cut = self.0.xchg(is_cut.into(), Full) != 0;
+        // No wrap: each counts once.
+        match (was_cut, is_cut) {
+            (false, true) => _ = CUT.fetch_add(1, Full),
+            (true, false) => _ = CUT.fetch_sub(1, Full),
+            _ => (),
+        }
+    }
+}
 
 /// Whether memory may go back to the system.
 pub(crate) struct Quarantine {
@@ -113,6 +152,43 @@ pub(crate) trait Reapable: ListItem<0> + Send + Sync + 'static {
     fn bytes(&self) -> u64 {
         0
     }
+
+    /// Lets go of as much of what it has as is freed before others have the queue. Whether that was
+    /// all, or so little is left that it can be freed. Nobody else has it; process context.
+    fn shed(&self, _freed: &mut Freed) -> bool {
+        true
+    }
+}
+
+/// What [`Reapable::shed`] lets go of in one turn of the queue.
+pub(crate) struct Freed {
+    /// How many more it may let go of.
+    left: usize,
+    /// Of [`Reapable::bytes`] what is gone.
+    bytes: u64,
+}
+
+impl Freed {
+    /// Things that are freed in one turn, if they belong to one object.
+    pub(crate) const MOST: usize = 1024;
+
+    fn new() -> Self {
+        Self {
+            left: Self::MOST,
+            bytes: 0,
+        }
+    }
+
+    /// Whether one more may go.
+    pub(crate) fn has_room(&self) -> bool {
+        self.left > 0
+    }
+
+    /// One more has gone, and so many bytes.
+    pub(crate) fn count(&mut self, bytes: u64) {
+        self.left = self.left.saturating_sub(1);
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
 }
 
 /// Frees objects of one type.
@@ -127,6 +203,8 @@ pub(crate) struct Reaper<T: Reapable> {
     bytes: Atomic<u64>,
     /// While it is closed, nothing leaves `dead`. All reapers of a device share it.
     quarantine: Arc<Quarantine>,
+    /// Whether an object is in `dead` of which a part is gone.
+    cut: Cut,
     /// Empties `dead`, in [`QUEUE`].
     #[pin]
     work: Work<Self>,
@@ -145,6 +223,7 @@ impl<T: Reapable> Reaper<T> {
                 count: Atomic::new(0),
                 bytes: Atomic::new(0),
                 quarantine: quarantine.clone(),
+                cut: Cut::new(),
                 work <- new_work!("Reaper::work"),
             }),
             GFP_KERNEL,
@@ -172,6 +251,15 @@ impl<T: Reapable> Reaper<T> {
         }
     }
 
+    /// [`Self::bury`] of what has very much, by who frees something in [`QUEUE`]: who waits for that
+    /// waits for this, too.
+    pub(crate) fn bury_in_parts(self: &Arc<Self>, object: Arc<T>) {
+        if !self.quarantine.is_closed() {
+            self.cut.set(true);
+        }
+        self.bury(object);
+    }
+
     /// Looks again whether what was kept may go.
     pub(crate) fn wake(self: &Arc<Self>) {
         if !self.quarantine.is_closed() {
@@ -191,22 +279,33 @@ impl<T: Reapable> WorkItem for Reaper<T> {
 
     fn run(this: Arc<Self>) {
         // Not what comes meanwhile: others wait for the queue to be empty of what was there.
+        let mut is_cut = false;
         for _ in 0..this.count.load(Relaxed) {
             let object = {
                 let mut dead = this.dead.lock();
                 // Under the lock: it is closed before what it is to keep is buried.
                 if this.quarantine.is_closed() {
+                    this.cut.set(false);
                     return;
                 }
                 dead.pop_front()
             };
             if let Some(object) = object {
-                let bytes = object.bytes();
+                let mut freed = Freed::new();
+                is_cut = !object.shed(&mut freed);
+                if is_cut {
+                    this.bytes.fetch_sub(freed.bytes, Relaxed);
+                    // Others' first.
+                    this.dead.lock().push_back(object);
+                    break;
+                }
+                let bytes = freed.bytes.saturating_add(object.bytes());
                 drop(object);
                 this.bytes.fetch_sub(bytes, Relaxed);
                 this.count.fetch_sub(1, Relaxed);
             }
         }
+        this.cut.set(is_cut);
         let more = !this.dead.lock().is_empty();
         if more {
             this.wake();
@@ -220,4 +319,10 @@ impl<T: Reapable> WorkItem for Reaper<T> {
 /// that is lost, and for locks under which nobody waits for work.
 pub(crate) fn flush() {
     QUEUE.flush();
+    for _ in 0..MOST_PARTS {
+        if CUT.load(Acquire) == 0 {
+            break;
+        }
+        QUEUE.flush();
+    }
 }

@@ -18,6 +18,9 @@
 //! destroyed it, what is in VRAM apart from the rest: so two gates of a client at most are
 //! [armed](Gate::arm).
 //!
+//! What is mapped very often is given up in parts, with others' objects between them: it has no
+//! memory from the first part on, and what it had goes with the last.
+//!
 //! What is [held](crate::fences::hold) has no fence: who destroys has waited for that before, or
 //! has the destruction begin behind it.
 //!
@@ -68,6 +71,7 @@ use crate::{
     },
     reaper::{
         self,
+        Cut,
         Reapable, //
     },
     spec::number::Asid, //
@@ -95,7 +99,11 @@ use kernel::{
     },
     sync::{
         aref::ARef,
-        atomic::Full,
+        atomic::{
+            Atomic,
+            Full,
+            Relaxed, //
+        },
         Arc,
         ArcBorrow,
         SpinLock, //
@@ -123,6 +131,8 @@ pub(crate) struct Destruction {
     /// freed; [`None`] before, and if others have it, too.
     #[pin]
     given_up: SpinLock<Option<Option<Memory>>>,
+    /// The users before this one have nothing installed of it any more; 0 until it is given up.
+    withdrawn: Atomic<u32>,
     /// Its place in one of the [`Destroyer`]'s lists, later in the reaper's.
     #[pin]
     links: ListLinks,
@@ -161,46 +171,83 @@ impl Destruction {
                 client: client.clone(),
                 gate <- Gate::new(&dev.destroyer, waits)?,
                 given_up <- new_spinlock!(None),
+                withdrawn: Atomic::new(0),
                 links <- ListLinks::new(),
             }? Error),
             GFP_KERNEL_ACCOUNT,
         )
     }
 
-    /// Has nothing lead to what the object had; what is to be flushed then, in addition to `flush`,
-    /// and unmapped after that. Process context; allocates.
-    fn withdraw(
-        &self,
-        parent: &Device<Bound>,
-        flush: &mut Flush,
-        unmaps: &mut KVVec<Unmap>,
-    ) -> Result {
+    /// Takes what the object has, once. Process context; allocates.
+    fn give_up(&self) {
+        if self.withdrawn.load(Relaxed) == 0 {
+            let given_up = bo::give_up(&self.bo);
+            let none = core::mem::replace(&mut *self.given_up.lock(), given_up);
+            drop(none);
+            // The system's is nobody's.
+            self.withdrawn.store(1, Relaxed);
+        }
+    }
+
+    /// Has nothing lead to what the object had, for as many users and ranges as `part` has room
+    /// for. Whether that was all. Process context; allocates.
+    fn withdraw(&self, parent: &Device<Bound>, part: &mut TurnPart) -> bool {
         let (dev, bo) = (&*self.dev, &self.bo);
         let ours = self.given_up.lock().is_some();
-        let mut result = Ok(());
-        let all = for_each_user(dev, bo, |vm| {
-            let own = vm.is_of(&self.client);
-            let spans = vm.installed(bo);
-            if ours || own {
-                result = result.and(vm.uninstall(parent, bo));
-                *flush = flush.and(vm.asid());
+        while let Some(asid) = Asid::try_from(self.withdrawn.load(Relaxed))
+            .ok()
+            .and_then(|from| bo.sites.next_user(from))
+        {
+            if part.room == 0 {
+                return false;
             }
-            // Without memory for that, what it thinks is mapped leads nowhere.
-            if let (Ok(spans), true, true) = (spans, own, unmaps.reserve(1, client_flags()).is_ok())
-            {
-                let unmap = Unmap {
-                    vm,
-                    bo: bo.clone(),
-                    spans,
-                };
-                crate::warn_on_once!(unmaps.push_within_capacity(unmap).is_err());
-            } else {
-                dev.reapers.vms.bury(vm);
+            part.room -= 1;
+            let is_done = dev
+                .vms
+                .find(asid)
+                .is_none_or(|vm| self.withdraw_from(vm, ours, parent, part));
+            if !is_done {
+                return false;
             }
-            Ok(())
-        });
-        crate::warn_on_once!(all.is_err());
-        result
+            self.withdrawn
+                .store(u32::from(asid).saturating_add(1), Relaxed);
+        }
+        true
+    }
+
+    /// Does that with one address space, where it is to be.
+    fn withdraw_from(
+        &self,
+        vm: Arc<Vm>,
+        ours: bool,
+        parent: &Device<Bound>,
+        part: &mut TurnPart,
+    ) -> bool {
+        let (dev, bo) = (&*self.dev, &self.bo);
+        let own = vm.is_of(&self.client);
+        let mut is_done = true;
+        if ours || own {
+            part.flush = part.flush.and(vm.asid());
+            match vm.uninstall(parent, bo, &mut part.room) {
+                Ok(spans) => {
+                    is_done = vm.has_none_of(bo);
+                    // Without memory for that, what it thinks is mapped leads nowhere.
+                    if own && part.unmaps.reserve(1, client_flags()).is_ok() {
+                        let unmap = Unmap {
+                            vm,
+                            bo: bo.clone(),
+                            spans,
+                        };
+                        let pushed = part.unmaps.push_within_capacity(unmap);
+                        crate::warn_on_once!(pushed.is_err());
+                        return is_done;
+                    }
+                }
+                Err(error) => part.result = part.result.and(Err(error)),
+            }
+        }
+        dev.reapers.vms.bury(vm);
+        is_done
     }
 
     /// Nothing leads to what the object had any more: it is freed, by the reaper.
@@ -226,42 +273,59 @@ struct Unmap {
     spans: KVVec<Span>,
 }
 
-/// Gives up what the objects of `due` have. Process context; allocates, and may wait for the
-/// engines to drop translations, once.
-fn perform(mut due: List<Destruction>) {
+/// What is done before others have the queue.
+struct TurnPart {
+    /// How many users and ranges it may still go through.
+    room: usize,
+    /// What is to be flushed for that.
+    flush: Flush,
+    /// What is to be unmapped after that.
+    unmaps: KVVec<Unmap>,
+    /// What has failed.
+    result: Result,
+}
+
+/// Gives up what the objects of `due` have, those that are mapped very often only in part; these
+/// are left. Process context; allocates, and may wait for the engines to drop translations, once.
+fn perform(mut due: List<Destruction>) -> List<Destruction> {
+    let (mut done, mut left) = (List::new(), List::new());
     let Some(dev) = due.iter().next().map(|first| first.dev.clone()) else {
-        return;
+        return left;
     };
     for destruction in due.iter() {
-        let given_up = bo::give_up(&destruction.bo);
-        let none = core::mem::replace(&mut *destruction.given_up.lock(), given_up);
-        drop(none);
+        destruction.give_up();
     }
     // Of a device that is gone no table is walked.
     if let Some(bound) = device::enter(&dev) {
         let parent = gpu::parent(&bound);
-        let mut flush = Flush::Nothing;
-        let mut unmaps = KVVec::new();
-        let mut result = Ok(());
+        let mut part = TurnPart {
+            room: RANGES_AT_ONCE,
+            flush: Flush::Nothing,
+            unmaps: KVVec::new(),
+            result: Ok(()),
+        };
         // Who binds something else there has it flushed before.
         dev.unflushed.fetch_add(1, Full);
-        for destruction in due.iter() {
-            result = result.and(destruction.withdraw(parent, &mut flush, &mut unmaps));
+        while let Some(destruction) = due.pop_front() {
+            match destruction.withdraw(parent, &mut part) {
+                true => done.push_back(destruction),
+                false => left.push_back(destruction),
+            }
         }
         // Whatever was cleared, since a bind may have removed what led there, and not have flushed
         // it yet.
-        let flushed = match flush {
+        let flushed = match part.flush {
             Flush::Nothing => Ok(()),
             Flush::Of(asid) => dev.invalidate(Some(asid)),
             Flush::All => dev.invalidate(None),
         };
-        match result.and(flushed) {
+        match part.result.and(flushed) {
             Ok(()) => _ = dev.unflushed.fetch_sub(1, Full),
             // What used the memory may still reach it.
             Err(_) if dev.check_health().is_ok() => dev.doubt(WEDGED),
             Err(_) => (),
         }
-        for Unmap { vm, bo, spans } in unmaps {
+        for Unmap { vm, bo, spans } in part.unmaps {
             // It may have no handle, or too many binds, with the same effect.
             let _ = match bo.saves_context() {
                 true => vm.unmap_own(&spans),
@@ -270,9 +334,11 @@ fn perform(mut due: List<Destruction>) {
             dev.reapers.vms.bury(vm);
         }
     }
-    while let Some(destruction) = due.pop_front() {
+    done.push_all_back(&mut due);
+    while let Some(destruction) = done.pop_front() {
         destruction.into_arc().end();
     }
+    left
 }
 
 /// The first objects of `all`, as many as are given up with one flush, and before others have the
@@ -290,6 +356,9 @@ fn first_of(all: &mut List<Destruction>) -> List<Destruction> {
 
 /// See [`first_of`].
 const AT_ONCE: usize = 64;
+
+/// Users, and ranges that lead to them, of all of these.
+const RANGES_AT_ONCE: usize = 4096;
 
 /// Objects of one client that who needs room looks at, with the lock held: what it waits for is
 /// then taken to have some.
@@ -326,6 +395,8 @@ pub(crate) struct Destroyer {
     /// What waits to be given up, and what goes next.
     #[pin]
     queues: SpinLock<Queues>,
+    /// Whether some of what is due is given up in part.
+    cut: Cut,
     /// Looks for what can go, in the reapers' queue.
     #[pin]
     work: Work<Self>,
@@ -345,6 +416,7 @@ impl Destroyer {
                     due: List::new(),
                     behind: 0,
                 }),
+                cut: Cut::new(),
                 work <- new_work!("Destroyer::work"),
             }),
             GFP_KERNEL,
@@ -385,7 +457,8 @@ impl Destroyer {
             Self::wake(self);
         }
         while !now.is_empty() {
-            perform(first_of(&mut now));
+            let mut left = perform(first_of(&mut now));
+            now.push_all_back(&mut left);
         }
     }
 
@@ -493,9 +566,12 @@ impl Destroyer {
     fn perform_some(&self) -> bool {
         let some = first_of(&mut self.queues.lock().due);
         let count = some.iter().count();
-        perform(some);
+        let mut left = perform(some);
+        self.cut.set(!left.is_empty());
+        let done = count.saturating_sub(left.iter().count());
         let mut queues = self.queues.lock();
-        count_out(&mut queues.behind, count);
+        queues.due.push_all_back(&mut left);
+        count_out(&mut queues.behind, done);
         count > 0
     }
 }

@@ -111,7 +111,10 @@ use crate::{
         count_out,
         Quota, //
     },
-    reaper::Reapable,
+    reaper::{
+        Freed,
+        Reapable, //
+    },
     spec::{
         address::{
             PAGE_SIZE,
@@ -316,6 +319,17 @@ impl Reapable for Bind {
         let spans = end.unmapped.iter().map(|removed| removed.span.len());
         spans.fold(0, u64::saturating_add)
     }
+
+    fn shed(&self, freed: &mut Freed) -> bool {
+        while freed.has_room() {
+            let removed = self.end.lock().unmapped.pop();
+            match removed {
+                Some(removed) => freed.count(removed.span.len()),
+                None => return true,
+            }
+        }
+        self.end.lock().unmapped.is_empty()
+    }
 }
 
 /// Binds that are not done.
@@ -376,13 +390,55 @@ impl Reapable for Reached {
         let spans = map.iter().flat_map(|map| map.iter(ALL));
         spans.fold(0, |sum, (span, _)| sum.saturating_add(span.len()))
     }
+
+    fn shed(&self, freed: &mut Freed) -> bool {
+        while freed.has_room() {
+            match self.remove_first() {
+                Some(span) => freed.count(span.len()),
+                None => break,
+            }
+        }
+        // Without memory for that all is freed at once.
+        freed.has_room() || self.map.lock().len() == 0
+    }
 }
 
 impl Reached {
     /// The address space that waits for the worker is gone: nothing is left to be done.
     fn let_go(this: Arc<Self>) {
         let dev = this.dev.clone();
-        dev.reapers.reached.let_go(this);
+        // CAST: a small number.
+        if this.map.lock().len() > Freed::MOST as u32 {
+            dev.reapers.reached.bury_in_parts(this);
+        } else {
+            dev.reapers.reached.let_go(this);
+        }
+    }
+
+    /// Lets go of the first mapping, if there is one, and memory to say so: where it was.
+    fn remove_first(&self) -> Option<Span> {
+        let mut gone = None;
+        let span = {
+            let mut map = self.map.lock();
+            let (span, _) = map.iter(ALL).next()?;
+            let mut nodes = map.prepare(UNMAP_NODES).ok()?;
+            let removed = map.unmap(&mut nodes, span, |cut| gone = Some(cut.removed.value));
+            map.release(nodes);
+            removed.ok()?;
+            span
+        };
+        if let Some(mapping) = gone {
+            mapping.bo().sites.remove(self.site(span.start));
+        }
+        Some(span)
+    }
+
+    /// The place of an address in an object's records.
+    fn site(&self, start: u64) -> Site {
+        Site {
+            asid: self.asid,
+            start,
+        }
     }
 }
 
@@ -390,7 +446,11 @@ impl Reached {
 impl PinnedDrop for Reached {
     fn drop(self: Pin<&mut Self>) {
         // Before the identifier may be another's: by its mappings it is a user of objects.
-        drop(take(&mut *self.map.lock()));
+        let map = take(&mut *self.map.lock());
+        for (span, mapping) in map.iter(ALL) {
+            mapping.bo().sites.remove(self.site(span.start));
+        }
+        drop(map);
         self.dev.release_asid(self.asid);
     }
 }
@@ -781,18 +841,6 @@ impl Vm {
             drop(gone);
         }
         Ok(())
-    }
-
-    /// The ranges in which something of `bo` is installed. `ENOMEM`.
-    pub(crate) fn installed(&self, bo: &BoRef) -> Result<KVVec<Span>> {
-        let mut spans = KVVec::new();
-        let mut from = self.site(0);
-        while let Some((site, installed)) = bo.sites.next(from) {
-            let span = Span::new(site.start, installed.end);
-            spans.push(span, client_flags())?;
-            from = self.site(span.end);
-        }
-        Ok(spans)
     }
 
     /// Unmaps what is `bo`'s in `spans`, in the turn of a bind. As [`Vm::bind`]; some of it may be
@@ -1236,25 +1284,40 @@ impl Vm {
         }
     }
 
-    /// Has nothing that is installed lead to `bo` any more, which nothing is to be installed of.
-    /// The TLBs are to be flushed, as after [`Vm::withdraw`]. Allocates nothing. `ENODEV`, `EIO`.
-    pub(crate) fn uninstall(&self, parent: &Device<Bound>, bo: &BoRef) -> Result {
+    /// Has no more of what is installed lead to `bo`, which nothing is to be installed of, for
+    /// `room` ranges at most, which it counts down. Which these were, as far as there is memory to
+    /// say so.
+    /// The TLBs are to be flushed, as after [`Vm::withdraw`]. `ENODEV`, `EIO`.
+    pub(crate) fn uninstall(
+        &self,
+        parent: &Device<Bound>,
+        bo: &BoRef,
+        room: &mut usize,
+    ) -> Result<KVVec<Span>> {
         let tables = self.reached.tables.access(parent)?;
+        let mut spans = KVVec::new();
         let _installing = self.installing.lock();
         while let Some((site, installed)) = bo.sites.next(self.site(0)) {
-            let len = installed.end.saturating_sub(site.start);
-            tables.clear(&self.dev, site.start, len)?;
+            if *room == 0 {
+                break;
+            }
+            *room -= 1;
+            let span = Span::new(site.start, installed.end);
+            tables.clear(&self.dev, span.start, span.len())?;
             bo.sites.remove(site);
+            let _ = spans.push(span, client_flags());
         }
-        Ok(())
+        Ok(spans)
+    }
+
+    /// Whether nothing of `bo` is installed any more.
+    pub(crate) fn has_none_of(&self, bo: &BoRef) -> bool {
+        bo.sites.next(self.site(0)).is_none()
     }
 
     /// The place of an address of this address space in an object's records.
     fn site(&self, start: u64) -> Site {
-        Site {
-            asid: self.reached.asid,
-            start,
-        }
+        self.reached.site(start)
     }
 
     /// Writes the entries of a range from `start` on, of `bo` with `memory`; none if that is out.
@@ -1470,9 +1533,6 @@ impl WorkItem for Vm {
 impl PinnedDrop for Vm {
     fn drop(self: Pin<&mut Self>) {
         crate::warn_on_once!(Signalling::is_inside());
-        for (span, mapping) in self.reached.map.lock().iter(ALL) {
-            mapping.bo().sites.remove(self.site(span.start));
-        }
         self.evicted.clear(|bo| {
             bo.sites.set_listed(self.reached.asid, false);
         });

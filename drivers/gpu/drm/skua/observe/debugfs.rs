@@ -386,6 +386,7 @@ fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         ("segment_maps", dev.counters.segment_maps.load(Relaxed)),
         ("segment_unmaps", dev.counters.segment_unmaps.load(Relaxed)),
         ("tlb_flushes", dev.counters.flushes.load(Relaxed)),
+        ("reaper_cuts", crate::reaper::cuts()),
         ("entries", dev.hw.entries.load(Relaxed)),
         ("register_reads", register_reads),
         ("register_writes", register_writes),

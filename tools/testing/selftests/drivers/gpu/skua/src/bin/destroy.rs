@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
+use skua_selftests::cases::Cases;
 use skua_selftests::client::{map, signal, unmap, wait, wait_value as value};
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         what_others_have_by_name_lives_on: 60,
         only_its_own_mappings_go: 60,
         many_go_with_few_flushes: 60 at_rest,
+        what_is_mapped_very_often_goes_in_parts: 120 at_rest,
         what_is_bound_in_its_place_is_reached: 60,
         what_moves_is_destroyed_when_it_is_there: 60 at_rest,
         clients_that_destroy_at_random_hurt_nobody: 120,
@@ -853,6 +855,59 @@ fn many_go_with_few_flushes() {
     let more = flushes() - before;
     println!("# {more} flushes for {COUNT} objects");
     assert!(more <= 16, "{more} flushes for {COUNT} objects");
+}
+
+/// All clients wait for the same worker: none has it for long, and each has its memory when it asks
+/// how much there is.
+fn what_is_mapped_very_often_goes_in_parts() {
+    const SIZE: u64 = 1 << 20;
+    const VA: u64 = 1 << 40;
+    let rig = alone();
+    let gate = rig.buffer(Place::System, PAGE);
+    let crowd = |vm: u32, count: u64| {
+        let bo = rig.bo(Place::System, SIZE);
+        let all: Vec<_> = (0..count)
+            .map(|n| map(bo, 0, VA + 2 * n * PAGE, PAGE))
+            .collect();
+        for ops in all.chunks(1024) {
+            rig.bind_and_wait(vm, ops).expect("VM_BIND");
+        }
+        bo
+    };
+    let cuts = || Function::first().counters(["driver_reaper_cuts"])[0];
+    let now = || (used(&rig, Place::System), cuts());
+    let mut cases = Cases::new();
+    let mut expect = |what: &str, before: (u64, u64), least: u64| {
+        let (bytes, cuts) = now();
+        let gone = before.0.saturating_sub(bytes);
+        cases.holds(&format!("{what}: bytes"), gone >= SIZE, gone);
+        let cuts = cuts - before.1;
+        println!("# {what}: {cuts} cuts");
+        cases.holds(&format!("{what}: cuts"), cuts >= least, cuts);
+    };
+
+    let vm = rig.vm_create().expect("VM_CREATE");
+    assert_eq!(rig.close(crowd(vm, 3000)), Ok(()));
+    let before = now();
+    assert_eq!(rig.vm_destroy(vm), Ok(()));
+    expect("an address space", before, 2);
+
+    assert_eq!(rig.close(crowd(rig.vm, 3000)), Ok(()));
+    let before = now();
+    assert_eq!(rig.bind_and_wait(rig.vm, &[unmap(VA, 1 << 30)]), Ok(()));
+    expect("a bind", before, 2);
+
+    let bo = crowd(rig.vm, 9000);
+    let job = rig.start(Engine::Copy, &[wait_value(gate.va, 1)]);
+    let before = now();
+    assert_eq!(rig.destroy(&[bo], 0), Ok(()));
+    gate.cpu.write(0, 1);
+    assert_eq!(job.wait(), Ok(()));
+    becomes("the memory is free", || {
+        used(&rig, Place::System) + SIZE <= before.0
+    });
+    expect("an object", before, 2);
+    cases.finish();
 }
 
 /// Also between the clearing of many objects' entries and the flush that all of them wait for.
