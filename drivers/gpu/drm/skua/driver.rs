@@ -302,7 +302,7 @@ impl drm::Driver for SkuaDriver {
             File::context_destroy
         ),
         (SKUA_CONTEXT_STATE, drm_skua_context_state, ioctl::RENDER_ALLOW, File::context_state),
-        (SKUA_SUBMIT, drm_skua_submit, ioctl::RENDER_ALLOW, File::submit),
+        (SKUA_SUBMIT, drm_skua_submit, ioctl::RENDER_ALLOW, File::submit, waits),
         (SKUA_BO_DESTROY, drm_skua_bo_destroy, ioctl::RENDER_ALLOW, File::bo_destroy),
         (SKUA_MAKE_RESIDENT, drm_skua_make_resident, ioctl::RENDER_ALLOW, File::make_resident),
         (SKUA_EVICT, drm_skua_evict, ioctl::RENDER_ALLOW, File::evict),

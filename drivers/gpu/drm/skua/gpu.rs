@@ -67,8 +67,7 @@
 //! `drm_dev_enter()` ([`crate::ext::device::enter`]) may be entered anywhere. While somebody is
 //! inside no DRM device is unplugged, so nobody waits for the GPU's work there, but
 //!
-//! - who makes room, for ten seconds in all;
-//! - an ioctl for its turn to make room, which ends soon once that device is unplugged;
+//! - who makes room, for ten seconds at a time;
 //! - a context's first submission for what the driver itself does, for ten seconds;
 //! - a synchronous destruction, for one second;
 //! - who waits for quick acknowledgements ([`Gpu::wait_for`]).

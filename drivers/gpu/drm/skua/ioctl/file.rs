@@ -9,6 +9,8 @@
 use crate::{
     ext::{
         capability,
+        device,
+        drm_driver::DriverExt,
         file,
         gem::{
             self,
@@ -29,6 +31,7 @@ use crate::{
     },
     few::Few,
     gpu::{
+        self,
         SkuaDevice,
         SkuaDriver, //
     },
@@ -963,14 +966,13 @@ impl File {
     }
 
     /// `DRM_IOCTL_SKUA_SUBMIT`
-    pub(crate) fn submit(
-        dev: &Device,
-        data: &Data<'_>,
-        args: &mut drm_skua_submit,
-        file: &SkuaFile,
-    ) -> Result<u32> {
+    pub(crate) fn submit(args: &mut drm_skua_submit, file: &SkuaFile) -> Result<u32> {
+        let this = file.inner();
+        let dev = &*this.dev;
+        let bound = device::enter(dev).ok_or(ENODEV)?;
+        SkuaDriver::before_ioctl(&bound);
         dev.check_health()?;
-        let context = file.inner().context(args.context)?;
+        let context = this.context(args.context)?;
         if args.flags != 0 {
             return Err(EINVAL);
         }
@@ -992,9 +994,14 @@ impl File {
         };
         context.check(MAX_REQUESTS)?;
         if !request.buffers.is_empty() {
-            context.prepare_saving(data.parent())?;
+            context.prepare_saving(gpu::parent(&bound))?;
         }
-        hold::submit(&context, request, values.into_waits())?;
+        // It may wait for others' turns, which is in the way of nobody who unplugs a device.
+        drop(bound);
+        if let Err(error) = hold::submit(&context, request, values.into_waits()) {
+            dev.check_health()?;
+            return Err(error);
+        }
         dev.counters
             .submissions
             .fetch_add(1, kernel::sync::atomic::Relaxed);

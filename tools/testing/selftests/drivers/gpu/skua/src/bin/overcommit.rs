@@ -3,10 +3,13 @@
 //! More in VRAM alone than VRAM has: what work does not need makes room for what it needs.
 //! `guests.json` gives this program a GPU with little VRAM.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
+use skua_selftests::calls::Calls;
 use skua_selftests::client::{map, signal, unmap, wait, wait_value as wait_for_value};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         who_needs_room_waits_for_what_is_busy: 60,
         a_hog_holds_up_nobody_for_good: 120,
         a_client_has_one_turn_in_a_round: 120,
+        who_waits_for_a_turn_holds_up_no_unplug: 120,
         work_that_needs_nearly_all_gets_it_beside_evictions: 240,
         vram_four_times_over_in_turn: 240,
         vram_four_times_over_in_eight_processes: 600,
@@ -676,6 +680,52 @@ fn a_client_has_one_turn_in_a_round() {
         assert_eq!(last.join().expect("a thread"), Ok(()));
     });
     assert!(jobs.iter().all(|job| job.wait() == Ok(())));
+}
+
+/// All DRM devices are kept from being unplugged by who is between these two.
+const GUARD: [&str; 2] = ["drm_dev_enter", "drm_dev_exit"];
+
+fn who_waits_for_a_turn_holds_up_no_unplug() {
+    let busy = alone();
+    // Room is waited for ten seconds only, which may be over on a slow kernel.
+    let counts = eventually(|| guards_of_who_waits(&busy)).expect("somebody who waits for a turn");
+    let [entered, left] = GUARD.map(|name| counts.get(name).copied().unwrap_or(0));
+    println!("# entered {entered} times, left {left} times");
+    assert!(entered > 0, "nothing was counted");
+    assert_eq!(entered, left, "it waits while no device can be unplugged");
+}
+
+/// What a thread has called that waits for its turn behind one that waits for room.
+fn guards_of_who_waits(busy: &Rig) -> Option<BTreeMap<String, usize>> {
+    let (first, second) = (Rig::new(), Rig::new());
+    let most = busy.region(Place::Vram).size * 3 / 4;
+    let gate = busy.buffer(Place::System, PAGE);
+    let [one, other] = [&first, &second].map(|rig| rig.buffer(Place::Vram, most));
+    evict_all();
+    let large = busy.buffer(Place::Vram, most);
+    let job = busy.start(Engine::Copy, &[wait_value(gate.va, 1), write(large.va, 1)]);
+    let callers = [const { Caller::new() }; 2];
+    let calls = Mutex::new(None);
+    let counts = thread::scope(|scope| {
+        let (callers, calls) = (&callers, &calls);
+        let turn =
+            scope.spawn(move || callers[0].call(|| first.run(Engine::Copy, &[write(one.va, 1)])));
+        callers[0].wait_until_asleep();
+        let waits = scope.spawn(move || {
+            *calls.lock().expect("the count") = Some(Calls::of(&GUARD));
+            callers[1].call(|| second.run(Engine::Copy, &[write(other.va, 1)]))
+        });
+        callers[1].wait_until_asleep();
+        let counts = calls.lock().expect("the count").as_ref().map(Calls::count);
+        let both_wait = !turn.is_finished() && !waits.is_finished();
+        gate.cpu.write(0, 1);
+        let ran = [turn, waits].map(|thread| thread.join().expect("a thread"));
+        println!("# {both_wait}, {ran:?}");
+        counts.filter(|_| both_wait && ran == [Ok(()), Ok(())])
+    });
+    assert_eq!(job.wait(), Ok(()));
+    assert_eq!(busy.close(large.handle), Ok(()));
+    counts
 }
 
 fn killed_processes_leave_nothing() {
