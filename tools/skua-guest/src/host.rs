@@ -14,6 +14,7 @@
 //! | `gpu-steps SEED` | engines look behind random numbers of ticks whether they are to stop; 0: as seldom as they may | `ok` when they do |
 //! | `gpu-gart PAGE` | nothing | `ok ENTRY WORD`: the GART's entry for the page of its window, and the first 8 bytes that the GPU finds there |
 //! | `gpu-pause MS` | SIGSTOP, and SIGCONT by itself after MS milliseconds | `ok` at once |
+//! | `wake` | from now on the guest is woken when it sleeps (S3); no `gpu-kill` is to be had then | `ok COUNT`: how often it was |
 //!
 //! The device cannot be unplugged from outside: QEMU 11.1 aborts when it takes a
 //! `vfio-user-pci` device apart. What a guest sees of a removal is had by `gpu-kill`, after which

@@ -11,6 +11,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
@@ -81,6 +83,8 @@ pub(crate) struct Machine {
     qemu: Process,
     /// QEMU was killed from here.
     turned_off: bool,
+    /// How often the guest was woken, if it wants to be.
+    woken: Option<Arc<AtomicU32>>,
     /// What QEMU said.
     log: PathBuf,
     /// The second serial port.
@@ -133,6 +137,7 @@ impl Machine {
             gpu,
             qemu,
             turned_off: false,
+            woken: None,
             log,
             control,
             sockets,
@@ -234,6 +239,14 @@ impl Machine {
                 self.gpu.process.pause(time)?;
                 self.gpu.paused = Some(Instant::now() + time);
             }
+            "wake" => {
+                let woken = match self.woken.take() {
+                    Some(woken) => woken,
+                    None => wake(&self.sockets.path().join(QMP))?,
+                };
+                let count = self.woken.insert(woken).load(Ordering::Acquire);
+                return Ok(count.to_string());
+            }
             _ => bail!("no such request: {verb}"),
         }
         Ok(String::new())
@@ -243,6 +256,24 @@ impl Machine {
     pub(crate) fn complaint(&mut self) -> Option<String> {
         self.gpu.complaint()
     }
+}
+
+/// Has the guest woken whenever it sleeps, until QEMU ends; how often it was.
+fn wake(qmp: &Path) -> Result<Arc<AtomicU32>> {
+    let mut guest = Qmp::connect(qmp)?;
+    guest.0.get_ref().set_read_timeout(None)?;
+    let woken = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&woken);
+    std::thread::spawn(move || {
+        while guest.wait_for("SUSPEND").is_ok() {
+            // It may ask as soon as it is awake.
+            count.fetch_add(1, Ordering::Release);
+            if guest.execute("system_wakeup").is_err() {
+                break;
+            }
+        }
+    });
+    Ok(woken)
 }
 
 /// What QEMU is told while it runs, by its machine protocol.
@@ -261,12 +292,8 @@ impl Qmp {
     fn execute(&mut self, command: &str) -> Result<()> {
         writeln!(self.0.get_mut(), "{}", json!({ "execute": command }))?;
         loop {
-            let mut line = String::new();
-            if self.0.read_line(&mut line)? == 0 {
-                bail!("QEMU is gone");
-            }
             // There are a greeting and events, too.
-            let answer: serde_json::Value = serde_json::from_str(&line)?;
+            let answer = self.next()?;
             if answer.get("return").is_some() {
                 return Ok(());
             }
@@ -274,6 +301,19 @@ impl Qmp {
                 bail!("QEMU: {command}: {error}");
             }
         }
+    }
+
+    fn wait_for(&mut self, event: &str) -> Result<()> {
+        while self.next()?["event"] != event {}
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<serde_json::Value> {
+        let mut line = String::new();
+        if self.0.read_line(&mut line)? == 0 {
+            bail!("QEMU is gone");
+        }
+        Ok(serde_json::from_str(&line)?)
     }
 }
 
