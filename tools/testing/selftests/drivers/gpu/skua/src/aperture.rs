@@ -14,7 +14,7 @@ use crate::client::signal;
 use crate::function::{Function, Unbound};
 use crate::mapping::Mapping;
 use crate::moving::{evict_some, find, movable_in_vram, place, resident};
-use crate::power::sleep;
+use crate::power::Sleep;
 use crate::raw::in_child;
 use crate::rig::{copy, fill, Buffer};
 use crate::suite::eventually;
@@ -821,7 +821,7 @@ pub fn it_shows_again_after_a_sleep() {
         stamp(&buffer.cpu, seed);
     }
     assert!(rig.lock(buffers[0].handle).is_ok());
-    sleep().expect("sleep");
+    Sleep::Devices.fall().expect("sleep");
     for (seed, buffer) in (5..).zip(&buffers) {
         expect("after a sleep", &buffer.cpu, seed);
     }

@@ -21,12 +21,14 @@
 //! - [`moving`]: objects that move; [`torture`]: all at once;
 //! - [`calls`]: what the kernel called for it; [`events`]: what the driver traced; [`kernel_log`]:
 //!   what the kernel logged;
-//! - [`loss`]: a GPU that goes away; [`aperture`]: tests of several programs;
+//! - [`loss`]: a GPU that goes away; [`power`]: a guest that sleeps;
+//! - [`aperture`], [`asleep`]: tests of several programs;
 //! - [`table`], [`witness`]: bad arguments, and what they must not change.
 
 #![deny(unsafe_code)]
 
 pub mod aperture;
+pub mod asleep;
 pub mod calls;
 pub mod cases;
 pub mod cgroup;

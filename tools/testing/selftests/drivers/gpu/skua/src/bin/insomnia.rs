@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use skua_guest::host::expect_error;
 use skua_selftests::moving::{expect_gpu, movable_in_vram, pattern};
-use skua_selftests::power::sleep;
+use skua_selftests::power::Sleep;
 use skua_selftests::race::Hold;
 use skua_selftests::{suite, tests, Engine, Rig};
 
@@ -24,12 +24,12 @@ fn it_stays_awake_while_work_does_not_end() {
     let kept = other.bound(movable_in_vram(&other, SIZE), SIZE);
     kept.cpu.fill(pattern(3));
     let job = hold.begin(&rig, rig.context_having_worked(Engine::Compute));
-    let slept = sleep().map_err(|error| error.raw_os_error());
+    let slept = Sleep::Devices.fall().map_err(|error| error.raw_os_error());
     assert_eq!(slept, Err(Some(nix::libc::EBUSY)));
     assert!(!job.has_ended());
     expect_gpu(&other, "beside it", kept.va, SIZE, pattern(3));
     hold.release();
     assert_eq!(job.wait(), Ok(()));
-    sleep().expect("sleep");
+    Sleep::Devices.fall().expect("sleep");
     expect_gpu(&other, "afterwards", kept.va, SIZE, pattern(3));
 }

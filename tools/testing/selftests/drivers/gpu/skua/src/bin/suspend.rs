@@ -11,18 +11,18 @@ use std::thread;
 use std::time::Duration;
 
 use skua_guest::host::{expect_error, Lies};
+use skua_selftests::asleep::sleep_well;
 use skua_selftests::client::{signal_value, wait, wait_value, PATIENCE};
 use skua_selftests::events::Trace;
-use skua_selftests::function::{Function, Unbound};
-use skua_selftests::moving::{evict_all, expect_gpu, movable_in_vram, pattern, place};
-use skua_selftests::power::sleep;
-use skua_selftests::program::{address, COUNT, LOOP};
+use skua_selftests::function::Unbound;
+use skua_selftests::moving::{evict_all, expect_gpu, movable_in_vram, pattern};
+use skua_selftests::power::Sleep;
+use skua_selftests::program::LOOP;
 use skua_selftests::race::Hold;
 use skua_selftests::rig::{copy, dispatch, expect_working, fill, write};
 use skua_selftests::stage::Stage;
 use skua_selftests::suite::{self, eventually};
-use skua_selftests::{tests, Engine, Errno, Place, Rig};
-use skua_uapi::DRM_SKUA_BO_CPU_ACCESS;
+use skua_selftests::{asleep, tests, Engine, Errno, Place, Rig};
 
 fn main() -> ExitCode {
     suite::main(tests![
@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         again_and_again: 120,
         work_that_was_accepted_is_done: 60,
         work_held_for_a_fence_stays_held: 60,
+        fences_keep_their_values: 60,
         what_is_let_go_of_on_the_way_loses_nothing: 120,
         what_hangs_is_cut_before: 60,
         while_an_engine_does_not_make_room: 120,
@@ -44,101 +45,26 @@ fn main() -> ExitCode {
 
 const SIZE: u64 = 1 << 20;
 
-/// Sends the guest to sleep; the device was reset before, and when it woke. The reset that its
-/// power does in between may be one with the latter.
-#[track_caller]
-fn sleep_well() {
-    let resets = || {
-        let [resets] = Function::first().counters(["device_reset"]);
-        resets
-    };
-    let before = resets();
-    sleep().expect("sleep");
-    let more = resets() - before;
-    assert!([2, 3].contains(&more), "{more} resets");
-}
+const SLEEP: Sleep = Sleep::Devices;
 
 fn row_0_26_memory_and_maps_are_there_again() {
-    let rig = Rig::new();
-    let client = &rig;
-    let aperture = 1 << client.region(Place::Aperture).id;
-    let there = client
-        .bo_create(SIZE, DRM_SKUA_BO_CPU_ACCESS, aperture)
-        .expect("BO_CREATE");
-    let handles = [
-        movable_in_vram(client, SIZE),
-        there,
-        client.bo(Place::System, SIZE),
-    ];
-    let buffers = handles.map(|handle| rig.bound(handle, SIZE));
-    for (seed, buffer) in buffers.iter().enumerate() {
-        buffer.cpu.fill(pattern(seed as u64));
-    }
-    // The GPU's own: by an address that the CPU does not know of.
-    let [out] = [Place::Vram].map(|place| rig.buffer(place, 4096));
-    assert_eq!(rig.run(Engine::Compute, &[write(out.va, 0x5eed)]), Ok(()));
-
-    sleep_well();
-    assert_ne!(place(client, handles[0]), Place::Vram);
-    assert_eq!(place(client, there), Place::Aperture);
-    for (seed, buffer) in buffers.iter().enumerate() {
-        let what = format!("object {seed}");
-        buffer.cpu.expect(&what, pattern(seed as u64));
-        expect_gpu(&rig, &what, buffer.va, SIZE, pattern(seed as u64));
-    }
-    assert_eq!(out.cpu.read(0), 0x5eed);
-    // What is mapped in VRAM comes back with work.
-    assert_eq!(rig.run(Engine::Compute, &[write(out.va, 0x5eee)]), Ok(()));
-    assert_eq!(out.cpu.read(0), 0x5eee);
-    expect_working();
+    asleep::memory_and_maps_are_there_again(SLEEP);
 }
 
 fn again_and_again() {
-    let rig = Rig::new().having_worked();
-    let count = rig.program(COUNT);
-    let counter = rig.buffer(Place::Vram, 4096);
-    for round in 1..=5 {
-        let work = [dispatch(&count, COUNT, &address(counter.va))];
-        assert_eq!(rig.run(Engine::Compute, &work), Ok(()), "round {round}");
-        sleep_well();
-        assert_eq!(counter.cpu.read32(0), round, "round {round}");
-    }
+    asleep::again_and_again(SLEEP);
 }
 
 fn work_that_was_accepted_is_done() {
-    let rig = Rig::new().having_worked();
-    let count = rig.program(COUNT);
-    // Not in VRAM, which is left when what uses it is done.
-    let counter = rig.buffer(Place::System, 4096);
-    let long = rig.buffer(Place::System, 4 << 20);
-    let mut work = [fill(7, long.va, 4 << 20); 16];
-    work[15] = dispatch(&count, COUNT, &address(counter.va));
-    let contexts = [(); 4].map(|()| rig.context_having_worked(Engine::Compute));
-    let jobs: Vec<_> = (0..64)
-        .map(|n| rig.start_in(contexts[n % 4], &work))
-        .collect();
-    let ended = || jobs.iter().filter(|job| job.has_ended()).count();
-    println!("# {} have ended before", ended());
-    sleep_well();
-    assert_eq!(ended(), jobs.len());
-    for job in &jobs {
-        assert_eq!(job.wait(), Ok(()));
-    }
-    assert_eq!(counter.cpu.read32(0), 64);
+    asleep::work_that_was_accepted_is_done(SLEEP);
 }
 
 fn work_held_for_a_fence_stays_held() {
-    let rig = Rig::new().having_worked();
-    let target = rig.buffer(Place::Vram, 4096);
-    let fence = rig.fence_create(0).expect("FENCE_CREATE");
-    let job = rig
-        .start_after(rig.compute, &[write(target.va, 7)], &[wait_value(fence, 1)])
-        .expect("SUBMIT");
-    sleep_well();
-    assert_eq!(target.cpu.read(0), 0);
-    assert_eq!(rig.fence_signal(fence, 1), Ok(()));
-    assert_eq!(job.wait(), Ok(()));
-    assert_eq!(target.cpu.read(0), 7);
+    asleep::work_held_for_a_fence_stays_held(SLEEP);
+}
+
+fn fences_keep_their_values() {
+    asleep::fences_keep_their_values(SLEEP);
 }
 
 /// Its value comes while the system goes to sleep, and it wants in VRAM what has just left.
@@ -164,7 +90,7 @@ fn what_is_let_go_of_on_the_way_loses_nothing() {
         let signals = other
             .start_after(other.compute, &work, &[signal_value(theirs, 1)])
             .expect("SUBMIT");
-        sleep_well();
+        sleep_well(SLEEP);
         assert_eq!(signals.wait(), Ok(()), "round {round}");
         assert_eq!(held.wait(), Ok(()), "round {round}");
         let what = format!("round {round}");
@@ -179,7 +105,7 @@ fn what_hangs_is_cut_before() {
     let target = other.buffer(Place::Vram, 4096);
     let hangs = guilty.start(Engine::Compute, &[dispatch(&endless, LOOP, &[])]);
     let behind = other.start(Engine::Compute, &[write(target.va, 7)]);
-    sleep_well();
+    sleep_well(SLEEP);
     assert_eq!(hangs.wait(), Err(Errno::ETIME));
     assert_eq!(behind.wait(), Ok(()));
     assert_eq!(target.cpu.read(0), 7);
@@ -231,7 +157,7 @@ fn sleep_when_memory_moves() -> bool {
         (is_late && has("skua_paging") && !has("skua_done")).then_some(())
     };
     let met = eventually(is_paged).is_some();
-    let slept = sleep();
+    let slept = SLEEP.fall();
     println!("# met {met}: {slept:?}");
     assert!(slept.is_ok(), "{slept:?}");
     drop(lies);
@@ -264,7 +190,7 @@ fn sleep_when_work_is_let_go() -> bool {
     assert_eq!(rig.fence_signal(fence, 1), Ok(()));
     // Several times.
     thread::sleep(Duration::from_millis(100));
-    let slept = sleep();
+    let slept = SLEEP.fall();
     let waits = rig.try_wait(held.syncobj, Duration::ZERO) == Err(Errno::ETIME);
     println!("# {slept:?}, waits {waits}");
     assert!(slept.is_ok(), "{slept:?}");
@@ -316,7 +242,7 @@ fn sleep_when(stage: Stage) -> bool {
         .expect("SUBMIT");
     let met = eventually(|| stage.is_now(&trace, &lies).then_some(())).is_some();
 
-    let slept = sleep();
+    let slept = SLEEP.fall();
     let works = other.submit(other.copy, &[], &[]);
     println!("# met {met}: {slept:?}, then {works:?}");
     assert!(slept.is_ok(), "{slept:?}");
