@@ -735,9 +735,9 @@ enum drm_skua_make_resident_flags {
  * have, too, and are using just now, stays where it is.
  *
  * What may be in VRAM alone, and was locked by the CPU while it was out (DRM_IOCTL_SKUA_BO_LOCK),
- * moves when it is unlocked. Values of monitored fences are signalled after that; if the device
- * fails or is destroyed before, the fences are lost. A syncobj's fence cannot wait for what a
- * client may do (-EBUSY).
+ * moves when it is unlocked, unless it was evicted meanwhile. Values of monitored fences are
+ * signalled after that; if the device fails or is destroyed before, the fences are lost. A
+ * syncobj's fence cannot wait for what a client may do (-EBUSY).
  *
  * Errors: -EMFILE for 32768 devices for which one is resident; -ENOENT for @device, a handle
  * or a syncobj; -EINVAL for @flags, a flag of explicit residency for another device,

@@ -251,8 +251,9 @@ pub(crate) fn come_back(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, ma
     drop(moved());
 }
 
-/// Has `objects` move to where they rather are to be, as far as there is room; a fence for all
-/// moves of them. `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
+/// Has those of `objects` that are resident for `device` move to where they rather are to be, as far
+/// as there is room; a fence for all moves of `objects`. `ENOMEM`, `ENODEV`; `EINTR` if a signal
+/// arrives.
 pub(crate) fn move_in(
     device: &ClientDevice,
     dev: &SkuaDevice,
@@ -260,7 +261,8 @@ pub(crate) fn move_in(
     objects: &[(u32, BoRef)],
 ) -> Result<Fence> {
     let mut patience = eviction::patience();
-    for (_, bo) in objects {
+    // What was evicted or closed while it was pending is nobody's reason to have others leave.
+    for (_, bo) in objects.iter().filter(|(_, bo)| device.residents().has(bo)) {
         // As in `come_back()`.
         let _under_way = UnderWay::new(dev);
         // Others who have it are not to wait for this client's work.

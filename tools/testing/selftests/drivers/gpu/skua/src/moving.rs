@@ -181,6 +181,48 @@ pub fn alone() -> Rig {
     Rig::new().having_worked()
 }
 
+/// A rig of a device that says what is resident, and that, when nothing of earlier clients is left.
+///
+/// # Panics
+///
+/// If there is no such device.
+#[track_caller]
+pub fn explicit() -> (Rig, u32) {
+    quiet();
+    let client = Client::new();
+    let device = client
+        .device_create(DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY)
+        .expect("DEVICE_CREATE");
+    (Rig::of_device(client, device).having_worked(), device)
+}
+
+/// An object for VRAM alone that is out, and where the GPU is to find it.
+///
+/// # Panics
+///
+/// If it is not out.
+#[track_caller]
+pub fn out(rig: &Rig, size: u64) -> (u32, u64) {
+    let vram = 1 << rig.region(Place::Vram).id;
+    let handle = rig.bo_create(size, 0, vram).expect("BO_CREATE");
+    let va = rig.bound_at_will(handle, size);
+    evict_all();
+    assert_eq!(place(rig, handle), Place::System);
+    (handle, va)
+}
+
+/// The mapping that a lock is for.
+///
+/// # Panics
+///
+/// If it cannot be locked, or mapped then.
+#[track_caller]
+pub fn locked(client: &Client, handle: u32, size: u64) -> Mapping {
+    let offset = client.lock(handle).expect("BO_LOCK");
+    let len = usize::try_from(size).expect("a length");
+    Mapping::new(client.duplicate(), offset, len).expect("mmap")
+}
+
 /// The pages of a BAR that begin with a value, by their offsets.
 pub fn find(bar: &Mapping, value: u64) -> Vec<usize> {
     (0..bar.len())

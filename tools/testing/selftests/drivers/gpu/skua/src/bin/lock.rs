@@ -4,6 +4,8 @@
 
 use std::collections::BTreeSet;
 use std::hint::spin_loop;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::Barrier;
 use std::thread;
@@ -12,9 +14,10 @@ use std::time::Duration;
 use skua_selftests::client::{map, signal, signal_value, unmap, wait_value as wait_for};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{
-    alone, both, evict_all, expect_gpu, find, movable, pattern, place, resident,
+    alone, both, evict_all, expect_gpu, explicit, find, locked, movable, out, pattern, place,
+    resident,
 };
-use skua_selftests::raw::{dies_of, with_alarm, Signal};
+use skua_selftests::raw::{dies_of, with_alarm, Child, Signal};
 use skua_selftests::rig::{copy, fill, wait_value};
 use skua_selftests::suite::rounds;
 use skua_selftests::witness::quiet;
@@ -46,6 +49,9 @@ fn main() -> ExitCode {
         row_0_21_who_waits_for_its_own_unlock_is_told: 60 at_rest,
         row_0_21_residency_of_what_is_locked_ends_with_the_lock: 60 at_rest,
         row_0_21_residency_of_what_is_locked_ends_with_the_device: 60 at_rest,
+        row_0_21_residency_of_what_is_locked_ends_with_its_client: 60 at_rest,
+        row_0_21_what_is_evicted_meanwhile_stays_out: 60 at_rest,
+        whoever_is_killed_leaves_no_residency_behind: 120 at_rest,
         row_0_01_row_0_17_what_the_cpu_sees_in_vram_stays: 60 at_rest,
         a_lock_waits_for_its_move_alone: 60 at_rest,
         a_lock_looks_again_when_a_copy_has_gone: 60,
@@ -53,14 +59,6 @@ fn main() -> ExitCode {
         row_0_11_locks_end_with_the_handle: 60,
         a_lock_brings_back_what_is_arriving: 60,
     ])
-}
-
-/// The mapping that a lock is for.
-#[track_caller]
-fn locked(client: &Client, handle: u32, size: u64) -> Mapping {
-    let offset = client.lock(handle).expect("BO_LOCK");
-    let len = usize::try_from(size).expect("a length");
-    Mapping::new(client.duplicate(), offset, len).expect("mmap")
 }
 
 /// No page of the BAR has what is at `offset` and in the page behind it.
@@ -315,17 +313,6 @@ fn row_0_21_what_others_may_have_is_not_locked_out() {
     assert_eq!(other.run(Engine::Compute, &[fill(7, va, PAGE)]), Ok(()));
 }
 
-/// An object that is out, and where the GPU is to find it.
-#[track_caller]
-fn out(rig: &Rig) -> (u32, u64) {
-    let vram = 1 << rig.region(Place::Vram).id;
-    let handle = rig.bo_create(LARGE, 0, vram).expect("BO_CREATE");
-    let va = rig.bound_at_will(handle, LARGE);
-    evict_all();
-    assert_eq!(place(rig, handle), Place::System);
-    (handle, va)
-}
-
 /// Work that needs what is locked out is refused until it is unlocked.
 #[track_caller]
 fn expect_held_out(rig: &Rig, handle: u32, va: u64) {
@@ -337,7 +324,7 @@ fn expect_held_out(rig: &Rig, handle: u32, va: u64) {
 /// What it waits for is there, but its memory is not: that is no failure.
 fn row_0_21_what_is_held_goes_on_when_it_is_unlocked() {
     let rig = alone();
-    let (handle, va) = out(&rig);
+    let (handle, va) = out(&rig, LARGE);
     let cpu = locked(&rig, handle, LARGE);
     cpu.fill(pattern(1));
     let fence = rig.fence(0);
@@ -355,20 +342,10 @@ fn row_0_21_what_is_held_goes_on_when_it_is_unlocked() {
     assert_eq!(place(&rig, handle), Place::Vram);
 }
 
-/// A rig of a device that says what is resident, and that.
-fn explicit() -> (Rig, u32) {
-    quiet();
-    let client = Client::new();
-    let device = client
-        .device_create(DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY)
-        .expect("DEVICE_CREATE");
-    (Rig::of_device(client, device).having_worked(), device)
-}
-
 /// The paging fence waits, and what is behind it, and the object moves without anybody's asking.
 fn row_0_21_what_is_resident_is_there_when_it_is_unlocked() {
     let (rig, device) = explicit();
-    let (handle, va) = out(&rig);
+    let (handle, va) = out(&rig, LARGE);
     let cpu = locked(&rig, handle, LARGE);
     cpu.fill(pattern(1));
     let refused = rig.make_resident_for(device, 0, &[handle]);
@@ -400,7 +377,7 @@ fn row_0_21_what_is_resident_is_there_when_it_is_unlocked() {
 fn so_many_wait_for_an_unlock() {
     const MOST: u64 = 64;
     let (rig, device) = explicit();
-    let (handle, _) = out(&rig);
+    let (handle, _) = out(&rig, LARGE);
     assert!(rig.lock(handle).is_ok());
     let fence = rig.fence(0);
     let begin = |value| {
@@ -419,7 +396,7 @@ fn so_many_wait_for_an_unlock() {
 /// However long it would wait.
 fn row_0_21_who_waits_for_its_own_unlock_is_told() {
     let (rig, device) = explicit();
-    let (handle, _) = out(&rig);
+    let (handle, _) = out(&rig, LARGE);
     assert!(rig.lock(handle).is_ok());
     let [fence, mine] = [(); 2].map(|()| rig.fence(0));
     let syncs = [signal_value(fence, 5)];
@@ -468,7 +445,7 @@ fn row_0_21_residency_of_what_is_locked_ends_with_the_lock() {
     ];
     for (name, end) in ends {
         let (rig, device) = explicit();
-        let (handle, _) = out(&rig);
+        let (handle, _) = out(&rig, LARGE);
         assert!(rig.lock(handle).is_ok());
         let fence = rig.fence(0);
         let watcher = Client::new();
@@ -491,7 +468,7 @@ fn row_0_21_residency_of_what_is_locked_ends_with_the_device() {
     ];
     for (name, end) in ends {
         let (rig, device) = explicit();
-        let (handle, _) = out(&rig);
+        let (handle, _) = out(&rig, LARGE);
         assert!(rig.lock(handle).is_ok());
         // The file's own, which does not fail with it.
         let fence = rig.fence(0);
@@ -502,6 +479,104 @@ fn row_0_21_residency_of_what_is_locked_ends_with_the_device() {
         assert!(rig.fence_gets(fence, u64::MAX), "{name}");
         assert_eq!(place(&rig, handle), Place::System, "{name}");
         assert_eq!(rig.unlock(handle), Ok(()), "{name}");
+    }
+}
+
+/// A client that is killed: its value comes, and for what was its object nobody else leaves.
+fn row_0_21_residency_of_what_is_locked_ends_with_its_client() {
+    quiet();
+    let watcher = Client::new();
+    let fence = watcher.fence(0);
+    let shared = watcher.fence_export(fence).expect("FENCE_EXPORT");
+    let (mut said, mut says) = UnixStream::pair().expect("a pair");
+    let child = Child::start(|| {
+        let (rig, device) = explicit();
+        let (handle, _) = out(&rig, LARGE);
+        let _cpu = locked(&rig, handle, LARGE);
+        let fence = rig.fence_import(&shared).expect("FENCE_IMPORT");
+        let syncs = [signal_value(fence, 1)];
+        let begun = rig.begin_resident_for(device, 0, &[handle], &syncs);
+        says.write_all(&[u8::from(begun == Ok(0))]).expect("a pipe");
+        thread::sleep(Duration::MAX);
+        true
+    });
+    let mut begun = [0];
+    said.read_exact(&mut begun).expect("a pipe");
+    assert_eq!(begun, [1], "MAKE_RESIDENT");
+    let free: Vec<u32> =
+        std::iter::from_fn(|| watcher.try_bo_in_free(Place::Vram, LARGE).ok()).collect();
+    assert!(!watcher.fence_has(fence, 1));
+    child.kill();
+    child.wait();
+    assert!(watcher.fence_gets(fence, 1));
+    assert!(!watcher.fence_has(fence, 2), "it is lost");
+    let left = free
+        .iter()
+        .filter(|bo| place(&watcher, **bo) != Place::Vram);
+    assert_eq!(left.count(), 0, "of {} objects", free.len());
+}
+
+fn row_0_21_what_is_evicted_meanwhile_stays_out() {
+    let (rig, device) = explicit();
+    let (handle, va) = out(&rig, LARGE);
+    let fence = rig.fence(0);
+    for value in 1..=2 {
+        let cpu = locked(&rig, handle, LARGE);
+        cpu.fill(pattern(value));
+        let syncs = [signal_value(fence, value)];
+        let begun = rig.begin_resident_for(device, 0, &[handle], &syncs);
+        assert_eq!(begun, Ok(0));
+        if value == 1 {
+            assert_eq!(rig.evict_for(device, &[handle]), Ok(()));
+        }
+        assert!(!rig.fence_has(fence, value));
+        assert_eq!(rig.unlock(handle), Ok(()));
+        assert!(rig.fence_gets(fence, value));
+        let there = [Place::System, Place::Vram][value as usize - 1];
+        assert_eq!(place(&rig, handle), there, "round {value}");
+    }
+    expect_gpu(&rig, "what the CPU wrote", va, LARGE, pattern(2));
+}
+
+/// Wherever it is: what it was to signal comes, or is given up.
+fn whoever_is_killed_leaves_no_residency_behind() {
+    const ROUND: u64 = 1000;
+    let watcher = Client::new();
+    let fence = watcher.fence(0);
+    let shared = watcher.fence_export(fence).expect("FENCE_EXPORT");
+    for round in 0..u64::from(suite::rounds(12)) {
+        let first = round * ROUND + 1;
+        let (mut said, mut says) = UnixStream::pair().expect("a pair");
+        let child = Child::start(|| {
+            let (rig, device) = explicit();
+            let (handle, _) = out(&rig, LARGE);
+            let fence = rig.fence_import(&shared).expect("FENCE_IMPORT");
+            (first..first + ROUND - 1).all(|value| {
+                let syncs = [signal_value(fence, value)];
+                let done = rig.lock(handle).is_ok()
+                    && rig.begin_resident_for(device, 0, &[handle], &syncs) == Ok(0)
+                    && says.write_all(&[1]).is_ok()
+                    && rig.unlock(handle) == Ok(())
+                    && rig.fence_gets(fence, value)
+                    && rig.evict_for(device, &[handle]) == Ok(());
+                evict_all();
+                done
+            }) && says.write_all(&[0]).is_ok()
+        });
+        let mut begun = vec![0; 1 + round as usize % 4];
+        said.read_exact(&mut begun).expect("a pipe");
+        (0..round * 4000).for_each(|_| spin_loop());
+        child.kill();
+        child.wait();
+        assert!(begun.iter().all(|one| *one == 1), "round {round}");
+        // Behind all that was promised.
+        assert_eq!(watcher.fence_signal(fence, first + ROUND - 1), Ok(()));
+        assert!(
+            watcher.fence_gets(fence, first + ROUND - 1),
+            "round {round}"
+        );
+        assert!(!watcher.fence_has(fence, first + ROUND), "it is lost");
+        quiet();
     }
 }
 
