@@ -6,6 +6,7 @@
 //! `guests.json` gives this program a driver that is soon out of patience with work, and a guest
 //! that may sleep.
 
+use std::hint::spin_loop;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
@@ -15,14 +16,16 @@ use skua_selftests::asleep::sleep_well;
 use skua_selftests::client::{signal_value, wait, wait_value, PATIENCE};
 use skua_selftests::events::Trace;
 use skua_selftests::function::Unbound;
-use skua_selftests::moving::{evict_all, expect_gpu, movable_in_vram, pattern};
+use skua_selftests::moving::{
+    evict_all, expect_gpu, explicit, locked, movable_in_vram, out, pattern, place,
+};
 use skua_selftests::power::Sleep;
 use skua_selftests::program::LOOP;
 use skua_selftests::race::Hold;
 use skua_selftests::rig::{copy, dispatch, expect_working, fill, write};
 use skua_selftests::stage::Stage;
 use skua_selftests::suite::{self, eventually};
-use skua_selftests::{asleep, tests, Engine, Errno, Place, Rig};
+use skua_selftests::{asleep, tests, Client, Engine, Errno, Place, Rig};
 
 fn main() -> ExitCode {
     suite::main(tests![
@@ -31,6 +34,8 @@ fn main() -> ExitCode {
         work_that_was_accepted_is_done: 60,
         work_held_for_a_fence_stays_held: 60,
         fences_keep_their_values: 60,
+        row_0_21_what_waits_for_an_unlock_waits_on: 60,
+        row_0_21_what_is_unlocked_on_the_way_is_not_lost: 120,
         what_is_let_go_of_on_the_way_loses_nothing: 120,
         what_hangs_is_cut_before: 60,
         while_an_engine_does_not_make_room: 120,
@@ -65,6 +70,56 @@ fn work_held_for_a_fence_stays_held() {
 
 fn fences_keep_their_values() {
     asleep::fences_keep_their_values(SLEEP);
+}
+
+fn row_0_21_what_waits_for_an_unlock_waits_on() {
+    let (rig, device) = explicit();
+    let (handle, va) = out(&rig, SIZE);
+    let cpu = locked(&rig, handle, SIZE);
+    let fence = rig.fence(0);
+    for round in 1..=2 {
+        let syncs = [signal_value(fence, round)];
+        let begun = rig.begin_resident_for(device, 0, &[handle], &syncs);
+        assert_eq!(begun, Ok(0), "round {round}");
+        cpu.fill(pattern(round));
+        sleep_well(SLEEP);
+        assert!(!rig.fence_has(fence, round), "round {round}");
+        assert_eq!(place(&rig, handle), Place::System);
+        cpu.expect("under the lock", pattern(round));
+    }
+    assert_eq!(rig.unlock(handle), Ok(()));
+    assert!(rig.fence_gets(fence, 2));
+    assert_eq!(place(&rig, handle), Place::Vram);
+    expect_gpu(&rig, "what the CPU wrote", va, SIZE, pattern(2));
+}
+
+/// It comes to VRAM while all leaves that.
+fn row_0_21_what_is_unlocked_on_the_way_is_not_lost() {
+    let (rig, device) = explicit();
+    let (handle, va) = out(&rig, SIZE);
+    let (client, fence): (&Client, u32) = (&rig, rig.fence(0));
+    for round in 1..=u64::from(suite::rounds(12)) {
+        let cpu = locked(&rig, handle, SIZE);
+        cpu.fill(pattern(round));
+        let syncs = [signal_value(fence, round)];
+        let begun = rig.begin_resident_for(device, 0, &[handle], &syncs);
+        assert_eq!(begun, Ok(0), "round {round}");
+        thread::scope(|scope| {
+            let unlocking = scope.spawn(move || {
+                (0..round * 100_000).for_each(|_| spin_loop());
+                client.unlock(handle)
+            });
+            sleep_well(SLEEP);
+            assert_eq!(unlocking.join().expect("a thread"), Ok(()));
+        });
+        assert!(rig.fence_gets(fence, round), "round {round}");
+        // Wherever it is, work has it.
+        expect_gpu(&rig, "what the CPU wrote", va, SIZE, pattern(round));
+        assert_eq!(place(&rig, handle), Place::Vram, "round {round}");
+        assert_eq!(rig.evict_for(device, &[handle]), Ok(()));
+        evict_all();
+        assert_eq!(place(&rig, handle), Place::System, "round {round}");
+    }
 }
 
 /// Its value comes while the system goes to sleep, and it wants in VRAM what has just left.

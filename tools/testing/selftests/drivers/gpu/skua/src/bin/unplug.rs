@@ -14,15 +14,16 @@ use std::thread;
 use std::time::Duration;
 
 use skua_guest::host::{expect_error, Lies};
-use skua_selftests::client::{map, signal, wait, wait_value, PATIENCE};
+use skua_selftests::client::{map, signal, signal_value, wait, wait_value, PATIENCE};
 use skua_selftests::events::Trace;
 use skua_selftests::function::{Function, Unbound};
-use skua_selftests::moving::{evict_all, pattern};
+use skua_selftests::moving::{evict_all, explicit, locked, out, pattern};
 use skua_selftests::program::LOOP;
 use skua_selftests::race::Hold;
 use skua_selftests::rig::{copy, dispatch, expect_working, write, Job};
 use skua_selftests::stage::Stage;
 use skua_selftests::suite::eventually;
+use skua_selftests::witness::shmem;
 use skua_selftests::{raw, suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_uapi::{sync_file_info, SYNC_IOC_FILE_INFO};
 
@@ -42,6 +43,8 @@ fn main() -> ExitCode {
         removed_while_memory_moves: 120 at_rest,
         unbound_while_held_work_is_let_go: 120 at_rest,
         removed_while_held_work_is_let_go: 120 at_rest,
+        row_0_21_unbound_while_residency_waits_for_an_unlock: 60,
+        row_0_21_removed_while_residency_waits_for_an_unlock: 60,
     ])
 }
 
@@ -85,6 +88,14 @@ fn removed_while_the_adapter_is_reset() {
     meet(Stage::AdapterReset, Way::Remove);
 }
 
+fn row_0_21_unbound_while_residency_waits_for_an_unlock() {
+    meet_pending(Way::Unbind);
+}
+
+fn row_0_21_removed_while_residency_waits_for_an_unlock() {
+    meet_pending(Way::Remove);
+}
+
 const SIZE: u64 = 4 << 20;
 
 /// How the device goes.
@@ -120,20 +131,59 @@ impl Drop for Removed {
 
 /// What brings the device back. The lies end first, also when a test fails.
 struct Unplugged {
-    _lies: Lies,
+    _lies: Option<Lies>,
     _unbound: Option<Unbound>,
     _removed: Option<Removed>,
 }
 
 impl Unplugged {
     #[track_caller]
-    fn new(way: Way, lies: Lies) -> Self {
+    fn new(way: Way, lies: Option<Lies>) -> Self {
         Self {
             _lies: lies,
             _unbound: (way == Way::Unbind).then(Unbound::first),
             _removed: (way == Way::Remove).then(Removed::first),
         }
     }
+}
+
+/// The device goes while a MAKE_RESIDENT waits for an unlock, which is refused then. The object is
+/// its client's as long as that has it, and no longer.
+#[track_caller]
+fn meet_pending(way: Way) {
+    const SIZE: u64 = 16 << 20;
+    let (rig, device) = explicit();
+    let before = shmem();
+    let (handle, _) = out(&rig, SIZE);
+    let cpu = locked(&rig, handle, SIZE);
+    cpu.fill(pattern(1));
+    let [fence, idle] = [(); 2].map(|()| rig.fence(0));
+    let syncs = [signal_value(fence, 1)];
+    assert_eq!(rig.begin_resident_for(device, 0, &[handle], &syncs), Ok(0));
+    let other = Client::new();
+    let theirs = rig.fence_export(fence).expect("FENCE_EXPORT");
+    let theirs = other.fence_import(theirs).expect("FENCE_IMPORT");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| other.fence_wait(&[(theirs, 1)], 0, 8 * PATIENCE));
+        assert!(!rig.fence_has(fence, 1));
+        let unplugged = Unplugged::new(way, None);
+        assert_eq!(waiting.join().expect("a thread"), Err(Errno::ENODEV));
+        assert_eq!(rig.unlock(handle), Err(Errno::ENODEV));
+        cpu.expect("under the lock", pattern(1));
+        drop(unplugged);
+    });
+    // Another life of the device does not know them.
+    assert_eq!(rig.unlock(handle), Err(Errno::ENODEV));
+    assert_eq!(rig.fence_signal(idle, 1), Err(Errno::ENODEV));
+    cpu.expect("under the lock", pattern(1));
+    expect_working();
+    drop((cpu, rig, other));
+    let freed = eventually(|| (shmem() < before + SIZE / 2).then_some(()));
+    assert!(
+        freed.is_some(),
+        "{} bytes of shmem, {before} before",
+        shmem()
+    );
 }
 
 /// The device goes in this stage; what is slow may be late for it, but not always.
@@ -193,7 +243,7 @@ fn unplug(stage: Stage, way: Way) -> bool {
         let now = || stage.is_now(&trace, &lies).then_some(());
         let met = eventually(now).is_some();
 
-        let unplugged = Unplugged::new(way, lies);
+        let unplugged = Unplugged::new(way, Some(lies));
         let guiltys: Vec<i32> = guiltys.iter().map(status).collect();
         let others = others.each_ref().map(status);
         println!("# met {met}: {guiltys:?}, others {others:?}");
