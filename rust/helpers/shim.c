@@ -338,25 +338,6 @@ void skua_inode_discard(struct inode **place)
 		shmem_truncate_range(inode, 0, (loff_t)-1);
 }
 
-/* Of a new file of shmem its inode, which has the pages: name and file are of no use. */
-static struct inode *take_inode(struct file *file)
-{
-	struct inode *inode = file_inode(file);
-
-	ihold(inode);
-	fput(file);
-	return inode;
-}
-
-/* That of drm_gem_object_init(), of one that nobody else has seen. */
-struct inode *skua_gem_take_inode(struct drm_gem_object *obj)
-{
-	struct inode *inode = take_inode(obj->filp);
-
-	obj->filp = NULL;
-	return inode;
-}
-
 /* The inode for so many bytes that is at @place; made now if there is none. It stays there. */
 struct inode *skua_inode_at(struct inode **place, unsigned long long size)
 {
@@ -370,7 +351,10 @@ struct inode *skua_inode_at(struct inode **place, unsigned long long size)
 	file = shmem_file_setup("drm mm object", size, mk_vma_flags(VMA_NORESERVE_BIT));
 	if (IS_ERR(file))
 		return ERR_CAST(file);
-	made = take_inode(file);
+	/* It has the pages: name and file are of no use. */
+	made = file_inode(file);
+	ihold(made);
+	fput(file);
 	inode = cmpxchg(place, NULL, made);
 	if (!inode)
 		return made;

@@ -5,9 +5,9 @@
 //! # Model
 //!
 //! A driver's object implements [`GemExt`] besides [`DriverObject`], contains a [`Backing`] and is
-//! made by [`create`]. Its C functions are then those of [`Object`] plus mmap with page faults,
-//! pinning and the scatter-gather table for export, and a `free` that calls [`GemExt::release`]
-//! while the object is still whole.
+//! made by [`create`], in place of [`Object::new`]. Its C functions are then those of [`Object`] plus
+//! mmap with page faults, pinning and the scatter-gather table for export, and a `free` that calls
+//! [`GemExt::release`] while the object is still whole.
 //!
 //! Where an object's memory is, is its [`Placement`]. It is protected by the object's reservation
 //! lock and changes only by [`replace`], which removes the CPU's mappings first. That is the whole
@@ -112,7 +112,8 @@ use kernel::{
         msecs_to_jiffies,
         Delta,
         Jiffies, //
-    }, //
+    },
+    types::Opaque, //
 };
 
 /// Where an object's memory is. `D` is the driver's handle of device memory, `S` what it keeps with
@@ -369,10 +370,22 @@ where
     const FUNCS_REF: &'static bindings::drm_gem_object_funcs = &Self::FUNCS;
 }
 
-/// Makes an object of `size` bytes, whose memory is nowhere yet.
+/// An [`Object`] as the kernel crate lays it out: `repr(C)`, of these fields, in this order, and
+/// one of no size.
+#[repr(C)]
+#[pin_data]
+struct Layout<T> {
+    obj: Opaque<bindings::drm_gem_object>,
+    #[pin]
+    data: T,
+}
+
+/// Makes an object of `size` bytes, whose memory is nowhere yet. It takes none for system pages
+/// before it first [gets](Pages::get) some, which most of what is elsewhere never does.
 ///
 /// It holds its device, and has an offset in the node from now on, by which [`unmap`] finds its
-/// mappings, those of its dma-buf too.
+/// mappings, those of its dma-buf too. It is charged to the memory cgroup of who asks for it, which
+/// those of [`Object::new`] are not; and they have a file of shmem.
 ///
 /// `EINVAL` unless `size` is a positive multiple of the page size; `ENOMEM`.
 pub(crate) fn create<T: GemExt>(
@@ -383,34 +396,26 @@ pub(crate) fn create<T: GemExt>(
 where
     T::Driver: DriverExt<Gem = T>,
 {
+    const {
+        assert!(size_of::<Layout<T>>() == size_of::<Object<T>>());
+        assert!(align_of::<Layout<T>>() == align_of::<Object<T>>());
+    }
     // A size that is no multiple of the page size is a `BUG_ON()` in the C code; one beyond
-    // `loff_t` is refused by shmem.
-    if size == 0 || size % PAGE_SIZE != 0 {
+    // `loff_t` shmem refuses.
+    if size == 0 || size % PAGE_SIZE != 0 || isize::try_from(size).is_err() {
         return Err(EINVAL);
     }
-    // What shmem says where there is no memory for an inode.
-    let no_inode = |error| if error == ENOSPC { ENOMEM } else { error };
-    let obj = Object::<T>::new(dev, size, args).map_err(no_inode)?;
-    let raw = IntoGEMObject::as_raw(&*obj);
-
-    // `Object<T>` is the base class as we know it: with these functions and no others. If a later
-    // kernel adds some, replacing them would be wrong.
-    //
-    // SAFETY: `funcs` was set by `Object::new()` to a static.
-    let stock = unsafe { &*(*raw).funcs };
-    if stock.free.is_none()
-        || stock.mmap.is_some()
-        || !stock.vm_ops.is_null()
-        || stock.export.is_some()
-        || stock.pin.is_some()
-        || stock.evict.is_some()
-    {
-        return Err(ENOTSUPP);
-    }
-
-    let backing = T::backing(&obj);
+    let obj: Pin<KBox<Layout<T>>> = KBox::pin_init(
+        try_pin_init!(Layout {
+            obj: Opaque::new(bindings::drm_gem_object::default()),
+            data <- T::new(dev, size, args),
+        }? Error),
+        GFP_KERNEL_ACCOUNT,
+    )?;
+    let raw = obj.obj.get();
+    let backing = obj.data.backing();
     let start = raw.addr();
-    let end = start.checked_add(size_of::<Object<T>>()).ok_or(EINVAL)?;
+    let end = start.checked_add(size_of::<Layout<T>>()).ok_or(EINVAL)?;
     let at = ptr::from_ref(backing).addr();
     if at <= start || at >= end || (at - start) % WORD != 0 {
         return Err(EINVAL);
@@ -420,38 +425,28 @@ where
         return Err(EINVAL);
     }
 
-    // SAFETY: Nobody else has seen the object yet. The functions are static, and expect an object
-    // that is embedded in an `Object<T>`, which this one is.
-    unsafe { (*raw).funcs = Funcs::<T>::FUNCS_REF };
-    // SAFETY: The device is valid, and the object, which nobody else has seen, has the file that
-    // the kernel crate gives each. `free_callback()` gives both references up.
+    // SAFETY: The device is valid, and the object new, zero and ours; the size is one of whole
+    // pages. The functions are static, and expect an object that is embedded in an `Object<T>`, which
+    // this one is from now on. `free_callback()` gives the reference to the device up.
     unsafe {
+        bindings::drm_gem_private_object_init(device::as_raw(dev), raw, size);
+        (*raw).funcs = Funcs::<T>::FUNCS_REF;
         bindings::drm_dev_get((*raw).dev);
-        *backing.inode.get() = shim::skua_gem_take_inode(raw);
     }
     if let Some(shared) = &backing.shared {
         // SAFETY: Nobody else has seen the object yet, and its own reservation is not locked. The
-        // other one is kept by the object's data, which `Object::free_callback()` drops after
+        // other one is kept by the object's data, which `free_callback()` drops after
         // `drm_gem_object_release()`, the last user.
         unsafe { (*raw).resv = shared.as_raw() };
     }
+    // SAFETY: It is not moved: `ARef` gives out shared references alone.
+    let obj = KBox::into_raw(unsafe { Pin::into_inner_unchecked(obj) });
+    // SAFETY: It is what `Object::new()` would have made: both are `repr(C)` with the same fields, as
+    // compared above, and its own invariant is that the first is a valid `drm_gem_object`, of a
+    // device that is as this one. The first reference is the one that
+    // `drm_gem_private_object_init()` has counted.
+    let obj: ARef<Object<T>> = unsafe { ARef::from_raw(NonNull::new_unchecked(obj.cast())) };
     obj.create_mmap_offset()?;
-    Ok(obj)
-}
-
-/// As [`create`]; but the object takes no memory for system pages before it first
-/// [gets](Pages::get) some, which most of what is elsewhere never does.
-pub(crate) fn create_without_inode<T: GemExt>(
-    dev: &drm::Device<T::Driver>,
-    size: usize,
-    args: T::Args,
-) -> Result<ARef<Object<T>>>
-where
-    T::Driver: DriverExt<Gem = T>,
-{
-    let obj = create(dev, size, args)?;
-    // SAFETY: Nobody else has seen the object yet, whose reference this is.
-    unsafe { bindings::iput(T::backing(&obj).inode.get().replace(ptr::null_mut())) };
     Ok(obj)
 }
 
@@ -1148,8 +1143,8 @@ where
     //
     // SAFETY: The last reference is gone and the object is initialised.
     unsafe { bindings::drm_gem_object_release(raw) };
-    // SAFETY: `Object::new()` made the object as a pinned `KBox<Object<T>>`, whose first field is
-    // the GEM object (`repr(C)`), and gave it up to its reference count.
+    // SAFETY: `create()` made the object as a pinned `KBox` of the layout of `Object<T>`, whose first
+    // field is the GEM object (`repr(C)`), and gave it up to its reference count.
     drop(unsafe { KBox::from_raw(raw.cast::<Object<T>>()) });
     // After what the object had mapped of it.
     drop(attachment);

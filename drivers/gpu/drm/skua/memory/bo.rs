@@ -474,7 +474,7 @@ fn create_in_vram(
     args: BoArgs,
     (range, dirty): (Arc<VramRange>, BlockList),
 ) -> Result<ARef<Bo>> {
-    let bo = gem::create_without_inode::<BoData>(dev, usize::try_from(size)?, args)?;
+    let bo = gem::create::<BoData>(dev, usize::try_from(size)?, args)?;
     let mut reserved = resv::lock(&*bo)?;
     if dirty.as_slice().is_empty() {
         range.set_cleared(dev.vram_generation.load(Relaxed));
@@ -643,7 +643,7 @@ pub(crate) fn import(dev: &SkuaDevice, size: usize) -> Result<ARef<Bo>> {
         level: Level::Normal,
         context_of: None,
     };
-    gem::create_without_inode::<BoData>(dev, size, args)
+    gem::create::<BoData>(dev, size, args)
 }
 
 /// Says where the memory of `bo` is from now on, which has none yet.

@@ -199,11 +199,12 @@ fn what_a_client_has_made_is_charged_to_it() {
     let gate = rig.syncobj_of(line.fence(1));
     let fences: Vec<_> = clients.iter().map(|client| client.fence(0)).collect();
     let event = EventFd::new().expect("eventfd");
-    let [submit, context, make_fence, eventfd]: [&dyn Fn(usize) -> Result<(), Errno>; 4] = [
+    let [submit, context, make_fence, eventfd, object]: [&dyn Fn(usize) -> Result<(), Errno>; 5] = [
         &|_| rig.submit(rig.copy, &[], &[wait(gate)]),
         &|n| clients[n].context_create(spaces[n], 0).map(drop),
         &|n| clients[n].fence_create(0).map(drop),
         &|n| clients[n].fence_eventfd(fences[n], 1, &event),
+        &|n| clients[n].try_bo(Place::Vram, 4096).map(drop),
     ];
     let mut cases = Cases::new();
     // How many, and bytes of the least that each of them must be.
@@ -212,6 +213,7 @@ fn what_a_client_has_made_is_charged_to_it() {
         ("contexts", 960, 960, context),
         ("fences", 8000, 4320, make_fence),
         ("eventfds that wait", 8000, 150, eventfd),
+        ("objects in VRAM", 4000, 800, object),
     ] {
         // Of what was made before: the kernel sums that up every two seconds.
         thread::sleep(Duration::from_millis(2200));
