@@ -491,6 +491,44 @@ unsigned int skua_fault_wait_kernel(struct vm_fault *vmf, struct drm_gem_object 
 								       VM_FAULT_NOPAGE);
 }
 
+/* Has the pages that @inode has of so many bytes be in memory at this moment; holds none. */
+void skua_inode_bring(struct inode *inode, unsigned long long size)
+{
+	pgoff_t index = 0;
+
+	while (index < size >> PAGE_SHIFT && !fatal_signal_pending(current)) {
+		struct folio *folio = shmem_read_folio(inode->i_mapping, index);
+
+		/* Who needs it asks again, and is told. */
+		if (IS_ERR(folio))
+			return;
+		index = folio_next_index(folio);
+		folio_put(folio);
+	}
+}
+
+/*
+ * The same for all of @obj, whose @inode is, in a fault, by the same rules. The
+ * reservation lock is held on entry, and not on return.
+ */
+unsigned int skua_fault_bring(struct vm_fault *vmf, struct drm_gem_object *obj,
+			      struct inode *inode)
+{
+	bool retry = fault_flag_allow_retry_first(vmf->flags);
+
+	dma_resv_unlock(obj->resv);
+	if (retry && (vmf->flags & FAULT_FLAG_RETRY_NOWAIT))
+		return (__force unsigned int)VM_FAULT_RETRY;
+
+	/* It may go away with mmap_lock. */
+	drm_gem_object_get(obj);
+	if (retry)
+		mmap_read_unlock(vmf->vma->vm_mm);
+	skua_inode_bring(inode, obj->size);
+	drm_gem_object_put(obj);
+	return retry ? (__force unsigned int)VM_FAULT_RETRY : 0;
+}
+
 /* The page of @obj, counted from its start, that @vmf is about. */
 unsigned long skua_fault_page(struct vm_fault *vmf, struct drm_gem_object *obj)
 {

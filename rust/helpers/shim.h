@@ -92,6 +92,7 @@ void *skua_debugfs_data(struct seq_file *m);
 int skua_gem_mmap(struct drm_gem_object *obj, struct vm_area_struct *vma);
 void skua_gem_unmap(struct drm_gem_object *obj);
 void skua_gem_unmap_at(struct drm_device *dev, long long offset, long long bytes);
+void skua_inode_bring(struct inode *inode, unsigned long long size);
 void skua_inode_discard(struct inode **place);
 struct inode *skua_inode_at(struct inode **place, unsigned long long size);
 unsigned long skua_gem_unmap_all(struct drm_device *dev);
@@ -109,6 +110,8 @@ unsigned long skua_fault_page(struct vm_fault *vmf, struct drm_gem_object *obj);
 unsigned long skua_fault_pages_after(struct vm_fault *vmf);
 unsigned int skua_fault_insert(struct vm_fault *vmf, unsigned long ahead, unsigned long pfn,
 			       _Bool wc, _Bool io, _Bool write);
+unsigned int skua_fault_bring(struct vm_fault *vmf, struct drm_gem_object *obj,
+			      struct inode *inode);
 unsigned int skua_fault_wait_kernel(struct vm_fault *vmf, struct drm_gem_object *obj);
 
 /* drm_gem_get_pages(), drm_gem_put_pages() */

@@ -9,7 +9,8 @@
 //! 1. The reservation lock is tried; if it is taken, the fault waits for it without mmap_lock and
 //!    is done again (`VM_FAULT_RETRY`), unless it may not be (`FAULT_FLAG_RETRY_NOWAIT`, second
 //!    try).
-//! 2. Kernel fences (moves, clears) are waited for by the same rules.
+//! 2. Pages that the object has given back to its inode are brought into memory, and kernel fences
+//!    (moves, clears) waited for, by the same rules: neither with the lock held.
 //! 3. If the device is registered, the driver maps the page: [`GemExt::fault`](super::gem::GemExt),
 //!    with the lock held and the device kept from being unbound. It may have the memory moved
 //!    instead ([`FaultError::Again`]): then it goes on with 2.

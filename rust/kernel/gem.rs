@@ -641,6 +641,33 @@ where
     unsafe { shim::skua_inode_discard(T::backing(obj).inode.get()) };
 }
 
+/// Whether `obj` is [`Placement::Resting`] and may be used. With its reservation locked.
+fn rests<T: GemExt>(obj: &Object<T>, reserved: &Reserved<'_>) -> bool
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    T::backing(obj).offer() == Offer::Not
+        && matches!(placement(obj, reserved), Ok(Placement::Resting(_)))
+}
+
+/// Locks the reservation of `obj`. If it rests its pages were brought into memory before, so that
+/// nobody waits for that who wants the lock, which others may share; they may have left again.
+/// `EINTR` if a signal arrives.
+pub(crate) fn lock_brought<T: GemExt>(obj: &Object<T>) -> Result<Reserved<'_>>
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    let reserved = resv::lock(obj)?;
+    if !rests(obj, &reserved) {
+        return Ok(reserved);
+    }
+    drop(reserved);
+    let size = u64::try_from(obj.size())?;
+    // SAFETY: What has had pages has an inode of shmem, which it holds.
+    unsafe { shim::skua_inode_bring(*T::backing(obj).inode.get(), size) };
+    resv::lock(obj)
+}
+
 /// Maps up to `ahead + 1` pages from the one that `fault` is about, from the object's system pages.
 ///
 /// [`FaultError::Sigbus`] if it has none or the access is beyond its end.
@@ -707,7 +734,22 @@ where
     // SAFETY: The object is an `Object<T>`: only these have this function.
     let obj = unsafe { object::<T>(raw) };
     // SAFETY: The lock was taken above and is this value's to release. The object outlives it.
-    let owner = unsafe { Reserved::owned((*raw).resv) };
+    let mut owner = unsafe { Reserved::owned((*raw).resv) };
+    if rests(obj, &owner) {
+        // It is unlocked there.
+        core::mem::forget(owner);
+        // SAFETY: Fault and object are valid, and the lock is held; what has pages has an inode.
+        let mut ret = unsafe { shim::skua_fault_bring(vmf, raw, *T::backing(obj).inode.get()) };
+        if ret == 0 {
+            // SAFETY: Fault and object are valid: who may not retry still has the vma.
+            ret = unsafe { shim::skua_fault_reserve(vmf, raw) };
+        }
+        if ret != 0 {
+            return ret;
+        }
+        // SAFETY: As above.
+        owner = unsafe { Reserved::owned((*raw).resv) };
+    }
     loop {
         // What moves beside it may wait for work, and that for this access.
         if T::backing(obj).shared.is_none() || !T::is_settled(obj, &owner) {

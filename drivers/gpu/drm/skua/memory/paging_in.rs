@@ -473,7 +473,7 @@ pub(crate) fn bring_to_aperture(
     patience: &mut Jiffies,
 ) -> Result {
     let (pages, memory) = {
-        let mut reserved = resv::lock(&**bo)?;
+        let mut reserved = gem::lock_brought(&**bo)?;
         BoData::rouse(bo, &mut reserved)?;
         match gem::placement(bo, &reserved)? {
             Placement::System(pages, SystemSite::Direct(memory)) => (pages.clone(), memory.clone()),

@@ -413,6 +413,10 @@ pub(crate) fn relocate(
 ) -> Result<Fence> {
     // None if it is thrown away.
     let memory = bo::memory_of(&new);
+    if may_wait {
+        // Before the locks: what rests may have been swapped out.
+        drop(gem::lock_brought(&**bo)?);
+    }
     let mut locked = Locked::new(dev, bo, may_wait, asks)?;
     let planned = plan(dev, bo, &mut locked, &mut new, memory.as_ref(), from)?;
     if !may_wait && locked.is_in_use() {

@@ -35,7 +35,10 @@
 use crate::{
     ext::{
         fence::Fence,
-        gem::GemExt,
+        gem::{
+            self,
+            GemExt, //
+        },
         resv::{
             self,
             Usage, //
@@ -295,7 +298,7 @@ pub(crate) fn expect_left(dev: &SkuaDevice, bo: &BoRef) {
 /// that is submitted to its address space from now on waits for that, as for moves. Errors as of
 /// [`create`].
 fn initialise(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
-    let mut reserved = resv::lock(&**bo)?;
+    let mut reserved = gem::lock_brought(&**bo)?;
     // Nobody uses it: it may have given its pages back.
     BoData::rouse(bo, &mut reserved)?;
     let memory = bo::installable(bo).ok_or(ENODEV)?;

@@ -34,7 +34,10 @@ use crate::{
             FenceMemory,
             Signalling, //
         },
-        gem::GemExt,
+        gem::{
+            self,
+            GemExt, //
+        },
         queue::ModuleQueue,
         resv::{
             self,
@@ -197,7 +200,7 @@ pub(crate) const ASKED_FOR: Span = Span::new(OWN.end, ALL.end);
 /// Has `vm` use `bo` from byte `offset` on, a multiple of the page size; whether the GPU may write.
 /// `ENOMEM`; `EBUSY` if it is offered; `EINTR` if a signal arrives.
 pub(super) fn begin_mapping(vm: &Vm, bo: BoRef, offset: u64, write: bool) -> Result<Mapping> {
-    let mut reserved = resv::lock(&*bo)?;
+    let mut reserved = gem::lock_brought(&*bo)?;
     if bo.is_offered() {
         return Err(EBUSY);
     }

@@ -44,18 +44,27 @@ impl Calls {
     /// If the trace cannot be read.
     #[track_caller]
     pub fn count(&self) -> BTreeMap<String, usize> {
-        self.write("tracing_on", "0");
-        let trace = fs::read_to_string(self.dir.join("trace")).expect("trace");
         let mut counts = BTreeMap::new();
-        for line in trace.lines().filter(|line| !line.starts_with('#')) {
-            let function = line
-                .split_once(" <-")
-                .and_then(|(before, _)| before.split_whitespace().last());
-            if let Some(function) = function {
-                *counts.entry(function.to_owned()).or_insert(0) += 1;
-            }
+        for function in self.order() {
+            *counts.entry(function).or_insert(0) += 1;
         }
         counts
+    }
+
+    /// The functions that were called so far, in that order.
+    ///
+    /// # Panics
+    ///
+    /// If the trace cannot be read, or is not whole.
+    #[track_caller]
+    pub fn order(&self) -> Vec<String> {
+        self.write("tracing_on", "0");
+        let trace = fs::read_to_string(self.dir.join("trace")).expect("trace");
+        assert!(!trace.contains("LOST"), "something is missing");
+        let lines = trace.lines().filter(|line| !line.starts_with('#'));
+        let calls = lines.filter_map(|line| line.split_once(" <-"));
+        let names = calls.filter_map(|(before, _)| before.split_whitespace().last());
+        names.map(str::to_owned).collect()
     }
 }
 

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 
+use skua_selftests::calls::Calls;
 use skua_selftests::client::map;
 use skua_selftests::function::Function;
 use skua_selftests::moving::{
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         what_was_unmapped_goes: 60 at_rest,
         resting_objects_can_be_destroyed: 60 at_rest,
         it_is_there_when_the_device_is_gone: 60 at_rest,
+        no_lock_is_held_while_pages_come_back: 60 at_rest,
         nobody_notices_under_work: 240,
     ])
 }
@@ -252,6 +254,64 @@ fn it_is_there_when_the_device_is_gone() {
     cpu.fill(pattern(2));
     press();
     cpu.expect("the content", pattern(2));
+}
+
+/// Pages that this thread had brought into memory in a call: with no reservation locked, and with
+/// one.
+#[track_caller]
+fn brought(call: impl FnOnce()) -> [u64; 2] {
+    let lock = [
+        "ww_mutex_lock",
+        "ww_mutex_lock_interruptible",
+        "ww_mutex_trylock",
+    ];
+    let calls = Calls::of(&[&lock[..], &["ww_mutex_unlock", "shmem_read_folio_gfp"]].concat());
+    call();
+    let (mut locks, mut pages) = (0_u64, [0; 2]);
+    for call in calls.order() {
+        match &*call {
+            "ww_mutex_unlock" => locks -= 1,
+            "shmem_read_folio_gfp" => pages[usize::from(locks > 0)] += 1,
+            _ => locks += 1,
+        }
+    }
+    pages
+}
+
+/// Before it is locked all of it is there, and then it is looked up. What is private shares its lock
+/// with all that its address space has.
+fn no_lock_is_held_while_pages_come_back() {
+    let rig = alone();
+    press();
+    let system = 1 << rig.region(Place::System).id;
+    let flags = DRM_SKUA_BO_CPU_ACCESS;
+    let handle = rig.bo_create_in(rig.vm, MIB, flags, system);
+    let movable = rig.bo_create_in(rig.vm, MIB, flags, both(&rig));
+    let handles = [handle, movable].map(|handle| handle.expect("BO_CREATE"));
+    let cpus = handles.map(|handle| rig.map(handle));
+    for (seed, cpu) in (0..).zip(&cpus) {
+        cpu.fill(pattern(seed));
+    }
+    evict_all();
+    let calls: [(&str, usize, &dyn Fn()); 3] = [
+        ("a page fault", 0, &|| _ = cpus[0].read(0)),
+        ("a bind", 0, &|| _ = rig.bound_at_will(handles[0], MIB)),
+        ("a move", 1, &|| {
+            assert_eq!(rig.make_resident(&handles[1..], &[]), Ok(()));
+        }),
+    ];
+    for (what, seed, call) in calls {
+        // What has given all back has nothing to give.
+        cpus[seed].read(0);
+        assert!(press() >= PAGES, "{what}");
+        let [before, under] = brought(call);
+        println!("# {what}: {before} pages, then {under}");
+        assert!(
+            before >= PAGES,
+            "{what}: {before} of {PAGES} pages, then {under}"
+        );
+        cpus[seed].expect(what, pattern(seed as u64));
+    }
 }
 
 fn nobody_notices_under_work() {
