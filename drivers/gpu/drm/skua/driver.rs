@@ -265,7 +265,9 @@ impl DriverExt for SkuaDriver {
 impl dmem::Reclaim for SkuaDriver {
     fn reclaim(dev: &SkuaDevice, pool: &dmem::Pool, bytes: u64) -> Result {
         let bound = ext::device::enter(dev).ok_or(ENODEV)?;
-        eviction::reclaim(dev, gpu::parent(&bound), pool, bytes)
+        // Perhaps there is memory at the next attempt; nobody is told that there was none.
+        let again = |error| if error == ENOMEM { ENOSPC } else { error };
+        eviction::reclaim(dev, gpu::parent(&bound), pool, bytes).map_err(again)
     }
 }
 

@@ -11,9 +11,10 @@ use skua_spec::pci::{BAR_HOST_APERTURE, BAR_VRAM};
 use skua_uapi::*;
 
 use crate::client::signal;
+use crate::failures::Failures;
 use crate::function::{Function, Unbound};
 use crate::mapping::Mapping;
-use crate::moving::{evict_some, find, movable_in_vram, place, resident};
+use crate::moving::{evict_all, evict_some, find, movable_in_vram, place, resident};
 use crate::power::Sleep;
 use crate::raw::in_child;
 use crate::rig::{copy, fill, Buffer};
@@ -770,6 +771,71 @@ pub fn it_works_again_after_a_loss() {
     stamp(&buffer.cpu, 4);
     expect("bound again", &buffer.cpu, 4);
     expect_gpu(&new.rig, "bound again", &buffer, 4);
+}
+
+/// Page faults and locks in which one allocation fails, the first, the second and so on: a fault is
+/// done again, a lock says so, and no page of the aperture is lost, or shows something else.
+///
+/// # Panics
+///
+/// If it does not hold.
+#[track_caller]
+pub fn one_allocation_fails() {
+    let failures = Failures::new();
+    let hidden = Hidden::new();
+    let rig = &hidden.rig;
+    let [own, others] = [1, 2].map(|times| hidden.buffer(times * hidden.size));
+    stamp(&own.cpu, 1);
+    stamp(&others.cpu, 2);
+    let handles = [own.handle, others.handle];
+    let show_nothing = || {
+        evict_all();
+        resident(rig, &handles);
+        assert_eq!(rig.evict(&handles), Ok(()));
+        // What was left is given back late.
+        let shown = eventually(|| (usage().1 == 0).then_some(()));
+        assert!(shown.is_some(), "{:?}", usage());
+    };
+    let show_others = || displace(&others, hidden.page);
+    let read = || places(own.cpu.len()).for_each(|at| _ = own.cpu.read(at));
+    let write = || places(own.cpu.len()).for_each(|at| own.cpu.write(at, value(1, at)));
+    let cases: [(&str, &dyn Fn(), &dyn Fn()); 4] = [
+        ("a read, and nothing is shown", &show_nothing, &read),
+        ("a write, and nothing is shown", &show_nothing, &write),
+        ("a read of what is not shown", &show_others, &read),
+        ("a write of what is not shown", &show_others, &write),
+    ];
+    for (what, prepare, access) in cases {
+        let failed = failures.each(prepare, access, |()| {
+            expect(what, &own.cpu, 1);
+            expect(what, &others.cpu, 2);
+            let (total, used) = usage();
+            assert_eq!(used, total, "{what}");
+        });
+        println!("# {what}: {failed} allocations have failed");
+        assert!(failed > 0, "{what}: nothing has failed");
+        expect_gpu(rig, what, &own, 1);
+        expect_gpu(rig, what, &others, 2);
+    }
+    let lock = || rig.lock(own.handle);
+    let failed = failures.each(show_others, lock, |locked| {
+        match locked {
+            Ok(_) => {
+                assert_eq!(place(rig, own.handle), Place::Vram);
+                assert_eq!(rig.unlock(own.handle), Ok(()));
+            }
+            Err(errno) => assert_eq!(errno, Errno::ENOMEM),
+        }
+        assert_eq!(pages()[2], 0, "claimed by nobody");
+        expect("a lock", &own.cpu, 1);
+    });
+    println!("# a lock: {failed} allocations have failed");
+    assert!(failed > 0, "nothing has failed");
+    assert_eq!(strays(), 0);
+    drop((own, others));
+    drop(hidden);
+    quiet();
+    assert_eq!(usage().1, 0, "pages show what is nobody's");
 }
 
 /// When the adapter was reset, the CPU has what it had mapped: zero, and what is written from then

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::function::Function;
-use crate::skip;
+use crate::{skip, Errno};
 
 /// Where the hierarchy of version 2 is mounted.
 const ROOT: &str = "/sys/fs/cgroup";
@@ -200,8 +200,18 @@ impl DmemGroup {
     /// If that cannot be.
     #[track_caller]
     pub fn set(&self, limit: &str, bytes: u64) {
+        assert_eq!(self.try_set(limit, bytes), Ok(()), "dmem.{limit}");
+    }
+
+    /// The same, that may fail.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn try_set(&self, limit: &str, bytes: u64) -> Result<(), Errno> {
         let file = self.directory.join(format!("dmem.{limit}"));
-        fs::write(file, format!("{} {bytes}", self.region)).expect("a limit");
+        let written = fs::write(file, format!("{} {bytes}", self.region));
+        written.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))
     }
 
     /// Bytes that are charged for it and for those in it.

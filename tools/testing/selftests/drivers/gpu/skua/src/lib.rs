@@ -36,6 +36,7 @@ pub mod child;
 pub mod client;
 pub mod drawing;
 pub mod events;
+pub mod failures;
 pub mod fdinfo;
 pub mod function;
 pub mod kernel_log;

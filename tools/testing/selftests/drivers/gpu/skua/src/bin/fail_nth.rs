@@ -10,18 +10,18 @@
 //! fails.
 
 use std::cell::{Cell, RefCell};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
 use nix::sys::eventfd::EventFd;
+use skua_selftests::cgroup::{DmemGroup, DmemTree};
 use skua_selftests::client::{
     map, map_readonly, own, signal, signal_point, signal_value, unmap, wait, wait_point, wait_value,
 };
+use skua_selftests::failures::Failures;
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
 use skua_selftests::moving::{both, evict_all, movable, pattern, place, press};
@@ -30,7 +30,7 @@ use skua_selftests::rig::{write, Buffer};
 use skua_selftests::software_timeline::SoftwareTimeline;
 use skua_selftests::suite::eventually;
 use skua_selftests::witness::{quiet, Witness};
-use skua_selftests::{skip, suite, tests, Client, Engine, Errno, Place, Rig};
+use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_uapi::*;
 
 const PAGE: u64 = 4096;
@@ -46,6 +46,7 @@ fn main() -> ExitCode {
         mappings_of_the_cpu: 600,
         residency: 600,
         room_in_vram: 600,
+        less_than_a_group_has: 600,
         locks: 300,
         offers: 600,
         devices: 300,
@@ -55,50 +56,6 @@ fn main() -> ExitCode {
         monitored_fences: 300,
         sharing: 600,
     ])
-}
-
-/// `fail-nth` of this thread.
-struct Failures(File);
-
-impl Failures {
-    fn new() -> Self {
-        let path = format!("/proc/self/task/{}/fail-nth", nix::unistd::gettid());
-        let Ok(file) = OpenOptions::new().read(true).write(true).open(path) else {
-            skip("the kernel has no fault injection");
-        };
-        // By itself it fails what may not sleep, alone. Nothing of it is told on the console.
-        for (file, value) in [
-            ("failslab/ignore-gfp-wait", "N"),
-            ("fail_page_alloc/ignore-gfp-wait", "N"),
-            ("fail_page_alloc/ignore-gfp-highmem", "N"),
-            ("fail_page_alloc/min-order", "0"),
-            ("failslab/verbose", "0"),
-            ("fail_page_alloc/verbose", "0"),
-            ("fail_usercopy/verbose", "0"),
-        ] {
-            fs::write(Path::new("/sys/kernel/debug").join(file), value)
-                .unwrap_or_else(|error| panic!("{file}: {error}"));
-        }
-        Self(file)
-    }
-
-    /// Calls `call`, the `n`-th of whose allocations fails, if there are so many; and whether there
-    /// were.
-    fn with<R>(&self, n: u32, call: impl FnOnce() -> R) -> (R, bool) {
-        let number = n.to_string();
-        self.0.write_at(number.as_bytes(), 0).expect("fail-nth");
-        let result = call();
-        // It may come to the question, and to taking it back.
-        let mut left = [0; 16];
-        let met = match self.0.read_at(&mut left, 0) {
-            Ok(bytes) => left[..bytes].trim_ascii() == b"0",
-            Err(_) => false,
-        };
-        if self.0.write_at(b"0", 0).is_err() {
-            self.0.write_at(b"0", 0).expect("fail-nth");
-        }
-        (result, met)
-    }
 }
 
 /// A client with objects of each kind.
@@ -132,6 +89,8 @@ struct Subject {
     blocker: SoftwareTimeline,
     /// The syncobj of what is blocked, or 0.
     blocked: Cell<u32>,
+    /// For which its VRAM is charged, unless that is nobody's, and where that is.
+    group: Option<(DmemGroup, DmemTree)>,
 }
 
 impl Subject {
@@ -166,6 +125,7 @@ impl Subject {
             event: EventFd::new().expect("eventfd"),
             blocker: SoftwareTimeline::new(),
             blocked: Cell::new(0),
+            group: None,
             rig,
         }
     }
@@ -181,6 +141,22 @@ impl Subject {
         assert_eq!(subject.rig.make_resident(&[hog], &[]), Ok(()));
         assert_eq!(subject.rig.region(Place::Vram).used, region.size);
         subject
+    }
+
+    /// One that is in a group of its own.
+    fn grouped() -> Self {
+        let tree = DmemTree::new();
+        let group = tree.group("a");
+        group.enter();
+        Self {
+            group: Some((group, tree)),
+            ..Self::new()
+        }
+    }
+
+    /// The group.
+    fn group(&self) -> &DmemGroup {
+        &self.group.as_ref().expect("a group").0
     }
 
     /// What may move.
@@ -798,6 +774,28 @@ fn room_in_vram() {
                 ..STEP
             },
         ],
+    );
+}
+
+/// A single failure is no reason for a group to have more than it may.
+fn less_than_a_group_has() {
+    run(
+        Subject::grouped,
+        &[Step {
+            name: "dmem.max",
+            prepare: |s| {
+                s.group().set("max", s.rig.region(Place::Vram).size);
+                s.enter();
+            },
+            call: |s| s.group().try_set("max", 0).map(|()| 0),
+            undo: |s, _| {
+                assert_eq!(s.group().current(), 0);
+                for handle in s.movable() {
+                    assert_ne!(place(&s.rig, handle), Place::Vram);
+                }
+            },
+            ..STEP
+        }],
     );
 }
 
