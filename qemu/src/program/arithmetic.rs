@@ -35,36 +35,65 @@ pub(crate) fn mulhs(a: u32, b: u32) -> u32 {
     ((i64::from(a as i32) * i64::from(b as i32)) >> 32) as u32
 }
 
+/// By 64-bit floats, which hosts divide several of at once: both numbers are exact, and so is what
+/// is before the point of their quotient, which is nearer to no whole number than it is precise.
 #[inline(always)]
 pub(crate) fn divu(a: u32, b: u32) -> u32 {
-    a.checked_div(b).unwrap_or(u32::MAX)
+    // Above it a float has no bits behind the point, and the whole number in its low ones.
+    const WHOLE: f64 = (1_u64 << 52) as f64;
+    let quotient = f64::from(a) / f64::from(b);
+    let nearest = quotient + WHOLE;
+    let above = nearest - WHOLE > quotient;
+    // CAST: the low bits.
+    let whole = (nearest.to_bits() as u32).wrapping_sub(above.into());
+    if b == 0 {
+        u32::MAX
+    } else {
+        whole
+    }
 }
 
 #[inline(always)]
 pub(crate) fn divs(a: u32, b: u32) -> u32 {
-    // CAST: registers as signed numbers.
-    let (a, b) = (a as i32, b as i32);
+    // CAST: registers as signed numbers, and the sign that the quotient has.
+    let magnitude = divu((a as i32).unsigned_abs(), (b as i32).unsigned_abs());
+    let sign = ((a ^ b) as i32 >> 31) as u32;
     if b == 0 {
         u32::MAX
     } else {
-        a.wrapping_div(b) as u32
+        (magnitude ^ sign).wrapping_sub(sign)
     }
 }
 
 #[inline(always)]
 pub(crate) fn remu(a: u32, b: u32) -> u32 {
-    a.checked_rem(b).unwrap_or(a)
+    a.wrapping_sub(divu(a, b).wrapping_mul(b))
 }
 
 #[inline(always)]
 pub(crate) fn rems(a: u32, b: u32) -> u32 {
-    // CAST: registers as signed numbers.
-    let (x, y) = (a as i32, b as i32);
-    if y == 0 {
-        a
-    } else {
-        x.wrapping_rem(y) as u32
-    }
+    a.wrapping_sub(divs(a, b).wrapping_mul(b))
+}
+
+/// Of pairs: low and high halves.
+#[inline(always)]
+pub(crate) fn add64(a: (u32, u32), b: (u32, u32)) -> (u32, u32) {
+    let low = a.0.wrapping_add(b.0);
+    (low, a.1.wrapping_add(b.1).wrapping_add((low < a.0).into()))
+}
+
+/// As [`add64`].
+#[inline(always)]
+pub(crate) fn sub64(a: (u32, u32), b: (u32, u32)) -> (u32, u32) {
+    let high = a.1.wrapping_sub(b.1).wrapping_sub((a.0 < b.0).into());
+    (a.0.wrapping_sub(b.0), high)
+}
+
+/// The pair of a number that is sign extended.
+#[inline(always)]
+pub(crate) fn extended(value: u32) -> (u32, u32) {
+    // CAST: a register as a signed number.
+    (value, (value as i32 >> 31) as u32)
 }
 
 #[inline(always)]
@@ -267,10 +296,45 @@ mod tests {
         }
     }
 
+    fn check_division(a: u32, b: u32) {
+        let (x, y) = (a as i32, b as i32);
+        let unsigned = (a.checked_div(b), a.checked_rem(b));
+        let expected = (unsigned.0.unwrap_or(u32::MAX), unsigned.1.unwrap_or(a));
+        assert_eq!((divu(a, b), remu(a, b)), expected, "{a} / {b}");
+        let signed = match y {
+            0 => (-1, x),
+            _ => (x.wrapping_div(y), x.wrapping_rem(y)),
+        };
+        let found = (divs(a, b) as i32, rems(a, b) as i32);
+        assert_eq!(found, signed, "{x} / {y}");
+    }
+
+    #[test]
+    fn division_of_what_is_special() {
+        let powers =
+            (0..32).flat_map(|n| [-1, 0, 1].map(|off| (1_u32 << n).wrapping_add_signed(off)));
+        let values: Vec<u32> = powers.flat_map(|v| [v, v.wrapping_neg()]).collect();
+        for a in &values {
+            for b in &values {
+                check_division(*a, *b);
+            }
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig {
             cases: 20_000, failure_persistence: None, ..ProptestConfig::default()
         })]
+
+        #[test]
+        fn quotients_are_whole(a in any::<u32>(), b in any::<u32>(), shift in 0_u32..32) {
+            let b = b >> shift;
+            check_division(a, b);
+            // Where the quotient is nearly the next one.
+            let multiple = divu(a, b).wrapping_mul(b);
+            check_division(multiple, b);
+            check_division(multiple.wrapping_sub(1), b);
+        }
 
         #[test]
         fn fma_is_rounded_once(

@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use skua_spec::address::PAGE_SIZE;
 use skua_spec::fault::{Access, Reason};
-use skua_spec::isa::{Instruction, Op};
+use skua_spec::isa::{Form, Instruction, Op};
 use skua_spec::ticks;
 use vm_memory::{ByteValued, VolatileArrayRef, VolatileMemory, VolatileSlice};
 
 use crate::fault::Fault;
-use crate::program::wave::{lanes, Issue, Lanes, Wave, LANES};
+use crate::program::wave::{each, lanes, Issue, Lanes, Wave, LANES};
 use crate::program::window::Windows;
 
 #[cfg(target_endian = "big")]
@@ -27,114 +27,122 @@ const fn inside(address: u64) -> usize {
     (address & (PAGE_SIZE - 1)) as usize
 }
 
-/// The offset that an instruction adds to addresses.
-fn offset(i: &Instruction) -> u64 {
-    // CAST: sign extended.
-    i64::from(i.imm as i32) as u64
+/// Where the threads of an instruction access memory.
+struct Places {
+    /// Low halves of the addresses.
+    low: Lanes,
+    /// What is added to the pair `ra` for them.
+    offset: u32,
 }
 
-/// The addresses that an instruction names; an atomic one has no `offset`.
-#[inline(always)]
-fn addresses(wave: &Wave, i: &Instruction, offset: u64) -> [u64; LANES] {
-    let mut at = [0; LANES];
-    for (l, at) in at.iter_mut().enumerate() {
-        *at = wave.joined(i.ra, l).wrapping_add(offset);
+impl Places {
+    #[inline(always)]
+    fn new(wave: &Wave, i: &Instruction, offset: u32) -> Self {
+        let lo = wave.register(i.ra);
+        Self {
+            low: each(|l| lo[l].wrapping_add(offset)),
+            offset,
+        }
     }
-    at
+
+    /// The address of a thread.
+    #[inline(always)]
+    fn address(&self, wave: &Wave, i: &Instruction, lane: usize) -> u64 {
+        // CAST: sign extended.
+        wave.joined(i.ra, lane)
+            .wrapping_add(self.offset as i32 as u64)
+    }
+
+    #[inline(always)]
+    fn addresses(&self, wave: &Wave, i: &Instruction) -> [u64; LANES] {
+        let mut at = [0; LANES];
+        for (l, at) in at.iter_mut().enumerate() {
+            *at = self.address(wave, i, l);
+        }
+        at
+    }
 }
 
-/// Bytes that a thread loads or stores.
+/// Bytes that a thread accesses.
 const fn width(op: Op) -> u64 {
     match op {
         Op::LdU8 | Op::LdS8 | Op::St8 => 1,
         Op::LdU16 | Op::LdS16 | Op::St16 => 2,
         Op::Ld64 | Op::St64 => 8,
-        _ => 4,
+        _ => match op.form() {
+            Form::AtomicPair | Form::CompareSwapPair => 8,
+            _ => 4,
+        },
     }
 }
 
-/// The threads of `rest` that follow each other from the first one on, at `address`, and access the
-/// same page, with good alignment.
-#[inline(always)]
-fn run(at: &[u64; LANES], rest: u32, address: u64, bytes: u64) -> u32 {
-    let mut strays = 0;
-    for (l, at) in at.iter().enumerate() {
-        let differs = (at ^ address) & !(PAGE_SIZE - 1) | at & (bytes - 1);
-        strays |= u32::from(differs != 0) << l;
-    }
-    match (strays & rest).trailing_zeros() {
-        u32::BITS => rest,
-        end => rest & ((1 << end) - 1),
-    }
+/// How the places of threads lie to each other.
+enum Lie<'w, 'm> {
+    /// One behind the other from this offset in a page on, of all threads that a wave can have.
+    Stream(&'w VolatileSlice<'m>, usize),
+    /// On a page, all with good alignment.
+    Page(&'w VolatileSlice<'m>),
+    /// Otherwise.
+    Apart,
 }
 
-/// Has `f` do, for each run of threads of `mask` on a page, what these do there: it is told the
-/// page, and the threads.
+/// Looks at all places together. If they are on one page, it is found, and the access counted.
 #[inline(always)]
-fn for_each_run(
-    windows: &mut Windows<'_>,
-    at: &[u64; LANES],
-    mask: u32,
-    bytes: u64,
+fn find<'w, 'm>(
+    windows: &'w mut Windows<'m>,
+    wave: &Wave,
+    i: &Instruction,
+    places: &Places,
+    issue: Issue<'_>,
     access: Access,
-    mut f: impl FnMut(&VolatileSlice<'_>, u32),
-) -> Result<(), Fault> {
-    let mut rest = mask;
-    while rest != 0 {
-        let address = at[rest.trailing_zeros() as usize];
-        if address % bytes != 0 {
-            return Err(Fault::access(Reason::Misaligned, access, address));
-        }
-        let (page, place) = windows.find(address, access)?;
-        let run = run(at, rest, address, bytes);
-        f(&page, run);
-        windows.count(place, access, u64::from(run.count_ones()) * bytes);
-        rest &= !run;
-    }
-    Ok(())
-}
-
-/// Where the first of all threads of a wave accesses memory, if each one accesses what is behind
-/// the one before it, all with good alignment in one page.
-#[inline(always)]
-fn stream(wave: &Wave, i: &Instruction, mask: u32, bytes: u64) -> Option<u64> {
-    if mask != u32::MAX {
-        return None;
-    }
-    let (lo, hi) = wave.pair(i.ra);
-    // CAST: below 256, as well as what it is multiplied by.
-    let step = bytes as u32;
-    let mut differs = 0;
+) -> Result<Lie<'w, 'm>, Fault> {
+    let bytes = width(i.op);
+    let ((lo, hi), low) = (wave.pair(i.ra), &places.low);
+    // CAST: below 32.
+    let first = issue.mask.trailing_zeros() as usize % LANES;
+    // CAST: they are far shorter than 2^32.
+    let (page, alignment) = (!(PAGE_SIZE as u32 - 1), bytes as u32 - 1);
+    let (mut apart, mut spaced) = (0, 0);
     for l in 0..LANES {
-        let behind = lo[l].wrapping_sub(lo[0]) ^ (l as u32 * step);
-        differs |= behind | (hi[l] ^ hi[0]);
+        // Where low halves wrap between two threads, the highest bits of these differ.
+        let strays = (low[l] ^ low[first]) & page | low[l] & alignment;
+        let wraps = hi[l] ^ hi[first] | (lo[l] ^ lo[first]) & 1 << 31;
+        apart |= (strays | wraps) & issue.lanes[l];
+        // CAST: below 256.
+        spaced |= low[l].wrapping_sub(low[0]) ^ (l as u64 * bytes) as u32;
     }
-    let last = (LANES as u32 - 1) * step;
-    let address = wave.joined(i.ra, 0).wrapping_add(offset(i));
-    let fits = inside(address) as u64 + LANES as u64 * bytes <= PAGE_SIZE;
-    (differs == 0 && lo[0].checked_add(last).is_some() && address % bytes == 0 && fits)
-        .then_some(address)
+    if apart != 0 {
+        return Ok(Lie::Apart);
+    }
+    let address = places.address(wave, i, first);
+    let memory = *windows.memory();
+    let window = windows.find(address, access)?;
+    window.count(&memory, access, u64::from(issue.mask.count_ones()) * bytes);
+    Ok(if spaced == 0 && issue.mask == u32::MAX {
+        Lie::Stream(window.slice(), inside(address))
+    } else {
+        Lie::Page(window.slice())
+    })
 }
 
-/// What threads access of a page: they are checked together, and each access is still one of the
-/// host's.
+/// What threads access, each in one access of the host's.
 trait Accesses {
     /// Loads what each thread does.
-    fn load<T: ByteValued>(&self, put: impl FnMut(usize, T));
+    fn load<T: ByteValued>(&mut self, put: impl FnMut(usize, T)) -> Result<(), Fault>;
 
     /// Stores what each thread does, in their order.
-    fn store<T: ByteValued>(&self, value: impl Fn(usize) -> T);
+    fn store<T: ByteValued>(&mut self, value: impl Fn(usize) -> T) -> Result<(), Fault>;
 
     /// Loads the word that each thread does.
     #[inline(always)]
-    fn load_words(&self, put: impl FnMut(usize, u32)) {
-        self.load(put);
+    fn load_words(&mut self, put: impl FnMut(usize, u32)) -> Result<(), Fault> {
+        self.load(put)
     }
 
     /// Stores the word that each thread does, in their order.
     #[inline(always)]
-    fn store_words(&self, value: impl Fn(usize) -> u32) {
-        self.store(value);
+    fn store_words(&mut self, value: impl Fn(usize) -> u32) -> Result<(), Fault> {
+        self.store(value)
     }
 }
 
@@ -152,21 +160,27 @@ impl Stream<'_, '_> {
 
 impl Accesses for Stream<'_, '_> {
     #[inline(always)]
-    fn load<T: ByteValued>(&self, mut put: impl FnMut(usize, T)) {
+    fn load<T: ByteValued>(&mut self, mut put: impl FnMut(usize, T)) -> Result<(), Fault> {
         if let Ok(values) = self.0.get_array_ref::<T>(self.1, LANES) {
-            (0..LANES).for_each(|l| put(l, values.load(l)));
+            for l in 0..LANES {
+                put(l, values.load(l));
+            }
         }
+        Ok(())
     }
 
     #[inline(always)]
-    fn store<T: ByteValued>(&self, value: impl Fn(usize) -> T) {
+    fn store<T: ByteValued>(&mut self, value: impl Fn(usize) -> T) -> Result<(), Fault> {
         if let Ok(values) = self.0.get_array_ref::<T>(self.1, LANES) {
-            (0..LANES).for_each(|l| values.store(l, value(l)));
+            for l in 0..LANES {
+                values.store(l, value(l));
+            }
         }
+        Ok(())
     }
 
     #[inline(always)]
-    fn load_words(&self, mut put: impl FnMut(usize, u32)) {
+    fn load_words(&mut self, mut put: impl FnMut(usize, u32)) -> Result<(), Fault> {
         let Some(pairs) = self.pairs() else {
             return self.load(put);
         };
@@ -176,10 +190,11 @@ impl Accesses for Stream<'_, '_> {
             put(2 * l, value as u32);
             put(2 * l + 1, (value >> 32) as u32);
         }
+        Ok(())
     }
 
     #[inline(always)]
-    fn store_words(&self, value: impl Fn(usize) -> u32) {
+    fn store_words(&mut self, value: impl Fn(usize) -> u32) -> Result<(), Fault> {
         let Some(pairs) = self.pairs() else {
             return self.store(value);
         };
@@ -187,43 +202,133 @@ impl Accesses for Stream<'_, '_> {
             let high = u64::from(value(2 * l + 1)) << 32;
             pairs.store(l, u64::from(value(2 * l)) | high);
         }
+        Ok(())
     }
 }
 
-/// Some threads, by their addresses in the page.
-struct Scattered<'a, 'm>(&'a VolatileSlice<'m>, &'a [u64; LANES], u32);
-
-impl Scattered<'_, '_> {
-    /// Which value of the page a thread's is.
-    #[inline(always)]
-    fn index<T>(&self, lane: usize) -> usize {
-        inside(self.1[lane]) / size_of::<T>()
-    }
-}
-
-impl Accesses for Scattered<'_, '_> {
-    #[inline(always)]
-    fn load<T: ByteValued>(&self, mut put: impl FnMut(usize, T)) {
-        let all = PAGE_SIZE as usize / size_of::<T>();
-        if let Ok(values) = self.0.get_array_ref::<T>(0, all) {
-            lanes(self.2).for_each(|l| put(l, values.load(self.index::<T>(l))));
-        }
-    }
-
-    #[inline(always)]
-    fn store<T: ByteValued>(&self, value: impl Fn(usize) -> T) {
-        let all = PAGE_SIZE as usize / size_of::<T>();
-        if let Ok(values) = self.0.get_array_ref::<T>(0, all) {
-            lanes(self.2).for_each(|l| values.store(self.index::<T>(l), value(l)));
-        }
-    }
-}
-
-/// What a load does to `rd`, and to the register behind it if it is one of a pair.
+/// All values of a page.
 #[inline(always)]
-fn load_from(accesses: &impl Accesses, op: Op, out: &mut Lanes, high: &mut Lanes) {
+fn values<'a, T: ByteValued>(page: &'a VolatileSlice<'_>) -> Option<VolatileArrayRef<'a, T>> {
+    page.get_array_ref(0, PAGE_SIZE as usize / size_of::<T>())
+        .ok()
+}
+
+/// Which value of its page is at an address.
+#[inline(always)]
+fn index<T>(address: u64) -> usize {
+    inside(address) / size_of::<T>()
+}
+
+/// Some threads, on a page, by the low bits of their addresses.
+struct OnPage<'a, 'm>(&'a VolatileSlice<'m>, &'a Lanes, u32);
+
+impl Accesses for OnPage<'_, '_> {
+    #[inline(always)]
+    fn load<T: ByteValued>(&mut self, mut put: impl FnMut(usize, T)) -> Result<(), Fault> {
+        let Some(values) = values(self.0) else {
+            return Ok(());
+        };
+        let at = |l: usize| index::<T>(self.1[l].into());
+        if self.2 == u32::MAX {
+            for l in 0..LANES {
+                put(l, values.load(at(l)));
+            }
+        } else {
+            for l in lanes(self.2) {
+                put(l, values.load(at(l)));
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn store<T: ByteValued>(&mut self, value: impl Fn(usize) -> T) -> Result<(), Fault> {
+        let Some(values) = values(self.0) else {
+            return Ok(());
+        };
+        let at = |l: usize| index::<T>(self.1[l].into());
+        if self.2 == u32::MAX {
+            for l in 0..LANES {
+                values.store(at(l), value(l));
+            }
+        } else {
+            for l in lanes(self.2) {
+                values.store(at(l), value(l));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Some threads, by their addresses.
+struct Apart<'a, 'm> {
+    windows: &'a mut Windows<'m>,
+    at: &'a [u64; LANES],
+    mask: u32,
+    access: Access,
+}
+
+impl Apart<'_, '_> {
+    /// Has `f` access `bytes` bytes for each thread, told its number, its page and its address.
+    #[inline(always)]
+    fn each(
+        &mut self,
+        bytes: u64,
+        mut f: impl FnMut(usize, &VolatileSlice<'_>, u64),
+    ) -> Result<(), Fault> {
+        let mut rest = self.mask;
+        while rest != 0 {
+            let first = self.at[rest.trailing_zeros() as usize];
+            if first % bytes != 0 {
+                return Err(Fault::access(Reason::Misaligned, self.access, first));
+            }
+            // The page is looked for once for those who follow each other on it.
+            let memory = *self.windows.memory();
+            let window = *self.windows.find(first, self.access)?;
+            let before = rest;
+            while rest != 0 {
+                let lane = rest.trailing_zeros() as usize;
+                let address = self.at[lane];
+                if (address ^ first) & !(PAGE_SIZE - 1) | address & (bytes - 1) != 0 {
+                    break;
+                }
+                f(lane, window.slice(), address);
+                rest &= rest - 1;
+            }
+            let count = u64::from((before ^ rest).count_ones());
+            window.count(&memory, self.access, count * bytes);
+        }
+        Ok(())
+    }
+}
+
+impl Accesses for Apart<'_, '_> {
+    #[inline(always)]
+    fn load<T: ByteValued>(&mut self, mut put: impl FnMut(usize, T)) -> Result<(), Fault> {
+        self.each(size_of::<T>() as u64, |l, page, address| {
+            if let Some(values) = values(page) {
+                put(l, values.load(index::<T>(address)));
+            }
+        })
+    }
+
+    #[inline(always)]
+    fn store<T: ByteValued>(&mut self, value: impl Fn(usize) -> T) -> Result<(), Fault> {
+        self.each(size_of::<T>() as u64, |l, page, address| {
+            if let Some(values) = values(page) {
+                values.store(index::<T>(address), value(l));
+            }
+        })
+    }
+}
+
+/// What a load does to `rd`, and to the register behind it if it is one of a pair. Behind a fault
+/// nobody reads registers.
+#[inline(always)]
+fn load_from(accesses: &mut impl Accesses, wave: &mut Wave, i: &Instruction) -> Result<(), Fault> {
+    let (out, high) = wave.results(i);
     // CAST: sign extension, and halves of a 64-bit value.
-    match op {
+    match i.op {
         Op::LdU8 => accesses.load(|l, value: u8| out[l] = value.into()),
         Op::LdS8 => accesses.load(|l, value: i8| out[l] = i32::from(value) as u32),
         Op::LdU16 => accesses.load(|l, value: u16| out[l] = value.into()),
@@ -241,42 +346,37 @@ pub(crate) fn load(
     windows: &mut Windows<'_>,
     wave: &mut Wave,
     i: &Instruction,
-    issue: Issue,
+    issue: Issue<'_>,
 ) -> Result<(), Fault> {
-    let (bytes, read, mask) = (width(i.op), Access::Read, issue.mask);
-    if issue.once {
-        let address = wave.joined(i.ra, 0).wrapping_add(offset(i));
-        if address % bytes != 0 {
-            return Err(Fault::access(Reason::Misaligned, read, address));
+    let (access, mask) = (Access::Read, issue.mask);
+    let places = Places::new(wave, i, i.imm);
+    match find(windows, wave, i, &places, issue, access)? {
+        Lie::Stream(page, at) => load_from(&mut Stream(page, at), wave, i),
+        Lie::Page(page) if issue.once => {
+            load_from(&mut OnPage(page, &places.low, 1), wave, i)?;
+            let (out, high) = wave.results(i);
+            *out = [out[0]; LANES];
+            if i.op == Op::Ld64 {
+                *high = [high[0]; LANES];
+            }
+            Ok(())
         }
-        let (page, place) = windows.find(address, read)?;
-        let (out, high) = wave.results(i);
-        load_from(&Scattered(&page, &[address; LANES], 1), i.op, out, high);
-        *out = [out[0]; LANES];
-        if i.op == Op::Ld64 {
-            *high = [high[0]; LANES];
+        Lie::Page(page) => load_from(&mut OnPage(page, &places.low, mask), wave, i),
+        Lie::Apart => {
+            let mut apart = Apart {
+                windows,
+                at: &places.addresses(wave, i),
+                mask,
+                access,
+            };
+            load_from(&mut apart, wave, i)
         }
-        windows.count(place, read, u64::from(mask.count_ones()) * bytes);
-        return Ok(());
     }
-    if let Some(address) = stream(wave, i, mask, bytes) {
-        let (page, place) = windows.find(address, read)?;
-        let (out, high) = wave.results(i);
-        load_from(&Stream(&page, inside(address)), i.op, out, high);
-        windows.count(place, read, LANES as u64 * bytes);
-        return Ok(());
-    }
-    let at = addresses(wave, i, offset(i));
-    let (out, high) = wave.results(i);
-    // Behind a fault nobody reads registers.
-    for_each_run(windows, &at, mask, bytes, read, |page, run| {
-        load_from(&Scattered(page, &at, run), i.op, out, high);
-    })
 }
 
 /// What a store does to memory.
 #[inline(always)]
-fn store_to(accesses: &impl Accesses, wave: &Wave, i: &Instruction) {
+fn store_to(accesses: &mut impl Accesses, wave: &Wave, i: &Instruction) -> Result<(), Fault> {
     let value = wave.register(i.rd);
     // CAST: the low bits are stored.
     match i.op {
@@ -293,54 +393,83 @@ pub(crate) fn store(
     windows: &mut Windows<'_>,
     wave: &Wave,
     i: &Instruction,
-    mask: u32,
+    issue: Issue<'_>,
 ) -> Result<(), Fault> {
-    let (bytes, write) = (width(i.op), Access::Write);
-    if let Some(address) = stream(wave, i, mask, bytes) {
-        let (page, place) = windows.find(address, write)?;
-        store_to(&Stream(&page, inside(address)), wave, i);
-        windows.count(place, write, LANES as u64 * bytes);
-        return Ok(());
+    let (access, mask) = (Access::Write, issue.mask);
+    let places = Places::new(wave, i, i.imm);
+    match find(windows, wave, i, &places, issue, access)? {
+        Lie::Stream(page, at) => store_to(&mut Stream(page, at), wave, i),
+        Lie::Page(page) => store_to(&mut OnPage(page, &places.low, mask), wave, i),
+        Lie::Apart => {
+            let mut apart = Apart {
+                windows,
+                at: &places.addresses(wave, i),
+                mask,
+                access,
+            };
+            store_to(&mut apart, wave, i)
+        }
     }
-    let at = addresses(wave, i, offset(i));
-    for_each_run(windows, &at, mask, bytes, write, |page, run| {
-        store_to(&Scattered(page, &at, run), wave, i);
-    })
-}
-
-/// Has `f` do the atomic operation of each thread of `mask`, on its page.
-fn for_each(
-    windows: &mut Windows<'_>,
-    at: &[u64; LANES],
-    mask: u32,
-    bytes: u64,
-    mut f: impl FnMut(usize, &VolatileSlice<'_>),
-) -> Result<(), Fault> {
-    for_each_run(windows, at, mask, bytes, Access::Atomic, |page, run| {
-        lanes(run).for_each(|l| f(l, page));
-    })
 }
 
 /// How many threads of `mask` name an address that a lower one names too.
 fn contended(addresses: &[u64; LANES], mask: u32) -> u64 {
     let active = || lanes(mask).map(|l| addresses[l]);
-    let pairs = || active().zip(active().skip(1));
-    // Nearly always all differ, and ascend, or all are one.
-    if pairs().all(|(a, b)| a < b) {
-        return 0;
+    // Nearly always all differ, or all are one. Those that differ here do so there.
+    let mut seen = [0_u64; 64];
+    let mut differ = true;
+    for address in active() {
+        let (word, bit) = (address >> 8 & 63, 1 << (address >> 2 & 63));
+        differ &= seen[word as usize] & bit == 0;
+        seen[word as usize] |= bit;
     }
-    if pairs().all(|(a, b)| a == b) {
-        return u64::from(mask.count_ones()) - 1;
+    let first = addresses[mask.trailing_zeros() as usize % LANES];
+    if differ {
+        0
+    } else if active().all(|address| address == first) {
+        u64::from(mask.count_ones()) - 1
+    } else {
+        let mut sorted: Vec<u64> = active().collect();
+        sorted.sort_unstable();
+        sorted.windows(2).filter(|pair| pair[0] == pair[1]).count() as u64
     }
-    let mut sorted: Vec<u64> = active().collect();
-    sorted.sort_unstable();
-    sorted.windows(2).filter(|pair| pair[0] == pair[1]).count() as u64
 }
 
-/// Adds the time that threads of an atomic operation wait for each other.
-fn contend(windows: &Windows<'_>, addresses: &[u64; LANES], mask: u32) {
-    let time = contended(addresses, mask) * ticks::CONTENDED;
-    windows.memory().tally().spend(time);
+/// Has `f` do an atomic operation for each thread: it is told its number, its page and its offset
+/// there. Threads wait for each other where they operate on the same.
+#[inline(always)]
+fn operate(
+    windows: &mut Windows<'_>,
+    wave: &Wave,
+    i: &Instruction,
+    issue: Issue<'_>,
+    mut f: impl FnMut(usize, &VolatileSlice<'_>, usize),
+) -> Result<(), Fault> {
+    let (access, mask, memory) = (Access::Atomic, issue.mask, *windows.memory());
+    let places = Places::new(wave, i, 0);
+    let lie = find(windows, wave, i, &places, issue, access);
+    let at = places.addresses(wave, i);
+    if !matches!(lie, Ok(Lie::Stream(..))) {
+        let time = contended(&at, mask) * ticks::CONTENDED;
+        memory.tally().spend(time);
+    }
+    match lie? {
+        Lie::Stream(page, _) | Lie::Page(page) => {
+            for l in lanes(mask) {
+                f(l, page, inside(at[l]));
+            }
+            Ok(())
+        }
+        Lie::Apart => {
+            let mut apart = Apart {
+                windows,
+                at: &at,
+                mask,
+                access,
+            };
+            apart.each(width(i.op), |l, page, address| f(l, page, inside(address)))
+        }
+    }
 }
 
 /// Executes an atomic operation on 32 bits.
@@ -348,17 +477,15 @@ pub(crate) fn atomic(
     windows: &mut Windows<'_>,
     wave: &mut Wave,
     i: &Instruction,
-    mask: u32,
+    issue: Issue<'_>,
 ) -> Result<(), Fault> {
-    let at = addresses(wave, i, 0);
-    contend(windows, &at, mask);
     let value = *wave.register(i.rb);
     // CAST: decoding has checked that the field is a register where it is used.
     let compared = *wave.register(i.imm as u8);
     let mut old: Lanes = [0; LANES];
     let op = i.op;
-    for_each(windows, &at, mask, 4, |l, page| {
-        let Ok(slot) = page.get_atomic_ref::<AtomicU32>(inside(at[l])) else {
+    operate(windows, wave, i, issue, |l, page, at| {
+        let Ok(slot) = page.get_atomic_ref::<AtomicU32>(at) else {
             return;
         };
         let order = Ordering::AcqRel;
@@ -375,9 +502,7 @@ pub(crate) fn atomic(
                 .unwrap_or_else(|found| found),
         };
     })?;
-    for l in lanes(mask) {
-        wave.register_mut(i.rd)[l] = old[l];
-    }
+    wave.write(i.rd, issue, &old);
     Ok(())
 }
 
@@ -386,10 +511,8 @@ pub(crate) fn atomic_pair(
     windows: &mut Windows<'_>,
     wave: &mut Wave,
     i: &Instruction,
-    mask: u32,
+    issue: Issue<'_>,
 ) -> Result<(), Fault> {
-    let at = addresses(wave, i, 0);
-    contend(windows, &at, mask);
     let join = |(lo, hi): (&Lanes, &Lanes)| -> [u64; LANES] {
         std::array::from_fn(|l| u64::from(lo[l]) | (u64::from(hi[l]) << 32))
     };
@@ -398,8 +521,8 @@ pub(crate) fn atomic_pair(
     let compared = join(wave.pair(i.imm as u8));
     let mut old = [0; LANES];
     let op = i.op;
-    for_each(windows, &at, mask, 8, |l, page| {
-        let Ok(slot) = page.get_atomic_ref::<AtomicU64>(inside(at[l])) else {
+    operate(windows, wave, i, issue, |l, page, at| {
+        let Ok(slot) = page.get_atomic_ref::<AtomicU64>(at) else {
             return;
         };
         let order = Ordering::AcqRel;
@@ -416,10 +539,8 @@ pub(crate) fn atomic_pair(
                 .unwrap_or_else(|found| found),
         };
     })?;
-    for l in lanes(mask) {
-        // CAST: halves.
-        wave.register_mut(i.rd)[l] = old[l] as u32;
-        wave.register_mut(i.rd + 1)[l] = (old[l] >> 32) as u32;
-    }
+    // CAST: halves.
+    wave.write(i.rd, issue, &each(|l| old[l] as u32));
+    wave.write(i.rd + 1, issue, &each(|l| (old[l] >> 32) as u32));
     Ok(())
 }

@@ -48,7 +48,7 @@ fn load_each<const N: usize>(
     shared: &mut [u8],
     base: &Lanes,
     i: &Instruction,
-    Issue { mask, once, .. }: Issue,
+    Issue { mask, once, .. }: Issue<'_>,
     mut put: impl FnMut(usize, [u8; N]),
 ) -> Result<(), Fault> {
     if once {
@@ -93,7 +93,7 @@ pub(crate) fn load(
     shared: &mut [u8],
     wave: &mut Wave,
     i: &Instruction,
-    issue: Issue,
+    issue: Issue<'_>,
 ) -> Result<(), Fault> {
     let base = *wave.register(i.ra);
     let (out, high) = wave.results(i);

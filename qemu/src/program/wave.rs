@@ -37,6 +37,7 @@ const fn at(register: u8) -> usize {
 }
 
 /// The numbers of the threads in `mask`.
+#[inline]
 pub(crate) fn lanes(mask: u32) -> impl Iterator<Item = usize> {
     let mut rest = mask;
     std::iter::from_fn(move || {
@@ -51,7 +52,7 @@ pub(crate) fn lanes(mask: u32) -> impl Iterator<Item = usize> {
 
 /// What `f` says of each lane, in a loop that becomes one of vectors.
 #[inline(always)]
-fn each(f: impl Fn(usize) -> u32) -> Lanes {
+pub(crate) fn each(f: impl Fn(usize) -> u32) -> Lanes {
     let mut value = [0; LANES];
     for (l, value) in value.iter_mut().enumerate() {
         *value = f(l);
@@ -71,6 +72,12 @@ fn lowest(values: &Lanes, mask: u32) -> u32 {
     (0..LANES).fold(u32::MAX, |least, l| {
         least.min(values[l] | (mask >> l & 1).wrapping_sub(1))
     })
+}
+
+/// All ones for each thread in `mask`.
+#[inline(always)]
+fn spread(mask: u32) -> Lanes {
+    each(|l| (mask >> l & 1).wrapping_neg())
 }
 
 /// Where control goes after an instruction.
@@ -96,9 +103,11 @@ pub(crate) enum End {
 
 /// Who an instruction is issued for.
 #[derive(Clone, Copy)]
-pub(crate) struct Issue {
+pub(crate) struct Issue<'a> {
     /// The threads, a bit for each.
     pub(crate) mask: u32,
+    /// The same, all ones for each.
+    pub(crate) lanes: &'a Lanes,
     /// Whether these are all of the wave.
     pub(crate) all: bool,
     /// Whether these are all of the wave and get the same: it is computed once.
@@ -118,10 +127,34 @@ impl WithSimd for Run<'_, '_, '_> {
     type Output = Result<End, Fault>;
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> Self::Output {
+    fn with_simd<S: Simd>(self, simd: S) -> Self::Output {
         self.wave
-            .interpret::<S>(self.around, self.budget, self.issued)
+            .interpret(simd, self.around, self.budget, self.issued)
     }
+}
+
+/// An instruction that accesses memory.
+struct Reach<'r, 'a, 'm> {
+    wave: &'r mut Wave,
+    around: &'r mut Surroundings<'a, 'm>,
+    i: &'r Instruction,
+    issue: &'r Issue<'r>,
+}
+
+impl WithSimd for Reach<'_, '_, '_> {
+    type Output = Result<Flow, Fault>;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> Self::Output {
+        self.wave.access(self.around, self.i, *self.issue)
+    }
+}
+
+/// Has the vectors of the caller, and is not part of it: what accesses need of the host's registers
+/// would be missing where nearly all instructions are executed.
+#[inline(never)]
+fn reach<S: Simd>(simd: S, reach: Reach<'_, '_, '_>) -> Result<Flow, Fault> {
+    simd.vectorize(reach)
 }
 
 /// 32 threads of a group and their registers.
@@ -240,11 +273,18 @@ impl Wave {
         }
     }
 
+    /// A pair of one lane: the low and the high half.
+    #[inline(always)]
+    fn halves(&self, register: u8, lane: usize) -> (u32, u32) {
+        let (lo, hi) = self.pair(register);
+        (lo[lane], hi[lane])
+    }
+
     /// A pair of one lane.
     #[inline(always)]
     pub(crate) fn joined(&self, register: u8, lane: usize) -> u64 {
-        let (lo, hi) = self.pair(register);
-        u64::from(lo[lane]) | (u64::from(hi[lane]) << 32)
+        let (lo, hi) = self.halves(register, lane);
+        u64::from(lo) | (u64::from(hi) << 32)
     }
 
     /// Issues up to `budget` instructions; adds those issued to `issued`.
@@ -266,14 +306,14 @@ impl Wave {
     #[inline(always)]
     fn interpret<S: Simd>(
         &mut self,
+        simd: S,
         around: &mut Surroundings<'_, '_>,
         budget: u64,
         issued: &mut u64,
     ) -> Result<End, Fault> {
         // Kept where the compiler finds them without a look at memory: what an instruction stores
         // could be any of it.
-        let (mut left, mut count) = (budget, *issued);
-        let (program, present, mut uniform) = (around.program, self.present, self.uniform);
+        let (mut left, mut uniform, program) = (budget, self.uniform, around.program);
         let end = 'run: loop {
             let ready = self.alive & !self.parked;
             if ready == 0 {
@@ -283,93 +323,98 @@ impl Wave {
             let mut pc = lowest(&self.counters, ready);
             let mask = ready & bits(|l| self.counters[l] == pc);
             let meet = lowest(&self.counters, ready & !mask);
-            let alone = mask == ready;
-            let all = mask == present;
-            loop {
-                if left == 0 {
-                    self.set_counters(mask, pc);
-                    break 'run Ok(End::Budget);
-                }
-                let Some(decoded) = program.get(pc as usize) else {
+            let (alone, all) = (mask == ready, mask == self.present);
+            let lanes = spread(mask);
+            while left > 0 && (alone || pc < meet) {
+                let ahead = program.get(pc as usize..).unwrap_or_default();
+                if ahead.is_empty() {
                     break 'run Err(Fault::plain(Reason::PcRange).at(pc));
-                };
-                left -= 1;
-                count += 1;
-                let (i, written) = (&decoded.instruction, decoded.written);
-                let once = all && decoded.uniform && decoded.read & !uniform == 0;
-                let issue = Issue { mask, all, once };
-                let flow = match self.compute::<S>(around, i, issue) {
-                    true => Ok(Flow::Next),
-                    false => self.step(around, i, issue),
-                };
-                let flow = match flow {
-                    Ok(flow) => flow,
-                    Err(fault) => break 'run Err(fault.at(pc)),
-                };
-                uniform = uniform & !written | if once { written } else { 0 };
+                }
+                // What these issue unless one of them says otherwise.
+                let most = left.min(u64::from(meet - pc)).min(ahead.len() as u64);
+                let (mut done, mut flow) = (0_u32, Ok(Flow::Next));
+                for decoded in &ahead[..most as usize] {
+                    done += 1;
+                    let (i, written) = (decoded.instruction, decoded.written);
+                    let once = all && decoded.uniform && decoded.read & !uniform == 0;
+                    let issue = Issue {
+                        mask,
+                        lanes: &lanes,
+                        all,
+                        once,
+                    };
+                    uniform = uniform & !written | if once { written } else { 0 };
+                    if self.compute::<S>(i, issue) {
+                        continue;
+                    }
+                    flow = self.step(simd, around, &decoded.instruction, issue);
+                    let issued = *issued + u64::from(done);
+                    match flow {
+                        Ok(Flow::Next) => {}
+                        Ok(Flow::Access) if around.left(issued) >= left - u64::from(done) => {}
+                        _ => break,
+                    }
+                }
+                *issued += u64::from(done);
+                left -= u64::from(done);
+                // The program is far shorter than 2^32.
+                pc += done;
                 match flow {
-                    // The program is far shorter than 2^32.
-                    Flow::Next => pc += 1,
-                    Flow::Access => {
-                        pc += 1;
-                        left = left.min(around.left(count));
-                    }
-                    Flow::Jump(to) => pc = to,
-                    Flow::Split(taken, to) => {
-                        self.set_counters(mask & !taken, pc + 1);
+                    Ok(Flow::Next) => {}
+                    // What took time has left less of the step.
+                    Ok(Flow::Access) => left = left.min(around.left(*issued)),
+                    Ok(Flow::Jump(to)) => pc = to,
+                    Ok(Flow::Split(taken, to)) => {
+                        self.set_counters(mask & !taken, pc);
                         self.set_counters(taken, to);
-                        break;
+                        continue 'run;
                     }
-                    Flow::Exit => {
+                    Ok(Flow::Exit) => {
                         self.alive &= !mask;
-                        break;
+                        continue 'run;
                     }
-                    Flow::Barrier => {
-                        self.set_counters(mask, pc + 1);
+                    Ok(Flow::Barrier) => {
                         self.parked |= mask;
                         break;
                     }
-                }
-                if !alone && pc >= meet {
-                    self.set_counters(mask, pc);
-                    break;
+                    Err(fault) => break 'run Err(fault.at(pc - 1)),
                 }
             }
+            self.set_counters(mask, pc);
+            if left == 0 {
+                break Ok(End::Budget);
+            }
         };
-        (*issued, self.uniform) = (count, uniform);
+        self.uniform = uniform;
         end
     }
 
     fn set_counters(&mut self, mask: u32, pc: u32) {
-        for l in 0..LANES {
-            if mask >> l & 1 != 0 {
-                self.counters[l] = pc;
-            }
-        }
+        let lanes = spread(mask);
+        self.counters = each(|l| self.counters[l] & !lanes[l] | pc & lanes[l]);
     }
 
     /// Writes a register of the threads. Where these are all of the wave, so may be the lanes that
     /// have no thread, which nobody sees.
     #[inline(always)]
-    fn write(&mut self, register: u8, Issue { mask, all, .. }: Issue, value: &Lanes) {
+    pub(crate) fn write(
+        &mut self,
+        register: u8,
+        Issue { lanes, all, .. }: Issue<'_>,
+        value: &Lanes,
+    ) {
         let target = &mut self.registers.0[at(register)];
         if all {
             *target = *value;
         } else {
-            for l in 0..LANES {
-                target[l] = if mask >> l & 1 != 0 {
-                    value[l]
-                } else {
-                    target[l]
-                };
-            }
+            *target = each(|l| target[l] & !lanes[l] | value[l] & lanes[l]);
         }
     }
 
     /// Writes what `value` says of each lane to a register. Where an operand comes from decides
     /// before this, so that vectors stay in the host's registers.
     #[inline(always)]
-    fn put(&mut self, register: u8, issue: Issue, value: impl Fn(&Self, usize) -> u32) {
+    fn put(&mut self, register: u8, issue: Issue<'_>, value: impl Fn(&Self, usize) -> u32) {
         if issue.once {
             self.registers.0[at(register)] = [value(self, 0); LANES];
         } else {
@@ -379,7 +424,7 @@ impl Wave {
     }
 
     #[inline(always)]
-    fn unary(&mut self, i: &Instruction, issue: Issue, f: impl Fn(u32) -> u32) {
+    fn unary(&mut self, i: Instruction, issue: Issue<'_>, f: impl Fn(u32) -> u32) {
         if i.rb == IMMEDIATE {
             self.put(i.rd, issue, |_, _| f(i.imm));
         } else {
@@ -388,7 +433,7 @@ impl Wave {
     }
 
     #[inline(always)]
-    fn binary(&mut self, i: &Instruction, issue: Issue, f: impl Fn(u32, u32) -> u32) {
+    fn binary(&mut self, i: Instruction, issue: Issue<'_>, f: impl Fn(u32, u32) -> u32) {
         if i.rb == IMMEDIATE {
             self.put(i.rd, issue, |wave, l| f(wave.register(i.ra)[l], i.imm));
         } else {
@@ -400,7 +445,7 @@ impl Wave {
     }
 
     #[inline(always)]
-    fn ternary(&mut self, i: &Instruction, issue: Issue, f: impl Fn(u32, u32, u32) -> u32) {
+    fn ternary(&mut self, i: Instruction, issue: Issue<'_>, f: impl Fn(u32, u32, u32) -> u32) {
         self.put(i.rd, issue, |wave, l| {
             let (a, b) = (wave.register(i.ra), wave.register(i.rb));
             // CAST: decoding has checked that the field is a register.
@@ -408,37 +453,47 @@ impl Wave {
         });
     }
 
-    /// As [`Self::put`], of the pair `rd`.
+    /// As [`Self::put`], of the pair `rd`: low and high half.
     #[inline(always)]
-    fn put_pair(&mut self, i: &Instruction, issue: Issue, value: impl Fn(&Self, usize) -> u64) {
-        // CAST: halves.
+    fn put_pair(
+        &mut self,
+        i: Instruction,
+        issue: Issue<'_>,
+        value: impl Fn(&Self, usize) -> (u32, u32),
+    ) {
         if issue.once {
             let value = value(self, 0);
-            let (lo, hi) = self.results(i);
-            (*lo, *hi) = ([value as u32; LANES], [(value >> 32) as u32; LANES]);
+            let (lo, hi) = self.results(&i);
+            (*lo, *hi) = ([value.0; LANES], [value.1; LANES]);
         } else {
-            let lo = each(|l| value(self, l) as u32);
-            let hi = each(|l| (value(self, l) >> 32) as u32);
+            let (mut lo, mut hi) = ([0; LANES], [0; LANES]);
+            for l in 0..LANES {
+                (lo[l], hi[l]) = value(self, l);
+            }
             self.write(i.rd, issue, &lo);
             self.write(i.rd + 1, issue, &hi);
         }
     }
 
     #[inline(always)]
-    fn binary_pair(&mut self, i: &Instruction, issue: Issue, f: impl Fn(u64, u64) -> u64) {
+    fn binary_pair(
+        &mut self,
+        i: Instruction,
+        issue: Issue<'_>,
+        f: impl Fn((u32, u32), (u32, u32)) -> (u32, u32),
+    ) {
         if i.rb == IMMEDIATE {
-            // CAST: sign extended.
-            let b = i64::from(i.imm as i32) as u64;
-            self.put_pair(i, issue, |wave, l| f(wave.joined(i.ra, l), b));
+            let b = f::extended(i.imm);
+            self.put_pair(i, issue, |wave, l| f(wave.halves(i.ra, l), b));
         } else {
             let (a, b) = (i.ra, i.rb);
-            self.put_pair(i, issue, |wave, l| f(wave.joined(a, l), wave.joined(b, l)));
+            self.put_pair(i, issue, |wave, l| f(wave.halves(a, l), wave.halves(b, l)));
         }
     }
 
     /// Goes to `imm` where the condition holds.
     #[inline(always)]
-    fn branch(&self, i: &Instruction, issue: Issue, f: impl Fn(u32, u32) -> bool) -> Flow {
+    fn branch(&self, i: Instruction, issue: Issue<'_>, f: impl Fn(u32, u32) -> bool) -> Flow {
         let (a, b) = (self.register(i.ra), self.register(i.rb));
         if issue.once {
             return if f(a[0], b[0]) {
@@ -480,19 +535,10 @@ impl Wave {
     /// Executes an instruction that computes something from registers; whether it is one. Most are,
     /// and what comes after them is always the same: so they are told from others first.
     #[inline(always)]
-    fn compute<S: Simd>(
-        &mut self,
-        around: &Surroundings<'_, '_>,
-        i: &Instruction,
-        issue: Issue,
-    ) -> bool {
+    fn compute<S: Simd>(&mut self, i: Instruction, issue: Issue<'_>) -> bool {
         match i.op {
             Op::Nop => {}
             Op::Mov => self.unary(i, issue, |b| b),
-            Op::Sr => {
-                let value = self.special(around, i.imm);
-                self.write(i.rd, issue, &value);
-            }
             Op::Add => self.binary(i, issue, u32::wrapping_add),
             Op::Sub => self.binary(i, issue, u32::wrapping_sub),
             Op::Mul => self.binary(i, issue, u32::wrapping_mul),
@@ -514,10 +560,10 @@ impl Wave {
             Op::MaxS => self.binary(i, issue, f::maxs),
             Op::Clz => self.unary(i, issue, u32::leading_zeros),
             Op::Popc => self.unary(i, issue, u32::count_ones),
-            Op::Add64 => self.binary_pair(i, issue, u64::wrapping_add),
-            Op::Sub64 => self.binary_pair(i, issue, u64::wrapping_sub),
+            Op::Add64 => self.binary_pair(i, issue, f::add64),
+            Op::Sub64 => self.binary_pair(i, issue, f::sub64),
             Op::MulWu => {
-                let product = |a, b| u64::from(a) * u64::from(b);
+                let product = |a: u32, b| (a.wrapping_mul(b), f::mulhu(a, b));
                 if i.rb == IMMEDIATE {
                     self.put_pair(i, issue, |w, l| product(w.register(i.ra)[l], i.imm));
                 } else {
@@ -526,18 +572,18 @@ impl Wave {
                 }
             }
             Op::Lea => {
+                let shift = i.imm & 7;
                 self.put_pair(i, issue, |wave, l| {
-                    let index = u64::from(wave.register(i.rb)[l]);
-                    wave.joined(i.ra, l).wrapping_add(index << (i.imm & 7))
+                    let index = wave.register(i.rb)[l];
+                    let scaled = (index << shift, index >> 1 >> (31 - shift));
+                    f::add64(wave.halves(i.ra, l), scaled)
                 });
             }
             Op::Mov64 => {
-                // CAST: sign extended.
-                let imm = i64::from(i.imm as i32) as u64;
                 if i.rb == IMMEDIATE {
-                    self.put_pair(i, issue, |_, _| imm);
+                    self.put_pair(i, issue, |_, _| f::extended(i.imm));
                 } else {
-                    self.put_pair(i, issue, |wave, l| wave.joined(i.rb, l));
+                    self.put_pair(i, issue, |wave, l| wave.halves(i.rb, l));
                 }
             }
 
@@ -578,14 +624,19 @@ impl Wave {
 
     /// Executes an instruction that does something else.
     #[inline(always)]
-    fn step(
+    fn step<S: Simd>(
         &mut self,
+        simd: S,
         around: &mut Surroundings<'_, '_>,
         i: &Instruction,
-        issue: Issue,
+        issue: Issue<'_>,
     ) -> Result<Flow, Fault> {
-        let mask = issue.mask;
         let flow = match i.op {
+            Op::Sr => {
+                let value = self.special(around, i.imm);
+                self.write(i.rd, issue, &value);
+                Flow::Next
+            }
             Op::Arg => {
                 let value = around
                     .arguments
@@ -599,31 +650,49 @@ impl Wave {
             Op::Trap => return Err(Fault::plain(Reason::Trap).with_detail(i.imm)),
 
             Op::Bra => Flow::Jump(i.imm),
-            Op::Bnz => self.branch(i, issue, |a, _| a != 0),
-            Op::Bz => self.branch(i, issue, |a, _| a == 0),
-            Op::Beq => self.branch(i, issue, |a, b| a == b),
-            Op::Bne => self.branch(i, issue, |a, b| a != b),
-            Op::BltU => self.branch(i, issue, |a, b| a < b),
-            Op::BgeU => self.branch(i, issue, |a, b| a >= b),
+            Op::Bnz => self.branch(*i, issue, |a, _| a != 0),
+            Op::Bz => self.branch(*i, issue, |a, _| a == 0),
+            Op::Beq => self.branch(*i, issue, |a, b| a == b),
+            Op::Bne => self.branch(*i, issue, |a, b| a != b),
+            Op::BltU => self.branch(*i, issue, |a, b| a < b),
+            Op::BgeU => self.branch(*i, issue, |a, b| a >= b),
             // CAST: registers as signed numbers.
-            Op::BltS => self.branch(i, issue, |a, b| (a as i32) < b as i32),
-            Op::BgeS => self.branch(i, issue, |a, b| a as i32 >= b as i32),
+            Op::BltS => self.branch(*i, issue, |a, b| (a as i32) < b as i32),
+            Op::BgeS => self.branch(*i, issue, |a, b| a as i32 >= b as i32),
+            _ => {
+                let access = Reach {
+                    wave: self,
+                    around,
+                    i,
+                    issue: &issue,
+                };
+                return reach(simd, access);
+            }
+        };
+        Ok(flow)
+    }
 
+    /// Executes an instruction that accesses memory.
+    #[inline(always)]
+    fn access(
+        &mut self,
+        around: &mut Surroundings<'_, '_>,
+        i: &Instruction,
+        issue: Issue<'_>,
+    ) -> Result<Flow, Fault> {
+        let mask = issue.mask;
+        match i.op {
             Op::LdU8 | Op::LdS8 | Op::LdU16 | Op::LdS16 | Op::Ld32 | Op::Ld64 => {
                 global::load(&mut around.windows, self, i, issue)?;
-                Flow::Access
             }
             Op::St8 | Op::St16 | Op::St32 | Op::St64 => {
-                global::store(&mut around.windows, self, i, mask)?;
-                Flow::Access
+                global::store(&mut around.windows, self, i, issue)?;
             }
             Op::LdsU8 | Op::LdsS8 | Op::LdsU16 | Op::LdsS16 | Op::Lds32 | Op::Lds64 => {
                 shared::load(around.shared, self, i, issue)?;
-                Flow::Next
             }
             Op::Sts8 | Op::Sts16 | Op::Sts32 | Op::Sts64 => {
                 shared::store(around.shared, self, i, mask)?;
-                Flow::Next
             }
             Op::AtomAdd
             | Op::AtomMinU
@@ -633,8 +702,7 @@ impl Wave {
             | Op::AtomXor
             | Op::AtomXchg
             | Op::AtomCas => {
-                global::atomic(&mut around.windows, self, i, mask)?;
-                Flow::Access
+                global::atomic(&mut around.windows, self, i, issue)?;
             }
             Op::AtomAdd64
             | Op::AtomMinU64
@@ -644,8 +712,7 @@ impl Wave {
             | Op::AtomXor64
             | Op::AtomXchg64
             | Op::AtomCas64 => {
-                global::atomic_pair(&mut around.windows, self, i, mask)?;
-                Flow::Access
+                global::atomic_pair(&mut around.windows, self, i, issue)?;
             }
             Op::AtomsAdd
             | Op::AtomsMinU
@@ -656,11 +723,10 @@ impl Wave {
             | Op::AtomsXchg
             | Op::AtomsCas => {
                 shared::atomic(around.shared, self, i, mask)?;
-                Flow::Next
             }
-            // [`Self::compute`] has it.
-            _ => Flow::Next,
-        };
-        Ok(flow)
+            // Others do not.
+            _ => {}
+        }
+        Ok(Flow::Access)
     }
 }

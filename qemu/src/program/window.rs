@@ -24,25 +24,59 @@ const SLOTS: usize = 64;
 /// through four tables, and who takes memory away waits for the step's end.
 const MOST: u32 = 512;
 
+/// Number of no page.
+const NONE: u64 = u64::MAX;
+
 /// A page that was translated in this step.
 #[derive(Clone, Copy, Debug)]
-struct Window<'m> {
-    /// Number of the page: its address divided by the page size.
-    page: u64,
-    /// Whether loads may use it.
-    readable: bool,
-    /// Whether stores may.
-    writable: bool,
-    /// The bytes of the page that is open.
+pub(crate) struct Window<'m> {
+    /// Number of the page, its address divided by the page size, if loads may use it.
+    loads: u64,
+    /// The same of stores.
+    stores: u64,
+    /// Lookups of the TLB that finding it here stands for: the system's window of VRAM needs none.
+    hits: u64,
+    /// The bytes of the page.
     slice: VolatileSlice<'m>,
     /// In VRAM or on the bus, which are counted apart.
     place: Place,
 }
 
+impl<'m> Window<'m> {
+    /// No page.
+    fn closed() -> Self {
+        Self {
+            loads: NONE,
+            stores: NONE,
+            hits: 0,
+            slice: VolatileSlice::from(<&mut [u8]>::default()),
+            place: Place::Vram(0),
+        }
+    }
+
+    /// All of the page.
+    pub(crate) fn slice(&self) -> &VolatileSlice<'m> {
+        &self.slice
+    }
+
+    /// Counts what an access moved in the page, and its time.
+    #[inline]
+    pub(crate) fn count(&self, memory: &Memory<'_>, access: Access, bytes: u64) {
+        match access {
+            Access::Write => memory.charge_write(self.place, bytes),
+            Access::Atomic => {
+                memory.charge_read(self.place, bytes);
+                memory.count_write(self.place, bytes);
+            }
+            _ => memory.charge_read(self.place, bytes),
+        }
+    }
+}
+
 /// The pages of one step, and what is needed to find more.
 pub(crate) struct Windows<'m> {
     /// By the low bits of the page's number.
-    slots: [Option<Window<'m>>; SLOTS],
+    slots: [Window<'m>; SLOTS],
     /// Pages opened in this step.
     opened: u32,
     /// For pages that are not open.
@@ -56,7 +90,7 @@ pub(crate) struct Windows<'m> {
 impl<'m> Windows<'m> {
     pub(crate) fn new(memory: &'m Memory<'m>, mmu: &'m mut Mmu, space: Space) -> Self {
         Self {
-            slots: [None; SLOTS],
+            slots: [Window::closed(); SLOTS],
             opened: 0,
             memory: *memory,
             mmu,
@@ -85,38 +119,32 @@ impl<'m> Windows<'m> {
         self.opened >= MOST
     }
 
-    /// All of the page of `address`, for an access, and where it lies.
+    /// The page of `address`, for an access.
     ///
     /// # Errors
     ///
     /// As [`Mmu::slice`].
     #[inline]
-    pub(crate) fn find(
-        &mut self,
-        address: u64,
-        access: Access,
-    ) -> Result<(VolatileSlice<'m>, Place), Fault> {
+    pub(crate) fn find(&mut self, address: u64, access: Access) -> Result<&Window<'m>, Fault> {
         let page = address >> PAGE_SHIFT;
         // CAST: below SLOTS.
-        if let Some(window) = &self.slots[(page % SLOTS as u64) as usize] {
-            let allowed = if writes(access) {
-                window.writable
-            } else {
-                window.readable
-            };
-            if window.page == page && allowed {
-                // The system's window of VRAM needs no TLB.
-                if self.space != Space::System || matches!(window.place, Place::System { .. }) {
-                    self.memory.tally().add(Counter::TlbHit, 1);
-                }
-                return Ok((window.slice, window.place));
-            }
+        let slot = (page % SLOTS as u64) as usize;
+        let window = &self.slots[slot];
+        let open = if writes(access) {
+            window.stores
+        } else {
+            window.loads
+        };
+        if open == page {
+            self.memory.tally().add(Counter::TlbHit, window.hits);
+        } else {
+            self.slots[slot] = self.open(address, access)?;
         }
-        self.open(address, access)
+        Ok(&self.slots[slot])
     }
 
     #[cold]
-    fn open(&mut self, address: u64, access: Access) -> Result<(VolatileSlice<'m>, Place), Fault> {
+    fn open(&mut self, address: u64, access: Access) -> Result<Window<'m>, Fault> {
         let page = address >> PAGE_SHIFT;
         let displaced = self.mmu.tlb.displaced();
         let found = self
@@ -125,7 +153,7 @@ impl<'m> Windows<'m> {
         self.opened += 1;
         if self.mmu.tlb.displaced() != displaced {
             // What the TLB has lost may be here.
-            self.slots = [None; SLOTS];
+            self.slots = [Window::closed(); SLOTS];
         }
         let inside = address & (PAGE_SIZE - 1);
         // A page is mapped whole: its start is there if a byte of it is.
@@ -136,29 +164,24 @@ impl<'m> Windows<'m> {
             .slice(place, PAGE_SIZE, writes(access))
             .map_err(|_| fault)?;
         // CAST: below SLOTS.
-        let slot = &mut self.slots[(page % SLOTS as u64) as usize];
-        let old = slot.filter(|old| old.page == page);
-        *slot = Some(Window {
-            page,
-            readable: !writes(access) || old.is_some_and(|old| old.readable),
-            writable: writes(access) || old.is_some_and(|old| old.writable),
+        let old = &self.slots[(page % SLOTS as u64) as usize];
+        let (written, read) = (writes(access), !writes(access));
+        let cached = self.space != Space::System || matches!(place, Place::System { .. });
+        Ok(Window {
+            loads: if read || old.loads == page {
+                page
+            } else {
+                NONE
+            },
+            stores: if written || old.stores == page {
+                page
+            } else {
+                NONE
+            },
+            hits: cached.into(),
             slice,
             place,
-        });
-        Ok((slice, place))
-    }
-
-    /// Counts what an access moved in a page, and its time.
-    #[inline]
-    pub(crate) fn count(&self, place: Place, access: Access, bytes: u64) {
-        match access {
-            Access::Write => self.memory.charge_write(place, bytes),
-            Access::Atomic => {
-                self.memory.charge_read(place, bytes);
-                self.memory.count_write(place, bytes);
-            }
-            _ => self.memory.charge_read(place, bytes),
-        }
+        })
     }
 }
 

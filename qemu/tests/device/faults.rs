@@ -819,6 +819,52 @@ fn faults_of_programs() {
 }
 
 #[test]
+fn lower_threads_have_stored_what_they_do_where_one_is_at_fault() {
+    let mut gpu = Gpu::new();
+    let (data, hole) = (DATA_VA + 0x1_0000, DATA_VA + DATA_BYTES);
+    let address = |at: u64| format!("mov r2, {}\n mov r3, {}\n", at as u32, at >> 32);
+    let misaligned = "lea r2, r2, r0, 2\n seq r4, r0, 20\n lea r2, r2, r4, 1\n";
+    let behind = "lea r2, r2, r0, 2\n";
+    // That a page is open for loads does not open it for stores.
+    let read_only = format!(
+        "lea r2, r2, r0, 2\n sltu r4, r0, 11\n bnz r4, good\n {} good: ld.32 r7, [r2]\n",
+        address(BUFFER_VA)
+    );
+    for (setup, start, reason, thread, fault) in [
+        (misaligned, data, Reason::Misaligned, 20, data + 80 + 2),
+        (behind, hole - 52, Reason::NotPresent, 13, hole),
+        (&read_only, data, Reason::ReadOnly, 11, BUFFER_VA),
+    ] {
+        for (store, access) in [
+            ("st.32 [r2], r1", Access::Write),
+            ("atom.add r6, [r2], r1", Access::Atomic),
+        ] {
+            let at = start - DATA_VA + DATA;
+            gpu.clear_vram(at, 128.min(hole - start));
+            let source = format!(
+                ".threads 32\n sr r0, lane\n add r1, r0, 1000\n {} {setup} {store}\n exit",
+                address(start)
+            );
+            let dispatch = dispatch_of(&gpu, &source);
+            let found = gpu.run_buffer_to_fault(0, &[Command::Dispatch(dispatch)]);
+            assert_eq!(
+                (found.reason, found.access, found.address),
+                (reason, access, fault),
+                "{source}"
+            );
+            for l in 0..thread {
+                assert_eq!(gpu.vram32(at + l * 4) as u64, 1000 + l, "{source}");
+            }
+            if reason == Reason::Misaligned {
+                assert_eq!(gpu.vram_bytes(at + 80, 48), vec![0; 48], "{source}");
+            }
+            gpu.reset_engine(0);
+            gpu.start_engine(0);
+        }
+    }
+}
+
+#[test]
 fn a_fault_stops_its_engine_alone() {
     let mut gpu = Gpu::new();
     gpu.run_words_to_fault(0, &[0xff00_0002, 0]);

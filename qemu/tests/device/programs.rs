@@ -347,6 +347,80 @@ fn threads_that_access_one_behind_the_other() {
 }
 
 #[test]
+fn threads_that_access_what_lies_apart() {
+    let mut gpu = Gpu::new();
+    // Anywhere on fifteen pages, on two pages to and fro, on one page in disorder, and several at
+    // the same place, where the highest thread's value stays.
+    let anywhere = "mul r6, r0, 0x9e3779b1\n shr r6, r6, 17\n remu r6, r6, 0x1e00\n";
+    for place in [
+        anywhere,
+        "and r6, r0, 1\n mul r6, r6, 0x200\n add r6, r6, r0\n",
+        "xor r6, r0, 21\n mul r6, r6, 5\n and r6, r6, 63\n",
+        "and r6, r0, 3\n",
+    ] {
+        for (load, store, shift) in [
+            ("ld.u8", "st.8", 0),
+            ("ld.s8", "st.8", 1),
+            ("ld.u16", "st.16", 1),
+            ("ld.s16", "st.16", 2),
+            ("ld.32", "st.32", 2),
+            ("ld.64", "st.64", 3),
+        ] {
+            // All threads, some of them, and one.
+            for some in ["mov r5, 1", "and r5, r0, 6", "seq r5, r0, 19"] {
+                let source = format!(
+                    ".threads 64\n {PLACE} {place}
+                        mov  r10, 77\n mov r11, 78\n mov r9, r0\n mov r8, r0
+                        {some}\n bz r5, end
+                        arg  r12, in\n arg r13, in.hi\n lea r12, r12, r6, {shift}
+                        {load} r10, [r12 + 8]
+                        arg  r12, out\n arg r13, out.hi\n lea r12, r12, r6, {shift}
+                        {store} [r12 + 0x400], r8
+                    end:
+                        st.32 [r2], r10\n st.32 [r2 + 0x100], r11
+                        exit"
+                );
+                compare(&mut gpu, &source, [1, 1, 1], 0x1_0000);
+            }
+        }
+    }
+}
+
+#[test]
+fn colliding_atomics_are_in_the_order_of_threads() {
+    let mut gpu = Gpu::new();
+    // Each thread finds what the one before it has left, whatever lies between.
+    for (place, width) in [
+        ("mov r6, 0", 4),
+        ("and r6, r0, 3", 4),
+        ("and r6, r0, 3\n mul r6, r6, 1024", 4),
+        ("and r6, r0, 1\n mul r6, r6, 1024", 8),
+        ("mov r6, r0", 8),
+    ] {
+        let (op, shift) = if width == 4 {
+            ("atom.xchg", 2)
+        } else {
+            ("atom.xchg.64", 3)
+        };
+        for some in ["mov r5, 1", "and r5, r0, 9"] {
+            let source = format!(
+                ".threads 32\n {PLACE}
+                    {place}
+                    arg  r12, out\n arg r13, out.hi\n lea r12, r12, r6, {shift}
+                    add  r8, r0, 100\n add r9, r0, 200
+                    {some}\n bz r5, end
+                    {op} r10, [r12], r8
+                end:
+                    lea  r2, r2, r0, 2
+                    st.32 [r2 + 0x8000], r10\n st.32 [r2 + 0x8004], r11
+                    exit"
+            );
+            compare(&mut gpu, &source, [1, 1, 1], 0x1_0000);
+        }
+    }
+}
+
+#[test]
 fn addresses_whose_low_halves_wrap() {
     let mut gpu = Gpu::new();
     // The offset brings what is below 4 GiB to `OUT`, and what has wrapped 4 GiB before it.
