@@ -2,6 +2,8 @@
 
 //! One client cannot take what all need, nor hold up the driver's own work.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
@@ -11,6 +13,7 @@ use nix::unistd::{seteuid, Uid};
 use skua_selftests::cases::Cases;
 use skua_selftests::cgroup::MemoryGroup;
 use skua_selftests::client::{map, signal, wait};
+use skua_selftests::function::Function;
 use skua_selftests::race::Hold;
 use skua_selftests::rig::{fill, wait_value};
 use skua_selftests::software_timeline::SoftwareTimeline;
@@ -100,6 +103,8 @@ fn as_user<T>(uid: u32, f: impl FnOnce() -> T) -> T {
 }
 
 fn one_user_leaves_others_as_much() {
+    let node = Function::first().node().expect("a render node");
+    fs::set_permissions(node, Permissions::from_mode(0o666)).expect("chmod");
     let mut cases = Cases::new();
     let vm = |client: &Client| client.vm_create();
     let context = |client: &Client| client.context_create(1, 0);

@@ -317,7 +317,7 @@ fn unplug_moves(way: Way) -> bool {
         (is_late && has("skua_paging") && !has("skua_done")).then_some(())
     };
     let met = eventually(is_paged).is_some();
-    let unplugged = Unplugged::new(way, lies);
+    let unplugged = Unplugged::new(way, Some(lies));
     let end = status(&end);
     println!("# met {met}: {end}");
     let is_gone = end == -(Errno::ENODEV as i32);
@@ -369,7 +369,7 @@ fn unplug_release(way: Way) {
             now.into_iter().all(|end| end == Err(Errno::ETIME)),
             "it is not locked"
         );
-        let unplugged = Unplugged::new(way, Lies::tell("").expect("gpu-lie"));
+        let unplugged = Unplugged::new(way, Some(Lies::tell("").expect("gpu-lie")));
         for wait in waits {
             let end = wait.join().expect("a thread");
             println!("# who waited: {end:?}");
