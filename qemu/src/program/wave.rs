@@ -349,11 +349,8 @@ impl Wave {
                         continue;
                     }
                     flow = self.step(simd, around, &decoded.instruction, issue);
-                    let issued = *issued + u64::from(done);
-                    match flow {
-                        Ok(Flow::Next) => {}
-                        Ok(Flow::Access) if around.left(issued) >= left - u64::from(done) => {}
-                        _ => break,
+                    if !matches!(flow, Ok(Flow::Next)) {
+                        break;
                     }
                 }
                 *issued += u64::from(done);
