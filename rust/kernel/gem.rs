@@ -641,13 +641,19 @@ where
     unsafe { shim::skua_inode_discard(T::backing(obj).inode.get()) };
 }
 
-/// Whether `obj` is [`Placement::Resting`] and may be used. With its reservation locked.
-fn rests<T: GemExt>(obj: &Object<T>, reserved: &Reserved<'_>) -> bool
+/// The inode of shmem of `obj` if that is [`Placement::Resting`] and may be used, and has had pages:
+/// what was thrown away in VRAM rests, and may never have had any. With its reservation locked.
+fn rests<T: GemExt>(obj: &Object<T>, reserved: &Reserved<'_>) -> Option<NonNull<bindings::inode>>
 where
     T::Driver: DriverExt<Gem = T>,
 {
-    T::backing(obj).offer() == Offer::Not
-        && matches!(placement(obj, reserved), Ok(Placement::Resting(_)))
+    let backing = T::backing(obj);
+    let is_resting = matches!(placement(obj, reserved), Ok(Placement::Resting(_)));
+    if backing.offer() != Offer::Not || !is_resting {
+        return None;
+    }
+    // SAFETY: What is there is null or an inode of shmem, and stays as long as the object.
+    NonNull::new(unsafe { *backing.inode.get() })
 }
 
 /// Locks the reservation of `obj`. If it rests its pages were brought into memory before, so that
@@ -658,13 +664,13 @@ where
     T::Driver: DriverExt<Gem = T>,
 {
     let reserved = resv::lock(obj)?;
-    if !rests(obj, &reserved) {
+    let Some(inode) = rests(obj, &reserved) else {
         return Ok(reserved);
-    }
+    };
     drop(reserved);
     let size = u64::try_from(obj.size())?;
-    // SAFETY: What has had pages has an inode of shmem, which it holds.
-    unsafe { shim::skua_inode_bring(*T::backing(obj).inode.get(), size) };
+    // SAFETY: The object holds its inode.
+    unsafe { shim::skua_inode_bring(inode.as_ptr(), size) };
     resv::lock(obj)
 }
 
@@ -735,11 +741,11 @@ where
     let obj = unsafe { object::<T>(raw) };
     // SAFETY: The lock was taken above and is this value's to release. The object outlives it.
     let mut owner = unsafe { Reserved::owned((*raw).resv) };
-    if rests(obj, &owner) {
+    if let Some(inode) = rests(obj, &owner) {
         // It is unlocked there.
         core::mem::forget(owner);
-        // SAFETY: Fault and object are valid, and the lock is held; what has pages has an inode.
-        let mut ret = unsafe { shim::skua_fault_bring(vmf, raw, *T::backing(obj).inode.get()) };
+        // SAFETY: Fault and object are valid, the lock is held, and the inode is the object's.
+        let mut ret = unsafe { shim::skua_fault_bring(vmf, raw, inode.as_ptr()) };
         if ret == 0 {
             // SAFETY: Fault and object are valid: who may not retry still has the vma.
             ret = unsafe { shim::skua_fault_reserve(vmf, raw) };

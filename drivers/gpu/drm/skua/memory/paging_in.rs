@@ -27,10 +27,7 @@ use crate::{
             GemExt,
             Placement, //
         },
-        resv::{
-            self,
-            Reserved, //
-        }, //
+        resv::Reserved, //
     },
     gpu::{
         self,

@@ -799,13 +799,20 @@ pub fn one_allocation_fails() {
     let show_others = || displace(&others, hidden.page);
     let read = || places(own.cpu.len()).for_each(|at| _ = own.cpu.read(at));
     let write = || places(own.cpu.len()).for_each(|at| own.cpu.write(at, value(1, at)));
-    let cases: [(&str, &dyn Fn(), &dyn Fn()); 4] = [
-        ("a read, and nothing is shown", &show_nothing, &read),
-        ("a write, and nothing is shown", &show_nothing, &write),
-        ("a read of what is not shown", &show_others, &read),
-        ("a write of what is not shown", &show_others, &write),
-    ];
-    for (what, prepare, access) in cases {
+    for (what, shows_others, writes) in [
+        ("a read, and nothing is shown", false, false),
+        ("a write, and nothing is shown", false, true),
+        ("a read of what is not shown", true, false),
+        ("a write of what is not shown", true, true),
+    ] {
+        let prepare = || match shows_others {
+            true => show_others(),
+            false => show_nothing(),
+        };
+        let access = || match writes {
+            true => write(),
+            false => read(),
+        };
         let failed = failures.each(prepare, access, |()| {
             expect(what, &own.cpu, 1);
             expect(what, &others.cpu, 2);

@@ -112,9 +112,8 @@ fn one_user_leaves_others_as_much() {
         Err(Errno::ENOENT) => client.vm_create().and_then(|_| context(client)),
         made => made,
     };
-    let kinds: [(&str, &dyn Fn(&Client) -> Result<u32, Errno>); 2] =
-        [("address spaces", &vm), ("contexts", &with_vm)];
-    for (what, make) in kinds {
+    type Make<'a> = &'a dyn Fn(&Client) -> Result<u32, Errno>;
+    for (what, make) in [("address spaces", &vm as Make<'_>), ("contexts", &with_vm)] {
         let (first, taken) = take_all(65533, make);
         cases.holds(
             &format!("{what} of one"),
