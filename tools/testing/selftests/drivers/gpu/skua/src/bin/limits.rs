@@ -217,7 +217,7 @@ fn what_a_client_has_made_is_charged_to_it() {
         ("contexts", 960, 960, context),
         ("fences", 8000, 4320, make_fence),
         ("eventfds that wait", 8000, 150, eventfd),
-        ("objects in VRAM", 4000, 600, object),
+        ("objects in VRAM", 4000, 400, object),
     ] {
         // Of what was made before: the kernel sums that up every two seconds.
         thread::sleep(Duration::from_millis(2200));
