@@ -831,7 +831,8 @@ pub fn one_allocation_fails() {
                 assert_eq!(place(rig, own.handle), Place::Vram);
                 assert_eq!(rig.unlock(own.handle), Ok(()));
             }
-            Err(errno) => assert_eq!(errno, Errno::ENOMEM),
+            // A copy from userspace may be what fails.
+            Err(errno) => assert!([Errno::ENOMEM, Errno::EFAULT].contains(&errno), "{errno}"),
         }
         assert_eq!(pages()[2], 0, "claimed by nobody");
         expect("a lock", &own.cpu, 1);

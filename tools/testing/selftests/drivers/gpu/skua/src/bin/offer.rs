@@ -13,7 +13,7 @@ use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
 use skua_selftests::moving::{
     alone, both, evict_all, evict_some, expect_gpu, movable, pattern, place, press, resident,
-    Numbers,
+    Numbers, Uncleared,
 };
 use skua_selftests::raw::{dies_of, Signal};
 use skua_selftests::rig::{copy, fill, wait_value, write};
@@ -131,6 +131,8 @@ fn it_is_kept_while_there_is_room() {
 }
 
 fn it_leaves_vram_without_a_copy() {
+    // What is being cleared is not free meanwhile.
+    let _uncleared = Uncleared::new();
     for kind in [Kind::Both, Kind::Vram] {
         for bound in [false, true] {
             let rig = alone();
@@ -213,6 +215,7 @@ fn gone(client: &Client, handles: &[u32]) -> usize {
 }
 
 fn it_goes_before_all_that_is_not() {
+    let _uncleared = Uncleared::new();
     let (rig, other) = (alone(), Client::new());
     let mine = crowd(&rig);
     let (offered, rest) = mine.split_at(mine.len() / 2);
@@ -233,6 +236,7 @@ fn it_goes_before_all_that_is_not() {
 }
 
 fn it_goes_by_its_priority() {
+    let _uncleared = Uncleared::new();
     let (rig, other) = (alone(), Client::new());
     let mine = crowd(&rig);
     let some = mine.len() / PRIORITIES.len();
