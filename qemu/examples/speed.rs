@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! How fast the model is on this host, for information only:
-//! `cargo run --release -p skua-gpu --example speed`.
+//! `cargo run --release -p skua-gpu --example speed [-- PATTERN]`, which chooses programs by name.
 
 use std::time::Instant;
 
@@ -58,7 +58,7 @@ fn transfers() {
     println!("packet, doorbell to fence: {:?}", since.elapsed() / 10_000);
 }
 
-fn programs() {
+fn programs(pattern: &str) {
     // What programs are made of, in a loop of 17 instructions that differ in the body only, and
     // nearly always in values that differ by thread.
     let bodies = [
@@ -112,6 +112,9 @@ fn programs() {
         ),
     ];
     for (name, body) in bodies {
+        if !name.contains(pattern) {
+            continue;
+        }
         let mut gpu = Gpu::new();
         let program = assemble(&format!(
             ".threads 256\n .shared 1024
@@ -143,6 +146,9 @@ fn programs() {
 }
 
 fn main() {
-    transfers();
-    programs();
+    let pattern = std::env::args().nth(1);
+    if pattern.is_none() {
+        transfers();
+    }
+    programs(&pattern.unwrap_or_default());
 }

@@ -120,6 +120,7 @@ macro_rules! ops {
             }
 
             /// The operands that it takes, and in which fields of the word they are.
+            #[inline]
             pub const fn form(self) -> Form {
                 match self { $( Self::$name => Form::$form, )* }
             }

@@ -93,7 +93,7 @@ fn find<'w, 'm>(
     wave: &Wave,
     i: &Instruction,
     places: &Places,
-    issue: Issue<'_>,
+    issue: &Issue<'_>,
     access: Access,
 ) -> Result<Lie<'w, 'm>, Fault> {
     let bytes = width(i.op);
@@ -284,7 +284,7 @@ impl Apart<'_, '_> {
             }
             // The page is looked for once for those who follow each other on it.
             let memory = *self.windows.memory();
-            let window = *self.windows.find(first, self.access)?;
+            let window = self.windows.find(first, self.access)?;
             let before = rest;
             while rest != 0 {
                 let lane = rest.trailing_zeros() as usize;
@@ -346,7 +346,7 @@ pub(crate) fn load(
     windows: &mut Windows<'_>,
     wave: &mut Wave,
     i: &Instruction,
-    issue: Issue<'_>,
+    issue: &Issue<'_>,
 ) -> Result<(), Fault> {
     let (access, mask) = (Access::Read, issue.mask);
     let places = Places::new(wave, i, i.imm);
@@ -393,7 +393,7 @@ pub(crate) fn store(
     windows: &mut Windows<'_>,
     wave: &Wave,
     i: &Instruction,
-    issue: Issue<'_>,
+    issue: &Issue<'_>,
 ) -> Result<(), Fault> {
     let (access, mask) = (Access::Write, issue.mask);
     let places = Places::new(wave, i, i.imm);
@@ -442,7 +442,7 @@ fn operate(
     windows: &mut Windows<'_>,
     wave: &Wave,
     i: &Instruction,
-    issue: Issue<'_>,
+    issue: &Issue<'_>,
     mut f: impl FnMut(usize, &VolatileSlice<'_>, usize),
 ) -> Result<(), Fault> {
     let (access, mask, memory) = (Access::Atomic, issue.mask, *windows.memory());
@@ -477,7 +477,7 @@ pub(crate) fn atomic(
     windows: &mut Windows<'_>,
     wave: &mut Wave,
     i: &Instruction,
-    issue: Issue<'_>,
+    issue: &Issue<'_>,
 ) -> Result<(), Fault> {
     let value = *wave.register(i.rb);
     // CAST: decoding has checked that the field is a register where it is used.
@@ -502,7 +502,7 @@ pub(crate) fn atomic(
                 .unwrap_or_else(|found| found),
         };
     })?;
-    wave.write(i.rd, issue, &old);
+    wave.write(i.rd, *issue, &old);
     Ok(())
 }
 
@@ -511,7 +511,7 @@ pub(crate) fn atomic_pair(
     windows: &mut Windows<'_>,
     wave: &mut Wave,
     i: &Instruction,
-    issue: Issue<'_>,
+    issue: &Issue<'_>,
 ) -> Result<(), Fault> {
     let join = |(lo, hi): (&Lanes, &Lanes)| -> [u64; LANES] {
         std::array::from_fn(|l| u64::from(lo[l]) | (u64::from(hi[l]) << 32))
@@ -540,7 +540,7 @@ pub(crate) fn atomic_pair(
         };
     })?;
     // CAST: halves.
-    wave.write(i.rd, issue, &each(|l| old[l] as u32));
-    wave.write(i.rd + 1, issue, &each(|l| (old[l] >> 32) as u32));
+    wave.write(i.rd, *issue, &each(|l| old[l] as u32));
+    wave.write(i.rd + 1, *issue, &each(|l| (old[l] >> 32) as u32));
     Ok(())
 }

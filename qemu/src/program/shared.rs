@@ -48,20 +48,20 @@ fn load_each<const N: usize>(
     shared: &mut [u8],
     base: &Lanes,
     i: &Instruction,
-    Issue { mask, once, .. }: Issue<'_>,
+    issue: &Issue<'_>,
     mut put: impl FnMut(usize, [u8; N]),
 ) -> Result<(), Fault> {
-    if once {
+    if issue.once {
         let value = *slot(shared, base[0].wrapping_add(i.imm))?;
         (0..LANES).for_each(|l| put(l, value));
         return Ok(());
     }
-    if let Some(all) = stream::<N>(shared, base, i, mask) {
+    if let Some(all) = stream::<N>(shared, base, i, issue.mask) {
         let values = all.chunks_exact(N).filter_map(|chunk| chunk.first_chunk());
         values.enumerate().for_each(|(l, value)| put(l, *value));
         return Ok(());
     }
-    for l in lanes(mask) {
+    for l in lanes(issue.mask) {
         put(l, *slot(shared, base[l].wrapping_add(i.imm))?);
     }
     Ok(())
@@ -93,7 +93,7 @@ pub(crate) fn load(
     shared: &mut [u8],
     wave: &mut Wave,
     i: &Instruction,
-    issue: Issue<'_>,
+    issue: &Issue<'_>,
 ) -> Result<(), Fault> {
     let base = *wave.register(i.ra);
     let (out, high) = wave.results(i);

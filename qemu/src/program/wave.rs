@@ -89,7 +89,7 @@ enum Flow {
     Split(u32, u32),
     Exit,
     Barrier,
-    /// As `Next`, after an access to memory that may have taken time.
+    /// As `Next`, after an access through a GPU address, which may have taken time.
     Access,
 }
 
@@ -102,7 +102,8 @@ pub(crate) enum End {
     Blocked,
 }
 
-/// Who an instruction is issued for.
+/// Who an instruction is issued for. Accesses to memory borrow it: each field was just written by
+/// itself, and the host would wait for all of them to read the whole at once.
 #[derive(Clone, Copy)]
 pub(crate) struct Issue<'a> {
     /// The threads, a bit for each.
@@ -147,7 +148,7 @@ impl WithSimd for Reach<'_, '_, '_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> Self::Output {
-        self.wave.access(self.around, self.i, *self.issue)
+        self.wave.access(self.around, self.i, self.issue)
     }
 }
 
@@ -349,18 +350,20 @@ impl Wave {
                         continue;
                     }
                     flow = self.step(simd, around, &decoded.instruction, issue);
-                    if !matches!(flow, Ok(Flow::Next)) {
-                        break;
+                    let rest = most - u64::from(done);
+                    match flow {
+                        Ok(Flow::Next) => {}
+                        // What took time has left enough of the step for the rest.
+                        Ok(Flow::Access) if around.left(*issued + u64::from(done)) >= rest => {}
+                        _ => break,
                     }
                 }
                 *issued += u64::from(done);
-                left -= u64::from(done);
+                left = (left - u64::from(done)).min(around.left(*issued));
                 // The program is far shorter than 2^32.
                 pc += done;
                 match flow {
-                    Ok(Flow::Next) => {}
-                    // What took time has left less of the step.
-                    Ok(Flow::Access) => left = left.min(around.left(*issued)),
+                    Ok(Flow::Next | Flow::Access) => {}
                     Ok(Flow::Jump(to)) => pc = to,
                     Ok(Flow::Split(taken, to)) => {
                         self.set_counters(mask & !taken, pc);
@@ -676,7 +679,7 @@ impl Wave {
         &mut self,
         around: &mut Surroundings<'_, '_>,
         i: &Instruction,
-        issue: Issue<'_>,
+        issue: &Issue<'_>,
     ) -> Result<Flow, Fault> {
         let mask = issue.mask;
         match i.op {
@@ -688,9 +691,11 @@ impl Wave {
             }
             Op::LdsU8 | Op::LdsS8 | Op::LdsU16 | Op::LdsS16 | Op::Lds32 | Op::Lds64 => {
                 shared::load(around.shared, self, i, issue)?;
+                return Ok(Flow::Next);
             }
             Op::Sts8 | Op::Sts16 | Op::Sts32 | Op::Sts64 => {
                 shared::store(around.shared, self, i, mask)?;
+                return Ok(Flow::Next);
             }
             Op::AtomAdd
             | Op::AtomMinU
@@ -721,6 +726,7 @@ impl Wave {
             | Op::AtomsXchg
             | Op::AtomsCas => {
                 shared::atomic(around.shared, self, i, mask)?;
+                return Ok(Flow::Next);
             }
             // Others do not.
             _ => {}
