@@ -29,6 +29,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
@@ -152,9 +153,11 @@ pub fn request(request: &str) -> io::Result<String> {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let mut ready = [PollFd::new(port.as_fd(), PollFlags::POLLIN)];
-        if poll(&mut ready, PollTimeout::from(1000u16))? == 0 {
-            continue;
-        }
+        match poll(&mut ready, PollTimeout::from(1000u16)) {
+            // A guest that wakes from sleep interrupts its processes.
+            Ok(0) | Err(Errno::EINTR) => continue,
+            ready => ready?,
+        };
         let mut byte = [0];
         if port.read(&mut byte)? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());

@@ -74,7 +74,11 @@ impl Process {
     ///
     /// What the kernel returned.
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.child.try_wait()
+        match self.child.try_wait() {
+            // A guest that wakes from sleep interrupts its processes.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+            status => status,
+        }
     }
 
     /// Waits for its end.
