@@ -44,6 +44,7 @@ use crate::{
             Miniport,
             VRAM_SEGMENT, //
         },
+        node::Cause,
         paging::MultipassOffset, //
     },
     spec::pci::MAX_ENGINES,
@@ -269,8 +270,12 @@ fn purge(dev: &SkuaDevice) -> Result {
 fn convict(dev: &SkuaDevice, engine: &Engine) -> Option<Error> {
     let (context, (status, error)) = {
         let mut state = engine.state.lock();
-        let cause = state.recovery.take()?.cause;
-        let (_, packet) = state.node.head().filter(|_| state.node.is_named(&cause))?;
+        let recovery = state.recovery.take()?;
+        // An engine that has faulted meanwhile stands at what did that.
+        let causes = [recovery.fault.map(Cause::Fault), Some(recovery.cause)];
+        let mut causes = causes.into_iter().flatten();
+        let cause = causes.find(|cause| state.node.is_named(cause))?;
+        let (_, packet) = state.node.head()?;
         (packet.submission.context().clone(), sentence(&cause))
     };
     let vm = context.vm().cloned();

@@ -1056,8 +1056,9 @@ impl Engine {
         let finished = &mut turn.finished;
         {
             let mut state = self.state.lock();
-            if state.mode == Mode::Running {
-                // It may report what cannot be: that is why.
+            if state.mode != Mode::Lost {
+                // It may report what cannot be: that is why. Also of one that is recovered by
+                // itself: what it has ended is done, and nobody's fault.
                 let _ = self.complete(dev, &mut state, finished);
                 state.mode = Mode::Recovering;
             }

@@ -160,7 +160,7 @@ pub(crate) fn end_device(dev: &SkuaDevice, device: &Arc<ClientDevice>, status: u
         dev.reapers.contexts.bury(context);
     });
     dev.fences.end(device.id(), true);
-    dev.pending_residency.look_again();
+    dev.pending_residency.look_at_all();
 }
 
 /// The alarms of a device.
@@ -337,9 +337,8 @@ pub(crate) struct Recovery {
     since: Instant<Monotonic>,
     /// When the device was last there.
     presence: Presence,
-    /// What the engine has reported since: if it is not reset after all, of what came behind the
-    /// guilty packet.
-    fault: Option<Record>,
+    /// What the engine has reported since, and stands at, unless a reset has ended that.
+    pub(crate) fault: Option<Record>,
 }
 
 /// How an engine has stopped.
@@ -410,8 +409,11 @@ impl Recovery {
         self.presence.check(dev)?;
         match self.reset {
             Some(_) if late > dev.acknowledge => Err(ETIMEDOUT),
-            // What has faulted does not answer.
+            // What has faulted does not answer: the guilty packet, or one behind it, by then.
             None if late > self.patience || self.fault.is_some() => {
+                if let Some(record) = self.fault.take() {
+                    self.cause = Cause::Fault(record);
+                }
                 self.reset(dev, index).map(|()| None)
             }
             _ => Ok(None),
@@ -680,7 +682,6 @@ fn conclude(
             if verdict == node::Verdict::Broken {
                 return Err(EIO);
             }
-            state.mode = Mode::Running;
             if is_reset {
                 let replayed = state.node.replay(&dev.hw);
                 engine.note_rewritten(dev, &state);
@@ -689,6 +690,8 @@ fn conclude(
                     dev.watch();
                 }
             }
+            // The ring is whole again.
+            state.mode = Mode::Running;
             state.recovery = None;
             Ok(())
         })

@@ -22,6 +22,8 @@ fn main() -> ExitCode {
     suite::main(tests![
         row_2_01_a_hundred_hangs: 600,
         row_2_21_what_faults_before_a_reset_that_comes_late: 120 at_rest,
+        row_2_21_what_faults_while_it_is_to_stop_has_faulted: 120 at_rest,
+        row_2_21_what_ends_before_the_adapter_is_reset_is_done: 120 at_rest,
     ])
 }
 
@@ -161,6 +163,68 @@ fn row_2_21_what_faults_before_a_reset_that_comes_late() {
     let met = (0..4).any(|_| faults_before_the_reset());
     assert!(met || suite::patience() > 1, "never in time");
     expect_working();
+}
+
+/// What hangs faults itself before it has stopped: that is what it has done.
+fn row_2_21_what_faults_while_it_is_to_stop_has_faulted() {
+    expect_error("").expect("the kernel's log");
+    let met = (0..4).any(|_| faults_before_it_stops());
+    assert!(met || suite::patience() > 1, "never in time");
+    expect_working();
+}
+
+/// Whether it did in time.
+#[track_caller]
+fn faults_before_it_stops() -> bool {
+    let rig = Rig::new().having_worked();
+    let hold = Hold::new(&rig);
+    let nowhere = rig.reserve(4096);
+    let trace = Trace::of(&["skua_preempt", "skua_reset"]);
+    let lies = Lies::tell("preempt-never").expect("gpu-lie");
+    let overdue = rig.start_in(rig.compute, &[hold.command(), write(nowhere, 1)]);
+    let is_asked = eventually(|| (!trace.events().is_empty()).then_some(()));
+    assert!(is_asked.is_some(), "it is not asked to stop");
+    let met = trace.names() == ["skua_preempt"];
+    hold.release();
+    let end = overdue.wait();
+    drop(lies);
+    let state = rig.state(rig.compute).expect("CONTEXT_STATE");
+    println!("# met {met}: {end:?}, {state:?}");
+    if !met || end == Err(Errno::ETIME) {
+        return false;
+    }
+    assert_eq!(end, Err(Errno::EFAULT));
+    assert_eq!(state.status, DRM_SKUA_CONTEXT_FAULTED);
+    assert_eq!(state.address, nowhere);
+    true
+}
+
+/// Neither stops nor is reset, and ends all the same before the adapter is reset for that: it and
+/// what came behind it are done, and nobody is to blame.
+fn row_2_21_what_ends_before_the_adapter_is_reset_is_done() {
+    expect_error("").expect("the kernel's log");
+    let rig = Rig::new().having_worked();
+    let hold = Hold::new(&rig);
+    let written = rig.buffer(Place::System, 4096);
+    let resets = || Function::first().counters(["driver_adapter_resets"])[0];
+    let trace = Trace::of(&["skua_reset"]);
+    let lies = Lies::tell("preempt-never engine-reset-never").expect("gpu-lie");
+    let before = resets();
+    let overdue = hold.begin(&rig, rig.compute);
+    let behind = rig.start(Engine::Compute, &[write(written.va, 7)]);
+    let is_reset = eventually(|| (!trace.events().is_empty()).then_some(()));
+    assert!(is_reset.is_some(), "it is not reset");
+    hold.release();
+    let ends = [&overdue, &behind].map(|job| job.client().wait_for(job.syncobj, 4 * PATIENCE));
+    drop(lies);
+    assert_eq!(ends, [Ok(()), Ok(())]);
+    assert_eq!(written.cpu.read(0), 7);
+    // What has ended is told before.
+    let is_reset = eventually(|| (resets() > before).then_some(()));
+    assert!(is_reset.is_some(), "the adapter is not reset");
+    expect_working();
+    let state = rig.state(rig.compute).expect("CONTEXT_STATE");
+    assert_eq!(state.status, DRM_SKUA_CONTEXT_RESET);
 }
 
 /// Whether it did, and the adapter was not reset.
