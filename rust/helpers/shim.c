@@ -327,13 +327,18 @@ void skua_gem_unmap_at(struct drm_device *dev, long long offset, long long bytes
 	unmap_mapping_range(dev->anon_inode->i_mapping, offset, bytes, 1);
 }
 
-/* Of an object that never had pages there is no inode. */
+/* The inode at @place; none of an object that never had pages. */
+struct inode *skua_inode_get(struct inode **place)
+{
+	/* Pairs with the cmpxchg() of skua_inode_at(): who sees the inode sees what is in it. */
+	return smp_load_acquire(place);
+}
+
+/* What that has goes, if it is there. */
 void skua_inode_discard(struct inode **place)
 {
-	struct inode *inode;
+	struct inode *inode = skua_inode_get(place);
 
-	/* Pairs with the cmpxchg() of skua_inode_at(). */
-	inode = smp_load_acquire(place);
 	if (inode)
 		shmem_truncate_range(inode, 0, (loff_t)-1);
 }
@@ -344,8 +349,7 @@ struct inode *skua_inode_at(struct inode **place, unsigned long long size)
 	struct inode *inode, *made;
 	struct file *file;
 
-	/* Pairs with the cmpxchg(): who sees the inode sees what is in it. */
-	inode = smp_load_acquire(place);
+	inode = skua_inode_get(place);
 	if (inode)
 		return inode;
 	file = shmem_file_setup("drm mm object", size, mk_vma_flags(VMA_NORESERVE_BIT));
@@ -491,12 +495,17 @@ unsigned int skua_fault_wait_kernel(struct vm_fault *vmf, struct drm_gem_object 
 								       VM_FAULT_NOPAGE);
 }
 
-/* Has the pages that @inode has of so many bytes be in memory at this moment; holds none. */
+/*
+ * Has the pages that @inode has of so many bytes be in memory at this moment; holds
+ * none. What is thrown away meanwhile does not come again: reading makes pages where
+ * there are none, so it is asked which are there, be it in the swap.
+ */
 void skua_inode_bring(struct inode *inode, unsigned long long size)
 {
-	pgoff_t index = 0;
+	unsigned long index = 0, last = (size >> PAGE_SHIFT) - 1;
 
-	while (index < size >> PAGE_SHIFT && !fatal_signal_pending(current)) {
+	while (index <= last && !fatal_signal_pending(current) &&
+	       xa_find(&inode->i_mapping->i_pages, &index, last, XA_PRESENT)) {
 		struct folio *folio = shmem_read_folio(inode->i_mapping, index);
 
 		/* Who needs it asks again, and is told. */

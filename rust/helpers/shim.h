@@ -94,6 +94,7 @@ void skua_gem_unmap(struct drm_gem_object *obj);
 void skua_gem_unmap_at(struct drm_device *dev, long long offset, long long bytes);
 void skua_inode_bring(struct inode *inode, unsigned long long size);
 void skua_inode_discard(struct inode **place);
+struct inode *skua_inode_get(struct inode **place);
 struct inode *skua_inode_at(struct inode **place, unsigned long long size);
 unsigned long skua_gem_unmap_all(struct drm_device *dev);
 long skua_gem_lru_pages(struct drm_device *dev, const struct drm_gem_lru *lru);

@@ -653,7 +653,7 @@ where
         return None;
     }
     // SAFETY: What is there is null or an inode of shmem, and stays as long as the object.
-    NonNull::new(unsafe { *backing.inode.get() })
+    NonNull::new(unsafe { shim::skua_inode_get(backing.inode.get()) })
 }
 
 /// Locks the reservation of `obj`. If it rests its pages were brought into memory before, so that
