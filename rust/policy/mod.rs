@@ -51,4 +51,5 @@ pub mod scheduling_caps;
 pub mod segment_sets;
 pub mod segments;
 pub mod transfer_plan;
+pub mod turns;
 pub mod watchdog;

@@ -51,7 +51,7 @@ impl Count {
     fn take(&self, own: &Arc<Quota>) -> Result<Place> {
         let place = Place {
             own: own.take(1).ok_or(ENOSPC)?,
-            _user: self.user.take(1).ok_or(ENOSPC)?,
+            user: self.user.take(1).ok_or(ENOSPC)?,
             _all: self.all.take(1).ok_or(ENOSPC)?,
         };
         // Without this one, which others see already: of two at a time both may be refused.
@@ -69,7 +69,8 @@ impl Count {
 pub(crate) struct Place {
     /// In its client's quota.
     own: Share,
-    _user: Share,
+    /// In its user's, of all clients.
+    user: Share,
     _all: Share,
 }
 
@@ -77,6 +78,11 @@ impl Place {
     /// What it is of its client's quota.
     pub(crate) fn own(&self) -> &Share {
         &self.own
+    }
+
+    /// Of what it is a part for its user.
+    pub(crate) fn user(&self) -> &Arc<Quota> {
+        self.user.quota()
     }
 }
 

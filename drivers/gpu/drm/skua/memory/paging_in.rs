@@ -15,9 +15,9 @@
 //!
 //! Room that is free is taken at once. Who has to make some takes the [`Turn`], of which a device
 //! has one: what its holder needs is no victim until its work is published. So nobody loses what
-//! they have just brought in before they could use it. Clients have it in the order in which they
-//! came, but who has more threads that wait has one served in each round; and who takes long while
-//! others wait gives it up, and comes again behind them.
+//! they have just brought in before they could use it. Who has the next one is
+//! [`policy::turns`](crate::policy::turns)'s to say: users have one in each round, and of each its
+//! clients. Who takes long while others wait gives it up, and comes again behind them.
 
 use crate::{
     ext::{
@@ -61,6 +61,10 @@ use crate::{
         segment_sets::{
             Attempt,
             Segment, //
+        },
+        turns::{
+            self,
+            Seat, //
         }, //
     },
     quota::Quota,
@@ -77,6 +81,7 @@ use kernel::{
     prelude::*,
     rbtree::{
         RBTree,
+        RBTreeNode,
         RBTreeNodeReservation, //
     },
     sync::{
@@ -109,28 +114,22 @@ pub(crate) struct Pager {
 struct State {
     /// The address space whose turn it is, and its device.
     holder: Option<(Asid, Arc<ClientDevice>)>,
-    /// Threads that wait for their turn, with their clients.
-    waiting: RBTree<Seat, Client>,
-    /// The round in which who has the turn, or had it last, was served.
-    round: u64,
-    /// The [`Seat::number`] of the next that waits.
+    /// Threads that wait for their turn, by number.
+    waiting: RBTree<u64, Seat>,
+    /// Whose turn is the next.
+    first: Option<turns::Turn>,
+    /// The number of who comes next.
     next: u64,
 }
 
 /// A client: the address of its quota of address spaces, which is compared and nothing else.
-type Client = usize;
-
-fn client_of(vm: &Vm) -> Client {
+fn client_of(vm: &Vm) -> usize {
     Arc::as_ptr(vm.client()).addr()
 }
 
-/// In which order threads that wait are served.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Seat {
-    /// A client has one thread in each.
-    round: u64,
-    /// In the order in which they came.
-    number: u64,
+/// Its user, likewise.
+fn user_of(vm: &Vm) -> usize {
+    Arc::as_ptr(vm.user()).addr()
 }
 
 /// How long one has the turn and goes on bringing in when not less is out than there was before.
@@ -155,7 +154,7 @@ impl Pager {
             state <- new_mutex!(State {
                 holder: None,
                 waiting: RBTree::new(),
-                round: 0,
+                first: None,
                 next: 0,
             }),
             free <- new_condvar!("Pager::free"),
@@ -166,12 +165,10 @@ impl Pager {
     /// what `wanted` says.
     fn take_turn(&self, vm: &Vm, wanted: impl Fn() -> Result) -> Result<Turn<'_>> {
         let room = RBTreeNodeReservation::new(client_flags())?;
-        let client = client_of(vm);
         let mut state = self.state.lock();
-        let seat = state.enter(room, client);
+        let number = state.enter(room, vm);
         let is_first = |state: &State| {
-            let first = state.waiting.cursor_front();
-            state.holder.is_none() && first.is_some_and(|it| *it.current().0 == seat)
+            state.holder.is_none() && state.first.is_some_and(|it| it.number() == number)
         };
         let mut waited = wanted();
         while !is_first(&state) && waited.is_ok() {
@@ -182,9 +179,8 @@ impl Pager {
                 _ => wanted(),
             };
         }
-        let entry = state.waiting.remove_node(&seat);
+        let entry = state.leave(number, waited.is_ok());
         if waited.is_ok() {
-            state.round = seat.round;
             state.holder = Some((vm.asid(), vm.device().clone()));
         }
         drop(state);
@@ -200,7 +196,10 @@ impl Pager {
     /// Whether others than `vm`'s client wait for their turn.
     fn others_wait(&self, vm: &Vm) -> bool {
         let state = self.state.lock();
-        let others = state.waiting.values().any(|it| *it != client_of(vm));
+        let others = state
+            .waiting
+            .values()
+            .any(|it| it.client() != client_of(vm));
         others
     }
 
@@ -219,17 +218,32 @@ impl Pager {
 }
 
 impl State {
-    /// Has one more thread of `client` wait.
-    fn enter(&mut self, room: RBTreeNodeReservation<Seat, Client>, client: Client) -> Seat {
-        let before = self.waiting.values().filter(|it| **it == client).count();
-        // Behind the round that is: who comes again does not stay in it for ever.
-        // CAST: threads. No wrap: there are not so many turns.
-        let round = self.round.wrapping_add(1 + before as u64);
+    /// Has one more thread that works for `vm` wait; its number.
+    fn enter(&mut self, room: RBTreeNodeReservation<u64, Seat>, vm: &Vm) -> u64 {
         let number = self.next;
+        // No wrap: there are not so many turns.
         self.next = number.wrapping_add(1);
-        let seat = Seat { round, number };
-        self.waiting.insert(room.into_node(seat, client));
-        seat
+        let seat = Seat::new(user_of(vm), client_of(vm), number, self.waiting.values());
+        self.waiting.insert(room.into_node(number, seat));
+        self.choose();
+        number
+    }
+
+    /// The thread waits no more; it is the first one, and has its turn, or it had none.
+    fn leave(&mut self, number: u64, is_served: bool) -> Option<RBTreeNode<u64, Seat>> {
+        let seat = self.waiting.get(&number).copied();
+        let entry = self.waiting.remove_node(&number);
+        match (self.first, seat) {
+            (Some(first), _) if is_served => first.is_served(self.waiting.values_mut()),
+            (_, Some(seat)) => seat.is_gone(self.waiting.values_mut()),
+            _ => (),
+        }
+        self.choose();
+        entry
+    }
+
+    fn choose(&mut self) {
+        self.first = turns::next(|| self.waiting.values());
     }
 }
 

@@ -661,6 +661,11 @@ impl Vm {
         self.place.own().quota()
     }
 
+    /// What its client's user has of address spaces.
+    pub(crate) fn user(&self) -> &Arc<Quota> {
+        self.place.user()
+    }
+
     /// The quota of system memory that its page tables count in. `ENODEV`.
     pub(crate) fn system_quota(&self, parent: &Device<Bound>) -> Result<Arc<Quota>> {
         Ok(self.reached.tables.access(parent)?.quota().clone())
