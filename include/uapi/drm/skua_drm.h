@@ -984,7 +984,9 @@ enum drm_skua_device_flags {
 /**
  * struct drm_skua_device_create - Argument of DRM_IOCTL_SKUA_DEVICE_CREATE
  *
- * Errors: -EINVAL for @flags; -ENOSPC if the client has 16, or there are 1024.
+ * Errors: -EINVAL for @flags; -ENOSPC if the client has 16; with explicit residency also if there
+ * are 1024 of these, the client has 16, or its user as many as are free for others, as of &struct
+ * drm_skua_vm_create.
  */
 struct drm_skua_device_create {
 	/** @flags: See &enum drm_skua_device_flags. */

@@ -127,7 +127,11 @@ use crate::{
             Destroyer,
             Destruction, //
         },
-        device::Budgets,
+        device::{
+            Budgets,
+            MAX_EXPLICIT, //
+        },
+        eviction,
         gart,
         host_aperture::{
             self,
@@ -177,6 +181,8 @@ use crate::{
     },
     quota::Quota,
     reaper::{
+        self,
+        Cut,
         Quarantine,
         Reaper, //
     },
@@ -232,8 +238,10 @@ use kernel::{
     },
     time::{
         delay::fsleep,
+        msecs_to_jiffies,
         Delta,
         Instant,
+        Jiffies,
         Monotonic, //
     }, //
 };
@@ -387,6 +395,30 @@ impl Reapers {
         self.submissions.wake();
         self.vms.wake();
         self.reached.wake();
+    }
+
+    /// For a work item that may have more to do than it does at a time.
+    fn cut(&self) -> Cut {
+        Cut::new(&self.quarantine)
+    }
+
+    /// Waits until what was buried is free, unless it is in quarantine, and what is freed in parts,
+    /// too, as long as there is `patience`, from which that takes. Process context, no locks held.
+    /// `EINTR` if a signal arrives.
+    pub(crate) fn flush(&self, patience: &mut Jiffies) -> Result {
+        reaper::flush();
+        while *patience > 0 && self.quarantine.is_cut() {
+            if current!().signal_pending() {
+                return Err(EINTR);
+            }
+            let start = Instant::<Monotonic>::now();
+            reaper::flush();
+            // There may always be more.
+            let spent = start.elapsed().as_millis().saturating_add(1);
+            let spent = msecs_to_jiffies(u32::try_from(spent).unwrap_or(u32::MAX));
+            *patience = patience.saturating_sub(spent);
+        }
+        Ok(())
     }
 
     /// Whether the device is known to reach no memory, for good.
@@ -693,7 +725,7 @@ impl Gpu {
         let limit = MAX_VMS.min(1 << caps.asid_bits.min(16));
         let first = u32::from(PAGING_ASID).saturating_add(1);
         let asids = IdSlots::new(first, limit)?;
-        let users = Users::new(limit.saturating_sub(first), MAX_CONTEXTS)?;
+        let users = Users::new(limit.saturating_sub(first), MAX_CONTEXTS, MAX_EXPLICIT)?;
         let aperture = host_aperture::window(&caps)?;
         let gart = gart::window(caps.gart_pages, GART_PAGES)?;
         let vram = vram::pages(caps.vram_size)?;
@@ -703,6 +735,8 @@ impl Gpu {
         let paging = paging_space(parent, &caps, system_limit)?;
         let hw = Hardware::new(parent, regs, caps, paging)?;
         let resources = DevresSet::new(parent)?;
+        let reapers = Reapers::new()?;
+        let destroyer = Destroyer::new(reapers.cut())?;
         Ok(try_pin_init!(Self {
             hw <- hw,
             resources,
@@ -740,8 +774,8 @@ impl Gpu {
             recovers,
             resets <- Resets::new(resets),
             vram_generation: Atomic::new(0),
-            reapers: Reapers::new()?,
-            destroyer: Destroyer::new()?,
+            reapers,
+            destroyer,
             unflushed: Atomic::new(0),
             vram_ranges: Atomic::new(0),
             herald: Herald::new()?,
@@ -1240,7 +1274,7 @@ impl Gpu {
             dev.reapers.vms.bury(vm);
         });
         dev.fences.lose();
-        dev.pending_residency.look_again();
+        dev.pending_residency.look_at_all();
         if !unbound {
             dev.herald.tell_of_loss(dev);
         }
@@ -1279,7 +1313,7 @@ impl Gpu {
         if !dev.reapers.is_quiet() {
             Gpu::keep(dev);
         }
-        crate::reaper::flush();
+        let _ = dev.reapers.flush(&mut eviction::patience());
         // Waits for who makes room for a group, and that for work: all of it is over.
         drop(region);
     }

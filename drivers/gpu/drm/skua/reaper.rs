@@ -17,7 +17,8 @@
 //! who waits for it may count on their memory, too.
 //!
 //! All clients share it, so what has very much is freed in parts, with others' between them. A work
-//! item that has more to do then says so ([`Cut`]), and who waits for the queue waits for the rest.
+//! item that has more to do then says so ([`Cut`]): who waits for the queue may wait for the rest,
+//! too, for as long as it has patience ([`Reapers::flush`](crate::gpu::Reapers::flush)).
 //!
 //! # Quarantine
 //!
@@ -57,9 +58,6 @@ use kernel::{
 /// device, which therefore cannot own the queue.
 pub(crate) static QUEUE: ModuleQueue = ModuleQueue::new();
 
-/// Work items that have more to do, and are queued again.
-static CUT: Atomic<u32> = Atomic::new(0);
-
 /// How often a work item was cut since the module was loaded, for debugfs.
 static CUTS: Atomic<u64> = Atomic::new(0);
 
@@ -68,26 +66,35 @@ pub(crate) fn cuts() -> u64 {
     CUTS.load(Relaxed)
 }
 
-/// How often [`flush`] waits for what is left, at most: there may always be more.
-const MOST_PARTS: u32 = 1024;
+/// A work item did not do all.
+pub(crate) fn count_cut() {
+    CUTS.fetch_add(1, Relaxed);
+}
 
 /// Whether a work item of [`QUEUE`] has more to do than it did at a time.
-pub(crate) struct Cut(Atomic<u32>);
+pub(crate) struct Cut {
+    is_cut: Atomic<u32>,
+    /// Where it counts.
+    quarantine: Arc<Quarantine>,
+}
 
 impl Cut {
-    /// It has done all.
-    pub(crate) fn new() -> Self {
-        Self(Atomic::new(0))
+    /// It has done all. It counts in its device's `quarantine`.
+    pub(crate) fn new(quarantine: &Arc<Quarantine>) -> Self {
+        Self {
+            is_cut: Atomic::new(0),
+            quarantine: quarantine.clone(),
+        }
     }
 
-    /// Says so; if it is cut, the caller has it queued again.
+    /// Says so, under the lock of what is left; if it is cut, the caller has it queued again.
     pub(crate) fn set(&self, is_cut: bool) {
-        CUTS.fetch_add(is_cut.into(), Relaxed);
-        let was_cut = self.0.xchg(is_cut.into(), Full) != 0;
+        let was_cut = self.is_cut.xchg(is_cut.into(), Full) != 0;
+        let count = &self.quarantine.cut;
         // No wrap: each counts once.
         match (was_cut, is_cut) {
-            (false, true) => _ = CUT.fetch_add(1, Full),
-            (true, false) => _ = CUT.fetch_sub(1, Full),
+            (false, true) => _ = count.fetch_add(1, Full),
+            (true, false) => _ = count.fetch_sub(1, Full),
             _ => (),
         }
     }
@@ -100,6 +107,8 @@ pub(crate) struct Quarantine {
     closed: Atomic<u32>,
     /// 1 while the same is so of a device that is about to be reset, and may go on then.
     suspended: Atomic<u32>,
+    /// Work items of the device that are [`Cut`], and queued again.
+    cut: Atomic<u32>,
 }
 
 impl Quarantine {
@@ -108,6 +117,7 @@ impl Quarantine {
         let open = Self {
             closed: Atomic::new(0),
             suspended: Atomic::new(0),
+            cut: Atomic::new(0),
         };
         Ok(Arc::new(open, GFP_KERNEL)?)
     }
@@ -137,6 +147,11 @@ impl Quarantine {
     /// Whether they do until the device is reset.
     pub(crate) fn is_suspended(&self) -> bool {
         self.suspended.load(Acquire) != 0
+    }
+
+    /// Whether a work item has more to do than it did at a time.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut.load(Acquire) != 0
     }
 
     /// Whether reapers keep what they are given.
@@ -191,19 +206,27 @@ impl Freed {
     }
 }
 
+/// Objects of which a reaper has the last reference.
+struct Dead<T: Reapable> {
+    /// Those that are freed one after the other.
+    whole: List<T>,
+    /// Those that have very much: of one of them a part is freed at a time.
+    parts: List<T>,
+}
+
 /// Frees objects of one type.
 #[pin_data]
 pub(crate) struct Reaper<T: Reapable> {
-    /// Objects of which this is the last reference.
+    /// What is not freed yet.
     #[pin]
-    dead: SpinLock<List<T>>,
+    dead: SpinLock<Dead<T>>,
     /// How many were buried and are not freed yet; the one that is being freed counts.
     count: Atomic<u64>,
     /// What of memory those have, in bytes: an object counts as often as it is held.
     bytes: Atomic<u64>,
     /// While it is closed, nothing leaves `dead`. All reapers of a device share it.
     quarantine: Arc<Quarantine>,
-    /// Whether an object is in `dead` of which a part is gone.
+    /// Whether something is to be freed in parts, and may be.
     cut: Cut,
     /// Empties `dead`, in [`QUEUE`].
     #[pin]
@@ -219,11 +242,14 @@ impl<T: Reapable> Reaper<T> {
     pub(crate) fn new(quarantine: &Arc<Quarantine>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                dead <- new_spinlock!(List::new()),
+                dead <- new_spinlock!(Dead {
+                    whole: List::new(),
+                    parts: List::new(),
+                }),
                 count: Atomic::new(0),
                 bytes: Atomic::new(0),
                 quarantine: quarantine.clone(),
-                cut: Cut::new(),
+                cut: Cut::new(quarantine),
                 work <- new_work!("Reaper::work"),
             }),
             GFP_KERNEL,
@@ -233,14 +259,38 @@ impl<T: Reapable> Reaper<T> {
     /// Gives up a reference; if it was the last one, the object is freed later. In any context in
     /// which a spin lock may be taken with interrupts on; allocates nothing.
     pub(crate) fn bury(self: &Arc<Self>, object: Arc<T>) {
+        self.take(object, false);
+    }
+
+    /// [`Self::bury`] of what has very much.
+    pub(crate) fn bury_in_parts(self: &Arc<Self>, object: Arc<T>) {
+        self.take(object, true);
+    }
+
+    fn take(self: &Arc<Self>, object: Arc<T>, in_parts: bool) {
         // Whoever gets the unique reference is the last, so nobody frees the object elsewhere.
-        if let Some(object) = Arc::into_unique_or_drop(object) {
-            // First: who takes it out counts it down.
-            self.count.fetch_add(1, Relaxed);
-            self.bytes.fetch_add(object.bytes(), Relaxed);
-            self.dead.lock().push_back(ListArc::from(object));
-            self.wake();
+        let Some(object) = Arc::into_unique_or_drop(object) else {
+            return;
+        };
+        // First: who takes it out counts it down.
+        self.count.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(object.bytes(), Relaxed);
+        let mut dead = self.dead.lock();
+        if in_parts {
+            dead.parts.push_back(ListArc::from(object));
+            self.say(&dead);
+        } else {
+            dead.whole.push_back(ListArc::from(object));
         }
+        drop(dead);
+        self.wake();
+    }
+
+    /// Says whether there is more to do than is done at a time.
+    fn say(&self, dead: &Dead<T>) {
+        // Until something of what was taken out is back the last word holds.
+        self.cut
+            .set(!dead.parts.is_empty() && !self.quarantine.is_closed());
     }
 
     /// Gives up a reference that may be the last one, where freeing is no harm: the object is freed
@@ -251,20 +301,38 @@ impl<T: Reapable> Reaper<T> {
         }
     }
 
-    /// [`Self::bury`] of what has very much, by who frees something in [`QUEUE`]: who waits for that
-    /// waits for this, too.
-    pub(crate) fn bury_in_parts(self: &Arc<Self>, object: Arc<T>) {
-        if !self.quarantine.is_closed() {
-            self.cut.set(true);
-        }
-        self.bury(object);
-    }
-
     /// Looks again whether what was kept may go.
     pub(crate) fn wake(self: &Arc<Self>) {
-        if !self.quarantine.is_closed() {
-            // Refused if it is queued already: then it will run and look.
-            let _ = QUEUE.enqueue(self.clone());
+        if self.quarantine.is_closed() {
+            // Nobody waits for what is kept.
+            return self.cut.set(false);
+        }
+        // Refused if it is queued already: then it will run and look.
+        let _ = QUEUE.enqueue(self.clone());
+    }
+
+    /// Takes out something that may be freed, of what `list` names.
+    fn next(&self, list: fn(&mut Dead<T>) -> &mut List<T>) -> Option<ListArc<T>> {
+        let mut dead = self.dead.lock();
+        // Under the lock: it is closed before what it is to keep is buried.
+        match self.quarantine.is_closed() {
+            true => None,
+            false => list(&mut dead).pop_front(),
+        }
+    }
+
+    /// Frees it, or a part of it.
+    fn free(&self, object: ListArc<T>) {
+        let mut freed = Freed::new();
+        if object.shed(&mut freed) {
+            let bytes = freed.bytes.saturating_add(object.bytes());
+            drop(object);
+            self.bytes.fetch_sub(bytes, Relaxed);
+            self.count.fetch_sub(1, Relaxed);
+        } else {
+            count_cut();
+            self.bytes.fetch_sub(freed.bytes, Relaxed);
+            self.dead.lock().parts.push_back(object);
         }
     }
 
@@ -279,50 +347,30 @@ impl<T: Reapable> WorkItem for Reaper<T> {
 
     fn run(this: Arc<Self>) {
         // Not what comes meanwhile: others wait for the queue to be empty of what was there.
-        let mut is_cut = false;
         for _ in 0..this.count.load(Relaxed) {
-            let object = {
-                let mut dead = this.dead.lock();
-                // Under the lock: it is closed before what it is to keep is buried.
-                if this.quarantine.is_closed() {
-                    this.cut.set(false);
-                    return;
-                }
-                dead.pop_front()
-            };
-            if let Some(object) = object {
-                let mut freed = Freed::new();
-                is_cut = !object.shed(&mut freed);
-                if is_cut {
-                    this.bytes.fetch_sub(freed.bytes, Relaxed);
-                    // Others' first.
-                    this.dead.lock().push_back(object);
-                    break;
-                }
-                let bytes = freed.bytes.saturating_add(object.bytes());
-                drop(object);
-                this.bytes.fetch_sub(bytes, Relaxed);
-                this.count.fetch_sub(1, Relaxed);
+            match this.next(|dead| &mut dead.whole) {
+                Some(object) => this.free(object),
+                None => break,
             }
         }
-        this.cut.set(is_cut);
-        let more = !this.dead.lock().is_empty();
+        if let Some(object) = this.next(|dead| &mut dead.parts) {
+            this.free(object);
+        }
+        let dead = this.dead.lock();
+        this.say(&dead);
+        let more = !dead.whole.is_empty() || !dead.parts.is_empty();
+        drop(dead);
         if more {
             this.wake();
         }
     }
 }
 
-/// Waits until what was buried is free, unless it is in quarantine. Process context, no locks held.
+/// Waits until what was buried is free, unless it is in quarantine, or freed in parts. Process
+/// context, no locks held.
 ///
 /// It ends, whatever clients do: what is freed waits for the device's acknowledgements, after which
 /// that is lost, and for locks under which nobody waits for work.
 pub(crate) fn flush() {
     QUEUE.flush();
-    for _ in 0..MOST_PARTS {
-        if CUT.load(Acquire) == 0 {
-            break;
-        }
-        QUEUE.flush();
-    }
 }

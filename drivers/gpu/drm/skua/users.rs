@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which user has how many of what a device has few of: address spaces and contexts.
+//! Which user has how many of what a device has few of: address spaces, contexts, and devices with
+//! explicit residency.
 //!
 //! A limit of each file alone would leave all of them to who opens many. What a user has counts, by
 //! the effective user that opened the file, whether or not the file is still open; how many that
@@ -65,7 +66,7 @@ impl Count {
     }
 }
 
-/// That an address space or a context counts, until it is gone.
+/// That one of these counts, until it is gone.
 pub(crate) struct Place {
     /// In its client's quota.
     own: Share,
@@ -93,12 +94,14 @@ struct User {
     files: Atomic<u32>,
     vms: Count,
     contexts: Count,
+    explicit: Count,
 }
 
 impl User {
     fn is_over(&self) -> bool {
         let is_none = |count: &Count| count.user.used() == 0;
-        self.files.load(Relaxed) == 0 && is_none(&self.vms) && is_none(&self.contexts)
+        let counts = [&self.vms, &self.contexts, &self.explicit];
+        self.files.load(Relaxed) == 0 && counts.into_iter().all(is_none)
     }
 }
 
@@ -114,6 +117,11 @@ impl Opener {
     /// One context more, likewise.
     pub(crate) fn take_context(&self, own: &Arc<Quota>) -> Result<Place> {
         self.0.contexts.take(own)
+    }
+
+    /// One device with explicit residency more, likewise.
+    pub(crate) fn take_explicit(&self, own: &Arc<Quota>) -> Result<Place> {
+        self.0.explicit.take(own)
     }
 }
 
@@ -131,18 +139,23 @@ pub(crate) struct Users {
     vms: Arc<Quota>,
     /// Contexts of clients.
     contexts: Arc<Quota>,
+    /// Devices of clients with explicit residency.
+    explicit: Arc<Quota>,
     /// Those who have something, each once; and others, until somebody opens a file.
     #[pin]
     known: Mutex<KVVec<Arc<User>>>,
 }
 
 impl Users {
-    /// Of a device that has room for so many address spaces and contexts. `ENOMEM`.
-    pub(crate) fn new(vms: u32, contexts: u32) -> Result<impl PinInit<Self>> {
+    /// Of a device that has room for so many address spaces, contexts and devices with explicit
+    /// residency. `ENOMEM`.
+    pub(crate) fn new(vms: u32, contexts: u32, explicit: u32) -> Result<impl PinInit<Self>> {
         let (vms, contexts) = (Quota::new(vms.into())?, Quota::new(contexts.into())?);
+        let explicit = Quota::new(explicit.into())?;
         Ok(pin_init!(Self {
             vms,
             contexts,
+            explicit,
             known <- new_mutex!(KVVec::new()),
         }))
     }
@@ -160,6 +173,7 @@ impl Users {
                     files: Atomic::new(0),
                     vms: Count::of_user(&self.vms)?,
                     contexts: Count::of_user(&self.contexts)?,
+                    explicit: Count::of_user(&self.explicit)?,
                 };
                 let user = Arc::new(user, client_flags())?;
                 known.push(user.clone(), client_flags())?;

@@ -202,12 +202,14 @@ pub(crate) struct File {
     pub(crate) locks: Claims,
     /// What all its contexts used of the engines.
     pub(crate) usage: Arc<Usage>,
-    /// Who opened it, and may have so many address spaces and contexts with all files.
+    /// Who opened it, and may have so many of what is [limited by user](crate::users) with all files.
     opener: Opener,
     /// Address spaces that the client may have, those counted that are not gone yet.
     vm_quota: Arc<Quota>,
     /// Contexts that the client may have, counted likewise.
     context_quota: Arc<Quota>,
+    /// Devices with explicit residency that the client may have, counted likewise.
+    explicit_quota: Arc<Quota>,
     /// Handles of context allocations that the client may have.
     pub(crate) allocation_quota: Arc<Quota>,
     /// Handles of monitored fences that the client may have.
@@ -244,6 +246,7 @@ impl drm::file::DriverFile for File {
                 opener: dev.users.open()?,
                 vm_quota: Quota::new(CLIENT_VMS)?,
                 context_quota: Quota::new(CLIENT_CONTEXTS)?,
+                explicit_quota: Quota::new(MAX_DEVICES as u64)?,
                 allocation_quota: Quota::new(MAX_CONTEXT_ALLOCATIONS)?,
                 fence_quota: Quota::new(MAX_FENCES)?,
                 eventfd_quota: Quota::new(MAX_EVENTFDS)?,
@@ -521,7 +524,8 @@ impl File {
                 return Err(EBUSY);
             }
             if !publisher.is_idle() {
-                pending = Some(Place::new(&file.inner().pending_quota)?);
+                let this = file.inner();
+                pending = Some(Place::new(&this.locks, &this.pending_quota)?);
             }
             Ok(())
         };
@@ -678,7 +682,11 @@ impl File {
         if devices.iter().count() >= MAX_DEVICES {
             return Err(ENOSPC);
         }
-        args.device = devices.insert(ClientDevice::new(dev, args.flags != 0)?)?;
+        let explicit = match args.flags {
+            0 => None,
+            _ => Some(this.opener.take_explicit(&this.explicit_quota)?),
+        };
+        args.device = devices.insert(ClientDevice::new(dev, explicit)?)?;
         Ok(0)
     }
 
@@ -700,7 +708,7 @@ impl File {
         };
         // Other threads may still have it.
         device.end();
-        this.dev.pending_residency.look_again();
+        this.dev.pending_residency.look_again(&this.locks);
         let is_of = |vm: &Arc<Vm>| Arc::ptr_eq(vm.device(), &device);
         // One by one: with the device's handle gone there is nothing that may fail.
         let is_its_context = |context: &Arc<Context>| context.vm().is_some_and(is_of);

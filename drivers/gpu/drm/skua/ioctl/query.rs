@@ -12,6 +12,7 @@ use crate::{
     },
     memory::{
         device::ClientDevice,
+        eviction,
         vm::{
             VA_END,
             VA_START, //
@@ -68,7 +69,7 @@ pub(crate) fn query(dev: &SkuaDevice, args: &mut drm_skua_query) -> Result {
         }
         DRM_SKUA_QUERY_REGIONS => {
             // What is unmapped and closed is free.
-            dev.destroyer.settle(dev)?;
+            dev.destroyer.settle(dev, &mut eviction::moment())?;
             for segment in dev.hw.query_segments() {
                 append(&mut answer, &region(dev, segment))?;
             }

@@ -511,11 +511,15 @@ impl Paged {
         args: BoArgs,
     ) -> Result<Self> {
         let take = || take_both(quota, &dev.system, size).ok_or(ENOMEM);
-        let again = |_| dev.destroyer.settle(dev).and_then(|()| take());
+        let mut patience = eviction::patience();
+        let mut again = |_| {
+            dev.destroyer.settle(dev, &mut patience)?;
+            take()
+        };
         // Perhaps there is room in what is about to be freed, or in copies; a move may have had
         // these.
         let copies = |_| clean_copy::take_shares(dev, quota, size).ok_or(ENOMEM);
-        let shares = take().or_else(again).or_else(copies).or_else(again)?;
+        let shares = take().or_else(&mut again).or_else(copies).or_else(again)?;
         let bo = gem::create::<BoData>(dev, usize::try_from(size)?, args)?;
         let shares = Arc::new(shares, GFP_KERNEL_ACCOUNT)?;
         // Nobody else has pages of it.

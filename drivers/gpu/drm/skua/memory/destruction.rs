@@ -133,6 +133,8 @@ pub(crate) struct Destruction {
     given_up: SpinLock<Option<Option<Memory>>>,
     /// The users before this one have nothing installed of it any more; 0 until it is given up.
     withdrawn: Atomic<u32>,
+    /// Nor has this one before this address.
+    from: Atomic<u64>,
     /// Its place in one of the [`Destroyer`]'s lists, later in the reaper's.
     #[pin]
     links: ListLinks,
@@ -172,6 +174,7 @@ impl Destruction {
                 gate <- Gate::new(&dev.destroyer, waits)?,
                 given_up <- new_spinlock!(None),
                 withdrawn: Atomic::new(0),
+                from: Atomic::new(0),
                 links <- ListLinks::new(),
             }? Error),
             GFP_KERNEL_ACCOUNT,
@@ -191,6 +194,9 @@ impl Destruction {
 
     /// Has nothing lead to what the object had, for as many users and ranges as `part` has room
     /// for. Whether that was all. Process context; allocates.
+    ///
+    /// It goes through them once. If others have the object, too, what is installed behind that is
+    /// of who opened it again, perhaps in the same address spaces, and may never end to come.
     fn withdraw(&self, parent: &Device<Bound>, part: &mut TurnPart) -> bool {
         let (dev, bo) = (&*self.dev, &self.bo);
         let ours = self.given_up.lock().is_some();
@@ -202,6 +208,10 @@ impl Destruction {
                 return false;
             }
             part.room -= 1;
+            if self.withdrawn.load(Relaxed) != asid.into() {
+                self.withdrawn.store(asid.into(), Relaxed);
+                self.from.store(0, Relaxed);
+            }
             let is_done = dev
                 .vms
                 .find(asid)
@@ -211,6 +221,7 @@ impl Destruction {
             }
             self.withdrawn
                 .store(u32::from(asid).saturating_add(1), Relaxed);
+            self.from.store(0, Relaxed);
         }
         true
     }
@@ -228,9 +239,12 @@ impl Destruction {
         let mut is_done = true;
         if ours || own {
             part.flush = part.flush.and(vm.asid());
-            match vm.uninstall(parent, bo, &mut part.room) {
+            let mut from = self.from.load(Relaxed);
+            let spans = vm.uninstall(parent, bo, &mut from, &mut part.room);
+            self.from.store(from, Relaxed);
+            match spans {
                 Ok(spans) => {
-                    is_done = vm.has_none_of(bo);
+                    is_done = vm.has_none_of(bo, from);
                     // Without memory for that, what it thinks is mapped leads nowhere.
                     if own && part.unmaps.reserve(1, client_flags()).is_ok() {
                         let unmap = Unmap {
@@ -285,9 +299,10 @@ struct TurnPart {
     result: Result,
 }
 
-/// Gives up what the objects of `due` have, those that are mapped very often only in part; these
-/// are left. Process context; allocates, and may wait for the engines to drop translations, once.
-fn perform(mut due: List<Destruction>) -> List<Destruction> {
+/// Gives up what the objects of `due` have, those with more than `room` users and ranges only in
+/// part; these are left. Process context; allocates, and may wait for the engines to drop
+/// translations, once.
+fn perform(mut due: List<Destruction>, room: usize) -> List<Destruction> {
     let (mut done, mut left) = (List::new(), List::new());
     let Some(dev) = due.iter().next().map(|first| first.dev.clone()) else {
         return left;
@@ -299,7 +314,7 @@ fn perform(mut due: List<Destruction>) -> List<Destruction> {
     if let Some(bound) = device::enter(&dev) {
         let parent = gpu::parent(&bound);
         let mut part = TurnPart {
-            room: RANGES_AT_ONCE,
+            room,
             flush: Flush::Nothing,
             unmaps: KVVec::new(),
             result: Ok(()),
@@ -307,9 +322,13 @@ fn perform(mut due: List<Destruction>) -> List<Destruction> {
         // Who binds something else there has it flushed before.
         dev.unflushed.fetch_add(1, Full);
         while let Some(destruction) = due.pop_front() {
+            part.room = room;
             match destruction.withdraw(parent, &mut part) {
                 true => done.push_back(destruction),
-                false => left.push_back(destruction),
+                false => {
+                    reaper::count_cut();
+                    left.push_back(destruction);
+                }
             }
         }
         // Whatever was cleared, since a bind may have removed what led there, and not have flushed
@@ -341,20 +360,47 @@ fn perform(mut due: List<Destruction>) -> List<Destruction> {
     left
 }
 
-/// The first objects of `all`, as many as are given up with one flush, and before others have the
-/// queue.
-fn first_of(all: &mut List<Destruction>) -> List<Destruction> {
-    let mut first = List::new();
-    for _ in 0..AT_ONCE {
-        match all.pop_front() {
-            Some(destruction) => first.push_back(destruction),
-            None => break,
-        }
-    }
-    first
+/// Objects that are given up next.
+struct Due {
+    /// None of them has had a turn.
+    fresh: List<Destruction>,
+    /// What is left of those that are mapped very often.
+    cut: List<Destruction>,
+    /// Whether one of these has the next turn.
+    is_cuts_turn: bool,
 }
 
-/// See [`first_of`].
+impl Due {
+    fn new(fresh: List<Destruction>) -> Self {
+        Self {
+            fresh,
+            cut: List::new(),
+            is_cuts_turn: false,
+        }
+    }
+
+    /// Those of the next turn, who are given up with one flush and before others have the queue;
+    /// and how many users and ranges of each. What is mapped very often has every other turn, so
+    /// nobody waits for all of it.
+    fn next(&mut self) -> (List<Destruction>, usize) {
+        let is_cuts = self.is_cuts_turn && !self.cut.is_empty() || self.fresh.is_empty();
+        self.is_cuts_turn = !is_cuts;
+        let (list, count) = match is_cuts {
+            true => (&mut self.cut, 1),
+            false => (&mut self.fresh, AT_ONCE),
+        };
+        let mut next = List::new();
+        for _ in 0..count {
+            match list.pop_front() {
+                Some(destruction) => next.push_back(destruction),
+                None => break,
+            }
+        }
+        (next, RANGES_AT_ONCE / count)
+    }
+}
+
+/// Objects that are given up with one flush.
 const AT_ONCE: usize = 64;
 
 /// Users, and ranges that lead to them, of all of these.
@@ -384,7 +430,7 @@ struct Queues {
     /// key is armed; what is behind waits for it as well.
     dying: RBTree<Key, List<Destruction>>,
     /// Objects that wait for nothing, and are given up next.
-    due: List<Destruction>,
+    due: Due,
     /// How many are in `due`, or just being given up.
     behind: usize,
 }
@@ -408,15 +454,15 @@ impl_has_work! {
 
 impl Destroyer {
     /// One that waits for nothing. `ENOMEM`.
-    pub(crate) fn new() -> Result<Arc<Self>> {
+    pub(crate) fn new(cut: Cut) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 queues <- new_spinlock!(Queues {
                     dying: RBTree::new(),
-                    due: List::new(),
+                    due: Due::new(List::new()),
                     behind: 0,
                 }),
-                cut: Cut::new(),
+                cut,
                 work <- new_work!("Destroyer::work"),
             }),
             GFP_KERNEL,
@@ -456,16 +502,17 @@ impl Destroyer {
             // To have the first gate armed.
             Self::wake(self);
         }
-        while !now.is_empty() {
-            let mut left = perform(first_of(&mut now));
-            now.push_all_back(&mut left);
+        let mut due = Due::new(now);
+        while !due.fresh.is_empty() || !due.cut.is_empty() {
+            let (some, room) = due.next();
+            due.cut.push_all_back(&mut perform(some, room));
         }
     }
 
     /// Gives up what an object has that nobody uses, soon.
     fn defer(self: &Arc<Self>, destruction: ListArc<Destruction>) {
         let mut queues = self.queues.lock();
-        queues.due.push_back(destruction);
+        queues.due.fresh.push_back(destruction);
         queues.behind = queues.behind.saturating_add(1);
         drop(queues);
         Self::wake(self);
@@ -486,23 +533,24 @@ impl Destroyer {
         })
     }
 
-    /// Waits until what nothing uses any more is free. Process context, no locks held. `EINTR` if a
-    /// signal arrives.
-    pub(crate) fn settle(&self, dev: &SkuaDevice) -> Result {
+    /// Waits until what nothing uses any more is free, as long as there is `patience`, from which
+    /// that takes; what does not take long, in any case. Process context, no locks held. `EINTR` if
+    /// a signal arrives.
+    pub(crate) fn settle(&self, dev: &SkuaDevice, patience: &mut Jiffies) -> Result {
         // Of a device that is lost what was destroyed may be kept.
         let _ = dev.wait_for_resets();
-        reaper::flush();
+        dev.reapers.flush(patience)?;
         let behind = || self.queues.lock().behind;
         // Not what comes meanwhile: each turn of the queue gives up some, and one frees the last.
         for _ in 0..=behind().div_ceil(AT_ONCE) {
             let is_settled = behind() == 0 && dev.reapers.destructions.usage().0 == 0;
-            if is_settled || dev.check_health().is_err() {
+            if is_settled || *patience == 0 || dev.check_health().is_err() {
                 break;
             }
             if current!().signal_pending() {
                 return Err(EINTR);
             }
-            reaper::flush();
+            dev.reapers.flush(patience)?;
         }
         Ok(())
     }
@@ -533,7 +581,7 @@ impl Destroyer {
                             // Others get the lock.
                             Some(_) if room == 0 => break false,
                             Some(first) if all || first.gate.is_open() => {
-                                due.push_back(first.remove());
+                                due.fresh.push_back(first.remove());
                                 *behind = behind.saturating_add(1);
                                 room = room.saturating_sub(1);
                             }
@@ -564,13 +612,13 @@ impl Destroyer {
 
     /// Gives up some of what is due; whether there was any.
     fn perform_some(&self) -> bool {
-        let some = first_of(&mut self.queues.lock().due);
+        let (some, room) = self.queues.lock().due.next();
         let count = some.iter().count();
-        let mut left = perform(some);
-        self.cut.set(!left.is_empty());
+        let mut left = perform(some, room);
         let done = count.saturating_sub(left.iter().count());
         let mut queues = self.queues.lock();
-        queues.due.push_all_back(&mut left);
+        queues.due.cut.push_all_back(&mut left);
+        self.cut.set(!queues.due.cut.is_empty());
         count_out(&mut queues.behind, done);
         count > 0
     }
@@ -588,7 +636,7 @@ impl WorkItem for Destroyer {
 
     fn run(this: Arc<Self>) {
         // Some at a time: others wait for the queue.
-        let is_behind = !this.queues.lock().due.is_empty();
+        let is_behind = !this.queues.lock().due.fresh.is_empty();
         if !is_behind {
             this.find_due(false);
         }

@@ -47,7 +47,8 @@ use crate::{
     policy::budget::{
         fair_share,
         level, //
-    }, //
+    },
+    users::Place, //
 };
 use kernel::{
     new_mutex,
@@ -70,7 +71,7 @@ use kernel::{
 static NEXT: Atomic<u64> = Atomic::new(0);
 
 /// Devices with explicit residency, of all clients.
-const MAX_EXPLICIT: usize = 1024;
+pub(crate) const MAX_EXPLICIT: u32 = 1024;
 
 impl Event for drm_skua_event_trim {
     const TYPE: u32 = DRM_SKUA_EVENT_TRIM;
@@ -120,8 +121,8 @@ pub(crate) struct ClientDevice {
     id: u64,
     /// With explicit residency also among [`Budgets`].
     account: Arc<Account>,
-    /// Whether it has explicit residency.
-    explicit: bool,
+    /// Whether it has explicit residency: that it counts as one of its client's and its user's.
+    explicit: Option<Place>,
     /// Whether one context that fails is the end of all.
     shares_fate: bool,
     /// `DRM_SKUA_CONTEXT_*` of the first failure; 0 before.
@@ -131,15 +132,16 @@ pub(crate) struct ClientDevice {
 impl ClientDevice {
     /// The device that each file has.
     pub(crate) fn of_file(dev: &SkuaDevice) -> Result<Arc<Self>> {
-        Self::make(dev, false, false)
+        Self::make(dev, None, false)
     }
 
-    /// One that a client asks for. `ENOSPC` if there are too many; `ENOMEM`.
-    pub(crate) fn new(dev: &SkuaDevice, explicit: bool) -> Result<Arc<Self>> {
+    /// One that a client asks for, with explicit residency in its place among those that have.
+    /// `ENOMEM`.
+    pub(crate) fn new(dev: &SkuaDevice, explicit: Option<Place>) -> Result<Arc<Self>> {
         Self::make(dev, explicit, true)
     }
 
-    fn make(dev: &SkuaDevice, explicit: bool, shares_fate: bool) -> Result<Arc<Self>> {
+    fn make(dev: &SkuaDevice, explicit: Option<Place>, shares_fate: bool) -> Result<Arc<Self>> {
         let account = Arc::pin_init(
             pin_init!(Account {
                 residents <- Claims::new(BoData::count_residents),
@@ -147,11 +149,8 @@ impl ClientDevice {
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
-        if explicit {
+        if explicit.is_some() {
             let mut accounts = dev.budgets.accounts.lock();
-            if accounts.len() >= MAX_EXPLICIT {
-                return Err(ENOSPC);
-            }
             accounts.push(account.clone(), client_flags())?;
         }
         let device = Self {
@@ -178,14 +177,14 @@ impl ClientDevice {
 
     /// Whether it has explicit residency.
     pub(crate) fn is_explicit(&self) -> bool {
-        self.explicit
+        self.explicit.is_some()
     }
 
     /// Whether its work needs `bo`, which is mapped for that, to be where it is to be: not if
     /// nobody is to use it, and in any case if it is a [context allocation](super::save_areas).
     /// Also under spin locks.
     pub(crate) fn wants(&self, bo: &Bo) -> bool {
-        !bo.is_offered() && (!self.explicit || bo.saves_context() || self.residents().has(bo))
+        !bo.is_offered() && (!self.is_explicit() || bo.saves_context() || self.residents().has(bo))
     }
 
     /// Whether `bo` is nothing to its work from here on, and the work so far that may use it is
@@ -193,7 +192,7 @@ impl ClientDevice {
     /// it. Who has that reservation locked finds all that was filed when this says so.
     pub(crate) fn has_evicted(&self, bo: &Bo) -> bool {
         // In this order: what says that something is not known was said before the claim went.
-        self.explicit
+        self.is_explicit()
             && bo.is_reached_if_resident()
             && !self.residents().has(bo)
             && !bo.was_given_up()
@@ -203,7 +202,7 @@ impl ClientDevice {
     /// The bytes that may be resident for it: all of VRAM, unless it has explicit residency.
     pub(crate) fn budget(&self) -> u64 {
         let all = Part::Any.bytes(&self.dev);
-        if !self.explicit {
+        if !self.is_explicit() {
             return all;
         }
         let accounts = self.dev.budgets.accounts.lock();
@@ -227,7 +226,7 @@ impl ClientDevice {
 
     /// More is resident for it: others may have to trim.
     pub(crate) fn tell_others(&self) {
-        if !self.explicit {
+        if !self.is_explicit() {
             return;
         }
         let accounts = self.dev.budgets.accounts.lock();
@@ -279,7 +278,7 @@ impl ClientDevice {
 impl PinnedDrop for ClientDevice {
     fn drop(self: Pin<&mut Self>) {
         self.residents().close();
-        if self.explicit {
+        if self.is_explicit() {
             let mut accounts = self.dev.budgets.accounts.lock();
             accounts.retain(|account| !Arc::ptr_eq(account, &self.account));
         }

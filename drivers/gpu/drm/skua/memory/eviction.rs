@@ -107,6 +107,13 @@ pub(crate) fn patience() -> Jiffies {
     msecs_to_jiffies(PATIENCE_MS)
 }
 
+/// How long who can do without room waits for what is about to be freed.
+const MOMENT_MS: u32 = 100;
+/// How long who has another way waits for what nothing uses any more.
+pub(crate) fn moment() -> Jiffies {
+    msecs_to_jiffies(MOMENT_MS)
+}
+
 /// How long who needs room waits for those that were chosen to leave, before it chooses others,
 /// too.
 const FIRST_MS: u32 = 1000;
@@ -175,7 +182,10 @@ pub(crate) fn allocate(
             Ok(found) => return Ok(found),
         }
         // Perhaps there is room in what is about to be freed.
-        dev.destroyer.settle(dev)?;
+        match need {
+            Need::Needs => dev.destroyer.settle(dev, patience)?,
+            _ => dev.destroyer.settle(dev, &mut moment().min(*patience))?,
+        }
         let lack = match VramRange::try_new(dev, quota, part, bytes, &mut charge, patience) {
             Err(Lack::Error(error)) => return Err(error),
             Err(lack) => lack,

@@ -261,7 +261,7 @@ fn map_alone(
             result => return result,
         }
         // Perhaps there is room in what is about to be freed.
-        dev.destroyer.settle(dev)?;
+        dev.destroyer.settle(dev, patience)?;
         match GartRange::new(dev, parent, memory, bytes) {
             Err(error) if error == ENOSPC => (),
             result => return result,

@@ -62,7 +62,7 @@ pub(crate) fn lock(locks: &Claims, dev: &SkuaDevice, parent: &Device<Bound>, bo:
     let locked = offer::check(bo).and_then(|()| be_reachable(dev, parent, bo));
     if locked.is_err() {
         locks.undo(core::iter::once(bo));
-        dev.pending_residency.look_again();
+        dev.pending_residency.look_again(locks);
     }
     host_aperture::hold(dev, bo);
     locked
@@ -72,7 +72,7 @@ pub(crate) fn lock(locks: &Claims, dev: &SkuaDevice, parent: &Device<Bound>, bo:
 pub(crate) fn unlock(locks: &Claims, dev: &SkuaDevice, bo: &BoRef) -> Result {
     locks.take_back(core::iter::once(bo))?;
     host_aperture::hold(dev, bo);
-    dev.pending_residency.look_again();
+    dev.pending_residency.look_again(locks);
     Ok(())
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn unlock(locks: &Claims, dev: &SkuaDevice, bo: &BoRef) -> Result {
 pub(crate) fn forget(locks: &Claims, dev: &SkuaDevice, bo: &Bo) {
     if locks.forget(bo) {
         host_aperture::hold(dev, bo);
-        dev.pending_residency.look_again();
+        dev.pending_residency.look_again(locks);
     }
 }
 

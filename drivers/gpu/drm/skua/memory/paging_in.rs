@@ -319,12 +319,12 @@ pub(crate) fn lock<'a>(
             (Err(error), None) if error == ENOSPC => {
                 // Others' turns may take long.
                 drop(bound);
+                // What was unmapped is not needed any more.
+                dev.destroyer.settle(dev, &mut eviction::patience())?;
                 turn = Some((dev.pager.take_turn(vm, &wanted)?, Instant::now()));
                 taken = Instant::now();
                 // Others may have taken what had come.
                 (least, patience) = (usize::MAX, eviction::patience());
-                // What was unmapped is not needed any more.
-                dev.destroyer.settle(dev)?;
             }
             (Err(error), Some(_)) if error == ENOSPC && vm.evicted.wanted() >= least => {
                 return Err(ENOMEM)

@@ -75,11 +75,19 @@ use kernel::{
     }, //
 };
 
-/// Of one client, at most: who unlocks something looks at all of them.
+/// Of one client, at most: who unlocks something looks at all that it has itself.
 pub(crate) const MAX_PENDING: u64 = 64;
 
 /// Between two attempts where there is no memory to wait once more, in milliseconds.
 const PAUSE_MS: i64 = 10;
+
+/// A client, by the address of its locks, and one of its operations, by its own. What one has
+/// [locked out](is_locked_out) no other has.
+type Key = (usize, usize);
+
+fn key_of(locks: &Claims) -> usize {
+    core::ptr::from_ref(locks).addr()
+}
 
 /// A MAKE_RESIDENT that is not over.
 #[pin_data]
@@ -88,6 +96,8 @@ pub(crate) struct Operation {
     dev: ARef<SkuaDevice>,
     /// For which.
     device: Arc<ClientDevice>,
+    /// Of which client, in [`Key`].
+    client: usize,
     /// All that were named.
     objects: KVVec<(u32, BoRef)>,
     /// What it allocates later is charged to that.
@@ -114,15 +124,18 @@ pub(crate) fn is_locked_out(bo: &Bo) -> bool {
 /// Memory for one operation that is to wait.
 pub(crate) struct Place {
     operation: UniqueArc<MaybeUninit<Operation>>,
-    node: RBTreeNodeReservation<usize, Arc<Operation>>,
+    node: RBTreeNodeReservation<Key, Arc<Operation>>,
+    /// Of which client, in [`Key`].
+    client: usize,
     /// Of its client's [`MAX_PENDING`].
     share: Share,
 }
 
 impl Place {
-    /// `ENOSPC` if the client has no more of its `quota`; `ENOMEM`.
-    pub(crate) fn new(quota: &Arc<Quota>) -> Result<Self> {
+    /// For the client with `locks`. `ENOSPC` if it has no more of its `quota`; `ENOMEM`.
+    pub(crate) fn new(locks: &Claims, quota: &Arc<Quota>) -> Result<Self> {
         Ok(Self {
+            client: key_of(locks),
             share: quota.take(1).ok_or(ENOSPC)?,
             operation: UniqueArc::new_uninit(client_flags())?,
             node: RBTreeNodeReservation::new(client_flags())?,
@@ -142,6 +155,7 @@ impl Place {
         let operation = self.operation.pin_init_with(pin_init!(Operation {
             dev: dev.into(),
             device: device.clone(),
+            client: self.client,
             objects,
             group: MemoryGroup::of_current(),
             _share: self.share,
@@ -151,16 +165,16 @@ impl Place {
         let Ok(operation) = operation;
         dev.pending_residency.insert(self.node, operation.into());
         // It may have been unlocked, or its device have failed, before this was here.
-        dev.pending_residency.look_again();
+        dev.pending_residency.look_at(Some(self.client));
     }
 }
 
 /// What waits of all clients; one list per GPU.
 #[pin_data]
 pub(crate) struct PendingResidency {
-    /// By their addresses.
+    /// By client.
     #[pin]
-    operations: SpinLock<RBTree<usize, Arc<Operation>>>,
+    operations: SpinLock<RBTree<Key, Arc<Operation>>>,
 }
 
 impl PendingResidency {
@@ -171,12 +185,8 @@ impl PendingResidency {
         })
     }
 
-    fn insert(
-        &self,
-        node: RBTreeNodeReservation<usize, Arc<Operation>>,
-        operation: Arc<Operation>,
-    ) {
-        let key = core::ptr::from_ref(&*operation).addr();
+    fn insert(&self, node: RBTreeNodeReservation<Key, Arc<Operation>>, operation: Arc<Operation>) {
+        let key = (operation.client, core::ptr::from_ref(&*operation).addr());
         drop(
             self.operations
                 .lock()
@@ -184,33 +194,64 @@ impl PendingResidency {
         );
     }
 
-    /// Something is not locked any more, or a device or the GPU has failed: has what is due go on.
-    /// In any context; allocates nothing.
-    pub(crate) fn look_again(&self) {
+    /// The client with `locks` has something not locked any more, or has ended a device: has what is
+    /// due go on. In any context; allocates nothing.
+    pub(crate) fn look_again(&self, locks: &Claims) {
+        self.look_at(Some(key_of(locks)));
+    }
+
+    /// A device or the GPU has failed: as [`Self::look_again`], of all clients.
+    pub(crate) fn look_at_all(&self) {
+        self.look_at(None);
+    }
+
+    fn look_at(&self, client: Option<usize>) {
+        let mut from = (client.unwrap_or(0), 0);
         loop {
+            // One at a time: others get the lock, and dropped is what was in the tree without it.
             let due = {
                 let mut operations = self.operations.lock();
-                let due = operations.iter().find(|(_, it)| it.is_due());
-                let key = due.map(|(key, _)| *key);
-                key.and_then(|key| operations.remove_node(&key))
+                let next = operations.cursor_lower_bound(&from);
+                let Some((key, it)) = next.as_ref().map(|next| next.current()) else {
+                    return;
+                };
+                if client.is_some_and(|client| key.0 != client) {
+                    return;
+                }
+                let (key, is_due) = (*key, it.is_due());
+                from = (key.0, key.1.saturating_add(1));
+                match is_due {
+                    true => operations.remove_node(&key),
+                    false => None,
+                }
             };
-            // With the lock free.
-            let Some((_, operation)) = due.map(RBTreeNode::to_key_value) else {
-                break;
-            };
-            // It is in the list or in the queue.
-            let _ = hold::QUEUE.enqueue(operation);
+            if let Some((_, operation)) = due.map(RBTreeNode::to_key_value) {
+                // It is in the list or in the queue.
+                let _ = hold::QUEUE.enqueue(operation);
+            }
         }
     }
 
     /// Whether `value` of `fence` waits for the client with `locks` to unlock something.
     pub(crate) fn waits_for(&self, fence: &MonitoredFence, value: u64, locks: &Claims) -> bool {
-        let operations = self.operations.lock();
-        let mut of_value = operations.values().filter(|it| it.signals(fence, value));
-        of_value.any(|it| {
+        let client = key_of(locks);
+        let mut from = (client, 0);
+        loop {
+            let operations = self.operations.lock();
+            let next = operations.cursor_lower_bound(&from);
+            let Some((key, it)) = next.as_ref().map(|next| next.current()) else {
+                return false;
+            };
+            if key.0 != client {
+                return false;
+            }
             let mut objects = it.objects.iter();
-            objects.any(|(_, bo)| is_locked_out(bo) && locks.has(bo))
-        })
+            let mut is_locked = || objects.any(|(_, bo)| is_locked_out(bo) && locks.has(bo));
+            if it.signals(fence, value) && is_locked() {
+                return true;
+            }
+            from = (key.0, key.1.saturating_add(1));
+        }
     }
 }
 
@@ -255,8 +296,9 @@ impl WorkItem for Operation {
             match RBTreeNodeReservation::new(client_flags()) {
                 Ok(node) => {
                     let dev = this.dev.clone();
+                    let client = this.client;
                     dev.pending_residency.insert(node, this);
-                    dev.pending_residency.look_again();
+                    dev.pending_residency.look_at(Some(client));
                 }
                 Err(_) => {
                     fsleep(Delta::from_millis(PAUSE_MS));

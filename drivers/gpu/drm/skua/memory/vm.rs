@@ -373,6 +373,8 @@ pub(crate) struct Reached {
     /// first look until the bind is queued, so that the queue has the order of the map's changes.
     #[pin]
     map: Mutex<IntervalMap<KernelHeap, Mapping>>,
+    /// That it counts as one of its client's and its user's, as long as it has its number.
+    place: Place,
     /// Its place in the reaper's list.
     #[pin]
     links: ListLinks,
@@ -500,8 +502,6 @@ pub(crate) struct Vm {
     /// How many context allocations moves have taken from where the GPU reached them, and not
     /// brought back. Changes under `installing`.
     absent: Atomic<u32>,
-    /// That it counts as one of its client's and its user's.
-    place: Place,
 }
 
 impl_has_work! {
@@ -542,6 +542,7 @@ impl Vm {
                 asid,
                 tables,
                 map <- new_mutex!(IntervalMap::new()),
+                place,
                 links <- ListLinks::new(),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -571,7 +572,6 @@ impl Vm {
                 links <- ListLinks::new(),
                 owners <- new_mutex!(KVVec::new()),
                 absent: Atomic::new(0),
-                place,
             }),
             GFP_KERNEL_ACCOUNT,
         );
@@ -615,7 +615,7 @@ impl Vm {
 
     /// Whether it counts against `quota`.
     pub(crate) fn is_of(&self, quota: &Arc<Quota>) -> bool {
-        self.place.own().is_of(quota)
+        self.reached.place.own().is_of(quota)
     }
 
     /// Takes it out of the device's table.
@@ -658,12 +658,12 @@ impl Vm {
 
     /// The quota of address spaces that it counts in, which is its client's.
     pub(crate) fn client(&self) -> &Arc<Quota> {
-        self.place.own().quota()
+        self.reached.place.own().quota()
     }
 
     /// What its client's user has of address spaces.
     pub(crate) fn user(&self) -> &Arc<Quota> {
-        self.place.user()
+        self.reached.place.user()
     }
 
     /// The quota of system memory that its page tables count in. `ENODEV`.
@@ -1292,20 +1292,19 @@ impl Vm {
         }
     }
 
-    /// Has no more of what is installed lead to `bo`, which nothing is to be installed of, for
-    /// `room` ranges at most, which it counts down. Which these were, as far as there is memory to
-    /// say so.
-    /// The TLBs are to be flushed, as after [`Vm::withdraw`]. `ENODEV`, `EIO`.
+    /// Has nothing of what is installed at and behind `from` lead to `bo`, for `room` ranges at most;
+    /// of both is then what is left. Which these were, as far as there is memory to say so. The TLBs are to be flushed, as after [`Vm::withdraw`]. `ENODEV`, `EIO`.
     pub(crate) fn uninstall(
         &self,
         parent: &Device<Bound>,
         bo: &BoRef,
+        from: &mut u64,
         room: &mut usize,
     ) -> Result<KVVec<Span>> {
         let tables = self.reached.tables.access(parent)?;
         let mut spans = KVVec::new();
         let _installing = self.installing.lock();
-        while let Some((site, installed)) = bo.sites.next(self.site(0)) {
+        while let Some((site, installed)) = bo.sites.next(self.site(*from)) {
             if *room == 0 {
                 break;
             }
@@ -1313,14 +1312,15 @@ impl Vm {
             let span = Span::new(site.start, installed.end);
             tables.clear(&self.dev, span.start, span.len())?;
             bo.sites.remove(site);
+            *from = span.end;
             let _ = spans.push(span, client_flags());
         }
         Ok(spans)
     }
 
-    /// Whether nothing of `bo` is installed any more.
-    pub(crate) fn has_none_of(&self, bo: &BoRef) -> bool {
-        bo.sites.next(self.site(0)).is_none()
+    /// Whether nothing of `bo` is installed at and behind `from`.
+    pub(crate) fn has_none_of(&self, bo: &BoRef, from: u64) -> bool {
+        bo.sites.next(self.site(from)).is_none()
     }
 
     /// The place of an address of this address space in an object's records.

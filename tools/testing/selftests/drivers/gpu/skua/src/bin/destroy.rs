@@ -54,6 +54,7 @@ fn main() -> ExitCode {
         only_its_own_mappings_go: 60,
         many_go_with_few_flushes: 60 at_rest,
         what_is_mapped_very_often_goes_in_parts: 120 at_rest,
+        nobody_waits_for_all_parts: 120 at_rest,
         what_is_bound_in_its_place_is_reached: 60,
         what_moves_is_destroyed_when_it_is_there: 60 at_rest,
         clients_that_destroy_at_random_hurt_nobody: 120,
@@ -890,6 +891,10 @@ fn what_is_mapped_very_often_goes_in_parts() {
     assert_eq!(rig.close(crowd(vm, 3000)), Ok(()));
     let before = now();
     assert_eq!(rig.vm_destroy(vm), Ok(()));
+    // A worker may have it for a moment.
+    becomes("the address space is gone", || {
+        used(&rig, Place::System) + SIZE <= before.0
+    });
     expect("an address space", before, 2);
 
     assert_eq!(rig.close(crowd(rig.vm, 3000)), Ok(()));
@@ -908,6 +913,56 @@ fn what_is_mapped_very_often_goes_in_parts() {
     });
     expect("an object", before, 2);
     cases.finish();
+}
+
+/// What another client destroys while something goes in parts is free before all of these are gone.
+fn nobody_waits_for_all_parts() {
+    assert!(
+        (0..4).any(|_| goes_between_parts()),
+        "it was never free before"
+    );
+}
+
+#[track_caller]
+fn goes_between_parts() -> bool {
+    // Every other turn has 4096.
+    let ranges = 200_000 / u64::from(suite::patience());
+    const SIZE: u64 = 8 << 20;
+    const VA: u64 = 1 << 40;
+    let [rig, other] = [(); 2].map(|()| Rig::new().having_worked());
+    let [gate, theirs] = [&rig, &other].map(|rig| rig.buffer(Place::System, PAGE));
+    let cuts = || Function::first().counters(["driver_reaper_cuts"])[0];
+    let often = rig.bo(Place::System, 2 * SIZE);
+    let all: Vec<_> = (0..ranges)
+        .map(|n| map(often, 0, VA + 2 * n * PAGE, PAGE))
+        .collect();
+    for ops in all.chunks(1024) {
+        rig.bind_and_wait(rig.vm, ops).expect("VM_BIND");
+    }
+    let bo = other.bo(Place::System, SIZE);
+    // Its work may use it.
+    other.bound_at_will(bo, SIZE);
+    let jobs = [(&rig, &gate), (&other, &theirs)]
+        .map(|(rig, gate)| rig.start(Engine::Copy, &[wait_value(gate.va, 1)]));
+    // Asking the device how much is used would wait for what goes just now.
+    let before = shmem();
+    let gone = || before.saturating_sub(shmem());
+    assert_eq!(rig.destroy(&[often], 0), Ok(()));
+    assert_eq!(other.destroy(&[bo], 0), Ok(()));
+    assert!(gone() < SIZE / 2, "what may be used is gone");
+    let first = cuts();
+    gate.cpu.write(0, 1);
+    assert!(eventually(|| (cuts() > first).then_some(())).is_some());
+    theirs.cpu.write(0, 1);
+    let some = || Some(gone()).filter(|gone| *gone > SIZE / 2);
+    let first = eventually(some).expect("memory that is destroyed is free");
+    for job in jobs {
+        assert_eq!(job.wait(), Ok(()));
+    }
+    println!("# {first} bytes first");
+    let all = || (gone() > 5 * SIZE / 2).then_some(());
+    assert!(eventually(all).is_some(), "{} bytes are gone", gone());
+    first < 3 * SIZE / 2
 }
 
 /// Also between the clearing of many objects' entries and the flush that all of them wait for.

@@ -20,6 +20,7 @@ use skua_selftests::software_timeline::SoftwareTimeline;
 use skua_selftests::suite::eventually;
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
+use skua_uapi::DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY;
 
 fn main() -> ExitCode {
     suite::main(tests![
@@ -112,8 +113,13 @@ fn one_user_leaves_others_as_much() {
         Err(Errno::ENOENT) => client.vm_create().and_then(|_| context(client)),
         made => made,
     };
+    let explicit = |client: &Client| client.device_create(DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY);
     type Make<'a> = &'a dyn Fn(&Client) -> Result<u32, Errno>;
-    for (what, make) in [("address spaces", &vm as Make<'_>), ("contexts", &with_vm)] {
+    for (what, make) in [
+        ("address spaces", &vm as Make<'_>),
+        ("contexts", &with_vm),
+        ("explicit devices", &explicit),
+    ] {
         let (first, taken) = take_all(65533, make);
         cases.holds(
             &format!("{what} of one"),
