@@ -5,6 +5,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 
+use nix::errno::Errno;
 use nix::sys::termios::{cfmakeraw, tcdrain, tcgetattr, tcsetattr, SetArg};
 use skua_guest::wire::{Message, PORT};
 
@@ -35,7 +36,13 @@ impl Write for Port {
 
     /// Waits until the host has all that was written.
     fn flush(&mut self) -> io::Result<()> {
-        Ok(tcdrain(&self.0)?)
+        loop {
+            match tcdrain(&self.0) {
+                // A guest that wakes from sleep interrupts its processes.
+                Err(Errno::EINTR) => (),
+                drained => return Ok(drained?),
+            }
+        }
     }
 }
 

@@ -74,11 +74,7 @@ impl Process {
     ///
     /// What the kernel returned.
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
-        match self.child.try_wait() {
-            // A guest that wakes from sleep interrupts its processes.
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
-            status => status,
-        }
+        self.child.try_wait()
     }
 
     /// Waits for its end.
