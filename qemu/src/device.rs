@@ -255,9 +255,7 @@ impl Device {
         };
         let worker = |engine: &Arc<Engine>| {
             let (hub, engine) = (Arc::clone(&device.hub), Arc::clone(engine));
-            let preemption = options.preemption(engine.index);
-            let keeps_time = options.stepping != Stepping::Threads;
-            Worker::new(hub, engine, preemption, keeps_time)
+            Worker::new(hub, engine, options)
         };
         let workers: Vec<_> = device.hub.engines.iter().map(worker).collect();
         match options.stepping {

@@ -53,6 +53,9 @@ pub struct Options {
     pub preemption: Vec<Preemption>,
     /// Nothing that a register shows.
     pub stepping: Stepping,
+    /// How fast engines with threads of their own are at most, in percent of
+    /// [`TICK_HZ`](crate::device::TICK_HZ), 1 to 100; as fast as the host without.
+    pub speed: Option<u32>,
 }
 
 impl Default for Options {
@@ -63,6 +66,7 @@ impl Default for Options {
             gart_pages: gart::MAX_PAGES,
             preemption: vec![Preemption::default()],
             stepping: Stepping::default(),
+            speed: None,
         }
     }
 }
@@ -73,6 +77,9 @@ impl Options {
         (1..=MAX_ENGINES as usize).contains(&self.engines.len())
             && [1, self.engines.len()].contains(&self.preemption.len())
             && self.gart_pages <= gart::MAX_PAGES
+            && self
+                .speed
+                .is_none_or(|percent| (1..=100).contains(&percent))
     }
 
     /// How an engine of a device with these options is preempted.

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! How much an engine does before it looks whether it is to stop.
+//! How much an engine does before it looks whether it is to stop, and how fast.
 //!
 //! The manual allows [`STEP`] ticks (section 11), and a driver may count on no less. Who always
 //! takes as many stops work in few places; so a test can have an engine draw how many, each time
 //! anew, from a seed: then who is asked to stop does so behind any instruction.
+//!
+//! An engine is as fast as the host, unless it is to be slower ([`Brake`]): work without end, of
+//! which tests have much, leaves the host to others then.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use skua_spec::number::EngineIndex;
 
@@ -62,9 +66,62 @@ impl Pace {
     }
 }
 
+/// What an engine that is slower than the host has done is worth of time.
+#[derive(Debug)]
+pub(crate) struct Brake {
+    /// Of one tick.
+    tick: Duration,
+    /// When an engine of that speed would have done what this one has.
+    due: Instant,
+}
+
+impl Brake {
+    /// What a host that was late, or had nothing to do, may catch up with.
+    const SLACK: Duration = Duration::from_millis(100);
+
+    /// Of an engine that does so many ticks in a second, and nothing yet.
+    pub(crate) fn new(ticks: u32, now: Instant) -> Self {
+        Self {
+            tick: Duration::from_secs(1) / ticks,
+            due: now,
+        }
+    }
+
+    /// `ticks` more are done. For how long it is to rest.
+    pub(crate) fn count(&mut self, ticks: u64, now: Instant) -> Duration {
+        // CAST: a step has few; of more, which no step has, some are free.
+        let worth = self.tick.saturating_mul(ticks.min(u32::MAX.into()) as u32);
+        let earliest = now.checked_sub(Self::SLACK).unwrap_or(now);
+        self.due = self.due.max(earliest) + worth;
+        self.due.saturating_duration_since(now)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_engine_is_as_fast_as_it_is_to_be() {
+        let begin = Instant::now();
+        let mut brake = Brake::new(1_000_000, begin);
+        let (mut now, mut done) = (begin, 0);
+        // A host that needs no time for anything.
+        while now < begin + Duration::from_secs(10) {
+            done += STEP;
+            now += brake.count(STEP, now);
+        }
+        assert!((10_000_000..10_000_000 + STEP).contains(&done), "{done}");
+        // What was not done in a second is made up for in part.
+        now += Duration::from_secs(1);
+        let late = brake.due;
+        let mut more = 0;
+        while brake.count(STEP, now).is_zero() {
+            more += STEP;
+        }
+        assert!(late < now);
+        assert!((100_000 - STEP..=100_000).contains(&more), "{more}");
+    }
 
     fn drawn(engine: EngineIndex, seed: &Seed) -> Vec<u64> {
         let mut pace = Pace::new(engine);

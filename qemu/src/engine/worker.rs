@@ -7,20 +7,20 @@
 //! [`crate::vram::VramGuard`].
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use skua_spec::number::Asid;
 use skua_spec::preemption::Record;
 use skua_spec::status::{self, Counter, EngineState};
 
 use crate::counters::Tally;
-use crate::device::{Asked, Hub};
+use crate::device::{Asked, Hub, TICK_HZ};
 use crate::engine::core::{Core, Outcome, Shown};
-use crate::engine::pace::{Pace, STEP};
+use crate::engine::pace::{Brake, Pace, STEP};
 use crate::engine::watch::Watch;
 use crate::engine::{Engine, Moderation};
 use crate::memory::Memory;
-use crate::options::Preemption;
+use crate::options::{Options, Stepping};
 use crate::status::Page;
 
 /// Ticks after which a running engine writes its time to the status page. With a step it is far
@@ -54,6 +54,8 @@ pub(crate) struct Worker {
     core: Core,
     /// How long its steps are.
     pace: Pace,
+    /// How fast it is, if it is slower than the host.
+    brake: Option<Brake>,
     /// What the core has counted and the device has not.
     tally: Tally,
     /// What the status page was last given.
@@ -77,16 +79,15 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(
-        hub: Arc<Hub>,
-        engine: Arc<Engine>,
-        preemption: Preemption,
-        keeps_time: bool,
-    ) -> Self {
+    pub(crate) fn new(hub: Arc<Hub>, engine: Arc<Engine>, options: &Options) -> Self {
+        let preemption = options.preemption(engine.index);
+        let keeps_time = options.stepping != Stepping::Threads;
         let core = Core::new(engine.index, engine.kind, preemption);
+        let brake = |percent| Brake::new(TICK_HZ / 100 * percent, Instant::now());
         Self {
             hub,
             pace: Pace::new(engine.index),
+            brake: options.speed.map(brake),
             engine,
             tally: Tally::default(),
             published: core.shown(),
@@ -107,8 +108,14 @@ impl Worker {
         let alarm = Arc::clone(&self.engine.alarm);
         let mut pause = PAUSE.0;
         while self.read_mailbox() {
+            let before = self.core.shown().ticks;
             match self.work(STEP) {
-                Next::Work => {}
+                Next::Work => {
+                    let done = self.core.shown().ticks.wrapping_sub(before);
+                    if let Some(brake) = &mut self.brake {
+                        alarm.nap(brake.count(done, Instant::now()));
+                    }
+                }
                 Next::Orders => {
                     while !self.has_orders() {
                         alarm.wait();

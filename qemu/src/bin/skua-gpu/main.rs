@@ -94,6 +94,14 @@ pub(crate) struct Cli {
     /// does not depend on the host.
     #[arg(long)]
     deterministic: bool,
+    /// How fast an engine is at most, in percent of TICK_HZ; without this, as fast as the host.
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        value_parser = clap::value_parser!(u32).range(1..=100),
+        conflicts_with = "deterministic"
+    )]
+    speed: Option<u32>,
     /// Trap and count every access of BAR2 and BAR4, instead of having QEMU map them.
     #[arg(long)]
     strict: bool,

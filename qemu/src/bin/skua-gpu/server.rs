@@ -48,6 +48,7 @@ pub(crate) fn serve(cli: &Cli) -> Result<()> {
         } else {
             Stepping::Threads
         },
+        speed: cli.speed,
     };
     let home = memory_file("skua-vram", layout.bytes).context("VRAM")?;
     let aperture_bytes = layout.aperture.map_or(0, Aperture::bytes);
