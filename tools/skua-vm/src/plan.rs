@@ -101,18 +101,17 @@ pub(crate) fn read(kselftest: &Path) -> Result<Vec<Guest>> {
     Ok(assign(guests, &entries))
 }
 
-/// Puts every entry into a guest. They keep their order, the default guest comes last; guests without
-/// programs go.
+/// Puts every entry into a guest. They keep their order, the default guest comes last if it is not
+/// named; guests without programs go.
 pub(crate) fn assign(mut guests: Vec<Guest>, entries: &[&str]) -> Vec<Guest> {
-    let default = match guests.iter().position(|guest| guest.name == DEFAULT) {
-        Some(at) => guests.remove(at),
-        None => Guest {
+    let named = guests.iter().position(|guest| guest.name == DEFAULT);
+    let default = named.unwrap_or_else(|| {
+        guests.push(Guest {
             name: DEFAULT.to_owned(),
             ..Guest::default()
-        },
-    };
-    guests.push(default);
-    let last = guests.len() - 1;
+        });
+        guests.len() - 1
+    });
     let patterns: Vec<Vec<String>> = guests
         .iter_mut()
         .map(|guest| std::mem::take(&mut guest.programs))
@@ -122,7 +121,7 @@ pub(crate) fn assign(mut guests: Vec<Guest>, entries: &[&str]) -> Vec<Guest> {
         let at = patterns
             .iter()
             .position(|list| list.iter().any(|pattern| matches(pattern, program)))
-            .unwrap_or(last);
+            .unwrap_or(default);
         if let Some(guest) = guests.get_mut(at) {
             guest.programs.push((*entry).to_owned());
         }
@@ -144,6 +143,13 @@ pub(crate) fn assign(mut guests: Vec<Guest>, entries: &[&str]) -> Vec<Guest> {
 }
 
 impl Guest {
+    /// Whether it is like any: the [`DEFAULT`], or a part of it.
+    pub(crate) fn is_default(&self) -> bool {
+        self.name
+            .strip_prefix(DEFAULT)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    }
+
     /// A guest like this for some of its programs.
     fn part(&self, name: &str, programs: Vec<String>) -> Self {
         Self {
@@ -238,10 +244,12 @@ mod tests {
             alone: true,
             ..guest("kill", &["*_kill"])
         };
-        let plan = assign(vec![kill, default], &["c:a_kill", "c:bo", "c:b_kill"]);
+        let plan = assign(vec![default, kill], &["c:a_kill", "c:bo", "c:b_kill"]);
         let names: Vec<_> = plan.iter().map(|guest| guest.name.as_str()).collect();
-        assert_eq!(names, ["kill-a_kill", "kill-b_kill", "default"]);
-        assert_eq!(plan[2].cmdline, "quiet");
+        assert_eq!(names, ["default", "kill-a_kill", "kill-b_kill"]);
+        assert_eq!(plan[0].cmdline, "quiet");
+        let is_default: Vec<_> = plan.iter().map(Guest::is_default).collect();
+        assert_eq!(is_default, [true, false, false]);
     }
 
     #[test]

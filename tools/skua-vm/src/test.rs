@@ -112,8 +112,8 @@ fn guests(options: &Options, parts: &Parts, report: &mut Report) -> Result<()> {
         _ => plan::deal(plan, if parts.patience > 1 { 2 * HAND } else { HAND }),
     };
     let mut units: VecDeque<Unit> = plan.into_iter().map(|guest| unit(guest, report)).collect();
-    // The last is of those that are like any.
-    if let Some(last) = units.back_mut() {
+    let like_any = units.iter().rposition(|unit| unit.guest.is_default());
+    if let Some(last) = like_any.and_then(|at| units.get_mut(at)) {
         last.kunit = report.may_want(Suite::Kunit);
     }
     for unit in &mut units {
