@@ -112,8 +112,8 @@ impl Bus {
     }
 
     /// Removes all that is mapped in the `bytes` bytes from `address` on, and cuts what reaches
-    /// over. When it returns, no engine accesses the range any more. Where that would make one range
-    /// more than there may be, what is behind the gap goes, too.
+    /// over. When it returns, no engine accesses the range any more. Where that would make one
+    /// range more than there may be, what is behind the gap goes, too.
     pub fn unmap(&self, address: u64, bytes: u64) {
         let end = address.saturating_add(bytes);
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);

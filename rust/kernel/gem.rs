@@ -5,9 +5,9 @@
 //! # Model
 //!
 //! A driver's object implements [`GemExt`] besides [`DriverObject`], contains a [`Backing`] and is
-//! made by [`create`], in place of [`Object::new`]. Its C functions are then those of [`Object`] plus
-//! mmap with page faults, pinning and the scatter-gather table for export, and a `free` that calls
-//! [`GemExt::release`] while the object is still whole.
+//! made by [`create`], in place of [`Object::new`]. Its C functions are then those of [`Object`]
+//! plus mmap with page faults, pinning and the scatter-gather table for export, and a `free` that
+//! calls [`GemExt::release`] while the object is still whole.
 //!
 //! Where an object's memory is, is its [`Placement`]. It is protected by the object's reservation
 //! lock and changes only by [`replace`], which removes the CPU's mappings first. That is the whole
@@ -426,8 +426,8 @@ where
     }
 
     // SAFETY: The device is valid, and the object new, zero and ours; the size is one of whole
-    // pages. The functions are static, and expect an object that is embedded in an `Object<T>`, which
-    // this one is from now on. `free_callback()` gives the reference to the device up.
+    // pages. The functions are static, and expect an object that is embedded in an `Object<T>`,
+    // which this one is from now on. `free_callback()` gives the reference to the device up.
     unsafe {
         bindings::drm_gem_private_object_init(device::as_raw(dev), raw, size);
         (*raw).funcs = Funcs::<T>::FUNCS_REF;
@@ -441,8 +441,8 @@ where
     }
     // SAFETY: It is not moved: `ARef` gives out shared references alone.
     let obj = KBox::into_raw(unsafe { Pin::into_inner_unchecked(obj) });
-    // SAFETY: It is what `Object::new()` would have made: both are `repr(C)` with the same fields, as
-    // compared above, and its own invariant is that the first is a valid `drm_gem_object`, of a
+    // SAFETY: It is what `Object::new()` would have made: both are `repr(C)` with the same fields,
+    // as compared above, and its own invariant is that the first is a valid `drm_gem_object`, of a
     // device that is as this one. The first reference is the one that
     // `drm_gem_private_object_init()` has counted.
     let obj: ARef<Object<T>> = unsafe { ARef::from_raw(NonNull::new_unchecked(obj.cast())) };
@@ -641,8 +641,9 @@ where
     unsafe { shim::skua_inode_discard(T::backing(obj).inode.get()) };
 }
 
-/// The inode of shmem of `obj` if that is [`Placement::Resting`] and may be used, and has had pages:
-/// what was thrown away in VRAM rests, and may never have had any. With its reservation locked.
+/// The inode of shmem of `obj` if that is [`Placement::Resting`] and may be used, and has had
+/// pages: what was thrown away in VRAM rests, and may never have had any. With its reservation
+/// locked.
 fn rests<T: GemExt>(obj: &Object<T>, reserved: &Reserved<'_>) -> Option<NonNull<bindings::inode>>
 where
     T::Driver: DriverExt<Gem = T>,
@@ -1191,8 +1192,8 @@ where
     //
     // SAFETY: The last reference is gone and the object is initialised.
     unsafe { bindings::drm_gem_object_release(raw) };
-    // SAFETY: `create()` made the object as a pinned `KBox` of the layout of `Object<T>`, whose first
-    // field is the GEM object (`repr(C)`), and gave it up to its reference count.
+    // SAFETY: `create()` made the object as a pinned `KBox` of the layout of `Object<T>`, whose
+    // first field is the GEM object (`repr(C)`), and gave it up to its reference count.
     drop(unsafe { KBox::from_raw(raw.cast::<Object<T>>()) });
     // After what the object had mapped of it.
     drop(attachment);

@@ -5,10 +5,10 @@
 //! # Model
 //!
 //! An object has an inode of shmem from its first pages on, which can be swapped; no file, and no
-//! name, which are as much memory again. [`Pages`] are all its pages, present and pinned. They own a reference to the
-//! inode, not to the object, so they may be dropped anywhere that may sleep, before or after it;
-//! dropped, they may be swapped out, and the next [`Pages::get`] finds the content again. The
-//! driver does not read or write them: clients and devices do, at any time.
+//! name, which are as much memory again. [`Pages`] are all its pages, present and pinned. They own
+//! a reference to the inode, not to the object, so they may be dropped anywhere that may sleep,
+//! before or after it; dropped, they may be swapped out, and the next [`Pages::get`] finds the
+//! content again. The driver does not read or write them: clients and devices do, at any time.
 //!
 //! [`DmaMap`] makes them reachable by a device. It holds the pages, so they cannot be swapped out
 //! under the device; and it is in a [`DevresSet`], so it is gone when the device is unbound. The

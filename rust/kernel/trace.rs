@@ -108,8 +108,8 @@ pub(crate) fn resume<D: drm::Driver>(
     }
 }
 
-/// A packet was written to an engine's ring, which knows it by the fence id `packet`, `again` or for
-/// the first time.
+/// A packet was written to an engine's ring, which knows it by the fence id `packet`, `again` or
+/// for the first time.
 pub(crate) fn packet<D: drm::Driver>(
     dev: &drm::Device<D>,
     engine: u32,

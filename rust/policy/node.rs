@@ -6,8 +6,8 @@
 //! gets a fence id of the hardware; packets are complete by their *position* before the id that the
 //! engine reports ([`InFlight`]). After a reset those that go on are written again: the system's
 //! own before all others, in order, with the ids that they have, and then the others, in order,
-//! with new ones (row 2.14): what waits for a packet holds on to it, never to its id. The miniport is
-//! told of each that it was given before.
+//! with new ones (row 2.14): what waits for a packet holds on to it, never to its id. The miniport
+//! is told of each that it was given before.
 //!
 //! # Preemption
 //!

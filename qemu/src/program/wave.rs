@@ -8,9 +8,10 @@
 //! pays nothing for it.
 //!
 //! The interpreter is compiled for the least host and for one with wide vectors; [`Arch`] chooses
-//! when it runs. What it calls for each instruction is inlined for that, but for accesses to memory,
-//! so that the loop keeps what it needs in the host's registers. It runs stretches, of which is
-//! known before how long they are at most. What all threads have the same of is computed once.
+//! when it runs. What it calls for each instruction is inlined for that, but for accesses to
+//! memory, so that the loop keeps what it needs in the host's registers. It runs stretches, of
+//! which is known before how long they are at most. What all threads have the same of is computed
+//! once.
 
 use pulp::{Arch, Simd, WithSimd};
 use skua_spec::fault::Reason;

@@ -170,8 +170,8 @@ impl ClientDevice {
     }
 
     /// Begins to make buffer objects resident for this device, as [`Device::make_resident`] does
-    /// for the client's own. With explicit residency, work that uses those that may be in VRAM alone
-    /// has to wait for what this signals: an access before that is a fault.
+    /// for the client's own. With explicit residency, work that uses those that may be in VRAM
+    /// alone has to wait for what this signals: an access before that is a fault.
     pub const fn make_resident<'a>(&'a self, bos: &'a [&'a Bo]) -> MakeResident<'a> {
         MakeResident::new(&self.device, self.handle, bos)
     }

@@ -19,7 +19,8 @@
 //! let device = "# skua-events 1 engines=compute\n\
 //!               9000 0 40 begin packet=1 context=5 asid=3 resume=0\n\
 //!               9900 0 1040 end packet=1 context=5 asid=3\n";
-//! let guest = "prog-7 [000] ..... 2.000001: skua_packet: dev=d, engine=0, context=4, fence=9:1, packet=1\n";
+//! let guest = "prog-7 [000] ..... 2.000001: \
+//!              skua_packet: dev=d, engine=0, context=4, fence=9:1, packet=1\n";
 //! let timeline = Timeline::new(&device::parse(device)?, &guest::parse(guest));
 //! let packet = &timeline.packets[0];
 //! assert_eq!((packet.from.ticks, packet.to.ticks), (40, 1040));

@@ -48,7 +48,8 @@ pub(crate) struct Options {
     /// How often the test of random preemptions preempts work.
     #[arg(long)]
     points: Option<u64>,
-    /// How many guests run side by side; without it one for each CPU, and more while these are idle.
+    /// How many guests run side by side; without it one for each CPU, and more while these are
+    /// idle.
     #[arg(long)]
     guests: Option<usize>,
 }

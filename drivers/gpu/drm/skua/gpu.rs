@@ -51,8 +51,8 @@
 //! Destroyer::queues
 //! Context::pending, Vm::binds, Slots
 //! Submission::fence, promises, Bind::end, Transfer, Move::fence, Destruction::given_up,
-//! Gpu::paging, alarms, discarder, shrinker, last_clear, vram_region, Clearer, Sites, Evicted, Moves,
-//! Herald's, Resets::policy
+//! Gpu::paging, alarms, discarder, shrinker, last_clear, vram_region, Clearer, Sites, Evicted,
+//! Moves, Herald's, Resets::policy
 //! PendingResidency::operations
 //! Claims::counts, a device's notice, Context::area_move, Gate::waiters, Operation::publisher
 //! Gpu::fences, MonitoredFence::state, Pledge::state
@@ -75,7 +75,7 @@
 //! Interrupt threads, the workers of [`QUEUE`] and of [`crate::memory::vm::QUEUE`], and the alarms
 //! are on the way to fences' signals as a whole, and say so to lockdep: they allocate nothing, take
 //! no reservation lock, and give references that may be the last to a reaper. But for the
-//! [`Discarder`]'s, for which no fence waits.
+//! [`Discarder`]'s and the [`Clearer`]'s, for which no fence waits.
 
 use crate::{
     ext::{

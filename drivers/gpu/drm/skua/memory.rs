@@ -5,8 +5,8 @@
 //! Uses [`crate::hardware`], [`crate::fences`] and the trunk ([`crate::gpu`]); of [`crate::submit`]
 //! only what a context is, which the trunk hands to it: the driver's own contexts, which it has
 //! clear, copy or initialise memory, and those whose allocations move, which it has engines leave
-//! ([`save_areas`]). What clients submit it does not know; that an address space is used, it sees by
-//! fences.
+//! ([`save_areas`]). What clients submit it does not know; that an address space is used, it sees
+//! by fences.
 //!
 //! | about | in |
 //! |---|---|

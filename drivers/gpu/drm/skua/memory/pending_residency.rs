@@ -12,9 +12,9 @@
 //! ```
 //!
 //! The worker does what the ioctl does, making room included, so it is in
-//! [the queue](hold::QUEUE) that no fence waits for. What was evicted meanwhile, or has no handle any
-//! more, does not move. A lock ends at the latest when the client's file is closed. Who has locked
-//! it and would sleep until then is told so ([`PendingResidency::waits_for`]).
+//! [the queue](hold::QUEUE) that no fence waits for. What was evicted meanwhile, or has no handle
+//! any more, does not move. A lock ends at the latest when the client's file is closed. Who has
+//! locked it and would sleep until then is told so ([`PendingResidency::waits_for`]).
 //!
 //! Lock: `operations`, a spin lock; [`Claims`] are looked at under it.
 
@@ -194,8 +194,8 @@ impl PendingResidency {
         );
     }
 
-    /// The client with `locks` has something not locked any more, or has ended a device: has what is
-    /// due go on. In any context; allocates nothing.
+    /// The client with `locks` has something not locked any more, or has ended a device: has what
+    /// is due go on. In any context; allocates nothing.
     pub(crate) fn look_again(&self, locks: &Claims) {
         self.look_at(Some(key_of(locks)));
     }

@@ -27,8 +27,8 @@
 //! ([`ClientDevice::has_evicted`]): it goes on beside the move, and finds no way to the object.
 //!
 //! A move that waits for work waits in a line of the driver's own for whose work that is
-//! ([`Mover`]): what one client has queued delays no other's clears and moves. What it waits for may
-//! fail: then it is over, too.
+//! ([`Mover`]): what one client has queued delays no other's clears and moves. What it waits for
+//! may fail: then it is over, too.
 //!
 //! The [context allocation](super::save_areas) that an engine saves to moves when its context has
 //! nothing queued, and the engine has left it. Others of the address space do not use it: it waits

@@ -251,9 +251,9 @@ pub(crate) fn come_back(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, ma
     drop(moved());
 }
 
-/// Has those of `objects` that are resident for `device` move to where they rather are to be, as far
-/// as there is room; a fence for all moves of `objects`. `ENOMEM`, `ENODEV`; `EINTR` if a signal
-/// arrives.
+/// Has those of `objects` that are resident for `device` move to where they rather are to be, as
+/// far as there is room; a fence for all moves of `objects`. `ENOMEM`, `ENODEV`; `EINTR` if a
+/// signal arrives.
 pub(crate) fn move_in(
     device: &ClientDevice,
     dev: &SkuaDevice,

@@ -19,8 +19,8 @@
 //!
 //! An engine holds the context that it last worked for, and writes to its save area when it leaves
 //! that for another one. So what is held is not moved, and not freed, before the engine has left it
-//! ([`Context::leave`](crate::submit::context::Context::leave)), and all that the context may have in
-//! a ring is over by then. What other contexts of the address space do goes on beside the move.
+//! ([`Context::leave`](crate::submit::context::Context::leave)), and all that the context may have
+//! in a ring is over by then. What other contexts of the address space do goes on beside the move.
 //!
 //! Commands of the client can read and write the areas, and can do nothing with them but what they
 //! can anyway: an engine checks a state before it goes on with it.
@@ -238,8 +238,8 @@ pub(crate) fn free(dev: &SkuaDevice, vm: &Vm, bo: &BoRef) -> Result {
 }
 
 /// Has the engines leave whom `bo` is for, when all that these have queued is over (row 2.07), and
-/// adds the fences of that to `waits`. `EBUSY` if it is the area of a context that is being made, or
-/// goes; `ENOMEM`; `ENODEV`.
+/// adds the fences of that to `waits`. `EBUSY` if it is the area of a context that is being made,
+/// or goes; `ENOMEM`; `ENODEV`.
 pub(crate) fn leave(dev: &SkuaDevice, bo: &BoRef, waits: &mut Few<Fence>) -> Result {
     let mut leave = |context: Arc<Context>| {
         let left = context.leave();

@@ -1292,8 +1292,9 @@ impl Vm {
         }
     }
 
-    /// Has nothing of what is installed at and behind `from` lead to `bo`, for `room` ranges at most;
-    /// of both is then what is left. Which these were, as far as there is memory to say so. The TLBs are to be flushed, as after [`Vm::withdraw`]. `ENODEV`, `EIO`.
+    /// Has nothing of what is installed at and behind `from` lead to `bo`, for `room` ranges at
+    /// most; of both is then what is left. Which these were, as far as there is memory to say so.
+    /// The TLBs are to be flushed, as after [`Vm::withdraw`]. `ENODEV`, `EIO`.
     pub(crate) fn uninstall(
         &self,
         parent: &Device<Bound>,

@@ -196,8 +196,8 @@ impl VramRange {
     /// running process; something is to be moved there, and it is not cleared for that.
     ///
     /// What leaves it counts against `quota`. Waits for what is being cleared, as long as there is
-    /// `patience`, from which it takes. `ENOSPC` if there is no room, or the group may have no more;
-    /// `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
+    /// `patience`, from which it takes. `ENOSPC` if there is no room, or the group may have no
+    /// more; `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
     pub(crate) fn new(
         dev: &SkuaDevice,
         quota: &Arc<Quota>,

@@ -133,9 +133,9 @@ impl Resets {
     }
 }
 
-/// Resets the adapter, and with that ends the recoveries of engines, whose causes say who is guilty;
-/// or declares the device lost, if it was reset too often, does not come back, or is to be lost
-/// anyway.
+/// Resets the adapter, and with that ends the recoveries of engines, whose causes say who is
+/// guilty; or declares the device lost, if it was reset too often, does not come back, or is to be
+/// lost anyway.
 ///
 /// Called by the alarms, one at a time. Bounded, and in a signalling section as a whole.
 pub(crate) fn reset_adapter(dev: &SkuaDevice) {
@@ -265,8 +265,8 @@ fn purge(dev: &SkuaDevice) -> Result {
     Ok(())
 }
 
-/// An engine is recovered no more: the client whose packet that was for has failed; the error of that
-/// packet's fence.
+/// An engine is recovered no more: the client whose packet that was for has failed; the error of
+/// that packet's fence.
 fn convict(dev: &SkuaDevice, engine: &Engine) -> Option<Error> {
     let (context, (status, error)) = {
         let mut state = engine.state.lock();

@@ -5,14 +5,14 @@
 //! Submissions of a context run in the order in which they were made; a client's in its address
 //! space, the driver's in that of the paging process. The context's queue holds what is not in the
 //! ring yet; only its first submission can start, once its gate is open, portion by portion, with
-//! others' work between them (row 2.17). The engine ([`crate::submit::engine`]) takes contexts whose
-//! first submission is ready in turn.
+//! others' work between them (row 2.17). The engine ([`crate::submit::engine`]) takes contexts
+//! whose first submission is ready in turn.
 //!
 //! A context is active until its work faults or is cut by the watchdog, the adapter is reset, its
-//! client's device fails, the GPU is lost, or userspace destroys it; then its queue is cancelled and
-//! it takes no more. Other contexts do not notice. Fences of a context
-//! signal in order all the same (but those of moves, which are each of a line of its own): what is
-//! cancelled waits until nothing of the context is in the ring.
+//! client's device fails, the GPU is lost, or userspace destroys it; then its queue is cancelled
+//! and it takes no more. Other contexts do not notice. Fences of a context signal in order all the
+//! same (but those of moves, which are each of a line of its own): what is cancelled waits until
+//! nothing of the context is in the ring.
 //!
 //! [`Context::submit`] orders submissions by `order` (a mutex; nothing that leads to a fence's
 //! signal takes it). The queue is under `pending`, a spin lock inside the engine's, which nobody

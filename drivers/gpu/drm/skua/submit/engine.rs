@@ -138,7 +138,8 @@ use kernel::{
 pub(crate) enum Mode {
     /// It works: the ring is filled and emptied.
     Running,
-    /// Something is done about it (it is asked to stop, or reset), or the device sleeps; work waits.
+    /// Something is done about it (it is asked to stop, or reset), or the device sleeps; work
+    /// waits.
     Recovering,
     /// The device is lost; work is refused.
     Lost,
@@ -758,8 +759,8 @@ impl Engine {
     }
 
     /// Takes what is complete, starts what can be started, signals what is over, and cuts what was
-    /// found waiting once more for a value that has not come for too long. Process context, no locks
-    /// held.
+    /// found waiting once more for a value that has not come for too long. Process context, no
+    /// locks held.
     pub(crate) fn process(&self, dev: &SkuaDevice) {
         let _signalling = Signalling::begin();
         let generation = dev.hw.generation();

@@ -715,8 +715,8 @@ fn conclude(
     }
 }
 
-/// The context that all of `removed` are of, if there are any, has failed with `status`; its address
-/// space, for [`end_failed`]. Under the engine's `turn`.
+/// The context that all of `removed` are of, if there are any, has failed with `status`; its
+/// address space, for [`end_failed`]. Under the engine's `turn`.
 pub(crate) fn condemn(
     dev: &SkuaDevice,
     engine: &Engine,

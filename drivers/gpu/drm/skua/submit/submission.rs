@@ -163,8 +163,8 @@ pub(crate) struct Submission {
     gate: Gate<Context>,
     /// What it waits for of its own context, before it by their order.
     before: Few<Fence>,
-    /// How many of its portions the engine was given, whatever became of them; of the driver's own it
-    /// tells nothing.
+    /// How many of its portions the engine was given, whatever became of them; of the driver's own
+    /// it tells nothing.
     given: Atomic<usize>,
     /// From publication until it is finished.
     #[pin]

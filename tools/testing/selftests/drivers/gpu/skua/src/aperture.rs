@@ -831,7 +831,8 @@ pub fn one_allocation_fails() {
                 assert_eq!(place(rig, own.handle), Place::Vram);
                 assert_eq!(rig.unlock(own.handle), Ok(()));
             }
-            // If the copy of the answer is what fails, it is locked; not if that of the question is.
+            // If the copy of the answer is what fails, it is locked; not if that of the question
+            // is.
             Err(Errno::EFAULT) => _ = rig.unlock(own.handle),
             Err(errno) => assert_eq!(errno, Errno::ENOMEM),
         }

@@ -249,8 +249,8 @@ fn many_small_objects() {
     before.expect_unchanged(&client);
 }
 
-/// Of shmem, which takes more of the kernel's memory than all else of an object; nothing has a file,
-/// which takes as much again.
+/// Of shmem, which takes more of the kernel's memory than all else of an object; nothing has a
+/// file, which takes as much again.
 fn what_is_in_vram_has_no_inode_before_it_leaves() {
     quiet();
     let client = Client::new();

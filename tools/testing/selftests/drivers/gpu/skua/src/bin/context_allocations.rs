@@ -770,7 +770,8 @@ fn part(seed: u64, number: u64, out: &Buffer) -> Vec<Command> {
     commands
 }
 
-/// Asserts that each part of that has found what those before it set, and zero in what is set later.
+/// Asserts that each part of that has found what those before it set, and zero in what is set
+/// later.
 #[track_caller]
 fn expect_parts(seed: u64, out: &Buffer, whose: &str) {
     for number in 0..PARTS {

@@ -278,8 +278,8 @@ fn brought(call: impl FnOnce()) -> [u64; 2] {
     pages
 }
 
-/// Before it is locked all of it is there, and then it is looked up. What is private shares its lock
-/// with all that its address space has.
+/// Before it is locked all of it is there, and then it is looked up. What is private shares its
+/// lock with all that its address space has.
 fn no_lock_is_held_while_pages_come_back() {
     let rig = alone();
     press();
