@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! How many of a few things a user may have, with any number of clients.
+//! How much of what there is little of a user may have, with any number of clients.
 //!
-//! Nobody has more than are free for others. So one who takes what he gets has half, each of two a
-//! third, and there is as much left for who comes next.
+//! Nobody has more than is free for others, but for one piece. So one who takes what he gets has
+//! half, each of two a third, and there is as much left for who comes next.
 //!
 //! # Examples
 //!
 //! ```
-//! use skua_policy::fair_share::may_have_one_more;
+//! use skua_policy::fair_share::excess;
 //!
-//! assert!(may_have_one_more(511, 513));
-//! assert!(!may_have_one_more(512, 512));
+//! assert_eq!(excess(512, 512), 0);
+//! assert_eq!(excess(514, 510), 2);
 //! // Others have the rest; who has none gets the last.
-//! assert!(may_have_one_more(0, 1));
+//! assert_eq!(excess(1, 0), 0);
 //! ```
 
 #[cfg(test)]
 mod tests;
 
-/// Whether a user who has `used` may have one more while `free` are nobody's.
-pub const fn may_have_one_more(used: u64, free: u64) -> bool {
-    used < free
+/// How many pieces a user who has `used` would have to give back while `free` are nobody's; 0 if
+/// that is a fair share.
+pub const fn excess(used: u64, free: u64) -> u64 {
+    used.saturating_sub(free.saturating_add(1)).div_ceil(2)
 }

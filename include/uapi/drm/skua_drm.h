@@ -464,9 +464,9 @@ enum drm_skua_bo_flags {
  * The content is zero for whoever sees it first.
  *
  * Where VRAM has no room, other buffer objects are moved out of it, and count as their
- * client's system memory from then on, even beyond the client's half. Where what may be
- * in the aperture alone has no room there, others leave it that may be elsewhere. The call
- * waits until what uses them is done, for ten seconds at most.
+ * client's system memory from then on, even beyond what the client may have. Where what may
+ * be in the aperture alone has no room there, others leave it that may be elsewhere. The
+ * call waits until what uses them is done, for ten seconds at most.
  *
  * What is in VRAM is charged to the caller's control group (dmem). Where that may have no
  * more, VRAM has no room but what other buffer objects of the group leave.
@@ -479,7 +479,8 @@ enum drm_skua_bo_flags {
  * (&drm_skua_region_info.cpu_visible_size); -ENOSPC if VRAM is allowed and system memory
  * is not, or the aperture alone is, and no room can be made there in time, or none that
  * other control groups give up; -ENOMEM if system memory has no room and VRAM has none, or is not
- * allowed, or one client would have more than half of it, or has already.
+ * allowed, or one client would have more than half of it, or its user, as of &struct
+ * drm_skua_vm_create, more than is left for others, or has already.
  */
 struct drm_skua_bo_create {
 	/** @size: Bytes: a multiple of 4096. */
@@ -811,8 +812,8 @@ struct drm_skua_evict {
  * Errors: -ENOENT for @handle; -EINVAL for @flags; -EOPNOTSUPP for an imported buffer
  * object: map its dma-buf; -EPERM for what the CPU cannot access in VRAM and may be nowhere else
  * if it is there, or was exported or had a second handle; -EMFILE for 16384 clients that lock
- * one; -ENOSPC if it is in use for long; -ENOMEM if system memory has no room or the client would
- * have more than half of it; -EBUSY if it is being destroyed.
+ * one; -ENOSPC if it is in use for long; -ENOMEM if system memory has no room or the client or
+ * its user would have more than they may; -EBUSY if it is being destroyed.
  */
 struct drm_skua_bo_lock {
 	/** @handle: Handle of the buffer object. */
@@ -1387,8 +1388,8 @@ enum drm_skua_context_alloc_flags {
  * -EINVAL for @flags, @pad, @size, @alignment, @placements, @preferred or @eviction_set; -ECANCELED
  * if the context or the device is not active; -ENOSPC if the client has 256, or there are no
  * addresses left, or VRAM is allowed alone and is smaller than @size, or the aperture alone is and
- * no room can be made there in time; -ENOMEM if system memory has no room, or one client would have
- * more than half of it, or has already.
+ * no room can be made there in time; -ENOMEM if system memory has no room, or the client or its
+ * user would have more than they may, or has already.
  */
 struct drm_skua_context_alloc {
 	/** @vm: The address space. */

@@ -9,7 +9,7 @@ fn greedy(total: u64, users: usize) -> (Vec<u64>, u64) {
     loop {
         let before = free;
         for used in &mut used {
-            if may_have_one_more(*used, free) {
+            if free > 0 && excess(*used + 1, free - 1) == 0 {
                 *used += 1;
                 free -= 1;
             }
@@ -35,10 +35,32 @@ fn as_much_is_left_as_each_has() {
 #[test]
 fn who_comes_late_gets_as_much() {
     let (mut used, mut free) = (0, greedy(1022, 1).1);
-    while may_have_one_more(used, free) {
+    while free > 0 && excess(used + 1, free - 1) == 0 {
         used += 1;
         free -= 1;
     }
     assert!(used >= 255 && free >= 255, "{used}, {free}");
-    assert!(may_have_one_more(0, free));
+    assert_eq!(excess(1, free - 1), 0);
+}
+
+#[test]
+fn what_is_given_back_is_enough_and_no_more() {
+    for used in 0..64 {
+        for free in 0..64 {
+            let back = excess(used, free);
+            assert_eq!(
+                excess(used - back, free + back),
+                0,
+                "{used}, {free}: {back}"
+            );
+            if back > 0 {
+                assert_ne!(
+                    excess(used - back + 1, free + back - 1),
+                    0,
+                    "{used}, {free}: {back}"
+                );
+            }
+        }
+    }
+    assert_eq!(excess(u64::MAX, u64::MAX), 0);
 }

@@ -514,7 +514,7 @@ pub(crate) struct Gpu {
     pub(crate) vram_ranges: Atomic<u32>,
     /// Tells userspace of losses and of work that was cut.
     pub(crate) herald: Arc<Herald>,
-    /// Who has how many of its address spaces and contexts.
+    /// Who has how many of its address spaces and contexts, and how much system memory.
     #[pin]
     pub(crate) users: Users,
     /// Bytes of system memory that buffer objects and page tables have, of half the machine's.
@@ -725,7 +725,9 @@ impl Gpu {
         let limit = MAX_VMS.min(1 << caps.asid_bits.min(16));
         let first = u32::from(PAGING_ASID).saturating_add(1);
         let asids = IdSlots::new(first, limit)?;
-        let users = Users::new(limit.saturating_sub(first), MAX_CONTEXTS, MAX_EXPLICIT)?;
+        let system = Quota::new(system_limit)?;
+        let asid_count = limit.saturating_sub(first);
+        let users = Users::new(&system, asid_count, MAX_CONTEXTS, MAX_EXPLICIT)?;
         let aperture = host_aperture::window(&caps)?;
         let gart = gart::window(caps.gart_pages, GART_PAGES)?;
         let vram = vram::pages(caps.vram_size)?;
@@ -780,7 +782,7 @@ impl Gpu {
             vram_ranges: Atomic::new(0),
             herald: Herald::new()?,
             users <- users,
-            system: Quota::new(system_limit)?,
+            system,
             engines,
             paging <- new_spinlock!(None),
             movers <- movers,

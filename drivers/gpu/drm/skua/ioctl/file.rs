@@ -202,8 +202,9 @@ pub(crate) struct File {
     pub(crate) locks: Claims,
     /// What all its contexts used of the engines.
     pub(crate) usage: Arc<Usage>,
-    /// Who opened it, and may have so many of what is [limited by user](crate::users) with all files.
-    opener: Opener,
+    /// Who opened it, and may have so many of what is [limited by user](crate::users) with all
+    /// files.
+    _opener: Opener,
     /// Address spaces that the client may have, those counted that are not gone yet.
     vm_quota: Arc<Quota>,
     /// Contexts that the client may have, counted likewise.
@@ -231,6 +232,7 @@ impl drm::file::DriverFile for File {
     type Driver = SkuaDriver;
 
     fn open(dev: &SkuaDevice) -> Result<Pin<KBox<Self>>> {
+        let opener = dev.users.open()?;
         KBox::try_pin_init(
             try_pin_init!(Self {
                 dev: dev.into(),
@@ -243,16 +245,16 @@ impl drm::file::DriverFile for File {
                 own: ClientDevice::of_file(dev)?,
                 locks <- Claims::new(BoData::count_lockers),
                 usage: Usage::new()?,
-                opener: dev.users.open()?,
-                vm_quota: Quota::new(CLIENT_VMS)?,
-                context_quota: Quota::new(CLIENT_CONTEXTS)?,
-                explicit_quota: Quota::new(MAX_DEVICES as u64)?,
+                vm_quota: opener.quotas().vms.of_client(CLIENT_VMS)?,
+                context_quota: opener.quotas().contexts.of_client(CLIENT_CONTEXTS)?,
+                explicit_quota: opener.quotas().explicit.of_client(MAX_DEVICES as u64)?,
                 allocation_quota: Quota::new(MAX_CONTEXT_ALLOCATIONS)?,
                 fence_quota: Quota::new(MAX_FENCES)?,
                 eventfd_quota: Quota::new(MAX_EVENTFDS)?,
                 pledge_quota: Quota::new(MAX_PLEDGES)?,
                 pending_quota: Quota::new(MAX_PENDING)?,
-                system_quota: Quota::new(dev.system.limit() / 2)?,
+                system_quota: opener.quotas().system.of_client(dev.system.limit() / 2)?,
+                _opener: opener,
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -684,7 +686,7 @@ impl File {
         }
         let explicit = match args.flags {
             0 => None,
-            _ => Some(this.opener.take_explicit(&this.explicit_quota)?),
+            _ => Some(this.explicit_quota.take(1).ok_or(ENOSPC)?),
         };
         args.device = devices.insert(ClientDevice::new(dev, explicit)?)?;
         Ok(0)
@@ -781,7 +783,7 @@ impl File {
             return Err(EINVAL);
         }
         device.check()?;
-        let place = this.opener.take_vm(&this.vm_quota)?;
+        let place = this.vm_quota.take(1).ok_or(ENOSPC)?;
         let vm = Vm::new(dev, data.parent(), &device, place, &this.system_quota)?;
         let handle = this.vms.lock().insert(vm.clone());
         if handle.is_err() {
@@ -835,7 +837,7 @@ impl File {
         if !exists || args.flags != 0 {
             return Err(EINVAL);
         }
-        let place = this.opener.take_context(&this.context_quota)?;
+        let place = this.context_quota.take(1).ok_or(ENOSPC)?;
         let (context, handle) = {
             let class = this.class.lock();
             let level = scheduler::Level::NORMAL.within(*class);

@@ -106,7 +106,6 @@ use crate::{
         }, //
     },
     quota::{
-        take_both,
         Quota,
         Share, //
     },
@@ -192,19 +191,10 @@ pub(crate) struct SystemMemory {
     map: Option<DevresItem<DmaMap>>,
     /// How the CPU caches them.
     caching: Caching,
-    /// Their part of the client's and the device's quota of system memory.
-    shares: Arc<Shares>,
+    /// Their part of the client's quota of system memory.
+    share: Arc<Share>,
     /// Whether they are the object's no more: see [`clean_copy`].
     stale: Atomic<bool>,
-}
-
-/// An object's part of the client's and the device's quota of system memory.
-pub(crate) type Shares = [Share; 2];
-
-/// The client's quota.
-fn own_quota(shares: &Shares) -> Arc<Quota> {
-    let [own, _] = shares;
-    own.quota().clone()
 }
 
 /// An object's system pages, and how the GPU reaches them.
@@ -233,12 +223,13 @@ impl SystemMemory {
 
     /// Whether it counts in `quota`.
     pub(crate) fn counts_in(&self, quota: &Arc<Quota>) -> bool {
-        self.shares.iter().any(|share| share.is_of(quota))
+        let mut quotas = self.share.quota().and_wholes();
+        quotas.any(|counts| Arc::ptr_eq(counts, quota))
     }
 
     /// Whether somebody has more of a quota by it than they may.
     pub(crate) fn is_too_much(&self) -> bool {
-        let mut quotas = self.shares.iter().map(Share::quota);
+        let mut quotas = self.share.quota().and_wholes();
         quotas.any(|quota| quota.used() > quota.limit())
     }
 
@@ -274,7 +265,7 @@ pub(crate) struct BoData {
     made: u16,
     /// Its [`Placement`], under its reservation lock; and that lock's reservation, if it is an
     /// address space's.
-    backing: Backing<VramSite, SystemSite, Arc<Shares>>,
+    backing: Backing<VramSite, SystemSite, Arc<Share>>,
     /// The number of the region that holds it, for those who look without the lock.
     region: Atomic<i8>,
     /// For how many devices of clients it is resident.
@@ -355,8 +346,8 @@ impl DriverObject for BoData {
 ///
 /// `EINVAL` for a size or flag that the uAPI forbids; `EOPNOTSUPP` if the CPU is to map it and VRAM
 /// alone is allowed, of which it sees nothing, or not cached; `ENOSPC` if system memory is not
-/// allowed, and the rest is full of what has to stay there; `ENOMEM`, also beyond the quota of
-/// system memory of the device, or of the client, `quota`; `EINTR` if a signal arrives while room is
+/// allowed, and the rest is full of what has to stay there; `ENOMEM`, also beyond the client's
+/// `quota` of system memory, its user's, or that of all; `EINTR` if a signal arrives while room is
 /// made.
 pub(crate) fn create(
     dev: &SkuaDevice,
@@ -383,8 +374,7 @@ pub(crate) fn create(
         return Err(EOPNOTSUPP);
     }
     // What others make room for is charged whether or not it fits: no more of that.
-    let is_over = || quota.used() > quota.limit();
-    if is_over() && (!clean_copy::make_room(dev, quota, 0) || is_over()) {
+    if !clean_copy::make_room(dev, quota, 0) {
         return Err(ENOMEM);
     }
     let patience = &mut eviction::patience();
@@ -510,7 +500,7 @@ impl Paged {
         size: u64,
         args: BoArgs,
     ) -> Result<Self> {
-        let take = || take_both(quota, &dev.system, size).ok_or(ENOMEM);
+        let take = || quota.take(size).ok_or(ENOMEM);
         let mut patience = eviction::patience();
         let mut again = |_| {
             dev.destroyer.settle(dev, &mut patience)?;
@@ -518,13 +508,13 @@ impl Paged {
         };
         // Perhaps there is room in what is about to be freed, or in copies; a move may have had
         // these.
-        let copies = |_| clean_copy::take_shares(dev, quota, size).ok_or(ENOMEM);
-        let shares = take().or_else(&mut again).or_else(copies).or_else(again)?;
+        let copies = |_| clean_copy::take(dev, quota, size).ok_or(ENOMEM);
+        let share = take().or_else(&mut again).or_else(copies).or_else(again)?;
         let bo = gem::create::<BoData>(dev, usize::try_from(size)?, args)?;
-        let shares = Arc::new(shares, GFP_KERNEL_ACCOUNT)?;
+        let share = Arc::new(share, GFP_KERNEL_ACCOUNT)?;
         // Nobody else has pages of it.
         let busy = |error| if error == EBUSY { ENOMEM } else { error };
-        let (pages, memory) = system_pages(dev, Some(parent), &bo, shares).map_err(busy)?;
+        let (pages, memory) = system_pages(dev, Some(parent), &bo, share).map_err(busy)?;
         Ok(Self { bo, pages, memory })
     }
 
@@ -596,19 +586,19 @@ pub(crate) fn room_in_vram(
 /// signal arrives.
 pub(crate) fn quota_of(bo: &Bo) -> Result<Option<Arc<Quota>>> {
     Ok(match gem::placement(bo, &resv::lock(bo)?)? {
-        Placement::System(_, site) => Some(own_quota(&site.memory().shares)),
-        Placement::Resting(shares) => Some(own_quota(shares)),
+        Placement::System(_, site) => Some(site.memory().share.quota().clone()),
+        Placement::Resting(share) => Some(share.quota().clone()),
         _ => None,
     })
 }
 
 /// The system pages of `bo`, for the CPU and for the device, if that is bound (`parent`); they
-/// count as `shares`. `ENOMEM`; `EBUSY` if somebody else has them, write-combined; `EIO`.
+/// count as `share`. `ENOMEM`; `EBUSY` if somebody else has them, write-combined; `EIO`.
 fn system_pages(
     dev: &SkuaDevice,
     parent: Option<&Device<Bound>>,
     bo: &Bo,
-    shares: Arc<Shares>,
+    share: Arc<Share>,
 ) -> Result<(Arc<Pages>, Arc<SystemMemory>)> {
     let caching = match bo.flags() & uapi::DRM_SKUA_BO_WRITE_COMBINED {
         0 => Caching::WriteBack,
@@ -619,22 +609,22 @@ fn system_pages(
     let memory = SystemMemory {
         map: map.transpose()?,
         caching,
-        shares,
+        share,
         stale: Atomic::new(false),
     };
     Ok((pages, Arc::new(memory, GFP_KERNEL_ACCOUNT)?))
 }
 
-/// The system pages of `bo`, which leaves VRAM and counts as `shares`; where it is to be then.
+/// The system pages of `bo`, which leaves VRAM and counts as `share`; where it is to be then.
 /// `ENOMEM`, `ENODEV`; `EBUSY` if somebody else has them, write-combined; `EIO`.
 pub(crate) fn system_memory(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
     bo: &Bo,
-    shares: Shares,
+    share: Share,
 ) -> Result<(Arc<Pages>, SystemSite)> {
-    let shares = Arc::new(shares, GFP_KERNEL_ACCOUNT)?;
-    let (pages, memory) = system_pages(dev, Some(parent), bo, shares)?;
+    let share = Arc::new(share, GFP_KERNEL_ACCOUNT)?;
+    let (pages, memory) = system_pages(dev, Some(parent), bo, share)?;
     Ok((pages, gart::site(dev, parent, bo, memory)?))
 }
 
@@ -729,8 +719,8 @@ fn rest(bo: &Bo, reserved: &mut Reserved<'_>) -> Result<usize> {
     {
         return Ok(0);
     }
-    let shares = memory.shares.clone();
-    let was = gem::replace(bo, reserved, Placement::Resting(shares))?;
+    let share = memory.share.clone();
+    let was = gem::replace(bo, reserved, Placement::Resting(share))?;
     drop((was, bo.sites.forget_memory()));
     if offered {
         gem::discard(bo);
@@ -757,15 +747,15 @@ pub(crate) fn set_offer(bo: &Bo, reserved: &Reserved<'_>, offer: Offer) -> Resul
 /// Gets `bo`, which is [`Placement::Resting`], its pages back, whether or not it is offered.
 /// `ENOMEM`, `EIO`.
 pub(crate) fn wake(bo: &Bo, reserved: &mut Reserved<'_>) -> Result {
-    let Placement::Resting(shares) = gem::placement(bo, reserved)? else {
+    let Placement::Resting(share) = gem::placement(bo, reserved)? else {
         return Ok(());
     };
-    let (dev, shares) = (bo.dev(), shares.clone());
+    let (dev, share) = (bo.dev(), share.clone());
     let bound = device::enter(dev);
     let parent = bound.as_deref().map(gpu::parent);
     // Others would say that the device is lost, or that somebody else has them for a moment.
     let known = |error| if error == EIO { EIO } else { ENOMEM };
-    let (pages, memory) = system_pages(dev, parent, bo, shares).map_err(known)?;
+    let (pages, memory) = system_pages(dev, parent, bo, share).map_err(known)?;
     place(
         bo,
         reserved,
@@ -773,12 +763,12 @@ pub(crate) fn wake(bo: &Bo, reserved: &mut Reserved<'_>) -> Result {
     )
 }
 
-/// The share of quotas of system memory of `bo`, if it is offered and has pages that the GPU
+/// The share of system memory of `bo`, if it is offered and has pages that the GPU
 /// reaches directly. `EBUSY` else; `EINTR` if a signal arrives.
-pub(crate) fn offered_shares(bo: &Bo) -> Result<Arc<Shares>> {
+pub(crate) fn offered_share(bo: &Bo) -> Result<Arc<Share>> {
     match gem::placement(bo, &resv::lock(bo)?)? {
         Placement::System(_, SystemSite::Direct(memory)) if bo.is_offered() => {
-            Ok(memory.shares.clone())
+            Ok(memory.share.clone())
         }
         _ => Err(EBUSY),
     }
@@ -1410,7 +1400,7 @@ impl Shrink for BoData {
 impl GemExt for BoData {
     type Device = VramSite;
     type System = SystemSite;
-    type Resting = Arc<Shares>;
+    type Resting = Arc<Share>;
 
     fn backing(&self) -> &Backing<Self::Device, Self::System, Self::Resting> {
         &self.backing

@@ -59,7 +59,6 @@ use crate::{
         bo::{
             Bo,
             BoData,
-            Shares,
             SystemMemory, //
         },
         vram::VramRange, //
@@ -209,26 +208,22 @@ pub(crate) fn is_meant(bo: &Bo, reserved: &Reserved<'_>, meant: &Meant<'_, Arc<Q
     })
 }
 
-/// Drops copies that count in `quota`, one of system memory of `dev`, of objects that nobody is
-/// using just now, until `bytes` more may be had of it; whether there were any. None if that much
-/// may not be had at all. Takes the lists' lock.
+/// Drops copies, of objects that nobody is using just now, that count in `quota`, one of system
+/// memory of `dev`, or in what it is a part of, until `bytes` more may be had of these; whether
+/// they may. None for a quota of which that much may not be had at all. Takes the lists' lock.
 pub(crate) fn make_room(dev: &SkuaDevice, quota: &Arc<Quota>, bytes: u64) -> bool {
-    let missing = quota
-        .used()
-        .saturating_add(bytes)
-        .saturating_sub(quota.limit());
-    let pages = usize::try_from(missing.div_ceil(PAGE_SIZE as u64)).unwrap_or(usize::MAX);
-    bytes <= quota.limit() && shrinker::drop_copies::<BoData>(dev, pages, quota) > 0
+    let drop_of = |quota: &Arc<Quota>| {
+        let missing = quota.excess(bytes).div_ceil(PAGE_SIZE as u64);
+        let pages = usize::try_from(missing).unwrap_or(usize::MAX);
+        bytes <= quota.limit() && shrinker::drop_copies::<BoData>(dev, pages, quota) > 0
+    };
+    let has_room = |quota: &Arc<Quota>| quota.excess(bytes) == 0;
+    let mut quotas = quota.and_wholes();
+    quotas.all(|quota| has_room(quota) || (drop_of(quota) && has_room(quota)))
 }
 
 /// Does what [`Quota::take`] does with a quota of system memory of `dev`; copies make room.
 pub(crate) fn take(dev: &SkuaDevice, quota: &Arc<Quota>, bytes: u64) -> Option<Share> {
     let take = || quota.take(bytes);
     take().or_else(|| make_room(dev, quota, bytes).then(take).flatten())
-}
-
-/// Does what [`take_both`](crate::quota::take_both) does for all clients of `dev`; copies make
-/// room.
-pub(crate) fn take_shares(dev: &SkuaDevice, own: &Arc<Quota>, bytes: u64) -> Option<Shares> {
-    Some([take(dev, own, bytes)?, take(dev, &dev.system, bytes)?])
 }

@@ -48,7 +48,7 @@ use crate::{
         fair_share,
         level, //
     },
-    users::Place, //
+    quota::Share, //
 };
 use kernel::{
     new_mutex,
@@ -122,7 +122,7 @@ pub(crate) struct ClientDevice {
     /// With explicit residency also among [`Budgets`].
     account: Arc<Account>,
     /// Whether it has explicit residency: that it counts as one of its client's and its user's.
-    explicit: Option<Place>,
+    explicit: Option<Share>,
     /// Whether one context that fails is the end of all.
     shares_fate: bool,
     /// `DRM_SKUA_CONTEXT_*` of the first failure; 0 before.
@@ -137,11 +137,11 @@ impl ClientDevice {
 
     /// One that a client asks for, with explicit residency in its place among those that have.
     /// `ENOMEM`.
-    pub(crate) fn new(dev: &SkuaDevice, explicit: Option<Place>) -> Result<Arc<Self>> {
+    pub(crate) fn new(dev: &SkuaDevice, explicit: Option<Share>) -> Result<Arc<Self>> {
         Self::make(dev, explicit, true)
     }
 
-    fn make(dev: &SkuaDevice, explicit: Option<Place>, shares_fate: bool) -> Result<Arc<Self>> {
+    fn make(dev: &SkuaDevice, explicit: Option<Share>, shares_fate: bool) -> Result<Arc<Self>> {
         let account = Arc::pin_init(
             pin_init!(Account {
                 residents <- Claims::new(BoData::count_residents),

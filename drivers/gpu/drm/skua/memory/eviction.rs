@@ -612,9 +612,8 @@ pub(crate) fn is_idle(dev: &SkuaDevice, bo: &BoRef) -> bool {
 /// Has `bo` move from VRAM to system memory, or to nowhere if it is offered; the fence of that.
 ///
 /// `EBUSY` if it is not in VRAM, or arriving, pinned, about to be destroyed, no `victim`, or just
-/// being moved by somebody else; `ENOMEM`, also if all clients together, or of an attached one its
-/// own, have too much system memory; `ENODEV`; `EINTR` if a signal arrives. Nothing has changed
-/// then.
+/// being moved by somebody else; `ENOMEM`, also if the client of an attached one has too much
+/// system memory; `ENODEV`; `EINTR` if a signal arrives. Nothing has changed then.
 fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -> Result<Fence> {
     let bytes = u64::try_from(bo.size())?;
     let Some(Memory::Vram(range)) = bo.sites.memory() else {
@@ -633,19 +632,16 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
         let new = Placement::System(pages, gart::site(dev, parent, bo, memory)?);
         return relocate(dev, parent, bo, new, Some(from), may_wait, None);
     }
-    let own = match victim {
+    let share = match victim {
         Victim::Attached => clean_copy::take(dev, &quota, bytes).ok_or(ENOMEM)?,
-        // The client did not ask for it: its own quota does not keep it in VRAM.
+        // The client did not ask for it: no quota keeps it in VRAM, whoever has used that up. It is
+        // no more than VRAM has: where a quota is exceeded nothing new comes there.
         _ => quota.charge(bytes),
     };
-    let shares = [
-        own,
-        clean_copy::take(dev, &dev.system, bytes).ok_or(ENOMEM)?,
-    ];
     let new = if bo.is_offered() {
-        Placement::Resting(Arc::new(shares, GFP_KERNEL_ACCOUNT)?)
+        Placement::Resting(Arc::new(share, GFP_KERNEL_ACCOUNT)?)
     } else {
-        let (pages, system) = bo::system_memory(dev, parent, bo, shares)?;
+        let (pages, system) = bo::system_memory(dev, parent, bo, share)?;
         Placement::System(pages, system)
     };
     relocate(dev, parent, bo, new, Some(from), may_wait, None)

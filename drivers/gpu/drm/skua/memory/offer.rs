@@ -299,8 +299,8 @@ impl AlarmHandler for Discards {
                 break;
             }
             let parent = gpu::parent(&bound);
-            let lost = bo::offered_shares(&bo).and_then(|shares| {
-                let nowhere = Placement::Resting(shares);
+            let lost = bo::offered_share(&bo).and_then(|share| {
+                let nowhere = Placement::Resting(share);
                 relocate(&self.dev, parent, &bo, nowhere, None, true, None)
             });
             if lost.is_ok() {

@@ -59,8 +59,8 @@ type Node = Table<KernelHeap, Hardware>;
 struct Tables {
     /// The root table, which owns all others.
     root: Node,
-    /// Bytes of all tables, of the device's and the client's quota of system memory.
-    shares: [Share; 2],
+    /// Bytes of all tables, of the client's quota of system memory.
+    share: Share,
 }
 
 /// The page tables of an address space. Live while the device is bound.
@@ -91,15 +91,15 @@ fn table(
     parent: &Device<Bound>,
     quota: &Arc<Quota>,
     level: u32,
-) -> Result<(Node, [Share; 2])> {
+) -> Result<(Node, Share)> {
     // What it knows of the tables below takes as much again.
     let bytes = if level > 0 {
         TABLE_BYTES * 2
     } else {
         TABLE_BYTES
     };
-    let shares = clean_copy::take_shares(dev, quota, bytes).ok_or(ENOMEM)?;
-    Ok((Node::new(Hardware::page(parent)?, level)?, shares))
+    let share = clean_copy::take(dev, quota, bytes).ok_or(ENOMEM)?;
+    Ok((Node::new(Hardware::page(parent)?, level)?, share))
 }
 
 impl PageTable {
@@ -110,10 +110,10 @@ impl PageTable {
         quota: &Arc<Quota>,
     ) -> Result<impl PinInit<Self, Error> + use<>> {
         let quota = quota.clone();
-        let (root, shares) = table(dev, parent, &quota, ROOT_LEVEL)?;
+        let (root, share) = table(dev, parent, &quota, ROOT_LEVEL)?;
         let entry = root.pointer(&dev.hw);
         Ok(try_pin_init!(Self {
-            tables <- new_mutex!(Tables { root, shares }),
+            tables <- new_mutex!(Tables { root, share }),
             entry,
             quota,
         }))
@@ -154,19 +154,15 @@ impl PageTable {
         va: GpuVa,
         level: u32,
     ) -> Result {
-        let (mut new, mut parts) = (None, None);
+        let (mut new, mut part) = (None, None);
         loop {
             // Nothing is allocated under the lock.
             let missing = {
                 let mut tables = self.tables.lock();
                 let missing = tables.root.add(&dev.hw, va, level, &mut new)?;
                 if new.is_none() {
-                    for (share, part) in tables
-                        .shares
-                        .iter_mut()
-                        .zip(parts.take().into_iter().flatten())
-                    {
-                        share.join(part);
+                    if let Some(part) = part.take() {
+                        tables.share.join(part);
                     }
                 }
                 missing
@@ -174,9 +170,9 @@ impl PageTable {
             let Some(level) = missing else {
                 return Ok(());
             };
-            let (node, shares) = table(dev, parent, &self.quota, level)?;
+            let (node, share) = table(dev, parent, &self.quota, level)?;
             new = Some(KernelHeap::boxed(node)?);
-            parts = Some(shares);
+            part = Some(share);
         }
     }
 

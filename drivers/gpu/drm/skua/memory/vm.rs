@@ -112,7 +112,8 @@ use crate::{
     },
     quota::{
         count_out,
-        Quota, //
+        Quota,
+        Share, //
     },
     reaper::{
         Freed,
@@ -132,7 +133,6 @@ use crate::{
             ContextSlot, //
         }, //
     },
-    users::Place, //
 };
 use core::{
     convert::Infallible,
@@ -374,7 +374,7 @@ pub(crate) struct Reached {
     #[pin]
     map: Mutex<IntervalMap<KernelHeap, Mapping>>,
     /// That it counts as one of its client's and its user's, as long as it has its number.
-    place: Place,
+    place: Share,
     /// Its place in the reaper's list.
     #[pin]
     links: ListLinks,
@@ -528,7 +528,7 @@ impl Vm {
         dev: &SkuaDevice,
         parent: &Device<Bound>,
         device: &Arc<ClientDevice>,
-        place: Place,
+        place: Share,
         system: &Arc<Quota>,
     ) -> Result<Arc<Self>> {
         let tables = PageTable::new(dev, parent, system)?;
@@ -615,7 +615,7 @@ impl Vm {
 
     /// Whether it counts against `quota`.
     pub(crate) fn is_of(&self, quota: &Arc<Quota>) -> bool {
-        self.reached.place.own().is_of(quota)
+        self.reached.place.is_of(quota)
     }
 
     /// Takes it out of the device's table.
@@ -658,12 +658,13 @@ impl Vm {
 
     /// The quota of address spaces that it counts in, which is its client's.
     pub(crate) fn client(&self) -> &Arc<Quota> {
-        self.reached.place.own().quota()
+        self.reached.place.quota()
     }
 
     /// What its client's user has of address spaces.
     pub(crate) fn user(&self) -> &Arc<Quota> {
-        self.reached.place.user()
+        let client = self.client();
+        client.whole().unwrap_or(client)
     }
 
     /// The quota of system memory that its page tables count in. `ENODEV`.

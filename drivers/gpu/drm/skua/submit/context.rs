@@ -97,7 +97,8 @@ use crate::{
     },
     quota::{
         count_out,
-        Quota, //
+        Quota,
+        Share, //
     },
     reaper::Reapable,
     spec::{
@@ -125,7 +126,6 @@ use crate::{
             Submission, //
         }, //
     },
-    users::Place, //
 };
 use core::{
     mem::take,
@@ -275,7 +275,7 @@ struct Client {
     /// What the context adds to what its client used of the engine.
     account: Account,
     /// That it counts as one of its client's and its user's.
-    _place: Place,
+    _place: Share,
 }
 
 /// What an engine has of a context when it does not hold it.
@@ -359,7 +359,7 @@ impl Context {
         engine: EngineIndex,
         level: Level,
         usage: &Arc<Usage>,
-        place: Place,
+        place: Share,
     ) -> Result<Arc<Self>> {
         let name = dev.engine(engine)?.name();
         let in_use = VmUse::new(vm)?;

@@ -10,7 +10,7 @@ use skua_selftests::client::{map, map_readonly, signal, unmap, wait};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{
     alone, both, evict_all, evict_some, expect_gpu, movable, movable_in_vram, pattern, place,
-    resident, while_the_cpu_writes, Numbers, Uncleared,
+    press, resident, while_the_cpu_writes, Numbers, Uncleared,
 };
 use skua_selftests::raw::in_child;
 use skua_selftests::rig::{copy, fill, wait_value, write, Buffer};
@@ -49,6 +49,7 @@ fn main() -> ExitCode {
         by_age_all_leave_just_before_they_are_used: 60 at_rest,
         what_is_being_cleared_is_waited_for: 60 at_rest,
         a_full_quota_does_not_keep_vram: 120 at_rest,
+        nor_does_the_full_one_of_all_clients: 120 at_rest,
         an_evicted_object_is_given_back: 60 at_rest,
         clients_that_do_all_at_once_keep_their_content: 240 at_rest,
     ])
@@ -716,6 +717,63 @@ fn a_full_quota_does_not_keep_vram() {
         Err(Errno::ENOMEM),
         "VRAM alone, which it may have to leave"
     );
+}
+
+/// A client that has used up all that it may have of system memory, and has next to nothing: what
+/// it offers is thrown away.
+fn hog() -> Client {
+    let client = Client::new();
+    let system = 1 << client.region(Place::System).id;
+    let mut size = 64 << 20;
+    while size >= PAGE {
+        match client.bo_create(size, 0, system) {
+            Ok(handle) => {
+                assert_eq!(client.offer(&[handle], DRM_SKUA_OFFER_LOW), Ok(()));
+                press();
+            }
+            Err(errno) => {
+                assert_eq!(errno, Errno::ENOMEM);
+                size /= 2;
+            }
+        }
+    }
+    client
+}
+
+fn nor_does_the_full_one_of_all_clients() {
+    let rigs = [alone(), Rig::new().having_worked()];
+    let vram = rigs[0].region(Place::Vram);
+    let size = vram.size * 3 / 5 / PAGE * PAGE;
+    // One of them is out at a time.
+    let two = rigs.each_ref().map(|rig| {
+        let handle = rig.bo_create(size, 0, 1 << vram.id).expect("BO_CREATE");
+        let va = rig.reserve(size);
+        let bound = rig.bind_and_wait(rig.vm, &[map(handle, 0, va, size)]);
+        assert_eq!(bound, Ok(()));
+        (rig, va)
+    });
+    let hogs = [hog(), hog()];
+    let system = rigs[0].region(Place::System);
+    assert!(system.size - system.used < PAGE, "{system:?}");
+    for round in 1..=3 {
+        for (rig, va) in two {
+            let work = [write(va, round), write(va + size - 8, !round)];
+            assert_eq!(rig.run(Engine::Copy, &work), Ok(()), "round {round}");
+        }
+    }
+    // Nobody gets more by that.
+    let vram = 1 << vram.id;
+    assert_eq!(hogs[0].bo_create(PAGE, 0, vram), Err(Errno::ENOMEM));
+    drop(hogs);
+    let again = eventually(|| rigs[0].bo_create(PAGE, 0, vram).ok());
+    assert!(again.is_some(), "nothing was given back");
+    for (rig, va) in two {
+        expect_gpu(rig, "the content", va, size, |at| match at as u64 {
+            0 => 3,
+            at if at == size - 8 => !3,
+            _ => 0,
+        });
+    }
 }
 
 fn an_evicted_object_is_given_back() {

@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         address_spaces_of_one_client_are_limited: 60,
         one_user_leaves_others_as_much: 60,
         system_memory_of_one_client_is_limited: 60,
+        one_user_leaves_others_system_memory: 120 at_rest,
         submissions_that_wait_are_limited: 120,
         binds_that_wait_are_limited: 120,
         what_a_client_has_made_is_charged_to_it: 120,
@@ -79,13 +80,17 @@ fn address_spaces_of_one_client_are_limited() {
 }
 
 /// Clients of a user, as many as it takes until it gets no more; how many each of them got.
-fn take_all(uid: u32, make: &dyn Fn(&Client) -> Result<u32, Errno>) -> (Vec<Client>, usize) {
+fn take_all(
+    uid: u32,
+    why: Errno,
+    make: &dyn Fn(&Client) -> Result<u32, Errno>,
+) -> (Vec<Client>, usize) {
     as_user(uid, || {
         let (mut clients, mut taken) = (Vec::new(), 0);
         loop {
             let client = Client::new();
             let (made, errno) = until_refused(|| make(&client));
-            assert_eq!(errno, Errno::ENOSPC);
+            assert_eq!(errno, why);
             clients.push(client);
             taken += made.len();
             if made.is_empty() {
@@ -120,20 +125,20 @@ fn one_user_leaves_others_as_much() {
         ("contexts", &with_vm),
         ("explicit devices", &explicit),
     ] {
-        let (first, taken) = take_all(65533, make);
+        let (first, taken) = take_all(65533, Errno::ENOSPC, make);
         cases.holds(
             &format!("{what} of one"),
             (500..=512).contains(&taken),
             taken,
         );
-        let (second, others) = take_all(65534, make);
+        let (second, others) = take_all(65534, Errno::ENOSPC, make);
         cases.holds(
             &format!("{what} of another"),
             (250..=260).contains(&others),
             others,
         );
         // Who may override limits takes the rest.
-        let (all, rest) = take_all(0, make);
+        let (all, rest) = take_all(0, Errno::ENOSPC, make);
         cases.holds(
             &format!("{what} of root"),
             (200..=257).contains(&rest),
@@ -159,6 +164,40 @@ fn system_memory_of_one_client_is_limited() {
     assert_eq!(errno, Errno::ENOMEM);
     assert!(used <= size / 2, "one client has more than half");
     modest.bo(Place::System, 8 << 20);
+}
+
+fn one_user_leaves_others_system_memory() {
+    let node = Function::first().node().expect("a render node");
+    fs::set_permissions(node, Permissions::from_mode(0o666)).expect("chmod");
+    quiet();
+    const PIECE: u64 = 16 << 20;
+    let memory = Client::new().region(Place::System);
+    let free = memory.size - memory.used;
+    let make = |client: &Client| client.try_bo(Place::System, PIECE);
+    // What each of them has first is a client's limit.
+    let (first, taken) = take_all(65533, Errno::ENOMEM, &make);
+    assert!(first.len() > 1, "one client alone had all");
+    let (second, others) = take_all(65534, Errno::ENOMEM, &make);
+    let [taken, others] = [taken, others].map(|pieces| pieces as u64 * PIECE);
+    println!("{free} bytes: {taken}, {others}");
+    // The pieces that each of them tried, and page tables.
+    let about = |bytes: u64| bytes.saturating_sub(3 * PIECE)..=bytes;
+    assert!(
+        about(free / 2).contains(&taken),
+        "one has {taken} of {free}"
+    );
+    let half = (free - taken) / 2;
+    assert!(
+        about(half).contains(&others),
+        "another has {others} of {half}"
+    );
+    // Who may override limits takes of the rest.
+    make(&Client::new()).expect("BO_CREATE");
+    // What is given back can be taken again, when it is gone.
+    drop(first);
+    let again = as_user(65533, || eventually(|| make(&Client::new()).ok()));
+    assert!(again.is_some(), "nothing was given back");
+    drop(second);
 }
 
 fn submissions_that_wait_are_limited() {
