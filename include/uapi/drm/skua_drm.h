@@ -735,17 +735,18 @@ enum drm_skua_make_resident_flags {
  * call makes room, it waits as DRM_IOCTL_SKUA_BO_CREATE does, as long in all. What other clients
  * have, too, and are using just now, stays where it is.
  *
- * What may be in VRAM alone, and was locked by the CPU while it was out (DRM_IOCTL_SKUA_BO_LOCK),
- * moves when it is unlocked, unless it was evicted meanwhile. Values of monitored fences are
- * signalled after that; if the device fails or is destroyed before, the fences are lost. A
- * syncobj's fence cannot wait for what a client may do (-EBUSY).
+ * What may be in VRAM alone, or has no room in the aperture, and was locked by the CPU while it was
+ * out (DRM_IOCTL_SKUA_BO_LOCK), moves when it is unlocked, unless it was evicted meanwhile; work of
+ * a device with explicit residency does not need it before, if values are to be signalled. Values
+ * of monitored fences are signalled after that; if the device fails or is destroyed before, the
+ * fences are lost. A syncobj's fence cannot wait for what a client may do (-EBUSY).
  *
  * Errors: -EMFILE for 32768 devices for which one is resident; -ENOENT for @device, a handle
  * or a syncobj; -EINVAL for @flags, a flag of explicit residency for another device,
  * @bytes_to_trim, the number of @handles, one that is there twice, or a wait among @syncs;
  * -ENOSPC if 1024 calls of the file are to signal values of monitored fences still, or 64 of
- * them wait for an unlock; -EBUSY for a syncobj to signal if one may be in VRAM alone, and
- * is out and locked; -ENOMEM also if all that is resident and may be in VRAM alone is more
+ * them wait for an unlock; -EBUSY for a syncobj to signal if one is
+ * out and locked; -ENOMEM also if all that is resident and may be in VRAM alone is more
  * than VRAM; -ECANCELED if the device has failed for want of memory
  * (DRM_SKUA_MAKE_RESIDENT_MUST_SUCCEED).
  */

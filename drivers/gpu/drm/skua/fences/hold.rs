@@ -73,8 +73,8 @@ pub(crate) static QUEUE: ModuleQueue = ModuleQueue::new();
 
 /// How long there may be no room for what is let go, in milliseconds.
 pub(crate) const PATIENCE_MS: i64 = 10_000;
-/// Between two attempts, in milliseconds.
-const PAUSE_MS: i64 = 10;
+/// Between two attempts, in milliseconds: at first, and when it has been tried for long.
+const PAUSE_MS: [i64; 2] = [10, 1000];
 
 /// Requests that one holder may have, held or queued.
 pub(crate) const MAX_REQUESTS: u32 = 4096;
@@ -265,8 +265,8 @@ pub(crate) fn run<T: Holder>(holder: Arc<T>) {
             }
             Item::Deferred(deferred) => T::perform(deferred).map(Item::Deferred),
         };
-        if refused.is_some() {
-            fsleep(Delta::from_millis(PAUSE_MS));
+        if let Some(refused) = &refused {
+            fsleep(Delta::from_millis(refused.pause_ms()));
         }
         let holds = holder.holds();
         let mut queue = holds.queue.lock();
@@ -304,17 +304,37 @@ fn next<T: Holder>(holder: &T) -> Option<(Item<T>, bool)> {
 impl<R> Held<R> {
     /// Submits it, or gives it back if there is no room now. If it cannot be, the holder has
     /// failed.
+impl<T: Holder> Item<T> {
+    /// How long to wait until it is tried again, in milliseconds.
+    fn pause_ms(&self) -> i64 {
+        let [first, most] = PAUSE_MS;
+        match self {
+            Self::Request(held) => (held.refused_ms() / 8).clamp(first, most),
+            Self::Deferred(_) => first,
+        }
+    }
+}
+
     fn release<T: Holder<Request = R>>(mut self, holder: &Arc<T>) -> Option<Self> {
+    /// Since when it is tried in vain, in milliseconds.
+    fn refused_ms(&self) -> i64 {
+        self.refused.map_or(0, |since| since.elapsed().as_millis())
+    }
+
         let (request, values, since) = (&mut self.request, &self.values, Some(self.since));
         let submit = || T::submit(holder, request, values, since);
         let submitted = self.group.charge(submit);
         let mut error = submitted.err()?;
         let is_active = holder.is_active();
-        let since = *self.refused.get_or_insert_with(Instant::now);
-        if is_active
-            && [ENOMEM, ENOSPC, EBUSY].contains(&error)
-            && since.elapsed() < Delta::from_millis(PATIENCE_MS)
-        {
+        self.refused.get_or_insert_with(Instant::now);
+        // What its client has locked, or offered, is so for as long as that wants; nothing else
+        // waits for this but what the client has given the same holder to do.
+        let may_wait = match error {
+            EBUSY => true,
+            ENOMEM | ENOSPC => self.refused_ms() < PATIENCE_MS,
+            _ => false,
+        };
+        if is_active && may_wait {
             return Some(self);
         }
         // If its holder takes no work any more it was cancelled, whatever the error is.

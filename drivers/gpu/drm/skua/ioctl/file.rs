@@ -529,7 +529,7 @@ impl File {
                 let this = file.inner();
                 pending = Some(Place::new(&this.locks, &this.pending_quota)?);
             }
-            Ok(())
+            Ok(pending.is_some())
         };
         let parent = data.parent();
         let moves =

@@ -40,6 +40,8 @@ struct Claim {
     count: u32,
     /// How often without regard to the handle.
     kept: u32,
+    /// How often only from an unlock on.
+    postponed: u32,
 }
 
 /// What one claims, of one kind.
@@ -91,6 +93,36 @@ impl Claims {
         self.counts.lock().get(&Self::key(bo)).is_some()
     }
 
+    /// Whether `bo` is claimed, and not only [later](Self::postpone). Also under spin locks.
+    pub(crate) fn has_now(&self, bo: &Bo) -> bool {
+        let counts = self.counts.lock();
+        let claim = counts.get(&Self::key(bo));
+        claim.is_some_and(|claim| claim.count > claim.postponed)
+    }
+
+    /// Has one claim of each of `objects`, of those that are claimed, hold only from
+    /// [`Self::settle`] on.
+    pub(crate) fn postpone<'a>(&self, objects: impl Iterator<Item = &'a BoRef>) {
+        self.each(objects, |claim| {
+            claim.postponed = claim.postponed.saturating_add(1);
+        });
+    }
+
+    /// Takes [`Self::postpone`] back, for the same objects.
+    pub(crate) fn settle<'a>(&self, objects: impl Iterator<Item = &'a BoRef>) {
+        self.each(objects, |claim| {
+            // It may have been given up meanwhile, and claimed again.
+            claim.postponed = claim.postponed.saturating_sub(1);
+        });
+    }
+
+    fn each<'a>(&self, objects: impl Iterator<Item = &'a BoRef>, f: impl Fn(&mut Claim)) {
+        let mut counts = self.counts.lock();
+        for bo in objects {
+            counts.get_mut(&Self::key(bo)).into_iter().for_each(&f);
+        }
+    }
+
     /// Whether `bo` is claimed, and once only.
     pub(crate) fn has_once(&self, bo: &Bo) -> bool {
         let counts = self.counts.lock();
@@ -120,6 +152,7 @@ impl Claims {
             bo: bo.clone(),
             count: 1,
             kept: 0,
+            postponed: 0,
         };
         // For the first time, perhaps; dropped when the lock is free.
         let node = RBTreeNode::new(Self::key(bo), claim, client_flags())?;

@@ -182,9 +182,11 @@ impl ClientDevice {
 
     /// Whether its work needs `bo`, which is mapped for that, to be where it is to be: not if
     /// nobody is to use it, and in any case if it is a [context allocation](super::save_areas).
-    /// Also under spin locks.
+    /// Nor while its residency is [pending](super::pending_residency): work that uses it waits for
+    /// that, and other work need not. Also under spin locks.
     pub(crate) fn wants(&self, bo: &Bo) -> bool {
-        !bo.is_offered() && (!self.is_explicit() || bo.saves_context() || self.residents().has(bo))
+        !bo.is_offered()
+            && (!self.is_explicit() || bo.saves_context() || self.residents().has_now(bo))
     }
 
     /// Whether `bo` is nothing to its work from here on, and the work so far that may use it is

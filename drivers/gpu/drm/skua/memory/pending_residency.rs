@@ -116,9 +116,10 @@ impl_has_work! {
     impl HasWork<Self> for Operation { self.work }
 }
 
-/// Whether `bo` cannot be where the GPU is to reach it before it is unlocked.
+/// Whether `bo` is not where the GPU is to reach it, and does not come to VRAM before it is
+/// unlocked.
 pub(crate) fn is_locked_out(bo: &Bo) -> bool {
-    bo.is_for_vram_alone() && bo.is_held_out() && bo.is_out()
+    bo.is_held_out() && bo.is_out()
 }
 
 /// Memory for one operation that is to wait.
@@ -307,6 +308,7 @@ impl WorkItem for Operation {
             }
             return;
         }
+        residency::settle(&this.device, &this.dev, &this.objects);
         let publisher = this.publisher.lock().take();
         match (publisher, moves) {
             (Some(publisher), Ok(moves)) => publisher.publish(&this.dev, &moves),

@@ -73,7 +73,8 @@ use kernel::{
 /// Of an explicit device, says in `excess` by how many bytes it exceeds its budget then, or would.
 ///
 /// If some of them are [locked out](pending_residency::is_locked_out) calls `locked_out`, which may
-/// refuse that.
+/// refuse that, and says whether somebody is told when they are there: work does not need them
+/// before then, until [`settle`].
 ///
 /// `ENOMEM`, also if that is not 0, unless the client can `not_trim`; `EBUSY` if one is offered;
 /// `ENODEV`; `EMFILE`; `EINTR` if a signal arrives. Nobody's count has changed then.
@@ -84,7 +85,7 @@ pub(crate) fn make_resident(
     objects: &[(u32, BoRef)],
     not_trim: bool,
     excess: &mut u64,
-    locked_out: impl FnOnce() -> Result,
+    locked_out: impl FnOnce() -> Result<bool>,
 ) -> Result<Fence> {
     let residents = device.residents();
     let before = residents.bytes();
@@ -102,11 +103,10 @@ pub(crate) fn make_resident(
             let told = core::mem::take(excess);
             let moves = move_in(device, dev, parent, objects)?;
             *excess = told;
-            if objects
-                .iter()
-                .any(|(_, bo)| pending_residency::is_locked_out(bo))
-            {
-                locked_out()?;
+            let mut all = objects.iter().map(|(_, bo)| bo);
+            let is_pending = all.clone().any(|bo| pending_residency::is_locked_out(bo));
+            if is_pending && locked_out()? {
+                residents.postpone(&mut all);
             }
             Ok(moves)
         });
@@ -118,6 +118,13 @@ pub(crate) fn make_resident(
     // What did not come by this is work's to bring in from now on.
     claimed().for_each(|bo| look_again(dev, bo));
     result
+}
+
+/// What [`make_resident`] has postponed of `objects` for `device` is not any more.
+pub(crate) fn settle(device: &ClientDevice, dev: &SkuaDevice, objects: &[(u32, BoRef)]) {
+    let objects = objects.iter().map(|(_, bo)| bo);
+    device.residents().settle(objects.clone());
+    objects.for_each(|bo| look_again(dev, bo));
 }
 
 /// Takes [`make_resident`] back once for each of `objects`, or for none: `EINVAL` if one is not

@@ -8,11 +8,11 @@ use std::process::ExitCode;
 use std::thread;
 
 use skua_guest::host::{request, Lies};
-use skua_selftests::client::unmap;
+use skua_selftests::client::{signal_value, unmap};
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
 use skua_selftests::moving::{
-    alone, evict_all, expect_gpu, pattern, place, resident, while_the_cpu_writes,
+    alone, evict_all, expect_gpu, explicit, pattern, place, resident, while_the_cpu_writes,
 };
 use skua_selftests::rig::{copy, fill, wait_value, write, Buffer};
 use skua_selftests::suite::eventually;
@@ -51,6 +51,7 @@ fn main() -> ExitCode {
         row_0_16_what_is_cached_is_locked_in_the_aperture: 60 at_rest,
         row_0_20_what_may_be_in_the_aperture_is_locked_there: 60 at_rest,
         row_0_21_what_is_locked_and_out_comes_to_the_aperture: 60 at_rest,
+        row_0_21_residency_waits_where_the_aperture_is_full: 60 at_rest,
         row_1_22_the_cpu_maps_the_system_pages at_rest,
         row_1_22_a_lock_leads_to_the_system_pages,
         row_0_28_the_window_snoops_what_the_cpu_has_cached_alone,
@@ -629,6 +630,30 @@ fn what_is_out_comes_to_the_aperture(flags: u32) {
     assert_eq!(rig.run(Engine::Compute, &[fill(8, va, size)]), Ok(()));
     cpu.expect("what the GPU wrote", |_| 8 << 32 | 8);
     assert_eq!(rig.unlock(handle), Ok(()));
+}
+
+fn row_0_21_residency_waits_where_the_aperture_is_full() {
+    let (rig, device) = explicit();
+    let size = 8 * PAGE;
+    let placements = bit(&rig, Place::Vram) | bit(&rig, Place::Aperture);
+    let handle = rig.bo_create(size, 0, placements).expect("BO_CREATE");
+    let va = rig.bound_at_will(handle, size);
+    let filler = buffer(&rig, &[Place::Aperture], WINDOW);
+    let cpu = locked(&rig, handle, size);
+    assert_eq!(place(&rig, handle), Place::System);
+    let fence = rig.fence(0);
+    let syncs = [signal_value(fence, 1)];
+    let begun = rig.begin_resident_for(device, 0, &[handle], &syncs);
+    assert_eq!(begun, Ok(0));
+    assert!(!rig.fence_has(fence, 1), "it is nowhere");
+    // Nobody else's work waits for that.
+    let work = [fill(8, filler.va, PAGE)];
+    assert_eq!(rig.run(Engine::Compute, &work), Ok(()));
+    cpu.fill(pattern(1));
+    assert_eq!(rig.unlock(handle), Ok(()));
+    assert!(rig.fence_gets(fence, 1));
+    assert_eq!(place(&rig, handle), Place::Vram);
+    expect_gpu(&rig, "what the CPU wrote", va, size, pattern(1));
 }
 
 fn row_1_22_the_cpu_maps_the_system_pages() {
