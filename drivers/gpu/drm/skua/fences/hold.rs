@@ -114,6 +114,9 @@ pub(crate) trait Holder: Send + Sync + Sized {
     /// again, not for ever. Process context, in a worker.
     fn perform(deferred: Self::Deferred) -> Option<Self::Deferred>;
 
+    /// `request` is not done any more.
+    fn cancelled(&self, request: &Self::Request);
+
     /// What `request` signals.
     fn signals(request: &mut Self::Request) -> &mut Signals;
 
@@ -352,6 +355,7 @@ impl<T: Holder> Item<T> {
             Ok(()) => error,
             Err(_) => ENODEV,
         };
+        holder.cancelled(&self.request);
         let fence = holder.holds().cancelled.fence(self.memory);
         let signalling = Signalling::begin();
         let signals = T::signals(&mut self.request);

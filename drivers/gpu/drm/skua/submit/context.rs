@@ -1241,6 +1241,12 @@ impl Holder for Context {
         deferred.perform()
     }
 
+    fn cancelled(&self, request: &Request) {
+        if let Ok(engine) = self.dev.engine(self.engine) {
+            engine.cancel(&self.dev, self, request.buffers.iter());
+        }
+    }
+
     fn signals(request: &mut Request) -> &mut Signals {
         &mut request.signals
     }

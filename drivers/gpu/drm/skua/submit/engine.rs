@@ -104,7 +104,10 @@ use crate::{
             end_failed,
             Recovery, //
         },
-        submission::Submission, //
+        submission::{
+            Buffer,
+            Submission, //
+        }, //
     }, //
 };
 use kernel::{
@@ -749,12 +752,23 @@ impl Engine {
             let Some(submission) = context.pop_cancelled(lost, error) else {
                 return;
             };
-            if let Some(slot) = context.slot() {
-                let never_given = submission.never_given();
-                node::cancel(&dev.hw, self.caps, self.index, slot, never_given);
-            }
+            self.cancel(dev, context, submission.never_given());
             submission.finish(dev, self.index, Err(error));
             drop(turn);
+        }
+    }
+
+    /// Buffers of `context` that the engine was not given are cancelled: tells the miniport (row
+    /// 2.23).
+    pub(crate) fn cancel<'a>(
+        &self,
+        dev: &SkuaDevice,
+        context: &Context,
+        buffers: impl Iterator<Item = &'a Buffer>,
+    ) {
+        if let Some(slot) = context.slot() {
+            let buffers = buffers.map(Buffer::range);
+            node::cancel(&dev.hw, self.caps, self.index, slot, buffers);
         }
     }
 

@@ -103,6 +103,11 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
+    /// Where it is, and its size in bytes.
+    pub(crate) fn range(&self) -> (GpuVa, u32) {
+        (self.va, self.size)
+    }
+
     /// The `size` bytes at `va`. `EINVAL` if they are none, not aligned, or not all in what a
     /// client can map.
     pub(crate) fn new(va: u64, size: u32) -> Result<Self> {
@@ -383,14 +388,13 @@ impl Submission {
         again
     }
 
-    /// Its buffers that the engine was not given, each by its address and size.
-    pub(crate) fn never_given(&self) -> impl Iterator<Item = (GpuVa, u32)> + '_ {
+    /// Its buffers that the engine was not given.
+    pub(crate) fn never_given(&self) -> impl Iterator<Item = &Buffer> + '_ {
         let buffers = match &self.work {
             Work::Buffers(buffers) => buffers.iter(),
             _ => [].iter(),
         };
-        let buffers = buffers.skip(self.given.load(Relaxed));
-        buffers.map(|buffer| (buffer.va, buffer.size))
+        buffers.skip(self.given.load(Relaxed))
     }
 
     /// Calls `f` with the fence, unless the submission is finished.

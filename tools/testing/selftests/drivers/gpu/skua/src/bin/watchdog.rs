@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use skua_guest::host::request;
 use skua_selftests::client::{wait, wait_value as until, PATIENCE};
 use skua_selftests::events::Trace;
+use skua_selftests::function::Function;
 use skua_selftests::program::LOOP;
 use skua_selftests::race::Hold;
 use skua_selftests::rig::{copy, dispatch, fill, wait_value, write, Job};
@@ -287,6 +288,8 @@ fn row_2_23_ten_queued_jobs_are_cancelled_once_each() {
     let program = rig.program(LOOP);
     let endless = [dispatch(&program, LOOP, &[])];
     let before = trace.events().len();
+    let told = || Function::first().counters(["driver_cancelled_commands"])[0];
+    let before_told = told();
     let hangs = rig.start_after(rig.compute, &endless, &[wait(begun)]);
     let hangs = hangs.expect("SUBMIT");
     let in_the_ring: Vec<_> = (0..RING).map(|_| rig.start_in(rig.compute, &[])).collect();
@@ -373,6 +376,8 @@ fn row_2_23_ten_queued_jobs_are_cancelled_once_each() {
         let starts = count("skua_start", fence, None);
         assert!(starts == 0 || !queued.contains(&n), "job {n}: {events:#?}");
     }
+    // Each has one buffer, those that were held, too; those in the ring have none.
+    assert_eq!(told() - before_told, 3 * QUEUED);
     // All that they had is given back.
     drop((jobs, in_the_ring, hangs, program, target, theirs));
     drop((rig, innocent));
