@@ -304,9 +304,6 @@ fn next<T: Holder>(holder: &T) -> Option<(Item<T>, bool)> {
     Some((queue.first.take()?, is_active))
 }
 
-impl<R> Held<R> {
-    /// Submits it, or gives it back if there is no room now. If it cannot be, the holder has
-    /// failed.
 impl<T: Holder> Item<T> {
     /// How long to wait until it is tried again, in milliseconds.
     fn pause_ms(&self) -> i64 {
@@ -318,12 +315,15 @@ impl<T: Holder> Item<T> {
     }
 }
 
-    fn release<T: Holder<Request = R>>(mut self, holder: &Arc<T>) -> Option<Self> {
+impl<R> Held<R> {
     /// Since when it is tried in vain, in milliseconds.
     fn refused_ms(&self) -> i64 {
         self.refused.map_or(0, |since| since.elapsed().as_millis())
     }
 
+    /// Submits it, or gives it back if there is no room now. If it cannot be, the holder has
+    /// failed.
+    fn release<T: Holder<Request = R>>(mut self, holder: &Arc<T>) -> Option<Self> {
         let (request, values, since) = (&mut self.request, &self.values, Some(self.since));
         let submit = || T::submit(holder, request, values, since);
         let submitted = self.group.charge(submit);

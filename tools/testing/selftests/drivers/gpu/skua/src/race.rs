@@ -13,7 +13,7 @@ use skua_spec::isa::Op;
 
 use crate::client::wait;
 use crate::program::{address, op, op_imm, EXIT, POLL};
-use crate::rig::{dispatch, wait_value, write, Buffer, Job};
+use crate::rig::{dispatch, fill, wait_value, write, Buffer, Job};
 use crate::suite::eventually;
 use crate::{Engine, Place, Rig};
 
@@ -220,4 +220,54 @@ impl Caller {
         };
         assert!(eventually(sleeps).is_some(), "it does not wait");
     }
+}
+
+/// A context for computing with this priority.
+#[track_caller]
+pub fn context(rig: &Rig, priority: i32) -> u32 {
+    let context = rig.context_having_worked(Engine::Compute);
+    assert_eq!(rig.prioritise(context, priority), Ok(()), "{priority}");
+    context
+}
+
+/// The same, which is as important among those of its process.
+#[track_caller]
+pub fn within(rig: &Rig, priority: i32) -> u32 {
+    let context = rig.context_having_worked(Engine::Compute);
+    assert_eq!(
+        rig.prioritise_within(context, priority),
+        Ok(()),
+        "{priority}"
+    );
+    context
+}
+
+/// Where jobs with these numbers begin and end among all.
+pub fn extent(numbers: &[u32]) -> (u32, u32) {
+    let most = numbers.iter().max().expect("jobs");
+    (*numbers.iter().min().expect("jobs"), *most)
+}
+
+/// Jobs of so many ticks, about, until there are `total`, all from one buffer; the last one. They
+/// wait for the gate, if there is one.
+pub fn load<'a>(
+    rig: &'a Rig,
+    gate: Option<&Gate<'a>>,
+    context: u32,
+    va: u64,
+    (ticks, total): (u64, u64),
+) -> Job<'a> {
+    let work: Vec<Command> = (0..ticks.div_ceil(65_536))
+        .map(|n| fill(1, va, 64 * (ticks - n * 65_536).min(65_536)))
+        .collect();
+    let commands = rig.write(&work);
+    let first = match gate {
+        Some(gate) => gate.start_in(rig, context, &work),
+        None => rig.start_in(context, &work),
+    };
+    for _ in 2..total / ticks {
+        assert_eq!(rig.submit(context, &[commands], &[]).map(|_| ()), Ok(()));
+    }
+    drop(first);
+    rig.start_in(context, &work)
 }
