@@ -76,7 +76,7 @@ impl Looks {
         let (place, has_aged) = due
             .map(|(place, (level, parked))| {
                 let has_aged = aged && parked.has_aged(now_ms);
-                let level = Some(level).filter(|_| !has_aged);
+                let level = (!has_aged).then_some(level);
                 let rank = (has_aged, level, core::cmp::Reverse(parked.seen_ms));
                 (rank, place)
             })
