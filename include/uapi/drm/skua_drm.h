@@ -813,8 +813,8 @@ struct drm_skua_evict {
  * Errors: -ENOENT for @handle; -EINVAL for @flags; -EOPNOTSUPP for an imported buffer
  * object: map its dma-buf; -EPERM for what the CPU cannot access in VRAM and may be nowhere else
  * if it is there, or was exported or had a second handle; -EMFILE for 16384 clients that lock
- * one; -ENOSPC if it is in use for long; -ENOMEM if system memory has no room or the client or
- * its user would have more than they may; -EBUSY if it is being destroyed.
+ * one; -ENOSPC if it is in use for long; -ENOMEM if system memory has no room; -EBUSY if it is
+ * being destroyed.
  */
 struct drm_skua_bo_lock {
 	/** @handle: Handle of the buffer object. */

@@ -575,7 +575,7 @@ pub(crate) fn move_out(
         *patience = patience.saturating_sub(1);
         reaper::flush();
     }
-    match evict(dev, parent, bo, Victim::Attached) {
+    match evict(dev, parent, bo, Victim::Any) {
         Ok(fence) => wait(&fence, patience),
         // Somebody else has moved it, and who maps it waits for that; or is about to.
         Err(error) if error == EBUSY => {
@@ -595,8 +595,6 @@ enum Victim {
     Idle,
     /// Even if somebody works with it.
     Any,
-    /// Even so, since another device is to use it.
-    Attached,
 }
 
 /// Whether nobody works with `bo`, as it looks without any lock.
@@ -612,8 +610,8 @@ pub(crate) fn is_idle(dev: &SkuaDevice, bo: &BoRef) -> bool {
 /// Has `bo` move from VRAM to system memory, or to nowhere if it is offered; the fence of that.
 ///
 /// `EBUSY` if it is not in VRAM, or arriving, pinned, about to be destroyed, no `victim`, or just
-/// being moved by somebody else; `ENOMEM`, also if the client of an attached one has too much
-/// system memory; `ENODEV`; `EINTR` if a signal arrives. Nothing has changed then.
+/// being moved by somebody else; `ENOMEM`; `ENODEV`; `EINTR` if a signal arrives. Nothing has
+/// changed then.
 fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -> Result<Fence> {
     let bytes = u64::try_from(bo.size())?;
     let Some(Memory::Vram(range)) = bo.sites.memory() else {
@@ -632,12 +630,9 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
         let new = Placement::System(pages, gart::site(dev, parent, bo, memory)?);
         return relocate(dev, parent, bo, new, Some(from), may_wait, None);
     }
-    let share = match victim {
-        Victim::Attached => clean_copy::take(dev, &quota, bytes).ok_or(ENOMEM)?,
-        // The client did not ask for it: no quota keeps it in VRAM, whoever has used that up. It is
-        // no more than VRAM has: where a quota is exceeded nothing new comes there.
-        _ => quota.charge(bytes),
-    };
+    // No quota keeps it in VRAM, whoever has used that up. It is no more than VRAM has: where a
+    // quota is exceeded nothing new comes there.
+    let share = quota.charge(bytes);
     let new = if bo.is_offered() {
         Placement::Resting(Arc::new(share, GFP_KERNEL_ACCOUNT)?)
     } else {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use skua_selftests::client::{map, map_readonly, signal, unmap, wait};
 use skua_selftests::function::Function;
+use skua_selftests::mapping::Mapping;
 use skua_selftests::moving::{
     alone, both, evict_all, evict_some, expect_gpu, movable, movable_in_vram, pattern, place,
     press, resident, while_the_cpu_writes, Numbers, Uncleared,
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         what_is_being_cleared_is_waited_for: 60 at_rest,
         a_full_quota_does_not_keep_vram: 120 at_rest,
         nor_does_the_full_one_of_all_clients: 120 at_rest,
+        row_0_18_a_full_quota_refuses_no_lock: 120 at_rest,
         an_evicted_object_is_given_back: 60 at_rest,
         clients_that_do_all_at_once_keep_their_content: 240 at_rest,
     ])
@@ -719,10 +721,9 @@ fn a_full_quota_does_not_keep_vram() {
     );
 }
 
-/// A client that has used up all that it may have of system memory, and has next to nothing: what
-/// it offers is thrown away.
-fn hog() -> Client {
-    let client = Client::new();
+/// Has a client use up all that it may have of system memory, and have next to nothing: what it
+/// offers is thrown away.
+fn use_up(client: &Client) {
     let system = 1 << client.region(Place::System).id;
     let mut size = 64 << 20;
     while size >= PAGE {
@@ -737,7 +738,6 @@ fn hog() -> Client {
             }
         }
     }
-    client
 }
 
 fn nor_does_the_full_one_of_all_clients() {
@@ -752,7 +752,8 @@ fn nor_does_the_full_one_of_all_clients() {
         assert_eq!(bound, Ok(()));
         (rig, va)
     });
-    let hogs = [hog(), hog()];
+    let hogs = [(); 2].map(|()| Client::new());
+    hogs.iter().for_each(use_up);
     let system = rigs[0].region(Place::System);
     assert!(system.size - system.used < PAGE, "{system:?}");
     for round in 1..=3 {
@@ -774,6 +775,23 @@ fn nor_does_the_full_one_of_all_clients() {
             _ => 0,
         });
     }
+}
+
+/// What the CPU does not reach in VRAM is locked in system memory.
+fn row_0_18_a_full_quota_refuses_no_lock() {
+    let rig = alone();
+    let handle = rig.bo_create(LARGE, 0, both(&rig)).expect("BO_CREATE");
+    let va = rig.bound_at_will(handle, LARGE);
+    let work = [fill(7, va, LARGE)];
+    assert_eq!(rig.run(Engine::Compute, &work), Ok(()));
+    assert_eq!(place(&rig, handle), Place::Vram);
+    use_up(&rig);
+    let offset = rig.lock(handle).expect("BO_LOCK");
+    assert_eq!(place(&rig, handle), Place::System);
+    let len = usize::try_from(LARGE).expect("a length");
+    let cpu = Mapping::new(rig.duplicate(), offset, len).expect("mmap");
+    cpu.expect("what the GPU wrote", |_| 7 << 32 | 7);
+    assert_eq!(rig.unlock(handle), Ok(()));
 }
 
 fn an_evicted_object_is_given_back() {
