@@ -22,10 +22,9 @@
 //!
 //! Only `name` and `programs` are needed. A program runs in the first guest that names it, or
 //! in the guest `default`, whose other properties may be given too; `*` stands for any text.
-//! With `"alone": true` each of the programs has a boot of its own; with `"swift": true` they run
-//! on a kernel that is not slow, or when they are asked for; with `"sleeps": true` they may send
-//! the guest to sleep. Time-outs among the module's parameters are longer on a slow kernel, but
-//! with `"exact": true`.
+//! With `"alone": true` each of the programs has a boot of its own; with `"sleeps": true` they may
+//! send the guest to sleep. Time-outs among the module's parameters are longer on a slow kernel,
+//! but with `"exact": true`.
 
 use std::fs;
 use std::path::Path;
@@ -64,9 +63,6 @@ pub(crate) struct Guest {
     /// A boot for each program.
     #[serde(default)]
     pub(crate) alone: bool,
-    /// Not for a slow kernel, unless its programs are asked for: they are about userspace.
-    #[serde(default)]
-    pub(crate) swift: bool,
     /// The time-outs of its `module` are what is tested: on a slow kernel they are the same.
     #[serde(default)]
     pub(crate) exact: bool,

@@ -158,18 +158,17 @@ fn row_2_01_a_hundred_hangs() {
 /// What was to be reset has ended by then, so that there is no reset; but what came behind it has
 /// stopped the engine.
 fn row_2_21_what_faults_before_a_reset_that_comes_late() {
-    // A host that does not run the driver in time may have the adapter reset.
+    // A host that does not run the driver in time may have the adapter reset; not ten times, as
+    // `tdr_ddi_delay_ms` grows with how slow the kernel is.
     expect_error("").expect("the kernel's log");
-    let met = (0..4).any(|_| faults_before_the_reset());
-    assert!(met || suite::patience() > 1, "never in time");
+    assert!((0..10).any(|_| faults_before_the_reset()), "never in time");
     expect_working();
 }
 
 /// What hangs faults itself before it has stopped: that is what it has done.
 fn row_2_21_what_faults_while_it_is_to_stop_has_faulted() {
     expect_error("").expect("the kernel's log");
-    let met = (0..4).any(|_| faults_before_it_stops());
-    assert!(met || suite::patience() > 1, "never in time");
+    assert!((0..10).any(|_| faults_before_it_stops()), "never in time");
     expect_working();
 }
 
