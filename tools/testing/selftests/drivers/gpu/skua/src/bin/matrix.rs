@@ -81,13 +81,18 @@ impl Fault {
         }
     }
 
-    /// The lies that have to be told; none where the device is honest.
-    fn told(self) -> &'static [&'static str] {
+    /// The lies that have to be told in this phase; none where the device is honest.
+    fn told(self, phase: Phase) -> &'static [&'static str] {
+        let is_asked = phase == Phase::Preempting;
         match self {
             Self::Hang => &[],
             Self::NoPreempt => &["preempt-never"],
             Self::SlowPreempt | Self::LatePreempt => &["preempt-late"],
+            Self::LostInterrupt if is_asked => &["interrupt-lost", "preempt-interrupt-lost"],
             Self::LostInterrupt => &["interrupt-lost"],
+            Self::DoubleInterrupt if is_asked => {
+                &["interrupt-doubled", "preempt-interrupt-doubled"]
+            }
             Self::DoubleInterrupt => &["interrupt-doubled"],
             Self::BogusId => &["preempt-completed-ahead"],
             Self::PagingHang => &["fence-stays"],
@@ -627,15 +632,15 @@ impl<'a> Scene<'a> {
             }
             self.urgent = Some(self.cast.press());
         }
-        let happened = || self.has_told(fault).then_some(());
+        let happened = || self.has_told(fault, Phase::Resetting).then_some(());
         assert!(eventually(happened).is_some(), "{NO_FAULT}: {fault:?}");
     }
 
     /// Whether the device has told each of the lies.
     #[track_caller]
-    fn has_told(&self, fault: Fault) -> bool {
+    fn has_told(&self, fault: Fault, phase: Phase) -> bool {
         let told = |lie: &&str| self.lies.told(lie).expect("gpu-told");
-        fault.told().iter().all(|lie| told(lie) > 0)
+        fault.told(phase).iter().all(|lie| told(lie) > 0)
     }
 
     /// Whether what is engaged goes on.
@@ -653,7 +658,7 @@ impl<'a> Scene<'a> {
             Phase::Running => self.is_engaged(),
             Phase::Preempting => {
                 // What is late may have been heard since.
-                let was_late = self.has_told(Fault::LatePreempt);
+                let was_late = self.has_told(Fault::LatePreempt, phase);
                 let is_asked = Counts::now().asked > self.before.asked;
                 is_asked && (self.is_engaged() || was_late)
             }
@@ -799,7 +804,7 @@ fn meet(
             }
             work = cast.start();
             if fault == Fault::BogusId {
-                let told = eventually(|| scene.has_told(fault).then_some(()));
+                let told = eventually(|| scene.has_told(fault, phase).then_some(()));
                 assert!(told.is_some(), "{NO_FAULT}: nobody was asked");
             } else {
                 // That has the adapter reset at once.
@@ -808,7 +813,7 @@ fn meet(
         }
         let held = cast.hold_back();
         let is_resetting = matches!(phase, Phase::EngineResetting | Phase::Resetting);
-        let was_told = is_resetting && scene.has_told(fault);
+        let was_told = is_resetting && scene.has_told(fault, phase);
         if !is_there {
             change(untrue);
         }
@@ -821,7 +826,7 @@ fn meet(
         if happens && fault.is_of_preemption() {
             // What work needs may have to come back first, and an engine that works for who is
             // released too early hears nothing any more.
-            let heard = || (was_told || scene.has_told(fault)).then_some(());
+            let heard = || (was_told || scene.has_told(fault, phase)).then_some(());
             assert!(eventually(heard).is_some(), "{NO_FAULT}: nobody was asked");
         }
         let ends = Ends::of(&scene, &work, &held);
@@ -835,7 +840,7 @@ fn meet(
         }
         let happened = match fault {
             Fault::Hang => ends.hung.is_some(),
-            _ => was_told || scene.has_told(fault),
+            _ => was_told || scene.has_told(fault, phase),
         };
         assert!(happened, "{NO_FAULT}: {fault:?}, {ends:?}");
         ends
