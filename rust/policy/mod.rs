@@ -41,6 +41,7 @@ pub mod page_plan;
 pub mod page_table;
 pub mod paging;
 pub mod parked;
+pub mod patience;
 pub mod priority;
 #[cfg(test)]
 mod recorder;

@@ -169,6 +169,7 @@ use crate::{
             self,
             PagingSpace, //
         },
+        patience::Patience,
         priority::{
             Level,
             Offer, //
@@ -660,6 +661,33 @@ impl Presence {
     }
 }
 
+/// How long the device may still take for something.
+#[derive(Clone, Copy)]
+pub(crate) struct Countdown {
+    /// When it began.
+    start: Instant<Monotonic>,
+    /// What of the time since counts.
+    patience: Patience,
+}
+
+impl Countdown {
+    /// It begins now, and may take so long.
+    pub(crate) fn new(limit: Delta) -> Self {
+        let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(0);
+        Self {
+            start: Instant::now(),
+            patience: Patience::new(limit_ms),
+        }
+    }
+
+    /// Whether it has taken too long. To be asked before the device is: this thread may not have
+    /// run for long.
+    pub(crate) fn is_over(&mut self) -> bool {
+        let now_ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(0);
+        self.patience.is_over(now_ms)
+    }
+}
+
 /// What is set for all devices, by the module's parameters.
 pub(crate) struct Settings {
     /// Whether engines that can be are asked to stop (row 2.24).
@@ -1107,11 +1135,10 @@ impl Gpu {
     /// to say so, or lost. `EIO`, `ENODEV` if it is.
     pub(crate) fn wait_for(&self, mut done: impl FnMut() -> Result<bool>) -> Result {
         let mut generation = self.hw.generation();
-        let mut start = Instant::<Monotonic>::now();
-        let mut asked = false;
+        let mut countdown = Countdown::new(self.acknowledge);
+        let mut presence = Presence::new();
         loop {
-            // Before it is asked: this thread may not have run for long.
-            let late = start.elapsed();
+            let is_late = countdown.is_over();
             if done()? {
                 return Ok(());
             }
@@ -1120,17 +1147,14 @@ impl Gpu {
             if now != generation || now != self.vram_generation.load(Acquire) {
                 // It is being reset, which ends, or was.
                 generation = now;
-                start = Instant::now();
+                countdown = Countdown::new(self.acknowledge);
                 fsleep(Delta::from_micros(20));
                 continue;
             }
-            if late > PRESENCE_TIMEOUT && !asked {
-                asked = true;
-                self.check_presence()?;
-            }
-            if late > self.acknowledge {
+            presence.check(self)?;
+            if is_late {
                 self.suspect(generation);
-                start = Instant::now();
+                countdown = Countdown::new(self.acknowledge);
             }
             fsleep(Delta::from_micros(20));
         }
@@ -1151,16 +1175,16 @@ impl Gpu {
     }
 
     fn wait_at_most(&self, limit: Delta, mut done: impl FnMut() -> Result<bool>) -> Result {
-        let start = Instant::<Monotonic>::now();
+        let mut countdown = Countdown::new(limit);
         let mut presence = Presence::new();
         loop {
-            let late = start.elapsed();
+            let is_late = countdown.is_over();
             if done()? {
                 return Ok(());
             }
             self.check_health()?;
             presence.check(self)?;
-            if late > limit {
+            if is_late {
                 return Err(ETIMEDOUT);
             }
             fsleep(Delta::from_micros(100));

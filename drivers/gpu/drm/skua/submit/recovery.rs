@@ -44,6 +44,7 @@ use crate::{
     },
     fences::gate::Wake,
     gpu::{
+        Countdown,
         Gpu,
         Presence,
         SkuaDevice, //
@@ -108,9 +109,7 @@ use kernel::{
         delay::fsleep,
         msecs_to_jiffies,
         Delta,
-        Instant,
-        Jiffies,
-        Monotonic, //
+        Jiffies, //
     }, //
 };
 
@@ -329,12 +328,10 @@ struct Watch {
 pub(crate) struct Recovery {
     /// Why it is to stop.
     pub(crate) cause: Cause,
-    /// How long it may take to do so when it is asked.
-    patience: Delta,
+    /// How long it may still take to do so, asked or reset.
+    countdown: Countdown,
     /// The reset that it is to acknowledge; none while it is asked.
     reset: Option<Request>,
-    /// When it was asked, or reset.
-    since: Instant<Monotonic>,
     /// When the device was last there.
     presence: Presence,
     /// What the engine has reported since, and stands at, unless a reset has ended that.
@@ -354,9 +351,8 @@ impl Recovery {
     fn new(cause: Cause, patience: Delta) -> Self {
         Self {
             cause,
-            patience,
+            countdown: Countdown::new(patience),
             reset: None,
-            since: Instant::now(),
             presence: Presence::new(),
             fault: None,
         }
@@ -375,7 +371,7 @@ impl Recovery {
     fn reset(&mut self, dev: &SkuaDevice, index: EngineIndex) -> Result {
         trace::reset(dev, index.get());
         self.reset = Some(dev.hw.reset_engine(index, self.cause.fence())?);
-        self.since = Instant::now();
+        self.countdown = Countdown::new(dev.acknowledge);
         dev.counters.resets.fetch_add(1, Relaxed);
         Ok(())
     }
@@ -388,8 +384,7 @@ impl Recovery {
         index: EngineIndex,
         engine: &Engine,
     ) -> Result<Option<Stopped>> {
-        // Before it is asked: this thread may not have run for long.
-        let late = self.since.elapsed();
+        let is_late = self.countdown.is_over();
         match self.reset {
             // The engine reports its faults before it acknowledges a reset.
             Some(reset) if dev.hw.is_done(reset)? => {
@@ -408,9 +403,9 @@ impl Recovery {
         dev.check_health()?;
         self.presence.check(dev)?;
         match self.reset {
-            Some(_) if late > dev.acknowledge => Err(ETIMEDOUT),
+            Some(_) if is_late => Err(ETIMEDOUT),
             // What has faulted does not answer: the guilty packet, or one behind it, by then.
-            None if late > self.patience || self.fault.is_some() => {
+            None if is_late || self.fault.is_some() => {
                 if let Some(record) = self.fault.take() {
                     self.cause = Cause::Fault(record);
                 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use skua_guest::host::{expect_error, Lies};
+use skua_guest::host::{expect_error, request, Lies};
 use skua_selftests::client::PATIENCE;
 use skua_selftests::events::Trace;
 use skua_selftests::function::Function;
@@ -22,6 +22,7 @@ fn main() -> ExitCode {
     suite::main(tests![
         row_2_01_a_hundred_hangs: 600,
         row_2_21_what_faults_before_a_reset_that_comes_late: 120 at_rest,
+        row_2_01_a_pause_of_the_device_is_no_refusal: 120,
         row_2_21_what_faults_while_it_is_to_stop_has_faulted: 120 at_rest,
         row_2_21_what_ends_before_the_adapter_is_reset_is_done: 120 at_rest,
     ])
@@ -224,6 +225,31 @@ fn row_2_21_what_ends_before_the_adapter_is_reset_is_done() {
     expect_working();
     let state = rig.state(rig.compute).expect("CONTEXT_STATE");
     assert_eq!(state.status, DRM_SKUA_CONTEXT_RESET);
+}
+
+/// A host that does not run the device is no device that does not answer: it has the rest of its
+/// time when it runs again.
+fn row_2_01_a_pause_of_the_device_is_no_refusal() {
+    quiet();
+    let rig = Rig::new().having_worked();
+    let (gate, program) = (rig.buffer(Place::System, 4096), rig.program(LOOP));
+    let resets = || Function::first().counters(["driver_adapter_resets"])[0];
+    let trace = Trace::of(&["skua_reset"]);
+    let lies = Lies::tell("preempt-never engine-reset-never").expect("gpu-lie");
+    let before = resets();
+    let [endless, behind] = hang(&rig, Engine::Compute, &gate, &program);
+    let is_reset = eventually(|| (!trace.events().is_empty()).then_some(()));
+    assert!(is_reset.is_some(), "it is not reset");
+    // For longer than a reset of an engine may take, and it listens soon after that.
+    request("gpu-pause 8000").expect("gpu-pause");
+    drop(lies);
+    let end = rig.wait_for(endless.syncobj, 4 * PATIENCE);
+    assert_eq!(
+        (end, behind.wait()),
+        (Err(Errno::ETIME), Err(Errno::ECANCELED))
+    );
+    assert_eq!(resets(), before, "the adapter was reset");
+    expect_working();
 }
 
 /// Whether it did, and the adapter was not reset.
