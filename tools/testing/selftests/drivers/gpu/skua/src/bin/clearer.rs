@@ -21,7 +21,7 @@ fn main() -> ExitCode {
         what_is_freed_becomes_clean_by_itself: 60 at_rest,
         what_is_clean_is_not_cleared_again: 60 at_rest,
         of_what_is_new_the_dirty_part_is_cleared: 60 at_rest,
-        nobody_sees_what_is_being_cleared: 120,
+        nobody_sees_what_is_being_cleared: 120 at_rest,
         nobody_lacks_what_is_being_cleared: 120 at_rest,
         nobody_leaves_for_what_is_being_cleared: 120 at_rest,
         debugfs_has_it_stop: 60 at_rest,

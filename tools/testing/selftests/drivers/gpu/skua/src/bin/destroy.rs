@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         row_0_04_no_address_space_finds_it_any_more: 60 at_rest,
         row_0_04_a_bind_that_waits_maps_nothing: 60 at_rest,
         row_0_04_assume_not_in_use_does_not_go_behind_what_is_held: 60 at_rest,
-        row_0_05_synchronous_destruction_returns_when_memory_is_free: 60,
+        row_0_05_synchronous_destruction_returns_when_memory_is_free: 60 at_rest,
         row_0_05_synchronous_destruction_waits_for_what_is_held: 60 at_rest,
         row_0_06_all_are_destroyed_or_none,
         row_0_06_two_who_destroy_the_same_do_it_once,

@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         fences_of_running_and_queued_work_signal,
         waiters_wake_up,
         mappings_stay_usable: 60,
-        pages_of_a_gone_device_are_charged: 60,
+        pages_of_a_gone_device_are_charged: 60 at_rest,
         dma_bufs_stay_usable,
         memory_of_other_drivers_stays_usable,
         memory_of_other_drivers_is_unmapped_by_an_unbind,

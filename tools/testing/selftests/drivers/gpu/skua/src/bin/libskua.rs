@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         devices_have_budgets: 60,
         resident_objects_are_in_vram at_rest,
         row_2_08_contexts_share_an_allocation: 60,
-        the_segments_are_told_back,
+        the_segments_are_told_back at_rest,
         what_is_offered_can_be_reclaimed at_rest,
     ])
 }

@@ -57,7 +57,7 @@ fn main() -> ExitCode {
         a_lock_waits_for_its_move_alone: 60 at_rest,
         a_lock_looks_again_when_a_copy_has_gone: 60,
         row_0_11_locks_are_counted: 60 at_rest,
-        row_0_11_locks_end_with_the_handle: 60,
+        row_0_11_locks_end_with_the_handle: 60 at_rest,
         a_lock_brings_back_what_is_arriving: 60,
     ])
 }

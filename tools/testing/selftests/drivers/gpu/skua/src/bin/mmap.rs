@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         row_0_01_mapping_does_not_wait_for_the_gpu,
         row_0_17_all_of_vram_is_mapped_at_once: 120 at_rest,
         row_0_17_row_1_08_addresses_lead_straight_to_the_bar: 60 at_rest,
-        row_0_19_row_1_09_system_memory_is_mapped_directly: 60,
+        row_0_19_row_1_09_system_memory_is_mapped_directly: 60 at_rest,
         row_0_28_coherent_memory_needs_no_call: 60,
         row_1_11_nobody_holds_on_to_what_is_mapped: 60 at_rest,
     ])

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         a_bind_that_waits_finds_what_comes_back: 60 at_rest,
         parts_of_mappings_come_back: 60 at_rest,
         private_objects_come_back: 60 at_rest,
-        a_destroyed_vm_gets_what_it_needs: 60,
+        a_destroyed_vm_gets_what_it_needs: 60 at_rest,
         all_who_share_get_it_back: 60 at_rest,
         it_comes_back_while_other_work_runs: 60 at_rest,
         what_is_out_is_given_back: 60 at_rest,

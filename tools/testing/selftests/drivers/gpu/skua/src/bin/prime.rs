@@ -48,7 +48,7 @@ fn main() -> ExitCode {
         nobody_waits_for_a_device_that_is_gone at_rest,
         it_comes_back_when_the_last_driver_lets_go: 60 at_rest,
         it_stays_out_where_there_is_no_room: 60 at_rest,
-        attachments_come_and_go_under_work: 120,
+        attachments_come_and_go_under_work: 120 at_rest,
         an_attachment_outlasts_who_has_it_come_back: 120 at_rest,
         an_attachment_meets_evictions: 120,
         idle_pages_are_there_for_other_drivers,

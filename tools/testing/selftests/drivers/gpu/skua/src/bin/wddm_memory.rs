@@ -29,7 +29,7 @@ use wddm::{
 
 fn main() -> ExitCode {
     suite::main(tests![
-        a_paging_fence_counts_operations,
+        a_paging_fence_counts_operations at_rest,
         pending_residency_is_there_when_the_fence_says_so: 60 at_rest,
         a_paging_fence_is_the_queues_to_signal,
         residency_is_counted_all_or_none: 60,
