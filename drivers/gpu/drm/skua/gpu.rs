@@ -315,8 +315,9 @@ pub(crate) struct Counters {
     pub(crate) clean_kept: Atomic<u64>,
     /// Bytes of clean copies that were dropped before they were used.
     pub(crate) clean_dropped: Atomic<u64>,
-    /// Times that free memory was cleared in the background, and how much in bytes.
+    /// Times that free memory was cleared in the background.
     pub(crate) background_clears: Atomic<u64>,
+    /// How many bytes that was in all.
     pub(crate) background_clear_bytes: Atomic<u64>,
     /// Objects that were created in VRAM that was clean.
     pub(crate) clean_creations: Atomic<u64>,

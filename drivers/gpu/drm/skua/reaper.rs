@@ -58,10 +58,10 @@ use kernel::{
 /// device, which therefore cannot own the queue.
 pub(crate) static QUEUE: ModuleQueue = ModuleQueue::new();
 
-/// How often a work item was cut since the module was loaded, for debugfs.
+/// [`cuts`], for debugfs.
 static CUTS: Atomic<u64> = Atomic::new(0);
 
-/// See [`CUTS`].
+/// How often a work item was cut since the module was loaded.
 pub(crate) fn cuts() -> u64 {
     CUTS.load(Relaxed)
 }
@@ -73,8 +73,9 @@ pub(crate) fn count_cut() {
 
 /// Whether a work item of [`QUEUE`] has more to do than it did at a time.
 pub(crate) struct Cut {
+    /// 1 from when it was cut until it has done all; else 0.
     is_cut: Atomic<u32>,
-    /// Where it counts.
+    /// The device's, which counts work items that are cut.
     quarantine: Arc<Quarantine>,
 }
 

@@ -141,9 +141,9 @@ struct Held<R> {
     group: MemoryGroup,
     /// Begin when it is the first.
     values: Few<Wait>,
-    /// When it came.
+    /// When the client submitted it.
     since: Instant<Monotonic>,
-    /// When there was no room for it first.
+    /// When it was let go first, in vain; none before.
     refused: Option<Instant<Monotonic>>,
 }
 
@@ -159,7 +159,7 @@ struct Queue<T: Holder> {
     rest: RBTree<u64, Item<T>>,
     /// The first, unless the worker has it.
     first: Option<Item<T>>,
-    /// How many there were.
+    /// How many have come so far: the number of the last one.
     count: u64,
 }
 
@@ -243,7 +243,7 @@ pub(crate) fn submit<T: Holder>(
 pub(crate) struct HeldNode<T: Holder>(RBTreeNodeReservation<u64, Item<T>>);
 
 impl<T: Holder> HeldNode<T> {
-    /// `ENOMEM`.
+    /// Allocated where that may still fail. `ENOMEM`.
     pub(crate) fn new() -> Result<Self> {
         Ok(Self(RBTreeNodeReservation::new(client_flags())?))
     }

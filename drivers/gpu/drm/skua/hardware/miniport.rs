@@ -203,17 +203,17 @@ pub(crate) enum Request {
     Reset(EngineIndex, u32),
     /// The flush with this number, by all engines.
     Flush {
-        /// [`Hardware::generation`].
+        /// [`Hardware::generation`] when it was asked for: a reset has done it, too.
         generation: u32,
-        /// Modulo 2^32.
+        /// Its number among all that were asked for, modulo 2^32.
         flush: u32,
     },
     /// The flush of the CPU host aperture with this number, before which so many entries had been
     /// refused.
     Aperture {
-        /// [`Hardware::generation`].
+        /// [`Hardware::generation`] when it was asked for: a reset has done it, too.
         generation: u32,
-        /// Modulo 2^32.
+        /// Its number among all that were asked for, modulo 2^32.
         flush: u32,
         /// Operations that the device has refused so far, modulo 2^32.
         refused: u32,

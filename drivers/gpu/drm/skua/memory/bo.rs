@@ -1185,7 +1185,7 @@ impl BoData {
         self.backing.rank() % gart::rank(Level::Minimum)
     }
 
-    /// Its priority.
+    /// The priority that its client gave it last (row 2.25).
     pub(crate) fn priority(&self) -> Level {
         let level = Level::ALL.get(usize::from(self.level()));
         // There is none without.

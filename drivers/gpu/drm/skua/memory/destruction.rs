@@ -120,11 +120,11 @@ use kernel::{
 pub(crate) struct Destruction {
     /// The device that it is of.
     dev: ARef<SkuaDevice>,
-    /// What is destroyed.
+    /// The object, of which nothing but this knows when all has been given up.
     bo: BoRef,
     /// The quota of the address spaces of whose client it was: in those it is unmapped.
     client: Arc<Quota>,
-    /// What may use it.
+    /// Opens when what may use the object is over.
     #[pin]
     gate: Gate<Destroyer>,
     /// What it had, if it had something, from the moment at which it is given up until this is
@@ -295,7 +295,7 @@ struct TurnPart {
     flush: Flush,
     /// What is to be unmapped after that.
     unmaps: KVVec<Unmap>,
-    /// What has failed.
+    /// The first error, with which the device is lost.
     result: Result,
 }
 

@@ -135,7 +135,7 @@ impl ClientDevice {
         Self::make(dev, None, false)
     }
 
-    /// One that a client asks for, with explicit residency in its place among those that have.
+    /// One that a client asks for; with explicit residency if it counts as one more that has.
     /// `ENOMEM`.
     pub(crate) fn new(dev: &SkuaDevice, explicit: Option<Share>) -> Result<Arc<Self>> {
         Self::make(dev, explicit, true)

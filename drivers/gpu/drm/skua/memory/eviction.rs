@@ -297,8 +297,10 @@ pub(crate) fn wait(fence: &Fence, patience: &mut Jiffies) -> Result {
 
 /// A part of VRAM, for who needs room there.
 pub(crate) struct Vram<'a> {
+    /// The GPU, and its PCI device.
     dev: &'a SkuaDevice,
     parent: &'a Device<Bound>,
+    /// What of VRAM will do.
     part: Part,
     /// For whom, as far as control groups are concerned; none if that does not matter.
     evictor: Option<Evictor<'a, SkuaDriver>>,
@@ -306,9 +308,9 @@ pub(crate) struct Vram<'a> {
     is_aperture_other: bool,
     /// For how many uses what needs it was away, if it is not new.
     away: Option<u32>,
-    /// Its priority.
+    /// The priority of what needs room: what is more important stays.
     level: Level,
-    /// Of those that leave.
+    /// The moves of what leaves, in the order in which they began.
     moves: KVVec<Fence>,
     /// How many of these are [context allocations](super::save_areas).
     own: usize,

@@ -268,7 +268,7 @@ impl Sites {
 /// A range of an object that an address space maps: its claim on the object, which holds that, and
 /// has whoever moves it wait.
 pub(crate) struct Mapping {
-    /// The object.
+    /// The object that is mapped.
     bo: BoRef,
     /// The page of the object with which the range begins.
     page: u32,
@@ -312,7 +312,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// The object.
+    /// The object that is mapped.
     pub(crate) fn bo(&self) -> &BoRef {
         &self.bo
     }

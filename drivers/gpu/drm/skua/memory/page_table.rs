@@ -85,7 +85,7 @@ impl From<TableError<Error>> for Error {
 }
 
 /// An empty table of `level`, which counts as system memory in use, of the client that has `quota`.
-/// `ENOMEM`.
+/// `ENOMEM`, also from that.
 fn table(
     dev: &SkuaDevice,
     parent: &Device<Bound>,

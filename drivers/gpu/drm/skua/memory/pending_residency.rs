@@ -94,7 +94,7 @@ fn key_of(locks: &Claims) -> usize {
 pub(crate) struct Operation {
     /// Where the objects are to be resident.
     dev: ARef<SkuaDevice>,
-    /// For which.
+    /// The client's device for which the objects are to be resident.
     device: Arc<ClientDevice>,
     /// Of which client, in [`Key`].
     client: usize,
@@ -173,7 +173,7 @@ impl Place {
 /// What waits of all clients; one list per GPU.
 #[pin_data]
 pub(crate) struct PendingResidency {
-    /// By client.
+    /// By client, so that who unlocks something looks at its own alone.
     #[pin]
     operations: SpinLock<RBTree<Key, Arc<Operation>>>,
 }
