@@ -261,12 +261,14 @@ impl Device {
         match options.stepping {
             Stepping::Threads => {
                 for (index, worker) in workers.into_iter().enumerate() {
-                    device.spawn(format!("engine{index}"), || worker.run())?;
+                    let brake = options.brake();
+                    device.spawn(format!("engine{index}"), move || worker.run(brake))?;
                 }
             }
             Stepping::Clock => {
                 let lockstep = Lockstep::new(workers);
-                device.spawn("engines".to_owned(), move || lockstep.run(&shared))?;
+                let brake = options.brake();
+                device.spawn("engines".to_owned(), move || lockstep.run(&shared, brake))?;
             }
             Stepping::Caller => device.lockstep = Some(Mutex::new(Lockstep::new(workers))),
         }

@@ -2,11 +2,15 @@
 
 //! What a device is made with.
 
+use std::time::Instant;
+
 use skua_spec::command::EngineKind;
 use skua_spec::number::EngineIndex;
 use skua_spec::pci::MAX_ENGINES;
 use skua_spec::preemption::Level;
 
+use crate::device::TICK_HZ;
+use crate::engine::pace::Brake;
 use crate::gart;
 
 /// Alignment of the size of VRAM: the largest page.
@@ -53,8 +57,8 @@ pub struct Options {
     pub preemption: Vec<Preemption>,
     /// Nothing that a register shows.
     pub stepping: Stepping,
-    /// How fast engines with threads of their own are at most, in percent of
-    /// [`TICK_HZ`](crate::device::TICK_HZ), 1 to 100; as fast as the host without.
+    /// How fast engines are at most, in percent of [`TICK_HZ`], 1 to 100; as fast as the host
+    /// without.
     pub speed: Option<u32>,
 }
 
@@ -80,6 +84,12 @@ impl Options {
             && self
                 .speed
                 .is_none_or(|percent| (1..=100).contains(&percent))
+    }
+
+    /// What an engine has done so far, from now on, if it is to be slower than the host.
+    pub(crate) fn brake(&self) -> Option<Brake> {
+        let brake = |percent| Brake::new(TICK_HZ / 100 * percent, Instant::now());
+        self.speed.map(brake)
     }
 
     /// How an engine of a device with these options is preempted.

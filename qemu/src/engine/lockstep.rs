@@ -13,9 +13,10 @@
 //! furthest behind works, until another one is. One that has nothing to do, or waits, holds up
 //! nobody; it goes on at the time of what has it go on.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::engine::alarm::Alarm;
+use crate::engine::pace::Brake;
 use crate::engine::worker::{Next, Worker};
 
 /// Most ticks of a step of an engine that alone works.
@@ -63,9 +64,20 @@ impl Lockstep {
         }
     }
 
-    /// The thread: until the device ends. `alarm` is that of all engines.
-    pub(crate) fn run(mut self, alarm: &Alarm) {
-        while self.advance(u64::MAX) {
+    /// The thread: until the device ends. `alarm` is that of all engines; with a `brake` their clock
+    /// is no faster than that.
+    pub(crate) fn run(mut self, alarm: &Alarm, mut brake: Option<Brake>) {
+        let step = brake.as_ref().map_or(u64::MAX, |_| ALONE);
+        let mut before = self.clock();
+        while self.advance(step) {
+            let now = self.clock();
+            let done = now.saturating_sub(std::mem::replace(&mut before, now));
+            if let Some(brake) = &mut brake {
+                alarm.nap(brake.count(done, Instant::now()));
+            }
+            if self.lanes.iter().any(Lane::works) {
+                continue;
+            }
             if self.lanes.iter().any(|lane| lane.next == Next::Look) {
                 alarm.nap(PAUSE);
             } else {

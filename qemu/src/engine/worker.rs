@@ -14,7 +14,7 @@ use skua_spec::preemption::Record;
 use skua_spec::status::{self, Counter, EngineState};
 
 use crate::counters::Tally;
-use crate::device::{Asked, Hub, TICK_HZ};
+use crate::device::{Asked, Hub};
 use crate::engine::core::{Core, Outcome, Shown};
 use crate::engine::pace::{Brake, Pace, STEP};
 use crate::engine::watch::Watch;
@@ -54,8 +54,6 @@ pub(crate) struct Worker {
     core: Core,
     /// How long its steps are.
     pace: Pace,
-    /// How fast it is, if it is slower than the host.
-    brake: Option<Brake>,
     /// What the core has counted and the device has not.
     tally: Tally,
     /// What the status page was last given.
@@ -83,11 +81,9 @@ impl Worker {
         let preemption = options.preemption(engine.index);
         let keeps_time = options.stepping != Stepping::Threads;
         let core = Core::new(engine.index, engine.kind, preemption);
-        let brake = |percent| Brake::new(TICK_HZ / 100 * percent, Instant::now());
         Self {
             hub,
             pace: Pace::new(engine.index),
-            brake: options.speed.map(brake),
             engine,
             tally: Tally::default(),
             published: core.shown(),
@@ -103,8 +99,8 @@ impl Worker {
         }
     }
 
-    /// The thread: until the device ends.
-    pub(crate) fn run(mut self) {
+    /// The thread: until the device ends. With a `brake` it is no faster than that.
+    pub(crate) fn run(mut self, mut brake: Option<Brake>) {
         let alarm = Arc::clone(&self.engine.alarm);
         let mut pause = PAUSE.0;
         while self.read_mailbox() {
@@ -112,7 +108,7 @@ impl Worker {
             match self.work(STEP) {
                 Next::Work => {
                     let done = self.core.shown().ticks.wrapping_sub(before);
-                    if let Some(brake) = &mut self.brake {
+                    if let Some(brake) = &mut brake {
                         alarm.nap(brake.count(done, Instant::now()));
                     }
                 }

@@ -98,8 +98,7 @@ pub(crate) struct Cli {
     #[arg(
         long,
         value_name = "PERCENT",
-        value_parser = clap::value_parser!(u32).range(1..=100),
-        conflicts_with = "deterministic"
+        value_parser = clap::value_parser!(u32).range(1..=100)
     )]
     speed: Option<u32>,
     /// Trap and count every access of BAR2 and BAR4, instead of having QEMU map them.
