@@ -17,6 +17,10 @@ use crate::guest::{boot, Words};
 use crate::machine::{claim, Config};
 use crate::{trace, Parts};
 
+/// The guest's CPU is emulated, and ten times slower than one at least; so are the engines, or what
+/// the driver takes would be too many of their ticks.
+const SLOW: [&str; 2] = ["--speed", "10"];
+
 /// Options of `skua-vm bench`.
 #[derive(Args)]
 pub(crate) struct Options {
@@ -34,8 +38,11 @@ pub(crate) struct Options {
 pub(crate) fn main(options: &Options) -> Result<bool> {
     let _claim = claim(&options.output)?;
     let parts = options.parts.pin()?;
-    let clocked = ["--deterministic"].map(str::to_owned);
-    let gpu = clocked.into_iter().chain(trace::record(&options.output)?);
+    let clocked = ["--deterministic"]
+        .into_iter()
+        .chain(SLOW)
+        .map(str::to_owned);
+    let gpu = clocked.chain(trace::record(&options.output)?);
     let output = options.output.join("work");
     fs::create_dir_all(&output)?;
     let config = Config {
@@ -54,8 +61,10 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
             "--aperture",
             "1M",
         ]
+        .into_iter()
+        .chain(SLOW)
         .map(str::to_owned)
-        .to_vec(),
+        .collect(),
         icount: true,
         output: options.output.clone(),
         ..Config::default()
