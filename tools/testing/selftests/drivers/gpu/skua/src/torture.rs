@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 
 //! Eight processes that do everything with their objects at once, in any order, where VRAM has not
-//! room for half of them. Each has a model of every byte that it owns, and compares.
+//! room for half of them. Each has a model of every byte that it owns, and compares. Every second
+//! one says itself what is to be resident.
 
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::client::{map, signal_point, unmap, wait_point, Place};
+use crate::client::{map, signal_point, signal_value, unmap, wait_point, Place};
 use crate::mapping::Mapping;
 use crate::moving::{both, evict_some, press, Numbers};
 use crate::raw::{in_child, Child, Errno};
@@ -84,6 +85,11 @@ fn compare(what: &str, seen: &Mapping, content: &[u8]) {
 struct Player {
     name: String,
     rig: Rig,
+    /// A device with explicit residency; 0 if the driver brings in what work needs.
+    device: u32,
+    /// Its values say what has become resident, and the last of them.
+    paging: u32,
+    paged: u64,
     numbers: Numbers,
     objects: Vec<Object>,
     /// Slots that were ever taken.
@@ -122,8 +128,14 @@ const DEEDS: &[(Deed, u32)] = &[
 ];
 
 impl Player {
-    fn new(name: String, seed: u64) -> Self {
-        let rig = Rig::new();
+    fn new(name: String, seed: u64, is_explicit: bool) -> Self {
+        let client = Client::new();
+        let device = match is_explicit {
+            true => client.device_create(DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY),
+            false => Ok(0),
+        };
+        let device = device.expect("DEVICE_CREATE");
+        let rig = Rig::of_device(client, device);
         let region = rig.region(Place::Vram);
         let size = |bytes: u64| usize::try_from(bytes).expect("a size");
         Self {
@@ -137,6 +149,9 @@ impl Player {
             out: rig.buffer(Place::System, LARGEST as u64),
             vram: size(region.size),
             visible: size(region.cpu_visible_size),
+            device,
+            paging: rig.fence(0),
+            paged: 0,
             rig,
         }
     }
@@ -231,6 +246,29 @@ impl Player {
         if self.point % 64 == 0 {
             self.settle();
         }
+    }
+
+    /// Makes an object resident for the device that says so itself.
+    fn begin_resident(&mut self, at: usize) {
+        let object = &mut self.objects[at];
+        self.paged += 1;
+        let flags = DRM_SKUA_MAKE_RESIDENT_CANT_TRIM_FURTHER;
+        let syncs = [signal_value(self.paging, self.paged)];
+        let begun = self
+            .rig
+            .begin_resident_for(self.device, flags, &[object.handle], &syncs);
+        assert!(begun.is_ok(), "{}: MAKE_RESIDENT: {begun:?}", self.name);
+        object.resident = true;
+    }
+
+    /// Work that comes now reaches the object.
+    fn reach(&mut self, at: usize) {
+        let object = &self.objects[at];
+        if self.device != 0 && object.alone && !object.resident {
+            self.begin_resident(at);
+        }
+        let (paging, paged) = (self.paging, self.paged);
+        assert!(self.rig.fence_gets(paging, paged), "{}: {paged}", self.name);
     }
 
     fn bind(&mut self, ops: &[drm_skua_bind_op]) {
@@ -334,6 +372,8 @@ impl Player {
             if from == to {
                 continue;
             }
+            self.reach(from);
+            self.reach(to);
             let (source, target) = (self.range(from, 1), self.range(to, 1));
             let len = source.len().min(target.len());
             work.push(copy(
@@ -351,6 +391,7 @@ impl Player {
 
     fn fill(&mut self) {
         let Some(at) = self.any() else { return };
+        self.reach(at);
         let range = self.range(at, 4);
         let pattern = self.numbers.below(1 << 30) as u32;
         let object = &mut self.objects[at];
@@ -397,6 +438,7 @@ impl Player {
     }
 
     fn see_by_gpu(&mut self, at: usize) {
+        self.reach(at);
         let object = &self.objects[at];
         let (what, size) = (
             format!("{}: object {at}, {:?}, by the GPU", self.name, object.reach),
@@ -437,6 +479,18 @@ impl Player {
 
     fn make_resident_or_evict(&mut self) {
         let Some(at) = self.any() else { return };
+        if self.device != 0 {
+            // What was submitted so far may use it.
+            match self.objects[at].resident {
+                true => {
+                    let evicted = self.rig.evict_for(self.device, &[self.objects[at].handle]);
+                    assert_eq!(evicted, Ok(()), "{}: EVICT", self.name);
+                    self.objects[at].resident = false;
+                }
+                false => self.begin_resident(at),
+            }
+            return;
+        }
         let resident = |one: &Object| one.resident;
         // So that all that is resident has room, whoever it belongs to.
         let few = self
@@ -556,7 +610,8 @@ pub fn eight_processes() {
     let children: Vec<_> = (1..=8)
         .map(|number| {
             Child::start(move || {
-                let player = Player::new(format!("process {number}"), seed << 8 | number);
+                let name = format!("process {number}");
+                let player = Player::new(name, seed << 8 | number, number % 2 == 0);
                 player.play(rounds(120));
                 true
             })
