@@ -248,12 +248,25 @@ fn what_a_client_has_made_is_charged_to_it() {
     let gate = rig.syncobj_of(line.fence(1));
     let fences: Vec<_> = clients.iter().map(|client| client.fence(0)).collect();
     let event = EventFd::new().expect("eventfd");
-    let [submit, context, make_fence, eventfd, object]: [&dyn Fn(usize) -> Result<(), Errno>; 5] = [
+    let shared: Vec<_> = clients
+        .iter()
+        .map(|it| it.bo(Place::System, 4096))
+        .collect();
+    let gates: Vec<_> = clients
+        .iter()
+        .map(|it| it.syncobj_of(line.fence(1)))
+        .collect();
+    // One page of two.
+    let op = |n: usize| map(shared[n % 16], 0, (1 << 32) + 8192 * n as u64, 4096);
+    type Make<'a> = &'a dyn Fn(usize) -> Result<(), Errno>;
+    let [submit, context, make_fence, eventfd, object, mapping, bind]: [Make<'_>; 7] = [
         &|_| rig.submit(rig.copy, &[], &[wait(gate)]),
-        &|n| clients[n].context_create(spaces[n], 0).map(drop),
-        &|n| clients[n].fence_create(0).map(drop),
-        &|n| clients[n].fence_eventfd(fences[n], 1, &event),
-        &|n| clients[n].try_bo(Place::Vram, 4096).map(drop),
+        &|n| clients[n % 16].context_create(spaces[n % 16], 0).map(drop),
+        &|n| clients[n % 16].fence_create(0).map(drop),
+        &|n| clients[n % 16].fence_eventfd(fences[n % 16], 1, &event),
+        &|n| clients[n % 16].try_bo(Place::Vram, 4096).map(drop),
+        &|n| clients[n % 16].bind_and_wait(spaces[n % 16], &[op(n)]),
+        &|n| clients[n % 16].bind(spaces[n % 16], &[op(n)], &[wait(gates[n % 16])]),
     ];
     let mut cases = Cases::new();
     // How many, and bytes of the least that each of them must be.
@@ -263,11 +276,13 @@ fn what_a_client_has_made_is_charged_to_it() {
         ("fences", 8000, 4320, make_fence),
         ("eventfds that wait", 8000, 150, eventfd),
         ("objects in VRAM", 4000, 400, object),
+        ("mappings", 8000, 40, mapping),
+        ("binds that wait", 8000, 400, bind),
     ] {
         // Of what was made before: the kernel sums that up every two seconds.
         thread::sleep(Duration::from_millis(2200));
         let before = group.kernel_bytes();
-        let made = (0..count).map(|n| make(n % clients.len()));
+        let made = (0..count).map(make);
         let made = made.take_while(|made| *made == Ok(())).count();
         cases.expect(&format!("{what}: how many"), made, count);
         let each = || group.kernel_bytes().saturating_sub(before) / count as u64;
