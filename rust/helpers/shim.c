@@ -919,6 +919,11 @@ void skua_not_leak(const void *object)
 	kmemleak_not_leak(object);
 }
 
+bool skua_is_kernel_thread(void)
+{
+	return current->flags & PF_KTHREAD;
+}
+
 void skua_wmb(void)
 {
 	/* Stores to memory that the device reads, before the doorbell that follows. */

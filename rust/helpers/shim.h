@@ -180,6 +180,7 @@ void skua_init_delayed_work(struct delayed_work *work, void (*func)(struct work_
 int skua_reserve_wc(unsigned long long start, unsigned long long size);
 void skua_free_wc(unsigned long long start, unsigned long long size);
 void skua_not_leak(const void *object);
+_Bool skua_is_kernel_thread(void);
 void skua_wmb(void);
 
 /* include/linux/mm.h, include/linux/anon_inodes.h */

@@ -10,6 +10,7 @@
 //! }
 //! ```
 
+use super::shim;
 use kernel::bindings;
 
 /// Whether it may have work go before that of others (`CAP_SYS_NICE`). Process context.
@@ -19,9 +20,13 @@ pub(crate) fn sys_nice() -> bool {
     unsafe { bindings::capable(bindings::CAP_SYS_NICE as kernel::ffi::c_int) }
 }
 
-/// Whether it may have more than limits of resources let others have (`CAP_SYS_RESOURCE`). Process
-/// context.
+/// Whether it may have more than limits of resources let others have (`CAP_SYS_RESOURCE`). A
+/// worker, which has all capabilities, may not: it does what somebody else wants. Process context.
 pub(crate) fn sys_resource() -> bool {
+    // SAFETY: No requirements.
+    if unsafe { shim::skua_is_kernel_thread() } {
+        return false;
+    }
     // CAST: a small number.
     // SAFETY: It may be asked in any process context.
     unsafe { bindings::capable(bindings::CAP_SYS_RESOURCE as kernel::ffi::c_int) }

@@ -64,8 +64,8 @@ impl Lockstep {
         }
     }
 
-    /// The thread: until the device ends. `alarm` is that of all engines; with a `brake` their clock
-    /// is no faster than that.
+    /// The thread: until the device ends. `alarm` is that of all engines; with a `brake` their
+    /// clock is no faster than that.
     pub(crate) fn run(mut self, alarm: &Alarm, mut brake: Option<Brake>) {
         let step = brake.as_ref().map_or(u64::MAX, |_| ALONE);
         let mut before = self.clock();

@@ -19,19 +19,26 @@
 //! ```
 //!
 //! Who may override limits of resources (`CAP_SYS_RESOURCE`) takes what is left for others, too.
+//!
+//! What is *charged* and not taken counts for the client and its user, who may have less to take
+//! then; of what all may have it leaves the others as much as there was.
 
 use crate::{
     ext::capability,
     policy::fair_share, //
 };
 use core::{
-    iter::successors,
+    iter::{
+        once,
+        successors, //
+    },
     ops::Sub, //
 };
 use kernel::{
     prelude::*,
     sync::{
         atomic::{
+            Acquire,
             Atomic,
             Full,
             Relaxed, //
@@ -56,22 +63,32 @@ where
 pub(crate) struct Quota {
     /// Units that may be in use; never changes.
     limit: u64,
-    /// Units of all shares that exist; at most `limit`, but for what was charged.
-    used: Atomic<u64>,
+    /// Units of the shares that were taken; at most `limit`.
+    taken: Atomic<u64>,
+    /// Units of the shares that were charged.
+    charged: Atomic<u64>,
     /// What its units count in as well.
     whole: Option<Arc<Quota>>,
     /// Whether it is to have no more of `whole` than it leaves for others.
     is_fair: bool,
+    /// Quotas that are parts of this one.
+    parts: Atomic<u64>,
 }
 
 impl Quota {
     fn make(limit: u64, whole: Option<&Arc<Self>>, is_fair: bool) -> Result<Arc<Self>> {
         let quota = Self {
             limit,
-            used: Atomic::new(0),
+            taken: Atomic::new(0),
+            charged: Atomic::new(0),
             whole: whole.cloned(),
             is_fair,
+            parts: Atomic::new(0),
         };
+        // Before it is dropped, also if there is no memory for it.
+        if let Some(whole) = whole {
+            whole.parts.fetch_add(1, Full);
+        }
         Ok(Arc::new(quota, GFP_KERNEL_ACCOUNT)?)
     }
 
@@ -80,9 +97,9 @@ impl Quota {
         Self::make(limit, None, false)
     }
 
-    /// A user's part of this one. `ENOMEM`.
+    /// A user's part of this one, which has no limit but what is fair. `ENOMEM`.
     pub(crate) fn of_user(self: &Arc<Self>) -> Result<Arc<Self>> {
-        Self::make(self.limit, Some(self), true)
+        Self::make(u64::MAX, Some(self), true)
     }
 
     /// A client's part, up to `limit` units, of this one, its user's. `ENOMEM`.
@@ -97,7 +114,13 @@ impl Quota {
 
     /// Units in use.
     pub(crate) fn used(&self) -> u64 {
-        self.used.load(Relaxed)
+        let charged = self.charged.load(Relaxed);
+        self.taken.load(Relaxed).saturating_add(charged)
+    }
+
+    /// Whether nothing of it is used, nor ever will be: it has no parts.
+    pub(crate) fn is_over(&self) -> bool {
+        self.parts.load(Acquire) == 0 && self.used() == 0
     }
 
     /// Of what it is a part.
@@ -110,33 +133,54 @@ impl Quota {
         successors(Some(self), |quota| quota.whole())
     }
 
+    /// Units that count against `limit`, of which so many were `taken`.
+    fn counted(&self, taken: u64) -> u64 {
+        match self.whole {
+            Some(_) => taken.saturating_add(self.charged.load(Relaxed)),
+            None => taken,
+        }
+    }
+
     /// How many units have to be given back before there may be `more` of this one; not of what it
     /// is a part of. Process context.
     pub(crate) fn excess(&self, more: u64) -> u64 {
-        let used = self.used().saturating_add(more);
+        let used = self.counted(self.taken.load(Relaxed)).saturating_add(more);
         let above = used.saturating_sub(self.limit);
-        match &self.whole {
-            Some(whole) if self.is_fair => {
-                let all = whole.used().saturating_add(more);
-                match fair_share::excess(used, whole.limit.saturating_sub(all)) {
-                    unfair if unfair > above && !capability::sys_resource() => unfair,
-                    _ => above,
-                }
-            }
-            _ => above,
+        let unfair = self.unfair(used, more);
+        match unfair > above && !capability::sys_resource() {
+            true => unfair,
+            false => above,
         }
+    }
+
+    /// How many of `used` units, of which the whole does not count `more` yet, are more than is
+    /// left for others.
+    fn unfair(&self, used: u64, more: u64) -> u64 {
+        let whole = self.whole.as_ref().filter(|_| self.is_fair);
+        whole.map_or(0, |whole| {
+            let all = whole.taken.load(Relaxed).saturating_add(more);
+            fair_share::excess(used, whole.limit.saturating_sub(all))
+        })
+    }
+
+    /// What gives way to it where it has too much: at first what counts in it, and what others have
+    /// of the whole if that leaves it less than them.
+    pub(crate) fn givers(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
+        let others = self.whole().filter(|_| self.is_fair);
+        Iterator::chain(once(self), others)
     }
 
     /// Counts `units` in here, unless there would be too many.
     fn add(&self, units: u64) -> bool {
-        let mut used = self.used.load(Relaxed);
+        let mut taken = self.taken.load(Relaxed);
         loop {
-            let Some(new) = used.checked_add(units).filter(|new| *new <= self.limit) else {
+            let new = taken.checked_add(units);
+            let Some(new) = new.filter(|new| self.counted(*new) <= self.limit) else {
                 return false;
             };
-            match self.used.cmpxchg(used, new, Full) {
+            match self.taken.cmpxchg(taken, new, Full) {
                 Ok(_) => return true,
-                Err(now) => used = now,
+                Err(now) => taken = now,
             }
         }
     }
@@ -144,18 +188,21 @@ impl Quota {
     /// Takes `units`; [`None`] if that is more than is left of it, or of what it is a part of.
     /// Process context.
     pub(crate) fn take(self: &Arc<Self>, units: u64) -> Option<Share> {
-        // The client's own first: what it may not have is not taken from others for a moment.
+        // First: what it may not have is not taken from others for a moment.
+        if self.and_wholes().any(|quota| quota.excess(units) > 0) {
+            return None;
+        }
         for (at, quota) in self.and_wholes().enumerate() {
             if !quota.add(units) {
-                self.and_wholes()
-                    .take(at)
-                    .for_each(|quota| quota.sub(units));
+                let added = self.and_wholes().take(at);
+                added.for_each(|quota| sub(&quota.taken, units));
                 return None;
             }
         }
         let share = Share {
             quota: self.clone(),
             units,
+            is_charged: false,
         };
         // Behind the count, which others see already: of two at a time both may be refused.
         let is_fair = self.and_wholes().all(|quota| quota.excess(0) == 0);
@@ -166,19 +213,28 @@ impl Quota {
     pub(crate) fn charge(self: &Arc<Self>, units: u64) -> Share {
         for quota in self.and_wholes() {
             // No wrap: bytes that exist.
-            quota.used.fetch_add(units, Full);
+            quota.charged.fetch_add(units, Full);
         }
         Share {
             quota: self.clone(),
             units,
+            is_charged: true,
         }
     }
+}
 
-    /// Counts out `units` that were counted in here.
-    fn sub(&self, units: u64) {
-        // No wrap: what was taken before.
-        self.used.fetch_sub(units, Full);
+impl Drop for Quota {
+    fn drop(&mut self) {
+        if let Some(whole) = &self.whole {
+            sub(&whole.parts, 1);
+        }
     }
+}
+
+/// Counts out `units` that were counted in before.
+fn sub(count: &Atomic<u64>, units: u64) {
+    // No wrap: as said.
+    count.fetch_sub(units, Full);
 }
 
 /// A part of a quota, given back on drop.
@@ -187,12 +243,15 @@ pub(crate) struct Share {
     quota: Arc<Quota>,
     /// How much this is; 0 when it was joined to another share.
     units: u64,
+    /// Whether it was charged, and not taken.
+    is_charged: bool,
 }
 
 impl Share {
-    /// Adds `other`, which must be of the same quota, to this share.
+    /// Adds `other`, which must be of the same quota and taken, as this was, to this share.
     pub(crate) fn join(&mut self, mut other: Self) {
-        if !crate::warn_on_once!(!other.is_of(&self.quota)) {
+        let is_alike = other.is_of(&self.quota) && other.is_charged == self.is_charged;
+        if !crate::warn_on_once!(!is_alike) {
             // No wrap: bytes, or objects, that exist.
             self.units = self.units.wrapping_add(core::mem::take(&mut other.units));
         }
@@ -211,8 +270,11 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.quota
-            .and_wholes()
-            .for_each(|quota| quota.sub(self.units));
+        for quota in self.quota.and_wholes() {
+            match self.is_charged {
+                true => sub(&quota.charged, self.units),
+                false => sub(&quota.taken, self.units),
+            }
+        }
     }
 }

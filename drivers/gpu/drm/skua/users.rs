@@ -50,9 +50,10 @@ impl Quotas {
         })
     }
 
-    fn is_unused(&self) -> bool {
+    /// Whether nobody has anything of them, nor may get it: also what is in VRAM has its client's.
+    fn are_over(&self) -> bool {
         let all = [&self.vms, &self.contexts, &self.explicit, &self.system];
-        all.into_iter().all(|quota| quota.used() == 0)
+        all.into_iter().all(|quota| quota.is_over())
     }
 }
 
@@ -117,7 +118,7 @@ impl Users {
     pub(crate) fn open(&self) -> Result<Opener> {
         let uid = Kuid::current_euid();
         let mut known = self.known.lock();
-        known.retain(|user| user.files.load(Relaxed) > 0 || !user.quotas.is_unused());
+        known.retain(|user| user.files.load(Relaxed) > 0 || !user.quotas.are_over());
         let user = match known.iter().find(|user| user.uid == uid) {
             Some(user) => user.clone(),
             None => {

@@ -145,6 +145,8 @@ struct Held<R> {
     since: Instant<Monotonic>,
     /// When it was let go first, in vain; none before.
     refused: Option<Instant<Monotonic>>,
+    /// Since when there is no room for it; none if it was something else.
+    lacks_room: Option<Instant<Monotonic>>,
 }
 
 /// What has a place in a holder's queue.
@@ -224,6 +226,7 @@ pub(crate) fn submit<T: Holder>(
         values,
         since: Instant::now(),
         refused: None,
+        lacks_room: None,
     };
     let reservation = RBTreeNodeReservation::new(client_flags())?;
     let mut queue = holds.queue.lock();
@@ -333,8 +336,14 @@ impl<R> Held<R> {
         // What its client has locked, or offered, is so for as long as that wants; nothing else
         // waits for this but what the client has given the same holder to do.
         let may_wait = match error {
-            EBUSY => true,
-            ENOMEM | ENOSPC => self.refused_ms() < PATIENCE_MS,
+            EBUSY => {
+                self.lacks_room = None;
+                true
+            }
+            ENOMEM | ENOSPC => {
+                let since = *self.lacks_room.get_or_insert_with(Instant::now);
+                since.elapsed() < Delta::from_millis(PATIENCE_MS)
+            }
             _ => false,
         };
         if is_active && may_wait {

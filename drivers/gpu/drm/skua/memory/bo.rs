@@ -374,7 +374,8 @@ pub(crate) fn create(
         return Err(EOPNOTSUPP);
     }
     // What others make room for is charged whether or not it fits: no more of that.
-    if !clean_copy::make_room(dev, quota, 0) {
+    let has_too_much = || !clean_copy::make_room(dev, quota, 0);
+    if has_too_much() {
         return Err(ENOMEM);
     }
     let patience = &mut eviction::patience();
@@ -393,8 +394,13 @@ pub(crate) fn create(
                     level: args.level,
                     ..Wish::new(part, size, need)
                 };
-                eviction::allocate(dev, parent, quota, wish, patience)
-                    .and_then(|found| create_in_vram(dev, size, args.clone(), found))
+                let found = eviction::allocate(dev, parent, quota, wish, patience);
+                // What made room may have been this client's.
+                let found = match found {
+                    Ok(_) if has_too_much() => Err(ENOMEM),
+                    found => found,
+                };
+                found.and_then(|found| create_in_vram(dev, size, args.clone(), found))
             }
             Segment::Aperture | Segment::System => {
                 let paged = paged

@@ -183,7 +183,11 @@ impl Claims {
     ) {
         for bo in objects {
             match counts.get_mut(&Self::key(bo)) {
-                Some(claim) if claim.count > 1 => claim.count -= 1,
+                Some(claim) if claim.count > 1 => {
+                    claim.count -= 1;
+                    // Those that hold now stay, as long as there are others.
+                    claim.postponed = claim.postponed.saturating_sub(1);
+                }
                 Some(_) => {
                     // The caller has another reference.
                     counts.remove(&Self::key(bo));

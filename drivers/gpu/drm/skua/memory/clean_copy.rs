@@ -212,14 +212,17 @@ pub(crate) fn is_meant(bo: &Bo, reserved: &Reserved<'_>, meant: &Meant<'_, Arc<Q
 /// memory of `dev`, or in what it is a part of, until `bytes` more may be had of these; whether
 /// they may. None for a quota of which that much may not be had at all. Takes the lists' lock.
 pub(crate) fn make_room(dev: &SkuaDevice, quota: &Arc<Quota>, bytes: u64) -> bool {
-    let drop_of = |quota: &Arc<Quota>| {
-        let missing = quota.excess(bytes).div_ceil(PAGE_SIZE as u64);
-        let pages = usize::try_from(missing).unwrap_or(usize::MAX);
-        bytes <= quota.limit() && shrinker::drop_copies::<BoData>(dev, pages, quota) > 0
-    };
     let has_room = |quota: &Arc<Quota>| quota.excess(bytes) == 0;
+    let make = |quota: &Arc<Quota>| {
+        bytes <= quota.limit()
+            && quota.givers().any(|giver| {
+                let missing = quota.excess(bytes).div_ceil(PAGE_SIZE as u64);
+                let pages = usize::try_from(missing).unwrap_or(usize::MAX);
+                shrinker::drop_copies::<BoData>(dev, pages, giver) > 0 && has_room(quota)
+            })
+    };
     let mut quotas = quota.and_wholes();
-    quotas.all(|quota| has_room(quota) || (drop_of(quota) && has_room(quota)))
+    quotas.all(|quota| has_room(quota) || make(quota))
 }
 
 /// Does what [`Quota::take`] does with a quota of system memory of `dev`; copies make room.

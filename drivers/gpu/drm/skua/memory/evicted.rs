@@ -114,6 +114,18 @@ impl Evicted {
         Some((next.bo.clone(), next.wanted))
     }
 
+    /// `EBUSY` if the CPU has locked what is wanted, and may be in VRAM alone (row 0.21).
+    pub(crate) fn check_locks(&self) -> Result {
+        let mut next = self.next(None);
+        while let Some((bo, wanted)) = next {
+            if wanted && bo.is_for_vram_alone() && bo.is_held_out() {
+                return Err(EBUSY);
+            }
+            next = self.next(Some(&bo));
+        }
+        Ok(())
+    }
+
     /// Whether `bo` is wanted may have changed since it was added.
     pub(crate) fn look_again(&self, bo: &Bo) {
         let mut list = self.list.lock();

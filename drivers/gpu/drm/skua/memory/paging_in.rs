@@ -280,6 +280,8 @@ pub(crate) fn lock<'a>(
         }
         drop(reserved);
         wanted()?;
+        // Nobody leaves for what cannot come.
+        vm.evicted.check_locks()?;
         if turn.is_some() && taken.elapsed() > LONG_TURN && dev.pager.others_wait(vm) {
             // It comes again behind them.
             turn = None;

@@ -22,6 +22,7 @@ use crate::{
     ext::{
         device,
         fence::Fence,
+        gem,
         memcg::MemoryGroup, //
     },
     fences::{
@@ -116,10 +117,11 @@ impl_has_work! {
     impl HasWork<Self> for Operation { self.work }
 }
 
-/// Whether `bo` is not where the GPU is to reach it, and does not come to VRAM before it is
-/// unlocked.
+/// Whether `bo` is not where the GPU is to reach it, and does not come to VRAM before its client
+/// unlocks it: what others may have, and so have locked, is none that somebody waits for.
 pub(crate) fn is_locked_out(bo: &Bo) -> bool {
-    bo.is_held_out() && bo.is_out()
+    let is_own = bo.is_for_vram_alone() || !gem::is_foreign(bo);
+    is_own && bo.is_held_out() && bo.is_out()
 }
 
 /// Memory for one operation that is to wait.
