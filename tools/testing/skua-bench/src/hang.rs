@@ -108,8 +108,6 @@ fn hang(rig: &Rig, report: &mut Report, name: &str) -> Result<()> {
     let row = |what: &str| format!("tdr.{name}.{what}");
     // CAST: far below 2^53.
     let looks = all as f64 / (PERIOD * MILLISECOND) as f64 - timeout as f64 / PERIOD as f64;
-    // Behind the look it is asked, and its client told, which takes milliseconds.
-    let looks = looks.round();
     let detail = json!({ "nanoseconds": all, "timeout_ms": timeout, "period_ms": PERIOD });
     report.detailed(&row("detection"), looks, detail)?;
     report.ratio(&row("innocent"), well, points.len() as u64)?;

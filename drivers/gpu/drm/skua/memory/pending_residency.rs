@@ -2,9 +2,10 @@
 
 //! Residency of what the CPU has locked outside of VRAM (row 0.21).
 //!
-//! An object for VRAM alone that was [locked](super::lock) while it was out does not come before it
-//! is unlocked. When that is the client knows alone, so no `dma_fence` may wait for it: values of
-//! monitored fences may. MAKE_RESIDENT promises them at once, and what they wait for is *pending*:
+//! An object for VRAM alone, or one that is its client's own and has no room in the aperture, that
+//! was [locked](super::lock) while it was out does not come to VRAM before it is unlocked. When
+//! that is the client knows alone, so no `dma_fence` may wait for it: values of monitored fences
+//! may. MAKE_RESIDENT promises them at once, and what they wait for is *pending*:
 //!
 //! ```text
 //! MAKE_RESIDENT ─▶ pending ─┬─ nothing of it is locked out any more ──▶ worker ─▶ moves ─▶ values
