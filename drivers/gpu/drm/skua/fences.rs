@@ -10,11 +10,12 @@
 //! |---|---|
 //! | fences of the kernel | [`gate`] (all that work waits for), [`signals`] (all that it signals) |
 //! | monitored fences | [`monitored`], [`pledge`] (values that a move is to signal), [`sleep`] (threads and eventfds that wait) |
-//! | work that may wait for what nobody has promised | [`hold`] |
+//! | work that may wait for what nobody has promised | [`hold`], [`retry`] (what was refused, until the next attempt) |
 
 pub(crate) mod gate;
 pub(crate) mod hold;
 pub(crate) mod monitored;
 pub(crate) mod pledge;
+pub(crate) mod retry;
 pub(crate) mod signals;
 pub(crate) mod sleep;

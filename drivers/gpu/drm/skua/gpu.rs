@@ -53,7 +53,7 @@
 //! Submission::fence, promises, Bind::end, Transfer, Move::fence, Destruction::given_up,
 //! Gpu::paging, alarms, discarder, shrinker, last_clear, vram_region, Clearer, Sites, Evicted,
 //! Moves, Herald's, Resets::policy
-//! PendingResidency::operations
+//! PendingResidency::operations, Retries::state
 //! Claims::counts, a device's notice, Context::area_move, Gate::waiters, Operation::publisher
 //! Gpu::fences, MonitoredFence::state, Pledge::state
 //! Reaper::dead, fences::sleep::Sleeper::progress
@@ -75,7 +75,7 @@
 //! Interrupt threads, the workers of [`QUEUE`] and of [`crate::memory::vm::QUEUE`], and the alarms
 //! are on the way to fences' signals as a whole, and say so to lockdep: they allocate nothing, take
 //! no reservation lock, and give references that may be the last to a reaper. But for the
-//! [`Discarder`]'s and the [`Clearer`]'s, for which no fence waits.
+//! [`Discarder`]'s, the [`Clearer`]'s and the [`Retries`]', for which no fence waits.
 
 use crate::{
     ext::{
@@ -100,7 +100,8 @@ use crate::{
     },
     fences::{
         gate::Wake,
-        monitored::Owners, //
+        monitored::Owners,
+        retry::Retries, //
     },
     hardware::{
         caps::{
@@ -566,6 +567,9 @@ pub(crate) struct Gpu {
     /// What was made resident and waits for an unlock.
     #[pin]
     pub(crate) pending_residency: PendingResidency,
+    /// Who waits for another attempt to let go of what is held.
+    #[pin]
+    pub(crate) retries: Retries,
     /// Whose turn it is to bring back what their work needs.
     #[pin]
     pub(crate) pager: Pager,
@@ -824,6 +828,7 @@ impl Gpu {
             shrinker <- new_spinlock!(None),
             discarder <- new_spinlock!(None),
             pending_residency <- PendingResidency::new(),
+            retries <- Retries::new(),
             moves <- Moves::new(),
             pager <- Pager::new(),
             budgets <- Budgets::new(),
@@ -973,6 +978,7 @@ impl Gpu {
         *dev.paging.lock() = Some(paging);
         let alarms = Alarms::new(dev, job_ms, preempt_ms)?;
         *dev.alarms.lock() = Some(alarms);
+        Retries::start(dev)?;
         Clearer::start(dev)
     }
 
@@ -1329,6 +1335,7 @@ impl Gpu {
         let signalling = Signalling::begin();
         Gpu::lose(dev, true);
         drop(signalling);
+        dev.retries.stop();
         // What waits in the queues looks, finds nothing to do, and lets go of the device.
         crate::fences::hold::QUEUE.flush();
         crate::memory::vm::QUEUE.flush();

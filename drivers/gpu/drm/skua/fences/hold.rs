@@ -17,8 +17,9 @@
 //! What is to happen when all has been let go that is held now ([`defer`]) has a place among them.
 //!
 //! The worker does what the ioctl does, in its place, making room included; so it is in a queue of
-//! its own, which no fence waits for. Where the ioctl says that there is no room, it tries again
-//! for a while. Each holder has a work item, which lets go of one request at a time.
+//! its own, which no fence waits for. Where the ioctl says that there is no room, it is tried again
+//! for a while, and between two attempts keeps no worker ([`retry`](super::retry)) if there is
+//! memory for that. Each holder has a work item, which lets go of one request at a time.
 //!
 //! What is allocated there is charged to the control group of memory of who made the request; VRAM
 //! that it brings in to nobody's of device memory, which are the running process'.
@@ -36,13 +37,19 @@ use crate::{
     fences::{
         monitored::{
             End,
+            Target,
             Wait, //
+        },
+        retry::{
+            Place,
+            PAUSE_MS, //
         },
         signals::Signals, //
     },
     few::Few,
     gpu::SkuaDevice,
-    kernel_heap::client_flags, //
+    kernel_heap::client_flags,
+    quota::Quota, //
 };
 use kernel::{
     new_mutex,
@@ -73,14 +80,12 @@ pub(crate) static QUEUE: ModuleQueue = ModuleQueue::new();
 
 /// How long there may be no room for what is let go, in milliseconds.
 pub(crate) const PATIENCE_MS: i64 = 10_000;
-/// Between two attempts, in milliseconds: at first, and when it has been tried for long.
-const PAUSE_MS: [i64; 2] = [10, 1000];
 
 /// Requests that one holder may have, held or queued.
 pub(crate) const MAX_REQUESTS: u32 = 4096;
 
 /// Whose requests are done in order, and held if they wait for values.
-pub(crate) trait Holder: Send + Sync + Sized {
+pub(crate) trait Holder: Target + Sized + 'static {
     /// What a client wants to be done.
     type Request: Send + Unpin;
     /// What happens in the order of held requests, but is none.
@@ -88,6 +93,9 @@ pub(crate) trait Holder: Send + Sync + Sized {
 
     /// The device that does it.
     fn device(&self) -> &SkuaDevice;
+
+    /// The quota of its client's address spaces; none of the driver's own.
+    fn client(&self) -> Option<&Arc<Quota>>;
 
     /// What of it is held.
     fn holds(&self) -> &Holds<Self>;
@@ -262,6 +270,7 @@ pub(crate) fn defer<T: Holder>(holder: &Arc<T>, place: HeldNode<T>, deferred: T:
 /// Lets go of what is due, or of all if the holder is not active any more. Process context.
 pub(crate) fn run<T: Holder>(holder: Arc<T>) {
     while let Some((item, is_active)) = next(&*holder) {
+        let tried = Instant::now();
         let is_request = matches!(item, Item::Request(_));
         let refused = match item {
             Item::Request(held) if is_active => held.release(&holder).map(Item::Request),
@@ -271,9 +280,7 @@ pub(crate) fn run<T: Holder>(holder: Arc<T>) {
             }
             Item::Deferred(deferred) => T::perform(deferred).map(Item::Deferred),
         };
-        if let Some(refused) = &refused {
-            fsleep(Delta::from_millis(refused.pause_ms()));
-        }
+        let again = refused.as_ref().map(|item| (item.pause(), item.place()));
         let holds = holder.holds();
         let mut queue = holds.queue.lock();
         if refused.is_none() && is_request {
@@ -281,7 +288,17 @@ pub(crate) fn run<T: Holder>(holder: Arc<T>) {
         }
         queue.first = refused;
         drop(queue);
-        if is_active && holder.is_active() {
+        let goes_on = || is_active && holder.is_active();
+        if let Some((pause, place)) = again {
+            let retries = &holder.device().retries;
+            let add = |place| retries.add(&holder, place, tried, pause);
+            if goes_on() && place.and_then(add).is_ok() {
+                break;
+            }
+            // Without memory for that, and where it is not done any more.
+            fsleep(Delta::from_millis(PAUSE_MS[0]));
+        }
+        if goes_on() {
             // Who waits for the workers does not wait for all that clients bring meanwhile.
             T::look_again(holder.clone());
             break;
@@ -298,6 +315,9 @@ fn next<T: Holder>(holder: &T) -> Option<(Item<T>, bool)> {
         queue.first = Some(first.to_key_value().1);
     }
     let is_active = holder.is_active();
+    if is_active && holder.device().retries.has(holder) {
+        return None;
+    }
     if let (Item::Request(first), true) = (queue.first.as_mut()?, is_active) {
         first.values.iter_mut().for_each(Wait::begin);
         if !first.values.iter().all(Wait::has_ended) {
@@ -308,12 +328,20 @@ fn next<T: Holder>(holder: &T) -> Option<(Item<T>, bool)> {
 }
 
 impl<T: Holder> Item<T> {
-    /// How long to wait until it is tried again, in milliseconds.
-    fn pause_ms(&self) -> i64 {
+    /// How long to wait until it is tried again.
+    fn pause(&self) -> Delta {
         let [first, most] = PAUSE_MS;
-        match self {
+        Delta::from_millis(match self {
             Self::Request(held) => (held.refused_ms() / 8).clamp(first, most),
             Self::Deferred(_) => first,
+        })
+    }
+
+    /// Memory for waiting until then. `ENOMEM`.
+    fn place(&self) -> Result<Place> {
+        match self {
+            Self::Request(held) => held.group.charge(Place::new),
+            Self::Deferred(_) => Place::new(),
         }
     }
 }

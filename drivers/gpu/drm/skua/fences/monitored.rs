@@ -64,8 +64,8 @@ fn serial() -> u64 {
 /// Who waits for a value.
 pub(crate) trait Target: Send + Sync {
     /// Wait number `index` of its waits is over: the value was reached, or not and the device of
-    /// the handle has failed. Under the fence's lock: it takes no fence's, allocates nothing, and
-    /// frees nothing but its own memory.
+    /// the handle has failed; or it is to look again at what it does then. Under the fence's lock:
+    /// it takes no fence's, allocates nothing, and frees nothing but its own memory.
     fn wake(self: Arc<Self>, index: u32, reached: bool);
 }
 

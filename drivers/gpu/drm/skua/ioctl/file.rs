@@ -366,6 +366,7 @@ impl File {
             residency::forget(device, &self.dev, bo);
         }
         lock::forget(&self.locks, &self.dev, bo);
+        self.dev.retries.hurry(&self.vm_quota);
     }
 
     /// The handle of `context` is gone. A device that does not answer may still reach what is its.
@@ -545,6 +546,7 @@ impl File {
             // If it was closed before it was counted, nobody takes the count back.
             if !names(file, *handle, bo) {
                 residency::forget(&device, dev, bo);
+                dev.retries.hurry(&file.inner().vm_quota);
             }
         }
         match pending {
@@ -568,6 +570,7 @@ impl File {
         let objects = read_objects(file, &args.handles)?;
         watch_budget(dev, file, &device, args.device);
         residency::evict(&device, dev, &objects)?;
+        dev.retries.hurry(&file.inner().vm_quota);
         Ok(0)
     }
 
@@ -583,11 +586,14 @@ impl File {
             return Err(EINVAL);
         }
         let offset = bo.create_mmap_offset()?;
-        let locks = &file.inner().locks;
-        lock::lock(locks, dev, data.parent(), &bo)?;
+        let this = file.inner();
+        // What was held may have been refused for a lock that has failed.
+        lock::lock(&this.locks, dev, data.parent(), &bo)
+            .inspect_err(|_| dev.retries.hurry(&this.vm_quota))?;
         if !names(file, args.handle, &bo) {
             // As for what is made resident.
-            lock::forget(locks, dev, &bo);
+            lock::forget(&this.locks, dev, &bo);
+            dev.retries.hurry(&this.vm_quota);
         }
         args.offset = offset;
         Ok(0)
@@ -604,7 +610,9 @@ impl File {
         if args.pad != 0 {
             return Err(EINVAL);
         }
-        lock::unlock(&file.inner().locks, dev, &bo)?;
+        let this = file.inner();
+        lock::unlock(&this.locks, dev, &bo)?;
+        dev.retries.hurry(&this.vm_quota);
         Ok(0)
     }
 
@@ -664,6 +672,7 @@ impl File {
                 *word |= 1 << (at % 64);
             }
         })?;
+        dev.retries.hurry(&file.inner().vm_quota);
         args.discarded = discarded;
         Ok(0)
     }
@@ -711,6 +720,7 @@ impl File {
         // Other threads may still have it.
         device.end();
         this.dev.pending_residency.look_again(&this.locks);
+        this.dev.retries.hurry(&this.vm_quota);
         let is_of = |vm: &Arc<Vm>| Arc::ptr_eq(vm.device(), &device);
         // One by one: with the device's handle gone there is nothing that may fail.
         let is_its_context = |context: &Arc<Context>| context.vm().is_some_and(is_of);

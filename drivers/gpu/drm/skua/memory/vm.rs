@@ -1439,6 +1439,10 @@ impl Holder for Vm {
         &self.dev
     }
 
+    fn client(&self) -> Option<&Arc<Quota>> {
+        Some(self.client())
+    }
+
     fn holds(&self) -> &Holds<Self> {
         &self.holds
     }

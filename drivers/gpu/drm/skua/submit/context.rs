@@ -1202,6 +1202,10 @@ impl Holder for Context {
         &self.dev
     }
 
+    fn client(&self) -> Option<&Arc<Quota>> {
+        self.vm().map(|vm| vm.client())
+    }
+
     fn holds(&self) -> &Holds<Self> {
         &self.holds
     }

@@ -44,6 +44,7 @@ fn main() -> ExitCode {
         row_0_21_what_is_locked_outside_stays_outside: 60 at_rest,
         row_0_21_what_others_may_have_is_not_locked_out: 60 at_rest,
         row_0_21_what_is_held_goes_on_when_it_is_unlocked: 120 at_rest,
+        what_is_held_keeps_no_worker: 60 at_rest,
         row_0_21_what_was_resident_before_is_waited_for: 60 at_rest,
         row_0_21_what_is_resident_is_there_when_it_is_unlocked: 60 at_rest,
         so_many_wait_for_an_unlock: 60 at_rest,
@@ -335,13 +336,59 @@ fn row_0_21_what_is_held_goes_on_when_it_is_unlocked() {
     let held = held.expect("SUBMIT");
     assert_eq!(rig.fence_signal(fence, 1), Ok(()));
     // Longer than for want of memory.
-    assert!(!rig.signals_within(held.syncobj, 0, Duration::from_secs(12)));
+    thread::sleep(Duration::from_secs(12));
+    assert!(!rig.signals_within(held.syncobj, 0, Duration::ZERO));
     assert_eq!(place(&rig, handle), Place::System);
     cpu.fill(pattern(2));
     assert_eq!(rig.unlock(handle), Ok(()));
     assert_eq!(held.wait(), Ok(()));
     target.cpu.expect("the last that was written", pattern(2));
     assert_eq!(place(&rig, handle), Place::Vram);
+}
+
+/// However much of it there is, workers are there for others.
+fn what_is_held_keeps_no_worker() {
+    let rig = alone();
+    let (handle, va) = out(&rig, PAGE);
+    let cpu = locked(&rig, handle, PAGE);
+    let (fence, target) = (rig.fence(0), rig.buffer(Place::System, PAGE));
+    let work = [copy(va, target.va, PAGE)];
+    let start = |_| {
+        let context = rig.context_create(rig.vm, rig.engine(Engine::Copy.kind()));
+        let context = context.expect("CONTEXT_CREATE");
+        let held = rig.start_after(context, &work, &[wait_for(fence, 1)]);
+        held.expect("SUBMIT")
+    };
+    let held: Vec<_> = (0..100).map(start).collect();
+    cpu.fill(pattern(1));
+    assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+    thread::sleep(Duration::from_secs(2));
+    assert!(!rig.signals_within(held[0].syncobj, 0, Duration::ZERO));
+    // As many as there are when fewest are just looking.
+    let busy = (0..20).map(|_| {
+        thread::sleep(Duration::from_millis(50));
+        workers_of("skua-holds")
+    });
+    let busy = busy.min().unwrap_or_default();
+    println!("# {busy} workers of {}", held.len());
+    assert!(busy < held.len() / 4, "{busy} workers wait");
+    assert_eq!(rig.unlock(handle), Ok(()));
+    for job in &held {
+        assert_eq!(job.wait(), Ok(()));
+    }
+    target.cpu.expect("what was written", pattern(1));
+}
+
+/// How many threads of the kernel are busy with work of this queue.
+fn workers_of(queue: &str) -> usize {
+    let processes = std::fs::read_dir("/proc").expect("/proc");
+    let comms = processes.flatten().filter_map(|process| {
+        // It may be gone.
+        std::fs::read_to_string(process.path().join("comm")).ok()
+    });
+    let is_busy =
+        |comm: &String| comm.starts_with("kworker/") && comm.contains(&format!("+{queue}"));
+    comms.filter(is_busy).count()
 }
 
 /// The paging fence waits, and what is behind it, and the object moves without anybody's asking.
