@@ -693,6 +693,22 @@ impl Countdown {
     }
 }
 
+/// The pauses between looks at what mostly comes at once, and else may take seconds.
+pub(crate) struct Pauses(Instant<Monotonic>);
+
+impl Pauses {
+    /// Looking begins now.
+    pub(crate) fn new() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Sleeps for an eighth of the time since then, 20 microseconds to 5 milliseconds.
+    pub(crate) fn sleep(&self) {
+        let eighth = self.0.elapsed().as_nanos() / 8;
+        fsleep(Delta::from_nanos(eighth.clamp(20_000, 5_000_000)));
+    }
+}
+
 /// What is set for all devices, by the module's parameters.
 pub(crate) struct Settings {
     /// Whether engines that can be are asked to stop (row 2.24).
@@ -1143,7 +1159,7 @@ impl Gpu {
     pub(crate) fn wait_for(&self, mut done: impl FnMut() -> Result<bool>) -> Result {
         let mut generation = self.hw.generation();
         let mut countdown = Countdown::new(self.acknowledge);
-        let mut presence = Presence::new();
+        let (mut presence, pauses) = (Presence::new(), Pauses::new());
         loop {
             let is_late = countdown.is_over();
             if done()? {
@@ -1155,7 +1171,7 @@ impl Gpu {
                 // It is being reset, which ends, or was.
                 generation = now;
                 countdown = Countdown::new(self.acknowledge);
-                fsleep(Delta::from_micros(20));
+                pauses.sleep();
                 continue;
             }
             presence.check(self)?;
@@ -1163,7 +1179,7 @@ impl Gpu {
                 self.suspect(generation);
                 countdown = Countdown::new(self.acknowledge);
             }
-            fsleep(Delta::from_micros(20));
+            pauses.sleep();
         }
     }
 
@@ -1183,7 +1199,7 @@ impl Gpu {
 
     fn wait_at_most(&self, limit: Delta, mut done: impl FnMut() -> Result<bool>) -> Result {
         let mut countdown = Countdown::new(limit);
-        let mut presence = Presence::new();
+        let (mut presence, pauses) = (Presence::new(), Pauses::new());
         loop {
             let is_late = countdown.is_over();
             if done()? {
@@ -1194,7 +1210,7 @@ impl Gpu {
             if is_late {
                 return Err(ETIMEDOUT);
             }
-            fsleep(Delta::from_micros(100));
+            pauses.sleep();
         }
     }
 
@@ -1364,12 +1380,12 @@ impl Gpu {
 
     /// Has the device stop its accesses to memory. Whether it is known to have.
     fn quiet(&self) -> bool {
-        let start = Instant::<Monotonic>::now();
+        let (start, pauses) = (Instant::<Monotonic>::now(), Pauses::new());
         // It may be gone, or not listen: what counts is the bus.
         let _ = self.hw.reset_from_timeout();
         // Until it is, or is gone, or unbound.
         while start.elapsed() < QUIET_TIMEOUT && self.hw.is_reset() == Ok(false) {
-            fsleep(Delta::from_micros(100));
+            pauses.sleep();
         }
         self.bus.turn_off()
     }

@@ -31,6 +31,7 @@ use crate::{
     },
     gpu::{
         self,
+        Pauses,
         SkuaDevice, //
     },
     memory::{
@@ -103,8 +104,9 @@ impl Power {
     fn ask(&self, dev: &SkuaDevice, state: State) {
         self.0.xchg(state as u32, Full);
         dev.sleep_or_wake();
+        let pauses = Pauses::new();
         while self.is(state) {
-            fsleep(Delta::from_micros(100));
+            pauses.sleep();
         }
     }
 }
