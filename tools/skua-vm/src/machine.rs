@@ -71,8 +71,15 @@ const TCG_CPU: &str = "max,-erms,-fsrm,-fsrs,-fsrc,-fzrm";
 /// Where, among the sockets, QEMU is told what to do while it runs.
 const QMP: &str = "qmp";
 
-/// The memory of a guest, in MiB; a debug kernel needs more.
-pub(crate) const MEMORY: u32 = 1024;
+/// The memory of a guest, in MiB: a debug kernel takes a quarter for itself. The driver gives half
+/// of what there is, and tests that use that up take as long.
+pub(crate) fn memory(patience: u32) -> u32 {
+    if patience > 1 {
+        1280
+    } else {
+        1024
+    }
+}
 
 /// QEMU and the GPU server that it is connected to.
 #[derive(Debug)]
@@ -430,11 +437,7 @@ fn arguments(
     gpu: &Path,
     kvm: bool,
 ) -> Vec<String> {
-    let memory = if parts.patience > 1 {
-        MEMORY * 2
-    } else {
-        MEMORY
-    };
+    let memory = memory(parts.patience);
     let split = if config.iommu {
         ",kernel-irqchip=split"
     } else {

@@ -19,7 +19,7 @@ use skua_guest::ktap::Verdict;
 
 use crate::gdb;
 use crate::guest::{boot, Watch};
-use crate::machine::{Config, MEMORY};
+use crate::machine::{memory, Config};
 use crate::plan::{self, Guest};
 use crate::report::{Report, Suite, Test};
 use crate::turns::Turns;
@@ -83,9 +83,7 @@ fn how_many(parts: &Parts) -> (usize, usize) {
         .find_map(|line| line.strip_prefix("MemAvailable:"))
         .and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<usize>().ok());
     // Twice a guest's memory: the server's, QEMU's own, and what the guest's files take.
-    let each = usize::try_from(MEMORY).unwrap_or(usize::MAX)
-        * 1024
-        * if parts.patience > 1 { 4 } else { 2 };
+    let each = usize::try_from(memory(parts.patience)).unwrap_or(usize::MAX) * 1024 * 2;
     let fit = free.map_or(1, |free| free / each).max(1);
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     (cpus.min(fit), (cpus * CROWD).min(fit))
