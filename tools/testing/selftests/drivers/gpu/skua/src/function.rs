@@ -98,7 +98,7 @@ impl Function {
             };
             match result {
                 Err(error) if error.kind() == io::ErrorKind::NotFound && Instant::now() < end => {
-                    std::thread::sleep(Duration::from_millis(5));
+                    crate::suite::pause();
                 }
                 result => return result,
             }

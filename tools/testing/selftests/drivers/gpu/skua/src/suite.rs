@@ -171,8 +171,14 @@ pub fn within<T>(seconds: u64, mut ask: impl FnMut() -> Option<T>) -> Option<T> 
         if answer.is_some() || Instant::now() > end {
             return answer;
         }
-        std::thread::sleep(Duration::from_millis(5));
+        pause();
     }
+}
+
+/// Between two looks at something: where a look takes long there are fewer, and who is looked at
+/// has time to do something.
+pub fn pause() {
+    std::thread::sleep(Duration::from_millis(5) * patience());
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::Client;
 use crate::function::Function;
-use crate::suite::patience;
+use crate::suite::{patience, pause};
 
 /// A moment's sight of the device and of one client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Witness {
         let a_while = (Duration::from_millis(300) * patience()).max(Duration::from_secs(1));
         let mut seen = (Self::of(client), Instant::now());
         while seen.1.elapsed() < a_while && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(10));
+            pause();
             let now = Self::of(client);
             if now != seen.0 {
                 seen = (now, Instant::now());
@@ -81,7 +81,7 @@ impl Witness {
             if Instant::now() > end {
                 return Some(format!("was {self:?}, is {now:?}"));
             }
-            std::thread::sleep(Duration::from_millis(10));
+            pause();
         }
     }
 
@@ -131,7 +131,7 @@ pub fn quiet() {
         }
         let left = format!("{vms}{contexts}, bytes {used:?}");
         assert!(Instant::now() < end, "left by others: {left}");
-        std::thread::sleep(Duration::from_millis(10));
+        pause();
     }
 }
 

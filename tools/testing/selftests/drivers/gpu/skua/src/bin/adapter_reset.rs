@@ -446,7 +446,7 @@ fn row_2_22_whoever_waits_returns() {
         let mut clock = Clock::of_guest();
         while let Some((what, ..)) = threads.iter().find(|(_, it, _)| !it.is_finished()) {
             assert!(clock.elapsed() < SOON * suite::patience(), "{what}");
-            thread::sleep(Duration::from_millis(5));
+            suite::pause();
         }
         for (what, thread, expected) in threads {
             assert_eq!(thread.join().expect("a thread"), expected, "{what}");

@@ -279,6 +279,7 @@ fn what_a_client_has_made_is_charged_to_it() {
         ("mappings", 8000, 40, mapping),
         ("binds that wait", 8000, 400, bind),
     ] {
+        let count = suite::rounds(count) as usize;
         // Of what was made before: the kernel sums that up every two seconds.
         thread::sleep(Duration::from_millis(2200));
         let before = group.kernel_bytes();

@@ -106,7 +106,7 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < patience(), "never: {what}");
-        thread::sleep(Duration::from_millis(5));
+        suite::pause();
     }
 }
 
