@@ -7,11 +7,13 @@
 //! is built already makes the first build a short one.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
+use skua_guest::process::{self, Time};
 
 /// Where everything of this program is.
 pub const DIR: &str = "out/mutants";
@@ -80,19 +82,24 @@ impl Scratch {
         &self.root
     }
 
-    /// Runs a command in it, for at most so many seconds, with its output in a file.
+    /// Runs a command in it, for at most so many seconds, with its output in a file. Whether it
+    /// succeeded.
     ///
     /// # Errors
     ///
     /// If it cannot be run.
-    pub fn run(&self, words: &[&str], seconds: u32, log: &Path) -> io::Result<ExitStatus> {
-        let log = File::create(log)?;
-        self.enter(Command::new("timeout").args(["--kill-after=10", &seconds.to_string()]))
-            .args(words)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .status()
+    pub fn run(&self, words: &[&str], seconds: u32, log: &Path) -> io::Result<bool> {
+        let mut log = File::create(log)?;
+        let mut command = Command::new("env");
+        self.enter(&mut command).args(words);
+        let limit = (Duration::from_secs(seconds.into()), Time::OfProcess);
+        let mut said = Ok(());
+        let end = process::run(command, Some(limit), |line| {
+            if said.is_ok() {
+                said = writeln!(log, "{line}");
+            }
+        })?;
+        said.map(|()| end.is_success())
     }
 
     /// Has `before`, which runs what follows it, run what follows there in the copy.

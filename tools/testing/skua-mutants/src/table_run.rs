@@ -310,14 +310,14 @@ impl<'a> Bench<'a> {
     fn host(&self, package: &str, test: &str) -> Result<Option<Vec<Test>>> {
         let cargo = ["cargo", "test", "--locked", "-p", package, "--no-fail-fast"];
         let build = [&cargo[..], &["--no-run"]].concat();
-        if !self.scratch.run(&build, BUILD, &self.log)?.success() {
+        if !self.scratch.run(&build, BUILD, &self.log)? {
             return Ok(None);
         }
         let run = [&cargo[..], &[place::function(test)]].concat();
-        let status = self.scratch.run(&run, HOST_RUN, &self.log)?;
+        let passed = self.scratch.run(&run, HOST_RUN, &self.log)?;
         let output = String::from_utf8_lossy(&fs::read(&self.log)?).into_owned();
         let mut tests = cargo_results(package, &output);
-        if !status.success() {
+        if !passed {
             // One that hangs or aborts leaves no result.
             tests.push(Test {
                 test: package.to_owned(),
@@ -339,7 +339,7 @@ impl<'a> Bench<'a> {
             "scripts/build",
             "guest",
         ];
-        if !self.scratch.run(&build, BUILD, &self.log)?.success() {
+        if !self.scratch.run(&build, BUILD, &self.log)? {
             return Ok(None);
         }
         let products = format!("out/guest/{}", self.options.kernel);
