@@ -1084,17 +1084,10 @@ impl Client {
     #[track_caller]
     pub fn outcome(&self, syncobj: u32) -> Option<Result<(), Errno>> {
         let file = self.sync_file(syncobj);
-        let mut info = sync_file_info::default();
         // How many there are; they may become fewer.
-        ioctl(&file, SYNC_IOC_FILE_INFO, &mut info).expect("SYNC_IOC_FILE_INFO");
-        let count = usize::try_from(info.num_fences).expect("a count");
-        let mut fences = vec![sync_fence_info::default(); count];
-        info = sync_file_info {
-            num_fences: info.num_fences,
-            sync_fence_info: fences.as_mut_ptr() as u64,
-            ..Default::default()
-        };
-        ioctl(&file, SYNC_IOC_FILE_INFO, &mut info).expect("SYNC_IOC_FILE_INFO");
+        let count = fences_of(&file, &mut []).num_fences;
+        let mut fences = vec![sync_fence_info::default(); usize::try_from(count).expect("a count")];
+        let info = fences_of(&file, &mut fences);
         let count = usize::try_from(info.num_fences).expect("a count");
         let statuses: Vec<i32> = fences[..count].iter().map(|fence| fence.status).collect();
         if let Some(error) = statuses
@@ -1185,6 +1178,29 @@ pub fn own(fd: i32) -> OwnedFd {
     assert!(fd >= 0, "descriptor {fd}");
     // SAFETY: the kernel made it for this call, and nobody else knows of it.
     unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// What a sync file says of itself, with as many of its fences as there is room for.
+#[track_caller]
+fn fences_of(file: impl AsFd, room: &mut [sync_fence_info]) -> sync_file_info {
+    let mut info = sync_file_info {
+        num_fences: u32::try_from(room.len()).expect("a count"),
+        sync_fence_info: if room.is_empty() {
+            0
+        } else {
+            room.as_mut_ptr() as u64
+        },
+        ..Default::default()
+    };
+    ioctl(file, SYNC_IOC_FILE_INFO, &mut info).expect("SYNC_IOC_FILE_INFO");
+    info
+}
+
+/// How a sync file's fences have ended, all in all: 0 if they have not, 1, or an errno below 0.
+/// Unlike those of an open file of the device, it can be asked when the device is gone.
+#[track_caller]
+pub fn status_of(sync_file: impl AsFd) -> i32 {
+    fences_of(sync_file, &mut []).status
 }
 
 fn elements(handles: &[u32]) -> Vec<drm_skua_bo_handle> {

@@ -46,8 +46,13 @@ pub fn import_by_vgem(vgem: &File, dma_buf: &OwnedFd) -> Result<u32, Errno> {
     Ok(prime.handle)
 }
 
-/// A dma-buf of a heap, of `size` bytes. Skips the test if there is none.
+/// Memory of the system's heap. Skips the test if the kernel has none.
 pub fn heap(size: u64) -> OwnedFd {
+    try_heap(size).unwrap_or_else(|| skip("the kernel has no system heap"))
+}
+
+/// Memory of the system's heap, if the kernel has one.
+pub fn try_heap(size: u64) -> Option<OwnedFd> {
     #[repr(C)]
     struct Allocation {
         len: u64,
@@ -55,9 +60,7 @@ pub fn heap(size: u64) -> OwnedFd {
         fd_flags: u32,
         heap_flags: u64,
     }
-    let Ok(device) = File::open("/dev/dma_heap/system") else {
-        skip("the kernel has no system heap");
-    };
+    let device = File::open("/dev/dma_heap/system").ok()?;
     let mut argument = Allocation {
         len: size,
         fd: 0,
@@ -66,5 +69,5 @@ pub fn heap(size: u64) -> OwnedFd {
     };
     // _IOWR('H', 0, struct dma_heap_allocation_data)
     ioctl(&device, 0xc018_4800, &mut argument).expect("DMA_HEAP_IOCTL_ALLOC");
-    own(i32::try_from(argument.fd).expect("a descriptor"))
+    Some(own(i32::try_from(argument.fd).expect("a descriptor")))
 }

@@ -19,9 +19,10 @@ use skua_guest::host::expect_error;
 use skua_guest::job::PRODUCTS;
 use skua_selftests::calls::Calls;
 use skua_selftests::cgroup::MemoryGroup;
-use skua_selftests::client::{map, signal, wait, PATIENCE};
+use skua_selftests::client::{map, signal, status_of, wait, PATIENCE};
 use skua_selftests::function::{Function, Unbound};
 use skua_selftests::mapping::Mapping;
+use skua_selftests::others::{heap, try_heap};
 use skua_selftests::program::LOOP;
 use skua_selftests::raw::in_child;
 use skua_selftests::rig::{dispatch, expect_working, fill, wait_value, write};
@@ -91,7 +92,7 @@ fn crowd(count: u32) -> Client {
         client.bo(Place::System, 4096);
         if n % 20 == 0 {
             client.vm_create().expect("VM_CREATE");
-            if let Some(buffer) = heap_buffer(4096) {
+            if let Some(buffer) = try_heap(4096) {
                 client.import(&buffer).expect("PRIME_FD_TO_HANDLE");
             }
         }
@@ -160,14 +161,6 @@ fn calls_fail_when_the_device_is_gone() {
     cases.finish();
 }
 
-/// Fences of an open file can be asked for only while its device is there: as sync files they stay.
-fn status(file: &std::os::fd::OwnedFd) -> i32 {
-    let mut info = skua_uapi::sync_file_info::default();
-    skua_selftests::raw::ioctl(file, skua_uapi::SYNC_IOC_FILE_INFO, &mut info)
-        .expect("SYNC_IOC_FILE_INFO");
-    info.status
-}
-
 fn fences_of_running_and_queued_work_signal() {
     let rig = Rig::new();
     let never = rig.buffer(Place::System, 4096);
@@ -190,10 +183,10 @@ fn fences_of_running_and_queued_work_signal() {
     let bind = rig.sync_file(bind);
     let unbound = Unbound::first();
     for (n, file) in files.iter().enumerate() {
-        assert_eq!(status(file), -(Errno::ENODEV as i32), "fence {n}");
+        assert_eq!(status_of(file), -(Errno::ENODEV as i32), "fence {n}");
     }
     // A bind is performed or fails, but does not stay.
-    assert_ne!(status(&bind), 0, "the bind's fence");
+    assert_ne!(status_of(&bind), 0, "the bind's fence");
     never.cpu.write(0, 1);
     std::thread::sleep(Duration::from_millis(20));
     drop(unbound);
@@ -335,20 +328,8 @@ fn dma_bufs_stay_usable() {
     expect_working();
 }
 
-/// Memory of another driver, if the kernel has the one that this is about.
-fn heap_buffer(bytes: u64) -> Option<OwnedFd> {
-    let heap = File::open("/dev/dma_heap/system").ok()?;
-    // DMA_HEAP_IOCTL_ALLOC: length, descriptor and its flags, heap flags.
-    let mut argument = [bytes, 0x8_0002 << 32, 0];
-    skua_selftests::raw::ioctl(&heap, 0xc018_4800, &mut argument).expect("DMA_HEAP_IOCTL_ALLOC");
-    let fd = i32::try_from(argument[1] & 0xffff_ffff).expect("a descriptor");
-    Some(skua_selftests::client::own(fd))
-}
-
 fn memory_of_other_drivers_stays_usable() {
-    let Some(dma_buf) = heap_buffer(64 << 10) else {
-        skip("the kernel has no system heap");
-    };
+    let dma_buf = heap(64 << 10);
     let cpu = Mapping::new(&dma_buf, 0, 64 << 10).expect("mmap of a dma-buf");
     let rig = Rig::new();
     let handle = rig.import(&dma_buf).expect("PRIME_FD_TO_HANDLE");
@@ -370,9 +351,7 @@ fn memory_of_other_drivers_is_unmapped_by_an_unbind() {
     quiet();
     let client = Client::new();
     for _ in 0..3 {
-        let Some(dma_buf) = heap_buffer(4096) else {
-            skip("the kernel has no system heap");
-        };
+        let dma_buf = heap(4096);
         client.import(&dma_buf).expect("PRIME_FD_TO_HANDLE");
     }
     let calls = Calls::of(&[UNMAP]);
@@ -602,7 +581,7 @@ fn removing_and_rescanning() {
     let function = Function::first();
     std::fs::write(function.sysfs().join("remove"), "1").expect("remove");
     assert!(Function::all().is_empty());
-    assert_eq!(status(&file), -(Errno::ENODEV as i32));
+    assert_eq!(status_of(&file), -(Errno::ENODEV as i32));
     buffer.cpu.write(0, 1);
     buffer.cpu.read(4096);
     std::fs::write("/sys/bus/pci/rescan", "1").expect("rescan");
@@ -656,7 +635,7 @@ fn unload_soon() {
             Err(errno) => {
                 assert_eq!(errno, Errno::EWOULDBLOCK);
                 assert!(Instant::now() < end, "something keeps the module");
-                std::thread::sleep(Duration::from_millis(5));
+                suite::pause();
             }
         }
     }
@@ -681,7 +660,7 @@ fn the_module_can_be_unloaded_and_loaded() {
         rig.sync_file(job.syncobj)
     };
     unload_soon();
-    assert_eq!(status(&file), 1);
+    assert_eq!(status_of(&file), 1);
     drop(file);
     load_module();
     expect_working();
@@ -792,15 +771,15 @@ fn binds_of_a_destroyed_address_space_end() {
     );
     let fences = [kept, destroyed].map(|vm| waiting_bind(&client, vm, &line));
     assert_eq!(client.vm_destroy(destroyed), Ok(()));
-    assert_eq!(fences.each_ref().map(status), [0, 0]);
+    assert_eq!(fences.each_ref().map(status_of), [0, 0]);
     Function::first().unbind().expect("unbind");
-    assert_eq!(fences.each_ref().map(status), [ENDED, ENDED]);
+    assert_eq!(fences.each_ref().map(status_of), [ENDED, ENDED]);
     drop(client);
     // What it waited for comes when the driver is gone.
     unload_soon();
     line.advance(10);
     std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(fences.each_ref().map(status), [ENDED, ENDED]);
+    assert_eq!(fences.each_ref().map(status_of), [ENDED, ENDED]);
     load_module();
     expect_working();
 }
@@ -814,7 +793,7 @@ fn binds_that_wait_end_with_their_client() {
     assert_eq!(client.vm_destroy(other), Ok(()));
     drop(client);
     let cancelled = -(Errno::ECANCELED as i32);
-    assert_eq!(fences.each_ref().map(status), [cancelled, cancelled]);
+    assert_eq!(fences.each_ref().map(status_of), [cancelled, cancelled]);
     // While the last references of its fences go, a software timeline is not to be advanced:
     // sync_timeline_signal() would take more.
     Function::first().at_rest();
@@ -861,7 +840,9 @@ fn binds_that_meet_the_end_of_their_address_space_end() {
     assert_ne!(accepted.len(), 0);
     drop(client);
     let cancelled = -(Errno::ECANCELED as i32);
-    let left = accepted.iter().filter(|fence| status(fence) != cancelled);
+    let left = accepted
+        .iter()
+        .filter(|fence| status_of(fence) != cancelled);
     assert_eq!(left.count(), 0);
     Function::first().at_rest();
     line.advance(10);
@@ -883,7 +864,7 @@ fn gated_work_ends_at_an_unbind() {
         .collect();
     let files: Vec<_> = jobs.iter().map(|job| rig.sync_file(job.syncobj)).collect();
     let unbound = Unbound::first();
-    let ends: Vec<_> = files.iter().map(status).collect();
+    let ends: Vec<_> = files.iter().map(status_of).collect();
     assert_eq!(ends, [ENDED; 8]);
     line.advance(10);
     drop(jobs);
@@ -917,7 +898,7 @@ fn a_move_that_waits_ends_at_an_unbind() {
         let after = rig.start(Engine::Compute, &[write(buffer.va, 2)]);
         let files = [job.syncobj, after.syncobj].map(|syncobj| rig.sync_file(syncobj));
         let unbound = Unbound::first();
-        assert_eq!(files.map(|file| status(&file)), [ENDED; 2]);
+        assert_eq!(files.map(|file| status_of(&file)), [ENDED; 2]);
         moving.join().expect("a thread");
         // What it shows means nothing, but it can be looked at.
         buffer.cpu.read(0);

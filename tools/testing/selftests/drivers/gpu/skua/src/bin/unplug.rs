@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use skua_guest::host::{expect_error, Lies};
-use skua_selftests::client::{map, signal, signal_value, wait, wait_value, PATIENCE};
+use skua_selftests::client::{map, signal, signal_value, status_of, wait, wait_value, PATIENCE};
 use skua_selftests::events::Trace;
 use skua_selftests::function::{Function, Unbound};
 use skua_selftests::moving::{evict_all, explicit, locked, out, pattern};
@@ -24,8 +24,7 @@ use skua_selftests::rig::{copy, dispatch, expect_working, write, Job};
 use skua_selftests::stage::Stage;
 use skua_selftests::suite::eventually;
 use skua_selftests::witness::shmem;
-use skua_selftests::{raw, suite, tests, Client, Engine, Errno, Place, Rig};
-use skua_uapi::{sync_file_info, SYNC_IOC_FILE_INFO};
+use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 
 fn main() -> ExitCode {
     suite::main(tests![
@@ -244,8 +243,8 @@ fn unplug(stage: Stage, way: Way) -> bool {
         let met = eventually(now).is_some();
 
         let unplugged = Unplugged::new(way, Some(lies));
-        let guiltys: Vec<i32> = guiltys.iter().map(status).collect();
-        let others = others.each_ref().map(status);
+        let guiltys: Vec<i32> = guiltys.iter().map(status_of).collect();
+        let others = others.each_ref().map(status_of);
         println!("# met {met}: {guiltys:?}, others {others:?}");
         let [gone, cancelled, late] =
             [Errno::ENODEV, Errno::ECANCELED, Errno::ETIME].map(|errno| -(errno as i32));
@@ -318,7 +317,7 @@ fn unplug_moves(way: Way) -> bool {
     };
     let met = eventually(is_paged).is_some();
     let unplugged = Unplugged::new(way, Some(lies));
-    let end = status(&end);
+    let end = status_of(&end);
     println!("# met {met}: {end}");
     let is_gone = end == -(Errno::ENODEV as i32);
     assert!(is_gone || end == 1, "{end}");
@@ -379,12 +378,4 @@ fn unplug_release(way: Way) {
         drop(unplugged);
     });
     expect_working();
-}
-
-/// Of a fence: 0 if it has not signalled, an errno if that was an error.
-#[track_caller]
-fn status(file: &OwnedFd) -> i32 {
-    let mut info = sync_file_info::default();
-    raw::ioctl(file, SYNC_IOC_FILE_INFO, &mut info).expect("SYNC_IOC_FILE_INFO");
-    info.status
 }
