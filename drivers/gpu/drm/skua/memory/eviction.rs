@@ -212,6 +212,11 @@ pub(crate) fn allocate(
         if current!().signal_pending() {
             return Err(EINTR);
         }
+        if made && missing > 0 {
+            // Somebody else may still have a reference to a move whose fence has signalled: what it
+            // left is free soon, and nobody more is to leave for that.
+            dev.moves.wait(over, &mut moment().min(*patience))?;
+        }
         if made && (missing > 0 || *patience > 0) {
             continue;
         }
