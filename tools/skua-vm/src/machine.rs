@@ -53,6 +53,8 @@ pub(crate) struct Config {
     pub(crate) cmdline: String,
     /// Put an IOMMU before the GPU.
     pub(crate) iommu: bool,
+    /// KUnit's suites run when the module is loaded.
+    pub(crate) kunit: bool,
     /// Count instructions: one CPU whose nanoseconds are instructions.
     pub(crate) icount: bool,
     /// The console is the user's terminal.
@@ -521,6 +523,7 @@ fn arguments(
 fn cmdline(config: &Config, patience: u32) -> String {
     let level = if config.interactive { 4 } else { 7 };
     let iommu = if config.iommu { "intel_iommu=on " } else { "" };
+    let kunit = u8::from(config.kunit);
     let hung = if patience > 1 {
         format!("sysctl.kernel.hung_task_timeout_secs={} ", 60 * patience)
     } else {
@@ -540,7 +543,7 @@ fn cmdline(config: &Config, patience: u32) -> String {
     format!(
         "console=ttyS0,115200 loglevel={level} panic=-1 oops=panic printk.devkmsg=on no5lvl \
          no_timer_check nokaslr \
-         {hung}kunit.enable=1 kunit.autorun=1 \
+         {hung}kunit.enable={kunit} \
          root=root rootfstype=9p \
          rootflags=trans=virtio,version=9p2000.L,msize=524288,cache=loose ro \
          {iommu}{} init=/usr/bin/busybox -- sh -c \"{mount}\"",

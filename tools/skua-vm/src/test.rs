@@ -262,6 +262,7 @@ fn run(parts: &Parts, dir: &Path, unit: Unit, sender: &Sender<Event>) {
             gpu: guest.gpu.clone(),
             cmdline: guest.cmdline.clone(),
             iommu: guest.iommu,
+            kunit,
             may_die_of: guest.may_die_of.clone(),
             output,
             ..Config::default()
