@@ -517,7 +517,11 @@ impl_list_item! {
     impl ListItem<0> for Vm { using ListLinks { self.links }; }
 }
 
-impl Reapable for Vm {}
+impl Reapable for Vm {
+    fn bytes(&self) -> u64 {
+        self.reached.bytes()
+    }
+}
 
 impl Vm {
     /// Makes an address space in which nothing is mapped.
